@@ -1,24 +1,23 @@
-//! Processor time that no process of ours is charged for: the kernel's softirq threads, and what the rest of
-//! the machine was doing meanwhile.
+//! CPU time outside of the benchmark's processes: the kernel's softirq threads, and all other processes of the machine.
 
 use std::fs;
 use std::time::Duration;
 
-/// Linux counts processor time in hundredths of a second wherever it shows ticks (USER_HZ, linux
+/// Unit of the CPU times in /proc/stat: a hundredth of a second (USER_HZ, linux
 /// include/asm-generic/param.h).
 const TICK: Duration = Duration::from_millis(10);
 
-/// Processor times at one moment.
+/// CPU times at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accounting {
     /// All ksoftirqd threads.
     pub softirq_threads: Duration,
-    /// Everything that was not idle, on all processors.
+    /// Time that was not idle, of all processors.
     pub busy: Duration,
 }
 
 impl Accounting {
-    /// Reads the machine's counters; what cannot be read counts as zero.
+    /// Reads the machine's counters; a counter that cannot be read is zero.
     pub fn now(softirq_threads: &[u32]) -> Self {
         let read = |path: String| fs::read_to_string(path).unwrap_or_default();
         let times = softirq_threads
@@ -30,7 +29,7 @@ impl Accounting {
         }
     }
 
-    /// Returns what was added since `earlier`.
+    /// Returns the difference to `earlier`.
     pub fn since(self, earlier: Self) -> Self {
         Self {
             softirq_threads: self.softirq_threads.saturating_sub(earlier.softirq_threads),
@@ -52,7 +51,7 @@ pub fn softirq_threads() -> Vec<u32> {
     pids.filter(is_softirq).collect()
 }
 
-/// The first number of /proc/PID/schedstat: nanoseconds spent on a processor.
+/// Parses the first number of /proc/PID/schedstat: CPU time in nanoseconds.
 fn run_time(schedstat: &str) -> Duration {
     Duration::from_nanos(
         schedstat
@@ -96,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_says_that_it_was_busy() {
+    fn the_busy_time_of_this_machine_is_not_zero() {
         assert!(Accounting::now(&softirq_threads()).busy > Duration::ZERO);
     }
 }

@@ -1,6 +1,6 @@
-//! Row B: the least that takes a TCP stream off a TAP into device memory. The ceiling for any receiver over a
-//! TAP, and no TCP: it knows one peer, one connection and one order of segments, and drops whatever it does not
-//! expect. It verifies nothing but sequence numbers.
+//! Row B: the minimum of work that moves a TCP stream from a TAP to device memory: the upper limit for any receiver over a
+//! TAP. It is no TCP: it supports one peer and one connection, expects segments in order, and drops all others. It checks
+//! only sequence numbers.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -21,14 +21,15 @@ use super::meter::{Meter, MeterReading};
 use super::network::open_tap;
 use super::sender::{PORT, RECEIVER, Starter, wait_for_sender};
 use super::station::{MAC, emit_segment, send_arp};
+use super::tx::cases::Packets;
 
-/// Payload bytes after which an ACK is due (PERF: 128 to 256 KiB costs least).
+/// Payload bytes after which an ACK is sent. Measured: 128 to 256 KiB cost least.
 const ACK_EVERY: u32 = 256 << 10;
-/// Shift of our window: 65,535 << 7 is 8 MiB, more than the kernel's sender has under way.
+/// Window scale: 65,535 << 7 is 8 MiB, more than the kernel's sender has in flight.
 const WINDOW_SCALE: u8 = 7;
-/// Room for one super-packet.
+/// Size of a buffer for one super-packet.
 const PACKET_MAX: usize = 64 << 10;
-/// Seed of the scattered pages' order: any will do, as long as it is the same for every run.
+/// Seed of the order of the scattered pages, the same for every run.
 const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Receives one stream.
@@ -54,7 +55,7 @@ pub fn receive(
         pages: &pages,
         size: size.bytes(),
     };
-    let mut peer = Peer::new(open_tap(mtu, true)?, mtu);
+    let mut peer = Peer::new(open_tap(mtu, Packets::Usual)?, mtu);
     let mut meter = Meter::default();
     let mut head = HeaderBuf::new(0);
     let mut spill = vec![0; PACKET_MAX];
@@ -73,7 +74,7 @@ pub fn receive(
         match peer.tap.receive(&mut posted) {
             Ok((frame_len, _)) => {
                 let split = peer.header_len.min(frame_len);
-                // A header longer than predicted goes on in device memory.
+                // The rest of a header that is longer than predicted is in device memory.
                 let rest = (frame_len - split).min(MAX_HEADER_LEN - split);
                 let seen = head.with_vnet(0, split + rest);
                 let headers = RxHeaders::parse(&seen[..split], frame_len).or_else(|_| {
@@ -95,14 +96,14 @@ pub fn receive(
     Ok(meter.finish())
 }
 
-/// The device memory, in the order in which it is filled, again and again.
+/// The device memory, in the order in which it is filled repeatedly.
 struct Target<'a> {
     pages: &'a [Netmem],
     size: usize,
 }
 
 impl<'a> Target<'a> {
-    /// Puts the spans of one super-packet into `spans`: one of 64 KiB, or as many pages and one for a header
+    /// Sets `spans` to the memory for one super-packet: 64 KiB in one span, or in pages, with one more page for a header
     /// that is longer than predicted.
     fn post(&self, next: usize, spans: &mut Vec<BufSpan<'a>>) {
         let count = if self.size >= PACKET_MAX {
@@ -120,13 +121,13 @@ impl<'a> Target<'a> {
         }));
     }
 
-    /// Returns where the next packet goes after one that kept `bytes`.
+    /// Returns the place of the next packet after one that kept `bytes`.
     fn after(&self, next: usize, bytes: usize) -> usize {
         (next + bytes.div_ceil(self.size)) % self.pages.len()
     }
 }
 
-/// Fisher and Yates, with a xorshift generator.
+/// Shuffles the items (Fisher and Yates, with a xorshift generator).
 fn shuffle<T>(items: &mut [T], mut seed: u64) {
     for last in (1..items.len()).rev() {
         seed ^= seed << 13;
@@ -136,7 +137,7 @@ fn shuffle<T>(items: &mut [T], mut seed: u64) {
     }
 }
 
-/// The kernel at the other end of the TAP, and how far its one stream is.
+/// The kernel at the other end of the TAP, and the state of its connection.
 struct Peer {
     tap: VnetFd,
     mss: u16,
@@ -171,7 +172,7 @@ impl Peer {
         }
     }
 
-    /// Handles one frame; returns how many bytes of the memory it keeps.
+    /// Handles one frame; returns the number of bytes of the memory that stay in use.
     fn on_frame(&mut self, headers: &RxHeaders, head: &[u8], meter: &mut Meter) -> Result<usize> {
         if headers.network == Network::Arp {
             self.answer_arp(headers, head)?;
@@ -208,7 +209,7 @@ impl Peer {
         meter: &mut Meter,
     ) -> Result<usize> {
         if tcp.seq != self.rcv_nxt {
-            // Something got lost, or comes twice: tell the sender where we are.
+            // A segment was lost or repeated: send a duplicate ACK.
             self.send(TcpFlags::ACK)?;
             return Ok(0);
         }

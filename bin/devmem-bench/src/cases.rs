@@ -33,13 +33,13 @@ pub struct RxCase {
 pub enum ReceivePath {
     /// The kernel's TCP over veth: receive to a buffer of 256 KiB, copy to the device buffer.
     KernelCopy,
-    /// The kernel's TCP over veth: receive straight into the device buffer.
+    /// The kernel's TCP over veth: receive directly into the device buffer.
     KernelDirect,
     /// A TAP with the minimal TCP that keeps a sender going: the upper limit for any stack over a TAP.
     Bare(Placement),
     /// The library of this workspace, over a TAP.
     Ours(NiovSize),
-    /// smoltcp over a TAP with a device written for this benchmark.
+    /// smoltcp over a TAP with a device of this benchmark.
     #[cfg(feature = "bench-smoltcp")]
     Smoltcp,
 }
@@ -111,7 +111,7 @@ const A: RxCase = case(
 );
 const A0D: RxCase = case(
     "A0d",
-    "kernel recv straight into the device buffer",
+    "kernel recv directly into the device buffer",
     ReceivePath::KernelDirect,
 );
 const B: RxCase = case(
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_has_a_name_of_its_own() {
+    fn every_row_has_a_unique_name() {
         for (at, case) in CASES.iter().enumerate() {
             assert!(
                 CASES[..at].iter().all(|earlier| earlier.name != case.name),
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variant_says_what_is_different() {
+    fn a_variant_lists_the_differences() {
         let named = |name| CASES.iter().find(|case| case.name == name).unwrap();
         assert_eq!(named("A").variant(), "");
         assert_eq!(named("A/1core").variant(), "one core for both ends");

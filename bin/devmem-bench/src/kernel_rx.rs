@@ -1,4 +1,4 @@
-//! Rows A and A0d: the kernel's TCP receives, and the bytes end up in the device buffer all the same.
+//! Rows A and A0d: the kernel's TCP receives, and the bytes are copied to the device buffer.
 
 use std::io::Read;
 use std::net::{SocketAddrV4, TcpListener, TcpStream};
@@ -16,7 +16,7 @@ use super::sender::{PORT, RECEIVER, Starter, wait_for_sender};
 /// Bytes of one receive call.
 const CHUNK: usize = 256 << 10;
 
-/// Receives to a buffer that stays in the cache, and copies from there to the device buffer, which does not.
+/// Receives to a buffer that stays in the cache, and copies from there to the device buffer, which does not stay in the cache.
 pub fn copy(memory: &Dmabuf, starter: Starter) -> Result<MeterReading> {
     let mut stream = accept(starter)?;
     let mut buffer = vec![0; CHUNK];
@@ -33,7 +33,7 @@ pub fn copy(memory: &Dmabuf, starter: Starter) -> Result<MeterReading> {
     }
 }
 
-/// Receives straight into the device buffer.
+/// Receives directly into the device buffer.
 pub fn direct(memory: &Dmabuf, starter: Starter) -> Result<MeterReading> {
     let provider = DmabufProvider::new(memory, DmabufId(1), NiovSize::MAX)?;
     let mut pool = PagePool::create(Arc::new(provider), PoolConfig::default())?;
@@ -64,7 +64,7 @@ pub fn direct(memory: &Dmabuf, starter: Starter) -> Result<MeterReading> {
     }
 }
 
-/// Where the next chunk goes: after the last one, as long as a whole one fits.
+/// Returns the offset of the next chunk: after the last one, or 0 if no whole chunk fits there.
 fn next(offset: usize, len: usize, size: usize) -> usize {
     let next = offset + len;
     if next + CHUNK <= size { next } else { 0 }
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chunk_never_reaches_past_the_memory() {
+    fn a_chunk_never_exceeds_the_memory() {
         let size = 2 << 20;
         let mut offset = 0;
         for len in [CHUNK, 1, CHUNK - 1, CHUNK, 12_345]

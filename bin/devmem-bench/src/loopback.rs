@@ -23,14 +23,14 @@ const CHUNK: usize = 1 << 20;
 const PIECE: usize = tcp::config::MAX_GSO_PAYLOAD;
 /// Frags of one receive call.
 const BATCH_FRAGS: usize = 1024;
-/// Seed of the pattern that is sent.
+/// Seed of the sent pattern.
 const SEED: u64 = 1;
 
 /// Send from device memory to device memory of this host, through the NIC, compared with a plain memory copy
 ///
 /// One thread sends, polls and receives, and checks every byte of the first round. Then it alternates between sending --bytes
 /// through TCP and copying as many bytes from one memory to the other in pieces of a super-packet. The rates are per second
-/// of processor time, including the library's background thread, so that other programs do not affect them.
+/// of CPU time, including the library's background thread, so that other programs do not affect them.
 #[derive(Debug, Args)]
 pub struct LoopbackArgs {
     /// Repetitions
@@ -123,7 +123,7 @@ pub fn run(args: &LoopbackArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the rate of `work` in 10^9 bytes per second of processor time.
+/// Returns the rate of `work` in 10^9 bytes per second of CPU time.
 fn timed(bytes: usize, work: impl FnOnce() -> Result<()>) -> Result<f64> {
     let before = cpu::process_cpu_time();
     work()?;
@@ -131,14 +131,14 @@ fn timed(bytes: usize, work: impl FnOnce() -> Result<()>) -> Result<f64> {
     Ok(bytes as f64 / 1e9 / used.max(Duration::from_nanos(1)).as_secs_f64())
 }
 
-/// Returns the median of the values, the upper one of two; there is at least one value.
+/// Returns the median of the values, of which there is at least one; for an even number, the upper one of the middle two.
 fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// A connection of a stack with itself, and the memory at both ends. The fields are dropped in this order.
+/// A connection between two sockets of one stack, and the memory of both. The fields are dropped in this order.
 struct Bench {
     sender: Stream,
     receiver: Stream,
@@ -204,7 +204,7 @@ impl Bench {
             Ok(())
         })?;
         match verifier.first_bad() {
-            Some(position) => bail!("byte {position} arrived wrong"),
+            Some(position) => bail!("byte {position} is wrong"),
             None => Ok(verifier.good_bytes()),
         }
     }
@@ -238,7 +238,7 @@ impl Bench {
                 self.batch.release()?;
                 missing = missing
                     .checked_sub(len)
-                    .context("more came than was sent")?;
+                    .context("received more bytes than were sent")?;
             }
         }
         Ok(())
@@ -274,7 +274,7 @@ impl fmt::Display for LoopbackReport {
         let niov = Size(*niov_bytes as u64);
         writeln!(
             f,
-            "{verified} verified; {page_kind}, net_iovs of {niov}; 10^9 bytes per second of processor time\n"
+            "{verified} verified; {page_kind}, net_iovs of {niov}; 10^9 bytes per second of CPU time\n"
         )?;
         writeln!(f, "{:>10} {:>10} {:>7}", "loopback", "copy", "ratio")?;
         for Sample {
@@ -297,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sent_to_ourselves_arrives_whole_however_often() {
+    fn repeated_transfers_over_the_loopback_are_complete() {
         let mut bench = Bench::new(8 * CHUNK, NiovSize::MIN).unwrap();
         assert_eq!(bench.verify().unwrap(), 8 * CHUNK as u64);
         bench.transfer(3 * CHUNK + 1).unwrap();
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn the_middle_of_an_even_number_is_the_upper_one() {
+    fn the_median_of_an_even_number_of_values_is_the_upper_one() {
         assert_eq!(median([3.0, 1.0, 2.0, 4.0].into_iter()), 3.0);
         assert_eq!(median([5.0].into_iter()), 5.0);
     }

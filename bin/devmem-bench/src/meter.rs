@@ -1,24 +1,24 @@
-//! The receiver's side of a measurement.
+//! Measurement at the receiver.
 
 use std::time::{Duration, Instant};
 
 use devmem_linux::cpu;
 
-/// A silence longer than this means that the sender is gone.
+/// Maximum time without data; after it, the sender is considered dead.
 pub const SILENCE: Duration = Duration::from_secs(10);
 
-/// What a receiver saw of one run.
+/// Measurement of one run at the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MeterReading {
     /// Payload bytes.
     pub bytes: u64,
-    /// From the first payload byte to the end of the stream.
+    /// Time from the first payload byte to the end of the stream.
     pub elapsed: Duration,
-    /// Processor time of this process meanwhile.
+    /// CPU time of this process during that time.
     pub cpu: Duration,
 }
 
-/// Counts payload, and time from its first byte on.
+/// Counts payload bytes, and the time since the first.
 #[derive(Debug, Default)]
 pub struct Meter {
     bytes: u64,
@@ -26,7 +26,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Counts payload that is about to be handled.
+    /// Counts payload bytes, before they are processed.
     pub fn add(&mut self, bytes: usize) {
         if bytes > 0 {
             self.start
@@ -35,7 +35,7 @@ impl Meter {
         }
     }
 
-    /// Returns what was seen up to now.
+    /// Returns the measurement up to now.
     pub fn finish(&self) -> MeterReading {
         let (elapsed, cpu) = match self.start {
             Some((since, cpu)) => (since.elapsed(), cpu::process_cpu_time().saturating_sub(cpu)),

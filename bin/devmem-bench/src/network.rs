@@ -1,4 +1,4 @@
-//! The cable of one run: a TAP, or a veth pair into the sender's network namespace.
+//! The link of one run: a TAP, or a veth pair to the sender's network namespace.
 
 use std::fs;
 use std::net::IpAddr;
@@ -11,15 +11,16 @@ use devmem_linux::tap::TapOptions;
 use nic::{VnetFd, VnetHeaderLen};
 
 use super::sender::{PREFIX, RECEIVER, SENDER};
+use super::tx::cases::Packets;
 
 /// Name of the TAP.
 pub const TAP: &str = "dmbench";
 
-/// Makes a TAP with offloads on and sets up the kernel's end of it for the sender; `napi` as the library has it on this
-/// kernel, or not. It goes away with the fd.
-pub fn open_tap(mtu: u16, napi: bool) -> Result<VnetFd> {
+/// Creates a TAP with offloads and sets up the kernel's end of it for the sender. As in the library, the TAP has NAPI if it
+/// is used with large super-packets. The interface is removed with the file descriptor.
+pub fn open_tap(mtu: u16, packets: Packets) -> Result<VnetFd> {
     let options = TapOptions {
-        napi: napi && Interface::kernel_has_big_tcp()?,
+        napi: packets != Packets::Legacy && Interface::kernel_has_big_tcp()?,
         ..TapOptions::new(TAP)
     };
     let tap = options.open()?;
@@ -31,28 +32,28 @@ pub fn open_tap(mtu: u16, napi: bool) -> Result<VnetFd> {
     Ok(VnetFd::new(fd, VnetHeaderLen::Ten))
 }
 
-/// Has the interfaces that are made from now on leave what they receive to `cpu` (receive packet steering), or to whoever
-/// brings it.
+/// Makes interfaces that are created from now on process received packets on `cpu` (receive packet steering); with `None`,
+/// on the processor that sent them.
 pub fn steer_receiving(cpu: Option<usize>) -> Result<()> {
-    // Linux 6.4 on: Documentation/admin-guide/sysctl/net.rst, of each network namespace.
+    // Since Linux 6.4, per network namespace: Documentation/admin-guide/sysctl/net.rst.
     const MASK: &str = "/proc/sys/net/core/rps_default_mask";
     let mask = cpu.map_or_else(|| "0".to_owned(), mask_of);
     fs::write(MASK, &mask).with_context(|| format!("write {mask} to {MASK}"))
 }
 
-/// Writes a mask of one processor as the kernel reads it: 32 bits a group, the highest first.
+/// Returns a mask of one processor in the kernel's format: groups of 32 bits, the highest first.
 fn mask_of(cpu: usize) -> String {
     format!("{:x}", 1u32 << (cpu % 32)) + &",0".repeat(cpu / 32)
 }
 
-/// A veth pair, one end here and set up, the other in the sender's namespace.
+/// A veth pair: one end in this network namespace, the other in the sender's.
 #[derive(Debug)]
 pub struct Veth {
     here: Option<Interface>,
 }
 
 impl Veth {
-    /// Makes the pair; `longest`: bytes of the sender's super-packets, if not the kernel's default.
+    /// Creates the pair. `longest` is the maximum size of the sender's super-packets in bytes, by default the kernel's.
     pub fn new(sender: &NetNs, mtu: u16, longest: Option<usize>) -> Result<Self> {
         let (mut here, there) = Interface::create_veth_pair("dmbench0", "dmbench1")?;
         let moved = there.move_to(sender.as_fd());
@@ -77,7 +78,7 @@ impl Veth {
 impl Drop for Veth {
     fn drop(&mut self) {
         if let Some(here) = self.here.take() {
-            // The sender's namespace, when it goes, takes the pair along: then there is nothing to delete.
+            // Fails if the sender's namespace was removed first, and the pair with it.
             let _ = here.delete();
         }
     }

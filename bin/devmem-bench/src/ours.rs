@@ -1,4 +1,4 @@
-//! The row that this is about: the library, used as its documentation says.
+//! Row "ours": the library of this workspace, used as its documentation recommends.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

@@ -135,7 +135,7 @@ fn chosen<C: Case>(only: &[String], all: &[C]) -> Result<Vec<C>, Failure> {
     let exists = |name: &&String| all.iter().any(|case| case.row_name().name == name.as_str());
     if let Some(unknown) = only.iter().find(|name| !exists(name)) {
         let failure = Failure::usage(format_args!("--only: there is no row {unknown:?}"));
-        return Err(failure.with_remedy("--list shows them"));
+        return Err(failure.with_remedy("--list prints the rows"));
     }
     let is_wanted = |case: &&C| {
         let name = case.row_name().name;
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_that_makes_no_sense_is_named() {
+    fn an_invalid_option_is_named() {
         let cases = [
             ("--reps 0", "--reps 0"),
             ("--seconds 0", "--seconds 0: "),

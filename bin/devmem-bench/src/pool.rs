@@ -1,4 +1,4 @@
-//! `bench pool`: the page pool, timed as the kernel times its own.
+//! `bench pool`: measures the page pool as the kernel's benchmark measures the kernel's.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use tool::output::{Failure, print_json, tell};
 
 /// Measure the page pool: fast path, return ring and slow path, for host pages and net_iovs
 ///
-/// Runs the three cases of the kernel's page_pool benchmark, in nanoseconds and processor cycles per element. Cycles are
+/// Runs the three cases of the kernel's page_pool benchmark, in nanoseconds and CPU cycles per element. Cycles are
 /// nanoseconds times the clock rate in /proc/cpuinfo, which on a virtual machine is that of the time stamp counter.
 #[derive(Debug, Args)]
 pub struct PoolArgs {
@@ -112,7 +112,7 @@ fn table(report: &PoolReport) -> String {
     text
 }
 
-/// Reads the first processor's clock.
+/// Parses the clock rate of the first processor.
 fn clock_mhz(cpuinfo: &str) -> Option<f64> {
     let line = cpuinfo.lines().find(|line| line.starts_with("cpu MHz"))?;
     line.split(':').nth(1)?.trim().parse().ok()
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_clock_is_read_where_it_is_shown() {
+    fn the_clock_rate_is_parsed() {
         assert_eq!(
             clock_mhz("processor\t: 0\ncpu MHz\t\t: 2595.124\n"),
             Some(2595.124)

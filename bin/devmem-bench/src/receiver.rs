@@ -1,4 +1,4 @@
-//! An ordinary kernel TCP receiver, in a process of its own: the other end of every row of `bench tx` and `bench lossy`.
+//! An ordinary kernel TCP receiver in a separate process: the receiver of all rows of `bench tx` and `bench lossy`.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
@@ -20,40 +20,40 @@ use tool::output::print_line;
 use tool::pattern::{Expected, Verifier};
 use tool::sender::pattern_of;
 
-/// Bytes of one receive call: the buffer stays in the cache.
+/// Bytes of one receive call; a buffer of this size stays in the cache.
 const CHUNK: usize = 256 << 10;
-/// What fails when a socket takes no time limit.
+/// Context of the error if a socket refuses a time limit.
 const TIME_LIMIT: &str = "set a time limit";
 
-/// Receives one stream, and says what that cost.
+/// Receives one stream and reports its cost.
 #[derive(Debug, Args)]
 pub struct ReceiverArgs {
     #[arg(long)]
     cpu: usize,
-    /// Ends after this time; without it with the stream.
+    /// Time after which to end; by default at the end of the stream.
     #[arg(long)]
     millis: Option<u64>,
-    /// Checks that the stream is the sender's pattern.
+    /// Check that the stream is the sender's pattern.
     #[arg(long)]
     verify: bool,
-    /// Is woken for so many bytes at least.
+    /// Wake up only when at least this number of bytes is available.
     #[arg(long)]
     low_water: Option<usize>,
-    /// Takes the bytes without copying them.
+    /// Discard the bytes in the kernel, without a copy.
     #[arg(long)]
     discard: bool,
 }
 
-/// What it says at its end, as one line of JSON.
+/// Its report, one line of JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Said {
+struct ReceiverReport {
     bytes: u64,
     bad_bytes: u64,
     elapsed_ns: u64,
     cpu_ns: u64,
 }
 
-/// The receiver process: listens, says so, receives.
+/// The receiver process: listens, prints that it listens, and receives.
 pub fn run(args: &ReceiverArgs) -> Result<()> {
     cpu::pin_current_thread(args.cpu).with_context(|| format!("pin to processor {}", args.cpu))?;
     let listener =
@@ -74,7 +74,8 @@ pub fn run(args: &ReceiverArgs) -> Result<()> {
     let limit = args.millis.map(Duration::from_millis);
     say(&receive(&stream, verifier, limit)?)?;
     if limit.is_some() {
-        // A sender without an end is looked at before it is reset: the benchmark ends this process.
+        // The sender does not end by itself, and its counters are read before its connection is reset: wait until the benchmark
+        // kills this process.
         loop {
             std::thread::park();
         }
@@ -82,12 +83,12 @@ pub fn run(args: &ReceiverArgs) -> Result<()> {
     Ok(())
 }
 
-fn say(said: &Said) -> Result<()> {
+fn say(said: &ReceiverReport) -> Result<()> {
     print_line(serde_json::to_string(said)?)
 }
 
-/// Counts the stream's bytes where they are (tcp(7): `MSG_TRUNC` discards them).
-fn discard(stream: &TcpStream) -> Result<Said> {
+/// Counts the bytes of the stream and discards them in the kernel (tcp(7): `MSG_TRUNC`).
+fn discard(stream: &TcpStream) -> Result<ReceiverReport> {
     let mut meter = Meter::default();
     stream.set_read_timeout(Some(SILENCE)).context(TIME_LIMIT)?;
     let mut unused = vec![0; CHUNK];
@@ -95,7 +96,7 @@ fn discard(stream: &TcpStream) -> Result<Said> {
         let (_, len) =
             rustix::net::recv(stream, &mut *unused, RecvFlags::TRUNC).context("receive")?;
         if len == 0 {
-            return Said::of(meter.finish(), 0);
+            return ReceiverReport::of(meter.finish(), 0);
         }
         meter.add(len);
     }
@@ -105,18 +106,18 @@ fn receive(
     mut stream: &TcpStream,
     mut verifier: Option<Verifier>,
     limit: Option<Duration>,
-) -> Result<Said> {
+) -> Result<ReceiverReport> {
     let mut buffer = vec![0; CHUNK];
     let mut meter = Meter::default();
     let start = Instant::now();
-    // Without a limit this is all the time keeping there is: a call per receive would be measured, too.
+    // Without a limit the timeout is set only once, because a call per receive would distort the measurement.
     let mut left = limit.unwrap_or(SILENCE);
     stream.set_read_timeout(Some(left)).context(TIME_LIMIT)?;
     while !left.is_zero() {
         let len = match stream.read(&mut buffer) {
             Ok(0) => break,
             Ok(len) => len,
-            // Its time is over; without one, nobody is there any more.
+            // The time limit has passed. Without a limit this is an error: the sender is dead.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && limit.is_some() => break,
             Err(error) => return Err(error).context("receive"),
         };
@@ -131,13 +132,13 @@ fn receive(
             }
         }
     }
-    Said::of(
+    ReceiverReport::of(
         meter.finish(),
         verifier.map_or(0, |verifier| verifier.bad_bytes()),
     )
 }
 
-impl Said {
+impl ReceiverReport {
     fn of(received: MeterReading, bad_bytes: u64) -> Result<Self> {
         let MeterReading {
             bytes,
@@ -153,20 +154,20 @@ impl Said {
     }
 }
 
-/// What a receiver is to do.
+/// Task of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Receiving {
     /// Count bytes until the stream ends.
     ToTheEnd,
-    /// The same, woken for so many bytes at least.
+    /// The same, but wake up only when at least this number of bytes is available.
     InPortions(usize),
-    /// The same, without copying them out of the kernel.
+    /// The same, but discard the bytes in the kernel.
     Discarded,
-    /// Check every byte, for this long.
+    /// Check every byte for this time.
     Verified(Duration),
 }
 
-/// The receiver process, seen from the benchmark.
+/// Handle of the receiver process.
 #[derive(Debug)]
 pub struct ReceiverProcess {
     child: Helper,
@@ -174,7 +175,7 @@ pub struct ReceiverProcess {
 }
 
 impl ReceiverProcess {
-    /// Starts the process and waits until it listens, on any address that it has or gets.
+    /// Starts the process and waits until it listens, on all addresses.
     pub fn start(receiving: Receiving, cpu: usize, home: Home) -> Result<Self> {
         let mut command = Helper::this_program();
         command.args(["__receiver", "--cpu", &cpu.to_string()]);
@@ -209,21 +210,21 @@ impl ReceiverProcess {
         self.child.id()
     }
 
-    /// Waits for the process's end and returns what it received.
+    /// Waits for the end of the process and returns its measurement.
     pub fn finish(mut self) -> Result<MeterReading> {
         let received = self.received()?;
         self.child.wait().context("wait for the receiver")?;
         Ok(received)
     }
 
-    /// Waits until the process has received what it was to, and returns what that was. One with a time limit then keeps
-    /// its connection, and reads no more of it, until this is dropped.
+    /// Waits until the process has finished its task, and returns its measurement. A process with a time limit then keeps its
+    /// connection open, without reading from it, until this is dropped.
     pub fn received(&mut self) -> Result<MeterReading> {
         let line = self.hear()?;
-        let said: Said =
-            serde_json::from_str(&line).with_context(|| format!("the receiver said {line:?}"))?;
+        let said: ReceiverReport = serde_json::from_str(&line)
+            .with_context(|| format!("parse the receiver's output {line:?}"))?;
         if said.bad_bytes > 0 {
-            bail!("{} of {} bytes arrived wrong", said.bad_bytes, said.bytes);
+            bail!("{} of {} bytes are wrong", said.bad_bytes, said.bytes);
         }
         Ok(MeterReading {
             bytes: said.bytes,
@@ -235,7 +236,7 @@ impl ReceiverProcess {
     fn hear(&mut self) -> Result<String> {
         let mut line = String::new();
         let read = self.says.read_line(&mut line);
-        if read.context("listen to the receiver")? == 0 {
+        if read.context("read the output of the receiver")? == 0 {
             bail!("the receiver failed");
         }
         Ok(line)

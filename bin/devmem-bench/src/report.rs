@@ -1,4 +1,4 @@
-//! What `bench rx` and `bench tx` say: a table for people, one JSON object for programs.
+//! Report of `bench rx` and `bench tx`: a table for people, one JSON object for programs.
 
 mod table;
 
@@ -9,55 +9,55 @@ use serde::Serialize;
 use super::sample::Sample;
 use tool::output::say;
 
-/// What all rows share.
+/// Settings of all rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Settings {
-    /// Time the sender sends in each run.
+    /// Duration of sending in each run.
     pub seconds: f64,
     /// Repetitions of all rows.
     pub repetitions: usize,
     /// Largest IP packet.
     pub mtu: u16,
-    /// Bytes of device memory, or of whatever memory a row uses in its place.
+    /// Bytes of device memory, or of the memory that a row uses in its place.
     pub mem_bytes: usize,
-    /// Pages it is made of.
+    /// Kind of pages of that memory.
     pub page_kind: String,
-    /// Where the receiver ran.
+    /// Processor of the receiver.
     pub receiver_cpu: usize,
-    /// Where the sender ran, in rows with two cores.
+    /// Processor of the sender, in rows with two cores.
     pub sender_cpu: usize,
 }
 
-/// Which end is measured.
+/// The end that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The one that sends.
+    /// The sender.
     Sender,
-    /// The one that receives.
+    /// The receiver.
     Receiver,
 }
 
-/// What a benchmark is about.
+/// Subject of a benchmark.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject {
-    /// The end whose processor time is shown.
+    /// The end to show the CPU time of.
     pub end: End,
-    /// The comparisons that matter: a row, and the rows of which it is compared with the fastest.
+    /// The comparisons to report: a row, and other rows; it is compared with the fastest of them.
     pub ratios: &'static [(&'static str, &'static [&'static str])],
 }
 
-/// How a row is named.
+/// Names of a row.
 #[derive(Clone, Debug)]
 pub struct RowName {
-    /// In tables, in JSON and for `--only`.
+    /// The name in tables, in JSON and for `--only`.
     pub name: &'static str,
-    /// What it is, for people.
+    /// A description for people.
     pub what: &'static str,
-    /// In what it differs from its plain form; may be empty.
+    /// Differences from the plain form of the row; may be empty.
     pub variant: String,
 }
 
-/// What a benchmark measures in one of its rows.
+/// A row of a benchmark.
 pub trait Case: Copy {
     /// Returns the row's names.
     fn row_name(&self) -> RowName;
@@ -76,7 +76,7 @@ pub fn list<C: Case>(cases: &[C]) {
     }
 }
 
-/// The whole benchmark.
+/// The report of a benchmark.
 #[derive(Debug, Serialize)]
 pub struct Report {
     machine: Machine,
@@ -86,7 +86,7 @@ pub struct Report {
     rows: Vec<Row>,
 }
 
-/// The JSON object: the samples, and what they come to.
+/// The JSON object: samples, figures and ratios.
 #[derive(Serialize)]
 struct Whole<'a> {
     #[serde(flatten)]
@@ -95,7 +95,7 @@ struct Whole<'a> {
     ratios: Vec<Ratio>,
 }
 
-/// On what it was made.
+/// The machine of the measurement.
 #[derive(Debug, Serialize)]
 struct Machine {
     kernel: String,
@@ -110,13 +110,13 @@ struct Row {
     name: &'static str,
     what: &'static str,
     variant: String,
-    /// One of each repetition that did not fail.
+    /// A sample of each repetition that did not fail.
     samples: Vec<Sample>,
     disturbed: usize,
     errors: Vec<String>,
 }
 
-/// Median, least and most of the samples.
+/// Median, minimum and maximum of the samples.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 struct Spread {
     median: f64,
@@ -124,7 +124,7 @@ struct Spread {
     max: f64,
 }
 
-/// A row's figures, for JSON.
+/// Figures of a row, for JSON.
 #[derive(Debug, Serialize)]
 struct Figures {
     name: &'static str,
@@ -134,14 +134,14 @@ struct Figures {
     total_cpu_s_per_gb: Spread,
 }
 
-/// How one row does against another, by their medians.
+/// Ratio of two rows, by their medians.
 #[derive(Debug, PartialEq, Serialize)]
 struct Ratio {
     row: &'static str,
     against: &'static str,
     gbit_per_s: f64,
-    /// The median of the ratios within one repetition: what disturbs both disturbs it less. Missing where a
-    /// repetition lacks either.
+    /// Median of the ratios of each repetition, which is less sensitive to disturbances of a whole repetition. `None` if a
+    /// repetition lacks one of the rows.
     paired_gbit_per_s: Option<f64>,
     sender_cpu_s_per_gb: f64,
     receiver_cpu_s_per_gb: f64,
@@ -178,12 +178,12 @@ impl Report {
         row.samples.push(sample);
     }
 
-    /// Notes that a run of a row failed.
+    /// Adds the error of a failed run to a row.
     pub fn fail(&mut self, row: usize, error: String) {
         self.rows[row].errors.push(error);
     }
 
-    /// Counts the rows that have no sample at all.
+    /// Returns the number of rows without samples.
     pub fn rows_without_samples(&self) -> usize {
         self.rows
             .iter()
@@ -280,7 +280,7 @@ impl Machine {
                 .filter(|line| line.starts_with("processor"))
                 .count(),
             build: if cfg!(debug_assertions) {
-                "debug: figures mean nothing"
+                "debug: the figures are meaningless"
             } else {
                 "release"
             },
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spread_is_the_middle_and_both_ends() {
+    fn a_spread_has_median_minimum_and_maximum() {
         let spread = |values: &[f64]| Spread::of(values.iter().copied());
         assert_eq!(
             spread(&[3.0, 1.0, 2.0]),
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_compare_medians_of_rows_that_have_figures() {
+    fn ratios_compare_the_medians_of_rows_with_figures() {
         let mut report = report();
         for rate in [90.0, 100.0, 110.0] {
             report.add(row("ours"), sample(rate));

@@ -1,4 +1,4 @@
-//! All rows of a benchmark, one after another, again and again.
+//! Runs all rows of a benchmark one after another, repeatedly.
 
 use anyhow::{Context, Result, anyhow};
 use devmem_linux::{cpu, netns};
@@ -10,14 +10,14 @@ use super::report::{Case, Report, Settings, Subject};
 use super::sample::{Sample, quietest};
 use tool::output::{Failure, note, print_json, tell};
 
-/// Fewer repetitions say nothing about the range.
+/// Minimum number of repetitions for a meaningful range.
 const REPS_ADVISED: usize = 5;
 
-/// Runs a benchmark and prints its report; `run_once` makes one run of one row.
+/// Runs a benchmark and prints its report; `run_once` runs one row once.
 ///
 /// # Errors
 ///
-/// There is no network to be had, or a row has no figures at the end.
+/// The network cannot be set up, or a row has no figures at the end.
 pub fn run<C: Case>(
     plan: &Plan<C>,
     subject: Subject,
@@ -26,7 +26,7 @@ pub fn run<C: Case>(
     if plan.repetitions < REPS_ADVISED {
         let repetitions = plan.repetitions;
         note(format_args!(
-            "{repetitions} repetitions say little about the spread, take {REPS_ADVISED} at least"
+            "{repetitions} repetitions are too few to show the spread; use at least {REPS_ADVISED}"
         ));
     }
     let bench = Bench::new(plan)?;
@@ -36,7 +36,7 @@ pub fn run<C: Case>(
         for (row, case) in plan.cases.iter().enumerate() {
             match quietest(|| run_once(&bench, case)) {
                 Ok(sample) => report.add(row, sample),
-                // One congestion control or one machine's quirk must not cost the other rows.
+                // The other rows run nevertheless: the machine may lack only the congestion control of this row.
                 Err(error) => report.fail(row, format!("{error:#}")),
             }
         }
@@ -55,15 +55,15 @@ pub fn run<C: Case>(
     }
 }
 
-/// What all runs share.
+/// State shared by all runs.
 pub struct Bench<'a, C> {
-    /// What was asked for.
+    /// The plan.
     pub plan: &'a Plan<C>,
-    /// Where payload goes to or comes from.
+    /// The device memory.
     pub memory: Dmabuf,
-    /// Where the receiver runs.
+    /// Processor of the receiver.
     pub receiver_cpu: usize,
-    /// Where the sender runs, in rows with two cores.
+    /// Processor of the sender, in rows with two cores.
     pub sender_cpu: usize,
     /// The kernel's softirq threads.
     pub softirq_threads: Vec<u32>,
@@ -71,7 +71,7 @@ pub struct Bench<'a, C> {
 
 impl<'a, C> Bench<'a, C> {
     fn new(plan: &'a Plan<C>) -> Result<Self, Failure> {
-        // Before any thread: an unprivileged caller gets a user namespace with it.
+        // Before any thread is started, because an unprivileged caller also enters a user namespace.
         netns::enter_new()?;
         let (receiver_cpu, sender_cpu) = match plan.cpus {
             Some(chosen) => chosen,
@@ -99,11 +99,11 @@ impl<'a, C> Bench<'a, C> {
     }
 }
 
-/// Returns the processors of receiver and sender: one for both where there is only one.
+/// Returns the processors of receiver and sender, the same for both if there is only one.
 pub fn first_two(allowed: &[usize]) -> Result<(usize, usize)> {
     let receiver = *allowed
         .first()
-        .context("no processor is allowed to this process")?;
+        .context("this process may run on no processor")?;
     Ok((receiver, allowed.get(1).copied().unwrap_or(receiver)))
 }
 
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_processor_serves_both_ends_if_there_is_no_other() {
+    fn both_ends_share_a_processor_if_there_is_only_one() {
         assert_eq!(first_two(&[3]).unwrap(), (3, 3));
         assert_eq!(first_two(&[3, 5, 7]).unwrap(), (3, 5));
         assert!(first_two(&[]).is_err());

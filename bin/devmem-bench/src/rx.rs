@@ -36,7 +36,7 @@ const SUBJECT: Subject = Subject {
 /// Receive from a stock kernel sender: this receiver, the kernel's, bare readv, and others
 ///
 /// Every repetition runs all rows one after another, each for --seconds. The figures of a row are the median over the
-/// repetitions, with minimum and maximum. A run that was disturbed by other load is repeated, up to three tries. Processor
+/// repetitions, with minimum and maximum. A run that was disturbed by other load is repeated, up to three tries. CPU
 /// time is in seconds per 10^9 bytes of payload: that of the receiver's process, and the total with the sender's process
 /// and the kernel's softirq threads. Has the same requirements as `devmem-tcp demo` with a TAP.
 #[derive(Debug, Args)]

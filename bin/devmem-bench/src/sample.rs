@@ -1,4 +1,4 @@
-//! What one run of a benchmark came to, and whether it can be believed.
+//! The result of one run of a benchmark, and whether other load disturbed it.
 
 use std::time::Duration;
 
@@ -9,36 +9,36 @@ use super::accounting::Accounting;
 use super::meter::MeterReading;
 use super::sender::SenderReport;
 
-/// Tries of one run while something else keeps the machine busy.
+/// Maximum number of tries of a run that other load disturbs.
 const TRIES: usize = 3;
-/// Share of one processor that the rest of the machine may take before a run counts as disturbed.
+/// Maximum load by other processes, in processors, of an undisturbed run.
 const OTHERS_MAX: f64 = 0.15;
 
-/// What one run came to.
+/// Result of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Sample {
     /// Payload bytes received.
     pub bytes: u64,
-    /// From the first of them to the end of the stream.
+    /// Time from the first of them to the end of the stream.
     pub seconds: f64,
     /// Payload bits per second, in 10^9.
     pub gbit_per_s: f64,
-    /// Processor seconds of the sender per 10^9 bytes.
+    /// CPU time of the sender, in seconds per 10^9 bytes.
     pub sender_cpu_s_per_gb: f64,
-    /// The same of the receiver.
+    /// CPU time of the receiver, in seconds per 10^9 bytes.
     pub receiver_cpu_s_per_gb: f64,
-    /// The same of both and the kernel's softirq threads.
+    /// CPU time of both and of the kernel's softirq threads, in seconds per 10^9 bytes.
     pub total_cpu_s_per_gb: f64,
-    /// Processors that the rest of the machine kept busy meanwhile.
+    /// Load by other processes meanwhile, in processors.
     pub other_cpus_busy: f64,
 }
 
 impl Sample {
-    /// Puts together what both ends and the machine say of a run.
+    /// Combines the measurements of both ends and of the machine.
     ///
     /// # Errors
     ///
-    /// Bytes that were lost, or none at all.
+    /// Bytes were lost, or none was received.
     pub fn new(received: MeterReading, sent: SenderReport, machine: Accounting) -> Result<Self> {
         let MeterReading {
             bytes,
@@ -67,17 +67,17 @@ impl Sample {
         })
     }
 
-    /// Tells whether the rest of the machine had more than a little to do.
+    /// Returns whether other processes disturbed the run.
     pub fn is_disturbed(&self) -> bool {
         self.other_cpus_busy > OTHERS_MAX
     }
 }
 
-/// Makes a run again until one was not disturbed, a few times at most. Returns the quietest.
+/// Repeats a run until one was not disturbed, at most [`TRIES`] times. Returns the least disturbed run.
 ///
 /// # Errors
 ///
-/// What a run ended with.
+/// The error of a run.
 pub fn quietest(mut run: impl FnMut() -> Result<Sample>) -> Result<Sample> {
     let mut best: Option<Sample> = None;
     for _ in 0..TRIES {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_adds_up_the_processor_time_of_all() {
+    fn a_sample_has_the_total_cpu_time() {
         let sent = SenderReport {
             bytes: 10_000_000_000,
             cpu_ns: 1_500_000_000,
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_lost_bytes_is_no_sample() {
+    fn a_run_that_lost_bytes_is_an_error() {
         let sent = SenderReport {
             bytes: 1000,
             cpu_ns: 1,

@@ -1,5 +1,5 @@
-//! An ordinary kernel TCP sender, in a process of its own: the other end of every row of `bench rx`, and what `bench tx`
-//! compares with.
+//! An ordinary kernel TCP sender in a separate process: the sender of all rows of `bench rx`, and of the rows of the kernel
+//! in `bench tx`.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpStream};
@@ -22,16 +22,16 @@ use serde::{Deserialize, Serialize};
 use tool::output::print_line;
 use tool::sender::{Share, pattern_of, send};
 
-/// Where the receiver listens.
+/// Address of the receiver.
 pub const RECEIVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-/// The sender's end.
+/// Address of the sender.
 pub const SENDER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-/// Prefix length of their network.
+/// Prefix length of the network of both.
 pub const PREFIX: u8 = 24;
-/// The receiver's port.
+/// Port of the receiver.
 pub const PORT: u16 = 5201;
 
-/// Sends for a while when told to, and says what that cost.
+/// Waits for the start signal, sends for a time, and reports the cost.
 #[derive(Debug, Args)]
 pub struct SenderArgs {
     #[arg(long)]
@@ -46,41 +46,41 @@ pub struct SenderArgs {
     source_bytes: usize,
     #[arg(long)]
     zerocopy: bool,
-    /// Sends the pattern, until the receiver leaves.
+    /// Send the pattern until the receiver closes the connection.
     #[arg(long)]
     pattern: bool,
 }
 
-/// How a kernel sender sends.
+/// Options of a kernel sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sending {
-    /// Its socket's congestion control.
+    /// Congestion control of its socket.
     pub congestion: &'static str,
     /// Bytes of each send call.
     pub write_bytes: usize,
-    /// Bytes of the memory that it sends, again and again: `write_bytes`, which stay in the cache, or more.
+    /// Bytes of the memory that it sends repeatedly: `write_bytes`, which stay in the cache, or more.
     pub source_bytes: usize,
-    /// What is sent, and how.
+    /// The data and the way to send it.
     pub mode: Mode,
 }
 
-/// What a kernel sender sends, and how.
+/// The data of a kernel sender and the way to send it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Its memory, copied by the kernel.
+    /// Its memory, with a copy in the kernel.
     Copy,
     /// Its memory, with `MSG_ZEROCOPY`.
     Zerocopy,
-    /// The position pattern, copied by the kernel, until the receiver leaves.
+    /// The position pattern, with a copy in the kernel, until the receiver closes the connection.
     Pattern,
 }
 
-/// What the sender says at its end, as one line of JSON.
+/// Report of the sender process, one line of JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SenderReport {
     /// Payload bytes.
     pub bytes: u64,
-    /// Processor time in nanoseconds, of connecting and sending.
+    /// CPU time of connecting and sending, in nanoseconds.
     pub cpu_ns: u64,
 }
 
@@ -90,9 +90,9 @@ pub fn run(args: &SenderArgs) -> Result<()> {
     let source = vec![0x5a; args.source_bytes.max(args.write_bytes)];
     let told = io::stdin()
         .read(&mut [0])
-        .context("wait for the word to go")?;
+        .context("wait for the start signal")?;
     if told == 0 {
-        bail!("the benchmark went away");
+        bail!("the benchmark has ended");
     }
     if args.pattern {
         return send_pattern(args);
@@ -105,13 +105,13 @@ pub fn run(args: &SenderArgs) -> Result<()> {
         send_copied(&mut stream, &source, args)?
     };
     stream.shutdown(Shutdown::Write).context("end the stream")?;
-    // The other end closes, or resets, when it has everything.
+    // The receiver closes or resets the connection when it has received everything.
     let _ = stream.read(&mut [0]);
     let cpu_ns = u64::try_from((cpu::process_cpu_time() - before).as_nanos())?;
     print_line(serde_json::to_string(&SenderReport { bytes, cpu_ns })?)
 }
 
-/// Sends the pattern until the receiver has seen enough.
+/// Sends the pattern until the receiver closes the connection.
 fn send_pattern(args: &SenderArgs) -> Result<()> {
     let stream = connect(&args.congestion)?;
     let port = stream.local_addr().context("read the local port")?.port();
@@ -123,7 +123,7 @@ fn send_pattern(args: &SenderArgs) -> Result<()> {
     Ok(())
 }
 
-/// Sends `source` again and again until the time is over; returns how many bytes that were.
+/// Sends `source` repeatedly until the time has passed; returns the number of bytes.
 fn send_copied(stream: &mut TcpStream, source: &[u8], args: &SenderArgs) -> Result<u64> {
     let end = Instant::now() + Duration::from_millis(args.millis);
     let mut bytes = 0;
@@ -137,8 +137,7 @@ fn send_copied(stream: &mut TcpStream, source: &[u8], args: &SenderArgs) -> Resu
     Ok(bytes)
 }
 
-/// The same without a copy in the sender: the kernel takes the pages, and says when it is done with them. Nothing here
-/// waits for that, as nothing is changed.
+/// As [`send_copied`], with `MSG_ZEROCOPY`. Completions need no waiting, because the memory does not change.
 fn send_zerocopy(stream: &TcpStream, source: &[u8], args: &SenderArgs) -> Result<u64> {
     let flags = SendFlags::from_bits_retain(MsgFlags::ZEROCOPY.bits());
     enable_zerocopy(stream.as_fd())
@@ -154,7 +153,7 @@ fn send_zerocopy(stream: &TcpStream, source: &[u8], args: &SenderArgs) -> Result
         while !rest.is_empty() {
             match rustix::net::send(stream, rest, flags) {
                 Ok(sent) => rest = rest.get(sent..).unwrap_or_default(),
-                // No memory for more notifications until some are read.
+                // No more sends are possible until completions are read.
                 Err(Errno::NOBUFS) => _ = told.drain(stream.as_fd())?,
                 Err(errno) => return Err(errno).context("send with MSG_ZEROCOPY"),
             }
@@ -166,7 +165,7 @@ fn send_zerocopy(stream: &TcpStream, source: &[u8], args: &SenderArgs) -> Result
     Ok(bytes)
 }
 
-/// Connects with the congestion control set before, so that nothing of the default one stays behind.
+/// Connects, with the congestion control set before, so that no state of the default one is left.
 fn connect(congestion: &str) -> Result<TcpStream> {
     let socket = rustix::net::socket_with(
         AddressFamily::INET,
@@ -181,24 +180,24 @@ fn connect(congestion: &str) -> Result<TcpStream> {
     Ok(TcpStream::from(socket))
 }
 
-/// The sender process, seen from the benchmark.
+/// Handle of the sender process.
 #[derive(Debug)]
 pub struct SenderProcess {
     child: Helper,
     go: Option<ChildStdin>,
 }
 
-/// Where the sender process runs.
+/// Network namespace of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Home {
-    /// In the benchmark's network namespace: the kernel's end of the TAP is there.
+    /// That of the benchmark, which has the kernel's end of the TAP.
     Shared,
-    /// In a network namespace of its own: the two ends of a veth must not be on one host.
+    /// A new one, because the two ends of a veth must not be on one host.
     OfItsOwn,
 }
 
 impl SenderProcess {
-    /// Starts the process; it waits.
+    /// Starts the process, which waits for the start signal.
     pub fn start(sending: Sending, time: Duration, cpu: usize, home: Home) -> Result<Self> {
         let Sending {
             congestion,
@@ -222,7 +221,7 @@ impl SenderProcess {
             Mode::Zerocopy => _ = command.arg("--zerocopy"),
             Mode::Pattern => _ = command.arg("--pattern"),
         }
-        // Large allocations in huge pages, as our device memory is (glibc 2.35; others have no such wish).
+        // Use huge pages for large allocations, as for our device memory (glibc 2.35; other C libraries ignore it).
         command.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         if home == Home::OfItsOwn {
@@ -233,12 +232,12 @@ impl SenderProcess {
         Ok(Self { child, go })
     }
 
-    /// Opens the process's network namespace.
+    /// Opens the network namespace of the process.
     pub fn namespace(&self) -> Result<NetNs> {
         Ok(NetNs::open(&format!("pid:{}", self.child.id()))?)
     }
 
-    /// Takes what lets the process begin: a byte written to it. It can be used from another thread.
+    /// Takes the starter of the process, which can be used from another thread.
     pub fn starter(&mut self) -> Result<Starter> {
         self.go
             .take()
@@ -246,34 +245,34 @@ impl SenderProcess {
             .context("the sender was started twice")
     }
 
-    /// Waits for the process's end and returns what it says.
+    /// Waits for the end of the process and returns its report.
     pub fn finish(mut self) -> Result<SenderReport> {
         let mut said = String::new();
         let stdout = self.child.take_stdout();
         stdout
             .context("the sender has no stdout")?
             .read_to_string(&mut said)
-            .context("listen to the sender")?;
+            .context("read the output of the sender")?;
         let status = self.child.wait().context("wait for the sender")?;
         if !status.success() {
             bail!("the sender failed: {status}");
         }
-        serde_json::from_str(&said).with_context(|| format!("the sender said {said:?}"))
+        serde_json::from_str(&said).with_context(|| format!("parse the sender's output {said:?}"))
     }
 }
 
-/// Lets the sender begin.
+/// Starts the sender.
 #[derive(Debug)]
 pub struct Starter(ChildStdin);
 
 impl Starter {
-    /// Lets the sender begin: the receiver is ready.
+    /// Writes the byte on which the sender starts. The receiver must be ready.
     pub fn go(mut self) -> io::Result<()> {
         self.0.write_all(b"g")
     }
 }
 
-/// Waits until `fd` is readable, at most `limit`; false if it was not.
+/// Waits until `fd` is readable, at most `limit`; returns false if it is not.
 pub fn wait_readable(fd: impl AsFd, limit: Duration) -> io::Result<bool> {
     let limit = Timespec::try_from(limit).map_err(io::Error::other)?;
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
@@ -286,13 +285,13 @@ pub fn wait_readable(fd: impl AsFd, limit: Duration) -> io::Result<bool> {
     }
 }
 
-/// Waits for `fd` as long as a sender that lives can take.
+/// Waits until `fd` is readable; fails if the sender is silent for too long.
 pub fn wait_for_sender(fd: impl AsFd) -> Result<()> {
     if wait_readable(fd, super::meter::SILENCE)? {
         return Ok(());
     }
     bail!(
-        "nothing came from the sender for {} s",
+        "no data from the sender for {} s",
         super::meter::SILENCE.as_secs()
     )
 }

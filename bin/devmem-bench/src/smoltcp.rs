@@ -1,6 +1,6 @@
-//! The row with another user-space stack: smoltcp, on a TAP device written for this benchmark that understands
-//! the virtio-net header and takes super-packets. smoltcp owns its receive buffer, so the bytes are copied twice:
-//! by smoltcp, and from its buffer to the device buffer.
+//! The row with another user-space stack: smoltcp, on a TAP device of this benchmark that supports the virtio-net header and
+//! super-packets. smoltcp owns its receive buffer, so the bytes are copied twice: by smoltcp, and from its buffer to the
+//! device buffer.
 
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use wire::VnetHeader;
 use super::meter::{Meter, MeterReading, SILENCE};
 use super::network::open_tap;
 use super::sender::{PORT, PREFIX, RECEIVER, Starter, wait_readable};
+use super::tx::cases::Packets;
 
 /// Room for one super-packet with its headers.
 const FRAME_MAX: usize = 14 + 65_535;
@@ -28,7 +29,7 @@ const CHUNK: usize = 256 << 10;
 /// Receives one stream.
 pub fn receive(memory: &Dmabuf, mtu: u16, starter: Starter) -> Result<MeterReading> {
     let mut device = VnetTap {
-        tap: open_tap(mtu, true)?,
+        tap: open_tap(mtu, Packets::Usual)?,
         frame: vec![0; FRAME_MAX],
         mtu,
     };
@@ -80,13 +81,13 @@ pub fn receive(memory: &Dmabuf, mtu: u16, starter: Starter) -> Result<MeterReadi
             .poll_delay(Instant::now(), &sockets)
             .map_or(SILENCE, Duration::from);
         if !wait_readable(&device.tap, idle.min(SILENCE))? && idle >= SILENCE {
-            bail!("nothing came from the sender for {} s", SILENCE.as_secs());
+            bail!("no data from the sender for {} s", SILENCE.as_secs());
         }
     }
 }
 
-/// A TAP with virtio-net headers and offloads on. A received header is passed over; a sent one is zero: nothing is left
-/// to the other end.
+/// A TAP with virtio-net headers and offloads. The headers of received packets are ignored; those of sent packets are zero,
+/// because these packets need no offload.
 struct VnetTap {
     tap: VnetFd,
     frame: Vec<u8>,
@@ -98,7 +99,7 @@ impl Device for VnetTap {
     type TxToken<'a> = FrameOut<'a>;
 
     fn receive(&mut self, _: Instant) -> Option<(FrameIn<'_>, FrameOut<'_>)> {
-        // An error is a frame that is not there; the silence is noticed above.
+        // An error counts as no frame; the caller notices the silence.
         let (len, _) = self.tap.read(&mut self.frame).ok()??;
         Some((FrameIn(self.frame.get(..len)?), FrameOut(&self.tap)))
     }
@@ -111,7 +112,7 @@ impl Device for VnetTap {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = Medium::Ethernet;
         capabilities.max_transmission_unit = 14 + usize::from(self.mtu);
-        // What comes was never on a cable: its checksums are not finished.
+        // Received packets have partial checksums.
         capabilities.checksum.ipv4 = Checksum::Tx;
         capabilities.checksum.tcp = Checksum::Tx;
         capabilities
@@ -134,7 +135,7 @@ impl TxToken for FrameOut<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, fill: F) -> R {
         let mut frame = vec![0; len];
         let filled = fill(&mut frame);
-        // A frame that the TAP does not take is lost, as on a cable.
+        // A frame that the TAP does not accept is lost, as on a cable.
         let _ = self.0.write(VnetHeader::default(), &frame);
         filled
     }

@@ -1,4 +1,4 @@
-//! The station that the rows without a stack play on a TAP: its address, and what it sends.
+//! The station on a TAP that stands for the stack in rows without one: its address and its packets.
 
 use std::net::Ipv4Addr;
 
@@ -15,8 +15,8 @@ use super::sender::RECEIVER;
 pub const MAC: MacAddr = MacAddr([0x02, 0, 0, 0, 0x77, 0x02]);
 
 /// Writes the headers of a segment with `payload_len` bytes for `address`, which has the hardware address `dst`, to the
-/// start of `head`. Returns their length and what the other
-/// end of the TAP shall do about the checksum: finish it, which over a TAP nobody then does.
+/// start of `head`. Returns their length, and that the TCP checksum is partial; the kernel does not
+/// complete it for packets that it receives itself.
 pub fn emit_segment(
     dst: MacAddr,
     address: Ipv4Addr,

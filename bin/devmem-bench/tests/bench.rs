@@ -1,5 +1,5 @@
-//! `devmem-bench`: every benchmark runs and says what it is asked for. No figure is judged here: tests share their
-//! machine.
+//! `devmem-bench`: every benchmark runs and prints its report. The figures are not judged, because tests share the machine
+//! with other programs.
 
 #[path = "../../devmem-tcp/tests/common/mod.rs"]
 mod common;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
-/// Asserts that the rows have one sample each, in which bytes arrived at a cost.
+/// Asserts that each row has one sample, with bytes and CPU time.
 #[track_caller]
 fn assert_rows(json: &Value, names: &[&str]) {
     let rows = json["rows"].as_array().expect("rows is an array");
@@ -27,8 +27,8 @@ fn assert_rows(json: &Value, names: &[&str]) {
 }
 
 #[test]
-fn bench_tx_compares_ours_with_the_kernels_two_ways_of_sending() {
-    if !has_tap("bench_tx_compares_ours_with_the_kernels_two_ways_of_sending") {
+fn bench_tx_compares_ours_with_send_and_zerocopy_of_the_kernel() {
+    if !has_tap("bench_tx_compares_ours_with_send_and_zerocopy_of_the_kernel") {
         return;
     }
     let options = "--reps 1 --seconds 0.1 --mem-size 32M --only send,zerocopy,B,ours,ours/1core";
@@ -53,8 +53,8 @@ fn bench_rx_compares_ours_with_the_kernels_receive() {
 }
 
 #[test]
-fn bench_lossy_sends_every_byte_right_through_the_same_bad_cable_twice() {
-    const TEST: &str = "bench_lossy_sends_every_byte_right_through_the_same_bad_cable_twice";
+fn bench_lossy_sends_correct_bytes_over_the_same_impaired_cable_twice() {
+    const TEST: &str = "bench_lossy_sends_correct_bytes_over_the_same_impaired_cable_twice";
     if !has_tap(TEST) {
         return;
     }
@@ -80,7 +80,7 @@ fn bench_lossy_sends_every_byte_right_through_the_same_bad_cable_twice() {
 }
 
 #[test]
-fn bench_loopback_verifies_what_it_sends_to_itself() {
+fn bench_loopback_verifies_the_received_bytes() {
     let options = "--reps 1 --bytes 24M --mem-size 8M --niov 4K";
     let json = run(&format!("loopback --json {options}")).json();
     assert_eq!(json["verified_bytes"], 8 * MIB);
@@ -89,7 +89,7 @@ fn bench_loopback_verifies_what_it_sends_to_itself() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_refused_before_anything_is_made() {
+fn an_invalid_option_is_refused_before_the_network_is_set_up() {
     for (line, text) in [
         ("tx --only nosuch", "there is no row \"nosuch\""),
         ("lossy --impair loss=200%", "--impair loss=200%"),

@@ -1,4 +1,4 @@
-//! Whose stack a run uses: as it was told, or by what the machine can.
+//! The choice of the stack that a run uses: the requested one, or one that the machine supports.
 
 use devmem_tcp::{BackendKind, Choice, Purpose};
 
@@ -6,12 +6,12 @@ use crate::args::BackendChoice;
 use crate::plan::LinkPlan;
 use tool::output::{Failure, note};
 
-/// Whose stack.
+/// The stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backend {
-    /// Ours, on a TAP.
+    /// Our stack, on a TAP.
     User,
-    /// The kernel's, on this interface.
+    /// The kernel's stack, on this interface.
     Kernel(String),
 }
 
@@ -36,7 +36,7 @@ pub fn choose(
         ))),
         (BackendChoice::Kernel, Some(name), None) => Ok(Backend::Kernel(name.clone())),
         (BackendChoice::Auto | BackendChoice::Kernel, None, _) => {
-            note("the user backend: --if names no interface of the kernel");
+            note("the user backend: --if does not name an interface of the kernel");
             Ok(Backend::User)
         }
         (BackendChoice::Auto, Some(_), Some(option)) => {

@@ -10,7 +10,7 @@ use devmem_tcp::{Dmabuf, Netdev, NiovSize, RxQueueId};
 use crate::plan::{KernelPlan, LinkPlan};
 use tool::output::{Failure, note};
 
-/// The heap that all machines with dma-heaps have.
+/// The heap that exists on all machines with dma-heaps.
 const HEAP: &str = "system";
 
 /// Allocates device memory that a kernel NIC can access, in large pieces if a net_iov is larger than a page.
@@ -20,13 +20,13 @@ const HEAP: &str = "system";
 /// The refusal of the exporter.
 pub fn memory(bytes: usize, niov: Option<NiovSize>) -> Result<Dmabuf, Failure> {
     if niov.is_some_and(|niov| niov.bytes() > rustix::param::page_size()) {
-        // Huge pages, if any are reserved; bind-rx fails if they are not large enough.
+        // Uses huge pages, if any are reserved; bind-rx fails if the pages are not large enough.
         return Ok(Dmabuf::memfd(bytes).context("get device memory")?);
     }
     let made = devmem_tcp::udmabuf(bytes).or_else(|refused| {
         let memory = devmem_tcp::dma_heap(HEAP, bytes).map_err(|_| refused)?;
         note(format_args!(
-            "device memory of the dma-heap {HEAP}: there is no udmabuf of that size"
+            "using device memory of the dma-heap {HEAP}: udmabuf cannot provide this size"
         ));
         Ok::<_, devmem_tcp::DeviceMemoryError>(memory)
     });
@@ -42,7 +42,7 @@ pub fn local(nic: &Netdev, link: &LinkPlan, port: u16) -> Result<SocketAddr, Fai
     let addresses = nic.addresses();
     let global = |ip: &&IpAddr| match ip {
         IpAddr::V4(_) => true,
-        // It would need its interface with it.
+        // A link-local address is valid only with its interface.
         IpAddr::V6(ip) => !ip.is_unicast_link_local(),
     };
     let v4 = || addresses.iter().find(|ip| ip.is_ipv4());
@@ -50,7 +50,7 @@ pub fn local(nic: &Netdev, link: &LinkPlan, port: u16) -> Result<SocketAddr, Fai
     let address = link.address.or(first.copied()).ok_or_else(|| {
         let name = nic.interface().unwrap_or_default();
         Failure::failed(format!("{name} has no address")).with_remedy(format!(
-            "ip address add ADDR/LEN dev {name}, or --addr names one"
+            "ip address add ADDR/LEN dev {name}, or give an address with --addr"
         ))
     })?;
     Ok(SocketAddr::new(address, port))
@@ -75,7 +75,7 @@ pub fn prepared_queues(nic: &Netdev, plan: &KernelPlan) -> Result<Vec<RxQueueId>
     });
     queues.ok_or_else(|| {
         Failure::failed(format!(
-            "{name} has {there} RX queues, not those that --queues and --first-queue say"
+            "{name} has {there} RX queues, which do not include those of --queues and --first-queue"
         ))
     })
 }

@@ -1,11 +1,12 @@
 //! The `devmem-tcp` tool: device memory TCP on any Linux machine.
 //!
-//! A run goes `args.rs` (text) -> `plan.rs` (judged) -> `commands/` (done) -> `output.rs` (told). Receiving is
-//! `receiver.rs` (a NIC with memory bound to it) and `transfer.rs` (its connections); sending is `source.rs` (the bytes) and
-//! `transmit.rs` (a ring of device memory that they leave from). Called `ncdevmem` it is that: `ncdevmem/`.
+//! A run goes through `args.rs` (the command line as text), `plan.rs` (validated), `commands/` (executed) and
+//! `tool::output` (printed). Receiving is in `receiver.rs` (a NIC with memory bound to it) and `transfer.rs` (its
+//! connections); sending is in `tool::source` (the bytes) and `tool::transmit` (a ring of device memory). Under the name
+//! `ncdevmem` the program acts as that tool: `ncdevmem/`.
 
 #![forbid(unsafe_code)]
-// They panic where nobody reads: `output.rs` has what to use.
+// These macros panic if the output is closed; use the functions of `tool::output`.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod args;
@@ -28,7 +29,7 @@ use plan::{DemoPlan, RecvPlan, SendPlan};
 use tool::output::{Exit, Failure};
 
 fn main() -> ExitCode {
-    // One thread until a command starts more: `demo` enters a user namespace first.
+    // The process has one thread here, which `demo` needs to enter a user namespace.
     if let Some(ended) = lab::guest::run_by_name(std::env::args_os()) {
         return exit("devmem-tcp", ended);
     }

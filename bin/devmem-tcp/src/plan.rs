@@ -21,9 +21,9 @@ pub use link::LinkPlan;
 pub use recv::{Destination, KernelPlan, RecvPlan};
 pub use send::{Input, SendPlan};
 
-/// Most simultaneous connections; the sender needs a thread for each.
+/// Maximum number of simultaneous connections; the sender needs a thread for each.
 const MAX_CONNECTIONS: u16 = 1024;
-/// Most queues that can be bound.
+/// Maximum number of bound queues.
 const MAX_QUEUES: u16 = 64;
 /// Default sizes of device memory: for our stack, and for the kernel's, where udmabuf has a limit.
 const MEM_SIZE: Size = Size(256 << 20);
@@ -31,7 +31,7 @@ const KERNEL_MEM_SIZE: Size = Size(64 << 20);
 /// The defaults of `--mtu` and `--impair`.
 const MTU: u16 = 1500;
 const UNIMPAIRED: &str = "none";
-/// Least memory of a queue: posted buffers for one super-packet, and the same amount in use.
+/// Minimum memory of a queue: posted buffers for one super-packet, and the same amount in use.
 const MIN_NIOVS_PER_QUEUE: usize = 8;
 const MIN_BYTES_PER_QUEUE: usize = 256 << 10;
 

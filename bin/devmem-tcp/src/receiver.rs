@@ -1,4 +1,4 @@
-//! The receiving NIC of `demo` and `recv`: opened, bound, listening, and given back.
+//! The receiving NIC of `demo` and `recv`: opens it, binds memory, listens, and restores it at the end.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -13,27 +13,27 @@ use crate::report::RunReport;
 use crate::transfer::{Task, Totals, Transfer};
 use tool::output::{Failure, note};
 
-/// How long the kernel may take to let go of memory that nobody uses any more: it looks once a second.
+/// Time limit for the kernel to release unused memory, for which it checks once per second.
 const LETTING_GO: Duration = Duration::from_secs(3);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// A NIC with device memory bound to it and a listening socket. The fields are undone in their order.
+/// A NIC with device memory bound to it and a listening socket. The fields are dropped in their order.
 #[derive(Debug)]
 pub struct Receiver {
     listener: Listener,
     bound: BoundRx,
-    /// `None` where somebody else has set the NIC up.
+    /// `None` if the NIC was already set up.
     setup: Option<Setup>,
     memory: Dmabuf,
     nic: Netdev,
 }
 
 impl Receiver {
-    /// Opens the NIC, binds memory to its queues, listens.
+    /// Opens the NIC, binds memory to its queues, and listens.
     ///
     /// # Errors
     ///
-    /// What the library refused, with its remedy.
+    /// The error of the library, with its remedy.
     pub fn open(
         builder: NetdevBuilder,
         plan: &NicPlan,
@@ -41,7 +41,7 @@ impl Receiver {
     ) -> Result<Self, Failure> {
         let nic = builder
             .mtu(plan.mtu)
-            // Queue 0 keeps to host memory.
+            // Queue 0 receives into host memory.
             .rx_queues(plan.queues + 1)
             .linear_bytes(plan.linear_bytes)
             .impair(plan.impairment)
@@ -59,11 +59,11 @@ impl Receiver {
         })
     }
 
-    /// Sets a NIC of the kernel up, unless somebody has, binds memory to its queues, listens.
+    /// Sets a NIC of the kernel up unless it is already, binds memory to its queues, and listens.
     ///
     /// # Errors
     ///
-    /// What the library or the kernel refused, with its remedy. The NIC is as it was then.
+    /// The error of the library or the kernel, with its remedy. The settings of the NIC are restored then.
     pub fn on_kernel(nic: Netdev, plan: &KernelPlan, local: SocketAddr) -> Result<Self, Failure> {
         let memory = kernel::memory(plan.mem_bytes, plan.niov)?;
         let (setup, queues) = if plan.no_setup {
@@ -71,7 +71,7 @@ impl Receiver {
         } else {
             let setup = nic.plan_receive(local).queues(plan.queues).apply()?;
             for command in setup.changes() {
-                note(format_args!("set up, until the end: {command}"));
+                note(format_args!("set up until the end of the run: {command}"));
             }
             let queues = setup.queues().to_vec();
             (Some(setup), queues)
@@ -90,28 +90,28 @@ impl Receiver {
         })
     }
 
-    /// Where it listens.
+    /// Returns the address that it listens on.
     pub fn local_addr(&self) -> SocketAddr {
         self.listener
             .local_addr()
             .expect("a listener has an address")
     }
 
-    /// The NIC, for other uses beside.
+    /// Returns the NIC, for further uses.
     pub fn nic(&self) -> Netdev {
         self.nic.clone()
     }
 
-    /// Takes connections and receives from them until all have ended.
+    /// Accepts connections and receives from them until all have ended.
     ///
     /// # Errors
     ///
-    /// A destination that cannot be written, or what [`Task::watch`] says.
+    /// A write error of the destination, or the error of [`Task::watch`].
     pub fn run(&mut self, task: Task<'_>) -> Result<Totals, Failure> {
         Transfer::new(self.memory.clone(), task).run(&mut self.listener)
     }
 
-    /// Gives everything back, and notes what the NIC and its memory have to say.
+    /// Unbinds the memory, restores the NIC, and adds their counters to the report.
     pub fn finish(self, report: &mut RunReport) {
         let Self {
             listener,
@@ -135,7 +135,7 @@ impl Receiver {
     }
 }
 
-/// Counts the net_iovs of a binding that is gone. The kernel takes a moment to let go of them.
+/// Returns the counts of net_iovs after unbinding. Waits for the kernel, which takes a moment to release them.
 fn when_home(nic: &Netdev, unbound: &Unbound) -> NetIovCount {
     let start = Instant::now();
     loop {
@@ -148,7 +148,7 @@ fn when_home(nic: &Netdev, unbound: &Unbound) -> NetIovCount {
     }
 }
 
-/// Puts the NIC back and says what was not possible.
+/// Restores the NIC and prints what could not be restored.
 fn restore(setup: Option<Setup>) {
     let Some(setup) = setup else { return };
     let report = setup.restore();

@@ -1,4 +1,4 @@
-//! What a run came to: a table for people, a JSON object for programs.
+//! The report of a run: a table for people, a JSON object for programs.
 
 mod send;
 
@@ -16,46 +16,46 @@ use tool::size::Size;
 
 pub use send::{SendReport, Sending};
 
-/// The result of `demo` and `recv`. The field names are the JSON's and stay as they are.
+/// The report of `demo` and `recv`. The field names are those of the JSON and must not change.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct RunReport {
-    /// What received: `user`, our stack.
+    /// The receiving stack: `user` or `kernel`.
     pub backend: &'static str,
-    /// Which way the bytes went: `rx`, `tx`, `loopback`.
+    /// Direction of the transfer: `rx`, `tx`, `loopback`.
     pub direction: Direction,
-    /// What it received over: `tap:NAME` or `wire`.
+    /// The link: `tap:NAME` or `wire`.
     pub link: String,
-    /// Connections that ended in an orderly way.
+    /// Connections that the peer ended with a FIN.
     pub connections: u64,
     /// Payload bytes received.
     pub bytes: u64,
-    /// Of those, bytes checked and found right. Absent if nothing was checked.
+    /// Of those, verified bytes that are correct. `null` if no bytes were verified.
     pub verified_bytes: Option<u64>,
-    /// Of those, bytes checked and found wrong.
+    /// Of those, verified bytes that are wrong.
     pub bad_bytes: Option<u64>,
     /// Stream position of the first wrong byte of any connection.
     pub first_bad: Option<u64>,
-    /// From the first byte to the last.
+    /// Time from the first byte to the last, in seconds.
     pub seconds: f64,
     /// Payload bits per second, in 10^9.
     pub gbit_per_s: f64,
-    /// Processor seconds that receiving took, per 10^9 bytes; without verification and output.
+    /// CPU time of receiving, without verification and output, in seconds per 10^9 bytes.
     pub recv_cpu_s_per_gb: f64,
-    /// Processor seconds that verification and output took, per 10^9 bytes.
+    /// CPU time of verification and output, in seconds per 10^9 bytes.
     pub check_cpu_s_per_gb: f64,
-    /// Bytes that landed in device memory.
+    /// Bytes in device memory.
     pub device_bytes: u64,
-    /// Bytes that landed in host memory.
+    /// Bytes in host memory.
     pub linear_bytes: u64,
     /// Frags of device memory lent.
     pub device_frags: u64,
     /// Frags of device memory returned.
     pub tokens_returned: u64,
-    /// net_iovs of the bound memory.
+    /// Number of net_iovs of the bound memory.
     pub net_iovs_total: u64,
-    /// net_iovs that were home after the binding had ended.
+    /// Number of net_iovs that were free after unbinding.
     pub net_iovs_home: u64,
-    /// Bytes of one net_iov.
+    /// Size of a net_iov in bytes.
     pub niov_bytes: u64,
     /// Bytes of bound memory.
     pub mem_bytes: u64,
@@ -67,17 +67,17 @@ pub struct RunReport {
     pub mtu: u16,
     /// 4 or 6.
     pub ip_version: u8,
-    /// What was wrong with the link on purpose.
+    /// Impairments of the link.
     pub impair: String,
-    /// Packets dropped by our NIC and stack, by reason; those that happened.
+    /// Packets dropped by our NIC and stack, by reason; reasons without drops are left out.
     pub drops: BTreeMap<String, u64>,
-    /// How the bytes left device memory, if they did.
+    /// Statistics of sending from device memory, if that was done.
     #[serde(flatten)]
     pub sending: Option<Sending>,
 }
 
 impl RunReport {
-    /// A report of a run over `link`, with nothing received yet.
+    /// Returns the report of a run over `link` without received bytes.
     pub fn of(backend: &'static str, link: String, nic: &NicPlan, address: IpAddr) -> Self {
         Self {
             backend,
@@ -90,7 +90,7 @@ impl RunReport {
         }
     }
 
-    /// Fills in the rates.
+    /// Sets the times and rates.
     pub fn set_times(&mut self, elapsed: Duration, receiving: Duration, checking: Duration) {
         self.seconds = elapsed.as_secs_f64();
         self.gbit_per_s = gbit_per_s(self.bytes, elapsed);
@@ -98,7 +98,7 @@ impl RunReport {
         self.check_cpu_s_per_gb = per_gb(checking, self.bytes);
     }
 
-    /// Says what is wrong with this result, if anything is: what makes the run fail.
+    /// Returns the error of a run with a wrong result; `None` if the result is correct.
     pub fn complaint(&self) -> Option<String> {
         if let (Some(bad), first) = (self.bad_bytes.filter(|&bad| bad > 0), self.first_bad) {
             let place = first.map(|at| format!(", the first at byte {at} of its stream"));
@@ -113,13 +113,13 @@ impl RunReport {
         if self.net_iovs_home != self.net_iovs_total {
             let (home, total) = (self.net_iovs_home, self.net_iovs_total);
             return Some(format!(
-                "{} of {total} net_iovs did not come home",
+                "{} of {total} net_iovs were not returned",
                 total - home
             ));
         }
         if self.tokens_returned != self.device_frags {
             let (returned, lent) = (self.tokens_returned, self.device_frags);
-            return Some(format!("{lent} frags were lent and {returned} given back"));
+            return Some(format!("{lent} frags were lent and {returned} returned"));
         }
         None
     }
@@ -172,12 +172,12 @@ impl RunReport {
                 let place = if self.direction == Direction::Tx {
                     "by the peer"
                 } else {
-                    "where it lies"
+                    "in device memory"
                 };
                 row(f, "verified", format_args!("every byte, {place}"))
             }
             (Some(good), Some(bad)) => row(f, "verified", format_args!("{good} good, {bad} BAD")),
-            _ => row(f, "verified", format_args!("not asked for")),
+            _ => row(f, "verified", format_args!("not requested")),
         }
     }
 
@@ -196,7 +196,7 @@ impl RunReport {
             format_args!("{share:.4} % in device memory, {host} bytes in host memory"),
         )?;
         let (frags, back) = (self.device_frags, self.tokens_returned);
-        row(f, "frags", format_args!("{frags} lent, {back} given back"))?;
+        row(f, "frags", format_args!("{frags} lent, {back} returned"))?;
         let (home, total, size) = (
             self.net_iovs_home,
             self.net_iovs_total,
@@ -206,7 +206,7 @@ impl RunReport {
         row(
             f,
             "net_iovs",
-            format_args!("{home} of {total} home, {size} each, {kind}"),
+            format_args!("{home} of {total} returned, {size} each, {kind}"),
         )
     }
 }
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_good_run_has_nothing_to_complain_about_and_says_so_in_few_lines() {
+    fn a_correct_run_has_no_error_and_a_short_table() {
         let report = good();
         assert_eq!(report.complaint(), None);
         let text = report.to_string();
@@ -254,7 +254,7 @@ mod tests {
             text.contains("5 GiB over tap:dm0, 1 connection\n"),
             "{text}"
         );
-        assert!(text.contains("every byte, where it lies"), "{text}");
+        assert!(text.contains("every byte, in device memory"), "{text}");
         assert!(
             text.lines().count() <= 10 && text.lines().all(|l| l.len() < 80),
             "{text}"
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_bytes_and_what_did_not_come_home_are_complained_about() {
+    fn wrong_bytes_and_missing_net_iovs_and_frags_are_errors() {
         let wrong = RunReport {
             bad_bytes: Some(3),
             first_bad: Some(77),
@@ -279,7 +279,7 @@ mod tests {
         };
         assert_eq!(
             lost.complaint().unwrap(),
-            "6 of 4096 net_iovs did not come home"
+            "6 of 4096 net_iovs were not returned"
         );
         let kept = RunReport {
             tokens_returned: 9,
@@ -287,12 +287,12 @@ mod tests {
         };
         assert_eq!(
             kept.complaint().unwrap(),
-            "10 frags were lent and 9 given back"
+            "10 frags were lent and 9 returned"
         );
     }
 
     #[test]
-    fn the_json_has_the_promised_fields() {
+    fn the_json_has_the_documented_fields() {
         let json = serde_json::to_value(good()).unwrap();
         for field in [
             "backend",

@@ -1,6 +1,6 @@
-//! Connections into device memory, their bytes looked at where they lie.
+//! Receives connections into device memory, and verifies their bytes there.
 //!
-//! One thread does it all. It polls the NIC itself whenever it waits for data, so a byte crosses no thread.
+//! A single thread does all work. It polls the NIC while it waits for data, so that no byte passes from thread to thread.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -19,55 +19,55 @@ use tool::pattern::{BLOCK_BYTES, Expected, Verifier};
 
 /// Frags of one receive.
 const BATCH_FRAGS: usize = 1024;
-/// How long a wait lasts before looking around: for signals, and for a sender that died.
+/// Maximum length of one wait. Between waits, signals and a failed sender are checked for.
 const LOOK_AROUND: Duration = Duration::from_millis(100);
-/// How long to ask all connections in turn before sleeping on all of them.
+/// Time to poll all connections in turn before sleeping.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// What to do with the connections of one run.
+/// Task of one run.
 pub struct Task<'a> {
-    /// Connections at once.
+    /// Number of simultaneous connections.
     pub connections: u16,
-    /// Go on after those have ended.
+    /// Whether to accept more connections after those have ended.
     pub keep_listening: bool,
-    /// What the stream from this peer should be, if that is known.
+    /// Returns the expected stream of a peer, `None` if there is nothing to verify.
     pub expected: &'a dyn Fn(SocketAddr) -> Option<Expected>,
-    /// Where the payload goes, if anywhere.
+    /// Destination of the payload, if there is one.
     pub output: Option<&'a mut dyn Write>,
-    /// Frags of each connection to hold on to.
+    /// Number of frags of each connection to keep.
     pub keep_tokens: usize,
-    /// Whose processor time receiving is: that of this thread, or of all of the process.
+    /// CPU time of receiving: that of this thread, or of the whole process.
     pub clock: fn() -> Duration,
-    /// Asked at least every 100 ms whether to go on, and told how far it is.
+    /// Called at least every 100 ms with the progress; returns whether to continue.
     pub watch: &'a mut dyn FnMut(Sofar) -> Result<Go, Failure>,
 }
 
-/// How far a transfer is.
+/// Progress of a transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sofar {
-    /// Connections that were taken.
+    /// Accepted connections.
     pub accepted: u64,
     /// Payload bytes.
     pub bytes: u64,
-    /// From the first byte to the last one so far.
+    /// Time from the first byte to the last one so far.
     pub elapsed: Duration,
 }
 
-/// What [`Task::watch`] wants.
+/// Result of [`Task::watch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Go {
-    /// Go on.
+    /// Continue.
     On,
-    /// Stop here; what was received so far counts.
+    /// End the run with the bytes received so far.
     Stop,
 }
 
-/// What was received.
+/// Totals of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
-    /// Connections that ended as they should, with the peer's FIN.
+    /// Connections that the peer ended with a FIN.
     pub connections: u64,
-    /// Connections that ended otherwise.
+    /// Connections that failed.
     pub broken: u64,
     device_bytes: u64,
     linear_bytes: u64,
@@ -82,7 +82,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Notes what this knows.
+    /// Adds the totals to the report.
     pub fn fill(&self, report: &mut RunReport) {
         report.connections = self.connections;
         report.bytes = self.device_bytes + self.linear_bytes;
@@ -119,7 +119,7 @@ struct Connection {
     kept: VecDeque<RxFrag>,
 }
 
-/// A run of a [`Task`].
+/// A running [`Task`].
 pub struct Transfer<'a> {
     memory: Dmabuf,
     task: Task<'a>,
@@ -156,11 +156,11 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// Takes connections and receives from them until all have ended.
+    /// Accepts connections and receives from them until all have ended.
     ///
     /// # Errors
     ///
-    /// A destination that cannot be written, or what [`Task::watch`] says.
+    /// A write error of the destination, or the error of [`Task::watch`].
     pub fn run(mut self, listener: &mut Listener) -> Result<Totals, Failure> {
         while !self.active.is_empty() || self.may_accept() {
             if (self.task.watch)(self.sofar)? == Go::Stop {
@@ -181,7 +181,7 @@ impl<'a> Transfer<'a> {
         Ok(self.totals)
     }
 
-    /// Whether one more connection is wanted now.
+    /// Returns whether to accept one more connection now.
     fn may_accept(&self) -> bool {
         let limit = u64::from(self.task.connections);
         let at_once = self.active.len() as u64;
@@ -190,7 +190,7 @@ impl<'a> Transfer<'a> {
 
     fn accept(&mut self, listener: &mut Listener) -> Result<(), Failure> {
         if self.active.is_empty() {
-            // There is nothing else to wait for, and waiting here polls the NIC.
+            // Without connections, waiting in accept polls the NIC.
             listener.set_timeout(Some(LOOK_AROUND));
         } else {
             listener.set_nonblocking(true);
@@ -214,7 +214,7 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// Receives from whatever connection has something; waits a while if none has.
+    /// Receives from all connections that have data; waits for a limited time if none has.
     fn receive(&mut self, listener: &mut Listener) -> Result<(), Failure> {
         if self.active.len() == 1 && !self.may_accept() {
             self.active[0].stream.set_timeout(Some(LOOK_AROUND));
@@ -230,10 +230,10 @@ impl<'a> Transfer<'a> {
         Ok(())
     }
 
-    /// Asks every connection once. Returns whether any had something to say.
+    /// Polls every connection once. Returns whether any had data or has ended.
     fn ask_each(&mut self) -> Result<bool, Failure> {
         let mut heard = false;
-        // Backwards: the place of a connection that ends is taken by the last one.
+        // In reverse order, because the last connection takes the place of one that ends.
         for index in (0..self.active.len()).rev() {
             self.active[index].stream.set_nonblocking(true);
             heard |= self.hear(index)?;
@@ -241,7 +241,7 @@ impl<'a> Transfer<'a> {
         Ok(heard)
     }
 
-    /// Waits until a connection has something, or a new one comes.
+    /// Waits until a connection is readable, or a new one arrives.
     fn sleep(&mut self, listener: &mut Listener) -> Result<(), Failure> {
         let mut fds = Vec::with_capacity(self.active.len() + 1);
         if self.may_accept() {
@@ -256,14 +256,14 @@ impl<'a> Transfer<'a> {
         }
         let limit = Timespec::try_from(LOOK_AROUND).expect("a tenth of a second fits");
         match poll(&mut fds, Some(&limit)) {
-            // A signal is a reason to look around, too.
+            // The caller checks for signals.
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(errno) => Err(Failure::from(anyhow::Error::from(errno).context("poll"))),
         }
     }
 
-    /// Takes what one connection has, and the connection out when it has ended. Returns whether there was
-    /// anything.
+    /// Receives from one connection, and removes the connection if it has ended. Returns whether it had data or has
+    /// ended.
     fn hear(&mut self, index: usize) -> Result<bool, Failure> {
         let connection = &mut self.active[index];
         let received = match connection.stream.recv(&mut connection.batch) {
@@ -272,7 +272,7 @@ impl<'a> Transfer<'a> {
             Err(error) => {
                 let peer = connection.stream.peer_addr();
                 let peer = peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string());
-                note(format_args!("the connection from {peer} broke: {error}"));
+                note(format_args!("the connection from {peer} failed: {error}"));
                 self.totals.broken += 1;
                 let connection = self.active.swap_remove(index);
                 self.close(connection);
@@ -300,7 +300,7 @@ impl<'a> Transfer<'a> {
         Ok(true)
     }
 
-    /// Verifies and writes out what the batch of a connection holds, as asked.
+    /// Verifies and writes the batch of a connection, as requested.
     fn look_at(&mut self, index: usize) -> Result<(), Failure> {
         let Connection {
             batch, verifier, ..
@@ -332,15 +332,15 @@ impl<'a> Transfer<'a> {
         } = connection;
         drop(kept);
         if let Err(error) = batch.release() {
-            // The frags that did not go home are missing in the report.
+            // The report then has fewer returned frags than lent ones.
             note(error);
         }
         self.totals.add(&stream, verifier.as_ref());
     }
 }
 
-/// Hands the bytes of a batch to `look`, in stream order, a cache-sized block at a time. Bytes in device memory
-/// are copied out for it: that is the user's own access to its memory.
+/// Passes the bytes of a batch to `look` in stream order, in blocks that fit in the cache. Bytes in device memory are copied
+/// to host memory first: this is the access of an application to its memory, not a part of receiving.
 fn for_each_block(
     batch: &RxBatch,
     memory: &Dmabuf,

@@ -1,5 +1,5 @@
-//! `recv` and `send` with `--backend`: what is chosen, what is refused, and that a NIC that cannot is left as it is.
-//! `lab_nic.rs` has what takes a NIC that can.
+//! `recv` and `send` with `--backend`: the choice, refusals, and that an unsupported NIC is not changed.
+//! `lab_nic.rs` has the tests with a NIC that supports device memory.
 
 mod common;
 
@@ -17,8 +17,9 @@ fn assert_said(finished: &Finished, text: &str) {
 }
 
 #[test]
-fn the_kernel_backend_on_an_interface_that_cannot_is_refused_by_what_it_lacks() {
-    const TEST: &str = "the_kernel_backend_on_an_interface_that_cannot_is_refused_by_what_it_lacks";
+fn the_kernel_backend_on_an_unsupported_interface_is_refused_with_the_missing_features() {
+    const TEST: &str =
+        "the_kernel_backend_on_an_unsupported_interface_is_refused_with_the_missing_features";
     in_netns(TEST, || {
         let (mut veth, _peer) = Interface::create_veth_pair("k0", "k1").unwrap();
         let no_address = run("recv --backend kernel --if k0 -l");
@@ -42,8 +43,8 @@ fn the_kernel_backend_on_an_interface_that_cannot_is_refused_by_what_it_lacks() 
 }
 
 #[test]
-fn auto_chooses_the_user_backend_where_the_kernel_cannot_and_says_why() {
-    const TEST: &str = "auto_chooses_the_user_backend_where_the_kernel_cannot_and_says_why";
+fn auto_chooses_the_user_backend_without_kernel_support_and_prints_the_reason() {
+    const TEST: &str = "auto_chooses_the_user_backend_without_kernel_support_and_prints_the_reason";
     in_netns(TEST, || {
         let mut recv = start("recv --if lo --addr 10.77.0.2/24 --peer-addr 10.77.0.1/24");
         recv.until("only it supports --peer-addr");
@@ -58,7 +59,10 @@ fn auto_chooses_the_user_backend_where_the_kernel_cannot_and_says_why() {
         assert_eq!(recv.finish().code, Some(0));
 
         let dry_run = run("recv --if lo --dry-run --addr 10.77.0.2/24");
-        dry_run.failed_with(3, "--dry-run: the user backend changes no NIC");
+        dry_run.failed_with(
+            3,
+            "--dry-run: the user backend does not change the settings of a NIC",
+        );
         assert_said(
             &dry_run,
             "the user backend: lo cannot receive into device memory: ",

@@ -1,4 +1,4 @@
-//! The command line: what it refuses, how it says so, how a run ends.
+//! The command line: refusals, messages and exit codes.
 
 mod common;
 #[path = "cli/fetch.rs"]
@@ -91,7 +91,7 @@ fn what_clap_refuses_ends_with_2_too() {
 }
 
 #[test]
-fn help_has_examples_and_says_what_the_exit_codes_mean() {
+fn help_has_examples_and_the_meaning_of_the_exit_codes() {
     for command in ["demo", "recv", "send", "wire", "nic", "doctor", "restore"] {
         let help = run(&format!("{command} --help"));
         assert_eq!(help.code, Some(0));
@@ -106,28 +106,28 @@ fn help_has_examples_and_says_what_the_exit_codes_mean() {
     assert!(text.contains("Exit status: 0 done, 1 failed, 2 wrong usage, 3 not supported"));
     assert!(
         !text.contains("__sender"),
-        "the demo's second process is nobody's business"
+        "the commands of the demo's second process are hidden"
     );
 }
 
 #[test]
-fn a_missing_network_namespace_is_a_failure_that_says_where_it_looked() {
+fn a_missing_network_namespace_is_a_failure_with_its_path() {
     let finished = run("wire --a tap:x --a-netns nosuch --b tap:y");
     finished.failed_with(1, "open network namespace /run/netns/nosuch: ");
 }
 
 #[test]
-fn an_empty_cache_without_a_network_is_not_supported_and_leaves_nothing() {
+fn an_empty_cache_without_a_network_is_unsupported_and_no_folder_is_created() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let cache = folder.path().join("cache");
     let cache_text = cache.to_str().expect("the temporary folder is UTF-8");
     let finished = run(&format!("lab status --packaged --cache {cache_text}"));
     finished.failed_with(3, "; ");
     assert!(finished.stdout.is_empty());
-    assert!(!cache.exists(), "asking makes no folder");
+    assert!(!cache.exists(), "`lab status` creates no folder");
 }
 
-/// A file that takes nothing: a full disk, or a reader who has gone.
+/// A file that fails every write, like a full disk.
 fn full() -> std::fs::File {
     std::fs::File::options()
         .write(true)
@@ -136,7 +136,7 @@ fn full() -> std::fs::File {
 }
 
 #[test]
-fn nobody_to_read_the_notes_does_not_change_how_a_run_ends() {
+fn a_failing_stderr_does_not_change_the_exit_code() {
     let code = |line: &str| {
         let mut command = common::tool();
         command.args(line.split_whitespace()).stderr(full());
@@ -150,7 +150,7 @@ fn nobody_to_read_the_notes_does_not_change_how_a_run_ends() {
 }
 
 #[test]
-fn a_full_disk_on_stdout_is_a_failure_that_says_so() {
+fn a_full_disk_on_stdout_is_a_failure_with_its_reason() {
     for line in [
         "ncdevmem -h",
         "doctor --json lo",
@@ -166,7 +166,7 @@ fn a_full_disk_on_stdout_is_a_failure_that_says_so() {
     }
 }
 
-/// Copies the tool to a folder of its own, so that nothing lies beside it.
+/// Copies the tool to an empty folder, without the other programs.
 fn tool_in_a_folder() -> (tempfile::TempDir, std::path::PathBuf) {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let copy = folder.path().join("devmem-tcp");
@@ -184,7 +184,7 @@ fn bench_without_its_program_ends_with_3_and_the_command_that_builds_it() {
 }
 
 #[test]
-fn bench_hands_every_argument_on_to_its_program() {
+fn bench_passes_all_arguments_to_its_program() {
     use std::os::unix::fs::PermissionsExt;
 
     let (folder, copy) = tool_in_a_folder();

@@ -1,4 +1,4 @@
-//! `devmem-tcp demo`: the whole thing, from a stock kernel sender into device memory.
+//! `devmem-tcp demo`, from a stock kernel sender to device memory and back.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::{assert_all_right, assert_nothing_dropped, has_tap, run};
 
 const MIB: u64 = 1 << 20;
 
-/// Runs the demo over a TAP and asserts that every byte is right.
+/// Runs the demo over a TAP and asserts that every byte is correct.
 #[track_caller]
 fn tap_demo(mib: u64, options: &str) -> serde_json::Value {
     let finished = run(&format!("demo --link tap --json --bytes {mib}M {options}"));
@@ -66,8 +66,8 @@ fn sixty_four_connections_at_once_are_kept_apart() {
 }
 
 #[test]
-fn sends_of_any_size_arrive() {
-    if !has_tap("sends_of_any_size_arrive") {
+fn sends_of_any_size_are_received() {
+    if !has_tap("sends_of_any_size_are_received") {
         return;
     }
     for size in ["1", "2", "3", "7", "8"] {
@@ -82,8 +82,8 @@ fn sends_of_any_size_arrive() {
 }
 
 #[test]
-fn every_byte_is_right_over_a_bad_link() {
-    if !has_tap("every_byte_is_right_over_a_bad_link") {
+fn every_byte_is_correct_over_an_impaired_link() {
+    if !has_tap("every_byte_is_correct_over_an_impaired_link") {
         return;
     }
     for (mib, impair) in [
@@ -112,7 +112,7 @@ fn every_byte_is_right_over_a_bad_link() {
 }
 
 #[test]
-fn an_in_memory_wire_needs_nothing_and_is_named_in_the_json() {
+fn an_in_memory_wire_needs_no_privilege_and_is_named_in_the_json() {
     for options in ["", "--ipv6 --connections 3", "--impair loss=1%,seed=3"] {
         let json = run(&format!("demo --link wire --json --bytes 8M {options}")).json();
         assert_eq!(json["link"], "wire");
@@ -126,15 +126,15 @@ fn people_get_a_table_on_stderr_and_nothing_on_stdout() {
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
     assert!(finished.stdout.is_empty());
     assert!(
-        finished.stderr.contains("every byte, where it lies"),
+        finished.stderr.contains("every byte, in device memory"),
         "{}",
         finished.stderr
     );
 }
 
 #[test]
-fn a_sender_that_cannot_start_ends_the_demo_with_its_words() {
-    if !has_tap("a_sender_that_cannot_start_ends_the_demo_with_its_words") {
+fn a_sender_that_cannot_start_ends_the_demo_with_its_error() {
+    if !has_tap("a_sender_that_cannot_start_ends_the_demo_with_its_error") {
         return;
     }
     let finished = run("demo --link tap --bytes 1M --congestion nosuch");
@@ -144,7 +144,7 @@ fn a_sender_that_cannot_start_ends_the_demo_with_its_words() {
     );
 }
 
-/// Asserts that every byte was sent from device memory and every send told as complete.
+/// Asserts that every byte was sent from device memory and that every send was completed.
 #[track_caller]
 fn assert_all_completed(json: &serde_json::Value) {
     assert!(
@@ -162,8 +162,8 @@ fn assert_all_completed(json: &serde_json::Value) {
 }
 
 #[test]
-fn a_kernel_receiver_verifies_what_leaves_device_memory() {
-    if !has_tap("a_kernel_receiver_verifies_what_leaves_device_memory") {
+fn a_kernel_receiver_verifies_bytes_sent_from_device_memory() {
+    if !has_tap("a_kernel_receiver_verifies_bytes_sent_from_device_memory") {
         return;
     }
     for options in [

@@ -1,11 +1,11 @@
-//! `devmem-tcp doctor` on the machine that the tests run on, whatever it has.
+//! `devmem-tcp doctor` on the machine that runs the tests, whatever it supports.
 
 mod common;
 
 use common::{Finished, run};
 use serde_json::Value;
 
-/// The one JSON object on stdout, however the run ended.
+/// Returns the JSON object on stdout, for any exit code.
 #[track_caller]
 fn object(finished: &Finished) -> Value {
     let text = std::str::from_utf8(&finished.stdout).expect("JSON is text");
@@ -14,7 +14,7 @@ fn object(finished: &Finished) -> Value {
 }
 
 #[test]
-fn the_table_goes_to_stdout_and_the_exit_code_says_whether_it_can() {
+fn the_table_goes_to_stdout_and_the_exit_code_has_the_result() {
     let finished = run("doctor");
     let table = String::from_utf8(finished.stdout).unwrap();
     assert!(table.starts_with("kernel "), "{table}");
@@ -26,13 +26,14 @@ fn the_table_goes_to_stdout_and_the_exit_code_says_whether_it_can() {
         assert!(table.contains(part), "no {part:?} in:\n{table}");
     }
     match finished.code {
-        Some(0) => assert!(table.contains("\ndevice memory can be received"), "{table}"),
+        Some(0) => assert!(
+            table.contains("\nthe kernel can receive into device memory:"),
+            "{table}"
+        ),
         Some(3) => {
             let said = finished.stderr;
             assert!(
-                said.starts_with(
-                    "devmem-tcp: device memory cannot be received through the kernel here: "
-                ),
+                said.starts_with("devmem-tcp: the kernel cannot receive into device memory here: "),
                 "{said}"
             );
             assert_eq!(said.lines().count(), 1, "{said}");
@@ -42,7 +43,7 @@ fn the_table_goes_to_stdout_and_the_exit_code_says_whether_it_can() {
 }
 
 #[test]
-fn the_json_says_the_same_as_the_exit_code() {
+fn the_json_has_the_result_of_the_exit_code() {
     let finished = run("doctor --json");
     let json = object(&finished);
     assert_eq!(json["ready"], finished.code == Some(0), "{json}");
@@ -59,15 +60,12 @@ fn the_json_says_the_same_as_the_exit_code() {
 }
 
 #[test]
-fn one_interface_is_told_of_in_full_and_the_loopback_cannot() {
+fn one_interface_is_listed_in_full_and_the_loopback_is_unsupported() {
     let finished = run("doctor lo");
-    finished.failed_with(
-        3,
-        "device memory cannot be received through the kernel here: ",
-    );
+    finished.failed_with(3, "the kernel cannot receive into device memory here: ");
     let table = String::from_utf8(finished.stdout).unwrap();
-    // What comes first depends on the user: without CAP_NET_ADMIN nobody can tell about bind_rx.
-    assert!(table.contains("\nlo: no driver: cannot ("), "{table}");
+    // The first check depends on the user: without CAP_NET_ADMIN, support of bind_rx cannot be determined.
+    assert!(table.contains("\nlo: no driver: unsupported ("), "{table}");
     assert!(
         table.contains("\n  missing  tcp_data_split    the driver does not support it\n"),
         "{table}"
@@ -78,6 +76,6 @@ fn one_interface_is_told_of_in_full_and_the_loopback_cannot() {
 }
 
 #[test]
-fn an_interface_that_is_not_there_is_a_failure() {
+fn an_unknown_interface_is_a_failure() {
     run("doctor nosuch0").failed_with(1, "examine nosuch0: ENODEV");
 }

@@ -1,5 +1,5 @@
-//! `recv` and `send --backend kernel` against a NIC that can do it. For the lab: see `common/lab.rs`. The NIC's settings are
-//! compared before and after each test.
+//! `recv` and `send --backend kernel` on a NIC that supports device memory. For the lab: see `common/lab.rs`. The NIC's
+//! settings are compared before and after each test.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn recv(nic: &Nic, port: u16, options: &str) -> Running {
     recv
 }
 
-/// What the kernel's backend has in common with ours at the end of a good run.
+/// Asserts the results of a successful run of the kernel backend.
 #[track_caller]
 fn assert_right(json: &Value, bytes: u64) {
     assert_all_right(json, bytes);
@@ -31,8 +31,8 @@ fn assert_right(json: &Value, bytes: u64) {
 }
 
 #[test]
-fn the_dry_run_says_what_would_change_and_changes_nothing() {
-    let Some(nic) = Nic::take("the_dry_run_says_what_would_change_and_changes_nothing") else {
+fn the_dry_run_prints_the_changes_and_makes_none() {
+    let Some(nic) = Nic::take("the_dry_run_prints_the_changes_and_makes_none") else {
         return;
     };
     let name = &nic.name;
@@ -56,8 +56,8 @@ fn the_dry_run_says_what_would_change_and_changes_nothing() {
 }
 
 #[test]
-fn every_byte_lands_in_device_memory_and_is_right() {
-    let Some(nic) = Nic::take("every_byte_lands_in_device_memory_and_is_right") else {
+fn every_byte_is_in_device_memory_and_correct() {
+    let Some(nic) = Nic::take("every_byte_is_in_device_memory_and_correct") else {
         return;
     };
     let bytes = repeating(7, b'\n', 4 << 20);
@@ -72,8 +72,8 @@ fn every_byte_lands_in_device_memory_and_is_right() {
 }
 
 #[test]
-fn auto_chooses_the_nic_and_says_so() {
-    let Some(nic) = Nic::take("auto_chooses_the_nic_and_says_so") else {
+fn auto_chooses_the_nic_and_prints_that() {
+    let Some(nic) = Nic::take("auto_chooses_the_nic_and_prints_that") else {
         return;
     };
     let name = &nic.name;
@@ -112,11 +112,11 @@ fn connections_are_spread_over_two_queues() {
     nic.assert_restored();
 }
 
-/// More than half of the memory is kept, and for a while nobody gives back anything: the sender stalls,
-/// and goes on when frags come home.
+/// More than half of the memory is kept, and for a while no frags are returned: the sender stalls, and continues when frags
+/// are returned.
 #[test]
-fn a_starved_queue_recovers_when_frags_come_home() {
-    let Some(nic) = Nic::take("a_starved_queue_recovers_when_frags_come_home") else {
+fn a_starved_queue_recovers_when_frags_are_returned() {
+    let Some(nic) = Nic::take("a_starved_queue_recovers_when_frags_are_returned") else {
         return;
     };
     let bytes = repeating(7, b'\n', 32 << 20);
@@ -134,7 +134,7 @@ fn a_starved_queue_recovers_when_frags_come_home() {
             Err(error) => panic!("{error}"),
         }
     }
-    assert!(!rest.is_empty(), "32 MiB fit nowhere");
+    assert!(!rest.is_empty(), "32 MiB cannot be buffered");
     kill_process(recv.pid(), Signal::CONT).expect("it is there");
     stream.set_write_timeout(Some(LIMIT)).expect("a time limit");
     stream.write_all(rest).expect("it receives again");
@@ -144,13 +144,13 @@ fn a_starved_queue_recovers_when_frags_come_home() {
 }
 
 #[test]
-fn a_prepared_nic_is_bound_and_not_touched() {
-    let Some(nic) = Nic::take("a_prepared_nic_is_bound_and_not_touched") else {
+fn the_settings_of_a_prepared_nic_are_not_changed() {
+    let Some(nic) = Nic::take("the_settings_of_a_prepared_nic_are_not_changed") else {
         return;
     };
     let prepared = recv(&nic, 5413, "--mem-size 8M");
     let settings_then = settings(&nic.name);
-    // The last queue is taken by the first receiver, which keeps the NIC prepared.
+    // The first receiver uses the last queue and keeps the NIC prepared.
     let name = &nic.name;
     let taken = run(&format!(
         "recv --backend kernel --if {name} -l -p 5414 --no-setup"
@@ -187,7 +187,7 @@ fn signals_and_kill_9_leave_a_nic_that_is_or_can_be_restored() {
     let recv = recv(&nic, 5424, "");
     kill_process(recv.pid(), Signal::KILL).expect("it runs");
     assert_eq!(recv.finish().code, None);
-    assert_ne!(settings(&nic.name), nic.before, "nobody has restored it");
+    assert_ne!(settings(&nic.name), nic.before, "it is not restored yet");
     let name = &nic.name;
     run(&format!("recv --backend kernel --if {name}")).failed_with(1, "devmem-tcp restore");
     assert_eq!(run(&format!("restore {name}")).code, Some(0));

@@ -1,5 +1,5 @@
-//! `ncdevmem`, `doctor` and `restore` against a NIC that can do it, as the kernel selftests' devmem.py goes about it, and
-//! further. For the lab: see `common/lab.rs`. The NIC's settings are compared before and after each test.
+//! `ncdevmem`, `doctor` and `restore` on a NIC that supports device memory: the tests of the kernel selftests' devmem.py, and
+//! more. For the lab: see `common/lab.rs`. The NIC's settings are compared before and after each test.
 
 mod common;
 
@@ -15,10 +15,10 @@ use common::{Finished, repeating, run, start_command, start_with, tool};
 use devmem_linux::test_util::skip;
 use rustix::process::{Signal, kill_process};
 
-/// The sizes of the selftests' header-split sweep.
+/// The payload sizes of the selftests' header split test.
 const SIZES: [usize; 12] = [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192];
 
-/// A file that is read once.
+/// Standard input with these bytes.
 fn input(bytes: &[u8]) -> Stdio {
     let mut file = tempfile::tempfile().expect("there is room");
     file.write_all(bytes).expect("there is room");
@@ -31,7 +31,7 @@ fn assert_done(finished: &Finished) {
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
 }
 
-/// Receives what a client sends from the NIC, and returns it with what the client said.
+/// Runs a client that sends from the NIC; returns the received bytes and the client's output.
 fn sent_by_client(nic: &Nic, port: u16, options: &str, bytes: &[u8]) -> (Vec<u8>, Finished) {
     let receiver = receive_all(port);
     let (name, to) = (&nic.name, PEERS[0]);
@@ -42,13 +42,13 @@ fn sent_by_client(nic: &Nic, port: u16, options: &str, bytes: &[u8]) -> (Vec<u8>
 }
 
 #[test]
-fn the_probe_finds_refused_what_must_be_refused() {
-    let Some(nic) = Nic::take("the_probe_finds_refused_what_must_be_refused") else {
+fn the_probe_succeeds() {
+    let Some(nic) = Nic::take("the_probe_succeeds") else {
         return;
     };
     let finished = run(&format!("ncdevmem -f {}", nic.name));
     assert_done(&finished);
-    for said in ["got dmabuf id=", "setting channel count", "as it must be"] {
+    for said in ["got dmabuf id=", "setting channel count", "as expected"] {
         assert!(
             finished.stderr.contains(said),
             "no {said:?}: {}",
@@ -110,8 +110,8 @@ fn payload_goes_to_stdout_byte_for_byte() {
 }
 
 #[test]
-fn every_payload_size_lands_in_device_memory() {
-    let Some(nic) = Nic::take("every_payload_size_lands_in_device_memory") else {
+fn payloads_of_every_size_are_received_into_device_memory() {
+    let Some(nic) = Nic::take("payloads_of_every_size_are_received_into_device_memory") else {
         return;
     };
     for (port, size) in (5300..).zip(SIZES) {
@@ -144,7 +144,7 @@ fn larger_net_iovs_are_bound_or_refused_by_name() {
     };
     let finished = run(&format!("ncdevmem -f {} -b 16384", nic.name));
     if finished.code != Some(0) {
-        // No huge pages, an older kernel, or a driver without such buffers.
+        // Without huge pages, on an older kernel, or with a driver that does not support this size.
         assert_eq!(finished.code, Some(1), "{}", finished.stderr);
         let said = &finished.stderr;
         let known = ["Failed to allocate memory buffer", "Failed to bind"];
@@ -154,8 +154,8 @@ fn larger_net_iovs_are_bound_or_refused_by_name() {
 }
 
 #[test]
-fn tx_sends_lines_whole_and_in_chunks() {
-    let Some(nic) = Nic::take("tx_sends_lines_whole_and_in_chunks") else {
+fn the_client_sends_lines_at_once_and_in_chunks() {
+    let Some(nic) = Nic::take("the_client_sends_lines_at_once_and_in_chunks") else {
         return;
     };
     for (port, options) in (5210..).zip(["", "-z 3", "-z 4095"]) {
@@ -168,7 +168,7 @@ fn tx_sends_lines_whole_and_in_chunks() {
             finished.stderr
         );
     }
-    // More pieces than the NIC gathers a packet from.
+    // More pieces than the NIC can gather for a packet.
     let (received, _) = sent_by_client(
         &nic,
         5218,
@@ -186,17 +186,17 @@ fn tx_sends_lines_whole_and_in_chunks() {
     nic.assert_restored();
 }
 
-/// The lab's NIC leaves the first bytes of every payload in its header buffers where it was started so
-/// (`devmem-tcp nic --linear N`).
+/// The lab's NIC leaves the first bytes of every payload in header buffers if it was started with
+/// `devmem-tcp nic --linear N`.
 #[test]
-fn linear_bytes_are_printed_in_their_place_or_refused() {
-    const TEST: &str = "linear_bytes_are_printed_in_their_place_or_refused";
+fn linear_bytes_are_printed_in_order_or_refused() {
+    const TEST: &str = "linear_bytes_are_printed_in_order_or_refused";
     let Some(nic) = Nic::take(TEST) else { return };
     if env::var_os("DEVMEM_TEST_LINEAR").is_none() {
         return skip(
             TEST,
             "linear",
-            "DEVMEM_TEST_LINEAR does not say that the NIC leaves some",
+            "DEVMEM_TEST_LINEAR is not set: the NIC leaves no linear bytes",
         );
     }
     let bytes = repeating(7, b'\n', 700_000);
@@ -214,7 +214,7 @@ fn linear_bytes_are_printed_in_their_place_or_refused() {
 
     let server = nic.server(OURS[0], 5231, "-L");
     let mut stream = connect(OURS[0], PEERS[0], 5231);
-    // It may be gone before everything is sent.
+    // The server may close the connection before everything is sent.
     let _ = std::io::Write::write_all(&mut stream, &bytes);
     server
         .finish()
@@ -223,8 +223,8 @@ fn linear_bytes_are_printed_in_their_place_or_refused() {
 }
 
 #[test]
-fn a_signal_restores_everything() {
-    let Some(nic) = Nic::take("a_signal_restores_everything") else {
+fn all_settings_are_restored_after_a_signal() {
+    let Some(nic) = Nic::take("all_settings_are_restored_after_a_signal") else {
         return;
     };
     for (port, signal) in (5220..).zip([Signal::INT, Signal::TERM]) {
@@ -248,7 +248,7 @@ fn after_kill_9_restore_puts_everything_back_and_the_queue_can_be_bound_again() 
     assert_eq!(server.finish().code, None);
     drop(stream);
 
-    assert_ne!(settings(name), nic.before, "nobody has restored it");
+    assert_ne!(settings(name), nic.before, "it is not restored yet");
     let refused = run(&format!("ncdevmem -l -f {name} -s {} -p 5223", OURS[0]));
     refused.failed_with(1, "was left changed by a crashed process");
     let json = run(&format!("restore {name} --json")).json();
@@ -286,8 +286,8 @@ fn an_unprivileged_bind_is_refused_with_the_capability_it_needs() {
 }
 
 #[test]
-fn the_doctor_knows_the_nic_to_be_able() {
-    let Some(nic) = Nic::take("the_doctor_knows_the_nic_to_be_able") else {
+fn the_doctor_reports_the_nic_as_ready() {
+    let Some(nic) = Nic::take("the_doctor_reports_the_nic_as_ready") else {
         return;
     };
     let json = run(&format!("doctor --json {}", nic.name)).json();

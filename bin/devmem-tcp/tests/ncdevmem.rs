@@ -1,4 +1,4 @@
-//! `ncdevmem` as far as it goes without a NIC: names, flags, refusals, exit codes. `lab_nic.rs` has the rest.
+//! `ncdevmem` without a NIC: names, flags, refusals, exit codes. `lab_nic.rs` has the tests with a NIC.
 
 mod common;
 #[path = "ncdevmem/devmem_py.rs"]
@@ -20,7 +20,7 @@ fn run_as(name: &str, line: &str) -> Finished {
 }
 
 #[test]
-fn the_name_makes_it_and_so_does_the_subcommand() {
+fn the_program_name_selects_it_and_so_does_the_subcommand() {
     for finished in [
         run_as("ncdevmem", "-l"),
         run_as("/tmp/abcdefghncdevmem", "-l"),
@@ -62,8 +62,8 @@ fn wrong_flags_end_with_1_and_words_that_scripts_know() {
 }
 
 #[test]
-fn interfaces_that_cannot_are_refused_and_stay_as_they_are() {
-    const TEST: &str = "interfaces_that_cannot_are_refused_and_stay_as_they_are";
+fn unsupported_interfaces_are_refused_and_not_changed() {
+    const TEST: &str = "unsupported_interfaces_are_refused_and_not_changed";
     in_netns(TEST, || {
         Interface::create_veth_pair("nc0", "nc1").unwrap();
         let server = run("ncdevmem -f nc0 -l -s 192.0.2.1 -p 5201 -t 1 -q 1 -v 7");
@@ -77,7 +77,7 @@ fn interfaces_that_cannot_are_refused_and_stay_as_they_are() {
             server.stderr
         );
 
-        // Without udmabuf it does not get as far as the kernel's refusal.
+        // Without udmabuf the run fails before the bind request.
         let prepared = run("ncdevmem -f nc0 -l -s 192.0.2.1 -p 5201 -t 1 -q 1 -n");
         assert_eq!(prepared.code, Some(1));
         let client = run("ncdevmem -f nc0 -s 192.0.2.1 -p 5201");

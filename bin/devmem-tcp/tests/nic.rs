@@ -1,5 +1,5 @@
-//! `devmem-tcp nic` between a machine with the small gVNIC driver and a wire whose other end the test holds, or our own
-//! stack, or the kernel. QEMU and a Linux guest are the lab's business.
+//! `devmem-tcp nic` between a machine with the small gVNIC driver and a wire to the test, to our stack, or to the kernel.
+//! The lab has the tests with QEMU and a Linux guest.
 
 mod common;
 #[path = "common/machine.rs"]
@@ -31,7 +31,7 @@ use tempfile::TempDir;
 const VNET: usize = 10;
 const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
-/// One queue pair, so that every packet is where the test looks.
+/// One queue pair, so that the test knows the queue of every packet.
 fn one_queue() -> QueueOptions {
     QueueOptions {
         pairs: 1,
@@ -79,13 +79,13 @@ struct Wire(OwnedFd);
 
 impl Wire {
     fn join(path: &Path) -> Self {
-        // A process that another test is about to start has copies of our descriptors for a moment: the last end of
-        // the wire may seem to be connected still, and then this one is refused.
+        // A process that another test starts has copies of our descriptors for a moment. Then the previous connection of
+        // the wire still seems open, and this one is refused.
         let until = Instant::now() + LIMIT;
         loop {
             match Self::try_join(path) {
                 Some(wire) => return wire,
-                None => assert!(Instant::now() < until, "always refused"),
+                None => assert!(Instant::now() < until, "refused until the time limit"),
             }
         }
     }
@@ -94,7 +94,7 @@ impl Wire {
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
-        // MTU 1500, no offloads: what comes is as on a cable.
+        // MTU 1500 and no offloads: complete frames, as on a cable.
         let hello = b"DMTW\x01\0\0\0\xdc\x05\0\0";
         send(&socket, hello, SendFlags::NOSIGNAL).ok()?;
         let mut theirs = [0; 12];
@@ -128,7 +128,7 @@ impl Wire {
     }
 }
 
-/// A frame for the guest, or from it, that no protocol knows.
+/// A frame of no known protocol.
 fn frame(number: u8, len: usize) -> Vec<u8> {
     let mut frame = vec![number; len];
     frame[..6].copy_from_slice(&GUEST_MAC);
@@ -167,12 +167,15 @@ fn frames_go_both_ways_between_a_machine_and_the_wire() {
     assert_eq!(report["rx"][0]["packets"], 4, "{report}");
     assert_eq!(report["machine"]["refused_requests"], 0, "{report}");
     assert_eq!(report["device"]["adminq_refused"], 0, "{report}");
-    assert!(!files.at("nic").exists(), "the sockets go with the process");
+    assert!(
+        !files.at("nic").exists(),
+        "the sockets are removed with the process"
+    );
     assert!(!files.at("wire").exists());
 }
 
 #[test]
-fn machines_come_and_go_and_so_do_wires() {
+fn machines_and_wires_can_reconnect() {
     let files = Files::new("come-and-go");
     let mut nic = serve(&files, "");
     for round in 1..=3 {
@@ -195,7 +198,7 @@ fn machines_come_and_go_and_so_do_wires() {
 }
 
 #[test]
-fn the_link_is_up_while_somebody_is_at_the_other_end() {
+fn the_link_is_up_while_a_peer_is_connected() {
     const UP: u32 = 1 << 2;
     let files = Files::new("link");
     let nic = serve(&files, "");
@@ -216,14 +219,14 @@ fn the_link_is_up_while_somebody_is_at_the_other_end() {
 }
 
 #[test]
-fn a_client_that_talks_nonsense_is_put_out_and_the_next_machine_served() {
+fn a_client_with_invalid_messages_is_disconnected_and_the_next_one_served() {
     let files = Files::new("nonsense");
     let mut nic = serve(&files, "");
     let mut stream = std::os::unix::net::UnixStream::connect(files.at("nic")).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
     stream.write_all(&[0xff; 64]).unwrap();
     let mut rest = Vec::new();
-    // Put out, with a reset if it had more to say than was read.
+    // Disconnected, with a reset if some of its data was not read.
     let _ = stream.read_to_end(&mut rest);
     nic.until("the client was disconnected");
     Machine::start(&files.at("nic"), one_queue());
@@ -233,14 +236,14 @@ fn a_client_that_talks_nonsense_is_put_out_and_the_next_machine_served() {
 }
 
 #[test]
-fn a_machine_that_makes_its_full_interrupts_wait_stops_nobody() {
+fn a_machine_with_blocking_full_eventfds_does_not_block_the_device() {
     let files = Files::new("full-interrupts");
     let nic = serve(&files, "");
     let wire = Wire::join(&files.at("wire"));
     let mut machine = Machine::start(&files.at("nic"), one_queue());
     machine.pci.make_interrupts_wait();
     wire.send(&frame(1, 100));
-    // The packet is there before its interrupt is raised; the device goes on, answers, and serves the next machine.
+    // The packet is written before its interrupt is raised. The device continues, answers, and serves the next machine.
     machine.receive_without_interrupt(0);
     machine.settle();
     drop(machine);
@@ -253,7 +256,7 @@ fn a_machine_that_makes_its_full_interrupts_wait_stops_nobody() {
     machine.pci.make_interrupts_wait();
     wire.send(&sent);
     machine.receive_without_interrupt(0);
-    // With the machine still there and its interrupts full, one SIGTERM ends the process.
+    // One SIGTERM ends the process, although the machine is connected and its eventfds are full.
     kill_process(nic.pid(), Signal::TERM).unwrap();
     let report = nic.finish().json();
     assert_eq!(report["machine"]["clients"], 2, "{report}");
@@ -261,7 +264,7 @@ fn a_machine_that_makes_its_full_interrupts_wait_stops_nobody() {
 }
 
 #[test]
-fn a_machine_that_comes_back_at_once_is_let_in() {
+fn a_machine_that_reconnects_at_once_is_accepted() {
     let files = Files::new("back-at-once");
     let nic = serve(&files, "");
     const ROUNDS: u32 = 300;
@@ -282,7 +285,7 @@ fn a_machine_that_comes_back_at_once_is_let_in() {
         for _ in 0..200 {
             stream.write_all(&write).unwrap();
         }
-        // A process that another test is about to start has a copy of this end for a moment: closing is not enough.
+        // Closing is not enough: a process that another test starts has a copy of this descriptor for a moment.
         stream.shutdown(Shutdown::Both).unwrap();
     }
     let report = end(nic);
@@ -291,7 +294,7 @@ fn a_machine_that_comes_back_at_once_is_let_in() {
 }
 
 #[test]
-fn who_cannot_be_let_in_for_want_of_descriptors_waits_at_the_door() {
+fn connections_without_a_free_descriptor_wait_until_one_is_free() {
     let files = Files::new("no-descriptors");
     let mut nic = serve(&files, "");
     let usual = descriptors(nic.pid(), lowest_unused(nic.pid()));
@@ -300,7 +303,7 @@ fn who_cannot_be_let_in_for_want_of_descriptors_waits_at_the_door() {
     let wire = files.at("wire");
     let wire = std::thread::spawn(move || Wire::join(&wire));
     nic.until("the other end of the wire cannot be accepted");
-    // They are tried again, and nothing more is said.
+    // They are tried again, without a further message.
     std::thread::sleep(Duration::from_millis(600));
     descriptors(nic.pid(), usual);
     let wire = wire.join().unwrap();
@@ -316,7 +319,7 @@ fn who_cannot_be_let_in_for_want_of_descriptors_waits_at_the_door() {
     assert_eq!(stderr.matches("cannot be accepted").count(), 2, "{stderr}");
 }
 
-/// Sets how many descriptors a process may have; returns how many it might.
+/// Sets the limit on descriptors of a process; returns the previous limit.
 fn descriptors(pid: Pid, most: Option<u64>) -> Option<u64> {
     let limit = Rlimit {
         current: most,
@@ -342,7 +345,7 @@ fn an_impaired_wire_loses_frames_and_counts_them() {
         wire.send(&frame(number, 100));
     }
     let mut received = 0;
-    // Some of the last ones may be lost: what the device has counted tells when all are through.
+    // The last frames may be lost: the counters of the device tell when all frames are processed.
     while received < 5 {
         received += machine.receive(0).len();
     }
@@ -381,8 +384,8 @@ fn a_capture_has_every_frame_with_its_payload() {
 }
 
 #[test]
-fn a_capture_that_fills_its_disk_keeps_whole_packets_and_the_device_goes_on() {
-    const TEST: &str = "a_capture_that_fills_its_disk_keeps_whole_packets_and_the_device_goes_on";
+fn a_capture_on_a_full_disk_has_whole_packets_and_the_device_continues() {
+    const TEST: &str = "a_capture_on_a_full_disk_has_whole_packets_and_the_device_continues";
     let files = Files::new("full-disk");
     let disk = files.at("disk");
     fs::create_dir(&disk).unwrap();
@@ -402,7 +405,7 @@ fn a_capture_that_fills_its_disk_keeps_whole_packets_and_the_device_goes_on() {
     let mut nic = start_command(command);
     nic.until("a gVNIC 02:00:00:00:00:09");
     let wire = Wire::join(&files.at("wire"));
-    // 3 MB, of which half has room.
+    // 3 MB; there is room for half of it.
     for number in 0..2000u32 {
         wire.send(&frame(number.to_le_bytes()[0], 1514));
     }
@@ -443,7 +446,7 @@ fn commands_on_standard_input_reach_the_running_device() {
     let _wire = Wire::join(&files.at("wire"));
     let mut machine = Machine::start(&files.at("nic"), one_queue());
     let mut input = input;
-    // The management vector of a device of one queue pair, for each of these.
+    // Each command raises the management vector of a device with one queue pair.
     for line in ["link down", "link up", "reset"] {
         input.write_all(format!("{line}\n").as_bytes()).unwrap();
         machine.pci.wait_for_interrupt(2);
@@ -482,7 +485,7 @@ fn our_own_stack_is_at_the_other_end_of_the_wire() {
     ));
     recv.until("listening on");
     let mut machine = Machine::start(&files.at("nic"), one_queue());
-    // Who has 10.77.0.1? Tell 10.77.0.2 (RFC 826).
+    // ARP request of 10.77.0.2 for 10.77.0.1 (RFC 826).
     let mut ask = vec![0xff; 6];
     ask.extend(GUEST_MAC);
     ask.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
@@ -495,7 +498,7 @@ fn our_own_stack_is_at_the_other_end_of_the_wire() {
     let answer = loop {
         let packets = machine.receive(0);
         let frames = packets.iter().map(gve_driver::RxPacket::frame);
-        // What the stack says by itself does not matter.
+        // Other packets of the stack do not matter.
         if let Some(answer) = frames
             .into_iter()
             .find(|frame| frame[12..14] == [8, 6] && frame[21] == 2)
@@ -511,7 +514,7 @@ fn our_own_stack_is_at_the_other_end_of_the_wire() {
 }
 
 #[test]
-fn a_connection_that_says_nothing_does_not_keep_the_other_end_from_the_wire() {
+fn a_silent_connection_does_not_block_the_wire() {
     let files = Files::new("silent");
     let nic = serve(&files, "");
     let flags = SocketFlags::CLOEXEC;
@@ -523,7 +526,7 @@ fn a_connection_that_says_nothing_does_not_keep_the_other_end_from_the_wire() {
             socket
         })
         .collect();
-    // Once, and not again and again until the silent ones are gone.
+    // It succeeds at once, without waiting for the silent connections to be closed.
     let wire = Wire::try_join(&files.at("wire")).expect("the one that says hello is the other end");
     for socket in &silent {
         let mut packet = [0; 16];
@@ -545,7 +548,7 @@ fn the_kernel_is_at_the_other_end_of_a_tap() {
         ));
         nic.until("a gVNIC");
         let mut machine = Machine::start(&socket, one_queue());
-        // The kernel asks for a neighbour as soon as somebody wants to talk to it.
+        // The kernel resolves a neighbour as soon as a socket sends to it.
         let socket = std::net::UdpSocket::bind("10.77.0.1:0").unwrap();
         socket.send_to(b"anybody there?", "10.77.0.2:9").unwrap();
         let asked = loop {
@@ -563,7 +566,7 @@ fn the_kernel_is_at_the_other_end_of_a_tap() {
 }
 
 #[test]
-fn what_cannot_be_served_is_refused_with_what_to_do() {
+fn invalid_options_are_refused_with_a_remedy() {
     let files = Files::new("refused");
     let at = |name: &str| files.at(name).display().to_string();
     fs::write(files.at("file"), "").unwrap();

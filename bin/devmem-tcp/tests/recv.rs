@@ -1,4 +1,4 @@
-//! `devmem-tcp recv` against kernel sockets, in a network namespace of each test's own.
+//! `devmem-tcp recv` with kernel sockets as peers. Each test has a separate network namespace.
 
 mod common;
 
@@ -16,7 +16,7 @@ use devmem_linux::netif::Interface;
 use devmem_linux::test_util::{in_netns, skip, wait_or_kill};
 use rustix::process::{Signal, kill_process};
 
-/// Sends `bytes` over a kernel socket, and the end of the stream.
+/// Sends `bytes` over a kernel socket and ends the stream.
 #[track_caller]
 fn send(to: SocketAddr, bytes: &[u8]) {
     let mut stream = connect(to);
@@ -25,7 +25,7 @@ fn send(to: SocketAddr, bytes: &[u8]) {
     read_to_end(&mut stream);
 }
 
-/// Waits for the other side's end of the stream.
+/// Waits until the peer has ended the stream.
 fn read_to_end(stream: &mut TcpStream) {
     stream.set_read_timeout(Some(LIMIT)).unwrap();
     let mut rest = Vec::new();
@@ -37,7 +37,7 @@ fn signal(running: &Running, signal: Signal) {
     kill_process(running.pid(), signal).unwrap();
 }
 
-/// SIGHUP, unless these tests were started with it ignored: then the tool ignores it, too.
+/// SIGHUP, unless these tests were started with it ignored, because then the tool ignores it, too.
 fn hang_up() -> Option<Signal> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -45,7 +45,7 @@ fn hang_up() -> Option<Signal> {
     (!ignored).then_some(Signal::HUP)
 }
 
-/// Whether `command` can be run; says so if not.
+/// Returns whether `command` can be run; if not, prints that the test is skipped.
 fn has(test: &str, command: &str) -> bool {
     let found = Command::new(command)
         .arg("-h")
@@ -59,15 +59,15 @@ fn has(test: &str, command: &str) -> bool {
 }
 
 #[test]
-fn the_seeds_own_pipeline_is_validated_byte_for_byte() {
-    const TEST: &str = "the_seeds_own_pipeline_is_validated_byte_for_byte";
+fn the_pipeline_of_ncdevmem_is_validated_byte_for_byte() {
+    const TEST: &str = "the_pipeline_of_ncdevmem_is_validated_byte_for_byte";
     const BYTES: u64 = 256 << 20;
     in_netns(TEST, || {
         if !has(TEST, "bash") || !has(TEST, "nc") {
             return;
         }
         let recv = start_recv("-p 5201 -v 7 --json");
-        // -N ends the stream after the input in the OpenBSD netcat; the others do, or have -q.
+        // -N makes the OpenBSD netcat end the stream after the input; other versions do so anyway, or have -q.
         let pipeline = format!(
             r"N=$(nc -h 2>&1 | grep -q -- -N && echo -N || echo -q0)
               yes $(echo -e \\x01\\x02\\x03\\x04\\x05\\x06) | tr \\n \\0 | head -c {BYTES} |
@@ -85,32 +85,38 @@ fn the_seeds_own_pipeline_is_validated_byte_for_byte() {
 }
 
 #[test]
-fn a_wrong_byte_fails_the_run_and_its_place_is_named() {
-    in_netns("a_wrong_byte_fails_the_run_and_its_place_is_named", || {
-        let recv = start_recv("-v 7");
-        let mut stream = repeating(7, 0, 1_000_000);
-        stream[777_777] ^= 1;
-        send(recv_addr(), &stream);
-        recv.finish().failed_with(
-            1,
-            "1 bytes are wrong, the first at byte 777777 of its stream",
-        );
-    });
+fn a_wrong_byte_fails_the_run_and_its_position_is_named() {
+    in_netns(
+        "a_wrong_byte_fails_the_run_and_its_position_is_named",
+        || {
+            let recv = start_recv("-v 7");
+            let mut stream = repeating(7, 0, 1_000_000);
+            stream[777_777] ^= 1;
+            send(recv_addr(), &stream);
+            recv.finish().failed_with(
+                1,
+                "1 bytes are wrong, the first at byte 777777 of its stream",
+            );
+        },
+    );
 }
 
 #[test]
-fn newline_in_the_zero_position_is_fine_but_not_both() {
-    in_netns("newline_in_the_zero_position_is_fine_but_not_both", || {
-        let recv = start_recv("-v 7 --json");
-        send(recv_addr(), &repeating(7, b'\n', 100_000));
-        assert_all_right(&recv.finish().json(), 100_000);
+fn newline_or_nul_in_the_zero_position_is_accepted_but_not_both() {
+    in_netns(
+        "newline_or_nul_in_the_zero_position_is_accepted_but_not_both",
+        || {
+            let recv = start_recv("-v 7 --json");
+            send(recv_addr(), &repeating(7, b'\n', 100_000));
+            assert_all_right(&recv.finish().json(), 100_000);
 
-        let recv = start_recv("-v 7");
-        let both = [repeating(7, b'\n', 7000), repeating(7, 0, 70)].concat();
-        send(recv_addr(), &both);
-        recv.finish()
-            .failed_with(1, "10 bytes are wrong, the first at byte 7006");
-    });
+            let recv = start_recv("-v 7");
+            let both = [repeating(7, b'\n', 7000), repeating(7, 0, 70)].concat();
+            send(recv_addr(), &both);
+            recv.finish()
+                .failed_with(1, "10 bytes are wrong, the first at byte 7006");
+        },
+    );
 }
 
 #[test]
@@ -126,7 +132,7 @@ fn the_payload_goes_to_a_file_or_to_stdout() {
         assert_eq!(
             json["verified_bytes"],
             serde_json::Value::Null,
-            "nothing was asked for"
+            "no check was requested"
         );
         let written = fs::read(&file).unwrap();
         assert!(written == payload, "{} bytes written", written.len());
@@ -179,25 +185,28 @@ fn several_connections_at_once_each_have_their_own_stream() {
 }
 
 #[test]
-fn it_keeps_listening_until_a_signal_and_ends_cleanly() {
-    in_netns("it_keeps_listening_until_a_signal_and_ends_cleanly", || {
-        for end in [Signal::INT, Signal::TERM].into_iter().chain(hang_up()) {
-            let recv = start_recv("-k -v 7 --json");
-            for _ in 0..3 {
-                send(recv_addr(), &repeating(7, 0, 70_000));
+fn with_k_it_keeps_listening_until_a_signal_and_ends_cleanly() {
+    in_netns(
+        "with_k_it_keeps_listening_until_a_signal_and_ends_cleanly",
+        || {
+            for end in [Signal::INT, Signal::TERM].into_iter().chain(hang_up()) {
+                let recv = start_recv("-k -v 7 --json");
+                for _ in 0..3 {
+                    send(recv_addr(), &repeating(7, 0, 70_000));
+                }
+                signal(&recv, end);
+                let json = recv.finish().json();
+                assert_eq!(json["connections"], 3);
+                assert_all_right(&json, 210_000);
             }
-            signal(&recv, end);
-            let json = recv.finish().json();
-            assert_eq!(json["connections"], 3);
-            assert_all_right(&json, 210_000);
-        }
-    });
+        },
+    );
 }
 
 #[test]
-fn a_signal_in_mid_transfer_ends_cleanly_with_everything_home() {
+fn a_signal_during_a_transfer_ends_the_run_and_all_net_iovs_return() {
     in_netns(
-        "a_signal_in_mid_transfer_ends_cleanly_with_everything_home",
+        "a_signal_during_a_transfer_ends_the_run_and_all_net_iovs_return",
         || {
             let recv = start_recv("-v 7 --json");
             let mut stream = connect(recv_addr());
@@ -211,9 +220,9 @@ fn a_signal_in_mid_transfer_ends_cleanly_with_everything_home() {
 }
 
 #[test]
-fn a_reset_in_mid_transfer_is_a_failure_with_everything_home() {
+fn a_reset_during_a_transfer_is_a_failure_and_all_net_iovs_return() {
     in_netns(
-        "a_reset_in_mid_transfer_is_a_failure_with_everything_home",
+        "a_reset_during_a_transfer_is_a_failure_and_all_net_iovs_return",
         || {
             let recv = start_recv("-v 7");
             let mut stream = connect(recv_addr());
@@ -222,31 +231,28 @@ fn a_reset_in_mid_transfer_is_a_failure_with_everything_home() {
             rustix::net::sockopt::set_socket_linger(&stream, Some(std::time::Duration::ZERO))
                 .unwrap();
             drop(stream);
-            recv.finish().failed_with(1, "1 connections broke");
+            recv.finish().failed_with(1, "1 connections failed");
         },
     );
 }
 
 #[test]
-fn a_killed_receiver_leaves_nothing_behind_that_hinders_the_next() {
-    in_netns(
-        "a_killed_receiver_leaves_nothing_behind_that_hinders_the_next",
-        || {
-            let recv = start_recv("-v 7");
-            let mut stream = connect(recv_addr());
-            stream.write_all(&repeating(7, 0, 7_000_000)).unwrap();
-            signal(&recv, Signal::KILL);
-            assert_eq!(recv.finish().code, None);
-            let recv = start_recv("-v 7 --json");
-            send(recv_addr(), &repeating(7, 0, 7_000_000));
-            assert_all_right(&recv.finish().json(), 7_000_000);
-        },
-    );
+fn after_a_killed_receiver_the_next_one_works() {
+    in_netns("after_a_killed_receiver_the_next_one_works", || {
+        let recv = start_recv("-v 7");
+        let mut stream = connect(recv_addr());
+        stream.write_all(&repeating(7, 0, 7_000_000)).unwrap();
+        signal(&recv, Signal::KILL);
+        assert_eq!(recv.finish().code, None);
+        let recv = start_recv("-v 7 --json");
+        send(recv_addr(), &repeating(7, 0, 7_000_000));
+        assert_all_right(&recv.finish().json(), 7_000_000);
+    });
 }
 
 #[test]
-fn a_link_that_goes_down_and_up_again_loses_no_byte() {
-    in_netns("a_link_that_goes_down_and_up_again_loses_no_byte", || {
+fn no_byte_is_lost_while_the_link_is_down() {
+    in_netns("no_byte_is_lost_while_the_link_is_down", || {
         let recv = start_recv("-v 7 --json");
         let mut host = Interface::by_name("dm0").unwrap();
         let bytes = repeating(7, 0, 30_000_000);
@@ -265,9 +271,9 @@ fn a_link_that_goes_down_and_up_again_loses_no_byte() {
 }
 
 #[test]
-fn a_receiver_that_keeps_its_tokens_slows_the_sender_and_loses_nothing() {
+fn a_receiver_that_keeps_its_tokens_slows_the_sender_and_loses_no_byte() {
     in_netns(
-        "a_receiver_that_keeps_its_tokens_slows_the_sender_and_loses_nothing",
+        "a_receiver_that_keeps_its_tokens_slows_the_sender_and_loses_no_byte",
         || {
             let recv = start_recv("-v 7 --json --mem-size 4M --niov 16K --keep-tokens 40");
             send(recv_addr(), &repeating(7, 0, 50_000_000));
@@ -310,7 +316,7 @@ fn a_capture_has_every_payload_byte() {
     });
 }
 
-/// Puts the stream to port 5201 together from a capture file.
+/// Reassembles the stream to port 5201 from a capture file.
 fn captured_stream(file: &[u8], len: usize) -> Vec<u8> {
     use pcap_file::pcapng::{Block, PcapNgReader};
     let mut reader = PcapNgReader::new(file).unwrap();
@@ -340,8 +346,8 @@ fn captured_stream(file: &[u8], len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_tap_in_use_is_named_with_what_to_do() {
-    in_netns("a_tap_in_use_is_named_with_what_to_do", || {
+fn a_tap_in_use_is_named_with_a_remedy() {
+    in_netns("a_tap_in_use_is_named_with_a_remedy", || {
         let first = start_recv("-k --json");
         let second = common::run("recv --peer-addr 10.77.0.1/24");
         second.failed_with(

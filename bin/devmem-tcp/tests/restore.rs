@@ -1,5 +1,5 @@
-//! `devmem-tcp restore`: what a run left that was killed. The settings are a veth's, which has features to switch; what
-//! only a NIC for device memory has is in the lab's tests.
+//! `devmem-tcp restore` after a killed run, with a feature of a veth. The lab has the tests of settings that only a NIC for
+//! device memory has.
 
 #[path = "restore/bad_files.rs"]
 mod bad_files;
@@ -17,19 +17,19 @@ use devmem_linux::test_util::{in_netns, skip};
 use rustix::fs::{FlockOperation, flock};
 use serde_json::{Value, json};
 
-/// A feature that a veth has and that can be switched.
+/// A feature of a veth that can be switched.
 const FEATURE: &str = "tx-nocache-copy";
 
-/// A state file as a run leaves it. It goes with the test.
+/// A state file as a run leaves it, removed at the end of the test.
 struct StateFile {
     path: PathBuf,
-    /// Held by the run that wrote it, for as long as that lives.
+    /// The lock that the run holds while it is alive.
     lock: Option<File>,
 }
 
 impl StateFile {
-    /// Writes what a run of this process would: that it has switched [`FEATURE`] on. `None` where state files cannot
-    /// be had.
+    /// Writes the state file of a run in this process that has switched [`FEATURE`] on. `None` if state files cannot be
+    /// written.
     fn write(test: &str, interface: &str, alive: bool) -> Option<Self> {
         let folder = PathBuf::from("/run/devmem-tcp");
         match fs::DirBuilder::new().mode(0o700).create(&folder) {
@@ -80,11 +80,11 @@ impl Drop for StateFile {
     }
 }
 
-/// Makes a veth pair whose first end is called `name`, with [`FEATURE`] on as a run would have left it.
+/// Creates a veth pair; the end `name` has [`FEATURE`] on, as a run would have left it.
 fn left_changed(name: &str) -> Ethtool {
     Interface::create_veth_pair(name, "peer0").unwrap();
     let mut ethtool = Ethtool::by_name(name).unwrap();
-    assert!(!is_on(&mut ethtool), "it is off in a fresh veth");
+    assert!(!is_on(&mut ethtool), "it is off in a new veth");
     ethtool.set_feature(FEATURE, true).unwrap();
     ethtool
 }
@@ -98,8 +98,8 @@ fn is_on(ethtool: &mut Ethtool) -> bool {
 }
 
 #[test]
-fn what_a_killed_run_left_is_listed_and_put_back() {
-    const TEST: &str = "what_a_killed_run_left_is_listed_and_put_back";
+fn the_changes_of_a_killed_run_are_listed_and_restored() {
+    const TEST: &str = "the_changes_of_a_killed_run_are_listed_and_restored";
     in_netns(TEST, || {
         let mut veth = left_changed("left0");
         let Some(file) = StateFile::write(TEST, "left0", false) else {
@@ -125,7 +125,7 @@ fn what_a_killed_run_left_is_listed_and_put_back() {
             json!([format!("feature {FEATURE} off on left0")])
         );
         assert!(!is_on(&mut veth));
-        assert!(!file.path.exists(), "the state file goes with what it says");
+        assert!(!file.path.exists(), "the state file is removed");
         let again = run("restore left0");
         assert_eq!(again.code, Some(0));
         assert!(
@@ -137,8 +137,8 @@ fn what_a_killed_run_left_is_listed_and_put_back() {
 }
 
 #[test]
-fn what_a_living_run_has_changed_is_left_to_it() {
-    const TEST: &str = "what_a_living_run_has_changed_is_left_to_it";
+fn the_changes_of_a_living_run_are_not_restored() {
+    const TEST: &str = "the_changes_of_a_living_run_are_not_restored";
     in_netns(TEST, || {
         let mut veth = left_changed("busy0");
         let Some(mut file) = StateFile::write(TEST, "busy0", true) else {
@@ -149,7 +149,7 @@ fn what_a_living_run_has_changed_is_left_to_it() {
             1,
             &format!("busy0 is in use by process {}", std::process::id()),
         );
-        // Without a name it is somebody else's business.
+        // Without a name, interfaces in use are skipped.
         let passed_over = run("restore");
         assert_eq!(passed_over.code, Some(0), "{}", passed_over.stderr);
         assert!(is_on(&mut veth));
@@ -163,8 +163,8 @@ fn what_a_living_run_has_changed_is_left_to_it() {
 }
 
 #[test]
-fn a_file_that_somebody_else_may_have_written_is_not_obeyed() {
-    const TEST: &str = "a_file_that_somebody_else_may_have_written_is_not_obeyed";
+fn a_file_that_other_users_may_have_written_is_refused() {
+    const TEST: &str = "a_file_that_other_users_may_have_written_is_refused";
     in_netns(TEST, || {
         use std::os::unix::fs::PermissionsExt;
         let mut veth = left_changed("bad0");

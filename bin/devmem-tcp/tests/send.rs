@@ -1,4 +1,4 @@
-//! `devmem-tcp send` to kernel sockets, in a network namespace of each test's own.
+//! `devmem-tcp send` to kernel sockets. Each test has a separate network namespace.
 
 mod common;
 
@@ -26,7 +26,7 @@ struct Host {
 
 impl Host {
     fn new(addresses: (&'static str, &'static str, u8)) -> Self {
-        // Any address of the host does: what listens is there before the TAP.
+        // All addresses of the host, because it listens before the TAP exists.
         let any = if addresses == V4 { "0.0.0.0" } else { "::" };
         let listener = TcpListener::bind((any, 5201)).unwrap();
         Self {
@@ -35,13 +35,13 @@ impl Host {
         }
     }
 
-    /// The words for a run that sends here.
+    /// Returns the arguments of a run that sends to this host.
     fn line(&self, options: &str) -> String {
         let (host, ours, len) = self.addresses;
         format!("send --peer-addr {host}/{len} --addr {ours}/{len} {host} 5201 --json {options}")
     }
 
-    /// Takes one connection and all that comes over it.
+    /// Accepts one connection and receives all of its data.
     fn receive(&self) -> JoinHandle<(Vec<u8>, SocketAddr)> {
         let listener = self.listener.try_clone().unwrap();
         thread::spawn(move || {
@@ -54,7 +54,7 @@ impl Host {
     }
 }
 
-/// Asserts what must be true after every good run.
+/// Asserts the results of a successful run.
 #[track_caller]
 fn assert_all_sent(json: &Value, bytes: usize) {
     assert_eq!(json["bytes"], bytes, "{json}");
@@ -63,7 +63,7 @@ fn assert_all_sent(json: &Value, bytes: usize) {
     assert_eq!(json["drops"].get("tx_no_memory"), None, "{json}");
 }
 
-/// Sends a pattern and compares what arrived byte for byte.
+/// Sends a pattern and compares the received bytes.
 #[track_caller]
 fn send_repeating(host: &Host, bytes: usize, options: &str) -> Value {
     let receiver = host.receive();
@@ -86,7 +86,7 @@ fn chunks_of_any_size_arrive_byte_for_byte() {
                 (4097, 3_000_001),
                 (65536, 40_000_000),
             ] {
-                // The ring goes round: a chunk that was written again too early would show.
+                // The ring wraps around, which shows a chunk that is overwritten too early.
                 let json =
                     send_repeating(&host, bytes, &format!("--chunk {chunk} --mem-size 128K"));
                 let least = bytes.div_ceil(chunk) as u64;
@@ -101,19 +101,22 @@ fn chunks_of_any_size_arrive_byte_for_byte() {
 }
 
 #[test]
-fn a_bad_link_changes_no_byte_of_a_small_ring() {
-    in_netns("a_bad_link_changes_no_byte_of_a_small_ring", || {
-        let host = Host::new(V4);
-        for impair in ["loss=1%,seed=3", "reorder=2%,dup=1%,delay=1ms,seed=4"] {
-            let options = format!("--chunk 10000 --mem-size 64K --impair {impair}");
-            send_repeating(&host, 2_000_000, &options);
-        }
-    });
+fn every_byte_of_a_small_ring_is_correct_over_an_impaired_link() {
+    in_netns(
+        "every_byte_of_a_small_ring_is_correct_over_an_impaired_link",
+        || {
+            let host = Host::new(V4);
+            for impair in ["loss=1%,seed=3", "reorder=2%,dup=1%,delay=1ms,seed=4"] {
+                let options = format!("--chunk 10000 --mem-size 64K --impair {impair}");
+                send_repeating(&host, 2_000_000, &options);
+            }
+        },
+    );
 }
 
 #[test]
-fn stdin_and_files_arrive_as_they_are() {
-    in_netns("stdin_and_files_arrive_as_they_are", || {
+fn stdin_and_files_are_sent_unchanged() {
+    in_netns("stdin_and_files_are_sent_unchanged", || {
         let host = Host::new(V4);
         let sent = repeating(251, 7, 5_000_000);
 
@@ -131,7 +134,7 @@ fn stdin_and_files_arrive_as_they_are() {
         assert!(receiver.join().unwrap().0 == sent);
         assert_all_sent(&json, sent.len());
 
-        // A pipe that is quiet for a while: what was written before is sent at once.
+        // A pipe without data for a while: the bytes written before are sent at once.
         let (reader, mut writer) = std::io::pipe().unwrap();
         let running = start_with(&host.line("-i -"), OwnedFd::from(reader).into());
         let (mut stream, _) = host.listener.accept().unwrap();
@@ -176,12 +179,12 @@ fn until_listening(port: u16) {
                 return;
             }
         }
-        assert!(start.elapsed() < LIMIT, "nobody listens on {port}");
+        assert!(start.elapsed() < LIMIT, "no socket listens on {port}");
         thread::yield_now();
     }
 }
 
-/// Sends a file whose every byte depends on its position to a stock receiver that writes it to another.
+/// Sends a file to a stock receiver that writes it to another file, and compares the two. Every byte depends on its position.
 fn stock_receiver(test: &str, program: &str, arguments: &[&str], options: &str) {
     let folder = tempfile::tempdir().unwrap();
     let [sent, received] = ["sent", "received"].map(|name| folder.path().join(name));
@@ -235,9 +238,9 @@ fn socat_gets_the_file() {
 }
 
 #[test]
-fn sigint_ends_a_send_with_what_was_queued_and_says_so() {
+fn after_sigint_the_queued_bytes_are_sent_and_reported() {
     in_netns(
-        "sigint_ends_a_send_with_what_was_queued_and_says_so",
+        "after_sigint_the_queued_bytes_are_sent_and_reported",
         || {
             for signal in [Signal::INT, Signal::TERM] {
                 let host = Host::new(V4);
@@ -252,7 +255,7 @@ fn sigint_ends_a_send_with_what_was_queued_and_says_so() {
                 drop(stream);
                 let finished = running.finish();
                 finished.failed_with(1, "interrupted");
-                // What left is a whole, right part of the stream, and the report counts it.
+                // The received bytes are a correct prefix of the stream, and the report has their number.
                 assert!(bytes == repeating(7, 0, bytes.len()));
                 let json: Value = serde_json::from_slice(&finished.stdout).unwrap();
                 assert_all_sent(&json, bytes.len());
@@ -262,13 +265,13 @@ fn sigint_ends_a_send_with_what_was_queued_and_says_so() {
 }
 
 #[test]
-fn a_peer_that_goes_away_fails_the_run() {
-    in_netns("a_peer_that_goes_away_fails_the_run", || {
+fn a_reset_by_the_peer_fails_the_run() {
+    in_netns("a_reset_by_the_peer_fails_the_run", || {
         let host = Host::new(V4);
         let running = start(&host.line("--bytes 1G"));
         let (mut stream, _) = host.listener.accept().unwrap();
         stream.read_exact(&mut [0; 1000]).unwrap();
-        // Closed with unread bytes: a reset.
+        // Closing with unread bytes resets the connection.
         drop(stream);
         let finished: Finished = running.finish();
         assert_eq!(finished.code, Some(1), "{}", finished.stderr);
@@ -277,9 +280,9 @@ fn a_peer_that_goes_away_fails_the_run() {
 }
 
 #[test]
-fn nobody_listening_is_a_failure_that_names_the_address() {
+fn a_refused_connection_is_a_failure_that_names_the_address() {
     in_netns(
-        "nobody_listening_is_a_failure_that_names_the_address",
+        "a_refused_connection_is_a_failure_that_names_the_address",
         || {
             let finished = run("send --peer-addr 10.77.0.1/24 10.77.0.1 5201 --bytes 1K");
             finished.failed_with(1, "connect to 10.77.0.1:5201: ");

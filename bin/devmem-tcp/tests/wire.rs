@@ -1,4 +1,4 @@
-//! `devmem-tcp wire`: two hosts on a cable of ours, the kernel's in network namespaces, a stack of ours at a UNIX socket.
+//! `devmem-tcp wire` between two hosts: kernels in network namespaces, or one of our stacks on a UNIX socket.
 
 mod common;
 
@@ -11,16 +11,16 @@ use devmem_linux::netns::{self, NetNs};
 use devmem_linux::test_util::in_netns;
 use rustix::process::{Signal, kill_process};
 
-/// A namespace beside the test's own.
+/// Creates a second network namespace.
 fn another_host() -> NetNs {
     let made = thread::spawn(|| {
-        netns::enter_new().expect("the test's own was made just so");
+        netns::enter_new().expect("that of the test was created in the same way");
         NetNs::current().expect("a thread has a namespace")
     });
     made.join().expect("it does not panic")
 }
 
-/// Joins this namespace and `other`, and waits until they are.
+/// Joins this namespace and `other`, and waits until they are joined.
 fn join(other: &NetNs, options: &str) -> Running {
     use std::os::fd::{AsFd, AsRawFd};
     // The tool opens the namespace through our descriptor of it.
@@ -80,7 +80,7 @@ fn a_perfect_cable_loses_nothing() {
             assert_eq!(lane["offered"], lane["delivered"], "{json}");
             assert_eq!(lane["lost"], 0);
         }
-        // No super-packets on this cable: at least one frame for each 1,448 bytes.
+        // There are no super-packets on this cable: at least one frame for each 1,448 bytes.
         assert!(
             json["a_to_b"]["offered"].as_u64().is_some_and(|f| f > 6900),
             "{json}"
@@ -89,9 +89,9 @@ fn a_perfect_cable_loses_nothing() {
 }
 
 #[test]
-fn kernel_tcp_gets_through_a_bad_cable_and_the_damage_is_counted() {
+fn kernel_tcp_works_over_an_impaired_cable_and_impairments_are_counted() {
     in_netns(
-        "kernel_tcp_gets_through_a_bad_cable_and_the_damage_is_counted",
+        "kernel_tcp_works_over_an_impaired_cable_and_impairments_are_counted",
         || {
             let other = another_host();
             let wire = join(
@@ -112,8 +112,8 @@ fn kernel_tcp_gets_through_a_bad_cable_and_the_damage_is_counted() {
 }
 
 #[test]
-fn it_ends_by_itself_when_told_to() {
-    in_netns("it_ends_by_itself_when_told_to", || {
+fn it_ends_after_the_requested_time() {
+    in_netns("it_ends_after_the_requested_time", || {
         let other = another_host();
         let json = join(&other, "--seconds 1").finish().json();
         assert!(json["seconds"].as_f64().is_some_and(|s| s >= 1.0), "{json}");
@@ -121,9 +121,9 @@ fn it_ends_by_itself_when_told_to() {
 }
 
 #[test]
-fn our_stack_reaches_a_kernel_host_through_a_bad_cable() {
+fn our_stack_reaches_a_kernel_host_over_an_impaired_cable() {
     in_netns(
-        "our_stack_reaches_a_kernel_host_through_a_bad_cable",
+        "our_stack_reaches_a_kernel_host_over_an_impaired_cable",
         || {
             let folder = tempfile::tempdir().unwrap();
             let socket = folder.path().join("wire");

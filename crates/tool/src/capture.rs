@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_captured_reads_back_with_time_direction_and_payload() {
+    fn captured_packets_have_time_direction_and_payload() {
         let scratch = Scratch::new();
         let mut capture = Capture::create(scratch.0.path(), "dm0").unwrap();
         capture.frame(Instant::from_nanos(1), Direction::Rx, &[7; 60]);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_named_with_the_file_and_what_it_has() {
+    fn a_full_disk_is_an_error_with_the_file_and_its_packets() {
         let mut capture = Capture::create(Path::new("/dev/full"), "dm0").unwrap();
         for _ in 0..3 {
             capture.frame(Instant::ZERO, Direction::Rx, &[0; 100]);
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_failed_ends_with_its_own_error() {
+    fn the_error_of_a_failed_run_precedes_that_of_its_capture() {
         let capture = || Capture::create(Path::new("/dev/full"), "dm0").unwrap();
         let failed = finish(Some(capture()), Err(Failure::failed("the run")));
         assert_eq!(failed.unwrap_err().to_string(), "the run");

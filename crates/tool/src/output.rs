@@ -29,7 +29,7 @@ pub enum Exit {
     Done,
     /// The run failed.
     Failed,
-    /// The command line makes no sense.
+    /// The command line is invalid.
     Usage,
     /// This machine does not support it, or the user lacks the permission.
     Unsupported,
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_that_the_error_has_said_itself_is_not_said_twice() {
+    fn a_cause_in_the_text_of_the_error_is_not_repeated() {
         #[derive(Debug, thiserror::Error)]
         #[error("open x: {source}\n  look for it")]
         struct Open {
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn the_namespaces_own_limit_is_not_the_machines() {
+    fn the_limit_of_a_namespace_is_distinguished_from_that_of_the_machine() {
         assert_eq!(Failure::from(NetnsError::Threads).exit, Exit::Failed);
         let forbidden = NetnsError::Forbidden {
             uid: 1,

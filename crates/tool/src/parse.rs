@@ -78,7 +78,7 @@ impl Prefix {
 pub fn parse_impairment(text: &str) -> Result<Impairment, Failure> {
     text.parse().map_err(|error| {
         Failure::usage(format!("--impair: {error}"))
-            .with_remedy("`devmem-tcp wire --help` has the list")
+            .with_remedy("`devmem-tcp wire --help` lists the impairments")
     })
 }
 

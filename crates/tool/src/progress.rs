@@ -1,4 +1,4 @@
-//! How far something has come, for a person who waits: a bar on a terminal, a line elsewhere.
+//! Progress of a long operation, for people: a bar on a terminal, a line otherwise.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -7,21 +7,21 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::output::note;
 
-/// Updates a second: enough to look alive, too few to cost anything.
+/// Updates per second: enough for smooth progress, at no noticeable cost.
 const UPDATES_PER_SECOND: u8 = 10;
-/// Bytes of a transfer between two looks at the clock.
+/// Bytes of a transfer between two updates.
 const STEP_BYTES: u64 = 16 << 20;
 
-/// Something that takes a while: what a person sees of it.
+/// Kind of a long operation.
 #[derive(Debug, Clone, Copy)]
 enum Shape {
-    /// A stream, with its rate; its report follows, so that nothing is printed where there is no terminal.
+    /// A stream, with its rate. Prints nothing without a terminal, because a report follows.
     Transfer(Option<u64>),
-    /// A name and a number of bytes.
+    /// A number of bytes, with a name.
     Bytes(&'static str, u64),
-    /// A name and a number of steps.
+    /// A number of steps, with a name.
     Count(&'static str, u64),
-    /// A name alone.
+    /// An operation of unknown length, by name.
     Spinner(&'static str),
 }
 
@@ -52,7 +52,7 @@ impl Shape {
         }
     }
 
-    /// Returns what is printed once where there is no terminal.
+    /// Returns the line to print without a terminal.
     fn line(self) -> Option<String> {
         match self {
             Self::Bytes(name, total) => Some(format!("{name}: {} MB", total.div_ceil(1_000_000))),
@@ -67,39 +67,39 @@ impl Shape {
         let bar = ProgressBar::with_draw_target(self.total(), target).with_style(style);
         if let Some(name) = self.name() {
             bar.set_message(name);
-            // Its steps may take long; a transfer draws when it has come further.
+            // Drawn at regular intervals, because steps may take long; a transfer is drawn when it proceeds.
             bar.enable_steady_tick(Duration::from_secs(1) / u32::from(UPDATES_PER_SECOND));
         }
         bar
     }
 }
 
-/// Shows how far something has come.
+/// Display of progress.
 #[derive(Debug)]
 pub struct Progress {
-    /// On a terminal only.
+    /// `None` without a terminal.
     bar: Option<ProgressBar>,
-    /// Bytes of a transfer that are shown.
+    /// Bytes of a transfer at the last update.
     shown: u64,
 }
 
 impl Progress {
-    /// A transfer up to `total` bytes, or a counter if that is not known. Nothing is printed where there is no terminal.
+    /// Starts the display of a transfer of `total` bytes, or of a byte counter. Prints nothing without a terminal.
     pub fn transfer(total: Option<u64>) -> Self {
         Self::new(Shape::Transfer(total))
     }
 
-    /// Something with a number of bytes.
+    /// Starts the display of an operation on a number of bytes.
     pub fn bytes(name: &'static str, total: u64) -> Self {
         Self::new(Shape::Bytes(name, total))
     }
 
-    /// Something with a number of steps.
+    /// Starts the display of an operation with a number of steps.
     pub fn count(name: &'static str, total: u64) -> Self {
         Self::new(Shape::Count(name, total))
     }
 
-    /// Something of unknown length.
+    /// Starts the display of an operation of unknown length.
     pub fn spinner(name: &'static str) -> Self {
         Self::new(Shape::Spinner(name))
     }
@@ -112,14 +112,14 @@ impl Progress {
         Self { bar, shown: 0 }
     }
 
-    /// Notes how far it has come, in bytes or steps.
+    /// Sets the progress, in bytes or steps.
     pub fn at(&self, position: u64) {
         if let Some(bar) = &self.bar {
             bar.set_position(position);
         }
     }
 
-    /// Notes that `bytes` of a transfer have arrived in all, `elapsed` after the first.
+    /// Sets the total bytes of a transfer, `elapsed` after its first byte.
     pub fn transferred(&mut self, bytes: u64, elapsed: Duration) {
         let Some(bar) = &self.bar else { return };
         if bytes.saturating_sub(self.shown) < STEP_BYTES {
@@ -130,7 +130,7 @@ impl Progress {
         bar.set_position(bytes);
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn finish(self) {
         if let Some(bar) = self.bar {
             bar.finish_and_clear();
@@ -138,7 +138,7 @@ impl Progress {
     }
 }
 
-/// Returns a rate in 10^9 bits a second; 0 for no time at all.
+/// Returns a rate in 10^9 bits per second; 0 if no time has elapsed.
 pub fn gbit_per_s(bytes: u64, elapsed: Duration) -> f64 {
     if elapsed.is_zero() {
         return 0.0;
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_terminal_a_line_names_what_takes_a_while() {
+    fn without_a_terminal_a_line_names_the_operation() {
         let lines = SHAPES.map(Shape::line);
         let lines = lines.each_ref().map(Option::as_deref);
         let named = [Some("fetching: 3 MB"), Some("unpacking"), Some("reading")];

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_in_any_pieces_is_the_pattern() {
+    fn the_pattern_is_sent_with_writes_of_any_size() {
         for write_size in [1, 7, 1000, 100_000] {
             let mut sent = Vec::new();
             let share = Share {

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hang_up_that_nohup_has_ignored_stays_ignored() {
+    fn sighup_stays_ignored_under_nohup() {
         let status = |mask: &str| format!("Name:\tx\nSigBlk:\t0000000000000001\nSigIgn:\t{mask}\n");
         assert!(is_ignored(SIGHUP, &status("0000000000001001")));
         assert!(!is_ignored(SIGHUP, &status("0000000000001000")));

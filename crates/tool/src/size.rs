@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused_with_the_reason() {
+    fn an_invalid_size_is_refused_with_the_reason() {
         for text in ["", "G", "-1", "1.5G", "5 G", "5X", "5Kx", "5KBi"] {
             assert_eq!(text.parse::<Size>(), Err(SizeError::Malformed), "{text}");
         }

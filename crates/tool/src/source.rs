@@ -112,7 +112,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_millis(1);
 
     #[test]
-    fn a_made_stream_has_its_length_whatever_it_is_cut_into() {
+    fn a_generated_stream_has_its_length_in_pieces_of_any_size() {
         let mut source = Source::made(Made::Repeating(RepeatingPattern::new(7)), 10);
         let (mut out, mut all) = ([0; 4], Vec::new());
         while let Next::Bytes(len) = source.next(&mut out, LIMIT).unwrap() {
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_without_data_is_not_its_end() {
+    fn a_pipe_without_data_is_not_at_its_end() {
         let (reader, mut writer) = io::pipe().unwrap();
         let mut source = Source::File(File::from(std::os::fd::OwnedFd::from(reader)));
         let mut out = [0; 8];

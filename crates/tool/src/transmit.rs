@@ -235,7 +235,7 @@ impl<'a> Transmit<'a> {
                 }
                 Err(error) => {
                     let error = anyhow::Error::from(error);
-                    return Err(error.context("the connection broke").into());
+                    return Err(error.context("the connection failed").into());
                 }
             }
             if !go_on(self.sent.bytes) {

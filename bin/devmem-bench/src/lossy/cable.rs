@@ -1,4 +1,4 @@
-//! The network of `bench lossy`: one bad cable to the receiver's host. At its other end is the kernel's sender or ours.
+//! The network of `bench lossy`: an impaired cable between the receiver's host and the kernel's sender or ours.
 //!
 //! ```text
 //! kernel sender -- TAP "dmcable" ----\
@@ -6,9 +6,9 @@
 //! our stack -- UNIX socket ----------/
 //! ```
 //!
-//! Both senders have the same way: one process that has their frames, on the sender's processor, and the receiver behind
-//! it, on the other one. Left to the scheduler, the cable shares the receiver's processor whenever the sender's is never
-//! idle, and then every single packet costs two changes between the two.
+//! The path is the same for both senders: the cable is a process on the sender's processor, and the receiver runs on the
+//! other one. Without the pinning, the scheduler moves the cable to the receiver's processor when the sender's is never
+//! idle, and then each packet costs two context switches between cable and receiver.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ use tool::output::Failure;
 use super::super::receiver::ReceiverProcess;
 use super::super::sender::{PREFIX, RECEIVER, SENDER};
 
-/// The sender at the end of a cable.
+/// The TCP of the sender at the end of a cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SenderTcp {
     Kernel,
@@ -55,12 +55,12 @@ pub fn run(args: CableArgs) -> Result<(), Failure> {
 pub struct Cable {
     child: Helper,
     socket: PathBuf,
-    /// Where the socket is; goes with the cable.
+    /// Folder of the socket, removed with the cable.
     _folder: TempDir,
 }
 
 impl Cable {
-    /// Joins the two hosts by a process on `processor`; returns when they are joined.
+    /// Starts the cable process on `processor`; returns when it has joined the two hosts.
     pub fn new(
         sender: SenderTcp,
         receiver: &ReceiverProcess,
@@ -68,7 +68,7 @@ impl Cable {
         mtu: u16,
         processor: usize,
     ) -> Result<Self> {
-        let folder = tempfile::tempdir().context("make a folder for the cable's socket")?;
+        let folder = tempfile::tempdir().context("create a folder for the cable's socket")?;
         let socket = folder.path().join("cable");
         let end = match sender {
             SenderTcp::Kernel => format!("tap:dmcable,{SENDER}/{PREFIX}"),
@@ -101,10 +101,11 @@ impl Cable {
         let stderr = self.child.take_stderr().context("it was piped")?;
         let mut says = BufReader::new(stderr);
         let mut line = String::new();
-        says.read_line(&mut line).context("listen to the cable")?;
+        says.read_line(&mut line)
+            .context("read the output of the cable")?;
         if !line.contains("are connected") {
             says.read_to_string(&mut line)
-                .context("listen to the cable")?;
+                .context("read the output of the cable")?;
             bail!("the cable failed: {}", line.trim());
         }
         Ok(())
@@ -114,6 +115,6 @@ impl Cable {
 impl Drop for Cable {
     fn drop(&mut self) {
         self.child.kill();
-        // The TAPs go with it, the socket's file goes with its folder.
+        // The TAPs are removed with the process, the socket's file with its folder.
     }
 }

@@ -1,4 +1,4 @@
-//! How a sender went about its losses: what its throughput follows from.
+//! How a sender reacted to losses, which explains its throughput.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ pub struct Conduct {
     pub recoveries: u64,
     /// Tail loss probes and similar probes.
     pub probes: u64,
-    /// Retransmission timeouts: at least 200 ms of silence each.
+    /// Retransmission timeouts, each after at least 200 ms without an ACK.
     pub timeouts: u64,
 }
 

@@ -1,4 +1,4 @@
-//! `bench lossy`: this sender and the kernel's, with the same congestion control, through the same bad cable.
+//! `bench lossy`: this sender and the kernel's, with the same congestion control, over the same impaired cable.
 
 mod cable;
 mod conduct;
@@ -93,9 +93,9 @@ pub fn run(args: &LossyArgs) -> Result<(), Failure> {
         .ok_or_else(|| Failure::usage(format_args!("--seconds {}: 0.1 to 600", args.seconds)))?;
     let cables = cables(&args.impair)?;
     if args.seeds == 0 {
-        return Err(Failure::usage("--seeds 0: 3 at least say something"));
+        return Err(Failure::usage("--seeds 0: must be at least 1, better 3"));
     }
-    // Before any thread: an unprivileged caller gets a user namespace with it.
+    // Before any thread is started, because an unprivileged caller also enters a user namespace.
     netns::enter_new()?;
     let bench = Bench {
         time,
@@ -180,7 +180,7 @@ impl Bench {
         let mut sender = SenderProcess::start(sending, self.time, self.cpus.1, Home::Shared)?;
         sender.starter()?.go()?;
         let bytes = receiver.received()?.bytes;
-        // The sender ends with its handle.
+        // Dropping the handle ends the sender.
         Ok((bytes, Conduct::of_the_kernel()?.since(before)))
     }
 
@@ -191,7 +191,7 @@ impl Bench {
             let received = receiver.received();
             is_over.store(true, Ordering::Relaxed);
             let sent = sender.join().map_err(|_| anyhow!("the sender panicked"))?;
-            // A sender that failed is why nothing was received.
+            // An error of the sender takes precedence: that of the receiver is only a consequence.
             match received {
                 Ok(received) => Ok((received.bytes, sent?)),
                 Err(error) => Err(sent.err().unwrap_or(error)),
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_cable_there_is_can_be_made_and_a_wrong_one_is_named() {
+    fn all_default_cables_are_valid_and_an_invalid_one_is_named() {
         assert_eq!(cables(&[]).unwrap().len(), CABLES.len());
         assert_eq!(cables(&["loss=2%".to_owned()]).unwrap(), ["loss=2%"]);
         let error = cables(&["loss=200%".to_owned()]).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! What `bench lossy` says.
+//! The report of `bench lossy`.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::Congestion;
 use super::conduct::Conduct;
 
-/// The whole benchmark. The field names are the JSON's and stay as they are.
+/// The whole report. The field names are those of the JSON and must not change.
 #[derive(Debug, Serialize)]
 pub struct LossyReport {
     congestion: Congestion,
@@ -100,7 +100,7 @@ impl fmt::Display for LossyReport {
         }
         writeln!(
             f,
-            "\n{:<24} {:<24}         all seeds: sent again/recoveries/probes/timeouts",
+            "\n{:<24} {:<24}         all seeds: retransmitted/recoveries/probes/timeouts",
             "kernel", "ours"
         )?;
         for row in rows {

@@ -1,5 +1,5 @@
-//! Row B: the least that sends a TCP stream from device memory into a TAP. The ceiling for any sender over a TAP, and no
-//! TCP: it knows one peer and one connection, has no congestion window, and never sends anything twice.
+//! Row B: the minimum of work that sends a TCP stream from device memory to a TAP: the upper limit for any sender over a TAP.
+//! It is no TCP: it supports one peer and one connection, has no congestion window, and never retransmits.
 
 use std::io;
 use std::num::NonZeroU16;
@@ -23,32 +23,28 @@ use super::super::sender::{PORT, RECEIVER, SENDER, SenderReport, wait_for_sender
 use super::super::station::{MAC, emit_segment, send_arp};
 use super::cases::Packets;
 
-/// Our ports, a different one for each run: the kernel may remember the last connection, which began with the same
-/// sequence number.
+/// Our ports, a different one for each run, because the kernel may still have state of the last connection, which began with
+/// the same sequence number.
 const OUR_PORTS: std::ops::Range<u16> = 40_000..60_000;
 /// IPv4 and TCP headers.
 const HEADERS: usize = 40;
-/// Super-packets between two looks at what came in.
+/// Number of super-packets between two reads of the TAP.
 const LOOK_EVERY: u32 = 4;
-/// Nothing the kernel sends us is longer: it has no payload for us.
+/// Size of a buffer for received frames, which have no payload.
 const FRAME_MAX: usize = 2048;
 
-/// Sends all of the device memory again and again until the time is over.
+/// Sends all of the device memory repeatedly until the time has passed.
 pub fn send<C>(bench: &Bench<'_, C>, packets: Packets, cpu: usize) -> Result<SenderReport> {
     cpu::pin_current_thread(cpu).with_context(|| format!("pin to processor {cpu}"))?;
     let memory = TxMemory::new(&bench.memory, DmabufId(1))?;
-    // For the right to read the memory; nothing is allocated from the pool.
+    // Only for the pool's `DmaPort`; nothing is allocated from the pool.
     let provider = DmabufProvider::new(&bench.memory, DmabufId(1), NiovSize::MAX)?;
     let pool = PagePool::create(Arc::new(provider), PoolConfig::default())?;
     let port = pool.dma_port(DmaRight::of_a_nic());
     let write = |tap: &VnetFd, header: VnetHeader, head: &mut [u8], payload: &FragList| {
         tap.send(header, head, payload, &port)
     };
-    let mut peer = Peer::new(
-        open_tap(bench.plan.mtu, packets != Packets::Legacy)?,
-        bench.plan.mtu,
-        write,
-    );
+    let mut peer = Peer::new(open_tap(bench.plan.mtu, packets)?, bench.plan.mtu, write);
     let before = cpu::process_cpu_time();
     peer.connect()?;
     let end = Instant::now() + bench.plan.time;
@@ -59,7 +55,7 @@ pub fn send<C>(bench: &Bench<'_, C>, packets: Packets, cpu: usize) -> Result<Sen
     let (mut at, mut bytes) = (0, 0);
     while Instant::now() < end {
         for _ in 0..LOOK_EVERY {
-            // The window begins smaller than such a packet.
+            // The first window is smaller than such a packet.
             let len =
                 longest.min(peer.window as usize) / usize::from(peer.mss) * usize::from(peer.mss);
             peer.wait_for_window(len)?;
@@ -78,17 +74,17 @@ pub fn send<C>(bench: &Bench<'_, C>, packets: Packets, cpu: usize) -> Result<Sen
     Ok(SenderReport { bytes, cpu_ns })
 }
 
-/// Returns one of [`OUR_PORTS`]: which one depends on how many nanoseconds this process has used.
+/// Returns one of [`OUR_PORTS`], chosen by the CPU time of this process.
 fn any_port() -> u16 {
     let ports = OUR_PORTS.len() as u32;
     // Less than the number of ports.
     OUR_PORTS.start + (cpu::process_cpu_time().subsec_nanos() % ports) as u16
 }
 
-/// The kernel at the other end of the TAP, and how far its one stream is.
+/// The kernel at the other end of the TAP, and the state of its connection.
 struct Peer<W> {
     tap: VnetFd,
-    /// Writes a virtio-net header, a head and device memory behind it.
+    /// Writes a virtio-net header, the packet's headers, and device memory.
     write: W,
     mss: u16,
     mac: Option<MacAddr>,
@@ -96,7 +92,7 @@ struct Peer<W> {
     snd_una: u32,
     snd_nxt: u32,
     rcv_nxt: u32,
-    /// What it takes beyond `snd_una`.
+    /// The peer's window, from `snd_una` on.
     window: u32,
     scale: u8,
     is_open: bool,
@@ -152,7 +148,7 @@ where
         Ok(())
     }
 
-    /// Waits until something came in, and takes it in.
+    /// Waits for a frame, and handles all received frames.
     fn wait(&mut self) -> Result<()> {
         if !self.look()? {
             wait_for_sender(&self.tap)?;
@@ -161,7 +157,7 @@ where
         Ok(())
     }
 
-    /// Takes in what is there; returns whether that was anything.
+    /// Handles all received frames; returns whether there was one.
     fn look(&mut self) -> Result<bool> {
         let mut frame = [0; FRAME_MAX];
         let mut any = false;
@@ -232,7 +228,7 @@ where
         Ok(())
     }
 
-    /// Sends a segment; a longer one than fits a packet is for the kernel to cut.
+    /// Sends a segment; the kernel segments one that is longer than a packet.
     fn send(&mut self, flags: TcpFlags, payload: &FragList) -> Result<()> {
         use netmem::Payload;
         let syn = flags.contains(TcpFlags::SYN);
@@ -252,7 +248,9 @@ where
             options,
             header_len: 0,
         };
-        let mac = self.mac.context("the receiver's address is known")?;
+        let mac = self
+            .mac
+            .context("the receiver's address is not known yet")?;
         let mut head = [0; VnetHeader::LEN + MAX_HEADER_LEN];
         let room = &mut head[VnetHeader::LEN..];
         let (len, checksum) = emit_segment(mac, SENDER, &tcp, payload.len(), room);

@@ -172,7 +172,7 @@ impl report::Case for TxCase {
 }
 
 impl TxCase {
-    /// Congestion control of the kernel's sender; ours is the same.
+    /// Congestion control of the kernel's sender and of ours.
     pub const CONGESTION: &'static str = CONGESTION;
 }
 
@@ -182,7 +182,7 @@ mod tests {
     use report::Case as _;
 
     #[test]
-    fn every_row_has_a_name_of_its_own_and_says_what_is_different() {
+    fn every_row_has_a_unique_name_and_its_differences() {
         for (at, case) in CASES.iter().enumerate() {
             let is_new = CASES[..at].iter().all(|earlier| earlier.name != case.name);
             assert!(is_new, "{}", case.name);

@@ -1,7 +1,7 @@
 //! `bench tx`: this sender and the kernel's, each to a kernel receiver.
 
 mod bare;
-mod cases;
+pub mod cases;
 mod ours;
 
 use std::thread;
@@ -22,7 +22,7 @@ use super::sender::{Home, Mode, SenderProcess, SenderReport, Sending};
 use cases::{CASES, LOW_WATER, Packets, SendPath, Tuning, TxCase};
 use tool::output::Failure;
 
-/// The reported comparisons: ours with the faster of the kernel's two ways to send, and both with bare `writev`.
+/// The reported comparisons: ours with the faster of the kernel's two ways to send, and each of these with bare `writev`.
 const SUBJECT: Subject = Subject {
     end: End::Sender,
     ratios: &[
@@ -45,9 +45,9 @@ const SUBJECT: Subject = Subject {
 
 /// Send to a stock kernel receiver: this sender from device memory, the kernel's send and MSG_ZEROCOPY, bare writev
 ///
-/// Every repetition runs all rows one after another, each for --seconds. Every sender sends all of its memory again and
-/// again, so that the bytes are not in the cache. The figures of a row are the median over the repetitions, with minimum and
-/// maximum. A run that was disturbed by other load is repeated, up to three tries. Processor time is in seconds per 10^9
+/// Every repetition runs all rows one after another, each for --seconds. Every sender sends all of its memory repeatedly,
+/// so that the bytes are not in the cache. The figures of a row are the median over the repetitions, with minimum and
+/// maximum. A run that was disturbed by other load is repeated, up to three tries. CPU time is in seconds per 10^9
 /// bytes of payload: that of the sender's process, in which the kernel also does most of the receiving TCP's work, and the
 /// total with the receiver's process and the kernel's softirq threads. Has the same requirements as `devmem-tcp demo` with a
 /// TAP.

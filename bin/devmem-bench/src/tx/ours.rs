@@ -1,4 +1,4 @@
-//! The row that this is about: the library, used as its documentation says.
+//! Row "ours": the library of this workspace, used as its documentation recommends.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
@@ -14,8 +14,8 @@ use super::super::runner::Bench;
 use super::super::sender::{PORT, PREFIX, RECEIVER, SENDER, SenderReport};
 use super::cases::{Packets, TxCase};
 
-/// Sends all of the device memory again and again until the time is over. The kernel's end of the TAP has the address that
-/// is the sender's in the other rows.
+/// Sends all of the device memory repeatedly until the time has passed. The kernel's end of the TAP has the address that the
+/// sender has in the other rows.
 pub fn send<C>(bench: &Bench<'_, C>, case: &TxCase, cpu: usize) -> Result<SenderReport> {
     cpu::pin_current_thread(cpu).with_context(|| format!("pin to processor {cpu}"))?;
     let with_prefix = |address: Ipv4Addr| format!("{address}/{PREFIX}");
@@ -40,21 +40,21 @@ pub fn send<C>(bench: &Bench<'_, C>, case: &TxCase, cpu: usize) -> Result<Sender
     let mut range = 0..write_bytes;
     while Instant::now() < end {
         bytes += stream.send(&tx, std::slice::from_ref(&range))?.bytes() as u64;
-        // Nothing is written to the memory, so nothing waits for this; a program would look at it.
+        // The memory does not change, so there is no need to wait for completions; a real program would.
         completions.counts()?;
         range = next(&range, bench.memory.size());
     }
     stream.shutdown_write()?;
     completions.wait_all()?;
-    // The other end closes when it has everything.
+    // The receiver closes the connection when it has received everything.
     if stream.recv(&mut RxBatch::with_capacity(1))? != 0 {
-        bail!("the receiver answered");
+        bail!("the receiver sent data");
     }
     let cpu_ns = u64::try_from((cpu::process_cpu_time() - before).as_nanos())?;
     Ok(SenderReport { bytes, cpu_ns })
 }
 
-/// Returns the piece after `range`, as long as a whole one fits.
+/// Returns the piece after `range`, or the first one if no whole piece fits there.
 fn next(range: &Range<usize>, size: usize) -> Range<usize> {
     let len = range.len();
     if range.end + len <= size {
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_stay_inside_the_memory_and_begin_again() {
+    fn pieces_stay_inside_the_memory_and_start_over() {
         let mut range = 0..3;
         for expected in [3..6, 6..9, 0..3] {
             range = next(&range, 10);

@@ -1,4 +1,4 @@
-//! `devmem-tcp bench`: runs the program of the benchmarks, which lies beside this one.
+//! `devmem-tcp bench`: runs the benchmark program, which is in the same directory as this one.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -9,16 +9,16 @@ use tool::output::Failure;
 
 use crate::args::Bench;
 
-/// The program of the benchmarks.
+/// The benchmark program.
 const PROGRAM: &str = "devmem-bench";
 
-/// Becomes the program of the benchmarks.
+/// Replaces this process by the benchmark program.
 ///
 /// # Errors
 ///
-/// It does not lie beside this program, or cannot be run.
+/// It is not in the directory of this program, or cannot be run.
 pub fn run(args: &Bench) -> Result<(), Failure> {
-    let me = std::env::current_exe().context("find our own program")?;
+    let me = std::env::current_exe().context("find the path of this program")?;
     let program = me.with_file_name(PROGRAM);
     let error = Command::new(&program).args(&args.arguments).exec();
     let shown = program.display();

@@ -1,4 +1,4 @@
-//! `devmem-tcp demo`: the whole thing on one machine.
+//! `devmem-tcp demo`: sender, link and receiver on one machine.
 
 mod tx;
 
@@ -24,18 +24,18 @@ use tool::sender::{Share, pattern_of, send, shares};
 use tool::signals::StopFlag;
 use tool::transmit::SendStats;
 
-/// The TAP interface, in a network of its own.
+/// The TAP interface, in a separate network namespace.
 const TAP: &str = "tap:dm0";
 /// The in-memory wire.
 const WIRE: &str = "wire";
-/// Where the receiver listens.
+/// Port of the receiver.
 const PORT: u16 = 5201;
 
-/// Shows it. Must be called while the process has one thread: see [`netns::enter_new`].
+/// Runs the demo. Must be called while the process has one thread: see [`netns::enter_new`].
 ///
 /// # Errors
 ///
-/// Whatever kept it from that; wrong or missing bytes; memory that did not come home.
+/// A failed step; wrong or missing bytes; net_iovs that were not returned.
 pub fn run(plan: &DemoPlan) -> Result<(), Failure> {
     let link = choose_link(plan)?;
     let stop = StopFlag::install().context("install signal handlers")?;
@@ -57,7 +57,7 @@ pub fn run(plan: &DemoPlan) -> Result<(), Failure> {
     }
     let rx = one(Direction::Rx)?;
     let rx_judged = judge(plan, &rx, &stop);
-    // What is known is told, whatever becomes of the rest.
+    // The JSON is printed even if one direction failed.
     let tx = rx_judged.and_then(|()| one(Direction::Tx));
     if plan.json {
         let tx = tx.as_ref().ok();
@@ -83,7 +83,7 @@ fn one_way(
     Ok(report)
 }
 
-/// Receives into device memory from whoever sends in this direction.
+/// Receives into device memory, from the sender of this direction.
 fn into_our_memory(
     plan: &DemoPlan,
     direction: Direction,
@@ -91,7 +91,7 @@ fn into_our_memory(
     senders_cpu: Option<usize>,
     stop: &StopFlag,
 ) -> Result<RunReport, Failure> {
-    // A wire is for two NICs once.
+    // A wire can be used only once, by two NICs.
     let spec = if link == WIRE {
         format!("mem:demo-{direction:?}")
     } else {
@@ -141,7 +141,7 @@ fn judge(plan: &DemoPlan, report: &RunReport, stop: &StopFlag) -> Result<(), Fai
         Some(complaint) => Err(Failure::failed(complaint)),
         None if stop.is_set() => Err(Failure::failed("interrupted")),
         None if report.verified_bytes != Some(plan.bytes) => Err(Failure::failed(format!(
-            "{} bytes were to be sent and {} were received",
+            "{} bytes were requested and {} received",
             plan.bytes,
             report.verified_bytes.unwrap_or(report.bytes)
         ))),
@@ -149,7 +149,7 @@ fn judge(plan: &DemoPlan, report: &RunReport, stop: &StopFlag) -> Result<(), Fai
     }
 }
 
-/// Decides what to run over, and enters a network of our own if that needs one.
+/// Chooses the link, and enters a new network namespace if the link needs one.
 fn choose_link(plan: &DemoPlan) -> Result<&'static str, Failure> {
     if plan.link == DemoLink::Wire {
         return Ok(WIRE);
@@ -162,7 +162,7 @@ fn choose_link(plan: &DemoPlan) -> Result<&'static str, Failure> {
         missing if plan.link == DemoLink::Tap => Err(Failure::unsupported(missing)),
         missing => {
             note(format_args!("{missing}"));
-            note("running over an in-memory wire between two stacks of ours instead");
+            note("using an in-memory wire between two of our stacks instead");
             Ok(WIRE)
         }
     }
@@ -177,7 +177,7 @@ fn receive(
     let mut progress = Progress::transfer(Some(plan.bytes));
     let clock = match sender {
         SenderHandle::Process(_) => cpu::process_cpu_time,
-        // The sender's stack has threads in this process, too.
+        // The process also contains the threads of the sender's stack.
         SenderHandle::Thread { .. } => cpu::thread_cpu_time,
     };
     let totals = receiver.run(Task {
@@ -200,23 +200,23 @@ fn receive(
     totals
 }
 
-/// Who sends.
+/// A running sender.
 #[derive(Debug)]
 enum SenderHandle {
-    /// A kernel socket in a process of its own.
+    /// A kernel socket in a separate process.
     Process(Helper),
-    /// A stack of ours in this process.
+    /// One of our stacks, in this process.
     Thread {
         handle: Option<JoinHandle<SenderResult>>,
-        /// What it sent from device memory, once it has ended.
+        /// Statistics of sending from device memory, after the end.
         sent: Option<SendStats>,
     },
 }
 
-/// What was sent from device memory, if anything was.
+/// Statistics of sending from device memory; `None` if host memory was sent.
 type SenderResult = Result<Option<SendStats>, Failure>;
 
-/// What memory a stack of ours sends from.
+/// The memory that a stack of ours sends from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SendMemory {
     Host,
@@ -246,7 +246,7 @@ impl SenderHandle {
         })
     }
 
-    /// Fails if the sender has failed: connections that are waited for will not come.
+    /// Fails if the sender has failed, because then the expected connections will not come.
     fn check(&mut self) -> Result<(), Failure> {
         match self {
             Self::Process(child) => match child.ended().context("wait for the sender")? {
@@ -262,7 +262,7 @@ impl SenderHandle {
         }
     }
 
-    /// Waits for the sender's end.
+    /// Waits for the end of the sender.
     fn finish(mut self) -> SenderResult {
         match &mut self {
             Self::Process(child) => {
@@ -284,16 +284,16 @@ impl SenderHandle {
 /// The sending end of the in-memory wire.
 fn wire_end(plan: &DemoPlan, spec: &str) -> Result<Netdev, Failure> {
     let builder = Netdev::builder(spec)?.address(&plan.peers.to_string())?;
-    // Impairment is the receiving end's business, for both directions.
+    // The receiving end impairs both directions.
     let builder = builder.mtu(plan.nic.mtu).tcp(sender_tcp(plan.connections));
     Ok(builder.open()?)
 }
 
-/// TCP for a sending stack of ours: its connections share the host memory of one NIC.
+/// TCP options of a sending stack of ours: its connections share the host memory of one NIC.
 fn sender_tcp(connections: u16) -> tcp::Config {
-    /// Half of what a NIC has unless told otherwise; the rest is for headers and for receiving.
+    /// Half of the default host memory of a NIC; the rest is for headers and for receiving.
     const SEND_BYTES: usize = 8 << 20;
-    /// Room for a super-packet, and for the next one while that is under way.
+    /// Room for two super-packets: one in flight, and the next.
     const LEAST_BYTES: usize = 128 << 10;
     let mut config = tcp::Config::default();
     let share = (SEND_BYTES / usize::from(connections)).max(LEAST_BYTES);
@@ -319,18 +319,18 @@ fn start_process(plan: &DemoPlan, to: SocketAddr, cpu: Option<usize>) -> Result<
     Ok(Helper::start(&mut command).context("start the sender")?)
 }
 
-/// Returns what a failed second process said last.
+/// Returns an error with the last output of a failed second process.
 fn process_failure(name: &str, child: &mut Helper) -> Failure {
     let mut said = String::new();
     if let Some(stderr) = child.take_stderr() {
-        // What cannot be read is not there to be shown.
+        // Without the output if it cannot be read.
         let _ = stderr.take(64 << 10).read_to_string(&mut said);
     }
     let said = said.trim().trim_start_matches("devmem-tcp: ");
     Failure::failed(format!("the {name} failed: {said}"))
 }
 
-/// Sends over a stack of ours, one thread per connection.
+/// Sends over one of our stacks, one thread per connection.
 fn send_all(
     nic: &Netdev,
     to: SocketAddr,

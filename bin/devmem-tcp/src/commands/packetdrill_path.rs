@@ -1,4 +1,4 @@
-//! `devmem-tcp packetdrill-path`: where the shared object for packetdrill is.
+//! `devmem-tcp packetdrill-path`: prints the path of the shared object for packetdrill.
 
 use std::path::{Path, PathBuf};
 
@@ -7,10 +7,11 @@ use serde::Serialize;
 use crate::args::PacketdrillPath;
 use tool::output::{Failure, print_json, print_line};
 
-/// The file's name.
+/// Name of the file.
 const LIBRARY: &str = "libdevmem_packetdrill.so";
 
-/// Where it may be, from the folder of this program: beside it, as cargo builds it and as its tests do, or installed.
+/// Folders to search, relative to the folder of this program: the output folders of cargo (for builds and for tests), and
+/// that of an installation.
 const PLACES: [&str; 3] = [".", "deps", "../lib"];
 
 #[derive(Serialize)]
@@ -27,8 +28,11 @@ pub fn run(args: &PacketdrillPath) -> Result<(), Failure> {
     let program = std::env::current_exe()?;
     let folder = program.parent().unwrap_or(Path::new("."));
     let path = find(folder).ok_or_else(|| {
-        Failure::unsupported(format!("{LIBRARY} is not beside {}", program.display()))
-            .with_remedy("build it: cargo build --release -p devmem-packetdrill")
+        Failure::unsupported(format!(
+            "{LIBRARY} is not installed with {}",
+            program.display()
+        ))
+        .with_remedy("build it: cargo build --release -p devmem-packetdrill")
     })?;
     if args.output.json {
         return print_json(&ObjectPath { path: &path });
@@ -48,7 +52,7 @@ mod tests {
     use super::find;
 
     #[test]
-    fn a_folder_without_the_library_has_none() {
+    fn the_library_is_not_found_in_an_empty_folder() {
         assert_eq!(find(std::path::Path::new("/nonexistent")), None);
     }
 }

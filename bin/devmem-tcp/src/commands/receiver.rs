@@ -16,12 +16,12 @@ use tool::sender::pattern_of;
 /// Bytes of one receive.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// What the receiver says at its end, as one line of JSON.
+/// Report of the receiver process, one line of JSON.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VerifiedBytes {
-    /// Payload bytes that are right.
+    /// Number of correct payload bytes.
     pub good: u64,
-    /// Payload bytes that are wrong.
+    /// Number of wrong payload bytes.
     pub bad: u64,
     /// Stream position of the first wrong byte of any connection.
     pub first_bad: Option<u64>,
@@ -31,7 +31,7 @@ pub struct VerifiedBytes {
 ///
 /// # Errors
 ///
-/// What listening or receiving ran into.
+/// Listening or receiving failed.
 pub fn run(args: &DemoReceiver) -> Result<(), Failure> {
     if let Some(cpu) = args.cpu {
         cpu::pin_current_thread(cpu).with_context(|| format!("pin to processor {cpu}"))?;

@@ -1,4 +1,4 @@
-//! `devmem-tcp recv`: like netcat, into device memory.
+//! `devmem-tcp recv`: receives into device memory, like netcat.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -20,11 +20,11 @@ use tool::pattern::{Expected, RepeatingPattern};
 use tool::progress::Progress;
 use tool::signals::StopFlag;
 
-/// Receives as `plan` says.
+/// Receives by `plan`.
 ///
 /// # Errors
 ///
-/// Whatever kept it from that; wrong bytes; memory that did not come home.
+/// A failed step; wrong bytes; net_iovs that were not returned.
 pub fn run(plan: &RecvPlan) -> Result<(), Failure> {
     let stop = StopFlag::install().context("install signal handlers")?;
     let users_alone = plan.kernel.users_alone;
@@ -34,7 +34,7 @@ pub fn run(plan: &RecvPlan) -> Result<(), Failure> {
     }
 }
 
-/// Receives by our own stack.
+/// Receives with our stack.
 fn on_tap(plan: &RecvPlan, stop: &StopFlag) -> Result<(), Failure> {
     if plan.kernel.dry_run {
         return Err(nothing_to_change(plan));
@@ -54,17 +54,18 @@ fn on_tap(plan: &RecvPlan, stop: &StopFlag) -> Result<(), Failure> {
     capture::finish(capture, received)
 }
 
-/// `--dry-run`, and no NIC of the kernel to set up: by the user's choice, or because it cannot.
+/// Returns the error of `--dry-run` with the user backend, which has no NIC to set up.
 fn nothing_to_change(plan: &RecvPlan) -> Failure {
-    let text = "--dry-run: the user backend changes no NIC's settings";
+    let text = "--dry-run: the user backend does not change the settings of a NIC";
     match (&plan.link.interface, plan.kernel.users_alone) {
-        (Some(name), None) => Failure::unsupported(text)
-            .with_remedy(format!("`devmem-tcp doctor {name}` says what {name} lacks")),
+        (Some(name), None) => Failure::unsupported(text).with_remedy(format!(
+            "`devmem-tcp doctor {name}` lists the missing features of {name}"
+        )),
         _ => Failure::usage(text),
     }
 }
 
-/// Receives by the kernel's stack, on a NIC that supports device memory.
+/// Receives with the kernel's stack, on a NIC that supports device memory.
 fn on_kernel(name: &str, plan: &RecvPlan, stop: &StopFlag) -> Result<(), Failure> {
     let nic = Netdev::kernel(name)?;
     let local = kernel::local(&nic, &plan.link, plan.port)?;
@@ -80,7 +81,7 @@ fn on_kernel(name: &str, plan: &RecvPlan, stop: &StopFlag) -> Result<(), Failure
     receive(plan, stop, receiver, output, report)
 }
 
-/// Takes the connections, and tells what became of them.
+/// Receives from the connections and prints the report.
 fn receive(
     plan: &RecvPlan,
     stop: &StopFlag,
@@ -117,14 +118,14 @@ fn receive(
     match report.complaint() {
         Some(complaint) => Err(Failure::failed(complaint)),
         None if totals.broken > 0 && !stop.is_set() => Err(Failure::failed(format!(
-            "{} connections broke",
+            "{} connections failed",
             totals.broken
         ))),
         None => Ok(()),
     }
 }
 
-/// Where the payload goes. Its errors name it.
+/// Destination of the payload. Its errors name it.
 struct Output {
     file: File,
     name: String,
@@ -150,7 +151,7 @@ fn open_output(destination: Option<&Destination>) -> Result<Option<Output>, Fail
     Ok(match destination {
         None => None,
         Some(Destination::Stdout) => {
-            // Not Stdout itself, which would look for line ends in the payload.
+            // Not `Stdout`, which would flush at every line end in the payload.
             let stdout = io::stdout().as_fd().try_clone_to_owned();
             Some(Output {
                 file: File::from(stdout.context("duplicate stdout")?),

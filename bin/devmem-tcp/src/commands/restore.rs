@@ -1,4 +1,4 @@
-//! `devmem-tcp restore`: what a crashed run left changed is put back.
+//! `devmem-tcp restore`: restores the settings that a crashed run left changed.
 
 use std::io::Write;
 use std::path::Path;
@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::args;
 use tool::output::{Failure, note, print_json};
 
-/// What became of one interface. The field names are the JSON's and stay as they are.
+/// Result of one interface. The field names are those of the JSON and must not change.
 #[derive(Debug, Serialize)]
 struct InterfaceReport {
     interface: String,
@@ -38,20 +38,20 @@ impl InterfaceReport {
     }
 }
 
-/// Lists, or restores.
+/// Lists the changed settings, or restores them.
 ///
 /// # Errors
 ///
-/// Something could not be restored, or the interface that was named is in use.
+/// A setting could not be restored, or the named interface is in use.
 pub fn run(args: &args::Restore) -> Result<(), Failure> {
     let mut leftovers = Vec::new();
     let mut unread = Vec::new();
     for path in state_files()? {
         match Leftover::read(&path) {
             Ok(leftover) => leftovers.push(leftover),
-            // A run that ends while we look takes its file along.
+            // The run has ended meanwhile and removed its file.
             Err(error) if error.is_not_found() => {}
-            // One bad file is no reason to leave the others unrestored.
+            // An invalid file does not prevent the restoring of other interfaces.
             Err(error) => match args.interface.as_deref() {
                 Some(name) if !is_named(&path, name) => {}
                 _ => unread.push(error),
@@ -69,7 +69,7 @@ pub fn run(args: &args::Restore) -> Result<(), Failure> {
         true => list(&leftovers, args.output.json, judged),
         false => restore(args, leftovers, judged),
     };
-    // The last thing said is the error of the run: what could not be restored, else the last file.
+    // The error of the run is that of a failed restore, else that of the last invalid file.
     let last = match &done {
         Ok(()) => unread.pop(),
         Err(_) => None,
@@ -83,14 +83,14 @@ pub fn run(args: &args::Restore) -> Result<(), Failure> {
     }
 }
 
-/// Whether all state files could be read: only then is it known that nothing is left.
+/// Whether all state files could be read. Otherwise it is unknown whether settings are left changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Judged {
     All,
     Some,
 }
 
-/// Tells whether a state file is called after an interface: NAME-NAMESPACE.json.
+/// Returns whether a state file has the name of an interface: NAME-NAMESPACE.json.
 fn is_named(path: &Path, interface: &str) -> bool {
     let stem = path.file_stem().and_then(|stem| stem.to_str());
     let rest = stem.and_then(|stem| stem.strip_prefix(interface)?.strip_prefix('-'));
@@ -111,7 +111,7 @@ fn list(leftovers: &[Leftover], json: bool, judged: Judged) -> Result<(), Failur
     Ok(())
 }
 
-/// Says how an interface stands, and what was changed.
+/// Describes the status of an interface and its changes.
 fn description(leftover: &Leftover) -> String {
     let Leftover {
         interface,
@@ -121,7 +121,7 @@ fn description(leftover: &Leftover) -> String {
         path,
     } = leftover;
     let standing = match standing {
-        Standing::Left => format!("left changed by process {pid}, which is gone"),
+        Standing::Left => format!("left changed by process {pid}, which has ended"),
         Standing::InUse => format!("in use by process {pid}, which restores it when it ends"),
         Standing::OtherNamespace => {
             format!("left changed by process {pid} in another network namespace: restore it there")
@@ -169,18 +169,18 @@ fn restore(args: &args::Restore, leftovers: Vec<Leftover>, judged: Judged) -> Re
     }
 }
 
-/// Says what is not as it was: one interface that fails is no reason to leave the others unrestored.
+/// Returns the error for all settings that could not be restored, after all interfaces were tried.
 fn complaint(outcomes: &[InterfaceReport]) -> Option<String> {
     let failed = outcomes.iter().filter(|outcome| !outcome.failed.is_empty());
     let words = failed.map(|outcome| {
         let why = outcome.failed.join("; ");
-        format!("{} is not as it was: {why}", outcome.interface)
+        format!("{} is not restored: {why}", outcome.interface)
     });
     let words: Vec<_> = words.collect();
     (!words.is_empty()).then(|| words.join("; "))
 }
 
-/// Restores one interface; `None` if nothing was left of it.
+/// Restores one interface; `None` if its state file was removed meanwhile.
 fn restore_one(leftover: &Leftover) -> Option<InterfaceReport> {
     let interface = &leftover.interface;
     let report = match restore_from_state_file(&leftover.path) {
@@ -192,7 +192,7 @@ fn restore_one(leftover: &Leftover) -> Option<InterfaceReport> {
             note(description(leftover));
             return None;
         }
-        // Its run, or another who restores, has been faster.
+        // Its run, or another `restore`, has restored it meanwhile.
         Err(error) if error.is_not_found() => return None,
         Err(error) => {
             return Some(InterfaceReport {
@@ -207,7 +207,7 @@ fn restore_one(leftover: &Leftover) -> Option<InterfaceReport> {
         note(line);
     }
     if report.is_exact() {
-        note(format_args!("{interface} is as it was"));
+        note(format_args!("{interface} is restored"));
     }
     Some(InterfaceReport::of(interface.clone(), report))
 }
@@ -217,8 +217,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_interface_that_cannot_be_restored_does_not_keep_the_others_from_it() {
-        // A folder is no state file: taking it over fails.
+    fn a_failed_restore_of_one_interface_does_not_prevent_that_of_others() {
+        // A folder is not a state file: taking it over fails.
         let folder = tempfile::tempdir().unwrap();
         let leftover = |name: &str| Leftover {
             interface: name.to_owned(),
@@ -239,14 +239,14 @@ mod tests {
         let said = restored.unwrap_err().to_string();
         for name in ["one", "two"] {
             assert!(
-                said.contains(&format!("{name} is not as it was: ")),
+                said.contains(&format!("{name} is not restored: ")),
                 "{said}"
             );
         }
     }
 
     #[test]
-    fn a_state_file_is_called_after_its_interface() {
+    fn a_state_file_has_the_name_of_its_interface() {
         let named = |path: &str, name| is_named(Path::new(path), name);
         assert!(named("/run/devmem-tcp/eth1-4026531840.json", "eth1"));
         assert!(named("/run/devmem-tcp/a-b-4026531840.json", "a-b"));

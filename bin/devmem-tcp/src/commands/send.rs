@@ -1,4 +1,4 @@
-//! `devmem-tcp send`: like netcat, from device memory.
+//! `devmem-tcp send`: sends from device memory, like netcat.
 
 use std::fs::File;
 use std::io;
@@ -20,11 +20,11 @@ use tool::signals::StopFlag;
 use tool::source::{Made, Source};
 use tool::transmit::Transmit;
 
-/// Sends as `plan` says.
+/// Sends by `plan`.
 ///
 /// # Errors
 ///
-/// Whatever kept it from that; a peer that did not take everything.
+/// A failed step, or a peer that did not receive everything.
 pub fn run(plan: &SendPlan) -> Result<(), Failure> {
     let stop = StopFlag::install().context("install signal handlers")?;
     let file = open_input(&plan.input)?;
@@ -48,7 +48,7 @@ pub fn run(plan: &SendPlan) -> Result<(), Failure> {
     let used = cpu::process_cpu_time().saturating_sub(clock);
     progress.finish();
     let mut sent = sent?;
-    // The library's own thread sends, too, while this one waits for input.
+    // Includes the library's thread, which sends while this one waits for input.
     sent.sending = used.saturating_sub(sent.filling);
 
     let mut report = SendReport {
@@ -83,9 +83,9 @@ pub fn run(plan: &SendPlan) -> Result<(), Failure> {
     }
 }
 
-/// A NIC, and memory that it can send from.
+/// A NIC, and memory to send from.
 struct End {
-    /// As the report says it.
+    /// Name of the backend in the report.
     backend: &'static str,
     link: String,
     /// Largest IP packet.
@@ -127,18 +127,18 @@ impl End {
     }
 }
 
-/// Opens what is read, before anything else is made.
+/// Opens the input. This is the first step, so that an error leaves nothing behind.
 fn open_input(input: &Input) -> Result<Option<File>, Failure> {
     Ok(match input {
         Input::Stdin => {
-            // Not Stdin itself, whose buffer would be a further copy.
+            // Not `Stdin`, because its buffer would be one more copy.
             let stdin = io::stdin().as_fd().try_clone_to_owned();
             Some(File::from(stdin.context("duplicate stdin")?))
         }
         Input::File(path) => {
             let name = path.display();
             let file = File::open(path).with_context(|| format!("open {name}"))?;
-            // It can be opened, and refuses to be read only when the connection stands.
+            // A folder can be opened, but reading it fails, which would happen only after connecting.
             if file.metadata().is_ok_and(|facts| facts.is_dir()) {
                 return Err(Failure::failed(format!("{name} is a folder")));
             }
@@ -148,14 +148,14 @@ fn open_input(input: &Input) -> Result<Option<File>, Failure> {
     })
 }
 
-/// Returns what is sent, and how much that is if it is known.
+/// Returns the source of the bytes, and its size if known.
 fn source(
     input: &Input,
     file: Option<File>,
     stream: &Stream,
 ) -> Result<(Source, Option<u64>), Failure> {
     if let Some(file) = file {
-        // What cannot say its size is sent all the same.
+        // Only regular files have a known size.
         let size = file.metadata().ok().filter(std::fs::Metadata::is_file);
         return Ok((Source::File(file), size.map(|size| size.len())));
     }

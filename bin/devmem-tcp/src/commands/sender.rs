@@ -1,4 +1,4 @@
-//! The demo's second process: an ordinary kernel TCP sender.
+//! The demo's second process when we receive: an ordinary kernel TCP sender.
 
 use std::net::TcpStream;
 use std::thread;
@@ -14,7 +14,7 @@ use tool::sender::{Share, pattern_of, send, shares};
 ///
 /// # Errors
 ///
-/// What connecting, setting up or sending ran into.
+/// Connecting, setting options or sending failed.
 pub fn run(args: &DemoSender) -> Result<(), Failure> {
     if let Some(cpu) = args.cpu {
         cpu::pin_current_thread(cpu).with_context(|| format!("pin to processor {cpu}"))?;

@@ -1,4 +1,4 @@
-//! The lines of standard input, from device memory.
+//! The client: sends the lines of standard input from device memory.
 
 use std::io::{self, BufRead, Read};
 use std::net::TcpStream;
@@ -19,19 +19,19 @@ use super::memory;
 use super::server::{refused_binding, tcp_socket};
 use tool::output::{Failure, say};
 
-/// Chunks smaller than this can be too many for a packet.
+/// A packet can have too many chunks that are smaller than this.
 const THIN_BYTES: usize = 2048;
-/// So many of them at most go at once: a NIC gathers a packet from a bounded number of pieces (a gVNIC from 10), and the
-/// kernel, which cannot copy device memory together, drops a packet of more for ever.
+/// Maximum number of such chunks per send. A NIC gathers a packet from a limited number of pieces (a gVNIC from 10). The
+/// kernel cannot copy device memory to reduce their number, so it drops a packet with more pieces at every attempt.
 const THIN_PIECES_MAX: usize = 8;
-/// A peer that has not acknowledged anything for so long will not.
+/// Time limit for the completion of a send.
 const COMPLETION_LIMIT: Duration = Duration::from_secs(30);
 
-/// Sends until the end of the input.
+/// Connects, and sends until the end of the input.
 ///
 /// # Errors
 ///
-/// What was refused, or a peer that went away.
+/// A refused step, or a connection that failed.
 pub fn run(mut netdev: Netdev, plan: &ClientPlan) -> Result<(), Failure> {
     let memory = memory::make(None)?;
     let fd = tcp_socket(plan.to).context("create socket")?;
@@ -58,7 +58,7 @@ pub fn run(mut netdev: Netdev, plan: &ClientPlan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A connection under way.
+/// A connection with its memory.
 struct LineSender<'a> {
     stream: TcpStream,
     bound: &'a BoundTx,
@@ -86,7 +86,7 @@ impl LineSender<'_> {
         }
     }
 
-    /// Sends the first bytes of the memory and waits until they may be written again.
+    /// Sends the first `len` bytes of the memory and waits until the send is complete.
     fn send(&mut self, len: usize) -> Result<(), Failure> {
         let mut sent = 0;
         while sent < len {
@@ -107,7 +107,7 @@ impl LineSender<'_> {
         Ok(())
     }
 
-    /// Waits until a send is complete. They are one at a time, so that it is the only one under way.
+    /// Waits until a send is complete. It is the only one in flight.
     fn wait_for(&self, id: ZerocopyId) -> Result<(), Failure> {
         let end = Instant::now() + COMPLETION_LIMIT;
         let mut queue = ErrorQueue::default();
@@ -120,7 +120,7 @@ impl LineSender<'_> {
                 }
             }
             if let Ok(Err(errno)) = sockopt::socket_error(&self.stream) {
-                return Err(Failure::failed(format!("the connection broke: {errno}")));
+                return Err(Failure::failed(format!("the connection failed: {errno}")));
             }
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -130,10 +130,10 @@ impl LineSender<'_> {
         }
     }
 
-    /// Sleeps until the error queue, or the peer, has something to say.
+    /// Waits for an entry of the error queue, or an event of the connection.
     fn poll(&self, limit: Duration) -> Result<(), Failure> {
         let limit = Timespec::try_from(limit).context("a time limit")?;
-        // POLLERR needs no asking.
+        // POLLERR is always reported.
         let mut fds = [PollFd::new(&self.stream, PollFlags::empty())];
         match poll(&mut fds, Some(&limit)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
@@ -142,8 +142,7 @@ impl LineSender<'_> {
     }
 }
 
-/// Cuts the bytes from `sent` to `len` into chunks. The border of a chunk is where it always was, however much of it a
-/// send took.
+/// Splits the bytes from `sent` to `len` into chunks. The chunk boundaries do not depend on `sent`.
 fn ranges(sent: usize, len: usize, chunk: usize) -> Vec<Range<u64>> {
     let most = if chunk < THIN_BYTES {
         THIN_PIECES_MAX
@@ -166,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_cut_into_chunks_and_the_rest_of_it_at_the_same_borders() {
+    fn a_line_and_the_rest_of_it_have_the_same_chunk_boundaries() {
         assert_eq!(ranges(0, 6, 3), [0..3, 3..6]);
         assert_eq!(ranges(0, 7, 3), [0..3, 3..6, 6..7]);
         assert_eq!(ranges(4, 7, 3), [4..6, 6..7]);
@@ -176,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn no_send_has_more_pieces_than_fit_a_call_or_thin_ones_a_packet() {
+    fn the_number_of_pieces_of_a_send_is_limited() {
         let many = ranges(0, 4 << 20, 2048);
         assert_eq!(many.len(), UIO_MAXIOV);
         let thin = ranges(0, 5000, 3);

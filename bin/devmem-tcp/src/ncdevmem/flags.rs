@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_taken_as_getopt_takes_them() {
+    fn flags_are_parsed_as_by_getopt() {
         let expected = parse("-l -s 192.0.2.1 -p 5201 -f eth1 -v 7 -L").unwrap();
         assert_eq!(parse("-Llfeth1 -s192.0.2.1 -p5201 -v7").unwrap(), expected);
         assert_eq!(
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_selftests_scripts_say_is_understood() {
+    fn command_lines_of_the_selftests_are_accepted() {
         let server = judge("-l -f eth1 -s 192.0.2.1 -p 4000 -c 192.0.2.9 -v 7", 16);
         let NcdevmemPlan::Server(server) = server.unwrap() else {
             panic!("it is a server")
@@ -355,7 +355,7 @@ mod tests {
         };
         assert_eq!((leased.binding, leased.fail_on_linear), (expected, true));
 
-        // A client asks for no queue.
+        // A client needs no queue.
         let client = judge("-f eth1 -s 192.0.2.1 -p 4000 -z 3", 0).unwrap();
         let expected = ClientPlan {
             to: "192.0.2.1:4000".parse().unwrap(),
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn mapped_and_link_local_addresses_are_what_they_mean() {
+    fn mapped_and_link_local_addresses_are_converted() {
         let to = |line: &str| match judge(line, 0).unwrap() {
             NcdevmemPlan::Client(plan) => plan.to.to_string(),
             other => panic!("{other:?}"),
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_makes_no_sense_is_said_in_the_words_scripts_know() {
+    fn missing_and_invalid_flags_have_the_messages_of_the_selftests() {
         let cases = [
             ("-f eth1 -t 1", "Both -t and -q are required"),
             ("-f eth1 -q 1", "Both -t and -q are required"),

@@ -1,21 +1,21 @@
-//! The dma-buf that it binds.
+//! The dma-buf to bind.
 
 use anyhow::Context;
 use devmem_linux::dmabuf::{DmabufFd, ExportError};
 
 use tool::output::{Failure, say};
 
-/// Pages of its memory: a little less than udmabuf's limit of 64 MiB.
+/// Number of pages: a little less than udmabuf's limit of 64 MiB.
 const PAGES: usize = 16_000;
-/// The heap that every machine with dma-heaps has.
+/// The heap that exists on all machines with dma-heaps.
 const HEAP: &str = "system";
 
-/// Makes the memory; of huge pages where a net_iov is larger than a page. Where there is no udmabuf it comes from a
-/// dma-heap.
+/// Allocates the memory: with huge pages if a net_iov is larger than a page, and from a dma-heap if udmabuf is not
+/// available.
 ///
 /// # Errors
 ///
-/// What the exporter refused.
+/// The refusal of the exporter.
 pub fn make(rx_page_size: Option<u32>) -> Result<DmabufFd, Failure> {
     let page = rustix::param::page_size();
     let size = PAGES * page;
@@ -34,7 +34,7 @@ fn udmabuf_or_heap(size: usize) -> Result<DmabufFd, ExportError> {
             say!("{refused}; using the dma-heap {HEAP}");
             Ok(memory)
         }
-        // What udmabuf said helps more: it is what is expected to work.
+        // The error of udmabuf, because most machines have it.
         Err(_) => Err(refused),
     })
 }

@@ -1,17 +1,16 @@
-//! The kernel selftests' `ncdevmem`: its flags, its messages, its way to end, over this workspace's Linux side.
+//! The kernel selftests' `ncdevmem`: the same flags, messages and exit codes, implemented with `devmem-linux`.
 //!
-//! What scripts see is the facts of linux tools/testing/selftests/drivers/net/hw/ncdevmem.c and of the scripts beside it
-//! that run it, restated: a server that prints or checks what lands in device memory, a client that sends the lines of
-//! its standard input from there, and without an address a probe that tries what must be refused. Where it differs, it
-//! is on purpose:
+//! It behaves for scripts as linux tools/testing/selftests/drivers/net/hw/ncdevmem.c does: a server prints or checks the
+//! bytes that arrive in device memory, a client sends the lines of its standard input from device memory, and without an
+//! address a probe checks that the kernel refuses invalid requests. Intended differences:
 //!
-//! - settings are put back exactly as they were, after SIGINT, SIGTERM and SIGHUP too, and `devmem-tcp restore` does it after
-//!   a crash; `ethtool` is not run,
-//! - bytes that landed in host memory (`SCM_DEVMEM_LINEAR`) are printed and checked in their place,
+//! - the previous settings are restored exactly, also after SIGINT, SIGTERM and SIGHUP, and after a crash by
+//!   `devmem-tcp restore`; `ethtool` is not run,
+//! - bytes in host memory (`SCM_DEVMEM_LINEAR`) are printed and checked in stream order,
 //! - a single wrong byte fails the run, not only the twenty-first,
-//! - an unknown flag, and a number that is none, are refused,
-//! - lines longer than the memory, or of more chunks than a send or a packet can be made of, are sent in pieces,
-//! - every failure ends with 1; and it takes `-h`.
+//! - unknown flags and invalid numbers are refused,
+//! - lines that are longer than the memory, or have too many chunks for a send or a packet, are sent in pieces,
+//! - every failure has exit code 1, and there is the flag `-h`.
 
 mod client;
 mod flags;
@@ -30,22 +29,22 @@ use devmem_linux::netdev::{KernelRxQueueId, Netdev};
 use flags::{Flags, HELP, NcdevmemPlan};
 use tool::output::{Exit, Failure, print_line, say};
 
-/// The name that makes this program it, and that its messages begin with.
+/// The program name that selects this tool, and the prefix of its messages.
 pub const NAME: &str = "ncdevmem";
 
-/// Returns the flags if the program was called by that name. The selftests' scripts copy it to other machines as
-/// `xyzncdevmem`.
+/// Returns the flags if the program was called by a name that ends with [`NAME`]. The selftests' scripts copy it to other
+/// machines as `xyzncdevmem`.
 pub fn flags_by_name(mut args: impl Iterator<Item = OsString>) -> Option<Vec<OsString>> {
     let program = args.next()?;
     let name = Path::new(&program).file_name()?.to_str()?;
     name.ends_with(NAME).then(|| args.collect())
 }
 
-/// Does what the flags say.
+/// Runs the mode that the flags select.
 ///
 /// # Errors
 ///
-/// One line; all of them end with 1, as its callers expect.
+/// All have exit code 1, as the selftests' scripts expect.
 pub fn run(flags: Vec<OsString>) -> Result<(), Failure> {
     start(flags).map_err(|failure| failure.ending_with(Exit::Failed))
 }
@@ -66,7 +65,7 @@ fn start(flags: Vec<OsString>) -> Result<(), Failure> {
     }
 }
 
-/// Counts the RX queues, by the channels.
+/// Returns the number of RX queues, from the channels.
 fn rx_queue_count(interface: &str) -> Result<u32, Failure> {
     let channels = Ethtool::by_name(interface).and_then(|mut ethtool| ethtool.channels());
     match channels {
@@ -89,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_it_is_called_by_decides() {
+    fn the_program_name_selects_the_tool() {
         let flags = |line: &str| {
             let words = line.split_whitespace().map(OsString::from);
             flags_by_name(words.collect::<Vec<_>>().into_iter())

@@ -1,4 +1,4 @@
-//! Without an address: what must be refused is refused, and what must work works.
+//! The probe, without an address: checks that valid requests succeed and invalid ones are refused.
 
 use std::os::fd::AsFd;
 
@@ -14,13 +14,13 @@ use super::{memory, queue_ids, setup};
 use tool::output::{Failure, say};
 use tool::signals::StopPipe;
 
-/// Probes a NIC. Whatever becomes of that, it is put back.
+/// Probes a NIC. Its settings are restored in any case.
 ///
 /// # Errors
 ///
-/// The first thing that was not as it must be.
+/// The first unexpected result.
 pub fn run(mut netdev: Netdev, plan: &ProbePlan) -> Result<(), Failure> {
-    // A signal only ends it after it has put everything back: nothing here takes long.
+    // Signals only set a flag, so that the settings are restored; no step takes long.
     let _until_the_end = StopPipe::install().context("install signal handlers")?;
     let memory = memory::make(plan.binding.rx_page_size)?;
     let mut setup = setup::apply(netdev.name(), &plan.binding, None)?;
@@ -39,7 +39,7 @@ fn probe(
         "Binding empty queues array",
         netdev.bind_rx(memory.as_fd(), &[]).err(),
     )?;
-    // And queues that say neither which they are nor of what kind.
+    // A request with a queue that has neither id nor type.
     if let DriverSupport::No { reason } | DriverSupport::Unknown { reason } = netdev.probe_bind_rx()
     {
         return Err(Failure::failed(format!("Failed to bind: {reason}")));
@@ -64,14 +64,14 @@ fn must_be_refused(
 ) -> Result<(), Failure> {
     match refused {
         Some(error) => {
-            say!("netdev_bind_rx: {error}, as it must be");
+            say!("netdev_bind_rx: {error}, as expected");
             Ok(())
         }
         None => Err(Failure::failed(format!("{what} should have failed"))),
     }
 }
 
-/// Tries to take the bound queues away from under the binding. If that works, which it must not, they are given back.
+/// Tries to remove the bound queues, which the kernel must refuse. If it does not, restores them.
 fn deactivating_is_refused(interface: &str, first_queue: u32) -> Result<(), Failure> {
     let mut ethtool = Ethtool::by_name(interface)?;
     let before = ethtool.channels().context("read the channels")?;
@@ -79,7 +79,7 @@ fn deactivating_is_refused(interface: &str, first_queue: u32) -> Result<(), Fail
     say!("setting channel count rx:{fewer} tx:{fewer}");
     match ethtool.set_channels(change_to(&before, fewer)) {
         Err(error) => {
-            say!("set channels: {error}, as it must be");
+            say!("set channels: {error}, as expected");
             Ok(())
         }
         Ok(()) => {
@@ -88,7 +88,7 @@ fn deactivating_is_refused(interface: &str, first_queue: u32) -> Result<(), Fail
                 tx: Some(before.tx),
                 combined: Some(before.combined),
             });
-            back.context("give the channels back")?;
+            back.context("restore the channels")?;
             Err(Failure::failed(
                 "Deactivating a bound queue should be illegal",
             ))
@@ -96,7 +96,7 @@ fn deactivating_is_refused(interface: &str, first_queue: u32) -> Result<(), Fail
     }
 }
 
-/// Asks for so many queues of each kind, in the kind of channels that the NIC has.
+/// Returns the change to this number of RX and TX queues, in the kind of channels that the NIC has.
 fn change_to(now: &Channels, queues: u32) -> ChannelsChange {
     match now.combined_max {
         0 => ChannelsChange {

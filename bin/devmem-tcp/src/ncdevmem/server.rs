@@ -1,4 +1,4 @@
-//! `-l`: one connection into device memory.
+//! The server (`-l`): receives one connection into device memory.
 
 use std::io::{self, StdoutLock, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -18,15 +18,15 @@ use super::{memory, queue_ids, setup};
 use tool::output::{Failure, say};
 use tool::signals::StopPipe;
 
-/// Most bytes of one receive, and most frags that it can tell of.
+/// Maximum number of bytes and of frags of one receive.
 const RECV_BYTES: usize = 800 << 10;
 const RECV_FRAGS: usize = 2000;
 
-/// Receives one connection to its end. Whatever becomes of that, the NIC is put back.
+/// Receives one connection to its end. The settings of the NIC are restored in any case.
 ///
 /// # Errors
 ///
-/// What was refused, data that missed device memory, wrong bytes, a signal.
+/// A refused step, data that arrived in host memory, wrong bytes, or a signal.
 pub fn run(netdev: Netdev, plan: &ServerPlan) -> Result<(), Failure> {
     let stop = StopPipe::install().context("install signal handlers")?;
     let flow = Flow {
@@ -36,12 +36,12 @@ pub fn run(netdev: Netdev, plan: &ServerPlan) -> Result<(), Failure> {
     };
     let setup = setup::apply(netdev.name(), &plan.binding, Some(flow))?;
     let served = serve(netdev, plan, &stop);
-    // The binding is gone by now: it was `serve`'s.
+    // `serve` has dropped the binding.
     let restored = setup::put_back(setup);
     served.and(restored)
 }
 
-/// Binds, listens, receives.
+/// Binds the memory, listens, and receives.
 fn serve(mut netdev: Netdev, plan: &ServerPlan, stop: &StopPipe) -> Result<(), Failure> {
     let memory = memory::make(plan.binding.rx_page_size)?;
     let bound = bind(&mut netdev, plan, &memory)?;
@@ -72,7 +72,7 @@ fn bind(netdev: &mut Netdev, plan: &ServerPlan, memory: &DmabufFd) -> Result<Bou
     Ok(bound)
 }
 
-/// A binding that should not have been refused.
+/// Returns the error for a refused binding.
 pub fn refused_binding(error: &devmem_linux::netdev::BindError) -> Failure {
     let failure = Failure::failed(format!("Failed to bind: {error}"));
     match &error.cause.hint {
@@ -81,19 +81,19 @@ pub fn refused_binding(error: &devmem_linux::netdev::BindError) -> Failure {
     }
 }
 
-/// Listens as netcat does: at once after a predecessor, and beside another.
+/// Listens with `SO_REUSEADDR` and `SO_REUSEPORT`, as netcat does.
 fn listen(local: SocketAddr) -> Result<TcpListener, Failure> {
     say!("binding to address {}:{}", local.ip(), local.port());
     let socket = tcp_socket(local).context("Failed to create socket")?;
     net::bind(&socket, &local).with_context(|| format!("Failed to bind to {local}"))?;
     net::listen(&socket, 1).context("Failed to listen")?;
     let listener = TcpListener::from(socket);
-    // A connection may be gone again when it is accepted.
+    // Non-blocking, because a connection may be reset between poll and accept.
     listener.set_nonblocking(true).context("Failed to listen")?;
     Ok(listener)
 }
 
-/// A TCP socket for addresses like `address`, whose address can be used again.
+/// Creates a TCP socket of the address family of `address` that may reuse addresses.
 pub fn tcp_socket(address: SocketAddr) -> Result<OwnedFd, rustix::io::Errno> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
@@ -121,7 +121,7 @@ fn accept(listener: &TcpListener, stop: &StopPipe) -> Result<TcpStream, Failure>
     }
 }
 
-/// Writes an address as the selftest does: IPv4 ones as IPv6, without brackets.
+/// Formats an address as the selftest does: IPv4 addresses as mapped IPv6 ones, without brackets.
 fn mapped(address: SocketAddr) -> String {
     let ip = match address.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
@@ -130,14 +130,14 @@ fn mapped(address: SocketAddr) -> String {
     format!("{ip}:{}", address.port())
 }
 
-/// A connection under way.
+/// A connection with its buffers.
 struct DevmemReceiver<'a> {
     plan: &'a ServerPlan,
     memory: &'a DmabufFd,
     bound: &'a BoundRx,
     validator: Option<Validator>,
     stdout: StdoutLock<'static>,
-    /// One frag's bytes, on their way out.
+    /// Copy of the bytes of one frag.
     bytes: Vec<u8>,
     total: u64,
     aligned: u64,
@@ -176,7 +176,7 @@ impl DevmemReceiver<'_> {
         }
     }
 
-    /// Passes on the frags of one receive.
+    /// Checks or prints the frags of one receive, and returns them.
     fn take(&mut self, frags: Frags<'_>, returns: &mut FragReturns) -> Result<(), Failure> {
         let mut stderr = io::BufWriter::new(io::stderr().lock());
         for frag in frags {
@@ -258,7 +258,7 @@ impl DevmemReceiver<'_> {
     }
 }
 
-/// Checks bytes, or prints them.
+/// Checks or prints bytes.
 fn pass_on(
     validator: &mut Option<Validator>,
     stdout: &mut StdoutLock<'static>,
@@ -270,7 +270,7 @@ fn pass_on(
     }
 }
 
-/// A receive that cannot go on.
+/// Returns the error for a failed receive.
 fn broken(error: &RecvError) -> Failure {
     say!("recvmsg ret=-1");
     match error.errno() {

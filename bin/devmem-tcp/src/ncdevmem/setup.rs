@@ -1,4 +1,4 @@
-//! Preparing the NIC, and putting it back.
+//! Sets the NIC up, and restores it.
 
 use devmem_linux::nic_setup::{Flow, NicSetup, QueueChoice, SetupRequest};
 
@@ -10,7 +10,7 @@ use tool::output::{Failure, say};
 ///
 /// # Errors
 ///
-/// What it lacks, or what was refused; nothing is changed then.
+/// Missing features, or a refused change; nothing is changed then.
 pub fn apply(
     interface: &str,
     binding: &BindPlan,
@@ -40,11 +40,11 @@ pub fn apply(
     Ok(Some(setup))
 }
 
-/// Puts everything back. Bindings of the queues must be gone.
+/// Restores the settings. The queues must not be bound any more.
 ///
 /// # Errors
 ///
-/// What could not be put back.
+/// A setting could not be restored.
 pub fn put_back(setup: Option<NicSetup>) -> Result<(), Failure> {
     let Some(setup) = setup else { return Ok(()) };
     let report = setup.restore();

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use tool::output::{Failure, say};
 
-/// After so many wrong bytes there is no point in going on.
+/// Number of wrong bytes after which the check ends.
 const WRONG_BYTES_MAX: u64 = 20;
 
 /// Checks that the bytes 1 to N-1 and newline repeat, as `yes $(echo -e \\x01...)` prints them.
@@ -12,7 +12,7 @@ const WRONG_BYTES_MAX: u64 = 20;
 pub struct Validator {
     /// N, up to 256.
     period: u16,
-    /// Where in the pattern the next byte is; 0 is the newline.
+    /// Position of the next byte in the pattern; 0 is the newline.
     next: u16,
     wrong: u64,
 }
@@ -26,11 +26,11 @@ impl Validator {
         }
     }
 
-    /// Checks the next bytes of the stream, and says so on `stdout`.
+    /// Checks the next bytes of the stream and prints the result to `stdout`.
     ///
     /// # Errors
     ///
-    /// Too many bytes are wrong; `stdout` is closed.
+    /// Too many bytes are wrong, or `stdout` is closed.
     pub fn check(&mut self, bytes: &[u8], stdout: &mut impl Write) -> Result<(), Failure> {
         for (index, &actual) in bytes.iter().enumerate() {
             let expected = match u8::try_from(self.next) {
@@ -50,7 +50,7 @@ impl Validator {
         Ok(())
     }
 
-    /// Judges the whole stream.
+    /// Returns the result for the whole stream.
     ///
     /// # Errors
     ///
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pattern_goes_on_from_piece_to_piece() {
+    fn the_pattern_continues_across_pieces() {
         let said = check(
             7,
             &[b"\x01\x02\x03\x04\x05\x06\n\x01", b"\x02\x03", b"\x04"],
@@ -92,13 +92,13 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_pattern_has_every_byte_but_nul() {
+    fn the_longest_pattern_has_every_byte_except_nul() {
         let all: Vec<u8> = (1..=255).chain([b'\n', 1, 2]).collect();
         assert!(check(256, &[&all]).is_ok());
     }
 
     #[test]
-    fn one_wrong_byte_fails_and_many_end_it_at_once() {
+    fn one_wrong_byte_is_a_failure_and_too_many_end_the_check() {
         let one = check(7, &[b"\x01\x02\x03\x04\x05\x06\x00"]).unwrap_err();
         assert_eq!(one, "validation failed: 1 bytes are wrong");
         let many = check(7, &[&[9; 100], b""]).unwrap_err();

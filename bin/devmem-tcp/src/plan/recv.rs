@@ -31,7 +31,7 @@ pub struct RecvPlan {
     pub capture: Option<PathBuf>,
     /// Our NIC.
     pub nic: NicPlan,
-    /// The kernel's.
+    /// Options for a NIC of the kernel.
     pub kernel: KernelPlan,
     /// Print JSON.
     pub json: bool,

@@ -35,7 +35,7 @@ fn the_defaults_are_a_valid_plan() {
 }
 
 #[test]
-fn an_option_that_makes_no_sense_is_named_in_the_error() {
+fn an_invalid_option_is_named_in_the_error() {
     let cases = [
         ("--link eth0", "--link \"eth0\" is not a link"),
         ("--link tap:", "--link \"tap:\" is not a link"),
@@ -91,7 +91,7 @@ fn an_option_that_makes_no_sense_is_named_in_the_error() {
 }
 
 #[test]
-fn an_interface_of_the_kernel_makes_a_choice_and_needs_no_prefix() {
+fn with_an_interface_of_the_kernel_the_backend_is_chosen_and_the_prefix_optional() {
     let plan = recv("--if eth1 --addr 192.0.2.1").unwrap();
     assert_eq!(plan.link.backend, BackendChoice::Auto);
     assert_eq!(plan.link.address, Some("192.0.2.1".parse().unwrap()));
@@ -106,7 +106,7 @@ fn an_interface_of_the_kernel_makes_a_choice_and_needs_no_prefix() {
 }
 
 #[test]
-fn what_only_our_own_nic_has_is_told_from_the_rest() {
+fn options_that_only_our_nic_supports_are_found() {
     let cases = [
         ("--if eth1", None),
         ("--if eth1 --mtu 1500 --queues 2 --niov 4K", None),
@@ -124,7 +124,7 @@ fn what_only_our_own_nic_has_is_told_from_the_rest() {
 }
 
 #[test]
-fn a_host_beyond_the_network_is_sent_to_by_a_gateway() {
+fn a_host_outside_the_network_needs_a_gateway() {
     let send = |line: &str| {
         let words = ["devmem-tcp", "send"]
             .into_iter()
@@ -147,9 +147,9 @@ fn a_host_beyond_the_network_is_sent_to_by_a_gateway() {
     assert_eq!(gateway, Some("10.77.0.1".parse().unwrap()));
     assert!(
         send("2001:db8::1 --gateway 10.77.0.1").is_err(),
-        "it routes IPv4"
+        "the gateway is of IPv4"
     );
-    // The kernel knows its own routes.
+    // The kernel has its own routes.
     assert!(send("192.0.2.1 --if eth1").is_ok());
 }
 
@@ -190,7 +190,7 @@ fn a_wire_has_two_different_ends() {
 }
 
 #[test]
-fn prefixes_know_their_network() {
+fn a_prefix_contains_the_addresses_of_its_network() {
     let prefix: Prefix = "10.77.0.2/24".parse().unwrap();
     assert!(prefix.contains("10.77.0.255".parse().unwrap()));
     assert!(!prefix.contains("10.77.1.1".parse().unwrap()));

@@ -1,4 +1,4 @@
-//! What a run of `send` came to.
+//! The report of `send`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,25 +11,25 @@ use tool::progress::gbit_per_s;
 use tool::size::Size;
 use tool::transmit::SendStats;
 
-/// The result of `send`. The field names are the JSON's and stay as they are.
+/// The report of `send`. The field names are those of the JSON and must not change.
 #[derive(Clone, Debug, Serialize)]
 pub struct SendReport {
-    /// What sent: `user`, our stack.
+    /// The sending stack: `user` or `kernel`.
     pub backend: &'static str,
-    /// What it sent over: `tap:NAME`.
+    /// The link: `tap:NAME`.
     pub link: String,
-    /// Where it sent to.
+    /// The peer's address.
     pub to: SocketAddr,
     /// Payload bytes, all acknowledged.
     pub bytes: u64,
-    /// From the first byte until the last was acknowledged.
+    /// Time from the first byte until the last was acknowledged, in seconds.
     pub seconds: f64,
     /// Payload bits per second, in 10^9.
     pub gbit_per_s: f64,
-    /// How it was sent.
+    /// Statistics of sending from device memory.
     #[serde(flatten)]
     pub sending: Sending,
-    /// Most bytes of one send.
+    /// Maximum number of bytes of one send.
     pub chunk_bytes: u64,
     /// Bytes of bound memory.
     pub mem_bytes: u64,
@@ -39,29 +39,29 @@ pub struct SendReport {
     pub mtu: u16,
     /// 4 or 6.
     pub ip_version: u8,
-    /// What was wrong with the link on purpose.
+    /// Impairments of the link.
     pub impair: String,
-    /// Packets dropped by our NIC and stack, by reason; those that happened.
+    /// Packets dropped by our NIC and stack, by reason; reasons without drops are left out.
     pub drops: BTreeMap<String, u64>,
 }
 
-/// How bytes were sent from device memory: also a part of the demo's result.
+/// Statistics of sending from device memory, which are also part of the demo's report.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Sending {
     /// Zero-copy sends.
     pub sends: u64,
     /// Zero-copy sends reported as complete.
     pub completions: u64,
-    /// Of those, reported as copied on the way.
+    /// Of those, sends that were reported as copied.
     pub copied_completions: u64,
-    /// Processor seconds that sending took, per 10^9 bytes; without those of making or reading the bytes.
+    /// CPU time of sending, without that of generating or reading the bytes, in seconds per 10^9 bytes.
     pub send_cpu_s_per_gb: f64,
-    /// Processor seconds of making or reading the bytes and of writing them to device memory, per 10^9 bytes.
+    /// CPU time of generating or reading the bytes and of writing them to device memory, in seconds per 10^9 bytes.
     pub fill_cpu_s_per_gb: f64,
 }
 
 impl Sending {
-    /// Takes what `sent` says.
+    /// Converts the statistics of a sender.
     pub fn of(sent: &SendStats) -> Self {
         Self {
             sends: sent.sends,
@@ -72,13 +72,13 @@ impl Sending {
         }
     }
 
-    /// Says what is wrong, if anything is.
+    /// Returns the error of an incomplete run.
     pub fn complaint(&self) -> Option<String> {
         let missing = self.sends - self.completions;
         (missing > 0).then(|| format!("{missing} of {} sends did not complete", self.sends))
     }
 
-    /// Adds its rows to a table.
+    /// Writes its rows of a table.
     pub(super) fn rows(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (send, fill) = (self.send_cpu_s_per_gb, self.fill_cpu_s_per_gb);
         row(
@@ -90,13 +90,13 @@ impl Sending {
         row(
             f,
             "sends",
-            format_args!("{sends}, {done} complete, {copied} copied on the way"),
+            format_args!("{sends}, {done} complete, {copied} copied"),
         )
     }
 }
 
 impl SendReport {
-    /// Takes what `sent` says.
+    /// Converts the statistics of a sender.
     pub fn set_sent(&mut self, sent: &SendStats) {
         self.bytes = sent.bytes;
         self.seconds = sent.elapsed.as_secs_f64();

@@ -1,4 +1,4 @@
-//! `lab fetch` from an archive that breaks off: a small one, served by the test itself over the loopback.
+//! `lab fetch` with interrupted downloads, from a small archive that the test serves over the loopback.
 
 use std::env;
 use std::fs;
@@ -15,8 +15,8 @@ use devmem_linux::test_util::skip;
 
 use super::common::{Finished, start_command, tool};
 
-const TEST: &str = "fetch::a_download_that_breaks_off_leaves_nothing_and_the_next_run_begins_anew";
-/// What `lab fetch --packaged` asks for.
+const TEST: &str = "fetch::an_interrupted_download_leaves_no_files_and_the_next_run_starts_over";
+/// Packages that `lab fetch --packaged` requests.
 const PACKAGES: [&str; 5] = [
     "qemu-system-x86",
     "linux-image-cloud-amd64",
@@ -24,11 +24,11 @@ const PACKAGES: [&str; 5] = [
     "ethtool",
     "iproute2",
 ];
-/// The one that breaks off; all are this many zeros, which are no packages.
+/// The package with the interrupted download. All files have this number of zero bytes, so that they are not valid packages.
 const BROKEN: &str = "ethtool";
 const PACKAGE_BYTES: usize = 1 << 20;
 const SHA256_OF_ZEROS: &str = "30e14955ebf1352266dc2ff8067e68104607e750abb9d3b36582b8af909fcb58";
-/// The archive is not signed, which apt takes only when it is told to; and it is not to try again for minutes.
+/// Makes apt accept an archive without signature, and not retry for minutes.
 const APT_SETTINGS: &str = r#"
 Acquire::AllowInsecureRepositories "true";
 APT::Get::AllowUnauthenticated "true";
@@ -41,9 +41,9 @@ Acquire::http::Pipeline-Depth "0";
 struct Archive {
     packages: String,
     release: String,
-    /// Whether [`BROKEN`] breaks off.
+    /// Whether the download of [`BROKEN`] is interrupted.
     breaks: AtomicBool,
-    /// What was asked for.
+    /// Requested paths.
     asked: Mutex<Vec<String>>,
 }
 
@@ -76,7 +76,7 @@ impl Archive {
         let mut lines = BufReader::new(stream).lines();
         while let Some(first) = lines.next().transpose()? {
             let path = first.split(' ').nth(1).unwrap_or_default().to_owned();
-            // The rest of the request is of no interest.
+            // The rest of the request is ignored.
             while lines
                 .next()
                 .transpose()?
@@ -153,7 +153,7 @@ fn fetch(folder: &Path, port: u16) -> Finished {
     start_command(command).finish()
 }
 
-/// The names in the cache, but for the lock.
+/// Returns the files of the cache, without the lock.
 fn left(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder.join("cache")).expect("the cache was made");
     let paths = entries.map(|entry| entry.expect("it can be read").path());
@@ -161,7 +161,7 @@ fn left(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_download_that_breaks_off_leaves_nothing_and_the_next_run_begins_anew() {
+fn an_interrupted_download_leaves_no_files_and_the_next_run_starts_over() {
     if env::consts::ARCH != "x86_64" {
         return skip(
             TEST,
@@ -182,11 +182,11 @@ fn a_download_that_breaks_off_leaves_nothing_and_the_next_run_begins_anew() {
     let port = listener.local_addr().expect("it listens").port();
     let archive = Arc::new(Archive::new());
     let server = Arc::clone(&archive);
-    // Ends with the process.
+    // The thread ends with the process.
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let server = Arc::clone(&server);
-            // A client that goes away is its own business.
+            // A client may close the connection at any time.
             thread::spawn(move || drop(server.serve(stream)));
         }
     });
@@ -196,7 +196,7 @@ fn a_download_that_breaks_off_leaves_nothing_and_the_next_run_begins_anew() {
     assert!(broken.stderr.contains(BROKEN), "{}", broken.stderr);
     assert_eq!(left(folder), Vec::<PathBuf>::new());
 
-    // Everything comes now, the half that came before with it; that it is no package is another matter.
+    // All files are downloaded now, including the one that was interrupted. Unpacking them fails, which does not matter here.
     archive.breaks.store(false, Ordering::Relaxed);
     archive.asked.lock().expect("no panic").clear();
     fetch(folder, port).failed_with(1, "unpack ");
@@ -207,7 +207,7 @@ fn a_download_that_breaks_off_leaves_nothing_and_the_next_run_begins_anew() {
     }
 }
 
-/// Has `lab fetch` use an apt-get that fails to update with `said`; returns what it was asked to update, line by line.
+/// Runs `lab fetch` with an apt-get that fails to update with the message `said`; returns the command lines of the updates.
 fn updates_that_fail(name: &str, said: &str) -> (Finished, Vec<String>) {
     let prefix = format!("devmem-tcp-apt-{name}-");
     let scratch = tempfile::Builder::new().prefix(&prefix).tempdir();
@@ -236,8 +236,8 @@ fn updates_that_fail(name: &str, said: &str) -> (Finished, Vec<String>) {
 }
 
 #[test]
-fn without_a_network_apt_is_asked_once_and_not_to_try_again() {
-    const NO_NETWORK: &str = "fetch::without_a_network_apt_is_asked_once_and_not_to_try_again";
+fn without_a_network_apt_is_run_once_without_retries() {
+    const NO_NETWORK: &str = "fetch::without_a_network_apt_is_run_once_without_retries";
     if env::consts::ARCH != "x86_64" {
         let reason = "packages for the lab are known for x86_64 only";
         return skip(NO_NETWORK, "apt", reason);
@@ -252,7 +252,7 @@ fn without_a_network_apt_is_asked_once_and_not_to_try_again() {
     assert_eq!(asked.len(), 1, "{asked:?}");
     assert!(asked[0].contains("Acquire::Retries=0"), "{asked:?}");
 
-    // What may be mended by trying again is tried again, as often as the machine's apt does.
+    // Temporary errors are retried, as often as apt is configured to.
     let (finished, asked) =
         updates_that_fail("bad", "http://archive.invalid/InRelease  502  Bad Gateway");
     finished.failed_with(3, "cannot read the package lists of test: ");

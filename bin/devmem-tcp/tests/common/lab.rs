@@ -1,7 +1,7 @@
 //! The lab's NIC, and the peer at the other end of its wire.
 //!
-//! `DEVMEM_TEST_NIC` names the NIC, which must be up, with four RX queues or more, and nothing else may use it; it has
-//! the addresses 10.77.0.2 and fd77::2, and 10.77.0.1 and fd77::1 are in the network namespace `peer`.
+//! `DEVMEM_TEST_NIC` names the NIC. It must be up, have four RX queues or more and the addresses 10.77.0.2 and fd77::2, and
+//! no other program may use it. The peer, in the network namespace `peer`, has 10.77.0.1 and fd77::1.
 
 use std::env;
 use std::io::{Read, Write};
@@ -28,7 +28,7 @@ pub struct Nic {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// Everything that set-up touches, as it can be read.
+/// All settings that a set-up changes.
 pub type Settings = (
     Rings,
     Vec<u32>,
@@ -37,7 +37,7 @@ pub type Settings = (
     Option<Feature>,
 );
 
-/// Reads them.
+/// Reads the settings.
 pub fn settings(name: &str) -> Settings {
     let mut ethtool = Ethtool::by_name(name).expect("the NIC is there");
     (
@@ -50,11 +50,11 @@ pub fn settings(name: &str) -> Settings {
 }
 
 impl Nic {
-    /// Takes the NIC, or says why the test is skipped.
+    /// Locks the NIC; prints the reason if the test is skipped.
     pub fn take(test: &str) -> Option<Self> {
         static ALONE: Mutex<()> = Mutex::new(());
         let Ok(name) = env::var("DEVMEM_TEST_NIC") else {
-            skip(test, "nic", "DEVMEM_TEST_NIC names no NIC");
+            skip(test, "nic", "DEVMEM_TEST_NIC is not set");
             return None;
         };
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -65,7 +65,7 @@ impl Nic {
         })
     }
 
-    /// How many RX queues it has.
+    /// Returns the number of RX queues.
     pub fn queues(&self) -> u32 {
         let channels = Ethtool::by_name(&self.name).and_then(|mut e| e.channels());
         channels.expect("it has channels").rx_queues()
@@ -81,7 +81,7 @@ impl Nic {
         server
     }
 
-    /// Asserts that everything is as it was.
+    /// Asserts that all settings are restored.
     #[track_caller]
     pub fn assert_restored(&self) {
         assert_eq!(settings(&self.name), self.before);
@@ -93,7 +93,7 @@ pub fn peer() -> NetNs {
     NetNs::open(PEER_NETNS).expect("the lab has a namespace for the peer")
 }
 
-/// Connects from the peer, from the port that it connects to, as devmem.py's socat does.
+/// Connects from the peer, with the same source and destination port, as devmem.py's socat does.
 pub fn connect(ours: &str, peers: &str, port: u16) -> TcpStream {
     let address = |ip: &str| SocketAddr::new(ip.parse::<IpAddr>().expect("an address"), port);
     let (from, to) = (address(peers), address(ours));
@@ -113,7 +113,7 @@ pub fn connect(ours: &str, peers: &str, port: u16) -> TcpStream {
         .expect("it listens")
 }
 
-/// Sends everything from the peer, one write per piece.
+/// Sends all pieces from the peer, with one write per piece.
 pub fn send(ours: &str, peers: &str, port: u16, pieces: &[&[u8]]) {
     let mut stream = connect(ours, peers, port);
     stream.set_nodelay(true).expect("it is TCP");
@@ -122,7 +122,7 @@ pub fn send(ours: &str, peers: &str, port: u16, pieces: &[&[u8]]) {
     }
 }
 
-/// Listens at the peer, and receives all of the first stream that comes.
+/// Listens at the peer and receives the first stream to its end.
 pub fn receive_all(port: u16) -> JoinHandle<Vec<u8>> {
     let at = SocketAddr::new(PEERS[0].parse().expect("an address"), port);
     let listener = peer()

@@ -1,5 +1,5 @@
-//! A virtual machine, as far as an emulated NIC sees one: a vfio-user client with memory, interrupts and the gVNIC's
-//! small driver. It waits for what the device does, with a limit.
+//! A vfio-user client that stands for a virtual machine: memory, interrupts, and the small gVNIC driver. All waits have a
+//! time limit.
 
 use std::fs::File;
 use std::io::{IoSlice, Read, Write};
@@ -32,14 +32,14 @@ const POSTED: u32 = 0x10;
 /// The configuration space.
 const CONFIG_REGION: u32 = 7;
 
-/// The machine's end of the socket.
+/// The client's end of the socket.
 pub struct Pci {
     stream: UnixStream,
     next: u16,
     vectors: Vec<OwnedFd>,
 }
 
-/// A machine whose driver has found the NIC.
+/// A machine with a running driver.
 pub struct Machine {
     pub pci: Pci,
     pub driver: Driver,
@@ -47,7 +47,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Plugs a machine of so many queue pairs in, and brings its driver up.
+    /// Connects a machine to the NIC and starts its driver.
     pub fn start(socket: &Path, options: QueueOptions) -> Self {
         let queues = options.pairs;
         let stream = UnixStream::connect(socket).expect("the NIC is served");
@@ -89,12 +89,12 @@ impl Machine {
         machine
     }
 
-    /// Returns when the device has done everything that it was told to do.
+    /// Returns when the device has processed all requests.
     pub fn settle(&mut self) {
         self.pci.read(0, 0, &mut [0; 4]);
     }
 
-    /// Waits for packets on an RX queue: for its interrupt, then for completions.
+    /// Waits for packets on an RX queue: first for the interrupt, then for completions.
     #[track_caller]
     pub fn receive(&mut self, queue: u16) -> Vec<RxPacket> {
         let block = self.queues + queue;
@@ -109,7 +109,7 @@ impl Machine {
         }
     }
 
-    /// Waits for packets on an RX queue without its interrupt: looks again and again, as long as the device answers.
+    /// Waits for packets on an RX queue without its interrupt, by polling, as long as the device answers.
     #[track_caller]
     pub fn receive_without_interrupt(&mut self, queue: u16) -> Vec<RxPacket> {
         let until = Instant::now() + LIMIT;
@@ -132,7 +132,7 @@ impl Machine {
 }
 
 impl Pci {
-    /// Waits until a vector was raised, and takes it.
+    /// Waits for the interrupt of a vector, and clears it.
     #[track_caller]
     pub fn wait_for_interrupt(&self, vector: u16) {
         let fd = &self.vectors[usize::from(vector)];
@@ -143,7 +143,7 @@ impl Pci {
         rustix::io::read(fd, &mut [0; 8]).expect("it was raised");
     }
 
-    /// Makes each vector's eventfd full, and such that a write to it waits until somebody reads.
+    /// Fills the eventfds of all vectors and makes them blocking, so that a write to one blocks until it is read.
     pub fn make_interrupts_wait(&self) {
         for fd in &self.vectors {
             rustix::io::read(fd, &mut [0; 8]).ok();
@@ -209,8 +209,8 @@ impl BarAccess for Pci {
     fn write(&mut self, bar: u8, offset: u64, bytes: &[u8]) {
         let mut body = access(bar.into(), offset, bytes.len());
         body.extend_from_slice(bytes);
-        // Doorbells are posted, as QEMU posts them. The driver expects that a command is done when its register is
-        // written, where Linux reads the event counter.
+        // Doorbells are posted writes, as in QEMU. The small driver expects a command to be complete when the write of its
+        // register returns; Linux polls the event counter.
         match bar {
             0 => drop(self.ask(REGION_WRITE, &body, &[])),
             _ => self.send(REGION_WRITE, POSTED, &body, &[]),
@@ -228,7 +228,7 @@ fn access(region: u32, offset: u64, len: usize) -> Vec<u8> {
     .concat()
 }
 
-/// Memory as QEMU's memory-backend-memfd gives it.
+/// Creates memory as QEMU's memory-backend-memfd does.
 fn shared_memory() -> File {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = memfd_create("guest", flags).expect("memory");

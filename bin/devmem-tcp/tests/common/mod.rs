@@ -1,4 +1,4 @@
-//! Running the real binary and looking at what it says.
+//! Runs the real binary and checks its output.
 
 #![allow(dead_code, reason = "every test file uses some of it")]
 
@@ -15,10 +15,10 @@ use devmem_linux::test_util::{skip, wait_or_kill};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 
-/// No run of a test is longer, even on a slow and shared machine.
+/// Time limit of a run, for a slow and shared machine.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
-/// Whether the tool can have a TAP here; says so if not.
+/// Returns whether the tool can create a TAP here; if not, prints that the test is skipped.
 pub fn has_tap(test: &str) -> bool {
     match probe::tap_in_namespace().reason() {
         None => true,
@@ -29,7 +29,7 @@ pub fn has_tap(test: &str) -> bool {
     }
 }
 
-/// What a finished run said.
+/// Output of a finished run.
 #[derive(Debug)]
 pub struct Finished {
     /// The exit code.
@@ -65,7 +65,7 @@ impl Finished {
     }
 }
 
-/// A run under way.
+/// A running tool.
 pub struct Running {
     child: Child,
     stderr: BufReader<ChildStderr>,
@@ -73,19 +73,19 @@ pub struct Running {
     stdout: JoinHandle<Vec<u8>>,
 }
 
-/// Starts the tool with the words of `line`.
+/// Starts the tool with the arguments in `line`.
 pub fn start(line: &str) -> Running {
     start_with(line, Stdio::null())
 }
 
-/// Starts the tool with the words of `line`, its standard input from `stdin`.
+/// Starts the tool with the arguments in `line` and the standard input `stdin`.
 pub fn start_with(line: &str, stdin: Stdio) -> Running {
     let mut command = tool();
     command.args(line.split_whitespace()).stdin(stdin);
     start_command(command)
 }
 
-/// The tool: the one built with the tests, or another where these run elsewhere, as in the lab's guest.
+/// The tool: the one that was built with the tests, or another if the tests run elsewhere, as in the lab's guest.
 pub fn tool() -> Command {
     let built =
         option_env!("CARGO_BIN_EXE_devmem-tcp").or(option_env!("CARGO_BIN_EXE_devmem-bench"));
@@ -93,7 +93,7 @@ pub fn tool() -> Command {
     Command::new(other.expect("cargo names the program of this package"))
 }
 
-/// Starts the tool by a command that is complete but for its outputs.
+/// Starts the tool by a command, with its outputs piped.
 pub fn start_command(mut command: Command) -> Running {
     let mut child = command
         .stdout(Stdio::piped())
@@ -121,7 +121,7 @@ pub fn run(line: &str) -> Finished {
 }
 
 impl Running {
-    /// Waits until the tool has said `text` on stderr.
+    /// Waits until the tool has printed `text` to stderr.
     #[track_caller]
     pub fn until(&mut self, text: &str) {
         let mut line = String::new();
@@ -131,10 +131,10 @@ impl Running {
                 let limit = Timespec::try_from(LIMIT).expect("a short time");
                 let mut fds = [PollFd::new(self.stderr.get_ref(), PollFlags::IN)];
                 let ready = poll(&mut fds, Some(&limit));
-                assert_eq!(ready, Ok(1), "it never said {text:?}: {}", self.said);
+                assert_eq!(ready, Ok(1), "it did not print {text:?}: {}", self.said);
             }
             let read = self.stderr.read_line(&mut line).expect("stderr is text");
-            assert_ne!(read, 0, "it ended without saying {text:?}: {}", self.said);
+            assert_ne!(read, 0, "it ended without printing {text:?}: {}", self.said);
             self.said.push_str(&line);
         }
     }
@@ -173,14 +173,14 @@ impl Running {
     }
 }
 
-/// Starts `devmem-tcp recv` with a TAP of its own and waits until it listens.
+/// Starts `devmem-tcp recv` on a TAP and waits until it listens.
 pub fn start_recv(options: &str) -> Running {
     let mut recv = start(&format!("recv --peer-addr 10.77.0.1/24 -l {options}"));
     recv.until("listening on");
     recv
 }
 
-/// Where [`start_recv`] listens.
+/// Address on which [`start_recv`] listens.
 pub fn recv_addr() -> SocketAddr {
     "10.77.0.2:5201".parse().expect("it is an address")
 }
@@ -191,12 +191,12 @@ pub fn connect(to: SocketAddr) -> TcpStream {
     TcpStream::connect_timeout(&to, LIMIT).expect("it listens")
 }
 
-/// The seed's stream: the bytes 1 to `period - 1`, then `zero`, over and over.
+/// The repeating stream of ncdevmem: the bytes 1 to `period - 1`, then `zero`.
 pub fn repeating(period: u8, zero: u8, len: usize) -> Vec<u8> {
     (1..period).chain([zero]).cycle().take(len).collect()
 }
 
-/// Asserts what must be true after every good run of the receiver.
+/// Asserts the results of a successful run of the receiver.
 #[track_caller]
 pub fn assert_all_right(json: &Value, bytes: u64) {
     assert_eq!(json["bytes"], bytes, "{json}");
@@ -218,8 +218,8 @@ pub fn assert_everything_home(json: &Value) {
     assert_eq!(json["tokens_returned"], json["device_frags"], "{json}");
 }
 
-/// Asserts that no packet of the stream was dropped: what the kernel says beside it does not count, nor does what
-/// it says twice because we were slow to answer on a busy machine.
+/// Asserts that no packet of the stream was dropped. Other packets of the kernel do not count, nor do repeated packets, which
+/// the kernel sends if our reply is late on a busy machine.
 #[track_caller]
 pub fn assert_nothing_dropped(json: &Value) {
     let drops = json["drops"].as_object().expect("drops is an object");

@@ -1,5 +1,5 @@
-//! The kernel's own `devmem.py` runs `ncdevmem`, unchanged, in the lab's guest. Its files are the kernel's (GPL-2.0) and no part of
-//! this repository: `DEVMEM_LINUX_TREE` names the folder of a kernel's source.
+//! The kernel's unchanged `devmem.py` runs our `ncdevmem` in the lab's guest. The files of the kernel (GPL-2.0) are not part
+//! of this repository: `DEVMEM_LINUX_TREE` names the folder of a kernel's source.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -13,14 +13,14 @@ use super::common::tool;
 
 const TEST: &str = "devmem_py::the_kernels_devmem_py_passes_with_our_ncdevmem";
 const TREE: &str = "DEVMEM_LINUX_TREE";
-/// What of the tree it uses.
+/// The used parts of the tree.
 const PARTS: [&str; 4] = [
     "tools/testing/selftests/drivers/net",
     "tools/testing/selftests/net/lib",
     "tools/net/ynl",
     "Documentation/netlink",
 ];
-/// Folders of Python's library that no script of the kernel's needs, some of them large.
+/// Folders of Python's library, some of them large, that the kernel's scripts do not need.
 const UNUSED: [&str; 9] = [
     "site-packages",
     "dist-packages",
@@ -32,12 +32,12 @@ const UNUSED: [&str; 9] = [
     "turtledemo",
     "__pycache__",
 ];
-/// Says where this machine's Python is: the program, its library, the package `yaml`.
+/// Prints the paths of this machine's Python: the program, its library, and the package `yaml`.
 const WHERE: &str = "import os, sys, sysconfig, yaml; \
     print(os.path.realpath(sys.executable), sysconfig.get_path('stdlib'), os.path.dirname(yaml.__file__), sep='\\n')";
-/// The script over each IP version with its environment for the lab's NIC and peer. What it calls `ncdevmem` is our tool by that
-/// name; what that says is kept, and comes last. The script gives a listener five seconds, which an emulated guest on a
-/// busy machine does not keep: for Python, and Python alone, time passes ten times more slowly there.
+/// Runs the script with each IP version and the environment for the lab's NIC and peer. Its `ncdevmem` is our tool under that
+/// name; the output of the tool is kept and printed at the end. The script waits five seconds for a listener, which is too
+/// short for an emulated guest on a busy machine, so the clock of Python runs at a tenth of its rate there.
 const SCRIPT: &str = r#"
 mkdir /tmp/slow
 cat >/tmp/slow/sitecustomize.py <<'END'
@@ -55,10 +55,10 @@ LOCAL_V4=10.77.0.2 REMOTE_V4=10.77.0.1 @python@ devmem.py; four=$?
 cat /tmp/words >&2
 [ $six -eq 0 ] && [ $four -eq 0 ]
 "#;
-/// Most seconds in the guest.
+/// Time limit in the guest, in seconds.
 const LIMIT_S: u64 = 600;
 
-/// What the guest gets, as `--put` has it.
+/// Files for the guest, as arguments of `--put`.
 struct Parts {
     puts: Vec<String>,
     python: PathBuf,
@@ -75,7 +75,7 @@ impl Parts {
             }
             puts.push(format!("{}:/linux/{part}", from.display()));
         }
-        // The last three in place of busybox's, whose `head` knows no `1K`.
+        // The last three replace those of busybox: its `head` does not support `1K`.
         for name in ["bash", "socat", "head", "yes", "dd"] {
             let program = in_path(name).ok_or_else(|| format!("there is no {name} here"))?;
             puts.push(format!("{}:/usr/local/bin/{name}", program.display()));
@@ -111,7 +111,7 @@ fn in_path(name: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// The lab without fetching anything: tests ask no archive.
+/// The command `lab` with `--offline`, because tests fetch nothing.
 fn lab(command: &str) -> Command {
     let mut tool = tool();
     tool.args(["lab", command, "--offline"])
@@ -119,7 +119,7 @@ fn lab(command: &str) -> Command {
     tool
 }
 
-/// Takes the results of a run apart: the names of what passed, and the lines of what did not.
+/// Splits the results of a run: names of passed tests, and lines of all others.
 fn results(said: &str) -> (Vec<&str>, Vec<&str>) {
     let lines = said
         .lines()
@@ -168,7 +168,7 @@ fn the_kernels_devmem_py_passes_with_our_ncdevmem() {
     let errors = String::from_utf8_lossy(&ended.stderr);
     assert!(ended.status.success(), "{said}\n{errors}");
     let (passed, other) = results(&said);
-    // Net_iovs larger than a page are of NICs that can have them, which a gVNIC cannot.
+    // A gVNIC does not support net_iovs larger than a page.
     let unexpected: Vec<_> = other
         .iter()
         .filter(|line| !line.contains("check_rx_large_niov # SKIP"))
@@ -176,7 +176,7 @@ fn the_kernels_devmem_py_passes_with_our_ncdevmem() {
     assert!(unexpected.is_empty(), "{said}");
     let once: BTreeSet<_> = passed.iter().collect();
     assert!(once.contains(&"check_rx"), "{said}");
-    // The script is content with exit codes: nothing received would do as well.
+    // The script checks only exit codes; check that data was received, too.
     let servers: Vec<_> = errors.split("Waiting or connection on").skip(1).collect();
     assert!(servers.len() > once.len(), "{errors}");
     for server in servers {
@@ -190,7 +190,7 @@ fn the_kernels_devmem_py_passes_with_our_ncdevmem() {
 }
 
 #[test]
-fn results_are_told_from_skips_and_failures() {
+fn passed_tests_are_distinguished_from_skips_and_failures() {
     let said = "TAP version 13\n1..3\nok 1 devmem.check_rx\nnot ok 2 devmem.check_tx\nok 3 devmem.check_x # SKIP no\n# Totals: ok";
     let (passed, other) = results(said);
     assert_eq!(passed, ["check_rx"]);

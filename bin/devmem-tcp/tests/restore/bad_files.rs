@@ -1,5 +1,5 @@
-//! `devmem-tcp restore` where the state files are damaged, foreign, or no files. The tool runs as a user with a folder of
-//! the test's own, so that no other test meets these files.
+//! `devmem-tcp restore` with state files that are damaged, of other users, or not regular files. The tool runs as another
+//! user with a folder of the test, so that no other test finds these files.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown, symlink};
@@ -14,17 +14,17 @@ use serde_json::json;
 
 use super::common::{Finished, start_command, tool};
 
-/// The user that root runs the tool as: root has a folder of its own, in /run.
+/// The user to run the tool as. Not root, because root's folder is always in /run.
 const NOBODY: u32 = 65_534;
 
-/// A folder of state files of a user. It goes with the test.
+/// A folder of state files of a user, removed at the end of the test.
 struct Bench {
-    /// Where XDG_RUNTIME_DIR points.
+    /// The folder of XDG_RUNTIME_DIR.
     runtime: tempfile::TempDir,
 }
 
 impl Bench {
-    /// `None` where the tool cannot be run as another user.
+    /// Returns `None` if the tool cannot run as another user.
     fn new(test: &str) -> Option<Self> {
         let runtime = tempfile::tempdir().unwrap();
         let mut private = fs::DirBuilder::new();
@@ -39,7 +39,7 @@ impl Bench {
         match probe.output() {
             Ok(output) if output.status.success() => Some(bench),
             Ok(_) | Err(_) => {
-                skip(test, "user", "the tool cannot be run by another user here");
+                skip(test, "user", "the tool cannot run as another user here");
                 None
             }
         }
@@ -53,7 +53,7 @@ impl Bench {
         self.folder().join(name)
     }
 
-    /// Makes a file the user's.
+    /// Changes the owner of a file to the user.
     fn give(&self, path: &Path) {
         if geteuid().is_root() {
             chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
@@ -67,7 +67,7 @@ impl Bench {
         }
     }
 
-    /// Writes a state file as the user would.
+    /// Writes a state file that belongs to the user.
     fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
         let path = self.at(name);
         fs::write(&path, bytes).unwrap();
@@ -83,8 +83,8 @@ impl Bench {
         start_command(command).finish()
     }
 
-    /// Runs `restore` and asserts that it names the file, its fault and both commands, and does not say that nothing is
-    /// left.
+    /// Runs `restore` and asserts that it names the file, its fault and both commands, and does not print that nothing is
+    /// left to restore.
     #[track_caller]
     fn assert_says(&self, path: &Path, words: &[&str]) {
         for options in ["", "--list", "--json"] {
@@ -104,7 +104,7 @@ impl Bench {
 }
 
 #[test]
-fn a_damaged_file_is_named_with_the_place_of_its_fault_and_what_to_do() {
+fn a_damaged_file_is_named_with_the_position_of_the_fault_and_a_remedy() {
     let Some(bench) = Bench::new("damaged") else {
         return;
     };
@@ -120,7 +120,7 @@ fn a_damaged_file_is_named_with_the_place_of_its_fault_and_what_to_do() {
         let [look, remove] = ["cat", "rm"].map(|what| format!("`{what} {}`", path.display()));
         bench.assert_says(&path, &["it is damaged: ", place, &look, &remove]);
     }
-    // Other interfaces have nothing to do with it.
+    // Other interfaces are not affected.
     let other = bench.run("eth9");
     assert_eq!(other.code, Some(0), "{}", other.stderr);
     bench.run("torn0").failed_with(1, "it is damaged");

@@ -164,7 +164,7 @@ impl Doctor {
             return None;
         }
         Some(match (&self.nics[..], self.nics.iter().any(unknown)) {
-            ([nic], false) => format!("{} cannot", nic.name),
+            ([nic], false) => format!("{} does not support it", nic.name),
             ([nic], true) => format!("the capabilities of {} could not be determined", nic.name),
             (_, false) => "no interface supports it".to_owned(),
             (_, true) => "the capabilities of the interfaces could not be determined".to_owned(),

@@ -21,7 +21,7 @@ fn repeating_stream(period: u16, zero: u8, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_stream_is_the_same_however_it_is_cut_when_written_and_when_checked() {
+fn a_stream_can_be_written_and_checked_in_pieces_of_any_size() {
     let whole = position_stream(7, 200_000);
     for cut in [1, 2, 3, 7, 8, 9, 63, 64, 65, 1447, 4096, 32768, 65160] {
         let mut pieces = vec![0; whole.len()];
@@ -40,7 +40,7 @@ fn a_stream_is_the_same_however_it_is_cut_when_written_and_when_checked() {
 }
 
 #[test]
-fn every_single_changed_byte_is_found_where_it_is() {
+fn every_changed_byte_is_found_with_its_position() {
     let whole = position_stream(1, 1000);
     for at in 0..whole.len() {
         let mut bytes = whole.clone();
@@ -56,7 +56,7 @@ fn every_single_changed_byte_is_found_where_it_is() {
 }
 
 #[test]
-fn bytes_from_another_place_or_another_stream_are_found() {
+fn bytes_from_another_position_or_another_stream_are_found() {
     let whole = position_stream(1, 1 << 20);
     for shift in [1, 8, 64, 4096, 65536, 65160, 1 << 19] {
         let mut verifier = position_verifier(1);
@@ -73,7 +73,7 @@ fn bytes_from_another_place_or_another_stream_are_found() {
 }
 
 #[test]
-fn the_seeds_stream_passes_with_nul_or_newline_in_the_zero_position() {
+fn the_repeating_stream_is_accepted_with_nul_or_newline_in_the_zero_position() {
     for zero in [0, b'\n'] {
         for cut in [1, 3, 7, 4096, 65160] {
             let stream = repeating_stream(7, zero, 300_000);
@@ -85,7 +85,7 @@ fn the_seeds_stream_passes_with_nul_or_newline_in_the_zero_position() {
 }
 
 #[test]
-fn the_zero_position_may_not_change_its_mind() {
+fn the_byte_in_the_zero_position_may_not_change() {
     let mut stream = repeating_stream(7, 0, 70_000);
     stream[6999] = b'\n';
     let mut verifier = Verifier::new(Expected::Repeating(RepeatingPattern::new(7)));
@@ -115,7 +115,7 @@ fn every_period_is_recognised_and_no_other_is() {
 }
 
 #[test]
-fn a_lost_byte_shifts_the_seeds_stream_and_shows() {
+fn a_lost_byte_of_the_repeating_stream_is_found() {
     let mut stream = repeating_stream(7, 0, 70_000);
     stream.remove(35_000);
     let mut verifier = Verifier::new(Expected::Repeating(RepeatingPattern::new(7)));
@@ -124,7 +124,7 @@ fn a_lost_byte_shifts_the_seeds_stream_and_shows() {
 }
 
 #[test]
-fn a_repeating_stream_made_in_any_pieces_is_accepted() {
+fn a_repeating_stream_written_in_any_pieces_is_accepted() {
     for period in [2, 7, 256] {
         let mut verifier = Verifier::new(Expected::Repeating(RepeatingPattern::new(period)));
         let mut position = 0;

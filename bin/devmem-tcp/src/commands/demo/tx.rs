@@ -1,4 +1,4 @@
-//! The demo's other way: from our device memory.
+//! The demo's direction tx: from our device memory to the peer.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -25,20 +25,20 @@ use tool::signals::StopFlag;
 use tool::source::{Made, Source, is_readable};
 use tool::transmit::{SendStats, Transmit};
 
-/// Device memory for the rings of all connections, if their sends are not larger.
+/// Device memory of the rings of all connections, unless their sends need more.
 const RING_BYTES: usize = 16 << 20;
-/// How long the receiver may take to start, and to say what it received once everything is acknowledged.
+/// Time limit for the receiver's start, and for its report after all data was acknowledged.
 const PEER_LIMIT: Duration = Duration::from_secs(30);
-/// How long a wait lasts before looking around for signals.
+/// Maximum length of one wait; signals are checked between waits.
 const LOOK_AROUND: Duration = Duration::from_millis(100);
-/// Device memory comes in pages of this size.
+/// Page size of device memory.
 const PAGE_BYTES: usize = 4096;
 
-/// Sends over the TAP to a kernel receiver in a process of its own, which checks every byte.
+/// Sends over the TAP to a kernel receiver in a separate process, which checks every byte.
 ///
 /// # Errors
 ///
-/// Whatever kept it from that.
+/// A failed step, or wrong bytes.
 pub fn run(plan: &DemoPlan, stop: &StopFlag, cpu: Option<usize>) -> Result<RunReport, Failure> {
     let nic = Netdev::builder(TAP)?
         .address(&plan.ours.to_string())?
@@ -58,7 +58,7 @@ pub fn run(plan: &DemoPlan, stop: &StopFlag, cpu: Option<usize>) -> Result<RunRe
         !stop.is_set()
     })?;
     let used = cpu::process_cpu_time().saturating_sub(clock);
-    // The library's own thread sends, too.
+    // Includes the library's thread, which sends, too.
     sent.sending = used.saturating_sub(sent.filling);
     if let Ok(progress) = progress.into_inner() {
         progress.finish();
@@ -93,7 +93,7 @@ pub fn send_all(
     go_on: &(dyn Fn(u64) -> bool + Sync),
 ) -> Result<SendStats, Failure> {
     let connections = usize::from(plan.connections);
-    // Two chunks at least: one to write while the other is under way.
+    // At least two chunks: one is written while the other is in flight.
     let ring = (RING_BYTES / connections).max(2 * plan.write_size);
     let size = (ring * connections).next_multiple_of(PAGE_BYTES);
     let memory = Dmabuf::anonymous(size).context("get device memory to send from")?;
@@ -141,7 +141,7 @@ fn send_one(
     Transmit::new(stream, tx, region, share.write_size).run(&mut source, go_on)
 }
 
-/// The kernel receiver.
+/// Handle of the kernel receiver.
 #[derive(Debug)]
 struct Peer {
     child: Helper,
@@ -149,7 +149,7 @@ struct Peer {
 }
 
 impl Peer {
-    /// Starts it and waits until it listens.
+    /// Starts the process and waits until it listens.
     fn start(
         plan: &DemoPlan,
         listen: SocketAddr,
@@ -176,7 +176,7 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Returns the next line it says, which it writes in one piece.
+    /// Returns the next line of its output, which it writes with a single call.
     fn hear(&mut self, stop: &StopFlag) -> Result<String, Failure> {
         let start = Instant::now();
         while self.says.buffer().is_empty()
@@ -187,21 +187,22 @@ impl Peer {
             }
             if start.elapsed() > PEER_LIMIT {
                 return Err(Failure::failed(format!(
-                    "the receiver said nothing for {PEER_LIMIT:?}"
+                    "no output of the receiver for {PEER_LIMIT:?}"
                 )));
             }
         }
         let mut line = String::new();
         let read = self.says.read_line(&mut line);
-        if read.context("listen to the receiver")? == 0 {
+        if read.context("read the output of the receiver")? == 0 {
             return Err(super::process_failure("receiver", &mut self.child));
         }
         Ok(line)
     }
 
-    /// Waits for its result.
+    /// Waits for its report.
     fn finish(mut self, stop: &StopFlag) -> Result<VerifiedBytes, Failure> {
         let said = self.hear(stop)?;
-        Ok(serde_json::from_str(&said).with_context(|| format!("the receiver said {said:?}"))?)
+        Ok(serde_json::from_str(&said)
+            .with_context(|| format!("parse the receiver's output {said:?}"))?)
     }
 }

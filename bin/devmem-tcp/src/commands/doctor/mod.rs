@@ -1,4 +1,4 @@
-//! `devmem-tcp doctor`: what this machine has, what is missing, what mends it.
+//! `devmem-tcp doctor`: checks what this machine supports, what is missing, and how to fix that.
 
 mod table;
 #[cfg(test)]
@@ -14,32 +14,32 @@ use serde::Serialize;
 use crate::args;
 use tool::output::{Failure, print_json};
 
-/// Everything that is said. The field names are the JSON's and stay as they are.
+/// The whole report. The field names are those of the JSON and must not change.
 #[derive(Debug, Serialize)]
 pub struct Diagnosis {
-    /// Whether device memory can be received through the kernel's stack, at once or after set-up.
+    /// Whether the kernel's stack can receive into device memory, at once or after set-up.
     pub ready: bool,
-    /// The kernel's half.
+    /// Checks of the kernel's support.
     #[serde(flatten)]
     pub doctor: Doctor,
-    /// What the user-space backend needs.
+    /// Checks for the user-space backend.
     pub user_space: UserSpace,
 }
 
 /// Whether the user-space backend works.
 #[derive(Debug, Serialize)]
 pub struct UserSpace {
-    /// TAP interfaces can be made, in a network of our own at least.
+    /// Whether TAP interfaces can be created, at least in a new network namespace.
     pub ready: bool,
-    /// Each thing it needs or is better with.
+    /// Each requirement, and each option that improves it.
     pub checks: Vec<Check>,
 }
 
-/// Examines the machine and says what was found.
+/// Examines the machine and prints the results.
 ///
 /// # Errors
 ///
-/// No such interface; `Unsupported` if device memory cannot be received through this kernel.
+/// The interface does not exist; `Unsupported` if this kernel cannot receive into device memory.
 pub fn run(args: &args::Doctor) -> Result<(), Failure> {
     let doctor = Doctor::examine(args.interface.as_deref())?;
     let diagnosis = Diagnosis {
@@ -59,7 +59,7 @@ pub fn run(args: &args::Doctor) -> Result<(), Failure> {
     match diagnosis.ready {
         true => Ok(()),
         false => Err(Failure::unsupported(format!(
-            "device memory cannot be received through the kernel here: {}",
+            "the kernel cannot receive into device memory here: {}",
             diagnosis.doctor.obstacles_to_receiving().join("; ")
         ))
         .with_remedy(diagnosis.instead())),
@@ -67,19 +67,19 @@ pub fn run(args: &args::Doctor) -> Result<(), Failure> {
 }
 
 impl Diagnosis {
-    /// Says what to do on a machine that cannot.
+    /// Returns the remedy for a machine without the kernel's support.
     fn instead(&self) -> &'static str {
         let admin =
             |check: &Check| check.name == "cap_net_admin" && check.state == CheckState::Good;
         match (self.doctor.machine.iter().any(admin), self.user_space.ready) {
-            (false, _) => "run it as root: some of this cannot be found out without CAP_NET_ADMIN",
+            (false, _) => "run it as root: some checks need CAP_NET_ADMIN",
             (true, true) => "the user-space backend works here: `devmem-tcp demo` shows it",
-            (true, false) => "the table says what is missing",
+            (true, false) => "the table lists what is missing",
         }
     }
 }
 
-/// Tells whether an interface can receive, at once or after set-up.
+/// Returns whether an interface can receive into device memory, at once or after set-up.
 fn receives(verdict: NicVerdict) -> bool {
     matches!(verdict, NicVerdict::Ready | NicVerdict::NeedsSetup)
 }
@@ -90,7 +90,7 @@ impl UserSpace {
             tun,
             network_namespace,
             tap_in_namespace,
-            // Only of interest where the network namespace cannot be had.
+            // Only needed if no network namespace can be created.
             user_namespace: _,
             huge_memfd,
         } = probe;

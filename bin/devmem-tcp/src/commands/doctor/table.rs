@@ -1,4 +1,4 @@
-//! The diagnosis as a table for people.
+//! The report as a table for people.
 
 use std::fmt::Write;
 
@@ -8,11 +8,11 @@ use devmem_linux::ethtool::{NTUPLE, RX_GRO_HW};
 
 use super::{Diagnosis, receives};
 
-/// Where the second and third column of a check begin.
+/// Widths of the first and second column of a check.
 const STATE_WIDTH: usize = 9;
 const NAME_WIDTH: usize = 18;
 
-/// What set-up mends by itself.
+/// Checks that a set-up fixes by itself.
 const SET_UP: [&str; 4] = ["tcp_data_split", "hds_thresh", NTUPLE, RX_GRO_HW];
 
 impl Diagnosis {
@@ -30,7 +30,7 @@ impl Diagnosis {
         }
         let others: Vec<_> = self.doctor.nics.iter().filter(|n| !in_full(n)).collect();
         if !others.is_empty() {
-            table.section("interfaces that cannot (`devmem-tcp doctor IFNAME` says more)");
+            table.section("unsupported interfaces (`devmem-tcp doctor IFNAME` shows all checks)");
             for nic in others {
                 table.line(format_args!(
                     "  {:9}{:18}{}",
@@ -50,7 +50,7 @@ impl Diagnosis {
         let kernel = &self.doctor.kernel;
         table.line(format_args!("kernel {}", kernel.release));
         match &kernel.config_source {
-            None => table.line("  its configuration is not to be found"),
+            None => table.line("  configuration not found"),
             Some(source) => {
                 table.line(format_args!("  configuration ({source})"));
                 for (option, value) in &kernel.config {
@@ -64,7 +64,7 @@ impl Diagnosis {
         if !self.ready {
             return;
         }
-        table.section("device memory can be received through the kernel:");
+        table.section("the kernel can receive into device memory:");
         for nic in self.doctor.nics.iter().filter(|n| receives(n.verdict)) {
             let by_hand = |check: &&Check| {
                 check.state == CheckState::Mendable && !SET_UP.contains(&check.name)
@@ -75,19 +75,19 @@ impl Diagnosis {
                 [] => table.line(format_args!(
                     "  devmem-tcp recv --backend kernel --if {name} ...   sets {name} up, and restores it afterwards"
                 )),
-                _ => table.line(format_args!("  {name}: mend {} first", first.join(", "))),
+                _ => table.line(format_args!("  {name}: fix {} first", first.join(", "))),
             }
         }
     }
 }
 
-/// Lines under way.
+/// Text of the table.
 #[derive(Default)]
 struct Table(String);
 
 impl Table {
     fn line(&mut self, line: impl std::fmt::Display) {
-        writeln!(self.0, "{line}").expect("a string takes everything");
+        writeln!(self.0, "{line}").expect("writing to a string does not fail");
     }
 
     fn section(&mut self, title: impl std::fmt::Display) {
@@ -153,11 +153,11 @@ fn driver_name(nic: &NicFacts) -> &str {
         .map_or("no driver", |driver| &driver.driver)
 }
 
-/// Says in a few words what becomes of an interface, and because of what.
+/// Returns the overall result of an interface, with its reason.
 fn summary(nic: &NicFacts) -> String {
     let because = |state: CheckState| {
         let checks = nic.checks.iter().filter(|check| check.state == state);
-        // Sending is a bonus.
+        // Sending is optional.
         let names = checks
             .map(|check| check.name)
             .filter(|name| *name != "bind_tx");
@@ -166,7 +166,7 @@ fn summary(nic: &NicFacts) -> String {
     match nic.verdict {
         NicVerdict::Ready => "ready".to_owned(),
         NicVerdict::NeedsSetup => format!("ready once set up ({})", because(CheckState::Mendable)),
-        NicVerdict::Unsupported => format!("cannot ({})", because(CheckState::Missing)),
+        NicVerdict::Unsupported => format!("unsupported ({})", because(CheckState::Missing)),
         NicVerdict::Unknown => format!("unknown ({})", because(CheckState::Unknown)),
     }
 }

@@ -1,4 +1,4 @@
-//! The table over recorded facts: a guest with a gVNIC, and a machine without anything.
+//! The table of recorded facts: of a guest with a gVNIC, and of a machine without any support.
 
 use devmem_linux::doctor::{KernelFacts, NicFacts};
 use devmem_linux::drivers::known_driver;
@@ -60,7 +60,7 @@ fn loopback() -> NicFacts {
     nic("lo", None, checks, NicVerdict::Unsupported)
 }
 
-/// What a guest of Linux 7.2 with an emulated gVNIC says.
+/// Facts of a guest with Linux 7.2 and an emulated gVNIC.
 fn guest() -> Diagnosis {
     let checks = vec![
         good("up", "up"),
@@ -97,7 +97,7 @@ fn guest() -> Diagnosis {
     )
 }
 
-/// What a machine says whose kernel has device memory, and nothing to use it with.
+/// Facts of a machine with kernel support, but without a suitable NIC, exporter or privilege.
 fn bare() -> Diagnosis {
     let udmabuf = Check {
         remedy: Some("modprobe udmabuf; the kernel must be built with CONFIG_UDMABUF".to_owned()),
@@ -137,14 +137,14 @@ fn diagnosis(
                 mend(
                     "huge_pages",
                     "no huge pages are reserved for hugetlb",
-                    "reserve some: sysctl vm.nr_hugepages=512",
+                    "reserve huge pages: sysctl vm.nr_hugepages=512",
                 ),
             ],
         },
     }
 }
 
-/// Compares line by line, so that a difference can be read.
+/// Compares line by line, so that differences are readable.
 #[track_caller]
 fn assert_table(table: &str, golden: &str) {
     for (found, expected) in table.lines().zip(golden.lines()) {
@@ -154,39 +154,39 @@ fn assert_table(table: &str, golden: &str) {
 }
 
 #[test]
-fn a_guest_with_a_gvnic_reads_so() {
+fn the_table_of_a_guest_with_a_gvnic() {
     let guest = guest();
     assert!(guest.ready);
     assert_table(&guest.table(false), include_str!("golden/guest.txt"));
 }
 
 #[test]
-fn a_machine_that_cannot_reads_so_and_says_why() {
+fn the_table_of_an_unsupported_machine_names_the_obstacles() {
     let bare = bare();
     assert!(!bare.ready);
     assert_table(&bare.table(true), include_str!("golden/bare.txt"));
     assert_eq!(
         bare.doctor.obstacles_to_receiving(),
-        ["no exporter of dma-bufs works", "lo cannot"]
+        ["no exporter of dma-bufs works", "lo does not support it"]
     );
     assert!(bare.instead().contains("devmem-tcp demo"));
 }
 
 #[test]
-fn what_must_be_mended_by_hand_is_told_from_what_set_up_does() {
+fn settings_to_fix_by_hand_are_distinguished_from_those_of_set_up() {
     let mut guest = guest();
     guest.doctor.nics[1].checks[0] = mend("up", "down", "ip link set eth1 up");
     let table = guest.table(false);
-    assert!(table.contains("\n  eth1: mend up first\n"), "{table}");
+    assert!(table.contains("\n  eth1: fix up first\n"), "{table}");
     assert!(!table.contains("recv --backend"), "{table}");
 }
 
 #[test]
-fn without_privilege_it_says_so_before_anything_else() {
+fn a_missing_privilege_is_the_first_obstacle() {
     let mut bare = bare();
     bare.doctor.machine[0] = mend(
         "cap_net_admin",
-        "not held: set-up and bind-rx need it",
+        "not held: set-up and bind-rx require it",
         "run as root",
     );
     bare.doctor.nics[0].verdict = NicVerdict::Unknown;
@@ -203,7 +203,7 @@ fn without_privilege_it_says_so_before_anything_else() {
 }
 
 #[test]
-fn the_json_has_the_same_and_its_names_are_stable() {
+fn the_json_has_the_same_results_under_stable_names() {
     let json = serde_json::to_value(guest()).unwrap();
     assert_eq!(json["ready"], true);
     assert_eq!(json["kernel"]["config"]["CONFIG_UDMABUF"], "m");
@@ -217,13 +217,13 @@ fn the_json_has_the_same_and_its_names_are_stable() {
 }
 
 #[test]
-fn what_a_probe_found_becomes_a_check() {
+fn results_of_probes_become_checks() {
     let missing = |remedy| Verdict::Missing {
-        reason: "it is not there".to_owned(),
+        reason: "it does not exist".to_owned(),
         remedy,
     };
     assert_eq!(check("tun", &Verdict::Works), good("tun", "works"));
     assert_eq!(check("tun", &missing(None)).state, CheckState::Missing);
     let mendable = check("tun", &missing(Some("modprobe tun")));
-    assert_eq!(mendable, mend("tun", "it is not there", "modprobe tun"));
+    assert_eq!(mendable, mend("tun", "it does not exist", "modprobe tun"));
 }

@@ -166,7 +166,7 @@ fn an_interrupted_download_leaves_no_files_and_the_next_run_starts_over() {
         return skip(
             TEST,
             "apt",
-            "packages for the lab are known for x86_64 only",
+            "packages for the lab are known only for x86_64",
         );
     }
     if let Some(missing) = ["apt-get", "dpkg-deb", "sha256sum"]
@@ -239,15 +239,12 @@ fn updates_that_fail(name: &str, said: &str) -> (Finished, Vec<String>) {
 fn without_a_network_apt_is_run_once_without_retries() {
     const NO_NETWORK: &str = "fetch::without_a_network_apt_is_run_once_without_retries";
     if env::consts::ARCH != "x86_64" {
-        let reason = "packages for the lab are known for x86_64 only";
+        let reason = "packages for the lab are known only for x86_64";
         return skip(NO_NETWORK, "apt", reason);
     }
     let said = "Failed to fetch http://archive.invalid/InRelease  Temporary failure resolving 'archive.invalid'";
     let (finished, asked) = updates_that_fail("none", said);
-    finished.failed_with(
-        3,
-        "there is no network to fetch packages by: Failed to fetch",
-    );
+    finished.failed_with(3, "there is no network to fetch packages: Failed to fetch");
     assert!(finished.stderr.contains("--mirror"), "{}", finished.stderr);
     assert_eq!(asked.len(), 1, "{asked:?}");
     assert!(asked[0].contains("Acquire::Retries=0"), "{asked:?}");

@@ -87,7 +87,7 @@ impl Apt {
                 .stdout(Stdio::null())
                 .status();
             if !found.is_ok_and(|status| status.success()) {
-                return Err(Failure::unsupported(format!("there is no {program} here to get packages with"))
+                return Err(Failure::unsupported(format!("there is no {program} here to fetch packages with"))
                     .with_remedy("give QEMU 10.1 or later with --qemu and a kernel with --kernel, --modules and --busybox"));
             }
         }
@@ -143,7 +143,7 @@ impl Apt {
             .collect();
         if archives.len() != packages.len() {
             return Err(Failure::failed(format!(
-                "{} of {} packages came",
+                "{} of {} packages were fetched",
                 archives.len(),
                 packages.len()
             )));
@@ -175,7 +175,7 @@ impl Apt {
                 self.target,
                 wanted.join(", ")
             ))
-            .with_remedy("--suite names another release"));
+            .with_remedy("choose another release with --suite"));
         }
         let text = String::from_utf8_lossy(&output.stdout);
         let packages: Vec<Package> = text.lines().filter_map(parse_uri_line).collect();
@@ -211,7 +211,7 @@ fn no_lists(source: &AptSource, said: &str) -> Failure {
             // All files fail with the same error.
             let first = said.split("; ").next().unwrap_or_default();
             Failure::unsupported(format!(
-                "there is no network to fetch packages by: {first}"
+                "there is no network to fetch packages: {first}"
             ))
             .with_remedy(
                 "connect this machine and run it again; --mirror names an archive that can be reached (also file:/PATH), \
@@ -219,7 +219,7 @@ fn no_lists(source: &AptSource, said: &str) -> Failure {
             )
         }
         false => Failure::unsupported(format!("cannot read the package lists of {suites}: {said}"))
-            .with_remedy("--mirror and --suite say where else to look"),
+            .with_remedy("choose another archive with --mirror, or another release with --suite"),
     }
 }
 
@@ -262,7 +262,7 @@ fn configured_mirror(empty: &Path) -> Result<String, Failure> {
         Failure::unsupported(format!(
             "apt on this machine has no source for its own release ({release:?})"
         ))
-        .with_remedy("--mirror says where packages come from")
+        .with_remedy("name an archive with --mirror")
     })
 }
 
@@ -398,7 +398,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_uris_is_read_with_its_epoch() {
+    fn a_line_of_uris_is_parsed_with_its_epoch() {
         let line = "'http://archive/pool/q.deb' qemu-system-x86_1%3a11.1.3+ds-1_amd64.deb 10377056 SHA256:ab";
         let package = parse_uri_line(line).unwrap();
         assert_eq!(package.name, "qemu-system-x86");
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_trying_again_does_not_mend_is_told_from_what_it_may() {
+    fn errors_without_a_network_are_distinguished_from_temporary_ones() {
         for said in [
             "Failed to fetch http://a/InRelease  Temporary failure resolving 'a'",
             "Failed to fetch http://a/InRelease  Could not resolve 'a'",
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn the_errors_of_apt_are_what_it_said() {
+    fn the_error_lines_of_apt_are_found() {
         let said = b"W: slow\nE: no such package\nE: nor that\n";
         assert_eq!(last_words(said), "no such package; nor that");
         assert_eq!(last_words(b"something\nelse"), "else");
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn the_private_configuration_names_no_place_of_the_machines_apt() {
+    fn the_private_configuration_has_no_path_of_the_machines_apt() {
         let scratch = tempfile::tempdir().unwrap();
         let folder = scratch.path();
         write_configuration(

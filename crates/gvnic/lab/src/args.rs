@@ -2,7 +2,7 @@
 
 #![expect(
     missing_docs,
-    reason = "comments are help texts here: what has none is shown by its own type"
+    reason = "comments are help texts here; fields without one are described by their types"
 )]
 
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use super::suite::Group;
 use tool::parse::OutputArgs;
 use tool::size::Size;
 
-/// A stock Linux guest in which the kernel runs devmem TCP on emulated NICs
+/// Run the kernel's device memory TCP in a stock Linux guest with emulated NICs
 ///
 /// Uses the installed QEMU (10.1 or later) and Linux kernel if they support device memory TCP, else packages of the
 /// distribution, unpacked into a cache folder. Starts a guest with two gVNICs, connected by a wire, and our tools. Needs
@@ -87,7 +87,7 @@ pub struct Run {
     /// Copy a file or a folder into the guest, to PLACE or to its name in /; programs bring the libraries that they need
     #[arg(long, value_name = "PATH[:PLACE]")]
     pub put: Vec<String>,
-    /// Copy the file PLACE from the guest, to FILE or to its name in this folder
+    /// Copy the file PLACE from the guest, to FILE or to its name in the current folder
     #[arg(long, value_name = "PLACE[:FILE]")]
     pub get: Vec<String>,
     /// Set an environment variable of the command
@@ -208,7 +208,7 @@ pub struct MachineArgs {
     /// With --nics 1: the other end of its wire, as in `devmem-tcp nic --wire`
     #[arg(long, value_name = "WIRE")]
     pub wire: Option<String>,
-    /// Impairments of the wires; `devmem-tcp wire --help` has the list
+    /// Impairments of the wires; `devmem-tcp wire --help` lists them
     #[arg(long, value_name = "LIST")]
     pub impair: Option<String>,
     /// Write every packet of the first NIC, payload included, to FILE for Wireshark

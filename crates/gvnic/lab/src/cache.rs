@@ -58,7 +58,7 @@ impl Cache {
         let base = base.or_else(|| Some(variable("HOME")?.join(".cache")));
         let base = base.ok_or_else(|| {
             Failure::usage("neither XDG_CACHE_HOME nor HOME is set")
-                .with_remedy("--cache names a folder")
+                .with_remedy("name a folder with --cache")
         })?;
         Ok(Self {
             folder: base.join("devmem-tcp/lab"),
@@ -98,7 +98,7 @@ impl Cache {
     pub fn lock(&self) -> Result<Locked<'_>, Failure> {
         let shown = self.folder.display();
         fs::create_dir_all(&self.folder)
-            .with_context(|| format!("make the cache folder {shown}"))?;
+            .with_context(|| format!("create the cache folder {shown}"))?;
         let lock = small_file::open(&self.folder.join("lock"), OpenFor::Writing);
         let lock = lock.with_context(|| format!("lock the cache folder: {shown}/lock"))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
@@ -129,7 +129,7 @@ impl Locked<'_> {
     ) -> Result<(), Failure> {
         let staging = self.cache.folder.join(STAGING);
         let place = self.cache.folder.join(key);
-        // Left behind by a run that was killed.
+        // A run that was killed may have left it.
         remove(&staging)?;
         fs::create_dir_all(&staging)?;
         let filled = fill(&staging).and_then(|manifest| {
@@ -161,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    /// A cache that is not there yet, and what removes it.
+    /// A cache that does not exist yet, and the guard that removes it.
     fn cache() -> (Cache, tempfile::TempDir) {
         let above = tempfile::tempdir().unwrap();
         let folder = above.path().join("cache");
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_there_when_it_is_complete_and_not_before() {
+    fn a_folder_is_found_only_when_it_is_complete() {
         let (cache, _above) = cache();
         let manifest = || Manifest {
             packages: vec!["a 1".to_owned()],
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_refresh_keeps_what_was_there() {
+    fn a_failed_refresh_keeps_the_old_folder() {
         let (cache, _above) = cache();
         let locked = cache.lock().unwrap();
         locked
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_manifest_is_named_and_what_is_no_file_is_not_waited_for() {
+    fn a_damaged_manifest_is_named_and_a_fifo_does_not_block() {
         let (cache, _above) = cache();
         let folder = cache.folder.join("x");
         fs::create_dir_all(&folder).unwrap();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn two_cannot_write_at_once() {
+    fn only_one_process_can_write_at_a_time() {
         let (cache, _above) = cache();
         let first = cache.lock().unwrap();
         let file = File::open(cache.folder.join("lock")).unwrap();

@@ -98,7 +98,7 @@ fn shell(args: Shell) -> Result<(), Failure> {
     note("starting a guest; `exit` or Ctrl-D ends it");
     let outcome = machine::run(&kit, &plan.machine, &plan.job, &mut PassOn)?;
     for line in &outcome.kernel_complaints {
-        note(format_args!("the guest's kernel said: {line}"));
+        note(format_args!("the guest's kernel log: {line}"));
     }
     Ok(())
 }
@@ -129,10 +129,10 @@ fn judge(outcome: &RunReport, allow_warnings: bool) -> Result<(), Failure> {
         .filter(|_| !allow_warnings)
     {
         let count = outcome.kernel_complaints.len();
-        return Err(
-            Failure::failed(format!("the guest's kernel complained ({count}): {first}"))
-                .with_remedy("--log FILE keeps its log"),
-        );
+        return Err(Failure::failed(format!(
+            "the guest's kernel logged {count} warnings or errors, the first: {first}"
+        ))
+        .with_remedy("keep the log with --log FILE"));
     }
     match outcome.exit_code {
         0 => Ok(()),

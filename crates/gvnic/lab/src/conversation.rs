@@ -29,7 +29,7 @@ pub enum Word<'a> {
 pub struct Conversation {
     /// Number of requested files.
     files_wanted: usize,
-    /// Number of files that it has sent or could not read, in the order of the list.
+    /// Number of files that the guest has sent or could not read, in the order of the list.
     files_told: usize,
     /// A file has started, and its bytes may follow.
     file_is_open: bool,
@@ -63,7 +63,9 @@ impl Conversation {
         let text = || String::from_utf8_lossy(payload).into_owned();
         match kind {
             // Each Ready frame starts a thread.
-            FrameKind::Ready if self.is_ready => Err("the guest was ready twice".to_owned()),
+            FrameKind::Ready if self.is_ready => {
+                Err("the guest sent a second Ready frame".to_owned())
+            }
             FrameKind::Ready => {
                 self.is_ready = true;
                 Ok(Word::Ready)
@@ -71,7 +73,7 @@ impl Conversation {
             FrameKind::Stdout => Ok(Word::Stdout(payload)),
             FrameKind::Stderr => Ok(Word::Stderr(payload)),
             FrameKind::Exit if self.exit_code.is_some() => {
-                Err("the guest's command ended twice".to_owned())
+                Err("the guest sent a second exit code".to_owned())
             }
             FrameKind::Exit => {
                 let code = text().parse();
@@ -81,17 +83,19 @@ impl Conversation {
             }
             FrameKind::File => self.begin_file(&text()),
             FrameKind::FileBytes if self.file_is_open => Ok(Word::FileBytes(payload)),
-            FrameKind::FileBytes => Err("the guest sends bytes of no file".to_owned()),
+            FrameKind::FileBytes => Err("the guest sent file data without a file".to_owned()),
             FrameKind::FileError => {
                 self.next_file()?;
                 self.file_is_open = false;
                 Ok(Word::FileMissing(text()))
             }
-            FrameKind::Trouble => Err(format!("the guest could not go on: {}", text())),
-            FrameKind::Stdin => Err("the guest says what only a host does".to_owned()),
+            FrameKind::Trouble => Err(format!("the guest failed: {}", text())),
+            FrameKind::Stdin => {
+                Err("the guest sent a frame that only the host may send".to_owned())
+            }
             FrameKind::Bye => match self.exit_code {
                 Some(code) => Ok(Word::Bye(code)),
-                None => Err("the guest left without an exit code".to_owned()),
+                None => Err("the guest ended without an exit code".to_owned()),
             },
         }
     }
@@ -99,10 +103,12 @@ impl Conversation {
     fn begin_file(&mut self, number: &str) -> Result<Word<'static>, String> {
         let named: usize = number
             .parse()
-            .map_err(|error| format!("the guest's number of a file: {error}"))?;
+            .map_err(|error| format!("the guest sent an invalid file number: {error}"))?;
         let next = self.next_file()?;
         if named != next {
-            return Err(format!("the guest sends file {named} when {next} is next"));
+            return Err(format!(
+                "the guest sent file {named} instead of file {next}"
+            ));
         }
         self.file_is_open = true;
         Ok(Word::File(next))
@@ -112,7 +118,7 @@ impl Conversation {
     fn next_file(&mut self) -> Result<usize, String> {
         let place = self.files_told;
         if place >= self.files_wanted {
-            return Err("the guest sends a file that nobody asked for".to_owned());
+            return Err("the guest sent a file that was not requested".to_owned());
         }
         self.files_told += 1;
         Ok(place)
@@ -124,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guest_says_everything_in_its_order() {
+    fn frames_in_the_right_order_are_accepted() {
         let mut guest = Conversation::new(2);
         assert!(!guest.is_ready());
         let said: [(FrameKind, &[u8], Word<'_>); 8] = [
@@ -148,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_could_not_be_read_are_told_of_once_each() {
+    fn each_file_that_could_not_be_read_is_reported_once() {
         let mut guest = Conversation::new(2);
         for _ in 0..2 {
             assert!(guest.take(FrameKind::FileError, b"why").is_ok());
@@ -160,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_at_the_wrong_time_is_refused() {
+    fn frames_in_the_wrong_order_are_refused() {
         let wrong: [&[(FrameKind, &[u8])]; 9] = [
             &[(FrameKind::Ready, b""), (FrameKind::Ready, b"")],
             &[(FrameKind::Bye, b"")],

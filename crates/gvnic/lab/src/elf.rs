@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_object_needs_libraries_and_names_no_loader() {
+    fn a_shared_object_needs_libraries_and_has_no_loader() {
         let me = std::env::current_exe().unwrap();
         let needs = needs(&me).unwrap();
         let Some(object) = needs.iter().find(|path| path.ends_with("libgcc_s.so.1")) else {
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_program_needs_nothing() {
+    fn other_files_need_no_libraries() {
         for bytes in [
             &b""[..],
             b"#!/bin/sh\n",
@@ -195,11 +195,11 @@ mod tests {
         far[..6].copy_from_slice(&MAGIC);
         far[32..40].copy_from_slice(&u64::MAX.to_le_bytes());
         far[56] = 9;
-        assert_eq!(interpreter(&far), None, "a table past the end");
+        assert_eq!(interpreter(&far), None, "a table beyond the end");
     }
 
     #[test]
-    fn a_loaders_list_is_read_without_the_vdso() {
+    fn the_list_of_a_loader_is_parsed_without_the_vdso() {
         let text = "\tlinux-vdso.so.1 (0x00007f)\n\tlibc.so.6 => /lib/x/libc.so.6 (0x00007f)\n\t/lib64/ld.so (0x7f)\n";
         assert_eq!(parse_list(text), [PathBuf::from("/lib/x/libc.so.6")]);
     }

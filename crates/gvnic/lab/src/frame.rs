@@ -93,8 +93,8 @@ pub fn read(from: &mut impl Read) -> io::Result<Option<(FrameKind, Vec<u8>)>> {
     from.read_exact(&mut header[1..])?;
     let [kind, l0, l1, l2, l3] = header;
     let wrong = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
-    let kind =
-        FrameKind::from_byte(kind).ok_or_else(|| wrong(format!("a frame of kind {kind}")))?;
+    let kind = FrameKind::from_byte(kind)
+        .ok_or_else(|| wrong(format!("a frame of the unknown kind {kind}")))?;
     let len = u32::from_le_bytes([l0, l1, l2, l3]);
     let len = usize::try_from(len)
         .ok()
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn standard_input_arrives_whole_and_its_end_too() {
+    fn standard_input_is_passed_on_with_its_end() {
         let input: Vec<u8> = (0..=255).cycle().take(3 * MAX_FRAME_BYTES + 5).collect();
         let mut sent = Vec::new();
         pass_in(input.as_slice(), &mut sent);
@@ -151,18 +151,18 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_does_not_read_does_not_stop_the_host() {
+    fn a_command_that_does_not_read_does_not_block_the_host() {
         let mut sent = Vec::new();
         pass_in(vec![7; 2 * MAX_FRAME_BYTES].as_slice(), &mut sent);
         let mut rest = sent.as_slice();
         let (reader, writer) = io::pipe().unwrap();
         drop(reader);
         take_in(&mut rest, writer);
-        assert!(rest.is_empty(), "it was read to its end");
+        assert!(rest.is_empty(), "all input was read");
     }
 
     #[test]
-    fn frames_arrive_as_they_were_sent_and_long_ones_in_pieces() {
+    fn frames_are_received_unchanged_and_long_ones_in_pieces() {
         let long: Vec<u8> = (0..=255).cycle().take(MAX_FRAME_BYTES + 3).collect();
         let mut stream = Vec::new();
         write(&mut stream, FrameKind::Ready, b"").unwrap();
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_kind_a_long_frame_and_a_cut_one_are_errors() {
+    fn an_unknown_kind_a_long_frame_and_an_incomplete_one_are_errors() {
         for bytes in [
             &[0, 0, 0, 0, 0][..],
             &[200, 0, 0, 0, 0],

@@ -1,4 +1,4 @@
-//! Inputs that fuzzing found, or that are worth keeping: see fuzz/README.md.
+//! Replays the kept inputs of the fuzz targets: see fuzz/README.md.
 
 use super::{conversation, elf, frame, klog};
 
@@ -8,21 +8,24 @@ mod kernel_log;
 mod lab_elf;
 #[path = "../../../../fuzz/bodies/lab_frames.rs"]
 mod lab_frames;
-#[allow(clippy::print_stderr, reason = "it names the input that failed")]
+#[allow(
+    clippy::print_stderr,
+    reason = "prints the name of the input that failed"
+)]
 #[path = "../../../../fuzz/replay.rs"]
 mod replay;
 
 #[test]
-fn kept_words_of_a_guest_are_understood_or_refused() {
+fn kept_frames_of_a_guest_are_accepted_or_refused() {
     replay::replay("lab_frames", lab_frames::run);
 }
 
 #[test]
-fn kept_programs_name_their_loader_or_none() {
+fn kept_programs_are_parsed() {
     replay::replay("lab_elf", lab_elf::run);
 }
 
 #[test]
-fn kept_kernel_logs_are_judged() {
+fn kept_kernel_logs_are_checked() {
     replay::replay("kernel_log", kernel_log::run);
 }

@@ -160,7 +160,7 @@ fn work(control: &Mutex<File>) -> anyhow::Result<()> {
     install_busybox()?;
     Interface::by_name("lo")?.set_up()?;
     if job.nics.iter().any(|nic| nic.peer) {
-        make_netns(PEER_NETNS).context("make the peer's network namespace")?;
+        make_netns(PEER_NETNS).context("create the peer's network namespace")?;
     }
     load_driver_and_set_up(&job)?;
     say(control, FrameKind::Ready, b"")?;
@@ -217,7 +217,7 @@ fn make_netns(name: &str) -> anyhow::Result<()> {
 fn set_up(nic: &GuestNic, peer: Option<&NetNs>) -> anyhow::Result<()> {
     let name = wait_for("the NIC", || find_by_mac(nic.mac))?;
     if name != nic.name {
-        return Err(anyhow!("the kernel calls it {name}"));
+        return Err(anyhow!("the kernel has renamed it to {name}"));
     }
     match peer.filter(|_| nic.peer) {
         Some(netns) => {
@@ -397,7 +397,7 @@ fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> anyhow::Resul
             return Ok(found);
         }
         if start.elapsed() > NIC_LIMIT {
-            return Err(anyhow!("{what} does not appear"));
+            return Err(anyhow!("{what} did not appear in time"));
         }
         thread::sleep(LOOK);
     }

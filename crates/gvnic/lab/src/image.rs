@@ -62,7 +62,7 @@ const MAGICS: &[(usize, &[u8], &str)] = &[
     (
         0,
         &[0x27, 0x05, 0x19, 0x56],
-        "a U-Boot image, which QEMU does not start on x86-64",
+        "a U-Boot image, which QEMU cannot start on x86-64",
     ),
     (0, &[0x1f, 0x8b], "compressed by gzip"),
     (0, b"\xfd7zXZ\0", "compressed by xz"),
@@ -129,14 +129,14 @@ impl fmt::Display for Image {
             ),
             Self::Elf { pvh: true } => f.write_str("an ELF image with a PVH entry"),
             Self::Elf { pvh: false } => f.write_str(
-                "an ELF file without a PVH entry (a vmlinux without CONFIG_PVH, or no kernel), which QEMU does not start",
+                "an ELF file without a PVH entry (a vmlinux without CONFIG_PVH, or not a kernel), which QEMU cannot start",
             ),
             Self::ForeignElf { machine } => write!(
                 f,
                 "an ELF file for another processor (machine {machine}, not {EM_X86_64})"
             ),
             Self::Other(what) => f.write_str(what),
-            Self::Unknown => f.write_str("no kernel that is known here"),
+            Self::Unknown => f.write_str("not a known kind of kernel"),
         }
     }
 }
@@ -155,7 +155,7 @@ pub fn check(path: &Path) -> Result<(), Failure> {
     };
     let file = open().map_err(|error| {
         Failure::from(anyhow::Error::from(error).context(format!("open the kernel {shown}")))
-            .with_remedy("--kernel names the image of a kernel: arch/x86/boot/bzImage of a tree, or /boot/vmlinuz-...")
+            .with_remedy("--kernel takes the image of a kernel: arch/x86/boot/bzImage of a tree, or /boot/vmlinuz-...")
     })?;
     let image = Image::of(&file)
         .map_err(|error| anyhow::Error::from(error).context(format!("read the kernel {shown}")))?;
@@ -215,7 +215,7 @@ fn read_at(file: &File, at: u64, len: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; len.min(TABLE_BYTES_MAX)];
     let len = match i64::try_from(at) {
         Ok(_) => read_up_to(file, &mut bytes, at)?,
-        // No file is so long.
+        // No file is that long.
         Err(_) => 0,
     };
     bytes.truncate(len);
@@ -273,7 +273,7 @@ mod tests {
         bytes
     }
 
-    /// An ELF header with one segment of notes: one of another owner, and one of Xen's of a type.
+    /// An ELF header with one segment of notes: one of another owner, and one of Xen with the type `note`.
     fn elf(machine: u16, note: u32) -> Vec<u8> {
         let mut bytes = vec![0; 64 + PROGRAM_HEADER_BYTES];
         bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
@@ -292,13 +292,13 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_qemu_starts_with_a_ram_disk_is_taken() {
+    fn a_kernel_that_qemu_can_boot_is_accepted() {
         assert_eq!(judged("bz", &boot_header(0x020f)), Ok(()));
         assert_eq!(judged("pvh", &elf(EM_X86_64, PVH_NOTE)), Ok(()));
     }
 
     #[test]
-    fn what_is_no_such_kernel_is_named_for_what_it_is() {
+    fn other_files_are_refused_with_their_kind() {
         let mut arm = vec![0; 64];
         arm[0x38..0x3c].copy_from_slice(b"ARM\x64");
         let cases: [(&str, Vec<u8>, &str); 12] = [
@@ -312,7 +312,7 @@ mod tests {
             ("arm", arm, "an Image for arm64"),
             ("gz", vec![0x1f, 0x8b, 8, 0], "compressed by gzip"),
             ("deb", b"!<arch>\ndebian-binary".to_vec(), "a package"),
-            ("text", b"hello".to_vec(), "no kernel that is known"),
+            ("text", b"hello".to_vec(), "not a known kind of kernel"),
             ("script", b"#!/bin/sh\n".to_vec(), "a script"),
             ("empty", Vec::new(), "it is empty"),
             (
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_lie_about_their_lengths_are_read_no_further_than_the_file() {
+    fn headers_with_wrong_lengths_do_not_cause_reads_beyond_the_file() {
         let mut bytes = elf(EM_X86_64, 5);
         for (at, value) in [(32, u64::MAX), (72, u64::MAX - 1), (96, u64::MAX), (120, 0)] {
             let mut bytes = bytes.clone();

@@ -94,7 +94,7 @@ impl Initramfs {
         }
         let limit = self.limit >> 20;
         Err(io::Error::other(format!(
-            "{} does not fit: the guest's files may have {limit} MiB",
+            "{} does not fit: the limit for the guest's files is {limit} MiB",
             from.display()
         )))
     }
@@ -112,7 +112,7 @@ impl Initramfs {
         }
         if !kind.is_dir() {
             return Err(io::Error::other(format!(
-                "{} is neither file nor folder nor link",
+                "{} is neither a file nor a folder nor a link",
                 from.display()
             )));
         }
@@ -128,7 +128,7 @@ impl Initramfs {
         for name in names {
             let from = from.join(&name);
             let name = name.into_string().map_err(|name| {
-                io::Error::other(format!("{}: a name that is no text", name.display()))
+                io::Error::other(format!("{}: the name is not UTF-8", name.display()))
             })?;
             let place = format!("{path}/{name}");
             match fs::symlink_metadata(&from)?.is_symlink() {
@@ -234,7 +234,7 @@ impl Initramfs {
             major,
             minor,
             len(name.len() + 1),
-            0, // checksum, not of this format
+            0, // checksum, unused in this format
         ];
         self.bytes.extend_from_slice(b"070701");
         for field in fields {
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_comes_with_everything_in_it_and_links_stay_links() {
+    fn a_folder_is_added_with_its_contents_and_links_stay_links() {
         let scratch = tempfile::tempdir().unwrap();
         let folder = scratch.path();
         fs::create_dir_all(folder.join("a/empty")).unwrap();
@@ -333,7 +333,7 @@ mod tests {
         drop(scratch);
 
         assert!(refused.contains("program does not fit"), "{refused}");
-        assert!(strange.ends_with("s is neither file nor folder nor link"));
+        assert!(strange.ends_with("s is neither a file nor a folder nor a link"));
         let bytes = archive.finish();
         let entries = list(&bytes);
         let found = |name: &str| entries.iter().find(|(n, ..)| n == name);
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_program_comes_with_what_it_needs() {
+    fn a_program_is_added_with_its_libraries() {
         let mut archive = Initramfs::new(LIMIT);
         let me = std::env::current_exe().unwrap();
         archive.program(&me, "/bin/me").unwrap();

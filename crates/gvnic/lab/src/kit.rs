@@ -203,7 +203,7 @@ impl Qemu {
                 true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
                 false => Err(match said.lines().last() {
                     Some(line) => line.to_owned(),
-                    None => format!("it ended: {}", output.status),
+                    None => format!("it exited: {}", output.status),
                 }),
             }
         };
@@ -214,7 +214,7 @@ impl Qemu {
         self.version = version.lines().next().unwrap_or_default().to_owned();
         match help.contains(QEMU_DEVICE) {
             true => Ok(self),
-            false => Err(format!("it knows no {QEMU_DEVICE}")),
+            false => Err(format!("it has no device {QEMU_DEVICE}")),
         }
     }
 }
@@ -246,7 +246,7 @@ fn packaged_qemu(root: &Path) -> Result<Qemu, Failure> {
         Failure::unsupported(format!(
             "the QEMU of these packages has no device {QEMU_DEVICE}: {said}"
         ))
-        .with_remedy("--suite names a release with QEMU 10.1 or later")
+        .with_remedy("choose a release with QEMU 10.1 or later with --suite")
     })
 }
 
@@ -283,7 +283,7 @@ fn packaged_kernel(root: &Path) -> Result<Kernel, Failure> {
             releases.join(", ")
         ))
         .with_remedy(
-            "--suite names a release with Linux 6.16 or later, --kernel a kernel of your own",
+            "choose a release with Linux 6.16 or later with --suite, or a kernel with --kernel",
         )
     })
 }
@@ -388,7 +388,7 @@ fn default_suites() -> Result<Vec<String>, Failure> {
     let distribution = apt::os_release("ID").unwrap_or_default();
     if distribution != "debian" {
         return Err(Failure::unsupported(format!(
-            "it is not known which packages of {distribution:?} serve"
+            "the packages of {distribution:?} for the lab are unknown"
         ))
         .with_remedy("name them with --suite, or give --qemu, --kernel, --modules and --busybox"));
     }
@@ -406,7 +406,7 @@ fn packages(
 ) -> Result<(PathBuf, Vec<String>), Failure> {
     if std::env::consts::ARCH != "x86_64" {
         return Err(
-            Failure::unsupported("packages for the lab are known for x86_64 only")
+            Failure::unsupported("packages for the lab are known only for x86_64")
                 .with_remedy("give --qemu, --kernel, --modules and --busybox"),
         );
     }
@@ -421,7 +421,7 @@ fn packages(
         Ok(Some((folder, manifest))) if !options.refresh => {
             return Ok((folder.join("root"), manifest.packages));
         }
-        Ok(_) => format!("the lab is not in {}", cache.folder().display()),
+        Ok(_) => format!("the lab's packages are not in {}", cache.folder().display()),
         Err(damaged) => format!("the lab's cache is damaged: {damaged}"),
     };
     if options.offline {
@@ -453,7 +453,7 @@ fn packages(
     let (folder, manifest) = cache
         .get(&key)
         .map_err(Failure::failed)?
-        .context("the cache lost what was put into it")?;
+        .context("the packages have disappeared from the cache")?;
     Ok((folder.join("root"), manifest.packages))
 }
 
@@ -464,7 +464,7 @@ fn fetch(folder: &Path, source: &AptSource, names: &[&str]) -> Result<Manifest, 
     let packages = Apt::new(&state, source)?.unpack(names, &root)?;
     fs::remove_dir_all(state)?;
     for place in NOT_KEPT {
-        // Not every package has one.
+        // Not all packages have these folders.
         let _ = fs::remove_dir_all(root.join(place));
     }
     Ok(Manifest { packages })
@@ -475,14 +475,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_kernel_is_the_one_with_the_greater_numbers() {
+    fn releases_are_compared_by_their_numbers() {
         assert!(numbers("7.3.4+deb13-cloud-amd64") > numbers("7.2.12+deb13-cloud-amd64"));
         assert!(numbers("6.12.100") > numbers("6.12.99"));
         assert!(numbers("") < numbers("1"));
     }
 
     #[test]
-    fn a_kernel_serves_with_every_option_and_the_driver_in_some_form() {
+    fn a_suitable_kernel_has_every_option_and_the_driver() {
         let image = std::env::current_exe().unwrap();
         let options = KERNEL_OPTIONS.join("\n");
         let nowhere = Path::new("/nonexistent");
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_kernel_that_serves_is_found_beside_its_modules_or_in_boot() {
+    fn the_newest_suitable_kernel_is_found_next_to_its_modules_or_in_boot() {
         let scratch = tempfile::tempdir().unwrap();
         let root = scratch.path();
         let write = |place: &str, text: &str| {
@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn a_qemu_that_would_find_the_modules_of_another_version_is_asked_for_the_one_device() {
+    fn qemu_is_queried_for_one_device_because_listing_all_may_fail() {
         use std::os::unix::fs::PermissionsExt;
         // As Debian's QEMU 11.1 does on a machine with the QEMU 7.2 of Debian 12.
         let script = "#!/bin/sh\n\
@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_qemu_is_refused() {
+    fn another_program_is_refused_as_qemu() {
         let error = named_qemu(Path::new("true")).unwrap_err();
         assert!(error.to_string().contains(QEMU_DEVICE), "{error}");
     }

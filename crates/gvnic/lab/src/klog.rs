@@ -95,7 +95,7 @@ WARNING: this is what a program printed\r
     }
 
     #[test]
-    fn a_log_without_end_is_cut_and_complained_of() {
+    fn a_log_that_is_too_long_is_truncated_and_a_complaint() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("log");
         std::fs::write(&path, "[ 1.0] all is well\n".repeat(100)).unwrap();
@@ -110,7 +110,7 @@ WARNING: this is what a program printed\r
     }
 
     #[test]
-    fn a_guest_that_repeats_itself_is_bounded() {
+    fn the_number_of_complaints_is_limited() {
         let log: String = (0..1000).map(|i| format!("[ {i}.0] BUG: {i}\n")).collect();
         assert_eq!(complaints(&log).len(), MAX_COMPLAINTS);
         assert_eq!(tail(&log, 2), "[ 998.0] BUG: 998\n[ 999.0] BUG: 999");

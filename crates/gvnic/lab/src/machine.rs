@@ -121,13 +121,13 @@ pub fn run(
     let forced = match plan.accel {
         Accel::Kvm if !accel::kvm_usable() => {
             return Err(Failure::unsupported("/dev/kvm cannot be opened")
-                .with_remedy("--accel tcg works everywhere"));
+                .with_remedy("use --accel tcg, which works everywhere"));
         }
         Accel::Kvm => true,
         Accel::Auto if accel::kvm_usable() && !accel::kvm_found_broken(kit) => false,
         Accel::Auto | Accel::Tcg => {
             return run_by(Accel::Tcg, kit, plan, job, output)?
-                .context("KVM gave up")
+                .context("KVM failed")
                 .map_err(Into::into);
         }
     };
@@ -136,12 +136,12 @@ pub fn run(
     }
     if forced {
         return Err(Failure::unsupported("KVM cannot run this guest here")
-            .with_remedy("--accel tcg works everywhere"));
+            .with_remedy("use --accel tcg, which works everywhere"));
     }
     accel::remember_broken_kvm(kit);
-    note("KVM cannot run this guest here: software does");
+    note("KVM cannot run this guest here; using software emulation");
     let outcome = run_by(Accel::Tcg, kit, plan, job, output)?;
-    Ok(outcome.context("KVM gave up")?)
+    Ok(outcome.context("KVM failed")?)
 }
 
 /// Runs `job` in one guest; returns `None` if KVM failed.
@@ -156,7 +156,8 @@ fn run_by(
     let start = Instant::now();
     fs::write(folder.path("initrd"), build_initramfs(kit, plan, job)?)?;
     let nics = NicServers::start(&plan.nics, folder.folder())?;
-    let listener = UnixListener::bind(folder.path("control")).context("make the control socket")?;
+    let listener =
+        UnixListener::bind(folder.path("control")).context("create the control socket")?;
     let log_path = folder.path("kernel.log");
     let qemu = Running::start(kit, plan, job, accel, &folder)?;
     let mut guest = Guest {
@@ -215,10 +216,10 @@ fn build_initramfs(kit: &Kit, plan: &MachinePlan, job: &Job) -> Result<Vec<u8>, 
         .program(Path::new("/bin/sh"), "/bin/sh")
         .context("pack the shell")?;
     archive.file("/etc/shrc", 0o644, SHELL_SETTINGS);
-    let me = std::env::current_exe().context("find our own program")?;
+    let me = std::env::current_exe().context("find the path of this program")?;
     archive
         .program(&me, TOOL_PATH)
-        .context("pack our own program")?;
+        .context("pack this program")?;
     for name in [INIT_PATH, ROWS_PATH] {
         archive.link(name, Path::new(TOOL_PATH));
     }
@@ -296,9 +297,9 @@ impl Guest {
             };
             let left = limit.map(|limit| limit.saturating_sub(self.start.elapsed()));
             self.wait(&guest, left, conversation.is_ready())?;
-            let frame = frame::read(&mut guest).context("listen to the guest")?;
+            let frame = frame::read(&mut guest).context("read from the guest")?;
             let Some((kind, payload)) = frame else {
-                return Err(Failure::failed("the guest ended without a word"));
+                return Err(Failure::failed("the guest ended without an exit code"));
             };
             let word = conversation.take(kind, &payload).map_err(Failure::failed)?;
             match word {
@@ -343,7 +344,7 @@ impl Guest {
             }
             self.check_alive()?;
             if start.elapsed() > BOOT_LIMIT {
-                return Err(Failure::failed("QEMU does not come up"));
+                return Err(Failure::failed("QEMU did not start in time"));
             }
         }
     }
@@ -368,7 +369,7 @@ impl Guest {
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(errno) => {
                     return Err(anyhow::Error::from(errno)
-                        .context("listen to the guest")
+                        .context("read from the guest")
                         .into());
                 }
             }
@@ -376,7 +377,7 @@ impl Guest {
             if left.is_some_and(|left| start.elapsed() >= left) {
                 return Err(match ready {
                     false => Failure::failed(format!(
-                        "the guest did not come up within {} s",
+                        "the guest did not boot within {} s",
                         BOOT_LIMIT.as_secs()
                     )),
                     true => Failure::failed("the command took longer than --limit"),
@@ -393,7 +394,7 @@ impl Guest {
             return Err(Failure::failed(said));
         }
         match self.qemu.ended() {
-            None if self.qemu.stands_still() => Err(Failure::failed("the guest stands still")),
+            None if self.qemu.stands_still() => Err(Failure::failed("the guest is stopped")),
             None => Ok(()),
             Some(status) => Err(Failure::failed(format!("QEMU ended: {status}"))),
         }
@@ -405,7 +406,7 @@ fn create_file(plan: &MachinePlan, place: usize) -> Result<File, Failure> {
     let (_, path) = plan
         .get
         .get(place)
-        .context("the guest sends a file that nobody asked for")?;
+        .context("the guest sent a file that was not requested")?;
     let file = File::create(path).with_context(|| format!("--get: write {}", path.display()))?;
     Ok(file)
 }

@@ -126,7 +126,7 @@ impl NicServers {
             }
             if start.elapsed() > START_LIMIT {
                 return Err(Failure::failed(format!(
-                    "a NIC server does not make {}",
+                    "a NIC server did not create {}",
                     socket.display()
                 )));
             }
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_nics_share_a_wire_and_a_single_one_may_have_another() {
+    fn two_nics_share_a_wire_and_a_single_one_can_have_another_peer() {
         let folder = Path::new("/f");
         let two = NicsPlan {
             count: 2,
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mac_address_is_written_as_everybody_writes_it() {
+    fn a_mac_address_is_written_with_colons() {
         assert_eq!(mac_text([2, 0x64, 0, 0xab, 0, 1]), "02:64:00:ab:00:01");
     }
 }

@@ -159,7 +159,7 @@ pub fn machine(args: MachineArgs) -> Result<MachinePlan, Failure> {
     }
     if wire.is_some() && nics != 1 {
         return Err(Failure::usage(
-            "--wire is for --nics 1: two are joined to each other",
+            "--wire is for --nics 1: two NICs are connected to each other",
         ));
     }
     if let Some(impair) = &impair {
@@ -227,12 +227,12 @@ fn parse_put(text: &str) -> Result<(PathBuf, String), Failure> {
     };
     if !to.starts_with('/') || to.split('/').any(|part| part == "..") {
         return Err(Failure::usage(format!(
-            "--put {text:?}: the guest's place must be an absolute path"
+            "--put {text:?}: the place in the guest must be an absolute path"
         )));
     }
     if from.file_name().is_none() && !text.contains(':') {
         return Err(Failure::usage(format!(
-            "--put {text:?}: say its place, as {text}:/PLACE"
+            "--put {text:?}: give the place in the guest, as {text}:/PLACE"
         )));
     }
     if !from.is_file() && !from.is_dir() {
@@ -258,7 +258,7 @@ fn parse_get(text: &str) -> Result<(String, PathBuf), Failure> {
     };
     if !from.starts_with('/') || to.as_os_str().is_empty() {
         return Err(Failure::usage(format!(
-            "--get {text:?}: the guest's place must be an absolute path of a file"
+            "--get {text:?}: the place in the guest must be an absolute path of a file"
         )));
     }
     Ok((from.to_owned(), to))
@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_go_where_they_are_told_or_keep_their_name() {
+    fn files_get_the_given_place_or_keep_their_name() {
         let me = std::env::current_exe().unwrap();
         let name = me.file_name().unwrap().to_string_lossy();
         let (from, to) = parse_put(&me.to_string_lossy()).unwrap();

@@ -82,7 +82,7 @@ impl Running {
         let said = fs::read(&self.said).unwrap_or_default();
         match said.is_empty() {
             true => String::new(),
-            false => format!("QEMU said: {}", String::from_utf8_lossy(&said).trim()),
+            false => format!("output of QEMU: {}", String::from_utf8_lossy(&said).trim()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A folder for one run.
+//! The temporary folder of a run.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -8,18 +8,18 @@ use anyhow::Context as _;
 use tempfile::TempDir;
 use tool::output::Failure;
 
-/// A private folder that goes away.
+/// A private temporary folder, removed on drop.
 #[derive(Debug)]
 pub struct Scratch(TempDir);
 
 impl Scratch {
-    /// Makes one.
+    /// Creates a folder.
     ///
     /// # Errors
     ///
-    /// There is no place for it.
+    /// The folder cannot be created.
     pub fn new() -> Result<Self, Failure> {
-        // Short: the address of a unix socket has at most 107 bytes.
+        // A short path, because the address of a UNIX socket has at most 107 bytes.
         let base = std::env::var_os("XDG_RUNTIME_DIR")
             .map(PathBuf::from)
             .filter(|path| path.is_dir());
@@ -28,11 +28,11 @@ impl Scratch {
             .prefix("devmem-lab-")
             .permissions(Permissions::from_mode(0o700))
             .tempdir_in(&base)
-            .with_context(|| format!("make a folder in {}", base.display()))?;
+            .with_context(|| format!("create a folder in {}", base.display()))?;
         Ok(Self(folder))
     }
 
-    /// Returns where it is.
+    /// Returns its path.
     pub fn folder(&self) -> &Path {
         self.0.path()
     }
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_is_private_and_goes_with_its_owner() {
+    fn a_folder_is_private_and_removed_on_drop() {
         let scratch = Scratch::new().unwrap();
         let folder = scratch.folder().to_owned();
         let mode = folder.metadata().unwrap().permissions().mode();

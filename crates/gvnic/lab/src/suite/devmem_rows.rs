@@ -70,7 +70,7 @@ const RESETS: u64 = 20;
 fn seen(report: &RxReport) -> Seen {
     Seen {
         detail: format!(
-            "{} MB right in {} frags, {} B linear",
+            "{} MB correct in {} frags, {} B linear",
             report.bytes / 1_000_000,
             report.frags,
             report.linear_bytes
@@ -82,7 +82,7 @@ fn seen(report: &RxReport) -> Seen {
 fn receive_all(context: &Context, family: Family, kind: DmabufKind) -> anyhow::Result<Seen> {
     let wanted = Stream::checked(context.bytes, Habit::Good);
     let report = rx(context.network()?, family, kind, QUEUE, wanted)?;
-    ensure!(report.frags > 0, "nothing came to device memory");
+    ensure!(report.frags > 0, "no data was received into device memory");
     Ok(seen(&report))
 }
 
@@ -138,7 +138,7 @@ fn at_once(context: &Context, ends: &[(&Bound, u32)]) -> anyhow::Result<Seen> {
         )
     })?;
     let each = wanted.bytes / 1_000_000;
-    Ok(format!("{each} MB right each, in {frags:?} frags").into())
+    Ok(format!("{each} MB correct each, in {frags:?} frags").into())
 }
 
 fn no_coalescing(context: &Context) -> anyhow::Result<Seen> {
@@ -160,9 +160,9 @@ fn starvation(context: &Context) -> anyhow::Result<Seen> {
         wanted,
     )?;
     let at = report.starved_at.context("it was never starved")?;
-    ensure!(at < bytes, "everything fitted in");
+    ensure!(at < bytes, "all data fitted in the memory");
     Ok(format!(
-        "stalled after {} MB, then {} MB right",
+        "stalled after {} MB, then {} MB correct",
         at / 1_000_000,
         bytes / 1_000_000
     )
@@ -206,7 +206,7 @@ fn unbind(context: &Context) -> anyhow::Result<Seen> {
         );
         drop(bound);
         drop(receiver);
-        // Its receiver has gone.
+        // Its receiver was closed.
         let _ = sending.join();
         report
     })?;
@@ -240,12 +240,12 @@ fn kill(context: &Context) -> anyhow::Result<Seen> {
         line.clear();
         let half = said.read_line(&mut line);
         victim.kill();
-        // Its receiver has gone.
+        // Its receiver was closed.
         let _ = sending.join();
         half?;
         anyhow::Ok(line.trim() == "half")
     })?;
-    ensure!(killed, "the victim said {line:?}");
+    ensure!(killed, "the output of the victim was {line:?}");
     // Its settings are still in effect; a new set-up replaces them.
     clear_rules()?;
     receive_all(context, Family::V4, DmabufKind::Udmabuf).context("after the kill")
@@ -296,7 +296,7 @@ fn refusals(_: &Context) -> anyhow::Result<Seen> {
     let split = program(&["ethtool", "-G", NIC, "tcp-data-split", "off"]).err();
     let split = split.context("header split could be switched off")?;
     let fewer = program(&["ethtool", "-L", NIC, "rx", "1", "tx", "1"]).err();
-    fewer.context("the bound queue could be taken away")?;
+    fewer.context("the bound queue could be removed")?;
     let user = Netdev::by_name(NIC)?
         .rx_queues()?
         .into_iter()
@@ -371,7 +371,7 @@ fn through_resets(stream: impl Fn() -> anyhow::Result<Seen>) -> anyhow::Result<S
         stream().with_context(|| format!("stream {streams}"))?;
         let seen = resets()?.saturating_sub(before);
         if seen >= RESETS {
-            return Ok(format!("{seen} resets in {streams} streams, every byte right").into());
+            return Ok(format!("{seen} resets in {streams} streams, every byte correct").into());
         }
     }
     bail!(
@@ -380,7 +380,7 @@ fn through_resets(stream: impl Fn() -> anyhow::Result<Seen>) -> anyhow::Result<S
     )
 }
 
-/// Returns how many times the driver has reset the device.
+/// Returns the number of device resets by the driver.
 fn resets() -> anyhow::Result<u64> {
     let text = program(&["ethtool", "-S", NIC])?;
     let count = text

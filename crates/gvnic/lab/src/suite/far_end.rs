@@ -1,4 +1,4 @@
-//! Our user-space stack at the other end of a guest's wire, in processes of its own.
+//! Our user-space stack at the other end of a guest's wire, in separate processes.
 
 use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
@@ -12,18 +12,18 @@ use serde::{Deserialize, Serialize};
 use super::traffic::{self, Family};
 use tool::output::Failure;
 
-/// Where our stack is: in the network of the guest's only NIC.
+/// Address of our stack, in the network of the guest's only NIC.
 pub const FAR_ADDRESS: [u8; 4] = [10, 77, 0, 9];
-/// Its port when it receives.
+/// Port of our stack when it receives.
 pub const FAR_PORT: u16 = 5201;
-/// The pattern that it checks then: the period of `devmem-tcp recv -v`.
+/// Period of the pattern that it verifies, as for `devmem-tcp recv -v`.
 pub const PERIOD: u16 = 7;
 
-/// When the guest has gone, nobody keeps the other end.
+/// Maximum time to wait for a process after the end of its guest.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// What a guest may ask the host to start at the other end of its wire. The guest may be anything: it chooses among these,
-/// and the host chooses the program's arguments.
+/// A program that the guest may request the host to start at the other end of its wire. The guest is not trusted: it
+/// chooses one of these, and the host chooses the arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Wish {
@@ -37,7 +37,7 @@ pub enum Wish {
 }
 
 impl Wish {
-    /// Returns the arguments of `devmem-tcp` for it. A sender sends `bytes`.
+    /// Returns the arguments of `devmem-tcp`. A sender sends `bytes`.
     fn arguments(self, bytes: u64) -> Vec<String> {
         match self {
             Self::Send { port } => {
@@ -57,19 +57,19 @@ impl Wish {
     }
 }
 
-/// The other end's processes, one after another.
+/// The processes at the other end, one after another.
 #[derive(Debug)]
 pub struct FarEnd {
     wire: PathBuf,
-    /// Bytes of a stream that it sends.
+    /// Bytes of a sent stream.
     bytes: u64,
-    /// Most processes of one guest.
+    /// Maximum number of processes for one guest.
     max: usize,
     children: Vec<(String, Helper)>,
 }
 
 impl FarEnd {
-    /// An other end that connects to `wire`, where a NIC listens. It sends streams of `bytes`, and starts at most `max`
+    /// Creates it for the socket `wire`, on which a NIC listens. It sends streams of `bytes`, and starts at most `max`
     /// processes.
     pub fn new(wire: &Path, bytes: u64, max: usize) -> Self {
         Self {
@@ -80,15 +80,15 @@ impl FarEnd {
         }
     }
 
-    /// Starts `devmem-tcp` as the guest wishes, when the one before has ended: there is one wire.
+    /// Starts `devmem-tcp` as requested, after the previous process has ended, because there is only one wire.
     ///
     /// # Errors
     ///
-    /// It cannot be started; the guest has had as many processes as it has rows.
+    /// It cannot be started, or the guest has already had as many processes as it has rows.
     pub fn start(&mut self, wish: Wish) -> Result<(), Failure> {
         if self.children.len() >= self.max {
             return Err(Failure::failed(format!(
-                "the guest asks for our stack more often than it has rows ({})",
+                "the guest requests our stack more often than it has rows ({})",
                 self.max
             )));
         }
@@ -112,7 +112,7 @@ impl FarEnd {
         Ok(())
     }
 
-    /// Waits for all of them. Returns for each what it was, whether it went well, and what it said: its JSON, or its error.
+    /// Waits for all processes. Returns for each its arguments, whether it succeeded, and its output: JSON, or an error.
     pub fn finish(self) -> Vec<(String, bool, String)> {
         let finish = |(what, mut child): (String, Helper)| {
             let ended = wait(&mut child);
@@ -128,7 +128,7 @@ impl FarEnd {
     }
 }
 
-/// Waits for a process, and ends it if that takes long. Tells whether it ended by itself.
+/// Waits for a process, and kills it after a time limit. Returns whether it ended by itself.
 fn wait(child: &mut Helper) -> bool {
     let ended = matches!(child.wait_at_most(LIMIT), Ok(Some(_)));
     if !ended {

@@ -1,4 +1,4 @@
-//! `devmem-tcp lab test`: a guest for each group, a table of what its rows did.
+//! `devmem-tcp lab test`: runs a guest for each group and prints a table of the results.
 
 use std::io;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::machine::{self, MachinePlan, Output};
 use crate::scratch::Scratch;
 use tool::output::{Failure, note, print_json, say};
 
-/// What to test.
+/// The tests to run.
 #[derive(Clone, Debug)]
 pub struct TestPlan {
     /// The machine of every guest.
@@ -24,17 +24,17 @@ pub struct TestPlan {
     pub groups: Vec<Group>,
     /// Bytes of a large stream.
     pub bytes: u64,
-    /// Only rows whose name has this in it.
+    /// Run only rows with this text in their name.
     pub only: Option<String>,
     /// Print one JSON object to stdout at the end.
     pub json: bool,
 }
 
-/// How a group went.
+/// Results of a group.
 #[derive(Debug, Serialize)]
 struct GroupReport {
     group: Group,
-    /// What the guest ran on, once it did.
+    /// How instructions were executed; `None` if the guest did not run.
     #[serde(skip)]
     accel: Option<Accel>,
     boot_s: f64,
@@ -43,7 +43,7 @@ struct GroupReport {
     rows: Vec<RowReport>,
 }
 
-/// How all of it went.
+/// Results of all groups.
 #[derive(Debug, Serialize)]
 struct TestReport {
     passed: usize,
@@ -53,7 +53,7 @@ struct TestReport {
     qemu: String,
     kernel: String,
     seconds: f64,
-    /// Rate of device memory by that of an ordinary socket, of streams that nobody looks at.
+    /// Rate of device memory divided by that of an ordinary socket, for streams without verification.
     #[serde(skip_serializing_if = "Option::is_none")]
     devmem_rx_to_plain: Option<f64>,
     groups: Vec<GroupReport>,
@@ -63,7 +63,7 @@ struct TestReport {
 ///
 /// # Errors
 ///
-/// A guest that does not come up; a row that failed, or did not run, or made the kernel complain.
+/// A guest did not boot; a row failed or did not run; or the kernel logged a warning.
 pub fn run(
     kit: &Kit,
     plan: &TestPlan,
@@ -103,14 +103,14 @@ pub fn run(
     ));
     if let Some(ratio) = report.devmem_rx_to_plain {
         note(format_args!(
-            "devmem rx is {ratio:.1} times an ordinary socket"
+            "devmem rx runs at {ratio:.1}x the rate of an ordinary socket"
         ));
     }
     if plan.json {
         print_json(&report)?;
     }
     match (report.passed, report.failed) {
-        (0, 0) => Err(Failure::usage("no row has that name")),
+        (0, 0) => Err(Failure::usage("no row has that text in its name")),
         (_, 0) => Ok(()),
         (_, failed) => Err(Failure::failed(format!("{failed} rows of the lab failed"))),
     }
@@ -176,7 +176,7 @@ fn wanted_rows(plan: &TestPlan, group: Group) -> Vec<&'static str> {
     names.filter(wanted).collect()
 }
 
-/// What the guest runs.
+/// Returns the command of the guest.
 fn guest_command(plan: &TestPlan, group: Group) -> Vec<String> {
     let bytes = plan.bytes.to_string();
     let name = group_name(group);
@@ -187,13 +187,13 @@ fn guest_command(plan: &TestPlan, group: Group) -> Vec<String> {
     words.into_iter().map(str::to_owned).collect()
 }
 
-/// The row about the kernel's log.
+/// Returns the row for the kernel's log.
 fn log_row(report: &GroupReport) -> RowReport {
     let name = format!("{}: no kernel warning", group_name(report.group));
     if report.total_s == 0.0 {
         return failed_row(
             &name,
-            "the guest did not end by itself: its log is not judged",
+            "the guest did not end by itself: its log is not checked",
         );
     }
     match report.kernel_complaints.first() {
@@ -226,9 +226,9 @@ fn group_name(group: Group) -> String {
         .unwrap_or_default()
 }
 
-/// What is particular about the guest of a group. `wire` is where our stack connects, if it is the other end.
+/// Returns the machine of a group. `wire` is the socket for our stack, if that is the other end.
 fn machine_for(machine: &MachinePlan, group: Group, wire: &Path) -> MachinePlan {
-    /// Longer than any group at the default size takes on a busy machine; a row has limits of its own.
+    /// More time than any group at the default size needs on a busy machine; rows have separate limits.
     const LIMIT: Duration = Duration::from_secs(1800);
     const BAD_WIRE: &str = "loss=1%,reorder=1%,dup=1%,seed=7";
     let mut machine = machine.clone();
@@ -255,7 +255,7 @@ fn has_far_end(group: Group) -> bool {
     matches!(group, Group::Stack | Group::StackLoss)
 }
 
-/// Waits for our stack's ends, and says how they went: each has a stream of `bytes`.
+/// Waits for the processes of our stack, and returns their results: each has a stream of `bytes`.
 fn far_rows(group: Group, far_end: Option<FarEnd>, bytes: u64) -> Vec<RowReport> {
     let ended = far_end.map(FarEnd::finish).unwrap_or_default();
     let rows = ended.into_iter().enumerate().map(|(at, (what, ok, said))| {
@@ -270,7 +270,7 @@ fn far_rows(group: Group, far_end: Option<FarEnd>, bytes: u64) -> Vec<RowReport>
     rows.inspect(print_row).collect()
 }
 
-/// The payload bytes that a report of `send` or `recv` tells of.
+/// Returns the payload bytes in a report of `send` or `recv`.
 fn bytes_of(report: &str) -> Option<u64> {
     #[derive(Deserialize)]
     struct Report {
@@ -280,11 +280,11 @@ fn bytes_of(report: &str) -> Option<u64> {
     Some(report.bytes)
 }
 
-/// Most characters of a row's detail that are kept.
+/// Maximum number of characters of a row's detail.
 const DETAIL_CHARS_MAX: usize = 4096;
 
-/// Takes the rows as they come. What it keeps is bounded whatever the guest prints: one line, and one report for each row
-/// that was asked for.
+/// Collects the reports of rows. Its memory is limited for any output of the guest: one line, and one report for each
+/// requested row.
 #[derive(Debug)]
 struct Collector {
     line: Vec<u8>,
@@ -319,17 +319,23 @@ impl Collector {
                     .start(wish)
                     .map_err(|failure| io::Error::other(failure.to_string()))?;
             }
-            (Line::Wish { .. }, None) => return Err(io::Error::other("this guest has a peer")),
+            (Line::Wish { .. }, None) => {
+                return Err(io::Error::other(
+                    "the guest requested our stack, but has a peer",
+                ));
+            }
         }
         Ok(())
     }
 
-    /// Returns a report as it is kept: of a row that was asked for and has not reported yet, its detail cut and without
-    /// characters that a terminal would obey.
+    /// Checks that the row was requested and not reported yet. Returns the report with a truncated detail without control
+    /// characters.
     fn checked(&mut self, mut row: RowReport) -> io::Result<RowReport> {
         let at = self.wanted.iter().position(|name| *name == row.row);
         let at = at.ok_or_else(|| {
-            io::Error::other("the guest reports a row that is not its own, or reports one twice")
+            io::Error::other(
+                "the guest reported a row that was not requested, or reported one twice",
+            )
         })?;
         self.wanted.swap_remove(at);
         let plain = |c: char| if c.is_control() { ' ' } else { c };
@@ -347,14 +353,14 @@ impl Collector {
 fn parse_line(line: &[u8]) -> io::Result<Line> {
     serde_json::from_slice(line).map_err(|error| {
         io::Error::other(format!(
-            "the guest printed neither a row nor a wish that exists: {error}"
+            "the guest printed neither a row nor a valid request: {error}"
         ))
     })
 }
 
 impl Output for Collector {
     fn stdout(&mut self, bytes: &[u8]) -> io::Result<()> {
-        /// Longer than any row's report.
+        /// More than the length of any report.
         const MAX_LINE_BYTES: usize = 1 << 20;
         for byte in bytes {
             match byte {
@@ -363,7 +369,7 @@ impl Output for Collector {
                     self.take(parse_line(&line)?)?;
                 }
                 _ if self.line.len() < MAX_LINE_BYTES => self.line.push(*byte),
-                _ => return Err(io::Error::other("a row's report has no end")),
+                _ => return Err(io::Error::other("the report of a row is too long")),
             }
         }
         Ok(())
@@ -405,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_collected_however_the_bytes_are_cut() {
+    fn rows_are_collected_from_pieces_of_any_size() {
         let mut collector = collector(&["a", "c"]);
         let (first, second) = (line(&failed_row("c", "d")), line(&failed_row("a", "b")));
         for byte in first.iter().chain(&second) {
@@ -417,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_has_no_say_in_the_arguments_of_the_hosts_programs() {
+    fn a_guest_cannot_choose_arguments_of_the_hosts_programs() {
         for wish in [
             &br#"{"far_end":["send","10.77.0.2","9","--capture","/tmp/file"]}"#[..],
             br#"{"far_end":{"send":{"port":0}}}"#,
@@ -427,7 +433,7 @@ mod tests {
         ] {
             let refused = collector(&[]).stdout(&[wish, b"\n"].concat());
             let said = refused.unwrap_err().to_string();
-            assert!(said.contains("neither a row nor a wish"), "{said}");
+            assert!(said.contains("neither a row nor a valid request"), "{said}");
         }
         for wish in [
             &br#"{"far_end":"receive"}"#[..],
@@ -438,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_reports_only_rows_of_its_own_and_each_once() {
+    fn a_guest_can_report_only_requested_rows_and_each_once() {
         let mut collector = collector(&["a"]);
         assert!(collector.stdout(&line(&failed_row("b", ""))).is_err());
         assert!(collector.stdout(&line(&failed_row("a", ""))).is_ok());
@@ -447,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_of_a_rows_detail_is_bounded_and_plain() {
+    fn the_detail_of_a_row_is_truncated_and_has_no_control_characters() {
         let mut collector = collector(&["a"]);
         let long = format!("\u{1b}[2J{}", "x".repeat(100_000));
         collector.stdout(&line(&failed_row("a", &long))).unwrap();
@@ -457,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_had_no_stream_says_so() {
+    fn the_bytes_of_a_report_are_parsed() {
         assert_eq!(bytes_of(r#"{"backend":"user","bytes":4096}"#), Some(4096));
         assert_eq!(bytes_of(r#"{"bytes":0}"#), Some(0));
         assert_eq!(bytes_of("connection refused"), None);

@@ -18,19 +18,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Group {
-    /// The NIC as any other: driver, ping, TCP, ethtool, resets
+    /// The NIC as an ordinary one: driver, ping, TCP, ethtool, resets
     Nic,
     /// Device memory: bind, receive, send, starvation, unbind, kill
     Devmem,
-    /// Device memory over a bad wire
+    /// Device memory over an impaired wire
     Loss,
-    /// Device memory from a device that misbehaves within its rights: linear bytes, unsplit packets
+    /// Device memory from a device with unusual but allowed behaviour: linear bytes, unsplit packets
     Knobs,
-    /// Device memory through a device that asks for resets in mid-transfer
+    /// Device memory on a device that requests resets during transfers
     Resets,
     /// Our user-space stack at the other end
     Stack,
-    /// Our user-space stack at the other end of a bad wire
+    /// Our user-space stack at the other end of an impaired wire
     StackLoss,
 }
 
@@ -67,8 +67,8 @@ pub struct RowReport {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Line {
-    /// It asks for something at the other end of its wire.
+    /// A request to start a program at the other end of the wire.
     Wish { far_end: far_end::Wish },
-    /// A row has ended.
+    /// The report of a row that has ended.
     Row(RowReport),
 }

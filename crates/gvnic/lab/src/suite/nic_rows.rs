@@ -137,7 +137,7 @@ fn feature(context: &Context, name: &str) -> anyhow::Result<Seen> {
         program(&["ethtool", "-K", NIC, name, value])?;
         both_ways(context).with_context(|| format!("with {name} {value}"))?;
     }
-    Ok("streams both ways with each".to_owned().into())
+    Ok("streams in both directions with each".to_owned().into())
 }
 
 /// Changes a setting with ethtool, checks that ethtool shows it, runs streams in both directions, and restores it.
@@ -159,14 +159,14 @@ fn with_setting(
     result.with_context(|| format!("with {}", change.join(" ")))?;
     ensure!(
         found,
-        "{} does not say {line:?} but {shown}",
+        "{} does not print {line:?}, but: {shown}",
         show.join(" ")
     );
     Ok(())
 }
 
 fn buffer_len(context: &Context) -> anyhow::Result<Seen> {
-    // Only with header split may buffers have other lengths than a page.
+    // Buffers can have other lengths than a page only with header split.
     for len in ["2048", "4096"] {
         let line = format!("RX Buf Len: {len}");
         with_setting(
@@ -177,7 +177,7 @@ fn buffer_len(context: &Context) -> anyhow::Result<Seen> {
             &["ethtool", "-G", NIC, "rx-buf-len", "4096"],
         )?;
     }
-    Ok("streams both ways with each".to_owned().into())
+    Ok("streams in both directions with each".to_owned().into())
 }
 
 fn ring_sizes(context: &Context) -> anyhow::Result<Seen> {
@@ -201,7 +201,7 @@ fn data_split(context: &Context) -> anyhow::Result<Seen> {
         "TCP data split: on",
         &["ethtool", "-G", NIC, "tcp-data-split", "off"],
     )?;
-    Ok("streams both ways while on".to_owned().into())
+    Ok("streams in both directions while on".to_owned().into())
 }
 
 fn channels(context: &Context) -> anyhow::Result<Seen> {
@@ -256,13 +256,13 @@ fn indirection(context: &Context) -> anyhow::Result<Seen> {
         let found = queue_of_stream(context)?;
         ensure!(
             found == queue,
-            "a table of {queue} alone leads to queue {found}"
+            "a table with only queue {queue} steers to queue {found}"
         );
     }
     program(&["ethtool", "-X", NIC, "default"])?;
     let shown = program(&["ethtool", "-x", NIC])?;
     ensure!(shown.contains("RSS hash key:"), "no key in {shown}");
-    Ok("a table of one queue leads there".to_owned().into())
+    Ok("a table with one queue steers to it".to_owned().into())
 }
 
 fn rule(context: &Context) -> anyhow::Result<Seen> {
@@ -290,14 +290,17 @@ fn rule(context: &Context) -> anyhow::Result<Seen> {
             "the rule is not in the list: {shown}"
         );
         let found = found?;
-        ensure!(found == queue, "a rule for {queue} leads to queue {found}");
+        ensure!(
+            found == queue,
+            "a rule for queue {queue} steers to queue {found}"
+        );
     }
     let shown = program(&["ethtool", "-n", NIC])?;
     ensure!(
         !shown.contains("Filter: 5"),
         "the rule is still there: {shown}"
     );
-    Ok("a rule leads where it says".to_owned().into())
+    Ok("a rule steers to its queue".to_owned().into())
 }
 
 fn statistics(context: &Context) -> anyhow::Result<Seen> {
@@ -361,7 +364,7 @@ fn resets(context: &Context) -> anyhow::Result<Seen> {
         let rate = rate?;
         restore_addresses()?;
         Ok(Seen {
-            detail: format!("{RESETS} resets, {} MB right", rate.bytes / 1_000_000),
+            detail: format!("{RESETS} resets, {} MB correct", rate.bytes / 1_000_000),
             rate: Some(rate),
         })
     })
@@ -374,5 +377,7 @@ fn reload(context: &Context) -> anyhow::Result<Seen> {
         carrier()?;
         both_ways(context)?;
     }
-    Ok("twice, streams both ways after each".to_owned().into())
+    Ok("twice, with streams in both directions after each"
+        .to_owned()
+        .into())
 }

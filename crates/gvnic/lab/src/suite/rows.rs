@@ -27,7 +27,7 @@ impl From<String> for Seen {
 impl From<Rate> for Seen {
     fn from(rate: Rate) -> Self {
         Self {
-            detail: format!("{} MB right", rate.bytes / 1_000_000),
+            detail: format!("{} MB correct", rate.bytes / 1_000_000),
             rate: Some(rate),
         }
     }
@@ -81,10 +81,10 @@ pub struct GuestTest {
     group: Group,
     #[arg(long)]
     bytes: u64,
-    /// Rows whose name has this in it
+    /// Run only rows with this text in their name
     #[arg(long)]
     only: Option<String>,
-    /// Be the receiver that gets killed
+    /// Run the receiver that gets killed
     #[arg(long)]
     victim: bool,
 }
@@ -170,13 +170,13 @@ mod tests {
             .map(|(name, _)| *name)
             .collect();
         for (at, name) in names.iter().enumerate() {
-            assert!(!names[..at].contains(name), "{name} is there twice");
+            assert!(!names[..at].contains(name), "{name} exists twice");
         }
         assert!(Group::ALL.into_iter().all(|group| !rows(group).is_empty()));
     }
 
     #[test]
-    fn a_failed_row_says_every_cause() {
+    fn the_report_of_a_failed_row_has_every_cause() {
         let error = anyhow::anyhow!("no route").context("connect");
         let report = report("x", Err(error), 1.0);
         assert!(!report.ok);

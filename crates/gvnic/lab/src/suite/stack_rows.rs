@@ -71,7 +71,7 @@ fn devmem_rx(context: &Context, check: bool) -> anyhow::Result<Seen> {
         ordinary_max: 0,
     };
     let report = receive(&stream, &bound, wanted)?;
-    ensure!(report.frags > 0, "nothing came to device memory");
+    ensure!(report.frags > 0, "no data was received into device memory");
     Ok(report.rate().into())
 }
 
@@ -90,7 +90,7 @@ fn plain_rx(context: &Context) -> anyhow::Result<Seen> {
     }
     ensure!(
         bytes == context.bytes,
-        "{bytes} of {} bytes arrived",
+        "{bytes} of {} bytes received",
         context.bytes
     );
     Ok(Rate {

@@ -206,7 +206,7 @@ pub fn verifier_of(seed: u64) -> Verifier {
     Verifier::new(Expected::Position(PositionPattern::new(seed)))
 }
 
-/// Checks that a stream arrived completely and without wrong bytes.
+/// Checks that a stream is complete and has no wrong bytes.
 ///
 /// # Errors
 ///
@@ -218,6 +218,6 @@ pub fn complete(verifier: &Verifier, bytes: u64) -> anyhow::Result<()> {
         "{bad} wrong bytes, the first at {:?}",
         verifier.first_bad()
     );
-    ensure!(good == bytes, "{good} of {bytes} bytes arrived");
+    ensure!(good == bytes, "{good} of {bytes} bytes received");
     Ok(())
 }

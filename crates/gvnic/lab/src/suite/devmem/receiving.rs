@@ -49,9 +49,9 @@ impl Stream {
 /// Behaviour of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Habit {
-    /// It gives frags back at once.
+    /// It returns frags at once.
     Good,
-    /// It keeps all frags until it is starved, once; afterwards it gives them back at once.
+    /// It keeps all frags until it is starved, once; afterwards it returns them at once.
     StarvesOnce,
     /// It stops after this many bytes.
     Leaves(u64),
@@ -120,7 +120,7 @@ pub fn receive(stream: &TcpStream, bound: &Bound, wanted: Stream) -> anyhow::Res
     receiver.give_back()?;
     ensure!(
         receiver.received == bytes,
-        "{} of {bytes} bytes arrived",
+        "{} of {bytes} bytes received",
         receiver.received
     );
     receiver.check_verdict()?;

@@ -21,8 +21,8 @@ use tool::pattern::PositionPattern;
 const SEND_BYTES: usize = 256 << 10;
 const SEND_SLOTS: usize = 64;
 
-/// Sends one stream from device memory to a kernel socket of the peer, which checks it. Returns its rate and how many
-/// sends the kernel copied.
+/// Sends one stream from device memory to a kernel socket of the peer, which checks it. Returns its rate and the number of
+/// sends that the kernel copied.
 ///
 /// # Errors
 ///
@@ -65,7 +65,7 @@ pub fn tx(network: &Network, family: Family, bytes: u64) -> anyhow::Result<(Rate
     })
 }
 
-/// Sends `bytes` bytes of device memory on a connection. Returns how many sends the kernel copied.
+/// Sends `bytes` bytes of device memory on a connection. Returns the number of sends that the kernel copied.
 ///
 /// # Errors
 ///

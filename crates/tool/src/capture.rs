@@ -1,32 +1,22 @@
 //! Packet capture with payload, in a pcapng file for Wireshark.
 
-use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use anyhow::Context;
 use nic::{Direction, FrameSink};
-use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
-use pcap_file::pcapng::blocks::interface_description::{
-    InterfaceDescriptionBlock, InterfaceDescriptionOption,
-};
-use pcap_file::pcapng::{PcapNgBlock, PcapNgWriter};
-use pcap_file::{DataLink, PcapError};
 use rustix::io::Errno;
 use wire::Instant;
 
 use crate::output::{Failure, note};
+use crate::pcapng;
 
 /// Maximum frame length in Wireshark (`WTAP_MAX_PACKET_SIZE_STANDARD`). Received frames are at most a quarter of that;
 /// longer sent frames are truncated to it.
 const SNAP_LEN: u32 = 256 << 10;
-/// `if_tsresol`: timestamps count 10^-9 seconds.
-const NANOSECONDS: u8 = 9;
-/// `epb_flags`, direction bits: inbound and outbound (draft-ietf-opsawg-pcapng, 4.3.1).
-const INBOUND: u32 = 1;
-const OUTBOUND: u32 = 2;
 /// Buffered bytes after which the file is written.
 const BUFFER_BYTES: usize = 1 << 20;
 
@@ -37,9 +27,9 @@ pub struct Capture(Arc<Mutex<CaptureFile>>);
 struct CaptureFile {
     path: PathBuf,
     file: File,
-    /// Encoder of blocks; its bytes are not yet in the file.
-    encoder: PcapNgWriter<Vec<u8>>,
-    /// End of each of these packets in the encoder's bytes.
+    /// Blocks that are not in the file yet.
+    blocks: Vec<u8>,
+    /// End of each packet in `blocks`.
     ends: Vec<usize>,
     /// Wall-clock time at instant 0 of the stack's clock.
     start: Duration,
@@ -58,10 +48,8 @@ impl Capture {
     ///
     /// The file cannot be created.
     pub fn create(path: &Path, name: &str) -> Result<Self, Failure> {
-        let made = File::create(path).and_then(|file| CaptureFile::new(path, file, name));
-        let state = made.map_err(|error| {
-            anyhow::Error::from(error).context(format!("create {}", path.display()))
-        })?;
+        let file = File::create(path).with_context(|| format!("create {}", path.display()))?;
+        let state = CaptureFile::new(path, file, name);
         Ok(Self(Arc::new(Mutex::new(state))))
     }
 
@@ -109,66 +97,44 @@ impl FrameSink for Capture {
 }
 
 impl CaptureFile {
-    fn new(path: &Path, file: File, name: &str) -> io::Result<Self> {
-        let mut encoder = PcapNgWriter::new(Vec::new()).map_err(cause)?;
-        let interface = InterfaceDescriptionBlock {
-            linktype: DataLink::ETHERNET,
-            snaplen: SNAP_LEN,
-            options: vec![
-                InterfaceDescriptionOption::IfName(Cow::Owned(name.to_owned())),
-                InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
-            ],
-        };
-        encoder
-            .write_block(&interface.into_block())
-            .map_err(cause)?;
+    fn new(path: &Path, file: File, name: &str) -> Self {
+        let mut blocks = Vec::new();
+        pcapng::start(&mut blocks, name, SNAP_LEN);
         let start = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
-        Ok(Self {
+        Self {
             path: path.to_owned(),
             file,
-            encoder,
+            blocks,
             ends: Vec::new(),
             start,
             written: 0,
             packets: 0,
             error: None,
-        })
+        }
     }
 
     fn frame(&mut self, now: Instant, direction: Direction, frame: &[u8]) {
         if self.error.is_some() {
             return;
         }
-        let flags = match direction {
-            Direction::Rx => INBOUND,
-            Direction::Tx => OUTBOUND,
-        };
-        let packet = EnhancedPacketBlock {
-            interface_id: 0,
-            timestamp: self.start + Duration::from_nanos(now.as_nanos()),
-            original_len: u32::try_from(frame.len()).unwrap_or(u32::MAX),
-            data: Cow::Borrowed(&frame[..frame.len().min(SNAP_LEN as usize)]),
-            options: vec![EnhancedPacketOption::Flags(flags)],
-        };
-        if let Err(error) = self.encoder.write_block(&packet.into_block()) {
-            self.fail(cause(error));
-            return;
-        }
-        let bytes = self.encoder.get_ref().len();
+        let time = self.start + Duration::from_nanos(now.as_nanos());
+        let data = &frame[..frame.len().min(SNAP_LEN as usize)];
+        pcapng::packet(&mut self.blocks, time, direction, frame.len(), data);
+        let bytes = self.blocks.len();
         self.ends.push(bytes);
         if bytes >= BUFFER_BYTES {
             self.write_out();
         }
     }
 
-    /// Writes the encoder's bytes to the file. After an error the file still ends with a whole packet.
+    /// Writes the blocks to the file. After an error the file still ends with a whole packet.
     fn write_out(&mut self) {
         if self.error.is_some() {
             return;
         }
-        let bytes = std::mem::take(self.encoder.get_mut());
+        let bytes = std::mem::take(&mut self.blocks);
         let ends = std::mem::take(&mut self.ends);
         let mut done = 0;
         let error = loop {
@@ -193,8 +159,8 @@ impl CaptureFile {
             }
         }
         // Reuses the memory.
-        *self.encoder.get_mut() = bytes;
-        self.encoder.get_mut().clear();
+        self.blocks = bytes;
+        self.blocks.clear();
         self.ends = ends;
         self.ends.clear();
     }
@@ -228,16 +194,11 @@ impl CaptureFile {
     }
 }
 
-/// Returns the I/O error: the library reports write errors as read errors.
-fn cause(error: PcapError) -> io::Error {
-    match error {
-        PcapError::IoError(error) => error,
-        other => io::Error::other(other),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use pcap_file::DataLink;
+    use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
+    use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
     use pcap_file::pcapng::{Block, PcapNgReader};
 
     use super::*;
@@ -259,6 +220,15 @@ mod tests {
                     packets.push(packet.into_owned());
                 }
             }
+            let [interface] = reader.interfaces() else {
+                panic!("one interface is described")
+            };
+            assert_eq!(
+                (interface.linktype, interface.snaplen),
+                (DataLink::ETHERNET, SNAP_LEN)
+            );
+            let name = InterfaceDescriptionOption::IfName("dm0".into());
+            assert!(interface.options.contains(&name), "{interface:?}");
             packets
         }
     }
@@ -285,8 +255,8 @@ mod tests {
             packets[1].timestamp - packets[0].timestamp,
             Duration::from_millis(1500)
         );
-        assert_eq!(packets[0].options, [EnhancedPacketOption::Flags(INBOUND)]);
-        assert_eq!(packets[1].options, [EnhancedPacketOption::Flags(OUTBOUND)]);
+        assert_eq!(packets[0].options, [EnhancedPacketOption::Flags(1)]);
+        assert_eq!(packets[1].options, [EnhancedPacketOption::Flags(2)]);
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub mod counters;
 pub mod output;
 pub mod parse;
 pub mod pattern;
+mod pcapng;
 pub mod progress;
 pub mod sender;
 pub mod signals;

@@ -1,16 +1,18 @@
 //! Progress of a long operation, for people: a bar on a terminal, a line otherwise.
 
+use std::cell::Cell;
 use std::io::IsTerminal;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use crate::output::{note, tell};
+use crate::size::Size;
 
-use crate::output::note;
-
-/// Updates per second: enough for smooth progress, at no noticeable cost.
-const UPDATES_PER_SECOND: u8 = 10;
-/// Bytes of a transfer between two updates.
-const STEP_BYTES: u64 = 16 << 20;
+/// Time between two updates: short enough for smooth progress, at no noticeable cost.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// Characters of a full bar.
+const BAR_CHARS: usize = 32;
+/// Returns to the start of the line and clears it (ECMA-48 EL).
+const CLEAR: &str = "\r\x1b[K";
 
 /// Kind of a long operation.
 #[derive(Debug, Clone, Copy)]
@@ -22,65 +24,58 @@ enum Shape {
     /// A number of steps, with a name.
     Count(&'static str, u64),
     /// An operation of unknown length, by name.
-    Spinner(&'static str),
+    Unknown(&'static str),
 }
 
 impl Shape {
-    const fn template(self) -> &'static str {
-        match self {
-            Self::Transfer(None) => "{binary_bytes:>11}  {msg}",
-            Self::Transfer(Some(_)) | Self::Bytes(..) => {
-                "{bar:32} {binary_bytes:>11} of {binary_total_bytes}  {msg}"
-            }
-            Self::Count(..) => "{bar:32} {pos:>4} of {len}  {msg}",
-            Self::Spinner(_) => "{spinner} {msg}",
-        }
-    }
-
-    const fn total(self) -> Option<u64> {
-        match self {
-            Self::Transfer(total) => total,
-            Self::Bytes(_, total) | Self::Count(_, total) => Some(total),
-            Self::Spinner(_) => None,
-        }
-    }
-
-    const fn name(self) -> Option<&'static str> {
-        match self {
-            Self::Transfer(_) => None,
-            Self::Bytes(name, _) | Self::Count(name, _) | Self::Spinner(name) => Some(name),
-        }
-    }
-
     /// Returns the line to print without a terminal.
     fn line(self) -> Option<String> {
         match self {
+            Self::Transfer(_) => None,
             Self::Bytes(name, total) => Some(format!("{name}: {} MB", total.div_ceil(1_000_000))),
-            other => other.name().map(str::to_owned),
+            Self::Count(name, _) | Self::Unknown(name) => Some(name.to_owned()),
         }
     }
 
-    fn bar(self) -> ProgressBar {
-        let target = ProgressDrawTarget::stderr_with_hz(UPDATES_PER_SECOND);
-        let style =
-            ProgressStyle::with_template(self.template()).expect("the template is well-formed");
-        let bar = ProgressBar::with_draw_target(self.total(), target).with_style(style);
-        if let Some(name) = self.name() {
-            bar.set_message(name);
-            // Drawn at regular intervals, because steps may take long; a transfer is drawn when it proceeds.
-            bar.enable_steady_tick(Duration::from_secs(1) / u32::from(UPDATES_PER_SECOND));
+    /// Returns the text on a terminal. `rate` is that of a transfer, in 10^9 bits per second.
+    fn text(self, position: u64, rate: f64) -> String {
+        let size = |bytes| Size(bytes).to_string();
+        match self {
+            Self::Transfer(None) => format!("{:>11}  {rate:.1} Gbit/s", size(position)),
+            Self::Transfer(Some(total)) => format!(
+                "{} {:>11} of {}  {rate:.1} Gbit/s",
+                bar(position, total),
+                size(position),
+                size(total)
+            ),
+            Self::Bytes(name, total) => format!(
+                "{} {:>11} of {}  {name}",
+                bar(position, total),
+                size(position),
+                size(total)
+            ),
+            Self::Count(name, total) => {
+                format!("{} {position:>4} of {total}  {name}", bar(position, total))
+            }
+            Self::Unknown(name) => format!("{name} ..."),
         }
-        bar
     }
+}
+
+/// Returns a bar of [`BAR_CHARS`] characters.
+fn bar(position: u64, total: u64) -> String {
+    let share = position.min(total) as f64 / total.max(1) as f64;
+    let full = (share * BAR_CHARS as f64) as usize;
+    format!("[{:-<BAR_CHARS$}]", "#".repeat(full))
 }
 
 /// Display of progress.
 #[derive(Debug)]
 pub struct Progress {
-    /// `None` without a terminal.
-    bar: Option<ProgressBar>,
-    /// Bytes of a transfer at the last update.
-    shown: u64,
+    shape: Shape,
+    is_terminal: bool,
+    /// Time of the last update.
+    drawn: Cell<Option<Instant>>,
 }
 
 impl Progress {
@@ -100,40 +95,47 @@ impl Progress {
     }
 
     /// Starts the display of an operation of unknown length.
-    pub fn spinner(name: &'static str) -> Self {
-        Self::new(Shape::Spinner(name))
+    pub fn unknown(name: &'static str) -> Self {
+        Self::new(Shape::Unknown(name))
     }
 
     fn new(shape: Shape) -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| shape.bar());
-        if let (None, Some(line)) = (&bar, shape.line()) {
-            note(line);
+        let progress = Self {
+            shape,
+            is_terminal: std::io::stderr().is_terminal(),
+            drawn: Cell::new(None),
+        };
+        match shape.line() {
+            Some(line) if !progress.is_terminal => note(line),
+            Some(_) => progress.draw(0, 0.0),
+            None => {}
         }
-        Self { bar, shown: 0 }
+        progress
     }
 
     /// Sets the progress, in bytes or steps.
     pub fn at(&self, position: u64) {
-        if let Some(bar) = &self.bar {
-            bar.set_position(position);
-        }
+        self.draw(position, 0.0);
     }
 
     /// Sets the total bytes of a transfer, `elapsed` after its first byte.
     pub fn transferred(&mut self, bytes: u64, elapsed: Duration) {
-        let Some(bar) = &self.bar else { return };
-        if bytes.saturating_sub(self.shown) < STEP_BYTES {
+        self.draw(bytes, gbit_per_s(bytes, elapsed));
+    }
+
+    fn draw(&self, position: u64, rate: f64) {
+        let is_recent = |last: Instant| last.elapsed() < INTERVAL;
+        if !self.is_terminal || self.drawn.get().is_some_and(is_recent) {
             return;
         }
-        self.shown = bytes;
-        bar.set_message(format!("{:.1} Gbit/s", gbit_per_s(bytes, elapsed)));
-        bar.set_position(bytes);
+        self.drawn.set(Some(Instant::now()));
+        tell(format_args!("{CLEAR}{}", self.shape.text(position, rate)));
     }
 
     /// Removes the bar.
     pub fn finish(self) {
-        if let Some(bar) = self.bar {
-            bar.finish_and_clear();
+        if self.drawn.get().is_some() {
+            tell(CLEAR);
         }
     }
 }
@@ -150,14 +152,6 @@ pub fn gbit_per_s(bytes: u64, elapsed: Duration) -> f64 {
 mod tests {
     use super::*;
 
-    const SHAPES: [Shape; 5] = [
-        Shape::Transfer(None),
-        Shape::Transfer(Some(1)),
-        Shape::Bytes("fetching", 2_000_001),
-        Shape::Count("unpacking", 3),
-        Shape::Spinner("reading"),
-    ];
-
     #[test]
     fn a_rate_counts_bits_and_powers_of_ten() {
         assert_eq!(gbit_per_s(1_250_000_000, Duration::from_secs(1)), 10.0);
@@ -166,17 +160,28 @@ mod tests {
 
     #[test]
     fn without_a_terminal_a_line_names_the_operation() {
-        let lines = SHAPES.map(Shape::line);
-        let lines = lines.each_ref().map(Option::as_deref);
-        let named = [Some("fetching: 3 MB"), Some("unpacking"), Some("reading")];
-        assert_eq!(lines[..2], [None, None]);
-        assert_eq!(lines[2..], named);
+        let named = |shape: Shape| shape.line();
+        assert_eq!(named(Shape::Transfer(Some(1))), None);
+        let bytes = named(Shape::Bytes("fetching", 2_000_001));
+        assert_eq!(bytes.as_deref(), Some("fetching: 3 MB"));
+        let count = named(Shape::Count("unpacking", 3));
+        assert_eq!(count.as_deref(), Some("unpacking"));
     }
 
     #[test]
-    fn every_bar_can_be_drawn() {
-        for shape in SHAPES {
-            shape.bar().finish_and_clear();
-        }
+    fn on_a_terminal_a_bar_shows_the_share() {
+        let half = Shape::Transfer(Some(2 << 30)).text(1 << 30, 12.34);
+        let expected = format!(
+            "[{}{}]       1 GiB of 2 GiB  12.3 Gbit/s",
+            "#".repeat(16),
+            "-".repeat(16)
+        );
+        assert_eq!(half, expected);
+        assert_eq!(bar(7, 0).len(), BAR_CHARS + 2, "a total of 0 is drawn, too");
+        assert_eq!(bar(9, 3), bar(3, 3), "a bar is never longer than full");
+        assert_eq!(
+            Shape::Count("unpacking", 3).text(1, 0.0),
+            format!("{}    1 of 3  unpacking", bar(1, 3))
+        );
     }
 }

@@ -100,7 +100,7 @@ impl Apt {
             folder: folder.to_owned(),
             target: source.suites.last().cloned().unwrap_or_default(),
         };
-        let progress = Progress::spinner("reading the lists of packages");
+        let progress = Progress::unknown("reading the lists of packages");
         // apt retries for many seconds; retries are used only if they may help, that is, if there is a network.
         let once = apt.update(&["-o", "Acquire::Retries=0"], &progress);
         let done = match once {

@@ -1,10 +1,10 @@
-// UNSAFETY: makes the calls as C does, with memory that ends exactly where it is said to, so that AddressSanitizer sees
-// every byte too many.
+// UNSAFETY: makes the calls as C does. Memory has exactly the given length, so that AddressSanitizer finds every access
+// beyond it.
 
 //! The socket calls as C programs make them: messages, vectors, control buffers, addresses and options of any bytes,
-//! lengths that no memory has, null pointers. That a pointer leads to as much memory as the call says is the caller's word.
+//! impossible lengths, null pointers. As in C, pointers refer to memory of the given length.
 //!
-//! Input: calls, each a byte that chooses, one that names the file, and as many arguments as the call takes.
+//! Input: calls, each with a byte that selects the call, one that selects the file, and its arguments.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -22,11 +22,11 @@ use nic::WireLink;
 
 use super::input::{FILES, Input, OURS, Vector, connection, message, told_len};
 
-/// Calls of one run: more would only take longer.
+/// Maximum number of calls of one run, to limit its time.
 const MAX_CALLS: usize = 200;
-/// Device memory for each direction.
+/// Bytes of device memory for each direction.
 const MEMORY: usize = 256 << 10;
-/// Long enough for every connection to end by itself.
+/// Time after which every connection has ended by itself.
 const LONG: Duration = Duration::from_secs(1000);
 
 thread_local! {
@@ -35,11 +35,11 @@ thread_local! {
         [(); 2].map(|()| Dmabuf::anonymous(MEMORY).expect("a quarter of a MiB"));
 }
 
-/// Makes a call.
+/// Makes an unsafe call.
 macro_rules! c {
     ($call:expr) => {
-        // SAFETY: each pointer is null, or that of memory which is owned here, as long as the call is told; where it is
-        // told a length that no memory has, the call refuses that before it looks.
+        // SAFETY: each pointer is null, or refers to memory that is owned here and has the given length; the call refuses
+        // impossible lengths before it accesses memory.
         unsafe { $call }
     };
 }
@@ -89,7 +89,7 @@ impl World {
             input.byte(),
             FD_BASE + c_int::from(input.byte() % FILES) - 1,
         );
-        // Nobody would end a wait.
+        // Non-blocking, because no event would end a wait.
         let _ = self.posix.call(|table| table.set_nonblocking(fd, true));
         match which % 12 {
             0 | 1 => self.sendmsg(fd, input),
@@ -115,7 +115,7 @@ impl World {
             _ => self.names_device_memory(),
         };
         let mut vector = match choice % 4 {
-            // Whether the control bytes name a dma-buf is up to them, so the entries must be good for either.
+            // The control bytes may or may not contain a dma-buf id, so the entries must be valid in both cases.
             0 | 1 => Vector::new(input),
             _ => Vector::offsets(input),
         };
@@ -253,7 +253,7 @@ impl World {
         };
     }
 
-    /// ioctl of any request, and what only opens, shuts and closes.
+    /// ioctl with any request, and calls that open, shut down and close.
     fn control(&self, fd: c_int, input: &mut Input<'_>) {
         let (choice, mut number) = (input.byte(), c_int::from(input.byte()));
         let request =

@@ -1,4 +1,4 @@
-//! What the bodies over C's calls read from their input: memory of exact lengths, and lengths that no memory has.
+//! Input of the bodies that make C calls: memory of exact lengths, and impossible lengths.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -12,13 +12,13 @@ use nic::{Nic, NicConfig, WireLink, WireOptions};
 use stack::{Secret, Stack, StackConfig};
 use wire::Instant;
 
-/// Files are chosen among so many numbers.
+/// Range of file numbers.
 pub const FILES: u8 = 8;
-/// Where the stack listens, and what it connects to.
+/// Address on which the stack listens, and to which it connects.
 pub const OURS: &str = "10.77.0.1:5000";
 
-/// Returns a stack whose first file is connected to its second, which listens, both without waiting; and the other end
-/// of its wire.
+/// Returns a stack with a connection to itself, and the other end of its wire. The first file is connected to the second,
+/// which listens; both are non-blocking.
 pub fn connection() -> (Posix<VirtualTime>, WireLink) {
     let (end, other) = WireLink::pair(WireOptions::default()).expect("a wire");
     let small = NicConfig {
@@ -50,7 +50,7 @@ pub fn connection() -> (Posix<VirtualTime>, WireLink) {
     (posix, other)
 }
 
-/// What is left of the input; zeros behind its end.
+/// The rest of the input, followed by zeros.
 pub struct Input<'a>(pub &'a [u8]);
 
 impl Input<'_> {
@@ -60,7 +60,7 @@ impl Input<'_> {
         *byte
     }
 
-    /// Memory of a length that the input chooses, with bytes of the input, and not one byte more.
+    /// Returns memory of exactly the length that the input selects, with bytes of the input.
     pub fn memory(&mut self) -> Box<[u8]> {
         let len = usize::from(self.byte());
         let (bytes, rest) = self.0.split_at(len.min(self.0.len()));
@@ -70,7 +70,7 @@ impl Input<'_> {
         memory.into()
     }
 
-    /// Flags of a call: one bit for each that does something.
+    /// Returns flags of a call: a bit for each supported flag.
     pub fn flags(&mut self) -> c_int {
         let known = [
             MsgFlags::PEEK,
@@ -90,7 +90,7 @@ impl Input<'_> {
         (flags | MsgFlags::DONTWAIT).bits().cast_signed()
     }
 
-    /// Level and name of an option: mostly one that is known.
+    /// Returns level and name of an option: in most cases a known one.
     pub fn option(&mut self) -> (c_int, c_int) {
         let (choice, name) = (self.byte(), c_int::from(self.byte()));
         let level = [sockopt::SOL_SOCKET, 6, 0, 41][usize::from(choice % 4)];
@@ -103,7 +103,7 @@ impl Input<'_> {
     }
 }
 
-/// A vector of buffers, and the memory behind it.
+/// A vector of buffers, and their memory.
 pub struct Vector {
     memory: Vec<Box<[u8]>>,
     pub entries: Vec<iovec>,
@@ -111,7 +111,7 @@ pub struct Vector {
 }
 
 impl Vector {
-    /// Each entry is memory of its own, null, a length that no memory has, or an offset into device memory.
+    /// Each entry is separate memory, null, an impossible length, or an offset in device memory.
     pub fn new(input: &mut Input<'_>) -> Self {
         let mut it = Self {
             memory: Vec::new(),
@@ -134,7 +134,7 @@ impl Vector {
         it
     }
 
-    /// Offsets into device memory: no memory is behind them, and none is looked at.
+    /// Offsets in device memory, which the calls do not use as addresses.
     pub fn offsets(input: &mut Input<'_>) -> Self {
         let entry = |input: &mut Input<'_>| iovec {
             iov_base: std::ptr::without_provenance_mut(
@@ -150,7 +150,7 @@ impl Vector {
         }
     }
 
-    /// How many entries the call is told: sometimes more than any call takes.
+    /// Returns the number of entries to pass: sometimes more than the maximum.
     pub fn count(&self, input: &mut Input<'_>) -> usize {
         match input.byte() {
             255 => usize::MAX,
@@ -160,9 +160,9 @@ impl Vector {
     }
 }
 
-/// A message with these parts; its fields that nothing reads have any value.
+/// Returns a message with these parts; unused fields have any value.
 pub fn message(vector: &mut Vector, control: &mut [u8], input: &mut Input<'_>) -> msghdr {
-    // Offsets without the control message that makes them offsets would be taken for addresses.
+    // Without its control message, the offsets would be used as addresses.
     let has_control = vector.are_offsets || input.byte() != 255;
     msghdr {
         msg_name: null_mut(),
@@ -175,17 +175,17 @@ pub fn message(vector: &mut Vector, control: &mut [u8], input: &mut Input<'_>) -
             null_mut()
         },
         msg_controllen: match (has_control, input.byte()) {
-            // Longer than any call takes.
+            // Longer than the maximum of all calls.
             (_, 255) => usize::MAX,
             (true, _) => control.len(),
-            // Of a null pointer the length says nothing.
+            // The length of a null pointer is ignored.
             (false, len) => len.into(),
         },
         msg_flags: input.byte().into(),
     }
 }
 
-/// The length that a call is told: the memory's, or one that is negative as an int.
+/// Returns the length to pass: that of the memory, or one that is negative as an int.
 pub fn told_len(len: usize, input: &mut Input<'_>) -> socklen_t {
     match input.byte() {
         255 => socklen_t::MAX,

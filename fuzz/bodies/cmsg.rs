@@ -1,10 +1,10 @@
-//! Control buffers: read from bytes that a program or a kernel chose, and written and read back.
+//! Control buffers: parsed from any bytes, and written and parsed again.
 //!
-//! Input: the control buffer; the same bytes are then taken as instructions to a writer.
+//! Input: the control buffer; the same bytes are then used as instructions for a writer.
 
 use devmem_uapi::{Cmsg, CmsgIter, CmsgSink, CmsgWriter, DevmemCmsg, SockExtendedErr, cmsg_len};
 
-/// Checks what [`CmsgIter`] and [`CmsgWriter`] promise.
+/// Checks the guarantees of [`CmsgIter`] and [`CmsgWriter`].
 pub fn run(data: &[u8]) {
     read(data);
     write_and_read(data);
@@ -26,7 +26,7 @@ fn read(control: &[u8]) {
     }
 }
 
-/// Writes messages until there is no room, and reads exactly those back.
+/// Writes messages until there is no room, and parses exactly those again.
 fn write_and_read(instructions: &[u8]) {
     let Some((&size, rest)) = instructions.split_first() else {
         return;
@@ -44,7 +44,7 @@ fn write_and_read(instructions: &[u8]) {
             Err(_) => assert_eq!(
                 (writer.written(), writer.room()),
                 before,
-                "a refused message left a trace"
+                "a refused message changed the buffer"
             ),
         }
         rest = after;
@@ -60,7 +60,7 @@ fn write_and_read(instructions: &[u8]) {
     assert!(!iter.is_malformed());
     assert!(
         buffer[written..].iter().all(|&byte| byte == 0xa5),
-        "wrote past what it speaks of"
+        "wrote beyond the reported length"
     );
 }
 

@@ -1,4 +1,4 @@
-//! What a hostile guest may write into the gVNIC's admin queue and registers.
+//! Writes of a hostile guest to the gVNIC's admin queue and registers.
 
 use crate::common::frames::Frame;
 use gve::RxOutcome;
@@ -11,11 +11,11 @@ use crate::input::{Input, small_device};
 /// Steps of one input.
 const STEPS: usize = 64;
 
-/// Reads `data` as steps: admin commands with addresses of memory or not, register and doorbell writes, frames.
+/// Parses `data` as steps: admin commands with valid or invalid addresses, register and doorbell writes, frames.
 ///
 /// # Panics
 ///
-/// If the device does, or leaves a command unanswered, or cannot be used by a good driver after a reset.
+/// If the device panics, leaves a command unanswered, or cannot be used by a correct driver after a reset.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let (mut bench, mut driver) = small_device();
@@ -63,12 +63,12 @@ pub fn run(data: &[u8]) {
     assert_eq!(packets[0].frame(), frame);
 }
 
-/// What a good driver does when it finds the device in no state that it knows.
+/// Resets the device, as a correct driver does in an unknown state of the device.
 fn restart(bench: &mut crate::common::Bench, driver: &mut Driver) {
-    driver.reset(bench).expect("a reset mends everything");
+    driver.reset(bench).expect("a reset succeeds in any state");
 }
 
-/// Does a command whose body is input, but that each word of it may be made an address of memory.
+/// Executes a command with a body from the input, in which words may be replaced by valid addresses.
 fn command(
     bench: &mut crate::common::Bench,
     driver: &mut Driver,
@@ -86,7 +86,7 @@ fn command(
             *word = (argument + offset).to_be_bytes();
         }
     }
-    // A register write may have ended the queue: then nothing answers, and that is no fault.
+    // A register write may have removed the queue; then there is no answer.
     let status = driver.command(bench, u32::from(opcode), &body);
     if bench.stats().device.adminq_broken == 0 {
         assert_ne!(status, Ok(AdminqStatus::UNSET));

@@ -1,4 +1,4 @@
-//! Flow rules and RSS as a guest sets them, compared with a model and with what `steer` decides.
+//! Flow rules and RSS settings of a guest, compared with a model and with the decisions of `steer`.
 
 use std::collections::BTreeMap;
 
@@ -18,14 +18,14 @@ use crate::input::{Input, small_device};
 /// Steps of one input.
 const STEPS: usize = 100;
 
-/// The rules as a guest thinks they are.
+/// The rules from the guest's point of view.
 type Model = BTreeMap<u32, FlowRule>;
 
-/// Reads `data` as rules to add and take out, RSS to set, and frames.
+/// Parses `data` as rules to add and delete, RSS settings, and frames.
 ///
 /// # Panics
 ///
-/// If the device does, keeps another rule than it was given, or gives a frame to another queue than `steer` says.
+/// If the device panics, changes a rule, or delivers a frame to another queue than `steer` selects.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let (mut bench, mut driver) = small_device();
@@ -47,7 +47,9 @@ pub fn run(data: &[u8]) {
                     && lut.iter().all(|queue| *queue < 2);
                 assert_eq!(set.is_ok(), good, "{set:?}");
             }
-            120..=139 => driver.reset(&mut bench).expect("a reset mends everything"),
+            120..=139 => driver
+                .reset(&mut bench)
+                .expect("a reset succeeds in any state"),
             140..=149 => compare(&mut bench, &mut driver, &model),
             _ => receive(&mut bench, &mut driver, &mut input),
         }
@@ -105,7 +107,7 @@ fn configure(bench: &mut Bench, driver: &mut Driver, input: &mut Input<'_>, mode
     }
 }
 
-/// A rule as the device remembers it: without padding, and without what no IPv4 address has.
+/// Returns a rule as the device stores it: without padding, and without the unused bytes of IPv4 addresses.
 fn as_kept(mut rule: FlowRule) -> FlowRule {
     let six = [flow_type::TCPV6, flow_type::UDPV6].contains(&rule.flow_type.get());
     for spec in [&mut rule.key, &mut rule.mask] {
@@ -152,7 +154,7 @@ fn receive(bench: &mut Bench, driver: &mut Driver, input: &mut Input<'_>) {
     }
     assert_eq!(received, RxOutcome::Delivered);
     let Selected::Queue { queue, .. } = selected else {
-        panic!("no guest can make a rule that drops");
+        panic!("a guest cannot add a rule that drops");
     };
     assert_eq!(got[queue.index()], 1, "{selected:?}");
     assert_eq!(got.iter().sum::<usize>(), 1);

@@ -1,6 +1,6 @@
-//! Bytes of a fuzzer as numbers, frames and a device.
+//! Converts the input to numbers and frames, and creates a device.
 
-#![allow(dead_code, reason = "each target uses its own part of it")]
+#![allow(dead_code, reason = "no target uses all of it")]
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use wire::MacAddr;
 use crate::common::Bench;
 use crate::common::frames::Frame;
 
-/// What is left of the input.
+/// The rest of the input.
 pub struct Input<'a>(pub &'a [u8]);
 
 impl<'a> Input<'a> {
@@ -57,7 +57,7 @@ impl<'a> Input<'a> {
         if kind & 4 == 0 { frame } else { frame.tagged() }
     }
 
-    /// Takes what is said of a frame: the truth, or nothing.
+    /// Takes the offload information of a frame: correct, or none.
     pub fn offload(&mut self, frame: &Frame) -> Offload {
         match self.or_zero() {
             0..=99 => Offload::default(),
@@ -67,12 +67,12 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Makes a device of two queue pairs with small rings whose driver is up.
+/// Creates a device with two queue pairs, small rings and a running driver.
 pub fn small_device() -> (Bench, Driver) {
     small_device_with(QueueOptions::default())
 }
 
-/// Makes a device of two queue pairs whose driver is up.
+/// Creates a device with two queue pairs and a running driver.
 pub fn small_device_with(options: QueueOptions) -> (Bench, Driver) {
     let config = Config {
         queue_pairs: 2,

@@ -1,4 +1,4 @@
-//! What a hostile guest may post to an RX ring of the gVNIC, and what a good one gets meanwhile.
+//! Writes of a hostile driver to an RX ring of the gVNIC, next to a queue of a correct driver.
 
 use std::num::NonZeroU32;
 
@@ -12,12 +12,12 @@ use crate::input::{Input, small_device_with};
 /// Steps of one input.
 const STEPS: usize = 200;
 
-/// Reads `data` as how queues are made, then frames, knobs, buffers and doorbells. Queue 0 belongs to a good driver,
+/// Parses `data` as options of the queues, then frames, knobs, buffers and doorbells. Queue 0 belongs to a correct driver,
 /// queue 1 to a hostile one.
 ///
 /// # Panics
 ///
-/// If the device does, or does to the good queue what no gVNIC may do, or damages a packet of it.
+/// If the device panics, violates the protocol on the queue of the correct driver, or damages one of its packets.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let shape = input.or_zero();
@@ -45,11 +45,11 @@ pub fn run(data: &[u8]) {
 struct Guest {
     bench: Bench,
     driver: Driver,
-    /// Of the hostile driver's buffer ring.
+    /// Tail of the hostile driver's buffer ring.
     hostile_tail: u16,
-    /// Payloads that the good driver must find.
+    /// Payloads that the correct driver must receive.
     expected: Vec<Vec<u8>>,
-    /// What it found.
+    /// Packets that it received.
     got: Vec<RxPacket>,
 }
 
@@ -68,7 +68,7 @@ impl Guest {
             180..=189 => bench.write(2, 513 * 4, &u32::from(input.word()).to_le_bytes()),
             190..=199 => driver
                 .restart_rx(bench, 1)
-                .expect("a queue can be made again"),
+                .expect("a queue can be created again"),
             200..=209 => bench.set_knobs(Knobs {
                 linear_bytes: input.word(),
                 unsplit_every: NonZeroU32::new(u32::from(input.or_zero())),
@@ -88,7 +88,7 @@ impl Guest {
         let before = self.bench.stats().rx[0];
         let received = self.bench.receive(&bytes, offload);
         let after = self.bench.stats().rx[0];
-        // With none waiting before, what is counted is this frame; cut to segments it has no piece to look for.
+        // If no frame was waiting before, the counted packet is this frame. A segmented frame cannot be found as a whole.
         let alone = before.backlog == 0 && after.packets > before.packets;
         let whole = offload.gso.is_none() || after.rsc > before.rsc;
         if alone && whole && received == RxOutcome::Delivered {
@@ -113,7 +113,7 @@ impl Guest {
         self.hostile_tail = (self.hostile_tail + 1) % 256;
     }
 
-    /// Takes everything, and looks for what must be there.
+    /// Receives all packets, and checks that all expected ones are among them.
     fn finish(mut self) {
         self.bench.set_knobs(Knobs::default());
         for _ in 0..20 {
@@ -123,14 +123,17 @@ impl Guest {
         for payload in &self.expected {
             let holds = |packet: &RxPacket| packet.frame().ends_with(payload);
             let len = payload.len();
-            assert!(self.got.iter().any(holds), "{len} bytes are not there");
+            assert!(
+                self.got.iter().any(holds),
+                "a payload of {len} bytes is missing"
+            );
         }
         assert!(self.got.iter().all(|packet| !packet.is_damaged()));
     }
 }
 
-/// True for a buffer in memory of the good driver: all but the admin queue's page and what follows it, which it writes
-/// anew for each command.
+/// Returns whether a buffer is in memory of the correct driver: all except the page of the admin queue and the memory after
+/// it, which the driver rewrites for each command.
 fn harms_the_good(addr: &[u8]) -> bool {
     let bytes = addr.iter().rev();
     let addr = bytes.fold(0u64, |addr, byte| addr << 8 | u64::from(*byte));

@@ -1,4 +1,4 @@
-//! What a hostile guest may write into a TX ring of the gVNIC.
+//! Writes of a hostile guest to a TX ring of the gVNIC.
 
 use gve::{ChecksumState, WireFeatures};
 use gve_defs::desc_dqo::TX_DESC_BYTES;
@@ -9,16 +9,16 @@ use crate::common::frames::Frame;
 use crate::common::{Outgoing, RAM_BASE};
 use crate::input::{Input, small_device};
 
-/// Descriptors of one input.
+/// Maximum number of descriptors of one input.
 const DESCS: usize = 600;
-/// Most bytes that may leave in one frame.
+/// Maximum length of a sent frame.
 const MAX_FRAME: usize = 65_535 + 18;
 
-/// Reads `data` as what the wire can do, a frame in guest memory, then descriptors and doorbells.
+/// Parses `data` as the offloads of the wire, a frame in guest memory, then descriptors and doorbells.
 ///
 /// # Panics
 ///
-/// If the device does, or a frame leaves that no wire should get, or the queue does not go on after a reset.
+/// If the device panics, sends an invalid frame, or the queue does not work after a reset.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let (mut bench, mut driver) = small_device();
@@ -48,7 +48,9 @@ pub fn run(data: &[u8]) {
     }
     bench.write(2, 256 * 4, &tail.to_le_bytes());
     bench.take_sent().iter().for_each(check);
-    driver.reset(&mut bench).expect("a reset mends everything");
+    driver
+        .reset(&mut bench)
+        .expect("a reset succeeds in any state");
     bench.wire.room = usize::MAX;
     let frame = Frame::tcp4(100).bytes();
     let tag = driver.send(&mut bench, 0, &TxRequest::plain(&frame));
@@ -59,8 +61,8 @@ pub fn run(data: &[u8]) {
     assert_eq!(bench.take_sent()[0].bytes, frame);
 }
 
-/// Makes a descriptor of input; below 100 its buffer is a piece of the frame in memory, below 150 it has the bits of a
-/// packet or a context.
+/// Returns a descriptor from the input. For a `step` below 100 its buffer is a part of the frame in memory, below 150 it has
+/// the type bits of a packet or a context.
 fn descriptor(input: &mut Input<'_>, step: u8, place: u64) -> [u8; TX_DESC_BYTES] {
     let mut desc = [0; TX_DESC_BYTES];
     let given = input.bytes(TX_DESC_BYTES);

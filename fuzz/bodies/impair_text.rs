@@ -1,10 +1,10 @@
-//! The text of a link's impairments, as a person types it.
+//! The text of a link's impairments.
 //!
 //! Input: the text.
 
 use nic::Impairment;
 
-/// Checks that what is accepted is written back and read to the same.
+/// Checks that accepted impairments are the same after they were formatted and parsed again.
 pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -15,7 +15,7 @@ pub fn run(data: &[u8]) {
             assert_eq!(
                 written.parse(),
                 Ok(impairment),
-                "{text:?} was written as {written:?}"
+                "{text:?} was formatted as {written:?}"
             );
         }
         Err(error) => assert!(!error.to_string().is_empty()),

@@ -1,10 +1,10 @@
 //! The kernel log of a guest.
 //!
-//! Input: one byte, how many lines of its end are wanted; then the log.
+//! Input: one byte, the requested number of last lines; then the log.
 
 use super::klog::{complaints, tail};
 
-/// Checks that complaints are lines of the log, few and each one once, and that an end is an end.
+/// Checks that complaints are lines of the log, limited in number and without duplicates, and that the tail is the end of it.
 pub fn run(data: &[u8]) {
     let Some((&lines, log)) = data.split_first() else {
         return;

@@ -1,4 +1,4 @@
-//! What recvmsg of the kernel returns: data in host memory, control messages, the error queue.
+//! Results of the kernel's recvmsg: data in host memory, control messages, the error queue.
 //!
 //! Input: recvmsg's return value (2 bytes), `msg_flags` (1), length of the control buffer (1), the control buffer, data.
 

@@ -1,13 +1,13 @@
-//! A program that the lab is to take into a guest: which loader it names; and what a loader says that it needs.
+//! A program for a guest of the lab: its loader, and the list of its libraries by the loader.
 //!
-//! Input: the file; the same bytes are then taken for the loader's list.
+//! Input: the file; the same bytes are then parsed as the loader's list.
 
 use super::elf::{interpreter, is_dynamic, parse_list};
 
 /// Checks that a loader's path is text of the file, and a library's path is absolute and text of the list.
 pub fn run(data: &[u8]) {
     if let Some(loader) = interpreter(data) {
-        let text = loader.to_str().expect("it was text");
+        let text = loader.to_str().expect("it is UTF-8");
         let bytes = text.as_bytes();
         let is_in_file = bytes.is_empty() || data.windows(bytes.len()).any(|part| part == bytes);
         assert!(is_in_file, "{text:?}");
@@ -16,6 +16,6 @@ pub fn run(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     for library in parse_list(&text) {
         assert!(library.is_absolute());
-        assert!(text.contains(library.to_str().expect("it was text")));
+        assert!(text.contains(library.to_str().expect("it is UTF-8")));
     }
 }

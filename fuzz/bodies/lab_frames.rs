@@ -1,13 +1,13 @@
-//! What a guest of the lab says over its virtio serial port; and the other way, what its process 1 hears.
+//! Frames of a guest of the lab on its virtio serial port, and in the other direction frames for its process 1.
 //!
-//! Input: one byte, how many files the guest was asked for; then the bytes of the port.
+//! Input: one byte, the number of requested files; then the bytes of the port.
 
 use std::io::{self, Read};
 
 use super::conversation::{Conversation, Word};
 use super::frame::{self, FrameKind, MAX_FRAME_BYTES};
 
-/// Checks that whatever the guest says is bounded, is said in an order that makes sense, and can be said again.
+/// Checks that accepted frames are limited in length, are in a valid order, and can be written and read again.
 pub fn run(data: &[u8]) {
     let Some((&files, stream)) = data.split_first() else {
         return;
@@ -27,31 +27,31 @@ pub fn run(data: &[u8]) {
                 told += 1;
             }
             Word::FileMissing(_) => told += 1,
-            Word::FileBytes(_) => assert!(told > 0, "bytes of no file"),
+            Word::FileBytes(_) => assert!(told > 0, "file data without a file"),
             Word::Bye(_) => is_over = true,
             Word::Ready | Word::Stdout(_) | Word::Stderr(_) | Word::Exit => {}
         }
-        assert!(told <= files, "more files than were asked for");
+        assert!(told <= files, "more files than requested");
     }
     hear(stream);
 }
 
-/// A frame that was read is written to the same bytes, and read again.
+/// Checks that a frame is the same after it was written and read again.
 fn assert_again(kind: FrameKind, payload: &[u8]) {
     let mut written = Vec::new();
-    frame::write(&mut written, kind, payload).expect("memory takes everything");
+    frame::write(&mut written, kind, payload).expect("writing to memory succeeds");
     let again = frame::read(&mut written.as_slice()).expect("it was a frame");
     assert_eq!(again, Some((kind, payload.to_vec())));
 }
 
-/// Standard input, as process 1 of the guest takes it: what comes out came in.
+/// Checks that process 1 of the guest writes only bytes of the received standard input.
 fn hear(stream: &[u8]) {
     let mut heard = Vec::new();
     frame::take_in(stream, &mut heard);
     assert!(heard.len() <= stream.len());
 }
 
-/// A port that gives its bytes one, two and three at a time.
+/// A port from which reads return one, two or three bytes.
 struct InBits<'a>(&'a [u8]);
 
 impl Read for InBits<'_> {

@@ -1,8 +1,8 @@
-//! What the kernel answers over netlink and by the ethtool ioctl: the parsers are private to their crate, which has the body.
+//! Replies of netlink and of the ethtool ioctl. The body is in the crate, because its parsers are private.
 //!
-//! Input: datagrams, each with its length in words, a byte of switches and its bytes.
+//! Input: datagrams, each with its length in words, a byte of flags and its bytes.
 
-/// Checks that whatever the kernel answers is read, or is an error.
+/// Checks that any reply is parsed or an error.
 pub fn run(data: &[u8]) {
     devmem_linux::fuzz::netlink(data);
 }

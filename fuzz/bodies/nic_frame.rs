@@ -1,8 +1,8 @@
-//! The NIC's receive path: frames of a peer who lies, into two queues, one of them bound to device memory that
-//! the CPU may not read, with header lengths and queues predicted wrongly all the time.
+//! The NIC's receive path: invalid and valid frames into two queues, one of them bound to device memory that
+//! the CPU may not read, with many wrong predictions of header lengths and queues.
 //!
-//! Input: one byte of set-up, then frames: two bytes of length, one of switches, one of how many times 256 bytes
-//! are added behind it (so that a short input makes long packets), the frame.
+//! Input: one byte of set-up, then frames: two bytes of length, one of flags, one with the number of blocks of 256 bytes
+//! to append (so that a short input makes long packets), the frame.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,20 +22,20 @@ use wire::{ChecksumState, Instant, Ipv4Header, TxChecksum, checksum};
 const SMALL_NIOVS: u8 = 1;
 /// Set-up: the first 16 payload bytes stay in host memory.
 const LINEAR: u8 = 2;
-/// Frame: the IPv4 header checksum is put right first, which chance would not do.
+/// Frame: the IPv4 header checksum is corrected first, because random bytes seldom have the right one.
 const MEND_CHECKSUM: u8 = 1;
-/// Frame: it is for us.
+/// Frame: it has our destination address.
 const FOR_US: u8 = 2;
-/// Frame: the link vouches for the transport checksum.
+/// Frame: the link has verified the transport checksum.
 const TRUSTED: u8 = 4;
-/// Frame: the link has it whole and leaves the copying to the NIC.
+/// Frame: the link has the whole frame, and the NIC copies it.
 const WHOLE: u8 = 8;
-/// Frame: it says to be a super-packet.
+/// Frame: it is marked as a super-packet.
 const SUPER: u8 = 16;
-/// Frame: the reader keeps the packet instead of giving it back.
+/// Frame: the reader keeps the packet instead of returning it.
 const KEEP: u8 = 32;
 
-/// Device memory: few enough net_iovs of either size to run out of them.
+/// Bytes of device memory: few net_iovs of either size, so that they run out.
 const MEMORY: usize = 512 << 10;
 
 thread_local! {
@@ -46,8 +46,8 @@ thread_local! {
     });
 }
 
-/// Checks that every frame ends as a packet with its bytes where they belong, or as one counted drop, and that all
-/// memory comes home.
+/// Checks that every frame becomes a packet with its bytes at the right place, or one counted drop, and that all
+/// memory is returned.
 pub fn run(data: &[u8]) {
     let Some((&setup, frames)) = data.split_first() else {
         return;
@@ -79,13 +79,13 @@ pub fn run(data: &[u8]) {
         )
         .expect("memory is there");
         let (mut received, mut kept) = (0, Vec::new());
-        // One call drops at most so many frames; each call that returns nothing has dropped at least one.
+        // A limit on the number of calls: each call that returns nothing has dropped at least one frame.
         for _ in 0..=total {
             while let Some(packet) = nic.poll_rx(Instant::ZERO) {
                 let frame = current.lock().expect("no panic holds it").clone();
                 check(&packet, &frame, &memory);
                 if packet.unplaced > 0 {
-                    // Counted as dropped, for all that its headers came.
+                    // Counted as dropped, although its headers were received.
                     continue;
                 }
                 let wanted = keep.get(received).copied().unwrap_or(false);
@@ -105,7 +105,7 @@ pub fn run(data: &[u8]) {
         );
     }
     let (home, all) = (memory.free_niovs(), memory.area().count());
-    assert_eq!(home, all, "net_iovs did not come home");
+    assert_eq!(home, all, "some net_iovs were not returned");
 }
 
 fn nic(script: Script, setup: u8) -> Nic {
@@ -122,12 +122,16 @@ fn nic(script: Script, setup: u8) -> Nic {
     Nic::new(Box::new(script), config).expect("these settings are fine")
 }
 
-/// The packet's payload is the frame's, byte by byte, wherever it lies.
+/// Checks that the packet's payload is that of the frame, in host or device memory.
 fn check(packet: &RxPacket, frame: &[u8], memory: &OpaqueProvider) {
     let from = packet.headers.header_len;
     if packet.unplaced > 0 {
         assert_eq!(packet.unplaced, packet.headers.payload_len);
-        assert_eq!(packet.payload.frag_count(), 0, "all of it or nothing");
+        assert_eq!(
+            packet.payload.frag_count(),
+            0,
+            "the payload is complete or left out"
+        );
         return;
     }
     let mut expected = &frame[from..from + packet.headers.payload_len];
@@ -135,12 +139,12 @@ fn check(packet: &RxPacket, frame: &[u8], memory: &OpaqueProvider) {
         let mut bytes = vec![0; frag.len()];
         read(frag, memory, &mut bytes);
         let (here, rest) = expected.split_at(frag.len());
-        assert_eq!(bytes, here, "payload is not what was sent");
+        assert_eq!(bytes, here, "the payload differs from the frame");
         expected = rest;
         if packet.queue == RxQueueId(0) {
             assert!(
                 frag.is_readable(),
-                "a packet of the unbound queue lies in device memory"
+                "a packet of the unbound queue is in device memory"
             );
         }
     }
@@ -172,7 +176,7 @@ fn frames_of(mut input: &[u8]) -> VecDeque<Scripted> {
         let len = usize::from(u16::from_be_bytes([*high, *low])).min(rest.len());
         let (bytes, after) = rest.split_at(len);
         let mut bytes = bytes.to_vec();
-        // No period that a net_iov could hide.
+        // The period does not divide the size of a net_iov.
         bytes.extend((0..usize::from(*more) * 256).map(|at| (at % 251) as u8));
         if switches & FOR_US != 0
             && let Some(mac) = bytes.get_mut(..6)
@@ -205,10 +209,10 @@ fn mend_ipv4_checksum(frame: &mut [u8]) {
     }
 }
 
-/// A link that has the input's frames.
+/// A link that receives the frames of the input.
 struct Script {
     frames: VecDeque<Scripted>,
-    /// The frame that was received last, for the check.
+    /// The last received frame, for the check.
     current: Arc<Mutex<Vec<u8>>>,
 }
 
@@ -272,7 +276,7 @@ impl Link for Script {
     }
 }
 
-/// What readv does on a TAP: fills head, then spans, then spill.
+/// Fills head, spans and spill in this order, as readv on a TAP does.
 fn scatter(posted: &mut Posted<'_>, bytes: &[u8]) {
     let split = posted.predicted_header.min(bytes.len());
     let (head, mut rest) = bytes.split_at(split);

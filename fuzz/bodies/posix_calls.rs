@@ -1,7 +1,7 @@
-//! The socket table: any calls in any order, on files that are open, were closed or never were, over one stack that
-//! talks to itself, with payload in device memory.
+//! The socket table: any calls in any order, on files that are open, closed or were never opened, over one stack with
+//! connections to itself and payload in device memory.
 //!
-//! Input: one byte of set-up, then calls of four bytes: which, on which file, two arguments.
+//! Input: one byte of set-up, then calls of four bytes: the call, the file, two arguments.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,29 +20,29 @@ use wire::Instant;
 
 /// Set-up: device memory is bound for receiving.
 const BOUND: u8 = 1;
-/// Set-up: whoever does not ask for device memory gets a copy.
+/// Set-up: receives without `MSG_SOCK_DEVMEM` get a copy.
 const COPY_OUT: u8 = 2;
 
-/// Calls of one run: more would only take longer.
+/// Maximum number of calls of one run, to limit its time.
 const MAX_CALLS: usize = 400;
-/// Files are chosen among so many numbers.
+/// Range of file numbers.
 const FILES: u8 = 12;
-/// Largest buffer.
+/// Maximum size of a buffer.
 const BUFFER: usize = 8192;
-/// Device memory for each direction.
+/// Bytes of device memory for each direction.
 const MEMORY: usize = 1 << 20;
-/// Long enough for every connection to end by itself: TIME-WAIT, and the patience with those that are silent.
+/// Time after which every connection has ended by itself: longer than TIME-WAIT and the timeouts of silent connections.
 const LONG: Duration = Duration::from_secs(1000);
 
 thread_local! {
     /// Device memory to send from and to receive into. Kept from run to run, because mapping it takes longer than most
-    /// runs. No run sees another's bytes: nothing writes to the first, and of the second only what the NIC wrote
-    /// in the same run is read.
+    /// runs. Runs do not affect each other: the first memory is never written, and from the second only bytes that the NIC
+    /// wrote in the same run are read.
     static MEMORIES: [Dmabuf; 2] =
         [(); 2].map(|()| Dmabuf::anonymous(MEMORY).expect("a MiB of memory"));
 }
 
-/// The stack's own address, which it talks to.
+/// Address of the stack, to which it also connects.
 const OURS: &str = "10.77.0.1";
 
 /// Makes calls, then checks that no socket and no net_iov is left.
@@ -87,7 +87,7 @@ fn bind(posix: &Posix<VirtualTime>, memory: &Dmabuf) -> (DmabufId, Arc<dyn Memor
     posix.call(|table| {
         let id = table
             .bind_rx(memory, NiovSize::MIN)
-            .expect("queues that nobody has");
+            .expect("the queues are unused");
         let provider = table.stack().provider(id).expect("it was bound just now");
         (id, provider)
     })
@@ -106,7 +106,7 @@ fn finish(posix: &Posix<VirtualTime>, bound: Option<(DmabufId, Arc<dyn MemoryPro
         assert_eq!(
             provider.free_niovs(),
             provider.area().count(),
-            "net_iovs are missing"
+            "some net_iovs were not returned"
         );
     }
 }
@@ -255,7 +255,7 @@ impl Run<'_> {
 
     fn set(&mut self, fd: i32, a: u8, b: u8) {
         let level = [1, 6, 0, 41][usize::from(b % 4)];
-        // Zero-copy is what the rest depends on; chance would seldom find it.
+        // SO_ZEROCOPY is frequent, because many calls depend on it and random numbers would seldom select it.
         let name = if a > 200 {
             sockopt::SO_ZEROCOPY
         } else {
@@ -271,7 +271,7 @@ impl Run<'_> {
         );
     }
 
-    /// Nothing here may wait: nobody else would end it.
+    /// Makes the files non-blocking, because no event would end a wait.
     fn without_waiting(&self, files: &[i32]) {
         for fd in files {
             ignore(self.posix.call(|table| table.set_nonblocking(*fd, true)));
@@ -316,7 +316,7 @@ impl Run<'_> {
     fn set_times(&mut self, fd: i32, a: u8, b: u8) {
         let names = [29, 35, 37, 63, 64, 65];
         let name = names[usize::from(a) % names.len()];
-        // What chance finds in both bytes, and all there is of receives.
+        // Random events of both bytes, and all events of receives.
         let receives = if b & 1 == 1 { 1 << 3 | 1 << 4 } else { 0 };
         let flags = (u32::from(b) << (a & 8)) | receives;
         let value = flags.to_ne_bytes();
@@ -347,5 +347,5 @@ impl Run<'_> {
     }
 }
 
-/// Any outcome will do.
+/// Any result is valid.
 fn ignore<T>(_: T) {}

@@ -1,8 +1,8 @@
-//! An established TCP connection whose peer sends anything in any order: overlapping, repeated, from the past,
-//! past the window, with flags that make no sense.
+//! An established TCP connection with a peer that sends any segments in any order: overlapping, repeated, old,
+//! beyond the window, with invalid flags.
 //!
-//! Payload here is not bytes but the positions in the peer's stream that they come from, so that the check is
-//! exact: what the reader gets must be position after position.
+//! The payload consists of stream positions instead of bytes, so that the check is exact: the reader must get all
+//! positions in order.
 //!
 //! Input: 8 bytes of set-up, then steps of 8 bytes.
 
@@ -23,10 +23,10 @@ const NO_TIMESTAMPS: u8 = 1;
 const NO_SACK: u8 = 2;
 const NO_SCALING: u8 = 4;
 
-/// More segments in answer to one event than any connection may send without data of its own.
+/// Limit on the segments in answer to one event of a connection without data to send.
 const ANSWERS_MAX: usize = 64;
 
-/// Checks a connection against a stream whose every byte knows its place.
+/// Checks a connection with a stream of positions.
 pub fn run(data: &[u8]) {
     let Some((setup, steps)) = data.split_first_chunk::<8>() else {
         return;
@@ -38,10 +38,10 @@ pub fn run(data: &[u8]) {
         }
         session.read(usize::MAX);
     }
-    assert_eq!(Rc::strong_count(&alive), 1, "payload did not come home");
+    assert_eq!(Rc::strong_count(&alive), 1, "some payload was not dropped");
 }
 
-/// Payload by the stream positions of its bytes; negative ones come before the first.
+/// Payload as stream positions; those before the first byte are negative.
 #[derive(Clone, Debug, Default)]
 struct Positions {
     runs: Vec<(Range<i64>, Rc<()>)>,
@@ -103,28 +103,28 @@ impl Payload for Positions {
     }
 }
 
-/// A connection, and what its peer knows of it.
+/// A connection, and the state of its peer.
 struct Session<'a> {
     connection: Connection<Positions>,
     alive: &'a Rc<()>,
     now: Instant,
-    /// Number of stream position 0.
+    /// Sequence number of stream position 0.
     first: SeqNum,
-    /// Our sender's next number.
+    /// Next sequence number of our sender.
     snd_nxt: SeqNum,
-    /// Shift of the windows it tells.
+    /// Window scale of the connection.
     scale: u8,
     timestamps: bool,
     /// Stream position of the last acknowledgement, and of the right edge of the window.
     acknowledged: i64,
     right_edge: i64,
-    /// The furthest position that was ever sent, FIN included.
+    /// The highest position that was sent, including the FIN.
     sent: i64,
-    /// Stream position that is read next.
+    /// Stream position of the next read.
     read: i64,
 }
 
-/// Returns the settings that the set-up asks for.
+/// Returns the settings by the set-up.
 fn config_of(switches: u8, space: u32) -> Config {
     Config {
         options: ConnectionOptions {
@@ -150,7 +150,7 @@ impl<'a> Session<'a> {
         let mut connection = Connection::connect(&config, SeqNum(7), now);
         let syn = connection
             .poll_send(now)
-            .expect("a connection begins with a SYN");
+            .expect("a connection starts with a SYN");
         assert_eq!(syn.control, Control::Syn);
         let scale = syn.options.window_scale.unwrap_or(0);
         let value = syn
@@ -212,9 +212,9 @@ impl<'a> Session<'a> {
         self.poll();
     }
 
-    /// Sends a segment that begins `offset` (signed) from the last acknowledgement.
+    /// Sends a segment that starts at the signed `offset` from the last acknowledgement.
     fn segment(&mut self, offset: u16, len: u16, [what, .., flags, ack, age]: [u8; 8]) {
-        // The second kind is coarse, and reaches past any window.
+        // The second kind has coarse offsets, which exceed any window.
         let coarse = if what % 8 == 1 { 1 << 10 } else { 1 };
         let start = self.acknowledged + i64::from(offset.cast_signed()) * coarse;
         let control = match flags % 32 {
@@ -231,7 +231,7 @@ impl<'a> Session<'a> {
             echo: 0,
         };
         let segment = Segment {
-            // Positions are few next to 2^32, so their low 32 bits are all that counts.
+            // Positions are far below 2^32, so their low 32 bits are sufficient.
             seq: SeqNum(self.first.0.wrapping_add(start as u32)),
             ack: (flags & 128 == 0).then(|| self.snd_nxt + usize::from(ack % 4)),
             control,
@@ -259,16 +259,16 @@ impl<'a> Session<'a> {
         (self.now.as_nanos() / 1_000_000) as u32
     }
 
-    /// Reads up to `max` bytes; they must be the next ones.
+    /// Reads up to `max` bytes, and checks that they are the next ones.
     fn read(&mut self, max: usize) {
         let mut left = max;
         while let Some(payload) = self.connection.recv_queue().pop(left) {
-            assert!(payload.len() <= left, "more than was asked for");
+            assert!(payload.len() <= left, "more bytes than requested");
             left -= payload.len();
             for (run, _) in &payload.runs {
                 assert_eq!(
                     run.start, self.read,
-                    "the reader gets another part of the stream"
+                    "the reader got another part of the stream"
                 );
                 self.read = run.end;
             }
@@ -286,7 +286,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Takes everything the connection has to say, and holds it to its word.
+    /// Takes all segments that the connection sends, and checks their numbers.
     fn poll(&mut self) {
         for _ in 0..ANSWERS_MAX {
             let Some(segment) = self.connection.poll_send(self.now) else {
@@ -294,7 +294,7 @@ impl<'a> Session<'a> {
             };
             assert!(
                 segment.payload.is_empty(),
-                "it sends data that nobody gave it"
+                "it sends data that was not queued"
             );
             if let Some(ack) = segment.ack
                 && segment.control != Control::Rst
@@ -302,7 +302,7 @@ impl<'a> Session<'a> {
                 self.check_ack(ack, segment.window, &segment.options);
             }
         }
-        panic!("it goes on and on");
+        panic!("it does not stop sending");
     }
 
     fn check_ack(&mut self, ack: SeqNum, window: u16, options: &TcpOptions) {
@@ -310,15 +310,18 @@ impl<'a> Session<'a> {
             self.acknowledged + i64::from(ack - (self.first + self.acknowledged as usize));
         assert!(
             position >= self.acknowledged,
-            "an acknowledgement was taken back"
+            "an acknowledgement moved back"
         );
         assert!(
             position <= self.sent.max(0),
-            "{position} is acknowledged and only {} was sent",
+            "position {position} is acknowledged, but only {} was sent",
             self.sent
         );
-        assert!(position >= self.read, "what was read is not acknowledged");
-        // The field rounds down, so the edge may seem to move back by less than its unit (RFC 7323 2.4).
+        assert!(
+            position >= self.read,
+            "bytes that were read are not acknowledged"
+        );
+        // The window field is rounded down, so that the edge may move back by less than its unit (RFC 7323 2.4).
         let right_edge = position + (i64::from(window) << self.scale);
         assert!(
             right_edge + (1 << self.scale) > self.right_edge,

@@ -1,16 +1,16 @@
-//! Every header of a received frame, ICMP and ARP included, from bytes that a peer chose.
+//! All headers of a received frame, including ICMP and ARP, from any bytes.
 //!
-//! Input: one byte of switches, two bytes of how much of the frame the first parse may see, the frame.
+//! Input: one byte of flags, two bytes with the length of the frame that the first parse gets, the frame.
 
 use wire::{
     ArpPacket, Icmpv4, Icmpv6, Ipv4Header, MAX_HEADER_LEN, Network, ParseError, RxHeaders,
     Transport, checksum, protocol,
 };
 
-/// Switch: the IPv4 header checksum is put right first, which chance would not do.
+/// Flag: the IPv4 header checksum is corrected first, because random bytes seldom have the right one.
 const MEND_CHECKSUM: u8 = 1;
 
-/// Checks what [`RxHeaders::parse`] promises.
+/// Checks the guarantees of [`RxHeaders::parse`].
 pub fn run(data: &[u8]) {
     let [switches, cut_high, cut_low, frame @ ..] = data else {
         return;
@@ -29,7 +29,7 @@ fn check_whole(frame: &[u8], whole: &Result<RxHeaders, ParseError>) {
     let headers = match whole {
         Ok(headers) => headers,
         Err(ParseError::NeedMore { need }) => {
-            panic!("wants {need} of a whole frame of {}", frame.len())
+            panic!("requests {need} bytes of a whole frame of {}", frame.len())
         }
         Err(_) => return,
     };
@@ -67,21 +67,22 @@ fn check_whole(frame: &[u8], whole: &Result<RxHeaders, ParseError>) {
     }
 }
 
-/// The first bytes of a frame say the same as all of it, or ask for more, and never for too much.
+/// Checks that the first bytes of a frame parse to the same headers as the whole frame, or to a request for more bytes, but
+/// not for more than the frame has.
 fn check_cut(frame: &[u8], cut: usize, whole: &Result<RxHeaders, ParseError>) {
     match RxHeaders::parse(&frame[..cut], frame.len()) {
         Err(ParseError::NeedMore { need }) => {
-            assert!(need > cut, "asks for {need} bytes and has {cut}");
+            assert!(need > cut, "requests {need} bytes, but has {cut}");
             assert!(
                 need <= frame.len() && need <= MAX_HEADER_LEN,
-                "asks for {need} of {}",
+                "requests {need} bytes of {}",
                 frame.len()
             );
         }
         other => assert_eq!(
             &other,
             whole,
-            "{cut} bytes of {} tell another story",
+            "{cut} bytes of {} parse to other headers",
             frame.len()
         ),
     }

@@ -1,7 +1,8 @@
-//! Frames of a peer on the link for a whole stack: TCP segments near where they belong, ICMP errors that quote what the
-//! stack sent, ARP, neighbour discovery and frames of any bytes, while a program accepts, receives, sends and closes.
+//! Frames of a peer on the link of a whole stack: TCP segments with nearly correct numbers, ICMP errors that quote sent
+//! packets, ARP, neighbour discovery and frames of any bytes, while a program accepts, receives, sends and closes.
 //!
-//! Input: one byte of set-up, then steps: a byte that chooses, four bytes of arguments, and for some a length and bytes.
+//! Input: one byte of set-up, then steps: a byte that selects the step, four bytes of arguments, and for some steps a
+//! length and bytes.
 
 use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::time::Duration;
@@ -19,27 +20,28 @@ use wire::{
 
 /// Set-up: device memory is bound for receiving.
 const BOUND: u8 = 1;
-/// Set-up: the stack need not ask where the peer is.
+/// Set-up: the stack already has the peer's hardware address.
 const INTRODUCED: u8 = 2;
-/// Set-up: ECN as a program may ask for it.
+/// Set-up: ECN as a program may request it.
 const ECN: u8 = 4;
 
-/// Steps of one run: more would only take longer.
+/// Maximum number of steps of one run, to limit its time.
 const MAX_STEPS: usize = 300;
-/// Connections of the peer, the second half of them over IPv6.
+/// Number of connections of the peer, the second half of them over IPv6.
 const FLOWS: u8 = 4;
-/// Device memory, in net_iovs of 4 KiB.
+/// Bytes of device memory, in net_iovs of 4 KiB.
 const MEMORY: usize = 256 << 10;
 const PORT: u16 = 80;
-/// Long enough for every connection to end by itself.
+/// Time after which every connection has ended by itself.
 const LONG: Duration = Duration::from_secs(1000);
 
 thread_local! {
-    /// Kept from run to run: mapping it takes longer than most runs. What a run reads of it, the NIC wrote in that run.
+    /// Kept from run to run, because mapping it takes longer than most runs. A run reads only bytes that the NIC wrote in the
+    /// same run.
     static MEMORIES: Dmabuf = Dmabuf::anonymous(MEMORY).expect("a quarter of a MiB");
 }
 
-/// Checks that every frame of the stack is one that parses, and that no socket and no net_iov is left at the end.
+/// Checks that all frames of the stack can be parsed, and that no socket and no net_iov is left at the end.
 pub fn run(data: &[u8]) {
     let Some((&setup, mut steps)) = data.split_first() else {
         return;
@@ -54,12 +56,12 @@ pub fn run(data: &[u8]) {
     world.finish();
 }
 
-/// One connection, as the peer sees it.
+/// One connection, at the peer.
 #[derive(Clone, Copy, Default)]
 struct Flow {
     /// The peer's next sequence number.
     next: u32,
-    /// The end of what the stack sent.
+    /// End of the data that the stack has sent.
     acked: u32,
 }
 
@@ -69,7 +71,7 @@ struct World {
     listeners: Vec<SocketId>,
     sockets: Vec<SocketId>,
     flows: [Flow; FLOWS as usize],
-    /// The frame that the stack sent last.
+    /// The last frame that the stack has sent.
     last: Vec<u8>,
 }
 
@@ -125,7 +127,7 @@ impl World {
         after
     }
 
-    /// Looks at what the stack sent.
+    /// Parses the frames that the stack has sent.
     fn watch(&mut self) {
         while let Some(frame) = self.peer.receive() {
             let headers = RxHeaders::parse(&frame, frame.len());
@@ -146,7 +148,7 @@ impl World {
         }
     }
 
-    /// A frame of any bytes. Switches: 1 it is for the stack, 2 the checksum of its IPv4 header is right.
+    /// Sends a frame of any bytes. Flags: 1 it has the stack's destination address, 2 the checksum of its IPv4 header is correct.
     fn raw_frame(&mut self, switches: u8, bytes: &[u8]) {
         let mut frame = bytes.to_vec();
         if switches & 1 != 0
@@ -164,7 +166,7 @@ impl World {
         self.peer.send(&frame);
     }
 
-    /// An IP packet: most are ICMP. Its checksum is right where `choice` is even.
+    /// Sends an IP packet, in most cases ICMP. Its checksum is correct if `choice` is even.
     fn ip_packet(&mut self, number: u8, choice: u8, payload: &[u8]) {
         let is_v6 = choice & 2 != 0;
         let number = match (number, is_v6) {
@@ -179,7 +181,7 @@ impl World {
             (_, is_v6) => address(Side::A, is_v6),
         };
         let mut ip = IpRepr::new(from, address(Side::B, is_v6)).expect("one family");
-        // What neighbour discovery asks for (RFC 4861 7.1).
+        // The hop limit that neighbour discovery requires (RFC 4861 7.1).
         if let IpRepr::V6 { hop_limit, .. } = &mut ip
             && choice & 16 == 0
         {
@@ -192,7 +194,7 @@ impl World {
         self.peer.send(&ip_frame(&ip, number, &payload));
     }
 
-    /// A TCP segment: which flow and flags, how far its numbers are from those that belong there.
+    /// Sends a TCP segment, with flow, flags, and the difference of its numbers to the correct ones.
     fn segment(&mut self, [which, flags, seq, window]: [u8; 4], payload: &[u8]) {
         let at = which % FLOWS;
         let is_v6 = at >= FLOWS / 2;
@@ -200,7 +202,7 @@ impl World {
         let flags = TcpFlags::from_bits_truncate(u16::from(flags));
         let is_syn = flags.contains(TcpFlags::SYN);
         let near = |number: u32, by: u8| number.wrapping_add_signed(i32::from(by.cast_signed()));
-        // The upper bits of `which` choose between the right number and one beside it.
+        // The upper bits of `which` select the correct number or another one.
         let seq = if which & 0x40 != 0 {
             near(flow.next, seq)
         } else {
@@ -239,7 +241,7 @@ impl World {
         self.peer.send(&tcp_frame(from, to, &segment));
     }
 
-    /// An ICMP error about the last frame of the stack: type and code, what it says beside, how much it quotes.
+    /// Sends an ICMP error about the last frame of the stack: type, code, the rest of the header, and the length of the quotation.
     fn complaint(&mut self, [kind, code, told, cut]: [u8; 4]) {
         let Some(packet) = self.last.get(EthernetHeader::LEN..) else {
             return;
@@ -283,7 +285,7 @@ impl World {
         self.peer.send(&frame[..len]);
     }
 
-    /// What the program does.
+    /// Makes a call of the program.
     fn program(&mut self, [what, which, a, b]: [u8; 4]) {
         let now = self.peer.now();
         let stack = &mut self.peer.stack;
@@ -350,7 +352,7 @@ impl World {
             assert_eq!(
                 provider.free_niovs(),
                 provider.area().count(),
-                "net_iovs are missing"
+                "some net_iovs were not returned"
             );
         }
     }
@@ -365,23 +367,21 @@ fn bind(peer: &mut RawPeer) -> DmabufId {
     peer.stack
         .nic_mut()
         .set_rings(rings)
-        .expect("a NIC that splits");
+        .expect("a NIC with header split");
     let request = BindRx {
         ifindex: devmem_uapi::IfIndex(1),
         dmabuf: MEMORIES.with(Clone::clone),
         niov_size: NiovSize::MIN,
         queues: vec![RxQueueId(0)],
     };
-    peer.stack
-        .bind_rx(request)
-        .expect("a queue that nobody has")
+    peer.stack.bind_rx(request).expect("the queue is unused")
 }
 
 fn address(side: Side, is_v6: bool) -> IpAddr {
     if is_v6 { side.ipv6() } else { side.ipv4() }
 }
 
-/// Puts the checksum of an ICMP message right.
+/// Corrects the checksum of an ICMP message.
 fn mend(message: &mut [u8], ip: &IpRepr, number: u8) {
     if message.len() < 4 {
         return;

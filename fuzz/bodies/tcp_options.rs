@@ -1,11 +1,11 @@
-//! TCP options from bytes that a peer chose.
+//! TCP options from any bytes.
 //!
-//! Input: the bytes between the fixed header and the payload; a header has room for 40, the parser must not
-//! care.
+//! Input: the bytes between the fixed header and the payload. A header has room for 40 bytes; the parser must accept any
+//! number.
 
 use wire::TcpOptions;
 
-/// Checks what [`TcpOptions::parse`] and [`TcpOptions::emit`] promise.
+/// Checks the guarantees of [`TcpOptions::parse`] and [`TcpOptions::emit`].
 pub fn run(data: &[u8]) {
     let Ok(options) = TcpOptions::parse(data) else {
         return;
@@ -16,10 +16,10 @@ pub fn run(data: &[u8]) {
     assert!(len <= 40 && len.is_multiple_of(4), "{len} bytes of options");
     assert!(
         out[len..].iter().all(|&byte| byte == 0xa5),
-        "wrote past the {len} bytes it speaks of"
+        "wrote beyond the returned length {len}"
     );
 
-    // What we send says what we read; only SACK blocks may be left out for want of room.
+    // The emitted options are the parsed ones; only SACK blocks may be left out for lack of room.
     let again = TcpOptions::parse(&out[..len]).expect("our own options parse");
     let TcpOptions {
         mss,
@@ -35,7 +35,7 @@ pub fn run(data: &[u8]) {
     assert_eq!(timestamps, options.timestamps);
     assert_eq!(accecn.is_some(), options.accecn.is_some());
     if let (Some(written), Some(read)) = (accecn, options.accecn) {
-        // A counter that the other order tells first takes those before it along.
+        // A counter of the other order includes those before it.
         for (written, read) in [
             (written.ect1, read.ect1),
             (written.ce, read.ce),
@@ -49,7 +49,7 @@ pub fn run(data: &[u8]) {
         let head = if sack.is_empty() { 4 } else { 0 };
         assert!(
             len + head + 8 > 40,
-            "a block left out although there was room"
+            "a block was left out although there was room"
         );
     }
 }

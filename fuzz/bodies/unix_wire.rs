@@ -1,27 +1,27 @@
-//! A UNIX wire, whose other end is another process: its greeting, then packets of a virtio-net header and a frame.
+//! A UNIX wire to another process: its greeting, then packets of a virtio-net header and a frame.
 //!
-//! Input: the greeting (12 bytes), one byte of set-up, then packets: two bytes of length, one of switches, the packet.
+//! Input: the greeting (12 bytes), one byte of set-up, then packets: two bytes of length, one of flags, the packet.
 
 use std::os::unix::net::UnixDatagram;
 
 use nic::{Nic, NicConfig, UnixLink, WireHello};
 use wire::{Instant, VnetHeader};
 
-/// Set-up: this end takes super-packets. Both must, for there to be any.
+/// Set-up: this end supports super-packets, which are used only if both ends do.
 const OFFLOADS: u8 = 1;
-/// Packet: the greeting before it is one, which chance would seldom make.
+/// Set-up: an invalid greeting is replaced by a valid one, because random bytes seldom are one.
 const GREETED: u8 = 2;
-/// Packet: the frame is for us.
+/// Packet: the frame has our destination address.
 const FOR_US: u8 = 1;
-/// Packet: so many times 64 bytes are added behind it.
+/// Packet: shift of the number of blocks of 64 bytes to append.
 const MORE_SHIFT: u8 = 2;
 
-/// Where a packet has its frame's destination: the frame begins behind the virtio-net header.
+/// Place of the frame's destination address in a packet: the frame follows the virtio-net header.
 const DESTINATION: std::ops::Range<usize> = VnetHeader::LEN..VnetHeader::LEN + 6;
-/// Most packets of one run: what a socket holds.
+/// Maximum number of packets of one run, limited by the socket's buffer.
 const MAX_PACKETS: usize = 8;
 
-/// Checks that a greeting is refused or understood, and that every packet is a frame or one counted drop.
+/// Checks that a greeting is refused or accepted, and that every packet is a frame or one counted drop.
 pub fn run(data: &[u8]) {
     let Some((greeting, [setup, packets @ ..])) = data.split_at_checked(WireHello::LEN) else {
         return;
@@ -40,7 +40,9 @@ pub fn run(data: &[u8]) {
     };
     let (ours, other) = UnixDatagram::pair().expect("two sockets");
     for socket in [&ours, &other] {
-        socket.set_nonblocking(true).expect("a socket can be that");
+        socket
+            .set_nonblocking(true)
+            .expect("a socket can be non-blocking");
     }
     let link = UnixLink::new(ours.into(), known, theirs).expect("an epoll");
     let small = NicConfig {
@@ -50,12 +52,12 @@ pub fn run(data: &[u8]) {
     let mut nic = Nic::new(Box::new(link), small).expect("a configuration that can be");
     let (mut sent, mut received) = (0, 0);
     for packet in packets_of(packets).take(MAX_PACKETS) {
-        // An empty packet is the end of the wire; one that the socket does not take was never sent.
+        // An empty packet would end the wire; one that the socket refuses was not sent.
         if !packet.is_empty() && other.send(&packet).is_ok() {
             sent += 1;
         }
     }
-    // Each call that returns nothing has dropped at least one, or there is none left.
+    // Each call that returns nothing has dropped at least one packet, or none is left.
     for _ in 0..=sent {
         while let Some(packet) = nic.poll_rx(Instant::ZERO) {
             received += 1;

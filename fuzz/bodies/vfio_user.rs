@@ -1,7 +1,6 @@
-//! What a vfio-user client sends.
+//! Messages of a vfio-user client.
 //!
-//! Input: messages, one after the other, after the version was agreed on. A message's size field is its own business,
-//! so that lengths are fuzzed too.
+//! Input: messages after the version was negotiated. The size fields are part of the input, so that lengths are fuzzed, too.
 
 use vfio_user::{
     Bus, CONFIG_REGION, Device, DeviceError, Msix, PciConfig, PciIdentity, REGION_COUNT, Region,
@@ -10,7 +9,7 @@ use vfio_user::{
 
 const BAR_BYTES: u64 = 4096;
 
-/// Registers that are memory, a configuration space, and a doorbell that reads and writes guest memory.
+/// A device with registers that are memory, a configuration space, and a doorbell that reads and writes guest memory.
 struct Registers {
     config: PciConfig,
     memory: Vec<u8>,
@@ -36,7 +35,7 @@ impl Device for Registers {
         offset: u64,
         out: &mut [u8],
     ) -> Result<(), DeviceError> {
-        assert!(!out.is_empty(), "an access of nothing");
+        assert!(!out.is_empty(), "an access of 0 bytes");
         match region {
             0 => out.copy_from_slice(&self.memory[range(offset, out.len())]),
             2 => bus.dma.read(offset, out).map_err(|_| DeviceError)?,
@@ -53,7 +52,7 @@ impl Device for Registers {
         offset: u64,
         bytes: &[u8],
     ) -> Result<(), DeviceError> {
-        assert!(!bytes.is_empty(), "an access of nothing");
+        assert!(!bytes.is_empty(), "an access of 0 bytes");
         match region {
             0 => self.memory[range(offset, bytes.len())].copy_from_slice(bytes),
             2 => {
@@ -77,7 +76,7 @@ fn range(offset: u64, len: usize) -> std::ops::Range<usize> {
     start..start + len
 }
 
-/// Checks that whatever comes is answered by whole replies, at most one a message, or ends the conversation.
+/// Checks that any input is answered by complete replies, at most one per message, or ends the session.
 pub fn run(data: &[u8]) {
     let identity = PciIdentity {
         vendor: 1,
@@ -104,7 +103,7 @@ pub fn run(data: &[u8]) {
     let agreed = session.on_bytes(&mut device, &mut bus, &version, &mut out);
     assert_eq!(agreed, Ok(()));
     out.clear();
-    // Breaches are a way to end, too.
+    // A protocol violation may end the session.
     let _ = session.on_bytes(&mut device, &mut bus, data, &mut out);
     let mut replies = 0;
     let mut rest = &out[..];
@@ -114,7 +113,7 @@ pub fn run(data: &[u8]) {
         rest = &rest[usize::try_from(size).expect("a size")..];
         replies += 1;
     }
-    assert!(rest.is_empty(), "a reply that is cut");
+    assert!(rest.is_empty(), "an incomplete reply");
     assert!(
         replies < session.stats().messages,
         "more replies than requests"

@@ -2,7 +2,7 @@
 
 #[path = "../bodies/kernel_log.rs"]
 mod body;
-#[allow(dead_code, reason = "the rest of the file is for the lab")]
+#[allow(dead_code, reason = "only the lab uses the rest of the file")]
 #[path = "../../crates/gvnic/lab/src/klog.rs"]
 mod klog;
 

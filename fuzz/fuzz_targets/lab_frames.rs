@@ -2,10 +2,10 @@
 
 #[path = "../bodies/lab_frames.rs"]
 mod body;
-#[allow(dead_code, reason = "the rest of the file is for the lab")]
+#[allow(dead_code, reason = "only the lab uses the rest of the file")]
 #[path = "../../crates/gvnic/lab/src/conversation.rs"]
 mod conversation;
-#[allow(dead_code, reason = "the rest of the file is for the lab")]
+#[allow(dead_code, reason = "only the lab uses the rest of the file")]
 #[path = "../../crates/gvnic/lab/src/frame.rs"]
 mod frame;
 

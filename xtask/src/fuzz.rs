@@ -1,5 +1,5 @@
-//! `cargo xtask fuzz`: what is said of the fuzz targets is true. README's table, the programs of the package, the kept
-//! inputs and the tests that replay them name the same targets.
+//! `cargo xtask fuzz`: checks that the table in fuzz/README.md, the programs of the package, the kept inputs and the replay
+//! tests name the same fuzz targets.
 
 use std::collections::BTreeSet;
 
@@ -27,7 +27,7 @@ pub fn check(workspace: &Workspace) -> Vec<Finding> {
     let replayed = tests
         .flat_map(|(_, test)| between(test, "replay(\"", "\""))
         .collect();
-    // A kept input need not be text, which alone is listed; the replaying test fails where none is kept.
+    // Only text files are listed, and a kept input need not be text. The replay test fails if there is no kept input.
     let claims = [
         ("fuzz/README.md", "its table has", readme),
         ("fuzz/Cargo.toml", "it has", programs),
@@ -58,7 +58,7 @@ pub fn check(workspace: &Workspace) -> Vec<Finding> {
     findings
 }
 
-/// Lists what stands between each `start` and the next `end`.
+/// Lists the texts between each `start` and the next `end`.
 fn between<'a>(text: &'a str, start: &str, end: &str) -> BTreeSet<&'a str> {
     let parts = text.split(start).skip(1);
     parts
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_of_the_four_must_name_the_same_targets() {
+    fn all_four_lists_must_name_the_same_targets() {
         let mut workspace = Workspace::default();
         let mut findings = |path: &str, text: &str| {
             workspace.texts.insert(path.to_owned(), text.to_owned());

@@ -1,11 +1,11 @@
-//! `cargo xtask unsafe`: unsafe code stays on its islands, and an island is small enough to prove.
+//! `cargo xtask unsafe`: checks that unsafe code is only in the islands, and that an island is small enough to prove.
 //!
-//! The workspace denies the lint `unsafe_code`, so unsafe code exists only below an attribute that allows it:
-//! those attributes are what this check looks for.
+//! The workspace denies the lint `unsafe_code`, so unsafe code needs an attribute that allows it. This check searches for
+//! these attributes.
 
 use crate::workspace::{Finding, Workspace, production_part};
 
-/// The only places with unsafe code: a file, or a folder (with `/` at its end).
+/// The only files, and folders (with `/` at the end), that may contain unsafe code.
 const ISLANDS: &[&str] = &[
     "crates/core/mapped/src/copy.rs",
     "crates/core/mapped/src/mapping.rs",
@@ -20,10 +20,10 @@ const ISLANDS: &[&str] = &[
     "fuzz/bodies/cabi_calls.rs",
 ];
 
-/// Production lines of an island file: everything in it is part of the proof.
+/// Maximum number of production lines of an island file, because all of them are part of the proof.
 const ISLAND_LINES_MAX: usize = 300;
 
-/// Begins the line that gives the reason, in the comment that an island file opens with.
+/// Start of the line with the reason, in the first comment of an island file.
 const OPENING: &str = "// UNSAFETY: ";
 
 /// Checks the whole workspace.
@@ -54,12 +54,12 @@ fn check_island(path: &str, text: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut opening = text.lines().take_while(|line| line.starts_with("//"));
     if !opening.any(|line| line.starts_with(OPENING)) {
-        let what = format!("the comment that the file opens with lacks `{OPENING}` and a reason");
+        let what = format!("the first comment of the file lacks `{OPENING}` and a reason");
         findings.push(Finding::new(path, 1, what));
     }
     let lines = production_part(text).lines().count();
     if lines >= ISLAND_LINES_MAX && !path.ends_with("/tests.rs") {
-        let what = format!("{lines} lines: an island stays under {ISLAND_LINES_MAX}");
+        let what = format!("{lines} lines: an island must have fewer than {ISLAND_LINES_MAX}");
         findings.push(Finding::new(path, 0, what));
     }
     findings
@@ -70,7 +70,7 @@ fn check_mainland(path: &str, text: &str) -> Vec<Finding> {
         let line = line.trim_start();
         let attributes = ["allow(unsafe_code", "expect(unsafe_code"];
         let at = attributes.iter().find_map(|attribute| line.find(attribute));
-        // Not in a comment or a string.
+        // Excludes comments and strings.
         let is_code = |at: usize| !line.starts_with("//") && !line[..at].contains('"');
         line.starts_with("unsafe_code,") || at.is_some_and(is_code)
     };
@@ -86,7 +86,7 @@ fn check_mainland(path: &str, text: &str) -> Vec<Finding> {
         .collect()
 }
 
-/// A library or program without an island forbids unsafe code for all of its modules.
+/// Checks that a library or program without an island forbids unsafe code.
 fn check_root(workspace: &Workspace, folder: &str) -> Vec<Finding> {
     let prefix = format!("{folder}/src/");
     let has_island = ISLANDS.iter().any(|island| island.starts_with(&prefix));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn an_island_opens_with_its_reason_and_is_short() {
+    fn an_island_must_start_with_its_reason_and_be_short() {
         let good = "//! Maps.\n// UNSAFETY: maps memory\nfn a() {}\n";
         assert_eq!(check_island("a.rs", good), []);
         assert_eq!(check_island("a.rs", "//! Maps.\nfn a() {}\n").len(), 1);

@@ -1,11 +1,11 @@
-//! `cargo xtask`: the checks of sources that no existing tool makes.
+//! `cargo xtask`: checks of the sources for which there is no existing tool.
 //!
 //! Each check is a function from a [`workspace::Workspace`] (the text files that git lists) to a list of
 //! findings, with its table of rules at the top of its file. cargo-deny checks the dependency direction
 //! (`deny.toml`), clippy the length of functions and the types that only some crates may use (`clippy.toml`),
 //! typos the spelling; `.ci/run` runs them all.
 //!
-//! It reads sources; it does not build, and it changes no file.
+//! It only reads sources: it builds nothing and changes no file.
 
 #![forbid(unsafe_code)]
 
@@ -20,7 +20,7 @@ use std::process::ExitCode;
 
 use workspace::{Finding, Workspace};
 
-/// A check: its name, its line of the usage, its function.
+/// A check: its name, its description for the usage message, its function.
 type Check = (&'static str, &'static str, fn(&Workspace) -> Vec<Finding>);
 
 const CHECKS: &[Check] = &[
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
     status
 }
 
-/// Returns the checks that the arguments name; `None` is a usage error.
+/// Returns the checks that the arguments name; `None` for a usage error.
 fn choose(arguments: &[String]) -> Option<Vec<&'static Check>> {
     match arguments {
         [] => None,

@@ -1,4 +1,4 @@
-//! `cargo xtask map`: ARCHITECTURE.md shows every package, `deny.toml` says which packages may depend on it.
+//! `cargo xtask map`: checks that ARCHITECTURE.md lists every package, and `deny.toml` the packages that may depend on it.
 
 use crate::workspace::{Finding, Workspace};
 
@@ -16,9 +16,9 @@ pub fn check(workspace: &Workspace) -> Vec<Finding> {
             findings.push(Finding::new("ARCHITECTURE.md", 0, what));
         }
         let name = name_of(manifest);
-        // The fuzz targets are a workspace of their own.
+        // The fuzz targets are a separate workspace.
         if folder != "fuzz" && !list.contains(&format!("{{ crate = \"{name}\", wrappers")) {
-            let what = format!("does not say which packages may depend on {name}");
+            let what = format!("does not list the packages that may depend on {name}");
             findings.push(Finding::new("deny.toml", 0, what));
         }
     }
@@ -26,8 +26,8 @@ pub fn check(workspace: &Workspace) -> Vec<Finding> {
     findings
 }
 
-/// A crate that depends on `mapped` can name a `DmaRight` and reach bytes that the CPU may not read. So tests, which
-/// cargo-deny leaves out, need a place in its list, too.
+/// Checks the dependents of `mapped`, including dev-dependencies, which cargo-deny ignores: a crate that depends on `mapped`
+/// can create a `DmaRight` and access bytes that the CPU may not read.
 fn users_of_mapped(workspace: &Workspace) -> Vec<Finding> {
     let list = workspace.text("deny.toml");
     let entry = list.split("crate = \"devmem-mapped\"").nth(1);
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_found() {
+    fn a_missing_package_is_found() {
         let mut workspace = Workspace::default();
         let mut findings = |path: &str, text: &str| {
             workspace.texts.insert(path.to_owned(), text.to_owned());

@@ -1,8 +1,8 @@
-//! `cargo xtask sizes`: files that a reader can hold in mind. clippy limits the length of functions.
+//! `cargo xtask sizes`: limits the length of files. clippy limits the length of functions.
 
 use crate::workspace::{Finding, Workspace, production_part};
 
-/// Lines besides tests at which a file must be split.
+/// Maximum number of lines of a file, without tests.
 const FILE_LINES_MAX: usize = 700;
 
 /// Checks the whole workspace.
@@ -15,7 +15,7 @@ pub fn check(workspace: &Workspace) -> Vec<Finding> {
 
 fn check_file(path: &str, text: &str) -> Option<Finding> {
     let lines = production_part(text).lines().count();
-    let what = || format!("{lines} lines besides tests: split it ({FILE_LINES_MAX} at most)");
+    let what = || format!("{lines} lines without tests: split the file (limit: {FILE_LINES_MAX})");
     (lines > FILE_LINES_MAX).then(|| Finding::new(path, 0, what()))
 }
 
@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_over_the_limit_is_found_and_its_tests_do_not_count() {
+    fn a_file_over_the_limit_is_found_and_tests_do_not_count() {
         let lines = |count| "const A: u8 = 0;\n".repeat(count);
         let tests = "#[cfg(test)]\nmod tests {\n\n\n}\n";
         assert_eq!(check_file("a.rs", &(lines(FILE_LINES_MAX) + tests)), None);

@@ -1,4 +1,4 @@
-//! `cargo xtask walks`: the walks of ARCHITECTURE.md name functions that exist.
+//! `cargo xtask walks`: checks that the functions in the walks of ARCHITECTURE.md exist.
 //!
 //! A name is compared as a whole: `Type::method` needs that method in an `impl` or `trait` of that type,
 //! `module::function` that function in that module's file.
@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 
 use crate::workspace::{Finding, Workspace, production_part};
 
-/// Where the walks are described.
+/// The file with the walks.
 const MAP: &str = "ARCHITECTURE.md";
-/// The heading above them; the next one of its rank ends them.
+/// The heading of the walks, which end at the next heading of the same level.
 const HEADING: &str = "## The walks";
 
 /// Checks the whole workspace.
@@ -37,7 +37,7 @@ fn check_map(map: &str, known: &BTreeSet<String>) -> Vec<Finding> {
         for name in names.filter(|_| inside) {
             steps += 1;
             if !known.contains(name) {
-                let what = format!("the crates have no {name}");
+                let what = format!("there is no {name} in the crates");
                 findings.push(Finding::new(MAP, index + 1, what));
             }
         }
@@ -48,7 +48,7 @@ fn check_map(map: &str, known: &BTreeSet<String>) -> Vec<Finding> {
     findings
 }
 
-/// Tells whether quoted text is a path of two parts.
+/// Returns whether quoted text is a path of two parts.
 fn is_path(name: &str) -> bool {
     let of_name = |part: &str| {
         !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
@@ -57,8 +57,8 @@ fn is_path(name: &str) -> bool {
         .is_some_and(|(owner, last)| of_name(owner) && of_name(last))
 }
 
-/// Lists `owner::name` for the functions, types and variants of a file as rustfmt writes it: an item of the file
-/// begins at the first column, what an `impl`, a `trait` or an `enum` has one level deeper.
+/// Lists `owner::name` for the functions, types and variants of a file that rustfmt has formatted: items of the file
+/// start at the first column, those of an `impl`, a `trait` or an `enum` are indented by one level.
 fn names_in(path: &str, text: &str) -> Vec<String> {
     let module = module_of(path);
     let mut names = Vec::new();
@@ -193,7 +193,7 @@ enum Room {
         let map = "## The walks\n1. `Nic::poll_rx` -> `Room::poll_rx`, `u32`\n## Other\n`a::b`\n";
         let findings = check_map(map, &names());
         let found: Vec<_> = findings.iter().map(|f| (f.line, f.what.as_str())).collect();
-        assert_eq!(found, [(2, "the crates have no Room::poll_rx")]);
+        assert_eq!(found, [(2, "there is no Room::poll_rx in the crates")]);
     }
 
     #[test]

@@ -1,25 +1,25 @@
-//! What is checked: the text files that git lists.
+//! The files to check: the text files that git lists.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The text files of the repository, read once.
+/// The text files of the repository.
 #[derive(Debug, Default)]
 pub struct Workspace {
     /// Content by path from the root. A file that is not UTF-8 is not listed.
     pub texts: BTreeMap<String, String>,
 }
 
-/// A rule that a file breaks.
+/// A violation of a rule by a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// Path from the root.
     pub path: String,
     /// Line, counted from 1; 0 for the whole file.
     pub line: usize,
-    /// What is wrong and what to do.
+    /// The violation and the remedy.
     pub what: String,
 }
 
@@ -41,7 +41,7 @@ impl fmt::Display for Finding {
 }
 
 impl Workspace {
-    /// Reads tracked files and those that git would not ignore, so that a check sees a file before its commit.
+    /// Reads tracked files, and untracked files that git does not ignore, so that files are checked before their commit.
     pub fn load() -> Result<Self, String> {
         let root = root();
         let listed = Command::new("git")
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_workspace_has_its_packages_and_files() {
+    fn this_workspace_is_listed() {
         let workspace = Workspace::load().unwrap();
         assert!(workspace.packages().any(|(folder, _)| folder == "xtask"));
         assert!(!workspace.text("xtask/src/main.rs").is_empty());

@@ -7,6 +7,8 @@ mod send;
 #[cfg(test)]
 mod tests;
 
+use std::net::IpAddr;
+
 use ::nic::Impairment;
 use netmem::NiovSize;
 
@@ -53,7 +55,7 @@ pub struct NicPlan {
 }
 
 impl NicPlan {
-    fn new(args: &args::NicArgs, linear: u16, ipv6: bool) -> Result<Self, Failure> {
+    fn new(args: &args::NicArgs, linear: u16, address: IpAddr) -> Result<Self, Failure> {
         let args::NicArgs {
             mtu,
             queues,
@@ -61,7 +63,7 @@ impl NicPlan {
             mem_size,
             impair,
         } = args;
-        check_mtu(*mtu, ipv6)?;
+        check_mtu(*mtu, address)?;
         if !(1..=MAX_QUEUES).contains(queues) {
             return Err(Failure::usage(format!(
                 "--queues {queues}: 1 to {MAX_QUEUES}"

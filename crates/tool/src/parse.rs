@@ -12,10 +12,13 @@ use crate::size::Size;
 
 /// Maximum length of an interface name: `IFNAMSIZ` minus the NUL (linux include/uapi/linux/if.h).
 const MAX_INTERFACE_NAME: usize = 15;
-/// Minimum MTUs of IPv4 (RFC 791 3.2) and IPv6 (RFC 8200 5).
-const MIN_MTU: [(bool, u16); 2] = [(false, 576), (true, 1280)];
+/// Minimum MTU of IPv4 (RFC 791 3.2).
+const MIN_MTU_V4: u16 = 576;
+/// Minimum MTU of IPv6 (RFC 8200 5).
+const MIN_MTU_V6: u16 = 1280;
 /// Maximum MTU of a TAP: the largest packet minus the Ethernet header (linux drivers/net/tun.c).
 const MAX_MTU: u16 = 65_521;
+
 /// Arguments for the format of the result.
 #[derive(Debug, Args)]
 pub struct OutputArgs {
@@ -82,21 +85,22 @@ pub fn parse_impairment(text: &str) -> Result<Impairment, Failure> {
     })
 }
 
-/// Checks that an MTU (bytes of the largest IP packet) is within the bounds of a link.
+/// Checks that an MTU (bytes of the largest IP packet) is within the bounds of a link with `address`.
 ///
 /// # Errors
 ///
 /// A usage error with the bounds.
-pub fn check_mtu(mtu: u16, ipv6: bool) -> Result<(), Failure> {
-    for (version_6, least) in MIN_MTU {
-        if version_6 == ipv6 && !(least..=MAX_MTU).contains(&mtu) {
-            let version = if ipv6 { "IPv6" } else { "IPv4" };
-            return Err(Failure::usage(format!(
-                "--mtu {mtu}: {least} to {MAX_MTU} for {version}"
-            )));
-        }
+pub fn check_mtu(mtu: u16, address: IpAddr) -> Result<(), Failure> {
+    let (least, version) = match address {
+        IpAddr::V4(_) => (MIN_MTU_V4, "IPv4"),
+        IpAddr::V6(_) => (MIN_MTU_V6, "IPv6"),
+    };
+    match (least..=MAX_MTU).contains(&mtu) {
+        true => Ok(()),
+        false => Err(Failure::usage(format!(
+            "--mtu {mtu}: {least} to {MAX_MTU} for {version}"
+        ))),
     }
-    Ok(())
 }
 
 /// Converts the size given by `option` to `usize`.

@@ -66,7 +66,7 @@ pub fn run(args: &args::Restore) -> Result<(), Failure> {
         false => Judged::Some,
     };
     let done = match args.list {
-        true => list(&leftovers, args.output.json, judged),
+        true => list(args, &leftovers, judged),
         false => restore(args, leftovers, judged),
     };
     // The error of the run is that of a failed restore, else that of the last invalid file.
@@ -97,8 +97,8 @@ fn is_named(path: &Path, interface: &str) -> bool {
     rest.is_some_and(|namespace| namespace.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-fn list(leftovers: &[Leftover], json: bool, judged: Judged) -> Result<(), Failure> {
-    if json {
+fn list(args: &args::Restore, leftovers: &[Leftover], judged: Judged) -> Result<(), Failure> {
+    if args.output.json {
         return print_json(&leftovers);
     }
     if leftovers.is_empty() && judged == Judged::All {

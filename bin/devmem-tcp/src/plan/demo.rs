@@ -80,7 +80,7 @@ impl DemoPlan {
             link,
             write_size,
             congestion,
-            nic: NicPlan::new(&nic, 0, ipv6)?,
+            nic: NicPlan::new(&nic, 0, ours)?,
             json: output.json,
         })
     }

@@ -60,7 +60,7 @@ impl LinkPlan {
         if let Some(name) = interface {
             check_interface_name("--if", name)?;
         }
-        let (ours, address) = addresses(addr.as_deref(), interface.is_some())?;
+        let (ours, address) = addresses(addr.as_deref(), interface.as_deref())?;
         let peers = peer_addr.as_deref().map(str::parse::<Prefix>).transpose()?;
         if let Some(peers) = peers {
             check_pair(ours, peers)?;
@@ -81,11 +81,6 @@ impl LinkPlan {
                 gateway: *gateway,
             },
         })
-    }
-
-    /// Returns our address, if it is known.
-    pub fn ip_is_v6(&self) -> bool {
-        self.tap.ours.address.is_ipv6()
     }
 }
 
@@ -139,7 +134,8 @@ fn parse_link(text: &str) -> Result<LinkSpec, Failure> {
 /// of the `others`, each with whether it was given.
 pub(super) fn users_alone(
     link: &LinkArgs,
-    (mtu, impair): (u16, &str),
+    mtu: u16,
+    impair: &str,
     others: &[(&'static str, bool)],
 ) -> Option<&'static str> {
     let common = [
@@ -153,13 +149,16 @@ pub(super) fn users_alone(
     all.find(|(_, given)| *given).map(|(option, _)| *option)
 }
 
-/// Returns our address on a TAP, and the requested address of a kernel interface.
-fn addresses(addr: Option<&str>, on_interface: bool) -> Result<(Prefix, Option<IpAddr>), Failure> {
+/// Returns our address on a TAP, and the requested address of the kernel's `interface`.
+fn addresses(
+    addr: Option<&str>,
+    interface: Option<&str>,
+) -> Result<(Prefix, Option<IpAddr>), Failure> {
     let Some(text) = addr else {
         return Ok((TAP_ADDRESS.parse()?, None));
     };
     // The prefix length is optional, because the interface has one already.
-    let bare = text.parse::<IpAddr>().ok().filter(|_| on_interface);
+    let bare = text.parse::<IpAddr>().ok().filter(|_| interface.is_some());
     let ours = match bare {
         Some(address) => Prefix {
             address,

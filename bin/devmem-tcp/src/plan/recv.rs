@@ -72,12 +72,11 @@ impl RecvPlan {
     ///
     /// A usage error that names the option.
     pub fn new(args: args::Recv) -> Result<Self, Failure> {
-        let own = (args.nic.mtu, args.nic.impair.as_str());
         let others = [
             ("--linear", args.linear != 0),
             ("--capture", args.capture.is_some()),
         ];
-        let users_alone = users_alone(&args.link, own, &others);
+        let users_alone = users_alone(&args.link, args.nic.mtu, &args.nic.impair, &others);
         let args::Recv {
             link,
             dry_run,
@@ -121,7 +120,7 @@ impl RecvPlan {
             output: destination,
             keep_tokens,
             capture,
-            nic: NicPlan::new(&nic, linear, link.ip_is_v6())?,
+            nic: NicPlan::new(&nic, linear, link.tap.ours.address)?,
             kernel,
             link,
             json: output.json,

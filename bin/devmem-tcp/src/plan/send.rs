@@ -61,7 +61,7 @@ impl SendPlan {
     ///
     /// A usage error that names the option.
     pub fn new(args: args::Send) -> Result<Self, Failure> {
-        let users_alone = users_alone(&args.link, (args.mtu, &args.impair), &[("--ecn", args.ecn)]);
+        let users_alone = users_alone(&args.link, args.mtu, &args.impair, &[("--ecn", args.ecn)]);
         let args::Send {
             to,
             port,
@@ -85,7 +85,7 @@ impl SendPlan {
         if port == 0 {
             return Err(Failure::usage("PORT 0: must be 1 to 65535"));
         }
-        check_mtu(mtu, to.is_ipv6())?;
+        check_mtu(mtu, to)?;
         check_period(validate)?;
         let (chunk, mem_bytes) = check_ring(chunk, mem_size)?;
         let input = match (bytes, validate) {

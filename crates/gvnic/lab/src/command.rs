@@ -8,6 +8,7 @@ use crate::plan::{self as plan, LabRunPlan};
 use crate::suite::Group;
 use crate::suite::host::{self, TestPlan};
 use tool::output::{Failure, note, print_json, say};
+use tool::parse::OutputArgs;
 
 /// Runs the subcommand.
 ///
@@ -25,17 +26,18 @@ pub fn run(args: Lab) -> Result<(), Failure> {
 }
 
 fn fetch(args: Fetch) -> Result<(), Failure> {
-    let kit = Kit::provide(&plan::kit(args.kit, args.refresh))?;
-    show(&kit, args.output.json)
+    let mut options = plan::kit(args.kit);
+    options.refresh = args.refresh;
+    show(&Kit::provide(&options)?, &args.output)
 }
 
 fn status(args: Status) -> Result<(), Failure> {
-    let mut options = plan::kit(args.kit, false);
+    let mut options = plan::kit(args.kit);
     options.offline = true;
-    show(&Kit::provide(&options)?, args.output.json)
+    show(&Kit::provide(&options)?, &args.output)
 }
 
-fn show(kit: &Kit, json: bool) -> Result<(), Failure> {
+fn show(kit: &Kit, output: &OutputArgs) -> Result<(), Failure> {
     say!(
         "QEMU     {} ({})",
         kit.qemu.version,
@@ -61,7 +63,10 @@ fn show(kit: &Kit, json: bool) -> Result<(), Failure> {
             "software (no /dev/kvm for this user)"
         }
     );
-    if json { print_json(kit) } else { Ok(()) }
+    if output.json {
+        print_json(kit)?;
+    }
+    Ok(())
 }
 
 /// Output of the command to stderr, because stdout is for the JSON.
@@ -89,7 +94,7 @@ fn run_command(args: Run) -> Result<(), Failure> {
     if plan.json {
         print_json(&outcome)?;
     }
-    judge(&outcome, plan.allow_warnings)
+    judge(&plan, &outcome)
 }
 
 fn shell(args: Shell) -> Result<(), Failure> {
@@ -104,7 +109,7 @@ fn shell(args: Shell) -> Result<(), Failure> {
 }
 
 fn test(args: Test) -> Result<(), Failure> {
-    let kit = Kit::provide(&plan::kit(args.guest.kit, false))?;
+    let kit = Kit::provide(&plan::kit(args.guest.kit))?;
     let plan = TestPlan {
         machine: plan::machine(args.guest.machine)?,
         groups: if args.group.is_empty() {
@@ -119,14 +124,14 @@ fn test(args: Test) -> Result<(), Failure> {
     host::run(&kit, &plan, plan::job)
 }
 
-fn judge(outcome: &RunReport, allow_warnings: bool) -> Result<(), Failure> {
+fn judge(plan: &LabRunPlan, outcome: &RunReport) -> Result<(), Failure> {
     if let Some(file) = outcome.missing_files.first() {
         return Err(Failure::failed(format!("--get: {file}")));
     }
     if let Some(first) = outcome
         .kernel_complaints
         .first()
-        .filter(|_| !allow_warnings)
+        .filter(|_| !plan.allow_warnings)
     {
         let count = outcome.kernel_complaints.len();
         return Err(Failure::failed(format!(

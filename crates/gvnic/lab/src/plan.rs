@@ -1,5 +1,6 @@
 //! Validated command lines of `devmem-tcp lab`.
 
+use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -68,7 +69,7 @@ impl LabRunPlan {
             job.env.push((name.to_owned(), value.to_owned()));
         }
         Ok(Self {
-            kit: kit(args.guest.kit, false),
+            kit: kit(args.guest.kit),
             machine,
             job,
             json: args.json,
@@ -91,7 +92,7 @@ impl LabRunPlan {
         let mut job = job(&machine, vec!["/lab/busybox/ash".to_owned()]);
         job.interactive = true;
         Ok(Self {
-            kit: kit(args.guest.kit, false),
+            kit: kit(args.guest.kit),
             machine,
             job,
             json: false,
@@ -101,7 +102,7 @@ impl LabRunPlan {
 }
 
 /// Converts the options for the parts.
-pub fn kit(args: KitArgs, refresh: bool) -> KitOptions {
+pub fn kit(args: KitArgs) -> KitOptions {
     let KitArgs {
         cache,
         suite,
@@ -122,7 +123,7 @@ pub fn kit(args: KitArgs, refresh: bool) -> KitOptions {
         modules,
         busybox,
         offline,
-        refresh,
+        refresh: false,
         packaged,
     }
 }
@@ -165,7 +166,8 @@ pub fn machine(args: MachineArgs) -> Result<MachinePlan, Failure> {
     if let Some(impair) = &impair {
         parse_impairment(impair)?;
     }
-    check_mtu(mtu, true)?;
+    // The NICs have addresses of both IP versions.
+    check_mtu(mtu, Ipv6Addr::UNSPECIFIED.into())?;
     Ok(MachinePlan {
         accel,
         cpus: smp,

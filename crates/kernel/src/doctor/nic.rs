@@ -44,6 +44,9 @@ pub struct NicFacts {
     pub verdict: NicVerdict,
 }
 
+/// Name of the check for sending from device memory.
+const BIND_TX: &str = "bind_tx";
+
 impl NicFacts {
     pub(super) fn examine(name: &str, index: u32, up: bool) -> Self {
         let netdev = Netdev::with_index(name, IfIndex(index));
@@ -52,8 +55,8 @@ impl NicFacts {
         let mut queues = Vec::new();
         match netdev {
             Ok(mut netdev) => {
-                checks.push(support("bind_rx", netdev.probe_bind_rx(), true));
-                checks.push(support("bind_tx", netdev.probe_bind_tx(), false));
+                checks.push(support("bind_rx", netdev.probe_bind_rx()));
+                checks.push(support(BIND_TX, netdev.probe_bind_tx()));
                 queues = netdev.rx_queues().unwrap_or_default();
             }
             Err(error) => checks.push(Check::new(
@@ -87,7 +90,7 @@ impl NicFacts {
 
 /// Computes the overall result. Sending is optional: an interface without bind-tx can still receive.
 fn verdict(checks: &[Check]) -> NicVerdict {
-    let needed = || checks.iter().filter(|check| check.name != "bind_tx");
+    let needed = || checks.iter().filter(|check| check.name != BIND_TX);
     let some = |state| needed().any(|check| check.state == state);
     if some(CheckState::Missing) {
         NicVerdict::Unsupported
@@ -109,10 +112,11 @@ fn link(name: &str, up: bool) -> Check {
     }
 }
 
-fn support(name: &'static str, tried: DriverSupport, needed: bool) -> Check {
+/// Converts the result of a probe. Sending is optional, so that a missing bind-tx needs no remedy.
+fn support(name: &'static str, tried: DriverSupport) -> Check {
     match tried {
         DriverSupport::Yes => Check::new(name, CheckState::Good, "the driver supports it"),
-        DriverSupport::No { reason } if needed => {
+        DriverSupport::No { reason } if name != BIND_TX => {
             let drivers = crate::drivers::supported_list();
             Check::new(name, CheckState::Missing, reason)
                 .remedy(format!("drivers that support it: {drivers}"))

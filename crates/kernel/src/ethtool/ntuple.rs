@@ -182,8 +182,8 @@ impl TcpFlow {
             return None;
         }
         let flow = match spec.flow_type & !(FLOW_RSS | FLOW_EXTENSIONS) {
-            TCP_V4_FLOW => Self::of_specs::<4>(spec, false)?,
-            TCP_V6_FLOW => Self::of_specs::<16>(spec, true)?,
+            TCP_V4_FLOW => Self::of_specs::<4>(spec)?,
+            TCP_V6_FLOW => Self::of_specs::<16>(spec)?,
             _ => return None,
         };
         // The rest of the mask (type of service, padding) must be 0.
@@ -192,7 +192,7 @@ impl TcpFlow {
     }
 
     /// Parses values and masks.
-    fn of_specs<const LEN: usize>(spec: &FlowSpec, ipv6: bool) -> Option<Self>
+    fn of_specs<const LEN: usize>(spec: &FlowSpec) -> Option<Self>
     where
         IpAddr: From<[u8; LEN]>,
     {
@@ -200,7 +200,7 @@ impl TcpFlow {
         let (mask, _) = TcpSpec::<LEN>::read_from_prefix(&spec.mask).ok()?;
         let port = |mask: U16, value: U16| exact(mask.as_bytes(), value.get());
         Some(Self {
-            ipv6,
+            ipv6: IpAddr::from(value.source).is_ipv6(),
             source: exact(&mask.source, IpAddr::from(value.source))?,
             source_port: port(mask.source_port, value.source_port)?,
             destination: exact(&mask.destination, IpAddr::from(value.destination))?,

@@ -12,6 +12,7 @@ use devmem_linux::probe::{Probe, Verdict};
 use serde::Serialize;
 
 use crate::args;
+use table::Unsupported;
 use tool::output::{Failure, print_json};
 
 /// The whole report. The field names are those of the JSON and must not change.
@@ -50,7 +51,11 @@ pub fn run(args: &args::Doctor) -> Result<(), Failure> {
     if args.output.json {
         print_json(&diagnosis)?;
     } else {
-        let text = diagnosis.table(args.interface.is_some());
+        let unsupported = match args.interface {
+            Some(_) => Unsupported::InFull,
+            None => Unsupported::InOneLine,
+        };
+        let text = diagnosis.table(unsupported);
         let mut stdout = std::io::stdout().lock();
         stdout
             .write_all(text.as_bytes())

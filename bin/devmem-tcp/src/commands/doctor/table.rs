@@ -15,16 +15,25 @@ const NAME_WIDTH: usize = 18;
 /// Checks that a set-up fixes by itself.
 const SET_UP: [&str; 4] = ["tcp_data_split", "hds_thresh", NTUPLE, RX_GRO_HW];
 
+/// How the table lists interfaces that do not support device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unsupported {
+    InFull,
+    InOneLine,
+}
+
 impl Diagnosis {
-    /// Writes the table. `all_of_each`: everything about interfaces that cannot receive, too.
-    pub(super) fn table(&self, all_of_each: bool) -> String {
+    /// Returns the table.
+    pub(super) fn table(&self, unsupported: Unsupported) -> String {
         let mut table = Table::default();
         self.kernel(&mut table);
         table.section("this machine");
         table.checks(&self.doctor.machine);
         table.section("dma-buf exporters (one is enough)");
         table.checks(&self.doctor.exporters);
-        let in_full = |nic: &&NicFacts| all_of_each || nic.verdict != NicVerdict::Unsupported;
+        let in_full = |nic: &&NicFacts| {
+            unsupported == Unsupported::InFull || nic.verdict != NicVerdict::Unsupported
+        };
         for nic in self.doctor.nics.iter().filter(in_full) {
             table.nic(nic);
         }

@@ -157,14 +157,20 @@ fn assert_table(table: &str, golden: &str) {
 fn the_table_of_a_guest_with_a_gvnic() {
     let guest = guest();
     assert!(guest.ready);
-    assert_table(&guest.table(false), include_str!("golden/guest.txt"));
+    assert_table(
+        &guest.table(Unsupported::InOneLine),
+        include_str!("golden/guest.txt"),
+    );
 }
 
 #[test]
 fn the_table_of_an_unsupported_machine_names_the_obstacles() {
     let bare = bare();
     assert!(!bare.ready);
-    assert_table(&bare.table(true), include_str!("golden/bare.txt"));
+    assert_table(
+        &bare.table(Unsupported::InFull),
+        include_str!("golden/bare.txt"),
+    );
     assert_eq!(
         bare.doctor.obstacles_to_receiving(),
         ["no exporter of dma-bufs works", "lo does not support it"]
@@ -176,7 +182,7 @@ fn the_table_of_an_unsupported_machine_names_the_obstacles() {
 fn settings_to_fix_by_hand_are_distinguished_from_those_of_set_up() {
     let mut guest = guest();
     guest.doctor.nics[1].checks[0] = mend("up", "down", "ip link set eth1 up");
-    let table = guest.table(false);
+    let table = guest.table(Unsupported::InOneLine);
     assert!(table.contains("\n  eth1: fix up first\n"), "{table}");
     assert!(!table.contains("recv --backend"), "{table}");
 }

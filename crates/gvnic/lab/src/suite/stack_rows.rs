@@ -27,16 +27,16 @@ pub const SPEED_DEVMEM: &str = "speed: our stack to kernel devmem rx";
 
 pub const ROWS: &[Row] = &[
     ("our stack to kernel devmem rx", |context| {
-        devmem_rx(context, true)
+        devmem_rx(context, Payload::Verified)
     }),
     (SPEED_PLAIN, plain_rx),
-    (SPEED_DEVMEM, |context| devmem_rx(context, false)),
+    (SPEED_DEVMEM, |context| devmem_rx(context, Payload::Ignored)),
     ("kernel devmem tx to our stack", devmem_tx),
 ];
 
 pub const LOSS_ROWS: &[Row] = &[
     ("bad wire: our stack to kernel devmem rx", |context| {
-        devmem_rx(context, true)
+        devmem_rx(context, Payload::Verified)
     }),
     ("bad wire: kernel devmem tx to our stack", devmem_tx),
 ];
@@ -57,7 +57,15 @@ fn ask_for_sender(listener: &TcpListener) -> anyhow::Result<TcpStream> {
     Ok(stream)
 }
 
-fn devmem_rx(context: &Context, check: bool) -> anyhow::Result<Seen> {
+/// What a row does with the payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Payload {
+    Verified,
+    /// Only counted, for the rate.
+    Ignored,
+}
+
+fn devmem_rx(context: &Context, payload: Payload) -> anyhow::Result<Seen> {
     let mut steering = Steering::new(1)?;
     let bound = Bound::new(DmabufKind::Udmabuf, &[QUEUE])?;
     let listener = TcpListener::bind((traffic::address(0, Family::V4), 0))?;
@@ -66,8 +74,11 @@ fn devmem_rx(context: &Context, check: bool) -> anyhow::Result<Seen> {
     let wanted = Stream {
         bytes: context.bytes,
         habit: Habit::Good,
-        // Seed of the sender's pattern.
-        seed: check.then_some(u64::from(stream.peer_addr()?.port())),
+        seed: match payload {
+            // The sender's pattern depends on its port.
+            Payload::Verified => Some(u64::from(stream.peer_addr()?.port())),
+            Payload::Ignored => None,
+        },
         ordinary_max: 0,
     };
     let report = receive(&stream, &bound, wanted)?;

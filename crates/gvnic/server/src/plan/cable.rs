@@ -1,5 +1,6 @@
 //! Plan of a run of `wire`.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use nic::Impairment;
@@ -62,10 +63,9 @@ impl WirePlan {
                 a.port
             )));
         }
-        let ipv6 = [&a, &b]
-            .iter()
-            .any(|end| end.address().is_some_and(|p| p.address.is_ipv6()));
-        check_mtu(mtu, ipv6)?;
+        let addresses = [&a, &b].map(|end| end.address().map(|prefix| prefix.address));
+        let v6 = addresses.into_iter().flatten().find(IpAddr::is_ipv6);
+        check_mtu(mtu, v6.unwrap_or(Ipv4Addr::UNSPECIFIED.into()))?;
         Ok(Self {
             ends: [a, b],
             mtu,

@@ -79,7 +79,7 @@ impl World {
         posix.run_now();
         Self {
             posix,
-            sending: sending.expect("memory of whole pages and queues that nobody has"),
+            sending: sending.expect("the memory has whole pages, and the queues are unused"),
             _other: other,
         }
     }

@@ -153,7 +153,7 @@ fn restore(setup: Option<Setup>) {
     let Some(setup) = setup else { return };
     let report = setup.restore();
     for left in &report.left {
-        note(format_args!("left {left}: another program changed it"));
+        note(format_args!("left {left}: another program has changed it"));
     }
     for (what, why) in &report.failed {
         note(format_args!(

@@ -149,7 +149,7 @@ mod tests {
         command
     }
 
-    /// Waits until nobody holds the other end of the pipe.
+    /// Waits until the other end of the pipe is closed.
     fn is_closed(mut pipe: ChildStdout) -> bool {
         pipe.read(&mut [0]).expect("a pipe can be read") == 0
     }

@@ -216,7 +216,7 @@ enum SenderHandle {
 /// Statistics of sending from device memory; `None` if host memory was sent.
 type SenderResult = Result<Option<SendStats>, Failure>;
 
-/// The memory that a stack of ours sends from.
+/// The memory that one of our stacks sends from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SendMemory {
     Host,
@@ -289,7 +289,7 @@ fn wire_end(plan: &DemoPlan, spec: &str) -> Result<Netdev, Failure> {
     Ok(builder.open()?)
 }
 
-/// TCP options of a sending stack of ours: its connections share the host memory of one NIC.
+/// TCP options of our stack as a sender: its connections share the host memory of one NIC.
 fn sender_tcp(connections: u16) -> tcp::Config {
     /// Half of the default host memory of a NIC; the rest is for headers and for receiving.
     const SEND_BYTES: usize = 8 << 20;

@@ -49,7 +49,7 @@ pub fn put_back(setup: Option<NicSetup>) -> Result<(), Failure> {
     let Some(setup) = setup else { return Ok(()) };
     let report = setup.restore();
     for left in &report.left {
-        say!("left {left}: another program changed it");
+        say!("left {left}: another program has changed it");
     }
     match report.failed.first() {
         Some((what, why)) => Err(Failure::failed(format!("could not restore {what}: {why}"))

@@ -167,8 +167,8 @@ fn a_file_that_is_too_long_or_that_others_may_write_is_refused() {
     if geteuid().is_root() {
         fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
         chown(&path, Some(0), Some(0)).unwrap();
-        let whose = format!("it belongs to user 0 and this is user {NOBODY}");
-        bench.assert_says(&path, &[&whose, "run as its owner"]);
+        let owner = format!("it belongs to user 0, but this process runs as user {NOBODY}");
+        bench.assert_says(&path, &[&owner, "run as its owner"]);
     }
 }
 

@@ -136,6 +136,11 @@ impl RttEstimator {
     pub(crate) fn back_off(&mut self) {
         self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
     }
+
+    /// Returns to the timeout that was never doubled; returns whether it had been doubled.
+    pub(crate) fn end_backoff(&mut self) -> bool {
+        core::mem::take(&mut self.backoff) > 0
+    }
 }
 
 fn nanos(duration: Duration) -> u64 {

@@ -5,6 +5,7 @@ use core::time::Duration;
 use netmem::Payload;
 use wire::{Instant, SackBlocks};
 
+use super::recovery::Phase;
 use super::{AckKind, AckOutcome, IncomingAck, Sender, WRITABLE_PART};
 use crate::accecn::Progress;
 use crate::congestion::Acked;
@@ -30,6 +31,8 @@ pub(super) struct AckEvent {
     pub(super) ece: bool,
     /// It is not older than another one, and something was in flight.
     in_time: bool,
+    /// The peer's window was 0 over data in flight, and is open now.
+    reopened: bool,
     /// TSecr.
     pub(super) ts_echo: Option<u32>,
     pub(super) now: Instant,
@@ -115,6 +118,7 @@ impl<P: Payload> Sender<P> {
             // Of an ACK that was overtaken, and without data in flight, it says nothing new (linux `tcp_ack`).
             in_time: in_order && self.board.outstanding() > 0,
             ece: ack.ece && self.cwr.is_enabled() && in_order && self.board.outstanding() > 0,
+            reopened: false,
             ts_echo: ack.ts_echo,
             now,
         };
@@ -131,7 +135,9 @@ impl<P: Payload> Sender<P> {
             }
             self.queue.release(self.acked_offset());
         }
+        let was_shut = self.snd_wnd == 0;
         let window_changed = in_order && self.update_window(ack);
+        event.reopened = was_shut && self.snd_wnd > 0 && self.board.outstanding() > 0;
         event.duplicate = event.advanced == 0
             && in_order
             && !ack.has_data
@@ -209,8 +215,24 @@ impl<P: Payload> Sender<P> {
             now: event.now,
         };
         self.recover(event, &acked);
+        if event.reopened {
+            self.on_reopened(event);
+        }
         self.update_pacing();
         self.after_ack(event.advanced, event.now);
+    }
+
+    /// Ends the backoff of a peer that withdrew its window over data in flight and opens it again: the timeouts in
+    /// between were probes of the closed window (RFC 9293 3.8.6), and what they repeated was refused, not lost. Without
+    /// this the data would wait for the doubled timer, for up to two minutes.
+    fn on_reopened(&mut self, event: &AckEvent) {
+        if !self.rtt.end_backoff() {
+            return;
+        }
+        self.timers.on_head_retransmitted(event.now);
+        if event.advanced == 0 && self.recovery.phase() == Phase::Loss {
+            self.board.mark_head_timed_out();
+        }
     }
 
     /// Counts what arrived, and what of it was marked.

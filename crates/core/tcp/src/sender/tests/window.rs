@@ -356,6 +356,52 @@ fn a_shrunk_window_is_probed_with_the_first_packet() {
 }
 
 #[test]
+fn a_window_that_opens_over_data_in_flight_repeats_it_at_once_and_ends_the_backoff() {
+    for sack in [false, true] {
+        let mut bench = Bench::with(|setup| setup.sack = sack);
+        bench.write(3000);
+        bench.drain();
+        bench.window = 0;
+        let _ = bench.ack(0);
+        for _ in 0..8 {
+            bench.fire_and_drain();
+            let _ = bench.ack(0);
+        }
+        assert!(bench.info().rto >= Duration::from_secs(30));
+        bench.window = 9000;
+        assert_eq!(bench.ack_after(1, 0), [sent(0, 1000, "")], "SACK {sack}");
+        // A retransmission that is lost is repeated after a timeout that was never doubled.
+        assert_eq!(bench.fire_and_drain(), (300, vec![sent(0, 1000, "")]));
+    }
+}
+
+#[test]
+fn a_window_that_opens_before_a_timeout_repeats_nothing() {
+    let mut bench = Bench::with(|setup| setup.sack = false);
+    bench.write(3000);
+    bench.drain();
+    bench.window = 0;
+    bench.pass(100);
+    let _ = bench.ack(0);
+    bench.window = 9000;
+    assert_eq!(bench.ack_after(1, 0), []);
+    assert_eq!(bench.fire_and_drain(), (199, vec![sent(0, 1000, "")]));
+}
+
+#[test]
+fn a_window_that_grows_does_not_end_the_backoff_of_a_lossy_path() {
+    let mut bench = Bench::with(|setup| setup.sack = false);
+    bench.write(3000);
+    bench.drain();
+    for _ in 0..3 {
+        bench.fire_and_drain();
+    }
+    bench.window *= 2;
+    assert_eq!(bench.ack_after(1, 0), []);
+    assert_eq!(bench.info().rto, Duration::from_millis(2400));
+}
+
+#[test]
 fn the_fin_rides_on_the_last_data() {
     let mut bench = Bench::with(|_| ());
     bench.write(1500);

@@ -144,7 +144,7 @@ impl<'a> Session<'a> {
         let [switches, a, b, c, d, space_high, space_low, _] = *setup;
         let space = u32::from(u16::from_be_bytes([space_high, space_low])) << 8;
         let shared = Arc::new(config_of(switches, space));
-        let config = ConnectionConfig::new(&shared, LinkLimits::of_mss(1460));
+        let config = ConnectionConfig::new(&shared, LinkLimits::new(1460, 65_160));
         let now = Instant::from_millis(1000);
         let peer_iss = SeqNum(u32::from_be_bytes([a, b, c, d]));
         let mut connection = Connection::connect(&config, SeqNum(7), now);

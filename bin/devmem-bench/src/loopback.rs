@@ -19,8 +19,8 @@ use tool::size::Size;
 
 /// Bytes of one send.
 const CHUNK: usize = 1 << 20;
-/// Bytes of one copy: the payload of a super-packet.
-const PIECE: usize = tcp::config::MAX_GSO_PAYLOAD;
+/// Bytes of one copy: the length of a super-packet.
+const PIECE: usize = nic::BIG_PACKET_LEN;
 /// Frags of one receive call.
 const BATCH_FRAGS: usize = 1024;
 /// Seed of the sent pattern.

@@ -179,6 +179,13 @@ impl NetdevBuilder {
 }
 
 impl NetdevBuilder {
+    /// Returns whether TCP may send super-packets that are longer than an IP header can say.
+    fn sends_big_packets(&self) -> bool {
+        self.tcp
+            .max_gso_payload
+            .is_none_or(|most| most > nic::LEGACY_SUPER_PAYLOAD)
+    }
+
     /// Opens the TAP and sets up the kernel's end of it: MTU, addresses, up.
     fn open_tap(&self, name: &str, offloads: bool) -> Result<TapLink, OpenError> {
         // Without segmentation offload no packet is longer than the MTU.
@@ -191,7 +198,7 @@ impl NetdevBuilder {
                 TapOffloads::None
             },
             vnet_header: VnetHeader::Short,
-            napi: big_tcp && self.tcp.max_gso_payload > tcp::config::LEGACY_GSO_PAYLOAD,
+            napi: big_tcp && self.sends_big_packets(),
             ..TapOptions::new(name)
         }
         .open()?;

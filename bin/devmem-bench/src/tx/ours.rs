@@ -22,7 +22,7 @@ pub fn send<C>(bench: &Bench<'_, C>, case: &TxCase, cpu: usize) -> Result<Sender
     let write_bytes = case.write_bytes;
     let mut tcp = tcp::Config::default();
     if case.packets == Packets::Legacy {
-        tcp.max_gso_payload = tcp::config::LEGACY_GSO_PAYLOAD;
+        tcp.max_gso_payload = Some(nic::LEGACY_SUPER_PAYLOAD);
     }
     let nic = Netdev::builder(&format!("tap:{TAP}"))?
         .address(&with_prefix(RECEIVER))?

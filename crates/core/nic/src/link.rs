@@ -39,6 +39,10 @@ pub use wire::{CablePlug, WireLink, WireOptions};
 /// Bytes of the longest IP packet with its length in the header (RFC 791 3.1; without jumbograms RFC 8200 3).
 pub const MAX_PACKET_LEN: usize = 65_535;
 
+/// Longest payload of a super-packet with its length in the IP header, in bytes, for headers of any length (linux
+/// `GSO_LEGACY_MAX_SIZE` less `MAX_TCP_HEADER`).
+pub const LEGACY_SUPER_PAYLOAD: u32 = 65_160;
+
 /// Bytes of the longest received frame: a tagged Ethernet header and a packet of [`MAX_PACKET_LEN`] bytes (a
 /// super-packet, with segmentation offload).
 pub const MAX_FRAME_LEN: usize = MAX_PACKET_LEN + EthernetHeader::TAGGED_LEN;

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
 use netmem::Payload;
-use tcp::config::MAX_GSO_PAYLOAD;
 use tcp::{
     AckKind, Config, ConnectionConfig, ConnectionOptions, Established, IncomingAck, LinkLimits,
     Negotiated, Sender, SeqNum, TimestampClock,
@@ -17,6 +16,8 @@ use wire::{Instant, SackBlocks};
 const MSS: u16 = 1448;
 /// 45 packets, as a kernel sender makes them at MTU 1500.
 const SUPER_SEGMENT: usize = 45 * MSS as usize;
+/// Longest payload of a super-segment: what a TAP with BIG TCP takes, a multiple of 64 KiB.
+const LONGEST_SUPER_PAYLOAD: u32 = 8 * 65_535 - 80;
 /// Super-segments in flight.
 const IN_FLIGHT: usize = 64;
 const RUNS: usize = 201;
@@ -67,8 +68,7 @@ impl Flow {
             initial_cwnd: u16::MAX,
             ..Config::default()
         };
-        let mut link = LinkLimits::of_mss(MSS);
-        link.super_payload.longest = MAX_GSO_PAYLOAD as u32;
+        let link = LinkLimits::new(MSS, LONGEST_SUPER_PAYLOAD);
         let config = ConnectionConfig::new(&Arc::new(shared), link);
         let now = Instant::from_millis(1000);
         let mut sender = Sender::new(&config, SeqNum(0));

@@ -20,10 +20,10 @@ use crate::config::{EcnConfig, EcnMode};
 use crate::ecn::Agreed;
 use crate::info::Info;
 use crate::segment::Segment;
-use crate::sender::Sender;
+use crate::sender::{Bundling, Sender};
 use crate::seqnum::SeqNum;
 use crate::state::established::Synchronized;
-pub(crate) use delivered::{Progress, Reports};
+pub(crate) use delivered::{DeliveryReport, Reports};
 use feedback::{Feedback, reflected};
 
 /// The ACE field before anything was marked (RFC 9768 3.2.1, linux `TCP_ACCECN_CEP_INIT_OFFSET`): a middlebox that clears
@@ -205,7 +205,10 @@ impl<P: Payload> Synchronized<P> {
     pub(crate) fn choose_bundling(&mut self) {
         if let Some(accurate) = &self.accurate {
             let has_cwr = accurate.feedback.peek_ace() & 0b010 != 0;
-            self.sender.set_single_packets(has_cwr);
+            self.sender.set_bundling(match has_cwr {
+                true => Bundling::SinglePackets,
+                false => Bundling::SuperSegments,
+            });
         }
     }
 

@@ -102,14 +102,6 @@ pub const TS_RECENT_MAX_AGE: Duration = Duration::from_secs(24 * 24 * 60 * 60);
 /// sender up only when it has no room. Linux has 4 MiB (`tcp_wmem`) and counts copies; device memory is not copied.
 pub const SND_BUF_MAX: usize = 8 << 20;
 
-/// Longest payload of one outgoing segment before the NIC cuts it, with an IP header that says how long it is
-/// (linux `GSO_LEGACY_MAX_SIZE` less headers, which an IP total length must still hold).
-pub const LEGACY_GSO_PAYLOAD: usize = 65_160;
-
-/// Longest payload of one outgoing segment before the NIC cuts it, whatever NIC (linux `GSO_MAX_SIZE`, 8 times 65,535,
-/// less the longest IPv4 and TCP headers).
-pub const MAX_GSO_PAYLOAD: usize = 8 * 65_535 - 80;
-
 /// Smallest and largest number of bytes that arrive between two ACKs of an undisturbed bulk
 /// transfer, default. PERF.md measured no gain past the upper one.
 pub const ACK_BYTES_MAX: u32 = 256 * 1024;
@@ -156,10 +148,10 @@ pub struct Config {
     pub slow_start_after_idle: bool,
     /// Spaces out segments over the round trip instead of sending a window at once.
     pub pacing: bool,
-    /// Longest payload of one outgoing segment, in bytes; less, if the NIC takes less
-    /// ([`SuperPayload::longest`]). [`LEGACY_GSO_PAYLOAD`] is better for programs that send 64 KiB at a time or
+    /// Longest payload of one outgoing segment before the NIC cuts it, in bytes, where that is less than what the link takes
+    /// ([`SuperPayload::longest`]); `None`: what the link takes. 65,160 is better for programs that send 64 KiB at a time or
     /// less.
-    pub max_gso_payload: usize,
+    pub max_gso_payload: Option<u32>,
     /// Divisor: a super-segment that is not full waits for an ACK that is about to come if it has less than window /
     /// divisor; 0: it does not wait (linux `tcp_tso_win_divisor`).
     pub tso_win_divisor: u8,
@@ -242,7 +234,7 @@ impl Default for Config {
             initial_cwnd: INITIAL_CWND,
             slow_start_after_idle: true,
             pacing: false,
-            max_gso_payload: MAX_GSO_PAYLOAD,
+            max_gso_payload: None,
             tso_win_divisor: TSO_WIN_DIVISOR,
             mtu_probing: true,
             policy: Arc::new(OwnPolicy),

@@ -8,7 +8,7 @@ use core::time::Duration;
 use acks::LinuxAcks;
 
 use crate::config::AckConfig;
-use crate::policy::{AckStyle, Flow, OwnPolicy, Policy};
+use crate::policy::{AckStyle, FlowState, OwnPolicy, Policy};
 
 /// How much of the pacing rate a super-segment takes: a 2^10th of a second's worth (linux `sk_pacing_shift`).
 const PACING_SHIFT: u32 = 10;
@@ -59,8 +59,8 @@ impl Policy for Linux {
 
     /// What leaves in a millisecond, but at least so many packets (linux `tcp_tso_autosize`), and half of the congestion
     /// window at most (`tcp_cwnd_test`).
-    fn packets_at_once(&self, flow: &Flow) -> u64 {
-        let Flow {
+    fn packets_at_once(&self, flow: &FlowState) -> u64 {
+        let FlowState {
             mss, longest, cwnd, ..
         } = *flow;
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
@@ -87,7 +87,7 @@ impl Policy for Linux {
 }
 
 /// Returns the rate at which a paced connection would send, in bytes per second; `None` before the first sample.
-fn pacing_rate(flow: &Flow) -> Option<u64> {
+fn pacing_rate(flow: &FlowState) -> Option<u64> {
     let srtt = flow.srtt?.as_nanos().max(1);
     let in_slow_start = flow
         .ssthresh

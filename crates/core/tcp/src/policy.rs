@@ -18,9 +18,9 @@ pub trait Policy: fmt::Debug + Send + Sync {
         Box::new(WhenDrained::new(config))
     }
 
-    /// Returns the most packets of one super-segment, at least 1 and at most [`Flow::most_packets`]: the more, the less
+    /// Returns the most packets of one super-segment, at least 1 and at most [`FlowState::most_packets`]: the more, the less
     /// each costs.
-    fn packets_at_once(&self, flow: &Flow) -> u64 {
+    fn packets_at_once(&self, flow: &FlowState) -> u64 {
         flow.most_packets()
     }
 
@@ -38,7 +38,7 @@ pub trait Policy: fmt::Debug + Send + Sync {
 
 /// The state of a connection that sends, as far as the size of a super-segment depends on it.
 #[derive(Debug, Clone, Copy)]
-pub struct Flow {
+pub struct FlowState {
     /// Payload of a full packet, in bytes, not 0.
     pub mss: u64,
     /// Longest payload that the NIC takes at once, in bytes.
@@ -53,7 +53,7 @@ pub struct Flow {
     pub min_rtt: Option<Duration>,
 }
 
-impl Flow {
+impl FlowState {
     /// Returns how many full packets the NIC takes at once, at least 1.
     #[must_use]
     pub fn most_packets(&self) -> u64 {

@@ -43,7 +43,7 @@ pub(crate) struct SendQueue<P> {
 
 /// A share of the queue, as one transmission takes it.
 #[derive(Debug, Default)]
-pub(crate) struct Shared<P> {
+pub(crate) struct QueueShare<P> {
     /// The bytes.
     pub(crate) payload: P,
     /// Its last byte is the last of a push behind which nothing was announced.
@@ -110,9 +110,9 @@ impl<P: Payload> SendQueue<P> {
     }
 
     /// Returns second owners of `len` bytes from `offset` on, fewer if the queue ends before.
-    pub(crate) fn share(&self, offset: u64, len: usize) -> Shared<P> {
+    pub(crate) fn share(&self, offset: u64, len: usize) -> QueueShare<P> {
         let mut index = self.chunk_at(offset);
-        let mut shared = Shared {
+        let mut shared = QueueShare {
             payload: P::default(),
             push: false,
         };

@@ -2,14 +2,23 @@
 
 use std::sync::Arc;
 
-use crate::config::{Config, ConnectionConfig, LinkLimits, MAX_GSO_PAYLOAD};
+use crate::config::{Config, ConnectionConfig, LinkLimits};
+
+/// Longest payload of a super-segment in tests: eight times that of the longest IP packet, as some links take it.
+pub(crate) const LONGEST_SUPER_PAYLOAD: u32 = 8 * 65_535 - 80;
+
+/// Returns the limits of a link whose super-packets have an IP header that says how long they are.
+pub(crate) const fn test_link(mss: u16) -> LinkLimits {
+    LinkLimits::new(mss, 65_160)
+}
 
 impl Default for ConnectionConfig {
     /// A link of Ethernet's MTU, whose NIC cuts super-segments of any length.
     fn default() -> ConnectionConfig {
-        let mut link = LinkLimits::of_mss(1460);
-        link.super_payload.longest = MAX_GSO_PAYLOAD as u32;
-        ConnectionConfig::new(&Arc::default(), link)
+        ConnectionConfig::new(
+            &Arc::default(),
+            LinkLimits::new(1460, LONGEST_SUPER_PAYLOAD),
+        )
     }
 }
 

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use devmem_uapi::IfIndex;
 use netmem::FragList;
 use nic::{
-    MemoryDemand, Nic, NiovUsage, ProviderChoice, RestartError, RxMemory, RxPacket, RxSpace,
+    LEGACY_SUPER_PAYLOAD, MemoryDemand, Nic, NiovUsage, ProviderChoice, RestartError, RxMemory, RxPacket, RxSpace,
 };
 use steer::RxQueueId;
 use tcp::{LinkLimits, SegmentDrop, SeqNum, SuperPayload, UnfitPayload};
@@ -212,10 +212,11 @@ impl Network {
     /// Returns the limits for segments to `peer`: the NIC's MTU less the headers of the address family, and the longest
     /// super-packets that the NIC accepts.
     pub(crate) fn link_limits(&self, peer: IpAddr) -> LinkLimits {
-        let link = LinkLimits::of_mss(self.nic.mtu() - headers_for(peer));
-        // Packets to a local address are received as they are sent, and such long ones can only be sent.
+        let mss = self.nic.mtu() - headers_for(peer);
+        // Packets to a local address are received as they are sent, and packets longer than the header can say can only
+        // be sent.
         if self.routes.is_ours(peer) {
-            return link;
+            return LinkLimits::new(mss, LEGACY_SUPER_PAYLOAD);
         }
         let headers = match peer {
             IpAddr::V4(_) => MAX_HEADERS_V4,
@@ -224,11 +225,11 @@ impl Network {
         let caps = self.nic.link_caps();
         let longest = u32::try_from(caps.max_super_packet - headers).unwrap_or(u32::MAX);
         LinkLimits {
+            mss,
             super_payload: SuperPayload {
-                longest: link.super_payload.longest.max(longest),
+                longest: longest.max(LEGACY_SUPER_PAYLOAD),
                 unfit: caps.unfit_payload().and_then(UnfitPayload::new),
             },
-            ..link
         }
     }
 

@@ -49,7 +49,7 @@ pub(crate) struct Reports {
 
 /// What an ACK brings, beside its ACE field.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Progress {
+pub(crate) struct DeliveryReport {
     /// Packets and bytes that it delivers.
     pub(crate) packets: u32,
     pub(crate) bytes: u64,
@@ -79,7 +79,12 @@ impl Reports {
     }
 
     /// Takes an ACK that makes progress, and returns how many of our packets it reports as marked.
-    pub(crate) fn on_ack(&mut self, ace: u8, option: Option<&AccEcn>, progress: &Progress) -> u32 {
+    pub(crate) fn on_ack(
+        &mut self,
+        ace: u8,
+        option: Option<&AccEcn>,
+        progress: &DeliveryReport,
+    ) -> u32 {
         let ce_before = self.bytes.ce;
         let bytes_known = self.on_option(option, progress);
         self.note_packets(progress.packets);
@@ -92,7 +97,7 @@ impl Reports {
     }
 
     /// Decides whether the ACE field has wrapped unseen.
-    fn with_wraps(&self, least: u32, ce_bytes: Option<u32>, progress: &Progress) -> u32 {
+    fn with_wraps(&self, least: u32, ce_bytes: Option<u32>, progress: &DeliveryReport) -> u32 {
         let packets = progress.packets;
         if packets <= ACE_MASK {
             return least;
@@ -151,7 +156,7 @@ impl Reports {
     }
 
     /// Takes the option's counters; returns whether those of bytes can be relied on.
-    fn on_option(&mut self, option: Option<&AccEcn>, progress: &Progress) -> bool {
+    fn on_option(&mut self, option: Option<&AccEcn>, progress: &DeliveryReport) -> bool {
         if self.seen == Seen::Broken {
             return false;
         }
@@ -193,7 +198,7 @@ impl Reports {
     }
 
     /// Without an option, what is delivered came like what was delivered before.
-    fn estimate(&mut self, progress: &Progress) -> bool {
+    fn estimate(&mut self, progress: &DeliveryReport) -> bool {
         if self.seen == Seen::Never {
             if progress.sent >= TOO_LATE {
                 self.seen = Seen::Broken;

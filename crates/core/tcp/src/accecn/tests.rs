@@ -56,8 +56,8 @@ mod told {
 mod understood {
     use super::*;
 
-    const fn progress(packets: u32) -> Progress {
-        Progress {
+    const fn progress(packets: u32) -> DeliveryReport {
+        DeliveryReport {
             packets,
             bytes: packets as u64 * 1000,
             mss: 1000,

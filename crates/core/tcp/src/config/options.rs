@@ -5,7 +5,7 @@ use core::ops::RangeInclusive;
 use core::time::Duration;
 use std::sync::Arc;
 
-use super::{Config, FIN_WAIT_2_TIMEOUT, LEGACY_GSO_PAYLOAD, MIN_MSS, SND_BUF_MAX, SYN_RETRIES};
+use super::{Config, FIN_WAIT_2_TIMEOUT, MIN_MSS, SND_BUF_MAX, SYN_RETRIES};
 
 /// Which congestion control a connection starts with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -143,12 +143,13 @@ impl UnfitPayload {
 }
 
 impl LinkLimits {
-    /// Returns the limits of a link whose super-packets have an IP header that says how long they are.
-    pub const fn of_mss(mss: u16) -> Self {
+    /// Returns the limits of a link whose packets carry `mss` bytes of payload, and whose super-packets any length up to
+    /// `longest`.
+    pub const fn new(mss: u16, longest: u32) -> Self {
         Self {
             mss,
             super_payload: SuperPayload {
-                longest: LEGACY_GSO_PAYLOAD as u32,
+                longest,
                 unfit: None,
             },
         }
@@ -212,10 +213,13 @@ impl ConnectionConfig {
 
     /// Returns which lengths the payload of one outgoing segment may have.
     pub(crate) fn super_payload(&self) -> SuperPayload {
-        let most = u32::try_from(self.shared.max_gso_payload).unwrap_or(u32::MAX);
+        let link = self.link.super_payload;
         SuperPayload {
-            longest: self.link.super_payload.longest.min(most),
-            ..self.link.super_payload
+            longest: self
+                .shared
+                .max_gso_payload
+                .map_or(link.longest, |most| most.min(link.longest)),
+            ..link
         }
     }
 }

@@ -55,7 +55,7 @@ enum Avoidance {
 
 /// What keeps more data from being in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Limit {
+pub(crate) enum FlightLimit {
     /// The congestion window.
     Window,
     /// The peer's window, the application, pacing.
@@ -151,10 +151,10 @@ impl Congestion {
     pub(crate) fn note_flight(
         &mut self,
         flight: u64,
-        limit: Limit,
+        limit: FlightLimit,
         (snd_una, snd_nxt): (u64, u64),
     ) {
-        let limited = limit == Limit::Window;
+        let limited = limit == FlightLimit::Window;
         let flight = u32::try_from(flight).unwrap_or(u32::MAX);
         let usage = &mut self.usage;
         let new_round = snd_una >= usage.round_end;

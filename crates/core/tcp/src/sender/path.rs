@@ -1,19 +1,15 @@
-//! A path that swallows large packets without a word (RFC 4821 7.7, linux `tcp_mtu_probing` = 1).
+//! A path that drops large packets silently (RFC 4821 7.7, linux `tcp_mtu_probing` = 1).
 //!
-//! ICMP tells a sender that its packets are too large, if nobody filters it. Without it a connection whose small
-//! packets pass stands still with its first large one. Three timeouts in a row of a large packet are taken for that:
-//! packets get smaller, to a size that nearly every path carries, and after three more smaller still.
+//! ICMP tells a sender that its packets are too large, unless a middlebox drops the ICMP packets. Then a connection whose
+//! small packets pass stops with its first large one. Three timeouts in a row of a large packet are taken as a sign of such
+//! a path: packets are reduced to a size that nearly every path carries, and after three more timeouts to a smaller one.
 //!
-//! Three timeouts may have meant an outage. So once data flows again, larger packets are tried from time to time:
-//! the next timeout of one of them ends the trial, and the next waits twice as long.
+//! Three timeouts may also mean an outage. So once data flows again, larger packets are tried from time to time: the next
+//! timeout of one of them ends the trial, and the interval until the next trial doubles.
 
 use core::time::Duration;
 
-use netmem::Payload;
 use wire::Instant;
-
-use super::Sender;
-use super::recovery::Phase;
 
 /// Timeouts in a row that make a large packet suspect (linux `tcp_retries1`).
 const SUSPECT_TIMEOUTS: u8 = 3;
@@ -30,7 +26,7 @@ const FIRST_TRIAL_S: u16 = 10;
 /// The same at most (RFC 8201 4 recommends ten minutes; linux `tcp_probe_interval`).
 const LAST_TRIAL_S: u16 = 600;
 
-/// How large packets may be, as far as nobody says.
+/// Search for the packet size of a path that sends no ICMP.
 #[derive(Debug)]
 pub(super) struct PathMss {
     enabled: bool,
@@ -38,7 +34,7 @@ pub(super) struct PathMss {
     ceiling: u16,
     search: Search,
     /// Seconds until the next trial.
-    patience_s: u16,
+    trial_interval_s: u16,
     black_holes: u16,
 }
 
@@ -48,7 +44,7 @@ enum Search {
     Whole,
     /// They are smaller; larger ones are tried again then.
     Reduced { again_at: Instant },
-    /// They are as large as allowed since `from`; `good` bytes are known to pass.
+    /// They are as large as allowed since offset `from`; packets of `good` bytes are known to pass.
     Trial { good: u16, from: u64 },
 }
 
@@ -58,7 +54,7 @@ impl PathMss {
             enabled,
             ceiling: 0,
             search: Search::Whole,
-            patience_s: FIRST_TRIAL_S,
+            trial_interval_s: FIRST_TRIAL_S,
             black_holes: 0,
         }
     }
@@ -79,58 +75,92 @@ impl PathMss {
     pub(super) fn black_holes(&self) -> u16 {
         self.black_holes
     }
-}
 
-impl<P: Payload> Sender<P> {
-    /// A timeout: makes packets smaller if large ones time out and did so before.
-    pub(super) fn suspect_black_hole(&mut self, now: Instant) {
-        if !self.path.enabled {
-            return;
+    /// Judges a timeout of a packet with `packet` bytes, after `timeouts` others in a row: returns a smaller size to use, if
+    /// the packet is suspect.
+    pub(super) fn on_timeout(&mut self, packet: u64, timeouts: u8, now: Instant) -> Option<u16> {
+        if !self.enabled {
+            return None;
         }
-        // However small the packets were at first, a repetition joins as many as fit.
-        let packet = self.board.outstanding().min(u64::from(self.mss));
-        let good = match self.path.search {
-            Search::Trial { good, .. } => Some(good),
-            _ => match self.timers.retransmits() / SUSPECT_TIMEOUTS {
-                0 => None,
-                1 => Some(REDUCED_MSS),
-                _ => Some(LEAST_MSS),
+        let smaller = match self.search {
+            Search::Trial { good, .. } => good,
+            _ => match timeouts / SUSPECT_TIMEOUTS {
+                0 => return None,
+                1 => REDUCED_MSS,
+                _ => LEAST_MSS,
             },
         };
-        let Some(good) = good.filter(|&good| u64::from(good) < packet) else {
-            return;
-        };
-        if let Search::Trial { .. } = self.path.search {
-            self.path.patience_s = (self.path.patience_s * 2).min(LAST_TRIAL_S);
+        if u64::from(smaller) >= packet {
+            return None;
         }
-        self.mss = good;
-        self.path.black_holes = self.path.black_holes.saturating_add(1);
-        self.path.search = Search::Reduced {
-            again_at: now + Duration::from_secs(self.path.patience_s.into()),
+        if let Search::Trial { .. } = self.search {
+            self.trial_interval_s = (self.trial_interval_s * 2).min(LAST_TRIAL_S);
+        }
+        self.black_holes = self.black_holes.saturating_add(1);
+        self.search = Search::Reduced {
+            again_at: now + Duration::from_secs(self.trial_interval_s.into()),
         };
-        self.retransmit_larger_than(good);
+        Some(smaller)
     }
 
-    /// Progress: tries larger packets when it is time, and keeps to them when they arrive.
-    pub(super) fn try_larger_packets(&mut self, now: Instant) {
-        match self.path.search {
-            Search::Whole => {}
-            Search::Reduced { again_at } => {
-                if again_at <= now && self.recovery.phase() == Phase::Open {
-                    self.path.search = Search::Trial {
-                        good: self.mss,
-                        from: self.snd_nxt,
-                    };
-                    self.mss = self.path.ceiling;
-                }
-            }
-            Search::Trial { good, from } => {
-                // More than a small packet since then: a large one was among it.
-                if self.snd_una > from + u64::from(good) {
-                    self.path.search = Search::Whole;
-                    self.path.patience_s = FIRST_TRIAL_S;
-                }
-            }
+    /// Begins a trial of packets as large as allowed, from offset `from` on, if packets of `good` bytes are reduced ones and
+    /// it is time; returns whether it did.
+    pub(super) fn begin_trial(&mut self, good: u16, from: u64, now: Instant) -> bool {
+        let is_due = matches!(self.search, Search::Reduced { again_at } if again_at <= now);
+        if is_due {
+            self.search = Search::Trial { good, from };
         }
+        is_due
+    }
+
+    /// Ends a trial that succeeded: everything before `una` has arrived.
+    pub(super) fn on_progress(&mut self, una: u64) {
+        // More than a reduced packet since the trial began: a large packet was part of it.
+        if let Search::Trial { good, from } = self.search
+            && una > from + u64::from(good)
+        {
+            self.search = Search::Whole;
+            self.trial_interval_s = FIRST_TRIAL_S;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    #[test]
+    fn the_third_timeout_in_a_row_reduces_packets_and_the_sixth_once_more() {
+        let mut path = PathMss::new(true);
+        path.set_ceiling(1460);
+        let sizes: Vec<_> = (1..=7).map(|n| path.on_timeout(1460, n, ms(0))).collect();
+        let reduced = Some(REDUCED_MSS);
+        let least = Some(LEAST_MSS);
+        assert_eq!(sizes, [None, None, reduced, reduced, reduced, least, least]);
+    }
+
+    #[test]
+    fn small_packets_and_a_search_that_is_off_change_nothing() {
+        assert_eq!(PathMss::new(true).on_timeout(1000, 3, ms(0)), None);
+        assert_eq!(PathMss::new(false).on_timeout(1460, 3, ms(0)), None);
+    }
+
+    #[test]
+    fn one_timeout_ends_a_trial_and_doubles_the_interval() {
+        let mut path = PathMss::new(true);
+        assert!(path.on_timeout(1460, 3, ms(0)).is_some());
+        assert!(!path.begin_trial(REDUCED_MSS, 0, ms(9_999)));
+        assert!(path.begin_trial(REDUCED_MSS, 0, ms(10_000)));
+        assert_eq!(path.on_timeout(1460, 1, ms(10_000)), Some(REDUCED_MSS));
+        assert!(!path.begin_trial(REDUCED_MSS, 0, ms(29_999)));
+        assert!(path.begin_trial(REDUCED_MSS, 0, ms(30_000)));
+        path.on_progress(u64::from(REDUCED_MSS));
+        assert!(path.search != Search::Whole, "it may have been a small one");
+        path.on_progress(u64::from(REDUCED_MSS) + 1);
+        assert_eq!(path.search, Search::Whole);
     }
 }

@@ -1,24 +1,29 @@
-//! Loss recovery: from suspicion to repair and back, or to the discovery that nothing was lost
+//! Loss recovery as decisions: from suspicion to repair and back, or to the discovery that nothing was lost
 //! (linux `tcp_fastretrans_alert`).
 //!
 //! With SACK, losses are found by RACK; without, by duplicate ACKs (RFC 6582). Either way the window is reduced
 //! proportionally (RFC 9937) while ACKs come, and to one segment when they do not. A mark that the peer echoes
 //! reduces it in the same way (RFC 3168 6.1.2), with nothing to repair.
+//!
+//! [`Recovery`] takes what an ACK or a timeout tells and answers what is to be done; `repair.rs` does it. For each ACK
+//! there are two questions: [`Recovery::on_ack`], whether the episode under way is over or was needless, and then, once
+//! losses were looked for, [`Recovery::on_evidence`], what happens to the window.
 
-use netmem::Payload;
+#[cfg(test)]
+mod tests;
+
 use wire::Instant;
 
-use super::Sender;
 use super::ack::AckEvent;
-use crate::congestion::{Acked, Prior};
+use crate::congestion::Prior;
 use crate::info::CaState;
-use crate::rack::{DUP_THRESHOLD, Patience, TailProbe};
-use crate::scoreboard::{Judge, Losses};
+use crate::rack::{DUP_THRESHOLD, ProbeSign, ProbeVerdict, TailProbe};
+use crate::scoreboard::Losses;
 
-/// Where the sender stands (linux `enum tcp_ca_state`).
+/// Phase of the sender (linux `enum tcp_ca_state`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Phase {
-    /// All is well.
+    /// No loss is suspected.
     #[default]
     Open,
     /// Something arrived out of order; limited transmit (RFC 3042) follows from the smaller pipe.
@@ -32,10 +37,22 @@ pub(super) enum Phase {
     Loss,
 }
 
-/// Is the timeout spurious? (RFC 5682 2.1 and 3.1)
+impl From<Phase> for CaState {
+    fn from(phase: Phase) -> CaState {
+        match phase {
+            Phase::Open => CaState::Open,
+            Phase::Disorder => CaState::Disorder,
+            Phase::Cwr => CaState::Cwr,
+            Phase::Recovery => CaState::Recovery,
+            Phase::Loss => CaState::Loss,
+        }
+    }
+}
+
+/// State of F-RTO, which finds out whether a timeout was spurious (RFC 5682 2.1 and 3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Frto {
-    /// Not asking, or answered.
+enum Frto {
+    /// Not running, or finished.
     #[default]
     Off,
     /// Step 1: the first segment was sent again.
@@ -70,7 +87,7 @@ struct Prr {
     recover_flight: u64,
 }
 
-/// What is only needed while the window shrinks or losses are repaired, and a round trip longer.
+/// State that exists only while the window shrinks or losses are repaired, and one round trip longer.
 #[derive(Debug)]
 struct Episode {
     prr: Prr,
@@ -78,14 +95,12 @@ struct Episode {
     undo: Option<Undo>,
 }
 
-/// State of loss recovery.
+/// State of loss recovery. Changed by ACKs, timeouts, and what leaves meanwhile.
 #[derive(Debug, Default)]
 pub(super) struct Recovery {
     /// The last episode ends when this is acknowledged: RecoveryPoint; 0 before the first one.
     point: u64,
     episode: Option<Box<Episode>>,
-    /// Bytes that duplicate ACKs stand for, without SACK.
-    reno_sacked: u32,
     phase: Phase,
     frto: Frto,
     /// Partial ACKs of this recovery, without SACK.
@@ -95,50 +110,151 @@ pub(super) struct Recovery {
     probed: bool,
 }
 
+/// What an ACK left in flight, beside the ACK itself.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Remaining {
+    /// Bytes reported by SACK.
+    pub(super) sacked: u64,
+    /// Bytes sent again, of unknown fate.
+    pub(super) retrans: u64,
+    /// There is new data, and the peer's window admits it.
+    pub(super) can_send_new: bool,
+}
+
+/// Losses that are known after an ACK.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Evidence {
+    /// Bytes believed lost.
+    pub(super) lost: u64,
+    /// What of them was found just now.
+    pub(super) new_loss: NewLoss,
+    /// Bytes that arrived out of order.
+    pub(super) out_of_order: u64,
+    /// The path was seen to reorder.
+    pub(super) reorders: bool,
+}
+
+/// Losses that were found just now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum NewLoss {
+    #[default]
+    None,
+    /// Packets that were sent once.
+    Original,
+    /// The packet where a partial ACK stopped, without SACK (RFC 6582 3.2 step 3).
+    NextHole,
+    /// A retransmission is among them.
+    Retransmission,
+}
+
+impl NewLoss {
+    /// Returns what RACK found.
+    pub(super) fn of(losses: Losses) -> NewLoss {
+        match losses.bytes {
+            0 => NewLoss::None,
+            _ if losses.retransmission => NewLoss::Retransmission,
+            _ => NewLoss::Original,
+        }
+    }
+}
+
+/// A reduction that is taken back.
+#[derive(Debug, Default)]
+#[must_use]
+pub(super) struct Undone {
+    /// The congestion control's state before it, if there is one to go back to.
+    pub(super) prior: Option<Prior>,
+    /// Its losses were inferred from what arrived: the path reorders.
+    pub(super) inferred: bool,
+}
+
+/// What an ACK means for the episode under way.
+#[derive(Debug)]
+#[must_use]
+pub(super) enum EpisodeVerdict {
+    /// It goes on, or there is none: losses are to be looked for.
+    GoesOn,
+    /// An episode that is over was needless; losses are to be looked for.
+    EarlierNeedless(Undone),
+    /// Everything is acknowledged that was sent before the timeout; losses are to be looked for.
+    LossOver,
+    /// The reduction for a mark is over; losses are to be looked for.
+    CwrOver,
+    /// Everything is acknowledged that was sent before the repair; it was needless if there is something to undo.
+    RecoveryOver(Option<Undone>),
+    /// Nothing had been lost: this ACK is dealt with.
+    RecoveryNeedless(Undone),
+    /// Nothing had been lost when the timer ran out: this ACK is dealt with.
+    TimeoutNeedless(Undone),
+}
+
+/// What happens to the congestion window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(super) enum WindowReaction {
+    /// It stays.
+    Keep,
+    /// It grows by what was delivered.
+    Grow,
+    /// Losses are to be repaired, and it shrinks.
+    Repair,
+    /// It shrinks, for a mark.
+    AnswerMark,
+    /// It follows the proportional reduction.
+    Reduce(CatchUp),
+    /// The same, but the next hole is repeated now, whatever the window (RFC 6582 3.2 step 3).
+    RepairNextHole,
+}
+
+/// Whether a window below the slow start threshold grows towards it (RFC 9937 6.2 SafeACK).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CatchUp {
+    /// The ACK made progress, and shows no further loss.
+    Yes,
+    No,
+}
+
+/// What a timeout means for the window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(super) enum TimeoutVerdict {
+    /// The first sign of this congestion: the threshold is reduced.
+    Reduce,
+    /// It was reduced already.
+    ReducedBefore,
+}
+
+/// Where an episode begins.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct EpisodeStart {
+    pub(super) una: u64,
+    pub(super) nxt: u64,
+    /// Bytes sent again before, of unknown fate.
+    pub(super) retrans: u64,
+    /// Bytes in flight for the proportional reduction; 0 after a timeout, which has none.
+    pub(super) recover_flight: u64,
+}
+
+/// What the proportional reduction depends on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PrrInput {
+    /// Bytes that the ACK delivered.
+    pub(super) delivered: u64,
+    pub(super) catch_up: CatchUp,
+    /// Bytes believed to be in the network.
+    pub(super) pipe: u64,
+    pub(super) ssthresh: u64,
+    pub(super) mss: u64,
+}
+
 impl Recovery {
     pub(super) fn phase(&self) -> Phase {
         self.phase
     }
 
-    pub(super) fn ca_state(&self) -> CaState {
-        match self.phase {
-            Phase::Open => CaState::Open,
-            Phase::Disorder => CaState::Disorder,
-            Phase::Cwr => CaState::Cwr,
-            Phase::Recovery => CaState::Recovery,
-            Phase::Loss => CaState::Loss,
-        }
-    }
-
-    /// Returns where the running or the last episode ends.
-    pub(super) fn point(&self) -> u64 {
-        self.point
-    }
-
-    pub(super) fn reno_sacked(&self) -> u64 {
-        self.reno_sacked.into()
-    }
-
-    pub(super) fn tail_probe(&self) -> Option<TailProbe> {
-        self.tail_probe
-    }
-
-    pub(super) fn begin_tail_probe(&mut self, probe: TailProbe) {
-        self.tail_probe = Some(probe);
-    }
-
-    pub(super) fn end_tail_probe(&mut self) {
-        self.tail_probe = None;
-    }
-
-    /// Returns whether this recovery's silence was answered with a probe already.
-    pub(super) fn is_probed(&self) -> bool {
-        self.probed
-    }
-
-    /// Notes a probe in recovery.
-    pub(super) fn note_probe(&mut self) {
-        self.probed = true;
+    /// Returns whether losses are being repaired.
+    pub(super) fn is_repairing(&self) -> bool {
+        matches!(self.phase, Phase::Recovery | Phase::Loss)
     }
 
     /// Returns whether new data goes before retransmissions (RFC 5682 step 2b).
@@ -146,9 +262,14 @@ impl Recovery {
         self.frto == Frto::SendNew
     }
 
-    /// Gives up asking: there was no new data to send.
-    pub(super) fn stop_frto(&mut self) {
-        self.frto = Frto::Off;
+    /// Ends F-RTO if it waits for new data although none was sent up to `nxt` and none can be (RFC 5682 step 2b); returns
+    /// whether it did.
+    pub(super) fn stop_frto_without_data(&mut self, nxt: u64) -> bool {
+        let stops = self.prefers_new_data() && nxt == self.point;
+        if stops {
+            self.frto = Frto::Off;
+        }
+        stops
     }
 
     /// Returns whether the retransmission timer runs on although the ACK moves on: without SACK, recovery repairs one
@@ -157,19 +278,56 @@ impl Recovery {
         self.phase == Phase::Recovery && self.partial_acks > 1
     }
 
-    /// Returns whether losses are being repaired.
-    pub(super) fn is_repairing(&self) -> bool {
-        matches!(self.phase, Phase::Recovery | Phase::Loss)
+    /// Returns whether a probe may ask for an ACK that is overdue; `probes_in_recovery` is the stack's policy for silences
+    /// in a recovery, `sacked` the bytes reported by SACK.
+    ///
+    /// RFC 8985 7.2 (and linux) probes only while nothing is known to be missing, and leaves recovery to RACK. But a
+    /// receiver that gets the only missing packet reports so in a single ACK for everything, and RACK hears nothing
+    /// more if that ACK is lost: the connection would stand still for 200 ms or longer. One probe for each silence asks
+    /// again, as QUIC does in every state (RFC 9002 6.2).
+    pub(super) fn may_probe(&self, sacked: u64, probes_in_recovery: impl Fn() -> bool) -> bool {
+        match self.phase {
+            Phase::Open | Phase::Cwr => sacked == 0 && self.tail_probe.is_none(),
+            Phase::Recovery => !self.probed && probes_in_recovery(),
+            Phase::Disorder | Phase::Loss => false,
+        }
     }
 
-    /// Charges what left.
+    /// Notes that a tail loss probe leaves.
+    pub(super) fn on_probe(&mut self, probe: TailProbe) {
+        if self.phase == Phase::Recovery {
+            // The loss is known and answered already: the probe's own fate says nothing new.
+            self.probed = true;
+        } else {
+            self.tail_probe = Some(probe);
+        }
+    }
+
+    /// Judges the tail loss probe, if one left.
+    pub(super) fn judge_probe(&mut self, event: &AckEvent) -> ProbeVerdict {
+        let Some(probe) = self.tail_probe else {
+            return ProbeVerdict::Open;
+        };
+        let sign = match event.dsack {
+            true => ProbeSign::Dsack,
+            false if event.duplicate && event.delivered.sacked == 0 => ProbeSign::Duplicate,
+            false => ProbeSign::None,
+        };
+        let verdict = probe.judge(event.una, sign);
+        if verdict != ProbeVerdict::Open {
+            self.tail_probe = None;
+        }
+        verdict
+    }
+
+    /// Charges new data that leaves.
     pub(super) fn on_sent(&mut self, bytes: u64) {
         if let Some(episode) = &mut self.episode {
             episode.prr.out += bytes;
         }
     }
 
-    /// Charges what left again.
+    /// Charges what leaves again.
     pub(super) fn on_retransmitted(&mut self, bytes: u64, now: Instant) {
         self.on_sent(bytes);
         if let Some(undo) = self.undo_mut() {
@@ -179,12 +337,273 @@ impl Recovery {
     }
 
     /// Notes that the peer got `[start, end)` twice.
-    pub(super) fn on_dsack(&mut self, start: u64, end: u64) {
+    pub(super) fn on_dsack(&mut self, (start, end): (u64, u64)) {
         if let Some(undo) = self.undo_mut()
             && end > undo.marker
         {
             undo.unproven = undo.unproven.saturating_sub(end - start);
         }
+    }
+
+    /// Decides what an ACK means for the episode under way.
+    pub(super) fn on_ack(&mut self, event: &AckEvent, left: &Remaining) -> EpisodeVerdict {
+        self.expire_undo(event.una);
+        if event.ece {
+            self.forbid_undo();
+        }
+        if event.delivered.bytes > 0 {
+            self.probed = false;
+        }
+        match self.phase {
+            Phase::Open | Phase::Disorder if event.dsack && self.all_needless() => {
+                EpisodeVerdict::EarlierNeedless(self.take_undo())
+            }
+            Phase::Open | Phase::Disorder => EpisodeVerdict::GoesOn,
+            Phase::Cwr if event.una > self.point => {
+                self.phase = Phase::Open;
+                self.episode = None;
+                EpisodeVerdict::CwrOver
+            }
+            Phase::Cwr => EpisodeVerdict::GoesOn,
+            Phase::Recovery => self.on_ack_in_recovery(event, left),
+            Phase::Loss => self.on_ack_in_loss(event, left),
+        }
+    }
+
+    fn on_ack_in_recovery(&mut self, event: &AckEvent, left: &Remaining) -> EpisodeVerdict {
+        if event.advanced > 0 && event.una >= self.point {
+            let needless = self.all_needless() || self.is_delayed(event);
+            let undone = needless.then(|| self.take_undo());
+            self.end(left.sacked, event.nxt);
+            return EpisodeVerdict::RecoveryOver(undone);
+        }
+        // A partial ACK of an original shows that the hole closed by itself (linux `tcp_try_undo_partial`).
+        let closed = event.advanced > 0 && left.retrans == 0 && self.is_delayed(event);
+        if closed || (event.dsack && self.all_needless()) {
+            let undone = self.take_undo();
+            self.end(left.sacked, event.nxt);
+            return EpisodeVerdict::RecoveryNeedless(undone);
+        }
+        EpisodeVerdict::GoesOn
+    }
+
+    fn on_ack_in_loss(&mut self, event: &AckEvent, left: &Remaining) -> EpisodeVerdict {
+        let needless = event.advanced > 0 && (self.all_needless() || self.is_delayed(event));
+        if needless || self.frto_finds_original(event, left) {
+            let undone = self.take_undo();
+            self.end(left.sacked, event.nxt);
+            return EpisodeVerdict::TimeoutNeedless(undone);
+        }
+        if event.una >= self.point {
+            self.end(left.sacked, event.nxt);
+            return EpisodeVerdict::LossOver;
+        }
+        EpisodeVerdict::GoesOn
+    }
+
+    /// Goes on with F-RTO (RFC 5682 3.1); returns whether what was sent before the timeout arrives.
+    fn frto_finds_original(&mut self, event: &AckEvent, left: &Remaining) -> bool {
+        if self.frto == Frto::Off {
+            return false;
+        }
+        let original = event.delivered.lowest_original;
+        if original.is_some_and(|end| end <= self.point) {
+            // Step 3b.
+            return true;
+        }
+        if event.nxt > self.point {
+            let only_new = event.delivered.sacked > 0 || event.duplicate;
+            // Step 3a: only what was sent after the timeout arrives.
+            self.frto = if only_new { Frto::Off } else { Frto::Asked };
+        } else if event.advanced > 0 && event.una < self.point {
+            self.frto = match left.can_send_new {
+                true => Frto::SendNew,
+                false => Frto::Off,
+            };
+            self.point = event.nxt;
+        }
+        false
+    }
+
+    /// Returns whether a duplicate ACK stands for a segment that arrived, and not for one sent before a timeout.
+    pub(super) fn counts_duplicates(&self, event: &AckEvent) -> bool {
+        // What F-RTO sent is not lost, so that its duplicates clock out retransmissions.
+        self.phase != Phase::Loss || event.advanced > 0 || event.nxt > self.point
+    }
+
+    /// Decides whether the first packet is lost without SACK, where `duplicates` packets are known to have arrived behind
+    /// it.
+    pub(super) fn condemns_head(&mut self, event: &AckEvent, duplicates: u32) -> bool {
+        match self.phase {
+            Phase::Open | Phase::Disorder | Phase::Cwr => {
+                duplicates >= DUP_THRESHOLD && self.may_count_duplicates(event.una)
+            }
+            Phase::Recovery if event.advanced > 0 => {
+                self.partial_acks = self.partial_acks.saturating_add(1);
+                // The next hole starts where the ACK stopped (RFC 6582 3.2 step 3).
+                true
+            }
+            Phase::Recovery | Phase::Loss => false,
+        }
+    }
+
+    /// Returns whether duplicate ACKs may begin an episode: something was acknowledged that was sent after the last
+    /// one (RFC 6582 3.2 step 2), or that one was about a mark and had nothing to repair.
+    fn may_count_duplicates(&self, una: u64) -> bool {
+        self.point == 0 || una > self.point || self.phase == Phase::Cwr
+    }
+
+    /// Decides what happens to the window, once losses were looked for.
+    pub(super) fn on_evidence(&mut self, event: &AckEvent, evidence: &Evidence) -> WindowReaction {
+        match self.phase {
+            _ if self.begins_repair(evidence) => WindowReaction::Repair,
+            Phase::Open | Phase::Disorder if event.ece => WindowReaction::AnswerMark,
+            Phase::Open | Phase::Disorder => {
+                self.phase = phase_of(evidence.out_of_order);
+                let sacks_count = evidence.reorders && event.delivered.sacked > 0;
+                grow_if(event.advanced > 0 || sacks_count)
+            }
+            Phase::Cwr => WindowReaction::Reduce(catch_up_if(event.advanced > 0)),
+            Phase::Recovery => match evidence.new_loss {
+                NewLoss::NextHole => WindowReaction::RepairNextHole,
+                NewLoss::None => WindowReaction::Reduce(catch_up_if(event.advanced > 0)),
+                NewLoss::Original | NewLoss::Retransmission => WindowReaction::Reduce(CatchUp::No),
+            },
+            Phase::Loss => grow_if(event.advanced > 0 || event.delivered.bytes > 0),
+        }
+    }
+
+    fn begins_repair(&self, evidence: &Evidence) -> bool {
+        match self.phase {
+            Phase::Open | Phase::Disorder | Phase::Cwr => evidence.lost > 0,
+            Phase::Recovery => false,
+            // A second sign of congestion (RFC 5681 4.3).
+            Phase::Loss => evidence.new_loss == NewLoss::Retransmission,
+        }
+    }
+
+    /// Decides what losses mean that the reordering timer found.
+    pub(super) fn on_late_losses(&self, new_loss: NewLoss) -> WindowReaction {
+        match (self.phase, new_loss) {
+            (_, NewLoss::None) => WindowReaction::Keep,
+            (Phase::Recovery, _) => WindowReaction::Reduce(CatchUp::No),
+            (Phase::Loss, NewLoss::Original | NewLoss::NextHole) => WindowReaction::Keep,
+            _ => WindowReaction::Repair,
+        }
+    }
+
+    /// Returns whether a repair reduces the window; a mark has reduced it before (linux `tcp_enter_recovery`: once per
+    /// round trip is enough).
+    pub(super) fn repair_reduces(&self) -> bool {
+        self.phase != Phase::Cwr
+    }
+
+    /// Begins to repair losses (RFC 6675 5 step 4, RFC 9937 6.1); `prior` is the state before the reduction, if there was
+    /// one and it may be taken back.
+    pub(super) fn begin_repair(&mut self, start: EpisodeStart, prior: Option<Prior>) {
+        let goes_on = !self.repair_reduces();
+        let prr = match self.episode.take() {
+            Some(episode) if goes_on => episode.prr,
+            _ => Prr::new(start.recover_flight),
+        };
+        if goes_on {
+            self.phase = Phase::Recovery;
+            self.partial_acks = 0;
+        } else {
+            self.begin(Phase::Recovery, start.nxt);
+        }
+        let undo = Undo {
+            inferred: true,
+            ..Undo::new(&start, prior)
+        };
+        let undo = Some(undo);
+        self.episode = Some(Box::new(Episode { prr, undo }));
+    }
+
+    /// Begins a reduction for a mark, with nothing to repair (RFC 3168 6.1.2, linux `tcp_enter_cwr`).
+    pub(super) fn begin_cwr(&mut self, start: EpisodeStart) {
+        self.begin(Phase::Cwr, start.nxt);
+        let prr = Prr::new(start.recover_flight);
+        self.episode = Some(Box::new(Episode { prr, undo: None }));
+    }
+
+    /// Enters the phase that follows a retransmission timeout (RFC 5681 3.1, RFC 8985 6.3, linux `tcp_enter_loss`), after
+    /// `timeouts` others in a row.
+    pub(super) fn on_timeout(&mut self, start: &EpisodeStart, timeouts: u8) -> TimeoutVerdict {
+        let (phase, is_repeated) = (self.phase, timeouts > 0);
+        let fresh = matches!(phase, Phase::Open | Phase::Disorder);
+        let reduces = fresh || start.una >= self.point || (phase == Phase::Loss && !is_repeated);
+        self.begin(Phase::Loss, start.nxt);
+        if fresh || phase == Phase::Cwr || is_repeated {
+            self.frto = Frto::Asked;
+        }
+        match reduces {
+            true => TimeoutVerdict::Reduce,
+            false => TimeoutVerdict::ReducedBefore,
+        }
+    }
+
+    /// Remembers how to take back the reduction of a timeout.
+    pub(super) fn begin_timeout_episode(&mut self, start: &EpisodeStart, prior: Prior) {
+        let prr = Prr::default();
+        let undo = Some(Undo::new(start, Some(prior)));
+        self.episode = Some(Box::new(Episode { prr, undo }));
+    }
+
+    /// Begins to repeat packets that the path turned out not to carry, without a reduction.
+    pub(super) fn on_too_large(&mut self, nxt: u64) {
+        if self.phase != Phase::Loss {
+            self.begin(Phase::Loss, nxt);
+            self.episode = None;
+        }
+    }
+
+    /// Forgets the episode under way: its loss is repaired.
+    pub(super) fn drop_episode(&mut self) {
+        self.episode = None;
+        if self.phase == Phase::Cwr {
+            self.phase = Phase::Open;
+        }
+    }
+
+    /// There is congestion: whatever turns out about losses, the window stays reduced.
+    pub(super) fn forbid_undo(&mut self) {
+        if let Some(undo) = self.undo_mut() {
+            undo.prior = None;
+        }
+    }
+
+    /// Returns the congestion window that the reduction gives: what is in the network and what the ACK lets out (RFC 9937
+    /// 6.2); `None` if there is no reduction.
+    pub(super) fn reduced_window(&mut self, input: &PrrInput) -> Option<u64> {
+        let PrrInput {
+            delivered,
+            catch_up,
+            pipe,
+            ssthresh,
+            mss,
+        } = *input;
+        let prr = &mut self.episode.as_mut().filter(|_| delivered > 0)?.prr;
+        prr.delivered += delivered;
+        let mut send = if pipe > ssthresh {
+            let share = u128::from(prr.delivered) * u128::from(ssthresh);
+            let share = share.div_ceil(u128::from(prr.recover_flight.max(1)));
+            u64::try_from(share)
+                .unwrap_or(u64::MAX)
+                .saturating_sub(prr.out)
+        } else {
+            let extra = match catch_up {
+                CatchUp::Yes => mss,
+                CatchUp::No => 0,
+            };
+            let bound = prr.delivered.saturating_sub(prr.out).max(delivered);
+            (bound + extra).min(ssthresh - pipe)
+        };
+        if prr.out == 0 {
+            // The fast retransmission itself.
+            send = send.max(mss);
+        }
+        Some(pipe + send)
     }
 
     fn begin(&mut self, phase: Phase, point: u64) {
@@ -196,450 +615,35 @@ impl Recovery {
         self.frto = Frto::Off;
     }
 
-    fn end(&mut self, sacked: u64, snd_nxt: u64) {
-        self.phase = if sacked > 0 {
-            Phase::Disorder
-        } else {
-            Phase::Open
-        };
+    fn end(&mut self, sacked: u64, nxt: u64) {
+        self.phase = phase_of(sacked);
         self.frto = Frto::Off;
-        self.reno_sacked = 0;
         if let Some(undo) = self.undo_mut() {
-            undo.expires = Some(snd_nxt);
+            undo.expires = Some(nxt);
         }
+    }
+
+    fn undo_state(&self) -> Option<&Undo> {
+        self.episode.as_deref()?.undo.as_ref()
     }
 
     fn undo_mut(&mut self) -> Option<&mut Undo> {
         self.episode.as_deref_mut()?.undo.as_mut()
     }
 
-    /// There is congestion: whatever turns out about losses, the window stays reduced.
-    fn forbid_undo(&mut self) {
-        if let Some(undo) = self.undo_mut() {
-            undo.prior = None;
-        }
+    fn take_undo(&mut self) -> Undone {
+        let undo = self.episode.take().and_then(|episode| episode.undo);
+        undo.map_or_else(Undone::default, |undo| Undone {
+            prior: undo.prior,
+            inferred: undo.inferred,
+        })
     }
 
-    /// Returns whether duplicate ACKs may begin an episode: something was acknowledged that was sent after the last
-    /// one (RFC 6582 3.2 step 2), or that one was about a mark and had nothing to repair.
-    fn may_count_duplicates(&self, snd_una: u64) -> bool {
-        self.point == 0 || snd_una > self.point || self.phase == Phase::Cwr
-    }
-}
-
-impl<P: Payload> Sender<P> {
-    /// Returns the bytes believed to be in the network.
-    pub(super) fn pipe(&self) -> u64 {
-        self.board
-            .pipe()
-            .saturating_sub(self.recovery.reno_sacked())
-    }
-
-    /// Returns how many bytes an ACK delivered; without SACK a duplicate stands for one segment
-    /// (linux `tcp_add_reno_sack`).
-    pub(super) fn delivered_bytes(&self, event: &AckEvent) -> u64 {
-        let mss = u64::from(self.mss());
-        match (self.sack, event.duplicate) {
-            (true, _) => event.delivered.bytes,
-            (false, true) => mss,
-            (false, false) if event.advanced == 0 => 0,
-            // Duplicates stood for part of it already.
-            (false, false) => event
-                .advanced
-                .saturating_sub(self.recovery.reno_sacked())
-                .max(mss.min(event.advanced)),
-        }
-    }
-
-    /// Moves the state machine on.
-    pub(super) fn recover(&mut self, event: &AckEvent, acked: &Acked) {
-        self.expire_undo();
-        if event.ece {
-            self.recovery.forbid_undo();
-        }
-        if event.delivered.bytes > 0 {
-            self.recovery.probed = false;
-            self.timers.on_news(event.now);
-        }
-        match self.recovery.phase {
-            Phase::Open | Phase::Disorder => self.on_ack_in_order(event, acked),
-            Phase::Cwr => self.on_ack_in_cwr(event, acked),
-            Phase::Recovery => self.on_ack_in_recovery(event, acked),
-            Phase::Loss => self.on_ack_in_loss(event, acked),
-        }
-    }
-
-    fn on_ack_in_order(&mut self, event: &AckEvent, acked: &Acked) {
-        self.count_duplicates(event);
-        if event.dsack && self.all_needless() {
-            self.undo();
-        }
-        if self.finds_losses(event) {
-            self.enter_recovery(acked.bytes);
-            if event.ece {
-                self.recovery.forbid_undo();
-            }
-            self.reduce(acked.bytes, 0);
-            return;
-        }
-        if event.ece {
-            self.enter_cwr(event, acked);
-            return;
-        }
-        let disorder = self.board.sacked() + self.recovery.reno_sacked() > 0;
-        self.recovery.phase = if disorder {
-            Phase::Disorder
-        } else {
-            Phase::Open
-        };
-        if event.advanced > 0 || (self.rack.reordering_seen() && event.delivered.sacked > 0) {
-            self.congestion.on_ack(acked);
-        }
-    }
-
-    /// Returns whether something is lost, by RACK or by duplicate ACKs.
-    fn finds_losses(&mut self, event: &AckEvent) -> bool {
-        let _ = self.detect_losses(event.now);
-        let duplicates = self.recovery.reno_sacked / u32::from(self.mss().max(1));
-        let counted =
-            duplicates >= DUP_THRESHOLD && self.recovery.may_count_duplicates(self.snd_una);
-        if counted {
-            self.board.mark_head_lost();
-        }
-        self.board.lost() > 0
-    }
-
-    fn on_ack_in_cwr(&mut self, event: &AckEvent, acked: &Acked) {
-        if self.snd_una > self.recovery.point {
-            self.leave_reduced();
-            self.recovery.phase = Phase::Open;
-            self.recovery.episode = None;
-            self.on_ack_in_order(event, acked);
-            return;
-        }
-        self.count_duplicates(event);
-        if self.finds_losses(event) {
-            self.enter_recovery(acked.bytes);
-            self.reduce(acked.bytes, 0);
-        } else {
-            self.shrink(event, acked);
-        }
-    }
-
-    /// Sets cwnd for an ACK that reports no loss: one that makes progress lets the window catch up with ssthresh.
-    fn shrink(&mut self, event: &AckEvent, acked: &Acked) {
-        let safe = event.advanced > 0;
-        self.reduce(acked.bytes, if safe { self.mss().into() } else { 0 });
-    }
-
-    fn on_ack_in_recovery(&mut self, event: &AckEvent, acked: &Acked) {
-        if event.advanced > 0 && self.snd_una >= self.recovery.point {
-            self.finish_recovery(event);
-            if event.ece && !self.recovery.is_repairing() {
-                self.enter_cwr(event, acked);
-            }
-            return;
-        }
-        self.count_duplicates(event);
-        if self.hole_filled_by_original(event) || (event.dsack && self.all_needless()) {
-            self.undo();
-            self.recovery.end(self.board.sacked(), self.snd_nxt);
-            return;
-        }
-        let partial = event.advanced > 0 && !self.sack;
-        let newly_lost = if partial {
-            self.recovery.partial_acks = self.recovery.partial_acks.saturating_add(1);
-            // The next hole starts where the ACK stopped (RFC 6582 3.2 step 3).
-            self.board.mark_head_lost()
-        } else {
-            self.detect_losses(event.now).bytes > 0
-        };
-        // SafeACK: progress, and no sign of further loss.
-        let safe = event.advanced > 0 && !newly_lost;
-        self.reduce(acked.bytes, if safe { self.mss().into() } else { 0 });
-        if partial && newly_lost {
-            // It must leave now (RFC 6582 3.2 step 3): there may be no other ACK to let it out.
-            let enough = self.pipe() + u64::from(self.mss());
-            self.congestion.set_cwnd(self.congestion.cwnd().max(enough));
-        }
-    }
-
-    fn on_ack_in_loss(&mut self, event: &AckEvent, acked: &Acked) {
-        if event.advanced > 0 && (self.all_needless() || self.delayed(event)) {
-            self.undo_timeout();
-            return;
-        }
-        if self.recovery.frto != Frto::Off && self.ask_frto(event) {
-            return;
-        }
-        if self.snd_una >= self.recovery.point {
-            self.recovery.end(self.board.sacked(), self.snd_nxt);
-            self.rack.on_recovery_end();
-            self.on_ack_in_order(event, acked);
-            return;
-        }
-        if event.advanced > 0 || self.snd_nxt > self.recovery.point {
-            // What F-RTO sent is not lost, so that its duplicates clock out retransmissions.
-            self.count_duplicates(event);
-        }
-        if self.detect_losses(event.now).retransmission {
-            // A second sign of congestion (RFC 5681 4.3).
-            self.enter_recovery(acked.bytes);
-            self.reduce(acked.bytes, 0);
-            return;
-        }
-        if event.advanced > 0 || event.delivered.bytes > 0 {
-            self.congestion.on_ack(acked);
-        }
-    }
-
-    /// Goes on with F-RTO (RFC 5682 3.1); returns whether nothing else is to be done with this ACK.
-    fn ask_frto(&mut self, event: &AckEvent) -> bool {
-        let original = event
-            .delivered
-            .lowest_original
-            .is_some_and(|end| end <= self.recovery.point);
-        if original {
-            // Step 3b: what was sent before the timeout arrives.
-            self.undo_timeout();
-            return true;
-        }
-        if self.snd_nxt > self.recovery.point {
-            if event.delivered.sacked > 0 || event.duplicate {
-                // Step 3a: only what was sent after the timeout arrives.
-                self.recovery.frto = Frto::Off;
-            } else {
-                self.recovery.frto = Frto::Asked;
-            }
-        } else if event.advanced > 0 && self.snd_una < self.recovery.point {
-            let can_send = self.unsent() > 0 && self.window_end() > self.snd_nxt;
-            self.recovery.frto = if can_send { Frto::SendNew } else { Frto::Off };
-            self.recovery.point = self.snd_nxt;
-        }
-        false
-    }
-
-    /// Begins the repair of losses (RFC 6675 5 step 4, RFC 9937 6.1).
-    pub(super) fn enter_recovery(&mut self, newly_delivered: u64) {
-        self.counters.recoveries = self.counters.recoveries.saturating_add(1);
-        if self.recovery.phase == Phase::Cwr {
-            // The window shrinks already, once per round trip is enough (linux `tcp_enter_recovery`).
-            self.recovery.phase = Phase::Recovery;
-            self.recovery.partial_acks = 0;
-            let undo = self.undo_to(None);
-            if let Some(episode) = &mut self.recovery.episode {
-                episode.undo = Some(undo);
-            }
-            return;
-        }
-        self.recovery.begin(Phase::Recovery, self.snd_nxt);
-        self.begin_episode(self.prr(newly_delivered));
-    }
-
-    /// Answers an echoed mark as a loss, without anything to repair (RFC 3168 6.1.2, linux `tcp_enter_cwr`).
-    fn enter_cwr(&mut self, event: &AckEvent, acked: &Acked) {
-        self.recovery.begin(Phase::Cwr, self.snd_nxt);
-        self.begin_episode(self.prr(acked.bytes));
-        if let Some(episode) = &mut self.recovery.episode {
-            episode.undo = None;
-        }
-        self.counters.ecn_reductions = self.counters.ecn_reductions.saturating_add(1);
-        self.shrink(event, acked);
-    }
-
-    /// Returns a proportional reduction that has not begun; the ACK that causes it delivered `newly_delivered` bytes.
-    fn prr(&self, newly_delivered: u64) -> Prr {
-        let known = self.board.sacked() + self.recovery.reno_sacked();
-        let flight = (self.board.outstanding() + newly_delivered).saturating_sub(known);
-        Prr {
-            delivered: 0,
-            out: 0,
-            recover_flight: flight.max(u64::from(self.mss)),
-        }
-    }
-
-    fn finish_recovery(&mut self, event: &AckEvent) {
-        if self.all_needless() || self.delayed(event) {
-            self.undo();
-        } else {
-            self.leave_reduced();
-        }
-        self.recovery.end(self.board.sacked(), self.snd_nxt);
-        self.rack.on_recovery_end();
-        let _ = self.detect_losses(event.now);
-        if self.board.lost() > 0 {
-            // Lost behind the recovery point: the next episode.
-            self.enter_recovery(0);
-            self.reduce(u64::from(self.mss()), 0);
-        }
-    }
-
-    /// Sets cwnd to what is in the network and what an ACK lets out that delivered `delivered` bytes, with `extra`
-    /// when recovery may catch up with ssthresh (RFC 9937 6.2).
-    pub(super) fn reduce(&mut self, delivered: u64, extra: u64) {
-        let (pipe, mss) = (self.pipe(), u64::from(self.mss()));
-        let (Some(episode), Some(ssthresh)) =
-            (&mut self.recovery.episode, self.congestion.ssthresh())
-        else {
-            return;
-        };
-        if delivered == 0 {
-            return;
-        }
-        let prr = &mut episode.prr;
-        prr.delivered += delivered;
-        let mut send = if pipe > ssthresh {
-            let share = u128::from(prr.delivered) * u128::from(ssthresh);
-            let share = share.div_ceil(u128::from(prr.recover_flight.max(1)));
-            u64::try_from(share)
-                .unwrap_or(u64::MAX)
-                .saturating_sub(prr.out)
-        } else {
-            let bound = prr.delivered.saturating_sub(prr.out).max(delivered);
-            (bound + extra).min(ssthresh - pipe)
-        };
-        if prr.out == 0 {
-            // The fast retransmission itself.
-            send = send.max(mss);
-        }
-        self.congestion.set_cwnd(pipe + send);
-    }
-
-    /// Enters the state that follows a retransmission timeout (RFC 5681 3.1, RFC 8985 6.3, linux `tcp_enter_loss`).
-    pub(super) fn enter_loss(&mut self, now: Instant) {
-        let (phase, repeated) = (self.recovery.phase, self.timers.retransmits() > 0);
-        let fresh = matches!(phase, Phase::Open | Phase::Disorder);
-        self.cwr.on_reduced();
-        if fresh || self.snd_una >= self.recovery.point || (phase == Phase::Loss && !repeated) {
-            self.begin_episode(Prr::default());
-        }
-        if self.board.head_sacked() {
-            self.board.forget_sacks();
-        }
-        self.mark_timed_out(now);
-        self.recovery.reno_sacked = 0;
-        self.recovery.begin(Phase::Loss, self.snd_nxt);
-        if fresh || phase == Phase::Cwr || repeated {
-            self.recovery.frto = Frto::Asked;
-        }
-        self.congestion
-            .set_cwnd(self.pipe() + u64::from(self.mss()));
-    }
-
-    /// Marks what a timeout makes lost: the first packet, and with RACK whatever else had time to arrive.
-    fn mark_timed_out(&mut self, now: Instant) {
-        let patience = self.rack.rtt() + self.rack.reordering_window(&self.rtt, Patience::None);
-        let by_rack = self.sack && self.rack.latest().is_some();
-        self.board
-            .mark_lost_where(|sent_at, _| !by_rack || sent_at + patience <= now);
-        self.board.mark_head_timed_out();
-    }
-
-    /// Sends again what no longer fits a packet of the path, without reducing the window
-    /// (linux `tcp_simple_retransmit`).
-    pub(super) fn retransmit_larger_than(&mut self, mss: u16) {
-        let before = self.board.lost();
-        self.board
-            .mark_lost_where(|_, packet| packet > u32::from(mss));
-        if self.board.lost() > before && self.recovery.phase != Phase::Loss {
-            self.recovery.begin(Phase::Loss, self.snd_nxt);
-            self.recovery.episode = None;
-        }
-    }
-
-    /// Asks RACK for losses; remembers when to ask again.
-    pub(super) fn detect_losses(&mut self, now: Instant) -> Losses {
-        self.timers.set_reorder(None);
-        let quiet = self.recovery.phase == Phase::Open && self.board.sacked() == 0;
-        let Some(latest) = self.rack.latest().filter(|_| self.sack && !quiet) else {
-            return Losses::default();
-        };
-        let window = self.rack.rtt() + self.rack.reordering_window(&self.rtt, self.patience());
-        let judge = Judge {
-            latest,
-            window,
-            now,
-        };
-        let losses = self.board.detect_lost(judge);
-        if losses.undecided {
-            self.timers.set_reorder(Some(latest.sent_at + window));
-        }
-        losses
-    }
-
-    /// Returns whether a hole may still be reordering, on a path that was never seen to reorder.
-    fn patience(&self) -> Patience {
-        if self.recovery.is_repairing() || self.board.sacked_packets() >= DUP_THRESHOLD {
-            Patience::None
-        } else {
-            Patience::Some
-        }
-    }
-
-    /// Lets duplicate ACKs stand for segments that arrived, where there is no SACK.
-    fn count_duplicates(&mut self, event: &AckEvent) {
-        if self.sack {
-            return;
-        }
-        let mss = u64::from(self.mss());
-        if event.duplicate {
-            // The hole itself is not among them.
-            let most = self.board.outstanding().saturating_sub(mss);
-            self.recovery.reno_sacked = (self.recovery.reno_sacked() + mss).min(most) as u32;
-        } else if event.advanced > 0 {
-            let repeated = event.advanced.saturating_sub(mss);
-            self.recovery.reno_sacked = match self.recovery.phase {
-                Phase::Recovery => self.recovery.reno_sacked().saturating_sub(repeated) as u32,
-                _ => 0,
-            };
-        }
-    }
-
-    /// Tells congestion control of the losses, and remembers how to take it back.
-    fn begin_episode(&mut self, prr: Prr) {
-        let prior = self.congestion.on_loss(self.mss);
-        self.cwr.on_reduced();
-        let undo = Some(self.undo_to(Some(prior)));
-        self.recovery.episode = Some(Box::new(Episode { prr, undo }));
-    }
-
-    fn undo_to(&self, prior: Option<Prior>) -> Undo {
-        Undo {
-            prior,
-            inferred: self.recovery.phase == Phase::Recovery,
-            marker: self.snd_una,
-            unproven: self.board.retrans(),
-            first_sent: None,
-            expires: None,
-        }
-    }
-
-    /// Answers a loss that is repaired already.
-    pub(super) fn reduce_once(&mut self) {
-        if !self.recovery.is_repairing() {
-            self.begin_episode(Prr::default());
-            self.recovery.episode = None;
-            self.leave_reduced();
-            if self.recovery.phase == Phase::Cwr {
-                self.recovery.phase = Phase::Open;
-            }
-        }
-    }
-
-    fn leave_reduced(&mut self) {
-        let (cwnd, ssthresh) = (self.congestion.cwnd(), self.congestion.ssthresh());
-        self.congestion.set_cwnd(ssthresh.unwrap_or(cwnd));
-    }
-
-    fn expire_undo(&mut self) {
+    fn expire_undo(&mut self, una: u64) {
         let expires = self.undo_state().and_then(|undo| undo.expires);
-        if expires.is_some_and(|end| self.snd_una > end) {
-            self.recovery.episode = None;
+        if expires.is_some_and(|end| una > end) {
+            self.episode = None;
         }
-    }
-
-    fn undo_state(&self) -> Option<&Undo> {
-        self.recovery.episode.as_deref()?.undo.as_ref()
     }
 
     /// Returns whether all that was sent again was reported as a duplicate (RFC 3708).
@@ -649,40 +653,52 @@ impl<P: Payload> Sender<P> {
     }
 
     /// Returns whether the ACK answers the original and not its retransmission (RFC 3522).
-    fn delayed(&self, event: &AckEvent) -> bool {
+    fn is_delayed(&self, event: &AckEvent) -> bool {
         let first_sent = self.undo_state().and_then(|undo| undo.first_sent);
-        first_sent.is_some_and(|sent_at| event.echo_precedes(self.clock, sent_at))
+        first_sent.is_some_and(|sent_at| event.echo_precedes(sent_at))
     }
+}
 
-    /// Returns whether a partial ACK shows that the hole closed by itself (linux `tcp_try_undo_partial`).
-    fn hole_filled_by_original(&self, event: &AckEvent) -> bool {
-        event.advanced > 0 && self.board.retrans() == 0 && self.delayed(event)
-    }
-
-    /// Takes the reduction back.
-    fn undo(&mut self) {
-        self.board.unmark_lost();
-        self.counters.undone = self.counters.undone.saturating_add(1);
-        let Some(undo) = self
-            .recovery
-            .episode
-            .take()
-            .and_then(|episode| episode.undo)
-        else {
-            return;
-        };
-        if let Some(prior) = undo.prior {
-            self.congestion.undo(prior);
-            self.cwr.on_undone();
-        }
-        if undo.inferred {
-            self.rack.on_needless_recovery();
+impl Undo {
+    fn new(start: &EpisodeStart, prior: Option<Prior>) -> Undo {
+        Undo {
+            prior,
+            inferred: false,
+            marker: start.una,
+            unproven: start.retrans,
+            first_sent: None,
+            expires: None,
         }
     }
+}
 
-    fn undo_timeout(&mut self) {
-        self.undo();
-        self.recovery.end(self.board.sacked(), self.snd_nxt);
-        self.timers.forget_retransmits();
+impl Prr {
+    fn new(recover_flight: u64) -> Prr {
+        Prr {
+            recover_flight,
+            ..Prr::default()
+        }
+    }
+}
+
+/// Returns the phase without an episode.
+fn phase_of(out_of_order: u64) -> Phase {
+    match out_of_order {
+        0 => Phase::Open,
+        _ => Phase::Disorder,
+    }
+}
+
+fn grow_if(grows: bool) -> WindowReaction {
+    match grows {
+        true => WindowReaction::Grow,
+        false => WindowReaction::Keep,
+    }
+}
+
+fn catch_up_if(safe: bool) -> CatchUp {
+    match safe {
+        true => CatchUp::Yes,
+        false => CatchUp::No,
     }
 }

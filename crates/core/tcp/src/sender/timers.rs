@@ -1,14 +1,16 @@
-//! The sender's timers, one of which is armed at a time (linux `icsk_pending`).
+//! The sender's timers, one of which is armed at a time (linux `icsk_pending`), as decisions: [`SendTimers`] takes what is in
+//! flight and answers what a timer that ran out asks for; `timeout.rs` does it.
 
+#[cfg(test)]
+mod tests;
+
+use core::num::NonZeroU32;
 use core::time::Duration;
 
-use netmem::Payload;
 use wire::Instant;
 
-use super::recovery::Phase;
-use super::{Sender, TimerOutcome};
-use crate::error::TcpError;
 use crate::rack::probe_timeout;
+use crate::rtt::RttEstimator;
 
 /// After this time a small segment leaves although the window or the writer holds it back
 /// (RFC 9293 3.8.6.2.1 override timeout; linux flushes a corked socket after as long).
@@ -19,10 +21,10 @@ const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
 /// What the armed timer is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Timer {
+enum SendTimer {
     /// RFC 6298.
     Retransmit,
-    /// RFC 8985 7, and the same in a recovery ([`Sender::may_probe`]).
+    /// RFC 8985 7, and the same in a recovery (`Recovery::may_probe`).
     TailProbe,
     /// RFC 8985 6.2 step 5: packets that are not old enough to be lost.
     Reorder,
@@ -32,9 +34,25 @@ enum Timer {
     Override,
 }
 
-/// What a timer or a probe left for [`Sender::poll_data`] to send.
+/// What a timer that ran out asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Due {
+#[must_use]
+pub(super) enum Expiry {
+    /// None ran out.
+    NotYet,
+    /// Pacing lets data out, or [`SendTimers::due`] tells what is to be sent.
+    Send,
+    /// The peer has not acknowledged what is in flight.
+    RetransmissionTimeout,
+    /// Packets may be old enough to be lost.
+    Reorder,
+    /// The peer had its chances: the connection is given up.
+    GiveUp,
+}
+
+/// What a timer or a probe left for [`Sender::poll_data`](super::Sender::poll_data) to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DueSend {
     /// A tail loss probe.
     TailProbe,
     /// A probe of a closed window.
@@ -45,23 +63,40 @@ pub(super) enum Due {
     Flush,
 }
 
-/// The armed timer and the facts its time follows from.
+/// What is in flight, as far as the timers depend on it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct InFlight<'a> {
+    pub(super) rtt: &'a RttEstimator,
+    /// Bytes between SND.UNA and SND.NXT.
+    pub(super) outstanding: u64,
+    /// Payload of a full packet.
+    pub(super) mss: u16,
+    /// New bytes that the peer's window admits.
+    pub(super) usable: u64,
+    /// The state of loss recovery allows a probe for an ACK that is overdue.
+    pub(super) may_probe: bool,
+}
+
+/// The armed timer and the facts its time follows from. Changed by ACKs, by sending, and by timeouts.
 #[derive(Debug)]
-pub(super) struct Timers {
-    armed: Option<Timer>,
+pub(super) struct SendTimers {
+    armed: Option<SendTimer>,
     /// When it fires; [`NEVER`] if none is armed. The same holds for the times below.
     at: Instant,
-    due: Option<Due>,
+    due: Option<DueSend>,
     /// The retransmission timeout counts from here.
     rto_base: Instant,
     /// When an ACK last told that something arrived.
     heard_at: Instant,
+    /// When data left last, or a pause was noticed.
+    last_sent: Instant,
     /// Pacing holds data back until then.
     paced_until: Instant,
     /// When RACK wants to look again.
     reorder_at: Instant,
     /// Since when something waits for the peer without progress.
     stalled_since: Instant,
+    user_timeout_ms: Option<NonZeroU32>,
     /// Retransmission timeouts in a row.
     retransmits: u8,
     /// Window probes without an answer.
@@ -70,25 +105,39 @@ pub(super) struct Timers {
     persist_backoff: u8,
 }
 
-impl Default for Timers {
-    fn default() -> Timers {
-        Timers {
+impl SendTimers {
+    /// Returns timers none of which is armed.
+    pub(super) fn new(user_timeout: Option<Duration>) -> SendTimers {
+        SendTimers {
             armed: None,
             at: NEVER,
             due: None,
             rto_base: Instant::ZERO,
             heard_at: Instant::ZERO,
+            last_sent: Instant::ZERO,
             paced_until: NEVER,
             reorder_at: NEVER,
             stalled_since: NEVER,
+            user_timeout_ms: user_timeout.map(millis),
             retransmits: 0,
             probes: 0,
             persist_backoff: 0,
         }
     }
-}
 
-impl Timers {
+    /// Forgets everything but the user timeout, for a connection that is aborted.
+    pub(super) fn clear(&mut self) {
+        *self = SendTimers {
+            user_timeout_ms: self.user_timeout_ms,
+            last_sent: self.last_sent,
+            ..SendTimers::new(None)
+        };
+    }
+
+    pub(super) fn set_user_timeout(&mut self, timeout: Option<Duration>) {
+        self.user_timeout_ms = timeout.map(millis);
+    }
+
     pub(super) fn retransmits(&self) -> u8 {
         self.retransmits
     }
@@ -97,26 +146,37 @@ impl Timers {
         self.probes
     }
 
+    pub(super) fn last_sent(&self) -> Instant {
+        self.last_sent
+    }
+
     /// Returns how often the running timeout was doubled.
     pub(super) fn backoff(&self) -> u8 {
         match self.armed {
-            Some(Timer::Persist) => self.persist_backoff,
+            Some(SendTimer::Persist) => self.persist_backoff,
             _ => self.retransmits,
         }
     }
 
-    /// Takes what a timer left to be sent.
-    pub(super) fn take_due(&mut self) -> Option<Due> {
-        self.due.take()
+    /// Returns when a timer runs out, or pacing lets data out.
+    pub(super) fn next(&self) -> Option<Instant> {
+        let at = self.at.min(self.paced_until);
+        (at != NEVER).then_some(at)
+    }
+
+    /// Returns what a timer left to be sent.
+    pub(super) fn due(&self) -> Option<DueSend> {
+        self.due
+    }
+
+    /// Notes that what was due is sent, or that there is nothing to send.
+    pub(super) fn clear_due(&mut self) {
+        self.due = None;
     }
 
     /// Lets a small segment leave that waits.
     pub(super) fn flush_small(&mut self) {
-        self.due.get_or_insert(Due::Flush);
-    }
-
-    pub(super) fn due(&self) -> Option<Due> {
-        self.due
+        self.due.get_or_insert(DueSend::Flush);
     }
 
     pub(super) fn set_paced_until(&mut self, release: Option<Instant>) {
@@ -137,99 +197,85 @@ impl Timers {
         self.heard_at = now;
     }
 
+    /// Notes that SND.UNA moved; `outstanding` bytes are left.
+    pub(super) fn on_progress(&mut self, outstanding: u64, now: Instant) {
+        self.stalled_since = match outstanding {
+            0 => NEVER,
+            _ => now,
+        };
+    }
+
     /// Starts the count of timeouts anew.
     pub(super) fn forget_retransmits(&mut self) {
         self.retransmits = 0;
     }
 
-    /// Starts the clocks with a sending when nothing was in flight.
+    /// Starts the clocks with data that leaves when nothing was in flight.
     pub(super) fn on_first_sent(&mut self, now: Instant) {
         self.rto_base = now;
         self.stalled_since = now;
     }
 
-    /// Restarts the retransmission timer: the first unacknowledged range left again.
-    pub(super) fn on_head_retransmitted(&mut self, now: Instant) {
+    /// Notes that data leaves, or that a pause before it was noticed.
+    pub(super) fn note_sent(&mut self, now: Instant) {
+        self.last_sent = now;
+    }
+
+    /// Lets the retransmission timeout count from now.
+    pub(super) fn restart(&mut self, now: Instant) {
         self.rto_base = now;
     }
-}
 
-impl<P: Payload> Sender<P> {
-    /// Returns when [`Sender::on_timer`] or [`Sender::poll_data`] (pacing) has something to do.
-    pub fn next_timer(&self) -> Option<Instant> {
-        let at = self.timers.at.min(self.timers.paced_until);
-        (at != NEVER).then_some(at)
+    /// Counts a retransmission timeout; the next one counts from now.
+    pub(super) fn on_timeout(&mut self, now: Instant) {
+        self.retransmits = self.retransmits.saturating_add(1);
+        self.rto_base = now;
+        self.reorder_at = NEVER;
     }
 
-    /// Does what is due at `now`. A timer that fires late does its work once.
-    pub fn on_timer(&mut self, now: Instant) -> TimerOutcome {
-        let Some(timer) = self.timers.armed.filter(|_| self.timers.at <= now) else {
+    /// Decides what is to be done at `now`; a timer that fires late counts once. `tries`: timeouts or probes in a row after
+    /// which a peer is given up, for want of a user timeout (RFC 9293 3.8.3 R2).
+    pub(super) fn on_timer(&mut self, rtt: &RttEstimator, tries: u8, now: Instant) -> Expiry {
+        let Some(timer) = self.armed.filter(|_| self.at <= now) else {
             return self.on_release(now);
         };
         self.disarm();
-        let waits = matches!(timer, Timer::Retransmit | Timer::Persist);
-        if self.is_timed_out(now) || (waits && self.is_given_up(timer)) {
-            return TimerOutcome::Abort(TcpError::TimedOut);
+        if self.is_timed_out(now) || self.is_given_up(timer, tries) {
+            return Expiry::GiveUp;
         }
         match timer {
-            Timer::Retransmit => self.on_retransmission_timeout(now),
-            Timer::TailProbe => {
-                self.timers.due = Some(Due::TailProbe);
-                self.timers.rto_base = now;
-                self.arm(Timer::Retransmit, self.rto_at(now));
+            SendTimer::Retransmit => return Expiry::RetransmissionTimeout,
+            SendTimer::Reorder => return Expiry::Reorder,
+            SendTimer::TailProbe => {
+                self.due = Some(DueSend::TailProbe);
+                self.rto_base = now;
+                self.arm(SendTimer::Retransmit, now + rtt.rto());
             }
-            Timer::Reorder => self.on_reorder_timeout(now),
-            Timer::Persist => {
-                self.timers.due = Some(Due::WindowProbe);
-                self.timers.probes = self.timers.probes.saturating_add(1);
-                self.timers.persist_backoff = self.timers.persist_backoff.saturating_add(1);
+            SendTimer::Persist => {
+                self.due = Some(DueSend::WindowProbe);
+                self.probes = self.probes.saturating_add(1);
+                self.persist_backoff = self.persist_backoff.saturating_add(1);
             }
-            Timer::Override => self.timers.due = Some(Due::Small),
+            SendTimer::Override => self.due = Some(DueSend::Small),
         }
-        TimerOutcome::Retransmit
+        Expiry::Send
     }
 
-    fn on_release(&mut self, now: Instant) -> TimerOutcome {
-        if self.timers.paced_until > now {
-            return TimerOutcome::Nothing;
+    fn on_release(&mut self, now: Instant) -> Expiry {
+        if self.paced_until > now {
+            return Expiry::NotYet;
         }
-        self.timers.paced_until = NEVER;
-        TimerOutcome::Retransmit
+        self.paced_until = NEVER;
+        Expiry::Send
     }
 
-    fn on_retransmission_timeout(&mut self, now: Instant) {
-        self.enter_loss(now);
-        self.counters.total_rto = self.counters.total_rto.saturating_add(1);
-        self.rtt.back_off();
-        self.timers.retransmits = self.timers.retransmits.saturating_add(1);
-        self.suspect_black_hole(now);
-        self.timers.rto_base = now;
-        self.timers.reorder_at = NEVER;
-        self.schedule(now);
-    }
-
-    fn on_reorder_timeout(&mut self, now: Instant) {
-        let losses = self.detect_losses(now);
-        if losses.bytes > 0 {
-            if self.recovery.phase() != Phase::Recovery
-                && (!self.recovery.is_repairing() || losses.retransmission)
-            {
-                self.enter_recovery(0);
-            }
-            if self.recovery.phase() == Phase::Recovery {
-                self.reduce(u64::from(self.mss()), 0);
-            }
-        }
-        self.schedule(now);
-    }
-
-    /// Returns whether the peer had its chances, for want of a user timeout (RFC 9293 3.8.3 R2).
-    fn is_given_up(&self, timer: Timer) -> bool {
-        let tries = match timer {
-            Timer::Persist => self.timers.probes,
-            _ => self.timers.retransmits,
+    fn is_given_up(&self, timer: SendTimer, tries: u8) -> bool {
+        let tried = match timer {
+            SendTimer::Persist => self.probes,
+            SendTimer::Retransmit => self.retransmits,
+            SendTimer::TailProbe | SendTimer::Reorder | SendTimer::Override => return false,
         };
-        self.limits.user_timeout_ms.is_none() && tries >= self.shared.timers.data_retries
+        self.user_timeout_ms.is_none() && tried >= tries
     }
 
     /// Returns whether data waited for longer than the user wants to (RFC 5482 3).
@@ -238,111 +284,78 @@ impl<P: Payload> Sender<P> {
     }
 
     fn user_deadline(&self) -> Option<Instant> {
-        let timeout = self.limits.user_timeout_ms?;
-        let since = self.timers.stalled_since;
+        let timeout = self.user_timeout_ms?;
+        let since = self.stalled_since;
         (since != NEVER).then(|| since + Duration::from_millis(timeout.get().into()))
     }
 
-    /// Adjusts the timers to an ACK that moved SND.UNA by `advanced`.
-    pub(super) fn after_ack(&mut self, advanced: u64, now: Instant) {
-        if advanced > 0 {
-            let waiting = self.board.outstanding() > 0;
-            self.timers.stalled_since = if waiting { now } else { NEVER };
-            if !self.recovery.is_impatient() {
-                self.timers.rto_base = now;
-            }
-            self.try_larger_packets(now);
-        }
-        self.schedule(now);
-    }
-
     /// Arms the timer that the state calls for.
-    pub(super) fn schedule(&mut self, now: Instant) {
-        if self.board.outstanding() == 0 {
-            self.schedule_idle();
+    pub(super) fn schedule(&mut self, flight: &InFlight<'_>, now: Instant) {
+        if flight.outstanding == 0 {
+            self.schedule_idle(flight.usable);
             return;
         }
-        let rto_at = self.rto_at(now);
-        if self.timers.reorder_at < rto_at {
-            self.arm(Timer::Reorder, self.timers.reorder_at);
-        } else if self.may_probe() {
-            let mss = u64::from(self.mss());
-            let single = self.board.outstanding() <= mss;
-            let timeout = probe_timeout(&self.rtt, single.then_some(self.rtt.rto_min()));
-            let Timers {
-                rto_base, heard_at, ..
-            } = self.timers;
-            let at = self.last_sent.max(rto_base).max(heard_at) + timeout;
-            self.arm(Timer::TailProbe, at.min(rto_at));
+        let rto_at = (self.rto_base + flight.rtt.rto()).max(now);
+        if self.reorder_at < rto_at {
+            self.arm(SendTimer::Reorder, self.reorder_at);
+        } else if flight.may_probe && self.due.is_none() && self.retransmits == 0 {
+            let single = flight.outstanding <= u64::from(flight.mss);
+            let timeout = probe_timeout(flight.rtt, single.then_some(flight.rtt.rto_min()));
+            let at = self.last_sent.max(self.rto_base).max(self.heard_at) + timeout;
+            self.arm(SendTimer::TailProbe, at.min(rto_at));
         } else {
-            self.arm(Timer::Retransmit, rto_at);
+            self.arm(SendTimer::Retransmit, rto_at);
         }
     }
 
     /// Nothing is in flight: the timers for what is in flight end, those for what is held back go on until
-    /// the window opens.
-    fn schedule_idle(&mut self) {
-        self.timers.reorder_at = NEVER;
-        match self.timers.armed {
-            Some(Timer::Persist) if self.window_end() > self.snd_nxt => {
+    /// the window admits `usable` bytes.
+    fn schedule_idle(&mut self, usable: u64) {
+        self.reorder_at = NEVER;
+        match self.armed {
+            Some(SendTimer::Persist) if usable > 0 => {
                 self.disarm();
-                self.timers.persist_backoff = 0;
-                self.timers.stalled_since = NEVER;
+                self.persist_backoff = 0;
+                self.stalled_since = NEVER;
             }
-            Some(Timer::Persist | Timer::Override) => {}
+            Some(SendTimer::Persist | SendTimer::Override) => {}
             _ => {
                 self.disarm();
-                self.timers.stalled_since = NEVER;
+                self.stalled_since = NEVER;
             }
         }
     }
 
-    /// Arms a timer for data that waits although nothing is in flight: [`Sender::poll_data`] found nothing to send.
-    pub(super) fn arm_held_back(&mut self, now: Instant) {
-        if self.timers.armed.is_some() || self.board.outstanding() > 0 {
+    /// Arms a timer for data that waits although nothing is in flight, and could not be sent.
+    pub(super) fn arm_held_back(&mut self, flight: &InFlight<'_>, now: Instant) {
+        if self.armed.is_some() || flight.outstanding > 0 {
             return;
         }
-        if self.window_end() <= self.snd_nxt {
-            self.timers.stalled_since = self.timers.stalled_since.min(now);
-            let timeout = self.rtt.backed_off(self.timers.persist_backoff);
-            self.arm(Timer::Persist, now + timeout);
+        if flight.usable == 0 {
+            self.stalled_since = self.stalled_since.min(now);
+            let timeout = flight.rtt.backed_off(self.persist_backoff);
+            self.arm(SendTimer::Persist, now + timeout);
         } else {
             // As long as a probe of a window would wait (linux `tcp_check_probe_timer`).
-            self.arm(Timer::Override, now + self.rtt.base_rto().max(OVERRIDE));
+            let timeout = flight.rtt.base_rto().max(OVERRIDE);
+            self.arm(SendTimer::Override, now + timeout);
         }
     }
 
-    /// Returns whether a probe shall ask for an ACK that is overdue, before the retransmission timer does.
-    ///
-    /// RFC 8985 7.2 (and linux) probes only while nothing is known to be missing, and leaves recovery to RACK. But a
-    /// receiver that got the one packet that was missing says so in a single ACK for all there is, and RACK hears nothing
-    /// more if that ACK is lost: the connection would stand still for 200 ms or longer. One probe for each silence asks
-    /// again, as QUIC does in every state (RFC 9002 6.2).
-    fn may_probe(&self) -> bool {
-        let silence = match self.recovery.phase() {
-            Phase::Open | Phase::Cwr => {
-                self.board.sacked() == 0 && self.recovery.tail_probe().is_none()
-            }
-            Phase::Recovery => {
-                self.shared.policy.probes_in_recovery() && !self.recovery.is_probed()
-            }
-            Phase::Disorder | Phase::Loss => false,
-        };
-        silence && self.sack && self.timers.due.is_none() && self.timers.retransmits == 0
-    }
-
-    fn rto_at(&self, now: Instant) -> Instant {
-        (self.timers.rto_base + self.rtt.rto()).max(now)
-    }
-
-    fn arm(&mut self, timer: Timer, at: Instant) {
+    fn arm(&mut self, timer: SendTimer, at: Instant) {
         let at = self.user_deadline().map_or(at, |deadline| deadline.min(at));
-        self.timers.armed = Some(timer);
-        self.timers.at = at;
+        self.armed = Some(timer);
+        self.at = at;
     }
 
     fn disarm(&mut self) {
-        self.timers.armed = None;
-        self.timers.at = NEVER;
+        self.armed = None;
+        self.at = NEVER;
     }
+}
+
+/// Returns whole milliseconds, at least one: what `TCP_USER_TIMEOUT` counts in.
+fn millis(timeout: Duration) -> NonZeroU32 {
+    let millis = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
+    NonZeroU32::new(millis).unwrap_or(NonZeroU32::MIN)
 }

@@ -10,6 +10,7 @@ use wire::{Ecn, TcpOptions, Timestamps};
 
 use super::harness::*;
 use crate::reassembly::Reassembly;
+use crate::test_config::test_link;
 use crate::test_payload::Bytes;
 use crate::*;
 
@@ -375,7 +376,7 @@ proptest! {
         for (port, forged, millis) in segments {
             let Forged { seq, ack, control, push, ae, ece, cwr, ecn, window, len, options } = forged;
             now = now + core::time::Duration::from_millis(millis);
-            while let Some((_, again)) = backlog.poll_send(LinkLimits::of_mss(1000), now) {
+            while let Some((_, again)) = backlog.poll_send(test_link(1000), now) {
                 prop_assert_eq!(again.control, Control::Syn);
             }
             let endpoints = Endpoints {
@@ -400,7 +401,7 @@ proptest! {
             };
             let is_rst = control == Control::Rst;
             let incoming = Incoming {
-                link: LinkLimits::of_mss(1000),
+                link: test_link(1000),
                 path_mss: None,
                 accept_queue: AcceptQueue::HasRoom,
                 iss_floor: None,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use wire::{Instant, TcpOptions, Timestamps};
 
 use super::harness::{OURS, THEIRS, plain};
+use crate::test_config::test_link;
 use crate::test_payload::{Bytes, live_runs};
 use crate::*;
 
@@ -81,7 +82,7 @@ fn ack_of(syn_ack: &Segment<Bytes>, len: usize) -> Segment<Bytes> {
 impl Stage {
     fn send(&mut self, port: u16, segment: Segment<Bytes>) -> ListenOutcome<Bytes> {
         let incoming = Incoming {
-            link: LinkLimits::of_mss(MSS),
+            link: test_link(MSS),
             path_mss: None,
             accept_queue: self.accept_queue,
             iss_floor: None,
@@ -190,7 +191,7 @@ fn an_isn_starts_above_the_floor_of_time_wait() {
     for (floor, iss) in [(isn + 5, isn + 5), (isn - 5_usize, isn)] {
         let mut t = listening(10, &plain());
         let incoming = Incoming {
-            link: LinkLimits::of_mss(MSS),
+            link: test_link(MSS),
             path_mss: None,
             accept_queue: AcceptQueue::HasRoom,
             iss_floor: Some(floor),
@@ -232,7 +233,7 @@ fn a_syn_ack_is_repeated_five_times_and_forgotten() {
     let mut sent = Vec::new();
     while let Some(due) = t.backlog.next_timer() {
         t.now = due;
-        while let Some((to, again)) = t.backlog.poll_send(LinkLimits::of_mss(MSS), t.now) {
+        while let Some((to, again)) = t.backlog.poll_send(test_link(MSS), t.now) {
             assert_eq!(
                 (to, again.seq, again.control),
                 (endpoints(1), first.seq, Control::Syn)
@@ -251,11 +252,7 @@ fn a_peer_that_keeps_repeating_its_syn_does_not_stay_half_open_for_ever() {
     t.syn_ack(1, syn());
     for _ in 0..630 {
         t.now = t.now + core::time::Duration::from_millis(100);
-        while t
-            .backlog
-            .poll_send(LinkLimits::of_mss(MSS), t.now)
-            .is_some()
-        {}
+        while t.backlog.poll_send(test_link(MSS), t.now).is_some() {}
         if t.backlog.is_empty() {
             break;
         }
@@ -275,16 +272,10 @@ fn timers_of_many_peers_do_not_mix() {
     assert_eq!(due.saturating_since(t.now).as_millis(), 700);
     t.now = due;
     assert_eq!(
-        t.backlog
-            .poll_send(LinkLimits::of_mss(MSS), t.now)
-            .map(|(to, _)| to),
+        t.backlog.poll_send(test_link(MSS), t.now).map(|(to, _)| to),
         Some(endpoints(1))
     );
-    assert!(
-        t.backlog
-            .poll_send(LinkLimits::of_mss(MSS), t.now)
-            .is_none()
-    );
+    assert!(t.backlog.poll_send(test_link(MSS), t.now).is_none());
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use netmem::Payload;
 use wire::{Ecn, Instant};
 
+use crate::test_config::test_link;
 use crate::test_payload::{Bytes, live_runs};
 use crate::test_random::Random;
 use crate::*;
@@ -103,7 +104,7 @@ impl Network {
         let mut backlog =
             SynBacklog::new(Arc::clone(&config.shared), config.options, 8, isns, [1; 16]);
         let incoming = Incoming {
-            link: LinkLimits::of_mss(config.mss()),
+            link: test_link(config.mss()),
             path_mss: None,
             accept_queue: AcceptQueue::HasRoom,
             iss_floor: None,

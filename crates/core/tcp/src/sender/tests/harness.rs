@@ -255,9 +255,6 @@ impl Bench {
 
     /// Returns cwnd and ssthresh in bytes.
     pub fn cwnd(&self) -> (u64, Option<u64>) {
-        (
-            self.sender.congestion.cwnd(),
-            self.sender.congestion.ssthresh(),
-        )
+        (self.sender.rate.cwnd(), self.sender.rate.ssthresh())
     }
 }

@@ -50,7 +50,7 @@ fn packets_that_arrive_late_are_no_losses() {
     bench.drain();
     bench.pass(10);
     let _ = bench.ack(2000);
-    assert!(bench.sender.rack.reordering_seen());
+    assert!(bench.sender.flight.rack().reordering_seen());
     assert_eq!(
         (bench.sender.recovery.phase(), bench.info().reord_seen),
         (Phase::Open, 1)
@@ -69,8 +69,9 @@ fn a_dsack_widens_the_reordering_window() {
     let window = |bench: &Bench| {
         bench
             .sender
-            .rack
-            .reordering_window(&bench.sender.rtt, Patience::Some)
+            .flight
+            .rack()
+            .reordering_window(bench.sender.flight.rtt(), Patience::Some)
     };
     assert_eq!(window(&bench), Duration::from_millis(25));
     let _ = bench.sacked(1000, &[(0, 1000)]);
@@ -87,7 +88,7 @@ fn a_dsack_widens_the_reordering_window() {
     }
     assert_eq!(
         window(&bench),
-        bench.sender.rtt.srtt().unwrap(),
+        bench.sender.flight.rtt().srtt().unwrap(),
         "at most a round trip"
     );
 }
@@ -215,7 +216,7 @@ fn in_recovery(change: impl FnOnce(&mut Setup)) -> Bench {
 fn a_recovery_that_falls_silent_is_probed_before_the_timeout() {
     let mut bench = in_recovery(|_| ());
     let end = bench.sender.sent_offset();
-    let timeout = 2 * bench.sender.rtt.srtt().unwrap() + Duration::from_millis(2);
+    let timeout = 2 * bench.sender.flight.rtt().srtt().unwrap() + Duration::from_millis(2);
     // The repair filled the hole, and the one ACK that said so was lost.
     let (after, probe) = bench.fire_and_drain();
     assert_eq!(u128::from(after), timeout.as_millis());
@@ -476,7 +477,7 @@ fn nonsense_in_sack_blocks_is_ignored() {
         let _ = bench.sacked(5000, &blocks);
         assert_eq!(bench.info(), before, "{blocks:?}");
     }
-    bench.sender.board.check();
+    bench.sender.flight.board().check();
 }
 
 #[test]

@@ -55,7 +55,10 @@ fn only_a_valid_sample_ends_the_backoff() {
     // These were sent once.
     bench.pass(100);
     let _ = bench.ack(10_000);
-    assert_eq!(bench.sender.rtt.rto(), bench.sender.rtt.base_rto());
+    assert_eq!(
+        bench.sender.flight.rtt().rto(),
+        bench.sender.flight.rtt().base_rto()
+    );
 }
 
 #[test]
@@ -107,7 +110,7 @@ fn slow_start_repairs_the_rest() {
         assert_eq!(bench.sender.recovery.phase(), Phase::Loss);
         let _ = bench.ack(una);
         bench.drain();
-        bench.sender.board.check();
+        bench.sender.flight.board().check();
     }
     let _ = bench.ack(12_000);
     assert_eq!(

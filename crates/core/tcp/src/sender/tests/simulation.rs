@@ -205,8 +205,8 @@ impl Simulation {
         for _ in 0..steps {
             self.write();
             self.transmit();
-            self.sender.board.check();
-            self.most_records = self.most_records.max(self.sender.board.records());
+            self.sender.flight.board().check();
+            self.most_records = self.most_records.max(self.sender.flight.board().records());
             if self.sender.all_acked() && self.sender.fin_sent() {
                 return self.finish(start);
             }

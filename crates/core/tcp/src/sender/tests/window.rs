@@ -7,10 +7,11 @@ use netmem::Payload;
 use wire::{Instant, SackBlocks};
 
 use super::harness::{Bench, ISS, PEER, sent};
-use crate::config::{ConnectionConfig, MAX_GSO_PAYLOAD, UnfitPayload};
+use crate::config::{ConnectionConfig, UnfitPayload};
 use crate::error::TcpError;
 use crate::sender::{AckKind, IncomingAck, Sender, TimerOutcome};
 use crate::seqnum::SeqNum;
+use crate::test_config::LONGEST_SUPER_PAYLOAD;
 use crate::test_payload::Bytes;
 
 #[test]
@@ -66,7 +67,7 @@ fn of_longest_segments(mss: u16, corked: bool) -> Bench {
         setup.config.options.nodelay = true;
         setup.config.options.cork = corked;
         setup.config.shared_mut().initial_cwnd = u16::MAX;
-        setup.config.link.super_payload.longest = MAX_GSO_PAYLOAD as u32;
+        setup.config.link.super_payload.longest = LONGEST_SUPER_PAYLOAD;
         setup.config.link.super_payload.unfit = UnfitPayload::new(UNFIT);
         setup.window = u32::MAX >> 2;
     })
@@ -291,7 +292,7 @@ fn a_closed_window_is_probed_with_doubling_intervals() {
     bench.window = 0;
     let _ = bench.ack(1000);
     assert_eq!(bench.drain(), []);
-    let base = bench.sender.rtt.base_rto();
+    let base = bench.sender.flight.rtt().base_rto();
     for times in 0..12 {
         let (waited, probe) = bench.fire_and_drain();
         let expected = (base * (1 << times)).as_millis().min(120_000);

@@ -1,0 +1,234 @@
+//! Carries out what [`Recovery`](super::recovery::Recovery) decides: marks on the scoreboard, the congestion window, counters.
+
+use netmem::Payload;
+use wire::Instant;
+
+use super::Sender;
+use super::ack::AckEvent;
+use super::flight::Detected;
+use super::recovery::{
+    CatchUp, EpisodeStart, EpisodeVerdict, Evidence, NewLoss, PrrInput, Remaining, TimeoutVerdict,
+    Undone, WindowReaction,
+};
+use crate::congestion::Acked;
+use crate::scoreboard::Losses;
+
+impl<P: Payload> Sender<P> {
+    /// Moves loss recovery on by an ACK.
+    pub(super) fn recover(&mut self, event: &AckEvent, acked: &Acked) {
+        if event.delivered.bytes > 0 {
+            self.timers.on_news(event.now);
+        }
+        let left = Remaining {
+            sacked: self.flight.board().sacked(),
+            retrans: self.flight.board().retrans(),
+            can_send_new: self.unsent() > 0 && self.space.usable() > 0,
+        };
+        match self.recovery.on_ack(event, &left) {
+            EpisodeVerdict::GoesOn => {}
+            EpisodeVerdict::EarlierNeedless(undone) => self.undo(undone),
+            EpisodeVerdict::LossOver => self.flight.on_repaired(),
+            EpisodeVerdict::CwrOver => self.rate.end_reduction(),
+            EpisodeVerdict::RecoveryOver(undone) => {
+                self.finish_recovery(undone, event, acked);
+                return;
+            }
+            EpisodeVerdict::RecoveryNeedless(undone) => {
+                self.undo(undone);
+                self.flight.forget_duplicates();
+                return;
+            }
+            EpisodeVerdict::TimeoutNeedless(undone) => {
+                self.undo(undone);
+                self.flight.forget_duplicates();
+                self.timers.forget_retransmits();
+                return;
+            }
+        }
+        let evidence = self.look_for_losses(event);
+        let reaction = self.recovery.on_evidence(event, &evidence);
+        self.react(reaction, event, acked);
+    }
+
+    /// Looks for losses after an ACK, by RACK or by duplicate ACKs.
+    fn look_for_losses(&mut self, event: &AckEvent) -> Evidence {
+        let mss = self.mss();
+        if self.recovery.counts_duplicates(event) {
+            self.flight
+                .count_duplicate(event, self.recovery.phase(), mss);
+        }
+        let losses = self.detect_losses(event.now);
+        let mut new_loss = NewLoss::of(losses);
+        if let Some(duplicates) = self.flight.duplicate_packets(mss)
+            && self.recovery.condemns_head(event, duplicates)
+            && self.flight.mark_head_lost()
+        {
+            new_loss = NewLoss::NextHole;
+        }
+        Evidence {
+            lost: self.flight.board().lost(),
+            new_loss,
+            out_of_order: self.flight.out_of_order(),
+            reorders: self.flight.rack().reordering_seen(),
+        }
+    }
+
+    fn react(&mut self, reaction: WindowReaction, event: &AckEvent, acked: &Acked) {
+        match reaction {
+            WindowReaction::Keep => {}
+            WindowReaction::Grow => self.rate.grow(acked),
+            WindowReaction::Repair => {
+                self.begin_repair(acked.bytes);
+                if event.ece {
+                    self.recovery.forbid_undo();
+                }
+                self.reduce(acked.bytes, CatchUp::No);
+            }
+            WindowReaction::AnswerMark => self.answer_mark(event, acked),
+            WindowReaction::Reduce(catch_up) => self.reduce(acked.bytes, catch_up),
+            WindowReaction::RepairNextHole => {
+                self.reduce(acked.bytes, CatchUp::No);
+                // There may be no other ACK to let it out.
+                let enough = self.flight.pipe() + u64::from(self.mss());
+                self.rate.set_cwnd(self.rate.cwnd().max(enough));
+            }
+        }
+    }
+
+    /// Begins to repair losses; the ACK that shows them delivered `delivered` bytes.
+    fn begin_repair(&mut self, delivered: u64) {
+        let start = self.episode_start(delivered);
+        let prior = self
+            .recovery
+            .repair_reduces()
+            .then(|| self.rate.reduce(self.packets.path_mss()));
+        self.recovery.begin_repair(start, prior);
+        self.counters.recoveries = self.counters.recoveries.saturating_add(1);
+    }
+
+    /// Answers an echoed mark as a loss, without anything to repair.
+    fn answer_mark(&mut self, event: &AckEvent, acked: &Acked) {
+        self.recovery.begin_cwr(self.episode_start(acked.bytes));
+        // A mark is not taken back.
+        let _ = self.rate.reduce(self.packets.path_mss());
+        self.counters.ecn_reductions = self.counters.ecn_reductions.saturating_add(1);
+        let catch_up = match event.advanced {
+            0 => CatchUp::No,
+            _ => CatchUp::Yes,
+        };
+        self.reduce(acked.bytes, catch_up);
+    }
+
+    /// Returns where an episode begins, by an ACK that delivered `delivered` bytes.
+    fn episode_start(&self, delivered: u64) -> EpisodeStart {
+        let flight =
+            (self.flight.outstanding() + delivered).saturating_sub(self.flight.out_of_order());
+        EpisodeStart {
+            una: self.space.una(),
+            nxt: self.space.nxt(),
+            retrans: self.flight.board().retrans(),
+            recover_flight: flight.max(self.packets.path_mss().into()),
+        }
+    }
+
+    fn finish_recovery(&mut self, undone: Option<Undone>, event: &AckEvent, acked: &Acked) {
+        match undone {
+            Some(undone) => self.undo(undone),
+            None => self.rate.end_reduction(),
+        }
+        self.flight.on_repaired();
+        let _ = self.detect_losses(event.now);
+        if self.flight.board().lost() > 0 {
+            // Lost behind the recovery point: the next episode.
+            self.begin_repair(0);
+            self.reduce(self.mss().into(), CatchUp::No);
+        } else if event.ece {
+            self.answer_mark(event, acked);
+        }
+    }
+
+    /// Sets cwnd for an ACK that delivered `delivered` bytes, while a reduction goes on.
+    fn reduce(&mut self, delivered: u64, catch_up: CatchUp) {
+        let Some(ssthresh) = self.rate.ssthresh() else {
+            return;
+        };
+        let input = PrrInput {
+            delivered,
+            catch_up,
+            pipe: self.flight.pipe(),
+            ssthresh,
+            mss: self.mss().into(),
+        };
+        if let Some(cwnd) = self.recovery.reduced_window(&input) {
+            self.rate.set_cwnd(cwnd);
+        }
+    }
+
+    /// Answers a loss that a tail loss probe has repaired already.
+    pub(super) fn reduce_once(&mut self) {
+        if !self.recovery.is_repairing() {
+            let _ = self.rate.reduce(self.packets.path_mss());
+            self.recovery.drop_episode();
+            self.rate.end_reduction();
+        }
+    }
+
+    /// The retransmission timer ran out: everything that had time to arrive is lost.
+    pub(super) fn enter_loss(&mut self, now: Instant) {
+        let start = EpisodeStart {
+            recover_flight: 0,
+            ..self.episode_start(0)
+        };
+        match self.recovery.on_timeout(&start, self.timers.retransmits()) {
+            TimeoutVerdict::Reduce => {
+                let prior = self.rate.reduce(self.packets.path_mss());
+                self.recovery.begin_timeout_episode(&start, prior);
+            }
+            TimeoutVerdict::ReducedBefore => self.rate.announce_reduction(),
+        }
+        self.flight.mark_timed_out(now);
+        self.rate
+            .set_cwnd(self.flight.pipe() + u64::from(self.mss()));
+    }
+
+    /// The reordering timer ran out: packets may be old enough to be lost.
+    pub(super) fn on_reorder_timeout(&mut self, now: Instant) {
+        let new_loss = NewLoss::of(self.detect_losses(now));
+        match self.recovery.on_late_losses(new_loss) {
+            WindowReaction::Repair => {
+                self.begin_repair(0);
+                self.reduce(self.mss().into(), CatchUp::No);
+            }
+            WindowReaction::Reduce(catch_up) => self.reduce(self.mss().into(), catch_up),
+            _ => {}
+        }
+        self.schedule(now);
+    }
+
+    /// Sends again what no longer fits a packet of the path, without reducing the window
+    /// (linux `tcp_simple_retransmit`).
+    pub(super) fn retransmit_larger_than(&mut self, mss: u16) {
+        if self.flight.mark_larger_lost(mss) {
+            self.recovery.on_too_large(self.space.nxt());
+        }
+    }
+
+    /// Asks RACK for losses; remembers when to ask again.
+    fn detect_losses(&mut self, now: Instant) -> Losses {
+        let Detected { losses, again_at } = self.flight.detect_losses(self.recovery.phase(), now);
+        self.timers.set_reorder(again_at);
+        losses
+    }
+
+    /// Takes a reduction back.
+    fn undo(&mut self, undone: Undone) {
+        self.flight.unmark_lost();
+        self.counters.undone = self.counters.undone.saturating_add(1);
+        if let Some(prior) = undone.prior {
+            self.rate.undo(prior);
+        }
+        if undone.inferred {
+            self.flight.on_needless_repair();
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Carries out what the timers ([`SendTimers`](super::timers::SendTimers)) ask for.
+
+use netmem::Payload;
+use wire::Instant;
+
+use super::recovery::Phase;
+use super::timers::{Expiry, InFlight};
+use super::{Sender, TimerOutcome};
+use crate::error::TcpError;
+
+impl<P: Payload> Sender<P> {
+    /// Returns when [`Sender::on_timer`] or [`Sender::poll_data`] (pacing) has something to do.
+    pub fn next_timer(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// Does what is due at `now`. A timer that fires late does its work once.
+    pub fn on_timer(&mut self, now: Instant) -> TimerOutcome {
+        let tries = self.shared.timers.data_retries;
+        match self.timers.on_timer(self.flight.rtt(), tries, now) {
+            Expiry::NotYet => return TimerOutcome::Nothing,
+            Expiry::GiveUp => return TimerOutcome::Abort(TcpError::TimedOut),
+            Expiry::Send => {}
+            Expiry::RetransmissionTimeout => self.on_retransmission_timeout(now),
+            Expiry::Reorder => self.on_reorder_timeout(now),
+        }
+        TimerOutcome::Retransmit
+    }
+
+    fn on_retransmission_timeout(&mut self, now: Instant) {
+        self.enter_loss(now);
+        self.counters.total_rto = self.counters.total_rto.saturating_add(1);
+        self.flight.back_off();
+        self.timers.on_timeout(now);
+        let (outstanding, timeouts) = (self.flight.outstanding(), self.timers.retransmits());
+        if let Some(smaller) = self.packets.on_timeout(outstanding, timeouts, now) {
+            self.retransmit_larger_than(smaller);
+        }
+        self.schedule(now);
+    }
+
+    /// Adjusts the timers to an ACK that moved SND.UNA by `advanced`.
+    pub(super) fn after_ack(&mut self, advanced: u64, now: Instant) {
+        if advanced > 0 {
+            self.timers.on_progress(self.flight.outstanding(), now);
+            if !self.recovery.is_impatient() {
+                self.timers.restart(now);
+            }
+            self.packets.on_progress(self.space.una());
+            if self.recovery.phase() == Phase::Open {
+                self.packets.try_larger(self.space.nxt(), now);
+            }
+        }
+        self.schedule(now);
+    }
+
+    /// Arms the timer that the state calls for.
+    pub(super) fn schedule(&mut self, now: Instant) {
+        let may_probe = self.may_probe();
+        let flight = self.flight.facts(self.mss(), self.space.usable());
+        let flight = InFlight {
+            may_probe,
+            ..flight
+        };
+        self.timers.schedule(&flight, now);
+    }
+
+    /// Arms a timer for data that waits although nothing is in flight: [`Sender::poll_data`] found nothing to send.
+    pub(super) fn arm_held_back(&mut self, now: Instant) {
+        let flight = self.flight.facts(self.mss(), self.space.usable());
+        self.timers.arm_held_back(&flight, now);
+    }
+
+    fn may_probe(&self) -> bool {
+        let sacked = self.flight.board().sacked();
+        let policy = || self.shared.policy.probes_in_recovery();
+        self.flight.has_sack() && self.recovery.may_probe(sacked, policy)
+    }
+}

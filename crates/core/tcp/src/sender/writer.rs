@@ -1,0 +1,190 @@
+//! The writer's side: what is queued, and how the writer wants it to leave.
+
+use netmem::Payload;
+
+use crate::config::ConnectionOptions;
+use crate::send_queue::{QueueShare, SendQueue};
+
+/// Divisor: a full queue counts as writable again when buffer / divisor is free (linux `sk_stream_is_writeable`).
+const WRITABLE_DIVISOR: usize = 3;
+
+/// A range of the stream that is about to leave.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SendRange {
+    pub(super) start: u64,
+    /// Bytes of payload.
+    pub(super) len: u32,
+    /// The FIN follows the payload.
+    pub(super) fin: bool,
+}
+
+/// The send queue and the writer's options. Changed by the writer's calls, and as bytes leave and are acknowledged.
+#[derive(Debug)]
+pub(super) struct Writer<P> {
+    queue: SendQueue<P>,
+    snd_buf_max: usize,
+    /// End of the last segment sent that was not full (Minshall's variant of Nagle's algorithm).
+    small_end: u64,
+    nodelay: bool,
+    corked: bool,
+    /// The stream ends behind what is queued.
+    fin: bool,
+    /// The writer announced more (MSG_MORE), and nothing has come from the peer since: small segments wait. Linux forgets
+    /// MSG_MORE with the next ACK, too (`tcp_data_snd_check`).
+    expects_more: bool,
+}
+
+impl<P: Payload> Writer<P> {
+    pub(super) fn new(options: &ConnectionOptions) -> Writer<P> {
+        Writer {
+            queue: SendQueue::new(),
+            snd_buf_max: options.snd_buf_max,
+            small_end: 0,
+            nodelay: options.nodelay,
+            corked: options.cork,
+            fin: false,
+            expects_more: false,
+        }
+    }
+
+    /// Queues payload and returns the offset behind it; behind a FIN payload is dropped.
+    pub(super) fn push(&mut self, payload: P, more: bool) -> u64 {
+        if self.fin {
+            return self.queue.end();
+        }
+        self.expects_more = more;
+        self.queue.push(payload, more)
+    }
+
+    pub(super) fn push_boundary(&mut self) {
+        self.queue.set_boundary();
+    }
+
+    /// Ends the stream behind what is queued.
+    pub(super) fn push_fin(&mut self) {
+        self.fin = true;
+    }
+
+    pub(super) fn set_nodelay(&mut self, nodelay: bool) {
+        self.nodelay = nodelay;
+    }
+
+    pub(super) fn set_cork(&mut self, corked: bool) {
+        self.corked = corked;
+        self.expects_more &= corked;
+    }
+
+    pub(super) fn set_snd_buf(&mut self, bytes: usize) {
+        self.snd_buf_max = bytes;
+    }
+
+    /// Forgets that the writer announced more: the peer has answered.
+    pub(super) fn forget_more(&mut self) {
+        self.expects_more = false;
+    }
+
+    /// Returns how many bytes the send buffer still takes.
+    pub(super) fn room(&self) -> usize {
+        self.snd_buf_max.saturating_sub(self.queue.charged())
+    }
+
+    /// Returns whether `room` is enough to wake a writer that waits.
+    pub(super) fn is_writable(&self, room: usize) -> bool {
+        room >= self.snd_buf_max / WRITABLE_DIVISOR
+    }
+
+    pub(super) fn queued_len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Returns the offset behind the last byte queued, which a FIN takes.
+    pub(super) fn end(&self) -> u64 {
+        self.queue.end()
+    }
+
+    /// Returns the offset behind the stream, a FIN included.
+    pub(super) fn stream_end(&self) -> u64 {
+        self.queue.end() + u64::from(self.fin)
+    }
+
+    /// Returns whether a FIN is queued and lies before `offset`.
+    pub(super) fn has_fin_before(&self, offset: u64) -> bool {
+        self.fin && offset > self.queue.end()
+    }
+
+    /// Returns the payload bytes behind `nxt`.
+    pub(super) fn unsent(&self, nxt: u64) -> u64 {
+        self.queue.end().saturating_sub(nxt)
+    }
+
+    /// Returns whether payload or a FIN lies behind `nxt`.
+    pub(super) fn has_unsent(&self, nxt: u64) -> bool {
+        nxt < self.stream_end()
+    }
+
+    /// Returns whether a FIN follows `[start, start + len)` at once, where `len` is all that is unsent.
+    pub(super) fn fin_follows(&self, len: u64, nxt: u64) -> bool {
+        self.fin && len == self.unsent(nxt)
+    }
+
+    /// Returns how many of `len` bytes from `start` on may share a packet.
+    pub(super) fn until_boundary(&self, start: u64, len: u64) -> u64 {
+        self.queue.until_boundary(start, len as usize) as u64
+    }
+
+    /// Returns whether the `len` bytes from `start` on are complete: nothing can be added to their last packet.
+    pub(super) fn is_complete(&self, start: u64, len: u64) -> bool {
+        len == self.unsent(start) || (len > 0 && self.until_boundary(start, len + 1) == len)
+    }
+
+    /// Returns whether the `len` bytes from `nxt` on may leave although they do not fill their last packet (linux
+    /// `tcp_nagle_test`).
+    ///
+    /// Not while the writer announces more; with Nagle's algorithm not while another small segment is unacknowledged
+    /// (Minshall's variant: full segments in flight hold nothing back).
+    pub(super) fn may_send_small(&self, nxt: u64, len: u64, una: u64) -> bool {
+        if len < self.unsent(nxt) {
+            // A boundary follows: nothing can be added.
+            return true;
+        }
+        let is_held = self.expects_more || self.corked;
+        !is_held && (self.nodelay || self.small_end <= una)
+    }
+
+    /// Notes that the segment which ends at `end` is not full.
+    pub(super) fn note_small(&mut self, end: u64) {
+        self.small_end = end;
+    }
+
+    /// Returns the range, cut at a boundary, with the FIN if it reaches so far.
+    pub(super) fn range_at(&self, start: u64, len: u32) -> SendRange {
+        let end = self.queue.end();
+        let data = end.saturating_sub(start).min(u64::from(len));
+        let together = self.until_boundary(start, data);
+        SendRange {
+            start,
+            len: together as u32,
+            fin: together == data && start + u64::from(len) > end,
+        }
+    }
+
+    /// Returns a second owner of the range's payload.
+    pub(super) fn share(&self, range: SendRange) -> QueueShare<P> {
+        match range.len {
+            0 => QueueShare::default(),
+            len => self.queue.share(range.start, len as usize),
+        }
+    }
+
+    /// Drops what lies before `offset`: it is acknowledged.
+    pub(super) fn release(&mut self, offset: u64) {
+        self.queue.release(offset);
+    }
+
+    /// Drops everything queued; the stream ends at SND.NXT `nxt`, with its FIN if that was sent.
+    pub(super) fn clear(&mut self, nxt: u64) {
+        let fin_sent = self.has_fin_before(nxt);
+        self.queue.clear(nxt.min(self.queue.end()));
+        self.fin = fin_sent;
+    }
+}

@@ -56,9 +56,21 @@ pub(crate) struct Rack {
     /// RACK.reo_wnd_persist.
     persists: u8,
     reordering_seen: bool,
+    /// The peer reports by SACK what arrived. Without it nothing is ever delivered here.
+    enabled: bool,
 }
 
 impl Rack {
+    /// Lets RACK find losses, and not duplicate ACKs: both sides offered SACK.
+    pub(crate) fn enable(&mut self) {
+        self.enabled = true;
+    }
+
+    /// Returns whether RACK finds losses.
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
     /// Takes in what an ACK delivered (RFC 8985 6.2 steps 2 and 3).
     ///
     /// `ambiguous` tells of a send time whether the ACK was for an earlier sending of the same bytes.

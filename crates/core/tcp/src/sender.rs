@@ -189,7 +189,7 @@ impl<P: Payload> Sender<P> {
             flight: Flight::new(RttEstimator::new(&shared.timers)),
             recovery: Recovery::default(),
             rate: Rate::new(options.congestion, Pacer::new(shared.pacing)),
-            timers: SendTimers::new(options.user_timeout),
+            timers: SendTimers::default(),
             reports: None,
             counters: Counters::default(),
             shared: Arc::clone(shared),
@@ -354,7 +354,7 @@ impl<P: Payload> Sender<P> {
     /// It also bounds the time that a closed window is probed; without it a peer that answers probes may keep its
     /// window closed for ever (RFC 9293 3.8.6.1).
     pub fn set_user_timeout(&mut self, timeout: Option<Duration>) {
-        self.timers.set_user_timeout(timeout);
+        self.writer.set_user_timeout(timeout);
     }
 
     /// Adapts to a path that carries only packets with `mss` bytes of payload.

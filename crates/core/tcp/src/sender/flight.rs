@@ -27,7 +27,6 @@ pub(super) struct Flight {
     clock: TimestampClock,
     /// Bytes that duplicate ACKs stand for, without SACK (linux `tcp_add_reno_sack`).
     duplicates: u32,
-    sack: bool,
 }
 
 /// Losses that were looked for.
@@ -47,13 +46,14 @@ impl Flight {
             rack: Rack::default(),
             clock: TimestampClock::default(),
             duplicates: 0,
-            sack: false,
         }
     }
 
     /// Takes what the handshake settled.
     pub(super) fn open(&mut self, sack: bool, clock: TimestampClock) {
-        self.sack = sack;
+        if sack {
+            self.rack.enable();
+        }
         self.clock = clock;
     }
 
@@ -85,7 +85,7 @@ impl Flight {
     }
 
     pub(super) fn has_sack(&self) -> bool {
-        self.sack
+        self.rack.is_enabled()
     }
 
     /// Returns the bytes between SND.UNA and SND.NXT.
@@ -105,11 +105,11 @@ impl Flight {
 
     /// Returns how many packets duplicate ACKs stand for; `None` with SACK, where they do not count.
     pub(super) fn duplicate_packets(&self, mss: u16) -> Option<u32> {
-        (!self.sack).then(|| self.duplicates / u32::from(mss.max(1)))
+        (!self.has_sack()).then(|| self.duplicates / u32::from(mss.max(1)))
     }
 
     /// Returns what the timers must know, with a full packet of `mss` bytes and a window that admits `usable` new ones; no
-    /// probe is allowed.
+    /// probe is allowed, and there is no user timeout.
     pub(super) fn facts(&self, mss: u16, usable: u64) -> InFlight<'_> {
         InFlight {
             rtt: &self.rtt,
@@ -117,6 +117,7 @@ impl Flight {
             mss,
             usable,
             may_probe: false,
+            user_timeout: None,
         }
     }
 
@@ -186,7 +187,7 @@ impl Flight {
     /// Takes everything before `una` for delivered.
     pub(super) fn ack_to(&mut self, una: u64, delivered: &mut Delivered) {
         self.board.ack_to(una, delivered);
-        if !self.sack && delivered.acked_retransmission {
+        if !self.has_sack() && delivered.acked_retransmission {
             // It may all have waited for the retransmission: nothing shows that an original arrived just now.
             delivered.lowest_original = None;
         }
@@ -195,7 +196,7 @@ impl Flight {
     /// Returns how many bytes an ACK delivered; without SACK a duplicate stands for one segment.
     pub(super) fn delivered_bytes(&self, event: &AckEvent, mss: u16) -> u64 {
         let mss = u64::from(mss);
-        match (self.sack, event.duplicate) {
+        match (self.has_sack(), event.duplicate) {
             (true, _) => event.delivered.bytes,
             (false, true) => mss,
             (false, false) if event.advanced == 0 => 0,
@@ -257,7 +258,7 @@ impl Flight {
 
     /// Lets a duplicate ACK stand for a segment that arrived, where there is no SACK.
     pub(super) fn count_duplicate(&mut self, event: &AckEvent, phase: Phase, mss: u16) {
-        if self.sack {
+        if self.has_sack() {
             return;
         }
         let (mss, duplicates) = (u64::from(mss), u64::from(self.duplicates));
@@ -277,7 +278,7 @@ impl Flight {
     /// Asks RACK for losses.
     pub(super) fn detect_losses(&mut self, phase: Phase, now: Instant) -> Detected {
         let quiet = phase == Phase::Open && self.board.sacked() == 0;
-        let Some(latest) = self.rack.latest().filter(|_| self.sack && !quiet) else {
+        let Some(latest) = self.rack.latest().filter(|_| !quiet) else {
             return Detected::default();
         };
         let window = self.rack.rtt() + self.reordering_window(phase);
@@ -318,7 +319,7 @@ impl Flight {
             self.board.forget_sacks();
         }
         let patience = self.rack.rtt() + self.rack.reordering_window(&self.rtt, Patience::None);
-        let by_rack = self.sack && self.rack.latest().is_some();
+        let by_rack = self.rack.latest().is_some();
         self.board
             .mark_lost_where(|sent_at, _| !by_rack || sent_at + patience <= now);
         self.board.mark_head_timed_out();

@@ -4,7 +4,7 @@ use netmem::Payload;
 use wire::Instant;
 
 use super::recovery::Phase;
-use super::timers::{Expiry, InFlight};
+use super::timers::{Expiry, GiveUpAfter, InFlight};
 use super::{Sender, TimerOutcome};
 use crate::error::TcpError;
 
@@ -16,8 +16,11 @@ impl<P: Payload> Sender<P> {
 
     /// Does what is due at `now`. A timer that fires late does its work once.
     pub fn on_timer(&mut self, now: Instant) -> TimerOutcome {
-        let tries = self.shared.timers.data_retries;
-        match self.timers.on_timer(self.flight.rtt(), tries, now) {
+        let give_up = GiveUpAfter {
+            tries: self.shared.timers.data_retries,
+            user_timeout: self.writer.user_timeout(),
+        };
+        match self.timers.on_timer(self.flight.rtt(), give_up, now) {
             Expiry::NotYet => return TimerOutcome::Nothing,
             Expiry::GiveUp => return TimerOutcome::Abort(TcpError::TimedOut),
             Expiry::Send => {}
@@ -56,18 +59,20 @@ impl<P: Payload> Sender<P> {
 
     /// Arms the timer that the state calls for.
     pub(super) fn schedule(&mut self, now: Instant) {
-        let may_probe = self.may_probe();
-        let flight = self.flight.facts(self.mss(), self.space.usable());
         let flight = InFlight {
-            may_probe,
-            ..flight
+            may_probe: self.may_probe(),
+            user_timeout: self.writer.user_timeout(),
+            ..self.flight.facts(self.mss(), self.space.usable())
         };
         self.timers.schedule(&flight, now);
     }
 
     /// Arms a timer for data that waits although nothing is in flight: [`Sender::poll_data`] found nothing to send.
     pub(super) fn arm_held_back(&mut self, now: Instant) {
-        let flight = self.flight.facts(self.mss(), self.space.usable());
+        let flight = InFlight {
+            user_timeout: self.writer.user_timeout(),
+            ..self.flight.facts(self.mss(), self.space.usable())
+        };
         self.timers.arm_held_back(&flight, now);
     }
 

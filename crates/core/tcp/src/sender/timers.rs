@@ -4,7 +4,6 @@
 #[cfg(test)]
 mod tests;
 
-use core::num::NonZeroU32;
 use core::time::Duration;
 
 use wire::Instant;
@@ -75,6 +74,16 @@ pub(super) struct InFlight<'a> {
     pub(super) usable: u64,
     /// The state of loss recovery allows a probe for an ACK that is overdue.
     pub(super) may_probe: bool,
+    /// Longest time without progress (RFC 5482).
+    pub(super) user_timeout: Option<Duration>,
+}
+
+/// When a peer that makes no progress is given up.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GiveUpAfter {
+    /// Timeouts or probes in a row, for want of a user timeout (RFC 9293 3.8.3 R2).
+    pub(super) tries: u8,
+    pub(super) user_timeout: Option<Duration>,
 }
 
 /// The armed timer and the facts its time follows from. Changed by ACKs, by sending, and by timeouts.
@@ -96,7 +105,6 @@ pub(super) struct SendTimers {
     reorder_at: Instant,
     /// Since when something waits for the peer without progress.
     stalled_since: Instant,
-    user_timeout_ms: Option<NonZeroU32>,
     /// Retransmission timeouts in a row.
     retransmits: u8,
     /// Window probes without an answer.
@@ -105,9 +113,9 @@ pub(super) struct SendTimers {
     persist_backoff: u8,
 }
 
-impl SendTimers {
+impl Default for SendTimers {
     /// Returns timers none of which is armed.
-    pub(super) fn new(user_timeout: Option<Duration>) -> SendTimers {
+    fn default() -> SendTimers {
         SendTimers {
             armed: None,
             at: NEVER,
@@ -118,24 +126,20 @@ impl SendTimers {
             paced_until: NEVER,
             reorder_at: NEVER,
             stalled_since: NEVER,
-            user_timeout_ms: user_timeout.map(millis),
             retransmits: 0,
             probes: 0,
             persist_backoff: 0,
         }
     }
+}
 
-    /// Forgets everything but the user timeout, for a connection that is aborted.
+impl SendTimers {
+    /// Forgets what is in flight, for a connection that is aborted.
     pub(super) fn clear(&mut self) {
         *self = SendTimers {
-            user_timeout_ms: self.user_timeout_ms,
             last_sent: self.last_sent,
-            ..SendTimers::new(None)
+            ..SendTimers::default()
         };
-    }
-
-    pub(super) fn set_user_timeout(&mut self, timeout: Option<Duration>) {
-        self.user_timeout_ms = timeout.map(millis);
     }
 
     pub(super) fn retransmits(&self) -> u8 {
@@ -233,14 +237,20 @@ impl SendTimers {
         self.reorder_at = NEVER;
     }
 
-    /// Decides what is to be done at `now`; a timer that fires late counts once. `tries`: timeouts or probes in a row after
-    /// which a peer is given up, for want of a user timeout (RFC 9293 3.8.3 R2).
-    pub(super) fn on_timer(&mut self, rtt: &RttEstimator, tries: u8, now: Instant) -> Expiry {
+    /// Decides what is to be done at `now`; a timer that fires late counts once.
+    pub(super) fn on_timer(
+        &mut self,
+        rtt: &RttEstimator,
+        give_up: GiveUpAfter,
+        now: Instant,
+    ) -> Expiry {
         let Some(timer) = self.armed.filter(|_| self.at <= now) else {
             return self.on_release(now);
         };
         self.disarm();
-        if self.is_timed_out(now) || self.is_given_up(timer, tries) {
+        let deadline = self.user_deadline(give_up.user_timeout);
+        let is_timed_out = deadline.is_some_and(|deadline| deadline <= now);
+        if is_timed_out || self.is_given_up(timer, give_up) {
             return Expiry::GiveUp;
         }
         match timer {
@@ -249,7 +259,7 @@ impl SendTimers {
             SendTimer::TailProbe => {
                 self.due = Some(DueSend::TailProbe);
                 self.rto_base = now;
-                self.arm(SendTimer::Retransmit, now + rtt.rto());
+                self.arm(SendTimer::Retransmit, now + rtt.rto(), deadline);
             }
             SendTimer::Persist => {
                 self.due = Some(DueSend::WindowProbe);
@@ -269,24 +279,19 @@ impl SendTimers {
         Expiry::Send
     }
 
-    fn is_given_up(&self, timer: SendTimer, tries: u8) -> bool {
+    fn is_given_up(&self, timer: SendTimer, give_up: GiveUpAfter) -> bool {
         let tried = match timer {
             SendTimer::Persist => self.probes,
             SendTimer::Retransmit => self.retransmits,
             SendTimer::TailProbe | SendTimer::Reorder | SendTimer::Override => return false,
         };
-        self.user_timeout_ms.is_none() && tried >= tries
+        give_up.user_timeout.is_none() && tried >= give_up.tries
     }
 
-    /// Returns whether data waited for longer than the user wants to (RFC 5482 3).
-    fn is_timed_out(&self, now: Instant) -> bool {
-        self.user_deadline().is_some_and(|deadline| deadline <= now)
-    }
-
-    fn user_deadline(&self) -> Option<Instant> {
-        let timeout = self.user_timeout_ms?;
-        let since = self.stalled_since;
-        (since != NEVER).then(|| since + Duration::from_millis(timeout.get().into()))
+    /// Returns until when data may wait for progress, as far as the user says (RFC 5482 3).
+    fn user_deadline(&self, user_timeout: Option<Duration>) -> Option<Instant> {
+        let timeout = user_timeout?;
+        (self.stalled_since != NEVER).then(|| self.stalled_since + timeout)
     }
 
     /// Arms the timer that the state calls for.
@@ -296,15 +301,16 @@ impl SendTimers {
             return;
         }
         let rto_at = (self.rto_base + flight.rtt.rto()).max(now);
+        let deadline = self.user_deadline(flight.user_timeout);
         if self.reorder_at < rto_at {
-            self.arm(SendTimer::Reorder, self.reorder_at);
+            self.arm(SendTimer::Reorder, self.reorder_at, deadline);
         } else if flight.may_probe && self.due.is_none() && self.retransmits == 0 {
             let single = flight.outstanding <= u64::from(flight.mss);
             let timeout = probe_timeout(flight.rtt, single.then_some(flight.rtt.rto_min()));
             let at = self.last_sent.max(self.rto_base).max(self.heard_at) + timeout;
-            self.arm(SendTimer::TailProbe, at.min(rto_at));
+            self.arm(SendTimer::TailProbe, at.min(rto_at), deadline);
         } else {
-            self.arm(SendTimer::Retransmit, rto_at);
+            self.arm(SendTimer::Retransmit, rto_at, deadline);
         }
     }
 
@@ -334,16 +340,19 @@ impl SendTimers {
         if flight.usable == 0 {
             self.stalled_since = self.stalled_since.min(now);
             let timeout = flight.rtt.backed_off(self.persist_backoff);
-            self.arm(SendTimer::Persist, now + timeout);
+            let deadline = self.user_deadline(flight.user_timeout);
+            self.arm(SendTimer::Persist, now + timeout, deadline);
         } else {
             // As long as a probe of a window would wait (linux `tcp_check_probe_timer`).
             let timeout = flight.rtt.base_rto().max(OVERRIDE);
-            self.arm(SendTimer::Override, now + timeout);
+            let deadline = self.user_deadline(flight.user_timeout);
+            self.arm(SendTimer::Override, now + timeout, deadline);
         }
     }
 
-    fn arm(&mut self, timer: SendTimer, at: Instant) {
-        let at = self.user_deadline().map_or(at, |deadline| deadline.min(at));
+    /// Arms a timer, to fire at `deadline` at the latest.
+    fn arm(&mut self, timer: SendTimer, at: Instant, deadline: Option<Instant>) {
+        let at = deadline.map_or(at, |deadline| deadline.min(at));
         self.armed = Some(timer);
         self.at = at;
     }
@@ -352,10 +361,4 @@ impl SendTimers {
         self.armed = None;
         self.at = NEVER;
     }
-}
-
-/// Returns whole milliseconds, at least one: what `TCP_USER_TIMEOUT` counts in.
-fn millis(timeout: Duration) -> NonZeroU32 {
-    let millis = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
-    NonZeroU32::new(millis).unwrap_or(NonZeroU32::MIN)
 }

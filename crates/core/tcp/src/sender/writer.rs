@@ -1,5 +1,8 @@
 //! The writer's side: what is queued, and how the writer wants it to leave.
 
+use core::num::NonZeroU32;
+use core::time::Duration;
+
 use netmem::Payload;
 
 use crate::config::ConnectionOptions;
@@ -23,6 +26,7 @@ pub(super) struct SendRange {
 pub(super) struct Writer<P> {
     queue: SendQueue<P>,
     snd_buf_max: usize,
+    user_timeout_ms: Option<NonZeroU32>,
     /// End of the last segment sent that was not full (Minshall's variant of Nagle's algorithm).
     small_end: u64,
     nodelay: bool,
@@ -39,6 +43,7 @@ impl<P: Payload> Writer<P> {
         Writer {
             queue: SendQueue::new(),
             snd_buf_max: options.snd_buf_max,
+            user_timeout_ms: options.user_timeout.map(millis),
             small_end: 0,
             nodelay: options.nodelay,
             corked: options.cork,
@@ -76,6 +81,16 @@ impl<P: Payload> Writer<P> {
 
     pub(super) fn set_snd_buf(&mut self, bytes: usize) {
         self.snd_buf_max = bytes;
+    }
+
+    pub(super) fn set_user_timeout(&mut self, timeout: Option<Duration>) {
+        self.user_timeout_ms = timeout.map(millis);
+    }
+
+    /// Returns the longest time without progress that the writer waits for the peer (RFC 5482).
+    pub(super) fn user_timeout(&self) -> Option<Duration> {
+        let millis = self.user_timeout_ms?;
+        Some(Duration::from_millis(millis.get().into()))
     }
 
     /// Forgets that the writer announced more: the peer has answered.
@@ -187,4 +202,10 @@ impl<P: Payload> Writer<P> {
         self.queue.clear(nxt.min(self.queue.end()));
         self.fin = fin_sent;
     }
+}
+
+/// Returns whole milliseconds, at least one: what `TCP_USER_TIMEOUT` counts in.
+fn millis(timeout: Duration) -> NonZeroU32 {
+    let millis = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
+    NonZeroU32::new(millis).unwrap_or(NonZeroU32::MIN)
 }

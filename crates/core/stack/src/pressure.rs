@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use netmem::NiovSize;
 use nic::{MemoryDemand, Nic, NiovUsage, RxMemory};
-use tcp::{Hold, SegmentDrop};
+use tcp::{KeptPayload, SegmentDrop};
 use wire::Instant;
 
 use crate::memory::StackMemory;
@@ -243,7 +243,7 @@ impl ConnectionSocket {
     pub(crate) fn relax(&mut self, nic: &Nic, memory: RxMemory) {
         if self.marks.is_in_order_only && nic.memory_level(memory).has_free(3, 8) {
             self.marks.is_in_order_only = false;
-            self.conn.set_hold(Hold::All);
+            self.conn.set_kept_payload(KeptPayload::All);
         }
     }
 
@@ -330,7 +330,7 @@ fn prune_one(connection: &mut ConnectionSocket, target: PruneTarget, network: &m
         network.recycle(payload);
         network.count_segment(SegmentDrop::OfoQueuePrune);
     }
-    connection.conn.set_hold(Hold::InOrder);
+    connection.conn.set_kept_payload(KeptPayload::InOrder);
     connection.marks.is_in_order_only = true;
     connection.marks.holds_since = None;
     (held - connection.conn.out_of_order_len()) as u64

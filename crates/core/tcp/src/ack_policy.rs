@@ -17,7 +17,7 @@ use crate::ecn::Haste;
 /// Decides when the next ACK leaves.
 #[derive(Debug)]
 pub(crate) struct AckPolicy {
-    due: Due,
+    due: AckDue,
     /// Payload bytes since the last ACK.
     unacked: usize,
     /// Largest payload seen, as far as one packet can hold it: the peer's idea of a full segment.
@@ -27,7 +27,7 @@ pub(crate) struct AckPolicy {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Due {
+enum AckDue {
     Never,
     At(Instant),
     Now,
@@ -186,7 +186,7 @@ impl AckPolicy {
     pub(crate) fn new(config: &ConnectionConfig) -> AckPolicy {
         let mss = config.mss();
         AckPolicy {
-            due: Due::Never,
+            due: AckDue::Never,
             unacked: 0,
             rcv_mss: DEFAULT_MSS.min(mss),
             mss,
@@ -224,7 +224,7 @@ impl AckPolicy {
     /// The arrival bore a mark, or lacked the codepoint that others had.
     pub(crate) fn on_mark(&mut self, haste: Haste) {
         if self.style.on_mark(haste) == AckTime::Now {
-            self.due = Due::Now;
+            self.due = AckDue::Now;
         }
     }
 
@@ -242,9 +242,9 @@ impl AckPolicy {
     fn schedule(&mut self, time: AckTime, now: Instant) {
         self.due = match (time, self.due) {
             (AckTime::Unchanged, due) => due,
-            (AckTime::Now, _) | (_, Due::Now) => Due::Now,
-            (AckTime::Within(delay), Due::At(before)) => Due::At(before.min(now + delay)),
-            (AckTime::Within(delay), Due::Never) => Due::At(now + delay),
+            (AckTime::Now, _) | (_, AckDue::Now) => AckDue::Now,
+            (AckTime::Within(delay), AckDue::At(before)) => AckDue::At(before.min(now + delay)),
+            (AckTime::Within(delay), AckDue::Never) => AckDue::At(now + delay),
         };
     }
 
@@ -256,7 +256,7 @@ impl AckPolicy {
     /// The user has read all there was.
     pub(crate) fn on_read(&mut self) {
         if self.is_pending() && self.style.on_read(self.facts(0)) == AckTime::Now {
-            self.due = Due::Now;
+            self.due = AckDue::Now;
         }
     }
 
@@ -264,51 +264,51 @@ impl AckPolicy {
     pub(crate) fn set_quick(&mut self, quick: bool) {
         self.style.set_quick(quick);
         if quick && self.is_pending() {
-            self.due = Due::Now;
+            self.due = AckDue::Now;
         }
     }
 
     /// The link is empty: acknowledges whatever is not acknowledged, if the style does so.
     pub(crate) fn on_drained(&mut self) {
         if self.is_pending() && self.style.on_drained() == AckTime::Now {
-            self.due = Due::Now;
+            self.due = AckDue::Now;
         }
     }
 
     /// Wants an ACK at once.
     pub(crate) fn request(&mut self) {
-        self.due = Due::Now;
+        self.due = AckDue::Now;
     }
 
     /// An ACK left, alone or on data.
     pub(crate) fn on_sent(&mut self, now: Instant) {
         let delay = match self.due {
-            Due::At(at) if at <= now => AckDelay::Over,
+            AckDue::At(at) if at <= now => AckDelay::Over,
             _ => AckDelay::NotOver,
         };
         self.style.on_ack_sent(delay);
-        self.due = Due::Never;
+        self.due = AckDue::Never;
         self.unacked = 0;
     }
 
     /// Returns whether something is not acknowledged yet, due or not.
     pub(crate) fn is_pending(&self) -> bool {
-        self.due != Due::Never
+        self.due != AckDue::Never
     }
 
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         match self.due {
-            Due::Never => false,
-            Due::At(at) => at <= now,
-            Due::Now => true,
+            AckDue::Never => false,
+            AckDue::At(at) => at <= now,
+            AckDue::Now => true,
         }
     }
 
     /// Returns when a delayed ACK leaves by itself.
     pub(crate) fn next_timer(&self) -> Option<Instant> {
         match self.due {
-            Due::At(at) => Some(at),
-            Due::Never | Due::Now => None,
+            AckDue::At(at) => Some(at),
+            AckDue::Never | AckDue::Now => None,
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::seqnum::SeqNum;
 use crate::state::closing::TimeWait;
 use crate::state::established::{Context, Synchronized};
 use crate::state::syn::{EarlyClose, Handshake, SynSent, SynVerdict};
-use crate::state::{Disposition, Next, SegmentDrop, State};
+use crate::state::{ConnectionState, Disposition, Next, SegmentDrop};
 
 /// One TCP connection: segments, times and calls go in, segments and a [`Disposition`] come out.
 ///
@@ -24,7 +24,7 @@ use crate::state::{Disposition, Next, SegmentDrop, State};
 /// when [`Connection::next_timer`] has come.
 #[derive(Debug)]
 pub struct Connection<P> {
-    state: State<P>,
+    state: ConnectionState<P>,
     queue: RecvQueue<P>,
     config: ConnectionConfig,
     /// A RST that must leave even if there is no state any more.
@@ -105,7 +105,10 @@ impl<P: Payload> Connection<P> {
     /// from [`crate::IsnGenerator::timestamp_offset`].
     #[must_use]
     pub fn connect(config: &ConnectionConfig, iss: SeqNum, now: Instant) -> Connection<P> {
-        Connection::new(config, State::SynSent(SynSent::new(config, iss, now)))
+        Connection::new(
+            config,
+            ConnectionState::SynSent(SynSent::new(config, iss, now)),
+        )
     }
 
     /// Returns an established connection, of which a listener finished the handshake.
@@ -116,11 +119,11 @@ impl<P: Payload> Connection<P> {
     ) -> Connection<P> {
         Connection::new(
             config,
-            State::Synchronized(Synchronized::new(config, handshake, now)),
+            ConnectionState::Synchronized(Synchronized::new(config, handshake, now)),
         )
     }
 
-    fn new(config: &ConnectionConfig, state: State<P>) -> Connection<P> {
+    fn new(config: &ConnectionConfig, state: ConnectionState<P>) -> Connection<P> {
         Connection {
             state,
             queue: RecvQueue::default(),
@@ -151,7 +154,7 @@ impl<P: Payload> Connection<P> {
             control => control,
         };
         let disposition = self.on_segment(Segment { control, ..segment }, now);
-        let State::Synchronized(synchronized) = &mut self.state else {
+        let ConnectionState::Synchronized(synchronized) = &mut self.state else {
             return disposition;
         };
         if disposition.drop.is_none() {
@@ -165,16 +168,16 @@ impl<P: Payload> Connection<P> {
 
     fn process(&mut self, segment: Segment<P>, now: Instant) -> Disposition {
         match &mut self.state {
-            State::Closed => Disposition::dropped(SegmentDrop::Closed),
-            State::SynSent(syn_sent) => {
+            ConnectionState::Closed => Disposition::dropped(SegmentDrop::Closed),
+            ConnectionState::SynSent(syn_sent) => {
                 let verdict = syn_sent.on_segment(&segment, &self.config, now);
                 self.on_syn_verdict(verdict, segment, now)
             }
-            State::SynReceived(syn_received) => {
+            ConnectionState::SynReceived(syn_received) => {
                 let verdict = syn_received.on_segment(&segment, now);
                 self.on_syn_verdict(verdict, segment, now)
             }
-            State::Synchronized(synchronized) => {
+            ConnectionState::Synchronized(synchronized) => {
                 let mut cx = Context {
                     queue: &mut self.queue,
                     now,
@@ -183,7 +186,7 @@ impl<P: Payload> Connection<P> {
                 self.follow(next, now);
                 disposition
             }
-            State::TimeWait(time_wait) => time_wait.on_segment(&segment, now),
+            ConnectionState::TimeWait(time_wait) => time_wait.on_segment(&segment, now),
         }
     }
 
@@ -196,13 +199,13 @@ impl<P: Payload> Connection<P> {
         match verdict {
             SynVerdict::Drop(reason) => Disposition::dropped(reason),
             SynVerdict::Repeat(reason) => {
-                if let State::SynReceived(syn_received) = &mut self.state {
+                if let ConnectionState::SynReceived(syn_received) = &mut self.state {
                     syn_received.repeat(&segment);
                 }
                 Disposition::answered(reason)
             }
             SynVerdict::Acknowledge(reason) => {
-                if let State::SynReceived(syn_received) = &mut self.state {
+                if let ConnectionState::SynReceived(syn_received) = &mut self.state {
                     syn_received.acknowledge();
                 }
                 Disposition::answered(reason)
@@ -224,7 +227,7 @@ impl<P: Payload> Connection<P> {
                 }
             }
             SynVerdict::Simultaneous(syn_received) => {
-                self.state = State::SynReceived(syn_received);
+                self.state = ConnectionState::SynReceived(syn_received);
                 Disposition {
                     reply: true,
                     ..Disposition::default()
@@ -243,7 +246,7 @@ impl<P: Payload> Connection<P> {
         now: Instant,
     ) -> Disposition {
         let closing = match &self.state {
-            State::SynReceived(syn_received) => syn_received.closing,
+            ConnectionState::SynReceived(syn_received) => syn_received.closing,
             _ => EarlyClose::No,
         };
         let mut synchronized = Synchronized::new(&self.config, handshake, now);
@@ -254,7 +257,7 @@ impl<P: Payload> Connection<P> {
             segment.seq += 1;
         }
         let has_more = segment.seq_len() > 0;
-        self.state = State::Synchronized(synchronized);
+        self.state = ConnectionState::Synchronized(synchronized);
         self.close_early(closing);
         let opened = Disposition {
             established: true,
@@ -288,10 +291,10 @@ impl<P: Payload> Connection<P> {
     fn follow(&mut self, next: Next, now: Instant) {
         match (next, &mut self.state) {
             (Next::Stay, _) => {}
-            (Next::TimeWait, State::Synchronized(synchronized)) => {
+            (Next::TimeWait, ConnectionState::Synchronized(synchronized)) => {
                 let remains = synchronized.remains(&self.queue);
                 let time_wait = TimeWait::new(remains, self.config.shared.timers.time_wait, now);
-                self.state = State::TimeWait(time_wait);
+                self.state = ConnectionState::TimeWait(time_wait);
             }
             _ => self.end(next),
         }
@@ -316,20 +319,22 @@ impl<P: Payload> Connection<P> {
             }
         };
         self.error = self.error.or(error);
-        self.state = State::Closed;
+        self.state = ConnectionState::Closed;
     }
 
     /// Returns the RST that tells the peer of an abort; in SYN-SENT there is nobody to tell (RFC
     /// 9293 3.10.5).
     fn final_reset(&self) -> Option<Reset> {
         match &self.state {
-            State::Closed | State::SynSent(_) | State::TimeWait(_) => None,
-            State::SynReceived(syn) => Some(Reset {
+            ConnectionState::Closed
+            | ConnectionState::SynSent(_)
+            | ConnectionState::TimeWait(_) => None,
+            ConnectionState::SynReceived(syn) => Some(Reset {
                 seq: syn.iss() + 1,
                 ack: Some(syn.irs() + 1),
                 timestamps: None,
             }),
-            State::Synchronized(sync) => Some(Reset {
+            ConnectionState::Synchronized(sync) => Some(Reset {
                 seq: sync.sender.snd_nxt(),
                 ack: Some(sync.receiver.rcv_nxt()),
                 timestamps: sync.timestamps(),
@@ -345,13 +350,15 @@ impl<P: Payload> Connection<P> {
         let segment = match self.reset.take() {
             Some(reset) => Some(reset.segment(now)),
             None => match &mut self.state {
-                State::Closed => None,
-                State::SynSent(syn_sent) => syn_sent.poll_send(&self.config, now),
-                State::SynReceived(syn_received) => syn_received.poll_send(&self.config, now),
-                State::Synchronized(synchronized) => {
+                ConnectionState::Closed => None,
+                ConnectionState::SynSent(syn_sent) => syn_sent.poll_send(&self.config, now),
+                ConnectionState::SynReceived(syn_received) => {
+                    syn_received.poll_send(&self.config, now)
+                }
+                ConnectionState::Synchronized(synchronized) => {
                     synchronized.poll_send(&self.config, &self.queue, now)
                 }
-                State::TimeWait(time_wait) => time_wait.poll_send(now),
+                ConnectionState::TimeWait(time_wait) => time_wait.poll_send(now),
             },
         };
         if let Some(segment) = &segment {
@@ -364,33 +371,35 @@ impl<P: Payload> Connection<P> {
     #[must_use]
     pub fn next_timer(&self) -> Option<Instant> {
         match &self.state {
-            State::Closed => None,
-            State::SynSent(syn_sent) => syn_sent.next_timer(),
-            State::SynReceived(syn_received) => syn_received.next_timer(),
-            State::Synchronized(synchronized) => synchronized.next_timer(),
-            State::TimeWait(time_wait) => Some(time_wait.deadline()),
+            ConnectionState::Closed => None,
+            ConnectionState::SynSent(syn_sent) => syn_sent.next_timer(),
+            ConnectionState::SynReceived(syn_received) => syn_received.next_timer(),
+            ConnectionState::Synchronized(synchronized) => synchronized.next_timer(),
+            ConnectionState::TimeWait(time_wait) => Some(time_wait.deadline()),
         }
     }
 
     /// Lets the time pass. Calling it early does no harm.
     pub fn on_timer(&mut self, now: Instant) -> Disposition {
         let (disposition, next) = match &mut self.state {
-            State::Closed => return Disposition::default(),
-            State::SynSent(syn_sent) => handshake_timer(syn_sent.on_timer(&self.config, now)),
-            State::SynReceived(syn_received) => {
+            ConnectionState::Closed => return Disposition::default(),
+            ConnectionState::SynSent(syn_sent) => {
+                handshake_timer(syn_sent.on_timer(&self.config, now))
+            }
+            ConnectionState::SynReceived(syn_received) => {
                 handshake_timer(syn_received.on_timer(&self.config, now))
             }
-            State::Synchronized(synchronized) => {
+            ConnectionState::Synchronized(synchronized) => {
                 synchronized.on_timer(self.config.options.user_timeout, now)
             }
-            State::TimeWait(time_wait) if time_wait.deadline() <= now => (
+            ConnectionState::TimeWait(time_wait) if time_wait.deadline() <= now => (
                 Disposition {
                     closed: true,
                     ..Disposition::default()
                 },
                 Next::Closed(None),
             ),
-            State::TimeWait(_) => return Disposition::default(),
+            ConnectionState::TimeWait(_) => return Disposition::default(),
         };
         self.follow(self.with_soft_error(next), now);
         disposition
@@ -416,7 +425,7 @@ impl<P: Payload> Connection<P> {
         }
         let link = &mut self.config.link.mss;
         *link = mss.max(crate::config::MIN_MSS).min(*link);
-        if let State::Synchronized(synchronized) = &mut self.state {
+        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
             synchronized.on_mtu(mss, now);
         }
         true
@@ -430,7 +439,7 @@ impl<P: Payload> Connection<P> {
         }
         let error = TcpError::from(what);
         match self.state {
-            State::SynSent(_) | State::SynReceived(_) => {
+            ConnectionState::SynSent(_) | ConnectionState::SynReceived(_) => {
                 self.end(Next::Closed(Some(error)));
                 Disposition {
                     closed: true,
@@ -447,10 +456,10 @@ impl<P: Payload> Connection<P> {
     /// Returns whether a segment of ours with this number may be between here and the peer.
     fn is_on_its_way(&self, seq: SeqNum) -> bool {
         match &self.state {
-            State::Closed | State::TimeWait(_) => false,
-            State::SynSent(syn_sent) => seq == syn_sent.iss(),
-            State::SynReceived(syn_received) => seq == syn_received.iss(),
-            State::Synchronized(synchronized) => {
+            ConnectionState::Closed | ConnectionState::TimeWait(_) => false,
+            ConnectionState::SynSent(syn_sent) => seq == syn_sent.iss(),
+            ConnectionState::SynReceived(syn_received) => seq == syn_received.iss(),
+            ConnectionState::Synchronized(synchronized) => {
                 let sender = &synchronized.sender;
                 seq.after_eq(sender.snd_una()) && seq.before(sender.snd_nxt())
             }

@@ -79,7 +79,7 @@ pub use error::{TcpError, Unreachable};
 pub use info::{Busy, BusyTimes, CaState, Chrono, Info};
 pub use isn::{Endpoints, IsnGenerator};
 pub use options::{Negotiated, TimestampClock};
-pub use receiver::Hold;
+pub use receiver::KeptPayload;
 pub use recv_queue::RecvQueue;
 pub use segment::{Control, Segment};
 pub use sender::{

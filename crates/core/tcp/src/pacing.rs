@@ -27,10 +27,10 @@ impl Gain {
 
 /// When the next segment may leave; costs a pointer where it is off.
 #[derive(Debug, Clone)]
-pub(crate) struct Pacer(Option<Box<Pace>>);
+pub(crate) struct Pacer(Option<Box<PacerState>>);
 
 #[derive(Debug, Clone, Default)]
-struct Pace {
+struct PacerState {
     /// Bytes per second; 0 before the first round-trip sample, when nothing is held back.
     rate: u64,
     release: Instant,

@@ -25,7 +25,7 @@ pub(crate) type SeqRange = (SeqNum, SeqNum);
 /// Out-of-order payload of one connection.
 #[derive(Debug)]
 pub(crate) struct Reassembly<P> {
-    ranges: VecDeque<Range<P>>,
+    ranges: VecDeque<HeldRange<P>>,
     bytes: usize,
     payloads: usize,
     max_payloads: usize,
@@ -35,7 +35,7 @@ pub(crate) struct Reassembly<P> {
 
 /// Payloads without a gap.
 #[derive(Debug)]
-struct Range<P> {
+struct HeldRange<P> {
     start: SeqNum,
     end: SeqNum,
     payloads: VecDeque<P>,
@@ -102,7 +102,7 @@ impl<P: Payload> Reassembly<P> {
             self.count_in(&payload);
             self.ranges.insert(
                 first,
-                Range {
+                HeldRange {
                     start: seq,
                     end,
                     payloads: VecDeque::from([payload]),
@@ -126,7 +126,7 @@ impl<P: Payload> Reassembly<P> {
             duplicate: None,
         };
         let mut at = seq;
-        let mut merged: Option<Range<P>> = None;
+        let mut merged: Option<HeldRange<P>> = None;
         for index in first..first + touched {
             // The hole that `take` leaves is filled or drained below.
             let range = self.ranges[index].take();
@@ -134,7 +134,7 @@ impl<P: Payload> Reassembly<P> {
             if gap > 0 {
                 let piece = payload.split_off_front(gap);
                 self.count_in(&piece);
-                Range::push(&mut merged, at, piece);
+                HeldRange::push(&mut merged, at, piece);
                 inserted.stored = true;
                 at = range.start;
             }
@@ -144,11 +144,11 @@ impl<P: Payload> Reassembly<P> {
                 inserted.duplicate = inserted.duplicate.or(Some((at, at + overlap)));
                 at += overlap;
             }
-            merged = Some(Range::join(merged, range));
+            merged = Some(HeldRange::join(merged, range));
         }
         if !payload.is_empty() {
             self.count_in(&payload);
-            Range::push(&mut merged, at, payload);
+            HeldRange::push(&mut merged, at, payload);
             inserted.stored = true;
         }
         if let Some(merged) = merged {
@@ -269,9 +269,9 @@ impl<P: Payload> Reassembly<P> {
     }
 }
 
-impl<P: Payload> Range<P> {
-    fn take(&mut self) -> Range<P> {
-        Range {
+impl<P: Payload> HeldRange<P> {
+    fn take(&mut self) -> HeldRange<P> {
+        HeldRange {
             start: self.start,
             end: self.end,
             payloads: core::mem::take(&mut self.payloads),
@@ -280,7 +280,7 @@ impl<P: Payload> Range<P> {
 
     /// Puts `piece`, which starts at `at`, behind `range` (which ends there) or starts a range with
     /// it.
-    fn push(range: &mut Option<Range<P>>, at: SeqNum, piece: P) {
+    fn push(range: &mut Option<HeldRange<P>>, at: SeqNum, piece: P) {
         let end = at + piece.len();
         match range {
             Some(range) => {
@@ -288,7 +288,7 @@ impl<P: Payload> Range<P> {
                 range.end = end;
             }
             None => {
-                *range = Some(Range {
+                *range = Some(HeldRange {
                     start: at,
                     end,
                     payloads: VecDeque::from([piece]),
@@ -299,19 +299,19 @@ impl<P: Payload> Range<P> {
 
     /// Joins two touching ranges by moving the shorter list, so that however a peer fills gaps,
     /// each payload moves at most a logarithmic number of times.
-    fn join(front: Option<Range<P>>, mut back: Range<P>) -> Range<P> {
+    fn join(front: Option<HeldRange<P>>, mut back: HeldRange<P>) -> HeldRange<P> {
         let Some(mut front) = front else { return back };
         if front.payloads.len() < back.payloads.len() {
             while let Some(payload) = front.payloads.pop_back() {
                 back.payloads.push_front(payload);
             }
-            Range {
+            HeldRange {
                 start: front.start,
                 ..back
             }
         } else {
             front.payloads.append(&mut back.payloads);
-            Range {
+            HeldRange {
                 end: back.end,
                 ..front
             }

@@ -32,7 +32,7 @@ pub(crate) struct Receiver<P> {
     window: RecvWindow,
     reassembly: Reassembly<P>,
     max_segments: usize,
-    hold: Hold,
+    kept: KeptPayload,
     /// The number of the peer's FIN, once one was seen, in order or not.
     fin: Option<SeqNum>,
     fin_received: bool,
@@ -59,7 +59,7 @@ pub(crate) enum Placement {
 
 /// Which payload a receiver keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Hold {
+pub enum KeptPayload {
     /// Whatever the window allows.
     #[default]
     All,
@@ -116,7 +116,7 @@ impl<P: Payload> Receiver<P> {
             ),
             reassembly: Reassembly::new(max_segments),
             max_segments,
-            hold: Hold::All,
+            kept: KeptPayload::All,
             fin: None,
             fin_received: false,
             dsack: None,
@@ -196,8 +196,8 @@ impl<P: Payload> Receiver<P> {
     }
 
     /// Sets which payload is kept from now on.
-    pub(crate) fn set_hold(&mut self, hold: Hold) {
-        self.hold = hold;
+    pub(crate) fn set_kept_payload(&mut self, kept: KeptPayload) {
+        self.kept = kept;
     }
 
     /// Gives up the payload with the highest numbers that is held out of order.
@@ -458,7 +458,7 @@ impl<P: Payload> Receiver<P> {
     fn accept_out_of_order(&mut self, segment: Segment<P>, now: Instant) -> Accepted {
         self.ack.on_arrival(Arrival::Notable, 0, now);
         self.note_mark(segment.ecn);
-        if self.hold == Hold::InOrder {
+        if self.kept == KeptPayload::InOrder {
             return Accepted {
                 drop: Some(SegmentDrop::OfoNoMemory),
                 ..Accepted::default()

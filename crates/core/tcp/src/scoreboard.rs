@@ -22,7 +22,7 @@ use wire::Instant;
 
 use crate::rack::Sending;
 pub(crate) use delivered::Delivered;
-use record::{Marks, TxRecord};
+use record::{RecordMarks, TxRecord};
 use retransmissions::{Retransmission, Retransmissions};
 
 /// Records beyond which a SACK that would cut one more is ignored until the cumulative ACK gets there: bounds the
@@ -44,7 +44,7 @@ pub(crate) struct Judge {
 
 /// What [`Judge`] says of one sending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+enum LossVerdict {
     /// It left after everything that arrived.
     Unknown,
     /// It may still be on its way.
@@ -53,13 +53,13 @@ enum Verdict {
 }
 
 impl Judge {
-    fn verdict(&self, sending: Sending) -> Verdict {
+    fn verdict(&self, sending: Sending) -> LossVerdict {
         if !self.latest.is_after(sending) {
-            Verdict::Unknown
+            LossVerdict::Unknown
         } else if sending.sent_at + self.window > self.now {
-            Verdict::Undecided
+            LossVerdict::Undecided
         } else {
-            Verdict::Lost
+            LossVerdict::Lost
         }
     }
 }
@@ -77,9 +77,9 @@ pub(crate) struct Losses {
 
 impl Losses {
     /// Notes a verdict; returns whether the sendings behind it may be lost too.
-    fn goes_on(&mut self, verdict: Verdict) -> bool {
-        self.undecided |= verdict == Verdict::Undecided;
-        verdict == Verdict::Lost
+    fn goes_on(&mut self, verdict: LossVerdict) -> bool {
+        self.undecided |= verdict == LossVerdict::Undecided;
+        verdict == LossVerdict::Lost
     }
 }
 
@@ -163,7 +163,7 @@ impl Scoreboard {
             sent_at: now,
             len,
             mss: mss.max(1),
-            marks: Marks::NONE,
+            marks: RecordMarks::NONE,
         };
         match self.records.back_mut() {
             Some(last) if last.joins(&record) => last.len += len,
@@ -201,7 +201,7 @@ impl Scoreboard {
         }
     }
 
-    /// Marks `[start, end)` as arrived out of order.
+    /// RecordMarks `[start, end)` as arrived out of order.
     pub(crate) fn sack(&mut self, start: u64, end: u64, delivered: &mut Delivered) {
         let mut index = self.index_at(start);
         while let Some(&record) = self.records.get(index) {
@@ -228,12 +228,12 @@ impl Scoreboard {
         self.sacked_packets = self.sacked_packets.saturating_add(packets);
         self.highest_sacked = self.highest_sacked.max(record.end());
         let marks = &mut self.records[index].marks;
-        marks.clear(Marks::LOST);
-        marks.clear(Marks::RETRANS);
-        marks.set(Marks::SACKED);
+        marks.clear(RecordMarks::LOST);
+        marks.clear(RecordMarks::RETRANS);
+        marks.set(RecordMarks::SACKED);
     }
 
-    /// Marks what `judge` condemns as lost (RFC 8985 6.2 step 5).
+    /// RecordMarks what `judge` condemns as lost (RFC 8985 6.2 step 5).
     pub(crate) fn detect_lost(&mut self, judge: Judge) -> Losses {
         let mut losses = Losses::default();
         self.detect_lost_originals(judge, &mut losses);
@@ -244,7 +244,7 @@ impl Scoreboard {
     fn detect_lost_originals(&mut self, judge: Judge, losses: &mut Losses) {
         let mut index = self.index_at(self.next_original);
         while let Some(&record) = self.records.get(index) {
-            let settled = record.sacked() || record.marks.has(Marks::LOST);
+            let settled = record.sacked() || record.marks.has(RecordMarks::LOST);
             if record.original() && !settled {
                 if !losses.goes_on(judge.verdict(record.sending())) {
                     break;
@@ -273,7 +273,7 @@ impl Scoreboard {
                 .filter(|record| record.start < sent.end())
             {
                 // A record sent again since then waits for its later entry.
-                if record.marks.has(Marks::RETRANS) && record.sent_at == sent.sent_at {
+                if record.marks.has(RecordMarks::RETRANS) && record.sent_at == sent.sent_at {
                     losses.bytes += u64::from(record.len);
                     losses.retransmission = true;
                     self.mark_lost(index);
@@ -284,7 +284,7 @@ impl Scoreboard {
         self.retransmissions = Some(queue);
     }
 
-    /// Marks every range that the peer has not reported and that `is_lost` names (send time, packet size).
+    /// RecordMarks every range that the peer has not reported and that `is_lost` names (send time, packet size).
     pub(crate) fn mark_lost_where(&mut self, is_lost: impl Fn(Instant, u32) -> bool) {
         for index in 0..self.records.len() {
             let record = self.records[index];
@@ -295,12 +295,12 @@ impl Scoreboard {
         }
     }
 
-    /// Marks the first unacknowledged packet as lost; returns false if it was already, or if there is none.
+    /// RecordMarks the first unacknowledged packet as lost; returns false if it was already, or if there is none.
     pub(crate) fn mark_head_lost(&mut self) -> bool {
         let Some(&head) = self.records.front() else {
             return false;
         };
-        if head.sacked() || head.marks.has(Marks::LOST) {
+        if head.sacked() || head.marks.has(RecordMarks::LOST) {
             return false;
         }
         let packet = u64::from(head.len.min(u32::from(head.mss)));
@@ -309,7 +309,7 @@ impl Scoreboard {
         true
     }
 
-    /// Marks the first unacknowledged packet as lost, even if its retransmission left just now.
+    /// RecordMarks the first unacknowledged packet as lost, even if its retransmission left just now.
     pub(crate) fn mark_head_timed_out(&mut self) {
         if !self.mark_head_lost() && self.records.front().is_some_and(|head| !head.sacked()) {
             self.mark_lost(0);
@@ -366,11 +366,11 @@ impl Scoreboard {
             index = self.isolate(index, start.max(record.start), end.min(record.end()));
             let record = &mut self.records[index];
             if !record.sacked() {
-                if !record.marks.has(Marks::RETRANS) {
+                if !record.marks.has(RecordMarks::RETRANS) {
                     self.retrans += record.len;
                 }
-                record.marks.set(Marks::RETRANS);
-                record.marks.set(Marks::EVER_RETRANS);
+                record.marks.set(RecordMarks::RETRANS);
+                record.marks.set(RecordMarks::EVER_RETRANS);
                 record.sent_at = now;
                 record.mss = mss.max(1);
                 index = self.join_before(index);
@@ -388,7 +388,7 @@ impl Scoreboard {
     /// Takes back every loss verdict that was not acted on: the network was only slow.
     pub(crate) fn unmark_lost(&mut self) {
         for record in &mut self.records {
-            record.marks.clear(Marks::LOST);
+            record.marks.clear(RecordMarks::LOST);
         }
         self.lost = 0;
         self.next_original = 0;
@@ -397,7 +397,7 @@ impl Scoreboard {
     /// Forgets every SACK: the peer dropped what it had reported (RFC 2018 8, reneging).
     pub(crate) fn forget_sacks(&mut self) {
         for record in &mut self.records {
-            record.marks.clear(Marks::SACKED);
+            record.marks.clear(RecordMarks::SACKED);
         }
         self.sacked = 0;
         self.sacked_packets = 0;
@@ -418,12 +418,12 @@ impl Scoreboard {
     fn mark_lost(&mut self, index: usize) {
         let record = &mut self.records[index];
         let len = record.len;
-        if record.marks.has(Marks::RETRANS) {
-            record.marks.clear(Marks::RETRANS);
+        if record.marks.has(RecordMarks::RETRANS) {
+            record.marks.clear(RecordMarks::RETRANS);
             self.retrans -= len;
         }
-        if !record.marks.has(Marks::LOST) {
-            record.marks.set(Marks::LOST);
+        if !record.marks.has(RecordMarks::LOST) {
+            record.marks.set(RecordMarks::LOST);
             self.lost += len;
         }
         self.next_lost = self.next_lost.min(record.start);
@@ -433,9 +433,9 @@ impl Scoreboard {
     fn uncount(&mut self, record: &TxRecord) {
         let len = record.len;
         for (mark, sum) in [
-            (Marks::SACKED, &mut self.sacked),
-            (Marks::LOST, &mut self.lost),
-            (Marks::RETRANS, &mut self.retrans),
+            (RecordMarks::SACKED, &mut self.sacked),
+            (RecordMarks::LOST, &mut self.lost),
+            (RecordMarks::RETRANS, &mut self.retrans),
         ] {
             if record.marks.has(mark) {
                 *sum -= len;

@@ -3,7 +3,7 @@
 
 use wire::{AccEcn, Ecn};
 
-use super::feedback::Bytes;
+use super::feedback::CodepointBytes;
 use super::{ACE_START, OPTION_START};
 
 /// The ACE field counts modulo 8.
@@ -40,7 +40,7 @@ enum Seen {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reports {
     ce_packets: u32,
-    bytes: Bytes,
+    bytes: CodepointBytes,
     /// Which counter moves at present: it is taken to move on while no option comes.
     moving: Option<Ecn>,
     seen: Seen,
@@ -220,7 +220,7 @@ impl Reports {
         self.ce_packets
     }
 
-    pub(crate) fn bytes(&self) -> Bytes {
+    pub(crate) fn bytes(&self) -> CodepointBytes {
         self.bytes
     }
 }

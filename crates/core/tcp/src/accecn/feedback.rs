@@ -24,7 +24,7 @@ pub(crate) struct Feedback {
     /// Those of them that no ACE field has told yet.
     untold: u8,
     /// Bytes of payload that came with ECT(1), ECT(0) and CE.
-    bytes: Bytes,
+    bytes: CodepointBytes,
     /// Codepoint of the last packet.
     last: Ecn,
     /// What the next ACK tells of the peer's SYN-ACK, instead of a count.
@@ -40,7 +40,7 @@ pub(crate) struct Feedback {
 
 /// Bytes of payload by codepoint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Bytes {
+pub(crate) struct CodepointBytes {
     pub(crate) ect1: u32,
     pub(crate) ect0: u32,
     pub(crate) ce: u32,
@@ -62,7 +62,7 @@ impl Feedback {
         Feedback {
             ce_packets: 0,
             untold: 0,
-            bytes: Bytes::default(),
+            bytes: CodepointBytes::default(),
             last: syn,
             reflects: None,
             fields_due: 0,
@@ -183,7 +183,7 @@ impl Feedback {
         self.ce_packets
     }
 
-    pub(crate) fn bytes(&self) -> Bytes {
+    pub(crate) fn bytes(&self) -> CodepointBytes {
         self.bytes
     }
 }

@@ -27,7 +27,7 @@ const CSS_ROUNDS: u8 = 5;
 
 /// What to do with the bytes of an ACK in slow start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pace {
+pub(super) enum SlowStartPace {
     /// Grow by this many bytes.
     Grow(u64),
     /// End slow start here.
@@ -78,7 +78,7 @@ impl HyStart {
         rtt: Option<Duration>,
         snd_una: u64,
         snd_nxt: u64,
-    ) -> Pace {
+    ) -> SlowStartPace {
         if let Some(rtt) = rtt {
             let rtt = u32::try_from(rtt.as_micros()).unwrap_or(NO_RTT);
             self.this_round_min = self.this_round_min.min(rtt);
@@ -86,9 +86,9 @@ impl HyStart {
             self.judge_round();
         }
         if snd_una >= self.round_end && self.end_round(snd_nxt) {
-            return Pace::Leave;
+            return SlowStartPace::Leave;
         }
-        Pace::Grow(match self.stage {
+        SlowStartPace::Grow(match self.stage {
             Stage::SlowStart => acked,
             Stage::Conservative => acked / CSS_GROWTH_DIVISOR,
         })
@@ -138,9 +138,9 @@ mod tests {
     }
 
     /// One round of ten ACKs for a kilobyte each, all with the same round-trip time.
-    fn round(hystart: &mut HyStart, number: u64, rtt: Duration) -> Pace {
+    fn round(hystart: &mut HyStart, number: u64, rtt: Duration) -> SlowStartPace {
         let start = number * 10;
-        let paces: Vec<Pace> = (1..=10)
+        let paces: Vec<SlowStartPace> = (1..=10)
             .map(|ack| hystart.on_ack(1000, Some(rtt), start + ack, start + 20))
             .collect();
         paces[9]
@@ -150,39 +150,42 @@ mod tests {
     fn a_steady_path_stays_in_slow_start() {
         let mut hystart = HyStart::new(10);
         for number in 0..20 {
-            assert_eq!(round(&mut hystart, number, ms(40)), Pace::Grow(1000));
+            assert_eq!(
+                round(&mut hystart, number, ms(40)),
+                SlowStartPace::Grow(1000)
+            );
         }
     }
 
     #[test]
     fn a_growing_round_trip_slows_down_and_then_leaves() {
         let mut hystart = HyStart::new(10);
-        assert_eq!(round(&mut hystart, 0, ms(40)), Pace::Grow(1000));
+        assert_eq!(round(&mut hystart, 0, ms(40)), SlowStartPace::Grow(1000));
         // 40 / 8 = 5 ms more count.
         for number in 1..5 {
             assert_eq!(
                 round(&mut hystart, number, ms(45)),
-                Pace::Grow(250),
+                SlowStartPace::Grow(250),
                 "round {number}"
             );
         }
-        assert_eq!(round(&mut hystart, 5, ms(45)), Pace::Leave);
+        assert_eq!(round(&mut hystart, 5, ms(45)), SlowStartPace::Leave);
     }
 
     #[test]
     fn a_passing_delay_returns_to_slow_start() {
         let mut hystart = HyStart::new(10);
         let _ = round(&mut hystart, 0, ms(40));
-        assert_eq!(round(&mut hystart, 1, ms(60)), Pace::Grow(250));
-        assert_eq!(round(&mut hystart, 2, ms(41)), Pace::Grow(1000));
+        assert_eq!(round(&mut hystart, 1, ms(60)), SlowStartPace::Grow(250));
+        assert_eq!(round(&mut hystart, 2, ms(41)), SlowStartPace::Grow(1000));
     }
 
     #[test]
     fn less_than_four_milliseconds_are_noise() {
         let mut hystart = HyStart::new(10);
         let _ = round(&mut hystart, 0, ms(1));
-        assert_eq!(round(&mut hystart, 1, ms(4)), Pace::Grow(1000));
-        assert_eq!(round(&mut hystart, 2, ms(9)), Pace::Grow(250));
+        assert_eq!(round(&mut hystart, 1, ms(4)), SlowStartPace::Grow(1000));
+        assert_eq!(round(&mut hystart, 2, ms(9)), SlowStartPace::Grow(250));
     }
 
     #[test]
@@ -192,12 +195,12 @@ mod tests {
         for ack in 11..18 {
             assert_eq!(
                 hystart.on_ack(1000, Some(ms(100)), ack, 100),
-                Pace::Grow(1000)
+                SlowStartPace::Grow(1000)
             );
         }
         assert_eq!(
             hystart.on_ack(1000, Some(ms(100)), 18, 100),
-            Pace::Grow(250)
+            SlowStartPace::Grow(250)
         );
     }
 }

@@ -10,7 +10,7 @@ use wire::Instant;
 
 use crate::config::CongestionKind;
 use cubic::Cubic;
-use hystart::{HyStart, Pace};
+use hystart::{HyStart, SlowStartPace};
 use newreno::NewReno;
 
 /// Largest congestion window: no send window is larger (RFC 7323 2.2).
@@ -207,15 +207,15 @@ impl Congestion {
             Some(hystart) if self.ssthresh == INFINITE => {
                 hystart.on_ack(acked.bytes, acked.rtt, acked.snd_una, acked.snd_nxt)
             }
-            _ => Pace::Grow(acked.bytes),
+            _ => SlowStartPace::Grow(acked.bytes),
         };
         match pace {
-            Pace::Grow(bytes) => {
+            SlowStartPace::Grow(bytes) => {
                 let grown = bytes.min((self.ssthresh - self.cwnd).into());
                 self.set_cwnd(u64::from(self.cwnd) + grown);
                 bytes - grown
             }
-            Pace::Leave => {
+            SlowStartPace::Leave => {
                 self.ssthresh = self.cwnd;
                 0
             }

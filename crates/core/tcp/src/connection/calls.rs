@@ -8,18 +8,18 @@ use super::{Connection, Push, SendError};
 use crate::config::{CongestionKind, Keepalive};
 use crate::error::TcpError;
 use crate::info::Info;
-use crate::receiver::Hold;
+use crate::receiver::KeptPayload;
 use crate::recv_queue::RecvQueue;
 use crate::seqnum::SeqNum;
 use crate::state::closing::TimeWait;
 use crate::state::syn::EarlyClose;
-use crate::state::{Next, State, StateKind};
+use crate::state::{ConnectionState, Next, StateKind};
 
 impl<P: Payload> Connection<P> {
     /// Acknowledges whatever is not acknowledged yet: the stack has emptied the link and nothing is
     /// gained by waiting for more.
     pub fn on_drained(&mut self) {
-        if let State::Synchronized(synchronized) = &mut self.state {
+        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
             synchronized.receiver.on_drained();
         }
     }
@@ -32,10 +32,10 @@ impl<P: Payload> Connection<P> {
     /// [`Connection::poll_send`].
     pub fn set_rcv_space(&mut self, bytes: u32) {
         match &mut self.state {
-            State::Closed | State::TimeWait(_) => {}
-            State::SynSent(syn_sent) => syn_sent.set_space(bytes),
-            State::SynReceived(syn_received) => syn_received.set_space(bytes),
-            State::Synchronized(synchronized) => {
+            ConnectionState::Closed | ConnectionState::TimeWait(_) => {}
+            ConnectionState::SynSent(syn_sent) => syn_sent.set_space(bytes),
+            ConnectionState::SynReceived(syn_received) => syn_received.set_space(bytes),
+            ConnectionState::Synchronized(synchronized) => {
                 synchronized.receiver.set_space(bytes, &self.queue)
             }
         }
@@ -45,7 +45,7 @@ impl<P: Payload> Connection<P> {
     #[must_use]
     pub fn rcv_nxt(&self) -> Option<SeqNum> {
         match &self.state {
-            State::Synchronized(synchronized) => Some(synchronized.receiver.rcv_nxt()),
+            ConnectionState::Synchronized(synchronized) => Some(synchronized.receiver.rcv_nxt()),
             _ => None,
         }
     }
@@ -54,10 +54,12 @@ impl<P: Payload> Connection<P> {
     #[must_use]
     pub fn rcv_outstanding(&self) -> u32 {
         match &self.state {
-            State::Closed | State::TimeWait(_) => 0,
-            State::SynSent(syn_sent) => u32::from(syn_sent.offer().syn_window),
-            State::SynReceived(syn_received) => u32::from(syn_received.offer().syn_window),
-            State::Synchronized(synchronized) => synchronized.receiver.outstanding(),
+            ConnectionState::Closed | ConnectionState::TimeWait(_) => 0,
+            ConnectionState::SynSent(syn_sent) => u32::from(syn_sent.offer().syn_window),
+            ConnectionState::SynReceived(syn_received) => {
+                u32::from(syn_received.offer().syn_window)
+            }
+            ConnectionState::Synchronized(synchronized) => synchronized.receiver.outstanding(),
         }
     }
 
@@ -66,7 +68,7 @@ impl<P: Payload> Connection<P> {
     #[must_use]
     pub fn is_rcv_window_shut(&self) -> bool {
         match &self.state {
-            State::Synchronized(synchronized) => synchronized.receiver.is_shut(),
+            ConnectionState::Synchronized(synchronized) => synchronized.receiver.is_shut(),
             _ => self.rcv_outstanding() == 0,
         }
     }
@@ -75,7 +77,7 @@ impl<P: Payload> Connection<P> {
     #[must_use]
     pub fn out_of_order_len(&self) -> usize {
         match &self.state {
-            State::Synchronized(synchronized) => synchronized.receiver.out_of_order(),
+            ConnectionState::Synchronized(synchronized) => synchronized.receiver.out_of_order(),
             _ => 0,
         }
     }
@@ -83,7 +85,7 @@ impl<P: Payload> Connection<P> {
     /// Returns the payloads held out of order, in the order of the stream.
     pub fn out_of_order(&self) -> impl Iterator<Item = &P> + '_ {
         let synchronized = match &self.state {
-            State::Synchronized(synchronized) => Some(synchronized),
+            ConnectionState::Synchronized(synchronized) => Some(synchronized),
             _ => None,
         };
         synchronized
@@ -99,7 +101,7 @@ impl<P: Payload> Connection<P> {
             each(payload);
             debug_assert_eq!(payload.len(), len, "no byte comes or goes");
         };
-        if let State::Synchronized(synchronized) = &mut self.state {
+        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
             synchronized.receiver.held_mut().for_each(&mut each);
         }
         self.queue.iter_mut().for_each(each);
@@ -110,22 +112,22 @@ impl<P: Payload> Connection<P> {
     #[must_use = "the payload's memory is what is wanted"]
     pub fn prune(&mut self) -> Option<P> {
         match &mut self.state {
-            State::Synchronized(synchronized) => synchronized.receiver.prune(),
+            ConnectionState::Synchronized(synchronized) => synchronized.receiver.prune(),
             _ => None,
         }
     }
 
     /// Sets which payload is kept from now on.
-    pub fn set_hold(&mut self, hold: Hold) {
-        if let State::Synchronized(synchronized) = &mut self.state {
-            synchronized.receiver.set_hold(hold);
+    pub fn set_kept_payload(&mut self, kept: KeptPayload) {
+        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
+            synchronized.receiver.set_kept_payload(kept);
         }
     }
 
     /// There is memory again: a window that was withdrawn by [`Connection::on_unplaced`] is told
     /// again.
     pub fn restore_rcv_window(&mut self) {
-        if let State::Synchronized(synchronized) = &mut self.state {
+        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
             synchronized.receiver.restore_window();
         }
     }
@@ -145,7 +147,7 @@ impl<P: Payload> Connection<P> {
     #[must_use]
     pub fn write_room(&self) -> usize {
         match &self.state {
-            State::Synchronized(synchronized) if synchronized.kind().can_send() => {
+            ConnectionState::Synchronized(synchronized) if synchronized.kind().can_send() => {
                 synchronized.sender.room()
             }
             _ => 0,
@@ -163,10 +165,12 @@ impl<P: Payload> Connection<P> {
     /// queued in part.
     pub fn send(&mut self, payload: P, push: Push) -> Result<u64, SendError<P>> {
         let synchronized = match &mut self.state {
-            State::SynSent(_) | State::SynReceived(_) => {
+            ConnectionState::SynSent(_) | ConnectionState::SynReceived(_) => {
                 return Err(SendError::NotEstablished(payload));
             }
-            State::Synchronized(synchronized) if synchronized.kind().can_send() => synchronized,
+            ConnectionState::Synchronized(synchronized) if synchronized.kind().can_send() => {
+                synchronized
+            }
             _ => return Err(SendError::Closed(payload)),
         };
         let room = synchronized.sender.room();
@@ -179,7 +183,7 @@ impl<P: Payload> Connection<P> {
     /// Keeps what is sent next out of packets with what was sent before: host and device bytes do
     /// not mix (MSG_EOR).
     pub fn push_boundary(&mut self) {
-        if let State::Synchronized(synchronized) = &mut self.state {
+        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
             synchronized.sender.push_boundary();
         }
     }
@@ -189,7 +193,7 @@ impl<P: Payload> Connection<P> {
     #[must_use]
     pub fn acked_offset(&self) -> u64 {
         match &self.state {
-            State::Synchronized(synchronized) => synchronized.sender.acked_offset(),
+            ConnectionState::Synchronized(synchronized) => synchronized.sender.acked_offset(),
             _ => 0,
         }
     }
@@ -197,7 +201,7 @@ impl<P: Payload> Connection<P> {
     /// Returns the stream offset behind the last byte that left at least once; 0 where there is no stream.
     pub fn sent_offset(&self) -> u64 {
         match &self.state {
-            State::Synchronized(synchronized) => synchronized.sender.sent_offset(),
+            ConnectionState::Synchronized(synchronized) => synchronized.sender.sent_offset(),
             _ => 0,
         }
     }
@@ -205,7 +209,7 @@ impl<P: Payload> Connection<P> {
     /// Returns the stream offset behind the last byte that was queued; 0 where there is no stream.
     pub fn pushed_offset(&self) -> u64 {
         match &self.state {
-            State::Synchronized(synchronized) => synchronized.sender.pushed_offset(),
+            ConnectionState::Synchronized(synchronized) => synchronized.sender.pushed_offset(),
             _ => 0,
         }
     }
@@ -213,11 +217,13 @@ impl<P: Payload> Connection<P> {
     /// Ends this side's half of the stream behind what is queued; reading goes on.
     pub fn shutdown_write(&mut self) {
         match &mut self.state {
-            State::SynReceived(syn_received) if syn_received.closing == EarlyClose::No => {
+            ConnectionState::SynReceived(syn_received)
+                if syn_received.closing == EarlyClose::No =>
+            {
                 syn_received.closing = EarlyClose::Write;
             }
-            State::SynSent(_) => self.state = State::Closed,
-            State::Synchronized(synchronized) => synchronized.shutdown_write(),
+            ConnectionState::SynSent(_) => self.state = ConnectionState::Closed,
+            ConnectionState::Synchronized(synchronized) => synchronized.shutdown_write(),
             _ => {}
         }
     }
@@ -230,9 +236,9 @@ impl<P: Payload> Connection<P> {
     /// needs to be kept.
     pub fn close(&mut self) {
         match &mut self.state {
-            State::SynReceived(syn_received) => syn_received.closing = EarlyClose::Both,
-            State::SynSent(_) => self.state = State::Closed,
-            State::Synchronized(synchronized) => {
+            ConnectionState::SynReceived(syn_received) => syn_received.closing = EarlyClose::Both,
+            ConnectionState::SynSent(_) => self.state = ConnectionState::Closed,
+            ConnectionState::Synchronized(synchronized) => {
                 let lost = !self.queue.is_empty() || synchronized.receiver.out_of_order() > 0;
                 if lost {
                     self.end(Next::Abort(None));
@@ -241,7 +247,7 @@ impl<P: Payload> Connection<P> {
                     synchronized.drop_reader(self.config.options.user_timeout);
                 }
             }
-            State::Closed | State::TimeWait(_) => {}
+            ConnectionState::Closed | ConnectionState::TimeWait(_) => {}
         }
         self.queue.clear();
     }
@@ -255,7 +261,7 @@ impl<P: Payload> Connection<P> {
     /// Changes the congestion control (TCP_CONGESTION): the window stays, and grows as the new one has it from now on.
     pub fn set_congestion(&mut self, kind: CongestionKind) {
         self.config.options.congestion = kind;
-        if let State::Synchronized(synchronized) = &mut self.state {
+        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
             synchronized.sender.set_congestion(kind);
         }
     }
@@ -263,14 +269,14 @@ impl<P: Payload> Connection<P> {
     /// Sends small segments at once, or gathers them (TCP_NODELAY).
     pub fn set_nodelay(&mut self, nodelay: bool) {
         self.config.options.nodelay = nodelay;
-        if let State::Synchronized(synchronized) = &mut self.state {
+        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
             synchronized.sender.set_nodelay(nodelay);
         }
     }
 
     /// Lets what waits to be sent leave at once, corked or not: TCP_NODELAY was set (linux `__tcp_sock_set_nodelay`).
     pub fn flush(&mut self) {
-        if let State::Synchronized(synchronized) = &mut self.state {
+        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
             synchronized.sender.flush();
         }
     }
@@ -278,7 +284,7 @@ impl<P: Payload> Connection<P> {
     /// Holds small segments back until they are full, or lets them go (TCP_CORK).
     pub fn set_cork(&mut self, corked: bool) {
         self.config.options.cork = corked;
-        if let State::Synchronized(synchronized) = &mut self.state {
+        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
             synchronized.sender.set_cork(corked);
         }
     }
@@ -286,21 +292,21 @@ impl<P: Payload> Connection<P> {
     /// Sets how many bytes may be queued for sending (SO_SNDBUF).
     pub fn set_snd_buf(&mut self, bytes: usize) {
         self.config.options.snd_buf_max = bytes;
-        if let State::Synchronized(synchronized) = &mut self.state {
+        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
             synchronized.sender.set_snd_buf(bytes);
         }
     }
 
     /// The user has read all there was: an ACK that waited for that is due.
     pub fn on_read(&mut self) {
-        if let State::Synchronized(synchronized) = &mut self.state {
+        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
             synchronized.receiver.on_read();
         }
     }
 
     /// Acknowledges at once, or as it comes (TCP_QUICKACK). Not for good: linux forgets it, too.
     pub fn set_quick_acks(&mut self, quick: bool) {
-        if let State::Synchronized(synchronized) = &mut self.state {
+        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
             synchronized.receiver.set_quick_acks(quick);
         }
     }
@@ -309,7 +315,7 @@ impl<P: Payload> Connection<P> {
     #[must_use]
     pub fn unacked_len(&self) -> usize {
         match &self.state {
-            State::Synchronized(synchronized) => synchronized.sender.queued_len(),
+            ConnectionState::Synchronized(synchronized) => synchronized.sender.queued_len(),
             _ => 0,
         }
     }
@@ -318,7 +324,7 @@ impl<P: Payload> Connection<P> {
     /// times).
     pub fn set_keepalive(&mut self, keepalive: Option<Keepalive>) {
         self.config.options.keepalive = keepalive;
-        if let State::Synchronized(synchronized) = &mut self.state {
+        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
             synchronized.keepalive.configure(keepalive);
         }
     }
@@ -326,7 +332,7 @@ impl<P: Payload> Connection<P> {
     /// Bounds how long sent data may stay unacknowledged (TCP_USER_TIMEOUT, RFC 5482).
     pub fn set_user_timeout(&mut self, timeout: Option<Duration>) {
         self.config.options.user_timeout = timeout;
-        if let State::Synchronized(synchronized) = &mut self.state {
+        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
             synchronized.sender.set_user_timeout(timeout);
         }
     }
@@ -335,11 +341,11 @@ impl<P: Payload> Connection<P> {
     #[must_use]
     pub fn state(&self) -> StateKind {
         match &self.state {
-            State::Closed => StateKind::Closed,
-            State::SynSent(_) => StateKind::SynSent,
-            State::SynReceived(_) => StateKind::SynReceived,
-            State::Synchronized(synchronized) => synchronized.kind(),
-            State::TimeWait(_) => StateKind::TimeWait,
+            ConnectionState::Closed => StateKind::Closed,
+            ConnectionState::SynSent(_) => StateKind::SynSent,
+            ConnectionState::SynReceived(_) => StateKind::SynReceived,
+            ConnectionState::Synchronized(synchronized) => synchronized.kind(),
+            ConnectionState::TimeWait(_) => StateKind::TimeWait,
         }
     }
 
@@ -348,7 +354,7 @@ impl<P: Payload> Connection<P> {
     #[must_use]
     pub fn time_wait(&self) -> Option<TimeWait> {
         match &self.state {
-            State::TimeWait(time_wait) => Some(time_wait.clone()),
+            ConnectionState::TimeWait(time_wait) => Some(time_wait.clone()),
             _ => None,
         }
     }
@@ -363,7 +369,7 @@ impl<P: Payload> Connection<P> {
     #[must_use]
     pub fn info(&self) -> Info {
         let mut info = Info::default();
-        if let State::Synchronized(synchronized) = &self.state {
+        if let ConnectionState::Synchronized(synchronized) = &self.state {
             synchronized.info(&mut info);
         }
         info.state = self.state();

@@ -7,28 +7,28 @@ use crate::rack::Sending;
 /// What is known of a range (linux `TCPCB_SACKED_ACKED`, `TCPCB_LOST`, `TCPCB_SACKED_RETRANS`,
 /// `TCPCB_EVER_RETRANS`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Marks(u8);
+pub(super) struct RecordMarks(u8);
 
-impl Marks {
-    pub(super) const NONE: Marks = Marks(0);
+impl RecordMarks {
+    pub(super) const NONE: RecordMarks = RecordMarks(0);
     /// The peer has it.
-    pub(super) const SACKED: Marks = Marks(1);
+    pub(super) const SACKED: RecordMarks = RecordMarks(1);
     /// It is believed to be gone.
-    pub(super) const LOST: Marks = Marks(2);
+    pub(super) const LOST: RecordMarks = RecordMarks(2);
     /// Its latest retransmission is in flight.
-    pub(super) const RETRANS: Marks = Marks(4);
+    pub(super) const RETRANS: RecordMarks = RecordMarks(4);
     /// It was sent more than once.
-    pub(super) const EVER_RETRANS: Marks = Marks(8);
+    pub(super) const EVER_RETRANS: RecordMarks = RecordMarks(8);
 
-    pub(super) const fn has(self, other: Marks) -> bool {
+    pub(super) const fn has(self, other: RecordMarks) -> bool {
         self.0 & other.0 != 0
     }
 
-    pub(super) fn set(&mut self, other: Marks) {
+    pub(super) fn set(&mut self, other: RecordMarks) {
         self.0 |= other.0;
     }
 
-    pub(super) fn clear(&mut self, other: Marks) {
+    pub(super) fn clear(&mut self, other: RecordMarks) {
         self.0 &= !other.0;
     }
 }
@@ -42,7 +42,7 @@ pub(super) struct TxRecord {
     pub(super) len: u32,
     /// Size of the packets it was sent in; packet borders lie at multiples of it from `start`.
     pub(super) mss: u16,
-    pub(super) marks: Marks,
+    pub(super) marks: RecordMarks,
 }
 
 impl TxRecord {
@@ -63,16 +63,16 @@ impl TxRecord {
     }
 
     pub(super) fn sacked(&self) -> bool {
-        self.marks.has(Marks::SACKED)
+        self.marks.has(RecordMarks::SACKED)
     }
 
     /// Lost, and not yet sent again.
     pub(super) fn awaits_retransmission(&self) -> bool {
-        self.marks.has(Marks::LOST) && !self.marks.has(Marks::RETRANS)
+        self.marks.has(RecordMarks::LOST) && !self.marks.has(RecordMarks::RETRANS)
     }
 
     pub(super) fn original(&self) -> bool {
-        !self.marks.has(Marks::EVER_RETRANS)
+        !self.marks.has(RecordMarks::EVER_RETRANS)
     }
 
     /// Cuts `[start, end)` down to whole packets of this record.

@@ -5,13 +5,13 @@ use super::*;
 impl Scoreboard {
     /// Panics unless the sums are those of the records, and the records touch each other.
     pub(crate) fn check(&self) {
-        let sum = |mark: Marks| -> u64 {
+        let sum = |mark: RecordMarks| -> u64 {
             let marked = self.records.iter().filter(|record| record.marks.has(mark));
             marked.map(|record| u64::from(record.len)).sum()
         };
-        assert_eq!(sum(Marks::SACKED), self.sacked(), "sacked");
-        assert_eq!(sum(Marks::LOST), self.lost(), "lost");
-        assert_eq!(sum(Marks::RETRANS), self.retrans(), "retrans");
+        assert_eq!(sum(RecordMarks::SACKED), self.sacked(), "sacked");
+        assert_eq!(sum(RecordMarks::LOST), self.lost(), "lost");
+        assert_eq!(sum(RecordMarks::RETRANS), self.retrans(), "retrans");
         for (record, next) in self.records.iter().zip(self.records.iter().skip(1)) {
             assert_eq!(record.end(), next.start, "a gap");
             assert!(
@@ -22,7 +22,8 @@ impl Scoreboard {
         for record in &self.records {
             assert!(record.len > 0, "empty: {record:?}");
             let sacked = record.sacked();
-            let other = record.marks.has(Marks::LOST) || record.marks.has(Marks::RETRANS);
+            let other =
+                record.marks.has(RecordMarks::LOST) || record.marks.has(RecordMarks::RETRANS);
             assert!(!(sacked && other), "{record:?}");
             if record.awaits_retransmission() {
                 assert!(

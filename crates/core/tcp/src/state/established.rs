@@ -61,7 +61,7 @@ pub(crate) struct Context<'a, P> {
 }
 
 /// The end of a segment's way through the checks.
-type Verdict = (Disposition, Next);
+type SegmentVerdict = (Disposition, Next);
 
 impl<P: Payload> Synchronized<P> {
     /// Returns the connection that a handshake leads to; in ESTABLISHED, nothing sent.
@@ -119,7 +119,11 @@ impl<P: Payload> Synchronized<P> {
     }
 
     /// Judges a segment; early verdicts come as errors of the single checks.
-    pub(crate) fn on_segment(&mut self, segment: Segment<P>, cx: &mut Context<'_, P>) -> Verdict {
+    pub(crate) fn on_segment(
+        &mut self,
+        segment: Segment<P>,
+        cx: &mut Context<'_, P>,
+    ) -> SegmentVerdict {
         match self.process(segment, cx) {
             Ok(verdict) | Err(verdict) => verdict,
         }
@@ -129,7 +133,7 @@ impl<P: Payload> Synchronized<P> {
         &mut self,
         segment: Segment<P>,
         cx: &mut Context<'_, P>,
-    ) -> Result<Verdict, Verdict> {
+    ) -> Result<SegmentVerdict, SegmentVerdict> {
         self.check_timestamp(&segment, cx.now)?;
         self.check_sequence(&segment, cx.now)?;
         self.check_control(&segment, cx.now)?;
@@ -156,7 +160,11 @@ impl<P: Payload> Synchronized<P> {
     }
 
     /// PAWS (RFC 7323 5.3). It comes before the window check, and RSTs are exempt.
-    fn check_timestamp(&mut self, segment: &Segment<P>, now: Instant) -> Result<(), Verdict> {
+    fn check_timestamp(
+        &mut self,
+        segment: &Segment<P>,
+        now: Instant,
+    ) -> Result<(), SegmentVerdict> {
         let Some(recent) = self
             .receiver
             .ts_recent()
@@ -177,7 +185,7 @@ impl<P: Payload> Synchronized<P> {
     }
 
     /// First check: the sequence number.
-    fn check_sequence(&mut self, segment: &Segment<P>, now: Instant) -> Result<(), Verdict> {
+    fn check_sequence(&mut self, segment: &Segment<P>, now: Instant) -> Result<(), SegmentVerdict> {
         let reason = match self.receiver.place(segment.seq, segment.end()) {
             Placement::Acceptable => return Ok(()),
             Placement::Old => SegmentDrop::Duplicate,
@@ -191,7 +199,7 @@ impl<P: Payload> Synchronized<P> {
     }
 
     /// Second and fourth check: RST and SYN, each with the defence of RFC 5961.
-    fn check_control(&mut self, segment: &Segment<P>, now: Instant) -> Result<(), Verdict> {
+    fn check_control(&mut self, segment: &Segment<P>, now: Instant) -> Result<(), SegmentVerdict> {
         match segment.control {
             Control::None | Control::Fin => Ok(()),
             Control::Syn => {
@@ -207,7 +215,7 @@ impl<P: Payload> Synchronized<P> {
     }
 
     /// The peer aborted. After both FINs nobody needs to hear of it (RFC 9293 3.10.7.4).
-    fn reset(&mut self) -> Verdict {
+    fn reset(&mut self) -> SegmentVerdict {
         let error = match self.kind {
             StateKind::Closing | StateKind::LastAck => None,
             StateKind::CloseWait => Some(TcpError::BrokenPipe),
@@ -228,7 +236,7 @@ impl<P: Payload> Synchronized<P> {
         ack: SeqNum,
         segment: &Segment<P>,
         now: Instant,
-    ) -> Result<AckOutcome, Verdict> {
+    ) -> Result<AckOutcome, SegmentVerdict> {
         let incoming = IncomingAck {
             ack,
             seq: segment.seq,
@@ -268,7 +276,7 @@ impl<P: Payload> Synchronized<P> {
         &mut self,
         segment: Segment<P>,
         cx: &mut Context<'_, P>,
-    ) -> Result<Accepted, Verdict> {
+    ) -> Result<Accepted, SegmentVerdict> {
         let (seq, len, ack) = (segment.seq, segment.payload.len(), segment.ack);
         if self.reader_gone && len > 0 && (seq + len).after(self.receiver.rcv_nxt()) {
             // RFC 9293 3.6.1, RFC 2525 2.17: the peer must learn that its bytes go nowhere.
@@ -300,7 +308,7 @@ impl<P: Payload> Synchronized<P> {
         accepted: Accepted,
         after_ack: Next,
         cx: &Context<'_, P>,
-    ) -> Verdict {
+    ) -> SegmentVerdict {
         let Accepted {
             delivered,
             fin,
@@ -335,7 +343,12 @@ impl<P: Payload> Synchronized<P> {
 
     /// Drops a segment and says where we stand. A segment that carries nothing is answered only now
     /// and then.
-    fn answer(&mut self, reason: SegmentDrop, segment: &Segment<P>, now: Instant) -> Verdict {
+    fn answer(
+        &mut self,
+        reason: SegmentDrop,
+        segment: &Segment<P>,
+        now: Instant,
+    ) -> SegmentVerdict {
         if segment.seq_len() == 0 && !self.replies.allow_invalid(now) {
             return drop_silently(reason);
         }
@@ -345,7 +358,7 @@ impl<P: Payload> Synchronized<P> {
 
     /// Drops a segment that may be forged and asks its sender to prove that it knows our numbers
     /// (RFC 5961).
-    fn challenge(&mut self, reason: SegmentDrop, now: Instant) -> Verdict {
+    fn challenge(&mut self, reason: SegmentDrop, now: Instant) -> SegmentVerdict {
         if !self.replies.allow_challenge(now) {
             return drop_silently(SegmentDrop::ChallengeAckLimited);
         }
@@ -440,6 +453,6 @@ impl<P: Payload> Synchronized<P> {
     }
 }
 
-fn drop_silently(reason: SegmentDrop) -> Verdict {
+fn drop_silently(reason: SegmentDrop) -> SegmentVerdict {
     (Disposition::dropped(reason), Next::Stay)
 }

@@ -26,7 +26,7 @@ use crate::state::syn::{SynReceived, SynSent};
     clippy::large_enum_variant,
     reason = "an idle connection is Synchronized; a box would only add to it"
 )]
-pub(crate) enum State<P> {
+pub(crate) enum ConnectionState<P> {
     Closed,
     SynSent(SynSent),
     SynReceived(SynReceived),

@@ -67,14 +67,14 @@ fn what_is_in_order_is_never_given_up() {
 #[test]
 fn a_receiver_that_keeps_to_the_order_refuses_what_comes_early_and_says_where_it_stands() {
     let mut t = established();
-    t.conn.set_hold(Hold::InOrder);
+    t.conn.set_kept_payload(KeptPayload::InOrder);
     send!(t, seq: 101, len: 100);
     expect_drops!(t, OfoNoMemory);
     expect!(t, ack: 1);
     send!(t, seq: 1, len: 100);
     t.conn.on_drained();
     expect!(t, ack: 101);
-    t.conn.set_hold(Hold::All);
+    t.conn.set_kept_payload(KeptPayload::All);
     send!(t, seq: 201, len: 100);
     expect!(t, ack: 101, sack: &[(201, 301)]);
     assert_eq!(t.read(), 100);

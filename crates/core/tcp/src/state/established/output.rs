@@ -5,7 +5,7 @@ use core::time::Duration;
 use netmem::Payload;
 use wire::Instant;
 
-use super::{Synchronized, Verdict};
+use super::{SegmentVerdict, Synchronized};
 use crate::config::ConnectionConfig;
 use crate::error::TcpError;
 use crate::receiver::AnnouncedAt;
@@ -127,7 +127,11 @@ impl<P: Payload> Synchronized<P> {
         earliest(own, self.sender.next_timer())
     }
 
-    pub(crate) fn on_timer(&mut self, user_timeout: Option<Duration>, now: Instant) -> Verdict {
+    pub(crate) fn on_timer(
+        &mut self,
+        user_timeout: Option<Duration>,
+        now: Instant,
+    ) -> SegmentVerdict {
         let over = Disposition {
             closed: true,
             ..Disposition::default()

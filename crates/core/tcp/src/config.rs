@@ -1,7 +1,7 @@
-//! What TCP is told from above, and every number with its source.
+//! Settings of TCP, and the constants behind their defaults, each with its source.
 //!
-//! [`Config`] is shared by all connections of a stack; [`ConnectionOptions`] is what a program may set for one of them,
-//! [`ConnectionConfig`] both, with the limits of one connection's path.
+//! [`Config`] is shared by all connections of a stack. [`ConnectionOptions`] are the options that a program may set for one
+//! connection. [`ConnectionConfig`] has both, and the limits of the path to one peer.
 
 mod ecn;
 mod options;
@@ -17,11 +17,11 @@ pub use options::{
     UnfitPayload,
 };
 
-/// Smallest MSS that a peer or a path can talk us down to: full options leave 8 bytes of it
+/// Smallest MSS that a peer or a path can impose: with all options in use, 8 bytes of payload are left
 /// (linux include/net/tcp.h `TCP_MIN_SND_MSS`).
 pub const MIN_MSS: u16 = 48;
 
-/// MSS assumed of a peer that names none over IPv4 (RFC 9293 3.7.1).
+/// MSS assumed for a peer without an MSS option, over IPv4 (RFC 9293 3.7.1).
 pub const DEFAULT_MSS: u16 = 536;
 
 /// Largest shift of a window scale option (RFC 7323 2.3).
@@ -39,8 +39,8 @@ pub const ACCECN_LEN: u16 = wire::AccEcn::MAX_LEN as u16;
 /// First retransmission timeout, and that of a SYN (RFC 6298 2.1).
 pub const RTO_INITIAL: Duration = Duration::from_secs(1);
 
-/// Smallest retransmission timeout (linux `TCP_RTO_MIN`; RFC 6298 2.4 asks for 1 s, which nobody
-/// does).
+/// Smallest retransmission timeout (linux `TCP_RTO_MIN`; RFC 6298 2.4 asks for 1 s, which no common stack
+/// uses).
 pub const RTO_MIN: Duration = Duration::from_millis(200);
 
 /// Largest retransmission timeout (linux `TCP_RTO_MAX`; RFC 6298 2.5 allows any of at least 60 s).
@@ -49,8 +49,8 @@ pub const RTO_MAX: Duration = Duration::from_secs(120);
 /// How often a SYN is repeated with doubling intervals (linux `TCP_SYN_RETRIES`).
 pub const SYN_RETRIES: u8 = 6;
 
-/// How often a SYN is repeated before that, with equal intervals (linux `tcp_syn_linear_timeouts`: the last of all
-/// leaves after 67 s, and the end comes after 131 s).
+/// How often a SYN is repeated before that, with equal intervals (linux `tcp_syn_linear_timeouts`: the last SYN is sent
+/// after 67 s, and the connection attempt fails after 131 s).
 pub const SYN_LINEAR_TIMEOUTS: u8 = 4;
 
 /// How often a SYN-ACK is repeated (linux `TCP_SYNACK_RETRIES`: together 63 s).
@@ -60,56 +60,53 @@ pub const SYN_ACK_RETRIES: u8 = 5;
 /// `TCP_RETR2`).
 pub const DATA_RETRIES: u8 = 15;
 
-/// Segments that may leave before anything was acknowledged (RFC 6928).
+/// Segments that may be sent before the first ACK: the initial window (RFC 6928).
 pub const INITIAL_CWND: u16 = 10;
 
-/// Longest time an ACK is put off (linux `TCP_DELACK_MIN`; RFC 9293 3.8.6.3 allows 500 ms).
+/// Longest time that an ACK is delayed (linux `TCP_DELACK_MIN`; RFC 9293 3.8.6.3 allows 500 ms).
 pub const DELAYED_ACK: Duration = Duration::from_millis(40);
 
-/// Segments that are acknowledged one by one after a connection opens, while the peer's window
+/// Segments that are acknowledged one by one after a connection opens, while the peer's congestion window
 /// grows with each ACK (linux include/net/tcp.h `TCP_MAX_QUICKACKS`).
 pub const QUICK_ACKS: u8 = 16;
 
-/// Time that a closed connection keeps its name: one 2 MSL (linux `TCP_TIMEWAIT_LEN`).
+/// Time that a connection stays in TIME-WAIT: 2 MSL (linux `TCP_TIMEWAIT_LEN`).
 pub const TIME_WAIT: Duration = Duration::from_secs(60);
 
-/// Time that a connection nobody reads any more waits for the peer's FIN (linux `TCP_FIN_TIMEOUT`).
+/// Time that a connection which its program has closed waits for the peer's FIN (linux `TCP_FIN_TIMEOUT`).
 pub const FIN_WAIT_2_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Time without progress after which a connection that its user closed is given up, be it that the
-/// peer is silent or that it keeps its window shut (linux `tcp_orphan_retries`: 8 timeouts; RFC
-/// 9293 3.8.3 wants 100 s).
+/// Time without progress after which a connection that its program has closed is given up, whether the peer is silent or
+/// keeps its window closed (linux `tcp_orphan_retries`: 8 timeouts; RFC 9293 3.8.3 asks for 100 s).
 pub const ORPHAN_TIMEOUT: Duration = Duration::from_secs(100);
 
-/// Challenge ACKs that one connection sends within [`CHALLENGE_ACK_INTERVAL`] (RFC 5961 7 wants
-/// some limit).
+/// Most challenge ACKs that one connection sends within [`CHALLENGE_ACK_INTERVAL`] (RFC 5961 7 asks for a limit).
 pub const CHALLENGE_ACK_LIMIT: u8 = 10;
 
 /// The interval to which [`CHALLENGE_ACK_LIMIT`] applies.
 pub const CHALLENGE_ACK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Smallest interval between two ACKs that only answer segments outside the window
+/// Smallest interval between two ACKs that only answer segments outside the receive window
 /// (linux `sysctl_tcp_invalid_ratelimit`).
 pub const INVALID_ACK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The part of the window that a super-segment which is not full waits for (linux `sysctl_tcp_tso_win_divisor`).
+/// Divisor: a super-segment of less than window / divisor waits for the next ACK (linux `sysctl_tcp_tso_win_divisor`).
 pub const TSO_WIN_DIVISOR: u8 = 3;
 
-/// Age at which a remembered timestamp no longer condemns a segment (RFC 7323 5.5).
+/// Age from which on TS.Recent no longer rejects segments (RFC 7323 5.5).
 pub const TS_RECENT_MAX_AGE: Duration = Duration::from_secs(24 * 24 * 60 * 60);
 
-/// Send buffer, default: more than the window of a Linux receiver (`tcp_rmem`, 6 MiB), so that a peer that pauses holds its
-/// sender up only when it has no room. Linux has 4 MiB (`tcp_wmem`) and counts copies; device memory is not copied.
+/// Send buffer, default: more than the receive window of a Linux host (`tcp_rmem`, 6 MiB), so that the sender can fill that
+/// window while the receiver pauses. Linux has 4 MiB (`tcp_wmem`), which hold copies; device memory is not copied.
 pub const SND_BUF_MAX: usize = 8 << 20;
 
-/// Smallest and largest number of bytes that arrive between two ACKs of an undisturbed bulk
-/// transfer, default. PERF.md measured no gain past the upper one.
+/// Most bytes between two ACKs of a bulk transfer without loss, default. Larger values measured no gain.
 pub const ACK_BYTES_MAX: u32 = 256 * 1024;
 
-/// When a listener answers a SYN by a cookie and remembers nothing (linux `tcp_syncookies`).
+/// When a listener answers a SYN with a cookie and keeps no state (linux `tcp_syncookies`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum SynCookies {
-    /// Never: what the backlog cannot hold is dropped.
+    /// Never: SYNs are dropped when the backlog is full.
     Never,
     /// When the backlog is full.
     #[default]
@@ -118,15 +115,14 @@ pub enum SynCookies {
     Always,
 }
 
-/// How TCP behaves, for all connections of a stack. The defaults are Linux's where Linux has one.
+/// Settings for all connections of a stack. The defaults are those of Linux, where Linux has the setting.
 ///
-/// Not supported, and therefore not here: TCP Fast Open (RFC 7413), MPTCP, the
-/// urgent pointer.
+/// TCP Fast Open (RFC 7413), MPTCP and the urgent pointer are not supported and have no settings.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Options that connections begin with.
+    /// Initial options of connections.
     pub options: ConnectionOptions,
-    /// What a receive buffer is at first, in bytes (linux `tcp_rmem`, second number); only told, never used.
+    /// Initial size of a receive buffer, in bytes (linux `tcp_rmem`, second number); only reported to programs.
     pub rcv_buf_start: u32,
     /// Offers window scaling (RFC 7323 2).
     pub window_scaling: bool,
@@ -134,44 +130,44 @@ pub struct Config {
     pub timestamps: bool,
     /// Offers selective acknowledgement (RFC 2018).
     pub sack: bool,
-    /// Whether routers may mark packets instead of dropping them.
+    /// Explicit congestion notification.
     pub ecn: EcnConfig,
-    /// When a listener answers by SYN cookies.
+    /// When listeners answer with SYN cookies.
     pub syn_cookies: SynCookies,
-    /// When ACKs leave.
+    /// When ACKs are sent.
     pub acks: AckConfig,
     /// Timeouts and repetitions.
     pub timers: TimerConfig,
-    /// Segments that may leave before anything was acknowledged.
+    /// Segments that may be sent before the first ACK.
     pub initial_cwnd: u16,
-    /// Forgets part of the congestion window in a pause (RFC 5681 4.1, linux `tcp_slow_start_after_idle`).
+    /// Reduces the congestion window after a pause (RFC 5681 4.1, linux `tcp_slow_start_after_idle`).
     pub slow_start_after_idle: bool,
-    /// Spaces out segments over the round trip instead of sending a window at once.
+    /// Pacing: segments are spread over the round trip instead of sent as one burst.
     pub pacing: bool,
     /// Longest payload of one outgoing segment before the NIC cuts it, in bytes, where that is less than what the link takes
     /// ([`SuperPayload::longest`]); `None`: what the link takes. 65,160 is better for programs that send 64 KiB at a time or
     /// less.
     pub max_gso_payload: Option<u32>,
-    /// Divisor: a super-segment that is not full waits for an ACK that is about to come if it has less than window /
-    /// divisor; 0: it does not wait (linux `tcp_tso_win_divisor`).
+    /// Divisor: a super-segment of less than window / divisor waits for an ACK that is due soon; 0: it does not wait (linux
+    /// `tcp_tso_win_divisor`).
     pub tso_win_divisor: u8,
-    /// Takes repeated timeouts of large packets for a path that swallows them without a word, and tries smaller ones
+    /// After repeated timeouts of large packets, tries smaller ones: the path may drop large packets without an ICMP error
     /// (RFC 4821 7.7; linux `tcp_mtu_probing` = 1, which is not Linux's default).
     pub mtu_probing: bool,
-    /// What other stacks do differently.
+    /// Choices that the RFCs leave open.
     pub policy: Arc<dyn Policy>,
 }
 
-/// When ACKs leave.
+/// When ACKs are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AckConfig {
-    /// Longest time an ACK is put off.
+    /// Longest time that an ACK is delayed.
     pub delay: Duration,
     /// Segments that are acknowledged one by one after the connection opens.
     pub quick: u8,
-    /// Bytes after which an ACK is due; `None`: chosen from the window, at most [`ACK_BYTES_MAX`].
+    /// Bytes after which an ACK is due; `None`: a quarter of the window, at most [`ACK_BYTES_MAX`].
     pub bytes: Option<u32>,
-    /// Smallest interval between two ACKs that only answer segments which are not acceptable and carry nothing.
+    /// Smallest interval between two ACKs that only answer unacceptable segments without payload.
     pub invalid_interval: Duration,
 }
 

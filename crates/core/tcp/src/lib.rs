@@ -1,37 +1,35 @@
-//! TCP without input or output, over payload that it cannot read.
+//! A TCP connection that does no input or output (sans-IO), and whose payload type gives no access to bytes.
 //!
 //! # Key types
 //!
-//! - [`Segment`]: one TCP segment, payload as a [`netmem::Payload`]; what crosses the border in
-//!   both directions.
-//! - [`Connection`]: RFC 9293's state machine with both halves. Segments, times and calls go in; a
-//!   [`Disposition`] says what the caller must do, and [`Connection::poll_send`] is everything this
-//!   side has to say.
-//! - [`SynBacklog`]: the passive side, up to the moment when there is a connection.
+//! - [`Segment`]: one TCP segment with its payload as a [`netmem::Payload`]: the input and the output of this crate.
+//! - [`Connection`]: RFC 9293's state machine with the receiving and the sending half. It takes segments, times and calls. A
+//!   [`Disposition`] says what the caller must do, and [`Connection::poll_send`] returns all segments to send.
+//! - [`SynBacklog`]: the half-open connections of a listener, until each becomes a [`Connection`].
 //!
 //! # Its part of the walks
 //!
 //! Receive: `Connection::on_segment` -> `Synchronized::process` (the checks of RFC 9293 3.10.7.4 in
 //! their order) -> `Receiver::accept` -> `Segment::trim_to_window` -> `Reassembly::insert` ->
-//! [`RecvQueue`], from which the socket takes it. No byte is touched on the way: payload is cut,
+//! [`RecvQueue`], from which the socket takes the payload. No byte is read or copied: payload is cut,
 //! moved and joined as a list of owned pieces.
 //!
 //! Send: `Connection::send` -> `Sender::push` -> `Connection::poll_send` -> `Sender::poll_data`,
-//! which lends out a second owner of the bytes and keeps the first until they are acknowledged.
+//! which returns a second owner of the bytes; the send queue keeps the first until they are acknowledged.
 //!
 //! # What it implements
 //!
 //! RFC 9293 (states, windows, probes, keepalive), 7323 (window scale, timestamps, PAWS), 2018 and
 //! 2883 (SACK, D-SACK), 5961 (blind attacks), 6528 (ISNs), 4987 (SYN cookies), 1337 and 6191
-//! (TIME-WAIT), 5482 (user timeout), 3168 (ECN), 9768 (AccECN), and in the sender 6298, 5681, 6582, 6675, 8985, 9438, 6928,
-//! 3042.
+//! (TIME-WAIT), 5482 (user timeout), 3168 (ECN), 9768 (AccECN); in the sender 6298 (RTO), 5681 and 6582 (NewReno), 9438
+//! (CUBIC), 9406 (HyStart++), 6675 and 8985 (SACK recovery, RACK-TLP), 9937 (PRR), 5682 (F-RTO), 6928 (initial window),
+//! 3042 (limited transmit), 4821 (packet size without ICMP).
 //!
 //! # What it does not do
 //!
 //! - TCP Fast Open (RFC 7413), MPTCP, AO and MD5: not negotiated.
-//! - The urgent pointer: urgent bytes are ordinary bytes (RFC 6093 says not to use it).
-//! - Addresses, ports, sockets, NICs, clocks, randomness and memory: all of them enter as
-//!   arguments.
+//! - The urgent pointer: urgent bytes are ordinary bytes (RFC 6093 advises against its use).
+//! - Addresses, ports, sockets and NICs: the caller has them. Times, random numbers and payload are arguments.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Linux's choices where this stack has others, for comparisons with Linux packet by packet. Nothing of the product's path
-//! names this module.
+//! Linux's choices where this stack has others, for comparisons with Linux packet by packet. No other module of this crate
+//! uses this one.
 
 mod acks;
 
@@ -10,33 +10,33 @@ use acks::LinuxAcks;
 use crate::config::AckConfig;
 use crate::policy::{AckStyle, FlowState, OwnPolicy, Policy};
 
-/// How much of the pacing rate a super-segment takes: a 2^10th of a second's worth (linux `sk_pacing_shift`).
+/// A super-segment holds what the pacing rate sends in 2^-10 s, about a millisecond (linux `sk_pacing_shift`).
 const PACING_SHIFT: u32 = 10;
 
-/// Super-segments may be longer the shorter the round trip is: halved for every 512 us (linux `tcp_tso_rtt_log`).
+/// The longest super-segment is halved for every 2^9 = 512 us of round-trip time (linux `tcp_tso_rtt_log`).
 const TSO_RTT_LOG: u32 = 9;
 
 /// Pacing rates, in hundredths of a window per round trip (linux `tcp_pacing_ss_ratio`, `tcp_pacing_ca_ratio`).
 const SLOW_START_RATIO: u128 = 200;
 const AVOIDANCE_RATIO: u128 = 120;
 
-/// A stack that sends the packets that Linux would send, when Linux would.
+/// Policy of a stack that sends the same packets as Linux, at the same times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Linux {
-    /// Who decides when received data is acknowledged.
+    /// Rules by which received data is acknowledged.
     pub acks: Acks,
-    /// Packets that a super-segment may have however slow the path, at least 1 (linux `tcp_min_tso_segs`).
+    /// Packets that a super-segment may have on the slowest path, at least 1 (linux `tcp_min_tso_segs`).
     pub min_tso_segs: u8,
 }
 
-/// Who decides when received data is acknowledged.
+/// Rules by which received data is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Acks {
-    /// Linux, segment by segment: quick ACKs, then every second full segment, else after
+    /// Linux's, segment by segment: quick ACKs, then every second full segment, else after
     /// [`DELAYED_ACK`](crate::config::DELAYED_ACK).
     #[default]
     Linux,
-    /// This stack: as soon as the link is empty.
+    /// This stack's: as soon as the link is empty.
     Drained,
 }
 
@@ -57,8 +57,8 @@ impl Policy for Linux {
         }
     }
 
-    /// What leaves in a millisecond, but at least so many packets (linux `tcp_tso_autosize`), and half of the congestion
-    /// window at most (`tcp_cwnd_test`).
+    /// As many as the path carries in a millisecond, but at least [`Linux::min_tso_segs`] (linux `tcp_tso_autosize`), and at
+    /// most half of the congestion window (`tcp_cwnd_test`).
     fn packets_at_once(&self, flow: &FlowState) -> u64 {
         let FlowState {
             mss, longest, cwnd, ..
@@ -76,7 +76,7 @@ impl Policy for Linux {
             .min(flow.most_packets())
     }
 
-    /// To have the peer's GRO pass them on at once (linux `__tcp_transmit_skb`).
+    /// PSH makes the peer's GRO pass them on at once (linux `__tcp_transmit_skb`).
     fn pushes_super_segments(&self) -> bool {
         true
     }

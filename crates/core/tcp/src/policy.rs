@@ -1,7 +1,7 @@
-//! What one stack does and another does differently, and the RFCs leave open.
+//! Choices that the RFCs leave open, and that stacks make differently.
 //!
-//! The methods' own bodies are what this stack does. [`crate::linux`] holds what Linux does instead, for comparisons packet
-//! by packet.
+//! The default bodies of the methods are this stack's choices. [`crate::linux`] has Linux's, for comparisons packet by
+//! packet.
 
 use core::fmt;
 use core::time::Duration;
@@ -13,35 +13,35 @@ pub use crate::ecn::Haste;
 
 /// Choices for all connections of a stack.
 pub trait Policy: fmt::Debug + Send + Sync {
-    /// Returns what decides when a new connection acknowledges.
+    /// Returns the rules by which a new connection sends ACKs.
     fn ack_style(&self, config: &AckConfig) -> Box<dyn AckStyle> {
         Box::new(WhenDrained::new(config))
     }
 
-    /// Returns the most packets of one super-segment, at least 1 and at most [`FlowState::most_packets`]: the more, the less
-    /// each costs.
+    /// Returns the most packets of one super-segment, at least 1 and at most [`FlowState::most_packets`]. The more packets,
+    /// the lower the cost of each.
     fn packets_at_once(&self, flow: &FlowState) -> u64 {
         flow.most_packets()
     }
 
-    /// Returns whether each super-segment has PSH, whatever its writer said.
+    /// Returns whether each super-segment has PSH, even if its writer announced more.
     fn pushes_super_segments(&self) -> bool {
         false
     }
 
-    /// Returns whether an ACK that is overdue in a recovery is probed for, too (RFC 9002 6.2 does so in QUIC; RFC 8985
-    /// waits for the retransmission timer there).
+    /// Returns whether tail loss probes are also sent in loss recovery (as QUIC does, RFC 9002 6.2; RFC 8985 waits for the
+    /// retransmission timer).
     fn probes_in_recovery(&self) -> bool {
         true
     }
 }
 
-/// The state of a connection that sends, as far as the size of a super-segment depends on it.
+/// State of a sending connection that the size of its super-segments may depend on.
 #[derive(Debug, Clone, Copy)]
 pub struct FlowState {
     /// Payload of a full packet, in bytes, not 0.
     pub mss: u64,
-    /// Longest payload that the NIC takes at once, in bytes.
+    /// Longest payload of a super-segment, in bytes.
     pub longest: u64,
     /// The congestion window, in bytes.
     pub cwnd: u64,
@@ -54,7 +54,7 @@ pub struct FlowState {
 }
 
 impl FlowState {
-    /// Returns how many full packets the NIC takes at once, at least 1.
+    /// Returns how many full packets a super-segment can hold, at least 1.
     #[must_use]
     pub fn most_packets(&self) -> u64 {
         (self.longest / self.mss).max(1)

@@ -1,4 +1,4 @@
-//! The sending half of a connection: what may leave, when, and what must leave again.
+//! The sending half of a connection: which bytes may be sent now, and which must be sent again.
 //!
 //! State, in groups by what may change them:
 //! - [`SendSpace`] (`space.rs`): SND.UNA, SND.NXT, SND.WND: ACKs and sending,
@@ -15,7 +15,7 @@
 //! - `output.rs`: the next segment,
 //! - `timeout.rs`: carries out the decisions of the timers.
 //!
-//! SND.NXT never moves back: what must leave again is marked in the [`Scoreboard`](crate::scoreboard::Scoreboard).
+//! SND.NXT never moves back: ranges to be sent again are marked in the [`Scoreboard`](crate::scoreboard::Scoreboard).
 
 mod ack;
 mod chrono;
@@ -60,7 +60,7 @@ use space::SendSpace;
 use timers::SendTimers;
 use writer::Writer;
 
-/// What the sender must know of an incoming segment with the ACK flag.
+/// Fields of an incoming segment with the ACK flag, as far as the sender needs them.
 #[derive(Debug, Clone, Copy)]
 pub struct IncomingAck<'a> {
     /// SEG.ACK.
@@ -73,7 +73,7 @@ pub struct IncomingAck<'a> {
     pub sack: &'a SackBlocks,
     /// TSecr, where timestamps were negotiated.
     pub ts_echo: Option<u32>,
-    /// The segment takes sequence space (payload, SYN or FIN): it is no duplicate ACK then.
+    /// The segment takes sequence space (payload, SYN or FIN), so it is no duplicate ACK.
     pub has_data: bool,
     /// The ECE flag.
     pub ece: bool,
@@ -85,81 +85,81 @@ pub struct IncomingAck<'a> {
     pub ts_progress: bool,
 }
 
-/// How an acknowledgement number lies to what was sent (RFC 9293 3.10.7.4, RFC 5961 5.2).
+/// An acknowledgement number, compared with what was sent (RFC 9293 3.10.7.4, RFC 5961 5.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AckKind {
-    /// SND.UNA < SEG.ACK =< SND.NXT: news.
+    /// SND.UNA < SEG.ACK =< SND.NXT: it acknowledges something new.
     New,
-    /// SEG.ACK = SND.UNA, or a little older: nothing new, windows and SACK blocks still count.
+    /// SEG.ACK = SND.UNA, or a little older: it acknowledges nothing new; its window and SACK blocks count.
     Duplicate,
-    /// Older than SND.UNA by more than the largest window seen: to be answered by a challenge ACK.
+    /// Older than SND.UNA by more than the largest window seen: a challenge ACK answers it.
     TooOld,
-    /// Acknowledges what was never sent: to be answered by an ACK and dropped.
+    /// It acknowledges what was never sent: an ACK answers it, and it is dropped.
     Future,
 }
 
-/// What an acknowledgement did.
+/// Effects of an acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub struct AckOutcome {
-    /// Where the number lies.
+    /// The acknowledgement number, compared with what was sent.
     pub kind: AckKind,
-    /// Payload bytes that need not be kept any more. [`Sender::acked_offset`] tells which.
+    /// Payload bytes that were released; [`Sender::acked_offset`] is the offset behind them.
     pub newly_acked: usize,
-    /// The send queue went from full to having room.
+    /// The send queue was full, and has room now.
     pub writable: bool,
 }
 
-/// One stretch of the send queue that may leave now, in packets of [`Sender::mss`].
+/// A part of the send queue that may leave now, in packets of [`Sender::mss`].
 #[derive(Debug)]
 pub struct DataSegment<P> {
     /// Number of the first byte.
     pub seq: SeqNum,
-    /// A share of the queue; empty for a FIN alone and for a window probe.
+    /// A second owner of the queue's bytes; empty for a FIN alone and for a window probe.
     pub payload: P,
     /// The FIN goes behind the payload.
     pub fin: bool,
-    /// The writer has nothing more at the moment.
+    /// PSH: the writer has nothing more at the moment.
     pub push: bool,
     /// A window probe or tail loss probe.
     pub probe: bool,
-    /// The ECN field of its packets: what leaves again, and what carries no payload, is [`Ecn::NotEct`] (RFC 3168
-    /// 6.1.4, 6.1.5).
+    /// The ECN field of its packets; [`Ecn::NotEct`] for retransmissions and packets without payload (RFC 3168 6.1.4,
+    /// 6.1.5).
     pub ecn: Ecn,
-    /// The window was reduced since the last new data (RFC 3168 6.1.2).
+    /// CWR: the window was reduced since the last new data (RFC 3168 6.1.2).
     pub cwr: bool,
 }
 
-/// What a timer of the sender did.
+/// Effects of a timer of the sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum TimerOutcome {
     /// No timer was due, or it changed nothing that must be sent.
     Nothing,
-    /// [`Sender::poll_data`] has something to say.
+    /// [`Sender::poll_data`] may have a segment to send.
     Retransmit,
-    /// The peer does not answer any more.
+    /// The peer does not answer any more: the connection ends with this error.
     Abort(TcpError),
 }
 
-/// What the handshake settled, as far as the sender is concerned.
+/// Results of the handshake that concern the sender.
 #[derive(Debug, Clone, Copy)]
 pub struct Established {
-    /// The negotiated options; [`Negotiated::snd_mss`] is what a packet may carry.
+    /// The negotiated options; [`Negotiated::snd_mss`] limits the payload of a packet.
     pub negotiated: Negotiated,
     /// The peer's first window, scaled.
     pub window: u32,
     /// SEG.SEQ of the segment that brought it.
     pub seq: SeqNum,
-    /// The clock whose values `ts_echo` returns.
+    /// The clock of our timestamps, which [`IncomingAck::ts_echo`] echoes.
     pub clock: TimestampClock,
-    /// Round-trip time of the handshake, if the SYN went out only once (RFC 6298 3, Karn).
+    /// Round-trip time of the handshake, if the SYN was sent only once (RFC 6298 3, Karn).
     pub handshake_rtt: Option<Duration>,
     /// The SYN or SYN-ACK was lost: RFC 6928 2 and RFC 6298 5.7 start slower then.
     pub handshake_timed_out: bool,
 }
 
-/// Owns the send queue, SND.UNA, SND.NXT, SND.WND and everything that decides what may leave.
+/// The sending half of a connection: send queue, SND.UNA, SND.NXT, SND.WND, loss recovery, congestion control and timers.
 #[derive(Debug)]
 pub struct Sender<P> {
     space: SendSpace,
@@ -169,7 +169,7 @@ pub struct Sender<P> {
     recovery: Recovery,
     rate: Rate,
     timers: SendTimers,
-    /// What AccECN tells of our packets.
+    /// AccECN's reports about our packets.
     reports: Option<Box<Reports>>,
     counters: Counters,
     shared: Arc<Config>,
@@ -196,7 +196,7 @@ impl<P: Payload> Sender<P> {
         }
     }
 
-    /// Takes over what the handshake settled: SND.UNA = ISS + 1.
+    /// Takes the results of the handshake: SND.UNA = ISS + 1.
     pub fn on_established(&mut self, established: &Established, now: Instant) {
         let negotiated = &established.negotiated;
         self.packets.open(negotiated.snd_mss);
@@ -220,31 +220,30 @@ impl<P: Payload> Sender<P> {
         self.rate.update_pacing(self.flight.rtt().srtt());
     }
 
-    /// Returns how many bytes [`Sender::push`] should be given; it takes more, but then the buffer overflows.
+    /// Returns how many bytes the send buffer still takes; [`Sender::push`] does not enforce it.
     pub fn room(&self) -> usize {
         self.writer.room()
     }
 
-    /// Queues payload; `more`: the writer will add to it at once (MSG_MORE, no PSH, no small segment yet).
+    /// Queues payload; `more`: the writer will add to it at once (MSG_MORE: no PSH, no small segment yet).
     ///
-    /// Returns the stream offset behind the payload: once [`Sender::acked_offset`] reaches it, the peer has it all.
-    /// Empty payload without `more` only takes back an earlier `more`. Behind a FIN payload is dropped.
+    /// Returns the stream offset behind the payload: once [`Sender::acked_offset`] reaches it, all of the payload is
+    /// acknowledged. Empty payload without `more` cancels an earlier `more`. Payload behind a FIN is dropped.
     pub fn push(&mut self, payload: P, more: bool) -> u64 {
         self.writer.push(payload, more)
     }
 
-    /// Keeps what is pushed next out of packets with what was pushed before: host and device bytes do not mix, and
-    /// MSG_EOR ends a record.
+    /// Lets the next push start a new packet: host and device bytes do not share packets, and MSG_EOR ends a record.
     pub fn push_boundary(&mut self) {
         self.writer.push_boundary();
     }
 
-    /// Returns how many bytes are queued, sent or not.
+    /// Returns how many bytes are queued: not sent, or not acknowledged.
     pub fn queued_len(&self) -> usize {
         self.writer.queued_len()
     }
 
-    /// Returns how many sequence numbers were sent and not acknowledged.
+    /// Returns how many sequence numbers are sent and not acknowledged.
     pub fn in_flight(&self) -> usize {
         (self.space.nxt() - self.space.una()) as usize
     }
@@ -254,12 +253,12 @@ impl<P: Payload> Sender<P> {
         self.writer.end()
     }
 
-    /// Returns the stream offset behind the last byte that left at least once.
+    /// Returns the stream offset behind the last byte that was sent at least once.
     pub fn sent_offset(&self) -> u64 {
         self.space.nxt().min(self.writer.end())
     }
 
-    /// Returns the stream offset up to which the peer acknowledged every byte; nothing below it is held any more.
+    /// Returns the stream offset up to which every byte is acknowledged; the bytes below it are released.
     pub fn acked_offset(&self) -> u64 {
         self.space.una().min(self.writer.end())
     }
@@ -269,7 +268,7 @@ impl<P: Payload> Sender<P> {
         self.writer.push_fin();
     }
 
-    /// Returns whether the FIN left at least once.
+    /// Returns whether the FIN was sent at least once.
     pub fn fin_sent(&self) -> bool {
         self.writer.has_fin_before(self.space.nxt())
     }
@@ -284,17 +283,17 @@ impl<P: Payload> Sender<P> {
         self.space.una() == self.writer.stream_end()
     }
 
-    /// Returns SND.UNA, the oldest number that is not acknowledged.
+    /// Returns SND.UNA, the oldest sequence number that is not acknowledged.
     pub fn snd_una(&self) -> SeqNum {
         self.space.seq_of(self.space.una())
     }
 
-    /// Returns SND.NXT, with which an ACK, a RST or a keepalive is numbered. It never moves back.
+    /// Returns SND.NXT, the sequence number of ACKs and RSTs. It never moves back.
     pub fn snd_nxt(&self) -> SeqNum {
         self.space.seq_of(self.space.nxt())
     }
 
-    /// Returns SND.WND, the bytes that the peer lets us have in flight.
+    /// Returns SND.WND: how many bytes the peer allows in flight.
     pub fn snd_wnd(&self) -> u32 {
         self.space.wnd()
     }
@@ -304,7 +303,7 @@ impl<P: Payload> Sender<P> {
         self.packets.mss(self.space.max_wnd())
     }
 
-    /// Lets AccECN's reports be understood from now on.
+    /// Begins to interpret AccECN's fields of incoming ACKs.
     pub(crate) fn set_reports(&mut self, reports: Reports) {
         self.counters.delivered_ce = reports.ce_packets();
         self.reports = Some(Box::new(reports));
@@ -322,7 +321,7 @@ impl<P: Payload> Sender<P> {
         self.packets.set_bundling(bundling);
     }
 
-    /// Changes the congestion control; what it works on stays.
+    /// Changes the congestion control; the congestion window stays.
     pub fn set_congestion(&mut self, kind: CongestionKind) {
         self.rate.change(kind);
     }
@@ -332,7 +331,7 @@ impl<P: Payload> Sender<P> {
         self.writer.set_nodelay(nodelay);
     }
 
-    /// Lets what waits leave at once, corked or not.
+    /// Sends small segments that are held back, once, corked or not.
     pub fn flush(&mut self) {
         if self.packets.is_open() && self.unsent() > 0 {
             self.timers.flush_small();
@@ -344,23 +343,23 @@ impl<P: Payload> Sender<P> {
         self.writer.set_cork(corked);
     }
 
-    /// Sets how many bytes may be queued; what is queued already stays (SO_SNDBUF).
+    /// Sets how many bytes may be queued (SO_SNDBUF); bytes that are queued already stay.
     pub fn set_snd_buf(&mut self, bytes: usize) {
         self.writer.set_snd_buf(bytes);
     }
 
     /// Changes the time after which the connection is given up while nothing is acknowledged (RFC 5482).
     ///
-    /// It also bounds the time that a closed window is probed; without it a peer that answers probes may keep its
-    /// window closed for ever (RFC 9293 3.8.6.1).
+    /// It also limits how long a closed window is probed. Without it, a peer that answers probes may keep its window closed
+    /// for ever (RFC 9293 3.8.6.1).
     pub fn set_user_timeout(&mut self, timeout: Option<Duration>) {
         self.writer.set_user_timeout(timeout);
     }
 
     /// Adapts to a path that carries only packets with `mss` bytes of payload.
     ///
-    /// What is larger and not acknowledged is cut anew and leaves again. The window stays: the amount of data in the
-    /// network does not grow (linux `tcp_simple_retransmit`).
+    /// Larger packets that are not acknowledged are sent again in smaller ones. The congestion window stays: the amount of
+    /// data in the network does not grow (linux `tcp_simple_retransmit`).
     pub fn on_mtu(&mut self, mss: u16, now: Instant) {
         if let Some(smaller) = self.packets.on_mtu(mss) {
             self.retransmit_larger_than(smaller);
@@ -381,7 +380,7 @@ impl<P: Payload> Sender<P> {
         self.recovery = Recovery::default();
     }
 
-    /// Fills in what the sender knows.
+    /// Fills in the facts that the sender knows.
     pub fn info(&self, info: &mut Info) {
         let mss = u64::from(self.mss().max(1));
         let packets = |bytes: u64| u32::try_from(bytes.div_ceil(mss)).unwrap_or(u32::MAX);
@@ -414,7 +413,7 @@ impl<P: Payload> Sender<P> {
         }
     }
 
-    /// Returns the payload bytes that never left.
+    /// Returns the payload bytes that were never sent.
     fn unsent(&self) -> u64 {
         self.writer.unsent(self.space.nxt())
     }

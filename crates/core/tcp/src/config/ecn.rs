@@ -1,39 +1,38 @@
-//! Explicit congestion notification: what is asked for and granted.
+//! Explicit congestion notification: what connections request and accept.
 
-/// Whether routers may mark packets of a connection instead of dropping them: explicit congestion notification
-/// (RFC 3168), told back packet by packet where both sides can (AccECN, RFC 9768). The numbers are those of linux's sysctl
-/// `tcp_ecn`.
+/// Which kind of explicit congestion notification connections request and accept: RFC 3168, or AccECN (RFC 9768), which
+/// reports every marked packet. The numbers are those of linux's sysctl `tcp_ecn`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum EcnPolicy {
     /// Never (0).
     Off,
-    /// Asks for it, and grants it to who asks (1).
+    /// Requests and accepts RFC 3168 (1).
     Request,
-    /// Grants it to who asks (2), the default, as in Linux.
+    /// Accepts RFC 3168 (2); the default, as in Linux.
     #[default]
     Accept,
-    /// Asks for AccECN, and grants either to who asks (3).
+    /// Requests AccECN, accepts both (3).
     Accurate,
-    /// Asks for RFC 3168's, and grants either to who asks (4).
+    /// Requests RFC 3168, accepts both (4).
     RequestAcceptAccurate,
-    /// Grants either to who asks (5).
+    /// Accepts both (5).
     AcceptAccurate,
 }
 
-/// What two sides agreed on.
+/// The kind of ECN that the two sides of a connection agreed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum EcnMode {
-    /// No packet may be marked.
+    /// None.
     #[default]
     Off,
-    /// RFC 3168: one echo per window.
+    /// RFC 3168: marks are echoed once per window.
     Classic,
-    /// AccECN, RFC 9768: every marked packet is told.
+    /// AccECN, RFC 9768: every marked packet is reported.
     Accurate,
 }
 
 impl EcnPolicy {
-    /// Returns what a value of linux's sysctl `tcp_ecn` means; `None` for those that mean nothing here.
+    /// Returns the policy for a value of linux's sysctl `tcp_ecn`; `None` for values without a meaning.
     #[must_use]
     pub const fn from_sysctl(value: u8) -> Option<EcnPolicy> {
         match value {
@@ -47,7 +46,7 @@ impl EcnPolicy {
         }
     }
 
-    /// Returns what a SYN of ours asks for.
+    /// Returns what our SYNs request.
     #[must_use]
     pub const fn asks(self) -> EcnMode {
         match self {
@@ -57,7 +56,7 @@ impl EcnPolicy {
         }
     }
 
-    /// Returns the most that a peer is granted.
+    /// Returns the most that is accepted from a peer.
     #[must_use]
     pub const fn grants(self) -> EcnMode {
         match self {
@@ -70,19 +69,19 @@ impl EcnPolicy {
     }
 }
 
-/// Explicit congestion notification.
+/// Settings of explicit congestion notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EcnConfig {
-    /// What is asked for, and what is granted (RFC 3168, RFC 9768).
+    /// What is requested and accepted (RFC 3168, RFC 9768).
     pub policy: EcnPolicy,
-    /// Repeats a SYN that asked for ECN and was not answered without asking: there are middleboxes that drop such
-    /// SYNs (RFC 3168 6.1.1.1; linux `tcp_ecn_fallback` = 1, Linux's default).
+    /// Repeats an unanswered SYN without the request for ECN: some middleboxes drop SYNs that request it (RFC 3168 6.1.1.1;
+    /// linux `tcp_ecn_fallback` = 1, Linux's default).
     ///
-    /// With AccECN also distrusts a path that changes codepoints of the handshake (RFC 9768 3.2.3.2), and the second
-    /// repetition is the first that does not ask.
+    /// With AccECN, the second repetition is the first without the request; and ECN is not used on a path that changes
+    /// codepoints of the handshake (RFC 9768 3.2.3.2).
     pub fallback: bool,
-    /// Sends AccECN's option, which counts bytes, beside its flags, which count packets (linux `tcp_ecn_option`: 0, or 2,
-    /// the default).
+    /// Sends AccECN's option, which counts bytes, in addition to its flags, which count packets (linux `tcp_ecn_option`: 0,
+    /// or 2, the default).
     pub accecn_option: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What differs from connection to connection: options of its program, limits of its path.
+//! Settings of one connection: the options that its program sets, and the limits of its path.
 
 use core::num::NonZeroU32;
 use core::ops::RangeInclusive;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{Config, FIN_WAIT_2_TIMEOUT, MIN_MSS, SND_BUF_MAX, SYN_RETRIES};
 
-/// Which congestion control a connection starts with.
+/// Kind of congestion control.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum CongestionKind {
     /// RFC 5681 with RFC 6582's recovery point.
@@ -17,7 +17,7 @@ pub enum CongestionKind {
     Cubic,
 }
 
-/// When to ask a silent peer whether it is still there (RFC 9293 3.8.4).
+/// When to probe a silent peer (RFC 9293 3.8.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keepalive {
     /// Silence before the first probe.
@@ -43,19 +43,17 @@ impl Default for Keepalive {
 /// [`Config`], which all connections of a stack share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectionOptions {
-    /// Largest segment that the program wants, for what is announced and for what is sent (TCP_MAXSEG), in bytes, raised
-    /// to [`MIN_MSS`]; `None`: what the link carries.
+    /// Largest segment in both directions, in bytes, at least [`MIN_MSS`] (TCP_MAXSEG); `None`: what the link carries.
     pub user_mss: Option<u16>,
-    /// Most payload that the connection may ever be allowed to hold for its reader, in bytes (SO_RCVBUF); chooses the
-    /// window scale.
+    /// Most payload that the connection may ever hold for its reader, in bytes (SO_RCVBUF); the window scale follows from
+    /// it.
     pub rcv_buf_max: u32,
     /// Receive space of a new connection, in bytes, before the first `Connection::set_rcv_space`; never more than
     /// [`ConnectionOptions::rcv_buf_max`].
     pub rcv_space_initial: u32,
-    /// Most payload that waits in the send queue, in bytes, acknowledged ones not counted (SO_SNDBUF).
+    /// Most unacknowledged payload in the send queue, in bytes (SO_SNDBUF).
     pub snd_buf_max: usize,
-    /// Asks silent peers whether they are alive (SO_KEEPALIVE and its three times); `None`: never, as RFC 9293 3.8.4
-    /// wants by default.
+    /// Probes silent peers (SO_KEEPALIVE and its three times); `None`: never, which RFC 9293 3.8.4 requires as the default.
     pub keepalive: Option<Keepalive>,
     /// Longest time that sent data may stay unacknowledged (TCP_USER_TIMEOUT, RFC 5482); `None`:
     /// [`TimerConfig::data_retries`](super::TimerConfig::data_retries) decides.
@@ -68,7 +66,7 @@ pub struct ConnectionOptions {
     /// Timeouts of a SYN-ACK during which an ACK without data opens no connection: the first data does
     /// (TCP_DEFER_ACCEPT); 0: any ACK does.
     pub defer_accept: u8,
-    /// The congestion control (TCP_CONGESTION).
+    /// Congestion control (TCP_CONGESTION).
     pub congestion: CongestionKind,
     /// Sends small segments at once instead of gathering them (TCP_NODELAY; off is RFC 9293 3.7.4,
     /// Nagle).
@@ -78,10 +76,10 @@ pub struct ConnectionOptions {
 }
 
 impl ConnectionOptions {
-    /// Returns what a new connection may promise of `space`.
+    /// Returns how many bytes of `space` the first window of a connection may promise.
     ///
-    /// A first promise larger than any later one would teach the window that gains of less than a segment are not
-    /// worth telling, and with a buffer of less than a segment it would never open again (RFC 9293 3.8.6.2.2).
+    /// If the first window were larger than the buffer, silly window avoidance would take it as the measure: with a buffer of
+    /// less than a segment, no later gain would be large enough, and the window would stay closed (RFC 9293 3.8.6.2.2).
     pub(crate) fn first_space(&self, space: u32) -> u32 {
         space.min(self.rcv_buf_max)
     }
@@ -106,21 +104,21 @@ impl Default for ConnectionOptions {
     }
 }
 
-/// What the link to a peer takes.
+/// Limits of the link to a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkLimits {
     /// Longest payload of one packet, in bytes: the MTU less the headers of IP and TCP, without options.
     pub mss: u16,
-    /// Payload of a super-packet, which the link's NIC cuts.
+    /// Payload lengths of super-packets, which the link's NIC cuts.
     pub super_payload: SuperPayload,
 }
 
-/// Which payload lengths one super-packet may have.
+/// Allowed payload lengths of a super-packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SuperPayload {
     /// The longest, in bytes.
     pub longest: u32,
-    /// Shorter ones that the link nevertheless does not take, if there are such.
+    /// Shorter lengths that the link refuses, if any.
     pub unfit: Option<UnfitPayload>,
 }
 
@@ -134,7 +132,7 @@ pub struct UnfitPayload {
 }
 
 impl UnfitPayload {
-    /// Returns the range, `None` if nothing is in it: it begins at 0, or ends before it begins.
+    /// Returns the range; `None` if it begins at 0 or is empty.
     pub fn new(range: RangeInclusive<u32>) -> Option<UnfitPayload> {
         let (first, last) = range.into_inner();
         let first = NonZeroU32::new(first).filter(|first| first.get() <= last)?;
@@ -143,7 +141,7 @@ impl UnfitPayload {
 }
 
 impl LinkLimits {
-    /// Returns the limits of a link whose packets carry `mss` bytes of payload, and whose super-packets any length up to
+    /// Returns the limits of a link whose packets have at most `mss` bytes of payload, and whose super-packets at most
     /// `longest`.
     pub const fn new(mss: u16, longest: u32) -> Self {
         Self {
@@ -171,26 +169,25 @@ impl SuperPayload {
     }
 }
 
-/// Everything that one connection is opened with.
+/// All settings of one connection.
 #[derive(Debug, Clone)]
 pub struct ConnectionConfig {
-    /// What it shares with all connections of its stack.
+    /// Settings of all connections of its stack.
     pub shared: Arc<Config>,
-    /// Its own options, which its program may change while it lives.
+    /// Its own options, which its program may change later.
     pub options: ConnectionOptions,
-    /// What the link to its peer takes.
+    /// Limits of the link to its peer.
     pub link: LinkLimits,
-    /// Largest payload of a packet that the path is known to carry, in bytes, where that is less than the link's:
-    /// segments obey it, what is announced does not.
+    /// Largest payload of a packet that the path carries, in bytes, if it is known to be less than the link's. It limits the
+    /// segments that are sent, not the MSS that is announced.
     pub path_mss: Option<u16>,
-    /// What is added to the millisecond clock of the timestamps option, so that it does not reveal the uptime of this
-    /// host ([`IsnGenerator::timestamp_offset`](crate::IsnGenerator::timestamp_offset)).
+    /// Offset of the timestamps option's clock, so that timestamps do not reveal the uptime of this host
+    /// ([`IsnGenerator::timestamp_offset`](crate::IsnGenerator::timestamp_offset)).
     pub timestamp_offset: u32,
 }
 
 impl ConnectionConfig {
-    /// Returns what a connection begins with over a link with these limits: the options are those of `shared`, and nothing
-    /// is known of the path.
+    /// Returns the settings of a connection over `link`, with the options of `shared` and an unknown path.
     #[must_use]
     pub fn new(shared: &Arc<Config>, link: LinkLimits) -> ConnectionConfig {
         ConnectionConfig {
@@ -202,7 +199,7 @@ impl ConnectionConfig {
         }
     }
 
-    /// Returns the largest segment that is announced to the peer, in bytes: the link's, or less if the program wants it.
+    /// Returns the MSS that is announced to the peer, in bytes: the link's, or less if the program limits it.
     #[must_use]
     pub fn mss(&self) -> u16 {
         let link = self.link.mss;
@@ -211,7 +208,7 @@ impl ConnectionConfig {
             .map_or(link, |user| user.max(MIN_MSS).min(link))
     }
 
-    /// Returns which lengths the payload of one outgoing segment may have.
+    /// Returns the allowed payload lengths of one outgoing segment.
     pub(crate) fn super_payload(&self) -> SuperPayload {
         let link = self.link.super_payload;
         SuperPayload {

@@ -1,10 +1,9 @@
-//! When to acknowledge.
+//! When ACKs are sent.
 //!
-//! A pure ACK costs a packet here and work at the sender, so in an undisturbed bulk transfer one
-//! ACK covers up to [`ACK_BYTES_MAX`] bytes. What keeps the sender's clock going nevertheless is
-//! [`AckPolicy::on_drained`]: the stack calls it when it has emptied the link, and no ACK waits
-//! longer than that while anybody polls. RFC 9293 3.8.6.3's "every second segment" is thus kept
-//! whenever the link is not saturated, and its 500 ms always.
+//! An ACK without data costs a packet here and work at the sender, so in a bulk transfer without loss one
+//! ACK covers up to [`ACK_BYTES_MAX`] bytes. The stack calls [`AckPolicy::on_drained`] when it has emptied the link, and
+//! pending ACKs are sent then. So RFC 9293 3.8.6.3's "every second segment" holds whenever the link is not saturated, and its
+//! limit of 500 ms always.
 
 use core::fmt;
 use core::time::Duration;
@@ -14,13 +13,13 @@ use wire::Instant;
 use crate::config::{ACK_BYTES_MAX, AckConfig, ConnectionConfig, DEFAULT_MSS};
 use crate::ecn::Haste;
 
-/// Decides when the next ACK leaves.
+/// Decides when the next ACK is sent.
 #[derive(Debug)]
 pub(crate) struct AckPolicy {
     due: AckDue,
     /// Payload bytes since the last ACK.
     unacked: usize,
-    /// Largest payload seen, as far as one packet can hold it: the peer's idea of a full segment.
+    /// Largest payload of a packet seen: the size of the peer's full segments.
     rcv_mss: u16,
     mss: u16,
     style: Box<dyn AckStyle>,
@@ -33,33 +32,33 @@ enum AckDue {
     Now,
 }
 
-/// Why a segment wants an ACK.
+/// Reason for an ACK.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// Payload in order, nothing missing; whether the peer's writer waits (PSH).
+    /// Payload in order, without a gap; whether it has PSH.
     InOrder { len: usize, push: bool },
-    /// Anything that must be told at once: a gap opened or filled, a duplicate.
+    /// An event that is acknowledged at once: a gap opened or filled, a duplicate.
     Notable,
     /// The peer's FIN, in order.
     Fin,
 }
 
-/// What a style of acknowledging decides from.
+/// Facts from which an [`AckStyle`] decides.
 #[derive(Debug, Clone, Copy)]
 pub struct AckFacts {
     /// Payload bytes of this arrival.
     pub len: usize,
-    /// The peer's writer waits for an answer (PSH).
+    /// PSH: the peer's writer may wait for an answer.
     pub push: bool,
     /// Payload bytes since the last ACK, these included.
     pub unacked: usize,
     /// Bytes that the peer may still send.
     pub window: u32,
-    /// The peer's idea of a full segment, in bytes.
+    /// Size of the peer's full segments, in bytes.
     pub rcv_mss: u16,
 }
 
-/// When an ACK leaves.
+/// When an ACK is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AckTime {
     /// As decided before.
@@ -70,17 +69,17 @@ pub enum AckTime {
     Within(Duration),
 }
 
-/// Whether the ACK that leaves had waited for all of its delay.
+/// Whether an ACK was sent at the end of its delay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AckDelay {
-    /// It left before, alone or on data.
+    /// It was sent earlier, alone or with data.
     NotOver,
-    /// It found nothing to ride on.
+    /// The delay is over, and no data took the ACK along.
     Over,
 }
 
-/// What one connection's acknowledgements depend on. Each event says what happened and is answered by when the next ACK
-/// leaves; a gap, a duplicate and a full window are acknowledged at once whatever the style.
+/// Rules by which one connection sends ACKs. For each event a style returns when the next ACK is sent. Gaps, duplicates and
+/// a full window are acknowledged at once with every style.
 pub trait AckStyle: fmt::Debug + Send {
     /// Payload arrived in order.
     fn on_data(&mut self, facts: AckFacts, now: Instant) -> AckTime;
@@ -88,32 +87,33 @@ pub trait AckStyle: fmt::Debug + Send {
     /// The peer's FIN arrived in order.
     fn on_fin(&mut self) -> AckTime;
 
-    /// Something arrived that is acknowledged at once.
+    /// A segment arrived that is acknowledged at once.
     fn on_notable(&mut self, facts: AckFacts);
 
-    /// The ECN field of an arrival has news.
+    /// The ECN field of arriving data calls for a fast ACK.
     fn on_mark(&mut self, haste: Haste) -> AckTime;
 
     /// The stack has emptied the link.
     fn on_drained(&mut self) -> AckTime;
 
-    /// The user has read all there was.
+    /// The user has read everything.
     fn on_read(&mut self, facts: AckFacts) -> AckTime;
 
-    /// Data of ours left.
+    /// Data was sent.
     fn on_data_sent(&mut self, now: Instant);
 
-    /// An ACK left, alone or on data.
+    /// An ACK was sent, alone or with data.
     fn on_ack_sent(&mut self, delay: AckDelay);
 
     /// The user wants quick ACKs, or no longer (TCP_QUICKACK).
     fn set_quick(&mut self, quick: bool);
 }
 
-/// Acknowledges when the link is empty: nothing is gained by waiting, and no bulk transfer pays for it.
+/// Sends ACKs when the link is empty: more waiting would gain nothing, and bulk transfers, which keep the link busy, need
+/// few ACKs.
 #[derive(Debug)]
 pub(crate) struct WhenDrained {
-    /// Segments that are still acknowledged one by one.
+    /// Number of segments left that are acknowledged one by one.
     quick: u8,
     delay: Duration,
     bytes: Option<u32>,
@@ -134,8 +134,8 @@ impl WhenDrained {
         }
     }
 
-    /// Returns after how many bytes an ACK is due. A quarter of the window leaves the sender room
-    /// to go on while the ACK travels; two segments is what RFC 9293 3.8.6.3 asks for at least.
+    /// Returns after how many bytes an ACK is due. With a quarter of the window, the sender can go on while the ACK travels;
+    /// RFC 9293 3.8.6.3 asks for an ACK for every second segment.
     fn threshold(&self, facts: AckFacts) -> usize {
         let bulk = self.bytes.unwrap_or(ACK_BYTES_MAX.min(facts.window / 4));
         (bulk as usize).max(2 * usize::from(facts.rcv_mss))
@@ -198,7 +198,7 @@ impl AckPolicy {
         self.rcv_mss
     }
 
-    /// Judges one arrival; `window` is what the peer may still send.
+    /// Takes one arrival; `window` is how many bytes the peer may still send.
     pub(crate) fn on_arrival(&mut self, arrival: Arrival, window: u32, now: Instant) {
         let time = match arrival {
             Arrival::InOrder { len, push } => {
@@ -221,7 +221,7 @@ impl AckPolicy {
         self.schedule(time, now);
     }
 
-    /// The arrival bore a mark, or lacked the codepoint that others had.
+    /// Takes an arrival that is marked, or lacks the codepoint of others.
     pub(crate) fn on_mark(&mut self, haste: Haste) {
         if self.style.on_mark(haste) == AckTime::Now {
             self.due = AckDue::Now;
@@ -238,7 +238,7 @@ impl AckPolicy {
         }
     }
 
-    /// What was decided before stays if it is earlier.
+    /// Takes a decision of the style; an earlier time that was decided before stays.
     fn schedule(&mut self, time: AckTime, now: Instant) {
         self.due = match (time, self.due) {
             (AckTime::Unchanged, due) => due,
@@ -248,19 +248,19 @@ impl AckPolicy {
         };
     }
 
-    /// Data of ours leaves.
+    /// Notes that data is sent.
     pub(crate) fn on_data_sent(&mut self, now: Instant) {
         self.style.on_data_sent(now);
     }
 
-    /// The user has read all there was.
+    /// The user has read everything.
     pub(crate) fn on_read(&mut self) {
         if self.is_pending() && self.style.on_read(self.facts(0)) == AckTime::Now {
             self.due = AckDue::Now;
         }
     }
 
-    /// Switches quick ACKs on or off (TCP_QUICKACK); what waits leaves with that.
+    /// Switches quick ACKs on or off (TCP_QUICKACK); a pending ACK becomes due.
     pub(crate) fn set_quick(&mut self, quick: bool) {
         self.style.set_quick(quick);
         if quick && self.is_pending() {
@@ -268,19 +268,19 @@ impl AckPolicy {
         }
     }
 
-    /// The link is empty: acknowledges whatever is not acknowledged, if the style does so.
+    /// The link is empty: pending ACKs become due, if the style decides so.
     pub(crate) fn on_drained(&mut self) {
         if self.is_pending() && self.style.on_drained() == AckTime::Now {
             self.due = AckDue::Now;
         }
     }
 
-    /// Wants an ACK at once.
+    /// Makes an ACK due at once.
     pub(crate) fn request(&mut self) {
         self.due = AckDue::Now;
     }
 
-    /// An ACK left, alone or on data.
+    /// An ACK was sent, alone or with data.
     pub(crate) fn on_sent(&mut self, now: Instant) {
         let delay = match self.due {
             AckDue::At(at) if at <= now => AckDelay::Over,
@@ -291,7 +291,7 @@ impl AckPolicy {
         self.unacked = 0;
     }
 
-    /// Returns whether something is not acknowledged yet, due or not.
+    /// Returns whether an ACK is pending, due or not.
     pub(crate) fn is_pending(&self) -> bool {
         self.due != AckDue::Never
     }
@@ -304,7 +304,7 @@ impl AckPolicy {
         }
     }
 
-    /// Returns when a delayed ACK leaves by itself.
+    /// Returns when the delay of a pending ACK is over.
     pub(crate) fn next_timer(&self) -> Option<Instant> {
         match self.due {
             AckDue::At(at) => Some(at),

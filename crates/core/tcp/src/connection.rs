@@ -1,4 +1,4 @@
-//! The public face of one connection: what happens to it. `calls.rs` holds what its user asks of it.
+//! One connection: its events (segments, timers, news from the network). The user's calls are in `calls.rs`.
 
 mod calls;
 
@@ -17,20 +17,19 @@ use crate::state::established::{Context, Synchronized};
 use crate::state::syn::{EarlyClose, Handshake, SynSent, SynVerdict};
 use crate::state::{ConnectionState, Disposition, Next, SegmentDrop};
 
-/// One TCP connection: segments, times and calls go in, segments and a [`Disposition`] come out.
+/// One TCP connection. It takes segments, times and calls; it returns segments and [`Disposition`]s.
 ///
-/// It holds payload and never reads it. Whatever goes in, the caller then asks
-/// [`Connection::poll_send`] until it has nothing more to say, and calls [`Connection::on_timer`]
-/// when [`Connection::next_timer`] has come.
+/// It holds payload and never reads it. After each event the caller calls [`Connection::poll_send`] until it returns `None`,
+/// and [`Connection::on_timer`] at the time of [`Connection::next_timer`].
 #[derive(Debug)]
 pub struct Connection<P> {
     state: ConnectionState<P>,
     queue: RecvQueue<P>,
     config: ConnectionConfig,
-    /// A RST that must leave even if there is no state any more.
+    /// A RST to be sent, also in CLOSED.
     reset: Option<Reset>,
     error: Option<TcpError>,
-    /// What the network complained about, for want of a better reason should the peer stay silent.
+    /// The last ICMP error, reported if the connection times out.
     soft_error: Option<TcpError>,
     segs_in: u64,
     segs_out: u64,
@@ -41,7 +40,7 @@ pub struct Connection<P> {
 struct Reset {
     seq: SeqNum,
     ack: Option<SeqNum>,
-    /// What the timestamps option is made of, where there is one (RFC 7323 3.2: a RST should have it).
+    /// Clock and echo of the timestamps option, if it was negotiated (RFC 7323 3.2: a RST should have it).
     timestamps: Option<(TimestampClock, u32)>,
 }
 
@@ -69,23 +68,23 @@ impl Reset {
     }
 }
 
-/// Whether the writer will go on at once.
+/// Whether more payload follows at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Push {
-    /// It waits: what is queued should leave (PSH).
+    /// No: queued payload is sent without delay (PSH).
     #[default]
     Now,
-    /// More follows: a small segment may wait for it (MSG_MORE).
+    /// Yes: a small segment may wait for it (MSG_MORE).
     Later,
 }
 
-/// Why payload was not queued; it comes back to the caller.
+/// Reason why payload was not queued, with the payload.
 #[derive(Debug, Error)]
 pub enum SendError<P> {
     /// The connection is not open yet (EAGAIN or ENOTCONN).
     #[error("the connection is not established yet")]
     NotEstablished(P),
-    /// This side has ended its half, or the connection is over (EPIPE).
+    /// This side has ended its half of the stream, or the connection is over (EPIPE).
     #[error("the connection sends no more")]
     Closed(P),
     /// The send queue has less room (EAGAIN).
@@ -93,13 +92,13 @@ pub enum SendError<P> {
     NoRoom {
         /// The payload.
         payload: P,
-        /// How many bytes would have been taken.
+        /// How many bytes the queue takes.
         room: usize,
     },
 }
 
 impl<P: Payload> Connection<P> {
-    /// Returns a connection that opens actively; the first [`Connection::poll_send`] gives its SYN.
+    /// Returns a connection that opens actively; the first [`Connection::poll_send`] returns its SYN.
     ///
     /// `iss` comes from [`crate::IsnGenerator::isn`], and `config.timestamp_offset` should come
     /// from [`crate::IsnGenerator::timestamp_offset`].
@@ -111,7 +110,7 @@ impl<P: Payload> Connection<P> {
         )
     }
 
-    /// Returns an established connection, of which a listener finished the handshake.
+    /// Returns an established connection, after a listener's handshake.
     pub(crate) fn from_handshake(
         config: &ConnectionConfig,
         handshake: &Handshake,
@@ -136,19 +135,19 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Judges a segment between this connection's endpoints and takes what it brings.
+    /// Processes a segment for this connection.
     pub fn on_segment(&mut self, segment: Segment<P>, now: Instant) -> Disposition {
         self.segs_in += 1;
         self.process(segment, now)
     }
 
-    /// As [`Connection::on_segment`], for a segment of which the payload found no memory and is gone:
-    /// `segment` has none. What the rest of it says counts; the peer is told where this side stands,
-    /// and if the payload was the next in order that there is no window, until
+    /// Processes a segment whose payload was dropped for want of memory: `segment` has no payload.
+    ///
+    /// Its other fields count. The reply is an ACK; if the payload was the next in order, the window is 0 until
     /// [`Connection::restore_rcv_window`].
     pub fn on_unplaced(&mut self, segment: Segment<P>, now: Instant) -> Disposition {
         let seq = segment.seq;
-        // A FIN stands behind the payload: it is for later.
+        // A FIN behind the missing payload is not in order yet.
         let control = match segment.control {
             Control::Fin => Control::None,
             control => control,
@@ -237,7 +236,7 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Opens, and takes what the last segment of the handshake carries beside it (RFC 9293
+    /// Opens the connection, and processes payload and FIN of the handshake's last segment (RFC 9293
     /// 3.10.7.3, fifth).
     fn establish(
         &mut self,
@@ -251,7 +250,7 @@ impl<P: Payload> Connection<P> {
         };
         let mut synchronized = Synchronized::new(&self.config, handshake, now);
         if segment.control == Control::Syn {
-            // Our ACK of the SYN is what the peer waits for.
+            // The peer waits for the ACK of its SYN.
             synchronized.receiver.request_ack();
             segment.control = Control::None;
             segment.seq += 1;
@@ -322,7 +321,7 @@ impl<P: Payload> Connection<P> {
         self.state = ConnectionState::Closed;
     }
 
-    /// Returns the RST that tells the peer of an abort; in SYN-SENT there is nobody to tell (RFC
+    /// Returns the RST that an abort sends; none in SYN-SENT, where the peer has no connection yet (RFC
     /// 9293 3.10.5).
     fn final_reset(&self) -> Option<Reset> {
         match &self.state {
@@ -342,10 +341,10 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Returns the next segment that should leave, or `None` when there is nothing to say now.
+    /// Returns the next segment to send, `None` if there is nothing to send now.
     ///
-    /// What it returns counts as sent. A caller whose NIC is busy does not ask; a segment lost on
-    /// the way is repeated in time like any other.
+    /// A segment that is returned counts as sent; if it is lost, it is retransmitted as any other. A caller whose NIC is busy
+    /// should not call this.
     pub fn poll_send(&mut self, now: Instant) -> Option<Segment<P>> {
         let segment = match self.reset.take() {
             Some(reset) => Some(reset.segment(now)),
@@ -379,7 +378,7 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Lets the time pass. Calling it early does no harm.
+    /// Runs the timers that are due at `now`. An early call has no effect.
     pub fn on_timer(&mut self, now: Instant) -> Disposition {
         let (disposition, next) = match &mut self.state {
             ConnectionState::Closed => return Disposition::default(),
@@ -405,7 +404,7 @@ impl<P: Payload> Connection<P> {
         disposition
     }
 
-    /// What the network said explains a silence better than the silence itself.
+    /// Replaces a timeout by the last ICMP error, which is closer to the cause.
     fn with_soft_error(&self, next: Next) -> Next {
         match (next, self.soft_error) {
             (Next::Closed(Some(TcpError::TimedOut)), Some(soft)) => Next::Closed(Some(soft)),
@@ -414,11 +413,11 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Takes the news that a packet of ours was too big (RFC 1191, RFC 8201). `mss` is the path's
+    /// Processes an ICMP message that a packet of ours was too big (RFC 1191, RFC 8201). `mss` is the path's
     /// MTU less IP and TCP headers without options; `quoted` is the sequence number in the packet
-    /// that the network quotes.
+    /// that the message quotes.
     ///
-    /// Returns false for news about nothing that is on its way: forged, or late (RFC 5927 7).
+    /// Returns false if no such packet is in flight: the message is forged, or late (RFC 5927 7).
     pub fn on_mtu(&mut self, mss: u16, quoted: SeqNum, now: Instant) -> bool {
         if !self.is_on_its_way(quoted) {
             return false;
@@ -431,8 +430,8 @@ impl<P: Payload> Connection<P> {
         true
     }
 
-    /// Takes the news that the peer cannot be reached. It ends an attempt to connect; an open
-    /// connection only remembers it, because routes come back (RFC 1122 4.2.3.9, RFC 5461).
+    /// Processes an ICMP message that the peer is unreachable. It ends an attempt to connect. An open
+    /// connection only remembers it, because routes may come back (RFC 1122 4.2.3.9, RFC 5461).
     pub fn on_unreachable(&mut self, what: Unreachable, quoted: SeqNum) -> Disposition {
         if !self.is_on_its_way(quoted) {
             return Disposition::default();
@@ -453,7 +452,7 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Returns whether a segment of ours with this number may be between here and the peer.
+    /// Returns whether a segment of ours with this sequence number may be in flight.
     fn is_on_its_way(&self, seq: SeqNum) -> bool {
         match &self.state {
             ConnectionState::Closed | ConnectionState::TimeWait(_) => false,

@@ -1,8 +1,8 @@
-//! Why a connection ended.
+//! Errors that end a connection.
 
 use thiserror::Error;
 
-/// What a socket over a dead connection reports.
+/// Error of a connection that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
 pub enum TcpError {
     /// The peer refused the connection: a RST answered the SYN (ECONNREFUSED).
@@ -17,13 +17,13 @@ pub enum TcpError {
     /// The peer did not answer in time (ETIMEDOUT).
     #[error("connection timed out")]
     TimedOut,
-    /// The network says that the peer cannot be reached (EHOSTUNREACH).
+    /// An ICMP error: the peer is unreachable (EHOSTUNREACH).
     #[error("no route to host")]
     HostUnreachable,
-    /// The network says that the peer's network cannot be reached (ENETUNREACH).
+    /// An ICMP error: the peer's network is unreachable (ENETUNREACH).
     #[error("network is unreachable")]
     NetUnreachable,
-    /// The peer's host does not speak TCP (ENOPROTOOPT).
+    /// An ICMP error: the peer's host has no TCP (ENOPROTOOPT).
     #[error("the peer's host does not speak TCP")]
     ProtocolUnreachable,
     /// This side aborted the connection (ECONNABORTED).
@@ -31,14 +31,14 @@ pub enum TcpError {
     Aborted,
 }
 
-/// What an ICMP error says about the way to the peer (RFC 1122 3.2.2.1; linux `icmp_err_convert`).
+/// What is unreachable, by an ICMP error (RFC 1122 3.2.2.1; linux `icmp_err_convert`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Unreachable {
-    /// The network, or it is forbidden.
+    /// The network, also if it is prohibited.
     Net,
-    /// The host, or it is forbidden, or the hop limit ran out.
+    /// The host, also if it is prohibited, or the hop limit was exceeded.
     Host,
-    /// TCP, at the host.
+    /// The protocol TCP at the host.
     Protocol,
     /// The port.
     Port,

@@ -1,4 +1,4 @@
-//! Initial sequence numbers nobody off the path can guess (RFC 6528).
+//! Initial sequence numbers that an attacker off the path cannot guess (RFC 6528).
 
 use core::hash::Hasher;
 use core::net::{IpAddr, SocketAddr};
@@ -8,10 +8,10 @@ use wire::Instant;
 
 use crate::seqnum::SeqNum;
 
-/// Nanoseconds per tick of RFC 6528's clock M: it moves on by one every 4 microseconds.
+/// Nanoseconds per tick of RFC 6528's clock M: 4 microseconds.
 const TICK_NS: u64 = 4_000;
 
-/// The name of a connection: the addresses and ports of both ends.
+/// Addresses and ports of both ends of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoints {
     /// This side.
@@ -20,18 +20,17 @@ pub struct Endpoints {
     pub remote: SocketAddr,
 }
 
-/// Chooses initial sequence numbers and timestamp offsets from a secret and a connection's
-/// endpoints.
+/// Chooses initial sequence numbers and timestamp offsets from a secret and the endpoints of a connection.
 ///
-/// Numbers of one pair grow with the clock, so that a new connection does not meet segments of the
-/// last one; they tell nothing about the numbers of another pair.
+/// The ISNs of one pair of endpoints grow with the clock, so that a new connection does not accept segments of the previous
+/// one. They reveal nothing about the ISNs of other endpoints.
 #[derive(Debug, Clone)]
 pub struct IsnGenerator {
     key: SecretKey,
 }
 
 impl IsnGenerator {
-    /// Returns a generator with a secret of its own; it must be random and not change while the
+    /// Returns a generator with this secret, which must be random and stay the same while the
     /// stack runs.
     #[must_use]
     pub fn new(key: [u8; 16]) -> IsnGenerator {
@@ -40,7 +39,7 @@ impl IsnGenerator {
         }
     }
 
-    /// Returns the ISN for a connection that opens now: M + F(endpoints, key).
+    /// Returns the ISN of a connection that opens at `now`: M + F(endpoints, key).
     #[must_use]
     pub fn isn(&self, endpoints: &Endpoints, now: Instant) -> SeqNum {
         let clock = (now.as_nanos() / TICK_NS) as u32;
@@ -49,15 +48,15 @@ impl IsnGenerator {
 
     /// Returns the offset for `Config::timestamp_offset` (RFC 7323 5.4; linux `secure_tcp_ts_off`).
     ///
-    /// It depends on nothing but the endpoints: timestamps of one connection after the other keep
-    /// growing, which RFC 6191 needs to leave TIME-WAIT early.
+    /// It depends on secret and endpoints only: the timestamps of successive connections between the same endpoints grow,
+    /// which RFC 6191 needs to end TIME-WAIT early.
     #[must_use]
     pub fn timestamp_offset(&self, endpoints: &Endpoints) -> u32 {
         self.key.hash(endpoints, Purpose::TimestampOffset) as u32
     }
 }
 
-/// What a keyed hash is for: one secret must not give the same number twice.
+/// Purpose of a keyed hash, part of its input: each purpose gets different numbers from the same secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Isn,

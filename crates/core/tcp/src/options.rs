@@ -1,5 +1,4 @@
-//! What the two SYNs agree on (RFC 7323, RFC 2018, RFC 9293 3.7.1), and the timestamps that follow
-//! from it.
+//! Negotiation of options in the two SYNs (RFC 7323, RFC 2018, RFC 9293 3.7.1), and timestamps.
 
 use wire::{Instant, TcpOptions, Timestamps};
 
@@ -9,7 +8,7 @@ use crate::config::{
 };
 use crate::window::window_scale_for;
 
-/// The options that hold for the life of a connection.
+/// Negotiated options of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Negotiated {
     /// Payload bytes that a packet to the peer may carry: the smaller of its MSS and ours, less the
@@ -25,17 +24,17 @@ pub struct Negotiated {
     pub sack: bool,
     /// Both sides offered timestamps.
     pub timestamps: bool,
-    /// Whether both sides understand marks, and how they are told. Flags of the SYNs tell, not options.
+    /// Kind of ECN. It is negotiated by flags of the SYNs, not by options.
     pub ecn: EcnMode,
-    /// Segments carry AccECN's option.
+    /// Segments have AccECN's option.
     pub accecn_option: bool,
 }
 
 impl Negotiated {
-    /// Returns what holds after a peer's SYN with options `theirs` met ours, sent under `config`.
+    /// Returns what the options `theirs` of the peer's SYN and ours, sent under `config`, agree on.
     ///
-    /// Window scaling, SACK and timestamps hold only if both SYNs carry them; ECN is judged elsewhere, by flags. An absurd MSS is
-    /// lifted to [`MIN_MSS`], and a shift past 14 is taken for 14 (RFC 7323 2.3).
+    /// Window scaling, SACK and timestamps are used only if both SYNs have them; ECN is negotiated elsewhere, by flags. The MSS
+    /// is at least [`MIN_MSS`], and a window shift above 14 counts as 14 (RFC 7323 2.3).
     #[must_use]
     pub fn new(config: &ConnectionConfig, theirs: &TcpOptions) -> Negotiated {
         let timestamps = config.shared.timestamps && theirs.timestamps.is_some();
@@ -61,7 +60,7 @@ impl Negotiated {
         }
     }
 
-    /// Returns what holds with ECN in `mode`: the option of AccECN takes its part of every packet.
+    /// Returns the same with ECN in `mode`: AccECN's option takes bytes of every packet.
     pub(crate) fn with_ecn(self, mode: EcnMode, config: &EcnConfig) -> Negotiated {
         let accecn_option = mode == EcnMode::Accurate && config.accecn_option;
         let snd_mss = match accecn_option && !self.accecn_option {
@@ -84,7 +83,7 @@ impl Negotiated {
     }
 }
 
-/// Returns the options of a SYN that opens a connection: all that `config` allows.
+/// Returns the options of a SYN: all that `config` allows.
 pub(crate) fn syn_options(config: &ConnectionConfig, ts_value: u32) -> TcpOptions {
     TcpOptions {
         mss: Some(config.mss()),
@@ -101,7 +100,7 @@ pub(crate) fn syn_options(config: &ConnectionConfig, ts_value: u32) -> TcpOption
     }
 }
 
-/// Returns the options of a SYN-ACK: what its SYN offered too, and no more.
+/// Returns the options of a SYN-ACK: those that `config` allows and the SYN has, too.
 pub(crate) fn syn_ack_options(
     config: &ConnectionConfig,
     negotiated: &Negotiated,
@@ -120,15 +119,14 @@ pub(crate) fn syn_ack_options(
     }
 }
 
-/// The clock of outgoing timestamps: milliseconds (RFC 7323 5.4 allows 1 ms to 1 s), from an offset
-/// of its own.
+/// Clock of outgoing timestamps: milliseconds (RFC 7323 5.4 allows 1 ms to 1 s), plus an offset for each connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TimestampClock {
     offset: u32,
 }
 
 impl TimestampClock {
-    /// Returns the clock that shows `offset` at [`Instant::ZERO`].
+    /// Returns the clock whose value is `offset` at [`Instant::ZERO`].
     #[must_use]
     pub const fn new(offset: u32) -> TimestampClock {
         TimestampClock { offset }
@@ -141,7 +139,7 @@ impl TimestampClock {
     }
 }
 
-/// TS.Recent: the peer's timestamp that we echo, and that protects against wrapped sequence numbers
+/// TS.Recent: the peer's timestamp that is echoed, and used to reject old segments whose sequence numbers have wrapped
 /// (PAWS).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TsRecent {
@@ -154,20 +152,20 @@ impl TsRecent {
         TsRecent { value, at: now }
     }
 
-    /// Returns what the timestamps option echoes.
+    /// Returns the TSecr of the timestamps option.
     pub(crate) const fn value(self) -> u32 {
         self.value
     }
 
-    /// Returns whether a segment with `tsval` is older than what we have seen (RFC 7323 5.3 R1).
+    /// Returns whether a segment with `tsval` is older than TS.Recent (RFC 7323 5.3 R1).
     ///
-    /// A TS.Recent of more than 24 days condemns nobody: the peer's clock may have wrapped
-    /// meanwhile (5.5).
+    /// A TS.Recent older than 24 days rejects nothing: the peer's clock may have wrapped
+    /// since (5.5).
     pub(crate) fn rejects(self, tsval: u32, now: Instant) -> bool {
         is_older(tsval, self.value) && now.saturating_since(self.at) <= TS_RECENT_MAX_AGE
     }
 
-    /// Takes over the timestamp of a segment that holds Last.ACK.sent (RFC 7323 4.3 (2) and 5.3
+    /// Stores the timestamp of a segment that contains Last.ACK.sent (RFC 7323 4.3 (2) and 5.3
     /// R3); the caller has checked the sequence number and [`TsRecent::rejects`].
     pub(crate) fn update(&mut self, tsval: u32, now: Instant) {
         *self = TsRecent {
@@ -176,14 +174,14 @@ impl TsRecent {
         };
     }
 
-    /// Returns whether `tsval` is younger than everything seen: how a SYN may follow a connection
+    /// Returns whether `tsval` is newer than TS.Recent: such a SYN may follow a connection
     /// in TIME-WAIT (RFC 6191).
     pub(crate) const fn is_newer(self, tsval: u32) -> bool {
         is_older(self.value, tsval)
     }
 }
 
-/// Compares timestamps on their circle (RFC 7323 5.2).
+/// Compares timestamps modulo 2^32 (RFC 7323 5.2).
 const fn is_older(a: u32, b: u32) -> bool {
     a.wrapping_sub(b).cast_signed() < 0
 }

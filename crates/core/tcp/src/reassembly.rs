@@ -1,8 +1,7 @@
-//! Payload that arrived ahead of its turn, kept in order without touching a byte.
+//! Payload that arrived out of order, sorted without reading or copying a byte.
 //!
-//! Ranges are sorted and never touch or overlap; each holds its payloads as they came. A byte that
-//! is held already is not replaced: the first one received wins, and what comes again is cut off by
-//! slicing.
+//! Ranges are sorted and never touch or overlap; each holds its payloads as they arrived. A byte that is held is not
+//! replaced: bytes that arrive again are cut off.
 
 use std::collections::VecDeque;
 
@@ -10,13 +9,13 @@ use netmem::Payload;
 
 use crate::seqnum::SeqNum;
 
-/// Most ranges that one connection keeps apart.
+/// Most ranges of one connection.
 ///
-/// A window of 4,000 segments with 5 % loss has some 200. The bound keeps inserting into the middle
-/// cheap whatever the peer does: moving 1,024 ranges is a few tens of kilobytes.
+/// A window of 4,000 segments with 5 % loss has about 200. The limit bounds the cost of an insertion in the middle: moving
+/// 1,024 ranges is a few tens of kilobytes.
 pub(crate) const MAX_RANGES: usize = 1024;
 
-/// How many of the most recent ranges are remembered for SACK (RFC 2018 4: as many as fit).
+/// Number of recently changed ranges that are remembered for SACK (RFC 2018 4: as many as fit).
 const RECENT: usize = wire::SackBlocks::CAPACITY;
 
 /// A half-open range of sequence numbers.
@@ -29,7 +28,7 @@ pub(crate) struct Reassembly<P> {
     bytes: usize,
     payloads: usize,
     max_payloads: usize,
-    /// A number inside each recently changed range, most recent first.
+    /// A sequence number inside each recently changed range, most recent first.
     recent: [Option<SeqNum>; RECENT],
 }
 
@@ -41,21 +40,21 @@ struct HeldRange<P> {
     payloads: VecDeque<P>,
 }
 
-/// What became of a payload.
+/// Effect of an insertion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Inserted {
-    /// Some of it was new and is held now.
+    /// Some of the payload was new, and is held now.
     pub(crate) stored: bool,
-    /// The first stretch of it that was held already, for D-SACK.
+    /// The first part of it that was held already, for D-SACK.
     pub(crate) duplicate: Option<SeqRange>,
 }
 
-/// There are as many ranges or payloads as one connection may have; the payload was dropped.
+/// The limit of ranges or payloads is reached; the payload was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Full;
 
 impl<P: Payload> Reassembly<P> {
-    /// Returns an empty one, which owns no memory, to hold at most `max_payloads` payloads.
+    /// Returns an empty reassembly for at most `max_payloads` payloads; it owns no memory.
     pub(crate) fn new(max_payloads: usize) -> Reassembly<P> {
         Reassembly {
             ranges: VecDeque::new(),
@@ -75,11 +74,11 @@ impl<P: Payload> Reassembly<P> {
         self.bytes
     }
 
-    /// Keeps what is new of `payload`, whose first byte is `seq`.
+    /// Keeps the new parts of `payload`, whose first byte is `seq`.
     ///
     /// # Errors
     ///
-    /// [`Full`] if it would start a range too many or bring a payload too many.
+    /// [`Full`]: there would be too many ranges or payloads.
     pub(crate) fn insert(&mut self, seq: SeqNum, payload: P) -> Result<Inserted, Full> {
         if payload.is_empty() {
             return Ok(Inserted {
@@ -177,8 +176,7 @@ impl<P: Payload> Reassembly<P> {
 
     /// Takes the payloads that start at `rcv_nxt`, in order; none if the next byte is missing.
     ///
-    /// The caller never inserts what lies before `rcv_nxt`, so the first range starts there or
-    /// later.
+    /// The caller never inserts bytes before `rcv_nxt`, so the first range starts there or later.
     pub(crate) fn pop_ready(&mut self, rcv_nxt: SeqNum) -> VecDeque<P> {
         match self.ranges.front() {
             Some(range) if range.start.before_eq(rcv_nxt) => {
@@ -190,7 +188,7 @@ impl<P: Payload> Reassembly<P> {
                 self.bytes -= len;
                 self.payloads -= payloads.len();
                 if self.ranges.is_empty() {
-                    // An idle connection keeps no memory for the losses of its past.
+                    // An idle connection keeps no memory for earlier losses.
                     self.clear();
                 }
                 payloads
@@ -199,7 +197,7 @@ impl<P: Payload> Reassembly<P> {
         }
     }
 
-    /// Takes out the payload with the highest numbers: what the peer sends again last.
+    /// Removes the payload with the highest sequence numbers, which the peer will send again last.
     pub(crate) fn pop_last(&mut self) -> Option<P> {
         let last = self.ranges.back_mut()?;
         let payload = last.payloads.pop_back()?;
@@ -207,7 +205,7 @@ impl<P: Payload> Reassembly<P> {
         last.end = last.start + left;
         let (start, end) = (last.start, last.end);
         for recent in self.recent.iter_mut().flatten() {
-            // The rest of the range is still to be reported.
+            // SACK still reports the rest of the range.
             if recent.after_eq(end) && left > 0 {
                 *recent = start;
             }
@@ -258,8 +256,7 @@ impl<P: Payload> Reassembly<P> {
             .then_some((range.start, range.end))
     }
 
-    /// Remembers that the range around `seq` changed last. Another entry for the same range makes
-    /// room first.
+    /// Remembers that the range around `seq` changed last, and removes an older entry for the same range.
     fn note_recent(&mut self, seq: SeqNum) {
         let now = self.find(seq);
         let same = |entry: &Option<SeqNum>| entry.is_none_or(|other| self.find(other) == now);
@@ -297,8 +294,8 @@ impl<P: Payload> HeldRange<P> {
         }
     }
 
-    /// Joins two touching ranges by moving the shorter list, so that however a peer fills gaps,
-    /// each payload moves at most a logarithmic number of times.
+    /// Joins two touching ranges by moving the shorter list, so that each payload is moved at most a logarithmic number of
+    /// times, in whichever order a peer fills gaps.
     fn join(front: Option<HeldRange<P>>, mut back: HeldRange<P>) -> HeldRange<P> {
         let Some(mut front) = front else { return back };
         if front.payloads.len() < back.payloads.len() {

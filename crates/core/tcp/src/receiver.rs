@@ -1,5 +1,4 @@
-//! The receiving half of a connection: what is accepted, in what order it is delivered, what the
-//! peer is told.
+//! The receiving half of a connection: which payload is accepted, its order, and the fields of ACKs.
 
 use netmem::Payload;
 use wire::{Ecn, Instant, SackBlocks, TcpOptions, Timestamps};
@@ -15,28 +14,27 @@ use crate::seqnum::SeqNum;
 use crate::state::SegmentDrop;
 use crate::window::RecvWindow;
 
-/// Host memory that one segment costs beside its payload, roughly: a peer that sends single bytes
-/// may make us keep one segment per so many bytes of `Config::rcv_buf_max` (linux charges an skb's
-/// truesize, at least 768).
+/// Bytes of receive buffer for each segment that may be kept, however short: about the host memory of a segment beside its
+/// payload (linux charges an skb's truesize, at least 768).
 const SEGMENT_CHARGE: usize = 512;
 
 /// Bounds of the number of segments that one connection keeps, in order and out of order each.
 const MAX_SEGMENTS: core::ops::RangeInclusive<usize> = 1024..=65_536;
 
-/// RCV.NXT, RCV.WND and all that arrived.
+/// The receiving half of a connection: RCV.NXT, RCV.WND, and payload out of order.
 #[derive(Debug)]
 pub(crate) struct Receiver<P> {
     rcv_nxt: SeqNum,
-    /// RCV.NXT as the last ACK told it (Last.ACK.sent of RFC 7323, `rcv_wup` in linux).
+    /// RCV.NXT of the last ACK that was sent (Last.ACK.sent of RFC 7323, `rcv_wup` in linux).
     last_ack_sent: SeqNum,
     window: RecvWindow,
     reassembly: Reassembly<P>,
     max_segments: usize,
     kept: KeptPayload,
-    /// The number of the peer's FIN, once one was seen, in order or not.
+    /// Sequence number of the peer's FIN, once it was seen, in order or not.
     fin: Option<SeqNum>,
     fin_received: bool,
-    /// What arrived twice, until it was told once (RFC 2883 4).
+    /// The range that arrived twice, until it is reported (RFC 2883 4).
     dsack: Option<SeqRange>,
     dsacks_out: u64,
     sack: bool,
@@ -46,44 +44,44 @@ pub(crate) struct Receiver<P> {
     echo: Echo,
 }
 
-/// How a segment lies to the receive window (RFC 9293 3.10.7.4, first check).
+/// Position of a segment, compared with the receive window (RFC 9293 3.10.7.4, first check).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Placement {
-    /// Inside, or so close that its ACK counts.
+    /// Inside, or so close that its ACK field counts.
     Acceptable,
     /// All of it was acknowledged before.
     Old,
-    /// Beyond what was ever promised.
+    /// Beyond the largest promise.
     Beyond,
 }
 
-/// Which payload a receiver keeps.
+/// Which arriving payload a receiver keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum KeptPayload {
-    /// Whatever the window allows.
+    /// All payload that the window allows.
     #[default]
     All,
-    /// Only what is next in order: memory is short.
+    /// Only payload that is next in order: memory is short.
     InOrder,
 }
 
-/// What accepting a segment's payload did.
+/// Effects of a segment's payload and FIN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Accepted {
     /// Bytes that became readable.
     pub(crate) delivered: usize,
-    /// The peer's FIN became the next number and was consumed.
+    /// The peer's FIN was next in order, and was consumed.
     pub(crate) fin: bool,
-    /// Why something was not kept.
+    /// Reason why a part was not kept.
     pub(crate) drop: Option<SegmentDrop>,
 }
 
-/// Where a receiver starts.
+/// Initial state of a receiver.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReceiverStart {
-    /// The number after the peer's SYN.
+    /// Sequence number after the peer's SYN.
     pub(crate) rcv_nxt: SeqNum,
-    /// What our SYN promised.
+    /// Right edge of the window that our SYN promised.
     pub(crate) right_edge: SeqNum,
     /// Bytes that may lie beyond RCV.NXT.
     pub(crate) space: u32,
@@ -148,22 +146,22 @@ impl<P: Payload> Receiver<P> {
         self.ack.next_timer()
     }
 
-    /// Wants an ACK at once.
+    /// Makes an ACK due at once.
     pub(crate) fn request_ack(&mut self) {
         self.ack.request();
     }
 
-    /// The link is empty: acknowledges what is not acknowledged yet.
+    /// The link is empty: pending ACKs become due.
     pub(crate) fn on_drained(&mut self) {
         self.ack.on_drained();
     }
 
-    /// Data of ours leaves: what arrived before was perhaps a question.
+    /// Notes that data is sent: it may answer what arrived before.
     pub(crate) fn on_data_sent(&mut self, now: Instant) {
         self.ack.on_data_sent(now);
     }
 
-    /// The user has read all there was.
+    /// Notes that the user has read everything.
     pub(crate) fn on_read(&mut self) {
         self.ack.on_read();
     }
@@ -173,7 +171,7 @@ impl<P: Payload> Receiver<P> {
         self.ack.set_quick(quick);
     }
 
-    /// Returns what is known of marks.
+    /// Returns the state of ECN's echo.
     pub(crate) fn echo(&self) -> Echo {
         self.echo
     }
@@ -195,20 +193,19 @@ impl<P: Payload> Receiver<P> {
         self.reassembly.len()
     }
 
-    /// Sets which payload is kept from now on.
+    /// Sets which arriving payload is kept.
     pub(crate) fn set_kept_payload(&mut self, kept: KeptPayload) {
         self.kept = kept;
     }
 
-    /// Gives up the payload with the highest numbers that is held out of order.
+    /// Removes the out-of-order payload with the highest sequence numbers.
     ///
-    /// The peer may have been told of it: SACK is advice, and a receiver may take it back (RFC 2018 8).
-    /// Nothing in order is touched, so no byte is lost that an ACK has covered, and no later SACK block
-    /// names what is given up.
+    /// SACK may have reported it: a receiver may discard such payload (RFC 2018 8). Payload in order, which is acknowledged, is
+    /// never removed, and later SACK blocks do not report the removed bytes.
     pub(crate) fn prune(&mut self) -> Option<P> {
         let payload = self.reassembly.pop_last()?;
         let held_to = self.reassembly.last_end().unwrap_or(self.rcv_nxt);
-        // A first block beyond the ACK that no second one covers is a report of new data (RFC 2883 4).
+        // A first block beyond the ACK, without a second block around it, would report new data (RFC 2883 4).
         self.dsack = self.dsack.filter(|(_, to)| to.before_eq(held_to));
         Some(payload)
     }
@@ -223,9 +220,8 @@ impl<P: Payload> Receiver<P> {
         self.reassembly.payloads_mut()
     }
 
-    /// The next payload in order found no memory: the peer is told that there is no window, although
-    /// one was promised (RFC 9293 3.8.6 has senders cope with that; linux `ICSK_ACK_NOMEM`). It asks
-    /// from time to time instead of giving up.
+    /// Withdraws the window if the payload at `seq` is next in order: there was no memory for it. Senders must handle a
+    /// withdrawn promise (RFC 9293 3.8.6; linux `ICSK_ACK_NOMEM`); they probe the window instead of giving up.
     pub(crate) fn on_unplaced(&mut self, seq: SeqNum) {
         if seq.before_eq(self.rcv_nxt) {
             self.window.withdraw();
@@ -233,7 +229,7 @@ impl<P: Payload> Receiver<P> {
         self.ack.request();
     }
 
-    /// There is memory again: the peer is told what it was promised.
+    /// Ends a withdrawal: there is memory again, and an ACK advertises the promise.
     pub(crate) fn restore_window(&mut self) {
         if self.window.restore() {
             self.ack.request();
@@ -246,29 +242,28 @@ impl<P: Payload> Receiver<P> {
         SackBlocks::CAPACITY - usize::from(self.ts_recent.is_some())
     }
 
-    /// Returns whether there is something for a SACK option to say.
+    /// Returns whether there is something to report by SACK or D-SACK.
     pub(crate) fn has_sack(&self) -> bool {
         self.sack && (self.dsack.is_some() || !self.reassembly.is_empty())
     }
 
-    /// Returns where the D-SACK begins that the next ACK tells.
+    /// Returns where the D-SACK of the next ACK begins.
     pub(crate) fn pending_dsack(&self) -> Option<SeqNum> {
         self.dsack.map(|(from, _)| from)
     }
 
-    /// Returns what the peer may still send into memory: promised, and neither received in order
-    /// nor held.
+    /// Returns how many bytes the peer may still send: promised, and neither received in order nor held.
     pub(crate) fn outstanding(&self) -> u32 {
         let promised = self.window.promised(self.rcv_nxt);
         promised.saturating_sub(u32::try_from(self.reassembly.len()).unwrap_or(u32::MAX))
     }
 
-    /// Returns whether the peer sees no window, or has used all of it out of order.
+    /// Returns whether the peer has no window left, or has used all of it out of order.
     pub(crate) fn is_shut(&self) -> bool {
         self.window.field(self.rcv_nxt) == 0 || self.outstanding() == 0
     }
 
-    /// Sets how many bytes may lie beyond RCV.NXT and wants an ACK if the peer should hear of it.
+    /// Sets how many bytes may lie beyond RCV.NXT; an ACK becomes due if the window grows enough for an update.
     pub(crate) fn set_space(&mut self, bytes: u32, queue: &RecvQueue<P>) {
         self.window.set_space(self.rcv_nxt, bytes);
         if !self.fin_received
@@ -279,11 +274,11 @@ impl<P: Payload> Receiver<P> {
         }
     }
 
-    /// Places a segment of `[seq, end)`.
+    /// Compares a segment of `[seq, end)` with the window.
     ///
-    /// Three steps wider than RFC 9293, all as in linux `tcp_sequence`: what was in order when the
-    /// last ACK left still counts for its ACK field; a segment may start right at the edge, as the
-    /// ACKs of a peer that used its window up do; and so does a probe of a closed window.
+    /// Three cases are acceptable beyond RFC 9293, all as in linux `tcp_sequence`: a segment that was in order when the last ACK
+    /// was sent; a segment that starts at the right edge, as ACKs of a peer do that has used its window up; and a probe of a
+    /// closed window.
     pub(crate) fn place(&self, seq: SeqNum, end: SeqNum) -> Placement {
         if end.before(self.last_ack_sent) {
             Placement::Old
@@ -294,15 +289,14 @@ impl<P: Payload> Receiver<P> {
         }
     }
 
-    /// Notes that `[seq, end)` arrived again, for a D-SACK. There is room for one: the first waits
-    /// until it is told.
+    /// Notes that `[seq, end)` arrived again, for a D-SACK. Only the first such range is kept until it is reported.
     pub(crate) fn note_duplicate(&mut self, seq: SeqNum, end: SeqNum) {
         if self.sack && self.dsack.is_none() && seq.before(end) {
             self.dsack = Some((seq, end));
         }
     }
 
-    /// Takes over the timestamp of an acceptable segment (RFC 7323 4.3 (2)).
+    /// Stores the timestamp of an acceptable segment (RFC 7323 4.3 (2)).
     pub(crate) fn note_timestamp(
         &mut self,
         seq: SeqNum,
@@ -317,8 +311,7 @@ impl<P: Payload> Receiver<P> {
         }
     }
 
-    /// Takes payload and FIN of an acceptable segment and delivers into `queue` what is in order
-    /// now.
+    /// Takes payload and FIN of an acceptable segment, and moves payload that is in order now to `queue`.
     pub(crate) fn accept(
         &mut self,
         mut segment: Segment<P>,
@@ -337,7 +330,7 @@ impl<P: Payload> Receiver<P> {
             return self.refuse(&segment, reason);
         }
         if segment.cwr {
-            // The sender's window may be down to a packet: it waits for this ACK.
+            // The sender's congestion window may be one packet: it waits for this ACK.
             self.echo.on_cwr();
             self.ack.request();
         }
@@ -355,10 +348,9 @@ impl<P: Payload> Receiver<P> {
         accepted
     }
 
-    /// Notes where the FIN stands and takes it off the segment. It needs no memory, so it is
-    /// welcome right at the edge of a closed window (linux `tcp_data_queue`). The first FIN seen
-    /// counts, and bytes beyond it do not; a FIN before bytes that we hold is a lie and does not
-    /// count.
+    /// Notes the position of a FIN, and removes it from the segment. A FIN needs no memory, so it is accepted at the edge of a
+    /// closed window (linux `tcp_data_queue`). Only the first FIN counts, and bytes behind it do not; a FIN before bytes that
+    /// are held is ignored as forged.
     fn take_fin(&mut self, segment: &mut Segment<P>) {
         if segment.control == Control::Fin {
             segment.control = Control::None;
@@ -420,8 +412,8 @@ impl<P: Payload> Receiver<P> {
         }
     }
 
-    /// Delivers payload that starts at RCV.NXT, and what it makes ready. Where it overlaps what is
-    /// held, the held bytes came first and stay.
+    /// Delivers payload that starts at RCV.NXT, and held payload that is in order then. Where both overlap, the held bytes,
+    /// which arrived first, are delivered.
     fn deliver(&mut self, mut payload: P, queue: &mut RecvQueue<P>) -> usize {
         let start = self.rcv_nxt;
         if self.reassembly.is_empty() {
@@ -495,19 +487,18 @@ impl<P: Payload> Receiver<P> {
         }
     }
 
-    /// Consumes the FIN. What a confused peer sent beyond it is forgotten.
+    /// Consumes the FIN. Payload behind it is dropped.
     fn finish(&mut self, queue: &mut RecvQueue<P>, now: Instant) {
         self.rcv_nxt += 1;
         self.fin_received = true;
         self.reassembly.clear();
-        // Nothing will be sent again that a report could spare (linux `tcp_fin`).
+        // The peer sends nothing more, so a D-SACK would be of no use (linux `tcp_fin`).
         self.dsack = None;
         queue.set_eof();
         self.ack.on_arrival(Arrival::Fin, 0, now);
     }
 
-    /// Returns ACK number, window field and options of a segment that leaves now; the ACK counts as
-    /// sent.
+    /// Returns acknowledgement number, window field and options of a segment that is sent now; the ACK counts as sent.
     pub(crate) fn announce(
         &mut self,
         queue: &RecvQueue<P>,
@@ -515,7 +506,7 @@ impl<P: Payload> Receiver<P> {
         blocks: usize,
     ) -> Announcement {
         let AnnouncedAt { now, ts_value } = at;
-        // A reader far behind in segments, if not in bytes, stops the edge.
+        // Too many unread segments stop the right edge, even if they have few bytes.
         let window = match queue.segments() < self.max_segments {
             true => self.window.advertise(self.rcv_nxt),
             false => self.window.field(self.rcv_nxt),
@@ -542,12 +533,11 @@ impl<P: Payload> Receiver<P> {
         }
     }
 
-    /// Writes the D-SACK, once, and then the ranges held, the latest first (RFC 2018 4, RFC 2883
-    /// 4).
+    /// Returns SACK blocks: the pending D-SACK, then the ranges held, the latest first (RFC 2018 4, RFC 2883 4).
     fn fill_sack(&mut self, sack: &mut SackBlocks, blocks: usize) {
         let dsack = self.dsack.take();
         self.dsacks_out += u64::from(dsack.is_some());
-        // A FIN behind a range is held too.
+        // A FIN behind a range counts as held.
         let with_fin =
             |(from, to): SeqRange| (from, if self.fin == Some(to) { to + 1 } else { to });
         let ranges = dsack
@@ -559,20 +549,20 @@ impl<P: Payload> Receiver<P> {
     }
 }
 
-/// The time at which a segment leaves, and what our timestamp clock shows then.
+/// Time at which a segment is sent, and its TSval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AnnouncedAt {
     pub(crate) now: Instant,
     pub(crate) ts_value: u32,
 }
 
-/// What a segment says about this half of the connection.
+/// Fields of an outgoing segment that concern the receiving half.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Announcement {
     pub(crate) ack: SeqNum,
-    /// A mark is to be echoed.
+    /// ECE: a mark is echoed.
     pub(crate) ece: bool,
-    /// The window field, scaled down.
+    /// Window field, scaled.
     pub(crate) window: u16,
     pub(crate) options: TcpOptions,
 }

@@ -1,15 +1,15 @@
-//! Payload in order, waiting for its reader.
+//! Payload in order that was not read yet.
 
 use std::collections::VecDeque;
 
 use netmem::Payload;
 
-/// Entries for which an empty queue keeps room: enough that a reader who keeps up costs no
-/// allocation, little enough for many idle connections.
+/// Entries for which an empty queue keeps memory: enough for a fast reader to need no allocations, and little enough for many
+/// idle connections.
 const KEPT_CAPACITY: usize = 8;
 
-/// The receive queue of a connection: one payload per segment that arrived, so that a reader can
-/// tell where readable and unreadable packets meet. A new one owns no memory.
+/// The receive queue of a connection: one payload for each segment, so that a reader sees where readable and unreadable
+/// packets meet. A new queue owns no memory.
 #[derive(Debug)]
 pub struct RecvQueue<P> {
     payloads: VecDeque<P>,
@@ -34,39 +34,37 @@ impl<P: Payload> RecvQueue<P> {
         self.bytes
     }
 
-    /// Returns whether there are no bytes; at the end of the stream there are none either, see
-    /// [`RecvQueue::is_eof`].
+    /// Returns whether there are no bytes, which is also so at the end of the stream ([`RecvQueue::is_eof`]).
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.payloads.is_empty()
     }
 
-    /// Returns whether the peer's FIN stands behind the last byte queued.
+    /// Returns whether the peer's FIN follows the last byte queued.
     #[must_use]
     pub fn has_fin(&self) -> bool {
         self.eof
     }
 
-    /// Returns whether everything was read and the peer sends no more.
+    /// Returns whether everything was read, and the peer has ended its stream.
     #[must_use]
     pub fn is_eof(&self) -> bool {
         self.eof && self.payloads.is_empty()
     }
 
-    /// Returns the number of payloads: what the queue costs in host memory, however few bytes they
-    /// hold.
+    /// Returns the number of payloads: the measure of the queue's host memory.
     #[must_use]
     pub fn segments(&self) -> usize {
         self.payloads.len()
     }
 
-    /// Returns the payload that is read next.
+    /// Returns the first payload, which is read next.
     #[must_use]
     pub fn front(&self) -> Option<&P> {
         self.payloads.front()
     }
 
-    /// Returns the payloads in order, for a reader that only looks.
+    /// Returns the payloads in order, without removing them.
     pub fn iter(&self) -> impl Iterator<Item = &P> + '_ {
         self.payloads.iter()
     }
@@ -89,13 +87,13 @@ impl<P: Payload> RecvQueue<P> {
         };
         self.bytes -= payload.len();
         if self.payloads.is_empty() {
-            // What a burst needed, an idle connection gives back.
+            // An idle connection gives back the memory of a burst.
             self.payloads.shrink_to(KEPT_CAPACITY);
         }
         Some(payload)
     }
 
-    /// Puts a payload that was popped back in front.
+    /// Puts a payload back to the front.
     pub fn unpop(&mut self, payload: P) {
         if !payload.is_empty() {
             self.bytes += payload.len();
@@ -103,7 +101,7 @@ impl<P: Payload> RecvQueue<P> {
         }
     }
 
-    /// Drops everything that waits; the end of the stream stays.
+    /// Drops all payload; the end of the stream stays.
     pub fn clear(&mut self) {
         self.payloads = VecDeque::new();
         self.bytes = 0;

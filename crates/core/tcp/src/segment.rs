@@ -1,33 +1,29 @@
-//! One TCP segment with payload that nobody here can read.
+//! One TCP segment; its payload type gives no access to bytes.
 
 use netmem::Payload;
 use wire::{Ecn, TcpOptions};
 
 use crate::seqnum::SeqNum;
 
-/// What a segment does to the connection besides carrying bytes.
-///
-/// At most one of SYN, FIN and RST is honoured; which one wins when a peer sets several is decided
-/// where the header is turned into a segment, with [`Control::from_flags`].
+/// SYN, FIN, RST, or none of them. If a peer sets several, [`Control::from_flags`] chooses one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Control {
-    /// Carries bytes, an acknowledgement, or nothing.
+    /// None of them.
     #[default]
     None,
-    /// Opens the sequence space; takes one sequence number before the payload.
+    /// SYN: takes one sequence number before the payload.
     Syn,
-    /// Ends the sequence space; takes one sequence number after the payload.
+    /// FIN: takes one sequence number after the payload.
     Fin,
-    /// Aborts the connection; takes none.
+    /// RST: aborts the connection; takes no sequence number.
     Rst,
 }
 
 impl Control {
     /// Returns the control of a header's flags: RST over SYN over FIN.
     ///
-    /// RST is looked at first in every state of RFC 9293 3.10.7. SYN together with FIN opens a
-    /// connection in no sane peer; the FIN is ignored, as Linux does on a listener's SYN
-    /// (`tcp_rcv_state_process` drops it there).
+    /// RST comes first in every state of RFC 9293 3.10.7. The FIN of a segment with SYN is ignored, as Linux does
+    /// (`tcp_rcv_state_process`).
     #[must_use]
     pub const fn from_flags(syn: bool, fin: bool, rst: bool) -> Control {
         match (rst, syn, fin) {
@@ -54,38 +50,37 @@ impl Control {
     }
 }
 
-/// A TCP segment between the wire and a connection, addresses and ports left outside.
+/// A TCP segment without addresses and ports.
 ///
-/// It may be longer than a packet on the link: the NIC cuts what leaves at `gso_size` and may have
-/// merged what arrives.
+/// It may be longer than a packet on the link: the NIC cuts outgoing segments into packets of `gso_size` bytes, and may merge
+/// incoming packets.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Segment<P> {
-    /// Number of the first byte, or of the SYN.
+    /// Sequence number of the first byte, or of the SYN.
     pub seq: SeqNum,
-    /// Next number the other side expects; `None` without the ACK flag.
+    /// Acknowledgement number; `None` without the ACK flag.
     pub ack: Option<SeqNum>,
     /// SYN, FIN, RST or none of them.
     pub control: Control,
-    /// PSH: the writer waits for no more bytes.
+    /// PSH: the writer has no more bytes at the moment.
     pub push: bool,
-    /// ECE: on a SYN the wish for ECN, else the echo of a mark (RFC 3168 6.1).
+    /// ECE: on a SYN the request for ECN, else the echo of a mark (RFC 3168 6.1).
     pub ece: bool,
-    /// CWR: on a SYN the wish for ECN, else the answer to ECE. Of a super-segment only the first packet carries it.
+    /// CWR: on a SYN the request for ECN, else the answer to ECE. Of a super-segment only the first packet has it.
     pub cwr: bool,
-    /// AE: with CWR and ECE AccECN's counter, of all packets of a super-segment (RFC 9768 3.1).
+    /// AE: with CWR and ECE AccECN's counter, in all packets of a super-segment (RFC 9768 3.1).
     pub ae: bool,
-    /// The ECN field of the IP header, of all packets of a super-segment.
+    /// ECN field of the IP header, in all packets of a super-segment.
     pub ecn: Ecn,
-    /// The window field as it stands on the wire, not scaled.
+    /// Window field, not scaled.
     pub window: u16,
-    /// Options; what a connection did not negotiate it ignores.
+    /// Options; those that were not negotiated are ignored.
     pub options: TcpOptions,
-    /// The bytes.
+    /// Payload.
     pub payload: P,
-    /// Bytes of payload in each packet when `payload` is to be cut into several, else 0. Only set
-    /// on the way out.
+    /// Outgoing super-segments: payload bytes of each packet; 0 for a single packet.
     pub gso_size: u16,
-    /// Packets that the segment came in; 0 counts as one. Only set on the way in.
+    /// Incoming segments: packets that were merged into it; 0 counts as one.
     pub packets: u16,
 }
 
@@ -112,13 +107,13 @@ impl<P: Payload> Segment<P> {
         self.payload.len() + self.control.len()
     }
 
-    /// Returns the number after the segment's last one.
+    /// Returns the sequence number behind the segment.
     #[must_use]
     pub fn end(&self) -> SeqNum {
         self.seq + self.seq_len()
     }
 
-    /// Returns in how many packets the payload leaves.
+    /// Returns the number of packets that the payload is sent in.
     #[must_use]
     pub fn gso_segments(&self) -> usize {
         match self.gso_size {
@@ -129,9 +124,8 @@ impl<P: Payload> Segment<P> {
 
     /// Cuts the segment to `[rcv_nxt, right_edge)`; returns false if nothing of it lies inside.
     ///
-    /// Bytes are cut by slicing, none is touched. A SYN or FIN that is cut off leaves `control` at
-    /// [`Control::None`]; a PSH goes with the last byte. A segment without sequence numbers is left
-    /// alone.
+    /// No byte is read or copied. If a SYN or FIN is cut off, `control` becomes [`Control::None`]; PSH is removed with the
+    /// last byte. A segment without sequence numbers stays as it is.
     #[must_use]
     pub fn trim_to_window(&mut self, rcv_nxt: SeqNum, right_edge: SeqNum) -> bool {
         if self.seq_len() == 0 {
@@ -173,11 +167,10 @@ impl<P: Payload> Segment<P> {
         self.payload.truncate(kept);
     }
 
-    /// Returns the RST that answers a segment nobody waits for, or `None` for one that is a RST
-    /// itself (RFC 9293 3.10.7.1).
+    /// Returns the RST that answers a segment without a connection; `None` if the segment is a RST
+    /// (RFC 9293 3.10.7.1).
     ///
-    /// `payload_len` is given apart, so that a caller who already dropped the payload can still
-    /// ask.
+    /// `payload_len` is a parameter because the caller may have dropped the payload already.
     #[must_use]
     pub fn reset_for(segment: &Segment<P>, payload_len: usize) -> Option<Segment<P>> {
         if segment.control == Control::Rst {

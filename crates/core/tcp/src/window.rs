@@ -11,22 +11,20 @@ pub fn window_scale_for(space: u32) -> u8 {
     (scale as u8).min(MAX_WINDOW_SCALE)
 }
 
-/// The window that we advertise.
+/// The window that is advertised.
 ///
-/// `right_edge` is a promise: it never moves back, and whatever lies before it is accepted. What
-/// the peer *sees* may lie up to one unit of the window scale further left, because the field
-/// rounds down (RFC 7323 2.4). Rounding up instead would promise a little more memory with each
-/// ACK, without end.
+/// `right_edge` is a promise: it never moves back, and bytes before it are accepted. The edge that the peer computes may be
+/// up to one unit of the window scale lower, because the field is rounded down (RFC 7323 2.4). If it were rounded up, each
+/// ACK would promise more memory, without end.
 #[derive(Debug, Clone)]
 pub(crate) struct RecvWindow {
     right_edge: SeqNum,
-    /// Where the space that was granted from above ends. What arrives uses the grant up; only a new
-    /// one moves it.
+    /// End of the space that the caller granted. Arriving bytes use it up; only a new grant moves it.
     grant: SeqNum,
     largest_space: u32,
     mss: u16,
     scale: u8,
-    /// No memory is left for what was promised: the field says 0.
+    /// No memory is left for the promise: the field is 0.
     is_withdrawn: bool,
 }
 
@@ -50,18 +48,17 @@ impl RecvWindow {
         }
     }
 
-    /// Says that there is no window until [`RecvWindow::restore`]; the edge stays, and what arrives
-    /// before it is still accepted.
+    /// Advertises a window of 0 until [`RecvWindow::restore`]; the edge stays, and bytes before it are still accepted.
     pub(crate) fn withdraw(&mut self) {
         self.is_withdrawn = true;
     }
 
-    /// Ends [`RecvWindow::withdraw`]; returns whether the peer saw no window until now.
+    /// Ends [`RecvWindow::withdraw`]; returns whether the window was withdrawn.
     pub(crate) fn restore(&mut self) -> bool {
         core::mem::take(&mut self.is_withdrawn)
     }
 
-    /// Returns the furthest number ever promised.
+    /// Returns the right edge, the first sequence number behind the promise.
     pub(crate) fn right_edge(&self) -> SeqNum {
         self.right_edge
     }
@@ -76,8 +73,7 @@ impl RecvWindow {
         self.grant.bytes_since(rcv_nxt) as u32
     }
 
-    /// Grants `bytes` beyond `rcv_nxt`. Less than was promised stops the edge; it does not move
-    /// back.
+    /// Grants `bytes` beyond `rcv_nxt`. If that is less than the promise, the edge stays.
     pub(crate) fn set_space(&mut self, rcv_nxt: SeqNum, bytes: u32) {
         self.grant = rcv_nxt + cap(bytes);
         self.largest_space = self.largest_space.max(bytes);
@@ -86,7 +82,7 @@ impl RecvWindow {
     /// Moves the right edge as far as the space allows and returns the window field of a segment
     /// with ACK = `rcv_nxt`.
     pub(crate) fn advertise(&mut self, rcv_nxt: SeqNum) -> u16 {
-        // Silly window avoidance: small gains wait until they are worth a segment (RFC 9293
+        // Silly window avoidance: the edge moves only by gains of a segment or more (RFC 9293
         // 3.8.6.2.2).
         if !self.is_withdrawn && self.gain(rcv_nxt) >= self.worthwhile(1) {
             self.right_edge = self.candidate(rcv_nxt);
@@ -102,17 +98,17 @@ impl RecvWindow {
         (self.promised(rcv_nxt) >> self.scale).min(MAX_UNSCALED_WINDOW) as u16
     }
 
-    /// Returns whether the window grew so much that the peer should be told at once.
+    /// Returns whether the window grew so much that an update should be sent at once.
     ///
-    /// Two segments are worth an ACK to a peer that waits; a doubling of what it has, as in linux
-    /// `__tcp_cleanup_rbuf`, keeps a fast reader from sending an update per read.
+    /// It must grow by two segments, and double, as in linux `__tcp_cleanup_rbuf`: otherwise a fast reader would cause an update
+    /// with each read.
     pub(crate) fn is_update_due(&self, rcv_nxt: SeqNum) -> bool {
         let promised = self.promised(rcv_nxt);
         let gain = self.gain(rcv_nxt);
         gain >= self.worthwhile(2) && gain >= promised
     }
 
-    /// Returns the edge that the space would allow, on a multiple of the scale's unit.
+    /// Returns the edge that the space allows, on a multiple of the scale's unit.
     fn candidate(&self, rcv_nxt: SeqNum) -> SeqNum {
         let window = self.space(rcv_nxt).min(MAX_UNSCALED_WINDOW << self.scale);
         rcv_nxt + (window >> self.scale << self.scale) as usize
@@ -122,7 +118,7 @@ impl RecvWindow {
         self.candidate(rcv_nxt).bytes_since(self.right_edge) as u32
     }
 
-    /// Returns the smallest gain worth telling: half of all there is, or some segments.
+    /// Returns the smallest gain that moves the edge: half of the space, or some segments.
     fn worthwhile(&self, segments: u32) -> u32 {
         (self.largest_space / 2)
             .min(segments * u32::from(self.mss))

@@ -1,4 +1,4 @@
-//! What the user of a connection calls: reading, writing, closing, options, facts.
+//! Calls of a connection's user: reading, writing, closing, options, and facts about the connection.
 
 use core::time::Duration;
 
@@ -16,20 +16,18 @@ use crate::state::syn::EarlyClose;
 use crate::state::{ConnectionState, Next, StateKind};
 
 impl<P: Payload> Connection<P> {
-    /// Acknowledges whatever is not acknowledged yet: the stack has emptied the link and nothing is
-    /// gained by waiting for more.
+    /// Makes pending ACKs due: the stack has emptied the link, so waiting for more segments gains nothing.
     pub fn on_drained(&mut self) {
         if let ConnectionState::Synchronized(synchronized) = &mut self.state {
             synchronized.receiver.on_drained();
         }
     }
 
-    /// Grants how many bytes may lie beyond RCV.NXT, those held out of order included. What arrives
-    /// in order uses the grant up: the window reopens only by another call.
+    /// Sets the receive space: how many bytes may lie beyond RCV.NXT, those held out of order included. Data that arrives in
+    /// order uses it up: only another call opens the window again.
     ///
-    /// Less than was promised takes nothing back: the right edge of the window never moves left
-    /// (RFC 9293 3.8.6). When the window opens worth telling, an ACK is due: ask
-    /// [`Connection::poll_send`].
+    /// The right edge of the window never moves left, even if `bytes` is less than was promised (RFC 9293 3.8.6). If the
+    /// window grows enough for an update, an ACK is due: call [`Connection::poll_send`].
     pub fn set_rcv_space(&mut self, bytes: u32) {
         match &mut self.state {
             ConnectionState::Closed | ConnectionState::TimeWait(_) => {}
@@ -50,7 +48,7 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Returns how many bytes the peer may still send that need memory: promised, and not here yet.
+    /// Returns how many bytes the peer may still send: promised, and not received yet.
     #[must_use]
     pub fn rcv_outstanding(&self) -> u32 {
         match &self.state {
@@ -63,8 +61,8 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Returns whether the peer cannot send anything new: nothing is promised, or less than one unit of the window
-    /// scale, which the window field cannot say (RFC 7323 2.4).
+    /// Returns whether the peer cannot send anything new: the promise is used up, or is less than one unit of the window
+    /// scale, which the window field cannot express (RFC 7323 2.4).
     #[must_use]
     pub fn is_rcv_window_shut(&self) -> bool {
         match &self.state {
@@ -93,8 +91,8 @@ impl<P: Payload> Connection<P> {
             .flat_map(|synchronized| synchronized.receiver.held())
     }
 
-    /// Shows every payload that waits, to be read or for its turn, to `each`, which may move it to
-    /// other memory and must not change its length.
+    /// Calls `each` with every payload that is held, in order or out of order. It may move a payload to other memory and must
+    /// not change its length.
     pub fn for_each_waiting(&mut self, mut each: impl FnMut(&mut P)) {
         let mut each = |payload: &mut P| {
             let len = payload.len();
@@ -107,8 +105,8 @@ impl<P: Payload> Connection<P> {
         self.queue.iter_mut().for_each(each);
     }
 
-    /// Gives up the payload with the highest numbers that is held out of order, and returns it; the
-    /// peer sends it again. What an ACK has covered is never given up.
+    /// Removes and returns the out-of-order payload with the highest sequence numbers; the peer sends it again. Acknowledged
+    /// payload is never removed.
     #[must_use = "the payload's memory is what is wanted"]
     pub fn prune(&mut self) -> Option<P> {
         match &mut self.state {
@@ -117,15 +115,14 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Sets which payload is kept from now on.
+    /// Sets which arriving payload is kept.
     pub fn set_kept_payload(&mut self, kept: KeptPayload) {
         if let ConnectionState::Synchronized(synchronized) = &mut self.state {
             synchronized.receiver.set_kept_payload(kept);
         }
     }
 
-    /// There is memory again: a window that was withdrawn by [`Connection::on_unplaced`] is told
-    /// again.
+    /// Advertises a window that [`Connection::on_unplaced`] has withdrawn: there is memory again.
     pub fn restore_rcv_window(&mut self) {
         if let ConnectionState::Synchronized(synchronized) = &mut self.state {
             synchronized.receiver.restore_window();
@@ -138,7 +135,7 @@ impl<P: Payload> Connection<P> {
         self.queue.len()
     }
 
-    /// Returns what can be read; it outlives the connection.
+    /// Returns the payload that can be read; it stays after the connection is closed.
     pub fn recv_queue(&mut self) -> &mut RecvQueue<P> {
         &mut self.queue
     }
@@ -154,15 +151,14 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Queues payload for sending; [`Connection::poll_send`] lets it out as the windows allow.
+    /// Queues payload for sending; [`Connection::poll_send`] sends it as the windows allow.
     ///
-    /// Returns the stream offset behind the payload: once [`Connection::acked_offset`] has reached
-    /// it, nothing of the payload is held here any more.
+    /// Returns the stream offset behind the payload: once [`Connection::acked_offset`] reaches it, all of the payload is
+    /// released.
     ///
     /// # Errors
     ///
-    /// The payload comes back if there is no connection, or less room than it is long: nothing is
-    /// queued in part.
+    /// There is no connection, or not enough room for the whole payload. The error returns the payload.
     pub fn send(&mut self, payload: P, push: Push) -> Result<u64, SendError<P>> {
         let synchronized = match &mut self.state {
             ConnectionState::SynSent(_) | ConnectionState::SynReceived(_) => {
@@ -180,16 +176,15 @@ impl<P: Payload> Connection<P> {
         Ok(synchronized.sender.push(payload, push == Push::Later))
     }
 
-    /// Keeps what is sent next out of packets with what was sent before: host and device bytes do
-    /// not mix (MSG_EOR).
+    /// Lets the next send start a new packet: host and device bytes do not share packets (MSG_EOR).
     pub fn push_boundary(&mut self) {
         if let ConnectionState::Synchronized(synchronized) = &mut self.state {
             synchronized.sender.push_boundary();
         }
     }
 
-    /// Returns the stream offset up to which the peer has acknowledged every byte. It says nothing
-    /// once the connection is CLOSED or in TIME-WAIT: everything has been let go then.
+    /// Returns the stream offset up to which every byte is acknowledged; `None` in CLOSED and TIME-WAIT, where everything is
+    /// released.
     #[must_use]
     pub fn acked_offset(&self) -> u64 {
         match &self.state {
@@ -198,7 +193,7 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Returns the stream offset behind the last byte that left at least once; 0 where there is no stream.
+    /// Returns the stream offset behind the last byte that was sent at least once; 0 without a stream.
     pub fn sent_offset(&self) -> u64 {
         match &self.state {
             ConnectionState::Synchronized(synchronized) => synchronized.sender.sent_offset(),
@@ -206,7 +201,7 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Returns the stream offset behind the last byte that was queued; 0 where there is no stream.
+    /// Returns the stream offset behind the last byte that was queued; 0 without a stream.
     pub fn pushed_offset(&self) -> u64 {
         match &self.state {
             ConnectionState::Synchronized(synchronized) => synchronized.sender.pushed_offset(),
@@ -228,12 +223,11 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Ends both halves: nobody will read or write here any more.
+    /// Ends both halves: the program will neither read nor write any more.
     ///
-    /// What is queued for sending still leaves. If something was received and not read, the peer is
-    /// told by a RST that it was lost (RFC 9293 3.6.1, RFC 2525 2.17). The connection goes on by
-    /// itself until it is CLOSED, or in TIME-WAIT, where [`Connection::time_wait`] is all that
-    /// needs to be kept.
+    /// Queued payload is still sent. If received payload was not read, a RST tells the peer that it is lost (RFC 9293 3.6.1,
+    /// RFC 2525 2.17). The connection goes on until it is CLOSED, or in TIME-WAIT, where only [`Connection::time_wait`] must
+    /// be kept.
     pub fn close(&mut self) {
         match &mut self.state {
             ConnectionState::SynReceived(syn_received) => syn_received.closing = EarlyClose::Both,
@@ -252,13 +246,13 @@ impl<P: Payload> Connection<P> {
         self.queue.clear();
     }
 
-    /// Drops the connection at once; the peer hears of it by a RST.
+    /// Aborts the connection and sends a RST.
     pub fn abort(&mut self) {
         self.end(Next::Abort(Some(TcpError::Aborted)));
         self.queue.clear();
     }
 
-    /// Changes the congestion control (TCP_CONGESTION): the window stays, and grows as the new one has it from now on.
+    /// Changes the congestion control (TCP_CONGESTION); the congestion window stays.
     pub fn set_congestion(&mut self, kind: CongestionKind) {
         self.config.options.congestion = kind;
         if let ConnectionState::Synchronized(synchronized) = &mut self.state {
@@ -274,7 +268,7 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Lets what waits to be sent leave at once, corked or not: TCP_NODELAY was set (linux `__tcp_sock_set_nodelay`).
+    /// Sends small segments that are held back, once, corked or not: TCP_NODELAY was set (linux `__tcp_sock_set_nodelay`).
     pub fn flush(&mut self) {
         if let ConnectionState::Synchronized(synchronized) = &mut self.state {
             synchronized.sender.flush();
@@ -297,14 +291,14 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// The user has read all there was: an ACK that waited for that is due.
+    /// Notes that the user has read everything: an ACK that waited for it is due.
     pub fn on_read(&mut self) {
         if let ConnectionState::Synchronized(synchronized) = &mut self.state {
             synchronized.receiver.on_read();
         }
     }
 
-    /// Acknowledges at once, or as it comes (TCP_QUICKACK). Not for good: linux forgets it, too.
+    /// Switches immediate ACKs on or off (TCP_QUICKACK). As in linux, the connection may switch back by itself.
     pub fn set_quick_acks(&mut self, quick: bool) {
         if let ConnectionState::Synchronized(synchronized) = &mut self.state {
             synchronized.receiver.set_quick_acks(quick);
@@ -320,8 +314,7 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Asks a silent peer whether it is there, from now on or never (SO_KEEPALIVE and its three
-    /// times).
+    /// Switches probes of a silent peer on or off (SO_KEEPALIVE and its three times).
     pub fn set_keepalive(&mut self, keepalive: Option<Keepalive>) {
         self.config.options.keepalive = keepalive;
         if let ConnectionState::Synchronized(synchronized) = &mut self.state {
@@ -337,7 +330,7 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Returns the name of the state.
+    /// Returns the state.
     #[must_use]
     pub fn state(&self) -> StateKind {
         match &self.state {
@@ -349,8 +342,7 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Returns what is left of a connection in TIME-WAIT, for a caller that has no more use for the
-    /// rest.
+    /// Returns the small remainder of a connection in TIME-WAIT, for a caller that drops the rest.
     #[must_use]
     pub fn time_wait(&self) -> Option<TimeWait> {
         match &self.state {

@@ -1,4 +1,4 @@
-//! The two FINs: what they make of a state, and TIME-WAIT (RFC 9293 3.6, figure 5).
+//! Transitions of the two FINs, and TIME-WAIT (RFC 9293 3.6, figure 5).
 
 use core::time::Duration;
 
@@ -11,12 +11,12 @@ use crate::seqnum::SeqNum;
 use crate::state::{Disposition, Next, SegmentDrop, StateKind};
 use crate::timers::ReplyLimit;
 
-/// How far the ISN of a connection that follows TIME-WAIT lies past the last one's numbers: more
-/// than a window that was never scaled (linux `tcp_timewait_state_process` adds as much).
+/// Distance from SND.NXT of a connection in TIME-WAIT to the ISN of the next connection: more
+/// than an unscaled window (linux `tcp_timewait_state_process` adds as much).
 const REOPEN_GAP: usize = 65_535 + 2;
 
 impl StateKind {
-    /// Returns the state after this side said that it sends no more.
+    /// Returns the state after this side has queued its FIN.
     pub(crate) fn after_close(self) -> StateKind {
         match self {
             StateKind::Established => StateKind::FinWait1,
@@ -51,11 +51,10 @@ impl StateKind {
     }
 }
 
-/// A connection in TIME-WAIT: what is left of it when both sides are done, small enough to keep
-/// many.
+/// A connection in TIME-WAIT, small enough to keep many.
 ///
-/// It answers a repeated FIN, keeps late segments from being taken for those of a new connection,
-/// and tells when a new one may begin between the same endpoints. RSTs do not end it (RFC 1337).
+/// It answers a repeated FIN, keeps late segments away from a new connection between the same endpoints, and decides when
+/// such a connection may begin. RSTs do not end it (RFC 1337).
 #[derive(Debug, Clone)]
 pub struct TimeWait {
     snd_nxt: SeqNum,
@@ -70,7 +69,7 @@ pub struct TimeWait {
     ecn: Ecn,
 }
 
-/// What TIME-WAIT keeps of a connection.
+/// Fields of a connection that TIME-WAIT keeps.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Remains {
     /// The peer's FIN, or something before it, is not acknowledged yet.
@@ -80,7 +79,7 @@ pub(crate) struct Remains {
     pub(crate) window: u16,
     pub(crate) ts_recent: Option<TsRecent>,
     pub(crate) clock: TimestampClock,
-    /// The ECN field of what TIME-WAIT says.
+    /// ECN field of packets sent in TIME-WAIT.
     pub(crate) ecn: Ecn,
 }
 
@@ -109,7 +108,7 @@ impl TimeWait {
         }
     }
 
-    /// Judges a segment between the endpoints of the old connection.
+    /// Processes a segment between the endpoints of the old connection.
     pub fn on_segment<P: Payload>(&mut self, segment: &Segment<P>, now: Instant) -> Disposition {
         let tsval = segment.options.timestamps.map(|ts| ts.value);
         let is_stale = self
@@ -131,7 +130,7 @@ impl TimeWait {
                 self.deadline = now + self.duration;
                 self.answer(SegmentDrop::TimeWait, segment, now)
             }
-            // The ACK of our ACK: nothing to say, or two ends in TIME-WAIT would go on for ever.
+            // An ACK of our ACK gets no answer: two ends in TIME-WAIT would answer each other for ever.
             _ if segment.seq == self.rcv_nxt && segment.seq_len() == 0 => {
                 Disposition::dropped(SegmentDrop::TimeWait)
             }
@@ -139,8 +138,8 @@ impl TimeWait {
         }
     }
 
-    /// Returns whether a SYN is certainly of a new connection: by its timestamp (RFC 6191 2), else
-    /// by its number (RFC 9293 3.10.7.4, RFC 1122 4.2.2.13).
+    /// Returns whether a SYN certainly belongs to a new connection: by its timestamp (RFC 6191 2), else
+    /// by its sequence number (RFC 9293 3.10.7.4, RFC 1122 4.2.2.13).
     fn may_follow(&self, seq: SeqNum, tsval: Option<u32>) -> bool {
         let by_time = self
             .ts_recent

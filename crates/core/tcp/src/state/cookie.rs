@@ -1,9 +1,8 @@
-//! SYN cookies: a half-open connection that lives in its own sequence number (RFC 4987 3.6).
+//! SYN cookies: the state of a half-open connection in its ISN (RFC 4987 3.6).
 //!
-//! When the backlog is full, the ISN of our SYN-ACK is a keyed hash from which the ACK that answers
-//! it proves that its sender saw it, and from which the MSS can be read back. The other options
-//! travel in the low bits of our timestamp, which the peer echoes. Layout as in linux
-//! net/ipv4/syncookies.c.
+//! When the backlog is full, the ISN of our SYN-ACK is a keyed hash that includes the peer's MSS. The ACK that answers it
+//! proves that the peer received the SYN-ACK. The other options are in the low bits of our timestamp, which the peer
+//! echoes. The layout is that of linux net/ipv4/syncookies.c.
 
 use wire::{Instant, TcpOptions};
 
@@ -11,16 +10,16 @@ use crate::isn::{Endpoints, Purpose, SecretKey};
 use crate::segment::Segment;
 use crate::seqnum::SeqNum;
 
-/// How many intervals a cookie is good for (linux `MAX_SYNCOOKIE_AGE`).
+/// Number of intervals for which a cookie is valid (linux `MAX_SYNCOOKIE_AGE`).
 const MAX_AGE: u32 = 2;
 
-/// Length of an interval: the count in a cookie moves on each minute.
+/// Length of an interval: the counter in cookies increases each minute.
 const INTERVAL_MS: u64 = 60_000;
 
-/// Bits of a cookie below the count.
+/// Bits of a cookie below the counter.
 const COUNT_SHIFT: u32 = 24;
 
-/// The MSS values that a cookie can tell, ascending (linux net/ipv4/syncookies.c and net/ipv6/syncookies.c `msstab`).
+/// The MSS values that a cookie can hold, ascending (linux net/ipv4/syncookies.c and net/ipv6/syncookies.c `msstab`).
 const MSS_TABLE_V4: [u16; 4] = [536, 1300, 1440, 1460];
 const MSS_TABLE_V6: [u16; 4] = [1220, 1420, 1440, 8940];
 
@@ -38,7 +37,7 @@ const TS_NO_SCALE: u32 = 0x0f;
 const TS_SACK: u32 = 0x10;
 const TS_ECN: u32 = 0x20;
 
-/// Makes and judges cookies.
+/// Makes and checks cookies.
 #[derive(Debug)]
 pub(crate) struct CookieJar {
     key: SecretKey,
@@ -72,7 +71,7 @@ impl CookieJar {
         )
     }
 
-    /// Returns the peer's MSS, if `cookie` is one that we gave for `irs` within the last two
+    /// Returns the peer's MSS, if `cookie` was made for `irs` within the last two
     /// minutes.
     pub(crate) fn check(
         &self,
@@ -95,7 +94,7 @@ impl CookieJar {
         (self.key.hash(endpoints, Purpose::CookieBase) as u32).wrapping_add(irs.0)
     }
 
-    /// Hashes the peer's ISN too: a cookie is worth nothing with another number.
+    /// Hashes the peer's ISN too: a cookie is invalid for another ISN.
     fn low_hash(&self, endpoints: &Endpoints, irs: SeqNum, count: u32) -> u32 {
         self.key.hash(endpoints, Purpose::Cookie { irs, count }) as u32
     }
@@ -109,8 +108,8 @@ const fn low_mask() -> u32 {
     (1 << COUNT_SHIFT) - 1
 }
 
-/// Returns the TSval closest before `ts_value` whose low bits tell `offered`'s window scale and
-/// SACK, and whether ECN is granted.
+/// Returns the latest TSval up to `ts_value` whose low bits hold `offered`'s window scale and SACK, and whether ECN is
+/// granted.
 pub(crate) fn ts_with_options(ts_value: u32, offered: &TcpOptions, ecn: bool) -> u32 {
     let scale = offered.window_scale.map_or(TS_NO_SCALE, |shift| {
         u32::from(shift.min(wire::MAX_WINDOW_SCALE))
@@ -118,7 +117,7 @@ pub(crate) fn ts_with_options(ts_value: u32, offered: &TcpOptions, ecn: bool) ->
     let sack = if offered.sack_permitted { TS_SACK } else { 0 };
     let ecn = if ecn { TS_ECN } else { 0 };
     let told = (ts_value & !TS_BITS) | scale | sack | ecn;
-    // Never a value from the future: the connection's own timestamps follow.
+    // Never a later value: the timestamps of the connection follow and must not decrease.
     if told & TS_BITS > ts_value & TS_BITS {
         told.wrapping_sub(TS_BITS + 1)
     } else {
@@ -126,8 +125,7 @@ pub(crate) fn ts_with_options(ts_value: u32, offered: &TcpOptions, ecn: bool) ->
     }
 }
 
-/// Returns the options that the peer offered in the SYN which `ack` completes: what its timestamp
-/// tells, and `mss`.
+/// Returns the options of the peer's SYN, when its handshake ends with `ack`: from the echoed timestamp, and `mss`.
 pub(crate) fn offered_options<P>(ack: &Segment<P>, mss: u16) -> TcpOptions {
     let timestamps = ack.options.timestamps;
     let told = timestamps.map(|ts| ts.echo);
@@ -143,7 +141,7 @@ pub(crate) fn offered_options<P>(ack: &Segment<P>, mss: u16) -> TcpOptions {
     }
 }
 
-/// Returns whether the SYN-ACK that `ack` answers granted ECN: its timestamp tells.
+/// Returns whether the SYN-ACK that `ack` answers granted ECN, from the echoed timestamp.
 pub(crate) fn granted_ecn<P>(ack: &Segment<P>) -> bool {
     let timestamps = ack.options.timestamps;
     timestamps.is_some_and(|ts| ts.echo & TS_ECN != 0)

@@ -1,4 +1,4 @@
-//! LISTEN: half-open connections, in a bounded number (RFC 9293 3.10.7.2, RFC 4987).
+//! LISTEN: a limited number of half-open connections (RFC 9293 3.10.7.2, RFC 4987).
 
 use core::marker::PhantomData;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,14 +19,13 @@ use crate::state::cookie::{CookieJar, granted_ecn, offered_options, ts_with_opti
 use crate::state::syn::{Handshake, SpaceOffer, SynReceived, SynVerdict};
 use crate::state::{Disposition, SegmentDrop};
 
-/// How long after the last cookie one may come back (linux `TCP_SYNCOOKIE_VALID`).
+/// How long after the last cookie was sent ACKs are checked for cookies (linux `TCP_SYNCOOKIE_VALID`).
 const COOKIES_VALID: Duration = Duration::from_secs(120);
 
 /// The half-open connections of one listener.
 ///
-/// It holds at most `capacity` of them and never drops one for another: when it is full, it answers
-/// by SYN cookies and remembers nothing. A connection is made when its handshake is done, not
-/// before.
+/// It holds at most `capacity` of them and never drops one for another: when it is full, it answers with SYN cookies and
+/// keeps no state. A [`Connection`] is created when its handshake is done.
 #[derive(Debug)]
 pub struct SynBacklog<P> {
     shared: Arc<Config>,
@@ -36,43 +35,42 @@ pub struct SynBacklog<P> {
     cookies: CookieJar,
     last_cookie: Option<Instant>,
     half_open: BTreeMap<Endpoints, SynReceived>,
-    /// When each of them repeats its SYN-ACK.
+    /// Times at which SYN-ACKs are repeated.
     timers: BTreeSet<(Instant, Endpoints)>,
     rcv_space: u32,
     payload: PhantomData<P>,
 }
 
-/// What a listener must be told with a segment.
+/// Context of a segment to a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Incoming {
-    /// What the link to this peer takes, and brings.
+    /// Limits of the link to this peer.
     pub link: LinkLimits,
-    /// What the path to this peer is known to carry, if that is less.
+    /// Largest payload of a packet that the path to this peer carries, if it is known to be less.
     pub path_mss: Option<u16>,
     /// Whether `accept` has room for another connection.
     pub accept_queue: AcceptQueue,
-    /// The smallest ISN allowed: what [`Disposition::reopen`] said when the endpoints come from
-    /// TIME-WAIT.
+    /// The smallest ISN allowed: [`Disposition::reopen`], if a connection in TIME-WAIT had the same endpoints.
     pub iss_floor: Option<SeqNum>,
 }
 
-/// The queue of established connections that wait for `accept`.
+/// State of the queue of established connections that wait for `accept`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AcceptQueue {
-    /// It takes another one.
+    /// It has room.
     HasRoom,
-    /// It is full: no SYN is answered, and the last ACK of a handshake is ignored until the peer
-    /// repeats something (linux does the same unless `tcp_abort_on_overflow`).
+    /// It is full: SYNs are dropped, and the last ACK of a handshake is ignored until the peer
+    /// repeats it (as in linux without `tcp_abort_on_overflow`).
     Full,
 }
 
-/// What became of a segment to a listener.
+/// Effect of a segment on a listener.
 #[derive(Debug)]
 #[must_use]
 pub enum ListenOutcome<P> {
-    /// Nothing; count it.
+    /// None: it is dropped and counted.
     Dropped(SegmentDrop),
-    /// It is to be answered, and counted if something of it was dropped.
+    /// A segment answers it. It is counted if a part of it was dropped.
     Reply(Segment<P>, Option<SegmentDrop>),
     /// A handshake is done.
     Accepted(Box<Connection<P>>, Disposition),
@@ -102,7 +100,7 @@ impl<P: Payload> SynBacklog<P> {
         }
     }
 
-    /// Sets how many may be half-open; those that are beyond it stay.
+    /// Sets the largest number of half-open connections; existing ones stay.
     pub fn set_capacity(&mut self, capacity: usize) {
         self.capacity = capacity;
     }
@@ -113,19 +111,18 @@ impl<P: Payload> SynBacklog<P> {
         self.half_open.len()
     }
 
-    /// Returns whether there are none.
+    /// Returns whether there are no half-open connections.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.half_open.is_empty()
     }
 
-    /// Sets the receive space that new connections begin with. Up to 64 KiB of it are promised in
-    /// each SYN-ACK.
+    /// Sets the initial receive space of new connections. Each SYN-ACK promises at most 64 KiB of it.
     pub fn set_rcv_space(&mut self, bytes: u32) {
         self.rcv_space = self.options.first_space(bytes);
     }
 
-    /// Judges a segment that belongs to no connection (RFC 9293 3.10.7.2).
+    /// Processes a segment that belongs to no connection (RFC 9293 3.10.7.2).
     pub fn on_segment(
         &mut self,
         endpoints: &Endpoints,
@@ -144,7 +141,7 @@ impl<P: Payload> SynBacklog<P> {
         }
     }
 
-    /// A SYN begins a handshake. Payload it may carry is ignored, the peer sends it again (no TCP
+    /// Begins a handshake. Payload of the SYN is ignored, and the peer sends it again (no TCP
     /// Fast Open).
     fn on_syn(
         &mut self,
@@ -206,7 +203,7 @@ impl<P: Payload> SynBacklog<P> {
                 }
             }
             SynVerdict::Reset(reason) => reset_or_drop(&segment, reason),
-            // Back to LISTEN: the peer wants nothing any more.
+            // Back to LISTEN: the peer has ended the handshake.
             SynVerdict::Refused => {
                 self.remove(endpoints);
                 ListenOutcome::Dropped(SegmentDrop::Withdrawn)
@@ -225,7 +222,7 @@ impl<P: Payload> SynBacklog<P> {
         }
     }
 
-    /// Makes the connection, and lets it take what came with the last ACK.
+    /// Creates the connection, which then processes the segment of the last ACK.
     fn accept(
         &self,
         config: &ConnectionConfig,
@@ -244,7 +241,7 @@ impl<P: Payload> SynBacklog<P> {
         )
     }
 
-    /// An ACK that belongs to nothing: a cookie coming back, or a stray.
+    /// Processes an ACK without a handshake: it has a cookie, or is a stray.
     fn on_stray_ack(
         &mut self,
         endpoints: &Endpoints,
@@ -289,7 +286,7 @@ impl<P: Payload> SynBacklog<P> {
         }
     }
 
-    /// Answers a SYN without remembering it.
+    /// Answers a SYN with a cookie, and keeps no state.
     fn cookie_reply(
         &mut self,
         endpoints: &Endpoints,
@@ -301,7 +298,7 @@ impl<P: Payload> SynBacklog<P> {
         let mss = syn.options.mss.unwrap_or(crate::config::DEFAULT_MSS);
         let iss = self.cookies.bake(endpoints, syn.seq, mss, now);
         let clock = TimestampClock::new(config.timestamp_offset);
-        // Without timestamps there is no place to remember the other options in, nor that ECN was granted.
+        // Without timestamps there is no field for the other options and for ECN.
         let remembers = config.shared.timestamps && syn.options.timestamps.is_some();
         let offered = match remembers {
             true => syn.options,
@@ -312,7 +309,7 @@ impl<P: Payload> SynBacklog<P> {
         };
         let syn = Segment::<P> {
             seq: syn.seq,
-            // AccECN has no place in a cookie; who asks for it is granted nothing.
+            // A cookie has no room for AccECN; a request for it is refused.
             ece: syn.ece && remembers && !syn.ae,
             cwr: syn.cwr && syn.ece && remembers && !syn.ae,
             ecn: syn.ecn,
@@ -333,7 +330,7 @@ impl<P: Payload> SynBacklog<P> {
         reply
     }
 
-    /// Returns what a connection with this peer is opened with; its options are the listener's.
+    /// Returns the settings of a connection with this peer; its options are the listener's.
     fn config_for(&self, endpoints: &Endpoints, incoming: Incoming) -> ConnectionConfig {
         ConnectionConfig {
             shared: Arc::clone(&self.shared),
@@ -344,7 +341,7 @@ impl<P: Payload> SynBacklog<P> {
         }
     }
 
-    /// Returns a SYN-ACK that is to be repeated now, if one is; to be asked until it is `None`.
+    /// Returns a SYN-ACK that is due for repetition. Call it until it returns `None`.
     pub fn poll_send(&mut self, link: LinkLimits, now: Instant) -> Option<(Endpoints, Segment<P>)> {
         while let Some(&(due, endpoints)) = self.timers.first().filter(|(due, _)| *due <= now) {
             self.timers.remove(&(due, endpoints));
@@ -372,7 +369,7 @@ impl<P: Payload> SynBacklog<P> {
         None
     }
 
-    /// Returns when [`SynBacklog::poll_send`] has something to repeat or to forget.
+    /// Returns when the next SYN-ACK is to be repeated or given up by [`SynBacklog::poll_send`].
     #[must_use]
     pub fn next_timer(&self) -> Option<Instant> {
         self.timers.first().map(|(due, _)| *due)

@@ -1,9 +1,10 @@
-//! The states of RFC 9293 3.3.2, one type per group of states that can do the same things, and what
-//! a segment or a timer asks of the caller.
+//! The states of RFC 9293 3.3.2, with one type for each group of states that allow the same operations, and the
+//! [`Disposition`] of segments and timers.
 //!
-//! [`syn`] opens, [`established`] is the life with both halves working, [`closing`] holds the
-//! transitions of the two FINs and TIME-WAIT, [`listen`] is the passive side before there is a
-//! connection.
+//! - [`syn`]: SYN-SENT and SYN-RECEIVED,
+//! - [`established`]: ESTABLISHED and the states in which FINs are sent and received,
+//! - [`closing`]: the transitions of the FINs, and TIME-WAIT,
+//! - [`listen`]: half-open connections of a listener.
 
 pub(crate) mod closing;
 pub(crate) mod cookie;
@@ -19,8 +20,7 @@ use crate::state::closing::TimeWait;
 use crate::state::established::Synchronized;
 use crate::state::syn::{SynReceived, SynSent};
 
-/// What a connection is and has, by state. Most live long in `Synchronized`, so its size is no
-/// waste.
+/// State of a connection. Most connections spend most of their time in `Synchronized`, so its size wastes no memory.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -30,12 +30,12 @@ pub(crate) enum ConnectionState<P> {
     Closed,
     SynSent(SynSent),
     SynReceived(SynReceived),
-    /// ESTABLISHED and the six states in which one or both FINs are on their way.
+    /// ESTABLISHED, and the six states in which one or both sides have sent a FIN.
     Synchronized(Synchronized<P>),
     TimeWait(TimeWait),
 }
 
-/// The name of a connection's state; `Display` spells it as RFC 9293 does.
+/// State of a connection, without its data; `Display` writes the name of RFC 9293.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum StateKind {
     /// No connection.
@@ -47,17 +47,17 @@ pub enum StateKind {
     SynReceived,
     /// Open in both directions.
     Established,
-    /// Our FIN is sent or queued, not acknowledged.
+    /// Our FIN is sent or queued, and not acknowledged.
     FinWait1,
     /// Our FIN is acknowledged, the peer still sends.
     FinWait2,
-    /// The peer's FIN came, we still send.
+    /// The peer's FIN is received, we still send.
     CloseWait,
-    /// Both FINs are on their way, ours is not acknowledged; we closed before the peer's came.
+    /// Both FINs are sent, ours is not acknowledged; ours was sent before the peer's was received.
     Closing,
-    /// As `Closing`, but the peer's FIN came first.
+    /// As `Closing`, but the peer's FIN was received first.
     LastAck,
-    /// Both FINs are acknowledged; stays for the sake of late segments.
+    /// Both FINs are acknowledged; late segments may still arrive.
     TimeWait,
 }
 
@@ -78,25 +78,24 @@ impl fmt::Display for StateKind {
     }
 }
 
-/// What an event asks of the caller.
+/// What the caller must do after an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[must_use = "readers and writers wait for what a disposition says, and a reply waits to be polled"]
 pub struct Disposition {
-    /// The connection has just become open: a `connect` is done, an `accept` may return it.
+    /// The connection is open now: `connect` is done, `accept` may return it.
     pub established: bool,
-    /// There are more bytes to read, or the end of the stream has come.
+    /// There are more bytes to read, or the end of the stream.
     pub readable: bool,
-    /// There is room again in a send queue that was full.
+    /// The send queue was full, and has room now.
     pub writable: bool,
-    /// The connection is over, in state CLOSED; `Connection::error` says why.
+    /// The connection is CLOSED; `Connection::error` is the reason.
     pub closed: bool,
-    /// `Connection::poll_send` has something that should leave at once.
+    /// `Connection::poll_send` may have a segment to send.
     pub reply: bool,
-    /// A SYN for a new connection between the same endpoints arrived in TIME-WAIT and may have it:
-    /// drop this connection and hand the segment to the listener, with an ISN after this one (RFC
-    /// 9293 3.10.7.4, RFC 6191).
+    /// A SYN in TIME-WAIT may open a new connection between the same endpoints: drop this connection and pass the segment to
+    /// the listener, which must choose a larger ISN than this (RFC 9293 3.10.7.4, RFC 6191).
     pub reopen: Option<crate::seqnum::SeqNum>,
-    /// Something of the segment was not used, and why: one counter each.
+    /// Reason why a part of the segment was dropped; each reason has a counter.
     pub drop: Option<SegmentDrop>,
 }
 
@@ -119,23 +118,23 @@ impl Disposition {
     }
 }
 
-/// Which way a connection goes after an event.
+/// Transition of a connection after an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     Stay,
     TimeWait,
-    /// Over; with the error that readers and writers see, if any.
+    /// Closed, with the error for readers and writers, if any.
     Closed(Option<TcpError>),
-    /// Over, and the peer is told by a RST.
+    /// Closed, and a RST is sent.
     Abort(Option<TcpError>),
-    /// Over, and the segment that came is answered by a RST of this number without ACK.
+    /// Closed, and a RST with this sequence number and without ACK answers the segment.
     Refuse(SeqNum),
 }
 
-/// Declares the reasons once: the enum, the list of all, and the names.
+/// Declares the reasons once, and derives from them the enum, the list of all reasons, and the names.
 macro_rules! segment_drops {
     ($($(#[$doc:meta])+ $reason:ident => $name:literal,)+) => {
-        /// Why a segment, or the payload of one, was dropped.
+        /// Reason why a segment, or a part of its payload, was dropped.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[non_exhaustive]
         pub enum SegmentDrop {
@@ -170,49 +169,49 @@ segment_drops! {
     TooManySegments => "tcp_too_many_segments",
     /// There are as many gaps or segments out of order as one connection may have.
     ReassemblyFull => "tcp_reassembly_full",
-    /// It came ahead of its turn and was held, until the memory that it kept was needed for payload in
-    /// order (linux `SKB_DROP_REASON_TCP_OFO_QUEUE_PRUNE`). One for each payload; the peer sends it again.
+    /// It was held out of order until its memory was needed for payload in order (linux
+    /// `SKB_DROP_REASON_TCP_OFO_QUEUE_PRUNE`). Counted once for each payload; the peer sends it again.
     OfoQueuePrune => "tcp_ofo_queue_prune",
-    /// It came ahead of its turn while memory was kept for payload in order (linux `TCPOFODrop`).
+    /// It came out of order while memory was reserved for payload in order (linux `TCPOFODrop`).
     OfoNoMemory => "tcp_ofo_no_memory",
     /// It carries bytes behind the peer's FIN.
     AfterFin => "tcp_after_fin",
     /// Its timestamp is older than one already seen (RFC 7323 5.3).
     Paws => "tcp_paws",
-    /// It has no ACK flag in a state where all have.
+    /// It has no ACK flag, in a state in which all segments must have it.
     NoAck => "tcp_no_ack",
     /// It acknowledges what was never sent.
     FutureAck => "tcp_future_ack",
-    /// It acknowledges less than any segment still on its way could (RFC 5961 5.2).
+    /// Its acknowledgement is older than that of any segment that may be in flight (RFC 5961 5.2).
     OldAck => "tcp_old_ack",
     /// A SYN in a synchronized state (RFC 5961 4.2).
     UnexpectedSyn => "tcp_unexpected_syn",
-    /// A RST that is not exactly the next number (RFC 5961 3.2).
+    /// A RST in the window whose sequence number is not RCV.NXT (RFC 5961 3.2).
     InexactRst => "tcp_inexact_rst",
-    /// A RST that is nowhere near the window.
+    /// A RST outside the window.
     BlindRst => "tcp_blind_rst",
-    /// It called for a challenge ACK, and there were enough of them lately.
+    /// It required a challenge ACK, and the limit of challenge ACKs was reached.
     ChallengeAckLimited => "tcp_challenge_ack_limited",
-    /// Bytes arrived for a reader that has closed; the connection was reset (RFC 9293 3.6.1, RFC
+    /// It has payload although the program has closed the connection; the connection is reset (RFC 9293 3.6.1, RFC
     /// 2525 2.17).
     ReaderGone => "tcp_reader_gone",
     /// A RST in TIME-WAIT (RFC 1337).
     TimeWaitRst => "tcp_time_wait_rst",
-    /// A segment of a connection that is over, in TIME-WAIT.
+    /// A late segment of the old connection, in TIME-WAIT.
     TimeWait => "tcp_time_wait",
-    /// Neither SYN nor RST while a SYN waits for its answer.
+    /// Neither SYN nor RST, in SYN-SENT.
     NoSyn => "tcp_no_syn",
-    /// No connection waits for it.
+    /// There is no connection for it.
     NoConnection => "tcp_no_connection",
-    /// A RST that takes a handshake back, which is forgotten; counted, though nothing is wrong.
+    /// A RST that ends a handshake. This is no error, but counted.
     Withdrawn => "tcp_withdrawn",
     /// The accept queue is full.
     AcceptQueueFull => "tcp_accept_queue_full",
-    /// As many handshakes are under way as the listener allows, and it gives no cookies.
+    /// The backlog of half-open connections is full, and SYN cookies are off.
     SynBacklogFull => "tcp_syn_backlog_full",
-    /// The listener waits for data, and the last ACK of the handshake brought none.
+    /// The listener waits for data (TCP_DEFER_ACCEPT), and the last ACK of the handshake had none.
     AcceptDeferred => "tcp_accept_deferred",
-    /// A SYN cookie came back wrong, or too late.
+    /// Its SYN cookie is wrong or too old.
     BadCookie => "tcp_bad_cookie",
 }
 

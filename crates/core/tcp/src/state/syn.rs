@@ -1,4 +1,4 @@
-//! Opening: SYN-SENT and SYN-RECEIVED, either side's (RFC 9293 3.5, 3.10.7.3).
+//! SYN-SENT and SYN-RECEIVED, of active and passive opens (RFC 9293 3.5, 3.10.7.3).
 
 use core::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::seqnum::SeqNum;
 use crate::state::SegmentDrop;
 use crate::timers::HandshakeTimer;
 
-/// Our SYN is on its way.
+/// SYN-SENT: our SYN is sent.
 #[derive(Debug)]
 pub(crate) struct SynSent {
     iss: SeqNum,
@@ -25,8 +25,7 @@ pub(crate) struct SynSent {
     offer: SpaceOffer,
 }
 
-/// How much the peer may send: what is granted from above now, and what our SYN has already
-/// promised of it.
+/// Receive space of a handshake: what the caller grants now, and what our SYN has promised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SpaceOffer {
     pub(crate) space: u32,
@@ -43,7 +42,7 @@ impl SpaceOffer {
     }
 }
 
-/// Both SYNs are on their way, or there; the ACK of ours is missing.
+/// SYN-RECEIVED: the peer's SYN is received, the ACK of ours is missing.
 #[derive(Debug, Clone)]
 pub(crate) struct SynReceived {
     iss: SeqNum,
@@ -53,35 +52,35 @@ pub(crate) struct SynReceived {
     offer: SpaceOffer,
     negotiated: Negotiated,
     agreed: Agreed,
-    /// The last ACK shows whether the path leaves codepoints alone.
+    /// ECN as agreed so far; the last ACK shows whether the path changes codepoints.
     validates_ecn: bool,
     ts_recent: Option<TsRecent>,
-    /// Which half of the connection was closed before it opened.
+    /// What the user has closed before the connection opened.
     pub(crate) closing: EarlyClose,
-    /// The handshake is done but for the data that the listener waits for.
+    /// The handshake is done, and the listener waits for data.
     deferred: bool,
-    /// An ACK alone is to leave.
+    /// An ACK without SYN is due.
     ack_due: bool,
 }
 
-/// What the user asked for before the handshake was over.
+/// What the user closed during the handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum EarlyClose {
     #[default]
     No,
     /// A FIN follows the handshake.
     Write,
-    /// So it does, and what the peer sends is refused.
+    /// A FIN follows the handshake, and data from the peer is refused.
     Both,
 }
 
-/// What a finished handshake leaves to the connection.
+/// Result of a handshake.
 #[derive(Debug, Clone)]
 pub(crate) struct Handshake {
     pub(crate) iss: SeqNum,
     pub(crate) negotiated: Negotiated,
     pub(crate) agreed: Agreed,
-    /// The segment that ends it is an ACK of our SYN-ACK, whose flags are no count of marks.
+    /// The peer opened: its ACK of our SYN-ACK ends the handshake, and the flags of that ACK do not count marks.
     pub(crate) opened_by_peer: bool,
     pub(crate) clock: TimestampClock,
     /// The peer's first window, scaled, and the segment that brought it.
@@ -92,17 +91,17 @@ pub(crate) struct Handshake {
     pub(crate) timed_out: bool,
 }
 
-/// What a segment does to a handshake.
+/// Effect of a segment on a handshake.
 #[derive(Debug)]
 pub(crate) enum SynVerdict {
     Drop(SegmentDrop),
-    /// Dropped, and our half is to be said again.
+    /// The segment is dropped, and our SYN or SYN-ACK is sent again.
     Repeat(SegmentDrop),
-    /// Dropped, and answered by an ACK alone.
+    /// The segment is dropped, and an ACK answers it.
     Acknowledge(SegmentDrop),
-    /// Dropped, and answered by [`Segment::reset_for`]; the handshake goes on.
+    /// The segment is dropped, and [`Segment::reset_for`] answers it; the handshake goes on.
     Reset(SegmentDrop),
-    /// The peer refuses.
+    /// The peer refuses the connection.
     Refused,
     /// Both sides opened at once.
     Simultaneous(SynReceived),
@@ -119,7 +118,7 @@ impl SynSent {
         }
     }
 
-    /// Judges a segment as RFC 9293 3.10.7.3 does: ACK, RST, SYN, in this order.
+    /// Checks a segment as RFC 9293 3.10.7.3: ACK, RST, SYN, in this order.
     pub(crate) fn on_segment<P: Payload>(
         &mut self,
         segment: &Segment<P>,
@@ -199,7 +198,7 @@ impl SynSent {
         self.offer
     }
 
-    /// Sets the receive space; what a SYN has promised stays promised.
+    /// Sets the receive space; the promise of a SYN that was sent stays.
     pub(crate) fn set_space(&mut self, bytes: u32) {
         match self.timer.is_sent() {
             true => self.offer.space = bytes,
@@ -209,7 +208,7 @@ impl SynSent {
 }
 
 impl SynReceived {
-    /// Returns what the peer's SYN `syn` makes of us, who did not open; `ours` are our ISS and timestamp clock.
+    /// Returns the state of a passive open after the peer's SYN `syn`; `ours` are our ISS and timestamp clock.
     pub(crate) fn new<P: Payload>(
         config: &ConnectionConfig,
         ours: (SeqNum, TimestampClock),
@@ -235,8 +234,8 @@ impl SynReceived {
         }
     }
 
-    /// Returns whether a segment that would open the connection does not, for want of data, and remembers that it came
-    /// (linux `tcp_check_req`).
+    /// Returns whether a segment that completes the handshake does not open the connection because it has no data, and
+    /// remembers the segment (linux `tcp_check_req`).
     pub(crate) fn defers<P: Payload>(
         &mut self,
         segment: &Segment<P>,
@@ -248,9 +247,9 @@ impl SynReceived {
         defers
     }
 
-    /// Judges a segment: sequence number, RST, SYN, ACK (RFC 9293 3.10.7.4).
+    /// Checks a segment: sequence number, RST, SYN, ACK (RFC 9293 3.10.7.4).
     ///
-    /// The peer's SYN again is answered by our SYN-ACK, anything else that is not acceptable by a bare ACK
+    /// A repeated SYN of the peer is answered with our SYN-ACK, any other unacceptable segment with an ACK
     /// (linux `tcp_check_req`).
     pub(crate) fn on_segment<P: Payload>(&self, segment: &Segment<P>, now: Instant) -> SynVerdict {
         let rcv_nxt = self.irs + 1;
@@ -263,13 +262,13 @@ impl SynReceived {
                 (false, false) => SynVerdict::Drop(SegmentDrop::BlindRst),
             };
         }
-        // A segment without a timestamp is taken, as later on.
+        // A segment without a timestamp is accepted, as in ESTABLISHED.
         if let (Some(recent), Some(ts)) = (self.ts_recent, segment.options.timestamps)
             && recent.rejects(ts.value, now)
         {
             return SynVerdict::Acknowledge(SegmentDrop::Paws);
         }
-        // The other SYN-ACK of a simultaneous open lies before RCV.NXT and yet is what we wait for
+        // The peer's SYN-ACK of a simultaneous open begins before RCV.NXT and completes the handshake
         // (RFC 9293 3.5).
         let is_their_syn = segment.control == Control::Syn && segment.seq == self.irs;
         match segment.ack {
@@ -297,7 +296,7 @@ impl SynReceived {
         }
     }
 
-    /// Returns what the connection starts with.
+    /// Returns the result of the handshake.
     pub(crate) fn handshake(&self, window: u32, window_seq: SeqNum, now: Instant) -> Handshake {
         Handshake {
             iss: self.iss,
@@ -318,7 +317,7 @@ impl SynReceived {
         }
     }
 
-    /// Returns what our SYN-ACK promised.
+    /// Returns the receive space, and what our SYN-ACK has promised of it.
     fn right_edge(&self) -> SeqNum {
         self.irs + 1 + usize::from(self.offer.syn_window)
     }
@@ -332,12 +331,12 @@ impl SynReceived {
             return Some(self.bare_ack(now));
         }
         let is_due = self.timer.poll_send(&config.shared.timers, now);
-        // While data is waited for nothing is repeated, but for a last chance (linux `syn_ack_recalc`).
+        // While the listener waits for data, the SYN-ACK is repeated only once, before the end (linux `syn_ack_recalc`).
         let is_silent = self.deferred && self.timer.retries() + 1 < config.options.defer_accept;
         (is_due && !is_silent).then(|| self.syn_ack(config, now))
     }
 
-    /// Says where we stand, without our SYN.
+    /// Returns an ACK without SYN.
     fn bare_ack<P: Payload>(&self, now: Instant) -> Segment<P> {
         let timestamps = self.ts_recent.map(|recent| Timestamps {
             value: self.clock.value(now),
@@ -366,7 +365,7 @@ impl SynReceived {
             && config.shared.ecn.accecn_option
             && !self.timer.is_repeat()
         {
-            // It may be why a SYN-ACK is lost (RFC 9768 3.2.3.2.2).
+            // The option may be the reason why a SYN-ACK is lost (RFC 9768 3.2.3.2.2).
             options.accecn = Some(accecn::first_option(&self.agreed));
         }
         let mut syn_ack = Segment {
@@ -381,12 +380,12 @@ impl SynReceived {
         syn_ack
     }
 
-    /// Says where we stand.
+    /// Makes an ACK due.
     pub(crate) fn acknowledge(&mut self) {
         self.ack_due = true;
     }
 
-    /// Says our half again: the peer repeated its own, or sent what makes no sense yet.
+    /// Makes our SYN-ACK due again: the peer repeated its SYN, or sent an unacceptable segment.
     pub(crate) fn repeat<P>(&mut self, segment: &Segment<P>) {
         if segment.control == Control::Syn {
             self.agreed.on_repeated_syn(segment);
@@ -399,7 +398,7 @@ impl SynReceived {
         config: &ConnectionConfig,
         now: Instant,
     ) -> Result<(), TcpError> {
-        // A peer that is there is given the time it was promised.
+        // A peer that has completed the handshake gets the whole time of TCP_DEFER_ACCEPT.
         let retries = match self.deferred {
             true => config
                 .shared
@@ -433,7 +432,7 @@ impl SynReceived {
         self.offer
     }
 
-    /// Sets the receive space; what our SYN has promised stays promised.
+    /// Sets the receive space; the promise of our SYN stays.
     pub(crate) fn set_space(&mut self, bytes: u32) {
         self.offer.space = bytes;
     }

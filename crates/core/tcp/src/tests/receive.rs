@@ -261,7 +261,7 @@ fn gaps_are_bounded_and_the_connection_survives_it() {
 
 #[test]
 fn a_connection_is_small() {
-    // 4 KiB of host memory per idle connection is the budget for all layers together (issue 2).
+    // 4 KiB of host memory per idle connection is the budget for all layers together.
     let size = core::mem::size_of::<Connection<crate::test_payload::Bytes>>();
     assert!(size <= 1536, "Connection is {size} bytes");
 }

@@ -1,12 +1,11 @@
 //! AccECN (RFC 9768): all packets are ECN-capable, and each ACK counts the marked ones.
 //!
-//! All of it is here. [`crate::ecn`] negotiates it with RFC 3168's in one table of flags, because the two share the flags of
-//! the SYNs; a connection for which it was agreed on has an [`Accurate`], its sender [`Reports`], any other has neither and
-//! pays two null pointers. `feedback.rs` counts what arrives and tells the peer, `delivered.rs` understands what the peer
-//! tells.
+//! Only the negotiation is elsewhere: AccECN and RFC 3168 share the flags of the SYNs, so [`crate::ecn`] has one table for
+//! both. A connection that uses AccECN has an [`Accurate`], and its sender [`Reports`]; other connections have two null
+//! pointers. `feedback.rs` counts what arrives and reports it to the peer, `delivered.rs` interprets the peer's reports.
 //!
-//! It is no cargo feature: [`EcnConfig::policy`] switches it, off by default, and a feature would double what CI builds and
-//! let the hooks in `established` and `sender` rot in one half of it.
+//! It is no cargo feature: [`EcnConfig::policy`] switches it, off by default. A feature would double the builds of CI, and
+//! the code in `established` and `sender` would be tested in only one of them.
 
 mod delivered;
 mod feedback;
@@ -26,23 +25,22 @@ use crate::state::established::Synchronized;
 pub(crate) use delivered::{DeliveryReport, Reports};
 use feedback::{Feedback, reflected};
 
-/// The ACE field before anything was marked (RFC 9768 3.2.1, linux `TCP_ACCECN_CEP_INIT_OFFSET`): a middlebox that clears
-/// it is found out.
+/// Initial value of the ACE counter (RFC 9768 3.2.1, linux `TCP_ACCECN_CEP_INIT_OFFSET`): not 0, so that a middlebox that
+/// clears the field is detected.
 const ACE_START: u32 = 5;
 
-/// The counters of ECT(0) and ECT(1) before any byte, for the same reason (RFC 9768 3.2.1).
+/// Initial value of the counters of ECT(0) and ECT(1), for the same reason (RFC 9768 3.2.1).
 const OPTION_START: u32 = 1;
 
-/// SYNs and SYN-ACKs of AccECN that may be lost before it is taken for their fault (RFC 9768 3.1.4.1: one repetition).
+/// Repetitions of SYNs and SYN-ACKs with AccECN before it is assumed to be the cause of the losses (RFC 9768 3.1.4.1: one).
 pub(crate) const RETRIES: u8 = 1;
 
-/// Writes with which codepoint the peer's SYN came into a SYN-ACK that grants AccECN.
+/// Writes the codepoint of the peer's SYN into a SYN-ACK that accepts AccECN.
 pub(crate) fn reflect<P>(syn_ack: &mut Segment<P>, agreed: &Agreed) {
     syn_ack.set_ace(reflected(agreed.peer_syn));
 }
 
-/// Judges the ACE field of a SYN-ACK that grants AccECN; `agreed` is what it shows apart from that (RFC 9768 3.1.1 table 2,
-/// 3.2.3.2).
+/// Completes `agreed` with the ACE field of a SYN-ACK that accepts AccECN (RFC 9768 3.1.1 table 2, 3.2.3.2).
 pub(crate) fn answered(config: &EcnConfig, ace: u8, agreed: Agreed) -> Agreed {
     let distrusted = config.fallback && ace != 0b101 && came_with(ace) != Ecn::NotEct;
     Agreed {
@@ -58,7 +56,7 @@ pub(crate) fn first_option(agreed: &Agreed) -> AccEcn {
 }
 
 impl Agreed {
-    /// Notes that the peer repeated its SYN: who leaves the flags out has found that they do not get through.
+    /// Notes that the peer repeated its SYN: without the flags, the peer assumes that they do not get through.
     pub(crate) fn on_repeated_syn<P>(&mut self, syn: &Segment<P>) {
         if self.mode == EcnMode::Accurate {
             self.peer_syn = syn.ecn;
@@ -66,8 +64,8 @@ impl Agreed {
         }
     }
 
-    /// Judges the segment that ends a handshake which the peer began; it tells how our SYN-ACK came (RFC 9768 3.2.2.1
-    /// table 4). If it has payload, its predecessor was lost, and it counts already.
+    /// Takes the segment that ends a passive open: it reflects the codepoint of our SYN-ACK (RFC 9768 3.2.2.1
+    /// table 4). If it has payload, the first ACK was lost, and its ACE field is a counter already.
     pub(crate) fn after_third_ack<P: netmem::Payload>(
         mut self,
         ack: &Segment<P>,
@@ -91,7 +89,7 @@ impl Agreed {
     }
 }
 
-/// Returns the codepoint that an ACE field of the handshake reflects; flags that none is written in count as ECT.
+/// Returns the codepoint that an ACE field of the handshake reflects; undefined values count as ECT.
 fn came_with(ace: u8) -> Ecn {
     match ace {
         0b010 => Ecn::NotEct,
@@ -101,18 +99,18 @@ fn came_with(ace: u8) -> Ecn {
     }
 }
 
-/// What a connection with AccECN keeps beside its sender's reports.
+/// AccECN state of a connection, beside its sender's reports.
 #[derive(Debug)]
 pub(crate) struct Accurate {
     feedback: Feedback,
-    /// Our packets must not be marked: the handshake showed that somebody changes codepoints or flags.
+    /// Our packets are not sent as ECN-capable: the path changes codepoints or flags.
     distrusted: bool,
-    /// The first segment answers our SYN-ACK, and its flags are no count.
+    /// The next segment answers our SYN-ACK, and its ACE field is no counter.
     skips_ace: bool,
 }
 
 impl Accurate {
-    /// Begins to count, if that was agreed on.
+    /// Begins to count, if AccECN was negotiated.
     pub(crate) fn begin<P: Payload>(
         agreed: &Agreed,
         opened_by_peer: bool,
@@ -153,7 +151,7 @@ impl Accurate {
 }
 
 impl<P: Payload> Synchronized<P> {
-    /// Counts the codepoint of a segment that passed the checks, whatever becomes of its payload.
+    /// Counts the codepoint of a segment that passed the checks, even if its payload is dropped.
     pub(crate) fn count_codepoint(&mut self, segment: &Segment<P>) {
         let Some(accurate) = &mut self.accurate else {
             return;
@@ -164,7 +162,7 @@ impl<P: Payload> Synchronized<P> {
         }
     }
 
-    /// The peer repeats its SYN-ACK: our ACK of it is said again, with what it reflects.
+    /// Notes that the peer repeats its SYN-ACK: our next ACK reflects its codepoint.
     pub(crate) fn note_syn_ack(&mut self, segment: &Segment<P>) {
         if let Some(accurate) = self.accurate.as_mut().filter(|_| segment.ack.is_some()) {
             accurate.feedback.on_syn_ack(segment.ecn);
@@ -177,14 +175,14 @@ impl<P: Payload> Synchronized<P> {
         }
     }
 
-    /// Returns the ACE field of a segment, where it is a count that can be relied on.
+    /// Returns the ACE field of a segment, if it is a reliable counter.
     pub(crate) fn trusted_ace(&mut self, segment: &Segment<P>) -> Option<u8> {
         let accurate = self.accurate.as_mut()?;
         let is_count = !core::mem::take(&mut accurate.skips_ace) && !accurate.distrusted;
         is_count.then(|| segment.ace())
     }
 
-    /// Returns whether the peer's clock moved on: then even an ACK of nothing new is newer than all before.
+    /// Returns whether the segment has a newer timestamp than all before: then it is the newest ACK even without progress.
     pub(crate) fn has_newer_timestamp(&self, segment: &Segment<P>) -> bool {
         let recent = self.receiver.ts_recent();
         recent
@@ -192,7 +190,7 @@ impl<P: Payload> Synchronized<P> {
             .is_some_and(|(recent, ts)| recent.is_newer(ts.value))
     }
 
-    /// Returns the ECN field of every packet that leaves; with RFC 3168 that of new data is the sender's to choose.
+    /// Returns the ECN field of outgoing packets; with RFC 3168, the sender chooses that of new data.
     pub(crate) fn codepoint(&self) -> Ecn {
         match &self.accurate {
             Some(accurate) if !accurate.distrusted => Ecn::Ect0,
@@ -200,8 +198,8 @@ impl<P: Payload> Synchronized<P> {
         }
     }
 
-    /// Lets super-segments leave or not. Who cuts one takes CWR for RFC 3168's and leaves it to the first packet, so that
-    /// an ACE field with this bit must go packet by packet.
+    /// Allows super-segments or not. A NIC that cuts one removes CWR from all packets but the first, as RFC 3168 needs it, so
+    /// data with this bit in the ACE field is sent packet by packet.
     pub(crate) fn choose_bundling(&mut self) {
         if let Some(accurate) = &self.accurate {
             let has_cwr = accurate.feedback.peek_ace() & 0b010 != 0;
@@ -212,7 +210,7 @@ impl<P: Payload> Synchronized<P> {
         }
     }
 
-    /// Writes what is told of marks into a segment that leaves; `dsack` is where the D-SACK in it begins.
+    /// Writes the reports of marks into an outgoing segment; `dsack` is where its D-SACK begins.
     pub(crate) fn tell_marks(&mut self, segment: &mut Segment<P>, dsack: Option<SeqNum>) {
         let (ecn, option) = (self.codepoint(), self.negotiated.accecn_option);
         let sends_option = option && self.sender.sees_accecn_option();

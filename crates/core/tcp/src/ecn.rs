@@ -1,10 +1,12 @@
 //! Explicit congestion notification (RFC 3168): routers mark packets instead of dropping them.
 //!
-//! The two SYNs agree on it ([`asks`], [`granted`], [`answered`]). From then on new data leaves as [`Ecn::Ect0`]; the
-//! receiver echoes a mark in each ACK until it hears that the window was reduced ([`Echo`]); the sender reduces it once per
-//! window and says so with the next new data ([`CwrAnswer`], and the phase CWR of `sender/recovery.rs`).
+//! The two SYNs negotiate it ([`asks`], [`granted`], [`answered`]). New data is sent as [`Ecn::Ect0`]. The
+//! receiver echoes a mark in each ACK until the sender confirms it with CWR ([`Echo`]). The sender reduces the congestion
+//! window once per window of data, and sets CWR on the next new data ([`CwrAnswer`], and the phase CWR of
+//! `sender/recovery.rs`).
 //!
-//! With AccECN (RFC 9768) all packets are ECN-capable, and each ACK counts the marked ones: [`crate::accecn`]. Details are Linux's (include/net/tcp_ecn.h, net/ipv4/tcp_input.c, tcp_output.c).
+//! With AccECN (RFC 9768) all packets are ECN-capable, and each ACK counts the marked ones: [`crate::accecn`]. Details are as
+//! in Linux (include/net/tcp_ecn.h, net/ipv4/tcp_input.c, tcp_output.c).
 
 #[cfg(test)]
 mod tests;
@@ -15,21 +17,21 @@ use crate::accecn;
 use crate::config::{EcnConfig, EcnMode};
 use crate::segment::Segment;
 
-/// What the SYNs settled, and what they showed of the path.
+/// Result of the negotiation, and what the SYNs showed about the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Agreed {
     pub(crate) mode: EcnMode,
-    /// With which codepoint the peer's SYN or SYN-ACK came.
+    /// Codepoint of the peer's SYN or SYN-ACK.
     pub(crate) peer_syn: Ecn,
-    /// Something on the way changes codepoints or flags: none of our packets may be marked.
+    /// The path changes codepoints or flags: our packets are not sent as ECN-capable.
     pub(crate) distrusted: bool,
-    /// The SYN-ACK, whoever sent it, was marked on its way, and counts.
+    /// The SYN-ACK, ours or the peer's, was marked on the path, and counts.
     pub(crate) syn_ack_marked: bool,
-    /// The option that came with the handshake.
+    /// AccECN's option of the handshake.
     pub(crate) option: Option<AccEcn>,
 }
 
-/// Returns what a SYN that was repeated `retries` times asks for (RFC 3168 6.1.1, 6.1.1.1, RFC 9768 3.1.4.1).
+/// Returns what a SYN requests that was repeated `retries` times (RFC 3168 6.1.1, 6.1.1.1, RFC 9768 3.1.4.1).
 pub(crate) fn asks(config: &EcnConfig, retries: u8) -> EcnMode {
     let asks = config.policy.asks();
     let most = match asks {
@@ -42,7 +44,7 @@ pub(crate) fn asks(config: &EcnConfig, retries: u8) -> EcnMode {
     asks
 }
 
-/// Writes what a SYN asks for into its flags.
+/// Writes the request `mode` into the flags of a SYN.
 pub(crate) fn ask<P>(syn: &mut Segment<P>, mode: EcnMode) {
     syn.set_ace(match mode {
         EcnMode::Off => 0b000,
@@ -51,10 +53,10 @@ pub(crate) fn ask<P>(syn: &mut Segment<P>, mode: EcnMode) {
     });
 }
 
-/// Judges the SYN of a peer that opens actively.
+/// Returns what is accepted of the request in a peer's SYN.
 ///
-/// A SYN that itself claims to be ECN-capable is none of RFC 3168's (6.1.1), and may be of a middlebox that mangles the
-/// field. Any flags but none and RFC 3168's ask for AccECN (RFC 9768 3.1.2).
+/// RFC 3168 forbids SYNs that are ECN-capable themselves (6.1.1); a middlebox may have changed the field. Any flags other than
+/// none and those of RFC 3168 request AccECN (RFC 9768 3.1.2).
 pub(crate) fn granted<P>(config: &EcnConfig, syn: &Segment<P>) -> Agreed {
     let mode = match (config.policy.grants(), syn.ace()) {
         (EcnMode::Off, _) | (_, 0b000) => EcnMode::Off,
@@ -69,7 +71,7 @@ pub(crate) fn granted<P>(config: &EcnConfig, syn: &Segment<P>) -> Agreed {
     }
 }
 
-/// Writes what is granted into a SYN-ACK that was repeated after `retries` timeouts.
+/// Writes what was accepted into the flags of a SYN-ACK, after `retries` timeouts.
 pub(crate) fn grant<P>(syn_ack: &mut Segment<P>, agreed: &Agreed, retries: u8) {
     match agreed.mode {
         EcnMode::Off => {}
@@ -79,10 +81,10 @@ pub(crate) fn grant<P>(syn_ack: &mut Segment<P>, agreed: &Agreed, retries: u8) {
     }
 }
 
-/// Judges the peer's answer to our SYN: a SYN-ACK, or, when both open at once, a SYN (RFC 3168 6.1.1, RFC 9768 3.1.1
-/// table 2, 3.1.3).
+/// Returns the result of the peer's answer to our SYN: a SYN-ACK, or, in a simultaneous open, a SYN (RFC 3168 6.1.1, RFC 9768
+/// 3.1.1 table 2, 3.1.3).
 ///
-/// A SYN-ACK with all flags is of a host that reflects what it does not understand.
+/// A SYN-ACK with all flags comes from a host that copies flags without support for them.
 pub(crate) fn answered<P>(config: &EcnConfig, answer: &Segment<P>) -> Agreed {
     let agreed = |mode| Agreed {
         mode,
@@ -104,24 +106,24 @@ pub(crate) fn answered<P>(config: &EcnConfig, answer: &Segment<P>) -> Agreed {
     }
 }
 
-/// The receiver's part: what it saw, and whether it tells.
+/// ECN state of the receiving half: marks that were seen, and whether they are echoed.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Echo {
     enabled: bool,
-    /// A mark was seen, and the sender has not said that it heard (linux `TCP_ECN_DEMAND_CWR`).
+    /// A mark was seen, and the sender has not confirmed it (linux `TCP_ECN_DEMAND_CWR`).
     demands_cwr: bool,
     seen: bool,
     ce_received: u64,
 }
 
-/// What the ECN field of arriving data means for its ACK.
+/// Effect of the ECN field of arriving data on its ACK.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Haste {
-    /// Nothing.
+    /// None.
     No,
-    /// It is the first mark that is to be echoed: a sender with a small window waits for each ACK.
+    /// It is the first mark since the last CWR: the ACK should not wait, because the sender will have a small window.
     Marked,
-    /// The peer's data is marked ECN-capable, and this is not: it is probably sent again.
+    /// Other data of the peer was ECN-capable, and this is not: it is probably a retransmission.
     Repeated,
 }
 
@@ -138,22 +140,22 @@ impl Echo {
         self.demands_cwr
     }
 
-    /// Returns whether data of the peer came with an ECN codepoint.
+    /// Returns whether any data of the peer had an ECN codepoint.
     pub(crate) fn seen(self) -> bool {
         self.seen
     }
 
-    /// Returns how many segments with data came marked.
+    /// Returns how many segments with data were marked.
     pub(crate) fn ce_received(self) -> u64 {
         self.ce_received
     }
 
-    /// The peer says with data that it has reduced its window.
+    /// Notes CWR on data: the peer has reduced its window.
     pub(crate) fn on_cwr(&mut self) {
         self.demands_cwr = false;
     }
 
-    /// Takes in the ECN field of data that is new (linux `__tcp_ecn_check_ce`).
+    /// Takes the ECN field of new data (linux `__tcp_ecn_check_ce`).
     pub(crate) fn on_data(&mut self, ecn: Ecn) -> Haste {
         if !self.enabled {
             return Haste::No;
@@ -177,7 +179,8 @@ impl Echo {
     }
 }
 
-/// The sender's part: whether it marks its data ECN-capable, and whether it has yet to say that it reduced its window.
+/// ECN state of the sending half: whether new data is ECN-capable, and whether a reduction of the window is still to be
+/// confirmed with CWR.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CwrAnswer {
     enabled: bool,
@@ -198,17 +201,17 @@ impl CwrAnswer {
         self.enabled
     }
 
-    /// The window was reduced, for whatever reason: the next new data says so.
+    /// Notes that the window was reduced, for any reason: the next new data has CWR.
     pub(crate) fn on_reduced(&mut self) {
         self.due = self.enabled;
     }
 
-    /// The reduction was taken back.
+    /// Notes that the reduction was undone.
     pub(crate) fn on_undone(&mut self) {
         self.due = false;
     }
 
-    /// Returns the ECN field of new data, and whether it carries CWR, which is said once.
+    /// Returns the ECN field of new data, and whether it has CWR, once for each reduction.
     pub(crate) fn on_new_data(&mut self) -> (Ecn, bool) {
         match self.enabled {
             true => (Ecn::Ect0, core::mem::take(&mut self.due)),

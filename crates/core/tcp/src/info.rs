@@ -1,4 +1,4 @@
-//! What a connection tells about itself: the facts of Linux's `TCP_INFO`.
+//! Facts about a connection, as in Linux's `TCP_INFO`.
 
 use core::time::Duration;
 
@@ -7,10 +7,10 @@ use wire::Instant;
 pub use crate::sender::{Busy, BusyTimes, Chrono};
 use crate::state::StateKind;
 
-/// Where a connection stands with losses (linux `enum tcp_ca_state`, and its numbers; CWR does not occur).
+/// Phase of congestion control (linux `enum tcp_ca_state`, with its numbers).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum CaState {
-    /// All is well.
+    /// No loss is suspected.
     #[default]
     Open = 0,
     /// Something arrived out of order.
@@ -38,25 +38,25 @@ pub struct Info {
     pub ecn: bool,
     /// With AccECN (RFC 9768).
     pub accecn: bool,
-    /// A packet of the peer's data bore an ECN codepoint: the path lets them through.
+    /// A packet of the peer's data had an ECN codepoint.
     pub ecn_seen: bool,
     /// Shift of the windows that the peer sends.
     pub snd_wscale: u8,
     /// Shift of the windows that we send.
     pub rcv_wscale: u8,
-    /// Whether losses are suspected or repaired.
+    /// Phase of congestion control.
     pub ca_state: CaState,
     /// Doublings of the retransmission or persist timeout.
     pub backoff: u8,
-    /// When payload was received last; when the connection opened, if none was.
+    /// When payload was last received; if none was, when the connection opened.
     pub last_data_recv: Instant,
-    /// When payload was sent last; when the connection opened, if none was.
+    /// When payload was last sent; if none was, when the connection opened.
     pub last_data_sent: Instant,
-    /// When something was queued to be sent or to be acknowledged, and what held it back.
+    /// Times with queued or unacknowledged data, and what limited sending.
     pub chrono: Chrono,
-    /// How far packets were seen to overtake each other, in packets; 3 at first.
+    /// Largest reordering seen, in packets; 3 at first.
     pub reordering: u32,
-    /// Packets that the peer is known to have, repetitions counted once.
+    /// Packets that are known to have arrived, retransmissions counted once.
     pub delivered: u32,
     /// Current retransmission timeout.
     pub rto: Duration,

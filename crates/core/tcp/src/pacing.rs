@@ -1,20 +1,20 @@
-//! Spacing segments over the round trip (linux `tcp_update_pacing_rate`, `net/sched/sch_fq.c`).
+//! Pacing: segments are spread over the round trip (linux `tcp_update_pacing_rate`, `net/sched/sch_fq.c`).
 
 use core::time::Duration;
 
 use wire::Instant;
 
-/// Data released at once: a millisecond's worth, so that no timer finer than that is needed
+/// Data is released for a millisecond at once, so that no finer timer is needed
 /// (linux `sk_pacing_shift` 10).
 const QUANTUM: Duration = Duration::from_millis(1);
 
-/// Segments that may always leave together (linux `sysctl_tcp_min_tso_segs`).
+/// Segments that may always be sent together (linux `sysctl_tcp_min_tso_segs`).
 const QUANTUM_SEGMENTS: u64 = 2;
 
-/// Segments at the start of a connection that are not held back (linux `tcp_update_skb_after_send`).
+/// Segments at the start of a connection that are not paced (linux `tcp_update_skb_after_send`).
 const UNPACED_SEGMENTS: u64 = 10;
 
-/// How much faster than a window per round trip, in hundredths, so that pacing does not hold back growth.
+/// Ratio of the pacing rate to a window per round trip, in hundredths. It is above 100, so that the window can grow.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Gain(u32);
 
@@ -25,26 +25,26 @@ impl Gain {
     pub(crate) const AVOIDANCE: Gain = Gain(120);
 }
 
-/// When the next segment may leave; costs a pointer where it is off.
+/// Time at which the next segment may be sent; one null pointer if pacing is off.
 #[derive(Debug, Clone)]
 pub(crate) struct Pacer(Option<Box<PacerState>>);
 
 #[derive(Debug, Clone, Default)]
 struct PacerState {
-    /// Bytes per second; 0 before the first round-trip sample, when nothing is held back.
+    /// Bytes per second; 0 before the first round-trip sample: not paced.
     rate: u64,
     release: Instant,
-    /// Bytes that ever left, as far as it matters.
+    /// Bytes sent since the start, up to the unpaced ones.
     sent: u64,
 }
 
 impl Pacer {
-    /// Returns a pacer; without `enabled` it holds nothing back.
+    /// Returns a pacer; without `enabled` it delays nothing.
     pub(crate) fn new(enabled: bool) -> Pacer {
         Pacer(enabled.then(Box::default))
     }
 
-    /// Follows the window: `gain` times cwnd per round trip.
+    /// Sets the rate: `gain` times cwnd per round trip.
     pub(crate) fn on_window(&mut self, cwnd: u64, srtt: Option<Duration>, gain: Gain) {
         let (Some(pace), Some(srtt)) = (&mut self.0, srtt) else {
             return;
@@ -54,7 +54,7 @@ impl Pacer {
         pace.rate = u64::try_from(per_second).unwrap_or(u64::MAX).max(1);
     }
 
-    /// Returns how many bytes may leave now: none before the release time.
+    /// Returns how many bytes may be sent now: none before the release time.
     pub(crate) fn allowance(&self, mss: u16, now: Instant) -> u64 {
         let Some(pace) = self.0.as_ref().filter(|pace| pace.rate != 0) else {
             return u64::MAX;
@@ -68,7 +68,7 @@ impl Pacer {
             .max(QUANTUM_SEGMENTS * u64::from(mss))
     }
 
-    /// Charges what left.
+    /// Notes that `bytes` are sent.
     ///
     /// The first segments are not held back, and who was late may go on sooner, by half at most (linux
     /// `tcp_update_skb_after_send`).

@@ -1,4 +1,4 @@
-//! RACK-TLP (RFC 8985): losses by time instead of by counting duplicates, and a probe for a lost tail.
+//! RACK-TLP (RFC 8985): finds losses by time instead of by counting duplicates, and probes for a lost tail.
 
 use core::time::Duration;
 
@@ -7,20 +7,20 @@ use wire::Instant;
 use crate::rtt::RttEstimator;
 use crate::scoreboard::Delivered;
 
-/// Packets reported by SACK after which a hole counts as a loss at once (RFC 8985 6.2 step 4, RFC 6675 DupThresh).
+/// Packets reported by SACK after which a hole counts as lost at once (RFC 8985 6.2 step 4, RFC 6675 DupThresh).
 pub(crate) const DUP_THRESHOLD: u32 = 3;
 
-/// Recoveries after which a widened reordering window shrinks back (RFC 8985 6.2 step 4).
+/// Recoveries after which a widened reordering window returns to its normal size (RFC 8985 6.2 step 4).
 const WINDOW_PERSISTS: u8 = 16;
 
-/// Added to the probe timeout so that timer and scheduler noise on a path of microseconds does not look like a
-/// loss (linux `TCP_TIMEOUT_MIN_US`).
+/// Added to the probe timeout, so that delays of timers and the scheduler on a path of microseconds do not cause
+/// probes (linux `TCP_TIMEOUT_MIN_US`).
 const PROBE_MARGIN: Duration = Duration::from_millis(2);
 
 /// Probe timeout before the first round-trip sample (RFC 8985 7.2).
 const PROBE_TIMEOUT_INITIAL: Duration = Duration::from_secs(1);
 
-/// One sending of a range: RFC 8985's (xmit_ts, end_seq), which orders all of them.
+/// One transmission of a range: RFC 8985's (xmit_ts, end_seq), by which transmissions are ordered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Sending {
     pub(crate) sent_at: Instant,
@@ -28,13 +28,13 @@ pub(crate) struct Sending {
 }
 
 impl Sending {
-    /// Returns whether this one left after `other` (RFC 8985 6.2 RACK_sent_after).
+    /// Returns whether this one was sent after `other` (RFC 8985 6.2 RACK_sent_after).
     pub(crate) fn is_after(self, other: Sending) -> bool {
         (self.sent_at, self.end) > (other.sent_at, other.end)
     }
 }
 
-/// Whether to wait for packets on a path that was never seen to reorder.
+/// Whether to wait for late packets on a path on which no reordering was seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Patience {
     Some,
@@ -42,16 +42,16 @@ pub(crate) enum Patience {
     None,
 }
 
-/// The most recently sent packet that arrived, and how long to wait for those sent before it.
+/// The delivered packet that was sent last, and the time to wait for packets sent before it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rack {
     /// RACK.xmit_ts and RACK.end_seq; the end is 0 before anything was delivered.
     latest: Sending,
-    /// RACK.rtt: of the last packet that an ACK told of.
+    /// RACK.rtt: of the last packet that an ACK delivered.
     rtt: Duration,
     /// RACK.dsack_round: D-SACKs until this offset is acknowledged belong to one round trip.
     dsack_round: u64,
-    /// How far the window is widened beyond min_rtt / 4: RACK.reo_wnd_mult - 1.
+    /// RACK.reo_wnd_mult - 1: the reordering window is (1 + this) * min_rtt / 4.
     widened: u8,
     /// RACK.reo_wnd_persist.
     persists: u8,
@@ -71,9 +71,9 @@ impl Rack {
         self.enabled
     }
 
-    /// Takes in what an ACK delivered (RFC 8985 6.2 steps 2 and 3).
+    /// Adds what an ACK delivered (RFC 8985 6.2 steps 2 and 3).
     ///
-    /// `ambiguous` tells of a send time whether the ACK was for an earlier sending of the same bytes.
+    /// `ambiguous` returns for a send time whether the ACK may be for an earlier transmission of the same bytes.
     pub(crate) fn on_delivered(
         &mut self,
         delivered: &Delivered,
@@ -101,7 +101,7 @@ impl Rack {
         self.reordering_seen |= delivered.reordered();
     }
 
-    /// Widens the reordering window, once per round trip: a retransmission was in vain (RFC 8985 6.2 step 4).
+    /// Widens the reordering window, once per round trip: a retransmission was needless (RFC 8985 6.2 step 4).
     pub(crate) fn on_dsack(&mut self, snd_una: u64, snd_nxt: u64) {
         if snd_una < self.dsack_round {
             return;
@@ -111,16 +111,15 @@ impl Rack {
         self.persists = WINDOW_PERSISTS;
     }
 
-    /// Notes that everything sent again in a recovery had arrived, only late.
+    /// Notes that the original of everything that a recovery sent again arrived, late.
     ///
-    /// That is reordering, although RFC 8985 6.2 step 3 does not see it: it looks at packets sent once, and these
-    /// were sent again before they came. Without this, a path that delays a packet by more than three others would
-    /// be thought to be in order for ever.
+    /// That is reordering, which RFC 8985 6.2 step 3 does not detect: it considers packets sent only once, and these
+    /// were sent again before they arrived. Without this, reordering by more than three packets would never be detected.
     pub(crate) fn on_needless_recovery(&mut self) {
         self.reordering_seen = true;
     }
 
-    /// Counts a recovery against the widened window.
+    /// Counts a recovery, after some of which a widened window returns to its normal size.
     pub(crate) fn on_recovery_end(&mut self) {
         self.persists = self.persists.saturating_sub(1);
         if self.persists == 0 {
@@ -128,7 +127,7 @@ impl Rack {
         }
     }
 
-    /// Returns how long a packet may come after one sent later (RFC 8985 6.2 step 4).
+    /// Returns the reordering window: how much later than packets sent after it a packet may arrive (RFC 8985 6.2 step 4).
     pub(crate) fn reordering_window(&self, rtt: &RttEstimator, patience: Patience) -> Duration {
         if patience == Patience::None && !self.reordering_seen {
             return Duration::ZERO;
@@ -138,49 +137,50 @@ impl Rack {
         window.min(rtt.srtt().unwrap_or_default())
     }
 
-    /// Returns the packet against which others are judged.
+    /// Returns the delivered transmission that was sent last; `None` before anything was delivered.
     pub(crate) fn latest(&self) -> Option<Sending> {
         (self.latest.end > 0).then_some(self.latest)
     }
 
-    /// Returns RACK.rtt (RFC 8985 6.2 step 2: of the last packet that the last ACK told of, be it the latest sent or not).
+    /// Returns RACK.rtt (RFC 8985 6.2 step 2: of the last packet that the last ACK delivered, whether it was sent last or
+    /// not).
     pub(crate) fn rtt(&self) -> Duration {
         self.rtt
     }
 
-    /// Returns whether this path was ever seen to reorder.
+    /// Returns whether reordering was seen on this path.
     pub(crate) fn reordering_seen(&self) -> bool {
         self.reordering_seen
     }
 }
 
-/// A tail loss probe that is not accounted for yet (RFC 8985 7.4).
+/// A tail loss probe whose result is not known yet (RFC 8985 7.4).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TailProbe {
     /// TLP.end_seq: SND.NXT behind the probe.
     pub(crate) end: u64,
-    /// The probe repeated the last packet, as there was nothing new to send.
+    /// The probe is a retransmission of the last packet: there was no new data to send.
     pub(crate) retransmission: bool,
 }
 
-/// A sign that both copies of a probe arrived.
+/// Sign in an ACK that both copies of a probe arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ProbeSign {
     None,
     /// A D-SACK.
     Dsack,
-    /// An ACK that brings neither data, nor news, nor SACK blocks.
+    /// An ACK without data, progress or SACK blocks.
     Duplicate,
 }
 
-/// What an ACK says about a tail loss probe.
+/// Result of a tail loss probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ProbeVerdict {
-    /// Nothing yet.
+    /// Not known yet.
     Open,
     /// Nothing was lost.
     Needless,
-    /// The probe filled a hole that nobody knew of: a loss, to be answered as one.
+    /// The probe repaired a loss that was not known: congestion control must react to it.
     RepairedLoss,
 }
 

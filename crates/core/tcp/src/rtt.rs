@@ -1,4 +1,4 @@
-//! Round-trip time, and the retransmission timeout that follows from it (RFC 6298).
+//! Round-trip time and retransmission timeout (RFC 6298).
 
 use core::time::Duration;
 
@@ -6,19 +6,19 @@ use wire::Instant;
 
 use crate::config::TimerConfig;
 
-/// Half of the time over which the smallest round-trip time is remembered (linux `tcp_min_rtt_wlen`: 300 s).
+/// Half of the time for which the smallest round-trip time is kept (linux `tcp_min_rtt_wlen`: 300 s).
 const MIN_RTT_HALF_WINDOW: Duration = Duration::from_secs(150);
 
 /// No round-trip time seen.
 const NO_MIN: u32 = u32::MAX;
 
-/// The largest useful exponent: 1 ms doubled so often is past any largest timeout.
+/// Largest exponent: 1 ms doubled so often is longer than any largest timeout.
 const BACKOFF_MAX: u8 = 17;
 
-/// Timeout of the first data when the handshake itself timed out and gave no sample (RFC 6298 5.7).
+/// First timeout of data if the SYN timed out, so that there is no sample (RFC 6298 5.7).
 const RTO_AFTER_LOST_SYN: Duration = Duration::from_secs(3);
 
-/// SRTT, RTTVAR, the backed off timeout and the smallest round-trip time of the last minutes.
+/// SRTT, RTTVAR, the backoff of the timeout, and the smallest round-trip time of the last minutes.
 #[derive(Debug, Clone)]
 pub(crate) struct RttEstimator {
     /// SRTT in nanoseconds; 0 before the first sample.
@@ -28,9 +28,9 @@ pub(crate) struct RttEstimator {
     rto_max_us: u32,
     /// Timeout before the first sample.
     rto_initial_us: u32,
-    /// Smallest samples of the running and of the previous half window.
+    /// Smallest samples of the current and of the previous half window.
     min_us: [u32; 2],
-    /// Number of the running half window since the origin of the clock.
+    /// Number of the current half window since the origin of the clock.
     half_window: u32,
     backoff: u8,
 }
@@ -50,7 +50,7 @@ impl RttEstimator {
         }
     }
 
-    /// Takes a round-trip time measured on a segment that was sent once, or by a timestamp (RFC 6298 2, 3).
+    /// Adds a round-trip time that was measured on a segment sent once, or by a timestamp (RFC 6298 2, 3).
     ///
     /// A valid sample ends the backoff (Karn's algorithm, RFC 6298 5.7).
     pub(crate) fn on_sample(&mut self, rtt: Duration) {
@@ -79,7 +79,7 @@ impl RttEstimator {
         self.min_us[0] = self.min_us[0].min(micros(rtt).max(1));
     }
 
-    /// Starts with a longer timeout, because the SYN was lost and could not be timed (RFC 6298 5.7).
+    /// Starts with a longer timeout: the SYN was lost, so that its round trip could not be measured (RFC 6298 5.7).
     pub(crate) fn on_lost_syn(&mut self) {
         self.rto_initial_us = self.rto_initial_us.max(micros(RTO_AFTER_LOST_SYN));
     }
@@ -100,15 +100,15 @@ impl RttEstimator {
         (min != NO_MIN).then(|| Duration::from_micros(min.into()))
     }
 
-    /// Returns the smallest timeout, which is as long as a peer may hold back an ACK.
+    /// Returns the smallest timeout, which is as long as a peer may delay an ACK.
     pub(crate) fn rto_min(&self) -> Duration {
         Duration::from_micros(self.rto_min_us.into())
     }
 
     /// Returns the timeout before any backoff: SRTT + max(4 RTTVAR, minimum).
     ///
-    /// The minimum stands in for the variance and not, as in RFC 6298 2.4, for the whole: a peer may hold back its
-    /// ACK for up to 200 ms on any path (linux `__tcp_set_rto`).
+    /// The minimum applies to the variance and not, as in RFC 6298 2.4, to the sum: a peer may delay an
+    /// ACK by up to 200 ms on any path (linux `__tcp_set_rto`).
     pub(crate) fn base_rto(&self) -> Duration {
         let rto = match self.srtt() {
             None => Duration::from_micros(self.rto_initial_us.into()),
@@ -121,12 +121,12 @@ impl RttEstimator {
         Duration::from_micros(self.rto_max_us.into())
     }
 
-    /// Returns the timeout as it stands, doubled for every timeout since the last sample, up to the largest.
+    /// Returns the current timeout: doubled for every timeout since the last sample, up to the largest.
     pub(crate) fn rto(&self) -> Duration {
         self.backed_off(self.backoff)
     }
 
-    /// Returns the timeout before any backoff doubled `times` times, at most the largest.
+    /// Returns the timeout before any backoff, doubled `times` times, up to the largest.
     pub(crate) fn backed_off(&self, times: u8) -> Duration {
         let factor = 1u32 << times.min(BACKOFF_MAX);
         self.base_rto().saturating_mul(factor).min(self.rto_max())
@@ -137,7 +137,7 @@ impl RttEstimator {
         self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
     }
 
-    /// Returns to the timeout that was never doubled; returns whether it had been doubled.
+    /// Ends the backoff; returns whether the timeout was doubled.
     pub(crate) fn end_backoff(&mut self) -> bool {
         core::mem::take(&mut self.backoff) > 0
     }

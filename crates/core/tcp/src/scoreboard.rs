@@ -1,12 +1,12 @@
-//! What is in flight, as ranges of the stream that share one fate (RFC 6675 with the send times of RFC 8985).
+//! The data in flight, as ranges of the stream with the same state (RFC 6675 with the send times of RFC 8985).
 //!
-//! A record is a range sent at one time in packets of one size; it is cut when the peer reports a part of it and
-//! joined again with neighbours once both are reported. A super-segment of 64 KiB is one record, and so is a whole
-//! burst of them.
+//! A record is a range sent at one time in packets of one size. It is cut when the peer reports a part of it, and
+//! joined with a neighbour once both are reported. A super-segment of 64 KiB is one record, and so is a
+//! burst of several.
 //!
-//! Losses are found in order of sending, without looking at every record for every ACK (linux keeps
-//! `tsorted_sent_queue` for this). First transmissions are in order of sending when they are in order of sequence,
-//! so a cursor over the records does for them; retransmissions have a queue of their own.
+//! Losses are found in order of sending, without a walk over all records for each ACK (linux has
+//! `tsorted_sent_queue` for this). First transmissions are sent in order of sequence, so a cursor over the records is enough
+//! for them; retransmissions have a separate queue.
 
 mod delivered;
 mod record;
@@ -25,29 +25,29 @@ pub(crate) use delivered::Delivered;
 use record::{RecordMarks, TxRecord};
 use retransmissions::{Retransmission, Retransmissions};
 
-/// Records beyond which a SACK that would cut one more is ignored until the cumulative ACK gets there: bounds the
-/// memory that a peer can make us spend (CVE-2019-11478 was about its absence).
+/// Most records. A SACK that would add another one is ignored, and the cumulative ACK will cover its range: this limits the
+/// memory that a peer can cause to be used (CVE-2019-11478: no such limit).
 const MAX_RECORDS: usize = 16 * 1024;
 
-/// Records for which an empty scoreboard keeps its room; more is given back.
+/// Records for which an empty scoreboard keeps memory.
 const KEPT_RECORDS: usize = 8;
 
-/// What is held against a sending: something that left later has arrived, and enough time has passed.
+/// Conditions for a loss: something that was sent later has arrived, and enough time has passed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Judge {
-    /// The latest sending that arrived.
+    /// The sending that arrived and was sent last.
     pub(crate) latest: Sending,
-    /// How long any sending may take.
+    /// Longest time from sending to ACK before a sending counts as lost.
     pub(crate) window: Duration,
     pub(crate) now: Instant,
 }
 
-/// What [`Judge`] says of one sending.
+/// State of one sending, by [`Judge`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LossVerdict {
-    /// It left after everything that arrived.
+    /// It was sent after everything that arrived.
     Unknown,
-    /// It may still be on its way.
+    /// It may still be in flight.
     Undecided,
     Lost,
 }
@@ -64,19 +64,19 @@ impl Judge {
     }
 }
 
-/// What [`Scoreboard::detect_lost`] found.
+/// Result of [`Scoreboard::detect_lost`].
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Losses {
-    /// Bytes newly believed lost.
+    /// Bytes that were marked as lost now.
     pub(crate) bytes: u64,
     /// A retransmission is among them.
     pub(crate) retransmission: bool,
-    /// Something that left before the latest arrival is not old enough to be judged: look again later.
+    /// Something that was sent before the latest arrival is not old enough to be lost: check again later.
     pub(crate) undecided: bool,
 }
 
 impl Losses {
-    /// Notes a verdict; returns whether the sendings behind it may be lost too.
+    /// Notes a verdict; returns whether later sendings may be lost too.
     fn goes_on(&mut self, verdict: LossVerdict) -> bool {
         self.undecided |= verdict == LossVerdict::Undecided;
         verdict == LossVerdict::Lost
@@ -89,7 +89,7 @@ pub(crate) struct Scoreboard {
     records: VecDeque<TxRecord>,
     /// In order of sending; only there once something was lost.
     retransmissions: Option<Box<Retransmissions>>,
-    /// First transmissions below this offset need no judgement any more.
+    /// First transmissions below this offset are known to be lost or delivered.
     next_original: u64,
     /// No record below this offset awaits retransmission.
     next_lost: u64,
@@ -99,12 +99,12 @@ pub(crate) struct Scoreboard {
     sacked: u32,
     lost: u32,
     retrans: u32,
-    /// Packets reported by SACK since nothing was; stands in for RFC 6675's count of duplicates.
+    /// Packets reported by SACK since the last time when none were; used instead of RFC 6675's count of duplicates.
     sacked_packets: u32,
 }
 
 impl Scoreboard {
-    /// Returns the account of a new ACK.
+    /// Returns an empty summary for a new ACK.
     pub(crate) fn begin_ack(&self) -> Delivered {
         Delivered {
             highest_before: self.highest_sacked,
@@ -141,7 +141,7 @@ impl Scoreboard {
         self.lost.into()
     }
 
-    /// Returns the bytes sent again whose fate is open.
+    /// Returns the bytes whose retransmission is in flight.
     pub(crate) fn retrans(&self) -> u64 {
         self.retrans.into()
     }
@@ -151,7 +151,7 @@ impl Scoreboard {
         self.sacked_packets
     }
 
-    /// Returns when the oldest unacknowledged range was sent last.
+    /// Returns when the first unacknowledged range was last sent.
     pub(crate) fn head_sent_at(&self) -> Option<Instant> {
         self.records.front().map(|record| record.sent_at)
     }
@@ -171,7 +171,7 @@ impl Scoreboard {
         }
     }
 
-    /// Forgets everything below `una`, the cumulative acknowledgement.
+    /// Removes everything below `una`, the cumulative acknowledgement.
     pub(crate) fn ack_to(&mut self, una: u64, delivered: &mut Delivered) {
         while let Some(front) = self.records.front_mut() {
             if front.start >= una {
@@ -201,7 +201,7 @@ impl Scoreboard {
         }
     }
 
-    /// RecordMarks `[start, end)` as arrived out of order.
+    /// Marks `[start, end)` as arrived out of order.
     pub(crate) fn sack(&mut self, start: u64, end: u64, delivered: &mut Delivered) {
         let mut index = self.index_at(start);
         while let Some(&record) = self.records.get(index) {
@@ -233,7 +233,7 @@ impl Scoreboard {
         marks.set(RecordMarks::SACKED);
     }
 
-    /// RecordMarks what `judge` condemns as lost (RFC 8985 6.2 step 5).
+    /// Marks as lost what meets the conditions of `judge` (RFC 8985 6.2 step 5).
     pub(crate) fn detect_lost(&mut self, judge: Judge) -> Losses {
         let mut losses = Losses::default();
         self.detect_lost_originals(judge, &mut losses);
@@ -272,7 +272,7 @@ impl Scoreboard {
                 .get(index)
                 .filter(|record| record.start < sent.end())
             {
-                // A record sent again since then waits for its later entry.
+                // A record that was sent again since has a later entry.
                 if record.marks.has(RecordMarks::RETRANS) && record.sent_at == sent.sent_at {
                     losses.bytes += u64::from(record.len);
                     losses.retransmission = true;
@@ -284,7 +284,7 @@ impl Scoreboard {
         self.retransmissions = Some(queue);
     }
 
-    /// RecordMarks every range that the peer has not reported and that `is_lost` names (send time, packet size).
+    /// Marks every range as lost that the peer has not reported, and for which `is_lost` (send time, packet size) is true.
     pub(crate) fn mark_lost_where(&mut self, is_lost: impl Fn(Instant, u32) -> bool) {
         for index in 0..self.records.len() {
             let record = self.records[index];
@@ -295,7 +295,7 @@ impl Scoreboard {
         }
     }
 
-    /// RecordMarks the first unacknowledged packet as lost; returns false if it was already, or if there is none.
+    /// Marks the first unacknowledged packet as lost; returns false if it was marked before, or if there is none.
     pub(crate) fn mark_head_lost(&mut self) -> bool {
         let Some(&head) = self.records.front() else {
             return false;
@@ -309,14 +309,14 @@ impl Scoreboard {
         true
     }
 
-    /// RecordMarks the first unacknowledged packet as lost, even if its retransmission left just now.
+    /// Marks the first unacknowledged packet as lost, even if its retransmission is in flight.
     pub(crate) fn mark_head_timed_out(&mut self) {
         if !self.mark_head_lost() && self.records.front().is_some_and(|head| !head.sacked()) {
             self.mark_lost(0);
         }
     }
 
-    /// Returns the lowest range that is lost and not sent again, at most `max` bytes of it.
+    /// Returns the lowest range that is lost and was not sent again, at most `max` bytes of it.
     pub(crate) fn next_lost(&mut self, max: u32) -> Option<(u64, u32)> {
         let mut index = self.index_at(self.next_lost);
         while self
@@ -338,13 +338,13 @@ impl Scoreboard {
         Some((first.start, (end - first.start).min(u64::from(max)) as u32))
     }
 
-    /// Returns the first packet, unless the peer said that it has it: where it starts, and its length.
+    /// Returns start and length of the first packet, unless the peer has reported it.
     pub(crate) fn first_packet(&self) -> Option<(u64, u32)> {
         let front = self.records.front().filter(|front| !front.sacked())?;
         Some((front.start, front.len.min(u32::from(front.mss))))
     }
 
-    /// Returns the last packet: where it starts, and its length with the FIN, which lies at `fin` if it was sent.
+    /// Returns start and length of the last packet, with the FIN, whose offset is `fin` if it was sent.
     pub(crate) fn last_packet(&self, fin: Option<u64>) -> Option<(u64, u32)> {
         let (front, back) = (self.records.front()?, self.records.back()?);
         let end = back.end();
@@ -385,7 +385,7 @@ impl Scoreboard {
         self.retransmissions.get_or_insert_default().push(sent);
     }
 
-    /// Takes back every loss verdict that was not acted on: the network was only slow.
+    /// Removes all marks of losses: the packets were only late.
     pub(crate) fn unmark_lost(&mut self) {
         for record in &mut self.records {
             record.marks.clear(RecordMarks::LOST);
@@ -394,7 +394,7 @@ impl Scoreboard {
         self.next_original = 0;
     }
 
-    /// Forgets every SACK: the peer dropped what it had reported (RFC 2018 8, reneging).
+    /// Removes all marks of SACK: the peer has dropped what it had reported (RFC 2018 8, reneging).
     pub(crate) fn forget_sacks(&mut self) {
         for record in &mut self.records {
             record.marks.clear(RecordMarks::SACKED);
@@ -405,7 +405,7 @@ impl Scoreboard {
         self.next_original = 0;
     }
 
-    /// Returns whether the peer reported the very range that it does not acknowledge.
+    /// Returns whether the first unacknowledged range is reported by SACK.
     pub(crate) fn head_sacked(&self) -> bool {
         self.records.front().is_some_and(TxRecord::sacked)
     }
@@ -429,7 +429,7 @@ impl Scoreboard {
         self.next_lost = self.next_lost.min(record.start);
     }
 
-    /// Takes a record out of the sums that its marks put it into.
+    /// Subtracts a record from the sums of its marks.
     fn uncount(&mut self, record: &TxRecord) {
         let len = record.len;
         for (mark, sum) in [
@@ -447,7 +447,7 @@ impl Scoreboard {
         (from == record.start && to == record.end()) || self.records.len() < MAX_RECORDS
     }
 
-    /// Cuts the record at `index` so that `[from, to)` is a record of its own; returns its index.
+    /// Cuts the record at `index` so that `[from, to)` is a separate record; returns its index.
     fn isolate(&mut self, index: usize, from: u64, to: u64) -> usize {
         let record = self.records[index];
         if to < record.end() {
@@ -473,7 +473,7 @@ impl Scoreboard {
         index + 1
     }
 
-    /// Joins the record at `index` with its neighbours where they share its fate; returns its index.
+    /// Joins the record at `index` with neighbours of the same state; returns its index.
     fn join_around(&mut self, index: usize) -> usize {
         if index + 1 < self.records.len() {
             self.join_before(index + 1);
@@ -496,7 +496,7 @@ impl Scoreboard {
 
     /// Returns the index of the first record that ends behind `offset`.
     fn index_at(&self, offset: u64) -> usize {
-        // Most often the cursor stands at one of the two ends.
+        // The offset is usually in the first record.
         match self.records.front() {
             Some(front) if front.end() > offset => 0,
             _ => self
@@ -505,7 +505,7 @@ impl Scoreboard {
         }
     }
 
-    /// Returns where the record at `index` starts, or where the next one will.
+    /// Returns the start of the record at `index`, or of the next one to be added.
     fn start_of(&self, index: usize) -> u64 {
         match self.records.get(index) {
             Some(record) => record.start,

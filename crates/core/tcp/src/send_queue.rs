@@ -1,25 +1,25 @@
-//! The bytes that the application handed over and the peer has not acknowledged.
+//! Bytes that the application has sent and the peer has not acknowledged.
 
 use std::collections::VecDeque;
 
 use netmem::Payload;
 
-/// Charged against the send buffer for each push on top of its bytes, so that a program writing single bytes
-/// cannot make us hold a hundred times what it was allowed (linux charges `skb->truesize` for the same reason).
+/// Bytes of the send buffer charged for each push in addition to its payload, so that a program that writes single bytes
+/// does not use far more memory than its send buffer (linux charges `skb->truesize` for the same reason).
 const CHUNK_OVERHEAD: usize = 128;
 
-/// Chunks for which an empty queue keeps its room; more is given back.
+/// Chunks for which an empty queue keeps memory.
 const KEPT_CHUNKS: usize = 4;
 
-/// What one push handed over. Bytes leave at the front as they are acknowledged.
+/// Payload of one push. Bytes are removed at the front as they are acknowledged.
 #[derive(Debug)]
 struct Chunk<P> {
     /// Stream offset behind its last byte.
     end: u64,
     payload: P,
-    /// The writer said that more follows at once: no PSH for it, and no small segment.
+    /// The writer announced more (MSG_MORE): no PSH.
     more: bool,
-    /// No packet holds bytes from before this chunk together with bytes of it.
+    /// A packet starts with this chunk.
     apart: bool,
 }
 
@@ -33,20 +33,20 @@ impl<P: Payload> Chunk<P> {
 #[derive(Debug)]
 pub(crate) struct SendQueue<P> {
     chunks: VecDeque<Chunk<P>>,
-    /// Behind the last byte ever pushed.
+    /// Offset behind the last byte pushed.
     end: u64,
-    /// The next push starts a packet of its own.
+    /// The next push starts a new packet.
     boundary: bool,
-    /// Some chunk was pushed behind a boundary: transmissions must look for it.
+    /// Some chunk starts a new packet.
     has_boundaries: bool,
 }
 
-/// A share of the queue, as one transmission takes it.
+/// Second owner of a part of the queue, for one transmission.
 #[derive(Debug, Default)]
 pub(crate) struct QueueShare<P> {
     /// The bytes.
     pub(crate) payload: P,
-    /// Its last byte is the last of a push behind which nothing was announced.
+    /// PSH: its last byte is the last of a push without MSG_MORE.
     pub(crate) push: bool,
 }
 
@@ -65,7 +65,7 @@ impl<P: Payload> SendQueue<P> {
     pub(crate) fn push(&mut self, payload: P, more: bool) -> u64 {
         let len = payload.len();
         if len == 0 {
-            // Uncorks: "no more" may come without bytes.
+            // An empty push cancels an earlier announcement of more.
             if let Some(last) = self.chunks.back_mut() {
                 last.more &= more;
             }
@@ -83,7 +83,7 @@ impl<P: Payload> SendQueue<P> {
         self.end
     }
 
-    /// Keeps what is pushed next out of packets with what was pushed before.
+    /// Lets the next push start a new packet.
     pub(crate) fn set_boundary(&mut self) {
         self.boundary = true;
     }
@@ -161,7 +161,7 @@ impl<P: Payload> SendQueue<P> {
         (self.end - self.start()) as usize
     }
 
-    /// Returns what the bytes held cost of the send buffer.
+    /// Returns how much of the send buffer is used.
     pub(crate) fn charged(&self) -> usize {
         self.len() + self.chunks.len() * CHUNK_OVERHEAD
     }

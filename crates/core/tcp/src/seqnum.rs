@@ -1,14 +1,12 @@
-//! Sequence numbers: a circle of 2^32, on which "less than" only means something nearby.
+//! Sequence numbers modulo 2^32, which can be compared only if they are close to each other.
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
 
 /// A TCP sequence number (RFC 9293 3.4).
 ///
-/// It deliberately implements no ordering trait: on a circle there is no total order, and sorting
-/// or taking a maximum by `Ord` would be wrong exactly when the number wraps. Use
-/// [`SeqNum::before`] and its relatives, which are right as long as the two numbers are less than
-/// 2^31 apart.
+/// It implements no ordering trait: numbers modulo 2^32 have no total order, and a maximum by `Ord` would be wrong when
+/// numbers wrap. [`SeqNum::before`] and similar methods are right if the two numbers are less than 2^31 apart.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct SeqNum(pub u32);
 
@@ -56,8 +54,7 @@ impl SeqNum {
         if distance > 0 { distance as usize } else { 0 }
     }
 
-    /// Returns the signed way from `self` to `other`; two numbers exactly 2^31 apart count as
-    /// behind.
+    /// Returns the signed distance from `self` to `other`; negative for numbers that are exactly 2^31 apart.
     const fn distance_to(self, other: SeqNum) -> i32 {
         other.0.wrapping_sub(self.0).cast_signed()
     }
@@ -66,8 +63,7 @@ impl SeqNum {
 impl Add<usize> for SeqNum {
     type Output = SeqNum;
 
-    /// Moves forward on the circle. Lengths in TCP are below 2^31; longer ones wrap like any other
-    /// number.
+    /// Adds a length modulo 2^32. Lengths in TCP are below 2^31.
     fn add(self, bytes: usize) -> SeqNum {
         SeqNum(self.0.wrapping_add(bytes as u32))
     }

@@ -1,4 +1,4 @@
-//! The small clocks of a connection that are not the sender's: handshake, keepalive, rate limits.
+//! Timers and rate limits of a connection outside the sender: handshake, keepalive, challenge ACKs.
 
 use core::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::config::{
     CHALLENGE_ACK_INTERVAL, CHALLENGE_ACK_LIMIT, INVALID_ACK_INTERVAL, Keepalive, TimerConfig,
 };
 
-/// Returns the earlier of two optional points in time, the absent one being never.
+/// Returns the earlier of two times; `None` is never.
 pub(crate) fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
@@ -16,16 +16,16 @@ pub(crate) fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant
     }
 }
 
-/// Sends a SYN or SYN-ACK, and again, with equal intervals at first and doubling ones then (RFC 6298 2.1, 5.5).
+/// Timer of a SYN or SYN-ACK: it is repeated with equal intervals at first, then with doubling ones (RFC 6298 2.1, 5.5).
 #[derive(Debug, Clone)]
 pub(crate) struct HandshakeTimer {
-    /// It should leave now.
+    /// The segment is to be sent now.
     due: bool,
-    /// When it leaves again, or is given up.
+    /// When it is sent again, or given up.
     deadline: Option<Instant>,
     /// Repetitions after a timeout.
     retries: u8,
-    /// So many of them do not double the interval, and do not count for the limit.
+    /// Number of them that neither double the interval nor count for the limit.
     linear: u8,
     opened: Instant,
     sent: Option<Instant>,
@@ -45,7 +45,7 @@ impl HandshakeTimer {
         }
     }
 
-    /// Returns whether the segment should leave; it counts as sent then.
+    /// Returns whether the segment is to be sent now; it counts as sent then.
     pub(crate) fn poll_send(&mut self, config: &TimerConfig, now: Instant) -> bool {
         if !core::mem::take(&mut self.due) {
             return false;
@@ -60,13 +60,13 @@ impl HandshakeTimer {
         true
     }
 
-    /// Sends it again at once: the peer repeated its half. The timer goes on, or a peer that keeps
+    /// Makes the segment due at once: the peer repeated its own. The timer is not restarted: a peer that keeps
     /// repeating would keep the handshake alive for ever.
     pub(crate) fn request(&mut self) {
         self.due = true;
     }
 
-    /// Lets the time pass; returns false when `max_retries` were in vain, or all for as long as `user_timeout`.
+    /// Runs the timer; returns false if `max_retries` repetitions had no answer, or `user_timeout` is over.
     pub(crate) fn on_timer(
         &mut self,
         max_retries: u8,
@@ -95,12 +95,12 @@ impl HandshakeTimer {
         self.sent.is_some()
     }
 
-    /// Returns whether what was sent last had been sent before, for whatever reason.
+    /// Returns whether the segment was sent more than once, for any reason.
     pub(crate) fn is_repeat(&self) -> bool {
         self.sent_again
     }
 
-    /// Returns how many timeouts there were.
+    /// Returns the number of timeouts.
     pub(crate) fn retries(&self) -> u8 {
         self.retries
     }
@@ -109,7 +109,7 @@ impl HandshakeTimer {
         self.retries > 0
     }
 
-    /// Returns the handshake's round trip, if only one transmission can have been answered (RFC
+    /// Returns the round-trip time of the handshake, if the segment was sent only once (RFC
     /// 6298 3, Karn).
     pub(crate) fn rtt(&self, now: Instant) -> Option<Duration> {
         self.sent
@@ -118,7 +118,7 @@ impl HandshakeTimer {
     }
 }
 
-/// Asks a silent peer whether it is there (RFC 9293 3.8.4).
+/// Timer for probes of a silent peer (RFC 9293 3.8.4).
 #[derive(Debug, Clone)]
 pub(crate) struct KeepaliveTimer {
     config: Option<Keepalive>,
@@ -128,7 +128,7 @@ pub(crate) struct KeepaliveTimer {
     due: bool,
 }
 
-/// What the keepalive timer found.
+/// Result of the keepalive timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeepaliveVerdict {
     Nothing,
@@ -155,7 +155,7 @@ impl KeepaliveTimer {
         };
     }
 
-    /// Notes a sign of life.
+    /// Notes a segment from the peer.
     pub(crate) fn on_heard(&mut self, now: Instant) {
         self.heard = now;
         self.probes = 0;
@@ -165,7 +165,7 @@ impl KeepaliveTimer {
         }
     }
 
-    /// Lets the time pass. With data on its way the retransmission timer does the asking.
+    /// Runs the timer. With data in flight, the retransmission timer probes the peer instead.
     pub(crate) fn on_timer(
         &mut self,
         is_busy: bool,
@@ -196,7 +196,7 @@ impl KeepaliveTimer {
         KeepaliveVerdict::Probe
     }
 
-    /// Returns whether a probe should leave; it counts as sent then.
+    /// Returns whether a probe is to be sent; it counts as sent then.
     pub(crate) fn poll_send(&mut self) -> bool {
         core::mem::take(&mut self.due)
     }
@@ -210,7 +210,7 @@ impl KeepaliveTimer {
     }
 }
 
-/// Limits the ACKs that segments without a right to one can draw out of us.
+/// Rate limit of ACKs that answer unacceptable segments.
 #[derive(Debug, Clone)]
 pub(crate) struct ReplyLimit {
     invalid_interval: Duration,
@@ -226,7 +226,7 @@ impl Default for ReplyLimit {
 }
 
 impl ReplyLimit {
-    /// Returns a limit that lets one segment without a right be answered in `invalid_interval`.
+    /// Returns a limit of one answer to an unacceptable segment without payload in `invalid_interval`.
     pub(crate) fn new(invalid_interval: Duration) -> Self {
         Self {
             invalid_interval,
@@ -236,8 +236,8 @@ impl ReplyLimit {
         }
     }
 
-    /// Returns whether a challenge ACK may leave (RFC 5961 7). The limit is per connection: a
-    /// shared one would tell an attacker who else is connected (CVE-2016-5696).
+    /// Returns whether a challenge ACK may be sent (RFC 5961 7). Each connection has a separate limit: a
+    /// shared one would reveal other connections to an attacker (CVE-2016-5696).
     pub(crate) fn allow_challenge(&mut self, now: Instant) -> bool {
         let is_over = self
             .interval_start
@@ -251,8 +251,8 @@ impl ReplyLimit {
         allowed
     }
 
-    /// Returns whether a segment without payload, outside the window, may be answered: two ends
-    /// that disagree would go on answering each other for ever (linux `tcp_oow_rate_limited`).
+    /// Returns whether a segment without payload, outside the window, may be answered: without a limit, two ends with
+    /// different state would answer each other for ever (linux `tcp_oow_rate_limited`).
     pub(crate) fn allow_invalid(&mut self, now: Instant) -> bool {
         let allowed = self
             .last_invalid

@@ -1,4 +1,4 @@
-//! The sender's part of AccECN: how many of its packets were marked (RFC 9768 3.2.2.5, appendix A.2; linux
+//! The sender's part of AccECN: counts which of its packets were marked (RFC 9768 3.2.2.5, appendix A.2; linux
 //! `__tcp_accecn_process`).
 
 use wire::{AccEcn, Ecn};
@@ -9,59 +9,59 @@ use super::{ACE_START, OPTION_START};
 /// The ACE field counts modulo 8.
 const ACE_MASK: u32 = 7;
 
-/// A wrap of the ACE field that would mean less payload than so many halvings of what it should is none (linux
+/// The ACE field is assumed to have wrapped only if the delivered payload is at least 2^-this of what the wrap would mean (linux
 /// `TCP_ACCECN_SAFETY_SHIFT`).
 const SAFETY_SHIFT: u32 = 1;
 
-/// Packets that an ACK covers on average from which on large ACKs are thinned ACKs, and no wrap is assumed (linux
-/// `ACK_COMP_THRESH`).
+/// If ACKs cover so many packets on average, a large ACK is taken for one of several that were merged, and no wrap is assumed
+/// (linux `ACK_COMP_THRESH`).
 const THINNED: u32 = 4;
 
-/// Bits behind the point of the average, and its weight (linux `PKTS_ACKED_PREC`, `PKTS_ACKED_WEIGHT`).
+/// Fraction bits and weight of the average (linux `PKTS_ACKED_PREC`, `PKTS_ACKED_WEIGHT`).
 const AVERAGE_PRECISION: u32 = 6;
 const AVERAGE_WEIGHT: u32 = 6;
 
-/// Bytes sent after which an option that never came is not waited for: its counters may have wrapped.
+/// Bytes sent after which a first option is ignored: its counters may have wrapped.
 const TOO_LATE: u64 = (1 << 23) - 1;
 
-/// Has the peer's option been seen?
+/// Whether the peer's option was seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Seen {
     #[default]
     Never,
-    /// Without a field.
+    /// Without counters.
     Empty,
     Counters,
-    /// Somebody clears it on the way.
+    /// The path clears it.
     Broken,
 }
 
-/// What the peer told of our packets.
+/// The peer's reports about our packets.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reports {
     ce_packets: u32,
     bytes: CodepointBytes,
-    /// Which counter moves at present: it is taken to move on while no option comes.
+    /// The counter that increased last: without an option, delivered bytes are added to it.
     moving: Option<Ecn>,
     seen: Seen,
     average: u32,
 }
 
-/// What an ACK brings, beside its ACE field.
+/// What an ACK delivers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DeliveryReport {
-    /// Packets and bytes that it delivers.
+    /// Packets and bytes.
     pub(crate) packets: u32,
     pub(crate) bytes: u64,
     pub(crate) mss: u16,
-    /// Bytes sent so far, repetitions included.
+    /// Bytes sent so far, retransmissions included.
     pub(crate) sent: u64,
-    /// Every packet delivered is known, by SACK or because nothing is missing.
+    /// All delivered packets are known, by SACK or because nothing is missing.
     pub(crate) exact: bool,
 }
 
 impl Reports {
-    /// Our SYN-ACK came marked, as the peer's first ACK reflects.
+    /// Counts our SYN-ACK as marked, as the peer's first ACK reflects.
     pub(crate) fn count_syn_ack(&mut self) {
         self.ce_packets += 1;
     }
@@ -73,7 +73,7 @@ impl Reports {
         }
     }
 
-    /// Returns whether our options are worth sending: the peer's come through.
+    /// Returns whether the peer's options get through, so that ours probably do.
     pub(crate) fn option_seen(&self) -> bool {
         self.seen != Seen::Never
     }
@@ -96,7 +96,7 @@ impl Reports {
         marked
     }
 
-    /// Decides whether the ACE field has wrapped unseen.
+    /// Adds wraps of the ACE field that are not visible in it.
     fn with_wraps(&self, least: u32, ce_bytes: Option<u32>, progress: &DeliveryReport) -> u32 {
         let packets = progress.packets;
         if packets <= ACE_MASK {
@@ -149,13 +149,13 @@ impl Reports {
         let told = [option.ect1, option.ect0, option.ce.filter(|&ce| ce > 0)];
         self.seen = match told {
             [None, None, None] => Seen::Empty,
-            // A counter that begins at 1 and comes as 0 was cleared by somebody (RFC 9768 3.2.3.2.4).
+            // The counter begins at 1: the path has cleared it (RFC 9768 3.2.3.2.4).
             fields if fields.contains(&Some(0)) => Seen::Broken,
             _ => Seen::Counters,
         };
     }
 
-    /// Takes the option's counters; returns whether those of bytes can be relied on.
+    /// Takes the option's counters; returns whether they are reliable.
     fn on_option(&mut self, option: Option<&AccEcn>, progress: &DeliveryReport) -> bool {
         if self.seen == Seen::Broken {
             return false;
@@ -197,7 +197,7 @@ impl Reports {
         reliable
     }
 
-    /// Without an option, what is delivered came like what was delivered before.
+    /// Estimates without an option: delivered bytes had the same codepoint as those before.
     fn estimate(&mut self, progress: &DeliveryReport) -> bool {
         if self.seen == Seen::Never {
             if progress.sent >= TOO_LATE {

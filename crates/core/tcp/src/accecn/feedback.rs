@@ -1,4 +1,4 @@
-//! The receiver's part of AccECN: counts what arrives with which codepoint, and tells (RFC 9768 3.2).
+//! The receiver's part of AccECN: counts arriving packets and bytes by codepoint, and reports them (RFC 9768 3.2).
 
 use wire::{AccEcn, Ecn};
 
@@ -6,35 +6,35 @@ use super::{ACE_START, OPTION_START};
 use crate::segment::Segment;
 use crate::seqnum::SeqNum;
 
-/// Marked packets that may arrive before the peer must hear of them: of seven it would see only some (RFC 9768
+/// Most marked packets without a report: the ACE field counts modulo 8, so more could be missed (RFC 9768
 /// 3.2.2.5.1, linux `TCP_ACCECN_ACE_MAX_DELTA`).
 const MAX_UNTOLD: u8 = 6;
 
-/// Counters of an option that tells them all.
+/// Counters of a complete option.
 const ALL_FIELDS: u8 = 3;
 
 /// Bytes of options in a header.
 const OPTIONS_LEN: usize = 40;
 
-/// What arrived, and what of it the peer knows.
+/// Counters of what arrived, and which of them are reported.
 #[derive(Debug, Clone)]
 pub(crate) struct Feedback {
-    /// Packets that came marked.
+    /// Marked packets.
     ce_packets: u32,
-    /// Those of them that no ACE field has told yet.
+    /// Marked packets that no ACE field has reported yet.
     untold: u8,
-    /// Bytes of payload that came with ECT(1), ECT(0) and CE.
+    /// Bytes of payload by codepoint.
     bytes: CodepointBytes,
     /// Codepoint of the last packet.
     last: Ecn,
-    /// What the next ACK tells of the peer's SYN-ACK, instead of a count.
+    /// Codepoint of the peer's SYN-ACK, which the next ACK reflects instead of a counter.
     reflects: Option<Ecn>,
-    /// Fields that the next option must have, for a counter of theirs has moved.
+    /// Number of counters that the next option must have, because one of them has changed.
     fields_due: u8,
     seen: bool,
-    /// Where the D-SACK began that left beside the last option.
+    /// Where the D-SACK began that was sent with the last option.
     dsack_beside: Option<SeqNum>,
-    /// ACKs with the option do not get through.
+    /// ACKs with the option are lost.
     option_fails: bool,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct CodepointBytes {
     pub(crate) ce: u32,
 }
 
-/// Returns the ACE field that tells with which codepoint a SYN or SYN-ACK came (RFC 9768 3.1.1 table 2).
+/// Returns the ACE field that reflects the codepoint of a SYN or SYN-ACK (RFC 9768 3.1.1 table 2).
 pub(crate) fn reflected(syn: Ecn) -> u8 {
     match syn {
         Ecn::NotEct => 0b010,
@@ -57,7 +57,7 @@ pub(crate) fn reflected(syn: Ecn) -> u8 {
 }
 
 impl Feedback {
-    /// Returns the counters of a connection whose peer's SYN or SYN-ACK came with `syn`.
+    /// Returns the counters after a SYN or SYN-ACK of the peer with codepoint `syn`.
     pub(crate) fn new(syn: Ecn) -> Feedback {
         Feedback {
             ce_packets: 0,
@@ -72,18 +72,18 @@ impl Feedback {
         }
     }
 
-    /// The SYN-ACK counts, and our ACK of it reflects its codepoint; also when the peer repeats it.
+    /// Counts the peer's SYN-ACK, also a repeated one; our ACK reflects its codepoint.
     pub(crate) fn on_syn_ack(&mut self, ecn: Ecn) {
         self.reflects = Some(ecn);
     }
 
-    /// A SYN-ACK that came marked is a marked packet like any other.
+    /// Counts a marked SYN-ACK.
     pub(crate) fn count_syn_ack(&mut self) {
         self.ce_packets += 1;
         self.untold += 1;
     }
 
-    /// Counts a segment; returns whether its ACK must not wait.
+    /// Counts a segment; returns whether its ACK must be sent at once.
     pub(crate) fn on_segment(&mut self, ecn: Ecn, packets: u16, payload: usize) -> bool {
         // No segment is longer than 2^32.
         let bytes = payload as u32;
@@ -108,12 +108,12 @@ impl Feedback {
         bytes > 0 && (changed || self.untold >= MAX_UNTOLD)
     }
 
-    /// Data came again that we had. Once more after a D-SACK with an option: the option does not get through.
+    /// Notes data that arrived again. If that is after a D-SACK with an option, ACKs with the option are lost.
     pub(crate) fn on_duplicate(&mut self, seq: SeqNum) {
         self.option_fails |= self.dsack_beside == Some(seq);
     }
 
-    /// Returns the ACE field of a segment with payload or without; it counts as told.
+    /// Returns the ACE field of an outgoing segment; its counter counts as reported.
     pub(crate) fn ace(&mut self, bare: bool) -> u8 {
         if let (true, Some(syn_ack)) = (bare, self.reflects.take()) {
             return reflected(syn_ack);
@@ -122,13 +122,13 @@ impl Feedback {
         (self.ce_packets.wrapping_add(ACE_START) & 7) as u8
     }
 
-    /// Returns the ACE field without telling anything.
+    /// Returns the ACE field, without counting it as reported.
     pub(crate) fn peek_ace(&self) -> u8 {
         (self.ce_packets.wrapping_add(ACE_START) & 7) as u8
     }
 
-    /// Adds the option to a segment that leaves, with as many fields as there is room for beside timestamps and SACK
-    /// blocks: a third block or later gives way to a counter that has moved (linux `tcp_options_fit_accecn`).
+    /// Adds the option to an outgoing segment, with as many counters as fit beside timestamps and SACK
+    /// blocks. Counters that have changed replace SACK blocks from the third on (linux `tcp_options_fit_accecn`).
     pub(crate) fn add_option<P>(&mut self, segment: &mut Segment<P>, dsack: Option<SeqNum>) {
         if self.option_fails {
             return;
@@ -160,12 +160,12 @@ impl Feedback {
         self.dsack_beside = dsack;
     }
 
-    /// Returns the option of a SYN-ACK: nothing is counted yet.
+    /// Returns the option of a SYN-ACK, with initial counters.
     pub(crate) fn first_option(&self) -> AccEcn {
         self.option(ALL_FIELDS.into())
     }
 
-    /// Returns the option with the first so many fields in our order.
+    /// Returns the option with the first `fields` counters.
     fn option(&self, fields: usize) -> AccEcn {
         let told = |bytes: u32| Some(bytes.wrapping_add(OPTION_START) & 0x00ff_ffff);
         AccEcn {

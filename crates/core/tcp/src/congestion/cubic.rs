@@ -12,14 +12,14 @@ use super::Growth;
 /// Steepness, in segments per cubic second (RFC 9438 4.1 C).
 const C: f64 = 0.4;
 
-/// What a loss leaves of the window (RFC 9438 4.6 beta_cubic).
+/// Factor of the window after a loss (RFC 9438 4.6 beta_cubic).
 const BETA: f64 = 0.7;
 
 /// Growth per window of the Reno-friendly estimate that has CUBIC's decrease: 3 (1 - beta) / (1 + beta)
 /// (RFC 9438 4.3 alpha_cubic).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
-/// The estimate's growth once it is back where the last loss was (RFC 9438 4.3).
+/// The estimate's growth from the window of the last loss on (RFC 9438 4.3).
 const ALPHA_PAST_PRIOR: f64 = 1.0;
 
 /// Most growth per round trip, as a factor (RFC 9438 4.2).
@@ -34,22 +34,22 @@ pub(super) struct Cubic {
     w_max: f32,
     /// Window at the last loss.
     cwnd_prior: f32,
-    /// Segments by which the true window is past the whole bytes of it.
+    /// Fraction of the window that does not make a whole byte yet, in segments.
     fraction: f32,
 }
 
-/// One stretch of congestion avoidance.
+/// One epoch of congestion avoidance.
 #[derive(Debug, Clone, Copy)]
 struct Epoch {
-    /// When it began; time in which the application sent too little is added.
+    /// Start; moved later by times in which the application did not use the window.
     start: Instant,
     /// When the application last began to send too little.
     frozen_at: Instant,
-    /// Window that Reno would have by now.
+    /// Window that Reno would have now.
     w_est: f64,
     /// Seconds until the plateau at W_max.
     k: f32,
-    /// It still does.
+    /// It still does so.
     frozen: bool,
 }
 
@@ -79,7 +79,7 @@ impl Cubic {
                 .clamp(window, window * MAX_GROWTH);
             window + (target - window) / window * acked
         };
-        // A stretch ACK must not overshoot either.
+        // An ACK for many segments must not exceed the target either.
         let grown = grown.min(window * MAX_GROWTH);
         let gained = grown - window + f64::from(self.fraction);
         let bytes = (gained * mss).max(0.0) as u64;
@@ -87,7 +87,7 @@ impl Cubic {
         bytes
     }
 
-    /// Returns the window to fall back to after a loss (RFC 9438 4.6, fast convergence 4.7).
+    /// Returns the window after a loss (RFC 9438 4.6, fast convergence 4.7).
     pub(super) fn on_loss(&mut self, cwnd: u64, mss: u16) -> u64 {
         let window = (cwnd as f64 / f64::from(mss.max(1))) as f32;
         let lower = window < self.w_max;
@@ -102,7 +102,7 @@ impl Cubic {
         (cwnd as f64 * BETA) as u64
     }
 
-    /// Stops the clock of the epoch: the application does not use the window (RFC 9438 5.8).
+    /// Stops the clock of the epoch while the application does not use the window (RFC 9438 5.8).
     pub(super) fn on_application_limited(&mut self, since: Instant) {
         if let Some(epoch) = self.epoch.as_mut().filter(|epoch| !epoch.frozen) {
             epoch.frozen = true;

@@ -1,11 +1,11 @@
 //! HyStart++ (RFC 9406): leaves slow start when the round-trip time grows, before a queue overflows.
 //!
-//! Unlike RFC 9406 4.2, growth per ACK has no limit L: a receiver that merges packets (GRO) acknowledges dozens of
-//! them at once, and would otherwise be starved (linux `tcp_slow_start` has none either).
+//! Unlike in RFC 9406 4.2, growth per ACK has no limit L: a receiver that merges packets (GRO) acknowledges dozens of
+//! them at once, and slow start would be too slow with a limit (linux `tcp_slow_start` has none either).
 
 use core::time::Duration;
 
-/// Bounds of the growth of the round-trip time that counts, in microseconds (RFC 9406 4.3 MIN_RTT_THRESH,
+/// Limits of the growth of the round-trip time that ends slow start, in microseconds (RFC 9406 4.3 MIN_RTT_THRESH,
 /// MAX_RTT_THRESH).
 const MIN_RTT_THRESH: u32 = 4_000;
 const MAX_RTT_THRESH: u32 = 16_000;
@@ -13,19 +13,19 @@ const MAX_RTT_THRESH: u32 = 16_000;
 /// No round-trip time seen.
 const NO_RTT: u32 = u32::MAX;
 
-/// The part of the round-trip time that counts (MIN_RTT_DIVISOR).
+/// Divisor: growth of round-trip time / divisor ends slow start (MIN_RTT_DIVISOR).
 const MIN_RTT_DIVISOR: u32 = 8;
 
-/// Samples that a round needs before it is believed (N_RTT_SAMPLE).
+/// Samples that a round needs to be used (N_RTT_SAMPLE).
 const N_RTT_SAMPLE: u8 = 8;
 
-/// How much slower than slow start the conservative one grows (CSS_GROWTH_DIVISOR).
+/// Divisor of the growth in conservative slow start (CSS_GROWTH_DIVISOR).
 const CSS_GROWTH_DIVISOR: u64 = 4;
 
 /// Rounds of conservative slow start before congestion avoidance (CSS_ROUNDS).
 const CSS_ROUNDS: u8 = 5;
 
-/// What to do with the bytes of an ACK in slow start.
+/// Reaction to an ACK in slow start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SlowStartPace {
     /// Grow by this many bytes.
@@ -34,7 +34,7 @@ pub(super) enum SlowStartPace {
     Leave,
 }
 
-/// Round-trip times of this round and the last.
+/// Round-trip times of the current and the previous round.
 #[derive(Debug, Clone)]
 pub(super) struct HyStart {
     /// Smallest of the previous and of the running round, in microseconds.
@@ -50,7 +50,7 @@ pub(super) struct HyStart {
     stage: Stage,
 }
 
-/// Whether the growth of the round-trip time is under suspicion.
+/// Slow start, or conservative slow start after the round-trip time has grown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     SlowStart,
@@ -71,7 +71,7 @@ impl HyStart {
         }
     }
 
-    /// Judges an ACK of `acked` bytes up to `snd_una` that took `rtt`.
+    /// Returns the reaction to an ACK of `acked` bytes up to `snd_una` with round-trip time `rtt`.
     pub(super) fn on_ack(
         &mut self,
         acked: u64,

@@ -1,4 +1,4 @@
-//! How much may be in the network: cwnd and ssthresh (RFC 5681), grown by NewReno or CUBIC.
+//! Congestion control: cwnd and ssthresh (RFC 5681), with NewReno or CUBIC.
 
 mod cubic;
 mod hystart;
@@ -19,10 +19,10 @@ const MAX_CWND: u64 = 1 << 30;
 /// The slow start threshold before the first loss.
 const INFINITE: u32 = u32::MAX;
 
-/// Segments below which a loss does not push ssthresh (RFC 5681 equation 4).
+/// Smallest ssthresh after a loss, in segments (RFC 5681 equation 4).
 const MIN_SSTHRESH_SEGMENTS: u64 = 2;
 
-/// What an ACK gives a congestion avoidance to work with.
+/// Input of congestion avoidance for one ACK.
 #[derive(Debug, Clone, Copy)]
 struct Growth {
     acked: u64,
@@ -31,7 +31,7 @@ struct Growth {
     now: Instant,
 }
 
-/// What an ACK in good order tells the congestion control.
+/// Input of congestion control for one ACK.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Acked {
     /// Bytes newly delivered.
@@ -46,14 +46,14 @@ pub(crate) struct Acked {
     pub(crate) now: Instant,
 }
 
-/// The congestion avoidance that was chosen.
+/// The congestion avoidance in use.
 #[derive(Debug, Clone)]
 enum Avoidance {
     NewReno(NewReno),
     Cubic(Cubic),
 }
 
-/// What keeps more data from being in flight.
+/// What limits the data in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FlightLimit {
     /// The congestion window.
@@ -73,7 +73,7 @@ struct Usage {
     round_end: u64,
 }
 
-/// State to return to if a loss turns out to be none.
+/// State before a reduction, to return to if there was no loss.
 #[derive(Debug, Clone)]
 pub(crate) struct Prior {
     cwnd: u32,
@@ -81,7 +81,7 @@ pub(crate) struct Prior {
     avoidance: Avoidance,
 }
 
-/// cwnd, ssthresh, and what makes them move.
+/// cwnd and ssthresh, and the state of slow start and congestion avoidance.
 #[derive(Debug, Clone)]
 pub(crate) struct Congestion {
     cwnd: u32,
@@ -94,7 +94,7 @@ pub(crate) struct Congestion {
 }
 
 impl Congestion {
-    /// Returns the state of a connection on which nothing was sent.
+    /// Returns the initial state.
     pub(crate) fn new(kind: CongestionKind) -> Congestion {
         let (avoidance, hystart) = match kind {
             CongestionKind::NewReno => (Avoidance::NewReno(NewReno::default()), None),
@@ -109,7 +109,7 @@ impl Congestion {
         }
     }
 
-    /// Goes on from the present window with another congestion avoidance (linux `tcp_reinit_congestion_control`).
+    /// Changes the congestion avoidance; the window stays (linux `tcp_reinit_congestion_control`).
     pub(crate) fn change(&mut self, kind: CongestionKind) {
         if self.kind() != kind {
             let Congestion {
@@ -141,12 +141,12 @@ impl Congestion {
         self.cwnd < self.ssthresh
     }
 
-    /// Sets the window: at the start, and in recovery, where [`crate::sender`] computes it.
+    /// Sets the window: at the start, and in loss recovery.
     pub(crate) fn set_cwnd(&mut self, cwnd: u64) {
         self.cwnd = cwnd.min(MAX_CWND) as u32;
     }
 
-    /// Notes that `flight` bytes are in flight between `(snd_una, snd_nxt)`, and what kept it from being more
+    /// Notes that `flight` bytes are in flight between `(snd_una, snd_nxt)`, and what limits them
     /// (linux `tcp_cwnd_validate`).
     pub(crate) fn note_flight(
         &mut self,
@@ -167,7 +167,7 @@ impl Congestion {
         }
     }
 
-    /// Returns whether more window would have let out more data (linux `tcp_is_cwnd_limited`).
+    /// Returns whether the window limited the data in flight (linux `tcp_is_cwnd_limited`).
     fn is_limited(&self) -> bool {
         self.usage.limited || (self.in_slow_start() && self.cwnd / 2 < self.usage.max_flight)
     }
@@ -200,7 +200,7 @@ impl Congestion {
         self.set_cwnd(u64::from(self.cwnd) + grown);
     }
 
-    /// Grows by what was acknowledged up to ssthresh; returns the bytes left for congestion avoidance.
+    /// Grows the window by the acknowledged bytes, up to ssthresh; returns the bytes left for congestion avoidance.
     fn slow_start(&mut self, acked: &Acked) -> u64 {
         let pace = match &mut self.hystart {
             // HyStart++ is for the first slow start only (RFC 9406 4.3).
@@ -222,9 +222,9 @@ impl Congestion {
         }
     }
 
-    /// Answers a congestion event: sets ssthresh, and returns what [`Congestion::undo`] goes back to.
+    /// Reacts to a congestion event: sets ssthresh, and returns the state for [`Congestion::undo`].
     ///
-    /// The window itself is left to PRR or to the timeout.
+    /// PRR or the timeout sets the window.
     pub(crate) fn on_loss(&mut self, mss: u16) -> Prior {
         let prior = Prior {
             cwnd: self.cwnd,
@@ -245,14 +245,14 @@ impl Congestion {
     pub(crate) fn undo(&mut self, prior: Prior) {
         self.cwnd = self.cwnd.max(prior.cwnd);
         self.ssthresh = prior.ssthresh;
-        // Another one may have been chosen meanwhile.
+        // The program may have changed the congestion avoidance since.
         let same = core::mem::discriminant(&self.avoidance);
         if core::mem::discriminant(&prior.avoidance) == same {
             self.avoidance = prior.avoidance;
         }
     }
 
-    /// Restarts after `idle` without sending: halves the window for every timeout that passed, down to the restart
+    /// Reduces the window after `idle` without sending: halves it for each timeout in that time, down to the restart
     /// window (RFC 5681 4.1, linux `tcp_cwnd_restart`).
     pub(crate) fn on_idle(
         &mut self,

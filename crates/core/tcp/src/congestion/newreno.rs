@@ -2,10 +2,10 @@
 
 use super::Growth;
 
-/// The halves of RFC 5681 equation 4.
+/// Divisor of the window after a loss (RFC 5681 equation 4).
 const DECREASE_DIVISOR: u64 = 2;
 
-/// What NewReno remembers between ACKs: next to nothing.
+/// State of NewReno's congestion avoidance.
 #[derive(Debug, Clone, Default)]
 pub(super) struct NewReno {
     /// Bytes acknowledged since the window last grew.
@@ -21,7 +21,7 @@ impl NewReno {
         windows * u64::from(growth.mss)
     }
 
-    /// Returns the window to fall back to after a loss.
+    /// Returns the window after a loss.
     pub(super) fn on_loss(&mut self, cwnd: u64) -> u64 {
         self.acked = 0;
         cwnd / DECREASE_DIVISOR

@@ -1,4 +1,4 @@
-//! The acknowledgements of a Linux receiver, for those who compare segment by segment.
+//! The ACKs of a Linux receiver, for comparisons segment by segment.
 //!
 //! Facts from linux net/ipv4/tcp_input.c (`tcp_event_data_recv`, `__tcp_ack_snd_check`,
 //! `tcp_measure_rcv_mss`), tcp_output.c (`tcp_event_data_sent`, `tcp_send_delayed_ack`), tcp_timer.c
@@ -12,21 +12,21 @@ use wire::Instant;
 use crate::config::{DELAYED_ACK, QUICK_ACKS, RTO_MIN};
 use crate::policy::{AckDelay, AckFacts as Facts, AckStyle, AckTime, Haste};
 
-/// Longest time an ACK is put off (linux `TCP_DELACK_MAX`).
+/// Longest time that an ACK is delayed (linux `TCP_DELACK_MAX`).
 const DELAYED_ACK_MAX: Duration = Duration::from_millis(200);
 
 /// Smallest estimate of the time between two arrivals (linux `TCP_ATO_MIN`).
 const ATO_MIN: Duration = DELAYED_ACK;
 
-/// Least number of ACKs that are sent at once when a sender begins anew.
+/// Smallest number of immediate ACKs when a sender starts, or starts again.
 const QUICK_ACKS_MIN: u8 = 2;
 
-/// What the receiver believes of its peer and of its own program.
+/// State of Linux's rules.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LinuxAcks {
-    /// ACKs that still leave at once.
+    /// Number of immediate ACKs left.
     quick: u8,
-    /// Both sides talk in turn: an ACK may ride on the answer.
+    /// Both sides send in turn: an ACK may be sent with the answer (linux pingpong mode).
     interactive: bool,
     /// Estimated time between arrivals; `None` before the first.
     ato: Option<Duration>,
@@ -34,7 +34,7 @@ pub(super) struct LinuxAcks {
     pushed: Pushed,
 }
 
-/// Whether small segments wait for their ACK (linux `ICSK_ACK_PUSHED`, `ICSK_ACK_PUSHED2`).
+/// Whether small segments wait for an ACK (linux `ICSK_ACK_PUSHED`, `ICSK_ACK_PUSHED2`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Pushed {
     #[default]
@@ -82,7 +82,7 @@ impl AckStyle for LinuxAcks {
         }
     }
 
-    /// Soon after an arrival, it is an answer.
+    /// Data soon after an arrival is an answer.
     fn on_data_sent(&mut self, now: Instant) {
         if let Some(ato) = self.ato
             && now.saturating_since(self.last_arrival) < ato
@@ -107,7 +107,7 @@ impl AckStyle for LinuxAcks {
 }
 
 impl LinuxAcks {
-    /// Notes an arrival of payload in order; returns whether its ACK leaves at once, or else how long it waits.
+    /// Notes an arrival of payload in order; returns when its ACK is sent.
     fn on_arrival(&mut self, facts: Facts, rto: Duration, now: Instant) -> Option<Duration> {
         let Facts { unacked, .. } = facts;
         if facts.len < usize::from(facts.rcv_mss) {
@@ -121,14 +121,14 @@ impl LinuxAcks {
         (unacked <= usize::from(facts.rcv_mss) && !is_quick).then(|| self.delay())
     }
 
-    /// The peer ended its half: the program is about to answer, with a FIN of its own perhaps (linux `tcp_fin`).
-    /// Before any data the estimate is 0, and the ACK leaves at once.
+    /// The peer has ended its stream: the program will answer soon, perhaps with a FIN (linux `tcp_fin`).
+    /// Before any data the estimate is 0, and the ACK is sent at once.
     fn on_end(&mut self) -> Duration {
         self.interactive = true;
         self.ato.map_or(Duration::ZERO, |_| self.delay())
     }
 
-    /// The ECN field of an arrival says that the sender's window is small, or soon will be (linux
+    /// The ECN field of an arrival shows that the sender's window is small, or will be (linux
     /// `tcp_enter_quickack_mode` with two ACKs).
     fn begin_quick(&mut self) {
         self.quick = self.quick.max(QUICK_ACKS_MIN);
@@ -136,7 +136,7 @@ impl LinuxAcks {
         self.ato = Some(ATO_MIN);
     }
 
-    /// An ACK left, alone or on data.
+    /// An ACK was sent, alone or with data.
     fn on_sent(&mut self) {
         self.quick = self.quick.saturating_sub(1);
         if self.quick == 0 && self.ato.is_some() {
@@ -145,7 +145,7 @@ impl LinuxAcks {
         self.pushed = Pushed::Nothing;
     }
 
-    /// A delayed ACK found nothing to ride on.
+    /// A delayed ACK was sent without data.
     fn on_delay_over(&mut self, rto: Duration) {
         self.ato = Some(match (self.interactive, self.ato) {
             (false, Some(ato)) => (ato * 2).min(rto),
@@ -154,7 +154,7 @@ impl LinuxAcks {
         self.interactive = false;
     }
 
-    /// Returns whether the program's having read all there was is worth an ACK.
+    /// Returns whether an ACK is sent now that the program has read everything.
     fn is_due_when_read(&self, facts: Facts) -> bool {
         facts.unacked > usize::from(facts.rcv_mss)
             || match self.pushed {
@@ -177,7 +177,7 @@ impl LinuxAcks {
         } else if since < ato {
             self.ato = Some((ato / 2 + since).min(rto));
         } else if since > rto {
-            // A long pause: the sender starts slowly again, and wants every ACK.
+            // After a long pause the sender is in slow start again, and needs every ACK.
             self.add_quick(facts);
         }
     }

@@ -1,35 +1,34 @@
-//! What one ACK told about the records.
+//! Summary of one ACK: the records that it delivered.
 
 use wire::Instant;
 
 use super::record::TxRecord;
 use crate::rack::Sending;
 
-/// What one ACK told about the records: filled by `Scoreboard::ack_to` and `Scoreboard::sack`.
+/// Summary of what one ACK delivered, filled by `Scoreboard::ack_to` and `Scoreboard::sack`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Delivered {
-    /// Bytes that the peer is now known to have and was not before (RFC 9937 DeliveredData).
+    /// Bytes that are newly known to have arrived (RFC 9937 DeliveredData).
     pub(crate) bytes: u64,
-    /// The packets that they were sent in last.
+    /// Packets of these bytes, as last sent.
     pub(crate) packets: u32,
-    /// Those of the bytes reported by SACK.
+    /// The part of the bytes that SACK reported.
     pub(crate) sacked: u64,
     /// The delivered packet that was sent last, of those sent only once (RFC 8985 6.2 step 2).
     pub(crate) latest_original: Option<Sending>,
-    /// The same of those sent again.
+    /// The same for those sent again.
     pub(crate) latest_retransmission: Option<Sending>,
-    /// When the last packet of this ACK was sent, in the order in which the ACK tells of them, and whether that was not
-    /// the first time.
+    /// Send time of the last record of this ACK, in the order of processing, and whether it was a retransmission.
     pub(crate) last: Option<(Instant, bool)>,
-    /// The same of those sent only once.
+    /// The same for the last record that was sent only once.
     pub(crate) last_original: Option<Instant>,
-    /// When the oldest and the newest of the cumulatively acknowledged packets were sent, of those sent only once.
+    /// Oldest and newest send time of the cumulatively acknowledged packets that were sent only once.
     pub(crate) acked_sent: Option<(Instant, Instant)>,
     /// The same for the packets acknowledged selectively.
     pub(crate) sacked_sent: Option<(Instant, Instant)>,
     /// End of the lowest range delivered that was sent only once.
     pub(crate) lowest_original: Option<u64>,
-    /// Some of what is cumulatively acknowledged was sent more than once.
+    /// Some of the cumulatively acknowledged bytes were sent more than once.
     pub(crate) acked_retransmission: bool,
     /// Start of the lowest packet sent only once that arrived after a later one (RFC 8985 6.2 step 3).
     pub(crate) reordered_from: Option<u64>,
@@ -43,14 +42,14 @@ impl Delivered {
         self.reordered_from.is_some()
     }
 
-    /// Takes in a range that the cumulative acknowledgement covers and SACK had not.
+    /// Adds a range that the cumulative acknowledgement covers, and that SACK had not reported.
     pub(super) fn note_acked(&mut self, record: &TxRecord) {
         self.note(record);
         self.acked_sent = widened(self.acked_sent, record);
         self.acked_retransmission |= !record.original();
     }
 
-    /// Takes in a range that SACK reports for the first time.
+    /// Adds a range that SACK reports for the first time.
     pub(super) fn note_sacked(&mut self, record: &TxRecord) {
         self.note(record);
         self.sacked_sent = widened(self.sacked_sent, record);
@@ -85,7 +84,7 @@ impl Delivered {
     }
 }
 
-/// Returns the span of send times with that of `record` in it, unless that is ambiguous.
+/// Returns the span of send times extended by that of `record`, unless the record was sent more than once.
 fn widened(span: Option<(Instant, Instant)>, record: &TxRecord) -> Option<(Instant, Instant)> {
     if !record.original() {
         return span;

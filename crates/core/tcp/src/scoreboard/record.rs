@@ -1,19 +1,19 @@
-//! One range of the stream and its fate.
+//! One range of the stream in flight, and its state.
 
 use wire::Instant;
 
 use crate::rack::Sending;
 
-/// What is known of a range (linux `TCPCB_SACKED_ACKED`, `TCPCB_LOST`, `TCPCB_SACKED_RETRANS`,
+/// State of a range (linux `TCPCB_SACKED_ACKED`, `TCPCB_LOST`, `TCPCB_SACKED_RETRANS`,
 /// `TCPCB_EVER_RETRANS`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct RecordMarks(u8);
 
 impl RecordMarks {
     pub(super) const NONE: RecordMarks = RecordMarks(0);
-    /// The peer has it.
+    /// SACK has reported it.
     pub(super) const SACKED: RecordMarks = RecordMarks(1);
-    /// It is believed to be gone.
+    /// It is believed lost.
     pub(super) const LOST: RecordMarks = RecordMarks(2);
     /// Its latest retransmission is in flight.
     pub(super) const RETRANS: RecordMarks = RecordMarks(4);
@@ -33,11 +33,11 @@ impl RecordMarks {
     }
 }
 
-/// A range of the stream with one fate. The FIN counts as the byte behind the stream.
+/// A range of the stream with the same state. The FIN counts as the byte behind the stream.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TxRecord {
     pub(super) start: u64,
-    /// When it was sent last.
+    /// When it was last sent.
     pub(super) sent_at: Instant,
     pub(super) len: u32,
     /// Size of the packets it was sent in; packet borders lie at multiples of it from `start`.
@@ -50,7 +50,7 @@ impl TxRecord {
         self.start + u64::from(self.len)
     }
 
-    /// Returns in how many packets the range was sent.
+    /// Returns the number of packets that the range was sent in.
     pub(super) fn packets(&self) -> u32 {
         self.len.div_ceil(u32::from(self.mss).max(1))
     }
@@ -66,7 +66,7 @@ impl TxRecord {
         self.marks.has(RecordMarks::SACKED)
     }
 
-    /// Lost, and not yet sent again.
+    /// Returns whether the range is lost and was not sent again.
     pub(super) fn awaits_retransmission(&self) -> bool {
         self.marks.has(RecordMarks::LOST) && !self.marks.has(RecordMarks::RETRANS)
     }
@@ -77,8 +77,8 @@ impl TxRecord {
 
     /// Cuts `[start, end)` down to whole packets of this record.
     ///
-    /// A receiver can only have whole packets, so an honest report loses nothing, and a dishonest one cannot grind
-    /// the record to single bytes (linux `tcp_match_skb_to_sack`).
+    /// A receiver has whole packets only, so honest reports lose nothing, and forged ones cannot cut the record into single
+    /// bytes (linux `tcp_match_skb_to_sack`).
     pub(super) fn whole_packets(&self, start: u64, end: u64) -> (u64, u64) {
         let mss = u64::from(self.mss);
         let from = start.saturating_sub(self.start).next_multiple_of(mss);
@@ -89,11 +89,11 @@ impl TxRecord {
         (self.start + from.min(u64::from(self.len)), self.start + to)
     }
 
-    /// Returns whether `next` shares this record's fate and continues its packets.
+    /// Returns whether `next` has the same state and continues this record's packets.
     pub(super) fn joins(&self, next: &TxRecord) -> bool {
         let contiguous = self.end() == next.start && self.len.checked_add(next.len).is_some();
         let same = match self.sacked() {
-            // When and how it was sent matters no more.
+            // When and how it was sent is not needed any more.
             true => next.sacked(),
             false => {
                 self.marks == next.marks

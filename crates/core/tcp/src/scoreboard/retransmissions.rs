@@ -1,4 +1,4 @@
-//! Retransmissions in order of sending, until they are old enough to be judged.
+//! Retransmissions in order of sending, until they are delivered or lost.
 
 use std::collections::VecDeque;
 
@@ -27,12 +27,12 @@ impl Retransmission {
     }
 }
 
-/// All of them.
+/// Retransmissions in flight.
 #[derive(Debug, Default)]
 pub(super) struct Retransmissions(VecDeque<Retransmission>);
 
 impl Retransmissions {
-    /// Notes one that leaves now.
+    /// Adds a retransmission that is sent now.
     pub(super) fn push(&mut self, sent: Retransmission) {
         match self.0.back_mut() {
             Some(last) if last.sent_at == sent.sent_at && last.end() == sent.start => {
@@ -52,7 +52,7 @@ impl Retransmissions {
         self.0.pop_front();
     }
 
-    /// Drops the oldest ones that are acknowledged. Without SACK nothing else would.
+    /// Drops the oldest ones that are acknowledged. Without SACK they are removed here only.
     pub(super) fn release(&mut self, una: u64) {
         while self.0.front().is_some_and(|sent| sent.end() <= una) {
             self.0.pop_front();

@@ -1,15 +1,15 @@
-//! How long a connection was busy, and what held it back (linux `tcp_chrono_set`).
+//! How long a connection was busy, and what limited it (linux `tcp_chrono_set`).
 
 use core::time::Duration;
 
 use wire::Instant;
 
-/// What a busy connection waits for; the later one wins where two would do.
+/// What limits a busy connection; if several do, the last of this list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Busy {
     /// The network: ACKs, the congestion window.
     Network,
-    /// The writer, who would write more if the send buffer were larger.
+    /// The send buffer: everything in it is sent, and it has no room.
     SendBuffer,
     /// The peer's window.
     PeerWindow,
@@ -20,7 +20,7 @@ pub enum Busy {
 pub struct BusyTimes {
     /// In all: something was queued to be sent or to be acknowledged.
     pub busy: Duration,
-    /// The part of it during which the peer's window held data back.
+    /// The part of it during which the peer's window limited sending.
     pub peer_window: Duration,
     /// The part of it during which the send buffer was too small.
     pub send_buffer: Duration,
@@ -38,7 +38,7 @@ pub struct Chrono {
 }
 
 impl Chrono {
-    /// Notes what the connection does from `now` on; `None`: nothing.
+    /// Notes what limits the connection from `now` on; `None`: it is idle.
     pub(super) fn switch(&mut self, to: Option<Busy>, now: Instant) {
         if self.running == to {
             return;

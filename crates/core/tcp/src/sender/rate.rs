@@ -1,4 +1,4 @@
-//! How much may be in the network, and how fast: the congestion window, pacing, and what the peer is told of a reduction.
+//! Congestion window and pacing, and the confirmation of reductions by CWR.
 
 use core::time::Duration;
 

@@ -1,5 +1,5 @@
-//! ESTABLISHED and its closing relatives: segments are judged in the order of RFC 9293 3.10.7.4.
-//! `output.rs` holds what such a connection says.
+//! ESTABLISHED and the states that close a connection: checks of segments in the order of RFC 9293 3.10.7.4.
+//! `output.rs` has the segments that are sent.
 
 mod output;
 
@@ -35,16 +35,16 @@ pub(crate) struct Synchronized<P> {
     replies: ReplyLimit,
     /// With AccECN only.
     pub(crate) accurate: Option<Box<Accurate>>,
-    /// Nobody will read what still comes: the user closed.
+    /// The user has closed: payload is not read any more.
     reader_gone: bool,
     /// When a closed connection stops waiting for the peer's FIN.
     linger: Option<Instant>,
     pub(crate) tally: Tally,
-    /// When payload came last.
+    /// When payload last arrived.
     last_data_recv: Instant,
 }
 
-/// What [`Info`] tells of incoming segments.
+/// Counters of incoming segments for [`Info`].
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Tally {
     bytes_received: u64,
@@ -54,17 +54,17 @@ pub(crate) struct Tally {
     paws_rejected: u64,
 }
 
-/// What a segment meets beside the state itself.
+/// Arguments of a segment's processing, beside the state.
 pub(crate) struct Context<'a, P> {
     pub(crate) queue: &'a mut RecvQueue<P>,
     pub(crate) now: Instant,
 }
 
-/// The end of a segment's way through the checks.
+/// Result of a segment's processing.
 type SegmentVerdict = (Disposition, Next);
 
 impl<P: Payload> Synchronized<P> {
-    /// Returns the connection that a handshake leads to; in ESTABLISHED, nothing sent.
+    /// Returns the connection after a handshake: ESTABLISHED, without data sent.
     pub(crate) fn new(
         config: &ConnectionConfig,
         handshake: &Handshake,
@@ -118,7 +118,7 @@ impl<P: Payload> Synchronized<P> {
         self.kind
     }
 
-    /// Judges a segment; early verdicts come as errors of the single checks.
+    /// Processes a segment. A check that ends the processing returns its result as an error.
     pub(crate) fn on_segment(
         &mut self,
         segment: Segment<P>,
@@ -173,7 +173,7 @@ impl<P: Payload> Synchronized<P> {
             return Ok(());
         };
         match segment.options.timestamps {
-            // RFC 7323 3.2 would drop it; Linux takes it (`tcp_validate_incoming`), and so do we.
+            // RFC 7323 3.2 says to drop it; accepted as in linux `tcp_validate_incoming`.
             None => Ok(()),
             Some(ts) if recent.rejects(ts.value, now) => {
                 self.tally.paws_rejected += 1;
@@ -214,7 +214,7 @@ impl<P: Payload> Synchronized<P> {
         }
     }
 
-    /// The peer aborted. After both FINs nobody needs to hear of it (RFC 9293 3.10.7.4).
+    /// Ends the connection by the peer's RST; without an error if both FINs were sent (RFC 9293 3.10.7.4).
     fn reset(&mut self) -> SegmentVerdict {
         let error = match self.kind {
             StateKind::Closing | StateKind::LastAck => None,
@@ -261,7 +261,7 @@ impl<P: Payload> Synchronized<P> {
         }
     }
 
-    /// Moves on if our FIN is acknowledged now.
+    /// Changes the state if our FIN is acknowledged now.
     fn note_fin_acked(&mut self) -> Next {
         if !self.sender.fin_acked() {
             return Next::Stay;
@@ -279,12 +279,12 @@ impl<P: Payload> Synchronized<P> {
     ) -> Result<Accepted, SegmentVerdict> {
         let (seq, len, ack) = (segment.seq, segment.payload.len(), segment.ack);
         if self.reader_gone && len > 0 && (seq + len).after(self.receiver.rcv_nxt()) {
-            // RFC 9293 3.6.1, RFC 2525 2.17: the peer must learn that its bytes go nowhere.
+            // RFC 9293 3.6.1, RFC 2525 2.17: a RST tells the peer that its bytes are lost.
             let disposition = Disposition {
                 closed: true,
                 ..Disposition::answered(SegmentDrop::ReaderGone)
             };
-            // Every segment here has an ACK, and the RST continues it (RFC 9293 3.10.7.1, linux `tcp_v4_send_reset`).
+            // Every segment here has an ACK, whose number the RST takes (RFC 9293 3.10.7.1, linux `tcp_v4_send_reset`).
             let seq = ack.unwrap_or(self.sender.snd_nxt());
             return Err((disposition, Next::Refuse(seq)));
         }
@@ -318,7 +318,7 @@ impl<P: Payload> Synchronized<P> {
         if fin {
             (self.kind, next) = self.kind.after_peer_fin();
             if self.kind != StateKind::CloseWait {
-                // Both halves are ending: nothing will come for the ACK to ride on.
+                // We have closed, too: no data will take the ACK along.
                 self.receiver.request_ack();
             }
         }
@@ -334,15 +334,14 @@ impl<P: Payload> Synchronized<P> {
         (disposition, next)
     }
 
-    /// Notes payload that came again, for a D-SACK.
+    /// Notes payload that arrived again, for a D-SACK.
     fn note_old(&mut self, segment: &Segment<P>) {
         let end = segment.end().earliest(self.receiver.rcv_nxt());
         self.receiver.note_duplicate(segment.seq, end);
         self.note_duplicate(segment.seq);
     }
 
-    /// Drops a segment and says where we stand. A segment that carries nothing is answered only now
-    /// and then.
+    /// Drops a segment and answers it with an ACK. Answers to segments without sequence numbers are limited.
     fn answer(
         &mut self,
         reason: SegmentDrop,
@@ -356,7 +355,7 @@ impl<P: Payload> Synchronized<P> {
         (Disposition::answered(reason), Next::Stay)
     }
 
-    /// Drops a segment that may be forged and asks its sender to prove that it knows our numbers
+    /// Drops a segment that may be forged and sends a challenge ACK: the genuine peer answers it with the exact sequence number
     /// (RFC 5961).
     fn challenge(&mut self, reason: SegmentDrop, now: Instant) -> SegmentVerdict {
         if !self.replies.allow_challenge(now) {
@@ -375,8 +374,7 @@ impl<P: Payload> Synchronized<P> {
         }
     }
 
-    /// Lets nobody read any more. What is still to be sent gets a limited time without progress:
-    /// nobody is left who could lose patience.
+    /// Ends reading. Sending gets a limited time without progress, because no program is left that could give up.
     pub(crate) fn drop_reader(&mut self, user_timeout: Option<Duration>) {
         self.reader_gone = true;
         let patience = user_timeout.unwrap_or(ORPHAN_TIMEOUT).min(ORPHAN_TIMEOUT);
@@ -387,8 +385,7 @@ impl<P: Payload> Synchronized<P> {
     /// options.
     pub(crate) fn on_mtu(&mut self, mss: u16, now: Instant) {
         let options = self.negotiated.options_len();
-        // What the peer can take stays the upper bound, whatever the network says, and it only ever says "smaller"
-        // (RFC 8201 4).
+        // The peer's limit stays, and ICMP messages can only reduce the size (RFC 8201 4).
         let mss = mss.saturating_sub(options).min(self.sender.allowed_mss());
         self.sender.on_mtu(mss, now);
     }
@@ -412,7 +409,7 @@ impl<P: Payload> Synchronized<P> {
         }
     }
 
-    /// Returns what our timestamps option is made of, where it was negotiated.
+    /// Returns clock and TSecr of the timestamps option, if it was negotiated.
     pub(crate) fn timestamps(&self) -> Option<(TimestampClock, u32)> {
         let recent = self.receiver.ts_recent()?;
         Some((self.clock, recent.value()))

@@ -1,4 +1,4 @@
-//! What a synchronized connection says, and when it speaks without being spoken to.
+//! Segments of a synchronized connection, and its timers.
 
 use core::time::Duration;
 
@@ -16,8 +16,8 @@ use crate::state::{Disposition, Next, StateKind};
 use crate::timers::{KeepaliveVerdict, earliest};
 
 impl<P: Payload> Synchronized<P> {
-    /// Returns the next segment that should leave now. An ACK with SACK blocks goes alone, so that
-    /// they never have to share a packet with payload; any other rides on data if there is some.
+    /// Returns the next segment to send now. An ACK with SACK blocks is sent without data, so that data segments need no room
+    /// for SACK blocks; any other ACK is sent with data, if there is some.
     pub(crate) fn poll_send(
         &mut self,
         config: &ConnectionConfig,
@@ -25,7 +25,7 @@ impl<P: Payload> Synchronized<P> {
         now: Instant,
     ) -> Option<Segment<P>> {
         if self.reader_gone && self.kind == StateKind::FinWait2 && self.linger.is_none() {
-            // Nobody waits for the peer's FIN any more; it has limited time to send it (linux
+            // The program has closed: the peer has limited time to send its FIN (linux
             // `tcp_fin_timeout`).
             self.linger = Some(now + config.options.fin_wait_2_timeout);
         }
@@ -42,7 +42,7 @@ impl<P: Payload> Synchronized<P> {
             return Some(self.bare_ack(queue, now));
         }
         if self.keepalive.poll_send() {
-            // A number the peer has long acknowledged draws an ACK out of it (RFC 9293 3.8.4).
+            // The peer answers an old sequence number with an ACK (RFC 9293 3.8.4).
             let probe = self.bare_ack(queue, now);
             return Some(Segment {
                 seq: probe.seq - 1,

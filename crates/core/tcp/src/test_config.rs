@@ -1,4 +1,4 @@
-//! Settings for tests, in few words.
+//! Settings for tests.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ impl Default for ConnectionConfig {
 }
 
 impl ConnectionConfig {
-    /// Returns what is shared, for this connection alone.
+    /// Returns the shared settings, which become this connection's alone.
     pub(crate) fn shared_mut(&mut self) -> &mut Config {
         Arc::make_mut(&mut self.shared)
     }

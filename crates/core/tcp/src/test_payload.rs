@@ -1,5 +1,4 @@
-//! The payload of this crate's tests: it remembers which bytes it stands for, and whether it is
-//! still alive.
+//! The payload of this crate's tests: it records which bytes it stands for, and counts the payload that exists.
 
 use core::cell::Cell;
 
@@ -8,11 +7,11 @@ use netmem::Payload;
 use crate::seqnum::SeqNum;
 
 thread_local! {
-    /// Runs alive in this thread, which means in this test.
+    /// Number of runs that exist in this thread, which is this test.
     static LIVE_RUNS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Returns how many runs of bytes are alive: what pages would not be home yet.
+/// Returns how many runs of bytes exist: payload that is not released.
 pub fn live_runs() -> usize {
     LIVE_RUNS.get()
 }
@@ -20,9 +19,8 @@ pub fn live_runs() -> usize {
 /// Payload made of runs of a pattern: the byte of sequence number `n` in stream `s` is the pair
 /// `(s, n)`.
 ///
-/// A test that sends `Bytes::pattern(seq, len)` can tell from what is delivered whether every byte
-/// came from the place in the stream at which it arrived, which a real byte pattern can only make
-/// likely.
+/// A test that sends `Bytes::pattern(seq, len)` can check that every delivered byte comes from the right
+/// place in the stream, with certainty; a pattern of real bytes repeats.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Bytes {
     runs: Vec<Run>,
@@ -31,7 +29,7 @@ pub struct Bytes {
 /// A run of consecutive pattern bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
-    /// Which stream, for telling two writers of the same sequence numbers apart.
+    /// Stream: distinguishes two writers of the same sequence numbers.
     pub stream: u8,
     /// Sequence number of the first byte.
     pub start: u32,

@@ -9,8 +9,8 @@ use super::{ACE_START, OPTION_START};
 /// The ACE field counts modulo 8.
 const ACE_MASK: u32 = 7;
 
-/// The ACE field is assumed to have wrapped only if the delivered payload is at least 2^-this of what the wrap would mean (linux
-/// `TCP_ACCECN_SAFETY_SHIFT`).
+/// Shift: the ACE field is assumed to have wrapped only if the payload of marked packets is at least what the wrap would
+/// mean, shifted right by this (linux `TCP_ACCECN_SAFETY_SHIFT`).
 const SAFETY_SHIFT: u32 = 1;
 
 /// If ACKs cover so many packets on average, a large ACK is taken for one of several that were merged, and no wrap is assumed

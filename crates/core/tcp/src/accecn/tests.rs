@@ -1,4 +1,4 @@
-//! What is told of marks, and what is understood.
+//! Reports of marks, and their interpretation.
 
 use super::*;
 
@@ -84,7 +84,7 @@ mod understood {
 
     #[test]
     fn a_large_ack_may_hide_a_wrap_and_the_bytes_tell() {
-        // Without the option a single large ACK is taken for a thinned one, a rare one for a wrap.
+        // Without the option, a large ACK among large ACKs means no wrap, a large ACK among small ones does.
         assert_eq!(Reports::default().on_ack(6, None, &progress(10)), 1);
         let mut reports = Reports::default();
         reports.on_ack(5, None, &progress(1));
@@ -116,7 +116,7 @@ mod understood {
     fn counters_of_24_bits_wrap_and_may_come_out_of_order() {
         let mut reports = Reports::default();
         let at = |ce: u32| option(0, ce & 0x00ff_ffff, 0);
-        // Less than half of the circle is forward.
+        // A difference of less than half of the range is positive.
         for ce in [0x0040_0000, 0x0080_0000, 0x00c0_0000, 0x0100_0000] {
             reports.on_ack(5, Some(&at(ce)), &progress(1));
         }

@@ -1,4 +1,4 @@
-//! Who asks, who grants, what is told and what is understood.
+//! Negotiation of ECN, echoes of marks, and CWR.
 
 use super::*;
 use crate::config::EcnPolicy;

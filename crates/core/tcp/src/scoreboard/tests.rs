@@ -1,9 +1,9 @@
-//! The records against a model that knows every byte.
+//! The records compared with a model of every byte.
 
 use super::*;
 
 impl Scoreboard {
-    /// Panics unless the sums are those of the records, and the records touch each other.
+    /// Panics unless the sums are those of the records, and the records are contiguous.
     pub(crate) fn check(&self) {
         let sum = |mark: RecordMarks| -> u64 {
             let marked = self.records.iter().filter(|record| record.marks.has(mark));
@@ -89,7 +89,7 @@ fn a_burst_is_one_record() {
         (1, 3000, 3000)
     );
     board.on_sent(3000, 50, MSS, at(5));
-    // The last packet is not full: what follows would not lie on its grid.
+    // The last packet is not full: the following bytes would not start at a packet border of the record.
     board.on_sent(3050, 1, MSS, at(5));
     assert_eq!(board.records(), 2);
 }
@@ -340,7 +340,7 @@ impl Scoreboard {
     }
 }
 
-/// Which whole packets a report covers only the records know; that nothing else changes is what is checked.
+/// The records decide which whole packets a report covers; the test checks that nothing else changes.
 fn mirror_sacks(board: &Scoreboard, bytes: &mut [Byte]) {
     for record in board.records.iter().filter(|record| record.sacked()) {
         for byte in &mut bytes[record.start as usize..record.end() as usize] {

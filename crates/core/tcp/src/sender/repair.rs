@@ -1,4 +1,5 @@
-//! Carries out what [`Recovery`](super::recovery::Recovery) decides: marks on the scoreboard, the congestion window, counters.
+//! Carries out the decisions of [`Recovery`](super::recovery::Recovery): marks of the scoreboard, the congestion window,
+//! counters.
 
 use netmem::Payload;
 use wire::Instant;

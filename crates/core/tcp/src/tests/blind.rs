@@ -1,4 +1,4 @@
-//! Attacks by somebody who sees nothing: RFC 5961, and what any segment may not do.
+//! Attacks by a host that does not see the connection's packets: RFC 5961, and what no segment may cause.
 
 use super::harness::*;
 use crate::*;

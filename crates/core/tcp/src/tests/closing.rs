@@ -110,7 +110,7 @@ fn a_lost_fin_is_repeated() {
 
 #[test]
 fn closing_with_unread_payload_resets() {
-    // RFC 9293 3.6.1, RFC 2525 2.17: the peer must learn that it was lost.
+    // RFC 9293 3.6.1, RFC 2525 2.17: a RST tells the peer that its payload is lost.
     let mut t = established();
     send!(t, len: 10);
     t.conn.close();

@@ -18,7 +18,7 @@ fn a_syn_asks_and_its_repetition_does_not() {
     let mut t = syn_sent_with(&asking());
     assert_eq!(t.run_timer(), 1000);
     expect!(t, control: Control::Syn, ecn: Ecn::NotEct);
-    // The answer to the first SYN may still come.
+    // The answer to the first SYN may still arrive.
     send!(t, seq: 0, control: Control::Syn, mss: Some(1000), ece: true);
     expect!(t, seq: 1, ack: 1, ecn: Ecn::NotEct);
     assert!(t.conn.info().ecn);
@@ -85,7 +85,7 @@ fn a_mark_is_acknowledged_at_once_and_echoed_until_cwr() {
     t.write(10);
     expect!(t, ack: 201, len: 10, ece: true, ecn: Ecn::Ect0);
     t.peer.ack = Some(11);
-    // A pure ACK with CWR says nothing; CWR is for new data.
+    // CWR on an ACK without data has no effect; CWR belongs to new data.
     send!(t, cwr: true);
     send!(t, len: 100, cwr: true, ecn: Ecn::Ect0);
     expect!(t, ack: 301);
@@ -173,18 +173,18 @@ fn every_packet_is_ecn_capable_and_counts_the_marked_ones() {
     assert!(t.conn.info().accecn);
     t.write(900);
     expect!(t, seq: 1, len: 900, ace: 5, ecn: Ecn::Ect0);
-    // What is sent again, too.
+    // Also in retransmissions.
     t.run_timer();
     expect!(t, seq: 1, len: 900, ace: 5, ecn: Ecn::Ect0);
     t.peer.ack = Some(901);
-    // A change of codepoints is told at once, and so is the way back.
+    // A change of codepoints is reported at once, and so is the change back.
     send!(t, len: 100, ae: true, ece: true, ecn: Ecn::Ce);
     expect!(t, ack: 101, ace: 6, ecn: Ecn::Ect0);
     send!(t, len: 100, ae: true, ece: true, ecn: Ecn::Ect0);
     expect!(t, ack: 201, ace: 6);
     send!(t, len: 100, ae: true, ece: true, ecn: Ecn::Ect0);
     expect_nothing!(t);
-    // A pure ACK that was marked counts, and is not answered.
+    // A marked ACK without data counts, and is not answered.
     send!(t, ae: true, ece: true, ecn: Ecn::Ce);
     expect_nothing!(t);
     t.conn.on_drained();
@@ -222,7 +222,7 @@ fn a_report_of_marks_reduces_the_window_once() {
 #[test]
 fn a_path_that_changes_the_codepoint_of_a_syn_is_not_trusted() {
     let mut t = syn_sent_with(&accurate());
-    // Our SYN was not ECN-capable, and came as ECT(0).
+    // Our SYN was not ECN-capable, and arrived as ECT(0).
     send!(t, seq: 0, control: Control::Syn, mss: Some(1000), sack_permitted: true, ae: true);
     expect!(t, seq: 1, ack: 1, ace: 0b010, ecn: Ecn::NotEct);
     t.write(100);

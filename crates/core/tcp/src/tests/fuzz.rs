@@ -1,5 +1,4 @@
-//! Anything may arrive in any state: nothing panics, nothing loops, no promise is broken, no byte
-//! is wrong.
+//! Random events in every state: no panic, no endless loop, no broken promise, no wrong byte.
 
 use std::sync::Arc;
 
@@ -31,7 +30,7 @@ enum Event {
     Abort,
 }
 
-/// A segment whose numbers lie around those that would be right.
+/// A segment with sequence numbers close to the right ones.
 #[derive(Debug, Clone)]
 struct Forged {
     seq: i32,
@@ -238,7 +237,7 @@ impl Life {
             options,
         } = forged;
         let in_handshake = matches!(t.state(), StateKind::SynSent | StateKind::SynReceived);
-        // There is one peer and it has one ISN; whether we know it already or not.
+        // The peer has one ISN, also before this side knows it.
         let seq = match (control, in_handshake) {
             (Control::Syn, true) => THEIRS,
             _ => SeqNum(self.rcv_nxt.0.wrapping_add_signed(seq)),
@@ -267,7 +266,7 @@ impl Life {
         t.last = t.conn.on_segment(segment, t.now);
     }
 
-    /// Asks until silence, which must come.
+    /// Calls `poll_send` until it returns `None`, which must happen.
     fn poll_all(&mut self) {
         for _ in 0..1000 {
             let Some(segment) = self.t.poll() else { return };
@@ -279,8 +278,8 @@ impl Life {
         panic!("there is always something to say");
     }
 
-    /// A timer that was run is not due any more, or the caller would spin. Who comes late may find one more that was
-    /// due meanwhile: the retransmission's behind the one for reordered packets.
+    /// A timer that was run is not due any more, or the caller would loop. After a late call one more may be due: the
+    /// retransmission timer behind the one for reordered packets.
     fn check_timer(&mut self) {
         if let Some(next) = self.t.conn.next_timer() {
             self.t.now = self.t.now.max(next);
@@ -316,8 +315,8 @@ impl Life {
     }
 }
 
-/// Found by `no_life_breaks_a_promise`: at one moment packets are old enough to be lost, new data asks whether the timeout
-/// before was spurious, and the next timeout is due.
+/// Found by `no_life_breaks_a_promise`: at the same time packets are old enough to be lost, F-RTO has sent new data, and the
+/// next timeout is due.
 #[test]
 fn two_timers_that_come_late_are_run_one_after_the_other() {
     let mut t = close_wait();

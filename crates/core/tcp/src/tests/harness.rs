@@ -1,4 +1,4 @@
-//! The stage on which traces play.
+//! Harness of the traces: a connection, its clock, and the peer's segments.
 
 use core::time::Duration;
 
@@ -28,7 +28,7 @@ pub(super) struct FromPeer {
     pub ecn: Ecn,
     pub window: u16,
     pub len: usize,
-    /// Which stream the bytes come from; 0 is the right one.
+    /// Stream of the bytes; 0 is the right one.
     pub stream: u8,
     /// TSval and TSecr.
     pub ts: Option<(u32, u32)>,
@@ -39,7 +39,7 @@ pub(super) struct FromPeer {
     pub sack_permitted: bool,
 }
 
-/// What a trace says about a segment of ours; what is `None` it does not care for.
+/// Expected fields of a segment of ours; `None` is not compared.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Expected {
     pub seq: Option<u32>,
@@ -61,14 +61,14 @@ pub(super) struct Expected {
     pub gso_size: Option<u16>,
 }
 
-/// A connection on stage.
+/// A connection in a trace.
 pub(super) struct Trace {
     pub conn: Connection<Bytes>,
     pub now: Instant,
     /// The disposition of the last event.
     pub last: Disposition,
     drops: Vec<SegmentDrop>,
-    /// What the peer's next ordinary ACK looks like.
+    /// The peer's next ordinary ACK.
     pub peer: FromPeer,
     /// Shift of our windows.
     scale: u8,
@@ -112,8 +112,8 @@ impl Trace {
         }
     }
 
-    /// Lets a segment of the peer arrive. One that continues its stream and is not dropped moves
-    /// the peer's next number on.
+    /// Delivers a segment of the peer. If it continues the peer's stream and is not dropped, the peer's next sequence number
+    /// follows it.
     pub fn send(&mut self, from: FromPeer) {
         let goes_on = from.seq == self.peer.seq && from.stream == 0 && from.control != Control::Rst;
         let next = from.seq + (from.len + from.control.len()) as u32;
@@ -124,7 +124,7 @@ impl Trace {
         self.note(disposition);
     }
 
-    /// Lets a segment of the peer arrive whose payload, from `seq` on, found no memory.
+    /// Delivers a segment of the peer whose payload, from `seq` on, was dropped for want of memory.
     pub fn unplaced(&mut self, seq: u32) {
         let from = FromPeer {
             seq,
@@ -135,7 +135,7 @@ impl Trace {
         self.note(disposition);
     }
 
-    /// The right edge may go back with the next segment.
+    /// Allows the right edge to move back with the next segment.
     pub fn forget_edge(&mut self) {
         self.told_edge = None;
     }
@@ -203,7 +203,7 @@ impl Trace {
 
     fn check_promises(&mut self, segment: &Segment<Bytes>) {
         let Some(ack) = segment.ack else { return };
-        // TIME-WAIT has no information left; the scale stays what it was.
+        // TIME-WAIT has no `Info`; the scale stays.
         self.scale = self.scale.max(self.conn.info().rcv_wscale);
         let scale = if segment.control == Control::Syn {
             0
@@ -215,7 +215,7 @@ impl Trace {
             assert!(ack.after_eq(told), "ACK went back from {told:?} to {ack:?}");
         }
         if let Some(told) = self.told_edge {
-            // The field rounds down by less than a unit (RFC 7323 2.4).
+            // The field is rounded down by less than a unit (RFC 7323 2.4).
             let seen = edge + ((1 << scale) - 1);
             assert!(
                 seen.after_eq(told),
@@ -226,7 +226,7 @@ impl Trace {
         self.told_edge = Some(self.told_edge.map_or(edge, |told| told.latest(edge)));
     }
 
-    /// Returns and forgets the reasons of what was dropped.
+    /// Returns and clears the reasons of drops.
     pub fn take_drops(&mut self) -> Vec<SegmentDrop> {
         core::mem::take(&mut self.drops)
     }
@@ -237,7 +237,7 @@ impl Trace {
 }
 
 impl Drop for Trace {
-    /// Every trace ends with all payload home, and with every drop accounted for.
+    /// Checks at the end of a trace that all payload is released, and all drops were expected.
     fn drop(&mut self) {
         if std::thread::panicking() {
             return;
@@ -384,7 +384,7 @@ macro_rules! expect {
     }};
 }
 
-/// Silence.
+/// Checks that no segment is sent.
 macro_rules! expect_nothing {
     ($t:expr) => {{
         let got = $t.poll();
@@ -392,7 +392,7 @@ macro_rules! expect_nothing {
     }};
 }
 
-/// The reasons for which segments were dropped since the last question.
+/// Checks the reasons of drops since the last check.
 macro_rules! expect_drops {
     ($t:expr $(, $reason:ident)* $(,)?) => {{
         let expected: &[SegmentDrop] = &[$(SegmentDrop::$reason),*];
@@ -436,7 +436,7 @@ pub(super) fn plain() -> ConnectionConfig {
     })
 }
 
-/// A connection whose SYN has left.
+/// A connection that has sent its SYN.
 pub(super) fn syn_sent() -> Trace {
     syn_sent_with(&plain())
 }
@@ -457,7 +457,7 @@ pub(super) fn syn_sent_with(config: &ConnectionConfig) -> Trace {
     t
 }
 
-/// An open connection of our making, nothing pending.
+/// An open connection, actively opened, with nothing pending.
 pub(super) fn established() -> Trace {
     established_with(&plain())
 }
@@ -483,7 +483,7 @@ pub(super) fn established_with(config: &ConnectionConfig) -> Trace {
     t
 }
 
-/// We have closed our half, the peer has not acknowledged it.
+/// FIN-WAIT-1: our FIN is not acknowledged.
 pub(super) fn fin_wait_1() -> Trace {
     let mut t = established();
     t.conn.shutdown_write();
@@ -493,7 +493,7 @@ pub(super) fn fin_wait_1() -> Trace {
     t
 }
 
-/// We have closed our half, and the peer knows.
+/// FIN-WAIT-2: our FIN is acknowledged.
 pub(super) fn fin_wait_2() -> Trace {
     let mut t = fin_wait_1();
     t.peer.ack = Some(2);
@@ -503,7 +503,7 @@ pub(super) fn fin_wait_2() -> Trace {
     t
 }
 
-/// The peer has closed its half.
+/// CLOSE-WAIT: the peer has sent its FIN.
 pub(super) fn close_wait() -> Trace {
     let mut t = established();
     send!(t, control: Control::Fin);
@@ -513,7 +513,7 @@ pub(super) fn close_wait() -> Trace {
     t
 }
 
-/// The peer closed first, then we.
+/// LAST-ACK: the peer closed first, then we did.
 pub(super) fn last_ack() -> Trace {
     let mut t = close_wait();
     t.conn.shutdown_write();
@@ -522,7 +522,7 @@ pub(super) fn last_ack() -> Trace {
     t
 }
 
-/// Both closed at the same time.
+/// CLOSING: both sides closed at the same time.
 pub(super) fn closing() -> Trace {
     let mut t = fin_wait_1();
     send!(t, control: Control::Fin);
@@ -531,7 +531,7 @@ pub(super) fn closing() -> Trace {
     t
 }
 
-/// Both closed, we first.
+/// TIME-WAIT: both sides closed, we first.
 pub(super) fn time_wait() -> Trace {
     let mut t = fin_wait_2();
     send!(t, control: Control::Fin);

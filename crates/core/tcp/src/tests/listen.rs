@@ -519,7 +519,7 @@ fn a_listener_grants_ecn_to_who_asks() {
     let mut stage = listening(4, &options());
     let syn_ack = stage.syn_ack(1, syn_with_ecn());
     assert!(syn_ack.ece && !syn_ack.cwr && !syn_ack.ecn.is_ect());
-    // Who repeats its SYN without asking is told the same: its first SYN may have come late.
+    // A repeated SYN without the request gets the same answer: the first SYN may have been late.
     let (again, _) = stage.reply(1, syn());
     assert!(again.ece);
     assert!(stage.accepted(1, ack_of(&syn_ack, 0)).info().ecn);

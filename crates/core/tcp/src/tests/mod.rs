@@ -1,10 +1,10 @@
-//! Traces: one connection, a peer played by the test, sequence numbers relative to the two ISNs.
+//! Traces: one connection, the peer's segments written by the test, sequence numbers relative to the two ISNs.
 //!
-//! `send!` is a segment from the peer, `expect!` one of ours, `expect_nothing!` our silence. Fields
-//! that a trace does not name are those of the next ordinary ACK. Whatever a trace is about, the
-//! harness checks with every segment that our ACK number and the right edge of our window never
-//! move back, that every byte we deliver or send is the one that belongs there, and at the end that
-//! no payload is left behind.
+//! `send!` is a segment from the peer, `expect!` one of ours, and `expect_nothing!` checks that none is sent. Fields
+//! that a trace does not name are those of the next ordinary ACK. In every trace the
+//! harness checks with each segment that our acknowledgement number and the right edge of our window never
+//! move back, and that every byte delivered or sent is the right one; at the end it checks that
+//! all payload is released.
 
 #[macro_use]
 mod harness;

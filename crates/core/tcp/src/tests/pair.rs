@@ -1,5 +1,5 @@
-//! Two connections and a bad link between them, in virtual time: whatever the link does, every byte
-//! arrives once, in order, and both ends close.
+//! Two connections and an impaired link between them, in virtual time: every byte
+//! arrives once and in order, and both ends close.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -13,24 +13,24 @@ use crate::test_payload::{Bytes, live_runs};
 use crate::test_random::Random;
 use crate::*;
 
-/// More steps than any of these runs needs; one that does not end fails instead of hanging.
+/// Most steps of a run: a run that does not end fails instead of hanging.
 const MAX_STEPS: usize = 400_000;
 
-/// What the link does to packets, per mille and in milliseconds.
+/// Impairments of the link, in thousandths and milliseconds.
 #[derive(Debug, Clone, Copy, Default)]
 struct Impair {
     loss: u64,
     duplicate: u64,
     reorder: u64,
     jitter: u64,
-    /// Packets that are marked if they may be.
+    /// ECN-capable packets that are marked.
     ce: u64,
 }
 
 struct Host {
     conn: Connection<Bytes>,
     iss: SeqNum,
-    /// Bytes to send, and how many of them are queued.
+    /// Bytes to send, and the number of them that are queued.
     total: usize,
     written: usize,
     read: usize,
@@ -86,13 +86,13 @@ struct Network {
     rng: Random,
     impair: Impair,
     hosts: [Host; 2],
-    /// Packets on their way: (when, tie) to (destination, packet).
+    /// Packets in flight: (arrival time, sequence of sending) to (destination, packet).
     flying: BTreeMap<(Instant, u64), (usize, Segment<Bytes>)>,
     serial: u64,
 }
 
 impl Network {
-    /// Opens a connection between two hosts over a link that is good until then.
+    /// Opens a connection between two hosts; the impairments begin afterwards.
     fn new(config: &ConnectionConfig, totals: [usize; 2], impair: Impair, seed: u64) -> Network {
         let mut rng = Random::new(seed);
         let now = Instant::from_millis(1000);
@@ -176,7 +176,7 @@ impl Network {
         }
         let timers = self.hosts.iter().filter_map(|host| host.conn.next_timer());
         let arrival = self.flying.keys().next().map(|&(when, _)| when);
-        // A host whose reader dawdles looks again before long.
+        // A host with a slow reader is polled again soon.
         let look_again = self.now + Duration::from_millis(10);
         let dawdling = self
             .hosts
@@ -203,7 +203,7 @@ impl Network {
         }
     }
 
-    /// Cuts what a host says into packets, as a NIC would, and lets them fly.
+    /// Cuts a host's segments into packets, as a NIC would, and puts them on the link.
     fn transmit(&mut self, from: usize) {
         while let Some(mut segment) = self.hosts[from].conn.poll_send(self.now) {
             while segment.gso_size > 0 && segment.payload.len() > usize::from(segment.gso_size) {
@@ -217,7 +217,7 @@ impl Network {
                     ..segment.clone()
                 };
                 segment.seq += size;
-                // Said once (RFC 3168 6.1.2); with AccECN, super-segments have no CWR.
+                // CWR is in the first packet only (RFC 3168 6.1.2); with AccECN, super-segments have no CWR.
                 segment.cwr = false;
                 self.fly(1 - from, packet);
             }
@@ -435,7 +435,7 @@ fn marks_alone(ecn: EcnPolicy) {
     let (mut client, mut server) = (Info::default(), Info::default());
     for _ in 0..MAX_STEPS {
         network.step();
-        // What is over tells nothing any more.
+        // A connection that has ended has no `Info`.
         let infos = network.hosts.each_ref().map(|host| host.conn.info());
         if !infos.iter().all(|info| info.ecn) {
             break;
@@ -445,14 +445,14 @@ fn marks_alone(ecn: EcnPolicy) {
     assert!(client.ecn && client.ecn_reductions > 3, "{client:#?}");
     assert!(server.ce_received >= client.ecn_reductions, "{server:#?}");
     if ecn == EcnPolicy::Accurate {
-        // Every mark is told, and none twice: but for those under way.
+        // Every mark is reported once, except those in flight.
         let told = u64::from(client.delivered_ce);
         assert!(
             told <= server.ce_received && told + 20 >= server.ce_received,
             "{client:#?} {server:#?}"
         );
     }
-    // Tail loss probes of the first round trip, whose length nobody knows yet.
+    // Tail loss probes of the first round trip, whose length is not known yet.
     assert!(client.total_retrans <= 2, "{client:#?}");
     network.run();
     drop(network);

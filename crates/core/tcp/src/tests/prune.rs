@@ -1,4 +1,4 @@
-//! Memory runs short: what is held out of order is given up, and a window is withdrawn. RFC 2018 8, RFC 2883 4,
+//! Short memory: out-of-order payload is removed, and a window is withdrawn. RFC 2018 8, RFC 2883 4,
 //! RFC 9293 3.8.6.
 
 use proptest::prelude::*;
@@ -25,7 +25,7 @@ fn what_was_given_up_is_not_reported_again() {
     expect!(t, ack: 1, sack: &[(401, 411), (101, 111)]);
     assert!(t.conn.prune().is_some() && t.conn.prune().is_some());
     assert_eq!((t.conn.prune(), t.conn.out_of_order_len()), (None, 0));
-    // The peer sends it all again, and nothing is missing.
+    // The peer sends all of it again, and nothing is missing.
     send!(t, seq: 1, len: 410);
     t.conn.on_drained();
     expect!(t, ack: 411);
@@ -40,7 +40,7 @@ fn a_duplicate_of_what_was_given_up_is_not_reported() {
     send!(t, seq: 121, len: 20);
     expect_drops!(t, Duplicate);
     assert!(t.conn.prune().is_some());
-    // As a first block without a second one around it, the duplicate would report data that is not here.
+    // As a first block without a second one around it, the duplicate would report data that is not held.
     expect!(t, ack: 1);
 }
 
@@ -87,7 +87,7 @@ fn a_window_without_memory_is_withdrawn_and_told_again() {
     t.forget_edge();
     expect!(t, ack: 1, window: 0_u16);
     assert!(t.conn.is_rcv_window_shut());
-    // Whatever comes before the edge that was promised is still welcome.
+    // Bytes before the promised edge are still accepted.
     send!(t, seq: 1, len: 100);
     t.conn.on_drained();
     expect!(t, ack: 101, window: 0_u16);
@@ -117,7 +117,7 @@ fn an_acknowledgement_counts_although_the_payload_found_no_memory() {
     expect!(t, ack: 1, window: 0_u16);
 }
 
-/// What happens to a receiver in a random trace.
+/// Event of a receiver in a random trace.
 #[derive(Debug, Clone)]
 enum Step {
     /// A segment, in hundreds of bytes.

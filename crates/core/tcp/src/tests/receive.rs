@@ -1,4 +1,4 @@
-//! Taking payload: order, overlap, FIN, what lies outside (RFC 9293 3.10.7.4).
+//! Payload: order, overlap, FIN, and segments outside the window (RFC 9293 3.10.7.4).
 
 use super::harness::*;
 use crate::*;
@@ -115,7 +115,7 @@ fn a_segment_beyond_the_window_is_refused_and_answered() {
 
 #[test]
 fn the_ack_of_a_segment_that_fits_nowhere_still_counts() {
-    // The peer used the window up, its ACKs are numbered with the edge (linux tcp_sequence).
+    // The peer has used the window up: the sequence number of its ACKs is the edge (linux tcp_sequence).
     let mut t = established();
     t.write(100);
     expect!(t, seq: 1, len: 100);

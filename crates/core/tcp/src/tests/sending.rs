@@ -1,5 +1,5 @@
-//! The two halves together: what the sender says goes out with what the receiver says. The sender's
-//! own rules are tested beside it.
+//! Both halves together: segments with data of the sender and acknowledgements of the receiver. The sender's
+//! rules are tested in `sender/tests`.
 
 use super::harness::*;
 use crate::test_payload::Bytes;

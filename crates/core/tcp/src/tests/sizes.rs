@@ -1,4 +1,4 @@
-//! What a connection takes of memory, apart from what it holds for its user.
+//! Memory of a connection, without its payload.
 
 use core::mem::size_of;
 use std::sync::Arc;
@@ -15,7 +15,6 @@ fn what_each_connection_takes_is_bounded() {
         size_of::<SynReceived>(),
         size_of::<ConnectionConfig>(),
     ];
-    // Each had a copy of all settings before, 248 bytes: the connection took 1,496.
     let bounds = [1400, 136, 144];
     assert!(
         sizes.iter().zip(bounds).all(|(size, bound)| *size <= bound),

@@ -89,7 +89,7 @@ fn a_delayed_ack_echoes_its_first_segment() {
 
 #[test]
 fn a_segment_without_a_timestamp_is_taken_as_linux_does() {
-    // RFC 7323 3.2 would have it dropped.
+    // RFC 7323 3.2 says to drop it.
     let mut t = with_timestamps();
     send!(t, len: 10, ts: None);
     assert_eq!(t.conn.info().readable, 10);

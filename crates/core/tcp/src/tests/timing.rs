@@ -84,7 +84,7 @@ fn a_keepalive_probe_of_the_peer_is_answered() {
     expect!(t, seq: 1, ack: 1);
     expect_drops!(t, Duplicate);
     t.advance(600);
-    // Old stacks send one byte of rubbish with it (RFC 1122 4.2.3.6).
+    // Old stacks send one byte of arbitrary data with it (RFC 1122 4.2.3.6).
     send!(t, seq: 0, len: 1, stream: 9);
     expect!(t, seq: 1, ack: 1, sack: &[(0, 1)]);
     expect_drops!(t, Duplicate);

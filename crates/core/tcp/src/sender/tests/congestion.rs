@@ -155,11 +155,11 @@ fn a_small_super_segment_waits_for_an_ack_that_is_close() {
     bench.write(1_000_000);
     assert_eq!(bench.drain(), [sent(0, 30_000, "")]);
     bench.pass(100);
-    // In slow start an ACK for one packet lets out two, less than a third of the window; but nothing left for so
-    // long that the path must not be left idle.
+    // In slow start an ACK for one packet allows two, less than a third of the window; but nothing was sent for so
+    // long that they do not wait.
     let _ = bench.ack(1000);
     assert_eq!(bench.drain(), [sent(30_000, 32_000, "")]);
-    // The next ACK comes at once, and so will those behind it.
+    // The next ACK comes at once, and more ACKs will follow it.
     let _ = bench.ack(2000);
     assert_eq!(bench.drain(), []);
     let _ = bench.ack(8000);

@@ -1,4 +1,4 @@
-//! What an echoed mark does to the window (RFC 3168 6.1.2), and what the sender says of it.
+//! Effect of an echoed mark on the window (RFC 3168 6.1.2), and CWR.
 
 use core::time::Duration;
 
@@ -34,7 +34,7 @@ fn an_echo_halves_the_window_once_and_proportionally() {
     let out = ack_each(&mut bench, 10_000);
     assert_eq!(bench.sender.recovery.phase(), Phase::Cwr);
     assert_eq!(bench.cwnd().1, Some(5000));
-    // Half of what was delivered leaves, and its first packet says that the window was reduced.
+    // Half of what was delivered is sent, and its first packet has CWR.
     assert_eq!(out[0], sent(10_000, 11_000, "ec"));
     assert!(out[1..].iter().all(|sent| sent.flags == "e"), "{out:?}");
     assert_eq!(out.last().map(|sent| sent.end), Some(15_000), "{out:?}");
@@ -92,7 +92,7 @@ fn a_loss_in_the_same_window_does_not_reduce_it_again() {
         repeated.contains(&sent(1000, 2000, "")),
         "not ECN-capable: {repeated:?}"
     );
-    // A D-SACK that proves the retransmission needless does not take a mark back.
+    // A D-SACK that proves the retransmission needless does not undo the reduction for a mark.
     bench.ece = false;
     let _ = bench.sacked(11_000, &[(1000, 2000)]);
     assert_eq!(bench.cwnd().1, Some(5000));
@@ -176,7 +176,7 @@ fn without_sack_duplicates_of_a_marked_window_find_the_loss() {
     assert_eq!(bench.drain()[0], sent(1000, 2000, ""));
 }
 
-/// Marks cost a transfer window and nothing else: nothing is sent twice.
+/// Marks reduce the window of a transfer, and cause no retransmissions.
 #[test]
 fn a_marked_transfer_repeats_nothing() {
     for seed in 0..20 {

@@ -1,4 +1,4 @@
-//! A sender on a bench: what it sends is listed by stream offset, what comes back is written by hand.
+//! Test bench of a sender: sent segments are listed by stream offset, ACKs are written by the test.
 
 use core::time::Duration;
 
@@ -139,12 +139,12 @@ impl Bench {
         self.sender.push(Bytes::pattern(start, len), more);
     }
 
-    /// Lets time pass without looking at timers.
+    /// Advances the clock without running timers.
     pub fn pass(&mut self, millis: u64) {
         self.now = self.now + Duration::from_millis(millis);
     }
 
-    /// Lets time pass until the next timer and fires it.
+    /// Advances the clock to the next timer and runs it.
     pub fn fire(&mut self) -> TimerOutcome {
         let at = self.sender.next_timer().expect("a timer is armed");
         assert!(
@@ -156,7 +156,7 @@ impl Bench {
         self.sender.on_timer(at)
     }
 
-    /// Fires the next timer and returns after how many milliseconds it came, and what left.
+    /// Runs the next timer; returns the milliseconds until it, and what is sent.
     pub fn fire_and_drain(&mut self) -> (u64, Vec<Sent>) {
         let before = self.now;
         assert_eq!(self.fire(), TimerOutcome::Retransmit);
@@ -166,7 +166,7 @@ impl Bench {
         )
     }
 
-    /// Returns the raw segments that leave now.
+    /// Returns the segments that are sent now.
     pub fn drain_raw(&mut self) -> Vec<DataSegment<Bytes>> {
         let mut segments = Vec::new();
         while let Some(segment) = self.sender.poll_data(self.now) {
@@ -181,7 +181,7 @@ impl Bench {
         segments
     }
 
-    /// Returns what leaves now.
+    /// Returns the same as a list of offsets and flags.
     pub fn drain(&mut self) -> Vec<Sent> {
         self.drain_raw()
             .iter()
@@ -210,7 +210,7 @@ impl Bench {
         }
     }
 
-    /// Lets the next ACKs echo what a segment sent at `at` carried.
+    /// Lets the next ACKs echo the timestamp of a segment sent at `at`.
     pub fn echo_sent_at(&mut self, at: Instant) {
         self.echo = Some(self.clock.value(at));
     }
@@ -240,7 +240,7 @@ impl Bench {
         self.sender.on_ack(&ack, self.now)
     }
 
-    /// Acknowledges everything up to `offset` after `millis`, and drops what that lets out into the list.
+    /// Acknowledges everything up to `offset` after `millis`; returns what is sent then.
     pub fn ack_after(&mut self, millis: u64, offset: u64) -> Vec<Sent> {
         self.pass(millis);
         let _ = self.ack(offset);

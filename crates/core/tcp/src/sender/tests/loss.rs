@@ -21,7 +21,7 @@ fn ten_in_flight(change: impl FnOnce(&mut super::harness::Setup)) -> Bench {
 #[test]
 fn three_packets_behind_a_hole_make_it_lost() {
     let mut bench = ten_in_flight(|_| ());
-    // Limited transmit (RFC 3042): what arrived out of order lets out as much new data.
+    // Limited transmit (RFC 3042): as much new data is sent as arrived out of order.
     let _ = bench.sacked(0, &[(1000, 2000)]);
     assert_eq!(bench.drain(), [sent(10_000, 11_000, "")]);
     let _ = bench.sacked(0, &[(1000, 3000)]);
@@ -202,7 +202,7 @@ fn a_probe_takes_new_data_where_there_is_some() {
     assert_eq!(bench.cwnd().1, None, "no loss");
 }
 
-/// Ten segments in flight of which the first is lost, known to be, and sent again.
+/// Ten segments in flight; the first is known to be lost, and was sent again.
 fn in_recovery(change: impl FnOnce(&mut Setup)) -> Bench {
     let mut bench = ten_in_flight(change);
     bench.pass(100);
@@ -217,7 +217,7 @@ fn a_recovery_that_falls_silent_is_probed_before_the_timeout() {
     let mut bench = in_recovery(|_| ());
     let end = bench.sender.sent_offset();
     let timeout = 2 * bench.sender.flight.rtt().srtt().unwrap() + Duration::from_millis(2);
-    // The repair filled the hole, and the one ACK that said so was lost.
+    // The retransmission filled the hole, and the only ACK for it was lost.
     let (after, probe) = bench.fire_and_drain();
     assert_eq!(u128::from(after), timeout.as_millis());
     let end = end as i64;
@@ -238,7 +238,7 @@ fn a_probe_in_recovery_finds_a_repair_that_was_lost() {
     let end = bench.sender.sent_offset();
     bench.fire_and_drain();
     bench.pass(100);
-    // All but the hole has arrived, the probe as well: what left before it is lost, the repair among it.
+    // All but the hole has arrived, the probe as well: the retransmission, which was sent before the probe, is lost.
     let _ = bench.sacked(0, &[(1000, end + 1000)]);
     assert_eq!(bench.drain()[0], sent(0, 1000, ""));
     assert_eq!(bench.info().total_rto, 0);
@@ -403,7 +403,7 @@ fn what_is_lost_leaves_before_new_data_that_would_fit_sooner() {
     bench.pass(1);
     let _ = bench.sacked(0, &[(3000, 5500)]);
     assert_eq!(bench.drain(), [sent(0, 1000, "")]);
-    // Each report lets out 500 bytes: not enough for the next packet that is lost.
+    // Each report allows 500 bytes: not enough for the next lost packet.
     for end in [6000, 6500] {
         let _ = bench.sacked(0, &[(3000, end)]);
         assert_eq!(bench.drain(), []);

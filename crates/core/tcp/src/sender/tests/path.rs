@@ -1,4 +1,4 @@
-//! Paths that swallow large packets without a word.
+//! Paths that drop large packets silently.
 
 use super::harness::{Bench, MSS, sent};
 
@@ -103,7 +103,7 @@ fn larger_packets_are_tried_again_and_kept_if_they_arrive() {
     bench.drain();
     deliver_all(&mut bench);
     assert!(!bench.sender.packets.path().is_reduced());
-    // One timeout is no reason any more.
+    // One timeout has no effect any more.
     bench.write(3000);
     bench.drain();
     bench.fire_and_drain();
@@ -150,8 +150,8 @@ fn the_networks_word_ends_the_guessing() {
 
 #[test]
 fn small_packets_that_are_repeated_in_a_large_one_are_suspect() {
-    // Found by seeds of crates/core/stack/tests/seeds: small packets that were lost left again in one large packet, which
-    // vanished every time, and their own size was looked at.
+    // Found by seeds of crates/core/stack/tests/seeds: lost small packets were sent again in one large packet, which was
+    // lost every time, but the size of the small packets was checked.
     let mut bench = Bench::with(|setup| {
         setup.sack = false;
         setup.config.options.nodelay = true;

@@ -1,4 +1,4 @@
-//! The smallest receiver that makes a sender work: reassembly, SACK with D-SACK, delayed ACKs, a window.
+//! A minimal receiver for tests of the sender: reassembly, SACK with D-SACK, delayed ACKs, a window.
 
 use core::time::Duration;
 
@@ -30,7 +30,7 @@ pub struct Ack {
     pub ece: bool,
 }
 
-/// Knows which offsets have arrived.
+/// The receiver: which offsets have arrived.
 #[derive(Debug)]
 pub struct Receiver {
     first: SeqNum,
@@ -171,7 +171,7 @@ impl Receiver {
         self.ack_at
     }
 
-    /// Returns the ACK for what is there.
+    /// Returns an ACK for what has arrived.
     pub fn ack(&mut self) -> Ack {
         self.ack_at = None;
         self.unacked_packets = 0;

@@ -52,7 +52,7 @@ fn only_a_valid_sample_ends_the_backoff() {
     let _ = bench.ack(1000);
     assert_eq!(bench.info().rto, Duration::from_millis(1200));
     assert_eq!(bench.info().retransmits, 0);
-    // These were sent once.
+    // The others were sent once.
     bench.pass(100);
     let _ = bench.ack(10_000);
     assert_eq!(
@@ -124,10 +124,10 @@ fn frto_sends_new_data_and_sees_that_nothing_was_lost() {
     let mut bench = ten_in_flight(|_| ());
     bench.fire_and_drain();
     bench.pass(10);
-    // Step 2b: the ACK moves on, so two new segments go first.
+    // Step 2b: the ACK makes progress, so two new segments are sent first.
     let _ = bench.ack(1000);
     assert_eq!(bench.drain(), [sent(10_000, 12_000, "")]);
-    // Step 3b: it moves on again, over data that was sent once.
+    // Step 3b: it makes progress again, over data that was sent once.
     bench.pass(10);
     let _ = bench.ack(2000);
     assert_eq!(bench.sender.recovery.phase(), Phase::Open);

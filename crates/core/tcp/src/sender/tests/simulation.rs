@@ -1,4 +1,4 @@
-//! Whole transfers over a bad link, in virtual time: every seed must deliver every byte in a bounded number of steps.
+//! Whole transfers over an impaired link, in virtual time: every seed must deliver every byte in a limited number of steps.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,14 +17,14 @@ use crate::seqnum::SeqNum;
 use crate::test_payload::Bytes;
 use crate::test_random::Random;
 
-/// What the link does to packets, in both directions; chances in thousandths.
+/// Impairments of the link, in both directions; probabilities in thousandths.
 #[derive(Debug, Clone)]
 pub struct Path {
     pub delay: Duration,
     /// Up to this much more, without reordering.
     pub jitter: Duration,
     pub loss: u64,
-    /// Packets that are marked if they may be.
+    /// ECN-capable packets that are marked.
     pub ce: u64,
     pub ack_loss: u64,
     pub duplicate: u64,
@@ -38,7 +38,7 @@ pub struct Path {
 }
 
 impl Path {
-    /// A path of `delay` each way that does nothing wrong.
+    /// A path of `delay` each way without impairments.
     pub fn clean(delay: Duration) -> Path {
         Path {
             delay,
@@ -76,7 +76,7 @@ pub struct Transfer {
     pub shrink_mss: Option<u16>,
 }
 
-/// What a transfer came to.
+/// Result of a transfer.
 #[derive(Debug)]
 pub struct Outcome {
     pub time: Duration,
@@ -112,7 +112,7 @@ impl Ord for Scheduled {
     }
 }
 
-/// The world of one transfer.
+/// State of one simulated transfer.
 pub struct Simulation {
     seed: u64,
     transfer: Transfer,
@@ -127,7 +127,7 @@ pub struct Simulation {
     /// When the link is free again, and when the last packet of each direction arrives.
     link_free: Instant,
     last_arrival: [Instant; 2],
-    /// Behind the last byte that left.
+    /// Offset behind the last byte sent.
     highest: SeqNum,
     most_records: usize,
 }
@@ -192,7 +192,7 @@ impl Simulation {
             .push(Reverse(Scheduled(at, self.created, event)));
     }
 
-    /// Runs to the end; panics, naming the seed, if that does not come.
+    /// Runs to the end; panics with the seed if the transfer does not end.
     pub fn run(mut self) -> Outcome {
         let start = self.now;
         if self.transfer.shrink_mss.is_some() {
@@ -338,7 +338,7 @@ impl Simulation {
         at
     }
 
-    /// Moves to whatever comes next.
+    /// Advances to the next event.
     fn step(&mut self) {
         let event = self.events.peek().map(|Reverse(Scheduled(at, ..))| *at);
         let timer = self.sender.next_timer();
@@ -427,7 +427,7 @@ impl Simulation {
     }
 }
 
-/// Returns a transfer whose every circumstance follows from the seed.
+/// Returns a transfer whose parameters all follow from the seed.
 fn random_transfer(seed: u64) -> Transfer {
     let mut random = Random::new(seed ^ 0xC0FF_EE00);
     let millis = |random: &mut Random, most: u64| Duration::from_micros(random.below(most * 1000));

@@ -1,4 +1,4 @@
-//! What a transfer makes of a path: shares of what theory allows, in virtual time.
+//! Throughput in virtual time, as a share of the theoretical rate.
 
 use core::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What the peer's window, the writer and the size of segments let out.
+//! What may be sent: the peer's window, the writer's options, sizes of segments.
 
 use core::ops::RangeInclusive;
 use core::time::Duration;
@@ -97,7 +97,7 @@ fn no_super_segment_has_a_length_that_is_refused() {
 #[test]
 fn the_longest_super_segment_waits_for_no_ack_though_more_would_fit() {
     let mut bench = of_longest_segments(8948, false);
-    // The first ACK is close, and something left just now: what is not full would wait.
+    // The first ACK is due soon, and something was sent just now: a super-segment that is not full would wait.
     bench.write(1000);
     assert_eq!(bench.drain_raw().len(), 1);
     bench.pass(60);
@@ -298,7 +298,7 @@ fn a_closed_window_is_probed_with_doubling_intervals() {
         let expected = (base * (1 << times)).as_millis().min(120_000);
         assert_eq!(u128::from(waited), expected, "probe {times}");
         assert_eq!(probe, [sent(999, 999, "p")]);
-        // The peer is alive and its window stays closed: that may go on for ever.
+        // The peer answers and keeps its window closed: this may go on for ever.
         let _ = bench.ack(1000);
         assert_eq!(bench.info().probes, 0);
     }
@@ -347,7 +347,7 @@ fn a_shrunk_window_is_probed_with_the_first_packet() {
     let _ = bench.ack(1000);
     assert_eq!(bench.drain(), []);
     for _ in 0..30 {
-        // Far beyond the number of retries: the peer is alive, it only refuses.
+        // More often than the number of retries: the peer answers, and only refuses the data.
         let (_, repeated) = bench.fire_and_drain();
         assert_eq!(repeated, [sent(1000, 2000, "")]);
         let _ = bench.ack(1000);

@@ -55,8 +55,8 @@ pub(crate) fn ask<P>(syn: &mut Segment<P>, mode: EcnMode) {
 
 /// Returns what is accepted of the request in a peer's SYN.
 ///
-/// RFC 3168 forbids SYNs that are ECN-capable themselves (6.1.1); a middlebox may have changed the field. Any flags other than
-/// none and those of RFC 3168 request AccECN (RFC 9768 3.1.2).
+/// RFC 3168 forbids SYNs that are ECN-capable themselves (6.1.1); a middlebox may have changed the field. Any flags
+/// other than none and those of RFC 3168 request AccECN (RFC 9768 3.1.2).
 pub(crate) fn granted<P>(config: &EcnConfig, syn: &Segment<P>) -> Agreed {
     let mode = match (config.policy.grants(), syn.ace()) {
         (EcnMode::Off, _) | (_, 0b000) => EcnMode::Off,

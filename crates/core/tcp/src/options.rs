@@ -33,8 +33,8 @@ pub struct Negotiated {
 impl Negotiated {
     /// Returns what the options `theirs` of the peer's SYN and ours, sent under `config`, agree on.
     ///
-    /// Window scaling, SACK and timestamps are used only if both SYNs have them; ECN is negotiated elsewhere, by flags. The MSS
-    /// is at least [`MIN_MSS`], and a window shift above 14 counts as 14 (RFC 7323 2.3).
+    /// Window scaling, SACK and timestamps are used only if both SYNs have them; ECN is negotiated elsewhere, by flags.
+    /// The MSS is at least [`MIN_MSS`], and a window shift above 14 counts as 14 (RFC 7323 2.3).
     #[must_use]
     pub fn new(config: &ConnectionConfig, theirs: &TcpOptions) -> Negotiated {
         let timestamps = config.shared.timestamps && theirs.timestamps.is_some();

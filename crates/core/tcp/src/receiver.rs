@@ -200,8 +200,8 @@ impl<P: Payload> Receiver<P> {
 
     /// Removes the out-of-order payload with the highest sequence numbers.
     ///
-    /// SACK may have reported it: a receiver may discard such payload (RFC 2018 8). Payload in order, which is acknowledged, is
-    /// never removed, and later SACK blocks do not report the removed bytes.
+    /// SACK may have reported it: a receiver may discard such payload (RFC 2018 8). Payload in order, which is
+    /// acknowledged, is never removed, and later SACK blocks do not report the removed bytes.
     pub(crate) fn prune(&mut self) -> Option<P> {
         let payload = self.reassembly.pop_last()?;
         let held_to = self.reassembly.last_end().unwrap_or(self.rcv_nxt);
@@ -276,9 +276,9 @@ impl<P: Payload> Receiver<P> {
 
     /// Compares a segment of `[seq, end)` with the window.
     ///
-    /// Three cases are acceptable beyond RFC 9293, all as in linux `tcp_sequence`: a segment that was in order when the last ACK
-    /// was sent; a segment that starts at the right edge, as ACKs of a peer do that has used its window up; and a probe of a
-    /// closed window.
+    /// Three cases are acceptable beyond RFC 9293, all as in linux `tcp_sequence`: a segment that was in order when the
+    /// last ACK was sent; a segment that starts at the right edge, as ACKs of a peer do that has used its window up;
+    /// and a probe of a closed window.
     pub(crate) fn place(&self, seq: SeqNum, end: SeqNum) -> Placement {
         if end.before(self.last_ack_sent) {
             Placement::Old
@@ -348,9 +348,9 @@ impl<P: Payload> Receiver<P> {
         accepted
     }
 
-    /// Notes the position of a FIN, and removes it from the segment. A FIN needs no memory, so it is accepted at the edge of a
-    /// closed window (linux `tcp_data_queue`). Only the first FIN counts, and bytes behind it do not; a FIN before bytes that
-    /// are held is ignored as forged.
+    /// Notes the position of a FIN, and removes it from the segment. A FIN needs no memory, so it is accepted at the
+    /// edge of a closed window (linux `tcp_data_queue`). Only the first FIN counts, and bytes behind it do not; a FIN
+    /// before bytes that are held is ignored as forged.
     fn take_fin(&mut self, segment: &mut Segment<P>) {
         if segment.control == Control::Fin {
             segment.control = Control::None;

@@ -100,8 +100,8 @@ impl RecvWindow {
 
     /// Returns whether the window grew so much that an update should be sent at once.
     ///
-    /// It must grow by two segments, and double, as in linux `__tcp_cleanup_rbuf`: otherwise a fast reader would cause an update
-    /// with each read.
+    /// It must grow by two segments, and double, as in linux `__tcp_cleanup_rbuf`: otherwise a fast reader would cause
+    /// an update with each read.
     pub(crate) fn is_update_due(&self, rcv_nxt: SeqNum) -> bool {
         let promised = self.promised(rcv_nxt);
         let gain = self.gain(rcv_nxt);

@@ -355,8 +355,8 @@ impl<P: Payload> Synchronized<P> {
         (Disposition::answered(reason), Next::Stay)
     }
 
-    /// Drops a segment that may be forged and sends a challenge ACK: the genuine peer answers it with the exact sequence number
-    /// (RFC 5961).
+    /// Drops a segment that may be forged and sends a challenge ACK: the genuine peer answers it with the exact
+    /// sequence number (RFC 5961).
     fn challenge(&mut self, reason: SegmentDrop, now: Instant) -> SegmentVerdict {
         if !self.replies.allow_challenge(now) {
             return drop_silently(SegmentDrop::ChallengeAckLimited);

@@ -87,8 +87,8 @@ fn half_of_a_small_buffer_is_worth_an_update() {
 
 #[test]
 fn a_buffer_smaller_than_a_segment_opens_its_window_again() {
-    // Found by a seed of crates/core/stack/tests/seeds: the first window was larger than the buffer, so that no later gain was
-    // large enough for an update.
+    // Found by a seed of crates/core/stack/tests/seeds: the first window was larger than the buffer, so that no later
+    // gain was large enough for an update.
     let config = plain().with(|c| {
         c.link.mss = 8960;
         c.options.rcv_space_initial = 64 << 10;

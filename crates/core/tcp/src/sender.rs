@@ -5,7 +5,7 @@
 //! - [`Writer`] (`writer.rs`): the send queue and the writer's options: the writer's calls,
 //! - [`PacketSize`] (`packets.rs`, `path.rs`): sizes of packets: the path, the NIC, timeouts of large packets,
 //! - [`Flight`] (`flight.rs`): scoreboard, round-trip time, RACK: sending and ACKs,
-//! - [`Recovery`] (`recovery.rs`): the state of loss recovery: what ACKs and timeouts show,
+//! - [`Recovery`] (`recovery.rs`, `prr.rs`): the state of loss recovery: what ACKs and timeouts show,
 //! - [`Rate`] (`rate.rs`): congestion window and pacing: the decisions of `Recovery`,
 //! - [`SendTimers`] (`timers.rs`): the one timer that is armed at a time: all events.
 //!
@@ -24,6 +24,7 @@ mod flight;
 mod output;
 mod packets;
 mod path;
+mod prr;
 mod rate;
 mod recovery;
 mod repair;

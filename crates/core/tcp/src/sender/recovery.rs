@@ -15,6 +15,7 @@ mod tests;
 use wire::Instant;
 
 use super::ack::AckEvent;
+use super::prr::{CatchUp, Prr, PrrInput};
 use crate::congestion::Prior;
 use crate::info::CaState;
 use crate::rack::{DUP_THRESHOLD, ProbeSign, ProbeVerdict, TailProbe};
@@ -76,15 +77,6 @@ struct Undo {
     first_sent: Option<Instant>,
     /// The episode is over; once this is acknowledged, D-SACKs come too late.
     expires: Option<u64>,
-}
-
-/// Proportional rate reduction (RFC 9937 6).
-#[derive(Debug, Clone, Copy, Default)]
-struct Prr {
-    delivered: u64,
-    out: u64,
-    /// RecoverFS.
-    recover_flight: u64,
 }
 
 /// State that exists only while the window shrinks or losses are repaired, and one round trip longer.
@@ -206,14 +198,6 @@ pub(super) enum WindowReaction {
     RepairNextHole,
 }
 
-/// Whether a window below the slow start threshold grows towards it (RFC 9937 6.2 SafeACK).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CatchUp {
-    /// The ACK made progress, and shows no further loss.
-    Yes,
-    No,
-}
-
 /// What a timeout means for the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
@@ -233,18 +217,6 @@ pub(super) struct EpisodeStart {
     pub(super) retrans: u64,
     /// Bytes in flight for the proportional reduction; 0 after a timeout, which has none.
     pub(super) recover_flight: u64,
-}
-
-/// What the proportional reduction depends on.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct PrrInput {
-    /// Bytes that the ACK delivered.
-    pub(super) delivered: u64,
-    pub(super) catch_up: CatchUp,
-    /// Bytes believed to be in the network.
-    pub(super) pipe: u64,
-    pub(super) ssthresh: u64,
-    pub(super) mss: u64,
 }
 
 impl Recovery {
@@ -323,7 +295,7 @@ impl Recovery {
     /// Charges new data that leaves.
     pub(super) fn on_sent(&mut self, bytes: u64) {
         if let Some(episode) = &mut self.episode {
-            episode.prr.out += bytes;
+            episode.prr.on_sent(bytes);
         }
     }
 
@@ -576,34 +548,8 @@ impl Recovery {
     /// Returns the congestion window that the reduction gives: what is in the network and what the ACK lets out (RFC 9937
     /// 6.2); `None` if there is no reduction.
     pub(super) fn reduced_window(&mut self, input: &PrrInput) -> Option<u64> {
-        let PrrInput {
-            delivered,
-            catch_up,
-            pipe,
-            ssthresh,
-            mss,
-        } = *input;
-        let prr = &mut self.episode.as_mut().filter(|_| delivered > 0)?.prr;
-        prr.delivered += delivered;
-        let mut send = if pipe > ssthresh {
-            let share = u128::from(prr.delivered) * u128::from(ssthresh);
-            let share = share.div_ceil(u128::from(prr.recover_flight.max(1)));
-            u64::try_from(share)
-                .unwrap_or(u64::MAX)
-                .saturating_sub(prr.out)
-        } else {
-            let extra = match catch_up {
-                CatchUp::Yes => mss,
-                CatchUp::No => 0,
-            };
-            let bound = prr.delivered.saturating_sub(prr.out).max(delivered);
-            (bound + extra).min(ssthresh - pipe)
-        };
-        if prr.out == 0 {
-            // The fast retransmission itself.
-            send = send.max(mss);
-        }
-        Some(pipe + send)
+        let prr = &mut self.episode.as_mut()?.prr;
+        prr.window(input)
     }
 
     fn begin(&mut self, phase: Phase, point: u64) {
@@ -668,15 +614,6 @@ impl Undo {
             unproven: start.retrans,
             first_sent: None,
             expires: None,
-        }
-    }
-}
-
-impl Prr {
-    fn new(recover_flight: u64) -> Prr {
-        Prr {
-            recover_flight,
-            ..Prr::default()
         }
     }
 }

@@ -7,9 +7,10 @@ use wire::Instant;
 use super::Sender;
 use super::ack::AckEvent;
 use super::flight::Detected;
+use super::prr::{CatchUp, PrrInput};
 use super::recovery::{
-    CatchUp, EpisodeStart, EpisodeVerdict, Evidence, NewLoss, PrrInput, Remaining, TimeoutVerdict,
-    Undone, WindowReaction,
+    EpisodeStart, EpisodeVerdict, Evidence, NewLoss, Remaining, TimeoutVerdict, Undone,
+    WindowReaction,
 };
 use crate::congestion::Acked;
 use crate::scoreboard::Losses;

@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod drops;
 mod fuzz;
 mod islands;
 mod map;
@@ -28,6 +29,7 @@ const CHECKS: &[Check] = &[
     ("sizes", "lines per file", sizes::check),
     ("walks", "the walks name existing functions", walks::check),
     ("fuzz", "all lists of fuzz targets agree", fuzz::check),
+    ("drops", "the book explains all drop reasons", drops::check),
     ("map", "map and deny.toml name all packages", map::check),
 ];
 

@@ -100,10 +100,10 @@ impl WireHello {
         let mut packet = [0; Self::LEN + 1];
         match recv(socket, &mut packet[..], RecvFlags::DONTWAIT) {
             Err(Errno::AGAIN | Errno::INTR) => HelloOutcome::NotYet,
-            Ok((len, _)) if let Ok(hello) = Self::parse(&packet[..len]) => {
-                HelloOutcome::Hello(hello)
+            Ok((len, _)) => {
+                Self::parse(&packet[..len]).map_or(HelloOutcome::Other, HelloOutcome::Hello)
             }
-            _ => HelloOutcome::Other,
+            Err(_) => HelloOutcome::Other,
         }
     }
 }

@@ -12,7 +12,8 @@ use std::net::IpAddr;
 use devmem_uapi::IfIndex;
 use netmem::FragList;
 use nic::{
-    LEGACY_SUPER_PAYLOAD, MemoryDemand, Nic, NiovUsage, ProviderChoice, RestartError, RxMemory, RxPacket, RxSpace,
+    LEGACY_SUPER_PAYLOAD, MemoryDemand, Nic, NiovUsage, ProviderChoice, RestartError, RxMemory,
+    RxPacket, RxSpace,
 };
 use steer::RxQueueId;
 use tcp::{LinkLimits, SegmentDrop, SeqNum, SuperPayload, UnfitPayload};

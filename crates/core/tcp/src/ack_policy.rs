@@ -107,6 +107,9 @@ pub trait AckStyle: fmt::Debug + Send {
 
     /// The user wants quick ACKs, or no longer (TCP_QUICKACK).
     fn set_quick(&mut self, quick: bool);
+
+    /// Returns whether ACKs are quick, as TCP_QUICKACK reports it.
+    fn is_quick(&self) -> bool;
 }
 
 /// Sends ACKs when the link is empty: more waiting would gain nothing, and bulk transfers, which keep the link busy, need
@@ -180,6 +183,10 @@ impl AckStyle for WhenDrained {
     fn on_ack_sent(&mut self, _: AckDelay) {}
 
     fn set_quick(&mut self, _: bool) {}
+
+    fn is_quick(&self) -> bool {
+        true
+    }
 }
 
 impl AckPolicy {
@@ -258,6 +265,11 @@ impl AckPolicy {
         if self.is_pending() && self.style.on_read(self.facts(0)) == AckTime::Now {
             self.due = AckDue::Now;
         }
+    }
+
+    /// Returns whether ACKs are quick (TCP_QUICKACK).
+    pub(crate) fn is_quick(&self) -> bool {
+        self.style.is_quick()
     }
 
     /// Switches quick ACKs on or off (TCP_QUICKACK); a pending ACK becomes due.

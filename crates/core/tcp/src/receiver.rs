@@ -166,6 +166,11 @@ impl<P: Payload> Receiver<P> {
         self.ack.on_read();
     }
 
+    /// Returns whether ACKs are quick.
+    pub(crate) fn has_quick_acks(&self) -> bool {
+        self.ack.is_quick()
+    }
+
     /// Switches quick ACKs on or off.
     pub(crate) fn set_quick_acks(&mut self, quick: bool) {
         self.ack.set_quick(quick);

@@ -13,6 +13,7 @@
 )]
 
 use std::ffi::{c_char, c_int, c_longlong, c_uint, c_ulong, c_void};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cabi::call;
@@ -74,7 +75,7 @@ interface! {
     /// socket(2).
     socket: fn(domain: c_int, kind: c_int, protocol: c_int) -> c_int = |i| {
         i.refresh_sysctls();
-        i.posix().call(|table| table.socket(domain, kind, protocol))
+        i.number(i.posix().call(|table| table.socket(domain, kind, protocol))?)
     };
     /// bind(2).
     bind: fn(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int = |i|
@@ -85,8 +86,9 @@ interface! {
         i.posix().call(|table| table.listen(fd, backlog))
     };
     /// accept(2).
-    accept: fn(fd: c_int, address: *mut sockaddr, len: Socklen) -> c_int = |i|
-        pass!(call::accept(i.posix(), fd, (address, len), 0));
+    accept: fn(fd: c_int, address: *mut sockaddr, len: Socklen) -> c_int = |i| {
+        i.number(pass!(call::accept(i.posix(), fd, (address, len), 0))?)
+    };
     /// connect(2).
     connect: fn(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int = |i| {
         i.refresh_sysctls();
@@ -136,7 +138,7 @@ interface! {
     ioctl: fn(fd: c_int, request: c_ulong, argument: *mut c_int) -> c_int = |i|
         pass!(call::ioctl(i.posix(), fd, request, argument));
     /// close(2).
-    close: fn(fd: c_int) -> c_int = |i| i.posix().close(fd);
+    close: fn(fd: c_int) -> c_int = |i| i.close(fd);
     /// shutdown(2).
     shutdown: fn(fd: c_int, how: c_int) -> c_int = |i| i.posix().call(|table| table.shutdown(fd, how));
     /// getsockopt(2).
@@ -178,7 +180,7 @@ interface! {
     /// epoll_create(2).
     epoll_create: fn(size: c_int) -> c_int = |i| match size {
         ..=0 => Err(Errno::EINVAL),
-        _ => i.posix().call(|table| table.epoll_create(0)),
+        _ => i.number(i.posix().call(|table| table.epoll_create(0))?),
     };
     /// epoll_ctl(2).
     epoll_ctl: fn(epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int = |i|
@@ -188,10 +190,10 @@ interface! {
         pass!(call::epoll_wait(i.posix(), epfd, (events, most), timeout_ms));
     /// pipe(2).
     pipe: fn(fds: *mut c_int) -> c_int = |i| {
-        let (reader, writer) = i.posix().call(|table| crate::pipe(table, 0))?;
-        let written = pass!(cabi::write(fds.cast::<[c_int; 2]>(), [reader, writer]));
+        let ends = i.pipe()?;
+        let written = pass!(cabi::write(fds.cast::<[c_int; 2]>(), ends));
         if written.is_err() {
-            let _ = (i.posix().close(reader), i.posix().close(writer));
+            let _ = ends.map(|end| i.close(end));
         }
         written
     };
@@ -219,8 +221,8 @@ unsafe extern "C" fn free(userdata: *mut c_void) {
         return;
     }
     cabi::finish(|| {
-        // SAFETY: 1. made by `Box::into_raw` in `packetdrill_interface_init`; 2. packetdrill frees once, last of all.
-        drop(unsafe { Box::from_raw(userdata.cast::<Instance>()) });
+        // SAFETY: 1. made by `Arc::into_raw` in `packetdrill_interface_init`; 2. packetdrill frees once, last of all.
+        drop(unsafe { Arc::from_raw(userdata.cast::<Instance>().cast_const()) });
         Ok(())
     });
 }
@@ -241,7 +243,11 @@ pub unsafe extern "C" fn packetdrill_interface_init(flags: *const c_char, out: *
             .map_err(|error| error.to_string())
             .and_then(|flags| Instance::new(&flags));
         let userdata = match made {
-            Ok(instance) => Box::into_raw(Box::new(instance)).cast::<c_void>(),
+            Ok(instance) => {
+                let instance = Arc::new(instance);
+                crate::interpose::register(&instance);
+                Arc::into_raw(instance).cast_mut().cast::<c_void>()
+            }
             Err(error) => {
                 eprintln!("libdevmem_packetdrill: --so_flags: {error}");
                 std::ptr::null_mut()

@@ -1,5 +1,6 @@
 //! `--so_flags`: what a script may want to be otherwise than by default.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -49,6 +50,8 @@ pub struct Flags {
     pub(crate) tso: bool,
     pub(crate) seed: u64,
     pub(crate) sysctls: Option<PathBuf>,
+    /// The kernel's settings that the flags give: files do not change them.
+    given: BTreeSet<&'static str>,
     tcp: tcp::Config,
     linux: Linux,
 }
@@ -100,6 +103,7 @@ impl Default for Flags {
             tso: true,
             seed: 1,
             sysctls: None,
+            given: BTreeSet::new(),
             tcp: tcp::Config {
                 options: tcp::ConnectionOptions {
                     snd_buf_max: WMEM_MAX,
@@ -122,9 +126,9 @@ impl Flags {
         }
     }
 
-    /// Returns the settings of TCP, as `sysctls` changes them.
+    /// Returns the settings of TCP: those that the flags give, the others as `sysctls` has them now.
     pub(crate) fn tcp_over(&self, sysctls: &Sysctls) -> tcp::Config {
-        sysctls.over(&self.tcp, self.linux)
+        sysctls.over(&self.tcp, self.linux, &self.given)
     }
 
     /// Reads the text of `--so_flags`.
@@ -154,10 +158,14 @@ impl Flags {
             "tso" => self.tso = switch("tso", value)?,
             "pacing" => tcp.pacing = switch("pacing", value)?,
             "initial_cwnd" => tcp.initial_cwnd = number("initial_cwnd", value, 1, "1 to 65535")?,
-            "rmem" => tcp.options.rcv_buf_max = number("rmem", value, 4096, "4096 bytes or more")?,
+            "rmem" => {
+                tcp.options.rcv_buf_max = number("rmem", value, 4096, "4096 bytes or more")?;
+                self.given.insert("tcp_rmem");
+            }
             "wmem" => {
                 let bytes: u32 = number("wmem", value, 4096, "4096 bytes or more")?;
                 tcp.options.snd_buf_max = bytes as usize;
+                self.given.insert("tcp_wmem");
             }
             "seed" => self.seed = number("seed", value, 0, "a number")?,
             "sysctls" if value.is_empty() => {
@@ -185,7 +193,10 @@ impl Flags {
         let setting = Setting::called(short.map_or(name, |(_, kernels)| kernels))
             .ok_or_else(|| FlagsError::Unknown(name.to_owned()))?;
         match setting.apply(&mut self.tcp, &mut self.linux, value) {
-            true => Ok(()),
+            true => {
+                self.given.insert(setting.name);
+                Ok(())
+            }
             false => Err(FlagsError::Value {
                 name: setting.name,
                 value: value.to_owned(),

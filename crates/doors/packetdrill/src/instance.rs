@@ -12,6 +12,7 @@ use wire::Instant;
 
 use crate::flags::Flags;
 use crate::link::{SCRIPT_MAC, STACK_MAC, ScriptLink};
+use crate::numbers::{self, Numbers};
 use crate::sysctls::Sysctls;
 
 /// Where the stack connects from when the script binds nothing: the local addresses of the kernel's scripts, which neither
@@ -33,6 +34,7 @@ const START: Instant = Instant::from_millis(1_700_000_000_000);
 pub struct Instance {
     posix: Posix<VirtualTime>,
     link: ScriptLink,
+    numbers: Numbers,
     /// Where the kernel's settings are read, and what they change.
     sysctls: Option<(Sysctls, Flags)>,
 }
@@ -64,6 +66,7 @@ impl Instance {
         let stack = Stack::new(nic, config).map_err(|error| error.to_string())?;
         let settings = Settings {
             copy_out: flags.devmem,
+            fd_base: numbers::first(),
             ..Settings::default()
         };
         let posix = Posix::new(stack, settings, VirtualTime::new(START));
@@ -75,9 +78,11 @@ impl Instance {
         }
         posix.run_now();
         let sysctls = flags.sysctls.as_deref();
+        let numbers = Numbers::new().map_err(|error| format!("a memory file: {error}"))?;
         Ok(Self {
             posix,
             link,
+            numbers,
             sysctls: sysctls.map(|place| (Sysctls::new(place), flags.clone())),
         })
     }
@@ -93,6 +98,53 @@ impl Instance {
     /// Returns the sockets.
     pub fn posix(&self) -> &Posix<VirtualTime> {
         &self.posix
+    }
+
+    /// Makes the number of a new file of the stack a descriptor of the process.
+    ///
+    /// # Errors
+    /// EMFILE, and the file is closed again.
+    pub fn number(&self, fd: i32) -> Result<i32, Errno> {
+        match self.numbers.reserve(fd) {
+            Ok(()) => Ok(fd),
+            Err(errno) => {
+                // It was opened just now.
+                let _ = self.posix.close(fd);
+                Err(errno)
+            }
+        }
+    }
+
+    /// pipe(2): the end that is read, and the end that is written.
+    ///
+    /// # Errors
+    /// EMFILE.
+    pub fn pipe(&self) -> Result<[i32; 2], Errno> {
+        let (reader, writer) = self.posix.call(|table| crate::pipe(table, 0))?;
+        let reader = self.number(reader).inspect_err(|_| {
+            let _ = self.posix.close(writer);
+        })?;
+        let writer = self.number(writer).inspect_err(|_| {
+            let _ = self.close(reader);
+        })?;
+        Ok([reader, writer])
+    }
+
+    /// Returns whether a file of the stack has this number.
+    pub fn has(&self, fd: i32) -> bool {
+        self.numbers.has(fd)
+    }
+
+    /// close(2): the file of the stack, and the descriptor of the process.
+    ///
+    /// # Errors
+    /// EBADF.
+    pub fn close(&self, fd: i32) -> Result<(), Errno> {
+        let closed = self.posix.close(fd);
+        if closed.is_ok() {
+            self.numbers.release(fd);
+        }
+        closed
     }
 
     /// Hands one IP packet to the stack, which deals with it now.
@@ -123,7 +175,7 @@ impl Instance {
 
     /// Returns the time in microseconds.
     pub fn now_micros(&self) -> i64 {
-        micros(self.posix.waiter().read_clock())
+        micros(self.posix.read_clock())
     }
 }
 

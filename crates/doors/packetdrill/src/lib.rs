@@ -56,7 +56,9 @@
 mod ffi;
 mod flags;
 mod instance;
+mod interpose;
 mod link;
+mod numbers;
 mod pipe;
 mod splice;
 mod sysctls;

@@ -112,11 +112,19 @@ impl Sysctls {
         }
     }
 
-    /// Returns `base` and `linux` with what the files say now. A file that is not there says nothing, a value that the stack cannot
-    /// have is told to people once.
-    pub(crate) fn over(&self, base: &tcp::Config, mut linux: Linux) -> tcp::Config {
+    /// Returns `base` and `linux` with the values of the files, except of the settings in `given`. A setting without a
+    /// file keeps its value; so does one whose file has a value that the stack does not support, which is printed once.
+    pub(crate) fn over(
+        &self,
+        base: &tcp::Config,
+        mut linux: Linux,
+        given: &BTreeSet<&'static str>,
+    ) -> tcp::Config {
         let mut config = base.clone();
-        for setting in SETTINGS {
+        for setting in SETTINGS
+            .iter()
+            .filter(|setting| !given.contains(setting.name))
+        {
             let Ok(value) = std::fs::read_to_string(self.folder.join(setting.name)) else {
                 continue;
             };
@@ -185,16 +193,17 @@ mod tests {
         let sysctls = Sysctls::new(folder);
         let base = tcp::Config::default();
         let linux = Linux::default();
+        let none = BTreeSet::new();
         let expected = tcp::Config {
             policy: Arc::new(linux),
             ..base.clone()
         };
-        let over = sysctls.over(&base, linux);
+        let over = sysctls.over(&base, linux, &none);
         assert_eq!(format!("{over:?}"), format!("{expected:?}"));
         std::fs::write(folder.join("tcp_sack"), "0\n").unwrap();
         std::fs::write(folder.join("tcp_rmem"), "4096\t30000\t9000000\n").unwrap();
         std::fs::write(folder.join("tcp_congestion_control"), "bbr\n").unwrap();
-        let config = sysctls.over(&base, linux);
+        let config = sysctls.over(&base, linux, &none);
         assert!(!config.sack);
         assert_eq!(
             (config.rcv_buf_start, config.options.rcv_buf_max),
@@ -202,7 +211,25 @@ mod tests {
         );
         assert_eq!(config.options.congestion, base.options.congestion);
         std::fs::write(folder.join("tcp_sack"), "1\n").unwrap();
-        assert!(sysctls.over(&base, linux).sack);
+        assert!(sysctls.over(&base, linux, &none).sack);
+    }
+
+    #[test]
+    fn what_the_flags_give_is_not_read_from_files() {
+        let scratch = tempfile::tempdir().unwrap();
+        let sysctls = Sysctls::new(scratch.path());
+        for (name, value) in [
+            ("tcp_ecn", "2"),
+            ("tcp_rmem", "4096 8192 8192"),
+            ("tcp_sack", "0"),
+        ] {
+            std::fs::write(scratch.path().join(name), value).unwrap();
+        }
+        let flags = crate::Flags::parse("tcp_ecn=3,rmem=100000").unwrap();
+        let config = flags.tcp_over(&sysctls);
+        assert_eq!(Some(config.ecn.policy), EcnPolicy::from_sysctl(3));
+        assert_eq!(config.options.rcv_buf_max, 100_000);
+        assert!(!config.sack, "the flags do not give it");
     }
 
     #[test]

@@ -3,7 +3,11 @@
 
 #[path = "scenarios/linux.rs"]
 mod linux;
+#[path = "scenarios/pipes_and_times.rs"]
+mod pipes_and_times;
 mod player;
+#[path = "scenarios/real_program.rs"]
+mod real_program;
 
 use player::{ACCEPTED, Ip, accepted, everywhere, play};
 

@@ -62,6 +62,7 @@ pub mod so {
     pub const PROTOCOL: i32 = 38;
     pub const DOMAIN: i32 = 39;
     pub const SELECT_ERR_QUEUE: i32 = 45;
+    pub const MEMINFO: i32 = 55;
     pub const INCOMING_NAPI_ID: i32 = 56;
     pub const COOKIE: i32 = 57;
     pub const ZEROCOPY: i32 = 60;

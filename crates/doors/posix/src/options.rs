@@ -80,7 +80,7 @@ pub(crate) struct Options {
     /// TCP_WINDOW_CLAMP; 0: none.
     window_clamp: u32,
     remembered: Remembered,
-    /// What TCP_QUICKACK was set to last.
+    /// The last value of TCP_QUICKACK; what a connection does is asked of the stack.
     quick_acks: bool,
     mtu_discover: i32,
     hop_limit: Option<u8>,
@@ -132,7 +132,7 @@ impl Options {
             snd_buf: None,
             window_clamp: 0,
             remembered: Remembered::default(),
-            quick_acks: false,
+            quick_acks: true,
             mtu_discover: *PMTUDISC.start(),
             hop_limit: None,
             nodelay: base.options.nodelay,

@@ -387,6 +387,17 @@ impl Stack {
         }
     }
 
+    /// Returns whether received data is acknowledged at once (TCP_QUICKACK); `None` of a listener.
+    ///
+    /// # Errors
+    /// [`BadSocket`].
+    pub fn has_quick_acks(&self, id: SocketId) -> Result<Option<bool>, BadSocket> {
+        Ok(match self.sockets.get(id)? {
+            SocketKind::Connection(connection) => Some(connection.conn.has_quick_acks()),
+            SocketKind::Listener(_) | SocketKind::TimeWait(_) => None,
+        })
+    }
+
     /// Switches delayed ACKs off or on for the near future (TCP_QUICKACK).
     ///
     /// # Errors

@@ -298,6 +298,15 @@ impl<P: Payload> Connection<P> {
         }
     }
 
+    /// Returns whether received data is acknowledged at once (TCP_QUICKACK).
+    #[must_use]
+    pub fn has_quick_acks(&self) -> bool {
+        match &self.state {
+            ConnectionState::Synchronized(synchronized) => synchronized.receiver.has_quick_acks(),
+            _ => true,
+        }
+    }
+
     /// Switches immediate ACKs on or off (TCP_QUICKACK). As in linux, the connection may switch back by itself.
     pub fn set_quick_acks(&mut self, quick: bool) {
         if let ConnectionState::Synchronized(synchronized) = &mut self.state {

@@ -104,6 +104,10 @@ impl AckStyle for LinuxAcks {
             self.quick = self.quick.max(QUICK_ACKS_MIN);
         }
     }
+
+    fn is_quick(&self) -> bool {
+        !self.interactive
+    }
 }
 
 impl LinuxAcks {

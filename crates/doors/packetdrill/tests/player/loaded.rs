@@ -8,7 +8,7 @@ use std::ffi::{CString, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 
-use devmem_packetdrill::Interface;
+use super::interface::Interface;
 
 /// A loaded library with one instance.
 pub struct Loaded {
@@ -74,6 +74,23 @@ impl Loaded {
         // SAFETY: the function fills in all of it, whatever the flags say.
         let interface = unsafe { interface.assume_init() };
         Self { interface }
+    }
+
+    /// libc's close, past the interface.
+    pub fn libc_close(fd: c_int) -> Outcome {
+        // SAFETY: a number that an instance gave, which is this test's to close.
+        outcome(unsafe { libc::close(fd) }.into())
+    }
+
+    /// libc's getsockopt, past the interface.
+    pub fn libc_getsockopt(fd: c_int, name: (c_int, c_int), value: &mut Vec<u8>) -> Outcome {
+        let mut len = u32::try_from(value.len()).expect("short");
+        // SAFETY: the value has room for `len` bytes.
+        let answer = unsafe {
+            libc::getsockopt(fd, name.0, name.1, value.as_mut_ptr().cast(), &raw mut len)
+        };
+        value.truncate(len as usize);
+        outcome(answer.into())
     }
 
     pub fn socket(&self, domain: c_int, kind: c_int, protocol: c_int) -> Outcome {

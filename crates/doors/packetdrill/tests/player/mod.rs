@@ -1,14 +1,14 @@
 //! A player of packetdrill's script language, as far as the scenarios need it, over the shared object.
 
 mod calls;
-mod loaded;
+mod interface;
+pub mod loaded;
 mod packet;
 mod run;
 mod script;
 
-#[allow(unused_imports, reason = "not every test program looks at it")]
 pub use loaded::Loaded;
-pub use run::{Ip, play};
+pub use run::{Ip, play, this_task, wait_until_blocked};
 
 /// A listener, and a connection accepted from it: files 3 and 4. The peer offers what follows its MSS.
 pub const ACCEPTED: &str = "

@@ -16,6 +16,9 @@ use super::script::{Event, Expr, What, When, parse};
 /// How far a packet or a call may be from its time; packetdrill's own default.
 const TOLERANCE_USECS: i64 = 4000;
 
+/// How long packetdrill reads the clock before an event instead of sleeping.
+const SPIN_USECS: u32 = 20;
+
 /// The remote end's first sequence number; nothing special, near to no wrap.
 const REMOTE_ISN: u32 = 0x1234_0000;
 
@@ -153,10 +156,20 @@ impl Player {
 
     fn sleep_until(&mut self, line: usize, at: Option<i64>) {
         let Some(at) = at else { return };
-        if let Ok(usecs) = u32::try_from(at - self.now()) {
-            self.loaded.usleep(usecs);
-        }
+        self.wait_until(at);
         self.check_time(line, Some(at), self.now());
+    }
+
+    /// As packetdrill waits: it sleeps until shortly before `at`, and then reads the clock until the time has come.
+    fn wait_until(&self, at: i64) {
+        loop {
+            let left = at - self.now();
+            match u32::try_from(left) {
+                Ok(0) | Err(_) => return,
+                Ok(left) if left > SPIN_USECS => self.loaded.usleep(left - SPIN_USECS),
+                Ok(_) => {}
+            }
+        }
     }
 
     fn check_time(&self, line: usize, expected: Option<i64>, seen: i64) {
@@ -349,11 +362,7 @@ impl Player {
         let (tell, told) = mpsc::channel();
         let started = self.started;
         let thread = std::thread::spawn(move || {
-            let task = format!(
-                "/proc/self/task/{}/stat",
-                rustix::thread::gettid().as_raw_nonzero()
-            );
-            let _ = tell.send(task);
+            let _ = tell.send(this_task());
             let played = calls::play(&env, &call);
             (played, env.loaded.now() - started)
         });
@@ -371,9 +380,7 @@ impl Player {
         let Some(Blocked { line, ends, thread }) = self.blocked.take() else {
             return;
         };
-        if let Ok(usecs) = u32::try_from(ends - self.now()) {
-            self.loaded.usleep(usecs);
-        }
+        self.wait_until(ends);
         let (played, at) = thread.join().expect("the call returns");
         self.check_time(line, Some(ends), at);
         let expected = self.pending.take().expect("kept with the call");
@@ -433,8 +440,14 @@ impl Player {
     }
 }
 
+/// The file with the state of the thread that calls.
+pub fn this_task() -> String {
+    let thread = rustix::thread::gettid().as_raw_nonzero();
+    format!("/proc/self/task/{thread}/stat")
+}
+
 /// Waits until a thread sleeps in its call, or has returned from it.
-fn wait_until_blocked(thread: &JoinHandle<(Played, i64)>, task: &str) {
+pub fn wait_until_blocked<T>(thread: &JoinHandle<T>, task: &str) {
     loop {
         let state = std::fs::read_to_string(task).unwrap_or_default();
         let sleeps = state

@@ -90,7 +90,8 @@ pub(super) static ROWS: &[Row] = &[
         .get_int(|v| i32::try_from(v.options.rcv_space()).unwrap_or(i32::MAX)),
     row(tcp_opt::QUICKACK)
         .int(Check::Any, |o, n| o.quick_acks = n & 1 == 1)
-        .apply(|o| Effect::QuickAcks(o.quick_acks)),
+        .apply(|o| Effect::QuickAcks(o.quick_acks))
+        .get_int(|v| v.options.quick_acks.into()),
     row(tcp_opt::CONGESTION)
         .bytes(|o, value| {
             o.congestion = Some(congestion(value)?);

@@ -56,7 +56,7 @@ fn sample(name: (i32, i32)) -> Option<Sample> {
         // The timeouts that take 5 seconds take 7.
         tcp_opt::DEFER_ACCEPT => Some(Becomes(5, 7)),
         tcp_opt::WINDOW_CLAMP => Some(Becomes(100, 1152)),
-        tcp_opt::QUICKACK => Some(SetOnly(1)),
+        tcp_opt::QUICKACK => Some(Same(0)),
         tcp_opt::CONGESTION => Some(Bytes(b"reno", b"reno\0\0\0\0\0\0\0\0\0\0\0\0".to_vec())),
         tcp_opt::THIN_DUPACK => Some(Becomes(1, 0)),
         tcp_opt::USER_TIMEOUT | tcp_opt::NOTSENT_LOWAT => Some(Same(12_345)),

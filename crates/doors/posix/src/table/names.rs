@@ -122,6 +122,10 @@ impl Table {
             (sockopt::SOL_SOCKET, so::COOKIE) => {
                 Ok((self.file(fd)?.serial + 1).to_ne_bytes().to_vec())
             }
+            (sockopt::SOL_SOCKET, so::MEMINFO) => self.memory_info(fd),
+            (SOL_TCP, tcp_opt::QUICKACK) if self.has_quick_acks(state).is_some() => {
+                int(self.has_quick_acks(state).unwrap_or(true).into())
+            }
             (SOL_TCP, tcp_opt::INFO) => Ok(self.tcp_info(state)),
             (SOL_TCP, tcp_opt::MAXSEG) if self.snd_mss(state).is_some() => {
                 int(self.snd_mss(state).unwrap_or(0).into())
@@ -153,6 +157,31 @@ impl Table {
             }
             (_, info) => tcp_info::to_bytes(&info.flatten().unwrap_or_default(), self.clock),
         }
+    }
+
+    /// SO_MEMINFO, in the order of linux include/uapi/linux/sock_diag.h `SK_MEMINFO_*`. The queues are counted by their
+    /// payload. There is no memory reserved in advance, for options or in a backlog; drops are counted by the stack.
+    fn memory_info(&mut self, fd: i32) -> Result<Vec<u8>, Errno> {
+        let id = self.sock(fd)?.state.id();
+        let info = id.and_then(|id| self.stack.info(id).ok().flatten());
+        let unread = info.map_or(0, |info| info.readable.saturating_add(info.out_of_order));
+        let unacked = id.and_then(|id| self.stack.unacked_len(id).ok());
+        let mut buffer = |name| {
+            let value = self.getsockopt(fd, (sockopt::SOL_SOCKET, name))?;
+            value
+                .try_into()
+                .map(u32::from_ne_bytes)
+                .map_err(|_| Errno::EINVAL)
+        };
+        let (rcv_buf, snd_buf) = (buffer(so::RCVBUF)?, buffer(so::SNDBUF)?);
+        let bytes = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let queued = bytes(unacked.unwrap_or(0));
+        let fields = [bytes(unread), rcv_buf, 0, snd_buf, 0, queued, 0, 0, 0];
+        Ok(fields.map(u32::to_ne_bytes).concat())
+    }
+
+    fn has_quick_acks(&self, state: SockState) -> Option<bool> {
+        self.stack.has_quick_acks(state.id()?).ok().flatten()
     }
 
     fn snd_mss(&self, state: SockState) -> Option<u16> {

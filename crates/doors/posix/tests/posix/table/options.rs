@@ -71,6 +71,43 @@ fn what_is_set_is_got() {
 }
 
 #[test]
+fn quick_acks_are_reported_as_the_connection_has_them() {
+    let it = loopback();
+    let quick = (SOL_TCP, tcp_opt::QUICKACK);
+    assert_eq!(
+        (it.get(it.listener, quick), it.get(it.client, quick)),
+        (1, 1)
+    );
+    it.set(it.listener, quick, 0).unwrap();
+    assert_eq!(it.get(it.listener, quick), 0);
+}
+
+#[test]
+fn memory_info_has_the_buffers_and_what_waits_in_the_queues() {
+    let it = loopback();
+    let info = |fd| {
+        let bytes = it
+            .posix
+            .call(|t| t.getsockopt(fd, (SOL_SOCKET, so::MEMINFO)));
+        let fields: Vec<u32> = bytes
+            .unwrap()
+            .chunks(4)
+            .map(|field| u32::from_ne_bytes(field.try_into().unwrap()))
+            .collect();
+        fields
+    };
+    it.set(it.client, (SOL_SOCKET, so::SNDBUF), 50_000).unwrap();
+    it.send(it.client, &[1; 3000]);
+    assert_eq!(info(it.client), [0, 131_072, 0, 100_000, 0, 0, 0, 0, 0]);
+    assert_eq!(info(it.server), [3000, 131_072, 0, 16_384, 0, 0, 0, 0, 0]);
+    it.posix
+        .send(it.client, super::SendArgs::new(&[1; 50_000]), 0)
+        .unwrap();
+    let queued = info(it.client)[5];
+    assert!(queued > 0 && queued <= 50_000, "{queued}");
+}
+
+#[test]
 fn a_clamp_bounds_the_window_of_an_open_connection() {
     let it = loopback();
     it.set(it.server, (SOL_TCP, tcp_opt::WINDOW_CLAMP), 5000)

@@ -1,8 +1,6 @@
 //! Scripts of pipes and of the times of sends and receives, played over the shared object as those of `scenarios`.
 
-mod player;
-
-use player::accepted;
+use crate::player::accepted;
 
 #[test]
 fn splice_moves_bytes_from_a_socket_through_a_pipe_to_another_reader() {

@@ -1,0 +1,80 @@
+// UNSAFETY: defines two functions of libc, which get C's arguments and pass most of them on to the kernel.
+
+//! `close` and `getsockopt` of libc, for a program that this library was loaded into first (`LD_PRELOAD`).
+//!
+//! packetdrill calls these two past its interface: `close` for what a script left open, `getsockopt` for TCP_INFO,
+//! TCP_CC_INFO and SO_MEMINFO of `%{ }%` assertions. With a number of an [`Instance`] they are its calls, with any other
+//! the kernel's. The calls of this library's own code come here, too.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use cabi::call;
+use libc::socklen_t;
+
+use crate::instance::Instance;
+
+/// Instances whose numbers are looked up. Nothing is closed while this is locked.
+static INSTANCES: Mutex<Vec<Weak<Instance>>> = Mutex::new(Vec::new());
+
+/// There was an instance: until then, no lock is taken.
+static IS_USED: AtomicBool = AtomicBool::new(false);
+
+/// Has the two functions look for the numbers of `instance`.
+pub(crate) fn register(instance: &Arc<Instance>) {
+    let mut instances = INSTANCES.lock().unwrap_or_else(PoisonError::into_inner);
+    instances.retain(|other| other.strong_count() > 0);
+    instances.push(Arc::downgrade(instance));
+    IS_USED.store(true, Ordering::Release);
+}
+
+/// Returns the instance that has a file with this number.
+fn owner(fd: c_int) -> Option<Arc<Instance>> {
+    if !IS_USED.load(Ordering::Acquire) {
+        return None;
+    }
+    let live: Vec<Arc<Instance>> = {
+        let instances = INSTANCES.lock().unwrap_or_else(PoisonError::into_inner);
+        instances.iter().filter_map(Weak::upgrade).collect()
+    };
+    live.into_iter().find(|instance| instance.has(fd))
+}
+
+/// close(2).
+///
+/// # Safety
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+    match owner(fd) {
+        Some(instance) => cabi::finish(|| instance.close(fd)),
+        // SAFETY: the system call of this name takes one int; the descriptor is the caller's to close.
+        None => unsafe { libc::syscall(libc::SYS_close, fd) as c_int },
+    }
+}
+
+/// getsockopt(2).
+///
+/// # Safety
+/// As libc's: `value` has room for `*len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    match owner(fd) {
+        Some(instance) => cabi::finish(|| {
+            // SAFETY: the caller's word, which is the one that `cabi::call` takes.
+            unsafe { call::getsockopt(instance.posix(), fd, (level, name), (value, len)) }
+        }),
+        // SAFETY: the system call of this name takes these arguments; the kernel checks the pointers.
+        None => unsafe {
+            libc::syscall(libc::SYS_getsockopt, fd, level, name, value, len) as c_int
+        },
+    }
+}

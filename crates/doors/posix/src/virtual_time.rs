@@ -18,15 +18,14 @@ use crate::waiter::Waiter;
 /// Polls in a row at one time after which time is moved a little: a stack that always has work would stop it.
 const MAX_POLLS: usize = 10_000;
 
-/// How long, in real time, the driver waits for a thread whose blocking call has returned to read the clock.
-const RETURN_TIME: Duration = Duration::from_millis(50);
+/// How long at most, in real time, the driver waits for a thread that runs after its blocking call.
+const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long, in real time, the driver then leaves that thread to note its result, if it does not go to sleep before: a
-/// tester notes it under a lock that its driver releases only while it sleeps.
-const NOTE_TIME: Duration = Duration::from_millis(50);
+/// How often, in real time, the driver looks whether such a thread sleeps.
+const LOOK_INTERVAL: Duration = Duration::from_micros(500);
 
-/// How often, in real time, the driver looks whether that thread sleeps.
-const LOOK_INTERVAL: Duration = Duration::from_micros(50);
+/// A thread that sleeps at so many looks in a row does not come back: once may be for a lock.
+const SLEEPING_LOOKS: u32 = 4;
 
 /// The smallest step of time; each reading of the clock takes one.
 const STEP: Duration = Duration::from_micros(1);
@@ -39,14 +38,24 @@ struct State {
     until: Vec<Option<Instant>>,
     /// Threads that were woken and have not looked yet.
     to_look: usize,
-    /// Threads whose blocking call has returned, until they make another call or read the clock.
-    returning: Vec<ThreadId>,
+    /// Threads whose blocking call has returned, until they make another call, read the clock or sleep.
+    returning: Vec<Pid>,
     /// A thread that has read the clock after a blocking call, and notes its result.
     noting: Option<Pid>,
     /// Counts the wakings.
     epoch: u64,
     /// The table's count of changes at the last waking.
     told: u64,
+}
+
+/// What a thread does after a blocking call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// It makes another call.
+    Calls,
+    /// It has read the clock and notes the result: a tester does so under a lock that its driver releases only while it
+    /// sleeps.
+    NotesResult,
 }
 
 /// A clock for [`Posix`] that the thread that made it, the driver, moves.
@@ -92,19 +101,22 @@ impl VirtualTime {
         self.woken.notify_all();
     }
 
-    /// Notes that this thread is back from its last blocking call, whose result it notes now if it is `noting`. Returns
-    /// whether it had made such a call.
-    fn is_back(&self, noting: Option<Pid>) -> bool {
+    /// Notes that this thread is back from its last blocking call, and what it does next. Returns the time if it had
+    /// made such a call: time stood still since that returned, and may go on now.
+    fn is_back(&self, next: Next) -> Option<Instant> {
         let mut state = self.state();
         let before = state.returning.len();
-        let this = this_thread();
+        if before == 0 {
+            return None;
+        }
+        let this = gettid();
         state.returning.retain(|thread| *thread != this);
         let was_away = state.returning.len() < before;
         if was_away {
-            state.noting = noting;
+            state.noting = (next == Next::NotesResult).then_some(this);
             self.looked.notify_all();
         }
-        was_away
+        was_away.then_some(state.now)
     }
 
     /// Returns the earliest deadline of a thread that waits.
@@ -127,7 +139,7 @@ impl VirtualTime {
 
     /// Polls until nothing is left to do at this time, and waits until every thread that was woken has looked.
     fn settle<'a>(&'a self, mut table: MutexGuard<'a, Table>) -> MutexGuard<'a, Table> {
-        self.is_back(None);
+        self.is_back(Next::Calls);
         for _ in 0..MAX_POLLS {
             let now = self.now();
             let worked = table.poll_stack(now);
@@ -143,9 +155,7 @@ impl VirtualTime {
                     .wait(table)
                     .unwrap_or_else(PoisonError::into_inner);
             }
-            while !self.state().returning.is_empty() {
-                table = self.await_return(table);
-            }
+            table = self.await_returns(table);
             if !worked && !looked {
                 break;
             }
@@ -153,14 +163,26 @@ impl VirtualTime {
         table
     }
 
-    /// Waits until a thread whose blocking call has returned reads the clock or makes another call; not for ever.
-    fn await_return<'a>(&'a self, table: MutexGuard<'a, Table>) -> MutexGuard<'a, Table> {
-        let waited = self.looked.wait_timeout(table, RETURN_TIME);
-        let (table, waited) = waited.unwrap_or_else(PoisonError::into_inner);
-        if waited.timed_out() {
-            self.state().returning.clear();
+    /// Waits until the threads whose blocking calls have returned read the clock, make another call or sleep.
+    fn await_returns<'a>(&'a self, mut table: MutexGuard<'a, Table>) -> MutexGuard<'a, Table> {
+        let begun = std::time::Instant::now();
+        let mut asleep = 0;
+        loop {
+            let threads = self.state().returning.clone();
+            if threads.is_empty() {
+                return table;
+            }
+            asleep = match threads.into_iter().any(runs) {
+                true => 0,
+                false => asleep + 1,
+            };
+            if asleep >= SLEEPING_LOOKS || begun.elapsed() >= PATIENCE {
+                self.state().returning.clear();
+                return table;
+            }
+            let waited = self.looked.wait_timeout(table, LOOK_INTERVAL);
+            (table, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
-        table
     }
 
     /// Moves time to `end`, from deadline to deadline.
@@ -199,7 +221,7 @@ impl Waiter for VirtualTime {
     }
 
     fn changed(&self, table: &mut Table) {
-        self.is_back(None);
+        self.is_back(Next::Calls);
         let changes = table.changes();
         if std::mem::replace(&mut self.state().told, changes) != changes {
             self.wake();
@@ -207,10 +229,9 @@ impl Waiter for VirtualTime {
     }
 
     fn returning(&self) {
-        let this = this_thread();
         // The driver would wait for itself.
-        if this != self.driver {
-            self.state().returning.push(this);
+        if this_thread() != self.driver {
+            self.state().returning.push(gettid());
         }
     }
 
@@ -251,17 +272,19 @@ fn this_thread() -> ThreadId {
     std::thread::current().id()
 }
 
-/// Waits until a thread of this process sleeps or is gone; not for ever.
-fn await_sleep(thread: Pid) {
+/// Returns whether a thread of this process runs, or would if a processor were free.
+fn runs(thread: Pid) -> bool {
     let stat = format!("/proc/self/task/{}/stat", thread.as_raw_nonzero());
-    let end = std::time::Instant::now() + NOTE_TIME;
-    let runs = || {
-        // The state follows the name, which is in parentheses (proc_pid_stat(5)).
-        let text = std::fs::read_to_string(&stat).unwrap_or_default();
-        let (_, fields) = text.rsplit_once(')').unwrap_or_default();
-        fields.trim_start().starts_with('R')
-    };
-    while runs() && std::time::Instant::now() < end {
+    // The state follows the name, which is in parentheses (proc_pid_stat(5)).
+    let text = std::fs::read_to_string(&stat).unwrap_or_default();
+    let (_, fields) = text.rsplit_once(')').unwrap_or_default();
+    fields.trim_start().starts_with('R')
+}
+
+/// Waits until a thread that notes a result sleeps.
+fn await_sleep(thread: Pid) {
+    let begun = std::time::Instant::now();
+    while runs(thread) && begun.elapsed() < PATIENCE {
         std::thread::sleep(LOOK_INTERVAL);
     }
 }
@@ -277,8 +300,8 @@ impl Posix<VirtualTime> {
     /// The first reading after a blocking call takes no step: it tells when the call returned.
     pub fn read_clock(&self) -> Instant {
         let clock = self.waiter();
-        if clock.is_back(Some(gettid())) {
-            return clock.now();
+        if let Some(returned) = clock.is_back(Next::NotesResult) {
+            return returned;
         }
         let end = clock.now() + STEP;
         drop(clock.pass(self.lock(), end));

@@ -78,6 +78,8 @@ pub struct Info {
     pub rttvar: Duration,
     /// Smallest round-trip time seen.
     pub min_rtt: Duration,
+    /// Largest segment that we announced to the peer, in bytes.
+    pub adv_mss: u16,
     /// Slow start threshold in packets; `u32::MAX` before the first loss.
     pub snd_ssthresh: u32,
     /// Congestion window in packets.

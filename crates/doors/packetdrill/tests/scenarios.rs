@@ -22,6 +22,23 @@ const CONNECTED: &str = "
 +0 getsockopt(3, SOL_SOCKET, SO_ERROR, [0], [4]) = 0
 ";
 
+#[test]
+fn maxseg_of_a_listener_counts_for_the_connections_that_follow() {
+    everywhere(
+        "
+0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3
++0 bind(3, ..., ...) = 0
++0 listen(3, 1) = 0
++0 setsockopt(3, SOL_TCP, TCP_MAXSEG, [1100], 4) = 0
++0 < S 0:0(0) win 32792 <mss 1460,sackOK,nop,nop,nop,wscale 7>
++0 > S. 0:0(0) ack 1 <mss 1100,nop,nop,sackOK,nop,wscale 7>
++.1 < . 1:1(0) ack 1 win 257
++0 accept(3, ..., ...) = 4
++0 getsockopt(4, SOL_TCP, TCP_MAXSEG, [1100], [4]) = 0
+",
+    );
+}
+
 fn connected(rest: &str) {
     everywhere(&format!("{CONNECTED}{rest}"));
 }

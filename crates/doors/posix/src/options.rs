@@ -104,6 +104,8 @@ pub(crate) enum Effect {
     Apply(SocketOption),
     /// What waits is acknowledged at once, or as it comes.
     QuickAcks(bool),
+    /// Connections that a listener accepts from now on have segments of at most so many bytes.
+    MaxSegment(Option<u16>),
 }
 
 impl Options {

@@ -8,6 +8,9 @@ use wire::Instant;
 /// Bytes of the structure up to and including the fields of AccECN, as Linux 6.18 has it.
 pub const TCP_INFO_LEN: usize = 280;
 
+/// The slow start threshold before the first loss (linux `TCP_INFINITE_SSTHRESH`).
+const INFINITE_SSTHRESH: u32 = 0x7fff_ffff;
+
 /// Bits of `tcpi_options`.
 const OPT_TIMESTAMPS: u8 = 1;
 const OPT_SACK: u8 = 2;
@@ -74,12 +77,12 @@ pub fn to_bytes(info: &Info, now: Instant) -> Vec<u8> {
     out.u32s([
         micros(info.rtt),
         micros(info.rttvar),
-        info.snd_ssthresh,
+        info.snd_ssthresh.min(INFINITE_SSTHRESH),
         info.snd_cwnd,
     ]);
-    // advmss and rcv_rtt are not told.
+    // rcv_rtt is not told.
     out.u32s([
-        0,
+        info.adv_mss.into(),
         info.reordering,
         0,
         info.rcv_space,
@@ -176,6 +179,7 @@ mod tests {
         info.rcv_wscale = 7;
         info.rto = Duration::from_millis(200);
         info.snd_cwnd = 10;
+        (info.snd_ssthresh, info.adv_mss) = (u32::MAX, 1460);
         info.bytes_acked = 1000;
         info.segs_in = 3;
         info.rcv_wnd = 65_535;
@@ -186,7 +190,9 @@ mod tests {
         assert_eq!(bytes.len(), TCP_INFO_LEN);
         assert_eq!((bytes[0], bytes[6]), (1, 0x78));
         assert_eq!(u32_at(&bytes, 8), 200_000);
+        assert_eq!(u32_at(&bytes, 76), 0x7fff_ffff, "tcpi_snd_ssthresh");
         assert_eq!(u32_at(&bytes, 80), 10, "tcpi_snd_cwnd");
+        assert_eq!(u32_at(&bytes, 84), 1460, "tcpi_advmss");
         assert_eq!(u32_at(&bytes, 120), 1000, "tcpi_bytes_acked");
         assert_eq!(u32_at(&bytes, 140), 3, "tcpi_segs_in");
         assert_eq!(u32_at(&bytes, 192), 21, "tcpi_delivered");

@@ -387,6 +387,18 @@ impl Stack {
         }
     }
 
+    /// Sets the largest segment that connections of a listener announce and send (TCP_MAXSEG); one that exists keeps
+    /// its own.
+    ///
+    /// # Errors
+    /// [`BadSocket`].
+    pub fn set_user_mss(&mut self, id: SocketId, mss: Option<u16>) -> Result<(), BadSocket> {
+        if let SocketKind::Listener(listener) = &mut *self.sockets.get_mut(id)? {
+            listener.half_open.set_user_mss(mss);
+        }
+        Ok(())
+    }
+
     /// Returns whether received data is acknowledged at once (TCP_QUICKACK); `None` of a listener.
     ///
     /// # Errors

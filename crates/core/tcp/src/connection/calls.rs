@@ -374,6 +374,7 @@ impl<P: Payload> Connection<P> {
             synchronized.info(&mut info);
         }
         info.state = self.state();
+        info.adv_mss = self.config.mss();
         info.readable = self.queue.len();
         info.segs_in = self.segs_in;
         info.segs_out = self.segs_out;

@@ -117,6 +117,11 @@ impl<P: Payload> SynBacklog<P> {
         self.half_open.is_empty()
     }
 
+    /// Sets the largest segment that new connections announce and send, if it is less than the link's (TCP_MAXSEG).
+    pub fn set_user_mss(&mut self, mss: Option<u16>) {
+        self.options.user_mss = mss;
+    }
+
     /// Sets the initial receive space of new connections. Each SYN-ACK promises at most 64 KiB of it.
     pub fn set_rcv_space(&mut self, bytes: u32) {
         self.rcv_space = self.options.first_space(bytes);

@@ -40,6 +40,7 @@ pub(super) static ROWS: &[Row] = &[
         .int(Check::By(is_max_seg), |o, n| {
             o.max_seg = u16::try_from(n).ok().filter(|bytes| *bytes > 0);
         })
+        .apply(|o| Effect::MaxSegment(o.max_seg))
         // Before there is a connection, what was asked for.
         .get_int(|v| {
             let asked = v.options.max_seg;

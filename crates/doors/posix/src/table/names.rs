@@ -90,6 +90,10 @@ impl Table {
                 .stack
                 .set_quick_acks(id, on)
                 .map_err(|error| error.errno()),
+            Effect::MaxSegment(bytes) => self
+                .stack
+                .set_user_mss(id, bytes)
+                .map_err(|error| error.errno()),
         };
         told.map(|()| 0)
     }

@@ -28,7 +28,7 @@ use crate::instance::Instance;
 use crate::splice::SpliceArgs;
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-compile_error!("how variadic arguments travel was looked up for x86_64 and aarch64 only");
+compile_error!("the passing of variadic arguments is known for x86_64 and aarch64 only");
 
 type Socklen = *mut socklen_t;
 
@@ -103,7 +103,7 @@ interface! {
     /// recv(2).
     recv: fn(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t = |i|
         pass!(call::recv(i.posix(), fd, (buf, len), flags));
-    /// recvfrom(2); a stream has no names to return.
+    /// recvfrom(2); a stream has no sender addresses to return.
     recvfrom: fn(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int, address: *mut sockaddr, room: Socklen)
         -> ssize_t = |i| {
             let _ = (address, room);
@@ -229,7 +229,7 @@ unsafe extern "C" fn free(userdata: *mut c_void) {
 
 /// Makes an instance from the text of `--so_flags` (null: the defaults) and fills in `out`.
 ///
-/// Flags that cannot be are said on standard error, and every call then fails with EINVAL.
+/// Flags that are refused are printed on standard error, and every call then fails with EINVAL.
 ///
 /// # Safety
 /// `flags` is null or a string; an [`Interface`] can be written at `out`. The instance lives until `free` is called

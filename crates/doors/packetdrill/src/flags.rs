@@ -1,4 +1,4 @@
-//! `--so_flags`: what a script may want to be otherwise than by default.
+//! `--so_flags`: settings of the stack.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use crate::sysctls::{Setting, Sysctls};
 /// | `rmem` | 6291456 | largest receive buffer alone (third number of `tcp_rmem`) |
 /// | `wmem` | 4194304 | largest send buffer alone (third number of `tcp_wmem`) |
 /// | `seed` | 1 | of everything random: initial sequence numbers, ports |
-/// | `sysctls` | none | `host`: the kernel's settings below are read from `/proc/sys/net/ipv4` of the network namespace that packetdrill runs in, before each call that may begin a connection; or another folder with such files |
+/// | `sysctls` | none | `host`: the kernel's settings below are read from `/proc/sys/net/ipv4` of packetdrill's network namespace before each call that may begin a connection, except those that the flags give; or the path of another folder with such files |
 /// | `tcp_sack`, `tcp_timestamps`, `tcp_window_scaling` | 1 | offered or not |
 /// | `tcp_rmem`, `tcp_wmem` | `4096 131072 6291456`, `4096 16384 4194304` | sizes of buffers, three numbers with spaces; the largest receive buffer gives the window scale |
 /// | `tcp_congestion_control` | cubic | or reno |
@@ -31,13 +31,13 @@ use crate::sysctls::{Setting, Sysctls};
 /// | `tcp_fin_timeout` | 60 | seconds in FIN-WAIT-2 |
 /// | `tcp_slow_start_after_idle` | 1 | 0: a pause leaves the congestion window alone |
 /// | `tcp_invalid_ratelimit` | 500 | milliseconds between two answers to segments that carry nothing and are not acceptable |
-/// | `tcp_ecn` | 2 | 0: no ECN; 1: asked for; 2: granted to who asks; 3 to 5: AccECN |
+/// | `tcp_ecn` | 2 | 0: no ECN; 1: asked for; 2: granted on request; 3 to 5: AccECN |
 /// | `tcp_ecn_option` | 2 | 0: AccECN without its option |
-/// | `tcp_ecn_fallback` | 1 | 0: a repeated SYN asks, too, and no path is distrusted |
+/// | `tcp_ecn_fallback` | 1 | 0: a repeated SYN asks for ECN, too, and ECN is never given up because a path appears to drop it |
 /// | `tcp_rto_max_ms` | 120000 | longest retransmission timeout |
-/// | `tcp_tso_win_divisor` | 3 | the part of the window that a super-segment waits for |
-/// | `tcp_min_tso_segs` | 2 | segments that a super-segment may have however slow the path |
-/// | `tcp_mtu_probing` | 0 | 1: a path that swallows large packets is found out |
+/// | `tcp_tso_win_divisor` | 3 | divisor: a super-segment waits for window / 3 |
+/// | `tcp_min_tso_segs` | 2 | segments that a super-segment may have on the slowest path |
+/// | `tcp_mtu_probing` | 0 | 1: a path that drops large packets without ICMP is detected |
 /// | `tcp_syncookies` | 1 | 0: never, 2: always |
 /// | `tcp_frto`, `tcp_dsack`, `tcp_fack`, `tcp_reordering`, `tcp_early_retrans`, `tcp_recovery`, `tcp_pacing_ss_ratio`, `tcp_pacing_ca_ratio` | Linux's | one value only: what the stack does |
 ///
@@ -56,16 +56,16 @@ pub struct Flags {
     linux: Linux,
 }
 
-/// What `--so_flags` cannot say.
+/// Why `--so_flags` were refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum FlagsError {
     /// No such setting.
     #[error("no setting is called {0:?}; there are {NAMES}")]
     Unknown(String),
-    /// It is no `name=value`.
+    /// A setting that is not of the form `name=value`.
     #[error("{0:?} is not of the form name=value")]
     Form(String),
-    /// It cannot have this value.
+    /// A setting with a value that it does not have.
     #[error("{name} cannot be {value:?}; give {range}")]
     Value {
         /// The setting.
@@ -83,7 +83,7 @@ const WMEM_MAX: usize = 4 << 20;
 const NAMES: &str = "mtu, devmem, tso, pacing, initial_cwnd, acks, rmem, wmem, seed, sysctls, and the kernel's names \
                      (tcp_sack=0)";
 
-/// Shorter names, and the kernel's.
+/// Short names, each with the kernel's name.
 const SHORT: &[(&str, &str)] = &[
     ("sack", "tcp_sack"),
     ("timestamps", "tcp_timestamps"),

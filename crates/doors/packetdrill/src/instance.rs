@@ -23,19 +23,20 @@ const OUR_IPV6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd3d, 0x0a0b, 0x17d6, 0, 0, 
 /// Smallest MTU with IPv6 (RFC 8200 5).
 const IPV6_MIN_MTU: u16 = 1280;
 
-/// Bytes of device memory with `devmem=1`: more than the largest receive buffer of the defaults.
-const DEVICE_MEMORY: usize = 16 << 20;
+/// Bytes of host memory for received packets, and of device memory with `devmem=1`: so much that the window of a SYN-ACK
+/// follows from the settings, as in Linux, and not from the memory. Pages that are not used cost nothing.
+const MEMORY: usize = 64 << 20;
 
-/// What the clock shows first: a wall clock's sort of number, so that nothing takes it for unset.
+/// First time of the clock: in the range of a wall clock, so that no program takes it for unset.
 const START: Instant = Instant::from_millis(1_700_000_000_000);
 
-/// A stack on a wire that a script holds, in virtual time.
+/// A stack in virtual time, on a link whose packets a script sends and receives.
 #[derive(Debug)]
 pub struct Instance {
     posix: Posix<VirtualTime>,
     link: ScriptLink,
     numbers: Numbers,
-    /// Where the kernel's settings are read, and what they change.
+    /// Where the kernel's settings are read, and the flags that they are added to.
     sysctls: Option<(Sysctls, Flags)>,
 }
 
@@ -43,12 +44,13 @@ impl Instance {
     /// Makes a stack.
     ///
     /// # Errors
-    /// A sentence: settings that cannot be together, or no memory.
+    /// A sentence for the user: settings that contradict each other, or no memory.
     pub fn new(flags: &Flags) -> Result<Self, String> {
         let link = ScriptLink::new(flags.mtu, flags.tso);
         let config = NicConfig {
             mac: STACK_MAC,
             mtu: flags.mtu,
+            host_mem_bytes: MEMORY,
             ..NicConfig::default()
         };
         let nic = Nic::new(Box::new(link.clone()), config).map_err(|error| error.to_string())?;
@@ -71,7 +73,7 @@ impl Instance {
         };
         let posix = Posix::new(stack, settings, VirtualTime::new(START));
         if flags.devmem {
-            let memory = Dmabuf::anonymous(DEVICE_MEMORY).map_err(|error| error.to_string())?;
+            let memory = Dmabuf::anonymous(MEMORY).map_err(|error| error.to_string())?;
             posix
                 .call(|table| table.bind_rx(&memory, NiovSize::DEFAULT))
                 .map_err(|errno| format!("binding device memory: {errno}"))?;
@@ -87,7 +89,7 @@ impl Instance {
         })
     }
 
-    /// Takes over what the kernel's settings say now, for connections that begin from here on.
+    /// Reads the kernel's settings again, for connections that begin from now on.
     pub fn refresh_sysctls(&self) {
         if let Some((sysctls, flags)) = &self.sysctls {
             let config = flags.tcp_over(sysctls);
@@ -147,10 +149,10 @@ impl Instance {
         closed
     }
 
-    /// Hands one IP packet to the stack, which deals with it now.
+    /// Hands one IP packet to the stack, which processes it before this returns.
     ///
     /// # Errors
-    /// EINVAL: it is no IP packet.
+    /// EINVAL: not an IP packet.
     pub fn netdev_send(&self, packet: &[u8]) -> Result<(), Errno> {
         match self.link.inject(packet) {
             true => {

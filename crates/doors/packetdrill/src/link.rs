@@ -1,4 +1,4 @@
-//! The wire that a script holds: IP packets go in and out by hand.
+//! The link between the stack and a script, which injects IP packets and takes those that leave.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,7 +13,7 @@ pub(crate) const SCRIPT_MAC: MacAddr = MacAddr([0x02, 0, 0, 0, 0, 0xfe]);
 /// The stack's.
 pub(crate) const STACK_MAC: MacAddr = MacAddr([0x02, 0, 0, 0, 0, 1]);
 
-/// Packets that wait to be looked at by the script: a stack that sends more is told that the wire is busy.
+/// Most packets that wait for the script to take them; with more, the link is busy.
 const MAX_WAITING: usize = 65_536;
 
 /// Version nibble of an IP packet.
@@ -35,7 +35,7 @@ struct Lanes {
     from_stack: VecDeque<Sniffed>,
 }
 
-/// The wire; clones are handles of the same.
+/// The link; clones are handles of the same link.
 #[derive(Debug, Clone)]
 pub(crate) struct ScriptLink {
     lanes: Arc<Mutex<Lanes>>,
@@ -53,11 +53,11 @@ impl ScriptLink {
     }
 
     fn lanes(&self) -> MutexGuard<'_, Lanes> {
-        // The lanes are whole between any two of their operations.
+        // The queues are consistent between any two operations on them.
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a packet on the wire; false if it is no IP packet.
+    /// Injects a packet; false if it is not an IP packet.
     pub(crate) fn inject(&self, packet: &[u8]) -> bool {
         let ethertype = match packet.first().map(|byte| byte >> 4) {
             Some(IPV4) => EtherType::IPV4,

@@ -21,7 +21,7 @@ pub mod flag {
 /// Most bytes of one call (linux `MAX_RW_COUNT`).
 const MAX_RW_COUNT: usize = 0x7fff_f000;
 
-/// What a splice is asked for.
+/// Arguments of splice(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpliceArgs {
     /// The file that bytes are taken from.
@@ -36,7 +36,7 @@ pub struct SpliceArgs {
     pub flags: u32,
 }
 
-/// Between what a splice moves bytes: by their ends, and sockets by their numbers.
+/// The two files of a splice: pipes by their ends, sockets by their numbers.
 #[derive(Debug, Clone)]
 enum Way {
     SocketToPipe(i32, End),
@@ -146,7 +146,7 @@ fn pipe_limit(patience: Patience, never: bool) -> Limit {
     }
 }
 
-/// The two files of a splice, each of which is waited for as it says itself; both stay meanwhile.
+/// The two files of a splice, each waited for as long as its own settings say; both stay open meanwhile.
 #[derive(Debug)]
 struct Pair<'a, W> {
     posix: &'a Posix<W>,
@@ -166,7 +166,7 @@ impl<W: Waiter> Pair<'_, W> {
             .wait_for(limit, &self.watched, |table, _| attempt(table))
     }
 
-    /// First the pipe must have room, then the socket something: each is waited for as its own file says.
+    /// Waits until the pipe has room, then until the socket has data.
     fn splice_in(&self, from: i32, to: &End, len: usize) -> Result<usize, Errno> {
         loop {
             self.wait(self.target, |_| to.room())?;

@@ -12,16 +12,16 @@ use std::time::Duration;
 use tcp::linux::Linux;
 use tcp::{CongestionKind, EcnPolicy, SynCookies};
 
-/// Where Linux has them.
+/// Folder of the settings in Linux.
 const HOST: &str = "/proc/sys/net/ipv4";
 
-/// Takes one setting over; false if the stack cannot have this value.
+/// Stores the value of a setting; false if the stack does not support it.
 type Apply = fn(&mut tcp::Config, &mut Linux, &str) -> bool;
 
-/// What is known, and what may be said to it.
+/// One setting of the kernel.
 pub(crate) struct Setting {
     pub(crate) name: &'static str,
-    /// In words, for whoever gave another value.
+    /// The values that it takes, in words, for error messages.
     pub(crate) range: &'static str,
     apply: Apply,
 }
@@ -32,7 +32,7 @@ macro_rules! settings {
     };
 }
 
-/// Every setting that scripts use. Where the stack has one behaviour only, that value alone is taken.
+/// Every setting that scripts use. A setting for which the stack has one behaviour takes only the value of that behaviour.
 #[rustfmt::skip]
 pub(crate) const SETTINGS: &[Setting] = settings! {
     "tcp_sack", "0 or 1", |c, _, v| switch(&mut c.sack, v);
@@ -85,17 +85,17 @@ impl Setting {
         SETTINGS.iter().find(|setting| setting.name == name)
     }
 
-    /// Takes a value over; false if the stack cannot have it.
+    /// Stores a value; false if the stack does not support it.
     pub(crate) fn apply(&self, config: &mut tcp::Config, linux: &mut Linux, value: &str) -> bool {
         (self.apply)(config, linux, value)
     }
 }
 
-/// A folder with one file for each setting, read again and again.
+/// A folder with one file for each setting, read before each call that may begin a connection.
 #[derive(Debug)]
 pub(crate) struct Sysctls {
     folder: PathBuf,
-    /// Names whose values were refused, so that each is said once.
+    /// Settings whose values were refused: each is reported once.
     refused: Mutex<BTreeSet<&'static str>>,
 }
 
@@ -140,7 +140,7 @@ impl Sysctls {
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         if refused.insert(setting.name) {
             eprintln!(
-                "libdevmem_packetdrill: {} is {value:?} and cannot be; the stack has {}",
+                "libdevmem_packetdrill: {} is {value:?} which the stack does not support; it supports {}",
                 setting.name, setting.range
             );
         }
@@ -172,7 +172,7 @@ fn congestion(value: &str) -> Option<CongestionKind> {
     }
 }
 
-/// Reads least, usual and largest size of a buffer.
+/// Reads the smallest, the default and the largest size of a buffer.
 fn sizes(value: &str) -> Option<[u32; 3]> {
     let sizes: Vec<u32> = value
         .split_whitespace()

@@ -23,6 +23,19 @@ const CONNECTED: &str = "
 ";
 
 #[test]
+fn the_window_of_a_syn_ack_is_what_its_field_can_hold() {
+    everywhere(
+        "
+0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3
++0 bind(3, ..., ...) = 0
++0 listen(3, 1) = 0
++0 < S 0:0(0) win 32792 <mss 1000,sackOK,nop,nop,nop,wscale 7>
++0 > S. 0:0(0) ack 1 win 65535 <mss 1460,nop,nop,sackOK,nop,wscale 7>
+",
+    );
+}
+
+#[test]
 fn maxseg_of_a_listener_counts_for_the_connections_that_follow() {
     everywhere(
         "

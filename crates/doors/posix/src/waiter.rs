@@ -1,4 +1,4 @@
-//! Who waits, and how: what the doors do differently.
+//! How threads wait: the difference between the doors.
 
 use std::sync::MutexGuard;
 
@@ -8,13 +8,12 @@ use crate::table::Table;
 
 /// How a thread waits until a table changes, and where its time comes from.
 ///
-/// A waiter never looks into the table: it sleeps until somebody says that something changed, and the caller looks
-/// again. Lock order: the table's lock is taken before any of the waiter's.
+/// A waiter never looks into the table: it sleeps until [`Waiter::changed`] reports a change, and the caller looks again. Lock order: the table's lock is taken before any of the waiter's.
 pub trait Waiter: Send + Sync {
     /// Returns the time.
     fn now(&self) -> Instant;
 
-    /// Something may have changed for those who wait: a call was made, or the stack was polled. The table is locked.
+    /// Wakes threads that wait if the table has changed: after a call, and after the stack was polled. The table is locked.
     fn changed(&self, table: &mut Table);
 
     /// A call that waited returns now.

@@ -121,7 +121,7 @@
 //! let listener = b.listen("10.77.0.2:5201")?;
 //! let stream = a.connect("10.77.0.2:5201")?;
 //! let (accepted, peer) = listener.accept()?;
-//! assert_eq!(Some(peer), stream.local_addr());
+//! assert_eq!(peer, stream.local_addr()?);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -166,32 +166,45 @@ mod background;
 mod batch;
 mod bound;
 mod bound_tx;
+mod capture;
 mod choice;
 mod clock;
+mod connect;
 mod driver;
 mod error;
 mod home;
+#[doc(hidden)]
+pub mod internals;
 mod kernel;
 mod link_spec;
 mod listener;
 mod netdev;
 mod open;
 mod plan;
+mod recv_half;
+mod restore;
 mod send;
+mod send_half;
+mod send_ring;
 mod send_signal;
+mod socket;
 mod spin;
 mod stream;
+mod tcp_info;
+mod tcp_options;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 
 pub use batch::{Frag, Iter, RxBatch, RxFrag};
 pub use bound::{BoundRx, NetIovCount, Unbound};
 pub use bound_tx::BoundTx;
+pub use capture::{Direction, FrameSink};
 pub use choice::{BackendKind, Choice, Purpose};
+pub use connect::ConnectOptions;
 pub use error::{
-    AcceptError, BindError, BindTxError, CompletionError, ConnectError, DeviceMemoryError, Forked,
-    GatherError, KernelError, KernelNic, ListenError, Misplacement, NoDmabuf, NoSoftwareNic,
-    OpenError, RecvError, ReleaseError, SendError, SetupError, ShutdownError,
+    AcceptError, BindError, BindTxError, CompletionError, ConnectError, DeviceMemoryError,
+    ErrorKind, Forked, GatherError, ListenError, Misplacement, OpenError, RecvError, Refusal,
+    ReleaseError, SendError, SetupError, ShutdownError,
 };
 pub use kernel::{dma_heap, import, udmabuf};
 pub use link_spec::{LinkSpec, LinkSpecError};
@@ -199,18 +212,20 @@ pub use listener::Listener;
 pub use netdev::Netdev;
 pub use open::NetdevBuilder;
 pub use plan::{ReceivePlan, Setup};
+pub use recv_half::{Placement, RecvHalf, StreamStats};
+pub use restore::{Drift, RestoreReport};
 pub use send::{Completion, Completions, SendCounts, SendId};
-pub use stream::{Placement, Stream, StreamStats};
+pub use send_half::SendHalf;
+pub use send_ring::{RingSlot, SendRing};
+pub use stream::Stream;
 
-pub use devmem_linux::dmabuf::ExportError;
-pub use devmem_linux::errors::{Cause, CauseKind};
-pub use devmem_linux::netdev::BindError as KernelBindError;
-pub use devmem_linux::nic_setup::{ApplyError, Drift, PlanError, RestoreReport};
-pub use devmem_linux::socket::ControlProblem;
+pub use tcp_info::{TcpInfo, TcpState};
+pub use tcp_options::{Congestion, Ecn, Keepalive, TcpOptions};
+
 pub use devmem_uapi::{DmabufId, Errno};
 pub use netmem::{
-    CopyError, CpuAccess, CpuView, DeviceSlice, Dmabuf, DmabufError, Exporter, InUse, InUseReason,
-    NiovSize, PageKind,
+    Chunks, CopyError, CpuAccess, CpuView, DeviceSlice, Dmabuf, DmabufError, Exporter,
+    GeometryError, InUse, InUseReason, MemoryObserver, NiovSize, OutOfBounds, PageKind,
 };
-pub use nic::{Direction, FrameSink, Impairment};
+pub use nic::Impairment;
 pub use steer::RxQueueId;

@@ -30,7 +30,7 @@ pub enum LinkSpec {
 }
 
 /// A text that cannot be parsed as a link.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "'{text}' names no link: {why}\n  write tap:NAME (a TAP interface, NAME at most 15 bytes), unix:PATH (an emulated NIC's socket) or mem:NAME (a wire inside this process)"
 )]

@@ -7,22 +7,22 @@ use std::time::Duration;
 
 use devmem_uapi::IfIndex;
 use netmem::{Dmabuf, NiovSize};
-use nic::{Impairment, Nic};
+use nic::Impairment;
 use stack::Stack;
 use steer::RxQueueId;
 
 use crate::background::Background;
 use crate::bound::BoundRx;
 use crate::bound_tx::BoundTx;
+use crate::connect::ConnectOptions;
 use crate::driver::{Driver, StackIndex, WaitLimit};
-use crate::error::{
-    BindError, BindTxError, ConnectError, Forked, KernelNic, ListenError, NoSoftwareNic, OpenError,
-};
+use crate::error::{BindError, BindTxError, ConnectError, Forked, ListenError, OpenError};
 use crate::kernel;
 use crate::listener::{ListenSocket, Listener};
 use crate::open::NetdevBuilder;
 use crate::plan::ReceivePlan;
-use crate::stream::{Inner, Socket, Stream};
+use crate::socket::{Inner, Socket};
+use crate::stream::Stream;
 
 /// A driver and the background thread that polls it; every handle of a NIC shares it.
 pub(crate) struct Shared {
@@ -100,18 +100,28 @@ pub(crate) struct UserNic {
 
 impl UserNic {
     /// Sends the SYN.
-    fn begin_connect(&self, address: SocketAddr) -> Result<Arc<Inner>, ConnectError> {
+    fn begin_connect(
+        &self,
+        address: SocketAddr,
+        options: &ConnectOptions,
+    ) -> Result<Arc<Inner>, ConnectError> {
         let Self { shared, at } = self;
-        let connect = |stack: &mut Stack, now| stack.connect(address, now);
+        let connect = |stack: &mut Stack, now| {
+            let tcp = stack.tcp_config().options;
+            stack.connect_from(options.source, address, &tcp, now)
+        };
         let socket = shared.driver.with(*at, connect)??;
         Ok(Inner::new(Arc::clone(shared), *at, socket))
     }
 
     /// Connects and waits until the connection is established or TCP gives up.
-    fn connect(&self, address: SocketAddr) -> Result<Arc<Inner>, ConnectError> {
-        let inner = self.begin_connect(address)?;
-        // Without a limit, the wait ends with a result.
-        let connected = inner.connected(WaitLimit::Forever);
+    fn connect(
+        &self,
+        address: SocketAddr,
+        options: &ConnectOptions,
+    ) -> Result<Arc<Inner>, ConnectError> {
+        let inner = self.begin_connect(address, options)?;
+        let connected = inner.connected(WaitLimit::within(options.timeout));
         connected.ok_or(ConnectError::TimedOut)??;
         Ok(inner)
     }
@@ -150,7 +160,7 @@ impl Netdev {
     ///
     /// let nic = Netdev::kernel("lo")?;                           // "eth1" in real life
     /// let listener = nic.listen("127.0.0.1:0")?;
-    /// let address = listener.local_addr().ok_or("it listens")?;
+    /// let address = listener.local_addr()?;
     /// nic.connect(address)?.write_all(b"not steered to a bound queue")?;
     /// let (mut stream, _peer) = listener.accept()?;
     /// let mut batch = RxBatch::with_capacity(64);
@@ -269,11 +279,35 @@ impl Netdev {
     /// [`ConnectError::Address`] if `address` cannot be resolved; otherwise there is no route, or the peer refused, reset or
     /// did not answer.
     pub fn connect(&self, address: impl ToSocketAddrs) -> Result<Stream, ConnectError> {
+        self.connect_with(address, &ConnectOptions::new())
+    }
+
+    /// Connects to `address` within `at_most`.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect); [`ConnectError::TimedOut`] if the connection is not established within that time.
+    pub fn connect_timeout(
+        &self,
+        address: SocketAddr,
+        at_most: Duration,
+    ) -> Result<Stream, ConnectError> {
+        self.connect_with(address, &ConnectOptions::new().timeout(at_most))
+    }
+
+    /// Connects to `address` as [`connect`](Self::connect) does, with options: source address, timeout.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn connect_with(
+        &self,
+        address: impl ToSocketAddrs,
+        options: &ConnectOptions,
+    ) -> Result<Stream, ConnectError> {
         self.check()?;
         let address = resolve(address).map_err(ConnectError::Address)?;
         let socket = match &self.backend {
-            Backend::User(nic) => Socket::User(nic.connect(address)?),
-            Backend::Kernel(nic) => Socket::Kernel(kernel::Socket::connect(nic, address)?),
+            Backend::User(nic) => Socket::User(nic.connect(address, options)?),
+            Backend::Kernel(nic) => Socket::Kernel(kernel::Socket::connect(nic, address, options)?),
         };
         Ok(Stream::new(socket))
     }
@@ -282,26 +316,14 @@ impl Netdev {
     #[cfg(feature = "tokio")]
     pub(crate) fn begin_connect(&self, address: SocketAddr) -> Result<Stream, ConnectError> {
         self.check()?;
+        let options = ConnectOptions::new();
         let socket = match &self.backend {
-            Backend::User(nic) => Socket::User(nic.begin_connect(address)?),
-            Backend::Kernel(nic) => Socket::Kernel(kernel::Socket::begin_connect(nic, address)?),
+            Backend::User(nic) => Socket::User(nic.begin_connect(address, &options)?),
+            Backend::Kernel(nic) => {
+                Socket::Kernel(kernel::Socket::begin_connect(nic, address, &options)?)
+            }
         };
         Ok(Stream::new(socket))
-    }
-
-    /// Calls `call` with the NIC of the user-space stack, to read or change its rings, channels, RSS, rules and counters.
-    ///
-    /// # Errors
-    /// [`NoSoftwareNic`] if this is an interface of the kernel, or if this process is a fork of the one that opened the NIC.
-    pub fn with_nic<T>(&self, call: impl FnOnce(&mut Nic) -> T) -> Result<T, NoSoftwareNic> {
-        match &self.backend {
-            Backend::User(UserNic { shared, at }) => {
-                Ok(shared.driver.with(*at, |stack, _| call(stack.nic_mut()))?)
-            }
-            Backend::Kernel(nic) => Err(NoSoftwareNic::Kernel(KernelNic {
-                interface: nic.name().to_owned(),
-            })),
-        }
     }
 
     /// Returns the packets dropped so far by reason, without reasons that never occurred. For an interface of the kernel,

@@ -1,6 +1,7 @@
 //! Opening a user-space NIC: link, addresses and sizes.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -9,20 +10,23 @@ use std::sync::{Mutex, PoisonError};
 use devmem_linux::netif::Interface;
 use devmem_linux::netlink::NetlinkError;
 use devmem_linux::tap::{Tap, TapOffloads, TapOptions, VnetHeader};
+use devmem_uapi::Errno;
 use netmem::PerProcess;
 use nic::{
-    Cable, Captured, FrameSink, Impaired, Impairment, Link, Nic, NicConfig, TapLink, UnixLink,
-    VnetHeaderLen, WireHello, WireLink, WireOptions,
+    Cable, Captured, Impaired, Impairment, Link, Nic, NicConfig, TapLink, UnixLink, VnetHeaderLen,
+    WireHello, WireLink, WireOptions,
 };
 use rustix::rand::{GetRandomFlags, getrandom};
 use stack::{Secret, Stack, StackConfig};
 use wire::MacAddr;
 
+use crate::capture::{Capture, FrameSink};
 use crate::clock::Clock;
 use crate::driver::{Driver, StackIndex};
-use crate::error::OpenError;
+use crate::error::{ErrorKind, OpenError, Refusal};
 use crate::link_spec::LinkSpec;
 use crate::netdev::{IFINDEX, Netdev, Shared};
+use crate::tcp_options::TcpOptions;
 
 /// Default number of RX queues: queue 0 always uses host memory, the others can be bound.
 const DEFAULT_RX_QUEUES: u16 = 4;
@@ -44,20 +48,6 @@ pub struct NetdevBuilder {
     impairment: Impairment,
     capture: Option<Capture>,
     tcp: tcp::Config,
-}
-
-struct Capture(Box<dyn FrameSink>);
-
-impl std::fmt::Debug for Capture {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Capture")
-    }
-}
-
-impl FrameSink for Capture {
-    fn frame(&mut self, now: wire::Instant, direction: nic::Direction, frame: &[u8]) {
-        self.0.frame(now, direction, frame);
-    }
 }
 
 impl NetdevBuilder {
@@ -141,8 +131,12 @@ impl NetdevBuilder {
         self
     }
 
-    /// Sets TCP's settings.
-    pub fn tcp(mut self, config: tcp::Config) -> Self {
+    /// Sets with which settings of TCP connections begin.
+    pub fn tcp(self, options: TcpOptions) -> Self {
+        self.tcp_config(options.into())
+    }
+
+    pub(crate) fn tcp_config(mut self, config: tcp::Config) -> Self {
         self.tcp = config;
         self
     }
@@ -164,7 +158,7 @@ impl NetdevBuilder {
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub fn into_stack(mut self) -> Result<(Stack, Vec<OwnedFd>), OpenError> {
+    pub(crate) fn into_stack(mut self) -> Result<(Stack, Vec<OwnedFd>), OpenError> {
         let offloads = self.impairment.is_none();
         let link: Box<dyn Link> = match &self.link {
             LinkSpec::Tap(name) => Box::new(self.open_tap(name, offloads)?),
@@ -194,12 +188,10 @@ impl NetdevBuilder {
             napi: big_tcp && self.tcp.max_gso_payload > tcp::config::LEGACY_GSO_PAYLOAD,
             ..TapOptions::new(name)
         }
-        .open()?;
+        .open()
+        .map_err(Refusal::from)?;
         self.set_up_interface(&tap)
-            .map_err(|source| OpenError::Interface {
-                name: name.to_owned(),
-                source,
-            })?;
+            .map_err(|error| refused_set_up(name, error))?;
         let options = nic::TapOptions {
             vnet_header: VnetHeaderLen::Ten,
             offloads,
@@ -222,7 +214,7 @@ impl NetdevBuilder {
         let link: Box<dyn Link> = if self.impairment.is_none() {
             link
         } else {
-            Box::new(Impaired::both(link, self.impairment)?)
+            Box::new(Impaired::both(link, self.impairment).map_err(invalid)?)
         };
         Ok(match self.capture.take() {
             Some(capture) => Box::new(Captured::new(link, capture)),
@@ -240,7 +232,8 @@ impl NetdevBuilder {
                 linear_bytes: self.linear_bytes,
                 ..NicConfig::default()
             },
-        )?;
+        )
+        .map_err(invalid)?;
         let Some(&(address, prefix)) = self.addresses.first() else {
             return Err(OpenError::NoAddress);
         };
@@ -252,7 +245,7 @@ impl NetdevBuilder {
             tcp: self.tcp,
             ..config
         };
-        Ok(Stack::new(nic, config)?)
+        Ok(Stack::new(nic, config).map_err(invalid)?)
     }
 }
 
@@ -274,11 +267,10 @@ pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError
             Box::new(link)
         } else {
             let seed = impairment.seed.wrapping_add(u64::from(number));
-            Box::new(Impaired::new(
-                link,
-                Impairment { seed, ..impairment },
-                Impairment::NONE,
-            )?)
+            Box::new(
+                Impaired::new(link, Impairment { seed, ..impairment }, Impairment::NONE)
+                    .map_err(invalid)?,
+            )
         };
         builder.mtu = DEFAULT_MTU;
         let seed = impairment
@@ -371,7 +363,33 @@ fn random_identity() -> Result<(MacAddr, Secret), OpenError> {
     Ok((MacAddr([0x02, a, b, c, d, e]), Secret::new(secret)))
 }
 
+/// An option that the link, the NIC or the stack refused.
+fn invalid(error: impl std::fmt::Display) -> Refusal {
+    Refusal::of_stack(Errno::EINVAL, &error)
+}
+
+/// The kernel's end of a TAP could not be set up.
+fn refused_set_up(name: &str, error: NetlinkError) -> Refusal {
+    let errno = Errno(error.errno.raw_os_error());
+    let remedy =
+        "this needs CAP_NET_ADMIN in its network namespace: run as root, or inside `unshare -rn`";
+    let reason = format!("cannot set up {name}: {error}");
+    Refusal::new(ErrorKind::of_errno(errno), errno, reason)
+        .with_remedy(remedy)
+        .on(name)
+        .caused_by(io::Error::from(error.errno))
+}
+
 impl OpenError {
+    /// The kernel has no interface `name`.
+    pub(crate) fn no_interface(name: &str, error: NetlinkError) -> Self {
+        let kind = io::Error::from(error.errno).kind();
+        Self::NoInterface {
+            name: name.to_owned(),
+            source: io::Error::new(kind, error),
+        }
+    }
+
     fn system<E: Into<std::io::Error>>(call: &'static str) -> impl FnOnce(E) -> Self {
         move |source| Self::System {
             call,

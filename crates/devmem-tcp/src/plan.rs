@@ -4,16 +4,17 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use devmem_linux::nic_setup::{Drift, RestoreReport};
+use devmem_uapi::Errno;
 use nic::{Features, Nic, Rings, TcpDataSplit};
 use steer::{
     FlowType, IndirectionTable, IpMatch, NtupleRule, PortMatch, Rss, RuleAction, RuleLocation,
     RxQueueId,
 };
 
-use crate::error::SetupError;
+use crate::error::{Refusal, SetupError};
 use crate::kernel::{self, Prepared};
 use crate::netdev::{Backend, Netdev, UserNic};
+use crate::restore::{Drift, RestoreReport};
 
 /// The settings that a receiver needs, not applied yet. `Display` lists them, one per line.
 ///
@@ -45,7 +46,7 @@ impl ReceivePlan {
     /// Returns the changes: for an interface of the kernel as `ethtool` commands, for a user-space NIC as text. Changes nothing.
     ///
     /// # Errors
-    /// [`SetupError::Plan`] if the interface does not support a setting.
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind) if the interface does not support a setting.
     pub fn commands(&self) -> Result<Vec<String>, SetupError> {
         self.netdev.check()?;
         match &self.netdev.backend {
@@ -138,7 +139,7 @@ impl Setup {
         match &self.settings {
             // No other process can change this NIC.
             Settings::User { .. } => Vec::new(),
-            Settings::Kernel(prepared) => prepared.drifts(),
+            Settings::Kernel(prepared) => prepared.drifts().into_iter().map(Drift::from).collect(),
         }
     }
 
@@ -147,7 +148,7 @@ impl Setup {
     pub fn restore(self) -> RestoreReport {
         match &self.settings {
             Settings::User { .. } => RestoreReport::default(),
-            Settings::Kernel(prepared) => prepared.restore(),
+            Settings::Kernel(prepared) => prepared.restore().into(),
         }
     }
 }
@@ -215,13 +216,15 @@ fn make(
         tcp_data_split: TcpDataSplit::Enabled,
         hds_thresh: 0,
         ..applied.rings
-    })?;
+    })
+    .map_err(refused)?;
     let entries = applied.rss.table.entries().len();
-    let table = IndirectionTable::round_robin(entries, first)?;
+    let table = IndirectionTable::round_robin(entries, first).map_err(refused)?;
     nic.set_rss(Rss {
         table,
         ..applied.rss.clone()
-    })?;
+    })
+    .map_err(refused)?;
     nic.set_features(Features {
         ntuple: true,
         ..applied.features
@@ -230,11 +233,15 @@ fn make(
     let shares = u16::try_from(applied.queues.len().next_power_of_two()).unwrap_or(u16::MAX);
     for share in 0..shares {
         let queue = applied.queues[usize::from(share) % applied.queues.len()];
-        applied
-            .rules
-            .push(nic.insert_rule(None, rule(local, share, shares - 1, queue))?);
+        let rule = nic.insert_rule(None, rule(local, share, shares - 1, queue));
+        applied.rules.push(rule.map_err(refused)?);
     }
     Ok(())
+}
+
+/// The software NIC refuses a setting, usually because a binding depends on the current one.
+fn refused(error: impl fmt::Display) -> Refusal {
+    Refusal::of_stack(Errno::EINVAL, &error)
 }
 
 fn rule(local: SocketAddr, share: u16, mask: u16, queue: RxQueueId) -> NtupleRule {

@@ -9,6 +9,12 @@ use crate::cpu_view::{CopyError, CpuView};
 use crate::memory::{Access, Memory, OutOfBounds};
 use crate::page_kind::PageKind;
 
+mod streams;
+#[cfg(test)]
+mod tests;
+
+pub use streams::Chunks;
+
 /// Why device memory could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum DmabufError {
@@ -342,7 +348,7 @@ pub struct DeviceSlice<'a> {
     len: usize,
 }
 
-impl DeviceSlice<'_> {
+impl<'a> DeviceSlice<'a> {
     /// Returns where the range begins in the device memory.
     pub fn offset(&self) -> usize {
         self.offset
@@ -415,6 +421,3 @@ impl MemoryObserver {
         self.0.strong_count() == 0
     }
 }
-
-#[cfg(test)]
-mod tests;

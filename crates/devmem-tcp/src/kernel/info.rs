@@ -1,12 +1,12 @@
-//! `TCP_INFO` of the kernel, converted to the type of our stack.
+//! `TCP_INFO` of the kernel, converted to the type of the library.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use devmem_linux::socket::TcpInfo;
-use tcp::{Info, StateKind};
+use devmem_linux::socket::TcpInfo as KernelInfo;
 
 use super::socket::Socket;
+use crate::tcp_info::{TcpInfo, TcpState};
 
 /// Bits of `tcpi_options` (linux include/uapi/linux/tcp.h `TCPI_OPT_*`).
 const OPT_TIMESTAMPS: u8 = 1;
@@ -16,11 +16,11 @@ const OPT_ECN_SEEN: u8 = 16;
 
 impl Socket {
     /// Returns the state and measurements of the connection; fields that the kernel does not report are 0.
-    pub(crate) fn tcp_info(&self) -> Option<Info> {
-        let kernel = TcpInfo::of(self.fd.as_fd()).ok()?;
+    pub(crate) fn tcp_info(&self) -> Option<TcpInfo> {
+        let kernel = KernelInfo::of(self.fd.as_fd()).ok()?;
         let micros = |value: u32| Duration::from_micros(value.into());
         let mss = |value: u32| u16::try_from(value).unwrap_or(u16::MAX);
-        let mut info = Info::default();
+        let mut info = TcpInfo::default();
         info.state = state(kernel.state());
         info.timestamps = kernel.options() & OPT_TIMESTAMPS != 0;
         info.sack = kernel.options() & OPT_SACK != 0;
@@ -66,17 +66,17 @@ impl Socket {
 }
 
 /// States by their numbers (linux include/net/tcp_states.h).
-fn state(number: u8) -> StateKind {
+fn state(number: u8) -> TcpState {
     match number {
-        1 => StateKind::Established,
-        2 => StateKind::SynSent,
-        3 | 12 => StateKind::SynReceived,
-        4 => StateKind::FinWait1,
-        5 => StateKind::FinWait2,
-        6 => StateKind::TimeWait,
-        8 => StateKind::CloseWait,
-        9 => StateKind::LastAck,
-        11 => StateKind::Closing,
-        _ => StateKind::Closed,
+        1 => TcpState::Established,
+        2 => TcpState::SynSent,
+        3 | 12 => TcpState::SynReceived,
+        4 => TcpState::FinWait1,
+        5 => TcpState::FinWait2,
+        6 => TcpState::TimeWait,
+        8 => TcpState::CloseWait,
+        9 => TcpState::LastAck,
+        11 => TcpState::Closing,
+        _ => TcpState::Closed,
     }
 }

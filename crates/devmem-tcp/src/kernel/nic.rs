@@ -44,10 +44,7 @@ impl Nic {
     /// Finds the interface `name`.
     pub(crate) fn by_name(name: &str) -> Result<Arc<Self>, OpenError> {
         let found = netif::Interface::by_name(name);
-        let found = found.map_err(|source| OpenError::NoInterface {
-            name: name.to_owned(),
-            source,
-        })?;
+        let found = found.map_err(|error| OpenError::no_interface(name, error))?;
         Ok(Arc::new(Self {
             name: name.to_owned(),
             index: IfIndex(found.index()),

@@ -35,10 +35,12 @@
 //! [`RxBatch`]: crate::RxBatch
 
 mod completions;
+mod halves;
 mod listener;
 mod signal;
 mod stream;
 
-pub use completions::Completions;
+pub use completions::{CompletionStream, Completions};
+pub use halves::{RecvHalf, SendHalf};
 pub use listener::Listener;
 pub use stream::Stream;

@@ -23,7 +23,7 @@
 //! # fn consume_host(_: &[u8]) {}
 //!
 //! let memory = Dmabuf::anonymous(64 << 20)?;                    // huge pages if the machine has them
-//! let nic = Netdev::user("mem:doc", "10.77.0.2/24")?;           // "tap:dm0" is a TAP interface
+//! let nic = Netdev::user("mem:doc", "10.77.0.2/24")?;           // on a TAP: "tap:dm0,10.77.0.1/24"
 //! let setup = nic.plan_receive("10.77.0.2:5201".parse()?)       // header split, RSS and flow rules
 //!     .queues(1)
 //!     .apply()?;                                                // restored when dropped
@@ -181,6 +181,7 @@ mod listener;
 mod netdev;
 mod open;
 mod plan;
+mod queue_stats;
 mod recv_half;
 mod restore;
 mod send;
@@ -212,6 +213,7 @@ pub use listener::Listener;
 pub use netdev::Netdev;
 pub use open::NetdevBuilder;
 pub use plan::{ReceivePlan, Setup};
+pub use queue_stats::QueueStats;
 pub use recv_half::{Placement, RecvHalf, StreamStats};
 pub use restore::{Drift, RestoreReport};
 pub use send::{Completion, Completions, SendCounts, SendId};

@@ -1,7 +1,7 @@
 //! Opening a user-space NIC: link, addresses and sizes.
 
 use std::collections::HashMap;
-use std::io;
+use std::io::{self, Write};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -36,6 +36,7 @@ const DEFAULT_MTU: u16 = 1500;
 
 /// Builder of a user-space NIC; [`open`](Self::open) opens it.
 #[derive(Debug)]
+#[must_use = "nothing is opened until `open`"]
 pub struct NetdevBuilder {
     link: LinkSpec,
     addresses: Vec<(IpAddr, u8)>,
@@ -48,6 +49,21 @@ pub struct NetdevBuilder {
     impairment: Impairment,
     capture: Option<Capture>,
     tcp: tcp::Config,
+    on_warning: OnWarning,
+}
+
+/// Receives the warnings of an open.
+struct OnWarning(Box<dyn FnMut(&str) + Send>);
+
+impl std::fmt::Debug for OnWarning {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnWarning")
+    }
+}
+
+/// Prints a warning to stderr; a closed stderr is no reason to fail.
+fn print_warning(text: &str) {
+    let _ = writeln!(io::stderr(), "devmem-tcp: {text}");
 }
 
 impl NetdevBuilder {
@@ -64,6 +80,7 @@ impl NetdevBuilder {
             impairment: Impairment::NONE,
             capture: None,
             tcp: tcp::Config::default(),
+            on_warning: OnWarning(Box::new(print_warning)),
         }
     }
 
@@ -83,6 +100,13 @@ impl NetdevBuilder {
     pub fn peer_address(mut self, text: &str) -> Result<Self, OpenError> {
         self.peers.push(parse_prefix(text)?);
         Ok(self)
+    }
+
+    /// Sets what receives the warnings of [`open`](Self::open), one text of one or more lines each. By default they are printed
+    /// to stderr.
+    pub fn on_warning(mut self, receive: impl FnMut(&str) + Send + 'static) -> Self {
+        self.on_warning = OnWarning(Box::new(receive));
+        self
     }
 
     /// Sends packets for other networks through this router; at most one router per address family is used.
@@ -141,12 +165,18 @@ impl NetdevBuilder {
         self
     }
 
-    /// Opens the link and starts the stack.
+    /// Opens the link and starts the stack. Warns if it creates a TAP without an address for the kernel's end: no program on
+    /// this host could reach the NIC then.
     ///
     /// # Errors
     /// The link cannot be opened, or an option does not fit it. Each error names its reason and a remedy.
-    pub fn open(self) -> Result<Netdev, OpenError> {
+    pub fn open(mut self) -> Result<Netdev, OpenError> {
+        let mut on_warning = std::mem::replace(&mut self.on_warning, OnWarning(Box::new(|_| {})));
+        let warning = self.unreachable_tap();
         let (stack, fds) = self.into_stack()?;
+        if let Some(warning) = warning {
+            (on_warning.0)(&warning);
+        }
         let driver =
             Driver::new(vec![stack], Clock::real(), fds).map_err(OpenError::system("eventfd"))?;
         let shared = Shared::new(driver).map_err(OpenError::system("starting a thread"))?;
@@ -199,6 +229,22 @@ impl NetdevBuilder {
             big_tcp,
         };
         TapLink::new(tap.into_queues(), options).map_err(OpenError::system("epoll"))
+    }
+
+    /// Returns a warning if the TAP does not exist yet and the kernel's end gets no address.
+    fn unreachable_tap(&self) -> Option<String> {
+        let LinkSpec::Tap(name) = &self.link else {
+            return None;
+        };
+        if !self.peers.is_empty() || Interface::by_name(name).is_ok() {
+            return None;
+        }
+        let &(ours, prefix) = self.addresses.first()?;
+        let theirs = format!("{}/{prefix}", neighbour_of(ours));
+        Some(format!(
+            "the kernel's end of TAP {name} has no address, so no program on this host can reach {ours}\n  open the link as \
+             \"tap:{name},{theirs}\", or type: ip address add {theirs} dev {name}"
+        ))
     }
 
     fn set_up_interface(&self, tap: &Tap) -> Result<(), NetlinkError> {
@@ -348,6 +394,22 @@ fn parse_prefix(text: &str) -> Result<(IpAddr, u8), OpenError> {
         Ok((address, prefix))
     } else {
         Err(refuse())
+    }
+}
+
+/// Returns an address of the same network: the one that ends in 1, or in 2 if that is `ours`.
+fn neighbour_of(ours: IpAddr) -> IpAddr {
+    let number = |last: u8| if last == 1 { 2 } else { 1 };
+    match ours {
+        IpAddr::V4(ip) => {
+            let [a, b, c, last] = ip.octets();
+            IpAddr::from([a, b, c, number(last)])
+        }
+        IpAddr::V6(ip) => {
+            let mut octets = ip.octets();
+            octets[15] = number(octets[15]);
+            IpAddr::from(octets)
+        }
     }
 }
 

@@ -29,6 +29,24 @@ pub enum TcpState {
     TimeWait,
 }
 
+/// The name of RFC 9293: `FIN-WAIT-2`.
+impl std::fmt::Display for TcpState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Closed => "CLOSED",
+            Self::SynSent => "SYN-SENT",
+            Self::SynReceived => "SYN-RECEIVED",
+            Self::Established => "ESTABLISHED",
+            Self::FinWait1 => "FIN-WAIT-1",
+            Self::FinWait2 => "FIN-WAIT-2",
+            Self::CloseWait => "CLOSE-WAIT",
+            Self::Closing => "CLOSING",
+            Self::LastAck => "LAST-ACK",
+            Self::TimeWait => "TIME-WAIT",
+        })
+    }
+}
+
 macro_rules! tcp_info {
     ($($(#[$doc:meta])* $field:ident: $type:ty,)*) => {
         /// A snapshot of one connection: Linux' `struct tcp_info` (names without `tcpi_`), and more from the user-space stack.

@@ -15,10 +15,6 @@ use devmem_tcp::{
 use tokio::io::AsyncWriteExt;
 use tokio::runtime::{Builder, Runtime};
 
-#[path = "../examples/tokio_transfer.rs"]
-#[allow(dead_code, reason = "its main is for people")]
-mod tokio_transfer;
-
 const PORT: u16 = 5201;
 
 /// Far longer than anything here takes: a test that waits this long has failed.
@@ -517,13 +513,5 @@ fn virtual_time_is_refused() {
             .expect("free");
         listener.set_nonblocking(true);
         assert!(matches!(listener.accept(), Err(AcceptError::WouldBlock)));
-    });
-}
-
-#[test]
-fn the_example_transfers_every_byte_over_each_connection() {
-    run(async {
-        let received = tokio_transfer::transfer(4, 4 << 20).await;
-        assert_eq!(received.expect("it ends well"), 4 * (4 << 20));
     });
 }

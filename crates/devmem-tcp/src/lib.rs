@@ -26,7 +26,7 @@
 //! let nic = Netdev::user("mem:doc", "10.77.0.2/24")?;           // on a TAP: "tap:dm0,10.77.0.1/24"
 //! let setup = nic.plan_receive("10.77.0.2:5201".parse()?)       // header split, RSS and flow rules
 //!     .queues(1)
-//!     .apply()?;                                                // restored when dropped
+//!     .apply()?;                                                // restored when it and `rx` are dropped
 //! let rx = nic.bind_rx(&memory, setup.queues())?;               // unbound when dropped
 //! let listener = nic.listen("10.77.0.2:5201")?;
 //! # let peer = peer();
@@ -104,11 +104,35 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! [`SendRing`] does the bookkeeping of a sender that reuses its memory: it waits for a free chunk, and sends what the program
+//! has put into it.
+//!
 //! To avoid waiting, poll [`Completions::readiness_fd`] and call [`Completions::try_next`], which returns the sends that
 //! have completed. A dropped stream still sends what is queued; [`Completions`] that outlive it still report these sends,
 //! and [`BoundTx::in_flight`] counts the incomplete sends of all streams.
 //!
 //! With the feature `tokio`, the module `tokio` provides asynchronous listeners, streams and completions.
+//!
+//! # Messages, threads, host memory
+//!
+//! A stream of messages is received by length: [`Stream::recv_at_most`] receives a header, then a body, and leaves later bytes
+//! queued; [`Stream::peek`] copies the first bytes without taking them. [`Stream::into_split`] gives the directions to two
+//! threads. [`std::io::Read`] and [`std::io::Write`] on a stream are for bytes in host memory; one stream may send both host and
+//! device memory.
+//!
+//! # Errors
+//!
+//! Each operation has an error type. All of them have a kind for programs ([`ErrorKind`]), a remedy for people, the errno of
+//! the same refusal by Linux, and become a [`std::io::Error`] by `?`. `Debug` prints the same text as `Display`: reason and
+//! remedy, also when `main` returns the error.
+//!
+//! ```
+//! use devmem_tcp::{ErrorKind, Netdev};
+//!
+//! let error = Netdev::kernel("nosuch0").unwrap_err();
+//! assert_eq!(error.kind(), ErrorKind::NotFound);
+//! assert_eq!(error.remedy().as_deref(), Some("`ip link` lists those of this network namespace"));
+//! ```
 //!
 //! # Without any network
 //!
@@ -125,8 +149,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`std::io::Write`] on a [`Stream`] sends bytes of host memory; one stream may send both host and device memory.
-//!
 //! # On the real kernel
 //!
 //! [`Netdev::kernel`] uses a network interface of Linux and the kernel's own TCP. It needs a NIC that supports device memory
@@ -140,7 +162,7 @@
 //! let nic = Netdev::kernel("eth1")?;
 //! let plan = nic.plan_receive("10.77.0.2:5201".parse()?).queues(1);
 //! println!("{}", plan.commands()?.join("\n"));
-//! let setup = plan.apply()?;                                    // read back; restored when dropped
+//! let setup = plan.apply()?;                                    // read back; restored when it and `rx` are dropped
 //! let rx = nic.bind_rx(&memory, setup.queues())?;
 //! let (mut stream, _peer) = nic.listen("10.77.0.2:5201")?.accept()?;
 //! stream.set_placement(Placement::Strict);                      // payload in host memory is an error with its cause

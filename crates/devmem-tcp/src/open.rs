@@ -445,10 +445,9 @@ fn refused_set_up(name: &str, error: NetlinkError) -> Refusal {
 impl OpenError {
     /// The kernel has no interface `name`.
     pub(crate) fn no_interface(name: &str, error: NetlinkError) -> Self {
-        let kind = io::Error::from(error.errno).kind();
         Self::NoInterface {
             name: name.to_owned(),
-            source: io::Error::new(kind, error),
+            source: io::Error::new(io::ErrorKind::NotFound, error),
         }
     }
 

@@ -109,7 +109,7 @@ impl RecvHalf {
         if max_bytes == 0 {
             return Ok(0);
         }
-        let request = self.request(max_bytes, MsgFlags::SOCK_DEVMEM);
+        let request = self.request(max_bytes, MsgFlags::empty());
         let received = self.socket.recv(batch, request);
         self.count(batch);
         received
@@ -130,7 +130,7 @@ impl RecvHalf {
             .peeked
             .take()
             .unwrap_or_else(|| RxBatch::with_capacity(PEEK_FRAGS));
-        let mut request = self.request(out.len(), MsgFlags::SOCK_DEVMEM | MsgFlags::PEEK);
+        let mut request = self.request(out.len(), MsgFlags::PEEK);
         request.placement = Placement::Mixed;
         let peeked = self.socket.recv(&mut batch, request);
         // Peeking lends frags, too, which are returned at once.

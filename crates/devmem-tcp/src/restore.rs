@@ -48,6 +48,7 @@ impl fmt::Display for RestoreReport {
     }
 }
 
+#[doc(hidden)]
 impl From<devmem_linux::nic_setup::Drift> for Drift {
     fn from(drift: devmem_linux::nic_setup::Drift) -> Self {
         let devmem_linux::nic_setup::Drift { what, command } = drift;
@@ -55,6 +56,7 @@ impl From<devmem_linux::nic_setup::Drift> for Drift {
     }
 }
 
+#[doc(hidden)]
 impl From<devmem_linux::nic_setup::RestoreReport> for RestoreReport {
     fn from(report: devmem_linux::nic_setup::RestoreReport) -> Self {
         let devmem_linux::nic_setup::RestoreReport {

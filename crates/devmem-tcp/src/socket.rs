@@ -26,14 +26,14 @@ use crate::send::Sends;
 use crate::tcp_info::TcpInfo;
 use crate::tcp_options::Keepalive;
 
-/// One receive: how much, how long, and with which flags.
+/// One receive: how much, how long, and with which flags beside `SOCK_DEVMEM`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecvRequest {
     pub(crate) placement: Placement,
     pub(crate) limit: WaitLimit,
     /// Most bytes, device and host together.
     pub(crate) max_bytes: usize,
-    /// `SOCK_DEVMEM`, and `PEEK` for bytes that stay queued.
+    /// `PEEK` for bytes that stay queued, or none.
     pub(crate) flags: MsgFlags,
 }
 
@@ -397,13 +397,14 @@ impl Inner {
     ) -> Result<usize, RecvError> {
         let strict = request.placement == Placement::Strict;
         let socket = self.socket;
+        let flags = request.flags | MsgFlags::SOCK_DEVMEM;
         let (items, host, max_frags) = batch.host_room();
         let outcome = self.wait(request.limit, |stack, _| {
             let mut sink = BatchSink::new(items, max_frags);
             // With no room for host bytes, recvmsg stops before them and returns `NoBuffer`.
             let host: &mut [u8] = if strict { &mut [] } else { host };
             let mut message = stack::RecvMsg::with_len(host, request.max_bytes);
-            match stack.recvmsg(socket, &mut message, &mut sink, request.flags) {
+            match stack.recvmsg(socket, &mut message, &mut sink, flags) {
                 Err(stack::RecvError::WouldBlock) => None,
                 result => Some(result),
             }

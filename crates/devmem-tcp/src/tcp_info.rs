@@ -59,6 +59,7 @@ macro_rules! tcp_info {
             $($(#[$doc])* pub $field: $type,)*
         }
 
+        #[doc(hidden)]
         impl From<tcp::Info> for TcpInfo {
             fn from(info: tcp::Info) -> Self {
                 Self {
@@ -193,6 +194,7 @@ tcp_info! {
     out_of_order: usize,
 }
 
+#[doc(hidden)]
 impl From<tcp::StateKind> for TcpState {
     fn from(state: tcp::StateKind) -> Self {
         match state {

@@ -116,6 +116,7 @@ impl Default for TcpOptions {
     }
 }
 
+#[doc(hidden)]
 impl From<TcpOptions> for tcp::Config {
     fn from(ours: TcpOptions) -> Self {
         let TcpOptions {
@@ -192,6 +193,7 @@ impl Keepalive {
     }
 }
 
+#[doc(hidden)]
 impl From<Keepalive> for tcp::Keepalive {
     fn from(ours: Keepalive) -> Self {
         let Keepalive {
@@ -207,6 +209,7 @@ impl From<Keepalive> for tcp::Keepalive {
     }
 }
 
+#[doc(hidden)]
 impl From<Congestion> for tcp::CongestionKind {
     fn from(ours: Congestion) -> Self {
         match ours {
@@ -216,6 +219,7 @@ impl From<Congestion> for tcp::CongestionKind {
     }
 }
 
+#[doc(hidden)]
 impl From<Ecn> for tcp::EcnPolicy {
     fn from(ours: Ecn) -> Self {
         match ours {

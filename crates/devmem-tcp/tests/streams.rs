@@ -189,12 +189,10 @@ fn flows_from_even_ports_use_every_queue_and_the_counters_tell() {
         assert!(flows[1..].iter().all(|count| *count >= 2), "{flows:?}");
         let stats = bench.receiver.queue_stats();
         assert_eq!(stats.len(), flows.len());
-        for (stats, flows) in stats.iter().zip(&flows) {
+        // Queue 0 has the requests for hardware addresses.
+        for (stats, flows) in stats.iter().zip(&flows).skip(1) {
             assert_eq!(stats.bytes, flows * 1000, "{stats:?}");
-            assert_eq!(
-                stats.split_packets.unwrap() >= *flows,
-                *flows > 0 || stats.queue.0 == 0
-            );
+            assert!(stats.split_packets.unwrap() >= *flows, "{stats:?}");
         }
         bench.finish();
     }
@@ -260,11 +258,12 @@ fn a_ring_that_cannot_go_on_says_so_and_goes_on_later() {
             Err(error) => panic!("{error}"),
         }
     }
-    assert_eq!(sent, 1 << 20, "two chunks, and nobody reads");
-    let mut received = 0;
-    let mut block = vec![0; 64 << 10];
+    assert_eq!(ring.in_flight(), 2, "all chunks are under way");
+    receiver.set_timeout(Some(Duration::from_millis(1)));
+    let (mut received, mut block) = (0, vec![0; 64 << 10]);
     while received < sent {
-        received += receiver.read(&mut block).unwrap();
+        received += receiver.read(&mut block).unwrap_or(0);
+        // Queues what is left of the last chunk, as far as there is room.
         let _ = ring.flush();
     }
     let free = (0..10_000).find(|_| ring.next_slot().is_ok());

@@ -48,6 +48,7 @@ pub enum BindError {
 const ANONYMOUS: &str = "anonymous memory is not a dma-buf and cannot be bound to a NIC of the kernel\n  make it with \
                          `devmem_tcp::udmabuf`, `devmem_tcp::dma_heap` or `Dmabuf::memfd`";
 
+#[doc(hidden)]
 impl From<stack::BindRxError> for BindError {
     fn from(error: stack::BindRxError) -> Self {
         match error {

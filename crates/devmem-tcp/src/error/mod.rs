@@ -342,6 +342,7 @@ from_not_ready!(AcceptError, CompletionError, RecvError, SendError);
 
 macro_rules! from_stack {
     ($($error:ident: $($inner:ident),*;)*) => {$($(
+        #[doc(hidden)]
         impl From<stack::$inner> for $error {
             fn from(error: stack::$inner) -> Self {
                 Self::Refused(error.into())

@@ -175,6 +175,7 @@ impl Refusal {
     }
 }
 
+#[doc(hidden)]
 impl From<devmem_linux::netdev::BindError> for Refusal {
     fn from(error: devmem_linux::netdev::BindError) -> Self {
         let kind = ErrorKind::of_cause(error.cause.kind, error.errno);
@@ -194,6 +195,7 @@ impl From<devmem_linux::netdev::BindError> for Refusal {
     }
 }
 
+#[doc(hidden)]
 impl From<ExportError> for Refusal {
     fn from(error: ExportError) -> Self {
         let kind = match error.cause.kind {
@@ -206,6 +208,7 @@ impl From<ExportError> for Refusal {
     }
 }
 
+#[doc(hidden)]
 impl From<TapError> for Refusal {
     fn from(error: TapError) -> Self {
         let (kind, errno) = match &error {
@@ -238,6 +241,7 @@ impl From<TapError> for Refusal {
 /// What to type when an interface cannot be set up.
 const DOCTOR: &str = "`devmem-tcp doctor` lists what the interface supports and what is missing";
 
+#[doc(hidden)]
 impl From<PlanError> for Refusal {
     fn from(error: PlanError) -> Self {
         let (kind, errno) = plan_verdict(&error);
@@ -256,6 +260,7 @@ fn plan_verdict(error: &PlanError) -> (ErrorKind, Errno) {
     }
 }
 
+#[doc(hidden)]
 impl From<ApplyError> for Refusal {
     fn from(error: ApplyError) -> Self {
         let (kind, errno) = match &*error.why {
@@ -283,6 +288,7 @@ impl From<ApplyError> for Refusal {
     }
 }
 
+#[doc(hidden)]
 impl From<stack::BindRxError> for Refusal {
     fn from(error: stack::BindRxError) -> Self {
         use stack::BindRxError as E;
@@ -303,6 +309,7 @@ impl From<stack::BindRxError> for Refusal {
 
 macro_rules! from_stack {
     ($($error:ident),*) => {$(
+        #[doc(hidden)]
         impl From<stack::$error> for Refusal {
             fn from(error: stack::$error) -> Self {
                 Self::of_stack(error.errno(), &error)
@@ -320,18 +327,21 @@ from_stack!(
     ShutdownError
 );
 
+#[doc(hidden)]
 impl From<stack::BadSocket> for Refusal {
     fn from(error: stack::BadSocket) -> Self {
         Self::of_stack(error.errno(), &error)
     }
 }
 
+#[doc(hidden)]
 impl From<stack::OptionError> for Refusal {
     fn from(error: stack::OptionError) -> Self {
         Self::of_stack(error.errno(), &error)
     }
 }
 
+#[doc(hidden)]
 impl From<stack::RecvError> for Refusal {
     fn from(error: stack::RecvError) -> Self {
         match error {
@@ -347,6 +357,7 @@ impl From<stack::RecvError> for Refusal {
     }
 }
 
+#[doc(hidden)]
 impl From<stack::SendError> for Refusal {
     fn from(error: stack::SendError) -> Self {
         match error {

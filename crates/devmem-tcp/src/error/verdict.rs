@@ -162,9 +162,8 @@ impl OpenError {
     fn verdict(&self) -> Verdict {
         match self {
             Self::Link(_) | Self::Address { .. } | Self::NoAddress => INVALID,
-            Self::NoInterface { source, .. }
-            | Self::Unix { source, .. }
-            | Self::System { source, .. } => of_io(source),
+            Self::NoInterface { .. } => (ErrorKind::NotFound, Errno::ENODEV),
+            Self::Unix { source, .. } | Self::System { source, .. } => of_io(source),
             Self::WireTaken { .. } => (ErrorKind::InUse, Errno::EBUSY),
             Self::Refused(refused) => refused.verdict(),
         }

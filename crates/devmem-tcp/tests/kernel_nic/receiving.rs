@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::IpAddr;
 use std::process::{Command, Stdio};
 
-use devmem_tcp::{BindError, Dmabuf, Errno, NiovSize, Placement, RecvError, RxBatch, RxQueueId};
+use devmem_tcp::{Dmabuf, Errno, NiovSize, Placement, RecvError, RxBatch, RxQueueId};
 
 use crate::bench::{Bench, collect, pattern, receive_all, write};
 

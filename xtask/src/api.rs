@@ -52,7 +52,10 @@ pub fn check(json: &str) -> Result<Vec<String>, String> {
 fn collect(part: &Value, types: &mut BTreeSet<String>) {
     match part {
         Value::Object(fields) => {
-            if let Some(id) = fields.get("resolved_path").and_then(|path| path["id"].as_u64()) {
+            if let Some(id) = fields
+                .get("resolved_path")
+                .and_then(|path| path["id"].as_u64())
+            {
                 types.insert(id.to_string());
             }
             if let Some(id) = fields.get("trait").and_then(|path| path["id"].as_u64()) {

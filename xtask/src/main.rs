@@ -75,7 +75,9 @@ fn check_api(file: &str) -> ExitCode {
     let text = std::fs::read_to_string(file).map_err(|error| error.to_string());
     match text.and_then(|text| api::check(&text)) {
         Ok(findings) => {
-            findings.iter().for_each(|finding| println!("api: {finding}"));
+            findings
+                .iter()
+                .for_each(|finding| println!("api: {finding}"));
             println!("api: {} findings", findings.len());
             ExitCode::from(u8::from(!findings.is_empty()))
         }

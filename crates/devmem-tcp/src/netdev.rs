@@ -229,10 +229,8 @@ impl Netdev {
             _ => (link, None),
         };
         let builder = NetdevBuilder::new(link.parse()?);
-        let peers = peers.into_iter().flat_map(|peers| peers.split(','));
-        peers
-            .into_iter()
-            .try_fold(builder, NetdevBuilder::peer_address)
+        let mut peers = peers.into_iter().flat_map(|peers| peers.split(','));
+        peers.try_fold(builder, NetdevBuilder::peer_address)
     }
 
     /// Opens two user-space NICs, 10.77.0.1 and 10.77.0.2 (also fd77::1 and fd77::2), joined by an in-memory wire with the

@@ -26,7 +26,7 @@ use crate::driver::{Driver, StackIndex};
 use crate::error::{ErrorKind, OpenError, Refusal};
 use crate::link_spec::LinkSpec;
 use crate::netdev::{IFINDEX, Netdev, Shared};
-use crate::tcp_options::TcpOptions;
+use crate::tcp_options::{Keepalive, TcpOptions};
 
 /// Default number of RX queues: queue 0 always uses host memory, the others can be bound.
 const DEFAULT_RX_QUEUES: u16 = 4;
@@ -189,6 +189,9 @@ impl NetdevBuilder {
     /// # Errors
     /// As [`open`](Self::open).
     pub(crate) fn into_stack(mut self) -> Result<(Stack, Vec<OwnedFd>), OpenError> {
+        if let Some(keepalive) = self.tcp.options.keepalive {
+            Keepalive::from(keepalive).check()?;
+        }
         let offloads = self.impairment.is_none();
         let link: Box<dyn Link> = match &self.link {
             LinkSpec::Tap(name) => Box::new(self.open_tap(name, offloads)?),

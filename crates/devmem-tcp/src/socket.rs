@@ -208,6 +208,10 @@ impl Socket {
 
     /// The sending half is dropped: a FIN follows the queued data, unless dropping the socket resets the connection.
     pub(crate) fn end_sending(&self) {
+        if self.check().is_err() {
+            // In a child of fork(2): the connection belongs to the parent, and so do the locks of its tasks.
+            return;
+        }
         let aborts = match self {
             Self::User(inner) => inner.aborts.load(Ordering::Relaxed),
             Self::Kernel(socket) => socket.aborts(),

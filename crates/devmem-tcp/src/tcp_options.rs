@@ -156,11 +156,18 @@ impl From<TcpOptions> for tcp::Config {
 
 impl Default for Keepalive {
     fn default() -> Self {
+        tcp::Keepalive::default().into()
+    }
+}
+
+#[doc(hidden)]
+impl From<tcp::Keepalive> for Keepalive {
+    fn from(inner: tcp::Keepalive) -> Self {
         let tcp::Keepalive {
             idle,
             interval,
             count,
-        } = tcp::Keepalive::default();
+        } = inner;
         Self {
             idle,
             interval,

@@ -146,3 +146,22 @@ fn both_backends_end_a_connection_with_the_same_error() {
     });
     assert_eq!(said[0], said[1]);
 }
+
+#[test]
+fn keepalive_without_pauses_is_refused_when_the_nic_is_opened() {
+    let mut tcp = devmem_tcp::TcpOptions::default();
+    tcp.keepalive = Some(devmem_tcp::Keepalive {
+        idle: std::time::Duration::ZERO,
+        ..devmem_tcp::Keepalive::default()
+    });
+    let builder = Netdev::builder("mem:errors-keepalive").unwrap();
+    let builder = builder.address("10.77.0.2/24").unwrap().tcp(tcp);
+    let refused = builder.open().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+    assert!(
+        refused
+            .remedy()
+            .is_some_and(|remedy| remedy.contains("one second")),
+        "{refused}"
+    );
+}

@@ -321,11 +321,23 @@ macro_rules! from_stack {
 from_stack!(
     AcceptError,
     BindTxError,
-    ConnectError,
     DontneedError,
     ListenError,
     ShutdownError
 );
+
+#[doc(hidden)]
+impl From<stack::ConnectError> for Refusal {
+    fn from(error: stack::ConnectError) -> Self {
+        let refusal = Self::of_stack(error.errno(), &error);
+        match error {
+            stack::ConnectError::Route(_) => refusal.with_remedy(
+                "connect to an address in a network of this NIC, or name a router with `NetdevBuilder::gateway`",
+            ),
+            _ => refusal,
+        }
+    }
+}
 
 #[doc(hidden)]
 impl From<stack::BadSocket> for Refusal {

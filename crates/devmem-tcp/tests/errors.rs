@@ -78,8 +78,11 @@ fn debug_is_what_display_says_so_that_main_shows_the_remedy() {
         assert_eq!(format!("{error:?}"), error.to_string());
     }
     // What the runtime prints for `fn main() -> Result<(), Box<dyn Error>>`.
-    let of_main: Result<(), Box<dyn Error>> = Err(Netdev::kernel("nosuch0").unwrap_err().into());
-    let last_words = format!("Error: {:?}", of_main.unwrap_err());
+    fn of_main() -> Result<(), Box<dyn Error>> {
+        Netdev::kernel("nosuch0")?;
+        Ok(())
+    }
+    let last_words = format!("Error: {:?}", of_main().unwrap_err());
     assert!(last_words.contains("\n  `ip link` lists"), "{last_words}");
 }
 

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 
 use devmem_linux::dmabuf::ExportError;
-use devmem_linux::errors::{Cause, CauseKind, Facts, Operation, cause};
+use devmem_linux::errors::{self as linux, Cause, CauseKind, Operation, cause};
 use devmem_linux::netlink::NetlinkError;
 use devmem_linux::nic_setup::{ApplyError, PlanError, StateError, StepError};
 use devmem_linux::tap::TapError;
@@ -20,18 +20,18 @@ use super::ErrorKind;
 pub struct Refusal {
     kind: ErrorKind,
     errno: Errno,
-    reason: String,
-    remedy: Option<String>,
-    place: Place,
-    source: Option<Box<dyn Error + Send + Sync>>,
+    /// Boxed, because results with large errors are slow to return.
+    facts: Box<Facts>,
 }
 
-/// Where a refusal happened, as far as it is known.
 #[derive(Default)]
-struct Place {
+struct Facts {
+    reason: String,
+    remedy: Option<String>,
     interface: Option<String>,
     queue: Option<RxQueueId>,
     kernel_message: Option<String>,
+    source: Option<Box<dyn Error + Send + Sync>>,
 }
 
 impl Refusal {
@@ -47,57 +47,56 @@ impl Refusal {
 
     /// Returns the reason, in one line.
     pub fn reason(&self) -> &str {
-        &self.reason
+        &self.facts.reason
     }
 
     /// Returns the remedy, one or more lines.
     pub fn remedy(&self) -> Option<&str> {
-        self.remedy.as_deref()
+        self.facts.remedy.as_deref()
     }
 
     /// Returns the interface of the kernel; `None` for a user-space NIC.
     pub fn interface(&self) -> Option<&str> {
-        self.place.interface.as_deref()
+        self.facts.interface.as_deref()
     }
 
     /// Returns the RX queue that the refusal names, the first one of several.
     pub fn queue(&self) -> Option<RxQueueId> {
-        self.place.queue
+        self.facts.queue
     }
 
     /// Returns the message of the kernel's extended acknowledgement, if it sent one.
     pub fn kernel_message(&self) -> Option<&str> {
-        self.place.kernel_message.as_deref()
+        self.facts.kernel_message.as_deref()
     }
 }
 
 impl Refusal {
     pub(crate) fn new(kind: ErrorKind, errno: Errno, reason: impl Into<String>) -> Self {
+        let facts = Facts {
+            reason: reason.into(),
+            ..Facts::default()
+        };
         Self {
             kind,
             errno,
-            reason: reason.into(),
-            remedy: None,
-            place: Place::default(),
-            source: None,
+            facts: Box::new(facts),
         }
     }
 
-    pub(crate) fn with_remedy(self, remedy: impl Into<String>) -> Self {
-        let remedy = Some(remedy.into()).filter(|remedy| !remedy.is_empty());
-        Self { remedy, ..self }
-    }
-
-    fn on_queue(mut self, queue: RxQueueId) -> Self {
-        self.place.queue = Some(queue);
+    pub(crate) fn with_remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.facts.remedy = Some(remedy.into()).filter(|remedy| !remedy.is_empty());
         self
     }
 
-    pub(crate) fn caused_by(self, source: impl Error + Send + Sync + 'static) -> Self {
-        Self {
-            source: Some(Box::new(source)),
-            ..self
-        }
+    fn on_queue(mut self, queue: RxQueueId) -> Self {
+        self.facts.queue = Some(queue);
+        self
+    }
+
+    pub(crate) fn caused_by(mut self, source: impl Error + Send + Sync + 'static) -> Self {
+        self.facts.source = Some(Box::new(source));
+        self
     }
 
     /// A refusal of the user-space stack. Its messages have the form "reason; remedy".
@@ -148,9 +147,9 @@ impl Refusal {
 
     /// A socket call on `interface` that the kernel refused.
     pub(crate) fn of_call(interface: &str, what: &str, operation: Operation, errno: Errno) -> Self {
-        let facts = Facts {
+        let facts = linux::Facts {
             interface: Some(interface.to_owned()),
-            ..Facts::default()
+            ..linux::Facts::default()
         };
         let cause = cause(operation, errno, &facts);
         Self::of_kernel(&format!("{what} on {interface}"), errno, &cause).on(interface)
@@ -158,10 +157,10 @@ impl Refusal {
 
     /// A netlink request before the one that binds was refused: the kernel has no netdev family.
     pub(crate) fn no_family(interface: &str, what: &str, error: &NetlinkError) -> Self {
-        let facts = Facts {
+        let facts = linux::Facts {
             kernel: error.text.clone(),
             interface: Some(interface.to_owned()),
-            ..Facts::default()
+            ..linux::Facts::default()
         };
         let errno = Errno(error.errno.raw_os_error());
         let cause = cause(Operation::BindRx, errno, &facts);
@@ -170,7 +169,7 @@ impl Refusal {
     }
 
     pub(crate) fn on(mut self, interface: &str) -> Self {
-        self.place.interface = Some(interface.to_owned());
+        self.facts.interface = Some(interface.to_owned());
         self
     }
 }
@@ -181,17 +180,12 @@ impl From<devmem_linux::netdev::BindError> for Refusal {
         let kind = ErrorKind::of_cause(error.cause.kind, error.errno);
         let queue = error.queues.first();
         let queue = queue.and_then(|queue| u16::try_from(queue.0).ok());
-        let place = Place {
-            interface: Some(error.interface.clone()),
-            queue: queue.map(RxQueueId),
-            kernel_message: error.kernel.clone(),
-        };
-        let refusal = Self::new(kind, error.errno, error.to_string());
         let remedy = error.cause.hint.clone().unwrap_or_default();
-        Self {
-            place,
-            ..refusal.with_remedy(remedy)
-        }
+        let refusal = Self::new(kind, error.errno, error.to_string()).with_remedy(remedy);
+        let mut refusal = refusal.on(&error.interface);
+        refusal.facts.queue = queue.map(RxQueueId);
+        refusal.facts.kernel_message = error.kernel;
+        refusal
     }
 }
 
@@ -393,8 +387,8 @@ impl From<stack::SendError> for Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.reason)?;
-        let lines = self.remedy.as_deref().unwrap_or_default().lines();
+        f.write_str(self.reason())?;
+        let lines = self.remedy().unwrap_or_default().lines();
         lines
             .into_iter()
             .try_for_each(|line| write!(f, "\n  {line}"))
@@ -403,7 +397,7 @@ impl fmt::Display for Refusal {
 
 impl Error for Refusal {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        let source = self.source.as_deref()?;
+        let source = self.facts.source.as_deref()?;
         Some(source)
     }
 }

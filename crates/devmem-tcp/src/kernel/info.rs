@@ -20,48 +20,49 @@ impl Socket {
         let kernel = KernelInfo::of(self.fd.as_fd()).ok()?;
         let micros = |value: u32| Duration::from_micros(value.into());
         let mss = |value: u32| u16::try_from(value).unwrap_or(u16::MAX);
-        let mut info = TcpInfo::default();
-        info.state = state(kernel.state());
-        info.timestamps = kernel.options() & OPT_TIMESTAMPS != 0;
-        info.sack = kernel.options() & OPT_SACK != 0;
-        info.ecn = kernel.options() & OPT_ECN != 0;
-        info.ecn_seen = kernel.options() & OPT_ECN_SEEN != 0;
-        info.snd_wscale = kernel.snd_wscale();
-        info.rcv_wscale = kernel.rcv_wscale();
-        info.rto = micros(kernel.rto());
-        info.snd_mss = mss(kernel.snd_mss());
-        info.rcv_mss = mss(kernel.rcv_mss());
-        info.unacked = kernel.unacked();
-        info.sacked = kernel.sacked();
-        info.lost = kernel.lost();
-        info.retrans = kernel.retrans();
-        info.rtt = micros(kernel.rtt());
-        info.rttvar = micros(kernel.rttvar());
-        info.min_rtt = micros(kernel.min_rtt());
-        info.snd_ssthresh = kernel.snd_ssthresh();
-        info.snd_cwnd = kernel.snd_cwnd();
-        info.snd_wnd = kernel.snd_wnd();
-        info.rcv_wnd = kernel.rcv_wnd();
-        info.rcv_space = kernel.rcv_space();
-        info.total_retrans = kernel.total_retrans().into();
-        info.retransmits = kernel.retransmits();
-        info.probes = kernel.probes();
-        info.pacing_rate = kernel.pacing_rate();
-        info.delivered = kernel.delivered();
-        info.delivered_ce = kernel.delivered_ce();
-        info.bytes_acked = kernel.bytes_acked();
-        info.bytes_received = kernel.bytes_received();
-        info.bytes_sent = kernel.bytes_sent();
-        info.bytes_retrans = kernel.bytes_retrans();
-        info.notsent_bytes = kernel.notsent_bytes().into();
-        info.segs_out = kernel.segs_out().into();
-        info.segs_in = kernel.segs_in().into();
-        info.data_segs_out = kernel.data_segs_out().into();
-        info.data_segs_in = kernel.data_segs_in().into();
-        info.dsack_dups = kernel.dsack_dups().into();
-        info.reord_seen = kernel.reord_seen().into();
-        info.rcv_ooopack = kernel.rcv_ooopack().into();
-        Some(info)
+        Some(TcpInfo {
+            state: state(kernel.state()),
+            timestamps: kernel.options() & OPT_TIMESTAMPS != 0,
+            sack: kernel.options() & OPT_SACK != 0,
+            ecn: kernel.options() & OPT_ECN != 0,
+            ecn_seen: kernel.options() & OPT_ECN_SEEN != 0,
+            snd_wscale: kernel.snd_wscale(),
+            rcv_wscale: kernel.rcv_wscale(),
+            rto: micros(kernel.rto()),
+            snd_mss: mss(kernel.snd_mss()),
+            rcv_mss: mss(kernel.rcv_mss()),
+            unacked: kernel.unacked(),
+            sacked: kernel.sacked(),
+            lost: kernel.lost(),
+            retrans: kernel.retrans(),
+            rtt: micros(kernel.rtt()),
+            rttvar: micros(kernel.rttvar()),
+            min_rtt: micros(kernel.min_rtt()),
+            snd_ssthresh: kernel.snd_ssthresh(),
+            snd_cwnd: kernel.snd_cwnd(),
+            snd_wnd: kernel.snd_wnd(),
+            rcv_wnd: kernel.rcv_wnd(),
+            rcv_space: kernel.rcv_space(),
+            total_retrans: kernel.total_retrans().into(),
+            retransmits: kernel.retransmits(),
+            probes: kernel.probes(),
+            pacing_rate: kernel.pacing_rate(),
+            delivered: kernel.delivered(),
+            delivered_ce: kernel.delivered_ce(),
+            bytes_acked: kernel.bytes_acked(),
+            bytes_received: kernel.bytes_received(),
+            bytes_sent: kernel.bytes_sent(),
+            bytes_retrans: kernel.bytes_retrans(),
+            notsent_bytes: kernel.notsent_bytes().into(),
+            segs_out: kernel.segs_out().into(),
+            segs_in: kernel.segs_in().into(),
+            data_segs_out: kernel.data_segs_out().into(),
+            data_segs_in: kernel.data_segs_in().into(),
+            dsack_dups: kernel.dsack_dups().into(),
+            reord_seen: kernel.reord_seen().into(),
+            rcv_ooopack: kernel.rcv_ooopack().into(),
+            ..TcpInfo::default()
+        })
     }
 }
 

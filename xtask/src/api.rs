@@ -7,8 +7,18 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-/// The crates of the workspace begin with this, with underscores as in paths.
-const OURS: &str = "devmem_";
+/// The crates of the workspace that the library depends on, by their names in paths.
+const INNER: &[&str] = &[
+    "devmem_linux",
+    "devmem_uapi",
+    "mapped",
+    "netmem",
+    "nic",
+    "stack",
+    "steer",
+    "tcp",
+    "wire",
+];
 
 /// Returns a sentence for each type of the workspace's other crates that the API shows and does not export.
 ///
@@ -37,7 +47,7 @@ pub fn check(json: &str) -> Result<Vec<String>, String> {
     for (id, name, target) in named {
         let path = &api["paths"][&target];
         let krate = &api["external_crates"][path["crate_id"].to_string()]["name"];
-        let inner = krate.as_str().is_some_and(|name| name.starts_with(OURS));
+        let inner = krate.as_str().is_some_and(|name| INNER.contains(&name));
         if inner && !exported.contains(&target) {
             let parts = path["path"].as_array().into_iter().flatten();
             let parts: Vec<_> = parts.filter_map(Value::as_str).collect();
@@ -70,7 +80,7 @@ fn collect(part: &Value, types: &mut BTreeSet<String>) {
 
 #[cfg(test)]
 mod tests {
-    /// A function that returns the type 7 of `devmem_stack`, and an export of the type `exported`.
+    /// A function that returns the type 7 of `stack`, and an export of the type `exported`.
     fn api(exported: u32) -> String {
         format!(
             r#"{{"index": {{
@@ -78,15 +88,15 @@ mod tests {
                     {{"resolved_path": {{"path": "Stack", "id": 7}}}}}}}}}}}},
                 "2": {{"crate_id": 0, "name": null, "inner": {{"use": {{"name": "Stack", "id": {exported}}}}}}}
             }},
-            "paths": {{"7": {{"crate_id": 3, "path": ["devmem_stack", "Stack"]}}}},
-            "external_crates": {{"3": {{"name": "devmem_stack"}}}}}}"#
+            "paths": {{"7": {{"crate_id": 3, "path": ["stack", "Stack"]}}}},
+            "external_crates": {{"3": {{"name": "stack"}}}}}}"#
         )
     }
 
     #[test]
     fn a_type_of_an_inner_crate_is_found_unless_it_is_exported() {
         let found = super::check(&api(8)).unwrap();
-        assert_eq!(found, ["open (item 1) shows devmem_stack::Stack"]);
+        assert_eq!(found, ["open (item 1) shows stack::Stack"]);
         assert!(super::check(&api(7)).unwrap().is_empty());
         assert!(super::check("{}").is_err());
     }

@@ -26,7 +26,7 @@ pub fn with_tcp_config(builder: NetdevBuilder, config: tcp::Config) -> NetdevBui
 /// Calls `call` with the NIC of the user-space stack, to read or change its rings, channels, RSS, rules and counters.
 ///
 /// # Errors
-/// [`NoSoftwareNic`] if this is an interface of the kernel, or if this process is a fork of the one that opened the NIC.
+/// This is an interface of the kernel, or this process is a fork of the one that opened the NIC.
 pub fn with_nic<T>(netdev: &Netdev, call: impl FnOnce(&mut Nic) -> T) -> Result<T, NoSoftwareNic> {
     match &netdev.backend {
         Backend::User(UserNic { shared, at }) => {

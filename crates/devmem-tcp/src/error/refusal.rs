@@ -219,16 +219,18 @@ impl From<TapError> for Refusal {
                 (kind, Some(errno))
             }
         };
-        let errno = match (errno, kind) {
+        let number = match (errno, kind) {
             (Some(errno), _) => Errno(errno.raw_os_error()),
             (None, ErrorKind::PermissionDenied) => Errno::EPERM,
             (None, ErrorKind::InUse) => Errno::EBUSY,
             (None, _) => Errno::EINVAL,
         };
         let remedy = error.remedy().unwrap_or_default();
-        Self::new(kind, errno, error.to_string())
-            .with_remedy(remedy)
-            .caused_by(std::io::Error::from(errno))
+        let refusal = Self::new(kind, number, error.to_string()).with_remedy(remedy);
+        match errno {
+            Some(errno) => refusal.caused_by(std::io::Error::from(errno)),
+            None => refusal,
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use devmem_tcp::{BoundRx, Dmabuf, Listener, NetIovCount, Netdev, NetdevBuilder, 
 
 use crate::kernel;
 use crate::plan::{KernelPlan, NicPlan};
-use crate::report::RunReport;
+use crate::report::{QueueRow, RunReport};
 use crate::transfer::{Task, Totals, Transfer};
 use tool::output::{Failure, note};
 
@@ -128,6 +128,7 @@ impl Receiver {
         report.net_iovs_total = count.total as u64;
         report.net_iovs_home = count.home as u64;
         restore(setup);
+        report.rx_queues = nic.queue_stats().into_iter().map(QueueRow::from).collect();
         let drops = nic.drops().into_iter();
         report.drops = drops
             .map(|(reason, count)| (reason.to_owned(), count))

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use devmem_tcp::QueueStats;
+
 use crate::args::Direction;
 use crate::plan::NicPlan;
 use tool::progress::gbit_per_s;
@@ -69,11 +71,34 @@ pub struct RunReport {
     pub ip_version: u8,
     /// Impairments of the link.
     pub impair: String,
+    /// Counters of each RX queue, bound or not.
+    pub rx_queues: Vec<QueueRow>,
     /// Packets dropped by our NIC and stack, by reason; reasons without drops are left out.
     pub drops: BTreeMap<String, u64>,
     /// Statistics of sending from device memory, if that was done.
     #[serde(flatten)]
     pub sending: Option<Sending>,
+}
+
+/// Counters of one RX queue.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct QueueRow {
+    /// Its number.
+    pub queue: u16,
+    /// Received packets.
+    pub packets: u64,
+    /// Bytes of these packets: payload in user space, as the driver counts them in the kernel.
+    pub bytes: u64,
+}
+
+impl From<QueueStats> for QueueRow {
+    fn from(stats: QueueStats) -> Self {
+        Self {
+            queue: stats.queue.0,
+            packets: stats.packets,
+            bytes: stats.bytes,
+        }
+    }
 }
 
 impl RunReport {

@@ -271,7 +271,7 @@ impl<'a> Transfer<'a> {
             Err(RecvError::WouldBlock | RecvError::TimedOut) => return Ok(false),
             Err(error) => {
                 let peer = connection.stream.peer_addr();
-                let peer = peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string());
+                let peer = peer.map_or_else(|_| "a peer".to_owned(), |peer| peer.to_string());
                 note(format_args!("the connection from {peer} failed: {error}"));
                 self.totals.broken += 1;
                 let connection = self.active.swap_remove(index);

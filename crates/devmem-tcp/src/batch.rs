@@ -9,7 +9,7 @@ use devmem_uapi::{
 use netmem::{CpuAccess, Dmabuf};
 
 use crate::error::{GatherError, ReleaseError};
-use crate::stream::Socket;
+use crate::socket::Socket;
 
 /// One piece of received data, in stream order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -226,9 +226,7 @@ impl RxBatch {
                 }
                 continue;
             };
-            let owner = self.owner.as_ref();
-            let memory = owner.map(|owner| owner.memory(dmabuf)).transpose()?;
-            let memory = memory.flatten().ok_or(GatherError::Gone { dmabuf })?;
+            let memory = self.memory_of(dmabuf)?;
             let from = memory.cpu_view(CpuAccess::Read)?;
             for item in run {
                 to.copy_from(&from, item.start(), at, item.len())?;
@@ -238,6 +236,40 @@ impl RxBatch {
         }
         to.end()?;
         Ok(needed)
+    }
+
+    /// Copies the first bytes of the batch, in stream order, to `out` in host memory: as many as fit, or as there are.
+    /// Returns their number.
+    ///
+    /// # Errors
+    /// As [`gather_into`](Self::gather_into), except that everything fits.
+    pub fn copy_to(&self, out: &mut [u8]) -> Result<usize, GatherError> {
+        let mut done = 0;
+        for item in &self.items {
+            let Some(room) = out.get_mut(done..).filter(|room| !room.is_empty()) else {
+                break;
+            };
+            let len = item.len().min(room.len());
+            let room = &mut room[..len];
+            match item.dmabuf() {
+                None => room.copy_from_slice(&item.linear(&self.host)[..len]),
+                Some(dmabuf) => self.memory_of(dmabuf)?.copy_out(item.start(), room)?,
+            }
+            done += len;
+        }
+        Ok(done)
+    }
+
+    /// Returns the memory of a binding.
+    fn memory_of(&self, dmabuf: DmabufId) -> Result<Dmabuf, GatherError> {
+        let owner = self.owner.as_ref();
+        let memory = owner.map(|owner| owner.memory(dmabuf)).transpose()?;
+        memory.flatten().ok_or(GatherError::Gone { dmabuf })
+    }
+
+    /// Returns the number of frags in device memory.
+    pub(crate) fn device_frags(&self) -> usize {
+        self.devices().count()
     }
 
     fn devices(&self) -> impl Iterator<Item = &Device> {

@@ -12,6 +12,7 @@ use crate::driver::StackIndex;
 use crate::error::BindError;
 use crate::kernel::{self, NetIovs};
 use crate::netdev::{Backend, IFINDEX, Netdev, Shared, UserNic};
+use crate::plan::UserSettings;
 
 /// Device memory bound to RX queues of a [`Netdev`]: the payload of their packets lands in it.
 ///
@@ -19,6 +20,7 @@ use crate::netdev::{Backend, IFINDEX, Netdev, Shared, UserNic};
 /// their bytes do not change; the memory is freed when the last net_iov is home, however late. Memory has at most one receive
 /// binding at a time, over all NICs. It can be bound again as soon as this is dropped and the last frag received through it
 /// has been returned.
+#[must_use = "dropping it unbinds the memory"]
 pub struct BoundRx {
     binding: Binding,
     id: DmabufId,
@@ -33,10 +35,12 @@ enum Binding {
     Kernel { _unbinds: kernel::Rx },
 }
 
+/// Dropping it unbinds, and then gives up the settings of the queues.
 struct UserRx {
     shared: Arc<Shared>,
     at: StackIndex,
     id: DmabufId,
+    _settings: Vec<Arc<UserSettings>>,
 }
 
 /// Source of the counts of net_iovs.
@@ -147,6 +151,7 @@ impl UserRx {
             shared: Arc::clone(shared),
             at: *at,
             id,
+            _settings: UserSettings::needed_by(nic, queues),
         };
         Ok((bound, provider))
     }

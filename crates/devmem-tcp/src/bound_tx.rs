@@ -16,6 +16,7 @@ use crate::netdev::{Backend, IFINDEX, Netdev, Shared, UserNic};
 ///
 /// Dropping it unbinds. Sends that are queued or not yet acknowledged go on, and keep the memory mapped until they are
 /// complete: the bytes of a send must not change before then, whether the binding still exists or not.
+#[must_use = "dropping it unbinds the memory"]
 pub struct BoundTx {
     pub(crate) binding: Binding,
     id: DmabufId,

@@ -50,10 +50,8 @@ impl Choice {
     /// # Errors
     /// [`OpenError::NoInterface`] if there is no such interface.
     pub fn examine(interface: &str, purpose: Purpose) -> Result<Self, OpenError> {
-        let doctor = Doctor::examine(Some(interface)).map_err(|source| OpenError::NoInterface {
-            name: interface.to_owned(),
-            source,
-        })?;
+        let doctor = Doctor::examine(Some(interface))
+            .map_err(|error| OpenError::no_interface(interface, error))?;
         let obstacles = match purpose {
             Purpose::Receive => doctor.obstacles_to_receiving(),
             Purpose::Send => doctor.obstacles_to_sending(),

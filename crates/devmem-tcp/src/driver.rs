@@ -376,20 +376,31 @@ impl Driver {
         Ok(fd)
     }
 
-    /// Polls until no stack has a connection left that waits for its peer to close, for `at_most`. Called before the last
-    /// handle is dropped.
-    pub(crate) fn linger(&self, at_most: Duration) {
+    /// Polls until the connections of dropped streams are closed in both directions, for `at_most`. Once all data and FINs
+    /// are acknowledged, it waits for the FINs of the peers for `grace` only. Returns whether all are closed.
+    pub(crate) fn linger(&self, at_most: Duration, grace: Duration) -> bool {
         let mut core = self.lock();
-        let until = core.clock.now() + at_most;
-        while core.clock.now() < until && core.stacks.iter().any(|stack| stack.stats().orphans > 0)
-        {
+        let last = core.clock.now() + at_most;
+        let mut until = last;
+        let mut was_acknowledged = false;
+        loop {
+            let all_closed = core.stacks.iter().all(|stack| stack.stats().orphans == 0);
+            let now = core.clock.now();
+            if all_closed || now >= until {
+                return all_closed;
+            }
+            let acknowledged = !core.stacks.iter().any(Stack::has_unacknowledged_orphan);
+            if acknowledged && !was_acknowledged {
+                until = last.min(now + grace);
+            }
+            was_acknowledged = acknowledged;
             if self.poll(&mut core) {
                 continue;
             }
             let left = until.saturating_since(core.clock.now());
             if core.clock.is_virtual() {
                 let Some(deadline) = core.next_deadline() else {
-                    return;
+                    return false;
                 };
                 core.clock.jump_to(deadline.min(until));
             } else {

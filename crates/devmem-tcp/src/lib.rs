@@ -23,10 +23,10 @@
 //! # fn consume_host(_: &[u8]) {}
 //!
 //! let memory = Dmabuf::anonymous(64 << 20)?;                    // huge pages if the machine has them
-//! let nic = Netdev::user("mem:doc", "10.77.0.2/24")?;           // "tap:dm0" is a TAP interface
+//! let nic = Netdev::user("mem:doc", "10.77.0.2/24")?;           // on a TAP: "tap:dm0,10.77.0.1/24"
 //! let setup = nic.plan_receive("10.77.0.2:5201".parse()?)       // header split, RSS and flow rules
 //!     .queues(1)
-//!     .apply()?;                                                // restored when dropped
+//!     .apply()?;                                                // restored when it and `rx` are dropped
 //! let rx = nic.bind_rx(&memory, setup.queues())?;               // unbound when dropped
 //! let listener = nic.listen("10.77.0.2:5201")?;
 //! # let peer = peer();
@@ -104,11 +104,35 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! [`SendRing`] does the bookkeeping of a sender that reuses its memory: it waits for a free chunk, and sends what the program
+//! has put into it.
+//!
 //! To avoid waiting, poll [`Completions::readiness_fd`] and call [`Completions::try_next`], which returns the sends that
 //! have completed. A dropped stream still sends what is queued; [`Completions`] that outlive it still report these sends,
 //! and [`BoundTx::in_flight`] counts the incomplete sends of all streams.
 //!
 //! With the feature `tokio`, the module `tokio` provides asynchronous listeners, streams and completions.
+//!
+//! # Messages, threads, host memory
+//!
+//! A stream of messages is received by length: [`Stream::recv_at_most`] receives a header, then a body, and leaves later bytes
+//! queued; [`Stream::peek`] copies the first bytes without taking them. [`Stream::into_split`] gives the directions to two
+//! threads. [`std::io::Read`] and [`std::io::Write`] on a stream are for bytes in host memory; one stream may send both host and
+//! device memory.
+//!
+//! # Errors
+//!
+//! Each operation has an error type. All of them have a kind for programs ([`ErrorKind`]), a remedy for people, the errno of
+//! the same refusal by Linux, and become a [`std::io::Error`] by `?`. `Debug` prints the same text as `Display`: reason and
+//! remedy, also when `main` returns the error.
+//!
+//! ```
+//! use devmem_tcp::{ErrorKind, Netdev};
+//!
+//! let error = Netdev::kernel("nosuch0").unwrap_err();
+//! assert_eq!(error.kind(), ErrorKind::NotFound);
+//! assert_eq!(error.remedy().as_deref(), Some("`ip link` lists those of this network namespace"));
+//! ```
 //!
 //! # Without any network
 //!
@@ -121,11 +145,9 @@
 //! let listener = b.listen("10.77.0.2:5201")?;
 //! let stream = a.connect("10.77.0.2:5201")?;
 //! let (accepted, peer) = listener.accept()?;
-//! assert_eq!(Some(peer), stream.local_addr());
+//! assert_eq!(peer, stream.local_addr()?);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-//!
-//! [`std::io::Write`] on a [`Stream`] sends bytes of host memory; one stream may send both host and device memory.
 //!
 //! # On the real kernel
 //!
@@ -140,7 +162,7 @@
 //! let nic = Netdev::kernel("eth1")?;
 //! let plan = nic.plan_receive("10.77.0.2:5201".parse()?).queues(1);
 //! println!("{}", plan.commands()?.join("\n"));
-//! let setup = plan.apply()?;                                    // read back; restored when dropped
+//! let setup = plan.apply()?;                                    // read back; restored when it and `rx` are dropped
 //! let rx = nic.bind_rx(&memory, setup.queues())?;
 //! let (mut stream, _peer) = nic.listen("10.77.0.2:5201")?.accept()?;
 //! stream.set_placement(Placement::Strict);                      // payload in host memory is an error with its cause
@@ -166,32 +188,46 @@ mod background;
 mod batch;
 mod bound;
 mod bound_tx;
+mod capture;
 mod choice;
 mod clock;
+mod connect;
 mod driver;
 mod error;
 mod home;
+#[doc(hidden)]
+pub mod internals;
 mod kernel;
 mod link_spec;
 mod listener;
 mod netdev;
 mod open;
 mod plan;
+mod queue_stats;
+mod recv_half;
+mod restore;
 mod send;
+mod send_half;
+mod send_ring;
 mod send_signal;
+mod socket;
 mod spin;
 mod stream;
+mod tcp_info;
+mod tcp_options;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 
 pub use batch::{Frag, Iter, RxBatch, RxFrag};
 pub use bound::{BoundRx, NetIovCount, Unbound};
 pub use bound_tx::BoundTx;
+pub use capture::{Direction, FrameSink};
 pub use choice::{BackendKind, Choice, Purpose};
+pub use connect::ConnectOptions;
 pub use error::{
-    AcceptError, BindError, BindTxError, CompletionError, ConnectError, DeviceMemoryError, Forked,
-    GatherError, KernelError, KernelNic, ListenError, Misplacement, NoDmabuf, NoSoftwareNic,
-    OpenError, RecvError, ReleaseError, SendError, SetupError, ShutdownError,
+    AcceptError, BindError, BindTxError, CompletionError, ConnectError, DeviceMemoryError,
+    ErrorKind, Forked, GatherError, ListenError, Misplacement, OpenError, RecvError, Refusal,
+    ReleaseError, SendError, SetupError, ShutdownError,
 };
 pub use kernel::{dma_heap, import, udmabuf};
 pub use link_spec::{LinkSpec, LinkSpecError};
@@ -199,18 +235,21 @@ pub use listener::Listener;
 pub use netdev::Netdev;
 pub use open::NetdevBuilder;
 pub use plan::{ReceivePlan, Setup};
+pub use queue_stats::QueueStats;
+pub use recv_half::{Placement, RecvHalf, StreamStats};
+pub use restore::{Drift, RestoreReport};
 pub use send::{Completion, Completions, SendCounts, SendId};
-pub use stream::{Placement, Stream, StreamStats};
+pub use send_half::SendHalf;
+pub use send_ring::{RingSlot, SendRing};
+pub use stream::Stream;
 
-pub use devmem_linux::dmabuf::ExportError;
-pub use devmem_linux::errors::{Cause, CauseKind};
-pub use devmem_linux::netdev::BindError as KernelBindError;
-pub use devmem_linux::nic_setup::{ApplyError, Drift, PlanError, RestoreReport};
-pub use devmem_linux::socket::ControlProblem;
+pub use tcp_info::{TcpInfo, TcpState};
+pub use tcp_options::{Congestion, Ecn, Keepalive, TcpOptions};
+
 pub use devmem_uapi::{DmabufId, Errno};
 pub use netmem::{
-    CopyError, CpuAccess, CpuView, DeviceSlice, Dmabuf, DmabufError, Exporter, InUse, InUseReason,
-    NiovSize, PageKind,
+    Chunks, CopyError, CpuAccess, CpuView, DeviceSlice, Dmabuf, DmabufError, Exporter,
+    GeometryError, InUse, InUseReason, MemoryObserver, NiovSize, OutOfBounds, PageKind,
 };
-pub use nic::{Direction, FrameSink, Impairment};
+pub use nic::Impairment;
 pub use steer::RxQueueId;

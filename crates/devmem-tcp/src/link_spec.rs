@@ -20,7 +20,8 @@ const MAX_UNIX_PATH: usize = 107;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LinkSpec {
     /// `tap:NAME`: a TAP interface of this network namespace, created if it does not exist. Its other end is the
-    /// kernel's network stack.
+    /// kernel's network stack. [`Netdev::builder`](crate::Netdev::builder) and [`Netdev::user`](crate::Netdev::user) also take
+    /// `tap:NAME,ADDRESS/LENGTH` with an address for that end.
     Tap(String),
     /// `unix:PATH`: a UNIX socket (SOCK_SEQPACKET) on which the other end of the wire listens, such as an emulated NIC
     /// started with `devmem-tcp nic --wire unix-listen:PATH`.
@@ -30,7 +31,7 @@ pub enum LinkSpec {
 }
 
 /// A text that cannot be parsed as a link.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "'{text}' names no link: {why}\n  write tap:NAME (a TAP interface, NAME at most 15 bytes), unix:PATH (an emulated NIC's socket) or mem:NAME (a wire inside this process)"
 )]

@@ -2,14 +2,15 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::driver::WaitLimit;
-use crate::error::AcceptError;
+use crate::error::{AcceptError, Refusal};
 use crate::kernel::Listening;
-use crate::stream::{Inner, Socket, Stream};
+use crate::socket::{Inner, Socket};
+use crate::stream::Stream;
 
 /// A listening socket of either backend.
 #[derive(Debug)]
@@ -65,14 +66,41 @@ impl Listener {
         Ok((Stream::new(Socket::User(accepted)), peer))
     }
 
-    /// Returns the address that the socket listens on; `None` in a child of fork(2).
-    pub fn local_addr(&self) -> Option<SocketAddr> {
+    /// Returns the address that the socket listens on.
+    ///
+    /// # Errors
+    /// The NIC belongs to another process.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
         match &self.socket {
             ListenSocket::User(inner) => {
                 let local = |stack: &mut stack::Stack, _| stack.local_addr(inner.socket);
-                inner.shared.driver.with(inner.at, local).ok()?.ok()
+                let local = inner.shared.driver.with(inner.at, local)?;
+                Ok(local.map_err(Refusal::from)?)
             }
-            ListenSocket::Kernel(listening) => listening.local_addr(),
+            ListenSocket::Kernel(listening) => {
+                listening.nic().check()?;
+                listening.local_addr()
+            }
+        }
+    }
+
+    /// Sets how many connections may wait to be accepted: 4,096 by default. The kernel limits it to net.core.somaxconn.
+    ///
+    /// # Errors
+    /// The NIC belongs to another process.
+    pub fn set_backlog(&self, connections: u16) -> io::Result<()> {
+        match &self.socket {
+            ListenSocket::User(inner) => {
+                let set = |stack: &mut stack::Stack, _| {
+                    stack.set_backlog(inner.socket, connections.into())
+                };
+                let set = inner.shared.driver.with(inner.at, set)?;
+                Ok(set.map_err(Refusal::from)?)
+            }
+            ListenSocket::Kernel(listening) => {
+                listening.nic().check()?;
+                listening.set_backlog(connections)
+            }
         }
     }
 
@@ -112,5 +140,11 @@ impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.readiness_fd()
             .expect("a file descriptor for the readiness of a listener")
+    }
+}
+
+impl AsRawFd for Listener {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }

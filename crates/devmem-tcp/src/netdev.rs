@@ -2,32 +2,35 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use devmem_uapi::IfIndex;
 use netmem::{Dmabuf, NiovSize};
-use nic::{Impairment, Nic};
+use nic::Impairment;
 use stack::Stack;
 use steer::RxQueueId;
 
 use crate::background::Background;
 use crate::bound::BoundRx;
 use crate::bound_tx::BoundTx;
+use crate::connect::ConnectOptions;
 use crate::driver::{Driver, StackIndex, WaitLimit};
-use crate::error::{
-    BindError, BindTxError, ConnectError, Forked, KernelNic, ListenError, NoSoftwareNic, OpenError,
-};
+use crate::error::{BindError, BindTxError, ConnectError, Forked, ListenError, OpenError};
 use crate::kernel;
 use crate::listener::{ListenSocket, Listener};
 use crate::open::NetdevBuilder;
-use crate::plan::ReceivePlan;
-use crate::stream::{Inner, Socket, Stream};
+use crate::plan::{ReceivePlan, UserSettings};
+use crate::queue_stats::QueueStats;
+use crate::socket::{Inner, Socket};
+use crate::stream::Stream;
 
 /// A driver and the background thread that polls it; every handle of a NIC shares it.
 pub(crate) struct Shared {
     pub(crate) driver: Arc<Driver>,
     background: Option<Background>,
+    /// The applied settings of receivers that are not restored yet. A binding of their queues keeps them.
+    pub(crate) setups: Mutex<Vec<Weak<UserSettings>>>,
 }
 
 impl Shared {
@@ -39,7 +42,11 @@ impl Shared {
         } else {
             Some(Background::start(&driver)?)
         };
-        Ok(Arc::new(Self { driver, background }))
+        Ok(Arc::new(Self {
+            driver,
+            background,
+            setups: Mutex::default(),
+        }))
     }
 }
 
@@ -49,8 +56,11 @@ impl fmt::Debug for Shared {
     }
 }
 
-/// How long dropping the last handle waits for connections to close.
+/// How long dropping the last handle waits for acknowledgements of what dropped streams have sent.
 const LINGER: Duration = Duration::from_millis(500);
+
+/// How long it waits for the FINs of peers that have acknowledged everything.
+const GRACE: Duration = Duration::from_millis(50);
 
 impl Drop for Shared {
     fn drop(&mut self) {
@@ -61,7 +71,7 @@ impl Drop for Shared {
             std::mem::forget(self.background.take());
             return;
         }
-        self.driver.linger(LINGER);
+        self.driver.linger(LINGER, GRACE);
         self.driver.close();
         if let Some(background) = &mut self.background {
             background.join();
@@ -72,7 +82,9 @@ impl Drop for Shared {
 /// A network device: a software NIC with a TCP/IP stack in this process ([`user`](Self::user)), or a network interface of
 /// the kernel with the kernel's TCP/IP stack ([`kernel`](Self::kernel)).
 ///
-/// Cloning is cheap: clones are handles of the same device.
+/// Cloning is cheap: clones are handles of the same device. With the last handle of a user-space NIC, and of everything made
+/// from it, its stack ends. That drop blocks until the peers have acknowledged what dropped streams have sent: usually
+/// for a round trip, for 500 ms at most. [`close`](Self::close) waits as long as the program wants, and tells the outcome.
 ///
 /// A `Netdev` and everything made from it belong to the process that opened it. In a child of fork(2), every call that can
 /// fail returns its `Forked` error ([`Forked`], EOWNERDEAD) at once, other calls return nothing or 0, and
@@ -100,18 +112,28 @@ pub(crate) struct UserNic {
 
 impl UserNic {
     /// Sends the SYN.
-    fn begin_connect(&self, address: SocketAddr) -> Result<Arc<Inner>, ConnectError> {
+    fn begin_connect(
+        &self,
+        address: SocketAddr,
+        options: &ConnectOptions,
+    ) -> Result<Arc<Inner>, ConnectError> {
         let Self { shared, at } = self;
-        let connect = |stack: &mut Stack, now| stack.connect(address, now);
+        let connect = |stack: &mut Stack, now| {
+            let tcp = stack.tcp_config().options;
+            stack.connect_from(options.source, address, &tcp, now)
+        };
         let socket = shared.driver.with(*at, connect)??;
         Ok(Inner::new(Arc::clone(shared), *at, socket))
     }
 
     /// Connects and waits until the connection is established or TCP gives up.
-    fn connect(&self, address: SocketAddr) -> Result<Arc<Inner>, ConnectError> {
-        let inner = self.begin_connect(address)?;
-        // Without a limit, the wait ends with a result.
-        let connected = inner.connected(WaitLimit::Forever);
+    fn connect(
+        &self,
+        address: SocketAddr,
+        options: &ConnectOptions,
+    ) -> Result<Arc<Inner>, ConnectError> {
+        let inner = self.begin_connect(address, options)?;
+        let connected = inner.connected(WaitLimit::within(options.timeout));
         connected.ok_or(ConnectError::TimedOut)??;
         Ok(inner)
     }
@@ -150,7 +172,7 @@ impl Netdev {
     ///
     /// let nic = Netdev::kernel("lo")?;                           // "eth1" in real life
     /// let listener = nic.listen("127.0.0.1:0")?;
-    /// let address = listener.local_addr().ok_or("it listens")?;
+    /// let address = listener.local_addr()?;
     /// nic.connect(address)?.write_all(b"not steered to a bound queue")?;
     /// let (mut stream, _peer) = listener.accept()?;
     /// let mut batch = RxBatch::with_capacity(64);
@@ -178,6 +200,17 @@ impl Netdev {
     /// Opens a user-space NIC on `link` (`tap:NAME`, `unix:PATH` or `mem:NAME`) with the address `address`
     /// (`10.77.0.2/24`). [`Netdev::builder`] has more options.
     ///
+    /// The other end of a TAP is the kernel of this host, which needs an address in the same network; without one no program
+    /// can reach the NIC. `tap:NAME,ADDRESS/LENGTH` sets it:
+    ///
+    /// ```no_run
+    /// use devmem_tcp::Netdev;
+    ///
+    /// let nic = Netdev::user("tap:dm0,10.77.0.1/24", "10.77.0.2/24")?;   // the kernel has 10.77.0.1
+    /// let listener = nic.listen("10.77.0.2:5201")?;                      // reached by: nc -N 10.77.0.2 5201
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`OpenError::Link`] or [`OpenError::Address`] if a text cannot be parsed; otherwise the reason why the link cannot
     /// be opened.
@@ -185,12 +218,19 @@ impl Netdev {
         Self::builder(link)?.address(address)?.open()
     }
 
-    /// Returns a builder for a user-space NIC on `link`.
+    /// Returns a builder for a user-space NIC on `link`, which is a [`LinkSpec`](crate::LinkSpec). After `tap:NAME`, addresses
+    /// of the kernel's end may follow, each after a comma, as for [`NetdevBuilder::peer_address`].
     ///
     /// # Errors
-    /// [`OpenError::Link`] if the text cannot be parsed.
+    /// [`OpenError::Link`] or [`OpenError::Address`] if the text cannot be parsed.
     pub fn builder(link: &str) -> Result<NetdevBuilder, OpenError> {
-        Ok(NetdevBuilder::new(link.parse()?))
+        let (link, peers) = match link.split_once(',') {
+            Some((tap, peers)) if tap.starts_with("tap:") => (tap, Some(peers)),
+            _ => (link, None),
+        };
+        let builder = NetdevBuilder::new(link.parse()?);
+        let mut peers = peers.into_iter().flat_map(|peers| peers.split(','));
+        peers.try_fold(builder, NetdevBuilder::peer_address)
     }
 
     /// Opens two user-space NICs, 10.77.0.1 and 10.77.0.2 (also fd77::1 and fd77::2), joined by an in-memory wire with the
@@ -269,11 +309,35 @@ impl Netdev {
     /// [`ConnectError::Address`] if `address` cannot be resolved; otherwise there is no route, or the peer refused, reset or
     /// did not answer.
     pub fn connect(&self, address: impl ToSocketAddrs) -> Result<Stream, ConnectError> {
+        self.connect_with(address, &ConnectOptions::new())
+    }
+
+    /// Connects to `address` within `at_most`.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect); [`ConnectError::TimedOut`] if the connection is not established within that time.
+    pub fn connect_timeout(
+        &self,
+        address: SocketAddr,
+        at_most: Duration,
+    ) -> Result<Stream, ConnectError> {
+        self.connect_with(address, &ConnectOptions::new().timeout(at_most))
+    }
+
+    /// Connects to `address` as [`connect`](Self::connect) does, with options: source address, timeout.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn connect_with(
+        &self,
+        address: impl ToSocketAddrs,
+        options: &ConnectOptions,
+    ) -> Result<Stream, ConnectError> {
         self.check()?;
         let address = resolve(address).map_err(ConnectError::Address)?;
         let socket = match &self.backend {
-            Backend::User(nic) => Socket::User(nic.connect(address)?),
-            Backend::Kernel(nic) => Socket::Kernel(kernel::Socket::connect(nic, address)?),
+            Backend::User(nic) => Socket::User(nic.connect(address, options)?),
+            Backend::Kernel(nic) => Socket::Kernel(kernel::Socket::connect(nic, address, options)?),
         };
         Ok(Stream::new(socket))
     }
@@ -282,25 +346,52 @@ impl Netdev {
     #[cfg(feature = "tokio")]
     pub(crate) fn begin_connect(&self, address: SocketAddr) -> Result<Stream, ConnectError> {
         self.check()?;
+        let options = ConnectOptions::new();
         let socket = match &self.backend {
-            Backend::User(nic) => Socket::User(nic.begin_connect(address)?),
-            Backend::Kernel(nic) => Socket::Kernel(kernel::Socket::begin_connect(nic, address)?),
+            Backend::User(nic) => Socket::User(nic.begin_connect(address, &options)?),
+            Backend::Kernel(nic) => {
+                Socket::Kernel(kernel::Socket::begin_connect(nic, address, &options)?)
+            }
         };
         Ok(Stream::new(socket))
     }
 
-    /// Calls `call` with the NIC of the user-space stack, to read or change its rings, channels, RSS, rules and counters.
+    /// Waits until the connections of all dropped streams are closed in both directions, for `at_most`, and drops this handle.
+    /// Returns whether all are closed. With an interface of the kernel it returns at once: the kernel finishes by itself.
     ///
-    /// # Errors
-    /// [`NoSoftwareNic`] if this is an interface of the kernel, or if this process is a fork of the one that opened the NIC.
-    pub fn with_nic<T>(&self, call: impl FnOnce(&mut Nic) -> T) -> Result<T, NoSoftwareNic> {
+    /// ```
+    /// use devmem_tcp::Netdev;
+    /// use std::{io::Write, time::Duration};
+    ///
+    /// let (a, b) = Netdev::pair("seed=1".parse()?)?;
+    /// let listener = b.listen("10.77.0.2:5201")?;
+    /// a.connect("10.77.0.2:5201")?.write_all(b"the last words")?;
+    /// let (peer, _) = listener.accept()?;
+    /// drop(peer);
+    /// assert!(a.close(Duration::from_secs(5)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn close(self, at_most: Duration) -> bool {
+        match &self.backend {
+            Backend::User(nic) if self.check().is_ok() => {
+                nic.shared.driver.linger(at_most, at_most)
+            }
+            Backend::User(_) | Backend::Kernel(_) => true,
+        }
+    }
+
+    /// Returns the counters of each RX queue. For an interface of the kernel these are its driver's; empty if it has none,
+    /// and in a child of fork(2).
+    pub fn queue_stats(&self) -> Vec<QueueStats> {
         match &self.backend {
             Backend::User(UserNic { shared, at }) => {
-                Ok(shared.driver.with(*at, |stack, _| call(stack.nic_mut()))?)
+                let stats = |stack: &mut Stack, _| QueueStats::of_nic(stack.nic());
+                shared.driver.with(*at, stats).unwrap_or_default()
             }
-            Backend::Kernel(nic) => Err(NoSoftwareNic::Kernel(KernelNic {
-                interface: nic.name().to_owned(),
-            })),
+            Backend::Kernel(nic) => match nic.check() {
+                Ok(()) => nic.queue_stats(),
+                Err(_forked) => Vec::new(),
+            },
         }
     }
 

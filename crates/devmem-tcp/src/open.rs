@@ -1,6 +1,7 @@
 //! Opening a user-space NIC: link, addresses and sizes.
 
 use std::collections::HashMap;
+use std::io::{self, Write};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -9,20 +10,23 @@ use std::sync::{Mutex, PoisonError};
 use devmem_linux::netif::Interface;
 use devmem_linux::netlink::NetlinkError;
 use devmem_linux::tap::{Tap, TapOffloads, TapOptions, VnetHeader};
+use devmem_uapi::Errno;
 use netmem::PerProcess;
 use nic::{
-    CablePlug, Captured, FrameSink, Impaired, Impairment, Link, Nic, NicConfig, TapLink, UnixLink,
+    CablePlug, Captured, Impaired, Impairment, Link, Nic, NicConfig, TapLink, UnixLink,
     VnetHeaderLen, WireHello, WireLink, WireOptions,
 };
 use rustix::rand::{GetRandomFlags, getrandom};
 use stack::{Secret, Stack, StackConfig};
 use wire::MacAddr;
 
+use crate::capture::{Capture, FrameSink};
 use crate::clock::Clock;
 use crate::driver::{Driver, StackIndex};
-use crate::error::OpenError;
+use crate::error::{ErrorKind, OpenError, Refusal};
 use crate::link_spec::LinkSpec;
 use crate::netdev::{IFINDEX, Netdev, Shared};
+use crate::tcp_options::{Keepalive, TcpOptions};
 
 /// Default number of RX queues: queue 0 always uses host memory, the others can be bound.
 const DEFAULT_RX_QUEUES: u16 = 4;
@@ -32,6 +36,7 @@ const DEFAULT_MTU: u16 = 1500;
 
 /// Builder of a user-space NIC; [`open`](Self::open) opens it.
 #[derive(Debug)]
+#[must_use = "nothing is opened until `open`"]
 pub struct NetdevBuilder {
     link: LinkSpec,
     addresses: Vec<(IpAddr, u8)>,
@@ -44,20 +49,21 @@ pub struct NetdevBuilder {
     impairment: Impairment,
     capture: Option<Capture>,
     tcp: tcp::Config,
+    on_warning: OnWarning,
 }
 
-struct Capture(Box<dyn FrameSink>);
+/// Receives the warnings of an open.
+struct OnWarning(Box<dyn FnMut(&str) + Send>);
 
-impl std::fmt::Debug for Capture {
+impl std::fmt::Debug for OnWarning {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Capture")
+        f.write_str("OnWarning")
     }
 }
 
-impl FrameSink for Capture {
-    fn frame(&mut self, now: wire::Instant, direction: nic::Direction, frame: &[u8]) {
-        self.0.frame(now, direction, frame);
-    }
+/// Prints a warning to stderr; a closed stderr is no reason to fail.
+fn print_warning(text: &str) {
+    let _ = writeln!(io::stderr(), "devmem-tcp: {text}");
 }
 
 impl NetdevBuilder {
@@ -74,6 +80,7 @@ impl NetdevBuilder {
             impairment: Impairment::NONE,
             capture: None,
             tcp: tcp::Config::default(),
+            on_warning: OnWarning(Box::new(print_warning)),
         }
     }
 
@@ -93,6 +100,13 @@ impl NetdevBuilder {
     pub fn peer_address(mut self, text: &str) -> Result<Self, OpenError> {
         self.peers.push(parse_prefix(text)?);
         Ok(self)
+    }
+
+    /// Sets what receives the warnings of [`open`](Self::open), one text of one or more lines each. By default they are printed
+    /// to stderr.
+    pub fn on_warning(mut self, receive: impl FnMut(&str) + Send + 'static) -> Self {
+        self.on_warning = OnWarning(Box::new(receive));
+        self
     }
 
     /// Sends packets for other networks through this router; at most one router per address family is used.
@@ -141,18 +155,28 @@ impl NetdevBuilder {
         self
     }
 
-    /// Sets TCP's settings.
-    pub fn tcp(mut self, config: tcp::Config) -> Self {
+    /// Sets with which settings of TCP connections begin.
+    pub fn tcp(self, options: TcpOptions) -> Self {
+        self.tcp_config(options.into())
+    }
+
+    pub(crate) fn tcp_config(mut self, config: tcp::Config) -> Self {
         self.tcp = config;
         self
     }
 
-    /// Opens the link and starts the stack.
+    /// Opens the link and starts the stack. Warns if it creates a TAP without an address for the kernel's end: no program on
+    /// this host could reach the NIC then.
     ///
     /// # Errors
     /// The link cannot be opened, or an option does not fit it. Each error names its reason and a remedy.
-    pub fn open(self) -> Result<Netdev, OpenError> {
+    pub fn open(mut self) -> Result<Netdev, OpenError> {
+        let mut on_warning = std::mem::replace(&mut self.on_warning, OnWarning(Box::new(|_| {})));
+        let warning = self.unreachable_tap();
         let (stack, fds) = self.into_stack()?;
+        if let Some(warning) = warning {
+            (on_warning.0)(&warning);
+        }
         let driver =
             Driver::new(vec![stack], Clock::real(), fds).map_err(OpenError::system("eventfd"))?;
         let shared = Shared::new(driver).map_err(OpenError::system("starting a thread"))?;
@@ -164,7 +188,10 @@ impl NetdevBuilder {
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub fn into_stack(mut self) -> Result<(Stack, Vec<OwnedFd>), OpenError> {
+    pub(crate) fn into_stack(mut self) -> Result<(Stack, Vec<OwnedFd>), OpenError> {
+        if let Some(keepalive) = self.tcp.options.keepalive {
+            Keepalive::from(keepalive).check()?;
+        }
         let offloads = self.impairment.is_none();
         let link: Box<dyn Link> = match &self.link {
             LinkSpec::Tap(name) => Box::new(self.open_tap(name, offloads)?),
@@ -201,12 +228,10 @@ impl NetdevBuilder {
             napi: big_tcp && self.sends_big_packets(),
             ..TapOptions::new(name)
         }
-        .open()?;
+        .open()
+        .map_err(Refusal::from)?;
         self.set_up_interface(&tap)
-            .map_err(|source| OpenError::Interface {
-                name: name.to_owned(),
-                source,
-            })?;
+            .map_err(|error| refused_set_up(name, error))?;
         let options = nic::TapOptions {
             vnet_header: VnetHeaderLen::Ten,
             offloads,
@@ -214,6 +239,22 @@ impl NetdevBuilder {
             big_tcp,
         };
         TapLink::new(tap.into_queues(), options).map_err(OpenError::system("epoll"))
+    }
+
+    /// Returns a warning if the TAP does not exist yet and the kernel's end gets no address.
+    fn unreachable_tap(&self) -> Option<String> {
+        let LinkSpec::Tap(name) = &self.link else {
+            return None;
+        };
+        if !self.peers.is_empty() || Interface::by_name(name).is_ok() {
+            return None;
+        }
+        let &(ours, prefix) = self.addresses.first()?;
+        let theirs = format!("{}/{prefix}", neighbour_of(ours));
+        Some(format!(
+            "the kernel's end of TAP {name} has no address, so no program on this host can reach {ours}\n  open the link as \
+             \"tap:{name},{theirs}\", or type: ip address add {theirs} dev {name}"
+        ))
     }
 
     fn set_up_interface(&self, tap: &Tap) -> Result<(), NetlinkError> {
@@ -229,7 +270,7 @@ impl NetdevBuilder {
         let link: Box<dyn Link> = if self.impairment.is_none() {
             link
         } else {
-            Box::new(Impaired::both(link, self.impairment)?)
+            Box::new(Impaired::both(link, self.impairment).map_err(invalid)?)
         };
         Ok(match self.capture.take() {
             Some(capture) => Box::new(Captured::new(link, capture)),
@@ -247,7 +288,8 @@ impl NetdevBuilder {
                 linear_bytes: self.linear_bytes,
                 ..NicConfig::default()
             },
-        )?;
+        )
+        .map_err(invalid)?;
         let Some(&(address, prefix)) = self.addresses.first() else {
             return Err(OpenError::NoAddress);
         };
@@ -259,7 +301,7 @@ impl NetdevBuilder {
             tcp: self.tcp,
             ..config
         };
-        Ok(Stack::new(nic, config)?)
+        Ok(Stack::new(nic, config).map_err(invalid)?)
     }
 }
 
@@ -281,11 +323,10 @@ pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError
             Box::new(link)
         } else {
             let seed = impairment.seed.wrapping_add(u64::from(number));
-            Box::new(Impaired::new(
-                link,
-                Impairment { seed, ..impairment },
-                Impairment::NONE,
-            )?)
+            Box::new(
+                Impaired::new(link, Impairment { seed, ..impairment }, Impairment::NONE)
+                    .map_err(invalid)?,
+            )
         };
         builder.mtu = DEFAULT_MTU;
         let seed = impairment
@@ -366,6 +407,22 @@ fn parse_prefix(text: &str) -> Result<(IpAddr, u8), OpenError> {
     }
 }
 
+/// Returns an address of the same network: the one that ends in 1, or in 2 if that is `ours`.
+fn neighbour_of(ours: IpAddr) -> IpAddr {
+    let number = |last: u8| if last == 1 { 2 } else { 1 };
+    match ours {
+        IpAddr::V4(ip) => {
+            let [a, b, c, last] = ip.octets();
+            IpAddr::from([a, b, c, number(last)])
+        }
+        IpAddr::V6(ip) => {
+            let mut octets = ip.octets();
+            octets[15] = number(octets[15]);
+            IpAddr::from(octets)
+        }
+    }
+}
+
 /// Returns a random locally administered unicast MAC address (IEEE 802, 48.2) and a random stack secret.
 fn random_identity() -> Result<(MacAddr, Secret), OpenError> {
     let mut bytes = [0; 21];
@@ -378,7 +435,32 @@ fn random_identity() -> Result<(MacAddr, Secret), OpenError> {
     Ok((MacAddr([0x02, a, b, c, d, e]), Secret::new(secret)))
 }
 
+/// An option that the link, the NIC or the stack refused.
+fn invalid(error: impl std::fmt::Display) -> Refusal {
+    Refusal::of_stack(Errno::EINVAL, &error)
+}
+
+/// The kernel's end of a TAP could not be set up.
+fn refused_set_up(name: &str, error: NetlinkError) -> Refusal {
+    let errno = Errno(error.errno.raw_os_error());
+    let remedy =
+        "this needs CAP_NET_ADMIN in its network namespace: run as root, or inside `unshare -rn`";
+    let reason = format!("cannot set up {name}: {error}");
+    Refusal::new(ErrorKind::of_errno(errno), errno, reason)
+        .with_remedy(remedy)
+        .on(name)
+        .caused_by(io::Error::from(error.errno))
+}
+
 impl OpenError {
+    /// The kernel has no interface `name`.
+    pub(crate) fn no_interface(name: &str, error: NetlinkError) -> Self {
+        Self::NoInterface {
+            name: name.to_owned(),
+            source: io::Error::new(io::ErrorKind::NotFound, error),
+        }
+    }
+
     fn system<E: Into<std::io::Error>>(call: &'static str) -> impl FnOnce(E) -> Self {
         move |source| Self::System {
             call,

@@ -2,24 +2,26 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, Weak};
 
-use devmem_linux::nic_setup::{Drift, RestoreReport};
+use devmem_uapi::Errno;
 use nic::{Features, Nic, Rings, TcpDataSplit};
 use steer::{
-    FlowType, IndirectionTable, IpMatch, NtupleRule, PortMatch, Rss, RuleAction, RuleLocation,
-    RxQueueId,
+    FlowType, IndirectionTable, IpMatch, NtupleRule, PortMatch, QueueRange, Rss, RuleAction,
+    RuleLocation, RxQueueId,
 };
 
-use crate::error::SetupError;
+use crate::error::{Refusal, SetupError};
 use crate::kernel::{self, Prepared};
 use crate::netdev::{Backend, Netdev, UserNic};
+use crate::restore::{Drift, RestoreReport};
 
 /// The settings that a receiver needs, not applied yet. `Display` lists them, one per line.
 ///
 /// They are: header split on with threshold 0; no device-memory queue in the RSS indirection table; rules that steer TCP for
 /// the local address and port to the device-memory queues. These are the last queues of the NIC, never queue 0.
 #[derive(Debug)]
+#[must_use = "nothing changes until `apply`"]
 pub struct ReceivePlan {
     netdev: Netdev,
     local: SocketAddr,
@@ -35,8 +37,8 @@ impl ReceivePlan {
         }
     }
 
-    /// Sets the number of queues for device memory, 1 by default. Flows are spread over them by the low bits of the source
-    /// port.
+    /// Sets the number of queues for device memory, 1 by default. Flows are spread over them by a hash of their addresses and
+    /// ports (RSS).
     pub fn queues(mut self, queues: u16) -> Self {
         self.queues = queues;
         self
@@ -45,7 +47,7 @@ impl ReceivePlan {
     /// Returns the changes: for an interface of the kernel as `ethtool` commands, for a user-space NIC as text. Changes nothing.
     ///
     /// # Errors
-    /// [`SetupError::Plan`] if the interface does not support a setting.
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind) if the interface does not support a setting.
     pub fn commands(&self) -> Result<Vec<String>, SetupError> {
         self.netdev.check()?;
         match &self.netdev.backend {
@@ -76,7 +78,9 @@ impl ReceivePlan {
                     .with(nic.at, |stack, _| apply(stack.nic_mut(), local, queues))??;
                 let queues = applied.queues.clone();
                 let nic = nic.clone();
-                let _restores = UserSettings { nic, applied };
+                let restores = Arc::new(UserSettings { nic, applied });
+                restores.register();
+                let _restores = restores;
                 let settings = Settings::User { _restores };
                 Ok(Setup { queues, settings })
             }
@@ -97,9 +101,31 @@ impl fmt::Display for ReceivePlan {
     }
 }
 
-/// The applied settings of a receiver. Dropping it restores exactly the previous settings; for an interface of the kernel,
-/// once no binding of these queues is left. In a child of fork(2), dropping it changes nothing.
+/// The applied settings of a receiver. The previous settings are restored exactly when this and every binding of its queues are
+/// dropped, in whatever order: a binding keeps the settings that its queues need.
+///
+/// So memory that is bound to the queues of a set-up that nobody holds still receives the payload:
+///
+/// ```
+/// # use devmem_tcp::{Dmabuf, Netdev, Placement, RxBatch};
+/// # use std::io::Write;
+/// # let (a, nic) = Netdev::pair("seed=1".parse()?)?;
+/// # let memory = Dmabuf::anonymous(1 << 20)?;
+/// # let local = "10.77.0.2:5201".parse()?;
+/// let rx = nic.bind_rx(&memory, nic.plan_receive(local).apply()?.queues())?;
+/// # let listener = nic.listen(local)?;
+/// # a.connect(local)?.write_all(b"payload")?;
+/// # let (mut stream, _) = listener.accept()?;
+/// stream.set_placement(Placement::Strict);                      // accepts no bytes in host memory
+/// # let mut batch = RxBatch::with_capacity(4);
+/// assert_eq!(stream.recv(&mut batch)?, 7);
+/// # drop(rx);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// In a child of fork(2), dropping it changes nothing.
 #[derive(Debug)]
+#[must_use = "dropping it restores the previous settings, unless a binding needs them"]
 pub struct Setup {
     queues: Vec<RxQueueId>,
     settings: Settings,
@@ -107,15 +133,39 @@ pub struct Setup {
 
 #[derive(Debug)]
 enum Settings {
-    User { _restores: UserSettings },
+    User { _restores: Arc<UserSettings> },
     Kernel(Arc<Prepared>),
 }
 
 /// The applied settings of a NIC in user space. Dropping it restores the previous ones.
 #[derive(Debug)]
-struct UserSettings {
+pub(crate) struct UserSettings {
     nic: UserNic,
     applied: Applied,
+}
+
+impl UserSettings {
+    /// Makes it known to later bindings.
+    fn register(self: &Arc<Self>) {
+        let setups = &self.nic.shared.setups;
+        let mut setups = setups.lock().unwrap_or_else(PoisonError::into_inner);
+        setups.retain(|setup| setup.strong_count() > 0);
+        setups.push(Arc::downgrade(self));
+    }
+
+    /// Returns the settings that a binding to `queues` of `nic` needs.
+    pub(crate) fn needed_by(nic: &UserNic, queues: &[RxQueueId]) -> Vec<Arc<Self>> {
+        let setups = nic.shared.setups.lock();
+        let setups = setups.unwrap_or_else(PoisonError::into_inner);
+        let alive: Vec<_> = setups.iter().filter_map(Weak::upgrade).collect();
+        drop(setups);
+        let mut needed = alive;
+        needed.retain(|setup| {
+            let ours = &setup.applied.queues;
+            setup.nic.at == nic.at && queues.iter().any(|queue| ours.contains(queue))
+        });
+        needed
+    }
 }
 
 impl Setup {
@@ -138,7 +188,7 @@ impl Setup {
         match &self.settings {
             // No other process can change this NIC.
             Settings::User { .. } => Vec::new(),
-            Settings::Kernel(prepared) => prepared.drifts(),
+            Settings::Kernel(prepared) => prepared.drifts().into_iter().map(Drift::from).collect(),
         }
     }
 
@@ -147,7 +197,7 @@ impl Setup {
     pub fn restore(self) -> RestoreReport {
         match &self.settings {
             Settings::User { .. } => RestoreReport::default(),
-            Settings::Kernel(prepared) => prepared.restore(),
+            Settings::Kernel(prepared) => prepared.restore().into(),
         }
     }
 }
@@ -215,41 +265,46 @@ fn make(
         tcp_data_split: TcpDataSplit::Enabled,
         hds_thresh: 0,
         ..applied.rings
-    })?;
+    })
+    .map_err(refused)?;
     let entries = applied.rss.table.entries().len();
-    let table = IndirectionTable::round_robin(entries, first)?;
+    let table = IndirectionTable::round_robin(entries, first).map_err(refused)?;
     nic.set_rss(Rss {
         table,
         ..applied.rss.clone()
-    })?;
+    })
+    .map_err(refused)?;
     nic.set_features(Features {
         ntuple: true,
         ..applied.features
     });
-    // One rule for each value of the low bits of the source port, with enough bits to reach every queue.
-    let shares = u16::try_from(applied.queues.len().next_power_of_two()).unwrap_or(u16::MAX);
-    for share in 0..shares {
-        let queue = applied.queues[usize::from(share) % applied.queues.len()];
-        applied
-            .rules
-            .push(nic.insert_rule(None, rule(local, share, shares - 1, queue))?);
-    }
+    let last = applied.queues.last().copied().unwrap_or(RxQueueId(first));
+    let action = match QueueRange::new(RxQueueId(first), last) {
+        Some(queues) if applied.queues.len() > 1 => RuleAction::Spread(queues),
+        _ => RuleAction::Queue(RxQueueId(first)),
+    };
+    let rule = nic.insert_rule(None, rule(local, action));
+    applied.rules.push(rule.map_err(refused)?);
     Ok(())
 }
 
-fn rule(local: SocketAddr, share: u16, mask: u16, queue: RxQueueId) -> NtupleRule {
+/// The software NIC refuses a setting, usually because a binding depends on the current one.
+fn refused(error: impl fmt::Display) -> Refusal {
+    Refusal::of_stack(Errno::EINVAL, &error)
+}
+
+fn rule(local: SocketAddr, action: RuleAction) -> NtupleRule {
     let flow = if local.is_ipv6() {
         FlowType::Tcp6
     } else {
         FlowType::Tcp4
     };
-    let mut rule = NtupleRule::any(flow, RuleAction::Queue(queue));
+    let mut rule = NtupleRule::any(flow, action);
     if !local.ip().is_unspecified() {
         rule.dst_ip = IpMatch::exact(local.ip());
     }
     if local.port() != 0 {
         rule.dst_port = PortMatch::exact(local.port());
     }
-    rule.src_port = PortMatch { port: share, mask };
     rule
 }

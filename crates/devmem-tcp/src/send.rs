@@ -2,7 +2,7 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,12 +12,13 @@ use stack::{SendMsg, SocketOption, Stack};
 use crate::bound_tx::{Binding, BoundTx};
 use crate::driver::{NotReady, WaitLimit};
 use crate::error::{CompletionError, SendError};
-use crate::stream::{Inner, Socket, Stream};
+use crate::send_half::SendHalf;
+use crate::socket::{Inner, Socket};
 
 /// Bytes of the control message that names a dma-buf.
 const CONTROL_BYTES: usize = cmsg_space(size_of::<DmabufId>());
 
-/// Identifier of one [`Stream::send`], by which [`Completions`] report that it is complete.
+/// Identifier of one [`SendHalf::send`], by which [`Completions`] report that it is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use = "until it completes, the bytes must not change"]
 pub struct SendId {
@@ -75,7 +76,7 @@ pub(crate) struct Sends {
     enabled: bool,
 }
 
-/// Counts of a socket's zero-copy sends. One [`Stream::send`] may make several.
+/// Counts of a socket's zero-copy sends. One [`SendHalf::send`] may make several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendCounts {
     /// Sends so far.
@@ -181,12 +182,13 @@ fn check_ranges(tx: &BoundTx, ranges: &[Range<usize>]) -> Result<(), SendError> 
     let bad = |range: &&Range<usize>| range.start > range.end || range.end > size;
     match ranges.iter().find(bad) {
         None => Ok(()),
-        Some(range) => Err(SendError::Refused(stack::SendError::OutOfBounds {
+        Some(range) => Err(stack::SendError::OutOfBounds {
             dmabuf: tx.id(),
             offset: range.start,
             end: range.end,
             size,
-        })),
+        }
+        .into()),
     }
 }
 
@@ -232,7 +234,7 @@ impl Inner {
     }
 }
 
-impl Stream {
+impl SendHalf {
     /// Sends ranges of bound device memory in the given order, without a copy. Waits until all bytes are queued. The bytes
     /// must not change until [`completions`](Self::completions) reports that the send is complete.
     ///
@@ -299,15 +301,6 @@ impl Stream {
             }
         }
     }
-
-    /// Returns a handle that reports when sends are complete. It may outlive the stream, so that a program can drop the
-    /// stream and then wait until its memory is free. It takes over the stream's current timeout or non-blocking mode.
-    pub fn completions(&self) -> Completions {
-        Completions {
-            socket: self.socket.clone(),
-            limit: self.limit,
-        }
-    }
 }
 
 /// Reports when sends of a stream are complete: the peer has acknowledged every byte, and the NIC has finished with every
@@ -321,6 +314,10 @@ pub struct Completions {
 }
 
 impl Completions {
+    pub(crate) fn new(socket: Socket, limit: WaitLimit) -> Self {
+        Self { socket, limit }
+    }
+
     /// Waits until `id` and every earlier send are complete.
     ///
     /// # Errors
@@ -375,7 +372,7 @@ impl Completions {
         Ok((first < end).then_some(Completion { first, end }))
     }
 
-    /// Returns the number of zero-copy sends that are not complete. One [`Stream::send`] may make several.
+    /// Returns the number of zero-copy sends that are not complete. One [`SendHalf::send`] may make several.
     ///
     /// # Errors
     /// The error queue of the socket cannot be read.
@@ -409,7 +406,7 @@ impl Completions {
         self.limit = WaitLimit::within(timeout);
     }
 
-    /// Returns the stream's fd for poll and epoll: see [`Stream::readiness_fd`]. Methods of this handle, and methods of the
+    /// Returns the stream's fd for poll and epoll: see [`Stream::readiness_fd`](crate::Stream::readiness_fd). Methods of this handle, and methods of the
     /// stream that wait, read completions from the socket: before polling, call [`try_next`](Self::try_next) until it
     /// returns `None`.
     ///
@@ -447,6 +444,12 @@ impl AsFd for Completions {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.readiness_fd()
             .expect("a file descriptor for the readiness of a stream")
+    }
+}
+
+impl AsRawFd for Completions {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }
 

@@ -1,412 +1,127 @@
 //! A TCP connection.
 
 use std::io;
-use std::net::{Shutdown, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
 use std::time::Duration;
 
-use devmem_uapi::{DmabufId, DmabufToken, MsgFlags};
-use netmem::{Dmabuf, MemoryObserver};
-#[cfg(feature = "tokio")]
-use rustix::event::epoll::EventFlags;
-use stack::{Readiness, SendMsg, SocketId};
+use steer::RxQueueId;
 
-use crate::batch::{BatchSink, Item, RxBatch};
-use crate::driver::{NotReady, StackIndex, Wait, WaitLimit};
-use crate::error::{ConnectError, Forked, RecvError, ReleaseError, SendError, ShutdownError};
-use crate::kernel;
-use crate::netdev::Shared;
-use crate::send::Sends;
-
-/// How a stream treats bytes that did not land in device memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Placement {
-    /// Deliver them in order as [`Frag::Linear`](crate::Frag::Linear).
-    #[default]
-    Mixed,
-    /// Return [`RecvError::Misplaced`] with the cause. The bytes stay queued: switch to `Mixed` to receive them.
-    Strict,
-}
-
-/// The socket of a stream, of either backend. The socket closes when the last clone is dropped.
-#[derive(Clone, Debug)]
-pub(crate) enum Socket {
-    User(Arc<Inner>),
-    Kernel(Arc<kernel::Socket>),
-}
-
-impl Socket {
-    /// Fails in a child of fork(2) of the process that opened the NIC. Must be called before a lock is taken.
-    #[inline]
-    pub(crate) fn check(&self) -> Result<(), Forked> {
-        match self {
-            Self::User(inner) => inner.shared.driver.check(),
-            Self::Kernel(socket) => socket.nic().check(),
-        }
-    }
-
-    /// Returns the memory of a binding, if it has not been freed.
-    pub(crate) fn memory(&self, dmabuf: DmabufId) -> Result<Option<Dmabuf>, Forked> {
-        self.check()?;
-        Ok(match self {
-            Self::User(inner) => inner.memory(dmabuf),
-            Self::Kernel(socket) => socket.nic().memory(dmabuf),
-        })
-    }
-
-    pub(crate) fn readiness_fd(&self) -> io::Result<BorrowedFd<'_>> {
-        self.check()?;
-        match self {
-            Self::User(inner) => inner.readiness_fd(),
-            Self::Kernel(socket) => socket.readiness_fd(),
-        }
-    }
-}
-
-/// What asynchronous tasks wait on.
-#[cfg(feature = "tokio")]
-impl Socket {
-    /// Fails in virtual time.
-    pub(crate) fn assert_real_time(&self) -> io::Result<()> {
-        match self {
-            Self::User(inner) => inner.assert_real_time(),
-            Self::Kernel(_) => Ok(()),
-        }
-    }
-
-    /// Returns an fd that becomes readable when a send that would have blocked can be retried, once after each
-    /// [`arm_send_signal`](Self::arm_send_signal).
-    pub(crate) fn send_signal(&self) -> io::Result<Arc<OwnedFd>> {
-        match self {
-            Self::User(inner) => {
-                let mut core = inner.shared.driver.enter()?;
-                Ok(core.senders.fd((inner.at, inner.socket))?)
-            }
-            Self::Kernel(socket) => Ok(Arc::new(socket.edges(EventFlags::OUT)?)),
-        }
-    }
-
-    /// Arms the send signal for one event. Call it before the send attempt, so that no event is missed in between.
-    pub(crate) fn arm_send_signal(&self) {
-        if let Self::User(inner) = self
-            && let Ok(mut core) = inner.shared.driver.enter()
-        {
-            core.senders.arm((inner.at, inner.socket));
-        }
-    }
-
-    /// Returns an fd that becomes readable when sends complete.
-    pub(crate) fn completion_signal(&self) -> io::Result<OwnedFd> {
-        self.check()?;
-        match self {
-            Self::User(inner) => inner.readiness_fd()?.try_clone_to_owned(),
-            Self::Kernel(socket) => Ok(socket.edges(EventFlags::ERR)?),
-        }
-    }
-
-    /// Returns the `Notify` that wakes tasks when any caller has read completions from the error queue.
-    pub(crate) fn collected(&self) -> &::tokio::sync::Notify {
-        match self {
-            Self::User(inner) => &inner.collected,
-            Self::Kernel(socket) => socket.collected(),
-        }
-    }
-
-    /// Returns the outcome of a connect, `None` while it is in progress. Never waits.
-    pub(crate) fn connected(&self) -> Option<Result<(), ConnectError>> {
-        match self {
-            Self::User(inner) => inner.connected(WaitLimit::Never),
-            Self::Kernel(socket) => match socket.nic().check() {
-                Ok(()) => socket.connected_now(),
-                Err(forked) => Some(Err(forked.into())),
-            },
-        }
-    }
-}
-
-/// The socket of a stream in user space. It stays open until the stream and everything received from it are dropped, because
-/// closing a socket frees all frags that it lent.
-#[derive(Debug)]
-pub(crate) struct Inner {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) at: StackIndex,
-    pub(crate) socket: SocketId,
-    returned: AtomicU64,
-    pub(crate) sends: Mutex<Sends>,
-    /// Created by the first call of [`readiness_fd`](Self::readiness_fd).
-    readiness: OnceLock<Arc<OwnedFd>>,
-    /// Wakes tasks when any caller has read completions from the error queue.
-    #[cfg(feature = "tokio")]
-    pub(crate) collected: ::tokio::sync::Notify,
-}
-
-impl Inner {
-    pub(crate) fn new(shared: Arc<Shared>, at: StackIndex, socket: SocketId) -> Arc<Self> {
-        Arc::new(Self {
-            shared,
-            at,
-            socket,
-            returned: AtomicU64::new(0),
-            sends: Mutex::default(),
-            readiness: OnceLock::new(),
-            #[cfg(feature = "tokio")]
-            collected: ::tokio::sync::Notify::new(),
-        })
-    }
-
-    /// Returns tokens to the stack. Returns the number of frags freed.
-    pub(crate) fn dontneed(&self, tokens: &[DmabufToken]) -> Result<usize, ReleaseError> {
-        self.shared
-            .driver
-            .with(self.at, |stack, _| stack.dontneed(self.socket, tokens))?
-            .map(|freed| freed as usize)
-            .map_err(ReleaseError::Refused)
-    }
-
-    /// Returns the fd that is readable while this socket is ready.
-    pub(crate) fn readiness_fd(&self) -> io::Result<BorrowedFd<'_>> {
-        self.shared.driver.check()?;
-        if let Some(fd) = self.readiness.get() {
-            return Ok(fd.as_fd());
-        }
-        let fd = self.shared.driver.readiness_fd(self.at, self.socket)?;
-        // The driver returns the same fd to every caller, so it does not matter which call stores it.
-        Ok(self.readiness.get_or_init(|| fd).as_fd())
-    }
-
-    pub(crate) fn count_returned(&self, frags: usize) {
-        self.returned.fetch_add(frags as u64, Ordering::Relaxed);
-    }
-
-    /// Fails in virtual time, where the clock stands still between calls.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn assert_real_time(&self) -> io::Result<()> {
-        if self.shared.driver.enter()?.clock.is_virtual() {
-            return Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                "in virtual time only calls move the clock, and a task would wait for ever\n  use a wire in real time, \
-                 as `Netdev::user(\"mem:NAME\", ...)`",
-            ));
-        }
-        Ok(())
-    }
-
-    fn shutdown(&self, how: Shutdown) -> Result<(), ShutdownError> {
-        let shutdown = |stack: &mut stack::Stack, _| stack.shutdown(self.socket, how);
-        Ok(self.shared.driver.with(self.at, shutdown)??)
-    }
-
-    /// Repeats `attempt` until it returns a result or the limit is reached.
-    pub(crate) fn wait<T>(
-        &self,
-        limit: WaitLimit,
-        attempt: impl FnMut(&mut stack::Stack, wire::Instant) -> Option<T>,
-    ) -> Result<T, NotReady> {
-        let wait = Wait {
-            stack: self.at,
-            socket: self.socket,
-            limit,
-        };
-        self.shared.driver.wait_for(wait, attempt)
-    }
-
-    /// Waits for the outcome of a connect; `None` if the limit is reached first.
-    pub(crate) fn connected(&self, limit: WaitLimit) -> Option<Result<(), ConnectError>> {
-        let connected = |stack: &mut stack::Stack, _| connect_result(stack, self.socket);
-        self.wait(limit, connected).ok()
-    }
-
-    /// Receives queued data into `batch`, which is empty; waits if there is none.
-    fn recv(
-        self: &Arc<Self>,
-        batch: &mut RxBatch,
-        placement: Placement,
-        limit: WaitLimit,
-    ) -> Result<usize, RecvError> {
-        let strict = placement == Placement::Strict;
-        let socket = self.socket;
-        let (items, host, max_frags) = batch.host_room();
-        let outcome = self.wait(limit, |stack, _| {
-            let mut sink = BatchSink::new(items, max_frags);
-            // With no room for host bytes, recvmsg stops before them and returns `NoBuffer`.
-            let host: &mut [u8] = if strict { &mut [] } else { host };
-            let mut message = stack::RecvMsg::with_len(host, usize::MAX);
-            match stack.recvmsg(socket, &mut message, &mut sink, MsgFlags::SOCK_DEVMEM) {
-                Err(stack::RecvError::WouldBlock) => None,
-                result => Some(result),
-            }
-        });
-        batch.owner = Some(Socket::User(Arc::clone(self)));
-        let received = outcome.map_err(RecvError::from).and_then(|result| {
-            result.map_err(|error| match error {
-                stack::RecvError::NoBuffer { bytes } if strict => {
-                    RecvError::Misplaced { bytes, cause: None }
-                }
-                error => error.into(),
-            })
-        });
-        let host_bytes = received.as_ref().map_or(0, |outcome| outcome.host_bytes);
-        batch.linear_bytes = host_bytes;
-        if batch.items.is_empty() && host_bytes > 0 {
-            // Bytes of a readable packet come without a control message.
-            batch.items.push(Item::Linear(0..host_bytes));
-        }
-        received.map(|outcome| outcome.bytes)
-    }
-
-    /// Returns the memory of a binding, if it has not been freed. Must not be called in a child of fork(2).
-    pub(crate) fn memory(&self, dmabuf: DmabufId) -> Option<Dmabuf> {
-        self.shared
-            .driver
-            .lock()
-            .memories
-            .get(&(self.at, dmabuf))
-            .and_then(MemoryObserver::upgrade)
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        let closed = self.shared.driver.with(self.at, |stack, _| {
-            // Cannot fail: only this handle closes the socket.
-            let closed = stack.close(self.socket);
-            debug_assert!(closed.is_ok(), "{closed:?}");
-        });
-        // In a child of fork(2) the socket belongs to the parent.
-        if closed.is_ok() {
-            self.shared.driver.lock().forget(self.at, self.socket);
-        }
-    }
-}
+use crate::batch::RxBatch;
+use crate::bound_tx::BoundTx;
+use crate::error::{RecvError, SendError, ShutdownError};
+use crate::recv_half::{Placement, RecvHalf, StreamStats};
+use crate::send::{Completions, SendId};
+use crate::send_half::SendHalf;
+use crate::socket::Socket;
+use crate::tcp_info::TcpInfo;
+use crate::tcp_options::Keepalive;
 
 /// A TCP connection of a [`Netdev`](crate::Netdev).
 ///
-/// [`recv`](Self::recv) receives into device memory, [`send`](Self::send) sends from device memory, and
-/// [`Write`](io::Write) sends bytes of host memory. Dropping a stream sends a FIN after all queued data.
+/// [`recv`](Self::recv) receives into device memory, [`send`](Self::send) sends from device memory; [`Read`](io::Read) and
+/// [`Write`](io::Write) are for bytes in host memory. Dropping a stream sends a FIN after all queued data.
+///
+/// [`into_split`](Self::into_split) gives the two directions to two threads.
 #[derive(Debug)]
 pub struct Stream {
-    pub(crate) socket: Socket,
-    pub(crate) limit: WaitLimit,
-    placement: Placement,
-    stats: StreamStats,
-}
-
-/// Counters of what a stream has received and returned.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StreamStats {
-    /// Bytes that landed in device memory.
-    pub device_bytes: u64,
-    /// Bytes that landed in host memory.
-    pub linear_bytes: u64,
-    /// Frags of device memory lent.
-    pub device_frags: u64,
-    /// Frags of device memory returned.
-    pub tokens_returned: u64,
-    /// Receive calls that returned data.
-    pub receives: u64,
-}
-
-impl std::fmt::Display for StreamStats {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{} bytes in device memory ({} frags, {} returned), {} bytes in host memory, {} receives",
-            self.device_bytes,
-            self.device_frags,
-            self.tokens_returned,
-            self.linear_bytes,
-            self.receives
-        )
-    }
+    pub(crate) recv: RecvHalf,
+    pub(crate) send: SendHalf,
 }
 
 impl Stream {
     pub(crate) fn new(socket: Socket) -> Self {
         Self {
-            socket,
-            limit: WaitLimit::Forever,
-            placement: Placement::Mixed,
-            stats: StreamStats::default(),
+            recv: RecvHalf::new(socket.clone()),
+            send: SendHalf::new(socket),
         }
     }
 
-    /// Receives queued data into `batch`; waits if there is none. First releases the frags that `batch` held before.
-    /// Returns the number of bytes, device and host together; 0 is the end of the stream.
+    pub(crate) fn socket(&self) -> &Socket {
+        &self.recv.socket
+    }
+
+    /// Splits the stream into halves that two threads can use at the same time. Dropping the sending half sends a FIN.
+    ///
+    /// ```
+    /// use devmem_tcp::{Netdev, RxBatch};
+    /// use std::io::Write;
+    ///
+    /// let (a, b) = Netdev::pair("seed=1".parse()?)?;
+    /// let listener = b.listen("10.77.0.2:5201")?;
+    /// let stream = a.connect("10.77.0.2:5201")?;
+    /// let (echo, _peer) = listener.accept()?;
+    /// let (mut from, mut to) = stream.into_split();
+    /// let writing = std::thread::spawn(move || to.write_all(b"there and back"));
+    /// let (mut echo_from, mut echo_to) = echo.into_split();
+    /// std::io::copy(&mut echo_from, &mut echo_to)?;                // up to the FIN of the dropped half
+    /// drop(echo_to);
+    /// let (mut batch, mut bytes) = (RxBatch::with_capacity(8), 0);
+    /// while bytes < 14 {
+    ///     bytes += from.recv(&mut batch)?;
+    /// }
+    /// writing.join().expect("the thread ends")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn into_split(self) -> (RecvHalf, SendHalf) {
+        let Self { recv, send } = self;
+        (recv, send)
+    }
+
+    /// Borrows both halves, for scoped threads and for [`SendRing`](crate::SendRing).
+    pub fn split(&mut self) -> (&mut RecvHalf, &mut SendHalf) {
+        (&mut self.recv, &mut self.send)
+    }
+
+    /// Receives queued data into `batch`: see [`RecvHalf::recv`].
     ///
     /// # Errors
-    /// [`RecvError::WouldBlock`] if nothing is queued and the stream is non-blocking; [`RecvError::TimedOut`] if nothing
-    /// arrived within the timeout; [`RecvError::Misplaced`] under [`Placement::Strict`]; [`RecvError::Release`] if the
-    /// earlier frags cannot be returned; otherwise the reason why the connection ended.
+    /// As [`RecvHalf::recv`].
     pub fn recv(&mut self, batch: &mut RxBatch) -> Result<usize, RecvError> {
-        self.socket.check()?;
-        batch.release()?;
-        let received = match &self.socket {
-            Socket::User(inner) => inner.recv(batch, self.placement, self.limit),
-            Socket::Kernel(socket) => batch.fill(socket, self.placement, self.limit),
-        };
-        self.count(batch);
-        received
+        self.recv.recv(batch)
     }
 
-    fn count(&mut self, batch: &RxBatch) {
-        if batch.is_empty() {
-            return;
-        }
-        let linear_items = batch
-            .items
-            .iter()
-            .filter(|item| matches!(item, Item::Linear(_)))
-            .count();
-        self.stats.device_bytes += batch.device_bytes() as u64;
-        self.stats.linear_bytes += batch.linear_bytes as u64;
-        self.stats.device_frags += (batch.items.len() - linear_items) as u64;
-        self.stats.receives += 1;
+    /// Receives at most `max_bytes`: see [`RecvHalf::recv_at_most`].
+    ///
+    /// # Errors
+    /// As [`RecvHalf::recv`].
+    pub fn recv_at_most(
+        &mut self,
+        batch: &mut RxBatch,
+        max_bytes: usize,
+    ) -> Result<usize, RecvError> {
+        self.recv.recv_at_most(batch, max_bytes)
     }
 
-    /// Sets how to treat bytes that did not land in device memory; [`Placement::Mixed`] by default.
-    pub fn set_placement(&mut self, placement: Placement) {
-        self.placement = placement;
+    /// Copies the first queued bytes to `out` and leaves them queued: see [`RecvHalf::peek`].
+    ///
+    /// # Errors
+    /// As [`RecvHalf::peek`].
+    pub fn peek(&mut self, out: &mut [u8]) -> Result<usize, RecvError> {
+        self.recv.peek(out)
     }
 
-    /// Makes calls return [`WouldBlock`](RecvError::WouldBlock) instead of waiting. Overrides an earlier
-    /// [`set_timeout`](Self::set_timeout).
-    pub fn set_nonblocking(&mut self, nonblocking: bool) {
-        self.limit = WaitLimit::of_nonblocking(nonblocking);
+    /// Sends ranges of bound device memory: see [`SendHalf::send`].
+    ///
+    /// # Errors
+    /// As [`SendHalf::send`].
+    pub fn send(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, SendError> {
+        self.send.send(tx, ranges)
     }
 
-    /// Sets how long a call waits; `None` waits forever. Overrides an earlier [`set_nonblocking`](Self::set_nonblocking).
-    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
-        self.limit = WaitLimit::within(timeout);
+    /// Sends bytes of host memory with `MSG_ZEROCOPY`: see [`SendHalf::send_host`].
+    ///
+    /// # Errors
+    /// As [`SendHalf::send`].
+    pub fn send_host(&mut self, bytes: &Arc<[u8]>) -> Result<SendId, SendError> {
+        self.send.send_host(bytes)
     }
 
-    /// Returns the address of the peer; `None` if the connection is closed, or in a child of fork(2).
-    pub fn peer_addr(&self) -> Option<SocketAddr> {
-        match &self.socket {
-            Socket::User(inner) => {
-                let peer = |stack: &mut stack::Stack, _| stack.peer_addr(inner.socket);
-                inner
-                    .shared
-                    .driver
-                    .with(inner.at, peer)
-                    .ok()?
-                    .ok()
-                    .flatten()
-            }
-            Socket::Kernel(socket) => socket.peer_addr(),
-        }
-    }
-
-    /// Returns the local address; `None` in a child of fork(2).
-    pub fn local_addr(&self) -> Option<SocketAddr> {
-        match &self.socket {
-            Socket::User(inner) => {
-                let local = |stack: &mut stack::Stack, _| stack.local_addr(inner.socket);
-                inner.shared.driver.with(inner.at, local).ok()?.ok()
-            }
-            Socket::Kernel(socket) => socket.local_addr(),
-        }
+    /// Returns a handle that reports when sends are complete: see [`SendHalf::completions`].
+    pub fn completions(&self) -> Completions {
+        self.send.completions()
     }
 
     /// Ends the sending direction: a FIN follows the queued data. Receiving is still possible.
@@ -414,41 +129,106 @@ impl Stream {
     /// # Errors
     /// The connection is not established, or not any more.
     pub fn shutdown_write(&mut self) -> Result<(), ShutdownError> {
-        self.socket.check()?;
-        match &self.socket {
-            Socket::User(inner) => inner.shutdown(Shutdown::Write),
-            Socket::Kernel(socket) => socket.shutdown(Shutdown::Write),
-        }
+        self.send.shutdown()
+    }
+
+    /// Sets how to treat bytes that did not land in device memory; [`Placement::Mixed`] by default.
+    pub fn set_placement(&mut self, placement: Placement) {
+        self.recv.set_placement(placement);
+    }
+
+    /// Makes calls of both directions return `WouldBlock` instead of waiting. Overrides earlier timeouts.
+    pub fn set_nonblocking(&mut self, nonblocking: bool) {
+        self.recv.set_nonblocking(nonblocking);
+        self.send.set_nonblocking(nonblocking);
+    }
+
+    /// Sets how long a call of either direction waits; `None` waits forever.
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
+        self.set_read_timeout(timeout);
+        self.set_write_timeout(timeout);
+    }
+
+    /// Sets how long a receive waits; `None` waits forever.
+    #[doc(alias = "SO_RCVTIMEO")]
+    pub fn set_read_timeout(&mut self, timeout: Option<Duration>) {
+        self.recv.set_timeout(timeout);
+    }
+
+    /// Sets how long a send waits; `None` waits forever.
+    #[doc(alias = "SO_SNDTIMEO")]
+    pub fn set_write_timeout(&mut self, timeout: Option<Duration>) {
+        self.send.set_timeout(timeout);
+    }
+
+    /// Sends small segments at once (TCP_NODELAY). Off by default.
+    ///
+    /// # Errors
+    /// The NIC belongs to another process.
+    #[doc(alias = "TCP_NODELAY")]
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        self.socket().set_nodelay(nodelay)
+    }
+
+    /// Returns whether small segments are sent at once.
+    ///
+    /// # Errors
+    /// The NIC belongs to another process.
+    pub fn nodelay(&self) -> io::Result<bool> {
+        self.socket().nodelay()
+    }
+
+    /// Probes the peer when it is silent (SO_KEEPALIVE); `None`, the default, never.
+    ///
+    /// # Errors
+    /// A time is below one second, or there are no probes; the NIC belongs to another process.
+    #[doc(alias = "SO_KEEPALIVE")]
+    pub fn set_keepalive(&self, keepalive: Option<Keepalive>) -> io::Result<()> {
+        self.socket().set_keepalive(keepalive)
+    }
+
+    /// Sets what dropping the stream does (SO_LINGER). `None`, the default: it returns at once, and the queued data is sent in
+    /// the background. Zero: it resets the connection. Another time: it blocks until the peer has acknowledged all
+    /// data, for that time at most; only with a kernel NIC.
+    ///
+    /// # Errors
+    /// A time above zero with a user-space NIC; the NIC belongs to another process.
+    #[doc(alias = "SO_LINGER")]
+    pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
+        self.socket().set_linger(linger)
+    }
+
+    /// Returns the address of the peer.
+    ///
+    /// # Errors
+    /// The connection is closed, or the NIC belongs to another process.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.socket().peer_addr()
+    }
+
+    /// Returns the local address.
+    ///
+    /// # Errors
+    /// The NIC belongs to another process.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket().local_addr()
+    }
+
+    /// Returns the RX queue of the connection: see [`RecvHalf::queue`].
+    pub fn queue(&self) -> Option<RxQueueId> {
+        self.recv.queue()
     }
 
     /// Returns the counters of the stream.
     pub fn stats(&self) -> StreamStats {
-        let tokens_returned = match &self.socket {
-            Socket::User(inner) => inner.returned.load(Ordering::Relaxed),
-            Socket::Kernel(socket) => socket.returned(),
-        };
-        StreamStats {
-            tokens_returned,
-            ..self.stats
-        }
+        self.recv.stats()
     }
 
     /// Returns the state and measurements of the connection: Linux' `TCP_INFO`, or the same fields of the user-space stack.
-    /// Fields that the kernel does not report are 0.
-    pub fn tcp_info(&self) -> Option<tcp::Info> {
-        match &self.socket {
-            Socket::User(inner) => {
-                let info = |stack: &mut stack::Stack, _| stack.info(inner.socket);
-                inner
-                    .shared
-                    .driver
-                    .with(inner.at, info)
-                    .ok()?
-                    .ok()
-                    .flatten()
-            }
-            Socket::Kernel(socket) => socket.tcp_info(),
-        }
+    /// `None` if the connection no longer exists.
+    #[doc(alias = "TCP_INFO")]
+    pub fn tcp_info(&self) -> Option<TcpInfo> {
+        self.socket().tcp_info()
     }
 
     /// Returns an fd for poll and epoll. It is readable while the stream has data, or has ended. A pending error and
@@ -458,64 +238,40 @@ impl Stream {
     /// # Errors
     /// The process has no free file descriptor, or is a fork of the one that opened the NIC.
     pub fn readiness_fd(&self) -> io::Result<BorrowedFd<'_>> {
-        self.socket.readiness_fd()
+        self.recv.readiness_fd()
     }
 }
 
+/// The fd of `readiness_fd`.
+///
+/// # Panics
+/// If `readiness_fd` fails; call that first to handle its error. After one success it fails only in a child of fork(2).
 impl AsFd for Stream {
-    /// Returns [`Stream::readiness_fd`].
-    ///
-    /// # Panics
-    /// If `readiness_fd` fails; call that first to handle its error. After one success it fails only in a child of fork(2).
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.readiness_fd()
-            .expect("a file descriptor for the readiness of a stream")
+        self.recv.as_fd()
+    }
+}
+
+impl AsRawFd for Stream {
+    fn as_raw_fd(&self) -> RawFd {
+        self.recv.as_raw_fd()
+    }
+}
+
+/// Reads bytes that are in host memory, as [`RecvHalf`] does.
+impl io::Read for Stream {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        self.recv.read(out)
     }
 }
 
 impl io::Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.socket.check()?;
-        let inner = match &self.socket {
-            Socket::User(inner) => inner,
-            Socket::Kernel(socket) => return Ok(socket.write(bytes, self.limit)?),
-        };
-        let sent = inner.wait(self.limit, |stack, _| {
-            match stack.sendmsg(inner.socket, &SendMsg::new(bytes), MsgFlags::empty()) {
-                // All connections share the memory for sending; an ACK on any of them can free some.
-                Err(stack::SendError::WouldBlock | stack::SendError::NoMemory) => None,
-                result => Some(result),
-            }
-        });
-        sent.map_err(SendError::from)
-            .and_then(|result| result.map_err(SendError::from))
-            .map_err(io::Error::from)
+        self.send.write(bytes)
     }
 
+    /// Does nothing: TCP sends written bytes by itself.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        // The socket itself closes when the last frag received from it is dropped. An error means that the connection
-        // has ended already.
-        let _ = self.shutdown_write();
-    }
-}
-
-/// Returns the outcome of a connect, `None` while it is in progress.
-fn connect_result(stack: &mut stack::Stack, socket: SocketId) -> Option<Result<(), ConnectError>> {
-    let ready = match stack.readiness(socket) {
-        Ok(ready) => ready,
-        Err(error) => return Some(Err(ConnectError::Ended(error.into()))),
-    };
-    if ready.contains(Readiness::ERROR) {
-        let error = stack.take_error(socket).ok().flatten();
-        return Some(Err(error.map_or(ConnectError::TimedOut, |error| {
-            ConnectError::Ended(stack::RecvError::Connection(error))
-        })));
-    }
-    ready.contains(Readiness::WRITABLE).then_some(Ok(()))
 }

@@ -57,7 +57,7 @@ impl Bench {
     fn connection(&self) -> (Stream, Stream) {
         let sender = self.sender.connect(LOCAL).unwrap();
         let (mut stream, peer) = self.listener.accept().unwrap();
-        assert_eq!(Some(peer), sender.local_addr());
+        assert_eq!(peer, sender.local_addr().unwrap());
         stream.set_timeout(Some(PATIENCE));
         (sender, stream)
     }
@@ -354,7 +354,7 @@ fn the_name_of_an_in_memory_wire_is_free_again_when_one_of_its_two_nics_is_gone(
         let listener = b.listen(LOCAL).unwrap();
         let stream = a.connect(LOCAL).unwrap();
         let (_accepted, peer) = listener.accept().unwrap();
-        assert_eq!(Some(peer), stream.local_addr());
+        assert_eq!(peer, stream.local_addr().unwrap());
     }
 }
 
@@ -362,7 +362,7 @@ fn the_name_of_an_in_memory_wire_is_free_again_when_one_of_its_two_nics_is_gone(
 fn a_dropped_setup_puts_every_setting_back() {
     let nic = Netdev::user("mem:setup", "10.77.0.2/24").unwrap();
     let settings = |nic: &Netdev| {
-        nic.with_nic(|nic| {
+        devmem_tcp::internals::with_nic(nic, |nic| {
             let rules: Vec<_> = nic.rules().iter().map(|(at, rule)| (at, *rule)).collect();
             format!(
                 "{:?} {:?} {:?} {rules:?}",

@@ -4,7 +4,9 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use devmem_tcp::{BoundRx, BoundTx, Dmabuf, Errno, Frag, Listener, Netdev, RxBatch, Setup, Stream};
+use devmem_tcp::{
+    BoundRx, BoundTx, Dmabuf, Errno, Frag, Listener, Netdev, RxBatch, Setup, Stream, internals,
+};
 use netmem::in_child;
 
 const LOCAL: &str = "10.77.0.2:5201";
@@ -125,7 +127,7 @@ fn every_call_is_refused(world: World, streams: (Stream, Stream), mut batch: RxB
             .is_err_and(|error| error.errno() == dead),
     );
     check(to.readiness_fd().is_err() && to.tcp_info().is_none());
-    check(to.peer_addr().is_none() && to.local_addr().is_none());
+    check(to.peer_addr().is_err() && to.local_addr().is_err());
     check(
         completions
             .wait_all()
@@ -138,7 +140,7 @@ fn every_call_is_refused(world: World, streams: (Stream, Stream), mut batch: RxB
             .accept()
             .is_err_and(|error| error.errno() == dead),
     );
-    check(world.listener.local_addr().is_none());
+    check(world.listener.local_addr().is_err());
     check(
         world
             .sender
@@ -166,9 +168,7 @@ fn every_call_is_refused(world: World, streams: (Stream, Stream), mut batch: RxB
     );
     check(world.receiver.plan_receive(address).apply().is_err());
     check(
-        world
-            .receiver
-            .with_nic(|nic| nic.rings())
+        internals::with_nic(&world.receiver, |nic| nic.rings())
             .is_err_and(|error| has(&error) == 0),
     );
     check(world.receiver.drops().is_empty() && world.receiver.addresses().is_empty());
@@ -200,7 +200,7 @@ fn under_traffic(world: World, child: fn(&mut Held) -> u8) -> (World, Stream) {
     let mut batch = RxBatch::with_capacity(4);
     assert_eq!(third.recv(&mut batch).unwrap(), 1000);
     let memory = world.memory.clone();
-    let rings = world.receiver.with_nic(|nic| nic.rings()).unwrap();
+    let rings = internals::with_nic(&world.receiver, |nic| nic.rings()).unwrap();
     let mut held = Some((world, (second, third), batch));
     let (stop, received) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
@@ -230,7 +230,7 @@ fn under_traffic(world: World, child: fn(&mut Held) -> u8) -> (World, Stream) {
     drop((sender, receiver));
     let (world, (mut second, third), mut batch) = held.take().unwrap();
     // What the child gave back and undid is as it was here.
-    let now = world.receiver.with_nic(|nic| nic.rings()).unwrap();
+    let now = internals::with_nic(&world.receiver, |nic| nic.rings()).unwrap();
     assert_eq!(now, rings);
     let mut bytes = vec![0; 1000];
     let range = match batch.iter().next().unwrap() {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use devmem_linux::netif::Interface;
 use devmem_linux::test_util::{in_netns, skip};
 use devmem_tcp::{
-    BindError, BindTxError, CauseKind, CpuAccess, DeviceMemoryError, Dmabuf, Errno, Exporter, Frag,
-    Netdev, NoDmabuf, OpenError, Placement, RecvError, RxBatch, RxQueueId, SetupError,
+    BindError, BindTxError, CpuAccess, DeviceMemoryError, Dmabuf, Errno, ErrorKind, Exporter, Frag,
+    Netdev, OpenError, Placement, RecvError, RxBatch, RxQueueId,
 };
 
 const SIZE: usize = 1 << 20;
@@ -86,11 +86,14 @@ fn bind_rx_on_the_loopback_is_refused_with_the_drivers_that_can() {
     let lo = Netdev::kernel("lo").unwrap();
     let error = lo.bind_rx(&pretended(), &[RxQueueId(0)]).unwrap_err();
     assert_eq!(error.errno(), Errno::EOPNOTSUPP, "{error}");
-    let BindError::Kernel(facts) = &error else {
+    let BindError::Refused(facts) = &error else {
         panic!("{error:?}");
     };
-    assert_eq!(facts.interface, "lo");
-    assert_eq!(facts.cause.kind, CauseKind::DriverCannot);
+    assert_eq!(
+        (facts.interface(), facts.queue()),
+        (Some("lo"), Some(RxQueueId(0)))
+    );
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
     let text = error.to_string();
     let mut lines = text.lines();
     let first = lines.next().unwrap();
@@ -165,17 +168,11 @@ fn anonymous_memory_is_no_dma_buf_and_the_error_says_what_is() {
     let lo = Netdev::kernel("lo").unwrap();
     let memory = Dmabuf::anonymous(SIZE).unwrap();
     let error = lo.bind_rx(&memory, &[RxQueueId(1)]).unwrap_err();
-    assert!(
-        matches!(error, BindError::Memory(NoDmabuf::Anonymous)),
-        "{error:?}"
-    );
+    assert!(matches!(error, BindError::Anonymous), "{error:?}");
     assert_eq!(error.errno(), Errno::EINVAL);
     assert!(error.to_string().contains("devmem_tcp::udmabuf"), "{error}");
     let error = lo.bind_tx(&memory).unwrap_err();
-    assert!(
-        matches!(error, BindTxError::Memory(NoDmabuf::Anonymous)),
-        "{error:?}"
-    );
+    assert!(matches!(error, BindTxError::Anonymous), "{error:?}");
 }
 
 #[test]
@@ -184,13 +181,12 @@ fn a_memory_file_becomes_a_udmabuf_or_the_error_says_how_it_could() {
     let lo = Netdev::kernel("lo").unwrap();
     let memory = Dmabuf::memfd(SIZE).unwrap();
     let error = lo.bind_tx(&memory).unwrap_err();
-    match &error {
-        BindTxError::Memory(NoDmabuf::Export(_)) => {
-            assert!(memory.exporter().is_none());
+    match memory.exporter() {
+        None => {
             assert!(error.to_string().contains("/dev/udmabuf"), "{error}");
             skip(TEST, "udmabuf", &error.to_string());
         }
-        _ => {
+        Some(_) => {
             assert_eq!(error.errno(), Errno::EOPNOTSUPP, "{error}");
             // One memory still, and its owner's copies are announced from now on.
             assert!(memory.exporter().is_some());
@@ -267,12 +263,12 @@ fn a_nic_that_cannot_be_prepared_says_what_it_lacks() {
         let nic = Netdev::kernel("v0").unwrap();
         let plan = nic.plan_receive("192.0.2.2:5201".parse().unwrap());
         let error = plan.commands().unwrap_err();
-        assert!(matches!(error, SetupError::Plan(_)), "{error:?}");
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
         let text = error.to_string();
         assert!(text.starts_with("v0 (veth) cannot be prepared: "), "{text}");
         assert!(text.contains("devmem-tcp doctor"), "{text}");
         let error = plan.apply().unwrap_err();
-        assert!(matches!(error, SetupError::Plan(_)), "{error:?}");
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
     });
 }
 
@@ -304,9 +300,6 @@ fn strict_placement_without_a_binding_says_that_there_is_none() {
 #[test]
 fn the_software_nic_of_a_kernel_interface_is_asked_for_in_vain() {
     let lo = Netdev::kernel("lo").unwrap();
-    let refused = lo.with_nic(|_| ()).unwrap_err();
-    let interface = "lo".to_owned();
-    let lo = devmem_tcp::KernelNic { interface };
-    assert_eq!(refused, devmem_tcp::NoSoftwareNic::Kernel(lo));
+    let refused = devmem_tcp::internals::with_nic(&lo, |_| ()).unwrap_err();
     assert!(refused.to_string().contains("ethtool -x lo"), "{refused}");
 }

@@ -6,6 +6,8 @@
 
 #[path = "shared/device.rs"]
 mod device;
+#[path = "shared/halves.rs"]
+mod halves;
 #[path = "shared/receiving.rs"]
 mod receiving;
 #[path = "shared/sending.rs"]

@@ -90,9 +90,23 @@ pub fn finish(capture: Option<Capture>, run: Result<(), Failure>) -> Result<(), 
     }
 }
 
+/// For links that this workspace opens itself.
 impl FrameSink for Capture {
     fn frame(&mut self, now: Instant, direction: Direction, frame: &[u8]) {
         self.state().frame(now, direction, frame);
+    }
+}
+
+/// For NICs of the library.
+impl devmem_tcp::FrameSink for Capture {
+    fn frame(&mut self, at: Duration, direction: devmem_tcp::Direction, frame: &[u8]) {
+        let direction = match direction {
+            devmem_tcp::Direction::Rx => Direction::Rx,
+            devmem_tcp::Direction::Tx => Direction::Tx,
+        };
+        let nanos = u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
+        self.state()
+            .frame(Instant::from_nanos(nanos), direction, frame);
     }
 }
 
@@ -237,10 +251,25 @@ mod tests {
     fn captured_packets_have_time_direction_and_payload() {
         let scratch = Scratch::new();
         let mut capture = Capture::create(scratch.0.path(), "dm0").unwrap();
-        capture.frame(Instant::from_nanos(1), Direction::Rx, &[7; 60]);
-        capture.frame(Instant::from_nanos(1_500_000_001), Direction::Tx, &[8; 61]);
+        FrameSink::frame(
+            &mut capture,
+            Instant::from_nanos(1),
+            Direction::Rx,
+            &[7; 60],
+        );
+        FrameSink::frame(
+            &mut capture,
+            Instant::from_nanos(1_500_000_001),
+            Direction::Tx,
+            &[8; 61],
+        );
         let longer = vec![9; SNAP_LEN as usize + 1];
-        capture.frame(Instant::from_nanos(2_000_000_000), Direction::Tx, &longer);
+        FrameSink::frame(
+            &mut capture,
+            Instant::from_nanos(2_000_000_000),
+            Direction::Tx,
+            &longer,
+        );
         capture.finish().unwrap();
         assert_eq!(capture.state().packets, 3);
         let start = capture.state().start;
@@ -263,7 +292,7 @@ mod tests {
     fn a_full_disk_is_an_error_with_the_file_and_its_packets() {
         let mut capture = Capture::create(Path::new("/dev/full"), "dm0").unwrap();
         for _ in 0..3 {
-            capture.frame(Instant::ZERO, Direction::Rx, &[0; 100]);
+            FrameSink::frame(&mut capture, Instant::ZERO, Direction::Rx, &[0; 100]);
         }
         let said = capture.finish().unwrap_err().to_string();
         for words in [

@@ -5,12 +5,10 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use devmem_linux::errors::CauseKind;
 use devmem_linux::netlink::NetlinkError;
 use devmem_linux::netns::NetnsError;
-use devmem_linux::nic_setup::{PlanError, StateError, StepError};
 use devmem_linux::tap::TapError;
-use devmem_tcp::{BindError, BindTxError, DeviceMemoryError, NoDmabuf, OpenError, SetupError};
+use devmem_tcp::ErrorKind;
 use rustix::io::Errno;
 
 /// Writes a line to stderr as [`tell`] does, with the arguments of `format!`.
@@ -159,18 +157,15 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 
 /// Returns the exit code and the remedy of a known error.
 fn judge(cause: &(dyn std::error::Error + 'static)) -> Option<(Exit, Option<&'static str>)> {
-    if let Some(error) = cause.downcast_ref::<OpenError>() {
-        return match error {
-            OpenError::Tap(error) => judge(error),
-            OpenError::Interface { source, .. } => judge(source),
-            _ => None,
-        };
-    }
-    let (unsupported, remedy) = if let Some(error) = cause.downcast_ref::<TapError>() {
+    let (unsupported, remedy) = if let Some(kind) = ErrorKind::of(cause) {
+        // The text of these errors has the remedy.
+        (kind.is_unsupported_here(), None)
+    } else if let Some(error) = cause.downcast_ref::<TapError>() {
         (error.is_unsupported(), error.remedy())
     } else if let Some(error) = cause.downcast_ref::<NetnsError>() {
         (error.is_unsupported(), error.remedy())
-    } else if let Some(error) = cause.downcast_ref::<NetlinkError>() {
+    } else {
+        let error = cause.downcast_ref::<NetlinkError>()?;
         match error.errno {
             Errno::PERM | Errno::ACCESS => (
                 true,
@@ -182,74 +177,12 @@ fn judge(cause: &(dyn std::error::Error + 'static)) -> Option<(Exit, Option<&'st
             ),
             _ => (false, None),
         }
-    } else {
-        // The text of these errors has the remedy.
-        (is_beyond_this_kernel(cause)?, None)
     };
-    Some((
-        if unsupported {
-            Exit::Unsupported
-        } else {
-            Exit::Failed
-        },
-        remedy,
-    ))
-}
-
-/// Returns whether an error of device memory means that this machine lacks support or this user the permission; `None`
-/// for other errors.
-fn is_beyond_this_kernel(cause: &(dyn std::error::Error + 'static)) -> Option<bool> {
-    let kind = if let Some(error) = cause.downcast_ref::<DeviceMemoryError>() {
-        match error {
-            DeviceMemoryError::Export(error) => error.cause.kind,
-            _ => return Some(false),
-        }
-    } else if let Some(error) = cause.downcast_ref::<BindError>() {
-        match error {
-            BindError::Kernel(error) => error.cause.kind,
-            BindError::Memory(NoDmabuf::Export(error)) => error.cause.kind,
-            BindError::NoFamily(error) => error.cause.kind,
-            _ => return Some(false),
-        }
-    } else if let Some(error) = cause.downcast_ref::<BindTxError>() {
-        match error {
-            BindTxError::Kernel(error) => error.cause.kind,
-            BindTxError::Memory(NoDmabuf::Export(error)) => error.cause.kind,
-            BindTxError::NoFamily(error) => error.cause.kind,
-            _ => return Some(false),
-        }
-    } else if let Some(error) = cause.downcast_ref::<SetupError>() {
-        return Some(match error {
-            SetupError::Plan(error) => matches!(**error, PlanError::Unsupported { .. }),
-            SetupError::Apply(error) => is_not_permitted(&error.why),
-            _ => false,
-        });
-    } else {
-        return None;
+    let exit = match unsupported {
+        true => Exit::Unsupported,
+        false => Exit::Failed,
     };
-    Some(matches!(
-        kind,
-        CauseKind::NotPermitted
-            | CauseKind::KernelTooOld
-            | CauseKind::DriverCannot
-            | CauseKind::NoExporter
-    ))
-}
-
-/// Returns whether a NIC set-up step failed because the user lacks the permission.
-fn is_not_permitted(why: &StepError) -> bool {
-    match why {
-        StepError::Refused(error) => {
-            matches!(
-                error.errno(),
-                Some(devmem_uapi::Errno::EPERM | devmem_uapi::Errno::EACCES)
-            )
-        }
-        StepError::State(StateError::Folder { source, .. } | StateError::File { source, .. }) => {
-            source.kind() == io::ErrorKind::PermissionDenied
-        }
-        _ => false,
-    }
+    Some((exit, remedy))
 }
 
 /// Writes a line to stderr. Ignores write errors (a closed pipe, a full disk), where `eprintln!` would panic.
@@ -316,6 +249,20 @@ mod tests {
         let source = std::io::Error::other("it is gone");
         let failure = Failure::from(Open { source });
         assert_eq!(failure.to_string(), "open x: it is gone; look for it");
+    }
+
+    #[test]
+    fn the_exit_code_of_a_library_error_follows_its_kind() {
+        let missing = devmem_tcp::Netdev::kernel("nosuch0").unwrap_err();
+        assert_eq!(missing.kind(), ErrorKind::NotFound);
+        assert_eq!(Failure::from(missing).exit, Exit::Failed);
+        // A loopback has no header split, whoever asks.
+        let lo = devmem_tcp::Netdev::kernel("lo").unwrap();
+        let plan = lo.plan_receive("127.0.0.1:5201".parse().unwrap());
+        let refused = plan.commands().unwrap_err();
+        assert!(refused.kind().is_unsupported_here(), "{refused}");
+        let refused = anyhow::Error::from(refused).context("set up lo");
+        assert_eq!(Failure::from(refused).exit, Exit::Unsupported);
     }
 
     #[test]

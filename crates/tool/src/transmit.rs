@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use devmem_linux::cpu;
 use devmem_tcp::{
-    BoundTx, CompletionError, Completions, RecvError, RxBatch, SendError, SendId, Stream,
+    BoundTx, CompletionError, Completions, RecvError, RxBatch, SendError, SendId, Stream, TcpInfo,
+    TcpState,
 };
-use tcp::StateKind;
 
 use crate::output::Failure;
 use crate::source::{Next, Source};
@@ -143,7 +143,7 @@ impl<'a> Transmit<'a> {
     }
 
     /// Returns the TCP statistics of the connection, `None` if it no longer exists.
-    pub fn tcp_info(&self) -> Option<tcp::Info> {
+    pub fn tcp_info(&self) -> Option<TcpInfo> {
         self.stream.tcp_info()
     }
 
@@ -229,7 +229,7 @@ impl<'a> Transmit<'a> {
                 // Checked before the receive, so that the receive would have reported an error. Kernel sockets do not
                 // provide this; there the bytes are acknowledged, and the kernel sends the FIN by itself.
                 Err(RecvError::WouldBlock | RecvError::TimedOut) => {
-                    if state.is_none_or(|state| state == StateKind::FinWait2) {
+                    if state.is_none_or(|state| state == TcpState::FinWait2) {
                         return Ok(());
                     }
                 }

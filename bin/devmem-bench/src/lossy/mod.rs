@@ -12,10 +12,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use clap::{Args, ValueEnum};
 use devmem_linux::{cpu, netns};
-use devmem_tcp::Dmabuf;
+use devmem_tcp::{Dmabuf, TcpOptions};
 use nic::Impairment;
 use serde::Serialize;
-use tcp::CongestionKind;
 
 use super::receiver::{ReceiverProcess, Receiving};
 use super::runner::first_two;
@@ -202,12 +201,12 @@ impl Bench {
     /// Sends the pattern until the run ends; returns the sender's counters.
     fn send_until(&self, cable: &Cable, is_over: &AtomicBool) -> Result<Conduct> {
         cpu::pin_current_thread(self.cpus.1).context("pin the sender")?;
-        let mut config = tcp::Config::default();
-        config.options.congestion = match self.congestion {
-            Congestion::Cubic => CongestionKind::Cubic,
-            Congestion::Reno => CongestionKind::NewReno,
+        let mut tcp = TcpOptions::default();
+        tcp.congestion = match self.congestion {
+            Congestion::Cubic => devmem_tcp::Congestion::Cubic,
+            Congestion::Reno => devmem_tcp::Congestion::Reno,
         };
-        let nic = cable.our_nic(self.mtu)?.tcp(config).open()?;
+        let nic = cable.our_nic(self.mtu)?.tcp(tcp).open()?;
         let tx = nic.bind_tx(&self.memory)?;
         let stream = nic.connect(SocketAddr::from((RECEIVER, PORT)))?;
         let port = stream

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use devmem_linux::cpu;
-use devmem_tcp::{Netdev, RxBatch};
+use devmem_tcp::{Netdev, RxBatch, TcpOptions};
 
 use super::super::meter::SILENCE;
 use super::super::network::TAP;
@@ -20,9 +20,9 @@ pub fn send<C>(bench: &Bench<'_, C>, case: &TxCase, cpu: usize) -> Result<Sender
     cpu::pin_current_thread(cpu).with_context(|| format!("pin to processor {cpu}"))?;
     let with_prefix = |address: Ipv4Addr| format!("{address}/{PREFIX}");
     let write_bytes = case.write_bytes;
-    let mut tcp = tcp::Config::default();
+    let mut tcp = TcpOptions::default();
     if case.packets == Packets::Legacy {
-        tcp.max_gso_payload = Some(nic::LEGACY_SUPER_PAYLOAD);
+        tcp.max_super_packet = Some(TcpOptions::LEGACY_SUPER_PACKET);
     }
     let nic = Netdev::builder(&format!("tap:{TAP}"))?
         .address(&with_prefix(RECEIVER))?

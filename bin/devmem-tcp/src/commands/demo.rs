@@ -2,7 +2,7 @@
 
 mod tx;
 
-use std::io::{self, Read};
+use std::io::Read;
 use std::net::SocketAddr;
 use std::process::Stdio;
 use std::thread::{self, JoinHandle};
@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use anyhow::Context;
 use devmem_linux::helper::Helper;
 use devmem_linux::{cpu, netns, probe};
-use devmem_tcp::Netdev;
+use devmem_tcp::{Netdev, TcpOptions};
 
 use crate::args::{DemoLink, Direction};
 use crate::plan::DemoPlan;
@@ -290,15 +290,15 @@ fn wire_end(plan: &DemoPlan, spec: &str) -> Result<Netdev, Failure> {
 }
 
 /// TCP options of our stack as a sender: its connections share the host memory of one NIC.
-fn sender_tcp(connections: u16) -> tcp::Config {
+fn sender_tcp(connections: u16) -> TcpOptions {
     /// Half of the default host memory of a NIC; the rest is for headers and for receiving.
     const SEND_BYTES: usize = 8 << 20;
     /// Room for two super-packets: one in flight, and the next.
     const LEAST_BYTES: usize = 128 << 10;
-    let mut config = tcp::Config::default();
+    let mut tcp = TcpOptions::default();
     let share = (SEND_BYTES / usize::from(connections)).max(LEAST_BYTES);
-    config.options.snd_buf_max = config.options.snd_buf_max.min(share);
-    config
+    tcp.send_buffer = tcp.send_buffer.min(share);
+    tcp
 }
 
 fn start_process(plan: &DemoPlan, to: SocketAddr, cpu: Option<usize>) -> Result<Helper, Failure> {
@@ -353,8 +353,8 @@ fn send_one(nic: &Netdev, to: SocketAddr, share: Share, cpu: Option<usize>) -> R
         cpu::pin_current_thread(cpu).context("pin the sender")?;
     }
     let mut stream = nic.connect(to)?;
-    let local = stream.local_addr().ok_or(io::ErrorKind::NotConnected);
-    let pattern = pattern_of(local.map_err(io::Error::from)?.port());
+    let local = stream.local_addr();
+    let pattern = pattern_of(local?.port());
     send(&mut stream, pattern, share).with_context(|| format!("send to {to}"))?;
     stream.shutdown_write()?;
     Ok(())

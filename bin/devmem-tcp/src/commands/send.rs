@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use anyhow::Context;
 use devmem_linux::cpu;
-use devmem_tcp::{Dmabuf, Netdev, Purpose, Stream};
+use devmem_tcp::{Dmabuf, Netdev, Purpose, Stream, TcpOptions};
 
 use crate::backend::{self, Backend};
 use crate::kernel;
@@ -99,14 +99,9 @@ impl End {
         Ok(
             match backend::choose(&plan.link, plan.users_alone, Purpose::Send)? {
                 Backend::User => {
-                    let config = tcp::Config {
-                        ecn: tcp::EcnConfig {
-                            policy: plan.ecn,
-                            ..tcp::EcnConfig::default()
-                        },
-                        ..tcp::Config::default()
-                    };
-                    let builder = plan.link.tap.builder()?.mtu(plan.mtu).tcp(config);
+                    let mut tcp = TcpOptions::default();
+                    tcp.ecn = plan.ecn;
+                    let builder = plan.link.tap.builder()?.mtu(plan.mtu).tcp(tcp);
                     Self {
                         backend: "user",
                         link: plan.link.tap.link.to_string(),

@@ -3,8 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use nic::Impairment;
-use tcp::EcnPolicy;
+use devmem_tcp::{Ecn, Impairment};
 
 use super::link::users_alone;
 use super::{LinkPlan, check_period};
@@ -36,7 +35,7 @@ pub struct SendPlan {
     /// Impairments of the link.
     pub impairment: Impairment,
     /// Whether ECN is negotiated.
-    pub ecn: EcnPolicy,
+    pub ecn: Ecn,
     /// Print JSON.
     pub json: bool,
 }
@@ -106,8 +105,8 @@ impl SendPlan {
             mtu,
             impairment: parse_impairment(&impair)?,
             ecn: match ecn {
-                true => EcnPolicy::Request,
-                false => EcnPolicy::default(),
+                true => Ecn::Request,
+                false => Ecn::default(),
             },
             json: output.json,
         })

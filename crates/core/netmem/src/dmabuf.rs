@@ -9,6 +9,12 @@ use crate::cpu_view::{CopyError, CpuView};
 use crate::memory::{Memory, MemoryAccess, OutOfBounds};
 use crate::page_kind::PageKind;
 
+mod streams;
+#[cfg(test)]
+mod tests;
+
+pub use streams::Chunks;
+
 /// Why device memory could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum DmabufError {
@@ -341,7 +347,7 @@ pub struct DeviceSlice<'a> {
     len: usize,
 }
 
-impl DeviceSlice<'_> {
+impl<'a> DeviceSlice<'a> {
     /// Returns the offset of the range in the device memory.
     pub fn offset(&self) -> usize {
         self.offset
@@ -414,6 +420,3 @@ impl MemoryObserver {
         self.0.strong_count() == 0
     }
 }
-
-#[cfg(test)]
-mod tests;

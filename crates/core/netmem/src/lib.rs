@@ -85,7 +85,7 @@ mod tx_memory;
 pub use cpu_view::{CopyError, CpuView};
 pub use devmem_uapi::DmabufId;
 pub use dma_port::{BufSpan, DmaPort};
-pub use dmabuf::{CpuAccess, DeviceSlice, Dmabuf, DmabufError, Exporter, MemoryObserver};
+pub use dmabuf::{Chunks, CpuAccess, DeviceSlice, Dmabuf, DmabufError, Exporter, MemoryObserver};
 pub use frag::{Frag, Unreadable};
 pub use frag_list::FragList;
 #[cfg(any(test, feature = "test-util"))]

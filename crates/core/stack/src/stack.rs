@@ -276,6 +276,11 @@ impl Stack {
         }
     }
 
+    /// Returns whether a connection that finishes by itself has sent data, or a FIN, that the peer has not acknowledged.
+    pub fn has_unacknowledged_orphan(&self) -> bool {
+        self.sockets.has_unacknowledged_orphan()
+    }
+
     /// Returns the NIC, to read its settings and counters.
     pub fn nic(&self) -> &Nic {
         self.network.nic()

@@ -21,8 +21,8 @@ mod testing;
 pub use header_split::{HdsConfig, HeaderSplit, Settle, Split, WhyWhole};
 pub use ids::{RxQueueId, TxQueueId};
 pub use ntuple::{
-    DEFAULT_RULES, FlowType, IpMatch, NtupleRule, PortMatch, RuleAction, RuleError, RuleLocation,
-    Rules, TosMatch,
+    DEFAULT_RULES, FlowType, IpMatch, NtupleRule, PortMatch, QueueRange, RuleAction, RuleError,
+    RuleLocation, Rules, TosMatch,
 };
 pub use rss::{
     HashTypes, IndirectionTable, IndirectionTableError, MAX_INDIRECTION_ENTRIES, Rss, ToeplitzKey,

@@ -1,6 +1,7 @@
 //! Flow rules: steering by exact match, with priority over RSS.
 
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 
 use wire::{Network, RxHeaders, Transport};
 
@@ -114,8 +115,45 @@ impl TosMatch {
 pub enum RuleAction {
     /// Deliver it to this queue.
     Queue(RxQueueId),
+    /// Deliver it to one of these queues, by the hash of its flow, as an RSS context of Linux does.
+    Spread(QueueRange),
     /// Drop it.
     Drop,
+}
+
+/// Consecutive queues, at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueRange {
+    first: u16,
+    count: NonZeroU16,
+}
+
+impl QueueRange {
+    /// Returns the queues from `first` to `last`, both included; `None` if `last` comes before `first`, or if they are
+    /// 65,536.
+    pub fn new(first: RxQueueId, last: RxQueueId) -> Option<Self> {
+        let count = last.0.checked_sub(first.0)?.checked_add(1)?;
+        Some(Self {
+            first: first.0,
+            count: NonZeroU16::new(count)?,
+        })
+    }
+
+    /// Returns the last queue.
+    pub const fn last(self) -> RxQueueId {
+        RxQueueId(self.first + (self.count.get() - 1))
+    }
+
+    /// Returns the queue for a hash.
+    ///
+    /// The Toeplitz hash is linear: ports with a regular distance can agree in the low bits of their hashes. Multiplication by
+    /// an odd constant (2^32 divided by the golden ratio) mixes all bits into the upper ones, which choose the queue.
+    pub(crate) fn queue(self, hash: u32) -> RxQueueId {
+        let mixed = u64::from(hash.wrapping_mul(0x9e37_79b9));
+        let index = (mixed * u64::from(self.count.get())) >> 32;
+        // Less than `count`.
+        RxQueueId(self.first + index as u16)
+    }
 }
 
 /// Position of a rule in the table; of several rules that match, the lowest location decides.
@@ -163,10 +201,11 @@ impl NtupleRule {
         }
     }
 
-    /// Returns the queue that the rule steers to, `None` if it drops.
+    /// Returns the queue that the rule steers to, the last one of several; `None` if it drops.
     pub const fn queue(&self) -> Option<RxQueueId> {
         match self.action {
             RuleAction::Queue(queue) => Some(queue),
+            RuleAction::Spread(queues) => Some(queues.last()),
             RuleAction::Drop => None,
         }
     }

@@ -57,6 +57,11 @@ impl Steering {
                     queue,
                     by: SelectedBy::Rule(location),
                 },
+                RuleAction::Spread(queues) => Selected::Queue {
+                    // A rule matches TCP and UDP only, which the default hash types cover.
+                    queue: queues.queue(self.rss.hash(headers).unwrap_or(0)),
+                    by: SelectedBy::Rule(location),
+                },
                 RuleAction::Drop => Selected::Drop(location),
             };
         }

@@ -2,100 +2,111 @@
 
 use std::io;
 
-use devmem_linux::dmabuf::ExportError;
-use netmem::{DmabufError, InUse};
+use netmem::{CopyError, DmabufError, InUse};
 
-use super::Forked;
-use super::kernel::{Hinted, KernelError};
+use super::{Forked, Refusal};
+use devmem_uapi::DmabufId;
 
 /// Why device memory could not be created or imported.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceMemoryError {
-    /// The exporter refused.
-    #[error("{}", Hinted(.0, &.0.cause))]
-    Export(Box<ExportError>),
+    /// The exporter of the kernel refused.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
     /// The descriptor is not a dma-buf.
-    #[error("the descriptor is not an open dma-buf: {0}")]
-    NotADmabuf(io::Error),
+    #[error(
+        "the descriptor is not an open dma-buf: {0}\n  pass one that an exporter of the kernel or a GPU library returned"
+    )]
+    NotADmabuf(#[source] io::Error),
     /// The dma-buf cannot be mapped for the CPU.
     #[error(transparent)]
     Map(#[from] DmabufError),
 }
 
-impl From<ExportError> for DeviceMemoryError {
-    fn from(error: ExportError) -> Self {
-        Self::Export(Box::new(error))
-    }
-}
-
-/// Why the kernel cannot bind a memory.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum NoDmabuf {
-    /// Anonymous memory has no file descriptor.
-    #[error(
-        "anonymous memory is not a dma-buf and cannot be bound to a NIC of the kernel\n  make it with `devmem_tcp::udmabuf`, \
-         `devmem_tcp::dma_heap` or `Dmabuf::memfd`"
-    )]
-    Anonymous,
-    /// The memory's file cannot be turned into a dma-buf.
-    #[error("{}", Hinted(.0, &.0.cause))]
-    Export(Box<ExportError>),
-}
-
 /// Why memory could not be bound.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
     /// The NIC belongs to another process.
     #[error(transparent)]
     Forked(#[from] Forked),
-    /// The stack refused the binding.
-    #[error(transparent)]
-    Refused(stack::BindRxError),
+    /// Anonymous memory has no file descriptor, which a NIC of the kernel needs.
+    #[error("{ANONYMOUS}")]
+    Anonymous,
     /// The memory is bound for receiving already, or some of it is still lent from an earlier binding. The library refuses
     /// this with both backends, because the second binding would receive into memory that the first has lent. Linux itself
     /// allows it.
     #[error(transparent)]
     InUse(InUse),
-    /// The kernel refused the binding.
-    #[error("{}", Hinted(.0, &.0.cause))]
-    Kernel(Box<devmem_linux::netdev::BindError>),
-    /// The kernel cannot bind this memory.
+    /// The stack or the kernel refused.
     #[error(transparent)]
-    Memory(NoDmabuf),
-    /// The kernel lacks the netdev netlink family or the operation.
-    #[error(transparent)]
-    NoFamily(Box<KernelError>),
+    Refused(#[from] Refusal),
 }
 
+/// Reason and remedy for anonymous memory.
+const ANONYMOUS: &str = "anonymous memory is not a dma-buf and cannot be bound to a NIC of the kernel\n  make it with \
+                         `devmem_tcp::udmabuf`, `devmem_tcp::dma_heap` or `Dmabuf::memfd`";
+
+#[doc(hidden)]
 impl From<stack::BindRxError> for BindError {
     fn from(error: stack::BindRxError) -> Self {
         match error {
             stack::BindRxError::InUse(in_use) => Self::InUse(in_use),
-            error => Self::Refused(error),
+            error => Self::Refused(error.into()),
         }
     }
 }
 
 /// Why memory could not be bound for sending.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum BindTxError {
     /// The NIC belongs to another process.
     #[error(transparent)]
     Forked(#[from] Forked),
-    /// The stack refused the binding.
+    /// Anonymous memory has no file descriptor, which a NIC of the kernel needs.
+    #[error("{ANONYMOUS}")]
+    Anonymous,
+    /// The stack or the kernel refused.
     #[error(transparent)]
-    Refused(#[from] stack::BindTxError),
-    /// The kernel refused the binding.
-    #[error("{}", Hinted(.0, &.0.cause))]
-    Kernel(Box<devmem_linux::netdev::BindError>),
-    /// The kernel cannot bind this memory.
+    Refused(#[from] Refusal),
+}
+
+/// Why a batch could not be gathered, or read by the CPU.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GatherError {
+    /// The NIC belongs to another process.
     #[error(transparent)]
-    Memory(NoDmabuf),
-    /// The kernel lacks the netdev netlink family or the operation.
+    Forked(#[from] Forked),
+    /// The target is too small.
+    #[error(
+        "{needed} bytes do not fit at offset {offset} of {size} bytes\n  gather at a smaller offset or into larger memory"
+    )]
+    DoesNotFit {
+        /// Bytes of the batch.
+        needed: usize,
+        /// Offset in the target.
+        offset: usize,
+        /// Size of the target.
+        size: usize,
+    },
+    /// The memory of a frag was freed: its token was returned without the library.
+    #[error(
+        "the memory bound as {dmabuf:?} is gone\n  a frag's token was returned while the batch still held it"
+    )]
+    Gone {
+        /// The binding.
+        dmabuf: DmabufId,
+    },
+    /// A range is outside its memory, or the memory cannot be synchronised for CPU access.
     #[error(transparent)]
-    NoFamily(Box<KernelError>),
+    Copy(#[from] CopyError),
+}
+
+impl From<netmem::OutOfBounds> for GatherError {
+    fn from(error: netmem::OutOfBounds) -> Self {
+        Self::Copy(error.into())
+    }
 }

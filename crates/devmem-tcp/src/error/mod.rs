@@ -1,29 +1,27 @@
 //! One error type per operation. Fields hold the facts; the message has the reason in its first line, then the remedy.
+//!
+//! Every error has `kind()` for programs, `remedy()` for people, `errno()`, and becomes an `io::Error` by `?`.
 
 mod bind;
-mod errno;
-mod kernel;
+mod kind;
 mod misplacement;
+mod refusal;
+mod verdict;
 
 use std::io;
 
-use devmem_linux::netlink::NetlinkError;
-use devmem_linux::nic_setup::{ApplyError, PlanError};
-use devmem_linux::socket::ControlProblem;
-use devmem_linux::tap::TapError;
-use devmem_uapi::{DmabufId, Errno};
-use steer::{IndirectionTableError, RuleError};
+use devmem_uapi::DmabufId;
 
-pub use bind::{BindError, BindTxError, DeviceMemoryError, NoDmabuf};
-pub use kernel::KernelError;
-pub(crate) use kernel::connection_error;
+pub use bind::{BindError, BindTxError, DeviceMemoryError, GatherError};
+pub use kind::ErrorKind;
 pub use misplacement::Misplacement;
+pub use refusal::Refusal;
 
 use crate::driver::NotReady;
 use crate::link_spec::LinkSpecError;
 
 /// Why a NIC could not be opened.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// The text is not a link.
@@ -44,25 +42,12 @@ pub enum OpenError {
     NoInterface {
         /// The name.
         name: String,
-        /// The kernel's error.
-        source: NetlinkError,
+        /// The error of the kernel.
+        source: io::Error,
     },
     /// The builder of the NIC has no address.
     #[error("the NIC has no address\n  give it one, as in `.address(\"10.77.0.2/24\")`")]
     NoAddress,
-    /// The TAP interface cannot be opened or created.
-    #[error(transparent)]
-    Tap(#[from] TapError),
-    /// The kernel's end of the TAP cannot be set up.
-    #[error(
-        "cannot set up {name}: {source}\n  this needs CAP_NET_ADMIN in its network namespace: run as root, or inside `unshare -rn`"
-    )]
-    Interface {
-        /// The interface.
-        name: String,
-        /// The kernel's error.
-        source: NetlinkError,
-    },
     /// Nothing listens at the other end of a UNIX wire, or its hello is invalid.
     #[error(
         "the wire at {}: {source}\n  start its other end first: devmem-tcp nic --wire unix-listen:PATH, which takes one peer at a time", path.display()
@@ -81,15 +66,9 @@ pub enum OpenError {
         /// The name of the wire.
         name: String,
     },
-    /// The link cannot be impaired while its offloads are on.
+    /// The TAP cannot be opened or set up, or the NIC or its stack refused an option.
     #[error(transparent)]
-    Impair(#[from] nic::OffloadsOn),
-    /// The NIC refused its options.
-    #[error(transparent)]
-    Nic(#[from] nic::NicError),
-    /// The stack refused its options.
-    #[error(transparent)]
-    Stack(#[from] stack::StackError),
+    Refused(#[from] Refusal),
     /// A system call failed, usually for lack of a resource.
     #[error(
         "{call} failed: {source}\n  the process may be out of file descriptors or threads: see `ulimit -n` and `ulimit -u`"
@@ -103,7 +82,7 @@ pub enum OpenError {
 }
 
 /// The NIC is an interface of the kernel: there is no software NIC to read or change.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{interface} is an interface of the kernel, not a software NIC of this process\n  use ethtool: `ethtool -g {interface}`, `ethtool -x {interface}`, `ethtool -n {interface}`"
 )]
@@ -113,7 +92,7 @@ pub struct KernelNic {
 }
 
 /// The NIC and everything made from it belong to the process that this one was forked from. The call did nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the NIC belongs to process {owner}, of which this one is a fork\n  open a NIC in this process, or fork before opening it"
 )]
@@ -122,15 +101,8 @@ pub struct Forked {
     pub owner: u32,
 }
 
-impl From<Forked> for io::Error {
-    fn from(forked: Forked) -> Self {
-        let Errno(errno) = forked.errno();
-        Self::new(Self::from_raw_os_error(errno).kind(), forked)
-    }
-}
-
 /// Why there is no software NIC to read or change.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoSoftwareNic {
     /// The NIC is an interface of the kernel.
@@ -142,7 +114,7 @@ pub enum NoSoftwareNic {
 }
 
 /// Why a receiver's settings could not be applied. The NIC has its previous settings.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {
     /// The NIC belongs to another process.
@@ -156,40 +128,25 @@ pub enum SetupError {
         /// RX queues of the NIC.
         channels: u16,
     },
-    /// The NIC refused header split.
+    /// The NIC refused a setting. The ones made before it were restored.
     #[error(transparent)]
-    Rings(#[from] nic::SetRingsError),
-    /// The NIC refused the RSS indirection table.
-    #[error(transparent)]
-    Rss(#[from] IndirectionTableError),
-    /// The NIC refused a steering rule.
-    #[error(transparent)]
-    Rule(#[from] RuleError),
-    /// The kernel's interface does not support a setting.
-    #[error("{0}\n  `devmem-tcp doctor` lists what the interface supports and what is missing")]
-    Plan(Box<PlanError>),
-    /// The kernel refused a setting; the ones made before it were restored.
-    #[error("{0}\n  `devmem-tcp doctor` lists what the interface supports and what is missing")]
-    Apply(Box<ApplyError>),
+    Refused(#[from] Refusal),
 }
 
 /// Why a connection could not be shut down.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ShutdownError {
     /// The NIC belongs to another process.
     #[error(transparent)]
     Forked(#[from] Forked),
-    /// The stack refused the call.
+    /// The stack or the kernel refused the call.
     #[error(transparent)]
-    Refused(#[from] stack::ShutdownError),
-    /// The kernel refused the call.
-    #[error(transparent)]
-    Kernel(Box<KernelError>),
+    Refused(#[from] Refusal),
 }
 
 /// Why a socket could not listen.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
     /// The NIC belongs to another process.
@@ -197,17 +154,14 @@ pub enum ListenError {
     Forked(#[from] Forked),
     /// The text cannot be resolved to an address.
     #[error("not an address: {0}\n  write it as 10.77.0.2:5201 or [fd77::2]:5201")]
-    Address(io::Error),
-    /// The stack refused the call.
+    Address(#[source] io::Error),
+    /// The stack or the kernel refused the call.
     #[error(transparent)]
-    Refused(#[from] stack::ListenError),
-    /// The kernel refused the call.
-    #[error(transparent)]
-    Kernel(Box<KernelError>),
+    Refused(#[from] Refusal),
 }
 
 /// Why a connection could not be established.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// The NIC belongs to another process.
@@ -215,26 +169,27 @@ pub enum ConnectError {
     Forked(#[from] Forked),
     /// The text cannot be resolved to an address.
     #[error("not an address: {0}\n  write it as 10.77.0.1:5201 or [fd77::1]:5201")]
-    Address(io::Error),
-    /// The stack refused the call.
+    Address(#[source] io::Error),
+    /// The stack or the kernel refused to begin: no route, no free port.
     #[error(transparent)]
-    Refused(#[from] stack::ConnectError),
+    Refused(#[from] Refusal),
     /// The attempt ended: refused, reset, unreachable or timed out.
     #[error(transparent)]
-    Ended(#[from] stack::RecvError),
+    Ended(Refusal),
     /// The peer did not answer.
-    #[error("the peer did not answer")]
+    #[error(
+        "the peer did not answer\n  check that the peer runs and that packets reach it: ping, and a capture on the link"
+    )]
     TimedOut,
     /// The fd that a task waits on cannot be created.
-    #[error("cannot wait for the connection: {0}")]
-    System(io::Error),
-    /// The kernel refused the call.
-    #[error(transparent)]
-    Kernel(Box<KernelError>),
+    #[error(
+        "cannot wait for the connection: {0}\n  the process may be out of file descriptors: see `ulimit -n`"
+    )]
+    System(#[source] io::Error),
 }
 
 /// Why no connection could be accepted.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum AcceptError {
     /// The NIC belongs to another process.
@@ -247,18 +202,17 @@ pub enum AcceptError {
     #[error("no connection arrived within the timeout")]
     TimedOut,
     /// The fd that a task waits on cannot be created. The accepted connection was closed.
-    #[error("cannot wait for data of the accepted connection: {0}")]
-    System(io::Error),
-    /// The stack refused the call.
+    #[error(
+        "cannot wait for data of the accepted connection: {0}\n  the process may be out of file descriptors: see `ulimit -n`"
+    )]
+    System(#[source] io::Error),
+    /// The stack or the kernel refused the call.
     #[error(transparent)]
-    Refused(#[from] stack::AcceptError),
-    /// The kernel refused the call.
-    #[error(transparent)]
-    Kernel(Box<KernelError>),
+    Refused(#[from] Refusal),
 }
 
 /// Why nothing was received.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum RecvError {
     /// The NIC belongs to another process.
@@ -279,27 +233,24 @@ pub enum RecvError {
         /// The cause, found from the kernel's settings; always `None` with the user-space stack.
         cause: Option<Box<Misplacement>>,
     },
-    /// The connection has ended, or its state does not allow the call.
+    /// The connection has ended, or the stack or the kernel refused the call.
     #[error(transparent)]
-    Refused(#[from] stack::RecvError),
+    Refused(#[from] Refusal),
     /// The earlier frags of the batch could not be released.
     #[error(transparent)]
     Release(#[from] ReleaseError),
-    /// The kernel refused the call.
-    #[error(transparent)]
-    Kernel(Box<KernelError>),
     /// The kernel's control messages do not match the byte count: some bytes are lost, and the connection is unusable.
     #[error("recv on {interface}: {problem}\n  close the connection; its bytes are not complete")]
-    Control {
+    Lost {
         /// The interface.
         interface: String,
         /// The mismatch.
-        problem: ControlProblem,
+        problem: String,
     },
 }
 
 /// Why nothing was sent.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
     /// The NIC belongs to another process.
@@ -319,16 +270,13 @@ pub enum SendError {
         /// The binding.
         dmabuf: DmabufId,
     },
-    /// The connection has ended, or its state does not allow the call.
+    /// The connection has ended, or the stack or the kernel refused the call.
     #[error(transparent)]
-    Refused(#[from] stack::SendError),
-    /// The kernel refused the call.
-    #[error(transparent)]
-    Kernel(Box<KernelError>),
+    Refused(#[from] Refusal),
 }
 
 /// Why a completion could not be awaited or read.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum CompletionError {
     /// The NIC belongs to another process.
@@ -340,16 +288,13 @@ pub enum CompletionError {
     /// The send did not complete within the timeout.
     #[error("the send did not complete within the timeout")]
     TimedOut,
-    /// The socket has no error queue.
+    /// The error queue of the socket cannot be read.
     #[error(transparent)]
-    Refused(#[from] stack::RecvError),
-    /// The kernel refused the call.
-    #[error(transparent)]
-    Kernel(Box<KernelError>),
+    Refused(#[from] Refusal),
 }
 
 /// Why the frags of a batch could not all be returned.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ReleaseError {
     /// The NIC belongs to another process.
@@ -365,49 +310,17 @@ pub enum ReleaseError {
         /// Frags that were freed.
         freed: usize,
     },
-    /// The stack refused the call.
+    /// The stack or the kernel refused the call.
     #[error(transparent)]
-    Refused(#[from] stack::DontneedError),
-    /// The kernel refused the call.
-    #[error(transparent)]
-    Kernel(Box<KernelError>),
+    Refused(#[from] Refusal),
 }
 
-/// Why a batch could not be gathered.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum GatherError {
-    /// The NIC belongs to another process.
-    #[error(transparent)]
-    Forked(#[from] Forked),
-    /// The target is too small.
-    #[error(
-        "{needed} bytes do not fit at offset {offset} of {size} bytes\n  gather at a smaller offset or into larger memory"
-    )]
-    DoesNotFit {
-        /// Bytes of the batch.
-        needed: usize,
-        /// Offset in the target.
-        offset: usize,
-        /// Size of the target.
-        size: usize,
-    },
-    /// The memory of a frag was freed: its token was returned without the library.
-    #[error(
-        "the memory bound as {dmabuf:?} is gone\n  a frag's token was returned while the batch still held it"
-    )]
-    Gone {
-        /// The binding.
-        dmabuf: DmabufId,
-    },
-    /// A range is outside its memory, or the memory cannot be synchronised for CPU access.
-    #[error(transparent)]
-    Copy(#[from] netmem::CopyError),
-}
-
-impl From<netmem::OutOfBounds> for GatherError {
-    fn from(error: netmem::OutOfBounds) -> Self {
-        Self::Copy(error.into())
+impl From<GatherError> for RecvError {
+    fn from(error: GatherError) -> Self {
+        match error {
+            GatherError::Forked(forked) => Self::Forked(forked),
+            error => Self::Refused(Refusal::new(error.kind(), error.errno(), error.to_string())),
+        }
     }
 }
 
@@ -427,15 +340,25 @@ macro_rules! from_not_ready {
 
 from_not_ready!(AcceptError, CompletionError, RecvError, SendError);
 
-impl From<SendError> for io::Error {
-    fn from(error: SendError) -> Self {
-        match error {
-            SendError::WouldBlock => io::ErrorKind::WouldBlock.into(),
-            SendError::TimedOut => io::ErrorKind::TimedOut.into(),
-            error => {
-                let Errno(errno) = error.errno();
-                io::Error::new(io::Error::from_raw_os_error(errno).kind(), error)
+macro_rules! from_stack {
+    ($($error:ident: $($inner:ident),*;)*) => {$($(
+        #[doc(hidden)]
+        impl From<stack::$inner> for $error {
+            fn from(error: stack::$inner) -> Self {
+                Self::Refused(error.into())
             }
         }
-    }
+    )*)*};
+}
+
+from_stack! {
+    AcceptError: AcceptError;
+    BindTxError: BindTxError;
+    CompletionError: RecvError;
+    ConnectError: ConnectError;
+    ListenError: ListenError;
+    RecvError: RecvError;
+    ReleaseError: DontneedError;
+    SendError: SendError;
+    ShutdownError: ShutdownError;
 }

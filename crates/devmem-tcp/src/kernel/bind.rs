@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use devmem_linux::netdev::{self as linux, KernelRxQueueId};
 use devmem_linux::socket::TxSource;
 use devmem_uapi::DmabufId;
-use netmem::{Dmabuf, Exporter, NiovSize, RxClaim};
+use netmem::{Dmabuf, NiovSize, RxClaim};
 use steer::RxQueueId;
 
 use super::exporters::dmabuf_of;
 use super::nic::Nic;
 use super::setup::Prepared;
 use crate::bound::NetIovCount;
-use crate::error::{BindError, BindTxError, KernelError, NoDmabuf};
+use crate::error::{BindError, BindTxError, Refusal};
 
 /// Memory bound to RX queues. The fields are dropped in this order: unbind the queues, allow binding the memory again, restore
 /// the settings of the queues. So the order in which the program drops its values does not matter.
@@ -33,9 +33,9 @@ impl Rx {
         queues: &[RxQueueId],
         size: Option<NiovSize>,
     ) -> Result<(Self, NiovSize), BindError> {
-        let dmabuf = exported(memory).map_err(BindError::Memory)?;
-        let fd = dmabuf.as_fd().ok_or(NoDmabuf::Anonymous);
-        let fd = fd.map_err(BindError::Memory)?;
+        let dmabuf = dmabuf_of(memory).map_err(Refusal::from)?;
+        let dmabuf = dmabuf.ok_or(BindError::Anonymous)?;
+        let fd = dmabuf.as_fd().ok_or(BindError::Anonymous)?;
         let queues: Vec<_> = queues
             .iter()
             .map(|id| KernelRxQueueId(id.0.into()))
@@ -50,7 +50,7 @@ impl Rx {
         };
         let mut netdev = nic
             .netdev()
-            .map_err(|error| BindError::no_family(nic, &error))?;
+            .map_err(|error| Refusal::no_family(nic.name(), "bind-rx", &error))?;
         let claim = RxClaim::take(memory, size, holder(nic, &queues));
         if let Err(in_use) = &claim
             && !nic.has_bound_one_of(&queues)
@@ -61,7 +61,7 @@ impl Rx {
         // use".
         let binding = netdev
             .bind_rx_sized(fd, &queues, wanted)
-            .map_err(|error| BindError::Kernel(Box::new(error)))?;
+            .map_err(Refusal::from)?;
         let claim = claim.map_err(BindError::InUse)?;
         let lent = NetIovs {
             nic: Arc::clone(nic),
@@ -160,15 +160,13 @@ pub(crate) struct Tx {
 
 impl Tx {
     pub(crate) fn bind(nic: &Arc<Nic>, memory: &Dmabuf) -> Result<Self, BindTxError> {
-        let dmabuf = exported(memory).map_err(BindTxError::Memory)?;
-        let fd = dmabuf.as_fd().ok_or(NoDmabuf::Anonymous);
-        let fd = fd.map_err(BindTxError::Memory)?;
+        let dmabuf = dmabuf_of(memory).map_err(Refusal::from)?;
+        let dmabuf = dmabuf.ok_or(BindTxError::Anonymous)?;
+        let fd = dmabuf.as_fd().ok_or(BindTxError::Anonymous)?;
         let mut netdev = nic
             .netdev()
-            .map_err(|error| BindTxError::no_family(nic, &error))?;
-        let binding = netdev
-            .bind_tx(fd)
-            .map_err(|error| BindTxError::Kernel(Box::new(error)))?;
+            .map_err(|error| Refusal::no_family(nic.name(), "bind-tx", &error))?;
+        let binding = netdev.bind_tx(fd).map_err(Refusal::from)?;
         Ok(Self {
             binding,
             nic: Arc::clone(nic),
@@ -196,41 +194,5 @@ impl Tx {
     pub(crate) fn in_flight(&self) -> usize {
         self.nic.collect_all();
         self.in_flight.load(Ordering::Relaxed)
-    }
-}
-
-/// Returns the dma-buf of a memory for the kernel to bind.
-fn exported(memory: &Dmabuf) -> Result<Arc<dyn Exporter>, NoDmabuf> {
-    let exported = dmabuf_of(memory).map_err(|error| NoDmabuf::Export(Box::new(error)))?;
-    exported.ok_or(NoDmabuf::Anonymous)
-}
-
-impl BindError {
-    fn no_family(nic: &Nic, error: &devmem_linux::netlink::NetlinkError) -> Self {
-        Self::NoFamily(Box::new(KernelError::netlink("bind-rx", nic, error)))
-    }
-}
-
-impl BindTxError {
-    fn no_family(nic: &Nic, error: &devmem_linux::netlink::NetlinkError) -> Self {
-        Self::NoFamily(Box::new(KernelError::netlink("bind-tx", nic, error)))
-    }
-}
-
-impl KernelError {
-    /// A netlink call before the one that binds was refused: there is no netdev family.
-    fn netlink(what: &str, nic: &Nic, error: &devmem_linux::netlink::NetlinkError) -> Self {
-        use devmem_linux::errors::{Facts, Operation, cause};
-        let errno = devmem_uapi::Errno(error.errno.raw_os_error());
-        let facts = Facts {
-            kernel: error.text.clone(),
-            interface: Some(nic.name().to_owned()),
-            ..Facts::default()
-        };
-        Self {
-            operation: format!("{what} on {}", nic.name()),
-            errno,
-            cause: Box::new(cause(Operation::BindRx, errno, &facts)),
-        }
     }
 }

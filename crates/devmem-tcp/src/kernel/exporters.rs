@@ -7,7 +7,7 @@ use std::sync::Arc;
 use devmem_linux::dmabuf::{Access, DmabufFd, ExportError};
 use netmem::{CpuAccess, Dmabuf, Exporter};
 
-use crate::error::DeviceMemoryError;
+use crate::error::{DeviceMemoryError, Refusal};
 
 /// A dma-buf of the kernel; CPU accesses are announced with `DMA_BUF_IOCTL_SYNC`.
 struct KernelDmabuf(DmabufFd);
@@ -45,7 +45,7 @@ fn kind(access: CpuAccess) -> Access {
 /// There is no /dev/udmabuf, or `size` exceeds its limit (64 MiB by default). The error contains the command that
 /// loads the module or raises the limit.
 pub fn udmabuf(size: usize) -> Result<Dmabuf, DeviceMemoryError> {
-    mapped(DmabufFd::udmabuf(size)?)
+    mapped(DmabufFd::udmabuf(size).map_err(Refusal::from)?)
 }
 
 /// Allocates device memory of `size` bytes (rounded up to whole pages) from the dma-heap `name`. The common heap is
@@ -54,7 +54,7 @@ pub fn udmabuf(size: usize) -> Result<Dmabuf, DeviceMemoryError> {
 /// # Errors
 /// There is no such heap, or it does not have enough memory.
 pub fn dma_heap(name: &str, size: usize) -> Result<Dmabuf, DeviceMemoryError> {
-    mapped(DmabufFd::heap(name, size)?)
+    mapped(DmabufFd::heap(name, size).map_err(Refusal::from)?)
 }
 
 /// Imports a dma-buf exported by another driver. The exporter must allow mapping it for the CPU.

@@ -60,7 +60,7 @@ impl Socket {
     }
 
     /// Returns the RX queue on which the connection's packets arrive, if the driver reports it.
-    fn queue(&self) -> Option<u32> {
+    pub(crate) fn queue(&self) -> Option<u32> {
         let napi = incoming_napi(self.fd.as_fd())?;
         let queues = self.nic.netdev().ok()?.queues().ok()?;
         let ours = queues

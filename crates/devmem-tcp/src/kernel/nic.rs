@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use devmem_linux::netdev::{KernelRxQueueId, Netdev};
+use devmem_linux::netdev::{KernelRxQueueId, Netdev, QueueKind};
 use devmem_linux::netif;
 use devmem_linux::netlink::NetlinkError;
 use devmem_uapi::{DmabufId, IfIndex};
@@ -15,6 +15,7 @@ use super::setup::Prepared;
 use super::socket::Socket;
 use crate::error::{Forked, OpenError};
 use crate::home::Home;
+use crate::queue_stats::QueueStats;
 
 /// An interface by its name, in the network namespace where it was looked up.
 #[derive(Debug)]
@@ -44,10 +45,7 @@ impl Nic {
     /// Finds the interface `name`.
     pub(crate) fn by_name(name: &str) -> Result<Arc<Self>, OpenError> {
         let found = netif::Interface::by_name(name);
-        let found = found.map_err(|source| OpenError::NoInterface {
-            name: name.to_owned(),
-            source,
-        })?;
+        let found = found.map_err(|error| OpenError::no_interface(name, error))?;
         Ok(Arc::new(Self {
             name: name.to_owned(),
             index: IfIndex(found.index()),
@@ -100,6 +98,25 @@ impl Nic {
     /// Returns the addresses; none if the kernel does not report them.
     pub(crate) fn addresses(&self) -> Vec<IpAddr> {
         netif::addresses(self.index.0).unwrap_or_default()
+    }
+
+    /// Returns the driver's counters of each RX queue; none if it does not report any.
+    pub(crate) fn queue_stats(&self) -> Vec<QueueStats> {
+        let stats = self.netdev().and_then(|mut netdev| netdev.queue_stats());
+        let rows = stats.unwrap_or_default().into_iter();
+        rows.filter_map(|row| {
+            let (QueueKind::Rx, queue) = row.queue? else {
+                return None;
+            };
+            let counter = |name| row.counters.get(name).copied();
+            Some(QueueStats {
+                queue: steer::RxQueueId(u16::try_from(queue).ok()?),
+                packets: counter("rx-packets").unwrap_or_default(),
+                bytes: counter("rx-bytes").unwrap_or_default(),
+                split_packets: None,
+            })
+        })
+        .collect()
     }
 
     /// Returns the driver's counters of dropped packets; none if it does not report any.

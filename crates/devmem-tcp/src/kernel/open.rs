@@ -1,5 +1,6 @@
 //! Listening and connecting.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -15,10 +16,11 @@ use rustix::net::{
 };
 
 use super::nic::Nic;
-use super::socket::{Socket, refused};
+use super::socket::{Socket, end_of_connection, refused};
 use super::wait::Deadline;
+use crate::connect::ConnectOptions;
 use crate::driver::WaitLimit;
-use crate::error::{AcceptError, ConnectError, ListenError, connection_error};
+use crate::error::{AcceptError, ConnectError, ListenError, Refusal};
 
 /// Descriptors are non-blocking: calls wait in poll(2), within the limit of their stream.
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
@@ -49,7 +51,7 @@ impl Listening {
         let fd = opened.map_err(|errno| match Errno(errno.raw_os_error()) {
             Errno::EADDRINUSE => stack::ListenError::AddrInUse(address).into(),
             Errno::EADDRNOTAVAIL => stack::ListenError::AddrNotAvailable(address.ip()).into(),
-            errno => ListenError::Kernel(refused(nic, "listen", Operation::Socket, errno)),
+            errno => ListenError::Refused(refused(nic, "listen", Operation::Socket, errno)),
         })?;
         Ok(Self {
             fd,
@@ -68,7 +70,7 @@ impl Listening {
                     let socket = Socket::new(fd, &self.nic);
                     // The peer of an accepted connection has an address of the listener's family.
                     let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
-                    if let Some(peer) = peer.or_else(|| socket.peer_addr()) {
+                    if let Some(peer) = peer.or_else(|| socket.peer_addr().ok()) {
                         return Ok((socket, peer));
                     }
                 }
@@ -79,15 +81,19 @@ impl Listening {
                 Err(errno) => {
                     let errno = Errno(errno.raw_os_error());
                     let refused = refused(&self.nic, "accept", Operation::Socket, errno);
-                    return Err(AcceptError::Kernel(refused));
+                    return Err(AcceptError::Refused(refused));
                 }
             }
         }
     }
 
-    pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
-        let address = getsockname(&self.fd).ok()?;
-        SocketAddr::try_from(address).ok()
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(SocketAddr::try_from(getsockname(&self.fd)?)?)
+    }
+
+    /// Changes how many connections may wait to be accepted; Linux allows that on a listening socket.
+    pub(crate) fn set_backlog(&self, backlog: u16) -> io::Result<()> {
+        Ok(listen(&self.fd, backlog.into())?)
     }
 
     pub(crate) fn nic(&self) -> &Arc<Nic> {
@@ -118,10 +124,15 @@ fn concerns_one_connection(errno: RawErrno) -> bool {
 
 impl Socket {
     /// Connects through the interface and waits until the connection is established or TCP gives up.
-    pub(crate) fn connect(nic: &Arc<Nic>, address: SocketAddr) -> Result<Arc<Self>, ConnectError> {
-        let socket = Self::begin_connect(nic, address)?;
-        // Without a limit, the wait ends with an event.
-        let _ = Deadline::Forever.wait(socket.fd.as_fd(), PollFlags::OUT);
+    pub(crate) fn connect(
+        nic: &Arc<Nic>,
+        address: SocketAddr,
+        options: &ConnectOptions,
+    ) -> Result<Arc<Self>, ConnectError> {
+        let socket = Self::begin_connect(nic, address, options)?;
+        let deadline = Deadline::of(WaitLimit::within(options.timeout));
+        let waited = deadline.wait(socket.fd.as_fd(), PollFlags::OUT);
+        waited.map_err(|_| ConnectError::TimedOut)?;
         socket.connect_result()?;
         Ok(socket)
     }
@@ -130,6 +141,7 @@ impl Socket {
     pub(crate) fn begin_connect(
         nic: &Arc<Nic>,
         address: SocketAddr,
+        options: &ConnectOptions,
     ) -> Result<Arc<Self>, ConnectError> {
         let ended = |errno| connect_error(nic, errno);
         let fd = tcp_socket(address.ip()).map_err(ended)?;
@@ -139,8 +151,11 @@ impl Socket {
             Ok(()) | Err(Errno::EPERM) => {}
             Err(errno) => {
                 let refused = refused(nic, "connect", Operation::Socket, errno);
-                return Err(ConnectError::Kernel(refused));
+                return Err(ConnectError::Refused(refused));
             }
+        }
+        if let Some(source) = options.source {
+            bind(&fd, &source).map_err(ended)?;
         }
         match connect(&fd, &address) {
             // An interrupted connect continues in the background (connect(2)).
@@ -175,9 +190,9 @@ impl Socket {
 
 fn connect_error(nic: &Nic, errno: RawErrno) -> ConnectError {
     let errno = Errno(errno.raw_os_error());
-    match connection_error(errno) {
-        Some(error) => ConnectError::Ended(stack::RecvError::Connection(error)),
-        None => ConnectError::Kernel(refused(nic, "connect", Operation::Socket, errno)),
+    match end_of_connection(errno) {
+        Some(end) => ConnectError::Ended(Refusal::ended(end)),
+        None => ConnectError::Refused(refused(nic, "connect", Operation::Socket, errno)),
     }
 }
 

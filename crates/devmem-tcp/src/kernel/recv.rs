@@ -8,47 +8,51 @@ use devmem_linux::errors::Operation;
 use devmem_linux::socket::{Content, HostRoom, RecvError as LinuxError, RxFrag, recv_into};
 use devmem_uapi::{Errno, MsgFlags, space_for};
 use rustix::event::PollFlags;
+use rustix::net::RecvFlags;
 
 use super::socket::Socket;
 use super::wait::Deadline;
 use crate::batch::{Device, HOST_BYTES, Item, RxBatch};
 use crate::driver::WaitLimit;
-use crate::error::{RecvError, connection_error};
-use crate::stream::Placement;
+use crate::error::{RecvError, Refusal};
+use crate::recv_half::Placement;
+use crate::socket::RecvRequest;
 
 impl Socket {
     /// Receives queued data; waits if there is none. The batch is empty.
     pub(crate) fn recv(
         &self,
         batch: &mut RxBatch,
-        placement: Placement,
-        limit: WaitLimit,
+        request: RecvRequest,
     ) -> Result<usize, RecvError> {
-        let deadline = Deadline::of(limit);
+        let deadline = Deadline::of(request.limit);
         loop {
-            match self.try_recv(batch, placement) {
+            match self.try_recv(batch, request) {
                 Ok(bytes) => return Ok(bytes),
                 Err(LinuxError::WouldBlock) => self.wait(deadline, PollFlags::IN)?,
                 Err(LinuxError::Interrupted) => {}
                 Err(LinuxError::Refused {
                     errno: Errno::EFAULT,
                     ..
-                }) if placement == Placement::Strict => return Err(self.misplaced(batch)),
+                }) if request.placement == Placement::Strict => return Err(self.misplaced(batch)),
                 Err(error) => return Err(self.recv_error(error)),
             }
         }
     }
 
-    fn try_recv(&self, batch: &mut RxBatch, placement: Placement) -> Result<usize, LinuxError> {
-        let buffers = batch.kernel_room(placement == Placement::Mixed);
-        let room = match placement {
-            Placement::Mixed => HostRoom::Buffer(buffers.host),
+    fn try_recv(&self, batch: &mut RxBatch, request: RecvRequest) -> Result<usize, LinuxError> {
+        let buffers = batch.kernel_room(request.placement == Placement::Mixed);
+        let max_bytes = buffers.max_bytes.min(request.max_bytes);
+        let room = match request.placement {
+            Placement::Mixed => {
+                let fits = buffers.host.len().min(max_bytes);
+                HostRoom::Buffer(&mut buffers.host[..fits])
+            }
             // With no room for host bytes, the kernel stops before them and keeps them queued.
-            Placement::Strict => HostRoom::None {
-                max_bytes: buffers.max_bytes,
-            },
+            Placement::Strict => HostRoom::None { max_bytes },
         };
-        let received = recv_into(self.fd.as_fd(), room, buffers.control, MsgFlags::DONTWAIT)?;
+        let flags = request.flags | MsgFlags::DONTWAIT;
+        let received = recv_into(self.fd.as_fd(), room, buffers.control, flags)?;
         let mut linear = 0;
         match received.content {
             Content::End => {}
@@ -70,19 +74,38 @@ impl Socket {
         Ok(bytes)
     }
 
+    /// Reads bytes that are in host memory.
+    pub(crate) fn read(&self, out: &mut [u8], limit: WaitLimit) -> Result<usize, RecvError> {
+        let deadline = Deadline::of(limit);
+        loop {
+            match rustix::net::recv(&*self.fd, &mut *out, RecvFlags::DONTWAIT) {
+                Ok((bytes, _)) => return Ok(bytes),
+                Err(rustix::io::Errno::AGAIN) => self.wait(deadline, PollFlags::IN)?,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::FAULT) => {
+                    return Err(RecvError::Refused(Refusal::in_device_memory()));
+                }
+                Err(errno) => {
+                    let errno = Errno(errno.raw_os_error());
+                    let refused = self.refused("read", Operation::Recv, errno);
+                    return Err(RecvError::Refused(refused));
+                }
+            }
+        }
+    }
+
     fn recv_error(&self, error: LinuxError) -> RecvError {
         match error {
             LinuxError::WouldBlock | LinuxError::Interrupted => RecvError::WouldBlock,
-            LinuxError::Refused { errno, .. } => match connection_error(errno) {
-                Some(ended) => RecvError::Refused(stack::RecvError::Connection(ended)),
-                None => RecvError::Kernel(self.refused("recv", Operation::Recv, errno)),
-            },
+            LinuxError::Refused { errno, .. } => {
+                RecvError::Refused(self.refused("recv", Operation::Recv, errno))
+            }
             LinuxError::Control { problem, tokens } => {
                 // The bytes are lost to the application, but their memory can still be returned.
                 let _ = self.give_back(tokens.into_iter());
-                RecvError::Control {
+                RecvError::Lost {
                     interface: self.nic.name().to_owned(),
-                    problem,
+                    problem: problem.to_string(),
                 }
             }
         }
@@ -174,11 +197,10 @@ impl RxBatch {
     pub(crate) fn fill(
         &mut self,
         socket: &Arc<Socket>,
-        placement: Placement,
-        limit: WaitLimit,
+        request: RecvRequest,
     ) -> Result<usize, RecvError> {
-        let received = socket.recv(self, placement, limit);
-        self.owner = Some(crate::stream::Socket::Kernel(Arc::clone(socket)));
+        let received = socket.recv(self, request);
+        self.owner = Some(crate::socket::Socket::Kernel(Arc::clone(socket)));
         received
     }
 }

@@ -17,10 +17,10 @@ use super::bind::Tx;
 use super::completions::CompletionSet;
 use super::nic::Nic;
 use super::pieces::Pieces;
-use super::socket::Socket;
+use super::socket::{Socket, end_of_connection};
 use super::wait::Deadline;
 use crate::driver::WaitLimit;
-use crate::error::{CompletionError, KernelError, SendError, connection_error};
+use crate::error::{CompletionError, Refusal, SendError};
 use crate::send::SendCounts;
 
 /// The zero-copy sends of one socket.
@@ -267,13 +267,11 @@ impl Socket {
     fn device_error(&self, error: linux::SendError) -> NotYet {
         match error {
             linux::SendError::Refused { errno, cause }
-                if errno != Errno::ENOBUFS && connection_error(errno).is_none() =>
+                if errno != Errno::ENOBUFS && end_of_connection(errno).is_none() =>
             {
-                NotYet::Never(SendError::Kernel(Box::new(KernelError {
-                    operation: format!("send on {}", self.nic.name()),
-                    errno,
-                    cause,
-                })))
+                let name = self.nic.name();
+                let refusal = Refusal::of_kernel(&format!("send on {name}"), errno, &cause);
+                NotYet::Never(SendError::Refused(refusal.on(name)))
             }
             other => self.not_yet(other.errno()),
         }
@@ -309,7 +307,7 @@ impl Socket {
         }
         collected.map_err(|error| {
             let refused = self.refused("read completions", Operation::Socket, error.errno);
-            CompletionError::Kernel(refused)
+            CompletionError::Refused(refused)
         })?;
         Ok(sends.set.through())
     }

@@ -10,7 +10,7 @@ use devmem_linux::nic_setup::{
 use steer::RxQueueId;
 
 use super::nic::Nic;
-use crate::error::SetupError;
+use crate::error::{Refusal, SetupError};
 use crate::home::Home;
 
 /// Applied settings. The previous ones are restored when the set-up and every binding of its queues are dropped. In a child of
@@ -84,7 +84,7 @@ fn plan(nic: &Nic, local: SocketAddr, queues: u16) -> Result<SetupPlan, SetupErr
         flows: vec![Flow::to(local)],
         state_folder: None,
     };
-    NicSetup::plan(&request).map_err(|error| SetupError::Plan(Box::new(error)))
+    Ok(NicSetup::plan(&request).map_err(Refusal::from)?)
 }
 
 /// Returns the planned changes as commands. Changes nothing.
@@ -103,7 +103,7 @@ pub(crate) fn prepare(
     queues: u16,
 ) -> Result<(Arc<Prepared>, Vec<RxQueueId>), SetupError> {
     let applied = plan(nic, local, queues)?.apply();
-    let setup = applied.map_err(|error| SetupError::Apply(Box::new(error)))?;
+    let setup = applied.map_err(Refusal::from)?;
     let ids = setup.queues().iter().map(|queue| {
         // No NIC has more queues than a u16 can count.
         u16::try_from(queue.0).map(RxQueueId)

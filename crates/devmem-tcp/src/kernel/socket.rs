@@ -3,22 +3,25 @@
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use devmem_linux::errors::{Facts, Operation, cause};
+use devmem_linux::errors::Operation;
 use devmem_linux::socket::{DontneedError, FragReturns, Freed};
 use devmem_uapi::{Errno, FragToken};
 use rustix::event::PollFlags;
 #[cfg(feature = "tokio")]
 use rustix::event::epoll;
-use rustix::net::{SendFlags, getpeername, getsockname, send, shutdown};
+use rustix::net::{SendFlags, getpeername, getsockname, send, shutdown, sockopt};
+use tcp::TcpError;
 
 use super::nic::Nic;
 use super::send::Sends;
 use super::wait::Deadline;
 use crate::driver::{NotReady, WaitLimit};
-use crate::error::{KernelError, ReleaseError, SendError, ShutdownError, connection_error};
+use crate::error::{Refusal, ReleaseError, SendError, ShutdownError};
+use crate::tcp_options::Keepalive;
 
 /// The socket of a stream. It stays open until the stream and everything received from it are dropped, because closing a
 /// socket frees all frags that it lent.
@@ -32,7 +35,11 @@ pub(crate) struct Socket {
     returns: Mutex<FragReturns>,
     /// Locked before [`Nic::known`], never the other way round.
     pub(super) sends: Mutex<Sends>,
-    /// Wakes tasks when any caller has read completions from the error queue.
+    /// Closing it resets the connection.
+    aborts: AtomicBool,
+    /// No more sends will follow: the sending half was dropped.
+    send_ended: AtomicBool,
+    /// Wakes tasks when any caller has read completions from the error queue, and when the sending half is dropped.
     #[cfg(feature = "tokio")]
     pub(super) collected: ::tokio::sync::Notify,
 }
@@ -46,6 +53,8 @@ impl Socket {
             returned: AtomicU64::new(0),
             returns: Mutex::default(),
             sends: Mutex::default(),
+            aborts: AtomicBool::new(false),
+            send_ended: AtomicBool::new(false),
             #[cfg(feature = "tokio")]
             collected: ::tokio::sync::Notify::new(),
         })
@@ -70,11 +79,12 @@ impl Socket {
         match freed {
             // Fits: not more than the number of tokens, which are in memory.
             Ok(freed) => Ok(usize::try_from(freed.freed).unwrap_or(usize::MAX)),
-            Err(error) => Err(ReleaseError::Kernel(Box::new(KernelError {
-                operation: format!("give frags back on {}", self.nic.name()),
-                errno: error.errno,
-                cause: error.cause,
-            }))),
+            Err(error) => {
+                let name = self.nic.name();
+                let operation = format!("give frags back on {name}");
+                let refusal = Refusal::of_kernel(&operation, error.errno, &error.cause);
+                Err(ReleaseError::Refused(refusal.on(name)))
+            }
         }
     }
 
@@ -118,19 +128,11 @@ impl Socket {
     }
 
     pub(super) fn send_error(&self, errno: Errno) -> SendError {
-        match connection_error(errno) {
-            Some(ended) => SendError::Refused(stack::SendError::Connection(ended)),
-            None => SendError::Kernel(self.refused("send", Operation::Send, errno)),
-        }
+        SendError::Refused(self.refused("send", Operation::Send, errno))
     }
 
-    /// Returns the error for a refused operation, with its cause.
-    pub(super) fn refused(
-        &self,
-        what: &str,
-        operation: Operation,
-        errno: Errno,
-    ) -> Box<KernelError> {
+    /// Returns the error for a refused operation, with its cause; for the end of the connection that of both backends.
+    pub(super) fn refused(&self, what: &str, operation: Operation, errno: Errno) -> Refusal {
         refused(&self.nic, what, operation, errno)
     }
 
@@ -142,18 +144,56 @@ impl Socket {
         };
         shutdown(&*self.fd, how).map_err(|errno| {
             let errno = Errno(errno.raw_os_error());
-            ShutdownError::Kernel(self.refused("shut down", Operation::Socket, errno))
+            ShutdownError::Refused(self.refused("shut down", Operation::Socket, errno))
         })
     }
 
-    pub(crate) fn peer_addr(&self) -> Option<SocketAddr> {
-        let address = getpeername(&*self.fd).ok()??;
-        SocketAddr::try_from(address).ok()
+    pub(crate) fn peer_addr(&self) -> io::Result<SocketAddr> {
+        let address = getpeername(&*self.fd)?.ok_or(io::ErrorKind::NotConnected)?;
+        Ok(SocketAddr::try_from(address)?)
     }
 
-    pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
-        let address = getsockname(&*self.fd).ok()?;
-        SocketAddr::try_from(address).ok()
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(SocketAddr::try_from(getsockname(&*self.fd)?)?)
+    }
+
+    pub(crate) fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        Ok(sockopt::set_tcp_nodelay(&*self.fd, nodelay)?)
+    }
+
+    pub(crate) fn nodelay(&self) -> io::Result<bool> {
+        Ok(sockopt::tcp_nodelay(&*self.fd)?)
+    }
+
+    pub(crate) fn set_keepalive(&self, keepalive: Option<Keepalive>) -> io::Result<()> {
+        let fd = &*self.fd;
+        if let Some(Keepalive {
+            idle,
+            interval,
+            probes,
+        }) = keepalive
+        {
+            sockopt::set_tcp_keepidle(fd, idle)?;
+            sockopt::set_tcp_keepintvl(fd, interval)?;
+            sockopt::set_tcp_keepcnt(fd, probes.into())?;
+        }
+        Ok(sockopt::set_socket_keepalive(fd, keepalive.is_some())?)
+    }
+
+    pub(crate) fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
+        sockopt::set_socket_linger(&*self.fd, linger)?;
+        let aborts = linger == Some(Duration::ZERO);
+        self.aborts.store(aborts, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Returns whether closing the socket resets the connection.
+    pub(crate) fn aborts(&self) -> bool {
+        self.aborts.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn send_ended(&self) -> &AtomicBool {
+        &self.send_ended
     }
 
     /// Returns an epoll fd that becomes readable at each of `events` and at each entry of the error queue.
@@ -179,20 +219,25 @@ impl Socket {
     }
 }
 
-pub(super) fn refused(
-    nic: &Nic,
-    what: &str,
-    operation: Operation,
-    errno: Errno,
-) -> Box<KernelError> {
-    let facts = Facts {
-        interface: Some(nic.name().to_owned()),
-        ..Facts::default()
-    };
-    Box::new(KernelError {
-        operation: format!("{what} on {}", nic.name()),
-        errno,
-        cause: Box::new(cause(operation, errno, &facts)),
+/// As [`Socket::refused`], before there is a socket.
+pub(super) fn refused(nic: &Nic, what: &str, operation: Operation, errno: Errno) -> Refusal {
+    match end_of_connection(errno) {
+        Some(end) => Refusal::ended(end),
+        None => Refusal::of_call(nic.name(), what, operation, errno),
+    }
+}
+
+/// Returns how a connection ended, if `errno` means that.
+pub(super) fn end_of_connection(errno: Errno) -> Option<TcpError> {
+    Some(match errno {
+        Errno::ECONNREFUSED => TcpError::Refused,
+        Errno::ECONNRESET => TcpError::Reset,
+        Errno::EPIPE => TcpError::BrokenPipe,
+        Errno::ETIMEDOUT => TcpError::TimedOut,
+        Errno::EHOSTUNREACH => TcpError::HostUnreachable,
+        Errno::ENETUNREACH => TcpError::NetUnreachable,
+        Errno::ECONNABORTED => TcpError::Aborted,
+        _ => return None,
     })
 }
 

@@ -1,13 +1,17 @@
 //! Asynchronous completions of sends.
 
+use std::future::Future;
 use std::io;
 use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
 
 use ::tokio::sync::Notify;
 
 use super::signal::Signal;
 use crate::error::CompletionError;
-use crate::send::SendId;
+use crate::send::{Completion, SendId};
 
 /// Reports when sends of a stream are complete. Any number of tasks may wait at the same time, and it may outlive the stream.
 #[derive(Debug)]
@@ -47,6 +51,38 @@ impl Completions {
         &self.completions
     }
 
+    /// Waits for the sends that became complete since the last report, and returns them. `None` is the end: the sending half
+    /// of the stream is dropped, and all sends are complete and reported. Cancel-safe. Several handles share the reports.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub async fn next(&self) -> Result<Option<Completion>, CompletionError> {
+        let attempt = || {
+            // Read before the queue, so that no send of a half that is dropped meanwhile is missed.
+            let ended = self
+                .completions
+                .socket()
+                .send_ended()
+                .load(Ordering::Acquire);
+            let next = self.completions.try_next();
+            let is_over = || ended && self.completions.pending().is_ok_and(|pending| pending == 0);
+            match next {
+                Ok(None) if is_over() => Some(Ok(None)),
+                Ok(None) => None,
+                result => Some(result),
+            }
+        };
+        self.signal.wait(self.collected(), attempt).await?
+    }
+
+    /// Returns the reports of [`next`](Self::next) as a stream, for the combinators of the crates `futures` and
+    /// `tokio-stream`.
+    pub fn into_stream(self) -> CompletionStream {
+        CompletionStream {
+            next: Box::pin(next_of(self)),
+        }
+    }
+
     async fn until(
         &self,
         call: impl Fn(&crate::Completions) -> Result<(), CompletionError>,
@@ -62,5 +98,34 @@ impl Completions {
     /// does not become readable.
     fn collected(&self) -> &Notify {
         self.completions.socket().collected()
+    }
+}
+
+/// Next report, and the handle for the one after it.
+type Report = (Completions, Result<Option<Completion>, CompletionError>);
+
+async fn next_of(completions: Completions) -> Report {
+    let next = completions.next().await;
+    (completions, next)
+}
+
+/// Complete sends as a [`futures_core::Stream`]: see [`Completions::into_stream`].
+pub struct CompletionStream {
+    next: Pin<Box<dyn Future<Output = Report> + Send>>,
+}
+
+impl std::fmt::Debug for CompletionStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("CompletionStream")
+    }
+}
+
+impl futures_core::Stream for CompletionStream {
+    type Item = Result<Completion, CompletionError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let (completions, next) = ready!(self.next.as_mut().poll(cx));
+        self.next = Box::pin(next_of(completions));
+        Poll::Ready(next.transpose())
     }
 }

@@ -55,7 +55,10 @@ impl Listener {
     }
 
     /// Returns the address that the socket listens on.
-    pub fn local_addr(&self) -> Option<SocketAddr> {
+    ///
+    /// # Errors
+    /// The NIC belongs to another process.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 

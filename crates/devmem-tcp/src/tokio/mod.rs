@@ -28,17 +28,19 @@
 //! NICs in virtual time ([`Netdev::pair`](crate::Netdev::pair)) are not supported, because only calls advance their clock
 //! and a waiting task would wait forever; the constructors refuse their listeners and streams.
 //!
-//! Dropping the last handle of a [`Netdev`] blocks until its connections are closed, for half a second at most. A program
-//! that must not block so long should drop it in `spawn_blocking`.
+//! Dropping the last handle of a [`Netdev`] blocks until the peers have acknowledged what dropped streams have sent, for half a
+//! second at most. A program that must not block so long should drop it in `spawn_blocking`.
 //!
 //! [`Netdev`]: crate::Netdev
 //! [`RxBatch`]: crate::RxBatch
 
 mod completions;
+mod halves;
 mod listener;
 mod signal;
 mod stream;
 
-pub use completions::Completions;
+pub use completions::{CompletionStream, Completions};
+pub use halves::{RecvHalf, SendHalf};
 pub use listener::Listener;
 pub use stream::Stream;

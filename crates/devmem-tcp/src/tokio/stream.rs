@@ -1,35 +1,34 @@
 //! An asynchronous connection.
 
 use std::future::poll_fn;
-use std::io::{self, Write};
+use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
-use ::tokio::io::AsyncWrite;
+use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::Completions;
-use super::signal::{Signal, Try};
+use super::{Completions, RecvHalf, SendHalf};
 use crate::batch::RxBatch;
 use crate::bound_tx::BoundTx;
-use crate::driver::NotReady;
 use crate::error::{ConnectError, RecvError, SendError, ShutdownError};
 use crate::netdev::Netdev;
+use crate::recv_half::StreamStats;
 use crate::send::SendId;
+use crate::tcp_info::TcpInfo;
 
 /// A TCP connection of a [`Netdev`].
 ///
-/// [`recv`](Self::recv) receives into device memory, [`send`](Self::send) sends from device memory, and [`AsyncWrite`] sends
-/// bytes of host memory. A task that sends and receives at the same time can use [`poll_recv`](Self::poll_recv) and
-/// [`poll_send`](Self::poll_send): each direction has its own waker.
+/// [`recv`](Self::recv) receives into device memory, [`send`](Self::send) sends from device memory; [`AsyncRead`] and
+/// [`AsyncWrite`] are for bytes in host memory. Two tasks use the halves of [`into_split`](Self::into_split); one task that
+/// sends and receives at the same time can use [`poll_recv`](Self::poll_recv) and [`poll_send`](Self::poll_send): each direction
+/// has its own waker.
 #[derive(Debug)]
 pub struct Stream {
-    stream: crate::Stream,
-    to_receive: Signal,
-    to_send: Signal,
+    recv: RecvHalf,
+    send: SendHalf,
 }
 
 impl Stream {
@@ -41,14 +40,12 @@ impl Stream {
     /// # Panics
     /// If called outside a tokio runtime, or in one without I/O enabled.
     pub fn new(mut stream: crate::Stream) -> io::Result<Self> {
-        stream.socket.assert_real_time()?;
+        stream.socket().assert_real_time()?;
         stream.set_nonblocking(true);
-        let to_receive = Signal::new(stream.readiness_fd()?)?;
-        let to_send = Signal::new(stream.socket.send_signal()?.as_fd())?;
+        let (recv, send) = stream.into_split();
         Ok(Self {
-            stream,
-            to_receive,
-            to_send,
+            recv: RecvHalf::new(recv)?,
+            send: SendHalf::new(send)?,
         })
     }
 
@@ -62,19 +59,50 @@ impl Stream {
     /// If called outside a tokio runtime, or in one without I/O enabled.
     pub async fn connect(nic: &Netdev, to: SocketAddr) -> Result<Self, ConnectError> {
         let mut stream = Self::new(nic.begin_connect(to)?).map_err(ConnectError::System)?;
-        let connected = poll_fn(|cx| stream.poll_to_send(cx, |stream| stream.socket.connected()));
+        let connected = |half: &mut crate::SendHalf| half.socket.connected();
+        let connected = poll_fn(|cx| stream.send.poll_with(cx, connected));
         // An error here means that the runtime is shutting down.
         connected.await.map_err(|_| ConnectError::TimedOut)??;
         Ok(stream)
     }
 
-    /// Receives queued data into `batch`; waits if there is none. First releases the frags that `batch` held before.
-    /// Returns the number of bytes, device and host together; 0 is the end of the stream. Cancel-safe.
+    /// Splits the stream into halves for two tasks. Dropping the sending half sends a FIN.
+    pub fn into_split(self) -> (RecvHalf, SendHalf) {
+        let Self { recv, send } = self;
+        (recv, send)
+    }
+
+    /// Borrows both halves.
+    pub fn split(&mut self) -> (&mut RecvHalf, &mut SendHalf) {
+        (&mut self.recv, &mut self.send)
+    }
+
+    /// Receives queued data: see [`RecvHalf::recv`]. Cancel-safe.
     ///
     /// # Errors
-    /// As [`Stream::recv`](crate::Stream::recv). [`RecvError::WouldBlock`] if the runtime is shutting down.
+    /// As [`RecvHalf::recv`].
     pub async fn recv(&mut self, batch: &mut RxBatch) -> Result<usize, RecvError> {
-        poll_fn(|cx| self.poll_recv(cx, batch)).await
+        self.recv.recv(batch).await
+    }
+
+    /// Receives at most `max_bytes`: see [`RecvHalf::recv_at_most`]. Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`RecvHalf::recv`].
+    pub async fn recv_at_most(
+        &mut self,
+        batch: &mut RxBatch,
+        max_bytes: usize,
+    ) -> Result<usize, RecvError> {
+        self.recv.recv_at_most(batch, max_bytes).await
+    }
+
+    /// Copies the first queued bytes and leaves them queued: see [`RecvHalf::peek`]. Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`RecvHalf::recv`].
+    pub async fn peek(&mut self, out: &mut [u8]) -> Result<usize, RecvError> {
+        self.recv.peek(out).await
     }
 
     /// Polls [`recv`](Self::recv).
@@ -86,28 +114,19 @@ impl Stream {
         cx: &mut Context<'_>,
         batch: &mut RxBatch,
     ) -> Poll<Result<usize, RecvError>> {
-        let Self {
-            stream, to_receive, ..
-        } = self;
-        let attempt = |_: Try| match stream.recv(batch) {
-            Err(RecvError::WouldBlock) => None,
-            result => Some(result),
-        };
-        Poll::Ready(ready!(to_receive.poll(cx, attempt))?)
+        self.recv.poll_recv(cx, batch)
     }
 
-    /// Sends ranges of bound device memory in the given order: as many bytes as can be queued, at least one, waiting for
-    /// room if there is none. [`SendId::bytes`] returns their number. They must not change until
-    /// [`completions`](Self::completions) reports that the send is complete. Cancel-safe.
+    /// Sends ranges of bound device memory: see [`SendHalf::send`]. Cancel-safe.
     ///
     /// # Errors
-    /// As [`Stream::send`](crate::Stream::send). [`SendError::WouldBlock`] if the runtime is shutting down.
+    /// As [`SendHalf::send`].
     pub async fn send(
         &mut self,
         tx: &BoundTx,
         ranges: &[Range<usize>],
     ) -> Result<SendId, SendError> {
-        poll_fn(|cx| self.poll_send(cx, tx, ranges)).await
+        self.send.send(tx, ranges).await
     }
 
     /// Polls [`send`](Self::send).
@@ -120,48 +139,27 @@ impl Stream {
         tx: &BoundTx,
         ranges: &[Range<usize>],
     ) -> Poll<Result<SendId, SendError>> {
-        let attempt = |stream: &mut crate::Stream| match stream.send(tx, ranges) {
-            Err(SendError::WouldBlock) => None,
-            result => Some(result),
-        };
-        Poll::Ready(ready!(self.poll_to_send(cx, attempt))?)
+        self.send.poll_send(cx, tx, ranges)
     }
 
-    /// Sends bytes of host memory as [`Stream::send_host`](crate::Stream::send_host) does: as many as can be queued, at least
-    /// one. Cancel-safe.
+    /// Sends bytes of host memory with `MSG_ZEROCOPY`: see [`SendHalf::send_host`]. Cancel-safe.
     ///
     /// # Errors
-    /// As [`send`](Self::send).
+    /// As [`SendHalf::send`].
     pub async fn send_host(&mut self, bytes: &Arc<[u8]>) -> Result<SendId, SendError> {
-        let attempt = |stream: &mut crate::Stream| match stream.send_host(bytes) {
-            Err(SendError::WouldBlock) => None,
-            result => Some(result),
-        };
-        poll_fn(|cx| self.poll_to_send(cx, attempt)).await?
+        self.send.send_host(bytes).await
     }
 
-    /// Sends as [`send`](Self::send) does, until all bytes are queued. Not cancel-safe: when the future is dropped, a part of
-    /// the bytes may already be queued and will be sent; [`Completions::wait_all`] waits for it.
+    /// Sends until all bytes are queued: see [`SendHalf::send_all`]. Not cancel-safe.
     ///
     /// # Errors
-    /// As [`send`](Self::send).
+    /// As [`SendHalf::send`].
     pub async fn send_all(
         &mut self,
         tx: &BoundTx,
         ranges: &[Range<usize>],
     ) -> Result<SendId, SendError> {
-        let mut id = self.send(tx, ranges).await?;
-        let total = crate::send::length(ranges);
-        if id.bytes() < total {
-            let mut rest = ranges.to_vec();
-            crate::send::advance(&mut rest, id.bytes());
-            while id.bytes() < total {
-                let next = self.send(tx, &rest).await?;
-                crate::send::advance(&mut rest, next.bytes());
-                id = id.through(next);
-            }
-        }
-        Ok(id)
+        self.send.send_all(tx, ranges).await
     }
 
     /// Returns a handle that reports when sends are complete.
@@ -172,7 +170,7 @@ impl Stream {
     /// # Panics
     /// If called outside a tokio runtime, or in one without I/O enabled.
     pub fn completions(&self) -> io::Result<Completions> {
-        Completions::new(self.stream.completions())
+        self.send.completions()
     }
 
     /// Ends the sending direction: a FIN follows the queued data. Never waits. Receiving is still possible.
@@ -180,40 +178,67 @@ impl Stream {
     /// # Errors
     /// The connection is not established, or not any more.
     pub fn shutdown_write(&mut self) -> Result<(), ShutdownError> {
-        self.stream.shutdown_write()
-    }
-
-    /// Returns the inner stream, for the calls that never wait, such as addresses and statistics.
-    pub fn get_ref(&self) -> &crate::Stream {
-        &self.stream
+        self.send.shutdown()
     }
 
     /// Sets how to treat bytes that did not land in device memory.
     pub fn set_placement(&mut self, placement: crate::Placement) {
-        self.stream.set_placement(placement);
+        self.recv.set_placement(placement);
+    }
+
+    /// Sends small segments at once (TCP_NODELAY).
+    ///
+    /// # Errors
+    /// The NIC belongs to another process.
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        self.send.half.set_nodelay(nodelay)
+    }
+
+    /// Returns the address of the peer.
+    ///
+    /// # Errors
+    /// The connection is closed, or the NIC belongs to another process.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.recv.peer_addr()
+    }
+
+    /// Returns the local address.
+    ///
+    /// # Errors
+    /// The NIC belongs to another process.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.recv.half.local_addr()
+    }
+
+    /// Returns the counters of the stream.
+    pub fn stats(&self) -> StreamStats {
+        self.recv.stats()
+    }
+
+    /// Returns the state and measurements of the connection; `None` if it no longer exists.
+    pub fn tcp_info(&self) -> Option<TcpInfo> {
+        self.recv.half.tcp_info()
     }
 
     /// Returns the blocking stream.
     pub fn into_inner(self) -> crate::Stream {
-        let mut stream = self.stream;
+        let mut stream = crate::Stream {
+            recv: self.recv.half,
+            send: self.send.half,
+        };
         stream.set_nonblocking(false);
         stream
     }
+}
 
-    fn poll_to_send<T>(
-        &mut self,
+/// Reads bytes that are in host memory, as the blocking [`RecvHalf`](crate::RecvHalf) does.
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        mut attempt: impl FnMut(&mut crate::Stream) -> Option<T>,
-    ) -> Poll<Result<T, NotReady>> {
-        let Self {
-            stream, to_send, ..
-        } = self;
-        to_send.poll(cx, |which| {
-            if which == Try::Again {
-                stream.socket.arm_send_signal();
-            }
-            attempt(stream)
-        })
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.recv).poll_read(cx, out)
     }
 }
 
@@ -223,14 +248,7 @@ impl AsyncWrite for Stream {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let attempt = |stream: &mut crate::Stream| match stream.write(bytes) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
-            result => Some(result),
-        };
-        match ready!(self.poll_to_send(cx, attempt)) {
-            Ok(written) => Poll::Ready(written),
-            Err(_shutting_down) => Poll::Ready(Err(io::ErrorKind::WouldBlock.into())),
-        }
+        Pin::new(&mut self.send).poll_write(cx, bytes)
     }
 
     /// Does nothing: TCP sends written bytes by itself.
@@ -238,7 +256,7 @@ impl AsyncWrite for Stream {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(self.shutdown_write().map_err(io::Error::other))
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.send).poll_shutdown(cx)
     }
 }

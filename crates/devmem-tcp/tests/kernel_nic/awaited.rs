@@ -63,7 +63,7 @@ fn a_task_awaits_device_memory_both_ways_on_one_connection() {
         }
         writer.join().unwrap();
         assert!(received == question, "the question differs");
-        let stats = stream.get_ref().stats();
+        let stats = stream.stats();
         assert_eq!((stats.device_bytes, stats.linear_bytes), (3_000_000, 0));
 
         let id = stream.send_all(&tx, &[0..tx_memory.size()]).await.unwrap();

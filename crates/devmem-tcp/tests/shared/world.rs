@@ -86,8 +86,8 @@ impl World {
         let listener = self.listen();
         let mut sender = self.sender.connect(listener.local_addr().unwrap()).unwrap();
         let (mut receiver, peer) = listener.accept().unwrap();
-        assert_eq!(Some(peer), sender.local_addr());
-        assert_eq!(receiver.local_addr(), sender.peer_addr());
+        assert_eq!(peer, sender.local_addr().unwrap());
+        assert_eq!(receiver.local_addr().unwrap(), sender.peer_addr().unwrap());
         sender.set_timeout(Some(PATIENCE));
         receiver.set_timeout(Some(PATIENCE));
         (sender, receiver)

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use devmem_linux::socket::TcpInfo;
 use devmem_linux::test_util::in_netns;
-use devmem_tcp::{Dmabuf, Netdev, RxBatch};
+use devmem_tcp::{Dmabuf, Ecn, Netdev, RxBatch, TcpOptions};
 
 use crate::peer::{Host, PATIENCE, V4, V6, check_all};
 use crate::sender::{expected, receive_all};
@@ -14,14 +14,10 @@ use crate::sender::{expected, receive_all};
 /// Bits of `tcpi_options`: ECN was agreed on, and data came with an ECN codepoint.
 const ECN_AND_SEEN: u8 = 8 | 16;
 
-fn config(ecn: tcp::EcnPolicy) -> tcp::Config {
-    tcp::Config {
-        ecn: tcp::EcnConfig {
-            policy: ecn,
-            ..tcp::EcnConfig::default()
-        },
-        ..tcp::Config::default()
-    }
+fn options(ecn: Ecn) -> TcpOptions {
+    let mut options = TcpOptions::default();
+    options.ecn = ecn;
+    options
 }
 
 /// Sets this namespace's `net.ipv4.tcp_ecn`, which counts for IPv6, too.
@@ -38,9 +34,7 @@ fn marks_reduce_the_window_of_either_side_and_change_no_byte() {
             let impairment = "ce=2%,delay=1ms,seed=3".parse().expect("an impairment");
             for addresses in [V4, V6] {
                 let (host, nic) = Host::with_nic(addresses, |builder| {
-                    builder
-                        .impair(impairment)
-                        .tcp(config(tcp::EcnPolicy::Request))
+                    builder.impair(impairment).tcp(options(Ecn::Request))
                 });
                 let mut ours = host.connect(&nic);
                 let theirs = host.accept();
@@ -73,7 +67,7 @@ fn marks_reduce_the_window_of_either_side_and_change_no_byte() {
 
 #[test]
 fn ecn_is_used_if_one_asks_and_the_other_grants() {
-    use tcp::EcnPolicy::{Accept, Off, Request};
+    use devmem_tcp::Ecn::{Accept, Off, Request};
     in_netns("ecn::ecn_is_used_if_one_asks_and_the_other_grants", || {
         // The kernel's numbers: 0 never, 1 asks and grants, 2 grants.
         for (policy, kernel, we_ask, it_asks) in [
@@ -85,7 +79,7 @@ fn ecn_is_used_if_one_asks_and_the_other_grants() {
             (Off, "1", false, false),
         ] {
             set_kernel(kernel);
-            let (host, nic) = Host::with_nic(V4, |builder| builder.tcp(config(policy)));
+            let (host, nic) = Host::with_nic(V4, |builder| builder.tcp(options(policy)));
             let ours = host.connect(&nic);
             let info = ours.tcp_info().expect("open");
             assert_eq!(info.ecn, we_ask, "{policy:?} to {kernel}");

@@ -10,6 +10,7 @@
 mod ecn;
 mod peer;
 mod sender;
+mod warning;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
@@ -19,7 +20,7 @@ use std::time::Duration;
 
 use devmem_linux::netif::Interface;
 use devmem_linux::test_util::in_netns;
-use devmem_tcp::{CompletionError, Direction, Dmabuf, RecvError, RxBatch, SendError};
+use devmem_tcp::{CompletionError, Direction, Dmabuf, RecvError, RxBatch, SendError, TcpOptions};
 
 use peer::{Host, PATIENCE, V4, V6, check_all};
 use sender::{TAP, byte_at, expected};
@@ -282,13 +283,9 @@ fn a_peer_that_never_reads_holds_the_memory_and_gets_it_all_when_it_does() {
 fn a_peer_that_vanishes_ends_by_the_user_timeout() {
     in_netns("a_peer_that_vanishes_ends_by_the_user_timeout", || {
         let (host, nic) = Host::with_nic(V4, |builder| {
-            builder.tcp(tcp::Config {
-                options: tcp::ConnectionOptions {
-                    user_timeout: Some(Duration::from_millis(1500)),
-                    ..tcp::ConnectionOptions::default()
-                },
-                ..tcp::Config::default()
-            })
+            let mut tcp = TcpOptions::default();
+            tcp.user_timeout = Some(Duration::from_millis(1500));
+            builder.tcp(tcp)
         });
         let tx = nic.netdev.bind_tx(&nic.ring).expect("bound");
         let mut ours = host.connect(&nic);

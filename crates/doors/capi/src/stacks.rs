@@ -43,13 +43,8 @@ impl OpenStack {
 /// Opens a stack and returns its number.
 pub(crate) fn open(link: &str, settings: &str) -> Result<usize, Errno> {
     let builder = parse(link, settings).map_err(|error| explain(Errno::EINVAL, &error))?;
-    let (stack, fds) = builder.into_stack().map_err(|error| {
-        let errno = match std::error::Error::source(&error).and_then(os_error) {
-            Some(errno) => errno,
-            None => Errno::EINVAL,
-        };
-        explain(errno, &error)
-    })?;
+    let opened = devmem_tcp::internals::into_stack(builder);
+    let (stack, fds) = opened.map_err(|error| explain(error.errno(), &error))?;
     let settings = Settings {
         fd_base: next_fd_base(),
         ..Settings::default()
@@ -67,19 +62,17 @@ fn next_fd_base() -> i32 {
     FD_BASE + i32::from(number) * FILES_OF_A_STACK
 }
 
-/// Returns the errno of an error, if it comes from the system.
-fn os_error(reason: &(dyn std::error::Error + 'static)) -> Option<Errno> {
-    let io = reason.downcast_ref::<std::io::Error>()?;
-    io.raw_os_error().map(Errno)
-}
-
 /// Stores the error with its chain of causes for `dmt_error`, and returns the errno.
 pub(crate) fn explain(errno: Errno, error: &dyn std::error::Error) -> Errno {
     let mut text = error.to_string();
     let mut reason = error.source();
     while let Some(next) = reason {
-        text.push_str(": ");
-        text.push_str(&next.to_string());
+        let cause = next.to_string();
+        // Errors of the library include the text of their cause.
+        if !text.contains(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
         reason = next.source();
     }
     // Our messages do not contain a NUL.

@@ -6,6 +6,7 @@ use devmem_uapi::{
     CmsgSink, DmabufToken, MsgFlags, OffenderFamily, SCM_TIMESTAMPING_LEN, SockExtendedErr,
     ZerocopyRange, cmsg_space,
 };
+use steer::RxQueueId;
 use tcp::{StateKind, TcpError};
 use wire::{FourTuple, Instant};
 use zerocopy::FromBytes;
@@ -288,6 +289,16 @@ impl Stack {
             connection.touch();
         }
         outcome
+    }
+
+    /// Returns the RX queue on which the last segment of a connection arrived; queue 0 before the first one.
+    ///
+    /// # Errors
+    /// [`BadSocket`], also of a listener.
+    pub fn rx_queue(&mut self, id: SocketId) -> Result<RxQueueId, BadSocket> {
+        let connection = self.sockets.connection_mut(id)?.ok_or(BadSocket(id))?;
+        let queue = connection.promise.queue();
+        Ok(RxQueueId(u16::try_from(queue).unwrap_or(u16::MAX)))
     }
 
     /// Takes the oldest range of completed zero-copy sends from the error queue, as MSG_ERRQUEUE does, without a

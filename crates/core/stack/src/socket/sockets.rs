@@ -6,6 +6,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::ops::{Deref, DerefMut};
 
+use tcp::StateKind;
 use wire::{FourTuple, Instant};
 
 use super::error::BadSocket;
@@ -258,6 +259,17 @@ impl Sockets {
     /// Returns the number of connections without a program.
     pub(crate) fn orphans(&self) -> usize {
         self.orphans
+    }
+
+    /// Returns whether a connection that no program holds waits for acknowledgements: of data, or of its FIN.
+    pub(crate) fn has_unacknowledged_orphan(&self) -> bool {
+        self.table.iter().any(|(_, slot)| match &slot.kind {
+            SocketKind::Connection(connection) => {
+                matches!(connection.holder, Holder::Nobody)
+                    && connection.conn.state() != StateKind::FinWait2
+            }
+            SocketKind::Listener(_) | SocketKind::TimeWait(_) => false,
+        })
     }
 
     /// Returns whether the maximum number of orphaned connections is reached.

@@ -87,3 +87,41 @@ fn with_several_queues_the_hash_decides() {
     let queue = (hash % 128 % 4) as u16;
     assert_eq!(steering.select_queue(&headers), to(queue, SelectedBy::Rss));
 }
+
+#[test]
+fn a_rule_that_spreads_uses_every_queue_for_flows_from_even_ports() {
+    for queues in [2u16, 3, 4] {
+        let range = crate::QueueRange::new(RxQueueId(1), RxQueueId(queues)).unwrap();
+        let mut steering = steering();
+        let rule = NtupleRule::any(FlowType::Tcp4, RuleAction::Spread(range));
+        steering.rules.insert(Some(RuleLocation(0)), rule).unwrap();
+        let mut flows = vec![0; usize::from(queues) + 1];
+        for flow in 0..16 {
+            let packet = Packet {
+                src_port: 40_000 + 2 * flow,
+                ..Packet::tcp4()
+            };
+            let Selected::Queue { queue, by } = steering.select_queue(&packet.headers()) else {
+                panic!("no rule drops");
+            };
+            assert_eq!(by, SelectedBy::Rule(RuleLocation(0)));
+            flows[queue.index()] += 1;
+        }
+        assert_eq!(flows[0], 0, "queue 0 is not in the range");
+        assert!(
+            flows[1..].iter().all(|count| *count >= 2),
+            "{queues} queues: {flows:?}"
+        );
+    }
+}
+
+#[test]
+fn a_range_of_queues_has_one_at_least_and_names_its_last() {
+    let range = |first, last| crate::QueueRange::new(RxQueueId(first), RxQueueId(last));
+    assert_eq!(range(3, 3).map(crate::QueueRange::last), Some(RxQueueId(3)));
+    assert_eq!(range(3, 2), None);
+    assert_eq!(range(0, u16::MAX), None);
+    let all = range(1, u16::MAX).unwrap();
+    assert_eq!(all.last(), RxQueueId(u16::MAX));
+    assert_eq!(all.queue(0), RxQueueId(1));
+}

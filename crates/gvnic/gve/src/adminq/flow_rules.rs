@@ -184,7 +184,7 @@ fn to_guest(rule: &NtupleRule) -> FlowRule {
     let queue = match action {
         RuleAction::Queue(RxQueueId(queue)) => queue,
         // A guest cannot create such a rule.
-        RuleAction::Drop => u16::MAX,
+        RuleAction::Spread(_) | RuleAction::Drop => u16::MAX,
     };
     let mut key = FlowSpec::new_zeroed();
     let mut mask = FlowSpec::new_zeroed();

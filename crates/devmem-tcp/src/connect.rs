@@ -1,0 +1,45 @@
+//! Options of a connect.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Options of [`Netdev::connect_with`](crate::Netdev::connect_with).
+///
+/// ```
+/// use devmem_tcp::{ConnectOptions, Netdev};
+/// use std::time::Duration;
+///
+/// let (a, b) = Netdev::pair("seed=1".parse()?)?;
+/// let listener = b.listen("10.77.0.2:5201")?;
+/// let options = ConnectOptions::new()
+///     .source("10.77.0.1:4000".parse()?)
+///     .timeout(Duration::from_secs(5));
+/// let stream = a.connect_with("10.77.0.2:5201", &options)?;
+/// assert_eq!(stream.local_addr()?.port(), 4000);
+/// # drop(listener);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConnectOptions {
+    pub(crate) source: Option<SocketAddr>,
+    pub(crate) timeout: Option<Duration>,
+}
+
+impl ConnectOptions {
+    /// Returns the defaults: the address of the route, any free port, no limit but that of TCP (about two minutes).
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Connects from this address of the NIC; port 0 selects a free port.
+    pub fn source(mut self, address: SocketAddr) -> Self {
+        self.source = Some(address);
+        self
+    }
+
+    /// Gives up after this time with [`ConnectError::TimedOut`](crate::ConnectError::TimedOut).
+    pub fn timeout(mut self, at_most: Duration) -> Self {
+        self.timeout = Some(at_most);
+        self
+    }
+}

@@ -1,0 +1,41 @@
+//! Counters of RX queues.
+
+use nic::{Nic, RxQueueStats};
+use steer::RxQueueId;
+
+/// Counters of one RX queue since the NIC was opened; for an interface of the kernel since its driver was loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QueueStats {
+    /// The queue.
+    pub queue: RxQueueId,
+    /// Received packets; a super-packet counts once.
+    pub packets: u64,
+    /// Bytes of these packets: of payload in user space, as the driver counts them in the kernel.
+    pub bytes: u64,
+    /// Packets with payload in the memory of the queue, which is device memory if some is bound. `None` if the driver does not
+    /// count them.
+    pub split_packets: Option<u64>,
+}
+
+impl QueueStats {
+    pub(crate) fn of_nic(nic: &Nic) -> Vec<Self> {
+        let queues = (0..nic.channels().rx).map(RxQueueId);
+        queues
+            .filter_map(|queue| {
+                let RxQueueStats {
+                    packets,
+                    bytes,
+                    split,
+                    ..
+                } = nic.queue_stats(queue)?;
+                Some(Self {
+                    queue,
+                    packets,
+                    bytes,
+                    split_packets: Some(split),
+                })
+            })
+            .collect()
+    }
+}

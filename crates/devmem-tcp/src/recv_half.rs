@@ -1,0 +1,254 @@
+//! The receiving half of a stream.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::time::Duration;
+
+use devmem_uapi::MsgFlags;
+use steer::RxQueueId;
+
+use crate::batch::RxBatch;
+use crate::driver::WaitLimit;
+use crate::error::RecvError;
+use crate::socket::{RecvRequest, Socket};
+use crate::tcp_info::TcpInfo;
+
+/// How a stream treats bytes that did not land in device memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// Deliver them in order as [`Frag::Linear`](crate::Frag::Linear).
+    #[default]
+    Mixed,
+    /// Return [`RecvError::Misplaced`] with the cause. The bytes stay queued: switch to `Mixed` to receive them.
+    Strict,
+}
+
+/// Counters of what a stream has received and returned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamStats {
+    /// Bytes that landed in device memory.
+    pub device_bytes: u64,
+    /// Bytes that landed in host memory.
+    pub linear_bytes: u64,
+    /// Frags of device memory lent.
+    pub device_frags: u64,
+    /// Frags of device memory returned.
+    pub tokens_returned: u64,
+    /// Receive calls that returned data.
+    pub receives: u64,
+}
+
+impl fmt::Display for StreamStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} bytes in device memory ({} frags, {} returned), {} bytes in host memory, {} receives",
+            self.device_bytes,
+            self.device_frags,
+            self.tokens_returned,
+            self.linear_bytes,
+            self.receives
+        )
+    }
+}
+
+/// Frags of one [`RecvHalf::peek`].
+const PEEK_FRAGS: usize = 16;
+
+/// The receiving half of a [`Stream`](crate::Stream), from [`Stream::into_split`](crate::Stream::into_split) or
+/// [`Stream::split`](crate::Stream::split).
+///
+/// The connection closes when both halves, and everything received from it, are dropped.
+#[derive(Debug)]
+pub struct RecvHalf {
+    pub(crate) socket: Socket,
+    pub(crate) limit: WaitLimit,
+    placement: Placement,
+    stats: StreamStats,
+    /// Reused by every peek; empty in between.
+    peeked: Option<RxBatch>,
+}
+
+impl RecvHalf {
+    pub(crate) fn new(socket: Socket) -> Self {
+        Self {
+            socket,
+            limit: WaitLimit::Forever,
+            placement: Placement::Mixed,
+            stats: StreamStats::default(),
+            peeked: None,
+        }
+    }
+
+    /// Receives queued data into `batch`; waits if there is none. First releases the frags that `batch` held before.
+    /// Returns the number of bytes, device and host together; 0 is the end of the stream.
+    ///
+    /// # Errors
+    /// [`RecvError::WouldBlock`] if nothing is queued and the half is non-blocking; [`RecvError::TimedOut`] if nothing
+    /// arrived within the timeout; [`RecvError::Misplaced`] under [`Placement::Strict`]; [`RecvError::Release`] if the
+    /// earlier frags cannot be returned; otherwise the reason why the connection ended.
+    pub fn recv(&mut self, batch: &mut RxBatch) -> Result<usize, RecvError> {
+        self.recv_at_most(batch, usize::MAX)
+    }
+
+    /// Receives as [`recv`](Self::recv) does, but at most `max_bytes`; later bytes stay queued, even those of the same packet.
+    /// So a program can receive a header and then a body of known length. With `max_bytes` 0, it only releases the frags of
+    /// the batch and returns 0.
+    ///
+    /// # Errors
+    /// As [`recv`](Self::recv).
+    pub fn recv_at_most(
+        &mut self,
+        batch: &mut RxBatch,
+        max_bytes: usize,
+    ) -> Result<usize, RecvError> {
+        self.socket.check()?;
+        batch.release()?;
+        if max_bytes == 0 {
+            return Ok(0);
+        }
+        let request = self.request(max_bytes, MsgFlags::empty());
+        let received = self.socket.recv(batch, request);
+        self.count(batch);
+        received
+    }
+
+    /// Copies the first queued bytes to `out`, whether they are in device memory or in host memory; waits if there are none.
+    /// They stay queued. Returns their number: fewer than `out` has if fewer are queued, or if the queued bytes are in both
+    /// kinds of memory; 0 is the end of the stream.
+    ///
+    /// # Errors
+    /// As [`recv`](Self::recv), except that no placement is an error; the memory cannot be synchronised for the CPU.
+    pub fn peek(&mut self, out: &mut [u8]) -> Result<usize, RecvError> {
+        self.socket.check()?;
+        if out.is_empty() {
+            return Ok(0);
+        }
+        let mut batch = self
+            .peeked
+            .take()
+            .unwrap_or_else(|| RxBatch::with_capacity(PEEK_FRAGS));
+        let mut request = self.request(out.len(), MsgFlags::PEEK);
+        request.placement = Placement::Mixed;
+        let peeked = self.socket.recv(&mut batch, request);
+        // Peeking lends frags, too, which are returned at once.
+        let lent = batch.device_frags() as u64;
+        let copied = peeked.and_then(|_| Ok(batch.copy_to(out)?));
+        self.stats.device_frags += lent;
+        batch.release()?;
+        self.peeked = Some(batch);
+        copied
+    }
+
+    fn request(&self, max_bytes: usize, flags: MsgFlags) -> RecvRequest {
+        RecvRequest {
+            placement: self.placement,
+            limit: self.limit,
+            max_bytes,
+            flags,
+        }
+    }
+
+    fn count(&mut self, batch: &RxBatch) {
+        if batch.is_empty() {
+            return;
+        }
+        self.stats.device_bytes += batch.device_bytes() as u64;
+        self.stats.linear_bytes += batch.linear_bytes() as u64;
+        self.stats.device_frags += batch.device_frags() as u64;
+        self.stats.receives += 1;
+    }
+
+    /// Sets how to treat bytes that did not land in device memory; [`Placement::Mixed`] by default.
+    pub fn set_placement(&mut self, placement: Placement) {
+        self.placement = placement;
+    }
+
+    /// Makes calls return [`WouldBlock`](RecvError::WouldBlock) instead of waiting. Overrides an earlier
+    /// [`set_timeout`](Self::set_timeout).
+    pub fn set_nonblocking(&mut self, nonblocking: bool) {
+        self.limit = WaitLimit::of_nonblocking(nonblocking);
+    }
+
+    /// Sets how long a call waits; `None` waits forever. Overrides an earlier [`set_nonblocking`](Self::set_nonblocking).
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
+        self.limit = WaitLimit::within(timeout);
+    }
+
+    /// Returns the address of the peer.
+    ///
+    /// # Errors
+    /// The connection is closed, or the NIC belongs to another process.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.peer_addr()
+    }
+
+    /// Returns the local address.
+    ///
+    /// # Errors
+    /// The NIC belongs to another process.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// Returns the RX queue on which the last packet of the connection arrived; `None` if none has arrived, or if the driver
+    /// of a kernel NIC does not report it.
+    pub fn queue(&self) -> Option<RxQueueId> {
+        self.socket.queue()
+    }
+
+    /// Returns the counters.
+    pub fn stats(&self) -> StreamStats {
+        StreamStats {
+            tokens_returned: self.socket.returned(),
+            ..self.stats
+        }
+    }
+
+    /// Returns the state and measurements of the connection; `None` if it no longer exists.
+    pub fn tcp_info(&self) -> Option<TcpInfo> {
+        self.socket.tcp_info()
+    }
+
+    /// Returns an fd for poll and epoll: see [`Stream::readiness_fd`](crate::Stream::readiness_fd).
+    ///
+    /// # Errors
+    /// The process has no free file descriptor, or is a fork of the one that opened the NIC.
+    pub fn readiness_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        self.socket.readiness_fd()
+    }
+}
+
+/// Reads bytes that are in host memory: all of them, if no device memory is bound to the queue of the connection. If the next
+/// bytes are in device memory, the read fails with EFAULT, as in Linux, and they stay queued: receive them with
+/// [`recv`](RecvHalf::recv), or copy them with [`peek`](RecvHalf::peek).
+impl io::Read for RecvHalf {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if out.is_empty() {
+            return Ok(0);
+        }
+        let read = self.socket.read(out, self.limit)?;
+        self.stats.linear_bytes += read as u64;
+        self.stats.receives += u64::from(read > 0);
+        Ok(read)
+    }
+}
+
+/// The fd of `readiness_fd`.
+///
+/// # Panics
+/// If `readiness_fd` fails; call that first to handle its error. After one success it fails only in a child of fork(2).
+impl AsFd for RecvHalf {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.readiness_fd()
+            .expect("a file descriptor for the readiness of a stream")
+    }
+}
+
+impl AsRawFd for RecvHalf {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}

@@ -1,0 +1,103 @@
+//! The sending half of a stream.
+
+use std::io;
+use std::net::{Shutdown, SocketAddr};
+use std::time::Duration;
+
+use crate::driver::WaitLimit;
+use crate::error::ShutdownError;
+use crate::send::Completions;
+use crate::socket::Socket;
+use crate::tcp_info::TcpInfo;
+
+/// The sending half of a [`Stream`](crate::Stream), from [`Stream::into_split`](crate::Stream::into_split) or
+/// [`Stream::split`](crate::Stream::split). Dropping it sends a FIN after all queued data.
+///
+/// [`send`](Self::send) sends from device memory, [`Write`](io::Write) bytes of host memory.
+#[derive(Debug)]
+pub struct SendHalf {
+    pub(crate) socket: Socket,
+    pub(crate) limit: WaitLimit,
+}
+
+impl SendHalf {
+    pub(crate) fn new(socket: Socket) -> Self {
+        Self {
+            socket,
+            limit: WaitLimit::Forever,
+        }
+    }
+
+    /// Returns a handle that reports when sends are complete. It may outlive the stream, so that a program can drop the
+    /// stream and then wait until its memory is free. It takes over the current timeout or non-blocking mode.
+    pub fn completions(&self) -> Completions {
+        Completions::new(self.socket.clone(), self.limit)
+    }
+
+    /// Ends the sending direction: a FIN follows the queued data. Receiving is still possible.
+    ///
+    /// # Errors
+    /// The connection is not established, or not any more.
+    pub fn shutdown(&mut self) -> Result<(), ShutdownError> {
+        self.socket.shutdown(Shutdown::Write)
+    }
+
+    /// Makes calls return [`WouldBlock`](crate::SendError::WouldBlock) instead of waiting. Overrides an earlier
+    /// [`set_timeout`](Self::set_timeout).
+    pub fn set_nonblocking(&mut self, nonblocking: bool) {
+        self.limit = WaitLimit::of_nonblocking(nonblocking);
+    }
+
+    /// Sets how long a call waits; `None` waits forever. Overrides an earlier [`set_nonblocking`](Self::set_nonblocking).
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
+        self.limit = WaitLimit::within(timeout);
+    }
+
+    /// Sends small segments at once (TCP_NODELAY).
+    ///
+    /// # Errors
+    /// The NIC belongs to another process.
+    #[doc(alias = "TCP_NODELAY")]
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        self.socket.set_nodelay(nodelay)
+    }
+
+    /// Returns the address of the peer.
+    ///
+    /// # Errors
+    /// The connection is closed, or the NIC belongs to another process.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.peer_addr()
+    }
+
+    /// Returns the local address.
+    ///
+    /// # Errors
+    /// The NIC belongs to another process.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// Returns the state and measurements of the connection; `None` if it no longer exists.
+    pub fn tcp_info(&self) -> Option<TcpInfo> {
+        self.socket.tcp_info()
+    }
+}
+
+impl io::Write for SendHalf {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(self.socket.write(bytes, self.limit)?)
+    }
+
+    /// Does nothing: TCP sends written bytes by itself.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for SendHalf {
+    fn drop(&mut self) {
+        // The socket itself closes when the last frag received from it is dropped.
+        self.socket.end_sending();
+    }
+}

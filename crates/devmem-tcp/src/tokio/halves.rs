@@ -1,0 +1,282 @@
+//! The halves of an asynchronous stream.
+
+use std::future::poll_fn;
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::Completions;
+use super::signal::{Signal, Try};
+use crate::batch::RxBatch;
+use crate::bound_tx::BoundTx;
+use crate::driver::NotReady;
+use crate::error::{RecvError, SendError, ShutdownError};
+use crate::recv_half::{Placement, StreamStats};
+use crate::send::SendId;
+
+/// The receiving half of an asynchronous [`Stream`](super::Stream).
+#[derive(Debug)]
+pub struct RecvHalf {
+    pub(super) half: crate::RecvHalf,
+    signal: Signal,
+}
+
+/// The sending half of an asynchronous [`Stream`](super::Stream). Dropping it sends a FIN after all queued data.
+#[derive(Debug)]
+pub struct SendHalf {
+    pub(super) half: crate::SendHalf,
+    signal: Signal,
+}
+
+impl RecvHalf {
+    pub(super) fn new(half: crate::RecvHalf) -> io::Result<Self> {
+        let signal = Signal::new(half.readiness_fd()?)?;
+        Ok(Self { half, signal })
+    }
+
+    /// Receives queued data into `batch`; waits if there is none. First releases the frags that `batch` held before.
+    /// Returns the number of bytes, device and host together; 0 is the end of the stream. Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`RecvHalf::recv`](crate::RecvHalf::recv). [`RecvError::WouldBlock`] if the runtime is shutting down.
+    pub async fn recv(&mut self, batch: &mut RxBatch) -> Result<usize, RecvError> {
+        poll_fn(|cx| self.poll_recv(cx, batch)).await
+    }
+
+    /// Receives at most `max_bytes`, as [`RecvHalf::recv_at_most`](crate::RecvHalf::recv_at_most) does. Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`recv`](Self::recv).
+    pub async fn recv_at_most(
+        &mut self,
+        batch: &mut RxBatch,
+        max_bytes: usize,
+    ) -> Result<usize, RecvError> {
+        poll_fn(|cx| self.poll_with(cx, |half| half.recv_at_most(batch, max_bytes))).await
+    }
+
+    /// Copies the first queued bytes to `out` and leaves them queued, as [`RecvHalf::peek`](crate::RecvHalf::peek) does.
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`recv`](Self::recv).
+    pub async fn peek(&mut self, out: &mut [u8]) -> Result<usize, RecvError> {
+        poll_fn(|cx| self.poll_with(cx, |half| half.peek(out))).await
+    }
+
+    /// Polls [`recv`](Self::recv).
+    ///
+    /// # Errors
+    /// As [`recv`](Self::recv).
+    pub fn poll_recv(
+        &mut self,
+        cx: &mut Context<'_>,
+        batch: &mut RxBatch,
+    ) -> Poll<Result<usize, RecvError>> {
+        self.poll_with(cx, |half| half.recv(batch))
+    }
+
+    fn poll_with(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut call: impl FnMut(&mut crate::RecvHalf) -> Result<usize, RecvError>,
+    ) -> Poll<Result<usize, RecvError>> {
+        let Self { half, signal } = self;
+        let attempt = |_: Try| match call(half) {
+            Err(RecvError::WouldBlock) => None,
+            result => Some(result),
+        };
+        Poll::Ready(ready!(signal.poll(cx, attempt))?)
+    }
+
+    /// Sets how to treat bytes that did not land in device memory.
+    pub fn set_placement(&mut self, placement: Placement) {
+        self.half.set_placement(placement);
+    }
+
+    /// Returns the counters.
+    pub fn stats(&self) -> StreamStats {
+        self.half.stats()
+    }
+
+    /// Returns the address of the peer.
+    ///
+    /// # Errors
+    /// The connection is closed, or the NIC belongs to another process.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.half.peer_addr()
+    }
+
+    /// Returns the inner half, for the calls that never wait.
+    pub fn get_ref(&self) -> &crate::RecvHalf {
+        &self.half
+    }
+}
+
+impl SendHalf {
+    pub(super) fn new(half: crate::SendHalf) -> io::Result<Self> {
+        let signal = Signal::new(half.socket.send_signal()?.as_fd())?;
+        Ok(Self { half, signal })
+    }
+
+    /// Sends ranges of bound device memory in the given order: as many bytes as can be queued, at least one, waiting for
+    /// room if there is none. [`SendId::bytes`] returns their number. They must not change until
+    /// [`completions`](Self::completions) reports that the send is complete. Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`SendHalf::send`](crate::SendHalf::send). [`SendError::WouldBlock`] if the runtime is shutting down.
+    pub async fn send(
+        &mut self,
+        tx: &BoundTx,
+        ranges: &[Range<usize>],
+    ) -> Result<SendId, SendError> {
+        poll_fn(|cx| self.poll_send(cx, tx, ranges)).await
+    }
+
+    /// Polls [`send`](Self::send).
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        tx: &BoundTx,
+        ranges: &[Range<usize>],
+    ) -> Poll<Result<SendId, SendError>> {
+        let attempt = |half: &mut crate::SendHalf| match half.send(tx, ranges) {
+            Err(SendError::WouldBlock) => None,
+            result => Some(result),
+        };
+        Poll::Ready(ready!(self.poll_with(cx, attempt))?)
+    }
+
+    /// Sends bytes of host memory as [`SendHalf::send_host`](crate::SendHalf::send_host) does: as many as can be queued, at
+    /// least one. Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub async fn send_host(&mut self, bytes: &Arc<[u8]>) -> Result<SendId, SendError> {
+        let attempt = |half: &mut crate::SendHalf| match half.send_host(bytes) {
+            Err(SendError::WouldBlock) => None,
+            result => Some(result),
+        };
+        poll_fn(|cx| self.poll_with(cx, attempt)).await?
+    }
+
+    /// Sends as [`send`](Self::send) does, until all bytes are queued. Not cancel-safe: when the future is dropped, a part of
+    /// the bytes may already be queued and will be sent; [`Completions::wait_all`] waits for it.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub async fn send_all(
+        &mut self,
+        tx: &BoundTx,
+        ranges: &[Range<usize>],
+    ) -> Result<SendId, SendError> {
+        let mut id = self.send(tx, ranges).await?;
+        let total = crate::send::length(ranges);
+        if id.bytes() < total {
+            let mut rest = ranges.to_vec();
+            crate::send::advance(&mut rest, id.bytes());
+            while id.bytes() < total {
+                let next = self.send(tx, &rest).await?;
+                crate::send::advance(&mut rest, next.bytes());
+                id = id.through(next);
+            }
+        }
+        Ok(id)
+    }
+
+    /// Returns a handle that reports when sends are complete.
+    ///
+    /// # Errors
+    /// The process has no free file descriptor.
+    ///
+    /// # Panics
+    /// If called outside a tokio runtime, or in one without I/O enabled.
+    pub fn completions(&self) -> io::Result<Completions> {
+        Completions::new(self.half.completions())
+    }
+
+    /// Ends the sending direction: a FIN follows the queued data. Never waits. Receiving is still possible.
+    ///
+    /// # Errors
+    /// The connection is not established, or not any more.
+    pub fn shutdown(&mut self) -> Result<(), ShutdownError> {
+        self.half.shutdown()
+    }
+
+    /// Returns the inner half, for the calls that never wait.
+    pub fn get_ref(&self) -> &crate::SendHalf {
+        &self.half
+    }
+
+    pub(super) fn poll_with<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut attempt: impl FnMut(&mut crate::SendHalf) -> Option<T>,
+    ) -> Poll<Result<T, NotReady>> {
+        let Self { half, signal } = self;
+        signal.poll(cx, |which| {
+            if which == Try::Again {
+                half.socket.arm_send_signal();
+            }
+            attempt(half)
+        })
+    }
+}
+
+/// Reads bytes that are in host memory, as the blocking [`RecvHalf`](crate::RecvHalf) does.
+impl AsyncRead for RecvHalf {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Self { half, signal } = self.get_mut();
+        let room = out.initialize_unfilled();
+        let attempt = |_: Try| match half.read(room) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            result => Some(result),
+        };
+        match ready!(signal.poll(cx, attempt)) {
+            Ok(read) => {
+                out.advance(read?);
+                Poll::Ready(Ok(()))
+            }
+            Err(_shutting_down) => Poll::Ready(Err(io::ErrorKind::WouldBlock.into())),
+        }
+    }
+}
+
+impl AsyncWrite for SendHalf {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let attempt = |half: &mut crate::SendHalf| match half.write(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            result => Some(result),
+        };
+        match ready!(self.poll_with(cx, attempt)) {
+            Ok(written) => Poll::Ready(written),
+            Err(_shutting_down) => Poll::Ready(Err(io::ErrorKind::WouldBlock.into())),
+        }
+    }
+
+    /// Does nothing: TCP sends written bytes by itself.
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.shutdown().map_err(io::Error::from))
+    }
+}

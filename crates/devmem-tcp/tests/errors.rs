@@ -1,0 +1,170 @@
+//! Errors as a program sees them: by their kind, in a box, as `io::Error`, and as the last words of `main`.
+
+use std::error::Error;
+use std::io;
+
+use devmem_tcp::{
+    BindError, Dmabuf, Errno, ErrorKind, LinkSpec, Netdev, OpenError, RecvError, RxBatch, RxQueueId,
+};
+
+/// One error of each of several operations, with its kind.
+fn samples() -> Vec<(Box<dyn Error>, ErrorKind)> {
+    let nic = Netdev::user("mem:errors", "10.77.0.2/24").unwrap();
+    let memory = Dmabuf::anonymous(4 << 20).unwrap();
+    let lo = Netdev::kernel("lo").unwrap();
+    let local = "10.77.0.2:5201".parse().unwrap();
+    let listener = nic.listen(local).unwrap();
+    let boxed = |error: OpenError| -> Box<dyn Error> { Box::new(error) };
+    let samples: Vec<(Box<dyn Error>, ErrorKind)> = vec![
+        (
+            boxed(Netdev::user("eth0", "10.77.0.2/24").unwrap_err()),
+            ErrorKind::InvalidInput,
+        ),
+        (
+            boxed(Netdev::user("mem:x", "10.77.0.2").unwrap_err()),
+            ErrorKind::InvalidInput,
+        ),
+        (
+            boxed(Netdev::kernel("nosuch0").unwrap_err()),
+            ErrorKind::NotFound,
+        ),
+        (
+            boxed(Netdev::user("unix:/nosuch/wire", "10.77.0.2/24").unwrap_err()),
+            ErrorKind::NotFound,
+        ),
+        (
+            Box::new(nic.bind_rx(&memory, &[RxQueueId(1)]).unwrap_err()),
+            ErrorKind::NotSetUp,
+        ),
+        (
+            Box::new(lo.bind_rx(&memory, &[RxQueueId(1)]).unwrap_err()),
+            ErrorKind::InvalidInput,
+        ),
+        (
+            Box::new(nic.plan_receive(local).queues(9).apply().unwrap_err()),
+            ErrorKind::InvalidInput,
+        ),
+        (
+            Box::new(nic.listen(local).unwrap_err()),
+            ErrorKind::AddrInUse,
+        ),
+        (
+            Box::new(lo.connect("127.0.0.1:1").unwrap_err()),
+            ErrorKind::ConnectionRefused,
+        ),
+        (
+            Box::new(nic.connect("192.0.2.1:1").unwrap_err()),
+            ErrorKind::NetworkUnreachable,
+        ),
+    ];
+    drop(listener);
+    samples
+}
+
+#[test]
+fn every_error_has_its_kind_behind_a_box_and_a_remedy_below_the_reason() {
+    for (error, kind) in samples() {
+        assert_eq!(ErrorKind::of(&*error), Some(kind), "{error}");
+        let text = error.to_string();
+        let (reason, remedy) = text.split_once("\n  ").unwrap_or_else(|| panic!("{text}"));
+        assert!(!reason.is_empty() && !remedy.is_empty(), "{text}");
+    }
+    assert_eq!(ErrorKind::of(&io::Error::other("none of ours")), None);
+}
+
+#[test]
+fn debug_is_what_display_says_so_that_main_shows_the_remedy() {
+    for (error, _) in samples() {
+        assert_eq!(format!("{error:?}"), error.to_string());
+    }
+    // What the runtime prints for `fn main() -> Result<(), Box<dyn Error>>`.
+    fn of_main() -> Result<(), Box<dyn Error>> {
+        Netdev::kernel("nosuch0")?;
+        Ok(())
+    }
+    let last_words = format!("Error: {:?}", of_main().unwrap_err());
+    assert!(last_words.contains("\n  `ip link` lists"), "{last_words}");
+}
+
+#[test]
+fn an_io_error_keeps_the_kind_the_text_and_the_error() {
+    let listening = Netdev::user("mem:errors-io", "10.77.0.2/24").unwrap();
+    let _first = listening.listen("10.77.0.2:5201").unwrap();
+    let refused = listening.listen("10.77.0.2:5201").unwrap_err();
+    assert_eq!(refused.errno(), Errno::EADDRINUSE);
+    assert!(
+        refused
+            .remedy()
+            .is_some_and(|remedy| remedy.contains("another port"))
+    );
+    let text = refused.to_string();
+    let io = io::Error::from(refused);
+    assert_eq!(
+        (io.kind(), io.to_string()),
+        (io::ErrorKind::AddrInUse, text)
+    );
+    let inner = io.get_ref().unwrap();
+    assert_eq!(ErrorKind::of(inner), Some(ErrorKind::AddrInUse));
+    let spec = "eth0".parse::<LinkSpec>().unwrap_err();
+    assert_eq!(io::Error::from(spec).kind(), io::ErrorKind::InvalidInput);
+}
+
+#[test]
+fn the_inner_cause_is_the_source() {
+    let missing = Netdev::user("unix:/nosuch/wire", "10.77.0.2/24").unwrap_err();
+    let source = missing.source().unwrap().downcast_ref::<io::Error>();
+    assert_eq!(source.unwrap().kind(), io::ErrorKind::NotFound);
+    assert!(Netdev::kernel("nosuch0").unwrap_err().source().is_some());
+}
+
+#[test]
+fn a_refusal_has_the_facts_as_values() {
+    let nic = Netdev::user("mem:errors-facts", "10.77.0.2/24").unwrap();
+    let memory = Dmabuf::anonymous(4 << 20).unwrap();
+    let refused = nic.bind_rx(&memory, &[RxQueueId(1)]).unwrap_err();
+    let BindError::Refused(facts) = &refused else {
+        panic!("{refused}");
+    };
+    assert_eq!(facts.queue(), Some(RxQueueId(1)));
+    assert_eq!((facts.interface(), facts.errno()), (None, Errno::EINVAL));
+    assert!(refused.to_string().starts_with(facts.reason()), "{refused}");
+}
+
+#[test]
+fn both_backends_end_a_connection_with_the_same_error() {
+    let wire = Netdev::user("mem:errors-end", "10.77.0.1/24").unwrap();
+    let far = Netdev::user("mem:errors-end", "10.77.0.2/24").unwrap();
+    let lo = Netdev::kernel("lo").unwrap();
+    let ends = [(&wire, &far, "10.77.0.2:0"), (&lo, &lo, "127.0.0.1:0")];
+    let said = ends.map(|(from, to, at)| {
+        let listener = to.listen(at).unwrap();
+        let mut stream = from.connect(listener.local_addr().unwrap()).unwrap();
+        let (peer, _) = listener.accept().unwrap();
+        peer.set_linger(Some(std::time::Duration::ZERO)).unwrap();
+        drop(peer);
+        let error = stream.recv(&mut RxBatch::with_capacity(1)).unwrap_err();
+        assert!(matches!(error, RecvError::Refused(_)), "{error}");
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        error.to_string()
+    });
+    assert_eq!(said[0], said[1]);
+}
+
+#[test]
+fn keepalive_without_pauses_is_refused_when_the_nic_is_opened() {
+    let mut tcp = devmem_tcp::TcpOptions::default();
+    tcp.keepalive = Some(devmem_tcp::Keepalive {
+        idle: std::time::Duration::ZERO,
+        ..devmem_tcp::Keepalive::default()
+    });
+    let builder = Netdev::builder("mem:errors-keepalive").unwrap();
+    let builder = builder.address("10.77.0.2/24").unwrap().tcp(tcp);
+    let refused = builder.open().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+    assert!(
+        refused
+            .remedy()
+            .is_some_and(|remedy| remedy.contains("one second")),
+        "{refused}"
+    );
+}

@@ -1,0 +1,305 @@
+//! What streams, rings and set-ups do with device memory, over the user-space stack.
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use devmem_tcp::{
+    BoundRx, ConnectOptions, Dmabuf, ErrorKind, Frag, Listener, Netdev, Placement, RxBatch,
+    RxQueueId, SendError, SendRing, Stream,
+};
+
+const LOCAL: &str = "10.77.0.2:5201";
+/// Far longer than anything here takes: a test that waits this long has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn local() -> SocketAddr {
+    LOCAL.parse().unwrap()
+}
+
+/// A sender, and a receiver with device memory on `queues` queues.
+struct Bench {
+    sender: Netdev,
+    receiver: Netdev,
+    memory: Dmabuf,
+    bound: BoundRx,
+    listener: Listener,
+}
+
+impl Bench {
+    fn new(wire: &str, queues: u16) -> Self {
+        let link = format!("mem:{wire}");
+        let sender = Netdev::user(&link, "10.77.0.1/24").unwrap();
+        let receiver = Netdev::builder(&link).unwrap().rx_queues(queues + 1);
+        let receiver = receiver.address("10.77.0.2/24").unwrap().open().unwrap();
+        let memory = Dmabuf::anonymous(16 << 20).unwrap();
+        // The set-up is dropped at the end of the statement: the binding keeps it.
+        let bound = receiver.bind_rx(
+            &memory,
+            receiver
+                .plan_receive(local())
+                .queues(queues)
+                .apply()
+                .unwrap()
+                .queues(),
+        );
+        let mut listener = receiver.listen(LOCAL).unwrap();
+        listener.set_timeout(Some(PATIENCE));
+        Self {
+            sender,
+            receiver,
+            memory,
+            bound: bound.unwrap(),
+            listener,
+        }
+    }
+
+    fn connection(&self, from: u16) -> (Stream, Stream) {
+        let from = ConnectOptions::new().source(([10, 77, 0, 1], from).into());
+        let mut sender = self.sender.connect_with(LOCAL, &from).unwrap();
+        let (mut receiver, _) = self.listener.accept().unwrap();
+        sender.set_timeout(Some(PATIENCE));
+        receiver.set_timeout(Some(PATIENCE));
+        receiver.set_placement(Placement::Strict);
+        (sender, receiver)
+    }
+
+    fn finish(self) {
+        drop(self.listener);
+        let count = self.bound.unbind().net_iovs();
+        assert_eq!(count.home, count.total, "net_iovs that are not home");
+    }
+}
+
+fn bytes_of(batch: &RxBatch, memory: &Dmabuf) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for frag in batch {
+        let Frag::Device { range, .. } = frag else {
+            panic!("in host memory: {frag:?}");
+        };
+        bytes.extend(memory.slice(range).to_vec());
+    }
+    bytes
+}
+
+#[test]
+fn memory_bound_to_the_queues_of_a_dropped_setup_gets_the_payload() {
+    let bench = Bench::new("dropped-setup", 1);
+    let (mut sender, mut receiver) = bench.connection(40_000);
+    sender.write_all(b"payload").unwrap();
+    let mut batch = RxBatch::with_capacity(4);
+    assert_eq!(receiver.recv(&mut batch).unwrap(), 7);
+    assert_eq!(bytes_of(&batch, &bench.memory), b"payload");
+    drop((batch, sender, receiver));
+    let receiver = bench.receiver.clone();
+    bench.finish();
+    // With the last binding, the settings go.
+    let memory = Dmabuf::anonymous(1 << 20).unwrap();
+    let refused = receiver.bind_rx(&memory, &[RxQueueId(1)]).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NotSetUp, "{refused}");
+}
+
+#[test]
+fn a_setup_that_outlives_its_binding_restores_when_it_is_dropped() {
+    let nic = Netdev::user("mem:outlives", "10.77.0.2/24").unwrap();
+    let memory = Dmabuf::anonymous(1 << 20).unwrap();
+    let setup = nic.plan_receive(local()).apply().unwrap();
+    for _ in 0..2 {
+        drop(nic.bind_rx(&memory, setup.queues()).unwrap());
+    }
+    let queues = setup.queues().to_vec();
+    drop(setup);
+    let refused = nic.bind_rx(&memory, &queues).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NotSetUp, "{refused}");
+}
+
+#[test]
+fn a_frame_is_peeked_and_received_by_its_length_across_packets() {
+    let bench = Bench::new("framing", 1);
+    let (mut sender, mut receiver) = bench.connection(40_000);
+    let bodies: Vec<Vec<u8>> = [1usize, 5_000, 70_000, 3]
+        .iter()
+        .map(|len| (0..*len).map(|at| (at % 251) as u8).collect())
+        .collect();
+    let frames = bodies.clone();
+    let writing = std::thread::spawn(move || {
+        for body in &frames {
+            let len = u32::try_from(body.len()).unwrap().to_be_bytes();
+            sender.write_all(&len).unwrap();
+            sender.write_all(body).unwrap();
+        }
+    });
+    let mut batch = RxBatch::with_capacity(64);
+    let mut exactly = |stream: &mut Stream, wanted: usize| {
+        let mut bytes = Vec::new();
+        while bytes.len() < wanted {
+            let left = wanted - bytes.len();
+            let received = stream.recv_at_most(&mut batch, left).unwrap();
+            assert!((1..=left).contains(&received));
+            bytes.extend(bytes_of(&batch, &bench.memory));
+        }
+        bytes
+    };
+    for body in &bodies {
+        let mut first = [0];
+        assert_eq!(receiver.peek(&mut first).unwrap(), 1);
+        let header = exactly(&mut receiver, 4);
+        assert_eq!(header[0], first[0], "a peek takes nothing");
+        let len = u32::from_be_bytes(header.try_into().unwrap()) as usize;
+        assert!(exactly(&mut receiver, len) == *body);
+    }
+    writing.join().unwrap();
+    assert_eq!(receiver.recv(&mut batch).unwrap(), 0);
+    let stats = receiver.stats();
+    assert_eq!(stats.device_frags, stats.tokens_returned, "{stats}");
+    drop((batch, receiver));
+    bench.finish();
+}
+
+#[test]
+fn read_refuses_bytes_in_device_memory_and_leaves_them() {
+    let bench = Bench::new("read-device", 1);
+    let (mut sender, mut receiver) = bench.connection(40_000);
+    sender.write_all(b"in device memory").unwrap();
+    let refused = receiver.read(&mut [0; 4]).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::InvalidInput);
+    assert!(refused.to_string().contains("`peek`"), "{refused}");
+    let mut batch = RxBatch::with_capacity(4);
+    assert_eq!(receiver.recv(&mut batch).unwrap(), 16);
+    let mut start = [0; 9];
+    assert_eq!(batch.copy_to(&mut start).unwrap(), 9);
+    assert_eq!(&start, b"in device");
+    drop((batch, sender, receiver));
+    bench.finish();
+}
+
+#[test]
+fn flows_from_even_ports_use_every_queue_and_the_counters_tell() {
+    for queues in [2u16, 4] {
+        let bench = Bench::new(&format!("spread-{queues}"), queues);
+        let mut flows = vec![0; usize::from(queues) + 1];
+        for flow in 0..16 {
+            let (mut sender, mut receiver) = bench.connection(40_000 + 2 * flow);
+            sender.write_all(&[7; 1000]).unwrap();
+            let mut batch = RxBatch::with_capacity(4);
+            assert_eq!(receiver.recv(&mut batch).unwrap(), 1000);
+            flows[receiver.queue().unwrap().index()] += 1;
+        }
+        assert_eq!(flows[0], 0, "queue 0 is not for device memory: {flows:?}");
+        assert!(flows[1..].iter().all(|count| *count >= 2), "{flows:?}");
+        let stats = bench.receiver.queue_stats();
+        assert_eq!(stats.len(), flows.len());
+        // Queue 0 has the requests for hardware addresses.
+        for (stats, flows) in stats.iter().zip(&flows).skip(1) {
+            assert_eq!(stats.bytes, flows * 1000, "{stats:?}");
+            assert!(stats.split_packets.unwrap() >= *flows, "{stats:?}");
+        }
+        bench.finish();
+    }
+}
+
+#[test]
+fn a_ring_reuses_its_chunks_and_changes_none_that_is_under_way() {
+    const CHUNK: usize = 5000;
+    let bench = Bench::new("ring", 1);
+    let (mut sender, mut receiver) = bench.connection(40_000);
+    let memory = Dmabuf::anonymous(16 << 10).unwrap();
+    let tx = bench.sender.bind_tx(&memory).unwrap();
+    let sending = std::thread::spawn(move || {
+        let (_, half) = sender.split();
+        let mut ring = SendRing::new(half, &tx, 100..memory.size(), CHUNK).unwrap();
+        assert_eq!(ring.chunks(), 3);
+        for round in 0..200u8 {
+            let mut slot = ring.next_slot().unwrap();
+            assert_eq!(slot.copy_in(&[round; CHUNK + 1]).unwrap(), CHUNK);
+            slot.send(CHUNK).unwrap();
+            assert!(ring.in_flight() <= 3);
+        }
+        ring.write_all(b"and host bytes").unwrap();
+        ring.finish().unwrap();
+        assert_eq!(tx.in_flight(), 0);
+        sender.shutdown_write().unwrap();
+    });
+    let (mut batch, mut bytes) = (RxBatch::with_capacity(64), Vec::new());
+    while receiver.recv(&mut batch).unwrap() > 0 {
+        bytes.extend(bytes_of(&batch, &bench.memory));
+    }
+    sending.join().unwrap();
+    let expected: Vec<u8> = (0..200u8)
+        .flat_map(|round| [round; CHUNK])
+        .chain(*b"and host bytes")
+        .collect();
+    assert!(bytes == expected);
+    drop((batch, receiver));
+    bench.finish();
+}
+
+#[test]
+fn a_ring_that_cannot_go_on_says_so_and_goes_on_later() {
+    let (a, b) = Netdev::pair("seed=1".parse().unwrap()).unwrap();
+    let listener = b.listen(LOCAL).unwrap();
+    let mut sender = a.connect(LOCAL).unwrap();
+    let (mut receiver, _) = listener.accept().unwrap();
+    let memory = Dmabuf::anonymous(1 << 20).unwrap();
+    let tx = a.bind_tx(&memory).unwrap();
+    sender.set_nonblocking(true);
+    let (_, half) = sender.split();
+    assert!(SendRing::new(half, &tx, 0..(1 << 20) + 1, 4096).is_err());
+    assert!(SendRing::new(half, &tx, 0..4095, 4096).is_err());
+    let mut ring = SendRing::new(half, &tx, 0..1 << 20, 512 << 10).unwrap();
+    let mut sent = 0;
+    loop {
+        match ring.next_slot() {
+            Ok(slot) => {
+                slot.send(512 << 10).unwrap();
+                sent += 512 << 10;
+            }
+            Err(SendError::WouldBlock) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert_eq!(ring.in_flight(), 2, "all chunks are under way");
+    receiver.set_timeout(Some(Duration::from_millis(1)));
+    let (mut received, mut block) = (0, vec![0; 64 << 10]);
+    while received < sent {
+        received += receiver.read(&mut block).unwrap_or(0);
+        // Queues what is left of the last chunk, as far as there is room.
+        let _ = ring.flush();
+    }
+    let free = (0..10_000).find(|_| ring.next_slot().is_ok());
+    assert!(free.is_some(), "the chunks stay taken");
+}
+
+#[test]
+fn close_waits_for_both_directions_and_tells_when_time_is_up() {
+    let (a, b) = Netdev::pair("seed=1".parse().unwrap()).unwrap();
+    let listener = b.listen(LOCAL).unwrap();
+    let mut stream = a.connect(LOCAL).unwrap();
+    stream.write_all(b"the last words").unwrap();
+    let (mut peer, _) = listener.accept().unwrap();
+    drop(stream);
+    let still = a.clone();
+    // The peer has not closed.
+    assert!(!a.close(Duration::from_secs(1)));
+    let mut bytes = Vec::new();
+    peer.read_to_end(&mut bytes).unwrap();
+    assert_eq!(bytes, b"the last words");
+    drop(peer);
+    assert!(still.close(PATIENCE));
+}
+
+#[test]
+fn files_go_into_device_memory_and_out_of_it() {
+    let mut file = tempfile::tempfile().unwrap();
+    let bytes: Vec<u8> = (0..700_000).map(|at| (at % 251) as u8).collect();
+    file.write_all(&bytes).unwrap();
+    std::io::Seek::rewind(&mut file).unwrap();
+    let memory = Dmabuf::anonymous(1 << 20).unwrap();
+    assert_eq!(memory.read_from(0..1 << 20, &file).unwrap(), bytes.len());
+    let mut copy = Vec::new();
+    memory.slice(0..bytes.len()).read_to_end(&mut copy).unwrap();
+    assert!(copy == bytes);
+    copy.clear();
+    memory.write_to(1..bytes.len(), &mut copy).unwrap();
+    assert!(copy == bytes[1..]);
+}

@@ -1,0 +1,102 @@
+//! Halves, host bytes and completions for tasks, on both backends.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use devmem_tcp::tokio::{Listener, Stream};
+use devmem_tcp::{Netdev, RxBatch};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// Far longer than anything here takes: a test that waits this long has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs `test` on a connection of each backend: both ends.
+fn on_both<F: Future<Output = ()>>(wire: &str, test: impl Fn(Stream, Stream) -> F) {
+    let runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = { runtime }.enable_all().build().unwrap();
+    let link = format!("mem:{wire}");
+    let user = [1, 2].map(|end| Netdev::user(&link, &format!("10.77.0.{end}/24")).unwrap());
+    let lo = Netdev::kernel("lo").unwrap();
+    for ([a, b], ip) in [(user, "10.77.0.2:0"), ([lo.clone(), lo], "127.0.0.1:0")] {
+        let run = async {
+            let listener = Listener::new(b.listen(ip).unwrap()).unwrap();
+            let to: SocketAddr = listener.local_addr().unwrap();
+            let (near, far) = tokio::join!(Stream::connect(&a, to), listener.accept());
+            test(near.unwrap(), far.unwrap().0).await;
+        };
+        runtime
+            .block_on(async { tokio::time::timeout(PATIENCE, run).await })
+            .expect("in time");
+    }
+}
+
+#[test]
+fn two_tasks_use_the_halves_of_a_stream() {
+    on_both("tokio-halves", |near, far| async {
+        const BYTES: usize = 2_000_000;
+        let echo = tokio::spawn(async move {
+            let (mut from, mut to) = far.into_split();
+            tokio::io::copy(&mut from, &mut to).await.unwrap()
+        });
+        let (mut from, mut to) = near.into_split();
+        let writing = tokio::spawn(async move {
+            to.write_all(&vec![7; BYTES]).await.unwrap();
+            // The end of the stream is the half that is dropped.
+        });
+        let mut received = Vec::new();
+        from.read_to_end(&mut received).await.unwrap();
+        writing.await.unwrap();
+        assert_eq!(echo.await.unwrap(), BYTES as u64);
+        assert!(received == vec![7; BYTES]);
+    });
+}
+
+#[test]
+fn a_task_peeks_and_receives_at_most_what_it_wants() {
+    on_both("tokio-peek", |mut near, mut far| async move {
+        near.write_all(b"headerbody").await.unwrap();
+        let mut head = [0; 6];
+        assert_eq!(far.peek(&mut head).await.unwrap(), 6);
+        assert_eq!(&head, b"header");
+        let mut batch = RxBatch::with_capacity(4);
+        assert_eq!(far.recv_at_most(&mut batch, 6).await.unwrap(), 6);
+        assert_eq!(far.recv(&mut batch).await.unwrap(), 4);
+    });
+}
+
+#[test]
+fn completions_are_a_stream_that_ends_with_the_last_send() {
+    use std::future::poll_fn;
+    use std::pin::Pin;
+
+    use futures_core::Stream as _;
+    on_both("tokio-completions", |mut near, mut far| async move {
+        let reading = tokio::spawn(async move {
+            let mut bytes = Vec::new();
+            far.read_to_end(&mut bytes).await.unwrap();
+            bytes.len()
+        });
+        let mut reports = near.completions().unwrap().into_stream();
+        let mut ids = Vec::new();
+        for len in [1usize, 1000, 300_000] {
+            ids.push(near.send_host(&vec![7; len].into()).await.unwrap());
+        }
+        let bytes: usize = ids.iter().map(|id| id.bytes()).sum();
+        let sending = tokio::spawn(async move {
+            tokio::task::yield_now().await;
+            drop(near);
+        });
+        let mut complete: Vec<&devmem_tcp::SendId> = Vec::new();
+        while let Some(report) = poll_fn(|cx| Pin::new(&mut reports).poll_next(cx)).await {
+            let report = report.unwrap();
+            complete.extend(ids.iter().filter(|id| report.contains(**id)));
+        }
+        assert_eq!(
+            complete,
+            ids.iter().collect::<Vec<_>>(),
+            "each once, in order"
+        );
+        sending.await.unwrap();
+        assert_eq!(reading.await.unwrap(), bytes);
+    });
+}

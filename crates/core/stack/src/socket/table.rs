@@ -129,7 +129,6 @@ impl<S> SocketTable<S> {
     }
 
     /// Returns all sockets with their ids.
-    #[cfg(any(test, debug_assertions))]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SocketId, &S)> {
         self.slots.iter().map(|(slot, (generation, socket))| {
             let (slot, generation) = (slot as u32, *generation);

@@ -160,6 +160,9 @@ pub struct KitArgs {
     /// Release to fetch packages from, with its backports if any: NAME[,NAME-backports]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub suite: Option<Vec<String>>,
+    /// Release to fetch the kernel from, if not that of the other packages
+    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "kernel")]
+    pub kernel_suite: Option<Vec<String>>,
     /// Base address of the package archive [default: this machine's]
     #[arg(long, value_name = "URL")]
     pub mirror: Option<String>,

@@ -33,6 +33,8 @@ const CARRIER_LIMIT: Duration = Duration::from_secs(5);
 /// Maximum time until a NIC or a port appears.
 const NIC_LIMIT: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(5);
+/// The ports of virtio consoles, if the kernel has any.
+const PORTS: &str = "/sys/class/virtio-ports";
 /// Exit code of a command that could not be started, as in a shell.
 const NOT_STARTED: i32 = 127;
 /// Exit code of a command that a signal ended, minus the number of the signal, as in a shell.
@@ -95,13 +97,17 @@ fn open_control() -> anyhow::Result<File> {
             .with_context(|| format!("mount {place}"))?;
     }
     let ports = wait_for("the control port", || {
-        let ports = fs::read_dir("/sys/class/virtio-ports").ok()?;
+        let ports = fs::read_dir(PORTS).ok()?;
         let named = ports.flatten().find(|port| {
             fs::read_to_string(port.path().join("name"))
                 .is_ok_and(|name| name.trim() == CONTROL_PORT)
         });
         let device = Path::new("/dev").join(named?.file_name());
         device.exists().then_some(device)
+    })
+    .with_context(|| match Path::new(PORTS).exists() {
+        true => "QEMU has no port of that name",
+        false => "this kernel has no virtio console: it lacks CONFIG_VIRTIO_CONSOLE=y or CONFIG_VIRTIO_PCI=y",
     })?;
     File::options()
         .read(true)

@@ -12,21 +12,22 @@ use super::apt::{self, Apt, Source};
 use super::cache::{Cache, Manifest};
 use super::elf::Packaged;
 use super::image;
+use devmem_linux::small_file;
 use tool::output::{Failure, note};
 
 /// The device of QEMU 10.1 and later that speaks vfio-user (QEMU docs/interop/vfio-user.rst).
 const QEMU_DEVICE: &str = "vfio-user-pci";
-/// Options that must be built into a kernel.
-const KERNEL_OPTIONS: &[&str] = &[
-    "CONFIG_NET_DEVMEM=y",
-    "CONFIG_UDMABUF=y",
+/// Options that must be built into a kernel: device memory needs these,
+const DEVMEM_OPTIONS: &[&str] = &["CONFIG_NET_DEVMEM=y", "CONFIG_UDMABUF=y"];
+/// and the guest does not start without these.
+pub const BOOT_OPTIONS: &[&str] = &[
     "CONFIG_VIRTIO_CONSOLE=y",
     "CONFIG_VIRTIO_PCI=y",
     "CONFIG_DEVTMPFS=y",
     "CONFIG_SERIAL_8250_CONSOLE=y",
 ];
-/// Option of the gVNIC driver, built in or a module.
-const KERNEL_DRIVER: &str = "CONFIG_GVE=";
+/// Option of the gVNIC driver, if it is not a module.
+const KERNEL_DRIVER: &str = "CONFIG_GVE=y";
 /// Modules for the guest, if the kernel has them: the driver, and those that the tests need.
 const MODULES: &[&str] = &["gve", "sch_netem", "veth", "tun"];
 /// Guest programs besides the shell, with their paths in the packages.
@@ -36,6 +37,12 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("tc", &["usr/sbin/tc", "sbin/tc"]),
     ("ss", &["usr/bin/ss", "bin/ss"]),
 ];
+/// Packages to fetch together: what a cache folder is named after, and their names.
+type Packages = (&'static str, &'static [&'static str]);
+
+const QEMU_PACKAGES: Packages = ("qemu", &["qemu-system-x86"]);
+const KERNEL_PACKAGES: Packages = ("kernel", &["linux-image-cloud-amd64"]);
+const TOOL_PACKAGES: Packages = ("tools", &["busybox-static", "ethtool", "iproute2"]);
 /// Folders such as documentation, which are removed from the cache.
 const NOT_KEPT: &[&str] = &[
     "usr/share/doc",
@@ -53,6 +60,8 @@ pub struct KitOptions {
     pub cache: Option<PathBuf>,
     /// Suites of the packages; `None` for the default of this distribution.
     pub suites: Option<Vec<String>>,
+    /// Suites of the kernel; `None` for those of the other packages.
+    pub kernel_suites: Option<Vec<String>>,
     /// Base address of the package archive.
     pub mirror: Option<String>,
     /// A QEMU to use.
@@ -125,16 +134,25 @@ impl Kit {
             .transpose()?;
         let look_here = !options.packaged;
         let qemu = named_qemu.or_else(|| installed_qemu().filter(|_| look_here));
-        let kernel = named_kernel.or_else(|| installed_kernel().filter(|_| look_here));
+        let mut packages = Vec::new();
+        let kernel = match (named_kernel, &options.kernel_suites) {
+            (Some(kernel), _) => Some(kernel),
+            (None, Some(suites)) => {
+                let (root, fetched) = fetched(options, suites, &[KERNEL_PACKAGES])?;
+                packages = fetched;
+                Some(packaged_kernel(&root)?)
+            }
+            (None, None) => installed_kernel().filter(|_| look_here),
+        };
 
         let mut wanted = Vec::new();
         if qemu.is_none() {
-            wanted.push(("qemu", vec!["qemu-system-x86"]));
+            wanted.push(QEMU_PACKAGES);
         }
         if kernel.is_none() {
-            wanted.push(("kernel", vec!["linux-image-cloud-amd64"]));
+            wanted.push(KERNEL_PACKAGES);
         }
-        wanted.push(("tools", vec!["busybox-static", "ethtool", "iproute2"]));
+        wanted.push(TOOL_PACKAGES);
         if let (Some(qemu), Some(kernel), Some(busybox)) = (&qemu, &kernel, &options.busybox) {
             return Ok(Self {
                 qemu: qemu.clone(),
@@ -142,10 +160,15 @@ impl Kit {
                 busybox: busybox.clone(),
                 tools: None,
                 programs: Vec::new(),
-                packages: Vec::new(),
+                packages,
             });
         }
-        let (root, packages) = packages(options, &wanted)?;
+        let suites = match &options.suites {
+            Some(suites) => suites.clone(),
+            None => default_suites()?,
+        };
+        let (root, others) = fetched(options, &suites, &wanted)?;
+        packages.extend(others);
         let busybox = ["usr/bin/busybox", "bin/busybox"].map(|place| root.join(place));
         let busybox = options
             .busybox
@@ -250,7 +273,8 @@ fn packaged_qemu(root: &Path) -> Result<Qemu, Failure> {
     })
 }
 
-/// Returns the kernel named on the command line; missing drivers are detected at boot.
+/// Returns the kernel named on the command line. If its configuration is found, a kernel with which no guest can start is
+/// refused, and one without device memory is noted.
 fn named_kernel(image: &Path, modules: Option<&Path>) -> Result<Kernel, Failure> {
     image::check(image)?;
     if let Some(modules) = modules.filter(|modules| !modules.is_dir()) {
@@ -258,6 +282,24 @@ fn named_kernel(image: &Path, modules: Option<&Path>) -> Result<Kernel, Failure>
             "--modules {}: there is no such folder",
             modules.display()
         )));
+    }
+    if let Some((place, config)) = config_of(image, modules) {
+        let (shown, place) = (image.display(), place.display());
+        let missing = missing_options(&config, BOOT_OPTIONS);
+        if !missing.is_empty() {
+            let missing = missing.join(", ");
+            return Err(Failure::unsupported(format!(
+                "no guest can start with {shown}: it lacks {missing} ({place})"
+            ))
+            .with_remedy("build these options into the kernel; modules do not serve"));
+        }
+        let missing = missing_options(&config, DEVMEM_OPTIONS);
+        if !missing.is_empty() {
+            let missing = missing.join(", ");
+            note(format_args!(
+                "{shown} has no device memory TCP: it lacks {missing} ({place})"
+            ));
+        }
     }
     Ok(Kernel {
         image: image.to_owned(),
@@ -275,20 +317,48 @@ fn installed_kernel() -> Option<Kernel> {
     newest_kernel(Path::new("/")).ok()
 }
 
-fn packaged_kernel(root: &Path) -> Result<Kernel, Failure> {
-    newest_kernel(root).map_err(|releases| {
-        let needs = KERNEL_OPTIONS.join(", ");
-        Failure::unsupported(format!(
-            "the kernel of these packages ({}) does not have {needs} and the gve driver",
-            releases.join(", ")
-        ))
-        .with_remedy(
-            "--suite names a release with Linux 6.16 or later, --kernel a kernel of your own",
-        )
+/// Returns the text of the configuration of a kernel image, and its path: beside the image as distributions name it, in the
+/// folder of the modules, or at the top of a build tree.
+fn config_of(image: &Path, modules: Option<&Path>) -> Option<(PathBuf, String)> {
+    /// More than the configuration of any kernel.
+    const CONFIG_BYTES_MAX: u64 = 4 << 20;
+    let folder = image.parent()?;
+    let release = image.file_name()?.to_str()?.split_once('-');
+    let beside = match release {
+        Some((_, release)) => folder.join(format!("config-{release}")),
+        None => folder.join("config"),
+    };
+    // ARCH/boot/bzImage is three folders below the configuration, counted from the image.
+    let tree = image.ancestors().nth(4).map(|tree| tree.join(".config"));
+    let of_modules = modules.into_iter();
+    let of_modules = of_modules.flat_map(|folder| [folder.join("config"), folder.join(".config")]);
+    let mut places = [beside].into_iter().chain(of_modules).chain(tree);
+    places.find_map(|place| {
+        let bytes = small_file::read(&place, CONFIG_BYTES_MAX).ok()?;
+        Some((place, String::from_utf8_lossy(&bytes).into_owned()))
     })
 }
 
-/// Returns the newest suitable kernel below a root, else the releases found there. Image and configuration are next to the
+/// Returns those of `options` that a configuration does not have.
+fn missing_options(config: &str, options: &[&'static str]) -> Vec<&'static str> {
+    let is_missing = |option: &&&str| !config.lines().any(|line| line == **option);
+    options.iter().filter(is_missing).copied().collect()
+}
+
+fn packaged_kernel(root: &Path) -> Result<Kernel, Failure> {
+    newest_kernel(root).map_err(|reasons| {
+        let reasons = match reasons.is_empty() {
+            true => "they have no kernel".to_owned(),
+            false => reasons.join("; "),
+        };
+        Failure::unsupported(format!("the kernel of these packages cannot be used: {reasons}"))
+            .with_remedy(
+                "--kernel-suite names a release with Linux 6.12 or later, --kernel a kernel of your own",
+            )
+    })
+}
+
+/// Returns the newest suitable kernel below a root, else what each release found there lacks. Image and configuration are next to the
 /// modules (Debian 13 and others; readable by all users) or in /boot (older distributions).
 fn newest_kernel(root: &Path) -> Result<Kernel, Vec<String>> {
     let folders = ["usr/lib/modules", "lib/modules"].map(|place| root.join(place));
@@ -301,7 +371,8 @@ fn newest_kernel(root: &Path) -> Result<Kernel, Vec<String>> {
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
         .collect();
     releases.sort_by_key(|release| numbers(release));
-    let found = releases.iter().rev().find_map(|release| {
+    let mut reasons = Vec::new();
+    for release in releases.iter().rev() {
         let modules = folder.join(release);
         let boot = root.join("boot");
         let places = [
@@ -311,26 +382,44 @@ fn newest_kernel(root: &Path) -> Result<Kernel, Vec<String>> {
                 boot.join(format!("config-{release}")),
             ),
         ];
-        places.into_iter().find_map(|(image, config)| {
-            kernel_at(image, &fs::read_to_string(config).ok()?, &modules, release)
-        })
-    });
-    found.ok_or(releases)
+        let found = places.into_iter().find_map(|(image, config)| {
+            fs::File::open(&image).ok()?;
+            Some((image, fs::read_to_string(config).ok()?))
+        });
+        let Some((image, config)) = found else {
+            reasons.push(format!("{release} has no image that this user can read"));
+            continue;
+        };
+        match kernel_at(image, &config, &modules, release) {
+            Ok(kernel) => return Ok(kernel),
+            Err(missing) => reasons.push(format!("{release} lacks {}", missing.join(", "))),
+        }
+    }
+    Err(reasons)
 }
 
-fn kernel_at(image: PathBuf, config: &str, modules: &Path, release: &str) -> Option<Kernel> {
-    fs::File::open(&image).ok()?;
+/// Returns a kernel with every option and the driver, else those that it lacks.
+fn kernel_at(
+    image: PathBuf,
+    config: &str,
+    modules: &Path,
+    release: &str,
+) -> Result<Kernel, Vec<&'static str>> {
     let modules = find_modules(modules);
-    let has = |option: &str| config.lines().any(|line| line == option);
-    let driver = config
-        .lines()
-        .any(|line| line == format!("{KERNEL_DRIVER}y"));
-    let serves = KERNEL_OPTIONS.iter().all(|option| has(option)) && (driver || !modules.is_empty());
-    serves.then(|| Kernel {
-        image,
-        modules,
-        release: release.to_owned(),
-    })
+    let mut missing = missing_options(config, DEVMEM_OPTIONS);
+    missing.extend(missing_options(config, BOOT_OPTIONS));
+    let is_built_in = config.lines().any(|line| line == KERNEL_DRIVER);
+    if !is_built_in && !modules.iter().any(|module| is_module(module, "gve")) {
+        missing.push("the gve driver");
+    }
+    match missing.is_empty() {
+        true => Ok(Kernel {
+            image,
+            modules,
+            release: release.to_owned(),
+        }),
+        false => Err(missing),
+    }
 }
 
 /// Returns the guest's modules below a folder, with any compression.
@@ -355,10 +444,20 @@ fn collect(folder: &Path, files: &mut Vec<(String, PathBuf)>, depth: u32) {
         };
         if kind.is_dir() && depth < DEEPEST {
             collect(&entry.path(), files, depth + 1);
-        } else if let Some((stem, _)) = entry.file_name().to_string_lossy().split_once(".ko") {
-            files.push((stem.replace('-', "_"), entry.path()));
+        } else if let Some(name) = module_name(&entry.path()) {
+            files.push((name, entry.path()));
         }
     }
+}
+
+/// Returns the name under which the kernel knows the module in a file; `None` if the file is no module.
+fn module_name(file: &Path) -> Option<String> {
+    let name = file.file_name()?.to_str()?;
+    Some(name.split_once(".ko")?.0.replace('-', "_"))
+}
+
+fn is_module(file: &Path, name: &str) -> bool {
+    module_name(file).as_deref() == Some(name)
 }
 
 /// Returns the numbers in a release, to compare releases.
@@ -400,9 +499,10 @@ fn default_suites() -> Result<Vec<String>, Failure> {
 }
 
 /// Returns the folder with the wanted packages, which are fetched if necessary, and their names.
-fn packages(
+fn fetched(
     options: &KitOptions,
-    wanted: &[(&str, Vec<&str>)],
+    suites: &[String],
+    wanted: &[Packages],
 ) -> Result<(PathBuf, Vec<String>), Failure> {
     if std::env::consts::ARCH != "x86_64" {
         return Err(
@@ -411,10 +511,6 @@ fn packages(
         );
     }
     let cache = Cache::new(options.cache.clone())?;
-    let suites = match &options.suites {
-        Some(suites) => suites.clone(),
-        None => default_suites()?,
-    };
     let parts: Vec<&str> = wanted.iter().map(|(part, _)| *part).collect();
     let key = format!("{}-{}", suites.join("+").replace('/', "_"), parts.join("+"));
     let why = match cache.get(&key) {
@@ -441,7 +537,7 @@ fn packages(
             suites.join(" and ")
         ));
         let source = Source {
-            suites,
+            suites: suites.to_vec(),
             mirror: options.mirror.clone(),
         };
         let names: Vec<&str> = wanted
@@ -484,16 +580,39 @@ mod tests {
     #[test]
     fn a_kernel_serves_with_every_option_and_the_driver_in_some_form() {
         let image = std::env::current_exe().unwrap();
-        let options = KERNEL_OPTIONS.join("\n");
+        let options = all_options();
         let nowhere = Path::new("/nonexistent");
-        let judge = |config: &str| kernel_at(image.clone(), config, nowhere, "r");
-        assert!(judge(&format!("{options}\nCONFIG_GVE=y")).is_some());
-        assert!(
-            judge(&format!("{options}\nCONFIG_GVE=m")).is_none(),
-            "and no module"
-        );
-        assert!(judge("CONFIG_GVE=y").is_none());
-        assert!(judge("").is_none());
+        let lacks = |config: &str| kernel_at(image.clone(), config, nowhere, "r").unwrap_err();
+        let serves = format!("{options}\nCONFIG_GVE=y");
+        assert!(kernel_at(image.clone(), &serves, nowhere, "r").is_ok());
+        let no_module = lacks(&format!("{options}\nCONFIG_GVE=m"));
+        assert_eq!(no_module, ["the gve driver"]);
+        let without = serves.replace("CONFIG_NET_DEVMEM=y", "# CONFIG_NET_DEVMEM is not set");
+        assert_eq!(lacks(&without), ["CONFIG_NET_DEVMEM=y"]);
+        assert_eq!(lacks("").len(), DEVMEM_OPTIONS.len() + BOOT_OPTIONS.len() + 1);
+    }
+
+    fn all_options() -> String {
+        [DEVMEM_OPTIONS, BOOT_OPTIONS].concat().join("\n")
+    }
+
+    #[test]
+    fn a_named_kernel_with_which_no_guest_can_start_is_refused_by_what_it_lacks() {
+        let scratch = tempfile::tempdir().unwrap();
+        let image = scratch.path().join("vmlinuz-6.1.0");
+        let mut bytes = vec![0; 1024];
+        bytes[0x1fe..0x200].copy_from_slice(&[0x55, 0xaa]);
+        bytes[0x202..0x206].copy_from_slice(b"HdrS");
+        bytes[0x206..0x208].copy_from_slice(&0x020f_u16.to_le_bytes());
+        fs::write(&image, bytes).unwrap();
+        assert!(named_kernel(&image, None).is_ok(), "nothing is known of it");
+        let config = all_options().replace("VIRTIO_CONSOLE=y", "VIRTIO_CONSOLE=m");
+        fs::write(scratch.path().join("config-6.1.0"), config).unwrap();
+        let said = named_kernel(&image, None).unwrap_err().to_string();
+        assert!(said.contains("it lacks CONFIG_VIRTIO_CONSOLE=y"), "{said}");
+        let config = all_options().replace("CONFIG_NET_DEVMEM=y", "");
+        fs::write(scratch.path().join("config-6.1.0"), config).unwrap();
+        assert!(named_kernel(&image, None).is_ok(), "guests start with it");
     }
 
     #[test]
@@ -505,12 +624,13 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
-        let serves = format!("{}\nCONFIG_GVE=y", KERNEL_OPTIONS.join("\n"));
+        let serves = format!("{}\nCONFIG_GVE=y", all_options());
         let found = || newest_kernel(root).map(|kernel| (kernel.release, kernel.image));
         assert_eq!(found(), Err(Vec::new()));
-        write("lib/modules/7.10.0/config", "CONFIG_GVE=m");
+        write("lib/modules/7.10.0/config", &all_options());
         write("lib/modules/7.10.0/vmlinuz", "");
-        assert_eq!(found(), Err(vec!["7.10.0".to_owned()]));
+        let said = "7.10.0 lacks the gve driver".to_owned();
+        assert_eq!(found(), Err(vec![said]));
         fs::create_dir_all(root.join("lib/modules/7.3.1")).unwrap();
         write("boot/config-7.3.1", &serves);
         write("boot/vmlinuz-7.3.1", "");

@@ -16,7 +16,7 @@ use super::conversation::{Conversation, Word};
 use super::frame;
 use super::initramfs::Initramfs;
 use super::job::{INIT_PATH, JOB_PATH, Job, ROWS_PATH, TOOL_PATH};
-use super::kit::Kit;
+use super::kit::{BOOT_OPTIONS, Kit};
 use super::klog;
 use super::nics::{NicServers, NicsPlan};
 use super::qemu::Running;
@@ -163,6 +163,7 @@ fn run_by(
         qemu,
         nics,
         start,
+        log: log_path.clone(),
         stop: plan.stop.clone(),
     };
     let ended = guest.converse(&listener, plan, job, output);
@@ -273,6 +274,8 @@ struct Guest {
     qemu: Running,
     nics: NicServers,
     start: Instant,
+    /// The kernel's log.
+    log: PathBuf,
     stop: StopFlag,
 }
 
@@ -298,7 +301,7 @@ impl Guest {
             self.wait(&guest, left, conversation.is_ready())?;
             let frame = frame::read(&mut guest).context("listen to the guest")?;
             let Some((kind, payload)) = frame else {
-                return Err(Failure::failed("the guest ended without a word"));
+                return Err(self.ended_early(conversation.is_ready()));
             };
             let word = conversation.take(kind, &payload).map_err(Failure::failed)?;
             match word {
@@ -326,6 +329,18 @@ impl Guest {
                 Word::Exit => {}
                 Word::Bye(exit_code) => return Ok(Said { exit_code, ..said }),
             }
+        }
+    }
+
+    /// Returns the error for a guest that ended without its last frame, with the reason from its log.
+    fn ended_early(&self, ready: bool) -> Failure {
+        let words = klog::last_words(&klog::read(&self.log));
+        let words = words.unwrap_or_else(|| "its log does not have the reason".to_owned());
+        match ready {
+            true => Failure::failed(format!("the guest ended before its command did: {words}")),
+            false => Failure::failed(format!("the guest did not start: {words}")).with_remedy(
+                format!("a kernel for the lab has {} built in", BOOT_OPTIONS.join(", ")),
+            ),
         }
     }
 

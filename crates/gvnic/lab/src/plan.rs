@@ -105,6 +105,7 @@ pub fn kit(args: KitArgs, refresh: bool) -> KitOptions {
     let KitArgs {
         cache,
         suite,
+        kernel_suite,
         mirror,
         packaged,
         offline,
@@ -116,6 +117,7 @@ pub fn kit(args: KitArgs, refresh: bool) -> KitOptions {
     KitOptions {
         cache,
         suites: suite,
+        kernel_suites: kernel_suite,
         mirror,
         qemu,
         kernel,

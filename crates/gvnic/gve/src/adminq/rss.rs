@@ -33,13 +33,16 @@ impl Gve {
         command: &ConfigureRss,
         memory: &dyn GuestMemory,
     ) -> Result<(), Status> {
-        if command.hash_alg != RSS_TOEPLITZ {
+        // 0 is no other algorithm: the driver of Linux 6.12 sends it with a new table.
+        if ![0, RSS_TOEPLITZ].contains(&command.hash_alg) {
             return Err(Status::UNIMPLEMENTED);
         }
-        let types = command.hash_types.get();
-        let hash_types = hash_types(types)?;
+        let mut types = self.rss_types;
         let mut rss = self.steering.rss.clone();
-        rss.types = hash_types;
+        if command.hash_types.get() != 0 {
+            types = command.hash_types.get();
+            rss.types = hash_types(types)?;
+        }
         match command.hash_key_size.get() {
             0 => {}
             RSS_KEY_BYTES => {

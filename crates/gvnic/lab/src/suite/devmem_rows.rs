@@ -12,6 +12,7 @@ use super::devmem::{
     Bound, Habit, MEMORY_BYTES, Memory, NIC, RxReport, Steering, Stream, bind, memory, pair,
     receive, rx, tx,
 };
+use super::nic_rows::require_feature;
 use super::rows::{Context, Row, Seen, program};
 use super::traffic::{self, Family, STUCK, Way};
 
@@ -142,6 +143,7 @@ fn at_once(context: &Context, ends: &[(&Bound, u32)]) -> anyhow::Result<Seen> {
 }
 
 fn no_coalescing(context: &Context) -> anyhow::Result<Seen> {
+    require_feature("rx-gro-hw")?;
     program(&["ethtool", "-K", NIC, "rx-gro-hw", "off"])?;
     let seen = receive_all(context, Family::V4, Memory::Udmabuf);
     program(&["ethtool", "-K", NIC, "rx-gro-hw", "on"])?;
@@ -218,6 +220,8 @@ fn unbind(context: &Context) -> anyhow::Result<Seen> {
 fn kill(context: &Context) -> anyhow::Result<Seen> {
     let steering = Steering::new(1)?;
     drop(steering);
+    // Skips the row here, where the kernel cannot bind.
+    drop(Bound::new(Memory::Udmabuf, &[QUEUE])?);
     let part = context.few() / 2;
     let mut command = Command::new(crate::job::ROWS_PATH);
     command

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::far_end::FarEnd;
-use super::{Group, Line, RowReport, devmem_rows, rows, stack_rows};
+use super::{Group, Line, RowReport, Verdict, devmem_rows, rows, stack_rows};
 use crate::accel::Accel;
 use crate::job::{Job, ROWS_PATH};
 use crate::kit::Kit;
@@ -48,6 +48,7 @@ struct GroupReport {
 struct TestReport {
     passed: usize,
     failed: usize,
+    skipped: usize,
     accel: Accel,
     bytes: u64,
     qemu: String,
@@ -75,6 +76,7 @@ pub fn run(
         groups.push(run_group(kit, plan, *group, &job)?);
     }
     let all = || groups.iter().flat_map(|group: &GroupReport| &group.rows);
+    let count = |verdict| all().filter(|row| row.verdict == verdict).count();
     let rate = |name: &str| all().find(|row| row.row == name)?.mb_per_s;
     let (plain, devmem) = (
         rate(stack_rows::SPEED_PLAIN),
@@ -85,8 +87,9 @@ pub fn run(
         .map(|(plain, devmem)| devmem / plain.max(1e-9));
     let report = TestReport {
         devmem_rx_to_plain,
-        passed: all().filter(|row| row.ok).count(),
-        failed: all().filter(|row| !row.ok).count(),
+        passed: count(Verdict::Passed),
+        failed: count(Verdict::Failed),
+        skipped: count(Verdict::Skipped),
         accel: groups
             .iter()
             .find_map(|group| group.accel)
@@ -98,8 +101,8 @@ pub fn run(
         groups,
     };
     note(format_args!(
-        "{} passed, {} failed, in {:.0} s",
-        report.passed, report.failed, report.seconds
+        "{} passed, {} failed, {} skipped, in {:.0} s",
+        report.passed, report.failed, report.skipped, report.seconds
     ));
     if let Some(ratio) = report.devmem_rx_to_plain {
         note(format_args!(
@@ -109,10 +112,17 @@ pub fn run(
     if plan.json {
         print_json(&report)?;
     }
-    match (report.passed, report.failed) {
-        (0, 0) => Err(Failure::usage("no row has that name")),
-        (_, 0) => Ok(()),
-        (_, failed) => Err(Failure::failed(format!("{failed} rows of the lab failed"))),
+    match report {
+        TestReport {
+            passed: 0,
+            failed: 0,
+            skipped: 0,
+            ..
+        } => Err(Failure::usage("no row has that name")),
+        TestReport { failed: 0, .. } => Ok(()),
+        TestReport { failed, .. } => {
+            Err(Failure::failed(format!("{failed} rows of the lab failed")))
+        }
     }
 }
 
@@ -198,7 +208,7 @@ fn log_row(report: &GroupReport) -> RowReport {
     }
     match report.kernel_complaints.first() {
         None => RowReport {
-            ok: true,
+            verdict: Verdict::Passed,
             ..failed_row(&name, &format!("boot {:.1} s", report.boot_s))
         },
         Some(first) => {
@@ -211,7 +221,7 @@ fn log_row(report: &GroupReport) -> RowReport {
 fn failed_row(name: &str, detail: &str) -> RowReport {
     RowReport {
         row: name.to_owned(),
-        ok: false,
+        verdict: Verdict::Failed,
         detail: detail.to_owned(),
         seconds: 0.0,
         mb_per_s: None,
@@ -261,7 +271,10 @@ fn far_rows(group: Group, far_end: Option<FarEnd>, bytes: u64) -> Vec<RowReport>
     let rows = ended.into_iter().enumerate().map(|(at, (what, ok, said))| {
         let ok = ok && bytes_of(&said) == Some(bytes);
         RowReport {
-            ok,
+            verdict: match ok {
+                true => Verdict::Passed,
+                false => Verdict::Failed,
+            },
             row: format!("{}: our end {}", group_name(group), at + 1),
             detail: if ok { what } else { format!("{what}: {said}") },
             ..failed_row("", "")
@@ -363,7 +376,11 @@ impl Output for Collector {
 
 /// Prints a row of the table.
 fn shown(row: RowReport) -> RowReport {
-    let mark = if row.ok { "ok    " } else { "FAILED" };
+    let mark = match row.verdict {
+        Verdict::Passed => "ok    ",
+        Verdict::Failed => "FAILED",
+        Verdict::Skipped => "SKIP  ",
+    };
     let rate = row
         .mb_per_s
         .map(|rate| format!("{rate:7.1} MB/s"))

@@ -47,14 +47,26 @@ impl Group {
     ];
 }
 
+/// How a row ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// What the row tests works.
+    Passed,
+    /// It does not work.
+    Failed,
+    /// The guest's kernel does not have what the row tests.
+    Skipped,
+}
+
 /// Result of a row.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RowReport {
     /// Its name.
     pub row: String,
-    /// Whether the row passed.
-    pub ok: bool,
-    /// Observations, or the error.
+    /// How it ended.
+    pub verdict: Verdict,
+    /// Observations, the error, or the reason to skip it.
     pub detail: String,
     /// Duration in seconds.
     pub seconds: f64,

@@ -9,7 +9,7 @@ use devmem_linux::ethtool::Ethtool;
 use devmem_linux::netif::Interface;
 
 use super::devmem::NIC;
-use super::rows::{Context, Row, Seen, program};
+use super::rows::{Context, Row, Seen, Skip, program};
 use super::traffic::{Family, STUCK, Way};
 use crate::guest;
 
@@ -132,7 +132,21 @@ fn coalescing(context: &Context) -> anyhow::Result<Seen> {
     feature(context, "rx-gro-hw")
 }
 
+/// Skips the row if the driver cannot switch a feature.
+///
+/// # Errors
+///
+/// [`Skip`].
+pub fn require_feature(name: &str) -> anyhow::Result<()> {
+    let feature = Ethtool::by_name(NIC)?.feature(name)?;
+    match feature.filter(|feature| feature.changeable && !feature.fixed) {
+        Some(_) => Ok(()),
+        None => Err(Skip(format!("this driver cannot switch {name}")).into()),
+    }
+}
+
 fn feature(context: &Context, name: &str) -> anyhow::Result<Seen> {
+    require_feature(name)?;
     for value in ["off", "on"] {
         program(&["ethtool", "-K", NIC, name, value])?;
         both_ways(context).with_context(|| format!("with {name} {value}"))?;

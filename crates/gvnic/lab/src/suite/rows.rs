@@ -1,12 +1,13 @@
 //! In the guest: runs the rows of a group, and prints one JSON object for each to stdout.
 
+use std::fmt;
 use std::io::Write;
 use std::time::Instant;
 
 use anyhow::Context as _;
 
 use super::traffic::{Network, Rate};
-use super::{Group, RowReport, devmem_rows, nic_rows, stack_rows};
+use super::{Group, RowReport, Verdict, devmem_rows, nic_rows, stack_rows};
 use tool::output::Failure;
 
 /// Result of a row that passed.
@@ -32,6 +33,18 @@ impl From<Rate> for Seen {
         }
     }
 }
+
+/// The error of a row whose subject the guest's kernel does not have; the reason. Such a row is skipped.
+#[derive(Debug)]
+pub struct Skip(pub String);
+
+impl fmt::Display for Skip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Skip {}
 
 /// Environment of a row.
 #[derive(Debug)]
@@ -114,7 +127,7 @@ pub fn run(args: &GuestTest) -> Result<(), Failure> {
         let start = Instant::now();
         let result = run(&context);
         let report = report(name, result, start.elapsed().as_secs_f64());
-        failed += u32::from(!report.ok);
+        failed += u32::from(report.verdict == Verdict::Failed);
         let mut stdout = std::io::stdout().lock();
         serde_json::to_writer(&mut stdout, &report)?;
         writeln!(stdout)?;
@@ -126,13 +139,16 @@ pub fn run(args: &GuestTest) -> Result<(), Failure> {
 }
 
 fn report(name: &str, result: anyhow::Result<Seen>, seconds: f64) -> RowReport {
-    let (ok, seen) = match result {
-        Ok(seen) => (true, seen),
-        Err(error) => (false, Seen::from(format!("{error:#}"))),
+    let (verdict, seen) = match result {
+        Ok(seen) => (Verdict::Passed, seen),
+        Err(error) => match error.chain().find_map(|cause| cause.downcast_ref::<Skip>()) {
+            Some(Skip(reason)) => (Verdict::Skipped, Seen::from(reason.clone())),
+            None => (Verdict::Failed, Seen::from(format!("{error:#}"))),
+        },
     };
     RowReport {
         row: name.to_owned(),
-        ok,
+        verdict,
         detail: seen.detail,
         seconds,
         mb_per_s: seen.rate.map(|rate| rate.mb_per_s()),
@@ -179,7 +195,15 @@ mod tests {
     fn a_failed_row_says_every_cause() {
         let error = anyhow::anyhow!("no route").context("connect");
         let report = report("x", Err(error), 1.0);
-        assert!(!report.ok);
+        assert_eq!(report.verdict, Verdict::Failed);
         assert_eq!(report.detail, "connect: no route");
+    }
+
+    #[test]
+    fn a_row_without_its_subject_is_skipped_wherever_that_was_found() {
+        let error = anyhow::Error::from(Skip("no bind-tx".to_owned())).context("bind");
+        let report = report("x", Err(error.context("stream 1")), 1.0);
+        assert_eq!(report.verdict, Verdict::Skipped);
+        assert_eq!(report.detail, "no bind-tx");
     }
 }

@@ -337,9 +337,10 @@ impl Guest {
         let words = klog::last_words(&klog::read(&self.log));
         let words = words.unwrap_or_else(|| "its log does not have the reason".to_owned());
         match ready {
-            true => Failure::failed(format!("the guest ended before its command did: {words}")),
+            true => Failure::failed(format!("the guest ended before its command did: {words}"))
+                .with_remedy("--log FILE keeps the kernel's log"),
             false => Failure::failed(format!("the guest did not start: {words}")).with_remedy(
-                format!("a kernel for the lab has {} built in", BOOT_OPTIONS.join(", ")),
+                format!("a kernel for the lab has {} built in; --log FILE keeps its log", BOOT_OPTIONS.join(", ")),
             ),
         }
     }

@@ -351,19 +351,32 @@ fn netem(context: &Context) -> anyhow::Result<Seen> {
 
 /// Receives from a device that leaves the first bytes of each packet in host memory, and sometimes a whole packet, which a
 /// bound queue drops and TCP retransmits.
+///
+/// GRO is off: it merges packets wherever their payload is, also one with all its payload in host memory into one with
+/// payload in device memory, and recvmsg returns `ENODEV` for the result (linux net/ipv4/tcp.c `tcp_recvmsg_dmabuf`). A NIC
+/// that leaves no linear bytes never gives GRO such packets.
 fn linear(context: &Context) -> anyhow::Result<Seen> {
+    program(&["ethtool", "-K", NIC, "gro", "off"])?;
+    let seen = linear_streams(context);
+    program(&["ethtool", "-K", NIC, "gro", "on"])?;
+    seen
+}
+
+/// Receives one stream in packets of one segment, and one in packets that the NIC has coalesced.
+fn linear_streams(context: &Context) -> anyhow::Result<Seen> {
     let mut wanted = Stream::checked(context.bytes, Habit::Good);
     // A packet with at most this much payload has no bytes in device memory: the kernel treats it as an ordinary one.
     wanted.ordinary_max = LINEAR_BYTES;
-    let report = rx(
-        context.network()?,
-        Family::V4,
-        Memory::Udmabuf,
-        QUEUE,
-        wanted,
-    )?;
-    ensure!(report.linear_bytes > 0, "no linear bytes");
-    Ok(seen(&report))
+    let mut last = Seen::default();
+    for coalescing in ["off", "on"] {
+        program(&["ethtool", "-K", NIC, "rx-gro-hw", coalescing])?;
+        let network = context.network()?;
+        let report = rx(network, Family::V4, Memory::Udmabuf, QUEUE, wanted)
+            .with_context(|| format!("with rx-gro-hw {coalescing}"))?;
+        ensure!(report.linear_bytes > 0, "no linear bytes");
+        last = seen(&report);
+    }
+    Ok(last)
 }
 
 /// Runs streams until there were enough resets of the device during them.

@@ -37,7 +37,9 @@ pub const ROWS: &[Row] = &[
     ("mtu 9000", |context| mtu(context, 9000)),
     ("mtu 1500", |context| mtu(context, 1500)),
     ("-K rx-gro-hw off, on (coalescing)", coalescing),
-    ("-K tso off, on", |context| feature(context, "tso")),
+    ("-K tso off, on", |context| {
+        feature(context, "tx-tcp-segmentation")
+    }),
     ("-G rx-buf-len 2048, 4096", buffer_len),
     ("-G rx, tx ring sizes", ring_sizes),
     ("-G tcp-data-split on, off", data_split),
@@ -180,6 +182,9 @@ fn with_setting(
 }
 
 fn buffer_len(context: &Context) -> anyhow::Result<Seen> {
+    if Ethtool::by_name(NIC)?.rings()?.rx_buf_len.is_none() {
+        return Err(Skip("this driver has no rx-buf-len".to_owned()).into());
+    }
     // Only with header split may buffers have other lengths than a page.
     for len in ["2048", "4096"] {
         let line = format!("RX Buf Len: {len}");

@@ -1,10 +1,13 @@
 //! `devmem-tcp lab`: guests in which the kernel runs device memory TCP.
 
 use crate::accel;
-use crate::args::{Fetch, Lab, LabCommand, Run, Shell, Status, Test};
-use crate::kit::Kit;
+use crate::args::{Fetch, Lab, LabCommand, Run, Selftests, Shell, Status, Test};
+use crate::kit::{self, Kit};
 use crate::machine::{self, Outcome, Output, PassOn};
 use crate::plan::{self as plan, LabRunPlan};
+use crate::selftests;
+use crate::selftests::host::SelftestPlan;
+use crate::selftests::tree::Tree;
 use crate::suite::Group;
 use crate::suite::host::{self, TestPlan};
 use tool::output::{Failure, note, print_json, say};
@@ -21,6 +24,7 @@ pub fn run(args: Lab) -> Result<(), Failure> {
         LabCommand::Run(args) => run_command(args),
         LabCommand::Shell(args) => shell(args),
         LabCommand::Test(args) => test(args),
+        LabCommand::Selftests(args) => selftests(args),
     }
 }
 
@@ -117,6 +121,20 @@ fn test(args: Test) -> Result<(), Failure> {
         json: args.output.json,
     };
     host::run(&kit, &plan, plan::job)
+}
+
+fn selftests(args: Selftests) -> Result<(), Failure> {
+    let tree = Tree::open(&args.tree, &args.names)?;
+    let options = plan::kit(args.guest.kit, false);
+    let kit = Kit::provide(&options)?;
+    let plan = SelftestPlan {
+        machine: plan::machine(args.guest.machine)?,
+        root: kit::selftest_root(&options)?,
+        limit: args.limit,
+        transcript: args.transcript,
+        json: args.output.json,
+    };
+    selftests::host::run(&kit, &tree, &plan, plan::job)
 }
 
 fn judge(outcome: &Outcome, allow_warnings: bool) -> Result<(), Failure> {

@@ -20,7 +20,10 @@ use rustix::mount::{MountFlags, mount};
 use rustix::system::{RebootCommand, finit_module, reboot};
 
 use super::frame::{self, Kind, MAX_FRAME_BYTES};
-use super::job::{CONTROL_PORT, GuestNic, INIT_PATH, JOB_PATH, Job, PEER_NETNS, ROWS_PATH};
+use super::job::{
+    CONTROL_PORT, GuestNic, INIT_PATH, JOB_PATH, Job, PEER_NETNS, ROWS_PATH, SELFTESTS_PATH,
+};
+use super::selftests::guest::{self as selftests, GuestSelftests};
 use super::suite::rows::{self, GuestTest};
 use tool::output::{Failure, note};
 
@@ -47,6 +50,7 @@ pub fn run_by_name(arguments: impl Iterator<Item = OsString>) -> Option<Result<(
     match arguments.first()?.to_str()? {
         INIT_PATH if std::process::id() == 1 => init(),
         ROWS_PATH => Some(rows::run(&GuestTest::parse_from(arguments))),
+        SELFTESTS_PATH => Some(selftests::run(&GuestSelftests::parse_from(arguments))),
         _ => None,
     }
 }

@@ -43,6 +43,26 @@ type Packages = (&'static str, &'static [&'static str]);
 const QEMU_PACKAGES: Packages = ("qemu", &["qemu-system-x86"]);
 const KERNEL_PACKAGES: Packages = ("kernel", &["linux-image-cloud-amd64"]);
 const TOOL_PACKAGES: Packages = ("tools", &["busybox-static", "ethtool", "iproute2"]);
+/// What the kernel's test programs need: Python, and the programs that they start.
+const SELFTEST_PACKAGES: Packages = (
+    "selftests",
+    &[
+        "bash",
+        "coreutils",
+        "ethtool",
+        "gawk",
+        "grep",
+        "iperf3",
+        "iproute2",
+        "iputils-ping",
+        "procps",
+        "python3",
+        "python3-yaml",
+        "sed",
+        "socat",
+        "util-linux",
+    ],
+);
 /// Folders such as documentation, which are removed from the cache.
 const NOT_KEPT: &[&str] = &[
     "usr/share/doc",
@@ -498,6 +518,19 @@ fn default_suites() -> Result<Vec<String>, Failure> {
     })
 }
 
+/// Returns the root file system in which the kernel's test programs run, fetched if necessary.
+///
+/// # Errors
+///
+/// As [`Kit::provide`].
+pub fn selftest_root(options: &KitOptions) -> Result<PathBuf, Failure> {
+    let suites = match &options.suites {
+        Some(suites) => suites.clone(),
+        None => default_suites()?,
+    };
+    Ok(fetched(options, &suites, &[SELFTEST_PACKAGES])?.0)
+}
+
 /// Returns the folder with the wanted packages, which are fetched if necessary, and their names.
 fn fetched(
     options: &KitOptions,
@@ -589,7 +622,10 @@ mod tests {
         assert_eq!(no_module, ["the gve driver"]);
         let without = serves.replace("CONFIG_NET_DEVMEM=y", "# CONFIG_NET_DEVMEM is not set");
         assert_eq!(lacks(&without), ["CONFIG_NET_DEVMEM=y"]);
-        assert_eq!(lacks("").len(), DEVMEM_OPTIONS.len() + BOOT_OPTIONS.len() + 1);
+        assert_eq!(
+            lacks("").len(),
+            DEVMEM_OPTIONS.len() + BOOT_OPTIONS.len() + 1
+        );
     }
 
     fn all_options() -> String {

@@ -107,7 +107,8 @@ WARNING: this is what a program printed\r
 
     #[test]
     fn the_last_words_of_process_1_are_found_and_else_the_kernels_panic() {
-        let words = "devmem-tcp: the control port does not appear\r\n[ 21.0] reboot: Power down\r\n";
+        let words =
+            "devmem-tcp: the control port does not appear\r\n[ 21.0] reboot: Power down\r\n";
         let found = last_words(&format!("[ 1.0] Linux\n{words}"));
         assert_eq!(found.unwrap(), "the control port does not appear");
         let panic = last_words("[ 1.0] Kernel panic - not syncing: no init\n[ 1.1] ---\n");

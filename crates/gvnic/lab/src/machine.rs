@@ -15,7 +15,7 @@ use super::accel::{self, Accel};
 use super::conversation::{Conversation, Word};
 use super::frame;
 use super::initramfs::Initramfs;
-use super::job::{INIT_PATH, JOB_PATH, Job, ROWS_PATH, TOOL_PATH};
+use super::job::{INIT_PATH, JOB_PATH, Job, ROWS_PATH, SELFTESTS_PATH, TOOL_PATH};
 use super::kit::{BOOT_OPTIONS, Kit};
 use super::klog;
 use super::nics::{NicServers, NicsPlan};
@@ -54,6 +54,8 @@ pub struct MachinePlan {
     pub limit: Option<Duration>,
     /// Files and folders to copy into the guest: (path here, path in the guest).
     pub put: Vec<(PathBuf, String)>,
+    /// Folders and files to copy into the guest as they are, without libraries: (path here, path in the guest).
+    pub trees: Vec<(PathBuf, String)>,
     /// Files to copy from the guest: (path in the guest, path here).
     pub get: Vec<(String, PathBuf)>,
     /// File for the kernel's log.
@@ -220,7 +222,7 @@ fn build_initramfs(kit: &Kit, plan: &MachinePlan, job: &Job) -> Result<Vec<u8>, 
     archive
         .program(&me, TOOL_PATH)
         .context("pack our own program")?;
-    for name in [INIT_PATH, ROWS_PATH] {
+    for name in [INIT_PATH, ROWS_PATH, SELFTESTS_PATH] {
         archive.link(name, Path::new(TOOL_PATH));
     }
     if let Some(root) = &kit.tools {
@@ -248,6 +250,11 @@ fn build_initramfs(kit: &Kit, plan: &MachinePlan, job: &Job) -> Result<Vec<u8>, 
         archive
             .put(from, to)
             .with_context(|| format!("--put {}", from.display()))?;
+    }
+    for (from, to) in &plan.trees {
+        archive
+            .tree(from, to)
+            .with_context(|| format!("pack {}", from.display()))?;
     }
     archive.file(
         "/etc/passwd",
@@ -339,9 +346,12 @@ impl Guest {
         match ready {
             true => Failure::failed(format!("the guest ended before its command did: {words}"))
                 .with_remedy("--log FILE keeps the kernel's log"),
-            false => Failure::failed(format!("the guest did not start: {words}")).with_remedy(
-                format!("a kernel for the lab has {} built in; --log FILE keeps its log", BOOT_OPTIONS.join(", ")),
-            ),
+            false => {
+                Failure::failed(format!("the guest did not start: {words}")).with_remedy(format!(
+                    "a kernel for the lab has {} built in; --log FILE keeps its log",
+                    BOOT_OPTIONS.join(", ")
+                ))
+            }
         }
     }
 

@@ -174,6 +174,7 @@ pub fn machine(args: MachineArgs) -> Result<MachinePlan, Failure> {
         memory_mib,
         limit: None,
         put: Vec::new(),
+        trees: Vec::new(),
         get: Vec::new(),
         log,
         nics: NicsPlan {

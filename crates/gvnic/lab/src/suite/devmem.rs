@@ -9,10 +9,10 @@ use std::sync::OnceLock;
 use std::thread;
 
 use devmem_linux::dmabuf::DmabufFd;
+use devmem_linux::errors::CauseKind;
 use devmem_linux::ethtool::{
     DataSplit, Ethtool, MAIN_CONTEXT, NTUPLE, RingsChange, RuleAction, TcpFlow,
 };
-use devmem_linux::errors::CauseKind;
 use devmem_linux::netdev::{BindError, BoundRx, Netdev, RxQueueId};
 
 pub use receiving::{Habit, RxReport, Stream, receive};

@@ -376,11 +376,7 @@ impl Output for Collector {
 
 /// Prints a row of the table.
 fn shown(row: RowReport) -> RowReport {
-    let mark = match row.verdict {
-        Verdict::Passed => "ok    ",
-        Verdict::Failed => "FAILED",
-        Verdict::Skipped => "SKIP  ",
-    };
+    let mark = row.verdict.mark();
     let rate = row
         .mb_per_s
         .map(|rate| format!("{rate:7.1} MB/s"))

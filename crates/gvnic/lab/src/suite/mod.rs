@@ -59,6 +59,17 @@ pub enum Verdict {
     Skipped,
 }
 
+impl Verdict {
+    /// Returns the word for it in a table, of six characters.
+    pub fn mark(self) -> &'static str {
+        match self {
+            Self::Passed => "ok    ",
+            Self::Failed => "FAILED",
+            Self::Skipped => "SKIP  ",
+        }
+    }
+}
+
 /// Result of a row.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RowReport {

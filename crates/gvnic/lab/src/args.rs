@@ -135,6 +135,9 @@ pub struct Test {
     /// Groups to run [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub group: Vec<Group>,
+    /// Also run the group long, which takes a quarter of an hour
+    #[arg(long)]
+    pub long: bool,
     /// Run only rows with TEXT in their name
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,

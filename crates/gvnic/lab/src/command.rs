@@ -108,14 +108,23 @@ fn shell(args: Shell) -> Result<(), Failure> {
 }
 
 fn test(args: Test) -> Result<(), Failure> {
-    let kit = Kit::provide(&plan::kit(args.guest.kit, false))?;
+    let options = plan::kit(args.guest.kit, false);
+    let kit = Kit::provide(&options)?;
+    let mut groups = match args.group.is_empty() {
+        true => Group::ALL.to_vec(),
+        false => args.group,
+    };
+    if args.long && !groups.contains(&Group::Long) {
+        groups.push(Group::Long);
+    }
+    let root = match groups.contains(&Group::Long) {
+        true => Some(kit::selftest_root(&options)?),
+        false => None,
+    };
     let plan = TestPlan {
         machine: plan::machine(args.guest.machine)?,
-        groups: if args.group.is_empty() {
-            Group::ALL.to_vec()
-        } else {
-            args.group
-        },
+        groups,
+        root,
         bytes: args.bytes.0,
         only: args.only,
         json: args.output.json,

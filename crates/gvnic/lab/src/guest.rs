@@ -354,7 +354,8 @@ fn shell(command: Command) -> anyhow::Result<i32> {
     Ok(code(session.status().context("start the shell")?))
 }
 
-fn code(status: ExitStatus) -> i32 {
+/// Returns the exit code of a command as a shell tells it.
+pub fn code(status: ExitStatus) -> i32 {
     status
         .code()
         .or(status.signal().map(|signal| SIGNALLED + signal))

@@ -49,6 +49,7 @@ const SELFTEST_PACKAGES: Packages = (
     &[
         "bash",
         "coreutils",
+        "dash",
         "ethtool",
         "gawk",
         "grep",

@@ -11,6 +11,7 @@ use tool::output::Failure;
 
 use super::tree::TESTS;
 use super::{Ended, ROOT, TREE};
+use crate::guest;
 use crate::job::{GuestNic, PEER_NETNS};
 
 /// The file systems of the guest that the programs see.
@@ -43,7 +44,12 @@ pub fn run(args: &GuestSelftests) -> Result<(), Failure> {
     Ok(())
 }
 
-fn set_up_root() -> anyhow::Result<()> {
+/// Makes the root file system of packages usable for chroot(1).
+///
+/// # Errors
+///
+/// A file system cannot be mounted.
+pub fn set_up_root() -> anyhow::Result<()> {
     // `ip netns exec` changes the mounts at /, which must therefore be a mount.
     mount_bind(ROOT, ROOT).context("make the root file system a mount")?;
     for name in SHARED {
@@ -83,7 +89,7 @@ fn run_one(program: &str, limit: u64) -> anyhow::Result<Ended> {
     let from = output.len().saturating_sub(OUTPUT_BYTES_MAX);
     Ok(Ended {
         program: program.to_owned(),
-        code: status.code().unwrap_or(-1),
+        code: guest::code(status),
         seconds: start.elapsed().as_secs_f64(),
         output: String::from_utf8_lossy(&output[from..]).into_owned(),
     })

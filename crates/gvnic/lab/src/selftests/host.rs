@@ -11,16 +11,14 @@ use tool::output::{Failure, note, print_json, say};
 
 use super::ktap::{self, Case};
 use super::tree::Tree;
-use super::{Ended, ROOT, TREE};
+use super::{Ended, MIN_MEMORY_MIB, ROOT, TREE};
 use crate::job::{Job, SELFTESTS_PATH};
 use crate::kit::Kit;
 use crate::machine::{self, MachinePlan, Output};
 use crate::suite::Verdict;
 
-/// Minimum memory of the guest in MiB: its files are Python and more.
-const MIN_MEMORY_MIB: u32 = 2048;
-/// Exit code of timeout(1) for a program that took too long.
-const TOOK_TOO_LONG: i32 = 124;
+/// Exit codes of timeout(1) for a program that took too long: it ended when it was told to, or had to be killed.
+const TOOK_TOO_LONG: [i32; 2] = [124, 137];
 
 /// What to run, and where.
 #[derive(Clone, Debug)]
@@ -220,7 +218,7 @@ fn cases_of(ended: &Ended) -> Vec<Case> {
     let mut cases = ktap::cases(&ended.output);
     // 4 is the exit code of a program that skips all, which prints one case.
     let failed = cases.iter().any(|case| case.verdict == Verdict::Failed);
-    if ended.code == TOOK_TOO_LONG {
+    if TOOK_TOO_LONG.contains(&ended.code) {
         cases.push(case(
             "it ends in time",
             Verdict::Failed,

@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 
 /// Root file system of the programs in the guest.
 pub const ROOT: &str = "/lab/root";
+/// Minimum memory in MiB of a guest with that root file system.
+pub const MIN_MEMORY_MIB: u32 = 2048;
 /// Path of the source tree in that root file system.
 pub const TREE: &str = "/linux";
 

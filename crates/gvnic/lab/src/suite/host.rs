@@ -1,7 +1,7 @@
 //! `devmem-tcp lab test`: a guest for each group, a table of what its rows did.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -13,6 +13,7 @@ use crate::job::{Job, ROWS_PATH};
 use crate::kit::Kit;
 use crate::machine::{self, MachinePlan, Output};
 use crate::scratch::Scratch;
+use crate::selftests::{MIN_MEMORY_MIB, ROOT};
 use tool::output::{Failure, note, print_json, say};
 
 /// What to test.
@@ -22,6 +23,8 @@ pub struct TestPlan {
     pub machine: MachinePlan,
     /// The groups to run.
     pub groups: Vec<Group>,
+    /// The root file system with iperf3, for [`Group::Long`].
+    pub root: Option<PathBuf>,
     /// Bytes of a large stream.
     pub bytes: u64,
     /// Only rows whose name has this in it.
@@ -151,7 +154,11 @@ fn run_group(
         wanted: names.clone(),
         ..Collector::default()
     };
-    let machine = machine_for(&plan.machine, group, &wire);
+    let mut machine = machine_for(&plan.machine, group, &wire);
+    if let (Group::Long, Some(root)) = (group, &plan.root) {
+        machine.trees.push((root.clone(), ROOT.to_owned()));
+        machine.memory_mib = machine.memory_mib.max(MIN_MEMORY_MIB);
+    }
     note(format_args!("{}: starting a guest", group_name(group)));
     let job = job(&machine, guest_command(plan, group));
     let outcome = machine::run(kit, &machine, &job, &mut collected);
@@ -239,7 +246,7 @@ fn group_name(group: Group) -> String {
 /// What is particular about the guest of a group. `wire` is where our stack connects, if it is the other end.
 fn machine_for(machine: &MachinePlan, group: Group, wire: &Path) -> MachinePlan {
     /// Longer than any group at the default size takes on a busy machine; a row has limits of its own.
-    const LIMIT: Duration = Duration::from_secs(1800);
+    const LIMIT: Duration = Duration::from_secs(3600);
     const BAD_WIRE: &str = "loss=1%,reorder=1%,dup=1%,seed=7";
     let mut machine = machine.clone();
     machine.limit = machine.limit.or(Some(LIMIT));

@@ -7,6 +7,7 @@ mod devmem;
 mod devmem_rows;
 mod far_end;
 pub mod host;
+mod long_rows;
 mod nic_rows;
 pub mod rows;
 mod stack_rows;
@@ -32,10 +33,12 @@ pub enum Group {
     Stack,
     /// Our user-space stack at the other end of a bad wire
     StackLoss,
+    /// Many connections, iperf3, and ten minutes of changes under traffic; not part of the default groups
+    Long,
 }
 
 impl Group {
-    /// All of them, in the order they run.
+    /// The default groups, in the order they run.
     pub const ALL: [Self; 7] = [
         Self::Nic,
         Self::Devmem,

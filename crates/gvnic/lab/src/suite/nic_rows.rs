@@ -140,11 +140,20 @@ fn coalescing(context: &Context) -> anyhow::Result<Seen> {
 ///
 /// [`Skip`].
 pub fn require_feature(name: &str) -> anyhow::Result<()> {
-    let feature = Ethtool::by_name(NIC)?.feature(name)?;
-    match feature.filter(|feature| feature.changeable && !feature.fixed) {
-        Some(_) => Ok(()),
-        None => Err(Skip(format!("this driver cannot switch {name}")).into()),
+    match has_feature(name)? {
+        true => Ok(()),
+        false => Err(Skip(format!("this driver cannot switch {name}")).into()),
     }
+}
+
+/// Returns whether the driver can switch a feature, by its name in the kernel.
+///
+/// # Errors
+///
+/// The features cannot be read.
+pub fn has_feature(name: &str) -> anyhow::Result<bool> {
+    let feature = Ethtool::by_name(NIC)?.feature(name)?;
+    Ok(feature.is_some_and(|feature| feature.changeable && !feature.fixed))
 }
 
 fn feature(context: &Context, name: &str) -> anyhow::Result<Seen> {

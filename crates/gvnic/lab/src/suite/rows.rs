@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::Context as _;
 
 use super::traffic::{Network, Rate};
-use super::{Group, RowReport, Verdict, devmem_rows, nic_rows, stack_rows};
+use super::{Group, RowReport, Verdict, devmem_rows, long_rows, nic_rows, stack_rows};
 use tool::output::Failure;
 
 /// Result of a row that passed.
@@ -84,6 +84,7 @@ pub fn rows(group: Group) -> &'static [Row] {
         Group::Resets => devmem_rows::RESET_ROWS,
         Group::Stack => stack_rows::ROWS,
         Group::StackLoss => stack_rows::LOSS_ROWS,
+        Group::Long => long_rows::ROWS,
     }
 }
 
@@ -180,11 +181,8 @@ mod tests {
 
     #[test]
     fn a_row_has_one_name_in_all_groups() {
-        let names: Vec<&str> = Group::ALL
-            .into_iter()
-            .flat_map(rows)
-            .map(|(name, _)| *name)
-            .collect();
+        let groups = Group::ALL.into_iter().chain([Group::Long]);
+        let names: Vec<&str> = groups.flat_map(rows).map(|(name, _)| *name).collect();
         for (at, name) in names.iter().enumerate() {
             assert!(!names[..at].contains(name), "{name} is there twice");
         }

@@ -13,6 +13,7 @@ use super::tree::TESTS;
 use super::{Ended, ROOT, TREE};
 use crate::guest;
 use crate::job::{GuestNic, PEER_NETNS};
+use crate::klog;
 
 /// The file systems of the guest that the programs see.
 const SHARED: &[&str] = &["proc", "sys", "dev", "run", "tmp"];
@@ -35,13 +36,36 @@ pub struct GuestSelftests {
 /// The root file system cannot be set up. A program that fails is no error.
 pub fn run(args: &GuestSelftests) -> Result<(), Failure> {
     set_up_root()?;
+    let mut known = complaints()?.len();
     for program in &args.programs {
-        let ended = run_one(program, args.limit)?;
+        let mut ended = run_one(program, args.limit)?;
+        let complaints = complaints()?;
+        ended.complaint = complaints.get(known).cloned();
+        known = complaints.len();
+        let is_over = complaints.iter().any(|line| is_error(line));
         let mut stdout = std::io::stdout().lock();
         serde_json::to_writer(&mut stdout, &ended)?;
         writeln!(stdout)?;
+        if is_over {
+            break;
+        }
     }
     Ok(())
+}
+
+/// Returns the warnings and errors in the kernel's log.
+fn complaints() -> anyhow::Result<Vec<String>> {
+    let output = Command::new("/lab/busybox/dmesg")
+        .output()
+        .context("read the kernel's log")?;
+    Ok(klog::complaints(&String::from_utf8_lossy(&output.stdout)))
+}
+
+/// Returns whether the kernel may hold locks for ever after this line.
+fn is_error(line: &str) -> bool {
+    ["BUG:", "Oops", "general protection fault"]
+        .iter()
+        .any(|word| line.contains(word))
 }
 
 /// Makes the root file system of packages usable for chroot(1).
@@ -92,6 +116,7 @@ fn run_one(program: &str, limit: u64) -> anyhow::Result<Ended> {
         code: guest::code(status),
         seconds: start.elapsed().as_secs_f64(),
         output: String::from_utf8_lossy(&output[from..]).into_owned(),
+        complaint: None,
     })
 }
 

@@ -229,6 +229,9 @@ fn cases_of(ended: &Ended) -> Vec<Case> {
         let reason = format!("exit code {}: {}", ended.code, last.unwrap_or("no output"));
         cases.push(case("it runs", Verdict::Failed, &reason));
     }
+    if let Some(complaint) = &ended.complaint {
+        cases.push(case("no kernel warning", Verdict::Failed, complaint));
+    }
     cases
 }
 
@@ -295,6 +298,7 @@ mod tests {
             code,
             seconds: 1.0,
             output: output.to_owned(),
+            complaint: None,
         }
     }
 
@@ -337,5 +341,15 @@ mod tests {
         assert_eq!(reason(124, "ok 1 a.x\n"), "it took longer than --limit");
         assert_eq!(cases_of(&ended("a.py", 1, "not ok 1 a.x\n")).len(), 1);
         assert_eq!(cases_of(&ended("a.py", 4, "ok 1 a # SKIP no\n")).len(), 1);
+    }
+
+    #[test]
+    fn a_program_that_makes_the_kernel_complain_has_failed() {
+        let mut ended = ended("a.py", 0, "ok 1 a.x\n");
+        ended.complaint = Some("BUG: kernel NULL pointer dereference".to_owned());
+        let cases = cases_of(&ended);
+        assert_eq!(cases[0].verdict, Verdict::Passed);
+        assert_eq!(cases[1].verdict, Verdict::Failed);
+        assert!(cases[1].reason.starts_with("BUG:"));
     }
 }

@@ -29,4 +29,6 @@ struct Ended {
     seconds: f64,
     /// The end of what it printed.
     output: String,
+    /// The first warning or error that the kernel logged meanwhile. After an error, the guest runs no further program.
+    complaint: Option<String>,
 }

@@ -11,25 +11,11 @@ use serde::Serialize;
 use super::apt::{self, Apt, Source};
 use super::cache::{Cache, Manifest};
 use super::elf::Packaged;
-use super::image;
-use devmem_linux::small_file;
+use super::kernel::{Kernel, installed_kernel, named_kernel, packaged_kernel};
 use tool::output::{Failure, note};
 
 /// The device of QEMU 10.1 and later that speaks vfio-user (QEMU docs/interop/vfio-user.rst).
 const QEMU_DEVICE: &str = "vfio-user-pci";
-/// Options that must be built into a kernel: device memory needs these,
-const DEVMEM_OPTIONS: &[&str] = &["CONFIG_NET_DEVMEM=y", "CONFIG_UDMABUF=y"];
-/// and the guest does not start without these.
-pub const BOOT_OPTIONS: &[&str] = &[
-    "CONFIG_VIRTIO_CONSOLE=y",
-    "CONFIG_VIRTIO_PCI=y",
-    "CONFIG_DEVTMPFS=y",
-    "CONFIG_SERIAL_8250_CONSOLE=y",
-];
-/// Option of the gVNIC driver, if it is not a module.
-const KERNEL_DRIVER: &str = "CONFIG_GVE=y";
-/// Modules for the guest, if the kernel has them: the driver, and those that the tests need.
-const MODULES: &[&str] = &["gve", "sch_netem", "veth", "tun"];
 /// Guest programs besides the shell, with their paths in the packages.
 const PROGRAMS: &[(&str, &[&str])] = &[
     ("ethtool", &["usr/sbin/ethtool", "sbin/ethtool"]),
@@ -110,17 +96,6 @@ pub struct Qemu {
     pub root: Option<PathBuf>,
     /// Output of `--version`.
     pub version: String,
-}
-
-/// A kernel with its modules.
-#[derive(Clone, Debug, Serialize)]
-pub struct Kernel {
-    /// The image.
-    pub image: PathBuf,
-    /// The modules for the guest, in load order.
-    pub modules: Vec<PathBuf>,
-    /// Kernel release, or the name of the file.
-    pub release: String,
 }
 
 /// All parts of a guest.
@@ -294,201 +269,6 @@ fn packaged_qemu(root: &Path) -> Result<Qemu, Failure> {
     })
 }
 
-/// Returns the kernel named on the command line. If its configuration is found, a kernel with which no guest can start is
-/// refused, and one without device memory is noted.
-fn named_kernel(image: &Path, modules: Option<&Path>) -> Result<Kernel, Failure> {
-    image::check(image)?;
-    if let Some(modules) = modules.filter(|modules| !modules.is_dir()) {
-        return Err(Failure::usage(format_args!(
-            "--modules {}: there is no such folder",
-            modules.display()
-        )));
-    }
-    if let Some((place, config)) = config_of(image, modules) {
-        let (shown, place) = (image.display(), place.display());
-        let missing = missing_options(&config, BOOT_OPTIONS);
-        if !missing.is_empty() {
-            let missing = missing.join(", ");
-            return Err(Failure::unsupported(format!(
-                "no guest can start with {shown}: it lacks {missing} ({place})"
-            ))
-            .with_remedy("build these options into the kernel; modules do not serve"));
-        }
-        let missing = missing_options(&config, DEVMEM_OPTIONS);
-        if !missing.is_empty() {
-            let missing = missing.join(", ");
-            note(format_args!(
-                "{shown} has no device memory TCP: it lacks {missing} ({place})"
-            ));
-        }
-    }
-    Ok(Kernel {
-        image: image.to_owned(),
-        modules: modules.map(find_modules).unwrap_or_default(),
-        release: image
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned(),
-    })
-}
-
-/// Returns the newest kernel of this machine that is suitable and readable.
-fn installed_kernel() -> Option<Kernel> {
-    newest_kernel(Path::new("/")).ok()
-}
-
-/// Returns the text of the configuration of a kernel image, and its path: beside the image as distributions name it, in the
-/// folder of the modules, or at the top of a build tree.
-fn config_of(image: &Path, modules: Option<&Path>) -> Option<(PathBuf, String)> {
-    /// More than the configuration of any kernel.
-    const CONFIG_BYTES_MAX: u64 = 4 << 20;
-    let folder = image.parent()?;
-    let release = image.file_name()?.to_str()?.split_once('-');
-    let beside = match release {
-        Some((_, release)) => folder.join(format!("config-{release}")),
-        None => folder.join("config"),
-    };
-    // ARCH/boot/bzImage is three folders below the configuration, counted from the image.
-    let tree = image.ancestors().nth(4).map(|tree| tree.join(".config"));
-    let of_modules = modules.into_iter();
-    let of_modules = of_modules.flat_map(|folder| [folder.join("config"), folder.join(".config")]);
-    let mut places = [beside].into_iter().chain(of_modules).chain(tree);
-    places.find_map(|place| {
-        let bytes = small_file::read(&place, CONFIG_BYTES_MAX).ok()?;
-        Some((place, String::from_utf8_lossy(&bytes).into_owned()))
-    })
-}
-
-/// Returns those of `options` that a configuration does not have.
-fn missing_options(config: &str, options: &[&'static str]) -> Vec<&'static str> {
-    let is_missing = |option: &&&str| !config.lines().any(|line| line == **option);
-    options.iter().filter(is_missing).copied().collect()
-}
-
-fn packaged_kernel(root: &Path) -> Result<Kernel, Failure> {
-    newest_kernel(root).map_err(|reasons| {
-        let reasons = match reasons.is_empty() {
-            true => "they have no kernel".to_owned(),
-            false => reasons.join("; "),
-        };
-        Failure::unsupported(format!("the kernel of these packages cannot be used: {reasons}"))
-            .with_remedy(
-                "--kernel-suite names a release with Linux 6.12 or later, --kernel a kernel of your own",
-            )
-    })
-}
-
-/// Returns the newest suitable kernel below a root, else what each release found there lacks. Image and configuration are next to the
-/// modules (Debian 13 and others; readable by all users) or in /boot (older distributions).
-fn newest_kernel(root: &Path) -> Result<Kernel, Vec<String>> {
-    let folders = ["usr/lib/modules", "lib/modules"].map(|place| root.join(place));
-    let folder = folders.into_iter().find(|folder| folder.is_dir());
-    let Some(folder) = folder else {
-        return Err(Vec::new());
-    };
-    let entries = fs::read_dir(&folder).into_iter().flatten();
-    let mut releases: Vec<String> = entries
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .collect();
-    releases.sort_by_key(|release| numbers(release));
-    let mut reasons = Vec::new();
-    for release in releases.iter().rev() {
-        let modules = folder.join(release);
-        let boot = root.join("boot");
-        let places = [
-            (modules.join("vmlinuz"), modules.join("config")),
-            (
-                boot.join(format!("vmlinuz-{release}")),
-                boot.join(format!("config-{release}")),
-            ),
-        ];
-        let found = places.into_iter().find_map(|(image, config)| {
-            fs::File::open(&image).ok()?;
-            Some((image, fs::read_to_string(config).ok()?))
-        });
-        let Some((image, config)) = found else {
-            reasons.push(format!("{release} has no image that this user can read"));
-            continue;
-        };
-        match kernel_at(image, &config, &modules, release) {
-            Ok(kernel) => return Ok(kernel),
-            Err(missing) => reasons.push(format!("{release} lacks {}", missing.join(", "))),
-        }
-    }
-    Err(reasons)
-}
-
-/// Returns a kernel with every option and the driver, else those that it lacks.
-fn kernel_at(
-    image: PathBuf,
-    config: &str,
-    modules: &Path,
-    release: &str,
-) -> Result<Kernel, Vec<&'static str>> {
-    let modules = find_modules(modules);
-    let mut missing = missing_options(config, DEVMEM_OPTIONS);
-    missing.extend(missing_options(config, BOOT_OPTIONS));
-    let is_built_in = config.lines().any(|line| line == KERNEL_DRIVER);
-    if !is_built_in && !modules.iter().any(|module| is_module(module, "gve")) {
-        missing.push("the gve driver");
-    }
-    match missing.is_empty() {
-        true => Ok(Kernel {
-            image,
-            modules,
-            release: release.to_owned(),
-        }),
-        false => Err(missing),
-    }
-}
-
-/// Returns the guest's modules below a folder, with any compression.
-fn find_modules(folder: &Path) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    collect(folder, &mut files, 0);
-    let find = |name: &&str| {
-        files
-            .iter()
-            .find(|(stem, _)| stem == *name)
-            .map(|(_, path)| path.clone())
-    };
-    MODULES.iter().filter_map(find).collect()
-}
-
-fn collect(folder: &Path, files: &mut Vec<(String, PathBuf)>, depth: u32) {
-    /// Maximum depth of the search; modules are never deeper.
-    const DEEPEST: u32 = 12;
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let Ok(kind) = entry.file_type() else {
-            continue;
-        };
-        if kind.is_dir() && depth < DEEPEST {
-            collect(&entry.path(), files, depth + 1);
-        } else if let Some(name) = module_name(&entry.path()) {
-            files.push((name, entry.path()));
-        }
-    }
-}
-
-/// Returns the name under which the kernel knows the module in a file; `None` if the file is no module.
-fn module_name(file: &Path) -> Option<String> {
-    let name = file.file_name()?.to_str()?;
-    Some(name.split_once(".ko")?.0.replace('-', "_"))
-}
-
-fn is_module(file: &Path, name: &str) -> bool {
-    module_name(file).as_deref() == Some(name)
-}
-
-/// Returns the numbers in a release, to compare releases.
-fn numbers(release: &str) -> Vec<u64> {
-    release
-        .split(|c: char| !c.is_ascii_digit())
-        .filter_map(|word| word.parse().ok())
-        .collect()
-}
-
 fn programs(root: &Path) -> Vec<(String, PathBuf)> {
     let find = |(name, places): &(&str, &[&str])| {
         let place = places
@@ -548,7 +328,7 @@ fn fetched(
     let parts: Vec<&str> = wanted.iter().map(|(part, _)| *part).collect();
     let key = format!("{}-{}", suites.join("+").replace('/', "_"), parts.join("+"));
     let why = match cache.get(&key) {
-        Ok(Some((folder, manifest))) if !options.refresh => {
+        Ok(Some((folder, manifest))) if !options.refresh && has_all(&manifest, wanted) => {
             return Ok((folder.join("root"), manifest.packages));
         }
         Ok(_) => format!("the lab is not in {}", cache.folder().display()),
@@ -564,7 +344,8 @@ fn fetched(
     if let Err(damaged) = &found {
         note(format_args!("the lab's cache is damaged: {damaged}"));
     }
-    if options.refresh || !matches!(found, Ok(Some(_))) {
+    let is_complete = |found: &(PathBuf, Manifest)| !options.refresh && has_all(&found.1, wanted);
+    if !found.is_ok_and(|found| found.as_ref().is_some_and(is_complete)) {
         note(format_args!(
             "fetching {} from {}, about 100 MB, once",
             parts.join(", "),
@@ -587,6 +368,15 @@ fn fetched(
     Ok((folder.join("root"), manifest.packages))
 }
 
+/// Returns whether a folder of the cache has all wanted packages: an older version of this program may have wanted fewer.
+fn has_all(manifest: &Manifest, wanted: &[Packages]) -> bool {
+    let has = |name: &&str| {
+        let mut packages = manifest.packages.iter();
+        packages.any(|package| package.split(' ').next() == Some(*name))
+    };
+    wanted.iter().all(|(_, names)| names.iter().all(has))
+}
+
 fn fetch(folder: &Path, source: &Source, names: &[&str]) -> Result<Manifest, Failure> {
     let state = folder.join("apt");
     let root = folder.join("root");
@@ -605,78 +395,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_kernel_is_the_one_with_the_greater_numbers() {
-        assert!(numbers("7.3.4+deb13-cloud-amd64") > numbers("7.2.12+deb13-cloud-amd64"));
-        assert!(numbers("6.12.100") > numbers("6.12.99"));
-        assert!(numbers("") < numbers("1"));
-    }
-
-    #[test]
-    fn a_kernel_serves_with_every_option_and_the_driver_in_some_form() {
-        let image = std::env::current_exe().unwrap();
-        let options = all_options();
-        let nowhere = Path::new("/nonexistent");
-        let lacks = |config: &str| kernel_at(image.clone(), config, nowhere, "r").unwrap_err();
-        let serves = format!("{options}\nCONFIG_GVE=y");
-        assert!(kernel_at(image.clone(), &serves, nowhere, "r").is_ok());
-        let no_module = lacks(&format!("{options}\nCONFIG_GVE=m"));
-        assert_eq!(no_module, ["the gve driver"]);
-        let without = serves.replace("CONFIG_NET_DEVMEM=y", "# CONFIG_NET_DEVMEM is not set");
-        assert_eq!(lacks(&without), ["CONFIG_NET_DEVMEM=y"]);
-        assert_eq!(
-            lacks("").len(),
-            DEVMEM_OPTIONS.len() + BOOT_OPTIONS.len() + 1
-        );
-    }
-
-    fn all_options() -> String {
-        [DEVMEM_OPTIONS, BOOT_OPTIONS].concat().join("\n")
-    }
-
-    #[test]
-    fn a_named_kernel_with_which_no_guest_can_start_is_refused_by_what_it_lacks() {
-        let scratch = tempfile::tempdir().unwrap();
-        let image = scratch.path().join("vmlinuz-6.1.0");
-        let mut bytes = vec![0; 1024];
-        bytes[0x1fe..0x200].copy_from_slice(&[0x55, 0xaa]);
-        bytes[0x202..0x206].copy_from_slice(b"HdrS");
-        bytes[0x206..0x208].copy_from_slice(&0x020f_u16.to_le_bytes());
-        fs::write(&image, bytes).unwrap();
-        assert!(named_kernel(&image, None).is_ok(), "nothing is known of it");
-        let config = all_options().replace("VIRTIO_CONSOLE=y", "VIRTIO_CONSOLE=m");
-        fs::write(scratch.path().join("config-6.1.0"), config).unwrap();
-        let said = named_kernel(&image, None).unwrap_err().to_string();
-        assert!(said.contains("it lacks CONFIG_VIRTIO_CONSOLE=y"), "{said}");
-        let config = all_options().replace("CONFIG_NET_DEVMEM=y", "");
-        fs::write(scratch.path().join("config-6.1.0"), config).unwrap();
-        assert!(named_kernel(&image, None).is_ok(), "guests start with it");
-    }
-
-    #[test]
-    fn the_newest_kernel_that_serves_is_found_beside_its_modules_or_in_boot() {
-        let scratch = tempfile::tempdir().unwrap();
-        let root = scratch.path();
-        let write = |place: &str, text: &str| {
-            let path = root.join(place);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
+    fn a_cache_with_fewer_packages_than_wanted_is_not_complete() {
+        let manifest = Manifest {
+            packages: vec!["bash 5.2-1".to_owned(), "dash 0.5".to_owned()],
         };
-        let serves = format!("{}\nCONFIG_GVE=y", all_options());
-        let found = || newest_kernel(root).map(|kernel| (kernel.release, kernel.image));
-        assert_eq!(found(), Err(Vec::new()));
-        write("lib/modules/7.10.0/config", &all_options());
-        write("lib/modules/7.10.0/vmlinuz", "");
-        let said = "7.10.0 lacks the gve driver".to_owned();
-        assert_eq!(found(), Err(vec![said]));
-        fs::create_dir_all(root.join("lib/modules/7.3.1")).unwrap();
-        write("boot/config-7.3.1", &serves);
-        write("boot/vmlinuz-7.3.1", "");
-        let in_boot = root.join("boot/vmlinuz-7.3.1");
-        assert_eq!(found(), Ok(("7.3.1".to_owned(), in_boot)));
-        write("lib/modules/7.9.0/config", &serves);
-        write("lib/modules/7.9.0/vmlinuz", "");
-        let beside = root.join("lib/modules/7.9.0/vmlinuz");
-        assert_eq!(found(), Ok(("7.9.0".to_owned(), beside)));
+        assert!(has_all(&manifest, &[("shells", &["dash", "bash"])]));
+        assert!(!has_all(&manifest, &[("shells", &["bash", "zsh"])]));
+        assert!(!has_all(&manifest, &[("shells", &["das"])]));
     }
 
     #[test]

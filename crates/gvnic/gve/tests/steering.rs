@@ -8,9 +8,9 @@ use common::frames::Frame;
 use common::{Bench, take_rx, up, up_default};
 use gve::{DropReason, Received};
 use gve_defs::adminq::{
-    ConfigureFlowRule, ConfigureRss, FLOW_RULE_ADD, FLOW_RULE_DEL, FLOW_RULE_QUERY_IDS, FLOW_RULE_QUERY_RULES,
-    FLOW_RULE_QUERY_STATS, FLOW_RULE_RESET, QueriedFlowRules, QueryFlowRules, QueryRss, Status,
-    flow_type, opcode,
+    ConfigureFlowRule, ConfigureRss, FLOW_RULE_ADD, FLOW_RULE_DEL, FLOW_RULE_QUERY_IDS,
+    FLOW_RULE_QUERY_RULES, FLOW_RULE_QUERY_STATS, FLOW_RULE_RESET, QueriedFlowRules,
+    QueryFlowRules, QueryRss, Status, flow_type, opcode,
 };
 use gve_driver::{Driver, DriverError, QueueOptions};
 use steer::{RuleLocation, Selected};

@@ -16,7 +16,7 @@ use devmem_linux::ethtool::{
 use devmem_linux::netdev::{BindError, BoundRx, Netdev, RxQueueId};
 
 pub use receiving::{Habit, RxReport, Stream, receive};
-pub use sending::{send_to, tx};
+pub use sending::{require_tx, send_to, tx};
 
 use super::rows::Skip;
 use super::traffic::{self, Family, Network, Way};

@@ -81,6 +81,15 @@ pub fn send_to(
     Sender::new(stream, &memory, bound.source()).send(bytes, fill)
 }
 
+/// Skips the row if the kernel cannot bind memory for sending.
+///
+/// # Errors
+///
+/// The kernel refused.
+pub fn require_tx() -> anyhow::Result<()> {
+    bind(&DmabufFd::udmabuf(SEND_BYTES)?).map(drop)
+}
+
 fn bind(memory: &DmabufFd) -> anyhow::Result<BoundTx> {
     let bound = Netdev::by_name(nic())?.bind_tx(memory.as_fd());
     bound.map_err(unless_unsupported)

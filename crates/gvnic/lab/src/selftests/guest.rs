@@ -6,6 +6,8 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::Context as _;
+use devmem_linux::ethtool::Ethtool;
+use devmem_linux::netif::Interface;
 use rustix::mount::{mount_bind, mount_bind_recursive};
 use tool::output::Failure;
 
@@ -14,6 +16,7 @@ use super::{Ended, ROOT, TREE};
 use crate::guest;
 use crate::job::{GuestNic, PEER_NETNS};
 use crate::klog;
+use crate::suite::nic_rows::{NIC, restore_addresses};
 
 /// The file systems of the guest that the programs see.
 const SHARED: &[&str] = &["proc", "sys", "dev", "run", "tmp"];
@@ -49,8 +52,16 @@ pub fn run(args: &GuestSelftests) -> Result<(), Failure> {
         if is_over {
             break;
         }
+        restore_nic()?;
     }
     Ok(())
+}
+
+/// Restores what a program that failed may have left: a NIC that is down, and its RSS table.
+fn restore_nic() -> anyhow::Result<()> {
+    Interface::by_name(NIC)?.set_up()?;
+    restore_addresses()?;
+    Ok(Ethtool::by_name(NIC)?.reset_rss_table()?)
 }
 
 /// Returns the warnings and errors in the kernel's log.
@@ -131,7 +142,7 @@ fn environment() -> Vec<(String, String)> {
         ("HOME", "/root".to_owned()),
         ("LC_ALL", "C.UTF-8".to_owned()),
         ("PYTHONUNBUFFERED", "1".to_owned()),
-        ("NETIF", "eth1".to_owned()),
+        ("NETIF", NIC.to_owned()),
         ("LOCAL_V4", address(1, 0)),
         ("LOCAL_V6", address(1, 1)),
         ("REMOTE_V4", address(0, 0)),

@@ -8,7 +8,7 @@ mod devmem_rows;
 mod far_end;
 pub mod host;
 mod long_rows;
-mod nic_rows;
+pub mod nic_rows;
 pub mod rows;
 mod stack_rows;
 mod traffic;

@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail, ensure};
 use devmem_linux::ethtool::Ethtool;
 use devmem_linux::netif::Interface;
 
-use super::devmem::NIC;
+pub use super::devmem::NIC;
 use super::rows::{Context, Row, Seen, Skip, program};
 use super::traffic::{Family, STUCK, Way};
 use crate::guest;
@@ -349,7 +349,11 @@ fn flap(context: &Context) -> anyhow::Result<Seen> {
 }
 
 /// Adds the IPv6 addresses again, which an interface loses when it goes down.
-fn restore_addresses() -> anyhow::Result<()> {
+///
+/// # Errors
+///
+/// This is not a guest of the lab, or the kernel refused.
+pub fn restore_addresses() -> anyhow::Result<()> {
     let job = guest::read_job()?;
     let ours = job
         .nics

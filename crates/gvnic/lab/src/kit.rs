@@ -123,23 +123,9 @@ impl Kit {
     /// A part named on the command line is not suitable, or packages cannot be fetched.
     pub fn provide(options: &KitOptions) -> Result<Self, Failure> {
         let named_qemu = options.qemu.as_deref().map(named_qemu).transpose()?;
-        let named_kernel = options
-            .kernel
-            .as_deref()
-            .map(|image| named_kernel(image, options.modules.as_deref()))
-            .transpose()?;
         let look_here = !options.packaged;
         let qemu = named_qemu.or_else(|| installed_qemu().filter(|_| look_here));
-        let mut packages = Vec::new();
-        let kernel = match (named_kernel, &options.kernel_suites) {
-            (Some(kernel), _) => Some(kernel),
-            (None, Some(suites)) => {
-                let (root, fetched) = fetched(options, suites, &[KERNEL_PACKAGES])?;
-                packages = fetched;
-                Some(packaged_kernel(&root)?)
-            }
-            (None, None) => installed_kernel().filter(|_| look_here),
-        };
+        let (kernel, mut packages) = kernel(options)?;
 
         let mut wanted = Vec::new();
         if qemu.is_none() {
@@ -297,6 +283,21 @@ fn default_suites() -> Result<Vec<String>, Failure> {
         true => vec![SERVES.to_owned(), format!("{SERVES}-backports")],
         false => vec![release],
     })
+}
+
+/// Returns the kernel named on the command line, the one of the release named there, or a suitable one of this machine, and
+/// the packages that were fetched for it.
+fn kernel(options: &KitOptions) -> Result<(Option<Kernel>, Vec<String>), Failure> {
+    if let Some(image) = &options.kernel {
+        let kernel = named_kernel(image, options.modules.as_deref())?;
+        return Ok((Some(kernel), Vec::new()));
+    }
+    if let Some(suites) = &options.kernel_suites {
+        let (root, packages) = fetched(options, suites, &[KERNEL_PACKAGES])?;
+        return Ok((Some(packaged_kernel(&root)?), packages));
+    }
+    let kernel = installed_kernel().filter(|_| !options.packaged);
+    Ok((kernel, Vec::new()))
 }
 
 /// Returns the root file system in which the kernel's test programs run, fetched if necessary.

@@ -22,7 +22,7 @@ const FLAPS: u32 = 10;
 /// Time between checks for work that a driver does in the background.
 const LOOK: Duration = Duration::from_millis(10);
 
-pub const ROWS: &[Row] = &[
+pub(super) const ROWS: &[Row] = &[
     ("probe by the stock gve driver", probe),
     ("ping, IPv4 and IPv6", ping),
     ("tcp in, IPv4", |context| tcp(context, Way::In, Family::V4)),

@@ -126,7 +126,7 @@ pub enum CauseKind {
     TooManyCompletions,
     /// Device memory was read as if it were host memory.
     ReadWithoutFlag,
-    /// The data is in memory of another kind of provider.
+    /// The data is in memory of another kind of provider, or in several kinds of memory.
     OtherProvider,
     /// No room for a single control message.
     ControlTooSmall,

@@ -62,6 +62,7 @@ errnos! {
     ENOSYS = 38, "system call not implemented";
     ELOOP = 40, "too many levels of links, or a cycle";
     ENOMSG = 42, "no message of this kind";
+    ENODATA = 61, "no data available";
     EPROTO = 71, "protocol error";
     EOVERFLOW = 75, "value too large";
     ENOTSOCK = 88, "not a socket";

@@ -379,7 +379,7 @@ command!(
     }
 );
 command!(
-    /// CONFIGURE_RSS. A size of 0 leaves key or table unchanged.
+    /// CONFIGURE_RSS. A field of 0 leaves its part unchanged: hash types, algorithm, key or table.
     ConfigureRss, 24, {
         /// Bits `1 <<` one of [`rss_hash`].
         hash_types: U16,

@@ -8,9 +8,9 @@ use common::frames::Frame;
 use common::{Bench, take_rx, up, up_default};
 use gve::{DropReason, RxOutcome};
 use gve_defs::adminq::{
-    AdminqStatus, ConfigureFlowRule, FLOW_RULE_ADD, FLOW_RULE_DEL, FLOW_RULE_QUERY_IDS,
-    FLOW_RULE_QUERY_RULES, FLOW_RULE_QUERY_STATS, FLOW_RULE_RESET, QueriedFlowRules,
-    QueryFlowRules, QueryRss, flow_type, opcode,
+    AdminqStatus, ConfigureFlowRule, ConfigureRss, FLOW_RULE_ADD, FLOW_RULE_DEL,
+    FLOW_RULE_QUERY_IDS, FLOW_RULE_QUERY_RULES, FLOW_RULE_QUERY_STATS, FLOW_RULE_RESET,
+    QueriedFlowRules, QueryFlowRules, QueryRss, flow_type, opcode,
 };
 use gve_driver::{Driver, DriverError, QueueOptions};
 use steer::{RuleLocation, Selected};
@@ -131,6 +131,29 @@ fn key_and_table_are_the_devices_until_the_driver_sets_them() {
         .unwrap();
     assert_eq!(bench.device.steering().rss.key.0, [9; 40]);
     assert_eq!(queue_of(&mut bench, &mut driver, &Frame::tcp4(1)), 1);
+}
+
+#[test]
+fn a_field_of_zero_leaves_its_part_of_rss_as_it_is() {
+    let (mut bench, mut driver) = up_default();
+    driver
+        .configure_rss(&mut bench, Some(&[9; 40]), None)
+        .unwrap();
+    let before = bench.device.steering().rss;
+    let (addr, _) = driver.argument();
+    bench.ram.put(addr, &[0, 0, 0, 2].repeat(128));
+    // As the driver of Linux 6.12 sets a table.
+    let mut table_only = ConfigureRss::new_zeroed();
+    table_only.hash_lut_size = 128.into();
+    table_only.hash_lut_addr = addr.into();
+    let status = driver.command(&mut bench, opcode::CONFIGURE_RSS, &table_only);
+    assert_eq!(status, Ok(Status::PASSED));
+    let after = bench.device.steering().rss;
+    assert_eq!((after.key, after.types), (before.key, before.types));
+    assert_eq!(queue_of(&mut bench, &mut driver, &Frame::tcp4(1)), 2);
+    table_only.hash_alg = 2;
+    let status = driver.command(&mut bench, opcode::CONFIGURE_RSS, &table_only);
+    assert_eq!(status, Ok(Status::UNIMPLEMENTED));
 }
 
 #[test]

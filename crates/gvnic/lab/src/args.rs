@@ -53,6 +53,7 @@ pub enum LabCommand {
     Run(Run),
     Shell(Shell),
     Test(Test),
+    Selftests(Selftests),
 }
 
 /// Fetch QEMU, a kernel and tools
@@ -134,11 +135,38 @@ pub struct Test {
     /// Groups to run [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub group: Vec<Group>,
+    /// Also run the group `long`, which takes about 15 minutes
+    #[arg(long)]
+    pub long: bool,
     /// Run only rows with TEXT in their name
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// Run the Linux kernel's NIC tests on our NIC
+///
+/// Runs test programs of a Linux source tree (tools/testing/selftests/drivers/net and drivers/net/hw) in a guest, with its
+/// second NIC as the remote end, and prints the result of each test case. Programs in C must have been built in the tree:
+/// test cases that need them fail otherwise. Python and other programs that the tests need are fetched once.
+#[derive(Debug, Args)]
+pub struct Selftests {
+    #[command(flatten)]
+    pub guest: GuestArgs,
+    /// Top folder of the source tree
+    #[arg(long, value_name = "FOLDER")]
+    pub tree: PathBuf,
+    /// Maximum seconds for a program
+    #[arg(long, value_name = "N", default_value_t = 600)]
+    pub limit: u64,
+    /// Write the whole output of the programs to this file
+    #[arg(long, value_name = "FILE")]
+    pub transcript: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+    /// Test programs, as `ping` or drivers/net/ping.py [default: those that a gVNIC can pass]
+    pub names: Vec<String>,
 }
 
 /// Arguments for a guest: its parts and its machine.
@@ -160,6 +188,14 @@ pub struct KitArgs {
     /// Release to fetch packages from, with its backports if any: NAME[,NAME-backports]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub suite: Option<Vec<String>>,
+    /// Release to fetch the kernel from [default: as --suite]
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        conflicts_with = "kernel"
+    )]
+    pub kernel_suite: Option<Vec<String>>,
     /// Base address of the package archive [default: this machine's]
     #[arg(long, value_name = "URL")]
     pub mirror: Option<String>,

@@ -1,10 +1,13 @@
 //! `devmem-tcp lab`: guests in which the kernel runs device memory TCP.
 
 use crate::accel;
-use crate::args::{Fetch, Lab, LabCommand, Run, Shell, Status, Test};
-use crate::kit::Kit;
+use crate::args::{Fetch, Lab, LabCommand, Run, Selftests, Shell, Status, Test};
+use crate::kit::{self, Kit};
 use crate::machine::{self, Output, PassOn, RunReport};
 use crate::plan::{self as plan, LabRunPlan};
+use crate::selftests;
+use crate::selftests::host::SelftestPlan;
+use crate::selftests::tree::Tree;
 use crate::suite::Group;
 use crate::suite::host::{self, TestPlan};
 use tool::output::{Failure, note, print_json, say};
@@ -22,6 +25,7 @@ pub fn run(args: Lab) -> Result<(), Failure> {
         LabCommand::Run(args) => run_command(args),
         LabCommand::Shell(args) => shell(args),
         LabCommand::Test(args) => test(args),
+        LabCommand::Selftests(args) => selftests(args),
     }
 }
 
@@ -109,19 +113,42 @@ fn shell(args: Shell) -> Result<(), Failure> {
 }
 
 fn test(args: Test) -> Result<(), Failure> {
-    let kit = Kit::provide(&plan::kit(args.guest.kit))?;
+    let options = plan::kit(args.guest.kit);
+    let kit = Kit::provide(&options)?;
+    let mut groups = match args.group.is_empty() {
+        true => Group::ALL.to_vec(),
+        false => args.group,
+    };
+    if args.long && !groups.contains(&Group::Long) {
+        groups.push(Group::Long);
+    }
+    let root = match groups.contains(&Group::Long) {
+        true => Some(kit::selftest_root(&options)?),
+        false => None,
+    };
     let plan = TestPlan {
         machine: plan::machine(args.guest.machine)?,
-        groups: if args.group.is_empty() {
-            Group::ALL.to_vec()
-        } else {
-            args.group
-        },
+        groups,
+        root,
         bytes: args.bytes.0,
         only: args.only,
         json: args.output.json,
     };
     host::run(&kit, &plan, plan::job)
+}
+
+fn selftests(args: Selftests) -> Result<(), Failure> {
+    let tree = Tree::open(&args.tree, &args.names)?;
+    let options = plan::kit(args.guest.kit);
+    let kit = Kit::provide(&options)?;
+    let plan = SelftestPlan {
+        machine: plan::machine(args.guest.machine)?,
+        root: kit::selftest_root(&options)?,
+        limit: args.limit,
+        transcript: args.transcript,
+        json: args.output.json,
+    };
+    selftests::host::run(&kit, &tree, &plan, plan::job)
 }
 
 fn judge(plan: &LabRunPlan, outcome: &RunReport) -> Result<(), Failure> {

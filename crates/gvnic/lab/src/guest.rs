@@ -20,7 +20,10 @@ use rustix::mount::{MountFlags, mount};
 use rustix::system::{RebootCommand, finit_module, reboot};
 
 use super::frame::{self, FrameKind, MAX_FRAME_BYTES};
-use super::job::{CONTROL_PORT, GuestNic, INIT_PATH, JOB_PATH, Job, PEER_NETNS, ROWS_PATH};
+use super::job::{
+    CONTROL_PORT, GuestNic, INIT_PATH, JOB_PATH, Job, PEER_NETNS, ROWS_PATH, SELFTESTS_PATH,
+};
+use super::selftests::guest::{self as selftests, GuestSelftests};
 use super::suite::rows::{self, GuestTest};
 use tool::output::{Failure, note};
 
@@ -33,6 +36,8 @@ const CARRIER_LIMIT: Duration = Duration::from_secs(5);
 /// Maximum time until a NIC or a port appears.
 const NIC_LIMIT: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(5);
+/// The folder of virtio console ports.
+const PORTS: &str = "/sys/class/virtio-ports";
 /// Exit code of a command that could not be started, as in a shell.
 const NOT_STARTED: i32 = 127;
 /// Exit code of a command that a signal ended, minus the number of the signal, as in a shell.
@@ -45,6 +50,7 @@ pub fn run_by_name(arguments: impl Iterator<Item = OsString>) -> Option<Result<(
     match arguments.first()?.to_str()? {
         INIT_PATH if std::process::id() == 1 => init(),
         ROWS_PATH => Some(rows::run(&GuestTest::parse_from(arguments))),
+        SELFTESTS_PATH => Some(selftests::run(&GuestSelftests::parse_from(arguments))),
         _ => None,
     }
 }
@@ -95,13 +101,17 @@ fn open_control() -> anyhow::Result<File> {
             .with_context(|| format!("mount {place}"))?;
     }
     let ports = wait_for("the control port", || {
-        let ports = fs::read_dir("/sys/class/virtio-ports").ok()?;
+        let ports = fs::read_dir(PORTS).ok()?;
         let named = ports.flatten().find(|port| {
             fs::read_to_string(port.path().join("name"))
                 .is_ok_and(|name| name.trim() == CONTROL_PORT)
         });
         let device = Path::new("/dev").join(named?.file_name());
         device.exists().then_some(device)
+    })
+    .with_context(|| match Path::new(PORTS).exists() {
+        true => "QEMU has no port of that name",
+        false => "this kernel has no virtio console: it lacks CONFIG_VIRTIO_CONSOLE=y or CONFIG_VIRTIO_PCI=y",
     })?;
     File::options()
         .read(true)
@@ -344,7 +354,8 @@ fn shell(command: Command) -> anyhow::Result<i32> {
     Ok(code(session.status().context("start the shell")?))
 }
 
-fn code(status: ExitStatus) -> i32 {
+/// Returns the exit code of a command as a shell reports it.
+pub fn code(status: ExitStatus) -> i32 {
     status
         .code()
         .or(status.signal().map(|signal| SIGNALLED + signal))

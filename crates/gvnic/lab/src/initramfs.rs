@@ -122,18 +122,33 @@ impl Initramfs {
         if !name.is_empty() {
             self.folder(&name);
         }
-        let entries = fs::read_dir(from)?.collect::<io::Result<Vec<_>>>()?;
-        let mut names: Vec<_> = entries.iter().map(fs::DirEntry::file_name).collect();
-        names.sort();
-        for name in names {
-            let from = from.join(&name);
-            let name = name.into_string().map_err(|name| {
-                io::Error::other(format!("{}: the name is not UTF-8", name.display()))
-            })?;
+        for (from, name) in entries(from)? {
             let place = format!("{path}/{name}");
             match fs::symlink_metadata(&from)?.is_symlink() {
                 true => self.link(&place, &fs::read_link(&from)?),
                 false => self.put(&from, &place)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a folder with its contents, or a file. The libraries of its programs are not added, because the folder has them.
+    /// Entries that are not files, folders or links are left out.
+    ///
+    /// # Errors
+    ///
+    /// An entry cannot be read, does not fit, or has a name that is not UTF-8.
+    pub fn tree(&mut self, from: &Path, path: &str) -> io::Result<()> {
+        let kind = fs::symlink_metadata(from)?.file_type();
+        if kind.is_symlink() {
+            self.link(path, &fs::read_link(from)?);
+        } else if kind.is_file() {
+            self.copy(from, path)?;
+        } else if kind.is_dir() {
+            let name = self.with_parents(path);
+            self.folder(&name);
+            for (from, name) in entries(from)? {
+                self.tree(&from, &format!("{path}/{name}"))?;
             }
         }
         Ok(())
@@ -263,6 +278,20 @@ fn file_name(path: &Path) -> io::Result<String> {
 /// Returns the default path in the guest for a path of this machine: its file name in the root folder.
 pub fn default_place(path: &Path) -> PathBuf {
     Path::new("/").join(path.file_name().unwrap_or(path.as_os_str()))
+}
+
+/// Returns the entries of a folder: path and name, in the order of their names.
+fn entries(folder: &Path) -> io::Result<Vec<(PathBuf, String)>> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name().into_string().map_err(|name| {
+            io::Error::other(format!("{}: the name is not UTF-8", name.display()))
+        })?;
+        all.push((entry.path(), name));
+    }
+    all.sort();
+    Ok(all)
 }
 
 #[cfg(test)]

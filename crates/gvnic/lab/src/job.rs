@@ -12,6 +12,8 @@ pub const TOOL_PATH: &str = "/bin/devmem-tcp";
 pub const INIT_PATH: &str = "/init";
 /// Path of the same program as the runner of the acceptance tests.
 pub const ROWS_PATH: &str = "/lab/rows";
+/// Path of the same program as the runner of the kernel's test programs.
+pub const SELFTESTS_PATH: &str = "/lab/selftests";
 /// The name of the control port; /sys/class/virtio-ports shows it.
 pub const CONTROL_PORT: &str = "devmem-tcp.lab";
 /// Network namespace of the first of two NICs in the guest.

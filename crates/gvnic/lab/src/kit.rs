@@ -11,24 +11,11 @@ use serde::Serialize;
 use super::apt::{self, Apt, AptSource};
 use super::cache::{Cache, Manifest};
 use super::elf::Packaged;
-use super::image;
+use super::kernel::{Kernel, installed_kernel, named_kernel, packaged_kernel};
 use tool::output::{Failure, note};
 
 /// The device of QEMU 10.1 and later that speaks vfio-user (QEMU docs/interop/vfio-user.rst).
 const QEMU_DEVICE: &str = "vfio-user-pci";
-/// Options that must be built into a kernel.
-const KERNEL_OPTIONS: &[&str] = &[
-    "CONFIG_NET_DEVMEM=y",
-    "CONFIG_UDMABUF=y",
-    "CONFIG_VIRTIO_CONSOLE=y",
-    "CONFIG_VIRTIO_PCI=y",
-    "CONFIG_DEVTMPFS=y",
-    "CONFIG_SERIAL_8250_CONSOLE=y",
-];
-/// Option of the gVNIC driver, built in or a module.
-const KERNEL_DRIVER: &str = "CONFIG_GVE=";
-/// Modules for the guest, if the kernel has them: the driver, and those that the tests need.
-const MODULES: &[&str] = &["gve", "sch_netem", "veth", "tun"];
 /// Guest programs besides the shell, with their paths in the packages.
 const PROGRAMS: &[(&str, &[&str])] = &[
     ("ethtool", &["usr/sbin/ethtool", "sbin/ethtool"]),
@@ -36,6 +23,33 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("tc", &["usr/sbin/tc", "sbin/tc"]),
     ("ss", &["usr/bin/ss", "bin/ss"]),
 ];
+/// Packages that are fetched together: a part of the cache folder's name, and the names of the packages.
+type Packages = (&'static str, &'static [&'static str]);
+
+const QEMU_PACKAGES: Packages = ("qemu", &["qemu-system-x86"]);
+const KERNEL_PACKAGES: Packages = ("kernel", &["linux-image-cloud-amd64"]);
+const TOOL_PACKAGES: Packages = ("tools", &["busybox-static", "ethtool", "iproute2"]);
+/// Packages for the kernel's test programs: Python, and the programs that they start.
+const SELFTEST_PACKAGES: Packages = (
+    "selftests",
+    &[
+        "bash",
+        "coreutils",
+        "dash",
+        "ethtool",
+        "gawk",
+        "grep",
+        "iperf3",
+        "iproute2",
+        "iputils-ping",
+        "procps",
+        "python3",
+        "python3-yaml",
+        "sed",
+        "socat",
+        "util-linux",
+    ],
+);
 /// Folders such as documentation, which are removed from the cache.
 const NOT_KEPT: &[&str] = &[
     "usr/share/doc",
@@ -53,6 +67,8 @@ pub struct KitOptions {
     pub cache: Option<PathBuf>,
     /// Suites of the packages; `None` for the default of this distribution.
     pub suites: Option<Vec<String>>,
+    /// Suites of the kernel package; `None` for `suites`.
+    pub kernel_suites: Option<Vec<String>>,
     /// Base address of the package archive.
     pub mirror: Option<String>,
     /// A QEMU to use.
@@ -82,17 +98,6 @@ pub struct Qemu {
     pub version: String,
 }
 
-/// A kernel with its modules.
-#[derive(Clone, Debug, Serialize)]
-pub struct Kernel {
-    /// The image.
-    pub image: PathBuf,
-    /// The modules for the guest, in load order.
-    pub modules: Vec<PathBuf>,
-    /// Kernel release, or the name of the file.
-    pub release: String,
-}
-
 /// All parts of a guest.
 #[derive(Clone, Debug, Serialize)]
 pub struct Kit {
@@ -118,23 +123,18 @@ impl Kit {
     /// A part named on the command line is not suitable, or packages cannot be fetched.
     pub fn provide(options: &KitOptions) -> Result<Self, Failure> {
         let named_qemu = options.qemu.as_deref().map(named_qemu).transpose()?;
-        let named_kernel = options
-            .kernel
-            .as_deref()
-            .map(|image| named_kernel(image, options.modules.as_deref()))
-            .transpose()?;
         let look_here = !options.packaged;
         let qemu = named_qemu.or_else(|| installed_qemu().filter(|_| look_here));
-        let kernel = named_kernel.or_else(|| installed_kernel().filter(|_| look_here));
+        let (kernel, mut packages) = kernel(options)?;
 
         let mut wanted = Vec::new();
         if qemu.is_none() {
-            wanted.push(("qemu", vec!["qemu-system-x86"]));
+            wanted.push(QEMU_PACKAGES);
         }
         if kernel.is_none() {
-            wanted.push(("kernel", vec!["linux-image-cloud-amd64"]));
+            wanted.push(KERNEL_PACKAGES);
         }
-        wanted.push(("tools", vec!["busybox-static", "ethtool", "iproute2"]));
+        wanted.push(TOOL_PACKAGES);
         if let (Some(qemu), Some(kernel), Some(busybox)) = (&qemu, &kernel, &options.busybox) {
             return Ok(Self {
                 qemu: qemu.clone(),
@@ -142,10 +142,15 @@ impl Kit {
                 busybox: busybox.clone(),
                 tools: None,
                 programs: Vec::new(),
-                packages: Vec::new(),
+                packages,
             });
         }
-        let (root, packages) = packages(options, &wanted)?;
+        let suites = match &options.suites {
+            Some(suites) => suites.clone(),
+            None => default_suites()?,
+        };
+        let (root, others) = fetched(options, &suites, &wanted)?;
+        packages.extend(others);
         let busybox = ["usr/bin/busybox", "bin/busybox"].map(|place| root.join(place));
         let busybox = options
             .busybox
@@ -250,125 +255,6 @@ fn packaged_qemu(root: &Path) -> Result<Qemu, Failure> {
     })
 }
 
-/// Returns the kernel named on the command line; missing drivers are detected at boot.
-fn named_kernel(image: &Path, modules: Option<&Path>) -> Result<Kernel, Failure> {
-    image::check(image)?;
-    if let Some(modules) = modules.filter(|modules| !modules.is_dir()) {
-        return Err(Failure::usage(format_args!(
-            "--modules {}: there is no such folder",
-            modules.display()
-        )));
-    }
-    Ok(Kernel {
-        image: image.to_owned(),
-        modules: modules.map(find_modules).unwrap_or_default(),
-        release: image
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned(),
-    })
-}
-
-/// Returns the newest kernel of this machine that is suitable and readable.
-fn installed_kernel() -> Option<Kernel> {
-    newest_kernel(Path::new("/")).ok()
-}
-
-fn packaged_kernel(root: &Path) -> Result<Kernel, Failure> {
-    newest_kernel(root).map_err(|releases| {
-        let needs = KERNEL_OPTIONS.join(", ");
-        Failure::unsupported(format!(
-            "the kernel of these packages ({}) does not have {needs} and the gve driver",
-            releases.join(", ")
-        ))
-        .with_remedy(
-            "choose a release with Linux 6.16 or later with --suite, or a kernel with --kernel",
-        )
-    })
-}
-
-/// Returns the newest suitable kernel below a root, else the releases found there. Image and configuration are next to the
-/// modules (Debian 13 and others; readable by all users) or in /boot (older distributions).
-fn newest_kernel(root: &Path) -> Result<Kernel, Vec<String>> {
-    let folders = ["usr/lib/modules", "lib/modules"].map(|place| root.join(place));
-    let folder = folders.into_iter().find(|folder| folder.is_dir());
-    let Some(folder) = folder else {
-        return Err(Vec::new());
-    };
-    let entries = fs::read_dir(&folder).into_iter().flatten();
-    let mut releases: Vec<String> = entries
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .collect();
-    releases.sort_by_key(|release| numbers(release));
-    let found = releases.iter().rev().find_map(|release| {
-        let modules = folder.join(release);
-        let boot = root.join("boot");
-        let places = [
-            (modules.join("vmlinuz"), modules.join("config")),
-            (
-                boot.join(format!("vmlinuz-{release}")),
-                boot.join(format!("config-{release}")),
-            ),
-        ];
-        places.into_iter().find_map(|(image, config)| {
-            kernel_at(image, &fs::read_to_string(config).ok()?, &modules, release)
-        })
-    });
-    found.ok_or(releases)
-}
-
-fn kernel_at(image: PathBuf, config: &str, modules: &Path, release: &str) -> Option<Kernel> {
-    fs::File::open(&image).ok()?;
-    let modules = find_modules(modules);
-    let has = |option: &str| config.lines().any(|line| line == option);
-    let driver = config
-        .lines()
-        .any(|line| line == format!("{KERNEL_DRIVER}y"));
-    let serves = KERNEL_OPTIONS.iter().all(|option| has(option)) && (driver || !modules.is_empty());
-    serves.then(|| Kernel {
-        image,
-        modules,
-        release: release.to_owned(),
-    })
-}
-
-/// Returns the guest's modules below a folder, with any compression.
-fn find_modules(folder: &Path) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    collect(folder, &mut files, 0);
-    let find = |name: &&str| {
-        files
-            .iter()
-            .find(|(stem, _)| stem == *name)
-            .map(|(_, path)| path.clone())
-    };
-    MODULES.iter().filter_map(find).collect()
-}
-
-fn collect(folder: &Path, files: &mut Vec<(String, PathBuf)>, depth: u32) {
-    /// Maximum depth of the search; modules are never deeper.
-    const DEEPEST: u32 = 12;
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let Ok(kind) = entry.file_type() else {
-            continue;
-        };
-        if kind.is_dir() && depth < DEEPEST {
-            collect(&entry.path(), files, depth + 1);
-        } else if let Some((stem, _)) = entry.file_name().to_string_lossy().split_once(".ko") {
-            files.push((stem.replace('-', "_"), entry.path()));
-        }
-    }
-}
-
-/// Returns the numbers in a release, to compare releases.
-fn numbers(release: &str) -> Vec<u64> {
-    release
-        .split(|c: char| !c.is_ascii_digit())
-        .filter_map(|word| word.parse().ok())
-        .collect()
-}
-
 fn programs(root: &Path) -> Vec<(String, PathBuf)> {
     let find = |(name, places): &(&str, &[&str])| {
         let place = places
@@ -399,10 +285,39 @@ fn default_suites() -> Result<Vec<String>, Failure> {
     })
 }
 
-/// Returns the folder with the wanted packages, which are fetched if necessary, and their names.
-fn packages(
+/// Returns the kernel named on the command line, the kernel of the release named there, or a suitable installed kernel; and
+/// the packages fetched for it.
+fn kernel(options: &KitOptions) -> Result<(Option<Kernel>, Vec<String>), Failure> {
+    if let Some(image) = &options.kernel {
+        let kernel = named_kernel(image, options.modules.as_deref())?;
+        return Ok((Some(kernel), Vec::new()));
+    }
+    if let Some(suites) = &options.kernel_suites {
+        let (root, packages) = fetched(options, suites, &[KERNEL_PACKAGES])?;
+        return Ok((Some(packaged_kernel(&root)?), packages));
+    }
+    let kernel = installed_kernel().filter(|_| !options.packaged);
+    Ok((kernel, Vec::new()))
+}
+
+/// Returns the root file system in which the kernel's test programs run, fetched if necessary.
+///
+/// # Errors
+///
+/// As [`Kit::provide`].
+pub fn selftest_root(options: &KitOptions) -> Result<PathBuf, Failure> {
+    let suites = match &options.suites {
+        Some(suites) => suites.clone(),
+        None => default_suites()?,
+    };
+    Ok(fetched(options, &suites, &[SELFTEST_PACKAGES])?.0)
+}
+
+/// Returns the folder with the wanted packages, and their names. Fetches them if necessary.
+fn fetched(
     options: &KitOptions,
-    wanted: &[(&str, Vec<&str>)],
+    suites: &[String],
+    wanted: &[Packages],
 ) -> Result<(PathBuf, Vec<String>), Failure> {
     if std::env::consts::ARCH != "x86_64" {
         return Err(
@@ -411,14 +326,10 @@ fn packages(
         );
     }
     let cache = Cache::new(options.cache.clone())?;
-    let suites = match &options.suites {
-        Some(suites) => suites.clone(),
-        None => default_suites()?,
-    };
     let parts: Vec<&str> = wanted.iter().map(|(part, _)| *part).collect();
     let key = format!("{}-{}", suites.join("+").replace('/', "_"), parts.join("+"));
     let why = match cache.get(&key) {
-        Ok(Some((folder, manifest))) if !options.refresh => {
+        Ok(Some((folder, manifest))) if !options.refresh && has_all(&manifest, wanted) => {
             return Ok((folder.join("root"), manifest.packages));
         }
         Ok(_) => format!("the lab's packages are not in {}", cache.folder().display()),
@@ -434,14 +345,15 @@ fn packages(
     if let Err(damaged) = &found {
         note(format_args!("the lab's cache is damaged: {damaged}"));
     }
-    if options.refresh || !matches!(found, Ok(Some(_))) {
+    let is_complete = |found: &(PathBuf, Manifest)| !options.refresh && has_all(&found.1, wanted);
+    if !found.is_ok_and(|found| found.as_ref().is_some_and(is_complete)) {
         note(format_args!(
             "fetching {} from {}, about 100 MB, once",
             parts.join(", "),
             suites.join(" and ")
         ));
         let source = AptSource {
-            suites,
+            suites: suites.to_vec(),
             mirror: options.mirror.clone(),
         };
         let names: Vec<&str> = wanted
@@ -455,6 +367,15 @@ fn packages(
         .map_err(Failure::failed)?
         .context("the packages have disappeared from the cache")?;
     Ok((folder.join("root"), manifest.packages))
+}
+
+/// Returns whether a folder of the cache has all wanted packages. An older version of this program may have fetched fewer.
+fn has_all(manifest: &Manifest, wanted: &[Packages]) -> bool {
+    let has = |name: &&str| {
+        let mut packages = manifest.packages.iter();
+        packages.any(|package| package.split(' ').next() == Some(*name))
+    };
+    wanted.iter().all(|(_, names)| names.iter().all(has))
 }
 
 fn fetch(folder: &Path, source: &AptSource, names: &[&str]) -> Result<Manifest, Failure> {
@@ -475,51 +396,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn releases_are_compared_by_their_numbers() {
-        assert!(numbers("7.3.4+deb13-cloud-amd64") > numbers("7.2.12+deb13-cloud-amd64"));
-        assert!(numbers("6.12.100") > numbers("6.12.99"));
-        assert!(numbers("") < numbers("1"));
-    }
-
-    #[test]
-    fn a_suitable_kernel_has_every_option_and_the_driver() {
-        let image = std::env::current_exe().unwrap();
-        let options = KERNEL_OPTIONS.join("\n");
-        let nowhere = Path::new("/nonexistent");
-        let judge = |config: &str| kernel_at(image.clone(), config, nowhere, "r");
-        assert!(judge(&format!("{options}\nCONFIG_GVE=y")).is_some());
-        assert!(
-            judge(&format!("{options}\nCONFIG_GVE=m")).is_none(),
-            "and no module"
-        );
-        assert!(judge("CONFIG_GVE=y").is_none());
-        assert!(judge("").is_none());
-    }
-
-    #[test]
-    fn the_newest_suitable_kernel_is_found_next_to_its_modules_or_in_boot() {
-        let scratch = tempfile::tempdir().unwrap();
-        let root = scratch.path();
-        let write = |place: &str, text: &str| {
-            let path = root.join(place);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
+    fn a_cache_with_fewer_packages_than_wanted_is_not_complete() {
+        let manifest = Manifest {
+            packages: vec!["bash 5.2-1".to_owned(), "dash 0.5".to_owned()],
         };
-        let serves = format!("{}\nCONFIG_GVE=y", KERNEL_OPTIONS.join("\n"));
-        let found = || newest_kernel(root).map(|kernel| (kernel.release, kernel.image));
-        assert_eq!(found(), Err(Vec::new()));
-        write("lib/modules/7.10.0/config", "CONFIG_GVE=m");
-        write("lib/modules/7.10.0/vmlinuz", "");
-        assert_eq!(found(), Err(vec!["7.10.0".to_owned()]));
-        fs::create_dir_all(root.join("lib/modules/7.3.1")).unwrap();
-        write("boot/config-7.3.1", &serves);
-        write("boot/vmlinuz-7.3.1", "");
-        let in_boot = root.join("boot/vmlinuz-7.3.1");
-        assert_eq!(found(), Ok(("7.3.1".to_owned(), in_boot)));
-        write("lib/modules/7.9.0/config", &serves);
-        write("lib/modules/7.9.0/vmlinuz", "");
-        let beside = root.join("lib/modules/7.9.0/vmlinuz");
-        assert_eq!(found(), Ok(("7.9.0".to_owned(), beside)));
+        assert!(has_all(&manifest, &[("shells", &["dash", "bash"])]));
+        assert!(!has_all(&manifest, &[("shells", &["bash", "zsh"])]));
+        assert!(!has_all(&manifest, &[("shells", &["das"])]));
     }
 
     #[test]

@@ -69,6 +69,17 @@ fn message(line: &str) -> Option<&str> {
     (!time.is_empty() && time.chars().all(is_time)).then(|| text.trim())
 }
 
+/// Returns the reason that the log has for a guest that ended before its last frame: the last message of process 1, which
+/// writes to the same console, or the kernel's panic.
+pub fn last_message(log: &str) -> Option<String> {
+    let mut lines = log.lines().rev();
+    lines.find_map(|line| {
+        let of_init = line.trim().strip_prefix("devmem-tcp: ");
+        let of_kernel = message(line).filter(|text| text.contains("Kernel panic"));
+        of_init.or(of_kernel).map(str::to_owned)
+    })
+}
+
 /// Returns the last `count` lines, for error messages.
 pub fn tail(log: &str, count: usize) -> String {
     let lines: Vec<&str> = log.lines().collect();
@@ -92,6 +103,16 @@ WARNING: this is what a program printed\r
         let found = complaints(log);
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].starts_with("WARNING: CPU: 0"));
+    }
+
+    #[test]
+    fn the_last_message_of_process_1_is_found_or_else_the_kernels_panic() {
+        let init = "devmem-tcp: the control port does not appear\r\n[ 21.0] reboot: Power down\r\n";
+        let found = last_message(&format!("[ 1.0] Linux\n{init}"));
+        assert_eq!(found.unwrap(), "the control port does not appear");
+        let panic = last_message("[ 1.0] Kernel panic - not syncing: no init\n[ 1.1] ---\n");
+        assert_eq!(panic.unwrap(), "Kernel panic - not syncing: no init");
+        assert_eq!(last_message("[ 1.0] Linux\nsome text\n"), None);
     }
 
     #[test]

@@ -15,7 +15,8 @@ use super::accel::{self, Accel};
 use super::conversation::{Conversation, Word};
 use super::frame;
 use super::initramfs::Initramfs;
-use super::job::{INIT_PATH, JOB_PATH, Job, ROWS_PATH, TOOL_PATH};
+use super::job::{INIT_PATH, JOB_PATH, Job, ROWS_PATH, SELFTESTS_PATH, TOOL_PATH};
+use super::kernel::BOOT_OPTIONS;
 use super::kit::Kit;
 use super::klog;
 use super::nics::{NicServers, NicsPlan};
@@ -54,6 +55,8 @@ pub struct MachinePlan {
     pub limit: Option<Duration>,
     /// Files and folders to copy into the guest: (path here, path in the guest).
     pub put: Vec<(PathBuf, String)>,
+    /// Folders and files to copy into the guest without adding libraries: (path here, path in the guest).
+    pub trees: Vec<(PathBuf, String)>,
     /// Files to copy from the guest: (path in the guest, path here).
     pub get: Vec<(String, PathBuf)>,
     /// File for the kernel's log.
@@ -164,6 +167,7 @@ fn run_by(
         qemu,
         nics,
         start,
+        log: log_path.clone(),
         stop: plan.stop.clone(),
     };
     let ended = guest.converse(&listener, plan, job, output);
@@ -220,7 +224,7 @@ fn build_initramfs(kit: &Kit, plan: &MachinePlan, job: &Job) -> Result<Vec<u8>, 
     archive
         .program(&me, TOOL_PATH)
         .context("pack this program")?;
-    for name in [INIT_PATH, ROWS_PATH] {
+    for name in [INIT_PATH, ROWS_PATH, SELFTESTS_PATH] {
         archive.link(name, Path::new(TOOL_PATH));
     }
     if let Some(root) = &kit.tools {
@@ -249,6 +253,11 @@ fn build_initramfs(kit: &Kit, plan: &MachinePlan, job: &Job) -> Result<Vec<u8>, 
             .put(from, to)
             .with_context(|| format!("--put {}", from.display()))?;
     }
+    for (from, to) in &plan.trees {
+        archive
+            .tree(from, to)
+            .with_context(|| format!("pack {}", from.display()))?;
+    }
     archive.file(
         "/etc/passwd",
         0o644,
@@ -274,6 +283,8 @@ struct Guest {
     qemu: Running,
     nics: NicServers,
     start: Instant,
+    /// The kernel's log.
+    log: PathBuf,
     stop: StopFlag,
 }
 
@@ -299,7 +310,7 @@ impl Guest {
             self.wait(&guest, left, conversation.is_ready())?;
             let frame = frame::read(&mut guest).context("read from the guest")?;
             let Some((kind, payload)) = frame else {
-                return Err(Failure::failed("the guest ended without an exit code"));
+                return Err(self.ended_early(conversation.is_ready()));
             };
             let word = conversation.take(kind, &payload).map_err(Failure::failed)?;
             match word {
@@ -326,6 +337,22 @@ impl Guest {
                 Word::FileMissing(why) => said.missing_files.push(why),
                 Word::Exit => {}
                 Word::Bye(exit_code) => return Ok(Said { exit_code, ..said }),
+            }
+        }
+    }
+
+    /// Returns the error for a guest that ended before its last frame, with the reason from the kernel's log.
+    fn ended_early(&self, ready: bool) -> Failure {
+        let reason = klog::last_message(&klog::read(&self.log));
+        let reason = reason.unwrap_or_else(|| "its log does not have the reason".to_owned());
+        match ready {
+            true => Failure::failed(format!("the guest ended before its command did: {reason}"))
+                .with_remedy("--log FILE keeps the kernel's log"),
+            false => {
+                Failure::failed(format!("the guest did not start: {reason}")).with_remedy(format!(
+                    "a kernel for the lab has {} built in; --log FILE keeps its log",
+                    BOOT_OPTIONS.join(", ")
+                ))
             }
         }
     }

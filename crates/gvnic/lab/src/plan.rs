@@ -106,6 +106,7 @@ pub fn kit(args: KitArgs) -> KitOptions {
     let KitArgs {
         cache,
         suite,
+        kernel_suite,
         mirror,
         packaged,
         offline,
@@ -117,6 +118,7 @@ pub fn kit(args: KitArgs) -> KitOptions {
     KitOptions {
         cache,
         suites: suite,
+        kernel_suites: kernel_suite,
         mirror,
         qemu,
         kernel,
@@ -174,6 +176,7 @@ pub fn machine(args: MachineArgs) -> Result<MachinePlan, Failure> {
         memory_mib,
         limit: None,
         put: Vec::new(),
+        trees: Vec::new(),
         get: Vec::new(),
         log,
         nics: NicsPlan {

@@ -95,8 +95,9 @@ fn arguments(command: &mut Command, kit: &Kit, plan: &MachinePlan, accel: Accel,
         Accel::Kvm => "kvm",
         Accel::Auto | Accel::Tcg => "tcg,thread=multi,tb-size=512",
     };
+    // no_timer_check: on a busy machine the emulated timer may be late, and the kernel would panic.
     let append = format!(
-        "console=ttyS0,115200 panic=-1 quiet loglevel=7 mitigations=off rdinit={INIT_PATH} {}",
+        "console=ttyS0,115200 panic=-1 quiet loglevel=7 mitigations=off no_timer_check rdinit={INIT_PATH} {}",
         plan.append
     );
     command.args([

@@ -51,6 +51,9 @@ fn bind_rx(errno: Errno, facts: &Facts) -> Option<Cause> {
         )
         .hint("bind without a size: every driver supports one page"),
         Errno::EOPNOTSUPP => driver_cannot(facts, "bind device memory to RX queues"),
+        // After the driver has restarted the queue, the kernel checks that a page pool uses the memory (linux
+        // net/core/page_pool_user.c page_pool_check_memory_provider).
+        Errno::ENODATA => driver_cannot(facts, "receive into device memory: it ignores the memory"),
         Errno::EEXIST | Errno::EBUSY => queue_taken(errno, facts),
         Errno::ERANGE => Cause::new(
             CauseKind::QueueFixed,
@@ -234,9 +237,12 @@ fn recv(errno: Errno) -> Option<Cause> {
         .hint("receive with MSG_SOCK_DEVMEM; the data is still queued"),
         Errno::ENODEV => Cause::new(
             CauseKind::OtherProvider,
-            "the data is in memory of another provider (io_uring), not in a bound dma-buf",
+            "the next packet has payload that is neither all in host memory nor in a bound dma-buf",
         )
-        .hint("steer the flow to the queue that the dma-buf is bound to"),
+        .hint(
+            "if the payload is in memory of io_uring: steer the flow to the queue that the dma-buf is bound to\n\
+             if the kernel has merged payload in host and in device memory into one packet: ethtool -K INTERFACE gro off",
+        ),
         Errno(ETOOSMALL) | Errno::ENOBUFS => Cause::new(
             CauseKind::ControlTooSmall,
             "the control buffer has no room for one message",

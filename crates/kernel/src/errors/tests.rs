@@ -42,6 +42,7 @@ fn every_refusal_of_bind_rx_has_its_cause() {
         (Errno::EPERM, facts(), K::NotPermitted),
         (Errno::ENODEV, facts(), K::NoDevice),
         (Errno::EOPNOTSUPP, facts(), K::DriverCannot),
+        (Errno::ENODATA, facts(), K::DriverCannot),
         (
             Errno::EOPNOTSUPP,
             kernel("DMA device mismatch between queue 1 and 2 (multi-PF device?)"),

@@ -105,7 +105,7 @@ impl Ethtool {
         let by_ioctl = self.set_rss_by_ioctl("set the RSS table of", context, table);
         by_ioctl
             .map(|_context| ())
-            .map_err(|_no_words| refused.into())
+            .map_err(|error| self.first_refusal(SET, refused, error))
     }
 
     /// Resets the main table to the driver's default, which spreads flows over all queues.
@@ -136,7 +136,7 @@ impl Ethtool {
             Err(error) => return Err(error.into()),
         };
         self.set_rss_by_ioctl("create an RSS context of", CONTEXT_ALLOC, table)
-            .map_err(|_no_words| refused.into())
+            .map_err(|error| self.first_refusal(CREATE, refused, error))
     }
 
     /// Deletes a context that [`create_rss_context`](Self::create_rss_context) made.
@@ -153,7 +153,21 @@ impl Ethtool {
         let by_ioctl = self.set_rss_by_ioctl("delete an RSS context of", context, &[]);
         by_ioctl
             .map(|_context| ())
-            .map_err(|_no_words| refused.into())
+            .map_err(|error| self.first_refusal(DELETE, refused, error))
+    }
+
+    /// Returns the error to report if a change failed by netlink and by ioctl: the netlink error, which has the kernel's
+    /// message, or the ioctl error if the kernel does not have the netlink command.
+    fn first_refusal(
+        &self,
+        command: u8,
+        by_netlink: NetlinkError,
+        by_ioctl: EthtoolError,
+    ) -> EthtoolError {
+        match self.socket.family().has(command) {
+            true => by_netlink.into(),
+            false => by_ioctl,
+        }
     }
 
     /// Refuses an empty table, because the kernel would take it as a request to reset or delete.

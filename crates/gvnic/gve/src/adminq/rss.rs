@@ -33,13 +33,16 @@ impl Gve {
         command: &ConfigureRss,
         memory: &dyn GuestMemory,
     ) -> Result<(), AdminqStatus> {
-        if command.hash_alg != RSS_TOEPLITZ {
+        // A table without an algorithm (0), as the driver of Linux 6.12 sends it, keeps the algorithm.
+        if ![0, RSS_TOEPLITZ].contains(&command.hash_alg) {
             return Err(AdminqStatus::UNIMPLEMENTED);
         }
-        let types = command.hash_types.get();
-        let hash_types = hash_types(types)?;
+        let mut types = self.rss_types;
         let mut rss = self.steering.rss.clone();
-        rss.types = hash_types;
+        if command.hash_types.get() != 0 {
+            types = command.hash_types.get();
+            rss.types = hash_types(types)?;
+        }
         match command.hash_key_size.get() {
             0 => {}
             RSS_KEY_BYTES => {

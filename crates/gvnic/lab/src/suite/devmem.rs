@@ -9,14 +9,16 @@ use std::sync::OnceLock;
 use std::thread;
 
 use devmem_linux::dmabuf::DmabufFd;
+use devmem_linux::errors::CauseKind;
 use devmem_linux::ethtool::{
     DataSplit, Ethtool, MAIN_CONTEXT, NTUPLE, RingsChange, RuleAction, TcpFlow,
 };
-use devmem_linux::netdev::{BoundRx, KernelRxQueueId, Netdev};
+use devmem_linux::netdev::{BindError, BoundRx, KernelRxQueueId, Netdev};
 
 pub use receiving::{Habit, RxReport, Stream, receive};
-pub use sending::{send_to, tx};
+pub use sending::{require_tx, send_to, tx};
 
+use super::rows::Skip;
 use super::traffic::{self, Family, Network, Way};
 
 /// Our NIC in a guest with two.
@@ -142,7 +144,16 @@ impl Bound {
 /// The kernel refused.
 pub fn bind(memory: &DmabufFd, queues: &[u32]) -> anyhow::Result<BoundRx> {
     let queues: Vec<KernelRxQueueId> = queues.iter().copied().map(KernelRxQueueId).collect();
-    Ok(Netdev::by_name(nic())?.bind_rx(memory.as_fd(), &queues)?)
+    let bound = Netdev::by_name(nic())?.bind_rx(memory.as_fd(), &queues);
+    bound.map_err(unless_unsupported)
+}
+
+/// Returns the error of a row for a refused binding: the row is skipped if the kernel or its driver cannot bind at all.
+fn unless_unsupported(refused: BindError) -> anyhow::Error {
+    match refused.cause.kind {
+        CauseKind::DriverCannot | CauseKind::KernelTooOld => Skip(refused.to_string()).into(),
+        _ => refused.into(),
+    }
 }
 
 /// Receives one stream from the peer into device memory, with a separate binding.

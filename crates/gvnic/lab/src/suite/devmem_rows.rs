@@ -12,6 +12,7 @@ use super::devmem::{
     Bound, DmabufKind, Habit, MEMORY_BYTES, NIC, RxReport, Steering, Stream, bind, memory, pair,
     receive, rx, tx,
 };
+use super::nic_rows::require_feature;
 use super::rows::{Context, Row, Seen, program};
 use super::traffic::{self, Family, STUCK, Way};
 
@@ -142,6 +143,7 @@ fn at_once(context: &Context, ends: &[(&Bound, u32)]) -> anyhow::Result<Seen> {
 }
 
 fn no_coalescing(context: &Context) -> anyhow::Result<Seen> {
+    require_feature("rx-gro-hw")?;
     program(&["ethtool", "-K", NIC, "rx-gro-hw", "off"])?;
     let seen = receive_all(context, Family::V4, DmabufKind::Udmabuf);
     program(&["ethtool", "-K", NIC, "rx-gro-hw", "on"])?;
@@ -218,6 +220,8 @@ fn unbind(context: &Context) -> anyhow::Result<Seen> {
 fn kill(context: &Context) -> anyhow::Result<Seen> {
     let steering = Steering::new(1)?;
     drop(steering);
+    // Skips the row if the kernel cannot bind.
+    drop(Bound::new(DmabufKind::Udmabuf, &[QUEUE])?);
     let part = context.few() / 2;
     let mut command = Command::new(crate::job::ROWS_PATH);
     command
@@ -347,19 +351,32 @@ fn netem(context: &Context) -> anyhow::Result<Seen> {
 
 /// Receives from a device that leaves the first bytes of each packet in host memory, and sometimes a whole packet, which a
 /// bound queue drops and TCP retransmits.
+///
+/// GRO is off, because it merges a packet with all payload in host memory into a packet with payload in device memory, and
+/// recvmsg returns `ENODEV` for the merged packet (linux net/ipv4/tcp.c `tcp_recvmsg_dmabuf`). A NIC without linear bytes has
+/// no such packets.
 fn linear(context: &Context) -> anyhow::Result<Seen> {
+    program(&["ethtool", "-K", NIC, "gro", "off"])?;
+    let seen = linear_streams(context);
+    program(&["ethtool", "-K", NIC, "gro", "on"])?;
+    seen
+}
+
+/// Receives one stream without coalescing by the NIC, and one with it.
+fn linear_streams(context: &Context) -> anyhow::Result<Seen> {
     let mut wanted = Stream::checked(context.bytes, Habit::Good);
     // A packet with at most this much payload has no bytes in device memory: the kernel treats it as an ordinary one.
     wanted.ordinary_max = LINEAR_BYTES;
-    let report = rx(
-        context.network()?,
-        Family::V4,
-        DmabufKind::Udmabuf,
-        QUEUE,
-        wanted,
-    )?;
-    ensure!(report.linear_bytes > 0, "no linear bytes");
-    Ok(seen(&report))
+    let mut last = Seen::default();
+    for coalescing in ["off", "on"] {
+        program(&["ethtool", "-K", NIC, "rx-gro-hw", coalescing])?;
+        let network = context.network()?;
+        let report = rx(network, Family::V4, DmabufKind::Udmabuf, QUEUE, wanted)
+            .with_context(|| format!("with rx-gro-hw {coalescing}"))?;
+        ensure!(report.linear_bytes > 0, "no linear bytes");
+        last = seen(&report);
+    }
+    Ok(last)
 }
 
 /// Runs streams until there were enough resets of the device during them.

@@ -1,18 +1,19 @@
 //! `devmem-tcp lab test`: runs a guest for each group and prints a table of the results.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 use super::far_end::FarEnd;
-use super::{Group, Line, RowReport, devmem_rows, rows, stack_rows};
+use super::{Group, Line, RowReport, Verdict, devmem_rows, rows, stack_rows};
 use crate::accel::Accel;
 use crate::job::{Job, ROWS_PATH};
 use crate::kit::Kit;
 use crate::machine::{self, MachinePlan, Output};
 use crate::scratch::Scratch;
+use crate::selftests::{MIN_MEMORY_MIB, ROOT};
 use tool::output::{Failure, note, print_json, say};
 
 /// The tests to run.
@@ -22,6 +23,8 @@ pub struct TestPlan {
     pub machine: MachinePlan,
     /// The groups to run.
     pub groups: Vec<Group>,
+    /// The root file system with iperf3, for [`Group::Long`].
+    pub root: Option<PathBuf>,
     /// Bytes of a large stream.
     pub bytes: u64,
     /// Run only rows with this text in their name.
@@ -48,6 +51,7 @@ struct GroupReport {
 struct TestReport {
     passed: usize,
     failed: usize,
+    skipped: usize,
     accel: Accel,
     bytes: u64,
     qemu: String,
@@ -75,6 +79,7 @@ pub fn run(
         groups.push(run_group(kit, plan, *group, &job)?);
     }
     let all = || groups.iter().flat_map(|group: &GroupReport| &group.rows);
+    let count = |verdict| all().filter(|row| row.verdict == verdict).count();
     let rate = |name: &str| all().find(|row| row.row == name)?.mb_per_s;
     let (plain, devmem) = (
         rate(stack_rows::SPEED_PLAIN),
@@ -85,8 +90,9 @@ pub fn run(
         .map(|(plain, devmem)| devmem / plain.max(1e-9));
     let report = TestReport {
         devmem_rx_to_plain,
-        passed: all().filter(|row| row.ok).count(),
-        failed: all().filter(|row| !row.ok).count(),
+        passed: count(Verdict::Passed),
+        failed: count(Verdict::Failed),
+        skipped: count(Verdict::Skipped),
         accel: groups
             .iter()
             .find_map(|group| group.accel)
@@ -98,8 +104,8 @@ pub fn run(
         groups,
     };
     note(format_args!(
-        "{} passed, {} failed, in {:.0} s",
-        report.passed, report.failed, report.seconds
+        "{} passed, {} failed, {} skipped, in {:.0} s",
+        report.passed, report.failed, report.skipped, report.seconds
     ));
     if let Some(ratio) = report.devmem_rx_to_plain {
         note(format_args!(
@@ -109,10 +115,17 @@ pub fn run(
     if plan.json {
         print_json(&report)?;
     }
-    match (report.passed, report.failed) {
-        (0, 0) => Err(Failure::usage("no row has that text in its name")),
-        (_, 0) => Ok(()),
-        (_, failed) => Err(Failure::failed(format!("{failed} rows of the lab failed"))),
+    match report {
+        TestReport {
+            passed: 0,
+            failed: 0,
+            skipped: 0,
+            ..
+        } => Err(Failure::usage("no row has that text in its name")),
+        TestReport { failed: 0, .. } => Ok(()),
+        TestReport { failed, .. } => {
+            Err(Failure::failed(format!("{failed} rows of the lab failed")))
+        }
     }
 }
 
@@ -138,7 +151,11 @@ fn run_group(
     let wire = folder.path("wire");
     let far_end = has_far_end(group).then(|| FarEnd::new(&wire, plan.bytes, names.len()));
     let mut collected = Collector::new(names.clone(), far_end, print_row);
-    let machine = machine_for(&plan.machine, group, &wire);
+    let mut machine = machine_for(&plan.machine, group, &wire);
+    if let (Group::Long, Some(root)) = (group, &plan.root) {
+        machine.trees.push((root.clone(), ROOT.to_owned()));
+        machine.memory_mib = machine.memory_mib.max(MIN_MEMORY_MIB);
+    }
     note(format_args!("{}: starting a guest", group_name(group)));
     let job = job(&machine, guest_command(plan, group));
     let outcome = machine::run(kit, &machine, &job, &mut collected);
@@ -198,7 +215,7 @@ fn log_row(report: &GroupReport) -> RowReport {
     }
     match report.kernel_complaints.first() {
         None => RowReport {
-            ok: true,
+            verdict: Verdict::Passed,
             ..failed_row(&name, &format!("boot {:.1} s", report.boot_s))
         },
         Some(first) => {
@@ -211,7 +228,7 @@ fn log_row(report: &GroupReport) -> RowReport {
 fn failed_row(name: &str, detail: &str) -> RowReport {
     RowReport {
         row: name.to_owned(),
-        ok: false,
+        verdict: Verdict::Failed,
         detail: detail.to_owned(),
         seconds: 0.0,
         mb_per_s: None,
@@ -229,7 +246,7 @@ fn group_name(group: Group) -> String {
 /// Returns the machine of a group. `wire` is the socket for our stack, if that is the other end.
 fn machine_for(machine: &MachinePlan, group: Group, wire: &Path) -> MachinePlan {
     /// More time than any group at the default size needs on a busy machine; rows have separate limits.
-    const LIMIT: Duration = Duration::from_secs(1800);
+    const LIMIT: Duration = Duration::from_secs(3600);
     const BAD_WIRE: &str = "loss=1%,reorder=1%,dup=1%,seed=7";
     let mut machine = machine.clone();
     machine.limit = machine.limit.or(Some(LIMIT));
@@ -261,7 +278,10 @@ fn far_rows(group: Group, far_end: Option<FarEnd>, bytes: u64) -> Vec<RowReport>
     let rows = ended.into_iter().enumerate().map(|(at, (what, ok, said))| {
         let ok = ok && bytes_of(&said) == Some(bytes);
         RowReport {
-            ok,
+            verdict: match ok {
+                true => Verdict::Passed,
+                false => Verdict::Failed,
+            },
             row: format!("{}: our end {}", group_name(group), at + 1),
             detail: if ok { what } else { format!("{what}: {said}") },
             ..failed_row("", "")
@@ -382,7 +402,7 @@ impl Output for Collector {
 
 /// Prints a row of the table.
 fn print_row(row: &RowReport) {
-    let mark = if row.ok { "ok    " } else { "FAILED" };
+    let mark = row.verdict.mark();
     let rate = row
         .mb_per_s
         .map(|rate| format!("{rate:7.1} MB/s"))

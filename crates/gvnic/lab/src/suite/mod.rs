@@ -7,7 +7,8 @@ mod devmem;
 mod devmem_rows;
 mod far_end;
 pub mod host;
-mod nic_rows;
+mod long_rows;
+pub mod nic_rows;
 pub mod rows;
 mod stack_rows;
 mod traffic;
@@ -32,10 +33,12 @@ pub enum Group {
     Stack,
     /// Our user-space stack at the other end of an impaired wire
     StackLoss,
+    /// Many connections, iperf3, and ten minutes of changes under traffic; not part of the default groups
+    Long,
 }
 
 impl Group {
-    /// All of them, in the order they run.
+    /// The default groups, in the order they run.
     pub const ALL: [Self; 7] = [
         Self::Nic,
         Self::Devmem,
@@ -48,13 +51,36 @@ impl Group {
 }
 
 /// Result of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// The tested function works.
+    Passed,
+    /// The tested function does not work.
+    Failed,
+    /// The guest's kernel does not have the tested function.
+    Skipped,
+}
+
+impl Verdict {
+    /// Returns its word in a table, padded to six characters.
+    pub fn mark(self) -> &'static str {
+        match self {
+            Self::Passed => "ok    ",
+            Self::Failed => "FAILED",
+            Self::Skipped => "SKIP  ",
+        }
+    }
+}
+
+/// Report of a row.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RowReport {
     /// Its name.
     pub row: String,
-    /// Whether the row passed.
-    pub ok: bool,
-    /// Observations, or the error.
+    /// Its result.
+    pub verdict: Verdict,
+    /// Observations, the error, or the reason why it was skipped.
     pub detail: String,
     /// Duration in seconds.
     pub seconds: f64,

@@ -8,8 +8,8 @@ use anyhow::{Context as _, bail, ensure};
 use devmem_linux::ethtool::Ethtool;
 use devmem_linux::netif::Interface;
 
-use super::devmem::NIC;
-use super::rows::{Context, Row, Seen, program};
+pub use super::devmem::NIC;
+use super::rows::{Context, Row, Seen, Skip, program};
 use super::traffic::{Family, STUCK, Way};
 use crate::guest;
 
@@ -22,7 +22,7 @@ const FLAPS: u32 = 10;
 /// Time between checks for work that a driver does in the background.
 const LOOK: Duration = Duration::from_millis(10);
 
-pub const ROWS: &[Row] = &[
+pub(super) const ROWS: &[Row] = &[
     ("probe by the stock gve driver", probe),
     ("ping, IPv4 and IPv6", ping),
     ("tcp in, IPv4", |context| tcp(context, Way::In, Family::V4)),
@@ -37,7 +37,9 @@ pub const ROWS: &[Row] = &[
     ("mtu 9000", |context| mtu(context, 9000)),
     ("mtu 1500", |context| mtu(context, 1500)),
     ("-K rx-gro-hw off, on (coalescing)", coalescing),
-    ("-K tso off, on", |context| feature(context, "tso")),
+    ("-K tso off, on", |context| {
+        feature(context, "tx-tcp-segmentation")
+    }),
     ("-G rx-buf-len 2048, 4096", buffer_len),
     ("-G rx, tx ring sizes", ring_sizes),
     ("-G tcp-data-split on, off", data_split),
@@ -132,7 +134,30 @@ fn coalescing(context: &Context) -> anyhow::Result<Seen> {
     feature(context, "rx-gro-hw")
 }
 
+/// Skips the row if the driver cannot switch a feature.
+///
+/// # Errors
+///
+/// [`Skip`].
+pub fn require_feature(name: &str) -> anyhow::Result<()> {
+    match has_feature(name)? {
+        true => Ok(()),
+        false => Err(Skip(format!("this driver cannot switch {name}")).into()),
+    }
+}
+
+/// Returns whether the driver can switch a feature, by its name in the kernel.
+///
+/// # Errors
+///
+/// The features cannot be read.
+pub fn has_feature(name: &str) -> anyhow::Result<bool> {
+    let feature = Ethtool::by_name(NIC)?.feature(name)?;
+    Ok(feature.is_some_and(|feature| feature.changeable && !feature.fixed))
+}
+
 fn feature(context: &Context, name: &str) -> anyhow::Result<Seen> {
+    require_feature(name)?;
     for value in ["off", "on"] {
         program(&["ethtool", "-K", NIC, name, value])?;
         both_ways(context).with_context(|| format!("with {name} {value}"))?;
@@ -166,6 +191,9 @@ fn with_setting(
 }
 
 fn buffer_len(context: &Context) -> anyhow::Result<Seen> {
+    if Ethtool::by_name(NIC)?.rings()?.rx_buf_len.is_none() {
+        return Err(Skip("this driver has no rx-buf-len".to_owned()).into());
+    }
     // Buffers can have other lengths than a page only with header split.
     for len in ["2048", "4096"] {
         let line = format!("RX Buf Len: {len}");
@@ -324,7 +352,11 @@ fn flap(context: &Context) -> anyhow::Result<Seen> {
 }
 
 /// Adds the IPv6 addresses again, which an interface loses when it goes down.
-fn restore_addresses() -> anyhow::Result<()> {
+///
+/// # Errors
+///
+/// This is not a guest of the lab, or the kernel refused.
+pub fn restore_addresses() -> anyhow::Result<()> {
     let job = guest::read_job()?;
     let ours = job
         .nics

@@ -1,12 +1,13 @@
 //! In the guest: runs the rows of a group, and prints one JSON object for each to stdout.
 
+use std::fmt;
 use std::io::Write;
 use std::time::Instant;
 
 use anyhow::Context as _;
 
 use super::traffic::{Network, Rate};
-use super::{Group, RowReport, devmem_rows, nic_rows, stack_rows};
+use super::{Group, RowReport, Verdict, devmem_rows, long_rows, nic_rows, stack_rows};
 use tool::output::Failure;
 
 /// Result of a row that passed.
@@ -32,6 +33,18 @@ impl From<Rate> for Seen {
         }
     }
 }
+
+/// Error of a row that is skipped because the guest's kernel does not have the tested function; the reason.
+#[derive(Debug)]
+pub struct Skip(pub String);
+
+impl fmt::Display for Skip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Skip {}
 
 /// Environment of a row.
 #[derive(Debug)]
@@ -71,6 +84,7 @@ pub fn rows(group: Group) -> &'static [Row] {
         Group::Resets => devmem_rows::RESET_ROWS,
         Group::Stack => stack_rows::ROWS,
         Group::StackLoss => stack_rows::LOSS_ROWS,
+        Group::Long => long_rows::ROWS,
     }
 }
 
@@ -114,7 +128,7 @@ pub fn run(args: &GuestTest) -> Result<(), Failure> {
         let start = Instant::now();
         let result = run(&context);
         let report = report(name, result, start.elapsed().as_secs_f64());
-        failed += u32::from(!report.ok);
+        failed += u32::from(report.verdict == Verdict::Failed);
         let mut stdout = std::io::stdout().lock();
         serde_json::to_writer(&mut stdout, &report)?;
         writeln!(stdout)?;
@@ -126,13 +140,16 @@ pub fn run(args: &GuestTest) -> Result<(), Failure> {
 }
 
 fn report(name: &str, result: anyhow::Result<Seen>, seconds: f64) -> RowReport {
-    let (ok, seen) = match result {
-        Ok(seen) => (true, seen),
-        Err(error) => (false, Seen::from(format!("{error:#}"))),
+    let (verdict, seen) = match result {
+        Ok(seen) => (Verdict::Passed, seen),
+        Err(error) => match error.chain().find_map(|cause| cause.downcast_ref::<Skip>()) {
+            Some(Skip(reason)) => (Verdict::Skipped, Seen::from(reason.clone())),
+            None => (Verdict::Failed, Seen::from(format!("{error:#}"))),
+        },
     };
     RowReport {
         row: name.to_owned(),
-        ok,
+        verdict,
         detail: seen.detail,
         seconds,
         mb_per_s: seen.rate.map(|rate| rate.mb_per_s()),
@@ -164,11 +181,8 @@ mod tests {
 
     #[test]
     fn a_row_has_one_name_in_all_groups() {
-        let names: Vec<&str> = Group::ALL
-            .into_iter()
-            .flat_map(rows)
-            .map(|(name, _)| *name)
-            .collect();
+        let groups = Group::ALL.into_iter().chain([Group::Long]);
+        let names: Vec<&str> = groups.flat_map(rows).map(|(name, _)| *name).collect();
         for (at, name) in names.iter().enumerate() {
             assert!(!names[..at].contains(name), "{name} exists twice");
         }
@@ -179,7 +193,15 @@ mod tests {
     fn the_report_of_a_failed_row_has_every_cause() {
         let error = anyhow::anyhow!("no route").context("connect");
         let report = report("x", Err(error), 1.0);
-        assert!(!report.ok);
+        assert_eq!(report.verdict, Verdict::Failed);
         assert_eq!(report.detail, "connect: no route");
+    }
+
+    #[test]
+    fn an_error_with_a_skip_among_its_causes_skips_the_row() {
+        let error = anyhow::Error::from(Skip("no bind-tx".to_owned())).context("bind");
+        let report = report("x", Err(error.context("stream 1")), 1.0);
+        assert_eq!(report.verdict, Verdict::Skipped);
+        assert_eq!(report.detail, "no bind-tx");
     }
 }

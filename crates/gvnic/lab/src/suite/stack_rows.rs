@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 
 use super::Line;
-use super::devmem::{Bound, DmabufKind, Habit, Steering, Stream, receive, send_to};
+use super::devmem::{Bound, DmabufKind, Habit, Steering, Stream, receive, require_tx, send_to};
 use super::far_end::{FAR_ADDRESS, FAR_PORT, PERIOD, Wish};
 use super::rows::{Context, Row, Seen};
 use super::traffic::{self, Family, Rate, STUCK};
@@ -112,6 +112,8 @@ fn plain_rx(context: &Context) -> anyhow::Result<Seen> {
 }
 
 fn devmem_tx(context: &Context) -> anyhow::Result<Seen> {
+    // Before the host starts a receiver, which would wait for this row.
+    require_tx()?;
     ask_for(Wish::Receive)?;
     let stream = connect((IpAddr::from(FAR_ADDRESS), FAR_PORT).into())?;
     traffic::limit(&stream)?;

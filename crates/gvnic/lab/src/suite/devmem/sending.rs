@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use devmem_linux::dmabuf::{Access, DmabufFd};
-use devmem_linux::netdev::Netdev;
+use devmem_linux::netdev::{BoundTx, Netdev};
 use devmem_linux::socket::{ErrorQueue, SendIds, TxSource, enable_zerocopy, send_dmabuf};
 use devmem_uapi::MsgFlags;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{nic, pair};
+use super::{nic, pair, unless_unsupported};
 use crate::suite::traffic::{self, Family, Network, Rate, STUCK, Way};
 use tool::pattern::PositionPattern;
 
@@ -29,7 +29,7 @@ const SEND_SLOTS: usize = 64;
 /// A byte is wrong, a send is not completed, or the stream is stuck.
 pub fn tx(network: &Network, family: Family, bytes: u64) -> anyhow::Result<(Rate, u64)> {
     let memory = DmabufFd::udmabuf(SEND_BYTES * SEND_SLOTS)?;
-    let bound = Netdev::by_name(nic())?.bind_tx(memory.as_fd())?;
+    let bound = bind(&memory)?;
     let listener = network.listen(Way::Out, family)?;
     let (sender, mut receiver) = pair(network, Way::Out, &listener)?;
     enable_zerocopy(sender.as_fd())?;
@@ -76,9 +76,23 @@ pub fn send_to(
     fill: &dyn Fn(u64, &mut [u8]),
 ) -> anyhow::Result<u64> {
     let memory = DmabufFd::udmabuf(SEND_BYTES * SEND_SLOTS)?;
-    let bound = Netdev::by_name(nic())?.bind_tx(memory.as_fd())?;
+    let bound = bind(&memory)?;
     enable_zerocopy(stream.as_fd())?;
     DmabufSender::new(stream, &memory, bound.source()).send(bytes, fill)
+}
+
+/// Skips the row if the kernel cannot bind memory for sending.
+///
+/// # Errors
+///
+/// The kernel refused.
+pub fn require_tx() -> anyhow::Result<()> {
+    bind(&DmabufFd::udmabuf(SEND_BYTES)?).map(drop)
+}
+
+fn bind(memory: &DmabufFd) -> anyhow::Result<BoundTx> {
+    let bound = Netdev::by_name(nic())?.bind_tx(memory.as_fd());
+    bound.map_err(unless_unsupported)
 }
 
 struct DmabufSender<'a> {

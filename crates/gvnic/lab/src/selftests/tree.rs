@@ -1,0 +1,149 @@
+//! Test programs of a Linux source tree, and the files that they need in the guest.
+
+use std::path::{Path, PathBuf};
+
+use tool::output::Failure;
+
+/// Folder of the tests in a source tree.
+pub const TESTS: &str = "tools/testing/selftests";
+/// Folders of the programs, below [`TESTS`].
+const FOLDERS: &[&str] = &["drivers/net", "drivers/net/hw"];
+/// Files and folders of the tree that the programs use: tests, Python modules, and netlink specifications.
+const NEEDED: &[&str] = &[
+    "tools/testing/selftests/drivers/net",
+    "tools/testing/selftests/net/lib",
+    "tools/testing/selftests/kselftest",
+    "tools/net/ynl/pyynl",
+    "Documentation/netlink/specs",
+    "tools/testing/selftests/net/lib.sh",
+];
+/// The default programs: tests for one NIC and a remote end in which a gVNIC can pass test cases. gve has no combined
+/// channels, so ntuple.py and rss_drv.py are not here; stats.py makes it dereference NULL.
+const DEFAULT: &[&str] = &[
+    "drivers/net/ping.py",
+    "drivers/net/hds.py",
+    "drivers/net/queues.py",
+    "drivers/net/ring_reconfig.py",
+    "drivers/net/hw/rss_api.py",
+    "drivers/net/hw/toeplitz.py",
+    "drivers/net/hw/devmem.py",
+    "drivers/net/hw/rss_input_xfrm.py",
+    "drivers/net/hw/csum.py",
+    "drivers/net/hw/tso.py",
+    "drivers/net/hw/irq.py",
+    "drivers/net/hw/pp_alloc_fail.py",
+];
+
+/// A source tree with the programs to run.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    folder: PathBuf,
+    /// The programs, by their paths below [`TESTS`].
+    pub programs: Vec<String>,
+}
+
+impl Tree {
+    /// Finds the programs `names` in a source tree; without names, the default programs that exist there. A name is a path
+    /// below the folder of the tests, or a file name with or without its extension.
+    ///
+    /// # Errors
+    ///
+    /// The folder is not a source tree with these tests, or there is no program of a name.
+    pub fn open(folder: &Path, names: &[String]) -> Result<Self, Failure> {
+        let tests = folder.join(TESTS);
+        if !tests.join(FOLDERS[0]).is_dir() {
+            return Err(Failure::usage(format!(
+                "--tree {}: the folder has no {TESTS}/{}",
+                folder.display(),
+                FOLDERS[0]
+            ))
+            .with_remedy("give the top folder of a Linux source tree, 6.14 or later"));
+        }
+        let programs = match names {
+            [] => {
+                let default = DEFAULT.iter().filter(|name| tests.join(name).is_file());
+                default.map(|name| (*name).to_owned()).collect()
+            }
+            names => names
+                .iter()
+                .map(|name| find(&tests, name))
+                .collect::<Result<_, _>>()?,
+        };
+        Ok(Self {
+            folder: folder.to_owned(),
+            programs,
+        })
+    }
+
+    /// Returns the files and folders that the programs need: path here, and path below `place` in the guest.
+    pub fn parts(&self, place: &str) -> Vec<(PathBuf, String)> {
+        let parts = NEEDED.iter().map(|part| {
+            let from = self.folder.join(part);
+            (from, format!("{place}/{part}"))
+        });
+        // Some versions of Linux do not have all of them.
+        parts.filter(|(from, _)| from.exists()).collect()
+    }
+}
+
+/// Returns the path of a program below `tests`.
+fn find(tests: &Path, name: &str) -> Result<String, Failure> {
+    let as_path = [name.to_owned()].into_iter();
+    let in_folders = FOLDERS.iter().flat_map(|folder| {
+        ["", ".py", ".sh"].map(|extension| format!("{folder}/{name}{extension}"))
+    });
+    let mut places = as_path.chain(in_folders);
+    let is_program = |place: &String| {
+        let is_script = place.ends_with(".py") || place.ends_with(".sh");
+        is_script && !place.contains("..") && tests.join(place).is_file()
+    };
+    places.find(is_program).ok_or_else(|| {
+        Failure::usage(format!("{name}: the tree has no such test program"))
+            .with_remedy(format!("ls {}", tests.join("drivers/net{,/hw}").display()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree() -> tempfile::TempDir {
+        let scratch = tempfile::tempdir().unwrap();
+        for file in [
+            "drivers/net/ping.py",
+            "drivers/net/hw/devmem.py",
+            "drivers/net/hw/x.sh",
+        ] {
+            let path = scratch.path().join(TESTS).join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "").unwrap();
+        }
+        scratch
+    }
+
+    #[test]
+    fn programs_are_found_by_path_by_name_and_by_default() {
+        let tree = tree();
+        let open = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            Tree::open(tree.path(), &names).map(|tree| tree.programs)
+        };
+        let ping = "drivers/net/ping.py";
+        assert_eq!(open(&["ping", "ping.py", ping]).unwrap(), [ping; 3]);
+        assert_eq!(open(&["x"]).unwrap(), ["drivers/net/hw/x.sh"]);
+        assert_eq!(open(&[]).unwrap(), [ping, "drivers/net/hw/devmem.py"]);
+        for wrong in ["nothing", "../ping.py", "drivers/net"] {
+            assert!(open(&[wrong]).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_folder_without_tests_is_refused() {
+        let scratch = tempfile::tempdir().unwrap();
+        let said = Tree::open(scratch.path(), &[]).unwrap_err().to_string();
+        assert!(
+            said.contains("the folder has no tools/testing/selftests"),
+            "{said}"
+        );
+    }
+}

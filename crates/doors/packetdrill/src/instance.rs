@@ -122,7 +122,7 @@ impl Instance {
     /// # Errors
     /// EMFILE.
     pub fn pipe(&self) -> Result<[i32; 2], Errno> {
-        let (reader, writer) = self.posix.call(|table| crate::pipe(table, 0))?;
+        let (reader, writer) = self.posix.call(|table| table.pipe(0))?;
         let reader = self.number(reader).inspect_err(|_| {
             let _ = self.posix.close(writer);
         })?;

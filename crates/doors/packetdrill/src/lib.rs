@@ -69,10 +69,8 @@
 //!
 //! # Pipes
 //!
-//! Scripts have pipe and splice as well ([`pipe()`], [`splice()`]): a pipe's ends are files of the socket table
-//! ([`devmem_posix::OtherFile`]) that poll and epoll watch. 64 KiB, whole writes of 4 KiB and less, EOF and EPIPE,
-//! SPLICE_F_NONBLOCK and SPLICE_F_MORE, each file's own O_NONBLOCK. Not so in Linux: splice copies, and a pipe is full by
-//! bytes, not by pages. Not there: tee, vmsplice, F_SETPIPE_SZ, packet mode.
+//! Scripts may call pipe and splice ([`devmem_posix::Table::pipe`], [`devmem_posix::Posix::splice`]). Differences from
+//! Linux: splice copies, and a pipe is full by bytes, not by pages. Missing: tee, vmsplice, F_SETPIPE_SZ, packet mode.
 //!
 //! # What it does not do
 //!
@@ -85,12 +83,8 @@ mod instance;
 mod interpose;
 mod link;
 mod numbers;
-mod pipe;
-mod splice;
 mod sysctls;
 
 pub use ffi::{Interface, packetdrill_interface_init};
 pub use flags::{Flags, FlagsError};
 pub use instance::Instance;
-pub use pipe::pipe;
-pub use splice::{SpliceArgs, flag as splice_flag, splice};

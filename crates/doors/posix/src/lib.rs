@@ -62,16 +62,10 @@ pub mod tcp_info;
 mod virtual_time;
 mod waiter;
 
-/// What is new about a file, for those who watch it.
-pub mod news {
-    pub use crate::table::{ANYTHING, News, READABLE, WRITABLE};
-}
-
-pub use posix::{Limit, PollFd, Posix};
+pub use posix::{Limit, PollFd, Posix, SpliceArgs, splice_flag};
 pub use real_time::{Engine, RealTime};
 pub use table::{
-    EpollEvent, FD_BASE, FileId, OtherFile, Patience, Received, RecvArgs, SendArgs, Settings,
-    Table, names_dmabuf,
+    EpollEvent, FD_BASE, Patience, Received, RecvArgs, SendArgs, Settings, Table, names_dmabuf,
 };
 pub use virtual_time::VirtualTime;
 pub use waiter::Waiter;

@@ -1,6 +1,7 @@
 //! The calls as a program makes them: with waiting.
 
 mod file;
+mod splice;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,6 +15,8 @@ use crate::table::{
     EpollEvent, Hold, Patience, Received, RecvArgs, SendArgs, Settings, Table, UnderWay,
 };
 use crate::waiter::Waiter;
+
+pub use splice::{SpliceArgs, flag as splice_flag};
 
 /// One entry of poll(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -89,7 +89,7 @@ impl Table {
     fn epoll_mut(&mut self, epfd: i32) -> Result<&mut Epoll, Errno> {
         match &mut self.file_mut(epfd)?.kind {
             FileKind::Epoll(epoll) => Ok(epoll),
-            FileKind::Socket(_) | FileKind::Other(_) => Err(Errno::EINVAL),
+            FileKind::Socket(_) | FileKind::Pipe(_) => Err(Errno::EINVAL),
         }
     }
 

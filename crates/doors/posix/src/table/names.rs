@@ -203,7 +203,7 @@ impl Table {
         match command {
             fcntl::GETFL => {
                 let access = match &file.kind {
-                    FileKind::Other(file) => file.access_mode(),
+                    FileKind::Pipe(end) => end.access_mode(),
                     FileKind::Socket(_) | FileKind::Epoll(_) => fcntl::O_RDWR,
                 };
                 Ok(access | bit(file.nonblocking, fcntl::O_NONBLOCK))
@@ -231,10 +231,10 @@ impl Table {
         let sock = match &file.kind {
             FileKind::Socket(sock) => sock,
             // FIONREAD and SIOCINQ are one number.
-            FileKind::Other(file) if request == ioctl::SIOCINQ => {
-                return Ok(i32::try_from(file.readable()).unwrap_or(i32::MAX));
+            FileKind::Pipe(end) if request == ioctl::SIOCINQ => {
+                return Ok(i32::try_from(end.readable()).unwrap_or(i32::MAX));
             }
-            FileKind::Other(_) | FileKind::Epoll(_) => return Err(Errno::ENOTTY),
+            FileKind::Pipe(_) | FileKind::Epoll(_) => return Err(Errno::ENOTTY),
         };
         match request {
             ioctl::SIOCINQ | ioctl::SIOCOUTQ | ioctl::SIOCOUTQNSD => {}

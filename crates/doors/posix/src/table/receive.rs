@@ -140,8 +140,8 @@ impl Table {
     /// # Errors
     /// EBADF, ENOTSOCK.
     pub fn readable(&self, fd: i32) -> Result<usize, Errno> {
-        if let FileKind::Other(file) = &self.file(fd)?.kind {
-            return Ok(file.readable());
+        if let FileKind::Pipe(end) = &self.file(fd)?.kind {
+            return Ok(end.readable());
         }
         Ok(self.readable_len(self.sock(fd)?.state))
     }

@@ -26,7 +26,7 @@
 //!
 //! packetdrill's options `--mss` and `--mtu` are not passed to a shared object, and it cannot see those in a script: give
 //! `mtu` in the flags. Give `tso=0` for scripts in which data carries AccECN's option (accecn_2nd_data_as_first_connect,
-//! accecn_client_accecn_options_lost): Linux cuts such data into packets before a tun device.
+//! accecn_client_accecn_options_lost): they expect packets of one segment.
 //!
 //! # Scripts that set sysctls
 //!

@@ -6,10 +6,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use devmem_packetdrill::{SpliceArgs, pipe, splice, splice_flag};
 use devmem_posix::abi::{ctl, ev};
 use devmem_posix::sockaddr::{Family, emit};
-use devmem_posix::{EpollEvent, Posix, RecvArgs, SendArgs, Settings, Table, VirtualTime, Waiter};
+use devmem_posix::{
+    EpollEvent, Posix, RecvArgs, SendArgs, Settings, SpliceArgs, Table, VirtualTime, Waiter,
+    splice_flag,
+};
 use devmem_uapi::{
     CmsgIter, CmsgWriter, DevmemCmsg, DmabufId, DmabufToken, MsgFlags, cmsg_space, sockopt,
 };
@@ -177,7 +179,7 @@ impl Run<'_> {
             16 => ignore(posix.call(|table| table.epoll_take(fd, number))),
             17 => self.dontneed(fd, a),
             18 => posix.run_now(),
-            20 => ignore(posix.call(|table| pipe(table, number << 4))),
+            20 => ignore(posix.call(|table| table.pipe(number << 4))),
             21 => self.splice(fd, a, b),
             22 => self.write(fd, a, b),
             23 => self.read(fd, a, b),
@@ -288,7 +290,7 @@ impl Run<'_> {
             len: usize::from(b) * 700,
             flags: (u32::from(a) >> 4) | splice_flag::NONBLOCK,
         };
-        let moved = splice(self.posix, args);
+        let moved = self.posix.splice(args);
         assert!(moved.unwrap_or(0) <= args.len);
     }
 

@@ -58,10 +58,14 @@ impl Policy for Linux {
     }
 
     /// As many as the path carries in a millisecond, but at least [`Linux::min_tso_segs`] (linux `tcp_tso_autosize`), and at
-    /// most half of the congestion window (`tcp_cwnd_test`).
+    /// most half of the congestion window (`tcp_cwnd_test`) and of the peer's largest window (`tcp_xmit_size_goal`).
     fn packets_at_once(&self, flow: &FlowState) -> u64 {
         let FlowState {
-            mss, longest, cwnd, ..
+            mss,
+            longest,
+            max_wnd,
+            cwnd,
+            ..
         } = *flow;
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let near = flow.min_rtt.map_or(0, micros) >> TSO_RTT_LOG;
@@ -73,11 +77,17 @@ impl Policy for Linux {
         (by_rate.saturating_add(by_distance) / mss)
             .max(self.min_tso_segs.into())
             .min(half_window)
+            .min((max_wnd / mss / 2).max(1))
             .min(flow.most_packets())
     }
 
     /// PSH makes the peer's GRO pass them on at once (linux `__tcp_transmit_skb`).
     fn pushes_super_segments(&self) -> bool {
+        true
+    }
+
+    /// As `tcp_sendmsg_locked`.
+    fn fills_super_segments(&self) -> bool {
         true
     }
 

@@ -29,6 +29,12 @@ pub trait Policy: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Returns whether a write fills the super-segment that it began even if the send buffer is smaller: a send buffer is
+    /// then exceeded by less than one super-segment.
+    fn fills_super_segments(&self) -> bool {
+        false
+    }
+
     /// Returns whether tail loss probes are also sent in loss recovery (as QUIC does, RFC 9002 6.2; RFC 8985 waits for the
     /// retransmission timer).
     fn probes_in_recovery(&self) -> bool {
@@ -43,6 +49,8 @@ pub struct FlowState {
     pub mss: u64,
     /// Longest payload of a super-segment, in bytes.
     pub longest: u64,
+    /// Largest window that the peer ever offered, in bytes.
+    pub max_wnd: u64,
     /// The congestion window, in bytes.
     pub cwnd: u64,
     /// The slow start threshold, in bytes; `None` before the first loss.

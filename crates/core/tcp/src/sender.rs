@@ -18,6 +18,7 @@
 //! SND.NXT never moves back: ranges to be sent again are marked in the [`Scoreboard`](crate::scoreboard::Scoreboard).
 
 mod ack;
+mod admission;
 mod chrono;
 mod counters;
 mod flight;

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use devmem_uapi::Errno;
 
-/// A number that C takes for an answer.
+/// A number that a call returns to C.
 pub trait Answer {
     /// The type that C sees.
     type C;
@@ -43,10 +43,10 @@ impl Answer for usize {
     }
 }
 
-/// Makes a call on behalf of C: an error becomes -1 and errno, and so does a panic (EIO), which is a mistake of ours
-/// and must not unwind into C.
+/// Runs a call for C: an error becomes -1 and errno, and so does a panic (EIO), which is a bug in this
+/// library and must not unwind into C.
 pub fn finish<T: Answer>(call: impl FnOnce() -> Result<T, Errno>) -> T::C {
-    // What the call left half done is behind a lock that is taken all the same (`Posix::lock`).
+    // State behind a lock that the panic poisoned stays usable (`Posix::lock`).
     let outcome = catch_unwind(AssertUnwindSafe(call));
     match outcome.unwrap_or(Err(Errno::EIO)) {
         Ok(answer) => answer.into_c(),

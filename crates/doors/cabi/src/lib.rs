@@ -1,8 +1,8 @@
 //! C's pointers to the calls of [`devmem_posix::Posix`]: what the packetdrill door and the C library share.
 //!
-//! Every call takes what its namesake of libc takes and returns a [`Result`]; [`finish`] makes that what C expects
-//! (-1 and errno) and lets no panic through. The only unsafe code is in `raw/`: pointers are read and written there,
-//! null ones are EFAULT, and everything else about them is the caller's word, as it is with libc.
+//! Every call has the arguments of the libc function of the same name and returns a [`Result`]; [`finish`] converts that to
+//! -1 and errno, and stops panics. The only unsafe code is in `raw/`: pointers are read and written there,
+//! null ones are EFAULT, and the caller guarantees everything else about them, as with libc.
 //!
 //! No walk leads through here that does not lead through `devmem_posix`.
 

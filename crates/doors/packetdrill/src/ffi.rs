@@ -23,9 +23,10 @@ use libc::{
     timeval,
 };
 
+use devmem_posix::SpliceArgs;
+
 use crate::flags::Flags;
 use crate::instance::Instance;
-use crate::splice::SpliceArgs;
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("the passing of variadic arguments is known for x86_64 and aarch64 only");
@@ -202,7 +203,7 @@ interface! {
         -> c_int = |i| {
             // What an offset is does not matter, only that there is one.
             let has_offset = (!from_at.is_null(), !to_at.is_null());
-            let moved = crate::splice(i.posix(), SpliceArgs { from, to, has_offset, len, flags })?;
+            let moved = i.posix().splice(SpliceArgs { from, to, has_offset, len, flags })?;
             Ok(c_int::try_from(moved).unwrap_or(c_int::MAX))
         };
 }

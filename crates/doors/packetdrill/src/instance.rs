@@ -15,8 +15,8 @@ use crate::link::{SCRIPT_MAC, STACK_MAC, ScriptLink};
 use crate::numbers::{self, Numbers};
 use crate::sysctls::Sysctls;
 
-/// Where the stack connects from when the script binds nothing: the local addresses of the kernel's scripts, which neither
-/// packetdrill nor those scripts use for the remote end (what comes from our own address is dropped).
+/// Source addresses when the script binds none: the local addresses of the kernel's scripts, which neither
+/// packetdrill nor those scripts use for the remote end (the stack drops packets from its own address).
 const OUR_IPV4: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 0, 1));
 const OUR_IPV6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd3d, 0x0a0b, 0x17d6, 0, 0, 0, 0, 1));
 
@@ -36,12 +36,12 @@ pub struct Instance {
     posix: Posix<VirtualTime>,
     link: ScriptLink,
     numbers: Numbers,
-    /// Where the kernel's settings are read, and the flags that they are added to.
+    /// Source of the kernel's settings, and the flags that they are added to.
     sysctls: Option<(Sysctls, Flags)>,
 }
 
 impl Instance {
-    /// Makes a stack.
+    /// Creates a stack.
     ///
     /// # Errors
     /// A sentence for the user: settings that contradict each other, or no memory.
@@ -122,7 +122,7 @@ impl Instance {
     /// # Errors
     /// EMFILE.
     pub fn pipe(&self) -> Result<[i32; 2], Errno> {
-        let (reader, writer) = self.posix.call(|table| crate::pipe(table, 0))?;
+        let (reader, writer) = self.posix.call(|table| table.pipe(0))?;
         let reader = self.number(reader).inspect_err(|_| {
             let _ = self.posix.close(writer);
         })?;
@@ -163,14 +163,14 @@ impl Instance {
         }
     }
 
-    /// Returns the next IP packet that leaves and when it did, in microseconds; moves time on to get one. `None`: no
-    /// timer is left that could bring one.
+    /// Returns the next IP packet that the stack sends and its time in microseconds, advancing the clock to the next timer
+    /// if necessary. `None`: no packet is queued and no timer is left.
     pub fn netdev_receive(&self) -> Option<(Vec<u8>, i64)> {
         let sniffed = self.posix.sleep_until(|| self.link.sniff())?;
         Some((sniffed.packet, micros(sniffed.at)))
     }
 
-    /// Lets time pass.
+    /// Advances the clock.
     pub fn sleep(&self, duration: Duration) {
         self.posix.sleep(duration);
     }

@@ -19,10 +19,10 @@ use crate::instance::Instance;
 /// Instances whose numbers are looked up. Nothing is closed while this is locked.
 static INSTANCES: Mutex<Vec<Weak<Instance>>> = Mutex::new(Vec::new());
 
-/// There was an instance: until then, no lock is taken.
+/// Whether an instance was ever added; before that, the functions take no lock.
 static IS_USED: AtomicBool = AtomicBool::new(false);
 
-/// Has the two functions look for the numbers of `instance`.
+/// Adds `instance` to those whose descriptors the two functions answer.
 pub(crate) fn register(instance: &Arc<Instance>) {
     let mut instances = INSTANCES.lock().unwrap_or_else(PoisonError::into_inner);
     instances.retain(|other| other.strong_count() > 0);
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn getsockopt(
 ) -> c_int {
     match owner(fd) {
         Some(instance) => cabi::finish(|| {
-            // SAFETY: the caller's word, which is the one that `cabi::call` takes.
+            // SAFETY: the caller fulfils the contract of libc's function, which `cabi::call` requires.
             unsafe { call::getsockopt(instance.posix(), fd, (level, name), (value, len)) }
         }),
         // SAFETY: the system call of this name takes these arguments; the kernel checks the pointers.

@@ -14,10 +14,10 @@ use devmem_uapi::Errno;
 use rustix::fs::{MemfdFlags, fstat, memfd_create};
 use rustix::process::{Resource, getrlimit};
 
-/// Numbers from here on are given to the stack's files: packetdrill itself has few, numbered from 0.
+/// First descriptor of the stack's files: above packetdrill's own, which start at 0.
 const FIRST: i32 = 512;
 
-/// From one instance's first number to the next one's.
+/// Distance between the first descriptors of two instances.
 const APART: i32 = 64;
 
 /// Returns the first number of the files of a new instance.
@@ -64,7 +64,7 @@ impl Numbers {
     }
 
     fn reserved(&self) -> MutexGuard<'_, HashMap<i32, Reserved>> {
-        // The map is whole between any two of its operations.
+        // A panic cannot leave the map half changed.
         self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -84,7 +84,7 @@ impl Numbers {
             reserved.insert(number, Reserved { fd, users: 1 });
             return Ok(());
         }
-        // Closing comes back to this library where it is preloaded.
+        // If this library is preloaded, `close` calls into it again.
         drop(reserved);
         drop(fd);
         Err(Errno::EMFILE)

@@ -21,7 +21,7 @@ type Apply = fn(&mut tcp::Config, &mut Linux, &str) -> bool;
 /// One setting of the kernel.
 pub(crate) struct Setting {
     pub(crate) name: &'static str,
-    /// The values that it takes, in words, for error messages.
+    /// The accepted values in words, for error messages.
     pub(crate) range: &'static str,
     apply: Apply,
 }
@@ -32,7 +32,7 @@ macro_rules! settings {
     };
 }
 
-/// Every setting that scripts use. A setting for which the stack has one behaviour takes only the value of that behaviour.
+/// Every setting that scripts use. Where the stack has only one behaviour, only its value is accepted.
 #[rustfmt::skip]
 pub(crate) const SETTINGS: &[Setting] = settings! {
     "tcp_sack", "0 or 1", |c, _, v| switch(&mut c.sack, v);
@@ -43,6 +43,7 @@ pub(crate) const SETTINGS: &[Setting] = settings! {
         c.rcv_buf_start = start;
     }).is_some();
     "tcp_wmem", "three sizes in bytes", |c, _, v| sizes(v).map(|[_, _, most]| c.options.snd_buf_max = most as usize).is_some();
+    "tcp_notsent_lowat", "0 to 4294967295", |c, _, v| put(&mut c.options.notsent_lowat, number(v, 0, u32::MAX).map(Some));
     "tcp_congestion_control", "cubic or reno", |c, _, v| put(&mut c.options.congestion, congestion(v));
     "tcp_syn_retries", "1 to 255", |c, _, v| put(&mut c.options.syn_retries, number(v, 1, 255));
     "tcp_syn_linear_timeouts", "0 to 127", |c, _, v| put(&mut c.timers.syn_linear_timeouts, number(v, 0, 127));

@@ -479,12 +479,12 @@ fn each_completion_is_an_edge_and_room_is_one_only_after_there_was_none() {
 +0 > P. 10001:16001(6000) ack 1
 +0 < . 1:1(0) ack 16001 win 257
 +0 epoll_wait(5, {events=0, fd=4}, 1, 0) = 0
-+0 write(4, ..., 17000) = 16000
-+0 > P. 16001:32001(16000) ack 1
++0 write(4, ..., 17000) = 17000
++0 > P. 16001:33001(17000) ack 1
 +0 write(4, ..., 1) = -1 EAGAIN (full)
 +0 < . 1:1(0) ack 17001 win 257
 +0 epoll_wait(5, {events=0, fd=4}, 1, 0) = 0
-+0 < . 1:1(0) ack 32001 win 257
++0 < . 1:1(0) ack 33001 win 257
 +0 epoll_wait(5, {events=EPOLLOUT, fd=4}, 1, 0) = 1
 +0 epoll_wait(5, {events=0, fd=4}, 1, 0) = 0
 ",

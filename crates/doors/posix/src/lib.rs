@@ -15,7 +15,7 @@
 //! |---|---|---|
 //! | handshake | options and their order, initial window of 10 segments, window scale from buffer sizes, SYN repeated 4 times each second and then 6 times at doubling intervals, SYN-ACK 5 times from 1 s on, SYN cookies, simultaneous open, ECN granted to who asks (`tcp_ecn` = 2), AccECN with 3 to 5 | no Fast Open (ENOPROTOOPT); AccECN's option goes with every segment or with none, and what failed of it is not told; a SYN that meets a full backlog is answered by a cookie, which TCP_DEFER_ACCEPT does not bind |
 //! | bind, listen | conflicts of addresses, families, IPV6_V6ONLY, SO_REUSEADDR and SO_REUSEPORT; a chosen port is nobody's; IP_BIND_ADDRESS_NO_PORT | the dynamic range begins at 49152 (RFC 6335); a handshake that is half done may be lost when a SO_REUSEPORT listener comes or goes |
-//! | data | Nagle (Minshall's variant), TCP_CORK, MSG_MORE until the next ACK, both with a flush after a timeout, TCP_NODELAY lets out what is corked, PSH, segments without their timestamp are taken (RFC 7323 3.2 would drop them), super-segments, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, SO_RCVLOWAT, TCP_INQ, TCP_NOTSENT_LOWAT, SIOCINQ, SIOCOUTQ and SIOCOUTQNSD | no urgent data (MSG_OOB is EINVAL or EOPNOTSUPP); windows follow the memory that is there, not SO_RCVBUF alone, and count payload, not `truesize`; the window never shrinks (`tcp_shrink_window`); a super-segment is as long as may be, with [`tcp::linux::Linux`] as long as Linux's; a send buffer is charged for payload and little else, where Linux charges whole skbs |
+//! | data | Nagle (Minshall's variant), TCP_CORK, MSG_MORE until the next ACK, both with a flush after a timeout, TCP_NODELAY lets out what is corked, PSH, segments without their timestamp are taken (RFC 7323 3.2 would drop them), super-segments, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, SO_RCVLOWAT, TCP_INQ, TCP_NOTSENT_LOWAT, SIOCINQ, SIOCOUTQ and SIOCOUTQNSD | no urgent data (MSG_OOB is EINVAL or EOPNOTSUPP); windows follow the memory that is there, not SO_RCVBUF alone, and count payload, not `truesize`; the window never shrinks (`tcp_shrink_window`); a super-segment is as long as may be, with [`tcp::linux::Linux`] as long as Linux's; a send buffer is charged for payload and 128 bytes for each piece, where Linux charges the `truesize` of skbs; with [`tcp::linux::Linux`] a write fills the super-segment that exceeds the buffer, as in Linux |
 //! | ACK policy | with [`tcp::linux::Linux`]: quick ACKs, 40 to 200 ms of delay, every second full segment, ACK of a FIN left to the answer, TCP_QUICKACK | ACKs of out-of-order data are never compressed; the stack's own style acknowledges when the link is empty |
 //! | recovery | RFC 6298 timers with 200 ms minimum, RACK-TLP, SACK and D-SACK, PRR, F-RTO, CUBIC and Reno, which may be changed on the way | timers are exact, Linux rounds up to its ticks and adds two to the reordering timer; no BBR (ENOENT) |
 //! | close | FIN-WAIT-2 and TIME-WAIT of 60 s, RST when unread data is lost, with a timestamp, RST without ACK for data after close, SO_LINGER, TCP_LINGER2, half-close, every order; a call that waits for a file goes on when another thread closes it | the file's number is not used again before that call returns; [`Table::close_all`] ends such calls with EBADF |
@@ -35,7 +35,7 @@
 //! | SO_BINDTODEVICE, SO_DONTROUTE, SO_INCOMING_CPU, SO_INCOMING_NAPI_ID, SO_BUSY_POLL | one interface without a name, one router at most, polled by one thread; SO_BINDTOIFINDEX takes 1 |
 //! | SO_PEERCRED and relatives, SO_PASSCRED, SO_PEERSEC | nobody stands behind a TCP peer |
 //! | SO_MAX_PACING_RATE, SO_TXTIME, SO_RXQ_OVFL, SO_PEEK_OFF, SO_BUF_LOCK, SO_RESERVE_MEM, SO_TXREHASH | not done |
-//! | IP_MINTTL, IP_MTU, IP_RECVERR, IP_FREEBIND, IP_TRANSPARENT, IP_OPTIONS, IP_PKTINFO and relatives, and IPv6's | IP is kept as simple as TCP lets it be; IP_MTU_DISCOVER takes what is done, WANT and DO |
+//! | IP_MINTTL, IP_MTU, IP_RECVERR, IP_FREEBIND, IP_TRANSPARENT, IP_OPTIONS, IP_PKTINFO and relatives, and IPv6's | not done; IP_MTU_DISCOVER takes WANT and DO, because every packet has DF |
 //!
 //! SO_DEBUG, SO_BROADCAST, SO_OOBINLINE, SO_NO_CHECK, SO_PRIORITY, SO_MARK and SO_SELECT_ERR_QUEUE are remembered and
 //! change nothing: nobody here reads them.
@@ -62,16 +62,10 @@ pub mod tcp_info;
 mod virtual_time;
 mod waiter;
 
-/// What is new about a file, for those who watch it.
-pub mod news {
-    pub use crate::table::{ANYTHING, News, READABLE, WRITABLE};
-}
-
-pub use posix::{Limit, PollFd, Posix};
+pub use posix::{Limit, PollFd, Posix, SpliceArgs, splice_flag};
 pub use real_time::{Engine, RealTime};
 pub use table::{
-    EpollEvent, FD_BASE, FileId, OtherFile, Patience, Received, RecvArgs, SendArgs, Settings,
-    Table, names_dmabuf,
+    EpollEvent, FD_BASE, Patience, Received, RecvArgs, SendArgs, Settings, Table, names_dmabuf,
 };
 pub use virtual_time::VirtualTime;
 pub use waiter::Waiter;

@@ -1,11 +1,11 @@
-//! Socket options: what a program set, kept from the first call on, and their values as bytes.
+//! Socket options: the values that a program set, and their encoding as bytes.
 //!
-//! A socket has options before the stack has anything to apply them to, so they live here and are
-//! handed over when a connection or listener begins. What Linux has and this table has not is
-//! refused with ENOPROTOOPT: nothing is accepted that is not done.
+//! A socket has options before the stack has anything to apply them to, so they are stored here and
+//! applied when a connection or listener begins. Options of Linux that are not implemented are refused with
+//! ENOPROTOOPT, never silently accepted.
 //!
-//! Each option is one [`row::Row`]: how its bytes are read, which values are taken, where the value is kept, what the
-//! stack is told, and what getsockopt returns. The rows of a level are in the file with that level's name.
+//! Each option is one [`row::Row`]: its encoding, the accepted values, the field that stores it, its effect on the stack, and
+//! the result of getsockopt. The rows of a level are in the file with that level's name.
 
 mod ip;
 mod row;
@@ -32,14 +32,14 @@ pub(crate) use values::int;
 /// Smallest receive buffer (linux `SOCK_MIN_RCVBUF`, twice 1152).
 const RCVBUF_MIN: u32 = 2304;
 
-/// What SO_LINGER says.
+/// Value of SO_LINGER.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Linger {
     pub(crate) on: bool,
     pub(crate) seconds: i32,
 }
 
-/// Options of level `SOL_SOCKET` that are kept and returned, and change nothing: nothing here would read them. There is
+/// Options of level `SOL_SOCKET` that are stored and returned without any effect: there is
 /// no packet scheduler (SO_PRIORITY) and no packet filter (SO_MARK); a stream has neither broadcasts nor packets without
 /// checksums; a byte that a peer calls urgent always stays in the stream (SO_OOBINLINE).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -53,7 +53,7 @@ struct Remembered {
     select_err_queue: bool,
 }
 
-/// Everything a program may set on a socket.
+/// All options of a socket.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) reuse_addr: bool,
@@ -80,7 +80,7 @@ pub(crate) struct Options {
     /// TCP_WINDOW_CLAMP; 0: none.
     window_clamp: u32,
     remembered: Remembered,
-    /// The last value of TCP_QUICKACK; what a connection does is asked of the stack.
+    /// The last value of TCP_QUICKACK; the stack has the present state of a connection.
     quick_acks: bool,
     mtu_discover: i32,
     hop_limit: Option<u8>,
@@ -89,18 +89,18 @@ pub(crate) struct Options {
     zerocopy: bool,
     notsent_lowat: u32,
     tos: u8,
-    /// Largest buffer that may be asked for, before doubling.
+    /// Largest accepted buffer size, before doubling.
     buffer_max: u32,
-    /// Most unread payload if nothing else is said.
+    /// Maximum unread payload without SO_RCVBUF.
     rcv_buf_default: u32,
 }
 
-/// What must happen to the socket now that an option is set.
+/// Effect on the socket after an option was set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// Nothing: it counts when the next connection begins, or in calls of this table.
+    /// None: the option takes effect with the next connection, or in calls of this table.
     None,
-    /// The stack is told.
+    /// The stack applies it.
     Apply(SocketOption),
     /// What waits is acknowledged at once, or as it comes.
     QuickAcks(bool),
@@ -172,7 +172,7 @@ impl Options {
         config
     }
 
-    /// Returns what the stack is to be told beside the settings of TCP.
+    /// Returns the options that the stack applies beside the settings of TCP.
     pub(crate) fn after_opening(&self) -> [SocketOption; 6] {
         [
             SocketOption::Zerocopy(self.zerocopy),
@@ -184,7 +184,7 @@ impl Options {
         ]
     }
 
-    /// Returns how much unread payload there may be.
+    /// Returns the maximum unread payload.
     fn rcv_space(&self) -> u32 {
         let buffer = self.rcv_buf.map_or(self.rcv_buf_default, |bytes| bytes / 2);
         match self.window_clamp {
@@ -207,10 +207,10 @@ impl Options {
         Effect::Apply(SocketOption::RcvBuf(self.rcv_space()))
     }
 
-    /// Takes over an option from its bytes.
+    /// Sets an option from its bytes.
     ///
     /// # Errors
-    /// As setsockopt(2): ENOPROTOOPT for what is not known, EINVAL for a value that cannot be.
+    /// As setsockopt(2): ENOPROTOOPT for an unknown option, EINVAL for an invalid value.
     pub(crate) fn set(
         &mut self,
         family: Family,
@@ -227,10 +227,10 @@ impl Options {
         row.set(self, value)
     }
 
-    /// Returns the bytes of an option that depends on nothing but what was set.
+    /// Returns the bytes of an option that depends only on the values set.
     ///
     /// # Errors
-    /// ENOPROTOOPT for what is not known.
+    /// ENOPROTOOPT for an unknown option.
     pub(crate) fn get(
         &self,
         family: Family,

@@ -1,6 +1,7 @@
-//! The calls as a program makes them: with waiting.
+//! The socket calls with blocking.
 
 mod file;
+mod splice;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,18 +16,20 @@ use crate::table::{
 };
 use crate::waiter::Waiter;
 
+pub use splice::{SpliceArgs, flag as splice_flag};
+
 /// One entry of poll(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PollFd {
-    /// The file; negative: passed over.
+    /// The descriptor; negative: the entry is ignored.
     pub fd: i32,
-    /// What is asked for.
+    /// Requested events.
     pub events: u16,
-    /// What there is.
+    /// Returned events.
     pub revents: u16,
 }
 
-/// A socket table that threads share, and how they wait.
+/// A socket table shared by threads, with the [`Waiter`] by which they wait.
 #[derive(Debug)]
 pub struct Posix<W> {
     table: Mutex<Table>,
@@ -36,16 +39,16 @@ pub struct Posix<W> {
 /// How long a call may wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
-    /// Not at all.
+    /// Does not wait.
     Never,
-    /// Until there is something.
+    /// Waits without a limit.
     Forever,
-    /// So long.
+    /// Waits at most this long.
     For(Duration),
 }
 
 impl Limit {
-    /// Returns the limit of a call on a file: `timeout`, or not at all where the file or MSG_DONTWAIT in `flags` says so.
+    /// Returns the limit of a call on a file: `timeout`, or [`Limit::Never`] with O_NONBLOCK or MSG_DONTWAIT.
     pub fn new(patience: Patience, timeout: Option<Duration>, flags: u32) -> Self {
         let never = patience.nonblocking || flags & MsgFlags::DONTWAIT.bits() != 0;
         match timeout {
@@ -55,7 +58,7 @@ impl Limit {
         }
     }
 
-    /// Returns the limit that a timeout in milliseconds means; negative is none.
+    /// Returns the limit for a timeout in milliseconds; a negative one means [`Limit::Forever`].
     fn from_millis(ms: i32) -> Self {
         match u64::try_from(ms) {
             Ok(0) => Self::Never,
@@ -74,7 +77,7 @@ impl Limit {
 }
 
 impl<W: Waiter> Posix<W> {
-    /// Returns a table that is waited for by `waiter`.
+    /// Returns a table over `stack`, for threads that wait by `waiter`.
     pub fn new(stack: stack::Stack, settings: Settings, waiter: W) -> Self {
         Self {
             table: Mutex::new(Table::new(stack, settings)),
@@ -82,23 +85,23 @@ impl<W: Waiter> Posix<W> {
         }
     }
 
-    /// Returns how its threads wait.
+    /// Returns the waiter.
     pub fn waiter(&self) -> &W {
         &self.waiter
     }
 
-    /// Locks the table. A panic of another thread leaves the stack consistent between its calls, so a poisoned lock is
-    /// taken all the same.
+    /// Locks the table. A panic of another thread leaves the stack consistent between its calls, so poisoning
+    /// is ignored.
     pub fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the table of one who holds it alone.
+    /// Returns the table without locking it.
     pub fn table_mut(&mut self) -> &mut Table {
         self.table.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a call that does not wait.
+    /// Runs a call that does not wait.
     pub fn call<T>(&self, call: impl FnOnce(&mut Table) -> T) -> T {
         let mut table = self.lock();
         table.set_clock(self.waiter.now());
@@ -112,9 +115,9 @@ impl<W: Waiter> Posix<W> {
         self.waiter.changed(table);
     }
 
-    /// Makes a call until it says something else than EAGAIN, within the limit. The files that it waits for are held
-    /// meanwhile: somebody may close them, and the call goes on. `watched` has the serial number of each: one that was
-    /// given to another file before the call could hold it is EBADF.
+    /// Repeats `attempt` until it returns anything but EAGAIN, within the limit. The call holds the files that it waits for,
+    /// so it continues if another thread closes one. `watched` has the descriptor and serial number of each; EBADF if a
+    /// descriptor was reused before the call held it.
     ///
     /// # Errors
     /// As `attempt`; EAGAIN at the limit; EBADF.
@@ -190,7 +193,7 @@ impl<W: Waiter> Posix<W> {
         })
     }
 
-    /// recvmsg(2) and its relatives.
+    /// recv(2), recvfrom(2) and recvmsg(2).
     ///
     /// # Errors
     /// As [`Table::recv`].
@@ -234,17 +237,17 @@ impl<W: Waiter> Posix<W> {
             }
         });
         let received = match (sum, outcome) {
-            // What was received is never taken back for a later error.
+            // Received bytes are returned even if an error follows.
             (Some(received), _) => received,
             (None, Err(errno)) => return Err(errno),
             (None, Ok(())) => Received::NOTHING,
         };
-        // A file that is gone by now has nothing to add.
+        // A file that no longer exists adds no control messages.
         let told = self.lock().tell_with(fd, received, control, flags);
         Ok(told.unwrap_or(received))
     }
 
-    /// sendmsg(2) and its relatives: waits until everything is queued.
+    /// send(2), sendto(2) and sendmsg(2): waits until everything is queued.
     ///
     /// # Errors
     /// As [`Table::send`].
@@ -257,7 +260,7 @@ impl<W: Waiter> Posix<W> {
             let outcome = table.send_on(fd, args, flags, &mut under_way);
             sent = under_way.sent;
             if outcome != Err(Errno::EAGAIN) || limit == Limit::Never {
-                // Before the last bytes leave: their times are asked for here.
+                // Before the last bytes are sent: this requests their timestamps.
                 table.finish_send(std::mem::take(&mut under_way));
             }
             outcome
@@ -276,7 +279,7 @@ impl<W: Waiter> Posix<W> {
     pub fn close(&self, fd: i32) -> Result<(), Errno> {
         let serial = self.lock().patience(fd)?.serial;
         if let Some(time) = self.call(|table| table.linger(fd))? {
-            // Whatever comes of it, the file is closed.
+            // The file is closed whatever the outcome.
             let _ = self.wait_for(Limit::For(time), &[(fd, serial)], |table, _| {
                 table.lingered(fd)
             });
@@ -331,7 +334,7 @@ impl<W: Waiter> Posix<W> {
     }
 }
 
-/// Files were taken away from under a poll: says so of those that it asked for.
+/// Reports POLLNVAL for entries of a poll whose files were closed in the meantime.
 fn invalid(fds: &mut [PollFd]) -> usize {
     for entry in fds.iter_mut() {
         entry.revents = if entry.fd < 0 { 0 } else { ev::NVAL as u16 };

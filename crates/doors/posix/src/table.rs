@@ -5,7 +5,7 @@ mod epoll;
 mod hold;
 mod names;
 mod open;
-mod other;
+mod pipe;
 mod ready;
 mod receive;
 mod send;
@@ -14,7 +14,6 @@ mod teardown;
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
 use std::time::Duration;
 
 use devmem_uapi::{DmabufId, Errno, IfIndex};
@@ -31,8 +30,7 @@ use epoll::Epoll;
 
 pub use epoll::EpollEvent;
 pub(crate) use hold::Hold;
-pub use other::{FileId, OtherFile};
-pub use ready::{ANYTHING, News, READABLE, WRITABLE};
+pub(crate) use pipe::PipeEnd;
 pub use receive::{Received, RecvArgs};
 pub(crate) use send::UnderWay;
 pub use send::{SendArgs, names_dmabuf};
@@ -49,39 +47,39 @@ pub(crate) const IFINDEX: IfIndex = IfIndex(1);
 pub struct Table {
     pub(crate) stack: Stack,
     files: Slab<File>,
-    /// Which file a socket of the stack belongs to.
+    /// File of each socket of the stack.
     by_socket: HashMap<SocketId, usize>,
-    /// Which files have a port.
+    /// Files bound to each port.
     by_port: HashMap<u16, BTreeSet<usize>>,
-    /// Files that the call under way holds: they are there for it even if they were closed.
+    /// Files that the current call holds: valid for it even if they were closed.
     held: Vec<usize>,
     /// Memories bound for receiving.
     memories: HashMap<DmabufId, Dmabuf>,
     settings: Settings,
     next_serial: u64,
-    /// Counts what may have made somebody's waiting end.
+    /// Number of changes that may end a wait.
     changes: u64,
     /// The time of the last call.
     clock: Instant,
 }
 
-/// One file: what its number stands for, and who looks at it.
+/// One file, and the epolls that watch it.
 #[derive(Debug)]
 pub(crate) struct File {
-    /// Never that of another file, unlike the number.
+    /// Unique, unlike the descriptor, which is reused.
     serial: u64,
     kind: FileKind,
     nonblocking: bool,
     close_on_exec: bool,
     /// Epolls that watch it, by their index.
     watchers: Vec<usize>,
-    /// What they were told last.
+    /// State when the watchers were last woken.
     told: ready::Told,
-    /// Somebody was told that there is no room for more (linux `SOCK_NOSPACE`): that there is again is news.
+    /// A caller was told that there is no room (linux `SOCK_NOSPACE`): the next free space wakes the watchers.
     no_space: Cell<bool>,
-    /// Calls that wait for it.
+    /// Number of calls that wait for it.
     holders: usize,
-    /// It has no number any more, and goes with its last holder.
+    /// Its descriptor is closed; it is destroyed when `holders` is 0.
     is_closed: bool,
 }
 
@@ -89,7 +87,7 @@ pub(crate) struct File {
 enum FileKind {
     Socket(Box<Sock>),
     Epoll(Epoll),
-    Other(Arc<dyn OtherFile>),
+    Pipe(PipeEnd),
 }
 
 /// A TCP socket.
@@ -101,13 +99,13 @@ pub(crate) struct Sock {
     bound: Option<std::net::SocketAddr>,
 }
 
-/// What stands behind a socket.
+/// State of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SockState {
-    /// Nothing yet, or nothing any more.
+    /// Not connected and not listening.
     Fresh,
     Listening(SocketId),
-    /// connect was called and has not told its outcome.
+    /// connect was called and has not reported its outcome.
     Connecting(SocketId),
     Connected(SocketId),
 }
@@ -121,10 +119,10 @@ impl SockState {
     }
 }
 
-/// What a call needs to know of waiting.
+/// How long calls on a file wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience {
-    /// Names the file beyond its number's life.
+    /// Identifies the file even after its descriptor was reused.
     pub serial: u64,
     /// The program set O_NONBLOCK.
     pub nonblocking: bool,
@@ -151,7 +149,7 @@ impl Table {
         }
     }
 
-    /// Notes the time of the call that comes.
+    /// Sets the time of the next call.
     pub(crate) fn set_clock(&mut self, now: Instant) {
         self.clock = now;
     }
@@ -163,7 +161,7 @@ impl Table {
         worked
     }
 
-    /// Sends what a call left to be sent, and notes what became ready.
+    /// Sends what the call queued, and notes what became ready.
     pub(crate) fn after_call(&mut self, now: Instant) {
         self.clock = now;
         if self.stack.wants_flush() {
@@ -172,13 +170,13 @@ impl Table {
         self.note_events();
     }
 
-    /// Returns a number that grows whenever a socket's readiness changed.
+    /// Returns a number that grows whenever a file's readiness changes.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Notes that something changed that no event of the stack tells: calls that wait look again.
-    pub fn touch(&mut self) {
+    /// Notes a change that the stack reports no event for: waiting calls check again.
+    pub(crate) fn touch(&mut self) {
         self.changes += 1;
     }
 
@@ -197,7 +195,7 @@ impl Table {
         self.stack.drops().filter(|(_, count)| *count > 0).collect()
     }
 
-    /// Returns the stack, for those who look deeper than sockets do.
+    /// Returns the stack, for state that no socket call reports.
     pub fn stack(&self) -> &Stack {
         &self.stack
     }
@@ -207,12 +205,12 @@ impl Table {
         self.stack.set_tcp_config(config);
     }
 
-    /// Returns the stack to its owner: settings of the NIC. Sockets are the table's.
+    /// Returns the stack, for settings of the NIC. Its sockets must only be changed through the table.
     pub fn stack_mut(&mut self) -> &mut Stack {
         &mut self.stack
     }
 
-    /// Returns the stack's name of the socket behind a file.
+    /// Returns the stack's id of the socket of `fd`.
     ///
     /// # Errors
     /// EBADF, ENOTSOCK; ENOTCONN: it was neither connected nor made to listen.
@@ -263,7 +261,7 @@ impl Table {
         Ok(id)
     }
 
-    /// Makes `memory` known for sending.
+    /// Binds `memory` for sending.
     ///
     /// # Errors
     /// As bind-tx of the kernel.
@@ -275,7 +273,7 @@ impl Table {
         self.stack.bind_tx(request).map_err(|error| error.errno())
     }
 
-    /// Gives a binding up. Receive queues go back to host memory; frags that are out keep the memory.
+    /// Removes a binding. Receive queues return to host memory; lent frags keep the memory alive.
     ///
     /// # Errors
     /// EINVAL: no such binding.
@@ -318,14 +316,14 @@ impl Table {
     fn sock(&self, fd: i32) -> Result<&Sock, Errno> {
         match &self.file(fd)?.kind {
             FileKind::Socket(sock) => Ok(sock),
-            FileKind::Epoll(_) | FileKind::Other(_) => Err(Errno::ENOTSOCK),
+            FileKind::Epoll(_) | FileKind::Pipe(_) => Err(Errno::ENOTSOCK),
         }
     }
 
     fn sock_mut(&mut self, fd: i32) -> Result<&mut Sock, Errno> {
         match &mut self.file_mut(fd)?.kind {
             FileKind::Socket(sock) => Ok(sock),
-            FileKind::Epoll(_) | FileKind::Other(_) => Err(Errno::ENOTSOCK),
+            FileKind::Epoll(_) | FileKind::Pipe(_) => Err(Errno::ENOTSOCK),
         }
     }
 
@@ -349,7 +347,7 @@ impl Table {
         Ok(self.fd_at(index))
     }
 
-    /// Puts a socket of the stack behind a file.
+    /// Changes the state of a socket, and wakes its watchers.
     fn attach(&mut self, fd: i32, state: SockState) -> Result<(), Errno> {
         let index = self.index_of(fd)?;
         let sock = self.sock_mut(fd)?;
@@ -365,7 +363,7 @@ impl Table {
         Ok(())
     }
 
-    /// Returns what a call on `fd` must know of waiting.
+    /// Returns how long calls on `fd` wait.
     ///
     /// # Errors
     /// EBADF.
@@ -373,7 +371,7 @@ impl Table {
         let file = self.file(fd)?;
         let (receive, send) = match &file.kind {
             FileKind::Socket(sock) => (sock.options.rcv_timeout, sock.options.snd_timeout),
-            FileKind::Epoll(_) | FileKind::Other(_) => (None, None),
+            FileKind::Epoll(_) | FileKind::Pipe(_) => (None, None),
         };
         Ok(Patience {
             serial: file.serial,

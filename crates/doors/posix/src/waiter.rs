@@ -1,4 +1,4 @@
-//! How threads wait: the difference between the doors.
+//! How threads wait; each door has its [`Waiter`].
 
 use std::sync::MutexGuard;
 
@@ -8,7 +8,8 @@ use crate::table::Table;
 
 /// How a thread waits until a table changes, and where its time comes from.
 ///
-/// A waiter never looks into the table: it sleeps until [`Waiter::changed`] reports a change, and the caller looks again. Lock order: the table's lock is taken before any of the waiter's.
+/// A waiter never reads the table: it sleeps until [`Waiter::changed`] reports a change, and the caller tries again.
+/// Lock order: the table's lock is taken before any of the waiter's.
 pub trait Waiter: Send + Sync {
     /// Returns the time.
     fn now(&self) -> Instant;
@@ -16,10 +17,10 @@ pub trait Waiter: Send + Sync {
     /// Wakes threads that wait if the table has changed: after a call, and after the stack was polled. The table is locked.
     fn changed(&self, table: &mut Table);
 
-    /// A call that waited returns now.
+    /// Called when a call that waited is about to return.
     fn returning(&self) {}
 
-    /// Gives the lock up until something changed or `until` has come, and takes it again. It may come back early.
+    /// Releases the lock until the table changes or `until` is reached, then takes it again. May return early.
     fn wait<'a>(
         &'a self,
         table: MutexGuard<'a, Table>,

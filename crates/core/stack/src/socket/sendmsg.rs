@@ -249,13 +249,16 @@ fn send_host(
     if reports && sending.number.is_none() && !socket.errors.has_room() {
         return Err(SendError::TooManySends);
     }
+    let admitted = socket
+        .conn
+        .admit(host.len(), socket.options.notsent_limit());
     let (mut sent, mut end) = (0, 0);
     let refused = loop {
         let Some(rest) = host.get(sent..).filter(|rest| !rest.is_empty()) else {
             break None;
         };
         let cut = packet_end(if reports { pieces } else { &[] }, sent).unwrap_or(host.len());
-        let room = socket.conn.write_room().min(cut - sent);
+        let room = (admitted - sent).min(cut - sent);
         let n = rest.len().min(COPIED_BYTES).min(room);
         let Some(piece) = rest.get(..n).filter(|piece| !piece.is_empty()) else {
             break Some(SendError::WouldBlock);
@@ -355,10 +358,11 @@ fn send_device(
         .iter()
         .fold(0_usize, |sum, range| sum.saturating_add(range.len()));
     let mut rest = ranges.iter().cloned();
+    let admitted = socket.conn.admit(total, socket.options.notsent_limit());
     let mut current = 0..0;
     let (mut sent, mut end) = (0, 0);
     while sent < total {
-        let room = socket.conn.write_room();
+        let room = admitted - sent;
         let piece = next_piece(&send, &mut current, &mut rest, room);
         let len = piece.len();
         if len == 0 {
@@ -414,7 +418,7 @@ fn outcome(sent: usize, refused: Option<SendError>) -> Result<usize, SendError> 
 impl ConnectionSocket {
     /// Returns whether `times` the unsent bytes are below TCP_NOTSENT_LOWAT (linux `__sk_stream_memory_free`).
     pub(crate) fn has_unsent_room(&self, times: u64) -> bool {
-        let Some(lowat) = self.options.notsent_lowat else {
+        let Some(lowat) = self.options.notsent_limit() else {
             return true;
         };
         self.conn.info().notsent_bytes.saturating_mul(times) < u64::from(lowat)
@@ -431,7 +435,7 @@ impl ConnectionSocket {
             self.conn.push_boundary();
         }
         self.conn
-            .send(piece, if more { Push::Later } else { Push::Now })
+            .send_admitted(piece, if more { Push::Later } else { Push::Now })
             .ok()
     }
 }

@@ -96,7 +96,9 @@ pub(crate) struct SocketSettings {
     pub(crate) cork: bool,
     pub(crate) rcv_buf: u32,
     snd_buf: usize,
-    pub(crate) notsent_lowat: Option<u32>,
+    /// TCP_NOTSENT_LOWAT, if it was set.
+    notsent_lowat: Option<u32>,
+    notsent_lowat_default: Option<u32>,
     pub(crate) tos: u8,
     pub(crate) timestamping: Timestamping,
     pub(crate) hop_limit: Option<u8>,
@@ -116,11 +118,20 @@ impl SocketSettings {
             rcv_buf: config.rcv_buf_max,
             snd_buf: config.snd_buf_max,
             notsent_lowat: None,
+            notsent_lowat_default: config.notsent_lowat,
             tos: 0,
             timestamping: Timestamping::default(),
             hop_limit: None,
             congestion: config.congestion,
         }
+    }
+
+    /// Returns the unsent bytes from which on nothing more is queued; `None`: no limit.
+    pub(crate) fn notsent_limit(&self) -> Option<u32> {
+        // u32::MAX means no limit (linux `tcp_notsent_lowat`).
+        self.notsent_lowat
+            .or(self.notsent_lowat_default)
+            .filter(|&bytes| bytes != u32::MAX)
     }
 
     /// Returns the free bytes of the send queue at which the socket is writable (linux `sk_stream_min_wspace`: a third of
@@ -141,8 +152,8 @@ impl SocketSettings {
             SocketOption::RcvBuf(bytes) => self.rcv_buf = bytes,
             SocketOption::SndBuf(bytes) => self.snd_buf = bytes,
             SocketOption::NotsentLowat(bytes) => {
-                // 0 and u32::MAX mean no limit (linux `tcp_notsent_lowat`).
-                self.notsent_lowat = Some(bytes).filter(|&bytes| !matches!(bytes, 0 | u32::MAX));
+                // 0 means the default (linux `tcp_notsent_lowat`).
+                self.notsent_lowat = Some(bytes).filter(|&bytes| bytes != 0);
             }
             SocketOption::Tos(tos) => self.tos = tos & !wire::Ecn::MASK,
             SocketOption::Timestamping(timestamping) => self.timestamping = timestamping,
@@ -184,6 +195,7 @@ impl SocketSettings {
             zerocopy: _,
             rcv_buf: _,
             notsent_lowat: _,
+            notsent_lowat_default: _,
             tos: _,
             timestamping: _,
             hop_limit: _,

@@ -53,6 +53,9 @@ pub struct ConnectionOptions {
     pub rcv_space_initial: u32,
     /// Most unacknowledged payload in the send queue, in bytes (SO_SNDBUF).
     pub snd_buf_max: usize,
+    /// Unsent payload, in bytes, from which on nothing more is queued (linux `net.ipv4.tcp_notsent_lowat`), of sockets
+    /// without TCP_NOTSENT_LOWAT; `None`: no limit.
+    pub notsent_lowat: Option<u32>,
     /// Probes silent peers (SO_KEEPALIVE and its three times); `None`: never, which RFC 9293 3.8.4 requires as the default.
     pub keepalive: Option<Keepalive>,
     /// Longest time that sent data may stay unacknowledged (TCP_USER_TIMEOUT, RFC 5482); `None`:
@@ -92,6 +95,7 @@ impl Default for ConnectionOptions {
             rcv_buf_max: 6 << 20,
             rcv_space_initial: 64 << 10,
             snd_buf_max: SND_BUF_MAX,
+            notsent_lowat: None,
             keepalive: None,
             user_timeout: None,
             fin_wait_2_timeout: FIN_WAIT_2_TIMEOUT,

@@ -151,6 +151,19 @@ impl<P: Payload> Connection<P> {
         }
     }
 
+    /// Returns how many of `wanted` bytes a write may queue now: as many as [`Connection::write_room`], unless
+    /// [`Policy::fills_super_segments`](crate::Policy::fills_super_segments); with `notsent_lowat` (TCP_NOTSENT_LOWAT) no
+    /// new super-segment begins while so many bytes are unsent.
+    #[must_use]
+    pub fn admit(&self, wanted: usize, notsent_lowat: Option<u32>) -> usize {
+        match &self.state {
+            ConnectionState::Synchronized(synchronized) if synchronized.kind().can_send() => {
+                synchronized.sender.admit(wanted, notsent_lowat)
+            }
+            _ => 0,
+        }
+    }
+
     /// Queues payload for sending; [`Connection::poll_send`] sends it as the windows allow.
     ///
     /// Returns the stream offset behind the payload: once [`Connection::acked_offset`] reaches it, all of the payload is
@@ -160,6 +173,23 @@ impl<P: Payload> Connection<P> {
     ///
     /// There is no connection, or not enough room for the whole payload. The error returns the payload.
     pub fn send(&mut self, payload: P, push: Push) -> Result<u64, SendError<P>> {
+        if let ConnectionState::Synchronized(synchronized) = &self.state
+            && synchronized.kind().can_send()
+        {
+            let room = synchronized.sender.room();
+            if payload.len() > room {
+                return Err(SendError::NoRoom { payload, room });
+            }
+        }
+        self.send_admitted(payload, push)
+    }
+
+    /// As [`Connection::send`], of bytes that [`Connection::admit`] admitted: the send buffer is not checked.
+    ///
+    /// # Errors
+    ///
+    /// There is no connection. The error returns the payload.
+    pub fn send_admitted(&mut self, payload: P, push: Push) -> Result<u64, SendError<P>> {
         let synchronized = match &mut self.state {
             ConnectionState::SynSent(_) | ConnectionState::SynReceived(_) => {
                 return Err(SendError::NotEstablished(payload));
@@ -169,10 +199,6 @@ impl<P: Payload> Connection<P> {
             }
             _ => return Err(SendError::Closed(payload)),
         };
-        let room = synchronized.sender.room();
-        if payload.len() > room {
-            return Err(SendError::NoRoom { payload, room });
-        }
         Ok(synchronized.sender.push(payload, push == Push::Later))
     }
 

@@ -117,7 +117,7 @@ impl<P: Payload> Sender<P> {
     }
 
     /// Returns how many packets one segment may have.
-    fn packets_at_once(&self) -> u64 {
+    pub(super) fn packets_at_once(&self) -> u64 {
         if self.packets.bundling() == Bundling::SinglePackets {
             return 1;
         }
@@ -125,6 +125,7 @@ impl<P: Payload> Sender<P> {
         self.shared.policy.packets_at_once(&FlowState {
             mss: self.mss().into(),
             longest: self.packets.longest().into(),
+            max_wnd: self.space.max_wnd().into(),
             cwnd: self.rate.cwnd(),
             ssthresh: self.rate.ssthresh(),
             srtt: rtt.srtt(),

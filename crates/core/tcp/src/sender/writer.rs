@@ -98,6 +98,16 @@ impl<P: Payload> Writer<P> {
         self.expects_more = false;
     }
 
+    /// Returns the size of the send buffer.
+    pub(super) fn snd_buf_max(&self) -> usize {
+        self.snd_buf_max
+    }
+
+    /// Returns how much of the send buffer is used.
+    pub(super) fn charged(&self) -> usize {
+        self.queue.charged()
+    }
+
     /// Returns how many bytes the send buffer still takes.
     pub(super) fn room(&self) -> usize {
         self.snd_buf_max.saturating_sub(self.queue.charged())

@@ -1,10 +1,10 @@
 // UNSAFETY: the socket calls with C's pointers as arguments.
 
-//! The socket calls of libc, over [`Posix`]; each has its namesake's arguments.
+//! The socket calls of libc over [`Posix`], with the arguments of the libc functions of the same names.
 //!
 //! # Safety
-//! Of every function: pointers are null or point to what the namesake of libc wants there, of the length that is
-//! given, and nobody else uses that memory during the call.
+//! For every function: each pointer is null or points to memory as the libc function of the same name requires, of the
+//! given length, and no other thread uses that memory during the call.
 #![allow(
     clippy::missing_safety_doc,
     reason = "one sentence, at the top of the file, holds for all"
@@ -30,7 +30,7 @@ pub unsafe fn bind<W: Waiter>(
     address: *const sockaddr,
     len: socklen_t,
 ) -> Result<(), Errno> {
-    // SAFETY: the word at the top of the file.
+    // SAFETY: the contract at the top of the file.
     let address = unsafe { sockaddr_in(address, len) }?;
     posix.call(|table| table.bind(fd, address))
 }
@@ -42,7 +42,7 @@ pub unsafe fn connect<W: Waiter>(
     address: *const sockaddr,
     len: socklen_t,
 ) -> Result<(), Errno> {
-    // SAFETY: the word at the top of the file.
+    // SAFETY: the contract at the top of the file.
     let address = unsafe { sockaddr_in(address, len) }?;
     posix.connect(fd, address)
 }
@@ -54,16 +54,16 @@ unsafe fn sockaddr_in<'a>(address: *const sockaddr, len: socklen_t) -> Result<&'
         .ok()
         .filter(|len| *len <= size_of::<sockaddr_storage>());
     let len = len.ok_or(Errno::EINVAL)?;
-    // SAFETY: the word at the top of the file.
+    // SAFETY: the contract at the top of the file.
     unsafe { slice(address.cast::<c_void>(), len) }
 }
 
-/// Writes an address and its length, which may be more than there was room for.
+/// Writes an address, cut to the buffer, and its full length.
 unsafe fn put_address(bytes: &[u8], to: *mut sockaddr, len: *mut socklen_t) -> Result<(), Errno> {
     if to.is_null() {
         return Ok(());
     }
-    // SAFETY: the word at the top of the file.
+    // SAFETY: the contract at the top of the file.
     let room = unsafe { read(len) }?;
     if c_int::try_from(room).is_err() {
         return Err(Errno::EINVAL);
@@ -89,7 +89,7 @@ pub unsafe fn accept<W: Waiter>(
     flags: c_int,
 ) -> Result<c_int, Errno> {
     let (new, peer) = posix.accept(fd, flags)?;
-    // SAFETY: the word at the top of the file.
+    // SAFETY: the contract at the top of the file.
     let put = unsafe { put_address(&peer, address, len) };
     if let Err(errno) = put {
         let _ = posix.close(new);
@@ -112,11 +112,11 @@ pub unsafe fn name<W: Waiter>(
     if address.is_null() {
         return Err(Errno::EFAULT);
     }
-    // SAFETY: the word at the top of the file.
+    // SAFETY: the contract at the top of the file.
     unsafe { put_address(&bytes, address, len) }
 }
 
-/// Whose name is asked for.
+/// Which address is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whose {
     /// getsockname.
@@ -137,13 +137,13 @@ pub unsafe fn recv<W: Waiter>(
         iov_len: len,
     };
     let flags = flags.cast_unsigned();
-    // What is discarded needs no memory (linux tcp(7), MSG_TRUNC).
+    // Discarded bytes need no memory (linux tcp(7), MSG_TRUNC).
     let discards = flags & MsgFlags::TRUNC.bits() != 0;
     if buf.is_null() && len > 0 && !discards {
         return Err(Errno::EFAULT);
     }
     let by = By::Socket(flags);
-    // SAFETY: the word at the top of the file.
+    // SAFETY: the contract at the top of the file.
     let received = unsafe { message::recv(posix, fd, &[entry], &mut [], by) };
     received.map(|received| received.bytes)
 }
@@ -155,7 +155,7 @@ pub unsafe fn recvmsg<W: Waiter>(
     msg: *mut msghdr,
     flags: c_int,
 ) -> Result<usize, Errno> {
-    // SAFETY: the word at the top of the file.
+    // SAFETY: the contract at the top of the file.
     let head = unsafe { read(msg) }?;
     // SAFETY: as above.
     let entries = unsafe { message::entries(head.msg_iov, head.msg_iovlen) }?;
@@ -177,7 +177,7 @@ pub unsafe fn recvmsg<W: Waiter>(
     Ok(received.bytes)
 }
 
-/// send(2), sendto(2): a stream has but one place to send to.
+/// send(2), sendto(2): the destination of a stream is fixed.
 pub unsafe fn send<W: Waiter>(
     posix: &Posix<W>,
     fd: c_int,
@@ -189,7 +189,7 @@ pub unsafe fn send<W: Waiter>(
         iov_len: len,
     };
     let by = By::Socket(flags.cast_unsigned());
-    // SAFETY: the word at the top of the file; the memory is only read.
+    // SAFETY: the contract at the top of the file; the memory is only read.
     unsafe { message::send(posix, fd, &[entry], &[], by) }
 }
 
@@ -200,7 +200,7 @@ pub unsafe fn sendmsg<W: Waiter>(
     msg: *const msghdr,
     flags: c_int,
 ) -> Result<usize, Errno> {
-    // SAFETY: the word at the top of the file.
+    // SAFETY: the contract at the top of the file.
     let head = unsafe { read(msg) }?;
     // SAFETY: as above.
     let entries = unsafe { message::entries(head.msg_iov, head.msg_iovlen) }?;
@@ -220,7 +220,7 @@ pub unsafe fn getsockopt<W: Waiter>(
     name: (c_int, c_int),
     (value, len): (*mut c_void, *mut socklen_t),
 ) -> Result<(), Errno> {
-    // SAFETY: the word at the top of the file.
+    // SAFETY: the contract at the top of the file.
     let room = unsafe { read(len) }?;
     let room = c_int::try_from(room).map_err(|_| Errno::EINVAL)?;
     let bytes = posix.call(|table| table.getsockopt(fd, name))?;
@@ -240,7 +240,7 @@ pub unsafe fn setsockopt<W: Waiter>(
     (value, len): (*const c_void, socklen_t),
 ) -> Result<c_int, Errno> {
     let len = c_int::try_from(len).map_err(|_| Errno::EINVAL)?;
-    // SAFETY: the word at the top of the file.
+    // SAFETY: the contract at the top of the file.
     let value = unsafe { slice(value, usize::try_from(len).unwrap_or(0)) }?;
     posix.call(|table| table.setsockopt(fd, name, value))
 }
@@ -253,7 +253,7 @@ pub unsafe fn ioctl<W: Waiter>(
     argument: *mut c_int,
 ) -> Result<(), Errno> {
     if request == requests::FIONBIO {
-        // SAFETY: the word at the top of the file.
+        // SAFETY: the contract at the top of the file.
         let on = unsafe { read(argument) }? != 0;
         return posix.call(|table| table.set_nonblocking(fd, on));
     }

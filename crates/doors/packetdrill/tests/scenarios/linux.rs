@@ -187,3 +187,25 @@ fn settings_that_lie_in_files_are_read_before_each_socket() {
 ";
     play(script, Ip::V4, &format!("sysctls={}", folder.display()));
 }
+
+#[test]
+fn notsent_lowat_bounds_one_large_write() {
+    let lowat = "+0 setsockopt(4, SOL_TCP, TCP_NOTSENT_LOWAT, [4000], 4) = 0\n";
+    let write = "+0 fcntl(4, F_SETFL, O_RDWR|O_NONBLOCK) = 0
++0 write(4, ..., 59000) = 26000
+";
+    accepted(&format!("{lowat}{write}"));
+    let script = format!("{ACCEPTED}{write}");
+    play(&script, Ip::V4, "tcp_notsent_lowat=4000");
+}
+
+#[test]
+fn a_write_fills_the_super_segment_that_exceeds_the_send_buffer() {
+    accepted(
+        "
++0 setsockopt(4, SOL_SOCKET, SO_SNDBUF, [21000], 4) = 0
++0 fcntl(4, F_SETFL, O_RDWR|O_NONBLOCK) = 0
++0 write(4, ..., 100000) = 42000
+",
+    );
+}

@@ -8,23 +8,23 @@ use super::values::{byte_or_int, int};
 use super::{Effect, Options, ip, socket, tcp_level};
 use crate::sockaddr::Family;
 
-/// What getsockopt looks at.
+/// Input of getsockopt.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct View<'a> {
     pub(super) options: &'a Options,
     pub(super) family: Family,
-    /// What counts where the socket has nothing of its own.
+    /// Settings used where the socket sets none.
     pub(super) base: &'a tcp::Config,
 }
 
-/// Which numbers an option takes.
+/// Numbers that an option accepts.
 #[derive(Debug)]
 pub(super) enum Check {
     /// All of them.
     Any,
     /// Those of a range; EINVAL for others.
     In(RangeInclusive<i32>),
-    /// Those that a function passes; otherwise its errno.
+    /// Those that a function accepts; otherwise its errno.
     By(fn(i32) -> Result<(), Errno>),
 }
 
@@ -43,19 +43,19 @@ impl Check {
     }
 }
 
-/// Where a number that was checked is kept.
+/// Stores a checked number.
 type Store = fn(&mut Options, i32);
 
-/// How the bytes of setsockopt are read, checked and kept.
+/// How setsockopt decodes, checks and stores its bytes.
 #[derive(Debug)]
 enum Set {
     /// setsockopt does not know it.
     Never,
-    /// As an int; what follows it is ignored.
+    /// As an int; further bytes are ignored.
     Int(Check, Store),
     /// As an int, or as a single byte where the value is shorter.
     ByteOrInt(Check, Store),
-    /// As something else.
+    /// By a function.
     Bytes(fn(&mut Options, &[u8]) -> Result<(), Errno>),
 }
 
@@ -111,7 +111,7 @@ impl Row {
         self
     }
 
-    /// What the stack is told once the value is kept. Without this: nothing.
+    /// Sets the effect on the stack once the value is stored; none without this.
     pub(super) const fn apply(mut self, effect: fn(&Options) -> Effect) -> Self {
         self.apply = effect;
         self
@@ -152,10 +152,10 @@ impl Row {
         !matches!(self.set, Set::Never)
     }
 
-    /// Reads, checks and keeps a value. Returns what the stack must be told.
+    /// Decodes, checks and stores a value. Returns its effect.
     ///
     /// # Errors
-    /// EINVAL: the value is too short; what the check says; ENOPROTOOPT if it cannot be set.
+    /// EINVAL: the value is too short; the errno of the check; ENOPROTOOPT if it cannot be set.
     pub(super) fn set(&self, options: &mut Options, value: &[u8]) -> Result<Effect, Errno> {
         match &self.set {
             Set::Never => return Err(Errno::ENOPROTOOPT),

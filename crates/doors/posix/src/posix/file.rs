@@ -1,4 +1,4 @@
-//! read and write of whatever a file is.
+//! read and write of sockets and pipes.
 
 use devmem_uapi::Errno;
 use stack::Stopped;
@@ -7,7 +7,7 @@ use super::{Limit, Posix};
 use crate::table::{Received, RecvArgs, SendArgs};
 use crate::waiter::Waiter;
 
-/// Returns what read(2) and write(2) say where recv(2) and send(2) say that it is no socket: an epoll has neither
+/// Replaces ENOTSOCK of recv(2) and send(2) by the EINVAL of read(2) and write(2): an epoll can be neither read nor written
 /// (linux `vfs_read`).
 fn of_any_file(errno: Errno) -> Errno {
     match errno {
@@ -17,18 +17,18 @@ fn of_any_file(errno: Errno) -> Errno {
 }
 
 impl<W: Waiter> Posix<W> {
-    /// read(2) and readv(2): of a socket as [`Posix::recv`], of another file what there is.
+    /// read(2) and readv(2): a socket as in [`Posix::recv`]; of a pipe, the bytes it holds.
     ///
     /// # Errors
-    /// As [`crate::Table::recv`] and [`crate::OtherFile::read`]; EINVAL of an epoll.
+    /// As [`crate::Table::recv`]; EBADF: the write end of a pipe; EINVAL: an epoll.
     pub fn read(&self, fd: i32, args: RecvArgs<'_>) -> Result<Received, Errno> {
-        if self.lock().other(fd)?.is_none() {
+        let Some(end) = self.lock().pipe_end(fd)? else {
             return self.recv(fd, args, 0).map_err(of_any_file);
-        }
+        };
         let patience = self.lock().patience(fd)?;
         let limit = Limit::new(patience, None, 0);
         let n = self.wait_for(limit, &[(fd, patience.serial)], |table, _| {
-            table.read_other(fd, args.host)
+            end.read(table, args.host)
         })?;
         Ok(Received {
             bytes: n,
@@ -40,20 +40,20 @@ impl<W: Waiter> Posix<W> {
         })
     }
 
-    /// write(2) and writev(2): to a socket as [`Posix::send`]; to another file everything, or what fits without waiting.
+    /// write(2) and writev(2): a socket as in [`Posix::send`]; to a pipe everything, or with O_NONBLOCK what fits.
     ///
     /// # Errors
-    /// As [`crate::Table::send`] and [`crate::OtherFile::write`]; EINVAL of an epoll.
+    /// As [`crate::Table::send`]; EBADF: the read end of a pipe; EPIPE: its read end is closed; EINVAL: an epoll.
     pub fn write(&self, fd: i32, bytes: &[u8]) -> Result<usize, Errno> {
-        if self.lock().other(fd)?.is_none() {
+        let Some(end) = self.lock().pipe_end(fd)? else {
             return self.send(fd, SendArgs::new(bytes), 0).map_err(of_any_file);
-        }
+        };
         let patience = self.lock().patience(fd)?;
         let limit = Limit::new(patience, None, 0);
         let mut written = 0;
         let outcome = self.wait_for(limit, &[(fd, patience.serial)], |table, _| {
             let rest = bytes.get(written..).unwrap_or_default();
-            written += table.write_other(fd, rest)?;
+            written += end.write(table, rest)?;
             match written < bytes.len() {
                 true => Err(Errno::EAGAIN),
                 false => Ok(()),

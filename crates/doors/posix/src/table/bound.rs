@@ -1,4 +1,4 @@
-//! bind(2), and which files have which port.
+//! bind(2), and the files bound to each port.
 
 use std::net::SocketAddr;
 
@@ -8,12 +8,12 @@ use stack::BindAddr;
 use super::{FileKind, Sock, SockState, Table};
 use crate::sockaddr::{Given, parse};
 
-/// Whose idea a port is.
+/// How a port was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Choice {
-    /// The program's: what both sides allow goes.
+    /// By the program: a conflict is allowed if both sockets permit it.
     Given,
-    /// Ours: only one that nobody has.
+    /// By the table: it must be unused.
     Ours,
 }
 
@@ -59,7 +59,7 @@ impl Table {
         self.set_bound(fd, Some(address))
     }
 
-    /// Returns `address` with a port that nobody has.
+    /// Returns `address` with an unused port.
     ///
     /// # Errors
     /// EADDRINUSE.
@@ -71,9 +71,9 @@ impl Table {
         free.ok_or(Errno::EADDRINUSE)
     }
 
-    /// Returns whether somebody else's address conflicts (linux net/ipv4/inet_connection_sock.c
-    /// `inet_csk_bind_conflict`): the same port at addresses that overlap, unless both allow it; SO_REUSEADDR allows
-    /// it against those who do not listen, SO_REUSEPORT against all.
+    /// Returns whether another socket's address conflicts (linux net/ipv4/inet_connection_sock.c
+    /// `inet_csk_bind_conflict`): the same port at overlapping addresses, unless both sockets allow it. SO_REUSEADDR allows
+    /// it with sockets that do not listen, SO_REUSEPORT with all.
     fn is_taken(&self, fd: i32, address: SocketAddr, choice: Choice) -> bool {
         let Ok(ours) = self.sock(fd) else {
             return true;
@@ -97,12 +97,12 @@ impl Table {
             .into_iter()
             .flatten()
             .filter(|index| Some(**index) != own);
-        // Connections without a file, TIME-WAIT among them, were opened by those who allowed it, as far as is known.
+        // Connections without a file, TIME-WAIT among them, count as opened with SO_REUSEADDR: nothing else is known.
         let shares = (reuse || reuse_port) && choice == Choice::Given;
         others.any(conflicts) || !shares && self.stack.is_port_in_use(local)
     }
 
-    /// Gives a socket an address, or takes it.
+    /// Sets or removes the address of a socket.
     pub(super) fn set_bound(&mut self, fd: i32, bound: Option<SocketAddr>) -> Result<(), Errno> {
         let index = self.index_of(fd)?;
         let was = std::mem::replace(&mut self.sock_mut(fd)?.bound, bound);
@@ -113,7 +113,7 @@ impl Table {
         Ok(())
     }
 
-    /// The file at `index` gives its port up.
+    /// Releases the port of the file at `index`.
     pub(super) fn forget_port(&mut self, index: usize, was: Option<SocketAddr>) {
         let Some(port) = was.map(|was| was.port()) else {
             return;

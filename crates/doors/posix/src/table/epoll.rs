@@ -1,8 +1,8 @@
-//! epoll: interests, and a list of those that may have something.
+//! epoll: the watched files, and a list of those that may have events.
 //!
-//! As in Linux (fs/eventpoll.c) a change of a file puts it on the lists of the epolls that watch it; a wait looks at
-//! the list only. What is level-triggered and still ready goes back on the list, what is edge-triggered waits for
-//! the next change, what is one-shot for the next epoll_ctl.
+//! As in Linux (fs/eventpoll.c) a change of a file puts it on the lists of the epolls that watch it; a wait checks
+//! only that list. A level-triggered file that is still ready returns to the list, an edge-triggered one at its next
+//! change, a one-shot one at the next epoll_ctl.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,34 +12,34 @@ use super::ready::{ANYTHING, News, READABLE};
 use super::{FileKind, Table};
 use crate::abi::{ctl, ev};
 
-/// What an epoll may be asked to look for.
+/// Events that epoll_ctl accepts.
 const EVENTS: u32 =
     ev::IN | ev::PRI | ev::OUT | ev::ERR | ev::HUP | ev::RDNORM | ev::WRNORM | ev::RDHUP;
 
-/// Most epolls in a chain of those that watch each other, less one (linux `EP_MAX_NESTS`).
+/// Maximum number of epolls in a chain that watch each other, minus one (linux `EP_MAX_NESTS`).
 const MAX_NESTS: usize = 4;
 
-/// What goes together with EPOLLEXCLUSIVE (linux `EPOLLEXCLUSIVE_OK_BITS`).
+/// Events allowed together with EPOLLEXCLUSIVE (linux `EPOLLEXCLUSIVE_OK_BITS`).
 const EXCLUSIVE_OK: u32 =
     ev::IN | ev::OUT | ev::ERR | ev::HUP | ev::WAKEUP | ev::ET | ev::EXCLUSIVE;
 
-/// Most events of one wait (linux `EP_MAX_EVENTS` is larger; ints bound it).
+/// Maximum events of one wait (linux `EP_MAX_EVENTS` is larger; ints bound it).
 const MAX_EVENTS: i32 = 1 << 20;
 
-/// One event: the bits, and what the program wants to be told with them.
+/// One event: the bits, and the program's data for the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EpollEvent {
     /// EPOLLIN and so on.
     pub events: u32,
-    /// The program's own.
+    /// Data of the program, returned with the event.
     pub data: u64,
 }
 
-/// An epoll: which files it watches, by their index.
+/// An epoll: the files that it watches, by index.
 #[derive(Debug, Default)]
 pub(crate) struct Epoll {
     interests: BTreeMap<usize, Interest>,
-    /// Files that may have something, each once.
+    /// Files that may have events, each once.
     list: VecDeque<usize>,
 }
 
@@ -47,12 +47,12 @@ pub(crate) struct Epoll {
 struct Interest {
     asked: EpollEvent,
     listed: bool,
-    /// A one-shot that was told.
+    /// A one-shot file whose event was returned.
     is_spent: bool,
 }
 
 impl Interest {
-    /// Returns what of `ready` the program wants to hear; errors and hang-ups unasked.
+    /// Returns the bits of `ready` that the program asked for; errors and hang-ups always count.
     fn wanted(&self, ready: u32) -> u32 {
         ready & (self.asked.events & EVENTS | ev::ERR | ev::HUP)
     }
@@ -89,14 +89,14 @@ impl Table {
     fn epoll_mut(&mut self, epfd: i32) -> Result<&mut Epoll, Errno> {
         match &mut self.file_mut(epfd)?.kind {
             FileKind::Epoll(epoll) => Ok(epoll),
-            FileKind::Socket(_) | FileKind::Other(_) => Err(Errno::EINVAL),
+            FileKind::Socket(_) | FileKind::Pipe(_) => Err(Errno::EINVAL),
         }
     }
 
-    /// epoll_ctl(2). `event` is not looked at for EPOLL_CTL_DEL.
+    /// epoll_ctl(2). `event` is ignored for EPOLL_CTL_DEL.
     ///
     /// # Errors
-    /// EBADF; EINVAL (not an epoll, itself, an unknown operation, EPOLLEXCLUSIVE where it must not be); EEXIST; ENOENT;
+    /// EBADF; EINVAL (not an epoll, itself, an unknown operation, EPOLLEXCLUSIVE where it is not allowed); EEXIST; ENOENT;
     /// ELOOP: epolls would watch each other in a circle, or more than 5 in a row.
     pub fn epoll_ctl(
         &mut self,
@@ -156,7 +156,7 @@ impl Table {
         Some(most)
     }
 
-    /// Returns how many epolls in a row watch an epoll: no circle was ever let in.
+    /// Returns the length of the longest chain of epolls that watch an epoll. Cycles are refused when files are added.
     fn depth_above(&self, index: usize) -> usize {
         let watchers = self.files.get(index).map(|file| file.watchers.as_slice());
         let depths = watchers.unwrap_or_default().iter();
@@ -201,7 +201,7 @@ impl Table {
         self.look_at(watcher, file)
     }
 
-    /// Puts a file on the list of an epoll that has just begun to look for something, if there is something.
+    /// Lists a file that an epoll has just begun to watch, if it has events already.
     fn look_at(&mut self, watcher: usize, file: usize) -> Result<(), Errno> {
         let ready = self.examine(file);
         let epoll = self.epoll_at(watcher)?;
@@ -224,7 +224,7 @@ impl Table {
         Ok(())
     }
 
-    /// A file is closed: nobody watches it any more, and it watches nobody.
+    /// Removes a closed file from every epoll, and its watches if it is an epoll.
     pub(super) fn forget_watches(&mut self, index: usize) {
         let Some(file) = self.files.get(index) else {
             return;
@@ -241,8 +241,8 @@ impl Table {
         }
     }
 
-    /// A file has news: those who watch it for such shall look; of those who said EPOLLEXCLUSIVE, the first that
-    /// somebody waits for.
+    /// Wakes the epolls that watch a file for `news`; of those with EPOLLEXCLUSIVE, only the first with a waiting
+    /// thread.
     pub(super) fn wake_watchers(&mut self, index: usize, news: News) {
         let Some(file) = self.files.get(index) else {
             return;
@@ -267,7 +267,7 @@ impl Table {
         }
     }
 
-    /// Takes events, at most as many as `out` has room for.
+    /// Returns events, at most as many as `out` has room for.
     ///
     /// # Errors
     /// EBADF, EINVAL; EAGAIN if there is none.

@@ -1,11 +1,11 @@
-//! Files that calls wait for stay until those calls return, closed or not: as Linux's do, whose calls hold a reference.
-//! Only the number goes with close(2).
+//! Holds: a file that a call waits for exists until the call returns, even if it is closed meanwhile (in Linux the call
+//! holds a reference). close(2) frees only the descriptor.
 
 use devmem_uapi::Errno;
 
 use super::Table;
 
-/// The files of a call that waits.
+/// The files that a waiting call uses.
 #[derive(Debug, Default)]
 #[must_use = "files that are not released are never closed"]
 pub(crate) struct Hold {
@@ -14,12 +14,12 @@ pub(crate) struct Hold {
 }
 
 impl Table {
-    /// Returns how many files are held by calls that wait, each counted once for each call.
+    /// Returns the number of holds: files used by waiting calls, counted once for each call.
     pub fn held_files(&self) -> usize {
         self.files.iter().map(|(_, file)| file.holders).sum()
     }
 
-    /// Holds what `fds` stand for; those that are not open are passed over.
+    /// Holds the files of `fds`; descriptors that are not open are skipped.
     pub(crate) fn hold(&mut self, fds: &[i32]) -> Hold {
         let mut hold = Hold::default();
         for fd in fds {
@@ -33,17 +33,17 @@ impl Table {
         hold
     }
 
-    /// Returns whether these numbers stand for the files with these serial numbers.
+    /// Returns whether each descriptor still refers to the file with the given serial number.
     pub(crate) fn are(&self, files: &[(i32, u64)]) -> bool {
         let is =
             |(fd, serial): &(i32, u64)| self.file(*fd).is_ok_and(|file| file.serial == *serial);
         files.iter().all(is)
     }
 
-    /// Makes an attempt at a call that holds files.
+    /// Runs one attempt of a call that holds files.
     ///
     /// # Errors
-    /// As `attempt`; EBADF if one of the files was taken away (the whole table closed).
+    /// As `attempt`; EBADF if one of the files no longer exists (the whole table was closed).
     pub(crate) fn holding<T>(
         &mut self,
         hold: &Hold,
@@ -62,7 +62,7 @@ impl Table {
         result
     }
 
-    /// The call returns; what was closed meanwhile goes now, if nobody else holds it.
+    /// Ends a hold. Files that were closed in the meantime are destroyed if no other call holds them.
     pub(crate) fn release(&mut self, hold: Hold) {
         for (index, serial) in hold.files {
             let Some(file) = self.files.get_mut(index) else {

@@ -13,14 +13,14 @@ use crate::sockaddr::{Family, emit};
 use crate::tcp_info;
 
 impl Sock {
-    /// Returns EINVAL for an option that has come too late, or too early.
+    /// Returns EINVAL for an option that cannot be set in the present state of the socket.
     fn check_state(&self, name: (i32, i32), value: &[u8]) -> Result<(), Errno> {
         let is_fine = match name {
-            // Linux `do_ipv6_setsockopt`: what was bound was bound with it or without.
+            // Linux `do_ipv6_setsockopt`: it may not change once the socket is bound.
             (sockopt::SOL_IPV6, IPV6_V6ONLY) if self.family == Family::V6 => {
                 self.bound.is_none_or(|bound| bound.port() == 0) || value.len() < size_of::<i32>()
             }
-            // Linux `sock_set_timestamping`: there is no stream to number yet.
+            // Linux `sock_set_timestamping`: a socket that is not connected has no byte numbers.
             (sockopt::SOL_SOCKET, so::TIMESTAMPING | so::TIMESTAMPING_NEW) => {
                 let asks = int(value)?.cast_unsigned() & sof::OPT_ID != 0;
                 let has_stream = !matches!(self.state, SockState::Fresh | SockState::Listening(_));
@@ -64,7 +64,7 @@ impl Table {
     /// setsockopt(2). Returns 0, but for SO_DEVMEM_DONTNEED: how many frags were freed.
     ///
     /// # Errors
-    /// EBADF, ENOTSOCK, ENOPROTOOPT for whatever is not done here, EINVAL, ENOENT, EDOM.
+    /// EBADF, ENOTSOCK, ENOPROTOOPT for options that are not implemented, EINVAL, ENOENT, EDOM.
     pub fn setsockopt(&mut self, fd: i32, name: (i32, i32), value: &[u8]) -> Result<i32, Errno> {
         if name == (sockopt::SOL_SOCKET, sockopt::SO_DEVMEM_DONTNEED) {
             return self.dontneed(fd, value);
@@ -78,7 +78,7 @@ impl Table {
         };
         let told = match effect {
             Effect::None => Ok(()),
-            // What a listener tells its connections would change those that are open already.
+            // On a listener it would change connections that are open already.
             Effect::Apply(SocketOption::RcvBuf(_)) if matches!(state, SockState::Listening(_)) => {
                 Ok(())
             }
@@ -109,7 +109,7 @@ impl Table {
         Ok(i32::try_from(freed).unwrap_or(i32::MAX))
     }
 
-    /// getsockopt(2): returns the value's bytes, which the caller cuts to his buffer.
+    /// getsockopt(2): returns the value's bytes, which the caller cuts to the length of the buffer.
     ///
     /// # Errors
     /// EBADF, ENOTSOCK, ENOPROTOOPT.
@@ -122,7 +122,7 @@ impl Table {
                 int(matches!(state, SockState::Listening(_)).into())
             }
             (sockopt::SOL_SOCKET, so::PEERNAME) => self.getpeername(fd),
-            // No other socket of this table ever has the same.
+            // Unique in this table.
             (sockopt::SOL_SOCKET, so::COOKIE) => {
                 Ok((self.file(fd)?.serial + 1).to_ne_bytes().to_vec())
             }
@@ -143,7 +143,7 @@ impl Table {
     }
 
     fn take_error(&mut self, fd: i32) -> Result<i32, Errno> {
-        // Of a connect that failed, too; the next connect says ECONNABORTED then, as in Linux.
+        // Also the error of a failed connect; the next connect then fails with ECONNABORTED, as in Linux.
         let state = self.sock(fd)?.state;
         let error = state.id().and_then(|id| self.stack.take_error(id).ok());
         Ok(error
@@ -203,7 +203,7 @@ impl Table {
         match command {
             fcntl::GETFL => {
                 let access = match &file.kind {
-                    FileKind::Other(file) => file.access_mode(),
+                    FileKind::Pipe(end) => end.access_mode(),
                     FileKind::Socket(_) | FileKind::Epoll(_) => fcntl::O_RDWR,
                 };
                 Ok(access | bit(file.nonblocking, fcntl::O_NONBLOCK))
@@ -230,15 +230,15 @@ impl Table {
         let file = self.file(fd)?;
         let sock = match &file.kind {
             FileKind::Socket(sock) => sock,
-            // FIONREAD and SIOCINQ are one number.
-            FileKind::Other(file) if request == ioctl::SIOCINQ => {
-                return Ok(i32::try_from(file.readable()).unwrap_or(i32::MAX));
+            // FIONREAD and SIOCINQ have the same value.
+            FileKind::Pipe(end) if request == ioctl::SIOCINQ => {
+                return Ok(i32::try_from(end.readable()).unwrap_or(i32::MAX));
             }
-            FileKind::Other(_) | FileKind::Epoll(_) => return Err(Errno::ENOTTY),
+            FileKind::Pipe(_) | FileKind::Epoll(_) => return Err(Errno::ENOTTY),
         };
         match request {
             ioctl::SIOCINQ | ioctl::SIOCOUTQ | ioctl::SIOCOUTQNSD => {}
-            // There never is urgent data to stand at.
+            // There is no urgent data, so no urgent mark either.
             ioctl::SIOCATMARK => return Ok(0),
             _ => return Err(Errno::ENOTTY),
         }
@@ -256,7 +256,7 @@ impl Table {
             .state
             .id()
             .and_then(|id| self.stack.unacked_len(id).ok());
-        // A FIN has a number, too, and Linux counts numbers.
+        // A FIN occupies a sequence number, and Linux counts sequence numbers.
         let has_fin = matches!(
             info.state,
             StateKind::FinWait1 | StateKind::Closing | StateKind::LastAck

@@ -18,7 +18,7 @@ impl Table {
     /// socket(2).
     ///
     /// # Errors
-    /// EAFNOSUPPORT, EINVAL (flags), EPROTONOSUPPORT; EOPNOTSUPP for kinds that Linux has and this table has not;
+    /// EAFNOSUPPORT, EINVAL (flags), EPROTONOSUPPORT; EOPNOTSUPP for socket types other than SOCK_STREAM;
     /// EMFILE.
     pub fn socket(&mut self, domain: i32, kind: i32, protocol: i32) -> Result<i32, Errno> {
         let family = Family::from_domain(domain).ok_or(Errno::EAFNOSUPPORT)?;
@@ -46,7 +46,7 @@ impl Table {
     /// # Errors
     /// EBADF, ENOTSOCK, EINVAL (connected), EADDRINUSE, ENFILE.
     pub fn listen(&mut self, fd: i32, backlog: i32) -> Result<(), Errno> {
-        // One more than asked for may wait (linux `sk_acceptq_is_full`); a negative number is a huge one.
+        // The queue holds one connection more than asked for (linux `sk_acceptq_is_full`); a negative number means SOMAXCONN.
         let backlog = usize::try_from(backlog).unwrap_or(SOMAXCONN).min(SOMAXCONN);
         let backlog = backlog.saturating_add(1);
         let sock = self.sock(fd)?;
@@ -77,7 +77,7 @@ impl Table {
         self.attach(fd, SockState::Listening(id))
     }
 
-    /// Tells a new socket of the stack what its file was told before.
+    /// Applies the options that were set on the file before the stack had a socket for it.
     fn apply_options(&mut self, fd: i32, id: SocketId) -> Result<(), Errno> {
         for option in self.sock(fd)?.options.after_opening() {
             self.stack
@@ -121,8 +121,7 @@ impl Table {
         Ok((new, emit(peer, family)))
     }
 
-    /// connect(2). A connection that is being opened is EINPROGRESS on the first call, EALREADY then: both mean that
-    /// waiting may help.
+    /// connect(2). While the connection opens, the first call fails with EINPROGRESS and later ones with EALREADY.
     ///
     /// # Errors
     /// As connect(2).
@@ -151,13 +150,13 @@ impl Table {
         self.apply_options(fd, id)?;
         let local = self.stack.local_addr(id).ok();
         self.set_bound(fd, local)?;
-        // That it is open, and so can be written to, is news.
+        // The end of the handshake wakes watchers for EPOLLOUT.
         self.note_full(self.index_of(fd)?);
         self.attach(fd, SockState::Connecting(id))?;
         Err(Errno::EINPROGRESS)
     }
 
-    /// Returns how an attempt to connect stands; its outcome is told once.
+    /// Returns the state of an attempt to connect; its outcome is reported once.
     pub(crate) fn connect_outcome(&mut self, fd: i32, id: SocketId) -> Result<(), Errno> {
         let ready = self.stack.readiness(id).map_err(|error| error.errno())?;
         let state = self.stack.info(id).ok().flatten().map(|info| info.state);
@@ -170,17 +169,17 @@ impl Table {
             return Ok(());
         }
         let error = self.stack.take_error(id).ok().flatten();
-        // Linux tells ECONNABORTED where the reason was told before.
+        // Linux returns ECONNABORTED if the reason was reported before.
         let errno = error.map_or(Errno::ECONNABORTED, stack::connection_errno);
         let _ = self.stack.close(id);
         self.attach(fd, SockState::Fresh)?;
         Err(errno)
     }
 
-    /// Goes on with what connect began, for one who waited.
+    /// Returns the outcome of a connect call that waited.
     ///
     /// # Errors
-    /// EALREADY while it goes on; else why it failed.
+    /// EALREADY: the connection is still being opened; otherwise why it failed.
     pub(crate) fn connect_continue(&mut self, fd: i32) -> Result<(), Errno> {
         match self.sock(fd)?.state {
             SockState::Connecting(id) => self.connect_outcome(fd, id),
@@ -189,8 +188,8 @@ impl Table {
         }
     }
 
-    /// Returns the connection behind a socket once it is open, whether or not connect has told so: a program that polls
-    /// never calls it again.
+    /// Returns the connection of a socket once it is open, whether or not connect reported it: a program that polls need
+    /// not call connect again.
     pub(super) fn opened(&self, state: SockState) -> Option<SocketId> {
         let SockState::Connecting(id) = state else {
             return match state {

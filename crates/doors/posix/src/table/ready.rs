@@ -1,4 +1,4 @@
-//! What a file is ready for, and what of that is news.
+//! Readiness of files, and the changes that wake the epolls watching them.
 
 use std::cell::Cell;
 
@@ -8,17 +8,17 @@ use stack::{Readiness, SocketId};
 use super::{FileKind, Sock, SockState, Table};
 use crate::abi::ev;
 
-/// What watchers are told to look for: bits of poll(2); none of them if it may be anything.
+/// Bits of poll(2) that may have changed, for watchers to check; 0: any of them.
 pub type News = u32;
 
-/// Something changed that may concern everybody (linux `sk_state_change`).
+/// The state changed: every watcher checks (linux `sk_state_change`).
 pub const ANYTHING: News = 0;
-/// There is more to be read, or to be accepted (linux `sock_def_readable`).
+/// More to read or to accept (linux `sock_def_readable`).
 pub const READABLE: News = ev::IN | ev::PRI | ev::RDNORM | ev::RDBAND;
-/// There is room again (linux `sk_stream_write_space`).
+/// Room in the send buffer again (linux `sk_stream_write_space`).
 pub const WRITABLE: News = ev::OUT | ev::WRNORM | ev::WRBAND;
 
-/// What there was when the watchers of a file were told last: what is more is news.
+/// State of a file when its watchers were last woken; only an increase wakes them again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Told {
     ready: u32,
@@ -39,8 +39,8 @@ impl Table {
         }
     }
 
-    /// Returns what is new: more that is ready, more that has arrived, more errors. That there is room for more bytes
-    /// is news only to those who heard that there was none.
+    /// Returns what is new since the last call: more ready bits, more received data, more errors. Room for more bytes counts
+    /// only after a caller was told that there was none (linux `SOCK_NOSPACE`).
     fn news(&mut self, index: usize, socket: SocketId) -> Option<News> {
         let now = Told {
             ready: self.events_at(index),
@@ -60,7 +60,7 @@ impl Table {
         (news != 0).then_some(news)
     }
 
-    /// Returns the bits that poll(2) reports for `fd`, of all there are.
+    /// Returns the bits that poll(2) reports for `fd`, unmasked.
     ///
     /// # Errors
     /// EBADF.
@@ -68,7 +68,7 @@ impl Table {
         Ok(self.examine(self.index_of(fd)?))
     }
 
-    /// Returns what a file is ready for to somebody who asked: he is to hear when there is room again.
+    /// Returns the ready bits of a file, and notes a missing EPOLLOUT so that the next free space wakes the watchers.
     pub(super) fn examine(&self, index: usize) -> u32 {
         let ready = self.events_at(index);
         if ready & ev::OUT == 0 {
@@ -77,7 +77,7 @@ impl Table {
         ready
     }
 
-    /// Notes that somebody was told that a file has no room.
+    /// Notes that a caller was told that the file has no room (linux `SOCK_NOSPACE`).
     pub(super) fn note_full(&self, index: usize) {
         if let Some(no_space) = self.files.get(index).map(|file| &file.no_space) {
             Cell::set(no_space, true);
@@ -88,7 +88,7 @@ impl Table {
         match self.files.get(index).map(|file| &file.kind) {
             Some(FileKind::Epoll(epoll)) => ev::IN.when(self.has_events(epoll)),
             Some(FileKind::Socket(sock)) => self.sock_events(sock),
-            Some(FileKind::Other(file)) => file.events(),
+            Some(FileKind::Pipe(end)) => end.events(),
             None => 0,
         }
     }
@@ -118,7 +118,7 @@ impl Table {
             | ev::ERR.when(ready.intersects(Readiness::ERROR | Readiness::ERROR_QUEUE))
     }
 
-    /// Returns whether as many bytes are there as SO_RCVLOWAT asks for.
+    /// Returns whether at least SO_RCVLOWAT bytes can be read.
     fn has_low_water(&self, sock: &Sock) -> bool {
         sock.options.rcv_lowat <= 1 || self.readable_len(sock.state) >= sock.options.rcv_lowat
     }
@@ -129,7 +129,7 @@ impl Table {
     }
 }
 
-/// Bits under a condition.
+/// The bits if a condition holds, else 0.
 trait When {
     fn when(self, condition: bool) -> Self;
 }

@@ -1,4 +1,4 @@
-//! recv and its relatives.
+//! recv, recvfrom, recvmsg and read.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ use crate::sockaddr::Family;
 /// Frags that are copied out at once.
 const COPY_FRAGS: usize = 64;
 
-/// Where a receive puts what it receives.
+/// Buffers of a receive.
 #[derive(Debug)]
 pub struct RecvArgs<'a> {
     /// Host memory.
     pub host: &'a mut [u8],
-    /// Most bytes to be returned; more than `host` has only where device memory is expected.
+    /// Maximum bytes to return; more than `host` holds only if device memory is expected.
     pub len: usize,
     /// Room for control messages.
     pub control: &'a mut [u8],
@@ -31,7 +31,7 @@ pub struct RecvArgs<'a> {
 /// What a receive returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {
-    /// Bytes, in whatever memory; 0 is the end of the stream.
+    /// Bytes in host and device memory; 0 is the end of the stream.
     pub bytes: usize,
     /// Bytes of those in host memory.
     pub host_bytes: usize,
@@ -39,14 +39,14 @@ pub struct Received {
     pub control_bytes: usize,
     /// Flags for the caller: MSG_ERRQUEUE, MSG_TRUNC, MSG_CTRUNC.
     pub flags: u32,
-    /// When the last of the bytes arrived, in the stack's time, if times of receives are asked for.
+    /// Time at which the last byte arrived, in the stack's time, if receive timestamps are on.
     pub arrived: Option<Instant>,
     /// Why it did not return more.
     pub stopped: Stopped,
 }
 
 impl Received {
-    /// Nothing, for want of anything more.
+    /// An empty result.
     pub(crate) const NOTHING: Self = Self {
         bytes: 0,
         host_bytes: 0,
@@ -56,7 +56,7 @@ impl Received {
         stopped: Stopped::Empty,
     };
 
-    /// Adds what the next receive of the same call returned.
+    /// Adds the result of the next receive of the same call.
     pub(crate) fn and(self, more: Self) -> Self {
         Self {
             bytes: self.bytes + more.bytes,
@@ -69,12 +69,12 @@ impl Received {
     }
 }
 
-/// A control buffer that reports errors as the socket's family does, whatever the connection's.
+/// A control buffer that reports errors in the format of the socket's family, not the connection's.
 struct Control<'a> {
     writer: CmsgWriter<'a>,
     family: OffenderFamily,
-    /// What the stack's time 0 is on the program's clock; `None` if the program wants no times (it never said
-    /// SOF_TIMESTAMPING_SOFTWARE), only to hear that there were any.
+    /// Wall-clock time of the stack's time 0; `None` if the program wants no times (no SOF_TIMESTAMPING_SOFTWARE), only
+    /// the events.
     clock_base: Option<Duration>,
     /// Type of the message with the time.
     stamp_message: i32,
@@ -111,7 +111,7 @@ impl CmsgSink for Control<'_> {
     }
 }
 
-/// Messages about device memory on their way to be copied.
+/// Control messages about device memory that will be copied out.
 #[derive(Default)]
 struct Batch(Vec<DevmemCmsg>);
 
@@ -135,23 +135,23 @@ impl Table {
         Ok(self.sock(fd)?.options.rcv_lowat)
     }
 
-    /// Returns how many bytes can be read at once; 0 of a socket that is no connection.
+    /// Returns how many bytes can be read at once; 0 for a socket without a connection.
     ///
     /// # Errors
     /// EBADF, ENOTSOCK.
     pub fn readable(&self, fd: i32) -> Result<usize, Errno> {
-        if let FileKind::Other(file) = &self.file(fd)?.kind {
-            return Ok(file.readable());
+        if let FileKind::Pipe(end) = &self.file(fd)?.kind {
+            return Ok(end.readable());
         }
         Ok(self.readable_len(self.sock(fd)?.state))
     }
 
-    /// Returns whether a receive goes on where readable memory meets unreadable: only if all of it is copied.
+    /// Returns whether one receive may cross from readable to unreadable memory: only if everything is copied out.
     pub(crate) fn crosses_borders(&self, flags: u32) -> bool {
         self.settings.copy_out && flags & MsgFlags::SOCK_DEVMEM.bits() == 0
     }
 
-    /// Receives what there is.
+    /// Receives the data that is available.
     ///
     /// # Errors
     /// As recvmsg(2).
@@ -166,8 +166,8 @@ impl Table {
         self.tell_with(fd, received, control, flags)
     }
 
-    /// Receives what there is, as part of a call that may receive more: what is told once is left to
-    /// [`Table::tell_with`].
+    /// Receives the data that is available, as part of a call that may receive more. [`Table::tell_with`] adds the control
+    /// messages that a call reports once.
     ///
     /// # Errors
     /// As recvmsg(2).
@@ -179,7 +179,7 @@ impl Table {
     ) -> Result<Received, Errno> {
         let sock = self.sock(fd)?;
         if flags & MSG_OOB != 0 {
-            // There never is urgent data.
+            // There is no urgent data.
             return Err(Errno::EINVAL);
         }
         let flags = MsgFlags::from_bits_truncate(flags);
@@ -205,7 +205,7 @@ impl Table {
         if flags.contains(MsgFlags::ERRQUEUE) {
             returned |= MsgFlags::ERRQUEUE;
             if control.has_stamp && !times.has(sof::OPT_TSONLY) {
-                // The packet would come with the time; it is not kept.
+                // Linux returns the packet with its time; this table does not keep packets.
                 returned |= MsgFlags::TRUNC;
             }
         }
@@ -219,7 +219,7 @@ impl Table {
         })
     }
 
-    /// Adds what a whole receive is told with: times, then how much is left (linux net/ipv4/tcp.c `tcp_recvmsg`).
+    /// Adds the control messages of a whole receive: the timestamp, then the bytes left (linux net/ipv4/tcp.c `tcp_recvmsg`).
     ///
     /// # Errors
     /// EBADF, ENOTSOCK.
@@ -256,8 +256,8 @@ impl Table {
         })
     }
 
-    /// Returns what TCP_INQ tells: bytes left to read, and one more for the end of the stream, so that whoever reads
-    /// as many as he is told hears of it (linux `tcp_inq_hint`).
+    /// Returns the value of TCP_INQ: the bytes left to read, plus one at the end of the stream, so that a program which reads
+    /// that many bytes also reads the end (linux `tcp_inq_hint`).
     fn inq_hint(&self, state: SockState) -> i32 {
         let info = state.id().and_then(|id| self.stack.info(id).ok().flatten());
         let Some(info) = info else {
@@ -288,7 +288,7 @@ impl Table {
         .map_err(|error| error.errno())
     }
 
-    /// Receives on behalf of one who cannot: takes what lies in device memory and copies it.
+    /// Receives for a program that does not pass MSG_SOCK_DEVMEM: copies bytes out of device memory.
     fn recv_copied(
         &mut self,
         id: SocketId,
@@ -325,7 +325,7 @@ impl Table {
             at += len;
         }
         let stopped = match outcome.stopped {
-            // More is there, and nothing keeps the caller from asking again.
+            // More data is available; the caller may call again.
             Stopped::ControlFull => Stopped::Border,
             stopped => stopped,
         };

@@ -1,4 +1,4 @@
-//! send and its relatives.
+//! send, sendto, sendmsg and write.
 
 use std::ops::Range;
 
@@ -8,13 +8,13 @@ use stack::{SendMsg, Sending, SocketId};
 use super::{SockState, Table};
 use crate::abi::{MSG_FASTOPEN, MSG_OOB};
 
-/// What a send sends.
+/// Bytes and control messages of a send.
 #[derive(Debug, Clone, Copy)]
 pub struct SendArgs<'a> {
     /// Bytes in host memory.
     pub host: &'a [u8],
-    /// Ranges of the dma-buf that `control` names: they count instead of `host` then. Else the parts of `host` that the
-    /// iovec's entries were, where they are told.
+    /// If `control` names a dma-buf: its ranges to send, in place of `host`. Otherwise the entries of the caller's iovec as
+    /// ranges of `host`, or nothing.
     pub ranges: &'a [Range<usize>],
     /// Control messages.
     pub control: &'a [u8],
@@ -31,7 +31,7 @@ impl<'a> SendArgs<'a> {
     }
 }
 
-/// A send that waits for room now and then: one send all the same, with one completion and one set of times.
+/// A send that takes several attempts because the send buffer was full. It has one completion and one set of timestamps.
 #[derive(Debug, Default)]
 #[must_use = "a send that is not finished is never reported"]
 pub(crate) struct UnderWay {

@@ -1,21 +1,21 @@
-//! What a table is told when it is made.
+//! Settings of a table.
 
 use std::time::Duration;
 
 /// First number of a table's files: far above those of the process, which grow from 0.
 pub const FD_BASE: i32 = 1 << 24;
 
-/// What a table is told when it is made.
+/// Settings of a table, fixed when it is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     /// Number of the first file.
     pub fd_base: i32,
-    /// A receive without MSG_SOCK_DEVMEM copies bytes out of device memory instead of refusing them with EFAULT: for
-    /// programs that know nothing of device memory, a tester's above all.
+    /// A receive without MSG_SOCK_DEVMEM copies bytes out of device memory instead of failing with EFAULT, for programs
+    /// written for ordinary sockets, such as test tools.
     pub copy_out: bool,
     /// Largest value of SO_RCVBUF and SO_SNDBUF (linux `net.core.rmem_max`, `wmem_max`).
     pub buffer_max: u32,
-    /// What the stack's time 0 is on the clock that programs know: what SO_TIMESTAMPING tells is later by so much.
+    /// Wall-clock time of the stack's time 0, added to the times that SO_TIMESTAMPING reports.
     pub clock_base: Duration,
 }
 

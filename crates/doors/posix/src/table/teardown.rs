@@ -23,7 +23,7 @@ impl Table {
         };
         match self.sock(fd)?.state {
             SockState::Fresh => Err(Errno::ENOTCONN),
-            // Nobody writes to a listener; without reading it is none (linux `inet_shutdown`).
+            // SHUT_WR has no effect on a listener; SHUT_RD stops it (linux `inet_shutdown`).
             SockState::Listening(_) if how == Shutdown::Write => Ok(()),
             SockState::Listening(id) => {
                 self.stack.close(id).map_err(|error| error.errno())?;
@@ -40,7 +40,7 @@ impl Table {
         }
     }
 
-    /// Returns how long close waits for the peer to have everything; `None`: not at all (SO_LINGER).
+    /// Returns how long close waits until the peer has acknowledged everything (SO_LINGER); `None`: it does not wait.
     ///
     /// # Errors
     /// EBADF.
@@ -54,28 +54,28 @@ impl Table {
         let Some(id) = self.opened(sock.state) else {
             return Ok(None);
         };
-        if !waits || !self.has_to_say(id) {
+        if !waits || !self.has_unacknowledged(id) {
             return Ok(None);
         }
-        // The FIN leaves now; the file is closed when it has arrived.
+        // The FIN is sent now; the file is closed once it is acknowledged.
         let _ = self.stack.shutdown(id, Shutdown::Write);
-        // A negative time is for ever (linux `sk_setsockopt` takes it for unsigned).
+        // A negative time means for ever (linux `sk_setsockopt` reads it as unsigned).
         let seconds = u64::try_from(seconds).unwrap_or(u64::from(u32::MAX));
         Ok(Some(Duration::from_secs(seconds)))
     }
 
-    /// Returns whether the peer has not everything yet, or EAGAIN's opposite: nothing to wait for.
+    /// Checks that a lingering close has nothing left to wait for.
     ///
     /// # Errors
-    /// EAGAIN while waiting may help.
+    /// EAGAIN: the peer has not acknowledged everything.
     pub(crate) fn lingered(&self, fd: i32) -> Result<(), Errno> {
         match self.opened(self.sock(fd)?.state) {
-            Some(id) if self.has_to_say(id) => Err(Errno::EAGAIN),
+            Some(id) if self.has_unacknowledged(id) => Err(Errno::EAGAIN),
             _ => Ok(()),
         }
     }
 
-    fn has_to_say(&self, id: stack::SocketId) -> bool {
+    fn has_unacknowledged(&self, id: stack::SocketId) -> bool {
         let info = self.stack.info(id).ok().flatten();
         info.is_some_and(|info| {
             let state = info.state;
@@ -90,8 +90,8 @@ impl Table {
         })
     }
 
-    /// close(2): the number is void. The file goes with it, unless calls wait for it: then with the last of them. A
-    /// connection ends by itself; its tokens go home.
+    /// close(2): frees the descriptor. The file is destroyed at once, or when the last call that waits for it returns. Its
+    /// connection closes in the background, and its tokens are released.
     ///
     /// # Errors
     /// EBADF.
@@ -104,7 +104,7 @@ impl Table {
         Ok(())
     }
 
-    /// Does away with a file.
+    /// Destroys a file.
     pub(super) fn destroy(&mut self, index: usize) {
         self.forget_watches(index);
         let Some(file) = self.files.try_remove(index) else {
@@ -113,7 +113,7 @@ impl Table {
         self.touch();
         let sock = match file.kind {
             FileKind::Socket(sock) => sock,
-            FileKind::Other(file) => return file.closed(self),
+            FileKind::Pipe(end) => return end.closed(self),
             FileKind::Epoll(_) => return,
         };
         self.forget_port(index, sock.bound);
@@ -122,7 +122,7 @@ impl Table {
         };
         self.by_socket.remove(&id);
         let Linger { on, seconds } = sock.options.linger;
-        // A socket of the table is one of the stack until here.
+        // Every connection in the table exists in the stack.
         let closed = match on && seconds == 0 {
             true => self.stack.abort(id),
             false => self.stack.close(id),
@@ -130,7 +130,7 @@ impl Table {
         debug_assert!(closed.is_ok(), "{closed:?}");
     }
 
-    /// Closes every file; calls that wait for one return EBADF.
+    /// Closes every file; calls that wait for one of them return EBADF.
     pub fn close_all(&mut self) {
         let open: Vec<usize> = self.files.iter().map(|(index, _)| index).collect();
         open.into_iter().for_each(|index| self.destroy(index));

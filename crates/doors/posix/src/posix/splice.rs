@@ -1,9 +1,10 @@
 //! splice(2): bytes between a pipe and a socket, or between pipes. They are copied.
 
-use devmem_posix::{Limit, Patience, Posix, RecvArgs, SendArgs, Table, Waiter};
 use devmem_uapi::{Errno, MsgFlags};
 
-use crate::pipe::End;
+use super::{Limit, Posix};
+use crate::table::{Patience, PipeEnd, RecvArgs, SendArgs, Table};
+use crate::waiter::Waiter;
 
 /// Flags of splice.
 pub mod flag {
@@ -18,43 +19,43 @@ pub mod flag {
     pub const ALL: u32 = MOVE | NONBLOCK | MORE | GIFT;
 }
 
-/// Most bytes of one call (linux `MAX_RW_COUNT`).
+/// Maximum bytes of one call (linux `MAX_RW_COUNT`).
 const MAX_RW_COUNT: usize = 0x7fff_f000;
 
 /// Arguments of splice(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpliceArgs {
-    /// The file that bytes are taken from.
+    /// Source descriptor.
     pub from: i32,
-    /// The file that they go to.
+    /// Target descriptor.
     pub to: i32,
-    /// Offsets were given for the source and the target: neither pipes nor sockets have any.
+    /// Whether the caller passed offsets for the source and the target; neither pipes nor sockets have one.
     pub has_offset: (bool, bool),
-    /// Most bytes.
+    /// Maximum bytes to move.
     pub len: usize,
-    /// SPLICE_F_NONBLOCK (of the pipe) and SPLICE_F_MORE; SPLICE_F_MOVE and SPLICE_F_GIFT change nothing.
+    /// SPLICE_F_NONBLOCK (for the pipe) and SPLICE_F_MORE; SPLICE_F_MOVE and SPLICE_F_GIFT have no effect.
     pub flags: u32,
 }
 
-/// The two files of a splice: pipes by their ends, sockets by their numbers.
+/// Direction of a splice: pipes by their ends, sockets by their descriptors.
 #[derive(Debug, Clone)]
 enum Way {
-    SocketToPipe(i32, End),
-    PipeToSocket(End, i32),
-    PipeToPipe(End, End),
+    SocketToPipe(i32, PipeEnd),
+    PipeToSocket(PipeEnd, i32),
+    PipeToPipe(PipeEnd, PipeEnd),
 }
 
 impl Way {
-    /// Returns which way a splice goes, having looked at what it is given in the kernel's order.
+    /// Checks the arguments in the kernel's order and returns the direction.
     ///
     /// # Errors
-    /// EBADF (also an end of a pipe that is not for this); ESPIPE, EINVAL of offsets; EINVAL: unknown flags, no pipe,
-    /// one pipe twice, an epoll.
+    /// EBADF (also for the wrong end of a pipe); ESPIPE and EINVAL for offsets; EINVAL: unknown flags, neither file is a
+    /// pipe, both are the same pipe, one is an epoll.
     fn new(table: &Table, args: &SpliceArgs) -> Result<Self, Errno> {
         if args.flags & !flag::ALL != 0 {
             return Err(Errno::EINVAL);
         }
-        let (source, target) = (End::of(table, args.from)?, End::of(table, args.to)?);
+        let (source, target) = (table.pipe_end(args.from)?, table.pipe_end(args.to)?);
         let way = match (source, target) {
             (Some(source), Some(target)) => {
                 if args.has_offset != (false, false) {
@@ -79,7 +80,7 @@ impl Way {
         };
         match (&way, args.has_offset) {
             (_, (false, false)) => Ok(way),
-            // The pipe's own, then the socket's, which cannot be positioned either.
+            // The kernel checks the pipe's offset first.
             (Self::PipeToSocket(..), (true, _)) | (Self::SocketToPipe(..), (_, true)) => {
                 Err(Errno::ESPIPE)
             }
@@ -92,49 +93,51 @@ fn is_socket(table: &Table, fd: i32) -> bool {
     !matches!(table.socket_id(fd), Err(Errno::EBADF | Errno::ENOTSOCK))
 }
 
-/// splice(2) from a socket to a pipe, from a pipe to a socket, or between pipes: returns how many bytes moved, 0 at the
-/// end of the stream. They are copied on the way.
-///
-/// # Errors
-/// EBADF, EINVAL, ESPIPE; EPIPE: no reader of the pipe is left; EAGAIN; what a receive and a send return.
-pub fn splice<W: Waiter>(posix: &Posix<W>, args: SpliceArgs) -> Result<usize, Errno> {
-    // The length is looked at before anything else.
-    if args.len == 0 {
-        return Ok(0);
-    }
-    let (way, source, target) = {
-        let table = posix.lock();
-        let way = Way::new(&table, &args)?;
-        (way, table.patience(args.from)?, table.patience(args.to)?)
-    };
-    let never = args.flags & flag::NONBLOCK != 0;
-    let mut pair = Pair {
-        posix,
-        watched: [(args.from, source.serial), (args.to, target.serial)],
-        source: pipe_limit(source, never),
-        target: pipe_limit(target, never),
-    };
-    let len = args.len.min(MAX_RW_COUNT);
-    match way {
-        Way::SocketToPipe(socket, pipe) => {
-            pair.source = Limit::new(source, source.receive, 0);
-            pair.splice_in(socket, &pipe, len)
+impl<W: Waiter> Posix<W> {
+    /// splice(2) from a socket to a pipe, from a pipe to a socket, or between pipes: returns how many bytes moved, 0 at the
+    /// end of the stream. They are copied on the way.
+    ///
+    /// # Errors
+    /// EBADF, EINVAL, ESPIPE; EPIPE: the pipe's read end is closed; EAGAIN; the errors of a receive and of a send.
+    pub fn splice(&self, args: SpliceArgs) -> Result<usize, Errno> {
+        // Linux checks the length before anything else.
+        if args.len == 0 {
+            return Ok(0);
         }
-        Way::PipeToSocket(pipe, socket) => {
-            pair.target = Limit::new(target, target.send, 0);
-            let more = args.flags & flag::MORE != 0;
-            let flags = if more {
-                MsgFlags::MORE
-            } else {
-                MsgFlags::empty()
-            };
-            pair.splice_out(&pipe, socket, len, flags)
-        }
-        Way::PipeToPipe(from, to) => {
-            if source.nonblocking || target.nonblocking {
-                (pair.source, pair.target) = (Limit::Never, Limit::Never);
+        let (way, source, target) = {
+            let table = self.lock();
+            let way = Way::new(&table, &args)?;
+            (way, table.patience(args.from)?, table.patience(args.to)?)
+        };
+        let never = args.flags & flag::NONBLOCK != 0;
+        let mut pair = Pair {
+            posix: self,
+            watched: [(args.from, source.serial), (args.to, target.serial)],
+            source: pipe_limit(source, never),
+            target: pipe_limit(target, never),
+        };
+        let len = args.len.min(MAX_RW_COUNT);
+        match way {
+            Way::SocketToPipe(socket, pipe) => {
+                pair.source = Limit::new(source, source.receive, 0);
+                pair.splice_in(socket, &pipe, len)
             }
-            pair.splice_across(&from, &to, len)
+            Way::PipeToSocket(pipe, socket) => {
+                pair.target = Limit::new(target, target.send, 0);
+                let more = args.flags & flag::MORE != 0;
+                let flags = if more {
+                    MsgFlags::MORE
+                } else {
+                    MsgFlags::empty()
+                };
+                pair.splice_out(&pipe, socket, len, flags)
+            }
+            Way::PipeToPipe(from, to) => {
+                if source.nonblocking || target.nonblocking {
+                    (pair.source, pair.target) = (Limit::Never, Limit::Never);
+                }
+                pair.splice_across(&from, &to, len)
+            }
         }
     }
 }
@@ -146,11 +149,11 @@ fn pipe_limit(patience: Patience, never: bool) -> Limit {
     }
 }
 
-/// The two files of a splice, each waited for as long as its own settings say; both stay open meanwhile.
+/// The two files of a splice, each with the limit on waiting for it. Both stay open while the call waits.
 #[derive(Debug)]
 struct Pair<'a, W> {
     posix: &'a Posix<W>,
-    /// Number and serial number of each.
+    /// Descriptor and serial number of each.
     watched: [(i32, u64); 2],
     source: Limit,
     target: Limit,
@@ -167,7 +170,7 @@ impl<W: Waiter> Pair<'_, W> {
     }
 
     /// Waits until the pipe has room, then until the socket has data.
-    fn splice_in(&self, from: i32, to: &End, len: usize) -> Result<usize, Errno> {
+    fn splice_in(&self, from: i32, to: &PipeEnd, len: usize) -> Result<usize, Errno> {
         loop {
             self.wait(self.target, |_| to.room())?;
             let moved = self.wait(self.source, |table| into_pipe(table, from, to, len))?;
@@ -177,8 +180,14 @@ impl<W: Waiter> Pair<'_, W> {
         }
     }
 
-    /// Goes on until everything is sent, or the pipe is empty after some was.
-    fn splice_out(&self, from: &End, to: i32, len: usize, flags: MsgFlags) -> Result<usize, Errno> {
+    /// Sends until `len` bytes are sent, or some are and the pipe is empty.
+    fn splice_out(
+        &self,
+        from: &PipeEnd,
+        to: i32,
+        len: usize,
+        flags: MsgFlags,
+    ) -> Result<usize, Errno> {
         let mut moved = 0;
         while moved < len {
             let waiting = match moved {
@@ -194,7 +203,7 @@ impl<W: Waiter> Pair<'_, W> {
             };
             match step {
                 Ok(Some(sent)) => moved += sent,
-                // Another thread emptied it meanwhile.
+                // Another thread emptied the pipe in the meantime.
                 Ok(None) => {}
                 Err(errno) if moved == 0 => return Err(errno),
                 Err(_) => break,
@@ -203,7 +212,7 @@ impl<W: Waiter> Pair<'_, W> {
         Ok(moved)
     }
 
-    fn splice_across(&self, from: &End, to: &End, len: usize) -> Result<usize, Errno> {
+    fn splice_across(&self, from: &PipeEnd, to: &PipeEnd, len: usize) -> Result<usize, Errno> {
         loop {
             if self.wait(self.source, |_| from.waiting())? == 0 {
                 return Ok(0);
@@ -216,15 +225,20 @@ impl<W: Waiter> Pair<'_, W> {
     }
 }
 
-/// Moves what a socket has into a pipe that has room. `None`: it is full, or its reader is gone.
+/// Moves received bytes into a pipe with room. `None`: the pipe is full, or its read end is closed.
 ///
 /// # Errors
 /// As [`Table::recv`].
-fn into_pipe(table: &mut Table, from: i32, to: &End, len: usize) -> Result<Option<usize>, Errno> {
+fn into_pipe(
+    table: &mut Table,
+    from: i32,
+    to: &PipeEnd,
+    len: usize,
+) -> Result<Option<usize>, Errno> {
     let Ok(room) = to.room() else {
         return Ok(None);
     };
-    // No larger than a pipe, whatever `len` is.
+    // `room` bounds the allocation, whatever `len` is.
     let mut bytes = vec![0; room.min(len)];
     let args = RecvArgs {
         len: bytes.len(),
@@ -236,13 +250,13 @@ fn into_pipe(table: &mut Table, from: i32, to: &End, len: usize) -> Result<Optio
     Ok(Some(received.bytes))
 }
 
-/// Moves what a pipe has to a socket, as much as that has room for. `None`: the pipe is empty.
+/// Sends the pipe's bytes on a socket, as many as its send buffer has room for. `None`: the pipe is empty.
 ///
 /// # Errors
 /// As [`Table::send`].
 fn out_of_pipe(
     table: &mut Table,
-    from: &End,
+    from: &PipeEnd,
     to: i32,
     len: usize,
     flags: MsgFlags,
@@ -257,11 +271,16 @@ fn out_of_pipe(
     Ok(Some(sent))
 }
 
-/// Moves what one pipe has to another, as much as that has room for. `None`: one of them is not ready.
+/// Moves bytes from one pipe to another, as many as that has room for. `None`: the source is empty or the target full.
 ///
 /// # Errors
 /// EPIPE.
-fn across(table: &mut Table, from: &End, to: &End, len: usize) -> Result<Option<usize>, Errno> {
+fn across(
+    table: &mut Table,
+    from: &PipeEnd,
+    to: &PipeEnd,
+    len: usize,
+) -> Result<Option<usize>, Errno> {
     let (waiting, room) = match (from.waiting(), to.room()) {
         (Ok(waiting), Ok(room)) => (waiting, room),
         (Err(Errno::EAGAIN), _) | (_, Err(Errno::EAGAIN)) => return Ok(None),

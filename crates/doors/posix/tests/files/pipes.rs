@@ -1,8 +1,7 @@
 //! Pipes of the table: bounds, ends, waiting.
 
-use devmem_packetdrill::{SpliceArgs, pipe, splice};
 use devmem_posix::abi::{SOCK_NONBLOCK, ctl, ev, fcntl};
-use devmem_posix::{EpollEvent, Posix, RecvArgs, Settings, VirtualTime};
+use devmem_posix::{EpollEvent, Posix, RecvArgs, Settings, SpliceArgs, VirtualTime};
 use devmem_uapi::Errno;
 use nic::{Nic, NicConfig, WireLink, WireOptions};
 use stack::{Secret, Stack, StackConfig};
@@ -45,7 +44,7 @@ fn moving(from: i32, to: i32, len: usize) -> SpliceArgs {
 #[test]
 fn a_pipe_holds_64_kib_and_takes_small_writes_whole_or_not_at_all() {
     let (posix, _other) = table();
-    let (reader, writer) = posix.call(|t| pipe(t, SOCK_NONBLOCK)).unwrap();
+    let (reader, writer) = posix.call(|t| t.pipe(SOCK_NONBLOCK)).unwrap();
     assert_eq!(read(&posix, reader, 10), Err(Errno::EAGAIN));
     let bytes: Vec<u8> = (0..=255).cycle().take(PIPE_SIZE + 9000).collect();
     assert_eq!(
@@ -65,7 +64,7 @@ fn a_pipe_holds_64_kib_and_takes_small_writes_whole_or_not_at_all() {
 #[test]
 fn the_other_end_learns_of_a_close_and_the_last_close_frees_the_pipe() {
     let (posix, _other) = table();
-    let (reader, writer) = posix.call(|t| pipe(t, 0)).unwrap();
+    let (reader, writer) = posix.call(|t| t.pipe(0)).unwrap();
     assert_eq!(posix.call(|t| t.fcntl(reader, fcntl::GETFL, 0)), Ok(0));
     assert_eq!(posix.call(|t| t.fcntl(writer, fcntl::GETFL, 0)), Ok(1));
     assert_eq!(posix.write(writer, b"last words"), Ok(10));
@@ -73,18 +72,18 @@ fn the_other_end_learns_of_a_close_and_the_last_close_frees_the_pipe() {
     assert_eq!(read(&posix, reader, 100).unwrap(), b"last words");
     assert_eq!(read(&posix, reader, 100).unwrap(), b"");
     posix.close(reader).unwrap();
-    let (reader, writer) = posix.call(|t| pipe(t, 0)).unwrap();
+    let (reader, writer) = posix.call(|t| t.pipe(0)).unwrap();
     posix.close(reader).unwrap();
     assert_eq!(posix.write(writer, b"x"), Err(Errno::EPIPE));
     posix.close(writer).unwrap();
     assert_eq!(posix.call(|t| t.open_files()), 0);
-    assert_eq!(posix.call(|t| pipe(t, 1)), Err(Errno::EINVAL));
+    assert_eq!(posix.call(|t| t.pipe(1)), Err(Errno::EINVAL));
 }
 
 #[test]
 fn an_edge_comes_with_each_write_and_when_there_is_room_again() {
     let (posix, _other) = table();
-    let (reader, writer) = posix.call(|t| pipe(t, SOCK_NONBLOCK)).unwrap();
+    let (reader, writer) = posix.call(|t| t.pipe(SOCK_NONBLOCK)).unwrap();
     let epoll = posix.call(|t| t.epoll_create(0)).unwrap();
     for (fd, events) in [(reader, ev::IN | ev::ET), (writer, ev::OUT | ev::ET)] {
         let data = u64::from(fd.cast_unsigned());
@@ -115,7 +114,7 @@ fn an_edge_comes_with_each_write_and_when_there_is_room_again() {
 #[test]
 fn a_blocked_write_goes_on_as_the_pipe_is_read() {
     let (posix, _other) = table();
-    let (reader, writer) = posix.call(|t| pipe(t, 0)).unwrap();
+    let (reader, writer) = posix.call(|t| t.pipe(0)).unwrap();
     let bytes: Vec<u8> = (0..3 * PIPE_SIZE).map(|at| (at % 251) as u8).collect();
     let mut seen = Vec::new();
     std::thread::scope(|scope| {
@@ -131,16 +130,16 @@ fn a_blocked_write_goes_on_as_the_pipe_is_read() {
 #[test]
 fn a_splice_between_pipes_moves_what_fits() {
     let (posix, _other) = table();
-    let (a, into_a) = posix.call(|t| pipe(t, SOCK_NONBLOCK)).unwrap();
-    let (b, into_b) = posix.call(|t| pipe(t, SOCK_NONBLOCK)).unwrap();
-    assert_eq!(splice(&posix, moving(a, into_b, 10)), Err(Errno::EAGAIN));
+    let (a, into_a) = posix.call(|t| t.pipe(SOCK_NONBLOCK)).unwrap();
+    let (b, into_b) = posix.call(|t| t.pipe(SOCK_NONBLOCK)).unwrap();
+    assert_eq!(posix.splice(moving(a, into_b, 10)), Err(Errno::EAGAIN));
     posix.write(into_a, &[1; 5000]).unwrap();
     posix.write(into_b, &vec![2; PIPE_SIZE - 1000]).unwrap();
-    assert_eq!(splice(&posix, moving(a, into_b, 5000)), Ok(1000));
-    assert_eq!(splice(&posix, moving(a, into_b, 5000)), Err(Errno::EAGAIN));
+    assert_eq!(posix.splice(moving(a, into_b, 5000)), Ok(1000));
+    assert_eq!(posix.splice(moving(a, into_b, 5000)), Err(Errno::EAGAIN));
     let all = read(&posix, b, PIPE_SIZE).unwrap();
     assert!(all[PIPE_SIZE - 1000..].iter().all(|byte| *byte == 1));
-    assert_eq!(splice(&posix, moving(a, into_b, usize::MAX)), Ok(4000));
+    assert_eq!(posix.splice(moving(a, into_b, usize::MAX)), Ok(4000));
     posix.close(into_a).unwrap();
-    assert_eq!(splice(&posix, moving(a, into_b, 1)), Ok(0));
+    assert_eq!(posix.splice(moving(a, into_b, 1)), Ok(0));
 }

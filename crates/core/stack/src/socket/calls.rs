@@ -25,7 +25,7 @@ use crate::bind_addr::BindAddr;
 use crate::config::MAX_BACKLOG;
 use crate::ports::EPHEMERAL_FIRST;
 use crate::stack::four_tuple;
-use crate::tcp_setup::NewPath;
+use crate::tcp_setup::{EarlyCookie, NewPath};
 
 impl Stack {
     /// Listens on `local`: a local address, or the unspecified address for all local addresses of the family (IPv6: of
@@ -132,6 +132,65 @@ impl Stack {
         options: &tcp::ConnectionOptions,
         now: Instant,
     ) -> Result<SocketId, ConnectError> {
+        self.open(local, remote, options, None, now)
+    }
+
+    /// As [`Stack::connect_from`], with payload in the SYN (TCP Fast Open, RFC 7413): until the next poll,
+    /// [`Stack::sendmsg`] takes as much as the SYN has room for, from host or device memory. It takes none
+    /// (`WouldBlock`) if the peer's cookie is not known yet; the SYN requests it then, for later connections.
+    ///
+    /// The peer may see such a SYN twice: only requests that may be repeated should be sent so.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub fn connect_early(
+        &mut self,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+        options: &tcp::ConnectionOptions,
+        cookie: EarlyCookie,
+        now: Instant,
+    ) -> Result<SocketId, ConnectError> {
+        self.open(local, remote, options, Some(cookie), now)
+    }
+
+    /// Returns whether the SYN of [`Stack::connect_early`] to `peer` would take payload.
+    pub fn has_early_cookie(&self, peer: IpAddr, cookie: EarlyCookie, now: Instant) -> bool {
+        let settings = &self.tcp.config().fast_open;
+        let no_cookie = cookie == EarlyCookie::NotNeeded;
+        let start = self
+            .tcp
+            .fast_open
+            .start(peer, u16::MAX, no_cookie, settings, now);
+        start.is_some_and(|start| start.data_max > 0)
+    }
+
+    /// Changes what a listener does about TCP Fast Open; a queue length above 0 allows it (TCP_FASTOPEN).
+    ///
+    /// # Errors
+    /// [`BadSocket`], also if the socket is a connection.
+    pub fn change_fast_open(
+        &mut self,
+        id: SocketId,
+        change: impl FnOnce(&mut tcp::FastOpenListener),
+    ) -> Result<(), BadSocket> {
+        match &mut *self.sockets.get_mut(id)? {
+            SocketKind::Listener(listener) => {
+                listener.half_open.fast_open_mut().map(change);
+                Ok(())
+            }
+            SocketKind::Connection(_) | SocketKind::TimeWait(_) => Err(BadSocket(id)),
+        }
+    }
+
+    fn open(
+        &mut self,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+        options: &tcp::ConnectionOptions,
+        early: Option<EarlyCookie>,
+        now: Instant,
+    ) -> Result<SocketId, ConnectError> {
         if remote.port() == 0 {
             return Err(ConnectError::PortZero(remote));
         }
@@ -147,7 +206,7 @@ impl Stack {
             link: self.network.link_limits(remote.ip()),
             path_mss: self.network.path_mss(remote.ip(), now),
         };
-        let conn = self.tcp.connect(&path, options, now);
+        let conn = self.tcp.connect(&path, options, early, now);
         let mut connection = self.connection_socket(conn, tuple, route.next_hop, Holder::Program);
         connection.options = super::sockopt::SocketSettings::new(options);
         connection.write_low = connection.options.write_low();

@@ -123,10 +123,7 @@ interface! {
         pass!(call::send(i.posix(), fd, (buf, len), flags));
     /// sendto(2).
     sendto: fn(fd: c_int, buf: *const c_void, len: size_t, flags: c_int, to: *const sockaddr, to_len: socklen_t)
-        -> ssize_t = |i| {
-            let _ = (to, to_len);
-            pass!(call::send(i.posix(), fd, (buf, len), flags))
-        };
+        -> ssize_t = |i| pass!(call::sendto(i.posix(), fd, (buf, len), flags, (to, to_len)));
     /// sendmsg(2).
     sendmsg: fn(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t = |i|
         pass!(call::sendmsg(i.posix(), fd, msg, flags));

@@ -15,7 +15,7 @@ use devmem_posix::{Posix, Waiter};
 use devmem_uapi::{Errno, UIO_MAXIOV};
 use libc::iovec;
 
-use super::message::{self, By};
+use super::message::{self, By, Head};
 
 /// read(2).
 pub unsafe fn read_file<W: Waiter>(
@@ -67,7 +67,7 @@ pub unsafe fn write_file<W: Waiter>(
         iov_len: len,
     };
     // SAFETY: the word at the top of `call`; the memory is only read.
-    unsafe { message::send(posix, fd, &[entry], &[], By::File) }
+    unsafe { message::send(posix, fd, &[entry], Head::default(), By::File) }
 }
 
 /// writev(2).
@@ -80,5 +80,5 @@ pub unsafe fn writev<W: Waiter>(
     // SAFETY: the word at the top of `call`.
     let entries = unsafe { message::entries(iov, iov_count(count)?) }?;
     // SAFETY: as above.
-    unsafe { message::send(posix, fd, &entries, &[], By::File) }
+    unsafe { message::send(posix, fd, &entries, Head::default(), By::File) }
 }

@@ -26,6 +26,10 @@ impl Sock {
                 let has_stream = !matches!(self.state, SockState::Fresh | SockState::Listening(_));
                 !asks || has_stream || self.options.times.has(sof::OPT_ID)
             }
+            (SOL_TCP, tcp_opt::FASTOPEN | tcp_opt::FASTOPEN_NO_COOKIE) => {
+                matches!(self.state, SockState::Fresh | SockState::Listening(_))
+            }
+            (SOL_TCP, tcp_opt::FASTOPEN_CONNECT) => self.state == SockState::Fresh,
             _ => true,
         };
         match is_fine {
@@ -78,6 +82,7 @@ impl Table {
         };
         let told = match effect {
             Effect::None => Ok(()),
+            Effect::FastOpen => return self.tell_fast_open(fd).map(|()| 0),
             // What a listener tells its connections would change those that are open already.
             Effect::Apply(SocketOption::RcvBuf(_)) if matches!(state, SockState::Listening(_)) => {
                 Ok(())

@@ -233,6 +233,7 @@ fn device_memory_goes_out_and_comes_in_with_the_kernels_bytes() {
     CmsgWriter::new(&mut control).push_tx_dmabuf(tx).unwrap();
     let ranges = [4000..9000, 9000..14_000];
     let args = SendArgs {
+        address: &[],
         host: &[],
         ranges: &ranges,
         control: &control,

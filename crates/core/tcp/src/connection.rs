@@ -35,6 +35,8 @@ pub struct Connection<P> {
     soft_error: Option<TcpError>,
     segs_in: u64,
     segs_out: u64,
+    /// The peer's SYN had payload, which was accepted.
+    opened_with_data: bool,
     /// Fast Open of an active open, if it was asked for.
     early: Option<Box<ClientOpen<P>>>,
 }
@@ -144,7 +146,8 @@ impl<P: Payload> Connection<P> {
     ) -> (Connection<P>, Disposition) {
         // The window of a SYN is never scaled (RFC 7323 2.2).
         let window = u32::from(syn.window);
-        let handshake = opening.half_open.handshake(window, syn.seq, now);
+        let mut handshake = opening.half_open.handshake(window, syn.seq, now);
+        handshake.receiver.extend(syn.payload.len());
         let mut synchronized = Synchronized::new(config, &handshake, None, now);
         let mut queue = RecvQueue::default();
         syn.control = Control::None;
@@ -162,6 +165,7 @@ impl<P: Payload> Connection<P> {
             ..Disposition::default()
         };
         let mut connection = Connection::new(config, ConnectionState::Synchronized(synchronized));
+        connection.opened_with_data = !queue.is_empty();
         connection.queue = queue;
         connection.segs_in = 1;
         (connection, disposition)
@@ -189,6 +193,7 @@ impl<P: Payload> Connection<P> {
             soft_error: None,
             segs_in: 0,
             segs_out: 0,
+            opened_with_data: false,
             early: None,
         }
     }
@@ -515,6 +520,10 @@ impl<P: Payload> Connection<P> {
         *link = mss.max(crate::config::MIN_MSS).min(*link);
         if let ConnectionState::Synchronized(synchronized) = &mut self.state {
             synchronized.on_mtu(mss, now);
+        }
+        if let (ConnectionState::SynSent(syn_sent), Some(_)) = (&mut self.state, &self.early) {
+            // Without payload it fits (linux `tcp_simple_retransmit`).
+            syn_sent.repeat();
         }
         true
     }

@@ -268,7 +268,8 @@ impl<W: Waiter> Posix<W> {
             };
             if let Err(errno) = opened {
                 self.call(|table| table.finish_send(under_way));
-                return if sent > 0 { Ok(sent) } else { Err(errno) };
+                let goes_on = errno == Errno::EINPROGRESS && sent > 0;
+                return if goes_on { Ok(sent) } else { Err(errno) };
             }
         }
         let outcome = self.wait_for(limit, &[(fd, patience.serial)], |table, _| {

@@ -184,6 +184,11 @@ impl<P: Payload> Connection<P> {
             return Err(SendError::NotEstablished(payload));
         };
         let room = early.room();
+        // The SYN is full: what follows leaves in other packets.
+        let push = match payload.len() == room {
+            true => Push::Now,
+            false => push,
+        };
         match &mut early.sender {
             Some(sender) if payload.len() <= room => Ok(sender.push(payload, push == Push::Later)),
             _ => Err(SendError::NotEstablished(payload)),
@@ -426,6 +431,7 @@ impl<P: Payload> Connection<P> {
         if let ConnectionState::Synchronized(synchronized) = &self.state {
             info.state = synchronized.shown_kind();
         }
+        info.syn_data_acked = self.opened_with_data;
         if let Some(early) = &self.early {
             info.syn_data_acked |= early.acked;
             info.fast_open_client_fail = early.fail;

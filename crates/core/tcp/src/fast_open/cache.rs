@@ -14,9 +14,6 @@ const PEERS_MAX: usize = 1024;
 /// Room for options that the SYN's payload leaves in a packet (linux `MAX_TCP_OPTION_SPACE`).
 const OPTION_SPACE: u16 = 40;
 
-/// MSS of a peer that has not told one (linux `TCP_MSS_DEFAULT`).
-const MSS_DEFAULT: u16 = 536;
-
 /// Most doublings of the time without Fast Open (linux `tcp_fastopen_active_should_disable`).
 const DOUBLINGS_MAX: u32 = 6;
 
@@ -49,7 +46,7 @@ pub struct FastOpenCache {
 }
 
 impl FastOpenCache {
-    /// Returns what a SYN to `peer` carries; `mss` is the link's. `None`: nothing, Fast Open is not in use now.
+    /// Returns what a SYN to `peer` carries; `mss` is the link's, which counts where the peer's is not known, as in linux. `None`: nothing, Fast Open is not in use now.
     ///
     /// `no_cookie`: the program does not want one (TCP_FASTOPEN_NO_COOKIE).
     #[must_use]
@@ -65,7 +62,7 @@ impl FastOpenCache {
             return None;
         }
         let known = self.peers.get(&peer).copied().unwrap_or_default();
-        let mss = known.mss.unwrap_or(MSS_DEFAULT).min(mss);
+        let mss = known.mss.unwrap_or(mss).min(mss);
         let data_max = mss.saturating_sub(OPTION_SPACE);
         if no_cookie || config.modes.contains(FastOpenModes::CLIENT_NO_COOKIE) {
             return Some(FastOpenStart {

@@ -45,8 +45,6 @@ pub(crate) struct Synchronized<P> {
     last_data_recv: Instant,
     /// The rest of the handshake, if the peer's SYN opened the connection (RFC 7413).
     opening: Option<Box<Opening>>,
-    /// Payload of the SYN was accepted.
-    syn_data_acked: bool,
 }
 
 /// Counters of incoming segments for [`Info`].
@@ -118,7 +116,6 @@ impl<P: Payload> Synchronized<P> {
             tally: Tally::default(),
             last_data_recv: now,
             opening: None,
-            syn_data_acked: false,
         };
         if let Some(mss) = config.path_mss {
             opened.on_mtu(mss, now);
@@ -202,7 +199,6 @@ impl<P: Payload> Synchronized<P> {
         let accepted = self.receiver.accept(syn, cx.queue, cx.now);
         self.tally.bytes_received += accepted.delivered as u64;
         self.tally.data_segs_in += u64::from(len > 0);
-        self.syn_data_acked = accepted.delivered > 0;
         accepted.drop
     }
 
@@ -512,7 +508,6 @@ impl<P: Payload> Synchronized<P> {
         info.rcv_ooopack = out_of_order_in;
         info.challenge_acks = challenge_acks;
         info.paws_rejected = paws_rejected;
-        info.syn_data_acked = self.syn_data_acked;
         self.sender.info(info);
         // One number for both kinds of probes, as in linux `icsk_probes_out`.
         info.probes = info.probes.max(self.keepalive.probes());

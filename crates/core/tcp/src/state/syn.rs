@@ -209,6 +209,11 @@ impl SynSent {
         self.timer.retries()
     }
 
+    /// Makes the SYN due again.
+    pub(crate) fn repeat(&mut self) {
+        self.timer.request();
+    }
+
     /// Notes that a SYN has `len` bytes of payload; repetitions have none.
     pub(crate) fn note_early(&mut self, len: u16) {
         self.early = self.early.max(len);

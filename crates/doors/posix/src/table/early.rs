@@ -21,6 +21,12 @@ pub(crate) enum Begun {
 }
 
 impl Table {
+    /// Returns whether connections may have payload in their SYN.
+    pub(super) fn has_early_client(&self) -> bool {
+        let modes = self.stack.tcp_config().fast_open.modes;
+        modes.contains(FastOpenModes::CLIENT)
+    }
+
     /// Tells a listener what its file was told about Fast Open.
     pub(super) fn tell_fast_open(&mut self, fd: i32) -> Result<(), Errno> {
         let sock = self.sock(fd)?;
@@ -70,7 +76,10 @@ impl Table {
         let remote = match sock.deferred {
             Some(remote) if sock.state == SockState::Fresh => remote,
             _ if flags & MSG_FASTOPEN == 0 => return Ok(Begun::Nothing),
-            _ => self.early_peer(fd, args.address)?,
+            _ => match self.early_peer(fd, args.address)? {
+                Some(remote) => remote,
+                None => return Ok(Begun::Nothing),
+            },
         };
         let sock = self.sock_mut(fd)?;
         sock.deferred = None;
@@ -86,18 +95,17 @@ impl Table {
         }
     }
 
-    /// Returns the peer of a send with MSG_FASTOPEN.
-    fn early_peer(&self, fd: i32, address: &[u8]) -> Result<SocketAddr, Errno> {
-        let sock = self.sock(fd)?;
-        let modes = self.stack.tcp_config().fast_open.modes;
-        if !modes.contains(FastOpenModes::CLIENT) {
+    /// Returns the peer of a send with MSG_FASTOPEN; `None` if an earlier one has connected meanwhile.
+    fn early_peer(&mut self, fd: i32, address: &[u8]) -> Result<Option<SocketAddr>, Errno> {
+        if !self.has_early_client() {
             return Err(Errno::EOPNOTSUPP);
         }
+        let sock = self.sock(fd)?;
         match (sock.state, parse(address, sock.family)?) {
             (_, Given::Unspec) => Err(Errno::EOPNOTSUPP),
-            (SockState::Connecting(_), _) => Err(Errno::EALREADY),
+            (SockState::Connecting(id), _) => self.connect_outcome(fd, id).map(|()| None),
             (SockState::Connected(_) | SockState::Listening(_), _) => Err(Errno::EISCONN),
-            (SockState::Fresh, Given::Address(remote)) => Ok(remote),
+            (SockState::Fresh, Given::Address(remote)) => Ok(Some(remote)),
         }
     }
 }

@@ -73,7 +73,11 @@ impl Table {
         if name == (sockopt::SOL_SOCKET, sockopt::SO_DEVMEM_DONTNEED) {
             return self.dontneed(fd, value);
         }
+        let has_client = self.has_early_client();
         let sock = self.sock_mut(fd)?;
+        if name == (SOL_TCP, tcp_opt::FASTOPEN_CONNECT) && !has_client {
+            return Err(Errno::EOPNOTSUPP);
+        }
         sock.check_state(name, value)?;
         let (family, state) = (sock.family, sock.state);
         let effect = sock.options.set(family, name, value)?;

@@ -2,6 +2,8 @@
 
 #[path = "table/binding.rs"]
 mod binding;
+#[path = "table/early.rs"]
+mod early;
 #[path = "table/epolls.rs"]
 mod epolls;
 #[path = "table/holding.rs"]

@@ -109,6 +109,33 @@ impl Stage {
             other => panic!("expected a connection, got {other:?}"),
         }
     }
+
+    /// Moves to the next timer, and runs those that are due.
+    fn run_timers(
+        &mut self,
+        client: &mut Connection<Bytes>,
+        server: Option<&mut Connection<Bytes>>,
+    ) {
+        let timers = [
+            client.next_timer(),
+            server.as_deref().and_then(Connection::next_timer),
+        ];
+        let next = timers
+            .into_iter()
+            .flatten()
+            .chain(self.backlog.next_timer())
+            .min();
+        self.now = next
+            .unwrap_or(self.now)
+            .max(self.now + Duration::from_millis(1));
+        let _ = client.on_timer(self.now);
+        if let Some(server) = server {
+            let _ = server.on_timer(self.now);
+        }
+        while let Some((_, reply)) = self.backlog.poll_send(test_link(MSS), self.now) {
+            let _ = client.on_segment(reply, self.now);
+        }
+    }
 }
 
 fn read(connection: &mut Connection<Bytes>) -> usize {
@@ -411,25 +438,7 @@ fn lossy_open(seed: u64) {
         if (read_by_server, read_by_client) == (3900, 2000) {
             return;
         }
-        let timers = [
-            client.next_timer(),
-            server.as_ref().and_then(Connection::next_timer),
-        ];
-        let next = timers
-            .into_iter()
-            .flatten()
-            .chain(stage.backlog.next_timer())
-            .min();
-        stage.now = next
-            .unwrap_or(stage.now)
-            .max(stage.now + Duration::from_millis(1));
-        let _ = client.on_timer(stage.now);
-        if let Some(server) = &mut server {
-            let _ = server.on_timer(stage.now);
-        }
-        while let Some((_, reply)) = stage.backlog.poll_send(test_link(MSS), stage.now) {
-            let _ = client.on_segment(reply, stage.now);
-        }
+        stage.run_timers(&mut client, server.as_mut());
     }
     panic!("seed {seed}: read {read_by_server} and {read_by_client} bytes");
 }

@@ -2,6 +2,7 @@
 
 mod calls;
 pub(crate) mod cmsg;
+mod early;
 pub(crate) mod error;
 pub(crate) mod errqueue;
 mod free_map;

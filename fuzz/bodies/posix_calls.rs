@@ -245,6 +245,7 @@ impl Run<'_> {
         let start = usize::from(a) * 5000;
         let ranges = [start..start + usize::from(b) * 40, 0..usize::from(a)];
         let args = SendArgs {
+            address: &[],
             host: &[],
             ranges: &ranges,
             control: &control,

@@ -19,7 +19,7 @@ pub fn run(data: &[u8]) {
         "wrote beyond the returned length {len}"
     );
 
-    // The emitted options are the parsed ones; only SACK blocks may be left out for lack of room.
+    // The emitted options are the parsed ones; only SACK blocks and Fast Open may be left out for lack of room.
     let again = TcpOptions::parse(&out[..len]).expect("our own options parse");
     let TcpOptions {
         mss,
@@ -28,12 +28,21 @@ pub fn run(data: &[u8]) {
         timestamps,
         accecn,
         sack,
+        fast_open,
     } = again;
     assert_eq!(mss, options.mss);
     assert_eq!(window_scale, options.window_scale);
     assert_eq!(sack_permitted, options.sack_permitted);
     assert_eq!(timestamps, options.timestamps);
     assert_eq!(accecn.is_some(), options.accecn.is_some());
+    match fast_open {
+        Some(_) => assert_eq!(fast_open, options.fast_open),
+        // It takes 20 bytes at most.
+        None => assert!(
+            options.fast_open.is_none() || len > 20,
+            "Fast Open was left out although there was room"
+        ),
+    }
     if let (Some(written), Some(read)) = (accecn, options.accecn) {
         // A counter of the other order includes those before it.
         for (written, read) in [

@@ -25,6 +25,10 @@ const MIN_PMTU_V4: u32 = 552;
 /// Minimum MTU of a link with IPv6 (RFC 8200 5); an error with a smaller one is ignored (RFC 8201 4).
 const MIN_PMTU_V6: u32 = 1280;
 
+/// Timeouts in a row, of a connection that used Fast Open, after which the path is taken for one that drops its packets
+/// (linux `tcp_fastopen_active_detect_blackhole`).
+const BLACK_HOLE_TIMEOUTS: u8 = 2;
+
 /// Minimum time from now for which a timer is armed.
 const TIMER_GRANULARITY: Duration = Duration::from_micros(1);
 
@@ -180,7 +184,11 @@ impl Stack {
         connection.arm(None);
         self.memory.windows.release(slot, &mut connection.promise);
         let holder = connection.holder;
+        let is_success = connection.conn.is_early_success();
         drop(connection);
+        if is_success {
+            self.tcp.fast_open.on_success();
+        }
         if holder == Holder::Nobody {
             self.remove(slot);
         }
@@ -232,8 +240,13 @@ impl Stack {
         };
         match &mut *socket {
             SocketKind::Connection(connection) => {
+                let before = connection.conn.early_timeouts();
                 let disposition = connection.conn.on_timer(now);
+                let after = connection.conn.early_timeouts();
                 drop(socket);
+                if after == Some(BLACK_HOLE_TIMEOUTS) && before != after {
+                    self.tcp.fast_open.on_black_hole(now);
+                }
                 self.note(disposition);
                 self.serve(slot, Burst::GoesOn, now);
             }

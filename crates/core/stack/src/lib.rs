@@ -78,4 +78,5 @@ pub use socket::table::SocketId;
 pub use socket::timestamps::{StampIds, Timestamping};
 pub use socket::token_table::MAX_TOKENS;
 pub use stack::{PollOutcome, Stack, StackError, StackStats};
+pub use tcp_setup::EarlyCookie;
 pub use window::INITIAL_PROMISE;

@@ -119,8 +119,9 @@ impl Stack {
     fn receive_tcp(&mut self, incoming: ReceivedSegment, now: Instant) {
         match self.sockets.lookup(&incoming.tuple) {
             Some(TupleOwner::Connection(slot)) => self.connection_segment(slot, incoming, now),
-            // The peer sends the payload again; there is no connection yet. The NIC has counted the drop.
-            _ if incoming.unplaced > 0 => {}
+            // The peer sends the payload again; there is no connection yet. The NIC has counted the drop. A SYN counts
+            // without its payload.
+            _ if incoming.unplaced > 0 && incoming.segment.control != Control::Syn => {}
             Some(TupleOwner::Listener(slot)) => self.listener_segment(slot, incoming, None, now),
             None => self.refuse(incoming, now),
         }
@@ -157,6 +158,7 @@ impl Stack {
         };
         // A SYN may open a new connection between the same endpoints, if this one is in TIME-WAIT.
         let syn = (segment.control == Control::Syn).then(|| without_payload(&segment));
+        let mut learned = None;
         let disposition = match &mut *socket {
             SocketKind::Connection(connection) => {
                 connection.note_arrival(
@@ -166,15 +168,22 @@ impl Stack {
                     &mut self.memory.windows,
                 );
                 connection.note_time(segment.seq, segment.payload.len(), now);
-                match unplaced {
+                let disposition = match unplaced {
                     0 => connection.conn.on_segment(segment, now),
                     _ => connection.conn.on_unplaced(segment, now),
+                };
+                if disposition.established {
+                    learned = connection.conn.take_learned();
                 }
+                disposition
             }
             SocketKind::TimeWait(time_wait) => time_wait.state.on_segment(&segment, now),
             SocketKind::Listener(_) => return,
         };
         drop(socket);
+        if let Some(learned) = learned {
+            self.tcp.fast_open.learn(tuple.src_ip, &learned);
+        }
         if let (Some(iss), Some(segment)) = (disposition.reopen, syn)
             && let Some(listener) = self.sockets.names().listener(&tuple)
         {

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use netmem::FragList;
-use tcp::{Connection, IsnGenerator, LinkLimits, SynBacklog};
+use tcp::{
+    Connection, FastOpenCache, FastOpenKeys, FastOpenListener, IsnGenerator, LinkLimits, SynBacklog,
+};
 use wire::Instant;
 
 use crate::random::Secret;
@@ -14,6 +16,21 @@ pub(crate) struct TcpSetup {
     config: Arc<tcp::Config>,
     isns: IsnGenerator,
     cookie_key: [u8; 16],
+    /// Keys of Fast Open's cookies, unless the configuration has some.
+    fast_open_keys: FastOpenKeys,
+    /// What peers have told about Fast Open.
+    pub(crate) fast_open: FastOpenCache,
+}
+
+/// Whether a connection that sends payload in its SYN (RFC 7413) needs a cookie for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum EarlyCookie {
+    /// It does; without one the SYN requests it, and has no payload.
+    #[default]
+    Needed,
+    /// It does not: the program knows that the peer accepts such SYNs, and that a repeated SYN does no harm
+    /// (TCP_FASTOPEN_NO_COOKIE).
+    NotNeeded,
 }
 
 /// The path of a new connection.
@@ -31,6 +48,8 @@ impl TcpSetup {
             config: Arc::new(config),
             isns: IsnGenerator::new(secret.key("initial sequence numbers")),
             cookie_key: secret.key("syn cookies"),
+            fast_open_keys: FastOpenKeys::new(secret.key("fast open cookies"), None),
+            fast_open: FastOpenCache::default(),
         }
     }
 
@@ -49,14 +68,18 @@ impl TcpSetup {
         capacity: usize,
     ) -> SynBacklog<FragList> {
         let (config, isns) = (Arc::clone(&self.config), self.isns.clone());
-        SynBacklog::new(config, *options, capacity, isns, self.cookie_key)
+        let keys = config.fast_open.keys.unwrap_or(self.fast_open_keys);
+        let mut backlog = SynBacklog::new(config, *options, capacity, isns, self.cookie_key);
+        backlog.set_fast_open(FastOpenListener::new(keys));
+        backlog
     }
 
-    /// Returns a connection that is about to send its SYN.
+    /// Returns a connection that is about to send its SYN; with `early`, the SYN takes payload if the peer's cookie is known.
     pub(crate) fn connect(
         &self,
         path: &NewPath,
         options: &tcp::ConnectionOptions,
+        early: Option<EarlyCookie>,
         now: Instant,
     ) -> Connection<FragList> {
         let NewPath {
@@ -71,6 +94,16 @@ impl TcpSetup {
             path_mss,
             timestamp_offset: self.isns.timestamp_offset(&endpoints),
         };
-        Connection::connect(&config, self.isns.isn(&endpoints, now), now)
+        let isn = self.isns.isn(&endpoints, now);
+        let start = early.and_then(|cookie| {
+            let (peer, mss) = (endpoints.remote.ip(), config.mss());
+            let no_cookie = cookie == EarlyCookie::NotNeeded;
+            let settings = &self.config.fast_open;
+            self.fast_open.start(peer, mss, no_cookie, settings, now)
+        });
+        match start {
+            Some(start) => Connection::connect_early(&config, isn, start, now),
+            None => Connection::connect(&config, isn, now),
+        }
     }
 }

@@ -9,6 +9,7 @@ mod options;
 use core::time::Duration;
 use std::sync::Arc;
 
+use crate::fast_open::FastOpenConfig;
 use crate::policy::{OwnPolicy, Policy};
 
 pub use ecn::{EcnConfig, EcnMode, EcnPolicy};
@@ -117,7 +118,7 @@ pub enum SynCookies {
 
 /// Settings for all connections of a stack. The defaults are those of Linux, where Linux has the setting.
 ///
-/// TCP Fast Open (RFC 7413), MPTCP and the urgent pointer are not supported and have no settings.
+/// MPTCP and the urgent pointer are not supported and have no settings.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Initial options of connections.
@@ -132,6 +133,8 @@ pub struct Config {
     pub sack: bool,
     /// Explicit congestion notification.
     pub ecn: EcnConfig,
+    /// Payload in SYNs (RFC 7413).
+    pub fast_open: FastOpenConfig,
     /// When listeners answer with SYN cookies.
     pub syn_cookies: SynCookies,
     /// When ACKs are sent.
@@ -224,6 +227,7 @@ impl Default for Config {
             timestamps: true,
             sack: true,
             ecn: EcnConfig::default(),
+            fast_open: FastOpenConfig::default(),
             syn_cookies: SynCookies::WhenFull,
             acks: AckConfig::default(),
             timers: TimerConfig::default(),

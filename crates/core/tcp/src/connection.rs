@@ -8,9 +8,11 @@ use wire::{Instant, TcpOptions, Timestamps};
 
 use crate::config::ConnectionConfig;
 use crate::error::{TcpError, Unreachable};
+use crate::fast_open::{ClientOpen, FastOpenStart, Learned, Opening};
 use crate::options::TimestampClock;
 use crate::recv_queue::RecvQueue;
 use crate::segment::{Control, Segment};
+use crate::sender::Sender;
 use crate::seqnum::SeqNum;
 use crate::state::closing::TimeWait;
 use crate::state::established::{Context, Synchronized};
@@ -33,6 +35,10 @@ pub struct Connection<P> {
     soft_error: Option<TcpError>,
     segs_in: u64,
     segs_out: u64,
+    /// The peer's SYN had payload, which was accepted.
+    opened_with_data: bool,
+    /// Fast Open of an active open, if it was asked for.
+    early: Option<Box<ClientOpen<P>>>,
 }
 
 /// A RST to be sent.
@@ -110,6 +116,61 @@ impl<P: Payload> Connection<P> {
         )
     }
 
+    /// As [`Connection::connect`], with Fast Open (RFC 7413): [`Connection::send`] takes as much payload as the SYN has room
+    /// for, until the first [`Connection::poll_send`].
+    #[must_use]
+    pub fn connect_early(
+        config: &ConnectionConfig,
+        iss: SeqNum,
+        start: FastOpenStart,
+        now: Instant,
+    ) -> Connection<P> {
+        let sender = Sender::new(config, iss);
+        Connection {
+            early: Some(Box::new(ClientOpen::new(start, sender))),
+            ..Connection::connect(config, iss, now)
+        }
+    }
+
+    /// Returns once what the SYN-ACK has told about the peer's Fast Open.
+    pub fn take_learned(&mut self) -> Option<Learned> {
+        self.early.as_mut()?.take_learned()
+    }
+
+    /// Returns the connection that a SYN with a valid Fast Open cookie opens; its payload is readable.
+    pub(crate) fn open_early(
+        config: &ConnectionConfig,
+        opening: Opening,
+        mut syn: Segment<P>,
+        now: Instant,
+    ) -> (Connection<P>, Disposition) {
+        // The window of a SYN is never scaled (RFC 7323 2.2).
+        let window = u32::from(syn.window);
+        let mut handshake = opening.half_open.handshake(window, syn.seq, now);
+        handshake.receiver.extend(syn.payload.len());
+        let mut synchronized = Synchronized::new(config, &handshake, None, now);
+        let mut queue = RecvQueue::default();
+        syn.control = Control::None;
+        syn.seq += 1;
+        let mut cx = Context {
+            queue: &mut queue,
+            now,
+        };
+        let drop = synchronized.open_early(opening, syn, &mut cx);
+        let disposition = Disposition {
+            established: true,
+            readable: !queue.is_empty(),
+            reply: true,
+            drop,
+            ..Disposition::default()
+        };
+        let mut connection = Connection::new(config, ConnectionState::Synchronized(synchronized));
+        connection.opened_with_data = !queue.is_empty();
+        connection.queue = queue;
+        connection.segs_in = 1;
+        (connection, disposition)
+    }
+
     /// Returns an established connection, after a listener's handshake.
     pub(crate) fn from_handshake(
         config: &ConnectionConfig,
@@ -118,7 +179,7 @@ impl<P: Payload> Connection<P> {
     ) -> Connection<P> {
         Connection::new(
             config,
-            ConnectionState::Synchronized(Synchronized::new(config, handshake, now)),
+            ConnectionState::Synchronized(Synchronized::new(config, handshake, None, now)),
         )
     }
 
@@ -132,6 +193,8 @@ impl<P: Payload> Connection<P> {
             soft_error: None,
             segs_in: 0,
             segs_out: 0,
+            opened_with_data: false,
+            early: None,
         }
     }
 
@@ -248,7 +311,8 @@ impl<P: Payload> Connection<P> {
             ConnectionState::SynReceived(syn_received) => syn_received.closing,
             _ => EarlyClose::No,
         };
-        let mut synchronized = Synchronized::new(&self.config, handshake, now);
+        let sender = self.end_early(handshake, &segment);
+        let mut synchronized = Synchronized::new(&self.config, handshake, sender, now);
         if segment.control == Control::Syn {
             // The peer waits for the ACK of its SYN.
             synchronized.receiver.request_ack();
@@ -277,6 +341,23 @@ impl<P: Payload> Connection<P> {
             reply: true,
             ..more
         }
+    }
+
+    /// Ends the handshake of an early open; returns the sender that has its payload.
+    fn end_early(&mut self, handshake: &Handshake, segment: &Segment<P>) -> Option<Sender<P>> {
+        let early = self.early.as_mut()?;
+        if segment.control == Control::Syn {
+            early.on_syn_ack(segment, handshake.early_acked, handshake.timed_out);
+        }
+        let mut sender = *early.sender.take()?;
+        // The program may have changed them since.
+        let options = &self.config.options;
+        sender.set_congestion(options.congestion);
+        sender.set_nodelay(options.nodelay);
+        sender.set_cork(options.cork);
+        sender.set_snd_buf(options.snd_buf_max);
+        sender.set_user_timeout(options.user_timeout);
+        Some(sender)
     }
 
     fn close_early(&mut self, closing: EarlyClose) {
@@ -319,6 +400,14 @@ impl<P: Payload> Connection<P> {
         };
         self.error = self.error.or(error);
         self.state = ConnectionState::Closed;
+        self.drop_early();
+    }
+
+    /// Drops the payload of an early open that has failed.
+    pub(crate) fn drop_early(&mut self) {
+        if let Some(early) = &mut self.early {
+            early.sender = None;
+        }
     }
 
     /// Returns the RST that an abort sends; none in SYN-SENT, where the peer has no connection yet (RFC
@@ -350,7 +439,14 @@ impl<P: Payload> Connection<P> {
             Some(reset) => Some(reset.segment(now)),
             None => match &mut self.state {
                 ConnectionState::Closed => None,
-                ConnectionState::SynSent(syn_sent) => syn_sent.poll_send(&self.config, now),
+                ConnectionState::SynSent(syn_sent) => {
+                    let mut syn = syn_sent.poll_send(&self.config, now);
+                    if let (Some(syn), Some(early)) = (&mut syn, &mut self.early) {
+                        let len = early.decorate(syn);
+                        syn_sent.note_early(len);
+                    }
+                    syn
+                }
                 ConnectionState::SynReceived(syn_received) => {
                     syn_received.poll_send(&self.config, now)
                 }
@@ -388,9 +484,7 @@ impl<P: Payload> Connection<P> {
             ConnectionState::SynReceived(syn_received) => {
                 handshake_timer(syn_received.on_timer(&self.config, now))
             }
-            ConnectionState::Synchronized(synchronized) => {
-                synchronized.on_timer(self.config.options.user_timeout, now)
-            }
+            ConnectionState::Synchronized(synchronized) => synchronized.on_timer(&self.config, now),
             ConnectionState::TimeWait(time_wait) if time_wait.deadline() <= now => (
                 Disposition {
                     closed: true,
@@ -426,6 +520,10 @@ impl<P: Payload> Connection<P> {
         *link = mss.max(crate::config::MIN_MSS).min(*link);
         if let ConnectionState::Synchronized(synchronized) = &mut self.state {
             synchronized.on_mtu(mss, now);
+        }
+        if let (ConnectionState::SynSent(syn_sent), Some(_)) = (&mut self.state, &self.early) {
+            // Without payload it fits (linux `tcp_simple_retransmit`).
+            syn_sent.repeat();
         }
         true
     }

@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use wire::Instant;
 
+use crate::fast_open::ClientFail;
 pub use crate::sender::{Busy, BusyTimes, Chrono};
 use crate::state::StateKind;
 
@@ -160,4 +161,8 @@ pub struct Info {
     pub readable: usize,
     /// Bytes held out of order.
     pub out_of_order: usize,
+    /// Payload of a SYN was accepted: of ours by the peer, or of the peer's by us (TCPI_OPT_SYN_DATA).
+    pub syn_data_acked: bool,
+    /// Why Fast Open failed, if it did.
+    pub fast_open_client_fail: ClientFail,
 }

@@ -21,13 +21,13 @@
 //!
 //! RFC 9293 (states, windows, probes, keepalive), 7323 (window scale, timestamps, PAWS), 2018 and
 //! 2883 (SACK, D-SACK), 5961 (blind attacks), 6528 (ISNs), 4987 (SYN cookies), 1337 and 6191
-//! (TIME-WAIT), 5482 (user timeout), 3168 (ECN), 9768 (AccECN); in the sender 6298 (RTO), 5681 and 6582 (NewReno), 9438
+//! (TIME-WAIT), 5482 (user timeout), 3168 (ECN), 9768 (AccECN), 7413 (Fast Open); in the sender 6298 (RTO), 5681 and 6582 (NewReno), 9438
 //! (CUBIC), 9406 (HyStart++), 6675 and 8985 (SACK recovery, RACK-TLP), 9937 (PRR), 5682 (F-RTO), 6928 (initial window),
 //! 3042 (limited transmit), 4821 (packet size without ICMP).
 //!
 //! # What it does not do
 //!
-//! - TCP Fast Open (RFC 7413), MPTCP, AO and MD5: not negotiated.
+//! - MPTCP, AO and MD5: not negotiated.
 //! - The urgent pointer: urgent bytes are ordinary bytes (RFC 6093 advises against its use).
 //! - Addresses, ports, sockets and NICs: the caller has them. Times, random numbers and payload are arguments.
 
@@ -40,6 +40,7 @@ mod congestion;
 mod connection;
 mod ecn;
 mod error;
+mod fast_open;
 mod info;
 mod isn;
 pub mod linux;
@@ -74,6 +75,10 @@ pub use config::{
 };
 pub use connection::{Connection, Push, SendError};
 pub use error::{TcpError, Unreachable};
+pub use fast_open::{
+    ClientFail, FastOpenCache, FastOpenConfig, FastOpenKeys, FastOpenListener, FastOpenModes,
+    FastOpenStart, Learned,
+};
 pub use info::{Busy, BusyTimes, CaState, Chrono, Info};
 pub use isn::{Endpoints, IsnGenerator};
 pub use options::{Negotiated, TimestampClock};

@@ -88,6 +88,15 @@ pub(crate) struct ReceiverStart {
     pub(crate) ts_recent: Option<TsRecent>,
 }
 
+impl ReceiverStart {
+    /// Moves the right edge by the `len` bytes that the SYN brought, as far as there is space: the SYN-ACK repeats the
+    /// window behind them.
+    pub(crate) fn extend(&mut self, len: usize) {
+        let promised = self.right_edge.bytes_since(self.rcv_nxt) + len;
+        self.right_edge = self.rcv_nxt + promised.min(self.space as usize);
+    }
+}
+
 impl<P: Payload> Receiver<P> {
     pub(crate) fn new(
         config: &ConnectionConfig,

@@ -222,6 +222,38 @@ impl<P: Payload> Sender<P> {
         self.rate.update_pacing(self.flight.rtt().srtt());
     }
 
+    /// Returns a second owner of the first queued bytes, at most `most`, for a SYN (RFC 7413). They do not count as sent.
+    pub(crate) fn early_payload(&self, most: u16) -> P {
+        self.writer
+            .share(self.writer.range_at(0, most.into()))
+            .payload
+    }
+
+    /// Notes that the SYN-ACK acknowledged the first `len` queued bytes, which the SYN had.
+    pub(crate) fn on_early_acked(&mut self, len: u32) {
+        self.space.advance_nxt(len);
+        let una = self.space.nxt();
+        let _ = self.space.advance_una(una);
+        self.writer.release(una);
+        self.counters.bytes_sent += u64::from(len);
+    }
+
+    /// Takes the ACK of a SYN-ACK after which payload may have been sent already (RFC 7413).
+    pub(crate) fn on_late_handshake(&mut self, rtt: Option<Duration>, now: Instant) {
+        match rtt {
+            Some(rtt) => self.flight.on_handshake_rtt(rtt, now),
+            None => self.flight.on_lost_syn(),
+        }
+        self.rate.update_pacing(self.flight.rtt().srtt());
+        // What was sent since has waited for this ACK: its timer starts now (linux `tcp_rcv_synrecv_state_fastopen`).
+        self.timers.restart(now);
+    }
+
+    /// Returns the retransmission timeouts in a row.
+    pub(crate) fn retransmits(&self) -> u8 {
+        self.timers.retransmits()
+    }
+
     /// Returns how many bytes the send buffer still takes; [`Sender::push`] does not enforce it.
     pub fn room(&self) -> usize {
         self.writer.room()

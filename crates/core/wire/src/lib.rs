@@ -19,6 +19,7 @@ mod checksum;
 mod ecn;
 mod emit;
 mod ethernet;
+mod fast_open;
 mod icmp;
 mod ipv4;
 mod ipv6;
@@ -41,6 +42,7 @@ pub use emit::{
     tcp_tx_checksum,
 };
 pub use ethernet::{EtherType, EthernetHeader, MacAddr, MacAddrParseError};
+pub use fast_open::{FastOpen, FastOpenCookie, FastOpenForm};
 pub use icmp::{
     Echo, EchoKind, IcmpError, Icmpv4, Icmpv6, NeighborAdvertisement, NeighborSolicitation, Quoted,
     solicited_node,

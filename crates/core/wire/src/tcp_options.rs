@@ -1,6 +1,7 @@
-//! TCP options that we support: MSS, window scale, SACK, timestamps, AccECN (RFC 9293 3.2, 7323, 2018, 9768).
+//! TCP options that we support: MSS, window scale, SACK, timestamps, AccECN, Fast Open (RFC 9293 3.2, 7323, 2018, 9768, 7413).
 
 use crate::accecn::{ACCECN0, ACCECN1, AccEcn};
+use crate::fast_open::{self, FastOpen};
 
 /// Largest window scale; a larger received value is replaced with this one (RFC 7323 2.3).
 pub const MAX_WINDOW_SCALE: u8 = 14;
@@ -107,6 +108,8 @@ pub struct TcpOptions {
     pub accecn: Option<AccEcn>,
     /// SACK blocks.
     pub sack: SackBlocks,
+    /// Fast Open's cookie, or the request for one; only in a SYN.
+    pub fast_open: Option<FastOpen>,
 }
 
 /// Reason to reject a list of options.
@@ -197,6 +200,9 @@ impl TcpOptions {
                 self.timestamps = Some(Timestamps { value, echo });
             }
             (ACCECN0 | ACCECN1, body) => self.accecn = AccEcn::parse(kind, body).or(self.accecn),
+            (fast_open::KIND | fast_open::EXPERIMENT, body) => {
+                self.fast_open = FastOpen::parse(kind, body).or(self.fast_open);
+            }
             _ => {}
         }
     }
@@ -215,6 +221,7 @@ impl TcpOptions {
             timestamps,
             accecn,
             sack: _,
+            fast_open: _,
         } = self;
         let accecn_len = accecn.map_or(0, |option| option.emit_len());
         let timestamps_len = if timestamps.is_some() { 12 } else { 0 };
@@ -228,17 +235,28 @@ impl TcpOptions {
         mss_len + scale_len + permitted_len + timestamps_len + accecn_len
     }
 
-    /// Returns the bytes that [`emit`](Self::emit) writes: a multiple of 4, at most 40.
-    pub fn emit_len(&self) -> usize {
+    fn len_without_fast_open(&self) -> usize {
         match self.sack_blocks_that_fit() {
             0 => self.len_without_sack(),
             blocks => self.len_without_sack() + 4 + 8 * blocks,
         }
     }
 
+    /// Returns Fast Open's option if it fits beside the other options.
+    fn fast_open_that_fits(&self) -> Option<FastOpen> {
+        let room = MAX_LEN - self.len_without_fast_open();
+        self.fast_open.filter(|option| option.emit_len() <= room)
+    }
+
+    /// Returns the bytes that [`emit`](Self::emit) writes: a multiple of 4, at most 40.
+    pub fn emit_len(&self) -> usize {
+        let fast_open = self.fast_open_that_fits();
+        self.len_without_fast_open() + fast_open.map_or(0, |option| option.emit_len())
+    }
+
     /// Writes the options to the start of `out`, aligned as in RFC 7323 appendix A; returns their
     /// length, a multiple of 4. SACK blocks that do not fit 40 bytes beside the others are left
-    /// out, the last ones first.
+    /// out, the last ones first; then Fast Open's option, if it does not fit.
     ///
     /// # Panics
     /// If `out` is shorter than [`emit_len`](Self::emit_len).
@@ -284,6 +302,11 @@ impl TcpOptions {
                 writer.put(left.to_be_bytes());
                 writer.put(right.to_be_bytes());
             }
+        }
+        if let Some(option) = self.fast_open_that_fits() {
+            let bytes = option.emit();
+            let words = bytes.as_chunks().0.iter().take(option.emit_len() / 4);
+            words.for_each(|word| writer.put(*word));
         }
         writer.at
     }

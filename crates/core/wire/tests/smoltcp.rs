@@ -52,6 +52,7 @@ fn options() -> impl Strategy<Value = TcpOptions> {
                 timestamps,
                 sack,
                 accecn: None,
+                fast_open: None,
             }
         })
 }

@@ -125,12 +125,14 @@ interface! {
     /// sendto(2).
     sendto: fn(fd: c_int, buf: *const c_void, len: size_t, flags: c_int, to: *const sockaddr, to_len: socklen_t)
         -> ssize_t = |i| {
-            let _ = (to, to_len);
-            pass!(call::send(i.posix(), fd, (buf, len), flags))
+            i.refresh_for_send(flags);
+            pass!(call::sendto(i.posix(), fd, (buf, len), flags, (to, to_len)))
         };
     /// sendmsg(2).
-    sendmsg: fn(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t = |i|
-        pass!(call::sendmsg(i.posix(), fd, msg, flags));
+    sendmsg: fn(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t = |i| {
+        i.refresh_for_send(flags);
+        pass!(call::sendmsg(i.posix(), fd, msg, flags))
+    };
     /// fcntl(2).
     fcntl: fn(fd: c_int, command: c_int, argument: c_ulong) -> c_int = |i|
         // The commands that are known take an int.
@@ -146,8 +148,10 @@ interface! {
     getsockopt: fn(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: Socklen) -> c_int = |i|
         pass!(call::getsockopt(i.posix(), fd, (level, name), (value, len)));
     /// setsockopt(2).
-    setsockopt: fn(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int = |i|
-        pass!(call::setsockopt(i.posix(), fd, (level, name), (value, len)));
+    setsockopt: fn(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int = |i| {
+        i.refresh_for_option(level, name);
+        pass!(call::setsockopt(i.posix(), fd, (level, name), (value, len)))
+    };
     /// poll(2).
     poll: fn(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int = |i|
         pass!(call::poll(i.posix(), fds, count, timeout_ms));

@@ -1,8 +1,10 @@
 //! One stack for one script.
 
+use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
+use devmem_posix::abi::{MSG_FASTOPEN, SOL_TCP, tcp_opt};
 use devmem_posix::{Posix, Settings, VirtualTime};
 use devmem_uapi::Errno;
 use netmem::{Dmabuf, NiovSize};
@@ -94,6 +96,20 @@ impl Instance {
         if let Some((sysctls, flags)) = &self.sysctls {
             let config = flags.tcp_over(sysctls);
             self.posix.call(|table| table.set_tcp_config(config));
+        }
+    }
+
+    /// Does so before a send that may begin a connection (MSG_FASTOPEN).
+    pub fn refresh_for_send(&self, flags: c_int) {
+        if flags.cast_unsigned() & MSG_FASTOPEN != 0 {
+            self.refresh_sysctls();
+        }
+    }
+
+    /// Does so before an option is set that one of the settings may forbid (TCP_FASTOPEN_CONNECT).
+    pub fn refresh_for_option(&self, level: c_int, name: c_int) {
+        if (level, name) == (SOL_TCP, tcp_opt::FASTOPEN_CONNECT) {
+            self.refresh_sysctls();
         }
     }
 

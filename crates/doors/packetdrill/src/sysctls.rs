@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tcp::linux::Linux;
-use tcp::{CongestionKind, EcnPolicy, SynCookies};
+use tcp::{CongestionKind, EcnPolicy, FastOpenKeys, FastOpenModes, SynCookies};
 
 /// Folder of the settings in Linux.
 const HOST: &str = "/proc/sys/net/ipv4";
@@ -63,6 +63,9 @@ pub(crate) const SETTINGS: &[Setting] = settings! {
         "2" => Some(SynCookies::Always),
         _ => None,
     });
+    "tcp_fastopen", "a number of bits", |c, _, v| put(&mut c.fast_open.modes, bits(v).map(FastOpenModes));
+    "tcp_fastopen_key", "one or two keys of four words", |c, _, v| put(&mut c.fast_open.keys, keys(v).map(Some));
+    "tcp_fastopen_blackhole_timeout_sec", "seconds", |c, _, v| put(&mut c.fast_open.blackhole_timeout, number(v, 0, 65_535).map(Duration::from_secs));
     "tcp_ecn", "0 to 5", |c, _, v| put(&mut c.ecn.policy, v.parse().ok().and_then(EcnPolicy::from_sysctl));
     "tcp_ecn_fallback", "0 or 1", |c, _, v| switch(&mut c.ecn.fallback, v);
     "tcp_ecn_option", "0 or 2", |c, _, v| put(&mut c.ecn.accecn_option, match v {
@@ -163,6 +166,37 @@ fn number<T: std::str::FromStr + PartialOrd>(value: &str, least: T, most: T) -> 
 
 fn millis(value: &str) -> Option<Duration> {
     number(value, 0, 86_400_000).map(Duration::from_millis)
+}
+
+/// Reads a number, hexadecimal if it begins with 0x.
+fn bits(value: &str) -> Option<u32> {
+    match value.strip_prefix("0x") {
+        Some(hex) => u32::from_str_radix(hex, 16).ok(),
+        None => value.parse().ok(),
+    }
+}
+
+/// Reads a key for Fast Open, and after a comma the key before it.
+fn keys(value: &str) -> Option<FastOpenKeys> {
+    let mut keys = value.split(',').map(key);
+    let (primary, backup) = (keys.next()??, keys.next());
+    let backup = match backup {
+        Some(key) => Some(key?),
+        None => None,
+    };
+    keys.next()
+        .is_none()
+        .then_some(FastOpenKeys::new(primary, backup))
+}
+
+/// Reads a key as the kernel writes it: four words of 32 bits, each kept with its lowest byte first.
+fn key(value: &str) -> Option<[u8; 16]> {
+    let mut words = value.split('-');
+    let mut key = [0; 16];
+    for bytes in key.as_chunks_mut::<4>().0 {
+        *bytes = u32::from_str_radix(words.next()?, 16).ok()?.to_le_bytes();
+    }
+    words.next().is_none().then_some(key)
 }
 
 fn congestion(value: &str) -> Option<CongestionKind> {

@@ -597,7 +597,7 @@ fn epoll_tells_levels_edges_and_single_shots() {
 fn options_that_are_not_done_are_refused() {
     accepted(
         "
-+0 setsockopt(4, SOL_TCP, TCP_FASTOPEN, [1], 4) = -1 ENOPROTOOPT (no)
++0 setsockopt(4, SOL_TCP, TCP_FASTOPEN, [1], 4) = -1 EINVAL (not of a connection)
 +0 setsockopt(4, SOL_SOCKET, SO_TIMESTAMPING, [4096], 4) = -1 EINVAL (no statistics)
 +0 setsockopt(4, SOL_SOCKET, SO_TIMESTAMPING, [SOF_TIMESTAMPING_OPT_ID_TCP], 4) = -1 EINVAL (of what numbers)
 +0 setsockopt(3, SOL_SOCKET, SO_TIMESTAMPING, [SOF_TIMESTAMPING_OPT_ID], 4) = -1 EINVAL (no stream)

@@ -95,9 +95,13 @@ pub mod tcp_opt {
     pub const CONGESTION: i32 = 13;
     pub const THIN_DUPACK: i32 = 17;
     pub const USER_TIMEOUT: i32 = 18;
+    pub const FASTOPEN: i32 = 23;
     pub const NOTSENT_LOWAT: i32 = 25;
     pub const CC_INFO: i32 = 26;
+    pub const FASTOPEN_CONNECT: i32 = 30;
     pub const ULP: i32 = 31;
+    pub const FASTOPEN_KEY: i32 = 33;
+    pub const FASTOPEN_NO_COOKIE: i32 = 34;
     pub const INQ: i32 = 36;
     pub const IS_MPTCP: i32 = 43;
 }

@@ -13,7 +13,7 @@
 //!
 //! | Area | The same | Not the same |
 //! |---|---|---|
-//! | handshake | options and their order, initial window of 10 segments, window scale from buffer sizes, SYN repeated 4 times each second and then 6 times at doubling intervals, SYN-ACK 5 times from 1 s on, SYN cookies, simultaneous open, ECN granted to who asks (`tcp_ecn` = 2), AccECN with 3 to 5 | no Fast Open (ENOPROTOOPT); AccECN's option goes with every segment or with none, and what failed of it is not told; a SYN that meets a full backlog is answered by a cookie, which TCP_DEFER_ACCEPT does not bind |
+//! | handshake | options and their order, initial window of 10 segments, window scale from buffer sizes, SYN repeated 4 times each second and then 6 times at doubling intervals, SYN-ACK 5 times from 1 s on, SYN cookies, simultaneous open, Fast Open (cookies as Linux makes them, TCP_FASTOPEN, TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_KEY, TCP_FASTOPEN_NO_COOKIE, MSG_FASTOPEN), ECN granted to who asks (`tcp_ecn` = 2), AccECN with 3 to 5 | a SYN with AccECN opens no connection at once; Fast Open's payload that a SYN-ACK does not acknowledge is sent as new data, not as a retransmission; AccECN's option goes with every segment or with none, and what failed of it is not told; a SYN that meets a full backlog is answered by a cookie, which TCP_DEFER_ACCEPT does not bind |
 //! | bind, listen | conflicts of addresses, families, IPV6_V6ONLY, SO_REUSEADDR and SO_REUSEPORT; a chosen port is nobody's; IP_BIND_ADDRESS_NO_PORT | the dynamic range begins at 49152 (RFC 6335); a handshake that is half done may be lost when a SO_REUSEPORT listener comes or goes |
 //! | data | Nagle (Minshall's variant), TCP_CORK, MSG_MORE until the next ACK, both with a flush after a timeout, TCP_NODELAY lets out what is corked, PSH, segments without their timestamp are taken (RFC 7323 3.2 would drop them), super-segments, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, SO_RCVLOWAT, TCP_INQ, TCP_NOTSENT_LOWAT, SIOCINQ, SIOCOUTQ and SIOCOUTQNSD | no urgent data (MSG_OOB is EINVAL or EOPNOTSUPP); windows follow the memory that is there, not SO_RCVBUF alone, and count payload, not `truesize`; the window never shrinks (`tcp_shrink_window`); a super-segment is as long as may be, with [`tcp::linux::Linux`] as long as Linux's; a send buffer is charged for payload and 128 bytes for each piece, where Linux charges the `truesize` of skbs; with [`tcp::linux::Linux`] a write fills the super-segment that exceeds the buffer, as in Linux |
 //! | ACK policy | with [`tcp::linux::Linux`]: quick ACKs, 40 to 200 ms of delay, every second full segment, ACK of a FIN left to the answer, TCP_QUICKACK | ACKs of out-of-order data are never compressed; the stack's own style acknowledges when the link is empty |
@@ -29,7 +29,7 @@
 //!
 //! | Option | Reason |
 //! |---|---|
-//! | TCP_FASTOPEN and relatives, TCP_MD5SIG, TCP_AO_*, TCP_ULP (ENOENT), MPTCP | the protocol is not there |
+//! | TCP_MD5SIG, TCP_AO_*, TCP_ULP (ENOENT), MPTCP | the protocol is not there |
 //! | TCP_REPAIR and relatives, TCP_SAVE_SYN, TCP_ZEROCOPY_RECEIVE, TCP_TX_DELAY, TCP_RTO_*, TCP_DELACK_MAX_US, TCP_THIN_LINEAR_TIMEOUTS | not done |
 //! | SO_ATTACH_FILTER and relatives, SO_LOCK_FILTER | there is no packet filter |
 //! | SO_BINDTODEVICE, SO_DONTROUTE, SO_INCOMING_CPU, SO_INCOMING_NAPI_ID, SO_BUSY_POLL | one interface without a name, one router at most, polled by one thread; SO_BINDTOIFINDEX takes 1 |

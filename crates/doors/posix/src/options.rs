@@ -7,6 +7,7 @@
 //! Each option is one [`row::Row`]: its encoding, the accepted values, the field that stores it, its effect on the stack, and
 //! the result of getsockopt. The rows of a level are in the file with that level's name.
 
+mod fast_open;
 mod ip;
 mod row;
 mod socket;
@@ -25,6 +26,7 @@ use tcp::{CongestionKind, Keepalive};
 
 use crate::abi::{PMTUDISC, SOL_TCP};
 use crate::sockaddr::Family;
+pub(crate) use fast_open::FastOpen;
 use row::{Row, View};
 pub(crate) use times::Times;
 pub(crate) use values::int;
@@ -82,6 +84,7 @@ pub(crate) struct Options {
     remembered: Remembered,
     /// The last value of TCP_QUICKACK; the stack has the present state of a connection.
     quick_acks: bool,
+    pub(crate) fast_open: FastOpen,
     mtu_discover: i32,
     hop_limit: Option<u8>,
     nodelay: bool,
@@ -102,6 +105,8 @@ pub(crate) enum Effect {
     None,
     /// The stack applies it.
     Apply(SocketOption),
+    /// A listener's rules for Fast Open have changed.
+    FastOpen,
     /// What waits is acknowledged at once, or as it comes.
     QuickAcks(bool),
     /// Connections that a listener accepts from now on have segments of at most so many bytes.
@@ -136,6 +141,7 @@ impl Options {
             remembered: Remembered::default(),
             quick_acks: true,
             mtu_discover: *PMTUDISC.start(),
+            fast_open: FastOpen::default(),
             hop_limit: None,
             nodelay: base.options.nodelay,
             cork: false,

@@ -10,9 +10,9 @@ use devmem_uapi::{Errno, MsgFlags};
 use stack::Stopped;
 use wire::Instant;
 
-use crate::abi::ev;
+use crate::abi::{MSG_FASTOPEN, ev};
 use crate::table::{
-    EpollEvent, Hold, Patience, Received, RecvArgs, SendArgs, Settings, Table, UnderWay,
+    Begun, EpollEvent, Hold, Patience, Received, RecvArgs, SendArgs, Settings, Table, UnderWay,
 };
 use crate::waiter::Waiter;
 
@@ -181,7 +181,12 @@ impl<W: Waiter> Posix<W> {
             Err(Errno::EINPROGRESS | Errno::EALREADY) if limit != Limit::Never => {}
             outcome => return outcome,
         }
-        let waited = self.wait_for(limit, &[(fd, patience.serial)], |table, _| {
+        self.await_connected(fd, patience.serial, limit)
+    }
+
+    /// Waits until a connection is open, or has failed.
+    fn await_connected(&self, fd: i32, serial: u64, limit: Limit) -> Result<(), Errno> {
+        let waited = self.wait_for(limit, &[(fd, serial)], |table, _| {
             table.connect_continue(fd).map_err(|errno| match errno {
                 Errno::EALREADY => Errno::EAGAIN,
                 errno => errno,
@@ -255,7 +260,21 @@ impl<W: Waiter> Posix<W> {
         let patience = self.lock().patience(fd)?;
         let limit = Limit::new(patience, patience.send, flags);
         let mut under_way = UnderWay::default();
-        let mut sent = 0;
+        let now = self.waiter.now();
+        let begun = self.call(|table| table.send_early(fd, args, flags, &mut under_way, now));
+        let flags = flags & !MSG_FASTOPEN;
+        let mut sent = under_way.sent;
+        if begun? == Begun::Connecting {
+            let opened = match limit {
+                Limit::Never => Err(Errno::EINPROGRESS),
+                _ => self.await_connected(fd, patience.serial, limit),
+            };
+            if let Err(errno) = opened {
+                self.call(|table| table.finish_send(under_way));
+                let goes_on = errno == Errno::EINPROGRESS && sent > 0;
+                return if goes_on { Ok(sent) } else { Err(errno) };
+            }
+        }
         let outcome = self.wait_for(limit, &[(fd, patience.serial)], |table, _| {
             let outcome = table.send_on(fd, args, flags, &mut under_way);
             sent = under_way.sent;

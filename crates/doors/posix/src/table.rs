@@ -1,6 +1,7 @@
 //! The socket table: file descriptors over one stack. Nothing here waits; EAGAIN says that waiting may help.
 
 mod bound;
+mod early;
 mod epoll;
 mod hold;
 mod names;
@@ -28,6 +29,7 @@ use crate::options::Options;
 use crate::sockaddr::Family;
 use epoll::Epoll;
 
+pub(crate) use early::Begun;
 pub use epoll::EpollEvent;
 pub(crate) use hold::Hold;
 pub(crate) use pipe::PipeEnd;
@@ -97,6 +99,8 @@ pub(crate) struct Sock {
     state: SockState,
     options: Options,
     bound: Option<std::net::SocketAddr>,
+    /// The peer that the first send connects to (TCP_FASTOPEN_CONNECT).
+    deferred: Option<std::net::SocketAddr>,
 }
 
 /// State of a socket.

@@ -17,6 +17,8 @@ const OPT_SACK: u8 = 2;
 const OPT_WSCALE: u8 = 4;
 /// ECN was agreed on.
 const OPT_ECN: u8 = 8;
+/// Payload of a SYN was accepted.
+const OPT_SYN_DATA: u8 = 32;
 /// Data of the peer came with an ECN codepoint.
 const OPT_ECN_SEEN: u8 = 16;
 
@@ -52,7 +54,8 @@ pub fn to_bytes(info: &Info, now: Instant) -> Vec<u8> {
         | option(info.sack, OPT_SACK)
         | option(scaling, OPT_WSCALE)
         | option(info.ecn, OPT_ECN)
-        | option(info.ecn_seen, OPT_ECN_SEEN);
+        | option(info.ecn_seen, OPT_ECN_SEEN)
+        | option(info.syn_data_acked, OPT_SYN_DATA);
     out.bytes(&[
         state_number(info.state),
         info.ca_state as u8,
@@ -61,7 +64,11 @@ pub fn to_bytes(info: &Info, now: Instant) -> Vec<u8> {
         info.backoff,
         options,
     ]);
-    out.bytes(&[info.snd_wscale & 15 | info.rcv_wscale << 4, 0]);
+    // The lowest bit of the second is delivery_rate_app_limited, which is not told.
+    out.bytes(&[
+        info.snd_wscale & 15 | info.rcv_wscale << 4,
+        (info.fast_open_client_fail as u8) << 1,
+    ]);
     out.u32s([
         micros(info.rto),
         0,

@@ -147,13 +147,13 @@ fn a_field_of_zero_leaves_its_part_of_rss_as_it_is() {
     table_only.hash_lut_size = 128.into();
     table_only.hash_lut_addr = addr.into();
     let status = driver.command(&mut bench, opcode::CONFIGURE_RSS, &table_only);
-    assert_eq!(status, Ok(Status::PASSED));
+    assert_eq!(status, Ok(AdminqStatus::PASSED));
     let after = bench.device.steering().rss;
     assert_eq!((after.key, after.types), (before.key, before.types));
     assert_eq!(queue_of(&mut bench, &mut driver, &Frame::tcp4(1)), 2);
     table_only.hash_alg = 2;
     let status = driver.command(&mut bench, opcode::CONFIGURE_RSS, &table_only);
-    assert_eq!(status, Ok(Status::UNIMPLEMENTED));
+    assert_eq!(status, Ok(AdminqStatus::UNIMPLEMENTED));
 }
 
 #[test]

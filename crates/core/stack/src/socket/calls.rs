@@ -26,7 +26,7 @@ use crate::bind_addr::BindAddr;
 use crate::config::MAX_BACKLOG;
 use crate::ports::EPHEMERAL_FIRST;
 use crate::stack::four_tuple;
-use crate::tcp_setup::NewPath;
+use crate::tcp_setup::{EarlyCookie, NewPath};
 
 impl Stack {
     /// Listens on `local`: a local address, or the unspecified address for all local addresses of the family (IPv6: of
@@ -133,6 +133,18 @@ impl Stack {
         options: &tcp::ConnectionOptions,
         now: Instant,
     ) -> Result<SocketId, ConnectError> {
+        self.open(local, remote, options, None, now)
+    }
+
+    /// Opens a connection, with Fast Open if `early` says so.
+    pub(super) fn open(
+        &mut self,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+        options: &tcp::ConnectionOptions,
+        early: Option<EarlyCookie>,
+        now: Instant,
+    ) -> Result<SocketId, ConnectError> {
         if remote.port() == 0 {
             return Err(ConnectError::PortZero(remote));
         }
@@ -148,7 +160,7 @@ impl Stack {
             link: self.network.link_limits(remote.ip()),
             path_mss: self.network.path_mss(remote.ip(), now),
         };
-        let conn = self.tcp.connect(&path, options, now);
+        let conn = self.tcp.connect(&path, options, early, now);
         let mut connection = self.connection_socket(conn, tuple, route.next_hop, Holder::Program);
         connection.options = super::sockopt::SocketSettings::new(options);
         connection.write_low = connection.options.write_low();

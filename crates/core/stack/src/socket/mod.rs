@@ -2,6 +2,7 @@
 
 mod calls;
 pub(crate) mod cmsg;
+mod early;
 pub(crate) mod error;
 pub(crate) mod errqueue;
 mod free_map;
@@ -213,7 +214,7 @@ impl ConnectionSocket {
             !is_opening && !matches!(state, StateKind::Established | StateKind::CloseWait);
         Readiness::READABLE.when(conn.readable_len() > 0 || read_closed || has_error)
             | Readiness::WRITABLE.when(
-                conn.write_room() >= self.write_low && self.has_unsent_room(2)
+                !is_opening && conn.write_room() >= self.write_low && self.has_unsent_room(2)
                     || write_closed
                     || has_error,
             )

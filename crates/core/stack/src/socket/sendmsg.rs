@@ -448,6 +448,8 @@ fn can_send(id: SocketId, socket: &mut ConnectionSocket) -> Result<(), SendError
     match socket.conn.state() {
         StateKind::Established | StateKind::CloseWait if socket.has_unsent_room(1) => Ok(()),
         StateKind::Established | StateKind::CloseWait => Err(SendError::WouldBlock),
+        // The SYN takes payload (RFC 7413).
+        StateKind::SynSent if socket.conn.write_room() > 0 => Ok(()),
         StateKind::SynSent | StateKind::SynReceived => Err(SendError::WouldBlock),
         _ => Err(SendError::Shutdown { id }),
     }

@@ -5,6 +5,7 @@ mod door;
 mod scenarios;
 
 mod bind;
+mod fast_open;
 mod flood;
 mod frames;
 mod fuzz_replay;

@@ -10,6 +10,7 @@ use crate::error::TcpError;
 use crate::info::Info;
 use crate::receiver::KeptPayload;
 use crate::recv_queue::RecvQueue;
+use crate::sender::Sender;
 use crate::seqnum::SeqNum;
 use crate::state::closing::TimeWait;
 use crate::state::syn::EarlyClose;
@@ -147,6 +148,7 @@ impl<P: Payload> Connection<P> {
             ConnectionState::Synchronized(synchronized) if synchronized.kind().can_send() => {
                 synchronized.sender.room()
             }
+            ConnectionState::SynSent(_) => self.early.as_ref().map_or(0, |early| early.room()),
             _ => 0,
         }
     }
@@ -192,7 +194,7 @@ impl<P: Payload> Connection<P> {
     pub fn send_admitted(&mut self, payload: P, push: Push) -> Result<u64, SendError<P>> {
         let synchronized = match &mut self.state {
             ConnectionState::SynSent(_) | ConnectionState::SynReceived(_) => {
-                return Err(SendError::NotEstablished(payload));
+                return self.send_early(payload, push);
             }
             ConnectionState::Synchronized(synchronized) if synchronized.kind().can_send() => {
                 synchronized
@@ -202,11 +204,56 @@ impl<P: Payload> Connection<P> {
         Ok(synchronized.sender.push(payload, push == Push::Later))
     }
 
+    /// Queues payload for the SYN (RFC 7413).
+    fn send_early(&mut self, payload: P, push: Push) -> Result<u64, SendError<P>> {
+        let Some(early) = &mut self.early else {
+            return Err(SendError::NotEstablished(payload));
+        };
+        let room = early.room();
+        // The SYN is full: what follows leaves in other packets.
+        let push = match payload.len() == room {
+            true => Push::Now,
+            false => push,
+        };
+        match &mut early.sender {
+            Some(sender) if payload.len() <= room => Ok(sender.push(payload, push == Push::Later)),
+            _ => Err(SendError::NotEstablished(payload)),
+        }
+    }
+
     /// Lets the next send start a new packet: host and device bytes do not share packets (MSG_EOR).
     pub fn push_boundary(&mut self) {
         if let ConnectionState::Synchronized(synchronized) = &mut self.state {
             synchronized.sender.push_boundary();
+        } else if let Some(sender) = self.early_sender_mut() {
+            sender.push_boundary();
         }
+    }
+
+    /// Returns the timeouts in a row of a connection that opened with Fast Open (RFC 7413); `None` for another.
+    #[must_use]
+    pub fn early_timeouts(&self) -> Option<u8> {
+        self.early.as_ref().filter(|early| early.is_used())?;
+        match &self.state {
+            ConnectionState::SynSent(syn_sent) => Some(syn_sent.retries()),
+            ConnectionState::Synchronized(synchronized) => Some(synchronized.sender.retransmits()),
+            _ => None,
+        }
+    }
+
+    /// Returns whether Fast Open carried payload on this connection, which has ended without an error.
+    #[must_use]
+    pub fn is_early_success(&self) -> bool {
+        let acked = self.early.as_ref().is_some_and(|early| early.acked);
+        acked && self.error.is_none()
+    }
+
+    fn early_sender(&self) -> Option<&Sender<P>> {
+        self.early.as_ref()?.sender.as_deref()
+    }
+
+    fn early_sender_mut(&mut self) -> Option<&mut Sender<P>> {
+        self.early.as_mut()?.sender.as_deref_mut()
     }
 
     /// Returns the stream offset up to which every byte is acknowledged; `None` in CLOSED and TIME-WAIT, where everything is
@@ -231,7 +278,7 @@ impl<P: Payload> Connection<P> {
     pub fn pushed_offset(&self) -> u64 {
         match &self.state {
             ConnectionState::Synchronized(synchronized) => synchronized.sender.pushed_offset(),
-            _ => 0,
+            _ => self.early_sender().map_or(0, Sender::pushed_offset),
         }
     }
 
@@ -243,7 +290,10 @@ impl<P: Payload> Connection<P> {
             {
                 syn_received.closing = EarlyClose::Write;
             }
-            ConnectionState::SynSent(_) => self.state = ConnectionState::Closed,
+            ConnectionState::SynSent(_) => {
+                self.state = ConnectionState::Closed;
+                self.drop_early();
+            }
             ConnectionState::Synchronized(synchronized) => synchronized.shutdown_write(),
             _ => {}
         }
@@ -257,7 +307,10 @@ impl<P: Payload> Connection<P> {
     pub fn close(&mut self) {
         match &mut self.state {
             ConnectionState::SynReceived(syn_received) => syn_received.closing = EarlyClose::Both,
-            ConnectionState::SynSent(_) => self.state = ConnectionState::Closed,
+            ConnectionState::SynSent(_) => {
+                self.state = ConnectionState::Closed;
+                self.drop_early();
+            }
             ConnectionState::Synchronized(synchronized) => {
                 let lost = !self.queue.is_empty() || synchronized.receiver.out_of_order() > 0;
                 if lost {
@@ -345,7 +398,7 @@ impl<P: Payload> Connection<P> {
     pub fn unacked_len(&self) -> usize {
         match &self.state {
             ConnectionState::Synchronized(synchronized) => synchronized.sender.queued_len(),
-            _ => 0,
+            _ => self.early_sender().map_or(0, Sender::queued_len),
         }
     }
 
@@ -401,6 +454,14 @@ impl<P: Payload> Connection<P> {
         }
         info.state = self.state();
         info.adv_mss = self.config.mss();
+        if let ConnectionState::Synchronized(synchronized) = &self.state {
+            info.state = synchronized.shown_kind();
+        }
+        info.syn_data_acked = self.opened_with_data;
+        if let Some(early) = &self.early {
+            info.syn_data_acked |= early.acked;
+            info.fast_open_client_fail = early.fail;
+        }
         info.readable = self.queue.len();
         info.segs_in = self.segs_in;
         info.segs_out = self.segs_out;

@@ -11,6 +11,7 @@ use wire::Instant;
 use crate::accecn::Accurate;
 use crate::config::{ConnectionConfig, EcnMode, ORPHAN_TIMEOUT};
 use crate::error::TcpError;
+use crate::fast_open::Opening;
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
 use crate::receiver::{Accepted, AnnouncedAt, Placement, Receiver};
@@ -42,6 +43,8 @@ pub(crate) struct Synchronized<P> {
     pub(crate) tally: Tally,
     /// When payload last arrived.
     last_data_recv: Instant,
+    /// The rest of the handshake, if the peer's SYN opened the connection (RFC 7413).
+    opening: Option<Box<Opening>>,
 }
 
 /// Counters of incoming segments for [`Info`].
@@ -64,10 +67,11 @@ pub(crate) struct Context<'a, P> {
 type SegmentVerdict = (Disposition, Next);
 
 impl<P: Payload> Synchronized<P> {
-    /// Returns the connection after a handshake: ESTABLISHED, without data sent.
+    /// Returns the connection after a handshake: ESTABLISHED. `sender` has the payload of our SYN, if Fast Open was used.
     pub(crate) fn new(
         config: &ConnectionConfig,
         handshake: &Handshake,
+        sender: Option<Sender<P>>,
         now: Instant,
     ) -> Synchronized<P> {
         let Handshake {
@@ -81,9 +85,10 @@ impl<P: Payload> Synchronized<P> {
             receiver,
             rtt,
             timed_out,
+            early_acked,
         } = *handshake;
         let negotiated = negotiated.with_ecn(agreed.mode, &config.shared.ecn);
-        let mut sender = Sender::new(config, iss);
+        let mut sender = sender.unwrap_or_else(|| Sender::new(config, iss));
         let established = Established {
             negotiated,
             window,
@@ -93,6 +98,9 @@ impl<P: Payload> Synchronized<P> {
             handshake_timed_out: timed_out,
         };
         sender.on_established(&established, now);
+        if early_acked > 0 {
+            sender.on_early_acked(early_acked);
+        }
         let accurate = Accurate::begin(&agreed, opened_by_peer, &mut sender);
         let mut opened = Synchronized {
             kind: StateKind::Established,
@@ -107,6 +115,7 @@ impl<P: Payload> Synchronized<P> {
             linger: None,
             tally: Tally::default(),
             last_data_recv: now,
+            opening: None,
         };
         if let Some(mss) = config.path_mss {
             opened.on_mtu(mss, now);
@@ -134,6 +143,7 @@ impl<P: Payload> Synchronized<P> {
         segment: Segment<P>,
         cx: &mut Context<'_, P>,
     ) -> Result<SegmentVerdict, SegmentVerdict> {
+        self.check_repeated_syn(&segment)?;
         self.check_timestamp(&segment, cx.now)?;
         self.check_sequence(&segment, cx.now)?;
         self.check_control(&segment, cx.now)?;
@@ -142,6 +152,9 @@ impl<P: Payload> Synchronized<P> {
         };
         self.count_codepoint(&segment);
         let acked = self.take_ack(ack, &segment, cx.now)?;
+        if self.opening.is_some() {
+            self.end_opening(cx.now);
+        }
         self.keepalive.on_heard(cx.now);
         self.receiver
             .note_timestamp(segment.seq, segment.options.timestamps, cx.now);
@@ -157,6 +170,52 @@ impl<P: Payload> Synchronized<P> {
         }
         let accepted = self.take_payload(segment, cx)?;
         Ok(self.conclude(acked, accepted, fin_acked, cx))
+    }
+
+    /// Answers the peer's repeated SYN with the SYN-ACK, while that is not acknowledged.
+    fn check_repeated_syn(&mut self, segment: &Segment<P>) -> Result<(), SegmentVerdict> {
+        match &mut self.opening {
+            Some(opening)
+                if segment.control == Control::Syn
+                    && segment.ack.is_none()
+                    && segment.seq == opening.half_open.irs() =>
+            {
+                opening.half_open.repeat(segment);
+                Err((Disposition::answered(SegmentDrop::Duplicate), Next::Stay))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Begins with the payload of the peer's SYN (RFC 7413): `syn` without its SYN. Returns why it was dropped, if it was.
+    pub(crate) fn open_early(
+        &mut self,
+        opening: Opening,
+        syn: Segment<P>,
+        cx: &mut Context<'_, P>,
+    ) -> Option<SegmentDrop> {
+        self.opening = Some(Box::new(opening));
+        let len = syn.payload.len();
+        let accepted = self.receiver.accept(syn, cx.queue, cx.now);
+        self.tally.bytes_received += accepted.delivered as u64;
+        self.tally.data_segs_in += u64::from(len > 0);
+        accepted.drop
+    }
+
+    /// The peer has acknowledged the SYN-ACK.
+    fn end_opening(&mut self, now: Instant) {
+        if let Some(opening) = self.opening.take() {
+            self.sender
+                .on_late_handshake(opening.half_open.rtt(now), now);
+        }
+    }
+
+    /// Returns the state that a program sees: SYN-RECEIVED until the SYN-ACK is acknowledged.
+    pub(crate) fn shown_kind(&self) -> StateKind {
+        match (self.kind, &self.opening) {
+            (StateKind::Established, Some(_)) => StateKind::SynReceived,
+            (kind, _) => kind,
+        }
     }
 
     /// PAWS (RFC 7323 5.3). It comes before the window check, and RSTs are exempt.
@@ -206,7 +265,12 @@ impl<P: Payload> Synchronized<P> {
                 self.note_syn_ack(segment);
                 Err(self.challenge(SegmentDrop::UnexpectedSyn, now))
             }
-            Control::Rst if segment.seq == self.receiver.rcv_nxt() => Err(self.reset()),
+            Control::Rst if segment.seq == self.receiver.rcv_nxt() => {
+                if let Some(opening) = self.opening.take() {
+                    opening.slot.reset(now);
+                }
+                Err(self.reset())
+            }
             Control::Rst if segment.seq.before(self.receiver.rcv_nxt()) => {
                 Err(drop_silently(SegmentDrop::BlindRst))
             }

@@ -11,6 +11,7 @@ use wire::{Instant, TcpOptions, Timestamps};
 
 use crate::config::{Config, ConnectionConfig, ConnectionOptions, LinkLimits, SynCookies};
 use crate::connection::Connection;
+use crate::fast_open::{FastOpenListener, Judgement, Opening};
 use crate::isn::{Endpoints, IsnGenerator};
 use crate::options::TimestampClock;
 use crate::segment::{Control, Segment};
@@ -38,6 +39,7 @@ pub struct SynBacklog<P> {
     /// Times at which SYN-ACKs are repeated.
     timers: BTreeSet<(Instant, Endpoints)>,
     rcv_space: u32,
+    fast_open: Option<Box<FastOpenListener>>,
     payload: PhantomData<P>,
 }
 
@@ -96,6 +98,7 @@ impl<P: Payload> SynBacklog<P> {
             half_open: BTreeMap::new(),
             timers: BTreeSet::new(),
             rcv_space: options.first_space(options.rcv_space_initial),
+            fast_open: None,
             payload: PhantomData,
         }
     }
@@ -103,6 +106,16 @@ impl<P: Payload> SynBacklog<P> {
     /// Sets the largest number of half-open connections; existing ones stay.
     pub fn set_capacity(&mut self, capacity: usize) {
         self.capacity = capacity;
+    }
+
+    /// Sets what the listener does about Fast Open (RFC 7413); without it, SYNs of every kind begin a handshake.
+    pub fn set_fast_open(&mut self, listener: FastOpenListener) {
+        self.fast_open = Some(Box::new(listener));
+    }
+
+    /// Returns what the listener does about Fast Open, to be changed.
+    pub fn fast_open_mut(&mut self) -> Option<&mut FastOpenListener> {
+        self.fast_open.as_deref_mut()
     }
 
     /// Returns the number of half-open connections.
@@ -141,17 +154,17 @@ impl<P: Payload> SynBacklog<P> {
         match (segment.control, segment.ack) {
             (Control::Rst, _) => ListenOutcome::Dropped(SegmentDrop::NoConnection),
             (_, Some(ack)) => self.on_stray_ack(endpoints, ack, segment, incoming, now),
-            (Control::Syn, None) => self.on_syn(endpoints, &segment, incoming, now),
+            (Control::Syn, None) => self.on_syn(endpoints, segment, incoming, now),
             (Control::None | Control::Fin, None) => ListenOutcome::Dropped(SegmentDrop::NoAck),
         }
     }
 
-    /// Begins a handshake. Payload of the SYN is ignored, and the peer sends it again (no TCP
-    /// Fast Open).
+    /// Begins a handshake, or opens the connection at once (Fast Open). Where that is not allowed, payload of the SYN is
+    /// ignored, and the peer sends it again.
     fn on_syn(
         &mut self,
         endpoints: &Endpoints,
-        syn: &Segment<P>,
+        syn: Segment<P>,
         incoming: Incoming,
         now: Instant,
     ) -> ListenOutcome<P> {
@@ -164,19 +177,50 @@ impl<P: Payload> SynBacklog<P> {
             return ListenOutcome::Dropped(SegmentDrop::SynBacklogFull);
         }
         if is_full || config.shared.syn_cookies == SynCookies::Always {
-            return ListenOutcome::Reply(self.cookie_reply(endpoints, syn, &config, now), None);
+            return ListenOutcome::Reply(self.cookie_reply(endpoints, &syn, &config, now), None);
         }
         let isn = self.isns.isn(endpoints, now);
         let iss = incoming.iss_floor.map_or(isn, |floor| isn.latest(floor));
         let clock = TimestampClock::new(config.timestamp_offset);
         let offer = SpaceOffer::new(self.rcv_space);
-        let mut half_open = SynReceived::new(&config, (iss, clock), syn, offer, now);
-        let reply = half_open.poll_send(&config, now);
+        let mut half_open = SynReceived::new(&config, (iss, clock), &syn, offer, now);
+        let option = match self.judge_early(endpoints, &syn, &half_open, now) {
+            Judgement::Handshake(option) => option,
+            Judgement::Open(slot, option) => {
+                let opening = Opening {
+                    half_open,
+                    option,
+                    slot,
+                };
+                let (connection, disposition) = Connection::open_early(&config, opening, syn, now);
+                return ListenOutcome::Accepted(Box::new(connection), disposition);
+            }
+        };
+        let mut reply = half_open.poll_send(&config, now);
+        if let Some(syn_ack) = &mut reply {
+            syn_ack.options.fast_open = option;
+        }
         self.arm(endpoints, half_open.next_timer());
         self.half_open.insert(*endpoints, half_open);
         match reply {
             Some(syn_ack) => ListenOutcome::Reply(syn_ack, None),
             None => ListenOutcome::Dropped(SegmentDrop::Duplicate),
+        }
+    }
+
+    fn judge_early(
+        &self,
+        endpoints: &Endpoints,
+        syn: &Segment<P>,
+        half_open: &SynReceived,
+        now: Instant,
+    ) -> Judgement {
+        match &self.fast_open {
+            Some(listener) if !half_open.has_accecn() => {
+                let modes = self.shared.fast_open.modes;
+                listener.judge(endpoints, syn, modes, self.capacity, now)
+            }
+            _ => Judgement::Handshake(None),
         }
     }
 

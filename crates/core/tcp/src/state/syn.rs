@@ -23,6 +23,8 @@ pub(crate) struct SynSent {
     timer: HandshakeTimer,
     clock: TimestampClock,
     offer: SpaceOffer,
+    /// Bytes of payload that our SYN had (RFC 7413).
+    early: u16,
 }
 
 /// Receive space of a handshake: what the caller grants now, and what our SYN has promised.
@@ -59,6 +61,8 @@ pub(crate) struct SynReceived {
     pub(crate) closing: EarlyClose,
     /// The handshake is done, and the listener waits for data.
     deferred: bool,
+    /// Bytes of payload that our SYN had, in a simultaneous open.
+    early: u16,
     /// An ACK without SYN is due.
     ack_due: bool,
 }
@@ -89,6 +93,8 @@ pub(crate) struct Handshake {
     pub(crate) receiver: ReceiverStart,
     pub(crate) rtt: Option<Duration>,
     pub(crate) timed_out: bool,
+    /// Bytes of our SYN's payload that are acknowledged.
+    pub(crate) early_acked: u32,
 }
 
 /// Effect of a segment on a handshake.
@@ -115,6 +121,7 @@ impl SynSent {
             timer: HandshakeTimer::new(config.shared.timers.syn_linear_timeouts, now),
             clock: TimestampClock::new(config.timestamp_offset),
             offer: SpaceOffer::new(config.options.first_space(config.options.rcv_space_initial)),
+            early: 0,
         }
     }
 
@@ -125,7 +132,8 @@ impl SynSent {
         config: &ConnectionConfig,
         now: Instant,
     ) -> SynVerdict {
-        let is_acked = segment.ack == Some(self.iss + 1) && self.timer.is_sent();
+        let early_acked = early_acked(segment.ack, self.iss, self.early);
+        let is_acked = early_acked.is_some() && self.timer.is_sent();
         if segment.ack.is_some() && !is_acked {
             return match segment.control {
                 Control::Rst => SynVerdict::Drop(SegmentDrop::BlindRst),
@@ -140,10 +148,12 @@ impl SynSent {
                 let mut both =
                     SynReceived::new(config, (self.iss, self.clock), segment, self.offer, now);
                 both.agreed = ecn::answered(&config.shared.ecn, segment);
+                both.early = self.early;
                 match is_acked {
                     true => SynVerdict::Established(Handshake {
                         rtt: self.timer.rtt(now),
                         timed_out: self.timer.timed_out(),
+                        early_acked: early_acked.unwrap_or(0),
                         // The window of a SYN is never scaled (RFC 7323 2.2).
                         ..both.handshake(u32::from(segment.window), segment.seq, now)
                     }),
@@ -194,6 +204,21 @@ impl SynSent {
         self.iss
     }
 
+    /// Returns how often the SYN was repeated.
+    pub(crate) fn retries(&self) -> u8 {
+        self.timer.retries()
+    }
+
+    /// Makes the SYN due again.
+    pub(crate) fn repeat(&mut self) {
+        self.timer.request();
+    }
+
+    /// Notes that a SYN has `len` bytes of payload; repetitions have none.
+    pub(crate) fn note_early(&mut self, len: u16) {
+        self.early = self.early.max(len);
+    }
+
     pub(crate) fn offer(&self) -> SpaceOffer {
         self.offer
     }
@@ -205,6 +230,13 @@ impl SynSent {
             false => self.offer = SpaceOffer::new(bytes),
         }
     }
+}
+
+/// Returns how many bytes of our SYN's payload `ack` acknowledges; `None` if it does not acknowledge the SYN `iss`, or more
+/// than it had.
+fn early_acked(ack: Option<SeqNum>, iss: SeqNum, early: u16) -> Option<u32> {
+    let acked = u32::try_from(ack? - (iss + 1)).ok()?;
+    (acked <= u32::from(early)).then_some(acked)
 }
 
 impl SynReceived {
@@ -230,6 +262,7 @@ impl SynReceived {
             ts_recent: timestamps.map(|ts| TsRecent::new(ts.value, now)),
             closing: EarlyClose::No,
             deferred: false,
+            early: 0,
             ack_due: false,
         }
     }
@@ -271,6 +304,7 @@ impl SynReceived {
         // The peer's SYN-ACK of a simultaneous open begins before RCV.NXT and completes the handshake
         // (RFC 9293 3.5).
         let is_their_syn = segment.control == Control::Syn && segment.seq == self.irs;
+        let acked = early_acked(segment.ack, self.iss, self.early);
         match segment.ack {
             _ if segment.control == Control::Syn && !is_their_syn => {
                 SynVerdict::Acknowledge(SegmentDrop::UnexpectedSyn)
@@ -278,7 +312,7 @@ impl SynReceived {
             None if is_their_syn => SynVerdict::Repeat(SegmentDrop::Duplicate),
             None => SynVerdict::Drop(SegmentDrop::NoAck),
             _ if !is_inside && !is_their_syn => SynVerdict::Acknowledge(SegmentDrop::OutOfWindow),
-            Some(ack) if ack != self.iss + 1 => SynVerdict::Reset(SegmentDrop::FutureAck),
+            Some(_) if acked.is_none() => SynVerdict::Reset(SegmentDrop::FutureAck),
             Some(_) => {
                 let scale = if is_their_syn {
                     0
@@ -287,6 +321,7 @@ impl SynReceived {
                 };
                 let window = u32::from(segment.window) << scale;
                 let mut handshake = self.handshake(window, segment.seq, now);
+                handshake.early_acked = acked.unwrap_or(0);
                 if !is_their_syn {
                     handshake.agreed = self.agreed.after_third_ack(segment, self.validates_ecn);
                     handshake.opened_by_peer = true;
@@ -314,6 +349,7 @@ impl SynReceived {
             },
             rtt: self.timer.rtt(now),
             timed_out: self.timer.timed_out(),
+            early_acked: 0,
         }
     }
 
@@ -334,6 +370,15 @@ impl SynReceived {
         // While the listener waits for data, the SYN-ACK is repeated only once, before the end (linux `syn_ack_recalc`).
         let is_silent = self.deferred && self.timer.retries() + 1 < config.options.defer_accept;
         (is_due && !is_silent).then(|| self.syn_ack(config, now))
+    }
+
+    pub(crate) fn has_accecn(&self) -> bool {
+        self.agreed.mode == EcnMode::Accurate
+    }
+
+    /// Returns the round-trip time of the handshake, if the SYN-ACK was sent only once.
+    pub(crate) fn rtt(&self, now: Instant) -> Option<Duration> {
+        self.timer.rtt(now)
     }
 
     /// Returns an ACK without SYN.

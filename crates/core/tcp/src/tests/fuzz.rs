@@ -83,6 +83,7 @@ fn options() -> impl Strategy<Value = TcpOptions> {
                 timestamps,
                 sack: blocks,
                 accecn: None,
+                fast_open: None,
             }
         })
 }

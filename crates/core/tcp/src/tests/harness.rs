@@ -276,6 +276,7 @@ impl FromPeer {
                 timestamps: self.ts.map(|(value, echo)| Timestamps { value, echo }),
                 sack,
                 accecn: None,
+                fast_open: None,
             },
             payload: Bytes::stream(self.stream, first, self.len),
             gso_size: 0,

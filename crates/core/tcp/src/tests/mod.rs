@@ -13,6 +13,7 @@ mod acks;
 mod blind;
 mod closing;
 mod ecn;
+mod fast_open;
 mod fuzz;
 mod handshake;
 mod listen;

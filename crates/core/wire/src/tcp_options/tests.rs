@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::{FastOpenCookie, FastOpenForm};
 
 fn blocks(pairs: &[(u32, u32)]) -> SackBlocks {
     let mut blocks = SackBlocks::new();
@@ -39,6 +40,7 @@ fn the_syn_of_a_linux_host_is_understood() {
         timestamps: Some(Timestamps { value: 1, echo: 2 }),
         sack: SackBlocks::new(),
         accecn: None,
+        fast_open: None,
     };
     assert_eq!(TcpOptions::parse(&bytes), Ok(options));
     assert_eq!(emitted(&options), bytes);
@@ -56,6 +58,55 @@ fn a_lone_timestamp_is_laid_out_for_the_fast_path() {
     };
     assert_eq!(emitted(&options), [1, 1, 8, 10, 1, 2, 3, 4, 5, 6, 7, 8]);
     assert_eq!(TcpOptions::parse(&emitted(&options)), Ok(options));
+}
+
+fn fast_open(cookie: &[u8], form: FastOpenForm) -> TcpOptions {
+    let cookie = FastOpenCookie::new(cookie);
+    TcpOptions {
+        fast_open: Some(FastOpen { cookie, form }),
+        ..TcpOptions::default()
+    }
+}
+
+#[test]
+fn fast_open_is_written_and_understood_in_both_forms() {
+    let standard = fast_open(&[1, 2, 3, 4], FastOpenForm::Standard);
+    assert_eq!(emitted(&standard), [34, 6, 1, 2, 3, 4, 1, 1]);
+    let experimental = fast_open(&[1, 2, 3, 4], FastOpenForm::Experimental);
+    assert_eq!(emitted(&experimental), [254, 8, 0xf9, 0x89, 1, 2, 3, 4]);
+    let request = fast_open(&[], FastOpenForm::Standard);
+    assert_eq!(emitted(&request), [34, 2, 1, 1]);
+    let longest = fast_open(&[9; 16], FastOpenForm::Experimental);
+    for options in [standard, experimental, request, longest] {
+        assert_eq!(TcpOptions::parse(&emitted(&options)), Ok(options));
+    }
+}
+
+#[test]
+fn a_fast_open_option_that_is_no_cookie_is_skipped() {
+    let odd = [34, 7, 1, 2, 3, 4, 5, 1];
+    let short = [34, 4, 1, 2];
+    let long = [&[34, 20][..], &[7; 18]].concat();
+    let other_experiment = [254, 8, 0xf9, 0x88, 1, 2, 3, 4];
+    let unmarked = [254, 3, 0xf9, 1];
+    for bytes in [&odd[..], &short, &long, &other_experiment, &unmarked] {
+        assert_eq!(TcpOptions::parse(bytes), Ok(TcpOptions::default()));
+    }
+}
+
+#[test]
+fn fast_open_is_left_out_where_it_does_not_fit() {
+    let full = TcpOptions {
+        mss: Some(1460),
+        window_scale: Some(7),
+        sack_permitted: true,
+        timestamps: Some(Timestamps::default()),
+        ..fast_open(&[9; 16], FastOpenForm::Standard)
+    };
+    assert_eq!(emitted(&full).len(), 40);
+    let sack = blocks(&[(1, 2)]);
+    let too_full = TcpOptions { sack, ..full };
+    assert_eq!(emitted(&too_full).len(), 32);
 }
 
 #[test]
@@ -212,30 +263,40 @@ fn arbitrary() -> impl Strategy<Value = TcpOptions> {
         any::<Option<(u32, u32)>>(),
         any::<Option<([u32; 3], u8)>>(),
         proptest::collection::vec(any::<(u32, u32)>(), 0..=4),
+        proptest::option::of((proptest::collection::vec(any::<u8>(), 0..18), any::<bool>())),
     )
         .prop_map(
-            |(mss, window_scale, sack_permitted, timestamps, accecn, pairs)| TcpOptions {
-                mss,
-                window_scale,
-                sack_permitted,
-                timestamps: timestamps.map(|(value, echo)| Timestamps { value, echo }),
-                accecn: accecn.map(|([ect1, ce, ect0], fields)| {
-                    let told =
-                        |at: u8, field: u32| (fields % 4 > at).then_some(field & 0x00ff_ffff);
-                    AccEcn {
-                        ect1: told(0, ect1),
-                        ce: told(1, ce),
-                        ect0: told(2, ect0),
-                    }
-                }),
-                sack: blocks(&pairs),
+            |(mss, window_scale, sack_permitted, timestamps, accecn, pairs, fast_open)| {
+                TcpOptions {
+                    mss,
+                    window_scale,
+                    sack_permitted,
+                    timestamps: timestamps.map(|(value, echo)| Timestamps { value, echo }),
+                    accecn: accecn.map(|([ect1, ce, ect0], fields)| {
+                        let told =
+                            |at: u8, field: u32| (fields % 4 > at).then_some(field & 0x00ff_ffff);
+                        AccEcn {
+                            ect1: told(0, ect1),
+                            ce: told(1, ce),
+                            ect0: told(2, ect0),
+                        }
+                    }),
+                    sack: blocks(&pairs),
+                    fast_open: fast_open.map(|(cookie, is_standard)| FastOpen {
+                        cookie: FastOpenCookie::new(&cookie),
+                        form: match is_standard {
+                            true => FastOpenForm::Standard,
+                            false => FastOpenForm::Experimental,
+                        },
+                    }),
+                }
             },
         )
 }
 
 proptest! {
     #[test]
-    fn options_survive_the_round_trip_but_for_blocks_without_room(options in arbitrary()) {
+    fn options_survive_the_round_trip_unless_they_have_no_room(options in arbitrary()) {
         let bytes = emitted(&options);
         prop_assert!(bytes.len() <= 40 && bytes.len().is_multiple_of(4));
         let parsed = TcpOptions::parse(&bytes).unwrap();
@@ -245,7 +306,13 @@ proptest! {
             let head = if parsed.sack.is_empty() { 4 } else { 0 };
             prop_assert!(bytes.len() + head + 8 > 40, "a block was left out although there was room");
         }
-        prop_assert_eq!(TcpOptions { sack: options.sack, ..parsed }, options);
+        if parsed.fast_open.is_none() {
+            prop_assert!(options.fast_open.is_none() || bytes.len() > 20);
+        } else {
+            prop_assert_eq!(parsed.fast_open, options.fast_open);
+        }
+        let TcpOptions { sack, fast_open, .. } = options;
+        prop_assert_eq!(TcpOptions { sack, fast_open, ..parsed }, options);
     }
 
     #[test]

@@ -13,14 +13,14 @@
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 
-use devmem_posix::abi::ioctl as requests;
+use devmem_posix::abi::{MSG_FASTOPEN, ioctl as requests};
 use devmem_posix::{Posix, Waiter};
 use devmem_uapi::{Errno, MsgFlags};
 use libc::{iovec, msghdr, sockaddr, sockaddr_storage, socklen_t};
 
 pub use super::file::{read_file, readv, write_file, writev};
 use super::memory::{read, slice, slice_mut, write};
-use super::message::{self, By};
+use super::message::{self, By, Head};
 pub use super::watch::{epoll_ctl, epoll_wait, poll};
 
 /// bind(2).
@@ -45,6 +45,19 @@ pub unsafe fn connect<W: Waiter>(
     // SAFETY: the contract at the top of the file.
     let address = unsafe { sockaddr_in(address, len) }?;
     posix.connect(fd, address)
+}
+
+/// Returns the address of a send with MSG_FASTOPEN; nothing for another.
+unsafe fn early_address<'a>(
+    address: *const sockaddr,
+    len: socklen_t,
+    flags: c_int,
+) -> Result<&'a [u8], Errno> {
+    if flags.cast_unsigned() & MSG_FASTOPEN == 0 {
+        return Ok(&[]);
+    }
+    // SAFETY: the contract at the top of the file.
+    unsafe { sockaddr_in(address, len) }
 }
 
 /// Returns the bytes of an address; EINVAL if it is longer than any (linux `move_addr_to_kernel`), which a length that was
@@ -177,20 +190,38 @@ pub unsafe fn recvmsg<W: Waiter>(
     Ok(received.bytes)
 }
 
-/// send(2), sendto(2): the destination of a stream is fixed.
+/// send(2).
 pub unsafe fn send<W: Waiter>(
+    posix: &Posix<W>,
+    fd: c_int,
+    bytes: (*const c_void, usize),
+    flags: c_int,
+) -> Result<usize, Errno> {
+    // SAFETY: the contract at the top of the file.
+    unsafe { sendto(posix, fd, bytes, flags, (std::ptr::null(), 0)) }
+}
+
+/// sendto(2): the destination of a stream is fixed; the address is used with MSG_FASTOPEN only.
+pub unsafe fn sendto<W: Waiter>(
     posix: &Posix<W>,
     fd: c_int,
     (buf, len): (*const c_void, usize),
     flags: c_int,
+    (address, address_len): (*const sockaddr, socklen_t),
 ) -> Result<usize, Errno> {
     let entry = iovec {
         iov_base: buf.cast_mut(),
         iov_len: len,
     };
     let by = By::Socket(flags.cast_unsigned());
-    // SAFETY: the contract at the top of the file; the memory is only read.
-    unsafe { message::send(posix, fd, &[entry], &[], by) }
+    // SAFETY: the contract at the top of the file.
+    let address = unsafe { early_address(address, address_len, flags) }?;
+    let head = Head {
+        control: &[],
+        address,
+    };
+    // SAFETY: as above; the memory is only read.
+    unsafe { message::send(posix, fd, &[entry], head, by) }
 }
 
 /// sendmsg(2).
@@ -210,7 +241,9 @@ pub unsafe fn sendmsg<W: Waiter>(
     let control = unsafe { message::control_to_read(&head) }?;
     let by = By::Socket(flags.cast_unsigned());
     // SAFETY: as above.
-    unsafe { message::send(posix, fd, &entries, control, by) }
+    let address = unsafe { early_address(head.msg_name.cast(), head.msg_namelen, flags) }?;
+    // SAFETY: as above.
+    unsafe { message::send(posix, fd, &entries, Head { control, address }, by) }
 }
 
 /// getsockopt(2).

@@ -15,7 +15,7 @@ use devmem_posix::{Posix, Waiter};
 use devmem_uapi::{Errno, UIO_MAXIOV};
 use libc::iovec;
 
-use super::message::{self, By};
+use super::message::{self, By, Head};
 
 /// read(2).
 pub unsafe fn read_file<W: Waiter>(
@@ -30,7 +30,7 @@ pub unsafe fn read_file<W: Waiter>(
     if buf.is_null() && len > 0 {
         return Err(Errno::EFAULT);
     }
-    // SAFETY: the word at the top of `call`.
+    // SAFETY: the contract at the top of `call`.
     let received = unsafe { message::recv(posix, fd, &[entry], &mut [], By::File) };
     received.map(|received| received.bytes)
 }
@@ -42,7 +42,7 @@ pub unsafe fn readv<W: Waiter>(
     iov: *const iovec,
     count: c_int,
 ) -> Result<usize, Errno> {
-    // SAFETY: the word at the top of `call`.
+    // SAFETY: the contract at the top of `call`.
     let entries = unsafe { message::entries(iov, iov_count(count)?) }?;
     // SAFETY: as above.
     let received = unsafe { message::recv(posix, fd, &entries, &mut [], By::File) };
@@ -66,8 +66,8 @@ pub unsafe fn write_file<W: Waiter>(
         iov_base: buf.cast_mut(),
         iov_len: len,
     };
-    // SAFETY: the word at the top of `call`; the memory is only read.
-    unsafe { message::send(posix, fd, &[entry], &[], By::File) }
+    // SAFETY: the contract at the top of `call`; the memory is only read.
+    unsafe { message::send(posix, fd, &[entry], Head::default(), By::File) }
 }
 
 /// writev(2).
@@ -77,8 +77,8 @@ pub unsafe fn writev<W: Waiter>(
     iov: *const iovec,
     count: c_int,
 ) -> Result<usize, Errno> {
-    // SAFETY: the word at the top of `call`.
+    // SAFETY: the contract at the top of `call`.
     let entries = unsafe { message::entries(iov, iov_count(count)?) }?;
     // SAFETY: as above.
-    unsafe { message::send(posix, fd, &entries, &[], By::File) }
+    unsafe { message::send(posix, fd, &entries, Head::default(), By::File) }
 }

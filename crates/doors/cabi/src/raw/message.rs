@@ -105,6 +105,14 @@ fn receive<W: Waiter>(
 /// Bytes that are gathered for several buffers when less is waiting.
 const MAX_SCRATCH: usize = 1 << 20;
 
+/// What a message to be sent has beside its bytes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Head<'a> {
+    pub(super) control: &'a [u8],
+    /// For MSG_FASTOPEN; else not read.
+    pub(super) address: &'a [u8],
+}
+
 /// Sends a vector of buffers, or of ranges of the dma-buf that `control` names.
 ///
 /// # Safety
@@ -113,9 +121,10 @@ pub(super) unsafe fn send<W: Waiter>(
     posix: &Posix<W>,
     fd: i32,
     entries: &[iovec],
-    control: &[u8],
+    head: Head<'_>,
     by: By,
 ) -> Result<usize, Errno> {
+    let Head { control, address } = head;
     total(entries)?;
     if let By::Socket(flags) = by
         && names_dmabuf(control)
@@ -125,6 +134,7 @@ pub(super) unsafe fn send<W: Waiter>(
             host: &[],
             ranges: &ranges,
             control,
+            address,
         };
         return posix.send(fd, args, flags);
     }
@@ -148,6 +158,7 @@ pub(super) unsafe fn send<W: Waiter>(
                 host,
                 ranges: &pieces,
                 control,
+                address,
             };
             posix.send(fd, args, flags)
         }

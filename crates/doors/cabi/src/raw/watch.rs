@@ -40,7 +40,7 @@ pub unsafe fn poll<W: Waiter>(
     let count = count.ok_or(Errno::EINVAL)?;
     let mut entries = Vec::with_capacity(count);
     for at in 0..count {
-        // SAFETY: the word at the top of the file.
+        // SAFETY: the contract at the top of the file.
         let pollfd { fd, events, .. } = unsafe { read(fds.wrapping_add(at)) }?;
         let events = events.cast_unsigned();
         entries.push(PollFd {
@@ -68,7 +68,7 @@ pub unsafe fn epoll_ctl<W: Waiter>(
     let event = match operation {
         devmem_posix::abi::ctl::DEL => EpollEvent { events: 0, data: 0 },
         _ => {
-            // SAFETY: the word at the top of the file.
+            // SAFETY: the contract at the top of the file.
             let epoll_event { events, u64: data } = unsafe { read(event) }?;
             EpollEvent { events, data }
         }
@@ -93,7 +93,7 @@ pub unsafe fn epoll_wait<W: Waiter>(
             events: bits,
             u64: data,
         };
-        // SAFETY: the word at the top of the file; no more than `most` were taken.
+        // SAFETY: the contract at the top of the file; no more than `most` were taken.
         unsafe { write(events.wrapping_add(at), event) }?;
     }
     Ok(c_int::try_from(taken.len()).unwrap_or(0))

@@ -87,12 +87,9 @@ calls! {
     /// send(2).
     fn dmt_send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t = |posix|
         pass!(call::send(posix, fd, (buf, len), flags));
-    /// sendto(2); a stream has but one place to send to.
+    /// sendto(2); a stream has but one place to send to, so the address counts with MSG_FASTOPEN only.
     fn dmt_sendto(fd: c_int, buf: *const c_void, len: size_t, flags: c_int, to: *const sockaddr, to_len: socklen_t)
-        -> ssize_t = |posix| {
-            let _ = (to, to_len);
-            pass!(call::send(posix, fd, (buf, len), flags))
-        };
+        -> ssize_t = |posix| pass!(call::sendto(posix, fd, (buf, len), flags, (to, to_len)));
     /// sendmsg(2).
     fn dmt_sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t = |posix|
         pass!(call::sendmsg(posix, fd, msg, flags));

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use devmem_uapi::{Errno, sockopt};
 
 use super::values::{byte_or_int, int};
-use super::{Effect, Options, ip, socket, tcp_level};
+use super::{Effect, Options, fast_open, ip, socket, tcp_level};
 use crate::sockaddr::Family;
 
 /// Input of getsockopt.
@@ -131,7 +131,7 @@ impl Row {
 
     /// Returns all rows.
     pub(super) fn all() -> impl Iterator<Item = &'static Self> {
-        [socket::ROWS, tcp_level::ROWS, ip::ROWS]
+        [socket::ROWS, tcp_level::ROWS, fast_open::ROWS, ip::ROWS]
             .into_iter()
             .flatten()
     }

@@ -26,6 +26,10 @@ impl Sock {
                 let has_stream = !matches!(self.state, SockState::Fresh | SockState::Listening(_));
                 !asks || has_stream || self.options.times.has(sof::OPT_ID)
             }
+            (SOL_TCP, tcp_opt::FASTOPEN | tcp_opt::FASTOPEN_NO_COOKIE) => {
+                matches!(self.state, SockState::Fresh | SockState::Listening(_))
+            }
+            (SOL_TCP, tcp_opt::FASTOPEN_CONNECT) => self.state == SockState::Fresh,
             _ => true,
         };
         match is_fine {
@@ -69,7 +73,11 @@ impl Table {
         if name == (sockopt::SOL_SOCKET, sockopt::SO_DEVMEM_DONTNEED) {
             return self.dontneed(fd, value);
         }
+        let has_client = self.has_early_client();
         let sock = self.sock_mut(fd)?;
+        if name == (SOL_TCP, tcp_opt::FASTOPEN_CONNECT) && !has_client {
+            return Err(Errno::EOPNOTSUPP);
+        }
         sock.check_state(name, value)?;
         let (family, state) = (sock.family, sock.state);
         let effect = sock.options.set(family, name, value)?;
@@ -78,6 +86,7 @@ impl Table {
         };
         let told = match effect {
             Effect::None => Ok(()),
+            Effect::FastOpen => return self.tell_fast_open(fd).map(|()| 0),
             // On a listener it would change connections that are open already.
             Effect::Apply(SocketOption::RcvBuf(_)) if matches!(state, SockState::Listening(_)) => {
                 Ok(())

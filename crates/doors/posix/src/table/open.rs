@@ -37,6 +37,7 @@ impl Table {
             state: SockState::Fresh,
             options: Options::new(self.stack.tcp_config(), self.settings.buffer_max),
             bound: None,
+            deferred: None,
         };
         self.add_file(FileKind::Socket(Box::new(sock)), flags)
     }
@@ -74,7 +75,8 @@ impl Table {
             .map_err(|error| error.errno())?;
         self.apply_options(fd, id)?;
         self.set_bound(fd, Some(local.address))?;
-        self.attach(fd, SockState::Listening(id))
+        self.attach(fd, SockState::Listening(id))?;
+        self.tell_fast_open(fd)
     }
 
     /// Applies the options that were set on the file before the stack had a socket for it.
@@ -113,6 +115,7 @@ impl Table {
             state: SockState::Connected(id),
             options,
             bound: None,
+            deferred: None,
         };
         let new = self.add_file(FileKind::Socket(Box::new(sock)), flags)?;
         let index = self.index_of(new)?;
@@ -133,20 +136,32 @@ impl Table {
             (SockState::Listening(_), _) => Err(Errno::EISCONN),
             (SockState::Connected(_), _) => Err(Errno::EISCONN),
             (SockState::Connecting(id), _) => self.connect_outcome(fd, id),
-            (SockState::Fresh, Given::Address(remote)) => self.connect_to(fd, remote, now),
+            (SockState::Fresh, Given::Address(_)) if sock.deferred.is_some() => Err(Errno::EISCONN),
+            (SockState::Fresh, Given::Address(remote)) => match self.defer(fd, remote, now)? {
+                true => Ok(()),
+                false => self.connect_to(fd, remote, now),
+            },
         }
     }
 
-    fn connect_to(&mut self, fd: i32, remote: SocketAddr, now: Instant) -> Result<(), Errno> {
+    pub(super) fn connect_to(
+        &mut self,
+        fd: i32,
+        remote: SocketAddr,
+        now: Instant,
+    ) -> Result<(), Errno> {
         let sock = self.sock(fd)?;
         if sock.options.v6_only && remote.is_ipv4() {
             return Err(Errno::ENETUNREACH);
         }
         let config = sock.options.config(self.stack.tcp_config());
-        let id = self
-            .stack
-            .connect_from(sock.bound, remote, &config, now)
-            .map_err(|error| error.errno())?;
+        let id = match sock.options.fast_open.wanted() {
+            Some(cookie) => self
+                .stack
+                .connect_early(sock.bound, remote, &config, cookie, now),
+            None => self.stack.connect_from(sock.bound, remote, &config, now),
+        };
+        let id = id.map_err(|error| error.errno())?;
         self.apply_options(fd, id)?;
         let local = self.stack.local_addr(id).ok();
         self.set_bound(fd, local)?;

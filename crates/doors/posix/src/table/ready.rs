@@ -101,6 +101,8 @@ impl Table {
                 (ev::IN | ev::RDNORM).when(ready.contains(Readiness::ACCEPTABLE))
             }
             (_, Some(ready)) => self.connection_events(sock, ready),
+            // The first send connects.
+            (_, None) if sock.deferred.is_some() => ev::OUT | ev::WRNORM,
             // A socket without a connection (linux TCP_CLOSE).
             (_, None) => ev::OUT | ev::WRNORM | ev::HUP,
         }

@@ -187,6 +187,7 @@ impl Table {
         let id = match sock.state {
             SockState::Connected(id) | SockState::Connecting(id) => id,
             _ if flags.contains(MsgFlags::ERRQUEUE) => return Err(Errno::EAGAIN),
+            SockState::Fresh if sock.deferred.is_some() => return Err(Errno::EAGAIN),
             SockState::Fresh | SockState::Listening(_) => return Err(Errno::ENOTCONN),
         };
         let RecvArgs { host, len, control } = args;

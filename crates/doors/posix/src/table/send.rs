@@ -18,6 +18,8 @@ pub struct SendArgs<'a> {
     pub ranges: &'a [Range<usize>],
     /// Control messages.
     pub control: &'a [u8],
+    /// The peer's address, for MSG_FASTOPEN; not read otherwise.
+    pub address: &'a [u8],
 }
 
 impl<'a> SendArgs<'a> {
@@ -27,6 +29,7 @@ impl<'a> SendArgs<'a> {
             host,
             ranges: &[],
             control: &[],
+            address: &[],
         }
     }
 }
@@ -99,6 +102,7 @@ impl Table {
             host,
             ranges,
             control,
+            address: _,
         } = args;
         let is_device = names_dmabuf(control);
         let total = match is_device {

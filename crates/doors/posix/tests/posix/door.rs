@@ -200,6 +200,7 @@ impl netsim::Door for Files {
         }];
         let meant_addresses = names_dmabuf(control) && !msg.host().is_empty();
         let args = SendArgs {
+            address: &[],
             host: msg.host(),
             ranges: match meant_addresses {
                 true => address,

@@ -2,6 +2,8 @@
 
 #[path = "table/binding.rs"]
 mod binding;
+#[path = "table/early.rs"]
+mod early;
 #[path = "table/epolls.rs"]
 mod epolls;
 #[path = "table/holding.rs"]
@@ -233,6 +235,7 @@ fn device_memory_goes_out_and_comes_in_with_the_kernels_bytes() {
     CmsgWriter::new(&mut control).push_tx_dmabuf(tx).unwrap();
     let ranges = [4000..9000, 9000..14_000];
     let args = SendArgs {
+        address: &[],
         host: &[],
         ranges: &ranges,
         control: &control,

@@ -1,7 +1,5 @@
 //! Segments of a synchronized connection, and its timers.
 
-use core::time::Duration;
-
 use netmem::Payload;
 use wire::Instant;
 
@@ -29,6 +27,9 @@ impl<P: Payload> Synchronized<P> {
             // `tcp_fin_timeout`).
             self.linger = Some(now + config.options.fin_wait_2_timeout);
         }
+        if let Some(syn_ack) = self.poll_syn_ack(config, queue, now) {
+            return Some(syn_ack);
+        }
         if self.receiver.is_ack_due(now) && self.receiver.has_sack() {
             return Some(self.bare_ack(queue, now));
         }
@@ -50,6 +51,24 @@ impl<P: Payload> Synchronized<P> {
             });
         }
         None
+    }
+
+    /// Returns the SYN-ACK of a connection that its peer's SYN opened, when it is due. It acknowledges the payload, too.
+    fn poll_syn_ack(
+        &mut self,
+        config: &ConnectionConfig,
+        queue: &RecvQueue<P>,
+        now: Instant,
+    ) -> Option<Segment<P>> {
+        let at = self.announced_at(now);
+        let opening = self.opening.as_mut()?;
+        let mut syn_ack: Segment<P> = opening.half_open.poll_send(config, now)?;
+        syn_ack.options.fast_open = opening.option.take();
+        syn_ack.ack = Some(self.receiver.announce(queue, at, 0).ack);
+        // Of a SYN the field is not scaled.
+        let promised = self.receiver.window().promised(self.receiver.rcv_nxt());
+        syn_ack.window = u16::try_from(promised).unwrap_or(u16::MAX);
+        Some(syn_ack)
     }
 
     fn announced_at(&self, now: Instant) -> AnnouncedAt {
@@ -124,14 +143,15 @@ impl<P: Payload> Synchronized<P> {
             self.receiver.next_timer(),
             earliest(self.keepalive.next_timer(), self.linger),
         );
+        if let Some(opening) = &self.opening {
+            // Nothing but the SYN-ACK is repeated until it is acknowledged (linux `tcp_retransmit_timer`).
+            return earliest(own, opening.half_open.next_timer());
+        }
         earliest(own, self.sender.next_timer())
     }
 
-    pub(crate) fn on_timer(
-        &mut self,
-        user_timeout: Option<Duration>,
-        now: Instant,
-    ) -> SegmentVerdict {
+    pub(crate) fn on_timer(&mut self, config: &ConnectionConfig, now: Instant) -> SegmentVerdict {
+        let user_timeout = config.options.user_timeout;
         let over = Disposition {
             closed: true,
             ..Disposition::default()
@@ -139,7 +159,11 @@ impl<P: Payload> Synchronized<P> {
         if self.linger.is_some_and(|linger| linger <= now) {
             return (over, Next::Closed(None));
         }
-        if let TimerOutcome::Abort(error) = self.sender.on_timer(now) {
+        if let Some(opening) = &mut self.opening {
+            if let Err(error) = opening.half_open.on_timer(config, now) {
+                return (over, Next::Closed(Some(error)));
+            }
+        } else if let TimerOutcome::Abort(error) = self.sender.on_timer(now) {
             return (over, Next::Closed(Some(error)));
         }
         let is_busy = self.sender.queued_len() > 0 || self.sender.in_flight() > 0;

@@ -163,6 +163,7 @@ fn a_send_from_device_memory_waits_for_room_and_is_one_send() {
     let mut control = vec![0; cmsg_space(4)];
     CmsgWriter::new(&mut control).push_tx_dmabuf(id).unwrap();
     let args = SendArgs {
+        address: &[],
         host: &[],
         ranges: &[0..SIZE / 2, SIZE / 2..SIZE],
         control: &control,

@@ -8,6 +8,7 @@
 //! Calls that move data are those of `cabi`, which the packetdrill door uses, too. The header documents each function;
 //! `install.sh` installs a library with versioned symbols, and a pkg-config file.
 
+mod failure;
 mod ffi;
 mod handles;
 mod settings;

@@ -55,6 +55,7 @@
 pub mod abi;
 mod options;
 mod posix;
+mod ready_fd;
 mod real_time;
 pub mod sockaddr;
 mod table;
@@ -69,6 +70,7 @@ pub mod news {
 
 pub use posix::{Limit, PollFd, Posix};
 pub use real_time::{Engine, RealTime};
+pub use stack::{BindRxError, BindTxError};
 pub use table::{
     EpollEvent, FD_BASE, FileId, OtherFile, Patience, Received, RecvArgs, SendArgs, Settings,
     Table, names_dmabuf,

@@ -131,6 +131,32 @@ fn an_epoll_has_a_file_descriptor_for_the_programs_own_event_loop() {
 }
 
 #[test]
+fn messages_are_framed_into_host_and_device_memory() {
+    if has_compiler() {
+        assert_eq!(compile_and_run("tests/framing.c"), "0 wrong\n");
+    }
+}
+
+#[test]
+fn valgrind_finds_no_wrong_access_in_the_examples() {
+    if !has_compiler() || !has("valgrind") {
+        println!("SKIP no valgrind: the examples ran without it");
+        return;
+    }
+    let lib = installed().join("lib");
+    for name in ["receive", "send"] {
+        let program = compile(
+            &format!("examples/{name}.c"),
+            &format!("{name}-valgrind"),
+            &[],
+        );
+        let args = ["-q", "--error-exitcode=9"].map(OsStr::new);
+        let args = [&args[..], &[program.as_os_str()]].concat();
+        run("valgrind", &args, &[("LD_LIBRARY_PATH", &lib)]);
+    }
+}
+
+#[test]
 fn a_tap_without_privileges_is_eperm() {
     if !has_compiler() || !has("setpriv") {
         println!("SKIP no setpriv: no program ran without privileges");

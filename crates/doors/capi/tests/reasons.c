@@ -8,7 +8,7 @@
 /* The last reason has to contain `expected`, and nothing that only Rust programs can call. */
 static void reason_line(int line, const char *expected)
 {
-	static const char *const rust[] = { "::", "`", "NetdevBuilder", ".address(", "drop " };
+	static const char *const rust[] = { "devmem_tcp::", "Dmabuf::", "`", "NetdevBuilder", ".address(", "drop " };
 	char text[1024] = "";
 
 	if (dmt_error(text, sizeof(text)) < 0 || !strstr(text, expected)) {

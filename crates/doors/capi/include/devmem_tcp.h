@@ -94,6 +94,7 @@ struct dmt_stats {
 
 typedef struct dmt_stack dmt_stack;
 typedef struct dmt_memory dmt_memory;
+typedef struct dmt_nic dmt_nic;
 
 /* Returns the version of the library that the program runs with, to compare with DMT_VERSION, that of its header. */
 int dmt_version(void);
@@ -161,6 +162,23 @@ int dmt_unbind(dmt_stack *stack, uint32_t id);
 /* Writes the counters to STATS, at most SIZE bytes: pass sizeof(struct dmt_stats), so that programs built with an older or
  * newer header work. */
 int dmt_get_stats(dmt_stack *stack, struct dmt_stats *stats, size_t size);
+
+/* Device memory on INTERFACE, an interface of the kernel with a NIC that supports it. The sockets are those of libc, without the
+ * prefix dmt_: recvmsg with MSG_SOCK_DEVMEM, SO_DEVMEM_DONTNEED and sendmsg with SCM_DEVMEM_DMABUF are the kernel's.
+ *
+ * SETTINGS is a list of name=value, separated by commas: receive=10.77.0.2:5201 sets the NIC up to receive TCP for that local
+ * address and port into device memory (header split, RSS, flow rules) on queues=N (1) queues. Without it, the interface can only
+ * be bound for sending. dmt_nic_close ends the bindings and restores the previous settings; `devmem-tcp restore` does so after a
+ * crash. The memory must be a dma-buf: dmt_memory_udmabuf, dmt_memory_heap or dmt_memory_import. dmt_nic_bind_rx and
+ * dmt_nic_bind_tx write the id of the binding to ID, dmt_nic_unbind ends it.
+ *
+ * Errors: the kernel's; EINVAL (invalid SETTINGS, memory that is not a dma-buf, no receive= for dmt_nic_bind_rx, no such
+ * binding), EBUSY (MEMORY is bound for receiving already). dmt_error has the reason and what to do. */
+dmt_nic *dmt_nic_open(const char *interface, const char *settings);
+int dmt_nic_close(dmt_nic *nic);
+int dmt_nic_bind_rx(dmt_nic *nic, dmt_memory *memory, uint32_t *id);
+int dmt_nic_bind_tx(dmt_nic *nic, dmt_memory *memory, uint32_t *id);
+int dmt_nic_unbind(dmt_nic *nic, uint32_t id);
 
 int dmt_socket(dmt_stack *stack, int domain, int type, int protocol);
 int dmt_bind(dmt_stack *stack, int fd, const struct sockaddr *address, socklen_t len);

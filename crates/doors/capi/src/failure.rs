@@ -9,7 +9,7 @@ use cabi::Answer;
 use devmem_posix::{BindRxError, BindTxError};
 use devmem_tcp::OpenError;
 use devmem_uapi::Errno;
-use netmem::InUseReason;
+use netmem::{InUse, InUseReason};
 
 /// Why a call failed.
 #[derive(Debug)]
@@ -96,6 +96,21 @@ impl Failure {
         Self::new(errno, text)
     }
 
+    /// A memory that is bound already, or of which an earlier binding has lent some.
+    pub(crate) fn of_in_use(in_use: &InUse) -> Self {
+        Self::new(Errno::EBUSY, in_use_text(&in_use.holder, in_use.reason))
+    }
+
+    /// A binding that does not exist.
+    pub(crate) fn no_binding(id: u32) -> Self {
+        Self::new(
+            Errno::EINVAL,
+            format!(
+                "there is no binding with the id {id}; dmt_bind_rx and dmt_bind_tx write the ids"
+            ),
+        )
+    }
+
     /// A failure of `dmt_open`; remedies name the settings of C.
     pub(crate) fn of_open(error: &OpenError) -> Self {
         match error {
@@ -134,7 +149,7 @@ impl From<BindRxError> for Failure {
                 "the stack receives into the memory with binding id {by} already; end that binding with dmt_unbind, or open \
                  another stack"
             ),
-            BindRxError::InUse(in_use) => in_use_text(&in_use.holder, in_use.reason),
+            BindRxError::InUse(in_use) => return Self::of_in_use(in_use),
             BindRxError::Restart { source, .. } => format!(
                 "{source}; make the memory larger, or open the stack with fewer queues (rx_queues=1 in SETTINGS)"
             ),

@@ -11,6 +11,7 @@
 mod failure;
 mod ffi;
 mod handles;
+mod nics;
 mod settings;
 mod stacks;
 

@@ -340,7 +340,8 @@ fn a_package_is_installed_below_destdir_and_found_by_pkg_config() {
 fn the_header_and_the_library_have_the_same_functions() {
     let read = |path: &str| std::fs::read_to_string(sources().join(path)).expect(path);
     let header = read("include/devmem_tcp.h");
-    let rust = read("src/ffi/memory.rs") + &read("src/ffi/socket.rs");
+    let files = ["src/ffi/memory.rs", "src/ffi/nic.rs", "src/ffi/socket.rs"];
+    let rust = files.map(read).concat();
     let names = |text: &str, before: &str| -> std::collections::BTreeSet<String> {
         let starts = text.match_indices(before).map(|(at, _)| at + before.len());
         let name = |at: usize| {

@@ -8,7 +8,7 @@
 /* The last reason has to contain `expected`, and nothing that only Rust programs can call. */
 static void reason_line(int line, const char *expected)
 {
-	static const char *const rust[] = { "devmem_tcp::", "Dmabuf::", "`", "NetdevBuilder", ".address(", "drop " };
+	static const char *const rust[] = { "devmem_tcp::", "Dmabuf::", "NetdevBuilder", ".address(", "drop " };
 	char text[1024] = "";
 
 	if (dmt_error(text, sizeof(text)) < 0 || !strstr(text, expected)) {
@@ -68,7 +68,7 @@ static void binding(dmt_stack *stack)
 	REASON("dmt_bind_rx: EEXIST: the stack receives into the memory with binding id ");
 	REASON("dmt_unbind");
 	EXPECT(EINVAL, dmt_unbind(stack, 4711));
-	REASON("dmt_unbind: EINVAL: the stack has no binding with the id 4711");
+	REASON("dmt_unbind: EINVAL: there is no binding with the id 4711");
 	WORKS(dmt_unbind(stack, id));
 	EXPECT(EFAULT, dmt_memory_read(memory, 1 << 20, some, 1));
 	REASON("dmt_memory_read: EFAULT: ");
@@ -106,6 +106,37 @@ static void kernel_memory(void)
 	WORKS(dmt_memory_read(memory, 4095, some, 1));
 	if (some[0] != 'x')
 		wrong++, puts("a byte of a dma-buf");
+	WORKS(dmt_memory_free(memory));
+}
+
+/* Interfaces of the kernel: every machine has lo, which cannot do it. */
+static void kernel_nics(void)
+{
+	dmt_memory *memory = dmt_memory_new(1 << 20);
+	dmt_nic *nic = dmt_nic_open("lo", NULL);
+	uint32_t id;
+
+	NULL_IS(0, !nic);
+	EXPECT(EINVAL, dmt_nic_bind_rx(nic, memory, &id));
+	REASON("dmt_nic_bind_rx: EINVAL: the interface is not set up for receiving; open it with receive=");
+	EXPECT(EINVAL, dmt_nic_bind_tx(nic, memory, &id));
+	REASON("dmt_nic_bind_tx: EINVAL: memory of dmt_memory_new is not a dma-buf");
+	EXPECT(EFAULT, dmt_nic_bind_tx(nic, memory, NULL));
+	EXPECT(EINVAL, dmt_nic_unbind(nic, 1));
+	WORKS(dmt_nic_close(nic));
+	EXPECT(EBADF, dmt_nic_close(nic));
+	REASON("dmt_nic_close: EBADF: the interface is NULL, closed or was never created");
+	EXPECT(EBADF, dmt_nic_bind_tx(nic, memory, &id));
+	EXPECT(EBADF, dmt_nic_bind_rx(NULL, memory, &id));
+	NULL_IS(EFAULT, dmt_nic_open(NULL, NULL));
+	NULL_IS(EINVAL, dmt_nic_open("lo", "receive=here"));
+	REASON("write receive=10.77.0.2:5201");
+	if (dmt_nic_open("lo", "receive=127.0.0.1:5201"))
+		wrong++, puts("lo was set up for device memory");
+	REASON("dmt_nic_open: E");
+	if (dmt_nic_open("dmnothere", "") || errno == 0)
+		wrong++, puts("an interface that is not there");
+	REASON("there is no interface dmnothere");
 	WORKS(dmt_memory_free(memory));
 }
 
@@ -159,6 +190,7 @@ int main(int argc, char **argv)
 		opening();
 		binding(stack);
 		kernel_memory();
+		kernel_nics();
 		later_failures(stack);
 		every_call_of_no_stack();
 		WORKS(dmt_stack_close(stack));

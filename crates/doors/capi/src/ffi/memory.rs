@@ -199,7 +199,7 @@ pub unsafe extern "C" fn dmt_memory_write(
 }
 
 /// Refuses a null `id` before anything is bound: without the id, the caller could not end the binding.
-fn there_is_room(id: *mut u32) -> Result<(), Errno> {
+pub(super) fn there_is_room(id: *mut u32) -> Result<(), Errno> {
     match id.is_null() {
         true => Err(Errno::EFAULT),
         false => Ok(()),
@@ -246,7 +246,10 @@ pub unsafe extern "C" fn dmt_unbind(stack: *mut DmtStack, id: u32) -> c_int {
     finish("dmt_unbind", || -> Result<_, Failure> {
         let stack = stacks::stack(stack.addr())?;
         let unbound = stack.posix().call(|table| table.unbind(DmabufId(id)));
-        unbound.map_err(|errno| Failure::new(errno, format!("the stack has no binding with the id {id}; dmt_bind_rx and dmt_bind_tx write the ids")))
+        unbound.map_err(|errno| match errno {
+            Errno::EINVAL => Failure::no_binding(id),
+            errno => errno.into(),
+        })
     })
 }
 

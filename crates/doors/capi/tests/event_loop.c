@@ -93,7 +93,14 @@ int main(void)
 	EXPECT(EBADF, dmt_epoll_wait(stack, epfd, &got, 1, 0));
 	WORKS(close(fd));
 	WORKS(close(second));
+	/* So is a closed stack. */
+	fd = dmt_epoll_fd(stack, dmt_epoll_create1(stack, 0));
+	readable.events = EPOLLIN;
+	WORKS(epoll_ctl(kernel, EPOLL_CTL_ADD, fd, &readable));
+	IS(0, is_readable(kernel, 0));
 	WORKS(dmt_stack_close(stack));
+	IS(1, is_readable(kernel, 0));
+	WORKS(close(fd));
 	for (size_t i = 0; i < COUNT(file_calls); i++)
 		expect(&file_calls[i], stack, 0, EBADF);
 	for (size_t i = 0; i < COUNT(stack_calls); i++)

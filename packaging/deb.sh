@@ -16,6 +16,5 @@ cargo build --release --package devmem-tcp-cli --package devmem-bench --package 
 cargo run --quiet --package devmem-tcp-cli --example dist "$stage"
 cp packaging/devmem-bench.1 "$stage/man/"
 DESTDIR=$stage/c crates/doors/capi/install.sh /usr
-strip --strip-unneeded "$stage"/c/usr/lib/libdevmemtcp.so.*.*
 cargo deb --quiet --package devmem-tcp-cli --no-build --strip
 ls target/debian/devmem-tcp_*.deb

@@ -1,7 +1,8 @@
 /* devmem_tcp.h: device memory TCP for C programs, over a TCP/IP stack in this process.
  *
  * A stack has a NIC on a link, addresses, and sockets. The descriptors of a stack are numbers from 2^24 on. They are not
- * file descriptors of the process: read(2) and poll(2) do not know them, and another stack returns EBADF for them.
+ * file descriptors of the process: read(2) and poll(2) do not know them, and another stack returns EBADF for them. dmt_epoll_fd
+ * returns a file descriptor of the process to wait on.
  *
  * Calls with the name of a libc function do the same as that function, with Linux's constants, structures, control
  * messages and errnos, on a descriptor of the stack in the first argument. The differences: every send behaves as with
@@ -47,6 +48,12 @@
 extern "C" {
 #endif
 
+/* Version of this header. The library accepts programs that were built with an older header of the same major version. */
+#define DMT_VERSION_MAJOR 0
+#define DMT_VERSION_MINOR 1
+#define DMT_VERSION_PATCH 0
+#define DMT_VERSION (DMT_VERSION_MAJOR * 1000000 + DMT_VERSION_MINOR * 1000 + DMT_VERSION_PATCH)
+
 /* Names of Linux's uAPI that older system headers lack. */
 #ifndef MSG_SOCK_DEVMEM
 #define MSG_SOCK_DEVMEM 0x2000000
@@ -87,28 +94,45 @@ struct dmt_stats {
 
 typedef struct dmt_stack dmt_stack;
 typedef struct dmt_memory dmt_memory;
+typedef struct dmt_nic dmt_nic;
+
+/* Returns the version of the library that the program runs with, to compare with DMT_VERSION, that of its header. */
+int dmt_version(void);
 
 /* Opens a stack on LINK: "tap:NAME", or "mem:NAME", an in-memory wire to the next stack that is opened with the same name.
  * SETTINGS is a list of name=value, separated by commas: address=10.0.0.2/24 (required, may be repeated),
  * peer=10.0.0.1/24 (address of the kernel's end of a TAP), gateway=IP, mtu=BYTES (576 to 65535), rx_queues=N.
  *
- * Returns NULL on failure: EFAULT (LINK is NULL), EINVAL (invalid LINK or SETTINGS; dmt_error has the reason), ENOMEM, or the
- * system's error for the TAP, such as EPERM without CAP_NET_ADMIN. */
+ * Returns NULL on failure: EFAULT (LINK is NULL), EINVAL (invalid LINK or SETTINGS), EBUSY (another process uses the TAP, or
+ * two stacks use the wire), ENOMEM, or the system's error for the TAP: EPERM without CAP_NET_ADMIN, EACCES if the user may not
+ * open /dev/net/tun. dmt_error has the reason and what to do. */
 dmt_stack *dmt_open(const char *link, const char *settings);
 
 /* Closes every socket of a stack, waits at most two seconds for their connections to close, and closes the stack. Blocked
  * calls on the stack end with EBADF. Frags that were not returned are freed with their sockets. */
 int dmt_stack_close(dmt_stack *stack);
 
-/* Copies the reason of this thread's last failed dmt_open, dmt_memory_new, dmt_memory_read or dmt_memory_write to BUF,
- * truncated to LEN bytes including the terminating NUL. Returns the full length without the NUL. */
+/* Copies the name of this thread's last failed call, its errno, the reason and what to do, as text, to BUF, truncated to LEN
+ * bytes including the terminating NUL. Returns the full length without the NUL; 0 if no call has failed. As errno, the text is
+ * only meaningful after a failure: a call that succeeds does not clear it. */
 ssize_t dmt_error(char *buf, size_t len);
 
 /* dmt_memory_new allocates BYTES of device memory, a positive multiple of 4096; ENOMEM for other sizes and if memory is short.
- * The program can access it only with dmt_memory_read and dmt_memory_write, as it would access a GPU's memory: LEN bytes at
- * byte OFFSET; EFAULT if they are not inside the memory. dmt_memory_free frees the handle; bindings and lent frags keep the
- * memory itself until they end. */
+ *
+ * The other three make a memory of a dma-buf of the kernel: dmt_memory_udmabuf through /dev/udmabuf, dmt_memory_heap from the
+ * dma-heap HEAP ("system" is the common one), dmt_memory_import of FD, which another driver or a GPU library exported. BYTES are
+ * rounded up to whole pages. The caller keeps FD and may close it. The exporter must allow mapping for the CPU, because a NIC in
+ * user space writes with the CPU. Errors: the kernel's, such as ENOENT and EACCES for the device file; EBADF and EINVAL (FD is
+ * not a descriptor, or not a dma-buf).
+ *
+ * The program accesses a memory only with dmt_memory_read and dmt_memory_write, as it would access a GPU's memory: LEN bytes at
+ * byte OFFSET; EFAULT if they are not inside the memory. dmt_memory_size returns the size in bytes. dmt_memory_free frees the
+ * handle; bindings and lent frags keep the memory itself until they end. */
 dmt_memory *dmt_memory_new(size_t bytes);
+dmt_memory *dmt_memory_udmabuf(size_t bytes);
+dmt_memory *dmt_memory_heap(const char *heap, size_t bytes);
+dmt_memory *dmt_memory_import(int fd);
+ssize_t dmt_memory_size(dmt_memory *memory);
 int dmt_memory_free(dmt_memory *memory);
 int dmt_memory_read(dmt_memory *memory, size_t offset, void *buf, size_t len);
 int dmt_memory_write(dmt_memory *memory, size_t offset, const void *buf, size_t len);
@@ -138,6 +162,23 @@ int dmt_unbind(dmt_stack *stack, uint32_t id);
 /* Writes the counters to STATS, at most SIZE bytes: pass sizeof(struct dmt_stats), so that programs built with an older or
  * newer header work. */
 int dmt_get_stats(dmt_stack *stack, struct dmt_stats *stats, size_t size);
+
+/* Device memory on INTERFACE, an interface of the kernel with a NIC that supports it. The sockets are those of libc, without the
+ * prefix dmt_: recvmsg with MSG_SOCK_DEVMEM, SO_DEVMEM_DONTNEED and sendmsg with SCM_DEVMEM_DMABUF are the kernel's.
+ *
+ * SETTINGS is a list of name=value, separated by commas: receive=10.77.0.2:5201 sets the NIC up to receive TCP for that local
+ * address and port into device memory (header split, RSS, flow rules) on queues=N (1) queues. Without it, the interface can only
+ * be bound for sending. dmt_nic_close ends the bindings and restores the previous settings; `devmem-tcp restore` does so after a
+ * crash. The memory must be a dma-buf: dmt_memory_udmabuf, dmt_memory_heap or dmt_memory_import. dmt_nic_bind_rx and
+ * dmt_nic_bind_tx write the id of the binding to ID, dmt_nic_unbind ends it.
+ *
+ * Errors: the kernel's; EINVAL (invalid SETTINGS, memory that is not a dma-buf, no receive= for dmt_nic_bind_rx, no such
+ * binding), EBUSY (MEMORY is bound for receiving already). dmt_error has the reason and what to do. */
+dmt_nic *dmt_nic_open(const char *interface, const char *settings);
+int dmt_nic_close(dmt_nic *nic);
+int dmt_nic_bind_rx(dmt_nic *nic, dmt_memory *memory, uint32_t *id);
+int dmt_nic_bind_tx(dmt_nic *nic, dmt_memory *memory, uint32_t *id);
+int dmt_nic_unbind(dmt_nic *nic, uint32_t id);
 
 int dmt_socket(dmt_stack *stack, int domain, int type, int protocol);
 int dmt_bind(dmt_stack *stack, int fd, const struct sockaddr *address, socklen_t len);
@@ -170,6 +211,11 @@ int dmt_fcntl(dmt_stack *stack, int fd, int command, int argument);
 int dmt_ioctl(dmt_stack *stack, int fd, unsigned long request, int *argument);
 int dmt_poll(dmt_stack *stack, struct pollfd *fds, nfds_t count, int timeout_ms);
 int dmt_epoll_create1(dmt_stack *stack, int flags);
+/* Returns a file descriptor of the process that is readable (POLLIN, EPOLLIN) while dmt_epoll_wait on EPFD would return events:
+ * for poll(2), epoll(7) or the event loop of a library. Wait on it level-triggered, then call dmt_epoll_wait with a timeout of 0
+ * until it returns 0. Do not read from it or write to it. The caller closes it with close(2); when EPFD or STACK is closed, it
+ * becomes readable and stays so. Not valid in a child of fork(2). EINVAL: EPFD is not an epoll; EMFILE. */
+int dmt_epoll_fd(dmt_stack *stack, int epfd);
 int dmt_epoll_ctl(dmt_stack *stack, int epfd, int operation, int fd, struct epoll_event *event);
 int dmt_epoll_wait(dmt_stack *stack, int epfd, struct epoll_event *events, int most, int timeout_ms);
 

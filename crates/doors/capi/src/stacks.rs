@@ -1,14 +1,14 @@
-//! The stacks and memories of this process, and the reason of each thread's last failed call.
+//! The stacks and memories of this process.
 
-use std::cell::RefCell;
-use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use devmem_posix::{Engine, FD_BASE, Settings};
+use devmem_tcp::DeviceMemoryError;
 use devmem_uapi::Errno;
 use netmem::Dmabuf;
 
+use crate::failure::Failure;
 use crate::handles::Handles;
 use crate::settings::parse;
 
@@ -28,11 +28,6 @@ const _: () = assert!(FD_BASE as i64 + MAX_BASES as i64 * FILES_OF_A_STACK as i6
 static STACKS: Handles<OpenStack> = Handles::new();
 static MEMORIES: Handles<Dmabuf> = Handles::new();
 
-thread_local! {
-    /// The text that `dmt_error` returns to this thread.
-    static LAST_ERROR: RefCell<CString> = RefCell::default();
-}
-
 impl OpenStack {
     /// Returns its sockets.
     pub fn posix(&self) -> &devmem_posix::Posix<devmem_posix::RealTime> {
@@ -41,16 +36,16 @@ impl OpenStack {
 }
 
 /// Opens a stack and returns its number.
-pub(crate) fn open(link: &str, settings: &str) -> Result<usize, Errno> {
-    let builder = parse(link, settings).map_err(|error| explain(Errno::EINVAL, &error))?;
+pub(crate) fn open(link: &str, settings: &str) -> Result<usize, Failure> {
+    let builder = parse(link, settings).map_err(|error| Failure::of(Errno::EINVAL, &error))?;
     let opened = devmem_tcp::internals::into_stack(builder);
-    let (stack, fds) = opened.map_err(|error| explain(error.errno(), &error))?;
+    let (stack, fds) = opened.map_err(|error| Failure::of_open(&error))?;
     let settings = Settings {
         fd_base: next_fd_base(),
         ..Settings::default()
     };
     let engine =
-        Engine::start(stack, settings, fds).map_err(|error| explain(Errno::ENOMEM, &error))?;
+        Engine::start(stack, settings, fds).map_err(|error| Failure::of(Errno::ENOMEM, &error))?;
     Ok(STACKS.insert(OpenStack { engine }))
 }
 
@@ -62,55 +57,45 @@ fn next_fd_base() -> i32 {
     FD_BASE + i32::from(number) * FILES_OF_A_STACK
 }
 
-/// Stores the error with its chain of causes for `dmt_error`, and returns the errno.
-pub(crate) fn explain(errno: Errno, error: &dyn std::error::Error) -> Errno {
-    let mut text = error.to_string();
-    let mut reason = error.source();
-    while let Some(next) = reason {
-        let cause = next.to_string();
-        // Errors of the library include the text of their cause.
-        if !text.contains(&cause) {
-            text.push_str(": ");
-            text.push_str(&cause);
-        }
-        reason = next.source();
-    }
-    // Our messages do not contain a NUL.
-    let text = CString::new(text).unwrap_or_default();
-    LAST_ERROR.with(|last| last.replace(text));
-    errno
-}
-
-/// Calls `with` with the last error text of this thread.
-pub(crate) fn with_last_error<T>(with: impl FnOnce(&CString) -> T) -> T {
-    LAST_ERROR.with(|last| with(&last.borrow()))
-}
-
 /// Returns the stack with this number; EBADF if there is none, EOWNERDEAD if it belongs to the parent of this process.
-pub(crate) fn stack(number: usize) -> Result<Arc<OpenStack>, Errno> {
-    STACKS.get(number)
+pub(crate) fn stack(number: usize) -> Result<Arc<OpenStack>, Failure> {
+    STACKS
+        .get(number)
+        .map_err(|errno| Failure::of_handle(errno, "stack"))
 }
 
 /// Closes a stack: when its last call has returned, its connections are closed and its thread ends.
-pub(crate) fn close(number: usize) -> Result<(), Errno> {
-    let stack = STACKS.remove(number)?;
+pub(crate) fn close(number: usize) -> Result<(), Failure> {
+    let removed = STACKS.remove(number);
+    let stack = removed.map_err(|errno| Failure::of_handle(errno, "stack"))?;
     // Blocked calls on the stack end with EBADF.
     stack.posix().call(devmem_posix::Table::close_all);
     Ok(())
 }
 
 /// Allocates a memory and returns its number.
-pub(crate) fn new_memory(bytes: usize) -> Result<usize, Errno> {
-    let memory = Dmabuf::anonymous(bytes).map_err(|error| explain(Errno::ENOMEM, &error))?;
+pub(crate) fn new_memory(bytes: usize) -> Result<usize, Failure> {
+    let memory = Dmabuf::anonymous(bytes).map_err(|error| Failure::of(Errno::ENOMEM, &error))?;
+    Ok(MEMORIES.insert(memory))
+}
+
+/// Adds a memory that the kernel exported, and returns its number.
+pub(crate) fn add_memory(made: Result<Dmabuf, DeviceMemoryError>) -> Result<usize, Failure> {
+    let memory = made.map_err(|error| Failure::of(error.errno(), &error))?;
     Ok(MEMORIES.insert(memory))
 }
 
 /// Returns the memory with this number; EBADF and EOWNERDEAD as [`stack`].
-pub(crate) fn memory(number: usize) -> Result<Arc<Dmabuf>, Errno> {
-    MEMORIES.get(number)
+pub(crate) fn memory(number: usize) -> Result<Arc<Dmabuf>, Failure> {
+    MEMORIES
+        .get(number)
+        .map_err(|errno| Failure::of_handle(errno, "memory"))
 }
 
 /// Frees the handle of a memory; bindings and lent frags keep the memory itself.
-pub(crate) fn free_memory(number: usize) -> Result<(), Errno> {
-    MEMORIES.remove(number).map(drop)
+pub(crate) fn free_memory(number: usize) -> Result<(), Failure> {
+    let removed = MEMORIES.remove(number);
+    removed
+        .map(drop)
+        .map_err(|errno| Failure::of_handle(errno, "memory"))
 }

@@ -84,6 +84,7 @@ static socklen_t *room(void)
 	X(epoll_mod, dmt_epoll_ctl(s, some_epoll, EPOLL_CTL_MOD, fd, &event), 0)                                  \
 	X(epoll_del, dmt_epoll_ctl(s, some_epoll, EPOLL_CTL_DEL, fd, NULL), 0)                                    \
 	X(epoll_ctl, dmt_epoll_ctl(s, fd, EPOLL_CTL_DEL, some_epoll, NULL), ENOENT)                               \
+	X(epoll_fd, dmt_epoll_fd(s, fd), 0)                                                                       \
 	X(epoll_wait, dmt_epoll_wait(s, fd, &event, 1, 0), 0)                                                     \
 	X(close, dmt_close(s, fd), 0)
 

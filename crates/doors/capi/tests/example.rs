@@ -79,19 +79,30 @@ const STRICT: [&str; 6] = [
     "-O1",
 ];
 
-/// Compiles a program against the installed library, runs it, and returns what it said.
-fn compile_and_run(source: &str) -> String {
+/// Compiles a program against the installed library, with further arguments of the compiler.
+fn compile(source: &str, name: &str, more: &[&str]) -> PathBuf {
     let (lib, include) = (installed().join("lib"), installed().join("include"));
-    let source = sources().join(source);
-    let name = source.file_stem().expect("a source has a name");
     let program = installed().join(name);
+    let source = sources().join(source);
     let mut args: Vec<&OsStr> = STRICT.map(OsStr::new).to_vec();
     args.extend(["-o".as_ref(), program.as_os_str(), source.as_os_str()]);
     args.extend(["-I".as_ref(), include.as_os_str()]);
     args.extend(["-L".as_ref(), lib.as_os_str()]);
     args.extend(["-ldevmemtcp", "-lpthread"].map(OsStr::new));
+    args.extend(more.iter().map(OsStr::new));
     run("cc", &args, &[]);
-    run(&program, &[], &[("LD_LIBRARY_PATH", &lib)])
+    program
+}
+
+/// Compiles a program against the installed library, runs it, and returns what it said.
+fn compile_and_run(source: &str) -> String {
+    let name = Path::new(source).file_stem().and_then(OsStr::to_str);
+    let program = compile(source, name.expect("a source has a name"), &[]);
+    run(
+        &program,
+        &[],
+        &[("LD_LIBRARY_PATH", &installed().join("lib"))],
+    )
 }
 
 #[test]
@@ -103,6 +114,80 @@ fn bad_input_is_an_errno() {
             "{said}"
         );
     }
+}
+
+#[test]
+fn each_failure_has_its_reason_in_the_words_of_the_c_library() {
+    if has_compiler() {
+        assert_eq!(compile_and_run("tests/reasons.c"), "0 wrong\n");
+    }
+}
+
+#[test]
+fn an_epoll_has_a_file_descriptor_for_the_programs_own_event_loop() {
+    if has_compiler() {
+        assert_eq!(compile_and_run("tests/event_loop.c"), "0 wrong\n");
+    }
+}
+
+#[test]
+fn messages_are_framed_into_host_and_device_memory() {
+    if has_compiler() {
+        assert_eq!(compile_and_run("tests/framing.c"), "0 wrong\n");
+    }
+}
+
+#[test]
+fn valgrind_finds_no_wrong_access_in_the_examples() {
+    if !has_compiler() || !has("valgrind") {
+        println!("SKIP no valgrind: the examples ran without it");
+        return;
+    }
+    let lib = installed().join("lib");
+    for name in ["receive", "send"] {
+        let program = compile(
+            &format!("examples/{name}.c"),
+            &format!("{name}-valgrind"),
+            &[],
+        );
+        let args = ["-q", "--error-exitcode=9"].map(OsStr::new);
+        let args = [&args[..], &[program.as_os_str()]].concat();
+        run("valgrind", &args, &[("LD_LIBRARY_PATH", &lib)]);
+    }
+}
+
+#[test]
+fn a_tap_without_privileges_is_eperm() {
+    if !has_compiler() || !has("setpriv") {
+        println!("SKIP no setpriv: no program ran without privileges");
+        return;
+    }
+    let may_open = ["-w", "/dev/net/tun"].map(OsStr::new);
+    let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"].map(OsStr::new);
+    let tun = [&nobody[..], &[OsStr::new("test")], &may_open[..]].concat();
+    let opens = Command::new("setpriv").args(&tun).status();
+    if !opens.is_ok_and(|status| status.success()) {
+        println!("SKIP setpriv needs root, and /dev/net/tun must be open to all users");
+        return;
+    }
+    // The user nobody has no access to the folder of the target: the program and the library are copied.
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), open).expect("chmod");
+    let program = compile("tests/reasons.c", "unprivileged", &[]);
+    let copy = |from: &Path, name: &str| {
+        let to = folder.path().join(name);
+        std::fs::copy(from, &to).expect("copy");
+        to
+    };
+    let program = copy(&program, "unprivileged");
+    copy(
+        &installed().join("lib/libdevmemtcp.so.0"),
+        "libdevmemtcp.so.0",
+    );
+    let args = [&nobody[..], &[program.as_os_str(), OsStr::new("tap")]].concat();
+    let env = [("LD_LIBRARY_PATH", folder.path())];
+    assert_eq!(run("setpriv", &args, &env), "0 wrong\n");
 }
 
 #[test]
@@ -206,6 +291,13 @@ fn a_package_is_installed_below_destdir_and_found_by_pkg_config() {
             "{link:?} would point out of the package"
         );
     }
+    assert!(at.join("share/man/man3/devmemtcp.3").exists());
+    if has("readelf") {
+        let library = at.join("lib/libdevmemtcp.so");
+        let args = ["-W".as_ref(), "-S".as_ref(), library.as_os_str()];
+        let sections = run("readelf", &args, &[]);
+        assert!(!sections.contains(".symtab"), "{sections}");
+    }
     if !has("pkg-config") {
         println!("SKIP no pkg-config: its file was only read");
         return;
@@ -225,6 +317,22 @@ fn a_package_is_installed_below_destdir_and_found_by_pkg_config() {
     run("cc", &args, &[]);
     let said = run(&program, &[], &[("LD_LIBRARY_PATH", &at.join("lib"))]);
     assert!(said.starts_with("1048576 bytes"), "{said}");
+    let args = ["--static", "--libs", "devmemtcp"].map(OsStr::new);
+    assert!(run("pkg-config", &args, &env).contains("-lpthread"));
+    std::fs::remove_file(&program).expect("the program is not part of the package");
+    let script = sources().join("install.sh");
+    let args = [
+        script.as_os_str(),
+        "--uninstall".as_ref(),
+        "/opt/devmem".as_ref(),
+    ];
+    run("sh", &args, &[("DESTDIR", &root)]);
+    let left = run(
+        "find",
+        &[at.as_os_str(), "!".as_ref(), "-type".as_ref(), "d".as_ref()],
+        &[],
+    );
+    assert_eq!(left, "");
 }
 
 /// Every function of the header is in the library, and the other way round.
@@ -232,7 +340,8 @@ fn a_package_is_installed_below_destdir_and_found_by_pkg_config() {
 fn the_header_and_the_library_have_the_same_functions() {
     let read = |path: &str| std::fs::read_to_string(sources().join(path)).expect(path);
     let header = read("include/devmem_tcp.h");
-    let rust = read("src/ffi/memory.rs") + &read("src/ffi/socket.rs");
+    let files = ["src/ffi/memory.rs", "src/ffi/nic.rs", "src/ffi/socket.rs"];
+    let rust = files.map(read).concat();
     let names = |text: &str, before: &str| -> std::collections::BTreeSet<String> {
         let starts = text.match_indices(before).map(|(at, _)| at + before.len());
         let name = |at: usize| {
@@ -254,8 +363,9 @@ fn the_header_and_the_library_have_the_same_functions() {
         .map(str::to_owned)
         .collect();
     assert_eq!(declared, names(&rust, "fn "));
-    // What is called in a child by fork is every function but those that make something new.
-    let called = names(&(read("tests/every_call.h") + &read("tests/fork.c")), "");
+    // In a child by fork, or for its reasons, every function is called with arguments that it must refuse.
+    let tests = ["tests/every_call.h", "tests/fork.c", "tests/reasons.c"].map(read);
+    let called = names(&tests.concat(), "");
     let missing: Vec<_> = declared.difference(&called).collect();
     assert_eq!(missing, Vec::<&String>::new());
     assert!(declared.len() > 35, "{declared:?}");

@@ -181,6 +181,7 @@ static void every_call_is_refused(struct world *theirs)
 	}
 	EXPECT(EOWNERDEAD, dmt_memory_read(theirs->memory, 0, some, 1));
 	EXPECT(EOWNERDEAD, dmt_memory_write(theirs->memory, 0, some, 1));
+	EXPECT(EOWNERDEAD, dmt_memory_size(theirs->memory));
 	EXPECT(EOWNERDEAD, dmt_memory_free(theirs->memory));
 	EXPECT(EBADF, dmt_socket(NULL, AF_INET, SOCK_STREAM, 0));
 	EXPECT(EBADF, dmt_stack_close((dmt_stack *)(uintptr_t)99999));

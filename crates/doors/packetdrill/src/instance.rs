@@ -78,7 +78,7 @@ impl Instance {
             let memory = Dmabuf::anonymous(MEMORY).map_err(|error| error.to_string())?;
             posix
                 .call(|table| table.bind_rx(&memory, NiovSize::DEFAULT))
-                .map_err(|errno| format!("binding device memory: {errno}"))?;
+                .map_err(|error| format!("binding device memory: {error}"))?;
         }
         posix.run_now();
         let sysctls = flags.sysctls.as_deref();

@@ -55,6 +55,7 @@
 pub mod abi;
 mod options;
 mod posix;
+mod ready_fd;
 mod real_time;
 pub mod sockaddr;
 mod table;
@@ -64,6 +65,7 @@ mod waiter;
 
 pub use posix::{Limit, PollFd, Posix, SpliceArgs, splice_flag};
 pub use real_time::{Engine, RealTime};
+pub use stack::{BindRxError, BindTxError};
 pub use table::{
     EpollEvent, FD_BASE, Patience, Received, RecvArgs, SendArgs, Settings, Table, names_dmabuf,
 };

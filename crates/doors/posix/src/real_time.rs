@@ -12,6 +12,7 @@ use stack::Stack;
 use wire::Instant;
 
 use crate::posix::Posix;
+use crate::ready_fd::ReadyFds;
 use crate::table::{Settings, Table};
 use crate::waiter::Waiter;
 
@@ -36,6 +37,7 @@ pub struct RealTime {
     /// When that sleep ends by itself; [`NEVER`] while it is awake.
     sleeps_until: AtomicU64,
     closing: AtomicBool,
+    ready_fds: ReadyFds,
 }
 
 impl RealTime {
@@ -47,6 +49,7 @@ impl RealTime {
             wake: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             sleeps_until: AtomicU64::new(NEVER),
             closing: AtomicBool::new(false),
+            ready_fds: ReadyFds::default(),
         })
     }
 
@@ -55,7 +58,13 @@ impl RealTime {
         let _ = rustix::io::write(self.wake.as_fd(), &1u64.to_ne_bytes());
     }
 
+    pub(crate) fn ready_fds(&self) -> &ReadyFds {
+        &self.ready_fds
+    }
+
     fn notify(&self, table: &Table) {
+        // A call that takes the last events counts as no change, and the descriptors must show it.
+        self.ready_fds.update(table);
         let changes = table.changes();
         if self.told.swap(changes, Ordering::Relaxed) != changes {
             self.changed.notify_all();

@@ -21,7 +21,7 @@ use devmem_uapi::{DmabufId, Errno, IfIndex};
 use netmem::{Dmabuf, NiovSize};
 use nic::{Rings, TcpDataSplit};
 use slab::Slab;
-use stack::{BindRx, BindTx, SocketId, Stack, StackStats};
+use stack::{BindRx, BindRxError, BindTx, BindTxError, SocketId, Stack, StackStats};
 use steer::RxQueueId;
 use wire::Instant;
 
@@ -231,7 +231,11 @@ impl Table {
     ///
     /// # Errors
     /// As bind-rx of the kernel; EBUSY: the memory is bound already, or some of it is still lent from an earlier binding.
-    pub fn bind_rx(&mut self, memory: &Dmabuf, niov_size: NiovSize) -> Result<DmabufId, Errno> {
+    pub fn bind_rx(
+        &mut self,
+        memory: &Dmabuf,
+        niov_size: NiovSize,
+    ) -> Result<DmabufId, BindRxError> {
         let queues = 0..self.stack.nic().channels().rx;
         let queues: Vec<RxQueueId> = queues.map(RxQueueId).collect();
         self.bind_rx_queues(memory, niov_size, &queues)
@@ -246,21 +250,22 @@ impl Table {
         memory: &Dmabuf,
         niov_size: NiovSize,
         queues: &[RxQueueId],
-    ) -> Result<DmabufId, Errno> {
+    ) -> Result<DmabufId, BindRxError> {
         let rings = Rings {
             tcp_data_split: TcpDataSplit::Enabled,
             hds_thresh: 0,
             ..self.stack.nic().rings()
         };
         let nic = self.stack.nic_mut();
-        nic.set_rings(rings).map_err(|_| Errno::EINVAL)?;
+        // If the NIC refuses header split, the binding is refused below, with the reason.
+        let _ = nic.set_rings(rings);
         let request = BindRx {
             ifindex: IFINDEX,
             dmabuf: memory.clone(),
             niov_size,
             queues: queues.to_vec(),
         };
-        let id = self.stack.bind_rx(request).map_err(|error| error.errno())?;
+        let id = self.stack.bind_rx(request)?;
         self.memories.insert(id, memory.clone());
         Ok(id)
     }
@@ -269,12 +274,12 @@ impl Table {
     ///
     /// # Errors
     /// As bind-tx of the kernel.
-    pub fn bind_tx(&mut self, memory: &Dmabuf) -> Result<DmabufId, Errno> {
+    pub fn bind_tx(&mut self, memory: &Dmabuf) -> Result<DmabufId, BindTxError> {
         let request = BindTx {
             ifindex: IFINDEX,
             dmabuf: memory.clone(),
         };
-        self.stack.bind_tx(request).map_err(|error| error.errno())
+        self.stack.bind_tx(request)
     }
 
     /// Removes a binding. Receive queues return to host memory; lent frags keep the memory alive.

@@ -3,12 +3,14 @@
 //! Stacks, memories, bindings, counters.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr;
 
 use devmem_uapi::{DmabufId, Errno};
 use netmem::NiovSize;
 
 use super::{DmtMemory, DmtStack};
+use crate::failure::{self, Failure, finish};
 use crate::stacks;
 
 /// Counters of a stack, as `struct dmt_stats` has them.
@@ -33,11 +35,28 @@ pub struct DmtStats {
     pub drops: u64,
 }
 
+/// Returns the version of the library as the header's `DMT_VERSION` has it.
+#[unsafe(no_mangle)]
+pub extern "C" fn dmt_version() -> c_int {
+    VERSION
+}
+
+const VERSION: c_int = number(env!("CARGO_PKG_VERSION_MAJOR")) * 1_000_000
+    + number(env!("CARGO_PKG_VERSION_MINOR")) * 1000
+    + number(env!("CARGO_PKG_VERSION_PATCH"));
+
+const fn number(text: &str) -> c_int {
+    match c_int::from_str_radix(text, 10) {
+        Ok(number) => number,
+        Err(_) => panic!("the version in Cargo.toml is three numbers"),
+    }
+}
+
 /// Opens a stack. Returns null and sets errno and the text of `dmt_error` on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dmt_open(link: *const c_char, settings: *const c_char) -> *mut DmtStack {
     let mut number = 0;
-    cabi::finish(|| {
+    finish("dmt_open", || -> Result<_, Failure> {
         // SAFETY: null or a string, as the header wants.
         let link = unsafe { cabi::text(link) }?.ok_or(Errno::EFAULT)?;
         // SAFETY: as above.
@@ -51,24 +70,23 @@ pub unsafe extern "C" fn dmt_open(link: *const c_char, settings: *const c_char) 
 /// Closes a stack and everything in it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dmt_stack_close(stack: *mut DmtStack) -> c_int {
-    cabi::finish(|| stacks::close(stack.addr()))
+    finish("dmt_stack_close", || stacks::close(stack.addr()))
 }
 
-/// Copies the reason of this thread's last failed open, bind or memory call to `buf`; returns its length.
+/// Copies the call and the reason of this thread's last failure to `buf`; returns the length of the text. It is no such call
+/// itself: the text stays.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dmt_error(buf: *mut c_char, len: usize) -> isize {
     cabi::finish(|| {
-        stacks::with_last_error(|text| {
-            let bytes = text.as_bytes_with_nul();
-            let n = bytes.len().min(len);
-            // SAFETY: `len` bytes can be written, as the header wants.
-            let out = unsafe { cabi::slice_mut(buf.cast::<c_void>(), n) }?;
-            out.copy_from_slice(bytes.get(..n).unwrap_or_default());
-            if let Some(last) = out.last_mut() {
-                *last = 0;
-            }
-            Ok(bytes.len().saturating_sub(1))
-        })
+        isize::try_from(len).map_err(|_| Errno::EINVAL)?;
+        let text = failure::last_text();
+        // SAFETY: `len` bytes can be written, as the header wants.
+        let out = unsafe { cabi::slice_mut(buf.cast::<c_void>(), len.min(text.len() + 1)) }?;
+        if let Some((last, rest)) = out.split_last_mut() {
+            rest.copy_from_slice(text.as_bytes().get(..rest.len()).unwrap_or_default());
+            *last = 0;
+        }
+        Ok(text.len())
     })
 }
 
@@ -76,17 +94,76 @@ pub unsafe extern "C" fn dmt_error(buf: *mut c_char, len: usize) -> isize {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dmt_memory_new(bytes: usize) -> *mut DmtMemory {
     let mut number = 0;
-    cabi::finish(|| {
+    finish("dmt_memory_new", || -> Result<_, Failure> {
         number = stacks::new_memory(bytes)?;
         Ok(())
     });
     ptr::without_provenance_mut(number)
 }
 
+/// Allocates a dma-buf of ordinary memory through /dev/udmabuf.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dmt_memory_udmabuf(bytes: usize) -> *mut DmtMemory {
+    let mut number = 0;
+    finish("dmt_memory_udmabuf", || -> Result<_, Failure> {
+        number = stacks::add_memory(devmem_tcp::udmabuf(bytes))?;
+        Ok(())
+    });
+    ptr::without_provenance_mut(number)
+}
+
+/// Allocates a dma-buf from a dma-heap of the kernel.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dmt_memory_heap(heap: *const c_char, bytes: usize) -> *mut DmtMemory {
+    let mut number = 0;
+    finish("dmt_memory_heap", || -> Result<_, Failure> {
+        // SAFETY: null or a string, as the header wants.
+        let heap = unsafe { cabi::text(heap) }?.ok_or(Errno::EFAULT)?;
+        number = stacks::add_memory(devmem_tcp::dma_heap(heap, bytes))?;
+        Ok(())
+    });
+    ptr::without_provenance_mut(number)
+}
+
+/// Makes a memory of a dma-buf that another driver exported. The caller keeps `fd`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dmt_memory_import(fd: c_int) -> *mut DmtMemory {
+    let mut number = 0;
+    finish("dmt_memory_import", || -> Result<_, Failure> {
+        number = stacks::add_memory(devmem_tcp::import(duplicate(fd)?))?;
+        Ok(())
+    });
+    ptr::without_provenance_mut(number)
+}
+
+/// Returns a descriptor of this process for the same file, which is closed on exec.
+fn duplicate(fd: c_int) -> Result<OwnedFd, Failure> {
+    // SAFETY: fcntl with F_DUPFD_CLOEXEC accesses no memory, and refuses a number that is no descriptor.
+    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
+    if copy < 0 {
+        let error = std::io::Error::last_os_error();
+        let errno = Errno(error.raw_os_error().unwrap_or(Errno::EBADF.0));
+        return Err(Failure::new(
+            errno,
+            format!("the file descriptor {fd} cannot be duplicated: {error}"),
+        ));
+    }
+    // SAFETY: fcntl has just returned it, so it is open and nothing else closes it.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
+}
+
+/// Returns the size of a memory in bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dmt_memory_size(memory: *mut DmtMemory) -> isize {
+    finish("dmt_memory_size", || -> Result<_, Failure> {
+        Ok(stacks::memory(memory.addr())?.size())
+    })
+}
+
 /// Frees the handle of a memory; bindings keep the memory itself.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dmt_memory_free(memory: *mut DmtMemory) -> c_int {
-    cabi::finish(|| stacks::free_memory(memory.addr()))
+    finish("dmt_memory_free", || stacks::free_memory(memory.addr()))
 }
 
 /// Copies bytes of a memory to `buf`.
@@ -97,11 +174,11 @@ pub unsafe extern "C" fn dmt_memory_read(
     buf: *mut c_void,
     len: usize,
 ) -> c_int {
-    cabi::finish(|| {
+    finish("dmt_memory_read", || -> Result<_, Failure> {
         // SAFETY: `len` bytes can be written, as the header wants.
         let out = unsafe { cabi::slice_mut(buf, len) }?;
         let copied = stacks::memory(memory.addr())?.copy_out(offset, out);
-        copied.map_err(|error| stacks::explain(Errno::EFAULT, &error))
+        copied.map_err(|error| Failure::of(Errno::EFAULT, &error))
     })
 }
 
@@ -113,16 +190,16 @@ pub unsafe extern "C" fn dmt_memory_write(
     buf: *const c_void,
     len: usize,
 ) -> c_int {
-    cabi::finish(|| {
+    finish("dmt_memory_write", || -> Result<_, Failure> {
         // SAFETY: `len` bytes can be read, as the header wants.
         let bytes = unsafe { cabi::slice(buf, len) }?;
         let copied = stacks::memory(memory.addr())?.copy_in(offset, bytes);
-        copied.map_err(|error| stacks::explain(Errno::EFAULT, &error))
+        copied.map_err(|error| Failure::of(Errno::EFAULT, &error))
     })
 }
 
 /// Refuses a null `id` before anything is bound: without the id, the caller could not end the binding.
-fn there_is_room(id: *mut u32) -> Result<(), Errno> {
+pub(super) fn there_is_room(id: *mut u32) -> Result<(), Errno> {
     match id.is_null() {
         true => Err(Errno::EFAULT),
         false => Ok(()),
@@ -136,14 +213,14 @@ pub unsafe extern "C" fn dmt_bind_rx(
     memory: *mut DmtMemory,
     id: *mut u32,
 ) -> c_int {
-    cabi::finish(|| {
+    finish("dmt_bind_rx", || -> Result<_, Failure> {
         let (stack, memory) = (stacks::stack(stack.addr())?, stacks::memory(memory.addr())?);
         there_is_room(id)?;
         let bound = stack
             .posix()
             .call(|table| table.bind_rx(&memory, NiovSize::DEFAULT))?;
         // SAFETY: a number can be written, as the header wants.
-        unsafe { cabi::write(id, bound.0) }
+        Ok(unsafe { cabi::write(id, bound.0) }?)
     })
 }
 
@@ -154,21 +231,25 @@ pub unsafe extern "C" fn dmt_bind_tx(
     memory: *mut DmtMemory,
     id: *mut u32,
 ) -> c_int {
-    cabi::finish(|| {
+    finish("dmt_bind_tx", || -> Result<_, Failure> {
         let (stack, memory) = (stacks::stack(stack.addr())?, stacks::memory(memory.addr())?);
         there_is_room(id)?;
         let bound = stack.posix().call(|table| table.bind_tx(&memory))?;
         // SAFETY: a number can be written, as the header wants.
-        unsafe { cabi::write(id, bound.0) }
+        Ok(unsafe { cabi::write(id, bound.0) }?)
     })
 }
 
 /// Ends a binding.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dmt_unbind(stack: *mut DmtStack, id: u32) -> c_int {
-    cabi::finish(|| {
+    finish("dmt_unbind", || -> Result<_, Failure> {
         let stack = stacks::stack(stack.addr())?;
-        stack.posix().call(|table| table.unbind(DmabufId(id)))
+        let unbound = stack.posix().call(|table| table.unbind(DmabufId(id)));
+        unbound.map_err(|errno| match errno {
+            Errno::EINVAL => Failure::no_binding(id),
+            errno => errno.into(),
+        })
     })
 }
 
@@ -179,7 +260,7 @@ pub unsafe extern "C" fn dmt_get_stats(
     stats: *mut DmtStats,
     size: usize,
 ) -> c_int {
-    cabi::finish(|| {
+    finish("dmt_get_stats", || -> Result<_, Failure> {
         let stack = stacks::stack(stack.addr())?;
         let (counted, dropped) = stack.posix().call(|table| {
             let dropped = table.drops().iter().map(|(_, count)| count).sum::<u64>();

@@ -11,9 +11,11 @@
 )]
 
 mod memory;
+mod nic;
 mod socket;
 
 pub use memory::*;
+pub use nic::*;
 pub use socket::*;
 
 /// What C takes for a pointer to a stack: its number.
@@ -27,5 +29,12 @@ pub struct DmtStack {
 #[derive(Debug)]
 #[repr(C)]
 pub struct DmtMemory {
+    _opaque: [u8; 0],
+}
+
+/// What C takes for a pointer to an interface of the kernel: its number.
+#[derive(Debug)]
+#[repr(C)]
+pub struct DmtNic {
     _opaque: [u8; 0],
 }

@@ -3,11 +3,15 @@
 //! The socket calls.
 
 use std::ffi::{c_int, c_ulong, c_void};
+use std::os::fd::IntoRawFd;
 
 use cabi::call::{self, Whose};
 use libc::{epoll_event, iovec, msghdr, nfds_t, pollfd, size_t, sockaddr, socklen_t, ssize_t};
 
+use devmem_uapi::Errno;
+
 use super::DmtStack;
+use crate::failure::{Failure, finish};
 use crate::stacks;
 
 type Socklen = *mut socklen_t;
@@ -18,10 +22,11 @@ macro_rules! calls {
         $($(#[$doc])*
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(stack: *mut DmtStack $(, $arg: $ty)*) -> $ret {
-            cabi::finish(|| {
+            finish(stringify!($name), || {
                 let stack = stacks::stack(stack.addr())?;
                 let $posix = stack.posix();
-                $body
+                let outcome: Result<_, Errno> = $body;
+                outcome.map_err(Failure::from)
             })
         })*
     };
@@ -117,6 +122,8 @@ calls! {
     /// epoll_ctl(2).
     fn dmt_epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int = |posix|
         pass!(call::epoll_ctl(posix, epfd, (operation, fd), event));
+    /// A file descriptor of the process that is readable while `epfd` has events.
+    fn dmt_epoll_fd(epfd: c_int) -> c_int = |posix| posix.epoll_fd(epfd).map(IntoRawFd::into_raw_fd);
     /// epoll_wait(2).
     fn dmt_epoll_wait(epfd: c_int, events: *mut epoll_event, most: c_int, timeout_ms: c_int) -> c_int = |posix|
         pass!(call::epoll_wait(posix, epfd, (events, most), timeout_ms));

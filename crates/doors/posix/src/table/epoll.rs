@@ -127,6 +127,11 @@ impl Table {
         }
     }
 
+    /// Returns whether a descriptor is an epoll's.
+    pub(crate) fn is_epoll_fd(&self, fd: i32) -> Result<bool, Errno> {
+        Ok(self.is_epoll(self.index_of(fd)?))
+    }
+
     fn is_epoll(&self, index: usize) -> bool {
         let kind = self.files.get(index).map(|file| &file.kind);
         matches!(kind, Some(FileKind::Epoll(_)))

@@ -150,10 +150,12 @@ impl netsim::Door for Files {
     ) -> Result<DmabufId, Errno> {
         self.posix
             .call(|table| table.bind_rx_queues(memory, niov_size, queues))
+            .map_err(|error| error.errno())
     }
 
     fn bind_tx(&mut self, memory: &Dmabuf) -> Result<DmabufId, Errno> {
-        self.posix.call(|table| table.bind_tx(memory))
+        let bound = self.posix.call(|table| table.bind_tx(memory));
+        bound.map_err(|error| error.errno())
     }
 
     fn unbind(&mut self, id: DmabufId) -> Result<(), Errno> {

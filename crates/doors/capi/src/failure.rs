@@ -1,0 +1,237 @@
+//! Failed calls: the errno that C gets, and the text that `dmt_error` returns.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::error::Error;
+use std::fmt;
+
+use cabi::Answer;
+use devmem_posix::{BindRxError, BindTxError};
+use devmem_tcp::OpenError;
+use devmem_uapi::Errno;
+use netmem::{InUse, InUseReason};
+
+/// Why a call failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    errno: Errno,
+    /// The reason and the remedy; `None` if the errno says everything.
+    reason: Option<Cow<'static, str>>,
+}
+
+/// A call and why it failed.
+struct FailedCall {
+    name: &'static str,
+    failure: Failure,
+}
+
+thread_local! {
+    /// The last failed call of this thread. The text is made by `dmt_error`, because a call that would block fails, too.
+    static LAST: RefCell<Option<FailedCall>> = const { RefCell::new(None) };
+}
+
+/// Makes the call `name` on behalf of C, as [`cabi::finish`], and stores a failure for `dmt_error`.
+pub(crate) fn finish<T: Answer, E: Into<Failure>>(
+    name: &'static str,
+    call: impl FnOnce() -> Result<T, E>,
+) -> T::C {
+    let mut has_returned = false;
+    let answer = cabi::finish(|| {
+        let outcome = call();
+        has_returned = true;
+        outcome.map_err(|error| store(name, error.into()))
+    });
+    if !has_returned {
+        store(name, Errno::EIO.into());
+    }
+    answer
+}
+
+fn store(name: &'static str, failure: Failure) -> Errno {
+    let errno = failure.errno;
+    LAST.with(|last| last.replace(Some(FailedCall { name, failure })));
+    errno
+}
+
+/// Returns the text of `dmt_error`; empty if no call of this thread has failed.
+pub(crate) fn last_text() -> String {
+    LAST.with(|last| {
+        let last = last.borrow();
+        last.as_ref().map(FailedCall::to_string).unwrap_or_default()
+    })
+}
+
+impl Failure {
+    pub(crate) fn new(errno: Errno, reason: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            errno,
+            reason: Some(reason.into()),
+        }
+    }
+
+    /// A failure with the text of `error` and its causes.
+    pub(crate) fn of(errno: Errno, error: &dyn Error) -> Self {
+        let mut text = error.to_string();
+        let mut cause = error.source();
+        while let Some(next) = cause {
+            let cause_text = next.to_string();
+            // Errors of the library include the text of their cause.
+            if !text.contains(&cause_text) {
+                text.push_str(": ");
+                text.push_str(&cause_text);
+            }
+            cause = next.source();
+        }
+        Self::new(errno, text)
+    }
+
+    /// A handle that is not valid in this process.
+    pub(crate) fn of_handle(errno: Errno, what: &str) -> Self {
+        let text = match errno {
+            Errno::EOWNERDEAD => {
+                format!("the {what} belongs to the parent of this process; create one after fork()")
+            }
+            _ => format!("the {what} is NULL, closed or was never created"),
+        };
+        Self::new(errno, text)
+    }
+
+    /// A memory that is bound already, or of which an earlier binding has lent some.
+    pub(crate) fn of_in_use(in_use: &InUse) -> Self {
+        Self::new(Errno::EBUSY, in_use_text(&in_use.holder, in_use.reason))
+    }
+
+    /// A binding that does not exist.
+    pub(crate) fn no_binding(id: u32) -> Self {
+        Self::new(
+            Errno::EINVAL,
+            format!(
+                "there is no binding with the id {id}; dmt_bind_rx and dmt_bind_tx write the ids"
+            ),
+        )
+    }
+
+    /// A failure of `dmt_open`; remedies name the settings of C.
+    pub(crate) fn of_open(error: &OpenError) -> Self {
+        match error {
+            OpenError::NoAddress => Self::new(
+                error.errno(),
+                "the stack has no address; add one to SETTINGS: address=10.77.0.2/24",
+            ),
+            OpenError::WireTaken { name } => Self::new(
+                error.errno(),
+                format!(
+                    "the in-memory wire '{name}' already joins two stacks; choose another name, or close one of the two \
+                     (dmt_stack_close)"
+                ),
+            ),
+            error => Self::of(error.errno(), error),
+        }
+    }
+}
+
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Self {
+        Self {
+            errno,
+            reason: None,
+        }
+    }
+}
+
+impl From<BindRxError> for Failure {
+    fn from(error: BindRxError) -> Self {
+        let text = match &error {
+            BindRxError::Geometry(_) => {
+                "the size of the memory is not a multiple of 65536 bytes; round it up in dmt_memory_new".to_owned()
+            }
+            BindRxError::QueueTaken { by, .. } => format!(
+                "the stack receives into the memory with binding id {by} already; end that binding with dmt_unbind, or open \
+                 another stack"
+            ),
+            BindRxError::InUse(in_use) => return Self::of_in_use(in_use),
+            BindRxError::Restart { source, .. } => format!(
+                "{source}; make the memory larger, or open the stack with fewer queues (rx_queues=1 in SETTINGS)"
+            ),
+            BindRxError::NoId => "every binding id is in use; end some bindings with dmt_unbind".to_owned(),
+            error => error.to_string(),
+        };
+        Self::new(error.errno(), text)
+    }
+}
+
+fn in_use_text(holder: &str, reason: InUseReason) -> String {
+    match reason {
+        InUseReason::Bound => format!(
+            "the memory is bound for receiving already, to {holder}; end that binding with dmt_unbind, or bind other memory"
+        ),
+        InUseReason::Lent {
+            net_iovs,
+            niov_size,
+        } => format!(
+            "{net_iovs} pieces of {niov_size} of the memory are still lent from its earlier binding to {holder}; return their \
+             frags (SO_DEVMEM_DONTNEED), close the sockets with undelivered data, or bind other memory"
+        ),
+    }
+}
+
+impl From<BindTxError> for Failure {
+    fn from(error: BindTxError) -> Self {
+        let text = match &error {
+            BindTxError::NoId => {
+                "every binding id is in use; end some bindings with dmt_unbind".to_owned()
+            }
+            error => error.to_string(),
+        };
+        Self::new(error.errno(), text)
+    }
+}
+
+impl fmt::Display for FailedCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, failure } = self;
+        let Failure { errno, reason } = failure;
+        match (reason, *errno) {
+            (Some(reason), errno) => write!(f, "{name}: {errno}: {reason}"),
+            (None, Errno::EBADF) => write!(
+                f,
+                "{name}: {errno}: the descriptor is not open in this stack; pass one of its dmt_socket, dmt_accept or \
+                 dmt_epoll_create1"
+            ),
+            (None, Errno::EFAULT) => write!(
+                f,
+                "{name}: {errno}: a pointer is NULL, or the next bytes are in device memory and the call has no MSG_SOCK_DEVMEM"
+            ),
+            (None, Errno::EIO) => write!(
+                f,
+                "{name}: {errno}: a bug of libdevmemtcp, which printed a message to stderr"
+            ),
+            (None, errno) => write!(f, "{name}: {errno}: {}", errno.describe()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_is_that_of_the_last_failed_call() {
+        finish("dmt_open", || {
+            Err::<(), _>(Failure::new(Errno::EINVAL, "the stack has no address"))
+        });
+        assert_eq!(last_text(), "dmt_open: EINVAL: the stack has no address");
+        finish("dmt_close", || Err::<(), _>(Errno::EBADF));
+        assert!(last_text().starts_with("dmt_close: EBADF: the descriptor"));
+        finish("dmt_socket", || Ok::<_, Failure>(7));
+        assert!(last_text().starts_with("dmt_close: EBADF: "));
+    }
+
+    #[test]
+    fn a_panic_is_the_last_failed_call() {
+        finish("dmt_send", || -> Result<i32, Failure> {
+            panic!("the test panics on purpose")
+        });
+        assert!(last_text().starts_with("dmt_send: EIO: a bug"));
+    }
+}

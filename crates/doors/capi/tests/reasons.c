@@ -1,0 +1,200 @@
+/* dmt_error has the call and the reason of the last failure, in the words of the C library. Prints what was not so.
+ *
+ * With the argument "tap", run by a user without privileges: a TAP cannot be created, and the errno says why.
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0 */
+#include "every_call.h"
+
+/* The last reason has to contain `expected`, and nothing that only Rust programs can call. */
+static void reason_line(int line, const char *expected)
+{
+	static const char *const rust[] = { "devmem_tcp::", "Dmabuf::", "NetdevBuilder", ".address(", "drop " };
+	char text[1024] = "";
+
+	if (dmt_error(text, sizeof(text)) < 0 || !strstr(text, expected)) {
+		printf("line %d: \"%s\" does not contain \"%s\"\n", line, text, expected);
+		wrong++;
+	}
+	for (size_t i = 0; i < COUNT(rust); i++) {
+		if (strstr(text, rust[i])) {
+			printf("line %d: \"%s\" contains \"%s\"\n", line, text, rust[i]);
+			wrong++;
+		}
+	}
+}
+#define REASON(expected) reason_line(__LINE__, expected)
+
+#define NULL_IS(error, call)                                                                                      \
+	do {                                                                                                      \
+		errno = 0;                                                                                        \
+		if ((call) || errno != (error)) {                                                                 \
+			printf("line %d: %s: errno %d\n", __LINE__, #call, errno);                                \
+			wrong++;                                                                                  \
+		}                                                                                                 \
+	} while (0)
+
+static void without_privileges(void)
+{
+	NULL_IS(EPERM, dmt_open("tap:dmreason", "address=10.77.0.2/24"));
+	REASON("dmt_open: EPERM: no permission to attach to TAP dmreason");
+	REASON("run as root, or let root create the TAP");
+}
+
+static void opening(void)
+{
+	NULL_IS(EINVAL, dmt_open("mem:r", ""));
+	REASON("dmt_open: EINVAL: the stack has no address; add one to SETTINGS: address=");
+	NULL_IS(EINVAL, dmt_open("mem:r", "address=10.77.0.1"));
+	REASON("'10.77.0.1' is not an address with a prefix length");
+	NULL_IS(EINVAL, dmt_open("wire", "address=10.77.0.1/24"));
+	REASON("write tap:NAME");
+	NULL_IS(EINVAL, dmt_open("mem:r", "address=10.77.0.1/24,rx_queues=0"));
+	REASON("0 rx queues: take 1 to ");
+	NULL_IS(EFAULT, dmt_open(NULL, ""));
+	REASON("dmt_open: EFAULT: ");
+}
+
+static void binding(dmt_stack *stack)
+{
+	dmt_memory *odd = dmt_memory_new(65536 + 4096), *memory = dmt_memory_new(1 << 20);
+	uint32_t id;
+
+	NULL_IS(ENOMEM, dmt_memory_new(1));
+	REASON("dmt_memory_new: ENOMEM: 1 bytes of device memory: the size must be a positive multiple of 4096");
+	EXPECT(EINVAL, dmt_bind_rx(stack, odd, &id));
+	REASON("dmt_bind_rx: EINVAL: the size of the memory is not a multiple of 65536 bytes");
+	WORKS(dmt_bind_rx(stack, memory, &id));
+	EXPECT(EEXIST, dmt_bind_rx(stack, memory, &id));
+	REASON("dmt_bind_rx: EEXIST: the stack receives into the memory with binding id ");
+	REASON("dmt_unbind");
+	EXPECT(EINVAL, dmt_unbind(stack, 4711));
+	REASON("dmt_unbind: EINVAL: there is no binding with the id 4711");
+	WORKS(dmt_unbind(stack, id));
+	EXPECT(EFAULT, dmt_memory_read(memory, 1 << 20, some, 1));
+	REASON("dmt_memory_read: EFAULT: ");
+	WORKS(dmt_memory_free(odd));
+	WORKS(dmt_memory_free(memory));
+	EXPECT(EBADF, dmt_bind_tx(stack, memory, &id));
+	REASON("dmt_bind_tx: EBADF: the memory is NULL, closed or was never created");
+}
+
+/* Memory of the kernel, where the machine has it; otherwise the reason says what is missing. */
+static void kernel_memory(void)
+{
+	int null = open("/dev/null", O_RDWR);
+	dmt_memory *memory;
+	char byte = 'x';
+
+	NULL_IS(EBADF, dmt_memory_import(-1));
+	REASON("dmt_memory_import: EBADF: the file descriptor -1 cannot be duplicated");
+	NULL_IS(EINVAL, dmt_memory_import(null));
+	REASON("dmt_memory_import: EINVAL: the descriptor is not an open dma-buf");
+	/* The caller keeps the descriptor. */
+	WORKS(fcntl(null, F_GETFD));
+	NULL_IS(EFAULT, dmt_memory_heap(NULL, 4096));
+	if (dmt_memory_heap("no-such-heap", 4096))
+		wrong++, puts("a heap that is not there");
+	REASON("dmt_memory_heap: ");
+	memory = dmt_memory_udmabuf(4096);
+	if (!memory) {
+		REASON("dmt_memory_udmabuf: ");
+		return;
+	}
+	if (dmt_memory_size(memory) != 4096)
+		wrong++, puts("the size of a dma-buf");
+	WORKS(dmt_memory_write(memory, 4095, &byte, 1));
+	WORKS(dmt_memory_read(memory, 4095, some, 1));
+	if (some[0] != 'x')
+		wrong++, puts("a byte of a dma-buf");
+	WORKS(dmt_memory_free(memory));
+}
+
+/* Interfaces of the kernel: every machine has lo, which cannot do it. */
+static void kernel_nics(void)
+{
+	dmt_memory *memory = dmt_memory_new(1 << 20);
+	dmt_nic *nic = dmt_nic_open("lo", NULL);
+	uint32_t id;
+
+	NULL_IS(0, !nic);
+	EXPECT(EINVAL, dmt_nic_bind_rx(nic, memory, &id));
+	REASON("dmt_nic_bind_rx: EINVAL: the interface is not set up for receiving; open it with receive=");
+	EXPECT(EINVAL, dmt_nic_bind_tx(nic, memory, &id));
+	REASON("dmt_nic_bind_tx: EINVAL: memory of dmt_memory_new is not a dma-buf");
+	EXPECT(EFAULT, dmt_nic_bind_tx(nic, memory, NULL));
+	EXPECT(EINVAL, dmt_nic_unbind(nic, 1));
+	WORKS(dmt_nic_close(nic));
+	EXPECT(EBADF, dmt_nic_close(nic));
+	REASON("dmt_nic_close: EBADF: the interface is NULL, closed or was never created");
+	EXPECT(EBADF, dmt_nic_bind_tx(nic, memory, &id));
+	EXPECT(EBADF, dmt_nic_bind_rx(NULL, memory, &id));
+	NULL_IS(EFAULT, dmt_nic_open(NULL, NULL));
+	NULL_IS(EINVAL, dmt_nic_open("lo", "receive=here"));
+	REASON("write receive=10.77.0.2:5201");
+	if (dmt_nic_open("lo", "receive=127.0.0.1:5201"))
+		wrong++, puts("lo was set up for device memory");
+	REASON("dmt_nic_open: E");
+	if (dmt_nic_open("dmnothere", "") || errno == 0)
+		wrong++, puts("an interface that is not there");
+	REASON("there is no interface dmnothere");
+	WORKS(dmt_memory_free(memory));
+}
+
+/* A call without a reason of its own must not leave the reason of an earlier one. */
+static void later_failures(dmt_stack *stack)
+{
+	int fd = dmt_socket(stack, AF_INET, SOCK_STREAM, 0);
+
+	NULL_IS(EINVAL, dmt_open("mem:r", "mtu=none"));
+	REASON("dmt_open: EINVAL: mtu cannot be");
+	EXPECT(ENOTCONN, dmt_recv(stack, fd, some, 1, 0));
+	REASON("dmt_recv: ENOTCONN: ");
+	WORKS(dmt_close(stack, fd));
+	REASON("dmt_recv: ENOTCONN: ");
+	EXPECT(EBADF, dmt_close(stack, fd));
+	REASON("dmt_close: EBADF: the descriptor is not open in this stack");
+	EXPECT(EBADF, dmt_socket(NULL, AF_INET, SOCK_STREAM, 0));
+	REASON("dmt_socket: EBADF: the stack is NULL, closed or was never created");
+}
+
+/* The reason names the call that failed. */
+static void every_call_of_no_stack(void)
+{
+	char name[64];
+
+	for (size_t i = 0; i < COUNT(stack_calls); i++) {
+		expect(&stack_calls[i], NULL, 0, EBADF);
+		snprintf(name, sizeof(name), "dmt_%s: EBADF: the stack is NULL", stack_calls[i].name);
+		REASON(name);
+	}
+	for (size_t i = 0; i < COUNT(file_calls); i++) {
+		expect(&file_calls[i], NULL, 0, EBADF);
+		REASON(": EBADF: the stack is NULL");
+	}
+}
+
+int main(int argc, char **argv)
+{
+	dmt_stack *stack;
+	char text[8] = "";
+
+	if (dmt_version() != DMT_VERSION)
+		wrong++, puts("the header is of another version than the library");
+	if (dmt_error(text, sizeof(text)) != 0 || text[0])
+		wrong++, puts("a reason before any failure");
+	if (argc > 1 && !strcmp(argv[1], "tap")) {
+		without_privileges();
+	} else {
+		stack = dmt_open("mem:reasons", "address=10.77.0.1/24");
+		NULL_IS(0, !stack);
+		opening();
+		binding(stack);
+		kernel_memory();
+		kernel_nics();
+		later_failures(stack);
+		every_call_of_no_stack();
+		WORKS(dmt_stack_close(stack));
+	}
+	printf("%d wrong\n", wrong);
+	return wrong != 0;
+}

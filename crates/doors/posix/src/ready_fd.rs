@@ -1,0 +1,100 @@
+//! File descriptors of the process that say when an epoll of the table has events, for a program's own event loop.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+
+use devmem_uapi::Errno;
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::abi::ev;
+use crate::posix::Posix;
+use crate::real_time::RealTime;
+use crate::table::Table;
+
+/// The descriptors that were asked for. Lock order: after the table.
+#[derive(Debug, Default)]
+pub(crate) struct ReadyFds(Mutex<Vec<ReadyFd>>);
+
+/// An eventfd whose counter is above 0 while the epoll has events.
+#[derive(Debug)]
+struct ReadyFd {
+    epfd: i32,
+    /// Serial number of the epoll: its descriptor may be used again after it is closed.
+    serial: u64,
+    eventfd: OwnedFd,
+    is_readable: bool,
+}
+
+impl ReadyFd {
+    /// Returns whether the epoll has events; `None` if it is closed.
+    fn has_events(&self, table: &Table) -> Option<bool> {
+        let open = table.patience(self.epfd).ok()?;
+        let events = table.poll_events(self.epfd).ok()?;
+        (open.serial == self.serial).then_some(events & ev::IN != 0)
+    }
+
+    fn set(&mut self, readable: bool) {
+        if self.is_readable == readable {
+            return;
+        }
+        self.is_readable = readable;
+        // Neither blocks. A write fails only if the counter is full, a read only if it is 0: the state is right then, too.
+        if readable {
+            let _ = rustix::io::write(self.eventfd.as_fd(), &1u64.to_ne_bytes());
+        } else {
+            let _ = rustix::io::read(self.eventfd.as_fd(), &mut [0; 8]);
+        }
+    }
+}
+
+impl ReadyFds {
+    /// Makes each descriptor readable or not, as its epoll has events or not. That of a closed epoll becomes readable and
+    /// stays so: the program wakes and learns from its next call that the epoll is closed.
+    pub(crate) fn update(&self, table: &Table) {
+        let mut fds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        fds.retain_mut(|fd| match fd.has_events(table) {
+            Some(readable) => {
+                fd.set(readable);
+                true
+            }
+            None => {
+                fd.set(true);
+                false
+            }
+        });
+    }
+
+    fn of(&self, epfd: i32, serial: u64) -> rustix::io::Result<OwnedFd> {
+        let mut fds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = fds.iter().find(|fd| fd.epfd == epfd && fd.serial == serial) {
+            return rustix::io::fcntl_dupfd_cloexec(&known.eventfd, 0);
+        }
+        let eventfd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        let given = rustix::io::fcntl_dupfd_cloexec(&eventfd, 0)?;
+        fds.push(ReadyFd {
+            epfd,
+            serial,
+            eventfd,
+            is_readable: false,
+        });
+        Ok(given)
+    }
+}
+
+impl Posix<RealTime> {
+    /// Returns a file descriptor of the process that is readable while epoll_wait on `epfd` would return events. The caller
+    /// polls it, and neither reads nor writes it.
+    ///
+    /// # Errors
+    /// EBADF; EINVAL: not an epoll; EMFILE.
+    pub fn epoll_fd(&self, epfd: i32) -> Result<OwnedFd, Errno> {
+        self.call(|table| {
+            let serial = table.patience(epfd)?.serial;
+            if !table.is_epoll_fd(epfd)? {
+                return Err(Errno::EINVAL);
+            }
+            let fd = self.waiter().ready_fds().of(epfd, serial);
+            fd.map_err(|errno| Errno(errno.raw_os_error()))
+        })
+    }
+}

@@ -214,3 +214,34 @@ fn without_tun_device_memory_is_sent_to_device_memory_of_another_stack() {
     assert_all_right(&json, 8 * MIB);
     assert_all_completed(&json);
 }
+
+#[test]
+fn the_table_fits_a_narrow_terminal() {
+    let mut command = common::tool();
+    command.args([
+        "demo",
+        "--link",
+        "wire",
+        "--bytes",
+        "1M",
+        "--direction",
+        "both",
+    ]);
+    command
+        .env("COLUMNS", "40")
+        .stdin(std::process::Stdio::null());
+    let finished = common::start_command(command).finish();
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("in device\n"),
+        "{}",
+        finished.stderr
+    );
+    for line in finished.stderr.lines() {
+        assert!(
+            line.chars().count() <= 40,
+            "{line:?} in:\n{}",
+            finished.stderr
+        );
+    }
+}

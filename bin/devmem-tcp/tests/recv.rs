@@ -1,6 +1,8 @@
 //! `devmem-tcp recv` with kernel sockets as peers. Each test has a separate network namespace.
 
 mod common;
+#[path = "recv/lines.rs"]
+mod lines;
 
 use std::fs;
 use std::io::{Read, Write};

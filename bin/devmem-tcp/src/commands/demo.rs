@@ -17,11 +17,12 @@ use crate::plan::DemoPlan;
 use crate::receiver::Receiver;
 use crate::report::{RunReport, Sending};
 use crate::transfer::{Go, Task, Totals};
-use tool::output::{Failure, note, print_json, tell};
+use tool::output::{Failure, note, print_json};
 use tool::pattern::Expected;
 use tool::progress::Progress;
 use tool::sender::{Share, pattern_of, send, shares};
 use tool::signals::StopFlag;
+use tool::terminal::tell_table;
 use tool::transmit::SendStats;
 
 /// The TAP interface, in a separate network namespace.
@@ -79,7 +80,7 @@ fn one_way(
     } else {
         into_our_memory(plan, direction, link, peers_cpu, stop)?
     };
-    tell(&report);
+    tell_table(&report);
     Ok(report)
 }
 
@@ -174,7 +175,7 @@ fn receive(
     sender: &mut SenderHandle,
     stop: &StopFlag,
 ) -> Result<Totals, Failure> {
-    let mut progress = Progress::transfer(Some(plan.bytes));
+    let progress = Progress::transfer(Some(plan.bytes));
     let clock = match sender {
         SenderHandle::Process(_) => cpu::process_cpu_time,
         // The process also contains the threads of the sender's stack.
@@ -195,6 +196,7 @@ fn receive(
             }
             Ok(if stop.is_set() { Go::Stop } else { Go::On })
         },
+        ended: &mut |_| {},
     });
     progress.finish();
     totals

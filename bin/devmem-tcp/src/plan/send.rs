@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use devmem_tcp::{Ecn, Impairment};
 
+use super::host;
 use super::link::users_alone;
 use super::{LinkPlan, check_period};
 use crate::args::{self, BackendChoice};
@@ -76,15 +77,15 @@ impl SendPlan {
             output,
         } = args;
         let link = LinkPlan::new(&link)?;
-        if link.backend == BackendChoice::User && !link.tap.reaches(to) {
+        let to = host::parse(&to, port, &link)?;
+        if link.backend == BackendChoice::User && !link.tap.reaches(to.ip()) {
             let ours = link.tap.ours;
-            return Err(Failure::usage(format!("{to} is not in the network {ours}"))
-                .with_remedy("--gateway ADDR names the router to it"));
+            return Err(
+                Failure::usage(format!("{} is not in the network {ours}", to.ip()))
+                    .with_remedy("--gateway ADDR names the router to it"),
+            );
         }
-        if port == 0 {
-            return Err(Failure::usage("PORT 0: must be 1 to 65535"));
-        }
-        check_mtu(mtu, to)?;
+        check_mtu(mtu, to.ip())?;
         check_period(validate)?;
         let (chunk, mem_bytes) = check_ring(chunk, mem_size)?;
         let input = match (bytes, validate) {
@@ -98,7 +99,7 @@ impl SendPlan {
         Ok(Self {
             link,
             users_alone,
-            to: SocketAddr::new(to, port),
+            to,
             input,
             chunk,
             mem_bytes,

@@ -218,15 +218,10 @@ pub fn assert_everything_home(json: &Value) {
     assert_eq!(json["tokens_returned"], json["device_frags"], "{json}");
 }
 
-/// Asserts that no packet of the stream was dropped. Other packets of the kernel do not count, nor do repeated packets, which
-/// the kernel sends if our reply is late on a busy machine.
+/// Asserts that no packet was dropped. Discarded packets do not count, such as those that the kernel repeats if our reply is
+/// late on a busy machine.
 #[track_caller]
 pub fn assert_nothing_dropped(json: &Value) {
-    let drops = json["drops"].as_object().expect("drops is an object");
-    for (reason, count) in drops {
-        assert!(
-            ["icmp_ignored", "tcp_duplicate"].contains(&reason.as_str()),
-            "{count} {reason}: {json}"
-        );
-    }
+    assert_eq!(json["drops"], serde_json::json!({}), "{json}");
+    assert!(json["discarded"].is_object(), "{json}");
 }

@@ -24,6 +24,7 @@ use tool::sender::{Share, pattern_of, shares};
 use tool::signals::StopFlag;
 use tool::source::{Made, Source, is_readable};
 use tool::transmit::{SendStats, Transmit};
+use tool::undelivered::Undelivered;
 
 /// Device memory of the rings of all connections, unless their sends need more.
 const RING_BYTES: usize = 16 << 20;
@@ -52,7 +53,7 @@ pub fn run(plan: &DemoPlan, stop: &StopFlag, cpu: Option<usize>) -> Result<RunRe
     let progress = Mutex::new(Progress::transfer(Some(plan.bytes)));
     let start = Instant::now();
     let mut sent = send_all(&nic, plan, to, None, &|bytes| {
-        if let Ok(mut progress) = progress.try_lock() {
+        if let Ok(progress) = progress.try_lock() {
             progress.transferred(bytes, start.elapsed());
         }
         !stop.is_set()
@@ -77,10 +78,7 @@ pub fn run(plan: &DemoPlan, stop: &StopFlag, cpu: Option<usize>) -> Result<RunRe
         report.bad_bytes = Some(received.bad);
         report.first_bad = received.first_bad;
     }
-    let drops = nic.drops().into_iter();
-    report.drops = drops
-        .map(|(reason, count)| (reason.to_owned(), count))
-        .collect();
+    report.undelivered = Undelivered::of(nic.drops());
     Ok(report)
 }
 

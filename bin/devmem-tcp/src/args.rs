@@ -82,6 +82,10 @@ pub struct Demo {
     /// Congestion control of the sender's kernel socket
     #[arg(long, value_name = "NAME", default_value = "cubic")]
     pub congestion: String,
+    /// Write every packet, payload included, to FILE for Wireshark, with comments: queue, split, net_iovs, tokens. If the disk
+    /// fills up, the capture stops, the run goes on, and the exit status is 1
+    #[arg(long, value_name = "FILE.pcapng")]
+    pub capture: Option<PathBuf>,
     #[command(flatten)]
     pub nic: NicArgs,
     #[command(flatten)]
@@ -167,8 +171,8 @@ pub struct Recv {
     /// Leave the first N payload bytes of every packet in host memory
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub linear: u16,
-    /// Write every packet, payload included, to FILE for Wireshark. If the disk fills up, the capture stops, the run goes on,
-    /// and the exit status is 1
+    /// Write every packet, payload included, to FILE for Wireshark, with comments: queue, split, net_iovs, tokens. If the disk
+    /// fills up, the capture stops, the run goes on, and the exit status is 1
     #[arg(long, value_name = "FILE.pcapng")]
     pub capture: Option<PathBuf>,
     #[command(flatten)]
@@ -234,6 +238,10 @@ pub struct Send {
     /// Negotiate ECN: routers then mark packets instead of dropping them
     #[arg(long)]
     pub ecn: bool,
+    /// Write every packet, payload included, to FILE for Wireshark, with comments: the place in device memory. If the disk
+    /// fills up, the capture stops, the run goes on, and the exit status is 1
+    #[arg(long, value_name = "FILE.pcapng")]
+    pub capture: Option<PathBuf>,
     #[command(flatten)]
     pub output: OutputArgs,
 }

@@ -41,6 +41,8 @@ pub struct Task<'a> {
     pub clock: fn() -> Duration,
     /// Called at least every 100 ms with the progress; returns whether to continue.
     pub watch: &'a mut dyn FnMut(Sofar) -> Result<Go, Failure>,
+    /// Called with the frags of each receive.
+    pub lent: &'a dyn Fn(&RxBatch),
     /// Called for each connection that the peer ended with a FIN.
     pub ended: &'a mut dyn FnMut(&Ended),
 }
@@ -344,6 +346,7 @@ impl<'a> Transfer<'a> {
             self.close(connection);
             return Ok(true);
         }
+        (self.task.lent)(&self.active[index].batch);
         self.begin(index);
         self.look_at(index)?;
         let connection = &mut self.active[index];

@@ -245,3 +245,20 @@ fn the_table_fits_a_narrow_terminal() {
         );
     }
 }
+
+#[test]
+fn both_directions_of_the_demo_can_be_captured() {
+    let folder = tempfile::tempdir().unwrap();
+    for direction in ["rx", "tx"] {
+        let file = folder.path().join(direction);
+        let options = format!("--link wire --bytes 1M --direction {direction} --json --capture");
+        common::run(&format!("demo {options} {}", file.display())).json();
+        let comments = common::comments(&std::fs::read(&file).unwrap(), 5201);
+        // Without a TAP, both directions end in our memory.
+        let has_token =
+            |comment: &String| comment.contains("split at") && comment.contains("token");
+        assert!(comments.iter().any(has_token), "{direction}: {comments:?}");
+    }
+    let refused = common::run("demo --direction both --capture /dev/null");
+    refused.failed_with(2, "--capture takes --direction rx or tx");
+}

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use common::{Finished, LIMIT, repeating, run, start, start_with};
+use common::{Finished, LIMIT, comments, repeating, run, start, start_with};
 use devmem_linux::test_util::{in_netns, skip, wait_or_kill};
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
@@ -302,6 +302,29 @@ fn a_refused_connection_is_a_failure_with_the_command_that_listens() {
             1,
             "10.77.0.1 refuses the connection: no program listens on port 5202; start one there, for example `nc -l -p 5202",
         );
+        },
+    );
+}
+
+#[test]
+fn a_capture_names_the_device_memory_of_every_sent_packet() {
+    in_netns(
+        "a_capture_names_the_device_memory_of_every_sent_packet",
+        || {
+            let host = Host::new(V4);
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("sent.pcapng");
+            send_repeating(&host, 700_000, &format!("--capture {}", file.display()));
+            let comments = comments(&std::fs::read(&file).unwrap(), 5201);
+            let payload = "tx, split at 66, device memory at 0x0: ";
+            assert!(
+                comments.iter().any(|comment| comment.starts_with(payload)),
+                "{comments:?}"
+            );
+            let is_known = |comment: &String| {
+                comment == "tx, no payload" || comment.contains("device memory at 0x")
+            };
+            assert!(comments.iter().all(is_known), "{comments:?}");
         },
     );
 }

@@ -17,6 +17,7 @@ use crate::plan::DemoPlan;
 use crate::receiver::Receiver;
 use crate::report::{RunReport, Sending};
 use crate::transfer::{Go, Task, Totals};
+use tool::capture::{self, Capture};
 use tool::output::{Failure, note, print_json};
 use tool::pattern::Expected;
 use tool::progress::Progress;
@@ -103,6 +104,11 @@ fn into_our_memory(
         builder = builder.peer_address(&plan.peers.to_string())?;
     }
     let local = SocketAddr::new(plan.ours.address, PORT);
+    let capture = Capture::open(plan.capture.as_deref(), link)?;
+    if let Some(capture) = &capture {
+        capture.set_net_iovs(plan.nic.niov.bytes());
+        builder = builder.capture(Box::new(capture.clone()));
+    }
     let mut receiver = Receiver::open(builder, &plan.nic, local)?;
     let mut sender = match direction {
         Direction::Loopback => SenderHandle::start_thread(
@@ -123,7 +129,7 @@ fn into_our_memory(
             SenderHandle::start_thread(plan, nic, memory, local, senders_cpu)?
         }
     };
-    let totals = receive(&mut receiver, plan, &mut sender, stop)?;
+    let totals = receive(&mut receiver, plan, &mut sender, stop, capture.as_ref())?;
     let sent = if stop.is_set() {
         None
     } else {
@@ -134,6 +140,7 @@ fn into_our_memory(
     report.sending = sent.as_ref().map(Sending::of);
     totals.fill(&mut report);
     receiver.finish(&mut report);
+    capture::finish(capture, Ok(()))?;
     Ok(report)
 }
 
@@ -174,6 +181,7 @@ fn receive(
     plan: &DemoPlan,
     sender: &mut SenderHandle,
     stop: &StopFlag,
+    capture: Option<&Capture>,
 ) -> Result<Totals, Failure> {
     let progress = Progress::transfer(Some(plan.bytes));
     let clock = match sender {
@@ -196,6 +204,7 @@ fn receive(
             }
             Ok(if stop.is_set() { Go::Stop } else { Go::On })
         },
+        lent: &|batch| capture::lent(capture, batch),
         ended: &mut |_| {},
     });
     progress.finish();

@@ -46,9 +46,10 @@ fn on_tap(plan: &RecvPlan, stop: &StopFlag) -> Result<(), Failure> {
     let output = open_output(plan.output.as_ref())?;
     let tap = &plan.link.tap;
     let link = tap.link.to_string();
-    let capture = open_capture(plan)?;
+    let capture = Capture::open(plan.capture.as_deref(), &link)?;
     let mut builder = tap.builder()?;
     if let Some(capture) = &capture {
+        capture.set_net_iovs(plan.nic.niov.bytes());
         builder = builder.capture(Box::new(capture.clone()));
     }
     let local = tap.local(plan.port);
@@ -57,7 +58,7 @@ fn on_tap(plan: &RecvPlan, stop: &StopFlag) -> Result<(), Failure> {
         note(warning);
     }
     let report = RunReport::of("user", link, &plan.nic, local.ip());
-    let received = receive(plan, stop, receiver, output, report);
+    let received = receive(plan, stop, receiver, output, report, capture.as_ref());
     capture::finish(capture, received)
 }
 
@@ -85,7 +86,7 @@ fn on_kernel(name: &str, plan: &RecvPlan, stop: &StopFlag) -> Result<(), Failure
         mtu: kernel::mtu(name),
         ..RunReport::of("kernel", name.to_owned(), &plan.nic, local.ip())
     };
-    receive(plan, stop, receiver, output, report)
+    receive(plan, stop, receiver, output, report, None)
 }
 
 /// Receives from the connections and prints the report.
@@ -95,6 +96,7 @@ fn receive(
     mut receiver: Receiver,
     mut output: Option<Output>,
     mut report: RunReport,
+    capture: Option<&Capture>,
 ) -> Result<(), Failure> {
     let local = receiver.local_addr();
     note(format_args!("listening on {local} over {}", report.link));
@@ -120,6 +122,7 @@ fn receive(
             progress.transferred(sofar.bytes, sofar.elapsed);
             Ok(if stop.is_set() { Go::Stop } else { Go::On })
         },
+        lent: &|batch| capture::lent(capture, batch),
         ended: &mut |ended| {
             if plan.keep_listening {
                 progress.line(connection_line(ended));
@@ -215,10 +218,4 @@ fn open_output(destination: Option<&Destination>) -> Result<Option<Output>, Fail
             Some(Output { file, name })
         }
     })
-}
-
-fn open_capture(plan: &RecvPlan) -> Result<Option<Capture>, Failure> {
-    let name = plan.link.tap.link.to_string();
-    let path = plan.capture.as_ref();
-    path.map(|path| Capture::create(path, &name)).transpose()
 }

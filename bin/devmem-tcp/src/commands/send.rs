@@ -14,6 +14,7 @@ use crate::kernel;
 use crate::kernels_end;
 use crate::plan::{Input, SendPlan};
 use crate::report::{SendReport, Sending};
+use tool::capture::{self, Capture};
 use tool::output::{Failure, note, print_json};
 use tool::pattern::RepeatingPattern;
 use tool::progress::Progress;
@@ -32,7 +33,13 @@ use tool::undelivered::Undelivered;
 pub fn run(plan: &SendPlan) -> Result<(), Failure> {
     let stop = StopFlag::install().context("install signal handlers")?;
     let file = open_input(&plan.input)?;
-    let end = End::open(plan)?;
+    let capture = Capture::open(plan.capture.as_deref(), &plan.link.tap.link.to_string())?;
+    let sent = End::open(plan, capture.as_ref()).and_then(|end| send(plan, file, end, &stop));
+    capture::finish(capture, sent)
+}
+
+/// Sends over an open NIC and prints the report.
+fn send(plan: &SendPlan, file: Option<File>, end: End, stop: &StopFlag) -> Result<(), Failure> {
     let (nic, memory) = (&end.nic, &end.memory);
     let tx = nic.bind_tx(memory)?;
     let to = plan.to;
@@ -111,13 +118,16 @@ struct End {
 }
 
 impl End {
-    fn open(plan: &SendPlan) -> Result<Self, Failure> {
+    fn open(plan: &SendPlan, capture: Option<&Capture>) -> Result<Self, Failure> {
         Ok(
             match backend::choose(&plan.link, plan.users_alone, Purpose::Send)? {
                 Backend::User => {
                     let mut tcp = TcpOptions::default();
                     tcp.ecn = plan.ecn;
-                    let builder = plan.link.tap.builder()?.mtu(plan.mtu).tcp(tcp);
+                    let mut builder = plan.link.tap.builder()?.mtu(plan.mtu).tcp(tcp);
+                    if let Some(capture) = capture {
+                        builder = builder.capture(Box::new(capture.clone()));
+                    }
                     Self {
                         backend: "user",
                         link: plan.link.tap.link.to_string(),

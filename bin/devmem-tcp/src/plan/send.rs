@@ -37,6 +37,8 @@ pub struct SendPlan {
     pub impairment: Impairment,
     /// Whether ECN is negotiated.
     pub ecn: Ecn,
+    /// File of the packet capture.
+    pub capture: Option<PathBuf>,
     /// Print JSON.
     pub json: bool,
 }
@@ -61,7 +63,8 @@ impl SendPlan {
     ///
     /// A usage error that names the option.
     pub fn new(args: args::Send) -> Result<Self, Failure> {
-        let users_alone = users_alone(&args.link, args.mtu, &args.impair, &[("--ecn", args.ecn)]);
+        let others = [("--ecn", args.ecn), ("--capture", args.capture.is_some())];
+        let users_alone = users_alone(&args.link, args.mtu, &args.impair, &others);
         let args::Send {
             to,
             port,
@@ -74,6 +77,7 @@ impl SendPlan {
             mtu,
             impair,
             ecn,
+            capture,
             output,
         } = args;
         let link = LinkPlan::new(&link)?;
@@ -109,6 +113,7 @@ impl SendPlan {
                 true => Ecn::Request,
                 false => Ecn::default(),
             },
+            capture,
             json: output.json,
         })
     }

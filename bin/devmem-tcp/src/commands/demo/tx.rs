@@ -18,6 +18,7 @@ use crate::args::Direction;
 use crate::commands::receiver::VerifiedBytes;
 use crate::plan::DemoPlan;
 use crate::report::{RunReport, Sending};
+use tool::capture::{self, Capture};
 use tool::output::Failure;
 use tool::progress::{Progress, gbit_per_s};
 use tool::sender::{Share, pattern_of, shares};
@@ -41,12 +42,16 @@ const PAGE_BYTES: usize = 4096;
 ///
 /// A failed step, or wrong bytes.
 pub fn run(plan: &DemoPlan, stop: &StopFlag, cpu: Option<usize>) -> Result<RunReport, Failure> {
-    let nic = Netdev::builder(TAP)?
+    let capture = Capture::open(plan.capture.as_deref(), TAP)?;
+    let mut builder = Netdev::builder(TAP)?
         .address(&plan.ours.to_string())?
         .peer_address(&plan.peers.to_string())?
         .mtu(plan.nic.mtu)
-        .impair(plan.nic.impairment)
-        .open()?;
+        .impair(plan.nic.impairment);
+    if let Some(capture) = &capture {
+        builder = builder.capture(Box::new(capture.clone()));
+    }
+    let nic = builder.open()?;
     let to = SocketAddr::new(plan.peers.address, PORT);
     let peer = Peer::start(plan, to, cpu, stop)?;
     let clock = cpu::process_cpu_time();
@@ -79,6 +84,8 @@ pub fn run(plan: &DemoPlan, stop: &StopFlag, cpu: Option<usize>) -> Result<RunRe
         report.first_bad = received.first_bad;
     }
     report.undelivered = Undelivered::of(nic.drops());
+    drop(nic);
+    capture::finish(capture, Ok(()))?;
     Ok(report)
 }
 

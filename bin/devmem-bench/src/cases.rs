@@ -104,23 +104,23 @@ const fn small_sends(case: RxCase, name: &'static str) -> RxCase {
     }
 }
 
-const A: RxCase = case(
-    "A",
+const KERNEL_COPY: RxCase = case(
+    "kernel-copy",
     "kernel recv 256 KiB, then copy to the device buffer",
     ReceivePath::KernelCopy,
 );
-const A0D: RxCase = case(
-    "A0d",
+const KERNEL_DIRECT: RxCase = case(
+    "kernel-direct",
     "kernel recv directly into the device buffer",
     ReceivePath::KernelDirect,
 );
-const B: RxCase = case(
-    "B",
+const READV: RxCase = case(
+    "readv",
     "bare TAP readv, header split, contiguous",
     ReceivePath::Bare(Placement::Contiguous),
 );
-const B_4K: RxCase = case(
-    "B-4k",
+const READV_4K: RxCase = case(
+    "readv-4k-pages",
     "bare TAP readv into 17 random 4 KiB pages",
     ReceivePath::Bare(Placement::Scattered),
 );
@@ -130,17 +130,17 @@ const OURS: RxCase = case(
     ReceivePath::Ours(NiovSize::DEFAULT),
 );
 const OURS_4K: RxCase = case(
-    "ours-4k",
+    "ours-4k-niovs",
     "this receiver with 4 KiB net_iovs",
     ReceivePath::Ours(NiovSize::MIN),
 );
 
 /// Every row, in the order of the table.
 pub const CASES: &[RxCase] = &[
-    A,
-    A0D,
-    B,
-    B_4K,
+    KERNEL_COPY,
+    KERNEL_DIRECT,
+    READV,
+    READV_4K,
     OURS,
     OURS_4K,
     #[cfg(feature = "bench-smoltcp")]
@@ -149,16 +149,16 @@ pub const CASES: &[RxCase] = &[
         "smoltcp with a vnet/TSO device, then copy",
         ReceivePath::Smoltcp,
     ),
-    one_core(A, "A/1core"),
-    one_core(A0D, "A0d/1core"),
-    one_core(B, "B/1core"),
+    one_core(KERNEL_COPY, "kernel-copy/1core"),
+    one_core(KERNEL_DIRECT, "kernel-direct/1core"),
+    one_core(READV, "readv/1core"),
     one_core(OURS, "ours/1core"),
-    bbr(A, "A/bbr"),
-    bbr(B, "B/bbr"),
+    bbr(KERNEL_COPY, "kernel-copy/bbr"),
+    bbr(READV, "readv/bbr"),
     bbr(OURS, "ours/bbr"),
-    small_sends(A, "A/64k"),
-    small_sends(B, "B/64k"),
-    small_sends(OURS, "ours/64k"),
+    small_sends(KERNEL_COPY, "kernel-copy/64k-sends"),
+    small_sends(READV, "readv/64k-sends"),
+    small_sends(OURS, "ours/64k-sends"),
 ];
 
 impl report::Case for RxCase {
@@ -168,6 +168,10 @@ impl report::Case for RxCase {
             what: self.what,
             variant: self.variant(),
         }
+    }
+
+    fn uses_tap(&self) -> bool {
+        !self.receiver.is_kernel()
     }
 }
 
@@ -217,9 +221,12 @@ mod tests {
     #[test]
     fn a_variant_lists_the_differences() {
         let named = |name| CASES.iter().find(|case| case.name == name).unwrap();
-        assert_eq!(named("A").variant(), "");
-        assert_eq!(named("A/1core").variant(), "one core for both ends");
-        assert_eq!(named("ours/64k").variant(), "64 KiB sends");
-        assert_eq!(named("B/bbr").variant(), "bbr sender");
+        assert_eq!(named("kernel-copy").variant(), "");
+        assert_eq!(
+            named("kernel-copy/1core").variant(),
+            "one core for both ends"
+        );
+        assert_eq!(named("ours/64k-sends").variant(), "64 KiB sends");
+        assert_eq!(named("readv/bbr").variant(), "bbr sender");
     }
 }

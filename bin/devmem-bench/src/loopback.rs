@@ -12,8 +12,10 @@ use devmem_tcp::{BoundTx, Dmabuf, Frag, Netdev, RxBatch, Stream};
 use netmem::NiovSize;
 use serde::Serialize;
 
+use super::chart::{Bar, Chart, PlotArgs, Series};
 use super::meter::SILENCE;
-use tool::output::{Failure, note, print_json, tell};
+use super::runner::tell_report;
+use tool::output::{Failure, note, print_json};
 use tool::pattern::{Expected, PositionPattern, Verifier};
 use tool::size::Size;
 
@@ -48,6 +50,8 @@ pub struct LoopbackArgs {
     /// Print one JSON object to stdout at the end
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    plot: PlotArgs,
 }
 
 /// The result. The field names are the JSON's and stay as they are.
@@ -116,11 +120,12 @@ pub fn run(args: &LoopbackArgs) -> Result<(), Failure> {
         ratio: median(samples.iter().map(|sample| sample.ratio)),
         samples,
     };
-    tell(&report);
+    let chart = report.chart();
+    tell_report(&report, &chart);
     if args.json {
         print_json(&report)?;
     }
-    Ok(())
+    args.plot.write(&chart)
 }
 
 /// Returns the rate of `work` in 10^9 bytes per second of CPU time.
@@ -258,6 +263,34 @@ impl Bench {
             left -= len;
         }
         Ok(())
+    }
+}
+
+impl LoopbackReport {
+    /// Returns the rates as a chart.
+    fn chart(&self) -> Chart {
+        let bar = |name: &str, series, rate: fn(&Sample) -> f64| {
+            let rates = || self.samples.iter().map(rate);
+            Bar {
+                name: name.to_owned(),
+                value: median(rates()),
+                min: rates().fold(f64::INFINITY, f64::min),
+                max: rates().fold(0.0, f64::max),
+                series,
+            }
+        };
+        Chart {
+            title: "device memory to device memory of one host".to_owned(),
+            unit: "10^9 bytes per CPU second",
+            bars: vec![
+                bar("plain copy", Series::Other, |sample| {
+                    sample.copy_gb_per_cpu_s
+                }),
+                bar("TCP loopback", Series::Ours, |sample| {
+                    sample.loopback_gb_per_cpu_s
+                }),
+            ],
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 mod accounting;
 mod bare;
 mod cases;
+mod chart;
 mod kernel_rx;
 mod loopback;
 mod lossy;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use netmem::NiovSize;
 
+use super::chart::PlotArgs;
 use super::report::Case;
 use tool::output::Failure;
 use tool::size::Size;
@@ -36,6 +37,8 @@ pub struct MeasureArgs {
     /// Print one JSON object to stdout at the end
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    plot: PlotArgs,
 }
 
 /// A run of a benchmark with rows.
@@ -57,6 +60,8 @@ pub struct Plan<C> {
     pub list: bool,
     /// Print the JSON object.
     pub json: bool,
+    /// File of the chart.
+    pub plot: PlotArgs,
 }
 
 impl<C: Case> Plan<C> {
@@ -75,6 +80,7 @@ impl<C: Case> Plan<C> {
             only,
             list,
             json,
+            plot,
         } = args;
         if *reps == 0 {
             return Err(Failure::usage("--reps 0: must be at least 1, better 5"));
@@ -117,6 +123,7 @@ impl<C: Case> Plan<C> {
             cpus,
             list: *list,
             json: *json,
+            plot: plot.clone(),
         })
     }
 }
@@ -178,9 +185,12 @@ mod tests {
 
     #[test]
     fn rows_and_processors_can_be_chosen() {
-        let plan = plan("--only A,ours/1core --cpus 2,4").unwrap();
+        let plan = plan("--only kernel-copy,ours/1core --cpus 2,4").unwrap();
         let names: Vec<&str> = plan.cases.iter().map(|case| case.name).collect();
-        assert_eq!((names, plan.cpus), (vec!["A", "ours/1core"], Some((2, 4))));
+        assert_eq!(
+            (names, plan.cpus),
+            (vec!["kernel-copy", "ours/1core"], Some((2, 4)))
+        );
     }
 
     #[test]
@@ -194,7 +204,7 @@ mod tests {
             ("--mem-size 33M", "--mem-size 33 MiB: a multiple of 2 MiB"),
             ("--mem-size 2M", "32 MiB at least"),
             ("--cpus 1", "--cpus takes two"),
-            ("--only A,nosuch", "there is no row \"nosuch\""),
+            ("--only kernel-copy,nosuch", "there is no row \"nosuch\""),
         ];
         for (line, text) in cases {
             let error = plan(line).expect_err(line);

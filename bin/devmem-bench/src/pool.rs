@@ -7,7 +7,9 @@ use devmem_linux::cpu;
 use netmem::pool_bench::{self, BenchConfig, BenchRow};
 use serde::Serialize;
 
-use tool::output::{Failure, print_json, tell};
+use super::chart::{Bar, Chart, PlotArgs, Series};
+use super::runner::tell_report;
+use tool::output::{Failure, print_json};
 
 /// Measure the page pool: fast path, return ring and slow path, for host pages and net_iovs
 ///
@@ -21,6 +23,8 @@ pub struct PoolArgs {
     /// Print one JSON object to stdout at the end
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    plot: PlotArgs,
 }
 
 #[derive(Debug, Serialize)]
@@ -63,11 +67,30 @@ pub fn run(args: &PoolArgs) -> Result<(), Failure> {
         repetitions: args.reps,
         rows,
     };
-    tell(table(&report));
+    let chart = report.chart();
+    tell_report(&table(&report), &chart);
     if args.json {
         print_json(&report)?;
     }
-    Ok(())
+    args.plot.write(&chart)
+}
+
+impl PoolReport {
+    /// Returns the times as a chart.
+    fn chart(&self) -> Chart {
+        let bar = |row: &PoolRow| Bar {
+            name: format!("{}, {}", row.case, row.memory),
+            value: row.median_ns,
+            min: row.min_ns,
+            max: row.max_ns,
+            series: Series::Ours,
+        };
+        Chart {
+            title: "page pool, time per element".to_owned(),
+            unit: "ns",
+            bars: self.rows.iter().map(bar).collect(),
+        }
+    }
 }
 
 impl PoolRow {

@@ -6,6 +6,7 @@ use std::fs;
 
 use serde::Serialize;
 
+use super::chart::{Bar, Chart, Series};
 use super::sample::Sample;
 use tool::output::say;
 
@@ -61,6 +62,9 @@ pub struct RowName {
 pub trait Case: Copy {
     /// Returns the row's names.
     fn row_name(&self) -> RowName;
+
+    /// Returns whether the row needs a TAP; the others need only a network namespace.
+    fn uses_tap(&self) -> bool;
 }
 
 /// Lists rows on stderr.
@@ -72,7 +76,7 @@ pub fn list<C: Case>(cases: &[C]) {
             variant,
         } = case.row_name();
         let separator = if variant.is_empty() { "" } else { ", " };
-        say!("{name:<14} {what}{separator}{variant}");
+        say!("{name:<26} {what}{separator}{variant}");
     }
 }
 
@@ -191,6 +195,29 @@ impl Report {
             .count()
     }
 
+    /// Returns the rates as a chart.
+    pub fn chart(&self) -> Chart {
+        let bar = |row: &Row| {
+            let Spread { median, min, max } = row.figures()?.gbit_per_s;
+            let series = match row.name.starts_with("ours") {
+                true => Series::Ours,
+                false => Series::Other,
+            };
+            Some(Bar {
+                name: row.name.to_owned(),
+                value: median,
+                min,
+                max,
+                series,
+            })
+        };
+        Chart {
+            title: format!("rate by {}, MTU {}", self.subject.end, self.settings.mtu),
+            unit: "Gbit/s",
+            bars: self.rows.iter().filter_map(bar).collect(),
+        }
+    }
+
     /// Returns the JSON object.
     pub fn json(&self) -> impl Serialize + '_ {
         let figures = self.rows.iter().filter_map(Row::figures).collect();
@@ -305,7 +332,10 @@ mod tests {
         };
         let subject = Subject {
             end: End::Receiver,
-            ratios: &[("ours", &["B"]), ("ours", &["A", "A0d"])],
+            ratios: &[
+                ("ours", &["readv"]),
+                ("ours", &["kernel-copy", "kernel-direct"]),
+            ],
         };
         Report::new(settings, subject, CASES.iter().map(Case::row_name))
     }
@@ -353,11 +383,11 @@ mod tests {
         let mut report = report();
         for rate in [90.0, 100.0, 110.0] {
             report.add(row("ours"), sample(rate));
-            report.add(row("B"), sample(2.0 * rate));
+            report.add(row("readv"), sample(2.0 * rate));
         }
         let expected = Ratio {
             row: "ours",
-            against: "B",
+            against: "readv",
             gbit_per_s: 0.5,
             paired_gbit_per_s: Some(0.5),
             sender_cpu_s_per_gb: 1.0,
@@ -372,27 +402,30 @@ mod tests {
     fn a_ratio_is_with_the_fastest_of_the_rivals() {
         let mut report = report();
         report.add(row("ours"), sample(90.0));
-        report.add(row("A"), sample(45.0));
-        report.add(row("A0d"), sample(60.0));
-        report.fail(row("A0d"), "the second time it failed".to_owned());
+        report.add(row("kernel-copy"), sample(45.0));
+        report.add(row("kernel-direct"), sample(60.0));
+        report.fail(row("kernel-direct"), "the second time it failed".to_owned());
         let ratios = report.ratios();
-        assert_eq!((ratios[0].against, ratios[0].gbit_per_s), ("A0d", 1.5));
+        assert_eq!(
+            (ratios[0].against, ratios[0].gbit_per_s),
+            ("kernel-direct", 1.5)
+        );
         assert_eq!(ratios[0].paired_gbit_per_s, None, "a repetition is missing");
     }
 
     #[test]
     fn the_table_has_ranges_failures_and_disturbances() {
         let mut report = report();
-        report.add(row("A"), sample(83.0));
+        report.add(row("kernel-copy"), sample(83.0));
         report.add(
-            row("A"),
+            row("kernel-copy"),
             Sample {
                 other_cpus_busy: 1.0,
                 ..sample(19.0)
             },
         );
         report.fail(
-            row("A/bbr"),
+            row("kernel-copy/bbr"),
             "congestion control bbr: no such file".to_owned(),
         );
         let text = report.to_string();
@@ -408,7 +441,7 @@ mod tests {
     fn the_json_has_samples_figures_and_ratios() {
         let mut report = report();
         report.add(row("ours"), sample(100.0));
-        report.add(row("A"), sample(80.0));
+        report.add(row("kernel-copy"), sample(80.0));
         let json: serde_json::Value = serde_json::to_value(report.json()).unwrap();
         assert_eq!(json["rows"][row("ours")]["samples"][0]["gbit_per_s"], 100.0);
         assert_eq!(json["figures"][1]["name"], "ours");

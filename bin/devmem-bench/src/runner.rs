@@ -1,17 +1,24 @@
 //! Runs all rows of a benchmark one after another, repeatedly.
 
+use std::{fmt, io};
+
 use anyhow::{Context, Result, anyhow};
-use devmem_linux::{cpu, netns};
+use devmem_linux::{cpu, netns, probe};
 use netmem::Dmabuf;
 
 use super::accounting::softirq_threads;
+use super::chart::Chart;
 use super::plan::Plan;
 use super::report::{Case, Report, Settings, Subject};
 use super::sample::{Sample, quietest};
 use tool::output::{Failure, note, print_json, tell};
+use tool::terminal;
 
 /// Minimum number of repetitions for a meaningful range.
 const REPS_ADVISED: usize = 5;
+
+/// Indentation of the continued lines of a table.
+const TABLE_INDENT: usize = 4;
 
 /// Runs a benchmark and prints its report; `run_once` runs one row once.
 ///
@@ -29,6 +36,9 @@ pub fn run<C: Case>(
             "{repetitions} repetitions are too few to show the spread; use at least {REPS_ADVISED}"
         ));
     }
+    if plan.cases.iter().any(Case::uses_tap) {
+        require_tap()?;
+    }
     let bench = Bench::new(plan)?;
     let rows = plan.cases.iter().map(Case::row_name);
     let mut report = Report::new(bench.settings(), subject, rows);
@@ -45,14 +55,37 @@ pub fn run<C: Case>(
             plan.repetitions
         ));
     }
-    tell(&report);
+    let chart = report.chart();
+    tell_report(&report, &chart);
     if plan.json {
         print_json(&report.json())?;
     }
+    plan.plot.write(&chart)?;
     match report.rows_without_samples() {
         0 => Ok(()),
         failed => Err(anyhow!("{failed} rows have no figures").into()),
     }
+}
+
+/// Returns the error of a machine without TAPs before anything is measured: a run takes minutes.
+pub fn require_tap() -> Result<(), Failure> {
+    match probe::tap_in_namespace() {
+        probe::Verdict::Works => Ok(()),
+        missing => Err(Failure::unsupported(missing)),
+    }
+}
+
+/// Prints the table of a report and its chart, as wide as the terminal.
+pub fn tell_report(report: &impl fmt::Display, chart: &Chart) {
+    let width = terminal::width(io::stderr());
+    let mut text = report.to_string();
+    if let Some(bars) = chart.text(width) {
+        text = text + "\n" + &bars;
+    }
+    tell(match width {
+        Some(width) => terminal::fold(&text, width, TABLE_INDENT),
+        None => text,
+    });
 }
 
 /// State shared by all runs.

@@ -22,15 +22,15 @@ use tool::output::Failure;
 const SUBJECT: Subject = Subject {
     end: End::Receiver,
     ratios: &[
-        ("ours", &["B"]),
-        ("ours", &["A"]),
-        ("ours", &["A0d"]),
+        ("ours", &["readv"]),
+        ("ours", &["kernel-copy"]),
+        ("ours", &["kernel-direct"]),
         ("ours", &["smoltcp"]),
-        ("ours/1core", &["B/1core"]),
-        ("ours/1core", &["A/1core"]),
-        ("ours/1core", &["A0d/1core"]),
-        ("ours/bbr", &["A/bbr"]),
-        ("ours/64k", &["A/64k"]),
+        ("ours/1core", &["readv/1core"]),
+        ("ours/1core", &["kernel-copy/1core"]),
+        ("ours/1core", &["kernel-direct/1core"]),
+        ("ours/bbr", &["kernel-copy/bbr"]),
+        ("ours/64k-sends", &["kernel-copy/64k-sends"]),
     ],
 };
 /// Receive from a stock kernel sender: this receiver, the kernel's, bare readv, and others

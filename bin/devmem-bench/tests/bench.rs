@@ -4,6 +4,8 @@
 #[path = "../../devmem-tcp/tests/common/mod.rs"]
 mod common;
 
+use std::process::Command;
+
 use common::{has_tap, run};
 use devmem_linux::test_util::skip;
 use serde_json::Value;
@@ -31,13 +33,25 @@ fn bench_tx_compares_ours_with_send_and_zerocopy_of_the_kernel() {
     if !has_tap("bench_tx_compares_ours_with_send_and_zerocopy_of_the_kernel") {
         return;
     }
-    let options = "--reps 1 --seconds 0.1 --mem-size 32M --only send,zerocopy,B,ours,ours/1core";
+    let options = "--reps 1 --seconds 0.1 --mem-size 32M --only kernel-send,kernel-zerocopy,writev,ours,ours/1core";
     let json = run(&format!("tx --json {options}")).json();
-    assert_rows(&json, &["send", "zerocopy", "B", "ours", "ours/1core"]);
+    assert_rows(
+        &json,
+        &[
+            "kernel-send",
+            "kernel-zerocopy",
+            "writev",
+            "ours",
+            "ours/1core",
+        ],
+    );
     let ratio = &json["ratios"][0];
     assert_eq!(ratio["row"], "ours");
     let rival = ratio["against"].as_str().expect("a row's name");
-    assert!(["send", "zerocopy"].contains(&rival), "{ratio}");
+    assert!(
+        ["kernel-send", "kernel-zerocopy"].contains(&rival),
+        "{ratio}"
+    );
     assert!(ratio["total_cpu_s_per_gb"].as_f64() > Some(0.0), "{ratio}");
 }
 
@@ -46,10 +60,10 @@ fn bench_rx_compares_ours_with_the_kernels_receive() {
     if !has_tap("bench_rx_compares_ours_with_the_kernels_receive") {
         return;
     }
-    let options = "--reps 1 --seconds 0.1 --mem-size 32M --only A,B,ours";
+    let options = "--reps 1 --seconds 0.1 --mem-size 32M --only kernel-copy,readv,ours";
     let json = run(&format!("rx --json {options}")).json();
-    assert_rows(&json, &["A", "B", "ours"]);
-    assert_eq!(json["ratios"][0]["against"], "B");
+    assert_rows(&json, &["kernel-copy", "readv", "ours"]);
+    assert_eq!(json["ratios"][0]["against"], "readv");
 }
 
 #[test]
@@ -81,8 +95,19 @@ fn bench_lossy_sends_correct_bytes_over_the_same_impaired_cable_twice() {
 
 #[test]
 fn bench_loopback_verifies_the_received_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let plot = folder.path().join("loopback.svg");
     let options = "--reps 1 --bytes 24M --mem-size 8M --niov 4K";
-    let json = run(&format!("loopback --json {options}")).json();
+    let finished = run(&format!(
+        "loopback --json {options} --plot {}",
+        plot.display()
+    ));
+    let json = finished.json();
+    let svg = std::fs::read_to_string(&plot).unwrap();
+    for text in ["plain copy", "TCP loopback", "10^9 bytes per CPU second"] {
+        assert!(svg.contains(text), "no {text:?} in {svg}");
+        assert!(finished.stderr.contains(text), "{}", finished.stderr);
+    }
     assert_eq!(json["verified_bytes"], 8 * MIB);
     assert_eq!(json["samples"].as_array().map(Vec::len), Some(1));
     assert!(json["ratio"].as_f64() > Some(0.0), "{json}");
@@ -110,4 +135,39 @@ fn the_rows_of_bench_tx_can_be_listed_without_running_them() {
         "{}",
         finished.stderr
     );
+}
+
+#[test]
+fn every_benchmark_draws_its_chart() {
+    for benchmark in ["rx", "tx", "lossy", "loopback", "pool"] {
+        let finished = run(&format!("{benchmark} --help"));
+        let help = String::from_utf8(finished.stdout).unwrap();
+        assert!(help.contains("--plot <FILE.svg>"), "{benchmark}: {help}");
+    }
+}
+
+#[test]
+fn a_machine_without_tun_is_refused_before_anything_is_measured() {
+    const TEST: &str = "a_machine_without_tun_is_refused_before_anything_is_measured";
+    // A mount namespace in which there is no TUN device.
+    let script = "mount -t tmpfs none /dev/net || exit 77; exec \"$0\" $1 --json";
+    for benchmark in ["rx", "tx", "lossy"] {
+        let mut command = Command::new("unshare");
+        let tool = common::tool();
+        command.args(["--mount", "--map-root-user", "sh", "-c", script]);
+        command.arg(tool.get_program()).arg(benchmark);
+        let Ok(output) = command.output() else {
+            return skip(TEST, "unshare", "there is no unshare here");
+        };
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        match output.status.code() {
+            Some(1 | 77) if !stderr.contains("devmem-bench") => {
+                return skip(TEST, "unshare", stderr.trim());
+            }
+            code => assert_eq!(code, Some(3), "{benchmark}: {stderr}"),
+        }
+        assert!(stderr.contains("/dev/net/tun"), "{benchmark}: {stderr}");
+        assert!(!stderr.contains("repetition"), "{benchmark}: {stderr}");
+        assert!(output.stdout.is_empty(), "{benchmark}");
+    }
 }

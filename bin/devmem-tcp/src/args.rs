@@ -82,6 +82,10 @@ pub struct Demo {
     /// Congestion control of the sender's kernel socket
     #[arg(long, value_name = "NAME", default_value = "cubic")]
     pub congestion: String,
+    /// Write every packet, payload included, to FILE for Wireshark, with comments: queue, split, net_iovs, tokens. If the disk
+    /// fills up, the capture stops, the run goes on, and the exit status is 1
+    #[arg(long, value_name = "FILE.pcapng")]
+    pub capture: Option<PathBuf>,
     #[command(flatten)]
     pub nic: NicArgs,
     #[command(flatten)]
@@ -149,9 +153,12 @@ pub struct Recv {
     /// Accept N simultaneous connections, and end when all of them have ended
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub connections: u16,
-    /// Keep accepting connections, up to --connections at a time, until a signal arrives
+    /// Keep accepting connections, up to --connections at a time, until a signal arrives; print a line for each
     #[arg(short, long)]
     pub keep_listening: bool,
+    /// Print bytes and rate of every interval of this many seconds, without the time between connections
+    #[arg(short = 'i', long, value_name = "SECONDS")]
+    pub interval: Option<f64>,
     /// Check that the stream repeats the bytes 1 to N-1 and one separator, NUL or newline, the same one each time
     #[arg(short = 'v', long, value_name = "N")]
     pub validate: Option<u16>,
@@ -164,8 +171,8 @@ pub struct Recv {
     /// Leave the first N payload bytes of every packet in host memory
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub linear: u16,
-    /// Write every packet, payload included, to FILE for Wireshark. If the disk fills up, the capture stops, the run goes on,
-    /// and the exit status is 1
+    /// Write every packet, payload included, to FILE for Wireshark, with comments: queue, split, net_iovs, tokens. If the disk
+    /// fills up, the capture stops, the run goes on, and the exit status is 1
     #[arg(long, value_name = "FILE.pcapng")]
     pub capture: Option<PathBuf>,
     #[command(flatten)]
@@ -183,6 +190,8 @@ Examples:
       over IPv6, payload to stdout
   devmem-tcp recv --peer-addr 10.77.0.1/24 -k --connections 8 --capture all.pcapng
       up to 8 connections at a time until interrupted, captured with payload
+  devmem-tcp recv --peer-addr 10.77.0.1/24 -k -i 1
+      a line for every connection and every second of receiving
   devmem-tcp recv --backend kernel --if eth1 -l -p 5201 -v 7
       with the kernel's stack, on a NIC that supports device memory (see `devmem-tcp doctor`)
   devmem-tcp recv --backend kernel --if eth1 --dry-run
@@ -197,12 +206,12 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_long_help = SEND_EXAMPLES)]
 pub struct Send {
-    /// Address to connect to
+    /// IP address to connect to, with or without the port: 10.77.0.1, 10.77.0.1:5201 or [fd77::1]:5201
     #[arg(value_name = "HOST")]
-    pub to: std::net::IpAddr,
-    /// Port to connect to
-    #[arg(value_name = "PORT", default_value_t = 5201)]
-    pub port: u16,
+    pub to: String,
+    /// Port to connect to [default: 5201]
+    #[arg(value_name = "PORT")]
+    pub port: Option<u16>,
     #[command(flatten)]
     pub link: LinkArgs,
     /// Send FILE, or stdin for `-` [default: stdin, unless --bytes is given]
@@ -229,6 +238,10 @@ pub struct Send {
     /// Negotiate ECN: routers then mark packets instead of dropping them
     #[arg(long)]
     pub ecn: bool,
+    /// Write every packet, payload included, to FILE for Wireshark, with comments: the place in device memory. If the disk
+    /// fills up, the capture stops, the run goes on, and the exit status is 1
+    #[arg(long, value_name = "FILE.pcapng")]
+    pub capture: Option<PathBuf>,
     #[command(flatten)]
     pub output: OutputArgs,
 }

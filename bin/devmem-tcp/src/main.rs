@@ -9,10 +9,13 @@
 // These macros panic if the output is closed; use the functions of `tool::output`.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
+mod active_time;
 mod args;
 mod backend;
 mod commands;
+mod intervals;
 mod kernel;
+mod kernels_end;
 mod ncdevmem;
 mod plan;
 mod receiver;

@@ -1,6 +1,7 @@
 //! The plan of a run: the validated command line. Code after this file sees no unchecked text.
 
 mod demo;
+mod host;
 mod link;
 mod recv;
 mod send;
@@ -19,7 +20,7 @@ use tool::pattern::RepeatingPattern;
 use tool::size::Size;
 
 pub use demo::DemoPlan;
-pub use link::LinkPlan;
+pub use link::{LinkPlan, TapPlan};
 pub use recv::{Destination, KernelPlan, RecvPlan};
 pub use send::{Input, SendPlan};
 

@@ -12,6 +12,7 @@ use crate::plan::{KernelPlan, NicPlan};
 use crate::report::{QueueRow, RunReport};
 use crate::transfer::{Task, Totals, Transfer};
 use tool::output::{Failure, note};
+use tool::undelivered::Undelivered;
 
 /// Time limit for the kernel to release unused memory, for which it checks once per second.
 const LETTING_GO: Duration = Duration::from_secs(3);
@@ -129,10 +130,7 @@ impl Receiver {
         report.net_iovs_home = count.home as u64;
         restore(setup);
         report.rx_queues = nic.queue_stats().into_iter().map(QueueRow::from).collect();
-        let drops = nic.drops().into_iter();
-        report.drops = drops
-            .map(|(reason, count)| (reason.to_owned(), count))
-            .collect();
+        report.undelivered = Undelivered::of(nic.drops());
     }
 }
 

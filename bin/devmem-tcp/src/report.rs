@@ -2,7 +2,6 @@
 
 mod send;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -15,6 +14,7 @@ use crate::args::Direction;
 use crate::plan::NicPlan;
 use tool::progress::gbit_per_s;
 use tool::size::Size;
+use tool::undelivered::Undelivered;
 
 pub use send::{SendReport, Sending};
 
@@ -37,7 +37,7 @@ pub struct RunReport {
     pub bad_bytes: Option<u64>,
     /// Stream position of the first wrong byte of any connection.
     pub first_bad: Option<u64>,
-    /// Time from the first byte to the last, in seconds.
+    /// Time from the first byte to the last, without the time between connections, in seconds.
     pub seconds: f64,
     /// Payload bits per second, in 10^9.
     pub gbit_per_s: f64,
@@ -73,8 +73,9 @@ pub struct RunReport {
     pub impair: String,
     /// Counters of each RX queue, bound or not.
     pub rx_queues: Vec<QueueRow>,
-    /// Packets dropped by our NIC and stack, by reason; reasons without drops are left out.
-    pub drops: BTreeMap<String, u64>,
+    /// Packets that our NIC and stack did not deliver, by reason.
+    #[serde(flatten)]
+    pub undelivered: Undelivered,
     /// Statistics of sending from device memory, if that was done.
     #[serde(flatten)]
     pub sending: Option<Sending>,
@@ -186,7 +187,7 @@ impl fmt::Display for RunReport {
         if self.direction != Direction::Tx {
             self.receiving_rows(f)?;
         }
-        drop_rows(f, &self.drops)
+        write!(f, "{}", self.undelivered)
     }
 }
 
@@ -234,16 +235,6 @@ impl RunReport {
             format_args!("{home} of {total} returned, {size} each, {kind}"),
         )
     }
-}
-
-fn drop_rows(f: &mut fmt::Formatter<'_>, drops: &BTreeMap<String, u64>) -> fmt::Result {
-    if drops.is_empty() {
-        return row(f, "drops", format_args!("none"));
-    }
-    for (reason, count) in drops {
-        row(f, "drops", format_args!("{count} {reason}"))?;
-    }
-    Ok(())
 }
 
 fn row(f: &mut fmt::Formatter<'_>, name: &str, value: fmt::Arguments<'_>) -> fmt::Result {
@@ -334,6 +325,7 @@ mod tests {
             "net_iovs_total",
             "net_iovs_home",
             "drops",
+            "discarded",
         ] {
             assert!(json.get(field).is_some(), "{field} is missing");
         }

@@ -13,6 +13,7 @@ use devmem_linux::cpu;
 use devmem_tcp::{AcceptError, Dmabuf, Frag, Listener, RecvError, RxBatch, RxFrag, Stream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::active_time::ActiveTime;
 use crate::report::RunReport;
 use tool::output::{Failure, note};
 use tool::pattern::{BLOCK_BYTES, Expected, Verifier};
@@ -40,6 +41,10 @@ pub struct Task<'a> {
     pub clock: fn() -> Duration,
     /// Called at least every 100 ms with the progress; returns whether to continue.
     pub watch: &'a mut dyn FnMut(Sofar) -> Result<Go, Failure>,
+    /// Called with the frags of each receive.
+    pub lent: &'a dyn Fn(&RxBatch),
+    /// Called for each connection that the peer ended with a FIN.
+    pub ended: &'a mut dyn FnMut(&Ended),
 }
 
 /// Progress of a transfer.
@@ -47,10 +52,27 @@ pub struct Task<'a> {
 pub struct Sofar {
     /// Accepted connections.
     pub accepted: u64,
+    /// Connections that are open now.
+    pub open: usize,
     /// Payload bytes.
     pub bytes: u64,
-    /// Time from the first byte to the last one so far.
+    /// Time of receiving up to the last byte so far: from the first byte on, without the time between connections.
     pub elapsed: Duration,
+    /// The same up to now.
+    pub running: Duration,
+}
+
+/// A connection that the peer ended with a FIN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Address of the peer.
+    pub peer: SocketAddr,
+    /// Payload bytes.
+    pub bytes: u64,
+    /// Time from its first byte to its last.
+    pub elapsed: Duration,
+    /// Wrong bytes, if they were verified.
+    pub bad_bytes: Option<u64>,
 }
 
 /// Result of [`Task::watch`].
@@ -96,6 +118,17 @@ impl Totals {
         report.set_times(self.elapsed, self.receiving, self.checking);
     }
 
+    /// Returns the progress at the end of the run.
+    pub fn sofar(&self) -> Sofar {
+        Sofar {
+            accepted: self.connections + self.broken,
+            open: 0,
+            bytes: self.device_bytes + self.linear_bytes,
+            elapsed: self.elapsed,
+            running: self.elapsed,
+        }
+    }
+
     fn add(&mut self, stream: &Stream, verifier: Option<&Verifier>) {
         let stats = stream.stats();
         self.device_bytes += stats.device_bytes;
@@ -113,10 +146,25 @@ impl Totals {
 /// One connection.
 #[derive(Debug)]
 struct Connection {
+    peer: SocketAddr,
+    /// Payload bytes, and the time of receiving them.
+    bytes: u64,
+    time: ActiveTime,
     stream: Stream,
     batch: RxBatch,
     verifier: Option<Verifier>,
     kept: VecDeque<RxFrag>,
+}
+
+impl Connection {
+    fn ended(&self) -> Ended {
+        Ended {
+            peer: self.peer,
+            bytes: self.bytes,
+            elapsed: self.time.to_last_byte(),
+            bad_bytes: self.verifier.as_ref().map(Verifier::bad_bytes),
+        }
+    }
 }
 
 /// A running [`Task`].
@@ -126,7 +174,7 @@ pub struct Transfer<'a> {
     block: Box<[u8]>,
     active: Vec<Connection>,
     sofar: Sofar,
-    first_byte: Option<Instant>,
+    time: ActiveTime,
     clock_start: Duration,
     totals: Totals,
 }
@@ -150,7 +198,7 @@ impl<'a> Transfer<'a> {
             block: vec![0; BLOCK_BYTES].into_boxed_slice(),
             active: Vec::with_capacity(usize::from(expects)),
             sofar: Sofar::default(),
-            first_byte: None,
+            time: ActiveTime::default(),
             clock_start,
             totals: Totals::default(),
         }
@@ -163,7 +211,8 @@ impl<'a> Transfer<'a> {
     /// A write error of the destination, or the error of [`Task::watch`].
     pub fn run(mut self, listener: &mut Listener) -> Result<Totals, Failure> {
         while !self.active.is_empty() || self.may_accept() {
-            if (self.task.watch)(self.sofar)? == Go::Stop {
+            let sofar = self.sofar();
+            if (self.task.watch)(sofar)? == Go::Stop {
                 break;
             }
             if self.may_accept() {
@@ -177,8 +226,17 @@ impl<'a> Transfer<'a> {
         }
         let used = (self.task.clock)().saturating_sub(self.clock_start);
         self.totals.receiving = used.saturating_sub(self.totals.checking);
-        self.totals.elapsed = self.sofar.elapsed;
+        self.totals.elapsed = self.time.to_last_byte();
         Ok(self.totals)
+    }
+
+    fn sofar(&self) -> Sofar {
+        Sofar {
+            open: self.active.len(),
+            elapsed: self.time.to_last_byte(),
+            running: self.time.until(Instant::now()),
+            ..self.sofar
+        }
     }
 
     /// Returns whether to accept one more connection now.
@@ -202,6 +260,9 @@ impl<'a> Transfer<'a> {
                 }
                 self.sofar.accepted += 1;
                 self.active.push(Connection {
+                    peer,
+                    bytes: 0,
+                    time: ActiveTime::default(),
                     stream,
                     batch: RxBatch::with_capacity(BATCH_FRAGS),
                     verifier: (self.task.expected)(peer).map(Verifier::new),
@@ -270,8 +331,7 @@ impl<'a> Transfer<'a> {
             Ok(received) => received,
             Err(RecvError::WouldBlock | RecvError::TimedOut) => return Ok(false),
             Err(error) => {
-                let peer = connection.stream.peer_addr();
-                let peer = peer.map_or_else(|_| "a peer".to_owned(), |peer| peer.to_string());
+                let peer = connection.peer;
                 note(format_args!("the connection from {peer} failed: {error}"));
                 self.totals.broken += 1;
                 let connection = self.active.swap_remove(index);
@@ -282,10 +342,12 @@ impl<'a> Transfer<'a> {
         if received == 0 {
             self.totals.connections += 1;
             let connection = self.active.swap_remove(index);
+            (self.task.ended)(&connection.ended());
             self.close(connection);
             return Ok(true);
         }
-        let first = *self.first_byte.get_or_insert_with(Instant::now);
+        (self.task.lent)(&self.active[index].batch);
+        self.begin(index);
         self.look_at(index)?;
         let connection = &mut self.active[index];
         if self.task.keep_tokens > 0 {
@@ -295,9 +357,22 @@ impl<'a> Transfer<'a> {
         } else {
             connection.batch.release()?;
         }
+        let now = Instant::now();
+        connection.bytes += received as u64;
+        connection.time.received(now);
         self.sofar.bytes += received as u64;
-        self.sofar.elapsed = first.elapsed();
+        self.time.received(now);
         Ok(true)
+    }
+
+    /// Starts the time of receiving if these are the first bytes. Verification is part of that time.
+    fn begin(&mut self, index: usize) {
+        let connection = &mut self.active[index];
+        if connection.bytes == 0 {
+            let now = Instant::now();
+            connection.time.received(now);
+            self.time.received(now);
+        }
     }
 
     /// Verifies and writes the batch of a connection, as requested.
@@ -325,11 +400,17 @@ impl<'a> Transfer<'a> {
 
     fn close(&mut self, connection: Connection) {
         let Connection {
+            peer: _,
+            bytes: _,
+            time: _,
             stream,
             mut batch,
             verifier,
             kept,
         } = connection;
+        if self.active.is_empty() {
+            self.time.idle();
+        }
         drop(kept);
         if let Err(error) = batch.release() {
             // The report then has fewer returned frags than lent ones.

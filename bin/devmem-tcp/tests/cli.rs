@@ -71,6 +71,34 @@ fn wrong_usage_ends_with_2_and_one_line_that_names_the_option() {
 }
 
 #[test]
+fn a_host_that_cannot_be_sent_to_is_refused_with_what_to_write_instead() {
+    let cases = [
+        (
+            "send localhost",
+            "localhost is the kernel's loopback interface; to reach this host through the TAP: devmem-tcp send --peer-addr \
+             10.77.0.1/24 10.77.0.1",
+        ),
+        ("send localhost:5201", "send --peer-addr 10.77.0.1/24"),
+        (
+            "send 127.0.0.1 --peer-addr 10.77.0.7/24",
+            "send --peer-addr 10.77.0.7/24 10.77.0.7",
+        ),
+        (
+            "send example.org:80",
+            "\"example.org:80\" is not an IP address; `getent ahosts example.org`",
+        ),
+        (
+            "send 10.77.0.1:80 81",
+            "10.77.0.1:80 81: two different ports",
+        ),
+        ("send 10.77.0.1:0", "PORT 0: must be 1 to 65535"),
+    ];
+    for (line, text) in cases {
+        run(line).failed_with(2, text);
+    }
+}
+
+#[test]
 fn what_clap_refuses_ends_with_2_too() {
     for line in [
         "",

@@ -214,3 +214,51 @@ fn without_tun_device_memory_is_sent_to_device_memory_of_another_stack() {
     assert_all_right(&json, 8 * MIB);
     assert_all_completed(&json);
 }
+
+#[test]
+fn the_table_fits_a_narrow_terminal() {
+    let mut command = common::tool();
+    command.args([
+        "demo",
+        "--link",
+        "wire",
+        "--bytes",
+        "1M",
+        "--direction",
+        "both",
+    ]);
+    command
+        .env("COLUMNS", "40")
+        .stdin(std::process::Stdio::null());
+    let finished = common::start_command(command).finish();
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("in device\n"),
+        "{}",
+        finished.stderr
+    );
+    for line in finished.stderr.lines() {
+        assert!(
+            line.chars().count() <= 40,
+            "{line:?} in:\n{}",
+            finished.stderr
+        );
+    }
+}
+
+#[test]
+fn both_directions_of_the_demo_can_be_captured() {
+    let folder = tempfile::tempdir().unwrap();
+    for direction in ["rx", "tx"] {
+        let file = folder.path().join(direction);
+        let options = format!("--link wire --bytes 1M --direction {direction} --json --capture");
+        common::run(&format!("demo {options} {}", file.display())).json();
+        let comments = common::comments(&std::fs::read(&file).unwrap(), 5201);
+        // Without a TAP, both directions end in our memory.
+        let has_token =
+            |comment: &String| comment.contains("split at") && comment.contains("token");
+        assert!(comments.iter().any(has_token), "{direction}: {comments:?}");
+    }
+    let refused = common::run("demo --direction both --capture /dev/null");
+    refused.failed_with(2, "--capture takes --direction rx or tx");
+}

@@ -79,3 +79,20 @@ fn one_interface_is_listed_in_full_and_the_loopback_is_unsupported() {
 fn an_unknown_interface_is_a_failure() {
     run("doctor nosuch0").failed_with(1, "examine nosuch0: ENODEV");
 }
+
+#[test]
+fn the_table_fits_a_narrow_terminal() {
+    let mut command = common::tool();
+    command.arg("doctor").env("COLUMNS", "60");
+    let finished = common::start_command(command).finish();
+    let table = String::from_utf8(finished.stdout).unwrap();
+    assert!(table.contains("user-space backend"), "{table}");
+    for line in table.lines() {
+        // A long word, such as a path, stays in one piece.
+        let is_one_word = line.split_whitespace().count() == 1;
+        assert!(
+            line.chars().count() <= 60 || is_one_word,
+            "{line:?} in:\n{table}"
+        );
+    }
+}

@@ -1,6 +1,8 @@
 //! `devmem-tcp recv` with kernel sockets as peers. Each test has a separate network namespace.
 
 mod common;
+#[path = "recv/lines.rs"]
+mod lines;
 
 use std::fs;
 use std::io::{Read, Write};
@@ -9,8 +11,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use common::{
-    LIMIT, Running, assert_all_right, assert_everything_home, assert_nothing_dropped, connect,
-    recv_addr, repeating, start, start_recv,
+    LIMIT, Running, assert_all_right, assert_everything_home, assert_nothing_dropped, comments,
+    connect, recv_addr, repeating, start, start_recv,
 };
 use devmem_linux::netif::Interface;
 use devmem_linux::test_util::{in_netns, skip, wait_or_kill};
@@ -310,9 +312,30 @@ fn a_capture_has_every_payload_byte() {
         let recv = start_recv(&format!("-v 7 --json --capture {}", file.display()));
         let sent = repeating(7, 0, 3_000_000);
         send(recv_addr(), &sent);
-        assert_all_right(&recv.finish().json(), 3_000_000);
+        let json = recv.finish().json();
+        assert_all_right(&json, 3_000_000);
         let captured = captured_stream(&fs::read(&file).unwrap(), sent.len());
         assert!(captured == sent, "the capture's stream differs");
+        let comments = comments(&fs::read(&file).unwrap(), 5201);
+        assert!(
+            comments
+                .iter()
+                .any(|comment| comment == "rx queue 1, no payload")
+        );
+        let split = "rx queue 1, split at 66, net_iov ";
+        for comment in comments.iter().filter(|comment| comment.contains("split")) {
+            // A packet that the sender repeated was received before, and has no token.
+            let is_read = comment.contains(", token ");
+            assert!(comment.starts_with(split), "{comment}");
+            assert!(
+                is_read || json["discarded"]["tcp_duplicate"].is_u64(),
+                "{comment}"
+            );
+        }
+        assert!(
+            comments.iter().any(|comment| comment.contains("token")),
+            "{comments:?}"
+        );
     });
 }
 

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use common::{Finished, LIMIT, repeating, run, start, start_with};
+use common::{Finished, LIMIT, comments, repeating, run, start, start_with};
 use devmem_linux::test_util::{in_netns, skip, wait_or_kill};
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
@@ -280,12 +280,51 @@ fn a_reset_by_the_peer_fails_the_run() {
 }
 
 #[test]
-fn a_refused_connection_is_a_failure_that_names_the_address() {
+fn host_and_port_can_be_one_argument() {
+    in_netns("host_and_port_can_be_one_argument", || {
+        let host = Host::new(V4);
+        let receiver = host.receive();
+        let json =
+            run("send --peer-addr 10.77.0.1/24 10.77.0.1:5201 --json --bytes 7000 -v 7").json();
+        assert_eq!(json["to"], "10.77.0.1:5201");
+        let (received, _) = receiver.join().unwrap();
+        assert!(received == repeating(7, 0, 7000));
+    });
+}
+
+#[test]
+fn a_refused_connection_is_a_failure_with_the_command_that_listens() {
     in_netns(
-        "a_refused_connection_is_a_failure_that_names_the_address",
+        "a_refused_connection_is_a_failure_with_the_command_that_listens",
         || {
-            let finished = run("send --peer-addr 10.77.0.1/24 10.77.0.1 5201 --bytes 1K");
-            finished.failed_with(1, "connect to 10.77.0.1:5201: ");
+            let finished = run("send --peer-addr 10.77.0.1/24 10.77.0.1 5202 --bytes 1K");
+            finished.failed_with(
+            1,
+            "10.77.0.1 refuses the connection: no program listens on port 5202; start one there, for example `nc -l -p 5202",
+        );
+        },
+    );
+}
+
+#[test]
+fn a_capture_names_the_device_memory_of_every_sent_packet() {
+    in_netns(
+        "a_capture_names_the_device_memory_of_every_sent_packet",
+        || {
+            let host = Host::new(V4);
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("sent.pcapng");
+            send_repeating(&host, 700_000, &format!("--capture {}", file.display()));
+            let comments = comments(&std::fs::read(&file).unwrap(), 5201);
+            let payload = "tx, split at 66, device memory at 0x0: ";
+            assert!(
+                comments.iter().any(|comment| comment.starts_with(payload)),
+                "{comments:?}"
+            );
+            let is_known = |comment: &String| {
+                comment == "tx, no payload" || comment.contains("device memory at 0x")
+            };
+            assert!(comments.iter().all(is_known), "{comments:?}");
         },
     );
 }

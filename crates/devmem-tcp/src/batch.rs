@@ -125,6 +125,13 @@ impl RxBatch {
         self.linear_bytes
     }
 
+    /// Iterates over the frags in device memory, in stream order: the range of the bound memory, and the token under which it
+    /// is lent.
+    pub fn tokens(&self) -> impl Iterator<Item = (Range<usize>, u32)> {
+        self.devices()
+            .map(|device| (device.range(), device.token.0))
+    }
+
     /// Iterates over the frags in stream order.
     pub fn iter(&self) -> Iter<'_> {
         Iter {

@@ -221,7 +221,7 @@ pub mod tokio;
 pub use batch::{Frag, Iter, RxBatch, RxFrag};
 pub use bound::{BoundRx, NetIovCount, Unbound};
 pub use bound_tx::BoundTx;
-pub use capture::{Direction, FrameSink};
+pub use capture::{Direction, FramePayload, FrameSink};
 pub use choice::{BackendKind, Choice, Purpose};
 pub use connect::ConnectOptions;
 pub use error::{

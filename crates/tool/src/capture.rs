@@ -1,24 +1,32 @@
 //! Packet capture with payload, in a pcapng file for Wireshark.
 
+mod annotation;
+
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
+use devmem_tcp::RxBatch;
 use nic::{Direction, FrameSink};
 use rustix::io::Errno;
 use wire::Instant;
 
 use crate::output::{Failure, note};
-use crate::pcapng;
+use crate::pcapng::{self, Packet};
+use annotation::Annotated;
 
 /// Maximum frame length in Wireshark (`WTAP_MAX_PACKET_SIZE_STANDARD`). Received frames are at most a quarter of that;
 /// longer sent frames are truncated to it.
 const SNAP_LEN: u32 = 256 << 10;
-/// Buffered bytes after which the file is written.
-const BUFFER_BYTES: usize = 1 << 20;
+/// Captured bytes that are kept, and how many of them are then written. The newest packets are kept back, because the tokens of
+/// their payload are issued only when it is read.
+const KEPT_BYTES: usize = 8 << 20;
+const WRITTEN_BYTES: usize = 4 << 20;
 
 /// An open capture file. Clones write to the same file.
 #[derive(Clone)]
@@ -27,10 +35,15 @@ pub struct Capture(Arc<Mutex<CaptureFile>>);
 struct CaptureFile {
     path: PathBuf,
     file: File,
-    /// Blocks that are not in the file yet.
+    /// Blocks to write: at first those before the first packet.
     blocks: Vec<u8>,
     /// End of each packet in `blocks`.
     ends: Vec<usize>,
+    /// Packets that are not in the file yet, oldest first, and the sum of their bytes.
+    kept: VecDeque<Annotated>,
+    kept_bytes: usize,
+    /// Size of a net_iov of the bound memory.
+    niov_bytes: Option<usize>,
     /// Wall-clock time at instant 0 of the stack's clock.
     start: Duration,
     /// Bytes of whole blocks in the file.
@@ -53,6 +66,28 @@ impl Capture {
         Ok(Self(Arc::new(Mutex::new(state))))
     }
 
+    /// Creates the capture file of a run, if the run has one, for the interface `name`.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be created.
+    pub fn open(path: Option<&Path>, name: &str) -> Result<Option<Self>, Failure> {
+        path.map(|path| Self::create(path, name)).transpose()
+    }
+
+    /// Sets the size of a net_iov, by which comments number them.
+    pub fn set_net_iovs(&self, bytes: usize) {
+        self.state().niov_bytes = Some(bytes);
+    }
+
+    /// Adds the tokens to the comments of the packets that brought their bytes: a range of the bound memory, and its token.
+    pub fn lent(&self, tokens: impl Iterator<Item = (Range<usize>, u32)>) {
+        let mut state = self.state();
+        for (range, token) in tokens {
+            annotation::add_token(&mut state.kept, &range, token);
+        }
+    }
+
     /// Writes the buffered packets and prints how many packets the file has.
     ///
     /// # Errors
@@ -60,7 +95,7 @@ impl Capture {
     /// The first error of the whole capture.
     pub fn finish(&self) -> Result<(), Failure> {
         let mut state = self.state();
-        state.write_out();
+        state.write_out(usize::MAX);
         state.outcome()?;
         let CaptureFile { path, packets, .. } = &*state;
         note(format_args!("{packets} packets in {}", path.display()));
@@ -90,6 +125,13 @@ pub fn finish(capture: Option<Capture>, run: Result<(), Failure>) -> Result<(), 
     }
 }
 
+/// Adds the tokens of a batch to the comments of its packets, if there is a capture.
+pub fn lent(capture: Option<&Capture>, batch: &RxBatch) {
+    if let Some(capture) = capture {
+        capture.lent(batch.tokens());
+    }
+}
+
 /// For links that this workspace opens itself.
 impl FrameSink for Capture {
     fn frame(&mut self, now: Instant, direction: Direction, frame: &[u8]) {
@@ -108,6 +150,12 @@ impl devmem_tcp::FrameSink for Capture {
         self.state()
             .frame(Instant::from_nanos(nanos), direction, frame);
     }
+
+    fn payload(&mut self, payload: &devmem_tcp::FramePayload) {
+        if let Some(last) = self.state().kept.back_mut() {
+            last.payload = Some(payload.clone());
+        }
+    }
 }
 
 impl CaptureFile {
@@ -122,6 +170,9 @@ impl CaptureFile {
             file,
             blocks,
             ends: Vec::new(),
+            kept: VecDeque::new(),
+            kept_bytes: 0,
+            niov_bytes: None,
             start,
             written: 0,
             packets: 0,
@@ -134,20 +185,41 @@ impl CaptureFile {
             return;
         }
         let time = self.start + Duration::from_nanos(now.as_nanos());
-        let data = &frame[..frame.len().min(SNAP_LEN as usize)];
-        pcapng::packet(&mut self.blocks, time, direction, frame.len(), data);
-        let bytes = self.blocks.len();
-        self.ends.push(bytes);
-        if bytes >= BUFFER_BYTES {
-            self.write_out();
+        let data = frame[..frame.len().min(SNAP_LEN as usize)].to_vec();
+        self.kept_bytes += data.len();
+        self.kept.push_back(Annotated::from(Packet {
+            time,
+            direction,
+            original_len: frame.len(),
+            data,
+        }));
+        if self.kept_bytes >= KEPT_BYTES {
+            self.write_out(WRITTEN_BYTES);
         }
     }
 
-    /// Writes the blocks to the file. After an error the file still ends with a whole packet.
-    fn write_out(&mut self) {
+    /// Encodes the oldest packets, of at most `most` bytes in all.
+    fn encode(&mut self, most: usize) {
+        let mut bytes = 0;
+        while let Some(oldest) = self.kept.front() {
+            bytes += oldest.packet.data.len();
+            if bytes > most {
+                break;
+            }
+            let comment = oldest.comment(self.niov_bytes);
+            pcapng::packet(&mut self.blocks, &oldest.packet, &comment);
+            self.ends.push(self.blocks.len());
+            self.kept_bytes -= oldest.packet.data.len();
+            self.kept.pop_front();
+        }
+    }
+
+    /// Writes the oldest packets, of at most `most` bytes in all, to the file. After an error the file still ends with a whole packet.
+    fn write_out(&mut self, most: usize) {
         if self.error.is_some() {
             return;
         }
+        self.encode(most);
         let bytes = std::mem::take(&mut self.blocks);
         let ends = std::mem::take(&mut self.ends);
         let mut done = 0;
@@ -187,6 +259,7 @@ impl CaptureFile {
             self.packets
         ));
         self.error = Some(error);
+        self.kept.clear();
     }
 
     fn outcome(&mut self) -> Result<(), Failure> {

@@ -18,4 +18,6 @@ pub mod sender;
 pub mod signals;
 pub mod size;
 pub mod source;
+pub mod terminal;
 pub mod transmit;
+pub mod undelivered;

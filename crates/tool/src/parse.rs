@@ -71,6 +71,22 @@ impl Prefix {
         };
         shared >= u32::from(self.len)
     }
+
+    /// Returns an address close to this one, for the other end of a link: 10.77.0.1 for 10.77.0.2.
+    #[must_use]
+    pub fn neighbour(&self) -> Self {
+        let low_bits = match self.address {
+            IpAddr::V4(address) => address.octets()[3] & 3,
+            IpAddr::V6(address) => address.octets()[15] & 3,
+        };
+        // 1 and 2 are neighbours, as are 0 and 1, and 3 and 2: never an address with the low bits 0, which may be the network's.
+        let flipped: u8 = if [1, 2].contains(&low_bits) { 3 } else { 1 };
+        let address = match self.address {
+            IpAddr::V4(address) => IpAddr::V4((address.to_bits() ^ u32::from(flipped)).into()),
+            IpAddr::V6(address) => IpAddr::V6((address.to_bits() ^ u128::from(flipped)).into()),
+        };
+        Self { address, ..*self }
+    }
 }
 
 /// Parses the value of `--impair`.

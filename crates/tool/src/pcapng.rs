@@ -15,7 +15,8 @@ const MAJOR_VERSION: u16 = 1;
 /// `LINKTYPE_ETHERNET`.
 const ETHERNET: u16 = 1;
 
-/// Option codes: `if_name`, `if_tsresol`, `epb_flags`.
+/// Option codes: `opt_comment`, `if_name`, `if_tsresol`, `epb_flags`.
+const COMMENT: u16 = 1;
 const IF_NAME: u16 = 2;
 const IF_TSRESOL: u16 = 9;
 const EPB_FLAGS: u16 = 2;
@@ -44,14 +45,25 @@ pub(crate) fn start(out: &mut Vec<u8>, name: &str, snap_len: u32) {
     });
 }
 
-/// Appends a frame of `original_len` bytes, of which `data` is captured, at `time` since 1970.
-pub(crate) fn packet(
-    out: &mut Vec<u8>,
-    time: Duration,
-    direction: Direction,
-    original_len: usize,
-    data: &[u8],
-) {
+/// A captured frame.
+#[derive(Clone, Debug)]
+pub(crate) struct Packet {
+    /// Time since 1970.
+    pub(crate) time: Duration,
+    pub(crate) direction: Direction,
+    /// Bytes of the frame, of which `data` is captured.
+    pub(crate) original_len: usize,
+    pub(crate) data: Vec<u8>,
+}
+
+/// Appends a packet with a comment for people, unless that is empty.
+pub(crate) fn packet(out: &mut Vec<u8>, packet: &Packet, comment: &str) {
+    let Packet {
+        time,
+        direction,
+        original_len,
+        data,
+    } = packet;
     let flags = match direction {
         Direction::Rx => INBOUND,
         Direction::Tx => OUTBOUND,
@@ -61,13 +73,16 @@ pub(crate) fn packet(
     let [low, high] = [time as u32, (time >> 32) as u32];
     block(out, ENHANCED_PACKET, |body| {
         let interface = 0;
-        let lens = [data.len(), original_len].map(|len| u32::try_from(len).unwrap_or(u32::MAX));
+        let lens = [data.len(), *original_len].map(|len| u32::try_from(len).unwrap_or(u32::MAX));
         for field in [interface, high, low, lens[0], lens[1]] {
             body.extend(field.to_le_bytes());
         }
         body.extend(data);
         pad(body);
         option(body, EPB_FLAGS, &flags.to_le_bytes());
+        if !comment.is_empty() {
+            option(body, COMMENT, comment.as_bytes());
+        }
         option(body, 0, &[]);
     });
 }

@@ -4,13 +4,17 @@ use std::cell::Cell;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use crate::output::{note, tell};
+use crate::output::{note, say, tell};
 use crate::size::Size;
+use crate::terminal;
 
 /// Time between two updates: short enough for smooth progress, at no noticeable cost.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Characters of a full bar.
+/// Most characters of a full bar, and fewest that are useful.
 const BAR_CHARS: usize = 32;
+const MIN_BAR_CHARS: usize = 4;
+/// Width of a terminal that does not report one.
+const USUAL_WIDTH: usize = 80;
 /// Returns to the start of the line and clears it (ECMA-48 EL).
 const CLEAR: &str = "\r\x1b[K";
 
@@ -37,36 +41,42 @@ impl Shape {
         }
     }
 
-    /// Returns the text on a terminal. `rate` is that of a transfer, in 10^9 bits per second.
-    fn text(self, position: u64, rate: f64) -> String {
+    /// Returns the text on a terminal with `width` columns. `rate` is that of a transfer, in 10^9 bits per second.
+    fn text(self, position: u64, rate: f64, width: usize) -> String {
         let size = |bytes| Size(bytes).to_string();
-        match self {
-            Self::Transfer(None) => format!("{:>11}  {rate:.1} Gbit/s", size(position)),
-            Self::Transfer(Some(total)) => format!(
-                "{} {:>11} of {}  {rate:.1} Gbit/s",
-                bar(position, total),
-                size(position),
-                size(total)
-            ),
-            Self::Bytes(name, total) => format!(
-                "{} {:>11} of {}  {name}",
-                bar(position, total),
-                size(position),
-                size(total)
-            ),
-            Self::Count(name, total) => {
-                format!("{} {position:>4} of {total}  {name}", bar(position, total))
+        let (words, total) = match self {
+            Self::Transfer(None) => (format!("{:>11}  {rate:.1} Gbit/s", size(position)), None),
+            Self::Transfer(Some(total)) => {
+                let (position, of) = (size(position), size(total));
+                (
+                    format!("{position:>11} of {of}  {rate:.1} Gbit/s"),
+                    Some(total),
+                )
             }
-            Self::Unknown(name) => format!("{name} ..."),
+            Self::Bytes(name, total) => {
+                let (position, of) = (size(position), size(total));
+                (format!("{position:>11} of {of}  {name}"), Some(total))
+            }
+            Self::Count(name, total) => (format!("{position:>4} of {total}  {name}"), Some(total)),
+            Self::Unknown(name) => (format!("{name} ..."), None),
+        };
+        // The last column stays free: a character there makes some terminals wrap.
+        let width = width.saturating_sub(1);
+        let room = width.saturating_sub(words.chars().count() + "[] ".len());
+        match total {
+            Some(total) if room >= MIN_BAR_CHARS => {
+                format!("{} {words}", bar(position, total, room.min(BAR_CHARS)))
+            }
+            _ => words.chars().take(width).collect(),
         }
     }
 }
 
-/// Returns a bar of [`BAR_CHARS`] characters.
-fn bar(position: u64, total: u64) -> String {
+/// Returns a bar of `chars` characters between its ends.
+fn bar(position: u64, total: u64, chars: usize) -> String {
     let share = position.min(total) as f64 / total.max(1) as f64;
-    let full = (share * BAR_CHARS as f64) as usize;
-    format!("[{:-<BAR_CHARS$}]", "#".repeat(full))
+    let full = (share * chars as f64) as usize;
+    format!("[{:-<chars$}]", "#".repeat(full))
 }
 
 /// Display of progress.
@@ -119,7 +129,7 @@ impl Progress {
     }
 
     /// Sets the total bytes of a transfer, `elapsed` after its first byte.
-    pub fn transferred(&mut self, bytes: u64, elapsed: Duration) {
+    pub fn transferred(&self, bytes: u64, elapsed: Duration) {
         self.draw(bytes, gbit_per_s(bytes, elapsed));
     }
 
@@ -129,7 +139,17 @@ impl Progress {
             return;
         }
         self.drawn.set(Some(Instant::now()));
-        tell(format_args!("{CLEAR}{}", self.shape.text(position, rate)));
+        let width = terminal::width(std::io::stderr()).unwrap_or(USUAL_WIDTH);
+        let text = self.shape.text(position, rate, width);
+        tell(format_args!("{CLEAR}{text}"));
+    }
+
+    /// Prints a line above the bar.
+    pub fn line(&self, line: impl std::fmt::Display) {
+        if self.drawn.take().is_some() {
+            tell(CLEAR);
+        }
+        say!("{line}");
     }
 
     /// Removes the bar.
@@ -170,18 +190,33 @@ mod tests {
 
     #[test]
     fn on_a_terminal_a_bar_shows_the_share() {
-        let half = Shape::Transfer(Some(2 << 30)).text(1 << 30, 12.34);
+        let half = Shape::Transfer(Some(2 << 30)).text(1 << 30, 12.34, 80);
         let expected = format!(
             "[{}{}]       1 GiB of 2 GiB  12.3 Gbit/s",
             "#".repeat(16),
             "-".repeat(16)
         );
         assert_eq!(half, expected);
-        assert_eq!(bar(7, 0).len(), BAR_CHARS + 2, "a total of 0 is drawn, too");
-        assert_eq!(bar(9, 3), bar(3, 3), "a bar is never longer than full");
+        assert_eq!(bar(7, 0, 32), bar(0, 1, 32), "a total of 0 is drawn, too");
         assert_eq!(
-            Shape::Count("unpacking", 3).text(1, 0.0),
-            format!("{}    1 of 3  unpacking", bar(1, 3))
+            bar(9, 3, 32),
+            bar(3, 3, 32),
+            "a bar is never longer than full"
         );
+        assert_eq!(
+            Shape::Count("unpacking", 3).text(1, 0.0, 80),
+            format!("{}    1 of 3  unpacking", bar(1, 3, 32))
+        );
+    }
+
+    #[test]
+    fn a_narrow_terminal_has_a_shorter_bar_or_none() {
+        let shape = Shape::Transfer(Some(5 << 30));
+        let half = |width| shape.text(5 << 29, 12.34, width);
+        assert_eq!(half(40), "   2.50 GiB of 5 GiB  12.3 Gbit/s");
+        assert_eq!(half(48), "[#####-----]    2.50 GiB of 5 GiB  12.3 Gbit/s");
+        for width in 20..100 {
+            assert!(half(width).len() < width, "{width}: {}", half(width));
+        }
     }
 }

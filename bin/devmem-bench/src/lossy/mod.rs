@@ -16,14 +16,15 @@ use devmem_tcp::{Dmabuf, TcpOptions};
 use nic::Impairment;
 use serde::Serialize;
 
+use super::chart::PlotArgs;
 use super::receiver::{ReceiverProcess, Receiving};
-use super::runner::first_two;
+use super::runner::{first_two, require_tap, tell_report};
 use super::sender::{Home, Mode, PORT, RECEIVER, SenderProcess, Sending};
 use cable::{Cable, SenderTcp};
 pub use cable::{CableArgs, run as run_cable};
 use conduct::Conduct;
 use report::{LossyReport, Sample};
-use tool::output::{Failure, note, print_json, tell};
+use tool::output::{Failure, note, print_json};
 use tool::sender::pattern_of;
 use tool::source::{Made, Source};
 use tool::transmit::Transmit;
@@ -70,6 +71,8 @@ pub struct LossyArgs {
     /// Print one JSON object to stdout at the end
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    plot: PlotArgs,
 }
 
 /// Congestion control that both stacks implement.
@@ -94,6 +97,7 @@ pub fn run(args: &LossyArgs) -> Result<(), Failure> {
     if args.seeds == 0 {
         return Err(Failure::usage("--seeds 0: must be at least 1, better 3"));
     }
+    require_tap()?;
     // Before any thread is started, because an unprivileged caller also enters a user namespace.
     netns::enter_new()?;
     let bench = Bench {
@@ -120,11 +124,12 @@ pub fn run(args: &LossyArgs) -> Result<(), Failure> {
         }
         note(format_args!("seed {seed} of {} done", args.seeds));
     }
-    tell(&report);
+    let chart = report.chart();
+    tell_report(&report, &chart);
     if args.json {
         print_json(&report)?;
     }
-    Ok(())
+    args.plot.write(&chart)
 }
 
 /// Returns the requested cables, validated.

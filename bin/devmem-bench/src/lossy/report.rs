@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::Congestion;
 use super::conduct::Conduct;
+use crate::chart::{Bar, Chart, Series};
 
 /// The whole report. The field names are those of the JSON and must not change.
 #[derive(Debug, Serialize)]
@@ -64,6 +65,39 @@ impl LossyReport {
         let sum = |bytes: fn(&Sample) -> u64| row.samples.iter().map(bytes).sum::<u64>() as f64;
         row.ratio = sum(|s| s.our_bytes) / sum(|s| s.kernel_bytes);
     }
+
+    /// Returns the rates as a chart: two bars for each cable.
+    pub fn chart(&self) -> Chart {
+        let bars = self.rows.iter().flat_map(|row| {
+            let bar = |who: &str, series, bytes: fn(&Sample) -> u64| {
+                let Rates { mean, min, max } = self.rates(row, bytes);
+                Bar {
+                    name: format!("{who}, {}", row.impair),
+                    value: mean,
+                    min,
+                    max,
+                    series,
+                }
+            };
+            [
+                bar("kernel", Series::Other, |s| s.kernel_bytes),
+                bar("ours", Series::Ours, |s| s.our_bytes),
+            ]
+        });
+        Chart {
+            title: format!(
+                "rate of {:?} senders by cable, MTU {}",
+                self.congestion, self.mtu
+            ),
+            unit: "Mbit/s",
+            bars: bars.collect(),
+        }
+    }
+
+    fn rates(&self, row: &LossyRow, bytes: fn(&Sample) -> u64) -> Rates {
+        let bytes = row.samples.iter().map(bytes);
+        Rates::of(bytes.map(|bytes| bytes as f64 * 8.0 / 1e6 / self.seconds))
+    }
 }
 
 impl fmt::Display for LossyReport {
@@ -85,15 +119,11 @@ impl fmt::Display for LossyReport {
             "kernel Mbit/s [min-max]", "ours Mbit/s [min-max]", "ratio"
         )?;
         for row in rows {
-            let rates = |bytes: fn(&Sample) -> u64| {
-                let rates = row.samples.iter().map(bytes);
-                Rates::of(rates.map(|bytes| bytes as f64 * 8.0 / 1e6 / seconds))
-            };
             writeln!(
                 f,
                 "{:<24} {:<24} {:>6.2}  {}",
-                rates(|s| s.kernel_bytes).to_string(),
-                rates(|s| s.our_bytes).to_string(),
+                self.rates(row, |s| s.kernel_bytes).to_string(),
+                self.rates(row, |s| s.our_bytes).to_string(),
                 row.ratio,
                 row.impair
             )?;

@@ -4,6 +4,10 @@ use std::fmt;
 
 use super::{End, Figures, Machine, Ratio, Report, Row, Settings, Spread};
 
+/// Widths of the first columns: the longest name of a row, and the usual ones of a ratio.
+const NAMES: usize = 25;
+const RATIOS: usize = 40;
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Machine {
@@ -34,7 +38,7 @@ impl fmt::Display for Report {
         let end = self.subject.end;
         writeln!(
             f,
-            "{:<14} {:>24} {:>14} {:>11}",
+            "{:<NAMES$} {:>24} {:>14} {:>11}",
             "row",
             "Gbit/s median [min-max]",
             format!("{end} s/GB"),
@@ -48,7 +52,7 @@ impl fmt::Display for Report {
             let end = format!("{end} CPU");
             writeln!(
                 f,
-                "\n{:<26} {:>10} {:>10} {end:>14} {:>11}",
+                "\n{:<RATIOS$} {:>10} {:>10} {end:>14} {:>11}",
                 "ratio of medians", "Gbit/s", "(paired)", "total CPU"
             )?;
         }
@@ -78,7 +82,7 @@ impl Ratio {
         };
         writeln!(
             f,
-            "{what:<26} {gbit_per_s:>10.2} {paired:>10} {cpu:>14.2} {total_cpu_s_per_gb:>11.2}"
+            "{what:<RATIOS$} {gbit_per_s:>10.2} {paired:>10} {cpu:>14.2} {total_cpu_s_per_gb:>11.2}"
         )
     }
 }
@@ -116,9 +120,16 @@ impl Row {
                     End::Receiver => receiver_cpu_s_per_gb.median,
                 };
                 let total = total_cpu_s_per_gb.median;
-                write!(f, "{name:<14} {rate:>24} {cpu:>14.3} {total:>11.3}  {what}")?;
+                write!(
+                    f,
+                    "{name:<NAMES$} {rate:>24} {cpu:>14.3} {total:>11.3}  {what}"
+                )?;
             }
-            None => write!(f, "{name:<14} {:>24} {:>14} {:>11}  {what}", "-", "-", "-")?,
+            None => write!(
+                f,
+                "{name:<NAMES$} {:>24} {:>14} {:>11}  {what}",
+                "-", "-", "-"
+            )?,
         }
         if !variant.is_empty() {
             write!(f, ", {variant}")?;

@@ -108,39 +108,43 @@ const fn tuned(case: TxCase, tuning: Tuning, name: &'static str) -> TxCase {
     }
 }
 
-const SEND: TxCase = case("send", "kernel send over veth", SendPath::Kernel);
+const SEND: TxCase = case("kernel-send", "kernel send over veth", SendPath::Kernel);
 const ZEROCOPY: TxCase = case(
-    "zerocopy",
+    "kernel-zerocopy",
     "kernel send with MSG_ZEROCOPY over veth",
     SendPath::KernelZerocopy,
 );
-const B: TxCase = case("B", "bare TAP writev from device memory", SendPath::Bare);
+const WRITEV: TxCase = case(
+    "writev",
+    "bare TAP writev from device memory",
+    SendPath::Bare,
+);
 const OURS: TxCase = case("ours", "this sender, from device memory", SendPath::Ours);
 
 /// Every row, in the order of the table.
 pub const CASES: &[TxCase] = &[
     SEND,
     ZEROCOPY,
-    B,
+    WRITEV,
     OURS,
-    with_packets(SEND, Packets::Big, "send/big"),
-    with_packets(B, Packets::Legacy, "B/legacy"),
-    with_packets(OURS, Packets::Legacy, "ours/legacy"),
-    one_core(SEND, "send/1core"),
-    one_core(ZEROCOPY, "zerocopy/1core"),
-    one_core(B, "B/1core"),
+    with_packets(SEND, Packets::Big, "kernel-send/512k-packets"),
+    with_packets(WRITEV, Packets::Legacy, "writev/64k-packets"),
+    with_packets(OURS, Packets::Legacy, "ours/64k-packets"),
+    one_core(SEND, "kernel-send/1core"),
+    one_core(ZEROCOPY, "kernel-zerocopy/1core"),
+    one_core(WRITEV, "writev/1core"),
     one_core(OURS, "ours/1core"),
-    small_sends(SEND, "send/64k"),
-    small_sends(ZEROCOPY, "zerocopy/64k"),
-    small_sends(OURS, "ours/64k"),
-    tuned(SEND, Tuning::Steering, "send/rps"),
-    tuned(B, Tuning::Steering, "B/rps"),
+    small_sends(SEND, "kernel-send/64k-sends"),
+    small_sends(ZEROCOPY, "kernel-zerocopy/64k-sends"),
+    small_sends(OURS, "ours/64k-sends"),
+    tuned(SEND, Tuning::Steering, "kernel-send/rps"),
+    tuned(WRITEV, Tuning::Steering, "writev/rps"),
     tuned(OURS, Tuning::Steering, "ours/rps"),
-    tuned(SEND, Tuning::LowWater, "send/lowat"),
-    tuned(OURS, Tuning::LowWater, "ours/lowat"),
-    tuned(SEND, Tuning::Discard, "send/trunc"),
-    tuned(B, Tuning::Discard, "B/trunc"),
-    tuned(OURS, Tuning::Discard, "ours/trunc"),
+    tuned(SEND, Tuning::LowWater, "kernel-send/wake-256k"),
+    tuned(OURS, Tuning::LowWater, "ours/wake-256k"),
+    tuned(SEND, Tuning::Discard, "kernel-send/discard"),
+    tuned(WRITEV, Tuning::Discard, "writev/discard"),
+    tuned(OURS, Tuning::Discard, "ours/discard"),
 ];
 
 impl report::Case for TxCase {
@@ -168,6 +172,10 @@ impl report::Case for TxCase {
             what: self.what,
             variant: parts.join(", "),
         }
+    }
+
+    fn uses_tap(&self) -> bool {
+        matches!(self.sender, SendPath::Bare | SendPath::Ours)
     }
 }
 

@@ -17,11 +17,13 @@ use crate::plan::DemoPlan;
 use crate::receiver::Receiver;
 use crate::report::{RunReport, Sending};
 use crate::transfer::{Go, Task, Totals};
-use tool::output::{Failure, note, print_json, tell};
+use tool::capture::{self, Capture};
+use tool::output::{Failure, note, print_json};
 use tool::pattern::Expected;
 use tool::progress::Progress;
 use tool::sender::{Share, pattern_of, send, shares};
 use tool::signals::StopFlag;
+use tool::terminal::tell_table;
 use tool::transmit::SendStats;
 
 /// The TAP interface, in a separate network namespace.
@@ -79,7 +81,7 @@ fn one_way(
     } else {
         into_our_memory(plan, direction, link, peers_cpu, stop)?
     };
-    tell(&report);
+    tell_table(&report);
     Ok(report)
 }
 
@@ -102,6 +104,11 @@ fn into_our_memory(
         builder = builder.peer_address(&plan.peers.to_string())?;
     }
     let local = SocketAddr::new(plan.ours.address, PORT);
+    let capture = Capture::open(plan.capture.as_deref(), link)?;
+    if let Some(capture) = &capture {
+        capture.set_net_iovs(plan.nic.niov.bytes());
+        builder = builder.capture(Box::new(capture.clone()));
+    }
     let mut receiver = Receiver::open(builder, &plan.nic, local)?;
     let mut sender = match direction {
         Direction::Loopback => SenderHandle::start_thread(
@@ -122,7 +129,7 @@ fn into_our_memory(
             SenderHandle::start_thread(plan, nic, memory, local, senders_cpu)?
         }
     };
-    let totals = receive(&mut receiver, plan, &mut sender, stop)?;
+    let totals = receive(&mut receiver, plan, &mut sender, stop, capture.as_ref())?;
     let sent = if stop.is_set() {
         None
     } else {
@@ -133,6 +140,7 @@ fn into_our_memory(
     report.sending = sent.as_ref().map(Sending::of);
     totals.fill(&mut report);
     receiver.finish(&mut report);
+    capture::finish(capture, Ok(()))?;
     Ok(report)
 }
 
@@ -173,8 +181,9 @@ fn receive(
     plan: &DemoPlan,
     sender: &mut SenderHandle,
     stop: &StopFlag,
+    capture: Option<&Capture>,
 ) -> Result<Totals, Failure> {
-    let mut progress = Progress::transfer(Some(plan.bytes));
+    let progress = Progress::transfer(Some(plan.bytes));
     let clock = match sender {
         SenderHandle::Process(_) => cpu::process_cpu_time,
         // The process also contains the threads of the sender's stack.
@@ -195,6 +204,8 @@ fn receive(
             }
             Ok(if stop.is_set() { Go::Stop } else { Go::On })
         },
+        lent: &|batch| capture::lent(capture, batch),
+        ended: &mut |_| {},
     });
     progress.finish();
     totals

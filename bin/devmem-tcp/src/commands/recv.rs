@@ -9,16 +9,20 @@ use devmem_linux::cpu;
 use devmem_tcp::{Netdev, Purpose};
 
 use crate::backend::{self, Backend};
+use crate::intervals::Intervals;
 use crate::kernel;
+use crate::kernels_end;
 use crate::plan::{Destination, RecvPlan};
 use crate::receiver::Receiver;
 use crate::report::RunReport;
-use crate::transfer::{Go, Task};
+use crate::transfer::{Ended, Go, Task};
 use tool::capture::{self, Capture};
-use tool::output::{Failure, note, print_json, tell};
+use tool::output::{Failure, note, print_json};
 use tool::pattern::{Expected, RepeatingPattern};
-use tool::progress::Progress;
+use tool::progress::{Progress, gbit_per_s};
 use tool::signals::StopFlag;
+use tool::size::Size;
+use tool::terminal::{self, tell_table};
 
 /// Receives by `plan`.
 ///
@@ -42,15 +46,19 @@ fn on_tap(plan: &RecvPlan, stop: &StopFlag) -> Result<(), Failure> {
     let output = open_output(plan.output.as_ref())?;
     let tap = &plan.link.tap;
     let link = tap.link.to_string();
-    let capture = open_capture(plan)?;
+    let capture = Capture::open(plan.capture.as_deref(), &link)?;
     let mut builder = tap.builder()?;
     if let Some(capture) = &capture {
+        capture.set_net_iovs(plan.nic.niov.bytes());
         builder = builder.capture(Box::new(capture.clone()));
     }
     let local = tap.local(plan.port);
     let receiver = Receiver::open(builder, &plan.nic, local)?;
+    if let Some(warning) = kernels_end::unreachable(tap) {
+        note(warning);
+    }
     let report = RunReport::of("user", link, &plan.nic, local.ip());
-    let received = receive(plan, stop, receiver, output, report);
+    let received = receive(plan, stop, receiver, output, report, capture.as_ref());
     capture::finish(capture, received)
 }
 
@@ -78,7 +86,7 @@ fn on_kernel(name: &str, plan: &RecvPlan, stop: &StopFlag) -> Result<(), Failure
         mtu: kernel::mtu(name),
         ..RunReport::of("kernel", name.to_owned(), &plan.nic, local.ip())
     };
-    receive(plan, stop, receiver, output, report)
+    receive(plan, stop, receiver, output, report, None)
 }
 
 /// Receives from the connections and prints the report.
@@ -88,10 +96,12 @@ fn receive(
     mut receiver: Receiver,
     mut output: Option<Output>,
     mut report: RunReport,
+    capture: Option<&Capture>,
 ) -> Result<(), Failure> {
     let local = receiver.local_addr();
     note(format_args!("listening on {local} over {}", report.link));
-    let mut progress = Progress::transfer(None);
+    let progress = Progress::transfer(None);
+    let mut intervals = plan.interval.map(Intervals::new);
     let totals = receiver.run(Task {
         connections: plan.connections,
         keep_listening: plan.keep_listening,
@@ -103,15 +113,31 @@ fn receive(
         keep_tokens: plan.keep_tokens,
         clock: cpu::process_cpu_time,
         watch: &mut |sofar| {
+            let ended = intervals
+                .as_mut()
+                .and_then(|intervals| intervals.line(&sofar));
+            if let Some(line) = ended {
+                progress.line(line);
+            }
             progress.transferred(sofar.bytes, sofar.elapsed);
             Ok(if stop.is_set() { Go::Stop } else { Go::On })
         },
+        lent: &|batch| capture::lent(capture, batch),
+        ended: &mut |ended| {
+            if plan.keep_listening {
+                progress.line(connection_line(ended));
+            }
+        },
     })?;
+    let last = intervals.and_then(|mut intervals| intervals.line(&totals.sofar()));
+    if let Some(line) = last {
+        progress.line(line);
+    }
     progress.finish();
 
     totals.fill(&mut report);
     receiver.finish(&mut report);
-    tell(&report);
+    tell_table(&report);
     if plan.json {
         print_json(&report)?;
     }
@@ -122,6 +148,34 @@ fn receive(
             totals.broken
         ))),
         None => Ok(()),
+    }
+}
+
+/// Returns the line of `--keep-listening` for a connection that has ended.
+fn connection_line(ended: &Ended) -> String {
+    let Ended {
+        peer,
+        bytes,
+        elapsed,
+        bad_bytes,
+    } = *ended;
+    let (size, rate, seconds) = (
+        Size(bytes),
+        gbit_per_s(bytes, elapsed),
+        elapsed.as_secs_f64(),
+    );
+    let verified = match bad_bytes {
+        None => String::new(),
+        Some(0) => ", every byte verified".to_owned(),
+        Some(bad) => format!(", {bad} bytes BAD"),
+    };
+    let line = format!(
+        "{:>13}  {size} from {peer}, {rate:.1} Gbit/s for {seconds:.2} s{verified}",
+        "connection"
+    );
+    match terminal::width(io::stderr()) {
+        Some(width) => terminal::fold(&line, width, terminal::NAMES_WIDTH),
+        None => line,
     }
 }
 
@@ -164,10 +218,4 @@ fn open_output(destination: Option<&Destination>) -> Result<Option<Output>, Fail
             Some(Output { file, name })
         }
     })
-}
-
-fn open_capture(plan: &RecvPlan) -> Result<Option<Capture>, Failure> {
-    let name = plan.link.tap.link.to_string();
-    let path = plan.capture.as_ref();
-    path.map(|path| Capture::create(path, &name)).transpose()
 }

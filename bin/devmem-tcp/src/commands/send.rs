@@ -2,23 +2,28 @@
 
 use std::fs::File;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
 use anyhow::Context;
 use devmem_linux::cpu;
-use devmem_tcp::{Dmabuf, Netdev, Purpose, Stream, TcpOptions};
+use devmem_tcp::{ConnectError, Dmabuf, ErrorKind, Netdev, Purpose, Stream, TcpOptions};
 
 use crate::backend::{self, Backend};
 use crate::kernel;
+use crate::kernels_end;
 use crate::plan::{Input, SendPlan};
 use crate::report::{SendReport, Sending};
-use tool::output::{Failure, note, print_json, tell};
+use tool::capture::{self, Capture};
+use tool::output::{Failure, note, print_json};
 use tool::pattern::RepeatingPattern;
 use tool::progress::Progress;
 use tool::sender::pattern_of;
 use tool::signals::StopFlag;
 use tool::source::{Made, Source};
+use tool::terminal::tell_table;
 use tool::transmit::Transmit;
+use tool::undelivered::Undelivered;
 
 /// Sends by `plan`.
 ///
@@ -28,17 +33,25 @@ use tool::transmit::Transmit;
 pub fn run(plan: &SendPlan) -> Result<(), Failure> {
     let stop = StopFlag::install().context("install signal handlers")?;
     let file = open_input(&plan.input)?;
-    let end = End::open(plan)?;
+    let capture = Capture::open(plan.capture.as_deref(), &plan.link.tap.link.to_string())?;
+    let sent = End::open(plan, capture.as_ref()).and_then(|end| send(plan, file, end, &stop));
+    capture::finish(capture, sent)
+}
+
+/// Sends over an open NIC and prints the report.
+fn send(plan: &SendPlan, file: Option<File>, end: End, stop: &StopFlag) -> Result<(), Failure> {
     let (nic, memory) = (&end.nic, &end.memory);
     let tx = nic.bind_tx(memory)?;
     let to = plan.to;
-    let stream = nic
-        .connect(to)
-        .with_context(|| format!("connect to {to}"))?;
+    let warning = kernels_end::unreachable(&plan.link.tap);
+    if let Some(warning) = warning.filter(|_| end.backend == "user") {
+        note(warning);
+    }
+    let stream = nic.connect(to).map_err(|error| not_connected(to, error))?;
     let (mut source, total) = source(&plan.input, file, &stream)?;
     note(format_args!("sending to {to} over {}", end.link));
 
-    let mut progress = Progress::transfer(total);
+    let progress = Progress::transfer(total);
     let (start, clock) = (std::time::Instant::now(), cpu::process_cpu_time());
     let transmit = Transmit::new(stream, &tx, 0..memory.size(), plan.chunk);
     let sent = transmit.run(&mut source, &mut |bytes| {
@@ -65,14 +78,10 @@ pub fn run(plan: &SendPlan) -> Result<(), Failure> {
         mtu: end.mtu,
         ip_version: if to.is_ipv4() { 4 } else { 6 },
         impair: plan.impairment.to_string(),
-        drops: nic
-            .drops()
-            .into_iter()
-            .map(|(reason, count)| (reason.to_owned(), count))
-            .collect(),
+        undelivered: Undelivered::of(nic.drops()),
     };
     report.set_sent(&sent);
-    tell(&report);
+    tell_table(&report);
     if plan.json {
         print_json(&report)?;
     }
@@ -81,6 +90,20 @@ pub fn run(plan: &SendPlan) -> Result<(), Failure> {
         Some(complaint) => Err(Failure::failed(complaint)),
         None => Ok(()),
     }
+}
+
+/// Returns the error of a failed connect, with the next command.
+fn not_connected(to: SocketAddr, error: ConnectError) -> Failure {
+    let (host, port) = (to.ip(), to.port());
+    if error.kind() == ErrorKind::ConnectionRefused {
+        let text = format!("{host} refuses the connection: no program listens on port {port}");
+        return Failure::failed(text).with_remedy(format!(
+            "start one there, for example `nc -l -p {port} > copy`"
+        ));
+    }
+    anyhow::Error::from(error)
+        .context(format!("connect to {to}"))
+        .into()
 }
 
 /// A NIC, and memory to send from.
@@ -95,13 +118,16 @@ struct End {
 }
 
 impl End {
-    fn open(plan: &SendPlan) -> Result<Self, Failure> {
+    fn open(plan: &SendPlan, capture: Option<&Capture>) -> Result<Self, Failure> {
         Ok(
             match backend::choose(&plan.link, plan.users_alone, Purpose::Send)? {
                 Backend::User => {
                     let mut tcp = TcpOptions::default();
                     tcp.ecn = plan.ecn;
-                    let builder = plan.link.tap.builder()?.mtu(plan.mtu).tcp(tcp);
+                    let mut builder = plan.link.tap.builder()?.mtu(plan.mtu).tcp(tcp);
+                    if let Some(capture) = capture {
+                        builder = builder.capture(Box::new(capture.clone()));
+                    }
                     Self {
                         backend: "user",
                         link: plan.link.tap.link.to_string(),

@@ -1,6 +1,7 @@
 //! A run of `demo`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
 
 use tool::parse::{Prefix, to_usize};
 
@@ -27,6 +28,8 @@ pub struct DemoPlan {
     pub write_size: usize,
     /// Congestion control of the kernel sender.
     pub congestion: String,
+    /// File of the packet capture.
+    pub capture: Option<PathBuf>,
     /// The NIC.
     pub nic: NicPlan,
     /// Print JSON.
@@ -48,6 +51,7 @@ impl DemoPlan {
             link,
             write_size,
             congestion,
+            capture,
             nic,
             output,
         } = args;
@@ -65,6 +69,11 @@ impl DemoPlan {
         if !(1..=64 << 20).contains(&write_size) {
             return Err(Failure::usage("--write-size: must be 1 byte to 64M"));
         }
+        if capture.is_some() && !matches!(direction, Direction::Rx | Direction::Tx) {
+            return Err(Failure::usage(
+                "--capture takes --direction rx or tx: one link, which the packets of loopback do not pass",
+            ));
+        }
         if bytes.0 == 0 {
             return Err(Failure::usage("--bytes 0: must be at least 1"));
         }
@@ -80,6 +89,7 @@ impl DemoPlan {
             link,
             write_size,
             congestion,
+            capture,
             nic: NicPlan::new(&nic, 0, ours)?,
             json: output.json,
         })

@@ -98,6 +98,8 @@ impl TapPlan {
     pub fn builder(&self) -> Result<NetdevBuilder, Failure> {
         let mut builder =
             Netdev::builder(&self.link.to_string())?.address(&self.ours.to_string())?;
+        // `kernels_end` warns also of interfaces that exist already, and names the options of the tool.
+        builder = builder.on_warning(|_| {});
         if let Some(peers) = self.peers {
             builder = builder.peer_address(&peers.to_string())?;
         }

@@ -1,6 +1,8 @@
 //! A run of `recv`.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use netmem::NiovSize;
 
@@ -9,6 +11,10 @@ use super::{LinkPlan, NicPlan, check_connections, check_period, parse_niov};
 use crate::args;
 use tool::output::Failure;
 use tool::parse::to_usize;
+
+/// Values of `--interval`: a shorter one would print more than a person can read.
+const INTERVALS: RangeInclusive<Duration> =
+    Duration::from_millis(100)..=Duration::from_secs(86_400);
 
 /// A run of `recv`.
 #[derive(Clone, Debug)]
@@ -21,6 +27,8 @@ pub struct RecvPlan {
     pub connections: u16,
     /// Whether to accept more connections afterwards.
     pub keep_listening: bool,
+    /// Length of the intervals to print.
+    pub interval: Option<Duration>,
     /// The pattern to check.
     pub validate: Option<u16>,
     /// Destination of the payload.
@@ -86,6 +94,7 @@ impl RecvPlan {
             port,
             connections,
             keep_listening,
+            interval,
             validate,
             output_file,
             keep_tokens,
@@ -116,6 +125,7 @@ impl RecvPlan {
             port,
             connections,
             keep_listening,
+            interval: interval.map(check_interval).transpose()?,
             validate,
             output: destination,
             keep_tokens,
@@ -126,6 +136,14 @@ impl RecvPlan {
             json: output.json,
         })
     }
+}
+
+/// Validates the value of `--interval`.
+fn check_interval(seconds: f64) -> Result<Duration, Failure> {
+    let interval = Duration::try_from_secs_f64(seconds).ok();
+    interval
+        .filter(|interval| INTERVALS.contains(interval))
+        .ok_or_else(|| Failure::usage(format!("--interval {seconds}: 0.1 to 86400 seconds")))
 }
 
 /// Validates the destination of the payload.

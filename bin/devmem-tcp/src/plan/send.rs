@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use devmem_tcp::{Ecn, Impairment};
 
+use super::host;
 use super::link::users_alone;
 use super::{LinkPlan, check_period};
 use crate::args::{self, BackendChoice};
@@ -36,6 +37,8 @@ pub struct SendPlan {
     pub impairment: Impairment,
     /// Whether ECN is negotiated.
     pub ecn: Ecn,
+    /// File of the packet capture.
+    pub capture: Option<PathBuf>,
     /// Print JSON.
     pub json: bool,
 }
@@ -60,7 +63,8 @@ impl SendPlan {
     ///
     /// A usage error that names the option.
     pub fn new(args: args::Send) -> Result<Self, Failure> {
-        let users_alone = users_alone(&args.link, args.mtu, &args.impair, &[("--ecn", args.ecn)]);
+        let others = [("--ecn", args.ecn), ("--capture", args.capture.is_some())];
+        let users_alone = users_alone(&args.link, args.mtu, &args.impair, &others);
         let args::Send {
             to,
             port,
@@ -73,18 +77,19 @@ impl SendPlan {
             mtu,
             impair,
             ecn,
+            capture,
             output,
         } = args;
         let link = LinkPlan::new(&link)?;
-        if link.backend == BackendChoice::User && !link.tap.reaches(to) {
+        let to = host::parse(&to, port, &link)?;
+        if link.backend == BackendChoice::User && !link.tap.reaches(to.ip()) {
             let ours = link.tap.ours;
-            return Err(Failure::usage(format!("{to} is not in the network {ours}"))
-                .with_remedy("--gateway ADDR names the router to it"));
+            return Err(
+                Failure::usage(format!("{} is not in the network {ours}", to.ip()))
+                    .with_remedy("--gateway ADDR names the router to it"),
+            );
         }
-        if port == 0 {
-            return Err(Failure::usage("PORT 0: must be 1 to 65535"));
-        }
-        check_mtu(mtu, to)?;
+        check_mtu(mtu, to.ip())?;
         check_period(validate)?;
         let (chunk, mem_bytes) = check_ring(chunk, mem_size)?;
         let input = match (bytes, validate) {
@@ -98,7 +103,7 @@ impl SendPlan {
         Ok(Self {
             link,
             users_alone,
-            to: SocketAddr::new(to, port),
+            to,
             input,
             chunk,
             mem_bytes,
@@ -108,6 +113,7 @@ impl SendPlan {
                 true => Ecn::Request,
                 false => Ecn::default(),
             },
+            capture,
             json: output.json,
         })
     }

@@ -194,6 +194,16 @@ fn a_prefix_contains_the_addresses_of_its_network() {
     let prefix: Prefix = "10.77.0.2/24".parse().unwrap();
     assert!(prefix.contains("10.77.0.255".parse().unwrap()));
     assert!(!prefix.contains("10.77.1.1".parse().unwrap()));
+    for (ours, theirs) in [
+        ("10.77.0.2/24", "10.77.0.1/24"),
+        ("10.77.0.1/24", "10.77.0.2/24"),
+        ("10.77.0.3/24", "10.77.0.2/24"),
+        ("10.77.0.4/24", "10.77.0.5/24"),
+        ("fd77::2/64", "fd77::1/64"),
+    ] {
+        let neighbour = ours.parse::<Prefix>().unwrap().neighbour();
+        assert_eq!(neighbour.to_string(), theirs, "{ours}");
+    }
     assert!(
         "fd77::2/0"
             .parse::<Prefix>()

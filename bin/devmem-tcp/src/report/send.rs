@@ -1,6 +1,5 @@
 //! The report of `send`.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 
@@ -10,6 +9,7 @@ use super::{per_gb, row};
 use tool::progress::gbit_per_s;
 use tool::size::Size;
 use tool::transmit::SendStats;
+use tool::undelivered::Undelivered;
 
 /// The report of `send`. The field names are those of the JSON and must not change.
 #[derive(Clone, Debug, Serialize)]
@@ -41,8 +41,9 @@ pub struct SendReport {
     pub ip_version: u8,
     /// Impairments of the link.
     pub impair: String,
-    /// Packets dropped by our NIC and stack, by reason; reasons without drops are left out.
-    pub drops: BTreeMap<String, u64>,
+    /// Packets that our NIC and stack did not deliver, by reason.
+    #[serde(flatten)]
+    pub undelivered: Undelivered,
 }
 
 /// Statistics of sending from device memory, which are also part of the demo's report.
@@ -126,6 +127,6 @@ impl fmt::Display for SendReport {
             "memory",
             format_args!("{size} in chunks of {chunk}, {kind}"),
         )?;
-        super::drop_rows(f, &self.drops)
+        write!(f, "{}", self.undelivered)
     }
 }

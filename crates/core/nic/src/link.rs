@@ -23,7 +23,9 @@ use ::wire::{
 };
 use netmem::{BufSpan, DmaPort, FragList, Payload};
 
-pub use captured::{Captured, Direction, FrameSink};
+use crate::packet::RxPacket;
+
+pub use captured::{Captured, Direction, FramePayload, FrameSink};
 pub use conditioner::{Conditioner, ConditionerStats};
 pub use hello::{HELLO_LIMIT, NoHello, WireHello};
 pub use impaired::{Impaired, ImpairedStats, OffloadsOn, complete_checksum};
@@ -116,6 +118,9 @@ pub trait Link: Send {
     fn impairment_stats(&self) -> Option<ImpairedStats> {
         None
     }
+
+    /// Called with each packet that the NIC accepted from this link, before the next receive. For links that observe.
+    fn accepted(&mut self, _packet: &RxPacket) {}
 }
 
 impl<L: Link + ?Sized> Link for Box<L> {
@@ -149,6 +154,10 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn impairment_stats(&self) -> Option<ImpairedStats> {
         (**self).impairment_stats()
+    }
+
+    fn accepted(&mut self, packet: &RxPacket) {
+        (**self).accepted(packet);
     }
 }
 

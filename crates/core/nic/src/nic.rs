@@ -139,7 +139,12 @@ impl Nic {
             // The payload has been copied or dropped, so the sender's memory is free now.
             drop(std::mem::take(&mut self.buffers.looped));
             match accepted {
-                Ok(packet) => return Some(packet),
+                Ok(packet) => {
+                    if packet.origin == Origin::Link {
+                        self.link.accepted(&packet);
+                    }
+                    return Some(packet);
+                }
                 Err(reason) => self.drops.count(reason),
             }
         }

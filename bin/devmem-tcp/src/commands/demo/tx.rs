@@ -18,12 +18,14 @@ use crate::args::Direction;
 use crate::commands::receiver::VerifiedBytes;
 use crate::plan::DemoPlan;
 use crate::report::{RunReport, Sending};
+use tool::capture::{self, Capture};
 use tool::output::Failure;
 use tool::progress::{Progress, gbit_per_s};
 use tool::sender::{Share, pattern_of, shares};
 use tool::signals::StopFlag;
 use tool::source::{Made, Source, is_readable};
 use tool::transmit::{SendStats, Transmit};
+use tool::undelivered::Undelivered;
 
 /// Device memory of the rings of all connections, unless their sends need more.
 const RING_BYTES: usize = 16 << 20;
@@ -40,19 +42,23 @@ const PAGE_BYTES: usize = 4096;
 ///
 /// A failed step, or wrong bytes.
 pub fn run(plan: &DemoPlan, stop: &StopFlag, cpu: Option<usize>) -> Result<RunReport, Failure> {
-    let nic = Netdev::builder(TAP)?
+    let capture = Capture::open(plan.capture.as_deref(), TAP)?;
+    let mut builder = Netdev::builder(TAP)?
         .address(&plan.ours.to_string())?
         .peer_address(&plan.peers.to_string())?
         .mtu(plan.nic.mtu)
-        .impair(plan.nic.impairment)
-        .open()?;
+        .impair(plan.nic.impairment);
+    if let Some(capture) = &capture {
+        builder = builder.capture(Box::new(capture.clone()));
+    }
+    let nic = builder.open()?;
     let to = SocketAddr::new(plan.peers.address, PORT);
     let peer = Peer::start(plan, to, cpu, stop)?;
     let clock = cpu::process_cpu_time();
     let progress = Mutex::new(Progress::transfer(Some(plan.bytes)));
     let start = Instant::now();
     let mut sent = send_all(&nic, plan, to, None, &|bytes| {
-        if let Ok(mut progress) = progress.try_lock() {
+        if let Ok(progress) = progress.try_lock() {
             progress.transferred(bytes, start.elapsed());
         }
         !stop.is_set()
@@ -77,10 +83,9 @@ pub fn run(plan: &DemoPlan, stop: &StopFlag, cpu: Option<usize>) -> Result<RunRe
         report.bad_bytes = Some(received.bad);
         report.first_bad = received.first_bad;
     }
-    let drops = nic.drops().into_iter();
-    report.drops = drops
-        .map(|(reason, count)| (reason.to_owned(), count))
-        .collect();
+    report.undelivered = Undelivered::of(nic.drops());
+    drop(nic);
+    capture::finish(capture, Ok(()))?;
     Ok(report)
 }
 

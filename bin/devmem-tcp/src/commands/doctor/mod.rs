@@ -14,6 +14,7 @@ use serde::Serialize;
 use crate::args;
 use table::Unsupported;
 use tool::output::{Failure, print_json};
+use tool::terminal;
 
 /// The whole report. The field names are those of the JSON and must not change.
 #[derive(Debug, Serialize)]
@@ -55,8 +56,11 @@ pub fn run(args: &args::Doctor) -> Result<(), Failure> {
             Some(_) => Unsupported::InFull,
             None => Unsupported::InOneLine,
         };
-        let text = diagnosis.table(unsupported);
+        let mut text = diagnosis.table(unsupported);
         let mut stdout = std::io::stdout().lock();
+        if let Some(width) = terminal::width(&stdout) {
+            text = terminal::fold(&text, width, table::INDENT);
+        }
         stdout
             .write_all(text.as_bytes())
             .context("write to stdout")?;

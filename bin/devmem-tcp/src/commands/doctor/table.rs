@@ -12,6 +12,9 @@ use super::{Diagnosis, receives};
 const STATE_WIDTH: usize = 9;
 const NAME_WIDTH: usize = 18;
 
+/// Indentation of continued lines in a narrow terminal: that of the second column.
+pub(super) const INDENT: usize = 2 + STATE_WIDTH;
+
 /// Checks that a set-up fixes by itself.
 const SET_UP: [&str; 4] = ["tcp_data_split", "hds_thresh", NTUPLE, RX_GRO_HW];
 

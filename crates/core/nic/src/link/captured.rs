@@ -4,8 +4,11 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use ::wire::Instant;
+use netmem::FragList;
+use steer::RxQueueId;
 
 use super::{ImpairedStats, Link, LinkCaps, LinkReceived, LinkSent, Posted, TxFrame};
+use crate::packet::RxPacket;
 
 /// Direction of a frame, from the view of this NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +24,20 @@ pub trait FrameSink: Send {
     /// Called for each frame, payload included, as it passes the link: a super-packet is one frame, and a
     /// partial checksum is not completed.
     fn frame(&mut self, now: Instant, direction: Direction, frame: &[u8]);
+
+    /// Called right after [`frame`](Self::frame), unless the NIC dropped the frame.
+    fn payload(&mut self, _payload: &FramePayload<'_>) {}
+}
+
+/// Where the payload of a captured frame is.
+#[derive(Clone, Copy, Debug)]
+pub struct FramePayload<'a> {
+    /// The queue that received the frame; `None` for a sent frame.
+    pub queue: Option<RxQueueId>,
+    /// Bytes of headers before the payload.
+    pub header_len: usize,
+    /// The payload.
+    pub frags: &'a FragList,
 }
 
 impl<F: FnMut(Instant, Direction, &[u8]) + Send> FrameSink for F {
@@ -78,8 +95,21 @@ impl<L: Link, S: FrameSink> Link for Captured<L, S> {
         if sent == LinkSent::Done {
             frame.copy_to(&mut self.scratch);
             self.sink.frame(now, Direction::Tx, &self.scratch);
+            self.sink.payload(&FramePayload {
+                queue: None,
+                header_len: frame.head.len(),
+                frags: frame.payload,
+            });
         }
         Ok(sent)
+    }
+
+    fn accepted(&mut self, packet: &RxPacket) {
+        self.sink.payload(&FramePayload {
+            queue: Some(packet.queue),
+            header_len: packet.headers.header_len,
+            frags: &packet.payload,
+        });
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -72,14 +72,15 @@ impl World {
     fn new() -> Self {
         let (posix, other) = connection();
         let [to_send, to_receive] = MEMORIES.with(Clone::clone);
-        let sending = posix.call(|table| {
-            table.bind_rx(&to_receive, NiovSize::MIN)?;
-            table.bind_tx(&to_send)
+        let (receiving, sending) = posix.call(|table| {
+            let receiving = table.bind_rx(&to_receive, NiovSize::MIN);
+            (receiving, table.bind_tx(&to_send))
         });
+        receiving.expect("the memory is a multiple of the net_iov size, and the queues are unused");
         posix.run_now();
         Self {
             posix,
-            sending: sending.expect("the memory has whole pages, and the queues are unused"),
+            sending: sending.expect("the memory has whole pages"),
             _other: other,
         }
     }

@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn a_comment_names_queue_split_net_iovs_and_tokens() {
         let first = 0x10800..0x10da8;
-        let split = packet(&[first.clone()], 0);
+        let split = packet(std::slice::from_ref(&first), 0);
         let text = "rx queue 1, split at 66, net_iov 1 at 2048: 1448 bytes";
         assert_eq!(split.comment(Some(0x10000)), text);
         let mut kept = VecDeque::from([split]);
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn a_token_belongs_to_the_last_packets_that_used_the_memory() {
         let mut kept: VecDeque<_> = [(0..100), (0..60), (60..100)]
-            .map(|range| packet(&[range], 0))
+            .map(|range| packet(std::slice::from_ref(&range), 0))
             .into();
         add_token(&mut kept, &(0..100), 5);
         let tokens: Vec<_> = kept.iter().map(|packet| packet.tokens.len()).collect();

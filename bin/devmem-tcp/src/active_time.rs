@@ -25,7 +25,7 @@ impl ActiveTime {
     }
 
     /// Returns the time up to the last byte.
-    pub fn to_last_byte(&self) -> Duration {
+    pub fn to_last_byte(self) -> Duration {
         self.earlier
             + self
                 .now
@@ -33,7 +33,7 @@ impl ActiveTime {
     }
 
     /// Returns the time up to `now`, with that since the last byte if a connection is open.
-    pub fn until(&self, now: Instant) -> Duration {
+    pub fn until(self, now: Instant) -> Duration {
         let open = self
             .now
             .map(|(first, _)| now.saturating_duration_since(first));

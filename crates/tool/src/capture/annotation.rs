@@ -135,11 +135,11 @@ mod tests {
 
     use super::*;
 
-    fn packet(device: Vec<Range<usize>>, host_bytes: usize) -> Annotated {
+    fn packet(device: &[Range<usize>], host_bytes: usize) -> Annotated {
         let mut payload = FramePayload::default();
         payload.queue = Some(RxQueueId(1));
         payload.header_len = 66;
-        payload.device = device;
+        payload.device = device.to_vec();
         payload.host_bytes = host_bytes;
         Annotated {
             payload: Some(payload),
@@ -154,26 +154,25 @@ mod tests {
 
     #[test]
     fn a_comment_names_queue_split_net_iovs_and_tokens() {
-        let split = packet(vec![0x10800..0x10da8], 0);
+        let first = 0x10800..0x10da8;
+        let split = packet(std::slice::from_ref(&first), 0);
         let text = "rx queue 1, split at 66, net_iov 1 at 2048: 1448 bytes";
         assert_eq!(split.comment(Some(0x10000)), text);
         let mut kept = VecDeque::from([split]);
-        add_token(&mut kept, &(0x10800..0x10da8), 17);
+        add_token(&mut kept, &first, 17);
         assert_eq!(kept[0].comment(Some(0x10000)), format!("{text}, token 17"));
-        let whole = packet(Vec::new(), 9);
+        let whole = packet(&[], 9);
         assert_eq!(whole.comment(None), "rx queue 1, 9 bytes in host memory");
-        assert_eq!(
-            packet(Vec::new(), 0).comment(None),
-            "rx queue 1, no payload"
-        );
-        let many = packet((0..20).map(|n| n * 10..n * 10 + 1).collect(), 0);
+        assert_eq!(packet(&[], 0).comment(None), "rx queue 1, no payload");
+        let twenty: Vec<_> = (0..20).map(|n| n * 10..n * 10 + 1).collect();
+        let many = packet(&twenty, 0);
         assert!(many.comment(None).ends_with(" and 12 more"));
     }
 
     #[test]
     fn a_token_belongs_to_the_last_packets_that_used_the_memory() {
         let mut kept: VecDeque<_> = [(0..100), (0..60), (60..100)]
-            .map(|range| packet(vec![range], 0))
+            .map(|range| packet(std::slice::from_ref(&range), 0))
             .into();
         add_token(&mut kept, &(0..100), 5);
         let tokens: Vec<_> = kept.iter().map(|packet| packet.tokens.len()).collect();

@@ -5,12 +5,10 @@
 //! (`deny.toml`), clippy the length of functions and the types that only some crates may use (`clippy.toml`),
 //! typos the spelling; `.ci/run` runs them all.
 //!
-//! It reads sources, and for `api` a file of rustdoc; it builds nothing and changes no file.
+//! It only reads sources: it builds nothing and changes no file.
 
 #![forbid(unsafe_code)]
 
-mod api;
-mod drops;
 mod fuzz;
 mod islands;
 mod map;
@@ -30,23 +28,16 @@ const CHECKS: &[Check] = &[
     ("sizes", "lines per file", sizes::check),
     ("walks", "the walks name existing functions", walks::check),
     ("fuzz", "all lists of fuzz targets agree", fuzz::check),
-    ("drops", "the book explains all drop reasons", drops::check),
     ("map", "map and deny.toml name all packages", map::check),
 ];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [name, file] = &arguments[..]
-        && name == "api"
-    {
-        return check_api(file);
-    }
     let Some(chosen) = choose(&arguments) else {
-        eprintln!("usage: cargo xtask all | CHECK... | api FILE\n");
+        eprintln!("usage: cargo xtask all | CHECK...\n");
         for (name, what, _) in CHECKS {
             eprintln!("  {name:<8} {what}");
         }
-        eprintln!("  api      the API in this JSON file of rustdoc shows no undeclared types");
         return ExitCode::from(2);
     };
     let workspace = match Workspace::load() {
@@ -70,24 +61,6 @@ fn main() -> ExitCode {
         );
     }
     status
-}
-
-/// Checks what rustdoc wrote about the library.
-fn check_api(file: &str) -> ExitCode {
-    let text = std::fs::read_to_string(file).map_err(|error| error.to_string());
-    match text.and_then(|text| api::check(&text)) {
-        Ok(findings) => {
-            findings
-                .iter()
-                .for_each(|finding| println!("api: {finding}"));
-            println!("api: {} findings", findings.len());
-            ExitCode::from(u8::from(!findings.is_empty()))
-        }
-        Err(error) => {
-            eprintln!("xtask: {file}: {error}");
-            ExitCode::FAILURE
-        }
-    }
 }
 
 /// Returns the checks that the arguments name; `None` for a usage error.

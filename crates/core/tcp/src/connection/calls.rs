@@ -153,9 +153,11 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Returns how many of `wanted` bytes a write may queue now: as many as [`Connection::write_room`], unless
-    /// [`Policy::fills_super_segments`](crate::Policy::fills_super_segments); with `notsent_lowat` (TCP_NOTSENT_LOWAT) no
-    /// new super-segment begins while so many bytes are unsent.
+    /// Returns how many of `wanted` bytes a write may queue now.
+    ///
+    /// At most [`Connection::write_room`] bytes, unless the policy
+    /// [fills super-segments](crate::policy::Policy::fills_super_segments). No new super-segment begins while
+    /// `notsent_lowat` bytes (TCP_NOTSENT_LOWAT) are unsent.
     #[must_use]
     pub fn admit(&self, wanted: usize, notsent_lowat: Option<u32>) -> usize {
         match &self.state {

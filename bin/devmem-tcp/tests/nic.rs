@@ -623,6 +623,6 @@ fn invalid_options_are_refused_with_a_remedy() {
         at("other"),
         at("wire")
     ));
-    wire.failed_with(1, "use unix:PATH to join it");
+    wire.failed_with(1, "or connect to it with unix:PATH");
     end(first);
 }

@@ -23,9 +23,12 @@ use annotation::Annotated;
 /// Maximum frame length in Wireshark (`WTAP_MAX_PACKET_SIZE_STANDARD`). Received frames are at most a quarter of that;
 /// longer sent frames are truncated to it.
 const SNAP_LEN: u32 = 256 << 10;
-/// Captured bytes that are kept, and how many of them are then written. The newest packets are kept back, because the tokens of
-/// their payload are issued only when it is read.
+/// Captured bytes that are buffered before all of them are written.
+const BUFFERED_BYTES: usize = 1 << 20;
+/// The same if tokens will be added to the packets: the newest ones are kept back, because the tokens of their payload are
+/// issued only when it is read.
 const KEPT_BYTES: usize = 8 << 20;
+/// How many of [`KEPT_BYTES`] are then written, the oldest first.
 const WRITTEN_BYTES: usize = 4 << 20;
 
 /// An open capture file. Clones write to the same file.
@@ -193,8 +196,12 @@ impl CaptureFile {
             original_len: frame.len(),
             data,
         }));
-        if self.kept_bytes >= KEPT_BYTES {
-            self.write_out(WRITTEN_BYTES);
+        let (most, written) = match self.niov_bytes {
+            Some(_) => (KEPT_BYTES, WRITTEN_BYTES),
+            None => (BUFFERED_BYTES, usize::MAX),
+        };
+        if self.kept_bytes >= most {
+            self.write_out(written);
         }
     }
 

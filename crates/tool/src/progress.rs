@@ -213,8 +213,8 @@ mod tests {
     fn a_narrow_terminal_has_a_shorter_bar_or_none() {
         let shape = Shape::Transfer(Some(5 << 30));
         let half = |width| shape.text(5 << 29, 12.34, width);
-        assert_eq!(half(40), "   2.50 GiB of 5 GiB  12.3 Gbit/s");
-        assert_eq!(half(48), "[#####-----]    2.50 GiB of 5 GiB  12.3 Gbit/s");
+        assert_eq!(half(40), "   2560 MiB of 5 GiB  12.3 Gbit/s");
+        assert_eq!(half(48), "[#####------]    2560 MiB of 5 GiB  12.3 Gbit/s");
         for width in 20..100 {
             assert!(half(width).len() < width, "{width}: {}", half(width));
         }

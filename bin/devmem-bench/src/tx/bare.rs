@@ -55,10 +55,7 @@ pub fn send<C>(bench: &Bench<'_, C>, packets: Packets, cpu: usize) -> Result<Sen
     let (mut at, mut bytes) = (0, 0);
     while Instant::now() < end {
         for _ in 0..LOOK_EVERY {
-            // The first window is smaller than such a packet.
-            let len =
-                longest.min(peer.window as usize) / usize::from(peer.mss) * usize::from(peer.mss);
-            peer.wait_for_window(len)?;
+            let len = peer.wait_for_window(longest)?;
             peer.send(TcpFlags::ACK, &memory.begin().frags(at, len)?)?;
             bytes += len as u64;
             at = if at + 2 * len <= memory.size() {
@@ -141,11 +138,18 @@ where
         Ok(())
     }
 
-    fn wait_for_window(&mut self, len: usize) -> Result<()> {
-        while self.snd_nxt.wrapping_sub(self.snd_una) as usize + len > self.window as usize {
+    /// Waits until the window has room for the next packet, and returns its length: `longest`, or less while the window is
+    /// smaller than that, as the first one is.
+    fn wait_for_window(&mut self, longest: usize) -> Result<usize> {
+        loop {
+            let (window, mss) = (self.window as usize, usize::from(self.mss));
+            let len = longest.min(window) / mss * mss;
+            let in_flight = self.snd_nxt.wrapping_sub(self.snd_una) as usize;
+            if len > 0 && in_flight + len <= window {
+                return Ok(len);
+            }
             self.wait()?;
         }
-        Ok(())
     }
 
     /// Waits for a frame, and handles all received frames.

@@ -197,6 +197,7 @@ mod tests {
             (Errno::EINPROGRESS, libc::EINPROGRESS),
             (Errno::ELOOP, libc::ELOOP),
             (Errno::EOWNERDEAD, libc::EOWNERDEAD),
+            (Errno::ENODATA, libc::ENODATA),
         ];
         assert_eq!(ours_and_libcs.len(), Errno::NAMED.len());
         for (ours, libcs) in ours_and_libcs {

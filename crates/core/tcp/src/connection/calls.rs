@@ -164,6 +164,8 @@ impl<P: Payload> Connection<P> {
             ConnectionState::Synchronized(synchronized) if synchronized.kind().can_send() => {
                 synchronized.sender.admit(wanted, notsent_lowat)
             }
+            // The payload of a SYN: no sender exists yet, and nothing is sent but this.
+            ConnectionState::SynSent(_) => wanted.min(self.write_room()),
             _ => 0,
         }
     }

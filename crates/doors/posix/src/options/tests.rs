@@ -61,6 +61,9 @@ fn sample(name: (i32, i32)) -> Option<Sample> {
         tcp_opt::THIN_DUPACK => Some(Becomes(1, 0)),
         tcp_opt::USER_TIMEOUT | tcp_opt::NOTSENT_LOWAT => Some(Same(12_345)),
         tcp_opt::CC_INFO | tcp_opt::IS_MPTCP => Some(GetOnly),
+        tcp_opt::FASTOPEN => Some(Same(7)),
+        tcp_opt::FASTOPEN_CONNECT | tcp_opt::FASTOPEN_NO_COOKIE => Some(Same(1)),
+        tcp_opt::FASTOPEN_KEY => Some(Bytes(&[7; 32], vec![7; 32])),
         tcp_opt::ULP => Some(Refused(Errno::ENOENT)),
         _ => None,
     };

@@ -65,18 +65,7 @@ impl Stack {
         payload: &FragList,
         now: Instant,
     ) {
-        let Self {
-            icmp,
-            network,
-            memory,
-            ..
-        } = self;
-        let send_pool = &mut memory.send_pool;
-        let cx = IcmpContext {
-            network,
-            send_pool,
-            now,
-        };
+        let (icmp, cx) = self.icmp_parts(now);
         if let Some(error) = icmp.receive_v4(cx, ethernet, ip, payload) {
             self.on_icmp_error(error, now);
         }
@@ -90,21 +79,19 @@ impl Stack {
         payload: &FragList,
         now: Instant,
     ) {
-        let Self {
-            icmp,
-            network,
-            memory,
-            ..
-        } = self;
-        let send_pool = &mut memory.send_pool;
-        let cx = IcmpContext {
-            network,
-            send_pool,
-            now,
-        };
+        let (icmp, cx) = self.icmp_parts(now);
         if let Some(error) = icmp.receive_v6(cx, ethernet, ip, payload) {
             self.on_icmp_error(error, now);
         }
+    }
+
+    fn icmp_parts(&mut self, now: Instant) -> (&mut Icmp, IcmpContext<'_>) {
+        let cx = IcmpContext {
+            network: &mut self.network,
+            send_pool: &mut self.memory.send_pool,
+            now,
+        };
+        (&mut self.icmp, cx)
     }
 
     /// Passes an error on to the connection of the packet that it quotes.

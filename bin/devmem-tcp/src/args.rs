@@ -206,7 +206,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_long_help = SEND_EXAMPLES)]
 pub struct Send {
-    /// IP address to connect to, with or without the port: 10.77.0.1, 10.77.0.1:5201 or [fd77::1]:5201
+    /// IP address to connect to, with or without the port: 10.77.0.1, 10.77.0.1:5201, fd77::1 (with a port, in brackets)
     #[arg(value_name = "HOST")]
     pub to: String,
     /// Port to connect to [default: 5201]

@@ -28,6 +28,8 @@ use super::cases::Packets;
 const OUR_PORTS: std::ops::Range<u16> = 40_000..60_000;
 /// IPv4 and TCP headers.
 const HEADERS: usize = 40;
+/// Longest payload of a super-packet without BIG TCP.
+const SHORT: usize = MAX_PACKET_LEN - HEADERS;
 /// Number of super-packets between two reads of the TAP.
 const LOOK_EVERY: u32 = 4;
 /// Size of a buffer for received frames, which have no payload.
@@ -48,27 +50,39 @@ pub fn send<C>(bench: &Bench<'_, C>, packets: Packets, cpu: usize) -> Result<Sen
     let before = cpu::process_cpu_time();
     peer.connect()?;
     let end = Instant::now() + bench.plan.time;
-    let longest = match packets {
-        Packets::Legacy => MAX_PACKET_LEN,
-        Packets::Usual | Packets::Big => BIG_PACKET_LEN,
-    } - HEADERS;
+    let mut longest = match packets {
+        Packets::Legacy => SHORT,
+        Packets::Usual | Packets::Big => BIG_PACKET_LEN - HEADERS,
+    };
     let (mut at, mut bytes) = (0, 0);
     while Instant::now() < end {
         for _ in 0..LOOK_EVERY {
-            let len = peer.wait_for_window(longest)?;
-            peer.send(TcpFlags::ACK, &memory.begin().frags(at, len)?)?;
+            let len = peer.wait_for_window(longest)?.min(memory.size());
+            if at + len > memory.size() {
+                at = 0;
+            }
+            match peer.send(TcpFlags::ACK, &memory.begin().frags(at, len)?) {
+                // The kernel has no contiguous memory for a long packet: this run goes on with packets that need less.
+                Err(error) if longest > SHORT && has_no_memory(&error) => {
+                    longest = SHORT;
+                    continue;
+                }
+                sent => sent?,
+            }
             bytes += len as u64;
-            at = if at + 2 * len <= memory.size() {
-                at + len
-            } else {
-                0
-            };
+            at += len;
         }
         peer.look()?;
     }
     peer.close()?;
     let cpu_ns = u64::try_from((cpu::process_cpu_time() - before).as_nanos())?;
     Ok(SenderReport { bytes, cpu_ns })
+}
+
+/// Returns whether the TAP refused a packet because the kernel had no memory for it (ENOBUFS).
+fn has_no_memory(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<io::Error>();
+    error.and_then(rustix::io::Errno::from_io_error) == Some(rustix::io::Errno::NOBUFS)
 }
 
 /// Returns one of [`OUR_PORTS`], chosen by the CPU time of this process.

@@ -10,7 +10,8 @@
 //!    [`Opening`] exists its state is SYN-RECEIVED, and the SYN-ACK, which acknowledges the payload too, is repeated by the
 //!    handshake's timer. Nothing else is repeated before the peer's ACK.
 //! 3. The first acceptable ACK ends the opening and frees the place. A RST ends the connection, and its place stays taken for
-//!    [`RESET_HOLD`] (RFC 7413 5.1: forged SYNs from addresses that answer by RSTs must not open connections without limit).
+//!    [`RESET_HOLD`](pending::RESET_HOLD) (RFC 7413 5.1: forged SYNs from addresses that answer by RSTs must not open
+//!    connections without limit).
 //!
 //! A listener that answers with SYN cookies keeps no state, and ignores Fast Open. So does the handshake with AccECN: its
 //! counters begin with the ACK of the SYN-ACK.
@@ -36,8 +37,6 @@ pub(crate) use client::ClientOpen;
 pub use client::{ClientFail, FastOpenStart, Learned};
 pub use keys::FastOpenKeys;
 pub(crate) use opening::Opening;
-#[expect(unused_imports, reason = "for the links of this page")]
-use pending::RESET_HOLD;
 pub use server::FastOpenListener;
 pub(crate) use server::Judgement;
 

@@ -77,7 +77,8 @@ pub fn run(
     machine.memory_mib = machine.memory_mib.max(MIN_MEMORY_MIB);
     machine.trees = tree.parts(&format!("{ROOT}{TREE}"));
     machine.trees.push((plan.root.clone(), ROOT.to_owned()));
-    let mut collector = ProgramCollector::new(&tree.programs, plan.transcript.as_ref())?;
+    let mut collector =
+        ProgramCollector::new(&tree.programs, plan.transcript.as_ref(), print_case)?;
     let mut kernel_complaints = Vec::new();
     while !collector.left.is_empty() {
         let before = collector.left.len();
@@ -152,10 +153,16 @@ struct ProgramCollector {
     transcript: Option<File>,
     /// Start of the current program.
     since: Instant,
+    /// Shows a case of a program at once; tests show nothing.
+    show: fn(&str, &CaseReport),
 }
 
 impl ProgramCollector {
-    fn new(programs: &[String], transcript: Option<&PathBuf>) -> Result<Self, Failure> {
+    fn new(
+        programs: &[String],
+        transcript: Option<&PathBuf>,
+        show: fn(&str, &CaseReport),
+    ) -> Result<Self, Failure> {
         let create = |path: &PathBuf| {
             File::create(path).with_context(|| format!("--transcript: create {}", path.display()))
         };
@@ -165,6 +172,7 @@ impl ProgramCollector {
             programs: Vec::new(),
             transcript: transcript.map(create).transpose()?,
             since: Instant::now(),
+            show,
         })
     }
 
@@ -201,10 +209,8 @@ impl ProgramCollector {
         }
         let program = self.left.remove(0);
         self.since = Instant::now();
-        let cases = cases
-            .into_iter()
-            .map(|case| shown(&program, case))
-            .collect();
+        let cases: Vec<_> = cases.into_iter().map(reported).collect();
+        cases.iter().for_each(|case| (self.show)(&program, case));
         self.programs.push(ProgramReport {
             program,
             seconds,
@@ -243,22 +249,25 @@ fn case(name: &str, verdict: Verdict, reason: &str) -> Case {
     }
 }
 
-/// Prints a row of the table, without control characters.
-fn shown(program: &str, case: Case) -> CaseReport {
+/// Returns the report of a case, without control characters.
+fn reported(case: Case) -> CaseReport {
     /// Maximum characters of a name and of a reason.
     const CHARS_MAX: usize = 400;
     let plain = |text: &str| -> String {
         let plain = |c: char| if c.is_control() { ' ' } else { c };
         text.chars().take(CHARS_MAX).map(plain).collect()
     };
-    let report = CaseReport {
+    CaseReport {
         case: plain(&case.name),
         verdict: case.verdict,
         reason: plain(&case.reason),
-    };
-    let mark = report.verdict.mark();
-    say!("{mark} {program:<34} {:<40} {}", report.case, report.reason);
-    report
+    }
+}
+
+/// Prints a row of the table.
+fn print_case(program: &str, case: &CaseReport) {
+    let mark = case.verdict.mark();
+    say!("{mark} {program:<34} {:<40} {}", case.case, case.reason);
 }
 
 impl Output for ProgramCollector {
@@ -311,7 +320,7 @@ mod tests {
     #[test]
     fn results_are_in_run_order_and_a_guest_that_ends_fails_one_program() {
         let names = ["a.py", "b.py", "c.py"].map(str::to_owned);
-        let mut collector = ProgramCollector::new(&names, None).unwrap();
+        let mut collector = ProgramCollector::new(&names, None, |_, _| {}).unwrap();
         collector
             .stdout(&line(&ended("a.py", 0, "ok 1 a.x\n")))
             .unwrap();

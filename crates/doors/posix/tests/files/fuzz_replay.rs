@@ -1,4 +1,4 @@
-//! Replays kept inputs of the fuzz target over socket calls, and plays sequences by chance.
+//! Replays kept inputs of the fuzz target of socket calls, and runs random sequences.
 
 #[path = "../../../../../fuzz/bodies/posix_calls.rs"]
 mod posix_calls;
@@ -12,8 +12,8 @@ fn socket_calls() {
     replay("posix_calls", posix_calls::run);
 }
 
-/// Sequences by chance, the same ones each time: what a short fuzz run would do. Each begins with a connection, which
-/// chance alone would seldom make.
+/// Random sequences, the same in every run, as in a short fuzz run. Each begins with a connection, which a random sequence
+/// would rarely make.
 #[test]
 fn calls_in_any_order_leak_nothing() {
     by_chance(7, 200);

@@ -7,7 +7,7 @@ use nic::{Nic, NicConfig, WireLink, WireOptions};
 use stack::{Secret, Stack, StackConfig};
 use wire::Instant;
 
-/// What a pipe of Linux holds by default.
+/// Default capacity of a pipe in Linux.
 const PIPE_SIZE: usize = 65_536;
 
 fn table() -> (Posix<VirtualTime>, WireLink) {
@@ -42,7 +42,7 @@ fn moving(from: i32, to: i32, len: usize) -> SpliceArgs {
 }
 
 #[test]
-fn a_pipe_holds_64_kib_and_takes_small_writes_whole_or_not_at_all() {
+fn a_pipe_holds_64_kib_and_small_writes_are_atomic() {
     let (posix, _other) = table();
     let (reader, writer) = posix.call(|t| t.pipe(SOCK_NONBLOCK)).unwrap();
     assert_eq!(read(&posix, reader, 10), Err(Errno::EAGAIN));
@@ -62,7 +62,7 @@ fn a_pipe_holds_64_kib_and_takes_small_writes_whole_or_not_at_all() {
 }
 
 #[test]
-fn the_other_end_learns_of_a_close_and_the_last_close_frees_the_pipe() {
+fn a_close_is_reported_at_the_other_end_and_the_last_close_frees_the_pipe() {
     let (posix, _other) = table();
     let (reader, writer) = posix.call(|t| t.pipe(0)).unwrap();
     assert_eq!(posix.call(|t| t.fcntl(reader, fcntl::GETFL, 0)), Ok(0));
@@ -81,7 +81,7 @@ fn the_other_end_learns_of_a_close_and_the_last_close_frees_the_pipe() {
 }
 
 #[test]
-fn an_edge_comes_with_each_write_and_when_there_is_room_again() {
+fn each_write_and_new_room_is_an_edge() {
     let (posix, _other) = table();
     let (reader, writer) = posix.call(|t| t.pipe(SOCK_NONBLOCK)).unwrap();
     let epoll = posix.call(|t| t.epoll_create(0)).unwrap();
@@ -112,7 +112,7 @@ fn an_edge_comes_with_each_write_and_when_there_is_room_again() {
 }
 
 #[test]
-fn a_blocked_write_goes_on_as_the_pipe_is_read() {
+fn a_blocked_write_continues_when_the_pipe_is_read() {
     let (posix, _other) = table();
     let (reader, writer) = posix.call(|t| t.pipe(0)).unwrap();
     let bytes: Vec<u8> = (0..3 * PIPE_SIZE).map(|at| (at % 251) as u8).collect();

@@ -231,7 +231,7 @@ fn a_client_with_invalid_messages_is_disconnected_and_the_next_one_served() {
     nic.until("the client was disconnected");
     Machine::start(&files.at("nic"), one_queue());
     let report = end(nic);
-    assert_eq!(report["machine"]["put_out"], 1, "{report}");
+    assert_eq!(report["machine"]["disconnected_clients"], 1, "{report}");
     assert_eq!(report["machine"]["clients"], 2, "{report}");
 }
 
@@ -289,7 +289,7 @@ fn a_machine_that_reconnects_at_once_is_accepted() {
         stream.shutdown(Shutdown::Both).unwrap();
     }
     let report = end(nic);
-    assert_eq!(report["machine"]["sent_away"], 0, "{report}");
+    assert_eq!(report["machine"]["refused_clients"], 0, "{report}");
     assert_eq!(report["machine"]["clients"], ROUNDS, "{report}");
 }
 

@@ -1,4 +1,4 @@
-//! Admin commands that a good driver never sends.
+//! Admin commands that a correct driver never sends.
 
 mod common;
 
@@ -16,7 +16,7 @@ use gve_defs::registers::{ADMINQ_DOORBELL, ADMINQ_EVENT_COUNTER};
 use gve_driver::{BarAccess, Driver};
 use zerocopy::{FromZeros, Immutable, IntoBytes};
 
-/// A device that is probed, without queues.
+/// Returns a probed device without queues.
 fn probed() -> (Bench, Driver) {
     let mut bench = Bench::new();
     let driver = Driver::probe(Rc::clone(&bench.ram), &mut bench).unwrap();
@@ -32,14 +32,14 @@ fn status(
     driver.command(bench, opcode, body).unwrap()
 }
 
-/// Addresses that are not memory, or not all of what is written there.
+/// Addresses at which a struct is not, or not completely, in memory.
 fn bad_addresses(bench: &Bench) -> [u64; 5] {
     let last = bench.ram.end() - 1;
     [0, RAM_BASE - 1, last, u64::MAX, u64::MAX - 7]
 }
 
 #[test]
-fn commands_that_are_not_there_are_unimplemented() {
+fn unknown_commands_are_unimplemented() {
     let (mut bench, mut driver) = probed();
     let not_there = [
         0,
@@ -57,7 +57,7 @@ fn commands_that_are_not_there_are_unimplemented() {
 }
 
 #[test]
-fn every_command_of_only_ones_is_refused() {
+fn every_command_with_all_bits_set_is_refused() {
     let (mut bench, mut driver) = up_default();
     let may_pass = [opcode::DECONFIGURE_DEVICE_RESOURCES];
     for opcode in (0..0x200).filter(|opcode| !may_pass.contains(opcode)) {
@@ -73,7 +73,7 @@ fn every_command_of_only_ones_is_refused() {
 }
 
 #[test]
-fn the_end_of_interrupts_waits_for_the_end_of_queues() {
+fn interrupts_are_deconfigured_only_after_all_queues_are_destroyed() {
     let (mut bench, mut driver) = up_default();
     let deconfigure = opcode::DECONFIGURE_DEVICE_RESOURCES;
     let refused = status(&mut bench, &mut driver, deconfigure, &[0u8; 0]);
@@ -88,7 +88,7 @@ fn the_end_of_interrupts_waits_for_the_end_of_queues() {
 }
 
 #[test]
-fn answers_that_have_no_place_are_refused() {
+fn commands_with_an_answer_outside_of_memory_are_refused() {
     let (mut bench, mut driver) = probed();
     for addr in bad_addresses(&bench) {
         let describe = DescribeDevice {
@@ -140,7 +140,7 @@ fn answers_that_have_no_place_are_refused() {
 }
 
 #[test]
-fn answers_that_have_no_room_are_refused() {
+fn commands_with_too_little_room_for_the_answer_are_refused() {
     let (mut bench, mut driver) = probed();
     let (addr, _) = driver.argument();
     let needed = driver.description().len() as u32;
@@ -168,7 +168,7 @@ fn answers_that_have_no_room_are_refused() {
 }
 
 #[test]
-fn notification_blocks_that_cannot_be_are_refused() {
+fn invalid_notification_blocks_are_refused() {
     let (mut bench, mut driver) = probed();
     let (addr, _) = driver.argument();
     let deconfigure = opcode::DECONFIGURE_DEVICE_RESOURCES;
@@ -248,7 +248,7 @@ fn good_rx(memory: u64) -> CreateRxQueue {
 }
 
 #[test]
-fn tx_queues_that_cannot_be_are_refused() {
+fn invalid_tx_queues_are_refused() {
     let (mut bench, mut driver) = probed();
     let memory = bench.ram.alloc(1 << 16);
     let good = good_tx(memory);
@@ -293,7 +293,7 @@ fn tx_queues_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn rx_queues_that_cannot_be_are_refused() {
+fn invalid_rx_queues_are_refused() {
     let (mut bench, mut driver) = probed();
     let memory = bench.ram.alloc(1 << 16);
     let good = good_rx(memory);
@@ -331,7 +331,7 @@ fn rx_queues_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn queues_that_are_not_there_cannot_end() {
+fn destroying_a_missing_queue_is_refused() {
     let (mut bench, mut driver) = probed();
     for opcode in [opcode::DESTROY_TX_QUEUE, opcode::DESTROY_RX_QUEUE] {
         for id in [0, 3, 4, u32::MAX] {
@@ -345,7 +345,7 @@ fn queues_that_are_not_there_cannot_end() {
 }
 
 #[test]
-fn parameters_and_reports_have_bounds() {
+fn parameters_and_reports_are_range_checked() {
     let (mut bench, mut driver) = probed();
     for (kind, value, expected) in [
         (1, 1500, AdminqStatus::PASSED),
@@ -398,7 +398,7 @@ fn the_link_speed_is_reported() {
 }
 
 #[test]
-fn a_doorbell_that_announces_more_than_the_queue_holds_does_nothing() {
+fn a_doorbell_past_the_size_of_the_admin_queue_is_ignored() {
     let (mut bench, mut driver) = probed();
     let done = bench.register(ADMINQ_EVENT_COUNTER);
     let before = bench.stats().device;
@@ -411,7 +411,7 @@ fn a_doorbell_that_announces_more_than_the_queue_holds_does_nothing() {
 }
 
 #[test]
-fn an_admin_queue_outside_guest_memory_does_nothing() {
+fn an_admin_queue_outside_of_guest_memory_executes_nothing() {
     for (len, base) in [
         (0u16, RAM_BASE),
         (63, RAM_BASE),
@@ -433,7 +433,7 @@ fn an_admin_queue_outside_guest_memory_does_nothing() {
 }
 
 #[test]
-fn the_count_of_commands_wraps() {
+fn the_event_counter_of_commands_wraps() {
     let (mut bench, mut driver) = probed();
     for _ in 0..300 {
         let got = status(

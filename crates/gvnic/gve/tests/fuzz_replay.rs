@@ -1,4 +1,4 @@
-//! Inputs that fuzzing found, or that are worth keeping: see fuzz/README.md.
+//! Replays the kept inputs of the fuzz targets: see fuzz/README.md.
 
 mod common;
 #[path = "../../../../fuzz/bodies/gve_adminq.rs"]
@@ -20,17 +20,17 @@ fn kept_admin_commands_are_answered() {
 }
 
 #[test]
-fn kept_tx_descriptors_send_no_frame_that_cannot_be() {
+fn kept_tx_descriptors_send_no_invalid_frame() {
     replay::replay("gve_tx", gve_tx::run);
 }
 
 #[test]
-fn kept_rx_buffers_do_not_harm_another_queue() {
+fn kept_rx_buffers_do_not_affect_another_queue() {
     replay::replay("gve_rx", gve_rx::run);
 }
 
 #[test]
-fn kept_flow_rules_steer_as_they_say() {
+fn kept_flow_rules_steer_to_their_queues() {
     replay::replay("gve_flow_rules", gve_flow_rules::run);
 }
 
@@ -40,9 +40,9 @@ proptest::proptest! {
         ..proptest::prelude::ProptestConfig::default()
     })]
 
-    /// Every byte is a step of some kind, so even chance gets far without a fuzzer.
+    /// Every byte is a step, so that random bytes cover much without a fuzzer.
     #[test]
-    fn chance_does_no_harm(input in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..1500)) {
+    fn random_steps_break_no_rule(input in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..1500)) {
         gve_adminq::run(&input);
         gve_tx::run(&input);
         gve_rx::run(&input);

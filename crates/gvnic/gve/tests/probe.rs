@@ -1,4 +1,4 @@
-//! Bring-up, reset and link, as the Linux driver does them.
+//! Bring-up, reset and link changes, in the order of the Linux driver.
 
 mod common;
 
@@ -75,7 +75,7 @@ fn a_driver_can_probe_again_after_its_removal() {
 }
 
 #[test]
-fn registers_can_be_read_at_any_width_and_place() {
+fn registers_can_be_read_with_any_width_and_offset() {
     let (bench, _) = up_default();
     let mut whole = [0xff; 4096];
     bench.device.read_bar(0, 0, &mut whole);
@@ -158,7 +158,7 @@ fn twenty_resets_during_a_transfer_lose_only_frames_in_flight() {
 }
 
 #[test]
-fn a_bus_reset_forgets_the_guest() {
+fn a_bus_reset_removes_queues_rss_settings_and_the_admin_queue() {
     let (mut bench, mut driver) = up_default();
     driver
         .configure_rss(&mut bench, Some(&[7; 40]), None)
@@ -206,7 +206,7 @@ fn the_driver_is_asked_for_statistics() {
 }
 
 #[test]
-fn statistics_of_the_device_stand_at_the_end_of_the_area() {
+fn statistics_of_the_device_are_at_the_end_of_the_area() {
     let (mut bench, mut driver) = up_default();
     let mut bad = Frame::tcp4(10).bytes();
     *bad.last_mut().unwrap() ^= 1;

@@ -1,4 +1,4 @@
-//! What must hold whatever is sent, cut, held and restarted.
+//! Properties of random sequences: frames sent, segmented and held back, queues restarted.
 
 mod common;
 
@@ -36,7 +36,7 @@ fn options() -> impl Strategy<Value = QueueOptions> {
     })
 }
 
-/// One thing that happens to a receiving device.
+/// One event of a receiving device.
 #[derive(Clone, Debug)]
 enum Event {
     Frame(Frame),
@@ -59,7 +59,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Payload of packets in one piece: what a coalesced, cut or whole delivery has in common.
+/// Returns the payload of all packets: the same whether a super-packet was coalesced or segmented.
 fn payloads<'a>(packets: impl IntoIterator<Item = &'a RxPacket>) -> Vec<u8> {
     let mut bytes = Vec::new();
     for packet in packets {
@@ -132,7 +132,7 @@ proptest! {
             };
             bench.wire.room = room;
             if driver.push(0, &request).is_none() {
-                // The ring is full: the wire takes again.
+                // The ring is full: let the wire accept frames again.
                 bench.wire.room = usize::MAX;
                 driver.ring_tx(&mut bench, 0, 0);
                 bench.resume_tx();
@@ -161,7 +161,7 @@ proptest! {
     }
 
     #[test]
-    fn a_super_packet_is_cut_alike_on_either_side(frame in frame(60_000), mss in 88..9000u16) {
+    fn a_super_packet_is_segmented_alike_on_transmit_and_receive(frame in frame(60_000), mss in 88..9000u16) {
         prop_assume!(!frame.payload.is_empty());
         // Segments of at most the largest MTU.
         let mss = mss.min(8900);

@@ -1,4 +1,4 @@
-//! Receiving: split, coalesced, cut, in many buffers, and into none.
+//! Receiving: header split, coalescing, segmentation, several buffers, and none.
 
 mod common;
 
@@ -37,7 +37,7 @@ fn one_queue(options: QueueOptions) -> (Bench, Driver) {
 }
 
 #[test]
-fn a_tcp_packet_is_cut_behind_its_headers() {
+fn a_tcp_packet_is_split_after_its_headers() {
     for (frame, l3) in [
         (Frame::tcp4(1448), l3_type::IPV4),
         (Frame::tcp4(1), l3_type::IPV4),
@@ -59,7 +59,7 @@ fn a_tcp_packet_is_cut_behind_its_headers() {
 }
 
 #[test]
-fn a_pure_ack_takes_one_buffer_and_no_padding() {
+fn a_pure_ack_uses_one_buffer_and_has_no_padding() {
     let (mut bench, mut driver) = one_queue(QueueOptions::default());
     let mut bytes = Frame::tcp4(0).bytes();
     let len = bytes.len();
@@ -85,7 +85,7 @@ fn packets_other_than_tcp_are_not_split() {
 }
 
 #[test]
-fn a_queue_without_header_buffers_does_not_cut() {
+fn a_queue_without_header_buffers_does_not_split() {
     let (mut bench, mut driver) = up(QueueOptions {
         header_bytes: 0,
         ..QueueOptions::default()
@@ -132,7 +132,7 @@ fn a_jumbo_packet_fills_buffers_of_either_size() {
 }
 
 #[test]
-fn payload_of_a_whole_number_of_buffers_takes_no_empty_one() {
+fn payload_that_fills_its_buffers_exactly_uses_no_further_buffer() {
     let (mut bench, mut driver) = one_queue(QueueOptions::default());
     let packet = receive_one(&mut bench, &mut driver, &Frame::tcp4(4096).bytes());
     assert_eq!(packet.frags, [4096]);
@@ -162,7 +162,7 @@ fn a_super_packet_is_coalesced_if_the_queue_allows_it() {
 }
 
 #[test]
-fn a_super_packet_is_cut_if_the_queue_does_not_coalesce() {
+fn a_super_packet_is_segmented_if_the_queue_does_not_coalesce() {
     for frame in [Frame::tcp4(65_000), Frame::tcp6(40_001).tagged()] {
         let (mut bench, mut driver) = up_default();
         let received = bench.receive(&frame.unfinished(), frame.gso(1448));
@@ -181,7 +181,7 @@ fn a_super_packet_is_cut_if_the_queue_does_not_coalesce() {
 }
 
 #[test]
-fn a_udp_super_packet_is_cut_into_datagrams_even_where_tcp_is_coalesced() {
+fn a_udp_super_packet_is_split_into_datagrams_even_if_tcp_is_coalesced() {
     for frame in [Frame::udp4(10_000), Frame::udp6(10_001)] {
         let (mut bench, mut driver) = up(QueueOptions {
             rsc: true,
@@ -219,7 +219,7 @@ fn a_super_packet_of_one_segment_or_none_is_an_ordinary_packet() {
 }
 
 #[test]
-fn a_super_packet_of_another_kind_than_its_headers_is_dropped() {
+fn a_super_packet_of_a_kind_that_differs_from_its_headers_is_dropped() {
     let (mut bench, _driver) = up_default();
     let (tcp4, tcp6, udp) = (Frame::tcp4(5000), Frame::tcp6(5000), Frame::udp4(5000));
     for (frame, offload) in [
@@ -236,7 +236,7 @@ fn a_super_packet_of_another_kind_than_its_headers_is_dropped() {
 }
 
 #[test]
-fn a_checksum_is_verified_unless_someone_has() {
+fn a_checksum_is_verified_unless_the_wire_has_verified_it() {
     let (mut bench, mut driver) = up_default();
     for frame in [
         Frame::tcp4(100),
@@ -262,7 +262,7 @@ fn a_checksum_is_verified_unless_someone_has() {
 }
 
 #[test]
-fn a_checksum_that_is_to_be_finished_is() {
+fn a_partial_checksum_is_completed() {
     let (mut bench, mut driver) = up_default();
     for frame in [
         Frame::tcp4(1001),
@@ -299,7 +299,7 @@ fn a_checksum_field_at_any_offset_is_safe() {
 }
 
 #[test]
-fn a_udp_datagram_without_a_checksum_is_fine() {
+fn a_udp_datagram_without_a_checksum_is_accepted() {
     let (mut bench, mut driver) = up_default();
     let mut bytes = Frame::udp4(10).bytes();
     bytes[40..42].fill(0);
@@ -325,7 +325,7 @@ fn frames_that_cannot_be_parsed_reach_the_guest_unchanged() {
     assert_eq!(bench.stats().device.headers_refused, 2);
 }
 
-/// Puts eight bytes of destination options in front of the transport header.
+/// Inserts eight bytes of destination options before the transport header.
 fn with_destination_options(frame: &Frame) -> Vec<u8> {
     let mut bytes = frame.bytes();
     let next = std::mem::replace(&mut bytes[20], 60);
@@ -352,7 +352,7 @@ fn tcp_behind_ipv6_extension_headers_is_checked_and_cut() {
 }
 
 #[test]
-fn a_fragment_is_not_cut_and_not_checked() {
+fn a_fragment_is_not_split_and_its_checksum_not_verified() {
     let (mut bench, mut driver) = up_default();
     let mut bytes = Frame::tcp4(100).bytes();
     bytes[20] = 0x20;
@@ -398,7 +398,7 @@ fn segments_are_no_longer_than_the_largest_mtu() {
 }
 
 #[test]
-fn linear_bytes_are_left_in_the_header_buffer() {
+fn the_knob_linear_bytes_leaves_payload_bytes_in_the_header_buffer() {
     let (mut bench, mut driver) = up_default();
     bench.set_knobs(Knobs {
         linear_bytes: 64,
@@ -420,7 +420,7 @@ fn linear_bytes_are_left_in_the_header_buffer() {
 }
 
 #[test]
-fn every_kth_packet_is_not_cut() {
+fn the_knob_unsplit_every_leaves_every_kth_packet_unsplit() {
     let (mut bench, mut driver) = one_queue(QueueOptions::default());
     bench.set_knobs(Knobs {
         unsplit_every: NonZeroU32::new(3),
@@ -435,9 +435,9 @@ fn every_kth_packet_is_not_cut() {
 }
 
 #[test]
-fn buffers_that_are_kept_are_not_filled() {
+fn the_knob_rx_buffers_kept_leaves_buffers_unfilled() {
     let (mut bench, mut driver) = one_queue(QueueOptions::default());
-    // 255 are posted, the doorbell rang at 224.
+    // 255 buffers are posted; the last doorbell was for 224.
     bench.set_knobs(Knobs {
         rx_buffers_kept: 220,
         ..Knobs::default()
@@ -452,12 +452,12 @@ fn buffers_that_are_kept_are_not_filled() {
 }
 
 #[test]
-fn a_starved_queue_holds_then_drops_and_disturbs_no_other() {
+fn a_queue_without_buffers_holds_frames_then_drops_and_affects_no_other_queue() {
     let (mut bench, mut driver) = up(QueueOptions {
         pairs: 4,
         ..QueueOptions::default()
     });
-    // A flow each for two queues, by trial.
+    // Tries ports until there is a flow for each of two queues.
     let mut ports = [0; 4];
     for port in (1..200).rev() {
         bench.receive_plain(&Frame::tcp4(1).with_port(port).bytes());
@@ -488,7 +488,7 @@ fn a_starved_queue_holds_then_drops_and_disturbs_no_other() {
     assert_eq!(dropped, 2000 - delivered - held);
     let stats = bench.stats().rx[3];
     assert_eq!((stats.backlog, stats.drops), (256, dropped as u64));
-    // The reader comes back: everything held arrives, in order, then new frames do.
+    // The driver posts buffers again: the held frames arrive in order, then new ones.
     let mut got = 0;
     for _ in 0..8 {
         got += take_rx(&mut bench, &mut driver, 3).len();
@@ -550,7 +550,7 @@ fn the_backlog_is_bounded_in_bytes_too() {
     assert_eq!(
         bench.stats().rx[0].backlog,
         0,
-        "the backlog goes with its queue"
+        "the backlog is dropped with its queue"
     );
     let packet = receive_one_with(
         &mut bench,
@@ -562,7 +562,7 @@ fn the_backlog_is_bounded_in_bytes_too() {
 }
 
 #[test]
-fn frames_that_were_held_keep_their_order() {
+fn held_frames_keep_their_order() {
     let (mut bench, mut driver) = one_queue(QueueOptions::default());
     let frames: Vec<_> = (0..400u32)
         .map(|seq| {
@@ -621,10 +621,10 @@ fn interrupts_of_a_queue_respect_its_interval() {
 }
 
 #[test]
-fn a_buffer_that_is_not_memory_ends_the_packet_and_gives_the_buffers_back() {
+fn a_buffer_outside_of_memory_ends_the_packet_and_returns_its_buffers() {
     let (mut bench, mut driver) = one_queue(QueueOptions::default());
     let (buffers, _) = driver.rx_rings(0);
-    // Address of the second buffer's memory.
+    // Address of the second buffer.
     bench.ram.put(buffers + 32 + 8, &u64::MAX.to_le_bytes());
     let dropped = RxOutcome::Dropped(DropReason::BadAddress);
     assert_eq!(bench.receive_plain(&Frame::tcp4(8000).bytes()), dropped);

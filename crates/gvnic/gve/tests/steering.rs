@@ -1,4 +1,4 @@
-//! Flow rules and RSS, compared with what `steer` decides.
+//! Flow rules and RSS, compared with the decisions of `steer`.
 
 mod common;
 
@@ -27,7 +27,7 @@ fn rule(location: u32, queue: u16, port: u16) -> ConfigureFlowRule {
     rule
 }
 
-/// Delivers a frame and says which queue got it.
+/// Delivers a frame and returns the queue that received it.
 fn queue_of(bench: &mut Bench, driver: &mut Driver, frame: &Frame) -> u16 {
     assert_eq!(bench.receive_plain(&frame.bytes()), RxOutcome::Delivered);
     let got: Vec<_> = (0..4)
@@ -37,7 +37,7 @@ fn queue_of(bench: &mut Bench, driver: &mut Driver, frame: &Frame) -> u16 {
     got[0]
 }
 
-fn steer_says(bench: &Bench, frame: &Frame) -> u16 {
+fn queue_by_steer(bench: &Bench, frame: &Frame) -> u16 {
     let bytes = frame.bytes();
     let headers = wire::RxHeaders::parse(&bytes, bytes.len()).unwrap();
     match bench.device.steering().select_queue(&headers) {
@@ -54,7 +54,7 @@ fn refused(result: Result<(), DriverError>) -> AdminqStatus {
 }
 
 #[test]
-fn every_flow_goes_where_steer_says() {
+fn the_device_chooses_the_same_queue_as_steer() {
     let (mut bench, mut driver) = up_default();
     driver.flow_rule(&mut bench, &rule(5, 2, 1003)).unwrap();
     driver.flow_rule(&mut bench, &rule(4, 1, 1005)).unwrap();
@@ -69,7 +69,7 @@ fn every_flow_goes_where_steer_says() {
         ] {
             let frame = frame.with_port(port);
             let queue = queue_of(&mut bench, &mut driver, &frame);
-            assert_eq!(queue, steer_says(&bench, &frame), "{frame:?}");
+            assert_eq!(queue, queue_by_steer(&bench, &frame), "{frame:?}");
             seen[usize::from(queue)] += 1;
         }
     }
@@ -85,7 +85,7 @@ fn every_flow_goes_where_steer_says() {
 }
 
 #[test]
-fn the_completion_has_the_hash_of_the_microsoft_suite() {
+fn the_hash_in_the_completion_is_that_of_the_microsoft_test_suite() {
     let (mut bench, mut driver) = up_default();
     // 66.9.149.187:2794 to 161.142.100.80:1766 is 0x51ccc178 with the suite's key.
     let frame = Frame {
@@ -103,7 +103,7 @@ fn the_completion_has_the_hash_of_the_microsoft_suite() {
 }
 
 #[test]
-fn key_and_table_are_the_devices_until_the_driver_sets_them() {
+fn key_and_table_have_defaults_until_the_driver_sets_them() {
     let (mut bench, mut driver) = up_default();
     let (addr, _) = driver.argument();
     let query = QueryRss {
@@ -134,7 +134,7 @@ fn key_and_table_are_the_devices_until_the_driver_sets_them() {
 }
 
 #[test]
-fn a_field_of_zero_leaves_its_part_of_rss_as_it_is() {
+fn a_field_of_zero_does_not_change_its_part_of_rss() {
     let (mut bench, mut driver) = up_default();
     driver
         .configure_rss(&mut bench, Some(&[9; 40]), None)
@@ -142,7 +142,7 @@ fn a_field_of_zero_leaves_its_part_of_rss_as_it_is() {
     let before = bench.device.steering().rss;
     let (addr, _) = driver.argument();
     bench.ram.put(addr, &[0, 0, 0, 2].repeat(128));
-    // As the driver of Linux 6.12 sets a table.
+    // The driver of Linux 6.12 sets a table in this way.
     let mut table_only = ConfigureRss::new_zeroed();
     table_only.hash_lut_size = 128.into();
     table_only.hash_lut_addr = addr.into();
@@ -157,7 +157,7 @@ fn a_field_of_zero_leaves_its_part_of_rss_as_it_is() {
 }
 
 #[test]
-fn a_table_that_names_no_queue_of_the_device_changes_nothing() {
+fn a_table_with_a_queue_that_the_device_lacks_is_refused() {
     let (mut bench, mut driver) = up_default();
     let before = bench.device.steering().rss;
     let mut lut = [0; 128];
@@ -174,7 +174,7 @@ fn a_table_that_names_no_queue_of_the_device_changes_nothing() {
 }
 
 #[test]
-fn a_table_that_names_a_dead_queue_falls_back_to_a_live_one() {
+fn packets_for_a_destroyed_queue_of_the_table_go_to_an_existing_one() {
     let (mut bench, mut driver) = up(QueueOptions {
         pairs: 2,
         ..QueueOptions::default()
@@ -190,7 +190,7 @@ fn a_table_that_names_a_dead_queue_falls_back_to_a_live_one() {
 }
 
 #[test]
-fn packets_of_a_rule_with_a_missing_queue_go_to_no_other_queue() {
+fn packets_of_a_rule_with_a_destroyed_queue_go_to_no_other_queue() {
     let (mut bench, mut driver) = up_default();
     driver.flow_rule(&mut bench, &rule(0, 3, 1003)).unwrap();
     driver.stop_rx(&mut bench, 3).unwrap();
@@ -201,7 +201,7 @@ fn packets_of_a_rule_with_a_missing_queue_go_to_no_other_queue() {
 }
 
 #[test]
-fn rules_and_rss_outlive_a_reset_and_the_restart_of_a_queue() {
+fn rules_and_rss_survive_a_reset_and_the_restart_of_a_queue() {
     let (mut bench, mut driver) = up_default();
     driver.flow_rule(&mut bench, &rule(0, 3, 1003)).unwrap();
     driver
@@ -226,7 +226,7 @@ fn removing_the_driver_removes_its_rules() {
 }
 
 #[test]
-fn rules_are_added_replaced_and_taken_out() {
+fn rules_are_added_replaced_and_deleted() {
     let (mut bench, mut driver) = up_default();
     let frame = Frame::tcp4(1).with_port(1003);
     driver.flow_rule(&mut bench, &rule(63, 3, 1003)).unwrap();
@@ -253,7 +253,7 @@ fn rules_are_added_replaced_and_taken_out() {
 }
 
 #[test]
-fn rules_that_cannot_be_are_refused() {
+fn invalid_rules_are_refused() {
     let (mut bench, mut driver) = up_default();
     type Spoil<'a> = &'a dyn Fn(&mut ConfigureFlowRule);
     let cases: [(Spoil<'_>, AdminqStatus); 6] = [
@@ -290,7 +290,7 @@ fn rules_that_cannot_be_are_refused() {
     assert!(bench.device.steering().rules.is_empty());
 }
 
-/// Queries flow rules; returns the status, the header and what follows.
+/// Queries flow rules; returns the status, the header and the bytes after it.
 fn query(
     bench: &mut Bench,
     driver: &mut Driver,
@@ -316,7 +316,7 @@ fn query(
 }
 
 #[test]
-fn a_query_gives_the_rules_as_they_were_set() {
+fn a_query_returns_the_rules_that_were_set() {
     let (mut bench, mut driver) = up_default();
     let mut six = rule(7, 2, 1);
     six.rule.flow_type = flow_type::UDPV6.into();
@@ -346,7 +346,7 @@ fn a_query_gives_the_rules_as_they_were_set() {
 }
 
 #[test]
-fn a_query_of_locations_goes_on_until_none_is_left() {
+fn repeated_queries_return_all_locations() {
     let (mut bench, mut driver) = up_default();
     for location in (0..64).step_by(3) {
         driver

@@ -54,7 +54,7 @@ fn a_completion_interrupts_the_block_of_the_queue() {
 }
 
 #[test]
-fn a_checksum_is_left_to_a_wire_that_finishes_it() {
+fn a_partial_checksum_is_passed_to_a_wire_that_completes_it() {
     for frame in [
         Frame::tcp4(100),
         Frame::tcp6(101),
@@ -75,7 +75,7 @@ fn a_checksum_is_left_to_a_wire_that_finishes_it() {
 }
 
 #[test]
-fn a_checksum_is_finished_for_a_wire_that_does_not() {
+fn a_partial_checksum_is_completed_for_a_wire_that_does_not_complete_it() {
     for frame in [
         Frame::tcp4(1000),
         Frame::tcp6(101),
@@ -98,7 +98,7 @@ fn a_checksum_is_finished_for_a_wire_that_does_not() {
 }
 
 #[test]
-fn a_super_packet_goes_whole_to_a_wire_that_takes_it() {
+fn a_super_packet_is_passed_whole_to_a_wire_that_accepts_it() {
     for (frame, kind) in [
         (Frame::tcp4(40_000), GsoKind::Tcp4),
         (Frame::tcp6(65_000).tagged(), GsoKind::Tcp6),
@@ -119,7 +119,7 @@ fn a_super_packet_goes_whole_to_a_wire_that_takes_it() {
         assert_eq!(
             sent[0].bytes,
             frame.unfinished(),
-            "pseudo-header with the length"
+            "the pseudo-header includes the length"
         );
         let checksum = ChecksumState::Partial(frame.checksum());
         assert_eq!(sent[0].offload.checksum, checksum);
@@ -127,7 +127,7 @@ fn a_super_packet_goes_whole_to_a_wire_that_takes_it() {
 }
 
 #[test]
-fn a_super_packet_is_cut_for_a_wire_that_does_not() {
+fn a_super_packet_is_segmented_for_a_wire_that_does_not_accept_it() {
     for features in [WireFeatures::empty(), WireFeatures::CHECKSUM] {
         for frame in [
             Frame::tcp4(40_001),
@@ -165,7 +165,7 @@ fn a_super_packet_is_cut_for_a_wire_that_does_not() {
 }
 
 #[test]
-fn a_super_packet_that_was_cut_half_way_goes_on_where_it_stopped() {
+fn segmentation_that_a_busy_wire_interrupts_continues_where_it_stopped() {
     let (mut bench, mut driver) = up_default();
     bench.wire.features = WireFeatures::empty();
     let frame = Frame::tcp4(10_000);
@@ -266,7 +266,7 @@ fn rings_wrap_for_more_than_64_k_descriptors() {
     );
 }
 
-/// Writes a descriptor of the test's own at the start of a ring and rings.
+/// Writes a descriptor at the start of a ring and rings the doorbell.
 fn raw(bench: &mut Bench, driver: &Driver, descs: &[[u8; 16]]) {
     bench.ram.put(driver.tx_ring(0), descs.as_flattened());
     bench.write(2, 256 * 4, &(descs.len() as u32).to_le_bytes());
@@ -283,7 +283,7 @@ fn buffer(addr: u64, len: u16, flags: u8) -> [u8; 16] {
 const EOP: u8 = 1 << 5;
 
 #[test]
-fn descriptors_that_make_no_sense_are_counted_and_given_back() {
+fn invalid_descriptors_are_counted_and_completed() {
     let memory = common::RAM_BASE;
     let context = |kind: u8| {
         let mut desc = [0; 16];
@@ -317,7 +317,7 @@ fn descriptors_that_make_no_sense_are_counted_and_given_back() {
 }
 
 #[test]
-fn buffers_that_are_not_memory_are_counted_and_given_back() {
+fn buffers_outside_of_memory_are_counted_and_completed() {
     for addr in [0, common::RAM_BASE - 1, u64::MAX, u64::MAX - 50, 1 << 40] {
         for descs in [
             vec![buffer(addr, 100, EOP)],
@@ -367,7 +367,7 @@ fn an_offload_that_does_not_fit_its_headers_is_refused() {
 }
 
 #[test]
-fn doorbells_of_nothing_are_counted() {
+fn doorbells_without_a_queue_are_counted() {
     let (mut bench, _driver) = up_default();
     bench.take_irqs();
     let before = bench.stats();

@@ -1,4 +1,4 @@
-//! The conversation with a client that does as QEMU 11.1 does.
+//! The conversation with a client that sends the messages of QEMU 11.1.
 
 mod common;
 
@@ -54,7 +54,7 @@ fn device_regions_and_interrupts_are_described() {
 }
 
 #[test]
-fn posted_writes_are_done_in_order_and_not_answered() {
+fn posted_writes_are_executed_in_order_and_not_answered() {
     let mut bench = Bench::new();
     let mut client = bench.client();
     for value in [1u8, 2, 3] {
@@ -71,7 +71,7 @@ fn posted_writes_are_done_in_order_and_not_answered() {
 }
 
 #[test]
-fn a_write_that_waits_gets_its_header_back() {
+fn the_reply_to_a_write_is_its_header() {
     let mut bench = Bench::new();
     let mut client = bench.client();
     let reply = bench.ask_ok(
@@ -89,7 +89,7 @@ fn the_device_reaches_guest_memory_through_windows() {
     let mut bench = Bench::new();
     let mut client = bench.client();
     let memory = guest_memory(3 << 20);
-    // As QEMU maps a machine's memory: pieces of one file around a hole.
+    // QEMU maps a machine's memory so: parts of one file around a hole.
     for (offset, address, size) in [(0, 0, 0xa_0000), (0x10_0000, 0x10_0000, 0x20_0000)] {
         let map = dma_map(MAP_RW, offset, address, size);
         bench.ask_ok(&mut client, DMA_MAP, &map, &[memory.as_fd()]);
@@ -114,7 +114,7 @@ fn the_device_reaches_guest_memory_through_windows() {
 }
 
 #[test]
-fn memory_without_a_descriptor_is_taken_and_cannot_be_reached() {
+fn memory_without_a_descriptor_is_accepted_and_cannot_be_accessed() {
     let mut bench = Bench::new();
     let mut client = bench.client();
     bench.ask_ok(&mut client, DMA_MAP, &dma_map(1, 0, 0xc_0000, 0x1000), &[]);
@@ -128,7 +128,7 @@ fn memory_without_a_descriptor_is_taken_and_cannot_be_reached() {
 }
 
 #[test]
-fn vectors_are_assigned_one_by_one_and_moved_while_they_run() {
+fn vectors_are_assigned_one_by_one_and_reassigned_while_in_use() {
     let mut bench = Bench::new();
     let mut client = bench.client();
     let fds: Vec<_> = (0..VECTORS).map(|_| new_eventfd()).collect();
@@ -147,7 +147,7 @@ fn vectors_are_assigned_one_by_one_and_moved_while_they_run() {
     let counts: Vec<_> = fds.iter().map(times_raised).collect();
     assert_eq!(counts, [1, 0, 2]);
 
-    // An interrupt changes its processor: a new descriptor for a vector that runs.
+    // The interrupt moves to another processor: a new descriptor for a vector in use.
     let moved = new_eventfd();
     bench.ask_ok(
         &mut client,
@@ -224,7 +224,7 @@ fn after_a_client_has_left_its_memory_is_unmapped_and_the_device_is_reset() {
     assert_eq!(bench.server.stats().clients, 3);
 }
 
-/// How many descriptors of this process are of the same eventfd, by its number in /proc/PID/fdinfo.
+/// Returns the number of descriptors of this process that refer to the same eventfd, by its id in /proc/PID/fdinfo.
 fn copies(fd: &impl AsRawFd) -> usize {
     let id = |info: String| {
         let line = info.lines().find(|line| line.starts_with("eventfd-id:"));
@@ -238,22 +238,22 @@ fn copies(fd: &impl AsRawFd) -> usize {
 }
 
 #[test]
-fn a_second_client_is_sent_away_and_the_first_one_does_not_notice() {
+fn a_second_client_is_refused_and_the_first_is_not_affected() {
     let mut bench = Bench::new();
     let mut client = bench.client();
     let second = std::os::unix::net::UnixStream::connect(bench.server.path()).unwrap();
-    assert!(matches!(bench.turn()[..], [Event::SentAway]));
+    assert!(matches!(bench.turn()[..], [Event::Refused]));
     second.set_nonblocking(true).unwrap();
     assert!(Client::of(second).is_closed());
     bench.ask_ok(&mut client, GET_INFO, &[0; 16], &[]);
 }
 
 #[test]
-fn a_client_that_went_with_messages_unread_makes_room_for_the_next_one() {
+fn after_a_client_disconnected_with_unread_messages_the_next_one_is_accepted() {
     let mut bench = Bench::new();
     for messages in 50..250 {
         let mut client = bench.client();
-        // From 128 on more than the server reads in one go.
+        // From 128 on, more than the server reads in one call.
         for _ in 0..messages {
             client.send(REGION_WRITE, POSTED, &access(0, 0, 1, &[7]), &[]);
         }
@@ -268,11 +268,11 @@ fn a_client_that_went_with_messages_unread_makes_room_for_the_next_one() {
         drop(next);
         assert!(matches!(bench.turn()[..], [Event::Left(Gone::Left)]));
     }
-    assert_eq!(bench.server.stats().sent_away, 0);
+    assert_eq!(bench.server.stats().refused_clients, 0);
 }
 
 #[test]
-fn a_client_that_closes_and_connects_at_once_is_never_a_second_one() {
+fn a_client_that_reconnects_at_once_is_not_refused_as_a_second_client() {
     const ROUNDS: u64 = 3_000;
     let mut bench = Bench::new();
     let path = bench.server.path().to_owned();
@@ -289,12 +289,12 @@ fn a_client_that_closes_and_connects_at_once_is_never_a_second_one() {
     while left < ROUNDS {
         match bench.server.on_ready(&mut bench.device) {
             Some(Event::Left(_)) => left += 1,
-            Some(Event::SentAway) => break,
+            Some(Event::Refused) => break,
             Some(Event::NotAccepted(error)) => panic!("{error}"),
             Some(Event::Joined) | None => {}
         }
     }
-    assert_eq!(bench.server.stats().sent_away, 0, "after {left} rounds");
+    assert_eq!(bench.server.stats().refused_clients, 0, "after {left} rounds");
     clients.join().unwrap();
 }
 
@@ -304,14 +304,14 @@ fn a_connected_client_stays_connected_while_others_are_refused() {
     let mut client = bench.client();
     for _ in 0..100 {
         drop(std::os::unix::net::UnixStream::connect(bench.server.path()).unwrap());
-        assert!(matches!(bench.turn()[..], [Event::SentAway]));
+        assert!(matches!(bench.turn()[..], [Event::Refused]));
         bench.ask_ok(&mut client, GET_INFO, &[0; 16], &[]);
     }
-    assert_eq!(bench.server.stats().sent_away, 100);
+    assert_eq!(bench.server.stats().refused_clients, 100);
 }
 
 #[test]
-fn a_dead_servers_socket_is_replaced_and_a_living_ones_is_not() {
+fn the_socket_of_an_ended_server_is_replaced_and_that_of_a_running_one_is_not() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("nic");
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());

@@ -1,4 +1,4 @@
-//! Inputs that fuzzing found, or that are worth keeping: see fuzz/README.md.
+//! Replays the kept inputs of the fuzz target: see fuzz/README.md.
 
 #[path = "../../../../fuzz/replay.rs"]
 mod replay;

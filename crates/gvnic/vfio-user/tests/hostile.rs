@@ -1,4 +1,4 @@
-//! Clients that are broken, or mean harm.
+//! Faulty and hostile clients.
 
 mod common;
 
@@ -20,9 +20,9 @@ use vfio_user::{Breach, Command, DmaError, Event, Gone, MapError, Session};
 const MAP_RW: u32 = 3;
 const ASSIGN: u32 = 0x24;
 
-/// The breach for which the client was disconnected.
+/// Returns the breach for which the client was disconnected.
 #[track_caller]
-fn put_out(bench: &mut Bench) -> Breach {
+fn last_breach(bench: &mut Bench) -> Breach {
     let events = bench.turn();
     match events.into_iter().next() {
         Some(Event::Left(Gone::Breach(breach))) => breach,
@@ -35,7 +35,7 @@ fn messages_before_the_version_and_a_second_version_are_breaches() {
     let mut bench = Bench::new();
     let mut client = bench.connect();
     client.send(GET_INFO, 0, &[0; 16], &[]);
-    let breach = put_out(&mut bench);
+    let breach = last_breach(&mut bench);
     assert_eq!(
         breach,
         Breach::Order {
@@ -47,15 +47,15 @@ fn messages_before_the_version_and_a_second_version_are_breaches() {
 
     let mut client = bench.client();
     client.send(VERSION, 0, &version_body(), &[]);
-    let breach = put_out(&mut bench);
+    let breach = last_breach(&mut bench);
     assert_eq!(
         breach,
         Breach::Order {
             command: Command::VERSION
         }
     );
-    assert_eq!(bench.server.stats().put_out, 2);
-    // And the next one is welcome.
+    assert_eq!(bench.server.stats().disconnected_clients, 2);
+    // The next client is accepted.
     bench.client();
 }
 
@@ -64,33 +64,33 @@ fn another_major_version_and_a_posted_version_are_refused() {
     let mut bench = Bench::new();
     let mut client = bench.connect();
     client.send(VERSION, 0, &[1, 0, 0, 0], &[]);
-    assert_eq!(put_out(&mut bench), Breach::Version { major: 1, minor: 0 });
+    assert_eq!(last_breach(&mut bench), Breach::Version { major: 1, minor: 0 });
     let mut client = bench.connect();
     client.send(VERSION, POSTED, &version_body(), &[]);
     assert_eq!(
-        put_out(&mut bench),
+        last_breach(&mut bench),
         Breach::Order {
             command: Command::VERSION
         }
     );
     let mut client = bench.connect();
     client.send(VERSION, 0, &[0, 0, 0, 0, b'{'], &[]);
-    assert!(matches!(put_out(&mut bench), Breach::Version { .. }));
-    // Without any JSON is fine: nothing of it is needed.
+    assert!(matches!(last_breach(&mut bench), Breach::Version { .. }));
+    // The JSON may be missing: the server does not need it.
     let mut client = bench.connect();
     client.send(VERSION, 0, &[0; 4], &[]);
     assert!(bench.turn().is_empty());
 }
 
 #[test]
-fn a_size_that_cannot_be_right_ends_the_conversation() {
+fn an_invalid_message_size_disconnects_the_client() {
     for size in [0u32, 15, 65_569, u32::MAX] {
         let mut bench = Bench::new();
         let mut client = bench.client();
         let mut bytes = message(1, GET_INFO, 0, &[]);
         bytes[4..8].copy_from_slice(&size.to_le_bytes());
         client.send_raw(&bytes, &[]);
-        assert_eq!(put_out(&mut bench), Breach::Size { size });
+        assert_eq!(last_breach(&mut bench), Breach::Size { size });
     }
 }
 
@@ -99,11 +99,11 @@ fn a_reply_without_a_request_disconnects_the_client() {
     let mut bench = Bench::new();
     let mut client = bench.client();
     client.send(REGION_READ, 1, &[], &[]);
-    assert_eq!(put_out(&mut bench), Breach::NoRequest { flags: 1 });
+    assert_eq!(last_breach(&mut bench), Breach::NoRequest { flags: 1 });
 }
 
 #[test]
-fn a_message_in_single_bytes_is_a_message() {
+fn a_message_that_arrives_byte_by_byte_is_executed() {
     let mut bench = Bench::new();
     let mut client = bench.client();
     for byte in message(9, REGION_WRITE, 0, &access(0, 0, 4, &[1, 2, 3, 4])) {
@@ -153,7 +153,7 @@ fn a_body_that_is_too_short_is_einval_for_every_command() {
 }
 
 #[test]
-fn accesses_outside_of_a_region_or_of_their_own_data_are_einval() {
+fn accesses_outside_of_a_region_or_longer_than_their_data_are_einval() {
     let mut bench = Bench::new();
     let mut client = bench.client();
     let wrong = [
@@ -180,7 +180,7 @@ fn accesses_outside_of_a_region_or_of_their_own_data_are_einval() {
 }
 
 #[test]
-fn windows_that_overlap_wrap_or_are_no_pages_are_refused() {
+fn windows_that_overlap_wrap_around_or_are_not_whole_pages_are_refused() {
     let mut bench = Bench::new();
     let mut client = bench.client();
     let memory = guest_memory(0x10_000);
@@ -215,7 +215,7 @@ fn windows_that_overlap_wrap_or_are_no_pages_are_refused() {
             "{body:?}"
         );
     }
-    // No file, but more bytes than there are addresses for.
+    // Without a file, with more bytes than the address space has.
     let huge = dma_map(MAP_RW, 0, 1 << 45, 1 << 45);
     assert_eq!(bench.ask(&mut client, DMA_MAP, &huge, &[]).errno, ENOSPC);
     assert_eq!(bench.server.bus().dma.len(), 1);
@@ -240,7 +240,7 @@ fn windows_that_overlap_wrap_or_are_no_pages_are_refused() {
             .errno,
         EOPNOTSUPP
     );
-    // More than the window is fine, and so is nothing.
+    // Unmapping more than the window is allowed, and so is unmapping where there is none.
     bench.ask_ok(&mut client, DMA_UNMAP, &dma_unmap(0, 0, 0x10_000), &[]);
     bench.ask_ok(&mut client, DMA_UNMAP, &dma_unmap(0, 0, 0x10_000), &[]);
     assert!(bench.server.bus().dma.is_empty());
@@ -248,7 +248,7 @@ fn windows_that_overlap_wrap_or_are_no_pages_are_refused() {
 }
 
 #[test]
-fn windows_run_out_before_the_servers_memory_does() {
+fn the_number_of_windows_is_limited() {
     let mut bench = Bench::new();
     let mut client = bench.client();
     for n in 0..1024u64 {
@@ -301,9 +301,9 @@ fn memory_of_huge_pages_is_refused_sealed_or_not() {
             fcntl_add_seals(&fd, seals)?;
             Ok(fd)
         });
-        // No page of it is ever touched, so that none has to be set aside.
+        // No page of it is accessed, so the machine needs no free huge pages.
         let Ok(memory) = made else {
-            // Not by println, which the test's harness keeps to itself.
+            // Not with println, whose output the test harness captures.
             let reason = "this kernel makes no memfd of huge pages";
             writeln!(std::io::stderr(), "SKIP {TEST}: {reason}").unwrap();
             return;
@@ -315,7 +315,7 @@ fn memory_of_huge_pages_is_refused_sealed_or_not() {
 }
 
 #[test]
-fn descriptors_that_are_no_files_are_no_memory() {
+fn descriptors_of_other_files_are_refused_as_memory() {
     let mut bench = Bench::new();
     let mut client = bench.client();
     let (pipe, _other) = rustix::pipe::pipe().unwrap();
@@ -329,7 +329,7 @@ fn descriptors_that_are_no_files_are_no_memory() {
     ] {
         assert_eq!(bench.ask(&mut client, DMA_MAP, &map, &[fd]).errno, EINVAL);
     }
-    // A file on a disk, or of a program behind FUSE: reading it may take as long as that wants.
+    // A file on a disk or on FUSE: access to it may block for any time.
     let on_disk = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
     assert_eq!(
         bench
@@ -356,7 +356,7 @@ fn descriptors_that_are_no_files_are_no_memory() {
 }
 
 #[test]
-fn a_window_for_reading_is_not_written_to() {
+fn a_read_only_window_is_not_written_to() {
     let mut bench = Bench::new();
     let mut client = bench.client();
     let memory = guest_memory(0x1000);
@@ -375,7 +375,7 @@ fn a_window_for_reading_is_not_written_to() {
 }
 
 #[test]
-fn an_access_across_two_windows_is_done_and_across_a_gap_is_not() {
+fn an_access_across_two_windows_succeeds_and_across_a_gap_fails() {
     let mut bench = Bench::new();
     let mut client = bench.client();
     let memory = guest_memory(0x3000);
@@ -414,7 +414,7 @@ fn too_many_descriptors_are_closed_and_the_request_refused() {
         let reply = bench.ask(&mut client, SET_IRQS, &set_irqs(ASSIGN, 2, 0, 3), fds);
         assert_eq!(reply.errno, EMFILE);
     }
-    // Sixteen with a message that wants one, or none.
+    // Sixteen descriptors with a message that needs one or none.
     let map = dma_map(MAP_RW, 0, 0, 0x1000);
     assert_eq!(
         bench.ask(&mut client, DMA_MAP, &map, &flood[..16]).errno,
@@ -422,7 +422,7 @@ fn too_many_descriptors_are_closed_and_the_request_refused() {
     );
     bench.ask_ok(&mut client, GET_INFO, &[0; 16], &flood[..16]);
     assert_eq!(bench.server.stats().session.fds_closed, 32);
-    // Not one copy of the pipe's end is left: the pipe is at its end when ours is closed.
+    // The server has no copy left: the pipe reports its end when this test closes its copy.
     drop(flood);
     drop(theirs);
     assert_eq!(rustix::io::read(&ours, &mut [0; 1]), Ok(0));
@@ -441,7 +441,7 @@ fn descriptors_with_the_version_are_closed_and_counted() {
 }
 
 #[test]
-fn descriptors_in_pieces_of_one_message_are_bounded_too() {
+fn descriptors_are_limited_over_all_parts_of_a_message() {
     let mut bench = Bench::new();
     let mut client = bench.client();
     let (ours, theirs) = rustix::pipe::pipe().unwrap();
@@ -485,7 +485,7 @@ fn vectors_that_do_not_exist_and_descriptors_that_do_not_match_are_einval() {
     }
 }
 
-/// An eventfd one step from its highest value: a write would wait, if its flags say so.
+/// Returns an eventfd with its maximum value: a write would block, unless it is non-blocking.
 fn full_eventfd() -> OwnedFd {
     let fd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
     rustix::io::write(&fd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
@@ -497,7 +497,7 @@ fn set_blocking(fd: impl AsFd) {
     fcntl_setfl(&fd, flags - OFlags::NONBLOCK).unwrap();
 }
 
-/// Does `work` in a thread, so that a server which waits for ever fails the test and does not stop it.
+/// Runs `work` in a thread, so that a server that blocks for ever fails the test instead of blocking it.
 #[track_caller]
 fn without_waiting(work: impl FnOnce() + Send + 'static) {
     let (done, is_done) = mpsc::channel();
@@ -528,7 +528,7 @@ fn an_eventfd_that_is_full_does_not_stop_the_device() {
 }
 
 #[test]
-fn a_client_that_makes_its_full_eventfd_wait_does_not_stop_the_device() {
+fn a_full_eventfd_that_its_client_makes_blocking_does_not_stop_the_device() {
     without_waiting(|| {
         let mut bench = Bench::new();
         let mut client = bench.client();
@@ -549,7 +549,7 @@ fn a_client_that_makes_its_full_eventfd_wait_does_not_stop_the_device() {
 }
 
 #[test]
-fn a_client_that_fills_its_eventfd_and_changes_its_flags_all_the_time_does_not_stop_the_device() {
+fn a_client_that_repeatedly_fills_its_eventfd_and_changes_its_flags_does_not_stop_the_device() {
     without_waiting(|| {
         let mut bench = Bench::new();
         let mut client = bench.client();
@@ -580,7 +580,7 @@ fn a_client_that_fills_its_eventfd_and_changes_its_flags_all_the_time_does_not_s
 }
 
 #[test]
-fn a_vector_takes_an_eventfd_and_no_other_file() {
+fn a_vector_accepts_an_eventfd_and_no_other_file() {
     let mut bench = Bench::new();
     let mut client = bench.client();
     let (reader, writer) = rustix::pipe::pipe().unwrap();
@@ -610,7 +610,7 @@ fn a_vector_takes_an_eventfd_and_no_other_file() {
     assert_eq!((times_raised(&good), times_raised(&counting)), (1, 1));
 }
 
-/// A socket that close(2) waits for, a minute and longer: it has bytes that its peer does not take, and SO_LINGER.
+/// Returns a socket on which close(2) blocks for a minute or longer: it has bytes that its peer does not read, and SO_LINGER.
 fn lingering() -> (OwnedFd, std::net::TcpStream) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mut socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -633,7 +633,7 @@ fn descriptors_that_block_in_close_do_not_stop_the_server() {
             socket
         };
         let mut client = bench.client();
-        // With a request that wants none, with one that wants other ones, too many, and with none at all.
+        // With a request that needs none, with one that needs another kind, too many, and without a request.
         let bodies = [
             (GET_INFO, vec![0; 16], 1),
             (SET_IRQS, set_irqs(ASSIGN, 2, 0, 1), 1),
@@ -655,13 +655,13 @@ fn descriptors_that_block_in_close_do_not_stop_the_server() {
         drop(socket);
         bench.turn();
         assert_eq!(client.receive().unwrap().errno, EMFILE);
-        // A client that is refused with one in its queue, and one that disconnects with one.
+        // A refused client, and one that disconnects, each with one in its socket's queue.
         let other = std::os::unix::net::UnixStream::connect(bench.server.path()).unwrap();
         let socket = give();
         let mut other = Client::of(other);
         other.send(GET_INFO, 0, &[0; 16], &[socket.as_fd()]);
         drop(socket);
-        assert!(matches!(bench.turn()[..], [Event::SentAway]));
+        assert!(matches!(bench.turn()[..], [Event::Refused]));
         let socket = give();
         for _ in 0..200 {
             client.send(REGION_WRITE, POSTED, &access(0, 0, 1, &[7]), &[]);
@@ -670,7 +670,7 @@ fn descriptors_that_block_in_close_do_not_stop_the_server() {
         drop((socket, client));
         let next = std::os::unix::net::UnixStream::connect(bench.server.path()).unwrap();
         assert!(matches!(bench.turn()[..], [Event::Left(_), Event::Joined]));
-        // And one that waits to be accepted when the server ends.
+        // A client that waits to be accepted when the server ends.
         let socket = give();
         Client::of(next).send(GET_INFO, 0, &[0; 16], &[socket.as_fd()]);
         drop(socket);
@@ -683,7 +683,7 @@ fn descriptors_that_block_in_close_do_not_stop_the_server() {
 }
 
 #[test]
-fn the_flags_of_an_eventfd_stay_as_its_client_wants_them() {
+fn the_server_does_not_change_the_flags_of_an_eventfd() {
     let mut bench = Bench::new();
     let mut client = bench.client();
     let fd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
@@ -693,11 +693,11 @@ fn the_flags_of_an_eventfd_stay_as_its_client_wants_them() {
 }
 
 #[test]
-fn a_client_that_takes_no_answers_is_not_listened_to_and_costs_a_bounded_amount() {
+fn requests_of_a_client_that_reads_no_replies_are_not_read_and_use_bounded_memory() {
     let mut bench = Bench::new();
     let mut client = bench.client();
     let read = message(1, REGION_READ, 0, &access(0, 0, 4096, &[]));
-    // Until the client's own socket is full of questions: no more than some hundred kilobytes.
+    // Until the client's socket is full of requests: a few hundred kilobytes.
     let mut asked = 0;
     loop {
         bench.turn();
@@ -707,7 +707,7 @@ fn a_client_that_takes_no_answers_is_not_listened_to_and_costs_a_bounded_amount(
         }
         assert!(asked < 100_000, "the server goes on for ever");
     }
-    // Its answers are taken again: all are there, in order.
+    // The client reads its replies: all of them arrive, in order.
     let mut answered = 0;
     while answered < asked {
         bench.turn();
@@ -718,7 +718,7 @@ fn a_client_that_takes_no_answers_is_not_listened_to_and_costs_a_bounded_amount(
     }
 }
 
-/// Requests that are nearly right, and bytes that are nothing.
+/// Nearly valid requests, and random bytes.
 fn any_message() -> impl Strategy<Value = Vec<u8>> {
     let small = prop_oneof![Just(0u64), Just(0x1000), Just(0x2000), any::<u64>()];
     let body = prop_oneof![
@@ -753,7 +753,7 @@ fn any_message() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn no_messages_panic_the_session_and_every_reply_is_whole(messages in prop::collection::vec(any_message(), 0..40)) {
+    fn no_message_panics_the_session_and_every_reply_is_complete(messages in prop::collection::vec(any_message(), 0..40)) {
         let mut bench = Bench::new();
         let mut session = Session::default();
         let mut out = Vec::new();

@@ -1,4 +1,4 @@
-//! A client that sends a file of a file system that never answers (FUSE in its own hands).
+//! A client that sends a file on a FUSE file system that does not reply.
 
 mod common;
 
@@ -23,13 +23,13 @@ const OPEN: u32 = 14;
 const INIT: u32 = 26;
 const ENOSYS: i32 = 38;
 
-/// For reading and writing.
+/// DMA_MAP flags: for reading and writing.
 const MAP_RW: u32 = 3;
-/// An eventfd each, to be raised.
+/// SET_IRQS flags: eventfds that the device raises.
 const ASSIGN: u32 = 0x24;
 
-/// A file, and its file system, which answers until the file is open and then no more. When the control file is dropped,
-/// whoever waits for an answer gets an error.
+/// A file on a FUSE file system that replies until the file is open, and then no longer. When the control file is dropped,
+/// pending requests fail.
 struct SilentFile {
     file: OwnedFd,
     _mount: OwnedFd,
@@ -37,7 +37,7 @@ struct SilentFile {
 }
 
 impl SilentFile {
-    /// Mounts a file system that is attached nowhere; needs root and FUSE.
+    /// Mounts the file system without attaching it to a folder; needs root and FUSE.
     fn new() -> std::io::Result<Self> {
         let control = File::options().read(true).write(true).open("/dev/fuse")?;
         let config = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
@@ -72,7 +72,7 @@ impl SilentFile {
     }
 }
 
-/// Answers requests until told to be silent.
+/// Replies to requests until the file is open.
 fn answer(mut control: &File, silent: &AtomicBool) {
     let mut request = vec![0; 1 << 17];
     while let Ok(len) = control.read(&mut request) {
@@ -104,7 +104,7 @@ fn attributes() -> Vec<u8> {
     attributes
 }
 
-/// So many bytes that begin with these words.
+/// Returns `len` bytes that begin with these words.
 fn words(words: &[u32], len: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     bytes.resize(len, 0);
@@ -117,7 +117,7 @@ fn a_file_system_that_never_answers_does_not_stop_the_server() {
     let silent = match SilentFile::new() {
         Ok(silent) => silent,
         Err(error) => {
-            // Not by println, which the test's harness keeps to itself.
+            // Not with println, whose output the test harness captures.
             writeln!(std::io::stderr(), "SKIP {TEST}: no FUSE file: {error}").unwrap();
             return;
         }
@@ -143,12 +143,12 @@ fn a_file_system_that_never_answers_does_not_stop_the_server() {
         let map = dma_map(MAP_RW, 0, 0, 0x1000);
         bench.ask_ok(&mut client, DMA_MAP, &map, &[memory.as_fd()]);
         done.send(()).unwrap();
-        // This one waits for the file system, too.
+        // This operation also waits for the file system.
         drop(file);
     });
-    // Far more than it takes; what hangs would do so for ever.
+    // Far longer than the test needs: a blocked server would never end.
     let ended = waits.recv_timeout(Duration::from_secs(20));
-    // The last owner of the file system's end is the thread that does not answer any more.
+    // The thread that does not reply any more holds the last descriptor of the control file.
     drop(control);
     assert_eq!(ended, Ok(()), "the server waits for a file system");
 }

@@ -10,7 +10,7 @@ use wire::{
     protocol,
 };
 
-/// What a frame is made of.
+/// Description of a frame.
 #[derive(Clone, Debug)]
 pub struct Frame {
     pub src: IpAddr,
@@ -24,7 +24,7 @@ pub struct Frame {
     pub payload: Vec<u8>,
 }
 
-/// Bytes that say where they are.
+/// Bytes that depend on their position.
 pub fn pattern(len: usize) -> Vec<u8> {
     (0..len)
         .map(|at| (at as u8).wrapping_mul(31) ^ (at >> 8) as u8)
@@ -79,7 +79,7 @@ impl Frame {
         }
     }
 
-    /// Returns the frame with the sum of the pseudo-header where its checksum belongs.
+    /// Returns the frame with the sum of the pseudo-header in its checksum field.
     pub fn unfinished(&self) -> Vec<u8> {
         let ip = IpRepr::new(self.src, self.dst).expect("one family");
         let ethernet = EthernetHeader {
@@ -107,7 +107,7 @@ impl Frame {
         bytes
     }
 
-    /// Returns the frame as a driver writes it for segmentation: no length in the pseudo-header's sum.
+    /// Returns the frame as a driver writes it for segmentation: the pseudo-header's sum does not include the length.
     pub fn for_tso(&self) -> Vec<u8> {
         let mut bytes = self.unfinished();
         let TxChecksum { start, offset } = self.checksum();
@@ -131,7 +131,7 @@ impl Frame {
         self.unfinished().len() - self.payload.len()
     }
 
-    /// Returns what travels beside the frame as a super-packet.
+    /// Returns the metadata of the frame as a super-packet.
     pub fn gso(&self, size: u16) -> Offload {
         let kind = match (self.udp, self.src.is_ipv4()) {
             (true, _) => GsoKind::Udp,

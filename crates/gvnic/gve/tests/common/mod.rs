@@ -1,8 +1,8 @@
-//! A device, its guest's memory and its wire, all in one process.
+//! A device with a guest's memory and a wire, in one process.
 
 #![allow(
     dead_code,
-    reason = "each test crate uses its own part of the test bench"
+    reason = "no test uses all of the test bench"
 )]
 
 pub mod frames;
@@ -17,7 +17,7 @@ use gve::{
 use gve_driver::{BarAccess, Driver, GuestRam, QueueOptions, RxPacket, TxDone, TxRequest};
 use wire::{Instant, MacAddr};
 
-/// Memory of the guest, as the device sees it.
+/// Guest memory for the device.
 struct Memory<'a>(&'a GuestRam);
 
 impl GuestMemory for Memory<'_> {
@@ -42,7 +42,7 @@ impl GuestMemory for Memory<'_> {
     }
 }
 
-/// Vectors that fired.
+/// Vectors that were raised.
 #[derive(Debug, Default)]
 pub struct Irqs(RefCell<Vec<u16>>);
 
@@ -59,12 +59,12 @@ pub struct Outgoing {
     pub offload: Offload,
 }
 
-/// A wire that keeps what it is given.
+/// A wire that records its frames.
 #[derive(Debug)]
 pub struct TestWire {
     pub features: WireFeatures,
     pub sent: Vec<Outgoing>,
-    /// Frames it takes before it is busy.
+    /// Number of frames that it accepts before it is busy.
     pub room: usize,
 }
 
@@ -91,10 +91,10 @@ impl Backend for TestWire {
     }
 }
 
-/// Where the guest's memory begins: not at 0, so that a forgotten base is found.
+/// First address of the guest's memory. Not 0, so that code that forgets the base fails.
 pub const RAM_BASE: u64 = 0x10_0000;
 
-/// The test bench; to a driver it is the bus.
+/// The test bench, and the bus of the driver.
 pub struct Bench {
     pub device: Gve,
     pub ram: Rc<GuestRam>,
@@ -111,7 +111,7 @@ impl Bench {
 
     pub fn with(config: Config, ram_bytes: usize) -> Self {
         Self {
-            device: Gve::new(config).expect("the configuration is good"),
+            device: Gve::new(config).expect("the configuration is valid"),
             ram: Rc::new(GuestRam::new(RAM_BASE, ram_bytes)),
             wire: TestWire {
                 features: WireFeatures::all(),
@@ -123,7 +123,7 @@ impl Bench {
         }
     }
 
-    /// Does something with the device and its environment.
+    /// Calls `work` with the device and its environment.
     pub fn with_env<T>(&mut self, act: impl FnOnce(&mut Gve, &mut Env<'_>) -> T) -> T {
         let memory = Memory(&self.ram);
         let mut env = Env {
@@ -201,14 +201,14 @@ pub fn up_default() -> (Bench, Driver) {
     up(QueueOptions::default())
 }
 
-/// Takes what a queue received, and posts its buffers again.
+/// Returns the packets that a queue received, and posts its buffers again.
 pub fn take_rx(bench: &mut Bench, driver: &mut Driver, queue: u16) -> Vec<RxPacket> {
     let packets = driver.poll_rx(queue).expect("no gVNIC would do this");
     driver.refill(bench, queue, usize::MAX);
     packets
 }
 
-/// Takes what all queues received, and posts their buffers again.
+/// Returns the packets that all queues received, and posts their buffers again.
 pub fn take_all_rx(bench: &mut Bench, driver: &mut Driver) -> Vec<RxPacket> {
     let queues = 0..driver.pairs();
     queues
@@ -216,7 +216,7 @@ pub fn take_all_rx(bench: &mut Bench, driver: &mut Driver) -> Vec<RxPacket> {
         .collect()
 }
 
-/// Sends a packet and expects it done.
+/// Sends a packet and expects its completion.
 pub fn send_done(bench: &mut Bench, driver: &mut Driver, request: &TxRequest<'_>) -> TxDone {
     let tag = driver.send(bench, 0, request).expect("room in the ring");
     let done = driver.poll_tx(0).expect("no gVNIC would do this");
@@ -224,7 +224,7 @@ pub fn send_done(bench: &mut Bench, driver: &mut Driver, request: &TxRequest<'_>
     done
 }
 
-/// Offload of a frame with a checksum to complete.
+/// Offload of a frame with a partial checksum.
 pub fn partial(frame: &frames::Frame) -> Offload {
     Offload {
         checksum: ChecksumState::Partial(frame.checksum()),

@@ -1,4 +1,4 @@
-//! A small device behind a server, and a client that sends messages like QEMU. Both sides run in turn in one thread.
+//! A server with a small device, and a client that sends messages like QEMU. Both run in turn in one thread.
 
 #![allow(dead_code, reason = "every test file uses some of it")]
 
@@ -21,13 +21,13 @@ use vfio_user::{
 pub const VECTORS: u16 = 3;
 pub const BAR_BYTES: u64 = 4096;
 
-/// Where the device does something when it is written to, in BAR 2.
+/// Offsets in BAR 2 at which a write makes the device act.
 pub const RAISE: u64 = 0;
-/// See [`RAISE`]: the eight bytes at the guest address written here are taken, one is added to each, and they are
-/// written behind.
+/// See [`RAISE`]: the device reads the eight bytes at the guest address written here, adds one to each, and writes them
+/// after the original ones.
 pub const BUMP: u64 = 8;
 
-/// Memory in BAR 0, buttons in BAR 2.
+/// A device with memory in BAR 0 and actions in BAR 2.
 pub struct Toy {
     pub memory: [u8; BAR_BYTES as usize],
     pub config: PciConfig,
@@ -144,17 +144,17 @@ impl Bench {
         }
     }
 
-    /// Lets the server do what there is to do; returns what happened beside messages.
+    /// Runs the server until neither descriptor is ready; returns its events.
     pub fn turn(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
-        // Whatever one test sends is dealt with in fewer turns.
+        // More turns than the messages of any test need.
         for _ in 0..64 {
             events.extend(self.server.on_ready(&mut self.device));
         }
         events
     }
 
-    /// A client that is let in and has not said anything.
+    /// Returns an accepted client that has sent no message.
     pub fn connect(&mut self) -> Client {
         let stream = UnixStream::connect(self.server.path()).unwrap();
         stream.set_nonblocking(true).unwrap();
@@ -162,7 +162,7 @@ impl Bench {
         Client { stream, next: 1 }
     }
 
-    /// A client that has agreed on the version.
+    /// Returns a client after version negotiation.
     pub fn client(&mut self) -> Client {
         let mut client = self.connect();
         client.send(VERSION, 0, &version_body(), &[]);
@@ -188,7 +188,7 @@ impl Bench {
         reply
     }
 
-    /// Sends a request that has to succeed.
+    /// Sends a request that must succeed.
     #[track_caller]
     pub fn ask_ok(
         &mut self,
@@ -213,7 +213,7 @@ pub const SET_IRQS: u16 = 8;
 pub const REGION_READ: u16 = 9;
 pub const REGION_WRITE: u16 = 10;
 pub const RESET: u16 = 13;
-/// The flag of a request that wants no reply.
+/// The flag of a request without a reply.
 pub const POSTED: u32 = 0x10;
 
 pub const EEXIST: u32 = 17;
@@ -273,7 +273,7 @@ impl Client {
         })
     }
 
-    /// True if the server has closed the connection.
+    /// Returns whether the server has closed the connection.
     pub fn is_closed(&mut self) -> bool {
         let mut rest = Vec::new();
         match self.stream.read_to_end(&mut rest) {
@@ -287,7 +287,7 @@ impl Client {
     }
 }
 
-/// A message as bytes.
+/// Returns the bytes of a message.
 pub fn message(id: u16, command: u16, flags: u32, body: &[u8]) -> Vec<u8> {
     let size = u32::try_from(16 + body.len()).unwrap();
     let mut bytes = Vec::new();
@@ -300,7 +300,7 @@ pub fn message(id: u16, command: u16, flags: u32, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Bodies are fields of four and eight bytes.
+/// Builds a body of fields of four and eight bytes.
 pub enum Field {
     U32(u32),
     U64(u64),
@@ -317,7 +317,7 @@ pub fn body(fields: &[Field]) -> Vec<u8> {
     bytes
 }
 
-/// What QEMU 11.1 sends first.
+/// The JSON of the first message of QEMU 11.1.
 pub fn version_body() -> Vec<u8> {
     let mut bytes = vec![0; 4];
     bytes.extend_from_slice(
@@ -354,19 +354,19 @@ pub fn access(region: u32, offset: u64, count: u32, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A field of a reply.
+/// Returns a field of a reply.
 pub fn u32_at(body: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(body[at..at + 4].try_into().unwrap())
 }
 
-/// Guest memory as QEMU makes it (memory-backend-memfd): sealed against a change of its size.
+/// Creates guest memory as QEMU does (memory-backend-memfd): sealed against a change of its size.
 pub fn guest_memory(bytes: u64) -> File {
     let file = unsealed_memory(bytes);
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).unwrap();
     file
 }
 
-/// Guest memory that its owner may make shorter at any time.
+/// Creates guest memory that its owner can shrink at any time.
 pub fn unsealed_memory(bytes: u64) -> File {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = memfd_create("guest", flags).unwrap();
@@ -388,7 +388,7 @@ pub fn new_eventfd() -> OwnedFd {
     eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap()
 }
 
-/// How often an eventfd was raised since it was asked last.
+/// Returns how often an eventfd was raised since the last call.
 pub fn times_raised(fd: impl AsFd) -> u64 {
     let mut count = [0; 8];
     match rustix::io::read(fd, &mut count) {
@@ -398,14 +398,14 @@ pub fn times_raised(fd: impl AsFd) -> u64 {
 }
 
 impl Client {
-    /// A client on a socket that was connected by hand.
+    /// Returns a client on a connected socket.
     pub fn of(stream: UnixStream) -> Self {
         Self { stream, next: 1 }
     }
 }
 
-/// How many descriptors of this process are of one eventfd: the kernel numbers eventfds (linux fs/eventfd.c
-/// eventfd_show_fdinfo).
+/// Returns the number of descriptors of this process that refer to one eventfd: eventfds have ids (linux fs/eventfd.c
+/// `eventfd_show_fdinfo`).
 pub fn descriptors_of(eventfd: &OwnedFd) -> usize {
     let number = |info: &std::path::Path| {
         let text = std::fs::read_to_string(info).ok()?;

@@ -223,8 +223,10 @@ impl RawPeer {
                     };
                     let mut frame = vec![0; 128];
                     let len = asked.emit_frame(
-                        (Side::A.mac(), Side::B.mac()),
-                        (ours, theirs),
+                        Side::A.mac(),
+                        Side::B.mac(),
+                        ours,
+                        theirs,
                         &mut frame,
                     );
                     frame.truncate(len);

@@ -189,7 +189,7 @@ fn smoltcp_accepts_our_neighbor_discovery() {
         target: DST6,
         source_mac: Some(MACS.0),
     }
-    .emit_frame(MACS, (SRC6, DST6), &mut frame);
+    .emit_frame(MACS.0, MACS.1, SRC6, DST6, &mut frame);
     let lladdr = Some(RawHardwareAddress::from_bytes(&MACS.0.0));
     let expected = NdiscRepr::NeighborSolicit {
         target_addr: DST6,
@@ -204,7 +204,7 @@ fn smoltcp_accepts_our_neighbor_discovery() {
         solicited: true,
         overrides: true,
     }
-    .emit_frame(MACS, (SRC6, DST6), &mut frame);
+    .emit_frame(MACS.0, MACS.1, SRC6, DST6, &mut frame);
     let flags = NdiscNeighborFlags::SOLICITED | NdiscNeighborFlags::OVERRIDE;
     let expected = NdiscRepr::NeighborAdvert {
         flags,

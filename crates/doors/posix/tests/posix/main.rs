@@ -5,6 +5,8 @@ mod door;
 #[path = "../../../../core/stack/tests/scenarios/mod.rs"]
 mod scenarios;
 
+mod fuzz_replay;
+mod pipes;
 mod shared;
 mod table;
 mod threads;

@@ -16,8 +16,7 @@ fn assert_said(finished: &Finished, text: &str) {
 
 #[test]
 fn the_kernel_backend_on_an_unsupported_interface_is_refused_with_the_missing_features() {
-    const TEST: &str =
-        "backend::the_kernel_backend_on_an_unsupported_interface_is_refused_with_the_missing_features";
+    const TEST: &str = "backend::the_kernel_backend_on_an_unsupported_interface_is_refused_with_the_missing_features";
     in_netns(TEST, || {
         let (mut veth, _peer) = Interface::create_veth_pair("k0", "k1").unwrap();
         let no_address = run("recv --backend kernel --if k0 -l");
@@ -42,7 +41,8 @@ fn the_kernel_backend_on_an_unsupported_interface_is_refused_with_the_missing_fe
 
 #[test]
 fn auto_chooses_the_user_backend_without_kernel_support_and_prints_the_reason() {
-    const TEST: &str = "backend::auto_chooses_the_user_backend_without_kernel_support_and_prints_the_reason";
+    const TEST: &str =
+        "backend::auto_chooses_the_user_backend_without_kernel_support_and_prints_the_reason";
     in_netns(TEST, || {
         let mut recv = start("recv --if lo --addr 10.77.0.2/24 --peer-addr 10.77.0.1/24");
         recv.until("only it supports --peer-addr");

@@ -286,20 +286,23 @@ fn a_receiver_that_keeps_its_tokens_slows_the_sender_and_loses_no_byte() {
 
 #[test]
 fn linear_bytes_are_delivered_in_order_with_the_rest() {
-    in_netns("recv::linear_bytes_are_delivered_in_order_with_the_rest", || {
-        let recv = start_recv("-v 7 --json --linear 100");
-        send(recv_addr(), &repeating(7, 0, 10_000_000));
-        let json = recv.finish().json();
-        assert_all_right(&json, 10_000_000);
-        assert!(
-            json["linear_bytes"].as_u64().is_some_and(|bytes| bytes > 0),
-            "{json}"
-        );
-        assert!(
-            json["device_bytes"].as_u64().is_some_and(|bytes| bytes > 0),
-            "{json}"
-        );
-    });
+    in_netns(
+        "recv::linear_bytes_are_delivered_in_order_with_the_rest",
+        || {
+            let recv = start_recv("-v 7 --json --linear 100");
+            send(recv_addr(), &repeating(7, 0, 10_000_000));
+            let json = recv.finish().json();
+            assert_all_right(&json, 10_000_000);
+            assert!(
+                json["linear_bytes"].as_u64().is_some_and(|bytes| bytes > 0),
+                "{json}"
+            );
+            assert!(
+                json["device_bytes"].as_u64().is_some_and(|bytes| bytes > 0),
+                "{json}"
+            );
+        },
+    );
 }
 
 #[test]

@@ -100,7 +100,10 @@ impl GuestRam {
     /// If the range is not inside the memory.
     pub fn get(&self, addr: u64, len: usize) -> Vec<u8> {
         let mut out = vec![0; len];
-        assert!(self.read(addr, &mut out), "{addr:#x} was allocated by the driver");
+        assert!(
+            self.read(addr, &mut out),
+            "{addr:#x} was allocated by the driver"
+        );
         out
     }
 
@@ -109,7 +112,10 @@ impl GuestRam {
     /// # Panics
     /// If the range is not inside the memory.
     pub fn put(&self, addr: u64, from: &[u8]) {
-        assert!(self.write(addr, from), "{addr:#x} was allocated by the driver");
+        assert!(
+            self.write(addr, from),
+            "{addr:#x} was allocated by the driver"
+        );
     }
 
     /// Returns the offset of `addr`, if `len` bytes from there are inside.

@@ -155,7 +155,8 @@ fn flags_that_would_change_the_result_of_a_receive_are_refused() {
 
 #[test]
 fn tokens_that_were_not_lent_free_nothing_and_only_tcp_sockets_accept_them() {
-    const TEST: &str = "socket::tokens_that_were_not_lent_free_nothing_and_only_tcp_sockets_accept_them";
+    const TEST: &str =
+        "socket::tokens_that_were_not_lent_free_nothing_and_only_tcp_sockets_accept_them";
     if !require_devmem(TEST) {
         return;
     }

@@ -18,35 +18,38 @@ fn ip(text: &str) -> IpAddr {
 
 #[test]
 fn a_tap_is_created_set_up_and_removed_when_closed() {
-    in_netns("tap::a_tap_is_created_set_up_and_removed_when_closed", || {
-        let tap = TapOptions::new("dm%d").open().unwrap();
-        assert_eq!((tap.name(), tap.created()), ("dm0", true));
-        let mut host = tap.interface().unwrap();
-        host.set_mtu(9000).unwrap();
-        host.set_mac([2, 0, 0, 0, 0, 1]).unwrap();
-        host.set_tx_queue_len(2000).unwrap();
-        host.add_address(ip("10.77.0.1"), 24).unwrap();
-        host.add_address(ip("10.77.0.1"), 24)
-            .expect("adding an address again succeeds");
-        host.quiet_ipv6();
-        host.set_up().unwrap();
-        host.add_address(ip("fd77::1"), 64).unwrap();
-        let facts = host.facts().unwrap();
-        assert_eq!(
-            (facts.mac, facts.mtu, facts.up),
-            (Some([2, 0, 0, 0, 0, 1]), 9000, true)
-        );
-        // The address can be used at once: binding to an address in duplicate address detection would fail.
-        TcpListener::bind("10.77.0.1:0").unwrap();
-        TcpListener::bind("[fd77::1]:0").unwrap();
-        host.set_down().unwrap();
-        assert!(!host.facts().unwrap().up);
-        drop(tap);
-        assert!(
-            Interface::by_name("dm0").is_err(),
-            "a TAP that this process created is removed with its descriptor"
-        );
-    });
+    in_netns(
+        "tap::a_tap_is_created_set_up_and_removed_when_closed",
+        || {
+            let tap = TapOptions::new("dm%d").open().unwrap();
+            assert_eq!((tap.name(), tap.created()), ("dm0", true));
+            let mut host = tap.interface().unwrap();
+            host.set_mtu(9000).unwrap();
+            host.set_mac([2, 0, 0, 0, 0, 1]).unwrap();
+            host.set_tx_queue_len(2000).unwrap();
+            host.add_address(ip("10.77.0.1"), 24).unwrap();
+            host.add_address(ip("10.77.0.1"), 24)
+                .expect("adding an address again succeeds");
+            host.quiet_ipv6();
+            host.set_up().unwrap();
+            host.add_address(ip("fd77::1"), 64).unwrap();
+            let facts = host.facts().unwrap();
+            assert_eq!(
+                (facts.mac, facts.mtu, facts.up),
+                (Some([2, 0, 0, 0, 0, 1]), 9000, true)
+            );
+            // The address can be used at once: binding to an address in duplicate address detection would fail.
+            TcpListener::bind("10.77.0.1:0").unwrap();
+            TcpListener::bind("[fd77::1]:0").unwrap();
+            host.set_down().unwrap();
+            assert!(!host.facts().unwrap().up);
+            drop(tap);
+            assert!(
+                Interface::by_name("dm0").is_err(),
+                "a TAP that this process created is removed with its descriptor"
+            );
+        },
+    );
 }
 
 #[test]
@@ -210,28 +213,31 @@ fn a_tap_can_be_created_in_another_namespace_or_moved_there() {
 
 #[test]
 fn a_veth_pair_carries_tcp_between_two_namespaces() {
-    in_netns("tap::a_veth_pair_carries_tcp_between_two_namespaces", || {
-        let (mut here, there) = Interface::create_veth_pair("left", "right").unwrap();
-        let again = Interface::create_veth_pair("left", "other").unwrap_err();
-        assert_eq!(again.errno, rustix::io::Errno::EXIST);
-        here.add_address(ip("10.77.0.1"), 24).unwrap();
-        here.set_up().unwrap();
-        let listener = TcpListener::bind("10.77.0.1:0").unwrap();
-        let to = listener.local_addr().unwrap();
-        let mut child = std::process::Command::new("sleep");
-        child.arg("60");
-        devmem_linux::netns::start_in_new(&mut child);
-        let mut child = child.spawn().unwrap();
-        let namespace = NetNs::open(&format!("pid:{}", child.id())).unwrap();
-        there.move_to(namespace.as_fd()).unwrap();
-        let connected = namespace.run(|| {
-            let mut there = Interface::by_name("right").unwrap();
-            there.add_address(ip("10.77.0.2"), 24).unwrap();
-            there.set_up().unwrap();
-            std::net::TcpStream::connect(to).is_ok()
-        });
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(connected.unwrap());
-    });
+    in_netns(
+        "tap::a_veth_pair_carries_tcp_between_two_namespaces",
+        || {
+            let (mut here, there) = Interface::create_veth_pair("left", "right").unwrap();
+            let again = Interface::create_veth_pair("left", "other").unwrap_err();
+            assert_eq!(again.errno, rustix::io::Errno::EXIST);
+            here.add_address(ip("10.77.0.1"), 24).unwrap();
+            here.set_up().unwrap();
+            let listener = TcpListener::bind("10.77.0.1:0").unwrap();
+            let to = listener.local_addr().unwrap();
+            let mut child = std::process::Command::new("sleep");
+            child.arg("60");
+            devmem_linux::netns::start_in_new(&mut child);
+            let mut child = child.spawn().unwrap();
+            let namespace = NetNs::open(&format!("pid:{}", child.id())).unwrap();
+            there.move_to(namespace.as_fd()).unwrap();
+            let connected = namespace.run(|| {
+                let mut there = Interface::by_name("right").unwrap();
+                there.add_address(ip("10.77.0.2"), 24).unwrap();
+                there.set_up().unwrap();
+                std::net::TcpStream::connect(to).is_ok()
+            });
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert!(connected.unwrap());
+        },
+    );
 }

@@ -15,7 +15,8 @@ use devmem_linux::test_util::skip;
 
 use crate::common::{Finished, start_command, tool};
 
-const TEST: &str = "cli::fetch::an_interrupted_download_leaves_no_files_and_the_next_run_starts_over";
+const TEST: &str =
+    "cli::fetch::an_interrupted_download_leaves_no_files_and_the_next_run_starts_over";
 /// Packages that `lab fetch --packaged` requests.
 const PACKAGES: [&str; 5] = [
     "qemu-system-x86",

@@ -52,8 +52,7 @@ impl Network {
         let Some(to) = to else {
             return self.drops.count(DropReason::IcmpInvalid);
         };
-        let head =
-            HeadBuf::with(|out| answer(true).emit_frame(self.mac(), to, target, peer, out));
+        let head = HeadBuf::with(|out| answer(true).emit_frame(self.mac(), to, target, peer, out));
         self.send_frame(head, now);
         if source_mac.is_some() {
             let claim = Claim {

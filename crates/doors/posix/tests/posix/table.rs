@@ -572,7 +572,7 @@ fn a_connection_is_usable_without_a_second_connect_call() {
 
 #[test]
 fn after_so_error_returned_the_error_of_connect_the_next_connect_is_econnaborted_and_a_third_begins()
-{
+ {
     let (posix, _other) = table();
     let fd = posix_socket(&posix);
     let to = at("10.77.0.1:81");

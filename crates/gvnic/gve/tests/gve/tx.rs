@@ -316,11 +316,20 @@ fn invalid_descriptors_are_counted_and_completed() {
 
 #[test]
 fn buffers_outside_of_memory_are_counted_and_completed() {
-    for addr in [0, crate::common::RAM_BASE - 1, u64::MAX, u64::MAX - 50, 1 << 40] {
+    for addr in [
+        0,
+        crate::common::RAM_BASE - 1,
+        u64::MAX,
+        u64::MAX - 50,
+        1 << 40,
+    ] {
         for descs in [
             vec![buffer(addr, 100, EOP)],
             vec![buffer(addr, 1000, EOP)],
-            vec![buffer(crate::common::RAM_BASE, 1000, 0), buffer(addr, 100, EOP)],
+            vec![
+                buffer(crate::common::RAM_BASE, 1000, 0),
+                buffer(addr, 100, EOP),
+            ],
         ] {
             let (mut bench, mut driver) = up_default();
             raw(&mut bench, &driver, &descs);

@@ -292,7 +292,11 @@ fn a_client_that_reconnects_at_once_is_not_refused_as_a_second_client() {
             Some(Event::Joined) | None => {}
         }
     }
-    assert_eq!(bench.server.stats().refused_clients, 0, "after {left} rounds");
+    assert_eq!(
+        bench.server.stats().refused_clients,
+        0,
+        "after {left} rounds"
+    );
     clients.join().unwrap();
 }
 

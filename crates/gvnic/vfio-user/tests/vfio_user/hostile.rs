@@ -62,7 +62,10 @@ fn another_major_version_and_a_posted_version_are_refused() {
     let mut bench = Bench::new();
     let mut client = bench.connect();
     client.send(VERSION, 0, &[1, 0, 0, 0], &[]);
-    assert_eq!(last_breach(&mut bench), Breach::Version { major: 1, minor: 0 });
+    assert_eq!(
+        last_breach(&mut bench),
+        Breach::Version { major: 1, minor: 0 }
+    );
     let mut client = bench.connect();
     client.send(VERSION, POSTED, &version_body(), &[]);
     assert_eq!(

@@ -1,9 +1,6 @@
 //! A device with a guest's memory and a wire, in one process.
 
-#![allow(
-    dead_code,
-    reason = "no test uses all of the test bench"
-)]
+#![allow(dead_code, reason = "no test uses all of the test bench")]
 
 pub mod frames;
 

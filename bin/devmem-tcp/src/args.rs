@@ -86,6 +86,10 @@ pub struct Demo {
     /// fills up, the capture stops, the run goes on, and the exit status is 1
     #[arg(long, value_name = "FILE.pcapng")]
     pub capture: Option<PathBuf>,
+    /// Show the transfer live on the whole terminal: queues, page pools, net_iovs, tokens, windows, rates. The keys q and Ctrl-C
+    /// end the run
+    #[arg(long)]
+    pub watch: bool,
     #[command(flatten)]
     pub nic: NicArgs,
     #[command(flatten)]
@@ -175,6 +179,10 @@ pub struct Recv {
     /// fills up, the capture stops, the run goes on, and the exit status is 1
     #[arg(long, value_name = "FILE.pcapng")]
     pub capture: Option<PathBuf>,
+    /// Show the transfer live on the whole terminal: queues, page pools, net_iovs, tokens, windows, rates. The keys q and Ctrl-C
+    /// end the run
+    #[arg(long)]
+    pub watch: bool,
     #[command(flatten)]
     pub nic: NicArgs,
     #[command(flatten)]
@@ -242,6 +250,10 @@ pub struct Send {
     /// fills up, the capture stops, the run goes on, and the exit status is 1
     #[arg(long, value_name = "FILE.pcapng")]
     pub capture: Option<PathBuf>,
+    /// Show the transfer live on the whole terminal: queues, page pools, net_iovs, tokens, windows, rates. The keys q and Ctrl-C
+    /// end the run
+    #[arg(long)]
+    pub watch: bool,
     #[command(flatten)]
     pub output: OutputArgs,
 }

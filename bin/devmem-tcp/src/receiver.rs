@@ -108,8 +108,8 @@ impl Receiver {
     /// # Errors
     ///
     /// A write error of the destination, or the error of [`Task::watch`].
-    pub fn run(&mut self, task: Task<'_>) -> Result<Totals, Failure> {
-        Transfer::new(self.memory.clone(), task).run(&mut self.listener)
+    pub fn run<'a>(&'a mut self, task: Task<'a>) -> Result<Totals, Failure> {
+        Transfer::new(&self.bound, task).run(&mut self.listener)
     }
 
     /// Unbinds the memory, restores the NIC, and adds their counters to the report.

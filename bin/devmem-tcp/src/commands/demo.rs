@@ -17,6 +17,7 @@ use crate::plan::DemoPlan;
 use crate::receiver::Receiver;
 use crate::report::{RunReport, Sending};
 use crate::transfer::{Go, Task, Totals};
+use crate::watch::Watch;
 use tool::capture::{self, Capture};
 use tool::output::{Failure, note, print_json};
 use tool::pattern::Expected;
@@ -183,7 +184,15 @@ fn receive(
     stop: &StopFlag,
     capture: Option<&Capture>,
 ) -> Result<Totals, Failure> {
-    let progress = Progress::transfer(Some(plan.bytes));
+    let title = format!("demo  into device memory, {}", receiver.local_addr());
+    let watch = plan
+        .watch
+        .then(|| Watch::start(title, Some(plan.bytes), receiver.nic(), stop));
+    let mut watch = watch.transpose()?;
+    let progress = match &watch {
+        Some(_) => Progress::hidden(),
+        None => Progress::transfer(Some(plan.bytes)),
+    };
     let clock = match sender {
         SenderHandle::Process(_) => cpu::process_cpu_time,
         // The process also contains the threads of the sender's stack.
@@ -196,8 +205,12 @@ fn receive(
         output: None,
         keep_tokens: 0,
         clock,
-        watch: &mut |sofar| {
+        watch: &mut |view| {
+            let sofar = view.sofar;
             progress.transferred(sofar.bytes, sofar.elapsed);
+            if let Some(watch) = &mut watch {
+                watch.receiving(view);
+            }
             let waits_for_sender = sofar.accepted < u64::from(plan.connections);
             if waits_for_sender {
                 sender.check()?;
@@ -248,7 +261,7 @@ impl SenderHandle {
                 let shares = shares(plan.bytes, plan.connections, plan.write_size);
                 send_all(&nic, to, &shares.collect::<Vec<_>>(), cpu).map(|()| None)
             }
-            SendMemory::Device => tx::send_all(&nic, &plan, to, cpu, &|_| true).map(Some),
+            SendMemory::Device => tx::send_all(&nic, &plan, to, cpu, &|_, _, _| true).map(Some),
         };
         let handle = thread::Builder::new().name("sender".into()).spawn(work);
         Ok(Self::Thread {

@@ -16,6 +16,7 @@ use crate::plan::{Destination, RecvPlan};
 use crate::receiver::Receiver;
 use crate::report::RunReport;
 use crate::transfer::{Ended, Go, Task};
+use crate::watch::Watch;
 use tool::capture::{self, Capture};
 use tool::output::{Failure, note, print_json};
 use tool::pattern::{Expected, RepeatingPattern};
@@ -100,7 +101,15 @@ fn receive(
 ) -> Result<(), Failure> {
     let local = receiver.local_addr();
     note(format_args!("listening on {local} over {}", report.link));
-    let progress = Progress::transfer(None);
+    let title = format!("recv  {local} over {}", report.link);
+    let watch = plan
+        .watch
+        .then(|| Watch::start(title, None, receiver.nic(), stop));
+    let mut watch = watch.transpose()?;
+    let progress = match &watch {
+        Some(_) => Progress::hidden(),
+        None => Progress::transfer(None),
+    };
     let mut intervals = plan.interval.map(Intervals::new);
     let totals = receiver.run(Task {
         connections: plan.connections,
@@ -112,7 +121,8 @@ fn receive(
         output: output.as_mut().map(|output| output as &mut dyn Write),
         keep_tokens: plan.keep_tokens,
         clock: cpu::process_cpu_time,
-        watch: &mut |sofar| {
+        watch: &mut |view| {
+            let sofar = view.sofar;
             let ended = intervals
                 .as_mut()
                 .and_then(|intervals| intervals.line(&sofar));
@@ -120,6 +130,9 @@ fn receive(
                 progress.line(line);
             }
             progress.transferred(sofar.bytes, sofar.elapsed);
+            if let Some(watch) = &mut watch {
+                watch.receiving(view);
+            }
             Ok(if stop.is_set() { Go::Stop } else { Go::On })
         },
         lent: &|batch| capture::lent(capture, batch),
@@ -134,6 +147,7 @@ fn receive(
         progress.line(line);
     }
     progress.finish();
+    drop(watch);
 
     totals.fill(&mut report);
     receiver.finish(&mut report);

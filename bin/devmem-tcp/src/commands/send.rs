@@ -14,6 +14,7 @@ use crate::kernel;
 use crate::kernels_end;
 use crate::plan::{Input, SendPlan};
 use crate::report::{SendReport, Sending};
+use crate::watch::Watch;
 use tool::capture::{self, Capture};
 use tool::output::{Failure, note, print_json};
 use tool::pattern::RepeatingPattern;
@@ -51,15 +52,27 @@ fn send(plan: &SendPlan, file: Option<File>, end: End, stop: &StopFlag) -> Resul
     let (mut source, total) = source(&plan.input, file, &stream)?;
     note(format_args!("sending to {to} over {}", end.link));
 
-    let progress = Progress::transfer(total);
+    let title = format!("send  to {to} over {}", end.link);
+    let watch = plan
+        .watch
+        .then(|| Watch::start(title, total, nic.clone(), stop));
+    let mut watch = watch.transpose()?;
+    let progress = match &watch {
+        Some(_) => Progress::hidden(),
+        None => Progress::transfer(total),
+    };
     let (start, clock) = (std::time::Instant::now(), cpu::process_cpu_time());
     let transmit = Transmit::new(stream, &tx, 0..memory.size(), plan.chunk);
-    let sent = transmit.run(&mut source, &mut |bytes| {
-        progress.transferred(bytes, start.elapsed());
+    let sent = transmit.run(&mut source, &mut |transmit| {
+        progress.transferred(transmit.bytes(), start.elapsed());
+        if let Some(watch) = &mut watch {
+            watch.sending(0, transmit.bytes(), transmit);
+        }
         !stop.is_set()
     });
     let used = cpu::process_cpu_time().saturating_sub(clock);
     progress.finish();
+    drop(watch);
     let mut sent = sent?;
     // Includes the library's thread, which sends while this one waits for input.
     sent.sending = used.saturating_sub(sent.filling);

@@ -9,6 +9,7 @@ use netmem::NiovSize;
 use super::link::users_alone;
 use super::{LinkPlan, NicPlan, check_connections, check_period, parse_niov};
 use crate::args;
+use crate::watch;
 use tool::output::Failure;
 use tool::parse::to_usize;
 
@@ -37,6 +38,8 @@ pub struct RecvPlan {
     pub keep_tokens: usize,
     /// File of the packet capture.
     pub capture: Option<PathBuf>,
+    /// Show the transfer live on the terminal.
+    pub watch: bool,
     /// Our NIC.
     pub nic: NicPlan,
     /// Options for a NIC of the kernel.
@@ -100,9 +103,11 @@ impl RecvPlan {
             keep_tokens,
             linear,
             capture,
+            watch,
             nic,
             output,
         } = args;
+        watch::check(watch)?;
         let link = LinkPlan::new(&link)?;
         if port == 0 {
             return Err(Failure::usage("--port 0: the sender must know the port"));
@@ -130,6 +135,7 @@ impl RecvPlan {
             output: destination,
             keep_tokens,
             capture,
+            watch,
             nic: NicPlan::new(&nic, linear, link.tap.ours.address)?,
             kernel,
             link,

@@ -9,6 +9,7 @@ use super::host;
 use super::link::users_alone;
 use super::{LinkPlan, check_period};
 use crate::args::{self, BackendChoice};
+use crate::watch;
 use tool::output::Failure;
 use tool::parse::{check_mtu, parse_impairment, to_usize};
 use tool::size::Size;
@@ -39,6 +40,8 @@ pub struct SendPlan {
     pub ecn: Ecn,
     /// File of the packet capture.
     pub capture: Option<PathBuf>,
+    /// Show the transfer live on the terminal.
+    pub watch: bool,
     /// Print JSON.
     pub json: bool,
 }
@@ -78,8 +81,10 @@ impl SendPlan {
             impair,
             ecn,
             capture,
+            watch,
             output,
         } = args;
+        watch::check(watch)?;
         let link = LinkPlan::new(&link)?;
         let to = host::parse(&to, port, &link)?;
         if link.backend == BackendChoice::User && !link.tap.reaches(to.ip()) {
@@ -114,6 +119,7 @@ impl SendPlan {
                 false => Ecn::default(),
             },
             capture,
+            watch,
             json: output.json,
         })
     }

@@ -96,6 +96,24 @@ fn a_host_that_cannot_be_sent_to_is_refused_with_what_to_write_instead() {
     }
 }
 
+#[cfg(not(feature = "watch"))]
+#[test]
+fn watch_without_its_feature_is_unsupported_and_says_how_to_get_it() {
+    let remedy = "--watch is not part of this build; the Debian package has it; `cargo build --release -p devmem-tcp-cli \
+                  --features watch` builds it";
+    for command in ["demo", "recv", "send 10.77.0.1"] {
+        run(&format!("{command} --watch")).failed_with(3, remedy);
+    }
+}
+
+#[cfg(feature = "watch")]
+#[test]
+fn watch_without_a_terminal_is_a_usage_error() {
+    for command in ["demo", "recv", "send 10.77.0.1"] {
+        run(&format!("{command} --watch")).failed_with(2, "--watch needs a terminal on stderr");
+    }
+}
+
 #[test]
 fn what_clap_refuses_ends_with_2_too() {
     for line in [

@@ -18,6 +18,7 @@ use crate::args::Direction;
 use crate::commands::receiver::VerifiedBytes;
 use crate::plan::DemoPlan;
 use crate::report::{RunReport, Sending};
+use crate::watch::Watch;
 use tool::capture::{self, Capture};
 use tool::output::Failure;
 use tool::progress::{Progress, gbit_per_s};
@@ -55,19 +56,33 @@ pub fn run(plan: &DemoPlan, stop: &StopFlag, cpu: Option<usize>) -> Result<RunRe
     let to = SocketAddr::new(plan.peers.address, PORT);
     let peer = Peer::start(plan, to, cpu, stop)?;
     let clock = cpu::process_cpu_time();
-    let progress = Mutex::new(Progress::transfer(Some(plan.bytes)));
+    let title = format!("demo  from device memory to {to}");
+    let watch = plan
+        .watch
+        .then(|| Watch::start(title, Some(plan.bytes), nic.clone(), stop));
+    let watch = watch.transpose()?;
+    let progress = match &watch {
+        Some(_) => Progress::hidden(),
+        None => Progress::transfer(Some(plan.bytes)),
+    };
+    let display = Mutex::new((progress, watch));
     let start = Instant::now();
-    let mut sent = send_all(&nic, plan, to, None, &|bytes| {
-        if let Ok(progress) = progress.try_lock() {
+    let mut sent = send_all(&nic, plan, to, None, &|index, bytes, transmit| {
+        if let Ok(mut display) = display.try_lock() {
+            let (progress, watch) = &mut *display;
             progress.transferred(bytes, start.elapsed());
+            if let Some(watch) = watch {
+                watch.sending(index, bytes, transmit);
+            }
         }
         !stop.is_set()
     })?;
     let used = cpu::process_cpu_time().saturating_sub(clock);
     // Includes the library's thread, which sends, too.
     sent.sending = used.saturating_sub(sent.filling);
-    if let Ok(progress) = progress.into_inner() {
+    if let Ok((progress, watch)) = display.into_inner() {
         progress.finish();
+        drop(watch);
     }
     let mut report = RunReport::of("user", TAP.to_owned(), &plan.nic, plan.ours.address);
     report.direction = Direction::Tx;
@@ -89,13 +104,17 @@ pub fn run(plan: &DemoPlan, stop: &StopFlag, cpu: Option<usize>) -> Result<RunRe
     Ok(report)
 }
 
+/// Called by the thread of each connection with its index, the bytes of all connections, and its sender; returns whether to
+/// continue.
+type GoOn<'a> = &'a (dyn Fn(usize, u64, &Transmit<'_>) -> bool + Sync);
+
 /// Sends the pattern from device memory of `nic`, one thread per connection.
 pub fn send_all(
     nic: &Netdev,
     plan: &DemoPlan,
     to: SocketAddr,
     cpu: Option<usize>,
-    go_on: &(dyn Fn(u64) -> bool + Sync),
+    go_on: GoOn<'_>,
 ) -> Result<SendStats, Failure> {
     let connections = usize::from(plan.connections);
     // At least two chunks: one is written while the other is in flight.
@@ -114,11 +133,12 @@ pub fn send_all(
                     cpu::pin_current_thread(cpu).context("pin the sender")?;
                 }
                 let mut before = 0;
-                send_one(nic, tx, region, to, share, &mut |bytes| {
+                send_one(nic, tx, region, to, share, &mut |transmit| {
+                    let bytes = transmit.bytes();
                     let all = all_bytes.fetch_add(bytes - before, Ordering::Relaxed);
                     let all = all + (bytes - before);
                     before = bytes;
-                    go_on(all)
+                    go_on(index, all, transmit)
                 })
             }));
         }
@@ -136,7 +156,7 @@ fn send_one(
     region: std::ops::Range<usize>,
     to: SocketAddr,
     share: Share,
-    go_on: &mut dyn FnMut(u64) -> bool,
+    go_on: &mut dyn FnMut(&Transmit<'_>) -> bool,
 ) -> Result<SendStats, Failure> {
     let stream = nic
         .connect(to)

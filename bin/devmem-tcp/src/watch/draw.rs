@@ -100,7 +100,8 @@ fn draw_memory(frame: &mut Frame<'_>, area: Rect, memory: &Memory, queues: &[Que
         tokens_returned,
     } = *memory;
     let away = total.saturating_sub(home);
-    let pools = queues.iter().filter_map(|queue| queue.pool);
+    let pools = queues.iter().filter(|queue| queue.is_bound());
+    let pools = pools.filter_map(|queue| queue.pool);
     let in_use: Option<u64> = pools.map(|pool| pool.outstanding).reduce(|a, b| a + b);
     let places = match in_use.map(|in_use| in_use.min(away)) {
         Some(in_use) => format!(
@@ -132,70 +133,56 @@ fn draw_queues(frame: &mut Frame<'_>, area: Rect, queues: &[QueueSample]) {
             stats.queue.0.to_string(),
             stats.packets.to_string(),
             count(stats.split_packets),
-            Size(stats.bytes).to_string(),
+            short(stats.bytes),
             format!("{:.1}", rate / 1e9),
             count(pool.map(|pool| pool.held)),
             count(pool.map(|pool| pool.outstanding)),
             count(pool.map(|pool| pool.recycle_cached + pool.recycle_ring)),
         ])
     });
-    let widths = [
-        Constraint::Length(5),
-        Constraint::Length(10),
-        Constraint::Length(10),
-        Constraint::Length(10),
-        Constraint::Length(7),
-        Constraint::Length(9),
-        Constraint::Length(6),
-        Constraint::Min(8),
+    let columns = [
+        ("queue", 5),
+        ("packets", 9),
+        ("split", 9),
+        ("bytes", 10),
+        ("Gbit/s", 6),
+        ("pool has", 8),
+        ("in use", 6),
+        ("recycled", 9),
     ];
-    let header = [
-        "queue", "packets", "split", "bytes", "Gbit/s", "pool has", "in use", "recycled",
-    ];
-    frame.render_widget(table(rows, widths, header), area);
+    frame.render_widget(table(rows, columns), area);
 }
 
 fn draw_connections(frame: &mut Frame<'_>, area: Rect, sample: &Sample) {
-    let rows = sample.connections.iter().map(|connection| {
-        let ConnectionSample {
-            peer,
-            state,
-            bytes,
-            rate,
-            window,
-            congestion_window,
-            rtt,
-            retransmitted,
-            chunks,
-        } = connection;
-        let own = congestion_window.map_or_else(|| "-".to_owned(), |bytes| Size(bytes).to_string());
-        Row::new([
-            peer.to_string(),
-            state.clone(),
-            Size(*bytes).to_string(),
-            format!("{:.1}", rate / 1e9),
-            Size(*window).to_string(),
-            own,
-            format!("{:.2}", rtt.as_secs_f64() * 1e3),
-            retransmitted.to_string(),
-            chunks.map_or_else(|| "-".to_owned(), |(used, all)| format!("{used}/{all}")),
-        ])
-    });
-    let widths = [
-        Constraint::Length(21),
-        Constraint::Length(11),
-        Constraint::Length(10),
-        Constraint::Length(6),
-        Constraint::Length(9),
-        Constraint::Length(9),
-        Constraint::Length(7),
-        Constraint::Length(6),
-        Constraint::Min(6),
-    ];
-    let header = [
-        "peer", "state", "bytes", "Gbit/s", "window", "cwnd", "rtt ms", "resent", "chunks",
-    ];
-    frame.render_widget(table(rows, widths, header), area);
+    let connections = sample.connections.iter();
+    let table = match sample.memory {
+        Some(_) => {
+            let columns = [
+                ("peer", 21),
+                ("state", 11),
+                ("bytes", 10),
+                ("Gbit/s", 6),
+                ("window", 10),
+                ("rtt ms", 6),
+                ("resent", 6),
+            ];
+            table(connections.map(receiving), columns)
+        }
+        None => {
+            let columns = [
+                ("peer", 21),
+                ("bytes", 10),
+                ("Gbit/s", 6),
+                ("window", 10),
+                ("cwnd", 10),
+                ("rtt ms", 6),
+                ("resent", 6),
+                ("chunks", 6),
+            ];
+            table(connections.map(sending), columns)
+        }
+    };
+    frame.render_widget(table, area);
     if sample.connections.is_empty() {
         let below = Rect {
             y: area.y + 2.min(area.height),
@@ -206,14 +193,41 @@ fn draw_connections(frame: &mut Frame<'_>, area: Rect, sample: &Sample) {
     }
 }
 
-/// Returns a table with a line above it.
+/// Returns the row of a connection that receives.
+fn receiving(connection: &ConnectionSample) -> Row<'_> {
+    Row::new([
+        connection.peer.to_string(),
+        connection.state.clone(),
+        short(connection.bytes),
+        format!("{:.1}", connection.rate / 1e9),
+        short(connection.window),
+        milliseconds(connection.rtt),
+        connection.retransmitted.to_string(),
+    ])
+}
+
+/// Returns the row of a connection that sends.
+fn sending(connection: &ConnectionSample) -> Row<'_> {
+    let chunks = connection.chunks.map(|(used, all)| format!("{used}/{all}"));
+    Row::new([
+        connection.peer.to_string(),
+        short(connection.bytes),
+        format!("{:.1}", connection.rate / 1e9),
+        short(connection.window),
+        connection.congestion_window.map(short).unwrap_or_default(),
+        milliseconds(connection.rtt),
+        connection.retransmitted.to_string(),
+        chunks.unwrap_or_default(),
+    ])
+}
+
+/// Returns a table with a line above it; columns have a name and a width.
 fn table<'a, const N: usize>(
     rows: impl Iterator<Item = Row<'a>>,
-    widths: [Constraint; N],
-    header: [&'static str; N],
+    columns: [(&'static str, u16); N],
 ) -> Table<'a> {
-    Table::new(rows, widths)
-        .header(Row::new(header).dim())
+    Table::new(rows, columns.map(|(_, width)| Constraint::Length(width)))
+        .header(Row::new(columns.map(|(name, _)| name)).dim())
         .block(Block::new().borders(Borders::TOP))
 }
 
@@ -241,4 +255,26 @@ fn draw_messages(frame: &mut Frame<'_>, area: Rect, sample: &Sample) {
 
 fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
+}
+
+fn milliseconds(time: Duration) -> String {
+    format!("{:.2}", time.as_secs_f64() * 1e3)
+}
+
+/// Returns a size in at most ten characters.
+fn short(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    let mut size = bytes as f64;
+    let mut unit = "B";
+    for larger in UNITS {
+        if size < 1024.0 {
+            break;
+        }
+        size /= 1024.0;
+        unit = larger;
+    }
+    match unit {
+        "B" => format!("{bytes} B"),
+        _ => format!("{size:.1} {unit}"),
+    }
 }

@@ -63,6 +63,13 @@ pub struct QueueSample {
     pub pool: Option<PoolStats>,
 }
 
+impl QueueSample {
+    /// Returns whether memory is bound to the queue: to all but queue 0, which receives into host memory.
+    pub fn is_bound(&self) -> bool {
+        self.stats.queue.0 != 0
+    }
+}
+
 /// Counters of the transmit side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxSample {

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use devmem_linux::test_util::skip;
-use devmem_tcp::{QueueStats, TcpInfo};
+use devmem_tcp::{QueueStats, RxQueueId, TcpInfo};
 use netmem::PoolStats;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -40,6 +40,7 @@ fn receiving() -> Sample {
         ..PoolStats::default()
     };
     let mut stats = QueueStats::default();
+    stats.queue = RxQueueId(1);
     stats.packets = 4321;
     stats.split_packets = Some(4300);
     Sample {
@@ -57,11 +58,19 @@ fn receiving() -> Sample {
             tokens_lent: 17,
             tokens_returned: 4_300,
         }),
-        queues: vec![QueueSample {
-            stats,
-            rate: 12.5e9,
-            pool: Some(pool),
-        }],
+        queues: vec![
+            // Host memory: not counted as net_iovs.
+            QueueSample {
+                stats: QueueStats::default(),
+                rate: 0.0,
+                pool: Some(pool),
+            },
+            QueueSample {
+                stats,
+                rate: 12.5e9,
+                pool: Some(pool),
+            },
+        ],
         connections: vec![ConnectionSample::receiving(peer, 1 << 30, 12.5e9, &info)],
         drops: vec![("tcp_duplicate", 3)],
         messages: vec!["devmem-tcp: a note".to_owned()],
@@ -79,9 +88,9 @@ fn a_receiver_shows_rate_memory_tokens_queues_and_windows() {
         "net_iovs  4096 of 64 KiB: 4000 home, 66 in page pools, 30 in packets or lent",
         "tokens    17 lent, 4300 returned",
         "2 % of the memory not home",
-        "queue packets    split      bytes      Gbit/s  pool has  in use recycled",
-        "0     4321       4300       0 B        12.5    90        30     1024",
-        "10.77.0.1:40000       CLOSED      1 GiB      12.5   0 B",
+        "queue packets   split     bytes      Gbit/s pool has in use recycled",
+        "1     4321      4300      0 B        12.5   90       30     1024",
+        "10.77.0.1:40000       CLOSED      1.0 GiB    12.5   0 B",
         "not delivered  3 tcp_duplicate",
         "devmem-tcp: a note",
     ] {

@@ -13,6 +13,7 @@ mod active_time;
 mod args;
 mod backend;
 mod commands;
+mod display;
 mod intervals;
 mod kernel;
 mod kernels_end;

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_link_is_refused_with_what_to_write() {
+    fn an_invalid_link_is_refused_with_the_valid_forms() {
         for text in [
             "",
             "dm0",

@@ -245,7 +245,7 @@ fn memory_is_bound_again_and_again_when_all_of_it_was_given_back() {
 /// A send names bytes of the memory, not net_iovs of a receive binding: it does not keep the memory from being bound,
 /// and what was lent stays lent until it was given back.
 #[test]
-fn what_was_received_is_sent_from_where_it_lies_and_the_memory_bound_again() {
+fn received_frags_are_sent_in_place_and_the_memory_is_bound_again() {
     for world in [World::pair(), World::loopback()] {
         let memory = Dmabuf::anonymous(1 << 20).unwrap();
         for round in 0..10 {

@@ -349,7 +349,7 @@ fn several_tasks_accept_from_one_listener() {
 }
 
 #[test]
-fn nobody_listening_and_a_reset_are_the_calls_own_errors() {
+fn a_refused_connection_and_a_reset_are_errors_of_the_call() {
     run(async {
         let (a, b) = nics("errors");
         let refused = Stream::connect(&a, to()).await.expect_err("nobody listens");
@@ -389,7 +389,7 @@ fn nobody_listening_and_a_reset_are_the_calls_own_errors() {
 }
 
 #[test]
-fn a_connection_that_ends_in_silence_wakes_who_waits_for_it() {
+fn a_connection_that_times_out_wakes_its_waiting_tasks() {
     run(async {
         // Nobody is at the other end. The timeout comes between two questions for the peer's hardware address: nothing
         // is sent with it, nor anything else in the rest of the second.
@@ -419,7 +419,7 @@ fn a_connection_that_ends_in_silence_wakes_who_waits_for_it() {
 }
 
 #[test]
-fn what_is_taken_out_again_blocks_as_before() {
+fn a_stream_converted_back_blocks_as_before() {
     run(async {
         let (_a, _b, mut sender, receiver) = connected("taken-out").await;
         sender.write_all(b"hello").await.expect("sent");

@@ -330,7 +330,7 @@ mod tests {
         let missing = devmem_tcp::Netdev::kernel("nosuch0").unwrap_err();
         assert_eq!(missing.kind(), ErrorKind::NotFound);
         assert_eq!(Failure::from(missing).exit, Exit::Failed);
-        // A loopback has no header split, whoever asks.
+        // A loopback has no header split, also for root.
         let lo = devmem_tcp::Netdev::kernel("lo").unwrap();
         let plan = lo.plan_receive("127.0.0.1:5201".parse().unwrap());
         let refused = plan.commands().unwrap_err();

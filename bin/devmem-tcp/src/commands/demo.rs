@@ -13,15 +13,14 @@ use devmem_linux::{cpu, netns, probe};
 use devmem_tcp::{Netdev, TcpOptions};
 
 use crate::args::{DemoLink, Direction};
+use crate::display::Display;
 use crate::plan::DemoPlan;
 use crate::receiver::Receiver;
 use crate::report::{RunReport, Sending};
 use crate::transfer::{Go, Task, Totals};
-use crate::watch::Watch;
 use tool::capture::{self, Capture};
 use tool::output::{Failure, note, print_json};
 use tool::pattern::Expected;
-use tool::progress::Progress;
 use tool::sender::{Share, pattern_of, send, shares};
 use tool::signals::StopFlag;
 use tool::terminal::tell_table;
@@ -185,14 +184,8 @@ fn receive(
     capture: Option<&Capture>,
 ) -> Result<Totals, Failure> {
     let title = format!("demo  into device memory, {}", receiver.local_addr());
-    let watch = plan
-        .watch
-        .then(|| Watch::start(title, Some(plan.bytes), receiver.nic(), stop));
-    let mut watch = watch.transpose()?;
-    let progress = match &watch {
-        Some(_) => Progress::hidden(),
-        None => Progress::transfer(Some(plan.bytes)),
-    };
+    let title = plan.watch.then_some(title);
+    let mut display = Display::start(title, Some(plan.bytes), &receiver.nic(), stop)?;
     let clock = match sender {
         SenderHandle::Process(_) => cpu::process_cpu_time,
         // The process also contains the threads of the sender's stack.
@@ -206,12 +199,8 @@ fn receive(
         keep_tokens: 0,
         clock,
         watch: &mut |view| {
-            let sofar = view.sofar;
-            progress.transferred(sofar.bytes, sofar.elapsed);
-            if let Some(watch) = &mut watch {
-                watch.receiving(view);
-            }
-            let waits_for_sender = sofar.accepted < u64::from(plan.connections);
+            display.receiving(view);
+            let waits_for_sender = view.sofar.accepted < u64::from(plan.connections);
             if waits_for_sender {
                 sender.check()?;
             }
@@ -220,7 +209,7 @@ fn receive(
         lent: &|batch| capture::lent(capture, batch),
         ended: &mut |_| {},
     });
-    progress.finish();
+    display.finish();
     totals
 }
 

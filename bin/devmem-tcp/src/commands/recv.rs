@@ -1,5 +1,6 @@
 //! `devmem-tcp recv`: receives into device memory, like netcat.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -9,6 +10,7 @@ use devmem_linux::cpu;
 use devmem_tcp::{Netdev, Purpose};
 
 use crate::backend::{self, Backend};
+use crate::display::Display;
 use crate::intervals::Intervals;
 use crate::kernel;
 use crate::kernels_end;
@@ -16,11 +18,10 @@ use crate::plan::{Destination, RecvPlan};
 use crate::receiver::Receiver;
 use crate::report::RunReport;
 use crate::transfer::{Ended, Go, Task};
-use crate::watch::Watch;
 use tool::capture::{self, Capture};
 use tool::output::{Failure, note, print_json};
 use tool::pattern::{Expected, RepeatingPattern};
-use tool::progress::{Progress, gbit_per_s};
+use tool::progress::gbit_per_s;
 use tool::signals::StopFlag;
 use tool::size::Size;
 use tool::terminal::{self, tell_table};
@@ -101,15 +102,10 @@ fn receive(
 ) -> Result<(), Failure> {
     let local = receiver.local_addr();
     note(format_args!("listening on {local} over {}", report.link));
-    let title = format!("recv  {local} over {}", report.link);
-    let watch = plan
+    let title = plan
         .watch
-        .then(|| Watch::start(title, None, receiver.nic(), stop));
-    let mut watch = watch.transpose()?;
-    let progress = match &watch {
-        Some(_) => Progress::hidden(),
-        None => Progress::transfer(None),
-    };
+        .then(|| format!("recv  {local} over {}", report.link));
+    let display = RefCell::new(Display::start(title, None, &receiver.nic(), stop)?);
     let mut intervals = plan.interval.map(Intervals::new);
     let totals = receiver.run(Task {
         connections: plan.connections,
@@ -126,28 +122,26 @@ fn receive(
             let ended = intervals
                 .as_mut()
                 .and_then(|intervals| intervals.line(&sofar));
+            let mut display = display.borrow_mut();
             if let Some(line) = ended {
-                progress.line(line);
+                display.line(line);
             }
-            progress.transferred(sofar.bytes, sofar.elapsed);
-            if let Some(watch) = &mut watch {
-                watch.receiving(view);
-            }
+            display.receiving(view);
             Ok(if stop.is_set() { Go::Stop } else { Go::On })
         },
         lent: &|batch| capture::lent(capture, batch),
         ended: &mut |ended| {
             if plan.keep_listening {
-                progress.line(connection_line(ended));
+                display.borrow().line(connection_line(ended));
             }
         },
     })?;
+    let display = display.into_inner();
     let last = intervals.and_then(|mut intervals| intervals.line(&totals.sofar()));
     if let Some(line) = last {
-        progress.line(line);
+        display.line(line);
     }
-    progress.finish();
-    drop(watch);
+    display.finish();
 
     totals.fill(&mut report);
     receiver.finish(&mut report);

@@ -10,15 +10,14 @@ use devmem_linux::cpu;
 use devmem_tcp::{ConnectError, Dmabuf, ErrorKind, Netdev, Purpose, Stream, TcpOptions};
 
 use crate::backend::{self, Backend};
+use crate::display::Display;
 use crate::kernel;
 use crate::kernels_end;
 use crate::plan::{Input, SendPlan};
 use crate::report::{SendReport, Sending};
-use crate::watch::Watch;
 use tool::capture::{self, Capture};
 use tool::output::{Failure, note, print_json};
 use tool::pattern::RepeatingPattern;
-use tool::progress::Progress;
 use tool::sender::pattern_of;
 use tool::signals::StopFlag;
 use tool::source::{Made, Source};
@@ -52,27 +51,18 @@ fn send(plan: &SendPlan, file: Option<File>, end: End, stop: &StopFlag) -> Resul
     let (mut source, total) = source(&plan.input, file, &stream)?;
     note(format_args!("sending to {to} over {}", end.link));
 
-    let title = format!("send  to {to} over {}", end.link);
-    let watch = plan
+    let title = plan
         .watch
-        .then(|| Watch::start(title, total, nic.clone(), stop));
-    let mut watch = watch.transpose()?;
-    let progress = match &watch {
-        Some(_) => Progress::hidden(),
-        None => Progress::transfer(total),
-    };
+        .then(|| format!("send  to {to} over {}", end.link));
+    let mut display = Display::start(title, total, nic, stop)?;
     let (start, clock) = (std::time::Instant::now(), cpu::process_cpu_time());
     let transmit = Transmit::new(stream, &tx, 0..memory.size(), plan.chunk);
     let sent = transmit.run(&mut source, &mut |transmit| {
-        progress.transferred(transmit.bytes(), start.elapsed());
-        if let Some(watch) = &mut watch {
-            watch.sending(0, transmit.bytes(), transmit);
-        }
+        display.sending(0, transmit.bytes(), start.elapsed(), transmit);
         !stop.is_set()
     });
     let used = cpu::process_cpu_time().saturating_sub(clock);
-    progress.finish();
-    drop(watch);
+    display.finish();
     let mut sent = sent?;
     // Includes the library's thread, which sends while this one waits for input.
     sent.sending = used.saturating_sub(sent.filling);

@@ -69,7 +69,7 @@ fn wrong_usage_ends_with_2_and_one_line_that_names_the_option() {
 }
 
 #[test]
-fn a_host_that_cannot_be_sent_to_is_refused_with_what_to_write_instead() {
+fn an_invalid_destination_is_refused_with_the_correct_command() {
     let cases = [
         (
             "send localhost",
@@ -115,7 +115,7 @@ fn watch_without_a_terminal_is_a_usage_error() {
 }
 
 #[test]
-fn what_clap_refuses_ends_with_2_too() {
+fn errors_of_the_argument_parser_end_with_2() {
     for line in [
         "",
         "nosuch",

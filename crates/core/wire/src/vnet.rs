@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn emitted_headers_are_parsed_again() {
         let size = NonZeroU16::new(1448).unwrap();
         let kinds = [GsoKind::Tcp4, GsoKind::Tcp6, GsoKind::Udp];
         let supers = kinds.map(|kind| (PARTIAL, Some(Gso { kind, size })));

@@ -197,8 +197,8 @@ fn a_killed_receiver_leaves_a_queue_that_can_be_bound_and_settings_that_come_bac
 }
 
 #[test]
-fn a_setup_dropped_first_is_restored_when_the_binding_is_gone() {
-    const TEST: &str = "a_setup_dropped_first_is_restored_when_the_binding_is_gone";
+fn a_setup_dropped_first_is_restored_when_the_binding_is_dropped() {
+    const TEST: &str = "a_setup_dropped_first_is_restored_when_the_binding_is_dropped";
     let Some(bench) = Bench::new(TEST) else {
         return;
     };

@@ -20,9 +20,9 @@ fn is_readable(fd: &impl AsFd, within: Duration) -> bool {
 }
 
 #[test]
-fn what_is_not_there_would_block_or_times_out_as_set() {
+fn a_wait_for_nothing_would_block_or_times_out() {
     on_both(
-        "what_is_not_there_would_block_or_times_out_as_set",
+        "a_wait_for_nothing_would_block_or_times_out",
         |world, seen| {
             let (sender, mut receiver) = world.connection();
             let mut batch = RxBatch::with_capacity(4);

@@ -16,12 +16,12 @@ use devmem_tcp::{BoundTx, Dmabuf, Netdev};
 use super::{PORT, TAP};
 use crate::args::Direction;
 use crate::commands::receiver::VerifiedBytes;
+use crate::display::Display;
 use crate::plan::DemoPlan;
 use crate::report::{RunReport, Sending};
-use crate::watch::Watch;
 use tool::capture::{self, Capture};
 use tool::output::Failure;
-use tool::progress::{Progress, gbit_per_s};
+use tool::progress::gbit_per_s;
 use tool::sender::{Share, pattern_of, shares};
 use tool::signals::StopFlag;
 use tool::source::{Made, Source, is_readable};
@@ -57,32 +57,20 @@ pub fn run(plan: &DemoPlan, stop: &StopFlag, cpu: Option<usize>) -> Result<RunRe
     let peer = Peer::start(plan, to, cpu, stop)?;
     let clock = cpu::process_cpu_time();
     let title = format!("demo  from device memory to {to}");
-    let watch = plan
-        .watch
-        .then(|| Watch::start(title, Some(plan.bytes), nic.clone(), stop));
-    let watch = watch.transpose()?;
-    let progress = match &watch {
-        Some(_) => Progress::hidden(),
-        None => Progress::transfer(Some(plan.bytes)),
-    };
-    let display = Mutex::new((progress, watch));
+    let title = plan.watch.then_some(title);
+    let display = Mutex::new(Display::start(title, Some(plan.bytes), &nic, stop)?);
     let start = Instant::now();
     let mut sent = send_all(&nic, plan, to, None, &|index, bytes, transmit| {
         if let Ok(mut display) = display.try_lock() {
-            let (progress, watch) = &mut *display;
-            progress.transferred(bytes, start.elapsed());
-            if let Some(watch) = watch {
-                watch.sending(index, bytes, transmit);
-            }
+            display.sending(index, bytes, start.elapsed(), transmit);
         }
         !stop.is_set()
     })?;
     let used = cpu::process_cpu_time().saturating_sub(clock);
     // Includes the library's thread, which sends, too.
     sent.sending = used.saturating_sub(sent.filling);
-    if let Ok((progress, watch)) = display.into_inner() {
-        progress.finish();
-        drop(watch);
+    if let Ok(display) = display.into_inner() {
+        display.finish();
     }
     let mut report = RunReport::of("user", TAP.to_owned(), &plan.nic, plan.ours.address);
     report.direction = Direction::Tx;

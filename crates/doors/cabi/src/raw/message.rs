@@ -23,13 +23,13 @@ pub(super) unsafe fn entries(iov: *const iovec, count: usize) -> Result<Vec<iove
     }
     let mut entries = Vec::with_capacity(count);
     for at in 0..count {
-        // SAFETY: null, or one of the entries that the caller vouches for.
+        // SAFETY: null, or one of the entries that are valid by the contract of the caller.
         entries.push(unsafe { read(iov.wrapping_add(at)) }?);
     }
     Ok(entries)
 }
 
-/// Returns how many bytes a vector names; more than one call moves is cut.
+/// Returns the number of bytes that a vector names, at most as many as one call moves.
 fn total(entries: &[iovec]) -> Result<usize, Errno> {
     let mut sum = 0usize;
     for entry in entries {
@@ -39,19 +39,19 @@ fn total(entries: &[iovec]) -> Result<usize, Errno> {
     Ok(sum.min(MAX_RW_COUNT))
 }
 
-/// By which call bytes are moved: sockets know both, other files only the first.
+/// The call that moves bytes: sockets support both, other files only the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum By {
     /// read, write.
     File,
-    /// recv, send and their relatives, with these flags.
+    /// recv, send and the related calls, with these flags.
     Socket(u32),
 }
 
 /// Receives into a vector of buffers.
 ///
 /// # Safety
-/// Each entry names memory that can be written and is nobody else's, or is null where only bytes of device memory are
+/// Each entry names memory that can be written and is not shared, or is null where only bytes of device memory are
 /// expected.
 pub(super) unsafe fn recv<W: Waiter>(
     posix: &Posix<W>,
@@ -63,7 +63,7 @@ pub(super) unsafe fn recv<W: Waiter>(
     let len = total(entries)?;
     if let [entry] = entries {
         let has_memory = if entry.iov_base.is_null() { 0 } else { len };
-        // SAFETY: the caller vouches for the entry; a null one is taken for no bytes.
+        // SAFETY: the entry is valid by the contract of the caller; a null one means no bytes.
         let host = unsafe { slice_mut(entry.iov_base, has_memory) }?;
         return receive(posix, fd, RecvArgs { host, len, control }, by);
     }
@@ -82,7 +82,7 @@ pub(super) unsafe fn recv<W: Waiter>(
     let mut rest = scratch.get(..received.host_bytes).unwrap_or_default();
     for entry in entries.iter().filter(|entry| !entry.iov_base.is_null()) {
         let (piece, after) = rest.split_at(rest.len().min(entry.iov_len));
-        // SAFETY: the caller vouches for `iov_len` bytes, of which these are the first.
+        // SAFETY: `iov_len` bytes are valid by the contract of the caller, and these are the first of them.
         let out = unsafe { slice_mut(entry.iov_base, piece.len()) }?;
         out.copy_from_slice(piece);
         rest = after;

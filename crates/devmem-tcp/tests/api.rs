@@ -27,7 +27,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// On a wire of its own, in real time.
+    /// On a separate wire, in real time.
     fn new(wire: &str) -> Self {
         let link = format!("mem:{wire}");
         let sender = Netdev::user(&link, "10.77.0.1/24").unwrap();

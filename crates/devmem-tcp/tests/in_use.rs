@@ -199,7 +199,7 @@ fn bound_memory_is_refused_on_other_queues_and_other_nics_and_the_holder_is_name
     // A queue that is taken is said to be: as the kernel says it.
     let taken = world.bind(&memory).unwrap_err();
     assert_eq!(taken.errno(), Errno::EEXIST, "{taken}");
-    // Other memory is nobody's, and sending from what is bound is allowed.
+    // Other memory is free, and sending from bound memory is allowed.
     let second = Dmabuf::anonymous(1 << 20).unwrap();
     let _second = other.bind(&second).unwrap();
     let _tx = world.receiver.bind_tx(&memory).unwrap();

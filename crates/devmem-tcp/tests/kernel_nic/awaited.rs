@@ -110,7 +110,7 @@ fn a_full_send_queue_is_awaited_and_completions_wake_every_task() {
         let reader = read(peer);
         let next = stream.send(&tx, &[0..1000]).await.unwrap();
         queued.extend_from_slice(&bytes[..next.bytes()]);
-        // Two more tasks wait beside this one; whoever reads the error queue, all of them hear of it.
+        // Two more tasks wait beside this one; all of them wake, whichever reads the error queue.
         let others = [first, last].map(|id| {
             let completions = stream.completions().unwrap();
             tokio::spawn(async move { completions.wait(id).await })

@@ -111,7 +111,7 @@ fn addresses_that_cannot_be_had_are_refused_alike() {
             let address = listener.local_addr().unwrap();
             let taken = world.receiver.listen(address);
             seen.refusal("taken", taken, ListenError::errno);
-            // TEST-NET-1 (RFC 5737) is nobody's.
+            // No host has an address of TEST-NET-1 (RFC 5737).
             let foreign = world.receiver.listen("192.0.2.1:5201");
             seen.refusal("not ours", foreign, ListenError::errno);
             seen.refusal("no name", world.receiver.listen("::::1"), |_| {

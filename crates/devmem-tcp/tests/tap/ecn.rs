@@ -1,4 +1,4 @@
-//! ECN with the kernel at the other end: who asks, who grants, and what marks do to either's window.
+//! ECN with the kernel at the other end: requests, acceptance, and the effect of marks on the windows of both.
 
 use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpStream};

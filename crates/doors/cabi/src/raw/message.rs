@@ -70,7 +70,7 @@ pub(super) unsafe fn recv<W: Waiter>(
     let waiting = posix.call(|table| table.readable(fd))?.max(1);
     let with_memory = entries.iter().filter(|entry| !entry.iov_base.is_null());
     let room = total(&with_memory.copied().collect::<Vec<_>>())?;
-    // What is there, or one packet's worth of what comes: no more than is useful is ever held twice.
+    // Room for the available bytes, or for MAX_SCRATCH bytes if fewer are available, and never more than the entries have.
     let mut scratch = vec![0; room.min(waiting.max(MAX_SCRATCH))];
     let limit = len.min(waiting.max(MAX_SCRATCH));
     let args = RecvArgs {
@@ -102,10 +102,10 @@ fn receive<W: Waiter>(
     }
 }
 
-/// Bytes that are gathered for several buffers when less is waiting.
+/// Size of the temporary buffer for several buffers when fewer bytes are available.
 const MAX_SCRATCH: usize = 1 << 20;
 
-/// What a message to be sent has beside its bytes.
+/// The parts of a message to be sent other than its bytes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Head<'a> {
     pub(super) control: &'a [u8],
@@ -165,7 +165,7 @@ pub(super) unsafe fn send<W: Waiter>(
     }
 }
 
-/// Returns the parts of all bytes that the entries of a vector are, one after the other.
+/// Returns the ranges of the entries of a vector within all of its bytes.
 fn pieces(entries: &[iovec]) -> Vec<Range<usize>> {
     let mut end = 0_usize;
     let piece = |entry: &iovec| {
@@ -173,12 +173,12 @@ fn pieces(entries: &[iovec]) -> Vec<Range<usize>> {
         end = end.saturating_add(entry.iov_len);
         start..end
     };
-    // One piece is the whole.
+    // A vector of one entry needs no ranges.
     let entries = if entries.len() > 1 { entries } else { &[] };
     entries.iter().map(piece).collect()
 }
 
-/// Takes an entry for an offset and a length.
+/// Reads an entry as an offset and a length.
 fn range(entry: &iovec) -> Result<Range<usize>, Errno> {
     let start = entry.iov_base.addr();
     let end = start.checked_add(entry.iov_len).ok_or(Errno::EFAULT)?;
@@ -203,7 +203,7 @@ pub(super) unsafe fn control_to_read<'a>(msg: &msghdr) -> Result<&'a [u8], Errno
     unsafe { slice(msg.msg_control, control_len(msg)) }
 }
 
-/// A null pointer is no buffer, whatever the length says (linux `put_cmsg`).
+/// A null pointer means no buffer, with any length (linux `put_cmsg`).
 fn control_len(msg: &msghdr) -> usize {
     if msg.msg_control.is_null() {
         0

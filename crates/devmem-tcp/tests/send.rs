@@ -148,7 +148,10 @@ fn a_non_blocking_send_queues_as_much_as_fits() {
     sender.set_nonblocking(true);
     let id = sender.send(&tx, &[0..64 << 20]).expect("some of it");
     assert!(id.bytes() > 0 && id.bytes() < 64 << 20);
-    let refused = sender.completions().wait(id).expect_err("the peer does not read");
+    let refused = sender
+        .completions()
+        .wait(id)
+        .expect_err("the peer does not read");
     assert!(matches!(refused, CompletionError::WouldBlock));
     let received = receive(&mut receiver, id.bytes());
     assert!(received == bytes[..id.bytes()]);

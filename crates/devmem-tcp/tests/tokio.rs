@@ -352,7 +352,9 @@ fn several_tasks_accept_from_one_listener() {
 fn a_refused_connection_and_a_reset_are_errors_of_the_call() {
     run(async {
         let (a, b) = nics("errors");
-        let refused = Stream::connect(&a, to()).await.expect_err("there is no listener");
+        let refused = Stream::connect(&a, to())
+            .await
+            .expect_err("there is no listener");
         assert!(matches!(refused, ConnectError::Ended(_)), "{refused}");
 
         let listener = Listener::new(b.listen(to()).expect("free")).expect("a listener");
@@ -497,7 +499,9 @@ fn the_kernels_completions_come_while_the_peer_reads_late() {
         assert_eq!(received.len(), queued);
         // Nobody listens there any more.
         drop((listener, receiver));
-        let refused = Stream::connect(&nic, to).await.expect_err("there is no listener");
+        let refused = Stream::connect(&nic, to)
+            .await
+            .expect_err("there is no listener");
         assert!(matches!(refused, ConnectError::Ended(_)), "{refused}");
     });
 }

@@ -59,7 +59,9 @@ impl DemoPlan {
             nic,
             output,
         } = args;
-        watch::check(watch)?;
+        if watch {
+            watch::check()?;
+        }
         let (ours, peers, len): (IpAddr, IpAddr, u8) = if ipv6 {
             let network = |host| Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, host);
             (network(2).into(), network(1).into(), 64)

@@ -1,5 +1,6 @@
 //! A run of `recv`.
 
+use std::io::{self, IsTerminal};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -107,7 +108,6 @@ impl RecvPlan {
             nic,
             output,
         } = args;
-        watch::check(watch)?;
         let link = LinkPlan::new(&link)?;
         if port == 0 {
             return Err(Failure::usage("--port 0: the sender must know the port"));
@@ -116,6 +116,9 @@ impl RecvPlan {
         check_period(validate)?;
         let several = connections > 1 || keep_listening;
         let destination = destination(output_file, several, output.json)?;
+        if watch {
+            check_watch(destination.as_ref())?;
+        }
         let mem_size = nic.mem_size.unwrap_or(super::KERNEL_MEM_SIZE);
         let kernel = KernelPlan {
             queues: nic.queues,
@@ -142,6 +145,17 @@ impl RecvPlan {
             json: output.json,
         })
     }
+}
+
+/// Checks that the live view can be shown, and has the terminal for itself.
+fn check_watch(destination: Option<&Destination>) -> Result<(), Failure> {
+    watch::check()?;
+    if destination == Some(&Destination::Stdout) && io::stdout().is_terminal() {
+        return Err(Failure::usage(
+            "--watch and --output-file - both write to this terminal",
+        ));
+    }
+    Ok(())
 }
 
 /// Validates the value of `--interval`.

@@ -1,5 +1,6 @@
 //! A run of `send`.
 
+use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -84,7 +85,6 @@ impl SendPlan {
             watch,
             output,
         } = args;
-        watch::check(watch)?;
         let link = LinkPlan::new(&link)?;
         let to = host::parse(&to, port, &link)?;
         if link.backend == BackendChoice::User && !link.tap.reaches(to.ip()) {
@@ -105,6 +105,9 @@ impl SendPlan {
                 _ => Input::Stdin,
             },
         };
+        if watch {
+            check_watch(&input)?;
+        }
         Ok(Self {
             link,
             users_alone,
@@ -123,6 +126,18 @@ impl SendPlan {
             json: output.json,
         })
     }
+}
+
+/// Checks that the live view can be shown, and that the keys of the terminal are not the input, because the view takes them.
+fn check_watch(input: &Input) -> Result<(), Failure> {
+    watch::check()?;
+    if *input == Input::Stdin && io::stdin().is_terminal() {
+        return Err(Failure::usage(
+            "--watch takes the keys of this terminal, so they cannot be the input",
+        )
+        .with_remedy("--input-file FILE or --bytes SIZE gives another input"));
+    }
+    Ok(())
 }
 
 /// Validates the sizes: at least one chunk must fit into the memory.

@@ -45,6 +45,11 @@ impl Meter {
         rate
     }
 
+    /// Returns whether the last reading is from this time.
+    pub fn was_read_at(&self, now: Instant) -> bool {
+        self.readings.back().is_some_and(|(at, _)| *at == now)
+    }
+
     /// Returns the rates in Mbit/s, oldest first.
     pub fn history(&self) -> Vec<u64> {
         self.history.iter().copied().collect()
@@ -67,5 +72,7 @@ mod tests {
         assert_eq!(meter.rate(at(1500), 2_000_000), 8e6);
         assert_eq!(meter.rate(at(2000), 2_000_000), 0.0);
         assert_eq!(meter.history(), [0, 16, 16, 8, 0]);
+        assert!(meter.was_read_at(at(2000)));
+        assert!(!meter.was_read_at(at(2001)));
     }
 }

@@ -30,13 +30,13 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// Messages kept for the screen.
 const MESSAGES: usize = 100;
 
-/// Checks that the live view can be shown, if it is wanted.
+/// Checks that the live view can be shown.
 ///
 /// # Errors
 ///
 /// A usage error: stderr is not a terminal.
-pub fn check(wanted: bool) -> Result<(), Failure> {
-    if wanted && !io::stderr().is_terminal() {
+pub fn check() -> Result<(), Failure> {
+    if !io::stderr().is_terminal() {
         return Err(Failure::usage(
             "--watch needs a terminal on stderr; without one, `recv -i 1` prints a line for each second",
         ));
@@ -106,6 +106,8 @@ impl Watch {
                 ConnectionSample::receiving(peer, bytes, rate, &info)
             })
             .collect();
+        // Connections that have ended.
+        self.meters.retain(|_, meter| meter.was_read_at(now));
         let sample = Sample {
             memory: Some(Memory {
                 niov_bytes: view.bound().niov_size().bytes() as u64,

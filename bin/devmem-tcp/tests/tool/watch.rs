@@ -111,6 +111,16 @@ fn the_key_q_ends_a_receiver_that_waits() {
 }
 
 #[test]
+fn the_terminal_is_not_shared_with_the_payload() {
+    const TEST: &str = "watch::the_terminal_is_not_shared_with_the_payload";
+    let Some(mut send) = watch(TEST, "send 10.77.0.1 --watch") else {
+        return;
+    };
+    send.until("they cannot be the input; --input-file FILE");
+    assert_eq!(send.child.wait().unwrap().code(), Some(2));
+}
+
+#[test]
 fn ctrl_c_interrupts_a_sender() {
     const TEST: &str = "watch::ctrl_c_interrupts_a_sender";
     if !has_tap(TEST) {

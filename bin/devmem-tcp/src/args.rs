@@ -229,9 +229,9 @@ pub struct Send {
     /// Size of the ring, the device memory to bind
     #[arg(long, value_name = "SIZE", default_value = "16M")]
     pub mem_size: Size,
-    /// MTU: largest IP packet
-    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
-    pub mtu: u16,
+    /// MTU: largest IP packet [default: 1500; with packet:NAME that of the interface]
+    #[arg(long, value_name = "BYTES")]
+    pub mtu: Option<u16>,
     /// Impairments of the link, in both directions; `devmem-tcp wire --help` lists them
     #[arg(long, value_name = "LIST", default_value = "none")]
     pub impair: String,
@@ -276,9 +276,9 @@ pub struct Bench {
 /// The NIC and its memory.
 #[derive(Debug, Args)]
 pub struct NicArgs {
-    /// MTU: largest IP packet
-    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
-    pub mtu: u16,
+    /// MTU: largest IP packet [default: 1500; with packet:NAME that of the interface]
+    #[arg(long, value_name = "BYTES")]
+    pub mtu: Option<u16>,
     /// RX queues bound to device memory; connections are spread over them
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub queues: u16,

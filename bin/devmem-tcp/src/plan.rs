@@ -31,8 +31,7 @@ const MAX_QUEUES: u16 = 64;
 /// Default sizes of device memory: for our stack, and for the kernel's, where udmabuf has a limit.
 const MEM_SIZE: Size = Size(256 << 20);
 const KERNEL_MEM_SIZE: Size = Size(64 << 20);
-/// The defaults of `--mtu` and `--impair`.
-const MTU: u16 = 1500;
+/// The default of `--impair`.
 const UNIMPAIRED: &str = "none";
 /// Minimum memory of a queue: posted buffers for one super-packet, and the same amount in use.
 const MIN_NIOVS_PER_QUEUE: usize = 8;
@@ -41,8 +40,8 @@ const MIN_BYTES_PER_QUEUE: usize = 256 << 10;
 /// The NIC and its memory.
 #[derive(Clone, Debug)]
 pub struct NicPlan {
-    /// Largest IP packet.
-    pub mtu: u16,
+    /// Largest IP packet; `None`: the default of the link.
+    pub mtu: Option<u16>,
     /// RX queues bound to device memory.
     pub queues: u16,
     /// Size of one net_iov.
@@ -64,7 +63,9 @@ impl NicPlan {
             mem_size,
             impair,
         } = args;
-        check_mtu(*mtu, address)?;
+        if let Some(mtu) = *mtu {
+            check_mtu(mtu, address)?;
+        }
         if !(1..=MAX_QUEUES).contains(queues) {
             return Err(Failure::usage(format!(
                 "--queues {queues}: 1 to {MAX_QUEUES}"

@@ -40,8 +40,7 @@ impl Receiver {
         plan: &NicPlan,
         local: SocketAddr,
     ) -> Result<Self, Failure> {
-        let nic = builder
-            .mtu(plan.mtu)
+        let nic = with_mtu(builder, plan.mtu)
             // Queue 0 receives into host memory.
             .rx_queues(plan.queues + 1)
             .linear_bytes(plan.linear_bytes)
@@ -129,8 +128,17 @@ impl Receiver {
         report.net_iovs_total = count.total as u64;
         report.net_iovs_home = count.home as u64;
         restore(setup);
+        report.mtu = nic.mtu();
         report.rx_queues = nic.queue_stats().into_iter().map(QueueRow::from).collect();
         report.undelivered = Undelivered::of(nic.drops());
+    }
+}
+
+/// Sets the MTU, if one was requested.
+pub fn with_mtu(builder: NetdevBuilder, mtu: Option<u16>) -> NetdevBuilder {
+    match mtu {
+        Some(mtu) => builder.mtu(mtu),
+        None => builder,
     }
 }
 

@@ -14,7 +14,7 @@ use devmem_tcp::{Netdev, TcpOptions};
 
 use crate::args::{DemoLink, Direction};
 use crate::plan::DemoPlan;
-use crate::receiver::Receiver;
+use crate::receiver::{Receiver, with_mtu};
 use crate::report::{RunReport, Sending};
 use crate::transfer::{Go, Task, Totals};
 use tool::capture::{self, Capture};
@@ -296,7 +296,7 @@ impl SenderHandle {
 fn wire_end(plan: &DemoPlan, spec: &str) -> Result<Netdev, Failure> {
     let builder = Netdev::builder(spec)?.address(&plan.peers.to_string())?;
     // The receiving end impairs both directions.
-    let builder = builder.mtu(plan.nic.mtu).tcp(sender_tcp(plan.connections));
+    let builder = with_mtu(builder, plan.nic.mtu).tcp(sender_tcp(plan.connections));
     Ok(builder.open()?)
 }
 

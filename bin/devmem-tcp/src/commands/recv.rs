@@ -82,10 +82,7 @@ fn on_kernel(name: &str, plan: &RecvPlan, stop: &StopFlag) -> Result<(), Failure
     }
     let output = open_output(plan.output.as_ref())?;
     let receiver = Receiver::on_kernel(nic, &plan.kernel, local)?;
-    let report = RunReport {
-        mtu: kernel::mtu(name),
-        ..RunReport::of("kernel", name.to_owned(), &plan.nic, local.ip())
-    };
+    let report = RunReport::of("kernel", name.to_owned(), &plan.nic, local.ip());
     receive(plan, stop, receiver, output, report, None)
 }
 

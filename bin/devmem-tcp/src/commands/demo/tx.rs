@@ -17,6 +17,7 @@ use super::{PORT, TAP};
 use crate::args::Direction;
 use crate::commands::receiver::VerifiedBytes;
 use crate::plan::DemoPlan;
+use crate::receiver::with_mtu;
 use crate::report::{RunReport, Sending};
 use tool::capture::{self, Capture};
 use tool::output::Failure;
@@ -43,11 +44,11 @@ const PAGE_BYTES: usize = 4096;
 /// A failed step, or wrong bytes.
 pub fn run(plan: &DemoPlan, stop: &StopFlag, cpu: Option<usize>) -> Result<RunReport, Failure> {
     let capture = Capture::open(plan.capture.as_deref(), TAP)?;
-    let mut builder = Netdev::builder(TAP)?
+    let builder = Netdev::builder(TAP)?
         .address(&plan.ours.to_string())?
         .peer_address(&plan.peers.to_string())?
-        .mtu(plan.nic.mtu)
         .impair(plan.nic.impairment);
+    let mut builder = with_mtu(builder, plan.nic.mtu);
     if let Some(capture) = &capture {
         builder = builder.capture(Box::new(capture.clone()));
     }
@@ -83,6 +84,7 @@ pub fn run(plan: &DemoPlan, stop: &StopFlag, cpu: Option<usize>) -> Result<RunRe
         report.bad_bytes = Some(received.bad);
         report.first_bad = received.first_bad;
     }
+    report.mtu = nic.mtu();
     report.undelivered = Undelivered::of(nic.drops());
     drop(nic);
     capture::finish(capture, Ok(()))?;

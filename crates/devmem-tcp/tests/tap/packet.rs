@@ -233,6 +233,8 @@ fn packets_that_the_socket_has_no_room_for_are_counted() {
             let builder = builder.address("10.77.0.2/24").expect("an address");
             let netdev = builder.capture(Box::new(sink)).open().expect("it is up");
             let from = std::net::UdpSocket::bind(("10.77.0.1", 0)).expect("the kernel's end");
+            // Our answer, a reset, means that the kernel knows our MAC address.
+            TcpStream::connect(("10.77.0.2", 9)).expect_err("nothing listens");
             let closed = gate.lock().expect("nobody panics with it");
             // More than the buffer of 32 MiB can hold.
             for _ in 0..60_000 {

@@ -73,7 +73,7 @@ pub struct Demo {
     /// Use IPv6
     #[arg(long)]
     pub ipv6: bool,
-    /// Link: tap fails where TUN is not available, auto falls back to wire
+    /// Link: tap fails where TUN is not available, packet where veth is not, auto falls back to wire
     #[arg(long, value_enum, default_value_t = DemoLink::Auto)]
     pub link: DemoLink,
     /// Bytes per send call of the sender
@@ -121,6 +121,8 @@ pub enum DemoLink {
     Auto,
     /// TAP interface, with the kernel's TCP as the peer
     Tap,
+    /// Packet socket on one end of a veth pair, with the kernel's TCP at the other end: as between two machines
+    Packet,
     /// In-memory wire between two of our stacks
     Wire,
 }

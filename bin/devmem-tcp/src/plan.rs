@@ -31,7 +31,8 @@ const MAX_QUEUES: u16 = 64;
 /// Default sizes of device memory: for our stack, and for the kernel's, where udmabuf has a limit.
 const MEM_SIZE: Size = Size(256 << 20);
 const KERNEL_MEM_SIZE: Size = Size(64 << 20);
-/// The default of `--impair`.
+/// The MTU of a NIC of the kernel, usually, and the default of `--impair`.
+const MTU: u16 = 1500;
 const UNIMPAIRED: &str = "none";
 /// Minimum memory of a queue: posted buffers for one super-packet, and the same amount in use.
 const MIN_NIOVS_PER_QUEUE: usize = 8;

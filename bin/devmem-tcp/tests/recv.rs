@@ -273,6 +273,34 @@ fn no_byte_is_lost_while_the_link_is_down() {
 }
 
 #[test]
+fn a_packet_link_receives_and_ends_when_its_interface_is_removed() {
+    in_netns(
+        "a_packet_link_receives_and_ends_when_its_interface_is_removed",
+        || {
+            let (mut near, mut far) = Interface::create_veth_pair("near", "far").unwrap();
+            near.set_up().unwrap();
+            far.set_mtu(1400).unwrap();
+            far.set_up().unwrap();
+            near.add_address([10, 77, 0, 1].into(), 24).unwrap();
+            let options = "--link packet:far,mac=02:00:00:00:00:77 --addr 10.77.0.2/24 --json";
+            let mut recv = start(&format!("recv {options} -l -v 7"));
+            recv.until("listening on");
+            send(recv_addr(), &repeating(7, 0, 7_000_000));
+            let json = recv.finish().json();
+            assert_all_right(&json, 7_000_000);
+            assert_eq!(json["link"], "packet:far");
+            assert_eq!(json["mtu"], 1400, "that of the interface");
+
+            let mut recv = start(&format!("recv {options} -l"));
+            recv.until("listening on");
+            near.delete().unwrap();
+            recv.finish()
+                .failed_with(1, "the interface of packet:far was removed");
+        },
+    );
+}
+
+#[test]
 fn a_receiver_that_keeps_its_tokens_slows_the_sender_and_loses_no_byte() {
     in_netns(
         "a_receiver_that_keeps_its_tokens_slows_the_sender_and_loses_no_byte",

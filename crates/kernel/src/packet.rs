@@ -14,7 +14,7 @@ use rustix::net::sockopt::{
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
-use crate::netif::{Interface, InterfaceFacts};
+use crate::netif::{self, Interface, InterfaceFacts};
 use crate::netlink::NetlinkError;
 use crate::sys::packet::{self as sys, Flag, Membership};
 
@@ -50,10 +50,7 @@ impl PacketOptions {
             multicast,
         } = self;
         let (index, facts) = find(name)?;
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        // Protocol 0: the socket gets no packets before it is bound.
-        let fd = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
-            .map_err(PacketError::of_socket)?;
+        let fd = open_socket()?;
         let failed = |call| {
             move |errno| PacketError::Call {
                 interface: name.clone(),
@@ -141,6 +138,38 @@ pub fn presence(socket: BorrowedFd<'_>, index: u32) -> Result<Presence, Errno> {
 /// The error of getsockopt(2).
 pub fn take_drops(socket: BorrowedFd<'_>) -> Result<u32, Errno> {
     sys::take_drops(socket)
+}
+
+/// Returns the names of the Ethernet interfaces of the calling thread's network namespace that are up.
+///
+/// # Errors
+///
+/// The error of route netlink.
+pub fn interfaces() -> Result<Vec<String>, NetlinkError> {
+    let mut names = Vec::new();
+    for (_, name, _) in netif::interfaces()? {
+        // One that was removed meanwhile is none.
+        let facts = Interface::by_name(&name).and_then(|mut found| found.facts());
+        if facts.is_ok_and(|facts| facts.ethernet && facts.up) {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+/// Opens a packet socket that gets no packets, to find out whether this process may.
+///
+/// # Errors
+///
+/// [`PacketError::NotRaw`] or [`PacketError::Unsupported`].
+pub fn try_open() -> Result<(), PacketError> {
+    open_socket().map(|_closed| ())
+}
+
+fn open_socket() -> Result<OwnedFd, PacketError> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    // Protocol 0: the socket gets no packets before it is bound.
+    socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None).map_err(PacketError::of_socket)
 }
 
 /// Finds an Ethernet interface that is up.

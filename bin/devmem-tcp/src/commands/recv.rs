@@ -13,7 +13,7 @@ use crate::intervals::Intervals;
 use crate::kernel;
 use crate::kernels_end;
 use crate::plan::{Destination, RecvPlan};
-use crate::receiver::Receiver;
+use crate::receiver::{LinkWatch, Receiver};
 use crate::report::RunReport;
 use crate::transfer::{Ended, Go, Task};
 use tool::capture::{self, Capture};
@@ -98,6 +98,7 @@ fn receive(
     let local = receiver.local_addr();
     note(format_args!("listening on {local} over {}", report.link));
     let progress = Progress::transfer(None);
+    let mut link = LinkWatch::new(receiver.nic());
     let mut intervals = plan.interval.map(Intervals::new);
     let totals = receiver.run(Task {
         connections: plan.connections,
@@ -117,6 +118,7 @@ fn receive(
                 progress.line(line);
             }
             progress.transferred(sofar.bytes, sofar.elapsed);
+            link.check(&report.link)?;
             Ok(if stop.is_set() { Go::Stop } else { Go::On })
         },
         lent: &|batch| capture::lent(capture, batch),

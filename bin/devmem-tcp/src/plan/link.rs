@@ -167,7 +167,7 @@ pub(super) fn users_alone(
         ("--link", link.link != DEFAULT_LINK),
         ("--peer-addr", link.peer_addr.is_some()),
         ("--gateway", link.gateway.is_some()),
-        ("--mtu", mtu.is_some()),
+        ("--mtu", mtu.is_some_and(|mtu| mtu != super::MTU)),
         ("--impair", impair != super::UNIMPAIRED),
     ];
     let mut all = common.iter().chain(others);

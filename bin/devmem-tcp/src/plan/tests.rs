@@ -40,6 +40,15 @@ fn an_invalid_option_is_named_in_the_error() {
         ("--link eth0", "--link \"eth0\" is not a link"),
         ("--link tap:", "--link \"tap:\" is not a link"),
         ("--link tap:sixteen-bytes-xx", "is not a link"),
+        ("--link packet:", "is not a link"),
+        (
+            "--link packet:eth0",
+            "--link packet:eth0 needs --addr ADDR/LEN",
+        ),
+        (
+            "--link packet:eth0 --addr 10.0.0.2/24 --peer-addr 10.0.0.1/24",
+            "--peer-addr is for the kernel's end of a TAP",
+        ),
         ("--addr 10.77.0.2", "is not an address with a prefix length"),
         (
             "--addr 10.77.0.2/33",
@@ -111,6 +120,10 @@ fn options_that_only_our_nic_supports_are_found() {
         ("--if eth1", None),
         ("--if eth1 --mtu 1500 --queues 2 --niov 4K", None),
         ("--if eth1 --mtu 9000", Some("--mtu")),
+        (
+            "--if eth1 --link packet:eth0 --addr 10.0.0.2/24",
+            Some("--link"),
+        ),
         ("--if eth1 --impair loss=1%", Some("--impair")),
         ("--if eth1 --linear 8", Some("--linear")),
         ("--if eth1 --capture x", Some("--capture")),

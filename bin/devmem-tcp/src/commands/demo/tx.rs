@@ -37,18 +37,25 @@ const LOOK_AROUND: Duration = Duration::from_millis(100);
 /// Page size of device memory.
 const PAGE_BYTES: usize = 4096;
 
-/// Sends over the TAP to a kernel receiver in a separate process, which checks every byte.
+/// Sends over the link to a kernel receiver in a separate process, which checks every byte.
 ///
 /// # Errors
 ///
 /// A failed step, or wrong bytes.
-pub fn run(plan: &DemoPlan, stop: &StopFlag, cpu: Option<usize>) -> Result<RunReport, Failure> {
-    let capture = Capture::open(plan.capture.as_deref(), TAP)?;
-    let builder = Netdev::builder(TAP)?
+pub fn run(
+    plan: &DemoPlan,
+    link: &'static str,
+    stop: &StopFlag,
+    cpu: Option<usize>,
+) -> Result<RunReport, Failure> {
+    let capture = Capture::open(plan.capture.as_deref(), link)?;
+    let mut builder = Netdev::builder(link)?
         .address(&plan.ours.to_string())?
-        .peer_address(&plan.peers.to_string())?
         .impair(plan.nic.impairment);
-    let mut builder = with_mtu(builder, plan.nic.mtu);
+    if link == TAP {
+        builder = builder.peer_address(&plan.peers.to_string())?;
+    }
+    builder = with_mtu(builder, plan.nic.mtu);
     if let Some(capture) = &capture {
         builder = builder.capture(Box::new(capture.clone()));
     }
@@ -70,7 +77,7 @@ pub fn run(plan: &DemoPlan, stop: &StopFlag, cpu: Option<usize>) -> Result<RunRe
     if let Ok(progress) = progress.into_inner() {
         progress.finish();
     }
-    let mut report = RunReport::of("user", TAP.to_owned(), &plan.nic, plan.ours.address);
+    let mut report = RunReport::of("user", link.to_owned(), &plan.nic, plan.ours.address);
     report.direction = Direction::Tx;
     report.connections = u64::from(plan.connections);
     report.bytes = sent.bytes;

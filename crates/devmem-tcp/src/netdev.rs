@@ -219,8 +219,8 @@ impl Netdev {
     }
 
     /// Returns a builder for a user-space NIC on `link`, which is a [`LinkSpec`](crate::LinkSpec). After `tap:NAME` and
-    /// `packet:NAME`, options may follow, each after a comma: `mac=02:00:00:00:00:02` as for [`NetdevBuilder::mac`], and for a
-    /// TAP addresses of the kernel's end as for [`NetdevBuilder::peer_address`].
+    /// `packet:NAME`, options may follow, each after a comma: `mac=02:00:00:00:00:02` as for [`NetdevBuilder::mac`],
+    /// `ports=5201-5210` as for [`NetdevBuilder::share_ports`], and for a TAP addresses of the kernel's end as for [`NetdevBuilder::peer_address`].
     ///
     /// # Errors
     /// [`OpenError::Link`] or [`OpenError::Address`] if the text cannot be parsed.

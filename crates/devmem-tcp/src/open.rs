@@ -5,6 +5,7 @@ mod packet;
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -19,7 +20,7 @@ use nic::{
     VnetHeaderLen, WireHello, WireLink, WireOptions,
 };
 use rustix::rand::{GetRandomFlags, getrandom};
-use stack::{Secret, Stack, StackConfig};
+use stack::{LocalPorts, Secret, Stack, StackConfig};
 use wire::MacAddr;
 
 use crate::capture::{Capture, FrameSink};
@@ -29,6 +30,7 @@ use crate::error::{ErrorKind, OpenError, Refusal};
 use crate::link_spec::LinkSpec;
 use crate::netdev::{IFINDEX, Netdev, Shared};
 use crate::tcp_options::{Keepalive, TcpOptions};
+use packet::Sharing;
 
 /// Default number of RX queues: queue 0 always uses host memory, the others can be bound.
 const DEFAULT_RX_QUEUES: u16 = 4;
@@ -45,6 +47,8 @@ pub struct NetdevBuilder {
     peers: Vec<(IpAddr, u8)>,
     gateways: Vec<IpAddr>,
     mac: Option<MacAddr>,
+    /// The TCP ports of a NIC that shares the addresses of an interface.
+    ports: Option<RangeInclusive<u16>>,
     /// `None`: that of the link, or [`DEFAULT_MTU`].
     mtu: Option<u16>,
     rx_queues: u16,
@@ -78,6 +82,7 @@ impl NetdevBuilder {
             peers: Vec::new(),
             gateways: Vec::new(),
             mac: None,
+            ports: None,
             mtu: None,
             rx_queues: DEFAULT_RX_QUEUES,
             tap_queues: 1,
@@ -109,12 +114,14 @@ impl NetdevBuilder {
 
     /// Applies an option that follows a link after a comma.
     pub(crate) fn link_option(self, text: &str) -> Result<Self, OpenError> {
-        match text.strip_prefix("mac=") {
-            Some(mac) => Ok(self.mac(parse_mac(mac)?)),
-            None if matches!(self.link, LinkSpec::Tap(_)) => self.peer_address(text),
-            None => {
+        match text.split_once('=') {
+            Some(("mac", mac)) => Ok(self.mac(parse_mac(mac)?)),
+            Some(("ports", ports)) => Ok(self.share_ports(parse_ports(ports)?)),
+            _ if matches!(self.link, LinkSpec::Tap(_)) => self.peer_address(text),
+            _ => {
                 let reason = format!("'{text}' is not an option of {}", self.link);
-                let remedy = "write it as packet:eth0,mac=02:00:00:00:00:02";
+                let remedy =
+                    "write packet:eth0,mac=02:00:00:00:00:02 or packet:eth0,ports=5201-5210";
                 Err(Refusal::new(ErrorKind::InvalidInput, Errno::EINVAL, reason)
                     .with_remedy(remedy)
                     .into())
@@ -146,6 +153,16 @@ impl NetdevBuilder {
     /// administered.
     pub fn mac(mut self, address: [u8; 6]) -> Self {
         self.mac = Some(MacAddr(address));
+        self
+    }
+
+    /// Makes the NIC of a packet link share the MAC address and the IP addresses of the interface, which
+    /// [`address`](Self::address) names: it has these TCP ports (at most 256), the kernel has all others. Programs of this
+    /// machine cannot use the ports while the NIC is open, and cannot reach the NIC: their packets to an address of this machine
+    /// do not leave it. Needs CAP_NET_ADMIN, and Linux 5.12 with nftables: a rule that the kernel removes when this process
+    /// ends keeps it from answering for the ports.
+    pub fn share_ports(mut self, ports: RangeInclusive<u16>) -> Self {
+        self.ports = Some(ports);
         self
     }
 
@@ -227,7 +244,14 @@ impl NetdevBuilder {
             )
             .into());
         }
+        if self.ports.is_some() && !matches!(self.link, LinkSpec::Packet(_)) {
+            return Err(invalid(
+                "only a NIC on a packet link shares addresses and ports; open packet:NAME",
+            )
+            .into());
+        }
         let link = self.open_link(mac)?;
+        let mac = self.mac.unwrap_or(mac);
         let link = self.decorate(link)?;
         let fds = link_fds(&*link)?;
         Ok((self.stack(link, mac, secret)?, fds))
@@ -245,7 +269,12 @@ impl NetdevBuilder {
                 return Err(packet::cannot_be_impaired(name).into());
             }
             LinkSpec::Packet(name) => {
-                let link = packet::open(name, mac, &self.addresses)?;
+                let sharing = match &self.ports {
+                    Some(ports) => Sharing::Ports(ports.clone()),
+                    None => Sharing::Nothing(mac),
+                };
+                let (link, mac) = packet::open(name, &sharing, &self.addresses)?;
+                self.mac = Some(mac);
                 self.mtu.get_or_insert(link.caps().mtu);
                 Box::new(link)
             }
@@ -342,8 +371,15 @@ impl NetdevBuilder {
             return Err(OpenError::NoAddress);
         };
         let config = StackConfig::new(address, prefix, secret);
+        let local_ports = self
+            .ports
+            .map_or(LocalPorts::All, |ports| LocalPorts::Range {
+                first: *ports.start(),
+                last: *ports.end(),
+            });
         let config = StackConfig {
             ifindex: IFINDEX,
+            local_ports,
             addresses: self.addresses,
             gateways: self.gateways,
             tcp: self.tcp,
@@ -468,6 +504,20 @@ fn parse_mac(text: &str) -> Result<[u8; 6], OpenError> {
             .with_remedy("write it as 02:00:00:00:00:02")
             .into()
     })
+}
+
+/// Parses a range of ports: one number, or two with a hyphen between them.
+fn parse_ports(text: &str) -> Result<RangeInclusive<u16>, OpenError> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (first.parse(), last.parse()) {
+        (Ok(first), Ok(last)) => Ok(first..=last),
+        _ => {
+            let reason = format!("'{text}' is not a range of ports");
+            Err(Refusal::new(ErrorKind::InvalidInput, Errno::EINVAL, reason)
+                .with_remedy("write it as 5201-5210")
+                .into())
+        }
+    }
 }
 
 /// Returns an address of the same network: the one that ends in 1, or in 2 if that is `ours`.

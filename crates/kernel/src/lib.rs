@@ -36,6 +36,7 @@ pub mod netdev;
 pub mod netif;
 pub mod netlink;
 pub mod netns;
+pub mod nftables;
 pub mod nic_setup;
 pub mod packet;
 pub mod probe;

@@ -3,8 +3,12 @@
 //! Every packet has a virtio-net header, so super-packets pass whole in both directions: the kernel's GRO merges the packets
 //! of a NIC, and what we send is cut by the NIC (TSO) or by the kernel.
 
+mod error;
 mod filter;
+mod hold;
 
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -14,31 +18,64 @@ use rustix::net::sockopt::{
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
+pub use error::PacketError;
+pub use hold::HeldPorts;
+
 use crate::netif::{self, Interface, InterfaceFacts};
 use crate::netlink::NetlinkError;
 use crate::sys::packet::{self as sys, Flag, Membership};
 
-/// Receive buffer in bytes: 100 super-packets, with the kernel's own structures. The kernel doubles the value. The default
-/// of 208 KiB holds three.
+/// Receive buffer in bytes: hundreds of super-packets, with the kernel's own structures. The kernel doubles the value. The
+/// default of 208 KiB holds three.
 const RECEIVE_BUFFER: usize = 16 << 20;
-/// Send buffer in bytes: as much as our TCP may have in flight on one connection fits into it twice.
+/// Send buffer in bytes. The kernel doubles the value, which is what our TCP sends on one connection without an
+/// acknowledgement.
 const SEND_BUFFER: usize = 4 << 20;
 
-/// How to open a packet socket with a MAC address of our own, beside that of the interface.
+/// How to open a packet socket.
 #[derive(Clone, Debug)]
 pub struct PacketOptions {
     /// Name of the interface. It must be an Ethernet interface, and up.
     pub interface: String,
-    /// Our MAC address.
-    pub mac: [u8; 6],
-    /// Multicast addresses that our stack receives, beside broadcast.
-    pub multicast: Vec<[u8; 6]>,
+    /// The addresses of our stack.
+    pub station: Station,
+}
+
+/// The station that our stack is in the network of the interface.
+#[derive(Clone, Debug)]
+pub enum Station {
+    /// One more station beside this machine.
+    Own {
+        /// Our MAC address.
+        mac: [u8; 6],
+        /// Multicast addresses that our stack receives, beside broadcast.
+        multicast: Vec<[u8; 6]>,
+    },
+    /// This machine: its kernel leaves a range of TCP ports to our stack.
+    Shared(SharedStation),
+}
+
+/// TCP ports of this machine that are ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedStation {
+    /// Addresses of the interface.
+    pub addresses: Vec<IpAddr>,
+    /// The ports at these addresses: 1 to [`SharedStation::MAX_PORTS`], without port 0.
+    pub ports: RangeInclusive<u16>,
+}
+
+impl SharedStation {
+    /// Most ports of a range. Each takes a descriptor for each address: a socket of the kernel that holds the port.
+    pub const MAX_PORTS: usize = 256;
 }
 
 impl PacketOptions {
-    /// Opens the socket and makes the interface receive frames to our addresses. It gets untagged frames to our MAC address
-    /// and to multicast addresses, nothing that this machine sends, and no frames of VLANs: the kernel removes their tags, so
-    /// that they could not be told from others.
+    /// Opens the socket. It gets no frames that this machine sends, and none of VLANs: the kernel removes their tags, so that
+    /// they could not be told from others.
+    ///
+    /// As [`Station::Own`] it gets the frames to our MAC address and to multicast addresses. As [`Station::Shared`] it gets the
+    /// TCP segments to our ports, the errors of ICMP, and answers to questions for MAC addresses; programs of this machine
+    /// cannot use the ports then, and the kernel does not answer the segments.
     ///
     /// # Errors
     ///
@@ -46,10 +83,13 @@ impl PacketOptions {
     pub fn open(&self) -> Result<PacketSocket, PacketError> {
         let Self {
             interface: name,
-            mac,
-            multicast,
+            station,
         } = self;
         let (index, facts) = find(name)?;
+        let held = match station {
+            Station::Own { .. } => None,
+            Station::Shared(station) => Some(HeldPorts::new(name, index, station)?),
+        };
         let fd = open_socket()?;
         let failed = |call| {
             move |errno| PacketError::Call {
@@ -61,22 +101,26 @@ impl PacketOptions {
         let socket = fd.as_fd();
         sys::enable(socket, Flag::VnetHeader).map_err(failed("PACKET_VNET_HDR"))?;
         sys::enable(socket, Flag::IgnoreOutgoing).map_err(failed("PACKET_IGNORE_OUTGOING"))?;
-        sys::attach_filter(socket, &filter::own_address(*mac))
-            .map_err(failed("SO_ATTACH_FILTER"))?;
         set_buffers(socket);
-        let join = |kind, address| sys::join(socket, index, kind, address);
-        for group in multicast {
-            join(Membership::Multicast, *group).map_err(failed("PACKET_ADD_MEMBERSHIP"))?;
-        }
-        // A driver that cannot filter by a second address refuses it, or the kernel makes it promiscuous by itself.
-        join(Membership::Unicast, *mac)
-            .or_else(|_| join(Membership::Promiscuous, *mac))
-            .map_err(failed("PACKET_ADD_MEMBERSHIP"))?;
+        let (mac, filter) = match station {
+            Station::Own { mac, multicast } => {
+                join(socket, index, *mac, multicast).map_err(failed("PACKET_ADD_MEMBERSHIP"))?;
+                (*mac, filter::own_address(*mac))
+            }
+            Station::Shared(station) => {
+                let mac = facts.mac.unwrap_or_default();
+                (mac, filter::shared_address(mac, station))
+            }
+        };
+        sys::attach_filter(socket, &filter).map_err(failed("SO_ATTACH_FILTER"))?;
+        // Last: from now on packets arrive.
         sys::bind(socket, index).map_err(failed("bind"))?;
         Ok(PacketSocket {
             fd,
             index,
+            mac,
             mtu: facts.mtu,
+            held,
         })
     }
 }
@@ -86,7 +130,9 @@ impl PacketOptions {
 pub struct PacketSocket {
     fd: OwnedFd,
     index: u32,
+    mac: [u8; 6],
     mtu: u32,
+    held: Option<HeldPorts>,
 }
 
 impl PacketSocket {
@@ -95,14 +141,20 @@ impl PacketSocket {
         self.index
     }
 
+    /// Returns our MAC address.
+    pub fn mac(&self) -> [u8; 6] {
+        self.mac
+    }
+
     /// Returns the MTU of the interface, in bytes.
     pub fn mtu(&self) -> u32 {
         self.mtu
     }
 
-    /// Returns the descriptor, non-blocking. Each read and write is one packet after a virtio-net header of 10 bytes.
-    pub fn into_fd(self) -> OwnedFd {
-        self.fd
+    /// Returns the descriptor, non-blocking, and for [`Station::Shared`] the hold of the ports, which must live as long. Each
+    /// read and write is one packet after a virtio-net header of 10 bytes.
+    pub fn into_parts(self) -> (OwnedFd, Option<HeldPorts>) {
+        (self.fd, self.held)
     }
 }
 
@@ -169,18 +221,18 @@ pub fn try_open() -> Result<(), PacketError> {
 fn open_socket() -> Result<OwnedFd, PacketError> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     // Protocol 0: the socket gets no packets before it is bound.
-    socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None).map_err(PacketError::of_socket)
+    socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None).map_err(|errno| match errno {
+        Errno::PERM | Errno::ACCESS => PacketError::NotRaw { errno },
+        errno => PacketError::Unsupported { errno },
+    })
 }
 
 /// Finds an Ethernet interface that is up.
 fn find(name: &str) -> Result<(u32, InterfaceFacts), PacketError> {
     let interface = name.to_owned();
     let mut found = match Interface::by_name(name) {
-        Err(error) if error.errno == Errno::NODEV => {
-            return Err(PacketError::NoInterface {
-                interface,
-                source: error,
-            });
+        Err(source) if source.errno == Errno::NODEV => {
+            return Err(PacketError::NoInterface { interface, source });
         }
         found => found?,
     };
@@ -194,6 +246,16 @@ fn find(name: &str) -> Result<(u32, InterfaceFacts), PacketError> {
     Ok((found.index(), facts))
 }
 
+/// Makes the interface receive frames to our MAC address and to the groups, as long as the socket is open.
+fn join(socket: BorrowedFd<'_>, index: u32, mac: [u8; 6], groups: &[[u8; 6]]) -> Result<(), Errno> {
+    let join = |kind, address| sys::join(socket, index, kind, address);
+    for group in groups {
+        join(Membership::Multicast, *group)?;
+    }
+    // A driver that cannot filter by a second address refuses it, or the kernel makes it promiscuous by itself.
+    join(Membership::Unicast, mac).or_else(|_| join(Membership::Promiscuous, mac))
+}
+
 /// Makes the buffers large; without CAP_NET_ADMIN as large as `net.core.rmem_max` and `wmem_max` allow. Smaller buffers cost
 /// speed only.
 fn set_buffers(socket: BorrowedFd<'_>) {
@@ -201,98 +263,4 @@ fn set_buffers(socket: BorrowedFd<'_>) {
         .or_else(|_| set_socket_recv_buffer_size(socket, RECEIVE_BUFFER));
     let _ = set_socket_send_buffer_size_force(socket, SEND_BUFFER)
         .or_else(|_| set_socket_send_buffer_size(socket, SEND_BUFFER));
-}
-
-/// Why a packet socket could not be opened.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PacketError {
-    /// The process lacks CAP_NET_RAW in its network namespace.
-    #[error("no permission to open a packet socket: {errno}")]
-    NotRaw {
-        /// The error of socket(2).
-        errno: Errno,
-    },
-    /// The kernel has no packet sockets.
-    #[error("this kernel has no packet sockets: {errno}")]
-    Unsupported {
-        /// The error of socket(2).
-        errno: Errno,
-    },
-    /// There is no such interface in this network namespace.
-    #[error("there is no interface {interface}")]
-    NoInterface {
-        /// Its name.
-        interface: String,
-        /// The answer of the kernel.
-        source: NetlinkError,
-    },
-    /// Frames of the interface have no Ethernet header.
-    #[error("{interface} is not an Ethernet interface")]
-    NotEthernet {
-        /// Its name.
-        interface: String,
-    },
-    /// The interface is down.
-    #[error("{interface} is down")]
-    Down {
-        /// Its name.
-        interface: String,
-    },
-    /// Route netlink failed.
-    #[error(transparent)]
-    Netlink(#[from] NetlinkError),
-    /// A set-up call was refused.
-    #[error("{call} on a packet socket for {interface}: {errno}")]
-    Call {
-        /// The interface.
-        interface: String,
-        /// The call or option.
-        call: &'static str,
-        /// Its error.
-        errno: Errno,
-    },
-}
-
-impl PacketError {
-    fn of_socket(errno: Errno) -> Self {
-        match errno {
-            Errno::PERM | Errno::ACCESS => Self::NotRaw { errno },
-            errno => Self::Unsupported { errno },
-        }
-    }
-
-    /// Returns the errno.
-    pub fn errno(&self) -> Errno {
-        match self {
-            Self::NotRaw { errno } | Self::Unsupported { errno } | Self::Call { errno, .. } => {
-                *errno
-            }
-            Self::NoInterface { .. } => Errno::NODEV,
-            Self::NotEthernet { .. } => Errno::INVAL,
-            Self::Down { .. } => Errno::NETDOWN,
-            Self::Netlink(error) => error.errno,
-        }
-    }
-
-    /// Returns the remedy.
-    pub fn remedy(&self) -> Option<String> {
-        match self {
-            Self::NotRaw { .. } => Some(
-                "run as root, or: setcap cap_net_raw,cap_net_admin+ep PROGRAM".to_owned(),
-            ),
-            Self::NoInterface { .. } => {
-                Some("`ip link` lists those of this network namespace".to_owned())
-            }
-            Self::NotEthernet { .. } => Some(
-                "choose an Ethernet interface, or a TAP (tap:NAME) to reach programs on this machine"
-                    .to_owned(),
-            ),
-            Self::Down { interface } => Some(format!("ip link set {interface} up")),
-            Self::Call {
-                call: "PACKET_IGNORE_OUTGOING",
-                ..
-            } => Some("use Linux 4.20 or later".to_owned()),
-            Self::Unsupported { .. } | Self::Netlink(_) | Self::Call { .. } => None,
-        }
-    }
 }

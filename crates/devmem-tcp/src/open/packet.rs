@@ -2,31 +2,44 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 
-use devmem_linux::packet::{self, PacketError, PacketOptions, Presence};
+use devmem_linux::packet::{self, PacketError, PacketOptions, Presence, SharedStation, Station};
 use devmem_uapi::Errno;
 use nic::{LinkState, PacketLink, PacketLinkOptions, PacketSocketStatus};
 use wire::MacAddr;
 
 use crate::error::{ErrorKind, OpenError, Refusal};
 
-/// Opens a link with the MAC address `mac`, beside that of the interface.
+/// The addresses of a NIC on a packet link.
+#[derive(Clone, Debug)]
+pub(super) enum Sharing {
+    /// The NIC has a MAC address and IP addresses beside those of the interface.
+    Nothing(MacAddr),
+    /// The NIC has the MAC address of the interface, some of its IP addresses, and these TCP ports.
+    Ports(RangeInclusive<u16>),
+}
+
+/// Opens a link; returns the MAC address of the NIC, too.
 pub(super) fn open(
     name: &str,
-    mac: MacAddr,
+    sharing: &Sharing,
     addresses: &[(IpAddr, u8)],
-) -> Result<PacketLink, OpenError> {
-    let groups = addresses.iter().filter_map(|(address, _)| match address {
-        IpAddr::V4(_) => None,
-        IpAddr::V6(address) => Some(address.octets()),
-    });
-    // Neighbour discovery (RFC 4861): solicited-node groups end in the last three bytes of the address (RFC 2464 7).
-    let solicited = groups.map(|[.., a, b, c]| [0x33, 0x33, 0xff, a, b, c]);
+) -> Result<(PacketLink, MacAddr), OpenError> {
+    let addresses: Vec<_> = addresses.iter().map(|(address, _)| *address).collect();
     let socket = PacketOptions {
         interface: name.to_owned(),
-        mac: mac.0,
-        multicast: solicited.collect(),
+        station: match sharing {
+            Sharing::Nothing(mac) => Station::Own {
+                mac: mac.0,
+                multicast: solicited_nodes(&addresses),
+            },
+            Sharing::Ports(ports) => Station::Shared(SharedStation {
+                addresses,
+                ports: ports.clone(),
+            }),
+        },
     }
     .open()
     .map_err(|error| refused(name, error))?;
@@ -36,7 +49,21 @@ pub(super) fn open(
         mtu: u16::try_from(socket.mtu()).unwrap_or(u16::MAX),
         look,
     };
-    PacketLink::new(socket.into_fd(), options).map_err(OpenError::system("epoll"))
+    let mac = MacAddr(socket.mac());
+    let (fd, held) = socket.into_parts();
+    let link = PacketLink::new(fd, options).map_err(OpenError::system("epoll"))?;
+    Ok((link.keeping(held), mac))
+}
+
+/// Returns the multicast addresses of neighbour discovery (RFC 4861): solicited-node groups, which end in the last three bytes
+/// of an address (RFC 2464 7).
+fn solicited_nodes(addresses: &[IpAddr]) -> Vec<[u8; 6]> {
+    let v6 = addresses.iter().filter_map(|address| match address {
+        IpAddr::V4(_) => None,
+        IpAddr::V6(address) => Some(address.octets()),
+    });
+    v6.map(|[.., a, b, c]| [0x33, 0x33, 0xff, a, b, c])
+        .collect()
 }
 
 fn look(socket: BorrowedFd<'_>, ifindex: u32) -> io::Result<PacketSocketStatus> {
@@ -55,10 +82,18 @@ fn refused(name: &str, error: PacketError) -> OpenError {
         PacketError::NoInterface { source, .. } => return OpenError::no_interface(name, source),
         PacketError::NotRaw { .. } => ErrorKind::PermissionDenied,
         PacketError::Unsupported { .. } => ErrorKind::Unsupported,
-        PacketError::NotEthernet { .. } => ErrorKind::InvalidInput,
-        PacketError::Down { .. } | PacketError::Netlink(_) | PacketError::Call { .. } => {
-            ErrorKind::of_errno(errno)
+        PacketError::NotHidden(_) if ErrorKind::of_errno(errno) != ErrorKind::PermissionDenied => {
+            ErrorKind::Unsupported
         }
+        PacketError::NotEthernet { .. }
+        | PacketError::Down { .. }
+        | PacketError::BadPorts { .. }
+        | PacketError::NotItsAddress { .. }
+        | PacketError::PortInUse { .. }
+        | PacketError::NotHeld { .. }
+        | PacketError::NotHidden(_)
+        | PacketError::Netlink(_)
+        | PacketError::Call { .. } => ErrorKind::of_errno(errno),
     };
     Refusal::new(kind, errno, error.to_string())
         .with_remedy(error.remedy().unwrap_or_default())

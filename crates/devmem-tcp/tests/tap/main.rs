@@ -11,6 +11,7 @@ mod ecn;
 mod packet;
 mod peer;
 mod sender;
+mod shared;
 mod warning;
 
 use std::io::{Read, Write};

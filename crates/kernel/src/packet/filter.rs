@@ -1,15 +1,25 @@
 //! The filters of packet sockets: classic BPF programs (linux Documentation/networking/filter.rst), which run in the kernel
 //! before a packet is queued.
 
+use std::net::IpAddr;
+
+use super::SharedStation;
 use crate::sys::packet::Instruction;
 
 /// `BPF_LD | BPF_ABS` of four, two and one bytes (linux include/uapi/linux/bpf_common.h).
 const LOAD_WORD: u16 = 0x20;
 const LOAD_HALF: u16 = 0x28;
 const LOAD_BYTE: u16 = 0x30;
-/// `BPF_ALU | BPF_AND | BPF_K`, `BPF_JMP | BPF_JEQ | BPF_K` and `BPF_RET | BPF_K`.
+/// `BPF_LD | BPF_IND` of two and one bytes, at an offset from the index register.
+const LOAD_HALF_INDEXED: u16 = 0x48;
+const LOAD_BYTE_INDEXED: u16 = 0x50;
+/// `BPF_LDX | BPF_MSH`: sets the index register to the length of the IPv4 header at an offset.
+const INDEX_IPV4_HEADER: u16 = 0xb1;
+/// `BPF_ALU | BPF_AND | BPF_K`, `BPF_JMP` with `BPF_JEQ`, `BPF_JGE` and `BPF_JGT`, and `BPF_RET | BPF_K`.
 const AND: u16 = 0x54;
 const JUMP_IF_EQUAL: u16 = 0x15;
+const JUMP_IF_AT_LEAST: u16 = 0x35;
+const JUMP_IF_GREATER: u16 = 0x25;
 const RETURN: u16 = 0x06;
 
 /// Where a program finds the VLAN tag, which the kernel has removed from the frame: `SKF_AD_OFF + SKF_AD_VLAN_TAG` (linux
@@ -22,16 +32,114 @@ const GROUP_BIT: u32 = 1;
 /// More than the length of any packet: nothing is cut off.
 const WHOLE_PACKET: u32 = u32::MAX;
 
+/// Offsets in an untagged Ethernet frame: EtherType (IEEE 802.3), ARP operation (RFC 826), fields of IPv4 (RFC 791 3.1) and
+/// IPv6 (RFC 8200 3). The port is behind the IPv4 header, at its offset from the index register.
+const ETHERTYPE: u32 = 12;
+const IP: u32 = 14;
+const ARP_OPERATION: u32 = IP + 6;
+const V4_FRAGMENT: u32 = IP + 6;
+const V4_PROTOCOL: u32 = IP + 9;
+const V4_DESTINATION: u32 = IP + 16;
+const V6_NEXT_HEADER: u32 = IP + 6;
+const V6_DESTINATION: u32 = IP + 24;
+const V6_PAYLOAD: u32 = IP + 40;
+/// Offset of the destination port in a TCP header (RFC 9293 3.1).
+const TCP_DESTINATION_PORT: u32 = 2;
+/// Fragment offset of the IPv4 field: 0 in a packet with a transport header.
+const FRAGMENT_OFFSET_MASK: u32 = 0x1fff;
+
+const ETHERTYPE_IPV4: u32 = 0x0800;
+const ETHERTYPE_ARP: u32 = 0x0806;
+const ETHERTYPE_IPV6: u32 = 0x86dd;
+const ARP_REPLY: u32 = 2;
+const PROTOCOL_ICMP: u32 = 1;
+const PROTOCOL_TCP: u32 = 6;
+const PROTOCOL_ICMPV6: u32 = 58;
+/// Destination unreachable, and packet too big among it (RFC 792, RFC 1191).
+const ICMP_UNREACHABLE: u32 = 3;
+/// Destination unreachable, packet too big (RFC 4443 3), neighbour advertisement (RFC 4861 4.4).
+const ICMPV6_TYPES: [u32; 3] = [1, 2, 136];
+
 /// Returns a program that accepts untagged frames to `mac` and to multicast addresses.
 pub(super) fn own_address(mac: [u8; 6]) -> Vec<Instruction> {
-    let [a, b, c, d, e, f] = mac;
-    let untagged = Test::of(LOAD_WORD, VLAN_TAG).masked(VLAN_ID_MASK).is(0);
     let to_a_group = Test::of(LOAD_BYTE, 0).masked(GROUP_BIT).is(GROUP_BIT);
-    let to_us = [
+    accept_any(&[vec![UNTAGGED, to_a_group], to(mac)])
+}
+
+/// Returns a program that accepts what a stack needs that shares `mac` and addresses with the kernel: TCP segments to its
+/// ports, the errors of ICMP, and answers to its questions for MAC addresses. Everything else is for the kernel alone.
+pub(super) fn shared_address(mac: [u8; 6], station: &SharedStation) -> Vec<Instruction> {
+    let with = |tests: &[Test]| [&to(mac)[..], tests].concat();
+    let first = u32::from(*station.ports.start());
+    let last = u32::from(*station.ports.end());
+    let is_v4 = Test::of(LOAD_HALF, ETHERTYPE).is(ETHERTYPE_IPV4);
+    let is_v6 = Test::of(LOAD_HALF, ETHERTYPE).is(ETHERTYPE_IPV6);
+    let whole = Test::of(LOAD_HALF, V4_FRAGMENT)
+        .masked(FRAGMENT_OFFSET_MASK)
+        .is(0);
+    let mut alternatives: Vec<_> = station
+        .addresses
+        .iter()
+        .map(|address| match address {
+            IpAddr::V4(address) => {
+                let port = Test::of(LOAD_HALF_INDEXED, IP + TCP_DESTINATION_PORT);
+                with(&[
+                    is_v4,
+                    Test::of(LOAD_BYTE, V4_PROTOCOL).is(PROTOCOL_TCP),
+                    whole,
+                    Test::of(LOAD_WORD, V4_DESTINATION).is(address.to_bits()),
+                    port.at_least(first),
+                    port.at_most(last),
+                ])
+            }
+            IpAddr::V6(address) => {
+                let port = Test::of(LOAD_HALF, V6_PAYLOAD + TCP_DESTINATION_PORT);
+                let bits = address.to_bits();
+                let words = [96, 64, 32, 0].map(|shift| (bits >> shift) as u32);
+                let word =
+                    |at: usize| Test::of(LOAD_WORD, V6_DESTINATION + 4 * at as u32).is(words[at]);
+                with(&[
+                    is_v6,
+                    Test::of(LOAD_BYTE, V6_NEXT_HEADER).is(PROTOCOL_TCP),
+                    word(3),
+                    word(2),
+                    word(1),
+                    word(0),
+                    port.at_least(first),
+                    port.at_most(last),
+                ])
+            }
+        })
+        .collect();
+    alternatives.push(with(&[
+        is_v4,
+        Test::of(LOAD_BYTE, V4_PROTOCOL).is(PROTOCOL_ICMP),
+        whole,
+        Test::of(LOAD_BYTE_INDEXED, IP).is(ICMP_UNREACHABLE),
+    ]));
+    alternatives.push(with(&[
+        Test::of(LOAD_HALF, ETHERTYPE).is(ETHERTYPE_ARP),
+        Test::of(LOAD_HALF, ARP_OPERATION).is(ARP_REPLY),
+    ]));
+    alternatives.extend(ICMPV6_TYPES.map(|kind| {
+        with(&[
+            is_v6,
+            Test::of(LOAD_BYTE, V6_NEXT_HEADER).is(PROTOCOL_ICMPV6),
+            Test::of(LOAD_BYTE, V6_PAYLOAD).is(kind),
+        ])
+    }));
+    accept_any(&alternatives)
+}
+
+const UNTAGGED: Test = Test::of(LOAD_WORD, VLAN_TAG).masked(VLAN_ID_MASK).is(0);
+
+/// Returns the tests of an untagged frame to `mac`.
+fn to([a, b, c, d, e, f]: [u8; 6]) -> Vec<Test> {
+    vec![
+        UNTAGGED,
         Test::of(LOAD_WORD, 0).is(u32::from_be_bytes([a, b, c, d])),
         Test::of(LOAD_HALF, 4).is(u32::from_be_bytes([0, 0, e, f])),
-    ];
-    accept_any(&[&[untagged, to_a_group], &[untagged, to_us[0], to_us[1]]])
+    ]
 }
 
 /// A comparison of bytes of the frame with a value.
@@ -40,6 +148,8 @@ struct Test {
     load: u16,
     offset: u32,
     mask: u32,
+    /// The instruction that compares: one of the three jumps.
+    jump: u16,
     value: u32,
 }
 
@@ -50,6 +160,7 @@ impl Test {
             load,
             offset,
             mask: u32::MAX,
+            jump: JUMP_IF_EQUAL,
             value: 0,
         }
     }
@@ -62,19 +173,40 @@ impl Test {
         Self { value, ..self }
     }
 
-    /// Appends the instructions. The last one is a jump to where the caller sets its `if_false`.
+    const fn at_least(self, value: u32) -> Self {
+        let jump = JUMP_IF_AT_LEAST;
+        Self {
+            jump,
+            value,
+            ..self
+        }
+    }
+
+    const fn at_most(self, value: u32) -> Self {
+        let jump = JUMP_IF_GREATER;
+        Self {
+            jump,
+            value,
+            ..self
+        }
+    }
+
+    /// Appends the instructions, the last of which is the jump.
     fn emit(&self, out: &mut Vec<Instruction>) {
+        if matches!(self.load, LOAD_HALF_INDEXED | LOAD_BYTE_INDEXED) {
+            out.push(instruction(INDEX_IPV4_HEADER, IP));
+        }
         out.push(instruction(self.load, self.offset));
         if self.mask != u32::MAX {
             out.push(instruction(AND, self.mask));
         }
-        out.push(instruction(JUMP_IF_EQUAL, self.value));
+        out.push(instruction(self.jump, self.value));
     }
 }
 
 /// Returns a program that accepts a packet for which all tests of one of the `alternatives` are true. An alternative has at
 /// most 255 instructions.
-fn accept_any(alternatives: &[&[Test]]) -> Vec<Instruction> {
+fn accept_any(alternatives: &[Vec<Test>]) -> Vec<Instruction> {
     let mut program = Vec::new();
     for tests in alternatives {
         let mut part = Vec::new();
@@ -82,9 +214,12 @@ fn accept_any(alternatives: &[&[Test]]) -> Vec<Instruction> {
         part.push(instruction(RETURN, WHOLE_PACKET));
         let end = part.len();
         for (at, step) in part.iter_mut().enumerate() {
-            if step.code == JUMP_IF_EQUAL {
-                // To the next alternative; `end - at` is at least 2.
-                step.if_false = u8::try_from(end - at - 1).unwrap_or(u8::MAX);
+            // To the next alternative; `end - at` is at least 2.
+            let skip = u8::try_from(end - at - 1).unwrap_or(u8::MAX);
+            match step.code {
+                JUMP_IF_EQUAL | JUMP_IF_AT_LEAST => step.if_false = skip,
+                JUMP_IF_GREATER => step.if_true = skip,
+                _ => {}
             }
         }
         program.extend(part);
@@ -117,7 +252,7 @@ mod tests {
                     .fold(0, |sum, byte| sum << 8 | u32::from(*byte)),
             )
         };
-        let (mut at, mut register) = (0, 0);
+        let (mut at, mut register, mut index) = (0, 0, 0);
         loop {
             let Instruction {
                 code,
@@ -126,21 +261,35 @@ mod tests {
                 value,
             } = program[at];
             at += 1;
-            let loaded = match code {
-                LOAD_WORD if value == VLAN_TAG => Some(vlan_tag),
-                LOAD_WORD => load(value, 4),
-                LOAD_HALF => load(value, 2),
-                LOAD_BYTE => load(value, 1),
-                AND => Some(register & value),
-                JUMP_IF_EQUAL => {
-                    at += usize::from(if register == value { if_true } else { if_false });
+            let jump = match code {
+                JUMP_IF_EQUAL => register == value,
+                JUMP_IF_AT_LEAST => register >= value,
+                JUMP_IF_GREATER => register > value,
+                RETURN => return value != 0,
+                _ => {
+                    let loaded = match code {
+                        LOAD_WORD if value == VLAN_TAG => Some(vlan_tag),
+                        LOAD_WORD => load(value, 4),
+                        LOAD_HALF => load(value, 2),
+                        LOAD_BYTE => load(value, 1),
+                        LOAD_HALF_INDEXED => load(index + value, 2),
+                        LOAD_BYTE_INDEXED => load(index + value, 1),
+                        INDEX_IPV4_HEADER => {
+                            let Some(first) = load(value, 1) else {
+                                return false;
+                            };
+                            index = 4 * (first & 15);
+                            continue;
+                        }
+                        AND => Some(register & value),
+                        other => panic!("instruction {other:#x}"),
+                    };
+                    let Some(loaded) = loaded else { return false };
+                    register = loaded;
                     continue;
                 }
-                RETURN => return value != 0,
-                other => panic!("instruction {other:#x}"),
             };
-            let Some(loaded) = loaded else { return false };
-            register = loaded;
+            at += usize::from(if jump { if_true } else { if_false });
         }
     }
 
@@ -180,5 +329,99 @@ mod tests {
             }
             assert!(accepts(&program, &frame_to(mac), PRIORITY_7));
         }
+    }
+
+    fn station() -> SharedStation {
+        SharedStation {
+            addresses: vec!["10.0.0.2".parse().unwrap(), "fd00::2".parse().unwrap()],
+            ports: 5201..=5299,
+        }
+    }
+
+    /// An IPv4 packet to `to` with a header of `words` words, and its payload.
+    fn ipv4(protocol: u8, to: [u8; 4], words: u8, payload: &[u8]) -> Vec<u8> {
+        let mut packet = vec![0; usize::from(words) * 4];
+        packet[0] = 0x40 | words;
+        packet[9] = protocol;
+        packet[16..20].copy_from_slice(&to);
+        [&frame_to(OURS)[..12], &[8, 0], &packet, payload].concat()
+    }
+
+    fn ipv6(next: u8, to: &str, payload: &[u8]) -> Vec<u8> {
+        let to: std::net::Ipv6Addr = to.parse().unwrap();
+        let mut packet = vec![0; 40];
+        packet[6] = next;
+        packet[24..].copy_from_slice(&to.octets());
+        [&frame_to(OURS)[..12], &[0x86, 0xdd], &packet, payload].concat()
+    }
+
+    fn segment_to(port: u16) -> Vec<u8> {
+        let mut header = vec![0; 20];
+        header[2..4].copy_from_slice(&port.to_be_bytes());
+        header
+    }
+
+    #[test]
+    fn a_shared_address_gets_segments_to_its_ports_only() {
+        let program = shared_address(OURS, &station());
+        for (port, ours) in [
+            (5200, false),
+            (5201, true),
+            (5250, true),
+            (5299, true),
+            (5300, false),
+        ] {
+            let segment = segment_to(port);
+            for words in [5, 8, 15] {
+                let frame = ipv4(6, [10, 0, 0, 2], words, &segment);
+                assert_eq!(accepts(&program, &frame, 0), ours, "{port}, {words} words");
+            }
+            assert!(!accepts(&program, &ipv4(17, [10, 0, 0, 2], 5, &segment), 0));
+            assert!(!accepts(&program, &ipv4(6, [10, 0, 0, 3], 5, &segment), 0));
+            assert_eq!(accepts(&program, &ipv6(6, "fd00::2", &segment), 0), ours);
+            for other in ["fd01::2", "fd00::1:2", "fd00::1:0:2", "fd00::3"] {
+                assert!(!accepts(&program, &ipv6(6, other, &segment), 0), "{other}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_shared_address_gets_errors_and_neighbours_but_no_questions() {
+        let program = shared_address(OURS, &station());
+        for (kind, ours) in [(0, false), (3, true), (8, false)] {
+            assert_eq!(
+                accepts(&program, &ipv4(1, [10, 0, 0, 2], 6, &[kind]), 0),
+                ours
+            );
+        }
+        for (kind, ours) in [
+            (1, true),
+            (2, true),
+            (128, false),
+            (135, false),
+            (136, true),
+        ] {
+            assert_eq!(
+                accepts(&program, &ipv6(58, "fd00::2", &[kind]), 0),
+                ours,
+                "{kind}"
+            );
+        }
+        for (operation, ours) in [(1, false), (2, true)] {
+            let arp = [
+                &frame_to(OURS)[..12],
+                &[8, 6, 0, 1, 8, 0, 6, 4, 0, operation],
+            ]
+            .concat();
+            assert_eq!(accepts(&program, &arp, 0), ours);
+        }
+        let mut fragment = ipv4(6, [10, 0, 0, 2], 5, &segment_to(5201));
+        fragment[21] = 1;
+        assert!(
+            !accepts(&program, &fragment, 0),
+            "a later fragment has no ports"
+        );
+        let broadcast = frame_to([0xff; 6]);
+        assert!(!accepts(&program, &broadcast, 0));
     }
 }

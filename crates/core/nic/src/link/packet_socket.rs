@@ -1,5 +1,6 @@
 //! A packet socket: a link to an Ethernet interface of this machine, usually a NIC.
 
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -43,7 +44,6 @@ pub struct PacketLinkOptions {
 ///
 /// The socket is opened and configured by the caller (PACKET_VNET_HDR, PACKET_IGNORE_OUTGOING, a filter by our MAC address;
 /// non-blocking), because that needs privileges. Packets are read and written as those of a TAP.
-#[derive(Debug)]
 pub struct PacketLink {
     fd: VnetFd,
     options: PacketLinkOptions,
@@ -54,6 +54,17 @@ pub struct PacketLink {
     look_at: Option<Instant>,
     /// Lost packets that [`Link::take_lost`] has not returned yet.
     lost: u64,
+    /// Values that end with the link.
+    kept: Option<Box<dyn Send>>,
+}
+
+impl fmt::Debug for PacketLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PacketLink")
+            .field("options", &self.options)
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
 }
 
 impl PacketLink {
@@ -70,7 +81,15 @@ impl PacketLink {
             state: LinkState::Up,
             look_at: None,
             lost: 0,
+            kept: None,
         })
+    }
+
+    /// Drops `value` when the link is dropped, after its socket was closed.
+    #[must_use]
+    pub fn keeping(mut self, value: impl Send + 'static) -> Self {
+        self.kept = Some(Box::new(value));
+        self
     }
 
     /// Asks the kernel, if it is time to. While the interface is down, this repeats until it is up or gone.

@@ -40,15 +40,6 @@ fn an_invalid_option_is_named_in_the_error() {
         ("--link eth0", "--link \"eth0\" is not a link"),
         ("--link tap:", "--link \"tap:\" is not a link"),
         ("--link tap:sixteen-bytes-xx", "is not a link"),
-        ("--link packet:", "is not a link"),
-        (
-            "--link packet:eth0",
-            "--link packet:eth0 needs --addr ADDR/LEN",
-        ),
-        (
-            "--link packet:eth0 --addr 10.0.0.2/24 --peer-addr 10.0.0.1/24",
-            "--peer-addr is for the kernel's end of a TAP",
-        ),
         ("--addr 10.77.0.2", "is not an address with a prefix length"),
         (
             "--addr 10.77.0.2/33",
@@ -97,6 +88,29 @@ fn an_invalid_option_is_named_in_the_error() {
         let error = recv(line).expect_err(line);
         assert!(error.contains(text), "{line}: {error}");
     }
+}
+
+#[test]
+fn a_packet_link_needs_an_address_and_has_no_kernels_end() {
+    let cases = [
+        ("--link packet:", "is not a link"),
+        (
+            "--link packet:eth0",
+            "--link packet:eth0 needs --addr ADDR/LEN",
+        ),
+        (
+            "--link packet:eth0 --addr 10.0.0.2/24 --peer-addr 10.0.0.1/24",
+            "--peer-addr is for the kernel's end of a TAP",
+        ),
+    ];
+    for (line, text) in cases {
+        let error = recv(line).expect_err(line);
+        assert!(error.contains(text), "{line}: {error}");
+    }
+    let plan = recv("--link packet:eth0,ports=5201-5203 --addr 10.0.0.2/24").unwrap();
+    assert_eq!(plan.link.tap.link.to_string(), "packet:eth0");
+    assert_eq!(plan.link.tap.options.as_deref(), Some("ports=5201-5203"));
+    assert_eq!(plan.nic.mtu, None, "that of the interface");
 }
 
 #[test]

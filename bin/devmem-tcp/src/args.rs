@@ -73,7 +73,7 @@ pub struct Demo {
     /// Use IPv6
     #[arg(long)]
     pub ipv6: bool,
-    /// Link: tap fails where TUN is not available, auto falls back to wire
+    /// Link: tap fails where TUN is not available, packet where veth is not, auto falls back to wire
     #[arg(long, value_enum, default_value_t = DemoLink::Auto)]
     pub link: DemoLink,
     /// Bytes per send call of the sender
@@ -125,6 +125,8 @@ pub enum DemoLink {
     Auto,
     /// TAP interface, with the kernel's TCP as the peer
     Tap,
+    /// Packet socket on one end of a veth pair, with the kernel's TCP at the other end: as between two machines
+    Packet,
     /// In-memory wire between two of our stacks
     Wire,
 }
@@ -237,9 +239,9 @@ pub struct Send {
     /// Size of the ring, the device memory to bind
     #[arg(long, value_name = "SIZE", default_value = "16M")]
     pub mem_size: Size,
-    /// MTU: largest IP packet
-    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
-    pub mtu: u16,
+    /// MTU: largest IP packet [default: 1500; with packet:NAME that of the interface]
+    #[arg(long, value_name = "BYTES")]
+    pub mtu: Option<u16>,
     /// Impairments of the link, in both directions; `devmem-tcp wire --help` lists them
     #[arg(long, value_name = "LIST", default_value = "none")]
     pub impair: String,
@@ -288,9 +290,9 @@ pub struct Bench {
 /// The NIC and its memory.
 #[derive(Debug, Args)]
 pub struct NicArgs {
-    /// MTU: largest IP packet
-    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
-    pub mtu: u16,
+    /// MTU: largest IP packet [default: 1500; with packet:NAME that of the interface]
+    #[arg(long, value_name = "BYTES")]
+    pub mtu: Option<u16>,
     /// RX queues bound to device memory; connections are spread over them
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub queues: u16,

@@ -4,7 +4,6 @@ use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Context;
-use devmem_linux::netif::Interface;
 use devmem_tcp::{Dmabuf, Netdev, NiovSize, RxQueueId};
 
 use crate::plan::{KernelPlan, LinkPlan};
@@ -92,10 +91,4 @@ pub fn dry_run(nic: &Netdev, local: SocketAddr, queues: u16) -> Result<(), Failu
         writeln!(stdout, "{command}").context("write to stdout")?;
     }
     Ok(())
-}
-
-/// Returns the MTU of an interface; 0 if it cannot be read.
-pub fn mtu(name: &str) -> u16 {
-    let facts = Interface::by_name(name).and_then(|mut interface| interface.facts());
-    facts.map_or(0, |facts| u16::try_from(facts.mtu).unwrap_or(u16::MAX))
 }

@@ -31,7 +31,7 @@ const MAX_QUEUES: u16 = 64;
 /// Default sizes of device memory: for our stack, and for the kernel's, where udmabuf has a limit.
 const MEM_SIZE: Size = Size(256 << 20);
 const KERNEL_MEM_SIZE: Size = Size(64 << 20);
-/// The defaults of `--mtu` and `--impair`.
+/// The MTU of a NIC of the kernel, usually, and the default of `--impair`.
 const MTU: u16 = 1500;
 const UNIMPAIRED: &str = "none";
 /// Minimum memory of a queue: posted buffers for one super-packet, and the same amount in use.
@@ -41,8 +41,8 @@ const MIN_BYTES_PER_QUEUE: usize = 256 << 10;
 /// The NIC and its memory.
 #[derive(Clone, Debug)]
 pub struct NicPlan {
-    /// Largest IP packet.
-    pub mtu: u16,
+    /// Largest IP packet; `None`: the default of the link.
+    pub mtu: Option<u16>,
     /// RX queues bound to device memory.
     pub queues: u16,
     /// Size of one net_iov.
@@ -64,7 +64,9 @@ impl NicPlan {
             mem_size,
             impair,
         } = args;
-        check_mtu(*mtu, address)?;
+        if let Some(mtu) = *mtu {
+            check_mtu(mtu, address)?;
+        }
         if !(1..=MAX_QUEUES).contains(queues) {
             return Err(Failure::usage(format!(
                 "--queues {queues}: 1 to {MAX_QUEUES}"

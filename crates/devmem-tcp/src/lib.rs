@@ -251,5 +251,5 @@ pub use netmem::{
     Chunks, CopyError, CpuAccess, CpuView, DeviceSlice, Dmabuf, DmabufError, Exporter,
     GeometryError, InUse, InUseReason, MemoryObserver, NiovSize, OutOfBounds, PageKind,
 };
-pub use nic::Impairment;
+pub use nic::{Impairment, LinkState};
 pub use steer::RxQueueId;

@@ -15,7 +15,7 @@ use crate::intervals::Intervals;
 use crate::kernel;
 use crate::kernels_end;
 use crate::plan::{Destination, RecvPlan};
-use crate::receiver::Receiver;
+use crate::receiver::{LinkWatch, Receiver};
 use crate::report::RunReport;
 use crate::transfer::{Ended, Go, Task};
 use tool::capture::{self, Capture};
@@ -84,10 +84,7 @@ fn on_kernel(name: &str, plan: &RecvPlan, stop: &StopFlag) -> Result<(), Failure
     }
     let output = open_output(plan.output.as_ref())?;
     let receiver = Receiver::on_kernel(nic, &plan.kernel, local)?;
-    let report = RunReport {
-        mtu: kernel::mtu(name),
-        ..RunReport::of("kernel", name.to_owned(), &plan.nic, local.ip())
-    };
+    let report = RunReport::of("kernel", name.to_owned(), &plan.nic, local.ip());
     receive(plan, stop, receiver, output, report, None)
 }
 
@@ -106,6 +103,7 @@ fn receive(
         .watch
         .then(|| format!("recv  {local} over {}", report.link));
     let display = RefCell::new(Display::start(title, None, &receiver.nic(), stop)?);
+    let mut link = LinkWatch::new(receiver.nic());
     let mut intervals = plan.interval.map(Intervals::new);
     let totals = receiver.run(Task {
         connections: plan.connections,
@@ -127,6 +125,7 @@ fn receive(
                 display.line(line);
             }
             display.receiving(view);
+            link.check(&report.link)?;
             Ok(if stop.is_set() { Go::Stop } else { Go::On })
         },
         lent: &|batch| capture::lent(capture, batch),

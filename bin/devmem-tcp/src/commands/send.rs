@@ -14,6 +14,7 @@ use crate::display::Display;
 use crate::kernel;
 use crate::kernels_end;
 use crate::plan::{Input, SendPlan};
+use crate::receiver::with_mtu;
 use crate::report::{SendReport, Sending};
 use tool::capture::{self, Capture};
 use tool::output::{Failure, note, print_json};
@@ -78,7 +79,7 @@ fn send(plan: &SendPlan, file: Option<File>, end: End, stop: &StopFlag) -> Resul
         chunk_bytes: plan.chunk as u64,
         mem_bytes: memory.size() as u64,
         page_kind: memory.page_kind().to_string(),
-        mtu: end.mtu,
+        mtu: nic.mtu(),
         ip_version: if to.is_ipv4() { 4 } else { 6 },
         impair: plan.impairment.to_string(),
         undelivered: Undelivered::of(nic.drops()),
@@ -114,8 +115,6 @@ struct End {
     /// Name of the backend in the report.
     backend: &'static str,
     link: String,
-    /// Largest IP packet.
-    mtu: u16,
     nic: Netdev,
     memory: Dmabuf,
 }
@@ -127,21 +126,20 @@ impl End {
                 Backend::User => {
                     let mut tcp = TcpOptions::default();
                     tcp.ecn = plan.ecn;
-                    let mut builder = plan.link.tap.builder()?.mtu(plan.mtu).tcp(tcp);
+                    let builder = plan.link.tap.builder()?.tcp(tcp);
+                    let mut builder = with_mtu(builder, plan.mtu);
                     if let Some(capture) = capture {
                         builder = builder.capture(Box::new(capture.clone()));
                     }
                     Self {
                         backend: "user",
                         link: plan.link.tap.link.to_string(),
-                        mtu: plan.mtu,
                         nic: builder.impair(plan.impairment).open()?,
                         memory: Dmabuf::anonymous(plan.mem_bytes).context("get device memory")?,
                     }
                 }
                 Backend::Kernel(name) => Self {
                     backend: "kernel",
-                    mtu: kernel::mtu(&name),
                     nic: Netdev::kernel(&name)?,
                     memory: kernel::memory(plan.mem_bytes, None)?,
                     link: name,

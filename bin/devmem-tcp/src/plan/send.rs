@@ -34,7 +34,7 @@ pub struct SendPlan {
     /// Device memory to bind, in bytes.
     pub mem_bytes: usize,
     /// Largest IP packet.
-    pub mtu: u16,
+    pub mtu: Option<u16>,
     /// Impairments of the link.
     pub impairment: Impairment,
     /// Whether ECN is negotiated.
@@ -94,7 +94,9 @@ impl SendPlan {
                     .with_remedy("--gateway ADDR names the router to it"),
             );
         }
-        check_mtu(mtu, to.ip())?;
+        if let Some(mtu) = mtu {
+            check_mtu(mtu, to.ip())?;
+        }
         check_period(validate)?;
         let (chunk, mem_bytes) = check_ring(chunk, mem_size)?;
         let input = match (bytes, validate) {

@@ -11,7 +11,7 @@ use crate::config::{NicConfig, NicError};
 use crate::drops::{DropReason, Drops};
 use crate::features::{Features, Rings, default_table};
 use crate::fill::{ALIGN, Fill, MIN_GOOD_PAYLOAD, Piece, RxSpace};
-use crate::link::{Link, LinkCaps, LinkReceived, MAX_FRAME_LEN, Posted};
+use crate::link::{Link, LinkCaps, LinkReceived, LinkState, MAX_FRAME_LEN, Posted};
 use crate::loopback::{self, LoopQueue, Turn};
 use crate::packet::{Origin, RxPacket, TxPacket};
 use crate::place::{Landed, Place, Posting, RxBuffers};
@@ -133,6 +133,8 @@ impl Nic {
     /// Receives the next packet. `None`: no packet has arrived, or 64 frames in a row were dropped.
     pub fn poll_rx(&mut self, now: Instant) -> Option<RxPacket> {
         self.flush_tx(now);
+        self.drops
+            .count_many(DropReason::RxLinkFull, self.link.take_lost(now));
         for _ in 0..RX_DROP_BUDGET {
             let landed = self.next_landed(now)?;
             let accepted = self.accept(&landed);
@@ -187,6 +189,10 @@ impl Nic {
         let failed_before = std::mem::take(&mut self.link_failed);
         match received {
             Ok(LinkReceived::None) => None,
+            Ok(LinkReceived::Dropped(reason)) => {
+                self.drops.count(reason);
+                None
+            }
             Ok(LinkReceived::Placed { frame_len, meta }) => {
                 let place = Place::Posted(Posting {
                     queue,
@@ -495,6 +501,11 @@ impl Nic {
     /// Returns false if the link is down.
     pub fn is_up(&self) -> bool {
         self.link.is_up()
+    }
+
+    /// Returns the state of the link.
+    pub fn link_state(&self) -> LinkState {
+        self.link.state()
     }
 
     pub(crate) fn rx_queue_count(&self) -> u16 {

@@ -4,6 +4,7 @@ mod collapse;
 mod harness;
 mod links;
 mod loopback;
+mod packet_link;
 mod placement;
 mod queues;
 mod random;

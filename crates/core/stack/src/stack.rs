@@ -127,6 +127,7 @@ impl Stack {
         let StackConfig {
             ifindex,
             addresses,
+            local_ports,
             gateways,
             point_to_point,
             any_local,
@@ -151,7 +152,7 @@ impl Stack {
                 point_to_point,
                 secret.key("neighbors"),
             ),
-            sockets: Sockets::new(max_sockets, max_orphans, &secret),
+            sockets: Sockets::new(max_sockets, max_orphans, local_ports, &secret),
             icmp: Icmp::new(),
             tcp: TcpSetup::new(tcp, &secret),
             stats: StackStats::default(),

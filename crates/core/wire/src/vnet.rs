@@ -16,7 +16,8 @@ pub enum ChecksumState {
     /// Verified, and correct (VIRTIO_NET_HDR_F_DATA_VALID).
     Verified,
     /// Left to be computed: the field has the folded sum of the pseudo-header (VIRTIO_NET_HDR_F_NEEDS_CSUM). A received
-    /// frame of this kind was sent on this machine, and needs no verification.
+    /// frame of this kind was sent on this machine, or merged by its GRO, which has verified the parts: it needs no
+    /// verification.
     Partial(TxChecksum),
 }
 

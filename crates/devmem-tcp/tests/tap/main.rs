@@ -1,4 +1,4 @@
-//! From device memory over a TAP to kernel sockets, each test in a separate network namespace.
+//! Between device memory and sockets of the kernel, over a TAP or a packet socket, each test in a new network namespace.
 //!
 //! Every byte depends on its position, and every chunk of device memory is written over in the moment its send
 //! completes. `DEVMEM_SLOW=1` sends a gigabyte and more in each case that is about size.
@@ -8,8 +8,10 @@
 )]
 
 mod ecn;
+mod packet;
 mod peer;
 mod sender;
+mod shared;
 mod warning;
 
 use std::io::{Read, Write};

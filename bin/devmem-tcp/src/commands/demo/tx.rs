@@ -18,6 +18,7 @@ use crate::args::Direction;
 use crate::commands::receiver::VerifiedBytes;
 use crate::display::Display;
 use crate::plan::DemoPlan;
+use crate::receiver::with_mtu;
 use crate::report::{RunReport, Sending};
 use tool::capture::{self, Capture};
 use tool::output::Failure;
@@ -37,18 +38,25 @@ const LOOK_AROUND: Duration = Duration::from_millis(100);
 /// Page size of device memory.
 const PAGE_BYTES: usize = 4096;
 
-/// Sends over the TAP to a kernel receiver in a separate process, which checks every byte.
+/// Sends over the link to a kernel receiver in a separate process, which checks every byte.
 ///
 /// # Errors
 ///
 /// A failed step, or wrong bytes.
-pub fn run(plan: &DemoPlan, stop: &StopFlag, cpu: Option<usize>) -> Result<RunReport, Failure> {
-    let capture = Capture::open(plan.capture.as_deref(), TAP)?;
-    let mut builder = Netdev::builder(TAP)?
+pub fn run(
+    plan: &DemoPlan,
+    link: &'static str,
+    stop: &StopFlag,
+    cpu: Option<usize>,
+) -> Result<RunReport, Failure> {
+    let capture = Capture::open(plan.capture.as_deref(), link)?;
+    let mut builder = Netdev::builder(link)?
         .address(&plan.ours.to_string())?
-        .peer_address(&plan.peers.to_string())?
-        .mtu(plan.nic.mtu)
         .impair(plan.nic.impairment);
+    if link == TAP {
+        builder = builder.peer_address(&plan.peers.to_string())?;
+    }
+    builder = with_mtu(builder, plan.nic.mtu);
     if let Some(capture) = &capture {
         builder = builder.capture(Box::new(capture.clone()));
     }
@@ -72,7 +80,7 @@ pub fn run(plan: &DemoPlan, stop: &StopFlag, cpu: Option<usize>) -> Result<RunRe
     if let Ok(display) = display.into_inner() {
         display.finish();
     }
-    let mut report = RunReport::of("user", TAP.to_owned(), &plan.nic, plan.ours.address);
+    let mut report = RunReport::of("user", link.to_owned(), &plan.nic, plan.ours.address);
     report.direction = Direction::Tx;
     report.connections = u64::from(plan.connections);
     report.bytes = sent.bytes;
@@ -86,6 +94,7 @@ pub fn run(plan: &DemoPlan, stop: &StopFlag, cpu: Option<usize>) -> Result<RunRe
         report.bad_bytes = Some(received.bad);
         report.first_bad = received.first_bad;
     }
+    report.mtu = nic.mtu();
     report.undelivered = Undelivered::of(nic.drops());
     drop(nic);
     capture::finish(capture, Ok(()))?;

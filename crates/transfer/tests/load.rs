@@ -1,0 +1,11 @@
+//! Loads from servers at the other end of a TAP, each test in a separate network namespace. Every byte depends on its
+//! position, and all of them are compared.
+
+#[path = "load/faulty.rs"]
+mod faulty;
+#[path = "load/server.rs"]
+mod server;
+#[path = "load/stock.rs"]
+mod stock;
+#[path = "load/world.rs"]
+mod world;

@@ -42,7 +42,11 @@ pub fn run(plan: &LoadPlan) -> Result<(), Failure> {
     let file = file.map_err(|error| failure(error, &stop))?;
     let range = range(plan, &file)?;
     let size = range.end - range.start;
-    note(format_args!("loading {} of {}", Size(size), file.request().url()));
+    note(format_args!(
+        "loading {} of {}",
+        Size(size),
+        file.request().url()
+    ));
 
     let target = Target::open(&plan.target, size)?;
     let progress = Progress::transfer(Some(size));
@@ -65,7 +69,11 @@ pub fn run(plan: &LoadPlan) -> Result<(), Failure> {
         to: target.name(),
         serves_ranges: file.serves_ranges(),
         mtu: plan.nic.mtu,
-        ip_version: if plan.link.tap.ours.address.is_ipv4() { 4 } else { 6 },
+        ip_version: if plan.link.tap.ours.address.is_ipv4() {
+            4
+        } else {
+            6
+        },
         impair: plan.nic.impairment.to_string(),
         ..LoadReport::default()
     };
@@ -128,8 +136,10 @@ fn range(plan: &LoadPlan, file: &HttpFile) -> Result<Range<u64>, Failure> {
     match (&plan.range, file.size()) {
         (Some(range), _) => Ok(range.clone()),
         (None, Some(size)) => Ok(0..size),
-        (None, None) => Err(Failure::failed("the server does not tell the size of the file")
-            .with_remedy("name it with --range 0-SIZE")),
+        (None, None) => Err(
+            Failure::failed("the server does not tell the size of the file")
+                .with_remedy("name it with --range 0-SIZE"),
+        ),
     }
 }
 
@@ -173,7 +183,10 @@ impl Client {
             .open()?;
         let memory = Dmabuf::anonymous(wanted.mem_bytes).context("get device memory")?;
         // Any port: that of a connection is chosen when it is made.
-        let setup = nic.plan_receive(tap.local(0)).queues(wanted.queues).apply()?;
+        let setup = nic
+            .plan_receive(tap.local(0))
+            .queues(wanted.queues)
+            .apply()?;
         let bound = nic.bind_rx_sized(&memory, setup.queues(), wanted.niov)?;
         Ok(Self {
             bound,
@@ -212,8 +225,10 @@ impl Target {
         match target {
             LoadTarget::Memory => {
                 let bytes = usize::try_from(size).ok();
-                let bytes = bytes.and_then(|bytes| bytes.max(1).checked_next_multiple_of(PAGE_BYTES));
-                let too_large = || Failure::failed(format!("{} do not fit into memory", Size(size)));
+                let bytes =
+                    bytes.and_then(|bytes| bytes.max(1).checked_next_multiple_of(PAGE_BYTES));
+                let too_large =
+                    || Failure::failed(format!("{} do not fit into memory", Size(size)));
                 let memory = Dmabuf::anonymous(bytes.ok_or_else(too_large)?);
                 let memory = memory.context("get device memory for the file");
                 memory.map(Self::Memory).map_err(|error| {
@@ -240,7 +255,9 @@ impl Target {
         let mut sum = Crc32c::default();
         let mut at = 0;
         while at < size {
-            let len = usize::try_from(size - at).unwrap_or(usize::MAX).min(BLOCK_BYTES);
+            let len = usize::try_from(size - at)
+                .unwrap_or(usize::MAX)
+                .min(BLOCK_BYTES);
             let bytes = &mut block[..len];
             match self {
                 Self::Memory(memory) => {
@@ -262,6 +279,11 @@ impl Target {
 fn create(path: &Path) -> Result<File, Failure> {
     let mut options = File::options();
     // Read back by --verify.
-    let opened: io::Result<File> = options.read(true).write(true).create(true).truncate(true).open(path);
+    let opened: io::Result<File> = options
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(path);
     Ok(opened.with_context(|| format!("create {}", path.display()))?)
 }

@@ -71,7 +71,9 @@ impl LoadPlan {
         let link = LinkPlan::new(&link)?;
         let nic = NicPlan::new(&nic, 0, link.tap.ours.address)?;
         if piece < MIN_PIECE {
-            return Err(Failure::usage(format!("--piece {piece}: at least {MIN_PIECE}")));
+            return Err(Failure::usage(format!(
+                "--piece {piece}: at least {MIN_PIECE}"
+            )));
         }
         Ok(Self {
             request: request(&url, &header, &link)?,
@@ -93,7 +95,10 @@ impl LoadPlan {
 fn request(url: &str, fields: &[String], link: &LinkPlan) -> Result<HttpRequest, Failure> {
     let url: Url = url.parse().map_err(Failure::usage)?;
     let is_loopback = url.host() == "localhost"
-        || url.host().parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+        || url
+            .host()
+            .parse::<IpAddr>()
+            .is_ok_and(|ip| ip.is_loopback());
     if is_loopback {
         let theirs = link.tap.peers.unwrap_or_else(|| link.tap.ours.neighbour());
         let text = format!("{} is the kernel's loopback interface", url.host());

@@ -90,11 +90,16 @@ impl LoadReport {
     /// Returns the error of a run with a wrong result; `None` if the result is correct.
     pub fn complaint(&self) -> Option<String> {
         if self.crc32c_matches == Some(false) {
-            return Some("the loaded bytes have another checksum than the server's file".to_owned());
+            return Some(
+                "the loaded bytes have another checksum than the server's file".to_owned(),
+            );
         }
         if self.net_iovs_home != self.net_iovs_total {
             let (home, total) = (self.net_iovs_home, self.net_iovs_total);
-            return Some(format!("{} of {total} net_iovs were not returned", total - home));
+            return Some(format!(
+                "{} of {total} net_iovs were not returned",
+                total - home
+            ));
         }
         None
     }
@@ -107,13 +112,29 @@ impl fmt::Display for LoadReport {
             1 => "1 connection".to_owned(),
             n => format!("{n} connections"),
         };
-        row(f, "loaded", format_args!("{size} over {link}, {connections}"))?;
+        row(
+            f,
+            "loaded",
+            format_args!("{size} over {link}, {connections}"),
+        )?;
         let (rate, seconds) = (self.gbit_per_s, self.seconds);
-        row(f, "rate", format_args!("{rate:.1} Gbit/s for {seconds:.2} s"))?;
+        row(
+            f,
+            "rate",
+            format_args!("{rate:.1} Gbit/s for {seconds:.2} s"),
+        )?;
         let cpu = self.load_cpu_s_per_gb;
-        row(f, "CPU", format_args!("{cpu:.3} s/GB to receive and to move to its place"))?;
+        row(
+            f,
+            "CPU",
+            format_args!("{cpu:.3} s/GB to receive and to move to its place"),
+        )?;
         let (pieces, repeated, broken) = (self.pieces, self.repeated, self.broken);
-        let ranges = if self.serves_ranges { "" } else { "; the server serves no ranges" };
+        let ranges = if self.serves_ranges {
+            ""
+        } else {
+            "; the server serves no ranges"
+        };
         row(
             f,
             "pieces",
@@ -136,7 +157,11 @@ impl fmt::Display for LoadReport {
             row(f, "CRC-32C", format_args!("{sum}, {judged}"))?;
         }
         let (home, total, kind) = (self.net_iovs_home, self.net_iovs_total, &self.page_kind);
-        row(f, "net_iovs", format_args!("{home} of {total} returned, {kind}"))?;
+        row(
+            f,
+            "net_iovs",
+            format_args!("{home} of {total} returned, {kind}"),
+        )?;
         write!(f, "{}", self.undelivered)
     }
 }

@@ -42,7 +42,14 @@ mod tests {
         for bytes in [[0; 4], [255; 4], [0x12, 0x34, 0xab, 0xcd]] {
             assert_eq!(decode_four(&encode(&bytes)), Some(bytes));
         }
-        for text in ["", "AAAA", "AAAAAA=", "AAAA?A==", "AAAAAAA==", "\u{e9}AAAA=="] {
+        for text in [
+            "",
+            "AAAA",
+            "AAAAAA=",
+            "AAAA?A==",
+            "AAAAAAA==",
+            "\u{e9}AAAA==",
+        ] {
             assert_eq!(decode_four(text), None, "{text}");
         }
     }

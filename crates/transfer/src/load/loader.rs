@@ -365,8 +365,8 @@ impl Run<'_> {
             slot.failures = 0;
             self.pieces.finish(piece);
         }
-        let is_silent = connection.session.is_waiting()
-            && connection.silence() > self.loader.idle_limit;
+        let is_silent =
+            connection.session.is_waiting() && connection.silence() > self.loader.idle_limit;
         let fault = match turned {
             Ok(_) if is_silent => Fault::Broken(format!(
                 "the server sent nothing for {:?}",
@@ -381,19 +381,21 @@ impl Run<'_> {
 
     /// Ends a connection after a fault.
     fn fault(&mut self, index: usize, fault: Fault) -> Result<(), LoadError> {
+        let has_progress =
+            matches!(&self.slots[index].state, State::Open { whole, .. } if *whole > 0);
         let (cause, wait) = match fault {
             Fault::Fatal(error) => return Err(error),
-            Fault::Closed => {
-                let State::Open { whole, .. } = &self.slots[index].state else {
-                    return Ok(());
-                };
-                if *whole > 0 {
-                    // Servers close after a number of requests.
-                    self.end(index);
-                    self.slots[index].state = State::Closed(Instant::now());
-                    return Ok(());
-                }
-                ("the server closed the connection".to_owned(), None)
+            // Servers close after a number of requests.
+            Fault::Closed if has_progress => {
+                self.end(index);
+                return Ok(());
+            }
+            Fault::Closed => ("the server closed the connection".to_owned(), None),
+            // Many servers do so with requests that they have not read: the pieces so far show that it works.
+            Fault::Broken(_) if has_progress => {
+                self.loaded.broken += 1;
+                self.end(index);
+                return Ok(());
             }
             Fault::Broken(cause) => (cause, None),
             Fault::Busy { cause, wait } => (cause, wait),
@@ -403,7 +405,7 @@ impl Run<'_> {
         self.failed(index, cause, wait)
     }
 
-    /// Drops the connection of a slot, and takes its pieces back.
+    /// Drops the connection of a slot, and takes its pieces back. The next one may be made at once.
     fn end(&mut self, index: usize) {
         let closed = State::Closed(Instant::now());
         let state = std::mem::replace(&mut self.slots[index].state, closed);

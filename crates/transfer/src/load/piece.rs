@@ -124,10 +124,7 @@ mod tests {
     fn ranges_are_cut_into_pieces_that_never_cross_a_gap() {
         let mut pieces = Pieces::new(vec![0..25, 100..105], 10);
         assert_eq!(pieces.total(), 30);
-        assert_eq!(
-            all(&mut pieces),
-            [(0, 10), (10, 20), (20, 25), (100, 105)]
-        );
+        assert_eq!(all(&mut pieces), [(0, 10), (10, 20), (20, 25), (100, 105)]);
         assert!(pieces.peek().is_none());
         assert!(!pieces.is_done());
     }

@@ -29,7 +29,9 @@ fn every_piece_arrives_over_any_number_of_connections() {
                 let world = World::new(addresses);
                 let served = Arc::clone(&file);
                 let server = Server::start(move |asked, out| good(asked, &served, out));
-                for (connections, piece_bytes) in [(1, 1 << 30), (1, 4096), (4, 65_536), (16, 100_000)] {
+                for (connections, piece_bytes) in
+                    [(1, 1 << 30), (1, 4096), (4, 65_536), (16, 100_000)]
+                {
                     let loader = loader(&world)
                         .connections(connections)
                         .piece_bytes(piece_bytes);
@@ -37,7 +39,11 @@ fn every_piece_arrives_over_any_number_of_connections() {
                     let loaded = world.load_all(&server.url(addresses.host), &file, &loader);
                     let pieces = (FILE_BYTES as u64).div_ceil(piece_bytes);
                     assert_eq!((loaded.pieces, loaded.repeated), (pieces, 0));
-                    assert_eq!(server.requests() - before, pieces as usize + 1, "and one to open");
+                    assert_eq!(
+                        server.requests() - before,
+                        pieces as usize + 1,
+                        "and one to open"
+                    );
                     let stats = loaded.stats;
                     assert_eq!(stats.device_frags, stats.tokens_returned);
                     assert!(stats.device_bytes > FILE_BYTES as u64 / 2, "{stats:?}");
@@ -66,49 +72,58 @@ fn a_chunked_body_arrives_without_its_chunk_headers() {
 
 #[test]
 fn a_server_without_ranges_sends_the_file_once() {
-    in_netns("faulty::a_server_without_ranges_sends_the_file_once", || {
-        let file = Arc::new(pattern(FILE_BYTES));
-        let world = World::new(V4);
-        let served = Arc::clone(&file);
-        let server = Server::start(move |_, out| {
-            write!(out, "HTTP/1.0 200 OK\r\nContent-Length: {FILE_BYTES}\r\n\r\n")?;
-            out.write_all(&served)?;
-            Ok(After::Close)
-        });
-        let loader = loader(&world).connections(8);
-        let loaded = world.load_all(&server.url(V4.host), &file, &loader);
-        assert_eq!((loaded.connections, loaded.repeated), (1, 0));
-        assert_eq!(server.requests(), 2, "one to open, one to load");
-        world.end();
-    });
+    in_netns(
+        "faulty::a_server_without_ranges_sends_the_file_once",
+        || {
+            let file = Arc::new(pattern(FILE_BYTES));
+            let world = World::new(V4);
+            let served = Arc::clone(&file);
+            let server = Server::start(move |_, out| {
+                write!(
+                    out,
+                    "HTTP/1.0 200 OK\r\nContent-Length: {FILE_BYTES}\r\n\r\n"
+                )?;
+                out.write_all(&served)?;
+                Ok(After::Close)
+            });
+            let loader = loader(&world).connections(8);
+            let loaded = world.load_all(&server.url(V4.host), &file, &loader);
+            assert_eq!((loaded.connections, loaded.repeated), (1, 0));
+            assert_eq!(server.requests(), 2, "one to open, one to load");
+            world.end();
+        },
+    );
 }
 
 #[test]
 fn connections_that_break_lose_only_their_pieces() {
-    in_netns("faulty::connections_that_break_lose_only_their_pieces", || {
-        let file = Arc::new(pattern(FILE_BYTES));
-        let world = World::new(V4);
-        let served = Arc::clone(&file);
-        // Every third response ends in the middle of its body or of its head.
-        let server = Server::start(move |asked, out| {
-            let mut whole = Vec::new();
-            good(asked, &served, &mut whole)?;
-            let sent = match asked.number % 6 {
-                2 => whole.len() / 2,
-                5 => 20,
-                _ => whole.len(),
-            };
-            out.write_all(&whole[..sent])?;
-            Ok(match sent == whole.len() {
-                true => After::Keep,
-                false => After::Close,
-            })
-        });
-        let loaded = world.load_all(&server.url(V4.host), &file, &loader(&world));
-        assert!(loaded.broken >= 2 && loaded.repeated >= 2, "{loaded:?}");
-        assert_eq!(loaded.pieces, 11);
-        world.end();
-    });
+    in_netns(
+        "faulty::connections_that_break_lose_only_their_pieces",
+        || {
+            let file = Arc::new(pattern(FILE_BYTES));
+            let world = World::new(V4);
+            let served = Arc::clone(&file);
+            // Every third response ends in the middle of its body or of its head.
+            let server = Server::start(move |asked, out| {
+                let mut whole = Vec::new();
+                good(asked, &served, &mut whole)?;
+                let sent = match asked.number % 6 {
+                    2 => whole.len() / 2,
+                    5 => 20,
+                    _ => whole.len(),
+                };
+                out.write_all(&whole[..sent])?;
+                Ok(match sent == whole.len() {
+                    true => After::Keep,
+                    false => After::Close,
+                })
+            });
+            let loaded = world.load_all(&server.url(V4.host), &file, &loader(&world));
+            assert!(loaded.broken >= 2 && loaded.repeated >= 2, "{loaded:?}");
+            assert_eq!(loaded.pieces, 11);
+            world.end();
+        },
+    );
 }
 
 #[test]
@@ -163,12 +178,18 @@ fn a_wrong_answer_is_an_error_with_its_cause() {
             ("\x00\x01garbage\r\n\r\n", "its head is not HTTP"),
             ("HTTP/1.1 404 Not Found\r\n\r\n", "404 Not Found"),
             ("HTTP/1.1 403 No\r\n\r\n", "signatures expire"),
-            ("HTTP/1.1 416 No\r\n\r\n", "shorter than the requested range"),
+            (
+                "HTTP/1.1 416 No\r\n\r\n",
+                "shorter than the requested range",
+            ),
             (
                 "HTTP/1.1 206 X\r\nContent-Range: bytes 0-99/10000\r\nContent-Length: 100\r\n\r\n",
                 "bytes 0 to 10000 were requested, and 0 to 100 sent",
             ),
-            ("HTTP/1.1 206 X\r\nContent-Length: 10000\r\n\r\n", "Content-Range"),
+            (
+                "HTTP/1.1 206 X\r\nContent-Length: 10000\r\n\r\n",
+                "Content-Range",
+            ),
             (
                 "HTTP/1.1 206 X\r\nContent-Range: bytes 0-9999/10000\r\nContent-Length: 18446744073709551615\r\n\r\n",
                 "Content-Length is 18446744073709551615",
@@ -197,8 +218,14 @@ fn a_wrong_answer_is_an_error_with_its_cause() {
                 "HTTP/1.1 206 X\r\nContent-Range: bytes 0-9999/10000\r\n\r\ntoo short",
                 "gave up after 2 attempts: the body ended at byte 9",
             ),
-            ("HTTP/1.1 500 Oh\r\n\r\n", "gave up after 2 attempts: the server answers 500 Oh"),
-            ("", "gave up after 2 attempts: the server closed the connection"),
+            (
+                "HTTP/1.1 500 Oh\r\n\r\n",
+                "gave up after 2 attempts: the server answers 500 Oh",
+            ),
+            (
+                "",
+                "gave up after 2 attempts: the server closed the connection",
+            ),
         ] {
             let error = error_of(&world, answer).to_string();
             assert!(error.contains(expected), "{answer}: {error}");
@@ -215,12 +242,16 @@ fn redirects_are_followed_to_their_end() {
         let served = Arc::clone(&file);
         let server = Server::start(move |asked, out| match asked.target() {
             "/file" => {
-                out.write_all(b"HTTP/1.1 302 Found\r\nLocation: sub/../there?x\r\nContent-Length: 0\r\n\r\n")?;
+                out.write_all(
+                    b"HTTP/1.1 302 Found\r\nLocation: sub/../there?x\r\nContent-Length: 0\r\n\r\n",
+                )?;
                 Ok(After::Keep)
             }
             "/there?x" => good(asked, &served, out),
             _ => {
-                out.write_all(b"HTTP/1.1 301 Moved\r\nLocation: /loop\r\nContent-Length: 0\r\n\r\n")?;
+                out.write_all(
+                    b"HTTP/1.1 301 Moved\r\nLocation: /loop\r\nContent-Length: 0\r\n\r\n",
+                )?;
                 Ok(After::Keep)
             }
         });
@@ -247,13 +278,18 @@ fn a_load_can_be_cancelled_and_loses_nothing() {
             offset: 0,
         };
         for limit in [0, 1, 500_000, 2_500_000] {
-            let cancelled = loader(&world).load(&opened, std::slice::from_ref(&part), &mut |sofar| {
-                match sofar.bytes >= limit {
+            let cancelled = loader(&world).load(
+                &opened,
+                std::slice::from_ref(&part),
+                &mut |sofar| match sofar.bytes >= limit {
                     true => ControlFlow::Break(()),
                     false => ControlFlow::Continue(()),
-                }
-            });
-            assert!(matches!(cancelled, Err(LoadError::Cancelled)), "{cancelled:?}");
+                },
+            );
+            assert!(
+                matches!(cancelled, Err(LoadError::Cancelled)),
+                "{cancelled:?}"
+            );
         }
         world.end();
     });
@@ -302,13 +338,13 @@ fn parts_land_in_their_places_and_only_there() {
 
         let past_end = part(0..FILE_BYTES as u64 + 1, &memory_for(FILE_BYTES + 1), 0);
         let refused = loader(&world).load(&opened, &[past_end], &mut |_| ControlFlow::Continue(()));
-        assert!(matches!(refused, Err(LoadError::PastEnd { .. })), "{refused:?}");
-        let refused = loader(&world).deliver(
-            &opened,
-            &[5..10, 0..6],
-            &mut |_| Ok(()),
-            &mut |_| ControlFlow::Continue(()),
+        assert!(
+            matches!(refused, Err(LoadError::PastEnd { .. })),
+            "{refused:?}"
         );
+        let refused = loader(&world).deliver(&opened, &[5..10, 0..6], &mut |_| Ok(()), &mut |_| {
+            ControlFlow::Continue(())
+        });
         let overlap = matches!(refused, Err(LoadError::Part(PartError::Overlap { .. })));
         assert!(overlap, "{refused:?}");
         world.end();
@@ -332,7 +368,10 @@ fn the_caller_may_keep_frags_until_the_memory_is_short() {
                 &[0..FILE_BYTES as u64],
                 &mut |landed| {
                     let at = landed.at as usize;
-                    landed.batch.copy_to(&mut copy[at..]).map_err(std::io::Error::other)?;
+                    landed
+                        .batch
+                        .copy_to(&mut copy[at..])
+                        .map_err(std::io::Error::other)?;
                     kept.extend(landed.batch.take());
                     // About a megabyte of the four.
                     while kept.len() > 16 {

@@ -94,7 +94,9 @@ fn serve(
 }
 
 fn range_of(head: &str) -> Option<Range<u64>> {
-    let line = head.lines().find_map(|line| line.strip_prefix("Range: bytes="));
+    let line = head
+        .lines()
+        .find_map(|line| line.strip_prefix("Range: bytes="));
     let (first, last) = line?.split_once('-')?;
     Some(first.parse().ok()?..last.parse::<u64>().ok()? + 1)
 }

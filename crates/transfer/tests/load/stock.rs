@@ -101,7 +101,11 @@ fn nginx(folder: &Path) -> Command {
     let mut conf = fs::File::create(&path).expect("there is room");
     conf.write_all(text.as_bytes()).expect("there is room");
     let mut command = Command::new("nginx");
-    command.arg("-e").arg(folder.join("errors")).arg("-c").arg(path);
+    command
+        .arg("-e")
+        .arg(folder.join("errors"))
+        .arg("-c")
+        .arg(path);
     command
 }
 
@@ -128,8 +132,8 @@ fn nginx_serves_ranges_over_many_connections() {
                     .piece_bytes(500_000);
                 let loaded = world.load_all(&url, &file, &loader);
                 assert_eq!(loaded.pieces, 41);
-                // It closes a connection after 5 responses, which is no failure.
-                assert_eq!(loaded.broken, 0, "{loaded:?}");
+                // It closes a connection after 5 responses, with a reset if another request has arrived.
+                assert!(loaded.connections >= 9, "{loaded:?}");
             }
             world.end();
         }
@@ -165,7 +169,10 @@ fn a_server_killed_and_started_again_goes_on() {
             std::ops::ControlFlow::Continue(())
         });
         let loaded = loaded.expect("it goes on");
-        assert!(restarted && loaded.broken > 0 && loaded.repeated > 0, "{loaded:?}");
+        assert!(
+            restarted && loaded.broken > 0 && loaded.repeated > 0,
+            "{loaded:?}"
+        );
         assert!(memory.slice(0..FILE_BYTES).to_vec() == file);
         drop(server);
         world.end();

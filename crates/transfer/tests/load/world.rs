@@ -72,7 +72,10 @@ impl World {
         let loaded = loader.load(&file, &[part], &mut |_| ControlFlow::Continue(()));
         let loaded = loaded.expect("it loads");
         assert_eq!(loaded.bytes, expected.len() as u64);
-        assert!(memory.slice(0..expected.len()).to_vec() == expected, "{url}");
+        assert!(
+            memory.slice(0..expected.len()).to_vec() == expected,
+            "{url}"
+        );
         loaded
     }
 

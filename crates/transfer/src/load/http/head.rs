@@ -124,7 +124,11 @@ impl Head {
         let wrong = || HeadError::Field("Content-Length", text.to_owned());
         for digits in text.split(',').map(str::trim) {
             let length = decimal(digits).ok_or_else(wrong)?;
-            if self.length.replace(length).is_some_and(|other| other != length) {
+            if self
+                .length
+                .replace(length)
+                .is_some_and(|other| other != length)
+            {
                 return Err(wrong());
             }
         }

@@ -62,7 +62,10 @@ mod tests {
     fn the_environment_names_a_proxy_for_most_hosts() {
         let variables = [
             ("http_proxy", "proxy:3128"),
-            ("no_proxy", "localhost, .example.com,10.0.0.1,[fd77::1],host:8080"),
+            (
+                "no_proxy",
+                "localhost, .example.com,10.0.0.1,[fd77::1],host:8080",
+            ),
         ];
         for (url, through) in [
             ("http://weights/x", true),

@@ -44,7 +44,9 @@ impl HttpRequest {
             && name
                 .bytes()
                 .all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte));
-        let is_value = value.bytes().all(|byte| byte == b'\t' || byte >= b' ' && byte != 0x7f);
+        let is_value = value
+            .bytes()
+            .all(|byte| byte == b'\t' || byte >= b' ' && byte != 0x7f);
         let is_ours = OURS.iter().any(|ours| ours.eq_ignore_ascii_case(name));
         if !is_name || !is_value || is_ours {
             return Err(UrlError::Malformed {
@@ -107,7 +109,10 @@ impl HttpRequest {
             text += "\r\n";
         };
         line("Host", &host);
-        line("User-Agent", concat!("devmem-tcp/", env!("CARGO_PKG_VERSION")));
+        line(
+            "User-Agent",
+            concat!("devmem-tcp/", env!("CARGO_PKG_VERSION")),
+        );
         line("Accept", "*/*");
         // Compressed bytes would be compressed in device memory.
         line("Accept-Encoding", "identity");
@@ -161,7 +166,10 @@ mod tests {
 
     #[test]
     fn a_range_is_requested_with_its_last_byte() {
-        let piece = Piece { start: 100, end: 200 };
+        let piece = Piece {
+            start: 100,
+            end: 200,
+        };
         let text = text(&request("http://host:81/x?y"), Some(piece));
         assert!(text.starts_with("GET /x?y HTTP/1.1\r\nHost: host:81\r\n"));
         assert!(text.contains("\r\nRange: bytes=100-199\r\n"), "{text}");
@@ -193,11 +201,16 @@ mod tests {
     #[test]
     fn credentials_are_not_sent_to_another_host() {
         let first = request("http://me:pw@host/x").field("Authorization", "secret");
-        let first = first.and_then(|request| request.field("X-Any", "kept")).unwrap();
+        let first = first
+            .and_then(|request| request.field("X-Any", "kept"))
+            .unwrap();
         let same = text(&first.redirected("http://host/y".parse().unwrap()), None);
         assert!(same.contains("secret") && same.contains("kept"), "{same}");
         let other = text(&first.redirected("http://other/y".parse().unwrap()), None);
-        assert!(!other.contains("secret") && !other.contains("Basic"), "{other}");
+        assert!(
+            !other.contains("secret") && !other.contains("Basic"),
+            "{other}"
+        );
         assert!(other.contains("kept"), "{other}");
         assert!(!format!("{first:?}").contains("secret"));
     }
@@ -211,7 +224,10 @@ mod tests {
             ("", "a"),
             ("Range", "bytes=0-"),
         ] {
-            assert!(request("http://host/").field(name, value).is_err(), "{name}");
+            assert!(
+                request("http://host/").field(name, value).is_err(),
+                "{name}"
+            );
         }
     }
 }

@@ -160,9 +160,9 @@ impl HttpSession {
             false => Some(piece.len()),
         };
         match (head.length, expected) {
-            (Some(length), Some(expected)) if length != expected => Err(self.invalid(format!(
-                "Content-Length is {length} for {expected} bytes"
-            ))),
+            (Some(length), Some(expected)) if length != expected => {
+                Err(self.invalid(format!("Content-Length is {length} for {expected} bytes")))
+            }
             (Some(length), _) => Ok(Framing::Length(length)),
             (None, _) => Ok(Framing::Close),
         }

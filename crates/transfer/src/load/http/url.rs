@@ -204,7 +204,10 @@ fn host_and_port(place: &str) -> Option<(String, u16)> {
         Some(rest) => {
             let (address, port) = rest.split_once(']')?;
             address.parse::<std::net::Ipv6Addr>().ok()?;
-            (address, port.strip_prefix(':').or(port.is_empty().then_some("")))
+            (
+                address,
+                port.strip_prefix(':').or(port.is_empty().then_some("")),
+            )
         }
         None => match place.split_once(':') {
             Some((host, port)) => (host, Some(port)),

@@ -1,0 +1,163 @@
+//! `devmem-tcp load` from Python's server and from a server that the test makes. Each test has a separate network namespace.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Finished, LIMIT, assert_everything_home, repeating, run, start_command, tool};
+use devmem_linux::test_util::{in_netns, skip};
+
+const FILE_BYTES: usize = 5_000_001;
+
+/// Python's server, killed at the end.
+struct Python(Child);
+
+impl Python {
+    /// Serves `folder` on port 8000.
+    fn serve(folder: &std::path::Path) -> Self {
+        let mut command = Command::new("python3");
+        command.args(["-m", "http.server", "8000", "--directory"]);
+        command
+            .arg(folder)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let server = Self(command.spawn().expect("it was found before"));
+        let start = Instant::now();
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, 8000)).is_err() {
+            assert!(start.elapsed() < LIMIT, "it does not listen");
+            thread::sleep(Duration::from_millis(10));
+        }
+        server
+    }
+}
+
+impl Drop for Python {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs `load` without the proxy that this machine may have.
+fn load(line: &str) -> Finished {
+    let mut command = tool();
+    command.args(["load", "--peer-addr", "10.77.0.1/24", "--json"]);
+    command.args(line.split_whitespace());
+    for variable in ["http_proxy", "all_proxy", "ALL_PROXY"] {
+        command.env_remove(variable);
+    }
+    start_command(command).finish()
+}
+
+#[test]
+fn a_file_of_pythons_server_arrives_unchanged() {
+    const TEST: &str = "a_file_of_pythons_server_arrives_unchanged";
+    let mut python = Command::new("python3");
+    let found = python.arg("--version").stdout(Stdio::null()).status();
+    if !found.is_ok_and(|status| status.success()) {
+        return skip(TEST, "python3", "there is no python3 here");
+    }
+    in_netns(TEST, || {
+        let folder = tempfile::tempdir().unwrap();
+        let file = repeating(251, 9, FILE_BYTES);
+        fs::write(folder.path().join("file"), &file).unwrap();
+        let _server = Python::serve(folder.path());
+        let json = load("http://10.77.0.1:8000/file --verify").json();
+        assert_eq!(json["bytes"], FILE_BYTES, "{json}");
+        assert_eq!(json["to"], "memory", "{json}");
+        assert_eq!(json["serves_ranges"], false, "{json}");
+        assert_eq!(json["linear_bytes"], 0, "{json}");
+        assert_everything_home(&json);
+        let sum = json["crc32c"].clone();
+
+        let copy = folder.path().join("copy");
+        let to = copy.display();
+        let json = load(&format!(
+            "http://10.77.0.1:8000/file --to {to} --verify --mem-size 1M"
+        ))
+        .json();
+        assert!(fs::read(&copy).unwrap() == file);
+        assert_eq!(json["crc32c"], sum, "{json}");
+        assert_everything_home(&json);
+
+        load(&format!(
+            "http://10.77.0.1:8000/file --range 1000-70000 --to {to}"
+        ))
+        .json();
+        assert!(fs::read(&copy).unwrap() == file[1000..70_000]);
+        load("http://10.77.0.1:8000/nosuch").failed_with(1, "404 File not found; check the path");
+        load("http://10.77.0.1:8001/file").failed_with(1, "connection refused");
+        load(&format!(
+            "http://10.77.0.1:8000/file --range 0-{}",
+            FILE_BYTES + 1
+        ))
+        .failed_with(1, "the source has 5000001");
+    });
+}
+
+/// Answers every request with the whole file of 4 bytes and this checksum.
+fn serve_with_checksum(checksum: &'static str) {
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 8000)).unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut lines = BufReader::new(&stream).lines();
+            while lines
+                .next()
+                .is_some_and(|line| line.is_ok_and(|line| !line.is_empty()))
+            {}
+            let head = format!(
+                "HTTP/1.0 200 OK\r\nContent-Length: 4\r\nx-goog-hash: crc32c={checksum}\r\n\r\n"
+            );
+            // The client may have ended the connection.
+            let _ = (&stream).write_all(&[head.as_bytes(), &[0; 4]].concat());
+        }
+    });
+}
+
+#[test]
+fn a_wrong_checksum_is_a_failure() {
+    in_netns("a_wrong_checksum_is_a_failure", || {
+        serve_with_checksum("AAAAAQ==");
+        let failed = load("http://10.77.0.1:8000/file --verify");
+        failed.failed_with(1, "another checksum than the server's file");
+    });
+}
+
+#[test]
+fn the_checksum_of_the_server_is_compared() {
+    in_netns("the_checksum_of_the_server_is_compared", || {
+        // Of four zero bytes: 48674bc7.
+        serve_with_checksum("SGdLxw==");
+        let json = load("http://10.77.0.1:8000/file --verify").json();
+        assert_eq!(json["crc32c_matches"], true, "{json}");
+    });
+}
+
+#[test]
+fn a_command_line_that_cannot_work_is_refused_with_a_remedy() {
+    for (line, text) in [
+        (
+            "https://host/file",
+            "proxy next to this machine that ends TLS",
+        ),
+        ("ftp://host/file", "write http://HOST/PATH"),
+        ("http://localhost:8000/file", "http://10.77.0.1:8000/file"),
+        ("http://127.0.0.1/file", "--peer-addr 10.77.0.1/24"),
+        ("http://host/ --range 5-5", "--range 5-5"),
+        ("http://host/ --piece 1", "--piece"),
+        ("http://host/ --connections 0", "--connections 0"),
+        ("http://host/ --header nocolon", "NAME: VALUE"),
+        (
+            "http://host/ --header Range:x",
+            "the loader sets this field itself",
+        ),
+        ("http://host/ --if eth1", "only the user backend"),
+    ] {
+        run(&format!("load {line}")).failed_with(2, text);
+    }
+}

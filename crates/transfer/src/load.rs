@@ -33,6 +33,7 @@ mod loader;
 mod part;
 mod piece;
 mod retry;
+mod safetensors;
 mod session;
 
 pub use checksum::Crc32c;
@@ -41,3 +42,4 @@ pub use http::{HttpFile, HttpRequest, Url, UrlError};
 pub use landing::Landed;
 pub use loader::{Loaded, Loader, Progress};
 pub use part::Part;
+pub use safetensors::{Checkpoint, CheckpointError, HeaderError, Tensor};

@@ -1,6 +1,8 @@
 //! Loads from servers at the other end of a TAP, each test in a separate network namespace. Every byte depends on its
 //! position, and all of them are compared.
 
+#[path = "load/checkpoint.rs"]
+mod checkpoint;
 #[path = "load/faulty.rs"]
 mod faulty;
 #[path = "load/server.rs"]

@@ -69,6 +69,27 @@ pub struct Loaded {
     pub stats: StreamStats,
 }
 
+impl Loaded {
+    /// Adds the outcome of a load that followed.
+    pub(crate) fn add(&mut self, next: &Self) {
+        self.bytes += next.bytes;
+        self.elapsed += next.elapsed;
+        self.pieces += next.pieces;
+        self.repeated += next.repeated;
+        self.connections += next.connections;
+        self.broken += next.broken;
+        self.add_stats(next.stats);
+    }
+
+    fn add_stats(&mut self, stats: StreamStats) {
+        self.stats.device_bytes += stats.device_bytes;
+        self.stats.linear_bytes += stats.linear_bytes;
+        self.stats.device_frags += stats.device_frags;
+        self.stats.tokens_returned += stats.tokens_returned;
+        self.stats.receives += stats.receives;
+    }
+}
+
 impl Loader {
     /// Returns a loader with 4 connections, pieces of 16 MiB and 2 requests at a time on each connection.
     pub fn new(nic: &Netdev) -> Self {
@@ -80,6 +101,11 @@ impl Loader {
             idle_limit: Duration::from_secs(30),
             attempts: 8,
         }
+    }
+
+    /// Returns the NIC.
+    pub fn nic(&self) -> &Netdev {
+        &self.nic
     }
 
     /// Sets the number of connections, from 1 to 1024. A server that does not serve ranges is asked over one.
@@ -159,6 +185,29 @@ impl Loader {
         }
         let take: &mut Take<'_> = take;
         self.run(file, ranges, Landing::Caller(take), progress)
+    }
+
+    /// Loads a range of `file` into host memory, for what the CPU must read. It must fit into memory.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub(crate) fn read(&self, file: &HttpFile, range: Range<u64>) -> Result<Vec<u8>, LoadError> {
+        let too_long = || LoadError::PastEnd {
+            end: range.end,
+            size: 0,
+        };
+        let len = range.end.checked_sub(range.start).ok_or_else(too_long)?;
+        let mut bytes = vec![0; usize::try_from(len).map_err(|_| too_long())?];
+        let start = range.start;
+        let mut take = |landed: Landed<'_>| {
+            let place = usize::try_from(landed.at - start).map_err(std::io::Error::other)?;
+            let out = bytes.get_mut(place..).unwrap_or_default();
+            landed.batch.copy_to(out).map_err(std::io::Error::other)?;
+            Ok(())
+        };
+        let mut always = |_| ControlFlow::Continue(());
+        self.deliver(file, &[range], &mut take, &mut always)?;
+        Ok(bytes)
     }
 
     fn run<'a>(
@@ -418,13 +467,7 @@ impl Run<'_> {
     }
 
     fn close(&mut self, connection: Connection) {
-        let stats = connection.close();
-        let all = &mut self.loaded.stats;
-        all.device_bytes += stats.device_bytes;
-        all.linear_bytes += stats.linear_bytes;
-        all.device_frags += stats.device_frags;
-        all.tokens_returned += stats.tokens_returned;
-        all.receives += stats.receives;
+        self.loaded.add_stats(connection.close());
     }
 
     /// Counts a failure of a slot, and chooses the time of its next attempt.

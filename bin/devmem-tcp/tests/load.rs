@@ -90,8 +90,28 @@ fn a_file_of_pythons_server_arrives_unchanged() {
         ))
         .json();
         assert!(fs::read(&copy).unwrap() == file[1000..70_000]);
+        let header = r#"{"w":{"dtype":"BF16","shape":[2,3],"data_offsets":[4,16]},"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
+        let mut model = (header.len() as u64).to_le_bytes().to_vec();
+        model.extend_from_slice(header.as_bytes());
+        model.extend_from_slice(&[7; 16]);
+        fs::write(folder.path().join("m.safetensors"), &model).unwrap();
+        let json = load("http://10.77.0.1:8000/m.safetensors").json();
+        let places: Vec<_> = (0..2)
+            .map(|n| json["tensors"][n]["offset"].clone())
+            .collect();
+        assert_eq!(places, [0, 256], "{json}");
+        assert_eq!(
+            json["tensors"][1]["shape"],
+            serde_json::json!([2, 3]),
+            "{json}"
+        );
+        let json = load(&format!("http://10.77.0.1:8000/m.safetensors --to {to}")).json();
+        assert_eq!(json["tensors"], serde_json::Value::Null, "{json}");
+        assert!(fs::read(&copy).unwrap() == model);
+
+        load("http://192.0.2.1/file").failed_with(1, "no route to 192.0.2.1; --gateway ADDR");
         load("http://10.77.0.1:8000/nosuch").failed_with(1, "404 File not found; check the path");
-        load("http://10.77.0.1:8001/file").failed_with(1, "connection refused");
+        load("http://10.77.0.1:8001/file").failed_with(1, "`python3 -m http.server 8001`");
         load(&format!(
             "http://10.77.0.1:8000/file --range 0-{}",
             FILE_BYTES + 1

@@ -11,7 +11,8 @@ use tool::size::Size;
 ///
 /// The server needs nothing of this: our stack connects from an address of a TAP interface, requests the file in pieces over
 /// several connections, and the payload goes straight into device memory; only the heads of the responses go to host memory.
-/// Each received piece is moved to its place by one device copy. The command ends with statistics when the file is whole. If
+/// Each received piece is moved to its place by one device copy. The tensors of a safetensors file, or of the shards that a
+/// safetensors.index.json names, are aligned in one memory, and --json lists them. The command ends with statistics when the file is whole. If
 /// a connection breaks, or the server is restarted, its pieces are requested again.
 #[derive(Debug, Args)]
 #[command(after_long_help = LOAD_EXAMPLES)]

@@ -47,6 +47,13 @@ pub enum LoadTarget {
 }
 
 impl LoadPlan {
+    /// Returns whether the URL is one of a checkpoint whose tensors are placed in memory.
+    pub fn is_checkpoint(&self) -> bool {
+        let name = self.request.url().file_name();
+        let is_one = name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json");
+        is_one && self.target == LoadTarget::Memory && self.range.is_none()
+    }
+
     /// Validates the command line.
     ///
     /// # Errors

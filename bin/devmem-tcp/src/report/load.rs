@@ -8,7 +8,7 @@ use super::{per_gb, row};
 use tool::progress::gbit_per_s;
 use tool::size::Size;
 use tool::undelivered::Undelivered;
-use transfer::load::Loaded;
+use transfer::load::{Loaded, Tensor};
 
 /// The report of `load`. The field names are those of the JSON and must not change.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -21,6 +21,8 @@ pub struct LoadReport {
     pub url: String,
     /// Where the bytes went: `memory`, or the name of the file.
     pub to: String,
+    /// The tensors of a checkpoint and their places; `null` for other files.
+    pub tensors: Option<Vec<TensorRow>>,
     /// Loaded bytes.
     pub bytes: u64,
     /// Time from the first request for them to the last byte, in seconds.
@@ -70,6 +72,33 @@ pub struct LoadReport {
     pub undelivered: Undelivered,
 }
 
+/// A tensor, and its place in device memory.
+#[derive(Clone, Debug, Serialize)]
+pub struct TensorRow {
+    /// Its name.
+    pub name: String,
+    /// Type of its elements.
+    pub dtype: String,
+    /// Its dimensions.
+    pub shape: Vec<u64>,
+    /// First byte in the memory.
+    pub offset: u64,
+    /// Its length.
+    pub bytes: u64,
+}
+
+impl From<&Tensor> for TensorRow {
+    fn from(tensor: &Tensor) -> Self {
+        Self {
+            name: tensor.name.clone(),
+            dtype: tensor.dtype.clone(),
+            shape: tensor.shape.clone(),
+            offset: tensor.place.start as u64,
+            bytes: tensor.place.len() as u64,
+        }
+    }
+}
+
 impl LoadReport {
     /// Sets the outcome of a load that used `cpu` time.
     pub fn set_loaded(&mut self, loaded: &Loaded, cpu: std::time::Duration) {
@@ -117,6 +146,14 @@ impl fmt::Display for LoadReport {
             "loaded",
             format_args!("{size} over {link}, {connections}"),
         )?;
+        if let Some(tensors) = &self.tensors {
+            let count = tensors.len();
+            row(
+                f,
+                "tensors",
+                format_args!("{count}, each at a multiple of 256 bytes"),
+            )?;
+        }
         let (rate, seconds) = (self.gbit_per_s, self.seconds);
         row(
             f,

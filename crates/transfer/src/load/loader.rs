@@ -187,26 +187,21 @@ impl Loader {
         self.run(file, ranges, Landing::Caller(take), progress)
     }
 
-    /// Loads a range of `file` into host memory, for what the CPU must read. It must fit into memory.
+    /// Loads `len` bytes of `file` from `start` on into host memory, for what the CPU must read.
     ///
     /// # Errors
     /// As [`load`](Self::load).
-    pub(crate) fn read(&self, file: &HttpFile, range: Range<u64>) -> Result<Vec<u8>, LoadError> {
-        let too_long = || LoadError::PastEnd {
-            end: range.end,
-            size: 0,
-        };
-        let len = range.end.checked_sub(range.start).ok_or_else(too_long)?;
-        let mut bytes = vec![0; usize::try_from(len).map_err(|_| too_long())?];
-        let start = range.start;
+    pub(crate) fn read(&self, file: &HttpFile, start: u64, len: u32) -> Result<Vec<u8>, LoadError> {
+        let mut bytes = vec![0; len as usize];
         let mut take = |landed: Landed<'_>| {
             let place = usize::try_from(landed.at - start).map_err(std::io::Error::other)?;
             let out = bytes.get_mut(place..).unwrap_or_default();
             landed.batch.copy_to(out).map_err(std::io::Error::other)?;
             Ok(())
         };
+        let end = start.saturating_add(u64::from(len));
         let mut always = |_| ControlFlow::Continue(());
-        self.deliver(file, &[range], &mut take, &mut always)?;
+        self.deliver(file, &[start..end], &mut take, &mut always)?;
         Ok(bytes)
     }
 

@@ -122,6 +122,11 @@ impl Checkpoint {
         lengths.sum()
     }
 
+    /// Returns whether the server serves ranges: see [`HttpFile::serves_ranges`].
+    pub fn serves_ranges(&self) -> bool {
+        self.files.iter().all(|(file, _)| file.serves_ranges())
+    }
+
     /// Loads all tensors to their places in `memory`, one file after the other.
     ///
     /// # Errors
@@ -172,11 +177,13 @@ impl Checkpoint {
             file: name.clone(),
             source,
         };
-        let length = loader.read(&file, 0..size.min(header::LENGTH_BYTES))?;
-        let text = header::text_range(&length, size).map_err(wrong)?;
-        let data_start = text.end;
-        let header = loader.read(&file, text)?;
-        let header = Header::parse(&header, size - data_start).map_err(wrong)?;
+        header::check_size(size).map_err(wrong)?;
+        let length = loader.read(&file, 0, header::LENGTH_BYTES)?;
+        let text_len = header::text_len(&length, size).map_err(wrong)?;
+        let text_start = u64::from(header::LENGTH_BYTES);
+        let data_start = text_start + u64::from(text_len);
+        let text = loader.read(&file, text_start, text_len)?;
+        let header = Header::parse(&text, size - data_start).map_err(wrong)?;
         let mut places = Vec::with_capacity(header.tensors.len());
         for tensor in header.tensors {
             let place = placed(&tensor.data, end).ok_or(CheckpointError::TooLarge)?;

@@ -8,9 +8,9 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
 /// Bytes of the length.
-pub(crate) const LENGTH_BYTES: u64 = 8;
+pub(crate) const LENGTH_BYTES: u32 = 8;
 /// Longest header that the format's own library reads.
-const MAX_HEADER_BYTES: u64 = 100_000_000;
+const MAX_HEADER_BYTES: u32 = 100_000_000;
 /// The only key that is not the name of a tensor.
 const METADATA: &str = "__metadata__";
 
@@ -87,23 +87,34 @@ pub enum HeaderError {
     },
 }
 
-/// Returns where the JSON lies in a file of `size` bytes that starts with `length`.
+/// Checks that a file of `size` bytes has room for the length of its header.
+///
+/// # Errors
+/// It has not.
+pub(crate) fn check_size(size: u64) -> Result<(), HeaderError> {
+    match size >= u64::from(LENGTH_BYTES) {
+        true => Ok(()),
+        false => Err(HeaderError::TooShort { length: 0, size }),
+    }
+}
+
+/// Returns the length of the JSON of a file of `size` bytes that starts with `length`.
 ///
 /// # Errors
 /// It does not fit into the file, or is too long.
-pub(crate) fn text_range(length: &[u8], size: u64) -> Result<Range<u64>, HeaderError> {
-    let bytes = <[u8; 8]>::try_from(length).map_err(|_| HeaderError::TooShort {
-        length: LENGTH_BYTES,
-        size,
-    })?;
-    let length = u64::from_le_bytes(bytes);
-    if length > MAX_HEADER_BYTES {
-        return Err(HeaderError::TooLong { length });
-    }
-    let end = LENGTH_BYTES + length;
-    match end <= size {
-        true => Ok(LENGTH_BYTES..end),
-        false => Err(HeaderError::TooShort { length, size }),
+pub(crate) fn text_len(length: &[u8], size: u64) -> Result<u32, HeaderError> {
+    let bytes = <[u8; 8]>::try_from(length);
+    let length = u64::from_le_bytes(bytes.map_err(|_| HeaderError::TooShort { length: 0, size })?);
+    let short = u32::try_from(length)
+        .ok()
+        .filter(|length| *length <= MAX_HEADER_BYTES);
+    let length = short.ok_or(HeaderError::TooLong { length })?;
+    match u64::from(LENGTH_BYTES) + u64::from(length) <= size {
+        true => Ok(length),
+        false => Err(HeaderError::TooShort {
+            length: length.into(),
+            size,
+        }),
     }
 }
 
@@ -287,16 +298,22 @@ mod tests {
 
     #[test]
     fn the_length_is_checked_before_the_header_is_read() {
-        let range = |length: u64, size| text_range(&length.to_le_bytes(), size);
-        assert_eq!(range(100, 108).unwrap(), 8..108);
-        assert!(matches!(range(100, 107), Err(HeaderError::TooShort { .. })));
+        let found = |length: u64, size| text_len(&length.to_le_bytes(), size);
+        assert_eq!(found(100, 108).unwrap(), 100);
+        assert!(matches!(found(100, 107), Err(HeaderError::TooShort { .. })));
         assert!(matches!(
-            range(u64::MAX, u64::MAX),
+            found(u64::MAX, u64::MAX),
             Err(HeaderError::TooLong { .. })
         ));
         assert!(matches!(
-            text_range(&[0; 7], 7),
+            found(100_000_001, u64::MAX),
+            Err(HeaderError::TooLong { .. })
+        ));
+        assert!(matches!(
+            text_len(&[0; 7], 7),
             Err(HeaderError::TooShort { .. })
         ));
+        assert!(check_size(7).is_err());
+        assert!(check_size(8).is_ok());
     }
 }

@@ -10,7 +10,7 @@ use crate::load::http::{HttpFile, HttpRequest};
 use crate::load::loader::Loader;
 
 /// Longest index: those of the largest checkpoints have a few megabytes.
-const MAX_INDEX_BYTES: u64 = 100_000_000;
+const MAX_INDEX_BYTES: u32 = 100_000_000;
 
 #[derive(Deserialize)]
 struct Index {
@@ -32,10 +32,11 @@ pub(super) fn of(
     let size = file
         .size()
         .ok_or_else(|| CheckpointError::NoSize { file: name.clone() })?;
-    if size > MAX_INDEX_BYTES {
-        return Err(wrong(format!("it has {size} bytes")));
-    }
-    let text = loader.read(&file, 0..size)?;
+    let len = u32::try_from(size)
+        .ok()
+        .filter(|len| *len <= MAX_INDEX_BYTES);
+    let len = len.ok_or_else(|| wrong(format!("it has {size} bytes")))?;
+    let text = loader.read(&file, 0, len)?;
     let names = names(&text).map_err(wrong)?;
     let url = file.request().url();
     let requests = names.iter().map(|name| {

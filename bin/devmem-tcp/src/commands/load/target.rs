@@ -1,0 +1,92 @@
+//! Where `load` puts the bytes.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use anyhow::Context;
+use devmem_tcp::Dmabuf;
+
+use crate::plan::LoadTarget;
+use tool::output::Failure;
+use tool::pattern::BLOCK_BYTES;
+use tool::size::Size;
+use transfer::load::Crc32c;
+
+/// Device memory is allocated in pages.
+const PAGE_BYTES: usize = 4096;
+
+/// The open target.
+pub enum Target {
+    Memory(Dmabuf),
+    File(File, String),
+}
+
+impl Target {
+    pub fn open(target: &LoadTarget, size: u64) -> Result<Self, Failure> {
+        match target {
+            LoadTarget::Memory => {
+                let bytes = usize::try_from(size).ok();
+                let bytes =
+                    bytes.and_then(|bytes| bytes.max(1).checked_next_multiple_of(PAGE_BYTES));
+                let too_large =
+                    || Failure::failed(format!("{} do not fit into memory", Size(size)));
+                let memory = Dmabuf::anonymous(bytes.ok_or_else(too_large)?);
+                let memory = memory.context("get device memory for the file");
+                memory.map(Self::Memory).map_err(|error| {
+                    Failure::from(error).with_remedy("--to FILE needs no memory for the file")
+                })
+            }
+            LoadTarget::File(path) => {
+                let name = path.display().to_string();
+                Ok(Self::File(create(path)?, name))
+            }
+        }
+    }
+
+    pub fn name(&self) -> String {
+        match self {
+            Self::Memory(_) => "memory".to_owned(),
+            Self::File(_, name) => name.clone(),
+        }
+    }
+
+    /// Returns the checksum of the loaded bytes, read back from where they are.
+    pub fn checksum(&self, size: u64) -> Result<u32, Failure> {
+        let mut block = vec![0; BLOCK_BYTES];
+        let mut sum = Crc32c::default();
+        let mut at = 0;
+        while at < size {
+            let len = usize::try_from(size - at)
+                .unwrap_or(usize::MAX)
+                .min(BLOCK_BYTES);
+            let bytes = &mut block[..len];
+            match self {
+                Self::Memory(memory) => {
+                    let start = usize::try_from(at).context("an offset in memory")?;
+                    memory.copy_out(start, bytes).context("read the memory")?;
+                }
+                Self::File(file, name) => {
+                    let read = file.read_exact_at(bytes, at);
+                    read.with_context(|| format!("read {name} back"))?;
+                }
+            }
+            sum.add(bytes);
+            at += len as u64;
+        }
+        Ok(sum.value())
+    }
+}
+
+fn create(path: &Path) -> Result<File, Failure> {
+    let mut options = File::options();
+    // Read back by --verify.
+    let opened: io::Result<File> = options
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(path);
+    Ok(opened.with_context(|| format!("create {}", path.display()))?)
+}

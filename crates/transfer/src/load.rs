@@ -1,7 +1,7 @@
 //! Load: from stock servers straight into device memory.
 //!
-//! Key types: [`HttpFile`] (a file of an HTTP server), [`Part`] (a range of it, and the place for its bytes) and
-//! [`Loader`], which receives the parts over several connections. It is the program in the walk of a received segment:
+//! Key types: [`Source`] (a file of an HTTP server or an export of an NBD server), [`Part`] (a range of it, and the place for
+//! its bytes) and [`Loader`], which receives the parts over several connections. It is the program in the walk of a received segment:
 //! the payload of each receive is moved from the bound memory to its place by [`RxBatch::gather_into`], or handed to the
 //! caller where it lies ([`Loader::deliver`]). Only the protocol's headers reach host memory.
 //!
@@ -30,16 +30,20 @@ mod error;
 mod http;
 mod landing;
 mod loader;
+mod nbd;
 mod part;
 mod piece;
 mod retry;
 mod safetensors;
 mod session;
+mod source;
 
 pub use checksum::Crc32c;
 pub use error::{LoadError, PartError};
 pub use http::{HttpFile, HttpRequest, Url, UrlError};
 pub use landing::Landed;
 pub use loader::{Loaded, Loader, Progress};
+pub use nbd::{NbdExport, NbdUrl};
 pub use part::Part;
 pub use safetensors::{Checkpoint, CheckpointError, HeaderError, Tensor};
+pub use source::Source;

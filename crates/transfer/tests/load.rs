@@ -5,6 +5,10 @@
 mod checkpoint;
 #[path = "load/faulty.rs"]
 mod faulty;
+#[path = "load/nbd.rs"]
+mod nbd;
+#[path = "load/process.rs"]
+mod process;
 #[path = "load/server.rs"]
 mod server;
 #[path = "load/stock.rs"]

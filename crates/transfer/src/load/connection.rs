@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use devmem_tcp::{ErrorKind, RecvError, RxBatch, Stream, StreamStats};
 
+use super::error::LoadError;
 use super::landing::Landing;
 use super::session::{Fault, Next, Session};
 
@@ -64,7 +65,14 @@ impl Connection {
         let received = match self.session.next() {
             Next::Nothing => Some(0),
             Next::Text(most) => self.read_text(most)?,
+            Next::Header(len) => self.read_header(len)?,
             Next::Payload { at, len } => self.read_payload(at, len, landing)?,
+            Next::Zeros { at, len } => {
+                landing.zeros(at, len)?;
+                self.placed += len;
+                self.session.on_bytes(len)?;
+                Some(to_usize(len))
+            }
             Next::Skip(len) => self.skip(len)?,
         };
         let heard = received.is_some_and(|bytes| bytes > 0);
@@ -81,6 +89,12 @@ impl Connection {
 
     /// Ends the connection and returns its counters.
     pub(crate) fn close(mut self) -> StreamStats {
+        if !self.session.is_waiting() {
+            self.stream.set_nonblocking(true);
+            self.session.say_goodbye();
+            // The server also notices the end of the connection.
+            let _ = self.send();
+        }
         // The counters then show frags that could not be returned.
         let _ = self.batch.release();
         self.stream.stats()
@@ -122,6 +136,23 @@ impl Connection {
         }
         self.release()?;
         Ok(Some(of_header))
+    }
+
+    /// Receives the next bytes, all of which belong to a header.
+    fn read_header(&mut self, len: usize) -> Result<Option<usize>, Fault> {
+        let received = match self.receive(len.min(TEXT_BYTES)) {
+            Ok(received) => received,
+            Err(error) => return none_yet(error),
+        };
+        if received == 0 {
+            return Err(self.session.on_end());
+        }
+        self.text.resize(received, 0);
+        let copied = self.batch.copy_to(&mut self.text);
+        copied.map_err(LoadError::from)?;
+        self.release()?;
+        self.session.on_text(&self.text)?;
+        Ok(Some(received))
     }
 
     fn read_payload(

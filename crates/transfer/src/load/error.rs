@@ -82,6 +82,44 @@ pub enum LoadError {
         /// The mismatch.
         problem: String,
     },
+    /// The connection broke before its first request.
+    #[error("{host}: {problem}")]
+    Broken {
+        /// The host.
+        host: String,
+        /// The failure.
+        problem: String,
+    },
+    /// An NBD server refuses the export.
+    #[error("{host} refuses: {problem}\n  `nbdinfo --list nbd://{host}` lists the exports")]
+    NbdRefused {
+        /// The host.
+        host: String,
+        /// The refusal.
+        problem: String,
+    },
+    /// An NBD server could not read.
+    #[error("{host} cannot read its export at byte {at}: {}", io::Error::from_raw_os_error((*.errno).cast_signed()))]
+    NbdRead {
+        /// The host.
+        host: String,
+        /// Start of the request.
+        at: u64,
+        /// The server's errno.
+        errno: u32,
+    },
+    /// A range does not start and end at multiples of the source's block.
+    #[error(
+        "bytes {start} to {end} do not start and end at multiples of {block}, the block of the source\n  widen the range"
+    )]
+    Unaligned {
+        /// First byte.
+        start: u64,
+        /// End.
+        end: u64,
+        /// Size of a block.
+        block: u64,
+    },
     /// The file is not the one that was opened.
     #[error("the file on {host} has changed since it was opened: {problem}\n  load it again")]
     Changed {

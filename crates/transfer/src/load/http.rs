@@ -6,7 +6,7 @@ mod head;
 mod proxy;
 mod request;
 mod session;
-mod url;
+pub(crate) mod url;
 
 pub use file::HttpFile;
 pub use request::HttpRequest;

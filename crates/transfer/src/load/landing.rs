@@ -2,18 +2,28 @@
 
 use std::io;
 
-use devmem_tcp::RxBatch;
+use devmem_tcp::{GatherError, RxBatch};
 
 use super::error::LoadError;
 use super::part::Layout;
 
 /// Bytes of the source that have arrived, for the caller of [`Loader::deliver`](super::Loader::deliver).
 #[derive(Debug)]
-pub struct Landed<'a> {
-    /// Offset of the first byte in the source.
-    pub at: u64,
-    /// The bytes. Frags that are [taken](RxBatch::take) stay lent; the server waits while too much memory is lent.
-    pub batch: &'a mut RxBatch,
+pub enum Landed<'a> {
+    /// Received bytes.
+    Frags {
+        /// Offset of the first byte in the source.
+        at: u64,
+        /// The bytes. Frags that are [taken](RxBatch::take) stay lent; the server waits while too much memory is lent.
+        batch: &'a mut RxBatch,
+    },
+    /// Zeros that an NBD server did not send, because the source has a hole there.
+    Zeros {
+        /// Offset of the first byte in the source.
+        at: u64,
+        /// Their number.
+        len: u64,
+    },
 }
 
 /// Receives what has landed.
@@ -47,7 +57,32 @@ impl Landing<'_> {
                 batch.gather_into(place.memory, place.offset)?;
                 Ok(())
             }
-            Self::Caller(take) => take(Landed { at, batch }).map_err(LoadError::Caller),
+            Self::Caller(take) => take(Landed::Frags { at, batch }).map_err(LoadError::Caller),
         }
+    }
+
+    /// Writes zeros to the places of `len` bytes.
+    ///
+    /// # Errors
+    /// The memory cannot be written, or the caller failed.
+    pub(crate) fn zeros(&mut self, at: u64, len: u64) -> Result<(), LoadError> {
+        let layout = match self {
+            Self::Memory(layout) => layout,
+            Self::Caller(take) => {
+                return take(Landed::Zeros { at, len }).map_err(LoadError::Caller);
+            }
+        };
+        let (mut at, mut left) = (at, len);
+        while left > 0 {
+            let place = layout.place(at).ok_or(LoadError::Unasked { at })?;
+            let len = left.min(place.room);
+            // Fits: the part fits into its memory.
+            let bytes = usize::try_from(len).map_err(|_| LoadError::Unasked { at })?;
+            let filled = place.memory.fill(place.offset..place.offset + bytes, 0);
+            filled.map_err(GatherError::from)?;
+            at = at.saturating_add(len);
+            left -= len;
+        }
+        Ok(())
     }
 }

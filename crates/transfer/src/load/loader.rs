@@ -1,6 +1,5 @@
 //! The loader: connections that fetch pieces until all are whole.
 
-use std::net::SocketAddr;
 use std::ops::{ControlFlow, Range};
 use std::time::{Duration, Instant};
 
@@ -9,12 +8,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::connection::{Connection, Patience};
 use super::error::LoadError;
-use super::http::{HttpFile, HttpSession};
 use super::landing::{Landed, Landing, Take};
 use super::part::{Layout, Part};
 use super::piece::Pieces;
+use super::retry;
 use super::session::Fault;
-use super::{dial, retry};
+use super::source::Source;
 
 /// Longest wait without a call of the progress function.
 const LOOK_AROUND: Duration = Duration::from_millis(100);
@@ -144,7 +143,7 @@ impl Loader {
         self
     }
 
-    /// Loads `parts` of `file` to their places, device to device. `progress` is called at least every 100 ms, and may end
+    /// Loads `parts` of `source` to their places, device to device. `progress` is called at least every 100 ms, and may end
     /// the load.
     ///
     /// # Errors
@@ -152,23 +151,23 @@ impl Loader {
     /// written.
     pub fn load(
         &self,
-        file: &HttpFile,
+        source: impl Into<Source>,
         parts: &[Part],
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Loaded, LoadError> {
         let layout = Layout::new(parts)?;
         let ranges = layout.ranges();
-        self.run(file, ranges, Landing::Memory(&layout), progress)
+        self.run(&source.into(), ranges, Landing::Memory(&layout), progress)
     }
 
-    /// Loads `ranges` of `file` and hands every batch to `take`, where it lies in the bound memory. Pieces of different
+    /// Loads `ranges` of `source` and hands every batch to `take`, where it lies in the bound memory. Pieces of different
     /// connections are interleaved, and after a broken connection the bytes of its pieces come again.
     ///
     /// # Errors
     /// As [`load`](Self::load), and those of `take`.
     pub fn deliver(
         &self,
-        file: &HttpFile,
+        source: impl Into<Source>,
         ranges: &[Range<u64>],
         take: &mut dyn FnMut(Landed<'_>) -> std::io::Result<()>,
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
@@ -184,49 +183,63 @@ impl Loader {
             .into());
         }
         let take: &mut Take<'_> = take;
-        self.run(file, ranges, Landing::Caller(take), progress)
+        self.run(&source.into(), ranges, Landing::Caller(take), progress)
     }
 
-    /// Loads `len` bytes of `file` from `start` on into host memory, for what the CPU must read.
+    /// Loads `len` bytes of `source` from `start` on into host memory, for what the CPU must read.
     ///
     /// # Errors
     /// As [`load`](Self::load).
-    pub(crate) fn read(&self, file: &HttpFile, start: u64, len: u32) -> Result<Vec<u8>, LoadError> {
+    pub(crate) fn read(&self, source: &Source, start: u64, len: u32) -> Result<Vec<u8>, LoadError> {
         let mut bytes = vec![0; len as usize];
         let mut take = |landed: Landed<'_>| {
-            let place = usize::try_from(landed.at - start).map_err(std::io::Error::other)?;
-            let out = bytes.get_mut(place..).unwrap_or_default();
-            landed.batch.copy_to(out).map_err(std::io::Error::other)?;
+            // Zeros are there already.
+            if let Landed::Frags { at, batch } = landed {
+                let place = usize::try_from(at - start).map_err(std::io::Error::other)?;
+                let out = bytes.get_mut(place..).unwrap_or_default();
+                batch.copy_to(out).map_err(std::io::Error::other)?;
+            }
             Ok(())
         };
         let end = start.saturating_add(u64::from(len));
         let mut always = |_| ControlFlow::Continue(());
-        self.deliver(file, &[start..end], &mut take, &mut always)?;
+        self.deliver(source.clone(), &[start..end], &mut take, &mut always)?;
         Ok(bytes)
     }
 
     fn run<'a>(
         &'a self,
-        file: &'a HttpFile,
+        source: &'a Source,
         ranges: Vec<Range<u64>>,
         landing: Landing<'a>,
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Loaded, LoadError> {
-        if let (Some(size), Some(last)) = (file.size(), ranges.last())
+        if let (Some(size), Some(last)) = (source.size(), ranges.last())
             && last.end > size
         {
             let end = last.end;
             return Err(LoadError::PastEnd { end, size });
         }
-        let connections = match file.serves_ranges() {
+        let (longest, block) = source.piece_limits();
+        let unaligned = |range: &&Range<u64>| {
+            !range.start.is_multiple_of(block) || !range.end.is_multiple_of(block)
+        };
+        if let Some(&Range { start, end }) = ranges.iter().find(unaligned) {
+            return Err(LoadError::Unaligned { start, end, block });
+        }
+        let piece_bytes = self
+            .piece_bytes
+            .checked_next_multiple_of(block)
+            .unwrap_or(longest)
+            .min(longest);
+        let connections = match source.takes_many_connections() {
             true => self.connections,
             false => 1,
         };
         let run = Run {
             loader: self,
-            file,
-            addresses: file.addresses(),
-            pieces: Pieces::new(ranges, self.piece_bytes),
+            source,
+            pieces: Pieces::new(ranges, piece_bytes),
             landing,
             slots: (0..connections).map(|_| Slot::new()).collect(),
             loaded: Loaded::default(),
@@ -275,8 +288,7 @@ impl Slot {
 /// A running load.
 struct Run<'a> {
     loader: &'a Loader,
-    file: &'a HttpFile,
-    addresses: &'a [SocketAddr],
+    source: &'a Source,
     pieces: Pieces,
     landing: Landing<'a>,
     slots: Vec<Slot>,
@@ -358,17 +370,20 @@ impl Run<'_> {
     }
 
     fn connect(&mut self, index: usize) -> Result<(), LoadError> {
-        match dial::connect(&self.loader.nic, self.addresses) {
-            Ok(stream) => {
-                let session = HttpSession::new(self.file, self.loader.pipeline);
+        let connected = self.source.connect(&self.loader.nic, self.loader.pipeline);
+        match connected {
+            Ok((stream, session)) => {
                 self.loaded.connections += 1;
                 self.slots[index].state = State::Open {
-                    connection: Box::new(Connection::new(stream, Box::new(session))),
+                    connection: Box::new(Connection::new(stream, session)),
                     whole: 0,
                 };
                 Ok(())
             }
-            Err(error) => self.failed(index, error.to_string(), None),
+            Err(error @ (LoadError::Connect { .. } | LoadError::Broken { .. })) => {
+                self.failed(index, error.to_string(), None)
+            }
+            Err(error) => Err(error),
         }
     }
 

@@ -11,6 +11,7 @@ use super::error::LoadError;
 use super::http::{HttpFile, HttpRequest, UrlError};
 use super::loader::{Loaded, Loader, Progress};
 use super::part::Part;
+use super::source::Source;
 use header::Header;
 pub use header::HeaderError;
 
@@ -178,11 +179,11 @@ impl Checkpoint {
             source,
         };
         header::check_size(size).map_err(wrong)?;
-        let length = loader.read(&file, 0, header::LENGTH_BYTES)?;
+        let length = loader.read(&Source::from(&file), 0, header::LENGTH_BYTES)?;
         let text_len = header::text_len(&length, size).map_err(wrong)?;
         let text_start = u64::from(header::LENGTH_BYTES);
         let data_start = text_start + u64::from(text_len);
-        let text = loader.read(&file, text_start, text_len)?;
+        let text = loader.read(&Source::from(&file), text_start, text_len)?;
         let header = Header::parse(&text, size - data_start).map_err(wrong)?;
         let mut places = Vec::with_capacity(header.tensors.len());
         for tensor in header.tensors {

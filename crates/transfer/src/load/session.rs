@@ -13,8 +13,12 @@ pub(crate) enum Next {
     Nothing,
     /// A header whose length is found by reading it: look at up to this many bytes without taking them.
     Text(usize),
+    /// At least this many bytes of a header: none of its payload among them.
+    Header(usize),
     /// Payload: up to `len` bytes, of which the first is at `at` in the source.
     Payload { at: u64, len: u64 },
+    /// No bytes: the payload of `len` bytes from `at` on is zeros, which the server does not send.
+    Zeros { at: u64, len: u64 },
     /// Up to this many bytes that nobody wants.
     Skip(u64),
 }
@@ -33,13 +37,13 @@ pub(crate) trait Session: fmt::Debug {
     /// Returns what the next bytes are.
     fn next(&self) -> Next;
 
-    /// Takes bytes after [`Next::Text`], at least one, and returns how many of them belong to the header.
+    /// Takes bytes after [`Next::Text`] or [`Next::Header`], at least one, and returns how many of them belong to the header.
     ///
     /// # Errors
     /// The header is invalid, or an error.
     fn on_text(&mut self, bytes: &[u8]) -> Result<usize, Fault>;
 
-    /// Counts received bytes after [`Next::Payload`] or [`Next::Skip`].
+    /// Counts bytes after [`Next::Payload`], [`Next::Zeros`] or [`Next::Skip`].
     ///
     /// # Errors
     /// The response is complete, but not the piece.
@@ -56,6 +60,9 @@ pub(crate) trait Session: fmt::Debug {
 
     /// Takes the pieces that were requested and are not whole.
     fn take_outstanding(&mut self) -> Vec<Piece>;
+
+    /// Prepares the message that ends a connection, if the protocol has one.
+    fn say_goodbye(&mut self) {}
 }
 
 /// Why a connection cannot be used any more.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use devmem_linux::test_util::in_netns;
-use devmem_transfer::load::{LoadError, Loader, Part, PartError};
+use devmem_transfer::load::{Landed, LoadError, Loader, Part, PartError};
 
 use crate::server::{After, Server, chunked, good};
 use crate::world::{V4, V6, World, memory_for, pattern};
@@ -367,12 +367,12 @@ fn the_caller_may_keep_frags_until_the_memory_is_short() {
                 &opened,
                 &[0..FILE_BYTES as u64],
                 &mut |landed| {
-                    let at = landed.at as usize;
-                    landed
-                        .batch
-                        .copy_to(&mut copy[at..])
-                        .map_err(std::io::Error::other)?;
-                    kept.extend(landed.batch.take());
+                    let Landed::Frags { at, batch } = landed else {
+                        panic!("HTTP has no holes");
+                    };
+                    let out = &mut copy[at as usize..];
+                    batch.copy_to(out).map_err(std::io::Error::other)?;
+                    kept.extend(batch.take());
                     // About a megabyte of the four.
                     while kept.len() > 16 {
                         kept.pop_front();

@@ -148,7 +148,7 @@ impl FromStr for Url {
             Some(text) => Some(text.ok_or_else(|| bad("user and password are not UTF-8"))?),
             None => None,
         };
-        let (host, port) = host_and_port(place).ok_or_else(|| bad("host and port"))?;
+        let (host, port) = host_and_port(place, HTTP_PORT).ok_or_else(|| bad("host and port"))?;
         let target = match target.starts_with('/') {
             true => target.to_owned(),
             false => format!("/{target}"),
@@ -177,7 +177,7 @@ impl fmt::Debug for Url {
 }
 
 /// Checks that a text has only printable ASCII characters without spaces, so that it cannot end a line of a request.
-fn check_text(text: &str) -> Result<(), UrlError> {
+pub(crate) fn check_text(text: &str) -> Result<(), UrlError> {
     let problem = if text.len() > MAX_URL_BYTES {
         "longer than 8 KiB"
     } else if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -199,7 +199,7 @@ fn has_scheme(text: &str) -> bool {
 }
 
 /// Splits `HOST`, `HOST:PORT` or `[ADDRESS]:PORT`.
-fn host_and_port(place: &str) -> Option<(String, u16)> {
+pub(crate) fn host_and_port(place: &str, default_port: u16) -> Option<(String, u16)> {
     let (host, port) = match place.strip_prefix('[') {
         Some(rest) => {
             let (address, port) = rest.split_once(']')?;
@@ -215,7 +215,7 @@ fn host_and_port(place: &str) -> Option<(String, u16)> {
         },
     };
     let port = match port? {
-        "" => HTTP_PORT,
+        "" => default_port,
         digits => digits.parse().ok().filter(|port| *port != 0)?,
     };
     let is_name = !host.is_empty() && !host.contains(['[', ']', '@']);
@@ -223,7 +223,7 @@ fn host_and_port(place: &str) -> Option<(String, u16)> {
 }
 
 /// Replaces %XX (RFC 3986 2.1); `None` if the result is not text.
-fn decoded(text: &str) -> Option<String> {
+pub(crate) fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&first, after)) = rest.split_first() {

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use super::CheckpointError;
 use crate::load::http::{HttpFile, HttpRequest};
 use crate::load::loader::Loader;
+use crate::load::source::Source;
 
 /// Longest index: those of the largest checkpoints have a few megabytes.
 const MAX_INDEX_BYTES: u32 = 100_000_000;
@@ -36,7 +37,7 @@ pub(super) fn of(
         .ok()
         .filter(|len| *len <= MAX_INDEX_BYTES);
     let len = len.ok_or_else(|| wrong(format!("it has {size} bytes")))?;
-    let text = loader.read(&file, 0, len)?;
+    let text = loader.read(&Source::from(&file), 0, len)?;
     let names = names(&text).map_err(wrong)?;
     let url = file.request().url();
     let requests = names.iter().map(|name| {

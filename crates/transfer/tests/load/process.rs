@@ -20,19 +20,23 @@ impl Drop for Server {
     }
 }
 
-/// Starts a server and waits until it listens on `port`.
+/// Starts a server in the foreground and waits until it listens on `port`.
 #[track_caller]
 pub fn start(command: &mut Command, port: u16) -> Server {
     let command = command.stdin(Stdio::null()).stdout(Stdio::null());
-    let mut server = Server(command.spawn().expect("it was found before"));
+    let server = Server(command.spawn().expect("it was found before"));
+    until_listening(port);
+    server
+}
+
+/// Waits until a server listens on `port`.
+#[track_caller]
+pub fn until_listening(port: u16) {
     let start = Instant::now();
     while TcpStream::connect(("127.0.0.1", port)).is_err() {
-        let ended = server.0.try_wait().expect("it is our child");
-        assert!(ended.is_none(), "the server ended: {ended:?}");
-        assert!(start.elapsed() < START_LIMIT, "the server does not listen");
+        assert!(start.elapsed() < START_LIMIT, "no server listens on {port}");
         thread::sleep(Duration::from_millis(10));
     }
-    server
 }
 
 /// Returns whether a program is here; if not, prints that the test is skipped.

@@ -22,7 +22,7 @@ use tool::size::Size;
 
 pub use demo::DemoPlan;
 pub use link::{LinkPlan, TapPlan};
-pub use load::{LoadPlan, LoadTarget};
+pub use load::{LoadOrigin, LoadPlan, LoadTarget};
 pub use recv::{Destination, KernelPlan, RecvPlan};
 pub use send::{Input, SendPlan};
 

@@ -14,29 +14,34 @@ use devmem_linux::test_util::{in_netns, skip};
 
 const FILE_BYTES: usize = 5_000_001;
 
-/// Python's server, killed at the end.
-struct Python(Child);
+/// A server, killed at the end.
+struct Killed(Child);
 
-impl Python {
-    /// Serves `folder` on port 8000.
-    fn serve(folder: &std::path::Path) -> Self {
+impl Killed {
+    /// Waits until the server listens on `port`.
+    fn once_listening(child: Child, port: u16) -> Self {
+        let server = Self(child);
+        let start = Instant::now();
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+            assert!(start.elapsed() < LIMIT, "it does not listen");
+            thread::sleep(Duration::from_millis(10));
+        }
+        server
+    }
+
+    /// Python's server of `folder`, on port 8000.
+    fn python(folder: &std::path::Path) -> Self {
         let mut command = Command::new("python3");
         command.args(["-m", "http.server", "8000", "--directory"]);
         command
             .arg(folder)
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        let server = Self(command.spawn().expect("it was found before"));
-        let start = Instant::now();
-        while TcpStream::connect((Ipv4Addr::LOCALHOST, 8000)).is_err() {
-            assert!(start.elapsed() < LIMIT, "it does not listen");
-            thread::sleep(Duration::from_millis(10));
-        }
-        server
+        Self::once_listening(command.spawn().expect("it was found before"), 8000)
     }
 }
 
-impl Drop for Python {
+impl Drop for Killed {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -66,7 +71,7 @@ fn a_file_of_pythons_server_arrives_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         let file = repeating(251, 9, FILE_BYTES);
         fs::write(folder.path().join("file"), &file).unwrap();
-        let _server = Python::serve(folder.path());
+        let _server = Killed::python(folder.path());
         let json = load("http://10.77.0.1:8000/file --verify").json();
         assert_eq!(json["bytes"], FILE_BYTES, "{json}");
         assert_eq!(json["to"], "memory", "{json}");
@@ -159,6 +164,40 @@ fn the_checksum_of_the_server_is_compared() {
 }
 
 #[test]
+fn a_range_of_an_nbd_export_arrives_with_its_holes() {
+    const TEST: &str = "a_range_of_an_nbd_export_arrives_with_its_holes";
+    let mut nbd = Command::new("qemu-nbd");
+    let found = nbd.arg("--version").stdout(Stdio::null()).status();
+    if !found.is_ok_and(|status| status.success()) {
+        return skip(TEST, "qemu-nbd", "there is no qemu-nbd here");
+    }
+    in_netns(TEST, || {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = folder.path().join("disk");
+        let mut bytes = repeating(251, 9, 1 << 20);
+        bytes.resize(4 << 20, 0);
+        fs::write(&disk, &bytes[..1 << 20]).unwrap();
+        let file = fs::File::options().write(true).open(&disk).unwrap();
+        file.set_len(4 << 20).unwrap();
+        let mut command = Command::new("qemu-nbd");
+        command.args("--format raw --persistent --shared 8 --export-name disk".split(' '));
+        let child = command.arg(&disk).stderr(Stdio::null()).spawn().unwrap();
+        let _server = Killed::once_listening(child, 10_809);
+        let copy = folder.path().join("copy");
+        let to = copy.display();
+        let json = load(&format!("nbd://10.77.0.1/disk --to {to} --range 64K-3M")).json();
+        assert!(
+            fs::read(&copy).unwrap() == bytes[64 << 10..3 << 20],
+            "{json}"
+        );
+        let json = load("nbd://10.77.0.1/disk --verify --piece 256K").json();
+        assert_eq!(json["bytes"], 4 << 20, "{json}");
+        assert_everything_home(&json);
+        load("nbd://10.77.0.1/nosuch").failed_with(1, "there is no export \"nosuch\"");
+    });
+}
+
+#[test]
 fn a_command_line_that_cannot_work_is_refused_with_a_remedy() {
     for (line, text) in [
         (
@@ -176,6 +215,9 @@ fn a_command_line_that_cannot_work_is_refused_with_a_remedy() {
             "http://host/ --header Range:x",
             "the loader sets this field itself",
         ),
+        ("nbd://localhost/x", "nbd://10.77.0.1:10809/x"),
+        ("nbd://host/x --header A:b", "NBD has no such fields"),
+        ("nbds://host/x", "ends TLS"),
         ("http://host/ --if eth1", "only the user backend"),
     ] {
         run(&format!("load {line}")).failed_with(2, text);

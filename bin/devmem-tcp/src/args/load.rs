@@ -7,17 +7,17 @@ use clap::Args;
 use super::{LinkArgs, NicArgs, OutputArgs};
 use tool::size::Size;
 
-/// Load a file from a stock HTTP server into device memory
+/// Load a file or a block device from a stock HTTP or NBD server into device memory
 ///
-/// The server needs nothing of this: our stack connects from an address of a TAP interface, requests the file in pieces over
-/// several connections, and the payload goes straight into device memory; only the heads of the responses go to host memory.
+/// The server needs no device memory: our stack connects from an address of a TAP interface, requests the file in pieces over
+/// several connections, and the payload goes straight into device memory; only protocol headers go to host memory.
 /// Each received piece is moved to its place by one device copy. The tensors of a safetensors file, or of the shards that a
 /// safetensors.index.json names, are aligned in one memory, and --json lists them. The command ends with statistics when the file is whole. If
 /// a connection breaks, or the server is restarted, its pieces are requested again.
 #[derive(Debug, Args)]
 #[command(after_long_help = LOAD_EXAMPLES)]
 pub struct Load {
-    /// URL of the file: http://HOST[:PORT]/PATH, with user:password@ before the host if the server asks for them
+    /// http://HOST[:PORT]/PATH, with user:password@ before the host if the server asks for them, or nbd://HOST[:PORT]/EXPORT
     #[arg(value_name = "URL")]
     pub url: String,
     #[command(flatten)]
@@ -25,7 +25,7 @@ pub struct Load {
     /// Where the bytes go: one contiguous device memory, or FILE
     #[arg(long, value_name = "memory|FILE", default_value = "memory")]
     pub to: PathBuf,
-    /// Load only bytes A to B-1 of the file
+    /// Load only bytes A to B-1
     #[arg(long, value_name = "A-B")]
     pub range: Option<String>,
     /// Number of simultaneous connections
@@ -34,7 +34,7 @@ pub struct Load {
     /// Bytes of one request; a broken connection loses at most its unfinished pieces
     #[arg(long, value_name = "SIZE", default_value = "16M")]
     pub piece: Size,
-    /// Add a field to the requests, such as "Authorization: Bearer TOKEN"; may be repeated
+    /// Add a field to the HTTP requests, such as "Authorization: Bearer TOKEN"; may be repeated
     #[arg(long, value_name = "NAME: VALUE")]
     pub header: Vec<String>,
     /// Compute the CRC-32C of the loaded bytes where they landed, and compare it with the server's, if it sends one
@@ -54,5 +54,5 @@ Examples:
       from a server on this host: `python3 -m http.server` there serves a folder
   devmem-tcp load --gateway 10.77.0.1 http://weights.example/model.safetensors --connections 16 --json
       from another network, through the kernel's end of the TAP as router
-  devmem-tcp load http://10.77.0.1/disk.img --range 0-1048576 --to start.img --verify
-      the first MiB, to a file";
+  devmem-tcp load nbd://10.77.0.1/disk --range 0-1M --to start.img --verify
+      the first MiB of an export of qemu-nbd, nbdkit or nbd-server, to a file";

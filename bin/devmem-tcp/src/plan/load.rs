@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use transfer::load::{HttpRequest, Url};
+use transfer::load::{HttpRequest, NbdUrl, Url};
 
 use super::{LinkPlan, NicPlan, check_connections};
 use crate::args::{self, BackendChoice};
@@ -21,8 +21,8 @@ pub struct LoadPlan {
     pub link: LinkPlan,
     /// The NIC.
     pub nic: NicPlan,
-    /// The file to request.
-    pub request: HttpRequest,
+    /// What to request.
+    pub origin: LoadOrigin,
     /// Where the bytes go.
     pub target: LoadTarget,
     /// The part of the file; `None` for all of it.
@@ -37,6 +37,15 @@ pub struct LoadPlan {
     pub json: bool,
 }
 
+/// The server and what it has.
+#[derive(Clone, Debug)]
+pub enum LoadOrigin {
+    /// A file of an HTTP server.
+    Http(HttpRequest),
+    /// An export of an NBD server.
+    Nbd(NbdUrl),
+}
+
 /// Where loaded bytes go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoadTarget {
@@ -49,7 +58,10 @@ pub enum LoadTarget {
 impl LoadPlan {
     /// Returns whether the URL is one of a checkpoint whose tensors are placed in memory.
     pub fn is_checkpoint(&self) -> bool {
-        let name = self.request.url().file_name();
+        let LoadOrigin::Http(request) = &self.origin else {
+            return false;
+        };
+        let name = request.url().file_name();
         let is_one = name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json");
         is_one && self.target == LoadTarget::Memory && self.range.is_none()
     }
@@ -83,7 +95,7 @@ impl LoadPlan {
             )));
         }
         Ok(Self {
-            request: request(&url, &header, &link)?,
+            origin: origin(&url, &header, &link)?,
             link,
             nic,
             target: match to.to_str() {
@@ -99,23 +111,37 @@ impl LoadPlan {
     }
 }
 
-fn request(url: &str, fields: &[String], link: &LinkPlan) -> Result<HttpRequest, Failure> {
-    let url: Url = url.parse().map_err(Failure::usage)?;
-    let is_loopback = url.host() == "localhost"
-        || url
-            .host()
-            .parse::<IpAddr>()
-            .is_ok_and(|ip| ip.is_loopback());
-    if is_loopback {
-        let theirs = link.tap.peers.unwrap_or_else(|| link.tap.ours.neighbour());
-        let text = format!("{} is the kernel's loopback interface", url.host());
-        return Err(Failure::usage(text).with_remedy(format!(
-            "to reach this host through the TAP: devmem-tcp load --peer-addr {theirs} http://{}:{}{}",
-            theirs.address,
-            url.port(),
-            url.target()
-        )));
+fn origin(text: &str, fields: &[String], link: &LinkPlan) -> Result<LoadOrigin, Failure> {
+    if !text.starts_with("nbd") {
+        let url: Url = text.parse().map_err(Failure::usage)?;
+        let rest = format!(":{}{}", url.port(), url.target());
+        check_host(url.host(), "http", &rest, link)?;
+        return request(url, fields).map(LoadOrigin::Http);
     }
+    let url: NbdUrl = text.parse().map_err(Failure::usage)?;
+    if !fields.is_empty() {
+        return Err(Failure::usage("--header: NBD has no such fields"));
+    }
+    let rest = format!(":{}/{}", url.port(), url.export());
+    check_host(url.host(), "nbd", &rest, link)?;
+    Ok(LoadOrigin::Nbd(url))
+}
+
+/// Refuses the loopback interface, with the URL that reaches this host through the TAP.
+fn check_host(host: &str, scheme: &str, rest: &str, link: &LinkPlan) -> Result<(), Failure> {
+    let is_loopback = |ip: IpAddr| ip.is_loopback();
+    if host != "localhost" && !host.parse().is_ok_and(is_loopback) {
+        return Ok(());
+    }
+    let theirs = link.tap.peers.unwrap_or_else(|| link.tap.ours.neighbour());
+    let text = format!("{host} is the kernel's loopback interface");
+    Err(Failure::usage(text).with_remedy(format!(
+        "to reach this host through the TAP: devmem-tcp load --peer-addr {theirs} {scheme}://{}{rest}",
+        theirs.address
+    )))
+}
+
+fn request(url: Url, fields: &[String]) -> Result<HttpRequest, Failure> {
     let mut request = HttpRequest::new(url);
     for field in fields {
         let (name, value) = field.split_once(':').ok_or_else(|| {

@@ -27,6 +27,9 @@ mod checksum;
 mod connection;
 mod dial;
 mod error;
+#[cfg(feature = "test-util")]
+#[doc(hidden)]
+pub mod fuzz;
 mod http;
 mod landing;
 mod loader;

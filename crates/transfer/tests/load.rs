@@ -5,6 +5,8 @@
 mod checkpoint;
 #[path = "load/faulty.rs"]
 mod faulty;
+#[path = "load/fuzz_replay.rs"]
+mod fuzz_replay;
 #[path = "load/nbd.rs"]
 mod nbd;
 #[path = "load/process.rs"]

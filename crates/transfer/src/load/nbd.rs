@@ -7,6 +7,8 @@ mod session;
 mod url;
 
 pub use export::NbdExport;
+#[cfg(feature = "test-util")]
+pub(crate) use session::NbdSession;
 pub use url::NbdUrl;
 
 /// The client's 32-bit flags and the server's 16-bit ones: newstyle negotiation with option replies.

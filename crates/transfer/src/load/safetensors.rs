@@ -210,6 +210,29 @@ fn placed(data: &Range<u64>, end: &mut u64) -> Option<Range<usize>> {
     Some(usize::try_from(start).ok()?..usize::try_from(*end).ok()?)
 }
 
+/// The body of the fuzz target of the parsers.
+#[cfg(feature = "test-util")]
+pub(crate) fn fuzz(data: &[u8]) {
+    // The names become URLs.
+    if let Ok(names) = shards::names(data) {
+        assert!(names.iter().all(|name| !name.contains(['/', ':', '?'])));
+    }
+    let (length, rest) = data.split_at(data.len().min(8));
+    let Ok(len) = header::text_len(length, data.len() as u64) else {
+        return;
+    };
+    let (text, tensors) = rest.split_at(len as usize);
+    let Ok(header) = Header::parse(text, tensors.len() as u64) else {
+        return;
+    };
+    let mut end = 0;
+    for tensor in &header.tensors {
+        assert_eq!(tensor.data.start, end);
+        end = tensor.data.end;
+    }
+    assert_eq!(end, tensors.len() as u64);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

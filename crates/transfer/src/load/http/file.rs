@@ -69,6 +69,20 @@ impl HttpFile {
         })
     }
 
+    /// Returns a file that no server has, for the fuzz targets.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn of_size(size: u64, serves_ranges: bool) -> Self {
+        let url = "http://host/file".parse().expect("a URL");
+        Self::from(Found {
+            request: HttpRequest::new(url),
+            addresses: Vec::new(),
+            size: Some(size),
+            serves_ranges,
+            version: None,
+            crc32c: None,
+        })
+    }
+
     /// Returns the number of bytes, if the server tells.
     pub fn size(&self) -> Option<u64> {
         self.found.size

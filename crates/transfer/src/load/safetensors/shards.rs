@@ -48,7 +48,7 @@ pub(super) fn of(
 }
 
 /// Returns the names of the files. They must lie beside the index: it may not name other hosts and folders.
-fn names(text: &[u8]) -> Result<BTreeSet<String>, String> {
+pub(super) fn names(text: &[u8]) -> Result<BTreeSet<String>, String> {
     let index: Index = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     let names: BTreeSet<_> = index.weight_map.into_values().collect();
     let is_plain = |name: &&String| {

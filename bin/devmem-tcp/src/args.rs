@@ -2,6 +2,7 @@
 
 mod kernel;
 mod link;
+mod load;
 
 use std::path::PathBuf;
 
@@ -12,6 +13,7 @@ use tool::size::Size;
 
 pub use kernel::{Doctor, Ncdevmem, Restore};
 pub use link::{BackendChoice, DEFAULT_LINK, LinkArgs};
+pub use load::Load;
 
 /// Device memory TCP: receive TCP payload straight into device memory.
 ///
@@ -37,6 +39,7 @@ pub enum Command {
     Demo(Demo),
     Recv(Recv),
     Send(Send),
+    Load(Load),
     Wire(gvnic_server::args::WireArgs),
     Nic(gvnic_server::args::NicArgs),
     Bench(Bench),

@@ -3,6 +3,7 @@
 mod demo;
 mod host;
 mod link;
+mod load;
 mod recv;
 mod send;
 #[cfg(test)]
@@ -21,6 +22,7 @@ use tool::size::Size;
 
 pub use demo::DemoPlan;
 pub use link::{LinkPlan, TapPlan};
+pub use load::{LoadOrigin, LoadPlan, LoadTarget};
 pub use recv::{Destination, KernelPlan, RecvPlan};
 pub use send::{Input, SendPlan};
 

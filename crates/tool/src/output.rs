@@ -127,8 +127,12 @@ impl fmt::Display for Failure {
             let text = cause.to_string();
             let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
             let first = lines.next().unwrap_or_default();
-            // Library errors put hints on further lines.
-            hints.extend(lines.map(str::to_owned));
+            // Library errors put hints on further lines, also those of a source whose text they include.
+            for hint in lines {
+                if !hints.iter().any(|known| known == hint) {
+                    hints.push(hint.to_owned());
+                }
+            }
             // Some errors include the text of their source, so that text is not repeated.
             if !said.contains(first) {
                 let separator = if said.is_empty() { "" } else { ": " };
@@ -321,6 +325,9 @@ mod tests {
             source: std::io::Error,
         }
         let source = std::io::Error::other("it is gone");
+        let failure = Failure::from(Open { source });
+        assert_eq!(failure.to_string(), "open x: it is gone; look for it");
+        let source = std::io::Error::other("it is gone\n  look for it");
         let failure = Failure::from(Open { source });
         assert_eq!(failure.to_string(), "open x: it is gone; look for it");
     }

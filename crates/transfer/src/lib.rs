@@ -2,3 +2,5 @@
 //! one program, straight into device memory.
 
 #![forbid(unsafe_code)]
+
+pub mod exchange;

@@ -1,0 +1,6 @@
+//! Exchange: two fabrics in one process, over wires with and without faults.
+
+mod failure;
+mod messages;
+mod one_sided;
+mod world;

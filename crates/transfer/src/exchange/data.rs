@@ -270,7 +270,10 @@ fn read(
     name: StreamName,
 ) -> Result<Option<usize>, Cause> {
     let mut read = Ok(0);
-    let lent = memory.write(range, &mut |out| read = stream.read(out));
+    let lent = memory.write(range, &mut |out| {
+        read = stream.read(out);
+        read.as_ref().map_or(0, |bytes| *bytes)
+    });
     lent.map_err(|Gone| Cause::MemoryGone)?;
     match read {
         Ok(bytes) => Ok(Some(bytes)),

@@ -16,8 +16,8 @@ pub struct Gone;
 
 /// Host memory of a program. The exchange copies between it and the NIC.
 ///
-/// Both functions call `with` with the bytes of `range`, which lies inside of the memory, before they return; or they return
-/// [`Gone`] without a call. So whoever implements it decides when nothing touches the memory any more.
+/// Both functions call `with` once with the bytes of `range`, which lies inside of the memory, before they return; or they
+/// return [`Gone`] without a call. So whoever implements it decides when nothing touches the memory any more.
 pub trait HostMemory: Send + Sync {
     /// Returns the number of bytes.
     fn size(&self) -> usize;
@@ -28,11 +28,15 @@ pub trait HostMemory: Send + Sync {
     /// [`Gone`].
     fn read(&self, range: Range<usize>, with: &mut dyn FnMut(&[u8])) -> Result<(), Gone>;
 
-    /// Lends bytes for writing.
+    /// Lends bytes for writing. `with` returns how many it has written, from the first on; the others keep their values.
     ///
     /// # Errors
     /// [`Gone`].
-    fn write(&self, range: Range<usize>, with: &mut dyn FnMut(&mut [u8])) -> Result<(), Gone>;
+    fn write(
+        &self,
+        range: Range<usize>,
+        with: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> Result<(), Gone>;
 }
 
 /// Host memory behind a lock, for programs without pointers.
@@ -60,9 +64,13 @@ impl HostMemory for Buffer {
         self.with(|bytes| bytes.get(range).map(with)).ok_or(Gone)
     }
 
-    fn write(&self, range: Range<usize>, with: &mut dyn FnMut(&mut [u8])) -> Result<(), Gone> {
-        self.with(|bytes| bytes.get_mut(range).map(with))
-            .ok_or(Gone)
+    fn write(
+        &self,
+        range: Range<usize>,
+        with: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> Result<(), Gone> {
+        let written = self.with(|bytes| bytes.get_mut(range).map(with));
+        written.map(drop).ok_or(Gone)
     }
 }
 
@@ -368,7 +376,10 @@ pub(super) fn gather(
         Target::Host(memory, range) => {
             let mut copied = Ok(());
             let range = range.start..range.start + bytes;
-            let lent = memory.write(range, &mut |out| copied = copy_frags(batch, out, pool));
+            let lent = memory.write(range, &mut |out| {
+                copied = copy_frags(batch, out, pool);
+                out.len()
+            });
             lent.map_err(|Gone| Cause::MemoryGone)?;
             copied
         }

@@ -158,11 +158,15 @@ impl HostMemory for Revocable {
         Ok(())
     }
 
-    fn write(&self, range: Range<usize>, with: &mut dyn FnMut(&mut [u8])) -> Result<(), Gone> {
+    fn write(
+        &self,
+        range: Range<usize>,
+        with: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> Result<(), Gone> {
         if self.0.load(Ordering::Relaxed) {
             return Err(Gone);
         }
-        with(&mut [0; 100][range]);
+        let _written = with(&mut [0; 100][range]);
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! Communicators: one endpoint each, and the requests on it.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use transfer::exchange::{
@@ -12,6 +13,9 @@ use crate::failure::{Code, Failure, code_of};
 use crate::numbers::Table;
 
 static COMMS: Table<Comm> = Table::new();
+
+/// Number of the communicator that made progress last on behalf of another one.
+static TURN: AtomicU64 = AtomicU64::new(0);
 
 /// Most requests of a communicator: 32 receives, or 32 sends for each part of a receive, and as many again.
 const MAX_REQUESTS: usize = 2 * 32 * MAX_PARTS;
@@ -177,12 +181,33 @@ impl Comm {
     }
 
     /// Makes progress, and returns what became of a request. A request that is done or has failed is free afterwards.
+    ///
+    /// While the request is not done, one other communicator makes progress, too, in turn: a receive must not starve
+    /// because the caller tests nothing else, and the send that it waits for belongs to a communicator of the same process.
     pub(crate) fn test(&self, name: RequestName) -> Result<Outcome, Failure> {
-        let mut requests = self.requests();
+        let outcome = self.outcome(&mut self.requests(), name);
+        if matches!(outcome, Ok(Outcome::Pending)) {
+            let next = COMMS.after(TURN.load(Ordering::Relaxed));
+            if let Some((number, other)) = next {
+                TURN.store(number, Ordering::Relaxed);
+                // One that another thread uses makes progress there.
+                if let Ok(mut requests) = other.requests.try_lock() {
+                    other.progress(&mut requests);
+                }
+            }
+        }
+        outcome
+    }
+
+    fn progress(&self, requests: &mut Requests) {
         self.endpoint.progress();
         while let Some(event) = self.endpoint.next_event() {
             requests.on_event(&event);
         }
+    }
+
+    fn outcome(&self, requests: &mut Requests, name: RequestName) -> Result<Outcome, Failure> {
+        self.progress(requests);
         let slot = requests.slots.get_mut(name.slot());
         let slot = slot.filter(|slot| slot.generation == name.generation());
         let slot = slot.ok_or_else(|| Failure::no_such("request"))?;

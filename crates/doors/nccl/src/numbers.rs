@@ -1,6 +1,7 @@
 //! Objects by number: what NCCL takes for pointers.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// Objects of one kind. Numbers begin at 1 and are never used again.
@@ -43,6 +44,15 @@ impl<T> Table<T> {
         objects.by_number.get(&number).cloned()
     }
 
+    /// Returns the object with the next larger number, or the first one of all.
+    pub(crate) fn after(&self, number: u64) -> Option<(u64, Arc<T>)> {
+        let objects = self.objects.read().unwrap_or_else(PoisonError::into_inner);
+        let objects = &objects.by_number;
+        let mut later = objects.range((Bound::Excluded(number), Bound::Unbounded));
+        let next = later.next().or_else(|| objects.first_key_value());
+        next.map(|(number, object)| (*number, Arc::clone(object)))
+    }
+
     /// Takes an object out. It is dropped by the caller, outside of the lock.
     pub(crate) fn remove(&self, number: u64) -> Option<Arc<T>> {
         let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
@@ -71,6 +81,8 @@ mod tests {
         assert!(table.remove(1).is_none());
         assert_eq!(table.insert('b'), Some(2));
         assert!(table.get(1).is_none());
+        assert_eq!(table.after(0).map(|(number, _)| number), Some(2));
+        assert_eq!(table.after(2).map(|(number, _)| number), Some(2));
         assert_eq!(table.remove_if(|object| *object == 'b').len(), 1);
     }
 }

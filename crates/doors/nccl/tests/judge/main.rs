@@ -162,7 +162,7 @@ fn cable() {
         return;
     };
     let end = |end: &str| WireEnd {
-        port: WirePort::UnixListen(folder().join(end)),
+        port: WirePort::Listen(folder().join(end)),
         netns: None,
     };
     let plan = WirePlan {

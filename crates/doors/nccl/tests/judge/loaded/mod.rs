@@ -22,6 +22,8 @@ pub struct Pointer(*mut c_void);
 
 // SAFETY: the judge never follows it.
 unsafe impl Send for Pointer {}
+// SAFETY: as above.
+unsafe impl Sync for Pointer {}
 
 impl Pointer {
     const NULL: Self = Self(null_mut());

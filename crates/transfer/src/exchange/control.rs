@@ -1,7 +1,6 @@
 //! The control stream: records in both directions, without waiting.
 
 use std::io::{self, Read, Write};
-use std::time::Duration;
 
 use devmem_tcp::Stream;
 
@@ -13,12 +12,6 @@ const READ_BYTES: usize = 64 * RECORD_BYTES;
 
 /// Queued bytes from which on no operation is begun.
 const FULL: usize = 1024 * RECORD_BYTES;
-
-/// Makes calls of a stream return at once, without handing the polling of the NIC to its background thread, as a
-/// non-blocking stream does: the caller calls again soon.
-pub(super) fn never_wait(stream: &mut Stream) {
-    stream.set_timeout(Some(Duration::ZERO));
-}
 
 /// Returns whether a call only found nothing to do.
 pub(super) fn is_not_now(error: &io::Error) -> bool {
@@ -42,7 +35,7 @@ pub(super) struct Control {
 
 impl Control {
     pub(super) fn new(mut stream: Stream) -> Self {
-        never_wait(&mut stream);
+        stream.set_nonblocking(true);
         Self {
             stream,
             out: Vec::new(),

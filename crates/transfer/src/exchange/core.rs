@@ -16,7 +16,7 @@ use super::region::{RegionKey, Span};
 /// Longest notification.
 pub const MAX_NOTIFY_BYTES: usize = 4096;
 
-/// Bytes received from one stream in one turn, so that a turn is short.
+/// Bytes sent, or received from one stream, from which on a turn ends, so that it is short.
 const TURN_BYTES: usize = 1 << 20;
 
 /// Chunks that wait for TCP on a stream, in lengths of a chunk: enough that the stream never idles between turns.
@@ -423,6 +423,7 @@ impl Core {
 
     /// Cuts active messages into chunks, sends the records, and then the chunks.
     fn try_push(&mut self) -> Result<(), Cause> {
+        let until = self.stats.sent_bytes.saturating_add(TURN_BYTES as u64);
         loop {
             self.cut();
             self.flush_control()?;
@@ -438,7 +439,7 @@ impl Core {
                 self.stats.sent_bytes += bytes as u64;
                 self.ops.on_sent(op, bytes);
             }
-            if !sent || self.ops.active.is_empty() {
+            if !sent || self.ops.active.is_empty() || self.stats.sent_bytes >= until {
                 return Ok(());
             }
         }

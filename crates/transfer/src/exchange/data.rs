@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use devmem_tcp::{Completions, Dmabuf, Netdev, RecvError, RxBatch, SendError, SendId, Stream};
 
-use super::control::{is_not_now, never_wait};
+use super::control::is_not_now;
 use super::error::{Cause, StreamName};
 use super::region::{Gone, HostMemory, Source, Span, Target, gather};
 
@@ -79,7 +79,7 @@ pub(super) struct DataStream {
 
 impl DataStream {
     pub(super) fn new(mut stream: Stream, index: u16) -> Self {
-        never_wait(&mut stream);
+        stream.set_nonblocking(true);
         Self {
             completions: stream.completions(),
             stream,
@@ -120,6 +120,8 @@ impl DataStream {
     pub(super) fn push(&mut self, nic: &Netdev, progress: &mut Progress) -> Result<(), Cause> {
         while let Some(first) = self.out.front_mut() {
             let source = first.span.source(first.sent, nic);
+            // TCP reads the bytes where they are, and reports when it no longer needs them.
+            let is_kept = matches!(source, Source::Bound(..));
             let bytes = match source {
                 Source::Bound(bound, range) => {
                     match self.stream.send(&bound, std::slice::from_ref(&range)) {
@@ -136,7 +138,6 @@ impl DataStream {
                     let copied = memory.copy_out(range.start, &mut self.scratch);
                     copied.map_err(|error| Cause::Copy(error.into()))?;
                     let bytes = write(&mut self.stream, &self.scratch, self.name)?;
-                    progress.sent.push((first.op, bytes));
                     bytes
                 }
                 Source::Host(memory, range) => {
@@ -147,7 +148,6 @@ impl DataStream {
                     });
                     lent.map_err(|Gone| Cause::MemoryGone)?;
                     let bytes = written?;
-                    progress.sent.push((first.op, bytes));
                     bytes
                 }
             };
@@ -155,6 +155,9 @@ impl DataStream {
                 break;
             }
             progress.worked = true;
+            if !is_kept {
+                progress.sent.push((first.op, bytes));
+            }
             first.sent += bytes;
             self.queued -= bytes;
             if first.sent == first.span.len() {

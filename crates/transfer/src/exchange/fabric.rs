@@ -135,8 +135,8 @@ impl Fabric {
         let pool = pool
             .map(|pool| bind(&nic, pool, data_address))
             .transpose()?;
-        control.set_timeout(Some(Duration::ZERO));
-        data.set_timeout(Some(Duration::ZERO));
+        control.set_nonblocking(true);
+        data.set_nonblocking(true);
         let inner = FabricInner {
             id: random()?,
             options,

@@ -1,6 +1,7 @@
 //! Sends and receives.
 
-use devmem_transfer::exchange::{Event, MAX_RECEIVES, PostError};
+use devmem_tcp::Netdev;
+use devmem_transfer::exchange::{Event, Fabric, MAX_RECEIVES, Options, PostError};
 
 use crate::world::{
     connect, device, host, options, pair, pair_with, pair_with_pool, part, pattern, run,
@@ -227,4 +228,40 @@ fn impaired_worlds_lose_nothing() {
             });
         }
     }
+}
+
+/// In real time, with both ends polled by one thread: a turn ends although TCP would take more.
+#[test]
+fn one_thread_serves_both_ends_of_large_messages() {
+    let nic = |address| Netdev::user("mem:large", address).unwrap();
+    let (a, b) = (nic("10.77.0.1/24"), nic("10.77.0.2/24"));
+    let a = Fabric::open(a, Options::default()).unwrap();
+    let b = Fabric::open(b, Options::default()).unwrap();
+    let (ours, theirs) = connect(&a, &b);
+    let len = 16 << 20;
+    let (first, second) = (pattern(1, len), pattern(2, len));
+    let (_, from_a) = host(&a, first.clone());
+    let (_, from_b) = host(&b, second.clone());
+    let (at_a, to_a) = host(&a, vec![0; len]);
+    let (at_b, to_b) = host(&b, vec![0; len]);
+    ours.receive(&[part(&to_a, 0..len, 0)], 1).unwrap();
+    theirs.receive(&[part(&to_b, 0..len, 0)], 1).unwrap();
+    ours.send(&from_a, 0..len, 0, 2).unwrap();
+    theirs.send(&from_b, 0..len, 0, 2).unwrap();
+    let mut events = 0;
+    while events < 4 {
+        ours.progress();
+        theirs.progress();
+        for endpoint in [&ours, &theirs] {
+            while let Some(event) = endpoint.next_event() {
+                assert!(
+                    matches!(event, Event::Sent { .. } | Event::Received { .. }),
+                    "{event:?}"
+                );
+                events += 1;
+            }
+        }
+    }
+    at_a.with(|got| assert!(*got == second));
+    at_b.with(|got| assert!(*got == first));
 }

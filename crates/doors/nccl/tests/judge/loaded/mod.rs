@@ -293,16 +293,4 @@ impl Plugin {
         )?;
         Ok(Pointer(receiving).some())
     }
-
-    pub fn close_send(&self, comm: Pointer) -> Result<(), Code> {
-        call!(self, CLOSE_SEND, (*mut c_void), (comm.0))
-    }
-
-    pub fn close_receive(&self, comm: Pointer) -> Result<(), Code> {
-        call!(self, CLOSE_RECV, (*mut c_void), (comm.0))
-    }
-
-    pub fn close_listen(&self, listening: Pointer) -> Result<(), Code> {
-        call!(self, CLOSE_LISTEN, (*mut c_void), (listening.0))
-    }
 }

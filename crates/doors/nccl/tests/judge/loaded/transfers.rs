@@ -1,6 +1,6 @@
 // UNSAFETY: calls the functions of a plugin with pointers to memory of this file's callers.
 
-//! Memory, sends, receives, tests.
+//! Memory, sends, receives, tests, and the end of communicators.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -261,5 +261,17 @@ impl Plugin {
             }
             other => panic!("done is {other}"),
         }
+    }
+
+    pub fn close_send(&self, comm: Pointer) -> Result<(), Code> {
+        call!(self, CLOSE_SEND, (*mut c_void), (comm.0))
+    }
+
+    pub fn close_receive(&self, comm: Pointer) -> Result<(), Code> {
+        call!(self, CLOSE_RECV, (*mut c_void), (comm.0))
+    }
+
+    pub fn close_listen(&self, listening: Pointer) -> Result<(), Code> {
+        call!(self, CLOSE_LISTEN, (*mut c_void), (listening.0))
     }
 }

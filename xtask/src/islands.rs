@@ -18,6 +18,8 @@ const ISLANDS: &[&str] = &[
     "crates/doors/packetdrill/src/interpose.rs",
     "crates/doors/packetdrill/tests/player/loaded.rs",
     "crates/doors/capi/src/ffi/",
+    "crates/doors/nccl/src/ffi/",
+    "crates/doors/nccl/tests/judge/loaded/",
     "fuzz/bodies/cabi_calls.rs",
 ];
 

@@ -192,6 +192,7 @@ mod capture;
 mod choice;
 mod clock;
 mod connect;
+mod connecting;
 mod driver;
 mod error;
 mod home;
@@ -224,6 +225,7 @@ pub use bound_tx::BoundTx;
 pub use capture::{Direction, FramePayload, FrameSink};
 pub use choice::{BackendKind, Choice, Purpose};
 pub use connect::ConnectOptions;
+pub use connecting::Connecting;
 pub use error::{
     AcceptError, BindError, BindTxError, CompletionError, ConnectError, DeviceMemoryError,
     ErrorKind, Forked, GatherError, ListenError, Misplacement, OpenError, RecvError, Refusal,

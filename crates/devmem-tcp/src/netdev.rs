@@ -15,6 +15,7 @@ use crate::background::Background;
 use crate::bound::BoundRx;
 use crate::bound_tx::BoundTx;
 use crate::connect::ConnectOptions;
+use crate::connecting::Connecting;
 use crate::driver::{Driver, StackIndex, WaitLimit};
 use crate::error::{BindError, BindTxError, ConnectError, Forked, ListenError, OpenError};
 use crate::kernel;
@@ -346,15 +347,30 @@ impl Netdev {
         Ok(Stream::new(socket))
     }
 
+    /// Begins to connect to `address`, and returns at once. The timeout of the options does not count: drop the attempt to
+    /// give up.
+    ///
+    /// # Errors
+    /// There is no route, or no free port. Other errors come from [`Connecting::try_finish`].
+    pub fn begin_connect(
+        &self,
+        address: SocketAddr,
+        options: &ConnectOptions,
+    ) -> Result<Connecting, ConnectError> {
+        self.begin_stream(address, options).map(Connecting::new)
+    }
+
     /// Begins to connect; [`Socket::connected`] returns the outcome.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn begin_connect(&self, address: SocketAddr) -> Result<Stream, ConnectError> {
+    pub(crate) fn begin_stream(
+        &self,
+        address: SocketAddr,
+        options: &ConnectOptions,
+    ) -> Result<Stream, ConnectError> {
         self.check()?;
-        let options = ConnectOptions::new();
         let socket = match &self.backend {
-            Backend::User(nic) => Socket::User(nic.begin_connect(address, &options)?),
+            Backend::User(nic) => Socket::User(nic.begin_connect(address, options)?),
             Backend::Kernel(nic) => {
-                Socket::Kernel(kernel::Socket::begin_connect(nic, address, &options)?)
+                Socket::Kernel(kernel::Socket::begin_connect(nic, address, options)?)
             }
         };
         Ok(Stream::new(socket))

@@ -1,0 +1,7 @@
+//! Exchange: two fabrics in one process, over wires with and without faults.
+
+mod failure;
+mod fuzz_replay;
+mod messages;
+mod one_sided;
+mod world;

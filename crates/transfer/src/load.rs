@@ -22,6 +22,11 @@
 //!
 //! [`RxBatch::gather_into`]: devmem_tcp::RxBatch::gather_into
 
+#![allow(
+    clippy::single_range_in_vec_init,
+    reason = "a load takes a list of ranges"
+)]
+
 mod base64;
 mod checksum;
 mod connection;

@@ -1,6 +1,11 @@
 //! Loads from servers at the other end of a TAP, each test in a separate network namespace. Every byte depends on its
 //! position, and all of them are compared.
 
+#![allow(
+    clippy::single_range_in_vec_init,
+    reason = "a load takes a list of ranges"
+)]
+
 #[path = "load/checkpoint.rs"]
 mod checkpoint;
 #[path = "load/faulty.rs"]

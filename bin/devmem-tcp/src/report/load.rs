@@ -134,6 +134,33 @@ impl LoadReport {
     }
 }
 
+impl LoadReport {
+    fn memory_rows(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let received = (self.device_bytes + self.linear_bytes).max(1);
+        let share = 100.0 * self.device_bytes as f64 / received as f64;
+        let host = self.linear_bytes;
+        row(
+            f,
+            "placed",
+            format_args!("{share:.4} % in device memory, {host} bytes in host memory"),
+        )?;
+        if let Some(sum) = &self.crc32c {
+            let judged = match self.crc32c_matches {
+                Some(true) => "as the server says",
+                Some(false) => "NOT as the server says",
+                None => "the server sent none to compare",
+            };
+            row(f, "CRC-32C", format_args!("{sum}, {judged}"))?;
+        }
+        let (home, total, kind) = (self.net_iovs_home, self.net_iovs_total, &self.page_kind);
+        row(
+            f,
+            "net_iovs",
+            format_args!("{home} of {total} returned, {kind}"),
+        )
+    }
+}
+
 impl fmt::Display for LoadReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (size, link) = (Size(self.bytes), &self.link);
@@ -177,28 +204,7 @@ impl fmt::Display for LoadReport {
             "pieces",
             format_args!("{pieces}, {repeated} repeated, {broken} broken connections{ranges}"),
         )?;
-        let received = (self.device_bytes + self.linear_bytes).max(1);
-        let share = 100.0 * self.device_bytes as f64 / received as f64;
-        let host = self.linear_bytes;
-        row(
-            f,
-            "placed",
-            format_args!("{share:.4} % in device memory, {host} bytes in host memory"),
-        )?;
-        if let Some(sum) = &self.crc32c {
-            let judged = match self.crc32c_matches {
-                Some(true) => "as the server says",
-                Some(false) => "NOT as the server says",
-                None => "the server sent none to compare",
-            };
-            row(f, "CRC-32C", format_args!("{sum}, {judged}"))?;
-        }
-        let (home, total, kind) = (self.net_iovs_home, self.net_iovs_total, &self.page_kind);
-        row(
-            f,
-            "net_iovs",
-            format_args!("{home} of {total} returned, {kind}"),
-        )?;
+        self.memory_rows(f)?;
         write!(f, "{}", self.undelivered)
     }
 }

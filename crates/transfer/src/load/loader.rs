@@ -305,9 +305,7 @@ impl Run<'_> {
             if progress(self.progress()).is_break() {
                 return Err(LoadError::Cancelled);
             }
-            for index in 0..self.slots.len() {
-                self.prepare(index)?;
-            }
+            self.prepare_all()?;
             if !self.receive()? {
                 self.sleep()?;
             }
@@ -339,6 +337,17 @@ impl Run<'_> {
             }
         }
         progress
+    }
+
+    /// Prepares all slots. At most one connection is made, which takes a round trip in which the others are not served.
+    fn prepare_all(&mut self) -> Result<(), LoadError> {
+        let before = self.loaded.connections;
+        for index in 0..self.slots.len() {
+            if self.loaded.connections == before || self.slots[index].connection().is_some() {
+                self.prepare(index)?;
+            }
+        }
+        Ok(())
     }
 
     /// Connects a slot if there is work for it, and requests pieces on it.

@@ -76,9 +76,17 @@ impl From<UrlError> for CheckpointError {
 /// An opened checkpoint: one safetensors file, or the shards of a `*.index.json`.
 #[derive(Debug)]
 pub struct Checkpoint {
-    files: Vec<(HttpFile, Vec<(Range<u64>, Range<usize>)>)>,
+    files: Vec<CheckpointFile>,
     tensors: Vec<Tensor>,
     memory_bytes: usize,
+}
+
+/// A file of a checkpoint.
+#[derive(Debug)]
+struct CheckpointFile {
+    file: HttpFile,
+    /// For each tensor its bytes in the file, and its place.
+    places: Vec<(Range<u64>, Range<usize>)>,
 }
 
 impl Checkpoint {
@@ -125,7 +133,7 @@ impl Checkpoint {
 
     /// Returns whether the server serves ranges: see [`HttpFile::serves_ranges`].
     pub fn serves_ranges(&self) -> bool {
-        self.files.iter().all(|(file, _)| file.serves_ranges())
+        self.files.iter().all(|found| found.file.serves_ranges())
     }
 
     /// Loads all tensors to their places in `memory`, one file after the other.
@@ -140,7 +148,7 @@ impl Checkpoint {
     ) -> Result<Loaded, LoadError> {
         let total = self.tensor_bytes();
         let mut all = Loaded::default();
-        for (file, places) in &self.files {
+        for CheckpointFile { file, places } in &self.files {
             let parts: Vec<_> = places
                 .iter()
                 .map(|(source, place)| Part {
@@ -198,7 +206,7 @@ impl Checkpoint {
                 place,
             });
         }
-        self.files.push((file, places));
+        self.files.push(CheckpointFile { file, places });
         Ok(())
     }
 }

@@ -1,8 +1,8 @@
 //! A network plugin for NCCL on device memory TCP: `libnccl-net-devmem.so`.
 //!
 //! NCCL loads it with `dlopen` and takes one of the structures `ncclNetPlugin_v8` to `ncclNetPlugin_v12`, whose functions
-//! are those of `ffi/`, the only unsafe code here. All versions share one implementation: [`state`] (devices and contexts),
-//! [`comm`] (connections and requests), [`memory`] (registered memory). The transfers are those of
+//! are those of `ffi/`, the only unsafe code here. All versions share one implementation: `state` (devices and contexts),
+//! `comm` (connections and requests), `memory` (registered memory). The transfers are those of
 //! `devmem_transfer::exchange`.
 //!
 //! A pointer that NCCL gets from this library is a number, looked up in every call: a wrong or closed one is an error, not

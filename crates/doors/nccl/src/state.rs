@@ -139,17 +139,18 @@ fn open(config: &Config, backend: &Backend) -> Result<Fabric, Failure> {
         Backend::Kernel(interface) => Netdev::kernel(interface)?,
         Backend::User { link, address } => Netdev::user(link, address)?,
     };
-    let mut options = Options::default();
-    options.streams = config.streams;
-    options.chunk = config.chunk;
-    if config.pool > 0 {
-        let memory = match backend {
-            Backend::Kernel(_) => devmem_tcp::udmabuf(config.pool)?,
-            Backend::User { .. } => Dmabuf::anonymous(config.pool)?,
-        };
-        let queues = config.queues;
-        options.pool = Some(Pool { memory, queues });
-    }
+    let pool = match (config.pool, backend) {
+        (0, _) => None,
+        (bytes, Backend::Kernel(_)) => Some(devmem_tcp::udmabuf(bytes)?),
+        (bytes, Backend::User { .. }) => Some(Dmabuf::anonymous(bytes)?),
+    };
+    let queues = config.queues;
+    let options = Options {
+        streams: config.streams,
+        chunk: config.chunk,
+        pool: pool.map(|memory| Pool { memory, queues }),
+        address: None,
+    };
     Ok(Fabric::open(nic, options)?)
 }
 

@@ -309,27 +309,13 @@ impl Core {
                 stream,
                 offset,
                 len,
-            } => {
-                if len == 0 || len > self.chunk as u64 {
-                    return Err(Violation::Chunk.into());
-                }
-                let span = self.published(key, offset, len, |access| access.put)?;
-                self.expect(stream, span, Owner::Put)
-            }
+            } => self.on_put(key, stream, offset, len),
             Record::Get {
                 op,
                 key,
                 offset,
                 len,
-            } => {
-                if len == 0 {
-                    return Err(Violation::Chunk.into());
-                }
-                let span = self.published(key, offset, len, |access| access.get)?;
-                let destination = Destination::Part { op, part: 0 };
-                self.ops.message(Purpose::Answer, span, destination);
-                Ok(())
-            }
+            } => self.on_get(op, key, offset, len),
             Record::Notify {
                 offset,
                 total,
@@ -348,6 +334,24 @@ impl Core {
                 Err(Violation::Order.into())
             }
         }
+    }
+
+    fn on_put(&mut self, key: u64, stream: u16, offset: u64, len: u64) -> Result<(), Cause> {
+        if len == 0 || len > self.chunk as u64 {
+            return Err(Violation::Chunk.into());
+        }
+        let span = self.published(key, offset, len, |access| access.put)?;
+        self.expect(stream, span, Owner::Put)
+    }
+
+    fn on_get(&mut self, op: u64, key: u64, offset: u64, len: u64) -> Result<(), Cause> {
+        if len == 0 {
+            return Err(Violation::Chunk.into());
+        }
+        let span = self.published(key, offset, len, |access| access.get)?;
+        let destination = Destination::Part { op, part: 0 };
+        self.ops.message(Purpose::Answer, span, destination);
+        Ok(())
     }
 
     /// Returns a range of a region, if it is published for this.

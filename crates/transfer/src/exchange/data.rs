@@ -137,8 +137,7 @@ impl DataStream {
                     self.scratch.resize(range.len().min(COPY_BYTES), 0);
                     let copied = memory.copy_out(range.start, &mut self.scratch);
                     copied.map_err(|error| Cause::Copy(error.into()))?;
-                    let bytes = write(&mut self.stream, &self.scratch, self.name)?;
-                    bytes
+                    write(&mut self.stream, &self.scratch, self.name)?
                 }
                 Source::Host(memory, range) => {
                     let mut written = Ok(0);
@@ -147,8 +146,7 @@ impl DataStream {
                         written = write(stream, bytes, self.name);
                     });
                     lent.map_err(|Gone| Cause::MemoryGone)?;
-                    let bytes = written?;
-                    bytes
+                    written?
                 }
             };
             if bytes == 0 {

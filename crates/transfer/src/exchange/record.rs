@@ -203,6 +203,18 @@ impl Raw {
     }
 }
 
+impl Raw {
+    /// A record about `len` bytes at `offset` of an operation or region.
+    fn of_bytes(kind: u8, op: u64, offset: u64, len: u64) -> Self {
+        Self {
+            op: op.into(),
+            offset: offset.into(),
+            len: len.into(),
+            ..Self::of(kind)
+        }
+    }
+}
+
 impl Record {
     /// Writes the record.
     pub fn encode(self) -> [u8; RECORD_BYTES] {
@@ -214,21 +226,17 @@ impl Record {
     fn raw(self) -> Raw {
         match self {
             Self::Hello(hello) => Raw {
-                op: hello.cookie.into(),
                 stream: hello.streams.into(),
-                len: hello.chunk.into(),
                 total: MAGIC.into(),
                 tag: VERSION.into(),
-                ..Raw::of(HELLO)
+                ..Raw::of_bytes(HELLO, hello.cookie, 0, hello.chunk)
             },
             Self::Address { stream, local } => raw_address(stream, local),
             Self::Ready => Raw::of(READY),
             Self::Posted { op, part, len, tag } => Raw {
-                op: op.into(),
                 part,
-                len: len.into(),
                 tag: tag.into(),
-                ..Raw::of(POSTED)
+                ..Raw::of_bytes(POSTED, op, 0, len)
             },
             Self::Chunk {
                 op,
@@ -240,11 +248,8 @@ impl Record {
             } => Raw {
                 part,
                 stream: stream.into(),
-                op: op.into(),
-                offset: offset.into(),
-                len: len.into(),
                 total: total.into(),
-                ..Raw::of(CHUNK)
+                ..Raw::of_bytes(CHUNK, op, offset, len)
             },
             Self::Put {
                 key,
@@ -253,10 +258,7 @@ impl Record {
                 len,
             } => Raw {
                 stream: stream.into(),
-                op: key.into(),
-                offset: offset.into(),
-                len: len.into(),
-                ..Raw::of(PUT)
+                ..Raw::of_bytes(PUT, key, offset, len)
             },
             Self::Get {
                 op,
@@ -264,11 +266,8 @@ impl Record {
                 offset,
                 len,
             } => Raw {
-                op: op.into(),
-                offset: offset.into(),
-                len: len.into(),
                 total: key.into(),
-                ..Raw::of(GET)
+                ..Raw::of_bytes(GET, op, offset, len)
             },
             Self::Notify {
                 offset,

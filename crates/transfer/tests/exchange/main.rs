@@ -1,5 +1,6 @@
 //! Exchange: two fabrics in one process, over wires with and without faults.
 
+mod descriptors;
 mod failure;
 mod fuzz_replay;
 mod messages;

@@ -11,10 +11,11 @@ use std::sync::Arc;
 const IDLE_TURNS: usize = 20_000;
 
 pub fn options() -> Options {
-    let mut options = Options::default();
-    options.chunk = 16 << 10;
-    options.streams = 3;
-    options
+    Options {
+        chunk: 16 << 10,
+        streams: 3,
+        ..Options::default()
+    }
 }
 
 /// Two fabrics on a wire in virtual time.

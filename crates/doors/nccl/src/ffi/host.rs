@@ -23,9 +23,9 @@ unsafe impl Sync for HostRange {}
 
 impl HostRange {
     /// # Safety
-    /// 1. `start` leads to `len` bytes that stay valid until `revoke` returns. 2. While a send uses a range of them, nobody
-    /// writes to it; while a receive uses one, nobody in this process reads or writes it. That is the contract of NCCL's
-    /// `regMr`, `isend` and `irecv`.
+    /// `start` leads to `len` bytes that stay valid until `revoke` returns (1). While a send uses a range of them, nobody
+    /// writes to it; while a receive uses one, nobody in this process reads or writes it (2). That is the contract of
+    /// NCCL's `regMr`, `isend` and `irecv`.
     pub(crate) unsafe fn new(start: *mut u8, len: usize) -> Self {
         Self {
             start,

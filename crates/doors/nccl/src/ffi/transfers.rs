@@ -199,14 +199,13 @@ unsafe fn irecv<S: Copy>(
     let mut wanted = Vec::with_capacity(parts);
     for index in 0..parts {
         // SAFETY: `index` is below the number of elements, by the contract.
-        let (data, size, tag, handle) = unsafe {
-            (
-                element(arrays.data, index)?,
-                element(arrays.sizes, index)?,
-                element(arrays.tags, index)?,
-                element(arrays.handles, index).unwrap_or(pointer(None)),
-            )
-        };
+        let data = unsafe { element(arrays.data, index) }?;
+        // SAFETY: as above.
+        let size = unsafe { element(arrays.sizes, index) }?;
+        // SAFETY: as above.
+        let tag = unsafe { element(arrays.tags, index) }?;
+        // SAFETY: as above. Empty messages may have no handles.
+        let handle = unsafe { element(arrays.handles, index) }.unwrap_or(pointer(None));
         wanted.push(Wanted {
             region: memory(data, length(size)?, handle, writing)?,
             tag,

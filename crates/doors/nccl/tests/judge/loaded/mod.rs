@@ -147,7 +147,7 @@ impl Plugin {
 
     fn function(&self, index: usize) -> *const c_void {
         // SAFETY: the structure has this many words in this version.
-        let function = unsafe { self.words.add(index).read() };
+        let function = unsafe { self.words.wrapping_add(index).read() };
         assert_ne!(function, 0, "function {index} is NULL");
         std::ptr::with_exposed_provenance(function)
     }

@@ -7,6 +7,11 @@ use std::ptr::null_mut;
 
 use super::{Code, Plugin, Pointer, at, call, judged};
 
+type Void = *mut c_void;
+type Pointers = *mut Void;
+type Ints = *mut c_int;
+type Sizes = *mut usize;
+
 impl Plugin {
     /// Registers host memory.
     pub fn register(&self, comm: Pointer, memory: &mut [u8]) -> Result<Pointer, Code> {
@@ -143,48 +148,24 @@ impl Plugin {
         let n = parts.len() as c_int;
         let (data, tags, handles) = (data.as_mut_ptr(), tags.as_mut_ptr(), handles.as_mut_ptr());
         let out = &raw mut request;
-        type Pointers = *mut *mut c_void;
         match self.version {
             8 => call!(
                 self,
                 IRECV,
-                (
-                    *mut c_void,
-                    c_int,
-                    Pointers,
-                    *mut c_int,
-                    *mut c_int,
-                    Pointers,
-                    Pointers
-                ),
+                (Void, c_int, Pointers, Ints, Ints, Pointers, Pointers),
                 (comm.0, n, data, ints.as_mut_ptr(), tags, handles, out)
             )?,
             9 => call!(
                 self,
                 IRECV,
-                (
-                    *mut c_void,
-                    c_int,
-                    Pointers,
-                    *mut usize,
-                    *mut c_int,
-                    Pointers,
-                    Pointers
-                ),
+                (Void, c_int, Pointers, Sizes, Ints, Pointers, Pointers),
                 (comm.0, n, data, sizes.as_mut_ptr(), tags, handles, out)
             )?,
             _ => call!(
                 self,
                 IRECV,
                 (
-                    *mut c_void,
-                    c_int,
-                    Pointers,
-                    *mut usize,
-                    *mut c_int,
-                    Pointers,
-                    Pointers,
-                    Pointers
+                    Void, c_int, Pointers, Sizes, Ints, Pointers, Pointers, Pointers
                 ),
                 (
                     comm.0,

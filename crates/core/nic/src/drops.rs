@@ -41,6 +41,8 @@ pub enum DropReason {
     RxNoQueue,
     /// The link went down, or failed while a frame was read.
     RxLinkError,
+    /// A device failed to copy the payload to its memory.
+    RxDeviceFailed,
     /// The packet is longer than the link allows, or its headers are not valid for computing its checksum or cutting it.
     TxInvalid,
     /// The transmit queue is full: the stack sends faster than the link.
@@ -49,11 +51,13 @@ pub enum DropReason {
     TxLinkDown,
     /// The link refused the frame.
     TxLinkError,
+    /// A device failed to copy the payload from its memory.
+    TxDeviceFailed,
 }
 
 impl DropReason {
     /// All reasons, in the order of the counters.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::RxNoBuffers,
         Self::RxNoHostBuffers,
         Self::RxRunt,
@@ -70,10 +74,12 @@ impl DropReason {
         Self::RxRuleDrop,
         Self::RxNoQueue,
         Self::RxLinkError,
+        Self::RxDeviceFailed,
         Self::TxInvalid,
         Self::TxBusy,
         Self::TxLinkDown,
         Self::TxLinkError,
+        Self::TxDeviceFailed,
     ];
 
     /// Returns the stable snake_case name.
@@ -95,10 +101,12 @@ impl DropReason {
             Self::RxRuleDrop => "rx_rule_drop",
             Self::RxNoQueue => "rx_no_queue",
             Self::RxLinkError => "rx_link_error",
+            Self::RxDeviceFailed => "rx_device_failed",
             Self::TxInvalid => "tx_invalid",
             Self::TxBusy => "tx_busy",
             Self::TxLinkDown => "tx_link_down",
             Self::TxLinkError => "tx_link_error",
+            Self::TxDeviceFailed => "tx_device_failed",
         }
     }
 }
@@ -154,8 +162,8 @@ mod tests {
         assert_eq!(names.len(), DropReason::ALL.len());
         assert_eq!(
             drops.iter().map(|(_, n)| n).collect::<Vec<_>>(),
-            (1..=20).collect::<Vec<u64>>()
+            (1..=22).collect::<Vec<u64>>()
         );
-        assert_eq!(drops.total(), 20 * 21 / 2);
+        assert_eq!(drops.total(), 22 * 23 / 2);
     }
 }

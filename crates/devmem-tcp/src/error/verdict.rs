@@ -317,6 +317,7 @@ impl GatherError {
             Self::DoesNotFit { .. } | Self::Gone { .. } => INVALID,
             Self::Copy(netmem::CopyError::OutOfBounds(_)) => INVALID,
             Self::Copy(netmem::CopyError::Sync { errno }) => (ErrorKind::of_errno(*errno), *errno),
+            Self::Copy(netmem::CopyError::Device(_)) => (ErrorKind::Other, Errno::EIO),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
 
-use crate::copy_engine::CopyEngine;
+use crate::copy_engine::{CopyEngine, DeviceError};
 use crate::cpu_view::{CopyError, CpuView};
 use crate::memory::{Memory, MemoryAccess, OutOfBounds};
 use crate::page_kind::PageKind;
@@ -83,6 +83,16 @@ pub trait Exporter: Any + Send + Sync {
 
     /// Returns the file descriptor of the memory for the kernel and other processes, if there is one.
     fn as_fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Returns the file descriptor of the memory for a NIC of the kernel, if there is one: [`as_fd`](Self::as_fd), with the
+    /// reason why an export failed.
+    ///
+    /// # Errors
+    ///
+    /// The device's library does not export the memory.
+    fn as_dmabuf(&self) -> Result<Option<BorrowedFd<'_>>, DeviceError> {
+        Ok(self.as_fd())
+    }
 
     /// Makes the device's writes visible to the CPU.
     ///

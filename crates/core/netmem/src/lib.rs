@@ -67,6 +67,7 @@ mod dmabuf;
 mod fake_device;
 mod frag;
 mod frag_list;
+mod gather;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod memory;
@@ -98,6 +99,7 @@ pub use dmabuf::{Chunks, CpuAccess, DeviceSlice, Dmabuf, DmabufError, Exporter, 
 pub use fake_device::{FAKE_LOST, FakeDevice, FakePace};
 pub use frag::{Frag, Unreadable};
 pub use frag_list::FragList;
+pub use gather::DeviceGather;
 #[cfg(any(test, feature = "test-util"))]
 pub use mapped::in_child;
 pub use mapped::{PerProcess, Process};

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
-use netmem::{CopyEngine, CpuAccess, DeviceError, Exporter};
+use netmem::{CopyEngine, CpuAccess, DeviceError, Dmabuf, Exporter};
 
 use crate::device::{Device, Engine};
 use crate::error::CudaError;
@@ -71,16 +71,26 @@ impl Allocation {
         self.memory.address()
     }
 
+    /// Returns the memory for the library, which binds, gathers and copies it.
+    pub fn into_dmabuf(self) -> Dmabuf {
+        match Dmabuf::exported(Arc::new(self)) {
+            Ok(memory) => memory,
+            // Memory with a copy engine is not mapped, and its size was checked when it was allocated or adopted.
+            Err(error) => unreachable!("{error}"),
+        }
+    }
+
     /// Returns the dma-buf of the memory; exports it at the first call.
     ///
     /// # Errors
     ///
     /// [`CudaError`]: the driver refuses.
     pub fn export(&self) -> Result<BorrowedFd<'_>, CudaError> {
-        match self.dmabuf.get_or_init(|| self.memory.export()) {
-            Ok(fd) => Ok(fd.as_fd()),
-            Err(error) => Err(CudaError::Call(*error)),
-        }
+        let exported = self.dmabuf.get_or_init(|| self.memory.export());
+        exported
+            .as_ref()
+            .map(AsFd::as_fd)
+            .map_err(|error| CudaError::Call(*error))
     }
 }
 
@@ -91,6 +101,14 @@ impl Exporter for Allocation {
 
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         self.export().ok()
+    }
+
+    fn as_dmabuf(&self) -> Result<Option<BorrowedFd<'_>>, DeviceError> {
+        let exported = self.dmabuf.get_or_init(|| self.memory.export());
+        exported
+            .as_ref()
+            .map(|fd| Some(fd.as_fd()))
+            .map_err(|error| *error)
     }
 
     /// Does nothing: the CPU does not access the memory.

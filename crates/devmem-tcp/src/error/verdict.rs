@@ -294,6 +294,7 @@ impl BindError {
             Self::Forked(_) => FORKED,
             // The kernel's errno for a descriptor that is not a dma-buf.
             Self::Anonymous => INVALID,
+            Self::Export(_) => (ErrorKind::Unsupported, Errno::EOPNOTSUPP),
             Self::InUse(_) => (ErrorKind::InUse, Errno::EBUSY),
             Self::Refused(refused) => refused.verdict(),
         }
@@ -305,6 +306,7 @@ impl BindTxError {
         match self {
             Self::Forked(_) => FORKED,
             Self::Anonymous => INVALID,
+            Self::Export(_) => (ErrorKind::Unsupported, Errno::EOPNOTSUPP),
             Self::Refused(refused) => refused.verdict(),
         }
     }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use tool::memory::MemoryKind;
 use tool::parse::OutputArgs;
 use tool::size::Size;
 
@@ -229,6 +230,9 @@ pub struct Send {
     /// Size of the ring, the device memory to bind
     #[arg(long, value_name = "SIZE", default_value = "16M")]
     pub mem_size: Size,
+    /// Kind of that memory: anonymous, udmabuf, or cuda:N for GPU N [default: anonymous; with the kernel's stack: udmabuf]
+    #[arg(long, value_name = "KIND")]
+    pub memory: Option<MemoryKind>,
     /// MTU: largest IP packet
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     pub mtu: u16,
@@ -288,6 +292,9 @@ pub struct NicArgs {
     /// Device memory to bind [default: 256M; with the kernel's stack: 64M, the default limit of udmabuf]
     #[arg(long, value_name = "SIZE")]
     pub mem_size: Option<Size>,
+    /// Kind of that memory: anonymous, udmabuf, or cuda:N for GPU N [default: anonymous; with the kernel's stack: udmabuf]
+    #[arg(long, value_name = "KIND")]
+    pub memory: Option<MemoryKind>,
     /// Impairments of the link, in both directions; `devmem-tcp wire --help` lists them
     #[arg(long, value_name = "LIST", default_value = "none")]
     pub impair: String,

@@ -12,6 +12,7 @@ use std::net::IpAddr;
 
 use ::nic::Impairment;
 use netmem::NiovSize;
+use tool::memory::MemoryKind;
 
 use crate::args;
 use tool::output::Failure;
@@ -49,6 +50,8 @@ pub struct NicPlan {
     pub niov: NiovSize,
     /// Device memory to bind, in bytes.
     pub mem_bytes: usize,
+    /// Kind of that memory.
+    pub memory: MemoryKind,
     /// Impairments of the link.
     pub impairment: Impairment,
     /// Payload bytes of every packet that stay in host memory.
@@ -62,6 +65,7 @@ impl NicPlan {
             queues,
             niov,
             mem_size,
+            memory,
             impair,
         } = args;
         check_mtu(*mtu, address)?;
@@ -88,6 +92,7 @@ impl NicPlan {
             queues: *queues,
             niov,
             mem_bytes,
+            memory: memory.unwrap_or(MemoryKind::Anonymous),
             impairment,
             linear_bytes: usize::from(linear),
         })

@@ -15,6 +15,7 @@ use crate::kernels_end;
 use crate::plan::{Input, SendPlan};
 use crate::report::{SendReport, Sending};
 use tool::capture::{self, Capture};
+use tool::memory::MemoryKind;
 use tool::output::{Failure, note, print_json};
 use tool::pattern::RepeatingPattern;
 use tool::progress::Progress;
@@ -124,6 +125,7 @@ impl End {
                 Backend::User => {
                     let mut tcp = TcpOptions::default();
                     tcp.ecn = plan.ecn;
+                    let memory = plan.memory.unwrap_or(MemoryKind::Anonymous);
                     let mut builder = plan.link.tap.builder()?.mtu(plan.mtu).tcp(tcp);
                     if let Some(capture) = capture {
                         builder = builder.capture(Box::new(capture.clone()));
@@ -133,14 +135,14 @@ impl End {
                         link: plan.link.tap.link.to_string(),
                         mtu: plan.mtu,
                         nic: builder.impair(plan.impairment).open()?,
-                        memory: Dmabuf::anonymous(plan.mem_bytes).context("get device memory")?,
+                        memory: memory.allocate(plan.mem_bytes)?,
                     }
                 }
                 Backend::Kernel(name) => Self {
                     backend: "kernel",
                     mtu: kernel::mtu(&name),
                     nic: Netdev::kernel(&name)?,
-                    memory: kernel::memory(plan.mem_bytes, None)?,
+                    memory: kernel::memory(plan.memory, plan.mem_bytes, None)?,
                     link: name,
                 },
             },

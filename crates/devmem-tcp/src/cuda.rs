@@ -20,6 +20,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! The program completes its writes to GPU memory before it sends them (`cuStreamSynchronize`, or an event).
+//!
 //! [`Allocation::adopt`] takes memory that another library has allocated, such as a tensor of PyTorch, and
 //! [`Allocation::into_dmabuf`] makes a [`Dmabuf`] of it.
 

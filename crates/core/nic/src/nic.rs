@@ -173,7 +173,8 @@ impl Nic {
                     if packet.origin == Origin::Link {
                         self.link.accepted(&packet);
                     }
-                    if is_remote(&packet.payload) {
+                    let queue = &self.queues[packet.queue.index()];
+                    if queue.is_staged() && is_remote(&packet.payload) {
                         self.landing.push_staged(packet);
                     } else if self.landing.is_empty() {
                         return Some(packet);

@@ -82,6 +82,11 @@ impl RxQueue {
         }
     }
 
+    /// Returns whether the CPU cannot access the memory of the queue.
+    pub(crate) fn is_staged(&self) -> bool {
+        self.memory.ring.is_some()
+    }
+
     /// Returns whether the longest payload can be received without waiting for a device.
     pub(crate) fn is_open(&mut self, headroom: usize) -> bool {
         self.memory

@@ -84,7 +84,8 @@ impl TxStage {
 }
 
 impl Nic {
-    /// Allocates the host memory that is needed to send from memory of the device of `engine`.
+    /// Allocates the host memory that is needed to send from memory of the device of `engine`. The NIC keeps it for all later
+    /// bindings.
     ///
     /// # Errors
     /// [`RestartError`]: there is no memory, or the device does not accept it.

@@ -6,3 +6,4 @@ mod copies;
 mod drivers;
 mod provider;
 mod support;
+mod transfer;

@@ -6,10 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
-use netmem::Dmabuf;
-use std::sync::Arc;
-
 use devmem_cuda::Device;
+use netmem::Dmabuf;
 
 /// Runs `body` in a child of this program that runs the calling test alone, with the stub behaving by `plan`; returns the
 /// log of calls. In that child, runs `body` and returns nothing.
@@ -57,7 +55,7 @@ pub fn library() -> PathBuf {
 
 /// Device memory as the stack uses it.
 pub fn memory(device: &Device, size: usize) -> Dmabuf {
-    Dmabuf::exported(Arc::new(device.alloc(size).unwrap())).unwrap()
+    device.alloc(size).unwrap().into_dmabuf()
 }
 
 /// The calls of a run, in order.

@@ -75,7 +75,11 @@ impl Lanes {
     pub(crate) fn submit(&self, lane: Lane, copies: &[RawCopy<'_>]) -> Result<Fence, DeviceError> {
         let current = self.enter()?;
         let mut state = self.lane(lane);
-        self.note(state.submit(&current, copies))?;
+        if let Err(error) = self.note(state.submit(&current, copies)) {
+            // Those that were started have no event, and the caller will not wait for them.
+            let _ = state.wait_all(&current);
+            return Err(error);
+        }
         let number = state.submitted;
         Ok(Fence { lane, number })
     }

@@ -1,28 +1,21 @@
 //! A GPU, where one is: `DEVMEM_REQUIRE=gpu` makes it a failure that there is none. `cargo test -p devmem-cuda --test gpu`.
 
-use std::env;
 use std::sync::Arc;
 
-use devmem_cuda::{Device, devices};
+use devmem_cuda::Device;
+use devmem_linux::test_util::skip;
 use netmem::{
     DeviceAt, DeviceCopy, Dmabuf, DmabufId, DmabufProvider, Exporter, Lane, MemoryProvider,
     NiovSize, contract,
 };
 
 /// Returns the first GPU; prints why there is none.
-///
-/// # Panics
-///
-/// If `DEVMEM_REQUIRE` names `gpu`, and there is none.
-fn gpu() -> Option<Device> {
-    let opened = devices().and_then(|_| Device::open(0));
-    let required =
-        env::var("DEVMEM_REQUIRE").is_ok_and(|list| list.split(',').any(|what| what == "gpu"));
-    match opened {
+fn gpu(test: &str) -> Option<Device> {
+    match Device::open(0) {
         Ok(device) => Some(device),
-        Err(error) if required => panic!("DEVMEM_REQUIRE=gpu: {error}"),
         Err(error) => {
-            println!("SKIP no GPU: {error}");
+            let reason = error.to_string().replace("\n ", ";");
+            skip(test, "gpu", &reason);
             None
         }
     }
@@ -34,7 +27,9 @@ fn memory(device: &Device, size: usize) -> Dmabuf {
 
 #[test]
 fn the_gpu_is_described() {
-    let Some(device) = gpu() else { return };
+    let Some(device) = gpu("the_gpu_is_described") else {
+        return;
+    };
     let info = device.info().expect("facts");
     println!("{info:?}");
     assert!(info.memory_bytes > 0 && !info.name.is_empty() && info.pci_address.contains(':'));
@@ -42,7 +37,9 @@ fn the_gpu_is_described() {
 
 #[test]
 fn bytes_survive_the_way_to_the_gpu_and_back() {
-    let Some(device) = gpu() else { return };
+    let Some(device) = gpu("bytes_survive_the_way_to_the_gpu_and_back") else {
+        return;
+    };
     let memory = memory(&device, 4 << 20);
     let bytes: Vec<u8> = (0..4 << 20)
         .map(|at: u32| (at % 251) as u8 ^ (at >> 12) as u8)
@@ -57,7 +54,9 @@ fn bytes_survive_the_way_to_the_gpu_and_back() {
 
 #[test]
 fn staged_batches_keep_the_contract_of_providers() {
-    let Some(device) = gpu() else { return };
+    let Some(device) = gpu("staged_batches_keep_the_contract_of_providers") else {
+        return;
+    };
     let memory = memory(&device, 2 << 20);
     for niov in [4096, 65_536] {
         let niov = NiovSize::new(niov).expect("a size");
@@ -69,7 +68,9 @@ fn staged_batches_keep_the_contract_of_providers() {
 
 #[test]
 fn a_gather_of_many_pieces_is_right_in_every_byte() {
-    let Some(device) = gpu() else { return };
+    let Some(device) = gpu("a_gather_of_many_pieces_is_right_in_every_byte") else {
+        return;
+    };
     let (source, target) = (memory(&device, 2 << 20), memory(&device, 2 << 20));
     let bytes: Vec<u8> = (0..2 << 20).map(|at: u32| (at % 253) as u8).collect();
     source.copy_in(0, &bytes).expect("copied");
@@ -87,19 +88,25 @@ fn a_gather_of_many_pieces_is_right_in_every_byte() {
 
 #[test]
 fn memory_is_exported_where_the_driver_can() {
-    let Some(device) = gpu() else { return };
+    let Some(device) = gpu("memory_is_exported_where_the_driver_can") else {
+        return;
+    };
     let allocation = device.alloc(2 << 20).expect("memory");
     let supported = device.info().expect("facts").dmabuf_supported;
     match allocation.export() {
         Ok(fd) => println!("exported as {fd:?}"),
-        Err(error) if !supported => println!("SKIP the driver exports no dma-bufs: {error}"),
+        Err(error) if !supported => {
+            println!("the driver says that it cannot, and refuses: {error}")
+        }
         Err(error) => panic!("{error}"),
     }
 }
 
 #[test]
 fn waiting_fences_and_drops_in_any_order_are_harmless() {
-    let Some(device) = gpu() else { return };
+    let Some(device) = gpu("waiting_fences_and_drops_in_any_order_are_harmless") else {
+        return;
+    };
     let memory = memory(&device, 1 << 20);
     drop(device);
     let exporter: &Arc<dyn Exporter> = memory.exporter().expect("it has one");

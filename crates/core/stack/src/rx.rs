@@ -329,35 +329,9 @@ fn into_segment(tcp: &TcpHeader, ecn: Ecn, packets: u16, payload: FragList) -> S
 }
 
 fn without_payload(segment: &Segment<FragList>) -> Segment<FragList> {
-    let Segment {
-        seq,
-        ack,
-        control,
-        push,
-        ece,
-        cwr,
-        ae,
-        ecn,
-        window,
-        options,
-        payload: _,
-        gso_size,
-        packets,
-    } = *segment;
     Segment {
-        seq,
-        ack,
-        control,
-        push,
-        ece,
-        cwr,
-        ae,
-        ecn,
-        window,
-        options,
         payload: FragList::default(),
-        gso_size,
-        packets,
+        ..*segment
     }
 }
 

@@ -69,11 +69,8 @@ fn told(mac: MacAddr) -> NeighborAdvertisement {
 
 fn advertisement(told: &NeighborAdvertisement, to: Ipv6Addr) -> Vec<u8> {
     let mut frame = vec![0; 128];
-    let len = told.emit_frame(
-        (Side::A.mac(), Side::B.mac()),
-        (v6(Side::A), to),
-        &mut frame,
-    );
+    let (from_mac, to_mac) = (Side::A.mac(), Side::B.mac());
+    let len = told.emit_frame(from_mac, to_mac, v6(Side::A), to, &mut frame);
     frame.truncate(len);
     frame
 }
@@ -84,7 +81,7 @@ fn solicitation(source_mac: Option<MacAddr>, from: Ipv6Addr, to: Ipv6Addr) -> Ve
         source_mac,
     };
     let mut frame = vec![0; 128];
-    let len = asked.emit_frame((Side::A.mac(), Side::B.mac()), (from, to), &mut frame);
+    let len = asked.emit_frame(Side::A.mac(), Side::B.mac(), from, to, &mut frame);
     frame.truncate(len);
     frame
 }

@@ -366,8 +366,8 @@ fn a_flood_of_pings_keeps_nobody_from_finding_us_and_no_router_from_being_heard(
         source_mac: Some(Side::A.mac()),
     };
     let mut frame = vec![0; 128];
-    let macs = (Side::A.mac(), Side::B.mac());
-    let len = asked.emit_frame(macs, (v6(Side::A), v6(Side::B)), &mut frame);
+    let (from, to) = (Side::A.mac(), Side::B.mac());
+    let len = asked.emit_frame(from, to, v6(Side::A), v6(Side::B), &mut frame);
     peer.send(&frame[..len]);
     let answer = parse(&peer.receive().expect("an advertisement"));
     assert_eq!(answer.dst_ip(), Some(Side::A.ipv6()));
@@ -697,8 +697,8 @@ fn a_neighbour_solicitation_is_answered_with_our_mac() {
     };
     let group = wire::solicited_node(v6(Side::B));
     let mut frame = vec![0; 128];
-    let macs = (Side::A.mac(), MacAddr::for_ipv6_multicast(group));
-    let len = asked.emit_frame(macs, (v6(Side::A), group), &mut frame);
+    let to = MacAddr::for_ipv6_multicast(group);
+    let len = asked.emit_frame(Side::A.mac(), to, v6(Side::A), group, &mut frame);
     peer.send(&frame[..len]);
     let answer = peer.receive().unwrap();
     let headers = parse(&answer);

@@ -115,12 +115,12 @@ pub unsafe fn accept<W: Waiter>(
 pub unsafe fn name<W: Waiter>(
     posix: &Posix<W>,
     fd: c_int,
-    whose: Whose,
+    end: SocketEnd,
     (address, len): (*mut sockaddr, *mut socklen_t),
 ) -> Result<(), Errno> {
-    let bytes = posix.call(|table| match whose {
-        Whose::Ours => table.getsockname(fd),
-        Whose::Peers => table.getpeername(fd),
+    let bytes = posix.call(|table| match end {
+        SocketEnd::Local => table.getsockname(fd),
+        SocketEnd::Peer => table.getpeername(fd),
     })?;
     if address.is_null() {
         return Err(Errno::EFAULT);
@@ -129,13 +129,13 @@ pub unsafe fn name<W: Waiter>(
     unsafe { put_address(&bytes, address, len) }
 }
 
-/// Which address is asked for.
+/// The end of a connection that [`name`] returns the address of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Whose {
-    /// getsockname.
-    Ours,
-    /// getpeername.
-    Peers,
+pub enum SocketEnd {
+    /// The socket's own address (getsockname).
+    Local,
+    /// The peer's address (getpeername).
+    Peer,
 }
 
 /// recv(2).

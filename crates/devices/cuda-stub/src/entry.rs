@@ -100,8 +100,10 @@ unsafe extern "C" fn copy_batch_13(
     let from = unsafe { slice::from_raw_parts(from, count) };
     // SAFETY: as above.
     let sizes = unsafe { slice::from_raw_parts(sizes, count) };
-    // SAFETY: `attribute_count` entries of each, by the contract; this stub takes one.
-    let (attributes, first) = unsafe { (attributes.read(), *firsts) };
+    // SAFETY: `attribute_count` entries, by the contract; this stub takes one.
+    let attributes = unsafe { attributes.read() };
+    // SAFETY: as above.
+    let first = unsafe { firsts.read() };
     let is_usual = attribute_count == 1
         && first == 0
         && attributes.source_order == SOURCE_ORDER_STREAM

@@ -60,7 +60,9 @@ pub fn devices() -> Result<Vec<DeviceInfo>, CudaError> {
 }
 
 /// The devices that are open in this process, by ordinal: one engine each.
-static OPEN: PerProcess<Mutex<Vec<(u32, Weak<Engine>)>>> = PerProcess::new();
+static OPEN: PerProcess<OpenDevices> = PerProcess::new();
+
+type OpenDevices = Mutex<Vec<(u32, Weak<Engine>)>>;
 
 impl Device {
     /// Opens a device, or returns another handle of it.
@@ -70,7 +72,7 @@ impl Device {
     /// [`CudaError`]: there is no driver or no such device, or the driver refuses.
     pub fn open(ordinal: u32) -> Result<Self, CudaError> {
         // Lock order: before those of the lanes. The driver is called while it is held, so that a device is opened once.
-        let open = OPEN.get_or_init(Mutex::default);
+        let open = OPEN.get_or_init(OpenDevices::default);
         let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|(_, engine)| engine.strong_count() > 0);
         let found = open.iter().find(|(number, _)| *number == ordinal);

@@ -39,34 +39,37 @@ pub(crate) struct CopyAttributes {
 
 const _: () = assert!(size_of::<CopyAttributes>() == 24 && align_of::<CopyAttributes>() == 4);
 
-/// cuMemcpyBatchAsync of CUDA 12.8 has a parameter that 13.0 has not.
+/// cuMemcpyBatchAsync of CUDA 12.8: destinations, sources, sizes, their count, attributes, the first copy of each, their
+/// count, room for the index of a copy that fails, stream.
+pub(crate) type CopyBatch12 = unsafe extern "C" fn(
+    *mut DevicePtr,
+    *mut DevicePtr,
+    *mut usize,
+    usize,
+    *mut CopyAttributes,
+    *mut usize,
+    usize,
+    *mut usize,
+    RawStream,
+) -> Status;
+
+/// cuMemcpyBatchAsync of CUDA 13.0: without the index.
+pub(crate) type CopyBatch13 = unsafe extern "C" fn(
+    *mut DevicePtr,
+    *mut DevicePtr,
+    *mut usize,
+    usize,
+    *mut CopyAttributes,
+    *mut usize,
+    usize,
+    RawStream,
+) -> Status;
+
+/// The form of cuMemcpyBatchAsync that the driver has.
 #[derive(Clone, Copy)]
 pub(crate) enum BatchCopy {
-    V12(
-        unsafe extern "C" fn(
-            *mut DevicePtr,
-            *mut DevicePtr,
-            *mut usize,
-            usize,
-            *mut CopyAttributes,
-            *mut usize,
-            usize,
-            *mut usize,
-            RawStream,
-        ) -> Status,
-    ),
-    V13(
-        unsafe extern "C" fn(
-            *mut DevicePtr,
-            *mut DevicePtr,
-            *mut usize,
-            usize,
-            *mut CopyAttributes,
-            *mut usize,
-            usize,
-            RawStream,
-        ) -> Status,
-    ),
+    V12(CopyBatch12),
+    V13(CopyBatch13),
 }
 
 macro_rules! functions {

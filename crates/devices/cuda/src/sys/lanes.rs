@@ -18,7 +18,7 @@ use crate::error::CudaError;
 
 /// A device's context and streams.
 pub(crate) struct Lanes {
-    // Dropped last: the streams are destroyed in it.
+    // Released after `drop` has destroyed the streams.
     pub(crate) context: Context,
     // Lock order: a leaf. Only the driver is called while one is held; that keeps the order of copies and events.
     lanes: [Mutex<LaneState>; 3],

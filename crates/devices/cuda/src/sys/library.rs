@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 use std::sync::OnceLock;
 
-use super::functions::{BatchCopy, Functions, SUCCESS, Status};
+use super::functions::{BatchCopy, CopyBatch12, CopyBatch13, Functions, SUCCESS, Status};
 use crate::error::LoadError;
 
 /// Where the library is looked for first: a file name, for a driver that the loader does not find.
@@ -103,13 +103,13 @@ impl Library {
         if let Some(found) = self.versioned(name, 13_000) {
             // SAFETY: version 13.0 of the function has these parameters.
             return Some(BatchCopy::V13(unsafe {
-                std::mem::transmute::<*mut c_void, _>(found)
+                std::mem::transmute::<*mut c_void, CopyBatch13>(found)
             }));
         }
         let found = self.versioned(name, 12_080)?;
         // SAFETY: version 12.8 of the function has these parameters.
         Some(BatchCopy::V12(unsafe {
-            std::mem::transmute::<*mut c_void, _>(found)
+            std::mem::transmute::<*mut c_void, CopyBatch12>(found)
         }))
     }
 }

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use devmem_tcp::{BoundRx, Dmabuf, Listener, NetIovCount, Netdev, NetdevBuilder, Setup, Unbound};
 
 use crate::kernel;

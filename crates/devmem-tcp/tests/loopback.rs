@@ -140,7 +140,7 @@ fn a_lost_device_ends_its_connections_with_the_cause() {
         staged.devices[side].lose();
         let sent = staged
             .sender
-            .send(&staged.tx, &[0..100_000])
+            .send(&staged.tx, &[0..1, 1..100_000])
             .expect("queued");
         let mut batch = RxBatch::with_capacity(128);
         let received = loop {

@@ -150,7 +150,12 @@ mod tests {
             Dmabuf::anonymous(4096).unwrap(),
         );
         for target in [&host, &other, &source] {
-            assert!(target.gather_from(&source, [0..10], 100).unwrap().is_none());
+            assert!(
+                target
+                    .gather_from(&source, [0..5, 5..10], 100)
+                    .unwrap()
+                    .is_none()
+            );
         }
         let target = device.alloc(4096).unwrap();
         for (range, offset) in [(4000..4097, 0), (0..10, 4090), (0..10, usize::MAX)] {
@@ -165,9 +170,12 @@ mod tests {
         let device = FakeDevice::new(FakePace::OnDemand);
         let (source, target) = (device.alloc(4096).unwrap(), device.alloc(4096).unwrap());
         source.copy_in(0, b"gathered").unwrap();
-        drop(target.gather_from(&source, [0..8], 0).unwrap());
+        drop(target.gather_from(&source, [0..4, 4..8], 0).unwrap());
         assert_eq!(target.slice(0..8).to_vec(), b"gathered");
-        let gathered = target.gather_from(&source, [0..8], 8).unwrap().unwrap();
+        let gathered = target
+            .gather_from(&source, [0..4, 4..8], 8)
+            .unwrap()
+            .unwrap();
         device.lose();
         assert_eq!(gathered.wait(), Err(crate::FAKE_LOST));
     }

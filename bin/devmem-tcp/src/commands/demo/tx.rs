@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use devmem_linux::cpu;
 use devmem_linux::helper::Helper;
-use devmem_tcp::{BoundTx, Dmabuf, Netdev};
+use devmem_tcp::{BoundTx, Netdev};
 
 use super::{PORT, TAP};
 use crate::args::Direction;

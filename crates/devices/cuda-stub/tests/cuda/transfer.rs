@@ -74,7 +74,7 @@ fn a_gpu_that_is_lost_ends_the_stream_with_the_error_of_the_driver() {
     let log = with_stub("devices=2,lost=20", || {
         let mut world = World::new();
         let target = cuda::alloc(1, BYTES).unwrap();
-        let _never_completes = world.sender.send(&world.tx, &[0..BYTES]).unwrap();
+        let _never_completes = world.sender.send(&world.tx, &[0..1, 1..BYTES]).unwrap();
         let mut batch = RxBatch::with_capacity(64);
         let error = loop {
             match world.receiver.recv(&mut batch) {

@@ -13,6 +13,7 @@ use std::net::IpAddr;
 
 use ::nic::Impairment;
 use netmem::NiovSize;
+use tool::memory::MemoryKind;
 
 use crate::args;
 use tool::output::Failure;
@@ -51,6 +52,8 @@ pub struct NicPlan {
     pub niov: NiovSize,
     /// Device memory to bind, in bytes.
     pub mem_bytes: usize,
+    /// Kind of that memory.
+    pub memory: MemoryKind,
     /// Impairments of the link.
     pub impairment: Impairment,
     /// Payload bytes of every packet that stay in host memory.
@@ -64,6 +67,7 @@ impl NicPlan {
             queues,
             niov,
             mem_size,
+            memory,
             impair,
         } = args;
         if let Some(mtu) = *mtu {
@@ -92,6 +96,7 @@ impl NicPlan {
             queues: *queues,
             niov,
             mem_bytes,
+            memory: memory.unwrap_or(MemoryKind::Anonymous),
             impairment,
             linear_bytes: usize::from(linear),
         })

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use devmem_tcp::{
     BoundRx, Dmabuf, LinkState, Listener, NetIovCount, Netdev, NetdevBuilder, Setup, Unbound,
 };
@@ -48,7 +47,7 @@ impl Receiver {
             .linear_bytes(plan.linear_bytes)
             .impair(plan.impairment)
             .open()?;
-        let memory = Dmabuf::anonymous(plan.mem_bytes).context("get device memory")?;
+        let memory = plan.memory.allocate(plan.mem_bytes)?;
         let setup = nic.plan_receive(local).queues(plan.queues).apply()?;
         let bound = nic.bind_rx_sized(&memory, setup.queues(), plan.niov)?;
         let listener = nic.listen(local)?;
@@ -67,7 +66,7 @@ impl Receiver {
     ///
     /// The error of the library or the kernel, with its remedy. The settings of the NIC are restored then.
     pub fn on_kernel(nic: Netdev, plan: &KernelPlan, local: SocketAddr) -> Result<Self, Failure> {
-        let memory = kernel::memory(plan.mem_bytes, plan.niov)?;
+        let memory = kernel::memory(plan.memory, plan.mem_bytes, plan.niov)?;
         let (setup, queues) = if plan.no_setup {
             (None, kernel::prepared_queues(&nic, plan)?)
         } else {

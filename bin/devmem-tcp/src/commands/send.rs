@@ -17,6 +17,7 @@ use crate::plan::{Input, SendPlan};
 use crate::receiver::with_mtu;
 use crate::report::{SendReport, Sending};
 use tool::capture::{self, Capture};
+use tool::memory::MemoryKind;
 use tool::output::{Failure, note, print_json};
 use tool::pattern::RepeatingPattern;
 use tool::sender::pattern_of;
@@ -126,6 +127,7 @@ impl End {
                 Backend::User => {
                     let mut tcp = TcpOptions::default();
                     tcp.ecn = plan.ecn;
+                    let memory = plan.memory.unwrap_or(MemoryKind::Anonymous);
                     let builder = plan.link.tap.builder()?.tcp(tcp);
                     let mut builder = with_mtu(builder, plan.mtu);
                     if let Some(capture) = capture {
@@ -135,13 +137,13 @@ impl End {
                         backend: "user",
                         link: plan.link.tap.link.to_string(),
                         nic: builder.impair(plan.impairment).open()?,
-                        memory: Dmabuf::anonymous(plan.mem_bytes).context("get device memory")?,
+                        memory: memory.allocate(plan.mem_bytes)?,
                     }
                 }
                 Backend::Kernel(name) => Self {
                     backend: "kernel",
                     nic: Netdev::kernel(&name)?,
-                    memory: kernel::memory(plan.mem_bytes, None)?,
+                    memory: kernel::memory(plan.memory, plan.mem_bytes, None)?,
                     link: name,
                 },
             },

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use netmem::NiovSize;
+use tool::memory::MemoryKind;
 
 use super::link::users_alone;
 use super::{LinkPlan, NicPlan, check_connections, check_period, parse_niov};
@@ -58,6 +59,8 @@ pub struct KernelPlan {
     pub niov: Option<NiovSize>,
     /// Device memory to bind, in bytes.
     pub mem_bytes: usize,
+    /// Kind of that memory, if it was given.
+    pub memory: Option<MemoryKind>,
     /// Print the planned changes, and exit.
     pub dry_run: bool,
     /// Change nothing: the NIC is already set up.
@@ -124,6 +127,7 @@ impl RecvPlan {
             queues: nic.queues,
             niov: parse_niov(nic.niov)?,
             mem_bytes: to_usize("--mem-size", mem_size)?,
+            memory: nic.memory,
             dry_run,
             no_setup,
             first_queue,

@@ -11,6 +11,7 @@ use super::link::users_alone;
 use super::{LinkPlan, check_period};
 use crate::args::{self, BackendChoice};
 use crate::watch;
+use tool::memory::MemoryKind;
 use tool::output::Failure;
 use tool::parse::{check_mtu, parse_impairment, to_usize};
 use tool::size::Size;
@@ -33,6 +34,8 @@ pub struct SendPlan {
     pub chunk: usize,
     /// Device memory to bind, in bytes.
     pub mem_bytes: usize,
+    /// Kind of that memory, if it was given.
+    pub memory: Option<MemoryKind>,
     /// Largest IP packet.
     pub mtu: Option<u16>,
     /// Impairments of the link.
@@ -78,6 +81,7 @@ impl SendPlan {
             validate,
             chunk,
             mem_size,
+            memory,
             mtu,
             impair,
             ecn,
@@ -117,6 +121,7 @@ impl SendPlan {
             input,
             chunk,
             mem_bytes,
+            memory,
             mtu,
             impairment: parse_impairment(&impair)?,
             ecn: match ecn {

@@ -46,6 +46,8 @@ pub enum DropReason {
     /// The interface below the link merged packets without a record of their size (LRO), and the kernel refused to pass the
     /// result on.
     RxLro,
+    /// A device failed to copy the payload to its memory.
+    RxDeviceFailed,
     /// The packet is longer than the link allows, or its headers are not valid for computing its checksum or cutting it.
     TxInvalid,
     /// The transmit queue is full: the stack sends faster than the link.
@@ -54,11 +56,13 @@ pub enum DropReason {
     TxLinkDown,
     /// The link refused the frame.
     TxLinkError,
+    /// A device failed to copy the payload from its memory.
+    TxDeviceFailed,
 }
 
 impl DropReason {
     /// All reasons, in the order of the counters.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::RxNoBuffers,
         Self::RxNoHostBuffers,
         Self::RxRunt,
@@ -77,10 +81,12 @@ impl DropReason {
         Self::RxLinkError,
         Self::RxLinkFull,
         Self::RxLro,
+        Self::RxDeviceFailed,
         Self::TxInvalid,
         Self::TxBusy,
         Self::TxLinkDown,
         Self::TxLinkError,
+        Self::TxDeviceFailed,
     ];
 
     /// Returns the stable snake_case name.
@@ -104,10 +110,12 @@ impl DropReason {
             Self::RxLinkError => "rx_link_error",
             Self::RxLinkFull => "rx_link_full",
             Self::RxLro => "rx_lro",
+            Self::RxDeviceFailed => "rx_device_failed",
             Self::TxInvalid => "tx_invalid",
             Self::TxBusy => "tx_busy",
             Self::TxLinkDown => "tx_link_down",
             Self::TxLinkError => "tx_link_error",
+            Self::TxDeviceFailed => "tx_device_failed",
         }
     }
 }
@@ -168,8 +176,8 @@ mod tests {
         assert_eq!(names.len(), DropReason::ALL.len());
         assert_eq!(
             drops.iter().map(|(_, n)| n).collect::<Vec<_>>(),
-            (1..=22).collect::<Vec<u64>>()
+            (1..=23).collect::<Vec<u64>>()
         );
-        assert_eq!(drops.total(), 22 * 23 / 2);
+        assert_eq!(drops.total(), 23 * 24 / 2);
     }
 }

@@ -26,6 +26,7 @@
 
 mod collapse;
 mod config;
+mod conveyor;
 mod drops;
 mod features;
 mod fill;
@@ -37,11 +38,13 @@ mod place;
 mod queue_mgmt;
 mod rx_checksum;
 mod rx_queue;
+mod staging;
 mod stats;
 #[cfg(test)]
 mod tests;
 mod tso;
 mod tx_queue;
+mod tx_stage;
 
 pub use collapse::{NiovUsage, RxMemory};
 pub use config::{MAX_LINEAR_BYTES, NicConfig, NicError};
@@ -53,8 +56,9 @@ pub use features::{
 pub use fill::{MemoryDemand, MemoryLevel, RxSpace};
 pub use link::*;
 pub use nic::Nic;
-pub use packet::{HeadBuf, Origin, RxPacket, TxPacket};
+pub use packet::{FailedTx, HeadBuf, Origin, RxPacket, TxPacket};
 pub use queue_mgmt::{ProviderChoice, RestartError};
 pub use rx_queue::RxQueueInfo;
+pub use staging::StagingStats;
 pub use stats::{RxQueueStats, TxStats};
 pub use tx_queue::TransmitError;

@@ -10,4 +10,5 @@ mod queues;
 mod random;
 mod refusals;
 mod space;
+mod staging;
 mod transmit;

@@ -202,6 +202,7 @@ impl Stack {
         self.network.poll_neighbors(now);
         self.fail_unresolved(now);
         self.network.flush_tx(now);
+        self.fail_untransmitted(now);
         let drained = self.sockets.drain_sends();
         self.check_readiness();
         PollOutcome {

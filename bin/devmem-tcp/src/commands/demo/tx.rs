@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use devmem_linux::cpu;
 use devmem_linux::helper::Helper;
-use devmem_tcp::{BoundTx, Dmabuf, Netdev};
+use devmem_tcp::{BoundTx, Netdev};
 
 use super::{PORT, TAP};
 use crate::args::Direction;
@@ -117,7 +117,7 @@ pub fn send_all(
     // At least two chunks: one is written while the other is in flight.
     let ring = (RING_BYTES / connections).max(2 * plan.write_size);
     let size = (ring * connections).next_multiple_of(PAGE_BYTES);
-    let memory = Dmabuf::anonymous(size).context("get device memory to send from")?;
+    let memory = plan.nic.memory.allocate(size)?;
     let tx = nic.bind_tx(&memory)?;
     let all_bytes = AtomicU64::new(0);
     thread::scope(|scope| {

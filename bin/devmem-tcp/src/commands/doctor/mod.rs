@@ -1,5 +1,6 @@
 //! `devmem-tcp doctor`: checks what this machine supports, what is missing, and how to fix that.
 
+mod devices;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,8 @@ pub struct Diagnosis {
     /// Checks of the kernel's support.
     #[serde(flatten)]
     pub doctor: Doctor,
+    /// Checks of GPUs.
+    pub devices: Vec<Check>,
     /// Checks for the user-space backend.
     pub user_space: UserSpace,
 }
@@ -48,6 +51,7 @@ pub fn run(args: &args::Doctor) -> Result<(), Failure> {
     let diagnosis = Diagnosis {
         ready: doctor.can_receive(),
         doctor,
+        devices: devices::examine(),
         user_space: UserSpace::of(&Probe::run()),
     };
     if args.output.json {

@@ -476,6 +476,7 @@ pub const fn connection_errno(error: TcpError) -> Errno {
         TcpError::NetUnreachable => Errno::ENETUNREACH,
         TcpError::ProtocolUnreachable => Errno::ENOPROTOOPT,
         TcpError::Aborted => Errno::ECONNABORTED,
+        TcpError::DeviceFailed { .. } => Errno::EIO,
     }
 }
 

@@ -189,8 +189,8 @@ impl World {
         };
         let _ = match choice % 3 {
             0 => c!(call::accept(&self.posix, fd, to, SOCK_NONBLOCK)).map(drop),
-            1 => c!(call::name(&self.posix, fd, call::Whose::Ours, to)),
-            _ => c!(call::name(&self.posix, fd, call::Whose::Peers, to)),
+            1 => c!(call::name(&self.posix, fd, call::SocketEnd::Local, to)),
+            _ => c!(call::name(&self.posix, fd, call::SocketEnd::Peer, to)),
         };
     }
 

@@ -2,7 +2,7 @@
 
 #[path = "../bodies/gve_flow_rules.rs"]
 mod body;
-#[path = "../../crates/gvnic/gve/tests/common/mod.rs"]
+#[path = "../../crates/gvnic/gve/tests/gve/common/mod.rs"]
 mod common;
 #[path = "../bodies/gve_input.rs"]
 mod input;

@@ -11,6 +11,7 @@ mod bare;
 mod cases;
 mod chart;
 mod kernel_rx;
+mod load;
 mod loopback;
 mod lossy;
 mod meter;
@@ -49,6 +50,7 @@ enum What {
     Lossy(lossy::LossyArgs),
     Loopback(loopback::LoopbackArgs),
     Pool(pool::PoolArgs),
+    Load(load::LoadArgs),
     #[command(name = "__sender", hide = true)]
     Sender(sender::SenderArgs),
     #[command(name = "__receiver", hide = true)]
@@ -73,6 +75,7 @@ fn run(what: What) -> Result<(), Failure> {
         What::Lossy(args) => lossy::run(&args),
         What::Loopback(args) => loopback::run(&args),
         What::Pool(args) => pool::run(&args),
+        What::Load(args) => load::run(&args),
         What::Sender(args) => Ok(sender::run(&args)?),
         What::Cable(args) => lossy::run_cable(args),
         What::Receiver(args) => Ok(receiver::run(&args)?),

@@ -1,5 +1,6 @@
 //! The report of a run: a table for people, a JSON object for programs.
 
+mod load;
 mod send;
 
 use std::fmt;
@@ -16,6 +17,7 @@ use tool::progress::gbit_per_s;
 use tool::size::Size;
 use tool::undelivered::Undelivered;
 
+pub use load::{LoadReport, TensorRow};
 pub use send::{SendReport, Sending};
 
 /// The report of `demo` and `recv`. The field names are those of the JSON and must not change.
@@ -109,7 +111,6 @@ impl RunReport {
             backend,
             link,
             queues: nic.queues,
-            mtu: nic.mtu,
             ip_version: if address.is_ipv4() { 4 } else { 6 },
             impair: nic.impairment.to_string(),
             ..Self::default()

@@ -18,7 +18,7 @@ use rustix::fs::{
 };
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-use super::common::LIMIT;
+use crate::common::LIMIT;
 
 const RAM_BASE: u64 = 0x10_0000;
 const RAM_BYTES: usize = 16 << 20;

@@ -60,7 +60,7 @@ impl Intruder {
                 target: theirs,
                 source_mac: Some(MAC),
             };
-            let len = asked.emit_frame((MAC, Side::B.mac()), (ours, theirs), &mut frame);
+            let len = asked.emit_frame(MAC, Side::B.mac(), ours, theirs, &mut frame);
             self.send(frame[..len].to_vec());
         }
     }

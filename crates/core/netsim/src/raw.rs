@@ -222,11 +222,8 @@ impl RawPeer {
                         source_mac: Some(Side::A.mac()),
                     };
                     let mut frame = vec![0; 128];
-                    let len = asked.emit_frame(
-                        (Side::A.mac(), Side::B.mac()),
-                        (ours, theirs),
-                        &mut frame,
-                    );
+                    let len =
+                        asked.emit_frame(Side::A.mac(), Side::B.mac(), ours, theirs, &mut frame);
                     frame.truncate(len);
                     frame
                 }

@@ -49,6 +49,7 @@ impl Stack {
             headers,
             payload,
             unplaced,
+            failed,
             segments,
             origin,
         } = packet;
@@ -77,6 +78,9 @@ impl Stack {
                     destination == Destination::Ours && !headers.ethernet.dst.is_multicast();
                 match headers.four_tuple().filter(|_| is_single) {
                     Some(tuple) => {
+                        if let Some(error) = failed {
+                            return self.device_failed(&tuple, *error, now);
+                        }
                         let segment = into_segment(&tcp, headers.ecn(), segments, payload);
                         self.receive_tcp(
                             ReceivedSegment {
@@ -325,35 +329,9 @@ fn into_segment(tcp: &TcpHeader, ecn: Ecn, packets: u16, payload: FragList) -> S
 }
 
 fn without_payload(segment: &Segment<FragList>) -> Segment<FragList> {
-    let Segment {
-        seq,
-        ack,
-        control,
-        push,
-        ece,
-        cwr,
-        ae,
-        ecn,
-        window,
-        options,
-        payload: _,
-        gso_size,
-        packets,
-    } = *segment;
     Segment {
-        seq,
-        ack,
-        control,
-        push,
-        ece,
-        cwr,
-        ae,
-        ecn,
-        window,
-        options,
         payload: FragList::default(),
-        gso_size,
-        packets,
+        ..*segment
     }
 }
 

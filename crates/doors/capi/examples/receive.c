@@ -90,7 +90,7 @@ static ssize_t receive(dmt_stack *stack, int fd, dmt_memory *memory, size_t *pos
 			fail("reading device memory");
 		for (size_t at = 0; at < frag.frag_size; at++) {
 			if (seen[at] != byte_at(*position + at)) {
-				fprintf(stderr, "byte %zu is another one\n", *position + at);
+				fprintf(stderr, "byte %zu is wrong\n", *position + at);
 				exit(1);
 			}
 		}

@@ -249,7 +249,7 @@ int main(void)
 	if (dmt_shutdown(it.stack, it.fd, SHUT_WR))
 		fail("shutdown");
 	pthread_join(receiver, &right);
-	printf("%zu bytes sent from device memory and complete, %zu of them arrived right\n", it.freed,
+	printf("%zu bytes sent from device memory and complete, %zu of them received correctly\n", it.freed,
 	       *(size_t *)right);
 	if (dmt_close(it.stack, epfd) || dmt_close(it.stack, it.fd) || dmt_unbind(it.stack, it.binding) ||
 	    dmt_stack_close(it.stack) || dmt_stack_close(peer.stack) || dmt_memory_free(it.memory))

@@ -41,7 +41,7 @@ impl<T> Handles<T> {
 
     /// Adds an object and returns its number, never 0.
     pub fn insert(&self, thing: T) -> usize {
-        // Before the number is taken, which is then above those of the parent.
+        // First: if this makes the table of a child, the number below must be above those of the parent.
         let table = self.table();
         // One number for each object ever created: 2^64 numbers are never used up.
         let number = self.last.fetch_add(1, Ordering::Relaxed).wrapping_add(1);

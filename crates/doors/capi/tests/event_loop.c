@@ -1,4 +1,4 @@
-/* dmt_epoll_fd in an epoll of the kernel: readable exactly while the stack's epoll has events. Prints what was not so.
+/* dmt_epoll_fd in an epoll of the kernel: readable exactly while the stack's epoll has events. Prints failed checks.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0 */
 #include <pthread.h>
@@ -25,7 +25,7 @@ static int is_readable(int kernel, int timeout_ms)
 static dmt_stack *stack;
 static int client;
 
-/* The kernel's epoll is waited for while the bytes are sent. */
+/* Sends the bytes while the main thread waits in the kernel's epoll. */
 static void *send_one(void *argument)
 {
 	WORKS(dmt_send(stack, client, argument, 1, 0));
@@ -53,7 +53,7 @@ int main(void)
 	EXPECT(EBADF, dmt_epoll_fd(stack, 5));
 	IS(1, (fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
 
-	/* A connection is news of the listener until it is accepted. */
+	/* A connection is an event of the listener until it is accepted. */
 	WORKS(dmt_bind(stack, listener, (struct sockaddr *)&ours, sizeof(ours)));
 	WORKS(dmt_listen(stack, listener, 1));
 	WORKS(dmt_epoll_ctl(stack, epfd, EPOLL_CTL_ADD, listener, &readable));
@@ -64,7 +64,7 @@ int main(void)
 	WORKS(server);
 	IS(0, is_readable(kernel, 0));
 
-	/* Bytes that arrive while the program waits for the kernel's epoll. A second descriptor shows the same. */
+	/* Bytes that arrive while the program waits in the kernel's epoll. A second descriptor is readable, too. */
 	second = dmt_epoll_fd(stack, epfd);
 	WORKS(epoll_ctl(kernel, EPOLL_CTL_ADD, second, &readable));
 	WORKS(epoll_ctl(kernel, EPOLL_CTL_DEL, fd, NULL));
@@ -79,7 +79,7 @@ int main(void)
 		IS(1, (int)dmt_recv(stack, server, &byte, 1, 0));
 		IS(0, dmt_epoll_wait(stack, epfd, &got, 1, 0));
 	}
-	/* An edge is news until it is taken. */
+	/* An edge is an event until dmt_epoll_wait returns it. */
 	readable.events = EPOLLIN | EPOLLET;
 	WORKS(dmt_epoll_ctl(stack, epfd, EPOLL_CTL_MOD, server, &readable));
 	WORKS(dmt_send(stack, client, "y", 1, 0));
@@ -87,13 +87,13 @@ int main(void)
 	IS(1, dmt_epoll_wait(stack, epfd, &got, 1, 0));
 	IS(0, is_readable(kernel, 0));
 
-	/* A closed epoll is noticed. */
+	/* The descriptor of a closed epoll is readable. */
 	WORKS(dmt_close(stack, epfd));
 	IS(1, is_readable(kernel, 0));
 	EXPECT(EBADF, dmt_epoll_wait(stack, epfd, &got, 1, 0));
 	WORKS(close(fd));
 	WORKS(close(second));
-	/* So is a closed stack. */
+	/* So is that of a closed stack. */
 	fd = dmt_epoll_fd(stack, dmt_epoll_create1(stack, 0));
 	readable.events = EPOLLIN;
 	WORKS(epoll_ctl(kernel, EPOLL_CTL_ADD, fd, &readable));

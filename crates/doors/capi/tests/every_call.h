@@ -55,7 +55,7 @@ static socklen_t *room(void)
 	return &some_len;
 }
 
-/* Name, call with a stack `s` and a file `fd`, errno on an epoll; 0 where that works. */
+/* Name, call with a stack `s` and a file `fd`, and the errno of the call on an epoll (0 if it succeeds). */
 #define FILE_CALLS(X)                                                                                             \
 	X(bind, dmt_bind(s, fd, (struct sockaddr *)&ours, sizeof(ours)), ENOTSOCK)                                \
 	X(listen, dmt_listen(s, fd, 1), ENOTSOCK)                                                                 \
@@ -88,7 +88,7 @@ static socklen_t *room(void)
 	X(epoll_wait, dmt_epoll_wait(s, fd, &event, 1, 0), 0)                                                     \
 	X(close, dmt_close(s, fd), 0)
 
-/* Those that take a stack and no file. */
+/* Calls with a stack and without a file. */
 #define STACK_CALLS(X)                                                                                            \
 	X(stack_close, dmt_stack_close(s))                                                                        \
 	X(bind_rx, dmt_bind_rx(s, some_memory, &some_id))                                                         \

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Where cargo put the static library: beside this test, or one folder up.
+/// Returns the folder into which cargo put the static library: that of this test, or its parent.
 fn built() -> PathBuf {
     let test = std::env::current_exe().expect("this program has a path");
     let folders: Vec<&Path> = test.ancestors().skip(1).take(2).collect();
@@ -14,7 +14,7 @@ fn built() -> PathBuf {
     (*found.expect("cargo builds the library before the test")).to_owned()
 }
 
-/// Runs a program that must succeed, and returns what it said.
+/// Runs a program that must succeed, and returns its stdout.
 fn run(program: impl AsRef<OsStr>, args: &[&OsStr], env: &[(&str, &Path)]) -> String {
     let program = program.as_ref();
     let mut command = Command::new(program);
@@ -28,7 +28,7 @@ fn run(program: impl AsRef<OsStr>, args: &[&OsStr], env: &[(&str, &Path)]) -> St
         output.status.success(),
         "{program:?} {args:?}: {said} {complained}"
     );
-    // A panic that did not cross would be told here.
+    // The library prints a caught panic to stderr.
     assert_eq!(complained, "", "{program:?} {args:?}");
     said
 }
@@ -37,7 +37,7 @@ fn has(program: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok()
 }
 
-/// Returns whether programs in C can be compiled here, and says so if not.
+/// Returns whether there is a C compiler; prints `SKIP` if not.
 fn has_compiler() -> bool {
     let has = has("cc");
     if !has {
@@ -59,7 +59,7 @@ fn install(prefix: &Path, destination: &Path) {
     );
 }
 
-/// Installs the library, once for all tests, and returns where.
+/// Installs the library, once for all tests, and returns the folder.
 fn installed() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
     PREFIX.get_or_init(|| {
@@ -69,7 +69,7 @@ fn installed() -> &'static Path {
     })
 }
 
-/// As strict as a compiler can be asked to be, of the oldest C that the header speaks.
+/// Strict warnings, and the oldest C standard that the header supports.
 const STRICT: [&str; 6] = [
     "-std=c99",
     "-pedantic",
@@ -94,7 +94,7 @@ fn compile(source: &str, name: &str, more: &[&str]) -> PathBuf {
     program
 }
 
-/// Compiles a program against the installed library, runs it, and returns what it said.
+/// Compiles a program against the installed library, runs it, and returns its stdout.
 fn compile_and_run(source: &str) -> String {
     let name = Path::new(source).file_stem().and_then(OsStr::to_str);
     let program = compile(source, name.expect("a source has a name"), &[]);
@@ -117,7 +117,7 @@ fn bad_input_is_an_errno() {
 }
 
 #[test]
-fn each_failure_has_its_reason_in_the_words_of_the_c_library() {
+fn each_failure_has_a_reason_that_names_functions_of_the_c_library() {
     if has_compiler() {
         assert_eq!(compile_and_run("tests/reasons.c"), "0 wrong\n");
     }
@@ -191,7 +191,7 @@ fn a_tap_without_privileges_is_eperm() {
 }
 
 #[test]
-fn a_child_by_fork_has_no_part_in_its_parents_stacks_and_the_parent_goes_on() {
+fn a_child_of_fork_cannot_use_its_parents_stacks_and_the_parent_continues() {
     if has_compiler() {
         assert_eq!(compile_and_run("tests/fork.c"), "40 forks, 0 wrong\n");
     }
@@ -208,7 +208,7 @@ fn times_are_those_of_linux() {
 fn a_c_program_receives_into_device_memory() {
     if has_compiler() {
         let said = compile_and_run("examples/receive.c");
-        // On a busy machine an ACK may be late enough for something to be sent twice, and dropped once.
+        // On a busy machine a late ACK may cause a retransmission, and the receiver drops the duplicate.
         assert!(
             said.starts_with("1048576 bytes, 1048576 of them in device memory, ")
                 && said.ends_with(" packets dropped\n"),
@@ -223,7 +223,7 @@ fn a_c_program_sends_from_device_memory_and_waits_for_completions_in_an_epoll() 
         let said = compile_and_run("examples/send.c");
         assert_eq!(
             said,
-            "4194304 bytes sent from device memory and complete, 4194304 of them arrived right\n"
+            "4194304 bytes sent from device memory and complete, 4194304 of them received correctly\n"
         );
     }
 }
@@ -231,7 +231,7 @@ fn a_c_program_sends_from_device_memory_and_waits_for_completions_in_an_epoll() 
 #[test]
 fn the_library_exports_what_is_in_its_header_under_a_version_and_nothing_else() {
     if !has_compiler() || !has("readelf") {
-        println!("SKIP no readelf: the versions of the symbols were not looked at");
+        println!("SKIP no readelf: the versions of the symbols were not checked");
         return;
     }
     let library = installed().join("lib/libdevmemtcp.so");
@@ -253,7 +253,7 @@ fn the_header_alone_is_c99_and_cxx_without_a_warning() {
         ("c++", "c++", ["c++98", "c++11", "c++17"]),
     ] {
         if !has(compiler) {
-            println!("SKIP no {compiler}: the header was not looked at as {language}");
+            println!("SKIP no {compiler}: the header was not checked as {language}");
             continue;
         }
         for standard in standards {
@@ -299,7 +299,7 @@ fn a_package_is_installed_below_destdir_and_found_by_pkg_config() {
         assert!(!sections.contains(".symtab"), "{sections}");
     }
     if !has("pkg-config") {
-        println!("SKIP no pkg-config: its file was only read");
+        println!("SKIP no pkg-config: its file was read, not used");
         return;
     }
     let folder = at.join("lib/pkgconfig");
@@ -335,7 +335,7 @@ fn a_package_is_installed_below_destdir_and_found_by_pkg_config() {
     assert_eq!(left, "");
 }
 
-/// Every function of the header is in the library, and the other way round.
+/// Every function of the header is in the library, and every function of the library in the header.
 #[test]
 fn the_header_and_the_library_have_the_same_functions() {
     let read = |path: &str| std::fs::read_to_string(sources().join(path)).expect(path);
@@ -363,7 +363,7 @@ fn the_header_and_the_library_have_the_same_functions() {
         .map(str::to_owned)
         .collect();
     assert_eq!(declared, names(&rust, "fn "));
-    // In a child by fork, or for its reasons, every function is called with arguments that it must refuse.
+    // The tests of fork and of reasons call every function with arguments that it must refuse.
     let tests = ["tests/every_call.h", "tests/fork.c", "tests/reasons.c"].map(read);
     let called = names(&tests.concat(), "");
     let missing: Vec<_> = declared.difference(&called).collect();

@@ -1,7 +1,7 @@
-/* fork(2) while other threads are in the middle of calls: the child has no part in its parent's stacks, may have stacks of
- * its own, and ends as any program; the parent goes on receiving, byte for byte. Prints what was not so.
+/* fork(2) while other threads are in calls: the child cannot use its parent's stacks, can open other stacks, and exits
+ * normally; the parent receives every byte. Prints failed checks.
  *
- * With an argument it is what a child executes: it says which descriptors it inherited.
+ * With an argument, this is the program that a child executes: it prints the descriptors that it inherited.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0 */
 #define _GNU_SOURCE
@@ -56,7 +56,7 @@ static int open_world(struct world *world, const char *link)
 
 static void close_world(struct world *world)
 {
-	/* Both ends, so that neither stack waits for the other's goodbye. */
+	/* Both ends, so that neither stack waits for a FIN. */
 	WORKS(dmt_close(world->sender, world->to));
 	WORKS(dmt_close(world->receiver, world->from));
 	WORKS(dmt_stack_close(world->sender));
@@ -89,7 +89,7 @@ static void verify(struct world *world, const unsigned char *bytes, size_t len)
 {
 	for (size_t at = 0; at < len; at++) {
 		if (bytes[at] != byte_at(world->received + at)) {
-			printf("byte %zu is another one\n", world->received + at);
+			printf("byte %zu is wrong\n", world->received + at);
 			wrong++;
 			break;
 		}
@@ -97,7 +97,7 @@ static void verify(struct world *world, const unsigned char *bytes, size_t len)
 	world->received += len;
 }
 
-/* Receives to the end of the stream, and verifies where it lies. */
+/* Receives to the end of the stream, and verifies the bytes in device memory. */
 static void *receive_all(void *argument)
 {
 	struct world *world = argument;
@@ -133,20 +133,20 @@ static void *receive_all(void *argument)
 			token.token_count = 1;
 			if (dmt_setsockopt(world->receiver, world->from, SOL_SOCKET, SO_DEVMEM_DONTNEED, &token,
 					   sizeof(token)) != 1)
-				wrong++, puts("a frag was not taken back");
+				wrong++, puts("a frag could not be returned");
 		}
 	} while (n > 0);
 	return NULL;
 }
 
-/* A transfer between two stacks of this process, whichever it is. */
+/* A transfer between two stacks of this process, parent or child. */
 static void transfer(const char *link)
 {
 	struct world world;
 	pthread_t receiver;
 
 	if (open_world(&world, link) < 0) {
-		printf("a world on %s: %s\n", link, strerror(errno));
+		printf("two stacks on %s: %s\n", link, strerror(errno));
 		wrong++;
 		return;
 	}
@@ -166,7 +166,7 @@ static void transfer(const char *link)
 	close_world(&world);
 }
 
-/* Each function of the header, on stacks, files and memories of the parent. */
+/* Calls each function of the header with stacks, files and memories of the parent. */
 static void every_call_is_refused(struct world *theirs)
 {
 	dmt_stack *stacks[] = { theirs->sender, theirs->receiver };
@@ -193,29 +193,29 @@ static void wait_for(pid_t child, const char *what)
 	int status;
 
 	if (waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status)) {
-		printf("%s: status %#x (a signal, %d: it hung)\n", what, status, SIGALRM);
+		printf("%s: status %#x (signal %d: it did not end in time)\n", what, status, SIGALRM);
 		wrong++;
 	}
 }
 
-/* What a child does; it ends by returning from main, with destructors and exit handlers. */
+/* The checks in a child, which then returns from main, with destructors and exit handlers. */
 static int in_child(struct world *theirs, int number)
 {
 	struct world ours;
 	pid_t child;
 
-	/* Whatever hangs is killed. What the parent found wrong is not this child's doing. */
+	/* A call that does not return is killed. Failed checks of the parent are not counted here. */
 	alarm(30);
 	wrong = 0;
 	every_call_is_refused(theirs);
 	if (number % 4)
 		return wrong != 0;
-	/* The name of a wire of the parent's is free here. */
+	/* The names of the parent's wires are free in the child. */
 	transfer("mem:fork");
 	every_call_is_refused(theirs);
 	if (open_world(&ours, "mem:again") < 0)
-		wrong++, puts("no second world");
-	/* A memory of the parent's cannot be bound here either. */
+		wrong++, puts("two more stacks could not be opened");
+	/* A memory of the parent cannot be bound to a stack of the child. */
 	EXPECT(EOWNERDEAD, dmt_bind_rx(ours.receiver, theirs->memory, &some_id));
 	EXPECT(EBADF, dmt_send(ours.sender, theirs->to, "x", 1, 0));
 	fflush(stdout);
@@ -239,7 +239,7 @@ static int in_child(struct world *theirs, int number)
 	return wrong != 0;
 }
 
-/* What is executed has standard input, output and error, and nothing of ours. */
+/* An executed program inherits standard input, output and error, and no descriptor of the library. */
 static int list_descriptors(void)
 {
 	DIR *folder = opendir("/proc/self/fd");
@@ -270,11 +270,11 @@ int main(int argc, char **argv)
 	if (argc > 1)
 		return list_descriptors();
 	atexit(at_exit);
-	/* What this program was started with is not ours to look for in a child. */
+	/* Descriptors that this program itself inherited are not checked in a child. */
 	for (int fd = 3; fd < 1024; fd++)
 		fcntl(fd, F_SETFD, FD_CLOEXEC);
 	if (open_world(&world, "mem:fork") < 0)
-		return puts("nothing works"), 1;
+		return puts("the stacks could not be opened"), 1;
 	some_memory = world.memory;
 	some_epoll = dmt_epoll_create1(world.receiver, 0);
 	pthread_create(&sender, NULL, send_all, &world);
@@ -288,7 +288,7 @@ int main(int argc, char **argv)
 		if (child == 0)
 			return in_child(&world, i);
 		wait_for(child, "a child");
-		/* The parent receives while its child does all that, and after it. */
+		/* The parent receives while the child runs, and afterwards. */
 		while (*(volatile size_t *)&world.received == before)
 			sched_yield();
 	}

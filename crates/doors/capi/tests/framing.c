@@ -1,5 +1,5 @@
-/* What a program with messages needs: at most N bytes into host memory and into device memory, a look at the first bytes,
- * timeouts, and the options of TCP. Prints what was not so.
+/* Calls for programs that frame messages: receives of at most N bytes into host and device memory, MSG_PEEK, timeouts, and
+ * options of TCP. Prints failed checks.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0 */
 #include <netinet/tcp.h>
@@ -111,7 +111,7 @@ int main(void)
 	IS(6, into_device_memory(memory, 6, "header"));
 	IS(4, into_device_memory(memory, 60, "body"));
 	IS(1, dmt_send(stack, client, "x", 1, 0));
-	/* Bytes in device memory are an error, never copied to the host. */
+	/* A receive without MSG_SOCK_DEVMEM fails, and does not copy bytes of device memory to the host. */
 	EXPECT(EFAULT, dmt_recv(stack, server, some, 1, 0));
 	EXPECT(EFAULT, dmt_recv(stack, server, some, 1, MSG_PEEK));
 	IS(1, into_device_memory(memory, 1, "x"));

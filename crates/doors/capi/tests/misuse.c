@@ -1,4 +1,4 @@
-/* Bad input through the C ABI: every wrong call is an errno, none a crash. Prints the calls that were not.
+/* Bad input through the C ABI: every wrong call returns an errno, and none crashes. Prints failed checks.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0 */
 #include <arpa/inet.h>
@@ -16,7 +16,7 @@
 
 #include "every_call.h"
 
-/* Handles that are none, and files that are none: never opened, the process's own, closed, another stack's. */
+/* Invalid handles, and invalid files: never opened, of the process, closed, of another stack. */
 static void every_call_with_every_bad_handle(void)
 {
 	dmt_stack *stack = dmt_open("mem:table", "address=10.77.0.1/24");
@@ -31,7 +31,7 @@ static void every_call_with_every_bad_handle(void)
 	some_epoll = dmt_epoll_create1(stack, 0);
 	epfd = dmt_epoll_create1(stack, 0);
 	if (!stack || !other || !closed || !some_memory || theirs < 0 || fd < 0 || epfd < 0)
-		wrong++, puts("nothing works");
+		wrong++, puts("the stacks could not be opened");
 	WORKS(dmt_close(stack, gone));
 	WORKS(dmt_stack_close(closed));
 	{
@@ -40,7 +40,7 @@ static void every_call_with_every_bad_handle(void)
 		int files[] = { gone, theirs, -1, 0, 1, 3, 1 << 24, fd + 100, epfd + 65536, 0x7fffffff,
 				-0x7fffffff - 1 };
 
-		/* A number of another stack or memory may be that of a stack, too: they are counted apart. */
+		/* Not another kind of handle: stacks and memories are numbered separately, so its number may name a stack. */
 		stacks[3] = (dmt_stack *)(uintptr_t)99999;
 		for (size_t s = 0; s < COUNT(stacks); s++) {
 			for (size_t i = 0; i < COUNT(stack_calls); i++)
@@ -59,13 +59,13 @@ static void every_call_with_every_bad_handle(void)
 		if (file_calls[i].on_epoll)
 			expect(&file_calls[i], stack, epfd, file_calls[i].on_epoll);
 	}
-	/* After all that, no file was made or lost, and the stack works. */
+	/* No failed call opened or closed a file, and the stack still works. */
 	WORKS(dmt_close(other, theirs));
 	WORKS(dmt_close(stack, epfd));
 	WORKS(dmt_close(stack, some_epoll));
 	WORKS(dmt_close(stack, fd));
 	if (dmt_socket(stack, AF_INET, SOCK_STREAM, 0) > fd + 3)
-		wrong++, puts("files were left behind");
+		wrong++, puts("a failed call opened or closed a file");
 	WORKS(dmt_stack_close(stack));
 	WORKS(dmt_stack_close(other));
 	WORKS(dmt_memory_free(some_memory));
@@ -84,23 +84,23 @@ static void every_bad_argument(dmt_stack *stack, int fd, int listener)
 	int epfd = dmt_epoll_create1(stack, 0);
 	struct msghdr *msg = message();
 
-	/* Lengths that no memory has, and memory that is not there. */
+	/* Invalid lengths, and null pointers. */
 	if (dmt_memory_new(0) || errno != ENOMEM)
-		wrong++, printf("a memory of nothing: errno %d\n", errno);
+		wrong++, printf("a memory of 0 bytes: errno %d\n", errno);
 	if (dmt_memory_new((size_t)-1) || errno != ENOMEM)
-		wrong++, printf("all memory there is: errno %d\n", errno);
+		wrong++, printf("a memory of the maximum size: errno %d\n", errno);
 	EXPECT(EFAULT, dmt_memory_read(memory, (size_t)-1, some, 1));
 	EXPECT(EFAULT, dmt_memory_write(memory, (1 << 20) - 1, some, 2));
 	EXPECT(EINVAL, dmt_memory_read(memory, 0, some, (size_t)-1));
 	EXPECT(EINVAL, dmt_memory_write(memory, 0, some, (size_t)-1));
 	WORKS(dmt_memory_read(memory, 1 << 20, NULL, 0));
 	WORKS(dmt_memory_write(memory, 0, NULL, 0));
-	/* A binding whose id cannot be told is not made: the memory binds afterwards. */
+	/* Without a pointer for its id, no binding is made: the memory can be bound afterwards. */
 	EXPECT(EFAULT, dmt_bind_rx(stack, memory, NULL));
 	EXPECT(EFAULT, dmt_bind_tx(stack, memory, NULL));
 	WORKS(dmt_bind_rx(stack, memory, &some_id));
 	EXPECT(EEXIST, dmt_bind_rx(stack, memory, &some_id));
-	/* Memory is bound once, on whatever stack. */
+	/* A memory has at most one binding, over all stacks. */
 	EXPECT(EBUSY, dmt_bind_rx(other, memory, &other_id));
 	WORKS(dmt_unbind(stack, some_id));
 	WORKS(dmt_bind_rx(other, memory, &other_id));
@@ -117,7 +117,7 @@ static void every_bad_argument(dmt_stack *stack, int fd, int listener)
 	memset(stats, 0xee, sizeof(stats));
 	WORKS(dmt_get_stats(stack, (struct dmt_stats *)stats, 12));
 	if (((unsigned char *)stats)[12] != 0xee)
-		wrong++, puts("more counters were written than there was room for");
+		wrong++, puts("counters were written past SIZE bytes");
 
 	EXPECT(EAFNOSUPPORT, dmt_socket(stack, AF_UNIX, SOCK_STREAM, 0));
 	EXPECT(EAFNOSUPPORT, dmt_socket(stack, -1, SOCK_STREAM, 0));
@@ -147,7 +147,7 @@ static void every_bad_argument(dmt_stack *stack, int fd, int listener)
 	EXPECT(EINVAL, dmt_recv(stack, fd, some, 1, MSG_OOB));
 	EXPECT(EOPNOTSUPP, dmt_send(stack, fd, some, 1, MSG_OOB));
 	EXPECT(EAGAIN, dmt_recv(stack, fd, some, 1, MSG_DONTWAIT));
-	/* What is discarded needs no memory. */
+	/* MSG_TRUNC discards the bytes, so the buffer may be NULL. */
 	EXPECT(EAGAIN, dmt_recv(stack, fd, NULL, 1, MSG_DONTWAIT | MSG_TRUNC));
 	EXPECT(EAGAIN, dmt_recv(stack, fd, some, 1, MSG_ERRQUEUE));
 	msg->msg_iov = NULL;
@@ -163,7 +163,7 @@ static void every_bad_argument(dmt_stack *stack, int fd, int listener)
 	EXPECT(EINVAL, dmt_recvmsg(stack, fd, msg, MSG_DONTWAIT));
 	/* Longer than an int (linux net/socket.c ____sys_sendmsg). */
 	EXPECT(ENOBUFS, dmt_sendmsg(stack, fd, msg, MSG_DONTWAIT));
-	/* A control buffer that is not there is none, whatever its length. */
+	/* A NULL control buffer is none, whatever its length. */
 	msg = message();
 	msg->msg_controllen = 100;
 	EXPECT(EAGAIN, dmt_recvmsg(stack, fd, msg, MSG_DONTWAIT));
@@ -185,7 +185,7 @@ static void every_bad_argument(dmt_stack *stack, int fd, int listener)
 	EXPECT(ENOTTY, dmt_ioctl(stack, fd, 0xdead, &number));
 	EXPECT(EFAULT, dmt_ioctl(stack, fd, FIONBIO, NULL));
 
-	/* An edge is not lost to a caller who gave no room for it. */
+	/* An edge is not lost by a call that had no room for it. */
 	event.events = EPOLLOUT | EPOLLET;
 	WORKS(dmt_epoll_ctl(stack, epfd, EPOLL_CTL_ADD, fd, &event));
 	EXPECT(EEXIST, dmt_epoll_ctl(stack, epfd, EPOLL_CTL_ADD, fd, &event));
@@ -206,7 +206,7 @@ struct pair {
 	int fd;
 };
 
-/* Receives until the file is gone, or the stack. */
+/* Receives until the file or the stack is closed. */
 static void *reader(void *argument)
 {
 	struct pair *pair = argument;
@@ -244,7 +244,7 @@ int main(void)
 	dmt_memory *memory = dmt_memory_new(1 << 20);
 	int fd = dmt_socket(stack, AF_INET, SOCK_STREAM, 0);
 	if (!stack || !memory || fd < 0)
-		return puts("nothing works"), 1;
+		return puts("the stacks could not be opened"), 1;
 
 	/* Handles. */
 	EXPECT(EBADF, dmt_socket(NULL, AF_INET, SOCK_STREAM, 0));
@@ -275,7 +275,7 @@ int main(void)
 	memset(bytes, 0, sizeof(bytes));
 	WORKS(dmt_getsockname(stack, fd, (struct sockaddr *)bytes, &len));
 	if (len != 16 || bytes[4])
-		wrong++, puts("a short buffer for an address was overrun, or its length not told");
+		wrong++, puts("an address was written past a short buffer, or its full length was not returned");
 	len = (socklen_t)-1;
 	EXPECT(EINVAL, dmt_getsockname(stack, fd, (struct sockaddr *)bytes, &len));
 
@@ -289,7 +289,7 @@ int main(void)
 	EXPECT(EFAULT, dmt_ioctl(stack, fd, 0x541b, NULL));
 	EXPECT(EINVAL, dmt_fcntl(stack, fd, 4711, 0));
 
-	/* Two threads on one socket: a connection with ourselves. */
+	/* Two threads on one socket, which is connected to a socket of the same stack. */
 	int listener = dmt_socket(stack, AF_INET, SOCK_STREAM, 0);
 	WORKS(dmt_bind(stack, listener, (struct sockaddr *)&ours, sizeof(ours)));
 	WORKS(dmt_listen(stack, listener, 1));
@@ -320,7 +320,7 @@ int main(void)
 	EXPECT(EFAULT, dmt_poll(stack, NULL, 1, 0));
 	EXPECT(EINVAL, dmt_poll(stack, &none, (nfds_t)-1, 0));
 	if (dmt_poll(stack, &none, 1, 0) != 1 || none.revents != POLLNVAL)
-		wrong++, puts("poll of a foreign file");
+		wrong++, puts("poll of a file of the process");
 	int epfd = dmt_epoll_create1(stack, 0);
 	WORKS(epfd);
 	EXPECT(EINVAL, dmt_epoll_create1(stack, 5));
@@ -336,7 +336,7 @@ int main(void)
 	for (int i = 0; i < 2; i++)
 		pthread_create(&threads[i], NULL, reader, &pair);
 	WORKS(dmt_send(stack, fd, "some bytes", 10, 0));
-	/* Who waits already goes on waiting, as in Linux: until the whole stack is closed. */
+	/* As in Linux, a blocked call continues after the close of its file; closing the stack ends it. */
 	WORKS(dmt_close(stack, server));
 	EXPECT(EBADF, dmt_close(stack, server));
 	WORKS(dmt_stack_close(stack));

@@ -1,11 +1,11 @@
-/* dmt_error has the call and the reason of the last failure, in the words of the C library. Prints what was not so.
+/* dmt_error returns the call and the reason of the last failure, and its messages name functions of C. Prints failed checks.
  *
  * With the argument "tap", run by a user without privileges: a TAP cannot be created, and the errno says why.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0 */
 #include "every_call.h"
 
-/* The last reason has to contain `expected`, and nothing that only Rust programs can call. */
+/* Checks that the last reason contains `expected`, and names no function of the Rust library. */
 static void reason_line(int line, const char *expected)
 {
 	static const char *const rust[] = { "devmem_tcp::", "Dmabuf::", "NetdevBuilder", ".address(", "drop " };
@@ -78,7 +78,7 @@ static void binding(dmt_stack *stack)
 	REASON("dmt_bind_tx: EBADF: the memory is NULL, closed or was never created");
 }
 
-/* Memory of the kernel, where the machine has it; otherwise the reason says what is missing. */
+/* Memory of the kernel, if this machine has it; otherwise the reason says what is missing. */
 static void kernel_memory(void)
 {
 	int null = open("/dev/null", O_RDWR);
@@ -93,7 +93,7 @@ static void kernel_memory(void)
 	WORKS(fcntl(null, F_GETFD));
 	NULL_IS(EFAULT, dmt_memory_heap(NULL, 4096));
 	if (dmt_memory_heap("no-such-heap", 4096))
-		wrong++, puts("a heap that is not there");
+		wrong++, puts("memory of a heap that does not exist");
 	REASON("dmt_memory_heap: ");
 	memory = dmt_memory_udmabuf(4096);
 	if (!memory) {
@@ -101,15 +101,15 @@ static void kernel_memory(void)
 		return;
 	}
 	if (dmt_memory_size(memory) != 4096)
-		wrong++, puts("the size of a dma-buf");
+		wrong++, puts("the size of a dma-buf is wrong");
 	WORKS(dmt_memory_write(memory, 4095, &byte, 1));
 	WORKS(dmt_memory_read(memory, 4095, some, 1));
 	if (some[0] != 'x')
-		wrong++, puts("a byte of a dma-buf");
+		wrong++, puts("a byte of a dma-buf is wrong");
 	WORKS(dmt_memory_free(memory));
 }
 
-/* Interfaces of the kernel: every machine has lo, which cannot do it. */
+/* Interfaces of the kernel: every machine has lo, which does not support device memory. */
 static void kernel_nics(void)
 {
 	dmt_memory *memory = dmt_memory_new(1 << 20);
@@ -135,12 +135,12 @@ static void kernel_nics(void)
 		wrong++, puts("lo was set up for device memory");
 	REASON("dmt_nic_open: E");
 	if (dmt_nic_open("dmnothere", "") || errno == 0)
-		wrong++, puts("an interface that is not there");
+		wrong++, puts("an interface that does not exist was opened");
 	REASON("there is no interface dmnothere");
 	WORKS(dmt_memory_free(memory));
 }
 
-/* A call without a reason of its own must not leave the reason of an earlier one. */
+/* A failed call without a specific reason replaces the reason of an earlier call. */
 static void later_failures(dmt_stack *stack)
 {
 	int fd = dmt_socket(stack, AF_INET, SOCK_STREAM, 0);
@@ -179,7 +179,7 @@ int main(int argc, char **argv)
 	char text[8] = "";
 
 	if (dmt_version() != DMT_VERSION)
-		wrong++, puts("the header is of another version than the library");
+		wrong++, puts("header and library have different versions");
 	if (dmt_error(text, sizeof(text)) != 0 || text[0])
 		wrong++, puts("a reason before any failure");
 	if (argc > 1 && !strcmp(argv[1], "tap")) {

@@ -1,7 +1,7 @@
-/* Times of sends and receives through the C ABI, as a program for Linux asks for them. Prints what is not as there.
+/* Timestamps of sends and receives through the C ABI, as in Linux. Prints failed checks.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0 */
-#define _POSIX_C_SOURCE 200809L /* struct timespec, which C99 has not */
+#define _POSIX_C_SOURCE 200809L /* struct timespec, which C99 lacks */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -89,12 +89,12 @@ int main(void)
 	for (int sent = 1; sent <= 3; sent++) {
 		CHECK(dmt_send(stack, client, "0123456789", 10, 0) == 10);
 		CHECK(receive(stack, server, &msg, control.bytes, sizeof(control), 0) == 10);
-		/* The last option that was set by an old number makes all of them old. */
+		/* If the last option was set with its old number, all options have the old format. */
 		CHECK(message(&msg, SOL_SOCKET, 35, &received, sizeof(received)));
 		CHECK(message(&msg, SOL_SOCKET, SO_TIMESTAMPING_OLD, &stamp, sizeof(stamp)));
 		CHECK(!memcmp(&stamp.ts[0], &received, sizeof(received)));
 		CHECK(stamp.ts[1].tv_sec == 0 && stamp.ts[2].tv_sec == 0);
-		/* Of this century, and never going back. */
+		/* A wall-clock time of this century, not earlier than the last. */
 		CHECK(received.tv_sec > 1500000000 && received.tv_nsec < 1000000000);
 		CHECK(received.tv_sec > before.tv_sec ||
 		      (received.tv_sec == before.tv_sec && received.tv_nsec >= before.tv_nsec));

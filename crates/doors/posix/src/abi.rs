@@ -1,4 +1,4 @@
-//! Numbers of Linux's socket interface, for architectures with the generic ones.
+//! Numbers of Linux's socket interface, for architectures with the generic numbers.
 //!
 //! Sources: include/linux/socket.h, include/uapi/asm-generic/{socket,fcntl,ioctls}.h,
 //! include/uapi/linux/{in,in6,tcp,sockios,eventpoll}.h, include/uapi/asm-generic/poll.h,
@@ -11,13 +11,13 @@ pub const AF_INET: u16 = 2;
 /// IPv6.
 pub const AF_INET6: u16 = 10;
 
-/// Kind of socket: a byte stream.
+/// Socket type: a byte stream.
 pub const SOCK_STREAM: i32 = 1;
-/// In the kind of socket: do not wait.
+/// Flag in the socket type: O_NONBLOCK.
 pub const SOCK_NONBLOCK: i32 = 0o4000;
-/// In the kind of socket: close on exec.
+/// Flag in the socket type: O_CLOEXEC.
 pub const SOCK_CLOEXEC: i32 = 0o2_000_000;
-/// Bits of the kind that are the kind.
+/// Bits of the socket type without the flags.
 pub const SOCK_TYPE_MASK: i32 = 0xf;
 
 /// TCP, as protocol and as level of options.
@@ -111,15 +111,15 @@ pub const TCP_CM_INQ: i32 = tcp_opt::INQ;
 
 /// Option of level `SOL_IP`: differentiated services.
 pub const IP_TOS: i32 = 1;
-/// Option of level `SOL_IP`: how many routers may pass packets on.
+/// Option of level `SOL_IP`: time to live.
 pub const IP_TTL: i32 = 2;
-/// Option of level `SOL_IPV6`: how many routers may pass packets on.
+/// Option of level `SOL_IPV6`: hop limit.
 pub const IPV6_UNICAST_HOPS: i32 = 16;
-/// Option of level `SOL_IP`: whether packets may be fragmented on their way.
+/// Option of level `SOL_IP`: path MTU discovery.
 pub const IP_MTU_DISCOVER: i32 = 10;
-/// Option of level `SOL_IP`: bind takes an address and leaves the port to connect.
+/// Option of level `SOL_IP`: bind sets the address only, and connect chooses the port.
 pub const IP_BIND_ADDRESS_NO_PORT: i32 = 24;
-/// Option of level `SOL_IPV6`: whether packets may be fragmented on their way.
+/// Option of level `SOL_IPV6`: path MTU discovery.
 pub const IPV6_MTU_DISCOVER: i32 = 23;
 /// Value of both: packets are not fragmented but made to fit (`IP_PMTUDISC_WANT`, `IP_PMTUDISC_DO`).
 pub const PMTUDISC: std::ops::RangeInclusive<i32> = 1..=2;
@@ -195,8 +195,8 @@ pub mod ctl {
 /// Longest accept queue that listen grants (linux `net.core.somaxconn`).
 pub const SOMAXCONN: usize = 4096;
 
-/// Flags of SO_TIMESTAMPING that are taken. Those of hardware are, as in Linux, whether or not the NIC has a clock: it
-/// never has, and so nothing comes of them.
+/// Flags of SO_TIMESTAMPING that are accepted. As in Linux, hardware flags are accepted even for a NIC without a clock. No
+/// NIC here has one, so these flags have no effect.
 pub mod sof {
     #![allow(
         missing_docs,

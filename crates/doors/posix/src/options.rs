@@ -43,7 +43,7 @@ pub(crate) struct Linger {
 
 /// Options of level `SOL_SOCKET` that are stored and returned without any effect: there is
 /// no packet scheduler (SO_PRIORITY) and no packet filter (SO_MARK); a stream has neither broadcasts nor packets without
-/// checksums; a byte that a peer calls urgent always stays in the stream (SO_OOBINLINE).
+/// checksums; urgent data always stays in the stream (SO_OOBINLINE).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Remembered {
     debug: bool,
@@ -82,7 +82,7 @@ pub(crate) struct Options {
     /// TCP_WINDOW_CLAMP; 0: none.
     window_clamp: u32,
     remembered: Remembered,
-    /// The last value of TCP_QUICKACK; the stack has the present state of a connection.
+    /// The last value of TCP_QUICKACK that was set; the stack has the current state of a connection.
     quick_acks: bool,
     pub(crate) fast_open: FastOpen,
     mtu_discover: i32,
@@ -101,20 +101,20 @@ pub(crate) struct Options {
 /// Effect on the socket after an option was set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// None: the option takes effect with the next connection, or in calls of this table.
+    /// The option takes effect with the next connection, or in calls of this table.
     None,
     /// The stack applies it.
     Apply(SocketOption),
-    /// A listener's rules for Fast Open have changed.
+    /// A listener's settings for Fast Open have changed.
     FastOpen,
-    /// What waits is acknowledged at once, or as it comes.
+    /// TCP_QUICKACK: pending data is acknowledged at once, or the delay of ACKs is allowed again.
     QuickAcks(bool),
-    /// Connections that a listener accepts from now on have segments of at most so many bytes.
+    /// Maximum segment size of connections that a listener accepts from now on.
     MaxSegment(Option<u16>),
 }
 
 impl Options {
-    /// Returns the options of a fresh socket.
+    /// Returns the options of a new socket.
     pub(crate) fn new(base: &tcp::Config, buffer_max: u32) -> Self {
         Self {
             reuse_addr: false,
@@ -153,7 +153,7 @@ impl Options {
         }
     }
 
-    /// Returns the options of TCP for a connection that begins with these.
+    /// Returns the options of TCP for a connection that begins with these settings.
     pub(crate) fn config(&self, base: &tcp::Config) -> tcp::ConnectionOptions {
         let mut config = base.options;
         config.user_mss = self.max_seg;

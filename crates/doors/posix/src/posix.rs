@@ -228,7 +228,7 @@ impl<W: Waiter> Posix<W> {
                     control: control.get_mut(so_far.control_bytes..).unwrap_or_default(),
                 };
                 let more = match table.recv_part(fd, rest, flags) {
-                    // Bytes behind a border were looked for, and there are none yet.
+                    // EAGAIN: the kind of memory changes here, and no bytes of the next kind have arrived yet.
                     Err(Errno::EAGAIN) if so_far.bytes >= enough => return Ok(()),
                     other => other?,
                 };
@@ -247,7 +247,7 @@ impl<W: Waiter> Posix<W> {
             (None, Err(errno)) => return Err(errno),
             (None, Ok(())) => Received::NOTHING,
         };
-        // A file that no longer exists adds no control messages.
+        // If the file was destroyed meanwhile, there are no control messages.
         let told = self.lock().tell_with(fd, received, control, flags);
         Ok(told.unwrap_or(received))
     }
@@ -298,7 +298,7 @@ impl<W: Waiter> Posix<W> {
     pub fn close(&self, fd: i32) -> Result<(), Errno> {
         let serial = self.lock().patience(fd)?.serial;
         if let Some(time) = self.call(|table| table.linger(fd))? {
-            // The file is closed whatever the outcome.
+            // The file is closed even if the wait failed.
             let _ = self.wait_for(Limit::For(time), &[(fd, serial)], |table, _| {
                 table.lingered(fd)
             });

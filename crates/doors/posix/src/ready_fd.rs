@@ -1,4 +1,4 @@
-//! File descriptors of the process that say when an epoll of the table has events, for a program's own event loop.
+//! File descriptors of the process that are readable while an epoll of the table has events, for a program's own event loop.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
@@ -11,7 +11,7 @@ use crate::posix::Posix;
 use crate::real_time::RealTime;
 use crate::table::Table;
 
-/// The descriptors that were asked for. Lock order: after the table.
+/// All such descriptors of a table. Lock order: after the table.
 #[derive(Debug, Default)]
 pub(crate) struct ReadyFds(Mutex<Vec<ReadyFd>>);
 
@@ -38,7 +38,8 @@ impl ReadyFd {
             return;
         }
         self.is_readable = readable;
-        // Neither blocks. A write fails only if the counter is full, a read only if it is 0: the state is right then, too.
+        // Neither blocks. A write fails only if the counter is at its maximum, a read only if it is 0: the descriptor is then
+        // in the requested state already.
         if readable {
             let _ = rustix::io::write(self.eventfd.as_fd(), &1u64.to_ne_bytes());
         } else {
@@ -48,8 +49,8 @@ impl ReadyFd {
 }
 
 impl ReadyFds {
-    /// Makes each descriptor readable or not, as its epoll has events or not. That of a closed epoll becomes readable and
-    /// stays so: the program wakes and learns from its next call that the epoll is closed.
+    /// Makes each descriptor readable if its epoll has events, otherwise not readable. That of a closed epoll becomes
+    /// readable and stays so: the program wakes, and its next call returns EBADF.
     pub(crate) fn update(&self, table: &Table) {
         let mut fds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         fds.retain_mut(|fd| match fd.has_events(table) {

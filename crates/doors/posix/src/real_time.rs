@@ -1,4 +1,4 @@
-//! The machine's time: one thread drives the stack and sleeps on its link, others block in calls.
+//! Real time: one thread polls the stack and sleeps until its link has packets, other threads block in calls.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,25 +16,25 @@ use crate::ready_fd::ReadyFds;
 use crate::table::{Settings, Table};
 use crate::waiter::Waiter;
 
-/// Longest sleep: bounds what a missed wake-up could cost.
+/// Longest sleep: bounds the delay of a missed wake-up.
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 
-/// How long connections may say goodbye when the last handle goes.
-const GOODBYE: Duration = Duration::from_secs(2);
+/// Maximum time for connections to close after the last handle was dropped.
+const CLOSE_TIME: Duration = Duration::from_secs(2);
 
-/// A time that does not come.
+/// Stands for no deadline.
 const NEVER: u64 = u64::MAX;
 
-/// Waiting in the machine's time.
+/// A clock for [`Posix`] that shows the machine's time.
 #[derive(Debug)]
 pub struct RealTime {
     base: std::time::Instant,
     changed: Condvar,
-    /// The table's changes as they were told last.
-    told: AtomicU64,
+    /// The table's count of changes when waiting threads were last woken.
+    changes_seen: AtomicU64,
     /// Ends the driving thread's sleep.
     wake: OwnedFd,
-    /// When that sleep ends by itself; [`NEVER`] while it is awake.
+    /// Deadline of that sleep; [`NEVER`] while the thread is awake.
     sleeps_until: AtomicU64,
     closing: AtomicBool,
     ready_fds: ReadyFds,
@@ -45,7 +45,7 @@ impl RealTime {
         Ok(Self {
             base: std::time::Instant::now(),
             changed: Condvar::new(),
-            told: AtomicU64::new(0),
+            changes_seen: AtomicU64::new(0),
             wake: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             sleeps_until: AtomicU64::new(NEVER),
             closing: AtomicBool::new(false),
@@ -54,7 +54,7 @@ impl RealTime {
     }
 
     fn wake_driver(&self) {
-        // It can only fail by being full, and then the driver wakes.
+        // Fails only if the counter is at its maximum, and then the driver wakes.
         let _ = rustix::io::write(self.wake.as_fd(), &1u64.to_ne_bytes());
     }
 
@@ -63,10 +63,10 @@ impl RealTime {
     }
 
     fn notify(&self, table: &Table) {
-        // A call that takes the last events counts as no change, and the descriptors must show it.
+        // Always: a call that takes an epoll's last events is not counted as a change.
         self.ready_fds.update(table);
         let changes = table.changes();
-        if self.told.swap(changes, Ordering::Relaxed) != changes {
+        if self.changes_seen.swap(changes, Ordering::Relaxed) != changes {
             self.changed.notify_all();
         }
     }
@@ -82,7 +82,7 @@ impl Waiter for RealTime {
     fn changed(&self, table: &mut Table) {
         self.notify(table);
         let wanted = table.next_deadline().map_or(NEVER, |at| at.as_nanos());
-        // Both are written under the table's lock.
+        // Not a race with the driving thread: both store `sleeps_until` under the table's lock.
         let until = self.sleeps_until.load(Ordering::Relaxed);
         if until != NEVER && wanted < until {
             self.sleeps_until.store(NEVER, Ordering::Relaxed);
@@ -101,12 +101,12 @@ impl Waiter for RealTime {
     }
 }
 
-/// A table in the machine's time, with the thread that drives it. Dropping it closes what is open and lets
-/// connections say goodbye, two seconds at most.
+/// A table in real time, with the thread that polls its stack. Dropping it closes all files, and waits at most two seconds
+/// for their connections to close.
 ///
-/// It belongs to the process that started it. A child by fork(2) has a copy without that thread, whose locks may be held by
-/// threads that the child does not have either: nothing of it may be called there ([`is_of_this_process`]
-/// tells), and dropping it does nothing.
+/// It belongs to the process that started it. In a child of fork(2) the thread does not exist, and locks may be held by
+/// threads that do not exist there either: the child must not call any method but [`is_of_this_process`], and dropping
+/// its copy does nothing.
 ///
 /// [`is_of_this_process`]: Self::is_of_this_process
 #[derive(Debug)]
@@ -117,12 +117,12 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts to drive `stack`; `links` are what its link can be waited on by.
+    /// Starts the thread that polls `stack`; `links` are descriptors that are readable when its link has packets.
     ///
     /// # Errors
-    /// The system has no eventfd or thread left to give.
+    /// The eventfd or the thread cannot be created.
     pub fn start(stack: Stack, settings: Settings, links: Vec<OwnedFd>) -> std::io::Result<Self> {
-        // A clock before 1970 is as good as none.
+        // A wall clock before 1970 is taken for 1970.
         let clock_base = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         let settings = Settings {
             clock_base,
@@ -140,7 +140,7 @@ impl Engine {
         })
     }
 
-    /// Returns whether this process started it: its parent by fork(2) may have.
+    /// Returns whether this process started it, and not a parent that then called fork(2).
     pub fn is_of_this_process(&self) -> bool {
         self.process.is_current()
     }
@@ -154,7 +154,7 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         if !self.is_of_this_process() {
-            // Its thread is not here to be joined, and its files are the parent's, to be neither closed nor told goodbye.
+            // The thread does not exist in this process, and the connections are the parent's.
             std::mem::forget(Arc::clone(&self.posix));
             std::mem::forget(self.thread.take());
             return;
@@ -163,7 +163,7 @@ impl Drop for Engine {
         self.posix.waiter().closing.store(true, Ordering::Release);
         self.posix.waiter().wake_driver();
         if let Some(thread) = self.thread.take() {
-            // A panic of that thread has been printed; there is nothing to be done about it here.
+            // Fails if the thread panicked, which was printed then.
             let _ = thread.join();
         }
     }
@@ -171,7 +171,7 @@ impl Drop for Engine {
 
 fn drive(posix: &Posix<RealTime>, links: &[OwnedFd]) {
     let time = posix.waiter();
-    let mut goodbye = None;
+    let mut close_until = None;
     loop {
         let mut table = posix.lock();
         while table.poll_stack(time.now()) {
@@ -179,7 +179,7 @@ fn drive(posix: &Posix<RealTime>, links: &[OwnedFd]) {
         }
         time.notify(&table);
         if time.closing.load(Ordering::Acquire) {
-            let until = *goodbye.get_or_insert_with(|| time.now() + GOODBYE);
+            let until = *close_until.get_or_insert_with(|| time.now() + CLOSE_TIME);
             if table.stats().orphans == 0 || time.now() >= until {
                 return;
             }
@@ -193,7 +193,7 @@ fn drive(posix: &Posix<RealTime>, links: &[OwnedFd]) {
             .store((now + timeout).as_nanos(), Ordering::Relaxed);
         drop(table);
         sleep_on(&time.wake, links, timeout);
-        // A stale time only costs a needless wake-up.
+        // Without the lock: a thread that still sees the old deadline only writes to `wake` needlessly.
         time.sleeps_until.store(NEVER, Ordering::Relaxed);
     }
 }
@@ -209,7 +209,7 @@ fn sleep_on(wake: &OwnedFd, links: &[OwnedFd], timeout: Duration) {
     let ready = poll(&mut fds, Some(&timeout));
     if ready.is_ok() && fds.first().is_some_and(|fd| !fd.revents().is_empty()) {
         let mut count = [0; 8];
-        // It can only fail by being empty.
+        // Fails only if the counter is 0 already.
         let _ = rustix::io::read(wake.as_fd(), &mut count);
     }
 }

@@ -49,16 +49,16 @@ impl Family {
     }
 }
 
-/// What a caller's address says.
+/// Meaning of an address that a caller passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Given {
-    /// An address; one that is mapped is an IPv4 address.
+    /// An address; a mapped one is converted to IPv4.
     Address(SocketAddr),
     /// AF_UNSPEC: none.
     Unspec,
 }
 
-/// Reads the address that a caller gave to a socket of `family`.
+/// Parses the address that a caller passed for a socket of `family`.
 ///
 /// # Errors
 /// EINVAL if it is too short, EAFNOSUPPORT if it is of another family.
@@ -69,7 +69,7 @@ pub fn parse(bytes: &[u8], family: Family) -> Result<Given, Errno> {
         return Ok(Given::Unspec);
     }
     if given != family.domain() {
-        // Linux looks at the length first.
+        // Linux checks the length first.
         return Err(match bytes.len() < IN_LEN {
             true => Errno::EINVAL,
             false => Errno::EAFNOSUPPORT,
@@ -104,7 +104,7 @@ pub fn emit(address: SocketAddr, family: Family) -> Vec<u8> {
         (Family::V4, IpAddr::V4(ip)) => return emit_v4(ip, address.port()),
         (Family::V6, IpAddr::V4(ip)) if ip.is_unspecified() => Ipv6Addr::UNSPECIFIED,
         (Family::V6, IpAddr::V4(ip)) => ip.to_ipv6_mapped(),
-        // What an IPv4 socket has to do with is IPv4; told as it is if not.
+        // An IPv4 socket has only IPv4 addresses; any other would be returned as sockaddr_in6.
         (_, IpAddr::V6(ip)) => ip,
     };
     emit_v6(SocketAddrV6::new(ip, address.port(), 0, 0))
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn an_emitted_address_is_parsed_again() {
         for (text, family) in [
             ("192.0.2.1:80", Family::V4),
             ("[2001:db8::1]:80", Family::V6),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn short_and_foreign_addresses_are_refused_as_linux_does() {
+    fn short_addresses_and_other_families_are_refused_as_in_linux() {
         let v4 = emit(addr("192.0.2.1:80"), Family::V4);
         let v6 = emit(addr("[2001:db8::1]:80"), Family::V6);
         assert_eq!(parse(&v4[..15], Family::V4), Err(Errno::EINVAL));

@@ -41,7 +41,7 @@ pub const fn state_number(state: StateKind) -> u8 {
 /// The number of a listener's state.
 pub const LISTEN: u8 = 10;
 
-/// Returns the facts as the kernel's structure; those that the stack does not keep are 0. `now` is what times since then count to.
+/// Returns the facts as the kernel's structure; those that the stack does not keep are 0. Times since an event are counted up to `now`.
 #[expect(
     clippy::too_many_lines,
     reason = "the fields of one kernel structure, in their order"
@@ -64,7 +64,7 @@ pub fn to_bytes(info: &Info, now: Instant) -> Vec<u8> {
         info.backoff,
         options,
     ]);
-    // The lowest bit of the second is delivery_rate_app_limited, which is not told.
+    // The lowest bit of the second is delivery_rate_app_limited, which is not reported.
     out.bytes(&[
         info.snd_wscale & 15 | info.rcv_wscale << 4,
         (info.fast_open_client_fail as u8) << 1,
@@ -77,7 +77,7 @@ pub fn to_bytes(info: &Info, now: Instant) -> Vec<u8> {
     ]);
     out.u32s([info.unacked, info.sacked, info.lost, info.retrans, 0]);
     let since = |then| u32::try_from(now.saturating_since(then).as_millis()).unwrap_or(u32::MAX);
-    // last_ack_sent was never kept by Linux either, last_ack_recv is not kept here.
+    // last_ack_sent is not filled in by Linux either; last_ack_recv is not kept here.
     out.u32s([since(info.last_data_sent), 0, since(info.last_data_recv), 0]);
     // pmtu, rcv_ssthresh.
     out.u32s([0, info.rcv_space]);
@@ -87,7 +87,7 @@ pub fn to_bytes(info: &Info, now: Instant) -> Vec<u8> {
         info.snd_ssthresh.min(INFINITE_SSTHRESH),
         info.snd_cwnd,
     ]);
-    // rcv_rtt is not told.
+    // rcv_rtt is not reported.
     out.u32s([
         info.adv_mss.into(),
         info.reordering,
@@ -106,7 +106,7 @@ pub fn to_bytes(info: &Info, now: Instant) -> Vec<u8> {
     out.u32s([capped(info.data_segs_in), capped(info.data_segs_out)]);
     let times = info.chrono.times(now);
     let wide = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-    // delivery_rate is not told.
+    // delivery_rate is not reported.
     out.u64s([
         0,
         wide(times.busy),
@@ -121,7 +121,7 @@ pub fn to_bytes(info: &Info, now: Instant) -> Vec<u8> {
         capped(info.rcv_ooopack),
     ]);
     out.u32s([info.snd_wnd, info.rcv_wnd, 0]);
-    // Timeouts (two numbers of 16 bits), and the time they took, are not told.
+    // Timeouts (two numbers of 16 bits) and the time they took are not reported.
     out.u32s([0, 0, capped(info.ce_received)]);
     out.u32s([
         info.delivered_e1_bytes,
@@ -133,7 +133,7 @@ pub fn to_bytes(info: &Info, now: Instant) -> Vec<u8> {
         info.received_e0_bytes,
         info.received_ce_bytes,
     ]);
-    // The mode in the low bits; what became of AccECN's option, and what failed, are not told.
+    // The mode in the low bits; the state of AccECN's option and the reason of a failure are not reported.
     out.u32s([match (info.ecn, info.accecn) {
         (false, _) => 0,
         (true, false) => 1,
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_stand_where_the_kernels_structure_has_them() {
+    fn fields_have_the_offsets_of_the_kernels_structure() {
         let mut info = Info::default();
         info.state = StateKind::Established;
         info.snd_wscale = 8;

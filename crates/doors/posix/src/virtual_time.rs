@@ -1,8 +1,8 @@
-//! A virtual clock: one thread (the driver) moves it, other threads block in calls.
+//! A virtual clock: one thread (the driver) advances it, other threads block in calls.
 //!
-//! The driver moves time from one deadline to the next. A thread that waits in a call is woken when something changed
-//! or its deadline has come, and time stands still until that thread has looked. So a run gives the same result
-//! whatever the scheduler of the machine does.
+//! The driver advances time from one deadline to the next. A thread that waits in a call is woken after a change or at its
+//! deadline, and time does not advance before that thread has tried its call again. So the result of a run does not depend
+//! on the scheduler of the machine.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
@@ -15,17 +15,18 @@ use crate::posix::Posix;
 use crate::table::Table;
 use crate::waiter::Waiter;
 
-/// Polls in a row at one time after which time is moved a little: a stack that always has work would stop it.
+/// Maximum polls at one time. Time then advances, even if the stack still has work.
 const MAX_POLLS: usize = 10_000;
 
-/// How long at most, in real time, the driver waits for a thread that runs after its blocking call.
+/// Maximum real time for which the driver waits for a thread that runs after its blocking call.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often, in real time, the driver looks whether such a thread sleeps.
-const LOOK_INTERVAL: Duration = Duration::from_micros(500);
+/// Real time between two checks whether such a thread sleeps.
+const CHECK_INTERVAL: Duration = Duration::from_micros(500);
 
-/// A thread that sleeps at so many looks in a row does not come back: once may be for a lock.
-const SLEEPING_LOOKS: u32 = 4;
+/// Number of checks in a row that must find the threads asleep before the driver stops waiting for them: a thread that
+/// waits for a lock sleeps briefly.
+const SLEEPING_CHECKS: u32 = 4;
 
 /// The smallest step of time; each reading of the clock takes one.
 const STEP: Duration = Duration::from_micros(1);
@@ -36,16 +37,16 @@ struct State {
     now: Instant,
     /// Deadlines of the threads that wait, one entry each.
     until: Vec<Option<Instant>>,
-    /// Threads that were woken and have not looked yet.
-    to_look: usize,
+    /// Number of threads that were woken and have not tried their calls again yet.
+    woken_threads: usize,
     /// Threads whose blocking call has returned, until they make another call, read the clock or sleep.
     returning: Vec<Pid>,
-    /// A thread that has read the clock after a blocking call, and notes its result.
-    noting: Option<Pid>,
-    /// Counts the wakings.
+    /// A thread that has read the clock after a blocking call, and now records its result.
+    recording: Option<Pid>,
+    /// Number of wake-ups so far.
     epoch: u64,
-    /// The table's count of changes at the last waking.
-    told: u64,
+    /// The table's count of changes at the last wake-up.
+    changes_seen: u64,
 }
 
 /// What a thread does after a blocking call.
@@ -53,12 +54,12 @@ struct State {
 enum Next {
     /// It makes another call.
     Calls,
-    /// It has read the clock and notes the result: a tester does so under a lock that its driver releases only while it
-    /// sleeps.
-    NotesResult,
+    /// It has read the clock and records the result: a test program does so under a lock that its driver releases only
+    /// while the driver sleeps.
+    RecordsResult,
 }
 
-/// A clock for [`Posix`] that the thread that made it, the driver, moves.
+/// A clock for [`Posix`], advanced by the thread that created it, the driver.
 ///
 /// The driver may make blocking calls, too: time passes while it waits.
 #[derive(Debug)]
@@ -66,7 +67,7 @@ pub struct VirtualTime {
     driver: ThreadId,
     state: Mutex<State>,
     woken: Condvar,
-    looked: Condvar,
+    tried: Condvar,
 }
 
 impl VirtualTime {
@@ -77,19 +78,19 @@ impl VirtualTime {
             state: Mutex::new(State {
                 now: start,
                 until: Vec::new(),
-                to_look: 0,
+                woken_threads: 0,
                 returning: Vec::new(),
-                noting: None,
+                recording: None,
                 epoch: 0,
-                told: 0,
+                changes_seen: 0,
             }),
             woken: Condvar::new(),
-            looked: Condvar::new(),
+            tried: Condvar::new(),
         }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Between any two statements the state is whole.
+        // No statement leaves the state inconsistent, so a panic while it is locked does not matter.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -97,13 +98,13 @@ impl VirtualTime {
     fn wake(&self) {
         let mut state = self.state();
         state.epoch += 1;
-        state.to_look = state.until.len();
+        state.woken_threads = state.until.len();
         self.woken.notify_all();
     }
 
-    /// Notes that this thread is back from its last blocking call, and what it does next. Returns the time if it had
-    /// made such a call: time stood still since that returned, and may go on now.
-    fn is_back(&self, next: Next) -> Option<Instant> {
+    /// Records that this thread has returned from its last blocking call, and what it does next. Returns the time if it
+    /// made such a call: the clock has not advanced since that call returned, and may do so now.
+    fn note_return(&self, next: Next) -> Option<Instant> {
         let mut state = self.state();
         let before = state.returning.len();
         if before == 0 {
@@ -113,8 +114,8 @@ impl VirtualTime {
         state.returning.retain(|thread| *thread != this);
         let was_away = state.returning.len() < before;
         if was_away {
-            state.noting = (next == Next::NotesResult).then_some(this);
-            self.looked.notify_all();
+            state.recording = (next == Next::RecordsResult).then_some(this);
+            self.tried.notify_all();
         }
         was_away.then_some(state.now)
     }
@@ -124,22 +125,23 @@ impl VirtualTime {
         self.state().until.iter().flatten().min().copied()
     }
 
-    /// Returns when something happens next, later than now.
+    /// Returns the next deadline of the stack or of a waiting thread, later than now.
     fn next_deadline(&self, table: &Table) -> Option<Instant> {
         let soon = self.now() + STEP;
         let next = [table.next_deadline(), self.next_wake()];
         next.into_iter().flatten().min().map(|next| next.max(soon))
     }
 
-    /// Sets the clock, which never goes back.
+    /// Sets the clock, unless it shows a later time already.
     fn set(&self, now: Instant) {
         let mut state = self.state();
         state.now = state.now.max(now);
     }
 
-    /// Polls until nothing is left to do at this time, and waits until every thread that was woken has looked.
+    /// Polls until the stack has no more work at this time, and waits until every thread that was woken has tried its call
+    /// again.
     fn settle<'a>(&'a self, mut table: MutexGuard<'a, Table>) -> MutexGuard<'a, Table> {
-        self.is_back(Next::Calls);
+        self.note_return(Next::Calls);
         for _ in 0..MAX_POLLS {
             let now = self.now();
             let worked = table.poll_stack(now);
@@ -147,16 +149,16 @@ impl VirtualTime {
             if self.next_wake().is_some_and(|next| next <= now) {
                 self.wake();
             }
-            let mut looked = false;
-            while self.state().to_look > 0 {
-                looked = true;
+            let mut tried = false;
+            while self.state().woken_threads > 0 {
+                tried = true;
                 table = self
-                    .looked
+                    .tried
                     .wait(table)
                     .unwrap_or_else(PoisonError::into_inner);
             }
             table = self.await_returns(table);
-            if !worked && !looked {
+            if !worked && !tried {
                 break;
             }
         }
@@ -176,16 +178,16 @@ impl VirtualTime {
                 true => 0,
                 false => asleep + 1,
             };
-            if asleep >= SLEEPING_LOOKS || begun.elapsed() >= PATIENCE {
+            if asleep >= SLEEPING_CHECKS || begun.elapsed() >= PATIENCE {
                 self.state().returning.clear();
                 return table;
             }
-            let waited = self.looked.wait_timeout(table, LOOK_INTERVAL);
+            let waited = self.tried.wait_timeout(table, CHECK_INTERVAL);
             (table, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Moves time to `end`, from deadline to deadline.
+    /// Advances time to `end`, from deadline to deadline.
     fn pass<'a>(&'a self, table: MutexGuard<'a, Table>, end: Instant) -> MutexGuard<'a, Table> {
         let mut table = self.settle(table);
         while let Some(next) = self.next_deadline(&table).filter(|next| *next <= end) {
@@ -196,8 +198,8 @@ impl VirtualTime {
         self.settle(table)
     }
 
-    /// Lets the driver wait: time moves to the next deadline. `Err`: there is none, only another thread can end the
-    /// wait.
+    /// Advances time to the next deadline while the driver waits. `Err`: there is no deadline, and only another thread can
+    /// end the wait.
     fn wait_as_driver<'a>(
         &'a self,
         table: MutexGuard<'a, Table>,
@@ -221,15 +223,15 @@ impl Waiter for VirtualTime {
     }
 
     fn changed(&self, table: &mut Table) {
-        self.is_back(Next::Calls);
+        self.note_return(Next::Calls);
         let changes = table.changes();
-        if std::mem::replace(&mut self.state().told, changes) != changes {
+        if std::mem::replace(&mut self.state().changes_seen, changes) != changes {
             self.wake();
         }
     }
 
     fn returning(&self) {
-        // The driver would wait for itself.
+        // The driver waits for these threads, and must not wait for itself.
         if this_thread() != self.driver {
             self.state().returning.push(gettid());
         }
@@ -261,8 +263,8 @@ impl Waiter for VirtualTime {
         if let Some(at) = state.until.iter().position(|other| *other == until) {
             state.until.swap_remove(at);
         }
-        state.to_look = state.to_look.saturating_sub(1);
-        self.looked.notify_all();
+        state.woken_threads = state.woken_threads.saturating_sub(1);
+        self.tried.notify_all();
         drop(state);
         table
     }
@@ -272,7 +274,7 @@ fn this_thread() -> ThreadId {
     std::thread::current().id()
 }
 
-/// Returns whether a thread of this process runs, or would if a processor were free.
+/// Returns whether a thread of this process runs or is ready to run.
 fn runs(thread: Pid) -> bool {
     let stat = format!("/proc/self/task/{}/stat", thread.as_raw_nonzero());
     // The state follows the name, which is in parentheses (proc_pid_stat(5)).
@@ -281,26 +283,26 @@ fn runs(thread: Pid) -> bool {
     fields.trim_start().starts_with('R')
 }
 
-/// Waits until a thread that notes a result sleeps.
+/// Waits until a thread that records a result sleeps.
 fn await_sleep(thread: Pid) {
     let begun = std::time::Instant::now();
     while runs(thread) && begun.elapsed() < PATIENCE {
-        std::thread::sleep(LOOK_INTERVAL);
+        std::thread::sleep(CHECK_INTERVAL);
     }
 }
 
-/// Calls that move the clock.
+/// Calls that advance the clock.
 impl Posix<VirtualTime> {
-    /// Lets the stack do all it has to do now, and the threads that wait look. Time stands still.
+    /// Runs the stack, and the threads that it wakes, until there is no more work at this time. The clock does not advance.
     pub fn run_now(&self) {
         drop(self.waiter().settle(self.lock()));
     }
 
-    /// Returns the time, after a step of 1 us: a program that only reads the clock until a time has come gets there.
-    /// The first reading after a blocking call takes no step: it tells when the call returned.
+    /// Returns the time, after a step of 1 us, so that a program which reads the clock in a loop sees it advance.
+    /// The first reading after a blocking call takes no step: it returns the time at which the call returned.
     pub fn read_clock(&self) -> Instant {
         let clock = self.waiter();
-        if let Some(returned) = clock.is_back(Next::NotesResult) {
+        if let Some(returned) = clock.note_return(Next::RecordsResult) {
             return returned;
         }
         let end = clock.now() + STEP;
@@ -308,19 +310,19 @@ impl Posix<VirtualTime> {
         clock.now()
     }
 
-    /// Lets `duration` pass.
+    /// Advances time by `duration`.
     pub fn sleep(&self, duration: Duration) {
         let clock = self.waiter();
         let end = clock.now() + duration;
         let table = clock.pass(self.lock(), end);
         drop(table);
-        let noting = clock.state().noting.take();
-        if let Some(thread) = noting {
+        let recording = clock.state().recording.take();
+        if let Some(thread) = recording {
             await_sleep(thread);
         }
     }
 
-    /// Moves time on until `done` has a result, from deadline to deadline. `None`: no deadline is left.
+    /// Advances time, from deadline to deadline, until `done` has a result. `None`: no deadline is left.
     pub fn sleep_until<T>(&self, mut done: impl FnMut() -> Option<T>) -> Option<T> {
         let clock = self.waiter();
         let mut table = clock.settle(self.lock());

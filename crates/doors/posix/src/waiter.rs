@@ -14,7 +14,8 @@ pub trait Waiter: Send + Sync {
     /// Returns the time.
     fn now(&self) -> Instant;
 
-    /// Wakes threads that wait if the table has changed: after a call, and after the stack was polled. The table is locked.
+    /// Wakes waiting threads if the table has changed. Called with the table locked, after a call and after the stack was
+    /// polled.
     fn changed(&self, table: &mut Table);
 
     /// Called when a call that waited is about to return.

@@ -36,22 +36,22 @@ pub enum DriverError {
     /// A command failed.
     #[error("admin command {opcode:#x} has status {status:#x}", status = status.0)]
     Refused {
-        /// Which.
+        /// Opcode of the command.
         opcode: u32,
-        /// How.
+        /// Status of the command.
         status: AdminqStatus,
     },
     /// The event counter does not include the command.
-    #[error("admin command {opcode:#x} is never done")]
+    #[error("admin command {opcode:#x} was not executed")]
     Silent {
-        /// Which.
+        /// Opcode of the command.
         opcode: u32,
     },
     /// The device does not report that the reset is done.
-    #[error("the device does not say that it is reset")]
+    #[error("the device does not report the end of its reset")]
     NotReset,
     /// The device descriptor is invalid.
-    #[error("the device describes itself in no way a driver understands")]
+    #[error("the device descriptor is invalid")]
     Description,
 }
 
@@ -162,7 +162,7 @@ impl Driver {
 
     /// Returns the number of existing queue pairs.
     pub fn pairs(&self) -> u16 {
-        // As many as were asked for with 16 bits.
+        // Their number was requested with 16 bits.
         self.rx.len() as u16
     }
 
@@ -378,7 +378,7 @@ impl Driver {
         self.ram.put(self.places.argument, key);
         self.ram.put(lut_addr, &lut_bytes);
         let command = ConfigureRss {
-            // TCP and UDP over both, as Linux asks.
+            // TCP and UDP over IPv4 and IPv6, as in Linux.
             hash_types: 0xd2.into(),
             hash_alg: RSS_TOEPLITZ,
             reserved: 0,

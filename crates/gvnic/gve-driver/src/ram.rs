@@ -59,7 +59,7 @@ impl GuestRam {
     pub fn alloc(&self, len: usize) -> u64 {
         let at = self.used.get().next_multiple_of(4096);
         let end = at + len;
-        assert!(end <= self.len, "the guest has no {len} bytes more");
+        assert!(end <= self.len, "guest memory has no {len} bytes left");
         self.used.set(end);
         self.base + at as u64
     }
@@ -97,19 +97,25 @@ impl GuestRam {
     /// Returns memory that the driver itself allocated.
     ///
     /// # Panics
-    /// If it is not there.
+    /// If the range is not inside the memory.
     pub fn get(&self, addr: u64, len: usize) -> Vec<u8> {
         let mut out = vec![0; len];
-        assert!(self.read(addr, &mut out), "{addr:#x} is the driver's own");
+        assert!(
+            self.read(addr, &mut out),
+            "{addr:#x} was allocated by the driver"
+        );
         out
     }
 
     /// Writes memory that the driver itself allocated.
     ///
     /// # Panics
-    /// If it is not there.
+    /// If the range is not inside the memory.
     pub fn put(&self, addr: u64, from: &[u8]) {
-        assert!(self.write(addr, from), "{addr:#x} is the driver's own");
+        assert!(
+            self.write(addr, from),
+            "{addr:#x} was allocated by the driver"
+        );
     }
 
     /// Returns the offset of `addr`, if `len` bytes from there are inside.

@@ -16,19 +16,19 @@ const DOORBELL_INTERVAL: u16 = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// A completion has an invalid kind, queue or position.
-    #[error("a completion of no kind, queue or ring position")]
+    #[error("a completion with an invalid kind, queue or ring position")]
     Completion,
     /// A TX packet was completed that is not in flight.
-    #[error("completion of TX tag {0}, which is not under way")]
+    #[error("completion of TX tag {0}, which is not in flight")]
     Tag(u16),
     /// An RX buffer was completed that is not posted.
     #[error("completion of RX buffer {0}, which is not posted")]
     Buffer(u16),
     /// A completion has more bytes than the buffer.
-    #[error("{0} bytes in a buffer that has fewer")]
+    #[error("completion of {0} bytes in a smaller buffer")]
     Length(usize),
     /// The completions of one packet contradict each other.
-    #[error("buffers of one packet contradict each other")]
+    #[error("the completions of one packet contradict each other")]
     Parts,
 }
 

@@ -12,7 +12,7 @@ use crate::closing::ClientSocket;
 use crate::connection::{ClientConnection, Gone};
 use crate::device::Device;
 use crate::session::SessionStats;
-use crate::socket_file::{ListenError, SocketFile, is_shut_out};
+use crate::socket_file::{ListenError, SocketFile, lacks_resources};
 
 /// Event to poll for on a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub enum Event {
     /// A client has connected.
     Joined,
     /// A second client tried to connect and was refused.
-    SentAway,
+    Refused,
     /// The client is gone; the device was reset, and the next client may connect.
     Left(Gone),
     /// A client could not be accepted for lack of descriptors or memory. Clients wait until
@@ -43,9 +43,9 @@ pub struct ServerStats {
     /// Clients that were accepted.
     pub clients: u64,
     /// Clients that were refused because another was connected.
-    pub sent_away: u64,
+    pub refused_clients: u64,
     /// Clients that were disconnected because of invalid messages.
-    pub put_out: u64,
+    pub disconnected_clients: u64,
     /// Counters of the current or last session.
     pub session: SessionStats,
 }
@@ -57,7 +57,7 @@ pub struct Server {
     file: SocketFile,
     client: Option<ClientConnection>,
     /// The last client could not be accepted.
-    deaf: bool,
+    accept_failed: bool,
     bus: Bus,
     stats: ServerStats,
 }
@@ -81,7 +81,7 @@ impl Server {
             listener: ClientSocket::new(listener),
             file,
             client: None,
-            deaf: false,
+            accept_failed: false,
             bus,
             stats: ServerStats::default(),
         })
@@ -121,7 +121,7 @@ impl Server {
             };
             (client.fd(), interest)
         });
-        let listener = (!self.deaf).then(|| self.listener.get().as_fd());
+        let listener = (!self.accept_failed).then(|| self.listener.get().as_fd());
         (listener, client)
     }
 
@@ -130,36 +130,36 @@ impl Server {
         if let Some(client) = &mut self.client
             && let Err(gone) = client.on_ready(device, &mut self.bus)
         {
-            self.put_out(device);
-            self.stats.put_out += u64::from(matches!(gone, Gone::Breach(_)));
+            self.disconnect(device);
+            self.stats.disconnected_clients += u64::from(matches!(gone, Gone::Breach(_)));
             return Some(Event::Left(gone));
         }
-        if self.deaf {
+        if self.accept_failed {
             return None;
         }
         if let Some(client) = &self.client {
-            match look(self.listener.get(), client.fd()) {
-                AtTheDoor::Nobody => return None,
+            match new_client(self.listener.get(), client.fd()) {
+                NewClient::None => return None,
                 // Unread messages of the old client are discarded. The next call accepts the next client.
-                AtTheDoor::Successor => {
-                    self.put_out(device);
+                NewClient::Next => {
+                    self.disconnect(device);
                     return Some(Event::Left(Gone::Left));
                 }
-                AtTheDoor::Rival => {}
+                NewClient::Second => {}
             }
         }
         let stream = match self.listener.get().accept() {
             Ok((stream, _)) => stream,
-            Err(error) if is_shut_out(self.listener.get(), &error) => {
-                self.deaf = true;
+            Err(error) if lacks_resources(self.listener.get(), &error) => {
+                self.accept_failed = true;
                 return Some(Event::NotAccepted(error));
             }
             Err(_) => return None,
         };
         if self.client.is_some() {
             drop(ClientSocket::new(stream));
-            self.stats.sent_away += 1;
-            return Some(Event::SentAway);
+            self.stats.refused_clients += 1;
+            return Some(Event::Refused);
         }
         if let Err(error) = stream.set_nonblocking(true) {
             return Some(Event::NotAccepted(error));
@@ -172,11 +172,11 @@ impl Server {
 
     /// Accepts clients again after [`Event::NotAccepted`], if that is possible now.
     pub fn listen_again(&mut self) {
-        self.deaf = false;
+        self.accept_failed = false;
     }
 
     /// Disconnects the client, if there is one, and resets the device.
-    pub fn put_out(&mut self, device: &mut impl Device) {
+    pub fn disconnect(&mut self, device: &mut impl Device) {
         let Some(client) = self.client.take() else {
             return;
         };
@@ -189,31 +189,31 @@ impl Server {
 
 /// State of the listening socket and the client's socket, checked together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum AtTheDoor {
+enum NewClient {
     /// No connection waits.
-    Nobody,
+    None,
     /// A connection waits, and the current client has disconnected.
-    Successor,
+    Next,
     /// A connection waits, and the current client is still connected.
-    Rival,
+    Second,
 }
 
 /// Checks whether a connection waits and, after that, whether `client` has disconnected.
 ///
 /// In the other order, a client that disconnects and reconnects in between would be taken for a second client. poll(2)
 /// checks descriptors in the order of its array (linux fs/select.c `do_poll`).
-fn look(listener: &UnixListener, client: BorrowedFd<'_>) -> AtTheDoor {
+fn new_client(listener: &UnixListener, client: BorrowedFd<'_>) -> NewClient {
     let mut fds = [
         PollFd::new(listener, PollFlags::IN),
         PollFd::from_borrowed_fd(client, PollFlags::empty()),
     ];
     if poll(&mut fds, Some(&Timespec::default())).is_err() {
-        return AtTheDoor::Nobody;
+        return NewClient::None;
     }
     let [listener, client] = fds.map(|fd| fd.revents());
     match (listener.is_empty(), client.contains(PollFlags::HUP)) {
-        (true, _) => AtTheDoor::Nobody,
-        (false, true) => AtTheDoor::Successor,
-        (false, false) => AtTheDoor::Rival,
+        (true, _) => NewClient::None,
+        (false, true) => NewClient::Next,
+        (false, false) => NewClient::Second,
     }
 }

@@ -93,7 +93,7 @@ impl Drop for SocketFile {
 
 /// Returns whether accept(2) on a non-blocking listener failed with `error`, for lack of descriptors or memory, while a
 /// connection waits. Without these resources the system call fails before it checks for a connection.
-pub(crate) fn is_shut_out(listener: impl AsFd, error: &io::Error) -> bool {
+pub(crate) fn lacks_resources(listener: impl AsFd, error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
     if matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted) {
         return false;

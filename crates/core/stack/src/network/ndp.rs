@@ -33,9 +33,10 @@ impl Network {
         if peer.is_unspecified() {
             // Another station checks whether the address is free: reply to all stations.
             let all_nodes = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-            let macs = (self.mac(), MacAddr::for_ipv6_multicast(all_nodes));
-            let head =
-                HeadBuf::with(|out| answer(false).emit_frame(macs, (target, all_nodes), out));
+            let group = MacAddr::for_ipv6_multicast(all_nodes);
+            let head = HeadBuf::with(|out| {
+                answer(false).emit_frame(self.mac(), group, target, all_nodes, out)
+            });
             return self.send_frame(head, now);
         }
         if !is_unicast(peer.into()) || !self.routes.is_on_link(peer.into()) {
@@ -51,8 +52,7 @@ impl Network {
         let Some(to) = to else {
             return self.drops.count(DropReason::IcmpInvalid);
         };
-        let head =
-            HeadBuf::with(|out| answer(true).emit_frame((self.mac(), to), (target, peer), out));
+        let head = HeadBuf::with(|out| answer(true).emit_frame(self.mac(), to, target, peer, out));
         self.send_frame(head, now);
         if source_mac.is_some() {
             let claim = Claim {

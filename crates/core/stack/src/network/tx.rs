@@ -279,7 +279,7 @@ impl Network {
                     target,
                     source_mac: Some(mac),
                 };
-                HeadBuf::with(|out| asked.emit_frame((mac, to_mac), (source, to), out))
+                HeadBuf::with(|out| asked.emit_frame(mac, to_mac, source, to, out))
             }
             _ => return,
         };
@@ -300,7 +300,7 @@ impl Network {
                 }
                 IpAddr::V6(target) => {
                     let all_nodes = std::net::Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-                    let macs = (mac, MacAddr::for_ipv6_multicast(all_nodes));
+                    let group = MacAddr::for_ipv6_multicast(all_nodes);
                     let told = wire::NeighborAdvertisement {
                         target,
                         target_mac: Some(mac),
@@ -308,7 +308,7 @@ impl Network {
                         solicited: false,
                         overrides: true,
                     };
-                    HeadBuf::with(|out| told.emit_frame(macs, (target, all_nodes), out))
+                    HeadBuf::with(|out| told.emit_frame(mac, group, target, all_nodes, out))
                 }
             };
             self.send_frame(head, now);

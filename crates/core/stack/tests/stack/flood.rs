@@ -269,7 +269,7 @@ fn forged_neighbour_solicitations_do_not_disturb_a_stream() {
             source_mac: Some(ATTACKER),
         };
         let mut frame = vec![0; 128];
-        let len = asked.emit_frame((ATTACKER, Side::B.mac()), (from, target), &mut frame);
+        let len = asked.emit_frame(ATTACKER, Side::B.mac(), from, target, &mut frame);
         frame.truncate(len);
         frame
     });
@@ -288,7 +288,7 @@ fn forged_advertisements_and_router_solicitations_make_no_entries() {
             overrides: true,
         };
         let mut frame = vec![0; 128];
-        let len = told.emit_frame((ATTACKER, Side::B.mac()), (from, to), &mut frame);
+        let len = told.emit_frame(ATTACKER, Side::B.mac(), from, to, &mut frame);
         frame.truncate(len);
         if n.is_multiple_of(2) {
             // Type 133, a router solicitation, with a valid checksum.

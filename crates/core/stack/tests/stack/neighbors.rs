@@ -69,11 +69,8 @@ fn told(mac: MacAddr) -> NeighborAdvertisement {
 
 fn advertisement(told: &NeighborAdvertisement, to: Ipv6Addr) -> Vec<u8> {
     let mut frame = vec![0; 128];
-    let len = told.emit_frame(
-        (Side::A.mac(), Side::B.mac()),
-        (v6(Side::A), to),
-        &mut frame,
-    );
+    let (from_mac, to_mac) = (Side::A.mac(), Side::B.mac());
+    let len = told.emit_frame(from_mac, to_mac, v6(Side::A), to, &mut frame);
     frame.truncate(len);
     frame
 }
@@ -84,7 +81,7 @@ fn solicitation(source_mac: Option<MacAddr>, from: Ipv6Addr, to: Ipv6Addr) -> Ve
         source_mac,
     };
     let mut frame = vec![0; 128];
-    let len = asked.emit_frame((Side::A.mac(), Side::B.mac()), (from, to), &mut frame);
+    let len = asked.emit_frame(Side::A.mac(), Side::B.mac(), from, to, &mut frame);
     frame.truncate(len);
     frame
 }
@@ -277,7 +274,7 @@ fn a_link_layer_option_with_a_broadcast_multicast_zero_or_our_own_address_is_ref
 }
 
 #[test]
-fn a_solicitation_in_a_frame_from_a_group_or_from_nobody_is_not_answered_there() {
+fn a_solicitation_without_an_option_from_an_invalid_mac_is_refused() {
     let mut peer = stranger();
     for mac in [MacAddr::BROADCAST, GROUP, ZERO] {
         let mut frame = solicitation(None, v6(Side::A), v6(Side::B));

@@ -81,7 +81,7 @@ impl NeighborSolicitation {
     pub fn emit(&self, src: Ipv6Addr, dst: Ipv6Addr, out: &mut [u8]) -> usize {
         let Self { target, source_mac } = *self;
         let option = source_mac.map(|mac| (SOURCE_LINK_ADDRESS, mac));
-        emit_common([SOLICITATION, 0], target, option, (src, dst), out)
+        emit_common([SOLICITATION, 0], target, option, src, dst, out)
     }
 
     /// Writes a whole frame from `src_mac` and `src` to `dst_mac` and `dst` to the start of `out`,
@@ -91,12 +91,14 @@ impl NeighborSolicitation {
     /// If `out` is shorter than the frame (86 bytes with the hardware address).
     pub fn emit_frame(
         &self,
-        macs: (MacAddr, MacAddr),
-        ips: (Ipv6Addr, Ipv6Addr),
+        src_mac: MacAddr,
+        dst_mac: MacAddr,
+        src: Ipv6Addr,
+        dst: Ipv6Addr,
         out: &mut [u8],
     ) -> usize {
-        let at = emit_headers(macs, ips, self.message_len(), out);
-        at + self.emit(ips.0, ips.1, &mut out[at..])
+        let at = emit_headers(src_mac, dst_mac, src, dst, self.message_len(), out);
+        at + self.emit(src, dst, &mut out[at..])
     }
 }
 
@@ -138,22 +140,24 @@ impl NeighborAdvertisement {
             | if solicited { SOLICITED } else { 0 }
             | if overrides { OVERRIDE } else { 0 };
         let option = target_mac.map(|mac| (TARGET_LINK_ADDRESS, mac));
-        emit_common([ADVERTISEMENT, flags], target, option, (src, dst), out)
+        emit_common([ADVERTISEMENT, flags], target, option, src, dst, out)
     }
 
-    /// Writes a whole frame to the start of `out`, returns its length; pairs are (source,
-    /// destination).
+    /// Writes a whole frame from `src_mac` and `src` to `dst_mac` and `dst` to the start of `out`,
+    /// returns its length.
     ///
     /// # Panics
     /// If `out` is shorter than the frame (86 bytes with the hardware address).
     pub fn emit_frame(
         &self,
-        macs: (MacAddr, MacAddr),
-        ips: (Ipv6Addr, Ipv6Addr),
+        src_mac: MacAddr,
+        dst_mac: MacAddr,
+        src: Ipv6Addr,
+        dst: Ipv6Addr,
         out: &mut [u8],
     ) -> usize {
-        let at = emit_headers(macs, ips, self.message_len(), out);
-        at + self.emit(ips.0, ips.1, &mut out[at..])
+        let at = emit_headers(src_mac, dst_mac, src, dst, self.message_len(), out);
+        at + self.emit(src, dst, &mut out[at..])
     }
 }
 
@@ -213,7 +217,8 @@ fn emit_common(
     [kind, flags]: [u8; 2],
     target: Ipv6Addr,
     option: Option<(u8, MacAddr)>,
-    (src, dst): (Ipv6Addr, Ipv6Addr),
+    src: Ipv6Addr,
+    dst: Ipv6Addr,
     out: &mut [u8],
 ) -> usize {
     out[..8].copy_from_slice(&[kind, 0, 0, 0, flags, 0, 0, 0]);
@@ -229,8 +234,10 @@ fn emit_common(
 }
 
 fn emit_headers(
-    (src_mac, dst_mac): (MacAddr, MacAddr),
-    (src, dst): (Ipv6Addr, Ipv6Addr),
+    src_mac: MacAddr,
+    dst_mac: MacAddr,
+    src: Ipv6Addr,
+    dst: Ipv6Addr,
     len: usize,
     out: &mut [u8],
 ) -> usize {

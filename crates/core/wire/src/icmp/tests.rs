@@ -420,9 +420,9 @@ mod neighbors {
     #[test]
     fn whole_frames_have_hop_limit_255_and_a_right_checksum() {
         let (mut asked, mut told) = ([0; 86], [0; 86]);
-        let (macs, ips) = ((MAC, MacAddr([4; 6])), (SRC6, DST6));
-        assert_eq!(SOLICITATION.emit_frame(macs, ips, &mut asked), 86);
-        assert_eq!(ADVERTISEMENT.emit_frame(macs, ips, &mut told), 86);
+        let to = MacAddr([4; 6]);
+        assert_eq!(SOLICITATION.emit_frame(MAC, to, SRC6, DST6, &mut asked), 86);
+        assert_eq!(ADVERTISEMENT.emit_frame(MAC, to, SRC6, DST6, &mut told), 86);
         for frame in [asked, told] {
             let headers = RxHeaders::parse(&frame, 86).unwrap();
             let ethernet = EthernetHeader {

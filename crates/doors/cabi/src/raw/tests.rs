@@ -145,8 +145,8 @@ fn short_buffers_get_what_fits_and_null_ones_are_efault() {
     for room in 0..=17 {
         let (mut name, mut len) = (exactly(room), u32::try_from(room).unwrap());
         let to = (name.as_mut_ptr().cast::<sockaddr>(), &raw mut len);
-        let whose = call::Whose::Peers;
-        assert_eq!(c!(call::name(posix, fd, whose, to)), Ok(()));
+        let end = call::SocketEnd::Peer;
+        assert_eq!(c!(call::name(posix, fd, end, to)), Ok(()));
         let told = room.min(16);
         assert_eq!((len, &name[..told]), (16, &address()[..told]));
         let (mut value, mut len) = (exactly(room), u32::try_from(room).unwrap());

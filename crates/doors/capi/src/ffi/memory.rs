@@ -1,4 +1,4 @@
-// UNSAFETY: stacks, memories, bindings and counters as C sees them.
+// UNSAFETY: C functions on stacks, memories, bindings and counters.
 
 //! Stacks, memories, bindings, counters.
 
@@ -21,7 +21,7 @@ pub struct DmtStats {
     pub rx_packets: u64,
     /// Packets passed to the NIC.
     pub tx_packets: u64,
-    /// Connections opened by us.
+    /// Connections opened by this stack.
     pub connects: u64,
     /// Connections established through a listener.
     pub accepts: u64,
@@ -57,7 +57,7 @@ const fn number(text: &str) -> c_int {
 pub unsafe extern "C" fn dmt_open(link: *const c_char, settings: *const c_char) -> *mut DmtStack {
     let mut number = 0;
     finish("dmt_open", || -> Result<_, Failure> {
-        // SAFETY: null or a string, as the header wants.
+        // SAFETY: null or a string, as the header requires.
         let link = unsafe { cabi::text(link) }?.ok_or(Errno::EFAULT)?;
         // SAFETY: as above.
         let settings = unsafe { cabi::text(settings) }?.unwrap_or_default();
@@ -73,14 +73,14 @@ pub unsafe extern "C" fn dmt_stack_close(stack: *mut DmtStack) -> c_int {
     finish("dmt_stack_close", || stacks::close(stack.addr()))
 }
 
-/// Copies the call and the reason of this thread's last failure to `buf`; returns the length of the text. It is no such call
-/// itself: the text stays.
+/// Copies the call and the reason of this thread's last failure to `buf`; returns the length of the text. A failure of this
+/// call itself does not change the text.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dmt_error(buf: *mut c_char, len: usize) -> isize {
     cabi::finish(|| {
         isize::try_from(len).map_err(|_| Errno::EINVAL)?;
         let text = failure::last_text();
-        // SAFETY: `len` bytes can be written, as the header wants.
+        // SAFETY: `len` bytes can be written, as the header requires.
         let out = unsafe { cabi::slice_mut(buf.cast::<c_void>(), len.min(text.len() + 1)) }?;
         if let Some((last, rest)) = out.split_last_mut() {
             rest.copy_from_slice(text.as_bytes().get(..rest.len()).unwrap_or_default());
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn dmt_memory_udmabuf(bytes: usize) -> *mut DmtMemory {
 pub unsafe extern "C" fn dmt_memory_heap(heap: *const c_char, bytes: usize) -> *mut DmtMemory {
     let mut number = 0;
     finish("dmt_memory_heap", || -> Result<_, Failure> {
-        // SAFETY: null or a string, as the header wants.
+        // SAFETY: null or a string, as the header requires.
         let heap = unsafe { cabi::text(heap) }?.ok_or(Errno::EFAULT)?;
         number = stacks::add_memory(devmem_tcp::dma_heap(heap, bytes))?;
         Ok(())
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn dmt_memory_import(fd: c_int) -> *mut DmtMemory {
     ptr::without_provenance_mut(number)
 }
 
-/// Returns a descriptor of this process for the same file, which is closed on exec.
+/// Duplicates a descriptor of this process; the copy is close-on-exec.
 fn duplicate(fd: c_int) -> Result<OwnedFd, Failure> {
     // SAFETY: fcntl with F_DUPFD_CLOEXEC accesses no memory, and refuses a number that is no descriptor.
     let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
@@ -175,7 +175,7 @@ pub unsafe extern "C" fn dmt_memory_read(
     len: usize,
 ) -> c_int {
     finish("dmt_memory_read", || -> Result<_, Failure> {
-        // SAFETY: `len` bytes can be written, as the header wants.
+        // SAFETY: `len` bytes can be written, as the header requires.
         let out = unsafe { cabi::slice_mut(buf, len) }?;
         let copied = stacks::memory(memory.addr())?.copy_out(offset, out);
         copied.map_err(|error| Failure::of(Errno::EFAULT, &error))
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn dmt_memory_write(
     len: usize,
 ) -> c_int {
     finish("dmt_memory_write", || -> Result<_, Failure> {
-        // SAFETY: `len` bytes can be read, as the header wants.
+        // SAFETY: `len` bytes can be read, as the header requires.
         let bytes = unsafe { cabi::slice(buf, len) }?;
         let copied = stacks::memory(memory.addr())?.copy_in(offset, bytes);
         copied.map_err(|error| Failure::of(Errno::EFAULT, &error))
@@ -199,7 +199,7 @@ pub unsafe extern "C" fn dmt_memory_write(
 }
 
 /// Refuses a null `id` before anything is bound: without the id, the caller could not end the binding.
-pub(super) fn there_is_room(id: *mut u32) -> Result<(), Errno> {
+pub(super) fn check_not_null(id: *mut u32) -> Result<(), Errno> {
     match id.is_null() {
         true => Err(Errno::EFAULT),
         false => Ok(()),
@@ -215,11 +215,11 @@ pub unsafe extern "C" fn dmt_bind_rx(
 ) -> c_int {
     finish("dmt_bind_rx", || -> Result<_, Failure> {
         let (stack, memory) = (stacks::stack(stack.addr())?, stacks::memory(memory.addr())?);
-        there_is_room(id)?;
+        check_not_null(id)?;
         let bound = stack
             .posix()
             .call(|table| table.bind_rx(&memory, NiovSize::DEFAULT))?;
-        // SAFETY: a number can be written, as the header wants.
+        // SAFETY: a number can be written, as the header requires.
         Ok(unsafe { cabi::write(id, bound.0) }?)
     })
 }
@@ -233,9 +233,9 @@ pub unsafe extern "C" fn dmt_bind_tx(
 ) -> c_int {
     finish("dmt_bind_tx", || -> Result<_, Failure> {
         let (stack, memory) = (stacks::stack(stack.addr())?, stacks::memory(memory.addr())?);
-        there_is_room(id)?;
+        check_not_null(id)?;
         let bound = stack.posix().call(|table| table.bind_tx(&memory))?;
-        // SAFETY: a number can be written, as the header wants.
+        // SAFETY: a number can be written, as the header requires.
         Ok(unsafe { cabi::write(id, bound.0) }?)
     })
 }
@@ -282,7 +282,7 @@ pub unsafe extern "C" fn dmt_get_stats(
             .flat_map(|field| field.to_ne_bytes())
             .collect();
         let n = bytes.len().min(size);
-        // SAFETY: `size` bytes can be written, as the header wants.
+        // SAFETY: `size` bytes can be written, as the header requires.
         let out = unsafe { cabi::slice_mut(stats.cast::<c_void>(), n) }?;
         out.copy_from_slice(bytes.get(..n).unwrap_or_default());
         Ok(())

@@ -1,13 +1,13 @@
-// UNSAFETY: the functions that C calls, with C's pointers to pass on; each says what it takes for granted.
+// UNSAFETY: functions that C calls with its pointers.
 
 //! The functions of `devmem_tcp.h`.
 //!
 //! # Safety
-//! Of every function: what the header says its pointers lead to is there, or they are null where it allows that.
+//! Of every function: each pointer is valid for the accesses that the header describes, or null where the header allows it.
 #![allow(
     unsafe_code,
     clippy::missing_safety_doc,
-    reason = "the island; one sentence, above, holds for all"
+    reason = "the island; the section above applies to every function"
 )]
 
 mod memory;
@@ -18,21 +18,21 @@ pub use memory::*;
 pub use nic::*;
 pub use socket::*;
 
-/// What C takes for a pointer to a stack: its number.
+/// Handle of a stack: its number, in a pointer type of C.
 #[derive(Debug)]
 #[repr(C)]
 pub struct DmtStack {
     _opaque: [u8; 0],
 }
 
-/// What C takes for a pointer to a memory: its number.
+/// Handle of a memory: its number, in a pointer type of C.
 #[derive(Debug)]
 #[repr(C)]
 pub struct DmtMemory {
     _opaque: [u8; 0],
 }
 
-/// What C takes for a pointer to an interface of the kernel: its number.
+/// Handle of an interface of the kernel: its number, in a pointer type of C.
 #[derive(Debug)]
 #[repr(C)]
 pub struct DmtNic {

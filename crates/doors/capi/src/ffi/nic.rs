@@ -1,4 +1,4 @@
-// UNSAFETY: interfaces of the kernel as C sees them.
+// UNSAFETY: C functions on interfaces of the kernel.
 
 //! Interfaces of the kernel.
 
@@ -7,7 +7,7 @@ use std::ptr;
 
 use devmem_uapi::Errno;
 
-use super::memory::there_is_room;
+use super::memory::check_not_null;
 use super::{DmtMemory, DmtNic};
 use crate::failure::{Failure, finish};
 use crate::{nics, stacks};
@@ -20,7 +20,7 @@ pub unsafe extern "C" fn dmt_nic_open(
 ) -> *mut DmtNic {
     let mut number = 0;
     finish("dmt_nic_open", || -> Result<_, Failure> {
-        // SAFETY: null or a string, as the header wants.
+        // SAFETY: null or a string, as the header requires.
         let interface = unsafe { cabi::text(interface) }?.ok_or(Errno::EFAULT)?;
         // SAFETY: as above.
         let settings = unsafe { cabi::text(settings) }?.unwrap_or_default();
@@ -45,9 +45,9 @@ pub unsafe extern "C" fn dmt_nic_bind_rx(
 ) -> c_int {
     finish("dmt_nic_bind_rx", || -> Result<_, Failure> {
         let (nic, memory) = (nics::nic(nic.addr())?, stacks::memory(memory.addr())?);
-        there_is_room(id)?;
+        check_not_null(id)?;
         let bound = nic.bind_rx(&memory)?;
-        // SAFETY: a number can be written, as the header wants.
+        // SAFETY: a number can be written, as the header requires.
         Ok(unsafe { cabi::write(id, bound) }?)
     })
 }
@@ -61,9 +61,9 @@ pub unsafe extern "C" fn dmt_nic_bind_tx(
 ) -> c_int {
     finish("dmt_nic_bind_tx", || -> Result<_, Failure> {
         let (nic, memory) = (nics::nic(nic.addr())?, stacks::memory(memory.addr())?);
-        there_is_room(id)?;
+        check_not_null(id)?;
         let bound = nic.bind_tx(&memory)?;
-        // SAFETY: a number can be written, as the header wants.
+        // SAFETY: a number can be written, as the header requires.
         Ok(unsafe { cabi::write(id, bound) }?)
     })
 }

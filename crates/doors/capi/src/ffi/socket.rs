@@ -1,11 +1,11 @@
-// UNSAFETY: the socket calls as C sees them: each passes C's pointers on to `cabi::call`.
+// UNSAFETY: C functions on sockets: each passes its pointers to `cabi::call`.
 
 //! The socket calls.
 
 use std::ffi::{c_int, c_ulong, c_void};
 use std::os::fd::IntoRawFd;
 
-use cabi::call::{self, Whose};
+use cabi::call::{self, SocketEnd};
 use libc::{epoll_event, iovec, msghdr, nfds_t, pollfd, size_t, sockaddr, socklen_t, ssize_t};
 
 use devmem_uapi::Errno;
@@ -16,7 +16,7 @@ use crate::stacks;
 
 type Socklen = *mut socklen_t;
 
-/// Defines functions that look their stack up and make a call in it.
+/// Defines functions that look up the stack and make a call on it.
 macro_rules! calls {
     ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty = |$posix:ident| $body:expr;)*) => {
         $($(#[$doc])*
@@ -32,11 +32,11 @@ macro_rules! calls {
     };
 }
 
-/// Passes pointers on.
+/// Calls a function of `cabi::call` with the pointers of C.
 macro_rules! pass {
     ($call:expr) => {
-        // SAFETY: the header wants of each function what its namesake of libc wants, which is the word that
-        // `cabi::call` takes.
+        // SAFETY: the header requires of each pointer what the libc function of the same name requires, which is the
+        // contract of `cabi::call`.
         unsafe { $call }
     };
 }
@@ -61,10 +61,10 @@ calls! {
         pass!(call::connect(posix, fd, address, len));
     /// getsockname(2).
     fn dmt_getsockname(fd: c_int, address: *mut sockaddr, len: Socklen) -> c_int = |posix|
-        pass!(call::name(posix, fd, Whose::Ours, (address, len)));
+        pass!(call::name(posix, fd, SocketEnd::Local, (address, len)));
     /// getpeername(2).
     fn dmt_getpeername(fd: c_int, address: *mut sockaddr, len: Socklen) -> c_int = |posix|
-        pass!(call::name(posix, fd, Whose::Peers, (address, len)));
+        pass!(call::name(posix, fd, SocketEnd::Peer, (address, len)));
     /// read(2).
     fn dmt_read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t = |posix|
         pass!(call::read_file(posix, fd, (buf, len)));
@@ -74,7 +74,7 @@ calls! {
     /// recv(2).
     fn dmt_recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t = |posix|
         pass!(call::recv(posix, fd, (buf, len), flags));
-    /// recvfrom(2); a stream has no names to return.
+    /// recvfrom(2); a stream returns no address.
     fn dmt_recvfrom(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int, address: *mut sockaddr, room: Socklen)
         -> ssize_t = |posix| {
             let _ = (address, room);
@@ -92,7 +92,7 @@ calls! {
     /// send(2).
     fn dmt_send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t = |posix|
         pass!(call::send(posix, fd, (buf, len), flags));
-    /// sendto(2); a stream has but one place to send to, so the address counts with MSG_FASTOPEN only.
+    /// sendto(2); the address of a stream's peer is used only with MSG_FASTOPEN.
     fn dmt_sendto(fd: c_int, buf: *const c_void, len: size_t, flags: c_int, to: *const sockaddr, to_len: socklen_t)
         -> ssize_t = |posix| pass!(call::sendto(posix, fd, (buf, len), flags, (to, to_len)));
     /// sendmsg(2).

@@ -11,7 +11,7 @@ use crate::abi::{SOL_TCP, tcp_opt};
 /// Length of a key.
 const KEY_LEN: usize = 16;
 
-/// What a program has set of Fast Open.
+/// Options of Fast Open that a program has set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct FastOpen {
     /// TCP_FASTOPEN.
@@ -27,7 +27,7 @@ pub(crate) struct FastOpen {
 }
 
 impl FastOpen {
-    /// Returns what is needed for payload in a SYN.
+    /// Returns the stack's settings for payload in a SYN.
     pub(crate) fn cookie(&self) -> EarlyCookie {
         match self.no_cookie {
             true => EarlyCookie::NotNeeded,
@@ -40,7 +40,7 @@ impl FastOpen {
         (self.connect || self.by_send).then(|| self.cookie())
     }
 
-    /// Changes a listener's settings to these.
+    /// Applies these settings to a listener.
     pub(crate) fn tell(&self, listener: &mut FastOpenListener) {
         listener.queue_len = self.queue_len;
         listener.no_cookie = self.no_cookie;
@@ -75,7 +75,7 @@ pub(super) static ROWS: &[Row] = &[
         .get_bytes(key_bytes),
 ];
 
-/// Takes one key, or the current and the previous one.
+/// Parses one key, or the current and the previous one.
 fn set_keys(options: &mut Options, value: &[u8]) -> Result<(), Errno> {
     let (keys, []) = value.as_chunks::<KEY_LEN>() else {
         return Err(Errno::EINVAL);

@@ -10,7 +10,7 @@ use crate::abi::{
     IPV6_UNICAST_HOPS, IPV6_V6ONLY, PMTUDISC,
 };
 
-/// Routers that may pass a packet on if nothing else is said (linux `IPDEFTTL`).
+/// Default time to live (linux `IPDEFTTL`).
 const HOPS_DEFAULT: u8 = 64;
 
 const fn v4(name: i32) -> Row {
@@ -21,7 +21,7 @@ const fn v6(name: i32) -> Row {
     Row::new(sockopt::SOL_IPV6, name)
 }
 
-/// Packets always fit the path: values that would have them fragmented on the way are refused.
+/// Refuses values that allow fragmentation: packets always fit the path MTU.
 const MTU_DISCOVER: Check = Check::In(PMTUDISC);
 
 pub(super) static ROWS: &[Row] = &[
@@ -56,7 +56,7 @@ pub(super) static ROWS: &[Row] = &[
 ];
 
 fn set_tos(options: &mut Options, tos: i32) {
-    // The ECN field is TCP's own (linux `__ip_sock_set_tos`).
+    // TCP sets the two bits of the ECN field (linux `__ip_sock_set_tos`).
     options.tos = u8::try_from(tos & 0xff).unwrap_or(0) & !wire::Ecn::MASK;
 }
 

@@ -49,20 +49,20 @@ type Store = fn(&mut Options, i32);
 /// How setsockopt decodes, checks and stores its bytes.
 #[derive(Debug)]
 enum Set {
-    /// setsockopt does not know it.
+    /// setsockopt does not support the option.
     Never,
     /// As an int; further bytes are ignored.
     Int(Check, Store),
     /// As an int, or as a single byte where the value is shorter.
     ByteOrInt(Check, Store),
-    /// By a function.
+    /// Decoded by a function.
     Bytes(fn(&mut Options, &[u8]) -> Result<(), Errno>),
 }
 
 /// What getsockopt returns.
 #[derive(Debug)]
 enum Get {
-    /// getsockopt does not know it.
+    /// getsockopt does not support the option.
     Never,
     Int(fn(View<'_>) -> i32),
     Bytes(fn(View<'_>) -> Vec<u8>),
@@ -79,7 +79,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// An option that neither call knows yet.
+    /// Returns a row that neither call supports yet.
     pub(super) const fn new(level: i32, name: i32) -> Self {
         Self {
             level,
@@ -90,19 +90,19 @@ impl Row {
         }
     }
 
-    /// setsockopt takes an int.
+    /// Makes setsockopt accept an int.
     pub(super) const fn int(mut self, check: Check, store: Store) -> Self {
         self.set = Set::Int(check, store);
         self
     }
 
-    /// setsockopt takes a byte or an int.
+    /// Makes setsockopt accept a byte or an int.
     pub(super) const fn byte_or_int(mut self, check: Check, store: Store) -> Self {
         self.set = Set::ByteOrInt(check, store);
         self
     }
 
-    /// setsockopt takes what `store` makes of the bytes.
+    /// Makes setsockopt pass its bytes to `store`.
     pub(super) const fn bytes(
         mut self,
         store: fn(&mut Options, &[u8]) -> Result<(), Errno>,
@@ -117,13 +117,13 @@ impl Row {
         self
     }
 
-    /// getsockopt returns an int.
+    /// Makes getsockopt return an int.
     pub(super) const fn get_int(mut self, get: fn(View<'_>) -> i32) -> Self {
         self.get = Get::Int(get);
         self
     }
 
-    /// getsockopt returns other bytes.
+    /// Makes getsockopt return other bytes.
     pub(super) const fn get_bytes(mut self, get: fn(View<'_>) -> Vec<u8>) -> Self {
         self.get = Get::Bytes(get);
         self
@@ -147,7 +147,7 @@ impl Row {
         (self.level, self.name)
     }
 
-    /// Returns whether setsockopt knows it.
+    /// Returns whether setsockopt supports it.
     pub(super) const fn is_settable(&self) -> bool {
         !matches!(self.set, Set::Never)
     }

@@ -10,9 +10,9 @@ use crate::abi::{IPPROTO_TCP, SOCK_STREAM, so};
 
 /// Smallest send buffer (linux `SOCK_MIN_SNDBUF`, twice 2304).
 const SNDBUF_MIN: u32 = 4608;
-/// What SO_RCVBUF says until it is set (linux `net.ipv4.tcp_rmem`, second number).
+/// Default of SO_RCVBUF (linux `net.ipv4.tcp_rmem`, second number).
 const RCVBUF_DEFAULT: u32 = 131_072;
-/// What SO_SNDBUF says until it is set (linux `net.ipv4.tcp_wmem`, second number).
+/// Default of SO_SNDBUF (linux `net.ipv4.tcp_wmem`, second number).
 const SNDBUF_DEFAULT: u32 = 16_384;
 /// Largest buffer of SO_RCVBUFFORCE and SO_SNDBUFFORCE, before doubling (linux `__sock_set_rcvbuf`).
 const FORCED_MAX: u32 = (i32::MAX / 2).unsigned_abs();
@@ -36,7 +36,7 @@ pub(super) static ROWS: &[Row] = &[
         .bytes(set_linger)
         .get_bytes(|v| linger_bytes(v.options.linger)),
     row(so::RCVLOWAT)
-        // 0 and less mean 1 and "all there can be" (linux `sk_setsockopt`).
+        // 0 means 1, a negative number means the maximum (linux `sk_setsockopt`).
         .int(Check::Any, |o, n| {
             o.rcv_lowat = usize::try_from(n).unwrap_or(usize::MAX).max(1);
         })
@@ -57,7 +57,7 @@ pub(super) static ROWS: &[Row] = &[
         .int(Check::Any, |o, n| set_snd_buf(o, n, o.buffer_max))
         .apply(snd_buf_option)
         .get_int(|v| shown(v.options.snd_buf.unwrap_or(SNDBUF_DEFAULT))),
-    // The stack is the program's own: nobody could have more of a right to it (linux asks for CAP_NET_ADMIN).
+    // Linux requires CAP_NET_ADMIN; here the stack belongs to the program.
     row(so::RCVBUFFORCE)
         .int(Check::Any, |o, n| {
             set_rcv_buf(o, n.max(0), FORCED_MAX);
@@ -104,7 +104,7 @@ pub(super) static ROWS: &[Row] = &[
         })
         .apply(Options::times_option)
         .get_bytes(|v| v.options.times.timestamping_bytes(so::TIMESTAMPING_NEW)),
-    // There is one interface, and whatever the socket does is bound to it.
+    // The stack has one interface, so every socket is bound to it.
     row(so::BINDTOIFINDEX)
         .int(Check::By(is_interface), |_, _| {})
         .get_int(|_| 0),
@@ -173,8 +173,8 @@ fn is_interface(index: i32) -> Result<(), Errno> {
     }
 }
 
-/// Returns a buffer's size as Linux keeps it: at most `max`, then doubled for bookkeeping. It is taken for unsigned: a
-/// negative size is a huge one.
+/// Returns a buffer's size as Linux stores it: at most `max`, then doubled for overhead. The number is read as unsigned, so
+/// a negative size is larger than `max`.
 fn doubled(bytes: i32, max: u32) -> u32 {
     bytes.cast_unsigned().min(max).saturating_mul(2)
 }

@@ -41,7 +41,7 @@ pub(super) static ROWS: &[Row] = &[
             o.max_seg = u16::try_from(n).ok().filter(|bytes| *bytes > 0);
         })
         .apply(|o| Effect::MaxSegment(o.max_seg))
-        // Before there is a connection, what was asked for.
+        // Without a connection, the value that was set.
         .get_int(|v| {
             let asked = v.options.max_seg;
             asked.unwrap_or(tcp::config::DEFAULT_MSS).into()
@@ -100,7 +100,7 @@ pub(super) static ROWS: &[Row] = &[
         })
         .apply(congestion_option)
         .get_bytes(congestion_bytes),
-    // It has changed nothing in Linux since 4.6.
+    // Without effect in Linux since 4.6.
     row(tcp_opt::THIN_DUPACK)
         .int(Check::SWITCH, |_, _| {})
         .get_int(|_| 0),
@@ -118,7 +118,7 @@ pub(super) static ROWS: &[Row] = &[
         .int(Check::Any, |o, n| o.notsent_lowat = n.cast_unsigned())
         .apply(|o| Effect::Apply(SocketOption::NotsentLowat(o.notsent_lowat)))
         .get_int(|v| v.options.notsent_lowat.cast_signed()),
-    // Neither congestion control has anything to tell.
+    // Neither congestion control has information to return.
     row(tcp_opt::CC_INFO).get_bytes(|_| Vec::new()),
     // There is no protocol on top of TCP.
     row(tcp_opt::ULP)

@@ -1,4 +1,4 @@
-//! Walks over all rows of the table of options.
+//! Tests over all rows of the table of options.
 
 use std::collections::BTreeSet;
 
@@ -6,19 +6,19 @@ use super::*;
 use crate::abi::*;
 use devmem_uapi::sockopt::{SOL_IP, SOL_IPV6, SOL_SOCKET};
 
-/// What setsockopt is given, and what getsockopt returns then.
+/// A value for setsockopt, and the value that getsockopt then returns.
 enum Sample {
     /// The same number.
     Same(i32),
     /// Another number.
     Becomes(i32, i32),
-    /// Bytes, and what is returned.
+    /// Bytes, and the bytes returned.
     Bytes(&'static [u8], Vec<u8>),
-    /// It can be set and not read.
+    /// The option can be set, not read.
     SetOnly(i32),
-    /// No value can be set.
+    /// The option accepts no value.
     Refused(Errno),
-    /// It can be read and not set.
+    /// The option can be read, not set.
     GetOnly,
 }
 
@@ -53,7 +53,7 @@ fn sample(name: (i32, i32)) -> Option<Sample> {
         tcp_opt::NODELAY | tcp_opt::CORK | tcp_opt::INQ => Some(Same(1)),
         tcp_opt::MAXSEG | tcp_opt::KEEPIDLE | tcp_opt::KEEPINTVL => Some(Same(1000)),
         tcp_opt::KEEPCNT | tcp_opt::SYNCNT | tcp_opt::LINGER2 => Some(Same(100)),
-        // The timeouts that take 5 seconds take 7.
+        // 5 s are rounded up to the number of timeouts that takes 7 s.
         tcp_opt::DEFER_ACCEPT => Some(Becomes(5, 7)),
         tcp_opt::WINDOW_CLAMP => Some(Becomes(100, 1152)),
         tcp_opt::QUICKACK => Some(Same(0)),
@@ -84,7 +84,7 @@ fn fresh() -> (Options, tcp::Config) {
 }
 
 #[test]
-fn what_every_row_takes_it_returns() {
+fn every_option_returns_the_value_that_was_set() {
     for row in Row::all() {
         let (mut options, base) = fresh();
         let name = row.name();
@@ -127,7 +127,7 @@ fn what_every_row_takes_it_returns() {
 }
 
 #[test]
-fn no_option_has_two_rows_and_none_is_without_any_use() {
+fn every_option_has_one_row_and_can_be_set_or_read() {
     let mut seen = BTreeSet::new();
     let (options, base) = fresh();
     for row in Row::all() {
@@ -149,7 +149,7 @@ fn a_value_that_is_too_short_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn an_unknown_name_is_judged_before_its_length_but_for_tcp() {
+fn an_unknown_name_is_refused_before_a_short_length_except_at_the_tcp_level() {
     let (mut options, base) = fresh();
     for (level, short) in [
         (SOL_SOCKET, Errno::ENOPROTOOPT),

@@ -1,5 +1,5 @@
-//! SO_TIMESTAMP, SO_TIMESTAMPNS and SO_TIMESTAMPING, by their old numbers and their new ones. On 64-bit machines both
-//! have the same bytes, and only the numbers of the control messages tell them apart.
+//! SO_TIMESTAMP, SO_TIMESTAMPNS and SO_TIMESTAMPING, with their old and their new numbers. On 64-bit machines both have
+//! the same bytes, and only the numbers of the control messages differ.
 
 use std::time::Duration;
 
@@ -8,21 +8,21 @@ use stack::{StampIds, Timestamping};
 
 use crate::abi::{so, sof};
 
-/// What times a program wants to be told, and how.
+/// The timestamps that a program has requested, and their format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Times {
     /// Flags of SO_TIMESTAMPING.
     flags: u32,
     /// SO_TIMESTAMP or SO_TIMESTAMPNS is on (linux `SOCK_RCVTSTAMP`).
     received: bool,
-    /// The last of those was SO_TIMESTAMPNS (linux `SOCK_RCVTSTAMPNS`).
+    /// The last of the two that was set is SO_TIMESTAMPNS (linux `SOCK_RCVTSTAMPNS`).
     in_nanos: bool,
-    /// The last option of all was set by its new number (linux `SOCK_TSTAMP_NEW`).
+    /// The last of the three options that was set had its new number (linux `SOCK_TSTAMP_NEW`).
     is_new: bool,
 }
 
 impl Times {
-    /// Sets one of the options that know but on and off.
+    /// Sets SO_TIMESTAMP or SO_TIMESTAMPNS, which are on or off.
     pub(super) fn set_timestamp(&mut self, name: i32, on: bool) {
         self.is_new = matches!(name, so::TIMESTAMP_NEW | so::TIMESTAMPNS_NEW);
         self.in_nanos = matches!(name, so::TIMESTAMPNS | so::TIMESTAMPNS_NEW);
@@ -39,7 +39,7 @@ impl Times {
     /// Checks flags of SO_TIMESTAMPING.
     ///
     /// # Errors
-    /// EINVAL: unknown ones, or numbers that count from what is queued where there are none.
+    /// EINVAL: unknown flags, or OPT_ID_TCP without OPT_ID.
     pub(super) fn check_flags(flags: i32) -> Result<(), Errno> {
         let flags = flags.cast_unsigned();
         let numbers = flags & (sof::OPT_ID | sof::OPT_ID_TCP);
@@ -49,17 +49,17 @@ impl Times {
         }
     }
 
-    /// Sets flags that [`Times::check_flags`] has passed.
+    /// Sets flags that [`Times::check_flags`] has accepted.
     pub(super) fn set_timestamping(&mut self, name: i32, flags: i32) {
         self.flags = flags.cast_unsigned();
         self.is_new = name == so::TIMESTAMPING_NEW;
     }
 
-    /// Returns the bytes of SO_TIMESTAMPING; by its new number nothing is told that was set by the old one.
+    /// Returns the bytes of SO_TIMESTAMPING; with the new number, flags that were set with the old one read as 0.
     pub(super) fn timestamping_bytes(&self, name: i32) -> Vec<u8> {
         let told = name == so::TIMESTAMPING || self.is_new;
         let flags = if told { self.flags } else { 0 };
-        // The second word names a clock of hardware: none.
+        // The second word is a hardware clock (PHC): none.
         [flags.to_ne_bytes(), [0; 4]].concat()
     }
 
@@ -68,7 +68,7 @@ impl Times {
         self.flags & flags == flags
     }
 
-    /// Returns what is asked of the stack.
+    /// Returns the timestamps to request from the stack.
     pub(super) fn asked(&self) -> Timestamping {
         Timestamping {
             scheduled: self.has(sof::TX_SCHED),
@@ -91,11 +91,11 @@ impl Times {
         }
     }
 
-    /// Tells when the last byte of a receive arrived, in all ways that were asked for (linux net/ipv4/tcp.c
-    /// `tcp_recv_timestamp`).
+    /// Writes the control messages with the time at which the last byte of a receive arrived, one for each option that
+    /// requests it (linux net/ipv4/tcp.c `tcp_recv_timestamp`).
     ///
     /// # Errors
-    /// [`NoSpace`]: not all of it was told.
+    /// [`NoSpace`]: not all messages fit.
     pub(crate) fn tell(&self, at: Duration, out: &mut CmsgWriter<'_>) -> Result<(), NoSpace> {
         let mut told = Ok(());
         if self.received {

@@ -34,13 +34,13 @@ pub(super) fn shown(bytes: u32) -> i32 {
     i32::try_from(bytes).unwrap_or(i32::MAX)
 }
 
-/// Reads an int; longer values are cut, as Linux does.
+/// Parses an int; further bytes are ignored, as in Linux.
 pub(crate) fn int(value: &[u8]) -> Result<i32, Errno> {
     let bytes = value.first_chunk::<4>().ok_or(Errno::EINVAL)?;
     Ok(i32::from_ne_bytes(*bytes))
 }
 
-/// Options of level `SOL_IP` may be a single byte (linux `do_ip_setsockopt`).
+/// Parses a value of level `SOL_IP`, which may be a single byte (linux `do_ip_setsockopt`).
 pub(super) fn byte_or_int(value: &[u8]) -> Result<i32, Errno> {
     match value {
         [] => Err(Errno::EINVAL),
@@ -49,7 +49,7 @@ pub(super) fn byte_or_int(value: &[u8]) -> Result<i32, Errno> {
     }
 }
 
-/// Returns a number of seconds that its row has found to be positive.
+/// Converts a number of seconds. The row of the option has checked that it is positive.
 pub(super) fn seconds(number: i32) -> Duration {
     Duration::from_secs(number.unsigned_abs().into())
 }
@@ -59,7 +59,7 @@ pub(super) fn whole_seconds(time: Duration) -> i32 {
     i32::try_from(time.as_secs()).unwrap_or(i32::MAX)
 }
 
-/// Returns after how many seconds a SYN-ACK has timed out so often (linux `retrans_to_secs`).
+/// Returns the time in seconds that this number of timeouts of a SYN-ACK takes (linux `retrans_to_secs`).
 pub(super) fn seconds_of(timeouts: u8) -> i32 {
     let limit = tcp::config::RTO_MAX.as_secs();
     let times = (0..u32::from(timeouts)).map(|doubled| 1u64.checked_shl(doubled).unwrap_or(limit));
@@ -69,14 +69,14 @@ pub(super) fn seconds_of(timeouts: u8) -> i32 {
     i32::try_from(sum).unwrap_or(i32::MAX)
 }
 
-/// Returns the least number of timeouts of a SYN-ACK that take so many seconds (linux `secs_to_retrans`).
+/// Returns the least number of timeouts of a SYN-ACK that takes at least this time in seconds (linux `secs_to_retrans`).
 pub(super) fn timeouts_of(seconds: i32) -> u8 {
     (0..u8::MAX)
         .find(|timeouts| seconds_of(*timeouts) >= seconds)
         .unwrap_or(u8::MAX)
 }
 
-/// Reads a `struct timeval`; nothing is for ever (linux `sock_set_timeout`).
+/// Parses a `struct timeval`; zero means no limit (linux `sock_set_timeout`).
 pub(super) fn timeval(value: &[u8]) -> Result<Option<Duration>, Errno> {
     let field = |at: usize| {
         let bytes = value.get(at..)?.first_chunk::<8>()?;
@@ -89,7 +89,7 @@ pub(super) fn timeval(value: &[u8]) -> Result<Option<Duration>, Errno> {
         .ok()
         .filter(|micros| *micros < 1_000_000);
     let micros = micros.ok_or(Errno(33))?;
-    // A negative time is none at all: do not wait.
+    // A negative time means: do not wait.
     let time = match u64::try_from(secs) {
         Ok(secs) => Duration::from_secs(secs).saturating_add(Duration::from_micros(micros)),
         Err(_) => return Ok(Some(Duration::ZERO)),

@@ -11,12 +11,12 @@ use super::{SockState, Table};
 use crate::abi::MSG_FASTOPEN;
 use crate::sockaddr::{Given, parse};
 
-/// What a send has begun.
+/// Whether a send has begun a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Begun {
-    /// Nothing: it is an ordinary send.
+    /// No: it is an ordinary send.
     Nothing,
-    /// A connection, which takes more payload once it is open.
+    /// Yes; the connection accepts more payload once it is open.
     Connecting,
 }
 
@@ -27,7 +27,7 @@ impl Table {
         modes.contains(FastOpenModes::CLIENT)
     }
 
-    /// Tells a listener what its file was told about Fast Open.
+    /// Applies the Fast Open options of a listener's file to the listener.
     pub(super) fn tell_fast_open(&mut self, fd: i32) -> Result<(), Errno> {
         let sock = self.sock(fd)?;
         let SockState::Listening(id) = sock.state else {
@@ -40,8 +40,8 @@ impl Table {
         told.map_err(|error| error.errno())
     }
 
-    /// Puts a connection off until the first send, if its SYN could take payload then (TCP_FASTOPEN_CONNECT); returns
-    /// whether it did.
+    /// Defers a connection until the first send if its SYN can then carry payload (TCP_FASTOPEN_CONNECT); returns whether
+    /// it did.
     pub(super) fn defer(
         &mut self,
         fd: i32,
@@ -57,11 +57,11 @@ impl Table {
         Ok(defers)
     }
 
-    /// Begins the connection of a send with MSG_FASTOPEN, or of the first send after a connect that was put off, and
-    /// fills its SYN. Any other send is left alone.
+    /// Begins the connection of a send with MSG_FASTOPEN, or of the first send after a deferred connect, and puts payload
+    /// into its SYN. Does nothing for any other send.
     ///
     /// # Errors
-    /// EOPNOTSUPP (Fast Open is off, or the address has no family), EISCONN, EALREADY, and as connect(2).
+    /// EOPNOTSUPP (Fast Open is off, or the address is AF_UNSPEC), EISCONN, EALREADY, and as connect(2).
     pub(crate) fn send_early(
         &mut self,
         fd: i32,
@@ -95,7 +95,7 @@ impl Table {
         }
     }
 
-    /// Returns the peer of a send with MSG_FASTOPEN; `None` if an earlier one has connected meanwhile.
+    /// Returns the peer of a send with MSG_FASTOPEN; `None` if an earlier attempt of the same call has connected already.
     fn early_peer(&mut self, fd: i32, address: &[u8]) -> Result<Option<SocketAddr>, Errno> {
         if !self.has_early_client() {
             return Err(Errno::EOPNOTSUPP);

@@ -118,7 +118,7 @@ impl Table {
         Ok(i32::try_from(freed).unwrap_or(i32::MAX))
     }
 
-    /// getsockopt(2): returns the value's bytes, which the caller cuts to the length of the buffer.
+    /// getsockopt(2): returns the value's bytes; the caller truncates them to the length of the buffer.
     ///
     /// # Errors
     /// EBADF, ENOTSOCK, ENOPROTOOPT.
@@ -131,7 +131,7 @@ impl Table {
                 int(matches!(state, SockState::Listening(_)).into())
             }
             (sockopt::SOL_SOCKET, so::PEERNAME) => self.getpeername(fd),
-            // Unique in this table.
+            // A number that is unique in this table.
             (sockopt::SOL_SOCKET, so::COOKIE) => {
                 Ok((self.file(fd)?.serial + 1).to_ne_bytes().to_vec())
             }
@@ -143,7 +143,7 @@ impl Table {
             (SOL_TCP, tcp_opt::MAXSEG) if self.snd_mss(state).is_some() => {
                 int(self.snd_mss(state).unwrap_or(0).into())
             }
-            // What an error of an older call left stays; the rest is only remembered.
+            // The value that was set.
             _ => {
                 let sock = self.sock(fd)?;
                 sock.options.get(sock.family, name, self.stack.tcp_config())
@@ -273,7 +273,7 @@ impl Table {
         let number = match request {
             ioctl::SIOCINQ => info.readable,
             ioctl::SIOCOUTQ => unacked.unwrap_or(0) + usize::from(has_fin),
-            // It leaves with the last byte.
+            // The FIN is sent with the last byte.
             _ => {
                 let unsent = usize::try_from(info.notsent_bytes).unwrap_or(usize::MAX);
                 unsent.saturating_add(usize::from(has_fin && unsent > 0))

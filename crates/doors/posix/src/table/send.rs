@@ -52,13 +52,13 @@ fn behind(ranges: &[Range<usize>], mut skip: usize) -> Vec<Range<usize>> {
             skip -= range.len();
             continue;
         }
-        // No further than its end.
+        // At most to the end of the range.
         rest.push(range.start + std::mem::take(&mut skip)..range.end);
     }
     rest
 }
 
-/// Returns whether a control buffer says that the iovec holds offsets into a dma-buf, and no addresses.
+/// Returns whether a control buffer names a dma-buf: the iovec then holds offsets into it instead of addresses.
 pub fn names_dmabuf(control: &[u8]) -> bool {
     CmsgIter::new(control).any(|message| message.tx_dmabuf().is_some())
 }
@@ -139,7 +139,7 @@ impl Table {
         }
     }
 
-    /// Nothing more belongs to a send.
+    /// Ends a send: no more bytes are added to it.
     pub(crate) fn finish_send(&mut self, under_way: UnderWay) {
         let UnderWay {
             sending, socket, ..
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sent_is_left_out_range_by_range() {
+    fn queued_bytes_are_skipped_range_by_range() {
         let ranges = [10..20, 30..30, 40..45, 50..51];
         assert_eq!(behind(&ranges, 0), ranges);
         assert_eq!(behind(&ranges, 3), [13..20, 30..30, 40..45, 50..51]);

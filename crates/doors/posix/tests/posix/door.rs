@@ -1,4 +1,4 @@
-//! The door of these tests: files, by the calls and the bytes that a C program has.
+//! Runs the scenarios through files, with the calls and bytes of a C program.
 
 use std::net::{Shutdown, SocketAddr};
 use std::ops::Range;
@@ -17,10 +17,10 @@ use wire::Instant;
 
 use sockopt::SOL_SOCKET;
 
-/// How scenarios reach a stack.
+/// The interface of the scenarios to a stack.
 pub type Door = Files;
 
-/// Worlds of each test of seeds, unless the environment says otherwise: the stack has its own thousands.
+/// Number of simulations of each test of seeds, unless the environment sets another: the stack's own tests run thousands.
 pub const SEEDS: u64 = 75;
 
 /// A socket table with a clock that the simulation sets. Its files are non-blocking.
@@ -29,7 +29,7 @@ pub struct Files {
     posix: Posix<Clock>,
 }
 
-/// The simulation's time, in nanoseconds. Nobody waits for it.
+/// The simulation's time, in nanoseconds. No call waits.
 #[derive(Debug, Default)]
 struct Clock(AtomicU64);
 
@@ -41,7 +41,7 @@ impl Waiter for Clock {
     fn changed(&self, _: &mut Table) {}
 
     fn wait<'a>(&'a self, _: MutexGuard<'a, Table>, _: Option<Instant>) -> MutexGuard<'a, Table> {
-        panic!("every file is non-blocking, and a call waits");
+        panic!("a call on a non-blocking file waits");
     }
 }
 
@@ -52,12 +52,12 @@ fn family(address: SocketAddr) -> Family {
     }
 }
 
-/// Reads an address as either family's sockets show it.
+/// Parses the address of a socket of either family.
 fn address(bytes: &[u8]) -> SocketAddr {
     let given = parse(bytes, Family::V4).or_else(|_| parse(bytes, Family::V6));
     match given {
         Ok(Given::Address(address)) => address,
-        other => panic!("{bytes:?} is no address: {other:?}"),
+        other => panic!("{bytes:?} is not an address: {other:?}"),
     }
 }
 
@@ -73,7 +73,7 @@ impl Files {
             .store(now.as_nanos(), Ordering::Relaxed);
     }
 
-    /// Makes a socket, and closes it again if `begin` refuses.
+    /// Creates a socket, and closes it again if `begin` fails.
     fn socket(
         &self,
         family: Family,
@@ -113,7 +113,7 @@ fn calls(option: SocketOption) -> Vec<((i32, i32), Vec<u8>)> {
             ((SOL_TCP, tcp_opt::KEEPCNT), int(times.count)),
             ((SOL_SOCKET, so::KEEPALIVE), int(1)),
         ],
-        other => panic!("{other:?} is not asked for through files"),
+        other => panic!("{other:?} is not tested through files"),
     }
 }
 
@@ -164,9 +164,9 @@ impl netsim::Door for Files {
 
     fn listen(&mut self, local: SocketAddr, backlog: usize) -> Result<i32, Errno> {
         let family = family(local);
-        // As every server does, for the connections of the one before it.
+        // As in most servers: connections of an earlier listener may be in TIME-WAIT.
         let reuse = (SOL_SOCKET, so::REUSEADDR);
-        // Linux lets one more wait than listen(2) says.
+        // Linux queues one connection more than the backlog of listen(2).
         let backlog = i32::try_from(backlog.saturating_sub(1)).unwrap();
         self.socket(family, |fd| {
             self.set(fd, reuse, &int(1))?;
@@ -194,7 +194,7 @@ impl netsim::Door for Files {
 
     fn sendmsg(&mut self, fd: i32, msg: &SendMsg<'_>, flags: MsgFlags) -> Result<usize, Errno> {
         let control = msg.control();
-        // What stands in the iovec is an offset if a message names a dma-buf, even if the program meant an address.
+        // If a control message names a dma-buf, an iovec entry is an offset, even if the program meant an address.
         let at = msg.host().as_ptr().addr();
         let address: &[Range<usize>] = &[Range {
             start: at,

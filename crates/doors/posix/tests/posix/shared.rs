@@ -1,5 +1,4 @@
-//! What the stack's own tests ask of its Rust interface, asked through files: IPv4 and IPv6, no waiting, time that
-//! stands still until it is moved.
+//! Tests of the stack's Rust interface, repeated through files: IPv4 and IPv6, non-blocking, in virtual time.
 
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use wire::Instant;
 const SOL_SOCKET: i32 = sockopt::SOL_SOCKET;
 const DONTNEED: (i32, i32) = (SOL_SOCKET, sockopt::SO_DEVMEM_DONTNEED);
 
-/// A stack that talks to itself, and both ends of a connection.
+/// A stack with a connection to itself, and both ends of that connection.
 struct World {
     posix: Posix<VirtualTime>,
     _wire: WireLink,
@@ -87,7 +86,7 @@ impl World {
         Ok(host)
     }
 
-    /// Everything that poll(2) has to say.
+    /// Returns all bits that poll(2) reports.
     fn ready(&self, fd: i32) -> u32 {
         let mut fds = [PollFd {
             fd,
@@ -136,8 +135,8 @@ fn bytes_go_both_ways_and_a_full_queue_is_eagain_until_the_peer_reads() {
                     }
                 }
             }
-            assert!(was_full, "more was sent than is ever queued");
-            assert!(seen == bytes, "the bytes are others than were sent");
+            assert!(was_full, "more was sent than the queue can hold");
+            assert!(seen == bytes, "the bytes differ from those sent");
             it.posix.sleep(Duration::from_secs(1));
             assert_eq!(it.ready(from) & ev::OUT, ev::OUT);
         }
@@ -145,7 +144,7 @@ fn bytes_go_both_ways_and_a_full_queue_is_eagain_until_the_peer_reads() {
 }
 
 #[test]
-fn half_a_connection_goes_on_after_the_other_half_is_shut() {
+fn one_direction_of_a_connection_works_after_the_other_was_shut_down() {
     for v6 in [false, true] {
         let it = world(v6);
         it.send(it.client, b"question").unwrap();
@@ -166,7 +165,7 @@ fn half_a_connection_goes_on_after_the_other_half_is_shut() {
 }
 
 #[test]
-fn a_reset_is_told_once_and_then_the_stream_is_over() {
+fn a_reset_is_reported_once_and_then_the_stream_has_ended() {
     for v6 in [false, true] {
         let it = world(v6);
         let linger = [1i32.to_ne_bytes(), 0i32.to_ne_bytes()].concat();
@@ -183,7 +182,7 @@ fn a_reset_is_told_once_and_then_the_stream_is_over() {
 }
 
 #[test]
-fn a_port_where_nobody_listens_refuses() {
+fn a_port_without_a_listener_refuses_connections() {
     for v6 in [false, true] {
         let it = world(v6);
         let domain = if v6 { 10 } else { 2 };
@@ -200,12 +199,12 @@ fn a_port_where_nobody_listens_refuses() {
 }
 
 #[test]
-fn a_peer_that_says_nothing_ends_the_connection_after_tcp_user_timeout() {
+fn a_connection_to_a_silent_peer_ends_after_tcp_user_timeout() {
     let it = world(false);
     let fd = it.client;
     it.set(fd, (SOL_TCP, tcp_opt::USER_TIMEOUT), &3000i32.to_ne_bytes())
         .unwrap();
-    // A window of nothing: the server's queue is full, and it never reads.
+    // The window is zero: the server's queue is full, and it never reads.
     while it.send(fd, &pattern(1 << 20)).is_ok() {}
     it.posix.sleep(Duration::from_secs(2));
     assert_eq!(it.ready(fd) & ev::ERR, 0);
@@ -214,7 +213,7 @@ fn a_peer_that_says_nothing_ends_the_connection_after_tcp_user_timeout() {
 }
 
 #[test]
-fn what_came_before_a_binding_is_read_as_ever_and_what_comes_after_is_in_device_memory() {
+fn data_from_before_a_binding_is_in_host_memory_and_data_from_after_it_in_device_memory() {
     for v6 in [false, true] {
         let it = world(v6);
         it.send(it.client, &[1; 100]).unwrap();
@@ -223,7 +222,7 @@ fn what_came_before_a_binding_is_read_as_ever_and_what_comes_after_is_in_device_
             .call(|t| t.bind_rx(&memory, NiovSize::MIN))
             .unwrap();
         it.send(it.client, &[2; 200]).unwrap();
-        // Nagle: it waits for the acknowledgement of the first, which takes its time.
+        // Nagle: it is sent after the delayed ACK of the first.
         it.posix.sleep(Duration::from_secs(1));
         let (mut plain, mut device) = (Vec::new(), Vec::new());
         let mut tokens = Vec::new();
@@ -236,7 +235,7 @@ fn what_came_before_a_binding_is_read_as_ever_and_what_comes_after_is_in_device_
             };
             let flags = MsgFlags::SOCK_DEVMEM.bits();
             let received = it.posix.recv(it.server, args, flags).unwrap();
-            // Packets that can be read are received without a message, by themselves.
+            // Readable packets are received separately and without a control message.
             plain.extend_from_slice(&host[..received.host_bytes]);
             for cmsg in CmsgIter::new(&room[..received.control_bytes]) {
                 match DevmemCmsg::parse(&cmsg).unwrap() {
@@ -259,7 +258,7 @@ fn what_came_before_a_binding_is_read_as_ever_and_what_comes_after_is_in_device_
 }
 
 #[test]
-fn device_memory_is_efault_to_a_plain_receive_and_stays_for_one_that_knows_it() {
+fn a_plain_receive_of_device_memory_is_efault_and_leaves_the_data_queued() {
     let it = world(false);
     let memory = Dmabuf::anonymous(1 << 20).unwrap();
     it.posix
@@ -281,7 +280,7 @@ fn device_memory_is_efault_to_a_plain_receive_and_stays_for_one_that_knows_it() 
 }
 
 #[test]
-fn dontneed_takes_whole_tokens_128_ranges_and_1024_frags_at_most() {
+fn dontneed_accepts_complete_tokens_and_at_most_128_ranges_and_1024_frags() {
     let it = world(false);
     let ranges = |ranges: usize, count: u32| {
         let one = [0x7000_0000u32.to_ne_bytes(), count.to_ne_bytes()].concat();

@@ -1,4 +1,4 @@
-//! The socket table over one stack that talks to itself, in virtual time.
+//! The socket table over one stack with connections to itself, in virtual time.
 
 #[path = "table/binding.rs"]
 mod binding;
@@ -121,7 +121,7 @@ impl Loopback {
 }
 
 #[test]
-fn files_that_are_not_open_are_ebadf_and_epolls_are_no_sockets() {
+fn files_that_are_not_open_are_ebadf_and_epolls_are_enotsock() {
     let (posix, _other) = table();
     let epoll = posix.call(|t| t.epoll_create(0)).unwrap();
     let closed = posix.call(|t| t.socket(2, 1, 0)).unwrap();
@@ -177,7 +177,7 @@ fn files_that_are_not_open_are_ebadf_and_epolls_are_no_sockets() {
 }
 
 #[test]
-fn kinds_that_are_not_here_are_refused_as_linux_would() {
+fn unsupported_socket_types_are_refused_as_in_linux() {
     let (posix, _other) = table();
     for (domain, kind, protocol, errno) in [
         (1, 1, 0, Errno::EAFNOSUPPORT),
@@ -192,7 +192,7 @@ fn kinds_that_are_not_here_are_refused_as_linux_would() {
 }
 
 #[test]
-fn an_address_is_bound_once_unless_both_allow_it() {
+fn an_address_is_bound_once_unless_both_sockets_allow_sharing() {
     let (posix, _other) = table();
     let socket = || posix.call(|t| t.socket(2, 1, 0)).unwrap();
     let bind = |fd, text: &str| posix.call(|t| t.bind(fd, &at(text)));
@@ -216,7 +216,7 @@ fn an_address_is_bound_once_unless_both_allow_it() {
     reason = "one scenario, read from top to bottom"
 )]
 #[test]
-fn device_memory_goes_out_and_comes_in_with_the_kernels_bytes() {
+fn sends_and_receives_of_device_memory_have_the_kernels_control_messages() {
     let (posix, other) = table();
     let (sending, receiving) = (
         Dmabuf::anonymous(1 << 20).unwrap(),
@@ -320,7 +320,7 @@ fn device_memory_goes_out_and_comes_in_with_the_kernels_bytes() {
     reason = "one scenario, read from top to bottom"
 )]
 #[test]
-fn what_is_set_is_got_and_what_is_not_done_is_refused() {
+fn options_return_the_value_that_was_set_and_unsupported_ones_are_refused() {
     let it = loopback();
     let int = |number: i32| number.to_ne_bytes().to_vec();
     for (name, set, got) in [
@@ -444,7 +444,7 @@ fn a_peek_leaves_the_bytes_and_inq_says_how_many_are_left() {
         "discarded"
     );
     assert_eq!(it.recv(it.server, 6, MsgFlags::empty()), Err(Errno::EAGAIN));
-    // The end counts as a byte that is left.
+    // The end of the stream counts as one byte.
     it.send(it.client, b"bye");
     it.posix.call(|t| t.shutdown(it.client, 1)).unwrap();
     it.posix.run_now();
@@ -460,7 +460,7 @@ fn a_peek_leaves_the_bytes_and_inq_says_how_many_are_left() {
 }
 
 #[test]
-fn an_exclusive_watch_that_nobody_waits_for_is_like_others() {
+fn an_exclusive_watch_without_a_waiting_thread_is_like_any_other() {
     let it = loopback();
     let epolls: Vec<i32> = (0..4)
         .map(|_| it.posix.call(|t| t.epoll_create(0)).unwrap())
@@ -479,7 +479,7 @@ fn an_exclusive_watch_that_nobody_waits_for_is_like_others() {
     it.send(it.client, b"x");
     let woken = |epoll: &i32| it.posix.epoll_wait(*epoll, 8, 0).unwrap().len();
     let woken: Vec<usize> = epolls.iter().map(woken).collect();
-    // Nobody waits, so that nobody is woken in vain, and all may come upon it.
+    // No thread waits, so no thread can be woken needlessly, and every epoll has the event.
     assert_eq!(woken, [1, 1, 1, 1]);
     let event = EpollEvent {
         events: ev::IN,
@@ -497,7 +497,7 @@ fn an_exclusive_watch_that_nobody_waits_for_is_like_others() {
     assert_eq!(change(ctl::ADD, it.server), Err(Errno::EEXIST));
     assert_eq!(change(ctl::DEL, it.client), Err(Errno::ENOENT));
     assert_eq!(change(ctl::ADD, epolls[0]), Err(Errno::EINVAL), "itself");
-    // A file that is closed is watched by nobody.
+    // A closed file has no watchers.
     it.posix.close(it.server).unwrap();
     assert_eq!(woken_after_close(&it, epolls[2]), 0);
 }
@@ -519,7 +519,7 @@ fn an_ipv6_socket_speaks_ipv4_unless_told_not_to() {
         assert_eq!(posix.connect(client, &at(remote)), Err(Errno::EINPROGRESS));
         posix.run_now();
         let (_, peer) = posix.accept(listener, 0).unwrap();
-        assert_eq!(peer.len(), 28, "{remote}: mapped where it is IPv4");
+        assert_eq!(peer.len(), 28, "{remote}: an IPv4 address is mapped");
     }
     let only = posix.call(|t| t.socket(10, nonblocking, 0)).unwrap();
     let v6_only = (sockopt::SOL_IPV6, devmem_posix::abi::IPV6_V6ONLY);
@@ -531,7 +531,7 @@ fn an_ipv6_socket_speaks_ipv4_unless_told_not_to() {
 }
 
 #[test]
-fn virtual_time_stands_still_until_it_is_moved() {
+fn virtual_time_advances_only_when_the_driver_advances_it() {
     let it = loopback();
     let before = it.posix.waiter().now();
     it.send(it.client, b"x");
@@ -542,7 +542,7 @@ fn virtual_time_stands_still_until_it_is_moved() {
 
 /// A program that polls never asks connect for its outcome.
 #[test]
-fn a_connection_whose_outcome_nobody_asked_for_is_one_all_the_same() {
+fn a_connection_is_usable_without_a_second_connect_call() {
     let it = loopback();
     let (posix, fd) = (&it.posix, posix_socket(&it.posix));
     let to = at("10.77.0.1:80");
@@ -560,7 +560,7 @@ fn a_connection_whose_outcome_nobody_asked_for_is_one_all_the_same() {
     assert_eq!(set, Ok(0));
     posix.close(server).unwrap();
     posix.run_now();
-    // Told once; what was connected is over, and no second outcome of connect.
+    // The error is reported once. The socket was connected, so it is not the outcome of a connect call.
     let error = |expected: Errno| {
         let bytes = posix.call(|t| t.getsockopt(fd, (SOL_SOCKET, so::ERROR)));
         assert_eq!(bytes.unwrap(), expected.0.to_ne_bytes());
@@ -571,8 +571,8 @@ fn a_connection_whose_outcome_nobody_asked_for_is_one_all_the_same() {
 }
 
 #[test]
-fn after_so_error_told_why_connect_failed_the_next_connect_is_aborted_and_the_one_after_it_begins()
-{
+fn after_so_error_returned_the_error_of_connect_the_next_connect_is_econnaborted_and_a_third_begins()
+ {
     let (posix, _other) = table();
     let fd = posix_socket(&posix);
     let to = at("10.77.0.1:81");

@@ -1,5 +1,5 @@
-//! Threads that share sockets, in the machine's time: one reads while another writes, several read, several write, and
-//! somebody closes what others wait for. Bounded by counts; a call that is never woken ends by its socket's timeout.
+//! Threads that share sockets, in real time: one reads while another writes, several read, several write, and one closes a
+//! socket that others wait for. Bounded by counts; a call that is never woken ends with the timeout of its socket.
 
 use std::thread::scope;
 
@@ -16,13 +16,13 @@ use sockopt::{SO_DEVMEM_DONTNEED, SOL_SOCKET};
 
 type Sockets = Posix<RealTime>;
 
-/// Seconds after which a call that nobody woke gives up, and its test fails.
+/// Timeout of calls in seconds; a call that is not woken ends with it, and its test fails.
 const PATIENCE: i64 = 60;
 
-/// Times that a file is closed under those who wait for it.
+/// How many times a file is closed while threads wait for it.
 const ROUNDS: usize = 100;
 
-/// A stack that talks to itself, with a thread that drives it.
+/// A stack with connections to itself, and the thread that polls it.
 fn engine() -> (Engine, WireLink) {
     let (end, other) = WireLink::pair(WireOptions::default()).unwrap();
     let nic = Nic::new(Box::new(end), NicConfig::default()).unwrap();
@@ -49,7 +49,7 @@ fn socket(sockets: &Sockets) -> i32 {
 fn listener(sockets: &Sockets) -> i32 {
     let fd = socket(sockets);
     let listens = sockets.call(|t| {
-        // The connections of the one before are in TIME-WAIT.
+        // Connections of the earlier listener are in TIME-WAIT.
         t.setsockopt(fd, (SOL_SOCKET, so::REUSEADDR), &1i32.to_ne_bytes())?;
         t.bind(fd, &address("10.77.0.1:80"))?;
         t.listen(fd, 64)
@@ -58,7 +58,7 @@ fn listener(sockets: &Sockets) -> i32 {
     fd
 }
 
-/// A connection: (the end that connected, the end that was accepted).
+/// Returns the connected and the accepted end of a connection.
 fn connected(sockets: &Sockets, listener: i32) -> (i32, i32) {
     let client = socket(sockets);
     assert_eq!(sockets.connect(client, &address("10.77.0.1:80")), Ok(()));
@@ -116,7 +116,7 @@ fn one_thread_reads_a_socket_while_another_writes_it_at_both_ends() {
     });
 }
 
-/// Counts of each byte's value.
+/// Count of each byte value.
 type Histogram = [u64; 256];
 
 fn count(bytes: &[u8], seen: &mut Histogram) {
@@ -130,7 +130,7 @@ fn sum(parts: Vec<Histogram>) -> Histogram {
     parts.into_iter().fold([0; 256], add)
 }
 
-/// Reads to the end of the stream, and counts.
+/// Reads to the end of the stream, and counts the byte values.
 fn count_all(sockets: &Sockets, fd: i32) -> Histogram {
     let mut seen = [0; 256];
     loop {
@@ -143,7 +143,7 @@ fn count_all(sockets: &Sockets, fd: i32) -> Histogram {
 }
 
 #[test]
-fn four_writers_and_four_readers_of_one_connection_lose_and_double_nothing() {
+fn four_writers_and_four_readers_of_one_connection_lose_and_duplicate_no_byte() {
     const EACH: usize = 400_000;
     let (engine, _other) = engine();
     let sockets = engine.posix();
@@ -170,7 +170,7 @@ fn four_writers_and_four_readers_of_one_connection_lose_and_double_nothing() {
     assert_eq!(seen, expected);
 }
 
-/// Receives device memory to the end of the stream: counts the bytes where they lie, and gives each frag back.
+/// Receives device memory to the end of the stream: counts the bytes in place, and gives each frag back.
 fn count_device(sockets: &Sockets, fd: i32, memory: &Dmabuf) -> Histogram {
     let mut seen = [0; 256];
     loop {
@@ -202,7 +202,7 @@ fn count_device(sockets: &Sockets, fd: i32, memory: &Dmabuf) -> Histogram {
 }
 
 #[test]
-fn three_readers_of_one_connection_share_its_device_memory_and_give_all_of_it_back() {
+fn three_readers_of_one_connection_receive_device_memory_and_give_every_frag_back() {
     const TOTAL: usize = 2_000_000;
     let (engine, _other) = engine();
     let sockets = engine.posix();
@@ -227,12 +227,12 @@ fn three_readers_of_one_connection_share_its_device_memory_and_give_all_of_it_ba
         t.stack().tokens_outstanding(id).unwrap()
     });
     assert_eq!(out, 0);
-    // With every frag back, nothing but the binding and the test hold the memory.
+    // After every frag was given back, only the binding and the test hold the memory.
     sockets.call(Table::close_all);
     assert_eq!(sockets.call(|t| t.unbind(bound.unwrap())), Ok(()));
 }
 
-/// Comes back when calls of other threads wait, for so many files together.
+/// Returns when calls of other threads wait for this number of files.
 fn until_held(sockets: &Sockets, files: usize) {
     while sockets.lock().held_files() != files {
         std::thread::yield_now();
@@ -240,14 +240,14 @@ fn until_held(sockets: &Sockets, files: usize) {
 }
 
 #[test]
-fn those_who_wait_for_a_socket_that_is_closed_under_them_are_ended_by_its_peer() {
+fn calls_that_wait_for_a_closed_socket_end_when_its_peer_resets() {
     let (engine, _other) = engine();
     let sockets = engine.posix();
     let listener = listener(sockets);
     let big = vec![1; 16 << 20];
     for _ in 0..ROUNDS {
         let (client, server) = connected(sockets, listener);
-        // Its queue is full, and nobody reads: whoever sends waits.
+        // Its send queue is full, and the peer does not read: a send waits.
         let dont_wait = MsgFlags::DONTWAIT.bits();
         let chunk = [1; 65_536];
         while sockets
@@ -262,7 +262,7 @@ fn those_who_wait_for_a_socket_that_is_closed_under_them_are_ended_by_its_peer()
             assert_eq!(sockets.close(client), Ok(()));
             assert_eq!(sockets.close(client), Err(Errno::EBADF));
             assert_eq!(recv(sockets, client, 1), Err(Errno::EBADF));
-            // With bytes that nobody read: a reset.
+            // With unread bytes: a reset.
             assert_eq!(sockets.close(server), Ok(()));
             for reader in readers {
                 let got = reader.join().unwrap();
@@ -271,7 +271,7 @@ fn those_who_wait_for_a_socket_that_is_closed_under_them_are_ended_by_its_peer()
             }
             for writer in writers {
                 let sent = writer.join().unwrap();
-                // What it sent before it waited is not taken back.
+                // Bytes that were queued before the wait stay queued.
                 let is_over = matches!(sent, Err(Errno::ECONNRESET | Errno::EPIPE) | Ok(1..));
                 assert!(is_over, "{sent:?}");
             }
@@ -318,7 +318,7 @@ fn a_listener_that_is_closed_listens_until_the_last_accept_has_returned() {
 }
 
 #[test]
-fn shutting_a_socket_down_ends_the_stream_for_those_who_wait_in_it() {
+fn shutdown_ends_calls_that_wait_for_the_socket() {
     let (engine, _other) = engine();
     let sockets = engine.posix();
     let listener = listener(sockets);
@@ -340,7 +340,7 @@ fn shutting_a_socket_down_ends_the_stream_for_those_who_wait_in_it() {
 }
 
 #[test]
-fn threads_that_open_talk_and_close_at_once_leave_no_file_behind() {
+fn threads_that_open_use_and_close_sockets_concurrently_leave_no_file_open() {
     const THREADS: usize = 6;
     const EACH: usize = 40;
     let (engine, _other) = engine();

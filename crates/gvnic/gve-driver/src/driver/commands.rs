@@ -32,7 +32,7 @@ impl Driver {
         }
     }
 
-    /// Writes a command into the queue; returns where it stands.
+    /// Writes a command to the admin queue; returns its index.
     pub(super) fn push_command(&mut self, entry: &[u8; ENTRY_BYTES]) -> u64 {
         let entries = u32::from(ADMINQ_BYTES) / ENTRY_BYTES as u32;
         let at = u64::from(self.produced % entries) * ENTRY_BYTES as u64;
@@ -89,7 +89,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Configures interrupts, asks for packet types and gives the statistics area.
+    /// Configures interrupts, queries packet types and sets the statistics area.
     pub(super) fn set_up(&mut self, bus: &mut impl BarAccess) -> Result<(), DriverError> {
         let resources = ConfigureDeviceResources {
             counter_array: self.places.stats.into(),
@@ -116,7 +116,7 @@ impl Driver {
         self.must(bus, opcode::REPORT_STATS, &report)
     }
 
-    /// Makes all queues, TX in one batch as Linux does, then enables interrupts and posts buffers.
+    /// Creates all queues, TX in one batch as in Linux, then enables interrupts and posts buffers.
     pub(super) fn create_queues(&mut self, bus: &mut impl BarAccess) -> Result<(), DriverError> {
         let mut places = Vec::new();
         for id in 0..self.tx.len() as u16 {

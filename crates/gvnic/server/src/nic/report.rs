@@ -41,8 +41,8 @@ pub struct NicReport {
 struct Machine {
     connected: bool,
     clients: u64,
-    sent_away: u64,
-    put_out: u64,
+    refused_clients: u64,
+    disconnected_clients: u64,
     messages: u64,
     posted_writes: u64,
     refused_requests: u64,
@@ -134,8 +134,8 @@ impl Machine {
     fn new(server: &mut Server) -> Self {
         let ServerStats {
             clients,
-            sent_away,
-            put_out,
+            refused_clients,
+            disconnected_clients,
             session,
         } = server.stats();
         let connected = server.is_connected();
@@ -143,8 +143,8 @@ impl Machine {
         Self {
             connected,
             clients,
-            sent_away,
-            put_out,
+            refused_clients,
+            disconnected_clients,
             messages: session.messages,
             posted_writes: session.posted_writes,
             refused_requests: session.refused,
@@ -249,7 +249,7 @@ impl NicReport {
             ),
             (
                 "machines disconnected for a protocol error",
-                self.machine.put_out,
+                self.machine.disconnected_clients,
             ),
             ("admin commands refused", self.device.adminq_refused),
             ("bad doorbells", self.device.bad_doorbells),

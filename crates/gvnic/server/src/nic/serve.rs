@@ -68,7 +68,7 @@ pub fn serve(plan: &GvnicPlan) -> Result<(), Failure> {
         mut gvnic,
         ..
     } = service;
-    server.put_out(&mut gvnic);
+    server.disconnect(&mut gvnic);
     let report = NicReport::new(plan, &mut server, &gvnic, service.start.elapsed());
     drop(server);
     tell(&report);
@@ -254,7 +254,7 @@ impl Service<'_> {
                 self.accept_after = None;
                 note("a virtual machine has connected");
             }
-            Event::SentAway => {
+            Event::Refused => {
                 self.accept_after = None;
                 note("refused a second virtual machine: one at a time");
             }

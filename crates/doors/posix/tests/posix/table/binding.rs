@@ -1,4 +1,4 @@
-//! bind and listen: who stands in whose way.
+//! bind and listen: conflicts of addresses.
 
 use devmem_posix::abi::{IP_BIND_ADDRESS_NO_PORT, IPV6_V6ONLY, SOCK_NONBLOCK, so};
 use devmem_posix::{Posix, VirtualTime};
@@ -11,7 +11,7 @@ const V6_ONLY: (i32, i32) = (sockopt::SOL_IPV6, IPV6_V6ONLY);
 const REUSE: (i32, i32) = (SOL_SOCKET, so::REUSEADDR);
 const REUSE_PORT: (i32, i32) = (SOL_SOCKET, so::REUSEPORT);
 
-/// A socket with options that are switched on.
+/// Creates a socket and switches options on.
 fn socket(posix: &Posix<VirtualTime>, domain: i32, options: &[(i32, i32)]) -> i32 {
     let fd = posix
         .call(|t| t.socket(domain, 1 | SOCK_NONBLOCK, 0))
@@ -36,7 +36,7 @@ fn port(posix: &Posix<VirtualTime>, fd: i32) -> u16 {
 }
 
 #[test]
-fn two_families_share_a_port_where_neither_takes_the_others_packets() {
+fn two_families_share_a_port_if_neither_receives_packets_of_the_other() {
     for (first, second, options, expected) in [
         ("0.0.0.0:80", "[::]:80", &[][..], Err(Errno::EADDRINUSE)),
         ("0.0.0.0:80", "[::]:80", &[V6_ONLY], Ok(())),
@@ -79,7 +79,7 @@ fn a_listener_on_the_ipv4_wildcard_does_not_answer_ipv6() {
 }
 
 #[test]
-fn a_second_listen_changes_how_many_may_wait() {
+fn a_second_listen_changes_the_length_of_the_accept_queue() {
     let (posix, _other) = table();
     let listener = socket(&posix, 2, &[]);
     bind(&posix, listener, "10.77.0.1:80").unwrap();
@@ -112,7 +112,7 @@ fn what_takes_ipv6_alone_is_said_before_the_address() {
 }
 
 #[test]
-fn reuse_of_an_address_ends_where_somebody_listens_and_reuse_of_a_port_does_not() {
+fn a_listener_prevents_reuse_of_its_address_but_not_of_its_port() {
     let (posix, _other) = table();
     let (a, b) = (socket(&posix, 2, &[REUSE]), socket(&posix, 2, &[REUSE]));
     bind(&posix, a, "0.0.0.0:80").unwrap();
@@ -148,7 +148,7 @@ fn reuse_of_an_address_ends_where_somebody_listens_and_reuse_of_a_port_does_not(
 }
 
 #[test]
-fn a_port_that_is_chosen_is_nobodys_whatever_he_allows() {
+fn a_port_that_the_table_chooses_is_unused_even_if_sharing_is_allowed() {
     let (posix, other) = table();
     let it = connected(posix, other);
     let posix = &it.posix;
@@ -161,7 +161,7 @@ fn a_port_that_is_chosen_is_nobodys_whatever_he_allows() {
     let unbound = socket(posix, 2, &[]);
     posix.call(|t| t.listen(unbound, 1)).unwrap();
     assert!(seen.insert(port(posix, unbound)));
-    // What is closed is free again.
+    // After the close the port is free again.
     let fd = socket(posix, 2, &[]);
     bind(posix, fd, "10.77.0.1:99").unwrap();
     posix.close(fd).unwrap();
@@ -170,7 +170,7 @@ fn a_port_that_is_chosen_is_nobodys_whatever_he_allows() {
 }
 
 #[test]
-fn the_port_may_be_left_to_connect() {
+fn connect_may_choose_the_port() {
     let (posix, other) = table();
     let it = connected(posix, other);
     let posix = &it.posix;

@@ -35,7 +35,7 @@ fn send_to(posix: &Posix<VirtualTime>, fd: i32, bytes: &[u8], to: &str) -> Resul
     posix.send(fd, args, MSG_FASTOPEN)
 }
 
-/// Gets a cookie, and closes the connection that brought it.
+/// Gets a cookie, and closes the connection that returned it.
 fn fetch_cookie(posix: &Posix<VirtualTime>, listener: i32) {
     let first = socket(posix);
     let sent = send_to(posix, first, b"early", SERVER);
@@ -81,7 +81,7 @@ fn msg_fastopen_sends_in_the_syn_once_there_is_a_cookie() {
 }
 
 #[test]
-fn a_connect_that_is_put_off_begins_with_the_first_send() {
+fn a_deferred_connect_begins_with_the_first_send() {
     let (posix, _other, listener) = listening();
     fetch_cookie(&posix, listener);
     let client = socket(&posix);

@@ -1,4 +1,4 @@
-//! epoll: what is an edge to whom, and epolls that watch epolls.
+//! epoll: which events are edges, and epolls that watch epolls.
 
 use devmem_posix::abi::{ctl, ev};
 use devmem_posix::{EpollEvent, Posix, VirtualTime};
@@ -20,14 +20,14 @@ fn next(posix: &Posix<VirtualTime>, epfd: i32) -> u32 {
     events.iter().fold(0, |bits, event| bits | event.events)
 }
 
-/// Fills the queue of `fd` until it takes no more.
+/// Sends on `fd` until its queue is full.
 fn fill(it: &Loopback, fd: i32) {
     while it.posix.send(fd, SendArgs::new(&[7; 100_000]), 0).is_ok() {
         it.posix.run_now();
     }
 }
 
-/// Reads all that `fd` ever gets.
+/// Reads everything that `fd` receives.
 fn drain(it: &Loopback, fd: i32) {
     while it.recv(fd, 1 << 20, MsgFlags::empty()).is_ok() {
         it.posix.sleep(std::time::Duration::from_millis(5));
@@ -35,7 +35,7 @@ fn drain(it: &Loopback, fd: i32) {
 }
 
 #[test]
-fn who_looks_for_one_direction_has_no_edge_of_the_other() {
+fn an_epoll_that_watches_one_direction_has_no_edge_of_the_other() {
     let it = loopback();
     let (reads, writes) = (epoll(&it.posix), epoll(&it.posix));
     add(&it.posix, reads, it.server, ev::IN | ev::ET).unwrap();
@@ -49,7 +49,7 @@ fn who_looks_for_one_direction_has_no_edge_of_the_other() {
     drain(&it, it.client);
     assert_eq!(next(&it.posix, writes), ev::OUT);
     assert_eq!((next(&it.posix, writes), next(&it.posix, reads)), (0, 0));
-    // The end of the stream concerns everybody.
+    // The end of the stream is an edge of both directions.
     it.posix.call(|t| t.shutdown(it.client, 1)).unwrap();
     it.posix.run_now();
     assert_eq!(next(&it.posix, writes), ev::OUT);
@@ -57,7 +57,7 @@ fn who_looks_for_one_direction_has_no_edge_of_the_other() {
 }
 
 #[test]
-fn room_is_an_edge_only_to_those_who_met_a_full_queue() {
+fn new_room_is_an_edge_only_after_the_queue_was_full() {
     let it = loopback();
     let epfd = epoll(&it.posix);
     add(&it.posix, epfd, it.client, ev::OUT | ev::ET).unwrap();
@@ -65,12 +65,12 @@ fn room_is_an_edge_only_to_those_who_met_a_full_queue() {
     for _ in 0..10 {
         it.send(it.client, &[1; 50_000]);
         drain(&it, it.server);
-        assert_eq!(next(&it.posix, epfd), 0, "there was room all the time");
+        assert_eq!(next(&it.posix, epfd), 0, "the queue was never full");
     }
     fill(&it, it.client);
     drain(&it, it.server);
     assert_eq!(next(&it.posix, epfd), ev::OUT);
-    // To be told by poll that there is no room is to meet a full queue, too.
+    // The queue also counts as full after poll has reported that there is no room.
     fill(&it, it.client);
     let (again, looks) = (epoll(&it.posix), epoll(&it.posix));
     add(&it.posix, again, it.client, ev::OUT | ev::ET).unwrap();
@@ -83,7 +83,7 @@ fn room_is_an_edge_only_to_those_who_met_a_full_queue() {
 }
 
 #[test]
-fn a_one_shot_is_told_once_until_it_is_changed() {
+fn a_one_shot_watch_is_reported_once_until_it_is_modified() {
     let it = loopback();
     let epfd = epoll(&it.posix);
     add(&it.posix, epfd, it.server, ev::IN | ev::ONESHOT).unwrap();
@@ -134,7 +134,7 @@ fn an_epoll_is_ready_for_reading_when_it_has_events() {
 }
 
 #[test]
-fn an_epoll_that_begins_to_watch_what_is_ready_wakes_who_watches_it() {
+fn adding_a_ready_file_to_an_epoll_wakes_the_epoll_that_watches_it() {
     let it = loopback();
     let (inner, outer) = (epoll(&it.posix), epoll(&it.posix));
     add(&it.posix, outer, inner, ev::IN | ev::ET).unwrap();
@@ -145,10 +145,10 @@ fn an_epoll_that_begins_to_watch_what_is_ready_wakes_who_watches_it() {
 }
 
 #[test]
-fn epolls_watch_each_other_five_in_a_row_and_not_in_a_circle() {
+fn at_most_five_epolls_watch_each_other_in_a_row_and_none_in_a_cycle() {
     let (posix, _other) = table();
     let all: Vec<i32> = (0..6).map(|_| epoll(&posix)).collect();
-    // From both ends, so that what is above counts as well as what is below.
+    // From both ends, so that the epolls above count as well as those below.
     for (watcher, watched) in [(0, 1), (3, 4), (1, 2), (2, 3)] {
         assert_eq!(add(&posix, all[watcher], all[watched], ev::IN), Ok(()));
     }

@@ -1,5 +1,4 @@
-//! Calls that wait for a file, and others that close it: the file stays until the last of them returns, as Linux's
-//! does.
+//! Calls that wait for a file while another thread closes it: as in Linux, the file exists until the last call returns.
 
 use std::sync::Arc;
 
@@ -10,7 +9,7 @@ use netmem::Dmabuf;
 
 use super::{SOL_SOCKET, at, stack};
 
-/// A listener, a client and the server's end, in the machine's time.
+/// A listener, a client and the server's end, in real time.
 fn engine() -> (Arc<Engine>, impl Drop, [i32; 3]) {
     let (stack, other) = stack();
     let engine = Arc::new(Engine::start(stack, Settings::default(), Vec::new()).unwrap());
@@ -52,7 +51,7 @@ fn await_holders(posix: &Posix<RealTime>, count: usize) {
 }
 
 #[test]
-fn a_blocking_receive_ends_with_its_time_and_with_data() {
+fn a_blocking_receive_ends_at_its_timeout_or_with_data() {
     let (engine, _other, [_, client, server]) = engine();
     let posix = engine.posix();
     let ten_ms = [0i64.to_ne_bytes(), 10_000i64.to_ne_bytes()].concat();
@@ -73,7 +72,7 @@ fn a_blocking_receive_ends_with_its_time_and_with_data() {
 }
 
 #[test]
-fn a_receive_goes_on_when_another_thread_closes_its_file() {
+fn a_receive_continues_when_another_thread_closes_its_file() {
     let (engine, _other, [_, client, server]) = engine();
     let posix = engine.posix();
     std::thread::scope(|scope| {
@@ -89,13 +88,13 @@ fn a_receive_goes_on_when_another_thread_closes_its_file() {
         assert_eq!(posix.send(client, SendArgs::new(b"all well"), 0), Ok(8));
         assert_eq!(reader.join().unwrap(), Ok(8));
     });
-    // Now it is gone for good, and the peer hears of it.
+    // Now the file is destroyed, and the peer receives the FIN.
     assert_eq!(recv(posix, client, 1), Ok(0));
     assert_eq!(posix.lock().held_files(), 0);
 }
 
 #[test]
-fn a_poll_goes_on_when_another_thread_closes_a_file() {
+fn a_poll_continues_when_another_thread_closes_a_file() {
     let (engine, _other, [_, client, server]) = engine();
     let posix = engine.posix();
     std::thread::scope(|scope| {
@@ -147,7 +146,7 @@ fn shutdown_ends_a_receive_and_an_accept() {
 }
 
 #[test]
-fn a_send_from_device_memory_waits_for_room_and_is_one_send() {
+fn a_send_from_device_memory_that_waits_for_room_has_one_completion() {
     const SIZE: usize = 8 << 20;
     let (engine, _other, [_, client, server]) = engine();
     let posix = engine.posix();

@@ -1,4 +1,4 @@
-//! Options that came late to this table.
+//! Options with effects on connections: acknowledgement, windows, congestion control, timestamps.
 
 use devmem_posix::abi::{IP_MTU_DISCOVER, IP_TTL, SOL_TCP, ioctl, so, sof, tcp_opt};
 use devmem_uapi::{CmsgIter, Errno, MsgFlags, sockopt};
@@ -18,7 +18,7 @@ impl Loopback {
 }
 
 #[test]
-fn what_is_set_is_got() {
+fn options_return_the_value_that_was_set() {
     let it = loopback();
     for (name, set, got) in [
         ((SOL_SOCKET, so::RCVBUFFORCE), 1 << 29, 1 << 30),
@@ -71,7 +71,7 @@ fn what_is_set_is_got() {
 }
 
 #[test]
-fn quick_acks_are_reported_as_the_connection_has_them() {
+fn quickack_returns_the_current_state_of_the_connection() {
     let it = loopback();
     let quick = (SOL_TCP, tcp_opt::QUICKACK);
     assert_eq!(
@@ -83,7 +83,7 @@ fn quick_acks_are_reported_as_the_connection_has_them() {
 }
 
 #[test]
-fn memory_info_has_the_buffers_and_what_waits_in_the_queues() {
+fn memory_info_has_the_buffer_sizes_and_the_queued_bytes() {
     let it = loopback();
     let info = |fd| {
         let bytes = it
@@ -115,7 +115,7 @@ fn a_clamp_bounds_the_window_of_an_open_connection() {
     it.send(it.client, &[1; 2000]);
     it.recv(it.server, 2000, MsgFlags::empty()).unwrap();
     it.posix.run_now();
-    // What was promised before is not taken back; when it is used up, no more than the clamp is promised.
+    // The window that was advertised before is not withdrawn; after it is used up, the window is at most the clamp.
     let mut received = 0;
     let bytes = vec![2; 1 << 20];
     let sent = it
@@ -134,7 +134,7 @@ fn a_clamp_bounds_the_window_of_an_open_connection() {
 }
 
 #[test]
-fn a_congestion_control_changes_on_the_way() {
+fn the_congestion_control_can_change_during_a_connection() {
     let it = loopback();
     let congestion = (SOL_TCP, tcp_opt::CONGESTION);
     let name = |fd| it.posix.call(|t| t.getsockopt(fd, congestion)).unwrap();
@@ -156,7 +156,7 @@ fn a_congestion_control_changes_on_the_way() {
 }
 
 #[test]
-fn a_fin_counts_among_what_is_not_acknowledged_and_not_sent() {
+fn a_fin_is_counted_in_siocoutq_and_siocoutqnsd() {
     let it = loopback();
     let number = |request| it.posix.call(|t| t.ioctl(it.client, request)).unwrap();
     let bytes = vec![1; 4 << 20];
@@ -208,14 +208,14 @@ fn options_of_times_exclude_each_other_as_in_linux() {
     assert_eq!((it.get(fd, old), it.get(fd, new)), (flags, 0));
     it.set(fd, new, flags).unwrap();
     assert_eq!((it.get(fd, old), it.get(fd, new)), (flags, flags));
-    // With statistics, by a clock of hardware: not here.
+    // Statistics and hardware clocks are not supported.
     for refused in [1 << 12, 1 << 15, 1 << 18, 1 << 16] {
         assert_eq!(it.set(fd, new, refused), Err(Errno::EINVAL));
     }
 }
 
 #[test]
-fn a_control_buffer_that_is_too_short_for_a_time_is_told_of() {
+fn a_control_buffer_too_short_for_a_timestamp_is_reported() {
     let it = loopback();
     it.set(it.server, (SOL_SOCKET, so::TIMESTAMP), 1).unwrap();
     it.send(it.client, b"timely");

@@ -1,0 +1,104 @@
+//! `bench load`: a file of nginx loaded into device memory, compared with curl and with a plain receiver.
+
+mod report;
+mod rows;
+mod server;
+
+use std::thread;
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use devmem_linux::{cpu, netns};
+use netmem::Dmabuf;
+
+use super::chart::PlotArgs;
+use super::runner::{first_two, require_tap, tell_report};
+use report::LoadReport;
+use rows::{ROWS, Setting};
+use server::Files;
+use tool::output::{Failure, note, print_json};
+use tool::size::Size;
+
+/// Device memory is allocated in pages.
+const PAGE_BYTES: u64 = 4096;
+/// Sizes of the file: less is only slow start.
+const SIZES: std::ops::RangeInclusive<u64> = 64 << 20..=16 << 30;
+
+/// Load a file from nginx into device memory: this loader, curl, and a plain receiver
+///
+/// nginx serves a file in /dev/shm with sendfile, on its own processor. `ours` loads it over a TAP. `curl` loads it over a veth
+/// pair into another file there, which is then read once: the cheapest copy to a target. `recv` receives into a buffer that
+/// stays in the cache, and copies from there to device memory. CPU time is that of the receiving process. Every repetition
+/// runs all rows one after another.
+#[derive(Debug, Args)]
+pub struct LoadArgs {
+    /// Repetitions of all rows; use at least 5 to see the spread
+    #[arg(long, value_name = "N", default_value_t = 7)]
+    reps: usize,
+    /// Size of the file
+    #[arg(long, value_name = "SIZE", default_value = "1G")]
+    bytes: Size,
+    /// Print one JSON object to stdout at the end
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    plot: PlotArgs,
+}
+
+/// Runs the benchmark and prints its report.
+///
+/// # Errors
+///
+/// The network or a server cannot be set up, or a row fails.
+pub fn run(args: &LoadArgs) -> Result<(), Failure> {
+    let LoadArgs {
+        reps,
+        bytes,
+        json,
+        plot,
+    } = args;
+    if *reps == 0 {
+        return Err(Failure::usage("--reps 0: must be at least 1, better 5"));
+    }
+    if !SIZES.contains(&bytes.0) || !bytes.0.is_multiple_of(PAGE_BYTES) {
+        return Err(Failure::usage(format_args!(
+            "--bytes {bytes}: a multiple of 4 KiB from 64M to 16G"
+        )));
+    }
+    for program in ["nginx", "curl"] {
+        server::require(program)?;
+    }
+    require_tap()?;
+    // Before any thread is started, because an unprivileged caller also enters a user namespace.
+    netns::enter_new()?;
+    let (receiver_cpu, server_cpu) = first_two(&cpu::allowed_cpus())?;
+    let size = usize::try_from(bytes.0).context("the size of the file")?;
+    let files = Files::new(bytes.0)?;
+    let setting = Setting {
+        files: &files,
+        target: Dmabuf::anonymous(size)?,
+        bytes: bytes.0,
+        server_cpu,
+    };
+    let mut report = LoadReport::new(bytes.0, *reps);
+    for repetition in 1..=*reps {
+        for row in ROWS {
+            // A separate thread, so that the pinning ends with the run.
+            let measured = thread::scope(|scope| {
+                let run = scope.spawn(|| {
+                    cpu::pin_current_thread(receiver_cpu).context("pin the receiver")?;
+                    rows::run(&setting, row.kind)
+                });
+                run.join().map_err(|_| anyhow!("the receiver panicked"))
+            })?;
+            report.add(row, measured.with_context(|| row.name)?);
+        }
+        note(format_args!("repetition {repetition} of {reps} done"));
+    }
+    let chart = report.chart();
+    tell_report(&report, &chart);
+    if *json {
+        print_json(&report)?;
+    }
+    plot.write(&chart)
+}

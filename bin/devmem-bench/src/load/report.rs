@@ -1,0 +1,156 @@
+//! The report of `bench load`.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::rows::{Kind, ROWS, Row};
+use crate::chart::{Bar, Chart, Series};
+use crate::meter::MeterReading;
+use tool::progress::gbit_per_s;
+use tool::size::Size;
+
+/// The report. The field names are those of the JSON.
+#[derive(Clone, Debug, Serialize)]
+pub struct LoadReport {
+    bytes: u64,
+    repetitions: usize,
+    rows: Vec<Figures>,
+}
+
+/// The figures of one row.
+#[derive(Clone, Debug, Serialize)]
+struct Figures {
+    name: &'static str,
+    #[serde(skip)]
+    kind: Kind,
+    gbit_per_s: Vec<f64>,
+    cpu_s_per_gb: Vec<f64>,
+}
+
+impl LoadReport {
+    pub fn new(bytes: u64, repetitions: usize) -> Self {
+        let figures = |row: &Row| Figures {
+            name: row.name,
+            kind: row.kind,
+            gbit_per_s: Vec::new(),
+            cpu_s_per_gb: Vec::new(),
+        };
+        Self {
+            bytes,
+            repetitions,
+            rows: ROWS.iter().map(figures).collect(),
+        }
+    }
+
+    /// Adds a run of a row.
+    pub fn add(&mut self, row: &Row, reading: MeterReading) {
+        let MeterReading {
+            bytes,
+            elapsed,
+            cpu,
+        } = reading;
+        if let Some(figures) = self.rows.iter_mut().find(|other| other.name == row.name) {
+            figures.gbit_per_s.push(gbit_per_s(bytes, elapsed));
+            let gigabytes = bytes as f64 / 1e9;
+            figures.cpu_s_per_gb.push(cpu.as_secs_f64() / gigabytes);
+        }
+    }
+
+    /// Returns the CPU times as a chart.
+    pub fn chart(&self) -> Chart {
+        let bar = |row: &Figures| {
+            let (min, median, max) = spread(&row.cpu_s_per_gb);
+            Bar {
+                name: row.name.to_owned(),
+                value: median,
+                min,
+                max,
+                series: match row.kind {
+                    Kind::Ours { .. } => Series::Ours,
+                    Kind::Curl | Kind::Recv => Series::Other,
+                },
+            }
+        };
+        Chart {
+            title: "load, CPU time of the receiving process per 10^9 bytes".to_owned(),
+            unit: "s",
+            bars: self.rows.iter().map(bar).collect(),
+        }
+    }
+}
+
+/// Returns minimum, median and maximum; zeros without values.
+fn spread(values: &[f64]) -> (f64, f64, f64) {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match (sorted.first(), sorted.get(sorted.len() / 2), sorted.last()) {
+        (Some(min), Some(median), Some(max)) => (*min, *median, *max),
+        _ => (0.0, 0.0, 0.0),
+    }
+}
+
+impl fmt::Display for LoadReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (size, repetitions) = (Size(self.bytes), self.repetitions);
+        writeln!(
+            f,
+            "{size} from nginx in {repetitions} repetitions, median (minimum to maximum)"
+        )?;
+        for row in &self.rows {
+            let (rate, cpu) = (spread(&row.gbit_per_s), spread(&row.cpu_s_per_gb));
+            writeln!(
+                f,
+                "{:>20}  {:5.1} Gbit/s ({:.1} to {:.1})  {:.3} s/GB ({:.3} to {:.3})",
+                row.name, rate.1, rate.0, rate.2, cpu.1, cpu.0, cpu.2
+            )?;
+        }
+        let median = |name: &str| {
+            let row = self.rows.iter().find(|row| row.name == name);
+            row.map_or((0.0, 0.0), |row| {
+                (spread(&row.gbit_per_s).1, spread(&row.cpu_s_per_gb).1)
+            })
+        };
+        let ours = median("ours");
+        for other in ["curl", "recv"] {
+            let (rate, cpu) = median(other);
+            writeln!(
+                f,
+                "ours runs at {:.2}x the rate of {other}, with {:.2}x of its CPU time",
+                ours.0 / rate,
+                ours.1 / cpu
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_has_its_range() {
+        assert_eq!(spread(&[3.0, 1.0, 2.0]), (1.0, 2.0, 3.0));
+        assert_eq!(spread(&[]), (0.0, 0.0, 0.0));
+    }
+
+    #[test]
+    fn ours_is_compared_with_the_others() {
+        let mut report = LoadReport::new(1 << 30, 1);
+        for row in ROWS {
+            let ours = matches!(row.kind, Kind::Ours { .. });
+            report.add(
+                row,
+                MeterReading {
+                    bytes: 1_000_000_000,
+                    elapsed: std::time::Duration::from_secs(if ours { 1 } else { 2 }),
+                    cpu: std::time::Duration::from_millis(if ours { 250 } else { 500 }),
+                },
+            );
+        }
+        let text = report.to_string();
+        let expected = "ours runs at 2.00x the rate of curl, with 0.50x of its CPU time";
+        assert!(text.contains(expected), "{text}");
+    }
+}

@@ -1,0 +1,236 @@
+//! The rows of `bench load`, and one run of each.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use devmem_linux::cpu;
+use devmem_tcp::Netdev;
+use netmem::Dmabuf;
+use transfer::load::{HttpFile, HttpRequest, Loader, Part};
+
+use super::server::{Files, Home, Nginx, PORT};
+use crate::meter::MeterReading;
+use crate::network::{NearEnd, TAP, Veth};
+use crate::sender::{PREFIX, RECEIVER, SENDER};
+
+/// Bytes of the memory that is bound for receiving.
+const BOUND_BYTES: usize = 256 << 20;
+/// Bytes of one receive or read call of the other receivers.
+const CHUNK: usize = 256 << 10;
+const MTU: u16 = 1500;
+/// Unit of the times in /proc/PID/stat: a hundredth of a second (USER_HZ, linux include/asm-generic/param.h).
+const TICK: Duration = Duration::from_millis(10);
+
+/// A row.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    pub name: &'static str,
+    pub kind: Kind,
+}
+
+/// How the file is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Ours {
+        connections: usize,
+        piece_bytes: u64,
+    },
+    Curl,
+    Recv,
+}
+
+const fn ours(name: &'static str, connections: usize, piece_bytes: u64) -> Row {
+    let kind = Kind::Ours {
+        connections,
+        piece_bytes,
+    };
+    Row { name, kind }
+}
+
+pub const ROWS: &[Row] = &[
+    Row {
+        name: "curl",
+        kind: Kind::Curl,
+    },
+    Row {
+        name: "recv",
+        kind: Kind::Recv,
+    },
+    ours("ours", 4, 16 << 20),
+    ours("ours/1-connection", 1, 16 << 20),
+    ours("ours/16-connections", 16, 16 << 20),
+    ours("ours/64k-pieces", 4, 64 << 10),
+    ours("ours/1g-pieces", 4, 1 << 30),
+];
+
+/// What all runs share.
+pub struct Setting<'a> {
+    pub files: &'a Files,
+    pub target: Dmabuf,
+    pub bytes: u64,
+    pub server_cpu: usize,
+}
+
+/// Runs one row once.
+///
+/// # Errors
+///
+/// The server or the load failed.
+pub fn run(setting: &Setting<'_>, kind: Kind) -> Result<MeterReading> {
+    if let Kind::Ours {
+        connections,
+        piece_bytes,
+    } = kind
+    {
+        return load(setting, connections, piece_bytes);
+    }
+    let mut nginx = Nginx::start(setting.files, Home::Apart, setting.server_cpu)?;
+    let _veth = Veth::new(&nginx.namespace()?, NearEnd::Kernel, MTU, None)?;
+    nginx.until_ready(server())?;
+    match kind {
+        Kind::Curl => curl(setting),
+        Kind::Recv | Kind::Ours { .. } => recv(setting),
+    }
+}
+
+fn server() -> SocketAddr {
+    SocketAddr::from((SENDER, PORT))
+}
+
+fn url() -> String {
+    format!("http://{}/file", server())
+}
+
+fn load(setting: &Setting<'_>, connections: usize, piece_bytes: u64) -> Result<MeterReading> {
+    let nic = Netdev::builder(&format!("tap:{TAP}"))?
+        .address(&format!("{RECEIVER}/{PREFIX}"))?
+        .peer_address(&format!("{SENDER}/{PREFIX}"))?
+        .mtu(MTU)
+        .open()?;
+    let mut nginx = Nginx::start(setting.files, Home::Here, setting.server_cpu)?;
+    nginx.until_ready(server())?;
+    let memory = Dmabuf::anonymous(BOUND_BYTES)?;
+    let setup = nic.plan_receive(SocketAddr::from((RECEIVER, 0))).apply()?;
+    let bound = nic.bind_rx(&memory, setup.queues())?;
+    let loader = Loader::new(&nic)
+        .connections(connections)
+        .piece_bytes(piece_bytes);
+    let (start, clock) = (Instant::now(), cpu::process_cpu_time());
+    let file = HttpFile::open(&nic, HttpRequest::new(url().parse()?))?;
+    let part = Part {
+        source: 0..setting.bytes,
+        memory: setting.target.clone(),
+        offset: 0,
+    };
+    let loaded = loader.load(&file, &[part], &mut |_| ControlFlow::Continue(()))?;
+    let reading = MeterReading {
+        bytes: loaded.bytes,
+        elapsed: start.elapsed(),
+        cpu: cpu::process_cpu_time().saturating_sub(clock),
+    };
+    drop((bound, setup));
+    Ok(reading)
+}
+
+/// Loads into a file in memory, and reads that once.
+fn curl(setting: &Setting<'_>) -> Result<MeterReading> {
+    let copy = setting.files.copy();
+    let mut command = Command::new("curl");
+    command.args(["--silent", "--fail", "--noproxy", "*", "--output"]);
+    command.arg(&copy).arg(url()).stdin(Stdio::null());
+    let (start, children) = (Instant::now(), children_cpu_time()?);
+    let clock = cpu::process_cpu_time();
+    let status = command.status().context("start curl")?;
+    if !status.success() {
+        bail!("curl ended: {status}");
+    }
+    let file = File::open(&copy).context("open curl's file")?;
+    let mut buffer = vec![0; CHUNK];
+    let mut bytes = 0;
+    loop {
+        let len = file
+            .read_at(&mut buffer, bytes)
+            .context("read curl's file")?;
+        if len == 0 {
+            break;
+        }
+        bytes += len as u64;
+    }
+    let own = cpu::process_cpu_time().saturating_sub(clock);
+    let reading = MeterReading {
+        bytes,
+        elapsed: start.elapsed(),
+        cpu: own + children_cpu_time()?.saturating_sub(children),
+    };
+    fs::remove_file(&copy).context("remove curl's file")?;
+    Ok(reading)
+}
+
+/// Receives into a buffer that stays in the cache, and copies from there to device memory.
+fn recv(setting: &Setting<'_>) -> Result<MeterReading> {
+    let (start, clock) = (Instant::now(), cpu::process_cpu_time());
+    let mut stream = TcpStream::connect(server()).context("connect")?;
+    stream
+        .write_all(b"GET /file HTTP/1.0\r\nHost: bench\r\n\r\n")
+        .context("send the request")?;
+    let mut buffer = vec![0; CHUNK];
+    let mut head = Vec::new();
+    let body = loop {
+        let len = stream.read(&mut buffer).context("receive")?;
+        head.extend_from_slice(&buffer[..len]);
+        if let Some(end) = head.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
+            break head.split_off(end + 4);
+        }
+        if len == 0 {
+            bail!("the head of the response is incomplete");
+        }
+    };
+    setting.target.copy_in(0, &body)?;
+    let mut at = body.len();
+    loop {
+        let len = stream.read(&mut buffer).context("receive")?;
+        if len == 0 {
+            break;
+        }
+        setting.target.copy_in(at, &buffer[..len])?;
+        at += len;
+    }
+    Ok(MeterReading {
+        bytes: at as u64,
+        elapsed: start.elapsed(),
+        cpu: cpu::process_cpu_time().saturating_sub(clock),
+    })
+}
+
+/// Returns the CPU time of all child processes that have ended.
+fn children_cpu_time() -> Result<Duration> {
+    let stat = fs::read_to_string("/proc/self/stat").context("read /proc/self/stat")?;
+    children_of(&stat).context("parse /proc/self/stat")
+}
+
+/// Adds up cutime and cstime, the fields 16 and 17 (proc_pid_stat(5)); the name in field 2 may have spaces.
+fn children_of(stat: &str) -> Option<Duration> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut times = fields.split_whitespace().skip(13);
+    let (user, system): (u32, u32) = (times.next()?.parse().ok()?, times.next()?.parse().ok()?);
+    Some(TICK.saturating_mul(user.saturating_add(system)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_times_of_children_are_found_behind_any_name() {
+        let stat = "1 (a b) c) S 1 2 3 4 5 6 7 8 9 10 500 600 7 8 20 0 1 0\n";
+        assert_eq!(children_of(stat), Some(TICK * 15));
+        assert_eq!(children_of("1 (x) S"), None);
+        children_cpu_time().expect("this process has such a file");
+    }
+}

@@ -1,0 +1,58 @@
+//! The command line of `load`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{LinkArgs, NicArgs, OutputArgs};
+use tool::size::Size;
+
+/// Load a file or a block device from a stock HTTP or NBD server into device memory
+///
+/// The server needs no device memory: our stack connects from an address of a TAP interface, requests the file in pieces over
+/// several connections, and the payload goes straight into device memory; only protocol headers go to host memory.
+/// Each received piece is moved to its place by one device copy. The tensors of a safetensors file, or of the shards that a
+/// safetensors.index.json names, are aligned in one memory, and --json lists them. The command ends with statistics when the file is whole. If
+/// a connection breaks, or the server is restarted, its pieces are requested again.
+#[derive(Debug, Args)]
+#[command(after_long_help = LOAD_EXAMPLES)]
+pub struct Load {
+    /// http://HOST[:PORT]/PATH, with user:password@ before the host if the server asks for them, or nbd://HOST[:PORT]/EXPORT
+    #[arg(value_name = "URL")]
+    pub url: String,
+    #[command(flatten)]
+    pub link: LinkArgs,
+    /// Where the bytes go: one contiguous device memory, or FILE
+    #[arg(long, value_name = "memory|FILE", default_value = "memory")]
+    pub to: PathBuf,
+    /// Load only bytes A to B-1
+    #[arg(long, value_name = "A-B")]
+    pub range: Option<String>,
+    /// Number of simultaneous connections
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub connections: u16,
+    /// Bytes of one request; a broken connection loses at most its unfinished pieces
+    #[arg(long, value_name = "SIZE", default_value = "16M")]
+    pub piece: Size,
+    /// Add a field to the HTTP requests, such as "Authorization: Bearer TOKEN"; may be repeated
+    #[arg(long, value_name = "NAME: VALUE")]
+    pub header: Vec<String>,
+    /// Compute the CRC-32C of the loaded bytes where they landed, and compare it with the server's, if it sends one
+    #[arg(long)]
+    pub verify: bool,
+    #[command(flatten)]
+    pub nic: NicArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+const LOAD_EXAMPLES: &str = "\
+The proxy of the variables http_proxy and all_proxy is used, except for the hosts of no_proxy.
+
+Examples:
+  devmem-tcp load --peer-addr 10.77.0.1/24 http://10.77.0.1:8000/model.safetensors
+      from a server on this host: `python3 -m http.server` there serves a folder
+  devmem-tcp load --gateway 10.77.0.1 http://weights.example/model.safetensors --connections 16 --json
+      from another network, through the kernel's end of the TAP as router
+  devmem-tcp load nbd://10.77.0.1/disk --range 0-1M --to start.img --verify
+      the first MiB of an export of qemu-nbd, nbdkit or nbd-server, to a file";

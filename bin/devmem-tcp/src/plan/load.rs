@@ -1,0 +1,167 @@
+//! A run of `load`.
+
+use std::net::IpAddr;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use transfer::load::{HttpRequest, NbdUrl, Url};
+
+use super::{LinkPlan, NicPlan, check_connections};
+use crate::args::{self, BackendChoice};
+use tool::output::Failure;
+use tool::size::Size;
+
+/// Smallest `--piece`.
+const MIN_PIECE: Size = Size(4 << 10);
+
+/// A run of `load`.
+#[derive(Clone, Debug)]
+pub struct LoadPlan {
+    /// The link.
+    pub link: LinkPlan,
+    /// The NIC.
+    pub nic: NicPlan,
+    /// What to request.
+    pub origin: LoadOrigin,
+    /// Where the bytes go.
+    pub target: LoadTarget,
+    /// The part of the file; `None` for all of it.
+    pub range: Option<Range<u64>>,
+    /// Number of simultaneous connections.
+    pub connections: u16,
+    /// Bytes of one request.
+    pub piece_bytes: u64,
+    /// Whether to compute the checksum.
+    pub verify: bool,
+    /// Print JSON.
+    pub json: bool,
+}
+
+/// The server and what it has.
+#[derive(Clone, Debug)]
+pub enum LoadOrigin {
+    /// A file of an HTTP server.
+    Http(HttpRequest),
+    /// An export of an NBD server.
+    Nbd(NbdUrl),
+}
+
+/// Where loaded bytes go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LoadTarget {
+    /// One contiguous device memory.
+    Memory,
+    /// A file.
+    File(PathBuf),
+}
+
+impl LoadPlan {
+    /// Returns whether the URL is one of a checkpoint whose tensors are placed in memory.
+    pub fn is_checkpoint(&self) -> bool {
+        let LoadOrigin::Http(request) = &self.origin else {
+            return false;
+        };
+        let name = request.url().file_name();
+        let is_one = name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json");
+        is_one && self.target == LoadTarget::Memory && self.range.is_none()
+    }
+
+    /// Validates the command line.
+    ///
+    /// # Errors
+    ///
+    /// A usage error that names the option.
+    pub fn new(args: args::Load) -> Result<Self, Failure> {
+        let args::Load {
+            url,
+            link,
+            to,
+            range,
+            connections,
+            piece,
+            header,
+            verify,
+            nic,
+            output,
+        } = args;
+        if link.interface.is_some() || link.backend.is_some_and(|b| b != BackendChoice::User) {
+            return Err(Failure::usage("load: only the user backend supports it"));
+        }
+        let link = LinkPlan::new(&link)?;
+        let nic = NicPlan::new(&nic, 0, link.tap.ours.address)?;
+        if piece < MIN_PIECE {
+            return Err(Failure::usage(format!(
+                "--piece {piece}: at least {MIN_PIECE}"
+            )));
+        }
+        Ok(Self {
+            origin: origin(&url, &header, &link)?,
+            link,
+            nic,
+            target: match to.to_str() {
+                Some("memory") => LoadTarget::Memory,
+                _ => LoadTarget::File(to),
+            },
+            range: range.as_deref().map(parse_range).transpose()?,
+            connections: check_connections(connections)?,
+            piece_bytes: piece.0,
+            verify,
+            json: output.json,
+        })
+    }
+}
+
+fn origin(text: &str, fields: &[String], link: &LinkPlan) -> Result<LoadOrigin, Failure> {
+    if !text.starts_with("nbd") {
+        let url: Url = text.parse().map_err(Failure::usage)?;
+        let rest = format!(":{}{}", url.port(), url.target());
+        check_host(url.host(), "http", &rest, link)?;
+        return request(url, fields).map(LoadOrigin::Http);
+    }
+    let url: NbdUrl = text.parse().map_err(Failure::usage)?;
+    if !fields.is_empty() {
+        return Err(Failure::usage("--header: NBD has no such fields"));
+    }
+    let rest = format!(":{}/{}", url.port(), url.export());
+    check_host(url.host(), "nbd", &rest, link)?;
+    Ok(LoadOrigin::Nbd(url))
+}
+
+/// Refuses the loopback interface, with the URL that reaches this host through the TAP.
+fn check_host(host: &str, scheme: &str, rest: &str, link: &LinkPlan) -> Result<(), Failure> {
+    let is_loopback = |ip: IpAddr| ip.is_loopback();
+    if host != "localhost" && !host.parse().is_ok_and(is_loopback) {
+        return Ok(());
+    }
+    let theirs = link.tap.peers.unwrap_or_else(|| link.tap.ours.neighbour());
+    let text = format!("{host} is the kernel's loopback interface");
+    Err(Failure::usage(text).with_remedy(format!(
+        "to reach this host through the TAP: devmem-tcp load --peer-addr {theirs} {scheme}://{}{rest}",
+        theirs.address
+    )))
+}
+
+fn request(url: Url, fields: &[String]) -> Result<HttpRequest, Failure> {
+    let mut request = HttpRequest::new(url);
+    for field in fields {
+        let (name, value) = field.split_once(':').ok_or_else(|| {
+            Failure::usage("--header: there is no colon").with_remedy("write \"NAME: VALUE\"")
+        })?;
+        let added = request.field(name.trim(), value.trim());
+        request = added.map_err(|error| Failure::usage(format!("--header: {error}")))?;
+    }
+    let proxied = request.proxy_from_env();
+    proxied.map_err(|error| Failure::usage(format!("the proxy of the environment: {error}")))
+}
+
+/// Parses `A-B`.
+fn parse_range(text: &str) -> Result<Range<u64>, Failure> {
+    let range = text.split_once('-').and_then(|(start, end)| {
+        let (start, end): (Size, Size) = (start.parse().ok()?, end.parse().ok()?);
+        (start < end).then_some(start.0..end.0)
+    });
+    range.ok_or_else(|| {
+        Failure::usage(format!("--range {text}: not a range"))
+            .with_remedy("write the first byte and the one after the last: 0-1M")
+    })
+}

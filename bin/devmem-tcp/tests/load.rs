@@ -1,0 +1,225 @@
+//! `devmem-tcp load` from Python's server and from a server that the test makes. Each test has a separate network namespace.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Finished, LIMIT, assert_everything_home, repeating, run, start_command, tool};
+use devmem_linux::test_util::{in_netns, skip};
+
+const FILE_BYTES: usize = 5_000_001;
+
+/// A server, killed at the end.
+struct Killed(Child);
+
+impl Killed {
+    /// Waits until the server listens on `port`.
+    fn once_listening(child: Child, port: u16) -> Self {
+        let server = Self(child);
+        let start = Instant::now();
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+            assert!(start.elapsed() < LIMIT, "it does not listen");
+            thread::sleep(Duration::from_millis(10));
+        }
+        server
+    }
+
+    /// Python's server of `folder`, on port 8000.
+    fn python(folder: &std::path::Path) -> Self {
+        let mut command = Command::new("python3");
+        command.args(["-m", "http.server", "8000", "--directory"]);
+        command
+            .arg(folder)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        Self::once_listening(command.spawn().expect("it was found before"), 8000)
+    }
+}
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs `load` without the proxy that this machine may have.
+fn load(line: &str) -> Finished {
+    let mut command = tool();
+    command.args(["load", "--peer-addr", "10.77.0.1/24", "--json"]);
+    command.args(line.split_whitespace());
+    for variable in ["http_proxy", "all_proxy", "ALL_PROXY"] {
+        command.env_remove(variable);
+    }
+    start_command(command).finish()
+}
+
+#[test]
+fn a_file_of_pythons_server_arrives_unchanged() {
+    const TEST: &str = "a_file_of_pythons_server_arrives_unchanged";
+    let mut python = Command::new("python3");
+    let found = python.arg("--version").stdout(Stdio::null()).status();
+    if !found.is_ok_and(|status| status.success()) {
+        return skip(TEST, "python3", "there is no python3 here");
+    }
+    in_netns(TEST, || {
+        let folder = tempfile::tempdir().unwrap();
+        let file = repeating(251, 9, FILE_BYTES);
+        fs::write(folder.path().join("file"), &file).unwrap();
+        let _server = Killed::python(folder.path());
+        let json = load("http://10.77.0.1:8000/file --verify").json();
+        assert_eq!(json["bytes"], FILE_BYTES, "{json}");
+        assert_eq!(json["to"], "memory", "{json}");
+        assert_eq!(json["serves_ranges"], false, "{json}");
+        assert_eq!(json["linear_bytes"], 0, "{json}");
+        assert_everything_home(&json);
+        let sum = json["crc32c"].clone();
+
+        let copy = folder.path().join("copy");
+        let to = copy.display();
+        let json = load(&format!(
+            "http://10.77.0.1:8000/file --to {to} --verify --mem-size 1M"
+        ))
+        .json();
+        assert!(fs::read(&copy).unwrap() == file);
+        assert_eq!(json["crc32c"], sum, "{json}");
+        assert_everything_home(&json);
+
+        load(&format!(
+            "http://10.77.0.1:8000/file --range 1000-70000 --to {to}"
+        ))
+        .json();
+        assert!(fs::read(&copy).unwrap() == file[1000..70_000]);
+        let header = r#"{"w":{"dtype":"BF16","shape":[2,3],"data_offsets":[4,16]},"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
+        let mut model = (header.len() as u64).to_le_bytes().to_vec();
+        model.extend_from_slice(header.as_bytes());
+        model.extend_from_slice(&[7; 16]);
+        fs::write(folder.path().join("m.safetensors"), &model).unwrap();
+        let json = load("http://10.77.0.1:8000/m.safetensors").json();
+        let places: Vec<_> = (0..2)
+            .map(|n| json["tensors"][n]["offset"].clone())
+            .collect();
+        assert_eq!(places, [0, 256], "{json}");
+        assert_eq!(
+            json["tensors"][1]["shape"],
+            serde_json::json!([2, 3]),
+            "{json}"
+        );
+        let json = load(&format!("http://10.77.0.1:8000/m.safetensors --to {to}")).json();
+        assert_eq!(json["tensors"], serde_json::Value::Null, "{json}");
+        assert!(fs::read(&copy).unwrap() == model);
+
+        load("http://192.0.2.1/file").failed_with(1, "no route to 192.0.2.1; --gateway ADDR");
+        load("http://10.77.0.1:8000/nosuch").failed_with(1, "404 File not found; check the path");
+        load("http://10.77.0.1:8001/file").failed_with(1, "`python3 -m http.server 8001`");
+        load(&format!(
+            "http://10.77.0.1:8000/file --range 0-{}",
+            FILE_BYTES + 1
+        ))
+        .failed_with(1, "the source has 5000001");
+    });
+}
+
+/// Answers every request with the whole file of 4 bytes and this checksum.
+fn serve_with_checksum(checksum: &'static str) {
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 8000)).unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut lines = BufReader::new(&stream).lines();
+            while lines
+                .next()
+                .is_some_and(|line| line.is_ok_and(|line| !line.is_empty()))
+            {}
+            let head = format!(
+                "HTTP/1.0 200 OK\r\nContent-Length: 4\r\nx-goog-hash: crc32c={checksum}\r\n\r\n"
+            );
+            // The client may have ended the connection.
+            let _ = (&stream).write_all(&[head.as_bytes(), &[0; 4]].concat());
+        }
+    });
+}
+
+#[test]
+fn a_wrong_checksum_is_a_failure() {
+    in_netns("a_wrong_checksum_is_a_failure", || {
+        serve_with_checksum("AAAAAQ==");
+        let failed = load("http://10.77.0.1:8000/file --verify");
+        failed.failed_with(1, "another checksum than the server's file");
+    });
+}
+
+#[test]
+fn the_checksum_of_the_server_is_compared() {
+    in_netns("the_checksum_of_the_server_is_compared", || {
+        // Of four zero bytes: 48674bc7.
+        serve_with_checksum("SGdLxw==");
+        let json = load("http://10.77.0.1:8000/file --verify").json();
+        assert_eq!(json["crc32c_matches"], true, "{json}");
+    });
+}
+
+#[test]
+fn a_range_of_an_nbd_export_arrives_with_its_holes() {
+    const TEST: &str = "a_range_of_an_nbd_export_arrives_with_its_holes";
+    let mut nbd = Command::new("qemu-nbd");
+    let found = nbd.arg("--version").stdout(Stdio::null()).status();
+    if !found.is_ok_and(|status| status.success()) {
+        return skip(TEST, "qemu-nbd", "there is no qemu-nbd here");
+    }
+    in_netns(TEST, || {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = folder.path().join("disk");
+        let mut bytes = repeating(251, 9, 1 << 20);
+        bytes.resize(4 << 20, 0);
+        fs::write(&disk, &bytes[..1 << 20]).unwrap();
+        let file = fs::File::options().write(true).open(&disk).unwrap();
+        file.set_len(4 << 20).unwrap();
+        let mut command = Command::new("qemu-nbd");
+        command.args("--format raw --persistent --shared 8 --export-name disk".split(' '));
+        let child = command.arg(&disk).stderr(Stdio::null()).spawn().unwrap();
+        let _server = Killed::once_listening(child, 10_809);
+        let copy = folder.path().join("copy");
+        let to = copy.display();
+        let json = load(&format!("nbd://10.77.0.1/disk --to {to} --range 64K-3M")).json();
+        assert!(
+            fs::read(&copy).unwrap() == bytes[64 << 10..3 << 20],
+            "{json}"
+        );
+        let json = load("nbd://10.77.0.1/disk --verify --piece 256K").json();
+        assert_eq!(json["bytes"], 4 << 20, "{json}");
+        assert_everything_home(&json);
+        load("nbd://10.77.0.1/nosuch").failed_with(1, "there is no export \"nosuch\"");
+    });
+}
+
+#[test]
+fn a_command_line_that_cannot_work_is_refused_with_a_remedy() {
+    for (line, text) in [
+        (
+            "https://host/file",
+            "proxy next to this machine that ends TLS",
+        ),
+        ("ftp://host/file", "write http://HOST/PATH"),
+        ("http://localhost:8000/file", "http://10.77.0.1:8000/file"),
+        ("http://127.0.0.1/file", "--peer-addr 10.77.0.1/24"),
+        ("http://host/ --range 5-5", "--range 5-5"),
+        ("http://host/ --piece 1", "--piece"),
+        ("http://host/ --connections 0", "--connections 0"),
+        ("http://host/ --header nocolon", "NAME: VALUE"),
+        (
+            "http://host/ --header Range:x",
+            "the loader sets this field itself",
+        ),
+        ("nbd://localhost/x", "nbd://10.77.0.1:10809/x"),
+        ("nbd://host/x --header A:b", "NBD has no such fields"),
+        ("nbds://host/x", "ends TLS"),
+        ("http://host/ --if eth1", "only the user backend"),
+    ] {
+        run(&format!("load {line}")).failed_with(2, text);
+    }
+}

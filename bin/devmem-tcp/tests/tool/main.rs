@@ -1,0 +1,21 @@
+//! Runs the tool, in one program. The tests that need a NIC of the kernel are programs that the lab runs in its guest:
+//! `lab_nic` and `lab_backend`.
+
+#[path = "../common/mod.rs"]
+mod common;
+#[cfg(feature = "watch")]
+#[path = "../common/pty.rs"]
+mod pty;
+
+mod backend;
+mod cli;
+mod demo;
+mod doctor;
+mod ncdevmem;
+mod nic;
+mod recv;
+mod restore;
+mod send;
+#[cfg(feature = "watch")]
+mod watch;
+mod wire;

@@ -1,0 +1,453 @@
+//! `devmem-tcp recv` with kernel sockets as peers. Each test has a separate network namespace.
+
+mod lines;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
+use std::thread;
+
+use crate::common::{
+    LIMIT, Running, assert_all_right, assert_everything_home, assert_nothing_dropped, comments,
+    connect, recv_addr, repeating, start, start_recv,
+};
+use devmem_linux::netif::Interface;
+use devmem_linux::netns::{self, NetNs};
+use devmem_linux::test_util::{in_netns, skip, wait_or_kill};
+use rustix::process::{Signal, kill_process};
+
+/// Sends `bytes` over a kernel socket and ends the stream.
+#[track_caller]
+fn send(to: SocketAddr, bytes: &[u8]) {
+    let mut stream = connect(to);
+    stream.write_all(bytes).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    read_to_end(&mut stream);
+}
+
+/// Waits until the peer has ended the stream.
+fn read_to_end(stream: &mut TcpStream) {
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).unwrap();
+    assert!(rest.is_empty(), "the receiver sends nothing");
+}
+
+fn signal(running: &Running, signal: Signal) {
+    kill_process(running.pid(), signal).unwrap();
+}
+
+/// SIGHUP, unless these tests were started with it ignored, because then the tool ignores it, too.
+fn hang_up() -> Option<Signal> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = u64::from_str_radix(mask.unwrap().trim(), 16).unwrap() & 1 == 1;
+    (!ignored).then_some(Signal::HUP)
+}
+
+/// Returns whether `command` can be run; if not, prints that the test is skipped.
+fn has(test: &str, command: &str) -> bool {
+    let found = Command::new(command)
+        .arg("-h")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    if found.is_err() {
+        skip(test, command, &format!("there is no {command} here"));
+    }
+    found.is_ok()
+}
+
+#[test]
+fn the_pipeline_of_ncdevmem_is_validated_byte_for_byte() {
+    const TEST: &str = "recv::the_pipeline_of_ncdevmem_is_validated_byte_for_byte";
+    const BYTES: u64 = 256 << 20;
+    in_netns(TEST, || {
+        if !has(TEST, "bash") || !has(TEST, "nc") {
+            return;
+        }
+        let recv = start_recv("-p 5201 -v 7 --json");
+        // -N makes the OpenBSD netcat end the stream after the input; other versions do so anyway, or have -q.
+        let pipeline = format!(
+            r"N=$(nc -h 2>&1 | grep -q -- -N && echo -N || echo -q0)
+              yes $(echo -e \\x01\\x02\\x03\\x04\\x05\\x06) | tr \\n \\0 | head -c {BYTES} |
+              nc $N 10.77.0.2 5201"
+        );
+        let mut sender = Command::new("bash")
+            .args(["-c", &pipeline])
+            .spawn()
+            .unwrap();
+        let json = recv.finish().json();
+        assert!(wait_or_kill(&mut sender, LIMIT).is_some());
+        assert_all_right(&json, BYTES);
+        assert_eq!(json["device_bytes"], BYTES);
+    });
+}
+
+#[test]
+fn a_wrong_byte_fails_the_run_and_its_position_is_named() {
+    in_netns(
+        "recv::a_wrong_byte_fails_the_run_and_its_position_is_named",
+        || {
+            let recv = start_recv("-v 7");
+            let mut stream = repeating(7, 0, 1_000_000);
+            stream[777_777] ^= 1;
+            send(recv_addr(), &stream);
+            recv.finish().failed_with(
+                1,
+                "1 bytes are wrong, the first at byte 777777 of its stream",
+            );
+        },
+    );
+}
+
+#[test]
+fn newline_or_nul_in_the_zero_position_is_accepted_but_not_both() {
+    in_netns(
+        "recv::newline_or_nul_in_the_zero_position_is_accepted_but_not_both",
+        || {
+            let recv = start_recv("-v 7 --json");
+            send(recv_addr(), &repeating(7, b'\n', 100_000));
+            assert_all_right(&recv.finish().json(), 100_000);
+
+            let recv = start_recv("-v 7");
+            let both = [repeating(7, b'\n', 7000), repeating(7, 0, 70)].concat();
+            send(recv_addr(), &both);
+            recv.finish()
+                .failed_with(1, "10 bytes are wrong, the first at byte 7006");
+        },
+    );
+}
+
+#[test]
+fn the_payload_goes_to_a_file_or_to_stdout() {
+    in_netns("recv::the_payload_goes_to_a_file_or_to_stdout", || {
+        let payload: Vec<u8> = (0..3_000_000u32).flat_map(u32::to_le_bytes).collect();
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("payload");
+        let recv = start_recv(&format!("--json -o {}", file.display()));
+        send(recv_addr(), &payload);
+        let json = recv.finish().json();
+        assert_eq!(json["bytes"], payload.len());
+        assert_eq!(
+            json["verified_bytes"],
+            serde_json::Value::Null,
+            "no check was requested"
+        );
+        let written = fs::read(&file).unwrap();
+        assert!(written == payload, "{} bytes written", written.len());
+
+        let recv = start_recv("-o -");
+        send(recv_addr(), &payload);
+        let finished = recv.finish();
+        assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+        assert!(
+            finished.stdout == payload,
+            "{} bytes on stdout",
+            finished.stdout.len()
+        );
+    });
+}
+
+#[test]
+fn ipv6_works_like_ipv4() {
+    in_netns("recv::ipv6_works_like_ipv4", || {
+        let line =
+            "recv --addr fd77::2/64 --peer-addr fd77::1/64 -l -p 5202 -v 7 --json --mtu 9000";
+        let mut recv = start(line);
+        recv.until("listening on [fd77::2]:5202");
+        send(
+            "[fd77::2]:5202".parse().unwrap(),
+            &repeating(7, 0, 20_000_000),
+        );
+        let json = recv.finish().json();
+        assert_all_right(&json, 20_000_000);
+        assert_eq!(json["ip_version"], 6);
+    });
+}
+
+#[test]
+fn several_connections_at_once_each_have_their_own_stream() {
+    in_netns(
+        "recv::several_connections_at_once_each_have_their_own_stream",
+        || {
+            let recv = start_recv("--connections 8 -v 7 --json");
+            thread::scope(|scope| {
+                for i in 0..8 {
+                    scope.spawn(move || send(recv_addr(), &repeating(7, 0, 500_000 + i)));
+                }
+            });
+            let json = recv.finish().json();
+            assert_eq!(json["connections"], 8);
+            assert_all_right(&json, 4_000_028);
+        },
+    );
+}
+
+#[test]
+fn with_k_it_keeps_listening_until_a_signal_and_ends_cleanly() {
+    in_netns(
+        "recv::with_k_it_keeps_listening_until_a_signal_and_ends_cleanly",
+        || {
+            for end in [Signal::INT, Signal::TERM].into_iter().chain(hang_up()) {
+                let recv = start_recv("-k -v 7 --json");
+                for _ in 0..3 {
+                    send(recv_addr(), &repeating(7, 0, 70_000));
+                }
+                signal(&recv, end);
+                let json = recv.finish().json();
+                assert_eq!(json["connections"], 3);
+                assert_all_right(&json, 210_000);
+            }
+        },
+    );
+}
+
+#[test]
+fn a_signal_during_a_transfer_ends_the_run_and_all_net_iovs_return() {
+    in_netns(
+        "recv::a_signal_during_a_transfer_ends_the_run_and_all_net_iovs_return",
+        || {
+            let recv = start_recv("-v 7 --json");
+            let mut stream = connect(recv_addr());
+            stream.write_all(&repeating(7, 0, 7_000_000)).unwrap();
+            signal(&recv, Signal::INT);
+            let json = recv.finish().json();
+            assert_eq!(json["bad_bytes"], 0);
+            assert_everything_home(&json);
+        },
+    );
+}
+
+#[test]
+fn a_reset_during_a_transfer_is_a_failure_and_all_net_iovs_return() {
+    in_netns(
+        "recv::a_reset_during_a_transfer_is_a_failure_and_all_net_iovs_return",
+        || {
+            let recv = start_recv("-v 7");
+            let mut stream = connect(recv_addr());
+            stream.write_all(&repeating(7, 0, 700_000)).unwrap();
+            // Closing with a zero linger time sends RST.
+            rustix::net::sockopt::set_socket_linger(&stream, Some(std::time::Duration::ZERO))
+                .unwrap();
+            drop(stream);
+            recv.finish().failed_with(1, "1 connections failed");
+        },
+    );
+}
+
+#[test]
+fn after_a_killed_receiver_the_next_one_works() {
+    in_netns("recv::after_a_killed_receiver_the_next_one_works", || {
+        let recv = start_recv("-v 7");
+        let mut stream = connect(recv_addr());
+        stream.write_all(&repeating(7, 0, 7_000_000)).unwrap();
+        signal(&recv, Signal::KILL);
+        assert_eq!(recv.finish().code, None);
+        let recv = start_recv("-v 7 --json");
+        send(recv_addr(), &repeating(7, 0, 7_000_000));
+        assert_all_right(&recv.finish().json(), 7_000_000);
+    });
+}
+
+#[test]
+fn no_byte_is_lost_while_the_link_is_down() {
+    in_netns("recv::no_byte_is_lost_while_the_link_is_down", || {
+        let recv = start_recv("-v 7 --json");
+        let mut host = Interface::by_name("dm0").unwrap();
+        let bytes = repeating(7, 0, 30_000_000);
+        let mut stream = connect(recv_addr());
+        stream.write_all(&bytes[..10_000_000]).unwrap();
+        host.set_down().unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                stream.write_all(&bytes[10_000_000..]).unwrap();
+                stream.shutdown(Shutdown::Write).unwrap();
+            });
+            host.set_up().unwrap();
+        });
+        assert_all_right(&recv.finish().json(), 30_000_000);
+    });
+}
+
+#[test]
+fn a_packet_link_receives_and_ends_when_its_interface_is_removed() {
+    in_netns(
+        "a_packet_link_receives_and_ends_when_its_interface_is_removed",
+        || {
+            let (mut near, mut far) = Interface::create_veth_pair("near", "far").unwrap();
+            near.set_up().unwrap();
+            far.set_mtu(1400).unwrap();
+            far.set_up().unwrap();
+            near.add_address([10, 77, 0, 1].into(), 24).unwrap();
+            let options = "--link packet:far,mac=02:00:00:00:00:77 --addr 10.77.0.2/24 --json";
+            let mut recv = start(&format!("recv {options} -l -v 7"));
+            recv.until("listening on");
+            send(recv_addr(), &repeating(7, 0, 7_000_000));
+            let json = recv.finish().json();
+            assert_all_right(&json, 7_000_000);
+            assert_eq!(json["link"], "packet:far");
+            assert_eq!(json["mtu"], 1400, "that of the interface");
+
+            let mut recv = start(&format!("recv {options} -l"));
+            recv.until("listening on");
+            near.delete().unwrap();
+            recv.finish()
+                .failed_with(1, "the interface of packet:far was removed");
+        },
+    );
+}
+
+#[test]
+fn after_a_killed_receiver_the_kernel_answers_the_shared_ports_again() {
+    in_netns(
+        "after_a_killed_receiver_the_kernel_answers_the_shared_ports_again",
+        || {
+            let peers = NetNs::current().unwrap();
+            // A new network namespace with the receiver's kernel, as another machine.
+            let work = || {
+                netns::enter_new().unwrap();
+                let (near, mut far) = Interface::create_veth_pair("near", "far").unwrap();
+                near.move_to(peers.as_fd()).unwrap();
+                far.set_up().unwrap();
+                far.add_address([10, 77, 0, 2].into(), 24).unwrap();
+                let near_up = || {
+                    let mut near = Interface::by_name("near").unwrap();
+                    near.set_up().unwrap();
+                    near.add_address([10, 77, 0, 1].into(), 24).unwrap();
+                };
+                peers.run(near_up).unwrap();
+                let link = "--link packet:far,ports=5201-5202 --addr 10.77.0.2/24";
+                let mut recv = start(&format!("recv {link} -l -v 7"));
+                recv.until("listening on");
+                let taken = TcpListener::bind("10.77.0.2:5202").unwrap_err();
+                assert_eq!(taken.kind(), std::io::ErrorKind::AddrInUse);
+                let connecting = || connect(recv_addr());
+                let mut stream = peers.run(connecting).unwrap();
+                stream.write_all(&repeating(7, 0, 700_000)).unwrap();
+                signal(&recv, Signal::KILL);
+                assert_eq!(recv.finish().code, None);
+                let listener = TcpListener::bind("10.77.0.2:5201").unwrap();
+                let connected = peers.run(connecting).unwrap();
+                let (_, from) = listener.accept().unwrap();
+                assert_eq!(from, connected.local_addr().unwrap());
+            };
+            thread::scope(|scope| scope.spawn(work).join().unwrap());
+        },
+    );
+}
+
+#[test]
+fn a_receiver_that_keeps_its_tokens_slows_the_sender_and_loses_no_byte() {
+    in_netns(
+        "recv::a_receiver_that_keeps_its_tokens_slows_the_sender_and_loses_no_byte",
+        || {
+            let recv = start_recv("-v 7 --json --mem-size 4M --niov 16K --keep-tokens 40");
+            send(recv_addr(), &repeating(7, 0, 50_000_000));
+            let json = recv.finish().json();
+            assert_all_right(&json, 50_000_000);
+            assert_nothing_dropped(&json);
+        },
+    );
+}
+
+#[test]
+fn linear_bytes_are_delivered_in_order_with_the_rest() {
+    in_netns(
+        "recv::linear_bytes_are_delivered_in_order_with_the_rest",
+        || {
+            let recv = start_recv("-v 7 --json --linear 100");
+            send(recv_addr(), &repeating(7, 0, 10_000_000));
+            let json = recv.finish().json();
+            assert_all_right(&json, 10_000_000);
+            assert!(
+                json["linear_bytes"].as_u64().is_some_and(|bytes| bytes > 0),
+                "{json}"
+            );
+            assert!(
+                json["device_bytes"].as_u64().is_some_and(|bytes| bytes > 0),
+                "{json}"
+            );
+        },
+    );
+}
+
+#[test]
+fn a_capture_has_every_payload_byte() {
+    in_netns("recv::a_capture_has_every_payload_byte", || {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("capture.pcapng");
+        let recv = start_recv(&format!("-v 7 --json --capture {}", file.display()));
+        let sent = repeating(7, 0, 3_000_000);
+        send(recv_addr(), &sent);
+        let json = recv.finish().json();
+        assert_all_right(&json, 3_000_000);
+        let captured = captured_stream(&fs::read(&file).unwrap(), sent.len());
+        assert!(captured == sent, "the capture's stream differs");
+        let comments = comments(&fs::read(&file).unwrap(), 5201);
+        assert!(
+            comments
+                .iter()
+                .any(|comment| comment == "rx queue 1, no payload")
+        );
+        let split = "rx queue 1, split at 66, net_iov ";
+        for comment in comments.iter().filter(|comment| comment.contains("split")) {
+            // A packet that the sender repeated was received before, and has no token.
+            let is_read = comment.contains(", token ");
+            assert!(comment.starts_with(split), "{comment}");
+            assert!(
+                is_read || json["discarded"]["tcp_duplicate"].is_u64(),
+                "{comment}"
+            );
+        }
+        assert!(
+            comments.iter().any(|comment| comment.contains("token")),
+            "{comments:?}"
+        );
+    });
+}
+
+/// Reassembles the stream to port 5201 from a capture file.
+fn captured_stream(file: &[u8], len: usize) -> Vec<u8> {
+    use pcap_file::pcapng::{Block, PcapNgReader};
+    let mut reader = PcapNgReader::new(file).unwrap();
+    let mut stream = vec![0; len];
+    let mut start = None;
+    while let Some(block) = reader.next_block() {
+        let Block::EnhancedPacket(packet) = block.unwrap() else {
+            continue;
+        };
+        let Ok(headers) = wire::RxHeaders::parse(&packet.data, packet.data.len()) else {
+            continue;
+        };
+        let Some(tcp) = headers.tcp().filter(|tcp| tcp.dst_port == 5201) else {
+            continue;
+        };
+        if tcp.flags.contains(wire::TcpFlags::SYN) {
+            start = Some(tcp.seq.wrapping_add(1));
+        }
+        let (from, to) = (headers.header_len, headers.header_len + headers.payload_len);
+        let offset = tcp.seq.wrapping_sub(start.expect("the SYN comes first"));
+        let offset = usize::try_from(offset).unwrap();
+        if from < to {
+            stream[offset..offset + (to - from)].copy_from_slice(&packet.data[from..to]);
+        }
+    }
+    stream
+}
+
+#[test]
+fn a_tap_in_use_is_named_with_a_remedy() {
+    in_netns("recv::a_tap_in_use_is_named_with_a_remedy", || {
+        let first = start_recv("-k --json");
+        let second = crate::common::run("recv --peer-addr 10.77.0.1/24");
+        second.failed_with(
+            1,
+            "TAP dm0 is in use by another process; stop the other process",
+        );
+        signal(&first, Signal::TERM);
+        assert_eq!(first.finish().json()["bytes"], 0);
+    });
+}

@@ -1,0 +1,57 @@
+//! Load: from stock servers straight into device memory.
+//!
+//! Key types: [`Source`] (a file of an HTTP server or an export of an NBD server), [`Part`] (a range of it, and the place for
+//! its bytes) and [`Loader`], which receives the parts over several connections. It is the program in the walk of a received segment:
+//! the payload of each receive is moved from the bound memory to its place by [`RxBatch::gather_into`], or handed to the
+//! caller where it lies ([`Loader::deliver`]). Only the protocol's headers reach host memory.
+//!
+//! One thread serves all connections: the user-space stack has one lock, and the thread that waits for data polls the NIC,
+//! so more threads would only wait for each other. Several connections hide round trips and server latency.
+//!
+//! It has no TLS. The bytes of a TLS connection are decrypted after they were received; only a NIC that decrypts TLS could
+//! place plain bytes in device memory.
+//!
+//! # One piece
+//!
+//! 1. `Pieces::next` cuts the next piece off the requested ranges, and `Session::request` writes the request for it.
+//! 2. `Session::next` says what the next bytes of the connection are: a header, which is peeked at or received alone and
+//!    copied to host memory, or payload.
+//! 3. `Landing::place` moves received payload to its place; its tokens are returned at once.
+//! 4. `Session::completed` returns the pieces that are whole. If the connection breaks, `Pieces::give_back` takes those that
+//!    are not, and another connection requests them again.
+//!
+//! [`RxBatch::gather_into`]: devmem_tcp::RxBatch::gather_into
+
+#![allow(
+    clippy::single_range_in_vec_init,
+    reason = "a load takes a list of ranges"
+)]
+
+mod base64;
+mod checksum;
+mod connection;
+mod dial;
+mod error;
+#[cfg(feature = "test-util")]
+#[doc(hidden)]
+pub mod fuzz;
+mod http;
+mod landing;
+mod loader;
+mod nbd;
+mod part;
+mod piece;
+mod retry;
+mod safetensors;
+mod session;
+mod source;
+
+pub use checksum::Crc32c;
+pub use error::{LoadError, PartError};
+pub use http::{HttpFile, HttpRequest, Url, UrlError};
+pub use landing::Landed;
+pub use loader::{Loaded, Loader, Progress};
+pub use nbd::{NbdExport, NbdUrl};
+pub use part::Part;
+pub use safetensors::{Checkpoint, CheckpointError, HeaderError, Tensor};
+pub use source::Source;

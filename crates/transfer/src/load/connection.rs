@@ -1,0 +1,236 @@
+//! One connection of a load: moves bytes between the stream and the session, and payload to its place.
+
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use devmem_tcp::{ErrorKind, RecvError, RxBatch, Stream, StreamStats};
+
+use super::error::LoadError;
+use super::landing::Landing;
+use super::session::{Fault, Next, Session};
+
+/// Most frags of one receive.
+const BATCH_FRAGS: usize = 1024;
+/// Most bytes to look at in search of the end of a header.
+const TEXT_BYTES: usize = 4096;
+
+/// How long one turn may wait for bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Not at all.
+    None,
+    /// This long.
+    Limit(Duration),
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    stream: Stream,
+    pub(crate) session: Box<dyn Session>,
+    batch: RxBatch,
+    text: Vec<u8>,
+    /// Time of the last byte, or of the first request after none was awaited.
+    heard: Instant,
+    /// Payload bytes that were placed.
+    pub(crate) placed: u64,
+}
+
+impl Connection {
+    pub(crate) fn new(stream: Stream, session: Box<dyn Session>) -> Self {
+        Self {
+            stream,
+            session,
+            batch: RxBatch::with_capacity(BATCH_FRAGS),
+            text: Vec::new(),
+            heard: Instant::now(),
+            placed: 0,
+        }
+    }
+
+    /// Sends what is to be sent and receives once. Returns whether any bytes came.
+    ///
+    /// # Errors
+    /// The connection has ended or is of no more use.
+    pub(crate) fn turn(
+        &mut self,
+        landing: &mut Landing<'_>,
+        patience: Patience,
+    ) -> Result<bool, Fault> {
+        match patience {
+            Patience::None => self.stream.set_nonblocking(true),
+            Patience::Limit(limit) => self.stream.set_timeout(Some(limit)),
+        }
+        self.send()?;
+        let received = match self.session.next() {
+            Next::Nothing => Some(0),
+            Next::Text(most) => self.read_text(most)?,
+            Next::Header(len) => self.read_header(len)?,
+            Next::Payload { at, len } => self.read_payload(at, len, landing)?,
+            Next::Zeros { at, len } => {
+                landing.zeros(at, len)?;
+                self.placed += len;
+                self.session.on_bytes(len)?;
+                Some(to_usize(len))
+            }
+            Next::Skip(len) => self.skip(len)?,
+        };
+        let heard = received.is_some_and(|bytes| bytes > 0);
+        if heard || !self.session.is_waiting() {
+            self.heard = Instant::now();
+        }
+        Ok(heard)
+    }
+
+    /// Returns how long a response has been awaited in vain.
+    pub(crate) fn silence(&self) -> Duration {
+        self.heard.elapsed()
+    }
+
+    /// Ends the connection and returns its counters.
+    pub(crate) fn close(mut self) -> StreamStats {
+        if !self.session.is_waiting() {
+            self.stream.set_nonblocking(true);
+            self.session.say_goodbye();
+            // The server also notices the end of the connection.
+            let _ = self.send();
+        }
+        // The counters then show frags that could not be returned.
+        let _ = self.batch.release();
+        self.stream.stats()
+    }
+
+    pub(crate) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    fn send(&mut self) -> Result<(), Fault> {
+        let outgoing = self.session.outgoing();
+        while !outgoing.is_empty() {
+            match self.stream.write(outgoing) {
+                Ok(sent) => drop(outgoing.drain(..sent)),
+                Err(error) if is_not_ready(&error) => break,
+                Err(error) => return Err(Fault::Broken(format!("send a request: {error}"))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at the next bytes, and takes those of the header. The rest may be payload, which must not be copied here.
+    fn read_text(&mut self, most: usize) -> Result<Option<usize>, Fault> {
+        self.text.resize(most.min(TEXT_BYTES), 0);
+        let seen = match self.stream.peek(&mut self.text) {
+            Ok(0) => return Err(self.session.on_end()),
+            Ok(seen) => seen,
+            Err(error) => return none_yet(error),
+        };
+        let of_header = self.session.on_text(&self.text[..seen])?.min(seen);
+        let mut left = of_header;
+        while left > 0 {
+            // These bytes are queued, so no receive waits.
+            match self.stream.recv_at_most(&mut self.batch, left) {
+                Ok(0) => return Err(self.session.on_end()),
+                Ok(received) => left -= received.min(left),
+                Err(error) => return Err(broken(error)),
+            }
+        }
+        self.release()?;
+        Ok(Some(of_header))
+    }
+
+    /// Receives the next bytes, all of which belong to a header.
+    fn read_header(&mut self, len: usize) -> Result<Option<usize>, Fault> {
+        let received = match self.receive(len.min(TEXT_BYTES)) {
+            Ok(received) => received,
+            Err(error) => return none_yet(error),
+        };
+        if received == 0 {
+            return Err(self.session.on_end());
+        }
+        self.text.resize(received, 0);
+        let copied = self.batch.copy_to(&mut self.text);
+        copied.map_err(LoadError::from)?;
+        self.release()?;
+        self.session.on_text(&self.text)?;
+        Ok(Some(received))
+    }
+
+    fn read_payload(
+        &mut self,
+        at: u64,
+        len: u64,
+        landing: &mut Landing<'_>,
+    ) -> Result<Option<usize>, Fault> {
+        let most = to_usize(len.min(landing.room(at)));
+        let received = match self.receive(most) {
+            Ok(received) => received,
+            Err(error) => return none_yet(error),
+        };
+        if received == 0 {
+            return Err(self.session.on_end());
+        }
+        landing.place(at, &mut self.batch)?;
+        self.release()?;
+        self.placed += received as u64;
+        self.session.on_bytes(received as u64)?;
+        Ok(Some(received))
+    }
+
+    fn skip(&mut self, len: u64) -> Result<Option<usize>, Fault> {
+        let received = match self.receive(to_usize(len)) {
+            Ok(received) => received,
+            Err(error) => return none_yet(error),
+        };
+        if received == 0 {
+            return Err(self.session.on_end());
+        }
+        self.release()?;
+        self.session.on_bytes(received as u64)?;
+        Ok(Some(received))
+    }
+
+    fn receive(&mut self, most: usize) -> Result<usize, RecvError> {
+        self.stream.recv_at_most(&mut self.batch, most.max(1))
+    }
+
+    /// Returns the tokens at once: the memory is needed for the next bytes.
+    fn release(&mut self) -> Result<(), Fault> {
+        match self.batch.release() {
+            Ok(_) => Ok(()),
+            Err(error) => Err(broken(error.into())),
+        }
+    }
+}
+
+fn to_usize(len: u64) -> usize {
+    usize::try_from(len).unwrap_or(usize::MAX)
+}
+
+fn is_not_ready(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
+    )
+}
+
+/// Returns `None` if there are no bytes yet.
+fn none_yet<T>(error: RecvError) -> Result<Option<T>, Fault> {
+    match error {
+        RecvError::WouldBlock | RecvError::TimedOut => Ok(None),
+        error => Err(broken(error)),
+    }
+}
+
+fn broken(error: RecvError) -> Fault {
+    match error.kind() {
+        ErrorKind::ConnectionReset
+        | ErrorKind::ConnectionAborted
+        | ErrorKind::TimedOut
+        | ErrorKind::NotConnected
+        | ErrorKind::BrokenPipe
+        | ErrorKind::HostUnreachable
+        | ErrorKind::NetworkUnreachable
+        | ErrorKind::DataLost => Fault::Broken(error.to_string()),
+        _ => Fault::Fatal(error.into()),
+    }
+}

@@ -1,0 +1,183 @@
+//! Errors of a load.
+
+use std::io;
+use std::net::SocketAddr;
+use std::ops::Range;
+
+use devmem_tcp::{ConnectError, GatherError, RecvError, SendError};
+
+use super::http::UrlError;
+
+/// Why parts cannot be loaded.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PartError {
+    /// A part is longer than the rest of its memory.
+    #[error(
+        "bytes {} to {} of the source do not fit at offset {offset} of a memory of {size} bytes",
+        .range.start, .range.end
+    )]
+    DoesNotFit {
+        /// The range of the source.
+        range: Range<u64>,
+        /// Offset of its place.
+        offset: usize,
+        /// Size of the memory.
+        size: usize,
+    },
+    /// Two parts contain the same byte of the source.
+    #[error(
+        "the parts {} to {} and {} to {} of the source overlap: load the bytes once, and copy them",
+        .first.start, .first.end, .second.start, .second.end
+    )]
+    Overlap {
+        /// One range of the source.
+        first: Range<u64>,
+        /// The other.
+        second: Range<u64>,
+    },
+}
+
+/// Why a load failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The URL is not one that can be loaded.
+    #[error(transparent)]
+    Url(#[from] UrlError),
+    /// The parts are impossible.
+    #[error(transparent)]
+    Part(#[from] PartError),
+    /// The host has no address that the NIC can reach.
+    #[error("{host} has no address: {source}\n  `getent ahosts {host}` asks the same resolver")]
+    Resolve {
+        /// Name of the host.
+        host: String,
+        /// The resolver's error.
+        source: io::Error,
+    },
+    /// No connection could be made.
+    #[error("connect to {address}: {source}")]
+    Connect {
+        /// The last address that was tried.
+        address: SocketAddr,
+        /// The error.
+        source: ConnectError,
+    },
+    /// The server answered with an error.
+    #[error("{host} answers {status} {reason}{}", hint(*.status))]
+    Status {
+        /// Host and port.
+        host: String,
+        /// Status of the response (RFC 9110 15).
+        status: u16,
+        /// Its text.
+        reason: String,
+    },
+    /// The server's response makes no sense.
+    #[error("{host} sent an invalid response: {problem}")]
+    Invalid {
+        /// Host and port.
+        host: String,
+        /// The mismatch.
+        problem: String,
+    },
+    /// The connection broke before its first request.
+    #[error("{host}: {problem}")]
+    Broken {
+        /// The host.
+        host: String,
+        /// The failure.
+        problem: String,
+    },
+    /// An NBD server refuses the export.
+    #[error("{host} refuses: {problem}\n  `nbdinfo --list nbd://{host}` lists the exports")]
+    NbdRefused {
+        /// The host.
+        host: String,
+        /// The refusal.
+        problem: String,
+    },
+    /// An NBD server could not read.
+    #[error("{host} cannot read its export at byte {at}: {}", io::Error::from_raw_os_error((*.errno).cast_signed()))]
+    NbdRead {
+        /// The host.
+        host: String,
+        /// Start of the request.
+        at: u64,
+        /// The server's errno.
+        errno: u32,
+    },
+    /// A range does not start and end at multiples of the source's block.
+    #[error(
+        "bytes {start} to {end} do not start and end at multiples of {block}, the block of the source\n  widen the range"
+    )]
+    Unaligned {
+        /// First byte.
+        start: u64,
+        /// End.
+        end: u64,
+        /// Size of a block.
+        block: u64,
+    },
+    /// The file is not the one that was opened.
+    #[error("the file on {host} has changed since it was opened: {problem}\n  load it again")]
+    Changed {
+        /// Host and port.
+        host: String,
+        /// What is different.
+        problem: String,
+    },
+    /// The source has too few bytes.
+    #[error("bytes up to {end} were requested, and the source has {size}")]
+    PastEnd {
+        /// End of the requested range.
+        end: u64,
+        /// Size of the source.
+        size: u64,
+    },
+    /// The server sent payload that was not requested.
+    #[error("byte {at} of the source was received and not requested")]
+    Unasked {
+        /// Offset in the source.
+        at: u64,
+    },
+    /// The connections broke too often in a row.
+    #[error("gave up after {attempts} attempts: {cause}")]
+    GaveUp {
+        /// Failures in a row without a whole piece.
+        attempts: u32,
+        /// The last failure.
+        cause: String,
+    },
+    /// The caller ended the load.
+    #[error("the load was cancelled")]
+    Cancelled,
+    /// The payload could not be copied to its place.
+    #[error("copy to the place of the payload: {0}")]
+    Gather(#[from] GatherError),
+    /// The receiver of the payload failed.
+    #[error(transparent)]
+    Caller(io::Error),
+    /// The NIC refused to receive.
+    #[error("receive: {0}")]
+    Recv(#[from] RecvError),
+    /// The NIC refused to send.
+    #[error("send a request: {0}")]
+    Send(#[from] SendError),
+    /// The connections cannot be waited for.
+    #[error("wait for the connections: {0}")]
+    Wait(io::Error),
+}
+
+/// Returns the remedy for a status, on a line below.
+fn hint(status: u16) -> &'static str {
+    match status {
+        401 => "\n  add credentials: an Authorization header, or user:password@ in the URL",
+        403 => "\n  add credentials, or a new URL if this one was signed: signatures expire",
+        407 => "\n  put user:password@ into the URL of the proxy",
+        404 | 410 => "\n  check the path of the URL",
+        416 => "\n  the file is shorter than the requested range",
+        _ => "",
+    }
+}

@@ -1,0 +1,178 @@
+//! The bodies of the fuzz targets: sessions and parsers that read what a server sends.
+
+use std::ops::Range;
+
+use super::http::{HttpFile, HttpSession, Url};
+use super::nbd::{NbdSession, NbdUrl};
+use super::piece::{Piece, Pieces};
+use super::safetensors;
+use super::session::{Fault, Next, Session};
+
+/// Size of the source, and of its pieces.
+const SOURCE_BYTES: usize = 1000;
+const PIECE_BYTES: u64 = 300;
+
+/// A session that is fed with a server's bytes.
+struct Feed<'a> {
+    session: &'a mut dyn Session,
+    /// Most bytes of one step.
+    cut: usize,
+    bytes: &'a [u8],
+    requested: Vec<Piece>,
+    /// Bytes of the source that have come.
+    has_come: [bool; SOURCE_BYTES],
+}
+
+/// Feeds a session, and checks what it makes of the bytes.
+///
+/// # Panics
+/// If payload has a place outside of the requested pieces, or a piece is whole without all of its bytes.
+fn drive(session: &mut dyn Session, cut: usize, bytes: &[u8]) {
+    let whole: Range<u64> = 0..SOURCE_BYTES as u64;
+    let mut pieces = Pieces::new(vec![whole], PIECE_BYTES);
+    let mut feed = Feed {
+        session,
+        cut,
+        bytes,
+        requested: Vec::new(),
+        has_come: [false; SOURCE_BYTES],
+    };
+    loop {
+        while let Some(piece) = pieces.peek()
+            && feed.session.accepts(piece)
+        {
+            feed.session.request(piece);
+            feed.requested.extend(pieces.next());
+        }
+        feed.session.outgoing().clear();
+        let next = feed.session.next();
+        if next == Next::Nothing {
+            return;
+        }
+        if feed.bytes.is_empty() && !matches!(next, Next::Zeros { .. }) {
+            let _ = feed.session.on_end();
+            return;
+        }
+        let stepped = feed.step(next);
+        feed.check_completed();
+        if stepped.is_err() {
+            return feed.check_outstanding();
+        }
+    }
+}
+
+impl Feed<'_> {
+    fn step(&mut self, next: Next) -> Result<(), Fault> {
+        match next {
+            Next::Nothing => Ok(()),
+            Next::Text(most) | Next::Header(most) => {
+                assert!(most > 0);
+                let text = &self.bytes[..self.given(most as u64)];
+                let used = self.session.on_text(text)?;
+                assert!(used <= text.len());
+                self.bytes = &self.bytes[used..];
+                Ok(())
+            }
+            Next::Skip(len) => self.pass(len),
+            Next::Payload { at, len } => {
+                self.mark(at, self.given(len) as u64);
+                self.pass(len)
+            }
+            Next::Zeros { at, len } => {
+                self.mark(at, len);
+                self.session.on_bytes(len)
+            }
+        }
+    }
+
+    /// Returns how many bytes one step gives if it may give `most`.
+    fn given(&self, most: u64) -> usize {
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        most.min(self.cut).min(self.bytes.len())
+    }
+
+    fn pass(&mut self, len: u64) -> Result<(), Fault> {
+        assert!(len > 0);
+        let used = self.given(len);
+        self.bytes = &self.bytes[used..];
+        self.session.on_bytes(used as u64)
+    }
+
+    /// Marks bytes as received; they must belong to a requested piece.
+    fn mark(&mut self, at: u64, len: u64) {
+        let end = at.checked_add(len).expect("the end of payload");
+        let is_inside = |piece: &Piece| piece.start <= at && end <= piece.end;
+        assert!(self.requested.iter().any(is_inside), "{at} to {end}");
+        self.has_come[at as usize..end as usize].fill(true);
+    }
+
+    fn check_completed(&mut self) {
+        while let Some(piece) = self.session.completed() {
+            let range = piece.start as usize..piece.end as usize;
+            assert!(self.has_come[range].iter().all(|byte| *byte), "{piece:?}");
+            let at = self.requested.iter().position(|other| *other == piece);
+            self.requested
+                .remove(at.expect("a piece is whole once, and only if it was requested"));
+        }
+    }
+
+    /// Checks that every piece is whole or can be requested again.
+    fn check_outstanding(mut self) {
+        let mut left = self.session.take_outstanding();
+        left.sort_by_key(|piece| piece.start);
+        self.requested.sort_by_key(|piece| piece.start);
+        assert_eq!(left, self.requested);
+    }
+}
+
+/// Feeds an HTTP session. Input: whether ranges are served, where the bytes are cut, the bytes of the server.
+pub fn http(data: &[u8]) {
+    let [kind, cut, bytes @ ..] = data else {
+        return;
+    };
+    let file = HttpFile::of_size(SOURCE_BYTES as u64, kind & 1 == 0);
+    let mut session = HttpSession::new(&file, usize::from(kind >> 1 & 3) + 1);
+    drive(&mut session, usize::from(*cut).max(1), bytes);
+}
+
+/// Feeds an NBD session in its transmission phase. Input: whether replies are structured, where the bytes are cut, the
+/// bytes of the server.
+pub fn nbd(data: &[u8]) {
+    let [kind, cut, bytes @ ..] = data else {
+        return;
+    };
+    let mut session = NbdSession::new("host", kind & 1 == 0, usize::from(kind >> 1 & 3) + 1);
+    drive(&mut session, usize::from(*cut).max(1), bytes);
+}
+
+/// Parses a safetensors file, or an index of shards.
+///
+/// # Panics
+/// If a tensor lies outside of the file.
+pub fn safetensors(data: &[u8]) {
+    safetensors::fuzz(data);
+}
+
+/// Parses a URL, and a reference relative to another.
+///
+/// # Panics
+/// If what is accepted is not written back to the same, or could end a line of a request.
+pub fn url(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let base: Url = "http://host/a/b?c".parse().expect("a URL");
+    for url in [text.parse::<Url>(), base.join(text)].into_iter().flatten() {
+        let written = url.to_string();
+        assert!(
+            written.bytes().all(|byte| byte.is_ascii_graphic()),
+            "{written}"
+        );
+        let again: Url = written.parse().expect("what was written is accepted");
+        assert_eq!(again.to_string(), written);
+        assert_eq!((again.host(), again.port()), (url.host(), url.port()));
+    }
+    if let Ok(url) = text.parse::<NbdUrl>() {
+        assert!(!url.host().is_empty() && url.port() > 0);
+    }
+}

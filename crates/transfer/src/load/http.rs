@@ -1,0 +1,14 @@
+//! HTTP/1.1 (RFC 9112): ranges of a file, over connections that stay open.
+
+mod chunks;
+mod file;
+mod head;
+mod proxy;
+mod request;
+mod session;
+pub(crate) mod url;
+
+pub use file::HttpFile;
+pub use request::HttpRequest;
+pub(crate) use session::HttpSession;
+pub use url::{Url, UrlError};

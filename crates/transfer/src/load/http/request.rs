@@ -1,0 +1,233 @@
+//! The requests for a file: GET, with ranges.
+
+use std::fmt;
+
+use super::proxy;
+use super::url::{Url, UrlError};
+use crate::load::base64;
+use crate::load::piece::Piece;
+
+/// Fields that the loader sets; a request with two of them would be invalid or ambiguous.
+const OURS: [&str; 6] = [
+    "host",
+    "range",
+    "connection",
+    "content-length",
+    "transfer-encoding",
+    "accept-encoding",
+];
+
+/// A file to request: its URL, and what the server needs to see.
+#[derive(Clone)]
+pub struct HttpRequest {
+    url: Url,
+    fields: Vec<(String, String)>,
+    proxy: Option<Url>,
+}
+
+impl HttpRequest {
+    /// Returns the request for `url`. User and password of the URL become a Basic `Authorization`.
+    pub fn new(url: Url) -> Self {
+        Self {
+            url,
+            fields: Vec::new(),
+            proxy: None,
+        }
+    }
+
+    /// Adds a field, such as `Authorization`.
+    ///
+    /// # Errors
+    /// The name or the value has a character that would end the field, or the loader sets the field itself.
+    pub fn field(mut self, name: &str, value: &str) -> Result<Self, UrlError> {
+        let is_name = !name.is_empty()
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte));
+        let is_value = value
+            .bytes()
+            .all(|byte| byte == b'\t' || byte >= b' ' && byte != 0x7f);
+        let is_ours = OURS.iter().any(|ours| ours.eq_ignore_ascii_case(name));
+        if !is_name || !is_value || is_ours {
+            return Err(UrlError::Malformed {
+                // Not the value, which may be a secret.
+                text: name.chars().take(100).collect(),
+                problem: match is_ours {
+                    true => "the loader sets this field itself",
+                    false => "not the name and value of a field",
+                },
+            });
+        }
+        self.fields.push((name.to_owned(), value.to_owned()));
+        Ok(self)
+    }
+
+    /// Uses the proxy that the environment names for this URL: `http_proxy` or `all_proxy`, except for the hosts of
+    /// `no_proxy`.
+    ///
+    /// # Errors
+    /// The proxy is not an http URL.
+    pub fn proxy_from_env(mut self) -> Result<Self, UrlError> {
+        self.proxy = proxy::for_url(&self.url, |name| std::env::var(name).ok())?;
+        Ok(self)
+    }
+
+    /// Returns the URL of the file.
+    pub fn url(&self) -> &Url {
+        &self.url
+    }
+
+    /// Returns the host to connect to: the proxy, or that of the URL.
+    pub(crate) fn next_hop(&self) -> &Url {
+        self.proxy.as_ref().unwrap_or(&self.url)
+    }
+
+    /// Returns the request for the place that the server redirects to. Credentials are not sent to another host.
+    pub(crate) fn redirected(&self, url: Url) -> Self {
+        let mut request = self.clone();
+        if !url.is_same_host(&self.url) {
+            let secrets = ["authorization", "cookie", "proxy-authorization"];
+            request
+                .fields
+                .retain(|(name, _)| !secrets.iter().any(|s| s.eq_ignore_ascii_case(name)));
+        }
+        request.url = url;
+        request
+    }
+
+    /// Appends the request for a piece of the file, or for all of it.
+    pub(crate) fn write(&self, piece: Option<Piece>, out: &mut Vec<u8>) {
+        let (target, host) = (self.url.target(), self.url.authority());
+        let mut text = match &self.proxy {
+            None => format!("GET {target} HTTP/1.1\r\n"),
+            Some(_) => format!("GET {} HTTP/1.1\r\n", self.url),
+        };
+        let mut line = |name: &str, value: &str| {
+            text += name;
+            text += ": ";
+            text += value;
+            text += "\r\n";
+        };
+        line("Host", &host);
+        line(
+            "User-Agent",
+            concat!("devmem-tcp/", env!("CARGO_PKG_VERSION")),
+        );
+        line("Accept", "*/*");
+        // Compressed bytes would be compressed in device memory.
+        line("Accept-Encoding", "identity");
+        if let Some(Piece { start, end }) = piece {
+            line("Range", &format!("bytes={start}-{}", end.saturating_sub(1)));
+        }
+        let has_own = |(name, _): &&(String, String)| name.eq_ignore_ascii_case("authorization");
+        if let Some(credentials) = self.url.credentials()
+            && self.fields.iter().find(has_own).is_none()
+        {
+            let basic = base64::encode(credentials.as_bytes());
+            line("Authorization", &format!("Basic {basic}"));
+        }
+        if let Some(credentials) = self.proxy.as_ref().and_then(Url::credentials) {
+            let basic = base64::encode(credentials.as_bytes());
+            line("Proxy-Authorization", &format!("Basic {basic}"));
+        }
+        for (name, value) in &self.fields {
+            line(name, value);
+        }
+        text += "\r\n";
+        out.extend_from_slice(text.as_bytes());
+    }
+}
+
+/// Without the values of the fields, which may be secrets.
+impl fmt::Debug for HttpRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.fields.iter().map(|(name, _)| name).collect();
+        f.debug_struct("HttpRequest")
+            .field("url", &self.url)
+            .field("fields", &names)
+            .field("proxy", &self.proxy)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(request: &HttpRequest, piece: Option<Piece>) -> String {
+        let mut out = Vec::new();
+        request.write(piece, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    fn request(url: &str) -> HttpRequest {
+        HttpRequest::new(url.parse().unwrap())
+    }
+
+    #[test]
+    fn a_range_is_requested_with_its_last_byte() {
+        let piece = Piece {
+            start: 100,
+            end: 200,
+        };
+        let text = text(&request("http://host:81/x?y"), Some(piece));
+        assert!(text.starts_with("GET /x?y HTTP/1.1\r\nHost: host:81\r\n"));
+        assert!(text.contains("\r\nRange: bytes=100-199\r\n"), "{text}");
+        assert!(text.ends_with("\r\n\r\n"), "{text}");
+        assert!(!text.contains("Authorization"), "{text}");
+    }
+
+    #[test]
+    fn credentials_come_from_the_url_or_a_field() {
+        let basic = text(&request("http://Aladdin:open%20sesame@host/"), None);
+        let expected = "Authorization: Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==\r\n";
+        assert!(basic.contains(expected), "{basic}");
+        let token = request("http://me:pw@host/").field("authorization", "Bearer t");
+        let token = text(&token.unwrap(), None);
+        assert!(token.contains("authorization: Bearer t\r\n"), "{token}");
+        assert!(!token.contains("Basic"), "{token}");
+    }
+
+    #[test]
+    fn a_proxy_is_asked_for_the_whole_url() {
+        let mut request = request("http://host/x");
+        request.proxy = Some("http://me:pw@proxy:3128/".parse().unwrap());
+        let text = text(&request, None);
+        assert!(text.starts_with("GET http://host/x HTTP/1.1\r\nHost: host\r\n"));
+        assert!(text.contains("Proxy-Authorization: Basic bWU6cHc=\r\n"));
+        assert_eq!(request.next_hop().port(), 3128);
+    }
+
+    #[test]
+    fn credentials_are_not_sent_to_another_host() {
+        let first = request("http://me:pw@host/x").field("Authorization", "secret");
+        let first = first
+            .and_then(|request| request.field("X-Any", "kept"))
+            .unwrap();
+        let same = text(&first.redirected("http://host/y".parse().unwrap()), None);
+        assert!(same.contains("secret") && same.contains("kept"), "{same}");
+        let other = text(&first.redirected("http://other/y".parse().unwrap()), None);
+        assert!(
+            !other.contains("secret") && !other.contains("Basic"),
+            "{other}"
+        );
+        assert!(other.contains("kept"), "{other}");
+        assert!(!format!("{first:?}").contains("secret"));
+    }
+
+    #[test]
+    fn a_field_cannot_end_its_line() {
+        for (name, value) in [
+            ("X", "a\r\nY: b"),
+            ("X Y", "a"),
+            ("X:", "a"),
+            ("", "a"),
+            ("Range", "bytes=0-"),
+        ] {
+            assert!(
+                request("http://host/").field(name, value).is_err(),
+                "{name}"
+            );
+        }
+    }
+}

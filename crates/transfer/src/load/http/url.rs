@@ -1,0 +1,331 @@
+//! URLs of files on HTTP servers (RFC 3986), as far as a request needs them.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Longest URL: servers refuse longer request lines.
+const MAX_URL_BYTES: usize = 8 << 10;
+const HTTP_PORT: u16 = 80;
+
+/// An `http://` URL.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Url {
+    /// Name or address, without the brackets of an IPv6 address.
+    host: String,
+    port: u16,
+    /// `user:password`, decoded.
+    credentials: Option<String>,
+    /// Path and query, as sent.
+    target: String,
+}
+
+/// Why a text is not the URL of a file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum UrlError {
+    /// HTTPS.
+    #[error(
+        "https: bytes of a TLS connection are encrypted until the CPU has decrypted them, so they cannot be received \
+         into device memory\n  load over http: from a server inside your network, from a proxy next to this machine that \
+         ends TLS, or with a signed URL of an http endpoint"
+    )]
+    Encrypted,
+    /// Another scheme, or none.
+    #[error("{text:?} is not an http URL\n  write http://HOST/PATH")]
+    Scheme {
+        /// The text.
+        text: String,
+    },
+    /// The text has a character that no URL has, or is too long.
+    #[error("{text:?} is not a URL: {problem}")]
+    Malformed {
+        /// The beginning of the text.
+        text: String,
+        /// The mistake.
+        problem: &'static str,
+    },
+}
+
+impl Url {
+    /// Returns the host: a name or an address.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Returns the port, 80 by default.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Returns path and query.
+    pub fn target(&self) -> &str {
+        &self.target
+    }
+
+    /// Returns the last part of the path, which is the name of the file; empty if the path ends with a slash.
+    pub fn file_name(&self) -> &str {
+        let path = self.target.split('?').next().unwrap_or_default();
+        path.rsplit('/').next().unwrap_or_default()
+    }
+
+    pub(crate) fn credentials(&self) -> Option<&str> {
+        self.credentials.as_deref()
+    }
+
+    /// Returns host and port for the field Host and for messages: without the port if it is 80.
+    pub fn authority(&self) -> String {
+        let host = match self.host.contains(':') {
+            true => format!("[{}]", self.host),
+            false => self.host.clone(),
+        };
+        match self.port {
+            HTTP_PORT => host,
+            port => format!("{host}:{port}"),
+        }
+    }
+
+    /// Returns the URL that `reference`, the Location of a response, names relative to this one (RFC 3986 5.2).
+    ///
+    /// # Errors
+    /// It is not an http URL.
+    pub fn join(&self, reference: &str) -> Result<Self, UrlError> {
+        let reference = reference.split('#').next().unwrap_or_default();
+        check_text(reference)?;
+        if has_scheme(reference) {
+            return reference.parse();
+        }
+        if let Some(rest) = reference.strip_prefix("//") {
+            return format!("http://{rest}").parse();
+        }
+        let path = self.target.split('?').next().unwrap_or_default();
+        let target = match reference.chars().next() {
+            None => self.target.clone(),
+            Some('/') => reference.to_owned(),
+            Some('?') => format!("{path}{reference}"),
+            Some(_) => {
+                let folder = path.rfind('/').map_or("/", |at| &path[..=at]);
+                format!("{folder}{reference}")
+            }
+        };
+        Ok(Self {
+            target: without_dots(&target),
+            ..self.clone()
+        })
+    }
+
+    /// Returns whether both URLs name the same host and port.
+    pub(crate) fn is_same_host(&self, other: &Self) -> bool {
+        self.host.eq_ignore_ascii_case(&other.host) && self.port == other.port
+    }
+}
+
+impl FromStr for Url {
+    type Err = UrlError;
+
+    fn from_str(text: &str) -> Result<Self, UrlError> {
+        let scheme = || UrlError::Scheme {
+            text: shortened(text),
+        };
+        let bad = |problem| UrlError::Malformed {
+            text: shortened(text),
+            problem,
+        };
+        check_text(text)?;
+        let (name, rest) = text.split_once("://").ok_or_else(scheme)?;
+        match name.to_ascii_lowercase().as_str() {
+            "http" => {}
+            "https" => return Err(UrlError::Encrypted),
+            _ => return Err(scheme()),
+        }
+        let rest = rest.split('#').next().unwrap_or_default();
+        let end = rest.find(['/', '?']).unwrap_or(rest.len());
+        let (authority, target) = rest.split_at(end);
+        let (credentials, place) = match authority.rsplit_once('@') {
+            Some((credentials, place)) => (Some(decoded(credentials)), place),
+            None => (None, authority),
+        };
+        let credentials = match credentials {
+            Some(text) => Some(text.ok_or_else(|| bad("user and password are not UTF-8"))?),
+            None => None,
+        };
+        let (host, port) = host_and_port(place, HTTP_PORT).ok_or_else(|| bad("host and port"))?;
+        let target = match target.starts_with('/') {
+            true => target.to_owned(),
+            false => format!("/{target}"),
+        };
+        Ok(Self {
+            host,
+            port,
+            credentials,
+            target,
+        })
+    }
+}
+
+impl fmt::Display for Url {
+    /// Writes the URL without user and password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "http://{}{}", self.authority(), self.target)
+    }
+}
+
+/// As `Display`: a password does not belong into a log.
+impl fmt::Debug for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Checks that a text has only printable ASCII characters without spaces, so that it cannot end a line of a request.
+pub(crate) fn check_text(text: &str) -> Result<(), UrlError> {
+    let problem = if text.len() > MAX_URL_BYTES {
+        "longer than 8 KiB"
+    } else if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        "a space, or a character outside of ASCII: write it as %XX"
+    } else {
+        return Ok(());
+    };
+    let text = shortened(text);
+    Err(UrlError::Malformed { text, problem })
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(100).collect()
+}
+
+fn has_scheme(text: &str) -> bool {
+    let before = text.split(['/', '?']).next().unwrap_or_default();
+    before.contains(':') && text.starts_with(|c: char| c.is_ascii_alphabetic())
+}
+
+/// Splits `HOST`, `HOST:PORT` or `[ADDRESS]:PORT`.
+pub(crate) fn host_and_port(place: &str, default_port: u16) -> Option<(String, u16)> {
+    let (host, port) = match place.strip_prefix('[') {
+        Some(rest) => {
+            let (address, port) = rest.split_once(']')?;
+            address.parse::<std::net::Ipv6Addr>().ok()?;
+            (
+                address,
+                port.strip_prefix(':').or(port.is_empty().then_some("")),
+            )
+        }
+        None => match place.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (place, Some("")),
+        },
+    };
+    let port = match port? {
+        "" => default_port,
+        digits => digits.parse().ok().filter(|port| *port != 0)?,
+    };
+    let is_name = !host.is_empty() && !host.contains(['[', ']', '@']);
+    is_name.then(|| (host.to_owned(), port))
+}
+
+/// Replaces %XX (RFC 3986 2.1); `None` if the result is not text.
+pub(crate) fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let escaped = (first == b'%').then(|| after.get(..2)).flatten();
+        let byte = escaped
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        bytes.push(byte.unwrap_or(first));
+        rest = if byte.is_some() { &after[2..] } else { after };
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// Removes the parts `.` and `..` of a path (RFC 3986 5.2.4).
+fn without_dots(target: &str) -> String {
+    let (path, query) = match target.find('?') {
+        Some(at) => target.split_at(at),
+        None => (target, ""),
+    };
+    let mut kept: Vec<&str> = Vec::new();
+    let mut parts = path.split('/').skip(1).peekable();
+    while let Some(part) = parts.next() {
+        let is_last = parts.peek().is_none();
+        match part {
+            "." | ".." => {
+                if part == ".." {
+                    kept.pop();
+                }
+                if is_last {
+                    kept.push("");
+                }
+            }
+            part => kept.push(part),
+        }
+    }
+    format!("/{}{query}", kept.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn url(text: &str) -> Url {
+        text.parse().expect("a URL")
+    }
+
+    #[test]
+    fn the_parts_of_a_url_are_found() {
+        let plain = url("http://weights.example/models/a.safetensors?sig=%2F#part");
+        assert_eq!(plain.host(), "weights.example");
+        assert_eq!((plain.port(), plain.credentials()), (80, None));
+        assert_eq!(plain.target(), "/models/a.safetensors?sig=%2F");
+        assert_eq!(plain.file_name(), "a.safetensors");
+        let full = url("HTTP://me:p%40ss@[fd77::1]:8080");
+        assert_eq!((full.host(), full.port()), ("fd77::1", 8080));
+        assert_eq!(full.credentials(), Some("me:p@ss"));
+        assert_eq!((full.target(), full.file_name()), ("/", ""));
+        assert_eq!(full.authority(), "[fd77::1]:8080");
+        assert_eq!(full.to_string(), "http://[fd77::1]:8080/", "no password");
+        assert_eq!(url("http://host?a=b").target(), "/?a=b");
+    }
+
+    #[test]
+    fn what_is_no_http_url_is_refused_with_a_reason() {
+        let refused = |text: &str| text.parse::<Url>().unwrap_err().to_string();
+        assert!(refused("https://host/x").contains("cannot be received into device memory"));
+        for text in ["ftp://host/x", "host/x", ""] {
+            assert!(refused(text).contains("write http://HOST/PATH"), "{text}");
+        }
+        for text in [
+            "http://",
+            "http:///x",
+            "http://host:0/",
+            "http://host:65536/",
+            "http://[::g]/",
+            "http://[::1]x/",
+            "http://a b/",
+            "http://host/\r\nX: y",
+            "http://host/\u{e9}",
+        ] {
+            assert!(refused(text).contains("is not a URL"), "{text}");
+        }
+        assert!(refused(&format!("http://host/{}", "x".repeat(9000))).contains("8 KiB"));
+    }
+
+    #[test]
+    fn references_are_relative_to_the_url() {
+        let base = url("http://host:81/a/b/c?q");
+        for (reference, expected) in [
+            ("http://other/x", "http://other/x"),
+            ("//other:82/x", "http://other:82/x"),
+            ("/x?y", "http://host:81/x?y"),
+            ("x", "http://host:81/a/b/x"),
+            ("../x", "http://host:81/a/x"),
+            ("../../../x/./y/..", "http://host:81/x/"),
+            ("?z", "http://host:81/a/b/c?z"),
+            ("", "http://host:81/a/b/c?q"),
+            ("x:y/z", ""),
+        ] {
+            let joined = base.join(reference).map(|url| url.to_string());
+            assert_eq!(joined.unwrap_or_default(), expected, "{reference}");
+        }
+        assert_eq!(base.join("https://host/"), Err(UrlError::Encrypted));
+    }
+}

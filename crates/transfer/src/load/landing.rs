@@ -1,0 +1,88 @@
+//! Where received payload goes: to its place in memory, or to the caller.
+
+use std::io;
+
+use devmem_tcp::{GatherError, RxBatch};
+
+use super::error::LoadError;
+use super::part::Layout;
+
+/// Bytes of the source that have arrived, for the caller of [`Loader::deliver`](super::Loader::deliver).
+#[derive(Debug)]
+pub enum Landed<'a> {
+    /// Received bytes.
+    Frags {
+        /// Offset of the first byte in the source.
+        at: u64,
+        /// The bytes. Frags that are [taken](RxBatch::take) stay lent; the server waits while too much memory is lent.
+        batch: &'a mut RxBatch,
+    },
+    /// Zeros that an NBD server did not send, because the source has a hole there.
+    Zeros {
+        /// Offset of the first byte in the source.
+        at: u64,
+        /// Their number.
+        len: u64,
+    },
+}
+
+/// Receives what has landed.
+pub(crate) type Take<'a> = dyn FnMut(Landed<'_>) -> io::Result<()> + 'a;
+
+/// Where payload goes.
+pub(crate) enum Landing<'a> {
+    /// To the place of its part.
+    Memory(&'a Layout),
+    /// To the caller, where it lies.
+    Caller(&'a mut Take<'a>),
+}
+
+impl Landing<'_> {
+    /// Returns how many bytes from `at` on can be placed at once.
+    pub(crate) fn room(&self, at: u64) -> u64 {
+        match self {
+            Self::Memory(layout) => layout.place(at).map_or(0, |place| place.room),
+            Self::Caller(_) => u64::MAX,
+        }
+    }
+
+    /// Moves a batch, of at most [`room`](Self::room) bytes, to its place.
+    ///
+    /// # Errors
+    /// The copy failed, or the caller did.
+    pub(crate) fn place(&mut self, at: u64, batch: &mut RxBatch) -> Result<(), LoadError> {
+        match self {
+            Self::Memory(layout) => {
+                let place = layout.place(at).ok_or(LoadError::Unasked { at })?;
+                batch.gather_into(place.memory, place.offset)?;
+                Ok(())
+            }
+            Self::Caller(take) => take(Landed::Frags { at, batch }).map_err(LoadError::Caller),
+        }
+    }
+
+    /// Writes zeros to the places of `len` bytes.
+    ///
+    /// # Errors
+    /// The memory cannot be written, or the caller failed.
+    pub(crate) fn zeros(&mut self, at: u64, len: u64) -> Result<(), LoadError> {
+        let layout = match self {
+            Self::Memory(layout) => layout,
+            Self::Caller(take) => {
+                return take(Landed::Zeros { at, len }).map_err(LoadError::Caller);
+            }
+        };
+        let (mut at, mut left) = (at, len);
+        while left > 0 {
+            let place = layout.place(at).ok_or(LoadError::Unasked { at })?;
+            let len = left.min(place.room);
+            // Fits: the part fits into its memory.
+            let bytes = usize::try_from(len).map_err(|_| LoadError::Unasked { at })?;
+            let filled = place.memory.fill(place.offset..place.offset + bytes, 0);
+            filled.map_err(GatherError::from)?;
+            at = at.saturating_add(len);
+            left -= len;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,122 @@
+//! An export of an NBD server.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use devmem_tcp::{Netdev, Stream};
+
+use super::CAN_MULTI_CONN;
+use super::handshake::{Agreed, MAX_NAME_BYTES, Talk};
+use super::session::NbdSession;
+use super::url::NbdUrl;
+use crate::load::dial;
+use crate::load::error::LoadError;
+use crate::load::session::Session;
+
+/// An export of an NBD server, as it was when it was opened. Cloning it is cheap.
+#[derive(Clone, Debug)]
+pub struct NbdExport {
+    found: Arc<Found>,
+}
+
+#[derive(Debug)]
+struct Found {
+    url: NbdUrl,
+    addresses: Vec<SocketAddr>,
+    agreed: Agreed,
+}
+
+impl NbdExport {
+    /// Opens an export, and asks for its size and rules.
+    ///
+    /// # Errors
+    /// The host is not found or does not answer, or has no such export.
+    pub fn open(nic: &Netdev, url: NbdUrl) -> Result<Self, LoadError> {
+        let addresses = dial::resolve(nic, &url.host, url.port)?;
+        let (_stream, agreed) = negotiate(nic, &url, &addresses)?;
+        let found = Arc::new(Found {
+            url,
+            addresses,
+            agreed,
+        });
+        Ok(Self { found })
+    }
+
+    /// Lists the exports of the server that `url` names.
+    ///
+    /// # Errors
+    /// The server does not answer, or lists none.
+    pub fn list(nic: &Netdev, url: &NbdUrl) -> Result<Vec<String>, LoadError> {
+        let addresses = dial::resolve(nic, &url.host, url.port)?;
+        let mut stream = dial::connect(nic, &addresses)?;
+        Talk::begin(&mut stream, &url.host)?.list()
+    }
+
+    /// Returns the number of bytes.
+    pub fn size(&self) -> u64 {
+        self.found.agreed.size
+    }
+
+    /// Returns the size of a block: every range must start and end at a multiple of it.
+    pub fn block_bytes(&self) -> u64 {
+        self.found.agreed.min_block.into()
+    }
+
+    /// Returns whether several connections see the same data, so that a loader may use them.
+    pub fn takes_many_connections(&self) -> bool {
+        self.found.agreed.flags & CAN_MULTI_CONN != 0
+    }
+
+    /// Returns the URL.
+    pub fn url(&self) -> &NbdUrl {
+        &self.found.url
+    }
+
+    /// Returns the longest read.
+    pub(crate) fn max_bytes(&self) -> u64 {
+        let Agreed {
+            max_bytes,
+            min_block,
+            ..
+        } = self.found.agreed;
+        // Both are positive, and the block is not longer.
+        u64::from(max_bytes / min_block * min_block)
+    }
+
+    pub(crate) fn connect(
+        &self,
+        nic: &Netdev,
+        window: usize,
+    ) -> Result<(Stream, Box<dyn Session>), LoadError> {
+        let Found {
+            url,
+            addresses,
+            agreed,
+        } = &*self.found;
+        let (stream, now) = negotiate(nic, url, addresses)?;
+        if now.size != agreed.size {
+            return Err(LoadError::Changed {
+                host: url.host.clone(),
+                problem: format!("it had {} bytes and has {}", agreed.size, now.size),
+            });
+        }
+        let session = NbdSession::new(&url.host, now.is_structured, window);
+        Ok((stream, Box::new(session)))
+    }
+}
+
+fn negotiate(
+    nic: &Netdev,
+    url: &NbdUrl,
+    addresses: &[SocketAddr],
+) -> Result<(Stream, Agreed), LoadError> {
+    if url.export.len() > MAX_NAME_BYTES {
+        return Err(LoadError::NbdRefused {
+            host: url.host.clone(),
+            problem: "the name of an export has at most 4096 bytes".to_owned(),
+        });
+    }
+    let mut stream = dial::connect(nic, addresses)?;
+    let agreed = Talk::begin(&mut stream, &url.host)?.choose(&url.export)?;
+    Ok((stream, agreed))
+}

@@ -1,0 +1,288 @@
+//! NBD on one connection: reads in flight, and replies in any order.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::reply::{self, Header, Parsed, What};
+use super::{CMD_DISC, CMD_READ, write_request};
+use crate::load::error::LoadError;
+use crate::load::piece::Piece;
+use crate::load::session::{Fault, Next, Session};
+
+/// Most separate ranges of one read that wait for those between them. Servers send chunks in order.
+const MAX_RANGES: usize = 10_000;
+/// ESHUTDOWN: the server ends.
+const SHUTDOWN: u32 = 108;
+
+/// The session of one connection.
+#[derive(Debug)]
+pub(crate) struct NbdSession {
+    host: String,
+    is_structured: bool,
+    outgoing: Vec<u8>,
+    /// Requested pieces, by their cookie.
+    asked: BTreeMap<u64, Asked>,
+    /// Most of them.
+    window: usize,
+    next_cookie: u64,
+    /// Bytes of an incomplete header.
+    text: Vec<u8>,
+    payload: Option<Payload>,
+    completed: VecDeque<Piece>,
+}
+
+/// A read.
+#[derive(Debug)]
+struct Asked {
+    piece: Piece,
+    /// Received ranges: their starts, and their ends.
+    received: BTreeMap<u64, u64>,
+}
+
+/// Payload that follows, from the connection or as zeros.
+#[derive(Clone, Copy, Debug)]
+struct Payload {
+    cookie: u64,
+    at: u64,
+    left: u64,
+    is_hole: bool,
+    is_last: bool,
+}
+
+impl Asked {
+    /// Records a range; returns whether it lies in the piece and was not received before.
+    fn receive(&mut self, at: u64, len: u64) -> bool {
+        let Some(end) = at.checked_add(len).filter(|end| *end <= self.piece.end) else {
+            return false;
+        };
+        let before = self
+            .received
+            .range(..=at)
+            .next_back()
+            .map(|(s, e)| (*s, *e));
+        let after = self.received.range(at..).next().map(|(s, e)| (*s, *e));
+        let overlaps = before.is_some_and(|(_, e)| e > at) || after.is_some_and(|(s, _)| s < end);
+        if at < self.piece.start || len == 0 || overlaps || self.received.len() >= MAX_RANGES {
+            return false;
+        }
+        // Neighbours become one range.
+        let start = match before {
+            Some((start, e)) if e == at => start,
+            _ => at,
+        };
+        let end = match after {
+            Some((s, e)) if s == end => {
+                self.received.remove(&s);
+                e
+            }
+            _ => end,
+        };
+        self.received.insert(start, end);
+        true
+    }
+
+    fn is_whole(&self) -> bool {
+        self.received.get(&self.piece.start) == Some(&self.piece.end)
+    }
+}
+
+impl NbdSession {
+    pub(crate) fn new(host: &str, is_structured: bool, window: usize) -> Self {
+        Self {
+            host: host.to_owned(),
+            is_structured,
+            outgoing: Vec::new(),
+            asked: BTreeMap::new(),
+            window,
+            next_cookie: 1,
+            text: Vec::new(),
+            payload: None,
+            completed: VecDeque::new(),
+        }
+    }
+
+    fn invalid(&self, problem: &str) -> Fault {
+        Fault::Fatal(LoadError::Invalid {
+            host: self.host.clone(),
+            problem: problem.to_owned(),
+        })
+    }
+
+    fn on_header(&mut self, header: Header) -> Result<(), Fault> {
+        let Header {
+            cookie,
+            is_last,
+            what,
+        } = header;
+        let is_simple = matches!(what, What::All);
+        let Some(asked) = self.asked.get_mut(&cookie) else {
+            return Err(self.invalid("a reply without a request"));
+        };
+        let piece = asked.piece;
+        let (at, left, is_hole) = match what {
+            What::Error(SHUTDOWN) => return Err(Fault::Broken("the server shuts down".to_owned())),
+            What::Error(errno) => {
+                let host = self.host.clone();
+                let at = piece.start;
+                return Err(Fault::Fatal(LoadError::NbdRead { host, at, errno }));
+            }
+            What::Nothing => return self.end_reply(cookie, is_last),
+            What::All => (piece.start, piece.len(), false),
+            What::Data { at, len } => (at, len, false),
+            What::Hole { at, len } => (at, len, true),
+        };
+        if !asked.receive(at, left) {
+            return Err(self.invalid("a reply has bytes that were not requested, or some twice"));
+        }
+        if is_simple == self.is_structured {
+            return Err(self.invalid("a reply of the kind that was not agreed on"));
+        }
+        self.payload = Some(Payload {
+            cookie,
+            at,
+            left,
+            is_hole,
+            is_last,
+        });
+        Ok(())
+    }
+
+    /// Ends a reply with its last chunk: then all bytes must have come.
+    fn end_reply(&mut self, cookie: u64, is_last: bool) -> Result<(), Fault> {
+        if !is_last {
+            return Ok(());
+        }
+        match self.asked.remove(&cookie) {
+            Some(asked) if asked.is_whole() => {
+                self.completed.push_back(asked.piece);
+                Ok(())
+            }
+            _ => Err(self.invalid("a reply ends before its last byte")),
+        }
+    }
+}
+
+impl Session for NbdSession {
+    fn accepts(&self, _: Piece) -> bool {
+        self.asked.len() < self.window
+    }
+
+    fn request(&mut self, piece: Piece) {
+        let cookie = self.next_cookie;
+        self.next_cookie = self.next_cookie.wrapping_add(1);
+        // A piece is at most 32 MiB long: see `NbdExport::max_bytes`.
+        let len = u32::try_from(piece.len()).unwrap_or(u32::MAX);
+        write_request(CMD_READ, cookie, piece.start, len, &mut self.outgoing);
+        let received = BTreeMap::new();
+        self.asked.insert(cookie, Asked { piece, received });
+    }
+
+    fn outgoing(&mut self) -> &mut Vec<u8> {
+        &mut self.outgoing
+    }
+
+    fn next(&self) -> Next {
+        match self.payload {
+            Some(Payload {
+                at, left, is_hole, ..
+            }) => match is_hole {
+                true => Next::Zeros { at, len: left },
+                false => Next::Payload { at, len: left },
+            },
+            None if self.asked.is_empty() => Next::Nothing,
+            None => match reply::parse(&self.text) {
+                Ok(Parsed::More(more)) => Next::Header(more),
+                // `on_text` has taken whole headers, and refused wrong ones.
+                Ok(Parsed::Whole(_)) | Err(_) => Next::Header(1),
+            },
+        }
+    }
+
+    fn on_text(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
+        self.text.extend_from_slice(bytes);
+        match reply::parse(&self.text) {
+            Ok(Parsed::More(_)) => {}
+            Ok(Parsed::Whole(header)) => {
+                self.text.clear();
+                self.on_header(header)?;
+            }
+            Err(problem) => return Err(self.invalid(problem)),
+        }
+        Ok(bytes.len())
+    }
+
+    fn on_bytes(&mut self, len: u64) -> Result<(), Fault> {
+        let Some(mut payload) = self.payload.take() else {
+            return Ok(());
+        };
+        payload.at = payload.at.saturating_add(len);
+        payload.left = payload.left.saturating_sub(len);
+        if payload.left > 0 {
+            self.payload = Some(payload);
+            return Ok(());
+        }
+        self.end_reply(payload.cookie, payload.is_last)
+    }
+
+    fn on_end(&mut self) -> Fault {
+        Fault::Broken("the server closed the connection".to_owned())
+    }
+
+    fn completed(&mut self) -> Option<Piece> {
+        self.completed.pop_front()
+    }
+
+    fn is_waiting(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
+    fn take_outstanding(&mut self) -> Vec<Piece> {
+        let asked = std::mem::take(&mut self.asked);
+        asked.into_values().map(|asked| asked.piece).collect()
+    }
+
+    fn say_goodbye(&mut self) {
+        write_request(CMD_DISC, 0, 0, 0, &mut self.outgoing);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(start: u64, end: u64) -> Asked {
+        Asked {
+            piece: Piece { start, end },
+            received: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn a_read_is_whole_when_every_byte_has_come_once() {
+        let mut read = asked(100, 200);
+        for (at, len) in [(150, 10), (190, 10), (100, 50), (160, 30)] {
+            assert!(!read.is_whole());
+            assert!(read.receive(at, len), "{at}");
+        }
+        assert!(read.is_whole());
+        assert_eq!(read.received.len(), 1);
+    }
+
+    #[test]
+    fn bytes_outside_of_the_read_or_twice_are_refused() {
+        let mut read = asked(100, 200);
+        assert!(read.receive(120, 20));
+        for (at, len) in [
+            (99, 1),
+            (199, 2),
+            (120, 20),
+            (110, 11),
+            (139, 1),
+            (110, 90),
+            (150, 0),
+            (150, u64::MAX),
+        ] {
+            assert!(!read.receive(at, len), "{at} {len}");
+        }
+        assert!(read.receive(110, 10) && read.receive(140, 1));
+    }
+}

@@ -1,0 +1,101 @@
+//! URLs of NBD exports (the file uri.md of the NBD project): `nbd://HOST[:PORT]/EXPORT`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::load::http::{UrlError, url as url_parts};
+
+/// The registered port.
+const NBD_PORT: u16 = 10_809;
+
+/// An `nbd://` URL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NbdUrl {
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) export: String,
+}
+
+impl NbdUrl {
+    /// Returns the host: a name or an address.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Returns the port, 10809 by default.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Returns the name of the export; empty for the default one.
+    pub fn export(&self) -> &str {
+        &self.export
+    }
+}
+
+impl FromStr for NbdUrl {
+    type Err = UrlError;
+
+    fn from_str(text: &str) -> Result<Self, UrlError> {
+        let scheme = || UrlError::Scheme {
+            text: text.chars().take(100).collect(),
+        };
+        url_parts::check_text(text)?;
+        let (name, rest) = text.split_once("://").ok_or_else(scheme)?;
+        match name.to_ascii_lowercase().as_str() {
+            "nbd" => {}
+            "nbds" => return Err(UrlError::Encrypted),
+            _ => return Err(scheme()),
+        }
+        let bad = |problem| UrlError::Malformed {
+            text: text.chars().take(100).collect(),
+            problem,
+        };
+        let (place, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let parts = url_parts::host_and_port(place, NBD_PORT);
+        let (host, port) = parts.ok_or_else(|| bad("host and port"))?;
+        let export = url_parts::decoded(path).ok_or_else(|| bad("the export is not UTF-8"))?;
+        Ok(Self { host, port, export })
+    }
+}
+
+impl fmt::Display for NbdUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let host = match self.host.contains(':') {
+            true => format!("[{}]", self.host),
+            false => self.host.clone(),
+        };
+        match self.port {
+            NBD_PORT => write!(f, "nbd://{host}/{}", self.export),
+            port => write!(f, "nbd://{host}:{port}/{}", self.export),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_port_and_export_are_found() {
+        for (text, host, port, export) in [
+            ("nbd://host", "host", NBD_PORT, ""),
+            ("nbd://host/", "host", NBD_PORT, ""),
+            ("NBD://10.0.0.1:99/a/b", "10.0.0.1", 99, "a/b"),
+            ("nbd://[fd77::1]/a%20b", "fd77::1", NBD_PORT, "a b"),
+        ] {
+            let url: NbdUrl = text.parse().unwrap();
+            assert_eq!((url.host(), url.port(), url.export()), (host, port, export));
+        }
+        assert_eq!("nbds://host/".parse::<NbdUrl>(), Err(UrlError::Encrypted));
+        for text in [
+            "http://host/",
+            "nbd://",
+            "nbd://host:0/",
+            "host",
+            "nbd://a b/",
+        ] {
+            assert!(text.parse::<NbdUrl>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Checkpoints in the safetensors format: where each tensor is in its file, and its place in one device memory.
+
+mod header;
+mod shards;
+
+use std::ops::{ControlFlow, Range};
+
+use devmem_tcp::Dmabuf;
+
+use super::error::LoadError;
+use super::http::{HttpFile, HttpRequest, UrlError};
+use super::loader::{Loaded, Loader, Progress};
+use super::part::Part;
+use super::source::Source;
+use header::Header;
+pub use header::HeaderError;
+
+/// Alignment of every tensor in device memory: that of CUDA's allocations, enough for all loads and stores of GPUs.
+const ALIGNMENT: u64 = 256;
+/// Device memory is allocated in pages.
+const PAGE_BYTES: u64 = 4096;
+
+/// A tensor of a checkpoint, and its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tensor {
+    /// Its name.
+    pub name: String,
+    /// Type of its elements, as the file names it: F32, BF16.
+    pub dtype: String,
+    /// Its dimensions, the outermost first.
+    pub shape: Vec<u64>,
+    /// Its bytes in the device memory. They start at a multiple of 256.
+    pub place: Range<usize>,
+}
+
+/// Why a checkpoint cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckpointError {
+    /// The file or a part of it could not be loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// A header is invalid.
+    #[error("{file} is no safetensors file: {source}")]
+    Header {
+        /// URL of the file.
+        file: String,
+        /// The mistake.
+        source: HeaderError,
+    },
+    /// The index of the shards is invalid.
+    #[error("{file} is no index of safetensors files: {problem}")]
+    Index {
+        /// URL of the index.
+        file: String,
+        /// The mistake.
+        problem: String,
+    },
+    /// The server does not tell the size of a file.
+    #[error("the server does not tell the size of {file}")]
+    NoSize {
+        /// URL of the file.
+        file: String,
+    },
+    /// The tensors need more memory than there is in this address space.
+    #[error("the tensors do not fit into memory")]
+    TooLarge,
+}
+
+impl From<UrlError> for CheckpointError {
+    fn from(error: UrlError) -> Self {
+        Self::Load(error.into())
+    }
+}
+
+/// An opened checkpoint: one safetensors file, or the shards of a `*.index.json`.
+#[derive(Debug)]
+pub struct Checkpoint {
+    files: Vec<CheckpointFile>,
+    tensors: Vec<Tensor>,
+    memory_bytes: usize,
+}
+
+/// A file of a checkpoint.
+#[derive(Debug)]
+struct CheckpointFile {
+    file: HttpFile,
+    /// For each tensor its bytes in the file, and its place.
+    places: Vec<(Range<u64>, Range<usize>)>,
+}
+
+impl Checkpoint {
+    /// Opens the checkpoint: reads the header of the file, or of each shard that the index names, and gives every tensor a
+    /// place. The shards lie beside the index.
+    ///
+    /// # Errors
+    /// A file cannot be read, or is not what its name says.
+    pub fn open(loader: &Loader, request: HttpRequest) -> Result<Self, CheckpointError> {
+        let mut checkpoint = Self {
+            files: Vec::new(),
+            tensors: Vec::new(),
+            memory_bytes: 0,
+        };
+        let mut end = 0;
+        if request.url().file_name().ends_with(".json") {
+            for request in shards::of(loader, request)? {
+                checkpoint.add(loader, request, &mut end)?;
+            }
+        } else {
+            checkpoint.add(loader, request, &mut end)?;
+        }
+        let pages = end.max(1).checked_next_multiple_of(PAGE_BYTES);
+        let bytes = pages.and_then(|bytes| usize::try_from(bytes).ok());
+        checkpoint.memory_bytes = bytes.ok_or(CheckpointError::TooLarge)?;
+        Ok(checkpoint)
+    }
+
+    /// Returns the tensors, in the order of their places.
+    pub fn tensors(&self) -> &[Tensor] {
+        &self.tensors
+    }
+
+    /// Returns the size of the memory for all tensors, in bytes: a multiple of 4096.
+    pub fn memory_bytes(&self) -> usize {
+        self.memory_bytes
+    }
+
+    /// Returns the number of bytes of all tensors.
+    pub fn tensor_bytes(&self) -> u64 {
+        let lengths = self.tensors.iter().map(|tensor| tensor.place.len() as u64);
+        lengths.sum()
+    }
+
+    /// Returns whether the server serves ranges: see [`HttpFile::serves_ranges`].
+    pub fn serves_ranges(&self) -> bool {
+        self.files.iter().all(|found| found.file.serves_ranges())
+    }
+
+    /// Loads all tensors to their places in `memory`, one file after the other.
+    ///
+    /// # Errors
+    /// The memory is too small, or a file cannot be loaded.
+    pub fn load(
+        &self,
+        loader: &Loader,
+        memory: &Dmabuf,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Loaded, LoadError> {
+        let total = self.tensor_bytes();
+        let mut all = Loaded::default();
+        for CheckpointFile { file, places } in &self.files {
+            let parts: Vec<_> = places
+                .iter()
+                .map(|(source, place)| Part {
+                    source: source.clone(),
+                    memory: memory.clone(),
+                    offset: place.start,
+                })
+                .collect();
+            let before = all.bytes;
+            let loaded = loader.load(file, &parts, &mut |sofar| {
+                progress(Progress {
+                    bytes: before + sofar.bytes,
+                    total,
+                    ..sofar
+                })
+            })?;
+            all.add(&loaded);
+        }
+        Ok(all)
+    }
+
+    /// Adds a file, whose first tensor is placed after `end`.
+    fn add(
+        &mut self,
+        loader: &Loader,
+        request: HttpRequest,
+        end: &mut u64,
+    ) -> Result<(), CheckpointError> {
+        let file = HttpFile::open(loader.nic(), request)?;
+        let name = file.request().url().to_string();
+        let Some(size) = file.size() else {
+            return Err(CheckpointError::NoSize { file: name });
+        };
+        let wrong = |source| CheckpointError::Header {
+            file: name.clone(),
+            source,
+        };
+        header::check_size(size).map_err(wrong)?;
+        let length = loader.read(&Source::from(&file), 0, header::LENGTH_BYTES)?;
+        let text_len = header::text_len(&length, size).map_err(wrong)?;
+        let text_start = u64::from(header::LENGTH_BYTES);
+        let data_start = text_start + u64::from(text_len);
+        let text = loader.read(&Source::from(&file), text_start, text_len)?;
+        let header = Header::parse(&text, size - data_start).map_err(wrong)?;
+        let mut places = Vec::with_capacity(header.tensors.len());
+        for tensor in header.tensors {
+            let place = placed(&tensor.data, end).ok_or(CheckpointError::TooLarge)?;
+            // Inside the file, which the header was checked against.
+            let source = data_start + tensor.data.start..data_start + tensor.data.end;
+            places.push((source, place.clone()));
+            self.tensors.push(Tensor {
+                name: tensor.name,
+                dtype: tensor.dtype,
+                shape: tensor.shape,
+                place,
+            });
+        }
+        self.files.push(CheckpointFile { file, places });
+        Ok(())
+    }
+}
+
+/// Returns the place of a tensor after `end`, and moves `end` behind it.
+fn placed(data: &Range<u64>, end: &mut u64) -> Option<Range<usize>> {
+    let start = end.checked_next_multiple_of(ALIGNMENT)?;
+    *end = start.checked_add(data.end - data.start)?;
+    Some(usize::try_from(start).ok()?..usize::try_from(*end).ok()?)
+}
+
+/// The body of the fuzz target of the parsers.
+#[cfg(feature = "test-util")]
+pub(crate) fn fuzz(data: &[u8]) {
+    // The names become URLs.
+    if let Ok(names) = shards::names(data) {
+        assert!(names.iter().all(|name| !name.contains(['/', ':', '?'])));
+    }
+    let (length, rest) = data.split_at(data.len().min(8));
+    let Ok(len) = header::text_len(length, data.len() as u64) else {
+        return;
+    };
+    let (text, tensors) = rest.split_at(len as usize);
+    let Ok(header) = Header::parse(text, tensors.len() as u64) else {
+        return;
+    };
+    let mut end = 0;
+    for tensor in &header.tensors {
+        assert_eq!(tensor.data.start, end);
+        end = tensor.data.end;
+    }
+    assert_eq!(end, tensors.len() as u64);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tensors_are_aligned_and_close_together() {
+        let mut end = 0;
+        assert_eq!(placed(&(0..100), &mut end), Some(0..100));
+        assert_eq!(placed(&(100..100), &mut end), Some(256..256));
+        assert_eq!(placed(&(100..357), &mut end), Some(256..513));
+        assert_eq!(placed(&(0..u64::MAX), &mut end), None);
+    }
+}

@@ -1,0 +1,319 @@
+//! The header of a safetensors file: 8 bytes with the length of a JSON object that names the tensors and their bytes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::ops::Range;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
+
+/// Bytes of the length.
+pub(crate) const LENGTH_BYTES: u32 = 8;
+/// Longest header that the format's own library reads.
+const MAX_HEADER_BYTES: u32 = 100_000_000;
+/// The only key that is not the name of a tensor.
+const METADATA: &str = "__metadata__";
+
+/// The tensors of a file, in the order of their bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) tensors: Vec<Described>,
+}
+
+/// A tensor as the header describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Described {
+    pub(crate) name: String,
+    pub(crate) dtype: String,
+    pub(crate) shape: Vec<u64>,
+    /// Its bytes, from the end of the header on.
+    pub(crate) data: Range<u64>,
+}
+
+/// Why bytes are not the header of a safetensors file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HeaderError {
+    /// The file ends before the header does.
+    #[error("its header of {length} bytes does not fit into its {size} bytes")]
+    TooShort {
+        /// Length of the header.
+        length: u64,
+        /// Size of the file.
+        size: u64,
+    },
+    /// The header is longer than the format allows.
+    #[error("its header has {length} bytes, more than the 100 MB that the format allows")]
+    TooLong {
+        /// Length of the header.
+        length: u64,
+    },
+    /// The header is not the expected JSON.
+    #[error("its header is invalid: {0}")]
+    Json(serde_json::Error),
+    /// The bytes of a tensor lie outside of the file, leave a gap or overlap others.
+    #[error(
+        "tensor {name:?} has bytes {start} to {end}; {expected} to at most {size} were expected"
+    )]
+    Place {
+        /// Name of the tensor.
+        name: String,
+        /// First byte.
+        start: u64,
+        /// End.
+        end: u64,
+        /// Where its bytes must start.
+        expected: u64,
+        /// Bytes of all tensors.
+        size: u64,
+    },
+    /// The length of a tensor does not follow from its shape and type.
+    #[error("tensor {name:?} of {dtype} has {bytes} bytes, which is not what its shape needs")]
+    Shape {
+        /// Name of the tensor.
+        name: String,
+        /// Type of its elements.
+        dtype: String,
+        /// Length of its bytes.
+        bytes: u64,
+    },
+    /// The tensors end before the file does.
+    #[error("its tensors end at byte {end} of {size}")]
+    Unused {
+        /// End of the last tensor.
+        end: u64,
+        /// Bytes after the header.
+        size: u64,
+    },
+}
+
+/// Checks that a file of `size` bytes has room for the length of its header.
+///
+/// # Errors
+/// It has not.
+pub(crate) fn check_size(size: u64) -> Result<(), HeaderError> {
+    match size >= u64::from(LENGTH_BYTES) {
+        true => Ok(()),
+        false => Err(HeaderError::TooShort { length: 0, size }),
+    }
+}
+
+/// Returns the length of the JSON of a file of `size` bytes that starts with `length`.
+///
+/// # Errors
+/// It does not fit into the file, or is too long.
+pub(crate) fn text_len(length: &[u8], size: u64) -> Result<u32, HeaderError> {
+    let bytes = <[u8; 8]>::try_from(length);
+    let length = u64::from_le_bytes(bytes.map_err(|_| HeaderError::TooShort { length: 0, size })?);
+    let short = u32::try_from(length)
+        .ok()
+        .filter(|length| *length <= MAX_HEADER_BYTES);
+    let length = short.ok_or(HeaderError::TooLong { length })?;
+    match u64::from(LENGTH_BYTES) + u64::from(length) <= size {
+        true => Ok(length),
+        false => Err(HeaderError::TooShort {
+            length: length.into(),
+            size,
+        }),
+    }
+}
+
+impl Header {
+    /// Parses the JSON of a file with `data_bytes` bytes after it.
+    ///
+    /// # Errors
+    /// It is not the header of such a file: every byte must belong to exactly one tensor.
+    pub(crate) fn parse(text: &[u8], data_bytes: u64) -> Result<Self, HeaderError> {
+        let Entries(mut tensors) = serde_json::from_slice(text).map_err(HeaderError::Json)?;
+        tensors.sort_by_key(|tensor| (tensor.data.start, tensor.data.end));
+        let mut end = 0;
+        for tensor in &tensors {
+            let Range { start, end: last } = tensor.data;
+            if start != end || last < start || last > data_bytes {
+                return Err(HeaderError::Place {
+                    name: shortened(&tensor.name),
+                    start,
+                    end: last,
+                    expected: end,
+                    size: data_bytes,
+                });
+            }
+            if bytes_of(&tensor.dtype, &tensor.shape) != Some(last - start) {
+                return Err(HeaderError::Shape {
+                    name: shortened(&tensor.name),
+                    dtype: shortened(&tensor.dtype),
+                    bytes: last - start,
+                });
+            }
+            end = last;
+        }
+        match end == data_bytes {
+            true => Ok(Self { tensors }),
+            false => Err(HeaderError::Unused {
+                end,
+                size: data_bytes,
+            }),
+        }
+    }
+}
+
+/// Returns the beginning of a name for a message: a server chooses its length.
+fn shortened(name: &str) -> String {
+    name.chars().take(100).collect()
+}
+
+/// Returns the length of a tensor in bytes; `None` if the type is unknown, or the length is not a whole number of them.
+fn bytes_of(dtype: &str, shape: &[u64]) -> Option<u64> {
+    let bits: u64 = match dtype {
+        "F4" => 4,
+        "F6_E2M3" | "F6_E3M2" => 6,
+        "BOOL" | "U8" | "I8" | "F8_E4M3" | "F8_E5M2" | "F8_E8M0" => 8,
+        "U16" | "I16" | "F16" | "BF16" => 16,
+        "U32" | "I32" | "F32" => 32,
+        "U64" | "I64" | "F64" | "C64" => 64,
+        _ => return None,
+    };
+    let multiply = |product: u64, dimension: &u64| product.checked_mul(*dimension);
+    let bits = shape.iter().try_fold(bits, multiply)?;
+    bits.is_multiple_of(8).then_some(bits / 8)
+}
+
+/// The tensors as they are listed.
+struct Entries(Vec<Described>);
+
+/// The value of one name.
+#[derive(Deserialize)]
+struct Entry {
+    dtype: String,
+    shape: Vec<u64>,
+    data_offsets: (u64, u64),
+}
+
+impl<'de> Deserialize<'de> for Entries {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(EntriesVisitor)
+    }
+}
+
+struct EntriesVisitor;
+
+impl<'de> Visitor<'de> for EntriesVisitor {
+    type Value = Entries;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of tensors")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
+        let mut names = BTreeSet::new();
+        let mut tensors = Vec::new();
+        while let Some(name) = map.next_key::<String>()? {
+            if !names.insert(name.clone()) {
+                let name = shortened(&name);
+                return Err(serde::de::Error::custom(format!("{name:?} is there twice")));
+            }
+            if name == METADATA {
+                map.next_value::<BTreeMap<String, String>>()?;
+                continue;
+            }
+            let entry: Entry = map.next_value()?;
+            tensors.push(Described {
+                name,
+                dtype: entry.dtype,
+                shape: entry.shape,
+                data: entry.data_offsets.0..entry.data_offsets.1,
+            });
+        }
+        Ok(Entries(tensors))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str, data_bytes: u64) -> Result<Vec<String>, String> {
+        let header = Header::parse(text.as_bytes(), data_bytes);
+        let header = header.map_err(|error| error.to_string())?;
+        Ok(header
+            .tensors
+            .into_iter()
+            .map(|tensor| tensor.name)
+            .collect())
+    }
+
+    #[test]
+    fn tensors_are_listed_in_the_order_of_their_bytes() {
+        let text = r#"{"__metadata__":{"format":"pt"},
+            "b":{"dtype":"BF16","shape":[3,2],"data_offsets":[4,16]},
+            "a":{"dtype":"F32","shape":[],"data_offsets":[0,4]},
+            "empty":{"dtype":"I64","shape":[0,9],"data_offsets":[16,16]},
+            "half":{"dtype":"F4","shape":[4],"data_offsets":[16,18]}}   "#;
+        assert_eq!(parse(text, 18).unwrap(), ["a", "b", "empty", "half"]);
+        assert_eq!(parse("{}", 0).unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn headers_that_contradict_themselves_are_refused() {
+        let one = |dtype: &str, shape: &str, offsets: &str| {
+            let text = format!(
+                r#"{{"a":{{"dtype":"{dtype}","shape":{shape},"data_offsets":{offsets}}}}}"#
+            );
+            parse(&text, 8).unwrap_err()
+        };
+        for (dtype, shape, offsets, expected) in [
+            ("F32", "[2]", "[0,9]", "has bytes 0 to 9"),
+            ("F32", "[2]", "[1,8]", "has bytes 1 to 8"),
+            ("F32", "[2]", "[8,0]", "has bytes 8 to 0"),
+            ("F32", "[3]", "[0,8]", "not what its shape needs"),
+            (
+                "F32",
+                "[4611686018427387904,4]",
+                "[0,8]",
+                "not what its shape needs",
+            ),
+            ("X9", "[8]", "[0,8]", "not what its shape needs"),
+            ("F4", "[1]", "[0,0]", "not what its shape needs"),
+            ("F32", "[1]", "[0,4]", "end at byte 4 of 8"),
+            ("F32", "[-2]", "[0,8]", "invalid"),
+            ("F32", "[2]", "[0,18446744073709551616]", "invalid"),
+            ("F32", "[2]", "[0]", "invalid"),
+        ] {
+            let error = one(dtype, shape, offsets);
+            assert!(
+                error.contains(expected),
+                "{dtype} {shape} {offsets}: {error}"
+            );
+        }
+        let twice = r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},
+            "a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}"#;
+        assert!(parse(twice, 2).unwrap_err().contains("there twice"));
+        let overlap = r#"{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},
+            "b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}"#;
+        assert!(parse(overlap, 2).unwrap_err().contains("2 to at most 2"));
+        for text in ["", "[]", "{", "{\"a\":1}", &"[".repeat(10_000)] {
+            assert!(parse(text, 0).is_err());
+        }
+    }
+
+    #[test]
+    fn the_length_is_checked_before_the_header_is_read() {
+        let found = |length: u64, size| text_len(&length.to_le_bytes(), size);
+        assert_eq!(found(100, 108).unwrap(), 100);
+        assert!(matches!(found(100, 107), Err(HeaderError::TooShort { .. })));
+        assert!(matches!(
+            found(u64::MAX, u64::MAX),
+            Err(HeaderError::TooLong { .. })
+        ));
+        assert!(matches!(
+            found(100_000_001, u64::MAX),
+            Err(HeaderError::TooLong { .. })
+        ));
+        assert!(matches!(
+            text_len(&[0; 7], 7),
+            Err(HeaderError::TooShort { .. })
+        ));
+        assert!(check_size(7).is_err());
+        assert!(check_size(8).is_ok());
+    }
+}

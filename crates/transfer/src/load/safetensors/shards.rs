@@ -1,0 +1,92 @@
+//! The index of a checkpoint in several files: a JSON object that names the file of each tensor.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+
+use super::CheckpointError;
+use crate::load::http::{HttpFile, HttpRequest};
+use crate::load::loader::Loader;
+use crate::load::source::Source;
+
+/// Longest index: those of the largest checkpoints have a few megabytes.
+const MAX_INDEX_BYTES: u32 = 100_000_000;
+
+#[derive(Deserialize)]
+struct Index {
+    /// Names of tensors, and of their files.
+    weight_map: BTreeMap<String, String>,
+}
+
+/// Reads the index and returns the requests for its files, in the order of their names.
+pub(super) fn of(
+    loader: &Loader,
+    request: HttpRequest,
+) -> Result<Vec<HttpRequest>, CheckpointError> {
+    let file = HttpFile::open(loader.nic(), request)?;
+    let name = file.request().url().to_string();
+    let wrong = |problem: String| CheckpointError::Index {
+        file: name.clone(),
+        problem,
+    };
+    let size = file
+        .size()
+        .ok_or_else(|| CheckpointError::NoSize { file: name.clone() })?;
+    let len = u32::try_from(size)
+        .ok()
+        .filter(|len| *len <= MAX_INDEX_BYTES);
+    let len = len.ok_or_else(|| wrong(format!("it has {size} bytes")))?;
+    let text = loader.read(&Source::from(&file), 0, len)?;
+    let names = names(&text).map_err(wrong)?;
+    let url = file.request().url();
+    let requests = names.iter().map(|name| {
+        let url = url.join(name)?;
+        Ok(file.request().redirected(url))
+    });
+    requests.collect()
+}
+
+/// Returns the names of the files. They must lie beside the index: it may not name other hosts and folders.
+pub(super) fn names(text: &[u8]) -> Result<BTreeSet<String>, String> {
+    let index: Index = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    let names: BTreeSet<_> = index.weight_map.into_values().collect();
+    let is_plain = |name: &&String| {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        name.bytes().all(allowed) && !name.is_empty() && !name.starts_with('.')
+    };
+    match names.iter().find(|name| !is_plain(name)) {
+        Some(name) => Err(format!("{name:?} is not the name of a file beside it")),
+        None => Ok(names),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_file_is_named_once() {
+        let text = br#"{"metadata":{"total_size":9},"weight_map":{"a":"m-2.safetensors","b":"m-1.safetensors","c":"m-2.safetensors"}}"#;
+        let found: Vec<_> = names(text).unwrap().into_iter().collect();
+        assert_eq!(found, ["m-1.safetensors", "m-2.safetensors"]);
+    }
+
+    #[test]
+    fn files_of_other_hosts_and_folders_are_refused() {
+        for name in [
+            "http://other/x",
+            "//other/x",
+            "../x",
+            "/etc/x",
+            "a/b",
+            "..",
+            "",
+            "x?y",
+        ] {
+            let text = format!(r#"{{"weight_map":{{"a":"{name}"}}}}"#);
+            assert!(names(text.as_bytes()).is_err(), "{name}");
+        }
+        assert!(names(b"{}").is_err());
+    }
+}

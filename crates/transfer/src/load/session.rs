@@ -1,0 +1,88 @@
+//! The interface of a protocol: what to send on one connection, and what the received bytes are. No I/O.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::error::LoadError;
+use super::piece::Piece;
+
+/// What the next bytes of a connection are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Unknown, because nothing is requested.
+    Nothing,
+    /// A header whose length is found by reading it: look at up to this many bytes without taking them.
+    Text(usize),
+    /// At least this many bytes of a header: none of its payload among them.
+    Header(usize),
+    /// Payload: up to `len` bytes, of which the first is at `at` in the source.
+    Payload { at: u64, len: u64 },
+    /// No bytes: the payload of `len` bytes from `at` on is zeros, which the server does not send.
+    Zeros { at: u64, len: u64 },
+    /// Up to this many bytes that nobody wants.
+    Skip(u64),
+}
+
+/// The protocol on one connection.
+pub(crate) trait Session: fmt::Debug {
+    /// Returns whether `piece` can be requested on this connection now.
+    fn accepts(&self, piece: Piece) -> bool;
+
+    /// Requests a piece that is [accepted](Self::accepts).
+    fn request(&mut self, piece: Piece);
+
+    /// Returns the bytes to send. The connection removes those that it has sent.
+    fn outgoing(&mut self) -> &mut Vec<u8>;
+
+    /// Returns what the next bytes are.
+    fn next(&self) -> Next;
+
+    /// Takes bytes after [`Next::Text`] or [`Next::Header`], at least one, and returns how many of them belong to the header.
+    ///
+    /// # Errors
+    /// The header is invalid, or an error.
+    fn on_text(&mut self, bytes: &[u8]) -> Result<usize, Fault>;
+
+    /// Counts bytes after [`Next::Payload`], [`Next::Zeros`] or [`Next::Skip`].
+    ///
+    /// # Errors
+    /// The response is complete, but not the piece.
+    fn on_bytes(&mut self, len: u64) -> Result<(), Fault>;
+
+    /// Returns why the connection ended, after its last byte.
+    fn on_end(&mut self) -> Fault;
+
+    /// Returns a piece that has become whole, once.
+    fn completed(&mut self) -> Option<Piece>;
+
+    /// Returns whether a response is awaited.
+    fn is_waiting(&self) -> bool;
+
+    /// Takes the pieces that were requested and are not whole.
+    fn take_outstanding(&mut self) -> Vec<Piece>;
+
+    /// Prepares the message that ends a connection, if the protocol has one.
+    fn say_goodbye(&mut self) {}
+}
+
+/// Why a connection cannot be used any more.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// The server closed it between responses, as servers may.
+    Closed,
+    /// It broke, or stopped: another one may do better.
+    Broken(String),
+    /// The server asks to come back later.
+    Busy {
+        cause: String,
+        wait: Option<Duration>,
+    },
+    /// No other connection would do better.
+    Fatal(LoadError),
+}
+
+impl From<LoadError> for Fault {
+    fn from(error: LoadError) -> Self {
+        Self::Fatal(error)
+    }
+}

@@ -1,0 +1,24 @@
+//! Loads from servers at the other end of a TAP, each test in a separate network namespace. Every byte depends on its
+//! position, and all of them are compared.
+
+#![allow(
+    clippy::single_range_in_vec_init,
+    reason = "a load takes a list of ranges"
+)]
+
+#[path = "load/checkpoint.rs"]
+mod checkpoint;
+#[path = "load/faulty.rs"]
+mod faulty;
+#[path = "load/fuzz_replay.rs"]
+mod fuzz_replay;
+#[path = "load/nbd.rs"]
+mod nbd;
+#[path = "load/process.rs"]
+mod process;
+#[path = "load/server.rs"]
+mod server;
+#[path = "load/stock.rs"]
+mod stock;
+#[path = "load/world.rs"]
+mod world;

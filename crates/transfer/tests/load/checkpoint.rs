@@ -1,0 +1,89 @@
+//! Checkpoints in the safetensors format.
+
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use devmem_linux::test_util::in_netns;
+use devmem_tcp::Dmabuf;
+use devmem_transfer::load::{Checkpoint, HttpRequest, Loader};
+
+use crate::server::{After, Server, good};
+use crate::world::{V4, World, pattern};
+
+/// Returns a file of tensors of these lengths, and the bytes of each.
+fn safetensors(prefix: &str, lengths: &[usize]) -> (Vec<u8>, Vec<Vec<u8>>) {
+    let data = pattern(lengths.iter().sum());
+    let (mut entries, mut tensors, mut at) = (Vec::new(), Vec::new(), 0);
+    for (index, len) in lengths.iter().enumerate() {
+        let end = at + len;
+        entries.push(format!(
+            r#""{prefix}{index}":{{"dtype":"U8","shape":[{len}],"data_offsets":[{at},{end}]}}"#
+        ));
+        tensors.push(data[at..end].to_vec());
+        at = end;
+    }
+    let header = format!(r#"{{"__metadata__":{{}},{}}}"#, entries.join(","));
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend_from_slice(header.as_bytes());
+    file.extend_from_slice(&data);
+    (file, tensors)
+}
+
+#[test]
+fn five_hundred_tensors_of_two_shards_land_aligned() {
+    in_netns(
+        "checkpoint::five_hundred_tensors_of_two_shards_land_aligned",
+        || {
+            let lengths: Vec<usize> = (0..250).map(|n| (n * 7919) % 40_000).collect();
+            let (first, mut expected) = safetensors("a", &lengths);
+            let (second, more) = safetensors("b", &lengths);
+            expected.extend(more);
+            let index = br#"{"weight_map":{"b0":"m-2.safetensors","a0":"m-1.safetensors"}}"#;
+            let files = Arc::new([first, second, index.to_vec()]);
+            let server = Server::start(move |asked, out| match asked.target() {
+                "/m/m-1.safetensors" => good(asked, &files[0], out),
+                "/m/m-2.safetensors" => good(asked, &files[1], out),
+                "/m/m.safetensors.index.json" => good(asked, &files[2], out),
+                _ => {
+                    out.write_all(b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n")?;
+                    Ok(After::Close)
+                }
+            });
+            let world = World::new(V4);
+            let loader = Loader::new(&world.nic).piece_bytes(1 << 20);
+            let base = format!("http://{}:{}/m/m", V4.host, server.port);
+            for (name, count) in [(".safetensors.index.json", 500), ("-1.safetensors", 250)] {
+                let request = HttpRequest::new(format!("{base}{name}").parse().unwrap());
+                let checkpoint = Checkpoint::open(&loader, request).expect("it opens");
+                assert_eq!(checkpoint.tensors().len(), count);
+                let memory = Dmabuf::anonymous(checkpoint.memory_bytes()).unwrap();
+                let loaded = checkpoint.load(&loader, &memory, &mut |_| ControlFlow::Continue(()));
+                assert_eq!(loaded.unwrap().bytes, checkpoint.tensor_bytes());
+                for (tensor, expected) in checkpoint.tensors().iter().zip(&expected) {
+                    assert!(tensor.place.start.is_multiple_of(256), "{tensor:?}");
+                    assert_eq!(tensor.shape, [expected.len() as u64]);
+                    let landed = memory.slice(tensor.place.clone()).to_vec();
+                    assert!(landed == *expected, "{tensor:?}");
+                }
+            }
+            let missing = HttpRequest::new(format!("{base}-3.safetensors").parse().unwrap());
+            let missing = Checkpoint::open(&loader, missing).unwrap_err();
+            assert!(missing.to_string().contains("404"), "{missing}");
+            world.end();
+        },
+    );
+}
+
+#[test]
+fn a_file_of_another_format_is_refused() {
+    in_netns("checkpoint::a_file_of_another_format_is_refused", || {
+        let server = Server::start(|asked, out| good(asked, &pattern(1000), out));
+        let world = World::new(V4);
+        let request = HttpRequest::new(server.url(V4.host).parse().unwrap());
+        let refused = Checkpoint::open(&Loader::new(&world.nic), request).unwrap_err();
+        let refused = refused.to_string();
+        assert!(refused.contains("is no safetensors file"), "{refused}");
+        world.end();
+    });
+}

@@ -1,0 +1,191 @@
+//! Stock NBD servers: qemu-nbd, nbdkit and nbd-server.
+
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use devmem_linux::test_util::in_netns;
+use devmem_transfer::load::{LoadError, Loader, NbdExport, Part};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::process::{has, start, until_listening};
+use crate::world::{V4, World, memory_for, pattern};
+
+const PORT: u16 = 10_809;
+const EXPORT_BYTES: usize = 12 << 20;
+/// A range that is not written, which some servers describe instead of sending it.
+const HOLE: std::ops::Range<usize> = 4 << 20..7 << 20;
+
+/// Writes a file with a hole, and returns its bytes.
+fn sparse_file(path: &Path) -> Vec<u8> {
+    let mut bytes = pattern(EXPORT_BYTES);
+    let file = File::create(path).expect("there is room");
+    file.set_len(EXPORT_BYTES as u64).expect("there is room");
+    file.write_all_at(&bytes[..HOLE.start], 0)
+        .expect("there is room");
+    let after = HOLE.end as u64;
+    file.write_all_at(&bytes[HOLE.end..], after)
+        .expect("there is room");
+    bytes[HOLE].fill(0);
+    bytes
+}
+
+/// Loads the whole export into memory that is not zero, and compares every byte.
+#[track_caller]
+fn load_all(world: &World, url: &str, expected: &[u8]) {
+    let export = NbdExport::open(&world.nic, url.parse().unwrap()).expect("it is there");
+    assert_eq!(export.size(), expected.len() as u64);
+    let memory = memory_for(expected.len());
+    for (connections, piece_bytes, window) in
+        [(1, 1 << 20, 16), (4, 300 << 10, 2), (1, 64 << 20, 1)]
+    {
+        memory.fill(0..memory.size(), 0xee).unwrap();
+        let part = Part {
+            source: 0..expected.len() as u64,
+            memory: memory.clone(),
+            offset: 0,
+        };
+        let loader = Loader::new(&world.nic)
+            .connections(connections)
+            .piece_bytes(piece_bytes)
+            .pipeline(window);
+        let loaded = loader.load(&export, &[part], &mut |_| ControlFlow::Continue(()));
+        let loaded = loaded.expect("it loads");
+        assert_eq!((loaded.broken, loaded.repeated), (0, 0));
+        assert!(
+            memory.slice(0..expected.len()).to_vec() == expected,
+            "{url}"
+        );
+    }
+}
+
+/// Serves a sparse file with the command that `serve` makes, and loads it.
+fn load_from(test: &str, program: &str, export: &str, serve: impl Fn(&Path) -> Command) {
+    if !has(test, program, "--version") {
+        return;
+    }
+    in_netns(test, || {
+        let folder = tempfile::tempdir().expect("there is room");
+        let path = folder.path().join("disk");
+        let expected = sparse_file(&path);
+        let mut command = serve(&path);
+        let _server = start(command.stderr(Stdio::null()), PORT);
+        let world = World::new(V4);
+        load_all(&world, &format!("nbd://{}/{export}", V4.host), &expected);
+        world.end();
+    });
+}
+
+#[test]
+fn an_export_of_qemu_nbd_arrives_with_its_holes() {
+    load_from(
+        "nbd::an_export_of_qemu_nbd_arrives_with_its_holes",
+        "qemu-nbd",
+        "disk",
+        |path| {
+            let mut command = Command::new("qemu-nbd");
+            let options = "--format raw --read-only --persistent --shared 16 --export-name disk";
+            command.args(options.split(' ')).arg(path);
+            command
+        },
+    );
+}
+
+#[test]
+fn an_export_of_nbdkit_arrives() {
+    load_from("nbd::an_export_of_nbdkit_arrives", "nbdkit", "", |path| {
+        let mut command = Command::new("nbdkit");
+        command
+            .args(["--foreground", "--readonly", "file"])
+            .arg(path);
+        command
+    });
+}
+
+/// An nbd-server in the background, killed at the end.
+struct Daemon(std::path::PathBuf);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let text = std::fs::read_to_string(&self.0).unwrap_or_default();
+        let pid = text.trim().parse().ok().and_then(Pid::from_raw);
+        if let Some(pid) = pid {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+#[test]
+fn an_export_of_nbd_server_arrives() {
+    const TEST: &str = "nbd::an_export_of_nbd_server_arrives";
+    if !has(TEST, "nbd-server", "--version") {
+        return;
+    }
+    in_netns(TEST, || {
+        let folder = tempfile::tempdir().expect("there is room");
+        let (path, pid) = (folder.path().join("disk"), folder.path().join("pid"));
+        let expected = sparse_file(&path);
+        let conf = folder.path().join("conf");
+        let text = format!(
+            "[generic]\nport = {PORT}\n[disk]\nexportname = {}\nreadonly = true\n",
+            path.display()
+        );
+        std::fs::write(&conf, text).expect("there is room");
+        // In the foreground it ends with its first connection.
+        let mut command = Command::new("nbd-server");
+        command
+            .arg("-C")
+            .arg(conf)
+            .arg("-p")
+            .arg(&pid)
+            .stderr(Stdio::null());
+        let _server = Daemon(pid);
+        assert!(command.status().expect("it was found before").success());
+        until_listening(PORT);
+        let world = World::new(V4);
+        load_all(&world, &format!("nbd://{}/disk", V4.host), &expected);
+        world.end();
+    });
+}
+
+#[test]
+fn an_export_that_is_not_there_is_an_error() {
+    const TEST: &str = "nbd::an_export_that_is_not_there_is_an_error";
+    if !has(TEST, "qemu-nbd", "--version") {
+        return;
+    }
+    in_netns(TEST, || {
+        let folder = tempfile::tempdir().expect("there is room");
+        let path = folder.path().join("disk");
+        sparse_file(&path);
+        let mut command = Command::new("qemu-nbd");
+        command.args("--format raw --persistent --shared 4 --export-name disk".split(' '));
+        let _server = start(command.arg(&path).stderr(Stdio::null()), PORT);
+        let world = World::new(V4);
+        let url = |export: &str| format!("nbd://{}/{export}", V4.host).parse().unwrap();
+        let missing = NbdExport::open(&world.nic, url("nosuch"))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            missing.contains("there is no export \"nosuch\""),
+            "{missing}"
+        );
+        let names = NbdExport::list(&world.nic, &url("")).expect("it lists them");
+        assert_eq!(names, ["disk"]);
+        let export = NbdExport::open(&world.nic, url("disk")).unwrap();
+        let past_end = Part {
+            source: 0..EXPORT_BYTES as u64 + 4096,
+            memory: memory_for(EXPORT_BYTES + 4096),
+            offset: 0,
+        };
+        let loader = Loader::new(&world.nic);
+        let refused = loader.load(&export, &[past_end], &mut |_| ControlFlow::Continue(()));
+        assert!(
+            matches!(refused, Err(LoadError::PastEnd { .. })),
+            "{refused:?}"
+        );
+        world.end();
+    });
+}

@@ -1,0 +1,55 @@
+//! Processes of stock servers.
+
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use devmem_linux::test_util::skip;
+
+/// Far longer than a server needs to start.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// A server process, killed at the end.
+pub struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts a server in the foreground and waits until it listens on `port`.
+#[track_caller]
+pub fn start(command: &mut Command, port: u16) -> Server {
+    let command = command.stdin(Stdio::null()).stdout(Stdio::null());
+    let server = Server(command.spawn().expect("it was found before"));
+    until_listening(port);
+    server
+}
+
+/// Waits until a server listens on `port`.
+#[track_caller]
+pub fn until_listening(port: u16) {
+    let start = Instant::now();
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        assert!(start.elapsed() < START_LIMIT, "no server listens on {port}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Returns whether a program is here; if not, prints that the test is skipped.
+pub fn has(test: &str, program: &str, argument: &str) -> bool {
+    let mut command = Command::new(program);
+    let found = command
+        .arg(argument)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    let is_here = found.is_ok_and(|status| status.success());
+    if !is_here {
+        skip(test, program, &format!("there is no {program} here"));
+    }
+    is_here
+}

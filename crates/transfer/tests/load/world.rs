@@ -1,0 +1,102 @@
+//! The loading side: a NIC on a TAP with bound memory, and memory for what is loaded.
+
+use std::ops::ControlFlow;
+
+use devmem_tcp::{BoundRx, Dmabuf, Netdev};
+use devmem_transfer::load::{HttpFile, HttpRequest, LoadError, Loaded, Loader, Part};
+
+/// Size of the bound memory: less than most files, so that tokens must come back.
+const BOUND_BYTES: usize = 4 << 20;
+
+/// Addresses of the host and of the NIC.
+#[derive(Clone, Copy, Debug)]
+pub struct Addresses {
+    pub host: &'static str,
+    ours: &'static str,
+    len: u8,
+}
+
+pub const V4: Addresses = Addresses {
+    host: "10.77.0.1",
+    ours: "10.77.0.2",
+    len: 24,
+};
+pub const V6: Addresses = Addresses {
+    host: "fd77::1",
+    ours: "fd77::2",
+    len: 64,
+};
+
+pub struct World {
+    rx: BoundRx,
+    pub nic: Netdev,
+}
+
+impl World {
+    pub fn new(addresses: Addresses) -> Self {
+        Self::impaired(addresses, "none")
+    }
+
+    /// A world with a bad link.
+    pub fn impaired(addresses: Addresses, impairment: &str) -> Self {
+        let Addresses { host, ours, len } = addresses;
+        let nic = Netdev::builder("tap:load0")
+            .and_then(|builder| builder.address(&format!("{ours}/{len}")))
+            .and_then(|builder| builder.peer_address(&format!("{host}/{len}")))
+            .expect("a link and its addresses")
+            .impair(impairment.parse().expect("an impairment"))
+            .open()
+            .expect("this is our namespace");
+        let memory = Dmabuf::anonymous(BOUND_BYTES).expect("memory");
+        let local = std::net::SocketAddr::new(ours.parse().expect("an address"), 0);
+        let setup = nic.plan_receive(local).apply().expect("set up");
+        let rx = nic.bind_rx(&memory, setup.queues()).expect("bound");
+        Self { rx, nic }
+    }
+
+    pub fn open(&self, url: &str) -> Result<HttpFile, LoadError> {
+        HttpFile::open(&self.nic, HttpRequest::new(url.parse()?))
+    }
+
+    /// Loads a whole file and compares every byte.
+    #[track_caller]
+    pub fn load_all(&self, url: &str, expected: &[u8], loader: &Loader) -> Loaded {
+        let file = self.open(url).expect("the file is there");
+        assert_eq!(file.size(), Some(expected.len() as u64));
+        let memory = memory_for(expected.len());
+        let part = Part {
+            source: 0..expected.len() as u64,
+            memory: memory.clone(),
+            offset: 0,
+        };
+        let loaded = loader.load(&file, &[part], &mut |_| ControlFlow::Continue(()));
+        let loaded = loaded.expect("it loads");
+        assert_eq!(loaded.bytes, expected.len() as u64);
+        assert!(
+            memory.slice(0..expected.len()).to_vec() == expected,
+            "{url}"
+        );
+        loaded
+    }
+
+    /// Ends the world: all bound memory must have been returned.
+    #[track_caller]
+    pub fn end(self) {
+        let Self { rx, nic } = self;
+        let net_iovs = rx.unbind().net_iovs();
+        assert_eq!(net_iovs.home, net_iovs.total);
+        drop(nic);
+    }
+}
+
+/// Memory for `len` bytes.
+pub fn memory_for(len: usize) -> Dmabuf {
+    Dmabuf::anonymous(len.next_multiple_of(4096).max(4096)).expect("memory")
+}
+
+/// Bytes that depend on their position.
+pub fn pattern(len: usize) -> Vec<u8> {
+    (0..len as u64)
+        .map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8)
+        .collect()
+}

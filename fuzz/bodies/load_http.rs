@@ -1,0 +1,6 @@
+//! What an HTTP server sends after requests for ranges: see `load/fuzz.rs` of the crate.
+
+/// Checks the input.
+pub fn run(data: &[u8]) {
+    devmem_transfer::load::fuzz::http(data);
+}

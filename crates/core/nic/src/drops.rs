@@ -62,7 +62,7 @@ pub enum DropReason {
 
 impl DropReason {
     /// All reasons, in the order of the counters.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::RxNoBuffers,
         Self::RxNoHostBuffers,
         Self::RxRunt,
@@ -176,8 +176,8 @@ mod tests {
         assert_eq!(names.len(), DropReason::ALL.len());
         assert_eq!(
             drops.iter().map(|(_, n)| n).collect::<Vec<_>>(),
-            (1..=23).collect::<Vec<u64>>()
+            (1..=24).collect::<Vec<u64>>()
         );
-        assert_eq!(drops.total(), 23 * 24 / 2);
+        assert_eq!(drops.total(), 24 * 25 / 2);
     }
 }

@@ -16,7 +16,9 @@ use nic::{
     RxPacket, TcpDataSplit, TxFrame, VnetMeta,
 };
 use steer::RxQueueId;
-use wire::{ChecksumState, Instant, Ipv4Header, TxChecksum, checksum};
+use wire::{ChecksumState, Instant, TxChecksum};
+
+use super::ipv4_checksum;
 
 /// Set-up: net_iovs of 4 KiB instead of 64 KiB.
 const SMALL_NIOVS: u8 = 1;
@@ -184,7 +186,7 @@ fn frames_of(mut input: &[u8]) -> VecDeque<Scripted> {
             mac.copy_from_slice(&NicConfig::default().mac.0);
         }
         if switches & MEND_CHECKSUM != 0 {
-            mend_ipv4_checksum(&mut bytes);
+            ipv4_checksum::mend(&mut bytes);
         }
         frames.push_back(Scripted {
             switches: *switches,
@@ -193,20 +195,6 @@ fn frames_of(mut input: &[u8]) -> VecDeque<Scripted> {
         input = after;
     }
     frames
-}
-
-fn mend_ipv4_checksum(frame: &mut [u8]) {
-    const AT: usize = 14;
-    let Some(first) = frame.get(AT) else { return };
-    let len = usize::from(first & 0x0f) * 4;
-    let Some(header) = frame.get_mut(AT..AT + len) else {
-        return;
-    };
-    if header.len() >= Ipv4Header::LEN {
-        header[10..12].fill(0);
-        let sum = checksum(header).to_be_bytes();
-        header[10..12].copy_from_slice(&sum);
-    }
 }
 
 /// A link that receives the frames of the input.

@@ -3,9 +3,10 @@
 //! Input: one byte of flags, two bytes with the length of the frame that the first parse gets, the frame.
 
 use wire::{
-    ArpPacket, Icmpv4, Icmpv6, Ipv4Header, MAX_HEADER_LEN, Network, ParseError, RxHeaders,
-    Transport, checksum, protocol,
+    ArpPacket, Icmpv4, Icmpv6, MAX_HEADER_LEN, Network, ParseError, RxHeaders, Transport, protocol,
 };
+
+use super::ipv4_checksum;
 
 /// Flag: the IPv4 header checksum is corrected first, because random bytes seldom have the right one.
 const MEND_CHECKSUM: u8 = 1;
@@ -17,7 +18,7 @@ pub fn run(data: &[u8]) {
     };
     let mut frame = frame.to_vec();
     if switches & MEND_CHECKSUM != 0 {
-        mend_ipv4_checksum(&mut frame);
+        ipv4_checksum::mend(&mut frame);
     }
     let cut = usize::from(u16::from_be_bytes([*cut_high, *cut_low])).min(frame.len());
     let whole = RxHeaders::parse(&frame, frame.len());
@@ -85,19 +86,5 @@ fn check_cut(frame: &[u8], cut: usize, whole: &Result<RxHeaders, ParseError>) {
             "{cut} bytes of {} parse to other headers",
             frame.len()
         ),
-    }
-}
-
-fn mend_ipv4_checksum(frame: &mut [u8]) {
-    const AT: usize = 14;
-    let Some(first) = frame.get(AT) else { return };
-    let len = usize::from(first & 0x0f) * 4;
-    let Some(header) = frame.get_mut(AT..AT + len) else {
-        return;
-    };
-    if header.len() >= Ipv4Header::LEN {
-        header[10..12].fill(0);
-        let sum = checksum(header).to_be_bytes();
-        header[10..12].copy_from_slice(&sum);
     }
 }

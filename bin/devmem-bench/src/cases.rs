@@ -39,6 +39,8 @@ pub enum ReceivePath {
     Bare(Placement),
     /// The library of this workspace, over a TAP.
     Ours(NiovSize),
+    /// The library of this workspace, over a packet socket on one end of a veth pair.
+    OursOverPacket,
     /// smoltcp over a TAP with a device of this benchmark.
     #[cfg(feature = "bench-smoltcp")]
     Smoltcp,
@@ -63,9 +65,12 @@ pub enum Cores {
 }
 
 impl ReceivePath {
-    /// Returns whether the kernel's TCP receives; other receivers use a TAP.
-    pub fn is_kernel(self) -> bool {
-        matches!(self, Self::KernelCopy | Self::KernelDirect)
+    /// Returns whether it receives over a veth pair; others use a TAP.
+    pub fn uses_veth(self) -> bool {
+        matches!(
+            self,
+            Self::KernelCopy | Self::KernelDirect | Self::OursOverPacket
+        )
     }
 }
 
@@ -135,6 +140,12 @@ const OURS_4K: RxCase = case(
     ReceivePath::Ours(NiovSize::MIN),
 );
 
+const OURS_PACKET: RxCase = case(
+    "ours/packet",
+    "this receiver over a packet socket and veth",
+    ReceivePath::OursOverPacket,
+);
+
 /// Every row, in the order of the table.
 pub const CASES: &[RxCase] = &[
     KERNEL_COPY,
@@ -143,6 +154,7 @@ pub const CASES: &[RxCase] = &[
     READV_4K,
     OURS,
     OURS_4K,
+    OURS_PACKET,
     #[cfg(feature = "bench-smoltcp")]
     case(
         "smoltcp",
@@ -153,6 +165,7 @@ pub const CASES: &[RxCase] = &[
     one_core(KERNEL_DIRECT, "kernel-direct/1core"),
     one_core(READV, "readv/1core"),
     one_core(OURS, "ours/1core"),
+    one_core(OURS_PACKET, "ours/packet/1core"),
     bbr(KERNEL_COPY, "kernel-copy/bbr"),
     bbr(READV, "readv/bbr"),
     bbr(OURS, "ours/bbr"),
@@ -171,7 +184,7 @@ impl report::Case for RxCase {
     }
 
     fn uses_tap(&self) -> bool {
-        !self.receiver.is_kernel()
+        !self.receiver.uses_veth()
     }
 }
 

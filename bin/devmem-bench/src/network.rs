@@ -16,6 +16,9 @@ use super::tx::cases::Packets;
 /// Name of the TAP.
 pub const TAP: &str = "dmbench";
 
+/// Name of the end of a veth pair in this network namespace.
+pub const VETH: &str = "dmbench0";
+
 /// Creates a TAP with offloads and sets up the kernel's end of it for the sender. As in the library, the TAP has NAPI if it
 /// is used with large super-packets. The interface is removed with the file descriptor.
 pub fn open_tap(mtu: u16, packets: Packets) -> Result<VnetFd> {
@@ -46,6 +49,15 @@ fn mask_of(cpu: usize) -> String {
     format!("{:x}", 1u32 << (cpu % 32)) + &",0".repeat(cpu / 32)
 }
 
+/// What receives at the end of a veth pair in this network namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NearEnd {
+    /// The kernel, which has the receiver's address.
+    Kernel,
+    /// A packet socket: the kernel has no address there.
+    Bare,
+}
+
 /// A veth pair: one end in this network namespace, the other in the sender's.
 #[derive(Debug)]
 pub struct Veth {
@@ -54,11 +66,13 @@ pub struct Veth {
 
 impl Veth {
     /// Creates the pair. `longest` is the maximum size of the sender's super-packets in bytes, by default the kernel's.
-    pub fn new(sender: &NetNs, mtu: u16, longest: Option<usize>) -> Result<Self> {
-        let (mut here, there) = Interface::create_veth_pair("dmbench0", "dmbench1")?;
+    pub fn new(sender: &NetNs, near: NearEnd, mtu: u16, longest: Option<usize>) -> Result<Self> {
+        let (mut here, there) = Interface::create_veth_pair(VETH, "dmbench1")?;
         let moved = there.move_to(sender.as_fd());
         here.set_mtu(mtu.into())?;
-        here.add_address(IpAddr::V4(RECEIVER), PREFIX)?;
+        if near == NearEnd::Kernel {
+            here.add_address(IpAddr::V4(RECEIVER), PREFIX)?;
+        }
         here.set_up()?;
         let veth = Self { here: Some(here) };
         moved?;

@@ -7,26 +7,41 @@ use devmem_tcp::{Dmabuf, Netdev, RxBatch};
 use netmem::NiovSize;
 
 use super::meter::{Meter, MeterReading, SILENCE};
-use super::network::TAP;
+use super::network::{TAP, VETH};
 use super::sender::{PORT, PREFIX, RECEIVER, SENDER, Starter};
 
 /// Frags of one receive call.
 const BATCH_FRAGS: usize = 1024;
 
-/// Receives one stream.
-pub fn receive(
-    memory: &Dmabuf,
-    niov: NiovSize,
-    mtu: u16,
-    starter: Starter,
-) -> Result<MeterReading> {
-    let local = SocketAddr::from((RECEIVER, PORT));
-    let with_prefix = |address: Ipv4Addr| format!("{address}/{PREFIX}");
+/// Opens the receiver's NIC on a TAP.
+pub fn on_tap(mtu: u16) -> Result<Netdev> {
     let nic = Netdev::builder(&format!("tap:{TAP}"))?
         .address(&with_prefix(RECEIVER))?
         .peer_address(&with_prefix(SENDER))?
-        .mtu(mtu)
-        .open()?;
+        .mtu(mtu);
+    Ok(nic.open()?)
+}
+
+/// Opens the receiver's NIC on the near end of a veth pair.
+pub fn on_veth(mtu: u16) -> Result<Netdev> {
+    let nic = Netdev::builder(&format!("packet:{VETH}"))?
+        .address(&with_prefix(RECEIVER))?
+        .mtu(mtu);
+    Ok(nic.open()?)
+}
+
+fn with_prefix(address: Ipv4Addr) -> String {
+    format!("{address}/{PREFIX}")
+}
+
+/// Receives one stream.
+pub fn receive(
+    nic: Netdev,
+    memory: &Dmabuf,
+    niov: NiovSize,
+    starter: Starter,
+) -> Result<MeterReading> {
+    let local = SocketAddr::from((RECEIVER, PORT));
     let setup = nic.plan_receive(local).queues(1).apply()?;
     let bound = nic.bind_rx_sized(memory, setup.queues(), niov)?;
     let mut listener = nic.listen(local)?;
@@ -45,6 +60,6 @@ pub fn receive(
         batch.release()?;
     }
     let received = meter.finish();
-    drop((stream, listener, bound, setup));
+    drop((stream, listener, bound, setup, nic));
     Ok(received)
 }

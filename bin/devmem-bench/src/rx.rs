@@ -5,11 +5,12 @@ use std::thread;
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use devmem_linux::cpu;
+use netmem::NiovSize;
 
 use super::accounting::Accounting;
 use super::cases::{CASES, Cores, ReceivePath, RxCase};
 use super::meter::MeterReading;
-use super::network::Veth;
+use super::network::{NearEnd, Veth};
 use super::plan::{MeasureArgs, Plan};
 use super::report::{self, End, Subject};
 use super::runner::{self, Bench};
@@ -26,6 +27,10 @@ const SUBJECT: Subject = Subject {
         ("ours", &["kernel-copy"]),
         ("ours", &["kernel-direct"]),
         ("ours", &["smoltcp"]),
+        ("ours/packet", &["ours"]),
+        ("ours/packet", &["kernel-copy"]),
+        ("ours/packet/1core", &["ours/1core"]),
+        ("ours/packet/1core", &["kernel-copy/1core"]),
         ("ours/1core", &["readv/1core"]),
         ("ours/1core", &["kernel-copy/1core"]),
         ("ours/1core", &["kernel-direct/1core"]),
@@ -64,14 +69,21 @@ fn run_once(bench: &Bench<RxCase>, case: &RxCase) -> Result<Sample> {
         Cores::Two => bench.sender_cpu,
         Cores::One => bench.receiver_cpu,
     };
-    let home = if case.receiver.is_kernel() {
+    let home = if case.receiver.uses_veth() {
         Home::OfItsOwn
     } else {
         Home::Shared
     };
     let mut sender = SenderProcess::start(case.sending(), bench.plan.time, sender_cpu, home)?;
     let _veth = match home {
-        Home::OfItsOwn => Some(Veth::new(&sender.namespace()?, bench.plan.mtu, None)?),
+        Home::OfItsOwn => {
+            let near = match case.receiver {
+                ReceivePath::OursOverPacket => NearEnd::Bare,
+                _ => NearEnd::Kernel,
+            };
+            let namespace = sender.namespace()?;
+            Some(Veth::new(&namespace, near, bench.plan.mtu, None)?)
+        }
         Home::Shared => None,
     };
     let starter = sender.starter()?;
@@ -98,7 +110,14 @@ fn receive(bench: &Bench<RxCase>, case: &RxCase, starter: Starter) -> Result<Met
         ReceivePath::KernelCopy => kernel_rx::copy(memory, starter),
         ReceivePath::KernelDirect => kernel_rx::direct(memory, starter),
         ReceivePath::Bare(placement) => bare::receive(memory, placement, bench.plan.mtu, starter),
-        ReceivePath::Ours(niov) => ours::receive(memory, niov, bench.plan.mtu, starter),
+        ReceivePath::Ours(niov) => {
+            let nic = ours::on_tap(bench.plan.mtu)?;
+            ours::receive(nic, memory, niov, starter)
+        }
+        ReceivePath::OursOverPacket => {
+            let nic = ours::on_veth(bench.plan.mtu)?;
+            ours::receive(nic, memory, NiovSize::DEFAULT, starter)
+        }
         #[cfg(feature = "bench-smoltcp")]
         ReceivePath::Smoltcp => super::smoltcp::receive(memory, bench.plan.mtu, starter),
     }

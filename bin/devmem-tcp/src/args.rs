@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use tool::memory::MemoryKind;
 use tool::parse::OutputArgs;
 use tool::size::Size;
 
@@ -76,7 +77,7 @@ pub struct Demo {
     /// Use IPv6
     #[arg(long)]
     pub ipv6: bool,
-    /// Link: tap fails where TUN is not available, auto falls back to wire
+    /// Link: tap fails where TUN is not available, packet where veth is not, auto falls back to wire
     #[arg(long, value_enum, default_value_t = DemoLink::Auto)]
     pub link: DemoLink,
     /// Bytes per send call of the sender
@@ -89,6 +90,10 @@ pub struct Demo {
     /// fills up, the capture stops, the run goes on, and the exit status is 1
     #[arg(long, value_name = "FILE.pcapng")]
     pub capture: Option<PathBuf>,
+    /// Show the transfer live on the whole terminal: queues, page pools, net_iovs, tokens, windows, rates. The keys q and Ctrl-C
+    /// end the run
+    #[arg(long)]
+    pub watch: bool,
     #[command(flatten)]
     pub nic: NicArgs,
     #[command(flatten)]
@@ -124,6 +129,8 @@ pub enum DemoLink {
     Auto,
     /// TAP interface, with the kernel's TCP as the peer
     Tap,
+    /// Packet socket on one end of a veth pair, with the kernel's TCP at the other end: as between two machines
+    Packet,
     /// In-memory wire between two of our stacks
     Wire,
 }
@@ -178,6 +185,10 @@ pub struct Recv {
     /// fills up, the capture stops, the run goes on, and the exit status is 1
     #[arg(long, value_name = "FILE.pcapng")]
     pub capture: Option<PathBuf>,
+    /// Show the transfer live on the whole terminal: queues, page pools, net_iovs, tokens, windows, rates. The keys q and Ctrl-C
+    /// end the run
+    #[arg(long)]
+    pub watch: bool,
     #[command(flatten)]
     pub nic: NicArgs,
     #[command(flatten)]
@@ -232,9 +243,12 @@ pub struct Send {
     /// Size of the ring, the device memory to bind
     #[arg(long, value_name = "SIZE", default_value = "16M")]
     pub mem_size: Size,
-    /// MTU: largest IP packet
-    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
-    pub mtu: u16,
+    /// Kind of that memory: anonymous, udmabuf, or cuda:N for GPU N [default: anonymous; with the kernel's stack: udmabuf]
+    #[arg(long, value_name = "KIND")]
+    pub memory: Option<MemoryKind>,
+    /// MTU: largest IP packet [default: 1500; with packet:NAME that of the interface]
+    #[arg(long, value_name = "BYTES")]
+    pub mtu: Option<u16>,
     /// Impairments of the link, in both directions; `devmem-tcp wire --help` lists them
     #[arg(long, value_name = "LIST", default_value = "none")]
     pub impair: String,
@@ -245,6 +259,10 @@ pub struct Send {
     /// fills up, the capture stops, the run goes on, and the exit status is 1
     #[arg(long, value_name = "FILE.pcapng")]
     pub capture: Option<PathBuf>,
+    /// Show the transfer live on the whole terminal: queues, page pools, net_iovs, tokens, windows, rates. The keys q and Ctrl-C
+    /// end the run
+    #[arg(long)]
+    pub watch: bool,
     #[command(flatten)]
     pub output: OutputArgs,
 }
@@ -279,9 +297,9 @@ pub struct Bench {
 /// The NIC and its memory.
 #[derive(Debug, Args)]
 pub struct NicArgs {
-    /// MTU: largest IP packet
-    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
-    pub mtu: u16,
+    /// MTU: largest IP packet [default: 1500; with packet:NAME that of the interface]
+    #[arg(long, value_name = "BYTES")]
+    pub mtu: Option<u16>,
     /// RX queues bound to device memory; connections are spread over them
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub queues: u16,
@@ -291,6 +309,9 @@ pub struct NicArgs {
     /// Device memory to bind [default: 256M; with the kernel's stack: 64M, the default limit of udmabuf]
     #[arg(long, value_name = "SIZE")]
     pub mem_size: Option<Size>,
+    /// Kind of that memory: anonymous, udmabuf, or cuda:N for GPU N [default: anonymous; with the kernel's stack: udmabuf]
+    #[arg(long, value_name = "KIND")]
+    pub memory: Option<MemoryKind>,
     /// Impairments of the link, in both directions; `devmem-tcp wire --help` lists them
     #[arg(long, value_name = "LIST", default_value = "none")]
     pub impair: String,

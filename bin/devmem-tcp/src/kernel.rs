@@ -4,21 +4,29 @@ use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Context;
-use devmem_linux::netif::Interface;
 use devmem_tcp::{Dmabuf, Netdev, NiovSize, RxQueueId};
 
 use crate::plan::{KernelPlan, LinkPlan};
+use tool::memory::MemoryKind;
 use tool::output::{Failure, note};
 
 /// The heap that exists on all machines with dma-heaps.
 const HEAP: &str = "system";
 
-/// Allocates device memory that a kernel NIC can access, in large pieces if a net_iov is larger than a page.
+/// Allocates device memory that a kernel NIC can access: of the given kind, otherwise ordinary memory, in large pieces if a
+/// net_iov is larger than a page.
 ///
 /// # Errors
 ///
 /// The refusal of the exporter.
-pub fn memory(bytes: usize, niov: Option<NiovSize>) -> Result<Dmabuf, Failure> {
+pub fn memory(
+    kind: Option<MemoryKind>,
+    bytes: usize,
+    niov: Option<NiovSize>,
+) -> Result<Dmabuf, Failure> {
+    if let Some(kind) = kind {
+        return kind.allocate(bytes);
+    }
     if niov.is_some_and(|niov| niov.bytes() > rustix::param::page_size()) {
         // Uses huge pages, if any are reserved; bind-rx fails if the pages are not large enough.
         return Ok(Dmabuf::memfd(bytes).context("get device memory")?);
@@ -92,10 +100,4 @@ pub fn dry_run(nic: &Netdev, local: SocketAddr, queues: u16) -> Result<(), Failu
         writeln!(stdout, "{command}").context("write to stdout")?;
     }
     Ok(())
-}
-
-/// Returns the MTU of an interface; 0 if it cannot be read.
-pub fn mtu(name: &str) -> u16 {
-    let facts = Interface::by_name(name).and_then(|mut interface| interface.facts());
-    facts.map_or(0, |facts| u16::try_from(facts.mtu).unwrap_or(u16::MAX))
 }

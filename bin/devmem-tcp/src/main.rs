@@ -2,7 +2,7 @@
 //!
 //! A run goes through `args.rs` (the command line as text), `plan.rs` (validated), `commands/` (executed) and
 //! `tool::output` (printed). Receiving is in `receiver.rs` (a NIC with memory bound to it) and `transfer.rs` (its
-//! connections); sending is in `tool::source` (the bytes) and `tool::transmit` (a ring of device memory). Under the name
+//! connections); sending is in `tool::source` (the bytes) and `tool::transmit` (a ring of device memory). `watch/` shows a transfer live. Under the name
 //! `ncdevmem` the program acts as that tool: `ncdevmem/`.
 
 #![forbid(unsafe_code)]
@@ -13,6 +13,7 @@ mod active_time;
 mod args;
 mod backend;
 mod commands;
+mod display;
 mod intervals;
 mod kernel;
 mod kernels_end;
@@ -21,6 +22,11 @@ mod plan;
 mod receiver;
 mod report;
 mod transfer;
+#[cfg(feature = "watch")]
+mod watch;
+#[cfg(not(feature = "watch"))]
+#[path = "watch/missing.rs"]
+mod watch;
 
 use std::process::ExitCode;
 

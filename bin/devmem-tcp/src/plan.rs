@@ -13,6 +13,7 @@ use std::net::IpAddr;
 
 use ::nic::Impairment;
 use netmem::NiovSize;
+use tool::memory::MemoryKind;
 
 use crate::args;
 use tool::output::Failure;
@@ -33,7 +34,7 @@ const MAX_QUEUES: u16 = 64;
 /// Default sizes of device memory: for our stack, and for the kernel's, where udmabuf has a limit.
 const MEM_SIZE: Size = Size(256 << 20);
 const KERNEL_MEM_SIZE: Size = Size(64 << 20);
-/// The defaults of `--mtu` and `--impair`.
+/// The MTU of a NIC of the kernel, usually, and the default of `--impair`.
 const MTU: u16 = 1500;
 const UNIMPAIRED: &str = "none";
 /// Minimum memory of a queue: posted buffers for one super-packet, and the same amount in use.
@@ -43,14 +44,16 @@ const MIN_BYTES_PER_QUEUE: usize = 256 << 10;
 /// The NIC and its memory.
 #[derive(Clone, Debug)]
 pub struct NicPlan {
-    /// Largest IP packet.
-    pub mtu: u16,
+    /// Largest IP packet; `None`: the default of the link.
+    pub mtu: Option<u16>,
     /// RX queues bound to device memory.
     pub queues: u16,
     /// Size of one net_iov.
     pub niov: NiovSize,
     /// Device memory to bind, in bytes.
     pub mem_bytes: usize,
+    /// Kind of that memory.
+    pub memory: MemoryKind,
     /// Impairments of the link.
     pub impairment: Impairment,
     /// Payload bytes of every packet that stay in host memory.
@@ -64,9 +67,12 @@ impl NicPlan {
             queues,
             niov,
             mem_size,
+            memory,
             impair,
         } = args;
-        check_mtu(*mtu, address)?;
+        if let Some(mtu) = *mtu {
+            check_mtu(mtu, address)?;
+        }
         if !(1..=MAX_QUEUES).contains(queues) {
             return Err(Failure::usage(format!(
                 "--queues {queues}: 1 to {MAX_QUEUES}"
@@ -90,6 +96,7 @@ impl NicPlan {
             queues: *queues,
             niov,
             mem_bytes,
+            memory: memory.unwrap_or(MemoryKind::Anonymous),
             impairment,
             linear_bytes: usize::from(linear),
         })

@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
-use devmem_tcp::{BoundRx, Dmabuf, Listener, NetIovCount, Netdev, NetdevBuilder, Setup, Unbound};
+use devmem_tcp::{
+    BoundRx, Dmabuf, LinkState, Listener, NetIovCount, Netdev, NetdevBuilder, Setup, Unbound,
+};
 
 use crate::kernel;
 use crate::plan::{KernelPlan, NicPlan};
@@ -40,14 +41,13 @@ impl Receiver {
         plan: &NicPlan,
         local: SocketAddr,
     ) -> Result<Self, Failure> {
-        let nic = builder
-            .mtu(plan.mtu)
+        let nic = with_mtu(builder, plan.mtu)
             // Queue 0 receives into host memory.
             .rx_queues(plan.queues + 1)
             .linear_bytes(plan.linear_bytes)
             .impair(plan.impairment)
             .open()?;
-        let memory = Dmabuf::anonymous(plan.mem_bytes).context("get device memory")?;
+        let memory = plan.memory.allocate(plan.mem_bytes)?;
         let setup = nic.plan_receive(local).queues(plan.queues).apply()?;
         let bound = nic.bind_rx_sized(&memory, setup.queues(), plan.niov)?;
         let listener = nic.listen(local)?;
@@ -66,7 +66,7 @@ impl Receiver {
     ///
     /// The error of the library or the kernel, with its remedy. The settings of the NIC are restored then.
     pub fn on_kernel(nic: Netdev, plan: &KernelPlan, local: SocketAddr) -> Result<Self, Failure> {
-        let memory = kernel::memory(plan.mem_bytes, plan.niov)?;
+        let memory = kernel::memory(plan.memory, plan.mem_bytes, plan.niov)?;
         let (setup, queues) = if plan.no_setup {
             (None, kernel::prepared_queues(&nic, plan)?)
         } else {
@@ -108,8 +108,8 @@ impl Receiver {
     /// # Errors
     ///
     /// A write error of the destination, or the error of [`Task::watch`].
-    pub fn run(&mut self, task: Task<'_>) -> Result<Totals, Failure> {
-        Transfer::new(self.memory.clone(), task).run(&mut self.listener)
+    pub fn run<'a>(&'a mut self, task: Task<'a>) -> Result<Totals, Failure> {
+        Transfer::new(&self.bound, task).run(&mut self.listener)
     }
 
     /// Unbinds the memory, restores the NIC, and adds their counters to the report.
@@ -129,8 +129,56 @@ impl Receiver {
         report.net_iovs_total = count.total as u64;
         report.net_iovs_home = count.home as u64;
         restore(setup);
+        report.mtu = nic.mtu();
         report.rx_queues = nic.queue_stats().into_iter().map(QueueRow::from).collect();
         report.undelivered = Undelivered::of(nic.drops());
+    }
+}
+
+/// Looks from time to time whether the link of a NIC still exists.
+#[derive(Debug)]
+pub struct LinkWatch {
+    nic: Netdev,
+    last: Instant,
+}
+
+impl LinkWatch {
+    /// Time between two looks.
+    const INTERVAL: Duration = Duration::from_millis(100);
+
+    /// Returns a watch of the link of `nic`.
+    pub fn new(nic: Netdev) -> Self {
+        Self {
+            nic,
+            last: Instant::now(),
+        }
+    }
+
+    /// Fails if the link, named `name`, can never carry a packet again: the run would wait for ever.
+    ///
+    /// # Errors
+    ///
+    /// The interface of the link was removed.
+    pub fn check(&mut self, name: &str) -> Result<(), Failure> {
+        if self.last.elapsed() < Self::INTERVAL {
+            return Ok(());
+        }
+        self.last = Instant::now();
+        match self.nic.link_state() {
+            LinkState::Up | LinkState::Down => Ok(()),
+            LinkState::Gone => Err(Failure::failed(format!(
+                "the interface of {name} was removed, or moved to another network namespace"
+            ))
+            .with_remedy("start again when `ip link` lists it")),
+        }
+    }
+}
+
+/// Sets the MTU, if one was requested.
+pub fn with_mtu(builder: NetdevBuilder, mtu: Option<u16>) -> NetdevBuilder {
+    match mtu {
+        Some(mtu) => builder.mtu(mtu),
+        None => builder,
     }
 }
 

@@ -111,7 +111,6 @@ impl RunReport {
             backend,
             link,
             queues: nic.queues,
-            mtu: nic.mtu,
             ip_version: if address.is_ipv4() { 4 } else { 6 },
             impair: nic.impairment.to_string(),
             ..Self::default()

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use devmem_linux::cpu;
-use devmem_tcp::{AcceptError, Dmabuf, Frag, Listener, RecvError, RxBatch, RxFrag, Stream};
+use devmem_tcp::{
+    AcceptError, BoundRx, Dmabuf, Frag, Listener, RecvError, RxBatch, RxFrag, Stream,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::active_time::ActiveTime;
@@ -39,8 +41,8 @@ pub struct Task<'a> {
     pub keep_tokens: usize,
     /// CPU time of receiving: that of this thread, or of the whole process.
     pub clock: fn() -> Duration,
-    /// Called at least every 100 ms with the progress; returns whether to continue.
-    pub watch: &'a mut dyn FnMut(Sofar) -> Result<Go, Failure>,
+    /// Called at least every 100 ms with the state of the transfer; returns whether to continue.
+    pub watch: &'a mut dyn FnMut(&View<'_>) -> Result<Go, Failure>,
     /// Called with the frags of each receive.
     pub lent: &'a dyn Fn(&RxBatch),
     /// Called for each connection that the peer ended with a FIN.
@@ -60,6 +62,46 @@ pub struct Sofar {
     pub elapsed: Duration,
     /// The same up to now.
     pub running: Duration,
+}
+
+/// State of a running transfer.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(
+    not(feature = "watch"),
+    expect(dead_code, reason = "the live view reads it")
+)]
+pub struct View<'a> {
+    /// The progress.
+    pub sofar: Sofar,
+    bound: &'a BoundRx,
+    active: &'a [Connection],
+    totals: &'a Totals,
+}
+
+/// What the live view shows.
+#[cfg(feature = "watch")]
+impl View<'_> {
+    /// Returns the binding of the memory.
+    pub fn bound(&self) -> &BoundRx {
+        self.bound
+    }
+
+    /// Returns peer, payload bytes and stream of each open connection.
+    pub fn connections(&self) -> impl Iterator<Item = (SocketAddr, u64, &Stream)> {
+        let active = self.active.iter();
+        active.map(|connection| (connection.peer, connection.bytes, &connection.stream))
+    }
+
+    /// Returns the tokens lent now, and those returned since the start.
+    pub fn tokens(&self) -> (u64, u64) {
+        let (mut lent, mut returned) = (0, self.totals.tokens_returned);
+        for connection in self.active {
+            let stats = connection.stream.stats();
+            lent += stats.device_frags.saturating_sub(stats.tokens_returned);
+            returned += stats.tokens_returned;
+        }
+        (lent, returned)
+    }
 }
 
 /// A connection that the peer ended with a FIN.
@@ -169,7 +211,7 @@ impl Connection {
 
 /// A running [`Task`].
 pub struct Transfer<'a> {
-    memory: Dmabuf,
+    bound: &'a BoundRx,
     task: Task<'a>,
     block: Box<[u8]>,
     active: Vec<Connection>,
@@ -188,12 +230,12 @@ impl fmt::Debug for Transfer<'_> {
 }
 
 impl<'a> Transfer<'a> {
-    /// Prepares to receive into `memory`.
-    pub fn new(memory: Dmabuf, task: Task<'a>) -> Self {
+    /// Prepares to receive into the memory of `bound`.
+    pub fn new(bound: &'a BoundRx, task: Task<'a>) -> Self {
         let clock_start = (task.clock)();
         let expects = task.connections;
         Self {
-            memory,
+            bound,
             task,
             block: vec![0; BLOCK_BYTES].into_boxed_slice(),
             active: Vec::with_capacity(usize::from(expects)),
@@ -211,8 +253,13 @@ impl<'a> Transfer<'a> {
     /// A write error of the destination, or the error of [`Task::watch`].
     pub fn run(mut self, listener: &mut Listener) -> Result<Totals, Failure> {
         while !self.active.is_empty() || self.may_accept() {
-            let sofar = self.sofar();
-            if (self.task.watch)(sofar)? == Go::Stop {
+            let view = View {
+                sofar: self.sofar(),
+                bound: self.bound,
+                active: &self.active,
+                totals: &self.totals,
+            };
+            if (self.task.watch)(&view)? == Go::Stop {
                 break;
             }
             if self.may_accept() {
@@ -385,7 +432,7 @@ impl<'a> Transfer<'a> {
         }
         let before = cpu::thread_cpu_time();
         let output = &mut self.task.output;
-        let looked = for_each_block(batch, &self.memory, &mut self.block, |bytes| {
+        let looked = for_each_block(batch, self.bound.memory(), &mut self.block, |bytes| {
             if let Some(verifier) = verifier {
                 verifier.check(bytes);
             }

@@ -67,7 +67,7 @@ fn a_nic_of_the_kernel_is_set_up_and_restored() {
 }
 
 #[test]
-fn an_interface_that_cannot_is_refused_with_what_it_lacks() {
+fn an_unsupported_interface_is_refused_with_the_missing_features() {
     let refused = Listening::on("lo").err().expect("lo has no header split");
     assert!(!refused.to_string().is_empty());
 }

@@ -9,6 +9,7 @@ use devmem_uapi::{
 use netmem::{CpuAccess, Dmabuf};
 
 use crate::error::{GatherError, ReleaseError};
+use crate::gather::Gather;
 use crate::socket::Socket;
 
 /// One piece of received data, in stream order.
@@ -199,7 +200,7 @@ impl RxBatch {
     }
 
     /// Copies all bytes, in stream order and without gaps, to `target` at `offset`, device to device in one pass.
-    /// Returns the number of bytes.
+    /// Returns the number of bytes. Memory of a GPU is copied by the GPU: see [`start_gather`](Self::start_gather).
     ///
     /// `target` is written as by [`Dmabuf::copy_from`]. It should not be bound for receiving: the copy would overwrite
     /// payload that a NIC wrote there.
@@ -208,6 +209,15 @@ impl RxBatch {
     /// [`GatherError::DoesNotFit`] if the bytes do not fit, [`GatherError::Gone`] if the memory of a frag is no longer bound.
     /// After an error, the bytes before the failing frag may have been copied.
     pub fn gather_into(&self, target: &Dmabuf, offset: usize) -> Result<usize, GatherError> {
+        self.start_gather(target, offset)?.wait()
+    }
+
+    /// As [`gather_into`](Self::gather_into), without waiting for copies that a GPU does: those between memory of one GPU.
+    /// The batch keeps its frags until the result is dropped, which waits. Other copies are done when this returns.
+    ///
+    /// # Errors
+    /// As [`gather_into`](Self::gather_into).
+    pub fn start_gather(&self, target: &Dmabuf, offset: usize) -> Result<Gather<'_>, GatherError> {
         let needed = self.device_bytes() + self.linear_bytes();
         if target.size().saturating_sub(offset) < needed {
             return Err(GatherError::DoesNotFit {
@@ -216,6 +226,7 @@ impl RxBatch {
                 size: target.size(),
             });
         }
+        let mut gather = Gather::new(needed);
         // One CPU access to the target, and one to the memory of each run of frags of the same binding.
         let to = target.cpu_view(CpuAccess::Write)?;
         let mut at = offset;
@@ -234,6 +245,14 @@ impl RxBatch {
                 continue;
             };
             let memory = self.memory_of(dmabuf)?;
+            let ranges = run
+                .iter()
+                .map(|item| item.start()..item.start() + item.len());
+            if let Some(copies) = target.gather_from(&memory, ranges, at)? {
+                gather.push(copies);
+                at += run.iter().map(Item::len).sum::<usize>();
+                continue;
+            }
             let from = memory.cpu_view(CpuAccess::Read)?;
             for item in run {
                 to.copy_from(&from, item.start(), at, item.len())?;
@@ -242,7 +261,7 @@ impl RxBatch {
             from.end()?;
         }
         to.end()?;
-        Ok(needed)
+        Ok(gather)
     }
 
     /// Copies the first bytes of the batch, in stream order, to `out` in host memory: as many as fit, or as there are.

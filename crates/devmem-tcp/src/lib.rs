@@ -192,8 +192,12 @@ mod capture;
 mod choice;
 mod clock;
 mod connect;
+mod connecting;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod driver;
 mod error;
+mod gather;
 mod home;
 #[doc(hidden)]
 pub mod internals;
@@ -224,11 +228,13 @@ pub use bound_tx::BoundTx;
 pub use capture::{Direction, FramePayload, FrameSink};
 pub use choice::{BackendKind, Choice, Purpose};
 pub use connect::ConnectOptions;
+pub use connecting::Connecting;
 pub use error::{
     AcceptError, BindError, BindTxError, CompletionError, ConnectError, DeviceMemoryError,
     ErrorKind, Forked, GatherError, ListenError, Misplacement, OpenError, RecvError, Refusal,
     ReleaseError, SendError, SetupError, ShutdownError,
 };
+pub use gather::Gather;
 pub use kernel::{dma_heap, import, udmabuf};
 pub use link_spec::{LinkSpec, LinkSpecError};
 pub use listener::Listener;
@@ -248,8 +254,9 @@ pub use tcp_options::{Congestion, Ecn, Keepalive, TcpOptions};
 
 pub use devmem_uapi::{DmabufId, Errno};
 pub use netmem::{
-    Chunks, CopyError, CpuAccess, CpuView, DeviceSlice, Dmabuf, DmabufError, Exporter,
-    GeometryError, InUse, InUseReason, MemoryObserver, NiovSize, OutOfBounds, PageKind,
+    Chunks, CopyEngine, CopyError, CpuAccess, CpuView, DeviceError, DeviceSlice, DeviceState,
+    Dmabuf, DmabufError, Exporter, Fence, GeometryError, InUse, InUseReason, Lane, MemoryObserver,
+    NiovSize, OutOfBounds, PageKind,
 };
-pub use nic::Impairment;
+pub use nic::{Impairment, LinkState};
 pub use steer::RxQueueId;

@@ -1,4 +1,4 @@
-//! The link of a user-space NIC, as text: `tap:NAME`, `unix:PATH` or `mem:NAME`.
+//! The link of a user-space NIC, as text: `tap:NAME`, `packet:NAME`, `unix:PATH` or `mem:NAME`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -23,6 +23,12 @@ pub enum LinkSpec {
     /// kernel's network stack. [`Netdev::builder`](crate::Netdev::builder) and [`Netdev::user`](crate::Netdev::user) also take
     /// `tap:NAME,ADDRESS/LENGTH` with an address for that end.
     Tap(String),
+    /// `packet:NAME`: an Ethernet interface of this network namespace that exists, usually a NIC, through a packet socket. The
+    /// NIC has a MAC address beside that of the interface: it is one more station of the interface's network, which programs
+    /// on this machine cannot reach through this interface. Needs CAP_NET_RAW. The builders also take
+    /// `packet:NAME,mac=02:00:00:00:00:02`, as [`NetdevBuilder::mac`](crate::NetdevBuilder::mac). Frames with a VLAN tag are
+    /// not received: name the VLAN's interface (eth0.100) for a link in it.
+    Packet(String),
     /// `unix:PATH`: a UNIX socket (SOCK_SEQPACKET) on which the other end of the wire listens, such as an emulated NIC
     /// started with `devmem-tcp nic --wire unix-listen:PATH`.
     Unix(PathBuf),
@@ -33,7 +39,7 @@ pub enum LinkSpec {
 /// A text that cannot be parsed as a link.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{text}' names no link: {why}\n  write tap:NAME (a TAP interface, NAME at most 15 bytes), unix:PATH (an emulated NIC's socket) or mem:NAME (a wire inside this process)"
+    "'{text}' names no link: {why}\n  write tap:NAME (a TAP interface, NAME at most 15 bytes), packet:NAME (an Ethernet interface), unix:PATH (an emulated NIC's socket) or mem:NAME (a wire inside this process)"
 )]
 pub struct LinkSpecError {
     text: String,
@@ -54,16 +60,11 @@ impl FromStr for LinkSpec {
             return refuse("there is no kind before a colon");
         };
         match kind {
-            "tap" if name.is_empty() => refuse("the interface has no name"),
-            "tap" if name.len() > MAX_IFNAME => refuse("the interface name is too long"),
-            "tap"
-                if name
-                    .bytes()
-                    .any(|byte| byte == b'/' || byte.is_ascii_whitespace() || byte == 0) =>
-            {
-                refuse("an interface name has no slash, space or NUL")
-            }
-            "tap" => Ok(Self::Tap(name.to_owned())),
+            "tap" | "packet" => match interface_fault(name) {
+                Some(why) => refuse(why),
+                None if kind == "tap" => Ok(Self::Tap(name.to_owned())),
+                None => Ok(Self::Packet(name.to_owned())),
+            },
             "unix" if name.is_empty() => refuse("the socket has no path"),
             "unix" if name.len() > MAX_UNIX_PATH || name.contains('\0') => {
                 refuse("the socket's path is too long, or has a NUL")
@@ -76,10 +77,22 @@ impl FromStr for LinkSpec {
     }
 }
 
+/// Returns why no interface can have the name.
+fn interface_fault(name: &str) -> Option<&'static str> {
+    let is_bad = |byte: u8| byte == b'/' || byte.is_ascii_whitespace() || byte == 0;
+    match name {
+        "" => Some("the interface has no name"),
+        _ if name.len() > MAX_IFNAME => Some("the interface name is too long"),
+        _ if name.bytes().any(is_bad) => Some("an interface name has no slash, space or NUL"),
+        _ => None,
+    }
+}
+
 impl fmt::Display for LinkSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tap(name) => write!(f, "tap:{name}"),
+            Self::Packet(name) => write!(f, "packet:{name}"),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
             Self::Memory(name) => write!(f, "mem:{name}"),
         }
@@ -96,6 +109,7 @@ mod tests {
             "tap:dm0",
             "mem:lab",
             "tap:abcdefghijklmno",
+            "packet:eth0.100",
             "unix:/run/wire",
         ] {
             let link: LinkSpec = text.parse().expect(text);
@@ -104,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_link_is_refused_with_what_to_write() {
+    fn an_invalid_link_is_refused_with_the_valid_forms() {
         for text in [
             "",
             "dm0",
@@ -114,6 +128,8 @@ mod tests {
             "tap:abcdefghijklmnop",
             "tap:a/b",
             "tap:a b",
+            "packet:",
+            "packet:abcdefghijklmnop",
             "eth:x",
         ] {
             let error = text.parse::<LinkSpec>().expect_err(text).to_string();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use devmem_uapi::IfIndex;
 use netmem::{Dmabuf, NiovSize};
-use nic::Impairment;
+use nic::{Impairment, LinkState};
 use stack::Stack;
 use steer::RxQueueId;
 
@@ -15,6 +15,7 @@ use crate::background::Background;
 use crate::bound::BoundRx;
 use crate::bound_tx::BoundTx;
 use crate::connect::ConnectOptions;
+use crate::connecting::Connecting;
 use crate::driver::{Driver, StackIndex, WaitLimit};
 use crate::error::{BindError, BindTxError, ConnectError, Forked, ListenError, OpenError};
 use crate::kernel;
@@ -197,7 +198,7 @@ impl Netdev {
         }
     }
 
-    /// Opens a user-space NIC on `link` (`tap:NAME`, `unix:PATH` or `mem:NAME`) with the address `address`
+    /// Opens a user-space NIC on `link` (`tap:NAME`, `packet:NAME`, `unix:PATH` or `mem:NAME`) with the address `address`
     /// (`10.77.0.2/24`). [`Netdev::builder`] has more options.
     ///
     /// The other end of a TAP is the kernel of this host, which needs an address in the same network; without one no program
@@ -218,19 +219,23 @@ impl Netdev {
         Self::builder(link)?.address(address)?.open()
     }
 
-    /// Returns a builder for a user-space NIC on `link`, which is a [`LinkSpec`](crate::LinkSpec). After `tap:NAME`, addresses
-    /// of the kernel's end may follow, each after a comma, as for [`NetdevBuilder::peer_address`].
+    /// Returns a builder for a user-space NIC on `link`, which is a [`LinkSpec`](crate::LinkSpec). After `tap:NAME` and
+    /// `packet:NAME`, options may follow, each after a comma: `mac=02:00:00:00:00:02` as for [`NetdevBuilder::mac`],
+    /// `ports=5201-5210` as for [`NetdevBuilder::share_ports`], and for a TAP addresses of the kernel's end as for [`NetdevBuilder::peer_address`].
     ///
     /// # Errors
     /// [`OpenError::Link`] or [`OpenError::Address`] if the text cannot be parsed.
     pub fn builder(link: &str) -> Result<NetdevBuilder, OpenError> {
-        let (link, peers) = match link.split_once(',') {
-            Some((tap, peers)) if tap.starts_with("tap:") => (tap, Some(peers)),
-            _ => (link, None),
+        let Some((link, options)) = link
+            .split_once(',')
+            .filter(|(link, _)| link.starts_with("tap:") || link.starts_with("packet:"))
+        else {
+            return Ok(NetdevBuilder::new(link.parse()?));
         };
         let builder = NetdevBuilder::new(link.parse()?);
-        let mut peers = peers.into_iter().flat_map(|peers| peers.split(','));
-        peers.try_fold(builder, NetdevBuilder::peer_address)
+        options
+            .split(',')
+            .try_fold(builder, NetdevBuilder::link_option)
     }
 
     /// Opens two user-space NICs, 10.77.0.1 and 10.77.0.2 (also fd77::1 and fd77::2), joined by an in-memory wire with the
@@ -342,15 +347,30 @@ impl Netdev {
         Ok(Stream::new(socket))
     }
 
+    /// Begins to connect to `address`, and returns at once. The timeout of the options does not count: drop the attempt to
+    /// give up.
+    ///
+    /// # Errors
+    /// There is no route, or no free port. Other errors come from [`Connecting::try_finish`].
+    pub fn begin_connect(
+        &self,
+        address: SocketAddr,
+        options: &ConnectOptions,
+    ) -> Result<Connecting, ConnectError> {
+        self.begin_stream(address, options).map(Connecting::new)
+    }
+
     /// Begins to connect; [`Socket::connected`] returns the outcome.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn begin_connect(&self, address: SocketAddr) -> Result<Stream, ConnectError> {
+    pub(crate) fn begin_stream(
+        &self,
+        address: SocketAddr,
+        options: &ConnectOptions,
+    ) -> Result<Stream, ConnectError> {
         self.check()?;
-        let options = ConnectOptions::new();
         let socket = match &self.backend {
-            Backend::User(nic) => Socket::User(nic.begin_connect(address, &options)?),
+            Backend::User(nic) => Socket::User(nic.begin_connect(address, options)?),
             Backend::Kernel(nic) => {
-                Socket::Kernel(kernel::Socket::begin_connect(nic, address, &options)?)
+                Socket::Kernel(kernel::Socket::begin_connect(nic, address, options)?)
             }
         };
         Ok(Stream::new(socket))
@@ -405,6 +425,30 @@ impl Netdev {
                 shared.driver.with(*at, drops).unwrap_or_default()
             }
             Backend::Kernel(nic) => nic.drops(),
+        }
+    }
+
+    /// Returns the state of the link. For an interface of the kernel: whether it is up, and whether it still exists.
+    /// [`LinkState::Gone`] in a child of fork(2).
+    pub fn link_state(&self) -> LinkState {
+        match &self.backend {
+            Backend::User(UserNic { shared, at }) => {
+                let state = |stack: &mut Stack, _| stack.nic().link_state();
+                shared.driver.with(*at, state).unwrap_or(LinkState::Gone)
+            }
+            Backend::Kernel(nic) => nic.link_state(),
+        }
+    }
+
+    /// Returns the MTU, the size in bytes of the largest IP packet that is not a super-packet; 0 if the kernel's interface is
+    /// gone, and in a child of fork(2).
+    pub fn mtu(&self) -> u16 {
+        match &self.backend {
+            Backend::User(UserNic { shared, at }) => {
+                let mtu = |stack: &mut Stack, _| stack.nic().mtu();
+                shared.driver.with(*at, mtu).unwrap_or_default()
+            }
+            Backend::Kernel(nic) => nic.mtu(),
         }
     }
 

@@ -1,8 +1,11 @@
 //! Opening a user-space NIC: link, addresses and sizes.
 
+mod packet;
+
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -17,7 +20,7 @@ use nic::{
     VnetHeaderLen, WireHello, WireLink, WireOptions,
 };
 use rustix::rand::{GetRandomFlags, getrandom};
-use stack::{Secret, Stack, StackConfig};
+use stack::{LocalPorts, Secret, Stack, StackConfig};
 use wire::MacAddr;
 
 use crate::capture::{Capture, FrameSink};
@@ -27,6 +30,7 @@ use crate::error::{ErrorKind, OpenError, Refusal};
 use crate::link_spec::LinkSpec;
 use crate::netdev::{IFINDEX, Netdev, Shared};
 use crate::tcp_options::{Keepalive, TcpOptions};
+use packet::Sharing;
 
 /// Default number of RX queues: queue 0 always uses host memory, the others can be bound.
 const DEFAULT_RX_QUEUES: u16 = 4;
@@ -42,7 +46,11 @@ pub struct NetdevBuilder {
     addresses: Vec<(IpAddr, u8)>,
     peers: Vec<(IpAddr, u8)>,
     gateways: Vec<IpAddr>,
-    mtu: u16,
+    mac: Option<MacAddr>,
+    /// The TCP ports of a NIC that shares the addresses of an interface.
+    ports: Option<RangeInclusive<u16>>,
+    /// `None`: that of the link, or [`DEFAULT_MTU`].
+    mtu: Option<u16>,
     rx_queues: u16,
     tap_queues: u16,
     linear_bytes: usize,
@@ -73,7 +81,9 @@ impl NetdevBuilder {
             addresses: Vec::new(),
             peers: Vec::new(),
             gateways: Vec::new(),
-            mtu: DEFAULT_MTU,
+            mac: None,
+            ports: None,
+            mtu: None,
             rx_queues: DEFAULT_RX_QUEUES,
             tap_queues: 1,
             linear_bytes: 0,
@@ -102,6 +112,23 @@ impl NetdevBuilder {
         Ok(self)
     }
 
+    /// Applies an option that follows a link after a comma.
+    pub(crate) fn link_option(self, text: &str) -> Result<Self, OpenError> {
+        match text.split_once('=') {
+            Some(("mac", mac)) => Ok(self.mac(parse_mac(mac)?)),
+            Some(("ports", ports)) => Ok(self.share_ports(parse_ports(ports)?)),
+            _ if matches!(self.link, LinkSpec::Tap(_)) => self.peer_address(text),
+            _ => {
+                let reason = format!("'{text}' is not an option of {}", self.link);
+                let remedy =
+                    "write packet:eth0,mac=02:00:00:00:00:02 or packet:eth0,ports=5201-5210";
+                Err(Refusal::new(ErrorKind::InvalidInput, Errno::EINVAL, reason)
+                    .with_remedy(remedy)
+                    .into())
+            }
+        }
+    }
+
     /// Sets what receives the warnings of [`open`](Self::open), one text of one or more lines each. By default they are printed
     /// to stderr.
     pub fn on_warning(mut self, receive: impl FnMut(&str) + Send + 'static) -> Self {
@@ -115,10 +142,27 @@ impl NetdevBuilder {
         self
     }
 
-    /// Sets the MTU, the size of the largest IP packet: 576 to 65535 bytes, at least 1280 for IPv6, 1500 by default. It is
-    /// also set on the kernel's end of a TAP.
+    /// Sets the MTU, the size of the largest IP packet: 576 to 65535 bytes, at least 1280 for IPv6. By default 1500, or that of
+    /// the interface of a packet link. It is also set on the kernel's end of a TAP.
     pub fn mtu(mut self, bytes: u16) -> Self {
-        self.mtu = bytes;
+        self.mtu = Some(bytes);
+        self
+    }
+
+    /// Sets the MAC address of the NIC, which must not be that of another station. By default it is random, and locally
+    /// administered.
+    pub fn mac(mut self, address: [u8; 6]) -> Self {
+        self.mac = Some(MacAddr(address));
+        self
+    }
+
+    /// Makes the NIC of a packet link share the MAC address and the IP addresses of the interface, which
+    /// [`address`](Self::address) names: it has these TCP ports (at most 256), the kernel has all others. Programs of this
+    /// machine cannot use the ports while the NIC is open, and cannot reach the NIC: their packets to an address of this machine
+    /// do not leave it. Needs CAP_NET_ADMIN, and Linux 5.12 with nftables: a rule that the kernel removes when this process
+    /// ends keeps it from answering for the ports.
+    pub fn share_ports(mut self, ports: RangeInclusive<u16>) -> Self {
+        self.ports = Some(ports);
         self
     }
 
@@ -192,20 +236,53 @@ impl NetdevBuilder {
         if let Some(keepalive) = self.tcp.options.keepalive {
             Keepalive::from(keepalive).check()?;
         }
-        let offloads = self.impairment.is_none();
-        let link: Box<dyn Link> = match &self.link {
-            LinkSpec::Tap(name) => Box::new(self.open_tap(name, offloads)?),
-            LinkSpec::Unix(path) => Box::new(unix_link(path, self.mtu, offloads)?),
-            LinkSpec::Memory(name) => Box::new(memory_link(name, self.mtu, offloads)?),
-        };
+        let (random_mac, secret) = random_identity()?;
+        let mac = self.mac.unwrap_or(random_mac);
+        if !mac.is_unicast() {
+            return Err(invalid(
+                "the MAC address is not that of one station; its first byte must be even",
+            )
+            .into());
+        }
+        if self.ports.is_some() && !matches!(self.link, LinkSpec::Packet(_)) {
+            return Err(invalid(
+                "only a NIC on a packet link shares addresses and ports; open packet:NAME",
+            )
+            .into());
+        }
+        let link = self.open_link(mac)?;
+        let mac = self.mac.unwrap_or(mac);
         let link = self.decorate(link)?;
         let fds = link_fds(&*link)?;
-        let (mac, secret) = random_identity()?;
         Ok((self.stack(link, mac, secret)?, fds))
     }
 }
 
 impl NetdevBuilder {
+    /// Opens the link of a NIC with the MAC address `mac`.
+    fn open_link(&mut self, mac: MacAddr) -> Result<Box<dyn Link>, OpenError> {
+        let offloads = self.impairment.is_none();
+        let mtu = self.mtu.unwrap_or(DEFAULT_MTU);
+        Ok(match &self.link {
+            LinkSpec::Tap(name) => Box::new(self.open_tap(name, mtu, offloads)?),
+            LinkSpec::Packet(name) if !offloads => {
+                return Err(packet::cannot_be_impaired(name).into());
+            }
+            LinkSpec::Packet(name) => {
+                let sharing = match &self.ports {
+                    Some(ports) => Sharing::Ports(ports.clone()),
+                    None => Sharing::Nothing(mac),
+                };
+                let (link, mac) = packet::open(name, &sharing, &self.addresses)?;
+                self.mac = Some(mac);
+                self.mtu.get_or_insert(link.caps().mtu);
+                Box::new(link)
+            }
+            LinkSpec::Unix(path) => Box::new(unix_link(path, mtu, offloads)?),
+            LinkSpec::Memory(name) => Box::new(memory_link(name, mtu, offloads)?),
+        })
+    }
+
     /// Returns whether TCP may send super-packets that are longer than an IP header can say.
     fn sends_big_packets(&self) -> bool {
         self.tcp
@@ -214,7 +291,7 @@ impl NetdevBuilder {
     }
 
     /// Opens the TAP and sets up the kernel's end of it: MTU, addresses, up.
-    fn open_tap(&self, name: &str, offloads: bool) -> Result<TapLink, OpenError> {
+    fn open_tap(&self, name: &str, mtu: u16, offloads: bool) -> Result<TapLink, OpenError> {
         // Without segmentation offload no packet is longer than the MTU.
         let big_tcp = offloads && Interface::kernel_has_big_tcp().unwrap_or(false);
         let tap = TapOptions {
@@ -230,12 +307,12 @@ impl NetdevBuilder {
         }
         .open()
         .map_err(Refusal::from)?;
-        self.set_up_interface(&tap)
+        self.set_up_interface(&tap, mtu)
             .map_err(|error| refused_set_up(name, error))?;
         let options = nic::TapOptions {
             vnet_header: VnetHeaderLen::Ten,
             offloads,
-            mtu: self.mtu,
+            mtu,
             big_tcp,
         };
         TapLink::new(tap.into_queues(), options).map_err(OpenError::system("epoll"))
@@ -257,12 +334,12 @@ impl NetdevBuilder {
         ))
     }
 
-    fn set_up_interface(&self, tap: &Tap) -> Result<(), NetlinkError> {
+    fn set_up_interface(&self, tap: &Tap, mtu: u16) -> Result<(), NetlinkError> {
         // An interface that existed before is used as it is.
         if !tap.created() && self.peers.is_empty() {
             return Ok(());
         }
-        tap.set_up_interface(self.mtu, &self.peers)
+        tap.set_up_interface(mtu, &self.peers)
     }
 
     /// Puts the conditioner and the capture around a link.
@@ -283,7 +360,7 @@ impl NetdevBuilder {
             link,
             NicConfig {
                 mac,
-                mtu: self.mtu,
+                mtu: self.mtu.unwrap_or(DEFAULT_MTU),
                 rx_queues: self.rx_queues,
                 linear_bytes: self.linear_bytes,
                 ..NicConfig::default()
@@ -294,8 +371,15 @@ impl NetdevBuilder {
             return Err(OpenError::NoAddress);
         };
         let config = StackConfig::new(address, prefix, secret);
+        let local_ports = self
+            .ports
+            .map_or(LocalPorts::All, |ports| LocalPorts::Range {
+                first: *ports.start(),
+                last: *ports.end(),
+            });
         let config = StackConfig {
             ifindex: IFINDEX,
+            local_ports,
             addresses: self.addresses,
             gateways: self.gateways,
             tcp: self.tcp,
@@ -315,7 +399,7 @@ pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError
     .map_err(OpenError::system("eventfd"))?;
     let mut stacks = Vec::new();
     for (number, link) in [(1u8, left), (2, right)] {
-        let mut builder = NetdevBuilder::new(LinkSpec::Memory("pair".to_owned()))
+        let builder = NetdevBuilder::new(LinkSpec::Memory("pair".to_owned()))
             .address(&format!("10.77.0.{number}/24"))?
             .address(&format!("fd77::{number}/64"))?;
         // Each frame is impaired once, at its receiver.
@@ -328,7 +412,6 @@ pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError
                     .map_err(invalid)?,
             )
         };
-        builder.mtu = DEFAULT_MTU;
         let seed = impairment
             .seed
             .wrapping_mul(2)
@@ -407,6 +490,36 @@ fn parse_prefix(text: &str) -> Result<(IpAddr, u8), OpenError> {
     }
 }
 
+/// Parses a MAC address: six bytes in hexadecimal, with colons between them.
+fn parse_mac(text: &str) -> Result<[u8; 6], OpenError> {
+    let byte = |part: &str| match part.len() {
+        1 | 2 => u8::from_str_radix(part, 16).ok(),
+        _ => None,
+    };
+    let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
+    let mac = bytes.and_then(|bytes| bytes.try_into().ok());
+    mac.ok_or_else(|| {
+        let reason = format!("'{text}' is not a MAC address");
+        Refusal::new(ErrorKind::InvalidInput, Errno::EINVAL, reason)
+            .with_remedy("write it as 02:00:00:00:00:02")
+            .into()
+    })
+}
+
+/// Parses a range of ports: one number, or two with a hyphen between them.
+fn parse_ports(text: &str) -> Result<RangeInclusive<u16>, OpenError> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (first.parse(), last.parse()) {
+        (Ok(first), Ok(last)) => Ok(first..=last),
+        _ => {
+            let reason = format!("'{text}' is not a range of ports");
+            Err(Refusal::new(ErrorKind::InvalidInput, Errno::EINVAL, reason)
+                .with_remedy("write it as 5201-5210")
+                .into())
+        }
+    }
+}
+
 /// Returns an address of the same network: the one that ends in 1, or in 2 if that is `ours`.
 fn neighbour_of(ours: IpAddr) -> IpAddr {
     let number = |last: u8| if last == 1 { 2 } else { 1 };
@@ -471,7 +584,23 @@ impl OpenError {
 
 #[cfg(test)]
 mod tests {
-    use super::parse_prefix;
+    use super::{parse_mac, parse_prefix};
+
+    #[test]
+    fn a_mac_address_has_six_bytes_in_hexadecimal() {
+        let parsed = parse_mac("02:0:aB:00:00:2").expect("valid");
+        assert_eq!(parsed, [2, 0, 0xab, 0, 0, 2]);
+        for text in [
+            "",
+            "02:00:00:00:00",
+            "02:00:00:00:00:00:01",
+            "02:00:00:00:00:g0",
+            "+2:0:0:0:0:0x",
+            "002:0:0:0:0:0",
+        ] {
+            assert!(parse_mac(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn addresses_have_a_prefix_length_that_fits() {

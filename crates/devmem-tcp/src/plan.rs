@@ -104,7 +104,7 @@ impl fmt::Display for ReceivePlan {
 /// The applied settings of a receiver. The previous settings are restored exactly when this and every binding of its queues are
 /// dropped, in whatever order: a binding keeps the settings that its queues need.
 ///
-/// So memory that is bound to the queues of a set-up that nobody holds still receives the payload:
+/// So memory that is bound to the queues of a set-up that was dropped still receives the payload:
 ///
 /// ```
 /// # use devmem_tcp::{Dmabuf, Netdev, Placement, RxBatch};

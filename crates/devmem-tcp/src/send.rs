@@ -459,7 +459,7 @@ mod tests {
     use super::advance;
 
     #[test]
-    fn ranges_lose_what_was_taken_from_their_front() {
+    fn bytes_are_removed_from_the_front_of_ranges() {
         for (taken, expected) in [
             (0, vec![0..10, 20..20, 30..35]),
             (4, vec![4..10, 20..20, 30..35]),

@@ -225,6 +225,17 @@ impl Socket {
         self.collected().notify_waiters();
     }
 
+    /// Returns the outcome of a connect, `None` while it is in progress. Never waits.
+    pub(crate) fn connected(&self) -> Option<Result<(), ConnectError>> {
+        match self {
+            Self::User(inner) => inner.connected(WaitLimit::Never),
+            Self::Kernel(socket) => match socket.nic().check() {
+                Ok(()) => socket.connected_now(),
+                Err(forked) => Some(Err(forked.into())),
+            },
+        }
+    }
+
     /// Set when the sending half is dropped: no more sends will follow.
     pub(crate) fn send_ended(&self) -> &AtomicBool {
         match self {
@@ -280,17 +291,6 @@ impl Socket {
         match self {
             Self::User(inner) => &inner.collected,
             Self::Kernel(socket) => socket.collected(),
-        }
-    }
-
-    /// Returns the outcome of a connect, `None` while it is in progress. Never waits.
-    pub(crate) fn connected(&self) -> Option<Result<(), ConnectError>> {
-        match self {
-            Self::User(inner) => inner.connected(WaitLimit::Never),
-            Self::Kernel(socket) => match socket.nic().check() {
-                Ok(()) => socket.connected_now(),
-                Err(forked) => Some(Err(forked.into())),
-            },
         }
     }
 }

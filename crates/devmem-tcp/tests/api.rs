@@ -27,7 +27,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// On a wire of its own, in real time.
+    /// On a separate wire, in real time.
     fn new(wire: &str) -> Self {
         let link = format!("mem:{wire}");
         let sender = Netdev::user(&link, "10.77.0.1/24").unwrap();
@@ -231,7 +231,7 @@ fn a_batch_that_outlives_its_stream_keeps_its_bytes() {
 }
 
 #[test]
-fn gathering_makes_a_batch_contiguous_or_says_what_does_not_fit() {
+fn gathering_makes_a_batch_contiguous_or_names_the_missing_room() {
     let bench = Bench::new("gather");
     let (sender, mut stream) = bench.connection();
     let sent = pattern(200_000);
@@ -343,7 +343,7 @@ fn unbinding_in_mid_transfer_moves_the_rest_to_host_memory_and_loses_nothing() {
 }
 
 #[test]
-fn the_name_of_an_in_memory_wire_is_free_again_when_one_of_its_two_nics_is_gone() {
+fn the_name_of_an_in_memory_wire_is_free_after_one_of_its_two_nics_is_closed() {
     let nic = |host: u8| Netdev::user("mem:again", &format!("10.77.0.{host}/24"));
     // The second never comes.
     drop(nic(1).unwrap());

@@ -73,7 +73,7 @@ fn every_error_has_its_kind_behind_a_box_and_a_remedy_below_the_reason() {
 }
 
 #[test]
-fn debug_is_what_display_says_so_that_main_shows_the_remedy() {
+fn debug_prints_the_text_of_display_so_that_main_shows_the_remedy() {
     for (error, _) in samples() {
         assert_eq!(format!("{error:?}"), error.to_string());
     }

@@ -199,7 +199,7 @@ fn bound_memory_is_refused_on_other_queues_and_other_nics_and_the_holder_is_name
     // A queue that is taken is said to be: as the kernel says it.
     let taken = world.bind(&memory).unwrap_err();
     assert_eq!(taken.errno(), Errno::EEXIST, "{taken}");
-    // Other memory is nobody's, and sending from what is bound is allowed.
+    // Other memory is free, and sending from bound memory is allowed.
     let second = Dmabuf::anonymous(1 << 20).unwrap();
     let _second = other.bind(&second).unwrap();
     let _tx = world.receiver.bind_tx(&memory).unwrap();
@@ -245,7 +245,7 @@ fn memory_is_bound_again_and_again_when_all_of_it_was_given_back() {
 /// A send names bytes of the memory, not net_iovs of a receive binding: it does not keep the memory from being bound,
 /// and what was lent stays lent until it was given back.
 #[test]
-fn what_was_received_is_sent_from_where_it_lies_and_the_memory_bound_again() {
+fn received_frags_are_sent_in_place_and_the_memory_is_bound_again() {
     for world in [World::pair(), World::loopback()] {
         let memory = Dmabuf::anonymous(1 << 20).unwrap();
         for round in 0..10 {

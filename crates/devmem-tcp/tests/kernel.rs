@@ -164,7 +164,7 @@ fn bind_rx_without_privilege_says_which() {
 }
 
 #[test]
-fn anonymous_memory_is_no_dma_buf_and_the_error_says_what_is() {
+fn anonymous_memory_is_not_a_dma_buf_and_the_error_names_the_alternatives() {
     let lo = Netdev::kernel("lo").unwrap();
     let memory = Dmabuf::anonymous(SIZE).unwrap();
     let error = lo.bind_rx(&memory, &[RxQueueId(1)]).unwrap_err();
@@ -249,15 +249,15 @@ fn memory_of_the_kernels_exporters_serves_the_user_space_stack() {
 }
 
 #[test]
-fn what_is_no_dma_buf_is_not_imported() {
+fn a_descriptor_that_is_not_a_dma_buf_is_not_imported() {
     let file = std::fs::File::open("/dev/null").unwrap();
     let error = devmem_tcp::import(file.into()).unwrap_err();
     assert!(matches!(error, DeviceMemoryError::NotADmabuf(_)), "{error}");
 }
 
 #[test]
-fn a_nic_that_cannot_be_prepared_says_what_it_lacks() {
-    const TEST: &str = "a_nic_that_cannot_be_prepared_says_what_it_lacks";
+fn an_unsupported_nic_is_refused_with_the_missing_features() {
+    const TEST: &str = "an_unsupported_nic_is_refused_with_the_missing_features";
     in_netns(TEST, || {
         let _pair = Interface::create_veth_pair("v0", "v1").unwrap();
         let nic = Netdev::kernel("v0").unwrap();
@@ -298,7 +298,7 @@ fn strict_placement_without_a_binding_says_that_there_is_none() {
 }
 
 #[test]
-fn the_software_nic_of_a_kernel_interface_is_asked_for_in_vain() {
+fn a_kernel_interface_has_no_software_nic() {
     let lo = Netdev::kernel("lo").unwrap();
     let refused = devmem_tcp::internals::with_nic(&lo, |_| ()).unwrap_err();
     assert!(refused.to_string().contains("ethtool -x lo"), "{refused}");

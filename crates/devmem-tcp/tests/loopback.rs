@@ -1,6 +1,7 @@
 //! Two streams of the same NIC, device memory to device memory.
 
-use devmem_tcp::{Dmabuf, Frag, Netdev, RxBatch};
+use devmem_tcp::{Dmabuf, Errno, Frag, Netdev, RxBatch, Stream};
+use netmem::{FakeDevice, FakePace};
 
 #[test]
 fn a_nic_sends_to_itself_from_device_memory_to_device_memory() {
@@ -46,4 +47,124 @@ fn a_nic_sends_to_itself_from_device_memory_to_device_memory() {
     drop(listener);
     let net_iovs = rx.unbind().net_iovs();
     assert_eq!(net_iovs.home, net_iovs.total);
+}
+
+/// A receiver with memory of one device, and a sender with memory of another.
+struct Staged {
+    devices: [FakeDevice; 2],
+    memory: Dmabuf,
+    source: Dmabuf,
+    rx: devmem_tcp::BoundRx,
+    tx: devmem_tcp::BoundTx,
+    _setup: devmem_tcp::Setup,
+    receiver: Stream,
+    sender: Stream,
+}
+
+fn staged(pace: FakePace, port: u16) -> Staged {
+    let devices = [(); 2].map(|()| FakeDevice::new(pace));
+    let (nic, other) = Netdev::pair("".parse().expect("no impairment")).expect("a pair");
+    let memory = devices[0].alloc(32 << 20).expect("memory");
+    let source = devices[1].alloc(4 << 20).expect("memory");
+    let address = format!("10.77.0.1:{port}").parse().expect("an address");
+    let setup = nic
+        .plan_receive(address)
+        .queues(1)
+        .apply()
+        .expect("applied");
+    let rx = nic.bind_rx(&memory, setup.queues()).expect("bound");
+    let tx = other.bind_tx(&source).expect("bound");
+    let listener = nic.listen(address).expect("the port is free");
+    let sender = other.connect(address).expect("the listener is there");
+    let (receiver, _) = listener.accept().expect("it connected");
+    Staged {
+        devices,
+        memory,
+        source,
+        rx,
+        tx,
+        _setup: setup,
+        receiver,
+        sender,
+    }
+}
+
+#[test]
+fn payload_goes_from_one_device_to_another_and_is_gathered_there() {
+    let Staged {
+        devices,
+        memory,
+        source,
+        rx,
+        tx,
+        _setup,
+        mut receiver,
+        mut sender,
+    } = staged(FakePace::AfterPolls(2), 5301);
+    let bytes: Vec<u8> = (0..4 << 20)
+        .map(|i: u32| (i % 251) as u8 ^ (i >> 12) as u8)
+        .collect();
+    source.copy_in(0, &bytes).expect("it fits");
+    let target = devices[0].alloc(4 << 20).expect("memory");
+    let id = sender.send(&tx, &[0..3, 3..4 << 20]).expect("queued");
+    let (mut batch, mut at) = (RxBatch::with_capacity(128), 0);
+    while at < bytes.len() {
+        assert!(receiver.recv(&mut batch).expect("alive") > 0);
+        let start = at;
+        let before = devices[0].submissions().len();
+        let mut gather = batch.start_gather(&target, at).expect("it fits");
+        while !gather.is_done().expect("the device copies") {}
+        at += gather.wait().expect("the device copies");
+        assert!(devices[0].submissions().len() > before, "by the device");
+        // The same bytes by the CPU's way.
+        let mut read = vec![0; at - start];
+        assert_eq!(
+            batch.copy_to(&mut read).expect("the device copies"),
+            read.len()
+        );
+        assert!(read == bytes[start..at], "at {start}");
+    }
+    sender.completions().wait(id).expect("it completes");
+    assert!(target.slice(0..bytes.len()).to_vec() == bytes);
+    drop((batch, sender, receiver));
+    let net_iovs = rx.unbind().net_iovs();
+    assert_eq!(net_iovs.home, net_iovs.total);
+    assert_eq!(memory.size(), 32 << 20);
+}
+
+#[test]
+fn a_lost_device_ends_its_connections_with_the_cause() {
+    for side in [0, 1] {
+        let mut staged = staged(FakePace::AfterPolls(2), 5302 + side as u16);
+        staged.source.copy_in(0, &[7; 100_000]).expect("it fits");
+        staged.devices[side].lose();
+        let sent = staged
+            .sender
+            .send(&staged.tx, &[0..1, 1..100_000])
+            .expect("queued");
+        let mut batch = RxBatch::with_capacity(128);
+        let received = loop {
+            match staged.receiver.recv(&mut batch) {
+                Ok(0) => panic!("an end without an error"),
+                Ok(_) => {}
+                Err(error) => break error,
+            }
+        };
+        if side == 0 {
+            assert_eq!(received.errno(), Errno::EIO);
+            let text = received.to_string();
+            assert!(text.contains("fake_copy: FAKE_LOST (719)"), "{text}");
+        } else {
+            assert_eq!(received.errno(), Errno::ECONNRESET);
+        }
+        let completed = staged.sender.completions().wait(sent);
+        assert!(
+            completed.is_ok() || side == 0,
+            "the send is over: {completed:?}"
+        );
+        drop(batch);
+        drop((staged.sender, staged.receiver));
+        let net_iovs = staged.rx.unbind().net_iovs();
+        assert_eq!(net_iovs.home, net_iovs.total);
+    }
 }

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 /// The crates of the workspace that the library depends on, by their names in paths.
 const INNER: &[&str] = &[
+    "devmem_cuda",
     "devmem_linux",
     "devmem_uapi",
     "mapped",

@@ -116,7 +116,7 @@ fn host_and_device_bytes_keep_their_order() {
 }
 
 #[test]
-fn what_completed_is_told_once_and_in_order() {
+fn completions_are_reported_once_and_in_order_of_sends() {
     let (a, _b, mut sender, mut receiver) = connected("");
     let memory = device(&pattern(4096));
     let tx = a.bind_tx(&memory).expect("bound");
@@ -140,7 +140,7 @@ fn what_completed_is_told_once_and_in_order() {
 }
 
 #[test]
-fn a_non_blocking_send_takes_what_there_is_room_for() {
+fn a_non_blocking_send_queues_as_much_as_fits() {
     let (a, _b, mut sender, mut receiver) = connected("");
     let bytes = pattern(64 << 20);
     let memory = device(&bytes);
@@ -148,7 +148,10 @@ fn a_non_blocking_send_takes_what_there_is_room_for() {
     sender.set_nonblocking(true);
     let id = sender.send(&tx, &[0..64 << 20]).expect("some of it");
     assert!(id.bytes() > 0 && id.bytes() < 64 << 20);
-    let refused = sender.completions().wait(id).expect_err("nobody reads");
+    let refused = sender
+        .completions()
+        .wait(id)
+        .expect_err("the peer does not read");
     assert!(matches!(refused, CompletionError::WouldBlock));
     let received = receive(&mut receiver, id.bytes());
     assert!(received == bytes[..id.bytes()]);

@@ -235,7 +235,7 @@ fn a_ring_reuses_its_chunks_and_changes_none_that_is_under_way() {
 }
 
 #[test]
-fn a_ring_that_cannot_go_on_says_so_and_goes_on_later() {
+fn a_full_ring_would_block_and_continues_later() {
     let (a, b) = Netdev::pair("seed=1".parse().unwrap()).unwrap();
     let listener = b.listen(LOCAL).unwrap();
     let mut sender = a.connect(LOCAL).unwrap();

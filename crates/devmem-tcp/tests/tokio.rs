@@ -349,10 +349,12 @@ fn several_tasks_accept_from_one_listener() {
 }
 
 #[test]
-fn nobody_listening_and_a_reset_are_the_calls_own_errors() {
+fn a_refused_connection_and_a_reset_are_errors_of_the_call() {
     run(async {
         let (a, b) = nics("errors");
-        let refused = Stream::connect(&a, to()).await.expect_err("nobody listens");
+        let refused = Stream::connect(&a, to())
+            .await
+            .expect_err("there is no listener");
         assert!(matches!(refused, ConnectError::Ended(_)), "{refused}");
 
         let listener = Listener::new(b.listen(to()).expect("free")).expect("a listener");
@@ -389,7 +391,7 @@ fn nobody_listening_and_a_reset_are_the_calls_own_errors() {
 }
 
 #[test]
-fn a_connection_that_ends_in_silence_wakes_who_waits_for_it() {
+fn a_connection_that_times_out_wakes_its_waiting_tasks() {
     run(async {
         // Nobody is at the other end. The timeout comes between two questions for the peer's hardware address: nothing
         // is sent with it, nor anything else in the rest of the second.
@@ -412,14 +414,14 @@ fn a_connection_that_ends_in_silence_wakes_who_waits_for_it() {
         let ended = tokio::time::timeout(Duration::from_secs(20), Stream::connect(&nic, to()));
         let ended = ended
             .await
-            .expect("it is told")
-            .expect_err("nobody is there");
+            .expect("the connect ends")
+            .expect_err("no host answers");
         assert!(matches!(ended, ConnectError::Ended(_)), "{ended}");
     });
 }
 
 #[test]
-fn what_is_taken_out_again_blocks_as_before() {
+fn a_stream_converted_back_blocks_as_before() {
     run(async {
         let (_a, _b, mut sender, receiver) = connected("taken-out").await;
         sender.write_all(b"hello").await.expect("sent");
@@ -497,7 +499,9 @@ fn the_kernels_completions_come_while_the_peer_reads_late() {
         assert_eq!(received.len(), queued);
         // Nobody listens there any more.
         drop((listener, receiver));
-        let refused = Stream::connect(&nic, to).await.expect_err("nobody listens");
+        let refused = Stream::connect(&nic, to)
+            .await
+            .expect_err("there is no listener");
         assert!(matches!(refused, ConnectError::Ended(_)), "{refused}");
     });
 }

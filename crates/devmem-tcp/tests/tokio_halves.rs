@@ -52,7 +52,7 @@ fn two_tasks_use_the_halves_of_a_stream() {
 }
 
 #[test]
-fn a_task_peeks_and_receives_at_most_what_it_wants() {
+fn a_task_peeks_and_receives_at_most_the_requested_bytes() {
     on_both("tokio-peek", |mut near, mut far| async move {
         near.write_all(b"headerbody").await.unwrap();
         let mut head = [0; 6];

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_helper_writes_to_both_pipes_is_returned_at_its_end() {
+    fn the_output_of_a_helper_on_both_pipes_is_returned_at_its_end() {
         let mut command = Command::new("sh");
         command.args(["-c", "head -c 200000 /dev/zero >&2; echo out; exit 3"]);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());

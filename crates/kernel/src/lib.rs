@@ -14,6 +14,7 @@
 //! For the user-space backend, around its stack:
 //!
 //! - [`tap::TapOptions`] opens the TAP interface that joins our NIC to this kernel,
+//! - [`packet::PacketOptions`] opens a packet socket, which joins it to an interface of this machine,
 //! - [`netif::Interface`] sets up the kernel's end of it,
 //! - [`netns`] lets an unprivileged user do that in a separate network namespace,
 //! - [`cpu`] pins threads and measures their time, and [`probe`] finds what works on this machine.
@@ -35,7 +36,9 @@ pub mod netdev;
 pub mod netif;
 pub mod netlink;
 pub mod netns;
+pub mod nftables;
 pub mod nic_setup;
+pub mod packet;
 pub mod probe;
 pub mod small_file;
 pub mod socket;

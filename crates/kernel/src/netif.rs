@@ -25,6 +25,8 @@ pub struct Interface {
 /// Facts about an interface, reported by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InterfaceFacts {
+    /// Whether its frames have an Ethernet header.
+    pub ethernet: bool,
     /// The link-layer address, if the interface has one of six bytes.
     pub mac: Option<[u8; 6]>,
     /// Largest IP packet in bytes.
@@ -137,6 +139,18 @@ impl Interface {
     pub fn set_gso_ipv4_max_size(&mut self, bytes: u32) -> Result<(), NetlinkError> {
         let request = self.request().u32(IFLA_GSO_IPV4_MAX_SIZE, bytes);
         self.change("set gso_ipv4_max_size of", request)
+    }
+
+    /// Renames the interface.
+    ///
+    /// # Errors
+    ///
+    /// `EEXIST` if the name is in use, `EBUSY` for an interface that is up (Linux before 6.2).
+    pub fn rename(&mut self, name: &str) -> Result<(), NetlinkError> {
+        let request = self.request().text(IFLA_IFNAME, name);
+        self.change("rename", request)?;
+        name.clone_into(&mut self.name);
+        Ok(())
     }
 
     /// Sets the link-layer address.

@@ -9,6 +9,7 @@
 
 pub mod capture;
 pub mod counters;
+pub mod memory;
 pub mod output;
 pub mod parse;
 pub mod pattern;

@@ -1,8 +1,10 @@
 //! Output of the programs: errors, notes, results, exit codes.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context;
 use devmem_linux::netlink::NetlinkError;
@@ -189,9 +191,70 @@ fn judge(cause: &(dyn std::error::Error + 'static)) -> Option<(Exit, Option<&'st
     Some((exit, remedy))
 }
 
-/// Writes a line to stderr. Ignores write errors (a closed pipe, a full disk), where `eprintln!` would panic.
+/// Writes text to stderr. Ignores write errors (a closed pipe, a full disk), where `eprintln!` would panic. While output is
+/// held, the text is kept for later.
 pub fn tell(text: impl fmt::Display) {
-    let _unheard = io::stderr().lock().write_all(text.to_string().as_bytes());
+    let text = text.to_string();
+    match &mut *held() {
+        Some(lines) => lines.push(&text),
+        None => {
+            let _unheard = io::stderr().lock().write_all(text.as_bytes());
+        }
+    }
+}
+
+/// Lines that are kept while output is held. More lines replace the oldest.
+const MAX_HELD_LINES: usize = 10_000;
+
+/// Text for stderr that is held back.
+#[derive(Debug, Default)]
+struct HeldLines(VecDeque<String>);
+
+impl HeldLines {
+    fn push(&mut self, text: &str) {
+        for line in text.lines() {
+            if self.0.len() == MAX_HELD_LINES {
+                self.0.pop_front();
+            }
+            self.0.push_back(line.to_owned());
+        }
+    }
+}
+
+/// The held text of this process; `None` while nothing is held.
+fn held() -> MutexGuard<'static, Option<HeldLines>> {
+    static HELD: Mutex<Option<HeldLines>> = Mutex::new(None);
+    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Holds back the text of [`tell`] while a full-screen view is on the terminal. Dropping it writes the text.
+#[derive(Debug)]
+pub struct Held(());
+
+/// Begins to hold back the text of [`tell`].
+pub fn hold() -> Held {
+    held().get_or_insert_default();
+    Held(())
+}
+
+impl Held {
+    /// Returns the last lines, at most `most` of them.
+    pub fn last(&self, most: usize) -> Vec<String> {
+        let held = held();
+        let lines = held.as_ref().map(|lines| &lines.0);
+        let lines = lines.into_iter().flatten();
+        let surplus = lines.clone().count().saturating_sub(most);
+        lines.skip(surplus).cloned().collect()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let lines = held().take().unwrap_or_default();
+        for line in lines.0 {
+            say!("{line}");
+        }
+    }
 }
 
 /// Prints a note to stderr.
@@ -222,6 +285,17 @@ pub fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn held_text_is_kept_in_lines() {
+        let held = hold();
+        tell("one\ntwo\n");
+        note("three");
+        assert_eq!(held.last(2), ["two", "devmem-tcp: three"]);
+        assert_eq!(held.last(9).len(), 3);
+        drop(held);
+        assert!(super::held().is_none());
+    }
 
     #[test]
     fn a_failure_is_one_line_with_every_cause_once_and_the_remedy_last() {
@@ -263,7 +337,7 @@ mod tests {
         let missing = devmem_tcp::Netdev::kernel("nosuch0").unwrap_err();
         assert_eq!(missing.kind(), ErrorKind::NotFound);
         assert_eq!(Failure::from(missing).exit, Exit::Failed);
-        // A loopback has no header split, whoever asks.
+        // A loopback has no header split, also for root.
         let lo = devmem_tcp::Netdev::kernel("lo").unwrap();
         let plan = lo.plan_receive("127.0.0.1:5201".parse().unwrap());
         let refused = plan.commands().unwrap_err();

@@ -94,6 +94,15 @@ impl Progress {
         Self::new(Shape::Transfer(total))
     }
 
+    /// Returns a display that prints lines, and no bar: another display shows the progress.
+    pub fn hidden() -> Self {
+        Self {
+            shape: Shape::Transfer(None),
+            is_terminal: false,
+            drawn: Cell::new(None),
+        }
+    }
+
     /// Starts the display of an operation on a number of bytes.
     pub fn bytes(name: &'static str, total: u64) -> Self {
         Self::new(Shape::Bytes(name, total))

@@ -26,7 +26,7 @@ fn is_ignored(signal: i32, status: &str) -> bool {
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
-/// Flag that a signal has set to end the run.
+/// Flag that ends the run, set by a signal.
 #[derive(Clone, Debug)]
 pub struct StopFlag(Arc<AtomicBool>);
 
@@ -46,7 +46,12 @@ impl StopFlag {
         Ok(Self(flag))
     }
 
-    /// Returns whether a signal was received.
+    /// Ends the run as a signal does.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the run is to end.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

@@ -1,6 +1,7 @@
 //! A connection that sends from device memory: a ring of chunks, each reused only when its send is complete.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -93,7 +94,7 @@ impl<'a> Transmit<'a> {
         }
     }
 
-    /// Sends all of `source` and waits until the peer has acknowledged it. Calls `go_on` with the bytes so far, at least
+    /// Sends all of `source` and waits until the peer has acknowledged it. Calls `go_on` at least
     /// every 100 ms; if it returns false, the run ends with the bytes that are queued by then.
     ///
     /// # Errors
@@ -102,7 +103,7 @@ impl<'a> Transmit<'a> {
     pub fn run(
         mut self,
         source: &mut Source,
-        go_on: &mut dyn FnMut(u64) -> bool,
+        go_on: &mut dyn FnMut(&Transmit<'_>) -> bool,
     ) -> Result<SendStats, Failure> {
         let (start, clock) = (Instant::now(), cpu::thread_cpu_time());
         self.feed(source, go_on)?;
@@ -119,7 +120,7 @@ impl<'a> Transmit<'a> {
         Ok(self.sent)
     }
 
-    /// Queues `source` until it ends or `go_on` returns false. Calls `go_on` with the bytes so far, at least every 100 ms.
+    /// Queues `source` until it ends or `go_on` returns false. Calls `go_on` at least every 100 ms.
     ///
     /// # Errors
     ///
@@ -127,9 +128,9 @@ impl<'a> Transmit<'a> {
     pub fn feed(
         &mut self,
         source: &mut Source,
-        go_on: &mut dyn FnMut(u64) -> bool,
+        go_on: &mut dyn FnMut(&Transmit<'_>) -> bool,
     ) -> Result<(), Failure> {
-        while go_on(self.sent.bytes) {
+        while go_on(self) {
             if !self.has_free_chunk()? {
                 continue;
             }
@@ -140,6 +141,21 @@ impl<'a> Transmit<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Returns the payload bytes that were queued so far.
+    pub fn bytes(&self) -> u64 {
+        self.sent.bytes
+    }
+
+    /// Returns the address of the peer, `None` if the connection no longer exists.
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        self.stream.peer_addr().ok()
+    }
+
+    /// Returns the number of chunks with sends in flight, and of all chunks.
+    pub fn chunks(&self) -> (usize, usize) {
+        (self.chunks_under_way, self.chunks)
     }
 
     /// Returns the TCP statistics of the connection, `None` if it no longer exists.
@@ -183,11 +199,11 @@ impl<'a> Transmit<'a> {
     fn send_chunk(
         &mut self,
         len: usize,
-        go_on: &mut dyn FnMut(u64) -> bool,
+        go_on: &mut dyn FnMut(&Transmit<'_>) -> bool,
     ) -> Result<(), Failure> {
         let start = self.region.start + self.next * self.chunk;
         let mut rest = start..start + len;
-        while !rest.is_empty() && go_on(self.sent.bytes) {
+        while !rest.is_empty() && go_on(self) {
             match self.stream.send(self.tx, std::slice::from_ref(&rest)) {
                 Ok(id) => {
                     rest.start += id.bytes();
@@ -203,14 +219,17 @@ impl<'a> Transmit<'a> {
         Ok(())
     }
 
-    fn wait_for_completions(&mut self, go_on: &mut dyn FnMut(u64) -> bool) -> Result<(), Failure> {
+    fn wait_for_completions(
+        &mut self,
+        go_on: &mut dyn FnMut(&Transmit<'_>) -> bool,
+    ) -> Result<(), Failure> {
         loop {
             match self.completions.wait_all() {
                 Ok(()) => return Ok(()),
                 Err(CompletionError::WouldBlock | CompletionError::TimedOut) => {}
                 Err(error) => return Err(error.into()),
             }
-            if !go_on(self.sent.bytes) {
+            if !go_on(self) {
                 return Ok(());
             }
         }
@@ -218,7 +237,10 @@ impl<'a> Transmit<'a> {
 
     /// Waits until the peer has acknowledged the end of the stream. Completions alone do not prove that the peer has the
     /// bytes: a connection that fails also completes its unsent sends.
-    fn wait_for_the_peer(&mut self, go_on: &mut dyn FnMut(u64) -> bool) -> Result<(), Failure> {
+    fn wait_for_the_peer(
+        &mut self,
+        go_on: &mut dyn FnMut(&Transmit<'_>) -> bool,
+    ) -> Result<(), Failure> {
         let mut batch = RxBatch::with_capacity(BATCH_FRAGS);
         self.stream.set_timeout(Some(FAREWELL));
         loop {
@@ -238,7 +260,7 @@ impl<'a> Transmit<'a> {
                     return Err(error.context("the connection failed").into());
                 }
             }
-            if !go_on(self.sent.bytes) {
+            if !go_on(self) {
                 return Ok(());
             }
         }

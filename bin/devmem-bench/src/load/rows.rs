@@ -16,7 +16,7 @@ use transfer::load::{HttpFile, HttpRequest, Loader, Part};
 
 use super::server::{Files, Home, Nginx, PORT};
 use crate::meter::MeterReading;
-use crate::network::{TAP, Veth};
+use crate::network::{NearEnd, TAP, Veth};
 use crate::sender::{PREFIX, RECEIVER, SENDER};
 
 /// Bytes of the memory that is bound for receiving.
@@ -91,7 +91,7 @@ pub fn run(setting: &Setting<'_>, kind: Kind) -> Result<MeterReading> {
         return load(setting, connections, piece_bytes);
     }
     let mut nginx = Nginx::start(setting.files, Home::Apart, setting.server_cpu)?;
-    let _veth = Veth::new(&nginx.namespace()?, MTU, None)?;
+    let _veth = Veth::new(&nginx.namespace()?, NearEnd::Kernel, MTU, None)?;
     nginx.until_ready(server())?;
     match kind {
         Kind::Curl => curl(setting),

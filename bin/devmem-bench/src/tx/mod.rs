@@ -12,7 +12,7 @@ use nic::BIG_PACKET_LEN;
 
 use super::accounting::Accounting;
 use super::cases::Cores;
-use super::network::{Veth, steer_receiving};
+use super::network::{NearEnd, Veth, steer_receiving};
 use super::plan::{MeasureArgs, Plan};
 use super::receiver::{ReceiverProcess, Receiving};
 use super::report::{self, End, Subject};
@@ -120,7 +120,12 @@ fn send_by_kernel(bench: &Bench<'_, TxCase>, case: &TxCase, cpu: usize) -> Resul
     };
     let mut sender = SenderProcess::start(sending, bench.plan.time, cpu, Home::OfItsOwn)?;
     let longest = (case.packets == Packets::Big).then_some(BIG_PACKET_LEN);
-    let _veth = Veth::new(&sender.namespace()?, bench.plan.mtu, longest)?;
+    let _veth = Veth::new(
+        &sender.namespace()?,
+        NearEnd::Kernel,
+        bench.plan.mtu,
+        longest,
+    )?;
     sender.starter()?.go()?;
     sender.finish()
 }

@@ -9,18 +9,19 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::Context;
 use devmem_linux::helper::Helper;
+use devmem_linux::netif::Interface;
 use devmem_linux::{cpu, netns, probe};
 use devmem_tcp::{Netdev, TcpOptions};
 
 use crate::args::{DemoLink, Direction};
+use crate::display::Display;
 use crate::plan::DemoPlan;
-use crate::receiver::Receiver;
+use crate::receiver::{Receiver, with_mtu};
 use crate::report::{RunReport, Sending};
 use crate::transfer::{Go, Task, Totals};
 use tool::capture::{self, Capture};
 use tool::output::{Failure, note, print_json};
 use tool::pattern::Expected;
-use tool::progress::Progress;
 use tool::sender::{Share, pattern_of, send, shares};
 use tool::signals::StopFlag;
 use tool::terminal::tell_table;
@@ -28,8 +29,13 @@ use tool::transmit::SendStats;
 
 /// The TAP interface, in a separate network namespace.
 const TAP: &str = "tap:dm0";
+/// Our end of a veth pair there, and the name of the kernel's end.
+const PACKET: &str = "packet:dm1";
+const VETH: (&str, &str) = ("dm0", "dm1");
 /// The in-memory wire.
 const WIRE: &str = "wire";
+/// MTU of the veth pair unless another is requested: Ethernet's.
+const DEFAULT_MTU: u16 = 1500;
 /// Port of the receiver.
 const PORT: u16 = 5201;
 
@@ -76,8 +82,8 @@ fn one_way(
     peers_cpu: Option<usize>,
     stop: &StopFlag,
 ) -> Result<RunReport, Failure> {
-    let report = if direction == Direction::Tx && link == TAP {
-        tx::run(plan, stop, peers_cpu)?
+    let report = if direction == Direction::Tx && link != WIRE {
+        tx::run(plan, link, stop, peers_cpu)?
     } else {
         into_our_memory(plan, direction, link, peers_cpu, stop)?
     };
@@ -118,7 +124,7 @@ fn into_our_memory(
             local,
             senders_cpu,
         )?,
-        _ if link == TAP => SenderHandle::Process(start_process(plan, local, senders_cpu)?),
+        _ if link != WIRE => SenderHandle::Process(start_process(plan, local, senders_cpu)?),
         _ => {
             let memory = if direction == Direction::Tx {
                 SendMemory::Device
@@ -162,6 +168,11 @@ fn choose_link(plan: &DemoPlan) -> Result<&'static str, Failure> {
     if plan.link == DemoLink::Wire {
         return Ok(WIRE);
     }
+    if plan.link == DemoLink::Packet {
+        netns::enter_new()?;
+        make_veth_pair(plan)?;
+        return Ok(PACKET);
+    }
     match probe::tap_in_namespace() {
         probe::Verdict::Works => {
             netns::enter_new()?;
@@ -176,6 +187,20 @@ fn choose_link(plan: &DemoPlan) -> Result<&'static str, Failure> {
     }
 }
 
+/// Makes a veth pair in this network namespace. The kernel has the peer's address at its end, and no address at ours: all
+/// packets to our address pass the pair.
+fn make_veth_pair(plan: &DemoPlan) -> Result<(), Failure> {
+    let mtu = u32::from(plan.nic.mtu.unwrap_or(DEFAULT_MTU));
+    let (mut kernels, mut ours) = Interface::create_veth_pair(VETH.0, VETH.1)?;
+    for end in [&mut kernels, &mut ours] {
+        end.set_mtu(mtu)?;
+        end.quiet_ipv6();
+        end.set_up()?;
+    }
+    kernels.add_address(plan.peers.address, plan.peers.len)?;
+    Ok(())
+}
+
 fn receive(
     receiver: &mut Receiver,
     plan: &DemoPlan,
@@ -183,7 +208,9 @@ fn receive(
     stop: &StopFlag,
     capture: Option<&Capture>,
 ) -> Result<Totals, Failure> {
-    let progress = Progress::transfer(Some(plan.bytes));
+    let title = format!("demo  into device memory, {}", receiver.local_addr());
+    let title = plan.watch.then_some(title);
+    let mut display = Display::start(title, Some(plan.bytes), &receiver.nic(), stop)?;
     let clock = match sender {
         SenderHandle::Process(_) => cpu::process_cpu_time,
         // The process also contains the threads of the sender's stack.
@@ -196,9 +223,9 @@ fn receive(
         output: None,
         keep_tokens: 0,
         clock,
-        watch: &mut |sofar| {
-            progress.transferred(sofar.bytes, sofar.elapsed);
-            let waits_for_sender = sofar.accepted < u64::from(plan.connections);
+        watch: &mut |view| {
+            display.receiving(view);
+            let waits_for_sender = view.sofar.accepted < u64::from(plan.connections);
             if waits_for_sender {
                 sender.check()?;
             }
@@ -207,7 +234,7 @@ fn receive(
         lent: &|batch| capture::lent(capture, batch),
         ended: &mut |_| {},
     });
-    progress.finish();
+    display.finish();
     totals
 }
 
@@ -248,7 +275,7 @@ impl SenderHandle {
                 let shares = shares(plan.bytes, plan.connections, plan.write_size);
                 send_all(&nic, to, &shares.collect::<Vec<_>>(), cpu).map(|()| None)
             }
-            SendMemory::Device => tx::send_all(&nic, &plan, to, cpu, &|_| true).map(Some),
+            SendMemory::Device => tx::send_all(&nic, &plan, to, cpu, &|_, _, _| true).map(Some),
         };
         let handle = thread::Builder::new().name("sender".into()).spawn(work);
         Ok(Self::Thread {
@@ -296,7 +323,7 @@ impl SenderHandle {
 fn wire_end(plan: &DemoPlan, spec: &str) -> Result<Netdev, Failure> {
     let builder = Netdev::builder(spec)?.address(&plan.peers.to_string())?;
     // The receiving end impairs both directions.
-    let builder = builder.mtu(plan.nic.mtu).tcp(sender_tcp(plan.connections));
+    let builder = with_mtu(builder, plan.nic.mtu).tcp(sender_tcp(plan.connections));
     Ok(builder.open()?)
 }
 

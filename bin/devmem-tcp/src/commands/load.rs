@@ -12,6 +12,7 @@ use devmem_tcp::{BoundRx, Dmabuf, ErrorKind, Netdev, Setup};
 
 use crate::kernels_end;
 use crate::plan::LoadPlan;
+use crate::receiver::with_mtu;
 use crate::report::LoadReport;
 use source::Source;
 use target::Target;
@@ -61,7 +62,7 @@ pub fn run(plan: &LoadPlan) -> Result<(), Failure> {
         to: target.name(),
         tensors: source.tensors(),
         serves_ranges: source.serves_ranges(),
-        mtu: plan.nic.mtu,
+        mtu: client.nic.mtu(),
         ip_version: if plan.link.tap.ours.address.is_ipv4() {
             4
         } else {
@@ -121,9 +122,7 @@ struct Client {
 impl Client {
     fn open(plan: &LoadPlan) -> Result<Self, Failure> {
         let (tap, wanted) = (&plan.link.tap, &plan.nic);
-        let nic = tap
-            .builder()?
-            .mtu(wanted.mtu)
+        let nic = with_mtu(tap.builder()?, wanted.mtu)
             // Queue 0 receives into host memory.
             .rx_queues(wanted.queues + 1)
             .impair(wanted.impairment)

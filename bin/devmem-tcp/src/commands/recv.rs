@@ -1,5 +1,6 @@
 //! `devmem-tcp recv`: receives into device memory, like netcat.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -9,17 +10,18 @@ use devmem_linux::cpu;
 use devmem_tcp::{Netdev, Purpose};
 
 use crate::backend::{self, Backend};
+use crate::display::Display;
 use crate::intervals::Intervals;
 use crate::kernel;
 use crate::kernels_end;
 use crate::plan::{Destination, RecvPlan};
-use crate::receiver::Receiver;
+use crate::receiver::{LinkWatch, Receiver};
 use crate::report::RunReport;
 use crate::transfer::{Ended, Go, Task};
 use tool::capture::{self, Capture};
 use tool::output::{Failure, note, print_json};
 use tool::pattern::{Expected, RepeatingPattern};
-use tool::progress::{Progress, gbit_per_s};
+use tool::progress::gbit_per_s;
 use tool::signals::StopFlag;
 use tool::size::Size;
 use tool::terminal::{self, tell_table};
@@ -82,10 +84,7 @@ fn on_kernel(name: &str, plan: &RecvPlan, stop: &StopFlag) -> Result<(), Failure
     }
     let output = open_output(plan.output.as_ref())?;
     let receiver = Receiver::on_kernel(nic, &plan.kernel, local)?;
-    let report = RunReport {
-        mtu: kernel::mtu(name),
-        ..RunReport::of("kernel", name.to_owned(), &plan.nic, local.ip())
-    };
+    let report = RunReport::of("kernel", name.to_owned(), &plan.nic, local.ip());
     receive(plan, stop, receiver, output, report, None)
 }
 
@@ -100,7 +99,11 @@ fn receive(
 ) -> Result<(), Failure> {
     let local = receiver.local_addr();
     note(format_args!("listening on {local} over {}", report.link));
-    let progress = Progress::transfer(None);
+    let title = plan
+        .watch
+        .then(|| format!("recv  {local} over {}", report.link));
+    let display = RefCell::new(Display::start(title, None, &receiver.nic(), stop)?);
+    let mut link = LinkWatch::new(receiver.nic());
     let mut intervals = plan.interval.map(Intervals::new);
     let totals = receiver.run(Task {
         connections: plan.connections,
@@ -112,28 +115,32 @@ fn receive(
         output: output.as_mut().map(|output| output as &mut dyn Write),
         keep_tokens: plan.keep_tokens,
         clock: cpu::process_cpu_time,
-        watch: &mut |sofar| {
+        watch: &mut |view| {
+            let sofar = view.sofar;
             let ended = intervals
                 .as_mut()
                 .and_then(|intervals| intervals.line(&sofar));
+            let mut display = display.borrow_mut();
             if let Some(line) = ended {
-                progress.line(line);
+                display.line(line);
             }
-            progress.transferred(sofar.bytes, sofar.elapsed);
+            display.receiving(view);
+            link.check(&report.link)?;
             Ok(if stop.is_set() { Go::Stop } else { Go::On })
         },
         lent: &|batch| capture::lent(capture, batch),
         ended: &mut |ended| {
             if plan.keep_listening {
-                progress.line(connection_line(ended));
+                display.borrow().line(connection_line(ended));
             }
         },
     })?;
+    let display = display.into_inner();
     let last = intervals.and_then(|mut intervals| intervals.line(&totals.sofar()));
     if let Some(line) = last {
-        progress.line(line);
+        display.line(line);
     }
-    progress.finish();
+    display.finish();
 
     totals.fill(&mut report);
     receiver.finish(&mut report);

@@ -10,14 +10,16 @@ use devmem_linux::cpu;
 use devmem_tcp::{ConnectError, Dmabuf, ErrorKind, Netdev, Purpose, Stream, TcpOptions};
 
 use crate::backend::{self, Backend};
+use crate::display::Display;
 use crate::kernel;
 use crate::kernels_end;
 use crate::plan::{Input, SendPlan};
+use crate::receiver::with_mtu;
 use crate::report::{SendReport, Sending};
 use tool::capture::{self, Capture};
+use tool::memory::MemoryKind;
 use tool::output::{Failure, note, print_json};
 use tool::pattern::RepeatingPattern;
-use tool::progress::Progress;
 use tool::sender::pattern_of;
 use tool::signals::StopFlag;
 use tool::source::{Made, Source};
@@ -51,15 +53,18 @@ fn send(plan: &SendPlan, file: Option<File>, end: End, stop: &StopFlag) -> Resul
     let (mut source, total) = source(&plan.input, file, &stream)?;
     note(format_args!("sending to {to} over {}", end.link));
 
-    let progress = Progress::transfer(total);
+    let title = plan
+        .watch
+        .then(|| format!("send  to {to} over {}", end.link));
+    let mut display = Display::start(title, total, nic, stop)?;
     let (start, clock) = (std::time::Instant::now(), cpu::process_cpu_time());
     let transmit = Transmit::new(stream, &tx, 0..memory.size(), plan.chunk);
-    let sent = transmit.run(&mut source, &mut |bytes| {
-        progress.transferred(bytes, start.elapsed());
+    let sent = transmit.run(&mut source, &mut |transmit| {
+        display.sending(0, transmit.bytes(), start.elapsed(), transmit);
         !stop.is_set()
     });
     let used = cpu::process_cpu_time().saturating_sub(clock);
-    progress.finish();
+    display.finish();
     let mut sent = sent?;
     // Includes the library's thread, which sends while this one waits for input.
     sent.sending = used.saturating_sub(sent.filling);
@@ -75,7 +80,7 @@ fn send(plan: &SendPlan, file: Option<File>, end: End, stop: &StopFlag) -> Resul
         chunk_bytes: plan.chunk as u64,
         mem_bytes: memory.size() as u64,
         page_kind: memory.page_kind().to_string(),
-        mtu: end.mtu,
+        mtu: nic.mtu(),
         ip_version: if to.is_ipv4() { 4 } else { 6 },
         impair: plan.impairment.to_string(),
         undelivered: Undelivered::of(nic.drops()),
@@ -111,8 +116,6 @@ struct End {
     /// Name of the backend in the report.
     backend: &'static str,
     link: String,
-    /// Largest IP packet.
-    mtu: u16,
     nic: Netdev,
     memory: Dmabuf,
 }
@@ -124,23 +127,23 @@ impl End {
                 Backend::User => {
                     let mut tcp = TcpOptions::default();
                     tcp.ecn = plan.ecn;
-                    let mut builder = plan.link.tap.builder()?.mtu(plan.mtu).tcp(tcp);
+                    let memory = plan.memory.unwrap_or(MemoryKind::Anonymous);
+                    let builder = plan.link.tap.builder()?.tcp(tcp);
+                    let mut builder = with_mtu(builder, plan.mtu);
                     if let Some(capture) = capture {
                         builder = builder.capture(Box::new(capture.clone()));
                     }
                     Self {
                         backend: "user",
                         link: plan.link.tap.link.to_string(),
-                        mtu: plan.mtu,
                         nic: builder.impair(plan.impairment).open()?,
-                        memory: Dmabuf::anonymous(plan.mem_bytes).context("get device memory")?,
+                        memory: memory.allocate(plan.mem_bytes)?,
                     }
                 }
                 Backend::Kernel(name) => Self {
                     backend: "kernel",
-                    mtu: kernel::mtu(&name),
                     nic: Netdev::kernel(&name)?,
-                    memory: kernel::memory(plan.mem_bytes, None)?,
+                    memory: kernel::memory(plan.memory, plan.mem_bytes, None)?,
                     link: name,
                 },
             },

@@ -7,6 +7,7 @@ use tool::parse::{Prefix, to_usize};
 
 use super::{NicPlan, check_connections};
 use crate::args::{self, DemoLink, Direction};
+use crate::watch;
 use tool::output::Failure;
 
 /// A run of `demo`.
@@ -30,6 +31,8 @@ pub struct DemoPlan {
     pub congestion: String,
     /// File of the packet capture.
     pub capture: Option<PathBuf>,
+    /// Show the transfer live on the terminal.
+    pub watch: bool,
     /// The NIC.
     pub nic: NicPlan,
     /// Print JSON.
@@ -52,9 +55,13 @@ impl DemoPlan {
             write_size,
             congestion,
             capture,
+            watch,
             nic,
             output,
         } = args;
+        if watch {
+            watch::check()?;
+        }
         let (ours, peers, len): (IpAddr, IpAddr, u8) = if ipv6 {
             let network = |host| Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, host);
             (network(2).into(), network(1).into(), 64)
@@ -90,6 +97,7 @@ impl DemoPlan {
             write_size,
             congestion,
             capture,
+            watch,
             nic: NicPlan::new(&nic, 0, ours)?,
             json: output.json,
         })

@@ -28,8 +28,10 @@ pub struct LinkPlan {
 /// Our NIC on a TAP, or on the wire of an emulated NIC.
 #[derive(Clone, Debug)]
 pub struct TapPlan {
-    /// `tap:NAME` or `unix:PATH`.
+    /// `tap:NAME`, `packet:NAME` or `unix:PATH`.
     pub link: LinkSpec,
+    /// Options of the link, as the library takes them after a comma.
+    pub options: Option<String>,
     /// Our address.
     pub ours: Prefix,
     /// The address for the kernel's end.
@@ -70,12 +72,26 @@ impl LinkPlan {
                 "--gateway {gateway} is not in the network {ours}"
             )));
         }
+        let (link, options) = parse_link(link)?;
+        if addr.is_none() && matches!(link, LinkSpec::Packet(_)) {
+            return Err(
+                Failure::usage(format!("--link {link} needs --addr ADDR/LEN")).with_remedy(
+                    "take a free address of the interface's network; `ip address` shows the network",
+                ),
+            );
+        }
+        if peers.is_some() && !matches!(link, LinkSpec::Tap(_)) {
+            return Err(Failure::usage(format!(
+                "--peer-addr is for the kernel's end of a TAP, and {link} has none"
+            )));
+        }
         Ok(Self {
             backend,
             interface: interface.clone(),
             address,
             tap: TapPlan {
-                link: parse_link(link)?,
+                link,
+                options,
                 ours,
                 peers,
                 gateway: *gateway,
@@ -96,8 +112,11 @@ impl TapPlan {
     ///
     /// None in practice: the plan has validated the link and the addresses.
     pub fn builder(&self) -> Result<NetdevBuilder, Failure> {
-        let mut builder =
-            Netdev::builder(&self.link.to_string())?.address(&self.ours.to_string())?;
+        let link = match &self.options {
+            Some(options) => format!("{},{options}", self.link),
+            None => self.link.to_string(),
+        };
+        let mut builder = Netdev::builder(&link)?.address(&self.ours.to_string())?;
         // `kernels_end` warns also of interfaces that exist already, and names the options of the tool.
         builder = builder.on_warning(|_| {});
         if let Some(peers) = self.peers {
@@ -118,15 +137,19 @@ impl TapPlan {
     }
 }
 
-/// Parses `tap:NAME` or `unix:PATH`.
-fn parse_link(text: &str) -> Result<LinkSpec, Failure> {
-    match text.parse() {
-        Ok(link @ LinkSpec::Unix(_)) => Ok(link),
+/// Parses `tap:NAME`, `packet:NAME` with or without options, or `unix:PATH`.
+fn parse_link(text: &str) -> Result<(LinkSpec, Option<String>), Failure> {
+    let (bare, options) = match text.split_once(',') {
+        Some((bare, options)) if bare.starts_with("packet:") => (bare, Some(options.to_owned())),
+        _ => (text, None),
+    };
+    match bare.parse() {
+        Ok(link @ (LinkSpec::Unix(_) | LinkSpec::Packet(_))) => Ok((link, options)),
         _ => parse_tap("--link", text)
-            .map(LinkSpec::Tap)
+            .map(|name| (LinkSpec::Tap(name), None))
             .map_err(|failure| {
                 failure.with_remedy(
-                    "write tap:NAME, the interface's name of at most 15 bytes, or unix:PATH",
+                    "write tap:NAME or packet:NAME, the interface's name of at most 15 bytes, or unix:PATH",
                 )
             }),
     }
@@ -136,7 +159,7 @@ fn parse_link(text: &str) -> Result<LinkSpec, Failure> {
 /// of the `others`, each with whether it was given.
 pub(super) fn users_alone(
     link: &LinkArgs,
-    mtu: u16,
+    mtu: Option<u16>,
     impair: &str,
     others: &[(&'static str, bool)],
 ) -> Option<&'static str> {
@@ -144,7 +167,7 @@ pub(super) fn users_alone(
         ("--link", link.link != DEFAULT_LINK),
         ("--peer-addr", link.peer_addr.is_some()),
         ("--gateway", link.gateway.is_some()),
-        ("--mtu", mtu != super::MTU),
+        ("--mtu", mtu.is_some_and(|mtu| mtu != super::MTU)),
         ("--impair", impair != super::UNIMPAIRED),
     ];
     let mut all = common.iter().chain(others);

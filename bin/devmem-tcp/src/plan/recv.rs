@@ -1,14 +1,17 @@
 //! A run of `recv`.
 
+use std::io::{self, IsTerminal};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use netmem::NiovSize;
+use tool::memory::MemoryKind;
 
 use super::link::users_alone;
 use super::{LinkPlan, NicPlan, check_connections, check_period, parse_niov};
 use crate::args;
+use crate::watch;
 use tool::output::Failure;
 use tool::parse::to_usize;
 
@@ -37,6 +40,8 @@ pub struct RecvPlan {
     pub keep_tokens: usize,
     /// File of the packet capture.
     pub capture: Option<PathBuf>,
+    /// Show the transfer live on the terminal.
+    pub watch: bool,
     /// Our NIC.
     pub nic: NicPlan,
     /// Options for a NIC of the kernel.
@@ -54,6 +59,8 @@ pub struct KernelPlan {
     pub niov: Option<NiovSize>,
     /// Device memory to bind, in bytes.
     pub mem_bytes: usize,
+    /// Kind of that memory, if it was given.
+    pub memory: Option<MemoryKind>,
     /// Print the planned changes, and exit.
     pub dry_run: bool,
     /// Change nothing: the NIC is already set up.
@@ -100,6 +107,7 @@ impl RecvPlan {
             keep_tokens,
             linear,
             capture,
+            watch,
             nic,
             output,
         } = args;
@@ -111,11 +119,15 @@ impl RecvPlan {
         check_period(validate)?;
         let several = connections > 1 || keep_listening;
         let destination = destination(output_file, several, output.json)?;
+        if watch {
+            check_watch(destination.as_ref())?;
+        }
         let mem_size = nic.mem_size.unwrap_or(super::KERNEL_MEM_SIZE);
         let kernel = KernelPlan {
             queues: nic.queues,
             niov: parse_niov(nic.niov)?,
             mem_bytes: to_usize("--mem-size", mem_size)?,
+            memory: nic.memory,
             dry_run,
             no_setup,
             first_queue,
@@ -130,12 +142,24 @@ impl RecvPlan {
             output: destination,
             keep_tokens,
             capture,
+            watch,
             nic: NicPlan::new(&nic, linear, link.tap.ours.address)?,
             kernel,
             link,
             json: output.json,
         })
     }
+}
+
+/// Checks that the live view can be shown, and has the terminal for itself.
+fn check_watch(destination: Option<&Destination>) -> Result<(), Failure> {
+    watch::check()?;
+    if destination == Some(&Destination::Stdout) && io::stdout().is_terminal() {
+        return Err(Failure::usage(
+            "--watch and --output-file - both write to this terminal",
+        ));
+    }
+    Ok(())
 }
 
 /// Validates the value of `--interval`.

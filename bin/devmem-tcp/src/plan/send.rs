@@ -1,5 +1,6 @@
 //! A run of `send`.
 
+use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -9,6 +10,8 @@ use super::host;
 use super::link::users_alone;
 use super::{LinkPlan, check_period};
 use crate::args::{self, BackendChoice};
+use crate::watch;
+use tool::memory::MemoryKind;
 use tool::output::Failure;
 use tool::parse::{check_mtu, parse_impairment, to_usize};
 use tool::size::Size;
@@ -31,14 +34,18 @@ pub struct SendPlan {
     pub chunk: usize,
     /// Device memory to bind, in bytes.
     pub mem_bytes: usize,
+    /// Kind of that memory, if it was given.
+    pub memory: Option<MemoryKind>,
     /// Largest IP packet.
-    pub mtu: u16,
+    pub mtu: Option<u16>,
     /// Impairments of the link.
     pub impairment: Impairment,
     /// Whether ECN is negotiated.
     pub ecn: Ecn,
     /// File of the packet capture.
     pub capture: Option<PathBuf>,
+    /// Show the transfer live on the terminal.
+    pub watch: bool,
     /// Print JSON.
     pub json: bool,
 }
@@ -74,10 +81,12 @@ impl SendPlan {
             validate,
             chunk,
             mem_size,
+            memory,
             mtu,
             impair,
             ecn,
             capture,
+            watch,
             output,
         } = args;
         let link = LinkPlan::new(&link)?;
@@ -89,7 +98,9 @@ impl SendPlan {
                     .with_remedy("--gateway ADDR names the router to it"),
             );
         }
-        check_mtu(mtu, to.ip())?;
+        if let Some(mtu) = mtu {
+            check_mtu(mtu, to.ip())?;
+        }
         check_period(validate)?;
         let (chunk, mem_bytes) = check_ring(chunk, mem_size)?;
         let input = match (bytes, validate) {
@@ -100,6 +111,9 @@ impl SendPlan {
                 _ => Input::Stdin,
             },
         };
+        if watch {
+            check_watch(&input)?;
+        }
         Ok(Self {
             link,
             users_alone,
@@ -107,6 +121,7 @@ impl SendPlan {
             input,
             chunk,
             mem_bytes,
+            memory,
             mtu,
             impairment: parse_impairment(&impair)?,
             ecn: match ecn {
@@ -114,9 +129,22 @@ impl SendPlan {
                 false => Ecn::default(),
             },
             capture,
+            watch,
             json: output.json,
         })
     }
+}
+
+/// Checks that the live view can be shown, and that the keys of the terminal are not the input, because the view takes them.
+fn check_watch(input: &Input) -> Result<(), Failure> {
+    watch::check()?;
+    if *input == Input::Stdin && io::stdin().is_terminal() {
+        return Err(Failure::usage(
+            "--watch takes the keys of this terminal, so they cannot be the input",
+        )
+        .with_remedy("--input-file FILE or --bytes SIZE gives another input"));
+    }
+    Ok(())
 }
 
 /// Validates the sizes: at least one chunk must fit into the memory.

@@ -91,6 +91,29 @@ fn an_invalid_option_is_named_in_the_error() {
 }
 
 #[test]
+fn a_packet_link_needs_an_address_and_has_no_kernels_end() {
+    let cases = [
+        ("--link packet:", "is not a link"),
+        (
+            "--link packet:eth0",
+            "--link packet:eth0 needs --addr ADDR/LEN",
+        ),
+        (
+            "--link packet:eth0 --addr 10.0.0.2/24 --peer-addr 10.0.0.1/24",
+            "--peer-addr is for the kernel's end of a TAP",
+        ),
+    ];
+    for (line, text) in cases {
+        let error = recv(line).expect_err(line);
+        assert!(error.contains(text), "{line}: {error}");
+    }
+    let plan = recv("--link packet:eth0,ports=5201-5203 --addr 10.0.0.2/24").unwrap();
+    assert_eq!(plan.link.tap.link.to_string(), "packet:eth0");
+    assert_eq!(plan.link.tap.options.as_deref(), Some("ports=5201-5203"));
+    assert_eq!(plan.nic.mtu, None, "that of the interface");
+}
+
+#[test]
 fn with_an_interface_of_the_kernel_the_backend_is_chosen_and_the_prefix_optional() {
     let plan = recv("--if eth1 --addr 192.0.2.1").unwrap();
     assert_eq!(plan.link.backend, BackendChoice::Auto);
@@ -111,6 +134,10 @@ fn options_that_only_our_nic_supports_are_found() {
         ("--if eth1", None),
         ("--if eth1 --mtu 1500 --queues 2 --niov 4K", None),
         ("--if eth1 --mtu 9000", Some("--mtu")),
+        (
+            "--if eth1 --link packet:eth0 --addr 10.0.0.2/24",
+            Some("--link"),
+        ),
         ("--if eth1 --impair loss=1%", Some("--impair")),
         ("--if eth1 --linear 8", Some("--linear")),
         ("--if eth1 --capture x", Some("--capture")),

@@ -69,7 +69,7 @@ fn wrong_usage_ends_with_2_and_one_line_that_names_the_option() {
 }
 
 #[test]
-fn a_host_that_cannot_be_sent_to_is_refused_with_what_to_write_instead() {
+fn an_invalid_destination_is_refused_with_the_correct_command() {
     let cases = [
         (
             "send localhost",
@@ -96,8 +96,26 @@ fn a_host_that_cannot_be_sent_to_is_refused_with_what_to_write_instead() {
     }
 }
 
+#[cfg(not(feature = "watch"))]
 #[test]
-fn what_clap_refuses_ends_with_2_too() {
+fn watch_without_its_feature_is_unsupported_and_says_how_to_get_it() {
+    let remedy = "--watch is not part of this build; the Debian package has it; `cargo build --release -p devmem-tcp-cli \
+                  --features watch` builds it";
+    for command in ["demo", "recv", "send 10.77.0.1"] {
+        run(&format!("{command} --watch")).failed_with(3, remedy);
+    }
+}
+
+#[cfg(feature = "watch")]
+#[test]
+fn watch_without_a_terminal_is_a_usage_error() {
+    for command in ["demo", "recv", "send 10.77.0.1"] {
+        run(&format!("{command} --watch")).failed_with(2, "--watch needs a terminal on stderr");
+    }
+}
+
+#[test]
+fn errors_of_the_argument_parser_end_with_2() {
     for line in [
         "",
         "nosuch",

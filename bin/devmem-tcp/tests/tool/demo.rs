@@ -55,6 +55,25 @@ fn both_ip_versions_and_mtus_and_net_iov_sizes_work() {
 }
 
 #[test]
+fn a_packet_socket_carries_both_directions() {
+    if !has_tap("a_packet_socket_carries_both_directions") {
+        return;
+    }
+    for options in ["", "--ipv6 --mtu 9000", "--connections 64"] {
+        let finished = run(&format!(
+            "demo --link packet --direction both --json --bytes 32M {options}"
+        ));
+        let json = finished.json();
+        assert_all_right(&json["rx"], 32 * MIB);
+        assert_eq!(json["rx"]["device_bytes"], 32 * MIB);
+        assert_eq!(json["tx"]["verified_bytes"], 32 * MIB);
+        for way in ["rx", "tx"] {
+            assert_eq!(json[way]["link"], "packet:dm1");
+        }
+    }
+}
+
+#[test]
 fn sixty_four_connections_at_once_are_kept_apart() {
     if !has_tap("sixty_four_connections_at_once_are_kept_apart") {
         return;

@@ -3,6 +3,9 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[cfg(feature = "watch")]
+#[path = "../common/pty.rs"]
+mod pty;
 
 mod backend;
 mod cli;
@@ -13,4 +16,6 @@ mod nic;
 mod recv;
 mod restore;
 mod send;
+#[cfg(feature = "watch")]
+mod watch;
 mod wire;

@@ -464,7 +464,7 @@ fn commands_on_standard_input_reach_the_running_device() {
 }
 
 #[test]
-fn sigusr1_prints_statistics_and_the_device_goes_on() {
+fn sigusr1_prints_statistics_and_the_device_continues() {
     let files = Files::new("usr1");
     let mut nic = serve(&files, "");
     kill_process(nic.pid(), Signal::USR1).unwrap();

@@ -4,7 +4,8 @@ mod lines;
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 use std::thread;
 
@@ -13,6 +14,7 @@ use crate::common::{
     connect, recv_addr, repeating, start, start_recv,
 };
 use devmem_linux::netif::Interface;
+use devmem_linux::netns::{self, NetNs};
 use devmem_linux::test_util::{in_netns, skip, wait_or_kill};
 use rustix::process::{Signal, kill_process};
 
@@ -268,6 +270,73 @@ fn no_byte_is_lost_while_the_link_is_down() {
         });
         assert_all_right(&recv.finish().json(), 30_000_000);
     });
+}
+
+#[test]
+fn a_packet_link_receives_and_ends_when_its_interface_is_removed() {
+    in_netns(
+        "a_packet_link_receives_and_ends_when_its_interface_is_removed",
+        || {
+            let (mut near, mut far) = Interface::create_veth_pair("near", "far").unwrap();
+            near.set_up().unwrap();
+            far.set_mtu(1400).unwrap();
+            far.set_up().unwrap();
+            near.add_address([10, 77, 0, 1].into(), 24).unwrap();
+            let options = "--link packet:far,mac=02:00:00:00:00:77 --addr 10.77.0.2/24 --json";
+            let mut recv = start(&format!("recv {options} -l -v 7"));
+            recv.until("listening on");
+            send(recv_addr(), &repeating(7, 0, 7_000_000));
+            let json = recv.finish().json();
+            assert_all_right(&json, 7_000_000);
+            assert_eq!(json["link"], "packet:far");
+            assert_eq!(json["mtu"], 1400, "that of the interface");
+
+            let mut recv = start(&format!("recv {options} -l"));
+            recv.until("listening on");
+            near.delete().unwrap();
+            recv.finish()
+                .failed_with(1, "the interface of packet:far was removed");
+        },
+    );
+}
+
+#[test]
+fn after_a_killed_receiver_the_kernel_answers_the_shared_ports_again() {
+    in_netns(
+        "after_a_killed_receiver_the_kernel_answers_the_shared_ports_again",
+        || {
+            let peers = NetNs::current().unwrap();
+            // A new network namespace with the receiver's kernel, as another machine.
+            let work = || {
+                netns::enter_new().unwrap();
+                let (near, mut far) = Interface::create_veth_pair("near", "far").unwrap();
+                near.move_to(peers.as_fd()).unwrap();
+                far.set_up().unwrap();
+                far.add_address([10, 77, 0, 2].into(), 24).unwrap();
+                let near_up = || {
+                    let mut near = Interface::by_name("near").unwrap();
+                    near.set_up().unwrap();
+                    near.add_address([10, 77, 0, 1].into(), 24).unwrap();
+                };
+                peers.run(near_up).unwrap();
+                let link = "--link packet:far,ports=5201-5202 --addr 10.77.0.2/24";
+                let mut recv = start(&format!("recv {link} -l -v 7"));
+                recv.until("listening on");
+                let taken = TcpListener::bind("10.77.0.2:5202").unwrap_err();
+                assert_eq!(taken.kind(), std::io::ErrorKind::AddrInUse);
+                let connecting = || connect(recv_addr());
+                let mut stream = peers.run(connecting).unwrap();
+                stream.write_all(&repeating(7, 0, 700_000)).unwrap();
+                signal(&recv, Signal::KILL);
+                assert_eq!(recv.finish().code, None);
+                let listener = TcpListener::bind("10.77.0.2:5201").unwrap();
+                let connected = peers.run(connecting).unwrap();
+                let (_, from) = listener.accept().unwrap();
+                assert_eq!(from, connected.local_addr().unwrap());
+            };
+            thread::scope(|scope| scope.spawn(work).join().unwrap());
+        },
+    );
 }
 
 #[test]

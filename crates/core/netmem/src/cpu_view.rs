@@ -6,8 +6,12 @@ use std::sync::Arc;
 
 use devmem_uapi::Errno;
 
+use crate::copy_engine::{DeviceCopy, DeviceError, Lane};
 use crate::dmabuf::{CpuAccess, Dmabuf, Exporter};
 use crate::memory::{Memory, OutOfBounds};
+
+/// Bytes that are copied at a time where a copy takes more than one: they fit into the second-level cache.
+const BLOCK_BYTES: usize = 256 << 10;
 
 /// Why bytes were not copied to or from device memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -21,6 +25,9 @@ pub enum CopyError {
         /// Its error.
         errno: Errno,
     },
+    /// The device could not copy its memory.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
 }
 
 impl CopyError {
@@ -71,10 +78,13 @@ impl<'a> CpuView<'a> {
     ///
     /// # Errors
     ///
-    /// [`OutOfBounds`], and nothing is copied.
-    pub fn copy_in(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
+    /// [`CopyError`]; out of bounds, nothing is copied.
+    pub fn copy_in(&self, offset: usize, bytes: &[u8]) -> Result<(), CopyError> {
         self.memory.check(offset, bytes.len())?;
-        self.memory.cpu().copy_in(offset, bytes);
+        match self.memory.device_at(offset) {
+            Some((engine, to)) => engine.write(to, bytes)?,
+            None => self.memory.cpu().copy_in(offset, bytes),
+        }
         Ok(())
     }
 
@@ -82,10 +92,13 @@ impl<'a> CpuView<'a> {
     ///
     /// # Errors
     ///
-    /// [`OutOfBounds`], and nothing is copied.
-    pub fn copy_out(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
+    /// [`CopyError`]; out of bounds, nothing is copied.
+    pub fn copy_out(&self, offset: usize, out: &mut [u8]) -> Result<(), CopyError> {
         self.memory.check(offset, out.len())?;
-        self.memory.cpu().copy_out(offset, out);
+        match self.memory.device_at(offset) {
+            Some((engine, from)) => engine.read(from, out)?,
+            None => self.memory.cpu().copy_out(offset, out),
+        }
         Ok(())
     }
 
@@ -93,10 +106,18 @@ impl<'a> CpuView<'a> {
     ///
     /// # Errors
     ///
-    /// [`OutOfBounds`], and nothing is written.
-    pub fn fill(&self, offset: usize, len: usize, byte: u8) -> Result<(), OutOfBounds> {
+    /// [`CopyError`]; out of bounds, nothing is written.
+    pub fn fill(&self, offset: usize, len: usize, byte: u8) -> Result<(), CopyError> {
         self.memory.check(offset, len)?;
-        self.memory.cpu().fill(offset, len, byte);
+        if self.memory.engine().is_none() {
+            self.memory.cpu().fill(offset, len, byte);
+            return Ok(());
+        }
+        let block = vec![byte; len.min(BLOCK_BYTES)];
+        for done in (0..len).step_by(BLOCK_BYTES) {
+            // No overflow: `offset + len` has none.
+            self.copy_in(offset + done, &block[..BLOCK_BYTES.min(len - done)])?;
+        }
         Ok(())
     }
 
@@ -105,19 +126,61 @@ impl<'a> CpuView<'a> {
     ///
     /// # Errors
     ///
-    /// [`OutOfBounds`] for either range, and nothing is copied.
+    /// [`CopyError`]; out of bounds for either range, nothing is copied.
     pub fn copy_from(
         &self,
         source: &CpuView<'_>,
         source_offset: usize,
         offset: usize,
         len: usize,
-    ) -> Result<(), OutOfBounds> {
+    ) -> Result<(), CopyError> {
         source.memory.check(source_offset, len)?;
         self.memory.check(offset, len)?;
-        let span = source.memory.span(source_offset, len);
-        self.memory.dma().copy_from(offset, span);
+        let ends = (
+            source.memory.device_at(source_offset),
+            self.memory.device_at(offset),
+        );
+        match ends {
+            _ if len == 0 => {}
+            (None, None) => {
+                let span = source.memory.span(source_offset, len);
+                self.memory.dma().copy_from(offset, span);
+            }
+            (Some((engine, from)), Some((other, to)))
+                if Arc::ptr_eq(engine, other)
+                    && !self.overlaps(source, source_offset, offset, len) =>
+            {
+                let copy = DeviceCopy::Within { from, to, len };
+                engine.wait(engine.submit(Lane::Gather, &[copy])?)?;
+            }
+            _ => self.copy_through_host(source, source_offset, offset, len)?,
+        }
         Ok(())
+    }
+
+    /// Copies blocks by way of host memory, in the order that overlapping ranges require.
+    fn copy_through_host(
+        &self,
+        source: &CpuView<'_>,
+        source_offset: usize,
+        offset: usize,
+        len: usize,
+    ) -> Result<(), CopyError> {
+        let mut block = vec![0; len.min(BLOCK_BYTES)];
+        let blocks = len.div_ceil(BLOCK_BYTES);
+        let is_forward = offset <= source_offset;
+        for nth in 0..blocks {
+            let index = if is_forward { nth } else { blocks - 1 - nth };
+            let done = index * BLOCK_BYTES;
+            let block = &mut block[..BLOCK_BYTES.min(len - done)];
+            source.copy_out(source_offset + done, block)?;
+            self.copy_in(offset + done, block)?;
+        }
+        Ok(())
+    }
+
+    fn overlaps(&self, source: &CpuView<'_>, from: usize, to: usize, len: usize) -> bool {
+        std::ptr::eq(self.memory, source.memory) && from.abs_diff(to) < len
     }
 
     /// Ends the access and returns errors, which dropping the view ignores.

@@ -1,10 +1,12 @@
 //! Device memory for its owner, the application: allocating, filling and reading it, and binding it to a NIC.
 
+use std::any::Any;
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
 
+use crate::copy_engine::{CopyEngine, DeviceError};
 use crate::cpu_view::{CopyError, CpuView};
 use crate::memory::{Memory, MemoryAccess, OutOfBounds};
 use crate::page_kind::PageKind;
@@ -65,6 +67,9 @@ pub enum DmabufError {
     /// The memory cannot be cut into net_iovs.
     #[error(transparent)]
     Geometry(#[from] crate::GeometryError),
+    /// A device refused the memory.
+    #[error(transparent)]
+    Device(#[from] crate::DeviceError),
 }
 
 /// Operations of an exporter of device memory (linux include/linux/dma-buf.h, struct dma_buf_ops).
@@ -72,12 +77,22 @@ pub enum DmabufError {
 /// An implementation is not trusted: before its memory is mapped, the file is checked to be a dma-buf or a memfd
 /// sealed against shrinking, and to have the size.
 #[doc(alias = "dma_buf_ops")]
-pub trait Exporter: Send + Sync {
+pub trait Exporter: Any + Send + Sync {
     /// Returns the number of bytes.
     fn size(&self) -> usize;
 
     /// Returns the file descriptor of the memory for the kernel and other processes, if there is one.
     fn as_fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Returns the file descriptor of the memory for a NIC of the kernel, if there is one: [`as_fd`](Self::as_fd), with the
+    /// reason why an export failed.
+    ///
+    /// # Errors
+    ///
+    /// The device's library does not export the memory.
+    fn as_dmabuf(&self) -> Result<Option<BorrowedFd<'_>>, DeviceError> {
+        Ok(self.as_fd())
+    }
 
     /// Makes the device's writes visible to the CPU.
     ///
@@ -92,6 +107,11 @@ pub trait Exporter: Send + Sync {
     ///
     /// When the exporter's synchronisation fails.
     fn end_cpu_access(&self, access: CpuAccess) -> io::Result<()>;
+
+    /// Returns the engine of memory that the CPU cannot map. Such memory is never mapped: every access copies it.
+    fn copy_engine(&self) -> Option<Arc<dyn CopyEngine>> {
+        None
+    }
 }
 
 impl std::fmt::Debug for dyn Exporter {
@@ -147,7 +167,8 @@ impl Dmabuf {
         Memory::memfd(size).map(Self::new)
     }
 
-    /// Maps the memory of `exporter`, which is called before and after each access of the CPU.
+    /// Maps the memory of `exporter`, which is called before and after each access of the CPU. Memory with a copy engine is
+    /// not mapped: each access copies it, and waits.
     ///
     /// # Errors
     ///

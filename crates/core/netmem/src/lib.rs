@@ -59,11 +59,15 @@
 #![forbid(unsafe_code)]
 
 mod checksum;
+mod copy_engine;
 mod cpu_view;
 mod dma_port;
 mod dmabuf;
+#[cfg(any(test, feature = "test-util"))]
+mod fake_device;
 mod frag;
 mod frag_list;
+mod gather;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod memory;
@@ -79,15 +83,23 @@ mod provider;
 mod region;
 mod return_ring;
 mod rx_claim;
+mod staging;
 mod sync;
 mod tx_memory;
 
+pub use copy_engine::{
+    CopyEngine, DeviceAt, DeviceCopy, DeviceError, DeviceState, Fence, HostAt, HostWindow, Lane,
+    Pinned,
+};
 pub use cpu_view::{CopyError, CpuView};
 pub use devmem_uapi::DmabufId;
 pub use dma_port::{BufSpan, DmaPort};
 pub use dmabuf::{Chunks, CpuAccess, DeviceSlice, Dmabuf, DmabufError, Exporter, MemoryObserver};
+#[cfg(any(test, feature = "test-util"))]
+pub use fake_device::{FAKE_LOST, FakeDevice, FakePace};
 pub use frag::{Frag, Unreadable};
 pub use frag_list::FragList;
+pub use gather::DeviceGather;
 #[cfg(any(test, feature = "test-util"))]
 pub use mapped::in_child;
 pub use mapped::{PerProcess, Process};
@@ -102,4 +114,5 @@ pub use provider::{DmabufProvider, HostProvider, MemoryProvider};
 #[cfg(any(test, feature = "test-util"))]
 pub use provider::{OpaqueProvider, contract};
 pub use rx_claim::{InUse, InUseReason, RxClaim};
+pub use staging::{CopiesInFlight, StagedCopies};
 pub use tx_memory::{TxMemory, TxSend};

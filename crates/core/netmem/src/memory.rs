@@ -1,11 +1,13 @@
 //! A region of memory with its access rules, its file and its kind of pages.
 
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
 use mapped::UnmappableFile;
 use rustix::fs::{MemfdFlags, SealFlags};
 
+use crate::copy_engine::{CopyEngine, DeviceAt, HostAt, HostWindow, Pinned};
 use crate::dmabuf::{DmabufError, Exporter};
 use crate::page_kind::{self, PageKind};
 use crate::region::{
@@ -36,10 +38,23 @@ pub struct OutOfBounds {
     pub size: usize,
 }
 
-/// One mapped run of memory. It stays mapped while an `Arc` of it exists.
+/// Where the bytes are.
+enum Body {
+    /// Mapped in this process.
+    Mapped(MemoryRegion),
+    /// Mapped in this process, and registered with a device, which keeps it mapped, too.
+    Pinned(Arc<MemoryRegion>, Pinned),
+    /// In a device, where the CPU cannot access them: `engine` copies them.
+    Remote {
+        size: usize,
+        engine: Arc<dyn CopyEngine>,
+    },
+}
+
+/// One run of memory. It stays allocated while an `Arc` of it exists.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    region: MemoryRegion,
+    body: Body,
     access: MemoryAccess,
     file: Option<OwnedFd>,
     /// The exporter of the memory to devices, which is called before and after each access of the CPU.
@@ -57,13 +72,17 @@ impl Memory {
         // Refused where transparent huge pages are not configured; base pages work, slower.
         let _ = region.advise(Advice::Huge);
         populate(&region)?;
-        Ok(Memory {
-            region,
+        Ok(Self::mapped(region, access))
+    }
+
+    fn mapped(region: MemoryRegion, access: MemoryAccess) -> Self {
+        Memory {
+            body: Body::Mapped(region),
             access,
             file: None,
             exporter: OnceLock::new(),
             page_kind: OnceLock::new(),
-        })
+        }
     }
 
     /// Maps anonymous host memory in base pages, which are allocated when they are first touched.
@@ -71,11 +90,26 @@ impl Memory {
         check_size(size)?;
         let region = map(size, Commit::Lazily)?;
         Ok(Memory {
-            region,
+            page_kind: OnceLock::from(PageKind::Base),
+            ..Self::mapped(region, MemoryAccess::Host)
+        })
+    }
+
+    /// Maps anonymous host memory, touches every page, and registers it with the device of `engine`.
+    pub(crate) fn pinned(size: usize, engine: &dyn CopyEngine) -> Result<Self, DmabufError> {
+        check_size(size)?;
+        let region = map(size, Commit::Now)?;
+        // Refused where transparent huge pages are not configured; base pages work, slower.
+        let _ = region.advise(Advice::Huge);
+        populate(&region)?;
+        let region = Arc::new(region);
+        let pinned = engine.pin(HostWindow::new(Arc::clone(&region)))?;
+        Ok(Memory {
+            body: Body::Pinned(region, pinned),
             access: MemoryAccess::Host,
             file: None,
             exporter: OnceLock::new(),
-            page_kind: OnceLock::from(PageKind::Base),
+            page_kind: OnceLock::new(),
         })
     }
 
@@ -109,28 +143,74 @@ impl Memory {
         // Refused before Linux 6.1 and for hugetlb; base pages work, slower.
         let _ = region.advise(Advice::Collapse);
         Ok(Memory {
-            region,
-            access: MemoryAccess::Device,
             file: Some(file),
-            exporter: OnceLock::new(),
-            page_kind: OnceLock::new(),
+            ..Self::mapped(region, MemoryAccess::Device)
         })
     }
 
     /// Maps the memory of an exporter. It may have no ordinary pages, so nothing is touched or advised. The exporter's size
-    /// is compared with the file.
+    /// is compared with the file. Memory with a copy engine is not mapped.
     pub(crate) fn exported(exporter: Arc<dyn Exporter>) -> Result<Self, DmabufError> {
         let size = exporter.size();
         check_size(size)?;
+        if let Some(engine) = exporter.copy_engine() {
+            return Ok(Memory {
+                body: Body::Remote { size, engine },
+                access: MemoryAccess::Device,
+                file: None,
+                exporter: OnceLock::from(exporter),
+                page_kind: OnceLock::from(PageKind::Base),
+            });
+        }
         let file = exporter.as_fd().ok_or(DmabufError::NoFile)?;
         let region = map_file(MappableFile::memfd_or_dmabuf(file), size)?;
         Ok(Memory {
-            region,
-            access: MemoryAccess::Device,
-            file: None,
             exporter: OnceLock::from(exporter),
             page_kind: OnceLock::from(PageKind::Base),
+            ..Self::mapped(region, MemoryAccess::Device)
         })
+    }
+
+    /// Returns the engine that copies the memory, if the CPU cannot access it.
+    pub(crate) fn engine(&self) -> Option<&Arc<dyn CopyEngine>> {
+        match &self.body {
+            Body::Mapped(_) | Body::Pinned(..) => None,
+            Body::Remote { engine, .. } => Some(engine),
+        }
+    }
+
+    /// Returns a byte of memory that the CPU cannot access, for its engine.
+    pub(crate) fn device_at(&self, offset: usize) -> Option<(&Arc<dyn CopyEngine>, DeviceAt<'_>)> {
+        let (engine, exporter) = (self.engine()?, self.exporter.get()?);
+        let memory = exporter.as_ref();
+        Some((engine, DeviceAt { memory, offset }))
+    }
+
+    /// Returns a byte of pinned host memory, for the engine that it is pinned for.
+    pub(crate) fn host_at(&self, offset: usize) -> Option<HostAt<'_>> {
+        match &self.body {
+            Body::Pinned(_, pinned) => Some(HostAt {
+                pinned: pinned.as_ref(),
+                offset,
+            }),
+            Body::Mapped(_) | Body::Remote { .. } => None,
+        }
+    }
+
+    /// Returns the mapped bytes.
+    ///
+    /// # Panics
+    ///
+    /// When the CPU cannot access the memory: only its copy engine can.
+    fn region(&self) -> &MemoryRegion {
+        match &self.body {
+            Body::Mapped(region) => region,
+            Body::Pinned(region, _) => region,
+            Body::Remote { engine, .. } => panic!(
+                "the CPU cannot access the memory of {}: its payload is staged in host memory",
+                engine.device()
+            ),
+        }
     }
 
     pub(crate) fn exporter(&self) -> Option<&Arc<dyn Exporter>> {
@@ -143,12 +223,16 @@ impl Memory {
     }
 
     pub(crate) fn size(&self) -> usize {
-        self.region.len()
+        match &self.body {
+            Body::Mapped(region) => region.len(),
+            Body::Pinned(region, _) => region.len(),
+            Body::Remote { size, .. } => *size,
+        }
     }
 
     pub(crate) fn page_kind(&self) -> PageKind {
         *self.page_kind.get_or_init(|| {
-            let observed = page_kind::observe(self.region.address(), self.region.len());
+            let observed = page_kind::observe(self.region().address(), self.size());
             observed.unwrap_or(PageKind::Base)
         })
     }
@@ -185,14 +269,14 @@ impl Memory {
 
     /// Returns the region for an access by the NIC's DMA.
     pub(crate) fn dma(&self) -> &MemoryRegion {
-        &self.region
+        self.region()
     }
 
     /// Returns the region for an access by the CPU.
     ///
     /// # Panics
     ///
-    /// When the memory is opaque.
+    /// When the memory is opaque, or the CPU cannot access it.
     pub(crate) fn cpu(&self) -> &MemoryRegion {
         #[cfg(any(test, feature = "test-util"))]
         assert!(
@@ -200,15 +284,25 @@ impl Memory {
             "the CPU touched the bytes of opaque device memory: payload of a packet that is not \
              readable may be moved by a DmaPort only"
         );
-        &self.region
+        self.region()
     }
 
     /// Returns a range for the copying functions of `region`.
     pub(crate) fn span(&self, offset: usize, len: usize) -> RegionSpan<'_> {
         RegionSpan {
-            region: &self.region,
+            region: self.region(),
             offset,
             len,
+        }
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Body::Mapped(region) => f.debug_tuple("Mapped").field(region).finish(),
+            Body::Pinned(region, _) => f.debug_tuple("Pinned").field(region).finish(),
+            Body::Remote { size, engine } => write!(f, "Remote({size}, {engine:?})"),
         }
     }
 }

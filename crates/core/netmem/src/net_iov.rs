@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::copy_engine::CopyEngine;
 use crate::dmabuf::Dmabuf;
 use crate::memory::Memory;
 use crate::return_ring::NO_INDEX;
@@ -195,6 +196,11 @@ impl NetIovArea {
     /// Returns the offset of the area in its dma-buf.
     pub fn base(&self) -> usize {
         self.base
+    }
+
+    /// Returns the engine that copies the memory, if the CPU cannot access it.
+    pub fn copy_engine(&self) -> Option<&Arc<dyn CopyEngine>> {
+        self.memory.engine()
     }
 
     /// Returns the offset of net_iov `index` in the dma-buf.

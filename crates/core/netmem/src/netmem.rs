@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use devmem_uapi::DmabufId;
 
+use crate::memory::Memory;
 use crate::net_iov::NetIov;
 use crate::pool_shared::PoolShared;
 use crate::pool_types::PoolId;
@@ -138,6 +139,18 @@ impl Netmem {
     #[inline]
     pub(crate) fn pool(&self) -> &Arc<PoolShared> {
         &self.pool
+    }
+
+    /// Returns the memory that this is part of.
+    #[inline]
+    pub(crate) fn memory(&self) -> &Memory {
+        self.pool.area().memory()
+    }
+
+    /// Returns whether `next` is the same memory, or begins where this ends.
+    pub(crate) fn is_continued_by(&self, next: &Netmem) -> bool {
+        let is_next = self.index == next.index || self.index.checked_add(1) == Some(next.index);
+        is_next && Arc::ptr_eq(self.pool.area(), next.pool.area())
     }
 
     /// Returns a range of this memory for `region`'s copying functions.

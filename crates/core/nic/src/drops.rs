@@ -41,6 +41,13 @@ pub enum DropReason {
     RxNoQueue,
     /// The link went down, or failed while a frame was read.
     RxLinkError,
+    /// The link's buffer was full: the machine sends faster than this NIC is polled.
+    RxLinkFull,
+    /// The interface below the link merged packets without a record of their size (LRO), and the kernel refused to pass the
+    /// result on.
+    RxLro,
+    /// A device failed to copy the payload to its memory.
+    RxDeviceFailed,
     /// The packet is longer than the link allows, or its headers are not valid for computing its checksum or cutting it.
     TxInvalid,
     /// The transmit queue is full: the stack sends faster than the link.
@@ -49,11 +56,13 @@ pub enum DropReason {
     TxLinkDown,
     /// The link refused the frame.
     TxLinkError,
+    /// A device failed to copy the payload from its memory.
+    TxDeviceFailed,
 }
 
 impl DropReason {
     /// All reasons, in the order of the counters.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 23] = [
         Self::RxNoBuffers,
         Self::RxNoHostBuffers,
         Self::RxRunt,
@@ -70,10 +79,14 @@ impl DropReason {
         Self::RxRuleDrop,
         Self::RxNoQueue,
         Self::RxLinkError,
+        Self::RxLinkFull,
+        Self::RxLro,
+        Self::RxDeviceFailed,
         Self::TxInvalid,
         Self::TxBusy,
         Self::TxLinkDown,
         Self::TxLinkError,
+        Self::TxDeviceFailed,
     ];
 
     /// Returns the stable snake_case name.
@@ -95,10 +108,14 @@ impl DropReason {
             Self::RxRuleDrop => "rx_rule_drop",
             Self::RxNoQueue => "rx_no_queue",
             Self::RxLinkError => "rx_link_error",
+            Self::RxLinkFull => "rx_link_full",
+            Self::RxLro => "rx_lro",
+            Self::RxDeviceFailed => "rx_device_failed",
             Self::TxInvalid => "tx_invalid",
             Self::TxBusy => "tx_busy",
             Self::TxLinkDown => "tx_link_down",
             Self::TxLinkError => "tx_link_error",
+            Self::TxDeviceFailed => "tx_device_failed",
         }
     }
 }
@@ -112,8 +129,13 @@ pub struct Drops {
 impl Drops {
     /// Counts one dropped packet.
     pub(crate) fn count(&mut self, reason: DropReason) {
+        self.count_many(reason, 1);
+    }
+
+    /// Counts several dropped packets.
+    pub(crate) fn count_many(&mut self, reason: DropReason, packets: u64) {
         if let Some(count) = self.counts.get_mut(reason as usize) {
-            *count += 1;
+            *count += packets;
         }
     }
 
@@ -154,8 +176,8 @@ mod tests {
         assert_eq!(names.len(), DropReason::ALL.len());
         assert_eq!(
             drops.iter().map(|(_, n)| n).collect::<Vec<_>>(),
-            (1..=20).collect::<Vec<u64>>()
+            (1..=23).collect::<Vec<u64>>()
         );
-        assert_eq!(drops.total(), 20 * 21 / 2);
+        assert_eq!(drops.total(), 23 * 24 / 2);
     }
 }

@@ -36,6 +36,9 @@ const SLACK_PARTS: usize = 8;
 /// least [`MIN_GOOD_PAYLOAD`] bytes within the advertised windows leave more than that free.
 const SHORT_PARTS: usize = SLACK_PARTS * 2;
 
+/// [`Fill::reserve`] skips fewer bytes than this: the headroom and the alignment of one packet.
+const NEAR_BYTES: usize = 2 * ALIGN;
+
 /// Spans of a posted run: 17 net_iovs of 4 KiB hold the longest payload at any start.
 pub(crate) type Spans<'a> = SmallVec<[BufSpan<'a>; 20]>;
 
@@ -213,11 +216,15 @@ impl Fill {
             .saturating_sub(level.share_bytes / SHORT_PARTS);
     }
 
-    /// Copies a small frag into a net_iov with other small frags; `None` if there is no memory.
+    /// Copies a small frag into a net_iov with other small frags; `None` if there is no memory, or its device fails.
     pub(crate) fn collapse(&mut self, frag: &Frag) -> Option<Frag> {
         // The length of a frag, a u32.
         let copy = self.pool.alloc_frag(frag.len() as u32)?;
-        self.port.copy(frag, copy.netmem(), copy.offset());
+        let (to, at) = (copy.netmem(), copy.offset());
+        match to.copy_engine() {
+            None => self.port.copy(frag, to, at),
+            Some(_) => self.port.copy_by_device(frag, to, at).ok()?,
+        }
         self.collapsed += 1;
         self.collapsed_bytes += frag.len() as u64;
         Some(match frag.is_linear() {
@@ -302,6 +309,25 @@ impl Fill {
         }
         debug_assert_eq!(at - start, len, "the pieces are as long as announced");
         Some(self.take_at(start, len))
+    }
+
+    /// Returns `len` bytes of memory, as frags, without writing them; `None` if there is not enough.
+    ///
+    /// They start at offset `near` of the net_iov if that is free and not far: where the other side of a copy starts.
+    pub(crate) fn reserve(&mut self, len: usize, near: usize) -> Option<FragList> {
+        if len == 0 {
+            return Some(FragList::default());
+        }
+        let posted = self.post(len, 0);
+        if posted < len {
+            self.demand = MemoryDemand::Short;
+            return None;
+        }
+        let skip = near
+            .checked_sub(self.start(0))
+            .filter(|&skip| skip < NEAR_BYTES);
+        let skip = skip.filter(|skip| skip + len <= posted);
+        Some(self.take(skip.unwrap_or(0), len, 0))
     }
 
     /// Copies one piece to offset `at` of the run.

@@ -1,7 +1,7 @@
 //! A software NIC with header split, RSS, ntuple rules and a page pool per receive queue.
 //!
 //! Key types: [`Nic`] (the device: receive, transmit, settings), [`Link`] (what the NIC sends to and receives from: a
-//! TAP, an in-memory wire, a UNIX socket, and wrappers that impair or capture) and [`RxPacket`] (validated headers in
+//! TAP, a packet socket, an in-memory wire, a UNIX socket, and wrappers that impair or capture) and [`RxPacket`] (validated headers in
 //! host memory, payload in the queue's memory).
 //!
 //! In the walk of a received segment this crate is steps 1 to 3: a queue keeps a run of net_iovs
@@ -26,6 +26,7 @@
 
 mod collapse;
 mod config;
+mod conveyor;
 mod drops;
 mod features;
 mod fill;
@@ -37,11 +38,13 @@ mod place;
 mod queue_mgmt;
 mod rx_checksum;
 mod rx_queue;
+mod staging;
 mod stats;
 #[cfg(test)]
 mod tests;
 mod tso;
 mod tx_queue;
+mod tx_stage;
 
 pub use collapse::{NiovUsage, RxMemory};
 pub use config::{MAX_LINEAR_BYTES, NicConfig, NicError};
@@ -53,8 +56,9 @@ pub use features::{
 pub use fill::{MemoryDemand, MemoryLevel, RxSpace};
 pub use link::*;
 pub use nic::Nic;
-pub use packet::{HeadBuf, Origin, RxPacket, TxPacket};
+pub use packet::{FailedTx, HeadBuf, Origin, RxPacket, TxPacket};
 pub use queue_mgmt::{ProviderChoice, RestartError};
 pub use rx_queue::RxQueueInfo;
+pub use staging::StagingStats;
 pub use stats::{RxQueueStats, TxStats};
 pub use tx_queue::TransmitError;

@@ -5,6 +5,8 @@ mod conditioner;
 mod hello;
 mod impaired;
 mod impairment;
+mod packet_socket;
+mod socket_events;
 mod tap;
 mod unix;
 mod unix_port;
@@ -23,6 +25,7 @@ use ::wire::{
 };
 use netmem::{BufSpan, DmaPort, FragList, Payload};
 
+use crate::drops::DropReason;
 use crate::packet::RxPacket;
 
 pub use captured::{Captured, Direction, FramePayload, FrameSink};
@@ -32,6 +35,7 @@ pub use impaired::{Impaired, ImpairedStats, OffloadsOn, complete_checksum};
 pub use impairment::{
     DEFAULT_LIMIT, DEFAULT_REORDER_GAP, Impairment, ImpairmentError, Probability, REORDER_HOLD,
 };
+pub use packet_socket::{PacketLink, PacketLinkOptions, PacketSocketStatus};
 pub use tap::{BIG_PACKET_LEN, TapLink, TapOptions};
 pub use unix::UnixLink;
 pub use unix_port::{UnixPort, UnixPortEvent, Written};
@@ -114,6 +118,20 @@ pub trait Link: Send {
     /// send.
     fn is_up(&self) -> bool;
 
+    /// Returns the state of the link.
+    fn state(&self) -> LinkState {
+        match self.is_up() {
+            true => LinkState::Up,
+            false => LinkState::Down,
+        }
+    }
+
+    /// Returns how many frames the link lost before they could be received, since the last call. A link that has to ask the
+    /// kernel does so from time to time only; see [`next_due`](Self::next_due).
+    fn take_lost(&mut self, _now: Instant) -> u64 {
+        0
+    }
+
     /// Returns the counters of the impairment, if this link is impaired.
     fn impairment_stats(&self) -> Option<ImpairedStats> {
         None
@@ -152,6 +170,14 @@ impl<L: Link + ?Sized> Link for Box<L> {
         (**self).is_up()
     }
 
+    fn state(&self) -> LinkState {
+        (**self).state()
+    }
+
+    fn take_lost(&mut self, now: Instant) -> u64 {
+        (**self).take_lost(now)
+    }
+
     fn impairment_stats(&self) -> Option<ImpairedStats> {
         (**self).impairment_stats()
     }
@@ -159,6 +185,17 @@ impl<L: Link + ?Sized> Link for Box<L> {
     fn accepted(&mut self, packet: &RxPacket) {
         (**self).accepted(packet);
     }
+}
+
+/// State of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LinkState {
+    /// Frames pass.
+    Up,
+    /// No frames pass now. The link may come up again.
+    Down,
+    /// The link has ended: the interface below it was removed. No frame will ever pass.
+    Gone,
 }
 
 /// Memory for one received frame. A link that scatters fills `head`, then `spans`, then `spill`.
@@ -195,6 +232,8 @@ pub enum LinkReceived {
         /// The link's information about it.
         meta: VnetMeta,
     },
+    /// A frame has arrived that the link cannot pass on; the NIC counts it under this reason.
+    Dropped(DropReason),
 }
 
 /// Result of [`Link::send`].

@@ -1,25 +1,30 @@
 //! The device: receive, transmit, and the memory in between.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
-use netmem::{FragList, PoolStats};
+use netmem::{FragList, Lane, Payload, PoolStats};
 use steer::{Rss, Rules, RxQueueId, Selected, Steering};
 use wire::{EthernetHeader, Instant, MacAddr, RxHeaders};
 
 use crate::config::{NicConfig, NicError};
+use crate::conveyor::{Conveyed, Conveyor};
 use crate::drops::{DropReason, Drops};
 use crate::features::{Features, Rings, default_table};
 use crate::fill::{ALIGN, Fill, MIN_GOOD_PAYLOAD, Piece, RxSpace};
-use crate::link::{Link, LinkCaps, LinkReceived, MAX_FRAME_LEN, Posted};
+use crate::link::{Link, LinkCaps, LinkReceived, LinkState, MAX_FRAME_LEN, Posted};
 use crate::loopback::{self, LoopQueue, Turn};
-use crate::packet::{Origin, RxPacket, TxPacket};
+use crate::packet::{FailedTx, Origin, RxPacket, TxPacket};
 use crate::place::{Landed, Place, Posting, RxBuffers};
 use crate::queue_mgmt::{ProviderChoice, QueueMemory};
 use crate::rx_checksum::{self, ChecksumVerdict};
 use crate::rx_queue::{RxQueue, RxQueueInfo};
+use crate::staging::{StagingStats, is_remote};
 use crate::stats::{RxQueueStats, TxStats};
 use crate::tx_queue::{Offloads, TransmitError, TxContext, TxQueue};
+use crate::tx_stage::TxStage;
 
 /// Shortest headers of a packet that is split: Ethernet, IPv4 and TCP without options.
 pub(crate) const MIN_SPLIT_HEADER: usize = 14 + 20 + 20;
@@ -34,6 +39,9 @@ const FIRST_PREDICTED_HEADER: usize = MIN_SPLIT_HEADER + 12;
 /// Frames that [`Nic::poll_rx`] drops in a row before it returns `None`: during a flood of bad frames its caller must
 /// still get to its other work.
 const RX_DROP_BUDGET: usize = 64;
+
+/// Time after which a device that is copying is asked again: its events have no file descriptor.
+const COPY_POLL: Duration = Duration::from_micros(5);
 
 /// VLAN identifier in a tag's control information (IEEE 802.1Q 9.6); 0 in a priority tag.
 const VLAN_ID_MASK: u16 = 0x0fff;
@@ -55,6 +63,14 @@ pub struct Nic {
     pub(crate) predicted: Prediction,
     pub(crate) tx: TxQueue,
     pub(crate) looped: LoopQueue,
+    /// Received packets while devices copy their payload.
+    pub(crate) landing: Conveyor<RxPacket>,
+    pub(crate) tx_stage: TxStage,
+    /// Sent packets whose payload a device failed to copy, for [`Nic::take_failed_tx`].
+    failed_tx: VecDeque<FailedTx>,
+    rx_full: u64,
+    /// Time of the last poll.
+    last_poll: Instant,
     drops: Drops,
     /// The last receive found the link down, and counted it.
     link_failed: bool,
@@ -124,17 +140,33 @@ impl Nic {
             },
             tx: TxQueue::new(rings.tx_packets),
             looped: LoopQueue::default(),
+            landing: Conveyor::new(Lane::In),
+            tx_stage: TxStage::new(),
+            failed_tx: VecDeque::new(),
+            rx_full: 0,
+            last_poll: Instant::ZERO,
             drops: Drops::default(),
             link_failed: false,
             config,
         })
     }
 
-    /// Receives the next packet. `None`: no packet has arrived, or 64 frames in a row were dropped.
+    /// Receives the next packet. `None`: no packet has arrived, 64 frames in a row were dropped, or devices are still copying
+    /// what has arrived.
     pub fn poll_rx(&mut self, now: Instant) -> Option<RxPacket> {
+        self.last_poll = now;
         self.flush_tx(now);
+        self.drops
+            .count_many(DropReason::RxLinkFull, self.link.take_lost(now));
         for _ in 0..RX_DROP_BUDGET {
-            let landed = self.next_landed(now)?;
+            if let Some(conveyed) = self.landing.pop() {
+                return Some(self.landed(conveyed));
+            }
+            let Some(landed) = self.next_landed(now) else {
+                self.landing.submit();
+                let conveyed = self.landing.pop()?;
+                return Some(self.landed(conveyed));
+            };
             let accepted = self.accept(&landed);
             // The payload has been copied or dropped, so the sender's memory is free now.
             drop(std::mem::take(&mut self.buffers.looped));
@@ -143,7 +175,14 @@ impl Nic {
                     if packet.origin == Origin::Link {
                         self.link.accepted(&packet);
                     }
-                    return Some(packet);
+                    let queue = &self.queues[packet.queue.index()];
+                    if queue.is_staged() && is_remote(&packet.payload) {
+                        self.landing.push_staged(packet);
+                    } else if self.landing.is_empty() {
+                        return Some(packet);
+                    } else {
+                        self.landing.push(packet);
+                    }
                 }
                 Err(reason) => self.drops.count(reason),
             }
@@ -151,8 +190,29 @@ impl Nic {
         None
     }
 
+    /// Returns a packet whose payload has been copied by a device; without payload if the device has failed.
+    fn landed(&mut self, conveyed: Conveyed<RxPacket>) -> RxPacket {
+        let Conveyed { packet, failed } = conveyed;
+        let Some(error) = failed else { return packet };
+        self.drops.count(DropReason::RxDeviceFailed);
+        RxPacket {
+            payload: FragList::default(),
+            unplaced: packet.payload.len(),
+            failed: Some(Box::new(error)),
+            ..packet
+        }
+    }
+
     /// Returns the next frame. The link and the queue of packets to this NIC itself take turns while both have frames.
+    ///
+    /// While the host memory of a queue is full of payload that a device is copying, nothing is read: the link keeps it.
     fn next_landed(&mut self, now: Instant) -> Option<Landed> {
+        let headroom = self.predicted.header_len - MIN_SPLIT_HEADER;
+        if !self.landing.is_empty() && !self.queues.iter_mut().all(|queue| queue.is_open(headroom))
+        {
+            self.rx_full += 1;
+            return None;
+        }
         match self.looped.take_turn() {
             Turn::Loop => self.receive_looped().or_else(|| self.receive(now)),
             Turn::Link => self.receive(now).or_else(|| self.receive_looped()),
@@ -181,12 +241,16 @@ impl Nic {
             spans: &spans,
             spill,
             frame,
-            port: posted_queue.fill().port(),
+            port: posted_queue.posted_fill().port(),
         };
         let received = self.link.receive(&mut posted, now);
         let failed_before = std::mem::take(&mut self.link_failed);
         match received {
             Ok(LinkReceived::None) => None,
+            Ok(LinkReceived::Dropped(reason)) => {
+                self.drops.count(reason);
+                None
+            }
             Ok(LinkReceived::Placed { frame_len, meta }) => {
                 let place = Place::Posted(Posting {
                     queue,
@@ -251,6 +315,7 @@ impl Nic {
             headers,
             payload,
             unplaced: 0,
+            failed: None,
             segments,
             origin,
         })
@@ -314,6 +379,19 @@ impl Nic {
     /// # Errors
     /// [`TransmitError`]: the packet was dropped, and counted under its [`DropReason`].
     pub fn transmit(&mut self, packet: TxPacket, now: Instant) -> Result<(), TransmitError> {
+        if !self.tx_stage.takes(&packet) {
+            return self.transmit_from_host(packet, now);
+        }
+        if self.tx_room() == 0 {
+            self.drops.count(DropReason::TxBusy);
+            return Err(TransmitError::QueueFull);
+        }
+        self.tx_stage.push(packet);
+        Ok(())
+    }
+
+    /// Sends a packet with payload that the CPU can access.
+    fn transmit_from_host(&mut self, packet: TxPacket, now: Instant) -> Result<(), TransmitError> {
         if loopback::is_own(self.config.mac, &packet) {
             return self.send_looped(packet);
         }
@@ -342,6 +420,16 @@ impl Nic {
 
     /// Sends queued packets until the link is busy; returns how many are still queued.
     pub fn flush_tx(&mut self, now: Instant) -> usize {
+        while let Some(Conveyed { packet, failed }) = self.tx_stage.pop() {
+            match failed {
+                // An error has been counted, as for a packet that waited in the queue.
+                None => drop(self.transmit_from_host(packet, now)),
+                Some(error) => {
+                    self.drops.count(DropReason::TxDeviceFailed);
+                    self.failed_tx.push_back(FailedTx { packet, error });
+                }
+            }
+        }
         if self.tx.len() > 0 {
             let (queue, mut context) = self.tx_parts(now);
             queue.flush(&mut context);
@@ -363,7 +451,25 @@ impl Nic {
 
     /// Returns how many more packets fit into the transmit queue.
     pub fn tx_room(&self) -> usize {
-        self.tx.room().saturating_sub(self.looped.len())
+        self.tx
+            .room()
+            .saturating_sub(self.looped.len() + self.tx_stage.len())
+    }
+
+    /// Removes a packet that was not sent because a device failed to copy its payload. Its connection cannot continue.
+    pub fn take_failed_tx(&mut self) -> Option<FailedTx> {
+        self.failed_tx.pop_front()
+    }
+
+    /// Returns the counters of payload that devices copy.
+    pub fn staging_stats(&self) -> StagingStats {
+        StagingStats {
+            rx_batches: self.landing.batches,
+            rx_bytes: self.landing.bytes,
+            rx_full: self.rx_full,
+            tx_batches: self.tx_stage.conveyor.batches,
+            tx_bytes: self.tx_stage.conveyor.bytes,
+        }
     }
 
     fn offloads(&self) -> Offloads {
@@ -484,17 +590,24 @@ impl Nic {
     }
 
     /// Returns when [`poll_rx`](Self::poll_rx) has work without an event on the descriptor: when the link has, or at once
-    /// if a packet to this NIC itself is queued.
+    /// if a packet to this NIC itself is queued, or soon if a device is copying.
     pub fn next_due(&self) -> Option<Instant> {
-        match self.looped.len() {
-            0 => self.link.next_due(),
-            _ => Some(Instant::ZERO),
+        if self.looped.len() > 0 {
+            return Some(Instant::ZERO);
         }
+        let is_copying = !self.landing.is_empty() || self.tx_stage.len() > 0;
+        let copied = is_copying.then(|| self.last_poll + COPY_POLL);
+        [self.link.next_due(), copied].into_iter().flatten().min()
     }
 
     /// Returns false if the link is down.
     pub fn is_up(&self) -> bool {
         self.link.is_up()
+    }
+
+    /// Returns the state of the link.
+    pub fn link_state(&self) -> LinkState {
+        self.link.state()
     }
 
     pub(crate) fn rx_queue_count(&self) -> u16 {
@@ -509,6 +622,7 @@ fn unplaced(queue: RxQueueId, headers: RxHeaders, landed: &Landed) -> RxPacket {
         queue,
         payload: FragList::default(),
         unplaced: headers.payload_len,
+        failed: None,
         segments: segments(headers.payload_len, landed.meta.gso_size),
         origin: landed.origin(),
         headers,

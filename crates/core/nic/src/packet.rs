@@ -1,8 +1,8 @@
 //! Packets passed between NIC and stack.
 
-use netmem::{FragList, Payload};
+use netmem::{DeviceError, FragList, Payload};
 use steer::RxQueueId;
-use wire::{RxHeaders, TxChecksum};
+use wire::{FourTuple, RxHeaders, TxChecksum, shorten_big_headers};
 
 /// A received packet: validated headers, and the payload in host or device memory.
 #[derive(Debug)]
@@ -16,6 +16,8 @@ pub struct RxPacket {
     /// Payload length if there was no memory for the payload, otherwise 0. Such a packet is counted as dropped, but TCP
     /// processes its headers: its ACK is valid, and the window can be reduced.
     pub unplaced: usize,
+    /// Why a device did not copy the payload; then `unplaced` is its length. The connection cannot continue.
+    pub failed: Option<Box<DeviceError>>,
     /// Number of segments that the sender's TCP made: more than 1 for a super-packet.
     pub segments: u16,
     /// Source of the packet.
@@ -84,6 +86,25 @@ impl HeadBuf {
         self.bytes
             .get_mut(..usize::from(self.len))
             .unwrap_or_default()
+    }
+}
+
+/// A packet that was not sent because a device failed to copy its payload.
+#[derive(Debug)]
+pub struct FailedTx {
+    pub(crate) packet: TxPacket,
+    /// Error of the device.
+    pub error: DeviceError,
+}
+
+impl FailedTx {
+    /// Returns the addresses and ports of the packet.
+    pub fn four_tuple(&self) -> Option<FourTuple> {
+        let mut head = self.packet.head;
+        let len = shorten_big_headers(head.as_mut_slice());
+        head.truncate(len);
+        let headers = RxHeaders::parse(head.as_slice(), self.packet.frame_len()).ok()?;
+        headers.four_tuple()
     }
 }
 

@@ -13,6 +13,7 @@ use crate::link::{HeaderBuf, MAX_FRAME_LEN, VnetMeta};
 use crate::nic::Nic;
 use crate::packet::Origin;
 use crate::rx_queue::RxQueue;
+use crate::staging::start_of;
 
 /// Host buffers of the NIC for receiving.
 #[derive(Debug)]
@@ -94,7 +95,7 @@ impl Landed {
     /// Returns the memory that the frame was posted to.
     pub(crate) fn posted_fill<'q>(&self, queues: &'q [RxQueue]) -> Option<&'q Fill> {
         match self.place {
-            Place::Posted(posting) => queues.get(posting.queue).map(RxQueue::fill),
+            Place::Posted(posting) => queues.get(posting.queue).map(RxQueue::posted_fill),
             Place::Frame | Place::Looped { .. } => None,
         }
     }
@@ -288,7 +289,10 @@ impl Nic {
                 let Ok([from, to]) = self.queues.get_disjoint_mut([posting.queue, queue]) else {
                     return Err(DropReason::RxNoQueue);
                 };
-                let placed = to.place(&landed.pieces(range, &self.buffers, Some(from.fill())), len);
+                let placed = to.place(
+                    &landed.pieces(range, &self.buffers, Some(from.posted_fill())),
+                    len,
+                );
                 to.stats.placed += u64::from(placed.is_some());
                 to.stats.placed_bytes += placed.as_ref().map_or(0, |frags| frags.len() as u64);
                 placed
@@ -298,7 +302,22 @@ impl Nic {
                 self.queues[queue].place(&landed.pieces(range, &self.buffers, None), len)
             }
         };
-        placed.ok_or(DropReason::RxNoBuffers)
+        let placed = placed.ok_or(DropReason::RxNoBuffers)?;
+        self.stage(placed, queue).ok_or(DropReason::RxNoBuffers)
+    }
+
+    /// Returns the memory of `queue` for payload in its host memory, and adds the copy for [`Nic::poll_rx`]; returns the
+    /// payload itself if the queue has no such memory.
+    fn stage(&mut self, payload: FragList, queue: usize) -> Option<FragList> {
+        let memory = &mut self.queues.get_mut(queue)?.memory;
+        let Some(ring) = memory.ring.as_ref().filter(|_| !payload.is_empty()) else {
+            return Some(payload);
+        };
+        let device = memory.fill.reserve(payload.len(), start_of(&payload))?;
+        let port = ring.fill.port();
+        self.landing
+            .add_copies(&ring.engine, port, &payload, &device);
+        Some(device)
     }
 
     /// Takes payload that landed in the memory of the selected queue, and corrects a wrong predicted header length.
@@ -321,17 +340,17 @@ impl Nic {
         let queue = &mut self.queues[queue];
         let len = range.len();
         match header_split::settle(head_len, range.start, landed.frame_len) {
-            Settle::Exact => Some(queue.fill_mut().take(0, len, headroom)),
+            Settle::Exact => Some(queue.posted_fill_mut().take(0, len, headroom)),
             Settle::HeaderLonger(n) => {
                 queue.stats.header_longer += 1;
-                Some(queue.fill_mut().take(n, len, headroom))
+                Some(queue.posted_fill_mut().take(n, len, headroom))
             }
             // Cannot happen: `Nic::predict` limits predictions to the shortest header plus the headroom.
             Settle::HeaderShorter(n) if n > headroom => None,
             Settle::HeaderShorter(_) => {
                 queue.stats.header_shorter += 1;
                 let moved = &self.buffers.head.frame(head_len)[range.start..];
-                Some(queue.fill_mut().take_behind(moved, len, headroom))
+                Some(queue.posted_fill_mut().take_behind(moved, len, headroom))
             }
         }
     }

@@ -11,6 +11,7 @@ use steer::RxQueueId;
 use crate::config::NicConfig;
 use crate::fill::{Fill, MAX_PAYLOAD};
 use crate::nic::Nic;
+use crate::staging::Ring;
 
 /// Source of a queue's memory.
 #[derive(Clone)]
@@ -57,6 +58,8 @@ pub(crate) struct QueueMemory {
     pub(crate) fill: Fill,
     pub(crate) provider: Arc<dyn MemoryProvider>,
     pub(crate) readable: bool,
+    /// Host memory to receive into, if the CPU cannot access that of `fill`.
+    pub(crate) ring: Option<Ring>,
 }
 
 impl fmt::Debug for QueueMemory {
@@ -83,10 +86,15 @@ impl QueueMemory {
         let pool = PagePool::create(Arc::clone(&provider), PoolConfig::default())?;
         let port = pool.dma_port(DmaRight::of_a_nic());
         let readable = provider.is_readable();
+        let engine = provider.area().copy_engine();
+        let ring = engine
+            .map(|engine| Ring::new(engine, pool.niov_size()))
+            .transpose()?;
         Ok(Self {
             fill: Fill::new(pool, port),
             provider,
             readable,
+            ring,
         })
     }
 
@@ -101,6 +109,9 @@ impl QueueMemory {
     /// Returns the posted net_iovs to the pool. Frags in use stay valid and return to the pool when they are dropped.
     fn stop(&mut self) {
         self.fill.stop();
+        if let Some(ring) = &mut self.ring {
+            ring.fill.stop();
+        }
     }
 }
 

@@ -67,20 +67,48 @@ impl RxQueue {
         &mut self.memory.fill
     }
 
+    /// Returns the memory that frames are received into: host memory if the CPU cannot access that of the queue.
+    pub(crate) fn posted_fill(&self) -> &Fill {
+        match &self.memory.ring {
+            Some(ring) => &ring.fill,
+            None => &self.memory.fill,
+        }
+    }
+
+    pub(crate) fn posted_fill_mut(&mut self) -> &mut Fill {
+        match &mut self.memory.ring {
+            Some(ring) => &mut ring.fill,
+            None => &mut self.memory.fill,
+        }
+    }
+
+    /// Returns whether the CPU cannot access the memory of the queue.
+    pub(crate) fn is_staged(&self) -> bool {
+        self.memory.ring.is_some()
+    }
+
+    /// Returns whether the longest payload can be received without waiting for a device.
+    pub(crate) fn is_open(&mut self, headroom: usize) -> bool {
+        self.memory
+            .ring
+            .as_mut()
+            .is_none_or(|ring| ring.has_room(headroom))
+    }
+
     /// Posts memory for the longest payload, after `headroom` free bytes, or as much as there is; returns the number of
     /// bytes.
     pub(crate) fn post(&mut self, headroom: usize) -> usize {
-        self.memory.fill.post(MAX_PAYLOAD, headroom)
+        self.posted_fill_mut().post(MAX_PAYLOAD, headroom)
     }
 
     /// Returns the posted memory.
     pub(crate) fn posted(&self, headroom: usize) -> Spans<'_> {
-        self.memory.fill.spans(headroom)
+        self.posted_fill().spans(headroom)
     }
 
     /// Copies pieces of a frame, `len` bytes in total, into this queue's memory; `None` if there is not enough.
     pub(crate) fn place(&mut self, pieces: &[Piece<'_>], len: usize) -> Option<FragList> {
-        self.memory.fill.place(pieces, len)
+        self.posted_fill_mut().place(pieces, len)
     }
 
     pub(crate) fn info(&self) -> RxQueueInfo {

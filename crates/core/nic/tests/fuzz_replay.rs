@@ -1,7 +1,9 @@
-//! Kept inputs of fuzzing: see fuzz/README.md.
+//! Replays the kept inputs of the fuzz targets: see fuzz/README.md.
 
 #[path = "../../../../fuzz/bodies/impair_text.rs"]
 mod impair_text;
+#[path = "../../../../fuzz/bodies/ipv4_checksum.rs"]
+mod ipv4_checksum;
 #[path = "../../../../fuzz/bodies/nic_frame.rs"]
 mod nic_frame;
 #[path = "../../../../fuzz/replay.rs"]

@@ -24,7 +24,7 @@ pub struct BindTx {
 }
 
 /// Why a [`BindTx`] was refused; nothing has changed then.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BindTxError {
     /// The interface is not that of this stack.
@@ -46,6 +46,9 @@ pub enum BindTxError {
     /// Every id is in use.
     #[error("every dma-buf id is in use; unbind some")]
     NoId,
+    /// There is no host memory through which payload of a device could be sent.
+    #[error("no host memory to stage the device's payload in: {0}")]
+    Staging(String),
 }
 
 impl BindTxError {
@@ -56,6 +59,7 @@ impl BindTxError {
             Self::Unsupported => Errno::EOPNOTSUPP,
             Self::Geometry(_) => Errno::EINVAL,
             Self::NoId => Errno::ENOSPC,
+            Self::Staging(_) => Errno::ENOMEM,
         }
     }
 }
@@ -133,6 +137,10 @@ impl Stack {
         let id = bindings.next_id().ok_or(BindTxError::NoId)?;
         let BindTx { ifindex, dmabuf } = request;
         let memory = TxMemory::new(&dmabuf, id)?;
+        if let Some(engine) = dmabuf.copy_engine() {
+            let prepared = self.network.nic_for_settings().prepare_tx(engine);
+            prepared.map_err(|error| BindTxError::Staging(error.to_string()))?;
+        }
         bindings.insert_tx(id, TxBinding { ifindex, memory });
         Ok(id)
     }

@@ -3,6 +3,7 @@ use std::net::IpAddr;
 
 use devmem_uapi::IfIndex;
 
+use crate::ports::LocalPorts;
 use crate::random::Secret;
 use wire::MacAddr;
 
@@ -34,6 +35,8 @@ pub struct StackConfig {
     pub ifindex: IfIndex,
     /// Local addresses, each with the length of its on-link prefix.
     pub addresses: Vec<(IpAddr, u8)>,
+    /// The TCP ports of this stack at its addresses.
+    pub local_ports: LocalPorts,
     /// Next hops of packets to addresses that no prefix covers; at most one per family is used.
     pub gateways: Vec<IpAddr>,
     /// Hardware address of the peer on a point-to-point link. All packets go there, without ARP and
@@ -62,6 +65,7 @@ impl StackConfig {
         Self {
             ifindex: IfIndex(1),
             addresses: vec![(address, prefix_len)],
+            local_ports: LocalPorts::All,
             gateways: Vec::new(),
             point_to_point: None,
             any_local: false,

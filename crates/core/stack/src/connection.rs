@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use netmem::FragList;
+use netmem::{DeviceError, FragList};
 use nic::RxMemory;
 use steer::RxQueueId;
-use tcp::{Connection, SeqNum, StateKind, Unreachable};
+use tcp::{Connection, SeqNum, StateKind, TcpError, Unreachable};
 use wire::{FourTuple, Instant};
 
 use crate::Stack;
@@ -313,6 +313,30 @@ impl Stack {
         drop(connection);
         self.note(disposition);
         self.follow_end(owner.slot(), state, holder);
+    }
+
+    /// Ends the connections of packets that were not sent because a device could not copy their payload.
+    pub(crate) fn fail_untransmitted(&mut self, now: Instant) {
+        while let Some((tuple, error)) = self.network.pop_untransmitted() {
+            self.device_failed(&tuple, error, now);
+        }
+    }
+
+    /// Ends a connection because a device could not copy its payload.
+    pub(crate) fn device_failed(&mut self, tuple: &FourTuple, error: DeviceError, now: Instant) {
+        let Some(slot) = self.sockets.names().connection(tuple) else {
+            return;
+        };
+        let Some(mut connection) = self.sockets.connection_at(slot) else {
+            return;
+        };
+        let DeviceError {
+            call, name, code, ..
+        } = error;
+        let error = TcpError::DeviceFailed { call, name, code };
+        connection.conn.fail(error);
+        drop(connection);
+        self.serve(slot, Burst::GoesOn, now);
     }
 }
 

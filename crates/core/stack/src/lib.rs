@@ -61,7 +61,7 @@ pub use neighbor::{
     MAX_ANSWERS_PER_NEIGHBOR, MAX_HELD, MAX_HELD_PER_NEIGHBOR, MAX_NEIGHBORS, MAX_SOLICITS,
     REACHABLE_TIME, RETRANS_TIMER,
 };
-pub use ports::EPHEMERAL_FIRST;
+pub use ports::{EPHEMERAL_FIRST, LocalPorts};
 pub use random::Secret;
 pub use route::{AddressError, RouteError};
 pub use socket::error::connection_errno;

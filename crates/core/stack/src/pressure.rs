@@ -73,7 +73,7 @@ impl Pressure {
         }
     }
 
-    /// Sets the time of the next look; one that was in vain doubles the interval.
+    /// Sets the time of the next check; a check that freed nothing doubles the interval.
     fn schedule_look(&mut self, was_in_vain: bool, now: Instant) {
         let (shortest, longest) = (*LOOK_INTERVAL.start(), *LOOK_INTERVAL.end());
         self.interval = match was_in_vain {

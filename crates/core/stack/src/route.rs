@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn destinations_are_told_apart() {
+    fn destinations_are_distinguished() {
         let routes = routes(&[]);
         for (text, expected) in [
             ("10.77.0.2", Destination::Ours),

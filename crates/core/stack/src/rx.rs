@@ -49,6 +49,7 @@ impl Stack {
             headers,
             payload,
             unplaced,
+            failed,
             segments,
             origin,
         } = packet;
@@ -77,6 +78,9 @@ impl Stack {
                     destination == Destination::Ours && !headers.ethernet.dst.is_multicast();
                 match headers.four_tuple().filter(|_| is_single) {
                     Some(tuple) => {
+                        if let Some(error) = failed {
+                            return self.device_failed(&tuple, *error, now);
+                        }
                         let segment = into_segment(&tcp, headers.ecn(), segments, payload);
                         self.receive_tcp(
                             ReceivedSegment {

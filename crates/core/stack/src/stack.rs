@@ -127,6 +127,7 @@ impl Stack {
         let StackConfig {
             ifindex,
             addresses,
+            local_ports,
             gateways,
             point_to_point,
             any_local,
@@ -151,7 +152,7 @@ impl Stack {
                 point_to_point,
                 secret.key("neighbors"),
             ),
-            sockets: Sockets::new(max_sockets, max_orphans, &secret),
+            sockets: Sockets::new(max_sockets, max_orphans, local_ports, &secret),
             icmp: Icmp::new(),
             tcp: TcpSetup::new(tcp, &secret),
             stats: StackStats::default(),
@@ -201,6 +202,7 @@ impl Stack {
         self.network.poll_neighbors(now);
         self.fail_unresolved(now);
         self.network.flush_tx(now);
+        self.fail_untransmitted(now);
         let drained = self.sockets.drain_sends();
         self.check_readiness();
         PollOutcome {

@@ -20,9 +20,9 @@
 //!
 //! So more may be promised than the memory can take in two cases. Peers of idle connections may all begin to
 //! send at once; each begins with its initial congestion window (RFC 5681 4.1), which the reserve can take
-//! for some. And a connection whose peer has probed a closed window twice in vain, while more than half of the
-//! memory was free, gets a part of the NIC's own reserve, and at least four segments. A packet that finds no
-//! memory is dropped and counted, and the peer sends it again.
+//! for some. And if the peer of a connection has probed a closed window twice without success, while more than half of the
+//! memory was free, the connection gets a part of the NIC's reserve, at least four segments. If there is no memory for a
+//! packet, it is dropped and counted, and the peer retransmits it.
 
 mod packing;
 #[cfg(test)]
@@ -37,7 +37,7 @@ use wire::Instant;
 /// [`FLOOR_SEGMENTS`].
 const RESERVE_DIVISOR: u64 = 8;
 
-/// Probes in vain, with half of the memory free, after which a connection gets a part of the slack.
+/// Unsuccessful probes of a closed window, with half of the memory free, after which a connection gets a part of the slack.
 const SHUT_OUT_PROBES: u8 = 2;
 
 /// Divisor: slack = total / 8. The NIC keeps so much memory back (`nic::RxSpace`): an eighth of all memory, of

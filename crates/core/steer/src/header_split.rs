@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_cut_stays_whole_and_says_why() {
+    fn packets_that_cannot_be_split_stay_whole_and_have_a_reason() {
         let udp = Packet {
             protocol: protocol::UDP,
             ..Packet::tcp4()
@@ -161,14 +161,14 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_prediction_is_told_with_its_distance() {
+    fn a_wrong_prediction_is_reported_with_its_difference() {
         assert_eq!(settle(66, 66, 1514), Settle::Exact);
         assert_eq!(settle(66, 78, 1514), Settle::HeaderLonger(12));
         assert_eq!(settle(66, 54, 1514), Settle::HeaderShorter(12));
     }
 
     #[test]
-    fn a_frame_that_ends_before_the_predicted_cut_leaves_only_what_it_has() {
+    fn a_frame_that_ends_before_the_predicted_split_has_only_its_bytes() {
         assert_eq!(settle(66, 54, 54), Settle::Exact, "an ACK without options");
         assert_eq!(settle(66, 54, 55), Settle::HeaderShorter(1));
         assert_eq!(settle(66, 54, 60), Settle::HeaderShorter(6));

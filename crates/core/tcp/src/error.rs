@@ -29,6 +29,16 @@ pub enum TcpError {
     /// This side aborted the connection (ECONNABORTED).
     #[error("connection aborted")]
     Aborted,
+    /// A device of this host could not copy payload to or from its memory (EIO).
+    #[error("the device that holds the payload failed: {call}: {name} ({code})")]
+    DeviceFailed {
+        /// The function of the device's library.
+        call: &'static str,
+        /// The name of the error in the library.
+        name: &'static str,
+        /// The number of the error.
+        code: i32,
+    },
 }
 
 /// What is unreachable, by an ICMP error (RFC 1122 3.2.2.1; linux `icmp_err_convert`).

@@ -143,9 +143,9 @@ pub struct Info {
     pub data_segs_out: u64,
     /// Segments with payload received.
     pub data_segs_in: u64,
-    /// Rounds of D-SACK received: what we sent twice in vain.
+    /// Rounds of D-SACK received: unnecessary retransmissions of this side.
     pub dsack_dups: u64,
-    /// D-SACKs sent: what the peer sent twice in vain.
+    /// D-SACKs sent: unnecessary retransmissions of the peer.
     pub dsacks_out: u64,
     /// Times that packets were made smaller because larger ones vanished.
     pub mtu_black_holes: u64,

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_both_offer_holds() {
+    fn options_offered_by_both_sides_are_used() {
         let config = ConnectionConfig::default().with(|c| {
             c.options.rcv_buf_max = 6 << 20;
         });
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_do_not_offer_does_not_hold() {
+    fn options_that_this_side_does_not_offer_are_not_used() {
         let config = ConnectionConfig::default().with(|c| {
             c.shared_mut().window_scaling = false;
             c.shared_mut().timestamps = false;

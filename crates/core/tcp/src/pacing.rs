@@ -70,7 +70,7 @@ impl Pacer {
 
     /// Notes that `bytes` are sent.
     ///
-    /// The first segments are not held back, and who was late may go on sooner, by half at most (linux
+    /// The first segments are not delayed. After a segment that was sent late, the next delay is shorter, by half at most (linux
     /// `tcp_update_skb_after_send`).
     pub(crate) fn on_sent(&mut self, bytes: u64, mss: u16, now: Instant) {
         if let Some(pace) = self.0.as_mut().filter(|pace| pace.rate != 0) {

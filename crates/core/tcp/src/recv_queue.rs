@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_burst_needed_is_given_back_when_it_is_read() {
+    fn memory_for_a_burst_is_freed_when_it_is_read() {
         let mut queue = RecvQueue::default();
         assert_eq!(queue.payloads.capacity(), 0);
         for i in 0..100 {

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn trim_keeps_what_lies_in_the_window() {
+    fn trim_keeps_the_part_inside_the_window() {
         let mut seg = segment(90, 30, Control::None);
         assert!(seg.trim_to_window(SeqNum(100), SeqNum(110)));
         assert_eq!(
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn trim_refuses_what_lies_outside() {
+    fn trim_refuses_segments_outside_the_window() {
         assert!(!segment(90, 10, Control::None).trim_to_window(SeqNum(100), SeqNum(110)));
         assert!(!segment(110, 1, Control::None).trim_to_window(SeqNum(100), SeqNum(110)));
         assert!(!segment(100, 1, Control::None).trim_to_window(SeqNum(100), SeqNum(100)));

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_arrives_uses_the_grant_up() {
+    fn arriving_data_uses_up_the_grant() {
         let mut w = window(0, 8000, 0);
         assert_eq!(w.advertise(NXT), 8000);
         assert_eq!(w.advertise(NXT + 5000), 3000);

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ip_is_left_alone() {
+    fn frames_other_than_ip_are_not_changed() {
         let mut arp = vec![0xff; 42];
         arp[12..14].copy_from_slice(&[0x08, 0x06]);
         assert_eq!(mark_ce(&mut arp), Marking::NotIp);

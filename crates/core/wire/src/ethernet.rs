@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn text_that_is_not_an_address_is_refused() {
         for text in [
             "",
             "02",

@@ -16,7 +16,8 @@ pub enum ChecksumState {
     /// Verified, and correct (VIRTIO_NET_HDR_F_DATA_VALID).
     Verified,
     /// Left to be computed: the field has the folded sum of the pseudo-header (VIRTIO_NET_HDR_F_NEEDS_CSUM). A received
-    /// frame of this kind was sent on this machine, and needs no verification.
+    /// frame of this kind was sent on this machine, or merged by its GRO, which has verified the parts: it needs no
+    /// verification.
     Partial(TxChecksum),
 }
 
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn emitted_headers_are_parsed_again() {
         let size = NonZeroU16::new(1448).unwrap();
         let kinds = [GsoKind::Tcp4, GsoKind::Tcp6, GsoKind::Udp];
         let supers = kinds.map(|kind| (PARTIAL, Some(Gso { kind, size })));

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use netmem::{CopyError, DmabufError, InUse};
+use netmem::{CopyError, DeviceError, DmabufError, InUse};
 
 use super::{Forked, Refusal};
 use devmem_uapi::DmabufId;
@@ -34,6 +34,9 @@ pub enum BindError {
     /// Anonymous memory has no file descriptor, which a NIC of the kernel needs.
     #[error("{ANONYMOUS}")]
     Anonymous,
+    /// A device did not export its memory, which a NIC of the kernel needs.
+    #[error("the memory cannot be exported as a dma-buf: {0}")]
+    Export(#[from] DeviceError),
     /// The memory is bound for receiving already, or some of it is still lent from an earlier binding. The library refuses
     /// this with both backends, because the second binding would receive into memory that the first has lent. Linux itself
     /// allows it.
@@ -68,6 +71,9 @@ pub enum BindTxError {
     /// Anonymous memory has no file descriptor, which a NIC of the kernel needs.
     #[error("{ANONYMOUS}")]
     Anonymous,
+    /// A device did not export its memory, which a NIC of the kernel needs.
+    #[error("the memory cannot be exported as a dma-buf: {0}")]
+    Export(#[from] DeviceError),
     /// The stack or the kernel refused.
     #[error(transparent)]
     Refused(#[from] Refusal),

@@ -125,6 +125,9 @@ impl Refusal {
             }
             TcpError::ProtocolUnreachable => "give the address of a host that speaks TCP",
             TcpError::Aborted => "connect again",
+            TcpError::DeviceFailed { .. } => {
+                "read what the device's driver reports (`dmesg`, for NVIDIA lines with Xid), and restart the program"
+            }
         };
         let errno = stack::connection_errno(error);
         Self::new(ErrorKind::of_errno(errno), errno, error.to_string()).with_remedy(remedy)

@@ -294,6 +294,7 @@ impl BindError {
             Self::Forked(_) => FORKED,
             // The kernel's errno for a descriptor that is not a dma-buf.
             Self::Anonymous => INVALID,
+            Self::Export(_) => (ErrorKind::Unsupported, Errno::EOPNOTSUPP),
             Self::InUse(_) => (ErrorKind::InUse, Errno::EBUSY),
             Self::Refused(refused) => refused.verdict(),
         }
@@ -305,6 +306,7 @@ impl BindTxError {
         match self {
             Self::Forked(_) => FORKED,
             Self::Anonymous => INVALID,
+            Self::Export(_) => (ErrorKind::Unsupported, Errno::EOPNOTSUPP),
             Self::Refused(refused) => refused.verdict(),
         }
     }
@@ -317,6 +319,7 @@ impl GatherError {
             Self::DoesNotFit { .. } | Self::Gone { .. } => INVALID,
             Self::Copy(netmem::CopyError::OutOfBounds(_)) => INVALID,
             Self::Copy(netmem::CopyError::Sync { errno }) => (ErrorKind::of_errno(*errno), *errno),
+            Self::Copy(netmem::CopyError::Device(_)) => (ErrorKind::Other, Errno::EIO),
         }
     }
 }

@@ -35,7 +35,7 @@ impl Rx {
     ) -> Result<(Self, NiovSize), BindError> {
         let dmabuf = dmabuf_of(memory).map_err(Refusal::from)?;
         let dmabuf = dmabuf.ok_or(BindError::Anonymous)?;
-        let fd = dmabuf.as_fd().ok_or(BindError::Anonymous)?;
+        let fd = dmabuf.as_dmabuf()?.ok_or(BindError::Anonymous)?;
         let queues: Vec<_> = queues
             .iter()
             .map(|id| KernelRxQueueId(id.0.into()))
@@ -162,7 +162,7 @@ impl Tx {
     pub(crate) fn bind(nic: &Arc<Nic>, memory: &Dmabuf) -> Result<Self, BindTxError> {
         let dmabuf = dmabuf_of(memory).map_err(Refusal::from)?;
         let dmabuf = dmabuf.ok_or(BindTxError::Anonymous)?;
-        let fd = dmabuf.as_fd().ok_or(BindTxError::Anonymous)?;
+        let fd = dmabuf.as_dmabuf()?.ok_or(BindTxError::Anonymous)?;
         let mut netdev = nic
             .netdev()
             .map_err(|error| Refusal::no_family(nic.name(), "bind-tx", &error))?;

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_was_sent_or_was_reported_before_counts_for_nothing() {
+    fn completions_of_unknown_or_reported_sends_are_ignored() {
         let mut set = set(4);
         assert_eq!(set.note(range(2, 4)), 0, "the last of them was not sent");
         assert_eq!(set.note(range(1, 2)), 2);

@@ -9,6 +9,7 @@ use devmem_linux::netif;
 use devmem_linux::netlink::NetlinkError;
 use devmem_uapi::{DmabufId, IfIndex};
 use netmem::{Dmabuf, MemoryObserver};
+use nic::LinkState;
 
 use super::send::Leaving;
 use super::setup::Prepared;
@@ -98,6 +99,24 @@ impl Nic {
     /// Returns the addresses; none if the kernel does not report them.
     pub(crate) fn addresses(&self) -> Vec<IpAddr> {
         netif::addresses(self.index.0).unwrap_or_default()
+    }
+
+    /// Returns the state of the interface; up if the kernel does not report it.
+    pub(crate) fn link_state(&self) -> LinkState {
+        let Ok(all) = netif::interfaces() else {
+            return LinkState::Up;
+        };
+        match all.into_iter().find(|(index, ..)| *index == self.index.0) {
+            Some((.., true)) => LinkState::Up,
+            Some((.., false)) => LinkState::Down,
+            None => LinkState::Gone,
+        }
+    }
+
+    /// Returns the MTU, or 0 if the kernel does not report it.
+    pub(crate) fn mtu(&self) -> u16 {
+        let facts = netif::Interface::by_name(&self.name).and_then(|mut found| found.facts());
+        facts.map_or(0, |facts| u16::try_from(facts.mtu).unwrap_or(u16::MAX))
     }
 
     /// Returns the driver's counters of each RX queue; none if it does not report any.

@@ -173,7 +173,6 @@ impl Socket {
     }
 
     /// Returns the outcome of a connect, `None` while it is in progress.
-    #[cfg(feature = "tokio")]
     pub(crate) fn connected_now(&self) -> Option<Result<(), ConnectError>> {
         use rustix::event::{PollFd, Timespec, poll};
         let mut fds = [PollFd::new(&*self.fd, PollFlags::OUT)];

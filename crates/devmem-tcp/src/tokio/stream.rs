@@ -13,6 +13,7 @@ use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::{Completions, RecvHalf, SendHalf};
 use crate::batch::RxBatch;
 use crate::bound_tx::BoundTx;
+use crate::connect::ConnectOptions;
 use crate::error::{ConnectError, RecvError, SendError, ShutdownError};
 use crate::netdev::Netdev;
 use crate::recv_half::StreamStats;
@@ -58,7 +59,8 @@ impl Stream {
     /// # Panics
     /// If called outside a tokio runtime, or in one without I/O enabled.
     pub async fn connect(nic: &Netdev, to: SocketAddr) -> Result<Self, ConnectError> {
-        let mut stream = Self::new(nic.begin_connect(to)?).map_err(ConnectError::System)?;
+        let mut stream = Self::new(nic.begin_stream(to, &ConnectOptions::new())?)
+            .map_err(ConnectError::System)?;
         let connected = |half: &mut crate::SendHalf| half.socket.connected();
         let connected = poll_fn(|cx| stream.send.poll_with(cx, connected));
         // An error here means that the runtime is shutting down.

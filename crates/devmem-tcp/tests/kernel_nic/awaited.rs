@@ -79,9 +79,8 @@ fn a_task_awaits_device_memory_both_ways_on_one_connection() {
 }
 
 #[test]
-fn a_full_send_queue_is_waited_for_and_every_task_hears_of_completions() {
-    const TEST: &str =
-        "awaited::a_full_send_queue_is_waited_for_and_every_task_hears_of_completions";
+fn a_full_send_queue_is_awaited_and_completions_wake_every_task() {
+    const TEST: &str = "awaited::a_full_send_queue_is_awaited_and_completions_wake_every_task";
     let Some(bench) = Bench::new(TEST) else {
         return;
     };
@@ -111,7 +110,7 @@ fn a_full_send_queue_is_waited_for_and_every_task_hears_of_completions() {
         let reader = read(peer);
         let next = stream.send(&tx, &[0..1000]).await.unwrap();
         queued.extend_from_slice(&bytes[..next.bytes()]);
-        // Two more tasks wait beside this one; whoever reads the error queue, all of them hear of it.
+        // Two more tasks wait beside this one; all of them wake, whichever reads the error queue.
         let others = [first, last].map(|id| {
             let completions = stream.completions().unwrap();
             tokio::spawn(async move { completions.wait(id).await })
@@ -130,8 +129,8 @@ fn a_full_send_queue_is_waited_for_and_every_task_hears_of_completions() {
 }
 
 #[test]
-fn what_the_kernel_refuses_is_an_awaited_calls_own_error() {
-    const TEST: &str = "awaited::what_the_kernel_refuses_is_an_awaited_calls_own_error";
+fn a_refusal_of_the_kernel_is_the_error_of_the_awaited_call() {
+    const TEST: &str = "awaited::a_refusal_of_the_kernel_is_the_error_of_the_awaited_call";
     let Some(bench) = Bench::new(TEST) else {
         return;
     };

@@ -197,8 +197,8 @@ fn a_killed_receiver_leaves_a_queue_that_can_be_bound_and_settings_that_come_bac
 }
 
 #[test]
-fn a_setup_dropped_first_is_restored_when_the_binding_is_gone() {
-    const TEST: &str = "a_setup_dropped_first_is_restored_when_the_binding_is_gone";
+fn a_setup_dropped_first_is_restored_when_the_binding_is_dropped() {
+    const TEST: &str = "a_setup_dropped_first_is_restored_when_the_binding_is_dropped";
     let Some(bench) = Bench::new(TEST) else {
         return;
     };
@@ -408,7 +408,7 @@ fn a_queue_that_is_bound_is_not_bound_again_and_is_free_afterwards() {
     let queues = receiver.setup.queues();
     let again = bench.nic.bind_rx(&receiver.memory, queues).unwrap_err();
     assert_eq!(again.errno(), Errno::EEXIST, "{again}");
-    // Memory has one binding at a time, on whatever queues.
+    // Memory has one binding at a time, over all queues.
     let past = |memory| bench.nic.bind_rx(memory, &[RxQueueId(4095)]).unwrap_err();
     assert_eq!(past(&receiver.memory).errno(), Errno::EBUSY);
     let unbound = receiver.bound.unbind();

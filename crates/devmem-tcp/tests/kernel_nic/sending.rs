@@ -76,8 +76,8 @@ fn chunks_of_three_bytes_and_many_ranges_keep_their_order() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_refused_with_the_reason() {
-    const TEST: &str = "what_cannot_be_sent_is_refused_with_the_reason";
+fn an_invalid_send_is_refused_with_the_reason() {
+    const TEST: &str = "an_invalid_send_is_refused_with_the_reason";
     let Some(bench) = Bench::new(TEST) else {
         return;
     };

@@ -25,14 +25,14 @@ use crate::world::{PATIENCE, Seen, pattern, receive};
 const PORT: u16 = 5202;
 const MEMORY_BYTES: usize = 16 << 20;
 
-/// A NIC that takes device memory, and somebody at the other end of its cable.
+/// A NIC that supports device memory, and a program at the other end of its link.
 struct World {
     nic: Netdev,
     ip: IpAddr,
     peer: Peer,
 }
 
-/// A program at the other end: on our stack, or on the kernel's in a namespace of its own.
+/// The program at the other end: on our stack, or on the kernel's in another namespace.
 enum Peer {
     User(Netdev),
     Kernel(NetNs),

@@ -73,7 +73,7 @@ fn each_direction_has_a_timeout() {
         seen.note("read as io::Read", refused.kind());
         sender.set_read_timeout(None);
         sender.set_write_timeout(Some(SOON));
-        // More than the buffers of both ends hold, and nobody reads.
+        // More than the buffers of both ends hold, and the peer does not read.
         let block = vec![7; 1 << 20];
         let full = std::iter::repeat_with(|| sender.write(&block)).find_map(Result::err);
         seen.note("write", full.unwrap().kind());

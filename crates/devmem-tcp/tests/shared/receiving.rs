@@ -91,9 +91,9 @@ fn strict_placement_refuses_bytes_in_host_memory_and_keeps_them() {
 }
 
 #[test]
-fn a_batch_holds_what_was_received_last_and_no_more_frags_than_it_may() {
+fn a_batch_holds_the_last_receive_and_at_most_its_capacity_of_frags() {
     on_both(
-        "a_batch_holds_what_was_received_last_and_no_more_frags_than_it_may",
+        "a_batch_holds_the_last_receive_and_at_most_its_capacity_of_frags",
         |world, seen| {
             let (mut sender, mut receiver) = world.connection();
             let mut batch = RxBatch::with_capacity(1);

@@ -40,30 +40,33 @@ fn a_send_completes_once_its_bytes_have_arrived() {
 }
 
 #[test]
-fn completions_are_told_once_and_in_order() {
-    on_both("completions_are_told_once_and_in_order", |world, seen| {
-        let (mut sender, mut receiver) = world.connection();
-        let completions = sender.completions();
-        seen.note("none", completions.try_next().unwrap().is_none());
-        let nothing = sender.send_host(&bytes(0)).unwrap();
-        seen.note("of nothing", completions.is_complete(nothing).unwrap());
-        let ids: Vec<_> = (0..3)
-            .map(|_| sender.send_host(&bytes(1000)).unwrap())
-            .collect();
-        assert_eq!(receive(&mut receiver, 3000).len(), 3000);
-        completions.wait_all().unwrap();
-        let told = completions.try_next().unwrap().unwrap();
-        for id in &ids {
-            seen.note("told", told.contains(*id));
-        }
-        seen.note("again", completions.try_next().unwrap().is_none());
-        let later = sender.send_host(&bytes(1)).unwrap();
-        assert_eq!(receive(&mut receiver, 1).len(), 1);
-        completions.wait(later).unwrap();
-        let told = completions.try_next().unwrap().unwrap();
-        seen.note("the later one", told.contains(later));
-        seen.note("an earlier one", told.contains(ids[2]));
-    });
+fn completions_are_reported_once_and_in_order() {
+    on_both(
+        "completions_are_reported_once_and_in_order",
+        |world, seen| {
+            let (mut sender, mut receiver) = world.connection();
+            let completions = sender.completions();
+            seen.note("none", completions.try_next().unwrap().is_none());
+            let nothing = sender.send_host(&bytes(0)).unwrap();
+            seen.note("of nothing", completions.is_complete(nothing).unwrap());
+            let ids: Vec<_> = (0..3)
+                .map(|_| sender.send_host(&bytes(1000)).unwrap())
+                .collect();
+            assert_eq!(receive(&mut receiver, 3000).len(), 3000);
+            completions.wait_all().unwrap();
+            let told = completions.try_next().unwrap().unwrap();
+            for id in &ids {
+                seen.note("told", told.contains(*id));
+            }
+            seen.note("again", completions.try_next().unwrap().is_none());
+            let later = sender.send_host(&bytes(1)).unwrap();
+            assert_eq!(receive(&mut receiver, 1).len(), 1);
+            completions.wait(later).unwrap();
+            let told = completions.try_next().unwrap().unwrap();
+            seen.note("the later one", told.contains(later));
+            seen.note("an earlier one", told.contains(ids[2]));
+        },
+    );
 }
 
 #[test]
@@ -97,9 +100,9 @@ fn a_stream_dropped_with_sends_under_way_still_sends_them() {
 }
 
 #[test]
-fn a_nonblocking_send_takes_what_there_is_room_for() {
+fn a_nonblocking_send_queues_as_much_as_fits() {
     on_both(
-        "a_nonblocking_send_takes_what_there_is_room_for",
+        "a_nonblocking_send_queues_as_much_as_fits",
         |world, seen| {
             let (mut sender, mut receiver) = world.connection();
             let all = bytes(16 << 20);

@@ -20,9 +20,9 @@ fn is_readable(fd: &impl AsFd, within: Duration) -> bool {
 }
 
 #[test]
-fn what_is_not_there_would_block_or_times_out_as_set() {
+fn a_wait_for_nothing_would_block_or_times_out() {
     on_both(
-        "what_is_not_there_would_block_or_times_out_as_set",
+        "a_wait_for_nothing_would_block_or_times_out",
         |world, seen| {
             let (sender, mut receiver) = world.connection();
             let mut batch = RxBatch::with_capacity(4);
@@ -111,7 +111,7 @@ fn addresses_that_cannot_be_had_are_refused_alike() {
             let address = listener.local_addr().unwrap();
             let taken = world.receiver.listen(address);
             seen.refusal("taken", taken, ListenError::errno);
-            // TEST-NET-1 (RFC 5737) is nobody's.
+            // No host has an address of TEST-NET-1 (RFC 5737).
             let foreign = world.receiver.listen("192.0.2.1:5201");
             seen.refusal("not ours", foreign, ListenError::errno);
             seen.refusal("no name", world.receiver.listen("::::1"), |_| {

@@ -1,4 +1,4 @@
-//! ECN with the kernel at the other end: who asks, who grants, and what marks do to either's window.
+//! ECN with the kernel at the other end: requests, acceptance, and the effect of marks on the windows of both.
 
 use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -66,30 +66,33 @@ fn marks_reduce_the_window_of_either_side_and_change_no_byte() {
 }
 
 #[test]
-fn ecn_is_used_if_one_asks_and_the_other_grants() {
+fn ecn_is_used_if_one_side_requests_and_the_other_accepts_it() {
     use devmem_tcp::Ecn::{Accept, Off, Request};
-    in_netns("ecn::ecn_is_used_if_one_asks_and_the_other_grants", || {
-        // The kernel's numbers: 0 never, 1 asks and grants, 2 grants.
-        for (policy, kernel, we_ask, it_asks) in [
-            (Request, "0", false, false),
-            (Request, "1", true, true),
-            (Request, "2", true, false),
-            (Accept, "1", false, true),
-            (Accept, "2", false, false),
-            (Off, "1", false, false),
-        ] {
-            set_kernel(kernel);
-            let (host, nic) = Host::with_nic(V4, |builder| builder.tcp(options(policy)));
-            let ours = host.connect(&nic);
-            let info = ours.tcp_info().expect("open");
-            assert_eq!(info.ecn, we_ask, "{policy:?} to {kernel}");
-            assert_eq!(
-                asked_by_kernel(&nic.netdev),
-                it_asks,
-                "{kernel} to {policy:?}"
-            );
-        }
-    });
+    in_netns(
+        "ecn::ecn_is_used_if_one_side_requests_and_the_other_accepts_it",
+        || {
+            // The kernel's numbers: 0 never, 1 asks and grants, 2 grants.
+            for (policy, kernel, we_ask, it_asks) in [
+                (Request, "0", false, false),
+                (Request, "1", true, true),
+                (Request, "2", true, false),
+                (Accept, "1", false, true),
+                (Accept, "2", false, false),
+                (Off, "1", false, false),
+            ] {
+                set_kernel(kernel);
+                let (host, nic) = Host::with_nic(V4, |builder| builder.tcp(options(policy)));
+                let ours = host.connect(&nic);
+                let info = ours.tcp_info().expect("open");
+                assert_eq!(info.ecn, we_ask, "{policy:?} to {kernel}");
+                assert_eq!(
+                    asked_by_kernel(&nic.netdev),
+                    it_asks,
+                    "{kernel} to {policy:?}"
+                );
+            }
+        },
+    );
 }
 
 /// Lets the kernel connect to us and send; returns whether ECN is used.

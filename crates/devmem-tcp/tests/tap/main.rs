@@ -1,4 +1,4 @@
-//! From device memory over a TAP to kernel sockets, each test in a network namespace of its own.
+//! Between device memory and sockets of the kernel, over a TAP or a packet socket, each test in a new network namespace.
 //!
 //! Every byte depends on its position, and every chunk of device memory is written over in the moment its send
 //! completes. `DEVMEM_SLOW=1` sends a gigabyte and more in each case that is about size.
@@ -8,8 +8,10 @@
 )]
 
 mod ecn;
+mod packet;
 mod peer;
 mod sender;
+mod shared;
 mod warning;
 
 use std::io::{Read, Write};
@@ -150,7 +152,7 @@ fn sixty_four_connections_send_both_ways_at_once() {
         let rx = nic.netdev.bind_rx(&memory, setup.queues()).expect("bound");
         std::thread::scope(|scope| {
             for _ in 0..CONNECTIONS {
-                // One after another: who is accepted is who connected.
+                // One after another, so that the accepted connection is the last one opened.
                 let mut ours = host.connect(&nic);
                 let theirs = host.accept();
                 let mut back = theirs.try_clone().expect("a second handle");
@@ -299,9 +301,9 @@ fn a_peer_that_vanishes_ends_by_the_user_timeout() {
         assert!(matches!(end, Err(RecvError::Refused(_))), "{end:?}");
         let mut completions = ours.completions();
         completions.set_timeout(Some(PATIENCE));
-        completions.wait(first).expect("nobody needs it any more");
+        completions.wait(first).expect("the first send is complete");
         assert_eq!(tx.in_flight(), 0);
-        // The kernel's end is told by nobody, and looks at its own memory.
+        // The kernel's end gets no notification, and reads its memory.
         let _: TcpStream = theirs;
     });
 }

@@ -35,10 +35,15 @@ impl Host {
             .and_then(|builder| builder.peer_address(&format!("{host}/{len}")));
         let netdev = change(builder.expect("a link and its addresses"));
         let netdev = netdev.open().expect("this is our namespace");
+        (Self::listening((host, ours, len)), Nic::new(netdev))
+    }
+
+    /// Makes a socket at the kernel's end of a link that exists.
+    pub fn listening((host, ..): Addresses) -> Self {
         let address: IpAddr = host.parse().expect("an address");
         let any = if address.is_ipv4() { "0.0.0.0" } else { "::" };
         let listener = TcpListener::bind((any, 0)).expect("a free port");
-        (Self { listener, address }, Nic::new(netdev))
+        Self { listener, address }
     }
 
     /// A connection from our NIC.

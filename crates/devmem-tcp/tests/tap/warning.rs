@@ -40,9 +40,9 @@ fn an_address_after_the_name_makes_the_nic_reachable() {
 }
 
 #[test]
-fn a_tap_that_nobody_can_reach_is_warned_about_with_what_to_write() {
+fn an_unreachable_tap_is_warned_of_with_the_address_to_add() {
     in_netns(
-        "warning::a_tap_that_nobody_can_reach_is_warned_about_with_what_to_write",
+        "warning::an_unreachable_tap_is_warned_of_with_the_address_to_add",
         || {
             let (_nic, warnings) = opened(Netdev::builder("tap:dm1").unwrap());
             let [warning] = &warnings[..] else {

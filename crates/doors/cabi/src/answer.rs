@@ -7,12 +7,12 @@ use devmem_uapi::Errno;
 
 /// A number that a call returns to C.
 pub trait Answer {
-    /// The type that C sees.
+    /// The type in C.
     type C;
-    /// What is returned with errno set.
+    /// The value that is returned when errno is set.
     const FAILED: Self::C;
 
-    /// Returns the number, as C sees it; saturating, where C's type is smaller.
+    /// Converts the number to the type in C; saturates if that is smaller.
     fn into_c(self) -> Self::C;
 }
 

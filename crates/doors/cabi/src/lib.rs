@@ -1,10 +1,10 @@
-//! C's pointers to the calls of [`devmem_posix::Posix`]: what the packetdrill door and the C library share.
+//! Converts C's pointers for the calls of [`devmem_posix::Posix`]; used by the packetdrill door and the C library.
 //!
 //! Every call has the arguments of the libc function of the same name and returns a [`Result`]; [`finish`] converts that to
 //! -1 and errno, and stops panics. The only unsafe code is in `raw/`: pointers are read and written there,
 //! null ones are EFAULT, and the caller guarantees everything else about them, as with libc.
 //!
-//! No walk leads through here that does not lead through `devmem_posix`.
+//! Its part in the walks is that of `devmem_posix`.
 
 mod answer;
 mod raw;

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_is_not_there_is_told_apart() {
+    fn a_missing_notification_block_is_reported() {
         let (mut notify, fired) = two_blocks();
         assert!(!notify.doorbell(2, KEEP, at(0), &fired));
         notify.raise(2, at(0), &fired);

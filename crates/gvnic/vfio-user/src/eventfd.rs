@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn an_eventfd_is_told_from_other_files_and_not_raised_by_it() {
+    fn an_eventfd_is_recognised_without_being_raised() {
         let signaller = Signaller::of_process().unwrap();
         let fd = eventfd(7, EventfdFlags::CLOEXEC).unwrap();
         assert_eq!(signaller.is_eventfd(fd.as_fd()), Ok(true));

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_says_who_the_device_is() {
+    fn the_header_identifies_the_device() {
         let config = config();
         assert_eq!(read(&config, 0), [0xe0, 0x1a, 0x42, 0x00]);
         assert_eq!(read(&config, 8), [1, 0, 0, 2]);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_reach_only_what_is_writable_and_a_reset_takes_them_back() {
+    fn writes_change_only_writable_fields_and_a_reset_restores_them() {
         let mut config = config();
         config.write(0, &[0; 64]).unwrap();
         assert_eq!(read(&config, 0), [0xe0, 0x1a, 0x42, 0x00]);

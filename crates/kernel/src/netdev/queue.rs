@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_tells_who_uses_its_memory() {
+    fn a_queue_reports_the_user_of_its_memory() {
         let cases: [(Request, Option<QueueUser>); 5] = [
             (queue(), None),
             (

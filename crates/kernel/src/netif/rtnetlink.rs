@@ -41,6 +41,8 @@ const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 /// `IFF_UP` (linux include/uapi/linux/if.h).
 pub(super) const IFF_UP: u32 = 0x1;
+/// `ARPHRD_ETHER` (linux include/uapi/linux/if_arp.h).
+const ARPHRD_ETHER: u16 = 1;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 
@@ -71,16 +73,19 @@ pub(super) struct LinkMessage<'a> {
     pub(super) index: u32,
     /// Whether the interface is administratively up.
     pub(super) up: bool,
+    ethernet: bool,
     attributes: Attributes<'a>,
 }
 
 impl<'a> LinkMessage<'a> {
     /// Parses a reply; `None` if it is not about an interface.
     pub(super) fn parse(reply: &NetlinkMessage<'a>) -> Option<Self> {
-        let ([_, index, flags, _], attributes) = reply.split::<LinkBody>()?;
+        let ([kind, index, flags, _], attributes) = reply.split::<LinkBody>()?;
+        let [_family, _pad, kind @ ..] = kind.to_ne_bytes();
         (reply.kind == RTM_NEWLINK).then_some(Self {
             index,
             up: flags & IFF_UP != 0,
+            ethernet: u16::from_ne_bytes(kind) == ARPHRD_ETHER,
             attributes,
         })
     }
@@ -92,6 +97,7 @@ impl<'a> LinkMessage<'a> {
     pub(super) fn facts(&self) -> InterfaceFacts {
         let mac = self.attributes.find(IFLA_ADDRESS);
         InterfaceFacts {
+            ethernet: self.ethernet,
             mac: mac.and_then(|mac| mac.value.try_into().ok()),
             mtu: self.attributes.u32(IFLA_MTU).unwrap_or(0),
             up: self.up,

@@ -64,6 +64,51 @@ impl<'a> Exchange<'a> {
     }
 }
 
+/// The answers to a batch of requests.
+#[derive(Debug)]
+pub(super) struct BatchAnswers<'a> {
+    what: &'a str,
+    /// All messages of the batch. The first and the last are not acknowledged, but the kernel may refuse them.
+    sent: Vec<Request>,
+    unanswered: usize,
+    refused: Option<NetlinkError>,
+}
+
+impl<'a> BatchAnswers<'a> {
+    /// `what` names the batch in errors.
+    pub(super) fn new(what: &'a str, sent: Vec<Request>) -> Self {
+        Self {
+            what,
+            unanswered: sent.len().saturating_sub(2),
+            sent,
+            refused: None,
+        }
+    }
+
+    /// Returns the result of the batch, or `None` if more datagrams follow. The first refusal is the result.
+    pub(super) fn on_datagram(&mut self, datagram: &[u8]) -> Option<Result<(), NetlinkError>> {
+        for message in messages(datagram) {
+            let sent = &self.sent;
+            let Some(at) = sent.iter().position(|r| r.sequence == message.sequence) else {
+                continue;
+            };
+            let Some(outcome) = ack::outcome(&message, self.what, &sent[at]) else {
+                continue;
+            };
+            let is_edge = at == 0 || at + 1 == sent.len();
+            if let Err(error) = outcome {
+                let refused = self.refused.get_or_insert(error);
+                if is_edge {
+                    // The kernel has not looked at the others.
+                    return Some(Err(refused.clone()));
+                }
+            }
+            self.unanswered -= usize::from(!is_edge && self.unanswered > 0);
+        }
+        (self.unanswered == 0).then(|| self.refused.take().map_or(Ok(()), Err))
+    }
+}
+
 /// Parses `bytes` as the datagrams that answer a dump request, for fuzzing. The first byte of each datagram is its length in
 /// words, the second has the flags [`MEND`] and [`CUT`]. Errors are formatted as text, too.
 #[cfg(any(test, fuzzing, feature = "test-util"))]

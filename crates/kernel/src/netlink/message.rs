@@ -35,6 +35,15 @@ impl Header {
         }
     }
 
+    /// Clears flags in the header of `message`.
+    pub(super) fn clear_flags(message: &mut [u8], flags: u16) {
+        if let Ok((mut header, _)) = Self::read_from_prefix(message) {
+            header.flags &= !flags;
+            // The message is long enough: the header was just read from it.
+            let _ = header.write_to_prefix(message);
+        }
+    }
+
     /// Writes length and sequence number to the header of `message`; `None` if the message is shorter than a header, or 4 GiB
     /// or longer.
     pub(super) fn complete(message: &mut [u8], sequence: u32) -> Option<()> {

@@ -7,7 +7,8 @@ use super::message::Header;
 use super::names::{Names, path_at};
 
 /// `NLM_F_REQUEST` and `NLM_F_ACK`: all requests here ask for an acknowledgement.
-const F_REQUEST_ACK: u16 = 0x1 | 0x4;
+const F_REQUEST_ACK: u16 = 0x1 | F_ACK;
+const F_ACK: u16 = 0x4;
 /// `NLM_F_DUMP` (`NLM_F_ROOT` and `NLM_F_MATCH`): a request for all objects.
 pub const F_DUMP: u16 = 0x300;
 
@@ -38,6 +39,19 @@ impl Request {
             sequence: 0,
             too_long: false,
         }
+    }
+
+    /// Makes it a request that the kernel acknowledges only if it refuses it.
+    #[must_use]
+    pub(super) fn without_ack(mut self) -> Self {
+        Header::clear_flags(&mut self.bytes, F_ACK);
+        self
+    }
+
+    /// Appends a number as a u32 in network byte order, as netfilter has them.
+    #[must_use]
+    pub(crate) fn be32(self, kind: u16, value: u32) -> Self {
+        self.attribute(kind, &value.to_be_bytes())
     }
 
     /// Sets the names of the attributes, for errors that name one.

@@ -12,7 +12,7 @@ use rustix::net::{
 };
 
 use super::error::NetlinkError;
-use super::exchange::Exchange;
+use super::exchange::{BatchAnswers, Exchange};
 use super::message::NetlinkMessage;
 use super::request::Request;
 use crate::sys;
@@ -54,6 +54,61 @@ impl NetlinkSocket {
     /// The error of socket(2), bind(2) or setsockopt(2).
     pub fn generic() -> Result<Self, NetlinkError> {
         Self::open(Some(netlink::GENERIC))
+    }
+
+    /// Opens a socket for netfilter (`NETLINK_NETFILTER`).
+    ///
+    /// # Errors
+    ///
+    /// The error of socket(2), bind(2) or setsockopt(2); `EPROTONOSUPPORT` if the kernel has no netfilter.
+    pub fn netfilter() -> Result<Self, NetlinkError> {
+        Self::open(Some(netlink::NETFILTER))
+    }
+
+    /// Sends several requests as one message: the kernel does all of them or, if it refuses one, none. For protocols with
+    /// such batches, with the `first` and `last` message that begin and end one. These are not acknowledged.
+    ///
+    /// # Errors
+    ///
+    /// As [`request`](Self::request).
+    pub(crate) fn batch(
+        &mut self,
+        what: &str,
+        first: Request,
+        requests: Vec<Request>,
+        last: Request,
+    ) -> Result<(), NetlinkError> {
+        let failed = |errno| NetlinkError::new(what, errno);
+        let mut bytes = Vec::new();
+        let mut sent = Vec::new();
+        let silent = [first.without_ack()].into_iter();
+        for request in silent.chain(requests).chain([last.without_ack()]) {
+            self.sequence = self.sequence.wrapping_add(1);
+            let request = request.finish(self.sequence);
+            let request = request.ok_or_else(|| failed(Errno::MSGSIZE))?;
+            bytes.extend_from_slice(&request.bytes);
+            sent.push(request);
+        }
+        let kernel = SocketAddrNetlink::new(0, 0);
+        sendto(&self.fd, &bytes, SendFlags::empty(), &kernel).map_err(failed)?;
+        self.buffer.resize(RECEIVE_BYTES, 0);
+        let mut answers = BatchAnswers::new(what, sent);
+        loop {
+            let received = recvfrom(&self.fd, &mut self.buffer[..], RecvFlags::TRUNC);
+            let (_, len, sender) = match received {
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => return Err(failed(Errno::TIMEDOUT)),
+                other => other.map_err(failed)?,
+            };
+            if !is_kernel(sender) {
+                continue;
+            }
+            let datagram = self.buffer.get(..len);
+            let datagram = datagram.ok_or_else(|| failed(Errno::MSGSIZE))?;
+            if let Some(outcome) = answers.on_datagram(datagram) {
+                return outcome;
+            }
+        }
     }
 
     fn open(protocol: Option<Protocol>) -> Result<Self, NetlinkError> {

@@ -16,6 +16,7 @@ pub(crate) mod ethtool;
 pub(crate) mod message;
 pub(crate) mod namespace;
 pub(crate) mod netlink;
+pub(crate) mod packet;
 pub(crate) mod tun;
 
 fn last_errno() -> Errno {

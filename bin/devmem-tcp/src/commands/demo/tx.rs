@@ -11,16 +11,18 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use devmem_linux::cpu;
 use devmem_linux::helper::Helper;
-use devmem_tcp::{BoundTx, Dmabuf, Netdev};
+use devmem_tcp::{BoundTx, Netdev};
 
 use super::{PORT, TAP};
 use crate::args::Direction;
 use crate::commands::receiver::VerifiedBytes;
+use crate::display::Display;
 use crate::plan::DemoPlan;
+use crate::receiver::with_mtu;
 use crate::report::{RunReport, Sending};
 use tool::capture::{self, Capture};
 use tool::output::Failure;
-use tool::progress::{Progress, gbit_per_s};
+use tool::progress::gbit_per_s;
 use tool::sender::{Share, pattern_of, shares};
 use tool::signals::StopFlag;
 use tool::source::{Made, Source, is_readable};
@@ -36,18 +38,25 @@ const LOOK_AROUND: Duration = Duration::from_millis(100);
 /// Page size of device memory.
 const PAGE_BYTES: usize = 4096;
 
-/// Sends over the TAP to a kernel receiver in a separate process, which checks every byte.
+/// Sends over the link to a kernel receiver in a separate process, which checks every byte.
 ///
 /// # Errors
 ///
 /// A failed step, or wrong bytes.
-pub fn run(plan: &DemoPlan, stop: &StopFlag, cpu: Option<usize>) -> Result<RunReport, Failure> {
-    let capture = Capture::open(plan.capture.as_deref(), TAP)?;
-    let mut builder = Netdev::builder(TAP)?
+pub fn run(
+    plan: &DemoPlan,
+    link: &'static str,
+    stop: &StopFlag,
+    cpu: Option<usize>,
+) -> Result<RunReport, Failure> {
+    let capture = Capture::open(plan.capture.as_deref(), link)?;
+    let mut builder = Netdev::builder(link)?
         .address(&plan.ours.to_string())?
-        .peer_address(&plan.peers.to_string())?
-        .mtu(plan.nic.mtu)
         .impair(plan.nic.impairment);
+    if link == TAP {
+        builder = builder.peer_address(&plan.peers.to_string())?;
+    }
+    builder = with_mtu(builder, plan.nic.mtu);
     if let Some(capture) = &capture {
         builder = builder.capture(Box::new(capture.clone()));
     }
@@ -55,21 +64,23 @@ pub fn run(plan: &DemoPlan, stop: &StopFlag, cpu: Option<usize>) -> Result<RunRe
     let to = SocketAddr::new(plan.peers.address, PORT);
     let peer = Peer::start(plan, to, cpu, stop)?;
     let clock = cpu::process_cpu_time();
-    let progress = Mutex::new(Progress::transfer(Some(plan.bytes)));
+    let title = format!("demo  from device memory to {to}");
+    let title = plan.watch.then_some(title);
+    let display = Mutex::new(Display::start(title, Some(plan.bytes), &nic, stop)?);
     let start = Instant::now();
-    let mut sent = send_all(&nic, plan, to, None, &|bytes| {
-        if let Ok(progress) = progress.try_lock() {
-            progress.transferred(bytes, start.elapsed());
+    let mut sent = send_all(&nic, plan, to, None, &|index, bytes, transmit| {
+        if let Ok(mut display) = display.try_lock() {
+            display.sending(index, bytes, start.elapsed(), transmit);
         }
         !stop.is_set()
     })?;
     let used = cpu::process_cpu_time().saturating_sub(clock);
     // Includes the library's thread, which sends, too.
     sent.sending = used.saturating_sub(sent.filling);
-    if let Ok(progress) = progress.into_inner() {
-        progress.finish();
+    if let Ok(display) = display.into_inner() {
+        display.finish();
     }
-    let mut report = RunReport::of("user", TAP.to_owned(), &plan.nic, plan.ours.address);
+    let mut report = RunReport::of("user", link.to_owned(), &plan.nic, plan.ours.address);
     report.direction = Direction::Tx;
     report.connections = u64::from(plan.connections);
     report.bytes = sent.bytes;
@@ -83,11 +94,16 @@ pub fn run(plan: &DemoPlan, stop: &StopFlag, cpu: Option<usize>) -> Result<RunRe
         report.bad_bytes = Some(received.bad);
         report.first_bad = received.first_bad;
     }
+    report.mtu = nic.mtu();
     report.undelivered = Undelivered::of(nic.drops());
     drop(nic);
     capture::finish(capture, Ok(()))?;
     Ok(report)
 }
+
+/// Called by the thread of each connection with its index, the bytes of all connections, and its sender; returns whether to
+/// continue.
+type GoOn<'a> = &'a (dyn Fn(usize, u64, &Transmit<'_>) -> bool + Sync);
 
 /// Sends the pattern from device memory of `nic`, one thread per connection.
 pub fn send_all(
@@ -95,13 +111,13 @@ pub fn send_all(
     plan: &DemoPlan,
     to: SocketAddr,
     cpu: Option<usize>,
-    go_on: &(dyn Fn(u64) -> bool + Sync),
+    go_on: GoOn<'_>,
 ) -> Result<SendStats, Failure> {
     let connections = usize::from(plan.connections);
     // At least two chunks: one is written while the other is in flight.
     let ring = (RING_BYTES / connections).max(2 * plan.write_size);
     let size = (ring * connections).next_multiple_of(PAGE_BYTES);
-    let memory = Dmabuf::anonymous(size).context("get device memory to send from")?;
+    let memory = plan.nic.memory.allocate(size)?;
     let tx = nic.bind_tx(&memory)?;
     let all_bytes = AtomicU64::new(0);
     thread::scope(|scope| {
@@ -114,11 +130,12 @@ pub fn send_all(
                     cpu::pin_current_thread(cpu).context("pin the sender")?;
                 }
                 let mut before = 0;
-                send_one(nic, tx, region, to, share, &mut |bytes| {
+                send_one(nic, tx, region, to, share, &mut |transmit| {
+                    let bytes = transmit.bytes();
                     let all = all_bytes.fetch_add(bytes - before, Ordering::Relaxed);
                     let all = all + (bytes - before);
                     before = bytes;
-                    go_on(all)
+                    go_on(index, all, transmit)
                 })
             }));
         }
@@ -136,7 +153,7 @@ fn send_one(
     region: std::ops::Range<usize>,
     to: SocketAddr,
     share: Share,
-    go_on: &mut dyn FnMut(u64) -> bool,
+    go_on: &mut dyn FnMut(&Transmit<'_>) -> bool,
 ) -> Result<SendStats, Failure> {
     let stream = nic
         .connect(to)

@@ -1,5 +1,6 @@
 //! `devmem-tcp doctor`: checks what this machine supports, what is missing, and how to fix that.
 
+mod devices;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -8,6 +9,7 @@ use std::io::Write;
 
 use anyhow::Context;
 use devmem_linux::doctor::{Check, CheckState, Doctor, NicVerdict};
+use devmem_linux::packet;
 use devmem_linux::probe::{Probe, Verdict};
 use serde::Serialize;
 
@@ -24,6 +26,8 @@ pub struct Diagnosis {
     /// Checks of the kernel's support.
     #[serde(flatten)]
     pub doctor: Doctor,
+    /// Checks of GPUs.
+    pub devices: Vec<Check>,
     /// Checks for the user-space backend.
     pub user_space: UserSpace,
 }
@@ -47,6 +51,7 @@ pub fn run(args: &args::Doctor) -> Result<(), Failure> {
     let diagnosis = Diagnosis {
         ready: doctor.can_receive(),
         doctor,
+        devices: devices::examine(),
         user_space: UserSpace::of(&Probe::run()),
     };
     if args.output.json {
@@ -109,9 +114,45 @@ impl UserSpace {
             ("tap", tap_in_namespace),
             ("huge_pages", huge_memfd),
         ];
+        let mut checks: Vec<_> = checks.map(|(name, verdict)| check(name, verdict)).into();
+        checks.push(packet());
         Self {
             ready: tap_in_namespace.works(),
-            checks: checks.map(|(name, verdict)| check(name, verdict)).into(),
+            checks,
+        }
+    }
+}
+
+/// Checks for links to the Ethernet interfaces of this machine.
+fn packet() -> Check {
+    let check = |state, found: String, remedy: Option<String>| Check {
+        name: "packet",
+        state,
+        found,
+        remedy,
+    };
+    if let Err(error) = packet::try_open() {
+        let remedy = error.remedy();
+        let state = match remedy {
+            Some(_) => CheckState::Mendable,
+            None => CheckState::Missing,
+        };
+        return check(state, error.to_string(), remedy);
+    }
+    match packet::interfaces() {
+        Err(error) => check(CheckState::Unknown, error.to_string(), None),
+        Ok(names) if names.is_empty() => check(
+            CheckState::Mendable,
+            "no Ethernet interface is up".to_owned(),
+            Some("ip link set NAME up; `ip link` lists the names".to_owned()),
+        ),
+        Ok(names) => {
+            let links: Vec<_> = names.iter().map(|name| format!("packet:{name}")).collect();
+            check(
+                CheckState::Good,
+                format!("works: {}", links.join(", ")),
+                None,
+            )
         }
     }
 }

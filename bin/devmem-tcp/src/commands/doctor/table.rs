@@ -34,6 +34,8 @@ impl Diagnosis {
         table.checks(&self.doctor.machine);
         table.section("dma-buf exporters (one is enough)");
         table.checks(&self.doctor.exporters);
+        table.section("GPUs");
+        table.checks(&self.devices);
         let in_full = |nic: &&NicFacts| {
             unsupported == Unsupported::InFull || nic.verdict != NicVerdict::Unsupported
         };

@@ -94,6 +94,10 @@ fn guest() -> Diagnosis {
         ],
         vec![good("udmabuf", "works, at most 64 MiB each")],
         vec![loopback(), gvnic],
+        vec![good(
+            "cuda",
+            "cuda:0 is a GPU at 0000:02:00.0, 80 GiB, CUDA 13.0, exports dma-bufs",
+        )],
     )
 }
 
@@ -112,6 +116,10 @@ fn bare() -> Diagnosis {
         vec![good("cap_net_admin", "held in the initial user namespace")],
         vec![udmabuf],
         vec![loopback()],
+        vec![missing(
+            "cuda",
+            "libcuda.so.1 cannot be loaded: no such file",
+        )],
     )
 }
 
@@ -120,6 +128,7 @@ fn diagnosis(
     machine: Vec<Check>,
     exporters: Vec<Check>,
     nics: Vec<NicFacts>,
+    devices: Vec<Check>,
 ) -> Diagnosis {
     let doctor = Doctor {
         kernel,
@@ -130,6 +139,7 @@ fn diagnosis(
     Diagnosis {
         ready: doctor.can_receive(),
         doctor,
+        devices,
         user_space: UserSpace {
             ready: true,
             checks: vec![

@@ -129,7 +129,7 @@ fn a_damaged_file_is_named_with_the_position_of_the_fault_and_a_remedy() {
 }
 
 #[test]
-fn what_is_no_file_is_refused_and_not_waited_for() {
+fn special_files_are_refused_without_blocking() {
     let Some(bench) = Bench::new("kinds") else {
         return;
     };

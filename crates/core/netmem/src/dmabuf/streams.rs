@@ -68,6 +68,7 @@ impl From<CopyError> for io::Error {
     fn from(error: CopyError) -> Self {
         match error {
             CopyError::OutOfBounds(_) => Self::new(io::ErrorKind::InvalidInput, error),
+            CopyError::Device(_) => Self::other(error),
             CopyError::Sync { errno } => Self::new(Self::from_raw_os_error(errno.0).kind(), error),
         }
     }
@@ -98,8 +99,7 @@ impl Read for DeviceSlice<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let len = out.len().min(self.len);
         let view = CpuView::of(self.memory, CpuAccess::Read)?;
-        view.copy_out(self.offset, &mut out[..len])
-            .map_err(CopyError::from)?;
+        view.copy_out(self.offset, &mut out[..len])?;
         view.end()?;
         let _copied = self.split_off_front(len);
         Ok(len)

@@ -154,7 +154,7 @@ fn smaps_is_read_at_the_first_call_of_page_kind_only() {
 /// What came cannot be foretold; that it was looked at can.
 #[test]
 #[cfg_attr(miri, ignore = "/proc/self/smaps")]
-fn the_page_kind_is_what_smaps_says() {
+fn the_page_kind_is_that_of_smaps() {
     for memory in [
         Dmabuf::anonymous(8 * MIB).unwrap(),
         Dmabuf::memfd(8 * MIB).unwrap(),

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_released_is_handed_out_again_lowest_first() {
+    fn released_chunks_are_allocated_again_lowest_first() {
         let chunks = Chunks::new(256);
         assert_eq!(bulk(&chunks, 256).len(), 256);
         chunks.release(&[200, 7, 64]);
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "net_iov 70 of 70 was released")]
-    fn releasing_what_is_not_there_panics() {
+    fn releasing_a_chunk_that_is_not_allocated_panics() {
         Chunks::new(70).release(&[70]);
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use devmem_uapi::DmabufId;
 
 use super::{Chunked, Stock};
+use crate::copy_engine::CopyEngine;
 use crate::dmabuf::DmabufError;
 use crate::memory::Memory;
 use crate::net_iov::{NetIovArea, NiovSize};
@@ -22,8 +23,25 @@ impl HostProvider {
     ///
     /// [`DmabufError`] when `bytes` is not a positive multiple of `niov_size` or mapping fails.
     pub fn new(bytes: usize, niov_size: NiovSize) -> Result<Self, DmabufError> {
-        let memory = Arc::new(Memory::lazy(bytes)?);
-        let area = NetIovArea::cut(memory, 0, bytes, niov_size)?;
+        Self::of(Memory::lazy(bytes)?, niov_size)
+    }
+
+    /// Maps `bytes` of host memory in pages of `niov_size`, and registers it with a device for its copies.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new), or the device refuses.
+    pub fn pinned(
+        bytes: usize,
+        niov_size: NiovSize,
+        engine: &dyn CopyEngine,
+    ) -> Result<Self, DmabufError> {
+        Self::of(Memory::pinned(bytes, engine)?, niov_size)
+    }
+
+    fn of(memory: Memory, niov_size: NiovSize) -> Result<Self, DmabufError> {
+        let bytes = memory.size();
+        let area = NetIovArea::cut(Arc::new(memory), 0, bytes, niov_size)?;
         Ok(HostProvider {
             stock: Stock::new(area),
         })

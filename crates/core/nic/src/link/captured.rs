@@ -7,7 +7,7 @@ use ::wire::Instant;
 use netmem::FragList;
 use steer::RxQueueId;
 
-use super::{ImpairedStats, Link, LinkCaps, LinkReceived, LinkSent, Posted, TxFrame};
+use super::{ImpairedStats, Link, LinkCaps, LinkReceived, LinkSent, LinkState, Posted, TxFrame};
 use crate::packet::RxPacket;
 
 /// Direction of a frame, from the view of this NIC.
@@ -80,7 +80,7 @@ impl<L: Link, S: FrameSink> Link for Captured<L, S> {
     fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<LinkReceived> {
         let received = self.inner.receive(posted, now)?;
         match received {
-            LinkReceived::None => {}
+            LinkReceived::None | LinkReceived::Dropped(_) => {}
             LinkReceived::Frame { .. } => self.sink.frame(now, Direction::Rx, posted.frame),
             LinkReceived::Placed { frame_len, .. } => {
                 posted.gather(frame_len, &mut self.scratch);
@@ -126,6 +126,14 @@ impl<L: Link, S: FrameSink> Link for Captured<L, S> {
 
     fn is_up(&self) -> bool {
         self.inner.is_up()
+    }
+
+    fn state(&self) -> LinkState {
+        self.inner.state()
+    }
+
+    fn take_lost(&mut self, now: Instant) -> u64 {
+        self.inner.take_lost(now)
     }
 
     fn impairment_stats(&self) -> Option<ImpairedStats> {

@@ -9,8 +9,8 @@ use netmem::{DmaPort, FragList};
 use super::conditioner::{Conditioner, ConditionerStats};
 use super::impairment::Impairment;
 use super::{
-    HeaderBuf, Link, LinkCaps, LinkReceived, LinkSent, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted,
-    TxFrame, VnetMeta,
+    HeaderBuf, Link, LinkCaps, LinkReceived, LinkSent, LinkState, MAX_FRAME_LEN, MAX_PACKET_LEN,
+    Posted, TxFrame, VnetMeta,
 };
 
 /// Maximum number of frames received from the inner link in one call, so that a flood cannot keep a poll busy.
@@ -109,7 +109,7 @@ impl<L: Link> Impaired<L> {
                 port,
             };
             let (frame, meta) = match self.inner.receive(&mut posted, now)? {
-                LinkReceived::None => break,
+                LinkReceived::None | LinkReceived::Dropped(_) => break,
                 LinkReceived::Frame { meta } => (&mut self.incoming[..], meta),
                 LinkReceived::Placed { frame_len, meta } => {
                     let len = frame_len.min(self.spill.len());
@@ -223,6 +223,14 @@ impl<L: Link> Link for Impaired<L> {
 
     fn is_up(&self) -> bool {
         self.inner.is_up()
+    }
+
+    fn state(&self) -> LinkState {
+        self.inner.state()
+    }
+
+    fn take_lost(&mut self, now: Instant) -> u64 {
+        self.inner.take_lost(now)
     }
 
     fn impairment_stats(&self) -> Option<ImpairedStats> {

@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_tell_what_was_expected() {
+    fn errors_name_the_expected_value() {
         for (text, expected) in [
             (
                 "lost=1%",

@@ -4,14 +4,13 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ::wire::{EthernetHeader, Instant, VnetHeader};
-use netmem::{DmaPort, FragList};
+use ::wire::{EthernetHeader, Instant};
 use rustix::event::epoll;
 use rustix::io::Errno;
 
+use super::vnet_fd::FrameWriter;
 use super::{
-    Link, LinkCaps, LinkReceived, LinkSent, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted, TxFrame, VnetFd,
-    VnetHeaderLen,
+    Link, LinkCaps, LinkReceived, LinkSent, MAX_PACKET_LEN, Posted, TxFrame, VnetFd, VnetHeaderLen,
 };
 
 /// Options that the TAP was opened with.
@@ -60,8 +59,7 @@ pub struct TapLink {
     /// Index of the fd that last had a frame; it is read first.
     busy: usize,
     up: bool,
-    scratch: Vec<u8>,
-    nothing: FragList,
+    writer: FrameWriter,
 }
 
 /// Bytes of the longest super-packet that is sent to a kernel with BIG TCP: the maximum of the kernel's own packets (linux
@@ -76,10 +74,6 @@ pub const BIG_PACKET_LEN: usize = 8 * 65_535;
 /// `MAX_SKB_FRAGS`).
 pub(super) const UNFIT_BIG_PAYLOAD: RangeInclusive<u32> =
     (15 << 15) + (24 << 10) + 1..=(15 << 15) + (28 << 10);
-
-/// Maximum number of payload pieces of one write. A packet with more pieces, which are small then, is first copied into
-/// one buffer.
-const MAX_PIECES: usize = DmaPort::MAX_WRITE_FRAGS;
 
 impl TapLink {
     /// Returns a link over the fds of one TAP device.
@@ -101,8 +95,7 @@ impl TapLink {
             any,
             busy: 0,
             up: true,
-            scratch: Vec::new(),
-            nothing: FragList::default(),
+            writer: FrameWriter::default(),
         })
     }
 
@@ -173,32 +166,13 @@ impl Link for TapLink {
         if frame.frame_len() > longest {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        self.scratch.clear();
-        self.scratch.resize(self.options.vnet_header.bytes(), 0);
-        self.scratch.extend_from_slice(frame.head);
-        let pieces = match frame.payload.frag_count() {
-            ..=MAX_PIECES => frame.payload,
-            _ => {
-                frame.copy_payload_to(&mut self.scratch);
-                &self.nothing
-            }
-        };
-        let header = VnetHeader::new(frame.offload(), frame.head);
-        match self.fds[self.busy].send(header, &mut self.scratch, pieces, frame.port) {
-            Ok(()) => {
-                self.up = true;
-                Ok(LinkSent::Done)
-            }
-            Err(error) => match Errno::from_io_error(&error) {
-                // A packet has at most 17 pieces of memory, which are small where memory is fragmented.
-                Some(Errno::NOBUFS) if frame.frame_len() > MAX_FRAME_LEN => Ok(LinkSent::TooLong),
-                Some(Errno::AGAIN | Errno::NOBUFS) => Ok(LinkSent::Busy),
-                _ => {
-                    self.note_error(&error);
-                    Err(error)
-                }
-            },
+        let sent = self.writer.send(&self.fds[self.busy], frame);
+        match &sent {
+            Ok(LinkSent::Done) => self.up = true,
+            Ok(LinkSent::Busy | LinkSent::TooLong) => {}
+            Err(error) => self.note_error(error),
         }
+        sent
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {

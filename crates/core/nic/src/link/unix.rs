@@ -8,11 +8,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use ::wire::Instant;
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::ioctl_fionbio;
 use rustix::net::SocketFlags;
 
 use super::hello::{HELLO_LIMIT, HelloOutcome, NoHello, WireHello, connect_to, set_wire_buffers};
+use super::socket_events::SocketEvents;
 use super::{
     Link, LinkCaps, LinkReceived, LinkSent, Posted, TapLink, TapOptions, TxFrame, VnetHeaderLen,
 };
@@ -24,13 +25,10 @@ use super::{
 #[derive(Debug)]
 pub struct UnixLink {
     inner: TapLink,
-    /// An epoll descriptor: readable when a frame may have arrived, or when there is room again and `awaits_room` is set.
     /// Not readable after the peer has left, unlike the socket.
-    ready: OwnedFd,
+    ready: SocketEvents,
     /// The socket again, to change its registration in `ready`.
     socket: OwnedFd,
-    /// The socket was full at the last send, and `ready` reports when it is not.
-    awaits_room: bool,
     up: bool,
 }
 
@@ -62,9 +60,7 @@ impl UnixLink {
     /// # Errors
     /// The system has no descriptor left for the epoll instance.
     pub fn new(socket: OwnedFd, ours: WireHello, theirs: WireHello) -> io::Result<Self> {
-        let ready = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let data = epoll::EventData::new_u64(0);
-        epoll::add(&ready, &socket, data, epoll::EventFlags::IN)?;
+        let ready = SocketEvents::of(&socket)?;
         set_wire_buffers(socket.as_fd());
         let options = TapOptions {
             vnet_header: VnetHeaderLen::Ten,
@@ -77,33 +73,13 @@ impl UnixLink {
             inner: TapLink::new(vec![again], options)?,
             ready,
             socket,
-            awaits_room: false,
             up: true,
         })
     }
 
-    /// Makes `ready` report room after the link was busy, and only then: a socket with room would keep `ready` readable all
-    /// the time.
-    fn await_room_after(&mut self, sent: LinkSent) {
-        let wanted = sent == LinkSent::Busy;
-        if self.awaits_room == wanted {
-            return;
-        }
-        let flags = match wanted {
-            true => epoll::EventFlags::IN | epoll::EventFlags::OUT,
-            false => epoll::EventFlags::IN,
-        };
-        let data = epoll::EventData::new_u64(0);
-        // If this fails, `awaits_room` does not change, so that no caller waits for an event that is not reported.
-        if epoll::modify(&self.ready, &self.socket, data, flags).is_ok() {
-            self.awaits_room = wanted;
-        }
-    }
-
     fn go_down(&mut self) {
         if std::mem::take(&mut self.up) {
-            // Cannot fail: `new` has added the socket, and this runs once.
-            let _ = epoll::delete(&self.ready, &self.socket);
+            self.ready.remove(&self.socket);
         }
     }
 }
@@ -143,7 +119,7 @@ impl Link for UnixLink {
             self.go_down();
         }
         if let Ok(sent) = &sent {
-            self.await_room_after(*sent);
+            self.ready.on_sent(&self.socket, *sent);
         }
         sent
     }
@@ -153,7 +129,7 @@ impl Link for UnixLink {
     }
 
     fn tells_of_room(&self) -> bool {
-        self.awaits_room
+        self.ready.awaits_room()
     }
 
     fn next_due(&self) -> Option<Instant> {

@@ -7,7 +7,7 @@ use ::wire::VnetHeader;
 use netmem::{DmaPort, FragList};
 use rustix::io::Errno;
 
-use super::Posted;
+use super::{LinkSent, MAX_FRAME_LEN, Posted, TxFrame};
 
 /// Length of the virtio-net header in front of every frame (TUNSETVNETHDRSZ).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -120,6 +120,46 @@ impl VnetFd {
 impl AsFd for VnetFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// Maximum number of payload pieces of one write. A packet with more pieces, which are small then, is first copied into
+/// one buffer.
+const MAX_PIECES: usize = DmaPort::MAX_WRITE_FRAGS;
+
+/// Sends the frames of a NIC on a [`VnetFd`]. Keeps the buffer of the headers to reuse its allocation.
+#[derive(Debug, Default)]
+pub(super) struct FrameWriter {
+    scratch: Vec<u8>,
+    nothing: FragList,
+}
+
+impl FrameWriter {
+    /// Sends one frame completely or not at all.
+    ///
+    /// # Errors
+    /// As writev(2), except that a full queue and a lack of memory are [`LinkSent::Busy`] or [`LinkSent::TooLong`].
+    pub(super) fn send(&mut self, fd: &VnetFd, frame: &TxFrame<'_>) -> io::Result<LinkSent> {
+        self.scratch.clear();
+        self.scratch.resize(fd.header.bytes(), 0);
+        self.scratch.extend_from_slice(frame.head);
+        let pieces = match frame.payload.frag_count() {
+            ..=MAX_PIECES => frame.payload,
+            _ => {
+                frame.copy_payload_to(&mut self.scratch);
+                &self.nothing
+            }
+        };
+        let header = VnetHeader::new(frame.offload(), frame.head);
+        match fd.send(header, &mut self.scratch, pieces, frame.port) {
+            Ok(()) => Ok(LinkSent::Done),
+            Err(error) => match Errno::from_io_error(&error) {
+                // A packet has at most 17 pieces of memory, which are small where memory is fragmented.
+                Some(Errno::NOBUFS) if frame.frame_len() > MAX_FRAME_LEN => Ok(LinkSent::TooLong),
+                Some(Errno::AGAIN | Errno::NOBUFS) => Ok(LinkSent::Busy),
+                _ => Err(error),
+            },
+        }
     }
 }
 

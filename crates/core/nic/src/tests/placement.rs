@@ -288,7 +288,7 @@ fn whole_frames() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[test]
-fn what_cannot_be_split_goes_to_host_memory_and_uses_no_device_memory() {
+fn packets_that_cannot_be_split_go_to_host_memory_only() {
     for delivery in [Delivery::Scatter, Delivery::Whole] {
         let mut bench = Bench::with_device(NicConfig::default());
         bench.pass(&tcp(&pattern(0, 3000)));

@@ -235,7 +235,7 @@ fn answers_have_room_of_their_own_and_take_none_of_connections() {
 }
 
 #[test]
-fn beyond_the_limit_a_stranger_is_asked_for_at_the_station_its_packet_came_from() {
+fn beyond_the_limit_an_unknown_neighbour_is_solicited_at_the_source_of_its_packet() {
     let mut cache = neighbors();
     assert_eq!(cache.hold(ip(1), 1, STRANGER, at(0)), HoldOutcome::Waits);
     assert_eq!(cache.poll(at(0)), solicit(1, None), "as long as it may be");
@@ -258,7 +258,7 @@ fn beyond_the_limit_a_stranger_is_asked_for_at_the_station_its_packet_came_from(
 }
 
 #[test]
-fn a_connection_to_an_address_that_one_station_was_asked_for_asks_everybody_at_once() {
+fn a_connection_to_an_address_that_was_solicited_by_unicast_solicits_by_broadcast_at_once() {
     let mut cache = flooded();
     assert_eq!(cache.hold(ip(1), 1, STRANGER, at(0)), HoldOutcome::Waits);
     assert_eq!(cache.poll(at(0)), solicit(1, Some(OTHER)));
@@ -315,7 +315,7 @@ fn questions_that_were_not_answered_vanish() {
 }
 
 #[test]
-fn the_cache_is_bounded_and_keeps_what_is_used() {
+fn the_cache_is_bounded_and_keeps_neighbours_in_use() {
     let mut cache = neighbors();
     for last in 0..2 * MAX_NEIGHBORS as u16 {
         let now = at(u64::from(last));
@@ -327,7 +327,7 @@ fn the_cache_is_bounded_and_keeps_what_is_used() {
 }
 
 #[test]
-fn a_table_of_neighbours_in_use_takes_no_stranger_but_a_connections_neighbour() {
+fn a_full_table_of_neighbours_in_use_accepts_only_neighbours_of_connections() {
     let mut cache = neighbors();
     let full = MAX_NEIGHBORS as u16;
     for last in 0..full {
@@ -353,7 +353,7 @@ fn a_table_of_neighbours_in_use_takes_no_stranger_but_a_connections_neighbour() 
 }
 
 #[test]
-fn clearing_returns_what_waited() {
+fn clearing_returns_the_queued_packets() {
     let mut cache = neighbors();
     assert_eq!(cache.hold(ip(1), 11, OURS, at(0)), HoldOutcome::Waits);
     assert_eq!(cache.hold(ip(1), 12, STRANGER, at(0)), HoldOutcome::Waits);

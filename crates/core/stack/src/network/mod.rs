@@ -10,14 +10,14 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use devmem_uapi::IfIndex;
-use netmem::FragList;
+use netmem::{DeviceError, FragList};
 use nic::{
     LEGACY_SUPER_PAYLOAD, MemoryDemand, Nic, NiovUsage, ProviderChoice, RestartError, RxMemory,
     RxPacket, RxSpace,
 };
 use steer::RxQueueId;
 use tcp::{LinkLimits, SegmentDrop, SeqNum, SuperPayload, UnfitPayload};
-use wire::{Instant, MacAddr};
+use wire::{FourTuple, Instant, MacAddr};
 
 use crate::drops::{DropReason, Drops};
 use crate::neighbor::Neighbors;
@@ -192,6 +192,13 @@ impl Network {
     /// Sends packets that wait in the NIC's queues.
     pub(crate) fn flush_tx(&mut self, now: Instant) {
         self.tx_waiting = self.nic.flush_tx(now);
+    }
+
+    /// Removes a packet that was not sent because a device could not copy its payload; returns the four-tuple of packets in
+    /// the other direction.
+    pub(crate) fn pop_untransmitted(&mut self) -> Option<(FourTuple, DeviceError)> {
+        std::iter::from_fn(|| self.nic.take_failed_tx())
+            .find_map(|failed| Some((failed.four_tuple()?.reversed(), failed.error)))
     }
 
     /// Returns whether packets wait for a busy link that gives no notice when it has room again.

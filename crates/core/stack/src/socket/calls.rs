@@ -24,7 +24,6 @@ use super::{ConnectionSocket, Holder, SocketId, SocketKind};
 use crate::Stack;
 use crate::bind_addr::BindAddr;
 use crate::config::MAX_BACKLOG;
-use crate::ports::EPHEMERAL_FIRST;
 use crate::stack::four_tuple;
 use crate::tcp_setup::{EarlyCookie, NewPath};
 
@@ -59,7 +58,11 @@ impl Stack {
         if self.sockets.is_full() {
             return Err(ListenError::TooManySockets { limit });
         }
-        if local.address.port() == 0 {
+        let port = local.address.port();
+        if port != 0 && !self.sockets.local_ports().contains(port) {
+            return Err(ListenError::PortNotOurs(port));
+        }
+        if port == 0 {
             let is_free = |stack: &Self, address| stack.is_free_to_listen(address, &local);
             let port = self.free_port(ip, is_free);
             local.address.set_port(port.ok_or(ListenError::NoFreePort)?);
@@ -86,7 +89,12 @@ impl Stack {
         Ok(())
     }
 
-    /// Returns the port of the dynamic range at which to begin a search for a free port at `ip`: a different one each
+    /// Returns the ports that this stack chooses from for programs that name none.
+    pub fn ports_to_choose(&self) -> std::ops::RangeInclusive<u16> {
+        self.sockets.local_ports().to_choose()
+    }
+
+    /// Returns the port of [`ports_to_choose`](Self::ports_to_choose) at which to begin a search for a free port at `ip`: a different one each
     /// time.
     pub fn first_port(&mut self, ip: IpAddr) -> u16 {
         self.sockets.first_port(ip)
@@ -99,8 +107,9 @@ impl Stack {
         is_free: impl Fn(&Self, SocketAddr) -> bool,
     ) -> Option<u16> {
         let begin = self.first_port(ip);
-        (begin..=u16::MAX)
-            .chain(EPHEMERAL_FIRST..begin)
+        let ports = self.sockets.local_ports().to_choose();
+        (begin..=*ports.end())
+            .chain(*ports.start()..begin)
             .find(|port| is_free(self, SocketAddr::new(ip, *port)))
     }
 
@@ -189,6 +198,9 @@ impl Stack {
         };
         let tuple_for = |port| four_tuple(SocketAddr::new(source, port), remote);
         if let Some(port) = local.map(|local| local.port()).filter(|port| *port != 0) {
+            if !self.sockets.local_ports().contains(port) {
+                return Err(ConnectError::PortNotOurs(port));
+            }
             let tuple = tuple_for(port);
             return match self.sockets.names().is_free(&tuple) {
                 true => Ok(tuple),

@@ -254,6 +254,11 @@ pub enum ListenError {
          unspecified address"
     )]
     AddrNotAvailable(IpAddr),
+    /// The port is not in the range that this stack has.
+    #[error(
+        "port {0} belongs to another stack at this address; choose one of the ports of this one"
+    )]
+    PortNotOurs(u16),
     /// No port is free.
     #[error("no free port to listen on")]
     NoFreePort,
@@ -270,7 +275,7 @@ impl ListenError {
     pub const fn errno(&self) -> Errno {
         match self {
             Self::AddrInUse(_) | Self::NoFreePort => Errno::EADDRINUSE,
-            Self::AddrNotAvailable(_) => Errno::EADDRNOTAVAIL,
+            Self::AddrNotAvailable(_) | Self::PortNotOurs(_) => Errno::EADDRNOTAVAIL,
             Self::TooManySockets { .. } => Errno::ENFILE,
         }
     }
@@ -291,6 +296,11 @@ pub enum ConnectError {
         "{0} is not one of this interface's addresses of the peer's family; connect from one that is"
     )]
     AddrNotAvailable(IpAddr),
+    /// The local port is not in the range that this stack has.
+    #[error(
+        "port {0} belongs to another stack at this address; connect from one of the ports of this one"
+    )]
+    PortNotOurs(u16),
     /// Every local port is taken by a connection to the same peer.
     #[error(
         "every local port is taken by a connection to {0}; close some, or wait for their \
@@ -312,7 +322,9 @@ impl ConnectError {
             Self::Route(RouteError::NoRoute(_)) => Errno::ENETUNREACH,
             Self::Route(RouteError::NotUnicast(_)) => Errno::EACCES,
             Self::PortZero(_) => Errno::ECONNREFUSED,
-            Self::AddrNotAvailable(_) | Self::PortsExhausted(_) => Errno::EADDRNOTAVAIL,
+            Self::AddrNotAvailable(_) | Self::PortNotOurs(_) | Self::PortsExhausted(_) => {
+                Errno::EADDRNOTAVAIL
+            }
             Self::TooManySockets { .. } => Errno::ENFILE,
         }
     }
@@ -464,6 +476,7 @@ pub const fn connection_errno(error: TcpError) -> Errno {
         TcpError::NetUnreachable => Errno::ENETUNREACH,
         TcpError::ProtocolUnreachable => Errno::ENOPROTOOPT,
         TcpError::Aborted => Errno::ECONNABORTED,
+        TcpError::DeviceFailed { .. } => Errno::EIO,
     }
 }
 

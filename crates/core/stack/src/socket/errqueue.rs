@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn copied_sends_are_told_apart_and_keep_their_place() {
+    fn copied_sends_are_reported_separately_and_in_order() {
         let (memory, mut queue) = (memory(), ErrQueue::default());
         copied(&mut queue, 10);
         copied(&mut queue, 20);
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_send_is_not_over_while_its_call_goes_on() {
+    fn a_send_is_not_over_before_its_call_returns() {
         let (memory, mut queue) = (memory(), ErrQueue::default());
         let id = queue.begin(SendMemory::Device(memory.begin()), 100);
         copied(&mut queue, 200);

@@ -114,7 +114,7 @@ struct SendContext<'a> {
     sending: &'a mut Sending,
 }
 
-/// Maximum bytes copied at once. If the page pool runs out, so much may have been copied in vain.
+/// Maximum bytes copied at once. If the page pool runs out, at most this number of bytes was copied needlessly.
 const COPIED_BYTES: usize = 64 << 10;
 
 /// Maximum frags queued as one piece (linux MAX_SKB_FRAGS).

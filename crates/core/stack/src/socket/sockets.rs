@@ -17,7 +17,7 @@ use super::{ConnectionSocket, Holder, SocketKind, TimeWaitSocket};
 use crate::Secret;
 use crate::bind_addr::BindAddr;
 use crate::demux::{AddrInUse, Demux, TupleOwner};
-use crate::ports::EphemeralPorts;
+use crate::ports::{EphemeralPorts, LocalPorts};
 use crate::stack::four_tuple;
 use crate::timer_heap::TimerHeap;
 
@@ -197,6 +197,8 @@ pub(crate) struct Sockets {
     table: SocketTable<Slot>,
     agenda: Agenda,
     demux: Demux,
+    /// The ports that programs may use.
+    local_ports: LocalPorts,
     ports: EphemeralPorts,
     /// Number of connections without a program.
     orphans: usize,
@@ -205,12 +207,22 @@ pub(crate) struct Sockets {
 
 impl Sockets {
     /// Returns an empty table for `limit` sockets, of which `max_orphans` may be orphaned.
-    pub(crate) fn new(limit: usize, max_orphans: usize, secret: &Secret) -> Self {
+    pub(crate) fn new(
+        limit: usize,
+        max_orphans: usize,
+        local_ports: LocalPorts,
+        secret: &Secret,
+    ) -> Self {
         Self {
             table: SocketTable::new(limit),
             agenda: Agenda::default(),
             demux: Demux::new(secret.key("demux")),
-            ports: EphemeralPorts::new(secret.key("port offsets"), secret.key("port counters")),
+            local_ports,
+            ports: EphemeralPorts::new(
+                secret.key("port offsets"),
+                secret.key("port counters"),
+                local_ports.to_choose(),
+            ),
             orphans: 0,
             max_orphans,
         }
@@ -239,6 +251,11 @@ impl Sockets {
     /// Returns the connection or listener that receives a packet.
     pub(crate) fn lookup(&mut self, tuple: &FourTuple) -> Option<TupleOwner> {
         self.demux.lookup(tuple)
+    }
+
+    /// Returns the ports that programs may use.
+    pub(crate) fn local_ports(&self) -> LocalPorts {
+        self.local_ports
     }
 
     /// Returns the port of the dynamic range at which a search for a free port at `local` begins.

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_slot_is_told_before_it_is_filled() {
+    fn the_next_slot_is_known_before_it_is_filled() {
         let mut table = SocketTable::new(2);
         let slot = table.next_slot();
         assert_eq!(table.insert(1).slot(), slot);

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_send_is_told_when_its_last_byte_leaves_and_when_that_is_acknowledged() {
+    fn a_send_has_times_of_the_transmission_and_acknowledgement_of_its_last_byte() {
         let mut stamps = Stamps::default();
         stamps.number(StampIds::FromAcked, 100, 300);
         stamps.push(1100, ALL);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_waited_for_is_bounded_and_nothing_is_noted_when_nothing_is_asked() {
+    fn pending_timestamps_are_bounded_and_exist_only_on_request() {
         let mut stamps = Stamps::default();
         stamps.push(1, Timestamping::default());
         assert!(stamps.is_empty());
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_has_the_time_of_its_last_segment_and_what_came_unasked_none() {
+    fn a_read_has_the_time_of_its_last_segment_and_none_if_no_time_was_noted() {
         let mut times = ArrivalTimes::default();
         let at = Instant::from_millis;
         times.note(1000..2000, at(5));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn more_segments_than_are_told_apart_have_the_later_times() {
+    fn segments_beyond_the_limit_of_separate_times_have_the_later_time() {
         let mut times = ArrivalTimes::default();
         let many = MAX_ARRIVALS as u64;
         for n in 0..2 * many {

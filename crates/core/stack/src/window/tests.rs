@@ -127,7 +127,7 @@ fn silent_peers_do_not_shut_out_one_that_speaks_while_memory_is_free() {
 }
 
 #[test]
-fn an_answer_is_given_once_for_each_time_a_peer_asks() {
+fn each_request_of_a_peer_gets_one_grant() {
     let mut windows = Windows::new(1);
     let (whole, floor) = (8 * MIB, 4 * u64::from(MSS));
     let mut silent = Promise::new(0);
@@ -209,7 +209,7 @@ fn the_sum_of_promises_never_exceeds_the_memory() {
 }
 
 #[test]
-fn tiny_packets_shrink_what_is_promised_of_the_same_memory() {
+fn tiny_packets_reduce_the_window_for_the_same_memory() {
     let mut windows = Windows::new(1);
     let mut promise = Promise::new(0);
     let whole = 8 * MIB;
@@ -226,7 +226,7 @@ fn tiny_packets_shrink_what_is_promised_of_the_same_memory() {
 }
 
 #[test]
-fn what_a_pruned_connection_was_promised_is_others_until_it_delivers() {
+fn the_window_of_a_pruned_connection_is_available_to_others_until_it_delivers() {
     let mut windows = Windows::new(1);
     let (whole, floor) = (8 * MIB, 4 * u64::from(MSS));
     let mut pruned = Promise::new(0);

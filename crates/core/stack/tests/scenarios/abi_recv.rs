@@ -55,7 +55,7 @@ fn without_flag_the_readable_bytes_before_the_border_are_returned_first() {
 }
 
 #[test]
-fn a_devmem_frag_is_told_by_offset_size_token_and_id() {
+fn the_control_message_of_a_devmem_frag_has_offset_size_token_and_id() {
     let mut bound = Bound::new(&PairConfig::default());
     bound.send(1000);
     let received = bound.recv(4096, 8, DEVMEM).unwrap();
@@ -110,7 +110,7 @@ fn one_call_never_crosses_the_border_in_either_direction() {
 }
 
 #[test]
-fn linear_bytes_are_copied_told_by_one_message_and_come_before_their_frags() {
+fn linear_bytes_are_copied_and_have_one_control_message_before_those_of_their_frags() {
     let mut bound = with_linear();
     bound.send(1000);
     let received = bound.recv(4096, 8, DEVMEM).unwrap();

@@ -548,7 +548,7 @@ fn many_unread_completions_are_a_bound_on_sends_and_not_on_memory() {
 }
 
 #[test]
-fn unbinding_lets_what_was_sent_arrive() {
+fn sends_before_an_unbind_still_arrive() {
     let mut sending = Sending::new();
     let bytes = vec![7; SIZE];
     sending

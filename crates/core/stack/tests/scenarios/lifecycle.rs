@@ -50,7 +50,7 @@ fn connecting_to_a_closed_port_is_refused_at_once() {
 }
 
 #[test]
-fn connecting_to_nobody_is_unreachable_when_no_neighbour_answers() {
+fn connecting_is_ehostunreach_if_no_neighbour_answers() {
     let mut pair = Pair::new(&PairConfig::default());
     let now = pair.now();
     let id = pair
@@ -184,7 +184,7 @@ fn the_accept_queue_is_bounded_and_syns_beyond_it_wait() {
 }
 
 #[test]
-fn closing_a_listener_resets_what_waits_to_be_accepted() {
+fn closing_a_listener_resets_connections_in_the_accept_queue() {
     let mut pair = Pair::new(&PairConfig::default());
     let listener = pair.b.listen(local(Side::B), 3).unwrap();
     let now = pair.now();
@@ -275,7 +275,7 @@ fn data_for_a_closed_reader_resets_the_peer() {
 }
 
 #[test]
-fn an_error_is_told_once_and_after_the_data_that_came_before() {
+fn an_error_is_reported_once_and_after_earlier_data() {
     let mut bound = Bound::new(&PairConfig::default());
     bound.send(1000);
     bound.pair.a.abort(bound.sender).unwrap();

@@ -100,7 +100,7 @@ fn device_memory_to_device_memory_over_every_own_address() {
 }
 
 #[test]
-fn what_the_link_can_do_does_not_matter() {
+fn the_capabilities_of_the_link_do_not_matter() {
     // A link without offloads that loses nearly everything.
     let impairment = Some("loss=90%".parse().unwrap());
     transfer(
@@ -274,7 +274,7 @@ fn a_slow_reader_slows_the_sender_and_drops_nothing() {
 }
 
 #[test]
-fn nobody_listening_and_a_reset_are_as_over_the_link() {
+fn a_refused_connection_and_a_reset_behave_as_over_the_link() {
     let mut pair = Pair::new(&PairConfig::default());
     let now = pair.now();
     let refused = pair

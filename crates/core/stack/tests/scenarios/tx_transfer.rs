@@ -303,7 +303,7 @@ fn sixty_four_connections_send_both_ways_at_once() {
 }
 
 #[test]
-fn the_stack_never_reads_what_it_sends() {
+fn the_stack_never_reads_the_payload_that_it_sends() {
     for impairment in [None, Some(Impairment::NONE)] {
         let mut pair = Pair::new(&PairConfig {
             impairment,
@@ -358,7 +358,7 @@ fn assert_all_reported(pair: &mut Pair, mut source: DeviceSource) {
 }
 
 #[test]
-fn after_a_half_close_what_was_queued_arrives_and_completes() {
+fn after_a_half_close_queued_data_arrives_and_completes() {
     let (mut pair, receiver, sender, mut source) = queued(&PairConfig::default());
     while source.sent() < 1 << 20 {
         source.send_once(&mut pair.a).unwrap();

@@ -196,7 +196,7 @@ fn ids_are_cyclic_from_one_and_a_refused_bind_uses_none_up() {
 }
 
 #[test]
-fn unbinding_what_is_not_bound_is_einval() {
+fn unbinding_an_unknown_binding_is_einval() {
     let mut pair = pair(1);
     let error = pair.b.stack_mut().unbind_rx(DmabufId(1)).unwrap_err();
     assert!(matches!(error, UnbindRxError::Unknown(_)));
@@ -204,7 +204,7 @@ fn unbinding_what_is_not_bound_is_einval() {
 }
 
 #[test]
-fn what_a_binding_depends_on_cannot_be_changed_under_it() {
+fn settings_that_a_binding_needs_cannot_be_changed() {
     let mut pair = pair(2);
     set_rings(pair.b.stack_mut(), TcpDataSplit::Enabled, 0);
     let id = pair.b.stack_mut().bind_rx(request(&[1])).unwrap();

@@ -204,7 +204,7 @@ fn a_link_with_the_largest_mtu_takes_connections() {
 }
 
 #[test]
-fn what_waits_for_a_link_that_tells_of_room_is_not_tried_before() {
+fn queued_packets_wait_for_the_notification_of_a_link_that_reports_room() {
     let mut peer = RawPeer::new();
     peer.introduce();
     let (ours, theirs) = (SocketAddr::new(Side::A.ipv4(), 4000), local(Side::B));

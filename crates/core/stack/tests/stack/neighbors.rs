@@ -274,7 +274,7 @@ fn a_link_layer_option_with_a_broadcast_multicast_zero_or_our_own_address_is_ref
 }
 
 #[test]
-fn a_solicitation_in_a_frame_from_a_group_or_from_nobody_is_not_answered_there() {
+fn a_solicitation_without_an_option_from_an_invalid_mac_is_refused() {
     let mut peer = stranger();
     for mac in [MacAddr::BROADCAST, GROUP, ZERO] {
         let mut frame = solicitation(None, v6(Side::A), v6(Side::B));

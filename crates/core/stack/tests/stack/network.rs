@@ -271,7 +271,7 @@ fn a_ping_over_ipv6_is_answered_too() {
 }
 
 #[test]
-fn a_ping_from_nobody_is_dropped() {
+fn a_ping_from_the_unspecified_address_is_dropped() {
     let mut peer = peer();
     let echo = Echo {
         ident: 1,
@@ -355,7 +355,7 @@ fn flood(peer: &mut RawPeer) {
 }
 
 #[test]
-fn a_flood_of_pings_keeps_nobody_from_finding_us_and_no_router_from_being_heard() {
+fn a_flood_of_pings_stops_neither_neighbour_discovery_nor_icmp_errors() {
     let mut peer = peer();
     flood(&mut peer);
     let ip = IpRepr::v4(v4(Side::A), v4(Side::B));
@@ -408,7 +408,7 @@ fn icmp_with_a_wrong_checksum_is_dropped() {
     reason = "one scenario, read from top to bottom"
 )]
 #[test]
-fn packets_that_are_not_for_us_or_from_nobody_are_counted() {
+fn packets_to_other_addresses_or_from_invalid_ones_are_counted() {
     let mut peer = peer();
     let cases = [
         (
@@ -545,7 +545,7 @@ fn a_syn_to_a_closed_port_is_answered_by_a_reset_and_a_reset_by_nothing() {
 }
 
 #[test]
-fn a_segment_with_a_wrong_checksum_reaches_nobody() {
+fn a_segment_with_a_wrong_checksum_is_dropped() {
     let mut peer = peer();
     let (ours, theirs) = ends();
     let mut frame = tcp_frame(
@@ -640,7 +640,7 @@ fn port_unreachable_ends_an_attempt_to_connect_but_not_a_connection() {
 }
 
 #[test]
-fn an_error_about_nobodys_packet_is_counted() {
+fn an_icmp_error_without_a_connection_is_counted() {
     let mut peer = peer();
     let ip = IpRepr::v4(v4(Side::A), v4(Side::B));
     let frame = ip_frame(&ip, protocol::ICMP, &icmp_error(3, 1, 0, 1));
@@ -671,7 +671,7 @@ fn a_neighbour_that_moves_is_followed() {
 }
 
 #[test]
-fn a_gateway_takes_what_is_not_on_the_link() {
+fn packets_to_other_networks_go_to_the_gateway() {
     let mut peer = RawPeer::with(|_, config| config.gateways = vec![Side::A.ipv4()]);
     peer.introduce();
     let now = peer.now();

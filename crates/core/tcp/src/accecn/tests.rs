@@ -39,7 +39,7 @@ mod told {
     }
 
     #[test]
-    fn an_option_that_was_told_with_a_dsack_and_not_heard_is_given_up() {
+    fn an_option_sent_with_a_dsack_is_given_up_if_the_segment_is_repeated() {
         let mut feedback = Feedback::new(Ecn::NotEct);
         let mut told = |dsack| {
             let mut segment = Segment::<()>::default();
@@ -100,7 +100,7 @@ mod understood {
     }
 
     #[test]
-    fn an_option_that_somebody_clears_is_not_believed() {
+    fn an_option_that_the_path_clears_is_not_used() {
         let mut reports = Reports::default();
         let cleared = AccEcn {
             ect1: Some(0),

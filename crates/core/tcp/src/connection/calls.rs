@@ -331,7 +331,12 @@ impl<P: Payload> Connection<P> {
 
     /// Aborts the connection and sends a RST.
     pub fn abort(&mut self) {
-        self.end(Next::Abort(Some(TcpError::Aborted)));
+        self.fail(TcpError::Aborted);
+    }
+
+    /// Aborts the connection because of `error`, and sends a RST.
+    pub fn fail(&mut self, error: TcpError) {
+        self.end(Next::Abort(Some(error)));
         self.queue.clear();
     }
 

@@ -21,7 +21,7 @@ fn syn(ece: bool, cwr: bool, ack: Option<SeqNum>) -> Segment<()> {
 }
 
 #[test]
-fn ecn_is_granted_to_who_asks_with_both_flags_in_an_unmarked_syn() {
+fn ecn_is_accepted_for_an_unmarked_syn_with_both_flags() {
     for (policy, ece, cwr, granted) in [
         (EcnPolicy::Accept, true, true, true),
         (EcnPolicy::Request, true, true, true),
@@ -69,7 +69,7 @@ fn ecn_holds_if_we_asked_and_the_syn_ack_echoes() {
 }
 
 #[test]
-fn a_repeated_syn_no_longer_asks_unless_told_to() {
+fn a_repeated_syn_does_not_request_ecn_unless_configured() {
     let asked = |policy, fallback: bool| {
         let config = EcnConfig {
             fallback,
@@ -89,7 +89,7 @@ fn a_repeated_syn_no_longer_asks_unless_told_to() {
 }
 
 #[test]
-fn a_mark_is_echoed_until_the_sender_has_heard() {
+fn a_mark_is_echoed_until_cwr() {
     let mut echo = Echo::new(true);
     assert_eq!(echo.on_data(Ecn::NotEct), Haste::No);
     assert_eq!(echo.on_data(Ecn::Ect0), Haste::No);
@@ -159,7 +159,7 @@ fn the_answers_of_rfc_9768_table_2_are_understood() {
 }
 
 #[test]
-fn a_syn_that_asks_for_accecn_is_granted_what_we_can() {
+fn a_request_for_accecn_is_answered_with_the_supported_mode() {
     for (policy, ace, mode) in [
         (EcnPolicy::Accurate, 0b111, EcnMode::Accurate),
         (EcnPolicy::AcceptAccurate, 0b111, EcnMode::Accurate),

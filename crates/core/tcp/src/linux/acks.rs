@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_makes_the_next_ack_wait_and_a_delay_in_vain_ends_that() {
+    fn sending_data_delays_the_next_ack_until_a_delay_expires() {
         let mut acks = LinuxAcks::default();
         assert_eq!(acks.on_arrival(facts(1000), RTO, at(0)), None);
         acks.on_sent();

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_partly_sent_super_segment_leaves_free_is_filled_beyond_the_send_buffer() {
+    fn the_rest_of_a_partly_sent_super_segment_is_filled_beyond_the_send_buffer() {
         let halved = Admission {
             size_goal: 65_208,
             at_once: 39_520,

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_runs_counts_and_every_part_is_busy_time() {
+    fn the_running_timer_counts_and_every_part_is_busy_time() {
         let ms = Instant::from_millis;
         let mut chrono = Chrono::default();
         chrono.switch(Some(Busy::Network), ms(10));

@@ -54,7 +54,7 @@ fn a_fin_that_acknowledges_ours_goes_straight_to_time_wait() {
 }
 
 #[test]
-fn a_fin_waits_for_what_is_queued_before_it() {
+fn a_fin_waits_for_data_queued_before_it() {
     let mut t = established();
     t.write(2500);
     t.conn.shutdown_write();
@@ -173,7 +173,7 @@ fn a_repeated_old_segment_does_not_reset_a_closed_connection() {
 }
 
 #[test]
-fn what_was_queued_before_a_close_still_arrives() {
+fn data_queued_before_a_close_still_arrives() {
     let mut t = established();
     t.write(1500);
     t.conn.close();
@@ -221,7 +221,7 @@ fn aborting_resets_in_every_synchronized_state() {
 }
 
 #[test]
-fn aborting_drops_what_was_queued() {
+fn aborting_drops_queued_data() {
     let mut t = established();
     t.write(5000);
     expect!(t, len: 5000);
@@ -298,7 +298,7 @@ fn a_newer_timestamp_lets_any_syn_follow_time_wait() {
 }
 
 #[test]
-fn what_is_left_in_time_wait_can_be_kept_alone() {
+fn the_state_of_time_wait_can_be_kept_without_the_connection() {
     let mut t = time_wait();
     let mut left = t.conn.time_wait().expect("it is in TIME-WAIT");
     let fin = FromPeer {

@@ -14,7 +14,7 @@ fn asking() -> ConnectionConfig {
 }
 
 #[test]
-fn a_syn_asks_and_its_repetition_does_not() {
+fn a_syn_requests_ecn_and_its_repetition_does_not() {
     let mut t = syn_sent_with(&asking());
     assert_eq!(t.run_timer(), 1000);
     expect!(t, control: Control::Syn, ecn: Ecn::NotEct);
@@ -25,7 +25,7 @@ fn a_syn_asks_and_its_repetition_does_not() {
 }
 
 #[test]
-fn without_fallback_every_syn_asks() {
+fn without_fallback_every_syn_requests_ecn() {
     let mut t = syn_sent_with(&asking().with(|c| {
         c.shared_mut().ecn.fallback = false;
     }));
@@ -134,7 +134,7 @@ fn marks_mean_nothing_where_ecn_was_not_agreed_on() {
 }
 
 #[test]
-fn a_linux_receiver_hurries_for_a_mark_and_for_what_is_sent_again() {
+fn a_linux_receiver_acknowledges_marks_and_retransmissions_at_once() {
     let mut t = established_with(&asking().with(|c| {
         c.shared_mut().policy = Arc::new(linux::Linux::default());
     }));
@@ -159,7 +159,7 @@ fn accurate() -> ConnectionConfig {
 }
 
 #[test]
-fn a_syn_asks_for_accecn_twice_and_then_not_at_all() {
+fn a_syn_requests_accecn_twice_and_then_no_ecn() {
     let mut t = syn_sent_with(&accurate());
     t.run_timer();
     expect!(t, control: Control::Syn, ace: 0b111);

@@ -470,7 +470,7 @@ proptest! {
     }
 
     #[test]
-    fn trimming_keeps_exactly_what_lies_inside(
+    fn trimming_keeps_exactly_the_part_inside_the_window(
         seq in any::<u32>(),
         len in 0_usize..100,
         control in control(),

@@ -137,7 +137,7 @@ fn a_blind_rst_does_not_refuse() {
 }
 
 #[test]
-fn an_ack_of_something_else_is_answered_by_a_rst_and_the_attempt_goes_on() {
+fn a_wrong_ack_is_answered_by_a_rst_and_the_attempt_continues() {
     let mut t = syn_sent();
     send!(t, seq: 0, ack: Some(700), control: Control::Syn);
     expect!(t, seq: 700, control: Control::Rst);
@@ -247,7 +247,7 @@ fn in_syn_received_an_exact_rst_refuses_and_others_do_not() {
 }
 
 #[test]
-fn in_syn_received_a_wrong_ack_is_reset_and_a_strange_number_is_told_ours() {
+fn in_syn_received_a_wrong_ack_is_reset_and_a_wrong_sequence_number_is_acknowledged() {
     let mut t = syn_received();
     send!(t, seq: 1, ack: Some(2));
     expect!(t, control: Control::Rst, seq: 2);

@@ -147,7 +147,7 @@ fn options() -> ConnectionConfig {
 }
 
 #[test]
-fn a_handshake_makes_a_connection_with_what_both_offered() {
+fn a_handshake_makes_a_connection_with_the_options_of_both_sides() {
     let mut t = listening(10, &options());
     let syn_ack = t.syn_ack(1, syn());
     assert_eq!(syn_ack.window, 10_000);
@@ -515,7 +515,7 @@ fn a_fin_with_the_last_ack_is_taken() {
 }
 
 #[test]
-fn a_listener_grants_ecn_to_who_asks() {
+fn a_listener_accepts_requests_for_ecn() {
     let mut stage = listening(4, &options());
     let syn_ack = stage.syn_ack(1, syn_with_ecn());
     assert!(syn_ack.ece && !syn_ack.cwr && !syn_ack.ecn.is_ect());
@@ -576,7 +576,7 @@ fn a_listener_grants_accecn_and_learns_from_the_last_ack_how_its_syn_ack_came() 
 }
 
 #[test]
-fn a_peer_that_no_longer_asks_for_accecn_is_told_and_not_trusted() {
+fn a_repeated_syn_without_accecn_gets_accecn_feedback_and_no_option() {
     let config = options().with(|c| {
         c.shared_mut().ecn.policy = EcnPolicy::Accurate;
     });

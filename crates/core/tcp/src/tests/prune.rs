@@ -7,7 +7,7 @@ use super::harness::*;
 use crate::*;
 
 #[test]
-fn what_was_given_up_is_not_reported_again() {
+fn dropped_data_is_not_reported_again() {
     let mut t = established();
     send!(t, seq: 101, len: 10);
     send!(t, seq: 201, len: 10);
@@ -33,7 +33,7 @@ fn what_was_given_up_is_not_reported_again() {
 }
 
 #[test]
-fn a_duplicate_of_what_was_given_up_is_not_reported() {
+fn a_duplicate_of_dropped_data_is_not_reported() {
     let mut t = established();
     send!(t, seq: 101, len: 100);
     expect!(t, ack: 1, sack: &[(101, 201)]);
@@ -45,7 +45,7 @@ fn a_duplicate_of_what_was_given_up_is_not_reported() {
 }
 
 #[test]
-fn a_duplicate_of_what_is_still_held_is_reported_after_pruning() {
+fn a_duplicate_of_held_data_is_reported_after_pruning() {
     let mut t = established();
     send!(t, seq: 101, len: 100);
     send!(t, seq: 301, len: 100);
@@ -57,7 +57,7 @@ fn a_duplicate_of_what_is_still_held_is_reported_after_pruning() {
 }
 
 #[test]
-fn what_is_in_order_is_never_given_up() {
+fn data_in_order_is_never_dropped() {
     let mut t = established();
     send!(t, seq: 1, len: 100);
     assert_eq!(t.conn.prune(), None);
@@ -65,7 +65,7 @@ fn what_is_in_order_is_never_given_up() {
 }
 
 #[test]
-fn a_receiver_that_keeps_to_the_order_refuses_what_comes_early_and_says_where_it_stands() {
+fn an_in_order_receiver_drops_early_data_and_sends_an_ack() {
     let mut t = established();
     t.conn.set_kept_payload(KeptPayload::InOrder);
     send!(t, seq: 101, len: 100);
@@ -81,7 +81,7 @@ fn a_receiver_that_keeps_to_the_order_refuses_what_comes_early_and_says_where_it
 }
 
 #[test]
-fn a_window_without_memory_is_withdrawn_and_told_again() {
+fn a_window_without_memory_is_withdrawn_and_announced_again() {
     let mut t = established();
     t.unplaced(1);
     t.forget_edge();
@@ -99,7 +99,7 @@ fn a_window_without_memory_is_withdrawn_and_told_again() {
 }
 
 #[test]
-fn what_comes_early_and_finds_no_memory_withdraws_nothing() {
+fn early_data_without_memory_withdraws_no_window() {
     let mut t = established();
     t.unplaced(1001);
     expect!(t, ack: 1, window: SPACE as u16);
@@ -162,7 +162,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
     #[test]
-    fn pruning_loses_no_acknowledged_byte_and_no_report_names_what_is_gone(
+    fn pruning_loses_no_acknowledged_byte_and_no_sack_names_dropped_data(
         steps in prop::collection::vec(step(), 1..80)
     ) {
         let mut t = established();

@@ -21,7 +21,7 @@ fn payload_in_order_is_readable_at_once_and_acknowledged_when_the_link_is_empty(
 }
 
 #[test]
-fn a_gap_is_told_at_once_and_filling_it_delivers_everything() {
+fn a_gap_is_acknowledged_at_once_and_filling_it_delivers_everything() {
     let mut t = established();
     send!(t, seq: 101, len: 100);
     assert!(!t.last.readable && t.last.reply);
@@ -34,7 +34,7 @@ fn a_gap_is_told_at_once_and_filling_it_delivers_everything() {
 }
 
 #[test]
-fn filling_a_part_of_a_gap_is_told_at_once() {
+fn filling_a_part_of_a_gap_is_acknowledged_at_once() {
     let mut t = established();
     send!(t, seq: 301, len: 100);
     expect!(t, ack: 1, sack: &[(301, 401)]);
@@ -267,7 +267,7 @@ fn a_connection_is_small() {
 }
 
 #[test]
-fn info_counts_what_came() {
+fn info_counts_received_segments() {
     let mut t = established();
     send!(t, seq: 1, len: 100);
     send!(t, seq: 201, len: 50);

@@ -73,7 +73,7 @@ fn a_duplicate_within_a_block_is_followed_by_the_block() {
 }
 
 #[test]
-fn a_partial_duplicate_reports_only_what_came_twice() {
+fn a_partial_duplicate_reports_only_the_repeated_part() {
     let mut t = established();
     send!(t, seq: 101, len: 100);
     expect!(t, ack: 1, sack: &[(101, 201)]);

@@ -58,7 +58,7 @@ fn acknowledged_payload_is_let_go() {
 }
 
 #[test]
-fn a_smaller_path_cuts_what_is_on_its_way_anew() {
+fn a_smaller_path_mtu_segments_queued_data_again() {
     let mut t = established();
     t.write(1000);
     expect!(t, seq: 1, len: 1000);

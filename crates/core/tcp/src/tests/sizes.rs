@@ -9,7 +9,7 @@ use crate::test_payload::Bytes;
 use crate::*;
 
 #[test]
-fn what_each_connection_takes_is_bounded() {
+fn the_memory_of_each_connection_is_bounded() {
     let sizes = [
         size_of::<Connection<Bytes>>(),
         size_of::<SynReceived>(),
@@ -23,7 +23,7 @@ fn what_each_connection_takes_is_bounded() {
 }
 
 #[test]
-fn connections_share_what_their_stack_sets() {
+fn connections_share_the_settings_of_their_stack() {
     let config = plain();
     let now = wire::Instant::ZERO;
     let connections = [1, 2, 3].map(|iss| Connection::<Bytes>::connect(&config, SeqNum(iss), now));

@@ -51,7 +51,7 @@ fn timestamps_are_compared_on_their_circle() {
 }
 
 #[test]
-fn a_timestamp_of_more_than_24_days_ago_condemns_nobody() {
+fn a_timestamp_older_than_24_days_drops_no_segment() {
     // RFC 7323 5.5.
     let mut t = with_timestamps();
     let day = 24 * 60 * 60 * 1000;

@@ -91,7 +91,7 @@ fn a_keepalive_probe_of_the_peer_is_answered() {
 }
 
 #[test]
-fn data_that_nobody_acknowledges_ends_at_the_user_timeout() {
+fn unacknowledged_data_ends_the_connection_at_the_user_timeout() {
     let config = plain().with(|c| {
         c.options.user_timeout = Some(Duration::from_secs(10));
     });
@@ -109,7 +109,7 @@ fn data_that_nobody_acknowledges_ends_at_the_user_timeout() {
 }
 
 #[test]
-fn what_the_network_said_explains_a_timeout() {
+fn the_last_icmp_error_is_the_reason_of_a_timeout() {
     let config = plain().with(|c| {
         c.options.user_timeout = Some(Duration::from_secs(10));
     });

@@ -27,7 +27,7 @@ fn a_window_without_space_closes_and_never_moves_back() {
 }
 
 #[test]
-fn a_closed_window_keeps_its_promise_to_nobody() {
+fn data_beyond_a_closed_window_is_dropped_and_acknowledged() {
     let mut t = full();
     send!(t, len: 100);
     expect!(t, ack: 10_001, window: 0);
@@ -118,7 +118,7 @@ fn a_fast_reader_sends_no_update_per_read() {
 }
 
 #[test]
-fn held_bytes_count_against_what_may_still_come() {
+fn held_bytes_reduce_the_window() {
     let mut t = established();
     assert_eq!(t.conn.rcv_outstanding(), 10_000);
     send!(t, seq: 5001, len: 1000);

@@ -148,7 +148,7 @@ fn the_payload_need_not_be_in_the_head() {
 }
 
 #[test]
-fn a_head_that_is_too_short_asks_for_more_until_it_has_enough() {
+fn a_truncated_head_reports_the_missing_bytes() {
     let frames = [
         tcp4(0),
         tcp4(1),
@@ -385,7 +385,7 @@ fn a_data_offset_below_five_is_refused() {
 }
 
 #[test]
-fn a_data_offset_past_the_packet_is_refused_even_if_the_frame_goes_on() {
+fn a_data_offset_past_the_packet_is_refused_even_if_the_frame_is_longer() {
     let mut frame = tcp4(7);
     frame[34 + 12] = 10 << 4;
     frame.extend([0; 100]);

@@ -1,5 +1,7 @@
 //! Replays the kept inputs of the fuzz targets: see fuzz/README.md.
 
+#[path = "../../../../../fuzz/bodies/ipv4_checksum.rs"]
+mod ipv4_checksum;
 #[path = "../../../../../fuzz/replay.rs"]
 mod replay;
 #[path = "../../../../../fuzz/bodies/rx_headers.rs"]

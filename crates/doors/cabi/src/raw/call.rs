@@ -47,7 +47,7 @@ pub unsafe fn connect<W: Waiter>(
     posix.connect(fd, address)
 }
 
-/// Returns the address of a send with MSG_FASTOPEN; nothing for another.
+/// Returns the address of a send with MSG_FASTOPEN; `None` for any other send.
 unsafe fn early_address<'a>(
     address: *const sockaddr,
     len: socklen_t,
@@ -60,8 +60,8 @@ unsafe fn early_address<'a>(
     unsafe { sockaddr_in(address, len) }
 }
 
-/// Returns the bytes of an address; EINVAL if it is longer than any (linux `move_addr_to_kernel`), which a length that was
-/// negative is.
+/// Returns the bytes of an address; EINVAL if it is longer than any address (linux `move_addr_to_kernel`), as a negative length
+/// is after its conversion.
 unsafe fn sockaddr_in<'a>(address: *const sockaddr, len: socklen_t) -> Result<&'a [u8], Errno> {
     let len = usize::try_from(len)
         .ok()
@@ -71,7 +71,7 @@ unsafe fn sockaddr_in<'a>(address: *const sockaddr, len: socklen_t) -> Result<&'
     unsafe { slice(address.cast::<c_void>(), len) }
 }
 
-/// Writes an address, cut to the buffer, and its full length.
+/// Writes an address, truncated to the buffer, and its full length.
 unsafe fn put_address(bytes: &[u8], to: *mut sockaddr, len: *mut socklen_t) -> Result<(), Errno> {
     if to.is_null() {
         return Ok(());
@@ -177,7 +177,7 @@ pub unsafe fn recvmsg<W: Waiter>(
     let by = By::Socket(flags.cast_unsigned());
     // SAFETY: as above.
     let received = unsafe { message::recv(posix, fd, &entries, control, by) }?;
-    // What recvmsg(2) writes, and no more. A stream has no names (linux `tcp_recvmsg` leaves msg_namelen 0).
+    // The fields that recvmsg(2) writes, and no more. A stream returns no address (linux `tcp_recvmsg` sets msg_namelen to 0).
     let name_len = msg.wrapping_byte_add(offset_of!(msghdr, msg_namelen));
     let control_len = msg.wrapping_byte_add(offset_of!(msghdr, msg_controllen));
     let flags = msg.wrapping_byte_add(offset_of!(msghdr, msg_flags));
@@ -291,6 +291,6 @@ pub unsafe fn ioctl<W: Waiter>(
         return posix.call(|table| table.set_nonblocking(fd, on));
     }
     let number = posix.call(|table| table.ioctl(fd, request))?;
-    // SAFETY: as above; every other request that is known returns an int.
+    // SAFETY: as above; every other supported request returns an int.
     unsafe { write(argument, number) }
 }

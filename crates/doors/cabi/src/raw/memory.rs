@@ -1,4 +1,4 @@
-// UNSAFETY: makes slices and values of C's pointers, and writes errno.
+// UNSAFETY: converts C's pointers to slices and values, and writes errno.
 
 //! Memory behind pointers.
 
@@ -12,14 +12,14 @@ use devmem_uapi::Errno;
 /// EFAULT if `ptr` is null and `len` is not 0; EINVAL for a length that no object has.
 ///
 /// # Safety
-/// `ptr` is null, or `len` bytes can be read there and nobody writes to them during `'a`.
+/// `ptr` is null, or `len` bytes can be read there and are not written during `'a`.
 pub unsafe fn slice<'a>(ptr: *const c_void, len: usize) -> Result<&'a [u8], Errno> {
     check(ptr, len)?;
     if len == 0 {
         return Ok(&[]);
     }
     // SAFETY: 1. not null and no longer than an object can be, checked above; 2. bytes have no alignment; 3. readable
-    // and unchanged for 'a: the caller's word.
+    // and unchanged for 'a: the contract of the caller.
     Ok(unsafe { std::slice::from_raw_parts(ptr.cast::<u8>(), len) })
 }
 
@@ -29,14 +29,14 @@ pub unsafe fn slice<'a>(ptr: *const c_void, len: usize) -> Result<&'a [u8], Errn
 /// As [`slice()`].
 ///
 /// # Safety
-/// `ptr` is null, or `len` bytes can be written there and nobody else reads or writes them during `'a`.
+/// `ptr` is null, or `len` bytes can be written there and are not accessed otherwise during `'a`.
 pub unsafe fn slice_mut<'a>(ptr: *mut c_void, len: usize) -> Result<&'a mut [u8], Errno> {
     check(ptr, len)?;
     if len == 0 {
         return Ok(&mut []);
     }
-    // SAFETY: 1. not null and no longer than an object can be, checked above; 2. bytes have no alignment, and whatever
-    // C left there is a byte; 3. writable and nobody else's for 'a: the caller's word.
+    // SAFETY: 1. not null and no longer than an object can be, checked above; 2. bytes have no alignment, and any value
+    // is valid; 3. writable and not shared for 'a: the contract of the caller.
     Ok(unsafe { std::slice::from_raw_parts_mut(ptr.cast::<u8>(), len) })
 }
 
@@ -59,7 +59,7 @@ pub unsafe fn read<T: Copy>(ptr: *const T) -> Result<T, Errno> {
     if ptr.is_null() {
         return Err(Errno::EFAULT);
     }
-    // SAFETY: 1. not null, checked above; 2. readable: the caller's word; 3. `T` is Copy, nothing is owned twice.
+    // SAFETY: 1. not null, checked above; 2. readable: the contract of the caller; 3. `T` is Copy, nothing is owned twice.
     Ok(unsafe { ptr.read_unaligned() })
 }
 
@@ -74,7 +74,7 @@ pub unsafe fn write<T: Copy>(ptr: *mut T, value: T) -> Result<(), Errno> {
     if ptr.is_null() {
         return Err(Errno::EFAULT);
     }
-    // SAFETY: 1. not null, checked above; 2. writable: the caller's word; 3. `T` is Copy, nothing needs dropping.
+    // SAFETY: 1. not null, checked above; 2. writable: the contract of the caller; 3. `T` is Copy, nothing needs dropping.
     unsafe { ptr.write_unaligned(value) };
     Ok(())
 }
@@ -85,21 +85,21 @@ pub unsafe fn write<T: Copy>(ptr: *mut T, value: T) -> Result<(), Errno> {
 /// EINVAL if it is not UTF-8.
 ///
 /// # Safety
-/// `ptr` is null, or a string with its terminator stands there that nobody changes during `'a`.
+/// `ptr` is null, or points to a string with its terminator that does not change during `'a`.
 pub unsafe fn text<'a>(ptr: *const c_char) -> Result<Option<&'a str>, Errno> {
     if ptr.is_null() {
         return Ok(None);
     }
-    // SAFETY: 1. not null, checked above; 2. terminated and unchanged for 'a: the caller's word.
+    // SAFETY: 1. not null, checked above; 2. terminated and unchanged for 'a: the contract of the caller.
     let text = unsafe { CStr::from_ptr(ptr) };
     text.to_str().map(Some).map_err(|_| Errno::EINVAL)
 }
 
 /// Sets this thread's errno.
 pub(crate) fn set_errno(errno: Errno) {
-    // SAFETY: the function has no preconditions; it returns where this thread's errno lives.
+    // SAFETY: the function has no preconditions; it returns the address of this thread's errno.
     let place = unsafe { libc::__errno_location() };
-    // SAFETY: 1. the place is valid as long as the thread lives; 2. it is nobody else's.
+    // SAFETY: 1. the address is valid as long as the thread exists; 2. no other thread uses it.
     unsafe { *place = errno.0 };
 }
 

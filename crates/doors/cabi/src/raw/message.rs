@@ -23,13 +23,13 @@ pub(super) unsafe fn entries(iov: *const iovec, count: usize) -> Result<Vec<iove
     }
     let mut entries = Vec::with_capacity(count);
     for at in 0..count {
-        // SAFETY: null, or one of the entries that the caller vouches for.
+        // SAFETY: null, or one of the entries that are valid by the contract of the caller.
         entries.push(unsafe { read(iov.wrapping_add(at)) }?);
     }
     Ok(entries)
 }
 
-/// Returns how many bytes a vector names; more than one call moves is cut.
+/// Returns the number of bytes that a vector names, at most as many as one call moves.
 fn total(entries: &[iovec]) -> Result<usize, Errno> {
     let mut sum = 0usize;
     for entry in entries {
@@ -39,19 +39,19 @@ fn total(entries: &[iovec]) -> Result<usize, Errno> {
     Ok(sum.min(MAX_RW_COUNT))
 }
 
-/// By which call bytes are moved: sockets know both, other files only the first.
+/// The call that moves bytes: sockets support both, other files only the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum By {
     /// read, write.
     File,
-    /// recv, send and their relatives, with these flags.
+    /// recv, send and the related calls, with these flags.
     Socket(u32),
 }
 
 /// Receives into a vector of buffers.
 ///
 /// # Safety
-/// Each entry names memory that can be written and is nobody else's, or is null where only bytes of device memory are
+/// Each entry names memory that can be written and is not shared, or is null where only bytes of device memory are
 /// expected.
 pub(super) unsafe fn recv<W: Waiter>(
     posix: &Posix<W>,
@@ -63,14 +63,14 @@ pub(super) unsafe fn recv<W: Waiter>(
     let len = total(entries)?;
     if let [entry] = entries {
         let has_memory = if entry.iov_base.is_null() { 0 } else { len };
-        // SAFETY: the caller vouches for the entry; a null one is taken for no bytes.
+        // SAFETY: the entry is valid by the contract of the caller; a null one means no bytes.
         let host = unsafe { slice_mut(entry.iov_base, has_memory) }?;
         return receive(posix, fd, RecvArgs { host, len, control }, by);
     }
     let waiting = posix.call(|table| table.readable(fd))?.max(1);
     let with_memory = entries.iter().filter(|entry| !entry.iov_base.is_null());
     let room = total(&with_memory.copied().collect::<Vec<_>>())?;
-    // What is there, or one packet's worth of what comes: no more than is useful is ever held twice.
+    // Room for the available bytes, or for MAX_SCRATCH bytes if fewer are available, and never more than the entries have.
     let mut scratch = vec![0; room.min(waiting.max(MAX_SCRATCH))];
     let limit = len.min(waiting.max(MAX_SCRATCH));
     let args = RecvArgs {
@@ -82,7 +82,7 @@ pub(super) unsafe fn recv<W: Waiter>(
     let mut rest = scratch.get(..received.host_bytes).unwrap_or_default();
     for entry in entries.iter().filter(|entry| !entry.iov_base.is_null()) {
         let (piece, after) = rest.split_at(rest.len().min(entry.iov_len));
-        // SAFETY: the caller vouches for `iov_len` bytes, of which these are the first.
+        // SAFETY: `iov_len` bytes are valid by the contract of the caller, and these are the first of them.
         let out = unsafe { slice_mut(entry.iov_base, piece.len()) }?;
         out.copy_from_slice(piece);
         rest = after;
@@ -102,10 +102,10 @@ fn receive<W: Waiter>(
     }
 }
 
-/// Bytes that are gathered for several buffers when less is waiting.
+/// Size of the temporary buffer for several buffers when fewer bytes are available.
 const MAX_SCRATCH: usize = 1 << 20;
 
-/// What a message to be sent has beside its bytes.
+/// The parts of a message to be sent other than its bytes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Head<'a> {
     pub(super) control: &'a [u8],
@@ -165,7 +165,7 @@ pub(super) unsafe fn send<W: Waiter>(
     }
 }
 
-/// Returns the parts of all bytes that the entries of a vector are, one after the other.
+/// Returns the ranges of the entries of a vector within all of its bytes.
 fn pieces(entries: &[iovec]) -> Vec<Range<usize>> {
     let mut end = 0_usize;
     let piece = |entry: &iovec| {
@@ -173,12 +173,12 @@ fn pieces(entries: &[iovec]) -> Vec<Range<usize>> {
         end = end.saturating_add(entry.iov_len);
         start..end
     };
-    // One piece is the whole.
+    // A vector of one entry needs no ranges.
     let entries = if entries.len() > 1 { entries } else { &[] };
     entries.iter().map(piece).collect()
 }
 
-/// Takes an entry for an offset and a length.
+/// Reads an entry as an offset and a length.
 fn range(entry: &iovec) -> Result<Range<usize>, Errno> {
     let start = entry.iov_base.addr();
     let end = start.checked_add(entry.iov_len).ok_or(Errno::EFAULT)?;
@@ -203,7 +203,7 @@ pub(super) unsafe fn control_to_read<'a>(msg: &msghdr) -> Result<&'a [u8], Errno
     unsafe { slice(msg.msg_control, control_len(msg)) }
 }
 
-/// A null pointer is no buffer, whatever the length says (linux `put_cmsg`).
+/// A null pointer means no buffer, with any length (linux `put_cmsg`).
 fn control_len(msg: &msghdr) -> usize {
     if msg.msg_control.is_null() {
         0

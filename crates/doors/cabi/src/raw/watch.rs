@@ -18,13 +18,13 @@ use libc::{epoll_event, pollfd};
 
 use super::memory::{read, write};
 
-/// Most entries of one poll (linux `RLIMIT_NOFILE`, a usual one).
+/// Maximum entries of one poll (linux `RLIMIT_NOFILE`, a usual value).
 const MAX_POLL: usize = 65_536;
 
-/// Most events that one epoll_wait returns here; the rest come with the next.
+/// Maximum events that one epoll_wait returns here; the next call returns the rest.
 const MAX_EVENTS: c_int = 1024;
 
-/// Where poll(2) writes in an entry.
+/// Offset of the field of an entry that poll(2) writes.
 const REVENTS: usize = offset_of!(pollfd, revents);
 
 /// poll(2).
@@ -84,7 +84,7 @@ pub unsafe fn epoll_wait<W: Waiter>(
     timeout_ms: c_int,
 ) -> Result<c_int, Errno> {
     if events.is_null() && most > 0 {
-        // Before anything is taken: an edge is told once.
+        // Checked before events are taken, because an edge is reported only once.
         return Err(Errno::EFAULT);
     }
     let taken = posix.epoll_wait(epfd, most.min(MAX_EVENTS), timeout_ms)?;

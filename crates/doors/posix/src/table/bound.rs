@@ -65,7 +65,8 @@ impl Table {
     /// EADDRINUSE.
     pub(super) fn free_port(&mut self, fd: i32, address: SocketAddr) -> Result<SocketAddr, Errno> {
         let begin = self.stack.first_port(address.ip());
-        let ports = (begin..=u16::MAX).chain(stack::EPHEMERAL_FIRST..begin);
+        let ports = self.stack.ports_to_choose();
+        let ports = (begin..=*ports.end()).chain(*ports.start()..begin);
         let mut candidates = ports.map(|port| SocketAddr::new(address.ip(), port));
         let free = candidates.find(|candidate| !self.is_taken(fd, *candidate, Choice::Ours));
         free.ok_or(Errno::EADDRINUSE)

@@ -183,7 +183,7 @@ fn a_devmem_message_that_is_too_short_is_malformed() {
 
 proptest! {
     #[test]
-    fn no_control_bytes_panic_and_what_is_accepted_adds_up(
+    fn no_control_bytes_panic_and_accepted_ones_account_for_every_byte(
         bytes in 0usize..2000,
         flags in any::<u32>(),
         control in prop::collection::vec(any::<u8>(), 0..200),

@@ -54,7 +54,7 @@ fn stream(config: &PairConfig, first: usize, second: usize, after: u64, total: u
 }
 
 #[test]
-fn a_stream_goes_on_when_a_64th_of_the_memory_is_bound_instead() {
+fn a_stream_continues_when_a_64th_of_the_memory_is_bound_instead() {
     for seed in 0..20 {
         let config = PairConfig {
             seed,
@@ -71,7 +71,7 @@ fn a_stream_goes_on_when_a_64th_of_the_memory_is_bound_instead() {
 }
 
 #[test]
-fn a_stream_of_single_packets_goes_on_when_a_64th_of_the_memory_is_bound_instead() {
+fn a_stream_of_single_packets_continues_when_a_64th_of_the_memory_is_bound_instead() {
     for seed in 0..4 {
         let config = PairConfig {
             seed,
@@ -145,7 +145,7 @@ fn four_hundred_times_other_memory_of_the_same_size_never_stop_a_stream_with_los
 }
 
 #[test]
-fn a_stream_with_loss_goes_on_when_a_64th_of_the_memory_is_bound_instead() {
+fn a_stream_with_loss_continues_when_a_64th_of_the_memory_is_bound_instead() {
     for seed in 0..4 {
         let config = PairConfig {
             seed,

@@ -57,7 +57,7 @@ fn one_byte_segments_with_gaps_do_not_stop_packets_with_linear_bytes() {
 }
 
 #[test]
-fn one_byte_segments_in_order_that_nobody_reads_do_not_stop_an_honest_stream() {
+fn unread_one_byte_segments_do_not_stop_an_honest_stream() {
     let mut siege = Siege::new(Honest::new());
     siege.open(ATTACKERS);
     let calm = siege.run(PART, |_, _| {});

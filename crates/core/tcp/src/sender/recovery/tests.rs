@@ -296,7 +296,7 @@ fn late_losses_begin_a_repair_or_go_on_with_it() {
 }
 
 #[test]
-fn the_window_shrinks_in_proportion_to_what_is_delivered() {
+fn the_window_shrinks_in_proportion_to_delivered_packets() {
     let input = PrrInput {
         delivered: 2000,
         catch_up: CatchUp::No,

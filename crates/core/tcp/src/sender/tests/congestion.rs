@@ -81,7 +81,7 @@ fn a_window_that_is_not_used_does_not_grow() {
 }
 
 #[test]
-fn slow_start_may_reach_twice_what_is_used() {
+fn slow_start_may_reach_twice_the_used_window() {
     // Linux `tcp_is_cwnd_limited`: growth to twice the flight is allowed in slow start.
     let mut bench = Bench::with(|_| ());
     for _ in 0..50 {

@@ -128,7 +128,7 @@ fn a_reported_part_of_a_super_segment_is_not_sent_again() {
 }
 
 #[test]
-fn the_window_is_reduced_in_proportion_to_what_arrives() {
+fn the_window_is_reduced_in_proportion_to_arriving_packets() {
     let mut bench = Bench::with(|setup| setup.config.shared_mut().initial_cwnd = 20);
     bench.write(100_000);
     bench.drain();
@@ -213,7 +213,7 @@ fn in_recovery(change: impl FnOnce(&mut Setup)) -> Bench {
 }
 
 #[test]
-fn a_recovery_that_falls_silent_is_probed_before_the_timeout() {
+fn a_recovery_without_acks_is_probed_before_the_timeout() {
     let mut bench = in_recovery(|_| ());
     let end = bench.sender.sent_offset();
     let timeout = 2 * bench.sender.flight.rtt().srtt().unwrap() + Duration::from_millis(2);
@@ -384,7 +384,7 @@ fn without_sack_many_holes_end_in_a_timeout_and_not_in_a_round_trip_each() {
 }
 
 #[test]
-fn what_is_lost_leaves_before_new_data_that_would_fit_sooner() {
+fn lost_packets_are_sent_before_new_data_that_would_fit_earlier() {
     let mut bench = Bench::with(|setup| {
         setup.config.options.nodelay = true;
         setup.config.shared_mut().initial_cwnd = 5;
@@ -481,7 +481,7 @@ fn nonsense_in_sack_blocks_is_ignored() {
 }
 
 #[test]
-fn a_peer_that_forgets_what_it_reported_gets_it_again() {
+fn data_that_a_peer_reported_by_sack_and_then_dropped_is_sent_again() {
     let mut bench = ten_in_flight(|_| ());
     let _ = bench.sacked(0, &[(1000, 10_000)]);
     bench.drain();
@@ -505,7 +505,7 @@ fn a_peer_that_forgets_what_it_reported_gets_it_again() {
 }
 
 #[test]
-fn a_smaller_mtu_cuts_what_is_in_flight_anew() {
+fn a_smaller_mtu_segments_data_in_flight_again() {
     let mut bench = ten_in_flight(|_| ());
     let cwnd = bench.cwnd();
     bench.sender.on_mtu(600, bench.now);

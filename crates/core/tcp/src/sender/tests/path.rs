@@ -135,7 +135,7 @@ fn one_timeout_ends_a_trial_and_the_next_waits_twice_as_long() {
 }
 
 #[test]
-fn the_networks_word_ends_the_guessing() {
+fn an_icmp_message_ends_mtu_probing() {
     let mut bench = reduced();
     bench.sender.on_mtu(800, bench.now);
     assert_eq!(bench.sender.mss(), 512, "what was found is smaller");

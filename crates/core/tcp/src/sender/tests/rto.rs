@@ -188,7 +188,7 @@ fn timestamps_show_that_the_timeout_was_spurious() {
 }
 
 #[test]
-fn with_rack_a_timeout_spares_what_left_just_now() {
+fn with_rack_a_timeout_does_not_mark_recent_packets_lost() {
     let mut bench = Bench::with(|_| ());
     bench.write(4000);
     bench.drain();

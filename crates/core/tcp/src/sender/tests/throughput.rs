@@ -70,7 +70,7 @@ fn share(congestion: CongestionKind, loss_per_mille: u64) -> f64 {
 }
 
 #[test]
-fn one_percent_loss_costs_what_the_formula_says() {
+fn one_percent_loss_has_the_throughput_of_the_formula() {
     for kind in [CongestionKind::Cubic, CongestionKind::NewReno] {
         let share = share(kind, 10);
         assert!((0.85..1.3).contains(&share), "{kind:?}: {share}");

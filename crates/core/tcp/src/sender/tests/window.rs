@@ -110,7 +110,7 @@ fn the_longest_super_segment_waits_for_no_ack_though_more_would_fit() {
 }
 
 #[test]
-fn the_window_bounds_what_is_in_flight() {
+fn the_window_bounds_the_data_in_flight() {
     let mut bench = Bench::with(|setup| setup.window = 5000);
     bench.write(20_000);
     assert_eq!(bench.drain(), [sent(0, 5000, "")]);
@@ -144,7 +144,7 @@ fn an_older_segment_does_not_change_the_window() {
 }
 
 #[test]
-fn acknowledgements_are_told_apart() {
+fn kinds_of_acknowledgements_are_distinguished() {
     let mut bench = Bench::with(|setup| setup.window = 4000);
     bench.write(4000);
     bench.drain();

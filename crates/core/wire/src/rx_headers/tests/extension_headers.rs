@@ -156,7 +156,7 @@ fn no_next_header_is_the_end() {
 }
 
 #[test]
-fn what_we_cannot_skip_is_another_protocol() {
+fn an_unknown_extension_header_is_the_protocol() {
     for next in [50, 51, protocol::ICMPV6, 135, 255] {
         assert_eq!(
             parse(&with(next, &[])).unwrap().transport,

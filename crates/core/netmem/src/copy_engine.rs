@@ -1,0 +1,217 @@
+//! Memory of a device that the CPU cannot access, and the device's engine that copies it.
+//!
+//! The NIC reads payload for such memory into host memory that the device can access (it is *pinned*), and asks the engine
+//! to copy it to the device; to send, it asks for the opposite. The engine copies while the NIC does other work:
+//! [`CopyEngine::submit`] returns a [`Fence`], and [`CopyEngine::is_done`] tells whether the bytes have arrived.
+
+use std::any::Any;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use crate::dmabuf::{Dmabuf, Exporter};
+use crate::region::MemoryRegion;
+
+/// Registration of host memory with a device. Dropping it waits until no copy uses the memory any more, and ends it.
+pub type Pinned = Box<dyn Any + Send + Sync>;
+
+/// Copies between the memory of one device and host memory, asynchronously.
+///
+/// Copies of one [`Lane`] are done in the order of their submissions; the copies of one submission in any order. An
+/// implementation accepts only memory that it has made itself, which it recognises by its type, and checks each range
+/// against the size of that memory.
+pub trait CopyEngine: Send + Sync {
+    /// Returns the device in the notation of the tools, such as `cuda:0`.
+    fn device(&self) -> String;
+
+    /// Registers host memory, so that the device can copy to and from it while the CPU does other work.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`] of the device.
+    fn pin(&self, memory: HostWindow) -> Result<Pinned, DeviceError>;
+
+    /// Starts copies. Their memory must stay allocated until the fence is done; an implementation ensures it for its own
+    /// memory and for pinned memory, whose owners wait when they are dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`]; some of the bytes may have been copied.
+    fn submit(&self, lane: Lane, copies: &[DeviceCopy<'_>]) -> Result<Fence, DeviceError>;
+
+    /// Returns whether all copies up to `fence` are done. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`]: the copies will never be done.
+    fn is_done(&self, fence: Fence) -> Result<bool, DeviceError>;
+
+    /// Waits until all copies up to `fence` are done.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`]: the copies will never be done.
+    fn wait(&self, fence: Fence) -> Result<(), DeviceError>;
+
+    /// Copies device memory to `out`, and waits.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`] of the device.
+    fn read(&self, from: DeviceAt<'_>, out: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Copies `bytes` to device memory, and waits.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`] of the device.
+    fn write(&self, to: DeviceAt<'_>, bytes: &[u8]) -> Result<(), DeviceError>;
+}
+
+impl fmt::Debug for dyn CopyEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CopyEngine({})", self.device())
+    }
+}
+
+/// Queue of copies of an engine. Lanes do not wait for each other.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Lane {
+    /// From host memory to the device: received payload.
+    In,
+    /// From the device to host memory: payload to send.
+    Out,
+    /// Within the device: gathering.
+    Gather,
+}
+
+/// A point in a lane: that submission and all before it in the lane.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fence {
+    /// The lane.
+    pub lane: Lane,
+    /// Number of the submission in the lane, from 1.
+    pub number: u64,
+}
+
+/// A copy of `len` bytes, at least 1. The ranges do not overlap.
+#[derive(Clone, Copy, Debug)]
+pub enum DeviceCopy<'a> {
+    /// From pinned host memory to the device.
+    In {
+        /// Source.
+        from: HostAt<'a>,
+        /// Destination.
+        to: DeviceAt<'a>,
+        /// Bytes.
+        len: usize,
+    },
+    /// From the device to pinned host memory.
+    Out {
+        /// Source.
+        from: DeviceAt<'a>,
+        /// Destination.
+        to: HostAt<'a>,
+        /// Bytes.
+        len: usize,
+    },
+    /// From device memory to device memory.
+    Within {
+        /// Source.
+        from: DeviceAt<'a>,
+        /// Destination.
+        to: DeviceAt<'a>,
+        /// Bytes.
+        len: usize,
+    },
+}
+
+/// A byte of pinned host memory.
+#[derive(Clone, Copy)]
+pub struct HostAt<'a> {
+    /// What [`CopyEngine::pin`] returned.
+    pub pinned: &'a (dyn Any + Send + Sync),
+    /// Offset of the byte.
+    pub offset: usize,
+}
+
+impl fmt::Debug for HostAt<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostAt({})", self.offset)
+    }
+}
+
+/// A byte of device memory.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceAt<'a> {
+    /// The exporter of the memory, made by the device's library.
+    pub memory: &'a dyn Exporter,
+    /// Offset of the byte.
+    pub offset: usize,
+}
+
+/// Mapped host memory to be pinned. It stays mapped while this exists, so a [`Pinned`] keeps it.
+#[derive(Debug)]
+pub struct HostWindow {
+    region: Arc<MemoryRegion>,
+}
+
+impl HostWindow {
+    pub(crate) fn new(region: Arc<MemoryRegion>) -> Self {
+        HostWindow { region }
+    }
+
+    #[cfg(any(test, feature = "test-util"))]
+    pub(crate) fn shared_region(&self) -> Arc<MemoryRegion> {
+        Arc::clone(&self.region)
+    }
+
+    /// Returns the address of the first byte, at the start of a page.
+    pub fn address(&self) -> usize {
+        self.region.address()
+    }
+
+    /// Returns the number of bytes, a multiple of the page.
+    #[expect(clippy::len_without_is_empty, reason = "a window is never empty")]
+    pub fn len(&self) -> usize {
+        self.region.len()
+    }
+}
+
+/// A call of a device's library that failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{call} failed: {name} ({code})\n  {remedy}")]
+pub struct DeviceError {
+    /// The function of the library.
+    pub call: &'static str,
+    /// The name of the error in the library.
+    pub name: &'static str,
+    /// The number of the error.
+    pub code: i32,
+    /// Whether the device can still be used by this process.
+    pub state: DeviceState,
+    /// What to do about it.
+    pub remedy: &'static str,
+}
+
+/// Whether a device can be used after an error.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceState {
+    /// Only the call failed.
+    Usable,
+    /// Every later call will fail in this process.
+    Lost,
+}
+
+impl From<DeviceError> for io::Error {
+    fn from(error: DeviceError) -> Self {
+        io::Error::other(error)
+    }
+}
+
+impl Dmabuf {
+    /// Returns the engine that copies the memory, if the CPU cannot access it.
+    pub fn copy_engine(&self) -> Option<&Arc<dyn CopyEngine>> {
+        self.memory().engine()
+    }
+}

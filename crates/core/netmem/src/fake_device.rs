@@ -1,0 +1,284 @@
+//! A device for tests: memory that only its engine can access, and an engine that copies when the test wants.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::copy_engine::{
+    CopyEngine, DeviceAt, DeviceCopy, DeviceError, DeviceState, Fence, HostAt, HostWindow, Lane,
+    Pinned,
+};
+use crate::dmabuf::{CpuAccess, Dmabuf, DmabufError, Exporter};
+use crate::region::{Commit, MemoryRegion, RegionSpan};
+
+/// The error of a [`FakeDevice`] that [`FakeDevice::lose`] was called for.
+pub const FAKE_LOST: DeviceError = DeviceError {
+    call: "fake_copy",
+    name: "FAKE_LOST",
+    code: 719,
+    state: DeviceState::Lost,
+    remedy: "end the test",
+};
+
+/// A device without hardware. Its memory cannot be mapped, and its copies are done by the CPU.
+#[derive(Clone)]
+pub struct FakeDevice {
+    engine: Arc<FakeEngine>,
+}
+
+/// When a [`FakeDevice`] does the copies that were submitted to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FakePace {
+    /// At once, in the call that submits them.
+    AtOnce,
+    /// When a lane's oldest submission has been asked about this number of times.
+    AfterPolls(u32),
+    /// When [`FakeDevice::run`] is called.
+    OnDemand,
+}
+
+struct FakeEngine {
+    // Lock order: a leaf. Nothing is called while it is held.
+    state: Mutex<State>,
+}
+
+struct State {
+    pace: FakePace,
+    lost: bool,
+    lanes: [FakeLane; 3],
+    /// Number of copies in each submission, of all lanes.
+    submissions: Vec<usize>,
+}
+
+#[derive(Default)]
+struct FakeLane {
+    waiting: VecDeque<Vec<OwnedCopy>>,
+    submitted: u64,
+    done: u64,
+    polls: u32,
+}
+
+/// A copy that outlives the call that submitted it, as that of a real engine.
+struct OwnedCopy {
+    from: (Arc<MemoryRegion>, usize),
+    to: (Arc<MemoryRegion>, usize),
+    len: usize,
+}
+
+/// The memory of a fake device.
+struct FakeMemory {
+    engine: Arc<FakeEngine>,
+    region: Arc<MemoryRegion>,
+}
+
+/// Host memory that is registered with a fake device.
+struct FakePinned(HostWindow);
+
+impl FakeDevice {
+    /// Returns a new device.
+    pub fn new(pace: FakePace) -> Self {
+        let state = State {
+            pace,
+            lost: false,
+            lanes: Default::default(),
+            submissions: Vec::new(),
+        };
+        FakeDevice {
+            engine: Arc::new(FakeEngine {
+                state: Mutex::new(state),
+            }),
+        }
+    }
+
+    /// Allocates memory of the device.
+    ///
+    /// # Errors
+    ///
+    /// [`DmabufError`] when the size is not a positive multiple of 4096, or memory is short.
+    pub fn alloc(&self, size: usize) -> Result<Dmabuf, DmabufError> {
+        let region = MemoryRegion::anonymous(size, Commit::Lazily)
+            .map_err(|source| DmabufError::Map { size, source })?;
+        Dmabuf::exported(Arc::new(FakeMemory {
+            engine: Arc::clone(&self.engine),
+            region: Arc::new(region),
+        }))
+    }
+
+    /// Does all copies that were submitted.
+    pub fn run(&self) {
+        let mut state = self.engine.lock();
+        state.lanes.iter_mut().for_each(FakeLane::run);
+    }
+
+    /// Makes all copies fail that are not done, and all later calls.
+    pub fn lose(&self) {
+        self.engine.lock().lost = true;
+    }
+
+    /// Returns the number of copies in each submission so far.
+    pub fn submissions(&self) -> Vec<usize> {
+        self.engine.lock().submissions.clone()
+    }
+}
+
+impl FakeEngine {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check(&self) -> Result<MutexGuard<'_, State>, DeviceError> {
+        let state = self.lock();
+        if state.lost {
+            Err(FAKE_LOST)
+        } else {
+            Ok(state)
+        }
+    }
+}
+
+impl FakeLane {
+    fn run(&mut self) {
+        while !self.waiting.is_empty() {
+            self.run_oldest();
+        }
+    }
+
+    fn run_oldest(&mut self) {
+        for copy in self.waiting.pop_front().into_iter().flatten() {
+            let OwnedCopy { from, to, len } = copy;
+            let (region, offset) = (&*from.0, from.1);
+            to.0.copy_from(
+                to.1,
+                RegionSpan {
+                    region,
+                    offset,
+                    len,
+                },
+            );
+        }
+        self.done = self.submitted - self.waiting.len() as u64;
+        self.polls = 0;
+    }
+}
+
+impl State {
+    fn lane(&mut self, lane: Lane) -> &mut FakeLane {
+        &mut self.lanes[lane as usize]
+    }
+}
+
+impl CopyEngine for FakeEngine {
+    fn device(&self) -> String {
+        "fake".to_owned()
+    }
+
+    fn pin(&self, memory: HostWindow) -> Result<Pinned, DeviceError> {
+        self.check()
+            .map(|_state| Box::new(FakePinned(memory)) as Pinned)
+    }
+
+    fn submit(&self, lane: Lane, copies: &[DeviceCopy<'_>]) -> Result<Fence, DeviceError> {
+        let mut state = self.check()?;
+        state.submissions.push(copies.len());
+        let pace = state.pace;
+        let queue = state.lane(lane);
+        queue.waiting.push_back(copies.iter().map(owned).collect());
+        queue.submitted += 1;
+        let number = queue.submitted;
+        if pace == FakePace::AtOnce {
+            queue.run();
+        }
+        Ok(Fence { lane, number })
+    }
+
+    fn is_done(&self, fence: Fence) -> Result<bool, DeviceError> {
+        let mut state = self.lock();
+        let (pace, lost) = (state.pace, state.lost);
+        let lane = state.lane(fence.lane);
+        lane.polls += 1;
+        if matches!(pace, FakePace::AfterPolls(polls) if lane.polls > polls) && !lost {
+            lane.run_oldest();
+        }
+        match lane.done >= fence.number {
+            false if lost => Err(FAKE_LOST),
+            done => Ok(done),
+        }
+    }
+
+    fn wait(&self, fence: Fence) -> Result<(), DeviceError> {
+        let mut state = self.lock();
+        let lost = state.lost;
+        let lane = state.lane(fence.lane);
+        while lane.done < fence.number && !lost {
+            lane.run_oldest();
+        }
+        if lane.done < fence.number {
+            Err(FAKE_LOST)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn read(&self, from: DeviceAt<'_>, out: &mut [u8]) -> Result<(), DeviceError> {
+        let _state = self.check()?;
+        device(from).0.copy_out(from.offset, out);
+        Ok(())
+    }
+
+    fn write(&self, to: DeviceAt<'_>, bytes: &[u8]) -> Result<(), DeviceError> {
+        let _state = self.check()?;
+        device(to).0.copy_in(to.offset, bytes);
+        Ok(())
+    }
+}
+
+fn owned(copy: &DeviceCopy<'_>) -> OwnedCopy {
+    let (from, to, len) = match *copy {
+        DeviceCopy::In { from, to, len } => (host(from), device(to), len),
+        DeviceCopy::Out { from, to, len } => (device(from), host(to), len),
+        DeviceCopy::Within { from, to, len } => (device(from), device(to), len),
+    };
+    assert!(len > 0, "an engine refuses copies of no bytes");
+    OwnedCopy { from, to, len }
+}
+
+/// # Panics
+///
+/// When the memory is not that of a fake device.
+fn device(at: DeviceAt<'_>) -> (Arc<MemoryRegion>, usize) {
+    let any: &dyn Any = at.memory;
+    let memory = any.downcast_ref::<FakeMemory>();
+    let memory = memory.expect("memory of a fake device");
+    (Arc::clone(&memory.region), at.offset)
+}
+
+fn host(at: HostAt<'_>) -> (Arc<MemoryRegion>, usize) {
+    let pinned = at.pinned.downcast_ref::<FakePinned>();
+    let pinned = pinned.expect("memory that is pinned for a fake device");
+    (pinned.0.shared_region(), at.offset)
+}
+
+impl Exporter for FakeMemory {
+    fn size(&self) -> usize {
+        self.region.len()
+    }
+
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn begin_cpu_access(&self, _access: CpuAccess) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn end_cpu_access(&self, _access: CpuAccess) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn copy_engine(&self) -> Option<Arc<dyn CopyEngine>> {
+        let engine = Arc::clone(&self.engine);
+        Some(engine)
+    }
+}

@@ -1,0 +1,203 @@
+//! A packet socket: a link to an Ethernet interface of this machine, usually a NIC.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use ::wire::{EthernetHeader, Instant};
+use rustix::io::Errno;
+
+use super::socket_events::SocketEvents;
+use super::vnet_fd::FrameWriter;
+use super::{
+    Link, LinkCaps, LinkReceived, LinkSent, LinkState, MAX_PACKET_LEN, Posted, TxFrame, VnetFd,
+    VnetHeaderLen,
+};
+use crate::drops::DropReason;
+
+/// How often the link asks the kernel how many packets the socket has dropped, and for the state of an interface that is
+/// down.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// What the kernel says about a packet socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketSocketStatus {
+    /// State of the interface.
+    pub state: LinkState,
+    /// Packets for which the socket's buffer had no room, since the last time.
+    pub lost: u64,
+}
+
+/// Options of a [`PacketLink`].
+#[derive(Clone, Copy, Debug)]
+pub struct PacketLinkOptions {
+    /// Index of the interface.
+    pub ifindex: u32,
+    /// MTU of the interface.
+    pub mtu: u16,
+    /// Asks the kernel about the socket and the interface of that index.
+    pub look: fn(BorrowedFd<'_>, u32) -> io::Result<PacketSocketStatus>,
+}
+
+/// A packet socket that is bound to one interface.
+///
+/// The socket is opened and configured by the caller (PACKET_VNET_HDR, PACKET_IGNORE_OUTGOING, a filter by our MAC address;
+/// non-blocking), because that needs privileges. Packets are read and written as those of a TAP.
+pub struct PacketLink {
+    fd: VnetFd,
+    options: PacketLinkOptions,
+    events: SocketEvents,
+    writer: FrameWriter,
+    state: LinkState,
+    /// When to ask the kernel next. `None`: nothing was received since the last time, and the interface is not down.
+    look_at: Option<Instant>,
+    /// Lost packets that [`Link::take_lost`] has not returned yet.
+    lost: u64,
+    /// Values that end with the link.
+    kept: Option<Box<dyn Send>>,
+}
+
+impl fmt::Debug for PacketLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PacketLink")
+            .field("options", &self.options)
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
+}
+
+impl PacketLink {
+    /// Returns a link over a packet socket.
+    ///
+    /// # Errors
+    /// An epoll instance cannot be created.
+    pub fn new(socket: OwnedFd, options: PacketLinkOptions) -> io::Result<Self> {
+        Ok(Self {
+            events: SocketEvents::of(&socket)?,
+            fd: VnetFd::new(socket, VnetHeaderLen::Ten),
+            options,
+            writer: FrameWriter::default(),
+            state: LinkState::Up,
+            look_at: None,
+            lost: 0,
+            kept: None,
+        })
+    }
+
+    /// Drops `value` when the link is dropped, after its socket was closed.
+    #[must_use]
+    pub fn keeping(mut self, value: impl Send + 'static) -> Self {
+        self.kept = Some(Box::new(value));
+        self
+    }
+
+    /// Asks the kernel, if it is time to. While the interface is down, this repeats until it is up or gone.
+    fn look_if_due(&mut self, now: Instant) {
+        if self.look_at.is_none_or(|at| now < at) {
+            return;
+        }
+        self.look_at = None;
+        if let Ok(status) = (self.options.look)(self.fd.as_fd(), self.options.ifindex) {
+            self.lost += status.lost;
+            // An interface that was moved away and back is not the one of the socket any more.
+            if self.state != LinkState::Gone {
+                self.state = status.state;
+            }
+        }
+        if self.state == LinkState::Down {
+            self.look_again(now);
+        }
+    }
+
+    fn look_again(&mut self, now: Instant) {
+        self.look_at.get_or_insert(now + LOOK_INTERVAL);
+    }
+
+    /// Changes the state if the error means that the interface is down or gone.
+    fn note_error(&mut self, error: &io::Error, now: Instant) {
+        // linux v6.18 net/packet/af_packet.c: ENETDOWN once from a read when the interface goes down or is removed, and from
+        // each write while it is down; ENXIO from each write after it was removed.
+        match Errno::from_io_error(error) {
+            Some(Errno::NETDOWN) if self.state == LinkState::Up => {
+                self.state = LinkState::Down;
+                self.look_at = Some(now + LOOK_INTERVAL);
+            }
+            Some(Errno::NXIO | Errno::NODEV) => {
+                self.state = LinkState::Gone;
+                self.look_at = None;
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Link for PacketLink {
+    fn caps(&self) -> LinkCaps {
+        LinkCaps {
+            name: "packet",
+            mtu: self.options.mtu,
+            vnet: true,
+            tso: true,
+            max_super_packet: MAX_PACKET_LEN,
+            tx_checksum: true,
+            queues: 1,
+        }
+    }
+
+    fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<LinkReceived> {
+        match self.fd.receive(posted) {
+            Ok((frame_len, header)) => {
+                self.look_again(now);
+                let meta = header.offload().into();
+                Ok(LinkReceived::Placed { frame_len, meta })
+            }
+            Err(error) => match Errno::from_io_error(&error) {
+                Some(Errno::AGAIN) => Ok(LinkReceived::None),
+                // linux v6.18 include/linux/virtio_net.h virtio_net_hdr_from_skb: a super-packet of no known kind.
+                Some(Errno::INVAL) => Ok(LinkReceived::Dropped(DropReason::RxLro)),
+                _ => {
+                    self.note_error(&error, now);
+                    Err(error)
+                }
+            },
+        }
+    }
+
+    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<LinkSent> {
+        if frame.frame_len() > MAX_PACKET_LEN + EthernetHeader::TAGGED_LEN {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let sent = self.writer.send(&self.fd, frame);
+        match &sent {
+            Ok(sent) => self.events.on_sent(&self.fd, *sent),
+            Err(error) => self.note_error(error, now),
+        }
+        sent
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.events.as_fd())
+    }
+
+    fn tells_of_room(&self) -> bool {
+        self.events.awaits_room()
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.look_at
+    }
+
+    fn is_up(&self) -> bool {
+        self.state == LinkState::Up
+    }
+
+    fn state(&self) -> LinkState {
+        self.state
+    }
+
+    fn take_lost(&mut self, now: Instant) -> u64 {
+        self.look_if_due(now);
+        std::mem::take(&mut self.lost)
+    }
+}

@@ -1,0 +1,172 @@
+//! Memory: allocation, adoption, export, and the order in which things are dropped.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use devmem_cuda::{CudaError, Device};
+use netmem::{Dmabuf, Exporter, HostProvider, MemoryProvider, NiovSize};
+
+use super::adopted::adopt;
+use super::support::{memory, with_stub};
+
+#[test]
+fn memory_is_allocated_in_large_pages_and_freed_before_its_device() {
+    let log = with_stub("devices=1", || {
+        let device = Device::open(0).unwrap();
+        for size in [4096, 12_288, 2 << 20, (2 << 20) + 4096] {
+            let memory = device.alloc(size).unwrap();
+            assert_eq!(memory.size(), size);
+            assert_eq!(memory.device_ptr() % (2 << 20), 0);
+        }
+    });
+    if let Some(log) = log {
+        assert!(
+            log.0
+                .iter()
+                .any(|line| line.starts_with("cuMemAlloc ") && line.ends_with(" 4194304"))
+        );
+        assert_eq!((log.count("cuMemAlloc"), log.count("cuMemFree")), (4, 4));
+        assert!(log.first("cuCtxPushCurrent") < log.first("cuMemAlloc"));
+        log.assert_all_freed();
+    }
+}
+
+#[test]
+fn sizes_that_are_no_pages_and_too_much_memory_are_refused() {
+    with_stub("memory=4194304", || {
+        let device = Device::open(0).unwrap();
+        for size in [0, 1, 4095, 5000] {
+            assert_eq!(device.alloc(size).unwrap_err(), CudaError::Size { size });
+        }
+        let error = device.alloc(6 << 20).unwrap_err().to_string();
+        assert!(
+            error.starts_with("cuMemAlloc failed: CUDA_ERROR_OUT_OF_MEMORY (2)"),
+            "{error}"
+        );
+        assert!(error.contains("nvidia-smi"), "{error}");
+        device
+            .alloc(4 << 20)
+            .expect("the refusal left nothing behind");
+    });
+}
+
+#[test]
+fn memory_outlives_handles_in_any_order() {
+    let log = with_stub("polls=2", || {
+        let device = Device::open(0).unwrap();
+        let memory = memory(&device, 1 << 20);
+        drop(device);
+        let engine = Arc::clone(memory.copy_engine().unwrap());
+        let niov = NiovSize::new(65_536).unwrap();
+        let ring = HostProvider::pinned(1 << 20, niov, engine.as_ref()).unwrap();
+        assert_eq!(ring.area().count(), 16);
+        memory.copy_in(5, b"still there").unwrap();
+        drop(engine);
+        drop(memory);
+        drop(ring);
+    });
+    if let Some(log) = log {
+        assert!(log.first("cuMemFree") < log.first("cuMemHostUnregister"));
+        log.assert_all_freed();
+    }
+}
+
+#[test]
+fn an_export_is_made_once_and_kept() {
+    let log = with_stub("devices=1", || {
+        let allocation = Arc::new(Device::open(0).unwrap().alloc(8192).unwrap());
+        let first = format!("{:?}", allocation.export().unwrap().as_fd());
+        assert_eq!(
+            format!("{:?}", Exporter::as_fd(allocation.as_ref()).unwrap()),
+            first
+        );
+        let memory = Dmabuf::exported(allocation).unwrap();
+        assert!(memory.as_fd().is_some());
+        assert_eq!(memory.size(), 8192);
+    });
+    if let Some(log) = log {
+        // With the flag for mapping by PCIe, which this driver does not know, then without.
+        assert_eq!(log.count("cuMemGetHandleForAddressRange"), 2);
+        log.assert_all_freed();
+    }
+}
+
+#[test]
+fn a_refused_export_says_which_kernel_module_is_needed() {
+    with_stub("dmabuf=0", || {
+        let device = Device::open(0).unwrap();
+        assert!(!device.info().unwrap().dmabuf_supported);
+        let error = device
+            .alloc(4096)
+            .unwrap()
+            .export()
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.starts_with(
+                "cuMemGetHandleForAddressRange failed: CUDA_ERROR_NOT_SUPPORTED (801)"
+            ),
+            "{error}"
+        );
+        assert!(error.contains("open kernel module"), "{error}");
+        // The user-space stack needs no dma-buf.
+        memory(&device, 4096).copy_in(0, b"staged").unwrap();
+    });
+}
+
+#[test]
+fn adopted_memory_is_used_and_not_freed() {
+    let log = with_stub("devices=1", || {
+        let device = Device::open(0).unwrap();
+        let theirs = device.alloc(1 << 20).unwrap();
+        let address = theirs.device_ptr() + 8192;
+        let adopted = Dmabuf::exported(Arc::new(adopt(&device, address, 4096).unwrap())).unwrap();
+        adopted.copy_in(1, b"adopted").unwrap();
+        drop(adopted);
+        let theirs = Dmabuf::exported(Arc::new(theirs)).unwrap();
+        assert_eq!(theirs.slice(8193..8200).to_vec(), b"adopted");
+    });
+    if let Some(log) = log {
+        assert_eq!(log.count("cuMemFree"), 1);
+        log.assert_all_freed();
+    }
+}
+
+#[test]
+fn memory_that_cannot_be_adopted_is_refused_with_the_reason() {
+    with_stub("devices=2", || {
+        let (device, other) = (Device::open(0).unwrap(), Device::open(1).unwrap());
+        let theirs = device.alloc(2 << 20).unwrap();
+        let address = theirs.device_ptr();
+        for (start, len) in [(address + 1, 4096), (address, 4095), (address, 0)] {
+            let error = adopt(&device, start, len).unwrap_err();
+            assert_eq!(
+                error,
+                CudaError::Misaligned {
+                    address: start,
+                    len
+                }
+            );
+        }
+        let foreign = adopt(&device, 4096, 4096).unwrap_err().to_string();
+        assert!(
+            foreign.contains("0x1000 is not in memory of a device"),
+            "{foreign}"
+        );
+        let moved = adopt(&other, address, 4096).unwrap_err();
+        let expected = CudaError::OtherDevice {
+            address,
+            actual: 0,
+            expected: 1,
+        };
+        assert_eq!(moved, expected);
+        let end = address + (2 << 20) - 4096;
+        let long = adopt(&device, end, 8192).unwrap_err();
+        let expected = CudaError::TooLong {
+            address: end,
+            len: 8192,
+            available: 4096,
+        };
+        assert_eq!(long, expected);
+    });
+}

@@ -1,0 +1,64 @@
+//! A connection attempt that does not wait.
+
+use std::io;
+use std::net::SocketAddr;
+
+use crate::error::ConnectError;
+use crate::stream::Stream;
+
+/// A connection attempt in progress, from [`Netdev::begin_connect`](crate::Netdev::begin_connect). Dropping it gives up.
+///
+/// ```
+/// use devmem_tcp::{ConnectOptions, Netdev};
+///
+/// let (a, b) = Netdev::pair("seed=1".parse()?)?;
+/// let listener = b.listen("10.77.0.2:5201")?;
+/// let mut connecting = a.begin_connect("10.77.0.2:5201".parse()?, &ConnectOptions::new())?;
+/// let stream = loop {
+///     if let Some(stream) = connecting.try_finish()? {
+///         break stream;
+///     }
+/// };
+/// assert_eq!(listener.accept()?.1, stream.local_addr()?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Connecting {
+    /// `None` once it was returned, or has failed.
+    stream: Option<Stream>,
+}
+
+impl Connecting {
+    pub(crate) fn new(stream: Stream) -> Self {
+        Self {
+            stream: Some(stream),
+        }
+    }
+
+    /// Returns the stream once the connection is established; `None` while it is not, and after it was returned. Never waits.
+    ///
+    /// # Errors
+    /// The peer refused, reset or did not answer. The attempt is over then.
+    pub fn try_finish(&mut self) -> Result<Option<Stream>, ConnectError> {
+        let Some(stream) = &self.stream else {
+            return Ok(None);
+        };
+        match stream.socket().connected() {
+            None => Ok(None),
+            Some(Ok(())) => Ok(self.stream.take()),
+            Some(Err(error)) => {
+                self.stream = None;
+                Err(error)
+            }
+        }
+    }
+
+    /// Returns the local address, which the attempt has from its beginning.
+    ///
+    /// # Errors
+    /// The stream was returned or the attempt has failed; the NIC belongs to another process.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        let stream = self.stream.as_ref();
+        stream.ok_or(io::ErrorKind::NotConnected)?.local_addr()
+    }
+}

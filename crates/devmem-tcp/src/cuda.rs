@@ -1,0 +1,43 @@
+//! Memory of NVIDIA GPUs, with the feature `cuda` (on by default). The driver's library is loaded when it is first used.
+//!
+//! A NIC of the kernel receives into the exported memory, and sends from it. With a user-space NIC, payload passes through
+//! pinned host memory, and the GPU copies it: a frag is received when its bytes are in the GPU's memory.
+//!
+//! ```no_run
+//! use devmem_tcp::{Netdev, RxBatch, cuda};
+//!
+//! let memory = cuda::alloc(0, 256 << 20)?;
+//! let nic = Netdev::tap("devmem0", "10.77.0.2/24")?;
+//! let setup = nic.plan_receive("10.77.0.2:5201".parse()?).queues(1).apply()?;
+//! let rx = nic.bind_rx(&memory, setup.queues())?;
+//! let (mut stream, _peer) = nic.listen("10.77.0.2:5201")?.accept()?;
+//! let tensor = cuda::alloc(0, 64 << 20)?;
+//! let (mut batch, mut at) = (RxBatch::with_capacity(1024), 0);
+//! while stream.recv(&mut batch)? > 0 {
+//!     at += batch.gather_into(&tensor, at)?;
+//! }
+//! # drop(rx);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The program completes its writes to GPU memory before it sends them (`cuStreamSynchronize`, or an event).
+//!
+//! [`Allocation::adopt`] takes memory that another library has allocated, such as a tensor of PyTorch, and
+//! [`Allocation::into_dmabuf`] makes a [`Dmabuf`] of it.
+
+use netmem::Dmabuf;
+
+pub use devmem_cuda::{Allocation, CudaError, Device, DeviceInfo, LoadError, devices};
+
+const PAGE_BYTES: usize = 4096;
+
+/// Allocates `size` bytes (rounded up to whole pages) of device `ordinal`.
+///
+/// # Errors
+/// There is no driver or no such device, or the device does not have enough memory. The error says what to do.
+pub fn alloc(ordinal: u32, size: usize) -> Result<Dmabuf, CudaError> {
+    let rounded = size
+        .checked_next_multiple_of(PAGE_BYTES)
+        .ok_or(CudaError::Size { size })?;
+    Ok(Device::open(ordinal)?.alloc(rounded)?.into_dmabuf())
+}

@@ -1,0 +1,113 @@
+//! `packet:NAME`: a link to an Ethernet interface of this machine.
+
+use std::io;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::os::fd::BorrowedFd;
+
+use devmem_linux::packet::{self, PacketError, PacketOptions, Presence, SharedStation, Station};
+use devmem_uapi::Errno;
+use nic::{LinkState, PacketLink, PacketLinkOptions, PacketSocketStatus};
+use wire::MacAddr;
+
+use crate::error::{ErrorKind, OpenError, Refusal};
+
+/// The addresses of a NIC on a packet link.
+#[derive(Clone, Debug)]
+pub(super) enum Sharing {
+    /// The NIC has a MAC address and IP addresses beside those of the interface.
+    Nothing(MacAddr),
+    /// The NIC has the MAC address of the interface, some of its IP addresses, and these TCP ports.
+    Ports(RangeInclusive<u16>),
+}
+
+/// Opens a link; returns the MAC address of the NIC, too.
+pub(super) fn open(
+    name: &str,
+    sharing: &Sharing,
+    addresses: &[(IpAddr, u8)],
+) -> Result<(PacketLink, MacAddr), OpenError> {
+    let addresses: Vec<_> = addresses.iter().map(|(address, _)| *address).collect();
+    let socket = PacketOptions {
+        interface: name.to_owned(),
+        station: match sharing {
+            Sharing::Nothing(mac) => Station::Own {
+                mac: mac.0,
+                multicast: solicited_nodes(&addresses),
+            },
+            Sharing::Ports(ports) => Station::Shared(SharedStation {
+                addresses,
+                ports: ports.clone(),
+            }),
+        },
+    }
+    .open()
+    .map_err(|error| refused(name, error))?;
+    let options = PacketLinkOptions {
+        ifindex: socket.index(),
+        // The MTU of an Ethernet interface is at most 65,535 (linux include/uapi/linux/if_ether.h ETH_MAX_MTU).
+        mtu: u16::try_from(socket.mtu()).unwrap_or(u16::MAX),
+        look,
+    };
+    let mac = MacAddr(socket.mac());
+    let (fd, held) = socket.into_parts();
+    let link = PacketLink::new(fd, options).map_err(OpenError::system("epoll"))?;
+    Ok((link.keeping(held), mac))
+}
+
+/// Returns the multicast addresses of neighbour discovery (RFC 4861): solicited-node groups, which end in the last three bytes
+/// of an address (RFC 2464 7).
+fn solicited_nodes(addresses: &[IpAddr]) -> Vec<[u8; 6]> {
+    let v6 = addresses.iter().filter_map(|address| match address {
+        IpAddr::V4(_) => None,
+        IpAddr::V6(address) => Some(address.octets()),
+    });
+    v6.map(|[.., a, b, c]| [0x33, 0x33, 0xff, a, b, c])
+        .collect()
+}
+
+fn look(socket: BorrowedFd<'_>, ifindex: u32) -> io::Result<PacketSocketStatus> {
+    let state = match packet::presence(socket, ifindex)? {
+        Presence::Up => LinkState::Up,
+        Presence::Down => LinkState::Down,
+        Presence::Gone => LinkState::Gone,
+    };
+    let lost = packet::take_drops(socket)?.into();
+    Ok(PacketSocketStatus { state, lost })
+}
+
+fn refused(name: &str, error: PacketError) -> OpenError {
+    let errno = Errno(error.errno().raw_os_error());
+    let kind = match error {
+        PacketError::NoInterface { source, .. } => return OpenError::no_interface(name, source),
+        PacketError::NotRaw { .. } => ErrorKind::PermissionDenied,
+        PacketError::Unsupported { .. } => ErrorKind::Unsupported,
+        PacketError::NotHidden(_) if ErrorKind::of_errno(errno) != ErrorKind::PermissionDenied => {
+            ErrorKind::Unsupported
+        }
+        PacketError::NotEthernet { .. }
+        | PacketError::Down { .. }
+        | PacketError::BadPorts { .. }
+        | PacketError::NotItsAddress { .. }
+        | PacketError::PortInUse { .. }
+        | PacketError::NotHeld { .. }
+        | PacketError::NotHidden(_)
+        | PacketError::Netlink(_)
+        | PacketError::Call { .. } => ErrorKind::of_errno(errno),
+    };
+    Refusal::new(kind, errno, error.to_string())
+        .with_remedy(error.remedy().unwrap_or_default())
+        .on(name)
+        .caused_by(io::Error::from(error.errno()))
+        .into()
+}
+
+/// The error of an impairment on a packet link.
+pub(super) fn cannot_be_impaired(name: &str) -> Refusal {
+    let reason = format!(
+        "packet:{name} cannot be impaired: the kernel merges its packets, and an impairment works on single ones"
+    );
+    Refusal::new(ErrorKind::InvalidInput, Errno::EINVAL, reason).with_remedy(format!(
+        "impair the interface: tc qdisc add dev {name} root netem loss 1%, or use a TAP link"
+    ))
+}

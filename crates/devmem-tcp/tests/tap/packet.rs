@@ -1,0 +1,294 @@
+//! The packet link: our NIC on one end of a veth pair, the kernel at the other.
+
+use std::io::Write;
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use devmem_linux::netif::Interface;
+use devmem_linux::test_util::in_netns;
+use devmem_tcp::{BoundRx, Direction, Dmabuf, ErrorKind, LinkState, Listener, Netdev, Setup};
+
+use crate::peer::{Addresses, Host, PATIENCE, V4, V6};
+use crate::sender::{self, Nic, expected};
+
+/// The kernel's end of the pair, and ours.
+const NEAR: &str = "near";
+const FAR: &str = "far";
+/// Our link.
+const LINK: &str = "packet:far";
+
+/// Makes the pair. The kernel has an address on one end only; packets to ours pass the pair.
+fn veth((host, _, len): Addresses, mtu: u16) -> (Interface, Interface) {
+    let (mut near, mut far) = Interface::create_veth_pair(NEAR, FAR).expect("our namespace");
+    for end in [&mut near, &mut far] {
+        end.set_mtu(mtu.into()).expect("veth has any MTU");
+        end.quiet_ipv6();
+    }
+    near.set_up().expect("our namespace");
+    far.set_up().expect("our namespace");
+    near.add_address(host.parse().expect("an address"), len)
+        .expect("our namespace");
+    (near, far)
+}
+
+fn netdev((_, ours, len): Addresses) -> Netdev {
+    let address = format!("{ours}/{len}");
+    Netdev::user(LINK, &address).expect("the interface is up")
+}
+
+/// Our end with device memory bound and a listening socket.
+struct Receiver {
+    listener: Listener,
+    rx: BoundRx,
+    _setup: Setup,
+    memory: Dmabuf,
+    netdev: Netdev,
+}
+
+impl Receiver {
+    fn new(netdev: Netdev, (_, ours, _): Addresses) -> Self {
+        let memory = Dmabuf::anonymous(16 << 20).expect("memory");
+        let local = (ours, 5201);
+        let listener = netdev.listen(local).expect("a free port");
+        let local = listener.local_addr().expect("it listens");
+        let setup = netdev.plan_receive(local).apply().expect("set up");
+        let rx = netdev.bind_rx(&memory, setup.queues()).expect("bound");
+        Self {
+            listener,
+            rx,
+            _setup: setup,
+            memory,
+            netdev,
+        }
+    }
+
+    /// Receives `bytes` from a socket of the kernel on each of `connections` connections at once.
+    fn receive(&self, connections: usize, bytes: usize) {
+        let local = self.listener.local_addr().expect("it listens");
+        std::thread::scope(|scope| {
+            for _ in 0..connections {
+                scope.spawn(move || {
+                    let mut theirs = TcpStream::connect(local).expect("it listens");
+                    theirs.write_all(&expected(0, bytes)).expect("it is read");
+                    theirs.shutdown(Shutdown::Write).expect("open");
+                });
+            }
+            for _ in 0..connections {
+                let (mut ours, _) = self.listener.accept().expect("a connection");
+                ours.set_timeout(Some(PATIENCE));
+                scope.spawn(move || {
+                    assert_eq!(sender::receive_all(&mut ours, &self.memory), bytes);
+                });
+            }
+        });
+    }
+
+    /// Ends: every net_iov is home.
+    fn finish(self) {
+        let net_iovs = self.rx.unbind().net_iovs();
+        assert_eq!(net_iovs.home, net_iovs.total);
+    }
+}
+
+#[test]
+fn a_veth_carries_streams_in_both_directions() {
+    in_netns("packet::a_veth_carries_streams_in_both_directions", || {
+        const BYTES: usize = (8 << 20) + 1;
+        for addresses in [V4, V6] {
+            for mtu in [1500, 9000] {
+                let (near, _far) = veth(addresses, mtu);
+                let receiver = Receiver::new(netdev(addresses), addresses);
+                receiver.receive(1, BYTES);
+                let queues = receiver.netdev.queue_stats();
+                let split: u64 = queues.iter().filter_map(|queue| queue.split_packets).sum();
+                assert!(split > 0, "no packet was received into device memory");
+                let host = Host::listening(addresses);
+                let nic = Nic::new(receiver.netdev.clone());
+                let receiving = host.receive();
+                nic.send_all(host.connect(&nic), BYTES, 1 << 20);
+                assert_eq!(receiving.join().expect("the receiver"), BYTES);
+                drop(nic);
+                // Not those of the stack: the kernel's multicast reports, and probes of a slow machine.
+                let mut drops = receiver.netdev.drops();
+                drops.retain(|(name, _)| name.starts_with("rx_") || name.starts_with("tx_"));
+                assert_eq!(drops, []);
+                receiver.finish();
+                near.delete().expect("our namespace");
+            }
+        }
+    });
+}
+
+#[test]
+fn packets_are_super_packets_in_both_directions() {
+    in_netns(
+        "packet::packets_are_super_packets_in_both_directions",
+        || {
+            let _pair = veth(V4, 1500);
+            let longest = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+            let seen = Arc::clone(&longest);
+            let sink = move |_, way, frame: &[u8]| {
+                let at = usize::from(way == Direction::Tx);
+                seen[at].fetch_max(frame.len(), Ordering::Relaxed);
+            };
+            let builder = Netdev::builder(LINK).expect("a link");
+            let builder = builder.address("10.77.0.2/24").expect("an address");
+            let netdev = builder.capture(Box::new(sink)).open().expect("it is up");
+            let receiver = Receiver::new(netdev, V4);
+            receiver.receive(1, 16 << 20);
+            let host = Host::listening(V4);
+            let nic = Nic::new(receiver.netdev.clone());
+            let receiving = host.receive();
+            nic.send_all(host.connect(&nic), 16 << 20, 1 << 20);
+            assert_eq!(receiving.join().expect("the receiver"), 16 << 20);
+            for (way, longest) in ["rx", "tx"].iter().zip(longest.iter()) {
+                let longest = longest.load(Ordering::Relaxed);
+                assert!(longest > 60_000, "{way}: {longest} bytes");
+            }
+        },
+    );
+}
+
+#[test]
+fn sixty_four_connections_are_received_at_once() {
+    in_netns(
+        "packet::sixty_four_connections_are_received_at_once",
+        || {
+            let _pair = veth(V6, 1500);
+            let receiver = Receiver::new(netdev(V6), V6);
+            receiver.receive(64, 300_000);
+            receiver.finish();
+        },
+    );
+}
+
+/// Waits until the link is in the state.
+fn await_state(netdev: &Netdev, state: LinkState) {
+    let start = Instant::now();
+    while netdev.link_state() != state {
+        assert!(start.elapsed() < PATIENCE, "{:?}", netdev.link_state());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_stream_goes_on_after_the_interface_was_down_and_renamed() {
+    in_netns(
+        "packet::a_stream_goes_on_after_the_interface_was_down_and_renamed",
+        || {
+            let (_near, mut far) = veth(V4, 1500);
+            let receiver = Receiver::new(netdev(V4), V4);
+            let local = receiver.listener.local_addr().expect("it listens");
+            let mut theirs = TcpStream::connect(local).expect("it listens");
+            let (mut ours, _) = receiver.listener.accept().expect("a connection");
+            ours.set_timeout(Some(PATIENCE));
+            assert_eq!(receiver.netdev.link_state(), LinkState::Up);
+            far.set_down().expect("our namespace");
+            await_state(&receiver.netdev, LinkState::Down);
+            // Sent while the interface is down: the kernel repeats it until it arrives.
+            let bytes = expected(0, 1 << 20);
+            let sending = std::thread::spawn(move || {
+                theirs.write_all(&bytes).expect("it is read in the end");
+            });
+            far.rename("other").expect("it is down");
+            far.set_up().expect("our namespace");
+            await_state(&receiver.netdev, LinkState::Up);
+            assert_eq!(sender::receive_all(&mut ours, &receiver.memory), 1 << 20);
+            sending.join().expect("the sender");
+            let down = |(name, _): &&(&str, u64)| *name == "rx_link_error";
+            let drops = receiver.netdev.drops();
+            assert_eq!(drops.iter().find(down), Some(&("rx_link_error", 1)));
+        },
+    );
+}
+
+#[test]
+fn a_link_whose_interface_was_removed_is_gone() {
+    in_netns("packet::a_link_whose_interface_was_removed_is_gone", || {
+        let (near, _far) = veth(V4, 1500);
+        let receiver = Receiver::new(netdev(V4), V4);
+        near.delete().expect("our namespace");
+        await_state(&receiver.netdev, LinkState::Gone);
+        // Another interface of the same name is another interface.
+        let _pair = veth(V4, 1500);
+        std::thread::sleep(Duration::from_millis(250));
+        assert_eq!(receiver.netdev.link_state(), LinkState::Gone);
+        receiver.finish();
+    });
+}
+
+#[test]
+fn packets_that_the_socket_has_no_room_for_are_counted() {
+    in_netns(
+        "packet::packets_that_the_socket_has_no_room_for_are_counted",
+        || {
+            let _pair = veth(V4, 1500);
+            // The capture runs inside of the poll: while it waits for the gate, nothing is read from the socket.
+            let gate = Arc::new(Mutex::new(()));
+            let pass = Arc::clone(&gate);
+            let sink = move |_, _, _: &[u8]| drop(pass.lock());
+            let builder = Netdev::builder(LINK).expect("a link");
+            let builder = builder.address("10.77.0.2/24").expect("an address");
+            let netdev = builder.capture(Box::new(sink)).open().expect("it is up");
+            let from = std::net::UdpSocket::bind(("10.77.0.1", 0)).expect("the kernel's end");
+            // Our answer, a reset, means that the kernel knows our MAC address.
+            TcpStream::connect(("10.77.0.2", 9)).expect_err("nothing listens");
+            let closed = gate.lock().expect("nobody panics with it");
+            // More than the buffer of 32 MiB can hold.
+            for _ in 0..60_000 {
+                from.send_to(&[0; 1400], ("10.77.0.2", 9)).expect("sent");
+            }
+            drop(closed);
+            let start = Instant::now();
+            loop {
+                let drops = netdev.drops();
+                if drops
+                    .iter()
+                    .any(|(name, count)| *name == "rx_link_full" && *count > 1000)
+                {
+                    break;
+                }
+                assert!(start.elapsed() < PATIENCE, "{drops:?}");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        },
+    );
+}
+
+#[test]
+fn a_link_that_cannot_be_opened_says_what_to_do() {
+    in_netns(
+        "packet::a_link_that_cannot_be_opened_says_what_to_do",
+        || {
+            let (_near, mut far) = veth(V4, 1500);
+            far.set_down().expect("our namespace");
+            for (link, kind, reason, remedy) in [
+                (
+                    LINK,
+                    ErrorKind::NetworkUnreachable,
+                    "far is down",
+                    "ip link set far up",
+                ),
+                (
+                    "packet:lo",
+                    ErrorKind::InvalidInput,
+                    "lo is not an Ethernet interface",
+                    "choose an Ethernet interface",
+                ),
+                (
+                    "packet:nosuch0",
+                    ErrorKind::NotFound,
+                    "there is no interface nosuch0",
+                    "`ip link` lists",
+                ),
+            ] {
+                let error = Netdev::user(link, "10.77.0.2/24").expect_err(link);
+                let text = error.to_string();
+                assert!(text.starts_with(reason) && text.contains(remedy), "{text}");
+                assert_eq!(error.kind(), kind, "{text}");
+            }
+        },
+    );
+}

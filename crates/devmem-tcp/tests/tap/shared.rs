@@ -1,0 +1,307 @@
+//! The packet link that shares the addresses of an interface: our NIC and a kernel are one station, another kernel is the
+//! peer.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use devmem_linux::netif::Interface;
+use devmem_linux::netns::{self, NetNs};
+use devmem_linux::test_util::in_netns;
+use devmem_tcp::{Dmabuf, ErrorKind as Kind, Netdev, OpenError};
+use rustix::io::Errno;
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, eth, ipproto, socket_with};
+
+use crate::peer::{Addresses, Host, PATIENCE, V4, V6};
+use crate::sender::{self, Nic, expected};
+
+/// Ports of our NIC.
+const PORTS: &str = "packet:far,ports=5201-5203";
+/// A port of the kernel beside it.
+const KERNELS_PORT: u16 = 80;
+
+/// Makes a veth pair from the test's namespace to a new one. Each kernel has an address at its end.
+fn pair((host, ours, len): Addresses) -> NetNs {
+    let entered = std::thread::spawn(|| {
+        netns::enter_new().expect("root of this namespace");
+        NetNs::current().expect("it exists")
+    });
+    let far_side = entered.join().expect("it does not panic");
+    let (near, far) = Interface::create_veth_pair("near", "far").expect("our namespace");
+    far.move_to(far_side.as_fd()).expect("root of both");
+    let set_up = |mut end: Interface, address: &str| {
+        end.quiet_ipv6();
+        end.set_up().expect("our namespace");
+        end.add_address(address.parse().expect("an address"), len)
+            .expect("our namespace");
+    };
+    set_up(near, host);
+    far_side
+        .run(|| set_up(Interface::by_name("far").expect("it was moved"), ours))
+        .expect("root of both");
+    far_side
+}
+
+/// Opens our NIC in the far namespace.
+fn open(far_side: &NetNs, (_, ours, len): Addresses) -> Result<Netdev, OpenError> {
+    let opened = far_side.run(|| Netdev::user(PORTS, &format!("{ours}/{len}")));
+    opened.expect("root of both")
+}
+
+/// Sees all packets of the test's namespace.
+struct Watch(OwnedFd);
+
+impl Watch {
+    fn new() -> Self {
+        let flags = SocketFlags::NONBLOCK;
+        let socket = socket_with(
+            AddressFamily::PACKET,
+            SocketType::RAW,
+            flags,
+            Some(eth::ALL),
+        );
+        let socket = socket.expect("root of this namespace");
+        set_socket_recv_buffer_size_force(&socket, 256 << 20).expect("root");
+        Self(socket)
+    }
+
+    /// Returns how many TCP segments and how many resets were seen since the last call.
+    fn segments_and_resets(&self) -> (usize, usize) {
+        const RST: u8 = 4;
+        let mut frame = vec![0; 128 << 10];
+        let (mut segments, mut resets) = (0, 0);
+        loop {
+            let len = match rustix::io::read(&self.0, &mut frame[..]) {
+                Ok(len) => len,
+                Err(Errno::AGAIN) => {
+                    let unseen = devmem_linux::packet::take_drops(self.0.as_fd());
+                    assert_eq!(unseen, Ok(0));
+                    return (segments, resets);
+                }
+                Err(errno) => panic!("{errno}"),
+            };
+            let flags = match &frame[..len] {
+                [
+                    _,
+                    _,
+                    _,
+                    _,
+                    _,
+                    _,
+                    _,
+                    _,
+                    _,
+                    _,
+                    _,
+                    _,
+                    0x08,
+                    0x00,
+                    ip,
+                    rest @ ..,
+                ] if rest[8] == 6 => rest[usize::from(ip & 15) * 4 - 1 + 13],
+                [_, _, _, _, _, _, _, _, _, _, _, _, 0x86, 0xdd, rest @ ..] if rest[6] == 6 => {
+                    rest[40 + 13]
+                }
+                _ => continue,
+            };
+            segments += 1;
+            resets += usize::from(flags & RST != 0);
+        }
+    }
+}
+
+/// Pings an IPv4 address; returns the number of answers within a moment.
+fn pings(to: IpAddr) -> usize {
+    use rustix::net::{SendFlags, sendto};
+    let socket = socket_with(
+        AddressFamily::INET,
+        SocketType::RAW,
+        SocketFlags::NONBLOCK,
+        Some(ipproto::ICMP),
+    );
+    let socket = socket.expect("root of this namespace");
+    // Echo request with its checksum (RFC 792).
+    let request = [8, 0, 0xf7, 0xff, 0, 0, 0, 0];
+    let to = SocketAddr::new(to, 0);
+    sendto(&socket, &request, SendFlags::empty(), &to).expect("sent");
+    std::thread::sleep(Duration::from_millis(300));
+    let mut packet = [0; 256];
+    let mut answers = 0;
+    while let Ok(len) = rustix::io::read(&socket, &mut packet[..]) {
+        answers += usize::from(packet[..len].get(20) == Some(&0));
+    }
+    answers
+}
+
+/// A stream from the peer's kernel to our port.
+fn receive(netdev: &Netdev, (_, ours, _): Addresses) {
+    const BYTES: usize = 4 << 20;
+    let local = SocketAddr::new(ours.parse().expect("an address"), 5201);
+    let memory = Dmabuf::anonymous(16 << 20).expect("memory");
+    let listener = netdev.listen(local).expect("one of our ports");
+    let setup = netdev.plan_receive(local).apply().expect("set up");
+    let rx = netdev.bind_rx(&memory, setup.queues()).expect("bound");
+    let sending = std::thread::spawn(move || {
+        let mut theirs = TcpStream::connect(local).expect("it listens");
+        theirs.write_all(&expected(0, BYTES)).expect("it is read");
+        theirs.shutdown(Shutdown::Write).expect("open");
+        theirs.read_to_end(&mut Vec::new()).expect("our end");
+    });
+    let (mut stream, _) = listener.accept().expect("a connection");
+    stream.set_timeout(Some(PATIENCE));
+    assert_eq!(sender::receive_all(&mut stream, &memory), BYTES);
+    drop(stream);
+    sending.join().expect("the peer");
+    let net_iovs = rx.unbind().net_iovs();
+    assert_eq!(net_iovs.home, net_iovs.total);
+}
+
+/// A connection from the peer to a port of the kernel beside our NIC.
+fn reaches_the_kernel(far_side: &NetNs, (_, ours, _): Addresses, port: u16) {
+    let address = SocketAddr::new(ours.parse().expect("an address"), port);
+    let listening = far_side.run(|| TcpListener::bind(address));
+    let listener = listening.expect("root of both").expect("a free port");
+    let mut theirs = TcpStream::connect_timeout(&address, PATIENCE).expect("the kernel answers");
+    theirs.write_all(b"hello").expect("open");
+    drop(theirs);
+    let mut got = String::new();
+    let (mut stream, _) = listener.accept().expect("a connection");
+    stream.read_to_string(&mut got).expect("open");
+    assert_eq!(got, "hello");
+}
+
+#[test]
+fn our_ports_and_the_kernels_work_at_one_address_without_a_reset() {
+    in_netns(
+        "shared::our_ports_and_the_kernels_work_at_one_address_without_a_reset",
+        || {
+            for addresses in [V4, V6] {
+                let far_side = pair(addresses);
+                let watch = Watch::new();
+                let netdev = open(&far_side, addresses).expect("the ports are free");
+                receive(&netdev, addresses);
+                reaches_the_kernel(&far_side, addresses, KERNELS_PORT);
+                // And from us to the peer's kernel, from a port of ours.
+                let host = Host::listening(addresses);
+                let nic = Nic::new(netdev.clone());
+                let stream = host.connect(&nic);
+                let port = stream.local_addr().expect("it is open").port();
+                assert!((5201..=5203).contains(&port), "port {port}");
+                let receiving = host.receive();
+                nic.send_all(stream, 1 << 20, 1 << 20);
+                assert_eq!(receiving.join().expect("the receiver"), 1 << 20);
+                if addresses == V4 {
+                    let ours = V4.1.parse().expect("an address");
+                    assert_eq!(pings(ours), 1, "only the kernel answers");
+                }
+                let (segments, resets) = watch.segments_and_resets();
+                assert!(segments > 50, "{segments}");
+                assert_eq!(resets, 0);
+                let unwanted = ["rx_link_full", "rx_link_error", "rx_not_for_us"];
+                let drops = netdev.drops();
+                assert!(
+                    !drops.iter().any(|(name, _)| unwanted.contains(name)),
+                    "{drops:?}"
+                );
+                Interface::by_name("near")
+                    .and_then(Interface::delete)
+                    .expect("our namespace");
+            }
+        },
+    );
+}
+
+#[test]
+fn the_ports_are_held_while_the_nic_is_open_and_free_afterwards() {
+    in_netns(
+        "shared::the_ports_are_held_while_the_nic_is_open_and_free_afterwards",
+        || {
+            for addresses in [V4, V6] {
+                let far_side = pair(addresses);
+                let ours: IpAddr = addresses.1.parse().expect("an address");
+                let bind = |port| {
+                    let bound = far_side.run(|| TcpListener::bind((ours, port)));
+                    bound.expect("root of both")
+                };
+                let netdev = open(&far_side, addresses).expect("the ports are free");
+                for port in 5201..=5203 {
+                    let refused = bind(port).expect_err("it is held");
+                    assert_eq!(refused.kind(), ErrorKind::AddrInUse);
+                }
+                let refused = netdev.listen((ours, 5204)).expect_err("the kernel's");
+                assert_eq!(refused.kind(), Kind::AddrNotAvailable);
+                assert!(
+                    refused
+                        .to_string()
+                        .contains("port 5204 belongs to another stack")
+                );
+                drop(netdev);
+                reaches_the_kernel(&far_side, addresses, 5201);
+
+                let kernels = bind(5202).expect("it is free again");
+                let refused = open(&far_side, addresses).expect_err("a port is in use");
+                let text = refused.to_string();
+                assert!(
+                    text.starts_with(&format!("port 5202 of {ours} is in use")),
+                    "{text}"
+                );
+                assert_eq!(refused.kind(), Kind::AddrInUse);
+                drop(kernels);
+                Interface::by_name("near")
+                    .and_then(Interface::delete)
+                    .expect("our namespace");
+            }
+        },
+    );
+}
+
+#[test]
+fn ports_that_cannot_be_shared_are_refused() {
+    in_netns("shared::ports_that_cannot_be_shared_are_refused", || {
+        let far_side = pair(V4);
+        for (link, address, reason) in [
+            (
+                PORTS,
+                "10.77.0.3/24",
+                "far does not have the address 10.77.0.3",
+            ),
+            (
+                "packet:far,ports=1-257",
+                "10.77.0.2/24",
+                "ports 1-257: a range has 1 to 256",
+            ),
+            (
+                "packet:far,ports=0",
+                "10.77.0.2/24",
+                "ports 0-0: a range has 1 to 256",
+            ),
+            (
+                "packet:far,ports=9-3",
+                "10.77.0.2/24",
+                "ports 9-3: a range has 1 to 256",
+            ),
+            (
+                "packet:far,ports=x",
+                "10.77.0.2/24",
+                "'x' is not a range of ports",
+            ),
+            (
+                "packet:far,port=5",
+                "10.77.0.2/24",
+                "'port=5' is not an option",
+            ),
+            (
+                "tap:dm0,ports=5",
+                "10.77.0.2/24",
+                "only a NIC on a packet link",
+            ),
+        ] {
+            let opened = far_side.run(|| Netdev::user(link, address));
+            let error = opened.expect("root of both").expect_err(link);
+            let text = error.to_string();
+            assert!(text.starts_with(reason), "{text}");
+        }
+    });
+}

@@ -1,0 +1,299 @@
+//! Communicators: one endpoint each, and the requests on it.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use transfer::exchange::{
+    Access, Buffer, Cause, Endpoint, Event, Fabric, MAX_PARTS, Memory, Part, PostError, Region,
+    Sizes,
+};
+
+use crate::failure::{Code, Failure, code_of};
+use crate::numbers::Table;
+
+static COMMS: Table<Comm> = Table::new();
+
+/// Number of the communicator that made progress last on behalf of another one.
+static TURN: AtomicU64 = AtomicU64::new(0);
+
+/// Most requests of a communicator: 32 receives, or 32 sends for each part of a receive, and as many again.
+const MAX_REQUESTS: usize = 2 * 32 * MAX_PARTS;
+
+/// Most parts of a receive, as the properties say.
+pub(crate) const MAX_RECVS: usize = MAX_PARTS;
+
+/// A connection to another rank, in one direction.
+pub(crate) struct Comm {
+    fabric: Fabric,
+    endpoint: Endpoint,
+    /// What an empty message is sent from and received into: it may have no registered memory.
+    empty: Region,
+    /// Locked before the endpoint.
+    requests: Mutex<Requests>,
+}
+
+struct Requests {
+    slots: Vec<Slot>,
+    /// The cause is in the log.
+    is_told: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Slot {
+    /// Counts the uses of the slot, so that an old request is not taken for a new one.
+    generation: u16,
+    state: Progress,
+}
+
+#[derive(Clone, Copy)]
+enum Progress {
+    Free,
+    Pending,
+    Sent { len: u64 },
+    Received(Sizes),
+    Failed,
+}
+
+/// Name of a request: the communicator, the generation and the slot. Never 0 or 1, which mean something else to NCCL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RequestName(pub(crate) u64);
+
+impl RequestName {
+    fn new(comm: u64, generation: u16, slot: usize) -> Self {
+        // A slot is below MAX_REQUESTS.
+        Self(comm << 32 | u64::from(generation) << 16 | slot as u64)
+    }
+
+    fn comm(self) -> u64 {
+        self.0 >> 32
+    }
+
+    fn generation(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
+    fn slot(self) -> usize {
+        usize::from(self.0 as u16)
+    }
+}
+
+/// The outcome of a test.
+pub(crate) enum Outcome {
+    Pending,
+    Done(Vec<u64>),
+}
+
+/// A part of a receive.
+pub(crate) struct Wanted {
+    pub(crate) region: Option<(Region, Range<usize>)>,
+    pub(crate) tag: i32,
+}
+
+impl Comm {
+    /// Adds a communicator and returns its number.
+    pub(crate) fn add(fabric: Fabric, endpoint: Endpoint) -> Result<u64, Failure> {
+        let empty = fabric.register(Memory::Host(Buffer::new(Vec::new())), Access::PRIVATE)?;
+        let comm = Self {
+            fabric,
+            endpoint,
+            empty,
+            requests: Mutex::new(Requests {
+                slots: Vec::new(),
+                is_told: false,
+            }),
+        };
+        let full = || {
+            Failure::new(
+                Code::Internal,
+                "the plugin has used up its numbers; restart the process",
+            )
+        };
+        COMMS.insert(comm).ok_or_else(full)
+    }
+
+    pub(crate) fn fabric(&self) -> &Fabric {
+        &self.fabric
+    }
+
+    fn requests(&self) -> MutexGuard<'_, Requests> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Posts a send. `None`: not now.
+    pub(crate) fn send(
+        &self,
+        number: u64,
+        memory: Option<(Region, Range<usize>)>,
+        tag: i32,
+    ) -> Result<Option<RequestName>, Failure> {
+        let (region, range) = memory.unwrap_or_else(|| (self.empty.clone(), 0..0));
+        let len = range.len() as u64;
+        self.post(number, |user| {
+            self.endpoint
+                .send(&region, range, tag.cast_unsigned(), user | len_bits(len))
+        })
+    }
+
+    /// Posts a receive. `None`: not now.
+    pub(crate) fn receive(
+        &self,
+        number: u64,
+        wanted: Vec<Wanted>,
+    ) -> Result<Option<RequestName>, Failure> {
+        let whole: Vec<_> = wanted
+            .into_iter()
+            .map(|part| {
+                let memory = part.region.unwrap_or_else(|| (self.empty.clone(), 0..0));
+                (memory, part.tag.cast_unsigned())
+            })
+            .collect();
+        let parts: Vec<_> = whole
+            .iter()
+            .map(|((region, range), tag)| Part {
+                region,
+                range: range.clone(),
+                tag: *tag,
+            })
+            .collect();
+        self.post(number, |user| self.endpoint.receive(&parts, user))
+    }
+
+    fn post(
+        &self,
+        number: u64,
+        post: impl FnOnce(u64) -> Result<(), PostError>,
+    ) -> Result<Option<RequestName>, Failure> {
+        let mut requests = self.requests();
+        let Some(slot) = requests.free_slot() else {
+            return Ok(None);
+        };
+        let generation = requests.slots[slot].generation;
+        let name = RequestName::new(number, generation, slot);
+        match post(name.0 & u64::from(u32::MAX)) {
+            Ok(()) => {
+                requests.slots[slot].state = Progress::Pending;
+                Ok(Some(name))
+            }
+            Err(PostError::Full) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes progress, and returns what became of a request. A request that is done or has failed is free afterwards.
+    ///
+    /// While the request is not done, one other communicator makes progress, too, in turn: a receive must not starve
+    /// because the caller tests nothing else, and the send that it waits for belongs to a communicator of the same process.
+    pub(crate) fn test(&self, name: RequestName) -> Result<Outcome, Failure> {
+        let outcome = self.outcome(&mut self.requests(), name);
+        if matches!(outcome, Ok(Outcome::Pending)) {
+            let next = COMMS.after(TURN.load(Ordering::Relaxed));
+            if let Some((number, other)) = next {
+                TURN.store(number, Ordering::Relaxed);
+                // One that another thread uses makes progress there.
+                if let Ok(mut requests) = other.requests.try_lock() {
+                    other.progress(&mut requests);
+                }
+            }
+        }
+        outcome
+    }
+
+    fn progress(&self, requests: &mut Requests) {
+        self.endpoint.progress();
+        while let Some(event) = self.endpoint.next_event() {
+            requests.on_event(&event);
+        }
+    }
+
+    fn outcome(&self, requests: &mut Requests, name: RequestName) -> Result<Outcome, Failure> {
+        self.progress(requests);
+        let slot = requests.slots.get_mut(name.slot());
+        let slot = slot.filter(|slot| slot.generation == name.generation());
+        let slot = slot.ok_or_else(|| Failure::no_such("request"))?;
+        let outcome = match slot.state {
+            Progress::Pending => return Ok(Outcome::Pending),
+            Progress::Free => return Err(Failure::no_such("request")),
+            Progress::Sent { len } => Ok(Outcome::Done(vec![len])),
+            Progress::Received(sizes) => Ok(Outcome::Done(sizes.to_vec())),
+            Progress::Failed => Err(()),
+        };
+        slot.state = Progress::Free;
+        slot.generation = slot.generation.wrapping_add(1);
+        outcome.map_err(|()| requests.failure(self.endpoint.cause().as_deref()))
+    }
+}
+
+/// A send reports its length when it is done: the upper half of the number that its event brings back. Longer messages than
+/// 4 GiB do not exist: the properties limit them.
+fn len_bits(len: u64) -> u64 {
+    len.min(u64::from(u32::MAX)) << 32
+}
+
+impl Requests {
+    fn free_slot(&mut self) -> Option<usize> {
+        let free = |slot: &Slot| matches!(slot.state, Progress::Free);
+        let found = self.slots.iter().position(free);
+        if found.is_some() || self.slots.len() == MAX_REQUESTS {
+            return found;
+        }
+        self.slots.push(Slot {
+            generation: 0,
+            state: Progress::Free,
+        });
+        Some(self.slots.len() - 1)
+    }
+
+    fn on_event(&mut self, event: &Event) {
+        let (user, state) = match event {
+            Event::Sent { user } => (*user, Progress::Sent { len: *user >> 32 }),
+            Event::Received { user, sizes } => (*user, Progress::Received(*sizes)),
+            Event::Failed { user } => (*user, Progress::Failed),
+            // The others belong to operations that this plugin does not post; `Broken` precedes the failures.
+            _ => return,
+        };
+        let name = RequestName(user);
+        if let Some(slot) = self.slots.get_mut(name.slot())
+            && matches!(slot.state, Progress::Pending)
+        {
+            slot.state = state;
+        }
+    }
+
+    /// Returns the failure of a request, with a text for the first one.
+    fn failure(&mut self, cause: Option<&Cause>) -> Failure {
+        let code = cause.map_or(Code::Internal, code_of);
+        let text = match (self.is_told, cause) {
+            (false, Some(cause)) => Some(cause.to_string()),
+            _ => None,
+        };
+        self.is_told = true;
+        Failure { code, text }
+    }
+}
+
+/// Returns a communicator.
+pub(crate) fn comm(number: u64) -> Result<Arc<Comm>, Failure> {
+    COMMS
+        .get(number)
+        .ok_or_else(|| Failure::no_such("communicator"))
+}
+
+/// Returns the communicator of a request.
+pub(crate) fn comm_of(name: RequestName) -> Result<Arc<Comm>, Failure> {
+    COMMS
+        .get(name.comm())
+        .ok_or_else(|| Failure::no_such("request"))
+}
+
+/// Closes a communicator. Requests in flight are dropped; what is sent still arrives.
+pub(crate) fn close(number: u64) -> Result<(), Failure> {
+    let comm = COMMS.remove(number);
+    comm.map(drop)
+        .ok_or_else(|| Failure::no_such("communicator"))
+}
+
+/// Closes everything, when the library is unloaded.
+pub(crate) fn unload() {
+    drop(COMMS.remove_if(|_| true));
+}

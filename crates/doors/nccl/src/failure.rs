@@ -1,0 +1,98 @@
+//! Failed calls: the code that NCCL gets, and the text for its log.
+
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use transfer::exchange::{Cause, ConnectError, FabricError, PostError, RegisterError};
+
+/// A result of NCCL (`ncclResult_t`). 7 ("in progress") is never returned: NCCL takes it for success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub(crate) enum Code {
+    Success = 0,
+    /// A system call failed, or the network is gone.
+    System = 2,
+    /// NCCL used the plugin wrongly, or the plugin has a bug.
+    Internal = 3,
+    /// A device index is out of range.
+    Argument = 4,
+    /// The user's mistake: configuration, or lengths that do not fit together.
+    Usage = 5,
+    /// The peer closed, died or broke the protocol.
+    Remote = 6,
+}
+
+/// Why a call failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: Code,
+    /// `None`: it was logged before.
+    pub(crate) text: Option<String>,
+}
+
+impl Failure {
+    pub(crate) fn new(code: Code, text: impl Into<String>) -> Self {
+        Self {
+            code,
+            text: Some(text.into()),
+        }
+    }
+
+    /// A pointer that this library has not given, or that is closed.
+    pub(crate) fn no_such(what: &str) -> Self {
+        Self::new(
+            Code::Internal,
+            format!("the {what} is not one of this plugin, or is closed"),
+        )
+    }
+}
+
+/// Returns the code for the reason why a communicator broke.
+pub(crate) fn code_of(cause: &Cause) -> Code {
+    match cause {
+        Cause::TooLong { .. } => Code::Usage,
+        Cause::MemoryGone => Code::Internal,
+        Cause::Copy(_) => Code::System,
+        _ => Code::Remote,
+    }
+}
+
+macro_rules! from_error {
+    ($($error:ty => $code:expr),* $(,)?) => {$(
+        impl From<$error> for Failure {
+            fn from(error: $error) -> Self {
+                Self::new($code, error.to_string())
+            }
+        }
+    )*};
+}
+
+from_error! {
+    devmem_tcp::OpenError => Code::System,
+    devmem_tcp::DmabufError => Code::System,
+    devmem_tcp::DeviceMemoryError => Code::System,
+    FabricError => Code::System,
+    ConnectError => Code::Remote,
+    RegisterError => Code::System,
+    PostError => Code::Internal,
+}
+
+/// Makes the call `name` on behalf of NCCL: logs a failure and returns its code. A panic is a bug of this library, and must
+/// not unwind into C.
+pub(crate) fn finish(name: &str, call: impl FnOnce() -> Result<(), Failure>) -> c_int {
+    // State behind a lock that the panic poisoned stays usable: every lock here ignores poisoning.
+    let outcome = catch_unwind(AssertUnwindSafe(call));
+    let panicked = |_| {
+        let text = "a bug in libnccl-net-devmem.so; please report the message above";
+        Err(Failure::new(Code::Internal, text))
+    };
+    match outcome.unwrap_or_else(panicked) {
+        Ok(()) => Code::Success as c_int,
+        Err(failure) => {
+            if let Some(text) = failure.text {
+                crate::ffi::log::warn(&format!("NET/Devmem {name}: {text}"));
+            }
+            failure.code as c_int
+        }
+    }
+}

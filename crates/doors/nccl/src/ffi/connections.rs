@@ -1,0 +1,132 @@
+// UNSAFETY: functions that NCCL calls, with its pointers to write to.
+
+//! listen, connect, accept, close.
+
+use std::ffi::{c_int, c_void};
+
+use transfer::exchange::TICKET_BYTES;
+
+use super::{device, number, pointer, write};
+use crate::comm;
+use crate::failure::{Code, Failure, finish};
+use crate::state::{self, NO_CONTEXT};
+
+/// Returns the bytes of a handle.
+///
+/// # Safety
+/// `handle` is null or leads to 128 bytes that nobody else touches meanwhile.
+unsafe fn bytes<'a>(handle: *mut c_void) -> Result<&'a mut [u8; TICKET_BYTES], Failure> {
+    // SAFETY: by the contract; bytes have no alignment.
+    let handle = unsafe { handle.cast::<[u8; TICKET_BYTES]>().as_mut() };
+    handle.ok_or_else(|| Failure::new(Code::Internal, "the handle is NULL"))
+}
+
+pub(super) unsafe extern "C" fn listen(
+    dev: c_int,
+    handle: *mut c_void,
+    listening: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: as this function's.
+    unsafe { listen_v11(pointer(Some(NO_CONTEXT)), dev, handle, listening) }
+}
+
+pub(super) unsafe extern "C" fn listen_v11(
+    context: *mut c_void,
+    dev: c_int,
+    handle: *mut c_void,
+    listening: *mut *mut c_void,
+) -> c_int {
+    finish("listen", || {
+        // SAFETY: NCCL gives room for the pointer.
+        unsafe { write(listening, pointer(None)) }?;
+        // SAFETY: NCCL gives 128 bytes for the handle.
+        let handle = unsafe { bytes(handle) }?;
+        let made = state::listen(number(context), device(dev)?, handle)?;
+        // SAFETY: as above.
+        unsafe { write(listening, pointer(Some(made))) }
+    })
+}
+
+pub(super) unsafe extern "C" fn connect(
+    dev: c_int,
+    handle: *mut c_void,
+    sending: *mut *mut c_void,
+    device_handle: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: as this function's.
+    unsafe {
+        connect_v11(
+            pointer(Some(NO_CONTEXT)),
+            dev,
+            handle,
+            sending,
+            device_handle,
+        )
+    }
+}
+
+pub(super) unsafe extern "C" fn connect_v10(
+    dev: c_int,
+    _config: *mut c_void,
+    handle: *mut c_void,
+    sending: *mut *mut c_void,
+    device_handle: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: as this function's.
+    unsafe {
+        connect_v11(
+            pointer(Some(NO_CONTEXT)),
+            dev,
+            handle,
+            sending,
+            device_handle,
+        )
+    }
+}
+
+/// The device handle belongs to other types of devices, and may hold garbage: it is left alone.
+pub(super) unsafe extern "C" fn connect_v11(
+    context: *mut c_void,
+    dev: c_int,
+    handle: *mut c_void,
+    sending: *mut *mut c_void,
+    _device_handle: *mut *mut c_void,
+) -> c_int {
+    finish("connect", || {
+        // SAFETY: NCCL gives room for the pointer.
+        unsafe { write(sending, pointer(None)) }?;
+        // SAFETY: NCCL gives the 128 bytes of the handle, and keeps them between the calls.
+        let handle = unsafe { bytes(handle) }?;
+        let made = state::connect(number(context), device(dev)?, handle)?;
+        // SAFETY: as above.
+        unsafe { write(sending, pointer(made)) }
+    })
+}
+
+pub(super) unsafe extern "C" fn accept(
+    listening: *mut c_void,
+    receiving: *mut *mut c_void,
+    _device_handle: *mut *mut c_void,
+) -> c_int {
+    finish("accept", || {
+        // SAFETY: NCCL gives room for the pointer.
+        unsafe { write(receiving, pointer(None)) }?;
+        let made = state::accept(number(listening))?;
+        // SAFETY: as above.
+        unsafe { write(receiving, pointer(made)) }
+    })
+}
+
+pub(super) unsafe extern "C" fn close(communicator: *mut c_void) -> c_int {
+    finish("close", || match number(communicator) {
+        0 => Ok(()),
+        number => comm::close(number),
+    })
+}
+
+pub(super) unsafe extern "C" fn close_listen(listening: *mut c_void) -> c_int {
+    finish("closeListen", || match number(listening) {
+        0 => Ok(()),
+        number => state::close_listen(number),
+    })
+}

@@ -1,0 +1,270 @@
+// UNSAFETY: functions that NCCL calls, with its arrays to read and its pointers to write to.
+
+//! isend, irecv, iflush, test.
+
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
+
+use transfer::exchange::Region;
+
+use super::{number, pointer, write};
+use crate::comm::{self, MAX_RECVS, Outcome, RequestName, Wanted};
+use crate::failure::{Code, Failure, finish};
+use crate::memory::{Writing, registered};
+
+/// In `*request` of irecv, since version 9: the GPU polls the memory (NCCL_NET_OPTIONAL_RECV_COMPLETION).
+const OPTIONAL_MARK: usize = 1;
+
+/// Returns the memory of a message; `None` for an empty one, which may have none.
+fn memory(
+    data: *mut c_void,
+    size: usize,
+    handle: *mut c_void,
+    writing: Writing,
+) -> Result<Option<(Region, Range<usize>)>, Failure> {
+    if size == 0 {
+        return Ok(None);
+    }
+    registered(number(handle))?
+        .part(data.addr(), size, writing)
+        .map(Some)
+}
+
+fn length(size: c_int) -> Result<usize, Failure> {
+    usize::try_from(size)
+        .map_err(|_| Failure::new(Code::Internal, format!("a message has {size} bytes")))
+}
+
+pub(super) unsafe extern "C" fn isend_v8(
+    communicator: *mut c_void,
+    data: *mut c_void,
+    size: c_int,
+    tag: c_int,
+    handle: *mut c_void,
+    request: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: NCCL gives room for the request.
+    finish("isend", || unsafe {
+        isend(communicator, data, length(size)?, tag, handle, request)
+    })
+}
+
+pub(super) unsafe extern "C" fn isend_v9(
+    communicator: *mut c_void,
+    data: *mut c_void,
+    size: usize,
+    tag: c_int,
+    handle: *mut c_void,
+    request: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: NCCL gives room for the request.
+    finish("isend", || unsafe {
+        isend(communicator, data, size, tag, handle, request)
+    })
+}
+
+pub(super) unsafe extern "C" fn isend_v10(
+    communicator: *mut c_void,
+    data: *mut c_void,
+    size: usize,
+    tag: c_int,
+    handle: *mut c_void,
+    _profiled: *mut c_void,
+    request: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: NCCL gives room for the request.
+    finish("isend", || unsafe {
+        isend(communicator, data, size, tag, handle, request)
+    })
+}
+
+/// # Safety
+/// `request` is null or leads to room for a pointer.
+unsafe fn isend(
+    communicator: *mut c_void,
+    data: *mut c_void,
+    size: usize,
+    tag: c_int,
+    handle: *mut c_void,
+    request: *mut *mut c_void,
+) -> Result<(), Failure> {
+    // SAFETY: by the contract.
+    unsafe { write(request, pointer(None)) }?;
+    let memory = memory(data, size, handle, Writing::Any)?;
+    let name = number(communicator);
+    let posted = comm::comm(name)?.send(name, memory, tag)?;
+    // SAFETY: by the contract.
+    unsafe { write(request, pointer(posted.map(|posted| posted.0))) }
+}
+
+/// The arrays of a receive.
+struct Arrays<S> {
+    parts: c_int,
+    data: *mut *mut c_void,
+    sizes: *mut S,
+    tags: *mut c_int,
+    handles: *mut *mut c_void,
+}
+
+pub(super) unsafe extern "C" fn irecv_v8(
+    communicator: *mut c_void,
+    parts: c_int,
+    data: *mut *mut c_void,
+    sizes: *mut c_int,
+    tags: *mut c_int,
+    handles: *mut *mut c_void,
+    request: *mut *mut c_void,
+) -> c_int {
+    let arrays = Arrays {
+        parts,
+        data,
+        sizes,
+        tags,
+        handles,
+    };
+    // This version has no mark: any receive may be polled by the GPU.
+    // SAFETY: NCCL gives arrays of `parts` elements, and room for the request.
+    finish("irecv", || unsafe {
+        irecv(communicator, arrays, length, Writing::Ordered, request)
+    })
+}
+
+pub(super) unsafe extern "C" fn irecv_v9(
+    communicator: *mut c_void,
+    parts: c_int,
+    data: *mut *mut c_void,
+    sizes: *mut usize,
+    tags: *mut c_int,
+    handles: *mut *mut c_void,
+    request: *mut *mut c_void,
+) -> c_int {
+    let arrays = Arrays {
+        parts,
+        data,
+        sizes,
+        tags,
+        handles,
+    };
+    finish("irecv", || {
+        // SAFETY: NCCL gives a pointer to a pointer.
+        let writing = unsafe { marked(request) };
+        // SAFETY: NCCL gives arrays of `parts` elements, and room for the request.
+        unsafe { irecv(communicator, arrays, Ok, writing, request) }
+    })
+}
+
+pub(super) unsafe extern "C" fn irecv_v10(
+    communicator: *mut c_void,
+    parts: c_int,
+    data: *mut *mut c_void,
+    sizes: *mut usize,
+    tags: *mut c_int,
+    handles: *mut *mut c_void,
+    _profiled: *mut *mut c_void,
+    request: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: as this function's.
+    unsafe { irecv_v9(communicator, parts, data, sizes, tags, handles, request) }
+}
+
+/// Returns how to write, by the mark that NCCL leaves in the request.
+///
+/// # Safety
+/// `request` is null or leads to a pointer.
+unsafe fn marked(request: *mut *mut c_void) -> Writing {
+    // SAFETY: by the contract.
+    let request = unsafe { request.as_ref() };
+    match request.is_some_and(|request| request.addr() == OPTIONAL_MARK) {
+        true => Writing::Ordered,
+        false => Writing::Any,
+    }
+}
+
+/// # Safety
+/// The arrays have `parts` elements, or are null; `request` is null or leads to room for a pointer.
+unsafe fn irecv<S: Copy>(
+    communicator: *mut c_void,
+    arrays: Arrays<S>,
+    length: impl Fn(S) -> Result<usize, Failure>,
+    writing: Writing,
+    request: *mut *mut c_void,
+) -> Result<(), Failure> {
+    // SAFETY: by the contract.
+    unsafe { write(request, pointer(None)) }?;
+    let parts = usize::try_from(arrays.parts).unwrap_or(0);
+    if !(1..=MAX_RECVS).contains(&parts) {
+        let text = format!("a receive has {parts} parts; the properties allow 1 to {MAX_RECVS}");
+        return Err(Failure::new(Code::Internal, text));
+    }
+    let mut wanted = Vec::with_capacity(parts);
+    for index in 0..parts {
+        // SAFETY: `index` is below the number of elements, by the contract.
+        let data = unsafe { element(arrays.data, index) }?;
+        // SAFETY: as above.
+        let size = unsafe { element(arrays.sizes, index) }?;
+        // SAFETY: as above.
+        let tag = unsafe { element(arrays.tags, index) }?;
+        // SAFETY: as above. Empty messages may have no handles.
+        let handle = unsafe { element(arrays.handles, index) }.unwrap_or(pointer(None));
+        wanted.push(Wanted {
+            region: memory(data, length(size)?, handle, writing)?,
+            tag,
+        });
+    }
+    let name = number(communicator);
+    let posted = comm::comm(name)?.receive(name, wanted)?;
+    // SAFETY: by the contract.
+    unsafe { write(request, pointer(posted.map(|posted| posted.0))) }
+}
+
+/// Reads an element of an array.
+///
+/// # Safety
+/// `array` is null or has more than `index` elements.
+unsafe fn element<T: Copy>(array: *mut T, index: usize) -> Result<T, Failure> {
+    if array.is_null() {
+        return Err(Failure::new(
+            Code::Internal,
+            "an array of a receive is NULL",
+        ));
+    }
+    // SAFETY: by the contract.
+    Ok(unsafe { array.wrapping_add(index).read() })
+}
+
+/// Nothing is to be flushed: a receive is done when the CPU has written the bytes.
+pub(super) unsafe extern "C" fn iflush(
+    _communicator: *mut c_void,
+    _parts: c_int,
+    _data: *mut *mut c_void,
+    _sizes: *mut c_int,
+    _handles: *mut *mut c_void,
+    request: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: NCCL gives room for the request.
+    finish("iflush", || unsafe { write(request, pointer(None)) })
+}
+
+pub(super) unsafe extern "C" fn test(
+    request: *mut c_void,
+    done: *mut c_int,
+    sizes: *mut c_int,
+) -> c_int {
+    finish("test", || {
+        // SAFETY: NCCL gives room for the flag.
+        unsafe { write(done, 0) }?;
+        let name = RequestName(number(request));
+        let Outcome::Done(lens) = comm::comm_of(name)?.test(name)? else {
+            return Ok(());
+        };
+        if !sizes.is_null() {
+            for (index, len) in lens.iter().enumerate() {
+                let len = c_int::try_from(*len).unwrap_or(c_int::MAX);
+                // SAFETY: NCCL gives room for one size per part of the request.
+                unsafe { sizes.wrapping_add(index).write(len) };
+            }
+        }
+        // SAFETY: as above.
+        unsafe { write(done, 1) }
+    })
+}

@@ -1,0 +1,152 @@
+//! Two ranks: processes of their own, and what they tell each other through files.
+
+use std::ffi::c_int;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::loaded::{Code, Handle, Plugin, Pointer, WARNINGS};
+
+/// After this time without an outcome a case has failed.
+const PATIENCE: Duration = Duration::from_secs(100);
+
+/// One of the two processes.
+pub struct Rank {
+    pub plugin: Plugin,
+    pub number: usize,
+    folder: PathBuf,
+}
+
+/// A communicator in each direction.
+#[derive(Clone, Copy)]
+pub struct Link {
+    pub to: Pointer,
+    pub from: Pointer,
+}
+
+/// Memory of a case.
+pub struct Buffer {
+    pub bytes: Vec<u8>,
+    pub handle: Pointer,
+}
+
+/// Repeats `attempt` until it has a result.
+pub fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(result) = attempt() {
+            return result;
+        }
+        assert!(
+            started.elapsed() < PATIENCE,
+            "{what}: no outcome; {:?}",
+            WARNINGS.lock()
+        );
+        std::thread::yield_now();
+    }
+}
+
+/// Bytes that differ by seed and position.
+pub fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    let mut state = (seed as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+impl Rank {
+    pub fn new(plugin: Plugin, number: usize, folder: &Path) -> Self {
+        let folder = folder.to_owned();
+        Self {
+            plugin,
+            number,
+            folder,
+        }
+    }
+
+    /// Gives bytes to the other rank under a name, and returns its bytes of the same name.
+    pub fn exchange(&self, name: &str, bytes: &[u8]) -> Vec<u8> {
+        let of = |rank: usize| self.folder.join(format!("{name}.{rank}"));
+        let partial = self.folder.join(format!("{name}.{}.partial", self.number));
+        std::fs::write(&partial, bytes).expect("the folder is writable");
+        std::fs::rename(&partial, of(self.number)).expect("the folder is writable");
+        until(name, || {
+            std::thread::sleep(Duration::from_millis(1));
+            std::fs::read(of(1 - self.number)).ok()
+        })
+    }
+
+    /// Waits until both ranks are here.
+    pub fn meet(&self, name: &str) {
+        self.exchange(name, b"here");
+    }
+
+    /// Connects both ranks in both directions.
+    pub fn link(&self, name: &str) -> Link {
+        let (handle, listening) = self.plugin.listen(0).expect("listen");
+        let theirs = self.exchange(name, &*handle);
+        let mut theirs: Handle = Box::new(theirs.try_into().expect("128 bytes"));
+        let (mut to, mut from) = (None, None);
+        until("connecting", || {
+            if to.is_none() {
+                to = self.plugin.connect(0, &mut theirs).expect("connect");
+            }
+            if from.is_none() {
+                from = self.plugin.accept(listening).expect("accept");
+            }
+            to.zip(from)
+        });
+        self.plugin.close_listen(listening).expect("closeListen");
+        Link {
+            to: to.expect("connected"),
+            from: from.expect("accepted"),
+        }
+    }
+
+    pub fn close(&self, link: Link) {
+        self.plugin.close_send(link.to).expect("closeSend");
+        self.plugin.close_receive(link.from).expect("closeRecv");
+    }
+
+    pub fn buffer(&self, comm: Pointer, mut bytes: Vec<u8>) -> Buffer {
+        let handle = self.plugin.register(comm, &mut bytes).expect("regMr");
+        Buffer { bytes, handle }
+    }
+
+    pub fn send(&self, comm: Pointer, buffer: &Buffer, len: usize, tag: c_int) -> Pointer {
+        let memory = (buffer.bytes.as_ptr(), len);
+        until("posting a send", || {
+            self.plugin
+                .send(comm, memory, tag, Some(buffer.handle))
+                .expect("isend")
+        })
+    }
+
+    pub fn receive(&self, comm: Pointer, buffer: &mut Buffer, len: usize, tag: c_int) -> Pointer {
+        let part = (buffer.bytes.as_mut_ptr(), len, tag);
+        until("posting a receive", || {
+            self.plugin
+                .receive(comm, &[part], Some(buffer.handle), 0)
+                .expect("irecv")
+        })
+    }
+
+    /// Waits until a request of one part is done, and returns its size.
+    pub fn finish(&self, request: Pointer) -> usize {
+        until("a request", || self.plugin.test(request, 1).expect("test"))[0]
+    }
+
+    /// Waits until a request fails, and returns the code.
+    pub fn fails(&self, request: Pointer) -> Code {
+        until("a failure", || match self.plugin.test(request, 1) {
+            Ok(None) => None,
+            Ok(Some(sizes)) => panic!("done with {sizes:?}, not failed"),
+            Err(code) => Some(code),
+        })
+    }
+}

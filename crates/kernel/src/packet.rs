@@ -1,0 +1,266 @@
+//! Packet sockets: the link between an interface of this machine, usually a NIC, and our stack (packet(7)).
+//!
+//! Every packet has a virtio-net header, so super-packets pass whole in both directions: the kernel's GRO merges the packets
+//! of a NIC, and what we send is cut by the NIC (TSO) or by the kernel.
+
+mod error;
+mod filter;
+mod hold;
+
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{
+    set_socket_recv_buffer_size, set_socket_recv_buffer_size_force, set_socket_send_buffer_size,
+    set_socket_send_buffer_size_force,
+};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+pub use error::PacketError;
+pub use hold::HeldPorts;
+
+use crate::netif::{self, Interface, InterfaceFacts};
+use crate::netlink::NetlinkError;
+use crate::sys::packet::{self as sys, Flag, Membership};
+
+/// Receive buffer in bytes: hundreds of super-packets, with the kernel's own structures. The kernel doubles the value. The
+/// default of 208 KiB holds three.
+const RECEIVE_BUFFER: usize = 16 << 20;
+/// Send buffer in bytes. The kernel doubles the value, which is what our TCP sends on one connection without an
+/// acknowledgement.
+const SEND_BUFFER: usize = 4 << 20;
+
+/// How to open a packet socket.
+#[derive(Clone, Debug)]
+pub struct PacketOptions {
+    /// Name of the interface. It must be an Ethernet interface, and up.
+    pub interface: String,
+    /// The addresses of our stack.
+    pub station: Station,
+}
+
+/// The station that our stack is in the network of the interface.
+#[derive(Clone, Debug)]
+pub enum Station {
+    /// One more station beside this machine.
+    Own {
+        /// Our MAC address.
+        mac: [u8; 6],
+        /// Multicast addresses that our stack receives, beside broadcast.
+        multicast: Vec<[u8; 6]>,
+    },
+    /// This machine: its kernel leaves a range of TCP ports to our stack.
+    Shared(SharedStation),
+}
+
+/// TCP ports of this machine that are ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedStation {
+    /// Addresses of the interface.
+    pub addresses: Vec<IpAddr>,
+    /// The ports at these addresses: 1 to [`SharedStation::MAX_PORTS`], without port 0.
+    pub ports: RangeInclusive<u16>,
+}
+
+impl SharedStation {
+    /// Most ports of a range. Each takes a descriptor for each address: a socket of the kernel that holds the port.
+    pub const MAX_PORTS: usize = 256;
+}
+
+impl PacketOptions {
+    /// Opens the socket. It gets no frames that this machine sends, and none of VLANs: the kernel removes their tags, so that
+    /// they could not be told from others.
+    ///
+    /// As [`Station::Own`] it gets the frames to our MAC address and to multicast addresses. As [`Station::Shared`] it gets the
+    /// TCP segments to our ports, the errors of ICMP, and answers to questions for MAC addresses; programs of this machine
+    /// cannot use the ports then, and the kernel does not answer the segments.
+    ///
+    /// # Errors
+    ///
+    /// See [`PacketError`].
+    pub fn open(&self) -> Result<PacketSocket, PacketError> {
+        let Self {
+            interface: name,
+            station,
+        } = self;
+        let (index, facts) = find(name)?;
+        let held = match station {
+            Station::Own { .. } => None,
+            Station::Shared(station) => Some(HeldPorts::new(name, index, station)?),
+        };
+        let fd = open_socket()?;
+        let failed = |call| {
+            move |errno| PacketError::Call {
+                interface: name.clone(),
+                call,
+                errno,
+            }
+        };
+        let socket = fd.as_fd();
+        sys::enable(socket, Flag::VnetHeader).map_err(failed("PACKET_VNET_HDR"))?;
+        sys::enable(socket, Flag::IgnoreOutgoing).map_err(failed("PACKET_IGNORE_OUTGOING"))?;
+        set_buffers(socket);
+        let (mac, filter) = match station {
+            Station::Own { mac, multicast } => {
+                join(socket, index, *mac, multicast).map_err(failed("PACKET_ADD_MEMBERSHIP"))?;
+                (*mac, filter::own_address(*mac))
+            }
+            Station::Shared(station) => {
+                let mac = facts.mac.unwrap_or_default();
+                (mac, filter::shared_address(mac, station))
+            }
+        };
+        sys::attach_filter(socket, &filter).map_err(failed("SO_ATTACH_FILTER"))?;
+        // Last: from now on packets arrive.
+        sys::bind(socket, index).map_err(failed("bind"))?;
+        Ok(PacketSocket {
+            fd,
+            index,
+            mac,
+            mtu: facts.mtu,
+            held,
+        })
+    }
+}
+
+/// An open packet socket.
+#[derive(Debug)]
+pub struct PacketSocket {
+    fd: OwnedFd,
+    index: u32,
+    mac: [u8; 6],
+    mtu: u32,
+    held: Option<HeldPorts>,
+}
+
+impl PacketSocket {
+    /// Returns the index of the interface, which does not change when the interface is renamed.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Returns our MAC address.
+    pub fn mac(&self) -> [u8; 6] {
+        self.mac
+    }
+
+    /// Returns the MTU of the interface, in bytes.
+    pub fn mtu(&self) -> u32 {
+        self.mtu
+    }
+
+    /// Returns the descriptor, non-blocking, and for [`Station::Shared`] the hold of the ports, which must live as long. Each
+    /// read and write is one packet after a virtio-net header of 10 bytes.
+    pub fn into_parts(self) -> (OwnedFd, Option<HeldPorts>) {
+        (self.fd, self.held)
+    }
+}
+
+/// State of the interface of a packet socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// It is up.
+    Up,
+    /// It is down; the socket gets packets again when it is up.
+    Down,
+    /// It was removed, or moved to another network namespace: the socket gets no packets any more.
+    Gone,
+}
+
+/// Looks at the interface `index` of a packet socket, in the network namespace of the socket.
+///
+/// # Errors
+///
+/// The error of ioctl(2), other than `ENODEV`.
+pub fn presence(socket: BorrowedFd<'_>, index: u32) -> Result<Presence, Errno> {
+    match sys::is_up(socket, index) {
+        Ok(true) => Ok(Presence::Up),
+        Ok(false) => Ok(Presence::Down),
+        Err(Errno::NODEV) => Ok(Presence::Gone),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Returns how many packets were dropped since the last call because the socket's buffer was full.
+///
+/// # Errors
+///
+/// The error of getsockopt(2).
+pub fn take_drops(socket: BorrowedFd<'_>) -> Result<u32, Errno> {
+    sys::take_drops(socket)
+}
+
+/// Returns the names of the Ethernet interfaces of the calling thread's network namespace that are up.
+///
+/// # Errors
+///
+/// The error of route netlink.
+pub fn interfaces() -> Result<Vec<String>, NetlinkError> {
+    let mut names = Vec::new();
+    for (_, name, _) in netif::interfaces()? {
+        // One that was removed meanwhile is none.
+        let facts = Interface::by_name(&name).and_then(|mut found| found.facts());
+        if facts.is_ok_and(|facts| facts.ethernet && facts.up) {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+/// Opens a packet socket that gets no packets, to find out whether this process may.
+///
+/// # Errors
+///
+/// [`PacketError::NotRaw`] or [`PacketError::Unsupported`].
+pub fn try_open() -> Result<(), PacketError> {
+    open_socket().map(|_closed| ())
+}
+
+fn open_socket() -> Result<OwnedFd, PacketError> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    // Protocol 0: the socket gets no packets before it is bound.
+    socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None).map_err(|errno| match errno {
+        Errno::PERM | Errno::ACCESS => PacketError::NotRaw { errno },
+        errno => PacketError::Unsupported { errno },
+    })
+}
+
+/// Finds an Ethernet interface that is up.
+fn find(name: &str) -> Result<(u32, InterfaceFacts), PacketError> {
+    let interface = name.to_owned();
+    let mut found = match Interface::by_name(name) {
+        Err(source) if source.errno == Errno::NODEV => {
+            return Err(PacketError::NoInterface { interface, source });
+        }
+        found => found?,
+    };
+    let facts = found.facts()?;
+    if !facts.ethernet {
+        return Err(PacketError::NotEthernet { interface });
+    }
+    if !facts.up {
+        return Err(PacketError::Down { interface });
+    }
+    Ok((found.index(), facts))
+}
+
+/// Makes the interface receive frames to our MAC address and to the groups, as long as the socket is open.
+fn join(socket: BorrowedFd<'_>, index: u32, mac: [u8; 6], groups: &[[u8; 6]]) -> Result<(), Errno> {
+    let join = |kind, address| sys::join(socket, index, kind, address);
+    for group in groups {
+        join(Membership::Multicast, *group)?;
+    }
+    // A driver that cannot filter by a second address refuses it, or the kernel makes it promiscuous by itself.
+    join(Membership::Unicast, mac).or_else(|_| join(Membership::Promiscuous, mac))
+}
+
+/// Makes the buffers large; without CAP_NET_ADMIN as large as `net.core.rmem_max` and `wmem_max` allow. Smaller buffers cost
+/// speed only.
+fn set_buffers(socket: BorrowedFd<'_>) {
+    let _ = set_socket_recv_buffer_size_force(socket, RECEIVE_BUFFER)
+        .or_else(|_| set_socket_recv_buffer_size(socket, RECEIVE_BUFFER));
+    let _ = set_socket_send_buffer_size_force(socket, SEND_BUFFER)
+        .or_else(|_| set_socket_send_buffer_size(socket, SEND_BUFFER));
+}

@@ -1,0 +1,427 @@
+//! The filters of packet sockets: classic BPF programs (linux Documentation/networking/filter.rst), which run in the kernel
+//! before a packet is queued.
+
+use std::net::IpAddr;
+
+use super::SharedStation;
+use crate::sys::packet::Instruction;
+
+/// `BPF_LD | BPF_ABS` of four, two and one bytes (linux include/uapi/linux/bpf_common.h).
+const LOAD_WORD: u16 = 0x20;
+const LOAD_HALF: u16 = 0x28;
+const LOAD_BYTE: u16 = 0x30;
+/// `BPF_LD | BPF_IND` of two and one bytes, at an offset from the index register.
+const LOAD_HALF_INDEXED: u16 = 0x48;
+const LOAD_BYTE_INDEXED: u16 = 0x50;
+/// `BPF_LDX | BPF_MSH`: sets the index register to the length of the IPv4 header at an offset.
+const INDEX_IPV4_HEADER: u16 = 0xb1;
+/// `BPF_ALU | BPF_AND | BPF_K`, `BPF_JMP` with `BPF_JEQ`, `BPF_JGE` and `BPF_JGT`, and `BPF_RET | BPF_K`.
+const AND: u16 = 0x54;
+const JUMP_IF_EQUAL: u16 = 0x15;
+const JUMP_IF_AT_LEAST: u16 = 0x35;
+const JUMP_IF_GREATER: u16 = 0x25;
+const RETURN: u16 = 0x06;
+
+/// Where a program finds the VLAN tag, which the kernel has removed from the frame: `SKF_AD_OFF + SKF_AD_VLAN_TAG` (linux
+/// include/uapi/linux/filter.h). 0 for a frame without a tag.
+const VLAN_TAG: u32 = 0xffff_f000 + 44;
+/// VLAN identifier in the tag; 0 in a priority tag (IEEE 802.1Q 9.6).
+const VLAN_ID_MASK: u32 = 0x0fff;
+/// Group bit of the first byte of a MAC address (IEEE 802 8.2.2).
+const GROUP_BIT: u32 = 1;
+/// More than the length of any packet: nothing is cut off.
+const WHOLE_PACKET: u32 = u32::MAX;
+
+/// Offsets in an untagged Ethernet frame: EtherType (IEEE 802.3), ARP operation (RFC 826), fields of IPv4 (RFC 791 3.1) and
+/// IPv6 (RFC 8200 3). The port is behind the IPv4 header, at its offset from the index register.
+const ETHERTYPE: u32 = 12;
+const IP: u32 = 14;
+const ARP_OPERATION: u32 = IP + 6;
+const V4_FRAGMENT: u32 = IP + 6;
+const V4_PROTOCOL: u32 = IP + 9;
+const V4_DESTINATION: u32 = IP + 16;
+const V6_NEXT_HEADER: u32 = IP + 6;
+const V6_DESTINATION: u32 = IP + 24;
+const V6_PAYLOAD: u32 = IP + 40;
+/// Offset of the destination port in a TCP header (RFC 9293 3.1).
+const TCP_DESTINATION_PORT: u32 = 2;
+/// Fragment offset of the IPv4 field: 0 in a packet with a transport header.
+const FRAGMENT_OFFSET_MASK: u32 = 0x1fff;
+
+const ETHERTYPE_IPV4: u32 = 0x0800;
+const ETHERTYPE_ARP: u32 = 0x0806;
+const ETHERTYPE_IPV6: u32 = 0x86dd;
+const ARP_REPLY: u32 = 2;
+const PROTOCOL_ICMP: u32 = 1;
+const PROTOCOL_TCP: u32 = 6;
+const PROTOCOL_ICMPV6: u32 = 58;
+/// Destination unreachable, and packet too big among it (RFC 792, RFC 1191).
+const ICMP_UNREACHABLE: u32 = 3;
+/// Destination unreachable, packet too big (RFC 4443 3), neighbour advertisement (RFC 4861 4.4).
+const ICMPV6_TYPES: [u32; 3] = [1, 2, 136];
+
+/// Returns a program that accepts untagged frames to `mac` and to multicast addresses.
+pub(super) fn own_address(mac: [u8; 6]) -> Vec<Instruction> {
+    let to_a_group = Test::of(LOAD_BYTE, 0).masked(GROUP_BIT).is(GROUP_BIT);
+    accept_any(&[vec![UNTAGGED, to_a_group], to(mac)])
+}
+
+/// Returns a program that accepts what a stack needs that shares `mac` and addresses with the kernel: TCP segments to its
+/// ports, the errors of ICMP, and answers to its questions for MAC addresses. Everything else is for the kernel alone.
+pub(super) fn shared_address(mac: [u8; 6], station: &SharedStation) -> Vec<Instruction> {
+    let with = |tests: &[Test]| [&to(mac)[..], tests].concat();
+    let first = u32::from(*station.ports.start());
+    let last = u32::from(*station.ports.end());
+    let is_v4 = Test::of(LOAD_HALF, ETHERTYPE).is(ETHERTYPE_IPV4);
+    let is_v6 = Test::of(LOAD_HALF, ETHERTYPE).is(ETHERTYPE_IPV6);
+    let whole = Test::of(LOAD_HALF, V4_FRAGMENT)
+        .masked(FRAGMENT_OFFSET_MASK)
+        .is(0);
+    let mut alternatives: Vec<_> = station
+        .addresses
+        .iter()
+        .map(|address| match address {
+            IpAddr::V4(address) => {
+                let port = Test::of(LOAD_HALF_INDEXED, IP + TCP_DESTINATION_PORT);
+                with(&[
+                    is_v4,
+                    Test::of(LOAD_BYTE, V4_PROTOCOL).is(PROTOCOL_TCP),
+                    whole,
+                    Test::of(LOAD_WORD, V4_DESTINATION).is(address.to_bits()),
+                    port.at_least(first),
+                    port.at_most(last),
+                ])
+            }
+            IpAddr::V6(address) => {
+                let port = Test::of(LOAD_HALF, V6_PAYLOAD + TCP_DESTINATION_PORT);
+                let bits = address.to_bits();
+                let words = [96, 64, 32, 0].map(|shift| (bits >> shift) as u32);
+                let word =
+                    |at: usize| Test::of(LOAD_WORD, V6_DESTINATION + 4 * at as u32).is(words[at]);
+                with(&[
+                    is_v6,
+                    Test::of(LOAD_BYTE, V6_NEXT_HEADER).is(PROTOCOL_TCP),
+                    word(3),
+                    word(2),
+                    word(1),
+                    word(0),
+                    port.at_least(first),
+                    port.at_most(last),
+                ])
+            }
+        })
+        .collect();
+    alternatives.push(with(&[
+        is_v4,
+        Test::of(LOAD_BYTE, V4_PROTOCOL).is(PROTOCOL_ICMP),
+        whole,
+        Test::of(LOAD_BYTE_INDEXED, IP).is(ICMP_UNREACHABLE),
+    ]));
+    alternatives.push(with(&[
+        Test::of(LOAD_HALF, ETHERTYPE).is(ETHERTYPE_ARP),
+        Test::of(LOAD_HALF, ARP_OPERATION).is(ARP_REPLY),
+    ]));
+    alternatives.extend(ICMPV6_TYPES.map(|kind| {
+        with(&[
+            is_v6,
+            Test::of(LOAD_BYTE, V6_NEXT_HEADER).is(PROTOCOL_ICMPV6),
+            Test::of(LOAD_BYTE, V6_PAYLOAD).is(kind),
+        ])
+    }));
+    accept_any(&alternatives)
+}
+
+const UNTAGGED: Test = Test::of(LOAD_WORD, VLAN_TAG).masked(VLAN_ID_MASK).is(0);
+
+/// Returns the tests of an untagged frame to `mac`.
+fn to([a, b, c, d, e, f]: [u8; 6]) -> Vec<Test> {
+    vec![
+        UNTAGGED,
+        Test::of(LOAD_WORD, 0).is(u32::from_be_bytes([a, b, c, d])),
+        Test::of(LOAD_HALF, 4).is(u32::from_be_bytes([0, 0, e, f])),
+    ]
+}
+
+/// A comparison of bytes of the frame with a value.
+#[derive(Clone, Copy)]
+struct Test {
+    load: u16,
+    offset: u32,
+    mask: u32,
+    /// The instruction that compares: one of the three jumps.
+    jump: u16,
+    value: u32,
+}
+
+impl Test {
+    /// Starts a comparison of the bytes at `offset`, in network byte order; `load` has their number.
+    const fn of(load: u16, offset: u32) -> Self {
+        Self {
+            load,
+            offset,
+            mask: u32::MAX,
+            jump: JUMP_IF_EQUAL,
+            value: 0,
+        }
+    }
+
+    const fn masked(self, mask: u32) -> Self {
+        Self { mask, ..self }
+    }
+
+    const fn is(self, value: u32) -> Self {
+        Self { value, ..self }
+    }
+
+    const fn at_least(self, value: u32) -> Self {
+        let jump = JUMP_IF_AT_LEAST;
+        Self {
+            jump,
+            value,
+            ..self
+        }
+    }
+
+    const fn at_most(self, value: u32) -> Self {
+        let jump = JUMP_IF_GREATER;
+        Self {
+            jump,
+            value,
+            ..self
+        }
+    }
+
+    /// Appends the instructions, the last of which is the jump.
+    fn emit(&self, out: &mut Vec<Instruction>) {
+        if matches!(self.load, LOAD_HALF_INDEXED | LOAD_BYTE_INDEXED) {
+            out.push(instruction(INDEX_IPV4_HEADER, IP));
+        }
+        out.push(instruction(self.load, self.offset));
+        if self.mask != u32::MAX {
+            out.push(instruction(AND, self.mask));
+        }
+        out.push(instruction(self.jump, self.value));
+    }
+}
+
+/// Returns a program that accepts a packet for which all tests of one of the `alternatives` are true. An alternative has at
+/// most 255 instructions.
+fn accept_any(alternatives: &[Vec<Test>]) -> Vec<Instruction> {
+    let mut program = Vec::new();
+    for tests in alternatives {
+        let mut part = Vec::new();
+        tests.iter().for_each(|test| test.emit(&mut part));
+        part.push(instruction(RETURN, WHOLE_PACKET));
+        let end = part.len();
+        for (at, step) in part.iter_mut().enumerate() {
+            // To the next alternative; `end - at` is at least 2.
+            let skip = u8::try_from(end - at - 1).unwrap_or(u8::MAX);
+            match step.code {
+                JUMP_IF_EQUAL | JUMP_IF_AT_LEAST => step.if_false = skip,
+                JUMP_IF_GREATER => step.if_true = skip,
+                _ => {}
+            }
+        }
+        program.extend(part);
+    }
+    program.push(instruction(RETURN, 0));
+    program
+}
+
+const fn instruction(code: u16, value: u32) -> Instruction {
+    Instruction {
+        code,
+        if_true: 0,
+        if_false: 0,
+        value,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs a program as the kernel does; a load beyond the end of the frame rejects the packet.
+    fn accepts(program: &[Instruction], frame: &[u8], vlan_tag: u32) -> bool {
+        let load = |offset: u32, len: usize| {
+            let at = offset as usize;
+            let bytes = frame.get(at..at + len)?;
+            Some(
+                bytes
+                    .iter()
+                    .fold(0, |sum, byte| sum << 8 | u32::from(*byte)),
+            )
+        };
+        let (mut at, mut register, mut index) = (0, 0, 0);
+        loop {
+            let Instruction {
+                code,
+                if_true,
+                if_false,
+                value,
+            } = program[at];
+            at += 1;
+            let jump = match code {
+                JUMP_IF_EQUAL => register == value,
+                JUMP_IF_AT_LEAST => register >= value,
+                JUMP_IF_GREATER => register > value,
+                RETURN => return value != 0,
+                _ => {
+                    let loaded = match code {
+                        LOAD_WORD if value == VLAN_TAG => Some(vlan_tag),
+                        LOAD_WORD => load(value, 4),
+                        LOAD_HALF => load(value, 2),
+                        LOAD_BYTE => load(value, 1),
+                        LOAD_HALF_INDEXED => load(index + value, 2),
+                        LOAD_BYTE_INDEXED => load(index + value, 1),
+                        INDEX_IPV4_HEADER => {
+                            let Some(first) = load(value, 1) else {
+                                return false;
+                            };
+                            index = 4 * (first & 15);
+                            continue;
+                        }
+                        AND => Some(register & value),
+                        other => panic!("instruction {other:#x}"),
+                    };
+                    let Some(loaded) = loaded else { return false };
+                    register = loaded;
+                    continue;
+                }
+            };
+            at += usize::from(if jump { if_true } else { if_false });
+        }
+    }
+
+    const OURS: [u8; 6] = [2, 0, 0x10, 0x20, 0x30, 0x40];
+
+    fn frame_to(mac: [u8; 6]) -> Vec<u8> {
+        [&mac[..], &[2, 0, 0, 0, 0, 9, 0x08, 0x00]].concat()
+    }
+
+    #[test]
+    fn frames_to_our_address_and_to_groups_are_accepted() {
+        let program = own_address(OURS);
+        for mac in [OURS, [0xff; 6], [0x33, 0x33, 0xff, 0, 0, 2]] {
+            assert!(accepts(&program, &frame_to(mac), 0), "{mac:x?}");
+        }
+    }
+
+    #[test]
+    fn frames_to_other_stations_are_rejected() {
+        let program = own_address(OURS);
+        for byte in 0..6 {
+            let mut mac = OURS;
+            mac[byte] ^= 0x80;
+            assert!(!accepts(&program, &frame_to(mac), 0), "{mac:x?}");
+        }
+        assert!(!accepts(&program, &OURS[..5], 0), "a frame of five bytes");
+    }
+
+    #[test]
+    fn frames_of_a_vlan_are_rejected_and_priority_tags_are_not() {
+        const PRIORITY_7: u32 = 7 << 13;
+        let program = own_address(OURS);
+        for mac in [OURS, [0xff; 6]] {
+            for vlan in [1, 100, 0xfff] {
+                assert!(!accepts(&program, &frame_to(mac), vlan));
+                assert!(!accepts(&program, &frame_to(mac), PRIORITY_7 | vlan));
+            }
+            assert!(accepts(&program, &frame_to(mac), PRIORITY_7));
+        }
+    }
+
+    fn station() -> SharedStation {
+        SharedStation {
+            addresses: vec!["10.0.0.2".parse().unwrap(), "fd00::2".parse().unwrap()],
+            ports: 5201..=5299,
+        }
+    }
+
+    /// An IPv4 packet to `to` with a header of `words` words, and its payload.
+    fn ipv4(protocol: u8, to: [u8; 4], words: u8, payload: &[u8]) -> Vec<u8> {
+        let mut packet = vec![0; usize::from(words) * 4];
+        packet[0] = 0x40 | words;
+        packet[9] = protocol;
+        packet[16..20].copy_from_slice(&to);
+        [&frame_to(OURS)[..12], &[8, 0], &packet, payload].concat()
+    }
+
+    fn ipv6(next: u8, to: &str, payload: &[u8]) -> Vec<u8> {
+        let to: std::net::Ipv6Addr = to.parse().unwrap();
+        let mut packet = vec![0; 40];
+        packet[6] = next;
+        packet[24..].copy_from_slice(&to.octets());
+        [&frame_to(OURS)[..12], &[0x86, 0xdd], &packet, payload].concat()
+    }
+
+    fn segment_to(port: u16) -> Vec<u8> {
+        let mut header = vec![0; 20];
+        header[2..4].copy_from_slice(&port.to_be_bytes());
+        header
+    }
+
+    #[test]
+    fn a_shared_address_gets_segments_to_its_ports_only() {
+        let program = shared_address(OURS, &station());
+        for (port, ours) in [
+            (5200, false),
+            (5201, true),
+            (5250, true),
+            (5299, true),
+            (5300, false),
+        ] {
+            let segment = segment_to(port);
+            for words in [5, 8, 15] {
+                let frame = ipv4(6, [10, 0, 0, 2], words, &segment);
+                assert_eq!(accepts(&program, &frame, 0), ours, "{port}, {words} words");
+            }
+            assert!(!accepts(&program, &ipv4(17, [10, 0, 0, 2], 5, &segment), 0));
+            assert!(!accepts(&program, &ipv4(6, [10, 0, 0, 3], 5, &segment), 0));
+            assert_eq!(accepts(&program, &ipv6(6, "fd00::2", &segment), 0), ours);
+            for other in ["fd01::2", "fd00::1:2", "fd00::1:0:2", "fd00::3"] {
+                assert!(!accepts(&program, &ipv6(6, other, &segment), 0), "{other}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_shared_address_gets_errors_and_neighbours_but_no_questions() {
+        let program = shared_address(OURS, &station());
+        for (kind, ours) in [(0, false), (3, true), (8, false)] {
+            assert_eq!(
+                accepts(&program, &ipv4(1, [10, 0, 0, 2], 6, &[kind]), 0),
+                ours
+            );
+        }
+        for (kind, ours) in [
+            (1, true),
+            (2, true),
+            (128, false),
+            (135, false),
+            (136, true),
+        ] {
+            assert_eq!(
+                accepts(&program, &ipv6(58, "fd00::2", &[kind]), 0),
+                ours,
+                "{kind}"
+            );
+        }
+        for (operation, ours) in [(1, false), (2, true)] {
+            let arp = [
+                &frame_to(OURS)[..12],
+                &[8, 6, 0, 1, 8, 0, 6, 4, 0, operation],
+            ]
+            .concat();
+            assert_eq!(accepts(&program, &arp, 0), ours);
+        }
+        let mut fragment = ipv4(6, [10, 0, 0, 2], 5, &segment_to(5201));
+        fragment[21] = 1;
+        assert!(
+            !accepts(&program, &fragment, 0),
+            "a later fragment has no ports"
+        );
+        let broadcast = frame_to([0xff; 6]);
+        assert!(!accepts(&program, &broadcast, 0));
+    }
+}

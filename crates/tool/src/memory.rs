@@ -1,0 +1,77 @@
+//! `--memory`: the kind of device memory.
+
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::Context;
+use devmem_tcp::{Dmabuf, cuda};
+
+use crate::output::Failure;
+
+/// Kind of device memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MemoryKind {
+    /// Memory of this process. A NIC of the kernel cannot be bound to it.
+    Anonymous,
+    /// Ordinary memory as a dma-buf, from /dev/udmabuf.
+    Udmabuf,
+    /// Memory of an NVIDIA GPU.
+    Cuda(u32),
+}
+
+impl MemoryKind {
+    /// Allocates memory of this kind.
+    ///
+    /// # Errors
+    ///
+    /// The refusal of the exporter or the device, with its remedy.
+    pub fn allocate(self, bytes: usize) -> Result<Dmabuf, Failure> {
+        let memory = match self {
+            Self::Anonymous => Dmabuf::anonymous(bytes).context("get device memory"),
+            Self::Udmabuf => devmem_tcp::udmabuf(bytes).context("get device memory"),
+            Self::Cuda(ordinal) => cuda::alloc(ordinal, bytes).context("get memory of the GPU"),
+        };
+        Ok(memory?)
+    }
+}
+
+impl fmt::Display for MemoryKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Anonymous => f.write_str("anonymous"),
+            Self::Udmabuf => f.write_str("udmabuf"),
+            Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+        }
+    }
+}
+
+impl FromStr for MemoryKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let ordinal = text.strip_prefix("cuda:").map(str::parse);
+        match (text, ordinal) {
+            ("anonymous", _) => Ok(Self::Anonymous),
+            ("udmabuf", _) => Ok(Self::Udmabuf),
+            ("cuda", _) => Ok(Self::Cuda(0)),
+            (_, Some(Ok(ordinal))) => Ok(Self::Cuda(ordinal)),
+            _ => Err("takes anonymous, udmabuf, or cuda:N for GPU N".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_parsed_and_printed_alike() {
+        for text in ["anonymous", "udmabuf", "cuda:0", "cuda:11"] {
+            assert_eq!(text.parse::<MemoryKind>().unwrap().to_string(), text);
+        }
+        assert_eq!("cuda".parse(), Ok(MemoryKind::Cuda(0)));
+        for text in ["", "cuda:", "cuda:x", "cuda:-1", "gpu", "Cuda:0"] {
+            assert!(text.parse::<MemoryKind>().is_err(), "{text}");
+        }
+    }
+}

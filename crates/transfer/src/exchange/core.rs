@@ -1,0 +1,574 @@
+//! The engine of one endpoint: moves records and chunks between its operations and its connections. Never waits.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::control::Control;
+use super::data::{DataStream, Expected, Owner, Progress};
+use super::error::{Cause, Violation};
+use super::fabric::FabricInner;
+use super::linger::Lingering;
+use super::matching::Room;
+use super::operations::{Active, Announced, Destination, Event, Operations, Purpose};
+use super::record::{NOTIFY_PART_BYTES, Record};
+use super::region::{RegionKey, Span};
+
+/// Longest notification.
+pub const MAX_NOTIFY_BYTES: usize = 4096;
+
+/// Bytes sent, or received from one stream, from which on a turn ends, so that it is short.
+const TURN_BYTES: usize = 1 << 20;
+
+/// Chunks that wait for TCP on a stream, in lengths of a chunk: enough that the stream never idles between turns.
+const QUEUED_CHUNKS: usize = 2;
+
+/// Announced chunks, unanswered gets and notifications from which on no further records are read: TCP stops the peer.
+const MAX_ANNOUNCED: usize = 4096;
+const MAX_ANSWERS: usize = 256;
+const MAX_NOTIFICATIONS: usize = 256;
+
+/// The connections of an endpoint.
+pub(super) struct Wires {
+    pub(super) control: Control,
+    pub(super) data: Vec<DataStream>,
+}
+
+/// A notification that waits for the puts before it.
+struct Notification {
+    /// Number of chunks announced before it.
+    after: u64,
+    bytes: Vec<u8>,
+}
+
+/// What an endpoint has moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndpointStats {
+    /// Payload bytes that were sent and may be changed.
+    pub sent_bytes: u64,
+    /// Payload bytes that are in place.
+    pub received_bytes: u64,
+}
+
+/// The state behind the lock of an endpoint.
+pub(super) struct Core {
+    pub(super) fabric: Arc<FabricInner>,
+    /// `None` once the endpoint is broken.
+    wires: Option<Wires>,
+    pub(super) ops: Operations,
+    chunk: usize,
+    /// Chunks announced by the peer so far.
+    announced: u64,
+    /// Announced chunks that have not arrived.
+    outstanding: usize,
+    notifications: VecDeque<Notification>,
+    /// Parts of a notification that is not complete.
+    notification: Vec<u8>,
+    /// The control stream brings nothing more. Bytes that were announced may still arrive.
+    ending: Option<Cause>,
+    broken: Option<Arc<Cause>>,
+    stats: EndpointStats,
+    /// Reused in every turn.
+    progress: Progress,
+}
+
+impl Core {
+    pub(super) fn new(fabric: Arc<FabricInner>, wires: Wires, chunk: usize) -> Self {
+        Self {
+            fabric,
+            wires: Some(wires),
+            ops: Operations::default(),
+            chunk,
+            announced: 0,
+            outstanding: 0,
+            notifications: VecDeque::new(),
+            notification: Vec::new(),
+            ending: None,
+            broken: None,
+            stats: EndpointStats::default(),
+            progress: Progress::default(),
+        }
+    }
+
+    pub(super) fn cause(&self) -> Option<&Arc<Cause>> {
+        self.broken.as_ref()
+    }
+
+    pub(super) fn stats(&self) -> EndpointStats {
+        self.stats
+    }
+
+    /// Returns whether another operation can be taken. A broken endpoint takes all, and fails them.
+    pub(super) fn has_room(&self) -> bool {
+        self.wires
+            .as_ref()
+            .is_none_or(|wires| wires.control.has_room())
+    }
+
+    /// Posts a receive.
+    pub(super) fn receive(&mut self, user: u64, parts: Vec<(Span, u32)>) {
+        let posted: Vec<_> = parts
+            .iter()
+            .map(|(span, tag)| (span.len() as u64, *tag))
+            .collect();
+        let spans = parts.into_iter().map(|(span, _)| span).collect();
+        let op = self.ops.receive(user, spans);
+        let Some(wires) = &mut self.wires else {
+            return self.ops.fail_all();
+        };
+        for (part, (len, tag)) in (0..).zip(posted) {
+            wires.control.queue(Record::Posted { op, part, len, tag });
+        }
+        let flushed = self.flush_control();
+        self.settle(flushed);
+    }
+
+    /// Posts a send.
+    pub(super) fn send(&mut self, user: u64, span: Span, tag: u32) {
+        let sent = self.ops.send(user, span, tag);
+        self.after_post(sent);
+    }
+
+    /// Posts a put.
+    pub(super) fn put(&mut self, user: u64, span: Span, key: RegionKey, offset: u64) {
+        if span.len() == 0 && self.wires.is_some() {
+            return self.ops.events.push_back(Event::Put { user });
+        }
+        let destination = Destination::Region { key: key.0, offset };
+        self.ops.message(Purpose::Put { user }, span, destination);
+        self.after_post(Ok(()));
+    }
+
+    /// Posts a get.
+    pub(super) fn get(&mut self, user: u64, span: Span, key: RegionKey, offset: u64) {
+        if span.len() == 0 && self.wires.is_some() {
+            return self.ops.events.push_back(Event::Got { user });
+        }
+        let len = span.len() as u64;
+        let op = self.ops.get(user, span);
+        if let Some(wires) = &mut self.wires {
+            let key = key.0;
+            wires.control.queue(Record::Get {
+                op,
+                key,
+                offset,
+                len,
+            });
+        }
+        self.after_post(Ok(()));
+    }
+
+    /// Queues a notification behind the puts before it.
+    pub(super) fn notify(&mut self, bytes: Vec<u8>) {
+        self.ops.active.push_back(Active::Notify(bytes));
+        self.after_post(Ok(()));
+    }
+
+    fn after_post(&mut self, posted: Result<(), Cause>) {
+        if self.wires.is_none() {
+            return self.ops.fail_all();
+        }
+        match posted {
+            Ok(()) => self.push(),
+            Err(cause) => self.break_with(cause),
+        }
+    }
+
+    /// Announces and sends what can be sent now.
+    fn push(&mut self) {
+        let pushed = self.try_push();
+        self.settle(pushed);
+    }
+
+    /// Sends queued records. When the connection has ended, what arrived before still counts.
+    fn flush_control(&mut self) -> Result<(), Cause> {
+        let Some(wires) = &mut self.wires else {
+            return Ok(());
+        };
+        if self.ending.is_some() {
+            return Ok(());
+        }
+        match wires.control.flush() {
+            Ok(worked) => {
+                self.progress.worked |= worked;
+                Ok(())
+            }
+            Err(cause) => {
+                self.read_records()?;
+                self.ending.get_or_insert(cause);
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes one turn. Returns whether it did something.
+    pub(super) fn turn(&mut self) -> bool {
+        self.progress.worked = false;
+        let turned = self.try_turn();
+        self.settle(turned);
+        self.progress.worked
+    }
+
+    fn try_turn(&mut self) -> Result<(), Cause> {
+        self.read_records()?;
+        self.try_push()?;
+        self.pull()?;
+        // What was sent may have made room for further chunks, and received records may have answers.
+        self.try_push()?;
+        self.deliver_notifications();
+        // The peer is gone, and everything that it had announced has arrived.
+        match self.ending.is_some() && self.outstanding == 0 && self.wires.is_some() {
+            true => Err(Cause::PeerClosed),
+            false => Ok(()),
+        }
+    }
+
+    /// Breaks the endpoint after an error.
+    fn settle(&mut self, result: Result<(), Cause>) {
+        let Err(cause) = result else {
+            return;
+        };
+        // The peer may have said why before its connections ended. An error here comes second, and does not count.
+        let _ = self.read_records();
+        let cause = self.ending.take().unwrap_or(cause);
+        self.break_with(cause);
+    }
+
+    /// Ends all operations, and tells the peer.
+    pub(super) fn break_with(&mut self, cause: Cause) {
+        let Some(mut wires) = self.wires.take() else {
+            return;
+        };
+        if let Some(failure) = cause.to_failure() {
+            wires.control.queue(Record::Failed(failure));
+        }
+        let cause = Arc::new(cause);
+        self.broken = Some(Arc::clone(&cause));
+        self.ops.events.push_back(Event::Broken(cause));
+        self.ops.fail_all();
+        self.notifications.clear();
+        self.outstanding = 0;
+        self.fabric.linger(Lingering::new(wires));
+    }
+
+    /// Takes the connections out, to close the endpoint.
+    pub(super) fn take_wires(&mut self) -> Option<Wires> {
+        self.wires.take()
+    }
+
+    /// Handles the records that have arrived.
+    fn read_records(&mut self) -> Result<(), Cause> {
+        while self.ending.is_none()
+            && self.outstanding < MAX_ANNOUNCED
+            && self.ops.answers() < MAX_ANSWERS
+            && self.notifications.len() < MAX_NOTIFICATIONS
+        {
+            let Some(wires) = &mut self.wires else {
+                return Ok(());
+            };
+            match wires.control.next() {
+                Ok(Some(record)) => {
+                    self.progress.worked = true;
+                    self.on_record(record)?;
+                }
+                Ok(None) if wires.control.has_ended() => self.ending = Some(Cause::PeerClosed),
+                Ok(None) => return Ok(()),
+                Err(cause @ Cause::Stream { .. }) => self.ending = Some(cause),
+                Err(cause) => return Err(cause),
+            }
+        }
+        Ok(())
+    }
+
+    fn on_record(&mut self, record: Record) -> Result<(), Cause> {
+        match record {
+            Record::Posted { op, part, len, tag } => {
+                self.ops.on_posted(Room { op, part, len, tag })
+            }
+            Record::Chunk {
+                op,
+                part,
+                stream,
+                offset,
+                len,
+                total,
+            } => {
+                let it = Announced {
+                    op,
+                    part,
+                    offset,
+                    len,
+                    total,
+                };
+                match self.ops.on_chunk(it, self.chunk as u64)? {
+                    Some(span) => self.expect(stream, span, Owner::Part { op, part }),
+                    None => Ok(()),
+                }
+            }
+            Record::Put {
+                key,
+                stream,
+                offset,
+                len,
+            } => self.on_put(key, stream, offset, len),
+            Record::Get {
+                op,
+                key,
+                offset,
+                len,
+            } => self.on_get(op, key, offset, len),
+            Record::Notify {
+                offset,
+                total,
+                len,
+                body,
+            } => self.on_notify(offset, total, &body[..usize::from(len)]),
+            Record::Bye => {
+                self.ending = Some(Cause::PeerClosed);
+                Ok(())
+            }
+            Record::Failed(failure) => {
+                self.ending = Some(Cause::of_failure(failure));
+                Ok(())
+            }
+            Record::Hello(_) | Record::Address { .. } | Record::Ready => {
+                Err(Violation::Order.into())
+            }
+        }
+    }
+
+    fn on_put(&mut self, key: u64, stream: u16, offset: u64, len: u64) -> Result<(), Cause> {
+        if len == 0 || len > self.chunk as u64 {
+            return Err(Violation::Chunk.into());
+        }
+        let span = self.published(key, offset, len, |access| access.put)?;
+        self.expect(stream, span, Owner::Put)
+    }
+
+    fn on_get(&mut self, op: u64, key: u64, offset: u64, len: u64) -> Result<(), Cause> {
+        if len == 0 {
+            return Err(Violation::Chunk.into());
+        }
+        let span = self.published(key, offset, len, |access| access.get)?;
+        let destination = Destination::Part { op, part: 0 };
+        self.ops.message(Purpose::Answer, span, destination);
+        Ok(())
+    }
+
+    /// Returns a range of a region, if it is published for this.
+    fn published(
+        &self,
+        key: u64,
+        offset: u64,
+        len: u64,
+        permits: impl Fn(super::region::Access) -> bool,
+    ) -> Result<Span, Cause> {
+        let region = self.fabric.published(RegionKey(key));
+        let region = region.filter(|region| permits(region.access));
+        let range = usize::try_from(offset)
+            .ok()
+            .zip(usize::try_from(len).ok())
+            .and_then(|(offset, len)| Some(offset..offset.checked_add(len)?));
+        let span = region
+            .zip(range)
+            .and_then(|(region, range)| Span::new(&region, range));
+        span.ok_or_else(|| Violation::Region.into())
+    }
+
+    fn expect(&mut self, stream: u16, span: Span, owner: Owner) -> Result<(), Cause> {
+        let wires = self.wires.as_mut();
+        let stream = wires.and_then(|wires| wires.data.get_mut(usize::from(stream)));
+        let stream = stream.ok_or(Violation::UnknownStream)?;
+        stream.expect(Expected {
+            owner,
+            span,
+            number: self.announced,
+        });
+        self.announced += 1;
+        self.outstanding += 1;
+        Ok(())
+    }
+
+    fn on_notify(&mut self, offset: u64, total: u64, part: &[u8]) -> Result<(), Cause> {
+        let have = self.notification.len() as u64;
+        let end = have + part.len() as u64;
+        let is_whole_part = part.len() == NOTIFY_PART_BYTES || end == total;
+        if offset != have || total > MAX_NOTIFY_BYTES as u64 || end > total || !is_whole_part {
+            return Err(Violation::Notify.into());
+        }
+        self.notification.extend_from_slice(part);
+        if end == total {
+            self.notifications.push_back(Notification {
+                after: self.announced,
+                bytes: std::mem::take(&mut self.notification),
+            });
+        }
+        Ok(())
+    }
+
+    fn deliver_notifications(&mut self) {
+        let Some(wires) = &self.wires else {
+            return;
+        };
+        let missing = wires
+            .data
+            .iter()
+            .filter_map(DataStream::first_expected)
+            .min();
+        while let Some(first) = self.notifications.front()
+            && missing.is_none_or(|missing| missing >= first.after)
+        {
+            let Some(Notification { bytes, .. }) = self.notifications.pop_front() else {
+                return;
+            };
+            self.progress.worked = true;
+            self.ops.events.push_back(Event::Notified { bytes });
+        }
+    }
+
+    /// Cuts active messages into chunks, sends the records, and then the chunks.
+    fn try_push(&mut self) -> Result<(), Cause> {
+        let until = self.stats.sent_bytes.saturating_add(TURN_BYTES as u64);
+        loop {
+            self.cut();
+            self.flush_control()?;
+            let Some(wires) = &mut self.wires else {
+                return Ok(());
+            };
+            let before = self.progress.sent.len();
+            for stream in &mut wires.data {
+                stream.push(&self.fabric.nic, &mut self.progress)?;
+            }
+            let sent = self.progress.sent.len() > before;
+            for (op, bytes) in self.progress.sent.drain(..) {
+                self.stats.sent_bytes += bytes as u64;
+                self.ops.on_sent(op, bytes);
+            }
+            if !sent || self.ops.active.is_empty() || self.stats.sent_bytes >= until {
+                return Ok(());
+            }
+        }
+    }
+
+    fn cut(&mut self) {
+        let Some(wires) = &mut self.wires else {
+            return;
+        };
+        while let Some(first) = self.ops.active.front()
+            && wires.control.has_room()
+        {
+            match first {
+                Active::Notify(bytes) => {
+                    queue_notification(&mut wires.control, bytes);
+                    self.ops.active.pop_front();
+                }
+                &Active::Message(op) => match cut_chunk(&mut self.ops, wires, op, self.chunk) {
+                    Cut::Whole => {
+                        self.ops.active.pop_front();
+                    }
+                    Cut::Part => {}
+                    Cut::NoRoom => return,
+                },
+            }
+        }
+    }
+
+    /// Receives what has arrived of the announced chunks.
+    fn pull(&mut self) -> Result<(), Cause> {
+        let Some(wires) = &mut self.wires else {
+            return Ok(());
+        };
+        let pool = self.fabric.pool_memory();
+        let mut pulled = Ok(());
+        for stream in &mut wires.data {
+            pulled = stream.pull(pool, TURN_BYTES, &mut self.progress);
+            if pulled.is_err() {
+                break;
+            }
+        }
+        for placed in self.progress.placed.drain(..) {
+            self.stats.received_bytes += placed.bytes as u64;
+            self.outstanding -= usize::from(placed.is_whole);
+            self.ops.on_placed(placed.owner, placed.bytes);
+        }
+        pulled
+    }
+}
+
+/// What became of a message.
+enum Cut {
+    /// Its last chunk is announced.
+    Whole,
+    /// A chunk is announced, and more follow.
+    Part,
+    /// Every stream has enough to do.
+    NoRoom,
+}
+
+fn cut_chunk(ops: &mut Operations, wires: &mut Wires, op: u64, chunk: usize) -> Cut {
+    let Some(message) = ops.outgoing_mut(op) else {
+        return Cut::Whole;
+    };
+    let Some(destination) = message.destination else {
+        return Cut::Whole;
+    };
+    let total = message.span.len();
+    let streams = (0..).zip(&mut wires.data);
+    let Some((index, stream)) = streams.min_by_key(|(_, stream)| stream.queued()) else {
+        return Cut::NoRoom;
+    };
+    if stream.queued() >= QUEUED_CHUNKS * chunk {
+        return Cut::NoRoom;
+    }
+    let offset = message.cut;
+    let len = chunk.min(total - offset);
+    wires.control.queue(match destination {
+        Destination::Part { op, part } => Record::Chunk {
+            op,
+            part,
+            stream: index,
+            offset: offset as u64,
+            len: len as u64,
+            total: total as u64,
+        },
+        Destination::Region { key, offset: base } => Record::Put {
+            key,
+            stream: index,
+            // A wrong sum is refused by the peer, as any offset outside of the region.
+            offset: base.saturating_add(offset as u64),
+            len: len as u64,
+        },
+    });
+    message.cut += len;
+    if len == 0 {
+        ops.on_sent(op, 0);
+        return Cut::Whole;
+    }
+    let is_whole = message.cut == total;
+    if let Some(span) = message.span.part(offset, len) {
+        stream.send(op, span);
+    }
+    match is_whole {
+        true => Cut::Whole,
+        false => Cut::Part,
+    }
+}
+
+fn queue_notification(control: &mut Control, bytes: &[u8]) {
+    let mut offset = 0;
+    loop {
+        let part = &bytes[offset..bytes.len().min(offset + NOTIFY_PART_BYTES)];
+        let mut body = [0; NOTIFY_PART_BYTES];
+        body[..part.len()].copy_from_slice(part);
+        control.queue(Record::Notify {
+            offset: offset as u64,
+            total: bytes.len() as u64,
+            // At most NOTIFY_PART_BYTES.
+            len: part.len() as u8,
+            body,
+        });
+        offset += part.len();
+        if offset == bytes.len() {
+            return;
+        }
+    }
+}

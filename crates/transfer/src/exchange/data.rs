@@ -1,0 +1,284 @@
+//! A data stream: payload only. What the bytes are is told by records of the control stream.
+
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::time::Duration;
+
+use devmem_tcp::{Completions, Dmabuf, Netdev, RecvError, RxBatch, SendError, SendId, Stream};
+
+use super::control::is_not_now;
+use super::error::{Cause, StreamName};
+use super::region::{Gone, HostMemory, Source, Span, Target, gather};
+
+/// Frags of one receive. 64 bytes each, twice: they are allocated at the first use.
+const BATCH_FRAGS: usize = 512;
+
+/// Bytes copied at once from device memory that the NIC cannot send from.
+const COPY_BYTES: usize = 64 << 10;
+
+/// A chunk that is being sent.
+struct Outgoing {
+    /// The operation, named by this side.
+    op: u64,
+    span: Span,
+    sent: usize,
+}
+
+/// What received bytes belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// A part of a receive; or a get, part 0.
+    Part { op: u64, part: u8 },
+    /// A put of the peer.
+    Put,
+}
+
+/// A chunk that the peer has announced.
+pub(super) struct Expected {
+    pub(super) owner: Owner,
+    pub(super) span: Span,
+    /// Number of chunks announced before it, over all streams.
+    pub(super) number: u64,
+}
+
+/// What a stream has done: which operations progressed.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// Operations with the number of their bytes that are sent and may be changed.
+    pub(super) sent: Vec<(u64, usize)>,
+    pub(super) placed: Vec<Placed>,
+    /// Something happened.
+    pub(super) worked: bool,
+}
+
+/// Received bytes that are in place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Placed {
+    pub(super) owner: Owner,
+    pub(super) bytes: usize,
+    /// They are the last ones of their chunk.
+    pub(super) is_whole: bool,
+}
+
+/// A data stream.
+pub(super) struct DataStream {
+    pub(super) stream: Stream,
+    name: StreamName,
+    completions: Completions,
+    out: VecDeque<Outgoing>,
+    /// Bytes of `out` that are not with TCP yet.
+    queued: usize,
+    /// Zero-copy sends that are not complete, with their operation and length.
+    flight: VecDeque<(SendId, u64, usize)>,
+    expected: VecDeque<Expected>,
+    /// Bytes of the first expected chunk that are placed.
+    arrived: usize,
+    batch: RxBatch,
+    scratch: Vec<u8>,
+}
+
+impl DataStream {
+    pub(super) fn new(mut stream: Stream, index: u16) -> Self {
+        stream.set_nonblocking(true);
+        Self {
+            completions: stream.completions(),
+            stream,
+            name: StreamName::Data(index),
+            out: VecDeque::new(),
+            queued: 0,
+            flight: VecDeque::new(),
+            expected: VecDeque::new(),
+            arrived: 0,
+            batch: RxBatch::with_capacity(BATCH_FRAGS),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Bytes that wait for TCP.
+    pub(super) fn queued(&self) -> usize {
+        self.queued
+    }
+
+    /// Queues a chunk of the operation `op`.
+    pub(super) fn send(&mut self, op: u64, span: Span) {
+        self.queued += span.len();
+        let sent = 0;
+        self.out.push_back(Outgoing { op, span, sent });
+    }
+
+    /// Notes a chunk that the peer has announced.
+    pub(super) fn expect(&mut self, expected: Expected) {
+        self.expected.push_back(expected);
+    }
+
+    /// Returns the number of the first chunk that has not arrived.
+    pub(super) fn first_expected(&self) -> Option<u64> {
+        self.expected.front().map(|expected| expected.number)
+    }
+
+    /// Sends what TCP takes, and collects what it has finished with.
+    pub(super) fn push(&mut self, nic: &Netdev, progress: &mut Progress) -> Result<(), Cause> {
+        while let Some(first) = self.out.front_mut() {
+            let source = first.span.source(first.sent, nic);
+            // TCP reads the bytes where they are, and reports when it no longer needs them.
+            let is_kept = matches!(source, Source::Bound(..));
+            let bytes = match source {
+                Source::Bound(bound, range) => {
+                    match self.stream.send(&bound, std::slice::from_ref(&range)) {
+                        Ok(id) => {
+                            self.flight.push_back((id, first.op, id.bytes()));
+                            id.bytes()
+                        }
+                        Err(SendError::WouldBlock | SendError::TimedOut) => 0,
+                        Err(error) => return Err(Cause::of_stream(self.name, error)),
+                    }
+                }
+                Source::Device(memory, range) => {
+                    self.scratch.resize(range.len().min(COPY_BYTES), 0);
+                    let copied = memory.copy_out(range.start, &mut self.scratch);
+                    copied.map_err(|error| Cause::Copy(error.into()))?;
+                    write(&mut self.stream, &self.scratch, self.name)?
+                }
+                Source::Host(memory, range) => {
+                    let mut written = Ok(0);
+                    let stream = &mut self.stream;
+                    let lent = memory.read(range, &mut |bytes| {
+                        written = write(stream, bytes, self.name);
+                    });
+                    lent.map_err(|Gone| Cause::MemoryGone)?;
+                    written?
+                }
+            };
+            if bytes == 0 {
+                break;
+            }
+            progress.worked = true;
+            if !is_kept {
+                progress.sent.push((first.op, bytes));
+            }
+            first.sent += bytes;
+            self.queued -= bytes;
+            if first.sent == first.span.len() {
+                self.out.pop_front();
+            }
+        }
+        self.complete(progress)
+    }
+
+    fn complete(&mut self, progress: &mut Progress) -> Result<(), Cause> {
+        if self.flight.is_empty() {
+            return Ok(());
+        }
+        let completed = self.completions.try_next();
+        let completed = completed.map_err(|error| Cause::of_stream(self.name, error))?;
+        let Some(completed) = completed else {
+            return Ok(());
+        };
+        progress.worked = true;
+        while let Some(&(id, op, bytes)) = self.flight.front()
+            && completed.contains(id)
+        {
+            progress.sent.push((op, bytes));
+            self.flight.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Receives up to `budget` bytes of the announced chunks to their places. `pool` is the memory bound for receiving.
+    pub(super) fn pull(
+        &mut self,
+        pool: Option<&Dmabuf>,
+        budget: usize,
+        progress: &mut Progress,
+    ) -> Result<(), Cause> {
+        let mut left = budget;
+        while let Some(first) = self.expected.front()
+            && left > 0
+        {
+            let want = (first.span.len() - self.arrived).min(left);
+            let target = first.span.target(self.arrived);
+            let received = match (&target, pool) {
+                (Target::Host(memory, range), None) => {
+                    let range = range.start..range.start + want;
+                    read(&mut self.stream, *memory, range, self.name)?
+                }
+                _ => match self.stream.recv_at_most(&mut self.batch, want) {
+                    Ok(bytes) => {
+                        gather(&self.batch, bytes, &target, pool)?;
+                        let released = self.batch.release();
+                        released.map_err(|error| Cause::of_stream(self.name, error))?;
+                        Some(bytes)
+                    }
+                    Err(RecvError::WouldBlock | RecvError::TimedOut) => None,
+                    Err(error) => return Err(Cause::of_stream(self.name, error)),
+                },
+            };
+            let bytes = match received {
+                Some(0) => return Err(Cause::PeerClosed),
+                Some(bytes) => bytes,
+                None => break,
+            };
+            progress.worked = true;
+            left -= bytes;
+            self.arrived += bytes;
+            let is_whole = self.arrived == first.span.len();
+            progress.placed.push(Placed {
+                owner: first.owner,
+                bytes,
+                is_whole,
+            });
+            if is_whole {
+                self.arrived = 0;
+                self.expected.pop_front();
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes the connection with a reset: TCP sends nothing more from the memory of an operation.
+    pub(super) fn reset(self) {
+        // Fails only in a child of fork(2), where the connection belongs to the parent.
+        let _ = self.stream.set_linger(Some(Duration::ZERO));
+    }
+
+    /// Receives and drops bytes of an endpoint that closes. Returns whether the peer has ended its direction.
+    pub(super) fn discard(&mut self) -> bool {
+        loop {
+            match self.stream.recv(&mut self.batch) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(RecvError::WouldBlock | RecvError::TimedOut) => return false,
+                Err(_ended) => return true,
+            }
+        }
+    }
+}
+
+/// Copies bytes to TCP. Returns how many it took; 0: none now.
+fn write(stream: &mut Stream, bytes: &[u8], name: StreamName) -> Result<usize, Cause> {
+    match stream.write(bytes) {
+        Ok(bytes) => Ok(bytes),
+        Err(error) if is_not_now(&error) => Ok(0),
+        Err(error) => Err(Cause::of_stream(name, error)),
+    }
+}
+
+/// Reads bytes that are in host memory straight to their place. `None`: there are none now.
+fn read(
+    stream: &mut Stream,
+    memory: &dyn HostMemory,
+    range: std::ops::Range<usize>,
+    name: StreamName,
+) -> Result<Option<usize>, Cause> {
+    let mut read = Ok(0);
+    let lent = memory.write(range, &mut |out| {
+        read = stream.read(out);
+        read.as_ref().map_or(0, |bytes| *bytes)
+    });
+    lent.map_err(|Gone| Cause::MemoryGone)?;
+    match read {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if is_not_now(&error) => Ok(None),
+        Err(error) => Err(Cause::of_stream(name, error)),
+    }
+}

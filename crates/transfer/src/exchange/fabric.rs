@@ -1,0 +1,357 @@
+//! A NIC with what all endpoints on it share: listening sockets, memory for receiving, registered regions.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use devmem_tcp::{BoundRx, Dmabuf, Netdev, Setup};
+
+use super::accept::{Arrivals, Listener};
+use super::dial::Dial;
+use super::error::{ConnectError, FabricError, RegisterError};
+use super::linger::Lingering;
+use super::region::{
+    Access, Device, Kind, Memory, NewRegion, Region, RegionInner, RegionKey, identity,
+};
+use super::ticket::Ticket;
+
+/// Most data streams of an endpoint.
+pub const MAX_STREAMS: u16 = 64;
+
+/// Smallest length of a chunk. Also a border that no chunk but the last one of a message ends on: NCCL's LL128 protocol
+/// needs lines of 128 bytes to arrive whole.
+pub const MIN_CHUNK: usize = 4096;
+
+/// Largest length of a chunk.
+pub const MAX_CHUNK: usize = 64 << 20;
+
+/// Settings of a fabric.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Data streams of an endpoint that this side dials: 1 to [`MAX_STREAMS`].
+    pub streams: u16,
+    /// Length of a chunk: a multiple of [`MIN_CHUNK`], at most [`MAX_CHUNK`].
+    pub chunk: usize,
+    /// Device memory to bind for receiving, and the queues to bind it to; `None`: payload arrives in host memory. Only
+    /// connections that this side has accepted use it.
+    pub pool: Option<Pool>,
+    /// Address to listen on; `None`: the first one of the NIC.
+    pub address: Option<IpAddr>,
+}
+
+/// Device memory for receiving.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    /// The memory.
+    pub memory: Dmabuf,
+    /// Number of queues: the last ones of the NIC.
+    pub queues: u16,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            streams: 2,
+            chunk: 512 << 10,
+            pool: None,
+            address: None,
+        }
+    }
+}
+
+/// Bound receive memory. The fields are dropped in order: unbind first, then restore the settings.
+struct BoundPool {
+    _bound: BoundRx,
+    _setup: Setup,
+    memory: Dmabuf,
+}
+
+/// What all handles of a fabric share.
+pub(super) struct FabricInner {
+    /// Identifies the fabric to its regions.
+    pub(super) id: u64,
+    pub(super) options: Options,
+    pub(super) control_address: SocketAddr,
+    pub(super) data_address: SocketAddr,
+    /// Locked before `lingering`.
+    pub(super) arrivals: Mutex<Arrivals>,
+    /// Locked last.
+    regions: Mutex<Regions>,
+    lingering: Mutex<Vec<Lingering>>,
+    pool: Option<BoundPool>,
+    pub(super) nic: Netdev,
+}
+
+#[derive(Default)]
+struct Regions {
+    published: HashMap<RegionKey, Weak<RegionInner>>,
+    by_identity: HashMap<(u64, u64), Weak<Device>>,
+    devices: Vec<Weak<Device>>,
+    next: u64,
+}
+
+/// A NIC for exchanging messages. Clones are handles of the same fabric.
+#[derive(Clone)]
+pub struct Fabric {
+    inner: Arc<FabricInner>,
+}
+
+impl fmt::Debug for Fabric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fabric")
+            .field("control", &self.inner.control_address)
+            .field("data", &self.inner.data_address)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Fabric {
+    /// Listens on `nic`, and binds the memory for receiving. The steering rule of the data port is in place before any ticket
+    /// exists, so that no payload misses the memory.
+    ///
+    /// # Errors
+    /// [`FabricError`]: an option has an impossible value, or the NIC refuses a step.
+    pub fn open(nic: Netdev, options: Options) -> Result<Self, FabricError> {
+        check(&options)?;
+        let address = options
+            .address
+            .or_else(|| nic.addresses().into_iter().next());
+        let any_port = SocketAddr::new(address.ok_or(FabricError::NoAddress)?, 0);
+        let mut control = nic.listen(any_port)?;
+        let mut data = nic.listen(any_port)?;
+        let local = |listener: &devmem_tcp::Listener| {
+            let local = listener.local_addr();
+            local.map_err(|source| FabricError::System {
+                what: "reading a local address",
+                source,
+            })
+        };
+        let (control_address, data_address) = (local(&control)?, local(&data)?);
+        let pool = options.pool.as_ref();
+        let pool = pool
+            .map(|pool| bind(&nic, pool, data_address))
+            .transpose()?;
+        control.set_nonblocking(true);
+        data.set_nonblocking(true);
+        let inner = FabricInner {
+            id: random()?,
+            options,
+            control_address,
+            data_address,
+            arrivals: Mutex::new(Arrivals::new(control, data)),
+            regions: Mutex::default(),
+            lingering: Mutex::default(),
+            pool,
+            nic,
+        };
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
+    }
+
+    /// Registers all of a memory.
+    ///
+    /// # Errors
+    /// As [`register_range`](Self::register_range).
+    pub fn register(&self, memory: Memory<'_>, access: Access) -> Result<Region, RegisterError> {
+        self.inner.register(memory, None, access)
+    }
+
+    /// Registers a range of a memory. The offsets of operations count from its beginning.
+    ///
+    /// # Errors
+    /// The range is outside of the memory; the descriptor is no dma-buf that the CPU can map.
+    pub fn register_range(
+        &self,
+        memory: Memory<'_>,
+        range: Range<usize>,
+        access: Access,
+    ) -> Result<Region, RegisterError> {
+        self.inner.register(memory, Some(range), access)
+    }
+
+    /// Begins to accept endpoints under a new ticket.
+    ///
+    /// # Errors
+    /// The system has no random numbers.
+    pub fn listen(&self) -> Result<Listener, FabricError> {
+        let cookie = random()?;
+        Ok(Listener::new(Arc::clone(&self.inner), cookie))
+    }
+
+    /// Begins to connect to the listener that made `ticket`. Never waits.
+    ///
+    /// # Errors
+    /// There is no route or no port.
+    pub fn dial(&self, ticket: &Ticket) -> Result<Dial, ConnectError> {
+        Dial::begin(Arc::clone(&self.inner), ticket)
+    }
+
+    /// Lets the connections of closed endpoints go on. Endpoints, listeners and dials do this, too, whenever they make
+    /// progress. Returns how many closed endpoints still have connections.
+    pub fn progress(&self) -> usize {
+        self.inner.step_lingering()
+    }
+
+    /// Returns the address at which endpoints are accepted.
+    pub fn address(&self) -> SocketAddr {
+        self.inner.control_address
+    }
+
+    /// Returns the NIC.
+    pub fn nic(&self) -> &Netdev {
+        &self.inner.nic
+    }
+}
+
+fn check(options: &Options) -> Result<(), FabricError> {
+    if !(1..=MAX_STREAMS).contains(&options.streams) {
+        return Err(FabricError::Options("an endpoint has 1 to 64 data streams"));
+    }
+    if !is_chunk(options.chunk) {
+        return Err(FabricError::Options(
+            "the length of a chunk is a multiple of 4096 bytes, at most 64 MiB",
+        ));
+    }
+    Ok(())
+}
+
+/// Returns whether chunks may have this length.
+pub(super) fn is_chunk(len: usize) -> bool {
+    (MIN_CHUNK..=MAX_CHUNK).contains(&len) && len.is_multiple_of(MIN_CHUNK)
+}
+
+fn bind(nic: &Netdev, pool: &Pool, data: SocketAddr) -> Result<BoundPool, FabricError> {
+    let setup = nic.plan_receive(data).queues(pool.queues).apply()?;
+    let bound = nic.bind_rx(&pool.memory, setup.queues())?;
+    Ok(BoundPool {
+        _bound: bound,
+        _setup: setup,
+        memory: pool.memory.clone(),
+    })
+}
+
+fn random() -> Result<u64, FabricError> {
+    let mut bytes = [0; 8];
+    let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    got.map_err(|errno| FabricError::System {
+        what: "getrandom",
+        source: errno.into(),
+    })?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+impl FabricInner {
+    /// Returns the memory in which the payload of accepted endpoints arrives.
+    pub(super) fn pool_memory(&self) -> Option<&Dmabuf> {
+        self.pool.as_ref().map(|pool| &pool.memory)
+    }
+
+    pub(super) fn arrivals(&self) -> MutexGuard<'_, Arrivals> {
+        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn regions(&self) -> MutexGuard<'_, Regions> {
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn register(
+        &self,
+        memory: Memory<'_>,
+        range: Option<Range<usize>>,
+        access: Access,
+    ) -> Result<Region, RegisterError> {
+        let mut regions = self.regions();
+        regions.next += 1;
+        let new = NewRegion {
+            access,
+            key: RegionKey(regions.next),
+            fabric: self.id,
+        };
+        let kind = match memory {
+            Memory::Host(memory) => Kind::Host(memory),
+            Memory::Device(memory) => Kind::Device(regions.device(memory)),
+            Memory::Fd(fd) => Kind::Device(regions.import(fd)?),
+        };
+        let region = Region::new(kind, range, new)?;
+        if access != Access::PRIVATE {
+            regions
+                .published
+                .retain(|_, region| region.strong_count() > 0);
+            let weak = Arc::downgrade(region.inner());
+            regions.published.insert(region.key(), weak);
+        }
+        Ok(region)
+    }
+
+    /// Returns a region that a peer names.
+    pub(super) fn published(&self, key: RegionKey) -> Option<Arc<RegionInner>> {
+        self.regions().published.get(&key).and_then(Weak::upgrade)
+    }
+
+    /// Keeps the connections of a closed endpoint until the peer has closed them.
+    pub(super) fn linger(&self, lingering: Lingering) {
+        let mut all = self
+            .lingering
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        all.push(lingering);
+        drop(all);
+        self.step_lingering();
+    }
+
+    /// Makes progress with closed endpoints, unless another thread does. Returns how many are left.
+    pub(super) fn step_lingering(&self) -> usize {
+        let Ok(mut all) = self.lingering.try_lock() else {
+            return 1;
+        };
+        all.retain_mut(|lingering| !lingering.step());
+        all.len()
+    }
+}
+
+impl Regions {
+    /// Returns the shared state of a memory.
+    fn device(&mut self, memory: &Dmabuf) -> Arc<Device> {
+        self.devices.retain(|device| device.strong_count() > 0);
+        let known = self.devices.iter().filter_map(Weak::upgrade);
+        let mut known = known.filter(|device| device.memory.is_same(memory));
+        if let Some(device) = known.next() {
+            return device;
+        }
+        let device = Arc::new(Device::new(memory.clone()));
+        self.devices.push(Arc::downgrade(&device));
+        device
+    }
+
+    /// Returns the shared state of a dma-buf, which is mapped once however many descriptors of it are registered.
+    fn import(&mut self, fd: BorrowedFd<'_>) -> Result<Arc<Device>, RegisterError> {
+        let identity = identity(fd)?;
+        self.by_identity
+            .retain(|_, device| device.strong_count() > 0);
+        if let Some(device) = self.by_identity.get(&identity).and_then(Weak::upgrade) {
+            return Ok(device);
+        }
+        let ours = fd.try_clone_to_owned();
+        let ours = ours.map_err(|source| RegisterError::System {
+            what: "dup",
+            source,
+        })?;
+        let device = Arc::new(Device::new(devmem_tcp::import(ours)?));
+        self.by_identity.insert(identity, Arc::downgrade(&device));
+        Ok(device)
+    }
+}
+
+impl Drop for FabricInner {
+    /// Waits, for at most two seconds, until the peers of closed endpoints have closed, too.
+    fn drop(&mut self) {
+        while self.step_lingering() > 0 {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Connections of endpoints that are closed: what was sent still arrives, and what the peer still sends is dropped.
+//!
+//! Closing a connection with unread bytes resets it, and a reset can destroy bytes that the peer has not read yet. So the
+//! connections stay until the peer has closed them, too, or until a time limit.
+
+use std::time::{Duration, Instant};
+
+use super::control::Control;
+use super::core::Wires;
+use super::data::DataStream;
+
+/// Longest time that connections stay.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// The connections of one closed endpoint.
+pub(super) struct Lingering {
+    control: Control,
+    data: Vec<DataStream>,
+    until: Instant,
+    is_shut: bool,
+}
+
+impl Lingering {
+    pub(super) fn new(wires: Wires) -> Self {
+        Self {
+            control: wires.control,
+            data: wires.data,
+            until: Instant::now() + LIMIT,
+            is_shut: false,
+        }
+    }
+
+    /// Makes progress. Returns whether the connections can be dropped.
+    pub(super) fn step(&mut self) -> bool {
+        if !self.is_shut
+            && self
+                .control
+                .flush()
+                .map_or(true, |_| self.control.is_flushed())
+        {
+            // An error means that the connection has ended.
+            let _ = self.control.stream.shutdown_write();
+            for data in &mut self.data {
+                let _ = data.stream.shutdown_write();
+            }
+            self.is_shut = true;
+        }
+        // `next` stops at bytes that are no record; they are dropped with the connection.
+        let control_ended = loop {
+            match self.control.next() {
+                Ok(Some(_)) => {}
+                Ok(None) => break self.control.has_ended(),
+                Err(_) => break true,
+            }
+        };
+        self.data.retain_mut(|data| !data.discard());
+        self.is_shut && control_ended && self.data.is_empty() || Instant::now() >= self.until
+    }
+}

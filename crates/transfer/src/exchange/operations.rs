@@ -1,0 +1,565 @@
+//! The operations of an endpoint: what was posted, and what of it is done. No I/O.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use super::data::Owner;
+use super::error::{Cause, Violation};
+use super::matching::{Matcher, Room};
+use super::region::Span;
+
+/// Most parts of one receive.
+pub const MAX_PARTS: usize = 8;
+
+/// Most receives that are posted and not done, per endpoint.
+pub const MAX_RECEIVES: usize = 256;
+
+/// Most sends, puts and gets that are not done, per endpoint.
+pub const MAX_SENDS: usize = 2048;
+
+/// Most parts that a peer may have posted.
+const MAX_ROOMS: usize = MAX_RECEIVES * MAX_PARTS;
+
+/// An outcome, in the order in which operations end. `user` is the number that was given with the operation.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A send is done: its bytes may be changed. They need not have arrived.
+    Sent {
+        /// The operation.
+        user: u64,
+    },
+    /// A receive is done: each part is in place.
+    Received {
+        /// The operation.
+        user: u64,
+        /// Bytes that arrived in each part.
+        sizes: Sizes,
+    },
+    /// A put is done: its bytes may be changed.
+    Put {
+        /// The operation.
+        user: u64,
+    },
+    /// A get is done: its bytes are in place.
+    Got {
+        /// The operation.
+        user: u64,
+    },
+    /// A notification of the peer, whose earlier puts are in place.
+    Notified {
+        /// What the peer has sent.
+        bytes: Vec<u8>,
+    },
+    /// An operation will not be done, because the endpoint broke.
+    Failed {
+        /// The operation.
+        user: u64,
+    },
+    /// The endpoint broke. Comes once, before the operations that fail.
+    Broken(Arc<Cause>),
+}
+
+/// Bytes that arrived in each part of a receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    sizes: [u64; MAX_PARTS],
+    parts: usize,
+}
+
+impl std::ops::Deref for Sizes {
+    type Target = [u64];
+
+    fn deref(&self) -> &[u64] {
+        &self.sizes[..self.parts]
+    }
+}
+
+/// What an outgoing message is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Send {
+        user: u64,
+    },
+    Put {
+        user: u64,
+    },
+    /// The answer to a get of the peer.
+    Answer,
+}
+
+/// Where an outgoing message goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Destination {
+    /// A part that the peer has posted; or its get, part 0.
+    Part { op: u64, part: u8 },
+    /// A region that the peer has published.
+    Region { key: u64, offset: u64 },
+}
+
+/// An outgoing message.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub(super) purpose: Purpose,
+    pub(super) span: Span,
+    /// `None`: a send without room.
+    pub(super) destination: Option<Destination>,
+    /// Bytes that are cut into chunks.
+    pub(super) cut: usize,
+    /// Bytes that are not done.
+    left: usize,
+}
+
+/// What waits to be cut into chunks and announced, in order.
+#[derive(Debug)]
+pub(super) enum Active {
+    Message(u64),
+    Notify(Vec<u8>),
+}
+
+/// A part of a receive, or the only one of a get.
+#[derive(Debug)]
+struct Incoming {
+    span: Span,
+    /// Length of the message, known from its first chunk.
+    total: Option<u64>,
+    announced: u64,
+    placed: u64,
+}
+
+/// What a receive is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    Receive,
+    Get,
+}
+
+#[derive(Debug)]
+struct Receive {
+    user: u64,
+    wanted: Wanted,
+    parts: Vec<Incoming>,
+    /// Parts that are not done.
+    left: usize,
+}
+
+/// A chunk that the peer announces, as its record says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Announced {
+    pub(super) op: u64,
+    pub(super) part: u8,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+    pub(super) total: u64,
+}
+
+/// All operations of an endpoint.
+#[derive(Debug, Default)]
+pub(super) struct Operations {
+    outgoing: BTreeMap<u64, Outgoing>,
+    receives: BTreeMap<u64, Receive>,
+    matcher: Matcher,
+    pub(super) active: VecDeque<Active>,
+    /// Answers to gets among `outgoing`.
+    answers: usize,
+    /// Name of the next operation. Never used again: 2^64 operations take centuries.
+    next: u64,
+    pub(super) events: VecDeque<Event>,
+}
+
+impl Operations {
+    fn name(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    pub(super) fn has_room_to_send(&self) -> bool {
+        self.outgoing.len() < MAX_SENDS
+    }
+
+    pub(super) fn has_room_to_receive(&self) -> bool {
+        self.receives.len() < MAX_RECEIVES
+    }
+
+    /// Returns how many gets of the peer are not answered.
+    pub(super) fn answers(&self) -> usize {
+        self.answers
+    }
+
+    /// Returns whether an operation is not done.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.outgoing.is_empty() || !self.receives.is_empty() || !self.active.is_empty()
+    }
+
+    /// Adds a receive, and returns the name under which to announce its parts.
+    pub(super) fn receive(&mut self, user: u64, spans: Vec<Span>) -> u64 {
+        self.add_receive(user, Wanted::Receive, spans)
+    }
+
+    /// Adds a get, and returns the name under which to ask for it.
+    pub(super) fn get(&mut self, user: u64, span: Span) -> u64 {
+        self.add_receive(user, Wanted::Get, vec![span])
+    }
+
+    fn add_receive(&mut self, user: u64, wanted: Wanted, spans: Vec<Span>) -> u64 {
+        let op = self.name();
+        let parts: Vec<_> = spans
+            .into_iter()
+            .map(|span| Incoming {
+                span,
+                total: None,
+                announced: 0,
+                placed: 0,
+            })
+            .collect();
+        let receive = Receive {
+            user,
+            wanted,
+            left: parts.len(),
+            parts,
+        };
+        self.receives.insert(op, receive);
+        op
+    }
+
+    /// Adds a send. It becomes active when the peer has posted room for its tag.
+    pub(super) fn send(&mut self, user: u64, span: Span, tag: u32) -> Result<(), Cause> {
+        let op = self.add_outgoing(Purpose::Send { user }, span, None);
+        match self.matcher.on_send(op, tag) {
+            Some(room) => self.begin(op, room),
+            None => Ok(()),
+        }
+    }
+
+    /// Adds a message that needs no room: a put, or the answer to a get.
+    pub(super) fn message(&mut self, purpose: Purpose, span: Span, destination: Destination) {
+        self.answers += usize::from(purpose == Purpose::Answer);
+        let op = self.add_outgoing(purpose, span, Some(destination));
+        self.active.push_back(Active::Message(op));
+    }
+
+    fn add_outgoing(
+        &mut self,
+        purpose: Purpose,
+        span: Span,
+        destination: Option<Destination>,
+    ) -> u64 {
+        let op = self.name();
+        let outgoing = Outgoing {
+            purpose,
+            left: span.len(),
+            span,
+            destination,
+            cut: 0,
+        };
+        self.outgoing.insert(op, outgoing);
+        op
+    }
+
+    /// The peer has posted a part.
+    pub(super) fn on_posted(&mut self, room: Room) -> Result<(), Cause> {
+        if self.matcher.rooms() >= MAX_ROOMS {
+            return Err(Violation::TooManyPosted.into());
+        }
+        match self.matcher.on_posted(room) {
+            Some(send) => self.begin(send, room),
+            None => Ok(()),
+        }
+    }
+
+    /// A send has met its room.
+    fn begin(&mut self, op: u64, room: Room) -> Result<(), Cause> {
+        let Some(outgoing) = self.outgoing.get_mut(&op) else {
+            return Ok(());
+        };
+        let sent = outgoing.span.len() as u64;
+        if sent > room.len {
+            return Err(Cause::TooLong {
+                sent,
+                posted: room.len,
+                tag: room.tag,
+                is_ours: true,
+            });
+        }
+        outgoing.destination = Some(Destination::Part {
+            op: room.op,
+            part: room.part,
+        });
+        self.active.push_back(Active::Message(op));
+        Ok(())
+    }
+
+    pub(super) fn outgoing_mut(&mut self, op: u64) -> Option<&mut Outgoing> {
+        self.outgoing.get_mut(&op)
+    }
+
+    /// `bytes` of an outgoing message are done. A message without bytes is done when it is announced: `bytes` 0.
+    pub(super) fn on_sent(&mut self, op: u64, bytes: usize) {
+        let Some(outgoing) = self.outgoing.get_mut(&op) else {
+            return;
+        };
+        outgoing.left -= bytes;
+        if outgoing.left > 0 {
+            return;
+        }
+        let purpose = outgoing.purpose;
+        self.outgoing.remove(&op);
+        match purpose {
+            Purpose::Send { user } => self.events.push_back(Event::Sent { user }),
+            Purpose::Put { user } => self.events.push_back(Event::Put { user }),
+            Purpose::Answer => self.answers -= 1,
+        }
+    }
+
+    /// The peer announces a chunk of at most `chunk` bytes. Returns where its bytes go; `None` for a message without bytes.
+    pub(super) fn on_chunk(&mut self, it: Announced, chunk: u64) -> Result<Option<Span>, Cause> {
+        let receive = self.receives.get_mut(&it.op);
+        let part = receive.and_then(|receive| receive.parts.get_mut(usize::from(it.part)));
+        let part = part.ok_or(Violation::UnknownReceive)?;
+        let room = part.span.len() as u64;
+        if it.total > room {
+            return Err(Cause::TooLong {
+                sent: it.total,
+                posted: room,
+                tag: 0,
+                is_ours: false,
+            });
+        }
+        let continues = match part.total {
+            // A message without bytes has one chunk.
+            Some(total) => it.total == total && it.len > 0,
+            None => true,
+        };
+        // Every chunk but the last one has the agreed length, so that the peer cannot announce a byte at a time.
+        let rest = it.total.saturating_sub(part.announced);
+        if !continues || it.offset != part.announced || it.len != rest.min(chunk) {
+            return Err(Violation::Chunk.into());
+        }
+        part.total = Some(it.total);
+        part.announced += it.len;
+        if it.total == 0 {
+            self.on_placed(
+                Owner::Part {
+                    op: it.op,
+                    part: it.part,
+                },
+                0,
+            );
+            return Ok(None);
+        }
+        // Both fit, because `total` is at most the length of the span.
+        let span = usize::try_from(it.offset)
+            .ok()
+            .zip(usize::try_from(it.len).ok())
+            .and_then(|(offset, len)| part.span.part(offset, len));
+        Ok(Some(span.ok_or(Violation::Chunk)?))
+    }
+
+    /// `bytes` of a part are in place.
+    pub(super) fn on_placed(&mut self, owner: Owner, bytes: usize) {
+        let Owner::Part { op, part } = owner else {
+            return;
+        };
+        let Some(receive) = self.receives.get_mut(&op) else {
+            return;
+        };
+        let Some(part) = receive.parts.get_mut(usize::from(part)) else {
+            return;
+        };
+        part.placed += bytes as u64;
+        if part.total != Some(part.placed) {
+            return;
+        }
+        receive.left -= 1;
+        if receive.left > 0 {
+            return;
+        }
+        let mut sizes = Sizes {
+            sizes: [0; MAX_PARTS],
+            parts: receive.parts.len(),
+        };
+        for (size, part) in sizes.sizes.iter_mut().zip(&receive.parts) {
+            *size = part.placed;
+        }
+        let user = receive.user;
+        let event = match receive.wanted {
+            Wanted::Receive => Event::Received { user, sizes },
+            Wanted::Get => Event::Got { user },
+        };
+        self.receives.remove(&op);
+        self.events.push_back(event);
+    }
+
+    /// Ends every operation.
+    pub(super) fn fail_all(&mut self) {
+        let mut failed: Vec<(u64, u64)> = Vec::new();
+        for (op, outgoing) in std::mem::take(&mut self.outgoing) {
+            match outgoing.purpose {
+                Purpose::Send { user } | Purpose::Put { user } => failed.push((op, user)),
+                Purpose::Answer => {}
+            }
+        }
+        let receives = std::mem::take(&mut self.receives);
+        failed.extend(receives.into_iter().map(|(op, receive)| (op, receive.user)));
+        failed.sort_unstable();
+        let events = failed.into_iter().map(|(_, user)| Event::Failed { user });
+        self.events.extend(events);
+        self.matcher = Matcher::default();
+        self.active.clear();
+        self.answers = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::region::{Access, Buffer, Kind, NewRegion, Region, RegionKey};
+    use super::*;
+
+    const CHUNK: u64 = 4096;
+
+    fn span(len: usize) -> Span {
+        let new = NewRegion {
+            access: Access::PRIVATE,
+            key: RegionKey(1),
+            fabric: 1,
+        };
+        let kind = Kind::Host(Buffer::new(vec![0; len]));
+        let region = Region::new(kind, None, new).unwrap();
+        region.span(1, 0..len).unwrap()
+    }
+
+    fn announced(op: u64, offset: u64, len: u64, total: u64) -> Announced {
+        Announced {
+            op,
+            part: 0,
+            offset,
+            len,
+            total,
+        }
+    }
+
+    #[test]
+    fn a_receive_is_done_when_every_byte_is_placed() {
+        let mut ops = Operations::default();
+        let op = ops.receive(77, vec![span(10_000)]);
+        for (offset, len) in [(0, 4096), (4096, 4)] {
+            let place = ops.on_chunk(announced(op, offset, len, 4100), CHUNK);
+            assert_eq!(place.unwrap().unwrap().len() as u64, len);
+        }
+        let owner = Owner::Part { op, part: 0 };
+        ops.on_placed(owner, 4);
+        assert!(ops.events.is_empty());
+        ops.on_placed(owner, 4096);
+        assert!(
+            matches!(ops.events.pop_front(), Some(Event::Received { user: 77, sizes }) if *sizes == [4100])
+        );
+        assert!(!ops.is_busy());
+    }
+
+    #[test]
+    fn an_empty_message_has_one_chunk() {
+        let mut ops = Operations::default();
+        let op = ops.receive(1, vec![span(8), span(8)]);
+        assert!(
+            ops.on_chunk(announced(op, 0, 0, 0), CHUNK)
+                .unwrap()
+                .is_none()
+        );
+        assert!(matches!(
+            ops.on_chunk(announced(op, 0, 0, 0), CHUNK),
+            Err(Cause::Protocol(Violation::Chunk))
+        ));
+    }
+
+    #[test]
+    fn a_lying_peer_is_refused() {
+        let bad = [
+            (announced(9, 0, 8, 8), Violation::UnknownReceive),
+            (announced(1, 8, 8, 16), Violation::Chunk),
+            (announced(1, 0, 8, 16), Violation::Chunk),
+            (announced(1, 0, 5000, 6000), Violation::Chunk),
+        ];
+        for (chunk, expected) in bad {
+            let mut ops = Operations::default();
+            ops.receive(1, vec![span(8192)]);
+            let refused = ops.on_chunk(chunk, CHUNK);
+            assert!(matches!(refused, Err(Cause::Protocol(violation)) if violation == expected));
+        }
+        let mut ops = Operations::default();
+        let op = ops.receive(1, vec![span(8)]);
+        let other = Announced {
+            part: 1,
+            ..announced(op, 0, 8, 8)
+        };
+        assert!(matches!(
+            ops.on_chunk(other, CHUNK),
+            Err(Cause::Protocol(Violation::UnknownReceive))
+        ));
+        assert!(matches!(
+            ops.on_chunk(announced(op, 0, 9, 9), CHUNK),
+            Err(Cause::TooLong {
+                sent: 9,
+                posted: 8,
+                ..
+            })
+        ));
+    }
+
+    #[test]
+    fn posted_parts_are_bounded() {
+        let mut ops = Operations::default();
+        let room = Room {
+            op: 1,
+            part: 0,
+            len: 8,
+            tag: 0,
+        };
+        for _ in 0..MAX_ROOMS {
+            ops.on_posted(room).unwrap();
+        }
+        assert!(matches!(
+            ops.on_posted(room),
+            Err(Cause::Protocol(Violation::TooManyPosted))
+        ));
+    }
+
+    #[test]
+    fn a_send_longer_than_its_room_names_both_lengths() {
+        let mut ops = Operations::default();
+        ops.send(1, span(9), 3).unwrap();
+        let room = Room {
+            op: 1,
+            part: 0,
+            len: 8,
+            tag: 3,
+        };
+        let refused = ops.on_posted(room).unwrap_err();
+        assert!(matches!(
+            refused,
+            Cause::TooLong {
+                sent: 9,
+                posted: 8,
+                tag: 3,
+                is_ours: true
+            }
+        ));
+    }
+
+    #[test]
+    fn each_operation_fails_once_in_the_order_of_posting() {
+        let mut ops = Operations::default();
+        ops.send(5, span(9), 3).unwrap();
+        ops.receive(4, vec![span(1)]);
+        ops.get(6, span(1));
+        ops.fail_all();
+        ops.fail_all();
+        let failed: Vec<_> = ops
+            .events
+            .iter()
+            .map(|event| match event {
+                Event::Failed { user } => *user,
+                event => panic!("{event:?}"),
+            })
+            .collect();
+        assert_eq!(failed, [5, 4, 6]);
+    }
+}

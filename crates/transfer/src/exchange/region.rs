@@ -1,0 +1,423 @@
+//! Registered memory: what operations send from and receive into.
+
+use std::fmt;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use devmem_tcp::{BoundTx, Dmabuf, Frag, Netdev, RxBatch};
+
+use super::error::{Cause, PostError, RegionInUse, RegisterError};
+
+/// Host memory has been taken away: it must not be accessed any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gone;
+
+/// Host memory of a program. The exchange copies between it and the NIC.
+///
+/// Both functions call `with` once with the bytes of `range`, which lies inside of the memory, before they return; or they
+/// return [`Gone`] without a call. So whoever implements it decides when nothing touches the memory any more.
+pub trait HostMemory: Send + Sync {
+    /// Returns the number of bytes.
+    fn size(&self) -> usize;
+
+    /// Lends bytes for reading.
+    ///
+    /// # Errors
+    /// [`Gone`].
+    fn read(&self, range: Range<usize>, with: &mut dyn FnMut(&[u8])) -> Result<(), Gone>;
+
+    /// Lends bytes for writing. `with` returns how many it has written, from the first on; the others keep their values.
+    ///
+    /// # Errors
+    /// [`Gone`].
+    fn write(
+        &self,
+        range: Range<usize>,
+        with: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> Result<(), Gone>;
+}
+
+/// Host memory behind a lock, for programs without pointers.
+#[derive(Debug)]
+pub struct Buffer(Mutex<Vec<u8>>);
+
+impl Buffer {
+    /// Takes bytes over.
+    pub fn new(bytes: Vec<u8>) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(bytes)))
+    }
+
+    /// Calls `with` with all bytes.
+    pub fn with<T>(&self, with: impl FnOnce(&mut [u8]) -> T) -> T {
+        with(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl HostMemory for Buffer {
+    fn size(&self) -> usize {
+        self.with(|bytes| bytes.len())
+    }
+
+    fn read(&self, range: Range<usize>, with: &mut dyn FnMut(&[u8])) -> Result<(), Gone> {
+        self.with(|bytes| bytes.get(range).map(with)).ok_or(Gone)
+    }
+
+    fn write(
+        &self,
+        range: Range<usize>,
+        with: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> Result<(), Gone> {
+        let written = self.with(|bytes| bytes.get_mut(range).map(with));
+        written.map(drop).ok_or(Gone)
+    }
+}
+
+/// Memory to register.
+#[derive(Clone)]
+pub enum Memory<'a> {
+    /// Device memory of this process.
+    Device(&'a Dmabuf),
+    /// A dma-buf of another driver or process. The descriptor is duplicated.
+    Fd(BorrowedFd<'a>),
+    /// Host memory.
+    Host(Arc<dyn HostMemory>),
+}
+
+/// What the peer may do with a region. Sends and receives of this side need no permission.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// The peer may write to it.
+    pub put: bool,
+    /// The peer may read it.
+    pub get: bool,
+}
+
+impl Access {
+    /// The peer may do nothing.
+    pub const PRIVATE: Self = Self {
+        put: false,
+        get: false,
+    };
+    /// The peer may read and write.
+    pub const PUBLIC: Self = Self {
+        put: true,
+        get: true,
+    };
+}
+
+/// Names a published region to the peer. Plain data: send it by any means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RegionKey(pub u64);
+
+/// A dma-buf, shared by all regions in it, with at most one binding for sending.
+pub(super) struct Device {
+    pub(super) memory: Dmabuf,
+    sending: Mutex<Option<TxPath>>,
+}
+
+/// How a dma-buf is sent.
+#[derive(Clone)]
+pub(super) enum TxPath {
+    ZeroCopy(Arc<BoundTx>),
+    /// The NIC cannot send from it: through host memory.
+    Copied,
+}
+
+impl Device {
+    pub(super) fn new(memory: Dmabuf) -> Self {
+        Self {
+            memory,
+            sending: Mutex::new(None),
+        }
+    }
+
+    /// Returns how to send, and binds at the first call.
+    fn tx_path(&self, nic: &Netdev) -> TxPath {
+        let mut sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        sending
+            .get_or_insert_with(|| match nic.bind_tx(&self.memory) {
+                Ok(bound) => TxPath::ZeroCopy(Arc::new(bound)),
+                Err(_unsupported) => TxPath::Copied,
+            })
+            .clone()
+    }
+}
+
+/// The memory of a region.
+pub(super) enum Kind {
+    Device(Arc<Device>),
+    Host(Arc<dyn HostMemory>),
+}
+
+impl Kind {
+    fn size(&self) -> usize {
+        match self {
+            Self::Device(device) => device.memory.size(),
+            Self::Host(memory) => memory.size(),
+        }
+    }
+}
+
+pub(super) struct RegionInner {
+    kind: Kind,
+    /// Where in the memory the region begins.
+    base: usize,
+    len: usize,
+    pub(super) access: Access,
+    pub(super) key: RegionKey,
+    /// Identifies the fabric.
+    fabric: u64,
+    /// Operations that use it.
+    users: AtomicUsize,
+}
+
+/// Registered memory. Clones are handles of the same region; with the last one the peer can no longer name it.
+#[derive(Clone)]
+pub struct Region {
+    inner: Arc<RegionInner>,
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Region")
+            .field("key", &self.inner.key)
+            .field("len", &self.inner.len)
+            .field("users", &self.users())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a new region is made of.
+pub(super) struct NewRegion {
+    pub(super) access: Access,
+    pub(super) key: RegionKey,
+    pub(super) fabric: u64,
+}
+
+impl Region {
+    /// Makes a region of `range` of a memory, or of all of it.
+    pub(super) fn new(
+        kind: Kind,
+        range: Option<Range<usize>>,
+        new: NewRegion,
+    ) -> Result<Self, RegisterError> {
+        let size = kind.size();
+        let range = range.unwrap_or(0..size);
+        if range.start > range.end || range.end > size {
+            return Err(RegisterError::OutOfBounds {
+                offset: range.start,
+                end: range.end,
+                size,
+            });
+        }
+        Ok(Self {
+            inner: Arc::new(RegionInner {
+                kind,
+                base: range.start,
+                len: range.len(),
+                access: new.access,
+                key: new.key,
+                fabric: new.fabric,
+                users: AtomicUsize::new(0),
+            }),
+        })
+    }
+
+    pub(super) fn inner(&self) -> &Arc<RegionInner> {
+        &self.inner
+    }
+
+    /// Returns the number of bytes.
+    pub fn size(&self) -> usize {
+        self.inner.len
+    }
+
+    /// Returns the name by which the peer puts into the region and gets from it.
+    pub fn key(&self) -> RegionKey {
+        self.inner.key
+    }
+
+    /// Returns the number of operations that use the region, of this side and of peers.
+    pub fn users(&self) -> usize {
+        self.inner.users.load(Ordering::Acquire)
+    }
+
+    /// Gives the memory back, unless an operation uses it. Dropping a region in use is legal as well: the operations
+    /// go on, and the memory is kept until they end.
+    ///
+    /// # Errors
+    /// The region, and how many operations use it.
+    pub fn deregister(self) -> Result<(), (Self, RegionInUse)> {
+        match self.users() {
+            0 => Ok(()),
+            operations => Err((self, RegionInUse { operations })),
+        }
+    }
+
+    /// Returns the bytes of `range` for an operation of a fabric.
+    pub(super) fn span(&self, fabric: u64, range: Range<usize>) -> Result<Span, PostError> {
+        if self.inner.fabric != fabric {
+            return Err(PostError::OtherFabric);
+        }
+        Span::new(&self.inner, range.clone()).ok_or(PostError::OutOfBounds {
+            offset: range.start,
+            end: range.end,
+            size: self.inner.len,
+        })
+    }
+}
+
+/// A range of a region that an operation uses. The region stays in use until it is dropped.
+pub(super) struct Span {
+    region: Arc<RegionInner>,
+    at: usize,
+    len: usize,
+}
+
+impl fmt::Debug for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Span({:?}, {}+{})", self.region.key, self.at, self.len)
+    }
+}
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        self.region.users.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Span {
+    /// Returns `None` for a range outside of the region.
+    pub(super) fn new(region: &Arc<RegionInner>, range: Range<usize>) -> Option<Self> {
+        let len = range.end.checked_sub(range.start)?;
+        if range.end > region.len {
+            return None;
+        }
+        region.users.fetch_add(1, Ordering::AcqRel);
+        Some(Self {
+            region: Arc::clone(region),
+            at: range.start,
+            len,
+        })
+    }
+
+    /// Returns a part of it; `None` if that is not inside.
+    pub(super) fn part(&self, offset: usize, len: usize) -> Option<Self> {
+        let end = offset.checked_add(len)?;
+        if end > self.len {
+            return None;
+        }
+        let start = self.at.checked_add(offset)?;
+        Self::new(&self.region, start..start.checked_add(len)?)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns the bytes from `from` on as a range of the memory. Nothing overflows: the region lies inside of the memory, the
+    /// span inside of the region, and `from` inside of the span.
+    fn in_memory(&self, from: usize) -> Range<usize> {
+        let base = self.region.base + self.at;
+        base + from..base + self.len
+    }
+
+    /// Returns how the bytes from `from` on are to be sent.
+    pub(super) fn source(&self, from: usize, nic: &Netdev) -> Source<'_> {
+        let range = self.in_memory(from);
+        match &self.region.kind {
+            Kind::Host(memory) => Source::Host(&**memory, range),
+            Kind::Device(device) => match device.tx_path(nic) {
+                TxPath::ZeroCopy(bound) => Source::Bound(bound, range),
+                TxPath::Copied => Source::Device(&device.memory, range),
+            },
+        }
+    }
+
+    /// Returns where the bytes from `from` on are to be received.
+    pub(super) fn target(&self, from: usize) -> Target<'_> {
+        let range = self.in_memory(from);
+        match &self.region.kind {
+            Kind::Host(memory) => Target::Host(&**memory, range),
+            Kind::Device(device) => Target::Device(&device.memory, range.start),
+        }
+    }
+}
+
+/// Bytes to send.
+pub(super) enum Source<'a> {
+    /// Without a copy.
+    Bound(Arc<BoundTx>, Range<usize>),
+    /// Device memory that the NIC cannot send from.
+    Device(&'a Dmabuf, Range<usize>),
+    Host(&'a dyn HostMemory, Range<usize>),
+}
+
+/// Where to receive.
+pub(super) enum Target<'a> {
+    Device(&'a Dmabuf, usize),
+    Host(&'a dyn HostMemory, Range<usize>),
+}
+
+/// Copies a batch, whose device frags are in `pool`, to the beginning of `target`, in stream order.
+pub(super) fn gather(
+    batch: &RxBatch,
+    bytes: usize,
+    target: &Target<'_>,
+    pool: Option<&Dmabuf>,
+) -> Result<(), Cause> {
+    match target {
+        Target::Device(memory, at) => batch
+            .gather_into(memory, *at)
+            .map(drop)
+            .map_err(|error| Cause::Copy(error.into())),
+        Target::Host(memory, range) => {
+            let mut copied = Ok(());
+            let range = range.start..range.start + bytes;
+            let lent = memory.write(range, &mut |out| {
+                copied = copy_frags(batch, out, pool);
+                out.len()
+            });
+            lent.map_err(|Gone| Cause::MemoryGone)?;
+            copied
+        }
+    }
+}
+
+/// Copies the frags of a batch to host memory that is as long as they are.
+fn copy_frags(batch: &RxBatch, mut out: &mut [u8], pool: Option<&Dmabuf>) -> Result<(), Cause> {
+    for frag in batch {
+        let len = match &frag {
+            Frag::Linear(bytes) => bytes.len(),
+            Frag::Device { range, .. } => range.len(),
+        };
+        let Some((here, rest)) = out.split_at_mut_checked(len) else {
+            return Err(Cause::Copy(
+                "a receive returned more bytes than it said".into(),
+            ));
+        };
+        match frag {
+            Frag::Linear(bytes) => here.copy_from_slice(bytes),
+            Frag::Device { range, .. } => {
+                let pool = pool.ok_or("a frag lies in memory that this endpoint did not bind");
+                let slice = pool.map_err(|text| Cause::Copy(text.into()))?.get(range);
+                let slice = slice.map_err(|error| Cause::Copy(error.into()))?;
+                let copied = slice.try_copy_to(here);
+                copied.map_err(|error| Cause::Copy(error.into()))?;
+            }
+        }
+        out = rest;
+    }
+    Ok(())
+}
+
+/// Identity of a dma-buf: two descriptors of one dma-buf have the same.
+pub(super) fn identity(fd: BorrowedFd<'_>) -> Result<(u64, u64), RegisterError> {
+    let stat = rustix::fs::fstat(fd.as_fd()).map_err(|errno| RegisterError::System {
+        what: "fstat of the dma-buf",
+        source: errno.into(),
+    })?;
+    Ok((stat.st_dev, stat.st_ino))
+}

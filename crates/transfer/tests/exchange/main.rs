@@ -1,0 +1,8 @@
+//! Exchange: two fabrics in one process, over wires with and without faults.
+
+mod descriptors;
+mod failure;
+mod fuzz_replay;
+mod messages;
+mod one_sided;
+mod world;

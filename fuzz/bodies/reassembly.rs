@@ -235,6 +235,7 @@ impl<'a> Session<'a> {
             seq: SeqNum(self.first.0.wrapping_add(start as u32)),
             ack: (flags & 128 == 0).then(|| self.snd_nxt + usize::from(ack % 4)),
             control,
+            fin_after_syn: false,
             push: flags & 64 != 0,
             ece: false,
             cwr: flags & 32 != 0,

@@ -206,6 +206,8 @@ Examples:
       up to 8 connections at a time until interrupted, captured with payload
   devmem-tcp recv --peer-addr 10.77.0.1/24 -k -i 1
       a line for every connection and every second of receiving
+  devmem-tcp recv --link packet:eth0 --addr 10.0.0.77/24 -l
+      from another machine of the network of eth0, at a free address: nc -N 10.0.0.77 5201 < file
   devmem-tcp recv --backend kernel --if eth1 -l -p 5201 -v 7
       with the kernel's stack, on a NIC that supports device memory (see `devmem-tcp doctor`)
   devmem-tcp recv --backend kernel --if eth1 --dry-run

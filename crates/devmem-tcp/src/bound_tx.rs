@@ -56,6 +56,15 @@ impl BoundTx {
         })
     }
 
+    /// Returns whether the memory is bound to `nic`.
+    pub(crate) fn is_on(&self, nic: &Netdev) -> bool {
+        match (&self.binding, &nic.backend) {
+            (Binding::User(bound), Backend::User(nic)) => bound.is_at(&nic.shared, nic.at),
+            (Binding::Kernel(bound), Backend::Kernel(nic)) => bound.nic().is_same(nic),
+            _ => false,
+        }
+    }
+
     /// Returns the id of the binding, which the control message of a send contains.
     pub fn id(&self) -> DmabufId {
         self.id
@@ -85,6 +94,11 @@ impl BoundTx {
 }
 
 impl UserTx {
+    /// Returns whether the memory is bound to this stack.
+    pub(crate) fn is_at(&self, shared: &Arc<Shared>, at: StackIndex) -> bool {
+        Arc::ptr_eq(&self.shared, shared) && self.at == at
+    }
+
     /// Binds on the stack of `nic`.
     fn bind(nic: &UserNic, memory: &Dmabuf) -> Result<Self, BindTxError> {
         let UserNic { shared, at } = nic;

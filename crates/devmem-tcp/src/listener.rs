@@ -104,6 +104,35 @@ impl Listener {
         }
     }
 
+    /// Allows TCP Fast Open (RFC 7413) to peers that have a cookie of this host: the payload of their SYN can be received before
+    /// the handshake is over. At most `pending` connections at a time wait for the end of theirs; 0, the default:
+    /// peers must complete the handshake first.
+    ///
+    /// The network can deliver a SYN twice, and then its payload is received on two connections: allow Fast Open only to
+    /// requests that may be repeated (RFC 7413 2.1). [`Netdev::connect_with_data`](crate::Netdev::connect_with_data) sends
+    /// such SYNs.
+    ///
+    /// # Errors
+    /// The kernel's setting `net.ipv4.tcp_fastopen` forbids it; the NIC belongs to another process.
+    #[doc(alias = "TCP_FASTOPEN")]
+    pub fn set_fast_open(&self, pending: u16) -> io::Result<()> {
+        match &self.socket {
+            ListenSocket::User(inner) => {
+                let set = |stack: &mut stack::Stack, _| {
+                    stack.change_fast_open(inner.socket, |listener| {
+                        listener.queue_len = Some(pending.into());
+                    })
+                };
+                let set = inner.shared.driver.with(inner.at, set)?;
+                Ok(set.map_err(Refusal::from)?)
+            }
+            ListenSocket::Kernel(listening) => {
+                listening.nic().check()?;
+                listening.set_fast_open(pending)
+            }
+        }
+    }
+
     /// Makes [`accept`](Self::accept) return `WouldBlock` instead of waiting. Overrides an earlier
     /// [`set_timeout`](Self::set_timeout).
     pub fn set_nonblocking(&mut self, nonblocking: bool) {

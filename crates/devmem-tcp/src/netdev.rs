@@ -470,7 +470,7 @@ pub(crate) const IFINDEX: IfIndex = IfIndex(1);
 /// Connections that may wait to be accepted; Linux' SOMAXCONN is 4096 (include/linux/socket.h).
 const BACKLOG: usize = 4096;
 
-fn resolve(address: impl ToSocketAddrs) -> std::io::Result<SocketAddr> {
+pub(crate) fn resolve(address: impl ToSocketAddrs) -> std::io::Result<SocketAddr> {
     let no_address =
         || std::io::Error::new(std::io::ErrorKind::InvalidInput, "the name has no address");
     address.to_socket_addrs()?.next().ok_or_else(no_address)

@@ -36,8 +36,21 @@ impl SendId {
         self.bytes
     }
 
+    /// Returns the id of the `bytes` that a SYN had, which are one zero-copy send or none.
+    pub(crate) fn of_syn(bytes: usize, is_zerocopy: bool) -> Self {
+        Self {
+            first: 0,
+            end: is_zerocopy.into(),
+            bytes,
+        }
+    }
+
+    /// Returns the id for `bytes`.
+    pub(crate) fn with_bytes(self, bytes: usize) -> Self {
+        Self { bytes, ..self }
+    }
+
     /// Returns one id for this send and all later ones up to `last`.
-    #[cfg(feature = "tokio")]
     pub(crate) fn through(self, last: Self) -> Self {
         Self {
             first: self.first,
@@ -176,8 +189,17 @@ fn send_ranges(
     Ok(SendId { first, end, bytes })
 }
 
+/// Returns the control message that names a dma-buf.
+pub(crate) fn device_control(dmabuf: DmabufId) -> [u8; CONTROL_BYTES] {
+    let mut control = [0; CONTROL_BYTES];
+    CmsgWriter::new(&mut control)
+        .push_tx_dmabuf(dmabuf)
+        .expect("the buffer was made for it");
+    control
+}
+
 /// Refuses ranges outside the memory before any of them is sent, as the user-space stack does.
-fn check_ranges(tx: &BoundTx, ranges: &[Range<usize>]) -> Result<(), SendError> {
+pub(crate) fn check_ranges(tx: &BoundTx, ranges: &[Range<usize>]) -> Result<(), SendError> {
     let size = tx.memory().size();
     let bad = |range: &&Range<usize>| range.start > range.end || range.end > size;
     match ranges.iter().find(bad) {
@@ -214,6 +236,13 @@ impl Inner {
         Ok(sent??)
     }
 
+    /// Notes that SO_ZEROCOPY is set, and that a SYN had `bytes` of device memory.
+    pub(crate) fn note_early_send(&self, bytes: usize) {
+        let mut sends = self.sends();
+        sends.enabled = true;
+        sends.sent += u64::from(bytes > 0);
+    }
+
     fn enable_zerocopy(&self) -> Result<(), SendError> {
         if self.sends().enabled {
             return Ok(());
@@ -246,14 +275,9 @@ impl SendHalf {
     pub fn send(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, SendError> {
         self.socket.check()?;
         match (&self.socket, &tx.binding) {
-            (Socket::User(inner), Binding::User(bound))
-                if Arc::ptr_eq(&bound.shared, &inner.shared) && bound.at == inner.at =>
-            {
+            (Socket::User(inner), Binding::User(bound)) if bound.is_at(&inner.shared, inner.at) => {
                 inner.enable_zerocopy()?;
-                let mut control = [0; CONTROL_BYTES];
-                CmsgWriter::new(&mut control)
-                    .push_tx_dmabuf(tx.id())
-                    .expect("the buffer was made for it");
+                let control = device_control(tx.id());
                 let sent = || inner.sends().sent;
                 send_ranges(ranges, sent, |now| {
                     inner.send_zerocopy(&SendMsg::device(now, &control), self.limit)

@@ -192,6 +192,9 @@ tcp_info! {
     readable: usize,
     /// Bytes held out of order.
     out_of_order: usize,
+    /// Payload of a SYN was accepted, of ours by the peer or of the peer's by us: TCP Fast Open, see
+    /// [`Netdev::connect_with_data`](crate::Netdev::connect_with_data).
+    syn_data_acked: bool,
 }
 
 #[doc(hidden)]

@@ -1,15 +1,16 @@
 //! The kernel backend on this machine's kernel, without a NIC that could do it: every refusal names its cause and what
 //! mends it, and memory of the kernel's exporters serves.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use devmem_linux::netif::Interface;
 use devmem_linux::test_util::{in_netns, skip};
 use devmem_tcp::{
-    BindError, BindTxError, CpuAccess, DeviceMemoryError, Dmabuf, Errno, ErrorKind, Exporter, Frag,
-    Netdev, OpenError, Placement, RecvError, RxBatch, RxQueueId,
+    BindError, BindTxError, ConnectOptions, CpuAccess, DeviceMemoryError, Dmabuf, EarlyData, Errno,
+    ErrorKind, Exporter, Frag, Netdev, OpenError, Placement, RecvError, RxBatch, RxQueueId,
 };
 
 const SIZE: usize = 1 << 20;
@@ -302,4 +303,41 @@ fn a_kernel_interface_has_no_software_nic() {
     let lo = Netdev::kernel("lo").unwrap();
     let refused = devmem_tcp::internals::with_nic(&lo, |_| ()).unwrap_err();
     assert!(refused.to_string().contains("ethtool -x lo"), "{refused}");
+}
+
+#[test]
+fn connect_with_data_uses_fast_open_of_the_kernel() {
+    const TEST: &str = "connect_with_data_uses_fast_open_of_the_kernel";
+    in_netns(TEST, || {
+        let modes = |modes| std::fs::write("/proc/sys/net/ipv4/tcp_fastopen", modes);
+        if modes("0").is_err() {
+            return skip(TEST, "kernel", "net.ipv4.tcp_fastopen cannot be changed");
+        }
+        Interface::by_name("lo").unwrap().set_up().unwrap();
+        let lo = Netdev::kernel("lo").unwrap();
+        let listener = lo.listen("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let options = ConnectOptions::new().timeout(Duration::from_secs(60));
+        let sent: Vec<u8> = (0..3000).map(|at| at as u8).collect();
+        let remedy = "sysctl -w net.ipv4.tcp_fastopen=3";
+        let refused = lo.connect_with_data(address, &options, EarlyData::Host(&sent));
+        let refused = refused.map(drop).unwrap_err();
+        assert_eq!(refused.errno(), Errno::EOPNOTSUPP, "{refused}");
+        assert!(refused.to_string().contains(remedy), "{refused}");
+        let refused = listener.set_fast_open(8).unwrap_err();
+        assert!(refused.to_string().contains(remedy), "{refused}");
+        modes("3").unwrap();
+        listener.set_fast_open(8).unwrap();
+        for is_known in [false, true] {
+            let data = EarlyData::Host(&sent);
+            let (stream, id) = lo.connect_with_data(address, &options, data).unwrap();
+            assert_eq!(id.bytes(), 3000);
+            let (mut receiver, _) = listener.accept().unwrap();
+            let mut received = vec![0; 3000];
+            receiver.read_exact(&mut received).unwrap();
+            assert_eq!(received, sent);
+            assert_eq!(stream.tcp_info().unwrap().syn_data_acked, is_known);
+            assert!(stream.completions().is_complete(id).unwrap());
+        }
+    });
 }

@@ -7,7 +7,10 @@
 use std::io::Write;
 use std::time::Duration;
 
-use devmem_tcp::{CompletionError, Dmabuf, Errno, Frag, Netdev, RxBatch, SendError, Stream};
+use devmem_tcp::{
+    CompletionError, ConnectOptions, Dmabuf, EarlyData, Errno, Frag, Netdev, RxBatch, SendError,
+    SendId, Stream,
+};
 
 const PORT: u16 = 5201;
 
@@ -233,4 +236,99 @@ fn readiness_follows_the_completions() {
             .contains(id)
     );
     assert!(!ready().expect("Linux"));
+}
+
+/// Opens a connection to a listener that allows Fast Open, whose cookie is known; returns the receiver's end.
+fn opened_with(a: &Netdev, b: &Netdev, data: EarlyData<'_>) -> (Stream, SendId, Stream) {
+    let listener = b.listen(("10.77.0.2", PORT)).expect("the port is free");
+    listener.set_fast_open(4).expect("a number");
+    let options = ConnectOptions::new();
+    let first = a.connect_with_data(("10.77.0.2", PORT), &options, EarlyData::Host(&[]));
+    let (first, nothing) = first.expect("it listens");
+    assert_eq!(nothing.bytes(), 0);
+    drop((first, listener.accept().expect("it connected")));
+    let (stream, sent) = a
+        .connect_with_data(("10.77.0.2", PORT), &options, data)
+        .expect("it listens");
+    let (receiver, _) = listener.accept().expect("it connected");
+    (stream, sent, receiver)
+}
+
+#[test]
+fn a_syn_carries_the_first_host_bytes_and_the_rest_follows() {
+    for len in [12, 1400, 20_000] {
+        let (a, b) = Netdev::pair("seed=1".parse().expect("an impairment")).expect("a pair");
+        let bytes = pattern(len);
+        let (stream, sent, mut receiver) = opened_with(&a, &b, EarlyData::Host(&bytes));
+        assert_eq!(sent.bytes(), len);
+        let info = stream.tcp_info().expect("it is open");
+        assert!(info.syn_data_acked && info.bytes_retrans == 0, "{info:?}");
+        assert_eq!(receive(&mut receiver, len), bytes);
+        assert!(stream.completions().is_complete(sent).expect("it is open"));
+    }
+}
+
+#[test]
+fn a_syn_carries_the_first_device_bytes_and_all_of_them_complete() {
+    for len in [1000, 20_000] {
+        let (a, b) = Netdev::pair("seed=1".parse().expect("an impairment")).expect("a pair");
+        let bytes = pattern(len);
+        let memory = device(&bytes);
+        let tx = a.bind_tx(&memory).expect("bound");
+        let ranges = [0..300, 300..len];
+        let (stream, sent, mut receiver) = opened_with(&a, &b, EarlyData::Device(&tx, &ranges));
+        assert_eq!(sent.bytes(), len);
+        assert!(stream.tcp_info().expect("it is open").syn_data_acked);
+        assert_eq!(receive(&mut receiver, len), bytes);
+        stream.completions().wait(sent).expect("acknowledged");
+        assert_eq!(tx.in_flight(), 0);
+    }
+}
+
+#[test]
+fn data_that_no_syn_carried_follows_the_handshake() {
+    let (a, b) = Netdev::pair("seed=1".parse().expect("an impairment")).expect("a pair");
+    let listener = b.listen(("10.77.0.2", PORT)).expect("the port is free");
+    let memory = device(&pattern(5000));
+    let tx = a.bind_tx(&memory).expect("bound");
+    for fast_open in [false, true] {
+        // The second listener would give a cookie, but none is known yet.
+        listener.set_fast_open(fast_open.into()).expect("a number");
+        let data = EarlyData::Device(&tx, &[0..5000]);
+        let connected = a.connect_with_data(("10.77.0.2", PORT), &ConnectOptions::new(), data);
+        let (stream, sent) = connected.expect("it listens");
+        assert_eq!(sent.bytes(), 5000);
+        assert!(!stream.tcp_info().expect("it is open").syn_data_acked);
+        let (mut receiver, _) = listener.accept().expect("it connected");
+        assert_eq!(receive(&mut receiver, 5000), pattern(5000));
+        stream.completions().wait(sent).expect("acknowledged");
+    }
+}
+
+#[test]
+fn early_data_that_cannot_be_sent_is_refused_before_anything_is() {
+    let (a, b) = Netdev::pair("seed=1".parse().expect("an impairment")).expect("a pair");
+    let listener = b.listen(("10.77.0.2", PORT)).expect("the port is free");
+    let memory = device(&pattern(4096));
+    let (here, elsewhere) = (
+        a.bind_tx(&memory).expect("bound"),
+        b.bind_tx(&memory).expect("bound"),
+    );
+    let refused = |tx, ranges: &[_]| {
+        let data = EarlyData::Device(tx, ranges);
+        let connected = a.connect_with_data(("10.77.0.2", PORT), &ConnectOptions::new(), data);
+        connected.map(drop).expect_err("nothing can be sent")
+    };
+    let outside = refused(&here, &[0..5000]);
+    assert_eq!(outside.errno(), Errno::EFAULT, "{outside}");
+    let other = refused(&elsewhere, &[0..10]);
+    assert_eq!(other.errno(), Errno::ENODEV, "{other}");
+    assert!(
+        other
+            .remedy()
+            .is_some_and(|remedy| remedy.contains("bind_tx"))
+    );
+    let mut listener = listener;
+    listener.set_nonblocking(true);
+    assert!(listener.accept().is_err(), "no SYN was sent");
 }

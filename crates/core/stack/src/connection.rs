@@ -6,7 +6,7 @@ use std::time::Duration;
 use netmem::{DeviceError, FragList};
 use nic::RxMemory;
 use steer::RxQueueId;
-use tcp::{Connection, SeqNum, StateKind, TcpError, Unreachable};
+use tcp::{Connection, Segment, SeqNum, StateKind, TcpError, Unreachable};
 use wire::{FourTuple, Instant};
 
 use crate::Stack;
@@ -59,6 +59,18 @@ impl ConnectionSocket {
             self.promise.note_probe();
         }
         self.is_old = true;
+    }
+
+    /// Returns the identification of a packet that routers may fragment, and those of the packets of a super-packet after
+    /// it; `None`: they must not. It begins at the low bits of a sequence number, which is not predictable.
+    fn identify(&mut self, segment: &Segment<FragList>) -> Option<u16> {
+        if !self.options.may_fragment {
+            return None;
+        }
+        let ident = self.next_ident.unwrap_or(segment.seq.0 as u16);
+        let packets = u16::try_from(segment.gso_segments()).unwrap_or(u16::MAX);
+        self.next_ident = Some(ident.wrapping_add(packets));
+        Some(ident)
     }
 
     /// Returns whether the peer may still send payload.
@@ -115,11 +127,13 @@ impl Stack {
             marks: Default::default(),
             read: 0,
             arrival_times: Default::default(),
+            urgent: None,
             is_old: false,
             tokens: Default::default(),
             options: SocketSettings::new(options),
             errors: Default::default(),
             last_sent: None,
+            next_ident: None,
             write_low: (options.snd_buf_max / 3).max(1),
             read_shutdown: false,
             holder,
@@ -388,6 +402,7 @@ fn send_all(connection: &mut ConnectionMut<'_>, network: &mut Network, now: Inst
             next_hop: connection.next_hop,
             tos: connection.options.tos,
             hop_limit: connection.options.hop_limit,
+            ident: connection.identify(&segment),
         };
         network.send_segment(&connection.tuple, egress, owner, segment, now);
     }

@@ -138,6 +138,10 @@ impl Routes {
     }
 
     /// Sets whether packets to any unicast address are accepted, or only those to local addresses.
+    pub(crate) fn has_any_local(&self) -> bool {
+        self.any_local
+    }
+
     pub(crate) fn with_any_local(self, any_local: bool) -> Self {
         Self { any_local, ..self }
     }

@@ -24,6 +24,8 @@ pub(crate) struct ReceivedSegment {
     pub(crate) segment: Segment<FragList>,
     /// Payload bytes that found no memory. If there are any, the segment has no payload.
     pub(crate) unplaced: usize,
+    /// The urgent pointer, if it is significant.
+    pub(crate) urgent: Option<u16>,
 }
 
 impl Stack {
@@ -81,6 +83,7 @@ impl Stack {
                         if let Some(error) = failed {
                             return self.device_failed(&tuple, *error, now);
                         }
+                        let urgent = tcp.flags.contains(TcpFlags::URG).then_some(tcp.urgent);
                         let segment = into_segment(&tcp, headers.ecn(), segments, payload);
                         self.receive_tcp(
                             ReceivedSegment {
@@ -89,6 +92,7 @@ impl Stack {
                                 queue,
                                 segment,
                                 unplaced,
+                                urgent,
                             },
                             now,
                         );
@@ -139,6 +143,7 @@ impl Stack {
             segment,
             queue: _,
             unplaced: _,
+            urgent: _,
         } = incoming;
         let reset = Segment::reset_for(&segment, segment.payload.len());
         self.network
@@ -156,6 +161,7 @@ impl Stack {
             queue,
             segment,
             unplaced,
+            urgent,
         } = incoming;
         let Some(mut socket) = self.sockets.at_mut(slot) else {
             return;
@@ -172,6 +178,7 @@ impl Stack {
                     &mut self.memory.windows,
                 );
                 connection.note_time(segment.seq, segment.payload.len(), now);
+                connection.note_urgent(segment.seq, urgent);
                 let disposition = match unplaced {
                     0 => connection.conn.on_segment(segment, now),
                     _ => connection.conn.on_unplaced(segment, now),
@@ -200,6 +207,7 @@ impl Stack {
                     queue,
                     segment,
                     unplaced,
+                    urgent,
                 },
                 Some(iss),
                 now,
@@ -239,7 +247,7 @@ impl Stack {
             from,
             queue,
             segment,
-            unplaced: _,
+            ..
         } = incoming;
         let free = self.network.rx_free(queue.index());
         let (link, is_full) = (
@@ -315,6 +323,7 @@ fn into_segment(tcp: &TcpHeader, ecn: Ecn, packets: u16, payload: FragList) -> S
         seq: SeqNum(seq),
         ack: has(TcpFlags::ACK).then_some(SeqNum(ack)),
         control: Control::from_flags(has(TcpFlags::SYN), has(TcpFlags::FIN), has(TcpFlags::RST)),
+        fin_after_syn: has(TcpFlags::SYN) && has(TcpFlags::FIN),
         push: has(TcpFlags::PSH),
         ece: has(TcpFlags::ECE),
         cwr: has(TcpFlags::CWR),

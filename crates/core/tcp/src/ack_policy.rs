@@ -10,7 +10,7 @@ use core::time::Duration;
 
 use wire::Instant;
 
-use crate::config::{ACK_BYTES_MAX, AckConfig, ConnectionConfig, DEFAULT_MSS};
+use crate::config::{ACK_BYTES_MAX, AckConfig, ConnectionConfig, DEFAULT_MSS, DELAYED_ACK};
 use crate::ecn::Haste;
 
 /// Decides when the next ACK is sent.
@@ -37,6 +37,8 @@ enum AckDue {
 pub(crate) enum Arrival {
     /// Payload in order, without a gap; whether it has PSH.
     InOrder { len: usize, push: bool },
+    /// Payload in order that reaches beyond the window ([`Policy::takes_beyond_window`](crate::policy::Policy)).
+    Beyond,
     /// An event that is acknowledged at once: a gap opened or filled, a duplicate.
     Notable,
     /// The peer's FIN, in order.
@@ -219,6 +221,8 @@ impl AckPolicy {
                 };
                 self.style.on_data(facts, now)
             }
+            // Measured: Linux acknowledges it late.
+            Arrival::Beyond => AckTime::Within(DELAYED_ACK),
             Arrival::Notable => {
                 self.style.on_notable(self.facts(window));
                 AckTime::Now

@@ -46,6 +46,8 @@ pub struct Connection<P> {
 struct Reset {
     seq: SeqNum,
     ack: Option<SeqNum>,
+    /// Window field; no receiver looks at it.
+    window: u16,
     /// Clock and echo of the timestamps option, if it was negotiated (RFC 7323 3.2: a RST should have it).
     timestamps: Option<(TimestampClock, u32)>,
 }
@@ -55,6 +57,7 @@ impl Reset {
         let Self {
             seq,
             ack,
+            window,
             timestamps,
         } = self;
         let timestamps = timestamps.map(|(clock, echo)| Timestamps {
@@ -65,6 +68,7 @@ impl Reset {
             seq,
             ack,
             control: Control::Rst,
+            window,
             options: TcpOptions {
                 timestamps,
                 ..TcpOptions::default()
@@ -277,6 +281,7 @@ impl<P: Payload> Connection<P> {
                 self.reset = reset.map(|reset| Reset {
                     seq: reset.seq,
                     ack: reset.ack,
+                    window: 0,
                     timestamps: None,
                 });
                 Disposition::answered(reason)
@@ -316,7 +321,10 @@ impl<P: Payload> Connection<P> {
         if segment.control == Control::Syn {
             // The peer waits for the ACK of its SYN.
             synchronized.receiver.request_ack();
-            segment.control = Control::None;
+            segment.control = match segment.fin_after_syn {
+                true => Control::Fin,
+                false => Control::None,
+            };
             segment.seq += 1;
         }
         let has_more = segment.seq_len() > 0;
@@ -393,6 +401,7 @@ impl<P: Payload> Connection<P> {
                 self.reset = Some(Reset {
                     seq,
                     ack: None,
+                    window: 0,
                     timestamps: None,
                 });
                 None
@@ -420,11 +429,13 @@ impl<P: Payload> Connection<P> {
             ConnectionState::SynReceived(syn) => Some(Reset {
                 seq: syn.iss() + 1,
                 ack: Some(syn.irs() + 1),
+                window: 0,
                 timestamps: None,
             }),
             ConnectionState::Synchronized(sync) => Some(Reset {
                 seq: sync.sender.snd_nxt(),
                 ack: Some(sync.receiver.rcv_nxt()),
+                window: sync.receiver.window().field(sync.receiver.rcv_nxt()),
                 timestamps: sync.timestamps(),
             }),
         }

@@ -20,6 +20,12 @@ const TSO_RTT_LOG: u32 = 9;
 const SLOW_START_RATIO: u128 = 200;
 const AVOIDANCE_RATIO: u128 = 120;
 
+/// Shortest time of the reordering timer beyond the reordering window (linux `TCP_TIMEOUT_MIN_US`).
+const TIMEOUT_MIN: Duration = Duration::from_millis(2);
+
+/// Unit of Linux's timers (linux `HZ` = 250, the default of distributions).
+const JIFFY: Duration = Duration::from_millis(4);
+
 /// Policy of a stack that sends the same packets as Linux, at the same times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Linux {
@@ -86,9 +92,45 @@ impl Policy for Linux {
         true
     }
 
+    /// As `forced_push`.
+    fn pushes_within_writes(&self, unpushed: u64, max_wnd: u32) -> bool {
+        unpushed > u64::from(max_wnd / 2)
+    }
+
     /// As `tcp_sendmsg_locked`.
     fn fills_super_segments(&self) -> bool {
         true
+    }
+
+    /// Whole segments, if the buffer is larger than one (`tcp_select_initial_window`).
+    fn first_window(&self, space: u32, buffer: u32, mss: u16) -> u32 {
+        let mss = u32::from(mss).max(1);
+        match buffer > mss {
+            true => space.min(buffer / mss * mss),
+            false => space,
+        }
+    }
+
+    /// As `tcp_sequence`.
+    fn takes_beyond_window(&self) -> bool {
+        true
+    }
+
+    /// As `tcp_retransmit_skb`: an skb is one super-segment.
+    fn repeats_super_segments_apart(&self) -> bool {
+        true
+    }
+
+    /// As `tcp_clean_rtx_queue`: the packet begins before the first ACK, as if it had arrived late.
+    fn takes_split_packets_for_reordering(&self) -> bool {
+        true
+    }
+
+    /// `TCP_TIMEOUT_MIN_US` more, in whole jiffies (`tcp_rack_mark_lost`).
+    fn reordering_timer(&self, wait: Duration) -> Duration {
+        let micros = (wait + TIMEOUT_MIN).as_micros();
+        let jiffies = micros.div_ceil(JIFFY.as_micros());
+        JIFFY * u32::try_from(jiffies).unwrap_or(u32::MAX)
     }
 
     fn probes_in_recovery(&self) -> bool {

@@ -29,10 +29,45 @@ pub trait Policy: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Returns whether a super-segment that a write has filled gets PSH although the write goes on. `unpushed` bytes were
+    /// queued since the last PSH, and `max_wnd` is the largest window that the peer ever offered.
+    fn pushes_within_writes(&self, unpushed: u64, max_wnd: u32) -> bool {
+        let _ = (unpushed, max_wnd);
+        false
+    }
+
     /// Returns whether a write fills the super-segment that it began even if the send buffer is smaller: a send buffer is
     /// then exceeded by less than one super-segment.
     fn fills_super_segments(&self) -> bool {
         false
+    }
+
+    /// Returns the first window of a connection, in bytes, that announces segments of `mss` bytes: at most `space`. `buffer`
+    /// is the size of its receive buffer.
+    fn first_window(&self, space: u32, buffer: u32, mss: u16) -> u32 {
+        let _ = (buffer, mss);
+        space
+    }
+
+    /// Returns whether a segment that begins in order is taken whole, beyond the window, while no payload is unread. Then a
+    /// peer may occupy more memory than it was promised.
+    fn takes_beyond_window(&self) -> bool {
+        false
+    }
+
+    /// Returns whether packets of different super-segments are sent again in different segments.
+    fn repeats_super_segments_apart(&self) -> bool {
+        false
+    }
+
+    /// Returns whether two ACKs of which the first ends inside a packet show that the path reorders.
+    fn takes_split_packets_for_reordering(&self) -> bool {
+        false
+    }
+
+    /// Returns how long the reordering timer (RFC 8985 6.2 step 5) runs until `wait` is over.
+    fn reordering_timer(&self, wait: Duration) -> Duration {
+        wait
     }
 
     /// Returns whether tail loss probes are also sent in loss recovery (as QUIC does, RFC 9002 6.2; RFC 8985 waits for the

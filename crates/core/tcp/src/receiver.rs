@@ -31,6 +31,8 @@ pub(crate) struct Receiver<P> {
     reassembly: Reassembly<P>,
     max_segments: usize,
     kept: KeptPayload,
+    /// [`Policy::takes_beyond_window`](crate::policy::Policy::takes_beyond_window).
+    takes_beyond: bool,
     /// Sequence number of the peer's FIN, once it was seen, in order or not.
     fin: Option<SeqNum>,
     fin_received: bool,
@@ -89,11 +91,12 @@ pub(crate) struct ReceiverStart {
 }
 
 impl ReceiverStart {
-    /// Moves the right edge by the `len` bytes that the SYN brought, as far as there is space: the SYN-ACK repeats the
-    /// window behind them.
+    /// Moves the right edge by the `len` bytes that the SYN brought: the SYN-ACK repeats the window behind them. They are in
+    /// memory already, which the space does not count.
     pub(crate) fn extend(&mut self, len: usize) {
-        let promised = self.right_edge.bytes_since(self.rcv_nxt) + len;
-        self.right_edge = self.rcv_nxt + promised.min(self.space as usize);
+        self.right_edge += len;
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        self.space = self.space.saturating_add(len);
     }
 }
 
@@ -124,6 +127,7 @@ impl<P: Payload> Receiver<P> {
             reassembly: Reassembly::new(max_segments),
             max_segments,
             kept: KeptPayload::All,
+            takes_beyond: config.shared.policy.takes_beyond_window(),
             fin: None,
             fin_received: false,
             dsack: None,
@@ -362,6 +366,27 @@ impl<P: Payload> Receiver<P> {
         accepted
     }
 
+    /// Takes the payload of the peer's SYN (RFC 7413). No ACK becomes due: the SYN-ACK acknowledges it.
+    pub(crate) fn accept_early(
+        &mut self,
+        mut segment: Segment<P>,
+        queue: &mut RecvQueue<P>,
+    ) -> Accepted {
+        if segment.payload.is_empty() {
+            return Accepted::default();
+        }
+        if !segment.trim_to_window(self.rcv_nxt, self.window.right_edge()) {
+            return Accepted {
+                drop: Some(SegmentDrop::NoSpace),
+                ..Accepted::default()
+            };
+        }
+        Accepted {
+            delivered: self.deliver(segment.payload, queue),
+            ..Accepted::default()
+        }
+    }
+
     /// Notes the position of a FIN, and removes it from the segment. A FIN needs no memory, so it is accepted at the
     /// edge of a closed window (linux `tcp_data_queue`). Only the first FIN counts, and bytes behind it do not; a FIN
     /// before bytes that are held is ignored as forged.
@@ -384,6 +409,8 @@ impl<P: Payload> Receiver<P> {
         now: Instant,
     ) -> Accepted {
         let (seq, end) = (segment.seq, segment.end());
+        let takes_whole = self.takes_beyond && seq == self.rcv_nxt && queue.is_empty();
+        let is_beyond = takes_whole && self.window.extend_to(end, self.rcv_nxt);
         // A FIN is only noted before the right edge.
         let edge = self.fin.unwrap_or(self.window.right_edge());
         if seq.before(self.rcv_nxt) {
@@ -409,6 +436,7 @@ impl<P: Payload> Receiver<P> {
         }
         let undisturbed = self.reassembly.is_empty() && seq == self.rcv_nxt;
         let arrival = match undisturbed {
+            true if is_beyond => Arrival::Beyond,
             true => Arrival::InOrder {
                 len: segment.payload.len(),
                 push: segment.push,
@@ -503,6 +531,10 @@ impl<P: Payload> Receiver<P> {
 
     /// Consumes the FIN. Payload behind it is dropped.
     fn finish(&mut self, queue: &mut RecvQueue<P>, now: Instant) {
+        if self.window.promised(self.rcv_nxt) == 0 {
+            // The peer has sent beyond the window, and may repeat its FIN without a pause.
+            self.ack.request();
+        }
         self.rcv_nxt += 1;
         self.fin_received = true;
         self.reassembly.clear();

@@ -99,6 +99,10 @@ pub(crate) struct Scoreboard {
     sacked: u32,
     lost: u32,
     retrans: u32,
+    /// Records of different sendings are never joined before SACK reports them.
+    keeps_apart: bool,
+    /// The first record begins inside a packet: an ACK ended there.
+    head_is_split: bool,
     /// Packets reported by SACK since the last time when none were; used instead of RFC 6675's count of duplicates.
     sacked_packets: u32,
 }
@@ -156,6 +160,11 @@ impl Scoreboard {
         self.records.front().map(|record| record.sent_at)
     }
 
+    /// Repeats each super-segment apart from the others.
+    pub(crate) fn keep_apart(&mut self) {
+        self.keeps_apart = true;
+    }
+
     /// Notes `len` new bytes at `start`, behind all others.
     pub(crate) fn on_sent(&mut self, start: u64, len: u32, mss: u16, now: Instant) {
         let record = TxRecord {
@@ -166,7 +175,7 @@ impl Scoreboard {
             marks: RecordMarks::NONE,
         };
         match self.records.back_mut() {
-            Some(last) if last.joins(&record) => last.len += len,
+            Some(last) if !self.keeps_apart && last.joins(&record) => last.len += len,
             _ => self.records.push_back(record),
         }
     }
@@ -178,7 +187,10 @@ impl Scoreboard {
                 break;
             }
             let mut acked = *front;
+            let was_split = core::mem::take(&mut self.head_is_split);
+            delivered.split |= was_split && acked.original() && !acked.sacked();
             if front.end() > una {
+                self.head_is_split = !(una - front.start).is_multiple_of(front.mss.into());
                 acked.len = (una - front.start) as u32;
                 front.start = una;
                 front.len -= acked.len;
@@ -330,7 +342,8 @@ impl Scoreboard {
         let first = *self.records.get(index)?;
         let mut end = first.end();
         for record in self.records.range(index + 1..) {
-            if !record.awaits_retransmission() || end - first.start >= u64::from(max) {
+            let is_full = end - first.start >= u64::from(max);
+            if !record.awaits_retransmission() || is_full || self.keeps_apart {
                 break;
             }
             end = record.end();
@@ -486,7 +499,8 @@ impl Scoreboard {
             return index;
         };
         let record = self.records[index];
-        if !self.records[before].joins(&record) {
+        let may_join = record.sacked() || !self.keeps_apart;
+        if !may_join || !self.records[before].joins(&record) {
             return index;
         }
         self.records[before].len += record.len;

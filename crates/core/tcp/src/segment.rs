@@ -22,8 +22,7 @@ pub enum Control {
 impl Control {
     /// Returns the control of a header's flags: RST over SYN over FIN.
     ///
-    /// RST comes first in every state of RFC 9293 3.10.7. The FIN of a segment with SYN is ignored, as Linux does
-    /// (`tcp_rcv_state_process`).
+    /// RST comes first in every state of RFC 9293 3.10.7. [`Segment::fin_after_syn`] has the FIN of a segment with SYN.
     #[must_use]
     pub const fn from_flags(syn: bool, fin: bool, rst: bool) -> Control {
         match (rst, syn, fin) {
@@ -62,6 +61,8 @@ pub struct Segment<P> {
     pub ack: Option<SeqNum>,
     /// SYN, FIN, RST or none of them.
     pub control: Control,
+    /// A FIN follows the payload of a segment with SYN. It counts in a SYN-ACK that completes a handshake.
+    pub fin_after_syn: bool,
     /// PSH: the writer has no more bytes at the moment.
     pub push: bool,
     /// ECE: on a SYN the request for ECN, else the echo of a mark (RFC 3168 6.1).

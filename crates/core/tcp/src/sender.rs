@@ -184,9 +184,13 @@ impl<P: Payload> Sender<P> {
             shared, options, ..
         } = config;
         let path = PathMss::new(shared.mtu_probing);
+        let mut writer = Writer::new(options);
+        if shared.policy.fills_super_segments() {
+            writer.note_pushes();
+        }
         Sender {
             space: SendSpace::new(iss),
-            writer: Writer::new(options),
+            writer,
             packets: PacketSize::new(config.super_payload(), path),
             flight: Flight::new(RttEstimator::new(&shared.timers)),
             recovery: Recovery::default(),
@@ -203,6 +207,9 @@ impl<P: Payload> Sender<P> {
         let negotiated = &established.negotiated;
         self.packets.open(negotiated.snd_mss);
         self.flight.open(negotiated.sack, established.clock);
+        if self.shared.policy.repeats_super_segments_apart() {
+            self.flight.keep_apart();
+        }
         self.space.open(established.window, established.seq);
         // The SYN.
         self.counters.delivered = 1;
@@ -229,13 +236,22 @@ impl<P: Payload> Sender<P> {
             .payload
     }
 
-    /// Notes that the SYN-ACK acknowledged the first `len` queued bytes, which the SYN had.
-    pub(crate) fn on_early_acked(&mut self, len: u32) {
-        self.space.advance_nxt(len);
+    /// Notes that the SYN had the first `sent` queued bytes, and the SYN-ACK acknowledged `acked` of them. The others were
+    /// dropped on the way, or refused: they are sent again, and the congestion window stays (linux
+    /// `tcp_rcv_fastopen_synack`).
+    pub(crate) fn on_early_sent(&mut self, sent: u32, acked: u32, now: Instant) {
+        self.space.advance_nxt(acked);
         let una = self.space.nxt();
         let _ = self.space.advance_una(una);
         self.writer.release(una);
-        self.counters.bytes_sent += u64::from(len);
+        self.counters.bytes_sent += u64::from(sent);
+        let lost = self.writer.range_at(una, sent.saturating_sub(acked));
+        if lost.len > 0 {
+            self.flight.on_sent(lost, self.mss(), now);
+            self.space.advance_nxt(lost.len);
+            self.flight.mark_all_lost();
+            self.recovery.repeat_without_reduction(self.space.nxt());
+        }
     }
 
     /// Takes the ACK of a SYN-ACK after which payload may have been sent already (RFC 7413).

@@ -95,6 +95,11 @@ impl HandshakeTimer {
         self.sent.is_some()
     }
 
+    /// Returns when the handshake began.
+    pub(crate) fn opened(&self) -> Instant {
+        self.opened
+    }
+
     /// Returns whether the segment was sent more than once, for any reason.
     pub(crate) fn is_repeat(&self) -> bool {
         self.sent_again

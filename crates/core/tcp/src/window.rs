@@ -63,6 +63,16 @@ impl RecvWindow {
         self.right_edge
     }
 
+    /// Moves the right edge to `end` if that is beyond it and the window is not closed: a segment is taken whole. Returns
+    /// whether it moved.
+    pub(crate) fn extend_to(&mut self, end: SeqNum, rcv_nxt: SeqNum) -> bool {
+        let moves = self.promised(rcv_nxt) > 0 && end.after(self.right_edge);
+        if moves {
+            self.right_edge = end;
+        }
+        moves
+    }
+
     /// Returns how much of the promise is left from `rcv_nxt` on.
     pub(crate) fn promised(&self, rcv_nxt: SeqNum) -> u32 {
         self.right_edge.bytes_since(rcv_nxt) as u32

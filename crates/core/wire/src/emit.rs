@@ -97,6 +97,22 @@ impl IpRepr {
         self
     }
 
+    /// Returns the header of a packet that routers may fragment (IP_PMTUDISC_DONT). An IPv6 header is unchanged: routers
+    /// fragment none of its packets.
+    #[must_use]
+    pub const fn with_fragmentation(mut self, identification: u16) -> Self {
+        if let Self::V4 {
+            ident,
+            dont_fragment,
+            ..
+        } = &mut self
+        {
+            *ident = identification;
+            *dont_fragment = false;
+        }
+        self
+    }
+
     /// Returns the sum of the pseudo-header for `len` bytes of transport header and payload.
     pub fn pseudo_header(&self, protocol: u8, len: u32) -> Checksum {
         match *self {
@@ -421,6 +437,19 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn only_ipv4_headers_allow_fragmentation(ident: u16) {
+            let bytes = |ip: IpRepr| {
+                let mut out = [0; 60];
+                let len = ip.emit(protocol::TCP, 20, &mut out);
+                out[..len].to_vec()
+            };
+            prop_assert_eq!(bytes(V6.with_fragmentation(ident)), bytes(V6));
+            let packet = [bytes(V4.with_fragmentation(ident)), vec![0; 20]].concat();
+            let header = Ipv4Header::parse(&packet).unwrap();
+            prop_assert_eq!((header.dont_fragment, header.ident), (false, ident));
+        }
+
         #[test]
         fn a_finished_checksum_verifies(
             payload in proptest::collection::vec(any::<u8>(), 0..100),

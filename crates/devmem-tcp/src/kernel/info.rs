@@ -13,6 +13,7 @@ const OPT_TIMESTAMPS: u8 = 1;
 const OPT_SACK: u8 = 2;
 const OPT_ECN: u8 = 8;
 const OPT_ECN_SEEN: u8 = 16;
+const OPT_SYN_DATA: u8 = 32;
 
 impl Socket {
     /// Returns the state and measurements of the connection; fields that the kernel does not report are 0.
@@ -61,6 +62,7 @@ impl Socket {
             dsack_dups: kernel.dsack_dups().into(),
             reord_seen: kernel.reord_seen().into(),
             rcv_ooopack: kernel.rcv_ooopack().into(),
+            syn_data_acked: kernel.options() & OPT_SYN_DATA != 0,
             ..TcpInfo::default()
         })
     }

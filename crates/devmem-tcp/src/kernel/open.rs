@@ -11,8 +11,8 @@ use devmem_uapi::Errno;
 use rustix::event::PollFlags;
 use rustix::io::Errno as RawErrno;
 use rustix::net::{
-    AddressFamily, SocketFlags, SocketType, acceptfrom_with, bind, connect, getsockname, listen,
-    socket_with, sockopt,
+    AddressFamily, SendFlags, SocketFlags, SocketType, acceptfrom_with, bind, connect, getsockname,
+    listen, sendto, socket_with, sockopt,
 };
 
 use super::nic::Nic;
@@ -20,10 +20,16 @@ use super::socket::{Socket, end_of_connection, refused};
 use super::wait::Deadline;
 use crate::connect::ConnectOptions;
 use crate::driver::WaitLimit;
-use crate::error::{AcceptError, ConnectError, ListenError, Refusal};
+use crate::error::{AcceptError, ConnectError, ErrorKind, ListenError, Refusal};
 
 /// Descriptors are non-blocking: calls wait in poll(2), within the limit of their stream.
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+
+/// Flag of sendto(2): connects, with the bytes in the SYN (linux include/linux/socket.h).
+const MSG_FASTOPEN: u32 = 0x2000_0000;
+
+/// Bit of `net.ipv4.tcp_fastopen` that allows listeners Fast Open.
+const SERVER_MODE: u32 = 2;
 
 /// A listening socket of the kernel.
 #[derive(Debug)]
@@ -96,6 +102,15 @@ impl Listening {
         Ok(listen(&self.fd, backlog.into())?)
     }
 
+    /// Lets `pending` connections at a time be opened by the payload of their SYN alone (RFC 7413); 0: none.
+    pub(crate) fn set_fast_open(&self, pending: u16) -> io::Result<()> {
+        if pending > 0 && server_modes().is_none_or(|modes| modes & SERVER_MODE == 0) {
+            return Err(no_fast_open(&self.nic).into());
+        }
+        devmem_linux::socket::set_fast_open(self.fd.as_fd(), pending)
+            .map_err(|errno| refused(&self.nic, "TCP_FASTOPEN", Operation::Socket, errno).into())
+    }
+
     pub(crate) fn nic(&self) -> &Arc<Nic> {
         &self.nic
     }
@@ -103,6 +118,23 @@ impl Listening {
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// Returns the modes of TCP Fast Open that the kernel allows in this network namespace.
+fn server_modes() -> Option<u32> {
+    let modes = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_fastopen").ok()?;
+    modes.trim().parse().ok()
+}
+
+/// The kernel's settings forbid TCP Fast Open.
+fn no_fast_open(nic: &Nic) -> Refusal {
+    let name = nic.name();
+    Refusal::new(
+        ErrorKind::Unsupported,
+        Errno::EOPNOTSUPP,
+        format!("TCP Fast Open on {name} is switched off: net.ipv4.tcp_fastopen"),
+    )
+    .with_remedy("switch it on for both sides: sysctl -w net.ipv4.tcp_fastopen=3")
 }
 
 /// Returns whether an error concerns only one connection, which ended before it was accepted (accept(2)).
@@ -130,10 +162,7 @@ impl Socket {
         options: &ConnectOptions,
     ) -> Result<Arc<Self>, ConnectError> {
         let socket = Self::begin_connect(nic, address, options)?;
-        let deadline = Deadline::of(WaitLimit::within(options.timeout));
-        let waited = deadline.wait(socket.fd.as_fd(), PollFlags::OUT);
-        waited.map_err(|_| ConnectError::TimedOut)?;
-        socket.connect_result()?;
+        socket.await_connected(options)?;
         Ok(socket)
     }
 
@@ -143,25 +172,42 @@ impl Socket {
         address: SocketAddr,
         options: &ConnectOptions,
     ) -> Result<Arc<Self>, ConnectError> {
-        let ended = |errno| connect_error(nic, errno);
-        let fd = tcp_socket(address.ip()).map_err(ended)?;
-        // Device memory can be sent only through the interface that it is bound to.
-        match bind_to_device(fd.as_fd(), nic.name()) {
-            // Before Linux 5.7 this needed CAP_NET_RAW; the route may use the interface anyway.
-            Ok(()) | Err(Errno::EPERM) => {}
-            Err(errno) => {
-                let refused = refused(nic, "connect", Operation::Socket, errno);
-                return Err(ConnectError::Refused(refused));
-            }
-        }
-        if let Some(source) = options.source {
-            bind(&fd, &source).map_err(ended)?;
-        }
+        let fd = unconnected(nic, address, options)?;
         match connect(&fd, &address) {
             // An interrupted connect continues in the background (connect(2)).
             Ok(()) | Err(RawErrno::INPROGRESS | RawErrno::INTR) => Ok(Self::new(fd, nic)),
-            Err(errno) => Err(ended(errno)),
+            Err(errno) => Err(connect_error(nic, errno)),
         }
+    }
+
+    /// Connects with `bytes` in the SYN, as many as fit (RFC 7413); returns their number.
+    pub(crate) fn connect_with_data(
+        nic: &Arc<Nic>,
+        address: SocketAddr,
+        options: &ConnectOptions,
+        bytes: &[u8],
+    ) -> Result<(Arc<Self>, usize), ConnectError> {
+        let fd = unconnected(nic, address, options)?;
+        let flags =
+            SendFlags::from_bits_retain(MSG_FASTOPEN) | SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let taken = match sendto(&fd, bytes, flags, &address) {
+            Ok(taken) => taken,
+            // The SYN asks for a cookie.
+            Err(RawErrno::INPROGRESS | RawErrno::INTR) => 0,
+            Err(RawErrno::OPNOTSUPP) => return Err(ConnectError::Refused(no_fast_open(nic))),
+            Err(errno) => return Err(connect_error(nic, errno)),
+        };
+        let socket = Self::new(fd, nic);
+        socket.await_connected(options)?;
+        Ok((socket, taken))
+    }
+
+    /// Waits until the connection is established or TCP gives up.
+    fn await_connected(&self, options: &ConnectOptions) -> Result<(), ConnectError> {
+        let deadline = Deadline::of(WaitLimit::within(options.timeout));
+        let waited = deadline.wait(self.fd.as_fd(), PollFlags::OUT);
+        waited.map_err(|_| ConnectError::TimedOut)?;
+        self.connect_result()
     }
 
     /// Returns the outcome of a completed connect.
@@ -185,6 +231,29 @@ impl Socket {
             _ => None,
         }
     }
+}
+
+/// Returns a socket that connects through the interface.
+fn unconnected(
+    nic: &Nic,
+    address: SocketAddr,
+    options: &ConnectOptions,
+) -> Result<OwnedFd, ConnectError> {
+    let ended = |errno| connect_error(nic, errno);
+    let fd = tcp_socket(address.ip()).map_err(ended)?;
+    // Device memory can be sent only through the interface that it is bound to.
+    match bind_to_device(fd.as_fd(), nic.name()) {
+        // Before Linux 5.7 this needed CAP_NET_RAW; the route may use the interface anyway.
+        Ok(()) | Err(Errno::EPERM) => {}
+        Err(errno) => {
+            let refused = refused(nic, "connect", Operation::Socket, errno);
+            return Err(ConnectError::Refused(refused));
+        }
+    }
+    if let Some(source) = options.source {
+        bind(&fd, &source).map_err(ended)?;
+    }
+    Ok(fd)
 }
 
 fn connect_error(nic: &Nic, errno: RawErrno) -> ConnectError {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use devmem_linux::netif::Interface;
+use devmem_linux::packet::{PacketOptions, Station};
 use devmem_linux::test_util::in_netns;
 use devmem_tcp::{BoundRx, Direction, Dmabuf, ErrorKind, LinkState, Listener, Netdev, Setup};
 
@@ -291,4 +292,67 @@ fn a_link_that_cannot_be_opened_says_what_to_do() {
             }
         },
     );
+}
+
+/// An ARP request of `station`, with the IP address `from`, for our address, after a virtio-net header; in a VLAN, if one is
+/// given.
+fn who_has_ours(station: [u8; 6], from: [u8; 4], vlan: Option<u8>) -> Vec<u8> {
+    let tag: &[u8] = match vlan {
+        Some(id) => &[0x81, 0x00, 0x00, id],
+        None => &[],
+    };
+    [
+        &[0; 10][..],
+        &[0xff; 6],
+        &station,
+        tag,
+        &[0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 1],
+        &station,
+        &from,
+        &[0; 6],
+        &[10, 77, 0, 2],
+    ]
+    .concat()
+}
+
+#[test]
+fn frames_of_a_vlan_are_not_received() {
+    in_netns("packet::frames_of_a_vlan_are_not_received", || {
+        const STATION: [u8; 6] = [2, 0, 0, 0, 0, 9];
+        let _pair = veth(V4, 1500);
+        let netdev = netdev(V4);
+        let options = PacketOptions {
+            interface: NEAR.to_owned(),
+            station: Station::Own {
+                mac: STATION,
+                multicast: Vec::new(),
+            },
+        };
+        let (socket, _) = options.open().expect("it is up").into_parts();
+        for (from, vlan) in [([10, 77, 0, 8], Some(5)), ([10, 77, 0, 9], None)] {
+            let request = who_has_ours(STATION, from, vlan);
+            let written = rustix::io::write(&socket, &request);
+            assert_eq!(written, Ok(request.len()));
+        }
+        let start = Instant::now();
+        let mut reply = [0; 2048];
+        loop {
+            match rustix::io::read(&socket, &mut reply[..]) {
+                // A reply to our station: the target's IP address is its last field.
+                Ok(len) if reply[10..16] == STATION && reply[22..24] == [8, 6] => {
+                    assert!(len >= 52);
+                    assert_eq!(
+                        reply[48..52],
+                        [10, 77, 0, 9],
+                        "the answer to the tagged request"
+                    );
+                    break;
+                }
+                Ok(_other) => {}
+                Err(_nothing_yet) => std::thread::sleep(Duration::from_millis(2)),
+            }
+            assert!(start.elapsed() < PATIENCE, "no reply");
+        }
+        assert_eq!(netdev.link_state(), LinkState::Up);
+    });
 }

@@ -202,11 +202,15 @@ interface! {
         }
         written
     };
-    /// splice(2); neither files nor pipes have offsets, so that none may be given.
+    /// splice(2); neither sockets nor pipes have offsets, so that none may be given. packetdrill passes the addresses of
+    /// variables that are 0 for a script's NULL.
     splice: fn(from: c_int, from_at: *mut loff_t, to: c_int, to_at: *mut loff_t, len: size_t, flags: c_uint)
         -> c_int = |i| {
-            // What an offset is does not matter, only that there is one.
-            let has_offset = (!from_at.is_null(), !to_at.is_null());
+            let has_offset = |at: *mut loff_t| match at.is_null() {
+                true => Ok(false),
+                false => pass!(cabi::read(at)).map(|offset| offset != 0),
+            };
+            let has_offset = (has_offset(from_at)?, has_offset(to_at)?);
             let moved = i.posix().splice(SpliceArgs { from, to, has_offset, len, flags })?;
             Ok(c_int::try_from(moved).unwrap_or(c_int::MAX))
         };

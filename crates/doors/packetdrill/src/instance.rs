@@ -2,10 +2,11 @@
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use devmem_posix::abi::{MSG_FASTOPEN, SOL_TCP, tcp_opt};
-use devmem_posix::{Posix, Settings, VirtualTime};
+use devmem_posix::{Posix, SendArgs, Settings, VirtualTime};
 use devmem_uapi::Errno;
 use netmem::{Dmabuf, NiovSize};
 use nic::{Nic, NicConfig};
@@ -28,6 +29,9 @@ const IPV6_MIN_MTU: u16 = 1280;
 /// Bytes of host memory for received packets, and of device memory with `devmem=1`: so much that the window of a SYN-ACK
 /// follows from the settings, as in Linux, and not from the memory. Pages that are not used cost nothing.
 const MEMORY: usize = 64 << 20;
+
+/// Most bytes of a file that [`Instance::send_file`] reads at once.
+const FILE_BYTES: usize = 64 << 10;
 
 /// First time of the clock: in the range of a wall clock, so that no program takes it for unset.
 const START: Instant = Instant::from_millis(1_700_000_000_000);
@@ -163,6 +167,48 @@ impl Instance {
             self.numbers.release(fd);
         }
         closed
+    }
+
+    /// sendfile(2): sends `count` bytes of `file` from `start` on, or from its position, which then moves. Returns how many
+    /// were sent, and the offset behind them.
+    ///
+    /// # Errors
+    /// As send(2) and pread(2), if nothing was sent.
+    pub fn send_file(
+        &self,
+        fd: i32,
+        file: BorrowedFd<'_>,
+        start: Option<i64>,
+        count: usize,
+    ) -> Result<(usize, i64), Errno> {
+        let errno = |error: rustix::io::Errno| Errno(error.raw_os_error());
+        let begun = match start {
+            Some(start) => u64::try_from(start).map_err(|_| Errno::EINVAL)?,
+            None => rustix::fs::tell(file).map_err(errno)?,
+        };
+        let (mut bytes, mut sent) = (vec![0; count.min(FILE_BYTES)], 0);
+        let outcome = loop {
+            let most = bytes.len().min(count - sent);
+            let room = bytes.get_mut(..most).unwrap_or_default();
+            let got = rustix::io::pread(file, &mut *room, begun + sent as u64).map_err(errno);
+            let piece = match got {
+                Ok(got) if got > 0 => room.get(..got).unwrap_or_default(),
+                Ok(_) => break Ok(()),
+                Err(errno) => break Err(errno),
+            };
+            match self.posix.send(fd, SendArgs::new(piece), 0) {
+                Ok(taken) => sent += taken,
+                Err(errno) => break Err(errno),
+            }
+        };
+        if sent == 0 {
+            outcome?;
+        }
+        let end = begun + sent as u64;
+        if start.is_none() {
+            rustix::fs::seek(file, rustix::fs::SeekFrom::Start(end)).map_err(errno)?;
+        }
+        Ok((sent, i64::try_from(end).unwrap_or(i64::MAX)))
     }
 
     /// Hands one IP packet to the stack, which processes it before this returns.

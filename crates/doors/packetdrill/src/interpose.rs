@@ -1,18 +1,20 @@
-// UNSAFETY: defines two functions of libc, which get C's arguments and pass most of them on to the kernel.
+// UNSAFETY: defines three functions of libc, which get C's arguments and pass most of them on to the kernel.
 
-//! `close` and `getsockopt` of libc, for a program that this library was loaded into first (`LD_PRELOAD`).
+//! `close`, `getsockopt` and `sendfile` of libc, for a program that this library was loaded into first (`LD_PRELOAD`).
 //!
-//! packetdrill calls these two past its interface: `close` for what a script left open, `getsockopt` for TCP_INFO,
-//! TCP_CC_INFO and SO_MEMINFO of `%{ }%` assertions. With a number of an [`Instance`] they are its calls, with any other
-//! the kernel's. The calls of this library's own code come here, too.
+//! packetdrill calls these past its interface: `close` for what a script left open, `getsockopt` for TCP_INFO,
+//! TCP_CC_INFO and SO_MEMINFO of `%{ }%` assertions, `sendfile` because the interface lacks it. With a number of an
+//! [`Instance`] they are its calls, with any other the kernel's. The calls of this library's own code come here, too.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cabi::call;
-use libc::socklen_t;
+use devmem_uapi::Errno;
+use libc::{off_t, size_t, socklen_t, ssize_t};
 
 use crate::instance::Instance;
 
@@ -22,7 +24,7 @@ static INSTANCES: Mutex<Vec<Weak<Instance>>> = Mutex::new(Vec::new());
 /// Whether an instance was ever added; before that, the functions take no lock.
 static IS_USED: AtomicBool = AtomicBool::new(false);
 
-/// Adds `instance` to those whose descriptors the two functions answer.
+/// Adds `instance` to those whose descriptors the functions answer.
 pub(crate) fn register(instance: &Arc<Instance>) {
     let mut instances = INSTANCES.lock().unwrap_or_else(PoisonError::into_inner);
     instances.retain(|other| other.strong_count() > 0);
@@ -77,4 +79,39 @@ pub unsafe extern "C" fn getsockopt(
             libc::syscall(libc::SYS_getsockopt, fd, level, name, value, len) as c_int
         },
     }
+}
+
+/// sendfile(2), from a file of the kernel to a socket.
+///
+/// # Safety
+/// As libc's: `offset` is null or points to a number that may be changed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendfile(
+    to: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
+    let Some(instance) = owner(to) else {
+        // SAFETY: the system call of this name takes these arguments; the kernel checks the pointer.
+        return unsafe { libc::syscall(libc::SYS_sendfile, to, from, offset, count) as ssize_t };
+    };
+    cabi::finish(|| {
+        if from < 0 {
+            return Err(Errno::EBADF);
+        }
+        // SAFETY: not -1; the caller keeps the descriptor open during the call, or reading fails with EBADF.
+        let file = unsafe { BorrowedFd::borrow_raw(from) };
+        // SAFETY: null, or a number that can be read: the caller's word.
+        let start = match offset.is_null() {
+            true => None,
+            false => Some(unsafe { cabi::read(offset) }?),
+        };
+        let (sent, end) = instance.send_file(to, file, start, count)?;
+        if start.is_some() {
+            // SAFETY: a number that may be changed: the caller's word.
+            unsafe { cabi::write(offset, end) }?;
+        }
+        Ok(sent)
+    })
 }

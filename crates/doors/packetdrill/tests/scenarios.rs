@@ -252,15 +252,15 @@ fn a_full_receive_buffer_closes_the_window_and_reading_opens_it() {
 +0 bind(3, ..., ...) = 0
 +0 listen(3, 1) = 0
 +0 < S 0:0(0) win 32792 <mss 1000>
-+0 > S. 0:0(0) ack 1 win 8000 <mss 1460>
++0 > S. 0:0(0) ack 1 win 7300 <mss 1460>
 +.1 < . 1:1(0) ack 1 win 257
 +0 accept(3, ..., ...) = 4
 +0 < P. 1:4001(4000) ack 1 win 257
-+0 > . 1:1(0) ack 4001 win 4000
-+0 < P. 4001:8001(4000) ack 1 win 257
-+0 > . 1:1(0) ack 8001 win 0
-+.1 read(4, ..., 8000) = 8000
-+0 > . 1:1(0) ack 8001 win 8000
++0 > . 1:1(0) ack 4001 win 3300
++0 < P. 4001:7301(3300) ack 1 win 257
++0 > . 1:1(0) ack 7301 win 0
++.1 read(4, ..., 8000) = 7300
++0 > . 1:1(0) ack 7301 win 8000
 ";
     everywhere(script);
 }

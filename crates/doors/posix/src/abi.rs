@@ -119,10 +119,14 @@ pub const IPV6_UNICAST_HOPS: i32 = 16;
 pub const IP_MTU_DISCOVER: i32 = 10;
 /// Option of level `SOL_IP`: bind sets the address only, and connect chooses the port.
 pub const IP_BIND_ADDRESS_NO_PORT: i32 = 24;
+/// Option of level `SOL_IP`: an address that is not local can be bound.
+pub const IP_FREEBIND: i32 = 15;
 /// Option of level `SOL_IPV6`: path MTU discovery.
 pub const IPV6_MTU_DISCOVER: i32 = 23;
 /// Value of both: packets are not fragmented but made to fit (`IP_PMTUDISC_WANT`, `IP_PMTUDISC_DO`).
 pub const PMTUDISC: std::ops::RangeInclusive<i32> = 1..=2;
+/// Value of `IP_MTU_DISCOVER`: routers may fragment packets (`IP_PMTUDISC_DONT`).
+pub const PMTUDISC_DONT: i32 = 0;
 /// Option of level `SOL_IPV6`: no IPv4 on this socket.
 pub const IPV6_V6ONLY: i32 = 26;
 /// Option of level `SOL_IPV6`: differentiated services.

@@ -24,7 +24,7 @@ use devmem_uapi::Errno;
 use stack::SocketOption;
 use tcp::{CongestionKind, Keepalive};
 
-use crate::abi::{PMTUDISC, SOL_TCP};
+use crate::abi::{PMTUDISC, PMTUDISC_DONT, SOL_TCP};
 use crate::sockaddr::Family;
 pub(crate) use fast_open::FastOpen;
 use row::{Row, View};
@@ -69,6 +69,8 @@ pub(crate) struct Options {
     pub(crate) times: Times,
     /// IP_BIND_ADDRESS_NO_PORT.
     pub(crate) bind_without_port: bool,
+    /// IP_FREEBIND.
+    free_bind: bool,
     pub(crate) max_seg: Option<u16>,
     pub(crate) congestion: Option<CongestionKind>,
     keepalive: bool,
@@ -127,6 +129,7 @@ impl Options {
             inq: false,
             times: Times::default(),
             bind_without_port: false,
+            free_bind: false,
             max_seg: base.options.user_mss,
             congestion: None,
             keepalive: base.options.keepalive.is_some(),
@@ -179,7 +182,7 @@ impl Options {
     }
 
     /// Returns the options that the stack applies beside the settings of TCP.
-    pub(crate) fn after_opening(&self) -> [SocketOption; 6] {
+    pub(crate) fn after_opening(&self) -> [SocketOption; 7] {
         [
             SocketOption::Zerocopy(self.zerocopy),
             SocketOption::Cork(self.cork),
@@ -187,7 +190,12 @@ impl Options {
             SocketOption::Tos(self.tos),
             SocketOption::HopLimit(self.hop_limit),
             SocketOption::Timestamping(self.times.asked()),
+            self.fragment_option(),
         ]
+    }
+
+    fn fragment_option(&self) -> SocketOption {
+        SocketOption::MayFragment(self.mtu_discover == PMTUDISC_DONT)
     }
 
     /// Returns the maximum unread payload.

@@ -99,6 +99,9 @@ pub(crate) struct Sock {
     state: SockState,
     options: Options,
     bound: Option<std::net::SocketAddr>,
+    /// The part of `bound` that stays when the socket is disconnected (linux `SOCK_BINDADDR_LOCK`, `SOCK_BINDPORT_LOCK`): what
+    /// the program gave to bind(2), without the port of an accepted socket.
+    kept: Option<std::net::SocketAddr>,
     /// The peer that the first send connects to (TCP_FASTOPEN_CONNECT).
     deferred: Option<std::net::SocketAddr>,
 }

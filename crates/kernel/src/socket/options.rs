@@ -42,6 +42,16 @@ pub fn bind_to_device(socket: BorrowedFd<'_>, interface: &str) -> Result<(), Err
     sys::message::set_bytes(socket, SO_BINDTODEVICE, interface.as_bytes())
 }
 
+/// Sets `TCP_FASTOPEN` of a listener: as many connections may be open by the payload of their SYN alone (RFC 7413); 0: none.
+/// The sysctl `net.ipv4.tcp_fastopen` must have the bit 2, too.
+///
+/// # Errors
+///
+/// `EINVAL` for sockets that are connected.
+pub fn set_fast_open(listener: BorrowedFd<'_>, pending: u16) -> Result<(), Errno> {
+    sys::message::set_fast_open(listener, pending.into())
+}
+
 /// Returns the NAPI instance that received a connection's last packet, if the NIC's driver reports it.
 /// [`Netdev::queues`](crate::netdev::Netdev::queues) returns the queue of each NAPI instance.
 pub fn incoming_napi(socket: BorrowedFd<'_>) -> Option<u32> {

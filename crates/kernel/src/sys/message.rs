@@ -125,6 +125,11 @@ pub(crate) fn set_bytes(fd: BorrowedFd<'_>, option: i32, value: &[u8]) -> Result
     set_option(fd, option, value).map(|_zero| ())
 }
 
+/// Sets `TCP_FASTOPEN`.
+pub(crate) fn set_fast_open(fd: BorrowedFd<'_>, pending: c_int) -> Result<(), Errno> {
+    set_option_at(fd, (libc::IPPROTO_TCP, libc::TCP_FASTOPEN), &[pending]).map(|_zero| ())
+}
+
 /// An option that can be read. The set is closed, because the input value of some other options
 /// (`TCP_ZEROCOPY_RECEIVE`) contains an address that the kernel writes to.
 #[derive(Clone, Copy, Debug)]
@@ -174,18 +179,18 @@ impl Plain for c_int {}
 impl Plain for DmabufToken {}
 
 fn set_option<T: Plain>(fd: BorrowedFd<'_>, option: i32, value: &[T]) -> Result<u32, Errno> {
+    set_option_at(fd, (devmem_uapi::sockopt::SOL_SOCKET, option), value)
+}
+
+fn set_option_at<T: Plain>(
+    fd: BorrowedFd<'_>,
+    (level, option): (i32, i32),
+    value: &[T],
+) -> Result<u32, Errno> {
     let len = libc::socklen_t::try_from(size_of_val(value)).map_err(|_too_long| Errno::EINVAL)?;
     // SAFETY: 1. `fd` is open for the call; 2. the kernel reads `len` bytes at the pointer, which are
     // exactly the bytes of `value`, all initialised (`Plain`).
-    let rc = unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            devmem_uapi::sockopt::SOL_SOCKET,
-            option,
-            value.as_ptr().cast(),
-            len,
-        )
-    };
+    let rc = unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, value.as_ptr().cast(), len) };
     u32::try_from(rc).map_err(|_negative| last_errno())
 }
 

@@ -53,6 +53,8 @@ pub(crate) struct Egress {
     pub(crate) tos: u8,
     /// TTL or hop limit of the IP header (IP_TTL); `None`: the default.
     pub(crate) hop_limit: Option<u8>,
+    /// Identification of a packet that routers may fragment; `None`: they must not. IPv6 has neither.
+    pub(crate) ident: Option<u16>,
 }
 
 impl Egress {
@@ -62,6 +64,7 @@ impl Egress {
             next_hop,
             tos: 0,
             hop_limit: None,
+            ident: None,
         }
     }
 }
@@ -105,6 +108,8 @@ impl Network {
             next_hop,
             tos: options.tos,
             hop_limit: options.hop_limit,
+            // The initial sequence number is not predictable.
+            ident: options.may_fragment.then_some(segment.seq.0 as u16),
         };
         let owner = SegmentOwner::Answer(from);
         match self.routes.next_hop(tuple.src_ip) {
@@ -316,6 +321,19 @@ impl Network {
     }
 }
 
+/// Returns the IP header of a segment; `None` if the addresses are of two families.
+fn ip_header(tuple: &FourTuple, egress: Egress, ecn: Ecn) -> Option<IpRepr> {
+    let Egress {
+        next_hop: _,
+        tos,
+        hop_limit,
+        ident,
+    } = egress;
+    let ip = IpRepr::new(tuple.dst_ip, tuple.src_ip)?.with_tos(tos & !Ecn::MASK | ecn.bits());
+    let ip = hop_limit.map_or(ip, |hops| ip.with_hop_limit(hops));
+    Some(ident.map_or(ip, |ident| ip.with_fragmentation(ident)))
+}
+
 /// Writes all headers of a segment; `None` if the addresses belong to different families.
 ///
 /// The NIC computes the checksum: only the NIC can read the payload.
@@ -331,6 +349,7 @@ fn emit_headers(
         seq,
         ack,
         control: _,
+        fin_after_syn: _,
         push: _,
         ece: _,
         cwr: _,
@@ -342,13 +361,7 @@ fn emit_headers(
         gso_size,
         packets: _,
     } = segment;
-    let Egress {
-        next_hop: _,
-        tos,
-        hop_limit,
-    } = egress;
-    let ip = IpRepr::new(tuple.dst_ip, tuple.src_ip)?.with_tos(tos & !Ecn::MASK | ecn.bits());
-    let ip = hop_limit.map_or(ip, |hops| ip.with_hop_limit(hops));
+    let ip = ip_header(tuple, egress, ecn)?;
     let ethertype = if tuple.dst_ip.is_ipv4() {
         EtherType::IPV4
     } else {

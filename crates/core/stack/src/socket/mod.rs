@@ -61,6 +61,8 @@ pub(crate) struct ConnectionSocket {
     pub(crate) read: u64,
     /// Arrival times of unread bytes, if enabled.
     pub(crate) arrival_times: ArrivalTimes,
+    /// Position in the stream of the byte that the peer last called urgent, until it is read.
+    pub(crate) urgent: Option<u64>,
     /// A segment has arrived already. The first one only completes the handshake, and is no probe.
     pub(crate) is_old: bool,
     pub(crate) tokens: TokenTable<Held>,
@@ -69,6 +71,8 @@ pub(crate) struct ConnectionSocket {
     pub(crate) errors: ErrQueue,
     /// Kind of memory of the last bytes in the send queue: packets do not mix the kinds.
     pub(crate) last_sent: Option<SourceMemory>,
+    /// Identification of the next packet, if routers may fragment them.
+    pub(crate) next_ident: Option<u16>,
     /// Free bytes of the send queue at which the socket is writable (linux: a third of the buffer).
     pub(crate) write_low: usize,
     /// The program has shut down reading.
@@ -256,16 +260,38 @@ impl ConnectionSocket {
             return;
         }
         let in_order = self.read + self.conn.readable_len() as u64;
-        // Relative to RCV.NXT; valid segments are less than half of the sequence space away.
-        let ahead = |nxt: SeqNum| i64::from(seq.0.wrapping_sub(nxt.0).cast_signed());
-        let start = self.conn.rcv_nxt().map(ahead);
-        let Some(start) = start.and_then(|ahead| in_order.checked_add_signed(ahead)) else {
+        let Some(start) = self.position_of(seq) else {
             return;
         };
         let behind = start.saturating_add(len as u64);
         if behind > in_order {
             self.arrival_times.note(start.max(in_order)..behind, now);
         }
+    }
+
+    /// Returns the position in the stream of the byte numbered `seq`.
+    fn position_of(&self, seq: SeqNum) -> Option<u64> {
+        let in_order = self.read + self.conn.readable_len() as u64;
+        // Relative to RCV.NXT; valid segments are less than half of the sequence space away.
+        let ahead = |nxt: SeqNum| i64::from(seq.0.wrapping_sub(nxt.0).cast_signed());
+        in_order.checked_add_signed(self.conn.rcv_nxt().map(ahead)?)
+    }
+
+    /// Notes the urgent pointer of a segment from `seq` on, before TCP processes it: the byte before the one that it points to
+    /// is urgent (linux `tcp_check_urg`; RFC 6093 3.1 describes it). The byte stays in the stream.
+    pub(crate) fn note_urgent(&mut self, seq: SeqNum, pointer: Option<u16>) {
+        let Some(pointer) = pointer.filter(|pointer| *pointer > 0) else {
+            return;
+        };
+        let position = self.position_of(seq + usize::from(pointer - 1));
+        if let Some(position) = position.filter(|position| *position >= self.read) {
+            self.urgent = Some(position);
+        }
+    }
+
+    /// Returns how many bytes lie before the urgent byte; `None` if there is none, or it was read.
+    pub(crate) fn until_urgent(&self) -> Option<u64> {
+        self.urgent?.checked_sub(self.read)
     }
 
     /// Adds the timestamps of sends that are due to the error queue.

@@ -51,6 +51,12 @@ pub enum SocketOption {
     /// The congestion control algorithm.
     #[doc(alias = "TCP_CONGESTION")]
     Congestion(CongestionKind),
+    /// Routers may fragment packets of IPv4 (IP_PMTUDISC_DONT), for paths on which ICMP errors are lost. Off by default.
+    #[doc(alias = "IP_MTU_DISCOVER")]
+    MayFragment(bool),
+    /// How often a SYN is repeated with doubling intervals.
+    #[doc(alias = "TCP_SYNCNT")]
+    SynRetries(u8),
 }
 
 /// The name of an option.
@@ -83,6 +89,10 @@ pub enum OptionName {
     Congestion,
     /// [`SocketOption::HopLimit`].
     HopLimit,
+    /// [`SocketOption::MayFragment`].
+    MayFragment,
+    /// [`SocketOption::SynRetries`].
+    SynRetries,
 }
 
 /// The values of all options of one socket. Connections inherit those of their listener.
@@ -102,7 +112,9 @@ pub(crate) struct SocketSettings {
     pub(crate) tos: u8,
     pub(crate) timestamping: Timestamping,
     pub(crate) hop_limit: Option<u8>,
+    pub(crate) may_fragment: bool,
     congestion: CongestionKind,
+    syn_retries: u8,
 }
 
 impl SocketSettings {
@@ -122,7 +134,9 @@ impl SocketSettings {
             tos: 0,
             timestamping: Timestamping::default(),
             hop_limit: None,
+            may_fragment: false,
             congestion: config.congestion,
+            syn_retries: config.syn_retries,
         }
     }
 
@@ -159,6 +173,8 @@ impl SocketSettings {
             SocketOption::Timestamping(timestamping) => self.timestamping = timestamping,
             SocketOption::Congestion(kind) => self.congestion = kind,
             SocketOption::HopLimit(hops) => self.hop_limit = hops,
+            SocketOption::MayFragment(may) => self.may_fragment = may,
+            SocketOption::SynRetries(count) => self.syn_retries = count,
         }
         Ok(())
     }
@@ -179,6 +195,8 @@ impl SocketSettings {
             OptionName::Timestamping => SocketOption::Timestamping(self.timestamping),
             OptionName::Congestion => SocketOption::Congestion(self.congestion),
             OptionName::HopLimit => SocketOption::HopLimit(self.hop_limit),
+            OptionName::MayFragment => SocketOption::MayFragment(self.may_fragment),
+            OptionName::SynRetries => SocketOption::SynRetries(self.syn_retries),
         }
     }
 
@@ -191,6 +209,7 @@ impl SocketSettings {
             snd_buf,
             cork,
             congestion,
+            syn_retries,
             merge_frags: _,
             zerocopy: _,
             rcv_buf: _,
@@ -199,6 +218,7 @@ impl SocketSettings {
             tos: _,
             timestamping: _,
             hop_limit: _,
+            may_fragment: _,
         } = *self;
         conn.set_cork(cork);
         conn.set_nodelay(nodelay);
@@ -206,6 +226,7 @@ impl SocketSettings {
         conn.set_user_timeout(user_timeout);
         conn.set_snd_buf(snd_buf);
         conn.set_congestion(congestion);
+        conn.set_syn_retries(syn_retries);
     }
 }
 
@@ -253,6 +274,8 @@ mod tests {
             (OptionName::NotsentLowat, SocketOption::NotsentLowat(1)),
             (OptionName::Tos, SocketOption::Tos(0x10)),
             (OptionName::HopLimit, SocketOption::HopLimit(Some(1))),
+            (OptionName::MayFragment, SocketOption::MayFragment(true)),
+            (OptionName::SynRetries, SocketOption::SynRetries(2)),
             (
                 OptionName::Congestion,
                 SocketOption::Congestion(CongestionKind::NewReno),

@@ -126,3 +126,38 @@ fn the_payload_of_syns_survives_a_bad_path() {
         pair.finish();
     }
 }
+
+#[test]
+fn timeouts_of_an_early_connection_pause_fast_open() {
+    let (mut pair, _listener) = with_cookie(&PairConfig::default());
+    let pause = Duration::from_secs(60);
+    let mut config = pair.a.stack_mut().tcp_config().clone();
+    config.fast_open.blackhole_timeout = pause;
+    pair.a.stack_mut().set_tcp_config(config);
+    let mut now = pair.now();
+    let peer = Side::B.ipv4();
+    let uses = |pair: &mut Pair, now| {
+        let stack = pair.a.stack_mut();
+        stack.has_early_cookie(peer, EarlyCookie::Needed, now)
+    };
+    assert!(uses(&mut pair, now));
+    let id = connect_early(&mut pair, EarlyCookie::Needed);
+    let message = SendMsg::new(b"early");
+    assert_eq!(pair.a.sendmsg(id, &message, MsgFlags::empty()), Ok(5));
+    // Side B is never polled: the path drops everything.
+    let mut paused_at = None;
+    for _ in 0..100 {
+        pair.a.stack_mut().poll(now);
+        if !uses(&mut pair, now) {
+            paused_at = Some(now);
+            break;
+        }
+        now = pair.a.stack_mut().next_deadline().unwrap();
+    }
+    let paused_at = paused_at.expect("two SYNs had no answer");
+    assert!(!uses(
+        &mut pair,
+        paused_at + pause - Duration::from_millis(1)
+    ));
+    assert!(uses(&mut pair, paused_at + pause));
+}

@@ -32,7 +32,7 @@ impl<P: Payload> Connection<P> {
     pub fn set_rcv_space(&mut self, bytes: u32) {
         match &mut self.state {
             ConnectionState::Closed | ConnectionState::TimeWait(_) => {}
-            ConnectionState::SynSent(syn_sent) => syn_sent.set_space(bytes),
+            ConnectionState::SynSent(syn_sent) => syn_sent.set_space(&self.config, bytes),
             ConnectionState::SynReceived(syn_received) => syn_received.set_space(bytes),
             ConnectionState::Synchronized(synchronized) => {
                 synchronized.receiver.set_space(bytes, &self.queue)
@@ -159,8 +159,8 @@ impl<P: Payload> Connection<P> {
     /// [fills super-segments](crate::policy::Policy::fills_super_segments). No new super-segment begins while
     /// `notsent_lowat` bytes (TCP_NOTSENT_LOWAT) are unsent.
     #[must_use]
-    pub fn admit(&self, wanted: usize, notsent_lowat: Option<u32>) -> usize {
-        match &self.state {
+    pub fn admit(&mut self, wanted: usize, notsent_lowat: Option<u32>) -> usize {
+        match &mut self.state {
             ConnectionState::Synchronized(synchronized) if synchronized.kind().can_send() => {
                 synchronized.sender.admit(wanted, notsent_lowat)
             }
@@ -346,6 +346,11 @@ impl<P: Payload> Connection<P> {
         if let ConnectionState::Synchronized(synchronized) = &mut self.state {
             synchronized.sender.set_congestion(kind);
         }
+    }
+
+    /// Sets how often a SYN is repeated with doubling intervals (TCP_SYNCNT), also if it was sent already.
+    pub fn set_syn_retries(&mut self, retries: u8) {
+        self.config.options.syn_retries = retries;
     }
 
     /// Sends small segments at once, or gathers them (TCP_NODELAY).

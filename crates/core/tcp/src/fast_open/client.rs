@@ -52,7 +52,7 @@ pub(crate) struct ClientOpen<P> {
     sent: Option<u16>,
     learned: Option<Learned>,
     pub(crate) fail: ClientFail,
-    /// The SYN-ACK acknowledged payload.
+    /// The SYN-ACK acknowledged all payload of the SYN.
     pub(crate) acked: bool,
 }
 
@@ -105,7 +105,7 @@ impl<P: Payload> ClientOpen<P> {
     /// Takes the SYN-ACK: `acked` bytes of payload are acknowledged.
     pub(crate) fn on_syn_ack(&mut self, syn_ack: &Segment<P>, acked: u32, retransmitted: bool) {
         let sent = self.sent.unwrap_or(0);
-        self.acked = acked > 0;
+        self.acked = acked > 0 && acked == u32::from(sent);
         if sent > 0 && acked < u32::from(sent) {
             self.fail = match retransmitted {
                 true => ClientFail::SynRetransmitted,

@@ -8,6 +8,8 @@ use crate::rack::Sending;
 /// Summary of what one ACK delivered, filled by `Scoreboard::ack_to` and `Scoreboard::sack`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Delivered {
+    /// A packet was acknowledged of which an earlier ACK had acknowledged a part.
+    pub(crate) split: bool,
     /// Bytes that are newly known to have arrived (RFC 9937 DeliveredData).
     pub(crate) bytes: u64,
     /// Packets of these bytes, as last sent.

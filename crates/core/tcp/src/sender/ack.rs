@@ -223,6 +223,10 @@ impl<P: Payload> Sender<P> {
             self.counters.reordering = self.counters.reordering.max(packets);
             self.counters.reord_seen = self.counters.reord_seen.saturating_add(1);
         }
+        if event.delivered.split && self.shared.policy.takes_split_packets_for_reordering() {
+            self.flight.on_needless_repair();
+            self.counters.reord_seen = self.counters.reord_seen.saturating_add(1);
+        }
         match self.recovery.judge_probe(event) {
             ProbeVerdict::Open | ProbeVerdict::Needless => {}
             ProbeVerdict::RepairedLoss => self.reduce_once(),

@@ -13,7 +13,7 @@ const SKB_OVERHEAD: u64 = 896;
 
 impl<P: Payload> Sender<P> {
     /// Returns how many of `wanted` bytes a write queues. `notsent_lowat`: TCP_NOTSENT_LOWAT.
-    pub fn admit(&self, wanted: usize, notsent_lowat: Option<u32>) -> usize {
+    pub fn admit(&mut self, wanted: usize, notsent_lowat: Option<u32>) -> usize {
         let fills = self.shared.policy.fills_super_segments();
         let room = match fills {
             true => wanted,
@@ -37,8 +37,24 @@ impl<P: Payload> Sender<P> {
             },
             notsent_lowat: notsent_lowat.map_or(u64::MAX, u64::from),
         };
+        self.writer.forget_pushes_ahead();
+        let (policy, max_wnd) = (&self.shared.policy, self.space.max_wnd());
+        let writer = &mut self.writer;
+        let has_push = |change: TailChange| match change {
+            TailChange::Grew { admitted } => {
+                writer.push_later(admitted);
+                true
+            }
+            TailChange::Filled { admitted } => {
+                let pushes = policy.pushes_within_writes(writer.unpushed() + admitted, max_wnd);
+                if pushes {
+                    writer.push_ahead(admitted);
+                }
+                pushes
+            }
+        };
         // No more than `room`, which is a `usize`.
-        admission.admit(room as u64) as usize
+        admission.admit(room as u64, has_push) as usize
     }
 
     /// Returns the longest payload of a super-segment that a writer fills: at most half of the largest window of the peer
@@ -49,6 +65,15 @@ impl<P: Payload> Sender<P> {
         let longest = u64::from(self.packets.longest()).min(half_window);
         (longest / mss).max(1) * mss
     }
+}
+
+/// What a write does to the super-segment at the end of the queue. `admitted`: how many bytes of the write are queued then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TailChange {
+    /// It has PSH, and gets longer: a part of it has left.
+    Grew { admitted: u64 },
+    /// It is full, and the write goes on.
+    Filled { admitted: u64 },
 }
 
 /// Size limits of a write that is about to be queued.
@@ -71,8 +96,9 @@ struct Admission {
 }
 
 impl Admission {
-    /// Returns how many of `wanted` bytes are queued.
-    fn admit(self, wanted: u64) -> u64 {
+    /// Returns how many of `wanted` bytes are queued. `has_push` is told what happens to super-segments, and returns whether
+    /// that super-segment has PSH.
+    fn admit(self, wanted: u64, mut has_push: impl FnMut(TailChange) -> bool) -> u64 {
         let goal = self.size_goal.max(1);
         let mut sendable = self.sendable.saturating_sub(self.unsent);
         let mut unsent = self.unsent.saturating_sub(self.sendable);
@@ -82,7 +108,7 @@ impl Admission {
             true => (goal - unsent % goal) % goal,
             false => 0,
         };
-        let (mut used, mut admitted) = (self.used, 0);
+        let (mut used, mut admitted, mut pushed) = (self.used, 0, false);
         while admitted < wanted {
             if space == 0 {
                 if used >= self.buffer || unsent >= self.notsent_lowat {
@@ -90,11 +116,18 @@ impl Admission {
                 }
                 space = goal;
                 used += SKB_OVERHEAD;
+                pushed = false;
             }
             let taken = space.min(wanted - admitted);
             admitted += taken;
             used += taken;
             unsent += taken;
+            if pushed {
+                pushed = has_push(TailChange::Grew { admitted });
+            }
+            if taken == space && admitted < wanted {
+                pushed |= has_push(TailChange::Filled { admitted });
+            }
             // Only the super-segment that was filled leaves, and only if nothing unsent lies before it.
             let leaves = match unsent <= goal {
                 true => self.at_once.min(sendable).min(unsent),
@@ -132,14 +165,14 @@ mod tests {
             ..EMPTY
         };
         // 10,000 bytes leave at once, and one super-segment waits unsent.
-        assert_eq!(limited.admit(59_000), 26_000);
-        assert_eq!(EMPTY.admit(59_000), 59_000);
+        assert_eq!(limited.admit(59_000, |_| false), 26_000);
+        assert_eq!(EMPTY.admit(59_000, |_| false), 59_000);
         let waiting = Admission {
             sendable: 0,
             unsent: 16_000,
             ..limited
         };
-        assert_eq!(waiting.admit(1), 0);
+        assert_eq!(waiting.admit(1, |_| false), 0);
     }
 
     #[test]
@@ -151,20 +184,20 @@ mod tests {
             buffer: 4608,
             ..EMPTY
         };
-        assert_eq!(small.admit(10_000), 3 * 988);
+        assert_eq!(small.admit(10_000, |_| false), 3 * 988);
         let medium = Admission {
             size_goal: 25_000,
             buffer: 42_000,
             ..EMPTY
         };
-        assert_eq!(medium.admit(61_000), 60_000);
+        assert_eq!(medium.admit(61_000, |_| false), 60_000);
         let full = Admission {
             sendable: 0,
             unsent: 50_000,
             used: 60_000,
             ..medium
         };
-        assert_eq!(full.admit(1000), 0);
+        assert_eq!(full.admit(1000, |_| false), 0);
     }
 
     #[test]
@@ -180,7 +213,7 @@ mod tests {
                 used: 57_999,
                 ..filling
             }
-            .admit(1),
+            .admit(1, |_| false),
             1
         );
         assert_eq!(
@@ -188,7 +221,7 @@ mod tests {
                 used: 58_000,
                 ..filling
             }
-            .admit(1),
+            .admit(1, |_| false),
             0
         );
     }
@@ -202,12 +235,40 @@ mod tests {
             buffer: 60_000,
             ..EMPTY
         };
-        assert_eq!(halved.admit(79_040), 79_040);
+        assert_eq!(halved.admit(79_040, |_| false), 79_040);
         let whole = Admission {
             at_once: 65_208,
             sendable: 158_080,
             ..halved
         };
-        assert_eq!(whole.admit(65_209), 65_208);
+        assert_eq!(whole.admit(65_209, |_| false), 65_208);
+    }
+
+    #[test]
+    fn psh_stays_at_the_end_of_a_super_segment_that_gets_longer() {
+        let limited = Admission {
+            at_once: 1000,
+            sendable: 2000,
+            ..EMPTY
+        };
+        let mut changes = Vec::new();
+        let admitted = limited.admit(40_000, |change| {
+            changes.push(change);
+            matches!(
+                change,
+                TailChange::Grew { .. } | TailChange::Filled { admitted: 17_000.. }
+            )
+        });
+        assert_eq!(admitted, 40_000);
+        let filled = |admitted| TailChange::Filled { admitted };
+        let grew = TailChange::Grew { admitted: 18_000 };
+        let expected = [
+            filled(16_000),
+            filled(17_000),
+            grew,
+            filled(18_000),
+            filled(34_000),
+        ];
+        assert_eq!(changes, expected);
     }
 }

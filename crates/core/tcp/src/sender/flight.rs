@@ -57,6 +57,11 @@ impl Flight {
         self.clock = clock;
     }
 
+    /// Repeats each super-segment apart from the others.
+    pub(super) fn keep_apart(&mut self) {
+        self.board.keep_apart();
+    }
+
     /// Takes the round trip of the handshake.
     pub(super) fn on_handshake_rtt(&mut self, rtt: Duration, now: Instant) {
         self.rtt.on_sample(rtt);
@@ -332,6 +337,11 @@ impl Flight {
         self.board
             .mark_lost_where(|_, packet| packet > u32::from(mss));
         self.board.lost() > before
+    }
+
+    /// Marks everything in flight as lost.
+    pub(super) fn mark_all_lost(&mut self) {
+        self.board.mark_lost_where(|_, _| true);
     }
 
     /// Doubles the timeout.

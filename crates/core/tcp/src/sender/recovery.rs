@@ -522,8 +522,8 @@ impl Recovery {
         self.episode = Some(Box::new(Episode { prr, undo }));
     }
 
-    /// Begins to repeat packets that the path turned out not to carry, without a reduction.
-    pub(super) fn on_too_large(&mut self, nxt: u64) {
+    /// Begins to repeat packets without a reduction: the path turned out not to carry them, or they were payload of the SYN.
+    pub(super) fn repeat_without_reduction(&mut self, nxt: u64) {
         if self.phase != Phase::Loss {
             self.begin(Phase::Loss, nxt);
             self.episode = None;

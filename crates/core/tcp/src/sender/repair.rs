@@ -211,14 +211,16 @@ impl<P: Payload> Sender<P> {
     /// (linux `tcp_simple_retransmit`).
     pub(super) fn retransmit_larger_than(&mut self, mss: u16) {
         if self.flight.mark_larger_lost(mss) {
-            self.recovery.on_too_large(self.space.nxt());
+            self.recovery.repeat_without_reduction(self.space.nxt());
         }
     }
 
     /// Asks RACK for losses; remembers when to ask again.
     fn detect_losses(&mut self, now: Instant) -> Losses {
         let Detected { losses, again_at } = self.flight.detect_losses(self.recovery.phase(), now);
-        self.timers.set_reorder(again_at);
+        let policy = &self.shared.policy;
+        let timer = |at: Instant| now + policy.reordering_timer(at.saturating_since(now));
+        self.timers.set_reorder(again_at.map(timer));
         losses
     }
 

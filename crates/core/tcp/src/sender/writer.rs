@@ -21,12 +21,24 @@ pub(super) struct SendRange {
     pub(super) fin: bool,
 }
 
+/// Bytes that get PSH.
+#[derive(Debug, Default)]
+struct Pushes {
+    /// Offset behind the last of them.
+    last: u64,
+    /// Offsets behind those within writes, in order
+    /// ([`Policy::pushes_within_writes`](crate::policy::Policy::pushes_within_writes)).
+    within: Vec<u64>,
+}
+
 /// The send queue and the writer's options. Changed by the writer's calls, and as bytes leave and are acknowledged.
 #[derive(Debug)]
 pub(super) struct Writer<P> {
     queue: SendQueue<P>,
     snd_buf_max: usize,
     user_timeout_ms: Option<NonZeroU32>,
+    /// Bytes that get PSH, if a policy gives it to some within writes.
+    pushes: Option<Box<Pushes>>,
     /// End of the last segment sent that was not full (Minshall's variant of Nagle's algorithm).
     small_end: u64,
     nodelay: bool,
@@ -44,6 +56,7 @@ impl<P: Payload> Writer<P> {
             queue: SendQueue::new(),
             snd_buf_max: options.snd_buf_max,
             user_timeout_ms: options.user_timeout.map(millis),
+            pushes: None,
             small_end: 0,
             nodelay: options.nodelay,
             corked: options.cork,
@@ -58,7 +71,53 @@ impl<P: Payload> Writer<P> {
             return self.queue.end();
         }
         self.expects_more = more;
-        self.queue.push(payload, more)
+        let end = self.queue.push(payload, more);
+        if let Some(pushes) = self.pushes.as_mut().filter(|_| !more) {
+            pushes.last = pushes.last.max(end);
+        }
+        end
+    }
+
+    /// Begins to note which bytes within writes get PSH.
+    pub(super) fn note_pushes(&mut self) {
+        self.pushes = Some(Box::default());
+    }
+
+    /// Returns how many bytes are queued since the last one that gets PSH.
+    pub(super) fn unpushed(&self) -> u64 {
+        let last = self.pushes.as_ref().map_or(0, |pushes| pushes.last);
+        self.end().saturating_sub(last)
+    }
+
+    /// Lets the last of the next `ahead` bytes get PSH.
+    pub(super) fn push_ahead(&mut self, ahead: u64) {
+        let at = self.end() + ahead;
+        if let Some(pushes) = &mut self.pushes {
+            pushes.last = pushes.last.max(at);
+            pushes.within.push(at);
+        }
+    }
+
+    /// Lets the last of the next `ahead` bytes get PSH instead of the byte that the last [`Writer::push_ahead`] named: its
+    /// super-segment gets longer.
+    pub(super) fn push_later(&mut self, ahead: u64) {
+        let at = self.end() + ahead;
+        if let Some(last) = self
+            .pushes
+            .as_mut()
+            .and_then(|pushes| pushes.within.last_mut())
+        {
+            *last = at;
+        }
+    }
+
+    /// Forgets what was said of bytes that were not queued in the end.
+    pub(super) fn forget_pushes_ahead(&mut self) {
+        let end = self.end();
+        if let Some(pushes) = &mut self.pushes {
+            pushes.within.retain(|at| *at <= end);
+            pushes.last = pushes.last.min(end);
+        }
     }
 
     pub(super) fn push_boundary(&mut self) {
@@ -195,15 +254,23 @@ impl<P: Payload> Writer<P> {
 
     /// Returns a second owner of the range's payload.
     pub(super) fn share(&self, range: SendRange) -> QueueShare<P> {
-        match range.len {
-            0 => QueueShare::default(),
-            len => self.queue.share(range.start, len as usize),
-        }
+        let len = match range.len {
+            0 => return QueueShare::default(),
+            len => len as usize,
+        };
+        let mut shared = self.queue.share(range.start, len);
+        let end = range.start + len as u64;
+        let pushes = self.pushes.as_ref();
+        shared.push |= pushes.is_some_and(|pushes| pushes.within.contains(&end));
+        shared
     }
 
     /// Drops what lies before `offset`: it is acknowledged.
     pub(super) fn release(&mut self, offset: u64) {
         self.queue.release(offset);
+        if let Some(pushes) = &mut self.pushes {
+            pushes.within.retain(|at| *at > offset);
+        }
     }
 
     /// Drops everything queued; the stream ends at SND.NXT `nxt`, with its FIN if that was sent.

@@ -85,6 +85,7 @@ impl<P: Payload> Synchronized<P> {
             receiver,
             rtt,
             timed_out,
+            early_sent,
             early_acked,
         } = *handshake;
         let negotiated = negotiated.with_ecn(agreed.mode, &config.shared.ecn);
@@ -98,8 +99,8 @@ impl<P: Payload> Synchronized<P> {
             handshake_timed_out: timed_out,
         };
         sender.on_established(&established, now);
-        if early_acked > 0 {
-            sender.on_early_acked(early_acked);
+        if early_sent > 0 {
+            sender.on_early_sent(early_sent, early_acked, now);
         }
         let accurate = Accurate::begin(&agreed, opened_by_peer, &mut sender);
         let mut opened = Synchronized {
@@ -196,7 +197,7 @@ impl<P: Payload> Synchronized<P> {
     ) -> Option<SegmentDrop> {
         self.opening = Some(Box::new(opening));
         let len = syn.payload.len();
-        let accepted = self.receiver.accept(syn, cx.queue, cx.now);
+        let accepted = self.receiver.accept_early(syn, cx.queue);
         self.tally.bytes_received += accepted.delivered as u64;
         self.tally.data_segs_in += u64::from(len > 0);
         accepted.drop

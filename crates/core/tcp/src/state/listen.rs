@@ -182,7 +182,7 @@ impl<P: Payload> SynBacklog<P> {
         let isn = self.isns.isn(endpoints, now);
         let iss = incoming.iss_floor.map_or(isn, |floor| isn.latest(floor));
         let clock = TimestampClock::new(config.timestamp_offset);
-        let offer = SpaceOffer::new(self.rcv_space);
+        let offer = SpaceOffer::new(&config, self.rcv_space);
         let mut half_open = SynReceived::new(&config, (iss, clock), &syn, offer, now);
         let option = match self.judge_early(endpoints, &syn, &half_open, now) {
             Judgement::Handshake(option) => option,
@@ -326,7 +326,7 @@ impl<P: Payload> SynBacklog<P> {
             &config,
             (iss, clock),
             &syn,
-            SpaceOffer::new(self.rcv_space),
+            SpaceOffer::new(&config, self.rcv_space),
             now,
         );
         match half_open.on_segment(&segment, now) {
@@ -369,7 +369,7 @@ impl<P: Payload> SynBacklog<P> {
             config,
             (iss, clock),
             &syn,
-            SpaceOffer::new(self.rcv_space),
+            SpaceOffer::new(config, self.rcv_space),
             now,
         );
         let mut reply = half_open.poll_send(config, now).unwrap_or_default();

@@ -36,10 +36,12 @@ pub(crate) struct SpaceOffer {
 }
 
 impl SpaceOffer {
-    pub(crate) fn new(space: u32) -> SpaceOffer {
+    pub(crate) fn new(config: &ConnectionConfig, space: u32) -> SpaceOffer {
+        let (policy, buffer) = (&config.shared.policy, config.options.rcv_buf_max);
+        let window = policy.first_window(space, buffer, config.mss());
         SpaceOffer {
             space,
-            syn_window: space.min(MAX_UNSCALED_WINDOW) as u16,
+            syn_window: window.min(MAX_UNSCALED_WINDOW) as u16,
         }
     }
 }
@@ -93,7 +95,9 @@ pub(crate) struct Handshake {
     pub(crate) receiver: ReceiverStart,
     pub(crate) rtt: Option<Duration>,
     pub(crate) timed_out: bool,
-    /// Bytes of our SYN's payload that are acknowledged.
+    /// Bytes of our SYN's payload.
+    pub(crate) early_sent: u32,
+    /// How many of them are acknowledged.
     pub(crate) early_acked: u32,
 }
 
@@ -116,11 +120,13 @@ pub(crate) enum SynVerdict {
 
 impl SynSent {
     pub(crate) fn new(config: &ConnectionConfig, iss: SeqNum, now: Instant) -> SynSent {
+        let options = &config.options;
+        let space = options.first_space(options.rcv_space_initial);
         SynSent {
             iss,
             timer: HandshakeTimer::new(config.shared.timers.syn_linear_timeouts, now),
             clock: TimestampClock::new(config.timestamp_offset),
-            offer: SpaceOffer::new(config.options.first_space(config.options.rcv_space_initial)),
+            offer: SpaceOffer::new(config, space),
             early: 0,
         }
     }
@@ -139,6 +145,9 @@ impl SynSent {
                 Control::Rst => SynVerdict::Drop(SegmentDrop::BlindRst),
                 _ => SynVerdict::Reset(SegmentDrop::FutureAck),
             };
+        }
+        if self.is_echo_forged(segment, config, now) {
+            return SynVerdict::Reset(SegmentDrop::Paws);
         }
         match segment.control {
             Control::Rst if is_acked => SynVerdict::Refused,
@@ -161,6 +170,24 @@ impl SynSent {
                 }
             }
         }
+    }
+
+    /// Returns whether a SYN-ACK echoes a timestamp that none of our SYNs had (linux `tcp_rcv_synsent_state_process`).
+    fn is_echo_forged<P: Payload>(
+        &self,
+        segment: &Segment<P>,
+        config: &ConnectionConfig,
+        now: Instant,
+    ) -> bool {
+        let (Control::Syn, Some(_), Some(ts)) =
+            (segment.control, segment.ack, segment.options.timestamps)
+        else {
+            return false;
+        };
+        let since_first = |value: u32| value.wrapping_sub(self.clock.value(self.timer.opened()));
+        config.shared.timestamps
+            && ts.echo != 0
+            && since_first(ts.echo) > since_first(self.clock.value(now))
     }
 
     pub(crate) fn poll_send<P: Payload>(
@@ -224,10 +251,10 @@ impl SynSent {
     }
 
     /// Sets the receive space; the promise of a SYN that was sent stays.
-    pub(crate) fn set_space(&mut self, bytes: u32) {
+    pub(crate) fn set_space(&mut self, config: &ConnectionConfig, bytes: u32) {
         match self.timer.is_sent() {
             true => self.offer.space = bytes,
-            false => self.offer = SpaceOffer::new(bytes),
+            false => self.offer = SpaceOffer::new(config, bytes),
         }
     }
 }
@@ -349,6 +376,7 @@ impl SynReceived {
             },
             rtt: self.timer.rtt(now),
             timed_out: self.timer.timed_out(),
+            early_sent: self.early.into(),
             early_acked: 0,
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use netmem::Payload;
 use wire::{FastOpen, FastOpenForm, Instant};
 
-use super::harness::{OURS, THEIRS, plain};
+use super::harness::{OURS, SPACE, THEIRS, plain};
 use crate::test_config::test_link;
 use crate::test_payload::{Bytes, live_runs};
 use crate::*;
@@ -209,8 +209,45 @@ fn payload_that_the_syn_ack_does_not_acknowledge_is_sent_again() {
     );
     let data = client.poll_send(stage.now).unwrap();
     assert_eq!((data.seq, data.payload.len()), (OURS + 1, 300));
+    let info = client.info();
+    assert_eq!((info.bytes_sent, info.bytes_retrans), (600, 300));
+    assert_eq!((info.retrans, info.snd_cwnd), (1, 10));
     let mut server = stage.open(data);
     assert_eq!(read(&mut server), 300);
+}
+
+#[test]
+fn the_syn_ack_of_an_early_open_promises_the_whole_window_behind_the_payload() {
+    for len in [0, 300] {
+        let mut stage = Stage::with_cookie();
+        let syn = stage.connect(len).poll_send(stage.now).unwrap();
+        let mut server = stage.open(syn);
+        let syn_ack = server.poll_send(stage.now).unwrap();
+        assert_eq!(syn_ack.ack, Some(OURS + 1 + len));
+        assert_eq!(u32::from(syn_ack.window), SPACE, "{len}");
+    }
+}
+
+#[test]
+fn a_fin_in_the_syn_ack_ends_the_peers_stream() {
+    let mut stage = Stage::with_cookie();
+    let mut client = stage.connect(300);
+    let _ = client.poll_send(stage.now).unwrap();
+    let syn_ack = Segment {
+        seq: THEIRS,
+        ack: Some(OURS + 301),
+        control: Control::Syn,
+        fin_after_syn: true,
+        window: 5000,
+        payload: Bytes::pattern(THEIRS + 1, 20),
+        ..Segment::default()
+    };
+    let _ = client.on_segment(syn_ack, stage.now);
+    assert_eq!(client.state(), StateKind::CloseWait);
+    assert_eq!(read(&mut client), 20);
+    assert!(client.recv_queue().is_eof());
+    let ack = client.poll_send(stage.now).unwrap();
+    assert_eq!(ack.ack, Some(THEIRS + 22));
 }
 
 #[test]

@@ -264,6 +264,7 @@ impl FromPeer {
             seq,
             ack: self.ack.map(|ack| OURS + ack as usize),
             control: self.control,
+            fin_after_syn: false,
             push: self.push,
             ece: self.ece,
             cwr: self.cwr,

@@ -245,10 +245,13 @@ pub fn play(env: &Env, call: &Call) -> Played {
         }),
         "splice" => {
             let target = env.fds[&value(&args[2])];
-            let given = |arg: &Expr| *arg != Expr::Name("NULL".to_owned());
+            let offset = |arg: &Expr| match arg {
+                Expr::Name(_) => 0,
+                given => value(given),
+            };
             so.splice(
                 (fd(), target),
-                (given(&args[1]), given(&args[3])),
+                (offset(&args[1]), offset(&args[3])),
                 value(&args[4]) as usize,
                 value(&args[5]) as u32,
             )

@@ -93,6 +93,13 @@ impl Loaded {
         outcome(answer.into())
     }
 
+    /// libc's sendfile from the position of the file, past the interface.
+    pub fn libc_sendfile(to: c_int, from: c_int, count: usize) -> Outcome {
+        // SAFETY: without an offset it has no pointers.
+        let answer = unsafe { libc::sendfile(to, from, std::ptr::null_mut(), count) };
+        outcome(answer as i64)
+    }
+
     pub fn socket(&self, domain: c_int, kind: c_int, protocol: c_int) -> Outcome {
         outcome(call!(self.socket(domain, kind, protocol)).into())
     }
@@ -141,17 +148,15 @@ impl Loaded {
     }
 
     /// splice; an offset that is given is 0.
+    /// splice with offsets of which 0 stands for NULL, as packetdrill passes them.
     pub fn splice(
         &self,
         (from, to): (c_int, c_int),
-        (from_at, to_at): (bool, bool),
+        (mut from_at, mut to_at): (i64, i64),
         len: usize,
         flags: u32,
     ) -> Outcome {
-        let mut at = [0i64; 2];
-        let [a, b] = at.each_mut().map(std::ptr::from_mut);
-        let given = |given: bool, at: *mut i64| if given { at } else { std::ptr::null_mut() };
-        let (a, b) = (given(from_at, a), given(to_at, b));
+        let (a, b) = (&raw mut from_at, &raw mut to_at);
         outcome(call!(self.splice(from, a, to, b, len, flags)).into())
     }
 

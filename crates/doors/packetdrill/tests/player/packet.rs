@@ -135,7 +135,14 @@ pub fn build(path: Path, segment: &Segment, payload_from: u32) -> Vec<u8> {
     let [high, low] = bits.map(|(_, bit)| bit).sum::<u16>().to_be_bytes();
     tcp.extend([(5 + options.len() as u8 / 4) << 4 | high, low]);
     tcp.extend(segment.win.unwrap_or(0).to_be_bytes());
-    tcp.extend([0; 4]);
+    // The last byte is the urgent one.
+    let urgent = if segment.flags.contains('U') {
+        segment.len
+    } else {
+        0
+    };
+    tcp.extend([0; 2]);
+    tcp.extend(u16::try_from(urgent).expect("short").to_be_bytes());
     tcp.extend(options);
     tcp.extend(payload(payload_from, segment.len));
     let ecn = segment.ecn.unwrap_or_default();

@@ -209,3 +209,50 @@ fn a_write_fills_the_super_segment_that_exceeds_the_send_buffer() {
 ",
     );
 }
+
+/// A connection whose program reads from a small buffer: files 3 and 4.
+const SMALL_BUFFER: &str = "
+0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3
++0 setsockopt(3, SOL_SOCKET, SO_RCVBUF, [20000], 4) = 0
++0 bind(3, ..., ...) = 0
++0 listen(3, 1) = 0
++0 < S 0:0(0) win 32792 <mss 1000,nop,wscale 7>
++0 > S. 0:0(0) ack 1 win 18980 <mss 1460,nop,wscale 0>
++.1 < . 1:1(0) ack 1 win 257
++0 accept(3, ..., ...) = 4
+";
+
+#[test]
+fn the_first_window_is_whole_segments_and_a_segment_beyond_it_is_taken_if_nothing_is_unread() {
+    everywhere(&format!(
+        "{SMALL_BUFFER}
++0 < P. 1:20001(20000) ack 1 win 257
++.04 > . 1:1(0) ack 20001 win 0
++0 < P. 20001:21001(1000) ack 1 win 257
++0 > . 1:1(0) ack 20001 win 0
++0 < F. 20001:20001(0) ack 1 win 257
++0 > . 1:1(0) ack 20002 win 0
++0 read(4, ..., 30000) = 20000
+"
+    ));
+}
+
+#[test]
+fn a_write_larger_than_half_of_the_window_is_pushed_on_its_way() {
+    everywhere(
+        "
+0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3
++0 bind(3, ..., ...) = 0
++0 listen(3, 1) = 0
++0 < S 0:0(0) win 2000 <mss 1000>
++0 > S. 0:0(0) ack 1 <mss 1460>
++.1 < . 1:1(0) ack 1 win 2000
++0 accept(3, ..., ...) = 4
++0 write(4, ..., 3000) = 3000
++0 > . 1:1001(1000) ack 1
++0 > P. 1001:2001(1000) ack 1
++.01 < . 1:1(0) ack 2001 win 2000
++0 > P. 2001:3001(1000) ack 1
+",
+    );
+}

@@ -24,6 +24,20 @@ fn splice_moves_bytes_from_a_socket_through_a_pipe_to_another_reader() {
 }
 
 #[test]
+fn splice_stops_before_the_urgent_byte_which_stays_in_the_stream() {
+    accepted(
+        "
++0 pipe([5, 6]) = 0
++0 < U. 1:101(100) ack 1 win 257
++0 > . 1:1(0) ack 101
++0 splice(4, NULL, 6, NULL, 1000, 0) = 99
++0 splice(4, NULL, 6, NULL, 1, 0) = 0
++0 ioctl(4, SIOCINQ, [1]) = 0
+",
+    );
+}
+
+#[test]
 fn splice_sends_what_a_pipe_holds_and_more_holds_the_last_segment_back() {
     accepted(
         "
@@ -68,8 +82,8 @@ fn a_splice_that_cannot_be_is_refused_as_linux_does() {
 +0 splice(5, NULL, 6, NULL, 10, 0) = -1 EINVAL (one pipe)
 +0 splice(6, NULL, 4, NULL, 10, 0) = -1 EBADF (the other end)
 +0 splice(4, NULL, 5, NULL, 10, 0) = -1 EBADF (the other end)
-+0 splice(4, NULL, 6, 0, 10, 0) = -1 ESPIPE (an offset)
-+0 splice(4, 0, 6, NULL, 10, 0) = -1 EINVAL (an offset)
++0 splice(4, NULL, 6, 1, 10, 0) = -1 ESPIPE (an offset)
++0 splice(4, 1, 6, NULL, 10, 0) = -1 EINVAL (an offset)
 +0 splice(4, NULL, 6, NULL, 10, 16) = -1 EINVAL (a flag)
 +0 splice(4, NULL, 6, NULL, 0, 16) = 0
 +0 close(5) = 0

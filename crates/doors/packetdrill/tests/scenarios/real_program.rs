@@ -3,6 +3,8 @@
 //!
 //! This test program loads the library and does not link it, as packetdrill does.
 
+use std::io::{Seek, Write};
+use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 
@@ -18,6 +20,7 @@ const TCP_CC_INFO: i32 = 26;
 const LISTEN: u8 = 10;
 const ENOTSOCK: i32 = 88;
 const EBADF: i32 = 9;
+const EPIPE: i32 = 32;
 
 /// Says that the test program was started again, with the library preloaded.
 const PRELOADED: &str = "DEVMEM_TEST_PRELOADED";
@@ -200,6 +203,20 @@ fn libc_answers_for_files_of_a_library_that_was_preloaded() {
         &memory[4..8],
         &131_072u32.to_ne_bytes(),
         "the receive buffer"
+    );
+    let (source, copy) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+    (&source).write_all(b"some bytes").unwrap();
+    (&source).rewind().unwrap();
+    let (source, copy) = (source.as_raw_fd(), copy.as_raw_fd());
+    assert_eq!(
+        Loaded::libc_sendfile(fd, source, 5),
+        Err(EPIPE),
+        "a listener"
+    );
+    assert_eq!(
+        Loaded::libc_sendfile(copy, source, 20),
+        Ok(10),
+        "the kernel's"
     );
     assert_eq!(Loaded::libc_close(fd), Ok(0));
     assert!(!is_descriptor(fd));

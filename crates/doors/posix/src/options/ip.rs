@@ -6,8 +6,8 @@ use stack::SocketOption;
 use super::row::{Check, Row, View};
 use super::{Effect, Options};
 use crate::abi::{
-    IP_BIND_ADDRESS_NO_PORT, IP_MTU_DISCOVER, IP_TOS, IP_TTL, IPV6_MTU_DISCOVER, IPV6_TCLASS,
-    IPV6_UNICAST_HOPS, IPV6_V6ONLY, PMTUDISC,
+    IP_BIND_ADDRESS_NO_PORT, IP_FREEBIND, IP_MTU_DISCOVER, IP_TOS, IP_TTL, IPV6_MTU_DISCOVER,
+    IPV6_TCLASS, IPV6_UNICAST_HOPS, IPV6_V6ONLY, PMTUDISC, PMTUDISC_DONT,
 };
 
 /// Default time to live (linux `IPDEFTTL`).
@@ -21,8 +21,11 @@ const fn v6(name: i32) -> Row {
     Row::new(sockopt::SOL_IPV6, name)
 }
 
-/// Refuses values that allow fragmentation: packets always fit the path MTU.
+/// Packets always fit the path MTU of IPv6: values that allow fragmentation are refused.
 const MTU_DISCOVER: Check = Check::In(PMTUDISC);
+
+/// With 0 (`IP_PMTUDISC_DONT`), routers may fragment packets of IPv4.
+const MTU_DISCOVER_V4: Check = Check::In(PMTUDISC_DONT..=*PMTUDISC.end());
 
 pub(super) static ROWS: &[Row] = &[
     v4(IP_TOS)
@@ -36,8 +39,13 @@ pub(super) static ROWS: &[Row] = &[
     v4(IP_BIND_ADDRESS_NO_PORT)
         .byte_or_int(Check::SWITCH, |o, n| o.bind_without_port = n == 1)
         .get_int(|v| v.options.bind_without_port.into()),
+    // The table takes it only of a stack for which every address is local.
+    v4(IP_FREEBIND)
+        .byte_or_int(Check::SWITCH, |o, n| o.free_bind = n == 1)
+        .get_int(|v| v.options.free_bind.into()),
     v4(IP_MTU_DISCOVER)
-        .byte_or_int(MTU_DISCOVER, |o, n| o.mtu_discover = n)
+        .byte_or_int(MTU_DISCOVER_V4, |o, n| o.mtu_discover = n)
+        .apply(|o| Effect::Apply(o.fragment_option()))
         .get_int(|v| v.options.mtu_discover),
     v6(IPV6_TCLASS)
         .int(Check::Any, |o, n| set_tos(o, n.max(0)))

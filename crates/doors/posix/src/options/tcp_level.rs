@@ -68,6 +68,10 @@ pub(super) static ROWS: &[Row] = &[
         .int(Check::In(1..=COUNT_MAX), |o, n| {
             o.syn_count = u8::try_from(n).ok();
         })
+        .apply(|o| match o.syn_count {
+            Some(count) => Effect::Apply(SocketOption::SynRetries(count)),
+            None => Effect::None,
+        })
         .get_int(|v| {
             v.options
                 .syn_count

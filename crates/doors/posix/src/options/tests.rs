@@ -72,7 +72,7 @@ fn sample(name: (i32, i32)) -> Option<Sample> {
         (SOL_TCP, name) => tcp(name),
         (SOL_IP, IP_TOS) | (SOL_IPV6, IPV6_TCLASS) => Some(Becomes(0x2f, 0x2c)),
         (SOL_IP, IP_TTL) | (SOL_IPV6, IPV6_UNICAST_HOPS) => Some(Same(33)),
-        (SOL_IP, IP_BIND_ADDRESS_NO_PORT) | (SOL_IPV6, IPV6_V6ONLY) => Some(Same(1)),
+        (SOL_IP, IP_BIND_ADDRESS_NO_PORT | IP_FREEBIND) | (SOL_IPV6, IPV6_V6ONLY) => Some(Same(1)),
         (SOL_IP, IP_MTU_DISCOVER) | (SOL_IPV6, IPV6_MTU_DISCOVER) => Some(Same(2)),
         _ => None,
     }

@@ -238,6 +238,12 @@ fn into_pipe(
     let Ok(room) = to.room() else {
         return Ok(None);
     };
+    let len = match table.until_urgent(from) {
+        // A program reads it by other calls (linux `tcp_read_sock`).
+        Some(0) => return Ok(Some(0)),
+        Some(before) => len.min(before),
+        None => len,
+    };
     // `room` bounds the allocation, whatever `len` is.
     let mut bytes = vec![0; room.min(len)];
     let args = RecvArgs {

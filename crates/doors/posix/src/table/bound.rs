@@ -49,13 +49,14 @@ impl Table {
         if !address.ip().is_unspecified() && !self.stack.may_bind(address.ip()) {
             return Err(Errno::EADDRNOTAVAIL);
         }
-        let without_port = sock.options.bind_without_port;
+        let (given, without_port) = (address, sock.options.bind_without_port);
         let address = match address.port() {
             0 if without_port => address,
             0 => self.free_port(fd, address)?,
             _ if self.is_taken(fd, address, Choice::Given) => return Err(Errno::EADDRINUSE),
             _ => address,
         };
+        self.sock_mut(fd)?.kept = Some(given);
         self.set_bound(fd, Some(address))
     }
 

@@ -7,7 +7,7 @@ use stack::SocketOption;
 use tcp::StateKind;
 
 use super::{FileKind, Sock, SockState, Table};
-use crate::abi::{IPV6_V6ONLY, SOL_TCP, fcntl, ioctl, so, sof, tcp_opt};
+use crate::abi::{IP_FREEBIND, IPV6_V6ONLY, SOL_TCP, fcntl, ioctl, so, sof, tcp_opt};
 use crate::options::{Effect, int};
 use crate::sockaddr::{Family, emit};
 use crate::tcp_info;
@@ -73,10 +73,13 @@ impl Table {
         if name == (sockopt::SOL_SOCKET, sockopt::SO_DEVMEM_DONTNEED) {
             return self.dontneed(fd, value);
         }
-        let has_client = self.has_early_client();
+        let (has_client, any_local) = (self.has_early_client(), self.stack.has_any_local());
         let sock = self.sock_mut(fd)?;
         if name == (SOL_TCP, tcp_opt::FASTOPEN_CONNECT) && !has_client {
             return Err(Errno::EOPNOTSUPP);
+        }
+        if name == (sockopt::SOL_IP, IP_FREEBIND) && !any_local {
+            return Err(Errno::ENOPROTOOPT);
         }
         sock.check_state(name, value)?;
         let (family, state) = (sock.family, sock.state);
@@ -177,7 +180,8 @@ impl Table {
     fn memory_info(&mut self, fd: i32) -> Result<Vec<u8>, Errno> {
         let id = self.sock(fd)?.state.id();
         let info = id.and_then(|id| self.stack.info(id).ok().flatten());
-        let unread = info.map_or(0, |info| info.readable.saturating_add(info.out_of_order));
+        let (readable, held) = info.map_or((0, 0), |info| (info.readable, info.out_of_order));
+        let unread = readable.saturating_add(held);
         let unacked = id.and_then(|id| self.stack.unacked_len(id).ok());
         let mut buffer = |name| {
             let value = self.getsockopt(fd, (sockopt::SOL_SOCKET, name))?;
@@ -188,6 +192,8 @@ impl Table {
         };
         let (rcv_buf, snd_buf) = (buffer(so::RCVBUF)?, buffer(so::SNDBUF)?);
         let bytes = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        // It grows with payload out of order, which counts twice (linux `tcp_rcvbuf_grow`).
+        let rcv_buf = rcv_buf.max(bytes(held.saturating_mul(2)));
         let queued = bytes(unacked.unwrap_or(0));
         let fields = [bytes(unread), rcv_buf, 0, snd_buf, 0, queued, 0, 0, 0];
         Ok(fields.map(u32::to_ne_bytes).concat())
@@ -230,6 +236,14 @@ impl Table {
         }
     }
 
+    /// Returns how many received bytes lie before the byte that the peer called urgent, if that was received and not read.
+    pub(crate) fn until_urgent(&self, fd: i32) -> Option<usize> {
+        let id = self.sock(fd).ok()?.state.id()?;
+        let before = usize::try_from(self.stack.until_urgent(id).ok()??).ok()?;
+        let readable = self.stack.info(id).ok()??.readable;
+        (before < readable).then_some(before)
+    }
+
     /// ioctl(2) with a request that returns a number: SIOCINQ, SIOCOUTQ, SIOCOUTQNSD, SIOCATMARK; of other
     /// files, FIONREAD.
     ///
@@ -247,8 +261,7 @@ impl Table {
         };
         match request {
             ioctl::SIOCINQ | ioctl::SIOCOUTQ | ioctl::SIOCOUTQNSD => {}
-            // There is no urgent data, so no urgent mark either.
-            ioctl::SIOCATMARK => return Ok(0),
+            ioctl::SIOCATMARK => return Ok((self.until_urgent(fd) == Some(0)).into()),
             _ => return Err(Errno::ENOTTY),
         }
         if matches!(sock.state, SockState::Listening(_)) {

@@ -37,6 +37,7 @@ impl Table {
             state: SockState::Fresh,
             options: Options::new(self.stack.tcp_config(), self.settings.buffer_max),
             bound: None,
+            kept: None,
             deferred: None,
         };
         self.add_file(FileKind::Socket(Box::new(sock)), flags)
@@ -115,6 +116,7 @@ impl Table {
             state: SockState::Connected(id),
             options,
             bound: None,
+            kept: bound.map(|bound| SocketAddr::new(bound.ip(), 0)),
             deferred: None,
         };
         let new = self.add_file(FileKind::Socket(Box::new(sock)), flags)?;
@@ -224,6 +226,7 @@ impl Table {
         if let Some(id) = state.id() {
             let _ = self.stack.abort(id);
         }
+        self.set_bound(fd, self.sock(fd)?.kept)?;
         self.attach(fd, SockState::Fresh)
     }
 }

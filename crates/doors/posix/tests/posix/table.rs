@@ -591,3 +591,44 @@ fn posix_socket(posix: &Posix<VirtualTime>) -> i32 {
     let kind = 1 | devmem_posix::abi::SOCK_NONBLOCK;
     posix.call(|t| t.socket(2, kind, 0)).unwrap()
 }
+
+#[test]
+fn a_disconnected_socket_keeps_what_it_was_bound_to_and_no_other_port() {
+    let it = loopback();
+    let unspec = [0; 16];
+    let port_of = |fd| {
+        let name = it.posix.call(|t| t.getsockname(fd)).unwrap();
+        u16::from_be_bytes([name[2], name[3]])
+    };
+    assert_ne!(port_of(it.client), 0);
+    it.posix.connect(it.client, &unspec).unwrap();
+    assert_eq!(port_of(it.client), 0, "the stack had chosen it");
+    assert_eq!(port_of(it.server), 80, "the listener's");
+    it.posix.connect(it.server, &unspec).unwrap();
+    assert_eq!(port_of(it.server), 0);
+    let bound = it.posix.call(|t| t.socket(2, 1, 0)).unwrap();
+    it.posix
+        .call(|t| t.bind(bound, &at("10.77.0.1:4000")))
+        .unwrap();
+    it.posix.connect(bound, &unspec).unwrap();
+    assert_eq!(port_of(bound), 4000, "the program's");
+}
+
+#[test]
+fn tcp_syncnt_counts_for_a_syn_that_was_sent() {
+    let (posix, _other) = table();
+    let nonblocking = 1 | devmem_posix::abi::SOCK_NONBLOCK;
+    let fd = posix.call(|t| t.socket(2, nonblocking, 0)).unwrap();
+    let peer = at("10.77.0.2:80");
+    assert_eq!(posix.connect(fd, &peer), Err(Errno::EINPROGRESS));
+    let one = 1i32.to_ne_bytes();
+    posix
+        .call(|t| t.setsockopt(fd, (SOL_TCP, tcp_opt::SYNCNT), &one))
+        .unwrap();
+    posix.sleep(Duration::from_secs(60));
+    let outcome = posix.connect(fd, &peer);
+    assert!(
+        outcome.is_err() && outcome != Err(Errno::EALREADY),
+        "{outcome:?}"
+    );
+}

@@ -32,6 +32,7 @@ fn options_return_the_value_that_was_set() {
         ((SOL_SOCKET, so::BROADCAST), 0, 0),
         ((SOL_SOCKET, so::BINDTOIFINDEX), 1, 0),
         ((sockopt::SOL_IP, IP_MTU_DISCOVER), 2, 2),
+        ((sockopt::SOL_IP, IP_MTU_DISCOVER), 0, 0),
         ((SOL_TCP, tcp_opt::WINDOW_CLAMP), 100, 1152),
         ((SOL_TCP, tcp_opt::THIN_DUPACK), 1, 0),
     ] {
@@ -49,7 +50,7 @@ fn options_return_the_value_that_was_set() {
     for (name, number, errno) in [
         ((SOL_SOCKET, so::SNDLOWAT), 1, Errno::ENOPROTOOPT),
         ((SOL_SOCKET, so::BINDTOIFINDEX), 2, Errno::ENODEV),
-        ((sockopt::SOL_IP, IP_MTU_DISCOVER), 0, Errno::EINVAL),
+        ((sockopt::SOL_IP, IP_MTU_DISCOVER), 3, Errno::EINVAL),
         ((sockopt::SOL_IP, IP_TTL), 0, Errno::EINVAL),
         ((sockopt::SOL_IP, IP_TTL), 256, Errno::EINVAL),
         ((SOL_TCP, tcp_opt::ULP), 1, Errno::ENOENT),

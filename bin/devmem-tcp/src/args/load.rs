@@ -22,7 +22,7 @@ pub struct Load {
     pub url: String,
     #[command(flatten)]
     pub link: LinkArgs,
-    /// Where the bytes go: one contiguous device memory, or FILE
+    /// Where the bytes go: one contiguous device memory of the kind of --memory, or FILE
     #[arg(long, value_name = "memory|FILE", default_value = "memory")]
     pub to: PathBuf,
     /// Load only bytes A to B-1
@@ -54,5 +54,7 @@ Examples:
       from a server on this host: `python3 -m http.server` there serves a folder
   devmem-tcp load --gateway 10.77.0.1 http://weights.example/model.safetensors --connections 16 --json
       from another network, through the kernel's end of the TAP as router
+  devmem-tcp load --peer-addr 10.77.0.1/24 http://10.77.0.1/model.safetensors --memory cuda:0
+      into the memory of a GPU
   devmem-tcp load nbd://10.77.0.1/disk --range 0-1M --to start.img --verify
       the first MiB of an export of qemu-nbd, nbdkit or nbd-server, to a file";

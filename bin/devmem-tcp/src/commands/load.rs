@@ -41,7 +41,7 @@ pub fn run(plan: &LoadPlan) -> Result<(), Failure> {
     let size = source.memory_bytes();
     note(format_args!("loading {}", source.name()));
 
-    let target = Target::open(&plan.target, size)?;
+    let target = Target::open(&plan.target, plan.nic.memory, size)?;
     let progress = Progress::transfer(Some(source.bytes()));
     let (start, clock) = (Instant::now(), cpu::process_cpu_time());
     let loaded = source.load(&loader, &client.memory, &target, &mut |sofar| {
@@ -127,7 +127,7 @@ impl Client {
             .rx_queues(wanted.queues + 1)
             .impair(wanted.impairment)
             .open()?;
-        let memory = Dmabuf::anonymous(wanted.mem_bytes).context("get device memory")?;
+        let memory = wanted.memory.allocate(wanted.mem_bytes)?;
         // Any port: that of a connection is chosen when it is made.
         let setup = nic
             .plan_receive(tap.local(0))

@@ -9,6 +9,7 @@ use anyhow::Context;
 use devmem_tcp::Dmabuf;
 
 use crate::plan::LoadTarget;
+use tool::memory::MemoryKind;
 use tool::output::Failure;
 use tool::pattern::BLOCK_BYTES;
 use tool::size::Size;
@@ -24,7 +25,12 @@ pub enum Target {
 }
 
 impl Target {
-    pub fn open(target: &LoadTarget, size: u64) -> Result<Self, Failure> {
+    /// Makes room for `size` bytes: device memory of `kind`, or a new file.
+    ///
+    /// # Errors
+    ///
+    /// There is not enough.
+    pub fn open(target: &LoadTarget, kind: MemoryKind, size: u64) -> Result<Self, Failure> {
         match target {
             LoadTarget::Memory => {
                 let bytes = usize::try_from(size).ok();
@@ -33,12 +39,10 @@ impl Target {
                 let too_large =
                     || Failure::failed(format!("{} do not fit into memory", Size(size)));
                 let bytes = bytes.ok_or_else(too_large)?;
-                check_free(bytes)?;
-                let memory = Dmabuf::anonymous(bytes);
-                let memory = memory.context("get device memory for the file");
-                memory.map(Self::Memory).map_err(|error| {
-                    Failure::from(error).with_remedy("--to FILE needs no memory for the file")
-                })
+                if !matches!(kind, MemoryKind::Cuda(_)) {
+                    check_free(bytes)?;
+                }
+                kind.allocate(bytes).map(Self::Memory)
             }
             LoadTarget::File(path) => {
                 let name = path.display().to_string();

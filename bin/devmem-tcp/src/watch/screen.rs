@@ -13,6 +13,7 @@ use ratatui::crossterm::terminal::{
 };
 use ratatui::crossterm::{cursor, execute};
 use ratatui::{Frame, Terminal};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// A pressed key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,14 +65,25 @@ impl Screen {
         self.terminal.backend_mut().flush()
     }
 
-    /// Returns the next pressed key, `None` if there is none.
+    /// Returns the next pressed key, `None` if there is none. A terminal that has gone ends the run.
     pub fn key(&mut self) -> Option<Key> {
+        if has_gone() {
+            return Some(Key::End);
+        }
         let is_ready = event::poll(Duration::ZERO).unwrap_or(false);
         match is_ready.then(event::read)?.ok()? {
             Event::Key(key) => Some(meaning(key)),
             _ => Some(Key::Other),
         }
     }
+}
+
+/// Returns whether the terminal has gone: nobody sees the view, and crossterm would read the end of its input for ever.
+fn has_gone() -> bool {
+    let terminal = io::stderr();
+    let mut terminal = [PollFd::new(&terminal, PollFlags::empty())];
+    let polled = poll(&mut terminal, Some(&Timespec::default()));
+    polled.is_ok() && terminal[0].revents().contains(PollFlags::HUP)
 }
 
 fn meaning(key: KeyEvent) -> Key {

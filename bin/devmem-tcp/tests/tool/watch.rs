@@ -3,9 +3,9 @@
 use std::io::Read;
 use std::process::{Child, ExitStatus};
 
-use devmem_linux::test_util::{in_netns, skip};
+use devmem_linux::test_util::{in_netns, skip, wait_or_kill};
 
-use crate::common::{has_tap, tool};
+use crate::common::{LIMIT, has_tap, tool};
 use crate::pty::Pty;
 
 /// A run of the tool on a terminal.
@@ -118,6 +118,22 @@ fn the_terminal_is_not_shared_with_the_payload() {
     };
     send.until("they cannot be the input; --input-file FILE");
     assert_eq!(send.child.wait().unwrap().code(), Some(2));
+}
+
+#[test]
+fn the_run_ends_with_its_terminal() {
+    const TEST: &str = "watch::the_run_ends_with_its_terminal";
+    if !has_tap(TEST) {
+        return;
+    }
+    let Some(mut demo) = watch(TEST, "demo --bytes 900G --watch") else {
+        return;
+    };
+    demo.until("ESTABLISHED");
+    let Watched { pty, mut child } = demo;
+    drop(pty);
+    let status = wait_or_kill(&mut child, LIMIT).expect("the run ends");
+    assert!(!status.success());
 }
 
 #[test]

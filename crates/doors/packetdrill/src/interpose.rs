@@ -102,9 +102,9 @@ pub unsafe extern "C" fn sendfile(
         }
         // SAFETY: not -1; the caller keeps the descriptor open during the call, or reading fails with EBADF.
         let file = unsafe { BorrowedFd::borrow_raw(from) };
-        // SAFETY: null, or a number that can be read: the caller's word.
         let start = match offset.is_null() {
             true => None,
+            // SAFETY: a number that can be read: the caller's word.
             false => Some(unsafe { cabi::read(offset) }?),
         };
         let (sent, end) = instance.send_file(to, file, start, count)?;

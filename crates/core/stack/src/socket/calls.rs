@@ -445,19 +445,6 @@ impl Stack {
         })
     }
 
-    /// Returns how many unread bytes lie before the byte that the peer last called urgent; `None` if there is no such byte.
-    ///
-    /// Urgent bytes stay in the stream, as RFC 6093 6 recommends (SO_OOBINLINE).
-    ///
-    /// # Errors
-    /// [`BadSocket`].
-    pub fn until_urgent(&self, id: SocketId) -> Result<Option<u64>, BadSocket> {
-        Ok(match self.sockets.get(id)? {
-            SocketKind::Connection(connection) => connection.until_urgent(),
-            SocketKind::Listener(_) | SocketKind::TimeWait(_) => None,
-        })
-    }
-
     /// Returns whether every unicast address counts as local (`StackConfig::any_local`).
     pub fn has_any_local(&self) -> bool {
         self.network.routes().has_any_local()

@@ -26,7 +26,7 @@ use wire::{FourTuple, Instant};
 
 use crate::pressure::PressureMarks;
 use crate::window::Promise;
-use error::DontneedError;
+use error::{BadSocket, DontneedError};
 use errqueue::ErrQueue;
 use listener::Listener;
 use readiness::Readiness;
@@ -320,5 +320,20 @@ impl ConnectionSocket {
     /// Returns the bytes that are not read yet, in order or out of order.
     pub(crate) fn unread(&self) -> u64 {
         (self.conn.readable_len() + self.conn.out_of_order_len()) as u64
+    }
+}
+
+impl crate::Stack {
+    /// Returns how many unread bytes lie before the byte that the peer last called urgent; `None` if there is no such byte.
+    ///
+    /// Urgent bytes stay in the stream, as RFC 6093 6 recommends (SO_OOBINLINE).
+    ///
+    /// # Errors
+    /// [`BadSocket`].
+    pub fn until_urgent(&self, id: SocketId) -> Result<Option<u64>, BadSocket> {
+        Ok(match self.sockets.get(id)? {
+            SocketKind::Connection(connection) => connection.until_urgent(),
+            SocketKind::Listener(_) | SocketKind::TimeWait(_) => None,
+        })
     }
 }

@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use netmem::Payload;
-use wire::{FastOpen, FastOpenForm, Instant};
+use wire::{FastOpen, FastOpenForm, Instant, TcpOptions, Timestamps};
 
 use super::harness::{OURS, SPACE, THEIRS, plain};
 use crate::test_config::test_link;
@@ -485,4 +485,32 @@ fn every_byte_arrives_once_over_a_lossy_path() {
     for seed in 0..200 {
         lossy_open(seed);
     }
+}
+
+#[test]
+fn a_syn_ack_that_echoes_no_timestamp_of_ours_draws_a_reset() {
+    let config = plain().with(|c| c.shared_mut().timestamps = true);
+    let (now, later) = (Instant::from_millis(1000), Instant::from_millis(1100));
+    let mut client = Connection::<Bytes>::connect(&config, OURS, now);
+    let syn = client.poll_send(now).unwrap();
+    let sent = syn.options.timestamps.unwrap().value;
+    let syn_ack = |echo| Segment {
+        seq: THEIRS,
+        ack: Some(OURS + 1),
+        control: Control::Syn,
+        window: 5000,
+        options: TcpOptions {
+            timestamps: Some(Timestamps { value: 7, echo }),
+            ..TcpOptions::default()
+        },
+        ..Segment::default()
+    };
+    for echo in [sent.wrapping_sub(1), sent.wrapping_add(101)] {
+        let _ = client.on_segment(syn_ack(echo), later);
+        let reset = client.poll_send(later).unwrap();
+        assert_eq!((reset.control, reset.seq), (Control::Rst, OURS + 1));
+        assert_eq!(client.state(), StateKind::SynSent);
+    }
+    let _ = client.on_segment(syn_ack(sent.wrapping_add(100)), later);
+    assert_eq!(client.state(), StateKind::Established);
 }

@@ -80,6 +80,14 @@ pub enum Destination {
     File(PathBuf),
 }
 
+/// Refuses port 0, with which the kernel would choose one.
+fn check_port(port: u16) -> Result<(), Failure> {
+    match port {
+        0 => Err(Failure::usage("--port 0: the sender must know the port")),
+        _ => Ok(()),
+    }
+}
+
 impl RecvPlan {
     /// Validates the command line.
     ///
@@ -112,9 +120,7 @@ impl RecvPlan {
             output,
         } = args;
         let link = LinkPlan::new(&link)?;
-        if port == 0 {
-            return Err(Failure::usage("--port 0: the sender must know the port"));
-        }
+        check_port(port)?;
         let connections = check_connections(connections)?;
         check_period(validate)?;
         let several = connections > 1 || keep_listening;

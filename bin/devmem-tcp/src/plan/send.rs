@@ -1,7 +1,7 @@
 //! A run of `send`.
 
 use std::io::{self, IsTerminal};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use devmem_tcp::{Ecn, Impairment};
@@ -63,6 +63,18 @@ pub enum Input {
     Repeating(u64, u16),
 }
 
+/// Refuses a host that our NIC cannot reach.
+fn check_reach(link: &LinkPlan, host: IpAddr) -> Result<(), Failure> {
+    if link.backend != BackendChoice::User || link.tap.reaches(host) {
+        return Ok(());
+    }
+    let ours = link.tap.ours;
+    Err(
+        Failure::usage(format!("{host} is not in the network {ours}"))
+            .with_remedy("--gateway ADDR names the router to it"),
+    )
+}
+
 impl SendPlan {
     /// Validates the command line.
     ///
@@ -91,13 +103,7 @@ impl SendPlan {
         } = args;
         let link = LinkPlan::new(&link)?;
         let to = host::parse(&to, port, &link)?;
-        if link.backend == BackendChoice::User && !link.tap.reaches(to.ip()) {
-            let ours = link.tap.ours;
-            return Err(
-                Failure::usage(format!("{} is not in the network {ours}", to.ip()))
-                    .with_remedy("--gateway ADDR names the router to it"),
-            );
-        }
+        check_reach(&link, to.ip())?;
         if let Some(mtu) = mtu {
             check_mtu(mtu, to.ip())?;
         }

@@ -7,6 +7,7 @@ pub(crate) mod error;
 pub(crate) mod errqueue;
 mod free_map;
 pub(crate) mod listener;
+mod queries;
 pub(crate) mod readiness;
 pub(crate) mod recvmsg;
 pub(crate) mod sendmsg;

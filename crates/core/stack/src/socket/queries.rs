@@ -1,0 +1,108 @@
+//! What a program asks about a socket; nothing changes, except that an error is reported once.
+
+use std::net::SocketAddr;
+
+use tcp::TcpError;
+
+use super::error::BadSocket;
+use super::readiness::Readiness;
+use super::{SocketId, SocketKind};
+use crate::Stack;
+use crate::bind_addr::BindAddr;
+
+impl Stack {
+    /// Returns how many payload bytes are queued and not acknowledged (SIOCOUTQ); 0 for a listener.
+    ///
+    /// # Errors
+    /// [`BadSocket`].
+    pub fn unacked_len(&self, id: SocketId) -> Result<usize, BadSocket> {
+        Ok(match self.sockets.get(id)? {
+            SocketKind::Connection(connection) => connection.conn.unacked_len(),
+            SocketKind::Listener(_) | SocketKind::TimeWait(_) => 0,
+        })
+    }
+
+    /// Returns the total number of bytes received in order, or of connections at a listener. If it grows, there is
+    /// more to read, even if the readiness has not changed.
+    ///
+    /// # Errors
+    /// [`BadSocket`].
+    pub fn arrivals(&self, id: SocketId) -> Result<u64, BadSocket> {
+        Ok(self.sockets.get(id)?.arrivals())
+    }
+
+    /// Returns the total number of entries of the error queue, as [`Stack::arrivals`] does for data.
+    ///
+    /// # Errors
+    /// [`BadSocket`].
+    pub fn error_arrivals(&self, id: SocketId) -> Result<u64, BadSocket> {
+        Ok(self.sockets.get(id)?.error_arrivals())
+    }
+
+    /// Returns whether a connection, including those in TIME-WAIT, has this port at an address that `local` covers.
+    pub fn is_port_in_use(&self, local: impl Into<BindAddr>) -> bool {
+        self.sockets.names().is_port_in_use(&local.into())
+    }
+
+    /// Returns and clears the error of a failed connection (SO_ERROR).
+    ///
+    /// # Errors
+    /// [`BadSocket`].
+    pub fn take_error(&mut self, id: SocketId) -> Result<Option<TcpError>, BadSocket> {
+        let connection = self.sockets.connection_mut(id)?;
+        Ok(connection.and_then(|mut connection| connection.take_error()))
+    }
+
+    /// Returns the values of TCP_INFO; `None` for a listener.
+    ///
+    /// # Errors
+    /// [`BadSocket`].
+    pub fn info(&self, id: SocketId) -> Result<Option<tcp::Info>, BadSocket> {
+        Ok(match self.sockets.get(id)? {
+            SocketKind::Connection(connection) => Some(connection.conn.info()),
+            SocketKind::Listener(_) | SocketKind::TimeWait(_) => None,
+        })
+    }
+
+    /// Returns the local address.
+    ///
+    /// # Errors
+    /// [`BadSocket`].
+    pub fn local_addr(&self, id: SocketId) -> Result<SocketAddr, BadSocket> {
+        match self.sockets.get(id)? {
+            SocketKind::Connection(connection) => Ok(connection.addresses().0),
+            SocketKind::Listener(listener) => Ok(listener.local),
+            SocketKind::TimeWait(_) => Err(BadSocket(id)),
+        }
+    }
+
+    /// Returns the peer's address; `None` for a listener.
+    ///
+    /// # Errors
+    /// [`BadSocket`].
+    pub fn peer_addr(&self, id: SocketId) -> Result<Option<SocketAddr>, BadSocket> {
+        Ok(match self.sockets.get(id)? {
+            SocketKind::Connection(connection) => Some(connection.addresses().1),
+            SocketKind::Listener(_) | SocketKind::TimeWait(_) => None,
+        })
+    }
+
+    /// Returns the number of tokens of a socket that have not been given back.
+    ///
+    /// # Errors
+    /// [`BadSocket`].
+    pub fn tokens_outstanding(&self, id: SocketId) -> Result<usize, BadSocket> {
+        Ok(match self.sockets.get(id)? {
+            SocketKind::Connection(connection) => connection.tokens.outstanding(),
+            SocketKind::Listener(_) | SocketKind::TimeWait(_) => 0,
+        })
+    }
+
+    /// Returns what a socket is ready for.
+    ///
+    /// # Errors
+    /// [`BadSocket`].
+    pub fn readiness(&self, id: SocketId) -> Result<Readiness, BadSocket> {
+        Ok(self.sockets.get(id)?.readiness())
+    }
+}

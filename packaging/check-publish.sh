@@ -3,5 +3,7 @@
 # uploading: each is packaged and built from its package. Options are passed on (--offline, --allow-dirty).
 set -eu
 cd "$(dirname "$0")/.."
+# The packages of an earlier run, which cargo keeps by version: it would build the new ones against them.
+rm -rf "${CARGO_HOME:-$HOME/.cargo}"/registry/src/-*/devmem-* "${CARGO_HOME:-$HOME/.cargo}"/registry/cache/-*/devmem-*
 # A package that must not be published says publish = false; cargo takes the others, and knows their order.
 cargo publish --workspace --dry-run --locked "$@"

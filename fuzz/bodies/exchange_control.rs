@@ -4,11 +4,12 @@
 //! bytes as they are on the stream).
 
 use std::io::Write;
+use std::sync::Arc;
 
 use devmem_tcp::{Impairment, Netdev};
 use devmem_transfer::exchange::{
     Access, Buffer, Endpoint, Event, Fabric, Failure, Hello, Memory, NOTIFY_PART_BYTES, Options,
-    Part, RECORD_BYTES, Record, TICKET_BYTES,
+    Part, RECORD_BYTES, Record, Region, TICKET_BYTES,
 };
 
 /// Length of a chunk.
@@ -69,7 +70,7 @@ pub fn run(data: &[u8]) {
     };
     control.set_nonblocking(true);
     payload.set_nonblocking(true);
-    let buffers = post(&fabric, &endpoint);
+    let (buffers, _published) = post(&fabric, &endpoint);
     let mut ended = [0; 3];
     for bytes in records(data) {
         // The endpoint may have closed the connection.
@@ -90,8 +91,9 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Posts two receives and publishes a region, each in the second quarter of a memory.
-fn post(fabric: &Fabric, endpoint: &Endpoint) -> Vec<std::sync::Arc<Buffer>> {
+/// Posts two receives and publishes a region, each in the second quarter of a memory. The region is published as long as the
+/// returned handle exists.
+fn post(fabric: &Fabric, endpoint: &Endpoint) -> (Vec<Arc<Buffer>>, Region) {
     let quarter = BYTES / 4..BYTES / 2;
     let mut buffers = Vec::new();
     for user in 0..2 {
@@ -110,10 +112,8 @@ fn post(fabric: &Fabric, endpoint: &Endpoint) -> Vec<std::sync::Arc<Buffer>> {
     let buffer = Buffer::new(vec![GUARD; BYTES]);
     let access = Access::PUBLIC;
     let region = fabric.register_range(Memory::Host(buffer.clone()), quarter, access);
-    // The region stays published as long as a handle exists.
-    std::mem::forget(region.expect("host memory"));
     buffers.push(buffer);
-    buffers
+    (buffers, region.expect("host memory"))
 }
 
 fn turn(endpoint: &Endpoint, ended: &mut [u32; 3]) {

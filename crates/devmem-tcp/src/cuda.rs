@@ -7,7 +7,7 @@
 //! use devmem_tcp::{Netdev, RxBatch, cuda};
 //!
 //! let memory = cuda::alloc(0, 256 << 20)?;
-//! let nic = Netdev::tap("devmem0", "10.77.0.2/24")?;
+//! let nic = Netdev::user("tap:devmem0", "10.77.0.2/24")?;
 //! let setup = nic.plan_receive("10.77.0.2:5201".parse()?).queues(1).apply()?;
 //! let rx = nic.bind_rx(&memory, setup.queues())?;
 //! let (mut stream, _peer) = nic.listen("10.77.0.2:5201")?.accept()?;

@@ -17,7 +17,7 @@ use tool::size::Size;
 #[derive(Debug, Args)]
 #[command(after_long_help = LOAD_EXAMPLES)]
 pub struct Load {
-    /// http://HOST[:PORT]/PATH, with user:password@ before the host if the server asks for them, or nbd://HOST[:PORT]/EXPORT
+    /// http://HOST:PORT/PATH, with user:password@ before HOST if the server asks for them, or nbd://HOST:PORT/EXPORT; the port is 80 or 10809 if it is left out
     #[arg(value_name = "URL")]
     pub url: String,
     #[command(flatten)]

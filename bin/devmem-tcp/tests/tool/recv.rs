@@ -275,7 +275,7 @@ fn no_byte_is_lost_while_the_link_is_down() {
 #[test]
 fn a_packet_link_receives_and_ends_when_its_interface_is_removed() {
     in_netns(
-        "a_packet_link_receives_and_ends_when_its_interface_is_removed",
+        "recv::a_packet_link_receives_and_ends_when_its_interface_is_removed",
         || {
             let (mut near, mut far) = Interface::create_veth_pair("near", "far").unwrap();
             near.set_up().unwrap();
@@ -303,7 +303,7 @@ fn a_packet_link_receives_and_ends_when_its_interface_is_removed() {
 #[test]
 fn after_a_killed_receiver_the_kernel_answers_the_shared_ports_again() {
     in_netns(
-        "after_a_killed_receiver_the_kernel_answers_the_shared_ports_again",
+        "recv::after_a_killed_receiver_the_kernel_answers_the_shared_ports_again",
         || {
             let peers = NetNs::current().unwrap();
             // A new network namespace with the receiver's kernel, as another machine.

@@ -151,13 +151,12 @@ impl NbdSession {
         if !is_last {
             return Ok(());
         }
-        match self.asked.remove(&cookie) {
-            Some(asked) if asked.is_whole() => {
-                self.completed.push_back(asked.piece);
-                Ok(())
-            }
-            _ => Err(self.invalid("a reply ends before its last byte")),
+        if !self.asked.get(&cookie).is_some_and(Asked::is_whole) {
+            return Err(self.invalid("a reply ends before its last byte"));
         }
+        let asked = self.asked.remove(&cookie);
+        self.completed.extend(asked.map(|asked| asked.piece));
+        Ok(())
     }
 }
 

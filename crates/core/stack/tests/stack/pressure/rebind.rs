@@ -83,9 +83,9 @@ fn a_stream_of_single_packets_continues_when_a_64th_of_the_memory_is_bound_inste
     }
 }
 
-/// Unbinds 4 MiB and binds 4 MiB again while a stream runs, 400 times. In between, the queue has 64 MiB of host memory,
+/// Unbinds 4 MiB and binds 4 MiB again while a stream runs, 100 times. In between, the queue has 64 MiB of host memory,
 /// and the peer is promised more of it than the bound memory can take.
-fn rebind_400_times(impairment: Option<&str>) {
+fn rebind_100_times(impairment: Option<&str>) {
     let config = PairConfig {
         impairment: impairment.map(|text| text.parse().unwrap()),
         host_mem_bytes: 64 << 20,
@@ -96,14 +96,14 @@ fn rebind_400_times(impairment: Option<&str>) {
     let mut pair = Pair::new(&config);
     let pattern = Pattern::new(9);
     let (receiver, sender) = pair.connect(Side::B, Side::B.ipv4(), PORT);
-    let total = 402 * CYCLE;
+    let total = 102 * CYCLE;
     let mut source = Source::new(sender, pattern, total, 32 << 10);
     let mut sink = Some(Sink::new(receiver, pattern));
     let (mut changes, mut bound, mut last) = (0, None, pair.now());
     let outcome = pair.run(|pair| {
         let sent = source.run(&mut pair.a);
         let received = sink.as_ref().map_or(0, |sink| sink.report().bytes());
-        if changes < 800 && received >= (changes + 1) * CYCLE / 2 {
+        if changes < 200 && received >= (changes + 1) * CYCLE / 2 {
             changes += 1;
             last = pair.now();
             match bound.take() {
@@ -127,7 +127,7 @@ fn rebind_400_times(impairment: Option<&str>) {
             None => Progress::Done,
         }
     });
-    assert_eq!((outcome, changes), (Ok(()), 800), "{:?}", pair.b.drops());
+    assert_eq!((outcome, changes), (Ok(()), 200), "{:?}", pair.b.drops());
     drop(sink);
     pair.a.close(sender).unwrap();
     pair.b.close(receiver).unwrap();
@@ -135,13 +135,13 @@ fn rebind_400_times(impairment: Option<&str>) {
 }
 
 #[test]
-fn four_hundred_times_other_memory_of_the_same_size_never_stop_a_stream() {
-    rebind_400_times(None);
+fn a_hundred_times_other_memory_of_the_same_size_never_stop_a_stream() {
+    rebind_100_times(None);
 }
 
 #[test]
-fn four_hundred_times_other_memory_of_the_same_size_never_stop_a_stream_with_loss() {
-    rebind_400_times(Some("rate=10gbit,delay=200us,limit=20000,loss=0.1%"));
+fn a_hundred_times_other_memory_of_the_same_size_never_stop_a_stream_with_loss() {
+    rebind_100_times(Some("rate=10gbit,delay=200us,limit=20000,loss=0.1%"));
 }
 
 #[test]

@@ -148,17 +148,26 @@ impl World {
     }
 
     fn setsockopt(&self, fd: c_int, input: &mut Input<'_>) {
-        let (name, value) = (input.option(), input.memory());
+        let ((level, name), value) = (input.option(), input.memory());
         let len = told_len(value.len(), input);
-        let value = (value.as_ptr().cast::<c_void>(), len);
-        let _ = c!(call::setsockopt(&self.posix, fd, name, value));
+        let value = value.as_ptr().cast::<c_void>();
+        let _ = c!(call::setsockopt(&self.posix, fd, level, name, value, len));
     }
 
     fn getsockopt(&self, fd: c_int, input: &mut Input<'_>) {
-        let (name, mut value) = (input.option(), input.memory());
+        let ((level, name), mut value) = (input.option(), input.memory());
         let mut len = told_len(value.len(), input);
-        let to = (value.as_mut_ptr().cast::<c_void>(), &raw mut len);
-        if c!(call::getsockopt(&self.posix, fd, name, to)).is_ok() {
+        let to = value.as_mut_ptr().cast::<c_void>();
+        if c!(call::getsockopt(
+            &self.posix,
+            fd,
+            level,
+            name,
+            to,
+            &raw mut len
+        ))
+        .is_ok()
+        {
             assert!(usize::try_from(len).is_ok_and(|len| len <= value.len()));
         }
     }
@@ -181,16 +190,21 @@ impl World {
     fn name(&self, fd: c_int, input: &mut Input<'_>) {
         let (choice, mut bytes) = (input.byte(), input.memory());
         let mut len = told_len(bytes.len(), input);
-        let to = (bytes.as_mut_ptr().cast::<sockaddr>(), &raw mut len);
-        let to = if choice & 4 == 0 {
-            to
+        let (to, room) = if choice & 4 == 0 {
+            (bytes.as_mut_ptr().cast::<sockaddr>(), &raw mut len)
         } else {
             (null_mut(), null_mut())
         };
         let _ = match choice % 3 {
-            0 => c!(call::accept(&self.posix, fd, to, SOCK_NONBLOCK)).map(drop),
-            1 => c!(call::name(&self.posix, fd, call::SocketEnd::Local, to)),
-            _ => c!(call::name(&self.posix, fd, call::SocketEnd::Peer, to)),
+            0 => c!(call::accept(&self.posix, fd, to, room, SOCK_NONBLOCK)).map(drop),
+            1 => c!(call::name(
+                &self.posix,
+                fd,
+                call::SocketEnd::Local,
+                to,
+                room
+            )),
+            _ => c!(call::name(&self.posix, fd, call::SocketEnd::Peer, to, room)),
         };
     }
 
@@ -204,13 +218,13 @@ impl World {
             1 => c!(call::writev(&self.posix, fd, entries, count)),
             2 => {
                 let mut bytes = input.memory();
-                let to = (bytes.as_mut_ptr().cast::<c_void>(), bytes.len());
-                c!(call::read_file(&self.posix, fd, to))
+                let to = bytes.as_mut_ptr().cast::<c_void>();
+                c!(call::read_file(&self.posix, fd, to, bytes.len()))
             }
             _ => {
                 let bytes = input.memory();
-                let from = (bytes.as_ptr().cast::<c_void>(), bytes.len());
-                c!(call::write_file(&self.posix, fd, from))
+                let from = bytes.as_ptr().cast::<c_void>();
+                c!(call::write_file(&self.posix, fd, from, bytes.len()))
             }
         };
     }
@@ -243,12 +257,13 @@ impl World {
                 let event = room
                     .first()
                     .map_or(std::ptr::null(), |event| &raw const *event);
-                c!(call::epoll_ctl(&self.posix, fd, (number % 5, other), event)).map(|()| 0)
+                c!(call::epoll_ctl(&self.posix, fd, number % 5, other, event)).map(|()| 0)
             }
             _ => c!(call::epoll_wait(
                 &self.posix,
                 fd,
-                (room.as_mut_ptr(), most.min(number)),
+                room.as_mut_ptr(),
+                most.min(number),
                 0
             )),
         };

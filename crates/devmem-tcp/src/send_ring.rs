@@ -55,6 +55,8 @@ pub struct SendRing<'a> {
     in_flight: VecDeque<SendId>,
     /// Bytes of the last chunk that are not queued yet, because the send queue was full.
     unsent: Range<usize>,
+    /// Bytes queued so far.
+    sent_bytes: u64,
 }
 
 impl<'a> SendRing<'a> {
@@ -88,6 +90,7 @@ impl<'a> SendRing<'a> {
             next: 0,
             in_flight: VecDeque::new(),
             unsent: 0..0,
+            sent_bytes: 0,
         })
     }
 
@@ -99,6 +102,21 @@ impl<'a> SendRing<'a> {
     /// Returns the number of chunks that are not free: their sends are not complete.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
+    }
+
+    /// Returns how many bytes were queued so far. What is left of the last chunk does not count.
+    pub fn sent_bytes(&self) -> u64 {
+        self.sent_bytes
+    }
+
+    /// Returns the sending half, for its addresses and statistics.
+    pub fn sender(&self) -> &SendHalf {
+        self.sending
+    }
+
+    /// Returns the sending half, for its settings, and to end the stream after [`flush`](io::Write::flush).
+    pub fn sender_mut(&mut self) -> &mut SendHalf {
+        self.sending
     }
 
     /// Waits until the next chunk is free. The bytes of the slot may be changed until it is sent.
@@ -117,13 +135,16 @@ impl<'a> SendRing<'a> {
         Ok(RingSlot { ring: self })
     }
 
-    /// Sends what is left of the last chunk, and waits until all sends are complete.
+    /// Sends what is left of the last chunk, and waits until all sends are complete: then all chunks are free.
     ///
     /// # Errors
-    /// As [`next_slot`](Self::next_slot). The memory must not be changed then.
-    pub fn finish(mut self) -> Result<(), SendError> {
+    /// As [`next_slot`](Self::next_slot). The chunks in flight must not be changed then; a call after `WouldBlock` or
+    /// `TimedOut` goes on.
+    pub fn finish(&mut self) -> Result<(), SendError> {
         self.send_rest()?;
-        Ok(self.completions.wait_all()?)
+        self.completions.wait_all()?;
+        self.in_flight.clear();
+        Ok(())
     }
 
     /// Queues the bytes of the last chunk that are not queued yet.
@@ -132,6 +153,7 @@ impl<'a> SendRing<'a> {
             let ranges = std::slice::from_ref(&self.unsent);
             let id = self.sending.send(self.tx, ranges)?;
             self.unsent.start += id.bytes();
+            self.sent_bytes += id.bytes() as u64;
             if self.unsent.is_empty() {
                 self.in_flight.push_back(id);
                 self.next = (self.next + 1) % self.chunks();
@@ -213,7 +235,7 @@ impl io::Write for SendRing<'_> {
         Ok(len)
     }
 
-    /// Queues what is left of the last chunk; does not wait until it is sent.
+    /// Queues what is left of the last chunk; does not wait until it is acknowledged.
     fn flush(&mut self) -> io::Result<()> {
         Ok(self.send_rest()?)
     }

@@ -259,6 +259,7 @@ fn a_full_ring_would_block_and_continues_later() {
         }
     }
     assert_eq!(ring.in_flight(), 2, "all chunks are under way");
+    assert!(matches!(ring.finish(), Err(SendError::WouldBlock)));
     receiver.set_timeout(Some(Duration::from_millis(1)));
     let (mut received, mut block) = (0, vec![0; 64 << 10]);
     while received < sent {
@@ -268,6 +269,9 @@ fn a_full_ring_would_block_and_continues_later() {
     }
     let free = (0..10_000).find(|_| ring.next_slot().is_ok());
     assert!(free.is_some(), "the chunks stay taken");
+    let finished = (0..10_000).find(|_| ring.finish().is_ok());
+    assert!(finished.is_some(), "a refused call can be repeated");
+    assert_eq!((ring.in_flight(), ring.sent_bytes()), (0, sent as u64));
 }
 
 #[test]

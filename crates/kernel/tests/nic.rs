@@ -5,7 +5,7 @@ use std::env;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
-use devmem_linux::dmabuf::{Access, DmabufFd};
+use devmem_linux::dmabuf::{CpuAccess, DmabufFd};
 use devmem_linux::doctor::{Doctor, NicVerdict};
 use devmem_linux::errors::CauseKind;
 use devmem_linux::ethtool::{Ethtool, InstalledRule, Rings, RssContext};
@@ -124,7 +124,7 @@ fn the_cpu_can_access_a_udmabuf() {
         Ok(memory) => memory,
         Err(error) => return skip(TEST, "udmabuf", &error.to_string()),
     };
-    let access = memory.cpu_access(Access::ReadWrite).unwrap();
+    let access = memory.cpu_view(CpuAccess::ReadWrite).unwrap();
     access.copy_in(SIZE - 4, b"last").unwrap();
     let mut out = [0; 4];
     access.copy_out(SIZE - 4, &mut out).unwrap();

@@ -1,6 +1,6 @@
 //! A connection that sends from device memory: a ring of chunks, each reused only when its send is complete.
 
-use std::collections::VecDeque;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use devmem_linux::cpu;
 use devmem_tcp::{
-    BoundTx, CompletionError, Completions, RecvError, RxBatch, SendError, SendId, Stream, TcpInfo,
-    TcpState,
+    BoundTx, RecvError, RecvHalf, RxBatch, SendError, SendRing, Stream, TcpInfo, TcpState,
 };
 
 use crate::output::Failure;
@@ -57,41 +56,33 @@ impl SendStats {
 /// A sending connection with its ring in bound memory.
 #[derive(Debug)]
 pub struct Transmit<'a> {
-    stream: Stream,
-    completions: Completions,
-    tx: &'a BoundTx,
-    region: Range<usize>,
-    chunk: usize,
-    /// Number of whole chunks in the region.
-    chunks: usize,
-    /// Index of the next chunk to write.
-    next: usize,
-    /// Sends in flight, oldest first, and whether each is the last of its chunk.
-    under_way: VecDeque<(SendId, bool)>,
-    /// Number of chunks with sends in flight.
-    chunks_under_way: usize,
+    receiving: &'a mut RecvHalf,
+    ring: SendRing<'a>,
     block: Vec<u8>,
-    sent: SendStats,
+    /// CPU time of [`SendStats::filling`].
+    filling: Duration,
 }
 
 impl<'a> Transmit<'a> {
-    /// Returns a sender that uses `region` of the memory; the region has room for at least one chunk.
-    pub fn new(mut stream: Stream, tx: &'a BoundTx, region: Range<usize>, chunk: usize) -> Self {
+    /// Returns a sender that uses `region` of the memory.
+    ///
+    /// # Errors
+    ///
+    /// The region lies outside of the memory, or has no room for a chunk.
+    pub fn new(
+        stream: &'a mut Stream,
+        tx: &'a BoundTx,
+        region: Range<usize>,
+        chunk: usize,
+    ) -> Result<Self, Failure> {
         stream.set_timeout(Some(LOOK_AROUND));
-        let completions = stream.completions();
-        Self {
-            stream,
-            completions,
-            tx,
-            chunks: region.len() / chunk,
-            region,
-            chunk,
-            next: 0,
-            under_way: VecDeque::new(),
-            chunks_under_way: 0,
+        let (receiving, sending) = stream.split();
+        Ok(Self {
+            receiving,
+            ring: SendRing::new(sending, tx, region, chunk)?,
             block: vec![0; chunk],
-            sent: SendStats::default(),
-        }
+            filling: Duration::ZERO,
+        })
     }
 
     /// Sends all of `source` and waits until the peer has acknowledged it. Calls `go_on` at least
@@ -107,17 +98,23 @@ impl<'a> Transmit<'a> {
     ) -> Result<SendStats, Failure> {
         let (start, clock) = (Instant::now(), cpu::thread_cpu_time());
         self.feed(source, go_on)?;
-        self.stream.shutdown_write().context("end the stream")?;
-        self.wait_for_completions(go_on)?;
-        self.sent.elapsed = start.elapsed();
+        self.repeat(go_on, |ring| Ok(ring.flush()?))?;
+        let ended = self.ring.sender_mut().shutdown();
+        ended.context("end the stream")?;
+        self.repeat(go_on, |ring| Ok(ring.finish()?))?;
+        let elapsed = start.elapsed();
         self.wait_for_the_peer(go_on)?;
-        let counts = self.completions.counts()?;
-        self.sent.sends = counts.sent;
-        self.sent.completions = counts.complete;
-        self.sent.copied = counts.copied;
+        let counts = self.ring.sender().completions().counts()?;
         let used = cpu::thread_cpu_time().saturating_sub(clock);
-        self.sent.sending = used.saturating_sub(self.sent.filling);
-        Ok(self.sent)
+        Ok(SendStats {
+            bytes: self.ring.sent_bytes(),
+            sends: counts.sent,
+            completions: counts.complete,
+            copied: counts.copied,
+            elapsed,
+            sending: used.saturating_sub(self.filling),
+            filling: self.filling,
+        })
     }
 
     /// Queues `source` until it ends or `go_on` returns false. Calls `go_on` at least every 100 ms.
@@ -131,11 +128,20 @@ impl<'a> Transmit<'a> {
         go_on: &mut dyn FnMut(&Transmit<'_>) -> bool,
     ) -> Result<(), Failure> {
         while go_on(self) {
-            if !self.has_free_chunk()? {
-                continue;
+            let Self { ring, block, .. } = self;
+            let mut slot = match ring.next_slot() {
+                Ok(slot) => slot,
+                Err(SendError::WouldBlock | SendError::TimedOut) => continue,
+                Err(error) => return Err(failed(error)),
+            };
+            let before = cpu::thread_cpu_time();
+            let next = source.next(block, LOOK_AROUND).context("read the input")?;
+            if let Next::Bytes(len) = next {
+                slot.copy_in(&block[..len])?;
             }
-            match self.fill(source)? {
-                Next::Bytes(len) => self.send_chunk(len, go_on)?,
+            self.filling += cpu::thread_cpu_time().saturating_sub(before);
+            match next {
+                Next::Bytes(len) => slot.send(len).map_err(failed)?,
                 Next::Later => {}
                 Next::End => break,
             }
@@ -145,89 +151,39 @@ impl<'a> Transmit<'a> {
 
     /// Returns the payload bytes that were queued so far.
     pub fn bytes(&self) -> u64 {
-        self.sent.bytes
+        self.ring.sent_bytes()
     }
 
     /// Returns the address of the peer, `None` if the connection no longer exists.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
-        self.stream.peer_addr().ok()
+        self.receiving.peer_addr().ok()
     }
 
     /// Returns the number of chunks with sends in flight, and of all chunks.
     pub fn chunks(&self) -> (usize, usize) {
-        (self.chunks_under_way, self.chunks)
+        (self.ring.in_flight(), self.ring.chunks())
     }
 
     /// Returns the TCP statistics of the connection, `None` if it no longer exists.
     pub fn tcp_info(&self) -> Option<TcpInfo> {
-        self.stream.tcp_info()
+        self.receiving.tcp_info()
     }
 
-    /// Returns whether the next chunk may be written; waits for that, but only a bounded time.
-    fn has_free_chunk(&mut self) -> Result<bool, Failure> {
-        while self.chunks_under_way == self.chunks {
-            let Some(&(oldest, is_last)) = self.under_way.front() else {
-                return Ok(true);
-            };
-            match self.completions.wait(oldest) {
-                Ok(()) => {
-                    self.under_way.pop_front();
-                    self.chunks_under_way -= usize::from(is_last);
-                }
-                Err(CompletionError::WouldBlock | CompletionError::TimedOut) => return Ok(false),
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(true)
-    }
-
-    /// Writes the next chunk.
-    fn fill(&mut self, source: &mut Source) -> Result<Next, Failure> {
-        let before = cpu::thread_cpu_time();
-        let next = source
-            .next(&mut self.block, LOOK_AROUND)
-            .context("read the input")?;
-        if let Next::Bytes(len) = next {
-            let at = self.region.start + self.next * self.chunk;
-            self.tx.memory().copy_in(at, &self.block[..len])?;
-        }
-        self.sent.filling += cpu::thread_cpu_time().saturating_sub(before);
-        Ok(next)
-    }
-
-    /// Sends the first `len` bytes of the current chunk.
-    fn send_chunk(
-        &mut self,
-        len: usize,
-        go_on: &mut dyn FnMut(&Transmit<'_>) -> bool,
-    ) -> Result<(), Failure> {
-        let start = self.region.start + self.next * self.chunk;
-        let mut rest = start..start + len;
-        while !rest.is_empty() && go_on(self) {
-            match self.stream.send(self.tx, std::slice::from_ref(&rest)) {
-                Ok(id) => {
-                    rest.start += id.bytes();
-                    self.sent.bytes += id.bytes() as u64;
-                    self.under_way.push_back((id, rest.is_empty()));
-                    self.chunks_under_way += usize::from(rest.is_empty());
-                }
-                Err(SendError::WouldBlock | SendError::TimedOut) => {}
-                Err(error) => return Err(anyhow::Error::from(error).context("send").into()),
-            }
-        }
-        self.next = (self.next + 1) % self.chunks;
-        Ok(())
-    }
-
-    fn wait_for_completions(
+    /// Repeats `step` until it is done within the timeout, or `go_on` returns false.
+    fn repeat(
         &mut self,
         go_on: &mut dyn FnMut(&Transmit<'_>) -> bool,
+        step: fn(&mut SendRing<'a>) -> io::Result<()>,
     ) -> Result<(), Failure> {
         loop {
-            match self.completions.wait_all() {
+            match step(&mut self.ring) {
                 Ok(()) => return Ok(()),
-                Err(CompletionError::WouldBlock | CompletionError::TimedOut) => {}
-                Err(error) => return Err(error.into()),
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+                    ) => {}
+                Err(error) => return Err(failed(error)),
             }
             if !go_on(self) {
                 return Ok(());
@@ -242,10 +198,10 @@ impl<'a> Transmit<'a> {
         go_on: &mut dyn FnMut(&Transmit<'_>) -> bool,
     ) -> Result<(), Failure> {
         let mut batch = RxBatch::with_capacity(BATCH_FRAGS);
-        self.stream.set_timeout(Some(FAREWELL));
+        self.receiving.set_timeout(Some(FAREWELL));
         loop {
-            let state = self.stream.tcp_info().map(|info| info.state);
-            match self.stream.recv(&mut batch) {
+            let state = self.receiving.tcp_info().map(|info| info.state);
+            match self.receiving.recv(&mut batch) {
                 Ok(0) => return Ok(()),
                 Ok(_) => {}
                 // Checked before the receive, so that the receive would have reported an error. Kernel sockets do not
@@ -265,4 +221,8 @@ impl<'a> Transmit<'a> {
             }
         }
     }
+}
+
+fn failed(error: impl std::error::Error + Send + Sync + 'static) -> Failure {
+    anyhow::Error::from(error).context("send").into()
 }

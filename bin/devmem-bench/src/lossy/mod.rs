@@ -213,13 +213,14 @@ impl Bench {
         };
         let nic = cable.our_nic(self.mtu)?.tcp(tcp).open()?;
         let tx = nic.bind_tx(&self.memory)?;
-        let stream = nic.connect(SocketAddr::from((RECEIVER, PORT)))?;
+        let mut stream = nic.connect(SocketAddr::from((RECEIVER, PORT)))?;
         let port = stream
             .local_addr()
             .context("the connection has ended")?
             .port();
         let mut source = Source::made(Made::Position(pattern_of(port)), u64::MAX);
-        let mut transmit = Transmit::new(stream, &tx, 0..RING_BYTES, WRITE_BYTES);
+        let mut transmit = Transmit::new(&mut stream, &tx, 0..RING_BYTES, WRITE_BYTES)
+            .map_err(|failure| anyhow!("{failure}"))?;
         transmit
             .feed(&mut source, &mut |_| !is_over.load(Ordering::Relaxed))
             .map_err(|failure| anyhow!("{failure}"))?;

@@ -49,7 +49,7 @@ fn send(plan: &SendPlan, file: Option<File>, end: End, stop: &StopFlag) -> Resul
     if let Some(warning) = warning.filter(|_| end.backend == "user") {
         note(warning);
     }
-    let stream = nic.connect(to).map_err(|error| not_connected(to, error))?;
+    let mut stream = nic.connect(to).map_err(|error| not_connected(to, error))?;
     let (mut source, total) = source(&plan.input, file, &stream)?;
     note(format_args!("sending to {to} over {}", end.link));
 
@@ -58,7 +58,7 @@ fn send(plan: &SendPlan, file: Option<File>, end: End, stop: &StopFlag) -> Resul
         .then(|| format!("send  to {to} over {}", end.link));
     let mut display = Display::start(title, total, nic, stop)?;
     let (start, clock) = (std::time::Instant::now(), cpu::process_cpu_time());
-    let transmit = Transmit::new(stream, &tx, 0..memory.size(), plan.chunk);
+    let transmit = Transmit::new(&mut stream, &tx, 0..memory.size(), plan.chunk)?;
     let sent = transmit.run(&mut source, &mut |transmit| {
         display.sending(0, transmit.bytes(), start.elapsed(), transmit);
         !stop.is_set()

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use devmem_linux::dmabuf::{Access, DmabufFd};
+use devmem_linux::dmabuf::{CpuAccess, DmabufFd};
 use devmem_linux::netdev::{BoundTx, Netdev};
 use devmem_linux::socket::{self, ErrorQueue, SendIds};
 use devmem_uapi::{MsgFlags, UIO_MAXIOV, ZerocopyId};
@@ -79,7 +79,7 @@ impl LineSender<'_> {
             if read.context("read stdin")? == 0 {
                 return Ok(());
             }
-            let access = self.memory.cpu_access(Access::Write)?;
+            let access = self.memory.cpu_view(CpuAccess::Write)?;
             access.copy_in(0, &line)?;
             access.end()?;
             self.send(line.len())?;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 
 use anyhow::Context;
-use devmem_linux::dmabuf::{Access, DmabufFd};
+use devmem_linux::dmabuf::{CpuAccess, DmabufFd};
 use devmem_linux::netdev::{BoundRx, Netdev};
 use devmem_linux::nic_setup::Flow;
 use devmem_linux::socket::{Content, FragReturns, Frags, RecvBuffer, RecvError, RxFrag};
@@ -237,7 +237,7 @@ impl DevmemReceiver<'_> {
             )));
         }
         self.bytes.resize(size, 0);
-        let access = self.memory.cpu_access(Access::Read)?;
+        let access = self.memory.cpu_view(CpuAccess::Read)?;
         access.copy_out(offset, &mut self.bytes)?;
         access.end()?;
         pass_on(&mut self.validator, &mut self.stdout, &self.bytes)

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use devmem_linux::dmabuf::{Access, DmabufFd, ExportError};
+use devmem_linux::dmabuf::{self, DmabufFd, ExportError};
 use netmem::{CpuAccess, Dmabuf, Exporter};
 
 use crate::error::{DeviceMemoryError, Refusal};
@@ -30,11 +30,11 @@ impl Exporter for KernelDmabuf {
     }
 }
 
-fn kind(access: CpuAccess) -> Access {
+fn kind(access: CpuAccess) -> dmabuf::CpuAccess {
     match access {
-        CpuAccess::Read => Access::Read,
-        CpuAccess::Write => Access::Write,
-        CpuAccess::ReadWrite => Access::ReadWrite,
+        CpuAccess::Read => dmabuf::CpuAccess::Read,
+        CpuAccess::Write => dmabuf::CpuAccess::Write,
+        CpuAccess::ReadWrite => dmabuf::CpuAccess::ReadWrite,
     }
 }
 

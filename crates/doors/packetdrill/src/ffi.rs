@@ -88,7 +88,7 @@ interface! {
     };
     /// accept(2).
     accept: fn(fd: c_int, address: *mut sockaddr, len: Socklen) -> c_int = |i| {
-        i.number(pass!(call::accept(i.posix(), fd, (address, len), 0))?)
+        i.number(pass!(call::accept(i.posix(), fd, address, len, 0))?)
     };
     /// connect(2).
     connect: fn(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int = |i| {
@@ -97,36 +97,36 @@ interface! {
     };
     /// read(2).
     read: fn(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t = |i|
-        pass!(call::read_file(i.posix(), fd, (buf, len)));
+        pass!(call::read_file(i.posix(), fd, buf, len));
     /// readv(2).
     readv: fn(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t = |i|
         pass!(call::readv(i.posix(), fd, iov, count));
     /// recv(2).
     recv: fn(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t = |i|
-        pass!(call::recv(i.posix(), fd, (buf, len), flags));
+        pass!(call::recv(i.posix(), fd, buf, len, flags));
     /// recvfrom(2); a stream has no sender addresses to return.
     recvfrom: fn(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int, address: *mut sockaddr, room: Socklen)
         -> ssize_t = |i| {
             let _ = (address, room);
-            pass!(call::recv(i.posix(), fd, (buf, len), flags))
+            pass!(call::recv(i.posix(), fd, buf, len, flags))
         };
     /// recvmsg(2).
     recvmsg: fn(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t = |i|
         pass!(call::recvmsg(i.posix(), fd, msg, flags));
     /// write(2).
     write: fn(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t = |i|
-        pass!(call::write_file(i.posix(), fd, (buf, len)));
+        pass!(call::write_file(i.posix(), fd, buf, len));
     /// writev(2).
     writev: fn(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t = |i|
         pass!(call::writev(i.posix(), fd, iov, count));
     /// send(2).
     send: fn(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t = |i|
-        pass!(call::send(i.posix(), fd, (buf, len), flags));
+        pass!(call::send(i.posix(), fd, buf, len, flags));
     /// sendto(2).
     sendto: fn(fd: c_int, buf: *const c_void, len: size_t, flags: c_int, to: *const sockaddr, to_len: socklen_t)
         -> ssize_t = |i| {
             i.refresh_for_send(flags);
-            pass!(call::sendto(i.posix(), fd, (buf, len), flags, (to, to_len)))
+            pass!(call::sendto(i.posix(), fd, buf, len, flags, to, to_len))
         };
     /// sendmsg(2).
     sendmsg: fn(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t = |i| {
@@ -146,11 +146,11 @@ interface! {
     shutdown: fn(fd: c_int, how: c_int) -> c_int = |i| i.posix().call(|table| table.shutdown(fd, how));
     /// getsockopt(2).
     getsockopt: fn(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: Socklen) -> c_int = |i|
-        pass!(call::getsockopt(i.posix(), fd, (level, name), (value, len)));
+        pass!(call::getsockopt(i.posix(), fd, level, name, value, len));
     /// setsockopt(2).
     setsockopt: fn(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int = |i| {
         i.refresh_for_option(level, name);
-        pass!(call::setsockopt(i.posix(), fd, (level, name), (value, len)))
+        pass!(call::setsockopt(i.posix(), fd, level, name, value, len))
     };
     /// poll(2).
     poll: fn(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int = |i|
@@ -189,10 +189,10 @@ interface! {
     };
     /// epoll_ctl(2).
     epoll_ctl: fn(epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int = |i|
-        pass!(call::epoll_ctl(i.posix(), epfd, (operation, fd), event));
+        pass!(call::epoll_ctl(i.posix(), epfd, operation, fd, event));
     /// epoll_wait(2).
     epoll_wait: fn(epfd: c_int, events: *mut epoll_event, most: c_int, timeout_ms: c_int) -> c_int = |i|
-        pass!(call::epoll_wait(i.posix(), epfd, (events, most), timeout_ms));
+        pass!(call::epoll_wait(i.posix(), epfd, events, most, timeout_ms));
     /// pipe(2).
     pipe: fn(fds: *mut c_int) -> c_int = |i| {
         let ends = i.pipe()?;

@@ -72,7 +72,7 @@ pub unsafe extern "C" fn getsockopt(
     match owner(fd) {
         Some(instance) => cabi::finish(|| {
             // SAFETY: the caller fulfils the contract of libc's function, which `cabi::call` requires.
-            unsafe { call::getsockopt(instance.posix(), fd, (level, name), (value, len)) }
+            unsafe { call::getsockopt(instance.posix(), fd, level, name, value, len) }
         }),
         // SAFETY: the system call of this name takes these arguments; the kernel checks the pointers.
         None => unsafe {

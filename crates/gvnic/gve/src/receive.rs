@@ -59,7 +59,7 @@ impl Gve {
         }
         let mut facts = rx_frame::judge(&headers, bytes, offload.checksum, chosen.hash);
         if let Some(gso) = offload.gso.filter(|_| headers.payload_len > 0) {
-            return self.receive_super_packet(bytes, &headers, (gso, facts), chosen.queue, env);
+            return self.receive_super_packet(bytes, &headers, gso, facts, chosen.queue, env);
         }
         if facts.status & gve_defs::desc_dqo::RX_CSUM_L4_ERR != 0 {
             self.rx_stats[chosen.queue].bad_checksum += 1;
@@ -125,7 +125,8 @@ impl Gve {
         &mut self,
         bytes: &[u8],
         headers: &RxHeaders,
-        (gso, mut facts): (Gso, PacketFacts),
+        gso: Gso,
+        mut facts: PacketFacts,
         queue: usize,
         env: &mut Env<'_>,
     ) -> Result<RxOutcome, DropReason> {
@@ -142,34 +143,38 @@ impl Gve {
         let coalesces = self.rx[queue]
             .as_ref()
             .is_some_and(|queue| queue.coalesces());
+        let mut packet = RxPacket {
+            head,
+            payload,
+            facts,
+        };
         if tcp && many && coalesces {
-            facts.rsc_seg_len = Some(gso.size.get());
-            let packet = RxPacket {
-                head,
-                payload,
-                facts,
-            };
+            packet.facts.rsc_seg_len = Some(gso.size.get());
             return Ok(self.offer(&packet, queue, env));
         }
-        self.receive_segments((head, payload), headers, (gso, facts), queue, env)
+        self.receive_segments(&packet, headers, gso, queue, env)
     }
 
     /// Segments a super-packet for a queue that does not coalesce. Returns the result of the last segment.
     fn receive_segments(
         &mut self,
-        (head, payload): (&[u8], &[u8]),
+        packet: &RxPacket<'_>,
         headers: &RxHeaders,
-        (gso, facts): (Gso, PacketFacts),
+        gso: Gso,
         queue: usize,
         env: &mut Env<'_>,
     ) -> Result<RxOutcome, DropReason> {
+        let RxPacket {
+            head,
+            payload,
+            facts,
+        } = *packet;
         // The guest's current MTU is not known, so segments are limited by the largest MTU.
         let size = usize::from(gso.size.get()).min(self.max_frame().saturating_sub(head.len()));
         let size = u16::try_from(size).ok().and_then(NonZeroU16::new);
         let size = size.ok_or(DropReason::OverMru)?;
-        let how = (gso.kind, size);
         let mut segmenter =
-            Segmenter::new(head, headers, payload, how).ok_or(DropReason::BadGso)?;
+            Segmenter::new(head, headers, payload, gso.kind, size).ok_or(DropReason::BadGso)?;
         let what = segmenter.checksum();
         let mut received = RxOutcome::Dropped(DropReason::BadGso);
         while let Some((mut head, payload)) = segmenter.next() {

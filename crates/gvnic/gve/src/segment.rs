@@ -65,7 +65,8 @@ impl<'a> Segmenter<'a> {
         head: &[u8],
         headers: &RxHeaders,
         payload: &'a [u8],
-        (kind, size): (GsoKind, NonZeroU16),
+        kind: GsoKind,
+        size: NonZeroU16,
     ) -> Option<Self> {
         if !is_kind(headers, kind) {
             return None;

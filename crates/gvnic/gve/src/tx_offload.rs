@@ -213,9 +213,9 @@ impl SuperPacket<'_> {
         body.clear();
         body.extend_from_slice(payload_in_head);
         append_ranges(self.ranges, env.memory, body).map_err(|_| Refused::BadAddress)?;
-        let how = (self.gso.kind, self.gso.size);
+        let (kind, size) = (self.gso.kind, self.gso.size);
         let mut segmenter =
-            Segmenter::new(head, &self.headers, body, how).ok_or(Refused::Offload)?;
+            Segmenter::new(head, &self.headers, body, kind, size).ok_or(Refused::Offload)?;
         let what = segmenter.checksum();
         let mut lost = false;
         let mut index = 0;

@@ -16,7 +16,7 @@ const SYNC_END: u64 = 4;
 
 /// Kind of CPU access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum CpuAccess {
     /// The CPU reads.
     Read,
     /// The CPU writes.
@@ -56,10 +56,10 @@ pub enum AccessError {
 /// A CPU access in progress; dropping it ends it.
 #[derive(Debug)]
 #[must_use = "the access ends when this is dropped"]
-pub struct CpuAccess<'a> {
+pub struct CpuView<'a> {
     dmabuf: &'a DmabufFd,
     mapping: &'a Mapping,
-    access: Access,
+    access: CpuAccess,
     ended: bool,
 }
 
@@ -69,7 +69,7 @@ impl DmabufFd {
     /// # Errors
     ///
     /// If the exporter does not allow mapping, or cannot synchronise.
-    pub fn cpu_access(&self, access: Access) -> Result<CpuAccess<'_>, AccessError> {
+    pub fn cpu_view(&self, access: CpuAccess) -> Result<CpuView<'_>, AccessError> {
         let mapping = match self.mapping.get() {
             Some(mapping) => mapping,
             None => {
@@ -79,7 +79,7 @@ impl DmabufFd {
             }
         };
         self.begin_cpu_access(access).map_err(AccessError::Sync)?;
-        Ok(CpuAccess {
+        Ok(CpuView {
             dmabuf: self,
             mapping,
             access,
@@ -106,7 +106,7 @@ impl DmabufFd {
     /// # Errors
     ///
     /// If the exporter cannot synchronise.
-    pub fn begin_cpu_access(&self, access: Access) -> io::Result<()> {
+    pub fn begin_cpu_access(&self, access: CpuAccess) -> io::Result<()> {
         sync(self.as_fd(), access, Moment::Begin)
     }
 
@@ -115,12 +115,12 @@ impl DmabufFd {
     /// # Errors
     ///
     /// If the exporter cannot synchronise.
-    pub fn end_cpu_access(&self, access: Access) -> io::Result<()> {
+    pub fn end_cpu_access(&self, access: CpuAccess) -> io::Result<()> {
         sync(self.as_fd(), access, Moment::End)
     }
 }
 
-impl CpuAccess<'_> {
+impl CpuView<'_> {
     /// Copies `bytes` to `offset`.
     ///
     /// # Errors
@@ -167,7 +167,7 @@ impl CpuAccess<'_> {
     }
 }
 
-impl Drop for CpuAccess<'_> {
+impl Drop for CpuView<'_> {
     fn drop(&mut self) {
         if !self.ended {
             let _ = self.dmabuf.end_cpu_access(self.access);
@@ -176,11 +176,11 @@ impl Drop for CpuAccess<'_> {
 }
 
 /// Calls `DMA_BUF_IOCTL_SYNC`, again when interrupted, as the kernel's documentation demands.
-pub(super) fn sync(dmabuf: BorrowedFd<'_>, access: Access, moment: Moment) -> io::Result<()> {
+pub(super) fn sync(dmabuf: BorrowedFd<'_>, access: CpuAccess, moment: Moment) -> io::Result<()> {
     let what = match access {
-        Access::Read => SYNC_READ,
-        Access::Write => SYNC_WRITE,
-        Access::ReadWrite => SYNC_READ | SYNC_WRITE,
+        CpuAccess::Read => SYNC_READ,
+        CpuAccess::Write => SYNC_WRITE,
+        CpuAccess::ReadWrite => SYNC_READ | SYNC_WRITE,
     };
     let when = match moment {
         Moment::Begin => 0,
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn a_file_that_may_shrink_is_not_mapped() {
         let memory = memfd(8192, SealFlags::GROW);
-        let error = memory.cpu_access(Access::Read).unwrap_err();
+        let error = memory.cpu_view(CpuAccess::Read).unwrap_err();
         assert!(matches!(error, AccessError::Map(_)), "{error}");
         assert!(error.to_string().contains("F_SEAL_SHRINK"), "{error}");
     }
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn access_without_synchronisation_is_refused() {
         let memory = memory(8192);
-        let error = memory.cpu_access(Access::ReadWrite).unwrap_err();
+        let error = memory.cpu_view(CpuAccess::ReadWrite).unwrap_err();
         assert!(matches!(error, AccessError::Sync(_)), "{error}");
     }
 
@@ -241,10 +241,10 @@ mod tests {
     fn bytes_beyond_the_end_are_not_reached() {
         let memory = memory(8192);
         let mapping = memory.map().unwrap();
-        let access = CpuAccess {
+        let access = CpuView {
             dmabuf: &memory,
             mapping: &mapping,
-            access: Access::ReadWrite,
+            access: CpuAccess::ReadWrite,
             ended: true,
         };
         access.copy_in(8190, &[1, 2]).unwrap();

@@ -2,7 +2,7 @@
 //!
 //! A [`DmabufFd`] comes from [`udmabuf`](DmabufFd::udmabuf), from a [dma-heap](DmabufFd::heap), or is
 //! [imported](DmabufFd::import) from another driver (a GPU's, for example). The CPU can access its bytes only during a
-//! [`CpuAccess`], which notifies the exporter before and after; otherwise caches may hold stale data.
+//! [`CpuView`], which notifies the exporter before and after; otherwise caches may hold stale data.
 
 mod access;
 mod exporters;
@@ -17,7 +17,7 @@ use mapped::Mapping;
 use rustix::fs::{SeekFrom, seek};
 use serde::Serialize;
 
-pub use access::{Access, AccessError, CpuAccess};
+pub use access::{AccessError, CpuAccess, CpuView};
 pub use exporters::{UdmabufLimits, dma_heaps, udmabuf_limits};
 
 use crate::errors::{Cause, Operation};
@@ -93,8 +93,8 @@ impl DmabufFd {
     /// `EBADF` or `EINVAL` if the descriptor is not a dma-buf.
     pub fn import(fd: OwnedFd) -> Result<Self, io::Error> {
         // Only dma-bufs support the ioctl (ENOTTY otherwise); a read access has no side effect.
-        access::sync(fd.as_fd(), Access::Read, access::Moment::Begin)?;
-        access::sync(fd.as_fd(), Access::Read, access::Moment::End)?;
+        access::sync(fd.as_fd(), CpuAccess::Read, access::Moment::Begin)?;
+        access::sync(fd.as_fd(), CpuAccess::Read, access::Moment::End)?;
         // Seeking to the end returns the size of a dma-buf (linux drivers/dma-buf/dma-buf.c dma_buf_llseek).
         let size = seek(&fd, SeekFrom::End(0))?;
         let size = usize::try_from(size).map_err(|_| io::Error::from(Errno::EOVERFLOW))?;

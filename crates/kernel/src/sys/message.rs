@@ -127,7 +127,7 @@ pub(crate) fn set_bytes(fd: BorrowedFd<'_>, option: i32, value: &[u8]) -> Result
 
 /// Sets `TCP_FASTOPEN`.
 pub(crate) fn set_fast_open(fd: BorrowedFd<'_>, pending: c_int) -> Result<(), Errno> {
-    set_option_at(fd, (libc::IPPROTO_TCP, libc::TCP_FASTOPEN), &[pending]).map(|_zero| ())
+    set_option_at(fd, libc::IPPROTO_TCP, libc::TCP_FASTOPEN, &[pending]).map(|_zero| ())
 }
 
 /// An option that can be read. The set is closed, because the input value of some other options
@@ -179,12 +179,13 @@ impl Plain for c_int {}
 impl Plain for DmabufToken {}
 
 fn set_option<T: Plain>(fd: BorrowedFd<'_>, option: i32, value: &[T]) -> Result<u32, Errno> {
-    set_option_at(fd, (devmem_uapi::sockopt::SOL_SOCKET, option), value)
+    set_option_at(fd, devmem_uapi::sockopt::SOL_SOCKET, option, value)
 }
 
 fn set_option_at<T: Plain>(
     fd: BorrowedFd<'_>,
-    (level, option): (i32, i32),
+    level: i32,
+    option: i32,
     value: &[T],
 ) -> Result<u32, Errno> {
     let len = libc::socklen_t::try_from(size_of_val(value)).map_err(|_too_long| Errno::EINVAL)?;

@@ -155,12 +155,12 @@ fn send_one(
     share: Share,
     go_on: &mut dyn FnMut(&Transmit<'_>) -> bool,
 ) -> Result<SendStats, Failure> {
-    let stream = nic
+    let mut stream = nic
         .connect(to)
         .with_context(|| format!("connect to {to}"))?;
     let local = stream.local_addr().context("the connection has ended")?;
     let mut source = Source::made(Made::Position(pattern_of(local.port())), share.bytes);
-    Transmit::new(stream, tx, region, share.write_size).run(&mut source, go_on)
+    Transmit::new(&mut stream, tx, region, share.write_size)?.run(&mut source, go_on)
 }
 
 /// Handle of the kernel receiver.

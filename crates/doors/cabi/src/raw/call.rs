@@ -98,7 +98,8 @@ unsafe fn put_address(bytes: &[u8], to: *mut sockaddr, len: *mut socklen_t) -> R
 pub unsafe fn accept<W: Waiter>(
     posix: &Posix<W>,
     fd: c_int,
-    (address, len): (*mut sockaddr, *mut socklen_t),
+    address: *mut sockaddr,
+    len: *mut socklen_t,
     flags: c_int,
 ) -> Result<c_int, Errno> {
     let (new, peer) = posix.accept(fd, flags)?;
@@ -116,7 +117,8 @@ pub unsafe fn name<W: Waiter>(
     posix: &Posix<W>,
     fd: c_int,
     end: SocketEnd,
-    (address, len): (*mut sockaddr, *mut socklen_t),
+    address: *mut sockaddr,
+    len: *mut socklen_t,
 ) -> Result<(), Errno> {
     let bytes = posix.call(|table| match end {
         SocketEnd::Local => table.getsockname(fd),
@@ -142,7 +144,8 @@ pub enum SocketEnd {
 pub unsafe fn recv<W: Waiter>(
     posix: &Posix<W>,
     fd: c_int,
-    (buf, len): (*mut c_void, usize),
+    buf: *mut c_void,
+    len: usize,
     flags: c_int,
 ) -> Result<usize, Errno> {
     let entry = iovec {
@@ -194,20 +197,23 @@ pub unsafe fn recvmsg<W: Waiter>(
 pub unsafe fn send<W: Waiter>(
     posix: &Posix<W>,
     fd: c_int,
-    bytes: (*const c_void, usize),
+    buf: *const c_void,
+    len: usize,
     flags: c_int,
 ) -> Result<usize, Errno> {
     // SAFETY: the contract at the top of the file.
-    unsafe { sendto(posix, fd, bytes, flags, (std::ptr::null(), 0)) }
+    unsafe { sendto(posix, fd, buf, len, flags, std::ptr::null(), 0) }
 }
 
 /// sendto(2): the destination of a stream is fixed; the address is used with MSG_FASTOPEN only.
 pub unsafe fn sendto<W: Waiter>(
     posix: &Posix<W>,
     fd: c_int,
-    (buf, len): (*const c_void, usize),
+    buf: *const c_void,
+    len: usize,
     flags: c_int,
-    (address, address_len): (*const sockaddr, socklen_t),
+    address: *const sockaddr,
+    address_len: socklen_t,
 ) -> Result<usize, Errno> {
     let entry = iovec {
         iov_base: buf.cast_mut(),
@@ -250,13 +256,15 @@ pub unsafe fn sendmsg<W: Waiter>(
 pub unsafe fn getsockopt<W: Waiter>(
     posix: &Posix<W>,
     fd: c_int,
-    name: (c_int, c_int),
-    (value, len): (*mut c_void, *mut socklen_t),
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
 ) -> Result<(), Errno> {
     // SAFETY: the contract at the top of the file.
     let room = unsafe { read(len) }?;
     let room = c_int::try_from(room).map_err(|_| Errno::EINVAL)?;
-    let bytes = posix.call(|table| table.getsockopt(fd, name))?;
+    let bytes = posix.call(|table| table.getsockopt(fd, (level, name)))?;
     let n = bytes.len().min(usize::try_from(room).unwrap_or(0));
     // SAFETY: as above; no more than the length that was given.
     let out = unsafe { slice_mut(value, n) }?;
@@ -269,13 +277,15 @@ pub unsafe fn getsockopt<W: Waiter>(
 pub unsafe fn setsockopt<W: Waiter>(
     posix: &Posix<W>,
     fd: c_int,
-    name: (c_int, c_int),
-    (value, len): (*const c_void, socklen_t),
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
 ) -> Result<c_int, Errno> {
     let len = c_int::try_from(len).map_err(|_| Errno::EINVAL)?;
     // SAFETY: the contract at the top of the file.
     let value = unsafe { slice(value, usize::try_from(len).unwrap_or(0)) }?;
-    posix.call(|table| table.setsockopt(fd, name, value))
+    posix.call(|table| table.setsockopt(fd, (level, name), value))
 }
 
 /// ioctl(2) with its argument as a word.

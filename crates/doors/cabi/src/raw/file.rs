@@ -21,7 +21,8 @@ use super::message::{self, By, Head};
 pub unsafe fn read_file<W: Waiter>(
     posix: &Posix<W>,
     fd: c_int,
-    (buf, len): (*mut c_void, usize),
+    buf: *mut c_void,
+    len: usize,
 ) -> Result<usize, Errno> {
     let entry = iovec {
         iov_base: buf,
@@ -60,7 +61,8 @@ fn iov_count(count: c_int) -> Result<usize, Errno> {
 pub unsafe fn write_file<W: Waiter>(
     posix: &Posix<W>,
     fd: c_int,
-    (buf, len): (*const c_void, usize),
+    buf: *const c_void,
+    len: usize,
 ) -> Result<usize, Errno> {
     let entry = iovec {
         iov_base: buf.cast_mut(),

@@ -53,8 +53,15 @@ fn world() -> World {
     assert_eq!(begun, Err(Errno::EINPROGRESS));
     posix.run_now();
     let (mut peer, mut room) = (exactly(16), 16);
-    let to = (peer.as_mut_ptr().cast::<sockaddr>(), &raw mut room);
-    let server = c!(call::accept(&posix, listener, to, SOCK_NONBLOCK)).unwrap();
+    let to = peer.as_mut_ptr().cast::<sockaddr>();
+    let server = c!(call::accept(
+        &posix,
+        listener,
+        to,
+        &raw mut room,
+        SOCK_NONBLOCK
+    ))
+    .unwrap();
     assert_eq!((room, &peer[4..8]), (16, &[10, 77, 0, 1][..]));
     World {
         posix,
@@ -125,7 +132,8 @@ fn messages_move_bytes_through_vectors_that_end_anywhere() {
         c!(call::send(
             &it.posix,
             it.client,
-            (b"gone".as_ptr().cast(), 4),
+            b"gone".as_ptr().cast(),
+            4,
             0
         )),
         Ok(4)
@@ -133,7 +141,7 @@ fn messages_move_bytes_through_vectors_that_end_anywhere() {
     it.posix.run_now();
     let trunc = MsgFlags::TRUNC.bits().cast_signed();
     assert_eq!(
-        c!(call::recv(&it.posix, it.server, (null_mut(), 4), trunc)),
+        c!(call::recv(&it.posix, it.server, null_mut(), 4, trunc)),
         Ok(4)
     );
 }
@@ -144,15 +152,22 @@ fn short_buffers_get_what_fits_and_null_ones_are_efault() {
     let (posix, fd) = (&it.posix, it.client);
     for room in 0..=17 {
         let (mut name, mut len) = (exactly(room), u32::try_from(room).unwrap());
-        let to = (name.as_mut_ptr().cast::<sockaddr>(), &raw mut len);
+        let to = name.as_mut_ptr().cast::<sockaddr>();
         let end = call::SocketEnd::Peer;
-        assert_eq!(c!(call::name(posix, fd, end, to)), Ok(()));
+        assert_eq!(c!(call::name(posix, fd, end, to, &raw mut len)), Ok(()));
         let told = room.min(16);
         assert_eq!((len, &name[..told]), (16, &address()[..told]));
         let (mut value, mut len) = (exactly(room), u32::try_from(room).unwrap());
-        let to = (value.as_mut_ptr().cast::<c_void>(), &raw mut len);
+        let to = value.as_mut_ptr().cast::<c_void>();
         assert_eq!(
-            c!(call::getsockopt(posix, fd, (SOL_SOCKET, so::TYPE), to)),
+            c!(call::getsockopt(
+                posix,
+                fd,
+                SOL_SOCKET,
+                so::TYPE,
+                to,
+                &raw mut len
+            )),
             Ok(())
         );
         assert_eq!(len, u32::try_from(room.min(4)).unwrap());
@@ -160,35 +175,45 @@ fn short_buffers_get_what_fits_and_null_ones_are_efault() {
     }
     let mut byte = exactly(1);
     let mut negative = u32::MAX;
-    let to = (byte.as_mut_ptr().cast::<c_void>(), &raw mut negative);
-    let name = (SOL_SOCKET, so::TYPE);
+    let to = byte.as_mut_ptr().cast::<c_void>();
+    let (level, name) = (SOL_SOCKET, so::TYPE);
     assert_eq!(
-        c!(call::getsockopt(posix, fd, name, to)),
+        c!(call::getsockopt(
+            posix,
+            fd,
+            level,
+            name,
+            to,
+            &raw mut negative
+        )),
         Err(Errno::EINVAL)
     );
-    let nowhere = (null_mut(), null_mut());
     assert_eq!(
-        c!(call::getsockopt(posix, fd, name, nowhere)),
+        c!(call::getsockopt(
+            posix,
+            fd,
+            level,
+            name,
+            null_mut(),
+            null_mut()
+        )),
         Err(Errno::EFAULT)
     );
-    let huge = (byte.as_ptr().cast::<c_void>(), u32::MAX);
+    let huge = byte.as_ptr().cast::<c_void>();
     assert_eq!(
-        c!(call::setsockopt(posix, fd, name, huge)),
+        c!(call::setsockopt(posix, fd, level, name, huge, u32::MAX)),
         Err(Errno::EINVAL)
     );
     assert_eq!(
-        c!(call::setsockopt(posix, fd, name, (null(), 4))),
+        c!(call::setsockopt(posix, fd, level, name, null(), 4)),
         Err(Errno::EFAULT)
     );
     assert_eq!(c!(call::bind(posix, fd, null(), 16)), Err(Errno::EFAULT));
     assert_eq!(
-        c!(call::recv(posix, fd, (null_mut(), 1), 0)),
+        c!(call::recv(posix, fd, null_mut(), 1, 0)),
         Err(Errno::EFAULT)
     );
-    assert_eq!(
-        c!(call::send(posix, fd, (null(), 1), 0)),
-        Err(Errno::EFAULT)
-    );
+    assert_eq!(c!(call::send(posix, fd, null(), 1, 0)), Err(Errno::EFAULT));
     assert_eq!(
         c!(call::recvmsg(posix, fd, null_mut(), 0)),
         Err(Errno::EFAULT)
@@ -255,23 +280,18 @@ fn poll_and_epoll_write_what_they_were_given_room_for_and_lose_no_edge() {
         u64: 9,
     };
     for fd in [it.client, it.server] {
-        let added = c!(call::epoll_ctl(
-            posix,
-            epfd,
-            (ctl::ADD, fd),
-            &raw const watch
-        ));
+        let added = c!(call::epoll_ctl(posix, epfd, ctl::ADD, fd, &raw const watch));
         assert_eq!(added, Ok(()));
     }
-    let none = c!(call::epoll_wait(posix, epfd, (null_mut(), 2), 0));
+    let none = c!(call::epoll_wait(posix, epfd, null_mut(), 2, 0));
     assert_eq!(none, Err(Errno::EFAULT));
     let mut events: Box<[epoll_event]> = [watch].into();
     for _ in 0..2 {
-        let taken = c!(call::epoll_wait(posix, epfd, (events.as_mut_ptr(), 1), 0));
+        let taken = c!(call::epoll_wait(posix, epfd, events.as_mut_ptr(), 1, 0));
         let data = events[0].u64;
         assert_eq!((taken, data), (Ok(1), 9));
     }
-    let taken = c!(call::epoll_wait(posix, epfd, (events.as_mut_ptr(), 1), 0));
+    let taken = c!(call::epoll_wait(posix, epfd, events.as_mut_ptr(), 1, 0));
     assert_eq!(taken, Ok(0));
 }
 

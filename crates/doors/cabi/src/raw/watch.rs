@@ -62,7 +62,8 @@ pub unsafe fn poll<W: Waiter>(
 pub unsafe fn epoll_ctl<W: Waiter>(
     posix: &Posix<W>,
     epfd: c_int,
-    (operation, fd): (c_int, c_int),
+    operation: c_int,
+    fd: c_int,
     event: *const epoll_event,
 ) -> Result<(), Errno> {
     let event = match operation {
@@ -80,7 +81,8 @@ pub unsafe fn epoll_ctl<W: Waiter>(
 pub unsafe fn epoll_wait<W: Waiter>(
     posix: &Posix<W>,
     epfd: c_int,
-    (events, most): (*mut epoll_event, c_int),
+    events: *mut epoll_event,
+    most: c_int,
     timeout_ms: c_int,
 ) -> Result<c_int, Errno> {
     if events.is_null() && most > 0 {

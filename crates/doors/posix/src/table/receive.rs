@@ -201,7 +201,7 @@ impl Table {
             stamp_message: times.message(),
             has_stamp: false,
         };
-        let outcome = self.recv_from_stack(id, (&mut *host, len), &mut control, flags)?;
+        let outcome = self.recv_from_stack(id, &mut *host, len, &mut control, flags)?;
         let mut returned = MsgFlags::empty();
         if flags.contains(MsgFlags::ERRQUEUE) {
             returned |= MsgFlags::ERRQUEUE;
@@ -275,7 +275,8 @@ impl Table {
     fn recv_from_stack(
         &mut self,
         id: SocketId,
-        (host, len): (&mut [u8], usize),
+        host: &mut [u8],
+        len: usize,
         control: &mut Control<'_>,
         flags: MsgFlags,
     ) -> Result<RecvOutcome, Errno> {

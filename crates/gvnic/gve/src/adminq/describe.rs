@@ -31,8 +31,8 @@ impl Gve {
             return Err(AdminqStatus::INVALID_ARGUMENT);
         }
         let room = command.available_length.get().into();
-        let place = (command.device_descriptor_addr.get(), room);
-        answer_within(memory, place, &description(&self.config))
+        let addr = command.device_descriptor_addr.get();
+        answer_within(memory, addr, room, &description(&self.config))
     }
 
     pub(super) fn verify_driver(
@@ -89,8 +89,8 @@ impl Gve {
         for (entry, (l3_type, l4_type)) in map.iter_mut().zip(packet_types()) {
             *entry = PtypeEntry { l3_type, l4_type };
         }
-        let place = (command.ptype_map_addr.get(), command.ptype_map_len.get());
-        answer_within(memory, place, map.as_bytes())
+        let (addr, room) = (command.ptype_map_addr.get(), command.ptype_map_len.get());
+        answer_within(memory, addr, room, map.as_bytes())
     }
 }
 

@@ -152,7 +152,8 @@ fn answer(memory: &dyn GuestMemory, addr: u64, bytes: &[u8]) -> Result<(), Admin
 /// Writes an answer if the available length is large enough.
 fn answer_within(
     memory: &dyn GuestMemory,
-    (addr, room): (u64, u64),
+    addr: u64,
+    room: u64,
     bytes: &[u8],
 ) -> Result<(), AdminqStatus> {
     if room < bytes.len() as u64 {

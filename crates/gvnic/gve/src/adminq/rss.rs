@@ -83,11 +83,11 @@ impl Gve {
             reserved: 0,
         };
         let bytes = [header.as_bytes(), &rss.key.0, lut.as_bytes()].concat();
-        let place = (
+        let (addr, room) = (
             command.rss_descriptor_addr.get(),
             command.available_length.get(),
         );
-        answer_within(memory, place, &bytes)
+        answer_within(memory, addr, room, &bytes)
     }
 }
 

@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use serde::Serialize;
-use tool::output::{Failure, note, print_json, say};
+use tool::output::{Failure, note, print_json};
+use tool::terminal::tell_table;
 
 use super::ktap::{self, Case};
 use super::tree::Tree;
@@ -267,7 +268,8 @@ fn reported(case: Case) -> CaseReport {
 /// Prints a row of the table.
 fn print_case(program: &str, case: &CaseReport) {
     let mark = case.verdict.mark();
-    say!("{mark} {program:<34} {:<40} {}", case.case, case.reason);
+    let CaseReport { case, reason, .. } = case;
+    tell_table(format_args!("{mark} {program:<34} {case:<40} {reason}\n"));
 }
 
 impl Output for ProgramCollector {

@@ -14,7 +14,8 @@ use crate::kit::Kit;
 use crate::machine::{self, MachinePlan, Output};
 use crate::scratch::Scratch;
 use crate::selftests::{MIN_MEMORY_MIB, ROOT};
-use tool::output::{Failure, note, print_json, say};
+use tool::output::{Failure, note, print_json};
+use tool::terminal::tell_table;
 
 /// The tests to run.
 #[derive(Clone, Debug)]
@@ -407,12 +408,10 @@ fn print_row(row: &RowReport) {
         .mb_per_s
         .map(|rate| format!("{rate:7.1} MB/s"))
         .unwrap_or_else(|| " ".repeat(12));
-    say!(
-        "{mark} {:<46} {:6.1} s {rate}  {}",
-        row.row,
-        row.seconds,
-        row.detail
-    );
+    tell_table(format_args!(
+        "{mark} {:<46} {:6.1} s {rate}  {}\n",
+        row.row, row.seconds, row.detail
+    ));
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use tool::counters::Lane;
-use tool::output::say;
+use tool::terminal::tell_table;
 
 /// The result of `wire`. The JSON has these field names; they are stable.
 #[derive(Clone, Debug, Serialize)]
@@ -32,7 +32,7 @@ impl WireReport {
         for (name, LaneReport { lane, refused }) in
             [("a to b", self.a_to_b), ("b to a", self.b_to_a)]
         {
-            say!("{name:>13}  {lane}, {refused} refused");
+            tell_table(format_args!("{name:>13}  {lane}, {refused} refused\n"));
         }
     }
 }

@@ -18,8 +18,9 @@ use super::port::OpenPort;
 use super::report::NicReport;
 use crate::plan::GvnicPlan;
 use tool::capture::{self, Capture};
-use tool::output::{Failure, note, print_json, tell};
+use tool::output::{Failure, note, print_json};
 use tool::signals::Signals;
+use tool::terminal::tell_table;
 
 /// Maximum length of a sleep: the timeout of poll(2) is an int of milliseconds.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
@@ -71,7 +72,7 @@ pub fn serve(plan: &GvnicPlan) -> Result<(), Failure> {
     server.disconnect(&mut gvnic);
     let report = NicReport::new(plan, &mut server, &gvnic, service.start.elapsed());
     drop(server);
-    tell(&report);
+    tell_table(&report);
     let printed = match plan.json {
         true => print_json(&report),
         false => Ok(()),
@@ -281,7 +282,7 @@ impl Service<'_> {
     fn on_signal(&mut self) {
         self.signals.clear();
         if self.signals.take_report() {
-            tell(self.report());
+            tell_table(self.report());
         }
     }
 

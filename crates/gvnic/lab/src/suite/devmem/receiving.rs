@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
-use devmem_linux::dmabuf::{Access, CpuAccess};
+use devmem_linux::dmabuf::{CpuAccess, CpuView};
 use devmem_linux::socket::{Content, FragReturns, RecvBuffer, RecvError, RxFrag};
 use devmem_uapi::{DmabufCmsg, MsgFlags};
 
@@ -196,7 +196,7 @@ impl<'a> Receiver<'a> {
         let access = self
             .bound
             .memory
-            .cpu_access(Access::Read)
+            .cpu_view(CpuAccess::Read)
             .map_err(|error| StepError::Failed(error.into()))?;
         for frag in frags {
             match frag {
@@ -248,7 +248,7 @@ impl<'a> Receiver<'a> {
 }
 
 fn check_frag(
-    access: &CpuAccess<'_>,
+    access: &CpuView<'_>,
     verifier: &mut Verifier,
     scratch: &mut [u8],
     cmsg: &DmabufCmsg,

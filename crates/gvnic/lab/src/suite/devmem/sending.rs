@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use devmem_linux::dmabuf::{Access, DmabufFd};
+use devmem_linux::dmabuf::{CpuAccess, DmabufFd};
 use devmem_linux::netdev::{BoundTx, Netdev};
 use devmem_linux::socket::{ErrorQueue, SendIds, TxSource, enable_zerocopy, send_dmabuf};
 use devmem_uapi::MsgFlags;
@@ -135,7 +135,7 @@ impl<'a> DmabufSender<'a> {
             }
             let offset = (round % SEND_SLOTS) * SEND_BYTES;
             fill(position, &mut chunk[..count]);
-            let access = self.memory.cpu_access(Access::Write)?;
+            let access = self.memory.cpu_view(CpuAccess::Write)?;
             access.copy_in(offset, &chunk[..count])?;
             access.end()?;
             let mut range = offset as u64..(offset + count) as u64;

@@ -17,7 +17,10 @@ use crate::source::{Next, Source};
 /// Maximum length of one wait; signals are checked between waits.
 const LOOK_AROUND: Duration = Duration::from_millis(100);
 /// Maximum length of one wait for the peer's FIN; the acknowledgement of ours is checked between waits.
-const FAREWELL: Duration = Duration::from_millis(5);
+const FIN_STEP: Duration = Duration::from_millis(5);
+/// Maximum time from the acknowledgement of our FIN until the peer's. A peer may keep its half of the stream open; but one
+/// that ends it after our NIC is gone gets no acknowledgement, and its port stays in use for minutes.
+const FIN_LIMIT: Duration = Duration::from_millis(500);
 /// Frags of one receive; received bytes are discarded.
 const BATCH_FRAGS: usize = 64;
 
@@ -198,7 +201,8 @@ impl<'a> Transmit<'a> {
         go_on: &mut dyn FnMut(&Transmit<'_>) -> bool,
     ) -> Result<(), Failure> {
         let mut batch = RxBatch::with_capacity(BATCH_FRAGS);
-        self.receiving.set_timeout(Some(FAREWELL));
+        self.receiving.set_timeout(Some(FIN_STEP));
+        let mut acknowledged = None;
         loop {
             let state = self.receiving.tcp_info().map(|info| info.state);
             match self.receiving.recv(&mut batch) {
@@ -207,7 +211,9 @@ impl<'a> Transmit<'a> {
                 // Checked before the receive, so that the receive would have reported an error. Kernel sockets do not
                 // provide this; there the bytes are acknowledged, and the kernel sends the FIN by itself.
                 Err(RecvError::WouldBlock | RecvError::TimedOut) => {
-                    if state.is_none_or(|state| state == TcpState::FinWait2) {
+                    if state.is_none_or(|state| state == TcpState::FinWait2)
+                        && acknowledged.get_or_insert_with(Instant::now).elapsed() >= FIN_LIMIT
+                    {
                         return Ok(());
                     }
                 }

@@ -230,8 +230,18 @@ fn netcat_gets_the_file() {
 fn socat_gets_the_file() {
     const TEST: &str = "send::socat_gets_the_file";
     in_netns(TEST, || {
-        stock_receiver(TEST, "socat", &["-u", "TCP4-LISTEN:5201", "STDOUT"], TO_V4);
-        stock_receiver(TEST, "socat", &["-u", "TCP6-LISTEN:5201", "STDOUT"], TO_V6);
+        stock_receiver(
+            TEST,
+            "socat",
+            &["-u", "TCP4-LISTEN:5201,reuseaddr", "STDOUT"],
+            TO_V4,
+        );
+        stock_receiver(
+            TEST,
+            "socat",
+            &["-u", "TCP6-LISTEN:5201,reuseaddr", "STDOUT"],
+            TO_V6,
+        );
     });
 }
 

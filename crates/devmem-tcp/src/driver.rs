@@ -6,27 +6,31 @@
 //! application is inside a call, the background thread leads, so that ACKs, timers and neighbour discovery continue
 //! (`background.rs`); a thread of the application takes the lead from it.
 //!
+//! A thread that polls receives for all sockets, also for those of other threads. When it has received [`TURN`] packets, it
+//! hands the lock to the threads that wait for it, so that they can take what was received (`handover.rs`).
+//!
 //! Two user-space NICs on a virtual-time wire share one driver. Any waiting thread polls both, and the clock advances to the
 //! next deadline when neither has work.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::Duration;
 
 use netmem::MemoryObserver;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use stack::{Readiness, SocketId, Stack};
+use stack::{POLL_BUDGET, SocketId, Stack};
 use wire::Instant;
 
 use devmem_uapi::DmabufId;
 
 use crate::clock::Clock;
 use crate::error::Forked;
+use crate::handover::HandoverMutex;
 use crate::home::Home;
-use crate::send_signal::SendSignals;
+use crate::signals::{Signals, TaskSignal};
 use crate::spin::Spin;
 
 /// Longest single sleep: bounds the delay of a missed wake-up.
@@ -35,12 +39,8 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 /// How long, in real time, a waiter in virtual time waits for other threads before it lets its own timeout expire.
 const OTHERS_TURN: Duration = Duration::from_millis(200);
 
-/// The readiness that makes a readiness fd readable.
-const INTEREST: Readiness = Readiness::READABLE
-    .union(Readiness::ACCEPTABLE)
-    .union(Readiness::READ_CLOSED)
-    .union(Readiness::ERROR)
-    .union(Readiness::ERROR_QUEUE);
+/// Packets that a thread receives before it hands the lock to threads that wait for it: those of one poll with much to do.
+const TURN: u64 = POLL_BUDGET as u64;
 
 /// Index of a stack in its driver (a virtual-time pair has two stacks).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -107,10 +107,8 @@ pub(crate) struct Core {
     pub(crate) clock: Clock,
     /// Bound memories by id, to find the memory of a frag.
     pub(crate) memories: HashMap<(StackIndex, DmabufId), MemoryObserver>,
-    /// Readiness eventfds that were requested.
-    readiness: HashMap<(StackIndex, SocketId), Arc<OwnedFd>>,
-    /// Send signals, for tasks that wait for room.
-    pub(crate) senders: SendSignals,
+    /// Eventfds of sockets that were requested.
+    signals: Signals,
     waiters: Vec<Waiter>,
     /// Buffer for events, kept to reuse its allocation.
     events: Vec<SocketId>,
@@ -123,6 +121,8 @@ pub(crate) struct Core {
     pub(crate) background_sleeps: bool,
     /// Number of changes that a waiter of a virtual-time pair may be waiting for.
     epoch: u64,
+    /// Number of packets that were received; a poll that had other work counts as one.
+    received: u64,
     spin: Spin,
 }
 
@@ -131,7 +131,11 @@ impl Core {
     fn poll_stacks(&mut self) -> bool {
         let mut worked = false;
         for stack in &mut self.stacks {
-            worked |= stack.poll_by(&mut || self.clock.now()).worked;
+            let polled = stack.poll_by(&mut || self.clock.now());
+            if polled.worked {
+                worked = true;
+                self.received += polled.received.max(1) as u64;
+            }
         }
         worked
     }
@@ -141,8 +145,8 @@ impl Core {
         self.stacks.iter().filter_map(Stack::next_deadline).min()
     }
 
-    /// Wakes waiters and sets or clears eventfds of the sockets whose readiness changed. Returns whether the
-    /// socket that the leader waits for is among them.
+    /// Wakes waiters, and writes to the eventfds, of the sockets whose readiness changed. Returns whether the socket that the
+    /// leader waits for is among them.
     fn tell_events(&mut self) -> bool {
         let mut leader_concerned = false;
         for index in 0..self.stacks.len() {
@@ -155,9 +159,14 @@ impl Core {
                     .filter(|waiter| waiter.stack == at && waiter.socket == socket)
                     .for_each(|waiter| waiter.thread.unpark());
                 leader_concerned |= self.leader == Leader::Application(at, socket);
-                self.update_readiness(at, socket);
+                if let Ok(ready) = self.stacks[index].readiness(socket) {
+                    self.signals.tell((at, socket), ready);
+                }
             }
             self.events = events;
+            if self.signals.any_lacks_memory() && self.stacks[index].has_send_memory() {
+                self.signals.tell_memory(at);
+            }
         }
         leader_concerned
     }
@@ -171,48 +180,35 @@ impl Core {
             .is_some_and(|deadline| deadline < until)
     }
 
-    /// Makes a socket's eventfd readable exactly while the socket is ready.
-    fn update_readiness(&mut self, at: StackIndex, socket: SocketId) {
-        let Some(fd) = self.readiness.get(&(at, socket)) else {
-            return;
-        };
-        // WRITABLE is not included: a connection is nearly always writable, so the fd would always be readable.
-        let ready = self.stacks[at.0]
-            .readiness(socket)
-            .is_ok_and(|ready| ready.intersects(INTEREST));
-        if ready {
-            set(fd.as_fd());
-        } else {
-            clear(fd.as_fd());
-        }
-    }
-
-    /// Returns the eventfd of a socket; the first call creates it.
-    fn readiness_fd(
+    /// Returns the eventfd of a task signal; the first call creates it.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn task_fd(
         &mut self,
         at: StackIndex,
         socket: SocketId,
+        signal: TaskSignal,
     ) -> rustix::io::Result<Arc<OwnedFd>> {
-        if let Some(fd) = self.readiness.get(&(at, socket)) {
-            return Ok(Arc::clone(fd));
+        self.signals.task_fd((at, socket), signal)
+    }
+
+    /// Arms a task signal for one event. An attempt of the call must follow.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn arm(&mut self, at: StackIndex, socket: SocketId, signal: TaskSignal) {
+        if let Ok(ready) = self.stacks[at.0].readiness(socket) {
+            self.signals.arm((at, socket), signal, ready);
         }
-        let fd = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
-        self.readiness.insert((at, socket), Arc::clone(&fd));
-        self.update_readiness(at, socket);
-        Ok(fd)
     }
 
     /// Forgets a closed socket.
     pub(crate) fn forget(&mut self, at: StackIndex, socket: SocketId) {
-        self.readiness.remove(&(at, socket));
-        self.senders.forget((at, socket));
+        self.signals.forget((at, socket));
     }
 }
 
 /// One or two stacks, their clock, and the threads that drive them.
 pub(crate) struct Driver {
     home: Home,
-    core: Mutex<Core>,
+    core: HandoverMutex<Core>,
     /// Notified when a virtual-time pair changes; in real time, threads wait for the link's fd.
     changed: Condvar,
     /// The links' fds, to sleep on without the lock.
@@ -251,12 +247,11 @@ impl Driver {
     ) -> rustix::io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             home: Home::here(),
-            core: Mutex::new(Core {
+            core: HandoverMutex::new(Core {
                 stacks,
                 clock,
                 memories: HashMap::new(),
-                readiness: HashMap::new(),
-                senders: SendSignals::default(),
+                signals: Signals::default(),
                 waiters: Vec::new(),
                 events: Vec::new(),
                 leader: Leader::Nobody,
@@ -264,6 +259,7 @@ impl Driver {
                 last_foreground: None,
                 background_sleeps: false,
                 epoch: 0,
+                received: 0,
                 spin: Spin::default(),
             }),
             changed: Condvar::new(),
@@ -295,20 +291,15 @@ impl Driver {
     /// Locks the state; must not be called in a child of fork(2). A poisoned lock is locked as usual: the stack is consistent
     /// between calls, and destructors must still return tokens.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+        self.core.lock()
     }
 
-    /// Locks the state for the background thread; `None` while an application thread holds the lock, so that the background
-    /// thread never delays it. With a plain lock, the background thread could lock again and again for as long as there is
-    /// work, and an application thread would not get the lock to announce itself.
+    /// Locks the state for the background thread, after threads that wait for it; `None` while an application thread that
+    /// polls holds the lock, so that the background thread never delays it.
     pub(crate) fn lock_in_background(&self) -> Option<MutexGuard<'_, Core>> {
-        if self.callers.load(Ordering::Relaxed) == 0 {
-            return Some(self.lock());
-        }
-        match self.core.try_lock() {
-            Ok(core) => Some(core),
-            Err(TryLockError::Poisoned(core)) => Some(core.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
+        match self.has_callers() {
+            true => self.core.try_lock(),
+            false => Some(self.core.lock_behind_waiting()),
         }
     }
 
@@ -348,7 +339,6 @@ impl Driver {
                 stack.flush(now);
             }
         }
-        core.senders.tell(&core.stacks);
         if core.tell_events() || core.sleeper_is_late() {
             core.sleeps_until = None;
             match core.leader {
@@ -370,7 +360,9 @@ impl Driver {
     ) -> std::io::Result<Arc<OwnedFd>> {
         let mut core = self.enter()?;
         core.last_foreground = None;
-        let fd = core.readiness_fd(at, socket)?;
+        // A closed socket is not ready for anything: only its owner could ask for the fd.
+        let ready = core.stacks[at.0].readiness(socket).unwrap_or_default();
+        let fd = core.signals.readiness_fd((at, socket), ready)?;
         drop(core);
         set(self.wake_background.as_fd());
         Ok(fd)
@@ -432,6 +424,7 @@ impl Driver {
         let started = core.clock.now();
         let mut idle_since = None;
         let mut polled = false;
+        let mut turn_began = core.received;
         loop {
             let now = core.clock.now();
             core.last_foreground = Some(now);
@@ -447,6 +440,7 @@ impl Driver {
                 if idle_since.take().is_some() {
                     core.spin.on_work();
                 }
+                core = self.share(core, &mut turn_began);
                 continue;
             }
             if let Some(reason) = wait.limit.over(started, now) {
@@ -466,7 +460,22 @@ impl Driver {
                 idle_since = None;
                 self.sleep(core, wait, started)
             };
+            turn_began = core.received;
         }
+    }
+
+    /// Hands the lock to the threads that wait for it, if this thread has received [`TURN`] packets since `turn_began`.
+    fn share<'a>(
+        &'a self,
+        core: MutexGuard<'a, Core>,
+        turn_began: &mut u64,
+    ) -> MutexGuard<'a, Core> {
+        if core.received - *turn_began < TURN {
+            return core;
+        }
+        let core = self.core.hand_over(core);
+        *turn_began = core.received;
+        core
     }
 
     /// Wakes one parked thread as the next leader, and the background thread, before this thread leaves the driver.
@@ -660,7 +669,10 @@ pub(crate) fn set(fd: BorrowedFd<'_>) {
 }
 
 /// Makes an eventfd unreadable. The read fails only if it is unreadable already.
-fn clear(fd: BorrowedFd<'_>) {
+pub(crate) fn clear(fd: BorrowedFd<'_>) {
     let mut count = [0; 8];
     let _ = rustix::io::read(fd, &mut count);
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

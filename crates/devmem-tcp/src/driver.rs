@@ -30,7 +30,9 @@ use crate::clock::Clock;
 use crate::error::Forked;
 use crate::handover::HandoverMutex;
 use crate::home::Home;
-use crate::signals::{Signals, TaskSignal};
+use crate::signals::Signals;
+#[cfg(feature = "tokio")]
+use crate::signals::TaskSignal;
 use crate::spin::Spin;
 
 /// Longest single sleep: bounds the delay of a missed wake-up.

@@ -240,8 +240,9 @@ impl RxCase {
         }
         if let Some(Connections { busy, idle }) = self.connections {
             parts.push(match idle {
+                0 if busy == 1 => "one connection, epoll".to_owned(),
                 0 => format!("{busy} connections, epoll"),
-                _ => format!("{busy} busy connections and {idle} idle ones, epoll"),
+                _ => format!("{busy} busy and {idle} idle connections, epoll"),
             });
         }
         parts.join(", ")

@@ -29,11 +29,11 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// Allows this process to have the descriptors of this many sockets, with up to three each.
+    /// Allows this process to have a descriptor for each connection.
     pub fn raise_fd_limit(self) -> Result<()> {
         const OTHERS: u64 = 100;
         let limit = getrlimit(Resource::Nofile);
-        let wanted = 3 * u64::try_from(self.all())? + OTHERS;
+        let wanted = u64::try_from(self.all())? + OTHERS;
         if limit.current.is_none_or(|most| most >= wanted) {
             return Ok(());
         }
@@ -42,7 +42,7 @@ impl Connections {
             maximum: limit.maximum,
         };
         setrlimit(Resource::Nofile, raised).with_context(|| {
-            format!("open {wanted} descriptors; raise the limit of this shell with ulimit -Hn")
+            format!("allow {wanted} descriptors; raise the limit of this shell: ulimit -Hn {wanted}")
         })
     }
 
@@ -53,42 +53,44 @@ impl Connections {
 }
 
 /// The streams that are waited for.
-struct Ready {
+struct Ready<S> {
     epoll: OwnedFd,
-    events: Vec<epoll::Event>,
+    streams: Vec<S>,
 }
 
-impl Ready {
-    fn new<S: AsFd>(streams: &[S]) -> Result<Self> {
-        let ready = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+impl<S: AsFd> Ready<S> {
+    fn new(streams: Vec<S>) -> Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         for (at, stream) in streams.iter().enumerate() {
             let data = epoll::EventData::new_u64(at as u64);
-            epoll::add(&ready, stream, data, epoll::EventFlags::IN)?;
+            epoll::add(&epoll, stream, data, epoll::EventFlags::IN)?;
         }
-        Ok(Self {
-            epoll: ready,
-            events: Vec::with_capacity(EVENTS),
-        })
+        Ok(Self { epoll, streams })
     }
 
-    /// Receives until `busy` streams have ended. `receive` receives from the stream with a number, once: the number of bytes, 0
-    /// at its end, or `None` if there are none.
+    /// Receives until `busy` streams have ended. `receive` receives from a stream, once: the number of bytes, 0 at its end, or
+    /// `None` if there are none.
     fn run(
-        mut self,
+        &mut self,
         busy: usize,
-        mut receive: impl FnMut(usize) -> Result<Option<usize>>,
+        mut receive: impl FnMut(&mut S) -> Result<Option<usize>>,
     ) -> Result<MeterReading> {
         let limit = Timespec::try_from(SILENCE)?;
+        let mut events = Vec::with_capacity(EVENTS);
         let mut meter = Meter::default();
         let mut ended = 0;
         while ended < busy {
-            let room = rustix::buffer::spare_capacity(&mut self.events);
+            let room = rustix::buffer::spare_capacity(&mut events);
             if epoll::wait(&self.epoll, room, Some(&limit))? == 0 {
                 bail!("no data from the sender for {} s", SILENCE.as_secs());
             }
-            for event in self.events.drain(..) {
-                match receive(usize::try_from(event.data.u64())?)? {
-                    Some(0) => ended += 1,
+            for event in events.drain(..) {
+                let stream = &mut self.streams[usize::try_from(event.data.u64())?];
+                match receive(stream)? {
+                    Some(0) => {
+                        ended += 1;
+                        epoll::delete(&self.epoll, stream)?;
+                    }
                     Some(len) => meter.add(len),
                     None => {}
                 }
@@ -119,18 +121,17 @@ pub fn ours(
         Ok(stream)
     };
     let streams: Result<Vec<_>> = (0..connections.all()).map(|_| accept()).collect();
-    let mut streams = streams?;
-    let ready = Ready::new(&streams)?;
+    let mut ready = Ready::new(streams?)?;
     let mut batch = RxBatch::with_capacity(BATCH_FRAGS);
-    let received = ready.run(connections.busy, |at| {
-        let len = match streams[at].recv(&mut batch) {
+    let received = ready.run(connections.busy, |stream| {
+        let len = match stream.recv(&mut batch) {
             Err(RecvError::WouldBlock) => return Ok(None),
             result => result?,
         };
         batch.release()?;
         Ok(Some(len))
     })?;
-    drop((batch, streams, listener, bound, setup, nic));
+    drop((batch, ready, listener, bound, setup, nic));
     Ok(received)
 }
 
@@ -150,11 +151,11 @@ pub fn kernel(
         stream.set_nonblocking(true).context("do not block")?;
         streams.push(stream);
     }
-    let ready = Ready::new(&streams)?;
+    let mut ready = Ready::new(streams)?;
     let mut buffer = vec![0; CHUNK];
     let mut offset = 0;
-    ready.run(connections.busy, |at| {
-        let len = match streams[at].read(&mut buffer) {
+    ready.run(connections.busy, |stream| {
+        let len = match stream.read(&mut buffer) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
             result => result.context("receive")?,
         };

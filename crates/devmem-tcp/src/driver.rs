@@ -30,7 +30,7 @@ use crate::clock::Clock;
 use crate::error::Forked;
 use crate::handover::HandoverMutex;
 use crate::home::Home;
-use crate::signals::Signals;
+use crate::signals::{ReadinessChange, Signals};
 #[cfg(feature = "tokio")]
 use crate::signals::TaskSignal;
 use crate::spin::Spin;
@@ -121,11 +121,23 @@ pub(crate) struct Core {
     pub(crate) last_foreground: Option<Instant>,
     /// The background thread sleeps without a tick: a thread that leaves a call must wake it.
     pub(crate) background_sleeps: bool,
+    /// A program may be about to wait for a readiness fd: when no thread is inside a call, the background thread must lead at
+    /// once, not at its next tick.
+    background_wanted: bool,
     /// Number of changes that a waiter of a virtual-time pair may be waiting for.
     epoch: u64,
     /// Number of packets that were received; a poll that had other work counts as one.
     received: u64,
     spin: Spin,
+}
+
+/// Effects of [`Core::tell_events`].
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    /// The socket that the leader waits for has changed.
+    leader: bool,
+    /// A readiness fd is not readable any more.
+    drained: bool,
 }
 
 impl Core {
@@ -147,10 +159,9 @@ impl Core {
         self.stacks.iter().filter_map(Stack::next_deadline).min()
     }
 
-    /// Wakes waiters, and writes to the eventfds, of the sockets whose readiness changed. Returns whether the socket that the
-    /// leader waits for is among them.
-    fn tell_events(&mut self) -> bool {
-        let mut leader_concerned = false;
+    /// Wakes waiters, and writes to the eventfds, of the sockets whose readiness changed.
+    fn tell_events(&mut self) -> Told {
+        let mut told = Told::default();
         for index in 0..self.stacks.len() {
             let at = StackIndex(index);
             let mut events = std::mem::take(&mut self.events);
@@ -160,9 +171,10 @@ impl Core {
                     .iter()
                     .filter(|waiter| waiter.stack == at && waiter.socket == socket)
                     .for_each(|waiter| waiter.thread.unpark());
-                leader_concerned |= self.leader == Leader::Application(at, socket);
+                told.leader |= self.leader == Leader::Application(at, socket);
                 if let Ok(ready) = self.stacks[index].readiness(socket) {
-                    self.signals.tell((at, socket), ready);
+                    let change = self.signals.tell((at, socket), ready);
+                    told.drained |= change == ReadinessChange::NotReady;
                 }
             }
             self.events = events;
@@ -170,7 +182,7 @@ impl Core {
                 self.signals.tell_memory(at);
             }
         }
-        leader_concerned
+        told
     }
 
     /// Returns whether the leader would sleep past a deadline that was set after it went to sleep.
@@ -201,6 +213,15 @@ impl Core {
         }
     }
 
+    /// Returns whether the background thread must be woken to lead, and makes it lead then.
+    fn take_background_wanted(&mut self) -> bool {
+        let wakes = std::mem::take(&mut self.background_wanted) && self.leader == Leader::Nobody;
+        if wakes {
+            self.last_foreground = None;
+        }
+        wakes
+    }
+
     /// Forgets a closed socket.
     pub(crate) fn forget(&mut self, at: StackIndex, socket: SocketId) {
         self.signals.forget((at, socket));
@@ -224,19 +245,30 @@ pub(crate) struct Driver {
     callers: AtomicUsize,
 }
 
-/// Guard that counts one of [`Driver::callers`].
-struct Caller<'a>(&'a AtomicUsize);
+/// Guard that counts one of [`Driver::callers`]. It must be dropped after the lock.
+struct Caller<'a> {
+    driver: &'a Driver,
+    /// The background thread must lead after this caller.
+    wakes_background: bool,
+}
 
 impl<'a> Caller<'a> {
-    fn enter(callers: &'a AtomicUsize) -> Self {
-        callers.fetch_add(1, Ordering::Relaxed);
-        Self(callers)
+    fn enter(driver: &'a Driver) -> Self {
+        driver.callers.fetch_add(1, Ordering::Relaxed);
+        Self {
+            driver,
+            wakes_background: false,
+        }
     }
 }
 
 impl Drop for Caller<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.driver.callers.fetch_sub(1, Ordering::Relaxed);
+        // Only now: the background thread rests for a tick if it finds a caller, or the lock taken.
+        if self.wakes_background {
+            set(self.driver.wake_background.as_fd());
+        }
     }
 }
 
@@ -260,6 +292,7 @@ impl Driver {
                 sleeps_until: None,
                 last_foreground: None,
                 background_sleeps: false,
+                background_wanted: false,
                 epoch: 0,
                 received: 0,
                 spin: Spin::default(),
@@ -320,6 +353,11 @@ impl Driver {
         let now = core.clock.now();
         let result = call(&mut core.stacks[at.0], now);
         self.after_call(&mut core);
+        let wakes_background = core.take_background_wanted();
+        drop(core);
+        if wakes_background {
+            set(self.wake_background.as_fd());
+        }
         Ok(result)
     }
 
@@ -341,7 +379,8 @@ impl Driver {
                 stack.flush(now);
             }
         }
-        if core.tell_events() || core.sleeper_is_late() {
+        let told = core.tell_events();
+        if told.leader || core.sleeper_is_late() {
             core.sleeps_until = None;
             match core.leader {
                 Leader::Application(..) => set(self.wake_leader.as_fd()),
@@ -349,6 +388,7 @@ impl Driver {
                 Leader::Nobody => {}
             }
         }
+        core.background_wanted |= told.drained;
         if core.clock.is_virtual() {
             self.changed.notify_all();
         }
@@ -421,7 +461,7 @@ impl Driver {
         mut attempt: impl FnMut(&mut Stack, Instant) -> Option<T>,
     ) -> Result<T, NotReady> {
         self.check()?;
-        let _caller = Caller::enter(&self.callers);
+        let mut caller = Caller::enter(self);
         let mut core = self.lock();
         let started = core.clock.now();
         let mut idle_since = None;
@@ -432,7 +472,7 @@ impl Driver {
             core.last_foreground = Some(now);
             if let Some(result) = attempt(&mut core.stacks[wait.stack.0], now) {
                 self.after_call(&mut core);
-                self.leave(&core);
+                caller.wakes_background = self.leave(&mut core);
                 return Ok(result);
             }
             // A call that must not wait polls only once: other sockets could keep it receiving without end.
@@ -446,7 +486,7 @@ impl Driver {
                 continue;
             }
             if let Some(reason) = wait.limit.over(started, now) {
-                self.leave_unready(&mut core, reason);
+                caller.wakes_background = self.leave_unready(&mut core, reason);
                 return Err(reason);
             }
             let spinning_since = *idle_since.get_or_insert(now);
@@ -480,30 +520,28 @@ impl Driver {
         core
     }
 
-    /// Wakes one parked thread as the next leader, and the background thread, before this thread leaves the driver.
-    fn leave(&self, core: &Core) {
+    /// Wakes one parked thread as the next leader before this thread leaves the driver. Returns whether the background thread must
+    /// be woken: because it sleeps without a tick, or because the program may wait for a readiness fd next.
+    fn leave(&self, core: &mut Core) -> bool {
         if core.leader == Leader::Nobody
             && let Some(waiter) = core.waiters.first()
         {
             waiter.thread.unpark();
         }
-        if core.background_sleeps {
-            set(self.wake_background.as_fd());
-        }
+        core.take_background_wanted() || core.background_sleeps
     }
 
     /// Leaves without a result. A non-blocking caller may wait for its readiness fd, so the background thread leads until it
-    /// returns. In virtual time, such a call advances the clock by one step.
-    fn leave_unready(&self, core: &mut Core, reason: NotReady) {
-        self.leave(core);
+    /// returns. In virtual time, such a call advances the clock by one step. Returns as [`leave`](Self::leave).
+    fn leave_unready(&self, core: &mut Core, reason: NotReady) -> bool {
         if core.clock.is_virtual() {
             if let Some(deadline) = core.next_deadline() {
                 core.clock.jump_to(deadline);
             }
-        } else if reason == NotReady::WouldBlock && core.leader == Leader::Nobody {
-            core.last_foreground = None;
-            set(self.wake_background.as_fd());
+        } else {
+            core.background_wanted |= reason == NotReady::WouldBlock;
         }
+        self.leave(core)
     }
 
     /// Advances virtual time to the next deadline. If there is none, waits for other threads; if these change nothing, advances

@@ -65,16 +65,29 @@ struct ReadinessFd {
 }
 
 impl ReadinessFd {
-    fn update(&mut self, ready: Readiness) {
+    fn update(&mut self, ready: Readiness) -> ReadinessChange {
         let is_ready = ready.intersects(INTEREST);
-        if is_ready == std::mem::replace(&mut self.is_readable, is_ready) {
-            return;
+        match (self.is_readable, is_ready) {
+            (false, true) => set(self.fd.as_fd()),
+            (true, false) => clear(self.fd.as_fd()),
+            (false, false) | (true, true) => return ReadinessChange::Other,
         }
+        self.is_readable = is_ready;
         match is_ready {
-            true => set(self.fd.as_fd()),
-            false => clear(self.fd.as_fd()),
+            true => ReadinessChange::Other,
+            false => ReadinessChange::NotReady,
         }
     }
+}
+
+/// Effect of an event on a readiness fd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum ReadinessChange {
+    /// It was readable and is not any more: the program may wait for it from now on.
+    NotReady,
+    /// It became readable, did not change, or does not exist.
+    Other,
 }
 
 /// The eventfd of a task signal.
@@ -125,7 +138,8 @@ impl Signals {
             fd: new_eventfd(0)?,
             is_readable: false,
         });
-        readiness.update(ready);
+        // A new fd does not become unreadable.
+        let _ = readiness.update(ready);
         Ok(Arc::clone(&readiness.fd))
     }
 
@@ -166,13 +180,14 @@ impl Signals {
     }
 
     /// Writes to the eventfds of a socket whose readiness has changed to `ready`.
-    pub(crate) fn tell(&mut self, of: SocketKey, ready: Readiness) {
+    pub(crate) fn tell(&mut self, of: SocketKey, ready: Readiness) -> ReadinessChange {
         let Some(socket) = self.sockets.get_mut(&of) else {
-            return;
+            return ReadinessChange::Other;
         };
-        if let Some(readiness) = &mut socket.readiness {
-            readiness.update(ready);
-        }
+        let change = match &mut socket.readiness {
+            Some(readiness) => readiness.update(ready),
+            None => ReadinessChange::Other,
+        };
         for (task, signal) in socket.tasks.iter_mut().zip(TaskSignal::ALL) {
             if let Some(task) = task
                 && ready.intersects(signal.interest())
@@ -180,6 +195,7 @@ impl Signals {
                 task.fire();
             }
         }
+        change
     }
 
     /// Returns whether a task waits for memory to send from.
@@ -247,15 +263,18 @@ mod tests {
         let (mut signals, of) = (Signals::default(), sockets(1)[0]);
         let fd = signals.readiness_fd(of, Readiness::WRITABLE).expect("fd");
         assert_eq!(writes(&fd), 0);
+        let mut tell = |ready| signals.tell(of, ready);
         for _ in 0..5 {
-            signals.tell(of, Readiness::READABLE | Readiness::WRITABLE);
+            let change = tell(Readiness::READABLE | Readiness::WRITABLE);
+            assert_eq!(change, ReadinessChange::Other);
         }
         assert_eq!(writes(&fd), 1);
-        signals.tell(of, Readiness::NONE);
-        signals.tell(of, Readiness::ERROR_QUEUE);
+        assert_eq!(tell(Readiness::NONE), ReadinessChange::NotReady);
+        assert_eq!(tell(Readiness::ERROR_QUEUE), ReadinessChange::Other);
         assert_eq!(writes(&fd), 1);
-        signals.tell(of, Readiness::ACCEPTABLE);
-        signals.tell(of, Readiness::WRITABLE);
+        assert_eq!(tell(Readiness::ACCEPTABLE), ReadinessChange::Other);
+        assert_eq!(tell(Readiness::WRITABLE), ReadinessChange::NotReady);
+        assert_eq!(tell(Readiness::WRITABLE), ReadinessChange::Other);
         assert_eq!(writes(&fd), 0, "it is not ready any more");
         let again = signals.readiness_fd(of, Readiness::READ_CLOSED);
         assert!(Arc::ptr_eq(&fd, &again.expect("the same")));
@@ -267,14 +286,16 @@ mod tests {
         let receive = armed(&mut signals, &of, TaskSignal::Receive);
         let send = armed(&mut signals, &of, TaskSignal::Send);
         for _ in 0..3 {
-            signals.tell(of[7], Readiness::READABLE);
+            let change = signals.tell(of[7], Readiness::READABLE);
+            assert_eq!(change, ReadinessChange::Other);
         }
         let told = |fds: &[Arc<OwnedFd>]| fds.iter().map(|fd| writes(fd)).collect::<Vec<_>>();
         let mut expected = vec![0; 100];
         assert_eq!(told(&send), expected);
         expected[7] = 1;
         assert_eq!(told(&receive), expected);
-        signals.tell(of[7], Readiness::READABLE | Readiness::WRITABLE);
+        let both = Readiness::READABLE | Readiness::WRITABLE;
+        assert_eq!(signals.tell(of[7], both), ReadinessChange::Other);
         assert_eq!((told(&receive), told(&send)), (vec![0; 100], expected));
     }
 

@@ -1,4 +1,4 @@
-//! Threads that share a driver, on a link that always has another frame.
+//! Threads that share a driver: the lock on a link that always has another frame, and the background thread.
 
 use std::io;
 use std::net::SocketAddr;
@@ -132,4 +132,45 @@ fn the_background_thread_on_a_busy_link_lets_others_call() {
         }
     });
     assert!(left > 0, "the calls waited for the end of the flood");
+}
+
+/// Returns whether the background thread was woken since the last call.
+fn is_background_woken(driver: &Driver) -> bool {
+    let mut count = [0; 8];
+    rustix::io::read(&driver.wake_background, &mut count).is_ok()
+}
+
+/// Returns a driver whose stack has a listener with one connection to accept.
+fn with_one_to_accept() -> (Arc<Driver>, SocketId) {
+    let (mut stack, _) = flooded(0);
+    let listener = listen(&mut stack, 1);
+    let now = Instant::from_millis(1);
+    let here = SocketAddr::from(([10, 77, 0, 2], 1));
+    stack.connect(here, now).expect("a route");
+    stack.flush(now);
+    while stack.poll(now).worked {}
+    let driver = Driver::new(vec![stack], Clock::real(), Vec::new()).expect("eventfds");
+    (driver, listener)
+}
+
+/// Accepts the connection; returns whether the background thread was woken to lead.
+fn accept_wakes_background(driver: &Driver, listener: SocketId) -> bool {
+    let wait = Wait {
+        stack: AT,
+        socket: listener,
+        limit: WaitLimit::Never,
+    };
+    let accepted = driver.wait_for(wait, |stack, _| stack.accept(listener).ok());
+    assert!(accepted.is_ok(), "{accepted:?}");
+    is_background_woken(driver) && driver.lock().last_foreground.is_none()
+}
+
+#[test]
+fn the_background_thread_leads_once_a_call_has_made_a_readiness_fd_unreadable() {
+    let (driver, listener) = with_one_to_accept();
+    assert!(!accept_wakes_background(&driver, listener), "it has no fd");
+    let (driver, listener) = with_one_to_accept();
+    driver.readiness_fd(AT, listener).expect("an eventfd");
+    assert!(is_background_woken(&driver), "it keeps the fd up to date");
+    assert!(accept_wakes_background(&driver, listener));
 }

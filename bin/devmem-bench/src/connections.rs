@@ -42,7 +42,9 @@ impl Connections {
             maximum: limit.maximum,
         };
         setrlimit(Resource::Nofile, raised).with_context(|| {
-            format!("allow {wanted} descriptors; raise the limit of this shell: ulimit -Hn {wanted}")
+            format!(
+                "allow {wanted} descriptors; raise the limit of this shell: ulimit -Hn {wanted}"
+            )
         })
     }
 
@@ -136,11 +138,7 @@ pub fn ours(
 }
 
 /// Receives many streams with the kernel's TCP, and copies to the device buffer.
-pub fn kernel(
-    memory: &Dmabuf,
-    connections: Connections,
-    starter: Starter,
-) -> Result<MeterReading> {
+pub fn kernel(memory: &Dmabuf, connections: Connections, starter: Starter) -> Result<MeterReading> {
     connections.raise_fd_limit()?;
     let listener = TcpListener::bind(SocketAddrV4::new(RECEIVER, PORT)).context("listen")?;
     starter.go().context("start the sender")?;

@@ -12,6 +12,8 @@
 //! Two user-space NICs on a virtual-time wire share one driver. Any waiting thread polls both, and the clock advances to the
 //! next deadline when neither has work.
 
+mod wait;
+
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -30,10 +32,11 @@ use crate::clock::Clock;
 use crate::error::Forked;
 use crate::handover::HandoverMutex;
 use crate::home::Home;
-use crate::signals::{ReadinessChange, Signals};
 #[cfg(feature = "tokio")]
 use crate::signals::TaskSignal;
+use crate::signals::{ReadinessChange, Signals};
 use crate::spin::Spin;
+pub(crate) use wait::{NotReady, Wait, WaitLimit};
 
 /// Longest single sleep: bounds the delay of a missed wake-up.
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
@@ -47,42 +50,6 @@ const TURN: u64 = POLL_BUDGET as u64;
 /// Index of a stack in its driver (a virtual-time pair has two stacks).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct StackIndex(pub(crate) usize);
-
-/// The socket that a call waits for, and its limit.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Wait {
-    pub(crate) stack: StackIndex,
-    pub(crate) socket: SocketId,
-    pub(crate) limit: WaitLimit,
-}
-
-/// How long a call may wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WaitLimit {
-    /// Does not wait: a non-blocking socket.
-    Never,
-    /// Waits until the socket is ready.
-    Forever,
-    /// Waits at most this long.
-    For(Duration),
-}
-
-/// Why [`Driver::wait_for`] returned without a result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NotReady {
-    /// The socket is non-blocking.
-    WouldBlock,
-    /// The timeout has expired.
-    TimedOut,
-    /// The driver belongs to the process that this one was forked from.
-    Forked(Forked),
-}
-
-impl From<Forked> for NotReady {
-    fn from(forked: Forked) -> Self {
-        Self::Forked(forked)
-    }
-}
 
 /// A thread that is parked until a socket is ready.
 #[derive(Debug)]
@@ -667,39 +634,6 @@ fn sleep_on(wake: &OwnedFd, links: &[OwnedFd], timeout: Duration) {
     let ready = poll(&mut fds, Some(&timeout));
     if ready.is_ok() && !fds[0].revents().is_empty() {
         clear(wake.as_fd());
-    }
-}
-
-impl WaitLimit {
-    /// Returns the limit of a blocking or non-blocking socket.
-    pub(crate) fn of_nonblocking(nonblocking: bool) -> Self {
-        if nonblocking {
-            Self::Never
-        } else {
-            Self::Forever
-        }
-    }
-
-    /// Returns the limit for a timeout; `None` waits forever.
-    pub(crate) fn within(timeout: Option<Duration>) -> Self {
-        timeout.map_or(Self::Forever, Self::For)
-    }
-
-    /// Returns when the wait times out.
-    fn end(self, started: Instant) -> Option<Instant> {
-        match self {
-            Self::For(limit) => Some(started + limit),
-            Self::Never | Self::Forever => None,
-        }
-    }
-
-    fn over(self, started: Instant, now: Instant) -> Option<NotReady> {
-        match self {
-            Self::Never => Some(NotReady::WouldBlock),
-            Self::Forever => None,
-            Self::For(limit) if now.saturating_since(started) >= limit => Some(NotReady::TimedOut),
-            Self::For(_) => None,
-        }
     }
 }
 

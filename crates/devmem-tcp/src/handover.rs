@@ -74,7 +74,6 @@ impl<T> HandoverMutex<T> {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         guard
     }
-
 }
 
 #[cfg(test)]

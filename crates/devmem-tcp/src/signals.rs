@@ -5,7 +5,10 @@
 //! read. So a task that is working costs no system call, and one that waits costs one.
 //!
 //! A call writes to the eventfds of the sockets that it changed. Its cost does not depend on how many others there are.
-#![cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "only tasks use task signals"))]
+#![cfg_attr(
+    not(feature = "tokio"),
+    allow(dead_code, reason = "only tasks use task signals")
+)]
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};

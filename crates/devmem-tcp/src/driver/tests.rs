@@ -4,7 +4,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
 
-use nic::{Link, LinkCaps, LinkReceived, LinkSent, MAX_PACKET_LEN, Nic, NicConfig, Posted, TxFrame};
+use nic::{
+    Link, LinkCaps, LinkReceived, LinkSent, MAX_PACKET_LEN, Nic, NicConfig, Posted, TxFrame,
+};
 use stack::{Secret, Stack, StackConfig};
 
 use super::*;

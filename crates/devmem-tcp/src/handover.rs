@@ -80,9 +80,9 @@ impl<T> HandoverMutex<T> {
 mod tests {
     use super::*;
 
-    /// Waits until `count` threads wait for the lock.
-    fn until_wanted_by(count: usize, mutex: &HandoverMutex<Vec<u32>>) {
-        while mutex.waiting.load(Ordering::Relaxed) < count {
+    /// Waits until a thread is the next to lock.
+    fn until_wanted(mutex: &HandoverMutex<Vec<u32>>) {
+        while mutex.next.try_lock().is_ok() {
             std::thread::yield_now();
         }
     }
@@ -98,24 +98,41 @@ mod tests {
         assert_eq!(mutex.try_lock().as_deref(), Some(&1));
     }
 
-    #[test]
-    fn every_hand_over_gives_the_lock_to_a_waiting_thread() {
-        const THREADS: usize = 4;
+    type Guard<'a> = MutexGuard<'a, Vec<u32>>;
+
+    /// Lets four threads wait, and asserts that each call of `pass_on` lets at least one of them lock.
+    fn pass_on_to_four(
+        pass_on: impl for<'a> Fn(&'a HandoverMutex<Vec<u32>>, Guard<'a>) -> Guard<'a>,
+    ) {
         let mutex = HandoverMutex::new(Vec::new());
         std::thread::scope(|scope| {
             let mut guard = mutex.lock();
-            for thread in 0..THREADS {
+            for thread in 0..4 {
                 let mutex = &mutex;
-                scope.spawn(move || mutex.lock().push(thread as u32));
+                scope.spawn(move || mutex.lock().push(thread));
             }
-            until_wanted_by(THREADS, &mutex);
-            for handed in 1..=THREADS {
-                guard = mutex.hand_over(guard);
-                assert!(guard.len() >= handed, "{guard:?} after {handed}");
+            while guard.len() < 4 {
+                until_wanted(&mutex);
+                let before = guard.len();
+                guard = pass_on(&mutex, guard);
+                assert!(guard.len() > before, "{guard:?}");
             }
         });
         mutex.lock().sort_unstable();
         assert_eq!(*mutex.lock(), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn every_hand_over_gives_the_lock_to_a_waiting_thread() {
+        pass_on_to_four(|mutex, guard| mutex.hand_over(guard));
+    }
+
+    #[test]
+    fn a_thread_that_locks_again_behind_waiting_ones_lets_one_go_first() {
+        pass_on_to_four(|mutex, guard| {
+            drop(guard);
+            mutex.lock_behind_waiting()
+        });
     }
 
     #[test]

@@ -88,16 +88,21 @@ pub(crate) fn sockets(count: u16) -> Vec<(StackIndex, SocketId)> {
 /// Frames of the flood: far more than are received while the other thread makes its calls.
 const FLOOD: u64 = 2_000_000;
 
-/// Makes calls while another thread runs `polls`, which receives the flood until it is told to stop. Returns how many frames
-/// were left after the calls.
-fn calls_during_a_flood(polls: impl Fn(&Driver, SocketId, &AtomicBool) + Send + Sync) -> u64 {
+#[test]
+fn a_thread_that_waits_for_an_idle_socket_on_a_busy_link_lets_others_call() {
     const CALLS: usize = 100;
     let (mut stack, left) = flooded(FLOOD);
     let socket = listen(&mut stack, 1);
     let driver = Driver::new(vec![stack], Clock::real(), Vec::new()).expect("eventfds");
     let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let polling = scope.spawn(|| polls(&driver, socket, &stop));
+    let wait = Wait {
+        stack: AT,
+        socket,
+        limit: WaitLimit::Forever,
+    };
+    let stopped = |_: &mut Stack, _| stop.load(Ordering::Relaxed).then_some(());
+    let left = std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| driver.wait_for(wait, stopped));
         while left.load(Ordering::Relaxed) == FLOOD {
             std::thread::yield_now();
         }
@@ -106,32 +111,8 @@ fn calls_during_a_flood(polls: impl Fn(&Driver, SocketId, &AtomicBool) + Send + 
         }
         let left = left.load(Ordering::Relaxed);
         stop.store(true, Ordering::Relaxed);
-        polling.join().expect("no panic");
+        assert_eq!(waiting.join().expect("no panic"), Ok(()));
         left
-    })
-}
-
-#[test]
-fn a_thread_that_waits_for_an_idle_socket_on_a_busy_link_lets_others_call() {
-    let left = calls_during_a_flood(|driver, socket, stop| {
-        let wait = Wait {
-            stack: AT,
-            socket,
-            limit: WaitLimit::Forever,
-        };
-        let stopped = |_: &mut Stack, _| stop.load(Ordering::Relaxed).then_some(());
-        driver.wait_for(wait, stopped).expect("it is stopped");
-    });
-    assert!(left > 0, "the calls waited for the end of the flood");
-}
-
-#[test]
-fn the_background_thread_on_a_busy_link_lets_others_call() {
-    let left = calls_during_a_flood(|driver, _, stop| {
-        while !stop.load(Ordering::Relaxed) {
-            let mut core = driver.lock_in_background().expect("nobody waits");
-            driver.poll(&mut core);
-        }
     });
     assert!(left > 0, "the calls waited for the end of the flood");
 }

@@ -284,7 +284,7 @@ fn a_receiver_that_keeps_its_tokens_takes_no_memory_from_one_on_another_queue() 
         .collect();
     let listener = receiver.listen(LOCAL).unwrap();
     // A hash of its addresses and ports selects the queue of a connection.
-    let mut on = |queue: RxQueueId| {
+    let on = |queue: RxQueueId| {
         let connections = std::iter::repeat_with(|| {
             let sender = sender.connect(LOCAL).unwrap();
             let (mut stream, _) = listener.accept().unwrap();

@@ -139,10 +139,10 @@ impl Core {
                     .filter(|waiter| waiter.stack == at && waiter.socket == socket)
                     .for_each(|waiter| waiter.thread.unpark());
                 told.leader |= self.leader == Leader::Application(at, socket);
-                if let Ok(ready) = self.stacks[index].readiness(socket) {
-                    let change = self.signals.tell((at, socket), ready);
-                    told.drained |= change == ReadinessChange::NotReady;
-                }
+                // A closed socket is not ready for anything.
+                let ready = self.stacks[index].readiness(socket).unwrap_or_default();
+                let change = self.signals.tell((at, socket), ready);
+                told.drained |= change == ReadinessChange::NotReady;
             }
             self.events = events;
             if self.signals.any_lacks_memory() && self.stacks[index].has_send_memory() {
@@ -180,9 +180,15 @@ impl Core {
         }
     }
 
-    /// Returns whether the background thread must be woken to lead, and makes it lead then.
+    /// Returns whether the background thread must be woken to lead, and makes it lead then. While another thread leads, the wish
+    /// stays until that one leaves.
     fn take_background_wanted(&mut self) -> bool {
-        let wakes = std::mem::take(&mut self.background_wanted) && self.leader == Leader::Nobody;
+        let wakes = match self.leader {
+            Leader::Application(..) => return false,
+            Leader::Background => false,
+            Leader::Nobody => self.background_wanted,
+        };
+        self.background_wanted = false;
         if wakes {
             self.last_foreground = None;
         }

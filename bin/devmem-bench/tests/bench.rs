@@ -67,6 +67,21 @@ fn bench_rx_compares_ours_with_the_kernels_receive() {
 }
 
 #[test]
+fn bench_rx_compares_many_connections_with_one() {
+    if !has_tap("bench_rx_compares_many_connections_with_one") {
+        return;
+    }
+    let options = "--reps 1 --seconds 0.1 --mem-size 32M --only kernel-copy/8,ours/1,ours/8";
+    let json = run(&format!("rx --connections --json {options}")).json();
+    assert_rows(&json, &["kernel-copy/8", "ours/1", "ours/8"]);
+    let ratio = &json["ratios"][0];
+    assert_eq!(
+        (&ratio["row"], &ratio["against"]),
+        (&"ours/8".into(), &"ours/1".into())
+    );
+}
+
+#[test]
 fn bench_lossy_sends_correct_bytes_over_the_same_impaired_cable_twice() {
     const TEST: &str = "bench_lossy_sends_correct_bytes_over_the_same_impaired_cable_twice";
     if !has_tap(TEST) {

@@ -199,6 +199,7 @@ mod driver;
 mod early;
 mod error;
 mod gather;
+mod handover;
 mod home;
 #[doc(hidden)]
 pub mod internals;
@@ -214,7 +215,7 @@ mod restore;
 mod send;
 mod send_half;
 mod send_ring;
-mod send_signal;
+mod signals;
 mod socket;
 mod spin;
 mod stream;

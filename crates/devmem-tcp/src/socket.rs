@@ -23,6 +23,8 @@ use crate::kernel;
 use crate::netdev::Shared;
 use crate::recv_half::Placement;
 use crate::send::Sends;
+#[cfg(feature = "tokio")]
+use crate::signals::TaskSignal;
 use crate::tcp_info::TcpInfo;
 use crate::tcp_options::Keepalive;
 
@@ -256,33 +258,33 @@ impl Socket {
         }
     }
 
-    /// Returns an fd that becomes readable when a send that would have blocked can be retried, once after each
-    /// [`arm_send_signal`](Self::arm_send_signal).
-    pub(crate) fn send_signal(&self) -> io::Result<Arc<OwnedFd>> {
-        match self {
-            Self::User(inner) => {
-                let mut core = inner.shared.driver.enter()?;
-                Ok(core.senders.fd((inner.at, inner.socket))?)
+    /// Returns a new descriptor of a task signal, to register edge-triggered. In user space it has an event after each
+    /// [`arm`](Self::arm); with a kernel NIC the kernel reports every change.
+    pub(crate) fn task_signal(&self, signal: TaskSignal) -> io::Result<OwnedFd> {
+        self.check()?;
+        match (self, signal) {
+            (Self::User(inner), _) => {
+                let fd = inner
+                    .shared
+                    .driver
+                    .enter()?
+                    .task_fd(inner.at, inner.socket, signal)?;
+                fd.try_clone()
             }
-            Self::Kernel(socket) => Ok(Arc::new(socket.edges(EventFlags::OUT)?)),
+            (Self::Kernel(socket), TaskSignal::Receive) => {
+                socket.readiness_fd()?.try_clone_to_owned()
+            }
+            (Self::Kernel(socket), TaskSignal::Send) => Ok(socket.edges(EventFlags::OUT)?),
+            (Self::Kernel(socket), TaskSignal::Complete) => Ok(socket.edges(EventFlags::ERR)?),
         }
     }
 
-    /// Arms the send signal for one event. Call it before the send attempt, so that no event is missed in between.
-    pub(crate) fn arm_send_signal(&self) {
+    /// Arms a task signal for one event. An attempt of the call must follow, so that no earlier event is missed.
+    pub(crate) fn arm(&self, signal: TaskSignal) {
         if let Self::User(inner) = self
             && let Ok(mut core) = inner.shared.driver.enter()
         {
-            core.senders.arm((inner.at, inner.socket));
-        }
-    }
-
-    /// Returns an fd that becomes readable when sends complete.
-    pub(crate) fn completion_signal(&self) -> io::Result<OwnedFd> {
-        self.check()?;
-        match self {
-            Self::User(inner) => inner.readiness_fd()?.try_clone_to_owned(),
-            Self::Kernel(socket) => Ok(socket.edges(EventFlags::ERR)?),
+            core.arm(inner.at, inner.socket, signal);
         }
     }
 

@@ -275,6 +275,56 @@ fn a_full_ring_would_block_and_continues_later() {
 }
 
 #[test]
+fn a_receiver_that_keeps_its_tokens_takes_no_memory_from_one_on_another_queue() {
+    const BYTES: usize = 4 << 20;
+    let link = "mem:kept-tokens";
+    let sender = Netdev::user(link, "10.77.0.1/24").unwrap();
+    let receiver = Netdev::builder(link).unwrap().rx_queues(3);
+    let receiver = receiver.address("10.77.0.2/24").unwrap().open().unwrap();
+    let setup = receiver.plan_receive(local()).queues(2).apply().unwrap();
+    let memories = [0, 1].map(|_| Dmabuf::anonymous(2 << 20).unwrap());
+    let bound: Vec<_> = std::iter::zip(&memories, setup.queues())
+        .map(|(memory, queue)| receiver.bind_rx(memory, &[*queue]).unwrap())
+        .collect();
+    let listener = receiver.listen(LOCAL).unwrap();
+    // A hash of its addresses and ports selects the queue of a connection.
+    let on = |queue: RxQueueId| {
+        let connections = std::iter::repeat_with(|| {
+            let sender = sender.connect(LOCAL).unwrap();
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.set_timeout(Some(PATIENCE));
+            (sender, stream)
+        });
+        let mut few = connections.take(100);
+        few.find(|(_, stream)| stream.queue() == Some(queue))
+            .unwrap()
+    };
+    let send =
+        |mut stream: Stream| std::thread::spawn(move || stream.write_all(&vec![7; BYTES]).unwrap());
+    let (sender, mut keeper) = on(setup.queues()[0]);
+    let kept_from = send(sender);
+    let (mut kept, mut batch) = (Vec::new(), RxBatch::with_capacity(64));
+    while bound[0].net_iovs().home > bound[0].net_iovs().total / 2 {
+        assert!(keeper.recv(&mut batch).unwrap() > 0);
+        kept.extend(batch.take());
+    }
+    let (sender, mut stream) = on(setup.queues()[1]);
+    let sending = send(sender);
+    let mut received = 0;
+    loop {
+        match stream.recv(&mut batch).unwrap() {
+            0 => break,
+            bytes => received += bytes,
+        }
+    }
+    assert_eq!(received, BYTES);
+    sending.join().unwrap();
+    assert!(bound[0].net_iovs().home <= bound[0].net_iovs().total / 2);
+    kept_from.join().unwrap();
+    drop((kept, batch, keeper, stream));
+}
+
+#[test]
 fn close_waits_for_both_directions_and_tells_when_time_is_up() {
     let (a, b) = Netdev::pair("seed=1".parse().unwrap()).unwrap();
     let listener = b.listen(LOCAL).unwrap();

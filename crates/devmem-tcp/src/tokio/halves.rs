@@ -4,7 +4,6 @@ use std::future::poll_fn;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -19,6 +18,7 @@ use crate::driver::NotReady;
 use crate::error::{RecvError, SendError, ShutdownError};
 use crate::recv_half::{Placement, StreamStats};
 use crate::send::SendId;
+use crate::signals::TaskSignal;
 
 /// The receiving half of an asynchronous [`Stream`](super::Stream).
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub struct SendHalf {
 
 impl RecvHalf {
     pub(super) fn new(half: crate::RecvHalf) -> io::Result<Self> {
-        let signal = Signal::new(half.readiness_fd()?)?;
+        let signal = Signal::new(half.socket.task_signal(TaskSignal::Receive)?)?;
         Ok(Self { half, signal })
     }
 
@@ -87,12 +87,25 @@ impl RecvHalf {
         cx: &mut Context<'_>,
         mut call: impl FnMut(&mut crate::RecvHalf) -> Result<usize, RecvError>,
     ) -> Poll<Result<usize, RecvError>> {
-        let Self { half, signal } = self;
-        let attempt = |_: Try| match call(half) {
+        let attempt = |half: &mut crate::RecvHalf| match call(half) {
             Err(RecvError::WouldBlock) => None,
             result => Some(result),
         };
-        Poll::Ready(ready!(signal.poll(cx, attempt))?)
+        Poll::Ready(ready!(self.poll_attempt(cx, attempt))?)
+    }
+
+    fn poll_attempt<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut attempt: impl FnMut(&mut crate::RecvHalf) -> Option<T>,
+    ) -> Poll<Result<T, NotReady>> {
+        let Self { half, signal } = self;
+        signal.poll(cx, |which| {
+            if which == Try::Again {
+                half.socket.arm(TaskSignal::Receive);
+            }
+            attempt(half)
+        })
     }
 
     /// Sets how to treat bytes that did not land in device memory.
@@ -121,7 +134,7 @@ impl RecvHalf {
 
 impl SendHalf {
     pub(super) fn new(half: crate::SendHalf) -> io::Result<Self> {
-        let signal = Signal::new(half.socket.send_signal()?.as_fd())?;
+        let signal = Signal::new(half.socket.task_signal(TaskSignal::Send)?)?;
         Ok(Self { half, signal })
     }
 
@@ -225,7 +238,7 @@ impl SendHalf {
         let Self { half, signal } = self;
         signal.poll(cx, |which| {
             if which == Try::Again {
-                half.socket.arm_send_signal();
+                half.socket.arm(TaskSignal::Send);
             }
             attempt(half)
         })
@@ -239,13 +252,12 @@ impl AsyncRead for RecvHalf {
         cx: &mut Context<'_>,
         out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Self { half, signal } = self.get_mut();
         let room = out.initialize_unfilled();
-        let attempt = |_: Try| match half.read(room) {
+        let attempt = |half: &mut crate::RecvHalf| match half.read(room) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
             result => Some(result),
         };
-        match ready!(signal.poll(cx, attempt)) {
+        match ready!(self.get_mut().poll_attempt(cx, attempt)) {
             Ok(read) => {
                 out.advance(read?);
                 Poll::Ready(Ok(()))

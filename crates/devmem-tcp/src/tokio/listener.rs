@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use ::tokio::sync::Notify;
 
 use super::Stream;
-use super::signal::Signal;
+use super::signal::{Signal, Try};
 use crate::error::AcceptError;
 
 /// A listening socket. Dropping it closes it: further connections are refused, accepted ones stay open.
@@ -29,7 +29,7 @@ impl Listener {
     pub fn new(mut listener: crate::Listener) -> io::Result<Self> {
         listener.assert_real_time()?;
         listener.set_nonblocking(true);
-        let signal = Signal::new(listener.readiness_fd()?)?;
+        let signal = Signal::new(listener.readiness_fd()?.try_clone_to_owned()?)?;
         Ok(Self {
             listener,
             signal,
@@ -42,9 +42,13 @@ impl Listener {
     /// # Errors
     /// As [`Listener::accept`](crate::Listener::accept). [`AcceptError::WouldBlock`] if the runtime is shutting down.
     pub async fn accept(&self) -> Result<(Stream, SocketAddr), AcceptError> {
-        let attempt = || match self.listener.accept() {
-            Err(AcceptError::WouldBlock) => None,
-            result => Some(result),
+        let attempt = |which| match which {
+            Try::First => match self.listener.accept() {
+                Err(AcceptError::WouldBlock) => None,
+                result => Some(result),
+            },
+            // The readiness fd needs no arming.
+            Try::Again => None,
         };
         let accepted = self.signal.wait(&self.taken, attempt).await?;
         // More connections may be pending, but one fd event wakes only one task.

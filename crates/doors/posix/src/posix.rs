@@ -267,7 +267,12 @@ impl<W: Waiter> Posix<W> {
         if begun? == Begun::Connecting {
             let opened = match limit {
                 Limit::Never => Err(Errno::EINPROGRESS),
-                _ => self.await_connected(fd, patience.serial, limit),
+                _ => {
+                    if sent < args.len() {
+                        self.call(|table| table.announce_write(fd));
+                    }
+                    self.await_connected(fd, patience.serial, limit)
+                }
             };
             if let Err(errno) = opened {
                 self.call(|table| table.finish_send(under_way));

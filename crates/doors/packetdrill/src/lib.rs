@@ -60,7 +60,7 @@
 //! | ooo_rcv_mss (3), rcv_big_endseq (3) | windows follow the memory that is there and count payload, where Linux counts the `truesize` of buffers; the second script reads the host's counters, too |
 //! | cubic-hystart-delay-rtt-jumps-upward (3) | slow start is left by HyStart++ (RFC 9406), in Linux by HyStart |
 //! | cubic-rto-ss-ca-cwnd-bump (2) | the window grows by the formula of RFC 9438, one ACK before Linux's integer arithmetic |
-//! | fr-4pkt-fack-last-mss (2) | a reordering timer of 27 ms, in Linux longer by its timer ticks |
+//! | fr-4pkt-fack-last-mss (2) | a reordering timer of 28 ms, in Linux longer by its timer ticks |
 //! | fallback-exp-opt (3) | flushes the cookies that the host has cached |
 //! | accecn_delivered_falseoverflow_detect (3) | a sysctl changes while the connection is open |
 //! | mtu_probe basic-v4 (2) | sets MTU, MSS and first window of a route of the host |

@@ -78,7 +78,7 @@ fn a_task_connects_with_data_in_its_syn() {
         let memory = Dmabuf::anonymous(1 << 20).unwrap();
         memory.copy_in(0, &bytes[..1 << 20]).unwrap();
         let tx = a.bind_tx(&memory).ok();
-        let ranges = [0..1 << 20];
+        let ranges = [0..4096, 4096..1 << 20];
         let early = [
             Some(EarlyData::Host(&bytes)),
             tx.as_ref().map(|tx| EarlyData::Device(tx, &ranges)),

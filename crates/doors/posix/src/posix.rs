@@ -286,6 +286,9 @@ impl<W: Waiter> Posix<W> {
             if outcome != Err(Errno::EAGAIN) || limit == Limit::Never {
                 // Before the last bytes are sent: this requests their timestamps.
                 table.finish_send(std::mem::take(&mut under_way));
+            } else {
+                // It counts only if the send waits for the connection, and not for room.
+                table.announce_write(fd);
             }
             outcome
         });

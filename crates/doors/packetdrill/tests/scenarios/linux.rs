@@ -275,6 +275,22 @@ fn the_data_of_a_write_that_waits_for_the_handshake_carries_its_ack() {
 }
 
 #[test]
+fn the_data_of_a_write_after_a_connect_in_progress_carries_the_ack_of_the_handshake() {
+    everywhere(
+        "
+0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3
++0 fcntl(3, F_SETFL, O_RDWR|O_NONBLOCK) = 0
++0 connect(3, ..., ...) = -1 EINPROGRESS (Operation now in progress)
++0 > S 0:0(0) <mss 1460,sackOK,TS val 100 ecr 0,nop,wscale 7>
++0 fcntl(3, F_SETFL, O_RDWR) = 0
++0...0.02 write(3, ..., 1000) = 1000
++.02 < S. 0:0(0) ack 1 win 5840 <mss 1460,nop,nop,sackOK,nop,wscale 6>
++0 > P. 1:1001(1000) ack 1
+",
+    );
+}
+
+#[test]
 fn a_send_that_opens_a_connection_fails_after_the_time_of_syncnt() {
     everywhere(
         "

@@ -231,7 +231,7 @@ pub use capture::{Direction, FramePayload, FrameSink};
 pub use choice::{BackendKind, Choice, Purpose};
 pub use connect::ConnectOptions;
 pub use connecting::Connecting;
-pub use early::EarlyData;
+pub use early::{EarlyCookie, EarlyData};
 pub use error::{
     AcceptError, BindError, BindTxError, CompletionError, ConnectError, DeviceMemoryError,
     ErrorKind, Forked, GatherError, ListenError, Misplacement, OpenError, RecvError, Refusal,

@@ -15,6 +15,7 @@ use stack::{OptionName, Readiness, SendMsg, SocketId, SocketOption, Stack};
 use steer::RxQueueId;
 
 use crate::batch::{BatchSink, Item, RxBatch};
+use crate::connect::ConnectOptions;
 use crate::driver::{NotReady, StackIndex, Wait, WaitLimit};
 use crate::error::{
     ConnectError, ErrorKind, Forked, RecvError, Refusal, ReleaseError, SendError, ShutdownError,
@@ -235,6 +236,17 @@ impl Socket {
                 Ok(()) => socket.connected_now(),
                 Err(forked) => Some(Err(forked.into())),
             },
+        }
+    }
+
+    /// Waits until the connection is established or TCP gives up, within the time of the options.
+    pub(crate) fn await_connected(&self, options: &ConnectOptions) -> Result<(), ConnectError> {
+        match self {
+            Self::User(inner) => {
+                let connected = inner.connected(WaitLimit::within(options.timeout));
+                connected.ok_or(ConnectError::TimedOut)?
+            }
+            Self::Kernel(socket) => socket.await_connected(options),
         }
     }
 

@@ -14,10 +14,11 @@ use super::Completions;
 use super::signal::{Signal, Try};
 use crate::batch::RxBatch;
 use crate::bound_tx::BoundTx;
-use crate::driver::NotReady;
-use crate::error::{RecvError, SendError, ShutdownError};
+use crate::driver::{NotReady, WaitLimit};
+use crate::early::EarlyData;
+use crate::error::{ConnectError, RecvError, SendError, ShutdownError};
 use crate::recv_half::{Placement, StreamStats};
-use crate::send::SendId;
+use crate::send::{SendId, advance, length};
 use crate::signals::TaskSignal;
 
 /// The receiving half of an asynchronous [`Stream`](super::Stream).
@@ -193,13 +194,13 @@ impl SendHalf {
         ranges: &[Range<usize>],
     ) -> Result<SendId, SendError> {
         let mut id = self.send(tx, ranges).await?;
-        let total = crate::send::length(ranges);
+        let total = length(ranges);
         if id.bytes() < total {
             let mut rest = ranges.to_vec();
-            crate::send::advance(&mut rest, id.bytes());
+            advance(&mut rest, id.bytes());
             while id.bytes() < total {
                 let next = self.send(tx, &rest).await?;
-                crate::send::advance(&mut rest, next.bytes());
+                advance(&mut rest, next.bytes());
                 id = id.through(next);
             }
         }
@@ -228,6 +229,45 @@ impl SendHalf {
     /// Returns the inner half, for the calls that never wait.
     pub fn get_ref(&self) -> &crate::SendHalf {
         &self.half
+    }
+
+    /// Waits until the connection is established or TCP gives up.
+    pub(super) async fn connected(&mut self) -> Result<(), ConnectError> {
+        let connected = |half: &mut crate::SendHalf| half.socket.connected();
+        let connected = poll_fn(|cx| self.poll_with(cx, connected));
+        // An error here means that the runtime is shutting down.
+        connected.await.map_err(|_| ConnectError::TimedOut)?
+    }
+
+    /// Queues the bytes of `data` behind the first `taken`, which the SYN had. Returns the id of all.
+    pub(super) async fn send_rest(
+        &mut self,
+        data: EarlyData<'_>,
+        taken: usize,
+    ) -> Result<SendId, SendError> {
+        let begun = data.begun(taken);
+        match data {
+            EarlyData::Host(bytes) => {
+                let mut queued = taken;
+                while let Some(rest) = bytes.get(queued..).filter(|rest| !rest.is_empty()) {
+                    let attempt = |half: &mut crate::SendHalf| match half
+                        .socket
+                        .write(rest, WaitLimit::Never)
+                    {
+                        Err(SendError::WouldBlock) => None,
+                        result => Some(result),
+                    };
+                    queued += poll_fn(|cx| self.poll_with(cx, attempt)).await??;
+                }
+                Ok(begun.with_bytes(queued))
+            }
+            EarlyData::Device(_, ranges) if taken == length(ranges) => Ok(begun),
+            EarlyData::Device(tx, ranges) => {
+                let mut rest = ranges.to_vec();
+                advance(&mut rest, taken);
+                Ok(begun.through(self.send_all(tx, &rest).await?))
+            }
+        }
     }
 
     pub(super) fn poll_with<T>(

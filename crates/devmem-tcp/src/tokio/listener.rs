@@ -7,6 +7,7 @@ use ::tokio::sync::Notify;
 
 use super::Stream;
 use super::signal::{Signal, Try};
+use crate::early::EarlyCookie;
 use crate::error::AcceptError;
 
 /// A listening socket. Dropping it closes it: further connections are refused, accepted ones stay open.
@@ -56,6 +57,22 @@ impl Listener {
         let (stream, peer) = accepted?;
         let stream = Stream::new(stream).map_err(AcceptError::System)?;
         Ok((stream, peer))
+    }
+
+    /// Allows TCP Fast Open: see [`Listener::set_fast_open`](crate::Listener::set_fast_open).
+    ///
+    /// # Errors
+    /// The kernel's setting `net.ipv4.tcp_fastopen` forbids it; the NIC belongs to another process.
+    pub fn set_fast_open(&self, pending: u16) -> io::Result<()> {
+        self.listener.set_fast_open(pending)
+    }
+
+    /// Sets whether payload of a SYN needs a cookie: see [`Listener::set_early_cookie`](crate::Listener::set_early_cookie).
+    ///
+    /// # Errors
+    /// The NIC belongs to another process.
+    pub fn set_early_cookie(&self, cookie: EarlyCookie) -> io::Result<()> {
+        self.listener.set_early_cookie(cookie)
     }
 
     /// Returns the address that the socket listens on.

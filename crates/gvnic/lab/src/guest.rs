@@ -152,11 +152,19 @@ pub fn load_driver_and_set_up(job: &Job) -> anyhow::Result<()> {
     set_up_nics(job)
 }
 
+/// Loads all modules: the first one, and at the same time the others, in order. Unpacking takes most of the time.
 fn load_modules(job: &Job) -> anyhow::Result<()> {
-    for module in &job.modules {
-        load(Path::new(module)).with_context(|| format!("load {module}"))?;
-    }
-    Ok(())
+    let load_all = |modules: &[String]| -> anyhow::Result<()> {
+        modules.iter().try_for_each(|module| {
+            load(Path::new(module)).with_context(|| format!("load {module}"))
+        })
+    };
+    let (first, others) = job.modules.split_at(job.modules.len().min(1));
+    thread::scope(|scope| {
+        let others = scope.spawn(|| load_all(others));
+        load_all(first)?;
+        others.join().map_err(|_| anyhow!("the thread panicked"))?
+    })
 }
 
 fn set_up_nics(job: &Job) -> anyhow::Result<()> {
@@ -211,12 +219,17 @@ fn work(control: &Mutex<File>, mut times: BootTimes) -> anyhow::Result<()> {
     // For programs that need a pseudo-terminal.
     let _ = mount("devpts", "/dev/pts", "devpts", MountFlags::empty(), None);
     let _ = rustix::system::sethostname(b"lab");
-    install_busybox()?;
     Interface::by_name("lo")?.set_up()?;
     if job.nics.iter().any(|nic| nic.peer) {
         make_netns(PEER_NETNS).context("create the peer's network namespace")?;
     }
-    load_modules(&job)?;
+    thread::scope(|scope| {
+        let commands = scope.spawn(install_busybox);
+        load_modules(&job)?;
+        commands
+            .join()
+            .map_err(|_| anyhow!("the thread panicked"))?
+    })?;
     mount_shares(&job)?;
     times.files = uptime();
     set_up_nics(&job)?;

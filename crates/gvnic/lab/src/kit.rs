@@ -115,6 +115,9 @@ pub struct Kit {
     pub programs: Vec<(String, PathBuf)>,
     /// The packages that were unpacked.
     pub packages: Vec<String>,
+    /// Cache folder.
+    #[serde(skip)]
+    pub cache: PathBuf,
 }
 
 impl Kit {
@@ -137,6 +140,7 @@ impl Kit {
             wanted.push(KERNEL_PACKAGES);
         }
         wanted.push(TOOL_PACKAGES);
+        let cache = Cache::new(options.cache.clone())?.folder().to_owned();
         if let (Some(qemu), Some(kernel), Some(busybox)) = (&qemu, &kernel, &options.busybox) {
             return Ok(Self {
                 qemu: qemu.clone(),
@@ -145,6 +149,7 @@ impl Kit {
                 tools: None,
                 programs: Vec::new(),
                 packages,
+                cache,
             });
         }
         let (root, others) = fetched(options, &suites(options)?, &wanted)?;
@@ -168,6 +173,7 @@ impl Kit {
             programs: programs(&root),
             tools: Some(root),
             packages,
+            cache,
         })
     }
 }

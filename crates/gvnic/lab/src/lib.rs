@@ -39,5 +39,6 @@ pub mod selftests;
 pub mod servers;
 pub mod shares;
 pub mod suite;
+mod vmlinux;
 
 pub use command::run;

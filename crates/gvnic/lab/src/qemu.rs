@@ -1,7 +1,7 @@
 //! QEMU: command line and process.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -23,20 +23,21 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts QEMU.
+    /// Starts QEMU with the kernel `image`.
     ///
     /// # Errors
     ///
     /// QEMU cannot be started.
     pub fn start(
         kit: &Kit,
+        image: &Path,
         plan: &MachinePlan,
         job: &Job,
         accel: Accel,
         folder: &Scratch,
     ) -> Result<Self, Failure> {
         let mut command = kit.qemu.command().context("find QEMU's libraries")?;
-        arguments(&mut command, kit, plan, accel, folder);
+        arguments(&mut command, image, plan, accel, folder);
         if job.interactive {
             command.args([
                 "-chardev",
@@ -88,7 +89,13 @@ impl Running {
 }
 
 /// Adds QEMU's arguments. Guest memory is a shared memfd, so that the NIC servers can access it.
-fn arguments(command: &mut Command, kit: &Kit, plan: &MachinePlan, accel: Accel, folder: &Scratch) {
+fn arguments(
+    command: &mut Command,
+    image: &Path,
+    plan: &MachinePlan,
+    accel: Accel,
+    folder: &Scratch,
+) {
     let memory = plan.memory_mib;
     let path = |name: &str| folder.path(name).to_string_lossy().into_owned();
     let accel = match accel {
@@ -122,7 +129,7 @@ fn arguments(command: &mut Command, kit: &Kit, plan: &MachinePlan, accel: Accel,
         &format!("memory-backend-memfd,id=ram0,size={memory}M,share=on"),
     ]);
     command.args(["-serial", &format!("file:{}", path("kernel.log"))]);
-    command.arg("-kernel").arg(&kit.kernel.image).args([
+    command.arg("-kernel").arg(image).args([
         "-initrd",
         &path("initrd"),
         "-append",
@@ -152,6 +159,8 @@ fn command_line(plan: &MachinePlan) -> String {
     let mut line = format!(
         "console=ttyS0,115200 panic=-1 quiet loglevel=7 mitigations=off rdinit={INIT_PATH}"
     );
+    // The kernel's self-tests of its cryptography take most of a second under software emulation.
+    line.push_str(" cryptomgr.notests=1");
     // On a busy machine the emulated timer may be late, and the kernel would panic.
     line.push_str(" no_timer_check");
     if plan.debugger.is_some() {
@@ -188,8 +197,6 @@ mod tests {
 
     use super::*;
     use crate::args::Run;
-    use crate::kernel::Kernel;
-    use crate::kit::Qemu;
     use crate::plan::LabRunPlan;
 
     #[derive(Parser)]
@@ -205,28 +212,11 @@ mod tests {
 
     /// Returns QEMU's arguments for a guest.
     fn arguments_of(words: &[&str]) -> Vec<String> {
-        let kit = Kit {
-            qemu: Qemu {
-                program: "qemu".into(),
-                root: None,
-                version: String::new(),
-            },
-            kernel: Kernel {
-                image: "/boot/kernel".into(),
-                modules: Vec::new(),
-                release: String::new(),
-                extra_modules: Vec::new(),
-                extra_built_in: None,
-            },
-            busybox: "busybox".into(),
-            tools: None,
-            programs: Vec::new(),
-            packages: Vec::new(),
-        };
         let mut command = Command::new("qemu");
         let folder = Scratch::new().unwrap();
         let plan = plan(words).unwrap().machine;
-        arguments(&mut command, &kit, &plan, Accel::Tcg, &folder);
+        let image = Path::new("/boot/kernel");
+        arguments(&mut command, image, &plan, Accel::Tcg, &folder);
         let words = command.get_args();
         words
             .map(|word| word.to_string_lossy().into_owned())

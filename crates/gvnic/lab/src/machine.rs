@@ -216,11 +216,7 @@ fn run_by(
     let folder = Scratch::new()?;
     let start = Instant::now();
     fs::write(folder.path("initrd"), build_initramfs(kit, plan, job)?)?;
-    let unpacked = match accel {
-        Accel::Kvm => None,
-        Accel::Auto | Accel::Tcg => vmlinux::unpacked(&kit.kernel.image, &kit.cache),
-    };
-    let image = unpacked.as_deref().unwrap_or(&kit.kernel.image);
+    let image = image_to_start(kit, accel);
     let packed = start.elapsed();
     let mut servers = Servers::default();
     plan.nics.serve(folder.folder(), &mut servers)?;
@@ -229,7 +225,7 @@ fn run_by(
     let listener =
         UnixListener::bind(folder.path("control")).context("create the control socket")?;
     let log_path = folder.path("kernel.log");
-    let qemu = Running::start(kit, image, plan, job, accel, &folder)?;
+    let qemu = Running::start(kit, &image, plan, job, accel, &folder)?;
     let mut guest = Guest {
         qemu,
         servers,
@@ -275,6 +271,16 @@ fn run_by(
         kernel_complaints: klog::complaints(&log),
         missing_files: said.missing_files,
     }))
+}
+
+/// Returns the kernel that QEMU starts: unpacked, except with KVM, where the guest unpacks it as fast as this machine.
+fn image_to_start(kit: &Kit, accel: Accel) -> PathBuf {
+    let image = &kit.kernel.image;
+    let unpacked = match accel {
+        Accel::Kvm => None,
+        Accel::Auto | Accel::Tcg => vmlinux::unpacked(image, &kit.cache),
+    };
+    unpacked.unwrap_or_else(|| image.clone())
 }
 
 /// Packs the guest's root file system.

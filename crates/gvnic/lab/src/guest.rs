@@ -216,8 +216,16 @@ fn wait_for_carrier(name: &str) {
 fn work(control: &Mutex<File>, mut times: BootTimes) -> anyhow::Result<()> {
     let job = read_job()?;
     fs::create_dir_all("/dev/pts")?;
-    // For programs that need a pseudo-terminal.
-    let _ = mount("devpts", "/dev/pts", "devpts", MountFlags::empty(), None);
+    // For programs that need a pseudo-terminal, and for perf, bpftrace and the kernel's own files. A kernel without one of
+    // them has no folder to mount it on, and such programs say what they miss.
+    for (kind, place) in [
+        ("devpts", "/dev/pts"),
+        ("tracefs", "/sys/kernel/tracing"),
+        ("debugfs", "/sys/kernel/debug"),
+        ("bpf", "/sys/fs/bpf"),
+    ] {
+        let _ = mount(kind, place, kind, MountFlags::empty(), None);
+    }
     let _ = rustix::system::sethostname(b"lab");
     Interface::by_name("lo")?.set_up()?;
     if job.nics.iter().any(|nic| nic.peer) {

@@ -408,7 +408,11 @@ impl Guest {
         let mut file: Option<File> = None;
         loop {
             let limit = match conversation.is_ready() {
-                false => plan.debugger.is_none().then_some(BOOT_LIMIT),
+                // A debugger may stop the guest before it has booted.
+                false => match plan.debugger {
+                    None => Some(BOOT_LIMIT),
+                    Some(_) => plan.limit,
+                },
                 true => plan.limit,
             };
             let left = limit.map(|limit| limit.saturating_sub(self.start.elapsed()));
@@ -508,8 +512,8 @@ impl Guest {
             if left.is_some_and(|left| start.elapsed() >= left) {
                 return Err(match ready {
                     false => Failure::failed(format!(
-                        "the guest did not boot within {} s",
-                        BOOT_LIMIT.as_secs()
+                        "the guest did not boot within {:.0} s",
+                        self.start.elapsed().as_secs_f64()
                     )),
                     true => Failure::failed("the command took longer than --limit"),
                 });

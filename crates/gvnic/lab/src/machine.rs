@@ -33,6 +33,8 @@ use tool::signals::StopFlag;
 const BOOT_LIMIT: Duration = Duration::from_secs(300);
 /// Maximum time from the guest's last frame to its power-off; after it QEMU is killed.
 const POWER_OFF_LIMIT: Duration = Duration::from_secs(20);
+/// Maximum time from the end of the control connection to the end of QEMU, if it ends because of an error.
+const QEMU_END_LIMIT: Duration = Duration::from_secs(1);
 /// Maximum time to read the rest of a frame; signals are not checked meanwhile.
 const FRAME_LIMIT: Duration = Duration::from_secs(60);
 /// Time between two checks of the control socket.
@@ -452,7 +454,10 @@ impl Guest {
     }
 
     /// Returns the error for a guest that ended before its last frame, with the reason from the kernel's log.
-    fn ended_early(&self, ready: bool) -> Failure {
+    fn ended_early(&mut self, ready: bool) -> Failure {
+        if let Some(said) = self.qemu.own_error(QEMU_END_LIMIT) {
+            return Failure::failed(said);
+        }
         let reason = klog::last_message(&klog::read(&self.log));
         let reason = reason.unwrap_or_else(|| "its log does not have the reason".to_owned());
         match ready {

@@ -73,6 +73,19 @@ impl Running {
         }
     }
 
+    /// Waits at most `limit` for QEMU to end; returns a message if it ended with an error, such as for a disk in use. A guest
+    /// that powers off or panics ends QEMU without one.
+    pub fn own_error(&mut self, limit: Duration) -> Option<String> {
+        let status = self.child.wait_at_most(limit).ok().flatten()?;
+        let said = fs::read(&self.said).unwrap_or_default();
+        let said = String::from_utf8_lossy(&said);
+        let lines: Vec<&str> = said
+            .lines()
+            .filter(|line| !line.contains("warning:"))
+            .collect();
+        (!status.success()).then(|| format!("QEMU ended ({status}): {}", lines.join(": ")))
+    }
+
     /// Returns whether KVM has failed and the guest is stopped.
     pub fn stands_still(&self) -> bool {
         fs::read(&self.said).is_ok_and(|said| String::from_utf8_lossy(&said).contains(KVM_GAVE_UP))
@@ -228,6 +241,24 @@ mod tests {
         let pairs = arguments.iter().zip(&arguments[1..]);
         let pairs = pairs.filter(|(name, _)| *name == option);
         pairs.map(|(_, value)| value.as_str()).collect()
+    }
+
+    #[test]
+    fn qemus_own_error_is_told_apart_from_the_end_of_a_guest() {
+        let scratch = tempfile::tempdir().unwrap();
+        let error_of = |script: &str| {
+            let said = scratch.path().join("qemu.log");
+            let mut command = Command::new("sh");
+            command
+                .args(["-c", script])
+                .stderr(File::create(&said).unwrap());
+            let child = Helper::start(&mut command).unwrap();
+            Running { child, said }.own_error(Duration::from_secs(20))
+        };
+        let script = "echo 'x: warning: none' >&2; echo 'the disk is in use' >&2; exit 1";
+        let said = error_of(script).unwrap();
+        assert_eq!(said, "QEMU ended (exit status: 1): the disk is in use");
+        assert_eq!(error_of("echo terminating >&2"), None);
     }
 
     #[test]

@@ -249,6 +249,7 @@ pub use restore::{Drift, RestoreReport};
 pub use send::{Completion, Completions, SendCounts, SendId};
 pub use send_half::SendHalf;
 pub use send_ring::{RingSlot, SendRing};
+pub use send_signal::SendSignal;
 pub use stream::Stream;
 
 pub use tcp_info::{TcpInfo, TcpState};

@@ -2,23 +2,24 @@
 //!
 //! They are separate from the readiness fd: a connection is nearly always writable, so that fd would always be readable. A
 //! send signal fires once after it was armed.
-#![cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "only tasks use it"))]
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, eventfd};
 use stack::{Readiness, SocketId, Stack};
 
 use crate::driver::{StackIndex, set};
+use crate::socket::Socket;
 
 /// The readiness after which a send can be retried: it succeeds, or fails permanently.
 const SENDABLE: Readiness = Readiness::WRITABLE
     .union(Readiness::WRITE_CLOSED)
     .union(Readiness::ERROR);
 
-struct SendSignal {
+struct Entry {
     fd: Arc<OwnedFd>,
     armed: bool,
 }
@@ -26,7 +27,7 @@ struct SendSignal {
 /// The send signals of a driver's sockets, for sockets that requested one.
 #[derive(Default)]
 pub(crate) struct SendSignals {
-    signals: HashMap<(StackIndex, SocketId), SendSignal>,
+    signals: HashMap<(StackIndex, SocketId), Entry>,
     /// Number of armed signals.
     armed: usize,
 }
@@ -38,7 +39,7 @@ impl SendSignals {
             return Ok(Arc::clone(&signal.fd));
         }
         let fd = Arc::new(eventfd(1, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
-        let signal = SendSignal {
+        let signal = Entry {
             fd: Arc::clone(&fd),
             armed: false,
         };
@@ -78,5 +79,60 @@ impl SendSignals {
         if let Some(signal) = self.signals.remove(&of) {
             self.armed -= usize::from(signal.armed);
         }
+    }
+}
+
+/// An fd that tells a program, which never blocks in a call, when it can repeat a send that found the queue full, from
+/// [`SendHalf::send_signal`](crate::SendHalf::send_signal); or when a connection attempt is over, from
+/// [`Connecting::signal`](crate::Connecting::signal).
+///
+/// The program calls [`arm`](Self::arm) before each attempt, and waits for the fd if the attempt would block. Register the fd
+/// for edges (EPOLLIN and EPOLLET): each one is an event, also while the fd is readable, and nothing has to be read. An
+/// event can be spurious.
+///
+/// ```
+/// use devmem_tcp::Netdev;
+/// use std::io::Write;
+///
+/// let (a, b) = Netdev::pair("seed=1".parse()?)?;
+/// let listener = b.listen("10.77.0.2:5201")?;
+/// let mut stream = a.connect("10.77.0.2:5201")?;
+/// stream.set_nonblocking(true);
+/// let signal = stream.send_signal()?;
+/// signal.arm();
+/// assert_eq!(stream.write(b"there is room")?, 13);              // or WouldBlock: wait for the next edge of `signal`
+/// # drop(listener);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct SendSignal {
+    socket: Socket,
+    fd: Arc<OwnedFd>,
+}
+
+impl SendSignal {
+    pub(crate) fn of(socket: &Socket) -> io::Result<Self> {
+        socket.check()?;
+        Ok(Self {
+            socket: socket.clone(),
+            fd: socket.send_signal()?,
+        })
+    }
+
+    /// Arms the signal for one event. Does nothing in a child of fork(2).
+    pub fn arm(&self) {
+        self.socket.arm_send_signal();
+    }
+}
+
+impl AsFd for SendSignal {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl AsRawFd for SendSignal {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
     }
 }

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use devmem_uapi::{DmabufId, DmabufToken, Errno, MsgFlags};
 use netmem::{Dmabuf, MemoryObserver};
-#[cfg(feature = "tokio")]
 use rustix::event::epoll::EventFlags;
 use stack::{OptionName, Readiness, SendMsg, SocketId, SocketOption, Stack};
 use steer::RxQueueId;
@@ -245,17 +244,8 @@ impl Socket {
     }
 }
 
-/// What asynchronous tasks wait on.
-#[cfg(feature = "tokio")]
+/// What a program waits on that never blocks in a call.
 impl Socket {
-    /// Fails in virtual time.
-    pub(crate) fn assert_real_time(&self) -> io::Result<()> {
-        match self {
-            Self::User(inner) => inner.assert_real_time(),
-            Self::Kernel(_) => Ok(()),
-        }
-    }
-
     /// Returns an fd that becomes readable when a send that would have blocked can be retried, once after each
     /// [`arm_send_signal`](Self::arm_send_signal).
     pub(crate) fn send_signal(&self) -> io::Result<Arc<OwnedFd>> {
@@ -264,7 +254,10 @@ impl Socket {
                 let mut core = inner.shared.driver.enter()?;
                 Ok(core.senders.fd((inner.at, inner.socket))?)
             }
-            Self::Kernel(socket) => Ok(Arc::new(socket.edges(EventFlags::OUT)?)),
+            Self::Kernel(socket) => {
+                socket.nic().check()?;
+                Ok(Arc::new(socket.edges(EventFlags::OUT)?))
+            }
         }
     }
 
@@ -274,6 +267,18 @@ impl Socket {
             && let Ok(mut core) = inner.shared.driver.enter()
         {
             core.senders.arm((inner.at, inner.socket));
+        }
+    }
+}
+
+/// What asynchronous tasks wait on.
+#[cfg(feature = "tokio")]
+impl Socket {
+    /// Fails in virtual time.
+    pub(crate) fn assert_real_time(&self) -> io::Result<()> {
+        match self {
+            Self::User(inner) => inner.assert_real_time(),
+            Self::Kernel(_) => Ok(()),
         }
     }
 

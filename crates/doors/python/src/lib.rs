@@ -1,0 +1,40 @@
+//! Device memory TCP for Python: the extension module `devmem_tcp._native`, on the public API of the library `devmem-tcp`.
+//!
+//! Key types: `Handle` (a handle of the library that any thread of Python may use), `Patience` (a wait in slices, with
+//! Python's lock released and signals looked at in between) and `Source` (the memory below tensors, with the frags in it).
+//!
+//! It is the program at the end of the walk of a received segment: `Stream.recv` takes the frags, `Batch` keeps them, and
+//! their tokens are returned with the batch, or with the last tensor over them. It has no protocol and no policy, and
+//! of its modules only `raw` has unsafe code.
+
+mod batch;
+mod binding;
+mod dtype;
+mod error;
+mod listener;
+mod netdev;
+mod raw;
+mod source;
+mod stream;
+mod tensor;
+mod view;
+mod wait;
+
+use pyo3::prelude::*;
+
+/// The module.
+#[pymodule(gil_used = true)]
+mod _native {
+    #[pymodule_export]
+    use crate::batch::{Batch, Frag};
+    #[pymodule_export]
+    use crate::binding::{BoundRx, BoundTx, ReceivePlan, Setup};
+    #[pymodule_export]
+    use crate::listener::Listener;
+    #[pymodule_export]
+    use crate::netdev::Netdev;
+    #[pymodule_export]
+    use crate::stream::{Sent, Stream};
+    #[pymodule_export]
+    use crate::tensor::{Dmabuf, Tensor};
+}

@@ -1,0 +1,13 @@
+//! Pointers to tensors: what Python's buffers and DLPack take and give. The only unsafe code of the package.
+
+mod buffer;
+mod dlpack;
+mod fd;
+mod foreign;
+mod host;
+
+pub(crate) use buffer::Exported;
+pub(crate) use dlpack::{IsCopied, IsVersioned, capsule};
+pub(crate) use fd::duplicate;
+pub(crate) use foreign::{Foreign, Use};
+pub(crate) use host::HostBytes;

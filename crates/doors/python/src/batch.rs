@@ -11,6 +11,7 @@ use pyo3::types::{PyBytes, PyList};
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::raw::{Foreign, HostBytes, Use};
+use crate::released::released;
 use crate::source::{Device, Source};
 use crate::tensor::{Shape, Tensor, view_of};
 use crate::view::View;
@@ -105,7 +106,9 @@ impl Batch {
         py: Python<'_>,
         call: impl FnOnce(&mut State) -> Result<R, Error> + Send,
     ) -> Result<R, Error> {
-        py.detach(|| call(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner)))
+        released(py, || {
+            call(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        })
     }
 
     /// Returns whether there are bytes: there are none at the end of the stream.
@@ -137,7 +140,7 @@ impl Batch {
         }
         match state {
             State::Kept(kept) => Ok(kept),
-            State::Lent(_) | State::Released => Err(released()),
+            State::Lent(_) | State::Released => Err(was_released()),
         }
     }
 
@@ -162,7 +165,7 @@ impl Batch {
     }
 }
 
-fn released() -> Error {
+fn was_released() -> Error {
     Error::value("the batch was released\n  use it before that, or keep its tensors")
 }
 
@@ -171,7 +174,7 @@ impl State {
         match self {
             Self::Lent(batch) => Ok(layout_of(batch)),
             Self::Kept(kept) => Ok(kept.frags.clone()),
-            Self::Released => Err(released()),
+            Self::Released => Err(was_released()),
         }
     }
 
@@ -179,7 +182,7 @@ impl State {
         match self {
             Self::Lent(batch) => Ok(batch.device_bytes() + batch.linear_bytes()),
             Self::Kept(kept) => Ok(kept.runs.iter().map(|run| run.range.len()).sum()),
-            Self::Released => Err(released()),
+            Self::Released => Err(was_released()),
         }
     }
 
@@ -205,7 +208,7 @@ impl State {
                 let other = devices.find(|device| *device != Device::Cpu);
                 Ok(other.unwrap_or(Device::Cpu))
             }
-            Self::Released => Err(released()),
+            Self::Released => Err(was_released()),
         }
     }
 
@@ -223,7 +226,7 @@ impl State {
                 }
                 Ok(done)
             }
-            Self::Released => Err(released()),
+            Self::Released => Err(was_released()),
         }
     }
 
@@ -241,11 +244,12 @@ impl State {
             (Self::Kept(kept), _) => {
                 let mut at = at;
                 for run in &kept.runs {
-                    run.source.copy_to(run.range.start, target, at, run.range.len())?;
+                    run.source
+                        .copy_to(run.range.start, target, at, run.range.len())?;
                     at += run.range.len();
                 }
             }
-            (Self::Released, _) => return Err(released()),
+            (Self::Released, _) => return Err(was_released()),
         }
         Ok(())
     }
@@ -292,7 +296,7 @@ impl Kept {
             }
             before += run.range.len();
         }
-        Err(released())
+        Err(was_released())
     }
 }
 
@@ -311,7 +315,7 @@ impl Growing {
             }
             Self::Device(id, range, frags) => {
                 let memory = memories.iter().find(|(known, _)| *known == id);
-                let (_, memory) = memory.ok_or_else(released)?;
+                let (_, memory) = memory.ok_or_else(was_released)?;
                 let source = Source::device(memory.clone(), frags)?;
                 Ok(Run { source, range })
             }
@@ -369,21 +373,29 @@ impl Batch {
             Frag { batch, layout }
         });
         let frags = frags.collect::<Vec<_>>();
-        Ok(PyList::new(py, frags.into_iter().map(|frag| Py::new(py, frag)).collect::<PyResult<Vec<_>>>()?)?
-            .try_iter()?
-            .into_any())
+        Ok(PyList::new(
+            py,
+            frags
+                .into_iter()
+                .map(|frag| Py::new(py, frag))
+                .collect::<PyResult<Vec<_>>>()?,
+        )?
+        .try_iter()?
+        .into_any())
     }
 
     /// Returns the bytes as tensors of uint8, without a copy: one for each contiguous part.
     fn tensors<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, Tensor>>> {
         let views = self.with(py, |state| {
             let runs = self.keep(state)?.runs.iter();
-            let views = runs.map(|run| {
-                View::of_bytes(run.source.clone(), run.range.start, run.range.len())
-            });
+            let views = runs
+                .map(|run| View::of_bytes(run.source.clone(), run.range.start, run.range.len()));
             views.collect::<Result<Vec<_>, _>>()
         })?;
-        views.into_iter().map(|view| Tensor::make(py, view)).collect()
+        views
+            .into_iter()
+            .map(|view| Tensor::make(py, view))
+            .collect()
     }
 
     /// Returns all bytes as one tensor: without a copy if they are contiguous and aligned, else gathered.
@@ -604,7 +616,9 @@ impl Frag {
 /// Refuses a maximum of 0 bytes.
 pub(crate) fn check_max(max_bytes: Option<usize>) -> PyResult<usize> {
     match max_bytes {
-        Some(0) => Err(PyValueError::new_err("max_bytes is 0; give 1 or more, or None")),
+        Some(0) => Err(PyValueError::new_err(
+            "max_bytes is 0; give 1 or more, or None",
+        )),
         Some(bytes) => Ok(bytes),
         None => Ok(usize::MAX),
     }

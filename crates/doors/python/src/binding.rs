@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 
 use crate::error::Error;
 use crate::netdev::Netdev;
+use crate::released::released;
 use crate::tensor::{Dmabuf, niov_size};
 use crate::wait::Handle;
 
@@ -31,13 +32,13 @@ impl ReceivePlan {
     /// The changes: commands of ethtool for an interface of the kernel.
     fn commands(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         let plan = self.plan(py)?;
-        Ok(py.detach(|| plan.commands().map_err(Error::from))?)
+        Ok(released(py, || plan.commands().map_err(Error::from))?)
     }
 
     /// Makes the changes. They are undone when the result and all bindings of its queues are closed or collected.
     fn apply(&self, py: Python<'_>) -> PyResult<Setup> {
         let plan = self.plan(py)?;
-        let setup = py.detach(|| plan.apply().map_err(Error::from))?;
+        let setup = released(py, || plan.apply().map_err(Error::from))?;
         let queues = setup.queues().iter().map(|queue| queue.0).collect();
         Ok(Setup {
             setup: Handle::new(setup, "set-up"),
@@ -54,7 +55,10 @@ impl ReceivePlan {
         niov_size: Option<usize>,
     ) -> PyResult<BoundRx> {
         let setup = self.apply(py)?;
-        let bound = self.nic.get().bind_rx(py, memory, setup.queues.clone(), niov_size);
+        let bound = self
+            .nic
+            .get()
+            .bind_rx(py, memory, setup.queues.clone(), niov_size);
         // The binding keeps the settings.
         setup.close(py);
         bound
@@ -127,9 +131,11 @@ impl BoundRx {
         let size = niov_size(niov_bytes)?;
         let bytes = Dmabuf::memory(memory)?;
         let queues: Vec<_> = queues.into_iter().map(RxQueueId).collect();
-        let bound = py.detach(|| match size {
+        let bound = released(py, || match size {
             None => nic.bind_rx(&bytes, &queues).map_err(Error::from),
-            Some(size) => nic.bind_rx_sized(&bytes, &queues, size).map_err(Error::from),
+            Some(size) => nic
+                .bind_rx_sized(&bytes, &queues, size)
+                .map_err(Error::from),
         })?;
         Ok(Self {
             id: bound.id().0,
@@ -194,7 +200,7 @@ impl BoundTx {
         let py = memory.py();
         let nic = nic.get(py)?;
         let bytes = Dmabuf::memory(memory)?;
-        let bound = py.detach(|| nic.bind_tx(&bytes).map_err(Error::from))?;
+        let bound = released(py, || nic.bind_tx(&bytes).map_err(Error::from))?;
         Ok(Self {
             bound: Mutex::new(Some(Arc::new(bound))),
             memory: memory.clone().unbind(),
@@ -217,7 +223,7 @@ impl BoundTx {
         if self.bytes.exporter().is_none() || self.bytes.cpu_address().is_none() {
             return Ok(());
         }
-        py.detach(|| Ok(self.bytes.cpu_view(CpuAccess::Write)?.end()?))
+        released(py, || Ok(self.bytes.cpu_view(CpuAccess::Write)?.end()?))
     }
 }
 
@@ -238,13 +244,17 @@ impl BoundTx {
     #[getter]
     fn in_flight(&self, py: Python<'_>) -> PyResult<usize> {
         let bound = self.get(py)?;
-        Ok(py.detach(|| bound.in_flight()))
+        Ok(released(py, || bound.in_flight()))
     }
 
     /// Unbinds. Sends that are queued go on.
     fn close(&self, py: Python<'_>) {
-        let bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner).take();
-        py.detach(|| drop(bound));
+        let bound = self
+            .bound
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        released(py, || drop(bound));
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {

@@ -52,7 +52,13 @@ impl Error {
 
     /// Whether the call did nothing because it would have had to wait.
     pub(crate) fn would_block_now(&self) -> bool {
-        matches!(self, Self::Library { kind: "WouldBlock", .. })
+        matches!(
+            self,
+            Self::Library {
+                kind: "WouldBlock",
+                ..
+            }
+        )
     }
 
     /// Whether the time that the call had is over.

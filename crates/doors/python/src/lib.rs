@@ -14,16 +14,15 @@ mod error;
 mod listener;
 mod netdev;
 mod raw;
+mod released;
 mod source;
 mod stream;
 mod tensor;
 mod view;
 mod wait;
 
-use pyo3::prelude::*;
-
 /// The module.
-#[pymodule(gil_used = true)]
+#[pyo3::pymodule(gil_used = true)]
 mod _native {
     #[pymodule_export]
     use crate::batch::{Batch, Frag};
@@ -32,9 +31,18 @@ mod _native {
     #[pymodule_export]
     use crate::listener::Listener;
     #[pymodule_export]
-    use crate::netdev::Netdev;
+    use crate::netdev::{Attempt, Netdev};
     #[pymodule_export]
-    use crate::stream::{Sent, Stream};
+    use crate::raw::Exported;
+    #[pymodule_export]
+    use crate::released::{_end, _forked};
+    #[pymodule_export]
+    use crate::stream::{Batches, Sent, Signal, Stream};
     #[pymodule_export]
     use crate::tensor::{Dmabuf, Tensor};
+
+    #[pymodule_init]
+    fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        crate::released::register(module)
+    }
 }

@@ -27,7 +27,11 @@ impl Listener {
         }
     }
 
-    fn accept_within(&self, py: Python<'_>, timeout: Timeout) -> Result<(Stream, (String, u16)), Error> {
+    fn accept_within(
+        &self,
+        py: Python<'_>,
+        timeout: Timeout,
+    ) -> Result<(Stream, (String, u16)), Error> {
         let mut patience = Patience::new(timeout, self.time);
         let (stream, peer) = patience.wait(py, &self.listener, |listener, limit| {
             match limit {
@@ -112,7 +116,9 @@ impl Listener {
 
     fn __aiter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let aio = slf.py().import("devmem_tcp.aio")?;
-        aio.getattr("Listener")?.call1((slf,))?.call_method0("__aiter__")
+        aio.getattr("Listener")?
+            .call1((slf,))?
+            .call_method0("__aiter__")
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {

@@ -14,6 +14,7 @@ use rustix::event::epoll::{self, EventFlags};
 use crate::binding::{BoundRx, BoundTx, ReceivePlan};
 use crate::error::Error;
 use crate::listener::Listener;
+use crate::released::released;
 use crate::stream::{Signal, Stream};
 use crate::tensor::Dmabuf;
 use crate::wait::{Handle, Patience, SLICE, Time, Timeout};
@@ -56,7 +57,9 @@ impl<'py> FromPyObject<'_, 'py> for Address {
         match object.extract::<(String, i64)>() {
             Ok((host, port)) => match u16::try_from(port) {
                 Ok(port) => Ok(Self::Pair(host, port)),
-                Err(_) => Err(PyValueError::new_err(format!("{port} is no port: 0 to 65535"))),
+                Err(_) => Err(PyValueError::new_err(format!(
+                    "{port} is no port: 0 to 65535"
+                ))),
             },
             Err(_) => Err(PyTypeError::new_err(
                 "an address is a text as '10.77.0.2:5201', or a pair of host and port",
@@ -67,12 +70,13 @@ impl<'py> FromPyObject<'_, 'py> for Address {
 
 impl Address {
     fn resolve(self, py: Python<'_>) -> Result<SocketAddr, Error> {
-        let resolved = py.detach(|| {
+        let resolved = released(py, || {
             let mut found = match &self {
                 Self::Text(text) => text.to_socket_addrs()?,
                 Self::Pair(host, port) => (host.as_str(), *port).to_socket_addrs()?,
             };
-            let nothing = || std::io::Error::new(std::io::ErrorKind::InvalidInput, "the name has no address");
+            let nothing =
+                || std::io::Error::new(std::io::ErrorKind::InvalidInput, "the name has no address");
             found.next().ok_or_else(nothing)
         });
         resolved.map_err(|error| ConnectError::Address(error).into())
@@ -119,14 +123,14 @@ impl Netdev {
         mtu: Option<u16>,
         queues: Option<u16>,
     ) -> PyResult<Self> {
-        let nic = py.detach(|| open(link, &addresses, gateway, mtu, queues))?;
+        let nic = released(py, || open(link, &addresses, gateway, mtu, queues))?;
         Ok(Self::new(nic, Time::Real))
     }
 
     /// Opens an interface of the kernel, as "eth1".
     #[staticmethod]
     fn kernel(py: Python<'_>, name: &str) -> PyResult<Self> {
-        let nic = py.detach(|| devmem_tcp::Netdev::kernel(name).map_err(Error::from))?;
+        let nic = released(py, || devmem_tcp::Netdev::kernel(name).map_err(Error::from))?;
         Ok(Self::new(nic, Time::Real))
     }
 
@@ -136,20 +140,18 @@ impl Netdev {
     #[pyo3(signature = (impair="none"))]
     fn pair(py: Python<'_>, impair: &str) -> PyResult<(Self, Self)> {
         let impairment = impair.parse();
-        let impairment: devmem_tcp::Impairment =
-            impairment.map_err(|error| PyValueError::new_err(format!("impair='{impair}': {error}")))?;
-        let pair = py.detach(|| devmem_tcp::Netdev::pair(impairment).map_err(Error::from));
+        let impairment: devmem_tcp::Impairment = impairment
+            .map_err(|error| PyValueError::new_err(format!("impair='{impair}': {error}")))?;
+        let pair = released(py, || {
+            devmem_tcp::Netdev::pair(impairment).map_err(Error::from)
+        });
         let (a, b) = pair?;
         Ok((Self::new(a, Time::Virtual), Self::new(b, Time::Virtual)))
     }
 
     /// The plan to receive TCP at `address` into device memory, with `queues` queues.
     #[pyo3(signature = (address, queues=1))]
-    fn plan_receive(
-        slf: &Bound<'_, Self>,
-        address: Address,
-        queues: u16,
-    ) -> PyResult<ReceivePlan> {
+    fn plan_receive(slf: &Bound<'_, Self>, address: Address, queues: u16) -> PyResult<ReceivePlan> {
         Ok(ReceivePlan {
             nic: slf.clone().unbind(),
             local: address.resolve(slf.py())?,
@@ -178,7 +180,7 @@ impl Netdev {
     fn listen(&self, py: Python<'_>, address: Address) -> PyResult<Listener> {
         let address = address.resolve(py)?;
         let nic = self.get(py)?;
-        let listener = py.detach(|| nic.listen(address).map_err(Error::from))?;
+        let listener = released(py, || nic.listen(address).map_err(Error::from))?;
         Ok(Listener::new(listener, self.time))
     }
 
@@ -210,7 +212,7 @@ impl Netdev {
                 return Err(Error::from(ConnectError::TimedOut).into());
             }
             if let Some(edges) = &edges {
-                py.detach(|| edges.sleep());
+                released(py, || edges.sleep());
             }
             py.check_signals()?;
             is_over = patience.is_over();
@@ -231,7 +233,9 @@ impl Netdev {
             options = options.source(source.resolve(py)?);
         }
         let nic = self.get(py)?;
-        let begun = py.detach(|| nic.begin_connect(address, &options).map_err(Error::from));
+        let begun = released(py, || {
+            nic.begin_connect(address, &options).map_err(Error::from)
+        });
         Ok(Attempt {
             connecting: Handle::new(begun?, "attempt"),
             time: self.time,
@@ -289,7 +293,7 @@ impl Netdev {
         let wrong = |_error| PyValueError::new_err(format!("a timeout of {timeout} s"));
         let at_most = Duration::try_from_secs_f64(timeout).map_err(wrong)?;
         let nic = self.nic.take(py);
-        Ok(py.detach(|| nic.is_none_or(|nic| nic.close(at_most))))
+        Ok(released(py, || nic.is_none_or(|nic| nic.close(at_most))))
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -318,7 +322,9 @@ pub(crate) struct Attempt {
 
 impl Attempt {
     fn edges(&self, py: Python<'_>) -> Result<Edges, Error> {
-        let signal = self.connecting.with(py, |connecting| connecting.signal())??;
+        let signal = self
+            .connecting
+            .with(py, |connecting| connecting.signal())??;
         Ok(Edges::of(signal)?)
     }
 }
@@ -332,7 +338,10 @@ struct Edges {
 impl Edges {
     fn of(signal: SendSignal) -> std::io::Result<Self> {
         let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let (data, flags) = (epoll::EventData::new_u64(0), EventFlags::IN | EventFlags::ET);
+        let (data, flags) = (
+            epoll::EventData::new_u64(0),
+            EventFlags::IN | EventFlags::ET,
+        );
         epoll::add(&set, &signal, data, flags)?;
         Ok(Self { signal, set })
     }
@@ -356,7 +365,9 @@ impl Edges {
 impl Attempt {
     /// Returns the stream once the connection is established; None while it is not. Never waits.
     fn try_finish(&self, py: Python<'_>) -> PyResult<Option<Stream>> {
-        let finished = self.connecting.with(py, |connecting| connecting.try_finish())?;
+        let finished = self
+            .connecting
+            .with(py, |connecting| connecting.try_finish())?;
         let stream = finished.map_err(Error::from)?;
         Ok(stream.map(|stream| Stream::new(stream, self.time)))
     }

@@ -156,7 +156,9 @@ fn place_of(memory: &Dmabuf) -> Result<Place, Error> {
         let device = Device::Cpu;
         return Ok(Place { device, address });
     }
-    let exporter = memory.exporter().map(|exporter| exporter.as_ref() as &dyn Any);
+    let exporter = memory
+        .exporter()
+        .map(|exporter| exporter.as_ref() as &dyn Any);
     let allocation = exporter.and_then(|exporter| exporter.downcast_ref::<cuda::Allocation>());
     let place = allocation.and_then(|allocation| {
         Some(Place {

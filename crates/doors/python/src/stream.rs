@@ -16,6 +16,7 @@ use crate::batch::{Batch, Spares, Target, check_max};
 use crate::binding::BoundTx;
 use crate::error::Error;
 use crate::raw::{Foreign, Use};
+use crate::released::released;
 use crate::tensor::{Tensor, memory_of, view_of};
 use crate::wait::{Handle, Limit, Patience, Time, Timeout};
 
@@ -107,7 +108,9 @@ impl Stream {
                     last = Some(id);
                 }
                 // As the library does: what was queued counts.
-                Err(_) if bytes > 0 && (patience.is_over() || self.timeout().never_waits()) => break,
+                Err(_) if bytes > 0 && (patience.is_over() || self.timeout().never_waits()) => {
+                    break;
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -234,7 +237,7 @@ impl Stream {
             match self.receive(py, &mut batch, room, &mut patience) {
                 Ok(0) => break Ok(done),
                 Ok(bytes) => {
-                    let put = py.detach(|| {
+                    let put = released(py, || {
                         target.put(done, &batch)?;
                         batch.release().map_err(Error::from)
                     });
@@ -453,7 +456,9 @@ impl Stream {
 
     fn __aiter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let aio = slf.py().import("devmem_tcp.aio")?;
-        aio.getattr("Stream")?.call1((slf,))?.call_method0("__aiter__")
+        aio.getattr("Stream")?
+            .call1((slf,))?
+            .call_method0("__aiter__")
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -499,12 +504,20 @@ impl Batches {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Py<Batch>>> {
-        let take = || self.last.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let take = || {
+            self.last
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take()
+        };
         if let Some(last) = take() {
             last.get().end(py)?;
         }
         let stream = self.stream.get();
-        let batch = Py::new(py, stream.receive_batch(py, usize::MAX, &mut stream.patience())?)?;
+        let batch = Py::new(
+            py,
+            stream.receive_batch(py, usize::MAX, &mut stream.patience())?,
+        )?;
         if !batch.get().has_bytes(py)? {
             return Ok(None);
         }
@@ -567,7 +580,7 @@ pub(crate) struct Signal(pub(crate) SendSignal);
 impl Signal {
     /// Arms it for one edge: before each attempt.
     fn arm(&self, py: Python<'_>) {
-        py.detach(|| self.0.arm());
+        released(py, || self.0.arm());
     }
 
     fn fileno(&self) -> i32 {

@@ -8,6 +8,7 @@ use pyo3::types::{PyBytes, PyDict, PySlice, PyTuple};
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::raw::{Exported, Foreign, HostBytes, IsCopied, IsVersioned, Use, capsule, duplicate};
+use crate::released::released;
 use crate::source::{Body, Device, Source};
 use crate::view::View;
 
@@ -21,7 +22,10 @@ pub(crate) struct Tensor;
 
 impl Tensor {
     pub(crate) fn make<'py>(py: Python<'py>, view: View) -> PyResult<Bound<'py, Self>> {
-        Bound::new(py, PyClassInitializer::from(Exported::new(view)).add_subclass(Self))
+        Bound::new(
+            py,
+            PyClassInitializer::from(Exported::new(view)).add_subclass(Self),
+        )
     }
 }
 
@@ -83,7 +87,9 @@ impl Tensor {
 
     /// Returns the tensor as an array of numpy, without a copy.
     fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("numpy")?.call_method1("from_dlpack", (slf,))
+        slf.py()
+            .import("numpy")?
+            .call_method1("from_dlpack", (slf,))
     }
 
     /// Returns a copy of the bytes.
@@ -98,7 +104,10 @@ impl Tensor {
     fn copy_from(slf: &Bound<'_, Self>, source: &Bound<'_, PyAny>) -> PyResult<()> {
         let to = view_of(slf).clone();
         let differs = |bytes: usize| {
-            let text = format!("{bytes} bytes do not fill the tensor of {} bytes", to.bytes());
+            let text = format!(
+                "{bytes} bytes do not fill the tensor of {} bytes",
+                to.bytes()
+            );
             PyValueError::new_err(text)
         };
         if let Ok(tensor) = source.cast::<Self>() {
@@ -107,7 +116,7 @@ impl Tensor {
                 return Err(differs(from.bytes()));
             }
             let (at, len) = (to.offset(), to.bytes());
-            let copied = slf.py().detach(|| {
+            let copied = released(slf.py(), || {
                 let source = from.source();
                 source.copy_to(from.offset(), to.source(), at, len)
             });
@@ -120,13 +129,14 @@ impl Tensor {
         if bytes.overlaps(to.address(), to.bytes()) {
             return Err(PyValueError::new_err("the source overlaps the tensor"));
         }
-        let copied = slf.py().detach(|| to.source().copy_in(to.offset(), bytes.bytes()));
+        let copied = released(slf.py(), || to.source().copy_in(to.offset(), bytes.bytes()));
         Ok(copied?)
     }
 
     fn __len__(slf: &Bound<'_, Self>) -> PyResult<usize> {
         let first = view_of(slf).shape().first();
-        let first = first.ok_or_else(|| PyTypeError::new_err("a tensor of no dimensions has no length"))?;
+        let first =
+            first.ok_or_else(|| PyTypeError::new_err("a tensor of no dimensions has no length"))?;
         Ok(usize::try_from(*first)?)
     }
 
@@ -137,11 +147,15 @@ impl Tensor {
     ) -> PyResult<Bound<'py, Self>> {
         let view = view_of(slf);
         let (Some(first), rest) = (view.shape().first(), view.shape().get(1..)) else {
-            return Err(PyIndexError::new_err("a tensor of no dimensions has no parts"));
+            return Err(PyIndexError::new_err(
+                "a tensor of no dimensions has no parts",
+            ));
         };
         let indices = part.indices(isize::try_from(*first)?)?;
         if indices.step != 1 {
-            return Err(PyValueError::new_err("a part must be contiguous: its step is 1"));
+            return Err(PyValueError::new_err(
+                "a part must be contiguous: its step is 1",
+            ));
         }
         let row = match *first {
             0 => 0,
@@ -186,9 +200,13 @@ impl Tensor {
             return capsule(slf.py(), view, is_versioned, IsCopied::No);
         }
         if device != Device::Cpu {
-            return Err(PyBufferError::new_err("only host memory is copied: copy=False"));
+            return Err(PyBufferError::new_err(
+                "only host memory is copied: copy=False",
+            ));
         }
-        let copied = HostBytes::filled(view.bytes(), |out| view.source().copy_out(view.offset(), out))?;
+        let copied = HostBytes::filled(view.bytes(), |out| {
+            view.source().copy_out(view.offset(), out)
+        })?;
         let copied = View::of_bytes(Source::host(copied), 0, view.bytes())?;
         let copied = copied.shaped(view.dtype(), Some(view.shape()))?;
         capsule(slf.py(), &copied, is_versioned, IsCopied::Yes)
@@ -300,28 +318,28 @@ impl Dmabuf {
     /// Allocates anonymous memory, in huge pages if the machine has them. For NICs in user space.
     #[staticmethod]
     fn anonymous(py: Python<'_>, nbytes: usize) -> PyResult<Py<Self>> {
-        let memory = py.detach(|| Memory::anonymous(nbytes).map_err(Error::from))?;
+        let memory = released(py, || Memory::anonymous(nbytes).map_err(Error::from))?;
         Self::make(py, memory)
     }
 
     /// Allocates memory with a file descriptor. Bound to a NIC of the kernel, it becomes a udmabuf.
     #[staticmethod]
     fn memfd(py: Python<'_>, nbytes: usize) -> PyResult<Py<Self>> {
-        let memory = py.detach(|| Memory::memfd(nbytes).map_err(Error::from))?;
+        let memory = released(py, || Memory::memfd(nbytes).map_err(Error::from))?;
         Self::make(py, memory)
     }
 
     /// Allocates a dma-buf of ordinary memory, through /dev/udmabuf. For both kinds of NIC.
     #[staticmethod]
     fn udmabuf(py: Python<'_>, nbytes: usize) -> PyResult<Py<Self>> {
-        let memory = py.detach(|| udmabuf(nbytes).map_err(Error::from))?;
+        let memory = released(py, || udmabuf(nbytes).map_err(Error::from))?;
         Self::make(py, memory)
     }
 
     /// Allocates a dma-buf from a heap of the kernel, as "system". For both kinds of NIC.
     #[staticmethod]
     fn dma_heap(py: Python<'_>, name: &str, nbytes: usize) -> PyResult<Py<Self>> {
-        let memory = py.detach(|| dma_heap(name, nbytes).map_err(Error::from))?;
+        let memory = released(py, || dma_heap(name, nbytes).map_err(Error::from))?;
         Self::make(py, memory)
     }
 
@@ -329,7 +347,7 @@ impl Dmabuf {
     #[staticmethod]
     #[pyo3(signature = (nbytes, device=0))]
     fn cuda(py: Python<'_>, nbytes: usize, device: u32) -> PyResult<Py<Self>> {
-        let memory = py.detach(|| cuda::alloc(device, nbytes).map_err(Error::from))?;
+        let memory = released(py, || cuda::alloc(device, nbytes).map_err(Error::from))?;
         Self::make(py, memory)
     }
 
@@ -337,7 +355,7 @@ impl Dmabuf {
     #[staticmethod]
     fn from_fd(fd: &Bound<'_, PyAny>) -> PyResult<Py<Self>> {
         let copy = duplicate(fd)?;
-        let memory = fd.py().detach(|| import(copy).map_err(Error::from))?;
+        let memory = released(fd.py(), || import(copy).map_err(Error::from))?;
         Self::make(fd.py(), memory)
     }
 
@@ -354,7 +372,7 @@ impl Dmabuf {
         let Some((memory, range)) = memory_of(view_of(slf.as_super())) else {
             return Ok(());
         };
-        slf.py().detach(|| memory.fill(range, byte).map_err(Error::from))?;
+        released(slf.py(), || memory.fill(range, byte).map_err(Error::from))?;
         Ok(())
     }
 }

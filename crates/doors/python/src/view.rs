@@ -41,7 +41,9 @@ impl View {
 
     /// Returns `bytes` at `offset` of the view, as bytes.
     pub(crate) fn part(&self, offset: usize, bytes: usize) -> Result<Self, Error> {
-        let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes);
+        let inside = offset
+            .checked_add(bytes)
+            .is_some_and(|end| end <= self.bytes);
         match inside {
             // No overflow: both are inside the memory.
             true => Self::of_bytes(self.source.clone(), self.offset + offset, bytes),
@@ -141,6 +143,8 @@ fn whole(bytes: usize, item: usize, shape: &[i64]) -> Option<Vec<i64>> {
         (_, known) if elements % known == 0 => elements / known,
         _ => return None,
     };
-    let whole = shape.iter().map(|extent| if *extent == -1 { rest } else { *extent });
+    let whole = shape
+        .iter()
+        .map(|extent| if *extent == -1 { rest } else { *extent });
     Some(whole.collect())
 }

@@ -11,6 +11,7 @@ use devmem_tcp::Forked;
 use pyo3::prelude::*;
 
 use crate::error::Error;
+use crate::released::released;
 
 /// How often a wait looks for signals (Ctrl-C).
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
@@ -37,7 +38,11 @@ impl Timeout {
         let Some(seconds) = seconds else {
             return Ok(Self::FOREVER);
         };
-        let refused = || Error::value(format!("a timeout of {seconds} s\n  give 0 or more, or None"));
+        let refused = || {
+            Error::value(format!(
+                "a timeout of {seconds} s\n  give 0 or more, or None"
+            ))
+        };
         let duration = Duration::try_from_secs_f64(seconds).map_err(|_out_of_range| refused())?;
         Ok(Self(Some(duration)))
     }
@@ -162,7 +167,7 @@ impl<T: Send> Handle<T> {
         call: impl FnOnce(&mut T) -> R + Send,
     ) -> Result<R, Error> {
         self.check()?;
-        py.detach(|| {
+        released(py, || {
             let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
             match inner.as_mut() {
                 Some(inner) => Ok(call(inner)),
@@ -177,7 +182,7 @@ impl<T: Send> Handle<T> {
             return None;
         }
         self.is_closing.store(true, Ordering::Release);
-        py.detach(|| {
+        released(py, || {
             let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
             inner.take()
         })
@@ -186,7 +191,7 @@ impl<T: Send> Handle<T> {
     /// Empties the handle, and drops what was in it with Python's lock released.
     pub(crate) fn close(&self, py: Python<'_>) {
         let inner = self.take(py);
-        py.detach(|| drop(inner));
+        released(py, || drop(inner));
     }
 
     pub(crate) fn is_closed(&self) -> bool {

@@ -16,12 +16,15 @@ import asyncio
 import errno
 import select
 from collections.abc import AsyncIterator, Callable
-from types import TracebackType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from . import _native
 from ._errors import NotSupportedError
-from ._native import Address, Batch, BoundTx, Buffer, Netdev, Target
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from ._native import Address, Batch, BoundTx, Buffer, Netdev, Tensor
 
 __all__ = ["Listener", "Stream", "connect", "listen"]
 
@@ -107,7 +110,7 @@ class Stream:
             batch.release()
         return await self._events.until(lambda: self._stream.try_recv(max_bytes))
 
-    async def recv_into(self, out: Target) -> int:
+    async def recv_into(self, out: Tensor | Buffer) -> int:
         """Receives until `out` is full or the stream ends; returns the number of bytes. If it is cancelled, `out` has the
         bytes that were received before."""
         target = out if isinstance(out, _native.Tensor) else memoryview(out).cast("B")
@@ -234,7 +237,12 @@ class Listener:
 
 def listen(nic: Netdev, address: Address) -> Listener:
     """Listens for connections."""
-    return Listener(nic.listen(address))
+    listener = nic.listen(address)
+    try:
+        return Listener(listener)
+    except OSError:
+        listener.close()
+        raise
 
 
 async def connect(nic: Netdev, address: Address, source: Address | None = None) -> Stream:

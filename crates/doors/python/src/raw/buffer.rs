@@ -63,12 +63,22 @@ impl Exported {
         let item = size(view.dtype().bytes().try_into().unwrap_or(i64::MAX));
         let shown = Box::new(Shown {
             shape: view.shape().iter().copied().map(size).collect(),
-            strides: view.strides().into_iter().map(|stride| size(stride) * item).collect(),
+            strides: view
+                .strides()
+                .into_iter()
+                .map(|stride| size(stride) * item)
+                .collect(),
         });
         let shown = Box::into_raw(shown);
         // SAFETY: leaked just now; `__releasebuffer__` frees it.
         let pointers = unsafe { &mut *shown };
-        let if_wanted = |flag, pointer| if wants(flag) { pointer } else { std::ptr::null_mut() };
+        let if_wanted = |flag, pointer| {
+            if wants(flag) {
+                pointer
+            } else {
+                std::ptr::null_mut()
+            }
+        };
         let filled = ffi::Py_buffer {
             buf: std::ptr::with_exposed_provenance_mut(view.address()),
             len: size(view.bytes().try_into().unwrap_or(i64::MAX)),

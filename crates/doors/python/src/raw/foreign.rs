@@ -135,7 +135,9 @@ impl Foreign {
         }
         let dtype = (tensor.lanes == 1).then(|| Dtype::of_dlpack(tensor.code, tensor.bits));
         let Some(dtype) = dtype.flatten() else {
-            return Err(Error::buffer("the type of the tensor's elements is unknown"));
+            return Err(Error::buffer(
+                "the type of the tensor's elements is unknown",
+            ));
         };
         let dimensions = usize::try_from(tensor.ndim).unwrap_or(0);
         let (mut elements, mut is_contiguous) = (1usize, true);
@@ -198,7 +200,9 @@ impl Foreign {
 impl std::fmt::Debug for Foreign {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let len = &self.len;
-        f.debug_struct("Foreign").field("len", len).finish_non_exhaustive()
+        f.debug_struct("Foreign")
+            .field("len", len)
+            .finish_non_exhaustive()
     }
 }
 

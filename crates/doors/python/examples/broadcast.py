@@ -16,7 +16,7 @@ import numpy as np
 from devmem_tcp import BoundRx, Dmabuf, Netdev
 
 WORKERS = 3
-PARAMETERS = {
+PARAMETERS: dict[str, np.ndarray] = {
     "embedding": np.arange(64_000, dtype=np.float32).reshape(1000, 64),
     "bias": np.full(1000, 0.5, np.float64),
     "steps": np.array([7], np.int64),

@@ -1,4 +1,6 @@
 //! Pointers to tensors: what Python's buffers and DLPack take and give. The only unsafe code of the package.
+//!
+// UNSAFETY: the files of this folder, each for its own reason; there is none in this one.
 
 mod buffer;
 mod dlpack;

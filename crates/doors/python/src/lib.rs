@@ -12,6 +12,7 @@ mod binding;
 mod dtype;
 mod error;
 mod listener;
+mod load;
 mod netdev;
 mod raw;
 mod released;
@@ -31,13 +32,15 @@ mod _native {
     #[pymodule_export]
     use crate::listener::Listener;
     #[pymodule_export]
+    use crate::load::load_safetensors;
+    #[pymodule_export]
     use crate::netdev::{Attempt, Netdev};
     #[pymodule_export]
     use crate::raw::Exported;
     #[pymodule_export]
     use crate::released::{_end, _forked};
     #[pymodule_export]
-    use crate::stream::{Batches, Sent, Signal, Stream};
+    use crate::stream::{_receive_all, Batches, Sent, Signal, Stream};
     #[pymodule_export]
     use crate::tensor::{Dmabuf, Tensor};
 

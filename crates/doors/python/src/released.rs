@@ -39,6 +39,19 @@ pub(crate) fn released<R: Send>(py: Python<'_>, call: impl FnOnce() -> R + Send)
     result
 }
 
+/// Calls `call` with Python's lock, from a call without it; `None` if the interpreter ends.
+pub(crate) fn attached<R>(call: impl FnOnce(Python<'_>) -> R) -> Option<R> {
+    TAKING.fetch_add(1, Ordering::SeqCst);
+    if IS_ENDING.load(Ordering::SeqCst) && !is_ending_here() {
+        TAKING.fetch_sub(1, Ordering::SeqCst);
+        return None;
+    }
+    Some(Python::attach(|py| {
+        TAKING.fetch_sub(1, Ordering::SeqCst);
+        call(py)
+    }))
+}
+
 fn is_ending_here() -> bool {
     let ending = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
     *ending == Some(thread::current().id())

@@ -488,6 +488,31 @@ fn limit_completions(completions: &mut Completions, limit: Limit) {
     completions.set_timeout(Some(time));
 }
 
+/// Receives up to the end of the stream in batches of at most `max_bytes`, and releases each: the loop of a program in Rust,
+/// which the benchmark compares with that of a program in Python. Returns the number of bytes.
+#[pyfunction]
+pub(crate) fn _receive_all(
+    py: Python<'_>,
+    stream: &Bound<'_, Stream>,
+    max_bytes: usize,
+) -> PyResult<usize> {
+    let stream = stream.get();
+    let mut batch = stream.spares.take();
+    let received = stream.recv.with(py, |half| {
+        half.set_timeout(None);
+        let mut total = 0;
+        loop {
+            match half.recv_at_most(&mut batch, max_bytes)? {
+                0 => return Ok::<_, RecvError>(total),
+                bytes => total += bytes,
+            }
+            batch.release()?;
+        }
+    })?;
+    stream.spares.put(batch);
+    Ok(received.map_err(Error::from)?)
+}
+
 /// Iterator over the batches of a stream.
 #[pyclass(frozen, module = "devmem_tcp._native", name = "_Batches")]
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 //! A handle is locked only while Python's lock is released, and for one slice of a wait at most. So no thread waits for the
 //! one while it holds the other.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -121,7 +121,10 @@ impl Patience {
             let limit = self.slice();
             let result = handle.with(py, |inner| attempt(inner, limit))?;
             match result {
-                Err(error) if error.is_timeout() && !self.is_over() => py.check_signals()?,
+                Err(error) if error.is_timeout() && !self.is_over() => {
+                    py.check_signals()?;
+                    handle.let_others(py);
+                }
                 result => return result,
             }
         }
@@ -134,15 +137,22 @@ pub(crate) struct Handle<T> {
     inner: Mutex<Option<T>>,
     /// Set before `inner` is emptied, so that a thread in a wait leaves after its slice.
     is_closing: AtomicBool,
+    /// Threads that wait for the lock.
+    queued: AtomicUsize,
     process: u32,
     what: &'static str,
 }
+
+/// How long a wait pauses between two slices while other threads wait for the handle: a thread that locks again at once would
+/// always be first.
+const TURN: Duration = Duration::from_millis(1);
 
 impl<T: Send> Handle<T> {
     pub(crate) fn new(inner: T, what: &'static str) -> Self {
         Self {
             inner: Mutex::new(Some(inner)),
             is_closing: AtomicBool::new(false),
+            queued: AtomicUsize::new(0),
             process: std::process::id(),
             what,
         }
@@ -168,12 +178,21 @@ impl<T: Send> Handle<T> {
     ) -> Result<R, Error> {
         self.check()?;
         released(py, || {
+            self.queued.fetch_add(1, Ordering::Relaxed);
             let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+            self.queued.fetch_sub(1, Ordering::Relaxed);
             match inner.as_mut() {
                 Some(inner) => Ok(call(inner)),
                 None => Err(Error::closed(self.what)),
             }
         })
+    }
+
+    /// Pauses if other threads wait for the handle.
+    fn let_others(&self, py: Python<'_>) {
+        if self.queued.load(Ordering::Relaxed) > 0 {
+            released(py, || std::thread::sleep(TURN));
+        }
     }
 
     /// Empties the handle, and returns what was in it; `None` if it was closed before, and in a child of fork(2).

@@ -117,6 +117,19 @@ def test_both_directions_and_many_streams_at_the_same_time(wire):
     assert results == dict.fromkeys(range(6), True)
 
 
+def test_a_thread_that_waits_lets_others_use_the_stream(wire):
+    sender, receiver = wire.connect()
+    receiver.settimeout(None)
+    waiting = threading.Thread(target=receiver.recv)
+    waiting.start()
+    # Each call takes its turn between two slices of the wait.
+    for _ in range(20):
+        assert receiver.stats["receives"] == 0
+        assert receiver.getpeername() == sender.getsockname()
+    sender.sendall(b"end")
+    waiting.join()
+
+
 def test_closing_ends_the_wait_of_another_thread(wire):
     _sender, receiver = wire.connect()
     receiver.settimeout(None)

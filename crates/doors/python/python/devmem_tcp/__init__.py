@@ -39,6 +39,7 @@ from ._native import (
     Setup,
     Stream,
     Tensor,
+    load_safetensors,
 )
 from ._ring import SendRing
 
@@ -75,4 +76,5 @@ __all__ = [
     "TimedOutError",
     "UnreachableError",
     "WouldBlockError",
+    "load_safetensors",
 ]

@@ -6,13 +6,13 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use rustix::event::{EventfdFlags, eventfd};
 use stack::{Readiness, SocketId, Stack};
 
 use crate::driver::{StackIndex, set};
-use crate::socket::Socket;
+use crate::socket::{Inner, Socket};
 
 /// The readiness after which a send can be retried: it succeeds, or fails permanently.
 const SENDABLE: Readiness = Readiness::WRITABLE
@@ -104,24 +104,31 @@ impl SendSignals {
 /// # drop(listener);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// It does not keep the connection open: after its end it has no edges any more.
 #[derive(Debug)]
 pub struct SendSignal {
-    socket: Socket,
+    /// Of a user-space NIC, whose signal must be armed.
+    socket: Weak<Inner>,
     fd: Arc<OwnedFd>,
 }
 
 impl SendSignal {
     pub(crate) fn of(socket: &Socket) -> io::Result<Self> {
         socket.check()?;
-        Ok(Self {
-            socket: socket.clone(),
-            fd: socket.send_signal()?,
-        })
+        let fd = socket.send_signal()?;
+        let socket = match socket {
+            Socket::User(inner) => Arc::downgrade(inner),
+            Socket::Kernel(_) => Weak::new(),
+        };
+        Ok(Self { socket, fd })
     }
 
     /// Arms the signal for one event. Does nothing in a child of fork(2).
     pub fn arm(&self) {
-        self.socket.arm_send_signal();
+        if let Some(inner) = self.socket.upgrade() {
+            inner.arm_send_signal();
+        }
     }
 }
 

@@ -260,20 +260,18 @@ impl Socket {
             }
         }
     }
-
-    /// Arms the send signal for one event. Call it before the send attempt, so that no event is missed in between.
-    pub(crate) fn arm_send_signal(&self) {
-        if let Self::User(inner) = self
-            && let Ok(mut core) = inner.shared.driver.enter()
-        {
-            core.senders.arm((inner.at, inner.socket));
-        }
-    }
 }
 
 /// What asynchronous tasks wait on.
 #[cfg(feature = "tokio")]
 impl Socket {
+    /// Arms the send signal for one event. Call it before the send attempt, so that no event is missed in between.
+    pub(crate) fn arm_send_signal(&self) {
+        if let Self::User(inner) = self {
+            inner.arm_send_signal();
+        }
+    }
+
     /// Fails in virtual time.
     pub(crate) fn assert_real_time(&self) -> io::Result<()> {
         match self {
@@ -354,6 +352,13 @@ impl Inner {
         let fd = self.shared.driver.readiness_fd(self.at, self.socket)?;
         // The driver returns the same fd to every caller, so it does not matter which call stores it.
         Ok(self.readiness.get_or_init(|| fd).as_fd())
+    }
+
+    /// Arms the send signal for one event. Does nothing in a child of fork(2).
+    pub(crate) fn arm_send_signal(&self) {
+        if let Ok(mut core) = self.shared.driver.enter() {
+            core.senders.arm((self.at, self.socket));
+        }
     }
 
     pub(crate) fn count_returned(&self, frags: usize) {

@@ -12,8 +12,9 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
-from devmem_tcp import Dmabuf, Netdev, Stream, _native
+from devmem_tcp import Dmabuf, Listener, Netdev, Stream, _native
 
 ADDRESS = ("10.77.0.2", 5201)
 BATCH = 1 << 20
@@ -40,18 +41,19 @@ def rust_loop(stream: Stream) -> int:
     return _native._receive_all(stream, BATCH)
 
 
-def measure(receive, listener) -> float:
-    """Returns the rate in Gbit/s."""
+def measure(receive: Callable[[Stream], int], listener: Listener) -> tuple[float, float, float]:
+    """Returns the rate in Gbit/s, the processor time of this process in seconds per GB, and the mean batch in KiB."""
     sender = subprocess.Popen([sys.executable, "-c", SENDER])
     stream, _peer = listener.accept()
     stream.peek(1)
-    begun = time.perf_counter()
+    begun, used = time.perf_counter(), time.process_time()
     nbytes = receive(stream)
-    elapsed = time.perf_counter() - begun
+    elapsed, used = time.perf_counter() - begun, time.process_time() - used
+    batch = nbytes / stream.stats["receives"] / 1024
     stream.close()
     sender.wait()
     assert nbytes == NBYTES, nbytes
-    return nbytes * 8 / elapsed / 1e9
+    return nbytes * 8 / elapsed / 1e9, used / nbytes * 1e9, batch
 
 
 def import_times(name: str) -> list[float]:
@@ -62,7 +64,7 @@ def import_times(name: str) -> list[float]:
 
 def spread(values: list[float]) -> dict[str, float]:
     named = {"median": statistics.median(values), "min": min(values), "max": max(values)}
-    return {name: round(value, 2) for name, value in named.items()}
+    return {name: round(value, 3) for name, value in named.items()}
 
 
 def main() -> None:
@@ -71,17 +73,18 @@ def main() -> None:
         bound = nic.plan_receive(ADDRESS).bind(memory)
         listener = nic.listen(ADDRESS)
         measure(rust_loop, listener)
-        rates: dict[str, list[float]] = {"python": [], "rust": []}
+        measured: dict[str, list[tuple[float, float, float]]] = {"python": [], "rust": []}
         for number in range(ROUNDS):
             loops = [("python", python_loop), ("rust", rust_loop)]
             for name, loop in loops if number % 2 == 0 else reversed(loops):
-                rates[name].append(measure(loop, listener))
+                measured[name].append(measure(loop, listener))
         bound.close()
-    pairs = [ours / theirs for ours, theirs in zip(rates["python"], rates["rust"], strict=True)]
-    figures = {
-        "python_gbit_s": spread(rates["python"]),
-        "rust_gbit_s": spread(rates["rust"]),
-        "python_of_rust": spread(pairs),
+    figures: dict[str, object] = {}
+    for at, what in enumerate(("gbit_s", "cpu_s_per_gb", "batch_kib")):
+        ours, theirs = ([round_[at] for round_ in measured[name]] for name in ("python", "rust"))
+        figures[f"python_{what}"], figures[f"rust_{what}"] = spread(ours), spread(theirs)
+        figures[f"python_{what}_of_rust"] = spread([a / b for a, b in zip(ours, theirs, strict=True)])
+    figures |= {
         "import_ms": spread(import_times("devmem_tcp")),
         "load": os.getloadavg(),
         "cpus": os.cpu_count(),

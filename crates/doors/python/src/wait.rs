@@ -133,7 +133,7 @@ impl Patience {
 
 /// A handle of the library for any number of threads, which `close` empties.
 #[derive(Debug)]
-pub(crate) struct Handle<T> {
+pub(crate) struct Handle<T: Send> {
     inner: Mutex<Option<T>>,
     /// Set before `inner` is emptied, so that a thread in a wait leaves after its slice.
     is_closing: AtomicBool,
@@ -215,5 +215,16 @@ impl<T: Send> Handle<T> {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closing.load(Ordering::Acquire)
+    }
+}
+
+impl<T: Send> Drop for Handle<T> {
+    fn drop(&mut self) {
+        let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(inner) = inner.take() {
+            // The last handle of a NIC waits for its peers; other threads of Python go on meanwhile.
+            let mut inner = Some(inner);
+            Python::try_attach(|py| released(py, || drop(inner.take())));
+        }
     }
 }

@@ -189,3 +189,30 @@ def test_an_idle_loop_is_idle(nics):
             return woken
 
     assert run(main()) < 5
+
+
+def test_what_is_dropped_without_a_close_leaves_no_descriptor(nics):
+    import gc
+
+    sender, receiver = nics
+
+    async def once():
+        async with aio.listen(receiver, ADDRESS) as listener:
+            stream = await aio.connect(sender, ADDRESS)
+            accepted, _peer = await listener.accept()
+            stream.shutdown()
+            async for _batch in accepted.stream:
+                pass
+
+    def descriptors():
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    async def main():
+        await once()
+        before = descriptors()
+        for _ in range(5):
+            await once()
+        return descriptors() - before
+
+    assert run(main()) <= 0

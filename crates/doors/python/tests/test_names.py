@@ -50,10 +50,11 @@ def test_everything_is_exported_and_documented():
 
 def test_mypy_accepts_the_package_and_the_examples():
     pytest.importorskip("mypy", reason="SKIP mypy is not installed")
-    checked = [sys.executable, "-m", "mypy", "--strict", "--python-version", "3.12"]
-    sources = [str(PACKAGE / "aio.py"), str(PACKAGE / "_ring.py"), *map(str, sorted((HERE / "examples").glob("*.py")))]
-    run = subprocess.run([*checked, *sources], capture_output=True, text=True, cwd=HERE, timeout=300)
-    assert run.returncode == 0, run.stdout + run.stderr
+    examples = map(str, sorted([*(HERE / "examples").glob("*.py"), *(HERE / "bench").glob("*.py")]))
+    for what in (["--package", "devmem_tcp"], list(examples)):
+        checked = [sys.executable, "-m", "mypy", "--strict", "--python-version", "3.12", *what]
+        run = subprocess.run(checked, capture_output=True, text=True, cwd=HERE, timeout=300)
+        assert run.returncode == 0, run.stdout + run.stderr
 
 
 def test_the_import_loads_neither_numpy_nor_asyncio():

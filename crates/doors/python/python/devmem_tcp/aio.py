@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import select
+import weakref
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -94,6 +95,7 @@ class Stream:
         self._stream = stream
         self._signal = stream.send_signal()
         self._events = _Events(stream.fileno(), self._signal.fileno())
+        weakref.finalize(self, self._events.close).atexit = False
 
     @property
     def stream(self) -> _native.Stream:
@@ -200,6 +202,7 @@ class Listener:
         _check(listener)
         self._listener = listener
         self._events = _Events(listener.fileno())
+        weakref.finalize(self, self._events.close).atexit = False
 
     @property
     def listener(self) -> _native.Listener:

@@ -1,19 +1,20 @@
 //! What one receive has returned, and the tensors over it.
 
-use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use devmem_tcp::{DmabufId, Frag as RxFrag, RxBatch, cuda};
+use devmem_tcp::{RxBatch, cuda};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
 use crate::dtype::Dtype;
 use crate::error::Error;
-use crate::raw::{Foreign, HostBytes, Use};
+use crate::kept::{Kept, Layout, Run, State, was_released};
+use crate::raw::HostBytes;
 use crate::released::released;
 use crate::source::{Device, Source};
-use crate::tensor::{Shape, Tensor, view_of};
+use crate::target::Target;
+use crate::tensor::{Shape, Tensor};
 use crate::view::View;
 
 /// Frags of one receive, as the Rust examples have them.
@@ -53,43 +54,6 @@ impl Spares {
 pub(crate) struct Batch {
     state: Mutex<State>,
     spares: Arc<Spares>,
-}
-
-#[derive(Debug)]
-enum State {
-    /// As received.
-    Lent(RxBatch),
-    /// The frags were moved to the sources of tensors.
-    Kept(Kept),
-    Released,
-}
-
-/// A batch in parts that are contiguous in their memory.
-#[derive(Debug, Default)]
-struct Kept {
-    frags: Vec<Layout>,
-    runs: Vec<Run>,
-}
-
-#[derive(Debug)]
-struct Run {
-    source: Source,
-    range: Range<usize>,
-}
-
-/// One frag: its bytes in the batch, and its place in device memory.
-#[derive(Clone, Debug)]
-struct Layout {
-    at: usize,
-    bytes: usize,
-    /// `None`: in host memory.
-    place: Option<(DmabufId, usize)>,
-}
-
-/// A run that is being collected.
-enum Growing {
-    Device(DmabufId, Range<usize>, Vec<devmem_tcp::RxFrag>),
-    Host(Vec<u8>),
 }
 
 impl Batch {
@@ -165,181 +129,6 @@ impl Batch {
     }
 }
 
-fn was_released() -> Error {
-    Error::value("the batch was released\n  use it before that, or keep its tensors")
-}
-
-impl State {
-    fn frags(&self) -> Result<Vec<Layout>, Error> {
-        match self {
-            Self::Lent(batch) => Ok(layout_of(batch)),
-            Self::Kept(kept) => Ok(kept.frags.clone()),
-            Self::Released => Err(was_released()),
-        }
-    }
-
-    fn bytes(&self) -> Result<usize, Error> {
-        match self {
-            Self::Lent(batch) => Ok(batch.device_bytes() + batch.linear_bytes()),
-            Self::Kept(kept) => Ok(kept.runs.iter().map(|run| run.range.len()).sum()),
-            Self::Released => Err(was_released()),
-        }
-    }
-
-    /// Returns the device of the first frag in device memory.
-    fn device(&self) -> Result<Device, Error> {
-        match self {
-            Self::Lent(batch) => {
-                let mut ids = batch.iter().filter_map(|frag| match frag {
-                    RxFrag::Device { dmabuf, .. } => Some(dmabuf),
-                    RxFrag::Linear(_) => None,
-                });
-                match ids.next() {
-                    None => Ok(Device::Cpu),
-                    Some(id) => {
-                        let memory = batch.memory_of(id)?;
-                        // Memory of the CPU, or of the exporter that `Source` knows.
-                        Ok(Source::device(memory, Vec::new())?.place().device)
-                    }
-                }
-            }
-            Self::Kept(kept) => {
-                let mut devices = kept.runs.iter().map(|run| run.source.place().device);
-                let other = devices.find(|device| *device != Device::Cpu);
-                Ok(other.unwrap_or(Device::Cpu))
-            }
-            Self::Released => Err(was_released()),
-        }
-    }
-
-    /// Copies the first bytes to `out`; returns their number.
-    fn copy_out(&self, out: &mut [u8]) -> Result<usize, Error> {
-        match self {
-            Self::Lent(batch) => Ok(batch.copy_to(out)?),
-            Self::Kept(kept) => {
-                let mut done = 0;
-                for run in &kept.runs {
-                    let room = out.get_mut(done..).unwrap_or_default();
-                    let len = run.range.len().min(room.len());
-                    run.source.copy_out(run.range.start, &mut room[..len])?;
-                    done += len;
-                }
-                Ok(done)
-            }
-            Self::Released => Err(was_released()),
-        }
-    }
-
-    /// Copies all bytes to `at` of `target`.
-    fn copy_to(&self, target: &Source, at: usize) -> Result<(), Error> {
-        match (self, target.memory()) {
-            (Self::Lent(batch), Some(memory)) => {
-                batch.gather_into(memory, at)?;
-            }
-            (Self::Lent(batch), None) => {
-                let mut bytes = vec![0; batch.device_bytes() + batch.linear_bytes()];
-                batch.copy_to(&mut bytes)?;
-                target.copy_in(at, &bytes)?;
-            }
-            (Self::Kept(kept), _) => {
-                let mut at = at;
-                for run in &kept.runs {
-                    run.source
-                        .copy_to(run.range.start, target, at, run.range.len())?;
-                    at += run.range.len();
-                }
-            }
-            (Self::Released, _) => return Err(was_released()),
-        }
-        Ok(())
-    }
-}
-
-impl Kept {
-    fn of(batch: &mut RxBatch) -> Result<Self, Error> {
-        let frags = layout_of(batch);
-        let mut memories = Vec::new();
-        for (id, _) in frags.iter().filter_map(|frag| frag.place) {
-            if memories.iter().all(|(known, _)| *known != id) {
-                memories.push((id, batch.memory_of(id)?));
-            }
-        }
-        let mut growing: Vec<Growing> = Vec::new();
-        for frag in batch.take() {
-            match (frag.as_frag(), growing.last_mut()) {
-                (RxFrag::Linear(bytes), Some(Growing::Host(last))) => last.extend_from_slice(bytes),
-                (RxFrag::Linear(bytes), _) => growing.push(Growing::Host(bytes.to_vec())),
-                (RxFrag::Device { range, dmabuf }, Some(Growing::Device(id, last, frags)))
-                    if *id == dmabuf && last.end == range.start =>
-                {
-                    last.end = range.end;
-                    frags.push(frag);
-                }
-                (RxFrag::Device { range, dmabuf }, _) => {
-                    growing.push(Growing::Device(dmabuf, range, vec![frag]));
-                }
-            }
-        }
-        let runs = growing.into_iter().map(|run| run.finish(&memories));
-        let runs = runs.collect::<Result<_, _>>()?;
-        Ok(Self { frags, runs })
-    }
-
-    /// Returns `bytes` at `at` of the batch, which are of one frag.
-    fn part(&self, at: usize, bytes: usize) -> Result<View, Error> {
-        let mut before = 0;
-        for run in &self.runs {
-            let inside = at - before;
-            if inside < run.range.len() {
-                let start = run.range.start + inside;
-                return View::of_bytes(run.source.clone(), start, bytes);
-            }
-            before += run.range.len();
-        }
-        Err(was_released())
-    }
-}
-
-impl Growing {
-    fn finish(self, memories: &[(DmabufId, devmem_tcp::Dmabuf)]) -> Result<Run, Error> {
-        match self {
-            Self::Host(bytes) => {
-                let copy = |out: &mut [u8]| {
-                    out.copy_from_slice(&bytes);
-                    Ok(())
-                };
-                Ok(Run {
-                    range: 0..bytes.len(),
-                    source: Source::host(HostBytes::filled(bytes.len(), copy)?),
-                })
-            }
-            Self::Device(id, range, frags) => {
-                let memory = memories.iter().find(|(known, _)| *known == id);
-                let (_, memory) = memory.ok_or_else(was_released)?;
-                let source = Source::device(memory.clone(), frags)?;
-                Ok(Run { source, range })
-            }
-        }
-    }
-}
-
-fn layout_of(batch: &RxBatch) -> Vec<Layout> {
-    let mut at = 0;
-    let layout = batch.iter().map(|frag| {
-        let (bytes, place) = match frag {
-            RxFrag::Device { range, dmabuf } => (range.len(), Some((dmabuf, range.start))),
-            RxFrag::Linear(bytes) => (bytes.len(), None),
-        };
-        at += bytes;
-        Layout {
-            at: at - bytes,
-            bytes,
-            place,
-        }
-    });
-    layout.collect()
-}
-
 #[pymethods]
 impl Batch {
     /// The number of bytes; 0 at the end of the stream.
@@ -387,9 +176,7 @@ impl Batch {
     /// Returns the bytes as tensors of uint8, without a copy: one for each contiguous part.
     fn tensors<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, Tensor>>> {
         let views = self.with(py, |state| {
-            let runs = self.keep(state)?.runs.iter();
-            let views = runs
-                .map(|run| View::of_bytes(run.source.clone(), run.range.start, run.range.len()));
+            let views = self.keep(state)?.runs.iter().map(Run::view);
             views.collect::<Result<Vec<_>, _>>()
         })?;
         views
@@ -411,7 +198,7 @@ impl Batch {
         let view = self.with(py, |state| {
             let kept = self.keep(state)?;
             if let [run] = &kept.runs[..] {
-                let view = View::of_bytes(run.source.clone(), run.range.start, run.range.len())?;
+                let view = run.view()?;
                 if view.address().is_multiple_of(dtype.bytes()) {
                     return view.shaped(dtype, shape.as_deref());
                 }
@@ -501,61 +288,6 @@ impl Drop for Batch {
             let _ = batch.release();
             self.spares.put(batch);
         }
-    }
-}
-
-/// Where bytes are copied to.
-#[derive(Debug)]
-pub(crate) enum Target {
-    Own(View),
-    Foreign(Foreign),
-}
-
-impl Target {
-    pub(crate) fn of(out: &Bound<'_, PyAny>) -> PyResult<Self> {
-        Ok(match out.cast::<Tensor>() {
-            Ok(tensor) => Self::Own(view_of(tensor).clone()),
-            Err(_) => Self::Foreign(Foreign::of(out, Use::Write)?),
-        })
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        match self {
-            Self::Own(view) => view.bytes(),
-            Self::Foreign(foreign) => foreign.len(),
-        }
-    }
-
-    fn check(&self, at: usize, bytes: usize) -> Result<(), Error> {
-        let room = self.len().saturating_sub(at);
-        if bytes <= room {
-            return Ok(());
-        }
-        Err(Error::value(format!(
-            "{bytes} bytes do not fit into the {room} bytes of the target"
-        )))
-    }
-
-    /// Copies a batch of the library to the bytes from `at` on.
-    pub(crate) fn put(&mut self, at: usize, batch: &RxBatch) -> Result<(), Error> {
-        self.check(at, batch.device_bytes() + batch.linear_bytes())?;
-        match self {
-            Self::Foreign(foreign) => {
-                let out = foreign.bytes_mut().get_mut(at..).unwrap_or_default();
-                batch.copy_to(out)?;
-            }
-            Self::Own(view) => match view.source().memory() {
-                Some(memory) => {
-                    batch.gather_into(memory, view.offset() + at)?;
-                }
-                None => {
-                    let mut bytes = vec![0; batch.device_bytes() + batch.linear_bytes()];
-                    batch.copy_to(&mut bytes)?;
-                    view.source().copy_in(view.offset() + at, &bytes)?;
-                }
-            },
-        }
-        Ok(())
     }
 }
 

@@ -8,16 +8,20 @@
 //! of its modules only `raw` has unsafe code.
 
 mod batch;
+mod batches;
 mod binding;
 mod dtype;
 mod error;
+mod kept;
 mod listener;
 mod load;
 mod netdev;
 mod raw;
 mod released;
+mod sent;
 mod source;
 mod stream;
+mod target;
 mod tensor;
 mod view;
 mod wait;
@@ -27,6 +31,8 @@ mod wait;
 mod _native {
     #[pymodule_export]
     use crate::batch::{Batch, Frag};
+    #[pymodule_export]
+    use crate::batches::{_receive_all, Batches};
     #[pymodule_export]
     use crate::binding::{BoundRx, BoundTx, ReceivePlan, Setup};
     #[pymodule_export]
@@ -40,7 +46,9 @@ mod _native {
     #[pymodule_export]
     use crate::released::{_end, _forked};
     #[pymodule_export]
-    use crate::stream::{_receive_all, Batches, Sent, Signal, Stream};
+    use crate::sent::{Sent, Signal};
+    #[pymodule_export]
+    use crate::stream::Stream;
     #[pymodule_export]
     use crate::tensor::{Dmabuf, Tensor};
 

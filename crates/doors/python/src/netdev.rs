@@ -15,7 +15,8 @@ use crate::binding::{BoundRx, BoundTx, ReceivePlan};
 use crate::error::Error;
 use crate::listener::Listener;
 use crate::released::released;
-use crate::stream::{Signal, Stream};
+use crate::sent::Signal;
+use crate::stream::Stream;
 use crate::tensor::Dmabuf;
 use crate::wait::{Handle, Patience, SLICE, Time, Timeout};
 

@@ -5,18 +5,19 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use devmem_tcp::{
-    Completions, Placement, RecvError, RecvHalf, SendHalf, SendId, SendSignal, StreamStats,
-};
+use devmem_tcp::{Placement, RecvError, RecvHalf, SendHalf, StreamStats};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PySlice, PyTuple};
 
-use crate::batch::{Batch, Spares, Target, check_max};
+use crate::batch::{Batch, Spares, check_max};
+use crate::batches::Batches;
 use crate::binding::BoundTx;
 use crate::error::Error;
 use crate::raw::{Foreign, Use};
 use crate::released::released;
+use crate::sent::{Sent, Signal, limit_completions};
+use crate::target::Target;
 use crate::tensor::{Tensor, memory_of, view_of};
 use crate::wait::{Handle, Limit, Patience, Time, Timeout};
 
@@ -26,7 +27,7 @@ use crate::wait::{Handle, Limit, Patience, Time, Timeout};
 #[pyclass(frozen, module = "devmem_tcp")]
 #[derive(Debug)]
 pub(crate) struct Stream {
-    recv: Handle<RecvHalf>,
+    pub(crate) recv: Handle<RecvHalf>,
     send: Handle<SendHalf>,
     timeout: Mutex<Timeout>,
     time: Time,
@@ -49,7 +50,11 @@ impl Stream {
         *self.timeout.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn patience(&self) -> Patience {
+    pub(crate) fn spares(&self) -> &Spares {
+        &self.spares
+    }
+
+    pub(crate) fn patience(&self) -> Patience {
         Patience::new(self.timeout(), self.time)
     }
 
@@ -68,7 +73,7 @@ impl Stream {
     }
 
     /// Receives a batch of the package.
-    fn receive_batch(
+    pub(crate) fn receive_batch(
         &self,
         py: Python<'_>,
         max_bytes: usize,
@@ -140,20 +145,23 @@ fn limit_send(half: &mut SendHalf, limit: Limit) {
 
 /// Removes the first `taken` bytes from the ranges.
 fn advance(ranges: &mut Vec<Range<usize>>, mut taken: usize) {
-    while let Some(first) = ranges.first_mut() {
-        if taken < first.len() {
-            first.start += taken;
-            return;
-        }
-        taken -= first.len();
-        ranges.remove(0);
+    let whole = ranges.iter().take_while(|range| {
+        let is_whole = range.len() <= taken;
+        taken -= if is_whole { range.len() } else { 0 };
+        is_whole
+    });
+    let whole = whole.count();
+    ranges.drain(..whole);
+    if let Some(first) = ranges.first_mut() {
+        first.start += taken;
     }
 }
 
 /// Returns the ranges of bound memory that arguments of `send` name.
 fn ranges_of(tx: &BoundTx, what: &Bound<'_, PyTuple>) -> PyResult<Vec<Range<usize>>> {
     if what.is_empty() {
-        return Ok(vec![0..tx.memory().size()]);
+        let all = 0..tx.memory().size();
+        return Ok([all].into());
     }
     let ranges = what.iter().map(|part| {
         if let Ok(tensor) = part.cast::<Tensor>() {
@@ -293,7 +301,8 @@ impl Stream {
         tx.make_visible(py)?;
         let timeout = Timeout::new(Some(0.0))?;
         let mut patience = Patience::new(timeout, self.time);
-        match self.send_ranges(py, tx, &[start..end], &mut patience) {
+        let range = start..end;
+        match self.send_ranges(py, tx, std::slice::from_ref(&range), &mut patience) {
             Ok(sent) => Ok(Some(sent)),
             Err(error) if error.would_block_now() => Ok(None),
             Err(error) => Err(error.into()),
@@ -478,137 +487,4 @@ impl Stream {
 
 fn write(half: &mut SendHalf, bytes: &[u8]) -> Result<usize, Error> {
     Ok(half.write(bytes)?)
-}
-
-fn limit_completions(completions: &mut Completions, limit: Limit) {
-    let time = match limit {
-        Limit::Never => std::time::Duration::ZERO,
-        Limit::For(time) => time,
-    };
-    completions.set_timeout(Some(time));
-}
-
-/// Receives up to the end of the stream in batches of at most `max_bytes`, and releases each: the loop of a program in Rust,
-/// which the benchmark compares with that of a program in Python. Returns the number of bytes.
-#[pyfunction]
-pub(crate) fn _receive_all(
-    py: Python<'_>,
-    stream: &Bound<'_, Stream>,
-    max_bytes: usize,
-) -> PyResult<usize> {
-    let stream = stream.get();
-    let mut batch = stream.spares.take();
-    let received = stream.recv.with(py, |half| {
-        half.set_timeout(None);
-        let mut total = 0;
-        loop {
-            match half.recv_at_most(&mut batch, max_bytes)? {
-                0 => return Ok::<_, RecvError>(total),
-                bytes => total += bytes,
-            }
-            batch.release()?;
-        }
-    })?;
-    stream.spares.put(batch);
-    Ok(received.map_err(Error::from)?)
-}
-
-/// Iterator over the batches of a stream.
-#[pyclass(frozen, module = "devmem_tcp._native", name = "_Batches")]
-#[derive(Debug)]
-pub(crate) struct Batches {
-    stream: Py<Stream>,
-    /// Released before the next receive: its memory may be all that there is.
-    last: Mutex<Option<Py<Batch>>>,
-}
-
-#[pymethods]
-impl Batches {
-    fn __iter__(slf: Py<Self>) -> Py<Self> {
-        slf
-    }
-
-    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Py<Batch>>> {
-        let take = || {
-            self.last
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take()
-        };
-        if let Some(last) = take() {
-            last.get().end(py)?;
-        }
-        let stream = self.stream.get();
-        let batch = Py::new(
-            py,
-            stream.receive_batch(py, usize::MAX, &mut stream.patience())?,
-        )?;
-        if !batch.get().has_bytes(py)? {
-            return Ok(None);
-        }
-        let last = batch.clone_ref(py);
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(last);
-        Ok(Some(batch))
-    }
-}
-
-/// A send from bound memory: its bytes must not change until it is complete.
-#[pyclass(frozen, module = "devmem_tcp")]
-#[derive(Debug)]
-pub(crate) struct Sent {
-    id: Option<SendId>,
-    bytes: usize,
-    completions: Handle<Completions>,
-    time: Time,
-}
-
-#[pymethods]
-impl Sent {
-    /// The number of bytes that were queued: all of them, or fewer if the stream has a timeout.
-    #[getter]
-    fn nbytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// Waits until the peer has acknowledged the bytes and the NIC has finished with them: they may change now. Sends
-    /// complete in order.
-    #[pyo3(signature = (timeout=None))]
-    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
-        let Some(id) = self.id else {
-            return Ok(());
-        };
-        let mut patience = Patience::new(Timeout::new(timeout)?, self.time);
-        Ok(patience.wait(py, &self.completions, |completions, limit| {
-            limit_completions(completions, limit);
-            Ok(completions.wait(id)?)
-        })?)
-    }
-
-    /// Returns whether the send is complete. Never waits.
-    fn done(&self, py: Python<'_>) -> PyResult<bool> {
-        let Some(id) = self.id else {
-            return Ok(true);
-        };
-        let done = self
-            .completions
-            .with(py, |completions| completions.is_complete(id))?;
-        Ok(done.map_err(Error::from)?)
-    }
-}
-
-/// A file descriptor with an edge when a call that would have blocked can be repeated.
-#[pyclass(frozen, module = "devmem_tcp._native", name = "_Signal")]
-#[derive(Debug)]
-pub(crate) struct Signal(pub(crate) SendSignal);
-
-#[pymethods]
-impl Signal {
-    /// Arms it for one edge: before each attempt.
-    fn arm(&self, py: Python<'_>) {
-        released(py, || self.0.arm());
-    }
-
-    fn fileno(&self) -> i32 {
-        self.0.as_raw_fd()
-    }
 }

@@ -306,7 +306,7 @@ impl Dmabuf {
 }
 
 /// Returns the memory that a tensor shows, with the tensor's range of it.
-pub(crate) fn memory_of<'a>(view: &'a View) -> Option<(&'a Memory, std::ops::Range<usize>)> {
+pub(crate) fn memory_of(view: &View) -> Option<(&Memory, std::ops::Range<usize>)> {
     match view.source().body() {
         Body::Device(memory) => Some((memory, view.offset()..view.offset() + view.bytes())),
         Body::Host(_) => None,

@@ -65,103 +65,51 @@ pub(super) struct Versioned {
 const _: () = assert!(size_of::<DlTensor>() == 48 && size_of::<Legacy>() == 64);
 const _: () = assert!(size_of::<Versioned>() == 80);
 
-/// What one capsule owns: the structure for its consumer, what that points to, and the memory. `context` of the structure
-/// points to the whole box, so that the deleter can free it.
-struct Owned<M> {
-    managed: M,
-    shape: Vec<i64>,
-    strides: Vec<i64>,
-    _source: Source,
+/// Either structure.
+trait Managed: Sized {
+    /// The name of a capsule with it.
+    const NAME: &'static CStr;
+
+    /// Returns the structure for a tensor. `context` is the box that it is in, which its deleter frees.
+    fn new(tensor: DlTensor, context: *mut c_void, is_copied: IsCopied) -> Self;
+
+    fn context(&self) -> *mut c_void;
 }
 
-impl<M> Owned<M> {
-    /// Leaks a box, and returns it for the pointers in its structure. The deleter frees it.
-    fn leak(managed: M, view: &View) -> *mut Self {
-        Box::into_raw(Box::new(Self {
-            managed,
-            shape: view.shape().to_vec(),
-            strides: view.strides(),
-            _source: view.source().clone(),
-        }))
+impl Managed for Legacy {
+    const NAME: &'static CStr = LEGACY;
+
+    fn new(tensor: DlTensor, context: *mut c_void, _is_copied: IsCopied) -> Self {
+        Self {
+            tensor,
+            context,
+            deleter: Some(delete::<Self>),
+        }
+    }
+
+    fn context(&self) -> *mut c_void {
+        self.context
     }
 }
 
-/// Describes a view; shape and strides come when their place is known.
-fn tensor_of(view: &View) -> DlTensor {
-    let (device_type, device_id) = view.source().place().device.dlpack();
-    let data = match view.bytes() {
-        0 => 0,
-        _ => view.address(),
-    };
-    DlTensor {
-        data: std::ptr::with_exposed_provenance_mut(data),
-        device_type,
-        device_id,
-        // The number of dimensions is limited by `View`.
-        ndim: i32::try_from(view.shape().len()).unwrap_or(i32::MAX),
-        code: view.dtype().code(),
-        bits: view.dtype().bits(),
-        lanes: 1,
-        shape: std::ptr::null_mut(),
-        strides: std::ptr::null_mut(),
-        byte_offset: 0,
-    }
-}
+impl Managed for Versioned {
+    const NAME: &'static CStr = VERSIONED;
 
-/// Returns a capsule of the view. Its deleter drops a clone of the view's [`Source`]: it needs no lock of Python, and may be
-/// called by any thread.
-pub(crate) fn capsule<'py>(
-    py: Python<'py>,
-    view: &View,
-    is_versioned: IsVersioned,
-    is_copied: IsCopied,
-) -> PyResult<Bound<'py, PyAny>> {
-    let tensor = tensor_of(view);
-    match is_versioned {
-        IsVersioned::Yes => {
-            let managed = Versioned {
-                version: VERSION,
-                context: std::ptr::null_mut(),
-                deleter: Some(delete_versioned),
-                flags: match is_copied {
-                    IsCopied::Yes => IS_COPIED,
-                    IsCopied::No => 0,
-                },
-                tensor,
-            };
-            let owned = Owned::leak(managed, view);
-            // SAFETY: `owned` was leaked just now, and nobody else knows it.
-            let inner = unsafe { &mut *owned };
-            inner.managed.context = owned.cast();
-            inner.managed.tensor.shape = inner.shape.as_mut_ptr();
-            inner.managed.tensor.strides = inner.strides.as_mut_ptr();
-            let managed: *mut Versioned = &raw mut inner.managed;
-            // SAFETY: (1) the name is static; (2) `managed` is valid until its deleter is called.
-            let made = unsafe {
-                ffi::PyCapsule_New(managed.cast(), VERSIONED.as_ptr(), Some(drop_versioned))
-            };
-            // SAFETY: the result is a new reference or null with an exception; without a capsule the box is leaked.
-            unsafe { Bound::from_owned_ptr_or_err(py, made) }
+    fn new(tensor: DlTensor, context: *mut c_void, is_copied: IsCopied) -> Self {
+        Self {
+            version: VERSION,
+            context,
+            deleter: Some(delete::<Self>),
+            flags: match is_copied {
+                IsCopied::Yes => IS_COPIED,
+                IsCopied::No => 0,
+            },
+            tensor,
         }
-        IsVersioned::No => {
-            let managed = Legacy {
-                tensor,
-                context: std::ptr::null_mut(),
-                deleter: Some(delete_legacy),
-            };
-            let owned = Owned::leak(managed, view);
-            // SAFETY: `owned` was leaked just now, and nobody else knows it.
-            let inner = unsafe { &mut *owned };
-            inner.managed.context = owned.cast();
-            inner.managed.tensor.shape = inner.shape.as_mut_ptr();
-            inner.managed.tensor.strides = inner.strides.as_mut_ptr();
-            let managed: *mut Legacy = &raw mut inner.managed;
-            // SAFETY: (1) the name is static; (2) `managed` is valid until its deleter is called.
-            let made =
-                unsafe { ffi::PyCapsule_New(managed.cast(), LEGACY.as_ptr(), Some(drop_legacy)) };
-            // SAFETY: the result is a new reference or null with an exception; without a capsule the box is leaked.
-            unsafe { Bound::from_owned_ptr_or_err(py, made) }
-        }
+    }
+
+    fn context(&self) -> *mut c_void {
+        self.context
     }
 }
 
@@ -179,58 +127,100 @@ pub(crate) enum IsCopied {
     No,
 }
 
-/// The deleter of [`Versioned`].
+/// What one capsule owns: the structure for its consumer, what that points to, and the memory.
+struct Owned<M> {
+    /// Set once the box has its place.
+    managed: Option<M>,
+    shape: Vec<i64>,
+    strides: Vec<i64>,
+    source: Source,
+}
+
+/// Describes a view.
+fn tensor_of(view: &View, shape: *mut i64, strides: *mut i64) -> DlTensor {
+    let (device_type, device_id) = view.source().place().device.dlpack();
+    let data = match view.bytes() {
+        0 => 0,
+        _ => view.address(),
+    };
+    DlTensor {
+        data: std::ptr::with_exposed_provenance_mut(data),
+        device_type,
+        device_id,
+        // The number of dimensions is limited by `View`.
+        ndim: i32::try_from(view.shape().len()).unwrap_or(i32::MAX),
+        code: view.dtype().code(),
+        bits: view.dtype().bits(),
+        lanes: 1,
+        shape,
+        strides,
+        byte_offset: 0,
+    }
+}
+
+/// Returns a capsule of the view. Its deleter drops a clone of the view's [`Source`]: it needs no lock of Python, and may be
+/// called by any thread.
+pub(crate) fn capsule<'py>(
+    py: Python<'py>,
+    view: &View,
+    is_versioned: IsVersioned,
+    is_copied: IsCopied,
+) -> PyResult<Bound<'py, PyAny>> {
+    match is_versioned {
+        IsVersioned::Yes => make::<Versioned>(py, view, is_copied),
+        IsVersioned::No => make::<Legacy>(py, view, is_copied),
+    }
+}
+
+fn make<'py, M: Managed>(
+    py: Python<'py>,
+    view: &View,
+    is_copied: IsCopied,
+) -> PyResult<Bound<'py, PyAny>> {
+    let owned = Box::into_raw(Box::new(Owned::<M> {
+        managed: None,
+        shape: view.shape().to_vec(),
+        strides: view.strides(),
+        source: view.source().clone(),
+    }));
+    // SAFETY: `owned` was leaked just now, and nobody else knows it.
+    let inner = unsafe { &mut *owned };
+    let (shape, strides) = (inner.shape.as_mut_ptr(), inner.strides.as_mut_ptr());
+    let tensor = tensor_of(view, shape, strides);
+    let managed = inner
+        .managed
+        .insert(M::new(tensor, owned.cast(), is_copied));
+    let managed: *mut M = managed;
+    // SAFETY: (1) the name is static; (2) `managed` is valid until its deleter is called, by `destroy` or the consumer.
+    let made = unsafe { ffi::PyCapsule_New(managed.cast(), M::NAME.as_ptr(), Some(destroy::<M>)) };
+    // SAFETY: the result is a new reference, or null with an exception; without a capsule the box stays leaked.
+    unsafe { Bound::from_owned_ptr_or_err(py, made) }
+}
+
+/// The deleter of a structure.
 ///
 /// # Safety
-/// `managed` is null or came out of a capsule of ours, and its consumer uses it no more.
-unsafe extern "C" fn delete_versioned(managed: *mut Versioned) {
-    if managed.is_null() {
+/// `managed` is null or of a capsule of [`make`], and is used no more.
+unsafe extern "C" fn delete<M: Managed>(managed: *mut M) {
+    // SAFETY: the caller's promise: a structure is valid until its deleter is called.
+    let Some(context) = (unsafe { managed.as_ref() }).map(M::context) else {
         return;
-    }
-    // SAFETY: the caller's promise: the structure is valid.
-    let context = unsafe { (*managed).context };
-    // SAFETY: `capsule` has set `context` to the leaked box, which is freed here only, once.
-    drop(unsafe { Box::from_raw(context.cast::<Owned<Versioned>>()) });
+    };
+    // SAFETY: `make` has set `context` to the leaked box, which is freed here only, once.
+    let owned = unsafe { Box::from_raw(context.cast::<Owned<M>>()) };
+    drop(owned.source);
 }
 
-/// The deleter of [`Legacy`].
+/// Destructor of a capsule. A consumer renames a capsule whose structure it takes over, and calls the deleter itself.
 ///
 /// # Safety
-/// As [`delete_versioned`].
-unsafe extern "C" fn delete_legacy(managed: *mut Legacy) {
-    if managed.is_null() {
-        return;
-    }
-    // SAFETY: the caller's promise: the structure is valid.
-    let context = unsafe { (*managed).context };
-    // SAFETY: `capsule` has set `context` to the leaked box, which is freed here only, once.
-    drop(unsafe { Box::from_raw(context.cast::<Owned<Legacy>>()) });
-}
-
-/// Destructor of a capsule. A consumer renames a capsule that it took over, and calls the deleter itself.
-///
-/// # Safety
-/// Python calls it, with its lock, for a capsule that `capsule` has made.
-unsafe extern "C" fn drop_versioned(capsule: *mut ffi::PyObject) {
+/// Python calls it, with its lock, for a capsule of [`make`].
+unsafe extern "C" fn destroy<M: Managed>(capsule: *mut ffi::PyObject) {
     // SAFETY: the caller's promise; a capsule of another name is no error here.
-    if unsafe { ffi::PyCapsule_IsValid(capsule, VERSIONED.as_ptr()) } == 1 {
+    if unsafe { ffi::PyCapsule_IsValid(capsule, M::NAME.as_ptr()) } == 1 {
         // SAFETY: the capsule is valid under this name.
-        let managed = unsafe { ffi::PyCapsule_GetPointer(capsule, VERSIONED.as_ptr()) };
+        let managed = unsafe { ffi::PyCapsule_GetPointer(capsule, M::NAME.as_ptr()) };
         // SAFETY: nobody took the structure out of the capsule, which ends here.
-        unsafe { delete_versioned(managed.cast()) };
-    }
-}
-
-/// As [`drop_versioned`].
-///
-/// # Safety
-/// As [`drop_versioned`].
-unsafe extern "C" fn drop_legacy(capsule: *mut ffi::PyObject) {
-    // SAFETY: the caller's promise; a capsule of another name is no error here.
-    if unsafe { ffi::PyCapsule_IsValid(capsule, LEGACY.as_ptr()) } == 1 {
-        // SAFETY: the capsule is valid under this name.
-        let managed = unsafe { ffi::PyCapsule_GetPointer(capsule, LEGACY.as_ptr()) };
-        // SAFETY: nobody took the structure out of the capsule, which ends here.
-        unsafe { delete_legacy(managed.cast()) };
+        unsafe { delete::<M>(managed.cast()) };
     }
 }

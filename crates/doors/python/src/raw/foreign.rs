@@ -139,19 +139,15 @@ impl Foreign {
                 "the type of the tensor's elements is unknown",
             ));
         };
-        let dimensions = usize::try_from(tensor.ndim).unwrap_or(0);
+        let (shape, strides) = extents_of(tensor)?;
         let (mut elements, mut is_contiguous) = (1usize, true);
-        for at in (0..dimensions).rev() {
-            // SAFETY: by DLPack, `shape` has `ndim` numbers.
-            let extent = unsafe { *tensor.shape.add(at) };
-            if !tensor.strides.is_null() && extent != 1 {
-                // SAFETY: by DLPack, `strides` is null or has `ndim` numbers.
-                let stride = unsafe { *tensor.strides.add(at) };
-                is_contiguous &= usize::try_from(stride) == Ok(elements);
+        for (at, extent) in shape.iter().enumerate().rev() {
+            if let Some(stride) = strides.get(at).filter(|_| *extent != 1) {
+                is_contiguous &= usize::try_from(*stride) == Ok(elements);
             }
-            let extent = usize::try_from(extent).ok();
+            let extent = usize::try_from(*extent).ok();
             let total = extent.and_then(|extent| elements.checked_mul(extent));
-            elements = total.ok_or_else(|| Error::buffer("the shape of the tensor is invalid"))?;
+            elements = total.ok_or_else(invalid_shape)?;
         }
         if !is_contiguous && elements > 0 {
             return Err(Error::buffer(
@@ -160,7 +156,7 @@ impl Foreign {
         }
         let offset = usize::try_from(tensor.byte_offset).unwrap_or(usize::MAX);
         let len = elements.checked_mul(dtype.bytes());
-        let len = len.ok_or_else(|| Error::buffer("the shape of the tensor is invalid"))?;
+        let len = len.ok_or_else(invalid_shape)?;
         Ok(Self {
             at: tensor.data.cast::<u8>().wrapping_add(offset),
             len,
@@ -195,6 +191,29 @@ impl Foreign {
         // SAFETY: the invariant; the lender keeps the bytes while `self` is borrowed, and this is its only reference.
         unsafe { std::slice::from_raw_parts_mut(self.at, self.len) }
     }
+}
+
+fn invalid_shape() -> Error {
+    Error::buffer("the shape of the tensor is invalid")
+}
+
+/// Returns shape and strides of a tensor; no strides if it does not say them: then it is contiguous.
+fn extents_of(tensor: &DlTensor) -> Result<(&[i64], &[i64]), Error> {
+    let dimensions = usize::try_from(tensor.ndim).map_err(|_negative| invalid_shape())?;
+    if dimensions == 0 {
+        return Ok((&[], &[]));
+    }
+    if tensor.shape.is_null() {
+        return Err(invalid_shape());
+    }
+    // SAFETY: by DLPack, `shape` has `ndim` numbers, which live as long as the structure.
+    let shape = unsafe { std::slice::from_raw_parts(tensor.shape, dimensions) };
+    if tensor.strides.is_null() {
+        return Ok((shape, &[]));
+    }
+    // SAFETY: by DLPack, `strides` is null or has `ndim` numbers, which live as long as the structure.
+    let strides = unsafe { std::slice::from_raw_parts(tensor.strides, dimensions) };
+    Ok((shape, strides))
 }
 
 impl std::fmt::Debug for Foreign {

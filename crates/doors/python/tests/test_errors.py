@@ -13,6 +13,7 @@ def test_every_exception_is_an_oserror_and_the_builtin_that_users_of_sockets_exp
     for name in devmem_tcp.__all__:
         if name.endswith("Error"):
             assert issubclass(getattr(devmem_tcp, name), DevmemError), name
+            assert getattr(devmem_tcp, name).__module__ == "devmem_tcp"
     assert issubclass(DevmemError, OSError)
     assert issubclass(devmem_tcp.TimedOutError, TimeoutError)
     assert issubclass(devmem_tcp.WouldBlockError, BlockingIOError)

@@ -105,6 +105,10 @@ _BY_KIND = {
     "Closed": ClosedError,
 }
 
+# Users know them by the names in the package.
+for _class in [DevmemError, *_BY_KIND.values()]:
+    _class.__module__ = "devmem_tcp"
+
 
 def make(kind: str, errno: int, text: str, remedy: str | None) -> DevmemError:
     """Returns the exception for an error of the library."""

@@ -17,7 +17,9 @@ pub fn check(workspace: &Workspace) -> Vec<Finding> {
         }
         let name = name_of(manifest);
         // Separate workspaces, on which nothing depends.
-        if !["fuzz", "crates/doors/python"].contains(&folder) && !list.contains(&format!("{{ crate = \"{name}\", wrappers")) {
+        if !["fuzz", "crates/doors/python"].contains(&folder)
+            && !list.contains(&format!("{{ crate = \"{name}\", wrappers"))
+        {
             let what = format!("does not list the packages that may depend on {name}");
             findings.push(Finding::new("deny.toml", 0, what));
         }

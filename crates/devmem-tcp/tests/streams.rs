@@ -328,10 +328,17 @@ fn a_send_signal_has_an_edge_when_a_full_queue_has_room_again() {
                 received += receiver.recv(&mut batch).unwrap();
                 batch.release().unwrap();
                 while receiver_has_more(&mut receiver, &mut batch, &mut received) {}
-                let patience = Timespec { tv_sec: 60, tv_nsec: 0 };
+                let patience = Timespec {
+                    tv_sec: 60,
+                    tv_nsec: 0,
+                };
                 let mut events = [epoll::Event { flags, data }];
                 let edge = epoll::wait(&edges, &mut events, Some(&patience));
-                assert_eq!(edge, Ok(1), "no edge after {received} of {sent} bytes were received");
+                assert_eq!(
+                    edge,
+                    Ok(1),
+                    "no edge after {received} of {sent} bytes were received"
+                );
             }
         }
     }

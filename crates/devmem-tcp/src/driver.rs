@@ -32,9 +32,7 @@ use crate::clock::Clock;
 use crate::error::Forked;
 use crate::handover::HandoverMutex;
 use crate::home::Home;
-#[cfg(feature = "tokio")]
-use crate::signals::TaskSignal;
-use crate::signals::{ReadinessChange, Signals};
+use crate::signals::{ReadinessChange, Signals, TaskSignal};
 use crate::spin::Spin;
 pub(crate) use wait::{NotReady, Wait, WaitLimit};
 
@@ -162,7 +160,6 @@ impl Core {
     }
 
     /// Returns the eventfd of a task signal; the first call creates it.
-    #[cfg(feature = "tokio")]
     pub(crate) fn task_fd(
         &mut self,
         at: StackIndex,
@@ -173,7 +170,6 @@ impl Core {
     }
 
     /// Arms a task signal for one event. An attempt of the call must follow.
-    #[cfg(feature = "tokio")]
     pub(crate) fn arm(&mut self, at: StackIndex, socket: SocketId, signal: TaskSignal) {
         if let Ok(ready) = self.stacks[at.0].readiness(socket) {
             self.signals.arm((at, socket), signal, ready);

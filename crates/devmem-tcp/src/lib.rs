@@ -215,6 +215,7 @@ mod restore;
 mod send;
 mod send_half;
 mod send_ring;
+mod send_signal;
 mod signals;
 mod socket;
 mod spin;
@@ -250,6 +251,7 @@ pub use restore::{Drift, RestoreReport};
 pub use send::{Completion, Completions, SendCounts, SendId};
 pub use send_half::SendHalf;
 pub use send_ring::{RingSlot, SendRing};
+pub use send_signal::SendSignal;
 pub use stream::Stream;
 
 pub use tcp_info::{TcpInfo, TcpState};

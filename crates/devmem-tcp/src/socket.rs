@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use devmem_uapi::{DmabufId, DmabufToken, Errno, MsgFlags};
 use netmem::{Dmabuf, MemoryObserver};
-#[cfg(feature = "tokio")]
 use rustix::event::epoll::EventFlags;
 use stack::{OptionName, Readiness, SendMsg, SocketId, SocketOption, Stack};
 use steer::RxQueueId;
@@ -24,7 +23,6 @@ use crate::kernel;
 use crate::netdev::Shared;
 use crate::recv_half::Placement;
 use crate::send::Sends;
-#[cfg(feature = "tokio")]
 use crate::signals::TaskSignal;
 use crate::tcp_info::TcpInfo;
 use crate::tcp_options::Keepalive;
@@ -259,19 +257,10 @@ impl Socket {
     }
 }
 
-/// What asynchronous tasks wait on.
-#[cfg(feature = "tokio")]
+/// What a program waits on that never blocks in a call.
 impl Socket {
-    /// Fails in virtual time.
-    pub(crate) fn assert_real_time(&self) -> io::Result<()> {
-        match self {
-            Self::User(inner) => inner.assert_real_time(),
-            Self::Kernel(_) => Ok(()),
-        }
-    }
-
     /// Returns a new descriptor of a task signal, to register edge-triggered. In user space it has an event after each
-    /// [`arm`](Self::arm); with a kernel NIC the kernel reports every change.
+    /// [`arm`](Inner::arm); with a kernel NIC the kernel reports every change.
     pub(crate) fn task_signal(&self, signal: TaskSignal) -> io::Result<OwnedFd> {
         self.check()?;
         match (self, signal) {
@@ -290,13 +279,23 @@ impl Socket {
             (Self::Kernel(socket), TaskSignal::Complete) => Ok(socket.edges(EventFlags::ERR)?),
         }
     }
+}
 
+/// What asynchronous tasks wait on.
+#[cfg(feature = "tokio")]
+impl Socket {
     /// Arms a task signal for one event. An attempt of the call must follow, so that no earlier event is missed.
     pub(crate) fn arm(&self, signal: TaskSignal) {
-        if let Self::User(inner) = self
-            && let Ok(mut core) = inner.shared.driver.enter()
-        {
-            core.arm(inner.at, inner.socket, signal);
+        if let Self::User(inner) = self {
+            inner.arm(signal);
+        }
+    }
+
+    /// Fails in virtual time.
+    pub(crate) fn assert_real_time(&self) -> io::Result<()> {
+        match self {
+            Self::User(inner) => inner.assert_real_time(),
+            Self::Kernel(_) => Ok(()),
         }
     }
 
@@ -363,6 +362,14 @@ impl Inner {
         let fd = self.shared.driver.readiness_fd(self.at, self.socket)?;
         // The driver returns the same fd to every caller, so it does not matter which call stores it.
         Ok(self.readiness.get_or_init(|| fd).as_fd())
+    }
+
+    /// Arms a task signal for one event. An attempt of the call must follow, so that no earlier event is missed. Does nothing
+    /// in a child of fork(2).
+    pub(crate) fn arm(&self, signal: TaskSignal) {
+        if let Ok(mut core) = self.shared.driver.enter() {
+            core.arm(self.at, self.socket, signal);
+        }
     }
 
     pub(crate) fn count_returned(&self, frags: usize) {

@@ -357,3 +357,65 @@ fn files_go_into_device_memory_and_out_of_it() {
     memory.write_to(1..bytes.len(), &mut copy).unwrap();
     assert!(copy == bytes[1..]);
 }
+
+#[test]
+fn a_send_signal_has_an_edge_when_a_full_queue_has_room_again() {
+    use rustix::event::{Timespec, epoll};
+    let bench = Bench::new("send-signal", 1);
+    let (mut sender, mut receiver) = bench.connection(4000);
+    sender.set_nonblocking(true);
+    let signal = sender.send_signal().unwrap();
+    let edges = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    let data = epoll::EventData::new_u64(0);
+    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    epoll::add(&edges, &signal, data, flags).unwrap();
+    let bytes = vec![7; 1 << 20];
+    let (mut sent, mut received) = (0, 0);
+    let mut batch = RxBatch::with_capacity(64);
+    // Several times full: more than the memory and the buffers between them.
+    while sent < 64 << 20 {
+        signal.arm();
+        match sender.write(&bytes) {
+            Ok(written) => sent += written,
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+                received += receiver.recv(&mut batch).unwrap();
+                batch.release().unwrap();
+                while receiver_has_more(&mut receiver, &mut batch, &mut received) {}
+                let patience = Timespec {
+                    tv_sec: 60,
+                    tv_nsec: 0,
+                };
+                let mut events = [epoll::Event { flags, data }];
+                let edge = epoll::wait(&edges, &mut events, Some(&patience));
+                assert_eq!(
+                    edge,
+                    Ok(1),
+                    "no edge after {received} of {sent} bytes were received"
+                );
+            }
+        }
+    }
+    assert!(received > 0, "the queue was never full");
+}
+
+fn receiver_has_more(receiver: &mut Stream, batch: &mut RxBatch, received: &mut usize) -> bool {
+    receiver.set_nonblocking(true);
+    let more = receiver.recv(batch);
+    receiver.set_nonblocking(false);
+    *received += more.as_ref().unwrap_or(&0);
+    more.is_ok()
+}
+
+#[test]
+fn a_batch_knows_the_memory_of_its_frags_until_it_is_released() {
+    let bench = Bench::new("memory-of", 1);
+    let (mut sender, mut receiver) = bench.connection(4001);
+    sender.write_all(b"payload").unwrap();
+    let mut batch = RxBatch::with_capacity(4);
+    receiver.recv(&mut batch).unwrap();
+    let id = bench.bound.id();
+    assert!(batch.memory_of(id).unwrap().is_same(&bench.memory));
+    batch.release().unwrap();
+    assert!(batch.memory_of(id).is_err());
+}

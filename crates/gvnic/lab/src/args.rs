@@ -275,21 +275,22 @@ pub struct MachineArgs {
 pub struct DeviceArgs {
     /// Share a folder with the guest, read-write, at PLACE or at its name in /
     ///
-    /// Your files are root's in the guest, and files that the guest creates are yours. Started by root, owners and groups are
-    /// the same on both sides. The guest's kernel needs CONFIG_VIRTIO_FS; virtiofsd is fetched once if it is not installed.
+    /// Files that belong to your user belong to root in the guest, and files that the guest creates belong to your user. If
+    /// root runs the lab, owners and groups are the same on both sides. The guest's kernel needs CONFIG_VIRTIO_FS; virtiofsd is
+    /// fetched once if it is not installed.
     #[arg(long, value_name = "DIR[:PLACE]")]
     pub share: Vec<String>,
     /// Add a disk with the contents of FILE: the first is /dev/vda, the second /dev/vdb
     ///
-    /// The guest writes to FILE, except with `ro`. The format is raw, or the one that is named; it is never taken from the
-    /// file. A qcow2 image can name other files of this machine: use one only if you trust its origin.
+    /// The guest writes to FILE, except with `ro`. The format is raw unless another one is named; it is not detected from the
+    /// bytes of the file. A qcow2 image can name other files of this machine: use one only if you trust its origin.
     #[arg(long, value_name = "FILE[,ro][,format=raw|qcow2]")]
     pub disk: Vec<String>,
     /// Let a debugger connect to 127.0.0.1:PORT [default: 1234]; any user of this machine can
     #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "1234",
           value_parser = clap::value_parser!(u16).range(1..))]
     pub gdb: Option<u16>,
-    /// Do not start the guest's processors before the debugger says so
+    /// Do not start the guest's processors before the debugger's command to continue
     #[arg(long, requires = "gdb")]
     pub gdb_wait: bool,
 }

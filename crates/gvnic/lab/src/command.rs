@@ -32,7 +32,12 @@ pub fn run(args: Lab) -> Result<(), Failure> {
 fn fetch(args: Fetch) -> Result<(), Failure> {
     let mut options = plan::kit(args.kit);
     options.refresh = args.refresh;
-    show(&Kit::provide(&options)?, &args.output)
+    let kit = Kit::provide(&options)?;
+    // A guest without shared folders does not need it.
+    if let Err(failure) = kit::virtiofsd(&options) {
+        note(format_args!("--share cannot be used: {failure}"));
+    }
+    show(&kit, &args.output)
 }
 
 fn status(args: Status) -> Result<(), Failure> {

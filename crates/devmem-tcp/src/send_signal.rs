@@ -35,7 +35,7 @@ use crate::socket::{Inner, Socket};
 /// It does not keep the connection open: after its end it has no edges any more.
 #[derive(Debug)]
 pub struct SendSignal {
-    /// Of a user-space NIC, whose signal must be armed.
+    /// The socket in user space, which arms the signal; none with a NIC of the kernel.
     socket: Weak<Inner>,
     fd: OwnedFd,
 }

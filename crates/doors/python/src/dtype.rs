@@ -133,10 +133,10 @@ impl Dtype {
         format.ok_or_else(|| self.unknown_to("the buffer protocol"))
     }
 
-    fn unknown_to(self, whom: &str) -> Error {
+    fn unknown_to(self, consumer: &str) -> Error {
         let name = self.0.name;
         Error::buffer(format!(
-            "{whom} has no type {name}\n  use DLPack (from_dlpack), or view the tensor as uint16 or uint8"
+            "{consumer} has no type {name}\n  use DLPack (from_dlpack), or view the tensor as uint16 or uint8"
         ))
     }
 }

@@ -90,7 +90,7 @@ impl Listener {
         Ok(fd.map_err(Error::from)?)
     }
 
-    /// Whether the listener is one of `Netdev.pair`, in whose virtual time nothing can be awaited.
+    /// Whether the listener is in the virtual time of a `Netdev.pair`, where a task cannot wait for it.
     #[getter]
     fn is_virtual(&self) -> bool {
         self.time == Time::Virtual

@@ -439,7 +439,7 @@ impl Stream {
         Ok(Signal(signal.map_err(Error::from)?))
     }
 
-    /// Whether the stream is one of `Netdev.pair`, in whose virtual time nothing can be awaited.
+    /// Whether the stream is in the virtual time of a `Netdev.pair`, where a task cannot wait for it.
     #[getter]
     fn is_virtual(&self) -> bool {
         self.time == Time::Virtual

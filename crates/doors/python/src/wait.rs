@@ -19,7 +19,7 @@ pub(crate) const SLICE: Duration = Duration::from_millis(50);
 /// The slice in virtual time, in which a wait without events ends after 200 ms of real time, whatever its limit.
 const VIRTUAL_SLICE: Duration = Duration::from_secs(1000);
 
-/// Whose seconds a timeout counts.
+/// The clock of timeouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Time {
     Real,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ._native import Address, Batch, BoundTx, Buffer, Netdev, Tensor
 
-__all__ = ["Listener", "Stream", "connect", "listen"]
+__all__ = ["Listener", "Sent", "Stream", "connect", "listen"]
 
 T = TypeVar("T")
 

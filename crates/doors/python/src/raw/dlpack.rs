@@ -211,7 +211,8 @@ unsafe extern "C" fn delete<M: Managed>(managed: *mut M) {
     drop(owned.source);
 }
 
-/// Destructor of a capsule. A consumer renames a capsule whose structure it takes over, and calls the deleter itself.
+/// Destructor of a capsule. A consumer that takes the structure over renames the capsule, and calls the
+/// deleter itself.
 ///
 /// # Safety
 /// Python calls it, with its lock, for a capsule of [`make`].

@@ -38,7 +38,7 @@ unsafe impl Send for Foreign {}
 // SAFETY: the fields never change.
 unsafe impl Sync for Foreign {}
 
-/// Who has lent the memory.
+/// The lender of the memory, and what must be given back to it.
 enum Lender {
     Buffer(Box<ffi::Py_buffer>),
     Versioned(NonNull<Versioned>),

@@ -27,7 +27,7 @@ pub(crate) enum WaitLimit {
     For(Duration),
 }
 
-/// Why [`Driver::wait_for`] returned without a result.
+/// Why [`Driver::wait_for`](super::Driver::wait_for) returned without a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotReady {
     /// The socket is non-blocking.

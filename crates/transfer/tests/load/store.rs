@@ -18,12 +18,13 @@ const PORT: u16 = 10_809;
 const EXPORT_BYTES: usize = 6 << 20;
 
 /// A server that takes all writes, and cannot flush them. It has no FUA.
-const FLUSH_FAILS: [&str; 6] = [
+const FLUSH_FAILS: [&str; 7] = [
     "eval",
     "get_size=echo 6M",
     "can_write=exit 0",
     "pwrite=cat >/dev/null",
     "can_flush=exit 0",
+    "can_fua=echo none",
     "flush=echo EIO no disk >&2; exit 1",
 ];
 

@@ -17,6 +17,11 @@
 //! 5. If a connection breaks, it is reset, and pieces without a reply are written again. So are acknowledged ones that no flush
 //!    can cover any more (`Ledger::take_lost`): a server that was restarted may have lost them.
 
+#![allow(
+    clippy::single_range_in_vec_init,
+    reason = "a store takes a list of ranges"
+)]
+
 mod connection;
 mod error;
 mod ledger;

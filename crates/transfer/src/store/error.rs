@@ -152,9 +152,12 @@ pub enum StoreError {
         /// Bytes to store.
         total: u64,
     },
-    /// All bytes are stored, but the NIC has not finished with them: they must not be changed yet.
-    #[error("the NIC does not complete its sends")]
-    Incomplete,
+    /// The NIC has not finished with its sends: the bytes must not be changed yet.
+    #[error("the NIC does not complete its sends ({outcome})")]
+    Incomplete {
+        /// How the store ended.
+        outcome: String,
+    },
     /// The source of the bytes failed.
     #[error(transparent)]
     Caller(io::Error),

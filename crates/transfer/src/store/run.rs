@@ -133,9 +133,12 @@ impl<'a> Run<'a> {
                 Err(_) => drop(self.reset(index)),
             }
         }
-        let settled = self.settle();
+        if !self.settles() {
+            let outcome = ended.err().map(|error| error.to_string());
+            let outcome = outcome.unwrap_or_else(|| "all bytes are stored".to_owned());
+            return Err(StoreError::Incomplete { outcome });
+        }
         ended?;
-        settled?;
         self.stored.elapsed = start.elapsed();
         self.stored.bytes = self.pieces.done();
         self.stored.pieces = self.pieces.finished();
@@ -468,15 +471,15 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Waits until no send is in flight.
-    fn settle(&self) -> Result<(), StoreError> {
+    /// Waits until no send is in flight. Returns whether that was in time.
+    fn settles(&self) -> bool {
         let start = Instant::now();
         while self.slots.iter().any(|slot| slot.tx.in_flight() > 0) {
             if start.elapsed() > SETTLE_LIMIT {
-                return Err(StoreError::Incomplete);
+                return false;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        Ok(())
+        true
     }
 }

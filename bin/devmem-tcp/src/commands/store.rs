@@ -69,20 +69,11 @@ pub fn run(plan: &StorePlan) -> Result<(), Failure> {
     let stored = stored.map_err(|error| failure(error, &stop))?;
 
     let mut report = StoreReport {
-        backend: "user",
-        link: plan.link.tap.link.to_string(),
         file: input.name.clone(),
         url: export.url().to_string(),
         durable: stored.flushes > 0 || plan.durability == Durability::EachWrite,
-        mem_bytes: memory.size() as u64,
-        page_kind: memory.page_kind().to_string(),
         mtu: client.nic.mtu(),
-        ip_version: match plan.link.tap.ours.address.is_ipv4() {
-            true => 4,
-            false => 6,
-        },
-        impair: plan.nic.impairment.to_string(),
-        ..StoreReport::default()
+        ..report(plan, &memory)
     };
     report.set_stored(&stored, used, input.filling);
     if plan.verify {
@@ -102,6 +93,22 @@ pub fn run(plan: &StorePlan) -> Result<(), Failure> {
             Err(Failure::failed(complaint).with_remedy(remedy))
         }
         None => Ok(()),
+    }
+}
+
+/// Returns a report of what is known before the store.
+fn report(plan: &StorePlan, memory: &Dmabuf) -> StoreReport {
+    StoreReport {
+        backend: "user",
+        link: plan.link.tap.link.to_string(),
+        mem_bytes: memory.size() as u64,
+        page_kind: memory.page_kind().to_string(),
+        ip_version: match plan.link.tap.ours.address.is_ipv4() {
+            true => 4,
+            false => 6,
+        },
+        impair: plan.nic.impairment.to_string(),
+        ..StoreReport::default()
     }
 }
 

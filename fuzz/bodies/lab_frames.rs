@@ -29,7 +29,7 @@ pub fn run(data: &[u8]) {
             Word::FileMissing(_) => told += 1,
             Word::FileBytes(_) => assert!(told > 0, "file data without a file"),
             Word::Bye(_) => is_over = true,
-            Word::Ready | Word::Stdout(_) | Word::Stderr(_) | Word::Exit => {}
+            Word::Ready(_) | Word::Stdout(_) | Word::Stderr(_) | Word::Exit => {}
         }
         assert!(told <= files, "more files than requested");
     }

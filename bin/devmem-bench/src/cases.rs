@@ -2,6 +2,7 @@
 
 use netmem::NiovSize;
 
+use super::connections::Connections;
 use super::report::{self, RowName};
 use super::sender::{Mode, Sending};
 
@@ -26,6 +27,8 @@ pub struct RxCase {
     pub congestion: &'static str,
     /// Bytes per send call of the sender.
     pub write_bytes: usize,
+    /// The number of connections; `None`: one, with blocking calls at both ends.
+    pub connections: Option<Connections>,
 }
 
 /// A receiver and its link.
@@ -82,6 +85,7 @@ const fn case(name: &'static str, what: &'static str, receiver: ReceivePath) -> 
         cores: Cores::Two,
         congestion: CONGESTION,
         write_bytes: WRITE_BYTES,
+        connections: None,
     }
 }
 
@@ -105,6 +109,14 @@ const fn small_sends(case: RxCase, name: &'static str) -> RxCase {
     RxCase {
         name,
         write_bytes: 64 << 10,
+        ..case
+    }
+}
+
+const fn many(case: RxCase, name: &'static str, busy: usize, idle: usize) -> RxCase {
+    RxCase {
+        name,
+        connections: Some(Connections { busy, idle }),
         ..case
     }
 }
@@ -174,6 +186,19 @@ pub const CASES: &[RxCase] = &[
     small_sends(OURS, "ours/64k-sends"),
 ];
 
+/// The rows of `--connections`.
+pub const MANY_CASES: &[RxCase] = &[
+    many(KERNEL_COPY, "kernel-copy/1", 1, 0),
+    many(KERNEL_COPY, "kernel-copy/8", 8, 0),
+    many(KERNEL_COPY, "kernel-copy/64", 64, 0),
+    many(KERNEL_COPY, "kernel-copy/1000", 1000, 0),
+    many(OURS, "ours/1", 1, 0),
+    many(OURS, "ours/8", 8, 0),
+    many(OURS, "ours/64", 64, 0),
+    many(OURS, "ours/1000", 1000, 0),
+    many(OURS, "ours/1+10000-idle", 1, 10_000),
+];
+
 impl report::Case for RxCase {
     fn row_name(&self) -> RowName {
         RowName {
@@ -197,6 +222,7 @@ impl RxCase {
             write_bytes: self.write_bytes,
             source_bytes: self.write_bytes,
             mode: Mode::Copy,
+            connections: self.connections,
         }
     }
 
@@ -212,6 +238,13 @@ impl RxCase {
         if self.write_bytes != WRITE_BYTES {
             parts.push(format!("{} KiB sends", self.write_bytes >> 10));
         }
+        if let Some(Connections { busy, idle }) = self.connections {
+            parts.push(match idle {
+                0 if busy == 1 => "one connection, epoll".to_owned(),
+                0 => format!("{busy} connections, epoll"),
+                _ => format!("{busy} busy and {idle} idle connections, epoll"),
+            });
+        }
         parts.join(", ")
     }
 }
@@ -222,9 +255,10 @@ mod tests {
 
     #[test]
     fn every_row_has_a_unique_name() {
-        for (at, case) in CASES.iter().enumerate() {
+        let all: Vec<_> = CASES.iter().chain(MANY_CASES).collect();
+        for (at, case) in all.iter().enumerate() {
             assert!(
-                CASES[..at].iter().all(|earlier| earlier.name != case.name),
+                all[..at].iter().all(|earlier| earlier.name != case.name),
                 "{}",
                 case.name
             );

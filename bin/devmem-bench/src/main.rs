@@ -10,6 +10,7 @@ mod accounting;
 mod bare;
 mod cases;
 mod chart;
+mod connections;
 mod kernel_rx;
 mod load;
 mod loopback;

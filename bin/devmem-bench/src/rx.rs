@@ -8,7 +8,7 @@ use devmem_linux::cpu;
 use netmem::NiovSize;
 
 use super::accounting::Accounting;
-use super::cases::{CASES, Cores, ReceivePath, RxCase};
+use super::cases::{CASES, Cores, MANY_CASES, ReceivePath, RxCase};
 use super::meter::MeterReading;
 use super::network::{NearEnd, Veth};
 use super::plan::{MeasureArgs, Plan};
@@ -16,7 +16,7 @@ use super::report::{self, End, Subject};
 use super::runner::{self, Bench};
 use super::sample::Sample;
 use super::sender::{Home, SenderProcess, Starter};
-use super::{bare, kernel_rx, ours};
+use super::{bare, connections, kernel_rx, ours};
 use tool::output::Failure;
 
 /// The reported comparisons: ours with bare `readv` and with the kernel.
@@ -38,6 +38,24 @@ const SUBJECT: Subject = Subject {
         ("ours/64k-sends", &["kernel-copy/64k-sends"]),
     ],
 };
+
+/// The comparisons of `--connections`: many connections with one.
+const MANY: Subject = Subject {
+    end: End::Receiver,
+    ratios: &[
+        ("kernel-copy/8", &["kernel-copy/1"]),
+        ("kernel-copy/64", &["kernel-copy/1"]),
+        ("kernel-copy/1000", &["kernel-copy/1"]),
+        ("ours/8", &["ours/1"]),
+        ("ours/64", &["ours/1"]),
+        ("ours/1000", &["ours/1"]),
+        ("ours/1+10000-idle", &["ours/1"]),
+        ("ours/1", &["kernel-copy/1"]),
+        ("ours/64", &["kernel-copy/64"]),
+        ("ours/1000", &["kernel-copy/1000"]),
+    ],
+};
+
 /// Receive from a stock kernel sender: this receiver, the kernel's, bare readv, and others
 ///
 /// Every repetition runs all rows one after another, each for --seconds. The figures of a row are the median over the
@@ -48,6 +66,9 @@ const SUBJECT: Subject = Subject {
 pub struct RxArgs {
     #[command(flatten)]
     measure: MeasureArgs,
+    /// Run other rows: 1, 8, 64 and 1,000 connections, received by one thread with epoll, and 10,000 idle ones
+    #[arg(long)]
+    connections: bool,
 }
 
 /// Runs the benchmark and prints its report.
@@ -56,12 +77,16 @@ pub struct RxArgs {
 ///
 /// The network cannot be set up, or a row has no valid run.
 pub fn run(args: &RxArgs) -> Result<(), Failure> {
-    let plan = Plan::new(&args.measure, CASES)?;
+    let (cases, subject) = match args.connections {
+        true => (MANY_CASES, MANY),
+        false => (CASES, SUBJECT),
+    };
+    let plan = Plan::new(&args.measure, cases)?;
     if plan.list {
         report::list(&plan.cases);
         return Ok(());
     }
-    runner::run(&plan, SUBJECT, run_once)
+    runner::run(&plan, subject, run_once)
 }
 
 fn run_once(bench: &Bench<RxCase>, case: &RxCase) -> Result<Sample> {
@@ -106,6 +131,14 @@ fn run_once(bench: &Bench<RxCase>, case: &RxCase) -> Result<Sample> {
 
 fn receive(bench: &Bench<RxCase>, case: &RxCase, starter: Starter) -> Result<MeterReading> {
     let memory = &bench.memory;
+    match (case.receiver, case.connections) {
+        (ReceivePath::KernelCopy, Some(many)) => return connections::kernel(memory, many, starter),
+        (_, Some(many)) => {
+            let nic = ours::on_tap(bench.plan.mtu)?;
+            return connections::ours(nic, memory, many, starter);
+        }
+        (_, None) => {}
+    }
     match case.receiver {
         ReceivePath::KernelCopy => kernel_rx::copy(memory, starter),
         ReceivePath::KernelDirect => kernel_rx::direct(memory, starter),

@@ -1,6 +1,8 @@
 //! An ordinary kernel TCP sender in a separate process: the sender of all rows of `bench rx`, and of the rows of the kernel
 //! in `bench tx`.
 
+mod many;
+
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpStream};
 use std::os::fd::AsFd;
@@ -19,6 +21,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 
+use super::connections::Connections;
 use tool::output::print_line;
 use tool::sender::{Share, pattern_of, send};
 
@@ -49,6 +52,12 @@ pub struct SenderArgs {
     /// Send the pattern until the receiver closes the connection.
     #[arg(long)]
     pattern: bool,
+    /// Number of connections to send on at the same time; by default one, with blocking calls.
+    #[arg(long)]
+    busy: Option<usize>,
+    /// Number of silent connections beside them.
+    #[arg(long, default_value_t = 0)]
+    idle: usize,
 }
 
 /// Options of a kernel sender.
@@ -62,6 +71,8 @@ pub struct Sending {
     pub source_bytes: usize,
     /// The data and the way to send it.
     pub mode: Mode,
+    /// The number of connections; `None`: one, with blocking calls.
+    pub connections: Option<Connections>,
 }
 
 /// The data of a kernel sender and the way to send it.
@@ -98,17 +109,29 @@ pub fn run(args: &SenderArgs) -> Result<()> {
         return send_pattern(args);
     }
     let before = cpu::process_cpu_time();
+    let bytes = match args.busy {
+        Some(busy) => {
+            let idle = args.idle;
+            many::run(args, Connections { busy, idle }, &source)?
+        }
+        None => send_one(&source, args)?,
+    };
+    let cpu_ns = u64::try_from((cpu::process_cpu_time() - before).as_nanos())?;
+    print_line(serde_json::to_string(&SenderReport { bytes, cpu_ns })?)
+}
+
+/// Sends on one connection for a time; returns the number of bytes.
+fn send_one(source: &[u8], args: &SenderArgs) -> Result<u64> {
     let mut stream = connect(&args.congestion)?;
     let bytes = if args.zerocopy {
-        send_zerocopy(&stream, &source, args)?
+        send_zerocopy(&stream, source, args)?
     } else {
-        send_copied(&mut stream, &source, args)?
+        send_copied(&mut stream, source, args)?
     };
     stream.shutdown(Shutdown::Write).context("end the stream")?;
     // The receiver closes or resets the connection when it has received everything.
     let _ = stream.read(&mut [0]);
-    let cpu_ns = u64::try_from((cpu::process_cpu_time() - before).as_nanos())?;
-    print_line(serde_json::to_string(&SenderReport { bytes, cpu_ns })?)
+    Ok(bytes)
 }
 
 /// Sends the pattern until the receiver closes the connection.
@@ -204,6 +227,7 @@ impl SenderProcess {
             write_bytes,
             source_bytes,
             mode,
+            connections,
         } = sending;
         let mut command = Helper::this_program();
         command.args(["__sender", "--congestion", congestion]);
@@ -220,6 +244,9 @@ impl SenderProcess {
             Mode::Copy => {}
             Mode::Zerocopy => _ = command.arg("--zerocopy"),
             Mode::Pattern => _ = command.arg("--pattern"),
+        }
+        if let Some(Connections { busy, idle }) = connections {
+            command.args(["--busy", &busy.to_string(), "--idle", &idle.to_string()]);
         }
         // Use huge pages for large allocations, as for our device memory (glibc 2.35; other C libraries ignore it).
         command.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");

@@ -286,8 +286,11 @@ impl RxBatch {
         Ok(done)
     }
 
-    /// Returns the memory of a binding.
-    fn memory_of(&self, dmabuf: DmabufId) -> Result<Dmabuf, GatherError> {
+    /// Returns the memory of a binding of which the batch has frags, also after its unbinding.
+    ///
+    /// # Errors
+    /// [`GatherError::Gone`] if the batch has no frag of that binding, or holds none any more; the NIC belongs to another process.
+    pub fn memory_of(&self, dmabuf: DmabufId) -> Result<Dmabuf, GatherError> {
         let owner = self.owner.as_ref();
         let memory = owner.map(|owner| owner.memory(dmabuf)).transpose()?;
         memory.flatten().ok_or(GatherError::Gone { dmabuf })

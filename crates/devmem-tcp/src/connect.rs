@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::early::EarlyCookie;
+
 /// Options of [`Netdev::connect_with`](crate::Netdev::connect_with).
 ///
 /// ```
@@ -23,6 +25,7 @@ use std::time::Duration;
 pub struct ConnectOptions {
     pub(crate) source: Option<SocketAddr>,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) cookie: EarlyCookie,
 }
 
 impl ConnectOptions {
@@ -34,6 +37,15 @@ impl ConnectOptions {
     /// Connects from this address of the NIC; port 0 selects a free port.
     pub fn source(mut self, address: SocketAddr) -> Self {
         self.source = Some(address);
+        self
+    }
+
+    /// With [`EarlyCookie::NotNeeded`], [`Netdev::connect_with_data`](crate::Netdev::connect_with_data) puts payload into the SYN
+    /// also if the peer's cookie is not known. A listener that [needs one](crate::Listener::set_early_cookie) does
+    /// not accept that payload, which is then sent again after the handshake.
+    #[doc(alias = "TCP_FASTOPEN_NO_COOKIE")]
+    pub fn early_cookie(mut self, cookie: EarlyCookie) -> Self {
+        self.cookie = cookie;
         self
     }
 

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use crate::error::ConnectError;
+use crate::send_signal::SendSignal;
 use crate::stream::Stream;
 
 /// A connection attempt in progress, from [`Netdev::begin_connect`](crate::Netdev::begin_connect). Dropping it gives up.
@@ -51,6 +52,17 @@ impl Connecting {
                 Err(error)
             }
         }
+    }
+
+    /// Returns an fd that tells when [`try_finish`](Self::try_finish) may have an outcome: see [`SendSignal`]. In virtual time
+    /// only calls advance the clock: there, repeat `try_finish`.
+    ///
+    /// # Errors
+    /// The stream was returned or the attempt has failed; the process has no free file descriptor, or is a fork of the one
+    /// that opened the NIC.
+    pub fn signal(&self) -> io::Result<SendSignal> {
+        let stream = self.stream.as_ref();
+        stream.ok_or(io::ErrorKind::NotConnected)?.send_signal()
     }
 
     /// Returns the local address, which the attempt has from its beginning.

@@ -6,28 +6,35 @@
 //! application is inside a call, the background thread leads, so that ACKs, timers and neighbour discovery continue
 //! (`background.rs`); a thread of the application takes the lead from it.
 //!
+//! A thread that polls receives for all sockets, also for those of other threads. When it has received [`TURN`] packets, it
+//! hands the lock to the threads that wait for it, so that they can take what was received (`handover.rs`).
+//!
 //! Two user-space NICs on a virtual-time wire share one driver. Any waiting thread polls both, and the clock advances to the
 //! next deadline when neither has work.
+
+mod wait;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::Duration;
 
 use netmem::MemoryObserver;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use stack::{Readiness, SocketId, Stack};
+use stack::{POLL_BUDGET, SocketId, Stack};
 use wire::Instant;
 
 use devmem_uapi::DmabufId;
 
 use crate::clock::Clock;
 use crate::error::Forked;
+use crate::handover::HandoverMutex;
 use crate::home::Home;
-use crate::send_signal::SendSignals;
+use crate::signals::{ReadinessChange, Signals, TaskSignal};
 use crate::spin::Spin;
+pub(crate) use wait::{NotReady, Wait, WaitLimit};
 
 /// Longest single sleep: bounds the delay of a missed wake-up.
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
@@ -35,52 +42,12 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 /// How long, in real time, a waiter in virtual time waits for other threads before it lets its own timeout expire.
 const OTHERS_TURN: Duration = Duration::from_millis(200);
 
-/// The readiness that makes a readiness fd readable.
-const INTEREST: Readiness = Readiness::READABLE
-    .union(Readiness::ACCEPTABLE)
-    .union(Readiness::READ_CLOSED)
-    .union(Readiness::ERROR)
-    .union(Readiness::ERROR_QUEUE);
+/// Packets that a thread receives before it hands the lock to threads that wait for it: those of one poll with much to do.
+const TURN: u64 = POLL_BUDGET as u64;
 
 /// Index of a stack in its driver (a virtual-time pair has two stacks).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct StackIndex(pub(crate) usize);
-
-/// The socket that a call waits for, and its limit.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Wait {
-    pub(crate) stack: StackIndex,
-    pub(crate) socket: SocketId,
-    pub(crate) limit: WaitLimit,
-}
-
-/// How long a call may wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WaitLimit {
-    /// Does not wait: a non-blocking socket.
-    Never,
-    /// Waits until the socket is ready.
-    Forever,
-    /// Waits at most this long.
-    For(Duration),
-}
-
-/// Why [`Driver::wait_for`] returned without a result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NotReady {
-    /// The socket is non-blocking.
-    WouldBlock,
-    /// The timeout has expired.
-    TimedOut,
-    /// The driver belongs to the process that this one was forked from.
-    Forked(Forked),
-}
-
-impl From<Forked> for NotReady {
-    fn from(forked: Forked) -> Self {
-        Self::Forked(forked)
-    }
-}
 
 /// A thread that is parked until a socket is ready.
 #[derive(Debug)]
@@ -107,10 +74,8 @@ pub(crate) struct Core {
     pub(crate) clock: Clock,
     /// Bound memories by id, to find the memory of a frag.
     pub(crate) memories: HashMap<(StackIndex, DmabufId), MemoryObserver>,
-    /// Readiness eventfds that were requested.
-    readiness: HashMap<(StackIndex, SocketId), Arc<OwnedFd>>,
-    /// Send signals, for tasks that wait for room.
-    pub(crate) senders: SendSignals,
+    /// Eventfds of sockets that were requested.
+    signals: Signals,
     waiters: Vec<Waiter>,
     /// Buffer for events, kept to reuse its allocation.
     events: Vec<SocketId>,
@@ -121,9 +86,23 @@ pub(crate) struct Core {
     pub(crate) last_foreground: Option<Instant>,
     /// The background thread sleeps without a tick: a thread that leaves a call must wake it.
     pub(crate) background_sleeps: bool,
+    /// A program may be about to wait for a readiness fd: when no thread is inside a call, the background thread must lead at
+    /// once, not at its next tick.
+    background_wanted: bool,
     /// Number of changes that a waiter of a virtual-time pair may be waiting for.
     epoch: u64,
+    /// Number of packets that were received; a poll that had other work counts as one.
+    received: u64,
     spin: Spin,
+}
+
+/// Effects of [`Core::tell_events`].
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    /// The socket that the leader waits for has changed.
+    leader: bool,
+    /// A readiness fd is not readable any more.
+    drained: bool,
 }
 
 impl Core {
@@ -131,7 +110,11 @@ impl Core {
     fn poll_stacks(&mut self) -> bool {
         let mut worked = false;
         for stack in &mut self.stacks {
-            worked |= stack.poll_by(&mut || self.clock.now()).worked;
+            let polled = stack.poll_by(&mut || self.clock.now());
+            if polled.worked {
+                worked = true;
+                self.received += polled.received.max(1) as u64;
+            }
         }
         worked
     }
@@ -141,10 +124,9 @@ impl Core {
         self.stacks.iter().filter_map(Stack::next_deadline).min()
     }
 
-    /// Wakes waiters and sets or clears eventfds of the sockets whose readiness changed. Returns whether the
-    /// socket that the leader waits for is among them.
-    fn tell_events(&mut self) -> bool {
-        let mut leader_concerned = false;
+    /// Wakes waiters, and writes to the eventfds, of the sockets whose readiness changed.
+    fn tell_events(&mut self) -> Told {
+        let mut told = Told::default();
         for index in 0..self.stacks.len() {
             let at = StackIndex(index);
             let mut events = std::mem::take(&mut self.events);
@@ -154,12 +136,18 @@ impl Core {
                     .iter()
                     .filter(|waiter| waiter.stack == at && waiter.socket == socket)
                     .for_each(|waiter| waiter.thread.unpark());
-                leader_concerned |= self.leader == Leader::Application(at, socket);
-                self.update_readiness(at, socket);
+                told.leader |= self.leader == Leader::Application(at, socket);
+                // A closed socket is not ready for anything.
+                let ready = self.stacks[index].readiness(socket).unwrap_or_default();
+                let change = self.signals.tell((at, socket), ready);
+                told.drained |= change == ReadinessChange::NotReady;
             }
             self.events = events;
+            if self.signals.any_lacks_memory() && self.stacks[index].has_send_memory() {
+                self.signals.tell_memory(at);
+            }
         }
-        leader_concerned
+        told
     }
 
     /// Returns whether the leader would sleep past a deadline that was set after it went to sleep.
@@ -171,48 +159,48 @@ impl Core {
             .is_some_and(|deadline| deadline < until)
     }
 
-    /// Makes a socket's eventfd readable exactly while the socket is ready.
-    fn update_readiness(&mut self, at: StackIndex, socket: SocketId) {
-        let Some(fd) = self.readiness.get(&(at, socket)) else {
-            return;
-        };
-        // WRITABLE is not included: a connection is nearly always writable, so the fd would always be readable.
-        let ready = self.stacks[at.0]
-            .readiness(socket)
-            .is_ok_and(|ready| ready.intersects(INTEREST));
-        if ready {
-            set(fd.as_fd());
-        } else {
-            clear(fd.as_fd());
-        }
-    }
-
-    /// Returns the eventfd of a socket; the first call creates it.
-    fn readiness_fd(
+    /// Returns the eventfd of a task signal; the first call creates it.
+    pub(crate) fn task_fd(
         &mut self,
         at: StackIndex,
         socket: SocketId,
+        signal: TaskSignal,
     ) -> rustix::io::Result<Arc<OwnedFd>> {
-        if let Some(fd) = self.readiness.get(&(at, socket)) {
-            return Ok(Arc::clone(fd));
+        self.signals.task_fd((at, socket), signal)
+    }
+
+    /// Arms a task signal for one event. An attempt of the call must follow.
+    pub(crate) fn arm(&mut self, at: StackIndex, socket: SocketId, signal: TaskSignal) {
+        if let Ok(ready) = self.stacks[at.0].readiness(socket) {
+            self.signals.arm((at, socket), signal, ready);
         }
-        let fd = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
-        self.readiness.insert((at, socket), Arc::clone(&fd));
-        self.update_readiness(at, socket);
-        Ok(fd)
+    }
+
+    /// Returns whether the background thread must be woken to lead, and makes it lead then. While another thread leads, the wish
+    /// stays until that one leaves.
+    fn take_background_wanted(&mut self) -> bool {
+        let wakes = match self.leader {
+            Leader::Application(..) => return false,
+            Leader::Background => false,
+            Leader::Nobody => self.background_wanted,
+        };
+        self.background_wanted = false;
+        if wakes {
+            self.last_foreground = None;
+        }
+        wakes
     }
 
     /// Forgets a closed socket.
     pub(crate) fn forget(&mut self, at: StackIndex, socket: SocketId) {
-        self.readiness.remove(&(at, socket));
-        self.senders.forget((at, socket));
+        self.signals.forget((at, socket));
     }
 }
 
 /// One or two stacks, their clock, and the threads that drive them.
 pub(crate) struct Driver {
     home: Home,
-    core: Mutex<Core>,
+    core: HandoverMutex<Core>,
     /// Notified when a virtual-time pair changes; in real time, threads wait for the link's fd.
     changed: Condvar,
     /// The links' fds, to sleep on without the lock.
@@ -226,19 +214,30 @@ pub(crate) struct Driver {
     callers: AtomicUsize,
 }
 
-/// Guard that counts one of [`Driver::callers`].
-struct Caller<'a>(&'a AtomicUsize);
+/// Guard that counts one of [`Driver::callers`]. It must be dropped after the lock.
+struct Caller<'a> {
+    driver: &'a Driver,
+    /// The background thread must lead after this caller.
+    wakes_background: bool,
+}
 
 impl<'a> Caller<'a> {
-    fn enter(callers: &'a AtomicUsize) -> Self {
-        callers.fetch_add(1, Ordering::Relaxed);
-        Self(callers)
+    fn enter(driver: &'a Driver) -> Self {
+        driver.callers.fetch_add(1, Ordering::Relaxed);
+        Self {
+            driver,
+            wakes_background: false,
+        }
     }
 }
 
 impl Drop for Caller<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.driver.callers.fetch_sub(1, Ordering::Relaxed);
+        // Only now: the background thread rests for a tick if it finds a caller, or the lock taken.
+        if self.wakes_background {
+            set(self.driver.wake_background.as_fd());
+        }
     }
 }
 
@@ -251,19 +250,20 @@ impl Driver {
     ) -> rustix::io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             home: Home::here(),
-            core: Mutex::new(Core {
+            core: HandoverMutex::new(Core {
                 stacks,
                 clock,
                 memories: HashMap::new(),
-                readiness: HashMap::new(),
-                senders: SendSignals::default(),
+                signals: Signals::default(),
                 waiters: Vec::new(),
                 events: Vec::new(),
                 leader: Leader::Nobody,
                 sleeps_until: None,
                 last_foreground: None,
                 background_sleeps: false,
+                background_wanted: false,
                 epoch: 0,
+                received: 0,
                 spin: Spin::default(),
             }),
             changed: Condvar::new(),
@@ -295,20 +295,15 @@ impl Driver {
     /// Locks the state; must not be called in a child of fork(2). A poisoned lock is locked as usual: the stack is consistent
     /// between calls, and destructors must still return tokens.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+        self.core.lock()
     }
 
-    /// Locks the state for the background thread; `None` while an application thread holds the lock, so that the background
-    /// thread never delays it. With a plain lock, the background thread could lock again and again for as long as there is
-    /// work, and an application thread would not get the lock to announce itself.
+    /// Locks the state for the background thread, after threads that wait for it; `None` while an application thread that
+    /// polls holds the lock, so that the background thread never delays it.
     pub(crate) fn lock_in_background(&self) -> Option<MutexGuard<'_, Core>> {
-        if self.callers.load(Ordering::Relaxed) == 0 {
-            return Some(self.lock());
-        }
-        match self.core.try_lock() {
-            Ok(core) => Some(core),
-            Err(TryLockError::Poisoned(core)) => Some(core.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
+        match self.has_callers() {
+            true => self.core.try_lock(),
+            false => Some(self.core.lock_behind_waiting()),
         }
     }
 
@@ -327,6 +322,11 @@ impl Driver {
         let now = core.clock.now();
         let result = call(&mut core.stacks[at.0], now);
         self.after_call(&mut core);
+        let wakes_background = core.take_background_wanted();
+        drop(core);
+        if wakes_background {
+            set(self.wake_background.as_fd());
+        }
         Ok(result)
     }
 
@@ -348,8 +348,8 @@ impl Driver {
                 stack.flush(now);
             }
         }
-        core.senders.tell(&core.stacks);
-        if core.tell_events() || core.sleeper_is_late() {
+        let told = core.tell_events();
+        if told.leader || core.sleeper_is_late() {
             core.sleeps_until = None;
             match core.leader {
                 Leader::Application(..) => set(self.wake_leader.as_fd()),
@@ -357,6 +357,7 @@ impl Driver {
                 Leader::Nobody => {}
             }
         }
+        core.background_wanted |= told.drained;
         if core.clock.is_virtual() {
             self.changed.notify_all();
         }
@@ -370,7 +371,9 @@ impl Driver {
     ) -> std::io::Result<Arc<OwnedFd>> {
         let mut core = self.enter()?;
         core.last_foreground = None;
-        let fd = core.readiness_fd(at, socket)?;
+        // A closed socket is not ready for anything: only its owner could ask for the fd.
+        let ready = core.stacks[at.0].readiness(socket).unwrap_or_default();
+        let fd = core.signals.readiness_fd((at, socket), ready)?;
         drop(core);
         set(self.wake_background.as_fd());
         Ok(fd)
@@ -427,17 +430,18 @@ impl Driver {
         mut attempt: impl FnMut(&mut Stack, Instant) -> Option<T>,
     ) -> Result<T, NotReady> {
         self.check()?;
-        let _caller = Caller::enter(&self.callers);
+        let mut caller = Caller::enter(self);
         let mut core = self.lock();
         let started = core.clock.now();
         let mut idle_since = None;
         let mut polled = false;
+        let mut turn_began = core.received;
         loop {
             let now = core.clock.now();
             core.last_foreground = Some(now);
             if let Some(result) = attempt(&mut core.stacks[wait.stack.0], now) {
                 self.after_call(&mut core);
-                self.leave(&core);
+                caller.wakes_background = self.leave(&mut core);
                 return Ok(result);
             }
             // A call that must not wait polls only once: other sockets could keep it receiving without end.
@@ -447,10 +451,11 @@ impl Driver {
                 if idle_since.take().is_some() {
                     core.spin.on_work();
                 }
+                core = self.share(core, &mut turn_began);
                 continue;
             }
             if let Some(reason) = wait.limit.over(started, now) {
-                self.leave_unready(&mut core, reason);
+                caller.wakes_background = self.leave_unready(&mut core, reason);
                 return Err(reason);
             }
             let spinning_since = *idle_since.get_or_insert(now);
@@ -466,33 +471,46 @@ impl Driver {
                 idle_since = None;
                 self.sleep(core, wait, started)
             };
+            turn_began = core.received;
         }
     }
 
-    /// Wakes one parked thread as the next leader, and the background thread, before this thread leaves the driver.
-    fn leave(&self, core: &Core) {
+    /// Hands the lock to the threads that wait for it, if this thread has received [`TURN`] packets since `turn_began`.
+    fn share<'a>(
+        &'a self,
+        core: MutexGuard<'a, Core>,
+        turn_began: &mut u64,
+    ) -> MutexGuard<'a, Core> {
+        if core.received - *turn_began < TURN {
+            return core;
+        }
+        let core = self.core.hand_over(core);
+        *turn_began = core.received;
+        core
+    }
+
+    /// Wakes one parked thread as the next leader before this thread leaves the driver. Returns whether the background thread must
+    /// be woken: because it sleeps without a tick, or because the program may wait for a readiness fd next.
+    fn leave(&self, core: &mut Core) -> bool {
         if core.leader == Leader::Nobody
             && let Some(waiter) = core.waiters.first()
         {
             waiter.thread.unpark();
         }
-        if core.background_sleeps {
-            set(self.wake_background.as_fd());
-        }
+        core.take_background_wanted() || core.background_sleeps
     }
 
     /// Leaves without a result. A non-blocking caller may wait for its readiness fd, so the background thread leads until it
-    /// returns. In virtual time, such a call advances the clock by one step.
-    fn leave_unready(&self, core: &mut Core, reason: NotReady) {
-        self.leave(core);
+    /// returns. In virtual time, such a call advances the clock by one step. Returns as [`leave`](Self::leave).
+    fn leave_unready(&self, core: &mut Core, reason: NotReady) -> bool {
         if core.clock.is_virtual() {
             if let Some(deadline) = core.next_deadline() {
                 core.clock.jump_to(deadline);
             }
-        } else if reason == NotReady::WouldBlock && core.leader == Leader::Nobody {
-            core.last_foreground = None;
-            set(self.wake_background.as_fd());
+        } else {
+            core.background_wanted |= reason == NotReady::WouldBlock;
         }
+        self.leave(core)
     }
 
     /// Advances virtual time to the next deadline. If there is none, waits for other threads; if these change nothing, advances
@@ -621,46 +639,16 @@ fn sleep_on(wake: &OwnedFd, links: &[OwnedFd], timeout: Duration) {
     }
 }
 
-impl WaitLimit {
-    /// Returns the limit of a blocking or non-blocking socket.
-    pub(crate) fn of_nonblocking(nonblocking: bool) -> Self {
-        if nonblocking {
-            Self::Never
-        } else {
-            Self::Forever
-        }
-    }
-
-    /// Returns the limit for a timeout; `None` waits forever.
-    pub(crate) fn within(timeout: Option<Duration>) -> Self {
-        timeout.map_or(Self::Forever, Self::For)
-    }
-
-    /// Returns when the wait times out.
-    fn end(self, started: Instant) -> Option<Instant> {
-        match self {
-            Self::For(limit) => Some(started + limit),
-            Self::Never | Self::Forever => None,
-        }
-    }
-
-    fn over(self, started: Instant, now: Instant) -> Option<NotReady> {
-        match self {
-            Self::Never => Some(NotReady::WouldBlock),
-            Self::Forever => None,
-            Self::For(limit) if now.saturating_since(started) >= limit => Some(NotReady::TimedOut),
-            Self::For(_) => None,
-        }
-    }
-}
-
 /// Makes an eventfd readable. The write fails only if the counter is full, and then the eventfd is readable.
 pub(crate) fn set(fd: BorrowedFd<'_>) {
     let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
 }
 
 /// Makes an eventfd unreadable. The read fails only if it is unreadable already.
-fn clear(fd: BorrowedFd<'_>) {
+pub(crate) fn clear(fd: BorrowedFd<'_>) {
     let mut count = [0; 8];
     let _ = rustix::io::read(fd, &mut count);
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

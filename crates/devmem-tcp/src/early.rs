@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use devmem_uapi::MsgFlags;
-use stack::{EarlyCookie, SendMsg, SocketId, SocketOption, Stack};
+use stack::{SendMsg, SocketId, SocketOption, Stack};
 
 use crate::bound_tx::BoundTx;
 use crate::connect::ConnectOptions;
@@ -16,6 +16,28 @@ use crate::netdev::{Backend, Netdev, UserNic, resolve};
 use crate::send::{SendId, advance, check_ranges, device_control, length};
 use crate::socket::{Inner, Socket};
 use crate::stream::Stream;
+
+/// Whether the payload of a SYN needs a cookie, by which a host recognises peers that it has spoken with (RFC 7413).
+///
+/// Without cookies, an attacker that forges source addresses can open connections with payload, and make the host answer
+/// to addresses that sent nothing. So a listener should accept them only on a network that nobody else can reach.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum EarlyCookie {
+    /// A SYN to a host whose cookie is not known requests it, and has no payload.
+    #[default]
+    Needed,
+    /// Every SYN may have payload (TCP_FASTOPEN_NO_COOKIE).
+    NotNeeded,
+}
+
+impl EarlyCookie {
+    fn in_stack(self) -> stack::EarlyCookie {
+        match self {
+            Self::Needed => stack::EarlyCookie::Needed,
+            Self::NotNeeded => stack::EarlyCookie::NotNeeded,
+        }
+    }
+}
 
 /// Payload with which [`Netdev::connect_with_data`] opens a connection.
 #[derive(Clone, Copy, Debug)]
@@ -52,9 +74,14 @@ impl EarlyData<'_> {
         }
     }
 
+    /// Returns the id of the first `taken` bytes, which the SYN has.
+    pub(crate) fn begun(&self, taken: usize) -> SendId {
+        SendId::of_syn(taken, matches!(self, Self::Device(..)) && taken > 0)
+    }
+
     /// Queues the bytes behind the first `taken`, which the SYN had. Returns the id of all.
     fn send_rest(&self, stream: &mut Stream, taken: usize) -> Result<SendId, SendError> {
-        let begun = SendId::of_syn(taken, matches!(self, Self::Device(..)) && taken > 0);
+        let begun = self.begun(taken);
         match self {
             Self::Host(bytes) => {
                 let mut queued = taken;
@@ -78,7 +105,8 @@ impl Netdev {
     /// Open (RFC 7413). The peer's program can read them a round trip earlier. Waits until the connection is established
     /// and all of `data` is queued; `options` limit the time of the handshake only.
     ///
-    /// The first connection to a peer only asks for its cookie; later SYNs carry as much as fits one packet beside it, about
+    /// The first connection to a peer only requests its cookie, unless [`ConnectOptions::early_cookie`] says that none is needed;
+    /// later SYNs carry as much as fits one packet beside it, about
     /// 1,400 bytes with an MTU of 1,500. The rest follows as of [`Stream::send`], and so does everything if the peer
     /// does not allow Fast Open ([`Listener::set_fast_open`](crate::Listener::set_fast_open)) or the path drops such packets.
     /// [`TcpInfo::syn_data_acked`](crate::TcpInfo::syn_data_acked) says whether the peer accepted bytes of the SYN.
@@ -118,32 +146,43 @@ impl Netdev {
         options: &ConnectOptions,
         data: EarlyData<'_>,
     ) -> Result<(Stream, SendId), ConnectError> {
-        self.check()?;
         let address = resolve(address).map_err(ConnectError::Address)?;
+        let (mut stream, taken) = self.begin_with_data(address, options, data)?;
+        stream.socket().await_connected(options)?;
+        let sent = data.send_rest(&mut stream, taken);
+        Ok((stream, sent.map_err(not_sent)?))
+    }
+
+    /// Begins to connect, with the first bytes of `data` in the SYN; returns how many these are.
+    pub(crate) fn begin_with_data(
+        &self,
+        address: SocketAddr,
+        options: &ConnectOptions,
+        data: EarlyData<'_>,
+    ) -> Result<(Stream, usize), ConnectError> {
+        self.check()?;
         data.check(self).map_err(not_sent)?;
         let (socket, taken) = match (&self.backend, data) {
             (Backend::User(nic), data) => {
-                let (inner, taken) = nic.connect_with_data(address, options, data)?;
+                let (inner, taken) = nic.begin_with_data(address, options, data)?;
                 (Socket::User(inner), taken)
             }
             (Backend::Kernel(nic), EarlyData::Host(bytes)) => {
-                let connected = kernel::Socket::connect_with_data(nic, address, options, bytes)?;
-                (Socket::Kernel(connected.0), connected.1)
+                let begun = kernel::Socket::begin_with_data(nic, address, options, bytes)?;
+                (Socket::Kernel(begun.0), begun.1)
             }
             (Backend::Kernel(nic), EarlyData::Device(..)) => {
-                let socket = kernel::Socket::connect(nic, address, options)?;
+                let socket = kernel::Socket::begin_connect(nic, address, options)?;
                 (Socket::Kernel(socket), 0)
             }
         };
-        let mut stream = Stream::new(socket);
-        let sent = data.send_rest(&mut stream, taken);
-        Ok((stream, sent.map_err(not_sent)?))
+        Ok((Stream::new(socket), taken))
     }
 }
 
 impl UserNic {
-    /// Connects; returns how many bytes the SYN had.
-    fn connect_with_data(
+    /// Sends the SYN; returns how many bytes it has.
+    fn begin_with_data(
         &self,
         address: SocketAddr,
         options: &ConnectOptions,
@@ -151,7 +190,7 @@ impl UserNic {
     ) -> Result<(Arc<Inner>, usize), ConnectError> {
         let begin = |stack: &mut Stack, now| {
             let tcp = stack.tcp_config().options;
-            let cookie = EarlyCookie::Needed;
+            let cookie = options.cookie.in_stack();
             let id = stack.connect_early(options.source, address, &tcp, cookie, now)?;
             // Before the SYN leaves, at the end of this call.
             fill_syn(stack, id, data)
@@ -167,8 +206,6 @@ impl UserNic {
         if let EarlyData::Device(..) = data {
             inner.note_early_send(taken);
         }
-        let connected = inner.connected(WaitLimit::within(options.timeout));
-        connected.ok_or(ConnectError::TimedOut)??;
         Ok((inner, taken))
     }
 }
@@ -198,7 +235,7 @@ fn fill_syn(
 }
 
 /// Converts the error of a send that belongs to a connect.
-fn not_sent(error: SendError) -> ConnectError {
+pub(crate) fn not_sent(error: SendError) -> ConnectError {
     match error {
         SendError::Forked(forked) => ConnectError::Forked(forked),
         SendError::Refused(refusal) => ConnectError::Refused(refusal),

@@ -199,6 +199,7 @@ mod driver;
 mod early;
 mod error;
 mod gather;
+mod handover;
 mod home;
 #[doc(hidden)]
 pub mod internals;
@@ -215,6 +216,7 @@ mod send;
 mod send_half;
 mod send_ring;
 mod send_signal;
+mod signals;
 mod socket;
 mod spin;
 mod stream;
@@ -230,7 +232,7 @@ pub use capture::{Direction, FramePayload, FrameSink};
 pub use choice::{BackendKind, Choice, Purpose};
 pub use connect::ConnectOptions;
 pub use connecting::Connecting;
-pub use early::EarlyData;
+pub use early::{EarlyCookie, EarlyData};
 pub use error::{
     AcceptError, BindError, BindTxError, CompletionError, ConnectError, DeviceMemoryError,
     ErrorKind, Forked, GatherError, ListenError, Misplacement, OpenError, RecvError, Refusal,
@@ -249,6 +251,7 @@ pub use restore::{Drift, RestoreReport};
 pub use send::{Completion, Completions, SendCounts, SendId};
 pub use send_half::SendHalf;
 pub use send_ring::{RingSlot, SendRing};
+pub use send_signal::SendSignal;
 pub use stream::Stream;
 
 pub use tcp_info::{TcpInfo, TcpState};

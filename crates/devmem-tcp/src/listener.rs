@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::driver::WaitLimit;
+use crate::early::EarlyCookie;
 use crate::error::{AcceptError, Refusal};
 use crate::kernel::Listening;
 use crate::socket::{Inner, Socket};
@@ -129,6 +130,30 @@ impl Listener {
             ListenSocket::Kernel(listening) => {
                 listening.nic().check()?;
                 listening.set_fast_open(pending)
+            }
+        }
+    }
+
+    /// Sets whether payload of a SYN needs a cookie of this host, where [`set_fast_open`](Self::set_fast_open) allows it. By default
+    /// it does; [`EarlyCookie`] says what the other setting is good for.
+    ///
+    /// # Errors
+    /// The NIC belongs to another process.
+    #[doc(alias = "TCP_FASTOPEN_NO_COOKIE")]
+    pub fn set_early_cookie(&self, cookie: EarlyCookie) -> io::Result<()> {
+        match &self.socket {
+            ListenSocket::User(inner) => {
+                let set = |stack: &mut stack::Stack, _| {
+                    stack.change_fast_open(inner.socket, |listener| {
+                        listener.no_cookie = cookie == EarlyCookie::NotNeeded;
+                    })
+                };
+                let set = inner.shared.driver.with(inner.at, set)?;
+                Ok(set.map_err(Refusal::from)?)
+            }
+            ListenSocket::Kernel(listening) => {
+                listening.nic().check()?;
+                listening.set_early_cookie(cookie)
             }
         }
     }

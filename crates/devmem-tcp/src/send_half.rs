@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::driver::WaitLimit;
 use crate::error::ShutdownError;
 use crate::send::Completions;
+use crate::send_signal::SendSignal;
 use crate::socket::Socket;
 use crate::tcp_info::TcpInfo;
 
@@ -32,6 +33,15 @@ impl SendHalf {
     /// stream and then wait until its memory is free. It takes over the current timeout or non-blocking mode.
     pub fn completions(&self) -> Completions {
         Completions::new(self.socket.clone(), self.limit)
+    }
+
+    /// Returns an fd that tells when a send that found the queue full can be repeated. A program that never waits in a call
+    /// needs it, because the readiness fd does not report room: see [`SendSignal`].
+    ///
+    /// # Errors
+    /// The process has no free file descriptor, or is a fork of the one that opened the NIC.
+    pub fn send_signal(&self) -> io::Result<SendSignal> {
+        SendSignal::of(&self.socket)
     }
 
     /// Ends the sending direction: a FIN follows the queued data. Receiving is still possible.

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use devmem_uapi::{DmabufId, DmabufToken, Errno, MsgFlags};
 use netmem::{Dmabuf, MemoryObserver};
-#[cfg(feature = "tokio")]
 use rustix::event::epoll::EventFlags;
 use stack::{OptionName, Readiness, SendMsg, SocketId, SocketOption, Stack};
 use steer::RxQueueId;
 
 use crate::batch::{BatchSink, Item, RxBatch};
+use crate::connect::ConnectOptions;
 use crate::driver::{NotReady, StackIndex, Wait, WaitLimit};
 use crate::error::{
     ConnectError, ErrorKind, Forked, RecvError, Refusal, ReleaseError, SendError, ShutdownError,
@@ -23,6 +23,7 @@ use crate::kernel;
 use crate::netdev::Shared;
 use crate::recv_half::Placement;
 use crate::send::Sends;
+use crate::signals::TaskSignal;
 use crate::tcp_info::TcpInfo;
 use crate::tcp_options::Keepalive;
 
@@ -236,6 +237,17 @@ impl Socket {
         }
     }
 
+    /// Waits until the connection is established or TCP gives up, within the time of the options.
+    pub(crate) fn await_connected(&self, options: &ConnectOptions) -> Result<(), ConnectError> {
+        match self {
+            Self::User(inner) => {
+                let connected = inner.connected(WaitLimit::within(options.timeout));
+                connected.ok_or(ConnectError::TimedOut)?
+            }
+            Self::Kernel(socket) => socket.await_connected(options),
+        }
+    }
+
     /// Set when the sending half is dropped: no more sends will follow.
     pub(crate) fn send_ended(&self) -> &AtomicBool {
         match self {
@@ -245,44 +257,45 @@ impl Socket {
     }
 }
 
+/// What a program waits on that never blocks in a call.
+impl Socket {
+    /// Returns a new descriptor of a task signal, to register edge-triggered. In user space it has an event after each
+    /// [`arm`](Inner::arm); with a kernel NIC the kernel reports every change.
+    pub(crate) fn task_signal(&self, signal: TaskSignal) -> io::Result<OwnedFd> {
+        self.check()?;
+        match (self, signal) {
+            (Self::User(inner), _) => {
+                let fd = inner
+                    .shared
+                    .driver
+                    .enter()?
+                    .task_fd(inner.at, inner.socket, signal)?;
+                fd.try_clone()
+            }
+            (Self::Kernel(socket), TaskSignal::Receive) => {
+                socket.readiness_fd()?.try_clone_to_owned()
+            }
+            (Self::Kernel(socket), TaskSignal::Send) => Ok(socket.edges(EventFlags::OUT)?),
+            (Self::Kernel(socket), TaskSignal::Complete) => Ok(socket.edges(EventFlags::ERR)?),
+        }
+    }
+}
+
 /// What asynchronous tasks wait on.
 #[cfg(feature = "tokio")]
 impl Socket {
+    /// Arms a task signal for one event. An attempt of the call must follow, so that no earlier event is missed.
+    pub(crate) fn arm(&self, signal: TaskSignal) {
+        if let Self::User(inner) = self {
+            inner.arm(signal);
+        }
+    }
+
     /// Fails in virtual time.
     pub(crate) fn assert_real_time(&self) -> io::Result<()> {
         match self {
             Self::User(inner) => inner.assert_real_time(),
             Self::Kernel(_) => Ok(()),
-        }
-    }
-
-    /// Returns an fd that becomes readable when a send that would have blocked can be retried, once after each
-    /// [`arm_send_signal`](Self::arm_send_signal).
-    pub(crate) fn send_signal(&self) -> io::Result<Arc<OwnedFd>> {
-        match self {
-            Self::User(inner) => {
-                let mut core = inner.shared.driver.enter()?;
-                Ok(core.senders.fd((inner.at, inner.socket))?)
-            }
-            Self::Kernel(socket) => Ok(Arc::new(socket.edges(EventFlags::OUT)?)),
-        }
-    }
-
-    /// Arms the send signal for one event. Call it before the send attempt, so that no event is missed in between.
-    pub(crate) fn arm_send_signal(&self) {
-        if let Self::User(inner) = self
-            && let Ok(mut core) = inner.shared.driver.enter()
-        {
-            core.senders.arm((inner.at, inner.socket));
-        }
-    }
-
-    /// Returns an fd that becomes readable when sends complete.
-    pub(crate) fn completion_signal(&self) -> io::Result<OwnedFd> {
-        self.check()?;
-        match self {
-            Self::User(inner) => inner.readiness_fd()?.try_clone_to_owned(),
-            Self::Kernel(socket) => Ok(socket.edges(EventFlags::ERR)?),
         }
     }
 
@@ -349,6 +362,14 @@ impl Inner {
         let fd = self.shared.driver.readiness_fd(self.at, self.socket)?;
         // The driver returns the same fd to every caller, so it does not matter which call stores it.
         Ok(self.readiness.get_or_init(|| fd).as_fd())
+    }
+
+    /// Arms a task signal for one event. An attempt of the call must follow, so that no earlier event is missed. Does nothing
+    /// in a child of fork(2).
+    pub(crate) fn arm(&self, signal: TaskSignal) {
+        if let Ok(mut core) = self.shared.driver.enter() {
+            core.arm(self.at, self.socket, signal);
+        }
     }
 
     pub(crate) fn count_returned(&self, frags: usize) {

@@ -15,6 +15,7 @@ use crate::error::{RecvError, SendError, ShutdownError};
 use crate::recv_half::{Placement, RecvHalf, StreamStats};
 use crate::send::{Completions, SendId};
 use crate::send_half::SendHalf;
+use crate::send_signal::SendSignal;
 use crate::socket::Socket;
 use crate::tcp_info::TcpInfo;
 use crate::tcp_options::Keepalive;
@@ -122,6 +123,14 @@ impl Stream {
     /// Returns a handle that reports when sends are complete: see [`SendHalf::completions`].
     pub fn completions(&self) -> Completions {
         self.send.completions()
+    }
+
+    /// Returns an fd that tells when a send that found the queue full can be repeated: see [`SendHalf::send_signal`].
+    ///
+    /// # Errors
+    /// As [`SendHalf::send_signal`].
+    pub fn send_signal(&self) -> io::Result<SendSignal> {
+        self.send.send_signal()
     }
 
     /// Ends the sending direction: a FIN follows the queued data. Receiving is still possible.

@@ -412,36 +412,62 @@ fn connecting_to_a_closed_port_is_refused() {
     bench.finish();
 }
 
+/// The unit tests of the driver show that such a thread hands the lock to others while packets arrive.
 #[test]
-fn threads_that_wait_for_their_own_streams_do_not_hinder_each_other() {
+fn threads_receive_their_own_streams_while_one_waits_for_a_silent_peer() {
     let bench = Bench::new("threads");
     let sent = pattern(1_000_000);
-    // One waits from before the first to after the last of the others; each of them gets all of its stream meanwhile,
-    // or times out.
     let (mut silent, mut idle) = bench.connection();
     let memory = bench.memory.clone();
+    // It waits from before the first to after the last of the others.
     let waiting = std::thread::spawn(move || receive_all(&mut idle, &memory));
-    let workers: Vec<_> = (0..8)
-        .map(|_| {
+    for threads in [1, 2, 4, 8] {
+        let receive = |_| {
             let (sender, mut stream) = bench.connection();
             let (memory, sent) = (bench.memory.clone(), sent.clone());
             let sending = send(sender, sent.clone());
             std::thread::spawn(move || {
-                assert!(
-                    receive_all(&mut stream, &memory) == sent,
-                    "the bytes differ"
-                );
+                let received = receive_all(&mut stream, &memory);
+                assert!(received == sent, "the bytes differ");
                 sending.join().unwrap();
             })
-        })
-        .collect();
-    for worker in workers {
-        worker.join().unwrap();
+        };
+        let workers: Vec<_> = (0..threads).map(receive).collect();
+        for worker in workers {
+            worker.join().unwrap();
+        }
     }
     assert!(!waiting.is_finished(), "nothing was sent to it");
     silent.write_all(b"at last").unwrap();
     drop(silent);
     assert_eq!(waiting.join().unwrap(), b"at last");
+    bench.finish();
+}
+
+#[test]
+fn a_stream_that_goes_from_thread_to_thread_loses_no_byte() {
+    const THREADS: usize = 4;
+    let bench = Bench::new("handed-on");
+    let sent = pattern(2_000_000);
+    let (sender, mut stream) = bench.connection();
+    let sending = send(sender, sent.clone());
+    let mut received = Vec::new();
+    // Each thread receives a part, and the next one begins with what waits since then.
+    for thread in 1..=THREADS {
+        let (memory, until) = (bench.memory.clone(), sent.len() * thread / THREADS);
+        let receiving = std::thread::spawn(move || {
+            let mut batch = RxBatch::with_capacity(8);
+            while received.len() < until && stream.recv(&mut batch).unwrap() > 0 {
+                collect(&batch, &memory, &mut received);
+            }
+            drop(batch);
+            (stream, received)
+        });
+        (stream, received) = receiving.join().unwrap();
+    }
+    assert!(received == sent, "the bytes differ");
+    sending.join().unwrap();
+    drop(stream);
     bench.finish();
 }
 

@@ -9,8 +9,9 @@ use std::time::Duration;
 use devmem_linux::netif::Interface;
 use devmem_linux::test_util::{in_netns, skip};
 use devmem_tcp::{
-    BindError, BindTxError, ConnectOptions, CpuAccess, DeviceMemoryError, Dmabuf, EarlyData, Errno,
-    ErrorKind, Exporter, Frag, Netdev, OpenError, Placement, RecvError, RxBatch, RxQueueId,
+    BindError, BindTxError, ConnectOptions, CpuAccess, DeviceMemoryError, Dmabuf, EarlyCookie,
+    EarlyData, Errno, ErrorKind, Exporter, Frag, Netdev, OpenError, Placement, RecvError, RxBatch,
+    RxQueueId,
 };
 
 const SIZE: usize = 1 << 20;
@@ -339,5 +340,14 @@ fn connect_with_data_uses_fast_open_of_the_kernel() {
             assert_eq!(stream.tcp_info().unwrap().syn_data_acked, is_known);
             assert!(stream.completions().is_complete(id).unwrap());
         }
+        // A kernel that knows no peer: without cookies the first SYN has payload, too.
+        let listener = lo.listen("[::1]:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        listener.set_fast_open(8).unwrap();
+        listener.set_early_cookie(EarlyCookie::NotNeeded).unwrap();
+        let options = options.early_cookie(EarlyCookie::NotNeeded);
+        let data = EarlyData::Host(&sent);
+        let (stream, _) = lo.connect_with_data(address, &options, data).unwrap();
+        assert!(stream.tcp_info().unwrap().syn_data_acked);
     });
 }

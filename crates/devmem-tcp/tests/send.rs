@@ -8,8 +8,8 @@ use std::io::Write;
 use std::time::Duration;
 
 use devmem_tcp::{
-    CompletionError, ConnectOptions, Dmabuf, EarlyData, Errno, Frag, Netdev, RxBatch, SendError,
-    SendId, Stream,
+    CompletionError, ConnectOptions, Dmabuf, EarlyCookie, EarlyData, Errno, Frag, Netdev, RxBatch,
+    SendError, SendId, Stream,
 };
 
 const PORT: u16 = 5201;
@@ -282,6 +282,35 @@ fn a_syn_carries_the_first_device_bytes_and_all_of_them_complete() {
         assert_eq!(receive(&mut receiver, len), bytes);
         stream.completions().wait(sent).expect("acknowledged");
         assert_eq!(tx.in_flight(), 0);
+    }
+}
+
+#[test]
+fn a_first_syn_carries_data_where_neither_side_needs_a_cookie() {
+    let (a, b) = Netdev::pair("seed=1".parse().expect("an impairment")).expect("a pair");
+    let listener = b.listen(("10.77.0.2", PORT)).expect("the port is free");
+    listener.set_fast_open(4).expect("a number");
+    let bytes = pattern(1000);
+    let memory = device(&bytes);
+    let tx = a.bind_tx(&memory).expect("bound");
+    let ranges = [0..1000];
+    // The listener needs a cookie, then not, then again; no connection ever requests one.
+    for accepted in [
+        EarlyCookie::Needed,
+        EarlyCookie::NotNeeded,
+        EarlyCookie::Needed,
+    ] {
+        listener.set_early_cookie(accepted).expect("a listener");
+        for data in [EarlyData::Host(&bytes), EarlyData::Device(&tx, &ranges)] {
+            let options = ConnectOptions::new().early_cookie(EarlyCookie::NotNeeded);
+            let connected = a.connect_with_data(("10.77.0.2", PORT), &options, data);
+            let (stream, sent) = connected.expect("it listens");
+            let info = stream.tcp_info().expect("it is open");
+            assert_eq!(info.syn_data_acked, accepted == EarlyCookie::NotNeeded);
+            let (mut receiver, _) = listener.accept().expect("it connected");
+            assert_eq!(receive(&mut receiver, 1000), bytes);
+            assert_eq!(sent.bytes(), 1000);
+        }
     }
 }
 

@@ -275,6 +275,56 @@ fn a_full_ring_would_block_and_continues_later() {
 }
 
 #[test]
+fn a_receiver_that_keeps_its_tokens_takes_no_memory_from_one_on_another_queue() {
+    const BYTES: usize = 4 << 20;
+    let link = "mem:kept-tokens";
+    let sender = Netdev::user(link, "10.77.0.1/24").unwrap();
+    let receiver = Netdev::builder(link).unwrap().rx_queues(3);
+    let receiver = receiver.address("10.77.0.2/24").unwrap().open().unwrap();
+    let setup = receiver.plan_receive(local()).queues(2).apply().unwrap();
+    let memories = [0, 1].map(|_| Dmabuf::anonymous(2 << 20).unwrap());
+    let bound: Vec<_> = std::iter::zip(&memories, setup.queues())
+        .map(|(memory, queue)| receiver.bind_rx(memory, &[*queue]).unwrap())
+        .collect();
+    let listener = receiver.listen(LOCAL).unwrap();
+    // A hash of its addresses and ports selects the queue of a connection.
+    let on = |queue: RxQueueId| {
+        let connections = std::iter::repeat_with(|| {
+            let sender = sender.connect(LOCAL).unwrap();
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.set_timeout(Some(PATIENCE));
+            (sender, stream)
+        });
+        let mut few = connections.take(100);
+        few.find(|(_, stream)| stream.queue() == Some(queue))
+            .unwrap()
+    };
+    let send =
+        |mut stream: Stream| std::thread::spawn(move || stream.write_all(&vec![7; BYTES]).unwrap());
+    let (sender, mut keeper) = on(setup.queues()[0]);
+    let kept_from = send(sender);
+    let (mut kept, mut batch) = (Vec::new(), RxBatch::with_capacity(64));
+    while bound[0].net_iovs().home > bound[0].net_iovs().total / 2 {
+        assert!(keeper.recv(&mut batch).unwrap() > 0);
+        kept.extend(batch.take());
+    }
+    let (sender, mut stream) = on(setup.queues()[1]);
+    let sending = send(sender);
+    let mut received = 0;
+    loop {
+        match stream.recv(&mut batch).unwrap() {
+            0 => break,
+            bytes => received += bytes,
+        }
+    }
+    assert_eq!(received, BYTES);
+    sending.join().unwrap();
+    assert!(bound[0].net_iovs().home <= bound[0].net_iovs().total / 2);
+    kept_from.join().unwrap();
+    drop((kept, batch, keeper, stream));
+}
+
+#[test]
 fn close_waits_for_both_directions_and_tells_when_time_is_up() {
     let (a, b) = Netdev::pair("seed=1".parse().unwrap()).unwrap();
     let listener = b.listen(LOCAL).unwrap();
@@ -306,4 +356,66 @@ fn files_go_into_device_memory_and_out_of_it() {
     copy.clear();
     memory.write_to(1..bytes.len(), &mut copy).unwrap();
     assert!(copy == bytes[1..]);
+}
+
+#[test]
+fn a_send_signal_has_an_edge_when_a_full_queue_has_room_again() {
+    use rustix::event::{Timespec, epoll};
+    let bench = Bench::new("send-signal", 1);
+    let (mut sender, mut receiver) = bench.connection(4000);
+    sender.set_nonblocking(true);
+    let signal = sender.send_signal().unwrap();
+    let edges = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    let data = epoll::EventData::new_u64(0);
+    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    epoll::add(&edges, &signal, data, flags).unwrap();
+    let bytes = vec![7; 1 << 20];
+    let (mut sent, mut received) = (0, 0);
+    let mut batch = RxBatch::with_capacity(64);
+    // Several times full: more than the memory and the buffers between them.
+    while sent < 64 << 20 {
+        signal.arm();
+        match sender.write(&bytes) {
+            Ok(written) => sent += written,
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+                received += receiver.recv(&mut batch).unwrap();
+                batch.release().unwrap();
+                while receiver_has_more(&mut receiver, &mut batch, &mut received) {}
+                let patience = Timespec {
+                    tv_sec: 60,
+                    tv_nsec: 0,
+                };
+                let mut events = [epoll::Event { flags, data }];
+                let edge = epoll::wait(&edges, &mut events, Some(&patience));
+                assert_eq!(
+                    edge,
+                    Ok(1),
+                    "no edge after {received} of {sent} bytes were received"
+                );
+            }
+        }
+    }
+    assert!(received > 0, "the queue was never full");
+}
+
+fn receiver_has_more(receiver: &mut Stream, batch: &mut RxBatch, received: &mut usize) -> bool {
+    receiver.set_nonblocking(true);
+    let more = receiver.recv(batch);
+    receiver.set_nonblocking(false);
+    *received += more.as_ref().unwrap_or(&0);
+    more.is_ok()
+}
+
+#[test]
+fn a_batch_knows_the_memory_of_its_frags_until_it_is_released() {
+    let bench = Bench::new("memory-of", 1);
+    let (mut sender, mut receiver) = bench.connection(4001);
+    sender.write_all(b"payload").unwrap();
+    let mut batch = RxBatch::with_capacity(4);
+    receiver.recv(&mut batch).unwrap();
+    let id = bench.bound.id();
+    assert!(batch.memory_of(id).unwrap().is_same(&bench.memory));
+    batch.release().unwrap();
+    assert!(batch.memory_of(id).is_err());
 }

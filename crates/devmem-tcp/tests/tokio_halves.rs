@@ -1,10 +1,10 @@
 //! Halves, host bytes and completions for tasks, on both backends.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use devmem_tcp::tokio::{Listener, Stream};
-use devmem_tcp::{Netdev, RxBatch};
+use devmem_tcp::{ConnectOptions, Dmabuf, EarlyCookie, EarlyData, Netdev, RxBatch};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Far longer than anything here takes: a test that waits this long has failed.
@@ -12,18 +12,29 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs `test` on a connection of each backend: both ends.
 fn on_both<F: Future<Output = ()>>(wire: &str, test: impl Fn(Stream, Stream) -> F) {
+    on_both_nics(wire, |a, b, ip| {
+        let test = &test;
+        async move {
+            let listener = Listener::new(b.listen(ip).unwrap()).unwrap();
+            let to: SocketAddr = listener.local_addr().unwrap();
+            let (near, far) = tokio::join!(Stream::connect(&a, to), listener.accept());
+            test(near.unwrap(), far.unwrap().0).await;
+        }
+    });
+}
+
+/// Runs `test` with two NICs of each backend, and an address of the second.
+fn on_both_nics<F: Future<Output = ()>>(
+    wire: &str,
+    test: impl Fn(Netdev, Netdev, &'static str) -> F,
+) {
     let runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = { runtime }.enable_all().build().unwrap();
     let link = format!("mem:{wire}");
     let user = [1, 2].map(|end| Netdev::user(&link, &format!("10.77.0.{end}/24")).unwrap());
     let lo = Netdev::kernel("lo").unwrap();
     for ([a, b], ip) in [(user, "10.77.0.2:0"), ([lo.clone(), lo], "127.0.0.1:0")] {
-        let run = async {
-            let listener = Listener::new(b.listen(ip).unwrap()).unwrap();
-            let to: SocketAddr = listener.local_addr().unwrap();
-            let (near, far) = tokio::join!(Stream::connect(&a, to), listener.accept());
-            test(near.unwrap(), far.unwrap().0).await;
-        };
+        let run = test(a, b, ip);
         runtime
             .block_on(async { tokio::time::timeout(PATIENCE, run).await })
             .expect("in time");
@@ -48,6 +59,47 @@ fn two_tasks_use_the_halves_of_a_stream() {
         writing.await.unwrap();
         assert_eq!(echo.await.unwrap(), BYTES as u64);
         assert!(received == vec![7; BYTES]);
+    });
+}
+
+#[test]
+fn a_task_connects_with_data_in_its_syn() {
+    on_both_nics("tokio-early", |a, b, ip| async move {
+        let listener = Listener::new(b.listen(ip).unwrap()).unwrap();
+        let to = listener.local_addr().unwrap();
+        let is_user = to.ip() != Ipv4Addr::LOCALHOST;
+        if is_user {
+            // The kernel's setting may forbid it, and the test of the kernel's calls has it in a namespace.
+            listener.set_fast_open(4).unwrap();
+            listener.set_early_cookie(EarlyCookie::NotNeeded).unwrap();
+        }
+        // More than a SYN, and more than the send queue.
+        let bytes: Vec<u8> = (0..20_000_000).map(|at| (at / 7) as u8).collect();
+        let memory = Dmabuf::anonymous(1 << 20).unwrap();
+        memory.copy_in(0, &bytes[..1 << 20]).unwrap();
+        let tx = a.bind_tx(&memory).ok();
+        let ranges = [0..4096, 4096..1 << 20];
+        let early = [
+            Some(EarlyData::Host(&bytes)),
+            tx.as_ref().map(|tx| EarlyData::Device(tx, &ranges)),
+        ];
+        for data in early.into_iter().flatten() {
+            let options = ConnectOptions::new().early_cookie(EarlyCookie::NotNeeded);
+            let receiving = async {
+                let (mut far, _) = listener.accept().await.unwrap();
+                let mut received = vec![0; data.len()];
+                far.read_exact(&mut received).await.unwrap();
+                assert!(received == bytes[..data.len()], "the bytes differ");
+            };
+            let connecting = Stream::connect_with_data(&a, to, &options, data);
+            let (connected, ()) = tokio::join!(connecting, receiving);
+            let (stream, sent) = connected.unwrap();
+            assert_eq!(sent.bytes(), data.len());
+            if is_user {
+                assert!(stream.tcp_info().unwrap().syn_data_acked);
+                stream.completions().unwrap().wait(sent).await.unwrap();
+            }
+        }
     });
 }
 

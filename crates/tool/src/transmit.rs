@@ -101,7 +101,7 @@ impl<'a> Transmit<'a> {
     ) -> Result<SendStats, Failure> {
         let (start, clock) = (Instant::now(), cpu::thread_cpu_time());
         self.feed(source, go_on)?;
-        self.repeat(go_on, |ring| Ok(ring.flush()?))?;
+        self.repeat(go_on, |ring| ring.flush())?;
         let ended = self.ring.sender_mut().shutdown();
         ended.context("end the stream")?;
         self.repeat(go_on, |ring| Ok(ring.finish()?))?;

@@ -180,6 +180,7 @@ impl Bench {
             write_bytes: WRITE_BYTES,
             source_bytes: WRITE_BYTES,
             mode: Mode::Pattern,
+            connections: None,
         };
         let mut sender = SenderProcess::start(sending, self.time, self.cpus.1, Home::Shared)?;
         sender.starter()?.go()?;

@@ -117,6 +117,7 @@ fn send_by_kernel(bench: &Bench<'_, TxCase>, case: &TxCase, cpu: usize) -> Resul
             SendPath::KernelZerocopy => Mode::Zerocopy,
             SendPath::Kernel | SendPath::Bare | SendPath::Ours => Mode::Copy,
         },
+        connections: None,
     };
     let mut sender = SenderProcess::start(sending, bench.plan.time, cpu, Home::OfItsOwn)?;
     let longest = (case.packets == Packets::Big).then_some(BIG_PACKET_LEN);

@@ -229,6 +229,13 @@ impl Dmabuf {
         self.memory.file()
     }
 
+    /// Returns the address of the first byte in this process, for a library that takes pointers; `None` for memory that the
+    /// CPU cannot access. The bytes are mapped there while a handle of the memory, or of a net_iov of it, exists. A NIC writes to
+    /// the bytes that it has posted at any time.
+    pub fn cpu_address(&self) -> Option<usize> {
+        self.memory.cpu_address()
+    }
+
     /// Returns whether `other` is a handle to the same memory.
     pub fn is_same(&self, other: &Dmabuf) -> bool {
         Arc::ptr_eq(&self.memory, &other.memory)

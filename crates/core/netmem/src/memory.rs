@@ -213,6 +213,20 @@ impl Memory {
         }
     }
 
+    /// Returns the address of the first byte, if the application may access the bytes with the CPU.
+    pub(crate) fn cpu_address(&self) -> Option<usize> {
+        let region = match &self.body {
+            Body::Mapped(region) => region,
+            Body::Pinned(region, _) => region,
+            Body::Remote { .. } => return None,
+        };
+        match self.access {
+            MemoryAccess::Host | MemoryAccess::Device => Some(region.address()),
+            #[cfg(any(test, feature = "test-util"))]
+            MemoryAccess::Opaque => None,
+        }
+    }
+
     pub(crate) fn exporter(&self) -> Option<&Arc<dyn Exporter>> {
         self.exporter.get()
     }

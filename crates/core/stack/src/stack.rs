@@ -309,6 +309,11 @@ impl Stack {
         self.memory.send_pool.stats()
     }
 
+    /// Returns whether there is host memory for payload to be sent: sends that found none can be retried.
+    pub fn has_send_memory(&self) -> bool {
+        self.memory.send_pool.available_niovs() > 0
+    }
+
     /// Returns how many bytes of the memory of `queue` are set aside for windows of peers that are not idle: promised
     /// and not yet received.
     pub fn promised(&self, queue: RxQueueId) -> u64 {

@@ -83,6 +83,9 @@ pub enum AckDelay {
 /// Rules by which one connection sends ACKs. For each event a style returns when the next ACK is sent. Gaps, duplicates and
 /// a full window are acknowledged at once with every style.
 pub trait AckStyle: fmt::Debug + Send {
+    /// The peer's SYN-ACK has opened the connection, and a write waits for that: its data can carry the ACK.
+    fn on_awaited_open(&mut self, facts: AckFacts, now: Instant) -> AckTime;
+
     /// Payload arrived in order.
     fn on_data(&mut self, facts: AckFacts, now: Instant) -> AckTime;
 
@@ -148,6 +151,10 @@ impl WhenDrained {
 }
 
 impl AckStyle for WhenDrained {
+    fn on_awaited_open(&mut self, _: AckFacts, _: Instant) -> AckTime {
+        AckTime::Now
+    }
+
     fn on_data(&mut self, facts: AckFacts, _: Instant) -> AckTime {
         let quick = self.quick > 0 && !facts.push;
         if quick {
@@ -229,6 +236,12 @@ impl AckPolicy {
             }
             Arrival::Fin => self.style.on_fin(),
         };
+        self.schedule(time, now);
+    }
+
+    /// Takes the SYN-ACK that opens a connection for which a write waits; `window` is how many bytes the peer may send.
+    pub(crate) fn on_awaited_open(&mut self, window: u32, now: Instant) {
+        let time = self.style.on_awaited_open(self.facts(window), now);
         self.schedule(time, now);
     }
 

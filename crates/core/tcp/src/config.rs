@@ -51,7 +51,7 @@ pub const RTO_MAX: Duration = Duration::from_secs(120);
 pub const SYN_RETRIES: u8 = 6;
 
 /// How often a SYN is repeated before that, with equal intervals (linux `tcp_syn_linear_timeouts`: the last SYN is sent
-/// after 67 s, and the connection attempt fails after 131 s).
+/// after 67 s, and the connection attempt fails after 131 s). Fewer retries end it when doubling intervals would.
 pub const SYN_LINEAR_TIMEOUTS: u8 = 4;
 
 /// How often a SYN-ACK is repeated (linux `TCP_SYNACK_RETRIES`: together 63 s).

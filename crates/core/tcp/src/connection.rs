@@ -39,6 +39,8 @@ pub struct Connection<P> {
     opened_with_data: bool,
     /// Fast Open of an active open, if it was asked for.
     early: Option<Box<ClientOpen<P>>>,
+    /// A write waits until the connection is open.
+    write_waits: bool,
 }
 
 /// A RST to be sent.
@@ -199,6 +201,7 @@ impl<P: Payload> Connection<P> {
             segs_out: 0,
             opened_with_data: false,
             early: None,
+            write_waits: false,
         }
     }
 
@@ -312,15 +315,22 @@ impl<P: Payload> Connection<P> {
         mut segment: Segment<P>,
         now: Instant,
     ) -> Disposition {
-        let closing = match &self.state {
-            ConnectionState::SynReceived(syn_received) => syn_received.closing,
-            _ => EarlyClose::No,
+        let (closing, has_crossed) = match &self.state {
+            ConnectionState::SynReceived(syn_received) => (syn_received.closing, true),
+            _ => (EarlyClose::No, false),
         };
         let sender = self.end_early(handshake, &segment);
         let mut synchronized = Synchronized::new(&self.config, handshake, sender, now);
         if segment.control == Control::Syn {
             // The peer waits for the ACK of its SYN.
-            synchronized.receiver.request_ack();
+            match self.write_waits && !has_crossed {
+                true => synchronized.receiver.on_awaited_open(now),
+                false => synchronized.receiver.request_ack(),
+            }
+            if has_crossed && self.config.shared.policy.reports_crossed_syns() {
+                let receiver = &mut synchronized.receiver;
+                receiver.note_duplicate(segment.seq, segment.seq + 1);
+            }
             segment.control = match segment.fin_after_syn {
                 true => Control::Fin,
                 false => Control::None,

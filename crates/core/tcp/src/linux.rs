@@ -126,6 +126,11 @@ impl Policy for Linux {
         true
     }
 
+    /// As `tcp_data_queue`, to which the SYN is one byte that was received before.
+    fn reports_crossed_syns(&self) -> bool {
+        true
+    }
+
     /// `TCP_TIMEOUT_MIN_US` more, in whole jiffies (`tcp_rack_mark_lost`).
     fn reordering_timer(&self, wait: Duration) -> Duration {
         let micros = (wait + TIMEOUT_MIN).as_micros();

@@ -65,6 +65,11 @@ pub trait Policy: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Returns whether the SYN-ACK of a simultaneous open is reported as a duplicate (RFC 2883) of the SYN before it.
+    fn reports_crossed_syns(&self) -> bool {
+        false
+    }
+
     /// Returns how long the reordering timer (RFC 8985 6.2 step 5) runs until `wait` is over.
     fn reordering_timer(&self, wait: Duration) -> Duration {
         wait

@@ -164,6 +164,11 @@ impl<P: Payload> Receiver<P> {
         self.ack.request();
     }
 
+    /// Takes the SYN-ACK that opens a connection for which a write waits.
+    pub(crate) fn on_awaited_open(&mut self, now: Instant) {
+        self.ack.on_awaited_open(self.outstanding(), now);
+    }
+
     /// The link is empty: pending ACKs become due.
     pub(crate) fn on_drained(&mut self) {
         self.ack.on_drained();

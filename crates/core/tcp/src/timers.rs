@@ -66,9 +66,12 @@ impl HandshakeTimer {
         self.due = true;
     }
 
-    /// Runs the timer; returns false if `max_retries` repetitions had no answer, or `user_timeout` is over.
+    /// Runs the timer; returns false if the peer did not answer in time. The limits are the number of repetitions, the time
+    /// that `max_retries` of them take with doubling intervals, which equal intervals do not prolong (linux
+    /// `retransmits_timed_out`), and `user_timeout`.
     pub(crate) fn on_timer(
         &mut self,
+        config: &TimerConfig,
         max_retries: u8,
         user_timeout: Option<Duration>,
         now: Instant,
@@ -77,8 +80,8 @@ impl HandshakeTimer {
             return true;
         }
         let waited = now.saturating_since(self.opened);
-        let max_retries = max_retries.saturating_add(self.linear);
-        if self.retries >= max_retries || user_timeout.is_some_and(|limit| waited >= limit) {
+        let limit = doubling_time(config, max_retries).min(user_timeout.unwrap_or(Duration::MAX));
+        if self.retries >= max_retries.saturating_add(self.linear) || waited >= limit {
             return false;
         }
         self.retries += 1;
@@ -121,6 +124,18 @@ impl HandshakeTimer {
             .filter(|_| !self.sent_again)
             .map(|sent| now.saturating_since(sent))
     }
+}
+
+/// Returns how long a segment waits for an answer that is repeated `retries` times with doubling intervals (linux
+/// `tcp_model_timeout`).
+fn doubling_time(config: &TimerConfig, retries: u8) -> Duration {
+    let interval = |doublings: u8| {
+        let doubled = config.rto_initial.saturating_mul(1 << doublings.min(16));
+        doubled.min(config.rto_max)
+    };
+    (0..=retries)
+        .map(interval)
+        .fold(Duration::ZERO, Duration::saturating_add)
 }
 
 /// Timer for probes of a silent peer (RFC 9293 3.8.4).
@@ -289,7 +304,7 @@ mod tests {
                 sent.push(now);
             }
             now = timer.next_timer().unwrap();
-            if !timer.on_timer(SYN_RETRIES, None, now) {
+            if !timer.on_timer(&config, SYN_RETRIES, None, now) {
                 break;
             }
         }
@@ -299,14 +314,37 @@ mod tests {
     }
 
     #[test]
+    fn equal_intervals_do_not_prolong_a_handshake_with_few_retries() {
+        for (retries, sent, end) in [
+            (1, &[0, 1, 2][..], 3),
+            (2, &[0, 1, 2, 3, 4, 5], 7),
+            (3, &[0, 1, 2, 3, 4, 5, 7, 11], 19),
+        ] {
+            let config = TimerConfig::default();
+            let mut timer = HandshakeTimer::new(config.syn_linear_timeouts, Instant::ZERO);
+            let (mut times, mut now) = (Vec::new(), Instant::ZERO);
+            loop {
+                assert!(timer.poll_send(&config, now));
+                times.push(now);
+                now = timer.next_timer().unwrap();
+                if !timer.on_timer(&config, retries, None, now) {
+                    break;
+                }
+            }
+            let sent: Vec<Instant> = sent.iter().copied().map(secs).collect();
+            assert_eq!((times, now), (sent, secs(end)), "{retries} retries");
+        }
+    }
+
+    #[test]
     fn a_user_timeout_ends_a_handshake_early() {
         let config = TimerConfig::default();
         let limit = Some(Duration::from_secs(2));
         let mut timer = HandshakeTimer::new(0, Instant::ZERO);
         assert!(timer.poll_send(&config, secs(0)));
-        assert!(timer.on_timer(6, limit, secs(1)));
+        assert!(timer.on_timer(&config, 6, limit, secs(1)));
         assert!(timer.poll_send(&config, secs(1)));
-        assert!(!timer.on_timer(6, limit, secs(3)));
+        assert!(!timer.on_timer(&config, 6, limit, secs(3)));
     }
 
     #[test]

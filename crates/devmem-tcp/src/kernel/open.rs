@@ -20,6 +20,7 @@ use super::socket::{Socket, end_of_connection, refused};
 use super::wait::Deadline;
 use crate::connect::ConnectOptions;
 use crate::driver::WaitLimit;
+use crate::early::EarlyCookie;
 use crate::error::{AcceptError, ConnectError, ErrorKind, ListenError, Refusal};
 
 /// Descriptors are non-blocking: calls wait in poll(2), within the limit of their stream.
@@ -111,6 +112,11 @@ impl Listening {
             .map_err(|errno| refused(&self.nic, "TCP_FASTOPEN", Operation::Socket, errno).into())
     }
 
+    /// Sets whether payload of a SYN needs a cookie.
+    pub(crate) fn set_early_cookie(&self, cookie: EarlyCookie) -> io::Result<()> {
+        Ok(set_early_cookie(&self.nic, self.fd.as_fd(), cookie)?)
+    }
+
     pub(crate) fn nic(&self) -> &Arc<Nic> {
         &self.nic
     }
@@ -124,6 +130,15 @@ impl Listening {
 fn server_modes() -> Option<u32> {
     let modes = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_fastopen").ok()?;
     modes.trim().parse().ok()
+}
+
+/// Sets TCP_FASTOPEN_NO_COOKIE.
+fn set_early_cookie(nic: &Nic, fd: BorrowedFd<'_>, cookie: EarlyCookie) -> Result<(), Refusal> {
+    let set = match cookie {
+        EarlyCookie::Needed => devmem_linux::socket::demand_fast_open_cookie(fd),
+        EarlyCookie::NotNeeded => devmem_linux::socket::allow_fast_open_without_cookie(fd),
+    };
+    set.map_err(|errno| refused(nic, "TCP_FASTOPEN_NO_COOKIE", Operation::Socket, errno))
 }
 
 /// The kernel's settings forbid TCP Fast Open.
@@ -180,14 +195,17 @@ impl Socket {
         }
     }
 
-    /// Connects with `bytes` in the SYN, as many as fit (RFC 7413); returns their number.
-    pub(crate) fn connect_with_data(
+    /// Begins to connect with `bytes` in the SYN, as many as fit (RFC 7413); returns their number.
+    pub(crate) fn begin_with_data(
         nic: &Arc<Nic>,
         address: SocketAddr,
         options: &ConnectOptions,
         bytes: &[u8],
     ) -> Result<(Arc<Self>, usize), ConnectError> {
         let fd = unconnected(nic, address, options)?;
+        if options.cookie == EarlyCookie::NotNeeded {
+            set_early_cookie(nic, fd.as_fd(), options.cookie).map_err(ConnectError::Refused)?;
+        }
         let flags =
             SendFlags::from_bits_retain(MSG_FASTOPEN) | SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let taken = match sendto(&fd, bytes, flags, &address) {
@@ -197,13 +215,11 @@ impl Socket {
             Err(RawErrno::OPNOTSUPP) => return Err(ConnectError::Refused(no_fast_open(nic))),
             Err(errno) => return Err(connect_error(nic, errno)),
         };
-        let socket = Self::new(fd, nic);
-        socket.await_connected(options)?;
-        Ok((socket, taken))
+        Ok((Self::new(fd, nic), taken))
     }
 
     /// Waits until the connection is established or TCP gives up.
-    fn await_connected(&self, options: &ConnectOptions) -> Result<(), ConnectError> {
+    pub(crate) fn await_connected(&self, options: &ConnectOptions) -> Result<(), ConnectError> {
         let deadline = Deadline::of(WaitLimit::within(options.timeout));
         let waited = deadline.wait(self.fd.as_fd(), PollFlags::OUT);
         waited.map_err(|_| ConnectError::TimedOut)?;

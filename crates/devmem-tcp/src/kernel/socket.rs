@@ -11,7 +11,6 @@ use devmem_linux::errors::Operation;
 use devmem_linux::socket::{DontneedError, FragReturns, Freed};
 use devmem_uapi::{Errno, FragToken};
 use rustix::event::PollFlags;
-#[cfg(feature = "tokio")]
 use rustix::event::epoll;
 use rustix::net::{SendFlags, getpeername, getsockname, send, shutdown, sockopt};
 use tcp::TcpError;
@@ -200,7 +199,6 @@ impl Socket {
     ///
     /// tokio would treat an entry of the error queue of the socket itself as the permanent end of writing; the epoll fd hides
     /// it.
-    #[cfg(feature = "tokio")]
     pub(crate) fn edges(&self, events: epoll::EventFlags) -> rustix::io::Result<OwnedFd> {
         let edges = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let data = epoll::EventData::new_u64(0);

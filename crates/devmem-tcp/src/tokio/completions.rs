@@ -2,16 +2,16 @@
 
 use std::future::Future;
 use std::io;
-use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
 use ::tokio::sync::Notify;
 
-use super::signal::Signal;
+use super::signal::{Signal, Try};
 use crate::error::CompletionError;
 use crate::send::{Completion, SendId};
+use crate::signals::TaskSignal;
 
 /// Reports when sends of a stream are complete. Any number of tasks may wait at the same time, and it may outlive the stream.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub struct Completions {
 
 impl Completions {
     pub(super) fn new(completions: crate::Completions) -> io::Result<Self> {
-        let signal = Signal::new(completions.socket().completion_signal()?.as_fd())?;
+        let signal = Signal::new(completions.socket().task_signal(TaskSignal::Complete)?)?;
         Ok(Self {
             completions,
             signal,
@@ -57,7 +57,8 @@ impl Completions {
     /// # Errors
     /// As [`wait`](Self::wait).
     pub async fn next(&self) -> Result<Option<Completion>, CompletionError> {
-        let attempt = || {
+        let attempt = |which| {
+            self.arm_again(which);
             // Read before the queue, so that no send of a half that is dropped meanwhile is missed.
             let ended = self
                 .completions
@@ -87,11 +88,21 @@ impl Completions {
         &self,
         call: impl Fn(&crate::Completions) -> Result<(), CompletionError>,
     ) -> Result<(), CompletionError> {
-        let attempt = || match call(&self.completions) {
-            Err(CompletionError::WouldBlock) => None,
-            result => Some(result),
+        let attempt = |which| {
+            self.arm_again(which);
+            match call(&self.completions) {
+                Err(CompletionError::WouldBlock) => None,
+                result => Some(result),
+            }
         };
         self.signal.wait(self.collected(), attempt).await?
+    }
+
+    /// Arms the signal before the attempt after which a task waits.
+    fn arm_again(&self, which: Try) {
+        if which == Try::Again {
+            self.completions.socket().arm(TaskSignal::Complete);
+        }
     }
 
     /// Returns the `Notify` that wakes tasks when any caller has read the error queue. The queue is empty then, so the fd

@@ -4,7 +4,6 @@ use std::future::poll_fn;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -15,10 +14,12 @@ use super::Completions;
 use super::signal::{Signal, Try};
 use crate::batch::RxBatch;
 use crate::bound_tx::BoundTx;
-use crate::driver::NotReady;
-use crate::error::{RecvError, SendError, ShutdownError};
+use crate::driver::{NotReady, WaitLimit};
+use crate::early::EarlyData;
+use crate::error::{ConnectError, RecvError, SendError, ShutdownError};
 use crate::recv_half::{Placement, StreamStats};
-use crate::send::SendId;
+use crate::send::{SendId, advance, length};
+use crate::signals::TaskSignal;
 
 /// The receiving half of an asynchronous [`Stream`](super::Stream).
 #[derive(Debug)]
@@ -36,7 +37,7 @@ pub struct SendHalf {
 
 impl RecvHalf {
     pub(super) fn new(half: crate::RecvHalf) -> io::Result<Self> {
-        let signal = Signal::new(half.readiness_fd()?)?;
+        let signal = Signal::new(half.socket.task_signal(TaskSignal::Receive)?)?;
         Ok(Self { half, signal })
     }
 
@@ -87,12 +88,25 @@ impl RecvHalf {
         cx: &mut Context<'_>,
         mut call: impl FnMut(&mut crate::RecvHalf) -> Result<usize, RecvError>,
     ) -> Poll<Result<usize, RecvError>> {
-        let Self { half, signal } = self;
-        let attempt = |_: Try| match call(half) {
+        let attempt = |half: &mut crate::RecvHalf| match call(half) {
             Err(RecvError::WouldBlock) => None,
             result => Some(result),
         };
-        Poll::Ready(ready!(signal.poll(cx, attempt))?)
+        Poll::Ready(ready!(self.poll_attempt(cx, attempt))?)
+    }
+
+    fn poll_attempt<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut attempt: impl FnMut(&mut crate::RecvHalf) -> Option<T>,
+    ) -> Poll<Result<T, NotReady>> {
+        let Self { half, signal } = self;
+        signal.poll(cx, |which| {
+            if which == Try::Again {
+                half.socket.arm(TaskSignal::Receive);
+            }
+            attempt(half)
+        })
     }
 
     /// Sets how to treat bytes that did not land in device memory.
@@ -121,7 +135,7 @@ impl RecvHalf {
 
 impl SendHalf {
     pub(super) fn new(half: crate::SendHalf) -> io::Result<Self> {
-        let signal = Signal::new(half.socket.send_signal()?.as_fd())?;
+        let signal = Signal::new(half.socket.task_signal(TaskSignal::Send)?)?;
         Ok(Self { half, signal })
     }
 
@@ -180,13 +194,13 @@ impl SendHalf {
         ranges: &[Range<usize>],
     ) -> Result<SendId, SendError> {
         let mut id = self.send(tx, ranges).await?;
-        let total = crate::send::length(ranges);
+        let total = length(ranges);
         if id.bytes() < total {
             let mut rest = ranges.to_vec();
-            crate::send::advance(&mut rest, id.bytes());
+            advance(&mut rest, id.bytes());
             while id.bytes() < total {
                 let next = self.send(tx, &rest).await?;
-                crate::send::advance(&mut rest, next.bytes());
+                advance(&mut rest, next.bytes());
                 id = id.through(next);
             }
         }
@@ -217,6 +231,45 @@ impl SendHalf {
         &self.half
     }
 
+    /// Waits until the connection is established or TCP gives up.
+    pub(super) async fn connected(&mut self) -> Result<(), ConnectError> {
+        let connected = |half: &mut crate::SendHalf| half.socket.connected();
+        let connected = poll_fn(|cx| self.poll_with(cx, connected));
+        // An error here means that the runtime is shutting down.
+        connected.await.map_err(|_| ConnectError::TimedOut)?
+    }
+
+    /// Queues the bytes of `data` behind the first `taken`, which the SYN had. Returns the id of all.
+    pub(super) async fn send_rest(
+        &mut self,
+        data: EarlyData<'_>,
+        taken: usize,
+    ) -> Result<SendId, SendError> {
+        let begun = data.begun(taken);
+        match data {
+            EarlyData::Host(bytes) => {
+                let mut queued = taken;
+                while let Some(rest) = bytes.get(queued..).filter(|rest| !rest.is_empty()) {
+                    let attempt = |half: &mut crate::SendHalf| match half
+                        .socket
+                        .write(rest, WaitLimit::Never)
+                    {
+                        Err(SendError::WouldBlock) => None,
+                        result => Some(result),
+                    };
+                    queued += poll_fn(|cx| self.poll_with(cx, attempt)).await??;
+                }
+                Ok(begun.with_bytes(queued))
+            }
+            EarlyData::Device(_, ranges) if taken == length(ranges) => Ok(begun),
+            EarlyData::Device(tx, ranges) => {
+                let mut rest = ranges.to_vec();
+                advance(&mut rest, taken);
+                Ok(begun.through(self.send_all(tx, &rest).await?))
+            }
+        }
+    }
+
     pub(super) fn poll_with<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -225,7 +278,7 @@ impl SendHalf {
         let Self { half, signal } = self;
         signal.poll(cx, |which| {
             if which == Try::Again {
-                half.socket.arm_send_signal();
+                half.socket.arm(TaskSignal::Send);
             }
             attempt(half)
         })
@@ -239,13 +292,12 @@ impl AsyncRead for RecvHalf {
         cx: &mut Context<'_>,
         out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Self { half, signal } = self.get_mut();
         let room = out.initialize_unfilled();
-        let attempt = |_: Try| match half.read(room) {
+        let attempt = |half: &mut crate::RecvHalf| match half.read(room) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
             result => Some(result),
         };
-        match ready!(signal.poll(cx, attempt)) {
+        match ready!(self.get_mut().poll_attempt(cx, attempt)) {
             Ok(read) => {
                 out.advance(read?);
                 Poll::Ready(Ok(()))

@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use ::tokio::sync::Notify;
 
 use super::Stream;
-use super::signal::Signal;
+use super::signal::{Signal, Try};
+use crate::early::EarlyCookie;
 use crate::error::AcceptError;
 
 /// A listening socket. Dropping it closes it: further connections are refused, accepted ones stay open.
@@ -29,7 +30,7 @@ impl Listener {
     pub fn new(mut listener: crate::Listener) -> io::Result<Self> {
         listener.assert_real_time()?;
         listener.set_nonblocking(true);
-        let signal = Signal::new(listener.readiness_fd()?)?;
+        let signal = Signal::new(listener.readiness_fd()?.try_clone_to_owned()?)?;
         Ok(Self {
             listener,
             signal,
@@ -42,9 +43,13 @@ impl Listener {
     /// # Errors
     /// As [`Listener::accept`](crate::Listener::accept). [`AcceptError::WouldBlock`] if the runtime is shutting down.
     pub async fn accept(&self) -> Result<(Stream, SocketAddr), AcceptError> {
-        let attempt = || match self.listener.accept() {
-            Err(AcceptError::WouldBlock) => None,
-            result => Some(result),
+        let attempt = |which| match which {
+            Try::First => match self.listener.accept() {
+                Err(AcceptError::WouldBlock) => None,
+                result => Some(result),
+            },
+            // The readiness fd needs no arming.
+            Try::Again => None,
         };
         let accepted = self.signal.wait(&self.taken, attempt).await?;
         // More connections may be pending, but one fd event wakes only one task.
@@ -52,6 +57,22 @@ impl Listener {
         let (stream, peer) = accepted?;
         let stream = Stream::new(stream).map_err(AcceptError::System)?;
         Ok((stream, peer))
+    }
+
+    /// Allows TCP Fast Open: see [`Listener::set_fast_open`](crate::Listener::set_fast_open).
+    ///
+    /// # Errors
+    /// The kernel's setting `net.ipv4.tcp_fastopen` forbids it; the NIC belongs to another process.
+    pub fn set_fast_open(&self, pending: u16) -> io::Result<()> {
+        self.listener.set_fast_open(pending)
+    }
+
+    /// Sets whether payload of a SYN needs a cookie: see [`Listener::set_early_cookie`](crate::Listener::set_early_cookie).
+    ///
+    /// # Errors
+    /// The NIC belongs to another process.
+    pub fn set_early_cookie(&self, cookie: EarlyCookie) -> io::Result<()> {
+        self.listener.set_early_cookie(cookie)
     }
 
     /// Returns the address that the socket listens on.

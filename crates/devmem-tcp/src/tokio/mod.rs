@@ -1,8 +1,8 @@
 //! [`Listener`], [`Stream`] and [`Completions`] for tokio. Feature `tokio`, off by default.
 //!
 //! [`Netdev`], memory, bindings and batches are the same types as without tokio, and a stream receives into an [`RxBatch`].
-//! The adapter is thin: a call that would block waits with an [`AsyncFd`](::tokio::io::unix::AsyncFd) for the same fd that a
-//! program with an event loop would poll. While all tasks wait, the background thread of the NIC polls a user-space stack.
+//! The adapter is thin: a call that would block waits with an [`AsyncFd`](::tokio::io::unix::AsyncFd), for the socket with a
+//! kernel NIC, for an eventfd in user space. While all tasks wait, the background thread of the NIC polls a user-space stack.
 //!
 //! The documentation of every `async fn` says whether it is *cancel-safe*: whether its future can be dropped before
 //! completion, as `select!` does, without losing anything.

@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::task::{Context, Poll, ready};
 
@@ -13,8 +13,6 @@ use ::tokio::sync::Notify;
 use crate::driver::NotReady;
 
 /// An fd that becomes readable when a call that would block can be retried.
-///
-/// It is a duplicate: a stream and its completions wait on the same open file, and epoll accepts each fd number only once.
 #[derive(Debug)]
 pub(super) struct Signal(AsyncFd<OwnedFd>);
 
@@ -23,20 +21,19 @@ pub(super) struct Signal(AsyncFd<OwnedFd>);
 pub(super) enum Try {
     /// The attempt after the fd was ready.
     First,
-    /// The attempt after a failed first one. If this one fails, too, the task waits for the fd.
+    /// The attempt after a failed first one, which may arm the fd first. If this one fails, too, the task waits for the fd.
     Again,
 }
 
 impl Signal {
-    /// Registers a duplicate of `fd` for becoming readable.
+    /// Registers `fd` for becoming readable. It is a separate descriptor: epoll accepts each number only once.
     ///
     /// # Errors
     /// The process has no free file descriptor.
     ///
     /// # Panics
     /// If called outside a tokio runtime, or in one without I/O enabled.
-    pub(super) fn new(fd: BorrowedFd<'_>) -> io::Result<Self> {
-        let fd = fd.try_clone_to_owned()?;
+    pub(super) fn new(fd: OwnedFd) -> io::Result<Self> {
         // Deprecated since tokio 1.54 because a type could change its fd meanwhile; an OwnedFd cannot, and the
         // replacement is an unsafe function.
         #[allow(deprecated, reason = "sound for an OwnedFd")]
@@ -49,8 +46,6 @@ impl Signal {
     /// The readiness of the fd is checked before each attempt, so that a task with calls that never block uses up tokio's
     /// budget and yields. The registration is edge-triggered: every change of the fd is an event, and `clear_ready` clears
     /// only events from before the guard was created, so an event during the call is not lost.
-    ///
-    /// A failed attempt is followed by another, [`Try::Again`], which may arm the fd first.
     ///
     /// # Errors
     /// [`NotReady::WouldBlock`] if the runtime is shutting down.
@@ -80,13 +75,13 @@ impl Signal {
     pub(super) async fn wait<T>(
         &self,
         notify: &Notify,
-        mut attempt: impl FnMut() -> Option<T>,
+        mut attempt: impl FnMut(Try) -> Option<T>,
     ) -> Result<T, NotReady> {
         loop {
             // Registered before the attempt, so that a notification in between is not lost.
             let mut notified = pin!(notify.notified());
             notified.as_mut().enable();
-            if let Some(result) = attempt() {
+            if let Some(result) = attempt(Try::First).or_else(|| attempt(Try::Again)) {
                 return Ok(result);
             }
             let mut ready = pin!(self.0.readable());

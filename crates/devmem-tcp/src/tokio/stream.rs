@@ -1,6 +1,5 @@
 //! An asynchronous connection.
 
-use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -14,6 +13,7 @@ use super::{Completions, RecvHalf, SendHalf};
 use crate::batch::RxBatch;
 use crate::bound_tx::BoundTx;
 use crate::connect::ConnectOptions;
+use crate::early::{EarlyData, not_sent};
 use crate::error::{ConnectError, RecvError, SendError, ShutdownError};
 use crate::netdev::Netdev;
 use crate::recv_half::StreamStats;
@@ -59,13 +59,33 @@ impl Stream {
     /// # Panics
     /// If called outside a tokio runtime, or in one without I/O enabled.
     pub async fn connect(nic: &Netdev, to: SocketAddr) -> Result<Self, ConnectError> {
-        let mut stream = Self::new(nic.begin_stream(to, &ConnectOptions::new())?)
-            .map_err(ConnectError::System)?;
-        let connected = |half: &mut crate::SendHalf| half.socket.connected();
-        let connected = poll_fn(|cx| stream.send.poll_with(cx, connected));
-        // An error here means that the runtime is shutting down.
-        connected.await.map_err(|_| ConnectError::TimedOut)??;
+        let begun = nic.begin_stream(to, &ConnectOptions::new())?;
+        let mut stream = Self::new(begun).map_err(ConnectError::System)?;
+        stream.send.connected().await?;
         Ok(stream)
+    }
+
+    /// Connects to `to` with the first bytes of `data` in the SYN, and waits until the connection is established and all of
+    /// `data` is queued: see [`Netdev::connect_with_data`], also for the requests that must not be sent so. The timeout of
+    /// the options does not count: use `tokio::time::timeout`. Not cancel-safe: when the future is dropped, the peer may have
+    /// received a part of `data`.
+    ///
+    /// # Errors
+    /// As [`Netdev::connect_with_data`].
+    ///
+    /// # Panics
+    /// If called outside a tokio runtime, or in one without I/O enabled.
+    pub async fn connect_with_data(
+        nic: &Netdev,
+        to: SocketAddr,
+        options: &ConnectOptions,
+        data: EarlyData<'_>,
+    ) -> Result<(Self, SendId), ConnectError> {
+        let (begun, taken) = nic.begin_with_data(to, options, data)?;
+        let mut stream = Self::new(begun).map_err(ConnectError::System)?;
+        stream.send.connected().await?;
+        let sent = stream.send.send_rest(data, taken).await;
+        Ok((stream, sent.map_err(not_sent)?))
     }
 
     /// Splits the stream into halves for two tasks. Dropping the sending half sends a FIN.

@@ -142,36 +142,48 @@ fn a_bad_link_changes_no_byte() {
 
 #[test]
 fn sixty_four_connections_send_both_ways_at_once() {
-    const CONNECTIONS: usize = 64;
-    const BYTES: usize = 150_000;
     in_netns("sixty_four_connections_send_both_ways_at_once", || {
-        let (host, nic) = Host::with_nic(V4, |builder| builder);
-        let memory = Dmabuf::anonymous(16 << 20).expect("memory");
-        let local = "10.77.0.2:0".parse().expect("an address");
-        let setup = nic.netdev.plan_receive(local).apply().expect("set up");
-        let rx = nic.netdev.bind_rx(&memory, setup.queues()).expect("bound");
-        std::thread::scope(|scope| {
-            for _ in 0..CONNECTIONS {
-                // One after another, so that the accepted connection is the last one opened.
-                let mut ours = host.connect(&nic);
-                let theirs = host.accept();
-                let mut back = theirs.try_clone().expect("a second handle");
-                scope.spawn(move || {
-                    back.write_all(&expected(0, BYTES)).expect("all is read");
-                    back.shutdown(Shutdown::Write).expect("open");
-                });
-                scope.spawn(move || assert_eq!(check_all(theirs), BYTES));
-                let (nic, memory) = (&nic, &memory);
-                scope.spawn(move || {
-                    nic.send(&mut ours, BYTES, 7000);
-                    ours.shutdown_write().expect("open");
-                    assert_eq!(sender::receive_all(&mut ours, memory), BYTES);
-                });
-            }
-        });
-        let net_iovs = rx.unbind().net_iovs();
-        assert_eq!(net_iovs.home, net_iovs.total);
+        send_both_ways(64, 1);
     });
+}
+
+#[test]
+fn connections_over_a_tap_with_four_queues_send_both_ways_at_once() {
+    in_netns(
+        "connections_over_a_tap_with_four_queues_send_both_ways_at_once",
+        || send_both_ways(16, 4),
+    );
+}
+
+/// Sends both ways on `connections` at the same time, over a TAP with so many queues.
+fn send_both_ways(connections: usize, tap_queues: u16) {
+    const BYTES: usize = 150_000;
+    let (host, nic) = Host::with_nic(V4, |builder| builder.tap_queues(tap_queues));
+    let memory = Dmabuf::anonymous(16 << 20).expect("memory");
+    let local = "10.77.0.2:0".parse().expect("an address");
+    let setup = nic.netdev.plan_receive(local).apply().expect("set up");
+    let rx = nic.netdev.bind_rx(&memory, setup.queues()).expect("bound");
+    std::thread::scope(|scope| {
+        for _ in 0..connections {
+            // One after another, so that the accepted connection is the last one opened.
+            let mut ours = host.connect(&nic);
+            let theirs = host.accept();
+            let mut back = theirs.try_clone().expect("a second handle");
+            scope.spawn(move || {
+                back.write_all(&expected(0, BYTES)).expect("all is read");
+                back.shutdown(Shutdown::Write).expect("open");
+            });
+            scope.spawn(move || assert_eq!(check_all(theirs), BYTES));
+            let (nic, memory) = (&nic, &memory);
+            scope.spawn(move || {
+                nic.send(&mut ours, BYTES, 7000);
+                ours.shutdown_write().expect("open");
+                assert_eq!(sender::receive_all(&mut ours, memory), BYTES);
+            });
+        }
+    });
+    let net_iovs = rx.unbind().net_iovs();
+    assert_eq!(net_iovs.home, net_iovs.total);
 }
 
 #[test]

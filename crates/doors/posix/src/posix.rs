@@ -76,6 +76,13 @@ impl Limit {
     }
 }
 
+/// Whether a call of several parts has waited in one of them. The waiter is told after each later part, under the lock of the
+/// table, that the call returns after a wait.
+#[derive(Debug, Clone, Copy, Default)]
+struct Waits {
+    any: bool,
+}
+
 impl<W: Waiter> Posix<W> {
     /// Returns a table over `stack`, for threads that wait by `waiter`.
     pub fn new(stack: stack::Stack, settings: Settings, waiter: W) -> Self {
@@ -103,10 +110,18 @@ impl<W: Waiter> Posix<W> {
 
     /// Runs a call that does not wait.
     pub fn call<T>(&self, call: impl FnOnce(&mut Table) -> T) -> T {
+        self.end_call(Waits::default(), call)
+    }
+
+    /// Runs the last part of a call.
+    fn end_call<T>(&self, waits: Waits, call: impl FnOnce(&mut Table) -> T) -> T {
         let mut table = self.lock();
         table.set_clock(self.waiter.now());
         let result = call(&mut table);
         self.finish(&mut table);
+        if waits.any {
+            self.waiter.returning();
+        }
         result
     }
 
@@ -125,6 +140,17 @@ impl<W: Waiter> Posix<W> {
         &self,
         limit: Limit,
         watched: &[(i32, u64)],
+        attempt: impl FnMut(&mut Table, Instant) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        self.wait_in_part(limit, watched, &mut Waits::default(), attempt)
+    }
+
+    /// Does so for one part of a call.
+    fn wait_in_part<T>(
+        &self,
+        limit: Limit,
+        watched: &[(i32, u64)],
+        waits: &mut Waits,
         mut attempt: impl FnMut(&mut Table, Instant) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         let mut table = self.lock();
@@ -140,10 +166,10 @@ impl<W: Waiter> Posix<W> {
             let is_over =
                 result.as_ref().err() != Some(&Errno::EAGAIN) || end.is_some_and(|end| end <= now);
             if is_over {
-                let has_waited = hold.is_some();
+                waits.any |= hold.is_some();
                 hold.into_iter().for_each(|hold| table.release(hold));
                 self.finish(&mut table);
-                if has_waited {
+                if waits.any {
                     self.waiter.returning();
                 }
                 return result;
@@ -181,12 +207,18 @@ impl<W: Waiter> Posix<W> {
             Err(Errno::EINPROGRESS | Errno::EALREADY) if limit != Limit::Never => {}
             outcome => return outcome,
         }
-        self.await_connected(fd, patience.serial, limit)
+        self.await_connected(fd, patience.serial, limit, &mut Waits::default())
     }
 
     /// Waits until a connection is open, or has failed.
-    fn await_connected(&self, fd: i32, serial: u64, limit: Limit) -> Result<(), Errno> {
-        let waited = self.wait_for(limit, &[(fd, serial)], |table, _| {
+    fn await_connected(
+        &self,
+        fd: i32,
+        serial: u64,
+        limit: Limit,
+        waits: &mut Waits,
+    ) -> Result<(), Errno> {
+        let waited = self.wait_in_part(limit, &[(fd, serial)], waits, |table, _| {
             table.connect_continue(fd).map_err(|errno| match errno {
                 Errno::EALREADY => Errno::EAGAIN,
                 errno => errno,
@@ -259,7 +291,7 @@ impl<W: Waiter> Posix<W> {
     pub fn send(&self, fd: i32, args: SendArgs<'_>, flags: u32) -> Result<usize, Errno> {
         let patience = self.lock().patience(fd)?;
         let limit = Limit::new(patience, patience.send, flags);
-        let mut under_way = UnderWay::default();
+        let (mut under_way, mut waits) = (UnderWay::default(), Waits::default());
         let now = self.waiter.now();
         let begun = self.call(|table| table.send_early(fd, args, flags, &mut under_way, now));
         let flags = flags & !MSG_FASTOPEN;
@@ -267,24 +299,33 @@ impl<W: Waiter> Posix<W> {
         if begun? == Begun::Connecting {
             let opened = match limit {
                 Limit::Never => Err(Errno::EINPROGRESS),
-                _ => self.await_connected(fd, patience.serial, limit),
+                _ => {
+                    if sent < args.len() {
+                        self.call(|table| table.announce_write(fd));
+                    }
+                    self.await_connected(fd, patience.serial, limit, &mut waits)
+                }
             };
             if let Err(errno) = opened {
-                self.call(|table| table.finish_send(under_way));
+                self.end_call(waits, |table| table.finish_send(under_way));
                 let goes_on = errno == Errno::EINPROGRESS && sent > 0;
                 return if goes_on { Ok(sent) } else { Err(errno) };
             }
         }
-        let outcome = self.wait_for(limit, &[(fd, patience.serial)], |table, _| {
+        let watched = [(fd, patience.serial)];
+        let outcome = self.wait_in_part(limit, &watched, &mut waits, |table, _| {
             let outcome = table.send_on(fd, args, flags, &mut under_way);
             sent = under_way.sent;
             if outcome != Err(Errno::EAGAIN) || limit == Limit::Never {
                 // Before the last bytes are sent: this requests their timestamps.
                 table.finish_send(std::mem::take(&mut under_way));
+            } else {
+                // It counts only if the send waits for the connection, and not for room.
+                table.announce_write(fd);
             }
             outcome
         });
-        self.call(|table| table.finish_send(under_way));
+        self.end_call(waits, |table| table.finish_send(under_way));
         match outcome {
             Err(errno) if sent == 0 => Err(errno),
             _ => Ok(sent),
@@ -297,13 +338,14 @@ impl<W: Waiter> Posix<W> {
     /// EBADF.
     pub fn close(&self, fd: i32) -> Result<(), Errno> {
         let serial = self.lock().patience(fd)?.serial;
+        let mut waits = Waits::default();
         if let Some(time) = self.call(|table| table.linger(fd))? {
             // The file is closed even if the wait failed.
-            let _ = self.wait_for(Limit::For(time), &[(fd, serial)], |table, _| {
+            let _ = self.wait_in_part(Limit::For(time), &[(fd, serial)], &mut waits, |table, _| {
                 table.lingered(fd)
             });
         }
-        self.call(|table| table.close(fd))
+        self.end_call(waits, |table| table.close(fd))
     }
 
     /// poll(2): fills in `revents`, returns how many entries have any.

@@ -59,7 +59,5 @@ pub fn remember_broken_kvm(kit: &Kit) {
 /// Returns the path of that record, and the id of the current boot.
 fn mark(kit: &Kit) -> Option<(PathBuf, String)> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-    // Beside the folder of the packages: in the cache.
-    let cache = kit.tools.as_ref()?.parent()?.parent()?;
-    Some((cache.join("kvm-is-broken"), boot))
+    Some((kit.cache.join("kvm-is-broken"), boot))
 }

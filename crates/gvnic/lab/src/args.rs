@@ -43,6 +43,10 @@ Examples:
       a test program of your own; the libraries it needs go with it
   devmem-tcp lab run --kernel arch/x86/boot/bzImage --modules . -- devmem-tcp lab --help
       the kernel you have just built
+  devmem-tcp lab run --share .:/src --cpus 4 --nics 4 --queues 8 -- sh -c 'cd /src && ./test.sh'
+      this folder, read-write, at /src; more processors, NICs and queues
+  devmem-tcp lab run --gdb --gdb-wait --kernel arch/x86/boot/bzImage -- true
+      the guest waits for: gdb vmlinux -ex 'target remote 127.0.0.1:1234' -ex 'hbreak start_kernel' -ex continue
   devmem-tcp lab shell
       look around; exit or Ctrl-D ends it";
 
@@ -85,6 +89,8 @@ pub struct Status {
 pub struct Run {
     #[command(flatten)]
     pub guest: GuestArgs,
+    #[command(flatten)]
+    pub devices: DeviceArgs,
     /// Copy a file or a folder into the guest, to PLACE or to its name in /; programs bring the libraries that they need
     #[arg(long, value_name = "PATH[:PLACE]")]
     pub put: Vec<String>,
@@ -116,6 +122,8 @@ pub struct Run {
 pub struct Shell {
     #[command(flatten)]
     pub guest: GuestArgs,
+    #[command(flatten)]
+    pub devices: DeviceArgs,
     /// Copy a file or a folder into the guest, to PLACE or to its name in /
     #[arg(long, value_name = "PATH[:PLACE]")]
     pub put: Vec<String>,
@@ -227,8 +235,8 @@ pub struct MachineArgs {
     #[arg(long, value_enum, default_value_t = Accel::Auto)]
     pub accel: Accel,
     /// Virtual processors
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    pub smp: u16,
+    #[arg(long, value_name = "N", alias = "smp", default_value_t = 2)]
+    pub cpus: u16,
     /// Memory
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     pub memory: Size,
@@ -259,4 +267,30 @@ pub struct MachineArgs {
     /// Parameters to append to the guest's kernel command line
     #[arg(long, value_name = "WORDS", default_value = "")]
     pub append: String,
+}
+
+/// Devices and debugger of a guest that runs a command or a shell.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "The guest's machine")]
+pub struct DeviceArgs {
+    /// Share a folder with the guest, read-write, at PLACE or at its name in /
+    ///
+    /// Files that belong to your user belong to root in the guest, and files that the guest creates belong to your user. If
+    /// root runs the lab, owners and groups are the same on both sides. The guest's kernel needs CONFIG_VIRTIO_FS; virtiofsd is
+    /// fetched once if it is not installed.
+    #[arg(long, value_name = "DIR[:PLACE]")]
+    pub share: Vec<String>,
+    /// Add a disk with the contents of FILE: the first is /dev/vda, the second /dev/vdb
+    ///
+    /// The guest writes to FILE, except with `ro`. The format is raw unless another one is named; it is not detected from the
+    /// bytes of the file. A qcow2 image can name other files of this machine: use one only if you trust its origin.
+    #[arg(long, value_name = "FILE[,ro][,format=raw|qcow2]")]
+    pub disk: Vec<String>,
+    /// Let a debugger connect to 127.0.0.1:PORT [default: 1234]; any user of this machine can
+    #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "1234",
+          value_parser = clap::value_parser!(u16).range(1..))]
+    pub gdb: Option<u16>,
+    /// Do not start the guest's processors before the debugger's command to continue
+    #[arg(long, requires = "gdb")]
+    pub gdb_wait: bool,
 }

@@ -3,7 +3,7 @@
 use crate::accel;
 use crate::args::{Fetch, Lab, LabCommand, Run, Selftests, Shell, Status, Test};
 use crate::kit::{self, Kit};
-use crate::machine::{self, Output, PassOn, RunReport};
+use crate::machine::{self, Debugger, DebuggerStart, Output, PassOn, RunReport};
 use crate::plan::{self as plan, LabRunPlan};
 use crate::selftests;
 use crate::selftests::host::SelftestPlan;
@@ -32,7 +32,12 @@ pub fn run(args: Lab) -> Result<(), Failure> {
 fn fetch(args: Fetch) -> Result<(), Failure> {
     let mut options = plan::kit(args.kit);
     options.refresh = args.refresh;
-    show(&Kit::provide(&options)?, &args.output)
+    let kit = Kit::provide(&options)?;
+    // A guest without shared folders does not need it.
+    if let Err(failure) = kit::virtiofsd(&options) {
+        note(format_args!("--share cannot be used: {failure}"));
+    }
+    show(&kit, &args.output)
 }
 
 fn status(args: Status) -> Result<(), Failure> {
@@ -87,8 +92,9 @@ impl Output for ToStderr {
 }
 
 fn run_command(args: Run) -> Result<(), Failure> {
-    let plan = LabRunPlan::run(args)?;
-    let kit = Kit::provide(&plan.kit)?;
+    let mut plan = LabRunPlan::run(args)?;
+    let kit = parts(&mut plan)?;
+    tell_about_debugger(&plan);
     let mut output: Box<dyn Output> = if plan.json {
         Box::new(ToStderr)
     } else {
@@ -101,9 +107,32 @@ fn run_command(args: Run) -> Result<(), Failure> {
     judge(&plan, &outcome)
 }
 
-fn shell(args: Shell) -> Result<(), Failure> {
-    let plan = LabRunPlan::shell(args)?;
+/// Finds or fetches the parts of a guest, with the server of its shared folders if it has any.
+fn parts(plan: &mut LabRunPlan) -> Result<Kit, Failure> {
     let kit = Kit::provide(&plan.kit)?;
+    kit.kernel.check_drivers(&plan.machine.extra_drivers())?;
+    if !plan.machine.shares.folders.is_empty() {
+        plan.machine.shares.program = Some(kit::virtiofsd(&plan.kit)?);
+    }
+    Ok(kit)
+}
+
+fn tell_about_debugger(plan: &LabRunPlan) {
+    if let Some(Debugger { port, start }) = plan.machine.debugger {
+        let what = match start {
+            DebuggerStart::Waits => "the guest waits for its `continue`",
+            DebuggerStart::Runs => "the guest runs",
+        };
+        note(format_args!(
+            "gdb vmlinux -ex 'target remote 127.0.0.1:{port}' connects a debugger; {what}"
+        ));
+    }
+}
+
+fn shell(args: Shell) -> Result<(), Failure> {
+    let mut plan = LabRunPlan::shell(args)?;
+    let kit = parts(&mut plan)?;
+    tell_about_debugger(&plan);
     note("starting a guest; `exit` or Ctrl-D ends it");
     let outcome = machine::run(&kit, &plan.machine, &plan.job, &mut PassOn)?;
     for line in &outcome.kernel_complaints {

@@ -1,13 +1,61 @@
 //! The order of frames from the guest on the control port. The guest is not trusted: its frames take no more memory than
 //! one frame, and one text for each requested file.
 
+use std::time::Duration;
+
 use super::frame::FrameKind;
+
+/// Times since the guest's kernel started, by the guest's clock, at which its process 1 had done a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BootTimes {
+    /// Process 1 has started.
+    pub init: Duration,
+    /// The control port is open.
+    pub port: Duration,
+    /// File systems, modules and commands are in place.
+    pub files: Duration,
+    /// The NICs are set up.
+    pub nics: Duration,
+}
+
+impl BootTimes {
+    /// Returns the payload of a Ready frame: milliseconds as decimal numbers, separated by spaces.
+    pub fn to_text(self) -> String {
+        let Self {
+            init,
+            port,
+            files,
+            nics,
+        } = self;
+        let numbers = [init, port, files, nics].map(|time| time.as_millis().to_string());
+        numbers.join(" ")
+    }
+
+    /// Parses the payload of a Ready frame; `None` if it is anything else, or the times are not in order.
+    pub fn parse(payload: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(payload).ok()?;
+        let mut times = text.split(' ').map(|number| {
+            let millis: u32 = number.parse().ok()?;
+            Some(Duration::from_millis(millis.into()))
+        });
+        let mut next = || times.next().flatten();
+        let found = Self {
+            init: next()?,
+            port: next()?,
+            files: next()?,
+            nics: next()?,
+        };
+        let in_order =
+            found.init <= found.port && found.port <= found.files && found.files <= found.nics;
+        (times.next().is_none() && in_order).then_some(found)
+    }
+}
 
 /// Meaning of one frame from the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word<'a> {
-    /// The command starts.
-    Ready,
+    /// The command starts; when the steps before it were done.
+    Ready(BootTimes),
     /// Bytes of the command's standard output.
     Stdout(&'a [u8]),
     /// Bytes of the command's standard error.
@@ -67,8 +115,11 @@ impl Conversation {
                 Err("the guest sent a second Ready frame".to_owned())
             }
             FrameKind::Ready => {
+                let times = BootTimes::parse(payload);
+                let times =
+                    times.ok_or("the guest sent a Ready frame without the times of its boot")?;
                 self.is_ready = true;
-                Ok(Word::Ready)
+                Ok(Word::Ready(times))
             }
             FrameKind::Stdout => Ok(Word::Stdout(payload)),
             FrameKind::Stderr => Ok(Word::Stderr(payload)),
@@ -133,8 +184,14 @@ mod tests {
     fn frames_in_the_right_order_are_accepted() {
         let mut guest = Conversation::new(2);
         assert!(!guest.is_ready());
+        let times = BootTimes {
+            init: Duration::from_secs(2),
+            port: Duration::from_millis(2100),
+            files: Duration::from_millis(2200),
+            nics: Duration::from_millis(2600),
+        };
         let said: [(FrameKind, &[u8], Word<'_>); 8] = [
-            (FrameKind::Ready, b"1.5", Word::Ready),
+            (FrameKind::Ready, b"2000 2100 2200 2600", Word::Ready(times)),
             (FrameKind::Stdout, b"out", Word::Stdout(b"out")),
             (FrameKind::Stderr, b"", Word::Stderr(b"")),
             (
@@ -154,6 +211,27 @@ mod tests {
     }
 
     #[test]
+    fn the_times_of_a_boot_are_milliseconds_in_both_directions_and_anything_else_is_refused() {
+        let times = BootTimes::parse(b"1 20 20 4294967295").unwrap();
+        assert_eq!(times.port, Duration::from_millis(20));
+        assert_eq!(BootTimes::parse(times.to_text().as_bytes()), Some(times));
+        let wrong: [&[u8]; 8] = [
+            b"",
+            b"1 2 3",
+            b"1 2 3 4 5",
+            b"1  2 3 4",
+            b"1 2 3 4294967296",
+            b"1.5 2 3 4",
+            b"4 3 2 1",
+            b"\xff",
+        ];
+        for payload in wrong {
+            let refused = Conversation::new(0).take(FrameKind::Ready, payload);
+            assert!(refused.unwrap_err().contains("times"), "{payload:?}");
+        }
+    }
+
+    #[test]
     fn each_file_that_could_not_be_read_is_reported_once() {
         let mut guest = Conversation::new(2);
         for _ in 0..2 {
@@ -168,7 +246,10 @@ mod tests {
     #[test]
     fn frames_in_the_wrong_order_are_refused() {
         let wrong: [&[(FrameKind, &[u8])]; 9] = [
-            &[(FrameKind::Ready, b""), (FrameKind::Ready, b"")],
+            &[
+                (FrameKind::Ready, b"1 2 3 4"),
+                (FrameKind::Ready, b"1 2 3 4"),
+            ],
             &[(FrameKind::Bye, b"")],
             &[(FrameKind::Exit, b"0"), (FrameKind::Exit, b"0")],
             &[(FrameKind::Exit, b"99999999999")],

@@ -13,7 +13,7 @@ const HEADER_BYTES: usize = 5;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FrameKind {
-    /// The guest has booted and starts the command; no payload.
+    /// The guest has booted and starts the command: the times of its boot, as decimal milliseconds separated by spaces.
     Ready = 1,
     /// Bytes the command wrote to its standard output.
     Stdout = 2,

@@ -18,7 +18,9 @@ use devmem_linux::netif::{Interface, interfaces};
 use devmem_linux::netns::{self, NetNs};
 use rustix::mount::{MountFlags, mount};
 use rustix::system::{RebootCommand, finit_module, reboot};
+use rustix::time::{ClockId, clock_gettime};
 
+use super::conversation::BootTimes;
 use super::frame::{self, FrameKind, MAX_FRAME_BYTES};
 use super::job::{
     CONTROL_PORT, GuestNic, INIT_PATH, JOB_PATH, Job, PEER_NETNS, ROWS_PATH, SELFTESTS_PATH,
@@ -57,10 +59,15 @@ pub fn run_by_name(arguments: impl Iterator<Item = OsString>) -> Option<Result<(
 
 /// Runs process 1, and powers the guest off at the end.
 fn init() -> ! {
+    let mut times = BootTimes {
+        init: uptime(),
+        ..BootTimes::default()
+    };
     let trouble = match open_control() {
         Ok(control) => {
+            times.port = uptime();
             let control = Mutex::new(control);
-            let work = work(&control);
+            let work = work(&control, times);
             match work {
                 Ok(()) => None,
                 Err(error) => {
@@ -78,6 +85,12 @@ fn init() -> ! {
     let _ = reboot(RebootCommand::PowerOff);
     // The kernel panics when process 1 exits, which ends the guest, too.
     std::process::exit(1)
+}
+
+/// Returns the time since the kernel started.
+fn uptime() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    Duration::try_from(now).unwrap_or_default()
 }
 
 fn lock(control: &Mutex<File>) -> MutexGuard<'_, File> {
@@ -135,9 +148,26 @@ pub fn read_job() -> anyhow::Result<Job> {
 ///
 /// A module cannot be loaded, or a NIC cannot be set up.
 pub fn load_driver_and_set_up(job: &Job) -> anyhow::Result<()> {
-    for module in &job.modules {
-        load(Path::new(module)).with_context(|| format!("load {module}"))?;
-    }
+    load_modules(job)?;
+    set_up_nics(job)
+}
+
+/// Loads all modules: the first one, and at the same time the others, in order. Unpacking takes most of the time.
+fn load_modules(job: &Job) -> anyhow::Result<()> {
+    let load_all = |modules: &[String]| -> anyhow::Result<()> {
+        modules.iter().try_for_each(|module| {
+            load(Path::new(module)).with_context(|| format!("load {module}"))
+        })
+    };
+    let (first, others) = job.modules.split_at(job.modules.len().min(1));
+    thread::scope(|scope| {
+        let others = scope.spawn(|| load_all(others));
+        load_all(first)?;
+        others.join().map_err(|_| anyhow!("the thread panicked"))?
+    })
+}
+
+fn set_up_nics(job: &Job) -> anyhow::Result<()> {
     let peer = match job.nics.iter().any(|nic| nic.peer) {
         true => Some(NetNs::open(PEER_NETNS)?),
         false => None,
@@ -147,6 +177,28 @@ pub fn load_driver_and_set_up(job: &Job) -> anyhow::Result<()> {
     }
     for nic in job.nics.iter().filter(|nic| !nic.peer) {
         wait_for_carrier(&nic.name);
+    }
+    Ok(())
+}
+
+/// Mounts the folders that the host shares.
+fn mount_shares(job: &Job) -> anyhow::Result<()> {
+    for share in &job.shares {
+        let place = &share.place;
+        fs::create_dir_all(place)?;
+        let mounted = mount(
+            share.tag.as_str(),
+            place.as_str(),
+            "virtiofs",
+            MountFlags::empty(),
+            None,
+        );
+        mounted.with_context(|| match mounted {
+            Err(rustix::io::Errno::NODEV) => {
+                format!("--share {place}: this kernel lacks CONFIG_VIRTIO_FS=y")
+            }
+            _ => format!("--share {place}: mount it"),
+        })?;
     }
     Ok(())
 }
@@ -161,19 +213,36 @@ fn wait_for_carrier(name: &str) {
     }
 }
 
-fn work(control: &Mutex<File>) -> anyhow::Result<()> {
+fn work(control: &Mutex<File>, mut times: BootTimes) -> anyhow::Result<()> {
     let job = read_job()?;
     fs::create_dir_all("/dev/pts")?;
-    // For programs that need a pseudo-terminal.
-    let _ = mount("devpts", "/dev/pts", "devpts", MountFlags::empty(), None);
+    // For programs that need a pseudo-terminal, and for perf, bpftrace and the kernel's own files. A kernel without one of
+    // them has no folder to mount it on, and such programs say what they miss.
+    for (kind, place) in [
+        ("devpts", "/dev/pts"),
+        ("tracefs", "/sys/kernel/tracing"),
+        ("debugfs", "/sys/kernel/debug"),
+        ("bpf", "/sys/fs/bpf"),
+    ] {
+        let _ = mount(kind, place, kind, MountFlags::empty(), None);
+    }
     let _ = rustix::system::sethostname(b"lab");
-    install_busybox()?;
     Interface::by_name("lo")?.set_up()?;
     if job.nics.iter().any(|nic| nic.peer) {
         make_netns(PEER_NETNS).context("create the peer's network namespace")?;
     }
-    load_driver_and_set_up(&job)?;
-    say(control, FrameKind::Ready, b"")?;
+    thread::scope(|scope| {
+        let commands = scope.spawn(install_busybox);
+        load_modules(&job)?;
+        commands
+            .join()
+            .map_err(|_| anyhow!("the thread panicked"))?
+    })?;
+    mount_shares(&job)?;
+    times.files = uptime();
+    set_up_nics(&job)?;
+    times.nics = uptime();
+    say(control, FrameKind::Ready, times.to_text().as_bytes())?;
     let code = run(control, &job)?;
     for (index, path) in job.get.iter().enumerate() {
         send_file(control, index, path)?;

@@ -84,7 +84,7 @@ impl Image {
             let found = head.get(at..).and_then(|bytes| bytes.get(..magic.len()));
             found == Some(magic)
         };
-        if is_at(0x1fe, &[0x55, 0xaa]) && is_at(BOOT_MAGIC_AT, b"HdrS") {
+        if has_boot_header(&head) {
             let version = u16_at(&head, BOOT_VERSION_AT).unwrap_or(0);
             return Ok(Self::X86 { version });
         }
@@ -139,6 +139,24 @@ impl fmt::Display for Image {
             Self::Unknown => f.write_str("not a known kind of kernel"),
         }
     }
+}
+
+/// Returns whether a file starts with an x86 boot header.
+pub fn has_boot_header(head: &[u8]) -> bool {
+    let is_at = |at: usize, magic: &[u8]| {
+        let found = head.get(at..).and_then(|bytes| bytes.get(..magic.len()));
+        found == Some(magic)
+    };
+    is_at(0x1fe, &[0x55, 0xaa]) && is_at(BOOT_MAGIC_AT, b"HdrS")
+}
+
+/// Returns whether QEMU can boot a file.
+///
+/// # Errors
+///
+/// The file cannot be read.
+pub fn starts(file: &File) -> io::Result<bool> {
+    Ok(Image::of(file)?.starts())
 }
 
 /// Checks that QEMU can boot a file as the kernel of a guest.
@@ -248,7 +266,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use std::path::PathBuf;
 
     use super::*;
@@ -265,7 +283,8 @@ mod tests {
         check(&path).map_err(|error| error.to_string())
     }
 
-    fn boot_header(version: u16) -> Vec<u8> {
+    /// Returns a file with an x86 boot header.
+    pub fn boot_header(version: u16) -> Vec<u8> {
         let mut bytes = vec![0; 2048];
         bytes[0x1fe..0x200].copy_from_slice(&[0x55, 0xaa]);
         bytes[BOOT_MAGIC_AT..][..4].copy_from_slice(b"HdrS");
@@ -289,6 +308,11 @@ mod tests {
         bytes[96..104].copy_from_slice(&(notes.len() as u64).to_le_bytes());
         bytes.extend(notes);
         bytes
+    }
+
+    /// Returns an ELF file with the entry point that QEMU needs.
+    pub fn elf_with_pvh() -> Vec<u8> {
+        elf(EM_X86_64, PVH_NOTE)
     }
 
     #[test]

@@ -49,7 +49,9 @@ impl Initramfs {
             names: BTreeSet::new(),
             limit,
         };
-        for name in ["dev", "proc", "sys", "tmp", "run", "root", "etc", "bin"] {
+        for name in [
+            "dev", "proc", "sys", "tmp", "run", "root", "etc", "bin", "mnt",
+        ] {
             archive.folder(name);
         }
         let console = EntryMeta {

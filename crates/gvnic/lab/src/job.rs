@@ -32,10 +32,21 @@ pub struct Job {
     pub get: Vec<String>,
     /// The NICs, in PCI order.
     pub nics: Vec<GuestNic>,
+    /// Folders of the host to mount.
+    pub shares: Vec<SharedFolder>,
     /// The host passes its standard input to the command.
     pub stdin: bool,
     /// The command is an interactive shell: it uses the console, not pipes.
     pub interactive: bool,
+}
+
+/// A folder of the host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedFolder {
+    /// Name of the file system's device.
+    pub tag: String,
+    /// Where it is mounted.
+    pub place: String,
 }
 
 /// Settings of one NIC in the guest.

@@ -23,6 +23,43 @@ const KERNEL_DRIVER: &str = "CONFIG_GVE=y";
 /// Modules for the guest, if the kernel has them: the driver, and the modules that the tests need.
 const MODULES: &[&str] = &["gve", "sch_netem", "veth", "tun"];
 
+/// A driver that only some guests need: a module, or built in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExtraDriver {
+    /// Shared folders.
+    VirtioFs,
+    /// Disks.
+    VirtioBlk,
+}
+
+impl ExtraDriver {
+    const ALL: [Self; 2] = [Self::VirtioFs, Self::VirtioBlk];
+
+    /// Returns the option of the kernel's configuration.
+    fn config(self) -> &'static str {
+        match self {
+            Self::VirtioFs => "CONFIG_VIRTIO_FS=y",
+            Self::VirtioBlk => "CONFIG_VIRTIO_BLK=y",
+        }
+    }
+
+    /// Returns the modules in load order; the last one is the driver.
+    fn modules(self) -> &'static [&'static str] {
+        match self {
+            Self::VirtioFs => &["fuse", "virtiofs"],
+            Self::VirtioBlk => &["virtio_blk"],
+        }
+    }
+
+    /// Returns the option of the command line that needs the driver.
+    fn option(self) -> &'static str {
+        match self {
+            Self::VirtioFs => "--share",
+            Self::VirtioBlk => "--disk",
+        }
+    }
+}
+
 /// A kernel with its modules.
 #[derive(Clone, Debug, Serialize)]
 pub struct Kernel {
@@ -32,6 +69,70 @@ pub struct Kernel {
     pub modules: Vec<PathBuf>,
     /// Kernel release, or the name of the file.
     pub release: String,
+    /// The modules of drivers that only some guests need.
+    #[serde(skip)]
+    pub extra_modules: Vec<PathBuf>,
+    /// Those drivers that are built in; `None` if the configuration is not known.
+    #[serde(skip)]
+    pub extra_built_in: Option<Vec<ExtraDriver>>,
+}
+
+impl Kernel {
+    /// Returns the modules for a guest that needs `drivers`, in load order.
+    pub fn modules_for(&self, drivers: &[ExtraDriver]) -> Vec<&Path> {
+        let extra = drivers.iter().flat_map(|driver| driver.modules());
+        let extra = extra.filter_map(|name| self.extra_module(name));
+        self.modules
+            .iter()
+            .map(PathBuf::as_path)
+            .chain(extra)
+            .collect()
+    }
+
+    fn extra_module(&self, name: &str) -> Option<&Path> {
+        let mut modules = self.extra_modules.iter().map(PathBuf::as_path);
+        modules.find(|module| is_module(module, name))
+    }
+
+    /// Checks that the kernel has the drivers that a guest needs. If its configuration is not known, the guest will tell.
+    ///
+    /// # Errors
+    ///
+    /// A driver is neither built in nor a module; the error names the option of the command line that needs it.
+    pub fn check_drivers(&self, drivers: &[ExtraDriver]) -> Result<(), Failure> {
+        let Some(built_in) = &self.extra_built_in else {
+            return Ok(());
+        };
+        let lacks = |driver: &&ExtraDriver| {
+            let module = driver
+                .modules()
+                .last()
+                .and_then(|name| self.extra_module(name));
+            !built_in.contains(driver) && module.is_none()
+        };
+        match drivers.iter().find(lacks) {
+            None => Ok(()),
+            Some(driver) => Err(Failure::unsupported(format!(
+                "{} needs {}, which the kernel {} lacks",
+                driver.option(),
+                driver.config(),
+                self.release
+            ))
+            .with_remedy(
+                "set the option to y, or name the folder of the kernel's modules with --modules",
+            )),
+        }
+    }
+}
+
+fn extra_built_in(config: &str) -> Vec<ExtraDriver> {
+    let is_built_in = |driver: &ExtraDriver| missing_options(config, &[driver.config()]).is_empty();
+    ExtraDriver::ALL.into_iter().filter(is_built_in).collect()
+}
+
+fn find_extra_modules(folder: &Path) -> Vec<PathBuf> {
+    let names = ExtraDriver::ALL.into_iter().flat_map(ExtraDriver::modules);
+    find_modules(folder, &names.copied().collect::<Vec<_>>())
 }
 
 /// Returns the kernel named on the command line. If its configuration file is found, a kernel that cannot start a guest is
@@ -48,9 +149,10 @@ pub fn named_kernel(image: &Path, modules: Option<&Path>) -> Result<Kernel, Fail
             modules.display()
         )));
     }
-    if let Some((place, config)) = config_of(image, modules) {
+    let config = config_of(image, modules);
+    if let Some((place, config)) = &config {
         let (shown, place) = (image.display(), place.display());
-        let missing = missing_options(&config, BOOT_OPTIONS);
+        let missing = missing_options(config, BOOT_OPTIONS);
         if !missing.is_empty() {
             let missing = missing.join(", ");
             return Err(Failure::unsupported(format!(
@@ -60,7 +162,7 @@ pub fn named_kernel(image: &Path, modules: Option<&Path>) -> Result<Kernel, Fail
                 "set these options to y: the guest loads modules later than it needs them",
             ));
         }
-        let missing = missing_options(&config, DEVMEM_OPTIONS);
+        let missing = missing_options(config, DEVMEM_OPTIONS);
         if !missing.is_empty() {
             let missing = missing.join(", ");
             note(format_args!(
@@ -70,12 +172,16 @@ pub fn named_kernel(image: &Path, modules: Option<&Path>) -> Result<Kernel, Fail
     }
     Ok(Kernel {
         image: image.to_owned(),
-        modules: modules.map(find_modules).unwrap_or_default(),
+        modules: modules
+            .map(|folder| find_modules(folder, MODULES))
+            .unwrap_or_default(),
         release: image
             .file_name()
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned(),
+        extra_modules: modules.map(find_extra_modules).unwrap_or_default(),
+        extra_built_in: config.map(|(_, config)| extra_built_in(&config)),
     })
 }
 
@@ -177,7 +283,8 @@ fn kernel_at(
     modules: &Path,
     release: &str,
 ) -> Result<Kernel, Vec<&'static str>> {
-    let modules = find_modules(modules);
+    let extra_modules = find_extra_modules(modules);
+    let modules = find_modules(modules, MODULES);
     let mut missing = missing_options(config, DEVMEM_OPTIONS);
     missing.extend(missing_options(config, BOOT_OPTIONS));
     let is_built_in = config.lines().any(|line| line == KERNEL_DRIVER);
@@ -189,13 +296,15 @@ fn kernel_at(
             image,
             modules,
             release: release.to_owned(),
+            extra_modules,
+            extra_built_in: Some(extra_built_in(config)),
         }),
         false => Err(missing),
     }
 }
 
-/// Returns the guest's modules below a folder, with any compression.
-fn find_modules(folder: &Path) -> Vec<PathBuf> {
+/// Returns the modules with these names below a folder, with any compression.
+fn find_modules(folder: &Path, names: &[&str]) -> Vec<PathBuf> {
     let mut files = Vec::new();
     collect(folder, &mut files, 0);
     let find = |name: &&str| {
@@ -204,7 +313,7 @@ fn find_modules(folder: &Path) -> Vec<PathBuf> {
             .find(|(stem, _)| stem == *name)
             .map(|(_, path)| path.clone())
     };
-    MODULES.iter().filter_map(find).collect()
+    names.iter().filter_map(find).collect()
 }
 
 fn collect(folder: &Path, files: &mut Vec<(String, PathBuf)>, depth: u32) {
@@ -316,6 +425,33 @@ mod tests {
         write("lib/modules/7.9.0/vmlinuz", "");
         let next_to_modules = root.join("lib/modules/7.9.0/vmlinuz");
         assert_eq!(found(), Ok(("7.9.0".to_owned(), next_to_modules)));
+    }
+
+    #[test]
+    fn a_kernel_without_the_driver_of_an_option_is_refused_before_a_guest_starts() {
+        let scratch = tempfile::tempdir().unwrap();
+        fs::write(scratch.path().join("virtio_blk.ko.xz"), "").unwrap();
+        let mut kernel = Kernel {
+            image: PathBuf::from("bzImage"),
+            modules: Vec::new(),
+            release: "7.9.0".to_owned(),
+            extra_modules: find_extra_modules(scratch.path()),
+            extra_built_in: Some(extra_built_in("CONFIG_VIRTIO_FS=m\n")),
+        };
+        let both = [ExtraDriver::VirtioBlk, ExtraDriver::VirtioFs];
+        assert!(kernel.check_drivers(&both[..1]).is_ok(), "it is a module");
+        assert_eq!(kernel.modules_for(&both).len(), 1);
+        assert_eq!(kernel.modules_for(&[]), Vec::<&Path>::new());
+        let said = kernel.check_drivers(&both).unwrap_err().to_string();
+        assert!(said.contains("--share needs CONFIG_VIRTIO_FS=y"), "{said}");
+        kernel.extra_built_in = Some(extra_built_in("CONFIG_VIRTIO_FS=y\n"));
+        assert!(kernel.check_drivers(&both).is_ok(), "it is built in");
+        kernel.extra_built_in = None;
+        kernel.extra_modules.clear();
+        assert!(
+            kernel.check_drivers(&both).is_ok(),
+            "the configuration is not known"
+        );
     }
 
     fn all_options() -> String {

@@ -12,6 +12,7 @@ use super::apt::{self, Apt, AptSource};
 use super::cache::{Cache, Manifest};
 use super::elf::Packaged;
 use super::kernel::{Kernel, installed_kernel, named_kernel, packaged_kernel};
+use super::shares::Virtiofsd;
 use tool::output::{Failure, note};
 
 /// The device of QEMU 10.1 and later that speaks vfio-user (QEMU docs/interop/vfio-user.rst).
@@ -29,6 +30,7 @@ type Packages = (&'static str, &'static [&'static str]);
 const QEMU_PACKAGES: Packages = ("qemu", &["qemu-system-x86"]);
 const KERNEL_PACKAGES: Packages = ("kernel", &["linux-image-cloud-amd64"]);
 const TOOL_PACKAGES: Packages = ("tools", &["busybox-static", "ethtool", "iproute2"]);
+const SHARE_PACKAGES: Packages = ("virtiofsd", &["virtiofsd"]);
 /// Packages for the kernel's test programs: Python, and the programs that they start.
 const SELFTEST_PACKAGES: Packages = (
     "selftests",
@@ -113,6 +115,9 @@ pub struct Kit {
     pub programs: Vec<(String, PathBuf)>,
     /// The packages that were unpacked.
     pub packages: Vec<String>,
+    /// Cache folder.
+    #[serde(skip)]
+    pub cache: PathBuf,
 }
 
 impl Kit {
@@ -135,6 +140,7 @@ impl Kit {
             wanted.push(KERNEL_PACKAGES);
         }
         wanted.push(TOOL_PACKAGES);
+        let cache = Cache::new(options.cache.clone())?.folder().to_owned();
         if let (Some(qemu), Some(kernel), Some(busybox)) = (&qemu, &kernel, &options.busybox) {
             return Ok(Self {
                 qemu: qemu.clone(),
@@ -143,13 +149,10 @@ impl Kit {
                 tools: None,
                 programs: Vec::new(),
                 packages,
+                cache,
             });
         }
-        let suites = match &options.suites {
-            Some(suites) => suites.clone(),
-            None => default_suites()?,
-        };
-        let (root, others) = fetched(options, &suites, &wanted)?;
+        let (root, others) = fetched(options, &suites(options)?, &wanted)?;
         packages.extend(others);
         let busybox = ["usr/bin/busybox", "bin/busybox"].map(|place| root.join(place));
         let busybox = options
@@ -170,6 +173,7 @@ impl Kit {
             programs: programs(&root),
             tools: Some(root),
             packages,
+            cache,
         })
     }
 }
@@ -306,11 +310,30 @@ fn kernel(options: &KitOptions) -> Result<(Option<Kernel>, Vec<String>), Failure
 ///
 /// As [`Kit::provide`].
 pub fn selftest_root(options: &KitOptions) -> Result<PathBuf, Failure> {
-    let suites = match &options.suites {
-        Some(suites) => suites.clone(),
-        None => default_suites()?,
-    };
-    Ok(fetched(options, &suites, &[SELFTEST_PACKAGES])?.0)
+    Ok(fetched(options, &suites(options)?, &[SELFTEST_PACKAGES])?.0)
+}
+
+/// Returns the program that serves shared folders: the installed one, else that of its package, fetched if necessary.
+///
+/// # Errors
+///
+/// As [`Kit::provide`].
+pub fn virtiofsd(options: &KitOptions) -> Result<Virtiofsd, Failure> {
+    let installed = Virtiofsd::installed().filter(|_| !options.packaged);
+    match installed {
+        Some(program) => Ok(program),
+        None => {
+            let (root, _) = fetched(options, &suites(options)?, &[SHARE_PACKAGES])?;
+            Ok(Virtiofsd::packaged(&root))
+        }
+    }
+}
+
+fn suites(options: &KitOptions) -> Result<Vec<String>, Failure> {
+    match &options.suites {
+        Some(suites) => Ok(suites.clone()),
+        None => default_suites(),
+    }
 }
 
 /// Returns the folder with the wanted packages, and their names. Fetches them if necessary.
@@ -348,7 +371,7 @@ fn fetched(
     let is_complete = |found: &(PathBuf, Manifest)| !options.refresh && has_all(&found.1, wanted);
     if !found.is_ok_and(|found| found.as_ref().is_some_and(is_complete)) {
         note(format_args!(
-            "fetching {} from {}, about 100 MB, once",
+            "fetching {} from {}, once",
             parts.join(", "),
             suites.join(" and ")
         ));

@@ -1,10 +1,10 @@
 //! The lab: a stock Linux guest in QEMU with our emulated gVNICs, in which the Linux kernel runs device memory TCP. It
 //! needs no root and runs on any machine.
 //!
-//! Steps of a run: `kit` (finds or fetches QEMU, `kernel` and tools) -> `initramfs` (the guest's files) -> `nics` (starts the
-//! device servers) -> `machine` (runs the guest with `qemu`, and receives output over the control port) -> `klog` (checks
-//! the kernel's log). In the guest, `guest` is process 1; `job`, `frame` and `conversation` are the protocol between host
-//! and guest. `suite` has the acceptance tests; `selftests` runs the kernel's own.
+//! Steps of a run: `kit` (finds or fetches QEMU, `kernel` and tools) -> `initramfs` (the guest's files) -> `nics` and `shares`
+//! (start their `servers`) -> `machine` (runs the guest with `qemu`, and receives output over the control port) -> `klog`
+//! (checks the kernel's log). In the guest, `guest` is process 1; `job`, `frame` and `conversation` are the protocol between
+//! host and guest. `suite` has the acceptance tests; `selftests` runs the kernel's own.
 //!
 //! Key types: [`kit::Kit`] (QEMU, kernel and tools), [`machine::MachinePlan`] (configuration of a guest), [`job::Job`]
 //! (what the guest runs). The lab changes nothing on this machine outside its cache folder and a temporary folder.
@@ -18,6 +18,7 @@ pub mod args;
 pub mod cache;
 mod command;
 pub mod conversation;
+pub mod disks;
 pub mod elf;
 pub mod frame;
 #[cfg(test)]
@@ -35,6 +36,9 @@ pub mod plan;
 pub mod qemu;
 pub mod scratch;
 pub mod selftests;
+pub mod servers;
+pub mod shares;
 pub mod suite;
+mod vmlinux;
 
 pub use command::run;

@@ -12,16 +12,20 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 use super::accel::{self, Accel};
-use super::conversation::{Conversation, Word};
+use super::conversation::{BootTimes, Conversation, Word};
+use super::disks::Disk;
 use super::frame;
 use super::initramfs::Initramfs;
 use super::job::{INIT_PATH, JOB_PATH, Job, ROWS_PATH, SELFTESTS_PATH, TOOL_PATH};
-use super::kernel::BOOT_OPTIONS;
+use super::kernel::{BOOT_OPTIONS, ExtraDriver};
 use super::kit::Kit;
 use super::klog;
-use super::nics::{NicServers, NicsPlan};
+use super::nics::NicsPlan;
 use super::qemu::Running;
 use super::scratch::Scratch;
+use super::servers::Servers;
+use super::shares::Shares;
+use super::vmlinux;
 use tool::output::{Failure, note};
 use tool::signals::StopFlag;
 
@@ -29,6 +33,8 @@ use tool::signals::StopFlag;
 const BOOT_LIMIT: Duration = Duration::from_secs(300);
 /// Maximum time from the guest's last frame to its power-off; after it QEMU is killed.
 const POWER_OFF_LIMIT: Duration = Duration::from_secs(20);
+/// Maximum time from the end of the control connection to the end of QEMU, if it ends because of an error.
+const QEMU_END_LIMIT: Duration = Duration::from_secs(1);
 /// Maximum time to read the rest of a frame; signals are not checked meanwhile.
 const FRAME_LIMIT: Duration = Duration::from_secs(60);
 /// Time between two checks of the control socket.
@@ -63,10 +69,43 @@ pub struct MachinePlan {
     pub log: Option<PathBuf>,
     /// The NICs.
     pub nics: NicsPlan,
+    /// Folders that the guest shares with this machine.
+    pub shares: Shares,
+    /// Disks, in the order of their names in the guest.
+    pub disks: Vec<Disk>,
+    /// Where a debugger can connect.
+    pub debugger: Option<Debugger>,
     /// Parameters to append to the kernel's command line.
     pub append: String,
     /// Set by a signal to end the run.
     pub stop: StopFlag,
+}
+
+impl MachinePlan {
+    /// Returns the drivers that this guest needs and others do not.
+    pub fn extra_drivers(&self) -> Vec<ExtraDriver> {
+        let share = (!self.shares.folders.is_empty()).then_some(ExtraDriver::VirtioFs);
+        let disk = (!self.disks.is_empty()).then_some(ExtraDriver::VirtioBlk);
+        share.into_iter().chain(disk).collect()
+    }
+}
+
+/// Access for a debugger that speaks the remote protocol of gdb.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Debugger {
+    /// TCP port on the loopback address.
+    pub port: u16,
+    /// What the guest does until a debugger connects.
+    pub start: DebuggerStart,
+}
+
+/// What a guest does until a debugger connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DebuggerStart {
+    /// It runs.
+    Runs,
+    /// Its processors are stopped.
+    Waits,
 }
 
 /// Result of a run.
@@ -74,8 +113,10 @@ pub struct MachinePlan {
 pub struct RunReport {
     /// The command's exit code.
     pub exit_code: i32,
-    /// Time from the start of QEMU to the start of the command, in seconds.
+    /// Time from the first step of `boot` to the start of the command, in seconds.
     pub boot_s: f64,
+    /// The steps of that time.
+    pub boot: BootReport,
     /// Time of the whole run, in seconds.
     pub total_s: f64,
     /// How instructions were executed.
@@ -84,6 +125,25 @@ pub struct RunReport {
     pub kernel_complaints: Vec<String>,
     /// Files that could not be copied from the guest, and why.
     pub missing_files: Vec<String>,
+}
+
+/// Durations of the steps until the command starts, in seconds.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct BootReport {
+    /// The guest's files are packed, and the kernel is unpacked if that was not done before.
+    pub pack_s: f64,
+    /// The servers of the NICs and of shared folders start.
+    pub servers_s: f64,
+    /// QEMU and the firmware start; a kernel that was not unpacked before unpacks itself.
+    pub qemu_s: f64,
+    /// The kernel starts, until its process 1.
+    pub kernel_s: f64,
+    /// The control port appears.
+    pub port_s: f64,
+    /// Modules are loaded, commands linked, and shared folders mounted.
+    pub files_s: f64,
+    /// The NICs are set up, with addresses and carrier.
+    pub nics_s: f64,
 }
 
 /// Destination of the command's output.
@@ -158,21 +218,28 @@ fn run_by(
     let folder = Scratch::new()?;
     let start = Instant::now();
     fs::write(folder.path("initrd"), build_initramfs(kit, plan, job)?)?;
-    let nics = NicServers::start(&plan.nics, folder.folder())?;
+    let image = image_to_start(kit, accel);
+    let packed = start.elapsed();
+    let mut servers = Servers::default();
+    plan.nics.serve(folder.folder(), &mut servers)?;
+    plan.shares.serve(folder.folder(), &mut servers)?;
+    let served = start.elapsed();
     let listener =
         UnixListener::bind(folder.path("control")).context("create the control socket")?;
     let log_path = folder.path("kernel.log");
-    let qemu = Running::start(kit, plan, job, accel, &folder)?;
+    let qemu = Running::start(kit, &image, plan, job, accel, &folder)?;
     let mut guest = Guest {
         qemu,
-        nics,
+        servers,
         start,
         log: log_path.clone(),
         stop: plan.stop.clone(),
     };
     let ended = guest.converse(&listener, plan, job, output);
     let Guest {
-        mut qemu, mut nics, ..
+        mut qemu,
+        mut servers,
+        ..
     } = guest;
     // A guest that did not send its last frame will not power off by itself.
     qemu.end(if ended.is_ok() {
@@ -180,7 +247,7 @@ fn run_by(
     } else {
         Duration::ZERO
     });
-    nics.stop();
+    servers.stop();
     let log = klog::read(&log_path);
     if let Some(kept) = &plan.log {
         fs::write(kept, &log).with_context(|| format!("write {}", kept.display()))?;
@@ -199,12 +266,23 @@ fn run_by(
     })?;
     Ok(Some(RunReport {
         exit_code: said.exit_code,
-        boot_s: said.boot.as_secs_f64(),
+        boot_s: said.ready.as_secs_f64(),
+        boot: said.boot_report(packed, served),
         total_s: start.elapsed().as_secs_f64(),
         accel,
         kernel_complaints: klog::complaints(&log),
         missing_files: said.missing_files,
     }))
+}
+
+/// Returns the kernel that QEMU starts: unpacked, except with KVM, where the guest unpacks it as fast as this machine.
+fn image_to_start(kit: &Kit, accel: Accel) -> PathBuf {
+    let image = &kit.kernel.image;
+    let unpacked = match accel {
+        Accel::Kvm => None,
+        Accel::Auto | Accel::Tcg => vmlinux::unpacked(image, &kit.cache),
+    };
+    unpacked.unwrap_or_else(|| image.clone())
 }
 
 /// Packs the guest's root file system.
@@ -236,7 +314,7 @@ fn build_initramfs(kit: &Kit, plan: &MachinePlan, job: &Job) -> Result<Vec<u8>, 
         }
     }
     let mut job = job.clone();
-    for module in &kit.kernel.modules {
+    for module in kit.kernel.modules_for(&plan.extra_drivers()) {
         let name = module
             .file_name()
             .unwrap_or_default()
@@ -273,15 +351,41 @@ fn build_initramfs(kit: &Kit, plan: &MachinePlan, job: &Job) -> Result<Vec<u8>, 
 #[derive(Debug, Default)]
 struct Said {
     exit_code: i32,
-    boot: Duration,
+    /// When the Ready frame arrived.
+    ready: Duration,
+    /// Times in it, by the guest's clock.
+    boot: BootTimes,
     missing_files: Vec<String>,
+}
+
+impl Said {
+    /// Returns the durations of the steps; `packed` and `served` are when the steps before QEMU were done.
+    fn boot_report(&self, packed: Duration, served: Duration) -> BootReport {
+        let seconds = |from: Duration, to: Duration| to.saturating_sub(from).as_secs_f64();
+        let BootTimes {
+            init,
+            port,
+            files,
+            nics,
+        } = self.boot;
+        BootReport {
+            pack_s: packed.as_secs_f64(),
+            servers_s: seconds(packed, served),
+            // The guest's clock starts with its kernel.
+            qemu_s: seconds(served + nics, self.ready),
+            kernel_s: init.as_secs_f64(),
+            port_s: seconds(init, port),
+            files_s: seconds(port, files),
+            nics_s: seconds(files, nics),
+        }
+    }
 }
 
 /// A running guest.
 #[derive(Debug)]
 struct Guest {
     qemu: Running,
-    nics: NicServers,
+    servers: Servers,
     start: Instant,
     /// The kernel's log.
     log: PathBuf,
@@ -298,12 +402,19 @@ impl Guest {
         output: &mut dyn Output,
     ) -> Result<Said, Failure> {
         let mut guest = self.accept(listener)?;
+        // A debugger may stop the guest at any time, for as long as it likes.
+        let frame_limit = plan.debugger.is_none().then_some(FRAME_LIMIT);
+        guest.set_read_timeout(frame_limit)?;
         let mut said = Said::default();
         let mut conversation = Conversation::new(plan.get.len().min(job.get.len()));
         let mut file: Option<File> = None;
         loop {
             let limit = match conversation.is_ready() {
-                false => Some(BOOT_LIMIT),
+                // A debugger may stop the guest before it has booted.
+                false => match plan.debugger {
+                    None => Some(BOOT_LIMIT),
+                    Some(_) => plan.limit,
+                },
                 true => plan.limit,
             };
             let left = limit.map(|limit| limit.saturating_sub(self.start.elapsed()));
@@ -314,8 +425,9 @@ impl Guest {
             };
             let word = conversation.take(kind, &payload).map_err(Failure::failed)?;
             match word {
-                Word::Ready => {
-                    said.boot = self.start.elapsed();
+                Word::Ready(times) => {
+                    said.ready = self.start.elapsed();
+                    said.boot = times;
                     if job.stdin {
                         let to = guest.try_clone().context("clone the control socket")?;
                         // The thread may wait for input for ever; it ends with the process.
@@ -342,7 +454,10 @@ impl Guest {
     }
 
     /// Returns the error for a guest that ended before its last frame, with the reason from the kernel's log.
-    fn ended_early(&self, ready: bool) -> Failure {
+    fn ended_early(&mut self, ready: bool) -> Failure {
+        if let Some(said) = self.qemu.own_error(QEMU_END_LIMIT) {
+            return Failure::failed(said);
+        }
         let reason = klog::last_message(&klog::read(&self.log));
         let reason = reason.unwrap_or_else(|| "its log does not have the reason".to_owned());
         match ready {
@@ -365,9 +480,7 @@ impl Guest {
             let mut fds = [PollFd::new(listener, PollFlags::IN)];
             // A signal interrupts it, and is checked below.
             if poll(&mut fds, Some(&soon)).is_ok_and(|ready| ready > 0) {
-                let guest = listener.accept().context("accept QEMU")?.0;
-                guest.set_read_timeout(Some(FRAME_LIMIT))?;
-                return Ok(guest);
+                return Ok(listener.accept().context("accept QEMU")?.0);
             }
             self.check_alive()?;
             if start.elapsed() > BOOT_LIMIT {
@@ -404,8 +517,8 @@ impl Guest {
             if left.is_some_and(|left| start.elapsed() >= left) {
                 return Err(match ready {
                     false => Failure::failed(format!(
-                        "the guest did not boot within {} s",
-                        BOOT_LIMIT.as_secs()
+                        "the guest did not boot within {:.0} s",
+                        self.start.elapsed().as_secs_f64()
                     )),
                     true => Failure::failed("the command took longer than --limit"),
                 });
@@ -417,7 +530,7 @@ impl Guest {
         if self.stop.is_set() {
             return Err(Failure::failed("interrupted"));
         }
-        if let Some(said) = self.nics.ended() {
+        if let Some(said) = self.servers.ended() {
             return Err(Failure::failed(said));
         }
         match self.qemu.ended() {

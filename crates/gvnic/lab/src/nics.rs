@@ -1,23 +1,15 @@
 //! The NICs of a guest: one `devmem-tcp nic` for each, connected by wires.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Command;
 
-use anyhow::Context;
 use devmem_linux::helper::Helper;
-
 use tool::output::Failure;
 
-/// Maximum time until a NIC server has created its socket.
-const START_LIMIT: Duration = Duration::from_secs(20);
-/// Maximum time until the NIC servers end after a signal; after it they are killed.
-const STOP_LIMIT: Duration = Duration::from_secs(5);
+use super::servers::Servers;
+
 /// Largest MTU that a guest may set.
 pub const MAX_MTU: u16 = 9000;
-const LOOK: Duration = Duration::from_millis(2);
 
 /// The NICs of a guest.
 #[derive(Clone, Debug, Default)]
@@ -60,112 +52,51 @@ impl NicsPlan {
             _ => format!("unix:{pair}"),
         }
     }
-}
 
-/// The running servers.
-#[derive(Debug, Default)]
-pub struct NicServers {
-    children: Vec<(Helper, PathBuf)>,
-}
-
-impl NicServers {
-    /// Starts the servers and waits until each has created its socket.
+    /// Starts one server for each NIC; the second NIC of a wire connects to the first.
     ///
     /// # Errors
     ///
     /// A server did not start; the error has its output.
-    pub fn start(plan: &NicsPlan, folder: &Path) -> Result<Self, Failure> {
-        let mut servers = Self::default();
-        for (index, socket) in plan.sockets(folder).into_iter().enumerate() {
-            let said = folder.join(format!("nic{index}.log"));
-            let mut command = match &plan.program {
-                Some(program) => Command::new(program),
-                None => Helper::this_program(),
-            };
-            command
-                .arg("nic")
-                .arg("--socket")
-                .arg(&socket)
-                .arg("--wire")
-                .arg(plan.wire(index, folder));
-            command.args([
-                "--queues",
-                &plan.queues.to_string(),
-                "--mac",
-                &mac_text(super::job::mac(index)),
-            ]);
-            command.args([
-                "--mtu",
-                &plan.mtu.to_string(),
-                "--max-mtu",
-                &MAX_MTU.to_string(),
-            ]);
-            if let Some(impair) = &plan.impair {
-                command.args(["--impair", impair]);
-            }
-            if let Some(capture) = plan.capture.as_ref().filter(|_| index == 0) {
-                command.arg("--capture").arg(capture);
-            }
-            command.args(&plan.options);
-            command
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(File::create(&said)?);
-            let child = Helper::start(&mut command).context("start a NIC server")?;
-            servers.children.push((child, said));
-            servers.wait_for(&socket)?;
-        }
-        Ok(servers)
-    }
-
-    fn wait_for(&mut self, socket: &Path) -> Result<(), Failure> {
-        let start = Instant::now();
-        while !socket.exists() {
-            if let Some(said) = self.ended() {
-                return Err(Failure::failed(said));
-            }
-            if start.elapsed() > START_LIMIT {
-                return Err(Failure::failed(format!(
-                    "a NIC server did not create {}",
-                    socket.display()
-                )));
-            }
-            thread::sleep(LOOK);
+    pub fn serve(&self, folder: &Path, servers: &mut Servers) -> Result<(), Failure> {
+        for (index, socket) in self.sockets(folder).into_iter().enumerate() {
+            let mut command = self.command(index, folder);
+            command.arg("--socket").arg(&socket);
+            servers.start(format!("the server of NIC {index}"), &mut command, &socket)?;
         }
         Ok(())
     }
 
-    /// Returns a message if a server has ended.
-    pub fn ended(&mut self) -> Option<String> {
-        for (index, (child, said)) in self.children.iter_mut().enumerate() {
-            if let Ok(Some(status)) = child.ended() {
-                let said = std::fs::read_to_string(said).unwrap_or_default();
-                return Some(format!(
-                    "the server of NIC {index} ended ({status}): {}",
-                    said.trim()
-                ));
-            }
+    /// Returns the command that serves NIC `index`.
+    fn command(&self, index: usize, folder: &Path) -> Command {
+        let mut command = match &self.program {
+            Some(program) => Command::new(program),
+            None => Helper::this_program(),
+        };
+        command
+            .arg("nic")
+            .arg("--wire")
+            .arg(self.wire(index, folder));
+        command.args([
+            "--queues",
+            &self.queues.to_string(),
+            "--mac",
+            &mac_text(super::job::mac(index)),
+        ]);
+        command.args([
+            "--mtu",
+            &self.mtu.to_string(),
+            "--max-mtu",
+            &MAX_MTU.to_string(),
+        ]);
+        if let Some(impair) = &self.impair {
+            command.args(["--impair", impair]);
         }
-        None
-    }
-
-    /// Ends the servers: by a signal, and by force after a time.
-    pub fn stop(&mut self) {
-        for (child, _) in &self.children {
-            child.terminate();
+        if let Some(capture) = self.capture.as_ref().filter(|_| index == 0) {
+            command.arg("--capture").arg(capture);
         }
-        let start = Instant::now();
-        for (child, _) in &mut self.children {
-            // A server that has not ended by then is killed on drop.
-            let _ended = child.wait_at_most(STOP_LIMIT.saturating_sub(start.elapsed()));
-        }
-        self.children.clear();
-    }
-}
-
-impl Drop for NicServers {
-    fn drop(&mut self) {
-        self.stop();
+        command.args(&self.options);
+        command
     }
 }
 

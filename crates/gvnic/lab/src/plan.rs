@@ -1,17 +1,19 @@
 //! Validated command lines of `devmem-tcp lab`.
 
-use std::net::Ipv6Addr;
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::args::{KitArgs, MachineArgs, Run, Shell};
+use crate::args::{DeviceArgs, KitArgs, MachineArgs, Run, Shell};
+use crate::disks::Disk;
 use crate::initramfs::default_place;
 use crate::job::{GuestNic, Job};
 use crate::kit::KitOptions;
-use crate::machine::MachinePlan;
+use crate::machine::{Debugger, DebuggerStart, MachinePlan};
 use crate::nics::NicsPlan;
+use crate::shares::{Share, Shares};
 use tool::output::Failure;
 use tool::parse::{check_mtu, parse_impairment};
 use tool::signals::StopFlag;
@@ -24,6 +26,11 @@ const MAX_NICS: u8 = 8;
 const MAX_CPUS: u16 = 255;
 /// Maximum number of queue pairs of a gVNIC.
 const MAX_QUEUES: u16 = 16;
+/// Maximum number of shared folders, and of disks.
+const MAX_DEVICES: usize = 8;
+/// Maximum bytes of the kernel's command line (linux arch/x86/include/asm/setup.h COMMAND_LINE_SIZE), less those that the lab
+/// needs.
+const MAX_APPEND_BYTES: usize = 1536;
 
 /// Plan of a run in a guest.
 #[derive(Clone, Debug)]
@@ -48,6 +55,7 @@ impl LabRunPlan {
     /// An invalid value, with the name of its option.
     pub fn run(args: Run) -> Result<Self, Failure> {
         let mut machine = machine(args.guest.machine)?;
+        add_devices(&mut machine, args.devices)?;
         machine.limit = args.limit.map(Duration::from_secs);
         machine.put = args
             .put
@@ -84,6 +92,7 @@ impl LabRunPlan {
     /// As [`LabRunPlan::run`].
     pub fn shell(args: Shell) -> Result<Self, Failure> {
         let mut machine = machine(args.guest.machine)?;
+        add_devices(&mut machine, args.devices)?;
         machine.put = args
             .put
             .iter()
@@ -138,7 +147,7 @@ pub fn kit(args: KitArgs) -> KitOptions {
 pub fn machine(args: MachineArgs) -> Result<MachinePlan, Failure> {
     let MachineArgs {
         accel,
-        smp,
+        cpus,
         memory,
         nics,
         queues,
@@ -155,7 +164,7 @@ pub fn machine(args: MachineArgs) -> Result<MachinePlan, Failure> {
         .filter(|_| memory.0 >= MIN_MEMORY);
     let memory_mib =
         memory_mib.ok_or_else(|| Failure::usage(format!("--memory {memory}: 256M or more")))?;
-    check("--smp", smp, MAX_CPUS)?;
+    check("--cpus", cpus, MAX_CPUS)?;
     check("--queues", queues, MAX_QUEUES)?;
     if nics > MAX_NICS {
         return Err(Failure::usage(format!("--nics {nics}: 0 to {MAX_NICS}")));
@@ -168,11 +177,12 @@ pub fn machine(args: MachineArgs) -> Result<MachinePlan, Failure> {
     if let Some(impair) = &impair {
         parse_impairment(impair)?;
     }
+    check_append(&append)?;
     // The NICs have addresses of both IP versions.
     check_mtu(mtu, Ipv6Addr::UNSPECIFIED.into())?;
     Ok(MachinePlan {
         accel,
-        cpus: smp,
+        cpus,
         memory_mib,
         limit: None,
         put: Vec::new(),
@@ -189,6 +199,9 @@ pub fn machine(args: MachineArgs) -> Result<MachinePlan, Failure> {
             options: Vec::new(),
             program: nic_program,
         },
+        shares: Shares::default(),
+        disks: Vec::new(),
+        debugger: None,
         append,
         stop: StopFlag::install().context("install signal handlers")?,
     })
@@ -199,6 +212,62 @@ fn check(option: &str, value: u16, most: u16) -> Result<(), Failure> {
         true => Ok(()),
         false => Err(Failure::usage(format!("{option} {value}: 1 to {most}"))),
     }
+}
+
+/// Adds the shared folders, the disks and the debugger.
+fn add_devices(machine: &mut MachinePlan, args: DeviceArgs) -> Result<(), Failure> {
+    let DeviceArgs {
+        share,
+        disk,
+        gdb,
+        gdb_wait,
+    } = args;
+    for (option, count) in [("--share", share.len()), ("--disk", disk.len())] {
+        if count > MAX_DEVICES {
+            return Err(Failure::usage(format!(
+                "{count} times {option}: at most {MAX_DEVICES}"
+            )));
+        }
+    }
+    machine.shares.folders = Share::parse_all(&share)?;
+    let disks = disk.iter().map(|text| Disk::parse(text));
+    machine.disks = disks.collect::<Result<_, _>>()?;
+    let start = match gdb_wait {
+        true => DebuggerStart::Waits,
+        false => DebuggerStart::Runs,
+    };
+    machine.debugger = gdb.map(|port| Debugger { port, start });
+    match gdb {
+        Some(port) => check_port(port),
+        None => Ok(()),
+    }
+}
+
+/// Checks that the debugger's port is free, because QEMU would end with an error after the parts were fetched.
+fn check_port(port: u16) -> Result<(), Failure> {
+    match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            let other = port.checked_add(1).unwrap_or(1234);
+            Err(Failure::usage(format!("--gdb={port}: {error}"))
+                .with_remedy(format!("name another port: --gdb={other}")))
+        }
+    }
+}
+
+/// Checks the parameters for the kernel's command line.
+fn check_append(append: &str) -> Result<(), Failure> {
+    let said = if append.len() > MAX_APPEND_BYTES {
+        format!("{} bytes, at most {MAX_APPEND_BYTES}", append.len())
+    } else if append.chars().any(char::is_control) {
+        "it has a control character".to_owned()
+    } else if append.split_whitespace().any(|word| word == "--") {
+        "`--` ends the kernel's parameters; what follows is for process 1, which is the lab's"
+            .to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Failure::usage(format!("--append: {said}")))
 }
 
 /// Returns the job that runs a command on a machine.
@@ -215,6 +284,7 @@ pub fn job(machine: &MachinePlan, command: Vec<String>) -> Job {
         command,
         env: env.into_iter().collect(),
         nics,
+        shares: machine.shares.mounts(),
         ..Job::default()
     }
 }

@@ -1,7 +1,7 @@
 //! QEMU: command line and process.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use devmem_linux::helper::Helper;
 use super::accel::{Accel, KVM_GAVE_UP};
 use super::job::{CONTROL_PORT, INIT_PATH, Job};
 use super::kit::Kit;
-use super::machine::MachinePlan;
+use super::machine::{Debugger, DebuggerStart, MachinePlan};
 use super::scratch::Scratch;
 use tool::output::Failure;
 
@@ -23,20 +23,21 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts QEMU.
+    /// Starts QEMU with the kernel `image`.
     ///
     /// # Errors
     ///
     /// QEMU cannot be started.
     pub fn start(
         kit: &Kit,
+        image: &Path,
         plan: &MachinePlan,
         job: &Job,
         accel: Accel,
         folder: &Scratch,
     ) -> Result<Self, Failure> {
         let mut command = kit.qemu.command().context("find QEMU's libraries")?;
-        arguments(&mut command, kit, plan, accel, folder);
+        arguments(&mut command, image, plan, accel, folder);
         if job.interactive {
             command.args([
                 "-chardev",
@@ -72,6 +73,19 @@ impl Running {
         }
     }
 
+    /// Waits at most `limit` for QEMU to end; returns a message if it ended with an error, such as for a disk in use. A guest
+    /// that powers off or panics ends QEMU without one.
+    pub fn own_error(&mut self, limit: Duration) -> Option<String> {
+        let status = self.child.wait_at_most(limit).ok().flatten()?;
+        let said = fs::read(&self.said).unwrap_or_default();
+        let said = String::from_utf8_lossy(&said);
+        let lines: Vec<&str> = said
+            .lines()
+            .filter(|line| !line.contains("warning:"))
+            .collect();
+        (!status.success()).then(|| format!("QEMU ended ({status}): {}", lines.join(": ")))
+    }
+
     /// Returns whether KVM has failed and the guest is stopped.
     pub fn stands_still(&self) -> bool {
         fs::read(&self.said).is_ok_and(|said| String::from_utf8_lossy(&said).contains(KVM_GAVE_UP))
@@ -88,7 +102,13 @@ impl Running {
 }
 
 /// Adds QEMU's arguments. Guest memory is a shared memfd, so that the NIC servers can access it.
-fn arguments(command: &mut Command, kit: &Kit, plan: &MachinePlan, accel: Accel, folder: &Scratch) {
+fn arguments(
+    command: &mut Command,
+    image: &Path,
+    plan: &MachinePlan,
+    accel: Accel,
+    folder: &Scratch,
+) {
     let memory = plan.memory_mib;
     let path = |name: &str| folder.path(name).to_string_lossy().into_owned();
     let accel = match accel {
@@ -96,10 +116,6 @@ fn arguments(command: &mut Command, kit: &Kit, plan: &MachinePlan, accel: Accel,
         Accel::Auto | Accel::Tcg => "tcg,thread=multi,tb-size=512",
     };
     // no_timer_check: on a busy machine the emulated timer may be late, and the kernel would panic.
-    let append = format!(
-        "console=ttyS0,115200 panic=-1 quiet loglevel=7 mitigations=off no_timer_check rdinit={INIT_PATH} {}",
-        plan.append
-    );
     command.args([
         "-nodefaults",
         "-no-user-config",
@@ -126,11 +142,11 @@ fn arguments(command: &mut Command, kit: &Kit, plan: &MachinePlan, accel: Accel,
         &format!("memory-backend-memfd,id=ram0,size={memory}M,share=on"),
     ]);
     command.args(["-serial", &format!("file:{}", path("kernel.log"))]);
-    command.arg("-kernel").arg(&kit.kernel.image).args([
+    command.arg("-kernel").arg(image).args([
         "-initrd",
         &path("initrd"),
         "-append",
-        &append,
+        &command_line(plan),
     ]);
     command.args([
         "-chardev",
@@ -147,5 +163,165 @@ fn arguments(command: &mut Command, kit: &Kit, plan: &MachinePlan, accel: Accel,
             "socket": {"type": "unix", "path": socket.to_string_lossy()},
         });
         command.args(["-device", &device.to_string()]);
+    }
+    extra_devices(command, plan, folder);
+}
+
+/// Returns the kernel's command line.
+fn command_line(plan: &MachinePlan) -> String {
+    let mut line = format!(
+        "console=ttyS0,115200 panic=-1 quiet loglevel=7 mitigations=off rdinit={INIT_PATH}"
+    );
+    // The kernel's self-tests of its cryptography take most of a second under software emulation.
+    line.push_str(" cryptomgr.notests=1");
+    // On a busy machine the emulated timer may be late, and the kernel would panic.
+    line.push_str(" no_timer_check");
+    if plan.debugger.is_some() {
+        // The addresses of symbols are those of the image.
+        line.push_str(" nokaslr");
+    }
+    format!("{line} {}", plan.append)
+}
+
+/// Adds the shared folders, the disks and the debugger's port.
+fn extra_devices(command: &mut Command, plan: &MachinePlan, folder: &Scratch) {
+    for (tag, socket) in plan.shares.sockets(folder.folder()) {
+        let socket = socket.to_string_lossy();
+        command.args(["-chardev", &format!("socket,id={tag},path={socket}")]);
+        let device = serde_json::json!({"driver": "vhost-user-fs-pci", "chardev": tag, "tag": tag});
+        command.args(["-device", &device.to_string()]);
+    }
+    for (index, disk) in plan.disks.iter().enumerate() {
+        let (block, device) = disk.arguments(index);
+        command.args(["-blockdev", &block.to_string()]);
+        command.args(["-device", &device.to_string()]);
+    }
+    if let Some(Debugger { port, start }) = plan.debugger {
+        command.args(["-gdb", &format!("tcp:127.0.0.1:{port}")]);
+        if start == DebuggerStart::Waits {
+            command.arg("-S");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::Run;
+    use crate::plan::LabRunPlan;
+
+    #[derive(Parser)]
+    struct CommandLine {
+        #[command(flatten)]
+        run: Run,
+    }
+
+    fn plan(words: &[&str]) -> Result<LabRunPlan, Failure> {
+        let words = ["run"].iter().chain(words).chain(&["--", "true"]);
+        LabRunPlan::run(CommandLine::try_parse_from(words).unwrap().run)
+    }
+
+    /// Returns QEMU's arguments for a guest.
+    fn arguments_of(words: &[&str]) -> Vec<String> {
+        let mut command = Command::new("qemu");
+        let folder = Scratch::new().unwrap();
+        let plan = plan(words).unwrap().machine;
+        let image = Path::new("/boot/kernel");
+        arguments(&mut command, image, &plan, Accel::Tcg, &folder);
+        let words = command.get_args();
+        words
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect()
+    }
+
+    /// Returns the values of an option of QEMU.
+    fn values<'a>(arguments: &'a [String], option: &str) -> Vec<&'a str> {
+        let pairs = arguments.iter().zip(&arguments[1..]);
+        let pairs = pairs.filter(|(name, _)| *name == option);
+        pairs.map(|(_, value)| value.as_str()).collect()
+    }
+
+    #[test]
+    fn qemus_own_error_is_told_apart_from_the_end_of_a_guest() {
+        let scratch = tempfile::tempdir().unwrap();
+        let error_of = |script: &str| {
+            let said = scratch.path().join("qemu.log");
+            let mut command = Command::new("sh");
+            command
+                .args(["-c", script])
+                .stderr(File::create(&said).unwrap());
+            let child = Helper::start(&mut command).unwrap();
+            Running { child, said }.own_error(Duration::from_secs(20))
+        };
+        let script = "echo 'x: warning: none' >&2; echo 'the disk is in use' >&2; exit 1";
+        let said = error_of(script).unwrap();
+        assert_eq!(said, "QEMU ended (exit status: 1): the disk is in use");
+        assert_eq!(error_of("echo terminating >&2"), None);
+    }
+
+    #[test]
+    fn processors_nics_and_parameters_of_the_command_line_reach_qemu() {
+        let append = "slub_debug=FZ page_owner=on";
+        let words = ["--cpus", "3", "--nics", "4", "--append", append];
+        let arguments = arguments_of(&words);
+        assert_eq!(values(&arguments, "-smp"), ["3"]);
+        assert!(values(&arguments, "-append")[0].ends_with(append));
+        let devices = values(&arguments, "-device");
+        let nics = devices.iter().filter(|it| it.contains("vfio-user-pci"));
+        assert_eq!(nics.count(), 4);
+        assert_eq!(values(&arguments_of(&["--smp", "5"]), "-smp"), ["5"]);
+    }
+
+    #[test]
+    fn shared_folders_and_disks_are_devices_with_a_socket_or_a_named_format() {
+        let scratch = tempfile::tempdir().unwrap();
+        let file = scratch.path().join("disk");
+        std::fs::write(&file, "").unwrap();
+        let share = format!("{}:/src", scratch.path().display());
+        let disk = format!("{},ro", file.display());
+        let arguments = arguments_of(&["--share", &share, "--disk", &disk]);
+        let devices = values(&arguments, "-device").join(" ");
+        assert!(devices.contains(r#""driver":"vhost-user-fs-pci","tag":"share0""#));
+        let blocks = values(&arguments, "-blockdev");
+        assert_eq!(blocks.len(), 1);
+        assert!(blocks[0].contains(r#""driver":"raw""#), "{blocks:?}");
+        assert!(blocks[0].contains(r#""read-only":true"#), "{blocks:?}");
+        assert!(!arguments.iter().any(|word| word == "-drive"));
+    }
+
+    #[test]
+    fn a_guest_waits_for_a_debugger_only_if_asked() {
+        let without = arguments_of(&[]);
+        assert_eq!(values(&without, "-gdb"), Vec::<&str>::new());
+        assert!(!values(&without, "-append")[0].contains("nokaslr"));
+        let gdb = arguments_of(&["--gdb=45123"]);
+        assert_eq!(values(&gdb, "-gdb"), ["tcp:127.0.0.1:45123"]);
+        assert!(values(&gdb, "-append")[0].contains("nokaslr"));
+        assert!(!gdb.contains(&"-S".to_owned()));
+        let waits = arguments_of(&["--gdb=45124", "--gdb-wait"]);
+        assert!(waits.contains(&"-S".to_owned()));
+    }
+
+    #[test]
+    fn numbers_ports_and_parameters_that_cannot_work_are_refused_with_their_option() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = format!("--gdb={}", taken.local_addr().unwrap().port());
+        let long = "x".repeat(2000);
+        let cases: [(&[&str], &str); 8] = [
+            (&["--cpus", "0"], "--cpus 0: 1 to 255"),
+            (&["--cpus", "256"], "--cpus 256: 1 to 255"),
+            (&["--nics", "9"], "--nics 9: 0 to 8"),
+            (&["--queues", "17"], "--queues 17: 1 to 16"),
+            (&["--append", "a -- b"], "--append: `--` ends"),
+            (&["--append", "a\nb"], "--append: it has a control"),
+            (&["--append", &long], "--append: 2000 bytes"),
+            (&[&port], "Address already in use"),
+        ];
+        for (words, what) in cases {
+            let said = plan(words).unwrap_err().to_string();
+            assert!(said.contains(what), "{words:?}: {said}");
+        }
     }
 }

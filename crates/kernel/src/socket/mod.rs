@@ -19,7 +19,8 @@ mod tcp_info;
 pub use completions::{CompletionError, ErrorQueue};
 pub use dontneed::{DontneedError, FragReturns, Freed};
 pub use options::{
-    bind_to_device, enable_zerocopy, incoming_napi, set_fast_open, set_receive_low_water,
+    allow_fast_open_without_cookie, bind_to_device, demand_fast_open_cookie, enable_zerocopy,
+    incoming_napi, set_fast_open, set_receive_low_water,
 };
 pub use received::{Content, ControlProblem, Frags, ReceivedMessage, RxFrag};
 pub use recv::{HostRoom, RecvBuffer, RecvError, recv_into};

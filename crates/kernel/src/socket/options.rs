@@ -52,6 +52,24 @@ pub fn set_fast_open(listener: BorrowedFd<'_>, pending: u16) -> Result<(), Errno
     sys::message::set_fast_open(listener, pending.into())
 }
 
+/// Sets `TCP_FASTOPEN_NO_COOKIE`: this connection sends payload in its SYN without a cookie, and this listener accepts it.
+///
+/// # Errors
+///
+/// `EINVAL` for sockets that are connected.
+pub fn allow_fast_open_without_cookie(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    sys::message::set_fast_open_no_cookie(socket, 1)
+}
+
+/// Demands a cookie again: see [`allow_fast_open_without_cookie`].
+///
+/// # Errors
+///
+/// `EINVAL` for sockets that are connected.
+pub fn demand_fast_open_cookie(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    sys::message::set_fast_open_no_cookie(socket, 0)
+}
+
 /// Returns the NAPI instance that received a connection's last packet, if the NIC's driver reports it.
 /// [`Netdev::queues`](crate::netdev::Netdev::queues) returns the queue of each NAPI instance.
 pub fn incoming_napi(socket: BorrowedFd<'_>) -> Option<u32> {

@@ -130,6 +130,12 @@ pub(crate) fn set_fast_open(fd: BorrowedFd<'_>, pending: c_int) -> Result<(), Er
     set_option_at(fd, libc::IPPROTO_TCP, libc::TCP_FASTOPEN, &[pending]).map(|_zero| ())
 }
 
+/// Sets `TCP_FASTOPEN_NO_COOKIE`.
+pub(crate) fn set_fast_open_no_cookie(fd: BorrowedFd<'_>, value: c_int) -> Result<(), Errno> {
+    let option = libc::TCP_FASTOPEN_NO_COOKIE;
+    set_option_at(fd, libc::IPPROTO_TCP, option, &[value]).map(|_zero| ())
+}
+
 /// An option that can be read. The set is closed, because the input value of some other options
 /// (`TCP_ZEROCOPY_RECEIVE`) contains an address that the kernel writes to.
 #[derive(Clone, Copy, Debug)]

@@ -349,3 +349,11 @@ fn an_exporter_with_a_file_that_is_too_short_or_may_shrink_is_refused() {
         assert!(error.to_string().contains(remedy), "{error}");
     }
 }
+
+#[test]
+fn only_memory_that_the_application_may_access_has_an_address() {
+    let memory = Dmabuf::anonymous(8192).unwrap();
+    assert_eq!(memory.cpu_address().unwrap() % 4096, 0);
+    let opaque = Dmabuf::new(Memory::anonymous(4096, MemoryAccess::Opaque).unwrap());
+    assert_eq!(opaque.cpu_address(), None);
+}

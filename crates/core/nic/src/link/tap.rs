@@ -4,7 +4,7 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ::wire::{EthernetHeader, Instant};
+use ::wire::{EtherType, EthernetHeader, Instant, protocol};
 use rustix::event::epoll;
 use rustix::io::Errno;
 
@@ -56,11 +56,17 @@ pub struct TapLink {
     options: TapOptions,
     /// Readable when any of several fds is.
     any: Option<OwnedFd>,
-    /// Index of the fd that last had a frame; it is read first.
-    busy: usize,
+    /// Index of the fd that is read first.
+    first: usize,
+    /// Number of frames that were read from it since it became the first.
+    read: usize,
     up: bool,
     writer: FrameWriter,
 }
+
+/// Frames that are read from one of several queues before the next one is read, so that a queue that always has frames does not
+/// keep the others from being read.
+const QUEUE_TURN: usize = 64;
 
 /// Bytes of the longest super-packet that is sent to a kernel with BIG TCP: the maximum of the kernel's own packets (linux
 /// `GSO_MAX_SIZE`). 1 MiB is sent as two of them. The kernel stores one in 16 pieces of 32 KiB; a packet may have 17 pieces.
@@ -93,10 +99,23 @@ impl TapLink {
             fds: fds.into_iter().map(with_header).collect(),
             options,
             any,
-            busy: 0,
+            first: 0,
+            read: 0,
             up: true,
             writer: FrameWriter::default(),
         })
+    }
+
+    /// Makes `queue`, which had a frame, the first to be read; the next one if it has had its turn.
+    fn note_read(&mut self, queue: usize) {
+        let read = match queue == self.first {
+            true => self.read + 1,
+            false => 1,
+        };
+        (self.first, self.read) = match read < QUEUE_TURN {
+            true => (queue, read),
+            false => ((queue + 1) % self.fds.len(), 0),
+        };
     }
 
     /// Sets the link down if the error means that the device is down or deleted.
@@ -124,6 +143,40 @@ fn epoll_of(fds: &[OwnedFd]) -> io::Result<OwnedFd> {
     Ok(any)
 }
 
+/// Returns the queue to send a frame on: the same for all frames of a connection. The kernel delivers the packets of a
+/// connection to the queue that last sent one (linux drivers/net/tun.c `tun_flow_update`), so a connection that changed its
+/// queue would be received out of order.
+fn queue_of(head: &[u8], queues: usize) -> usize {
+    let hash = flow_hash(head).unwrap_or(0);
+    // Less than `queues`, and evenly distributed, as the hash is.
+    ((u64::from(hash) * queues as u64) >> 32) as usize
+}
+
+/// Returns a hash of the addresses and ports of a frame of this stack; `None` for a frame without ports.
+fn flow_hash(head: &[u8]) -> Option<u32> {
+    let ethernet = EthernetHeader::parse(head).ok()?;
+    let ip = head.get(ethernet.header_len()..)?;
+    let (addresses, ports_at) = match ethernet.ethertype {
+        EtherType::IPV4 => (ip.get(12..20)?, 4 * usize::from(ip.first()? & 0x0f)),
+        // Only the jumbo payload option (8 bytes) may be between the header and TCP; long packets have it.
+        EtherType::IPV6 if *ip.get(6)? == protocol::HOP_BY_HOP => (ip.get(8..40)?, 48),
+        EtherType::IPV6 => (ip.get(8..40)?, 40),
+        _ => return None,
+    };
+    let ports = ip.get(ports_at..ports_at + 4)?;
+    let words = addresses.chunks_exact(4).chain([ports]);
+    let hash = words.fold(0_u64, |hash, word| {
+        let word = u32::from_ne_bytes([word[0], word[1], word[2], word[3]]);
+        let hash = (hash ^ u64::from(word)).wrapping_mul(GOLDEN_RATIO);
+        hash ^ hash >> 32
+    });
+    Some(hash as u32)
+}
+
+/// 2^64 divided by the golden ratio: a multiplication by it distributes neighbouring numbers evenly (Knuth, The Art of
+/// Computer Programming 3, 6.4).
+const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
+
 impl Link for TapLink {
     fn caps(&self) -> LinkCaps {
         let TapOptions { offloads, mtu, .. } = self.options;
@@ -143,10 +196,10 @@ impl Link for TapLink {
 
     fn receive(&mut self, posted: &mut Posted<'_>, _now: Instant) -> io::Result<LinkReceived> {
         for turn in 0..self.fds.len() {
-            let queue = (self.busy + turn) % self.fds.len();
+            let queue = (self.first + turn) % self.fds.len();
             match self.fds[queue].receive(posted) {
                 Ok((frame_len, header)) => {
-                    self.busy = queue;
+                    self.note_read(queue);
                     self.up = true;
                     let meta = header.offload().into();
                     return Ok(LinkReceived::Placed { frame_len, meta });
@@ -166,7 +219,11 @@ impl Link for TapLink {
         if frame.frame_len() > longest {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let sent = self.writer.send(&self.fds[self.busy], frame);
+        let queue = match self.fds.len() {
+            1 => 0,
+            queues => queue_of(frame.head, queues),
+        };
+        let sent = self.writer.send(&self.fds[queue], frame);
         match &sent {
             Ok(LinkSent::Done) => self.up = true,
             Ok(LinkSent::Busy | LinkSent::TooLong) => {}
@@ -188,5 +245,41 @@ impl Link for TapLink {
 
     fn is_up(&self) -> bool {
         self.up
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Headers of an Ethernet frame with TCP over IPv6.
+    fn head_v6() -> Vec<u8> {
+        let mut head = vec![0; 14 + 40 + 20];
+        head[12..14].copy_from_slice(&EtherType::IPV6.0.to_be_bytes());
+        head[14] = 0x60;
+        head[14 + 6] = protocol::TCP;
+        for (at, byte) in head[22..58].iter_mut().enumerate() {
+            *byte = at as u8;
+        }
+        head
+    }
+
+    #[test]
+    fn a_long_packet_with_a_jumbo_payload_option_has_the_hash_of_its_connection() {
+        let short = head_v6();
+        let mut long = short.clone();
+        long[14 + 6] = protocol::HOP_BY_HOP;
+        long.splice(54..54, [protocol::TCP, 0, 0xc2, 4, 0, 1, 0, 0]);
+        assert!(flow_hash(&short).is_some());
+        assert_eq!(flow_hash(&long), flow_hash(&short));
+    }
+
+    #[test]
+    fn a_frame_without_ports_has_no_hash_and_one_queue() {
+        let mut arp = head_v6();
+        arp[12..14].copy_from_slice(&EtherType::ARP.0.to_be_bytes());
+        for head in [&arp[..], &head_v6()[..57], &arp[..9], &[]] {
+            assert_eq!((flow_hash(head), queue_of(head, 8)), (None, 0));
+        }
     }
 }

@@ -572,17 +572,14 @@ fn a_tap_without_offloads_gets_complete_checksums() {
 }
 
 #[test]
-fn a_tap_is_read_from_all_queues_and_written_to_the_last_one_read() {
+fn a_tap_is_read_from_all_queues() {
     let (tap, kernel) = fake_tap(3, TapOptions::default());
     let (mut nic, _) = nics(tap, plain_wire().0);
     assert_eq!(nic.link_caps().queues, 3);
     assert!(!readable(&nic));
     for (queue, fd) in kernel.iter().enumerate() {
-        write_frame(
-            fd,
-            &NEEDS_CSUM_TCP4_1448,
-            &tcp(&pattern(queue, 100)).frame(),
-        );
+        let frame = tcp(&pattern(queue, 100)).frame();
+        write_frame(fd, &NEEDS_CSUM_TCP4_1448, &frame);
     }
     assert!(readable(&nic));
     let mut got = Vec::new();
@@ -591,12 +588,52 @@ fn a_tap_is_read_from_all_queues_and_written_to_the_last_one_read() {
     }
     assert_eq!(got, [0, 1, 2].map(|queue| pattern(queue, 100)));
     assert!(nic.poll_rx(NOW).is_none());
-    write_frame(&kernel[1], &NEEDS_CSUM_TCP4_1448, &tcp(b"hello").frame());
-    assert!(nic.poll_rx(NOW).is_some());
-    let tx = packet(&mut nic, &tcp(b"answer"), 0);
-    nic.transmit(tx, NOW).unwrap();
-    let mut answer = [0; 200];
-    assert!(rustix::io::read(&kernel[1], &mut answer).is_ok());
+}
+
+#[test]
+fn a_tap_queue_that_always_has_frames_does_not_keep_the_others_from_being_read() {
+    let (tap, kernel) = fake_tap(2, TapOptions::default());
+    let (mut nic, _) = nics(tap, plain_wire().0);
+    let busy = tcp(b"busy").frame();
+    write_frame(&kernel[0], &NEEDS_CSUM_TCP4_1448, &busy);
+    write_frame(&kernel[1], &NEEDS_CSUM_TCP4_1448, &tcp(b"other").frame());
+    let before = (0..1000).position(|_| {
+        write_frame(&kernel[0], &NEEDS_CSUM_TCP4_1448, &busy);
+        bytes(&nic.poll_rx(NOW).unwrap().payload) == b"other"
+    });
+    assert_eq!(before, Some(64));
+}
+
+#[test]
+fn a_tap_sends_each_connection_on_one_queue_whichever_was_read_last() {
+    const QUEUES: usize = 3;
+    let (tap, kernel) = fake_tap(QUEUES, TapOptions::default());
+    let (mut nic, _) = nics(tap, plain_wire().0);
+    for v6 in [false, true] {
+        let mut used = [0; QUEUES];
+        // Linux gives its connections ports of one parity.
+        for src_port in (40_000..40_200).step_by(2) {
+            let answer = Tcp {
+                v6,
+                src_port,
+                ..tcp(b"answer")
+            };
+            let mut sent_on = Vec::new();
+            for read in &kernel {
+                write_frame(read, &NEEDS_CSUM_TCP4_1448, &tcp(b"hello").frame());
+                assert!(nic.poll_rx(NOW).is_some());
+                let tx = packet(&mut nic, &answer, 0);
+                nic.transmit(tx, NOW).unwrap();
+                let mut room = [0; 200];
+                let has_frame = |fd: &OwnedFd| rustix::io::read(fd, &mut room).is_ok();
+                sent_on.extend(kernel.iter().position(has_frame));
+            }
+            let queue = sent_on[0];
+            assert_eq!(sent_on, [queue; QUEUES], "port {src_port}");
+            used[queue] += 1;
+        }
+        assert!(used.iter().all(|count| *count > 20), "{used:?}");
+    }
 }
 
 #[test]

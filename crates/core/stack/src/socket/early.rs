@@ -29,6 +29,17 @@ impl Stack {
         self.open(local, remote, options, Some(cookie), now)
     }
 
+    /// Notes that a write waits until a connection is open: with some policies its data carries the last ACK of the handshake.
+    ///
+    /// # Errors
+    /// [`BadSocket`].
+    pub fn await_open(&mut self, id: SocketId) -> Result<(), BadSocket> {
+        if let Some(mut connection) = self.sockets.connection_mut(id)? {
+            connection.conn.await_open();
+        }
+        Ok(())
+    }
+
     /// Returns whether the SYN of [`Stack::connect_early`] to `peer` would take payload.
     pub fn has_early_cookie(&self, peer: IpAddr, cookie: EarlyCookie, now: Instant) -> bool {
         let settings = &self.tcp.config().fast_open;

@@ -225,6 +225,11 @@ impl<P: Payload> Connection<P> {
         }
     }
 
+    /// Notes that a write waits until the connection is open: its data can carry the ACK of the SYN-ACK.
+    pub fn await_open(&mut self) {
+        self.write_waits = true;
+    }
+
     /// Lets the next send start a new packet: host and device bytes do not share packets (MSG_EOR).
     pub fn push_boundary(&mut self) {
         if let ConnectionState::Synchronized(synchronized) = &mut self.state {

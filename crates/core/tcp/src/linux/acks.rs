@@ -44,6 +44,13 @@ enum Pushed {
 }
 
 impl AckStyle for LinuxAcks {
+    /// As `tcp_rcv_synsent_state_process` with `sk_write_pending`.
+    fn on_awaited_open(&mut self, facts: Facts, now: Instant) -> AckTime {
+        self.on_notable(facts);
+        self.last_arrival = now;
+        AckTime::Within(DELAYED_ACK_MAX)
+    }
+
     fn on_data(&mut self, facts: Facts, now: Instant) -> AckTime {
         match self.on_arrival(facts, RTO_MIN, now) {
             None => AckTime::Now,

@@ -214,10 +214,13 @@ impl SynSent {
         config: &ConnectionConfig,
         now: Instant,
     ) -> Result<(), TcpError> {
-        match self
-            .timer
-            .on_timer(config.options.syn_retries, config.options.user_timeout, now)
-        {
+        let options = &config.options;
+        match self.timer.on_timer(
+            &config.shared.timers,
+            options.syn_retries,
+            options.user_timeout,
+            now,
+        ) {
             true => Ok(()),
             false => Err(TcpError::TimedOut),
         }
@@ -480,10 +483,12 @@ impl SynReceived {
                 .max(config.options.defer_accept),
             false => config.shared.timers.syn_ack_retries,
         };
-        match self
-            .timer
-            .on_timer(retries, config.options.user_timeout, now)
-        {
+        match self.timer.on_timer(
+            &config.shared.timers,
+            retries,
+            config.options.user_timeout,
+            now,
+        ) {
             true => Ok(()),
             false => Err(TcpError::TimedOut),
         }

@@ -1,6 +1,9 @@
 //! When an ACK leaves: RFC 9293 3.8.6.3, RFC 5681 4.2, and the bulk policy of `AckPolicy`.
 
+use std::sync::Arc;
+
 use super::harness::*;
+use crate::*;
 
 #[test]
 fn a_delayed_ack_leaves_after_40_ms() {
@@ -142,4 +145,53 @@ fn every_out_of_order_segment_draws_a_duplicate_ack() {
         expect!(t, ack: 1, sack: [&[(1001, 2001)], &[(1001, 3001)], &[(1001, 4001)]][i as usize - 1]);
     }
     assert_eq!(t.read(), 0);
+}
+
+/// An active open with Linux's policy, for which a write waits: the SYN-ACK has arrived.
+fn linux_with_a_waiting_write() -> Trace {
+    let config = plain().with(|c| {
+        c.shared_mut().policy = Arc::new(linux::Linux::default());
+    });
+    let mut t = syn_sent_with(&config);
+    t.conn.await_open();
+    t.advance(10);
+    send!(t, seq: 0, control: Control::Syn, mss: Some(1000));
+    assert!(t.last.established);
+    t
+}
+
+#[test]
+fn with_linux_policy_the_data_of_a_waiting_write_carries_the_ack_of_the_handshake() {
+    let mut t = linux_with_a_waiting_write();
+    expect_nothing!(t);
+    t.conn.on_drained();
+    t.write(1000);
+    expect!(t, seq: 1, ack: 1, len: 1000);
+    expect_nothing!(t);
+    // That was an answer: the next ACK waits for another one, also after the program has read everything.
+    t.peer.ack = Some(1001);
+    send!(t, len: 500);
+    t.read();
+    t.conn.on_read();
+    expect_nothing!(t);
+    t.conn.shutdown_write();
+    expect!(t, seq: 1001, ack: 501, control: Control::Fin);
+}
+
+#[test]
+fn with_linux_policy_the_ack_of_the_handshake_waits_200_ms_for_data_at_most() {
+    let mut t = linux_with_a_waiting_write();
+    expect_nothing!(t);
+    assert_eq!(t.run_timer(), 200);
+    expect!(t, seq: 1, ack: 1);
+    expect_nothing!(t);
+}
+
+#[test]
+fn the_ack_of_the_handshake_does_not_wait_for_a_write_otherwise() {
+    let mut t = syn_sent();
+    t.conn.await_open();
+    send!(t, seq: 0, control: Control::Syn, mss: Some(1000));
+    expect!(t, seq: 1, ack: 1);
+    expect_nothing!(t);
 }

@@ -21,6 +21,7 @@ use libc::{iovec, msghdr, sockaddr, sockaddr_storage, socklen_t};
 pub use super::file::{read_file, readv, write_file, writev};
 use super::memory::{read, slice, slice_mut, write};
 use super::message::{self, By, Head};
+pub use super::option::{getsockopt, setsockopt};
 pub use super::watch::{epoll_ctl, epoll_wait, poll};
 
 /// bind(2).
@@ -250,42 +251,6 @@ pub unsafe fn sendmsg<W: Waiter>(
     let address = unsafe { early_address(head.msg_name.cast(), head.msg_namelen, flags) }?;
     // SAFETY: as above.
     unsafe { message::send(posix, fd, &entries, Head { control, address }, by) }
-}
-
-/// getsockopt(2).
-pub unsafe fn getsockopt<W: Waiter>(
-    posix: &Posix<W>,
-    fd: c_int,
-    level: c_int,
-    name: c_int,
-    value: *mut c_void,
-    len: *mut socklen_t,
-) -> Result<(), Errno> {
-    // SAFETY: the contract at the top of the file.
-    let room = unsafe { read(len) }?;
-    let room = c_int::try_from(room).map_err(|_| Errno::EINVAL)?;
-    let bytes = posix.call(|table| table.getsockopt(fd, (level, name)))?;
-    let n = bytes.len().min(usize::try_from(room).unwrap_or(0));
-    // SAFETY: as above; no more than the length that was given.
-    let out = unsafe { slice_mut(value, n) }?;
-    out.copy_from_slice(bytes.get(..n).unwrap_or_default());
-    // SAFETY: as above.
-    unsafe { write(len, socklen_t::try_from(n).unwrap_or(0)) }
-}
-
-/// setsockopt(2).
-pub unsafe fn setsockopt<W: Waiter>(
-    posix: &Posix<W>,
-    fd: c_int,
-    level: c_int,
-    name: c_int,
-    value: *const c_void,
-    len: socklen_t,
-) -> Result<c_int, Errno> {
-    let len = c_int::try_from(len).map_err(|_| Errno::EINVAL)?;
-    // SAFETY: the contract at the top of the file.
-    let value = unsafe { slice(value, usize::try_from(len).unwrap_or(0)) }?;
-    posix.call(|table| table.setsockopt(fd, (level, name), value))
 }
 
 /// ioctl(2) with its argument as a word.

@@ -9,6 +9,7 @@ pub mod call;
 mod file;
 pub(crate) mod memory;
 mod message;
+mod option;
 #[cfg(test)]
 mod tests;
 mod watch;

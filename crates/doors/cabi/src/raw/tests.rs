@@ -147,7 +147,7 @@ fn messages_move_bytes_through_vectors_that_end_anywhere() {
 }
 
 #[test]
-fn short_buffers_get_what_fits_and_null_ones_are_efault() {
+fn short_buffers_get_what_fits() {
     let it = world();
     let (posix, fd) = (&it.posix, it.client);
     for room in 0..=17 {
@@ -173,10 +173,15 @@ fn short_buffers_get_what_fits_and_null_ones_are_efault() {
         assert_eq!(len, u32::try_from(room.min(4)).unwrap());
         assert!(value.iter().skip(4).all(|byte| *byte == 0xee));
     }
-    let mut byte = exactly(1);
-    let mut negative = u32::MAX;
-    let to = byte.as_mut_ptr().cast::<c_void>();
+}
+
+#[test]
+fn the_length_of_an_option_is_not_negative_and_its_address_not_null() {
+    let it = world();
+    let (posix, fd) = (&it.posix, it.client);
     let (level, name) = (SOL_SOCKET, so::TYPE);
+    let (mut byte, mut negative) = (exactly(1), u32::MAX);
+    let to = byte.as_mut_ptr().cast::<c_void>();
     assert_eq!(
         c!(call::getsockopt(
             posix,
@@ -208,6 +213,12 @@ fn short_buffers_get_what_fits_and_null_ones_are_efault() {
         c!(call::setsockopt(posix, fd, level, name, null(), 4)),
         Err(Errno::EFAULT)
     );
+}
+
+#[test]
+fn null_buffers_are_efault() {
+    let it = world();
+    let (posix, fd) = (&it.posix, it.client);
     assert_eq!(c!(call::bind(posix, fd, null(), 16)), Err(Errno::EFAULT));
     assert_eq!(
         c!(call::recv(posix, fd, null_mut(), 1, 0)),

@@ -101,6 +101,7 @@ const NAMES: &[(&str, i64)] = &[
     ("TCP_KEEPINTVL", 5),
     ("TCP_KEEPCNT", 6),
     ("TCP_QUICKACK", 12),
+    ("TCP_SYNCNT", 7),
     ("TCP_DEFER_ACCEPT", 9),
     ("TCP_USER_TIMEOUT", 18),
     ("TCP_NOTSENT_LOWAT", 25),
@@ -126,6 +127,7 @@ const NAMES: &[(&str, i64)] = &[
     ("MSG_NOSIGNAL", 0x4000),
     ("MSG_MORE", 0x8000),
     ("MSG_ZEROCOPY", 0x400_0000),
+    ("MSG_FASTOPEN", 0x2000_0000),
     ("SPLICE_F_MOVE", 1),
     ("SPLICE_F_NONBLOCK", 2),
     ("SPLICE_F_MORE", 4),
@@ -230,7 +232,13 @@ pub fn play(env: &Env, call: &Call) -> Played {
             (value(&args[2]), Some(int(&args[3]))),
         ),
         "write" => send(env, &mut played, fd(), (value(&args[2]), None)),
-        "send" | "sendto" => send(
+        "sendto" => {
+            let flags = int(&args[3]);
+            send_with(env, &mut played, fd(), value(&args[2]), |bytes| {
+                so.sendto(fd(), bytes, flags, &env.remote)
+            })
+        }
+        "send" => send(
             env,
             &mut played,
             fd(),
@@ -371,12 +379,23 @@ fn send_pieces(env: &Env, played: &mut Played, fd: i32, lens: &[i64], flags: i32
 
 /// send with flags, or write.
 fn send(env: &Env, played: &mut Played, fd: i32, (len, flags): (i64, Option<i32>)) -> Outcome {
+    send_with(env, played, fd, len, |bytes| match flags {
+        None => env.loaded.write(fd, bytes),
+        Some(flags) => env.loaded.send(fd, bytes, flags),
+    })
+}
+
+/// Sends the next `len` bytes of the stream by `call`.
+fn send_with(
+    env: &Env,
+    played: &mut Played,
+    fd: i32,
+    len: i64,
+    call: impl FnOnce(&[u8]) -> Outcome,
+) -> Outcome {
     let at = env.streams.written.get(&fd).copied().unwrap_or(0);
     let bytes: Vec<u8> = (at..at + len as u32).map(sent_byte).collect();
-    let outcome = match flags {
-        None => env.loaded.write(fd, &bytes),
-        Some(flags) => env.loaded.send(fd, &bytes, flags),
-    };
+    let outcome = call(&bytes);
     played
         .streams
         .written

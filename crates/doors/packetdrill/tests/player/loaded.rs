@@ -132,6 +132,12 @@ impl Loaded {
         outcome(call!(self.send(fd, bytes.as_ptr().cast(), bytes.len(), flags)) as i64)
     }
 
+    pub fn sendto(&self, fd: c_int, bytes: &[u8], flags: c_int, address: &[u8]) -> Outcome {
+        let len = u32::try_from(address.len()).expect("short");
+        let (bytes, size) = (bytes.as_ptr().cast(), bytes.len());
+        outcome(call!(self.sendto(fd, bytes, size, flags, address.as_ptr().cast(), len)) as i64)
+    }
+
     pub fn read(&self, fd: c_int, buf: &mut [u8]) -> Outcome {
         outcome(call!(self.read(fd, buf.as_mut_ptr().cast(), buf.len())) as i64)
     }

@@ -18,6 +18,8 @@ pub enum Opt {
     },
     /// AccECN's counters in the order of Linux: ECT(1), CE, ECT(0).
     AccEcn([u32; 3]),
+    /// Fast Open: the cookie, or the request for one.
+    FastOpen(Vec<u8>),
 }
 
 /// A TCP segment with numbers relative to the ISNs.
@@ -68,6 +70,10 @@ pub fn option_bytes(options: &[Opt]) -> Vec<u8> {
                     .iter()
                     .for_each(|field| bytes.extend(&field.to_be_bytes()[1..]));
             }
+            Opt::FastOpen(cookie) => {
+                bytes.extend([34, 2 + cookie.len() as u8]);
+                bytes.extend(cookie);
+            }
             Opt::Ts { val, ecr } => {
                 bytes.extend([8, 10]);
                 bytes.extend([val.to_be_bytes(), ecr.to_be_bytes()].concat());
@@ -98,6 +104,7 @@ fn read_options(mut bytes: &[u8]) -> Vec<Opt> {
                 val: word(body),
                 ecr: word(&body[4..]),
             },
+            34 => Opt::FastOpen(body.to_vec()),
             174 if body.len() == 9 => {
                 let field =
                     |at: usize| u32::from_be_bytes([0, body[at], body[at + 1], body[at + 2]]);

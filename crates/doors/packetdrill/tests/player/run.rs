@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use devmem_posix::sockaddr::{Family, emit};
 
@@ -15,6 +16,9 @@ use super::script::{Event, Expr, What, When, parse};
 
 /// How far a packet or a call may be from its time; packetdrill's own default.
 const TOLERANCE_USECS: i64 = 4000;
+
+/// Real time after which a call that should have returned has failed.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How long packetdrill reads the clock before an event instead of sleeping.
 const SPIN_USECS: u32 = 20;
@@ -74,7 +78,8 @@ struct Connection {
 struct Blocked {
     line: usize,
     ends: i64,
-    thread: JoinHandle<(Played, i64)>,
+    /// Its result, and when it returned.
+    result: mpsc::Receiver<(Played, i64)>,
 }
 
 pub struct Player {
@@ -360,28 +365,31 @@ impl Player {
             return self.judge(line, played, &expected);
         };
         let (tell, told) = mpsc::channel();
+        let (finish, result) = mpsc::channel();
         let started = self.started;
         let thread = std::thread::spawn(move || {
             let _ = tell.send(this_task());
             let played = calls::play(&env, &call);
-            (played, env.loaded.now() - started)
+            let _ = finish.send((played, env.loaded.now() - started));
         });
         let task = told.recv().expect("the thread says where it is");
         wait_until_blocked(&thread, &task);
         self.blocked = Some(Blocked {
             line,
             ends: self.last + ends_after,
-            thread,
+            result,
         });
         self.pending = Some(expected);
     }
 
     fn join(&mut self) {
-        let Some(Blocked { line, ends, thread }) = self.blocked.take() else {
+        let Some(Blocked { line, ends, result }) = self.blocked.take() else {
             return;
         };
         self.wait_until(ends);
-        let (played, at) = thread.join().expect("the call returns");
+        let (played, at) = result
+            .recv_timeout(PATIENCE)
+            .unwrap_or_else(|_| panic!("line {line} ({:?}): the call still waits", self.ip));
         self.check_time(line, Some(ends), at);
         let expected = self.pending.take().expect("kept with the call");
         self.judge(line, played, &expected);

@@ -207,6 +207,7 @@ impl<'t> Reader<'t> {
                 "mss" => Opt::Mss(self.number()),
                 "wscale" => Opt::Wscale(self.number()),
                 "sackOK" => Opt::SackOk,
+                "FO" => Opt::FastOpen(self.cookie()),
                 "ECN" => {
                     let mut field = |name: &str| {
                         self.expect(name);
@@ -241,6 +242,14 @@ impl<'t> Reader<'t> {
             self.take(",");
         }
         options
+    }
+
+    /// Reads a cookie in hexadecimal digits, or nothing.
+    fn cookie(&mut self) -> Vec<u8> {
+        let digits = self.word(|c| c.is_ascii_hexdigit());
+        let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16);
+        let bytes: Result<Vec<u8>, _> = (0..digits.len()).step_by(2).map(byte).collect();
+        bytes.unwrap_or_else(|_| self.fail("a cookie"))
     }
 
     fn call(&mut self) -> What {

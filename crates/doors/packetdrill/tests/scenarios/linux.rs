@@ -256,3 +256,68 @@ fn a_write_larger_than_half_of_the_window_is_pushed_on_its_way() {
 ",
     );
 }
+
+#[test]
+fn the_data_of_a_write_that_waits_for_the_handshake_carries_its_ack() {
+    everywhere(
+        "
+0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3
++0...0.02 sendto(3, ..., 1000, MSG_FASTOPEN, ..., ...) = 1000
++0 > S 0:0(0) <mss 1460,sackOK,TS val 100 ecr 0,nop,wscale 7,FO,nop,nop>
++.02 < S. 0:0(0) ack 1 win 5840 <mss 1460,nop,nop,sackOK,nop,wscale 6>
++0 > P. 1:1001(1000) ack 1
++.02 < P. 1:501(500) ack 1001 win 257
++0 read(3, ..., 4096) = 500
++0 close(3) = 0
++0 > F. 1001:1001(0) ack 501
+",
+    );
+}
+
+#[test]
+fn the_data_of_a_write_after_a_connect_in_progress_carries_the_ack_of_the_handshake() {
+    everywhere(
+        "
+0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3
++0 fcntl(3, F_SETFL, O_RDWR|O_NONBLOCK) = 0
++0 connect(3, ..., ...) = -1 EINPROGRESS (Operation now in progress)
++0 > S 0:0(0) <mss 1460,sackOK,TS val 100 ecr 0,nop,wscale 7>
++0 fcntl(3, F_SETFL, O_RDWR) = 0
++0...0.02 write(3, ..., 1000) = 1000
++.02 < S. 0:0(0) ack 1 win 5840 <mss 1460,nop,nop,sackOK,nop,wscale 6>
++0 > P. 1:1001(1000) ack 1
+",
+    );
+}
+
+#[test]
+fn a_send_that_opens_a_connection_fails_after_the_time_of_syncnt() {
+    everywhere(
+        "
+0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3
++0 setsockopt(3, SOL_TCP, TCP_SYNCNT, [1], 4) = 0
++0...3.003 sendto(3, ..., 2000, MSG_FASTOPEN, ..., ...) = -1 ETIMEDOUT (timed out)
++0 > S 0:0(0) <mss 1460,sackOK,TS val 100 ecr 0,nop,wscale 7,FO,nop,nop>
++1 > S 0:0(0) <mss 1460,sackOK,TS val 1100 ecr 0,nop,wscale 7>
++1 > S 0:0(0) <mss 1460,sackOK,TS val 2100 ecr 0,nop,wscale 7>
++1 close(3) = 0
+",
+    );
+}
+
+#[test]
+fn the_syn_ack_of_a_simultaneous_open_is_reported_as_a_duplicate() {
+    everywhere(
+        "
+0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3
++0 fcntl(3, F_SETFL, O_RDWR|O_NONBLOCK) = 0
++0 connect(3, ..., ...) = -1 EINPROGRESS (Operation now in progress)
++0 > S 0:0(0) <mss 1460,sackOK,TS val 100 ecr 0,nop,wscale 7>
++.01 < S 0:0(0) win 5792 <mss 1000,sackOK,nop,nop,nop,wscale 7>
++0 > S. 0:0(0) ack 1 <mss 1460,nop,nop,sackOK,nop,wscale 7>
++.01 < S. 0:0(0) ack 1 win 5792 <mss 1000,sackOK,nop,nop,nop,wscale 7>
++0 > . 1:1(0) ack 1 <nop,nop,sack 0:1>
++0 connect(3, ..., ...) = 0
+",
+    );
+}

@@ -7,12 +7,14 @@ use std::io::{Seek, Write};
 use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::time::{Duration, Instant};
 
 use crate::player::loaded::library;
 use crate::player::{Loaded, this_task, wait_until_blocked};
 
 const SOL_SOCKET: i32 = 1;
 const SO_RCVTIMEO: i32 = 20;
+const SO_SNDTIMEO: i32 = 21;
 const SO_MEMINFO: i32 = 55;
 const SOL_TCP: i32 = 6;
 const TCP_INFO: i32 = 11;
@@ -21,12 +23,17 @@ const LISTEN: u8 = 10;
 const ENOTSOCK: i32 = 88;
 const EBADF: i32 = 9;
 const EPIPE: i32 = 32;
+const EINPROGRESS: i32 = 115;
+const MSG_FASTOPEN: i32 = 0x2000_0000;
 
 /// Says that the test program was started again, with the library preloaded.
 const PRELOADED: &str = "DEVMEM_TEST_PRELOADED";
 
 /// 192.168.7.77:8080.
 const LOCAL: [u8; 16] = [2, 0, 0x1f, 0x90, 192, 168, 7, 77, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// 192.0.2.1:8080.
+const REMOTE: [u8; 16] = [2, 0, 0x1f, 0x90, 192, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0];
 
 fn socket(loaded: &Loaded) -> i32 {
     i32::try_from(loaded.socket(2, 1, 0).unwrap()).unwrap()
@@ -168,6 +175,34 @@ fn a_blocking_call_is_noted_before_the_main_thread_has_slept() {
         tester.idle.notify_all();
         thread.join().unwrap();
     }
+}
+
+#[test]
+fn the_clock_stands_still_until_a_thread_has_read_it_after_a_blocking_send() {
+    let loaded = Arc::new(Loaded::new(""));
+    let fd = socket(&loaded);
+    let timeval = [0i64.to_ne_bytes(), 5000i64.to_ne_bytes()].concat();
+    let set = loaded.setsockopt(fd, (SOL_SOCKET, SO_SNDTIMEO), &timeval);
+    assert_eq!(set, Ok(0));
+    let begun = loaded.now();
+    let (tell, told) = mpsc::channel();
+    let thread = std::thread::spawn({
+        let loaded = Arc::clone(&loaded);
+        move || {
+            tell.send(this_task()).unwrap();
+            let sent = loaded.sendto(fd, b"no cookie", MSG_FASTOPEN, &REMOTE);
+            assert_eq!(sent, Err(EINPROGRESS));
+            // Long enough that a driver which does not wait reads the clock first.
+            let returned = Instant::now();
+            while returned.elapsed() < Duration::from_millis(20) {
+                std::hint::spin_loop();
+            }
+            loaded.now()
+        }
+    });
+    wait_until_blocked(&thread, &told.recv().unwrap());
+    loaded.usleep(6000);
+    assert_eq!(thread.join().unwrap() - begun, 5000);
 }
 
 #[test]

@@ -95,6 +95,14 @@ impl Table {
         }
     }
 
+    /// Notes that a send waits until its connection is open.
+    pub(crate) fn announce_write(&mut self, fd: i32) {
+        if let Ok(Some(id)) = self.sock(fd).map(|sock| sock.state.id()) {
+            // A connection that is gone needs no note.
+            let _ = self.stack.await_open(id);
+        }
+    }
+
     /// Returns the peer of a send with MSG_FASTOPEN; `None` if an earlier attempt of the same call has connected already.
     fn early_peer(&mut self, fd: i32, address: &[u8]) -> Result<Option<SocketAddr>, Errno> {
         if !self.has_early_client() {

@@ -32,6 +32,17 @@ impl<'a> SendArgs<'a> {
             address: &[],
         }
     }
+
+    /// Returns how many bytes the send has.
+    pub(crate) fn len(&self) -> usize {
+        match names_dmabuf(self.control) {
+            true => self
+                .ranges
+                .iter()
+                .fold(0, |sum: usize, range| sum.saturating_add(range.len())),
+            false => self.host.len(),
+        }
+    }
 }
 
 /// A send that takes several attempts because the send buffer was full. It has one completion and one set of timestamps.
@@ -98,6 +109,7 @@ impl Table {
             SockState::Connected(id) | SockState::Connecting(id) => id,
             SockState::Fresh | SockState::Listening(_) => return Err(Errno::EPIPE),
         };
+        let total = args.len();
         let SendArgs {
             host,
             ranges,
@@ -105,12 +117,6 @@ impl Table {
             address: _,
         } = args;
         let is_device = names_dmabuf(control);
-        let total = match is_device {
-            true => ranges
-                .iter()
-                .fold(0_usize, |sum, range| sum.saturating_add(range.len())),
-            false => host.len(),
-        };
         let rest = behind(ranges, under_way.sent);
         let msg = match is_device {
             true => SendMsg::device(&rest, control),

@@ -1,0 +1,159 @@
+//! Threads that share a driver: the lock on a link that always has another frame, and the background thread.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicU64;
+
+use nic::{
+    Link, LinkCaps, LinkReceived, LinkSent, MAX_PACKET_LEN, Nic, NicConfig, Posted, TxFrame,
+};
+use stack::{Secret, Stack, StackConfig};
+
+use super::*;
+
+const AT: StackIndex = StackIndex(0);
+
+/// A link with a number of frames to receive, of a protocol that the stack drops.
+struct Flood {
+    left: Arc<AtomicU64>,
+}
+
+impl Link for Flood {
+    fn caps(&self) -> LinkCaps {
+        LinkCaps {
+            name: "flood",
+            mtu: 1500,
+            vnet: false,
+            tso: false,
+            max_super_packet: MAX_PACKET_LEN,
+            tx_checksum: false,
+            queues: 1,
+        }
+    }
+
+    fn receive(&mut self, posted: &mut Posted<'_>, _now: Instant) -> io::Result<LinkReceived> {
+        let left = self.left.load(Ordering::Relaxed);
+        if left == 0 {
+            return Ok(LinkReceived::None);
+        }
+        self.left.store(left - 1, Ordering::Relaxed);
+        posted.frame.clear();
+        posted.frame.resize(60, 0xff);
+        // An EtherType for local experiments (IEEE 802).
+        posted.frame[12..14].copy_from_slice(&0x88b5_u16.to_be_bytes());
+        let meta = Default::default();
+        Ok(LinkReceived::Frame { meta })
+    }
+
+    fn send(&mut self, _frame: &TxFrame<'_>, _now: Instant) -> io::Result<LinkSent> {
+        Ok(LinkSent::Done)
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        None
+    }
+
+    fn is_up(&self) -> bool {
+        true
+    }
+}
+
+/// Returns a stack with `frames` to receive, and the number that is left of them.
+fn flooded(frames: u64) -> (Stack, Arc<AtomicU64>) {
+    let left = Arc::new(AtomicU64::new(frames));
+    let link = Flood {
+        left: Arc::clone(&left),
+    };
+    let nic = Nic::new(Box::new(link), NicConfig::default()).expect("a NIC");
+    let config = StackConfig::new([10, 77, 0, 2].into(), 24, Secret::from_seed(1));
+    (Stack::new(nic, config).expect("a stack"), left)
+}
+
+fn listen(stack: &mut Stack, port: u16) -> SocketId {
+    let address = SocketAddr::from(([10, 77, 0, 2], port));
+    stack.listen(address, 1).expect("a free port")
+}
+
+/// Returns `count` sockets of one stack.
+pub(crate) fn sockets(count: u16) -> Vec<(StackIndex, SocketId)> {
+    let (mut stack, _) = flooded(0);
+    let ports = 1..=count;
+    ports.map(|port| (AT, listen(&mut stack, port))).collect()
+}
+
+/// Frames of the flood: far more than are received while the other thread makes its calls.
+const FLOOD: u64 = 2_000_000;
+
+#[test]
+fn a_thread_that_waits_for_an_idle_socket_on_a_busy_link_lets_others_call() {
+    const CALLS: usize = 100;
+    let (mut stack, left) = flooded(FLOOD);
+    let socket = listen(&mut stack, 1);
+    let driver = Driver::new(vec![stack], Clock::real(), Vec::new()).expect("eventfds");
+    let stop = AtomicBool::new(false);
+    let wait = Wait {
+        stack: AT,
+        socket,
+        limit: WaitLimit::Forever,
+    };
+    let stopped = |_: &mut Stack, _| stop.load(Ordering::Relaxed).then_some(());
+    let left = std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| driver.wait_for(wait, stopped));
+        while left.load(Ordering::Relaxed) == FLOOD {
+            std::thread::yield_now();
+        }
+        for _ in 0..CALLS {
+            driver.with(AT, |_, _| ()).expect("the same process");
+        }
+        let left = left.load(Ordering::Relaxed);
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(waiting.join().expect("no panic"), Ok(()));
+        left
+    });
+    assert!(left > 0, "the calls waited for the end of the flood");
+}
+
+/// Returns whether the background thread was woken since the last call.
+fn is_background_woken(driver: &Driver) -> bool {
+    let mut count = [0; 8];
+    rustix::io::read(&driver.wake_background, &mut count).is_ok()
+}
+
+/// Returns a driver whose stack has a listener with one connection to accept.
+fn with_one_to_accept() -> (Arc<Driver>, SocketId) {
+    let (mut stack, _) = flooded(0);
+    let listener = listen(&mut stack, 1);
+    let now = Instant::from_millis(1);
+    let here = SocketAddr::from(([10, 77, 0, 2], 1));
+    stack.connect(here, now).expect("a route");
+    stack.flush(now);
+    while stack.poll(now).worked {}
+    let driver = Driver::new(vec![stack], Clock::real(), Vec::new()).expect("eventfds");
+    (driver, listener)
+}
+
+/// Accepts the connection; returns whether the background thread was woken to lead.
+fn accept_wakes_background(driver: &Driver, listener: SocketId) -> bool {
+    let wait = Wait {
+        stack: AT,
+        socket: listener,
+        limit: WaitLimit::Never,
+    };
+    let accepted = driver.wait_for(wait, |stack, _| stack.accept(listener).ok());
+    assert!(accepted.is_ok(), "{accepted:?}");
+    is_background_woken(driver) && driver.lock().last_foreground.is_none()
+}
+
+#[test]
+fn the_background_thread_leads_once_a_call_has_made_a_readiness_fd_unreadable() {
+    let (driver, listener) = with_one_to_accept();
+    assert!(!accept_wakes_background(&driver, listener), "it has no fd");
+    let (driver, listener) = with_one_to_accept();
+    driver.readiness_fd(AT, listener).expect("an eventfd");
+    assert!(is_background_woken(&driver), "it keeps the fd up to date");
+    assert!(accept_wakes_background(&driver, listener));
+}

@@ -1,0 +1,80 @@
+"""Device memory TCP: receive TCP payload straight into device memory, and send it from there.
+
+    from devmem_tcp import Dmabuf, Netdev
+
+`devmem_tcp.aio` has the same calls for asyncio. The guide is docs/src/guides/python.md of the repository.
+"""
+
+from ._errors import (
+    AbortedError,
+    ClosedError,
+    DataLostError,
+    DevmemError,
+    ForkedError,
+    InUseError,
+    InvalidInputError,
+    MisplacedError,
+    NotFoundError,
+    NotPermittedError,
+    NotSetUpError,
+    NotSupportedError,
+    OutOfResourcesError,
+    PeerRefusedError,
+    PeerResetError,
+    ShutDownError,
+    TimedOutError,
+    UnreachableError,
+    WouldBlockError,
+)
+from ._native import (
+    Batch,
+    BoundRx,
+    BoundTx,
+    Dmabuf,
+    Frag,
+    Listener,
+    Netdev,
+    ReceivePlan,
+    Sent,
+    Setup,
+    Stream,
+    Tensor,
+    load_safetensors,
+)
+from ._ring import SendRing
+
+__all__ = [
+    "AbortedError",
+    "Batch",
+    "BoundRx",
+    "BoundTx",
+    "ClosedError",
+    "DataLostError",
+    "DevmemError",
+    "Dmabuf",
+    "ForkedError",
+    "Frag",
+    "InUseError",
+    "InvalidInputError",
+    "Listener",
+    "MisplacedError",
+    "Netdev",
+    "NotFoundError",
+    "NotPermittedError",
+    "NotSetUpError",
+    "NotSupportedError",
+    "OutOfResourcesError",
+    "PeerRefusedError",
+    "PeerResetError",
+    "ReceivePlan",
+    "SendRing",
+    "Sent",
+    "Setup",
+    "ShutDownError",
+    "Stream",
+    "Tensor",
+    "TimedOutError",
+    "UnreachableError",
+    "WouldBlockError",
+    "load_safetensors",
+]

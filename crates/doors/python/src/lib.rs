@@ -1,0 +1,59 @@
+//! Device memory TCP for Python: the extension module `devmem_tcp._native`, on the public API of the library `devmem-tcp`.
+//!
+//! Key types: `Handle` (a handle of the library that any thread of Python may use), `Patience` (a wait in slices, with
+//! Python's lock released and signals looked at in between) and `Source` (the memory below tensors, with the frags in it).
+//!
+//! It is the program at the end of the walk of a received segment: `Stream.recv` takes the frags, `Batch` keeps them, and
+//! their tokens are returned with the batch, or with the last tensor over them. It has no protocol and no policy, and
+//! of its modules only `raw` has unsafe code.
+
+mod batch;
+mod batches;
+mod binding;
+mod dtype;
+mod error;
+mod kept;
+mod listener;
+mod load;
+mod netdev;
+mod raw;
+mod released;
+mod sent;
+mod source;
+mod stream;
+mod target;
+mod tensor;
+mod view;
+mod wait;
+
+/// The module.
+#[pyo3::pymodule(gil_used = true)]
+mod _native {
+    #[pymodule_export]
+    use crate::batch::{Batch, Frag};
+    #[pymodule_export]
+    use crate::batches::{_receive_all, Batches};
+    #[pymodule_export]
+    use crate::binding::{BoundRx, BoundTx, ReceivePlan, Setup};
+    #[pymodule_export]
+    use crate::listener::Listener;
+    #[pymodule_export]
+    use crate::load::load_safetensors;
+    #[pymodule_export]
+    use crate::netdev::{Attempt, Netdev};
+    #[pymodule_export]
+    use crate::raw::Exported;
+    #[pymodule_export]
+    use crate::released::{_end, _forked};
+    #[pymodule_export]
+    use crate::sent::{Sent, Signal};
+    #[pymodule_export]
+    use crate::stream::Stream;
+    #[pymodule_export]
+    use crate::tensor::{Dmabuf, Tensor};
+
+    #[pymodule_init]
+    fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        crate::released::register(module)
+    }
+}

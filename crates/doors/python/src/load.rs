@@ -1,0 +1,193 @@
+//! Checkpoints: tensors of a safetensors file on a stock server, loaded to their places in device memory.
+
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use devmem_tcp::{BoundRx, Dmabuf as Memory, Errno, ErrorKind, cuda};
+use devmem_transfer::load::{
+    Checkpoint, CheckpointError, HttpRequest, LoadError, Loader, Progress, Tensor as Placed, Url,
+    UrlError,
+};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::dtype::Dtype;
+use crate::error::Error;
+use crate::netdev::Netdev;
+use crate::released::{attached, released};
+use crate::source::{Device, Source};
+use crate::tensor::Tensor;
+use crate::view::View;
+
+/// How often a load looks for signals.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Bytes that a NIC in user space receives into, if the caller does not say.
+const BIND_BYTES: usize = 64 << 20;
+
+/// Loads the tensors of the safetensors file, or of the shards of the `*.index.json`, at `url` (http) over `nic`, with range
+/// requests over several connections. Returns them by name; they share one memory on `device` ("cpu" or "cuda:N").
+///
+/// The call binds `bind` bytes to the NIC for its own time: 64 MiB in user space by default, none with a NIC of the
+/// kernel. With 0 it uses what the caller has bound for `nic.plan_receive((address, 0))`; without a binding payload passes
+/// through host memory. `headers` are fields of each request, as Authorization. A type that this package has no name for becomes bytes.
+#[pyfunction]
+#[pyo3(signature = (url, nic, *, device="cpu", bind=None, connections=4, headers=None))]
+pub(crate) fn load_safetensors<'py>(
+    py: Python<'py>,
+    url: &str,
+    nic: &Bound<'py, Netdev>,
+    device: &str,
+    bind: Option<usize>,
+    connections: usize,
+    headers: Option<Vec<(String, String)>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let nic = nic.get().get(py)?;
+    let device = device_of(device)?;
+    let bind = bind.unwrap_or(match nic.interface() {
+        None => BIND_BYTES,
+        Some(_) => 0,
+    });
+    let mut request = HttpRequest::new(url.parse::<Url>().map_err(of_url)?);
+    for (name, value) in headers.unwrap_or_default() {
+        request = request.field(&name, &value).map_err(of_url)?;
+    }
+    let mut raised = None;
+    let loaded = released(py, || {
+        let _bound = bind_for(&nic, bind, device)?;
+        let loader = Loader::new(&nic).connections(connections);
+        let checkpoint = Checkpoint::open(&loader, request)?;
+        let memory = memory_on(device, checkpoint.memory_bytes())?;
+        let mut looked = Instant::now();
+        let mut look = |_: Progress| {
+            if looked.elapsed() < LOOK {
+                return ControlFlow::Continue(());
+            }
+            looked = Instant::now();
+            match attached(|py| py.check_signals()) {
+                Some(Err(error)) => {
+                    raised = Some(error);
+                    ControlFlow::Break(())
+                }
+                Some(Ok(())) | None => ControlFlow::Continue(()),
+            }
+        };
+        let loaded = checkpoint.load(&loader, &memory, &mut look);
+        loaded.map_err(CheckpointError::from)?;
+        Ok((memory, checkpoint.tensors().to_vec()))
+    });
+    if let Some(error) = raised {
+        return Err(error);
+    }
+    let (memory, tensors): (Memory, Vec<Placed>) =
+        loaded.map_err(|error: Error| PyErr::from(error))?;
+    let source = Source::device(memory, Vec::new())?;
+    let all = PyDict::new(py);
+    for tensor in tensors {
+        let view = view_of(&source, &tensor)?;
+        all.set_item(tensor.name, Tensor::make(py, view)?)?;
+    }
+    Ok(all)
+}
+
+/// Binds `bytes` for connections from the NIC's first address, for the time of a load.
+fn bind_for(
+    nic: &devmem_tcp::Netdev,
+    bytes: usize,
+    device: Device,
+) -> Result<Option<BoundRx>, Error> {
+    let Some(address) = nic.addresses().first().copied().filter(|_| bytes > 0) else {
+        return Ok(None);
+    };
+    let memory = memory_on(device, bytes)?;
+    let setup = nic.plan_receive(SocketAddr::new(address, 0)).apply()?;
+    // The binding keeps the settings.
+    Ok(Some(nic.bind_rx(&memory, setup.queues())?))
+}
+
+fn memory_on(device: Device, bytes: usize) -> Result<Memory, Error> {
+    match device {
+        Device::Cpu => Ok(Memory::anonymous(bytes)?),
+        Device::Cuda(ordinal) => Ok(cuda::alloc(
+            u32::try_from(ordinal).unwrap_or_default(),
+            bytes,
+        )?),
+    }
+}
+
+fn device_of(name: &str) -> Result<Device, Error> {
+    let wrong = || Error::value(format!("'{name}' is not a device\n  write cpu or cuda:0"));
+    match name.split_once(':') {
+        None if name == "cpu" => Ok(Device::Cpu),
+        None if name == "cuda" => Ok(Device::Cuda(0)),
+        Some(("cuda", ordinal)) => match ordinal.parse() {
+            Ok(ordinal @ 0..) => Ok(Device::Cuda(ordinal)),
+            _ => Err(wrong()),
+        },
+        _ => Err(wrong()),
+    }
+}
+
+fn view_of(source: &Source, tensor: &Placed) -> Result<View, Error> {
+    let bytes = View::of_bytes(source.clone(), tensor.place.start, tensor.place.len())?;
+    let name = match tensor.dtype.as_str() {
+        "F64" => "float64",
+        "F32" => "float32",
+        "F16" => "float16",
+        "BF16" => "bfloat16",
+        "I64" => "int64",
+        "I32" => "int32",
+        "I16" => "int16",
+        "I8" => "int8",
+        "U64" => "uint64",
+        "U32" => "uint32",
+        "U16" => "uint16",
+        "U8" => "uint8",
+        "BOOL" => "bool",
+        "C64" => "complex64",
+        "F8_E4M3" => "float8_e4m3fn",
+        "F8_E5M2" => "float8_e5m2",
+        _ => return Ok(bytes),
+    };
+    let too_large = |_error| Error::value(format!("the shape of {} is too large", tensor.name));
+    let shape = tensor.shape.iter().map(|extent| i64::try_from(*extent));
+    let shape: Vec<_> = shape.collect::<Result<_, _>>().map_err(too_large)?;
+    bytes.shaped(Dtype::named(name)?, Some(&shape))
+}
+
+fn of_url(error: UrlError) -> Error {
+    Error::library(ErrorKind::InvalidInput, Errno::EINVAL.0, error.to_string())
+}
+
+impl From<CheckpointError> for Error {
+    fn from(error: CheckpointError) -> Self {
+        let (kind, errno) = match &error {
+            CheckpointError::Load(load) => verdict(load),
+            CheckpointError::Header { .. } | CheckpointError::Index { .. } => {
+                (ErrorKind::InvalidInput, Errno::EINVAL)
+            }
+            CheckpointError::TooLarge => (ErrorKind::OutOfResources, Errno::ENOMEM),
+            _ => (ErrorKind::Other, Errno::EIO),
+        };
+        Self::library(kind, errno.0, error.to_string())
+    }
+}
+
+/// Returns kind and errno of a load's error.
+fn verdict(error: &LoadError) -> (ErrorKind, Errno) {
+    match error {
+        LoadError::Url(_) => (ErrorKind::InvalidInput, Errno::EINVAL),
+        LoadError::Connect { source, .. } => (source.kind(), source.errno()),
+        LoadError::Recv(source) => (source.kind(), source.errno()),
+        LoadError::Send(source) => (source.kind(), source.errno()),
+        LoadError::Gather(source) => (source.kind(), source.errno()),
+        LoadError::Resolve { .. } => (ErrorKind::HostUnreachable, Errno::EHOSTUNREACH),
+        LoadError::Status { status, .. } => match status {
+            401 | 403 | 407 => (ErrorKind::PermissionDenied, Errno::EACCES),
+            404 | 410 => (ErrorKind::NotFound, Errno::ENOENT),
+            _ => (ErrorKind::Other, Errno::EIO),
+        },
+        _ => (ErrorKind::Other, Errno::EIO),
+    }
+}

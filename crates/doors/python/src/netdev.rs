@@ -1,0 +1,391 @@
+//! NICs.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use devmem_tcp::{ConnectError, ConnectOptions, Connecting, LinkState, SendSignal};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventFlags};
+
+use crate::binding::{BoundRx, BoundTx, ReceivePlan};
+use crate::error::Error;
+use crate::listener::Listener;
+use crate::released::released;
+use crate::sent::Signal;
+use crate::stream::Stream;
+use crate::tensor::Dmabuf;
+use crate::wait::{Handle, Patience, SLICE, Time, Timeout};
+
+/// A NIC and its TCP/IP stack: in user space, or an interface of the kernel with the kernel's stack.
+#[pyclass(frozen, module = "devmem_tcp")]
+#[derive(Debug)]
+pub(crate) struct Netdev {
+    nic: Handle<devmem_tcp::Netdev>,
+    time: Time,
+}
+
+impl Netdev {
+    fn new(nic: devmem_tcp::Netdev, time: Time) -> Self {
+        Self {
+            nic: Handle::new(nic, "NIC"),
+            time,
+        }
+    }
+
+    /// Returns another handle of the NIC.
+    pub(crate) fn get(&self, py: Python<'_>) -> Result<devmem_tcp::Netdev, Error> {
+        self.nic.with(py, |nic| nic.clone())
+    }
+}
+
+/// An address as Python writes it: "10.77.0.2:5201", or ("10.77.0.2", 5201).
+pub(crate) enum Address {
+    Text(String),
+    Pair(String, u16),
+}
+
+impl<'py> FromPyObject<'_, 'py> for Address {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        if let Ok(text) = object.extract() {
+            return Ok(Self::Text(text));
+        }
+        match object.extract::<(String, i64)>() {
+            Ok((host, port)) => match u16::try_from(port) {
+                Ok(port) => Ok(Self::Pair(host, port)),
+                Err(_) => Err(PyValueError::new_err(format!(
+                    "{port} is no port: 0 to 65535"
+                ))),
+            },
+            Err(_) => Err(PyTypeError::new_err(
+                "an address is a text as '10.77.0.2:5201', or a pair of host and port",
+            )),
+        }
+    }
+}
+
+impl Address {
+    fn resolve(self, py: Python<'_>) -> Result<SocketAddr, Error> {
+        let resolved = released(py, || {
+            let mut found = match &self {
+                Self::Text(text) => text.to_socket_addrs()?,
+                Self::Pair(host, port) => (host.as_str(), *port).to_socket_addrs()?,
+            };
+            let nothing =
+                || std::io::Error::new(std::io::ErrorKind::InvalidInput, "the name has no address");
+            found.next().ok_or_else(nothing)
+        });
+        resolved.map_err(|error| ConnectError::Address(error).into())
+    }
+}
+
+/// Opens a NIC in user space.
+fn open(
+    link: &str,
+    addresses: &[String],
+    gateway: Option<&str>,
+    mtu: Option<u16>,
+    queues: Option<u16>,
+) -> Result<devmem_tcp::Netdev, Error> {
+    let mut builder = devmem_tcp::Netdev::builder(link)?;
+    for address in addresses {
+        builder = builder.address(address)?;
+    }
+    if let Some(gateway) = gateway {
+        let parsed = gateway.parse();
+        let wrong = |_error| Error::value(format!("'{gateway}' is not an IP address"));
+        builder = builder.gateway(parsed.map_err(wrong)?);
+    }
+    if let Some(mtu) = mtu {
+        builder = builder.mtu(mtu);
+    }
+    if let Some(queues) = queues {
+        builder = builder.rx_queues(queues);
+    }
+    Ok(builder.open()?)
+}
+
+#[pymethods]
+impl Netdev {
+    /// Opens a NIC in user space on `link`: "tap:NAME", "packet:NAME", "unix:PATH" or "mem:NAME". `addresses`: one or more, as
+    /// "10.77.0.2/24".
+    #[staticmethod]
+    #[pyo3(signature = (link, *addresses, gateway=None, mtu=None, queues=None))]
+    fn user(
+        py: Python<'_>,
+        link: &str,
+        addresses: Vec<String>,
+        gateway: Option<&str>,
+        mtu: Option<u16>,
+        queues: Option<u16>,
+    ) -> PyResult<Self> {
+        let nic = released(py, || open(link, &addresses, gateway, mtu, queues))?;
+        Ok(Self::new(nic, Time::Real))
+    }
+
+    /// Opens an interface of the kernel, as "eth1".
+    #[staticmethod]
+    fn kernel(py: Python<'_>, name: &str) -> PyResult<Self> {
+        let nic = released(py, || devmem_tcp::Netdev::kernel(name).map_err(Error::from))?;
+        Ok(Self::new(nic, Time::Real))
+    }
+
+    /// Opens two NICs, 10.77.0.1 and 10.77.0.2, on a wire in memory and in virtual time, for tests without a network.
+    /// `impair`: as "loss=1%,seed=7".
+    #[staticmethod]
+    #[pyo3(signature = (impair="none"))]
+    fn pair(py: Python<'_>, impair: &str) -> PyResult<(Self, Self)> {
+        let impairment = impair.parse();
+        let impairment: devmem_tcp::Impairment = impairment
+            .map_err(|error| PyValueError::new_err(format!("impair='{impair}': {error}")))?;
+        let pair = released(py, || {
+            devmem_tcp::Netdev::pair(impairment).map_err(Error::from)
+        });
+        let (a, b) = pair?;
+        Ok((Self::new(a, Time::Virtual), Self::new(b, Time::Virtual)))
+    }
+
+    /// The plan to receive TCP at `address` into device memory, with `queues` queues.
+    #[pyo3(signature = (address, queues=1))]
+    fn plan_receive(slf: &Bound<'_, Self>, address: Address, queues: u16) -> PyResult<ReceivePlan> {
+        Ok(ReceivePlan {
+            nic: slf.clone().unbind(),
+            local: address.resolve(slf.py())?,
+            queues,
+        })
+    }
+
+    /// Binds memory to RX queues, with net_iovs of `niov_size` bytes.
+    #[pyo3(signature = (memory, queues, niov_size=None))]
+    pub(crate) fn bind_rx(
+        &self,
+        _py: Python<'_>,
+        memory: &Bound<'_, Dmabuf>,
+        queues: Vec<u16>,
+        niov_size: Option<usize>,
+    ) -> PyResult<BoundRx> {
+        BoundRx::bind(self, memory, queues, niov_size)
+    }
+
+    /// Binds memory for sending.
+    fn bind_tx(&self, memory: &Bound<'_, Dmabuf>) -> PyResult<BoundTx> {
+        BoundTx::bind(self, memory)
+    }
+
+    /// Listens for connections; port 0 selects a free one.
+    fn listen(&self, py: Python<'_>, address: Address) -> PyResult<Listener> {
+        let address = address.resolve(py)?;
+        let nic = self.get(py)?;
+        let listener = released(py, || nic.listen(address).map_err(Error::from))?;
+        Ok(Listener::new(listener, self.time))
+    }
+
+    /// Connects; gives up after `timeout` seconds. `source`: the local address.
+    #[pyo3(signature = (address, timeout=None, source=None))]
+    fn connect(
+        &self,
+        py: Python<'_>,
+        address: Address,
+        timeout: Option<f64>,
+        source: Option<Address>,
+    ) -> PyResult<Stream> {
+        let mut patience = Patience::new(Timeout::new(timeout)?, Time::Real);
+        let mut is_over = patience.is_over();
+        let connecting = self.begin_connect(py, address, source)?;
+        let edges = match self.time {
+            Time::Real => Some(connecting.edges(py)?),
+            // Each attempt advances the clock.
+            Time::Virtual => None,
+        };
+        loop {
+            if let Some(edges) = &edges {
+                edges.signal.arm();
+            }
+            if let Some(stream) = connecting.try_finish(py)? {
+                return Ok(stream);
+            }
+            if is_over {
+                return Err(Error::from(ConnectError::TimedOut).into());
+            }
+            if let Some(edges) = &edges {
+                released(py, || edges.sleep());
+            }
+            py.check_signals()?;
+            is_over = patience.is_over();
+        }
+    }
+
+    /// Begins to connect, without waiting.
+    #[pyo3(signature = (address, source=None))]
+    fn begin_connect(
+        &self,
+        py: Python<'_>,
+        address: Address,
+        source: Option<Address>,
+    ) -> PyResult<Attempt> {
+        let address = address.resolve(py)?;
+        let mut options = ConnectOptions::new();
+        if let Some(source) = source {
+            options = options.source(source.resolve(py)?);
+        }
+        let nic = self.get(py)?;
+        let begun = released(py, || {
+            nic.begin_connect(address, &options).map_err(Error::from)
+        });
+        Ok(Attempt {
+            connecting: Handle::new(begun?, "attempt"),
+            time: self.time,
+        })
+    }
+
+    /// "up", "down" or "gone".
+    #[getter]
+    fn link_state(&self, py: Python<'_>) -> PyResult<&'static str> {
+        Ok(match self.nic.with(py, |nic| nic.link_state())? {
+            LinkState::Up => "up",
+            LinkState::Down => "down",
+            LinkState::Gone => "gone",
+        })
+    }
+
+    #[getter]
+    fn mtu(&self, py: Python<'_>) -> PyResult<u16> {
+        Ok(self.nic.with(py, |nic| nic.mtu())?)
+    }
+
+    /// The addresses of the NIC.
+    #[getter]
+    fn addresses(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        let addresses = self.nic.with(py, |nic| nic.addresses())?;
+        Ok(addresses.iter().map(ToString::to_string).collect())
+    }
+
+    /// The name of the kernel's interface; None in user space.
+    #[getter]
+    fn interface(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        let name = |nic: &mut devmem_tcp::Netdev| nic.interface().map(str::to_owned);
+        Ok(self.nic.with(py, name)?)
+    }
+
+    /// The dropped packets by reason.
+    #[getter]
+    fn drops<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let drops = PyDict::new(py);
+        for (reason, count) in self.nic.with(py, |nic| nic.drops())? {
+            drops.set_item(reason, count)?;
+        }
+        Ok(drops)
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.nic.is_closed()
+    }
+
+    /// Waits until closed streams are closed on both sides, for `timeout` seconds, and gives up this handle. Returns whether all
+    /// are closed. Streams, bindings and tensors of the NIC keep working.
+    #[pyo3(signature = (timeout=0.5))]
+    fn close(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
+        let wrong = |_error| PyValueError::new_err(format!("a timeout of {timeout} s"));
+        let at_most = Duration::try_from_secs_f64(timeout).map_err(wrong)?;
+        let nic = self.nic.take(py);
+        Ok(released(py, || nic.is_none_or(|nic| nic.close(at_most))))
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _kind: &Bound<'_, PyAny>,
+        _error: &Bound<'_, PyAny>,
+        _trace: &Bound<'_, PyAny>,
+    ) {
+        // The drop of the last handle waits as `close` does.
+        self.nic.close(py);
+    }
+}
+
+/// A connection attempt.
+#[pyclass(frozen, module = "devmem_tcp._native", name = "_Connecting")]
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    connecting: Handle<Connecting>,
+    time: Time,
+}
+
+impl Attempt {
+    fn edges(&self, py: Python<'_>) -> Result<Edges, Error> {
+        let signal = self
+            .connecting
+            .with(py, |connecting| connecting.signal())??;
+        Ok(Edges::of(signal)?)
+    }
+}
+
+/// A signal, and the epoll set that sees its edges.
+struct Edges {
+    signal: SendSignal,
+    set: OwnedFd,
+}
+
+impl Edges {
+    fn of(signal: SendSignal) -> std::io::Result<Self> {
+        let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let (data, flags) = (
+            epoll::EventData::new_u64(0),
+            EventFlags::IN | EventFlags::ET,
+        );
+        epoll::add(&set, &signal, data, flags)?;
+        Ok(Self { signal, set })
+    }
+
+    /// Sleeps until an edge, for one slice at most.
+    fn sleep(&self) {
+        let slice = Timespec {
+            tv_sec: 0,
+            tv_nsec: SLICE.subsec_nanos().into(),
+        };
+        let mut events = [epoll::Event {
+            flags: EventFlags::empty(),
+            data: epoll::EventData::new_u64(0),
+        }];
+        // A signal of the process only ends the sleep early.
+        let _ = epoll::wait(&self.set, &mut events, Some(&slice));
+    }
+}
+
+#[pymethods]
+impl Attempt {
+    /// Returns the stream once the connection is established; None while it is not. Never waits.
+    fn try_finish(&self, py: Python<'_>) -> PyResult<Option<Stream>> {
+        let finished = self
+            .connecting
+            .with(py, |connecting| connecting.try_finish())?;
+        let stream = finished.map_err(Error::from)?;
+        Ok(stream.map(|stream| Stream::new(stream, self.time)))
+    }
+
+    /// What tells when there may be an outcome.
+    fn signal(&self, py: Python<'_>) -> PyResult<Signal> {
+        let signal = self.connecting.with(py, |connecting| connecting.signal())?;
+        Ok(Signal(signal.map_err(Error::from)?))
+    }
+
+    #[getter]
+    fn is_virtual(&self) -> bool {
+        self.time == Time::Virtual
+    }
+
+    /// Gives up.
+    fn close(&self, py: Python<'_>) {
+        self.connecting.close(py);
+    }
+}

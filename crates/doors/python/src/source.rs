@@ -1,0 +1,170 @@
+//! The memory below tensors, and what keeps it.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use devmem_tcp::{CpuAccess, Dmabuf, RxFrag, cuda};
+
+use crate::error::Error;
+use crate::raw::HostBytes;
+
+/// Memory that tensors show. The last clone returns the frags that are in it, and frees the memory. It holds nothing of
+/// Python, so any thread may drop it, also after the end of the interpreter.
+#[derive(Clone, Debug)]
+pub(crate) struct Source(Arc<Held>);
+
+#[derive(Debug)]
+struct Held {
+    /// Lent by a stream; returned by the drop, before the memory.
+    _frags: Vec<RxFrag>,
+    body: Body,
+    place: Place,
+}
+
+#[derive(Debug)]
+pub(crate) enum Body {
+    Device(Dmabuf),
+    Host(HostBytes),
+}
+
+/// Where a memory is, as DLPack names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) device: Device,
+    /// The first byte.
+    pub(crate) address: usize,
+}
+
+/// A device of DLPack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Device {
+    Cpu,
+    Cuda(i32),
+}
+
+impl Device {
+    /// kDLCPU and kDLCUDA, and the number of the device.
+    pub(crate) fn dlpack(self) -> (i32, i32) {
+        match self {
+            Self::Cpu => (1, 0),
+            Self::Cuda(ordinal) => (2, ordinal),
+        }
+    }
+
+    pub(crate) fn name(self) -> String {
+        match self {
+            Self::Cpu => "cpu".to_owned(),
+            Self::Cuda(ordinal) => format!("cuda:{ordinal}"),
+        }
+    }
+}
+
+impl Source {
+    /// Memory of the library, and the frags that a stream has lent in it.
+    pub(crate) fn device(memory: Dmabuf, frags: Vec<RxFrag>) -> Result<Self, Error> {
+        let place = place_of(&memory)?;
+        if memory.exporter().is_some() && place.device == Device::Cpu {
+            // What a device has written becomes visible to the CPU.
+            memory.cpu_view(CpuAccess::Read)?.end()?;
+        }
+        Ok(Self(Arc::new(Held {
+            _frags: frags,
+            body: Body::Device(memory),
+            place,
+        })))
+    }
+
+    pub(crate) fn host(bytes: HostBytes) -> Self {
+        let place = Place {
+            device: Device::Cpu,
+            address: bytes.address(),
+        };
+        Self(Arc::new(Held {
+            _frags: Vec::new(),
+            body: Body::Host(bytes),
+            place,
+        }))
+    }
+
+    pub(crate) fn body(&self) -> &Body {
+        &self.0.body
+    }
+
+    pub(crate) fn memory(&self) -> Option<&Dmabuf> {
+        match &self.0.body {
+            Body::Device(memory) => Some(memory),
+            Body::Host(_) => None,
+        }
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        self.0.place
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        match &self.0.body {
+            Body::Device(memory) => memory.size(),
+            Body::Host(bytes) => bytes.len(),
+        }
+    }
+
+    /// Copies from `offset` to all of `out`.
+    pub(crate) fn copy_out(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
+        match &self.0.body {
+            Body::Device(memory) => Ok(memory.copy_out(offset, out)?),
+            Body::Host(bytes) => bytes.copy_out(offset, out),
+        }
+    }
+
+    /// Copies `bytes` to `offset`.
+    pub(crate) fn copy_in(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
+        match &self.0.body {
+            Body::Device(memory) => Ok(memory.copy_in(offset, bytes)?),
+            Body::Host(own) => own.copy_in(offset, bytes),
+        }
+    }
+
+    /// Copies `len` bytes at `from` to `to` of `target`.
+    pub(crate) fn copy_to(
+        &self,
+        from: usize,
+        target: &Self,
+        to: usize,
+        len: usize,
+    ) -> Result<(), Error> {
+        if let (Body::Device(source), Body::Device(target)) = (&self.0.body, &target.0.body) {
+            return Ok(target.copy_from(source, from, to, len)?);
+        }
+        let mut block = vec![0; len.min(COPY_BLOCK)];
+        let mut done = 0;
+        while done < len {
+            let block = &mut block[..(len - done).min(COPY_BLOCK)];
+            // No overflow: both ends are inside their memories, or the copy fails.
+            self.copy_out(from.saturating_add(done), block)?;
+            target.copy_in(to.saturating_add(done), block)?;
+            done += block.len();
+        }
+        Ok(())
+    }
+}
+
+/// Bytes that are copied at a time where two kinds of memory meet: they fit into the second-level cache.
+const COPY_BLOCK: usize = 256 << 10;
+
+fn place_of(memory: &Dmabuf) -> Result<Place, Error> {
+    if let Some(address) = memory.cpu_address() {
+        let device = Device::Cpu;
+        return Ok(Place { device, address });
+    }
+    let exporter = memory
+        .exporter()
+        .map(|exporter| exporter.as_ref() as &dyn Any);
+    let allocation = exporter.and_then(|exporter| exporter.downcast_ref::<cuda::Allocation>());
+    let place = allocation.and_then(|allocation| {
+        Some(Place {
+            device: Device::Cuda(i32::try_from(allocation.device().ordinal()).ok()?),
+            address: usize::try_from(allocation.device_ptr()).ok()?,
+        })
+    });
+    place.ok_or_else(|| Error::buffer("this memory is on a device that DLPack has no name for"))
+}

@@ -1,0 +1,64 @@
+//! Where received bytes are copied to.
+
+use devmem_tcp::RxBatch;
+use pyo3::prelude::*;
+
+use crate::error::Error;
+use crate::raw::{Foreign, Use};
+use crate::tensor::{Tensor, view_of};
+use crate::view::View;
+
+/// Where bytes are copied to.
+#[derive(Debug)]
+pub(crate) enum Target {
+    Own(View),
+    Foreign(Foreign),
+}
+
+impl Target {
+    pub(crate) fn of(out: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Ok(match out.cast::<Tensor>() {
+            Ok(tensor) => Self::Own(view_of(tensor).clone()),
+            Err(_) => Self::Foreign(Foreign::of(out, Use::Write)?),
+        })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Own(view) => view.bytes(),
+            Self::Foreign(foreign) => foreign.len(),
+        }
+    }
+
+    pub(crate) fn check(&self, at: usize, bytes: usize) -> Result<(), Error> {
+        let room = self.len().saturating_sub(at);
+        if bytes <= room {
+            return Ok(());
+        }
+        Err(Error::value(format!(
+            "{bytes} bytes do not fit into the {room} bytes of the target"
+        )))
+    }
+
+    /// Copies a batch of the library to the bytes from `at` on.
+    pub(crate) fn put(&mut self, at: usize, batch: &RxBatch) -> Result<(), Error> {
+        self.check(at, batch.device_bytes() + batch.linear_bytes())?;
+        match self {
+            Self::Foreign(foreign) => {
+                let out = foreign.bytes_mut().get_mut(at..).unwrap_or_default();
+                batch.copy_to(out)?;
+            }
+            Self::Own(view) => match view.source().memory() {
+                Some(memory) => {
+                    batch.gather_into(memory, view.offset() + at)?;
+                }
+                None => {
+                    let mut bytes = vec![0; batch.device_bytes() + batch.linear_bytes()];
+                    batch.copy_to(&mut bytes)?;
+                    view.source().copy_in(view.offset() + at, &bytes)?;
+                }
+            },
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,383 @@
+//! Tensors: views of memory for other libraries, without a copy.
+
+use devmem_tcp::{Dmabuf as Memory, NiovSize, cuda, dma_heap, import, udmabuf};
+use pyo3::exceptions::{PyBufferError, PyIndexError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PySlice, PyTuple};
+
+use crate::dtype::Dtype;
+use crate::error::Error;
+use crate::raw::{Exported, Foreign, HostBytes, IsCopied, IsVersioned, Use, capsule, duplicate};
+use crate::released::released;
+use crate::source::{Body, Device, Source};
+use crate::view::View;
+
+/// A contiguous array in memory of a device or of the host. It keeps its memory, and in received memory the tokens of its
+/// frags: they are returned when the last tensor, array or view over them is gone.
+///
+/// numpy.asarray, numpy.from_dlpack, torch.from_dlpack and memoryview show the same bytes without a copy.
+#[pyclass(frozen, subclass, extends = Exported, module = "devmem_tcp")]
+#[derive(Debug)]
+pub(crate) struct Tensor;
+
+impl Tensor {
+    pub(crate) fn make<'py>(py: Python<'py>, view: View) -> PyResult<Bound<'py, Self>> {
+        Bound::new(
+            py,
+            PyClassInitializer::from(Exported::new(view)).add_subclass(Self),
+        )
+    }
+}
+
+#[pymethods]
+impl Tensor {
+    /// The dimensions.
+    #[getter]
+    fn shape<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(slf.py(), view_of(slf).shape())
+    }
+
+    /// The name of the type of the elements, as numpy and torch write it.
+    #[getter]
+    fn dtype(slf: &Bound<'_, Self>) -> &'static str {
+        view_of(slf).dtype().name()
+    }
+
+    /// The number of dimensions.
+    #[getter]
+    fn ndim(slf: &Bound<'_, Self>) -> usize {
+        view_of(slf).shape().len()
+    }
+
+    /// The number of bytes.
+    #[getter]
+    fn nbytes(slf: &Bound<'_, Self>) -> usize {
+        view_of(slf).bytes()
+    }
+
+    /// "cpu" or "cuda:N".
+    #[getter]
+    fn device(slf: &Bound<'_, Self>) -> String {
+        view_of(slf).source().place().device.name()
+    }
+
+    /// The address of the first byte on its device.
+    #[getter]
+    fn data_ptr(slf: &Bound<'_, Self>) -> usize {
+        view_of(slf).address()
+    }
+
+    /// The offset of the first byte in its memory: in a Dmabuf the offset that `Stream.send` takes.
+    #[getter]
+    fn offset(slf: &Bound<'_, Self>) -> usize {
+        view_of(slf).offset()
+    }
+
+    /// Returns the same bytes with another type and shape; one dimension may be -1.
+    #[pyo3(signature = (dtype, shape=None))]
+    fn view<'py>(
+        slf: &Bound<'py, Self>,
+        dtype: &Bound<'py, PyAny>,
+        shape: Option<Shape>,
+    ) -> PyResult<Bound<'py, Self>> {
+        let shape = shape.map(Shape::into_vec);
+        let shaped = view_of(slf).shaped(Dtype::of(dtype)?, shape.as_deref())?;
+        Self::make(slf.py(), shaped)
+    }
+
+    /// Returns the tensor as an array of numpy, without a copy.
+    fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py()
+            .import("numpy")?
+            .call_method1("from_dlpack", (slf,))
+    }
+
+    /// Returns a copy of the bytes.
+    fn tobytes<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyBytes>> {
+        let view = view_of(slf);
+        PyBytes::new_with(slf.py(), view.bytes(), |out| {
+            Ok(view.source().copy_out(view.offset(), out)?)
+        })
+    }
+
+    /// Copies the bytes of a tensor, an array or a buffer of the same length into this tensor.
+    fn copy_from(slf: &Bound<'_, Self>, source: &Bound<'_, PyAny>) -> PyResult<()> {
+        let to = view_of(slf).clone();
+        let differs = |bytes: usize| {
+            let text = format!(
+                "{bytes} bytes do not fill the tensor of {} bytes",
+                to.bytes()
+            );
+            PyValueError::new_err(text)
+        };
+        if let Ok(tensor) = source.cast::<Self>() {
+            let from = view_of(tensor).clone();
+            if from.bytes() != to.bytes() {
+                return Err(differs(from.bytes()));
+            }
+            let (at, len) = (to.offset(), to.bytes());
+            let copied = released(slf.py(), || {
+                let source = from.source();
+                source.copy_to(from.offset(), to.source(), at, len)
+            });
+            return Ok(copied?);
+        }
+        let bytes = Foreign::of(source, Use::Read)?;
+        if bytes.len() != to.bytes() {
+            return Err(differs(bytes.len()));
+        }
+        if bytes.overlaps(to.address(), to.bytes()) {
+            return Err(PyValueError::new_err("the source overlaps the tensor"));
+        }
+        let copied = released(slf.py(), || to.source().copy_in(to.offset(), bytes.bytes()));
+        Ok(copied?)
+    }
+
+    fn __len__(slf: &Bound<'_, Self>) -> PyResult<usize> {
+        let first = view_of(slf).shape().first();
+        let first =
+            first.ok_or_else(|| PyTypeError::new_err("a tensor of no dimensions has no length"))?;
+        Ok(usize::try_from(*first)?)
+    }
+
+    /// Returns a part along the first dimension, without a copy: `tensor[4096:8192]`.
+    fn __getitem__<'py>(
+        slf: &Bound<'py, Self>,
+        part: &Bound<'py, PySlice>,
+    ) -> PyResult<Bound<'py, Self>> {
+        let view = view_of(slf);
+        let (Some(first), rest) = (view.shape().first(), view.shape().get(1..)) else {
+            return Err(PyIndexError::new_err(
+                "a tensor of no dimensions has no parts",
+            ));
+        };
+        let indices = part.indices(isize::try_from(*first)?)?;
+        if indices.step != 1 {
+            return Err(PyValueError::new_err(
+                "a part must be contiguous: its step is 1",
+            ));
+        }
+        let row = match *first {
+            0 => 0,
+            first => view.bytes() / usize::try_from(first)?,
+        };
+        let start = usize::try_from(indices.start)?;
+        let bytes = view.part(start.saturating_mul(row), indices.slicelength * row)?;
+        let mut shape = vec![i64::try_from(indices.slicelength)?];
+        shape.extend_from_slice(rest.unwrap_or_default());
+        Self::make(slf.py(), bytes.shaped(view.dtype(), Some(&shape))?)
+    }
+
+    fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
+        let view = view_of(slf);
+        let name = slf.get_type().name()?;
+        let (shape, dtype) = (Self::shape(slf)?.repr()?, view.dtype().name());
+        let device = view.source().place().device.name();
+        Ok(format!("<{name} {shape} {dtype} on {device}>"))
+    }
+
+    /// DLPack: a capsule for another library. A copy only if it is asked for, and of host memory only.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        slf: &Bound<'py, Self>,
+        stream: Option<&Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let view = view_of(slf);
+        let device = view.source().place().device;
+        check_stream(device, stream)?;
+        if dl_device.is_some_and(|wanted| wanted != device.dlpack()) {
+            let text = format!("the memory is on {}; copy it with tobytes()", device.name());
+            return Err(PyBufferError::new_err(text));
+        }
+        let is_versioned = match max_version {
+            Some((1.., _)) => IsVersioned::Yes,
+            _ => IsVersioned::No,
+        };
+        if copy != Some(true) {
+            return capsule(slf.py(), view, is_versioned, IsCopied::No);
+        }
+        if device != Device::Cpu {
+            return Err(PyBufferError::new_err(
+                "only host memory is copied: copy=False",
+            ));
+        }
+        let copied = HostBytes::filled(view.bytes(), |out| {
+            view.source().copy_out(view.offset(), out)
+        })?;
+        let copied = View::of_bytes(Source::host(copied), 0, view.bytes())?;
+        let copied = copied.shaped(view.dtype(), Some(view.shape()))?;
+        capsule(slf.py(), &copied, is_versioned, IsCopied::Yes)
+    }
+
+    /// DLPack: type and number of the device.
+    fn __dlpack_device__(slf: &Bound<'_, Self>) -> (i32, i32) {
+        view_of(slf).source().place().device.dlpack()
+    }
+
+    /// numpy's description of host memory.
+    #[getter]
+    fn __array_interface__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        interface(slf, Device::Cpu)
+    }
+
+    /// The description of memory of a CUDA device that CuPy and numba take.
+    #[getter]
+    fn __cuda_array_interface__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        interface(slf, Device::Cuda(0))
+    }
+}
+
+/// A shape as a number or numbers.
+#[derive(FromPyObject)]
+pub(crate) enum Shape {
+    One(i64),
+    Many(Vec<i64>),
+}
+
+impl Shape {
+    pub(crate) fn into_vec(self) -> Vec<i64> {
+        match self {
+            Self::One(extent) => vec![extent],
+            Self::Many(extents) => extents,
+        }
+    }
+}
+
+/// Returns what a tensor shows.
+pub(crate) fn view_of<'a>(tensor: &'a Bound<'_, Tensor>) -> &'a View {
+    tensor.as_super().get().view()
+}
+
+/// The bytes of a frag are in their memory before a program sees it, so no stream has to wait for them.
+fn check_stream(device: Device, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+    let Some(stream) = stream else {
+        return Ok(());
+    };
+    let number: i64 = stream.extract()?;
+    match device {
+        Device::Cpu if number != -1 => Err(PyValueError::new_err("host memory has no streams")),
+        Device::Cuda(_) if number == 0 => {
+            Err(PyValueError::new_err("stream 0 is ambiguous: 1 or 2"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns the array interface, if the memory is on such a device; an AttributeError otherwise, as its users expect.
+fn interface<'py>(tensor: &Bound<'py, Tensor>, wanted: Device) -> PyResult<Bound<'py, PyDict>> {
+    let view = view_of(tensor);
+    let device = view.source().place().device;
+    let typestr = view.dtype().typestr().ok();
+    let fits = std::mem::discriminant(&device) == std::mem::discriminant(&wanted);
+    let (true, Some(typestr)) = (fits, typestr) else {
+        let text = format!("memory on {} of {}", device.name(), view.dtype().name());
+        return Err(pyo3::exceptions::PyAttributeError::new_err(text));
+    };
+    let dict = PyDict::new(tensor.py());
+    dict.set_item("version", 3)?;
+    dict.set_item("shape", Tensor::shape(tensor)?)?;
+    dict.set_item("typestr", typestr)?;
+    dict.set_item("data", (view.address(), false))?;
+    dict.set_item("strides", tensor.py().None())?;
+    Ok(dict)
+}
+
+/// Device memory: all of it as a tensor of bytes. It is bound to NICs for receiving and sending, and cut into views.
+#[pyclass(frozen, extends = Tensor, module = "devmem_tcp")]
+#[derive(Debug)]
+pub(crate) struct Dmabuf;
+
+impl Dmabuf {
+    fn make(py: Python<'_>, memory: Memory) -> PyResult<Py<Self>> {
+        let bytes = memory.size();
+        let view = View::of_bytes(Source::device(memory, Vec::new())?, 0, bytes)?;
+        let base = PyClassInitializer::from(Exported::new(view)).add_subclass(Tensor);
+        Py::new(py, base.add_subclass(Self))
+    }
+
+    /// Returns the memory.
+    pub(crate) fn memory(slf: &Bound<'_, Self>) -> Result<Memory, Error> {
+        let memory = view_of(slf.as_super()).source().memory();
+        memory.cloned().ok_or_else(|| Error::closed("memory"))
+    }
+}
+
+/// Returns the memory that a tensor shows, with the tensor's range of it.
+pub(crate) fn memory_of(view: &View) -> Option<(&Memory, std::ops::Range<usize>)> {
+    match view.source().body() {
+        Body::Device(memory) => Some((memory, view.offset()..view.offset() + view.bytes())),
+        Body::Host(_) => None,
+    }
+}
+
+#[pymethods]
+impl Dmabuf {
+    /// Allocates anonymous memory, in huge pages if the machine has them. For NICs in user space.
+    #[staticmethod]
+    fn anonymous(py: Python<'_>, nbytes: usize) -> PyResult<Py<Self>> {
+        let memory = released(py, || Memory::anonymous(nbytes).map_err(Error::from))?;
+        Self::make(py, memory)
+    }
+
+    /// Allocates memory with a file descriptor. Bound to a NIC of the kernel, it becomes a udmabuf.
+    #[staticmethod]
+    fn memfd(py: Python<'_>, nbytes: usize) -> PyResult<Py<Self>> {
+        let memory = released(py, || Memory::memfd(nbytes).map_err(Error::from))?;
+        Self::make(py, memory)
+    }
+
+    /// Allocates a dma-buf of ordinary memory, through /dev/udmabuf. For both kinds of NIC.
+    #[staticmethod]
+    fn udmabuf(py: Python<'_>, nbytes: usize) -> PyResult<Py<Self>> {
+        let memory = released(py, || udmabuf(nbytes).map_err(Error::from))?;
+        Self::make(py, memory)
+    }
+
+    /// Allocates a dma-buf from a heap of the kernel, as "system". For both kinds of NIC.
+    #[staticmethod]
+    fn dma_heap(py: Python<'_>, name: &str, nbytes: usize) -> PyResult<Py<Self>> {
+        let memory = released(py, || dma_heap(name, nbytes).map_err(Error::from))?;
+        Self::make(py, memory)
+    }
+
+    /// Allocates memory of the NVIDIA GPU `device`, rounded up to whole pages. For both kinds of NIC.
+    #[staticmethod]
+    #[pyo3(signature = (nbytes, device=0))]
+    fn cuda(py: Python<'_>, nbytes: usize, device: u32) -> PyResult<Py<Self>> {
+        let memory = released(py, || cuda::alloc(device, nbytes).map_err(Error::from))?;
+        Self::make(py, memory)
+    }
+
+    /// Takes a dma-buf of another library. The descriptor is duplicated: the caller closes its own.
+    #[staticmethod]
+    fn from_fd(fd: &Bound<'_, PyAny>) -> PyResult<Py<Self>> {
+        let copy = duplicate(fd)?;
+        let memory = released(fd.py(), || import(copy).map_err(Error::from))?;
+        Self::make(fd.py(), memory)
+    }
+
+    /// Returns the file descriptor of the memory; -1 if it has none. It belongs to this object.
+    fn fileno(slf: &Bound<'_, Self>) -> i32 {
+        use std::os::fd::AsRawFd;
+        let memory = view_of(slf.as_super()).source().memory();
+        let fd = memory.and_then(|memory| memory.as_fd());
+        fd.map_or(-1, |fd| fd.as_raw_fd())
+    }
+
+    /// Sets every byte to `byte`.
+    fn fill(slf: &Bound<'_, Self>, byte: u8) -> PyResult<()> {
+        let Some((memory, range)) = memory_of(view_of(slf.as_super())) else {
+            return Ok(());
+        };
+        released(slf.py(), || memory.fill(range, byte).map_err(Error::from))?;
+        Ok(())
+    }
+}
+
+/// Returns the size of net_iovs, or the default.
+pub(crate) fn niov_size(bytes: Option<usize>) -> Result<Option<NiovSize>, Error> {
+    Ok(bytes.map(NiovSize::new).transpose()?)
+}

@@ -1,0 +1,70 @@
+"""Wires in memory: each test has its own, with a sender on one end and a receiver on the other."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+
+import pytest
+
+from devmem_tcp import BoundRx, Dmabuf, Listener, Netdev, Stream
+
+SENDER, RECEIVER = "10.77.0.1", "10.77.0.2"
+ADDRESS = "10.77.0.2:5201"
+#: Far longer than anything here takes: a test that waits this long has failed.
+PATIENCE = 60.0
+
+_numbers = itertools.count()
+
+
+class Wire:
+    """Two NICs in user space, and device memory of the receiver."""
+
+    def __init__(self, memory: Dmabuf | None = None, nbytes: int = 4 << 20) -> None:
+        link = f"mem:py-{os.getpid()}-{next(_numbers)}"
+        self.sender = Netdev.user(link, f"{SENDER}/24")
+        self.receiver = Netdev.user(link, f"{RECEIVER}/24")
+        self.memory = memory if memory is not None else Dmabuf.anonymous(nbytes)
+        self.bound: BoundRx = self.receiver.plan_receive(ADDRESS).bind(self.memory)
+        self.listener: Listener = self.receiver.listen(ADDRESS)
+        self.listener.settimeout(PATIENCE)
+
+    def connect(self) -> tuple[Stream, Stream]:
+        """Returns the sending and the receiving end of a connection."""
+        sender = self.sender.connect(ADDRESS, timeout=PATIENCE)
+        receiver, _peer = self.listener.accept()
+        for stream in (sender, receiver):
+            stream.settimeout(PATIENCE)
+        return sender, receiver
+
+    def close(self) -> None:
+        for handle in (self.listener, self.bound, self.sender, self.receiver):
+            handle.close()
+
+
+@pytest.fixture
+def wire():
+    wire = Wire()
+    yield wire
+    wire.close()
+
+
+def pattern(length: int, seed: int = 0) -> bytes:
+    """Bytes of which no two neighbouring kilobytes are the same."""
+    import numpy as np
+
+    numbers = np.arange(seed, seed + (length + 7) // 8, dtype="<u8") * np.uint64(0x9E3779B97F4A7C15)
+    return numbers.tobytes()[:length]
+
+
+def send_in_thread(stream: Stream, data: bytes) -> threading.Thread:
+    """Sends all bytes and ends the direction."""
+
+    def send() -> None:
+        stream.sendall(data)
+        stream.shutdown()
+
+    thread = threading.Thread(target=send, daemon=True)
+    thread.start()
+    return thread

@@ -1,0 +1,136 @@
+"""Errors: their classes, errno, texts and remedies; and wrong arguments."""
+
+import errno
+
+import pytest
+from conftest import ADDRESS, Wire
+
+import devmem_tcp
+from devmem_tcp import DevmemError, Dmabuf, Netdev
+
+
+def test_every_exception_is_an_oserror_and_the_builtin_that_users_of_sockets_expect():
+    for name in devmem_tcp.__all__:
+        if name.endswith("Error"):
+            assert issubclass(getattr(devmem_tcp, name), DevmemError), name
+            assert getattr(devmem_tcp, name).__module__ == "devmem_tcp"
+    assert issubclass(DevmemError, OSError)
+    assert issubclass(devmem_tcp.TimedOutError, TimeoutError)
+    assert issubclass(devmem_tcp.WouldBlockError, BlockingIOError)
+    assert issubclass(devmem_tcp.PeerResetError, ConnectionResetError)
+    assert issubclass(devmem_tcp.InvalidInputError, ValueError)
+
+
+def test_the_text_is_that_of_the_library_and_the_remedy_says_what_to_type():
+    with pytest.raises(FileNotFoundError) as raised:
+        Netdev.kernel("nosuch0")
+    error = raised.value
+    assert isinstance(error, devmem_tcp.NotFoundError) and error.errno in (errno.ENODEV, errno.ENOENT)
+    assert error.strerror.startswith("there is no interface nosuch0")
+    assert error.remedy == "`ip link` lists those of this network namespace"
+
+
+@pytest.mark.parametrize(
+    "call, kind",
+    [
+        (lambda: Netdev.user("tep:x", "10.0.0.1/24"), ValueError),
+        (lambda: Netdev.user("mem:x", "10.0.0.1"), ValueError),
+        (lambda: Netdev.user("mem:x"), ValueError),
+        (lambda: Netdev.user(5, "10.0.0.1/24"), TypeError),
+        (lambda: Netdev.user("mem:x", "10.0.0.1/24", gateway="router"), ValueError),
+        (lambda: Netdev.user("mem:x", "10.0.0.1/24", mtu=-1), OverflowError),
+        (lambda: Netdev.user("mem:x", "10.0.0.1/24", speed=1), TypeError),
+        (lambda: Netdev.pair("loss=200%"), ValueError),
+        (lambda: Netdev.pair(5), TypeError),
+        (lambda: Dmabuf.anonymous(5000), ValueError),
+        (lambda: Dmabuf.anonymous("big"), TypeError),
+        (lambda: Dmabuf.anonymous(-4096), OverflowError),
+        (lambda: Dmabuf.anonymous(1 << 60), devmem_tcp.OutOfResourcesError),
+        (lambda: Dmabuf.from_fd(99999), OSError),
+        (lambda: Netdev(), TypeError),
+    ],
+)
+def test_wrong_arguments_are_refused(call, kind):
+    with pytest.raises(kind):
+        call()
+
+
+def test_wrong_addresses_timeouts_and_sizes_are_refused(wire):
+    sender, receiver = wire.connect()
+    nic = wire.receiver
+    for address in ("10.77.0.2", "10.77.0.2:no", ("10.77.0.2", 70000), "10.77.0.9:5201"):
+        with pytest.raises((ValueError, OSError)):
+            nic.listen(address)
+    for address in (5201, ("10.77.0.2", "5201"), None):
+        with pytest.raises(TypeError):
+            nic.listen(address)
+    for seconds in (-1, float("nan")):
+        with pytest.raises(ValueError):
+            receiver.settimeout(seconds)
+    with pytest.raises(TypeError):
+        receiver.settimeout("soon")
+    with pytest.raises(ValueError):
+        receiver.recv(0)
+    with pytest.raises(OverflowError):
+        receiver.recv(-1)
+    with pytest.raises(ValueError):
+        nic.plan_receive(ADDRESS, queues=100).apply()
+    with pytest.raises(OSError) as raised:
+        nic.bind_rx(wire.memory, [1])
+    assert raised.value.errno in (errno.EBUSY, errno.EEXIST, errno.EINVAL)
+    with pytest.raises(TypeError):
+        nic.bind_rx(wire.memory[:4096], [1])
+    sender.sendall(b"x" * 100)
+    with pytest.raises(ValueError, match="do not fit"):
+        receiver.recv().gather(out=bytearray(5))
+
+
+def test_a_peer_that_refuses_or_is_silent_is_the_error_of_sockets(wire):
+    with pytest.raises(ConnectionRefusedError) as raised:
+        wire.sender.connect("10.77.0.2:1", timeout=60)
+    assert raised.value.errno == errno.ECONNREFUSED
+    with pytest.raises(TimeoutError):
+        wire.sender.connect("10.77.0.77:1", timeout=0.01)
+
+
+def test_timeouts_and_calls_that_never_wait(wire):
+    _sender, receiver = wire.connect()
+    receiver.settimeout(0.01)
+    assert receiver.gettimeout() == pytest.approx(0.01)
+    with pytest.raises(TimeoutError):
+        receiver.recv()
+    receiver.setblocking(False)
+    with pytest.raises(BlockingIOError) as raised:
+        receiver.recv()
+    assert raised.value.errno == errno.EAGAIN
+    assert receiver.try_recv() is None
+    wire.listener.settimeout(0)
+    with pytest.raises(BlockingIOError):
+        wire.listener.accept()
+    assert wire.listener.try_accept() is None
+    a, b = Netdev.pair()
+    listener = b.listen(ADDRESS)
+    listener.settimeout(5)
+    with pytest.raises(TimeoutError):
+        listener.accept()
+
+
+def test_closed_objects_say_so():
+    wire = Wire()
+    sender, receiver = wire.connect()
+    tx = wire.sender.bind_tx(Dmabuf.anonymous(4096))
+    for handle in (sender, receiver, tx, wire.bound, wire.listener, wire.sender, wire.receiver):
+        handle.close()
+        handle.close()
+    for call in (
+        receiver.recv,
+        receiver.fileno,
+        wire.listener.accept,
+        lambda: wire.sender.connect(ADDRESS),
+        lambda: wire.bound.net_iovs,
+        lambda: sender.send(tx),
+    ):
+        with pytest.raises(devmem_tcp.ClosedError) as raised:
+            call()
+        assert raised.value.errno == errno.EBADF
+    assert sender.closed and wire.listener.closed and wire.sender.closed

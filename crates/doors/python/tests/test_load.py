@@ -1,0 +1,120 @@
+"""Checkpoints from servers that know nothing of device memory."""
+
+import functools
+import http.server
+import json
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import devmem_tcp
+from devmem_tcp import Netdev, load_safetensors
+
+ARRAYS = {
+    "weight": np.arange(300_000, dtype="f4").reshape(300, 1000),
+    "bias": np.arange(7, dtype="f8"),
+    "mask": np.array([True, False, True]),
+    "scalar": np.array(5, dtype="i8"),
+    "none": np.zeros((0, 3), "f2"),
+}
+DTYPES = {"f4": "F32", "f8": "F64", "b1": "BOOL", "i8": "I64", "f2": "F16"}
+
+
+def checkpoint():
+    """The bytes of a safetensors file."""
+    header, data = {"__metadata__": {"made": "here"}}, b""
+    for name, array in ARRAYS.items():
+        kind = DTYPES[array.dtype.str[1:]]
+        header[name] = {"dtype": kind, "shape": array.shape, "data_offsets": [len(data), len(data) + array.nbytes]}
+        data += array.tobytes()
+    header["brain"] = {"dtype": "BF16", "shape": [2], "data_offsets": [len(data), len(data) + 4]}
+    header["other"] = {"dtype": "F8_E8M0", "shape": [2], "data_offsets": [len(data) + 4, len(data) + 6]}
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data + b"\x80\x3f\x00\x40\x01\x02"
+
+
+def check(tensors):
+    assert set(tensors) == {*ARRAYS, "brain", "other"}
+    for name, array in ARRAYS.items():
+        loaded = tensors[name]
+        assert (loaded.shape, loaded.dtype) == (array.shape, array.dtype.name), name
+        assert loaded.numpy().tobytes() == array.tobytes(), name
+        assert loaded.data_ptr % 256 == 0
+    assert (tensors["brain"].dtype, tensors["brain"].view("uint16").numpy().tolist()) == ("bfloat16", [0x3F80, 0x4000])
+    assert (tensors["other"].dtype, tensors["other"].tobytes()) == ("uint8", b"\x01\x02")
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_arguments):
+        pass
+
+
+@pytest.fixture
+def server(tmp_path):
+    """The server of Python, on the loopback interface."""
+    (tmp_path / "model.safetensors").write_bytes(checkpoint())
+    (tmp_path / "wrong.safetensors").write_bytes(b"\xff" * 100)
+    handler = functools.partial(Quiet, directory=tmp_path)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_checkpoint_is_loaded_over_the_sockets_of_the_kernel(server):
+    check(load_safetensors(f"{server}/model.safetensors", Netdev.kernel("lo")))
+
+
+def test_what_cannot_be_loaded_is_an_error_with_its_cause(server):
+    nic = Netdev.kernel("lo")
+    with pytest.raises(FileNotFoundError, match="404") as raised:
+        load_safetensors(f"{server}/nothing", nic)
+    assert "check the path" in raised.value.remedy
+    with pytest.raises(ValueError, match="is no safetensors file"):
+        load_safetensors(f"{server}/wrong.safetensors", nic)
+    with pytest.raises(ValueError):
+        load_safetensors("ftp://127.0.0.1/x", nic)
+    with pytest.raises(ValueError, match="not a device"):
+        load_safetensors(server, nic, device="tpu")
+    with pytest.raises(ValueError):
+        load_safetensors(server, nic, headers=[("Host", "x")])
+    with pytest.raises(TypeError):
+        load_safetensors(server, "lo")
+    with pytest.raises(ConnectionRefusedError):
+        load_safetensors("http://127.0.0.1:9/x", nic)
+
+
+def serve(listener, body):
+    """A server without ranges: it sends the whole file for each request."""
+
+    def answer(stream):
+        try:
+            with stream:
+                head = b""
+                while b"\r\n\r\n" not in head:
+                    batch = stream.recv()
+                    if not batch:
+                        return
+                    head += batch.tobytes()
+                stream.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(body) + body)
+        except devmem_tcp.DevmemError:
+            pass
+
+    try:
+        for stream, _peer in listener:
+            threading.Thread(target=answer, args=(stream,), daemon=True).start()
+    except devmem_tcp.ClosedError:
+        pass
+
+
+def test_a_checkpoint_is_received_into_device_memory():
+    link = f"mem:load-{os.getpid()}"
+    server, client = Netdev.user(link, "10.77.0.1/24"), Netdev.user(link, "10.77.0.2/24")
+    listener = server.listen("10.77.0.1:80")
+    threading.Thread(target=serve, args=(listener, checkpoint()), daemon=True).start()
+    tensors = load_safetensors("http://10.77.0.1/model.safetensors", client)
+    listener.close()
+    client.close()
+    check(tensors)

@@ -1,6 +1,9 @@
-//! What an NBD server sends after requests to read: see `load/fuzz.rs` of the crate.
+//! What an NBD server sends after requests to read, or to write: see `load/fuzz.rs` of the crate.
 
-/// Checks the input.
+/// Checks the input: its first bit says which requests were made.
 pub fn run(data: &[u8]) {
-    devmem_transfer::load::fuzz::nbd(data);
+    match data {
+        [kind, ..] if kind & 0x80 != 0 => devmem_transfer::load::fuzz::nbd_write(data),
+        _ => devmem_transfer::load::fuzz::nbd(data),
+    }
 }

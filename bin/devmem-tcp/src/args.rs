@@ -3,6 +3,7 @@
 mod kernel;
 mod link;
 mod load;
+mod store;
 
 use std::path::PathBuf;
 
@@ -15,6 +16,7 @@ use tool::size::Size;
 pub use kernel::{Doctor, Ncdevmem, Restore};
 pub use link::{BackendChoice, DEFAULT_LINK, LinkArgs};
 pub use load::Load;
+pub use store::Store;
 
 /// Device memory TCP: receive TCP payload straight into device memory.
 ///
@@ -41,6 +43,7 @@ pub enum Command {
     Recv(Recv),
     Send(Send),
     Load(Load),
+    Store(Store),
     Wire(gvnic_server::args::WireArgs),
     Nic(gvnic_server::args::NicArgs),
     Bench(Bench),

@@ -34,7 +34,7 @@ use clap::Parser;
 
 use args::{Cli, Command};
 use gvnic_server::plan::{GvnicPlan, WirePlan};
-use plan::{DemoPlan, LoadPlan, RecvPlan, SendPlan};
+use plan::{DemoPlan, LoadPlan, RecvPlan, SendPlan, StorePlan};
 use tool::output::{Exit, Failure};
 
 fn main() -> ExitCode {
@@ -66,6 +66,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Recv(args) => commands::recv::run(&RecvPlan::new(args)?),
         Command::Send(args) => commands::send::run(&SendPlan::new(args)?),
         Command::Load(args) => commands::load::run(&LoadPlan::new(args)?),
+        Command::Store(args) => commands::store::run(&StorePlan::new(args)?),
         Command::Wire(args) => gvnic_server::cable::run(&WirePlan::new(args)?),
         Command::Nic(args) => gvnic_server::nic::serve(&GvnicPlan::new(args)?),
         Command::Bench(args) => commands::bench::run(&args),

@@ -6,6 +6,7 @@ mod link;
 mod load;
 mod recv;
 mod send;
+mod store;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +27,7 @@ pub use link::{LinkPlan, TapPlan};
 pub use load::{LoadOrigin, LoadPlan, LoadTarget};
 pub use recv::{Destination, KernelPlan, RecvPlan};
 pub use send::{Input, SendPlan};
+pub use store::StorePlan;
 
 /// Maximum number of simultaneous connections; the sender needs a thread for each.
 const MAX_CONNECTIONS: u16 = 1024;

@@ -2,6 +2,7 @@
 
 mod load;
 mod send;
+mod store;
 
 use std::fmt;
 use std::net::IpAddr;
@@ -19,6 +20,7 @@ use tool::undelivered::Undelivered;
 
 pub use load::{LoadReport, TensorRow};
 pub use send::{SendReport, Sending};
+pub use store::StoreReport;
 
 /// The report of `demo` and `recv`. The field names are those of the JSON and must not change.
 #[derive(Clone, Debug, Default, Serialize)]

@@ -1,10 +1,11 @@
-//! `devmem-tcp load` from Python's server and from a server that the test makes. Each test has a separate network namespace.
+//! `devmem-tcp load` from Python's server and from a server that the test makes, `load` and `store` with qemu-nbd. Each test has a separate network namespace.
 
 mod common;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -30,7 +31,7 @@ impl Killed {
     }
 
     /// Python's server of `folder`, on port 8000.
-    fn python(folder: &std::path::Path) -> Self {
+    fn python(folder: &Path) -> Self {
         let mut command = Command::new("python3");
         command.args(["-m", "http.server", "8000", "--directory"]);
         command
@@ -48,10 +49,18 @@ impl Drop for Killed {
     }
 }
 
-/// Runs `load` without the proxy that this machine may have.
 fn load(line: &str) -> Finished {
+    through_tap("load", line)
+}
+
+fn store(line: &str) -> Finished {
+    through_tap("store", line)
+}
+
+/// Runs a subcommand without the proxy that this machine may have.
+fn through_tap(subcommand: &str, line: &str) -> Finished {
     let mut command = tool();
-    command.args(["load", "--peer-addr", "10.77.0.1/24", "--json"]);
+    command.args([subcommand, "--peer-addr", "10.77.0.1/24", "--json"]);
     command.args(line.split_whitespace());
     for variable in ["http_proxy", "all_proxy", "ALL_PROXY"] {
         command.env_remove(variable);
@@ -163,13 +172,31 @@ fn the_checksum_of_the_server_is_compared() {
     });
 }
 
+/// Returns whether qemu-nbd is here; if not, prints that the test is skipped.
+fn has_qemu_nbd(test: &str) -> bool {
+    let mut nbd = Command::new("qemu-nbd");
+    let found = nbd.arg("--version").stdout(Stdio::null()).status();
+    let is_here = found.is_ok_and(|status| status.success());
+    if !is_here {
+        skip(test, "qemu-nbd", "there is no qemu-nbd here");
+    }
+    is_here
+}
+
+/// Serves `disk` as the export "disk".
+fn qemu_nbd(disk: &Path, options: &str) -> Killed {
+    let mut command = Command::new("qemu-nbd");
+    command.args("--format raw --persistent --shared 8 --export-name disk".split(' '));
+    command.args(options.split_whitespace()).arg(disk);
+    let child = command.stderr(Stdio::null()).spawn().unwrap();
+    Killed::once_listening(child, 10_809)
+}
+
 #[test]
 fn a_range_of_an_nbd_export_arrives_with_its_holes() {
     const TEST: &str = "a_range_of_an_nbd_export_arrives_with_its_holes";
-    let mut nbd = Command::new("qemu-nbd");
-    let found = nbd.arg("--version").stdout(Stdio::null()).status();
-    if !found.is_ok_and(|status| status.success()) {
-        return skip(TEST, "qemu-nbd", "there is no qemu-nbd here");
+    if !has_qemu_nbd(TEST) {
+        return;
     }
     in_netns(TEST, || {
         let folder = tempfile::tempdir().unwrap();
@@ -179,10 +206,7 @@ fn a_range_of_an_nbd_export_arrives_with_its_holes() {
         fs::write(&disk, &bytes[..1 << 20]).unwrap();
         let file = fs::File::options().write(true).open(&disk).unwrap();
         file.set_len(4 << 20).unwrap();
-        let mut command = Command::new("qemu-nbd");
-        command.args("--format raw --persistent --shared 8 --export-name disk".split(' '));
-        let child = command.arg(&disk).stderr(Stdio::null()).spawn().unwrap();
-        let _server = Killed::once_listening(child, 10_809);
+        let _server = qemu_nbd(&disk, "");
         let copy = folder.path().join("copy");
         let to = copy.display();
         let json = load(&format!("nbd://10.77.0.1/disk --to {to} --range 64K-3M")).json();
@@ -195,6 +219,72 @@ fn a_range_of_an_nbd_export_arrives_with_its_holes() {
         assert_everything_home(&json);
         load("nbd://10.77.0.1/nosuch").failed_with(1, "there is no export \"nosuch\"");
     });
+}
+
+#[test]
+fn a_file_is_stored_in_an_export_over_a_bad_link() {
+    const TEST: &str = "a_file_is_stored_in_an_export_over_a_bad_link";
+    if !has_qemu_nbd(TEST) {
+        return;
+    }
+    in_netns(TEST, || {
+        let folder = tempfile::tempdir().unwrap();
+        let (disk, file) = (folder.path().join("disk"), folder.path().join("file"));
+        fs::write(&disk, vec![0xee; 4 << 20]).unwrap();
+        let mut bytes = repeating(251, 9, 3 << 20);
+        bytes[1 << 20..2 << 20].fill(0);
+        fs::write(&file, &bytes).unwrap();
+        let server = qemu_nbd(&disk, "");
+        let from = file.display();
+        let line = format!("{from} nbd://10.77.0.1/disk --at 64K --piece 256K --verify");
+        let json = store(&format!("{line} --impair loss=1%,reorder=1%,seed=3")).json();
+        assert_eq!(json["bytes"], 3 << 20, "{json}");
+        assert_eq!(json["unsent_bytes"], 1 << 20, "{json}");
+        assert_eq!(json["durable"], true, "{json}");
+        assert_eq!(json["copied_completions"], 0, "{json}");
+        assert_eq!(json["crc32c_matches"], true, "{json}");
+        let stored = fs::read(&disk).unwrap();
+        assert!(stored[64 << 10..][..3 << 20] == bytes, "{json}");
+        let is_old = |byte: &u8| *byte == 0xee;
+        assert!(stored[..64 << 10].iter().all(is_old));
+        assert!(stored[(3 << 20) + (64 << 10)..].iter().all(is_old));
+
+        let json = store(&format!(
+            "{from} nbd://10.77.0.1/disk --fua --connections 1"
+        ))
+        .json();
+        assert_eq!(json["connections"], 1, "{json}");
+        assert_eq!(json["durable"], true, "{json}");
+        assert!(fs::read(&disk).unwrap()[..3 << 20] == bytes);
+
+        store(&format!("{from} nbd://10.77.0.1/disk --at 2M")).failed_with(
+            1,
+            "bytes up to 5242880 of nbd://10.77.0.1/disk were to be written",
+        );
+        store(&format!("{from} nbd://10.77.0.1/nosuch")).failed_with(1, "there is no export");
+        drop(server);
+        store(&format!("{from} nbd://10.77.0.1/disk")).failed_with(1, "`qemu-nbd --persistent");
+        let _server = qemu_nbd(&disk, "--read-only");
+        store(&format!("{from} nbd://10.77.0.1/disk")).failed_with(1, "is read-only");
+    });
+}
+
+#[test]
+fn what_cannot_be_stored_is_refused_with_a_remedy() {
+    for (line, code, text) in [
+        ("/ nbd://10.77.0.9/x", 1, "/ is a folder"),
+        ("/nosuch nbd://10.77.0.9/x", 1, "open /nosuch"),
+        ("file http://host/x", 2, "only NBD servers take bytes"),
+        (
+            "file nbd://localhost/x",
+            2,
+            "store file --peer-addr 10.77.0.1/24 nbd://10.77.0.1:10809/x",
+        ),
+        ("file nbd://host/x --piece 1", 2, "--piece"),
+        ("file nbd://host/x --if eth1", 2, "only the user backend"),
+    ] {
+        run(&format!("store {line}")).failed_with(code, text);
+    }
 }
 
 #[test]

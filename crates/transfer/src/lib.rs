@@ -1,7 +1,8 @@
-//! Whole transfers on top of the `devmem-tcp` library: large data goes from a stock server, or between processes of
-//! one program, straight into device memory.
+//! Whole transfers on top of the `devmem-tcp` library: large data goes from a stock server straight into
+//! device memory or back to it, or between processes of one program.
 
 #![forbid(unsafe_code)]
 
 pub mod exchange;
 pub mod load;
+pub mod store;

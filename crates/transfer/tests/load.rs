@@ -20,5 +20,7 @@ mod process;
 mod server;
 #[path = "load/stock.rs"]
 mod stock;
+#[path = "load/store.rs"]
+mod store;
 #[path = "load/world.rs"]
 mod world;

@@ -11,7 +11,7 @@ use devmem_linux::cpu;
 use devmem_tcp::{BoundRx, Dmabuf, ErrorKind, Netdev, Setup};
 
 use crate::kernels_end;
-use crate::plan::LoadPlan;
+use crate::plan::{LoadPlan, NicPlan, TapPlan};
 use crate::receiver::with_mtu;
 use crate::report::LoadReport;
 use source::Source;
@@ -30,7 +30,7 @@ use transfer::load::{LoadError, Loader};
 /// A failed step, or a wrong result.
 pub fn run(plan: &LoadPlan) -> Result<(), Failure> {
     let stop = StopFlag::install().context("install signal handlers")?;
-    let client = Client::open(plan)?;
+    let client = Client::open(&plan.link.tap, &plan.nic, plan.nic.mem_bytes)?;
     if let Some(warning) = kernels_end::unreachable(&plan.link.tap) {
         note(warning);
     }
@@ -89,7 +89,7 @@ pub fn run(plan: &LoadPlan) -> Result<(), Failure> {
 }
 
 /// Returns the error of a load, with the next command.
-fn failure(error: LoadError, stop: &StopFlag) -> Failure {
+pub fn failure(error: LoadError, stop: &StopFlag) -> Failure {
     let (text, remedy) = match &error {
         LoadError::Cancelled if stop.is_set() => return Failure::failed("interrupted"),
         LoadError::Connect { address, source } => match source.kind() {
@@ -112,22 +112,26 @@ fn failure(error: LoadError, stop: &StopFlag) -> Failure {
 }
 
 /// A NIC with device memory bound to it. The fields are dropped in their order.
-struct Client {
+pub struct Client {
     bound: BoundRx,
     setup: Setup,
     memory: Dmabuf,
-    nic: Netdev,
+    pub nic: Netdev,
 }
 
 impl Client {
-    fn open(plan: &LoadPlan) -> Result<Self, Failure> {
-        let (tap, wanted) = (&plan.link.tap, &plan.nic);
+    /// Opens the NIC, and binds `mem_bytes`.
+    ///
+    /// # Errors
+    ///
+    /// The link or the memory is not available.
+    pub fn open(tap: &TapPlan, wanted: &NicPlan, mem_bytes: usize) -> Result<Self, Failure> {
         let nic = with_mtu(tap.builder()?, wanted.mtu)
             // Queue 0 receives into host memory.
             .rx_queues(wanted.queues + 1)
             .impair(wanted.impairment)
             .open()?;
-        let memory = wanted.memory.allocate(wanted.mem_bytes)?;
+        let memory = wanted.memory.allocate(mem_bytes)?;
         // Any port: that of a connection is chosen when it is made.
         let setup = nic
             .plan_receive(tap.local(0))
@@ -157,5 +161,10 @@ impl Client {
         report.net_iovs_home = count.home as u64;
         drop(setup);
         report.undelivered = Undelivered::of(nic.drops());
+    }
+
+    /// Ends it, and returns the packets that were not delivered.
+    pub fn end(self) -> Undelivered {
+        Undelivered::of(self.nic.drops())
     }
 }

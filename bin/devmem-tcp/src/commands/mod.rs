@@ -10,3 +10,4 @@ pub mod recv;
 pub mod restore;
 pub mod send;
 pub mod sender;
+pub mod store;

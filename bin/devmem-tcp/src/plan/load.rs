@@ -12,7 +12,7 @@ use tool::output::Failure;
 use tool::size::Size;
 
 /// Smallest `--piece`.
-const MIN_PIECE: Size = Size(4 << 10);
+pub(super) const MIN_PIECE: Size = Size(4 << 10);
 
 /// A run of `load`.
 #[derive(Clone, Debug)]
@@ -114,30 +114,36 @@ impl LoadPlan {
 fn origin(text: &str, fields: &[String], link: &LinkPlan) -> Result<LoadOrigin, Failure> {
     if !text.starts_with("nbd") {
         let url: Url = text.parse().map_err(Failure::usage)?;
-        let rest = format!(":{}{}", url.port(), url.target());
-        check_host(url.host(), "http", &rest, link)?;
+        let again = format!("http://HOST:{}{}", url.port(), url.target());
+        check_host("load", url.host(), &again, link)?;
         return request(url, fields).map(LoadOrigin::Http);
     }
     let url: NbdUrl = text.parse().map_err(Failure::usage)?;
     if !fields.is_empty() {
         return Err(Failure::usage("--header: NBD has no such fields"));
     }
-    let rest = format!(":{}/{}", url.port(), url.export());
-    check_host(url.host(), "nbd", &rest, link)?;
+    let again = format!("nbd://HOST:{}/{}", url.port(), url.export());
+    check_host("load", url.host(), &again, link)?;
     Ok(LoadOrigin::Nbd(url))
 }
 
-/// Refuses the loopback interface, with the URL that reaches this host through the TAP.
-fn check_host(host: &str, scheme: &str, rest: &str, link: &LinkPlan) -> Result<(), Failure> {
+/// Refuses the loopback interface, with the command that reaches this host through the TAP: `command`, and the URL `again`
+/// with the right host.
+pub(super) fn check_host(
+    command: &str,
+    host: &str,
+    again: &str,
+    link: &LinkPlan,
+) -> Result<(), Failure> {
     let is_loopback = |ip: IpAddr| ip.is_loopback();
     if host != "localhost" && !host.parse().is_ok_and(is_loopback) {
         return Ok(());
     }
     let theirs = link.tap.peers.unwrap_or_else(|| link.tap.ours.neighbour());
     let text = format!("{host} is the kernel's loopback interface");
+    let url = again.replacen("HOST", &theirs.address.to_string(), 1);
     Err(Failure::usage(text).with_remedy(format!(
-        "to reach this host through the TAP: devmem-tcp load --peer-addr {theirs} {scheme}://{}{rest}",
-        theirs.address
+        "to reach this host through the TAP: devmem-tcp {command} --peer-addr {theirs} {url}"
     )))
 }
 

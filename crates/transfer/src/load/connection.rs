@@ -3,10 +3,11 @@
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-use devmem_tcp::{ErrorKind, RecvError, RxBatch, Stream, StreamStats};
+use devmem_tcp::{RecvError, RxBatch, Stream, StreamStats};
 
 use super::error::LoadError;
 use super::landing::Landing;
+use super::retry;
 use super::session::{Fault, Next, Session};
 
 /// Most frags of one receive.
@@ -222,15 +223,8 @@ fn none_yet<T>(error: RecvError) -> Result<Option<T>, Fault> {
 }
 
 fn broken(error: RecvError) -> Fault {
-    match error.kind() {
-        ErrorKind::ConnectionReset
-        | ErrorKind::ConnectionAborted
-        | ErrorKind::TimedOut
-        | ErrorKind::NotConnected
-        | ErrorKind::BrokenPipe
-        | ErrorKind::HostUnreachable
-        | ErrorKind::NetworkUnreachable
-        | ErrorKind::DataLost => Fault::Broken(error.to_string()),
-        _ => Fault::Fatal(error.into()),
+    match retry::may_help(error.kind()) {
+        true => Fault::Broken(error.to_string()),
+        false => Fault::Fatal(error.into()),
     }
 }

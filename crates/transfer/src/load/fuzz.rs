@@ -145,6 +145,18 @@ pub fn nbd(data: &[u8]) {
     drive(&mut session, usize::from(*cut).max(1), bytes);
 }
 
+/// Feeds an NBD session that writes. Input: whether replies are structured and how many requests are in flight, where the
+/// bytes are cut, the bytes of the server.
+///
+/// # Panics
+/// If a request is acknowledged that was not made, or twice, or is lost.
+pub fn nbd_write(data: &[u8]) {
+    let [kind, cut, bytes @ ..] = data else {
+        return;
+    };
+    crate::store::fuzz(kind & 1 == 0, usize::from(kind >> 1 & 3) + 1, *cut, bytes);
+}
+
 /// Parses a safetensors file, or an index of shards.
 ///
 /// # Panics

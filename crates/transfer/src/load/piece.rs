@@ -80,6 +80,13 @@ impl Pieces {
         self.returned.insert(piece.start, piece);
     }
 
+    /// Takes back a piece that was whole, to be requested again: a server has lost it.
+    pub(crate) fn reopen(&mut self, piece: Piece) {
+        self.done -= piece.len();
+        self.finished -= 1;
+        self.give_back(piece);
+    }
+
     /// Counts a whole piece.
     pub(crate) fn finish(&mut self, piece: Piece) {
         self.done += piece.len();

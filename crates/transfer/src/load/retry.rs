@@ -1,7 +1,8 @@
-//! The wait before a connection is made again.
+//! When a connection is made again, and the wait before it.
 
 use std::time::Duration;
 
+use devmem_tcp::ErrorKind;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 /// The wait after the first failure; it doubles with each further one.
@@ -10,6 +11,21 @@ const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(5);
 /// Longest wait that a server may ask for (Retry-After).
 const LONGEST_ASKED: Duration = Duration::from_secs(60);
+
+/// Returns whether another connection may help after an error of this kind: the connection is lost.
+pub(crate) fn may_help(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::ConnectionReset
+            | ErrorKind::ConnectionAborted
+            | ErrorKind::TimedOut
+            | ErrorKind::NotConnected
+            | ErrorKind::BrokenPipe
+            | ErrorKind::HostUnreachable
+            | ErrorKind::NetworkUnreachable
+            | ErrorKind::DataLost
+    )
+}
 
 /// Returns how long to wait after the `failures`-th failure in a row: between half of the full wait and all of it, at
 /// random, so that clients of a restarted server do not come back together. `asked` is the server's wish.

@@ -105,7 +105,32 @@ fn an_export_of_nbdkit_arrives() {
 }
 
 /// An nbd-server in the background, killed at the end.
-struct Daemon(std::path::PathBuf);
+pub struct Daemon(std::path::PathBuf);
+
+impl Daemon {
+    /// Serves the file `path` as the export `disk`, with further lines of configuration for it. Its files are in `folder`.
+    #[track_caller]
+    pub fn nbd_server(folder: &Path, path: &Path, lines: &str) -> Self {
+        let (pid, conf) = (folder.join("pid"), folder.join("conf"));
+        let text = format!(
+            "[generic]\nport = {PORT}\n[disk]\nexportname = {}\n{lines}",
+            path.display()
+        );
+        std::fs::write(&conf, text).expect("there is room");
+        // In the foreground it ends with its first connection.
+        let mut command = Command::new("nbd-server");
+        command
+            .arg("-C")
+            .arg(conf)
+            .arg("-p")
+            .arg(&pid)
+            .stderr(Stdio::null());
+        let server = Self(pid);
+        assert!(command.status().expect("it was found before").success());
+        until_listening(PORT);
+        server
+    }
+}
 
 impl Drop for Daemon {
     fn drop(&mut self) {
@@ -125,25 +150,9 @@ fn an_export_of_nbd_server_arrives() {
     }
     in_netns(TEST, || {
         let folder = tempfile::tempdir().expect("there is room");
-        let (path, pid) = (folder.path().join("disk"), folder.path().join("pid"));
+        let path = folder.path().join("disk");
         let expected = sparse_file(&path);
-        let conf = folder.path().join("conf");
-        let text = format!(
-            "[generic]\nport = {PORT}\n[disk]\nexportname = {}\nreadonly = true\n",
-            path.display()
-        );
-        std::fs::write(&conf, text).expect("there is room");
-        // In the foreground it ends with its first connection.
-        let mut command = Command::new("nbd-server");
-        command
-            .arg("-C")
-            .arg(conf)
-            .arg("-p")
-            .arg(&pid)
-            .stderr(Stdio::null());
-        let _server = Daemon(pid);
-        assert!(command.status().expect("it was found before").success());
-        until_listening(PORT);
+        let _server = Daemon::nbd_server(folder.path(), &path, "readonly = true\n");
         let world = World::new(V4);
         load_all(&world, &format!("nbd://{}/disk", V4.host), &expected);
         world.end();

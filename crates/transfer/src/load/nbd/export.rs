@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use devmem_tcp::{Netdev, Stream};
 
-use super::CAN_MULTI_CONN;
 use super::handshake::{Agreed, MAX_NAME_BYTES, Talk};
 use super::session::NbdSession;
 use super::url::NbdUrl;
+use super::{CAN_MULTI_CONN, READ_ONLY};
 use crate::load::dial;
 use crate::load::error::LoadError;
 use crate::load::session::Session;
@@ -64,7 +64,7 @@ impl NbdExport {
 
     /// Returns whether several connections see the same data, so that a loader may use them.
     pub fn takes_many_connections(&self) -> bool {
-        self.found.agreed.flags & CAN_MULTI_CONN != 0
+        self.has(CAN_MULTI_CONN)
     }
 
     /// Returns the URL.
@@ -72,7 +72,22 @@ impl NbdExport {
         &self.found.url
     }
 
-    /// Returns the longest read.
+    /// Returns whether the server refuses writes.
+    pub fn is_read_only(&self) -> bool {
+        self.has(READ_ONLY)
+    }
+
+    /// Returns whether all of these transmission flags are set.
+    pub(crate) fn has(&self, flags: u16) -> bool {
+        self.found.agreed.flags & flags == flags
+    }
+
+    /// Returns the size whose multiples the server serves fastest.
+    pub(crate) fn preferred_bytes(&self) -> u64 {
+        self.found.agreed.preferred_block.into()
+    }
+
+    /// Returns the longest payload, a multiple of the block.
     pub(crate) fn max_bytes(&self) -> u64 {
         let Agreed {
             max_bytes,
@@ -88,20 +103,33 @@ impl NbdExport {
         nic: &Netdev,
         window: usize,
     ) -> Result<(Stream, Box<dyn Session>), LoadError> {
+        let (stream, is_structured) = self.dial(nic)?;
+        let session = NbdSession::new(&self.found.url.host, is_structured, window);
+        Ok((stream, Box::new(session)))
+    }
+
+    /// Makes a connection that takes requests; the second value tells whether its replies are structured.
+    pub(crate) fn dial(&self, nic: &Netdev) -> Result<(Stream, bool), LoadError> {
         let Found {
             url,
             addresses,
             agreed,
         } = &*self.found;
         let (stream, now) = negotiate(nic, url, addresses)?;
-        if now.size != agreed.size {
-            return Err(LoadError::Changed {
-                host: url.host.clone(),
-                problem: format!("it had {} bytes and has {}", agreed.size, now.size),
-            });
+        let is_structured = now.is_structured;
+        let comparable = Agreed {
+            is_structured: agreed.is_structured,
+            ..now
+        };
+        if comparable != *agreed {
+            let problem = match now.size == agreed.size {
+                true => "its rules are not those of before".to_owned(),
+                false => format!("it had {} bytes and has {}", agreed.size, now.size),
+            };
+            let host = url.host.clone();
+            return Err(LoadError::Changed { host, problem });
         }
-        let session = NbdSession::new(&url.host, now.is_structured, window);
-        Ok((stream, Box::new(session)))
+        Ok((stream, is_structured))
     }
 }
 

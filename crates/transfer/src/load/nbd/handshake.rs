@@ -37,6 +37,7 @@ const MAX_ANSWERS: usize = 2 * MAX_EXPORTS;
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// What a server that names no sizes must support (the section "Block size constraints").
 const DEFAULT_MAX_BYTES: u32 = 32 << 20;
+const DEFAULT_PREFERRED: u32 = 4096;
 
 /// What the negotiation has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +47,9 @@ pub(super) struct Agreed {
     pub(super) flags: u16,
     /// Every offset and length must be a multiple of it.
     pub(super) min_block: u32,
-    /// Longest read.
+    /// Requests of multiples of it are the fastest; itself a multiple of the smallest block.
+    pub(super) preferred_block: u32,
+    /// Longest payload of a request or a reply.
     pub(super) max_bytes: u32,
     /// Whether replies to reads are structured.
     pub(super) is_structured: bool,
@@ -104,6 +107,7 @@ impl<'a> Talk<'a> {
             size: 0,
             flags: 0,
             min_block: 1,
+            preferred_block: DEFAULT_PREFERRED,
             max_bytes: DEFAULT_MAX_BYTES,
             is_structured,
         };
@@ -184,6 +188,9 @@ impl<'a> Talk<'a> {
                     return Err(self.invalid("the sizes of blocks"));
                 };
                 agreed.min_block = min;
+                // A hint only: one that makes no sense is ignored.
+                let preferred = word(4).filter(|size| size.is_power_of_two());
+                agreed.preferred_block = preferred.map_or(min, |size| size.clamp(min, max));
                 agreed.max_bytes = max.min(DEFAULT_MAX_BYTES);
                 Ok(false)
             }

@@ -3,15 +3,13 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::reply::{self, Header, Parsed, What};
-use super::{CMD_DISC, CMD_READ, write_request};
+use super::{CMD_READ, Request, SHUTDOWN};
 use crate::load::error::LoadError;
 use crate::load::piece::Piece;
 use crate::load::session::{Fault, Next, Session};
 
 /// Most separate ranges of one read that wait for those between them. Servers send chunks in order.
 const MAX_RANGES: usize = 10_000;
-/// ESHUTDOWN: the server ends.
-const SHUTDOWN: u32 = 108;
 
 /// The session of one connection.
 #[derive(Debug)]
@@ -170,7 +168,14 @@ impl Session for NbdSession {
         self.next_cookie = self.next_cookie.wrapping_add(1);
         // A piece is at most 32 MiB long: see `NbdExport::max_bytes`.
         let len = u32::try_from(piece.len()).unwrap_or(u32::MAX);
-        write_request(CMD_READ, cookie, piece.start, len, &mut self.outgoing);
+        let request = Request {
+            command: CMD_READ,
+            flags: 0,
+            cookie,
+            offset: piece.start,
+            len,
+        };
+        request.write(&mut self.outgoing);
         let received = BTreeMap::new();
         self.asked.insert(cookie, Asked { piece, received });
     }
@@ -240,7 +245,7 @@ impl Session for NbdSession {
     }
 
     fn say_goodbye(&mut self) {
-        write_request(CMD_DISC, 0, 0, 0, &mut self.outgoing);
+        Request::GOODBYE.write(&mut self.outgoing);
     }
 }
 

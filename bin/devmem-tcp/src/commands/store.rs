@@ -1,0 +1,229 @@
+//! `devmem-tcp store`: stores a file in an export of a stock NBD server.
+
+mod input;
+
+use std::ops::{ControlFlow, Range};
+use std::time::Instant;
+
+use anyhow::Context;
+use devmem_linux::cpu;
+use devmem_tcp::{Dmabuf, ErrorKind, Netdev};
+
+use super::load::{self, Client};
+use crate::kernels_end;
+use crate::plan::StorePlan;
+use crate::report::StoreReport;
+use input::Input;
+use tool::output::{Failure, note, print_json};
+use tool::progress::Progress;
+use tool::signals::StopFlag;
+use tool::size::Size;
+use tool::terminal::tell_table;
+use transfer::load::{Crc32c, LoadError, Loader, Part};
+use transfer::store::{Durability, NbdExport, StoreError, Storer};
+
+/// Requests in flight on a connection.
+const WINDOW: usize = 16;
+/// Device memory is allocated in pages.
+const PAGE_BYTES: usize = 4096;
+
+/// Stores by `plan`.
+///
+/// # Errors
+///
+/// A failed step, or a wrong result.
+pub fn run(plan: &StorePlan) -> Result<(), Failure> {
+    let stop = StopFlag::install().context("install signal handlers")?;
+    let mut input = Input::open(&plan.file)?;
+    // One half of the memory is bound for receiving, the other has the chunks.
+    let niov = plan.nic.niov.bytes();
+    let half = plan.nic.mem_bytes / 2 / niov * niov;
+    let client = Client::open(&plan.link.tap, &plan.nic, half)?;
+    if let Some(warning) = kernels_end::unreachable(&plan.link.tap) {
+        note(warning);
+    }
+    let export = NbdExport::open(&client.nic, plan.url.clone());
+    let export = export.map_err(|error| failure(error.into(), &stop))?;
+    let memory = chunks(plan, input.bytes)?;
+    note(format_args!("storing {} in {}", input.name, export.url()));
+
+    let storer = Storer::new(&client.nic)
+        .connections(usize::from(plan.connections))
+        .piece_bytes(plan.piece_bytes)
+        .window(WINDOW)
+        .durability(plan.durability);
+    let range = target(plan.at, input.bytes)?;
+    let progress = Progress::transfer(Some(input.bytes));
+    let (start, clock) = (Instant::now(), cpu::process_cpu_time());
+    let mut fill = |target: Range<u64>, place| {
+        let range = target.start - range.start..target.end - range.start;
+        input.fill(range, &memory, place)
+    };
+    let ranges = std::slice::from_ref(&range);
+    let stored = storer.store_from(&export, &memory, ranges, &mut fill, &mut |sofar| {
+        progress.transferred(sofar.bytes, start.elapsed());
+        go_on(&stop)
+    });
+    let used = cpu::process_cpu_time().saturating_sub(clock);
+    progress.finish();
+    let stored = stored.map_err(|error| failure(error, &stop))?;
+
+    let mut report = StoreReport {
+        file: input.name.clone(),
+        url: export.url().to_string(),
+        durable: stored.flushes > 0 || plan.durability == Durability::EachWrite,
+        mtu: client.nic.mtu(),
+        ..report(plan, &memory)
+    };
+    report.set_stored(&stored, used, input.filling);
+    if plan.verify {
+        let compared =
+            Verification::of(&client.nic, plan, &export, &memory).run(&mut input, &stop)?;
+        report.crc32c = Some(format!("{:08x}", compared.file));
+        report.crc32c_matches = Some(compared.file == compared.export);
+    }
+    report.undelivered = client.end();
+    tell_table(&report);
+    if plan.json {
+        print_json(&report)?;
+    }
+    match report.complaint() {
+        Some(complaint) => {
+            let remedy = "unless one of them was changed meanwhile, look at the server's log";
+            Err(Failure::failed(complaint).with_remedy(remedy))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Returns a report of what is known before the store.
+fn report(plan: &StorePlan, memory: &Dmabuf) -> StoreReport {
+    StoreReport {
+        backend: "user",
+        link: plan.link.tap.link.to_string(),
+        mem_bytes: memory.size() as u64,
+        page_kind: memory.page_kind().to_string(),
+        ip_version: match plan.link.tap.ours.address.is_ipv4() {
+            true => 4,
+            false => 6,
+        },
+        impair: plan.nic.impairment.to_string(),
+        ..StoreReport::default()
+    }
+}
+
+fn go_on(stop: &StopFlag) -> ControlFlow<()> {
+    match stop.is_set() {
+        true => ControlFlow::Break(()),
+        false => ControlFlow::Continue(()),
+    }
+}
+
+/// Returns the range of the export that `bytes` are stored in.
+fn target(at: u64, bytes: u64) -> Result<Range<u64>, Failure> {
+    let end = at.checked_add(bytes);
+    let end =
+        end.ok_or_else(|| Failure::usage(format!("--at {}: no export is so long", Size(at))))?;
+    Ok(at..end)
+}
+
+/// Allocates the chunks: enough for all requests in flight, and no more than half of the memory.
+fn chunks(plan: &StorePlan, bytes: u64) -> Result<Dmabuf, Failure> {
+    let in_flight = u64::from(plan.connections) * WINDOW as u64;
+    // The server may prefer larger pieces: twice as much has room for them.
+    let wanted = in_flight.saturating_mul(plan.piece_bytes).saturating_mul(2);
+    let wanted = usize::try_from(wanted.min(bytes.max(plan.piece_bytes))).unwrap_or(usize::MAX);
+    let wanted = wanted.min(plan.nic.mem_bytes / 2);
+    plan.nic
+        .memory
+        .allocate(wanted.next_multiple_of(PAGE_BYTES))
+}
+
+/// Returns the error of a store, with the next command.
+fn failure(error: StoreError, stop: &StopFlag) -> Failure {
+    match error {
+        StoreError::Cancelled { .. } if stop.is_set() => {
+            Failure::failed(format!("interrupted: {error}"))
+        }
+        StoreError::Export(LoadError::Connect {
+            address,
+            ref source,
+        }) if source.kind() == ErrorKind::ConnectionRefused => {
+            let text = format!("{address} refuses the connection: no program listens there");
+            let port = address.port();
+            Failure::failed(text).with_remedy(format!(
+                "start one, for example `qemu-nbd --persistent --shared 16 --format raw --port {port} FILE`"
+            ))
+        }
+        StoreError::Export(error) => load::failure(error, stop),
+        error => error.into(),
+    }
+}
+
+/// The bytes of the file and of the export, compared.
+struct Verification<'a> {
+    loader: Loader,
+    export: &'a NbdExport,
+    /// Room for the bytes that are loaded back.
+    memory: &'a Dmabuf,
+    /// First byte in the export.
+    at: u64,
+}
+
+/// The checksums.
+struct Compared {
+    file: u32,
+    export: u32,
+}
+
+impl<'a> Verification<'a> {
+    fn of(nic: &Netdev, plan: &StorePlan, export: &'a NbdExport, memory: &'a Dmabuf) -> Self {
+        Self {
+            loader: Loader::new(nic)
+                .connections(usize::from(plan.connections))
+                .piece_bytes(plan.piece_bytes)
+                .pipeline(WINDOW),
+            export,
+            memory,
+            at: plan.at,
+        }
+    }
+
+    /// Loads the bytes back, as many at a time as there is memory for.
+    fn run(&self, input: &mut Input, stop: &StopFlag) -> Result<Compared, Failure> {
+        let (mut file, mut export) = (Crc32c::default(), Crc32c::default());
+        let progress = Progress::bytes("verifying", input.bytes);
+        let mut block = vec![0; self.memory.size().min(1 << 20)];
+        let mut done = 0;
+        while done < input.bytes {
+            let now = (input.bytes - done).min(self.memory.size() as u64);
+            let part = Part {
+                source: self.at + done..self.at + done + now,
+                memory: self.memory.clone(),
+                offset: 0,
+            };
+            let loaded = self.loader.load(self.export, &[part], &mut |sofar| {
+                progress.at(done + sofar.bytes);
+                go_on(stop)
+            });
+            loaded.map_err(|error| load::failure(error, stop))?;
+            // Fits: it is at most the size of the memory.
+            let len = usize::try_from(now).context("a part of the file")?;
+            for start in (0..len).step_by(block.len()) {
+                let bytes = &mut block[..(len - start).min(1 << 20)];
+                self.memory
+                    .copy_out(start, bytes)
+                    .context("read the memory")?;
+                export.add(bytes);
+                let bytes = input.read(done + start as u64, bytes.len());
+                file.add(bytes.context("read the file again")?);
+            }
+            done += now;
+        }
+        progress.finish();
+        Ok(Compared {
+            file: file.value(),
+            export: export.value(),
+        })
+    }
+}

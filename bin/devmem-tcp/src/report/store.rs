@@ -1,0 +1,148 @@
+//! The report of `store`.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::{per_gb, row};
+use tool::progress::gbit_per_s;
+use tool::size::Size;
+use tool::undelivered::Undelivered;
+use transfer::store::Stored;
+
+/// The report of `store`. The field names are those of the JSON and must not change.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct StoreReport {
+    /// The sending stack: `user`.
+    pub backend: &'static str,
+    /// The link: `tap:NAME`.
+    pub link: String,
+    /// The file.
+    pub file: String,
+    /// The export.
+    pub url: String,
+    /// Bytes that the server has acknowledged.
+    pub bytes: u64,
+    /// Bytes among them that were not sent, because they are zeros.
+    pub unsent_bytes: u64,
+    /// Time from the first connection to the last reply, in seconds.
+    pub seconds: f64,
+    /// Stored bits per second, in 10^9.
+    pub gbit_per_s: f64,
+    /// CPU time of sending, in seconds per 10^9 bytes.
+    pub store_cpu_s_per_gb: f64,
+    /// CPU time of reading the file and writing its bytes to device memory, in seconds per 10^9 bytes.
+    pub fill_cpu_s_per_gb: f64,
+    /// Connections that were made.
+    pub connections: u64,
+    /// Connections that broke.
+    pub broken: u64,
+    /// Pieces that were acknowledged.
+    pub pieces: u64,
+    /// Pieces that were written again.
+    pub repeated: u64,
+    /// Whether the server has brought all bytes to its storage.
+    pub durable: bool,
+    /// Zero-copy sends.
+    pub sends: u64,
+    /// Of those, sends that were reported as copied.
+    pub copied_completions: u64,
+    /// Bytes of device memory for chunks.
+    pub mem_bytes: u64,
+    /// Its pages: huge, transparent-huge or base.
+    pub page_kind: String,
+    /// CRC-32C of the file in hexadecimal, with `--verify`.
+    pub crc32c: Option<String>,
+    /// Whether the bytes that were loaded back have the same checksum; `null` without `--verify`.
+    pub crc32c_matches: Option<bool>,
+    /// Largest IP packet.
+    pub mtu: u16,
+    /// 4 or 6.
+    pub ip_version: u8,
+    /// Impairments of the link.
+    pub impair: String,
+    /// Packets that our NIC and stack did not deliver, by reason.
+    #[serde(flatten)]
+    pub undelivered: Undelivered,
+}
+
+impl StoreReport {
+    /// Sets the outcome of a store that used this CPU time, `filling` of it to read the file.
+    pub fn set_stored(&mut self, stored: &Stored, used: Duration, filling: Duration) {
+        self.bytes = stored.bytes;
+        self.unsent_bytes = stored.unsent_bytes;
+        self.seconds = stored.elapsed.as_secs_f64();
+        self.gbit_per_s = gbit_per_s(stored.bytes, stored.elapsed);
+        self.store_cpu_s_per_gb = per_gb(used.saturating_sub(filling), stored.bytes);
+        self.fill_cpu_s_per_gb = per_gb(filling, stored.bytes);
+        self.connections = stored.connections;
+        self.broken = stored.broken;
+        self.pieces = stored.pieces;
+        self.repeated = stored.repeated;
+        self.sends = stored.sends;
+        self.copied_completions = stored.copied_sends;
+    }
+
+    /// Returns the error of a run with a wrong result; `None` if the result is correct.
+    pub fn complaint(&self) -> Option<&'static str> {
+        let is_wrong = self.crc32c_matches == Some(false);
+        is_wrong.then_some("the export has other bytes than the file")
+    }
+}
+
+impl fmt::Display for StoreReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (size, link) = (Size(self.bytes), &self.link);
+        let connections = match self.connections {
+            1 => "1 connection".to_owned(),
+            n => format!("{n} connections"),
+        };
+        row(
+            f,
+            "stored",
+            format_args!("{size} over {link}, {connections}"),
+        )?;
+        if self.unsent_bytes > 0 {
+            let zeros = Size(self.unsent_bytes);
+            row(
+                f,
+                "zeros",
+                format_args!("{zeros} of them, which were not sent"),
+            )?;
+        }
+        let (rate, seconds) = (self.gbit_per_s, self.seconds);
+        row(
+            f,
+            "rate",
+            format_args!("{rate:.1} Gbit/s for {seconds:.2} s"),
+        )?;
+        let (send, fill) = (self.store_cpu_s_per_gb, self.fill_cpu_s_per_gb);
+        row(
+            f,
+            "sender CPU",
+            format_args!("{send:.3} s/GB, and {fill:.3} s/GB to read the file"),
+        )?;
+        let (pieces, repeated, broken) = (self.pieces, self.repeated, self.broken);
+        row(
+            f,
+            "pieces",
+            format_args!("{pieces}, {repeated} repeated, {broken} broken connections"),
+        )?;
+        let (sends, copied) = (self.sends, self.copied_completions);
+        row(f, "sends", format_args!("{sends}, {copied} copied"))?;
+        let durable = match self.durable {
+            true => "on the server's storage",
+            false => "acknowledged; the server cannot flush them to its storage",
+        };
+        row(f, "bytes", format_args!("{durable}"))?;
+        if let Some(sum) = &self.crc32c {
+            let judged = match self.crc32c_matches {
+                Some(true) => "of the file and of the export",
+                Some(false) | None => "of the file, and NOT of the export",
+            };
+            row(f, "CRC-32C", format_args!("{sum}, {judged}"))?;
+        }
+        write!(f, "{}", self.undelivered)
+    }
+}

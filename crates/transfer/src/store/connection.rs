@@ -1,0 +1,335 @@
+//! One connection of a store: sends headers from host memory and payload from bound memory, and receives replies.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, Write as _};
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use devmem_tcp::{BoundTx, Completions, RecvError, RxBatch, SendCounts, SendError, SendId, Stream};
+
+use super::ledger::Moment;
+use super::session::{Fault, Session, Write};
+use super::supply::Supplied;
+use crate::load::nbd::Request;
+use crate::load::{LoadError, retry};
+
+/// Most bytes of one send: its completion makes a sleeping thread look for room again.
+const SEND_BYTES: usize = 256 << 10;
+/// Most frags of a reply, which is shorter than one packet.
+const BATCH_FRAGS: usize = 16;
+
+/// How long one turn may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Not at all.
+    None,
+    /// This long.
+    Limit(Duration),
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    stream: Stream,
+    completions: Completions,
+    pub(crate) session: Session,
+    /// When it was made.
+    pub(crate) since: Moment,
+    batch: RxBatch,
+    text: Vec<u8>,
+    outgoing: VecDeque<Outgoing>,
+    /// Requests without a reply, by their cookie.
+    flights: BTreeMap<u64, Flight>,
+    /// Sends of acknowledged pieces that may be incomplete, and their chunks.
+    leaving: VecDeque<(SendId, usize)>,
+    /// Time of the last progress.
+    heard: Instant,
+}
+
+/// Bytes to send, in order.
+#[derive(Debug)]
+enum Outgoing {
+    Header(Vec<u8>),
+    Payload {
+        cookie: u64,
+        places: VecDeque<Range<usize>>,
+    },
+}
+
+/// The memory of a request.
+#[derive(Debug)]
+struct Flight {
+    requested: Moment,
+    chunk: Option<usize>,
+    last: Option<SendId>,
+    is_sent: bool,
+}
+
+/// A request that was acknowledged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Acknowledged {
+    pub(crate) write: Write,
+    pub(crate) requested: Moment,
+}
+
+impl Connection {
+    /// Takes over a connection. Dropping it resets it, unless it was [closed](Self::close): the server may still have
+    /// requests that will be made again on another connection.
+    pub(crate) fn new(stream: Stream, session: Session, since: Moment) -> Self {
+        // Cannot fail: the NIC belongs to this process, which has just connected.
+        let _ = stream.set_linger(Some(Duration::ZERO));
+        Self {
+            completions: stream.completions(),
+            stream,
+            session,
+            since,
+            batch: RxBatch::with_capacity(BATCH_FRAGS),
+            text: Vec::new(),
+            outgoing: VecDeque::new(),
+            flights: BTreeMap::new(),
+            leaving: VecDeque::new(),
+            heard: Instant::now(),
+        }
+    }
+
+    /// Queues a request, which the session accepts.
+    pub(crate) fn request(&mut self, write: Write, supplied: Supplied, requested: Moment) {
+        if !self.session.is_waiting() {
+            self.heard = Instant::now();
+        }
+        let (cookie, header) = self.session.request(write);
+        let Supplied { places, chunk, .. } = supplied;
+        self.outgoing.push_back(Outgoing::Header(header));
+        let flight = Flight {
+            requested,
+            chunk,
+            last: None,
+            is_sent: places.is_empty(),
+        };
+        self.flights.insert(cookie, flight);
+        if !places.is_empty() {
+            let places = places.into();
+            self.outgoing
+                .push_back(Outgoing::Payload { cookie, places });
+        }
+    }
+
+    /// Sends what there is room for and receives once. Returns whether anything was sent or received.
+    ///
+    /// # Errors
+    /// The connection has ended or is of no more use.
+    pub(crate) fn turn(&mut self, tx: &BoundTx, patience: Patience) -> Result<bool, Fault> {
+        // Also makes the descriptor unreadable.
+        let completed = self.completions.try_next();
+        completed.map_err(|error| Fault::Broken(error.to_string()))?;
+        self.stream.set_nonblocking(true);
+        let mut moved = self.send(tx)?;
+        if let Patience::Limit(limit) = patience
+            && !moved
+        {
+            match self.outgoing.is_empty() {
+                true => self.stream.set_read_timeout(Some(limit)),
+                false => {
+                    self.stream.set_write_timeout(Some(limit));
+                    moved |= self.send_once(tx)?;
+                }
+            }
+        }
+        moved |= self.receive()?;
+        if moved {
+            self.heard = Instant::now();
+        }
+        Ok(moved)
+    }
+
+    /// Returns how long a reply has been awaited without any progress.
+    pub(crate) fn silence(&self) -> Duration {
+        match self.session.is_waiting() {
+            true => self.heard.elapsed(),
+            false => Duration::ZERO,
+        }
+    }
+
+    /// Sends until there is no more room. Returns whether anything was sent.
+    fn send(&mut self, tx: &BoundTx) -> Result<bool, Fault> {
+        let mut any = false;
+        while self.send_once(tx)? {
+            any = true;
+        }
+        Ok(any)
+    }
+
+    /// Sends a header, or one part of a payload. Returns whether any byte was sent.
+    fn send_once(&mut self, tx: &BoundTx) -> Result<bool, Fault> {
+        let is_over = match self.outgoing.front_mut() {
+            None => return Ok(false),
+            Some(Outgoing::Header(bytes)) => match self.stream.write(bytes) {
+                Ok(sent) => {
+                    bytes.drain(..sent);
+                    bytes.is_empty()
+                }
+                Err(error) if is_not_ready(&error) => return Ok(false),
+                Err(error) => return Err(Fault::Broken(format!("send a request: {error}"))),
+            },
+            Some(Outgoing::Payload { cookie, places }) => {
+                let now = first_bytes(places);
+                let id = match self.stream.send(tx, &now) {
+                    Ok(id) => id,
+                    Err(SendError::WouldBlock | SendError::TimedOut) => return Ok(false),
+                    Err(error) => return Err(of_send(error)),
+                };
+                advance(places, id.bytes());
+                if let Some(flight) = self.flights.get_mut(cookie) {
+                    flight.last = Some(id);
+                    flight.is_sent = places.is_empty();
+                }
+                places.is_empty()
+            }
+        };
+        if is_over {
+            self.outgoing.pop_front();
+        }
+        Ok(true)
+    }
+
+    fn receive(&mut self) -> Result<bool, Fault> {
+        let missing = self.session.missing();
+        if missing == 0 {
+            return Ok(false);
+        }
+        let received = match self.stream.recv_at_most(&mut self.batch, missing) {
+            Ok(0) => return Err(self.session.on_end()),
+            Ok(received) => received,
+            Err(RecvError::WouldBlock | RecvError::TimedOut) => return Ok(false),
+            Err(error) => return Err(of_receive(error)),
+        };
+        self.text.resize(received, 0);
+        let copied = self.batch.copy_to(&mut self.text);
+        copied.map_err(|error| of_receive(error.into()))?;
+        let released = self.batch.release();
+        released.map_err(|error| Fault::Broken(error.to_string()))?;
+        self.session.on_text(&self.text)?;
+        Ok(true)
+    }
+
+    /// Returns a request that was acknowledged, once.
+    ///
+    /// # Errors
+    /// It was acknowledged before the server had all of it.
+    pub(crate) fn acknowledged(&mut self) -> Result<Option<Acknowledged>, Fault> {
+        let Some((cookie, write)) = self.session.completed() else {
+            return Ok(None);
+        };
+        let flight = self.flights.remove(&cookie).filter(|flight| flight.is_sent);
+        let Some(flight) = flight else {
+            return Err(self
+                .session
+                .invalid("a reply before the end of its request"));
+        };
+        if let (Some(last), Some(chunk)) = (flight.last, flight.chunk) {
+            self.leaving.push_back((last, chunk));
+        }
+        let requested = flight.requested;
+        Ok(Some(Acknowledged { write, requested }))
+    }
+
+    /// Returns a chunk that is free again: its piece is acknowledged, and its send complete.
+    pub(crate) fn next_free(&mut self) -> Option<usize> {
+        let (last, chunk) = *self.leaving.front()?;
+        // An error breaks the connection elsewhere.
+        if !self.completions.is_complete(last).unwrap_or(false) {
+            return None;
+        }
+        self.leaving.pop_front();
+        Some(chunk)
+    }
+
+    /// Resets a broken connection. Returns the chunks that are free once no send is in flight.
+    pub(crate) fn reset(self) -> (SendCounts, Vec<usize>) {
+        let counts = self.completions.counts().unwrap_or_default();
+        let waiting = self.flights.into_values().filter_map(|flight| flight.chunk);
+        let leaving = self.leaving.into_iter().map(|(_, chunk)| chunk);
+        (counts, leaving.chain(waiting).collect())
+    }
+
+    /// Ends a connection that awaits nothing.
+    pub(crate) fn close(mut self) -> SendCounts {
+        let mut goodbye = Vec::new();
+        Request::GOODBYE.write(&mut goodbye);
+        self.stream.set_nonblocking(true);
+        // The server also notices the end of the connection.
+        let _ = self.stream.write(&goodbye);
+        let _ = self.stream.set_linger(None);
+        self.completions.counts().unwrap_or_default()
+    }
+
+    pub(crate) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+}
+
+/// Returns the first bytes of `places`, for one send.
+fn first_bytes(places: &VecDeque<Range<usize>>) -> Vec<Range<usize>> {
+    let mut room = SEND_BYTES;
+    let mut first = Vec::new();
+    for place in places {
+        let len = place.len().min(room);
+        if len > 0 {
+            first.push(place.start..place.start + len);
+        }
+        room -= len;
+    }
+    first
+}
+
+/// Removes the first `sent` bytes, and empty places.
+fn advance(places: &mut VecDeque<Range<usize>>, mut sent: usize) {
+    while let Some(first) = places.front_mut() {
+        let now = first.len().min(sent);
+        first.start += now;
+        sent -= now;
+        if first.start < first.end {
+            return;
+        }
+        places.pop_front();
+    }
+}
+
+fn is_not_ready(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
+    )
+}
+
+fn of_receive(error: RecvError) -> Fault {
+    match retry::may_help(error.kind()) {
+        true => Fault::Broken(error.to_string()),
+        false => LoadError::from(error).into(),
+    }
+}
+
+fn of_send(error: SendError) -> Fault {
+    match retry::may_help(error.kind()) {
+        true => Fault::Broken(format!("send a payload: {error}")),
+        false => Fault::Fatal(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_of_many_places_is_sent_in_parts_without_a_gap() {
+        let places = [0..SEND_BYTES - 10, 900_000..900_030, 5..5, 800_000..800_001];
+        let mut places: VecDeque<_> = places.into();
+        assert_eq!(first_bytes(&places), [0..SEND_BYTES - 10, 900_000..900_010]);
+        advance(&mut places, SEND_BYTES - 3);
+        assert_eq!(first_bytes(&places), [900_007..900_030, 800_000..800_001]);
+        advance(&mut places, 23);
+        assert_eq!(first_bytes(&places), [800_000..800_001]);
+        advance(&mut places, 1);
+        assert!(places.is_empty());
+    }
+}

@@ -1,0 +1,192 @@
+//! Errors of a store.
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+
+use devmem_tcp::{BindTxError, SendError};
+
+use crate::load::LoadError;
+
+/// What a request asks an NBD server to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Operation {
+    /// Write bytes that follow.
+    Write,
+    /// Write zeros, which are not sent.
+    WriteZeroes,
+    /// Discard bytes: what is read there afterwards is undefined.
+    Trim,
+    /// Bring all acknowledged writes to storage.
+    Flush,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Write => "write",
+            Self::WriteZeroes => "write zeros to",
+            Self::Trim => "trim",
+            Self::Flush => "flush",
+        })
+    }
+}
+
+/// Why bytes were not stored.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// No connection to the export could be made.
+    #[error(transparent)]
+    Export(#[from] LoadError),
+    /// The server does not allow writes.
+    #[error(
+        "{export} is read-only\n  start its server without the option that makes it so: qemu-nbd and nbdkit have --read-only and -r"
+    )]
+    ReadOnly {
+        /// The URL.
+        export: String,
+    },
+    /// The server does not have this operation.
+    #[error("the server of {export} has no {lacking}\n  {remedy}")]
+    Lacks {
+        /// The URL.
+        export: String,
+        /// The operation.
+        lacking: &'static str,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The bytes do not fit into the export.
+    #[error(
+        "bytes up to {end} of {export} were to be written, and it has {size}\n  make the export larger"
+    )]
+    PastEnd {
+        /// The URL.
+        export: String,
+        /// End of the range.
+        end: u64,
+        /// Size of the export.
+        size: u64,
+    },
+    /// A range does not start and end at multiples of the export's block.
+    #[error(
+        "bytes {start} to {end} do not start and end at multiples of {block}, the block of the export\n  move or pad them: the server writes whole blocks only"
+    )]
+    Unaligned {
+        /// First byte.
+        start: u64,
+        /// End.
+        end: u64,
+        /// Size of a block.
+        block: u64,
+    },
+    /// Two parts contain the same byte of the export.
+    #[error("the parts {} to {} and {} to {} of the export overlap", .first.start, .first.end, .second.start, .second.end)]
+    Overlap {
+        /// One range of the export.
+        first: Range<u64>,
+        /// The other.
+        second: Range<u64>,
+    },
+    /// A part is outside of the memory.
+    #[error("{len} bytes from {offset} on are not in a memory of {size} bytes")]
+    OutsideMemory {
+        /// Offset of the part in memory.
+        offset: usize,
+        /// Its length.
+        len: u64,
+        /// Size of the memory.
+        size: usize,
+    },
+    /// The memory for chunks has no room for one piece.
+    #[error(
+        "a memory of {size} bytes has no room for a piece of {piece} bytes\n  give more memory, or shorter pieces"
+    )]
+    NoRoom {
+        /// Size of the memory.
+        size: usize,
+        /// Length of a piece.
+        piece: u64,
+    },
+    /// The memory cannot be bound for sending.
+    #[error("bind the memory for sending: {0}")]
+    Bind(#[from] BindTxError),
+    /// The NIC refused to send.
+    #[error("send from the memory: {0}")]
+    Send(#[from] SendError),
+    /// The server could not do what was requested.
+    #[error("{host} cannot {operation}{}: {}{}", at(*.start, *.end), io::Error::from_raw_os_error((*.errno).cast_signed()), hint(*.errno))]
+    Server {
+        /// The host.
+        host: String,
+        /// What was requested.
+        operation: Operation,
+        /// First byte of the request.
+        start: u64,
+        /// Its end.
+        end: u64,
+        /// The server's errno.
+        errno: u32,
+    },
+    /// The connections broke too often in a row.
+    #[error(
+        "gave up after {attempts} attempts: {cause}\n  {acknowledged} of {total} bytes were acknowledged; store all of them again when the server is back"
+    )]
+    GaveUp {
+        /// Failures in a row without progress.
+        attempts: u32,
+        /// The last failure.
+        cause: String,
+        /// Bytes that the server has acknowledged, and not lost.
+        acknowledged: u64,
+        /// Bytes to store.
+        total: u64,
+    },
+    /// The caller ended the store.
+    #[error("the store was cancelled; {acknowledged} of {total} bytes were acknowledged")]
+    Cancelled {
+        /// Bytes that the server has acknowledged.
+        acknowledged: u64,
+        /// Bytes to store.
+        total: u64,
+    },
+    /// The NIC has not finished with its sends: the bytes must not be changed yet.
+    #[error("the NIC does not complete its sends ({outcome})")]
+    Incomplete {
+        /// How the store ended.
+        outcome: String,
+    },
+    /// The source of the bytes failed.
+    #[error(transparent)]
+    Caller(io::Error),
+    /// The connections cannot be waited for.
+    #[error("wait for the connections: {0}")]
+    Wait(io::Error),
+}
+
+/// Returns the range of a request; a flush has none.
+fn at(start: u64, end: u64) -> String {
+    match start == end {
+        true => String::new(),
+        false => format!(" bytes {start} to {end}"),
+    }
+}
+
+/// Returns the remedy for an error of the server (the section "Error values"), on a line below.
+fn hint(errno: u32) -> &'static str {
+    match errno {
+        // EPERM
+        1 => "\n  the server forbids it: look for a read-only option or filter there",
+        // EIO
+        5 => "\n  look at the server's log and at its disk (`dmesg` there)",
+        // ENOMEM
+        12 => "\n  use fewer connections or shorter pieces, or give the server more memory",
+        // EINVAL, EOVERFLOW
+        22 | 75 => "\n  use shorter pieces, of whole blocks",
+        // ENOSPC
+        28 => "\n  make room where the server keeps the export, and store all bytes again",
+        _ => "",
+    }
+}

@@ -1,0 +1,485 @@
+//! A running store: connections that write pieces until all are acknowledged and flushed.
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use devmem_tcp::{BoundTx, Dmabuf, SendCounts};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::connection::{Acknowledged, Connection, Patience};
+use super::error::{Operation, StoreError};
+use super::ledger::Ledger;
+use super::session::{Acknowledge, Fault, Session, Write};
+use super::storer::{Stored, Storer};
+use super::supply::{Supplied, Supply};
+use super::{NbdExport, Progress};
+use crate::load::piece::{Piece, Pieces};
+use crate::load::{LoadError, retry};
+
+/// Longest wait without a call of the progress function.
+const LOOK_AROUND: Duration = Duration::from_millis(100);
+/// Time to poll all connections in turn before sleeping.
+const SPIN: Duration = Duration::from_micros(50);
+/// A flush is requested after so many bytes: what a server that is restarted makes us write again.
+const FLUSH_BYTES: u64 = 1 << 30;
+/// The same after many broken connections.
+const LEAST_FLUSH_BYTES: u64 = 16 << 20;
+/// Longest wait for sends whose bytes the server has acknowledged, or whose connection was reset.
+const SETTLE_LIMIT: Duration = Duration::from_secs(5);
+/// A flush has no range.
+const NOWHERE: Piece = Piece { start: 0, end: 0 };
+
+/// A place for a connection.
+struct Slot {
+    state: State,
+    /// A binding for this connection alone: its sends in flight are those of the connection.
+    tx: BoundTx,
+    /// Chunks of a connection that was reset. They are free when no send is in flight.
+    stuck: Vec<usize>,
+    /// Failures in a row without progress.
+    failures: u32,
+}
+
+enum State {
+    /// No connection before this time.
+    Closed(Instant),
+    Open(Box<Connection>),
+    /// Given up, because it failed too often; others go on.
+    Retired,
+}
+
+impl Slot {
+    fn connection(&self) -> Option<&Connection> {
+        match &self.state {
+            State::Open(connection) => Some(connection),
+            State::Closed(_) | State::Retired => None,
+        }
+    }
+}
+
+/// Whether acknowledged pieces are flushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flushes {
+    Wanted,
+    /// Not wanted, or not possible.
+    Never,
+}
+
+/// What a store does.
+pub(crate) struct Job<'a> {
+    pub(crate) storer: &'a Storer,
+    pub(crate) export: &'a NbdExport,
+    pub(crate) supply: Supply<'a>,
+    pub(crate) acknowledge: Acknowledge,
+    pub(crate) flushes: Flushes,
+}
+
+/// A running store. Its fields are dropped in their order: the connections are reset before the caller gets its memory back.
+pub(crate) struct Run<'a> {
+    slots: Vec<Slot>,
+    job: Job<'a>,
+    pieces: Pieces,
+    /// Empty without flushes.
+    ledger: Ledger,
+    flush_bytes: u64,
+    stored: Stored,
+}
+
+impl<'a> Run<'a> {
+    /// Binds the memory for each of the connections.
+    ///
+    /// # Errors
+    /// The memory cannot be bound.
+    pub(crate) fn new(
+        job: Job<'a>,
+        memory: &Dmabuf,
+        pieces: Pieces,
+        connections: usize,
+    ) -> Result<Self, StoreError> {
+        let slot = |_| {
+            Ok(Slot {
+                state: State::Closed(Instant::now()),
+                tx: job.storer.nic.bind_tx(memory)?,
+                stuck: Vec::new(),
+                failures: 0,
+            })
+        };
+        let slots = (0..connections)
+            .map(slot)
+            .collect::<Result<_, StoreError>>()?;
+        Ok(Self {
+            slots,
+            job,
+            pieces,
+            ledger: Ledger::default(),
+            flush_bytes: FLUSH_BYTES,
+            stored: Stored::default(),
+        })
+    }
+
+    /// Runs to the end.
+    ///
+    /// # Errors
+    /// Those of [`Storer::store`].
+    pub(crate) fn run(
+        mut self,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Stored, StoreError> {
+        let start = Instant::now();
+        let ended = self.run_to_end(progress);
+        for index in 0..self.slots.len() {
+            match ended {
+                Ok(()) => self.close(index),
+                Err(_) => drop(self.reset(index)),
+            }
+        }
+        if !self.settles() {
+            let outcome = ended.err().map(|error| error.to_string());
+            let outcome = outcome.unwrap_or_else(|| "all bytes are stored".to_owned());
+            return Err(StoreError::Incomplete { outcome });
+        }
+        ended?;
+        self.stored.elapsed = start.elapsed();
+        self.stored.bytes = self.pieces.done();
+        self.stored.pieces = self.pieces.finished();
+        self.stored.repeated = self.pieces.repeated();
+        // Its result does not matter: all bytes are there.
+        let _ = progress(self.progress());
+        Ok(self.stored)
+    }
+
+    fn run_to_end(
+        &mut self,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<(), StoreError> {
+        while !self.is_done() {
+            if progress(self.progress()).is_break() {
+                return Err(StoreError::Cancelled {
+                    acknowledged: self.pieces.done(),
+                    total: self.pieces.total(),
+                });
+            }
+            self.prepare_all()?;
+            self.flush();
+            if !self.turn_all()? {
+                self.sleep()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_done(&self) -> bool {
+        self.pieces.is_done() && self.ledger.is_empty()
+    }
+
+    fn progress(&self) -> Progress {
+        let open = self.slots.iter().filter(|slot| slot.connection().is_some());
+        Progress {
+            bytes: self.pieces.done(),
+            total: self.pieces.total(),
+            connections: open.count(),
+        }
+    }
+
+    /// Prepares all slots. At most one connection is made, which takes round trips in which the others are not served.
+    fn prepare_all(&mut self) -> Result<(), StoreError> {
+        let before = self.stored.connections;
+        for index in 0..self.slots.len() {
+            self.free_chunks(index);
+            if self.stored.connections == before || self.slots[index].connection().is_some() {
+                self.prepare(index)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees the chunks of a slot that nobody needs any more.
+    fn free_chunks(&mut self, index: usize) {
+        let slot = &mut self.slots[index];
+        if !slot.stuck.is_empty() && slot.tx.in_flight() == 0 {
+            slot.stuck
+                .drain(..)
+                .for_each(|chunk| self.job.supply.free(chunk));
+        }
+        if let State::Open(connection) = &mut slot.state {
+            while let Some(chunk) = connection.next_free() {
+                self.job.supply.free(chunk);
+            }
+        }
+    }
+
+    /// Connects a slot if there is work for it, and requests pieces on it.
+    fn prepare(&mut self, index: usize) -> Result<(), StoreError> {
+        if self.pieces.peek().is_none() {
+            return Ok(());
+        }
+        if let State::Closed(until) = self.slots[index].state
+            && until <= Instant::now()
+            && self.slots[index].stuck.is_empty()
+        {
+            self.connect(index)?;
+        }
+        let State::Open(connection) = &mut self.slots[index].state else {
+            return Ok(());
+        };
+        while connection.session.accepts()
+            && self.job.supply.has_room()
+            && let Some(piece) = self.pieces.next()
+        {
+            let supplied = self.job.supply.next(piece)?;
+            let operation = supplied.operation;
+            connection.request(Write { operation, piece }, supplied, self.ledger.moment());
+        }
+        Ok(())
+    }
+
+    fn connect(&mut self, index: usize) -> Result<(), StoreError> {
+        let Job { storer, export, .. } = self.job;
+        // The server accepts the connection after this moment.
+        let since = self.ledger.moment();
+        match export.dial(&storer.nic) {
+            Ok((stream, is_structured)) => {
+                self.stored.connections += 1;
+                let host = export.url().host();
+                let (acknowledge, window) = (self.job.acknowledge, storer.window);
+                let session = Session::new(host, is_structured, acknowledge, window);
+                let connection = Connection::new(stream, session, since);
+                self.slots[index].state = State::Open(Box::new(connection));
+                Ok(())
+            }
+            Err(error @ (LoadError::Connect { .. } | LoadError::Broken { .. })) => {
+                self.failed(index, error.to_string())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Returns the slot of the oldest connection.
+    fn oldest(&self) -> Option<usize> {
+        let since = |index: &usize| self.slots[*index].connection().map(|open| open.since);
+        let open = (0..self.slots.len()).filter(|index| since(index).is_some());
+        open.min_by_key(|index| since(index))
+    }
+
+    /// Requests a flush when it is due.
+    fn flush(&mut self) {
+        let is_due = self.pieces.is_done() || self.ledger.bytes() >= self.flush_bytes;
+        if !is_due || self.ledger.is_empty() || self.ledger.is_flushing() {
+            return;
+        }
+        if let Some(index) = self.oldest()
+            && let State::Open(connection) = &mut self.slots[index].state
+        {
+            let flush = Write {
+                operation: Operation::Flush,
+                piece: NOWHERE,
+            };
+            let supplied = Supplied::nothing(Operation::Flush);
+            connection.request(flush, supplied, self.ledger.moment());
+            self.ledger.begin_flush();
+        }
+    }
+
+    /// Gives every connection a turn. Returns whether any moved bytes or ended.
+    fn turn_all(&mut self) -> Result<bool, StoreError> {
+        let open = self.slots.iter().filter(|slot| slot.connection().is_some());
+        let closed = |slot: &Slot| matches!(slot.state, State::Closed(_));
+        let may_open = self.pieces.peek().is_some() && self.slots.iter().any(closed);
+        let patience = match open.count() == 1 && !may_open {
+            true => Patience::Limit(LOOK_AROUND),
+            false => Patience::None,
+        };
+        let start = Instant::now();
+        loop {
+            let mut moved = false;
+            for index in 0..self.slots.len() {
+                moved |= self.turn(index, patience)?;
+            }
+            if moved || patience != Patience::None {
+                return Ok(true);
+            }
+            if start.elapsed() > SPIN {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Lets one connection send and receive. Returns whether it did or has ended.
+    fn turn(&mut self, index: usize, patience: Patience) -> Result<bool, StoreError> {
+        let Slot { state, tx, .. } = &mut self.slots[index];
+        let State::Open(connection) = state else {
+            return Ok(false);
+        };
+        let turned = connection.turn(tx, patience);
+        let limit = self.job.storer.idle_limit;
+        let is_silent = connection.silence() > limit;
+        let fault = match self.take_acknowledged(index).and(turned) {
+            Ok(_) if is_silent => {
+                Fault::Broken(format!("the server answered nothing for {limit:?}"))
+            }
+            Ok(moved) => return Ok(moved),
+            Err(fault) => fault,
+        };
+        match fault {
+            Fault::Fatal(error) => Err(error),
+            Fault::Broken(cause) => {
+                self.broken(index);
+                self.failed(index, cause)?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Takes the acknowledged requests of a connection.
+    fn take_acknowledged(&mut self, index: usize) -> Result<(), Fault> {
+        while let State::Open(connection) = &mut self.slots[index].state
+            && let Some(acknowledged) = connection.acknowledged()?
+        {
+            self.on_acknowledged(acknowledged);
+        }
+        Ok(())
+    }
+
+    fn on_acknowledged(&mut self, acknowledged: Acknowledged) {
+        let Acknowledged { write, requested } = acknowledged;
+        let Write { operation, piece } = write;
+        match operation {
+            Operation::Flush => {
+                self.ledger.on_flushed();
+                self.stored.flushes += 1;
+            }
+            Operation::Write => self.pieces.finish(piece),
+            Operation::WriteZeroes | Operation::Trim => {
+                self.pieces.finish(piece);
+                self.stored.unsent_bytes += piece.len();
+            }
+        }
+        match (operation, self.job.flushes) {
+            // The server may still lose it: no progress until the flush.
+            (Operation::Write | Operation::WriteZeroes | Operation::Trim, Flushes::Wanted) => {
+                self.ledger.acknowledge(requested, piece);
+            }
+            (Operation::Flush, _) | (_, Flushes::Never) => {
+                self.slots.iter_mut().for_each(|slot| slot.failures = 0);
+            }
+        }
+    }
+
+    /// Resets a broken connection. Its pieces are written again, and those that no flush can cover any more.
+    fn broken(&mut self, index: usize) {
+        self.stored.broken += 1;
+        let was_flushing = self.reset(index);
+        if was_flushing {
+            self.ledger.on_flush_lost();
+        }
+        let oldest = self
+            .oldest()
+            .and_then(|index| self.slots[index].connection());
+        for piece in self
+            .ledger
+            .take_lost(oldest.map(|connection| connection.since))
+        {
+            self.pieces.reopen(piece);
+        }
+        // Less is written again the next time.
+        self.flush_bytes = (self.flush_bytes / 2).max(LEAST_FLUSH_BYTES);
+    }
+
+    /// Resets the connection of a slot, and takes its pieces back. Returns whether a flush was among its requests.
+    fn reset(&mut self, index: usize) -> bool {
+        let slot = &mut self.slots[index];
+        let closed = State::Closed(Instant::now());
+        let State::Open(mut connection) = std::mem::replace(&mut slot.state, closed) else {
+            return false;
+        };
+        let mut was_flushing = false;
+        for Write { operation, piece } in connection.session.take_outstanding() {
+            match operation {
+                Operation::Flush => was_flushing = true,
+                Operation::Write | Operation::WriteZeroes | Operation::Trim => {
+                    self.pieces.give_back(piece);
+                }
+            }
+        }
+        let (counts, chunks) = connection.reset();
+        slot.stuck.extend(chunks);
+        self.count(counts);
+        was_flushing
+    }
+
+    /// Ends the connection of a slot, which awaits nothing.
+    fn close(&mut self, index: usize) {
+        let closed = State::Closed(Instant::now());
+        let state = std::mem::replace(&mut self.slots[index].state, closed);
+        if let State::Open(connection) = state {
+            self.count(connection.close());
+        }
+    }
+
+    fn count(&mut self, counts: SendCounts) {
+        self.stored.sends += counts.sent;
+        self.stored.copied_sends += counts.copied;
+    }
+
+    /// Counts a failure of a slot, and chooses the time of its next attempt.
+    fn failed(&mut self, index: usize, cause: String) -> Result<(), StoreError> {
+        let attempts = self.job.storer.attempts;
+        let goes_on = self.slots.iter().any(|slot| slot.connection().is_some());
+        let slot = &mut self.slots[index];
+        slot.failures += 1;
+        if slot.failures < attempts {
+            slot.state = State::Closed(Instant::now() + retry::delay(slot.failures, None));
+            return Ok(());
+        }
+        slot.state = State::Retired;
+        match goes_on {
+            true => Ok(()),
+            false => Err(StoreError::GaveUp {
+                attempts,
+                cause,
+                acknowledged: self.pieces.done(),
+                total: self.pieces.total(),
+            }),
+        }
+    }
+
+    /// Waits until a connection can move bytes, or the time of the next attempt, for 100 ms at most.
+    fn sleep(&self) -> Result<(), StoreError> {
+        let now = Instant::now();
+        let mut limit = LOOK_AROUND;
+        let mut fds = Vec::with_capacity(self.slots.len());
+        for slot in &self.slots {
+            match &slot.state {
+                State::Open(connection) => {
+                    let fd = connection.stream().readiness_fd();
+                    fds.push(PollFd::from_borrowed_fd(
+                        fd.map_err(StoreError::Wait)?,
+                        PollFlags::IN,
+                    ));
+                }
+                State::Closed(until) if self.pieces.peek().is_some() => {
+                    limit = limit.min(until.saturating_duration_since(now));
+                }
+                State::Closed(_) | State::Retired => {}
+            }
+        }
+        let limit = Timespec::try_from(limit).expect("a tenth of a second fits");
+        match poll(&mut fds, Some(&limit)) {
+            // The progress function checks for signals.
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(errno) => Err(StoreError::Wait(errno.into())),
+        }
+    }
+
+    /// Waits until no send is in flight. Returns whether that was in time.
+    fn settles(&self) -> bool {
+        let start = Instant::now();
+        while self.slots.iter().any(|slot| slot.tx.in_flight() > 0) {
+            if start.elapsed() > SETTLE_LIMIT {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+}

@@ -3,8 +3,10 @@
 pub mod bench;
 pub mod demo;
 pub mod doctor;
+pub mod exchange;
 pub mod load;
 pub mod packetdrill_path;
+mod peer;
 pub mod receiver;
 pub mod recv;
 pub mod restore;

@@ -12,7 +12,6 @@ use devmem_linux::netif::Interface;
 use devmem_linux::{cpu, netns, probe};
 use devmem_tcp::{Netdev, TcpOptions};
 
-use super::peer;
 use crate::args::{DemoLink, Direction};
 use crate::display::Display;
 use crate::plan::DemoPlan;
@@ -22,6 +21,7 @@ use crate::transfer::{Go, Task, Totals};
 use tool::capture::{self, Capture};
 use tool::output::{Failure, note, print_json};
 use tool::pattern::Expected;
+use tool::peer;
 use tool::sender::{Share, pattern_of, send, shares};
 use tool::signals::StopFlag;
 use tool::terminal::tell_table;

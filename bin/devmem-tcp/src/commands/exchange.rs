@@ -16,10 +16,10 @@ use std::process::Stdio;
 use anyhow::Context;
 use devmem_linux::helper::Helper;
 use tool::output::{Failure, print_json};
+use tool::peer::Peer;
 use tool::signals::StopFlag;
 use tool::terminal::tell_table;
 
-use super::peer::Peer;
 use crate::plan::ExchangePlan;
 use crate::report::{Collective, ExchangeReport};
 use rank::RankReport;

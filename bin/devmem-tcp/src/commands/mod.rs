@@ -6,7 +6,6 @@ pub mod doctor;
 pub mod exchange;
 pub mod load;
 pub mod packetdrill_path;
-mod peer;
 pub mod receiver;
 pub mod recv;
 pub mod restore;

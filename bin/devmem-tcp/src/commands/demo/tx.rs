@@ -14,7 +14,6 @@ use devmem_tcp::{BoundTx, Netdev};
 
 use super::{PORT, TAP};
 use crate::args::Direction;
-use crate::commands::peer::Peer;
 use crate::commands::receiver::VerifiedBytes;
 use crate::display::Display;
 use crate::plan::DemoPlan;
@@ -22,6 +21,7 @@ use crate::receiver::with_mtu;
 use crate::report::{RunReport, Sending};
 use tool::capture::{self, Capture};
 use tool::output::Failure;
+use tool::peer::Peer;
 use tool::progress::gbit_per_s;
 use tool::sender::{Share, pattern_of, shares};
 use tool::signals::StopFlag;

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use devmem_linux::helper::Helper;
 use serde::de::DeserializeOwned;
-use tool::output::Failure;
-use tool::signals::StopFlag;
-use tool::source::is_readable;
+
+use crate::output::Failure;
+use crate::signals::StopFlag;
+use crate::source::is_readable;
 
 /// Time limit for a line.
 const LINE_LIMIT: Duration = Duration::from_secs(30);
@@ -19,6 +20,8 @@ const LINE_LIMIT: Duration = Duration::from_secs(30);
 const LOOK_AROUND: Duration = Duration::from_millis(100);
 /// Most bytes of its errors that are repeated.
 const ERROR_BYTES: u64 = 64 << 10;
+/// How the programs begin an error.
+const PREFIXES: [&str; 2] = ["devmem-tcp: ", "devmem-bench: "];
 
 /// A running helper process. It ends when this is dropped.
 #[derive(Debug)]
@@ -62,6 +65,11 @@ impl Peer {
             child,
             says: BufReader::new(says.into()),
         })
+    }
+
+    /// Returns the id of the process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Returns the next line of its output, which it writes with a single call.
@@ -130,6 +138,10 @@ pub fn failure(name: &str, child: &mut Helper) -> Failure {
         // Without the output if it cannot be read.
         let _ = stderr.take(ERROR_BYTES).read_to_string(&mut said);
     }
-    let said = said.trim().trim_start_matches("devmem-tcp: ");
+    let said = said.trim();
+    let said = PREFIXES
+        .iter()
+        .find_map(|prefix| said.strip_prefix(prefix))
+        .unwrap_or(said);
     Failure::failed(format!("the {name} failed: {said}"))
 }

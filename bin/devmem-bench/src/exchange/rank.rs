@@ -39,7 +39,7 @@ pub struct RankArgs {
 /// The result of a rank.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct RankReport {
-    /// Messages sent by the active rank.
+    /// Messages that were moved; for round trips, those that were returned.
     pub messages: u64,
     /// Time until the last of them was answered.
     pub seconds: f64,
@@ -116,7 +116,7 @@ pub fn run(args: &RankArgs) -> Result<()> {
     tool::output::print_line(serde_json::to_string(&report)?)
 }
 
-/// Sends messages for `time`; the last one is answered. Returns their number.
+/// Sends messages for `time`; the last one is answered. Returns how many were moved, or returned.
 fn send(messages: &mut dyn Messages, work: Work, time: Duration) -> Result<u64> {
     let start = Instant::now();
     let mut sent = 0;
@@ -131,7 +131,8 @@ fn send(messages: &mut dyn Messages, work: Work, time: Duration) -> Result<u64> 
             messages.receive()?;
         }
         if mark == Mark::Last {
-            return Ok(sent);
+            // The answer to messages in one direction is as long as one of them.
+            return Ok(sent + u64::from(work == Work::Rate));
         }
     }
 }

@@ -242,6 +242,22 @@ impl<'a> Posted<'a> {
     }
 }
 
+/// Posts the operations of each side in order, the sides in any order, with progress in between.
+fn post_all(posted: &[Posted<'_>], ends: [&Endpoint; 2], mut dice: Dice) {
+    let mut waiting: [VecDeque<_>; 2] = [posted.iter().collect(), posted.iter().collect()];
+    while waiting.iter().any(|side| !side.is_empty()) {
+        let side = dice.below(2);
+        match dice.below(3) {
+            0 => drop(ends[dice.below(2)].progress()),
+            _ => {
+                if let Some(next) = waiting[side].pop_front() {
+                    next.post(side, ends[side]);
+                }
+            }
+        }
+    }
+}
+
 fn live(world: &World) {
     let memory = world.pool.map(|(bytes, queues)| Pool {
         memory: Dmabuf::anonymous(bytes).unwrap(),
@@ -257,19 +273,7 @@ fn live(world: &World) {
         .map(|(user, op)| Posted::new(op, user, world.seed, &fabrics))
         .collect();
 
-    let mut dice = Dice(!world.seed);
-    let mut waiting: [VecDeque<_>; 2] = [posted.iter().collect(), posted.iter().collect()];
-    while waiting.iter().any(|side| !side.is_empty()) {
-        let side = dice.below(2);
-        match dice.below(3) {
-            0 => drop(ends[dice.below(2)].progress()),
-            _ => {
-                if let Some(next) = waiting[side].pop_front() {
-                    next.post(side, ends[side]);
-                }
-            }
-        }
-    }
+    post_all(&posted, ends, Dice(!world.seed));
     of_a.notify(END).unwrap();
     of_b.notify(END).unwrap();
     let wanted = [0, 1].map(|side| posted.iter().map(|op| op.events(side)).sum::<usize>() + 1);

@@ -11,6 +11,7 @@ mod bare;
 mod cases;
 mod chart;
 mod connections;
+mod exchange;
 mod kernel_rx;
 mod load;
 mod loopback;
@@ -52,13 +53,17 @@ enum What {
     Loopback(loopback::LoopbackArgs),
     Pool(pool::PoolArgs),
     Load(load::LoadArgs),
+    Exchange(exchange::ExchangeArgs),
     #[command(name = "__sender", hide = true)]
     Sender(sender::SenderArgs),
     #[command(name = "__receiver", hide = true)]
     Receiver(receiver::ReceiverArgs),
-    /// The cable of `lossy`.
+    /// The cable of `lossy` and `exchange`.
     #[command(name = "__cable", hide = true)]
     Cable(lossy::CableArgs),
+    /// A rank of `exchange`.
+    #[command(name = "__rank", hide = true)]
+    Rank(exchange::RankArgs),
 }
 
 fn main() -> ExitCode {
@@ -77,6 +82,8 @@ fn run(what: What) -> Result<(), Failure> {
         What::Loopback(args) => loopback::run(&args),
         What::Pool(args) => pool::run(&args),
         What::Load(args) => load::run(&args),
+        What::Exchange(args) => exchange::run(&args),
+        What::Rank(args) => Ok(exchange::run_rank(&args)?),
         What::Sender(args) => Ok(sender::run(&args)?),
         What::Cable(args) => lossy::run_cable(args),
         What::Receiver(args) => Ok(receiver::run(&args)?),

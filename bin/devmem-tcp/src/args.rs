@@ -56,6 +56,8 @@ pub enum Command {
     DemoSender(DemoSender),
     #[command(name = "__receiver", hide = true)]
     DemoReceiver(DemoReceiver),
+    #[command(name = "__rank", hide = true)]
+    DemoRank(DemoRank),
 }
 
 /// Demonstrate device memory TCP between a kernel socket and our stack, and verify every byte
@@ -65,15 +67,25 @@ pub enum Command {
 /// receives it into device memory and checks every byte there. Where TUN is not available, the demo prints a note and
 /// uses an in-memory wire between two of our stacks instead. With --direction tx, our stack sends the stream from device
 /// memory, and the second process receives and checks it.
+///
+/// With --exchange, four processes form a ring and compute an all-reduce and an all-gather of a vector of floats, by messages
+/// between their memories. The result must be the same as that of a serial computation.
 #[derive(Debug, Args)]
 #[command(after_long_help = DEMO_EXAMPLES)]
 pub struct Demo {
+    /// All-reduce and all-gather between four processes, each with a stack of ours, over UNIX sockets; needs no privilege
+    #[arg(
+        long,
+        conflicts_with_all = ["direction", "connections", "link", "write_size", "congestion", "capture", "watch", "queues",
+            "niov", "mem_size", "memory"]
+    )]
+    pub exchange: bool,
     /// Direction of the transfer
     #[arg(long, value_enum, default_value_t = Direction::Rx)]
     pub direction: Direction,
-    /// Bytes to transfer, over all connections
-    #[arg(long, value_name = "SIZE", default_value = "5G")]
-    pub bytes: Size,
+    /// Bytes to transfer, over all connections; with --exchange: of the vector [default: 5G; with --exchange: 64M]
+    #[arg(long, value_name = "SIZE")]
+    pub bytes: Option<Size>,
     /// Number of simultaneous connections
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub connections: u16,
@@ -110,7 +122,9 @@ Examples:
   devmem-tcp demo --bytes 1G --connections 64 --ipv6 --mtu 9000 --json
       64 connections over IPv6, one JSON object on stdout
   devmem-tcp demo --bytes 64M --impair loss=1%,reorder=1%,delay=1ms,seed=7
-      over a bad link; the seed makes it the same in every run";
+      over a bad link; the seed makes it the same in every run
+  devmem-tcp demo --exchange --bytes 16M
+      all-reduce and all-gather of 4 Mi floats between four processes";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -357,4 +371,28 @@ pub struct DemoSender {
     pub congestion: String,
     #[arg(long)]
     pub cpu: Option<usize>,
+}
+
+/// A rank of the demo's exchange: connects to its neighbours in the ring, runs the collectives and reports the times.
+#[derive(Debug, Args)]
+pub struct DemoRank {
+    #[arg(long)]
+    pub rank: u16,
+    #[arg(long)]
+    pub ranks: u16,
+    /// Number of floats of the vector
+    #[arg(long)]
+    pub floats: usize,
+    #[arg(long)]
+    pub rounds: usize,
+    /// Socket of the wire from the previous rank
+    #[arg(long)]
+    pub left: PathBuf,
+    /// Socket of the wire to the next rank
+    #[arg(long)]
+    pub right: PathBuf,
+    #[arg(long)]
+    pub ipv6: bool,
+    #[arg(long)]
+    pub mtu: u16,
 }

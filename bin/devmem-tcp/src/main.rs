@@ -34,7 +34,7 @@ use clap::Parser;
 
 use args::{Cli, Command};
 use gvnic_server::plan::{GvnicPlan, WirePlan};
-use plan::{DemoPlan, LoadPlan, RecvPlan, SendPlan, StorePlan};
+use plan::{DemoPlan, ExchangePlan, LoadPlan, RecvPlan, SendPlan, StorePlan};
 use tool::output::{Exit, Failure};
 
 fn main() -> ExitCode {
@@ -62,6 +62,7 @@ fn exit(program: &str, ended: Result<(), Failure>) -> ExitCode {
 
 fn run(command: Command) -> Result<(), Failure> {
     match command {
+        Command::Demo(args) if args.exchange => commands::exchange::run(&ExchangePlan::new(&args)?),
         Command::Demo(args) => commands::demo::run(&DemoPlan::new(args)?),
         Command::Recv(args) => commands::recv::run(&RecvPlan::new(args)?),
         Command::Send(args) => commands::send::run(&SendPlan::new(args)?),
@@ -77,5 +78,6 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Ncdevmem(args) => ncdevmem::run(args.flags),
         Command::DemoReceiver(args) => commands::receiver::run(&args),
         Command::DemoSender(args) => commands::sender::run(&args),
+        Command::DemoRank(args) => commands::exchange::run_rank(&args),
     }
 }

@@ -1,6 +1,7 @@
 //! The plan of a run: the validated command line. Code after this file sees no unchecked text.
 
 mod demo;
+mod exchange;
 mod host;
 mod link;
 mod load;
@@ -23,6 +24,7 @@ use tool::pattern::RepeatingPattern;
 use tool::size::Size;
 
 pub use demo::DemoPlan;
+pub use exchange::ExchangePlan;
 pub use link::{LinkPlan, TapPlan};
 pub use load::{LoadOrigin, LoadPlan, LoadTarget};
 pub use recv::{Destination, KernelPlan, RecvPlan};

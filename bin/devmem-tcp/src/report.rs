@@ -1,5 +1,6 @@
 //! The report of a run: a table for people, a JSON object for programs.
 
+mod exchange;
 mod load;
 mod send;
 mod store;
@@ -18,6 +19,7 @@ use tool::progress::gbit_per_s;
 use tool::size::Size;
 use tool::undelivered::Undelivered;
 
+pub use exchange::{Collective, ExchangeReport};
 pub use load::{LoadReport, TensorRow};
 pub use send::{SendReport, Sending};
 pub use store::StoreReport;

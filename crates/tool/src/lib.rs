@@ -14,6 +14,7 @@ pub mod output;
 pub mod parse;
 pub mod pattern;
 mod pcapng;
+pub mod peer;
 pub mod progress;
 pub mod sender;
 pub mod signals;

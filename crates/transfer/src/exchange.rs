@@ -75,17 +75,46 @@
 //!    acknowledgement for a dma-buf, after the copy for host memory.
 //!
 //! ```text
-//!  send     Taken -> Matched -> Cut -> AllSent -> Event::Sent
-//!             |         a room of its tag     completions of all chunks
-//!  receive  Posted -> Arriving -> AllPlaced -> Event::Received
-//!             |         chunk records            bytes in place
-//!             +-------> Event::Failed, when the endpoint breaks
+//!            side that sends                                        side that receives
 //!
-//!  endpoint   Open -+-> Ending (Bye, Failed or the end of the control stream was read;
-//!                   |     what was announced before may still arrive)
-//!                   |       |
-//!                   +-------+-> Broken{cause}: every operation fails once, later ones at once
-//!                   +----------> Closed: the connections linger until the peer has closed
+//!         send()                                                        receive()
+//!           |                                                               |
+//!           v             <----------- Posted{op, part, len, tag} ---  +---------+
+//!      +---------+                                                     | Posted  |
+//!      |  Taken  |  no part of its tag is posted                       +---------+
+//!      +---------+                                                          |
+//!           | a part of its tag                                             |
+//!           v                                                               |
+//!      +---------+  --- Chunk{op, part, stream, offset, len, total} --->    v
+//!      | Matched |                                                     +----------+
+//!      +---------+  === the bytes, on the data stream ============>    | Arriving | gather
+//!           | the last chunk is cut                                    +----------+
+//!           v                                                               | every part is whole
+//!      +---------+                                                          v
+//!      |   Cut   |  TCP still needs the bytes                        Event::Received
+//!      +---------+
+//!           | every chunk is acknowledged (dma-buf) or copied (host memory)
+//!           v
+//!      Event::Sent
+//!
+//!      From each state: the endpoint breaks -> Event::Failed, once.
+//! ```
+//!
+//! The endpoint itself:
+//!
+//! ```text
+//!              Bye, Failed, or the end of the control stream was read
+//!      +------+                                                    +--------+
+//!      | Open | -------------------------------------------------> | Ending |  what was announced
+//!      +------+                                                    +--------+  before still arrives
+//!        |   |  violation, broken connection, memory gone               |
+//!        |   +------------------------+---------------------------------+
+//!        | close()                    v
+//!        v                      +---------------+
+//!   +--------+                  | Broken{cause} |  every operation fails once, later ones at once
+//!   | Closed |                  +---------------+
+//!   +--------+
+//!    the connections linger until the peer has closed, for two seconds at most
 //! ```
 //!
 //! A put is a message to a published region instead of a part; its record carries the region's key, and the *receiver*

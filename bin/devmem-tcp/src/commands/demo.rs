@@ -2,7 +2,6 @@
 
 mod tx;
 
-use std::io::Read;
 use std::net::SocketAddr;
 use std::process::Stdio;
 use std::thread::{self, JoinHandle};
@@ -22,6 +21,7 @@ use crate::transfer::{Go, Task, Totals};
 use tool::capture::{self, Capture};
 use tool::output::{Failure, note, print_json};
 use tool::pattern::Expected;
+use tool::peer;
 use tool::sender::{Share, pattern_of, send, shares};
 use tool::signals::StopFlag;
 use tool::terminal::tell_table;
@@ -288,7 +288,7 @@ impl SenderHandle {
     fn check(&mut self) -> Result<(), Failure> {
         match self {
             Self::Process(child) => match child.ended().context("wait for the sender")? {
-                Some(status) if !status.success() => Err(process_failure("sender", child)),
+                Some(status) if !status.success() => Err(peer::failure("sender", child)),
                 _ => Ok(()),
             },
             Self::Thread { handle, sent } => {
@@ -308,7 +308,7 @@ impl SenderHandle {
                 if status.success() {
                     Ok(None)
                 } else {
-                    Err(process_failure("sender", child))
+                    Err(peer::failure("sender", child))
                 }
             }
             Self::Thread { handle, sent } => match handle.take() {
@@ -355,17 +355,6 @@ fn start_process(plan: &DemoPlan, to: SocketAddr, cpu: Option<usize>) -> Result<
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
     Ok(Helper::start(&mut command).context("start the sender")?)
-}
-
-/// Returns an error with the last output of a failed second process.
-fn process_failure(name: &str, child: &mut Helper) -> Failure {
-    let mut said = String::new();
-    if let Some(stderr) = child.take_stderr() {
-        // Without the output if it cannot be read.
-        let _ = stderr.take(64 << 10).read_to_string(&mut said);
-    }
-    let said = said.trim().trim_start_matches("devmem-tcp: ");
-    Failure::failed(format!("the {name} failed: {said}"))
 }
 
 /// Sends over one of our stacks, one thread per connection.

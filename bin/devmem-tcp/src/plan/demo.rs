@@ -9,6 +9,10 @@ use super::{NicPlan, check_connections};
 use crate::args::{self, DemoLink, Direction};
 use crate::watch;
 use tool::output::Failure;
+use tool::size::Size;
+
+/// Default of `--bytes`.
+const BYTES: Size = Size(5 << 30);
 
 /// A run of `demo`.
 #[derive(Clone, Debug)]
@@ -47,6 +51,7 @@ impl DemoPlan {
     /// A usage error that names the option.
     pub fn new(args: args::Demo) -> Result<Self, Failure> {
         let args::Demo {
+            exchange: _,
             direction,
             bytes,
             connections,
@@ -81,6 +86,7 @@ impl DemoPlan {
                 "--capture takes --direction rx or tx: one link, which the packets of loopback do not pass",
             ));
         }
+        let bytes = bytes.unwrap_or(BYTES);
         if bytes.0 == 0 {
             return Err(Failure::usage("--bytes 0: must be at least 1"));
         }

@@ -1,6 +1,13 @@
 //! `devmem-tcp demo`, from a stock kernel sender to device memory and back.
 
-use crate::common::{assert_all_right, assert_nothing_dropped, has_tap, run};
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Signal, kill_process};
+
+use crate::common::{assert_all_right, assert_nothing_dropped, has_tap, run, start_command, tool};
 
 const MIB: u64 = 1 << 20;
 
@@ -278,4 +285,72 @@ fn both_directions_of_the_demo_can_be_captured() {
     }
     let refused = crate::common::run("demo --direction both --capture /dev/null");
     refused.failed_with(2, "--capture takes --direction rx or tx");
+}
+
+#[test]
+fn four_processes_exchange_a_vector_and_agree_with_a_serial_computation() {
+    for (floats, options) in [
+        (65_537, ""),
+        (4, "--ipv6"),
+        (5_000, "--impair loss=1%,seed=3"),
+    ] {
+        let bytes = 4 * floats;
+        let json = run(&format!("demo --exchange --json --bytes {bytes} {options}")).json();
+        assert_eq!(
+            (&json["floats"], &json["ranks"]),
+            (&floats.into(), &4.into())
+        );
+        for (collective, share) in [("all_reduce", 1.5), ("all_gather", 0.75)] {
+            let figures = &json[collective];
+            assert_eq!(figures["wrong"], 0, "{json}");
+            let rate = |name: &str| figures[name].as_f64().expect("a rate");
+            let bus = rate("algbw_gb_per_s") * share;
+            assert!((rate("busbw_gb_per_s") - bus).abs() <= bus * 1e-9, "{json}");
+        }
+    }
+}
+
+#[test]
+fn an_exchange_that_is_interrupted_leaves_no_process_and_no_socket() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut command = tool();
+    command.args([
+        "demo",
+        "--exchange",
+        "--bytes",
+        "1G",
+        "--impair",
+        "rate=10mbit",
+    ]);
+    command.env("TMPDIR", folder.path());
+    let running = start_command(command);
+    let pid = running.pid();
+    let id = pid.as_raw_pid();
+    let children = || {
+        let listed = fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+        let listed = listed.expect("the list of children");
+        let ids = listed.split_whitespace().map(str::to_owned);
+        ids.collect::<Vec<_>>()
+    };
+    // Four cables and four ranks.
+    while children().len() < 8 {
+        thread::sleep(Duration::from_millis(5));
+    }
+    let helpers = children();
+    kill_process(pid, Signal::INT).expect("it runs");
+    running.finish().failed_with(1, "interrupted");
+    for helper in helpers {
+        assert!(
+            !Path::new("/proc").join(&helper).exists(),
+            "{helper} still runs"
+        );
+    }
+    let left = fs::read_dir(folder.path()).expect("the folder");
+    assert_eq!(left.count(), 0, "the sockets are removed");
+}
+
+#[test]
+fn options_of_other_demos_are_no_options_of_the_exchange() {
+    run("demo --exchange --connections 2").failed_with(2, "");
+    run("demo --exchange --bytes 17").failed_with(2, "multiple of 4 bytes from 16 bytes to 4 GiB");
 }

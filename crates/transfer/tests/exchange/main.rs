@@ -5,4 +5,5 @@ mod failure;
 mod fuzz_replay;
 mod messages;
 mod one_sided;
+mod seeds;
 mod world;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// Turns without any progress after which a test fails. In virtual time each turn without work advances the clock to the
 /// next deadline, so these are many timeouts.
-const IDLE_TURNS: usize = 20_000;
+pub const IDLE_TURNS: usize = 20_000;
 
 pub fn options() -> Options {
     Options {
@@ -24,24 +24,24 @@ pub fn pair(impairment: &str) -> (Fabric, Fabric) {
 }
 
 pub fn pair_with(impairment: &str, options: Options) -> (Fabric, Fabric) {
+    pair_of(impairment, options.clone(), options)
+}
+
+/// Two fabrics with different options.
+pub fn pair_of(impairment: &str, ours: Options, theirs: Options) -> (Fabric, Fabric) {
     let (a, b) = Netdev::pair(impairment.parse().unwrap()).unwrap();
-    let theirs = options.clone();
     (
-        Fabric::open(a, options).unwrap(),
+        Fabric::open(a, ours).unwrap(),
         Fabric::open(b, theirs).unwrap(),
     )
 }
 
 /// Two fabrics of which the second one receives into device memory.
 pub fn pair_with_pool(impairment: &str, pool: usize) -> (Fabric, Fabric) {
-    let (a, b) = Netdev::pair(impairment.parse().unwrap()).unwrap();
     let memory = Dmabuf::anonymous(pool).unwrap();
     let mut theirs = options();
     theirs.pool = Some(Pool { memory, queues: 2 });
-    (
-        Fabric::open(a, options()).unwrap(),
-        Fabric::open(b, theirs).unwrap(),
-    )
+    pair_of(impairment, options(), theirs)
 }
 
 /// An endpoint of each fabric, connected to each other.

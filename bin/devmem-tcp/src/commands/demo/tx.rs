@@ -1,12 +1,11 @@
 //! The demo's direction tx: from our device memory to the peer.
 
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::process::{ChildStdout, Stdio};
+use std::process::Stdio;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Context;
 use devmem_linux::cpu;
@@ -22,19 +21,16 @@ use crate::receiver::with_mtu;
 use crate::report::{RunReport, Sending};
 use tool::capture::{self, Capture};
 use tool::output::Failure;
+use tool::peer::Peer;
 use tool::progress::gbit_per_s;
 use tool::sender::{Share, pattern_of, shares};
 use tool::signals::StopFlag;
-use tool::source::{Made, Source, is_readable};
+use tool::source::{Made, Source};
 use tool::transmit::{SendStats, Transmit};
 use tool::undelivered::Undelivered;
 
 /// Device memory of the rings of all connections, unless their sends need more.
 const RING_BYTES: usize = 16 << 20;
-/// Time limit for the receiver's start, and for its report after all data was acknowledged.
-const PEER_LIMIT: Duration = Duration::from_secs(30);
-/// Maximum length of one wait; signals are checked between waits.
-const LOOK_AROUND: Duration = Duration::from_millis(100);
 /// Page size of device memory.
 const PAGE_BYTES: usize = 4096;
 
@@ -62,7 +58,7 @@ pub fn run(
     }
     let nic = builder.open()?;
     let to = SocketAddr::new(plan.peers.address, PORT);
-    let peer = Peer::start(plan, to, cpu, stop)?;
+    let mut peer = start_receiver(plan, to, cpu, stop)?;
     let clock = cpu::process_cpu_time();
     let title = format!("demo  from device memory to {to}");
     let title = plan.watch.then_some(title);
@@ -89,7 +85,7 @@ pub fn run(
     report.device_bytes = sent.bytes;
     report.sending = Some(Sending::of(&sent));
     if !stop.is_set() {
-        let received = peer.finish(stop)?;
+        let received: VerifiedBytes = peer.hear_json(stop)?;
         report.verified_bytes = Some(received.good);
         report.bad_bytes = Some(received.bad);
         report.first_bad = received.first_bad;
@@ -163,68 +159,21 @@ fn send_one(
     Transmit::new(&mut stream, tx, region, share.write_size)?.run(&mut source, go_on)
 }
 
-/// Handle of the kernel receiver.
-#[derive(Debug)]
-struct Peer {
-    child: Helper,
-    says: BufReader<ChildStdout>,
-}
-
-impl Peer {
-    /// Starts the process and waits until it listens.
-    fn start(
-        plan: &DemoPlan,
-        listen: SocketAddr,
-        cpu: Option<usize>,
-        stop: &StopFlag,
-    ) -> Result<Self, Failure> {
-        let mut command = Helper::this_program();
-        command.args(["__receiver", "--listen", &listen.to_string()]);
-        command.args(["--connections", &plan.connections.to_string()]);
-        if let Some(cpu) = cpu {
-            command.args(["--cpu", &cpu.to_string()]);
-        }
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let mut child = Helper::start(&mut command).context("start the receiver")?;
-        let says = child.take_stdout().context("the receiver has no stdout")?;
-        let mut peer = Self {
-            child,
-            says: BufReader::new(says),
-        };
-        peer.hear(stop)?;
-        Ok(peer)
+/// Starts the kernel receiver and waits until it listens.
+fn start_receiver(
+    plan: &DemoPlan,
+    listen: SocketAddr,
+    cpu: Option<usize>,
+    stop: &StopFlag,
+) -> Result<Peer, Failure> {
+    let mut command = Helper::this_program();
+    command.args(["__receiver", "--listen", &listen.to_string()]);
+    command.args(["--connections", &plan.connections.to_string()]);
+    if let Some(cpu) = cpu {
+        command.args(["--cpu", &cpu.to_string()]);
     }
-
-    /// Returns the next line of its output, which it writes with a single call.
-    fn hear(&mut self, stop: &StopFlag) -> Result<String, Failure> {
-        let start = Instant::now();
-        while self.says.buffer().is_empty()
-            && !is_readable(self.says.get_ref(), LOOK_AROUND).context("wait for the receiver")?
-        {
-            if stop.is_set() {
-                return Err(Failure::failed("interrupted"));
-            }
-            if start.elapsed() > PEER_LIMIT {
-                return Err(Failure::failed(format!(
-                    "no output of the receiver for {PEER_LIMIT:?}"
-                )));
-            }
-        }
-        let mut line = String::new();
-        let read = self.says.read_line(&mut line);
-        if read.context("read the output of the receiver")? == 0 {
-            return Err(super::process_failure("receiver", &mut self.child));
-        }
-        Ok(line)
-    }
-
-    /// Waits for its report.
-    fn finish(mut self, stop: &StopFlag) -> Result<VerifiedBytes, Failure> {
-        let said = self.hear(stop)?;
-        Ok(serde_json::from_str(&said)
-            .with_context(|| format!("parse the receiver's output {said:?}"))?)
-    }
+    command.stdin(Stdio::null());
+    let mut peer = Peer::start("receiver", &mut command)?;
+    peer.hear(stop)?;
+    Ok(peer)
 }

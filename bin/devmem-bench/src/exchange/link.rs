@@ -1,0 +1,131 @@
+//! The links of `bench exchange`.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::ValueEnum;
+use devmem_linux::helper::Helper;
+use devmem_tcp::Netdev;
+use tempfile::TempDir;
+use tool::peer::Peer;
+use tool::signals::StopFlag;
+
+use super::rows::MTU;
+use crate::sender::RECEIVER;
+
+/// A link between the ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Link {
+    /// A TAP for each rank; the kernel forwards packets
+    Tap,
+    /// A UNIX socket for each rank; a cable process forwards packets
+    Unix,
+    /// A veth pair between the kernel's stacks of two network namespaces
+    Veth,
+}
+
+/// One of the two ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Side {
+    /// Connects, sends, and measures the time
+    Active,
+    /// Listens
+    Passive,
+}
+
+/// Makes the kernel forward packets between the interfaces of this network namespace.
+///
+/// # Errors
+///
+/// The setting cannot be changed.
+pub fn forward_packets() -> Result<()> {
+    const SETTING: &str = "/proc/sys/net/ipv4/ip_forward";
+    fs::write(SETTING, "1").with_context(|| format!("write 1 to {SETTING}"))
+}
+
+/// Opens the NIC of a rank. With a TAP, the kernel's end is the router to the other rank.
+///
+/// # Errors
+///
+/// As `NetdevBuilder::open`.
+pub fn open_nic(link: Link, side: Side, socket: Option<&Path>) -> Result<Netdev> {
+    let host = match side {
+        Side::Active => 1,
+        Side::Passive => 2,
+    };
+    let builder = match (link, socket) {
+        (Link::Tap, _) => Netdev::builder(&format!("tap:dmrank{host}"))?
+            .address(&format!("10.78.{host}.2/24"))?
+            .peer_address(&format!("10.78.{host}.1/24"))?
+            .gateway([10, 78, host, 1].into()),
+        (Link::Unix, Some(socket)) => {
+            let nic = Netdev::builder(&format!("unix:{}", socket.display()))?;
+            nic.address(&format!("10.78.0.{host}/24"))?
+        }
+        (Link::Unix | Link::Veth, _) => bail!("the link has no NIC of ours"),
+    };
+    Ok(builder.mtu(MTU).open()?)
+}
+
+/// Returns the address for the kernel's sockets to listen on.
+pub fn kernels_address() -> SocketAddr {
+    SocketAddr::new(RECEIVER.into(), 0)
+}
+
+/// The cable between two UNIX sockets: a process that works like `devmem-tcp wire`.
+#[derive(Debug)]
+pub struct Cable {
+    folder: TempDir,
+    _process: Peer,
+}
+
+impl Cable {
+    /// Starts the process on `cpu`; returns when it listens.
+    ///
+    /// # Errors
+    ///
+    /// The process failed.
+    pub fn start(cpu: usize, stop: &StopFlag) -> Result<Self> {
+        let folder = tempfile::tempdir().context("create a folder for the cable's sockets")?;
+        let mut command = Helper::this_program();
+        command.args([
+            "__cable",
+            "--cpu",
+            &cpu.to_string(),
+            "--mtu",
+            &MTU.to_string(),
+        ]);
+        for (option, side) in [("--a", Side::Active), ("--b", Side::Passive)] {
+            let socket = socket(folder.path(), side);
+            command
+                .arg(option)
+                .arg(format!("unix-listen:{}", socket.display()));
+        }
+        command.stdin(Stdio::null());
+        let failed = |failure| anyhow!("{failure}");
+        let mut process = Peer::start_noting("cable", &mut command).map_err(failed)?;
+        let said = process.hear(stop).map_err(failed)?;
+        if !said.contains("are connected") {
+            bail!("the cable failed: {}", said.trim());
+        }
+        Ok(Self {
+            folder,
+            _process: process,
+        })
+    }
+
+    /// Returns the path of the socket at one end.
+    pub fn socket(&self, side: Side) -> PathBuf {
+        socket(self.folder.path(), side)
+    }
+}
+
+fn socket(folder: &Path, side: Side) -> PathBuf {
+    folder.join(match side {
+        Side::Active => "active",
+        Side::Passive => "passive",
+    })
+}

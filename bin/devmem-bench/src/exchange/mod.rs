@@ -1,0 +1,105 @@
+//! `bench exchange`: messages between two processes, compared with a bare stream of the same link and with an exchange over
+//! the kernel's sockets.
+
+mod bare;
+mod link;
+mod ours;
+mod rank;
+mod report;
+mod rows;
+mod sockets;
+
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use devmem_linux::{cpu, netns};
+use tool::output::{Failure, note, print_json};
+use tool::signals::StopFlag;
+
+use super::chart::PlotArgs;
+use super::runner::{first_two, require_tap, tell_report};
+use report::ExchangeReport;
+use rows::ROWS;
+
+pub use rank::{RankArgs, run as run_rank};
+
+/// Durations of a run.
+const SECONDS: std::ops::RangeInclusive<f64> = 0.05..=60.0;
+
+/// Measure messages between two processes against a bare stream and against kernel sockets
+///
+/// Rows named `ours` send messages of 4 MiB, or return messages of a few bytes, from and into host memory by the exchange of
+/// devmem-transfer; `stream` does the same with one TCP connection of the same stack on the same link. `tap` is a TAP for each
+/// process, between which the kernel forwards; `unix` is a UNIX socket for each process and a cable process between them.
+/// `sockets/veth` is an exchange made for this benchmark over the kernel's TCP and a veth pair: each message is cut into
+/// pieces for four connections, and the thread polls, as NCCL's own transport does. Every repetition runs all rows one
+/// after another.
+#[derive(Debug, Args)]
+pub struct ExchangeArgs {
+    /// Repetitions of all rows; use at least 5 to see the spread
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    reps: usize,
+    /// Duration of each run, in seconds
+    #[arg(long, value_name = "S", default_value_t = 0.5)]
+    seconds: f64,
+    /// Run only the rows with these names or beginnings of names
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Print one JSON object to stdout at the end
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    plot: PlotArgs,
+}
+
+/// Runs the benchmark and prints its report.
+///
+/// # Errors
+///
+/// The network cannot be set up, or a row fails.
+pub fn run(args: &ExchangeArgs) -> Result<(), Failure> {
+    let ExchangeArgs {
+        reps,
+        seconds,
+        only,
+        json,
+        plot,
+    } = args;
+    if *reps == 0 {
+        return Err(Failure::usage("--reps 0: must be at least 1, better 5"));
+    }
+    if !SECONDS.contains(seconds) {
+        return Err(Failure::usage(format_args!(
+            "--seconds {seconds}: must be 0.05 to 60"
+        )));
+    }
+    let is_wanted =
+        |name: &str| only.is_empty() || only.iter().any(|wanted| name.starts_with(wanted.as_str()));
+    let rows: Vec<_> = ROWS.iter().filter(|row| is_wanted(row.name)).collect();
+    if rows.is_empty() {
+        let names: Vec<_> = ROWS.iter().map(|row| row.name).collect();
+        return Err(Failure::usage("--only: there is no such row")
+            .with_remedy(format!("choose from {}", names.join(", "))));
+    }
+    require_tap()?;
+    let stop = StopFlag::install().context("install signal handlers")?;
+    // Before any thread is started, because an unprivileged caller also enters a user namespace.
+    netns::enter_new()?;
+    link::forward_packets()?;
+    let cpus = first_two(&cpu::allowed_cpus())?;
+    let mut report = ExchangeReport::new(&rows, *seconds, *reps);
+    for repetition in 1..=*reps {
+        for row in &rows {
+            let sample = rows::run(row, Duration::from_secs_f64(*seconds), cpus, &stop);
+            report.add(row, sample.with_context(|| row.name)?);
+        }
+        note(format_args!("repetition {repetition} of {reps} done"));
+    }
+    let chart = report.chart();
+    tell_report(&report, &chart);
+    if *json {
+        print_json(&report)?;
+    }
+    plot.write(&chart)
+}

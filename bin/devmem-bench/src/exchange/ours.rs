@@ -1,0 +1,159 @@
+//! Messages by the exchange of devmem-transfer.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use devmem_tcp::Netdev;
+use transfer::exchange::{
+    Access, Buffer, Closing, Endpoint, Event, Fabric, Memory, Options, Part, Region, TICKET_BYTES,
+    Ticket,
+};
+
+use super::rank::{Mark, Messages};
+
+/// Messages that are posted at a time in each direction, as NCCL does with the steps of its buffer.
+const DEPTH: usize = 4;
+/// Time limit for connecting, and for an event.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// An endpoint with a buffer for each direction.
+pub struct Ours {
+    endpoint: Endpoint,
+    bytes: usize,
+    outgoing: (Arc<Buffer>, Region),
+    incoming: (Arc<Buffer>, Region),
+    /// Messages posted so far, and those of them that are done.
+    posted: u64,
+    sent: u64,
+    /// Messages that have arrived, and those of them that were taken.
+    arrived: u64,
+    taken: u64,
+    _fabric: Fabric,
+}
+
+impl Ours {
+    /// Listens, and prints the ticket.
+    pub fn accept(nic: Netdev, bytes: usize) -> Result<Self> {
+        let fabric = Fabric::open(nic, Options::default())?;
+        let listener = fabric.listen()?;
+        let ticket = listener.ticket().to_bytes();
+        tool::output::print_line(serde_json::to_string(&ticket.to_vec())?)?;
+        let endpoint = until_some(|| Ok(listener.poll()?))?;
+        Self::new(fabric, endpoint, bytes)
+    }
+
+    /// Connects by the ticket in `contact`.
+    pub fn connect(nic: Netdev, contact: &str, bytes: usize) -> Result<Self> {
+        let fabric = Fabric::open(nic, Options::default())?;
+        let ticket: Vec<u8> = serde_json::from_str(contact).context("parse the ticket")?;
+        let ticket: [u8; TICKET_BYTES] = ticket.as_slice().try_into().context("its length")?;
+        let mut dial = fabric.dial(&Ticket::from_bytes(&ticket)?)?;
+        let endpoint = until_some(|| Ok(dial.poll()?))?;
+        Self::new(fabric, endpoint, bytes)
+    }
+
+    fn new(fabric: Fabric, endpoint: Endpoint, bytes: usize) -> Result<Self> {
+        let register = || -> Result<_> {
+            let buffer = Buffer::new(vec![0; DEPTH * bytes]);
+            let region = fabric.register(Memory::Host(buffer.clone()), Access::PRIVATE)?;
+            Ok((buffer, region))
+        };
+        let mut ours = Self {
+            bytes,
+            outgoing: register()?,
+            incoming: register()?,
+            endpoint,
+            posted: 0,
+            sent: 0,
+            arrived: 0,
+            taken: 0,
+            _fabric: fabric,
+        };
+        for number in 0..DEPTH as u64 {
+            ours.post_receive(number)?;
+        }
+        Ok(ours)
+    }
+
+    /// Returns the bytes of the message `number` in a buffer.
+    fn slot(&self, number: u64) -> std::ops::Range<usize> {
+        // Less than DEPTH.
+        let start = (number % DEPTH as u64) as usize * self.bytes;
+        start..start + self.bytes
+    }
+
+    fn post_receive(&mut self, number: u64) -> Result<()> {
+        let part = Part {
+            region: &self.incoming.1,
+            range: self.slot(number),
+            tag: 0,
+        };
+        Ok(self.endpoint.receive(&[part], number)?)
+    }
+
+    /// Handles the next event. Messages are chunks on several streams, but they end in order here: each is as long as the
+    /// one before it.
+    fn wait(&mut self) -> Result<()> {
+        match self.endpoint.wait_event(LIMIT) {
+            Some(Event::Sent { .. }) => self.sent += 1,
+            Some(Event::Received { user, .. }) if user == self.arrived => self.arrived += 1,
+            Some(Event::Received { user, .. }) => bail!("message {user} overtook another"),
+            Some(event) => match self.endpoint.cause() {
+                Some(cause) => return Err(anyhow!("{cause}")),
+                None => bail!("unexpected {event:?}"),
+            },
+            None => bail!("nothing moved for {LIMIT:?}"),
+        }
+        Ok(())
+    }
+}
+
+impl Messages for Ours {
+    fn send(&mut self, mark: Mark) -> Result<()> {
+        while self.posted - self.sent >= DEPTH as u64 {
+            self.wait()?;
+        }
+        let slot = self.slot(self.posted);
+        self.outgoing
+            .0
+            .with(|bytes| bytes[slot.start] = mark.to_byte());
+        self.endpoint.send(&self.outgoing.1, slot, 0, self.posted)?;
+        self.posted += 1;
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Result<Mark> {
+        while self.arrived == self.taken {
+            self.wait()?;
+        }
+        let slot = self.slot(self.taken);
+        let mark = Mark::of(self.incoming.0.with(|bytes| bytes[slot.start]));
+        self.post_receive(self.taken + DEPTH as u64)?;
+        self.taken += 1;
+        Ok(mark)
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<()> {
+        while self.sent < self.posted {
+            self.wait()?;
+        }
+        // Receives are still posted, so that dropping the endpoint would reset the connections.
+        self.endpoint.close(Closing::Linger);
+        Ok(())
+    }
+}
+
+/// Calls `poll` until it returns something.
+fn until_some<T>(mut poll: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    let start = Instant::now();
+    loop {
+        if let Some(done) = poll()? {
+            return Ok(done);
+        }
+        if start.elapsed() > LIMIT {
+            bail!("the ranks did not connect within {LIMIT:?}");
+        }
+        std::thread::yield_now();
+    }
+}

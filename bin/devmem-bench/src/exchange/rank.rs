@@ -1,0 +1,178 @@
+//! A rank of `bench exchange`: a process that sends and receives messages.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use devmem_linux::cpu;
+use serde::{Deserialize, Serialize};
+
+use super::bare::Bare;
+use super::link::{Link, Side, open_nic};
+use super::ours::Ours;
+use super::rows::{Kind, Work};
+use super::sockets::Sockets;
+
+/// Arguments of a rank.
+#[derive(Debug, Args)]
+pub struct RankArgs {
+    #[arg(long)]
+    kind: Kind,
+    #[arg(long)]
+    work: Work,
+    #[arg(long)]
+    link: Link,
+    #[arg(long)]
+    side: Side,
+    #[arg(long)]
+    bytes: usize,
+    #[arg(long)]
+    seconds: f64,
+    #[arg(long)]
+    cpu: usize,
+    #[arg(long)]
+    socket: Option<PathBuf>,
+}
+
+/// The result of a rank.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct RankReport {
+    /// Messages that were moved; for round trips, those that were returned.
+    pub messages: u64,
+    /// Time until the last of them was answered.
+    pub seconds: f64,
+    /// CPU time of the process meanwhile.
+    pub cpu_seconds: f64,
+}
+
+/// The first byte of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    More,
+    /// The active rank sends no further message.
+    Last,
+}
+
+impl Mark {
+    /// Returns the byte.
+    pub fn to_byte(self) -> u8 {
+        u8::from(self == Self::Last)
+    }
+
+    /// Returns the mark of a received byte.
+    pub fn of(byte: u8) -> Self {
+        match byte {
+            0 => Self::More,
+            _ => Self::Last,
+        }
+    }
+}
+
+/// A connection for messages of one length, in both directions.
+pub trait Messages {
+    /// Sends a message. It may still be on its way when this returns.
+    fn send(&mut self, mark: Mark) -> Result<()>;
+
+    /// Waits for the next message.
+    fn receive(&mut self) -> Result<Mark>;
+
+    /// Closes the connection; what was sent still arrives.
+    fn finish(self: Box<Self>) -> Result<()>;
+}
+
+/// Runs one rank and prints its report.
+///
+/// # Errors
+///
+/// The other rank cannot be reached, or is gone.
+pub fn run(args: &RankArgs) -> Result<()> {
+    cpu::pin_current_thread(args.cpu).context("pin the rank")?;
+    let mut connection = connect(args)?;
+    let messages = connection.as_mut();
+    // A first message and its answer, so that both sides are ready.
+    match args.side {
+        Side::Active => {
+            messages.send(Mark::More)?;
+            messages.receive()?;
+        }
+        Side::Passive => {
+            messages.receive()?;
+            messages.send(Mark::More)?;
+        }
+    }
+    let (start, clock) = (Instant::now(), cpu::process_cpu_time());
+    let sent = match args.side {
+        Side::Active => send(messages, args.work, Duration::from_secs_f64(args.seconds))?,
+        Side::Passive => receive(messages, args.work)?,
+    };
+    let report = RankReport {
+        messages: sent,
+        seconds: start.elapsed().as_secs_f64(),
+        cpu_seconds: cpu::process_cpu_time().saturating_sub(clock).as_secs_f64(),
+    };
+    connection.finish()?;
+    tool::output::print_line(serde_json::to_string(&report)?)
+}
+
+/// Sends messages for `time`; the last one is answered. Returns how many were moved, or returned.
+fn send(messages: &mut dyn Messages, work: Work, time: Duration) -> Result<u64> {
+    let start = Instant::now();
+    let mut sent = 0;
+    loop {
+        let mark = match start.elapsed() < time {
+            true => Mark::More,
+            false => Mark::Last,
+        };
+        messages.send(mark)?;
+        sent += 1;
+        if work == Work::RoundTrip || mark == Mark::Last {
+            messages.receive()?;
+        }
+        if mark == Mark::Last {
+            // The answer to messages in one direction is as long as one of them.
+            return Ok(sent + u64::from(work == Work::Rate));
+        }
+    }
+}
+
+fn receive(messages: &mut dyn Messages, work: Work) -> Result<u64> {
+    let mut received = 0;
+    loop {
+        let mark = messages.receive()?;
+        received += 1;
+        if work == Work::RoundTrip || mark == Mark::Last {
+            messages.send(mark)?;
+        }
+        if mark == Mark::Last {
+            return Ok(received);
+        }
+    }
+}
+
+fn connect(args: &RankArgs) -> Result<Box<dyn Messages>> {
+    let (bytes, socket) = (args.bytes, args.socket.as_deref());
+    let nic = || open_nic(args.link, args.side, socket);
+    Ok(match (args.kind, args.side) {
+        (Kind::Ours, Side::Passive) => Box::new(Ours::accept(nic()?, bytes)?),
+        (Kind::Ours, Side::Active) => Box::new(Ours::connect(nic()?, &contact()?, bytes)?),
+        (Kind::Stream, Side::Passive) => Box::new(Bare::accept(nic()?, bytes)?),
+        (Kind::Stream, Side::Active) => Box::new(Bare::connect(nic()?, &contact()?, bytes)?),
+        (Kind::Sockets, Side::Passive) => Box::new(Sockets::accept(bytes)?),
+        (Kind::Sockets, Side::Active) => Box::new(Sockets::connect(&contact()?, bytes)?),
+    })
+}
+
+/// Reads what the passive rank has printed.
+fn contact() -> Result<String> {
+    let mut line = String::new();
+    if io::stdin()
+        .read_line(&mut line)
+        .context("read the address")?
+        == 0
+    {
+        bail!("the other rank has not started");
+    }
+    Ok(line.trim().to_owned())
+}

@@ -1,0 +1,242 @@
+//! The report of `bench exchange`.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::rows::{Kind, PAIRS, Row, Sample, Work};
+use crate::chart::{Bar, Chart, Series};
+
+/// The report. The field names are those of the JSON.
+#[derive(Clone, Debug, Serialize)]
+pub struct ExchangeReport {
+    seconds: f64,
+    repetitions: usize,
+    /// Processes that were ready to run, on average of the minute before the end.
+    load: f64,
+    rows: Vec<Figures>,
+    ratios: Vec<Ratio>,
+}
+
+/// The figures of one row, one value for each repetition.
+#[derive(Clone, Debug, Serialize)]
+struct Figures {
+    name: &'static str,
+    #[serde(skip)]
+    row: Row,
+    message_bytes: usize,
+    /// Rate of the payload, of rows with one direction.
+    gbit_per_s: Vec<f64>,
+    /// Time of a message and its return, of the other rows.
+    round_trip_us: Vec<f64>,
+    /// CPU time of both ranks per message, or per message and its return.
+    cpu_us_per_message: Vec<f64>,
+}
+
+/// Two rows, by the median over the repetitions of what is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+struct Ratio {
+    row: &'static str,
+    against: &'static str,
+    /// Of the rates, or of the round-trip times.
+    ratio: f64,
+    cpu_per_byte: f64,
+}
+
+impl Figures {
+    fn values(&self) -> &[f64] {
+        match self.row.work {
+            Work::Rate => &self.gbit_per_s,
+            Work::RoundTrip => &self.round_trip_us,
+        }
+    }
+}
+
+impl ExchangeReport {
+    /// Returns a report without samples.
+    pub fn new(rows: &[&Row], seconds: f64, repetitions: usize) -> Self {
+        let figures = |row: &&Row| Figures {
+            name: row.name,
+            row: **row,
+            message_bytes: row.bytes,
+            gbit_per_s: Vec::new(),
+            round_trip_us: Vec::new(),
+            cpu_us_per_message: Vec::new(),
+        };
+        Self {
+            seconds,
+            repetitions,
+            load: 0.0,
+            rows: rows.iter().map(figures).collect(),
+            ratios: Vec::new(),
+        }
+    }
+
+    /// Adds a run of a row.
+    pub fn add(&mut self, row: &Row, sample: Sample) {
+        let Sample { active, passive } = sample;
+        let found = self
+            .rows
+            .iter_mut()
+            .find(|figures| figures.name == row.name);
+        if let Some(figures) = found {
+            let messages = active.messages as f64;
+            match row.work {
+                Work::Rate => {
+                    let bits = 8.0 * messages * row.bytes as f64;
+                    figures.gbit_per_s.push(bits / active.seconds / 1e9);
+                }
+                Work::RoundTrip => figures.round_trip_us.push(1e6 * active.seconds / messages),
+            }
+            let cpu = active.cpu_seconds + passive.cpu_seconds;
+            figures.cpu_us_per_message.push(1e6 * cpu / messages);
+        }
+        self.load = load_of(&std::fs::read_to_string("/proc/loadavg").unwrap_or_default());
+        self.ratios = self.compare();
+    }
+
+    fn compare(&self) -> Vec<Ratio> {
+        let row = |name: &str| self.rows.iter().find(|row| row.name == name);
+        let pairs = PAIRS.iter().filter_map(|(ours, other)| {
+            let (ours, other) = (row(ours)?, row(other)?);
+            let cpu = |row: &Figures| spread(&row.cpu_us_per_message).1 / row.message_bytes as f64;
+            Some(Ratio {
+                row: ours.name,
+                against: other.name,
+                ratio: spread(ours.values()).1 / spread(other.values()).1,
+                cpu_per_byte: cpu(ours) / cpu(other),
+            })
+        });
+        pairs.collect()
+    }
+
+    /// Returns the rates as a chart, or the round trips if only those were measured.
+    pub fn chart(&self) -> Chart {
+        let has_rates = self.rows.iter().any(|row| row.row.work == Work::Rate);
+        let (work, title, unit) = match has_rates {
+            true => (Work::Rate, "rate of messages of 4 MiB", "Gbit/s"),
+            false => (Work::RoundTrip, "message and its return", "us"),
+        };
+        let bar = |row: &Figures| {
+            let (min, value, max) = spread(row.values());
+            Bar {
+                name: row.name.to_owned(),
+                value,
+                min,
+                max,
+                series: match row.row.kind {
+                    Kind::Ours => Series::Ours,
+                    Kind::Stream | Kind::Sockets => Series::Other,
+                },
+            }
+        };
+        let rows = self.rows.iter().filter(|row| row.row.work == work);
+        Chart {
+            title: title.to_owned(),
+            unit,
+            bars: rows.map(bar).collect(),
+        }
+    }
+}
+
+/// Returns the first number of /proc/loadavg; 0 if there is none.
+fn load_of(loadavg: &str) -> f64 {
+    let first = loadavg.split_whitespace().next();
+    first.and_then(|text| text.parse().ok()).unwrap_or(0.0)
+}
+
+/// Returns minimum, median and maximum; zeros without values.
+fn spread(values: &[f64]) -> (f64, f64, f64) {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match (sorted.first(), sorted.get(sorted.len() / 2), sorted.last()) {
+        (Some(min), Some(median), Some(max)) => (*min, *median, *max),
+        _ => (0.0, 0.0, 0.0),
+    }
+}
+
+impl fmt::Display for ExchangeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (seconds, repetitions, load) = (self.seconds, self.repetitions, self.load);
+        writeln!(
+            f,
+            "{repetitions} repetitions of {seconds} s, median (minimum to maximum), load {load:.1} at the end"
+        )?;
+        for row in &self.rows {
+            let (min, median, max) = spread(row.values());
+            let cpu = spread(&row.cpu_us_per_message).1;
+            let (name, unit) = match row.row.work {
+                Work::Rate => (row.name, "Gbit/s"),
+                Work::RoundTrip => (row.name, "us there and back"),
+            };
+            writeln!(
+                f,
+                "{name:>14}  {median:7.1} {unit} ({min:.1} to {max:.1})  {cpu:.1} us of CPU time per message"
+            )?;
+        }
+        for it in &self.ratios {
+            let Ratio {
+                row,
+                against,
+                ratio,
+                cpu_per_byte,
+            } = it;
+            let figures = self.rows.iter().find(|figures| figures.name == *row);
+            let of = match figures.map(|figures| figures.row.work) {
+                Some(Work::RoundTrip) => "the round-trip time",
+                _ => "the rate",
+            };
+            writeln!(
+                f,
+                "{row} has {ratio:.2}x {of} of {against}, with {cpu_per_byte:.2}x of its CPU time"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rank::RankReport;
+    use super::super::rows::ROWS;
+    use super::*;
+
+    #[test]
+    fn rates_and_round_trips_are_compared_with_the_other_row() {
+        let rows: Vec<_> = ROWS.iter().collect();
+        let mut report = ExchangeReport::new(&rows, 1.0, 1);
+        for row in ROWS {
+            let one = RankReport {
+                messages: if row.kind == Kind::Ours { 200 } else { 100 },
+                seconds: 1.0,
+                cpu_seconds: 0.5,
+            };
+            let sample = Sample {
+                active: one,
+                passive: one,
+            };
+            report.add(row, sample);
+        }
+        let expected = Ratio {
+            row: "ours/tap",
+            against: "stream/tap",
+            ratio: 2.0,
+            cpu_per_byte: 0.5,
+        };
+        assert_eq!(report.ratios[0], expected);
+        let text = report.to_string();
+        for part in [
+            "ours/8 has 0.50x the round-trip time of stream/8, with 0.50x of its CPU time",
+            "5000.0 us there and back (5000.0 to 5000.0)",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert_eq!(report.chart().bars.len(), 5);
+    }
+
+    #[test]
+    fn the_load_is_the_first_number() {
+        assert_eq!(load_of("4.37 7.40 8.35 5/312 9999\n"), 4.37);
+        assert_eq!(load_of(""), 0.0);
+    }
+}

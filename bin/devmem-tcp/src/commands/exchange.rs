@@ -1,0 +1,157 @@
+//! `devmem-tcp demo --exchange`: collectives of four processes in a ring, as a training job runs them.
+//!
+//! ```text
+//!  rank 0 --cable 0-- rank 1 --cable 1-- rank 2 --cable 2-- rank 3 --cable 3-- rank 0
+//! ```
+//!
+//! Each rank is a process with two NICs of ours, each cable a process that works like `devmem-tcp wire`. All of them are
+//! helpers: they end with this process, however it ends.
+
+mod rank;
+mod ring;
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::Context;
+use devmem_linux::helper::Helper;
+use tool::output::{Failure, print_json};
+use tool::peer::Peer;
+use tool::signals::StopFlag;
+use tool::terminal::tell_table;
+
+use crate::plan::ExchangePlan;
+use crate::report::{Collective, ExchangeReport};
+use rank::RankReport;
+use ring::FLOAT_BYTES;
+
+pub use rank::run as run_rank;
+
+/// Rounds that are measured.
+const ROUNDS: usize = 5;
+
+/// Runs the exchange.
+///
+/// # Errors
+///
+/// A failed step; a result that differs from the serial one.
+pub fn run(plan: &ExchangePlan) -> Result<(), Failure> {
+    let stop = StopFlag::install().context("install signal handlers")?;
+    let folder = tempfile::tempdir().context("make a folder for the sockets")?;
+    let folder = folder.path();
+    let mut cables = Vec::new();
+    for wire in 0..ExchangePlan::RANKS {
+        cables.push(start_cable(plan, folder, wire, &stop)?);
+    }
+    let mut ranks = Vec::new();
+    for rank in 0..ExchangePlan::RANKS {
+        ranks.push(start_rank(plan, folder, rank)?);
+    }
+    let mut tickets = Vec::new();
+    for rank in &mut ranks {
+        tickets.push(rank.hear(&stop)?);
+    }
+    // Each rank connects to the next one.
+    tickets.rotate_left(1);
+    for (rank, ticket) in ranks.iter_mut().zip(&tickets) {
+        rank.tell(ticket.trim())?;
+    }
+    let reports = ranks.iter_mut().map(|rank| rank.hear_json(&stop));
+    let reports = reports.collect::<Result<Vec<RankReport>, _>>()?;
+    let report = report(plan, &reports);
+    tell_table(&report);
+    if plan.json {
+        print_json(&report)?;
+    }
+    match report.complaint() {
+        Some(complaint) => Err(Failure::failed(complaint)),
+        None => Ok(()),
+    }
+}
+
+fn report(plan: &ExchangePlan, ranks: &[RankReport]) -> ExchangeReport {
+    let bytes = (plan.floats * FLOAT_BYTES) as u64;
+    let n = f64::from(ExchangePlan::RANKS);
+    let collective = |of: fn(&RankReport) -> &[f64], wrong: fn(&RankReport) -> u64, share| {
+        // A round is over when the last rank is done.
+        let rounds = (0..ROUNDS).map(|round| {
+            let seconds = ranks.iter().filter_map(|rank| of(rank).get(round));
+            seconds.copied().fold(0.0, f64::max)
+        });
+        let wrong = ranks.iter().map(wrong).sum();
+        Collective::new(bytes, rounds.collect(), share, wrong)
+    };
+    ExchangeReport {
+        backend: "user",
+        link: "unix",
+        ranks: ExchangePlan::RANKS,
+        floats: plan.floats as u64,
+        bytes,
+        rounds: ROUNDS,
+        all_reduce: collective(
+            |rank| &rank.all_reduce,
+            |rank| rank.wrong_sums,
+            2.0 * (n - 1.0) / n,
+        ),
+        all_gather: collective(
+            |rank| &rank.all_gather,
+            |rank| rank.wrong_gathered,
+            (n - 1.0) / n,
+        ),
+        ranks_cpu_seconds: ranks.iter().map(|rank| rank.cpu_seconds).sum(),
+        mtu: plan.mtu,
+        ip_version: if plan.ipv6 { 6 } else { 4 },
+        impair: plan.impairment.to_string(),
+    }
+}
+
+/// Returns the path of the socket at end 1 or 2 of a wire.
+fn socket(folder: &Path, wire: u16, end: u16) -> PathBuf {
+    folder.join(format!("wire{wire}-{end}"))
+}
+
+/// Starts the cable between the ranks `wire` and `wire + 1`; returns when it listens.
+fn start_cable(
+    plan: &ExchangePlan,
+    folder: &Path,
+    wire: u16,
+    stop: &StopFlag,
+) -> Result<Peer, Failure> {
+    let mut command = Helper::this_program();
+    command.args(["wire", "--mtu", &plan.mtu.to_string()]);
+    command.args(["--impair", &plan.impairment.to_string()]);
+    for (option, end) in [("--a", 1), ("--b", 2)] {
+        let socket = socket(folder, wire, end);
+        command
+            .arg(option)
+            .arg(format!("unix-listen:{}", socket.display()));
+    }
+    command.stdin(Stdio::null());
+    let mut cable = Peer::start_noting(format!("cable {wire}"), &mut command)?;
+    let said = cable.hear(stop)?;
+    match said.contains("are connected") {
+        true => Ok(cable),
+        false => Err(Failure::failed(format!(
+            "cable {wire} failed: {}",
+            said.trim()
+        ))),
+    }
+}
+
+fn start_rank(plan: &ExchangePlan, folder: &Path, rank: u16) -> Result<Peer, Failure> {
+    let ranks = ExchangePlan::RANKS;
+    let previous = (rank + ranks - 1) % ranks;
+    let mut command = Helper::this_program();
+    command.args(["__rank", "--rank", &rank.to_string()]);
+    command.args(["--ranks", &ranks.to_string()]);
+    command.args(["--floats", &plan.floats.to_string()]);
+    command.args(["--rounds", &ROUNDS.to_string()]);
+    command.args(["--mtu", &plan.mtu.to_string()]);
+    command.arg("--left").arg(socket(folder, previous, 2));
+    command.arg("--right").arg(socket(folder, rank, 1));
+    if plan.ipv6 {
+        command.arg("--ipv6");
+    }
+    command.stdin(Stdio::piped());
+    Peer::start(format!("rank {rank}"), &mut command)
+}

@@ -1,0 +1,205 @@
+//! One rank of `demo --exchange`: a process with two NICs, one on the wire to each neighbour.
+
+use std::io;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use devmem_linux::cpu;
+use devmem_tcp::Netdev;
+use serde::{Deserialize, Serialize};
+use tool::output::{Failure, print_json};
+use transfer::exchange::{Dial, Fabric, Listener, Options, TICKET_BYTES, Ticket};
+
+use super::ring::{FLOAT_BYTES, Neighbours, Place, Ring, float};
+use crate::args::DemoRank;
+
+/// Length of a chunk: several per block, so that both data streams are used.
+const CHUNK: usize = 512 << 10;
+/// Time limit for the connections to the neighbours.
+const CONNECT_LIMIT: Duration = Duration::from_secs(20);
+/// Time between two looks at them.
+const LOOK: Duration = Duration::from_micros(200);
+/// Values of the vectors: sums of them are exact, whatever the order of the additions.
+const VALUES: usize = 1021;
+
+/// What the ranks measure.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct RankReport {
+    /// Seconds of each round.
+    pub all_reduce: Vec<f64>,
+    /// Seconds of each round.
+    pub all_gather: Vec<f64>,
+    /// Floats that differ from the serial result, over all rounds.
+    pub wrong_sums: u64,
+    /// Floats that differ from the serial result, over all rounds.
+    pub wrong_gathered: u64,
+    /// CPU seconds of the rounds.
+    pub cpu_seconds: f64,
+}
+
+/// Runs one rank.
+///
+/// # Errors
+///
+/// A neighbour cannot be reached, or is gone.
+pub fn run(args: &DemoRank) -> Result<(), Failure> {
+    let neighbours = connect(args)?;
+    let place = Place {
+        rank: args.rank.into(),
+        ranks: args.ranks.into(),
+    };
+    let mut ring = Ring::new(place, args.floats, neighbours)?;
+    let mut report = RankReport::default();
+    // The first round of each is not counted: connections and memory are new.
+    for round in 0..=args.rounds {
+        ring.with_vector(|bytes| fill(bytes, |at| value(place.rank, at)));
+        let (seconds, cpu) = timed(&mut ring, Ring::all_reduce)?;
+        let serial = |at| (0..place.ranks).map(|rank| value(rank, at)).sum();
+        report.wrong_sums += ring.with_vector(|bytes| wrong(bytes, serial));
+        if round > 0 {
+            report.all_reduce.push(seconds);
+            report.cpu_seconds += cpu;
+        }
+
+        let own = ring.block(place.rank);
+        let owned = |at| match own.contains(&at) {
+            true => value(place.rank, at),
+            false => f32::NAN,
+        };
+        ring.with_vector(|bytes| fill(bytes, owned));
+        let (seconds, cpu) = timed(&mut ring, Ring::all_gather)?;
+        let mut wrong_gathered = 0;
+        for rank in 0..place.ranks {
+            let block = ring.block(rank);
+            let bytes = block.start * FLOAT_BYTES..block.end * FLOAT_BYTES;
+            let serial = |at| value(rank, block.start + at);
+            wrong_gathered += ring.with_vector(|vector| wrong(&vector[bytes], serial));
+        }
+        report.wrong_gathered += wrong_gathered;
+        if round > 0 {
+            report.all_gather.push(seconds);
+            report.cpu_seconds += cpu;
+        }
+    }
+    // Nobody closes while a neighbour still needs messages.
+    ring.barrier()?;
+    print_json(&report)
+}
+
+/// Runs a collective when all ranks are ready for it. Returns its time and CPU time in seconds.
+fn timed(ring: &mut Ring, collective: impl Fn(&mut Ring) -> Result<()>) -> Result<(f64, f64)> {
+    ring.barrier()?;
+    let (start, clock) = (Instant::now(), cpu::process_cpu_time());
+    collective(ring)?;
+    let cpu = cpu::process_cpu_time().saturating_sub(clock);
+    Ok((start.elapsed().as_secs_f64(), cpu.as_secs_f64()))
+}
+
+/// Returns an element of the vector that a rank begins with: a whole number.
+fn value(rank: usize, at: usize) -> f32 {
+    // Less than VALUES, so that the conversion is exact.
+    ((at + 7 * rank) % VALUES) as f32
+}
+
+fn fill(bytes: &mut [u8], value: impl Fn(usize) -> f32) {
+    for (at, float) in bytes.chunks_exact_mut(FLOAT_BYTES).enumerate() {
+        float.copy_from_slice(&value(at).to_le_bytes());
+    }
+}
+
+/// Counts the floats that are not exactly the expected ones.
+fn wrong(bytes: &[u8], expected: impl Fn(usize) -> f32) -> u64 {
+    let floats = bytes.chunks_exact(FLOAT_BYTES).map(float).enumerate();
+    floats
+        .filter(|(at, float)| float.to_bits() != expected(*at).to_bits())
+        .count() as u64
+}
+
+/// Opens both NICs, tells the parent the ticket for the previous rank, and connects to the next rank by its ticket.
+fn connect(args: &DemoRank) -> Result<Neighbours> {
+    // Wire N joins the ranks N, host 1, and N + 1, host 2.
+    let previous = (args.rank + args.ranks - 1) % args.ranks;
+    let left = fabric(args, &args.left, previous, 2)?;
+    let right = fabric(args, &args.right, args.rank, 1)?;
+    let listener = left.listen()?;
+    print_json(&listener.ticket().to_bytes().to_vec())
+        .map_err(|failure| anyhow::anyhow!("{failure}"))?;
+    let mut line = String::new();
+    io::stdin()
+        .read_line(&mut line)
+        .context("read the ticket of the next rank")?;
+    let bytes: Vec<u8> =
+        serde_json::from_str(&line).context("parse the ticket of the next rank")?;
+    let bytes: [u8; TICKET_BYTES] = bytes
+        .as_slice()
+        .try_into()
+        .context("the length of a ticket")?;
+    let dial = right.dial(&Ticket::from_bytes(&bytes)?)?;
+    both(listener, dial, left, right)
+}
+
+fn both(listener: Listener, mut dial: Dial, left: Fabric, right: Fabric) -> Result<Neighbours> {
+    let (mut previous, mut next) = (None, None);
+    let start = Instant::now();
+    loop {
+        if previous.is_none() {
+            previous = listener.poll()?;
+        }
+        if next.is_none() {
+            next = dial.poll().context("connect to the next rank")?;
+        }
+        match (previous, next) {
+            (Some(previous), Some(next)) => {
+                return Ok(Neighbours {
+                    left: (left, previous),
+                    right: (right, next),
+                });
+            }
+            still => (previous, next) = still,
+        }
+        if start.elapsed() > CONNECT_LIMIT {
+            bail!("the neighbours did not connect within {CONNECT_LIMIT:?}");
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+/// Opens a NIC on a wire: host `host` of the network `wire`.
+fn fabric(args: &DemoRank, socket: &Path, wire: u16, host: u16) -> Result<Fabric> {
+    let address = match args.ipv6 {
+        true => format!("fd77:0:0:{wire:x}::{host}/64"),
+        false => format!("10.77.{wire}.{host}/24"),
+    };
+    let nic = Netdev::builder(&format!("unix:{}", socket.display()))?
+        .address(&address)?
+        .mtu(args.mtu)
+        .open()?;
+    let options = Options {
+        chunk: CHUNK,
+        ..Options::default()
+    };
+    Ok(Fabric::open(nic, options)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_of_the_values_are_exact_in_any_order() {
+        let last = (0..4).map(|_| (VALUES - 1) as f32).sum::<f32>();
+        assert!(last < 2_f32.powi(f32::MANTISSA_DIGITS as i32));
+        assert_eq!(value(3, 5), 26.0);
+    }
+
+    #[test]
+    fn a_single_wrong_float_is_found() {
+        let mut bytes = vec![0; 40];
+        fill(&mut bytes, |at| value(1, at));
+        assert_eq!(wrong(&bytes, |at| value(1, at)), 0);
+        bytes[39] ^= 0x80;
+        assert_eq!(wrong(&bytes, |at| value(1, at)), 1);
+    }
+}

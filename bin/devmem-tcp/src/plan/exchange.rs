@@ -1,0 +1,66 @@
+//! A run of `demo --exchange`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use nic::Impairment;
+use tool::output::Failure;
+use tool::parse::{check_mtu, parse_impairment, to_usize};
+use tool::size::Size;
+
+use crate::args;
+
+/// Default of `--bytes`.
+const BYTES: Size = Size(64 << 20);
+/// Default of `--mtu`: the cables between the processes carry single packets, so long ones cost less.
+const MTU: u16 = 9000;
+/// Bytes of one float.
+const FLOAT_BYTES: usize = 4;
+
+/// A run of `demo --exchange`.
+#[derive(Clone, Debug)]
+pub struct ExchangePlan {
+    /// Length of the vector.
+    pub floats: usize,
+    /// Use IPv6.
+    pub ipv6: bool,
+    /// Largest IP packet.
+    pub mtu: u16,
+    /// Impairments of each wire, in both directions.
+    pub impairment: Impairment,
+    /// Print JSON.
+    pub json: bool,
+}
+
+impl ExchangePlan {
+    /// Number of processes.
+    pub const RANKS: u16 = 4;
+
+    /// Validates the command line.
+    ///
+    /// # Errors
+    ///
+    /// A usage error that names the option.
+    pub fn new(args: &args::Demo) -> Result<Self, Failure> {
+        let bytes = args.bytes.unwrap_or(BYTES);
+        let least = FLOAT_BYTES * usize::from(Self::RANKS);
+        let len = to_usize("--bytes", bytes)?;
+        if !(least..=4 << 30).contains(&len) || !len.is_multiple_of(FLOAT_BYTES) {
+            return Err(Failure::usage(format!(
+                "--bytes {bytes}: with --exchange a multiple of 4 bytes from {least} bytes to 4 GiB"
+            )));
+        }
+        let mtu = args.nic.mtu.unwrap_or(MTU);
+        let network: IpAddr = match args.ipv6 {
+            true => Ipv6Addr::UNSPECIFIED.into(),
+            false => Ipv4Addr::UNSPECIFIED.into(),
+        };
+        check_mtu(mtu, network)?;
+        Ok(Self {
+            floats: len / FLOAT_BYTES,
+            ipv6: args.ipv6,
+            mtu,
+            impairment: parse_impairment(&args.nic.impair)?,
+            json: args.output.json,
+        })
+    }
+}

@@ -19,7 +19,7 @@ use devmem_transfer::exchange::{Buffer, Closing, Endpoint, Event, Fabric, Option
 use crate::world::{IDLE_TURNS, connect, device, host, pair_of, part, pattern, run};
 
 /// Time for the worlds of a normal run.
-const TIME: Duration = Duration::from_secs(3);
+const TIME: Duration = Duration::from_secs(1);
 /// Bytes behind a place that must keep their value.
 const MARGIN: usize = 64;
 const UNTOUCHED: u8 = 0xee;

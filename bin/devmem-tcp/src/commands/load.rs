@@ -11,7 +11,7 @@ use devmem_linux::cpu;
 use devmem_tcp::{BoundRx, Dmabuf, ErrorKind, Netdev, Setup};
 
 use crate::kernels_end;
-use crate::plan::{LoadPlan, NicPlan, TapPlan};
+use crate::plan::{LoadPlan, NicPlan, Protocol, TapPlan};
 use crate::receiver::with_mtu;
 use crate::report::LoadReport;
 use source::Source;
@@ -53,7 +53,7 @@ pub fn run(plan: &LoadPlan) -> Result<(), Failure> {
     });
     let used = cpu::process_cpu_time().saturating_sub(clock);
     progress.finish();
-    let loaded = loaded.map_err(|error| failure(error, &stop))?;
+    let loaded = loaded.map_err(|error| failure(error, plan.origin.protocol(), &stop))?;
 
     let mut report = LoadReport {
         backend: "user",
@@ -89,7 +89,7 @@ pub fn run(plan: &LoadPlan) -> Result<(), Failure> {
 }
 
 /// Returns the error of a load, with the next command.
-pub fn failure(error: LoadError, stop: &StopFlag) -> Failure {
+pub fn failure(error: LoadError, protocol: Protocol, stop: &StopFlag) -> Failure {
     let (text, remedy) = match &error {
         LoadError::Cancelled if stop.is_set() => return Failure::failed("interrupted"),
         LoadError::Connect { address, source } => match source.kind() {
@@ -100,8 +100,8 @@ pub fn failure(error: LoadError, stop: &StopFlag) -> Failure {
             ErrorKind::ConnectionRefused => (
                 format!("{address} refuses the connection: no program listens there"),
                 format!(
-                    "start one, for example `python3 -m http.server {}`",
-                    address.port()
+                    "start one, for example `{}`",
+                    protocol.server(address.port())
                 ),
             ),
             _ => return error.into(),

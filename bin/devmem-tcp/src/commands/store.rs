@@ -7,11 +7,11 @@ use std::time::Instant;
 
 use anyhow::Context;
 use devmem_linux::cpu;
-use devmem_tcp::{Dmabuf, ErrorKind, Netdev};
+use devmem_tcp::{Dmabuf, Netdev};
 
 use super::load::{self, Client};
 use crate::kernels_end;
-use crate::plan::StorePlan;
+use crate::plan::{Protocol, StorePlan};
 use crate::report::StoreReport;
 use input::Input;
 use tool::output::{Failure, note, print_json};
@@ -19,7 +19,7 @@ use tool::progress::Progress;
 use tool::signals::StopFlag;
 use tool::size::Size;
 use tool::terminal::tell_table;
-use transfer::load::{Crc32c, LoadError, Loader, Part};
+use transfer::load::{Crc32c, Loader, Part};
 use transfer::store::{Durability, NbdExport, StoreError, Storer};
 
 /// Requests in flight on a connection.
@@ -145,17 +145,7 @@ fn failure(error: StoreError, stop: &StopFlag) -> Failure {
         StoreError::Cancelled { .. } if stop.is_set() => {
             Failure::failed(format!("interrupted: {error}"))
         }
-        StoreError::Export(LoadError::Connect {
-            address,
-            ref source,
-        }) if source.kind() == ErrorKind::ConnectionRefused => {
-            let text = format!("{address} refuses the connection: no program listens there");
-            let port = address.port();
-            Failure::failed(text).with_remedy(format!(
-                "start one, for example `qemu-nbd --persistent --shared 16 --format raw --port {port} FILE`"
-            ))
-        }
-        StoreError::Export(error) => load::failure(error, stop),
+        StoreError::Export(error) => load::failure(error, Protocol::Nbd, stop),
         error => error.into(),
     }
 }
@@ -206,7 +196,7 @@ impl<'a> Verification<'a> {
                 progress.at(done + sofar.bytes);
                 go_on(stop)
             });
-            loaded.map_err(|error| load::failure(error, stop))?;
+            loaded.map_err(|error| load::failure(error, Protocol::Nbd, stop))?;
             // Fits: it is at most the size of the memory.
             let len = usize::try_from(now).context("a part of the file")?;
             for start in (0..len).step_by(block.len()) {

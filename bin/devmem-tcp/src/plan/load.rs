@@ -46,6 +46,34 @@ pub enum LoadOrigin {
     Nbd(NbdUrl),
 }
 
+impl LoadOrigin {
+    pub fn protocol(&self) -> Protocol {
+        match self {
+            Self::Http(_) => Protocol::Http,
+            Self::Nbd(_) => Protocol::Nbd,
+        }
+    }
+}
+
+/// The protocol of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    Http,
+    Nbd,
+}
+
+impl Protocol {
+    /// Returns a command that starts a server on `port`.
+    pub fn server(self, port: u16) -> String {
+        match self {
+            Self::Http => format!("python3 -m http.server {port}"),
+            Self::Nbd => {
+                format!("qemu-nbd --persistent --shared 16 --format raw --port {port} FILE")
+            }
+        }
+    }
+}
+
 /// Where loaded bytes go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoadTarget {

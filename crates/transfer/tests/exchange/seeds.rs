@@ -5,7 +5,7 @@
 //! and every net_iov of the receive memory given back. A failure prints the seed and the world.
 //!
 //! - `DEVMEM_SEEDS=100000 cargo test -p devmem-transfer --test exchange seeds` tries that many, instead of those that fit into
-//!   three seconds,
+//!   one second,
 //! - `DEVMEM_SEED=4711 cargo test -p devmem-transfer --test exchange seeds` tries one.
 
 use std::collections::VecDeque;

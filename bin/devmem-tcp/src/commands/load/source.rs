@@ -7,7 +7,7 @@ use devmem_tcp::Dmabuf;
 
 use super::failure;
 use super::target::Target;
-use crate::plan::{LoadOrigin, LoadPlan};
+use crate::plan::{LoadOrigin, LoadPlan, Protocol};
 use crate::report::TensorRow;
 use crate::transfer::for_each_block;
 use tool::output::Failure;
@@ -33,7 +33,7 @@ impl Source {
         let request = match &plan.origin {
             LoadOrigin::Nbd(url) => {
                 let export = NbdExport::open(loader.nic(), url.clone());
-                let export = export.map_err(|error| failure(error, stop))?;
+                let export = export.map_err(|error| failure(error, Protocol::Nbd, stop))?;
                 let range = plan.range.clone().unwrap_or(0..export.size());
                 return Ok(Self::Export(export, range));
             }
@@ -42,7 +42,8 @@ impl Source {
         if plan.is_checkpoint() {
             return Self::checkpoint(loader, request, stop);
         }
-        let file = HttpFile::open(loader.nic(), request).map_err(|error| failure(error, stop))?;
+        let file = HttpFile::open(loader.nic(), request)
+            .map_err(|error| failure(error, Protocol::Http, stop))?;
         let range = match (&plan.range, file.size()) {
             (Some(range), _) => range.clone(),
             (None, Some(size)) => 0..size,
@@ -59,7 +60,7 @@ impl Source {
         let name = request.url().to_string();
         match Checkpoint::open(loader, request) {
             Ok(checkpoint) => Ok(Self::Checkpoint(checkpoint, name)),
-            Err(CheckpointError::Load(error)) => Err(failure(error, stop)),
+            Err(CheckpointError::Load(error)) => Err(failure(error, Protocol::Http, stop)),
             Err(error @ (CheckpointError::Header { .. } | CheckpointError::Index { .. })) => {
                 let failure = Failure::from(error);
                 Err(failure.with_remedy("--to FILE loads a file of any format"))

@@ -40,16 +40,9 @@ pub fn check(workspace: &Workspace) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, has, named) in claims {
         for target in named.symmetric_difference(&targets) {
-            let more = if named.contains(target) {
-                "more"
-            } else {
-                "less"
-            };
-            findings.push(Finding::new(
-                path,
-                0,
-                format!("{has} {target} {more} than fuzz/fuzz_targets"),
-            ));
+            let more = ["less", "more"][usize::from(named.contains(target))];
+            let what = format!("{has} {target} {more} than fuzz/fuzz_targets");
+            findings.push(Finding::new(path, 0, what));
         }
     }
     if targets.is_empty() {
@@ -78,17 +71,10 @@ mod tests {
             check(&workspace).len()
         };
         assert_eq!(findings("fuzz/fuzz_targets/cmsg.rs", ""), 3);
-        assert_eq!(
-            findings("fuzz/README.md", "a `b`\n| `cmsg` | a `buffer` |\n"),
-            2
-        );
-        assert_eq!(
-            findings(
-                "fuzz/Cargo.toml",
-                "name = \"x\"\n[[bin]]\nname = \"cmsg\"\n"
-            ),
-            1
-        );
+        let readme = "a `b`\n| `cmsg` | a `buffer` |\n";
+        assert_eq!(findings("fuzz/README.md", readme), 2);
+        let manifest = "name = \"x\"\n[[bin]]\nname = \"cmsg\"\n";
+        assert_eq!(findings("fuzz/Cargo.toml", manifest), 1);
         let test = "fn a() {\n    replay(\"cmsg\", cmsg::run);\n";
         assert_eq!(findings("crates/uapi/tests/fuzz_replay.rs", test), 0);
         assert_eq!(findings("fuzz/fuzz_targets/rx.rs", ""), 3);

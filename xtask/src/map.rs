@@ -65,10 +65,8 @@ mod tests {
         };
         let manifest = "[package]\nname = \"a\"\n";
         assert_eq!(findings("crates/wire/Cargo.toml", manifest), 2);
-        assert_eq!(
-            findings("deny.toml", "{ crate = \"a\", wrappers = [] }\n"),
-            1
-        );
+        let list = "{ crate = \"a\", wrappers = [] }\n";
+        assert_eq!(findings("deny.toml", list), 1);
         assert_eq!(findings("ARCHITECTURE.md", "crates/wire  headers\n"), 0);
     }
 

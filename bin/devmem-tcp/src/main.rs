@@ -1,32 +1,22 @@
 //! The `devmem-tcp` tool: device memory TCP on any Linux machine.
 //!
 //! A run goes through `args.rs` (the command line as text), `plan.rs` (validated), `commands/` (executed) and
-//! `tool::output` (printed). Receiving is in `receiver.rs` (a NIC with memory bound to it) and `transfer.rs` (its
-//! connections); sending is in `tool::source` (the bytes) and `tool::transmit` (a ring of device memory). `watch/` shows a transfer live. Under the name
-//! `ncdevmem` the program acts as that tool: `ncdevmem/`.
+//! `tool::output` (printed). Receiving is in `receiver.rs` (a NIC with memory bound to it) and `tool::receive` (its
+//! connections); sending is in `tool::source` (the bytes) and `tool::transmit` (a ring of device memory). `tool::watch` shows a
+//! transfer live. Under the name `ncdevmem` the program acts as that tool: the crate `ncdevmem`.
 
 #![forbid(unsafe_code)]
 // These macros panic if the output is closed; use the functions of `tool::output`.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
-mod active_time;
 mod args;
 mod backend;
 mod commands;
-mod display;
-mod intervals;
 mod kernel;
 mod kernels_end;
-mod ncdevmem;
 mod plan;
 mod receiver;
 mod report;
-mod transfer;
-#[cfg(feature = "watch")]
-mod watch;
-#[cfg(not(feature = "watch"))]
-#[path = "watch/missing.rs"]
-mod watch;
 
 use std::process::ExitCode;
 

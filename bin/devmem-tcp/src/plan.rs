@@ -13,8 +13,7 @@ mod tests;
 
 use std::net::IpAddr;
 
-use ::nic::Impairment;
-use netmem::NiovSize;
+use devmem_tcp::{Impairment, NiovSize};
 use tool::memory::MemoryKind;
 
 use crate::args;

@@ -11,8 +11,8 @@ use devmem_tcp::{
 use crate::kernel;
 use crate::plan::{KernelPlan, NicPlan};
 use crate::report::{QueueRow, RunReport};
-use crate::transfer::{Task, Totals, Transfer};
 use tool::output::{Failure, note};
+use tool::receive::{Task, Totals, Transfer};
 use tool::undelivered::Undelivered;
 
 /// Time limit for the kernel to release unused memory, for which it checks once per second.

@@ -16,6 +16,7 @@ use devmem_tcp::QueueStats;
 use crate::args::Direction;
 use crate::plan::NicPlan;
 use tool::progress::gbit_per_s;
+use tool::receive::Totals;
 use tool::size::Size;
 use tool::undelivered::Undelivered;
 
@@ -119,6 +120,20 @@ impl RunReport {
             impair: nic.impairment.to_string(),
             ..Self::default()
         }
+    }
+
+    /// Sets what was received.
+    pub fn set_received(&mut self, totals: &Totals) {
+        self.connections = totals.connections;
+        self.bytes = totals.device_bytes + totals.linear_bytes;
+        self.verified_bytes = totals.verified;
+        self.bad_bytes = totals.verified.map(|_| totals.bad);
+        self.first_bad = totals.first_bad;
+        self.device_bytes = totals.device_bytes;
+        self.linear_bytes = totals.linear_bytes;
+        self.device_frags = totals.device_frags;
+        self.tokens_returned = totals.tokens_returned;
+        self.set_times(totals.elapsed, totals.receiving, totals.checking);
     }
 
     /// Sets the times and rates.

@@ -12,6 +12,9 @@
 //! - lines that are longer than the memory, or have too many chunks for a send or a packet, are sent in pieces,
 //! - every failure has exit code 1, and there is the flag `-h`.
 
+#![forbid(unsafe_code)]
+#![deny(clippy::print_stderr, clippy::print_stdout)]
+
 mod client;
 mod flags;
 mod memory;

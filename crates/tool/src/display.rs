@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use crate::output::Failure;
+use crate::progress::Progress;
+use crate::signals::StopFlag;
+use crate::transmit::Transmit;
 use devmem_tcp::Netdev;
-use tool::output::Failure;
-use tool::progress::Progress;
-use tool::signals::StopFlag;
-use tool::transmit::Transmit;
 
-use crate::transfer::View;
+use crate::receive::View;
 use crate::watch::Watch;
 
 /// Display of one transfer.

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tool::progress::gbit_per_s;
-use tool::size::Size;
+use crate::progress::gbit_per_s;
+use crate::size::Size;
 
-use crate::transfer::Sofar;
+use crate::receive::Sofar;
 
 /// Divides the time of receiving into intervals. Like that time, they do not include the time between connections.
 #[derive(Debug)]

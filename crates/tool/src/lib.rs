@@ -1,14 +1,18 @@
 //! Code shared by the programs of this workspace: error messages, sizes, signals, test patterns.
 //!
 //! Key types: [`output::Failure`] (an error with its exit code and remedy), [`signals::StopFlag`] (set by a signal that
-//! ends the run) and [`transmit::Transmit`] (sends a stream from a ring of device memory). It has no part in the walks of
+//! ends the run), [`receive::Transfer`] (receives connections into device memory) and [`transmit::Transmit`] (sends a stream
+//! from a ring of device memory). It has no part in the walks of
 //! ARCHITECTURE.md, and defines no commands.
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
+mod active_time;
 pub mod capture;
 pub mod counters;
+pub mod display;
+pub mod intervals;
 pub mod memory;
 pub mod output;
 pub mod parse;
@@ -16,6 +20,9 @@ pub mod pattern;
 mod pcapng;
 pub mod peer;
 pub mod progress;
+#[cfg(any(test, feature = "test-util"))]
+pub mod pty;
+pub mod receive;
 pub mod sender;
 pub mod signals;
 pub mod size;
@@ -23,3 +30,8 @@ pub mod source;
 pub mod terminal;
 pub mod transmit;
 pub mod undelivered;
+#[cfg(feature = "watch")]
+pub mod watch;
+#[cfg(not(feature = "watch"))]
+#[path = "watch/missing.rs"]
+pub mod watch;

@@ -16,9 +16,8 @@ use devmem_tcp::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::active_time::ActiveTime;
-use crate::report::RunReport;
-use tool::output::{Failure, note};
-use tool::pattern::{BLOCK_BYTES, Expected, Verifier};
+use crate::output::{Failure, note};
+use crate::pattern::{BLOCK_BYTES, Expected, Verifier};
 
 /// Frags of one receive.
 const BATCH_FRAGS: usize = 1024;
@@ -66,10 +65,6 @@ pub struct Sofar {
 
 /// State of a running transfer.
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(
-    not(feature = "watch"),
-    expect(dead_code, reason = "the live view reads it")
-)]
 pub struct View<'a> {
     /// The progress.
     pub sofar: Sofar,
@@ -79,7 +74,6 @@ pub struct View<'a> {
 }
 
 /// What the live view shows.
-#[cfg(feature = "watch")]
 impl View<'_> {
     /// Returns the binding of the memory.
     pub fn bound(&self) -> &BoundRx {
@@ -133,33 +127,29 @@ pub struct Totals {
     pub connections: u64,
     /// Connections that failed.
     pub broken: u64,
-    device_bytes: u64,
-    linear_bytes: u64,
-    device_frags: u64,
-    tokens_returned: u64,
-    verified: Option<u64>,
-    bad: u64,
-    first_bad: Option<u64>,
-    elapsed: Duration,
-    receiving: Duration,
-    checking: Duration,
+    /// Payload bytes in device memory.
+    pub device_bytes: u64,
+    /// Payload bytes in host memory.
+    pub linear_bytes: u64,
+    /// Frags of device memory that were lent.
+    pub device_frags: u64,
+    /// Of those, frags that were returned.
+    pub tokens_returned: u64,
+    /// Bytes that were verified and are right; `None` if none were verified.
+    pub verified: Option<u64>,
+    /// Bytes that were verified and are wrong.
+    pub bad: u64,
+    /// Position of the first wrong byte in its stream.
+    pub first_bad: Option<u64>,
+    /// Time of receiving up to the last byte, without the time between connections.
+    pub elapsed: Duration,
+    /// CPU time of receiving.
+    pub receiving: Duration,
+    /// CPU time of verification and output.
+    pub checking: Duration,
 }
 
 impl Totals {
-    /// Adds the totals to the report.
-    pub fn fill(&self, report: &mut RunReport) {
-        report.connections = self.connections;
-        report.bytes = self.device_bytes + self.linear_bytes;
-        report.verified_bytes = self.verified;
-        report.bad_bytes = self.verified.map(|_| self.bad);
-        report.first_bad = self.first_bad;
-        report.device_bytes = self.device_bytes;
-        report.linear_bytes = self.linear_bytes;
-        report.device_frags = self.device_frags;
-        report.tokens_returned = self.tokens_returned;
-        report.set_times(self.elapsed, self.receiving, self.checking);
-    }
-
     /// Returns the progress at the end of the run.
     pub fn sofar(&self) -> Sofar {
         Sofar {

@@ -13,15 +13,15 @@ use devmem_linux::{cpu, netns, probe};
 use devmem_tcp::{Netdev, TcpOptions};
 
 use crate::args::{DemoLink, Direction};
-use crate::display::Display;
 use crate::plan::DemoPlan;
 use crate::receiver::{Receiver, with_mtu};
 use crate::report::{RunReport, Sending};
-use crate::transfer::{Go, Task, Totals};
 use tool::capture::{self, Capture};
+use tool::display::Display;
 use tool::output::{Failure, note, print_json};
 use tool::pattern::Expected;
 use tool::peer;
+use tool::receive::{Go, Task, Totals};
 use tool::sender::{Share, pattern_of, send, shares};
 use tool::signals::StopFlag;
 use tool::terminal::tell_table;
@@ -144,7 +144,7 @@ fn into_our_memory(
     let mut report = RunReport::of("user", link.to_owned(), &plan.nic, plan.ours.address);
     report.direction = direction;
     report.sending = sent.as_ref().map(Sending::of);
-    totals.fill(&mut report);
+    report.set_received(&totals);
     receiver.finish(&mut report);
     capture::finish(capture, Ok(()))?;
     Ok(report)

@@ -10,18 +10,18 @@ use devmem_linux::cpu;
 use devmem_tcp::{Netdev, Purpose};
 
 use crate::backend::{self, Backend};
-use crate::display::Display;
-use crate::intervals::Intervals;
 use crate::kernel;
 use crate::kernels_end;
 use crate::plan::{Destination, RecvPlan};
 use crate::receiver::{LinkWatch, Receiver};
 use crate::report::RunReport;
-use crate::transfer::{Ended, Go, Task};
 use tool::capture::{self, Capture};
+use tool::display::Display;
+use tool::intervals::Intervals;
 use tool::output::{Failure, note, print_json};
 use tool::pattern::{Expected, RepeatingPattern};
 use tool::progress::gbit_per_s;
+use tool::receive::{Ended, Go, Task};
 use tool::signals::StopFlag;
 use tool::size::Size;
 use tool::terminal::{self, tell_table};
@@ -142,7 +142,7 @@ fn receive(
     }
     display.finish();
 
-    totals.fill(&mut report);
+    report.set_received(&totals);
     receiver.finish(&mut report);
     tell_table(&report);
     if plan.json {

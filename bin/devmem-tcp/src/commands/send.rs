@@ -10,13 +10,13 @@ use devmem_linux::cpu;
 use devmem_tcp::{ConnectError, Dmabuf, ErrorKind, Netdev, Purpose, Stream, TcpOptions};
 
 use crate::backend::{self, Backend};
-use crate::display::Display;
 use crate::kernel;
 use crate::kernels_end;
 use crate::plan::{Input, SendPlan};
 use crate::receiver::with_mtu;
 use crate::report::{SendReport, Sending};
 use tool::capture::{self, Capture};
+use tool::display::Display;
 use tool::memory::MemoryKind;
 use tool::output::{Failure, note, print_json};
 use tool::pattern::RepeatingPattern;

@@ -7,9 +7,9 @@ use tool::parse::{Prefix, to_usize};
 
 use super::{NicPlan, check_connections};
 use crate::args::{self, DemoLink, Direction};
-use crate::watch;
 use tool::output::Failure;
 use tool::size::Size;
+use tool::watch;
 
 /// Default of `--bytes`.
 const BYTES: Size = Size(5 << 30);

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use nic::Impairment;
+use devmem_tcp::Impairment;
 use tool::output::Failure;
 use tool::parse::{check_mtu, parse_impairment, to_usize};
 use tool::size::Size;

@@ -5,15 +5,15 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use netmem::NiovSize;
+use devmem_tcp::NiovSize;
 use tool::memory::MemoryKind;
 
 use super::link::users_alone;
 use super::{LinkPlan, NicPlan, check_connections, check_period, parse_niov};
 use crate::args;
-use crate::watch;
 use tool::output::Failure;
 use tool::parse::to_usize;
+use tool::watch;
 
 /// Values of `--interval`: a shorter one would print more than a person can read.
 const INTERVALS: RangeInclusive<Duration> =

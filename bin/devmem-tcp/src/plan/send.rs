@@ -10,11 +10,11 @@ use super::host;
 use super::link::users_alone;
 use super::{LinkPlan, check_period};
 use crate::args::{self, BackendChoice};
-use crate::watch;
 use tool::memory::MemoryKind;
 use tool::output::Failure;
 use tool::parse::{check_mtu, parse_impairment, to_usize};
 use tool::size::Size;
+use tool::watch;
 
 /// Page size of device memory, in bytes.
 const PAGE_BYTES: usize = 4096;

@@ -3,9 +3,6 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-#[cfg(feature = "watch")]
-#[path = "../common/pty.rs"]
-mod pty;
 
 mod backend;
 mod cli;

@@ -6,7 +6,7 @@ use std::process::{Child, ExitStatus};
 use devmem_linux::test_util::{in_netns, skip, wait_or_kill};
 
 use crate::common::{LIMIT, has_tap, tool};
-use crate::pty::Pty;
+use tool::pty::Pty;
 
 /// A run of the tool on a terminal.
 struct Watched {

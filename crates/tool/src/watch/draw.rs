@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use crate::progress::gbit_per_s;
+use crate::size::Size;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Gauge, Paragraph, Row, Sparkline, Table};
-use tool::progress::gbit_per_s;
-use tool::size::Size;
 
 use super::sample::{ConnectionSample, Memory, QueueSample, Sample};
 

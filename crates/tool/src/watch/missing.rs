@@ -1,11 +1,11 @@
 //! `--watch` in a build without the cargo feature `watch`.
 
+use crate::output::Failure;
+use crate::signals::StopFlag;
+use crate::transmit::Transmit;
 use devmem_tcp::Netdev;
-use tool::output::Failure;
-use tool::signals::StopFlag;
-use tool::transmit::Transmit;
 
-use crate::transfer::View;
+use crate::receive::View;
 
 /// Refuses `--watch`.
 ///

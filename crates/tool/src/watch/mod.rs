@@ -14,13 +14,13 @@ use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
+use crate::output::{Failure, Held, hold};
+use crate::signals::StopFlag;
+use crate::transmit::Transmit;
 use anyhow::Context;
 use devmem_tcp::Netdev;
-use tool::output::{Failure, Held, hold};
-use tool::signals::StopFlag;
-use tool::transmit::Transmit;
 
-use crate::transfer::View;
+use crate::receive::View;
 use meter::Meter;
 use sample::{ConnectionSample, Memory, QueueSample, Sample, TxSample};
 use screen::{Key, Screen};
@@ -209,9 +209,9 @@ impl Watch {
         // A terminal that has gone ends the run by SIGHUP.
         let _ = self.screen.draw(|frame| draw::draw(frame, sample));
         while let Some(key) = self.screen.key() {
-            match key {
-                Key::End => self.stop.set(),
-                Key::Other => {}
+            if key == Key::End {
+                self.stop.set();
+                break;
             }
         }
     }

@@ -12,10 +12,7 @@ use ratatui::backend::TestBackend;
 use super::draw::draw;
 use super::sample::{ConnectionSample, Memory, QueueSample, Sample, TxSample};
 use super::screen::Screen;
-
-#[path = "../../tests/common/pty.rs"]
-#[expect(dead_code, reason = "no key is pressed here")]
-mod pty;
+use crate::pty::Pty;
 
 /// Returns the text of the screen on which a sample is drawn.
 fn drawn(sample: &Sample, columns: u16, rows: u16) -> String {
@@ -142,7 +139,7 @@ fn a_panic_restores_the_terminal_and_is_readable() {
         let _screen = Screen::open().expect("this process has a terminal");
         panic!("the test panics on purpose");
     }
-    let mut pty = pty::Pty::open(80, 24);
+    let mut pty = Pty::open(80, 24);
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([TEST, "--exact", "--nocapture", "--test-threads=1"]);
     command.env(INNER, "1");

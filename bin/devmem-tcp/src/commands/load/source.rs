@@ -9,9 +9,9 @@ use super::failure;
 use super::target::Target;
 use crate::plan::{LoadOrigin, LoadPlan, Protocol};
 use crate::report::TensorRow;
-use crate::transfer::for_each_block;
 use tool::output::Failure;
 use tool::pattern::BLOCK_BYTES;
+use tool::receive::for_each_block;
 use tool::signals::StopFlag;
 use transfer::load::{
     Checkpoint, CheckpointError, HttpFile, HttpRequest, Landed, LoadError, Loaded, Loader,

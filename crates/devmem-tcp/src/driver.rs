@@ -147,6 +147,9 @@ impl Core {
                 self.signals.tell_memory(at);
             }
         }
+        let stacks = &self.stacks;
+        self.signals
+            .tell_armed(|(at, socket)| stacks[at.0].readiness(socket).unwrap_or_default());
         told
     }
 

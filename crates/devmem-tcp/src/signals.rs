@@ -124,6 +124,9 @@ pub(crate) struct Signals {
     sockets: HashMap<SocketKey, SocketSignals>,
     /// Sockets with an armed send signal that were writable when it was armed: they lack memory, which all sockets share.
     lacking_memory: Vec<SocketKey>,
+    /// Signals that were armed since [`Signals::tell_armed`]. Their attempt may empty a queue, and the call that it makes may
+    /// fill it again: the readiness is the one that was told before, so that [`Signals::tell`] is not called.
+    just_armed: Vec<(SocketKey, TaskSignal)>,
 }
 
 impl Signals {
@@ -174,8 +177,9 @@ impl Signals {
             return;
         };
         task.is_armed = true;
-        if signal == TaskSignal::Send
-            && ready.intersects(signal.interest())
+        if signal != TaskSignal::Send {
+            self.just_armed.push((of, signal));
+        } else if ready.intersects(signal.interest())
             && !std::mem::replace(&mut socket.lacks_memory, true)
         {
             self.lacking_memory.push(of);
@@ -199,6 +203,19 @@ impl Signals {
             }
         }
         change
+    }
+
+    /// Fires the signals that were armed since the last call, and whose sockets are ready now. Must follow every attempt; the
+    /// wake-up is spurious if the attempt is still to come.
+    pub(crate) fn tell_armed(&mut self, ready: impl Fn(SocketKey) -> Readiness) {
+        for (of, signal) in self.just_armed.drain(..) {
+            if let Some(socket) = self.sockets.get_mut(&of)
+                && let Some(task) = &mut socket.tasks[signal as usize]
+                && ready(of).intersects(signal.interest())
+            {
+                task.fire();
+            }
+        }
     }
 
     /// Returns whether a task waits for memory to send from.
@@ -300,6 +317,23 @@ mod tests {
         let both = Readiness::READABLE | Readiness::WRITABLE;
         assert_eq!(signals.tell(of[7], both), ReadinessChange::Other);
         assert_eq!((told(&receive), told(&send)), (vec![0; 100], expected));
+    }
+
+    #[test]
+    fn a_queue_that_the_attempt_emptied_and_that_was_filled_again_is_told() {
+        let (mut signals, of) = (Signals::default(), sockets(2));
+        let fds = armed(&mut signals, &of, TaskSignal::Complete);
+        let refilled = of[1];
+        signals.tell_armed(|of| match of == refilled {
+            true => Readiness::ERROR_QUEUE,
+            false => Readiness::NONE,
+        });
+        assert_eq!([writes(&fds[0]), writes(&fds[1])], [0, 1]);
+        signals.tell_armed(|_| Readiness::ERROR_QUEUE);
+        assert_eq!([writes(&fds[0]), writes(&fds[1])], [0, 0], "told once");
+        let change = signals.tell(of[0], Readiness::ERROR_QUEUE);
+        assert_eq!(change, ReadinessChange::Other);
+        assert_eq!(writes(&fds[0]), 1, "it was still armed");
     }
 
     #[test]

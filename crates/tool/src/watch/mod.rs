@@ -1,7 +1,7 @@
 //! `--watch`: shows a transfer live on the whole terminal.
 //!
-//! [`Watch`] is called from the loop of the transfer. A few times per second it collects a [`Sample`] (`sample.rs`), draws it
-//! (`draw.rs`) on the [`Screen`] (`screen.rs`), and handles keys.
+//! [`Watch`] is called from the loop of the transfer. A few times per second it collects a `Sample` (`sample.rs`), draws it
+//! (`draw.rs`) on the `Screen` (`screen.rs`), and handles keys.
 
 mod draw;
 mod meter;

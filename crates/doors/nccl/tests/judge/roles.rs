@@ -1,0 +1,102 @@
+//! What the tests start this program as: a rank of a case, or the cable between two ranks.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use gvnic_server::plan::{WireEnd, WirePlan, WirePort};
+
+use crate::cases;
+use crate::loaded::Plugin;
+use crate::rank::{self, Rank};
+
+/// Environment variable: the role.
+pub(crate) const ROLE: &str = "NCCL_JUDGE_ROLE";
+/// Environment variable: the folder through which the ranks of a case meet.
+pub(crate) const FOLDER: &str = "NCCL_JUDGE_FOLDER";
+
+/// Returns a setting that the test gave to the role.
+pub(crate) fn setting(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+fn given(name: &str) -> String {
+    setting(name).unwrap_or_else(|| panic!("the test sets {name}"))
+}
+
+fn folder() -> PathBuf {
+    given(FOLDER).into()
+}
+
+/// Plays a role to its end.
+///
+/// # Panics
+///
+/// If what the role asserts is false, or there is no such role.
+pub(crate) fn play(role: &str) {
+    match role {
+        "rank" => rank(),
+        "cable" => cable(),
+        role => panic!("there is no role {role}"),
+    }
+}
+
+/// Where cargo put the plugin: beside this test, or one folder up.
+fn plugin() -> PathBuf {
+    if let Some(path) = std::env::var_os("NCCL_JUDGE_PLUGIN") {
+        return path.into();
+    }
+    let test = std::env::current_exe().expect("this program has a path");
+    let places = test.ancestors().skip(1).take(2);
+    let mut places = places.map(|folder| folder.join("libnccl_net_devmem.so"));
+    places
+        .find(|place| place.exists())
+        .expect("cargo builds the plugin before the test")
+}
+
+/// A rank of a case.
+fn rank() {
+    let case = given("NCCL_JUDGE_CASE");
+    let version = given("NCCL_JUDGE_VERSION").parse().expect("a version");
+    let rank = setting("NCCL_JUDGE_RANK").map_or(0, |rank| rank.parse().expect("a number"));
+    for end in ["end1", "end2"] {
+        // The ends of a cable, if there is one, are made by another process.
+        if given("DEVMEM_TCP_DEVICES").contains(end) {
+            rank::until("the cable", || folder().join(end).exists().then_some(()));
+        }
+    }
+    let plugin = Plugin::load(&plugin(), version).expect("init");
+    let rank = Rank::new(plugin, rank, &folder());
+    match case.as_str() {
+        "sizes" => cases::sizes(&rank),
+        "few_sizes" => cases::few_sizes(&rank),
+        "many" => cases::many(&rank),
+        "reversed" => cases::reversed(&rank),
+        "grouped" => cases::grouped(&rank),
+        "in_turn" => cases::in_turn(&rank),
+        "threads" => cases::threads(&rank),
+        "too_long" => cases::too_long(&rank),
+        "early_close" => cases::early_close(&rank),
+        "killed" => cases::killed(&rank),
+        "alone" => cases::alone(&rank),
+        "refusals" => cases::refusals(&rank),
+        case => panic!("there is no case {case}"),
+    }
+    rank.plugin.unload().expect("finalize and dlclose");
+}
+
+/// The cable between two stacks in user space, until the test kills it, or for longer than any case takes.
+fn cable() {
+    let end = |end: &str| WireEnd {
+        port: WirePort::Listen(folder().join(end)),
+        netns: None,
+    };
+    let plan = WirePlan {
+        ends: [end("end1"), end("end2")],
+        mtu: 1500,
+        impairment: given("NCCL_JUDGE_IMPAIR").parse().expect("impairments"),
+        limit: Some(Duration::from_secs(180)),
+        json: false,
+    };
+    let ended = gvnic_server::cable::run(&plan);
+    panic!("the cable ended before the test: {ended:?}");
+}

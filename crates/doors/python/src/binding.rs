@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use devmem_tcp::{CpuAccess, Dmabuf as Memory, RxQueueId};
 use pyo3::prelude::*;
 
+use crate::closing::{Closing, Open};
 use crate::error::Error;
 use crate::netdev::Netdev;
 use crate::released::released;
@@ -25,6 +26,16 @@ impl ReceivePlan {
         let nic = self.nic.get().get(py)?;
         Ok(nic.plan_receive(self.local).queues(self.queues))
     }
+
+    fn set_up(&self, py: Python<'_>) -> PyResult<Setup> {
+        let plan = self.plan(py)?;
+        let setup = released(py, || plan.apply().map_err(Error::from))?;
+        let queues = setup.queues().iter().map(|queue| queue.0).collect();
+        Ok(Setup {
+            setup: Handle::new(setup, "set-up"),
+            queues,
+        })
+    }
 }
 
 #[pymethods]
@@ -36,14 +47,8 @@ impl ReceivePlan {
     }
 
     /// Makes the changes. They are undone when the result and all bindings of its queues are closed or collected.
-    fn apply(&self, py: Python<'_>) -> PyResult<Setup> {
-        let plan = self.plan(py)?;
-        let setup = released(py, || plan.apply().map_err(Error::from))?;
-        let queues = setup.queues().iter().map(|queue| queue.0).collect();
-        Ok(Setup {
-            setup: Handle::new(setup, "set-up"),
-            queues,
-        })
+    fn apply(&self, py: Python<'_>) -> PyResult<Open<Setup>> {
+        Ok(Open(self.set_up(py)?))
     }
 
     /// Makes the changes, and binds `memory` to the queues. Closing the result undoes both.
@@ -53,8 +58,8 @@ impl ReceivePlan {
         py: Python<'_>,
         memory: &Bound<'_, Dmabuf>,
         niov_size: Option<usize>,
-    ) -> PyResult<BoundRx> {
-        let setup = self.apply(py)?;
+    ) -> PyResult<Open<BoundRx>> {
+        let setup = self.set_up(py)?;
         let bound = self
             .nic
             .get()
@@ -70,7 +75,7 @@ impl ReceivePlan {
 }
 
 /// Settings that were made.
-#[pyclass(frozen, module = "devmem_tcp")]
+#[pyclass(frozen, extends = Closing, module = "devmem_tcp")]
 #[derive(Debug)]
 pub(crate) struct Setup {
     setup: Handle<devmem_tcp::Setup>,
@@ -94,24 +99,10 @@ impl Setup {
     fn close(&self, py: Python<'_>) {
         self.setup.close(py);
     }
-
-    fn __enter__(slf: Py<Self>) -> Py<Self> {
-        slf
-    }
-
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        _kind: &Bound<'_, PyAny>,
-        _error: &Bound<'_, PyAny>,
-        _trace: &Bound<'_, PyAny>,
-    ) {
-        self.close(py);
-    }
 }
 
 /// Memory that is bound to RX queues: payload lands in it. It is unbound when this is closed or collected: keep it.
-#[pyclass(frozen, module = "devmem_tcp")]
+#[pyclass(frozen, extends = Closing, module = "devmem_tcp")]
 #[derive(Debug)]
 pub(crate) struct BoundRx {
     bound: Handle<devmem_tcp::BoundRx>,
@@ -169,24 +160,10 @@ impl BoundRx {
     fn close(&self, py: Python<'_>) {
         self.bound.close(py);
     }
-
-    fn __enter__(slf: Py<Self>) -> Py<Self> {
-        slf
-    }
-
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        _kind: &Bound<'_, PyAny>,
-        _error: &Bound<'_, PyAny>,
-        _trace: &Bound<'_, PyAny>,
-    ) {
-        self.close(py);
-    }
 }
 
 /// Memory that is bound for sending. It is unbound when this is closed or collected: keep it.
-#[pyclass(frozen, module = "devmem_tcp")]
+#[pyclass(frozen, extends = Closing, module = "devmem_tcp")]
 #[derive(Debug)]
 pub(crate) struct BoundTx {
     /// Shared with a send in progress.
@@ -255,19 +232,5 @@ impl BoundTx {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         released(py, || drop(bound));
-    }
-
-    fn __enter__(slf: Py<Self>) -> Py<Self> {
-        slf
-    }
-
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        _kind: &Bound<'_, PyAny>,
-        _error: &Bound<'_, PyAny>,
-        _trace: &Bound<'_, PyAny>,
-    ) {
-        self.close(py);
     }
 }

@@ -10,6 +10,7 @@
 mod batch;
 mod batches;
 mod binding;
+mod closing;
 mod dtype;
 mod error;
 mod kept;
@@ -35,6 +36,8 @@ mod _native {
     use crate::batches::{_receive_all, Batches};
     #[pymodule_export]
     use crate::binding::{BoundRx, BoundTx, ReceivePlan, Setup};
+    #[pymodule_export]
+    use crate::closing::Closing;
     #[pymodule_export]
     use crate::listener::Listener;
     #[pymodule_export]

@@ -5,12 +5,16 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
 
+use crate::closing::{Closing, Open};
 use crate::error::Error;
 use crate::stream::Stream;
 use crate::wait::{Handle, Limit, Patience, Time, Timeout};
 
+/// A stream, with host and port of its peer.
+type Accepted = (Open<Stream>, (String, u16));
+
 /// A listening socket. Iterating accepts.
-#[pyclass(frozen, module = "devmem_tcp")]
+#[pyclass(frozen, extends = Closing, module = "devmem_tcp")]
 #[derive(Debug)]
 pub(crate) struct Listener {
     listener: Handle<devmem_tcp::Listener>,
@@ -31,7 +35,7 @@ impl Listener {
         &self,
         py: Python<'_>,
         timeout: Timeout,
-    ) -> Result<(Stream, (String, u16)), Error> {
+    ) -> Result<Accepted, Error> {
         let mut patience = Patience::new(timeout, self.time);
         let (stream, peer) = patience.wait(py, &self.listener, |listener, limit| {
             match limit {
@@ -41,7 +45,7 @@ impl Listener {
             Ok(listener.accept()?)
         })?;
         let peer = (peer.ip().to_string(), peer.port());
-        Ok((Stream::new(stream, self.time), peer))
+        Ok((Open(Stream::new(stream, self.time)), peer))
     }
 
     fn timeout(&self) -> Timeout {
@@ -52,12 +56,12 @@ impl Listener {
 #[pymethods]
 impl Listener {
     /// Waits for the next connection; returns its stream, and host and port of its peer.
-    fn accept(&self, py: Python<'_>) -> PyResult<(Stream, (String, u16))> {
+    fn accept(&self, py: Python<'_>) -> PyResult<Accepted> {
         Ok(self.accept_within(py, self.timeout())?)
     }
 
     /// Accepts without waiting; None if no connection is pending.
-    fn try_accept(&self, py: Python<'_>) -> PyResult<Option<(Stream, (String, u16))>> {
+    fn try_accept(&self, py: Python<'_>) -> PyResult<Option<Accepted>> {
         match self.accept_within(py, Timeout::new(Some(0.0))?) {
             Ok(accepted) => Ok(Some(accepted)),
             Err(error) if error.would_block_now() => Ok(None),
@@ -110,7 +114,7 @@ impl Listener {
         slf
     }
 
-    fn __next__(&self, py: Python<'_>) -> PyResult<(Stream, (String, u16))> {
+    fn __next__(&self, py: Python<'_>) -> PyResult<Accepted> {
         self.accept(py)
     }
 
@@ -119,19 +123,5 @@ impl Listener {
         aio.getattr("Listener")?
             .call1((slf,))?
             .call_method0("__aiter__")
-    }
-
-    fn __enter__(slf: Py<Self>) -> Py<Self> {
-        slf
-    }
-
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        _kind: &Bound<'_, PyAny>,
-        _error: &Bound<'_, PyAny>,
-        _trace: &Bound<'_, PyAny>,
-    ) {
-        self.close(py);
     }
 }

@@ -12,6 +12,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventFlags};
 
 use crate::binding::{BoundRx, BoundTx, ReceivePlan};
+use crate::closing::{Closing, Open};
 use crate::error::Error;
 use crate::listener::Listener;
 use crate::released::released;
@@ -21,7 +22,7 @@ use crate::tensor::Dmabuf;
 use crate::wait::{Handle, Patience, SLICE, Time, Timeout};
 
 /// A NIC and its TCP/IP stack: in user space, or an interface of the kernel with the kernel's stack.
-#[pyclass(frozen, module = "devmem_tcp")]
+#[pyclass(frozen, extends = Closing, module = "devmem_tcp")]
 #[derive(Debug)]
 pub(crate) struct Netdev {
     nic: Handle<devmem_tcp::Netdev>,
@@ -123,23 +124,23 @@ impl Netdev {
         gateway: Option<&str>,
         mtu: Option<u16>,
         queues: Option<u16>,
-    ) -> PyResult<Self> {
+    ) -> PyResult<Open<Self>> {
         let nic = released(py, || open(link, &addresses, gateway, mtu, queues))?;
-        Ok(Self::new(nic, Time::Real))
+        Ok(Open(Self::new(nic, Time::Real)))
     }
 
     /// Opens an interface of the kernel, as "eth1".
     #[staticmethod]
-    fn kernel(py: Python<'_>, name: &str) -> PyResult<Self> {
+    fn kernel(py: Python<'_>, name: &str) -> PyResult<Open<Self>> {
         let nic = released(py, || devmem_tcp::Netdev::kernel(name).map_err(Error::from))?;
-        Ok(Self::new(nic, Time::Real))
+        Ok(Open(Self::new(nic, Time::Real)))
     }
 
     /// Opens two NICs, 10.77.0.1 and 10.77.0.2, on a wire in memory and in virtual time, for tests without a network.
     /// `impair`: as "loss=1%,seed=7".
     #[staticmethod]
     #[pyo3(signature = (impair="none"))]
-    fn pair(py: Python<'_>, impair: &str) -> PyResult<(Self, Self)> {
+    fn pair(py: Python<'_>, impair: &str) -> PyResult<(Open<Self>, Open<Self>)> {
         let impairment = impair.parse();
         let impairment: devmem_tcp::Impairment = impairment
             .map_err(|error| PyValueError::new_err(format!("impair='{impair}': {error}")))?;
@@ -147,7 +148,8 @@ impl Netdev {
             devmem_tcp::Netdev::pair(impairment).map_err(Error::from)
         });
         let (a, b) = pair?;
-        Ok((Self::new(a, Time::Virtual), Self::new(b, Time::Virtual)))
+        let open = |nic| Open(Self::new(nic, Time::Virtual));
+        Ok((open(a), open(b)))
     }
 
     /// The plan to receive TCP at `address` into device memory, with `queues` queues.
@@ -168,21 +170,21 @@ impl Netdev {
         memory: &Bound<'_, Dmabuf>,
         queues: Vec<u16>,
         niov_size: Option<usize>,
-    ) -> PyResult<BoundRx> {
-        BoundRx::bind(self, memory, queues, niov_size)
+    ) -> PyResult<Open<BoundRx>> {
+        Ok(Open(BoundRx::bind(self, memory, queues, niov_size)?))
     }
 
     /// Binds memory for sending.
-    fn bind_tx(&self, memory: &Bound<'_, Dmabuf>) -> PyResult<BoundTx> {
-        BoundTx::bind(self, memory)
+    fn bind_tx(&self, memory: &Bound<'_, Dmabuf>) -> PyResult<Open<BoundTx>> {
+        Ok(Open(BoundTx::bind(self, memory)?))
     }
 
     /// Listens for connections; port 0 selects a free one.
-    fn listen(&self, py: Python<'_>, address: Address) -> PyResult<Listener> {
+    fn listen(&self, py: Python<'_>, address: Address) -> PyResult<Open<Listener>> {
         let address = address.resolve(py)?;
         let nic = self.get(py)?;
         let listener = released(py, || nic.listen(address).map_err(Error::from))?;
-        Ok(Listener::new(listener, self.time))
+        Ok(Open(Listener::new(listener, self.time)))
     }
 
     /// Connects; gives up after `timeout` seconds. `source`: the local address.
@@ -193,7 +195,7 @@ impl Netdev {
         address: Address,
         timeout: Option<f64>,
         source: Option<Address>,
-    ) -> PyResult<Stream> {
+    ) -> PyResult<Open<Stream>> {
         let mut patience = Patience::new(Timeout::new(timeout)?, Time::Real);
         let mut is_over = patience.is_over();
         let connecting = self.begin_connect(py, address, source)?;
@@ -296,21 +298,6 @@ impl Netdev {
         let nic = self.nic.take(py);
         Ok(released(py, || nic.is_none_or(|nic| nic.close(at_most))))
     }
-
-    fn __enter__(slf: Py<Self>) -> Py<Self> {
-        slf
-    }
-
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        _kind: &Bound<'_, PyAny>,
-        _error: &Bound<'_, PyAny>,
-        _trace: &Bound<'_, PyAny>,
-    ) {
-        // The drop of the last handle waits as `close` does.
-        self.nic.close(py);
-    }
 }
 
 /// A connection attempt.
@@ -365,12 +352,12 @@ impl Edges {
 #[pymethods]
 impl Attempt {
     /// Returns the stream once the connection is established; None while it is not. Never waits.
-    fn try_finish(&self, py: Python<'_>) -> PyResult<Option<Stream>> {
+    fn try_finish(&self, py: Python<'_>) -> PyResult<Option<Open<Stream>>> {
         let finished = self
             .connecting
             .with(py, |connecting| connecting.try_finish())?;
         let stream = finished.map_err(Error::from)?;
-        Ok(stream.map(|stream| Stream::new(stream, self.time)))
+        Ok(stream.map(|stream| Open(Stream::new(stream, self.time))))
     }
 
     /// What tells when there may be an outcome.

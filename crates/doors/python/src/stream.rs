@@ -13,6 +13,7 @@ use pyo3::types::{PyBytes, PyDict, PySlice, PyTuple};
 use crate::batch::{Batch, Spares, check_max};
 use crate::batches::Batches;
 use crate::binding::BoundTx;
+use crate::closing::Closing;
 use crate::error::Error;
 use crate::raw::{Foreign, Use};
 use crate::released::released;
@@ -24,7 +25,7 @@ use crate::wait::{Handle, Limit, Patience, Time, Timeout};
 /// A TCP connection. One thread may receive while another one sends.
 ///
 /// Iterating receives: each batch is released by the step to the next one.
-#[pyclass(frozen, module = "devmem_tcp")]
+#[pyclass(frozen, extends = Closing, module = "devmem_tcp")]
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) recv: Handle<RecvHalf>,
@@ -468,20 +469,6 @@ impl Stream {
         aio.getattr("Stream")?
             .call1((slf,))?
             .call_method0("__aiter__")
-    }
-
-    fn __enter__(slf: Py<Self>) -> Py<Self> {
-        slf
-    }
-
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        _kind: &Bound<'_, PyAny>,
-        _error: &Bound<'_, PyAny>,
-        _trace: &Bound<'_, PyAny>,
-    ) {
-        self.close(py);
     }
 }
 

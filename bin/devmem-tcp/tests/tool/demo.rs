@@ -111,13 +111,13 @@ fn every_byte_is_correct_over_an_impaired_link() {
         return;
     }
     for (mib, impair) in [
-        (8, "loss=1%"),
+        (4, "loss=1%"),
         (2, "loss=5%"),
-        (8, "reorder=2%"),
-        (8, "dup=2%"),
+        (4, "reorder=2%"),
+        (4, "dup=2%"),
         (4, "corrupt=1%"),
-        (8, "delay=2ms,jitter=1ms"),
-        (8, "rate=100mbit,limit=100"),
+        (4, "delay=2ms,jitter=1ms"),
+        (3, "rate=100mbit,limit=100"),
         (
             2,
             "loss=1%,reorder=1%,dup=1%,corrupt=1%,delay=1ms,jitter=500us",

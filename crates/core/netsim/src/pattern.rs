@@ -48,9 +48,19 @@ impl Pattern {
 
     /// Writes the bytes from `position` on to all of `out`.
     pub fn fill(&self, position: u64, out: &mut [u8]) {
-        for (byte, at) in out.iter_mut().zip(position..) {
+        // Whole words between the bytes at both ends.
+        let before = (position.next_multiple_of(8) - position) as usize;
+        let (first, rest) = out.split_at_mut(before.min(out.len()));
+        for (byte, at) in first.iter_mut().zip(position..) {
             *byte = self.byte(at);
         }
+        let (words, last) = rest.as_chunks_mut::<8>();
+        let mut index = position.div_ceil(8);
+        for word in words {
+            *word = self.word(index).to_le_bytes();
+            index += 1;
+        }
+        last.copy_from_slice(&self.word(index).to_le_bytes()[..last.len()]);
     }
 
     /// Checks that `bytes` are those from `position` on.
@@ -58,15 +68,23 @@ impl Pattern {
     /// # Errors
     /// The first [`Mismatch`].
     pub fn check(&self, position: u64, bytes: &[u8]) -> Result<(), Mismatch> {
-        for (&found, at) in bytes.iter().zip(position..) {
-            let expected = self.byte(at);
-            if found != expected {
+        let mut expected = [0; 256];
+        let mut position = position;
+        for part in bytes.chunks(expected.len()) {
+            let expected = &mut expected[..part.len()];
+            self.fill(position, expected);
+            if part != expected {
+                let pairs = part.iter().zip(expected.iter());
+                let at = pairs
+                    .take_while(|(found, expected)| found == expected)
+                    .count();
                 return Err(Mismatch {
-                    position: at,
-                    expected,
-                    found,
+                    position: position + at as u64,
+                    expected: expected[at],
+                    found: part[at],
                 });
             }
+            position += part.len() as u64;
         }
         Ok(())
     }
@@ -95,5 +113,18 @@ mod tests {
         assert!(Pattern::new(4).check(77, &bytes).is_err());
         bytes[500] ^= 1;
         assert_eq!(pattern.check(77, &bytes).unwrap_err().position, 577);
+    }
+
+    #[test]
+    fn a_part_of_any_place_and_length_has_the_bytes_of_its_positions() {
+        let pattern = Pattern::new(5);
+        for position in 0..20 {
+            for len in 0..40 {
+                let mut bytes = vec![0; len];
+                pattern.fill(position, &mut bytes);
+                let expected: Vec<u8> = (position..).take(len).map(|at| pattern.byte(at)).collect();
+                assert_eq!(bytes, expected, "{len} bytes from {position} on");
+            }
+        }
     }
 }

@@ -63,10 +63,11 @@ impl<D: Door> Source<D> {
         while self.sent < self.total {
             if self.left == 0 {
                 let rest = usize::try_from(self.total - self.sent).unwrap_or(usize::MAX);
-                self.left = self.chunk.len().min(rest);
+                self.chunk.truncate(rest);
+                self.left = self.chunk.len();
+                self.pattern.fill(self.sent, &mut self.chunk);
             }
-            let piece = &mut self.chunk[..self.left];
-            self.pattern.fill(self.sent, piece);
+            let piece = &self.chunk[self.chunk.len() - self.left..];
             match door.sendmsg(self.id, &SendMsg::new(piece), MsgFlags::empty()) {
                 Ok(taken) => {
                     self.sent += taken as u64;

@@ -6,7 +6,6 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 
 use devmem_uapi::DmabufId;
@@ -249,18 +248,6 @@ impl Link for Script {
 
     fn send(&mut self, _: &TxFrame<'_>, _: Instant) -> io::Result<LinkSent> {
         Ok(LinkSent::Done)
-    }
-
-    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn next_due(&self) -> Option<Instant> {
-        None
-    }
-
-    fn is_up(&self) -> bool {
-        true
     }
 }
 

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -74,18 +73,6 @@ impl Link for HandLink {
     /// Returns true while the link is full: the test polls the stack after making room.
     fn tells_of_room(&self) -> bool {
         self.lanes().is_full
-    }
-
-    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn next_due(&self) -> Option<Instant> {
-        None
-    }
-
-    fn is_up(&self) -> bool {
-        true
     }
 }
 

@@ -6,7 +6,6 @@
 
 use std::error::Error;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant as Clock;
 
@@ -61,18 +60,6 @@ impl Link for HeadersOnly {
 
     fn send(&mut self, _: &TxFrame<'_>, _: Instant) -> io::Result<LinkSent> {
         Ok(LinkSent::Done)
-    }
-
-    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn next_due(&self) -> Option<Instant> {
-        None
-    }
-
-    fn is_up(&self) -> bool {
-        true
     }
 }
 

@@ -103,7 +103,9 @@ pub trait Link: Send {
     fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<LinkSent>;
 
     /// Returns a descriptor that becomes readable when a frame may have arrived; `None` if the link has none.
-    fn poll_fd(&self) -> Option<BorrowedFd<'_>>;
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 
     /// Returns true if the last [`send`](Self::send) was [`LinkSent::Busy`] and [`poll_fd`](Self::poll_fd) also becomes
     /// readable when the link has room again. If false, a caller with frames for a busy link has to retry by time.
@@ -112,11 +114,15 @@ pub trait Link: Send {
     }
 
     /// Returns when the link has work without an event on its descriptor: a delayed frame is due.
-    fn next_due(&self) -> Option<Instant>;
+    fn next_due(&self) -> Option<Instant> {
+        None
+    }
 
     /// Returns false if the link is down. A link may come up again, and some links notice it only at the next receive or
     /// send.
-    fn is_up(&self) -> bool;
+    fn is_up(&self) -> bool {
+        true
+    }
 
     /// Returns the state of the link.
     fn state(&self) -> LinkState {

@@ -48,18 +48,6 @@ impl Link for Flood {
     fn send(&mut self, _frame: &TxFrame<'_>, _now: Instant) -> io::Result<LinkSent> {
         Ok(LinkSent::Done)
     }
-
-    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn next_due(&self) -> Option<Instant> {
-        None
-    }
-
-    fn is_up(&self) -> bool {
-        true
-    }
 }
 
 /// Returns a stack with `frames` to receive, and the number that is left of them.

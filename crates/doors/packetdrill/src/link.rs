@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nic::{Link, LinkCaps, LinkReceived, LinkSent, Posted, TxFrame, VnetMeta};
@@ -119,18 +118,6 @@ impl Link for ScriptLink {
         let packet = bytes.split_off(EthernetHeader::LEN.min(bytes.len()));
         lanes.from_stack.push_back(Sniffed { packet, at: now });
         Ok(LinkSent::Done)
-    }
-
-    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn next_due(&self) -> Option<Instant> {
-        None
-    }
-
-    fn is_up(&self) -> bool {
-        true
     }
 }
 

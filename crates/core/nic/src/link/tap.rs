@@ -239,10 +239,6 @@ impl Link for TapLink {
         }
     }
 
-    fn next_due(&self) -> Option<Instant> {
-        None
-    }
-
     fn is_up(&self) -> bool {
         self.up
     }

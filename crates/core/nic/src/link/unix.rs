@@ -132,10 +132,6 @@ impl Link for UnixLink {
         self.ready.awaits_room()
     }
 
-    fn next_due(&self) -> Option<Instant> {
-        None
-    }
-
     fn is_up(&self) -> bool {
         self.up
     }

@@ -176,10 +176,6 @@ impl Link for WireLink {
         self.shared.wakeups[self.side].as_ref().map(AsFd::as_fd)
     }
 
-    fn next_due(&self) -> Option<Instant> {
-        None
-    }
-
     fn is_up(&self) -> bool {
         self.shared.plugged.load(Ordering::Acquire) && !self.shared.ended.load(Ordering::Acquire)
     }

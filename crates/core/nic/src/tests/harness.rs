@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use netmem::{DmabufId, FragList, MemoryProvider, NiovSize, OpaqueProvider};
@@ -178,14 +177,6 @@ impl Link for ScriptedLink {
             gso_size: frame.gso_size,
         });
         Ok(LinkSent::Done)
-    }
-
-    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn next_due(&self) -> Option<Instant> {
-        None
     }
 
     fn is_up(&self) -> bool {

@@ -31,7 +31,8 @@ mod session;
 mod storer;
 mod supply;
 
-pub use crate::load::{NbdExport, NbdUrl, Progress};
+pub use crate::load::{NbdExport, NbdUrl};
+pub use crate::parallel::Progress;
 pub use error::{Operation, StoreError};
 pub use part::Part;
 #[cfg(feature = "test-util")]

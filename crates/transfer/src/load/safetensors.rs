@@ -9,9 +9,10 @@ use devmem_tcp::Dmabuf;
 
 use super::error::LoadError;
 use super::http::{HttpFile, HttpRequest, UrlError};
-use super::loader::{Loaded, Loader, Progress};
+use super::loader::{Loaded, Loader};
 use super::part::Part;
 use super::source::Source;
+use crate::parallel::Progress;
 use header::Header;
 pub use header::HeaderError;
 

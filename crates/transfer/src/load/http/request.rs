@@ -5,7 +5,7 @@ use std::fmt;
 use super::proxy;
 use super::url::{Url, UrlError};
 use crate::load::base64;
-use crate::load::piece::Piece;
+use crate::parallel::Piece;
 
 /// Fields that the loader sets; a request with two of them would be invalid or ambiguous.
 const OURS: [&str; 6] = [

@@ -11,12 +11,11 @@ use clap::Args;
 use devmem_linux::{cpu, netns};
 use netmem::Dmabuf;
 
-use super::chart::PlotArgs;
-use super::runner::{first_two, require_tap, tell_report};
+use super::runner::{FormArgs, first_two, require_tap};
 use report::LoadReport;
 use rows::{ROWS, Setting};
 use server::Files;
-use tool::output::{Failure, note, print_json};
+use tool::output::{Failure, note};
 use tool::size::Size;
 
 /// Device memory is allocated in pages.
@@ -38,11 +37,8 @@ pub struct LoadArgs {
     /// Size of the file
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     bytes: Size,
-    /// Print one JSON object to stdout at the end
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    plot: PlotArgs,
+    form: FormArgs,
 }
 
 /// Runs the benchmark and prints its report.
@@ -51,12 +47,7 @@ pub struct LoadArgs {
 ///
 /// The network or a server cannot be set up, or a row fails.
 pub fn run(args: &LoadArgs) -> Result<(), Failure> {
-    let LoadArgs {
-        reps,
-        bytes,
-        json,
-        plot,
-    } = args;
+    let LoadArgs { reps, bytes, form } = args;
     if *reps == 0 {
         return Err(Failure::usage("--reps 0: must be at least 1, better 5"));
     }
@@ -95,10 +86,5 @@ pub fn run(args: &LoadArgs) -> Result<(), Failure> {
         }
         note(format_args!("repetition {repetition} of {reps} done"));
     }
-    let chart = report.chart();
-    tell_report(&report, &chart);
-    if *json {
-        print_json(&report)?;
-    }
-    plot.write(&chart)
+    form.print(&report, &report.chart())
 }

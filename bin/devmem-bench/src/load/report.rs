@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::rows::{Kind, ROWS, Row};
 use crate::chart::{Bar, Chart, Series};
 use crate::meter::MeterReading;
+use crate::sample::spread;
 use tool::progress::gbit_per_s;
 use tool::size::Size;
 
@@ -80,16 +81,6 @@ impl LoadReport {
     }
 }
 
-/// Returns minimum, median and maximum; zeros without values.
-fn spread(values: &[f64]) -> (f64, f64, f64) {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    match (sorted.first(), sorted.get(sorted.len() / 2), sorted.last()) {
-        (Some(min), Some(median), Some(max)) => (*min, *median, *max),
-        _ => (0.0, 0.0, 0.0),
-    }
-}
-
 impl fmt::Display for LoadReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (size, repetitions) = (Size(self.bytes), self.repetitions);
@@ -128,12 +119,6 @@ impl fmt::Display for LoadReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_median_has_its_range() {
-        assert_eq!(spread(&[3.0, 1.0, 2.0]), (1.0, 2.0, 3.0));
-        assert_eq!(spread(&[]), (0.0, 0.0, 0.0));
-    }
 
     #[test]
     fn ours_is_compared_with_the_others() {

@@ -281,7 +281,11 @@ fn what_cannot_be_stored_is_refused_with_a_remedy() {
             "store file --peer-addr 10.77.0.1/24 nbd://10.77.0.1:10809/x",
         ),
         ("file nbd://host/x --piece 1", 2, "--piece"),
-        ("file nbd://host/x --if eth1", 2, "only the user backend"),
+        (
+            "Cargo.toml nbd://host/x --backend kernel --if eth1 --mtu 9000",
+            2,
+            "--mtu: only the user backend",
+        ),
     ] {
         run(&format!("store {line}")).failed_with(code, text);
     }
@@ -308,7 +312,14 @@ fn a_command_line_that_cannot_work_is_refused_with_a_remedy() {
         ("nbd://localhost/x", "nbd://10.77.0.1:10809/x"),
         ("nbd://host/x --header A:b", "NBD has no such fields"),
         ("nbds://host/x", "ends TLS"),
-        ("http://host/ --if eth1", "only the user backend"),
+        (
+            "http://host/ --backend kernel --if eth1 --peer-addr 10.77.0.1/24",
+            "--peer-addr: only the user backend",
+        ),
+        (
+            "http://127.0.0.1/file --if eth1",
+            "name a host that eth1 reaches",
+        ),
     ] {
         run(&format!("load {line}")).failed_with(2, text);
     }

@@ -7,18 +7,17 @@ use std::time::Instant;
 
 use anyhow::Context;
 use devmem_linux::cpu;
-use devmem_tcp::{Dmabuf, Netdev};
+use devmem_tcp::{Dmabuf, Netdev, Purpose};
 
-use super::load::{self, Client};
-use crate::kernels_end;
+use super::load;
+use crate::client::Client;
 use crate::plan::{Protocol, StorePlan};
-use crate::report::StoreReport;
+use crate::report::{Circumstances, StoreReport};
 use input::Input;
-use tool::output::{Failure, note, print_json};
+use tool::output::{Failure, note};
 use tool::progress::Progress;
 use tool::signals::StopFlag;
 use tool::size::Size;
-use tool::terminal::tell_table;
 use transfer::load::{Crc32c, Loader, Part};
 use transfer::store::{Durability, NbdExport, StoreError, Storer};
 
@@ -35,16 +34,17 @@ const PAGE_BYTES: usize = 4096;
 pub fn run(plan: &StorePlan) -> Result<(), Failure> {
     let stop = StopFlag::install().context("install signal handlers")?;
     let mut input = Input::open(&plan.file)?;
-    // One half of the memory is bound for receiving, the other has the chunks.
-    let niov = plan.nic.niov.bytes();
-    let half = plan.nic.mem_bytes / 2 / niov * niov;
-    let client = Client::open(&plan.link.tap, &plan.nic, half)?;
-    if let Some(warning) = kernels_end::unreachable(&plan.link.tap) {
-        note(warning);
-    }
+    let StorePlan {
+        link, nic, kernel, ..
+    } = plan;
+    let client = Client::open(link, nic, kernel, Purpose::Send)?;
     let export = NbdExport::open(&client.nic, plan.url.clone());
     let export = export.map_err(|error| failure(error.into(), &stop))?;
-    let memory = chunks(plan, input.bytes)?;
+    // One half of the memory is bound for receiving, the other has the chunks.
+    let (mem_bytes, niov) = client.mem_bytes();
+    let half = mem_bytes / 2 / niov * niov;
+    let bound = client.bind(half, export.addresses())?;
+    let memory = client.allocate(chunk_bytes(plan, input.bytes, half))?;
     note(format_args!("storing {} in {}", input.name, export.url()));
 
     let storer = Storer::new(&client.nic)
@@ -72,8 +72,9 @@ pub fn run(plan: &StorePlan) -> Result<(), Failure> {
         file: input.name.clone(),
         url: export.url().to_string(),
         durable: stored.flushes > 0 || plan.durability == Durability::EachWrite,
-        mtu: client.nic.mtu(),
-        ..report(plan, &memory)
+        backend: client.backend,
+        link: client.link.clone(),
+        ..StoreReport::default()
     };
     report.set_stored(&stored, used, input.filling);
     if plan.verify {
@@ -82,33 +83,16 @@ pub fn run(plan: &StorePlan) -> Result<(), Failure> {
         report.crc32c = Some(format!("{:08x}", compared.file));
         report.crc32c_matches = Some(compared.file == compared.export);
     }
-    report.undelivered = client.end();
-    tell_table(&report);
-    if plan.json {
-        print_json(&report)?;
-    }
+    let ours = client.local.ip();
+    let unused = bound.finish();
+    report.circumstances = Circumstances::of(&unused.nic, &memory, ours, nic.impairment);
+    plan.form.print(&report)?;
     match report.complaint() {
         Some(complaint) => {
             let remedy = "unless one of them was changed meanwhile, look at the server's log";
             Err(Failure::failed(complaint).with_remedy(remedy))
         }
         None => Ok(()),
-    }
-}
-
-/// Returns a report of what is known before the store.
-fn report(plan: &StorePlan, memory: &Dmabuf) -> StoreReport {
-    StoreReport {
-        backend: "user",
-        link: plan.link.tap.link.to_string(),
-        mem_bytes: memory.size() as u64,
-        page_kind: memory.page_kind().to_string(),
-        ip_version: match plan.link.tap.ours.address.is_ipv4() {
-            true => 4,
-            false => 6,
-        },
-        impair: plan.nic.impairment.to_string(),
-        ..StoreReport::default()
     }
 }
 
@@ -127,16 +111,13 @@ fn target(at: u64, bytes: u64) -> Result<Range<u64>, Failure> {
     Ok(at..end)
 }
 
-/// Allocates the chunks: enough for all requests in flight, and no more than half of the memory.
-fn chunks(plan: &StorePlan, bytes: u64) -> Result<Dmabuf, Failure> {
+/// Returns the bytes of all chunks: enough for all requests in flight, and `most` at most.
+fn chunk_bytes(plan: &StorePlan, bytes: u64, most: usize) -> usize {
     let in_flight = u64::from(plan.connections) * WINDOW as u64;
     // The server may prefer larger pieces: twice as much has room for them.
     let wanted = in_flight.saturating_mul(plan.piece_bytes).saturating_mul(2);
     let wanted = usize::try_from(wanted.min(bytes.max(plan.piece_bytes))).unwrap_or(usize::MAX);
-    let wanted = wanted.min(plan.nic.mem_bytes / 2);
-    plan.nic
-        .memory
-        .allocate(wanted.next_multiple_of(PAGE_BYTES))
+    wanted.min(most).next_multiple_of(PAGE_BYTES)
 }
 
 /// Returns the error of a store, with the next command.

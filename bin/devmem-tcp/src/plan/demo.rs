@@ -3,20 +3,26 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
-use tool::parse::{Prefix, to_usize};
+use tool::parse::{OutputArgs, Prefix, to_usize};
 
 use super::{NicPlan, check_connections};
 use crate::args::{self, DemoLink, Direction};
 use tool::output::Failure;
 use tool::size::Size;
+use tool::stock::StockServer;
 use tool::watch;
 
 /// Default of `--bytes`.
 const BYTES: Size = Size(5 << 30);
+const LOAD_BYTES: Size = Size(256 << 20);
+/// Default of `--connections` with `--load`.
+const LOAD_CONNECTIONS: u16 = 4;
 
 /// A run of `demo`.
 #[derive(Clone, Debug)]
 pub struct DemoPlan {
+    /// Load from a stock server, the named one or any.
+    pub load: Option<Option<StockServer>>,
     /// Direction of the transfer.
     pub direction: Direction,
     /// Bytes to transfer, over all connections.
@@ -39,8 +45,8 @@ pub struct DemoPlan {
     pub watch: bool,
     /// The NIC.
     pub nic: NicPlan,
-    /// Print JSON.
-    pub json: bool,
+    /// How to print the report.
+    pub form: OutputArgs,
 }
 
 impl DemoPlan {
@@ -52,6 +58,7 @@ impl DemoPlan {
     pub fn new(args: args::Demo) -> Result<Self, Failure> {
         let args::Demo {
             exchange: _,
+            load,
             direction,
             bytes,
             connections,
@@ -86,11 +93,23 @@ impl DemoPlan {
                 "--capture takes --direction rx or tx: one link, which the packets of loopback do not pass",
             ));
         }
-        let bytes = bytes.unwrap_or(BYTES);
+        let (bytes, connections) = match load {
+            Some(_) => (
+                bytes.unwrap_or(LOAD_BYTES),
+                connections.unwrap_or(LOAD_CONNECTIONS),
+            ),
+            None => (bytes.unwrap_or(BYTES), connections.unwrap_or(1)),
+        };
         if bytes.0 == 0 {
             return Err(Failure::usage("--bytes 0: must be at least 1"));
         }
+        if load.is_some() && link == DemoLink::Wire {
+            return Err(Failure::usage(
+                "--load takes --link tap or packet: a stock server uses the kernel's TCP",
+            ));
+        }
         Ok(Self {
+            load,
             direction,
             bytes: bytes.0,
             connections: check_connections(connections)?,
@@ -105,7 +124,7 @@ impl DemoPlan {
             capture,
             watch,
             nic: NicPlan::new(&nic, 0, ours)?,
-            json: output.json,
+            form: output,
         })
     }
 }

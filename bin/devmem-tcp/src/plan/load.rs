@@ -6,21 +6,38 @@ use std::path::PathBuf;
 
 use transfer::load::{HttpRequest, NbdUrl, Url};
 
-use super::{LinkPlan, NicPlan, check_connections};
-use crate::args::{self, BackendChoice};
+use super::link::users_alone;
+use super::{KernelPlan, LinkPlan, NicPlan, check_connections};
+use crate::args;
 use tool::output::Failure;
+use tool::parse::OutputArgs;
 use tool::size::Size;
 
 /// Smallest `--piece`.
 pub(super) const MIN_PIECE: Size = Size(4 << 10);
+/// `--piece` of the demo.
+const PIECE: Size = Size(16 << 20);
 
 /// A run of `load`.
 #[derive(Clone, Debug)]
 pub struct LoadPlan {
     /// The link.
     pub link: LinkPlan,
-    /// The NIC.
+    /// The NIC, if it is ours.
     pub nic: NicPlan,
+    /// Its memory and queues, if it is one of the kernel.
+    pub kernel: KernelPlan,
+    /// What is loaded.
+    pub job: LoadJob,
+    /// Whether to compute the checksum.
+    pub verify: bool,
+    /// How to print the report.
+    pub form: OutputArgs,
+}
+
+/// What is loaded, and where it goes.
+#[derive(Clone, Debug)]
+pub struct LoadJob {
     /// What to request.
     pub origin: LoadOrigin,
     /// Where the bytes go.
@@ -31,10 +48,6 @@ pub struct LoadPlan {
     pub connections: u16,
     /// Bytes of one request.
     pub piece_bytes: u64,
-    /// Whether to compute the checksum.
-    pub verify: bool,
-    /// Print JSON.
-    pub json: bool,
 }
 
 /// The server and what it has.
@@ -83,7 +96,7 @@ pub enum LoadTarget {
     File(PathBuf),
 }
 
-impl LoadPlan {
+impl LoadJob {
     /// Returns whether the URL is one of a checkpoint whose tensors are placed in memory.
     pub fn is_checkpoint(&self) -> bool {
         let LoadOrigin::Http(request) = &self.origin else {
@@ -94,6 +107,27 @@ impl LoadPlan {
         is_one && self.target == LoadTarget::Memory && self.range.is_none()
     }
 
+    /// Returns the job of loading all that `url` names into memory.
+    ///
+    /// # Errors
+    ///
+    /// The URL is invalid.
+    pub fn of_url(url: &str, connections: u16) -> Result<Self, Failure> {
+        let origin = match url.starts_with("nbd") {
+            true => LoadOrigin::Nbd(url.parse().map_err(Failure::usage)?),
+            false => LoadOrigin::Http(HttpRequest::new(url.parse().map_err(Failure::usage)?)),
+        };
+        Ok(Self {
+            origin,
+            target: LoadTarget::Memory,
+            range: None,
+            connections,
+            piece_bytes: PIECE.0,
+        })
+    }
+}
+
+impl LoadPlan {
     /// Validates the command line.
     ///
     /// # Errors
@@ -112,9 +146,8 @@ impl LoadPlan {
             nic,
             output,
         } = args;
-        if link.interface.is_some() || link.backend.is_some_and(|b| b != BackendChoice::User) {
-            return Err(Failure::usage("load: only the user backend supports it"));
-        }
+        let users_alone = users_alone(&link, nic.mtu, &nic.impair, &[]);
+        let kernel = KernelPlan::new(&nic, users_alone)?;
         let link = LinkPlan::new(&link)?;
         let nic = NicPlan::new(&nic, 0, link.tap.ours.address)?;
         if piece < MIN_PIECE {
@@ -122,10 +155,8 @@ impl LoadPlan {
                 "--piece {piece}: at least {MIN_PIECE}"
             )));
         }
-        Ok(Self {
+        let job = LoadJob {
             origin: origin(&url, &header, &link)?,
-            link,
-            nic,
             target: match to.to_str() {
                 Some("memory") => LoadTarget::Memory,
                 _ => LoadTarget::File(to),
@@ -133,8 +164,14 @@ impl LoadPlan {
             range: range.as_deref().map(parse_range).transpose()?,
             connections: check_connections(connections)?,
             piece_bytes: piece.0,
+        };
+        Ok(Self {
+            link,
+            nic,
+            kernel,
+            job,
             verify,
-            json: output.json,
+            form: output,
         })
     }
 }
@@ -166,6 +203,10 @@ pub(super) fn check_host(
     let is_loopback = |ip: IpAddr| ip.is_loopback();
     if host != "localhost" && !host.parse().is_ok_and(is_loopback) {
         return Ok(());
+    }
+    if let Some(name) = &link.interface {
+        let text = format!("{host} is the kernel's loopback interface, and not behind {name}");
+        return Err(Failure::usage(text).with_remedy(format!("name a host that {name} reaches")));
     }
     let theirs = link.tap.peers.unwrap_or_else(|| link.tap.ours.neighbour());
     let text = format!("{host} is the kernel's loopback interface");

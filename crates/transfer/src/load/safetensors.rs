@@ -3,6 +3,8 @@
 mod header;
 mod shards;
 
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::ops::{ControlFlow, Range};
 
 use devmem_tcp::Dmabuf;
@@ -135,6 +137,12 @@ impl Checkpoint {
     /// Returns whether the server serves ranges: see [`HttpFile::serves_ranges`].
     pub fn serves_ranges(&self) -> bool {
         self.files.iter().all(|found| found.file.serves_ranges())
+    }
+
+    /// Returns the addresses of the servers, each once.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        let all = self.files.iter().flat_map(|found| found.file.addresses());
+        all.copied().collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// Loads all tensors to their places in `memory`, one file after the other.

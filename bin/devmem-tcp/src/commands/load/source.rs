@@ -1,5 +1,6 @@
 //! What `load` loads: a range of a file or of an export, or the tensors of a checkpoint.
 
+use std::net::SocketAddr;
 use std::ops::{ControlFlow, Range};
 use std::os::unix::fs::FileExt;
 
@@ -7,7 +8,7 @@ use devmem_tcp::Dmabuf;
 
 use super::failure;
 use super::target::Target;
-use crate::plan::{LoadOrigin, LoadPlan, Protocol};
+use crate::plan::{LoadJob, LoadOrigin, Protocol};
 use crate::report::TensorRow;
 use tool::output::Failure;
 use tool::pattern::BLOCK_BYTES;
@@ -29,22 +30,22 @@ pub enum Source {
 }
 
 impl Source {
-    pub fn open(plan: &LoadPlan, loader: &Loader, stop: &StopFlag) -> Result<Self, Failure> {
-        let request = match &plan.origin {
+    pub fn open(job: &LoadJob, loader: &Loader, stop: &StopFlag) -> Result<Self, Failure> {
+        let request = match &job.origin {
             LoadOrigin::Nbd(url) => {
                 let export = NbdExport::open(loader.nic(), url.clone());
                 let export = export.map_err(|error| failure(error, Protocol::Nbd, stop))?;
-                let range = plan.range.clone().unwrap_or(0..export.size());
+                let range = job.range.clone().unwrap_or(0..export.size());
                 return Ok(Self::Export(export, range));
             }
             LoadOrigin::Http(request) => request.clone(),
         };
-        if plan.is_checkpoint() {
+        if job.is_checkpoint() {
             return Self::checkpoint(loader, request, stop);
         }
         let file = HttpFile::open(loader.nic(), request)
             .map_err(|error| failure(error, Protocol::Http, stop))?;
-        let range = match (&plan.range, file.size()) {
+        let range = match (&job.range, file.size()) {
             (Some(range), _) => range.clone(),
             (None, Some(size)) => 0..size,
             (None, None) => {
@@ -74,6 +75,15 @@ impl Source {
             Self::File(file, _) => file.request().url().to_string(),
             Self::Export(export, _) => export.url().to_string(),
             Self::Checkpoint(_, name) => name.clone(),
+        }
+    }
+
+    /// Returns the addresses of the servers.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        match self {
+            Self::File(file, _) => file.addresses().to_vec(),
+            Self::Export(export, _) => export.addresses().to_vec(),
+            Self::Checkpoint(checkpoint, _) => checkpoint.addresses(),
         }
     }
 

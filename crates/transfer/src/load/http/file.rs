@@ -105,7 +105,8 @@ impl HttpFile {
         &self.found.request
     }
 
-    pub(crate) fn addresses(&self) -> &[SocketAddr] {
+    /// Returns the addresses of the server, or of the proxy, in the order in which they are tried.
+    pub fn addresses(&self) -> &[SocketAddr] {
         &self.found.addresses
     }
 

@@ -1,6 +1,6 @@
 //! The NIC of `load` and `store`, which connect to a server: opened first, and bound to memory when the server is known.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use devmem_tcp::{Dmabuf, Netdev, Purpose};
 
@@ -19,16 +19,16 @@ pub struct Client<'a> {
     pub backend: &'static str,
     /// Name of the link in the report.
     pub link: String,
-    /// Our address, with port 0.
-    pub local: SocketAddr,
     memory: Memory<'a>,
 }
 
-/// The memory of the backend.
+/// The address and the memory of the backend.
 #[derive(Clone, Copy, Debug)]
 enum Memory<'a> {
-    User(&'a NicPlan),
-    Kernel(&'a KernelPlan),
+    /// Our address, and the plan.
+    User(IpAddr, &'a NicPlan),
+    /// The requested address, and the plan.
+    Kernel(Option<IpAddr>, &'a KernelPlan),
 }
 
 impl<'a> Client<'a> {
@@ -54,11 +54,10 @@ impl<'a> Client<'a> {
             Backend::Kernel(name) => {
                 let nic = Netdev::kernel(&name)?;
                 Ok(Self {
-                    local: kernel::local(&nic, link, 0)?,
                     nic,
                     backend: "kernel",
                     link: name,
-                    memory: Memory::Kernel(kernel),
+                    memory: Memory::Kernel(link.address, kernel),
                 })
             }
         }
@@ -74,27 +73,44 @@ impl<'a> Client<'a> {
             nic: open_nic(tap.builder()?, nic)?,
             backend: "user",
             link: tap.link.to_string(),
-            local: tap.local(0),
-            memory: Memory::User(nic),
+            memory: Memory::User(tap.ours.address, nic),
         })
     }
 
-    /// Binds `bytes` of memory for what the connections to `servers` receive.
+    /// Returns our address for connections to `servers`, with port 0.
+    ///
+    /// # Errors
+    ///
+    /// The NIC has no address of the first server's IP version.
+    pub fn local(&self, servers: &[SocketAddr]) -> Result<SocketAddr, Failure> {
+        match (self.memory, servers) {
+            (Memory::User(address, _) | Memory::Kernel(Some(address), _), _) => {
+                Ok(SocketAddr::new(address, 0))
+            }
+            (Memory::Kernel(None, _), [first, ..]) => kernel::local_to(&self.nic, first),
+            (Memory::Kernel(None, _), []) => Err(Failure::failed("the server has no address")),
+        }
+    }
+
+    /// Binds `bytes` of memory for what `local` receives from `servers`.
     ///
     /// # Errors
     ///
     /// The memory is not available, or the NIC cannot be set up.
-    pub fn bind(&self, bytes: usize, servers: &[SocketAddr]) -> Result<BoundNic, Failure> {
+    pub fn bind(
+        &self,
+        bytes: usize,
+        local: SocketAddr,
+        servers: &[SocketAddr],
+    ) -> Result<BoundNic, Failure> {
         let (nic, memory) = (self.nic.clone(), self.allocate(bytes)?);
         match self.memory {
             // All connections of this NIC are ours.
-            Memory::User(plan) => BoundNic::bind(nic, memory, plan, self.local),
-            Memory::Kernel(plan) => {
-                let mut receive = nic.plan_receive(self.local);
-                let servers = servers
-                    .iter()
-                    .filter(|it| it.is_ipv4() == self.local.is_ipv4());
-                for server in servers {
+            Memory::User(_, plan) => BoundNic::bind(nic, memory, plan, local),
+            Memory::Kernel(_, plan) => {
+                let mut receive = nic.plan_receive(local);
+                let is_alike = |it: &&SocketAddr| it.is_ipv4() == local.is_ipv4();
+                for server in servers.iter().filter(is_alike) {
                     receive = receive.from_peer(*server);
                 }
                 BoundNic::on_kernel(nic, memory, plan, receive)
@@ -109,16 +125,16 @@ impl<'a> Client<'a> {
     /// The refusal of the exporter.
     pub fn allocate(&self, bytes: usize) -> Result<Dmabuf, Failure> {
         match self.memory {
-            Memory::User(plan) => plan.memory.allocate(bytes),
-            Memory::Kernel(plan) => kernel::memory(plan.memory, bytes, plan.niov),
+            Memory::User(_, plan) => plan.memory.allocate(bytes),
+            Memory::Kernel(_, plan) => kernel::memory(plan.memory, bytes, plan.niov),
         }
     }
 
     /// Returns the bytes of memory to use, and the multiple of which bound memory must be.
     pub fn mem_bytes(&self) -> (usize, usize) {
         match self.memory {
-            Memory::User(plan) => (plan.mem_bytes, plan.niov.bytes()),
-            Memory::Kernel(plan) => {
+            Memory::User(_, plan) => (plan.mem_bytes, plan.niov.bytes()),
+            Memory::Kernel(_, plan) => {
                 let niov = plan
                     .niov
                     .map_or_else(rustix::param::page_size, |niov| niov.bytes());

@@ -35,7 +35,7 @@ pub enum StockServer {
     Nginx,
     /// Python's http.server, which serves whole files by HTTP
     Python,
-    /// qemu-nbd, by NBD
+    /// qemu-nbd, by NBD; clients may also write
     QemuNbd,
     /// nbdkit, by NBD
     Nbdkit,
@@ -69,7 +69,7 @@ impl StockServer {
     /// It has not.
     pub fn require(self) -> Result<(), Failure> {
         let (program, package) = (self.program(), self.package());
-        match self.path_in(&folders()) {
+        match self.path() {
             Some(_) => Ok(()),
             None => Err(
                 Failure::unsupported(format_args!("there is no {program} here"))
@@ -96,6 +96,11 @@ impl StockServer {
             Self::QemuNbd => "qemu-utils",
             Self::Nbdkit => "nbdkit",
         }
+    }
+
+    /// Returns the path of its program, if this machine has it.
+    pub fn path(self) -> Option<PathBuf> {
+        self.path_in(&folders())
     }
 
     fn path_in(self, folders: &[PathBuf]) -> Option<PathBuf> {
@@ -132,8 +137,7 @@ impl StockServer {
             IpAddr::V6(_) => "::",
         };
         let port = self.port().to_string();
-        let path = self.path_in(&folders());
-        let mut command = Command::new(path.unwrap_or_else(|| self.program().into()));
+        let mut command = Command::new(self.path().unwrap_or_else(|| self.program().into()));
         match self {
             Self::Nginx => {
                 fs::write(folder.join("conf"), nginx_conf(folder, any, &port))?;
@@ -145,7 +149,7 @@ impl StockServer {
                 command.arg("--directory").arg(folder);
             }
             Self::QemuNbd => {
-                command.args("--read-only --persistent --shared 16 --format raw".split(' '));
+                command.args("--persistent --shared 16 --format raw".split(' '));
                 command.args(["--export-name", FILE, "--bind", any, "--port", &port]);
                 command.arg(folder.join(FILE));
             }

@@ -43,7 +43,8 @@ pub fn run(plan: &StorePlan) -> Result<(), Failure> {
     // One half of the memory is bound for receiving, the other has the chunks.
     let (mem_bytes, niov) = client.mem_bytes();
     let half = mem_bytes / 2 / niov * niov;
-    let bound = client.bind(half, export.addresses())?;
+    let local = client.local(export.addresses())?;
+    let bound = client.bind(half, local, export.addresses())?;
     let memory = client.allocate(chunk_bytes(plan, input.bytes, half))?;
     note(format_args!("storing {} in {}", input.name, export.url()));
 
@@ -83,9 +84,8 @@ pub fn run(plan: &StorePlan) -> Result<(), Failure> {
         report.crc32c = Some(format!("{:08x}", compared.file));
         report.crc32c_matches = Some(compared.file == compared.export);
     }
-    let ours = client.local.ip();
     let unused = bound.finish();
-    report.circumstances = Circumstances::of(&unused.nic, &memory, ours, nic.impairment);
+    report.circumstances = Circumstances::of(&unused.nic, &memory, local.ip(), nic.impairment);
     plan.form.print(&report)?;
     match report.complaint() {
         Some(complaint) => {

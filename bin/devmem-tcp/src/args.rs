@@ -16,7 +16,7 @@ use tool::stock::StockServer;
 
 pub use kernel::{Doctor, Ncdevmem, Restore};
 pub use link::{BackendChoice, DEFAULT_LINK, LinkArgs};
-pub use load::Load;
+pub use load::{ChecksumKind, Load};
 pub use store::Store;
 
 /// Device memory TCP: receive TCP payload straight into device memory.

@@ -49,6 +49,16 @@ impl Drop for Killed {
     }
 }
 
+fn has_python(test: &str) -> bool {
+    let mut python = Command::new("python3");
+    let found = python.arg("--version").stdout(Stdio::null()).status();
+    let is_here = found.is_ok_and(|status| status.success());
+    if !is_here {
+        skip(test, "python3", "there is no python3 here");
+    }
+    is_here
+}
+
 fn load(line: &str) -> Finished {
     through_tap("load", line)
 }
@@ -71,10 +81,8 @@ fn through_tap(subcommand: &str, line: &str) -> Finished {
 #[test]
 fn a_file_of_pythons_server_arrives_unchanged() {
     const TEST: &str = "a_file_of_pythons_server_arrives_unchanged";
-    let mut python = Command::new("python3");
-    let found = python.arg("--version").stdout(Stdio::null()).status();
-    if !found.is_ok_and(|status| status.success()) {
-        return skip(TEST, "python3", "there is no python3 here");
+    if !has_python(TEST) {
+        return;
     }
     in_netns(TEST, || {
         let folder = tempfile::tempdir().unwrap();
@@ -131,6 +139,38 @@ fn a_file_of_pythons_server_arrives_unchanged() {
             FILE_BYTES + 1
         ))
         .failed_with(1, "the source has 5000001");
+    });
+}
+
+#[test]
+fn an_object_of_a_store_that_checks_signatures_is_loaded() {
+    const TEST: &str = "an_object_of_a_store_that_checks_signatures_is_loaded";
+    if !has_python(TEST) {
+        return;
+    }
+    in_netns(TEST, || {
+        let mut python = Command::new("python3");
+        python
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3_store.py"))
+            .stderr(Stdio::null());
+        let _store = Killed::once_listening(python.spawn().expect("it was found before"), 8000);
+        let load = |secret: &str| {
+            let mut command = tool();
+            command
+                .args("load --peer-addr 10.77.0.1/24 --piece 100K --json --verify=xxh3".split(' '));
+            command.args(["s3://models/a b"]).env_remove("http_proxy");
+            command.env("AWS_ENDPOINT_URL", "http://10.77.0.1:8000");
+            command.env("AWS_ACCESS_KEY_ID", "key");
+            command.env("AWS_SECRET_ACCESS_KEY", secret);
+            start_command(command).finish()
+        };
+        let json = load("sec/ret").json();
+        assert_eq!(json["bytes"], 1_024_000, "{json}");
+        // That of the reference implementation.
+        assert_eq!(json["xxh3"], "eb1713fb5109680b", "{json}");
+        assert_eq!(json["url"], "http://10.77.0.1:8000/models/a%20b", "{json}");
+        assert_everything_home(&json);
+        load("wrong").failed_with(1, "403 SignatureDoesNotMatch");
     });
 }
 
@@ -303,6 +343,7 @@ fn a_command_line_that_cannot_work_is_refused_with_a_remedy() {
         ("http://127.0.0.1/file", "--peer-addr 10.77.0.1/24"),
         ("http://host/ --range 5-5", "--range 5-5"),
         ("http://host/ --piece 1", "--piece"),
+        ("s3://bucket", "write s3://BUCKET/KEY"),
         ("http://host/ --connections 0", "--connections 0"),
         ("http://host/ --header nocolon", "NAME: VALUE"),
         (

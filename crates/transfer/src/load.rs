@@ -46,9 +46,9 @@ mod session;
 mod source;
 
 pub use crate::parallel::Progress;
-pub use checksum::Crc32c;
+pub use checksum::{Crc32c, Xxh3};
 pub use error::{LoadError, PartError};
-pub use http::{HttpFile, HttpRequest, Url, UrlError};
+pub use http::{HttpFile, HttpRequest, S3Credentials, Url, UrlError};
 pub use landing::Landed;
 pub use loader::{Loaded, Loader};
 pub use nbd::{NbdExport, NbdUrl};

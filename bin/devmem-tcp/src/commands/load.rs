@@ -10,6 +10,7 @@ use anyhow::Context;
 use devmem_linux::cpu;
 use devmem_tcp::{ErrorKind, Purpose};
 
+use crate::args::ChecksumKind;
 use crate::client::Client;
 use crate::plan::{LoadJob, LoadPlan, NicPlan, Protocol};
 use crate::report::LoadReport;
@@ -19,7 +20,7 @@ use tool::output::{Failure, note};
 use tool::parse::OutputArgs;
 use tool::progress::Progress;
 use tool::signals::StopFlag;
-use transfer::load::{LoadError, Loader};
+use transfer::load::{Crc32c, LoadError, Loader, Xxh3};
 
 /// Loads by `plan`.
 ///
@@ -37,11 +38,10 @@ pub fn run(plan: &LoadPlan) -> Result<(), Failure> {
     } = plan;
     let client = Client::open(link, nic, kernel, Purpose::Receive)?;
     let mut loaded = transfer(&client, nic, job, &stop)?;
-    if plan.verify {
-        let (report, theirs) = (&mut loaded.report, loaded.theirs);
-        let sum = loaded.target.checksum(loaded.size)?;
-        report.crc32c = Some(format!("{sum:08x}"));
-        report.crc32c_matches = theirs.map(|theirs| theirs == sum);
+    match plan.verify {
+        Some(ChecksumKind::Crc32c) => loaded.add_crc32c()?,
+        Some(ChecksumKind::Xxh3) => loaded.add_xxh3()?,
+        None => {}
     }
     loaded.end(plan.form)
 }
@@ -57,6 +57,22 @@ pub struct LoadedTarget {
 }
 
 impl LoadedTarget {
+    fn add_crc32c(&mut self) -> Result<(), Failure> {
+        let mut sum = Crc32c::default();
+        self.target.read_back(self.size, |bytes| sum.add(bytes))?;
+        let sum = sum.value();
+        self.report.crc32c = Some(format!("{sum:08x}"));
+        self.report.crc32c_matches = self.theirs.map(|theirs| theirs == sum);
+        Ok(())
+    }
+
+    fn add_xxh3(&mut self) -> Result<(), Failure> {
+        let mut sum = Xxh3::default();
+        self.target.read_back(self.size, |bytes| sum.add(bytes))?;
+        self.report.xxh3 = Some(format!("{:016x}", sum.value()));
+        Ok(())
+    }
+
     /// Prints the report.
     ///
     /// # Errors
@@ -89,7 +105,9 @@ pub fn transfer(
     let size = source.memory_bytes();
     note(format_args!("loading {}", source.name()));
 
-    let bound = client.bind(client.mem_bytes().0, &source.addresses())?;
+    let servers = source.addresses();
+    let local = client.local(&servers)?;
+    let bound = client.bind(client.mem_bytes().0, local, &servers)?;
     let target = Target::open(&job.target, nic.memory, size)?;
     let progress = Progress::transfer(Some(source.bytes()));
     let (start, clock) = (Instant::now(), cpu::process_cpu_time());
@@ -114,7 +132,7 @@ pub fn transfer(
         ..LoadReport::default()
     };
     report.set_loaded(&loaded, used);
-    report.set_unused(&bound.finish(), client.local.ip(), nic.impairment);
+    report.set_unused(&bound.finish(), local.ip(), nic.impairment);
     Ok(LoadedTarget {
         report,
         target,

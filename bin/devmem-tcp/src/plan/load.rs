@@ -8,7 +8,7 @@ use transfer::load::{HttpRequest, NbdUrl, Url};
 
 use super::link::users_alone;
 use super::{KernelPlan, LinkPlan, NicPlan, check_connections};
-use crate::args;
+use crate::args::{self, ChecksumKind};
 use tool::output::Failure;
 use tool::parse::OutputArgs;
 use tool::size::Size;
@@ -29,8 +29,8 @@ pub struct LoadPlan {
     pub kernel: KernelPlan,
     /// What is loaded.
     pub job: LoadJob,
-    /// Whether to compute the checksum.
-    pub verify: bool,
+    /// The checksum to compute.
+    pub verify: Option<ChecksumKind>,
     /// How to print the report.
     pub form: OutputArgs,
 }
@@ -177,11 +177,18 @@ impl LoadPlan {
 }
 
 fn origin(text: &str, fields: &[String], link: &LinkPlan) -> Result<LoadOrigin, Failure> {
+    if text.starts_with("s3:") {
+        let object = HttpRequest::s3_object(text).map_err(Failure::usage)?;
+        let port = object.url().port();
+        let again = format!("{text} with AWS_ENDPOINT_URL=http://HOST:{port}");
+        check_host("load", object.url().host(), &again, link)?;
+        return with_fields(object, fields).map(LoadOrigin::Http);
+    }
     if !text.starts_with("nbd") {
         let url: Url = text.parse().map_err(Failure::usage)?;
         let again = format!("http://HOST:{}{}", url.port(), url.target());
         check_host("load", url.host(), &again, link)?;
-        return request(url, fields).map(LoadOrigin::Http);
+        return with_fields(HttpRequest::new(url), fields).map(LoadOrigin::Http);
     }
     let url: NbdUrl = text.parse().map_err(Failure::usage)?;
     if !fields.is_empty() {
@@ -216,8 +223,8 @@ pub(super) fn check_host(
     )))
 }
 
-fn request(url: Url, fields: &[String]) -> Result<HttpRequest, Failure> {
-    let mut request = HttpRequest::new(url);
+/// Adds the fields, and the proxy of the environment.
+fn with_fields(mut request: HttpRequest, fields: &[String]) -> Result<HttpRequest, Failure> {
     for field in fields {
         let (name, value) = field.split_once(':').ok_or_else(|| {
             Failure::usage("--header: there is no colon").with_remedy("write \"NAME: VALUE\"")

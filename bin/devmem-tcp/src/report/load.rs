@@ -59,6 +59,9 @@ pub struct LoadReport {
     pub crc32c: Option<String>,
     /// Whether the server sent the same checksum; `null` if it sent none, or none was computed.
     pub crc32c_matches: Option<bool>,
+    /// XXH3 of 64 bits of the loaded bytes in hexadecimal, if it was requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub xxh3: Option<String>,
     /// Correct bytes, if each was compared: by `demo --load`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verified_bytes: Option<u64>,
@@ -157,6 +160,9 @@ impl LoadReport {
                 None => "the server sent none to compare",
             };
             row(f, "CRC-32C", format_args!("{sum}, {judged}"))?;
+        }
+        if let Some(sum) = &self.xxh3 {
+            row(f, "XXH3", format_args!("{sum}"))?;
         }
         match (self.verified_bytes, self.bad_bytes) {
             (Some(_), Some(0)) => row(f, "verified", format_args!("every byte, in device memory"))?,

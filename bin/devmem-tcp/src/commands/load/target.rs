@@ -13,7 +13,6 @@ use tool::memory::MemoryKind;
 use tool::output::Failure;
 use tool::pattern::BLOCK_BYTES;
 use tool::size::Size;
-use transfer::load::Crc32c;
 
 /// Device memory is allocated in pages.
 const PAGE_BYTES: usize = 4096;
@@ -68,17 +67,6 @@ impl Target {
             Self::Memory(memory) => Some(memory),
             Self::File(..) => None,
         }
-    }
-
-    /// Returns the checksum of the loaded bytes, read back from where they are.
-    ///
-    /// # Errors
-    ///
-    /// The target cannot be read.
-    pub fn checksum(&self, size: u64) -> Result<u32, Failure> {
-        let mut sum = Crc32c::default();
-        self.read_back(size, |bytes| sum.add(bytes))?;
-        Ok(sum.value())
     }
 
     /// Hands the first `size` bytes to `look`, in blocks.

@@ -100,11 +100,6 @@ impl BoundNic {
         })
     }
 
-    /// Returns the bound memory.
-    pub fn memory(&self) -> &Dmabuf {
-        &self.memory
-    }
-
     /// Unbinds the memory and restores the NIC. Returns the NIC, the memory, and how many of its net_iovs came back.
     pub fn finish(self) -> Unused {
         let Self {

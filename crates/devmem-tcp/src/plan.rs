@@ -320,7 +320,7 @@ fn rules(flows: &Flows, action: RuleAction) -> Vec<NtupleRule> {
     let Flows { local, peers } = flows;
     let to_local = rule(*local, action);
     let from = |peer: &SocketAddr| {
-        let mut rule = to_local.clone();
+        let mut rule = to_local;
         rule.src_ip = IpMatch::exact(peer.ip());
         rule.src_port = PortMatch::exact(peer.port());
         rule

@@ -1,7 +1,7 @@
 //! Stock servers of a file: nginx, Python's http.server, qemu-nbd and nbdkit.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,6 +12,7 @@ use clap::ValueEnum;
 use devmem_linux::helper::Helper;
 
 use crate::output::Failure;
+use crate::pattern::PositionPattern;
 use crate::signals::StopFlag;
 
 /// Name of the served file, and of the export.
@@ -21,12 +22,33 @@ const ERRORS: &str = "errors";
 /// Ports of the protocols.
 const HTTP_PORT: u16 = 8000;
 const NBD_PORT: u16 = 10_809;
+/// Bytes of the file that are written at a time.
+const WRITE_BYTES: usize = 1 << 20;
 /// Far longer than a server needs to start.
 const START_LIMIT: Duration = Duration::from_secs(30);
 /// Time between two looks whether a server listens.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// Where administrators' programs are, which is often not among the places that a user's shell searches.
 const SBIN: &str = "/usr/sbin";
+
+/// Writes the file that a server of `folder` serves: the first `bytes` bytes of a pattern.
+///
+/// # Errors
+///
+/// There is no room.
+pub fn write_file(folder: &Path, pattern: PositionPattern, bytes: u64) -> io::Result<()> {
+    let mut file = File::create(folder.join(FILE))?;
+    let mut block = vec![0; WRITE_BYTES];
+    let mut at = 0;
+    while at < bytes {
+        let left = usize::try_from(bytes - at).unwrap_or(usize::MAX);
+        let block = &mut block[..left.min(WRITE_BYTES)];
+        pattern.fill(at, block);
+        file.write_all(block)?;
+        at += block.len() as u64;
+    }
+    Ok(())
+}
 
 /// A stock server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

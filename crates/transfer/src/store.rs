@@ -24,6 +24,7 @@
 
 mod connection;
 mod error;
+mod input;
 mod ledger;
 mod part;
 mod run;
@@ -34,6 +35,7 @@ mod supply;
 pub use crate::load::{NbdExport, NbdUrl};
 pub use crate::parallel::Progress;
 pub use error::{Operation, StoreError};
+pub use input::{Input, InputError};
 pub use part::Part;
 #[cfg(feature = "test-util")]
 pub(crate) use session::fuzz;

@@ -1,6 +1,6 @@
 //! `devmem-tcp load`: loads a file from a stock HTTP server, or an export of an NBD server.
 
-mod source;
+mod contents;
 mod target;
 
 use std::ops::ControlFlow;
@@ -12,15 +12,15 @@ use devmem_tcp::{ErrorKind, Purpose};
 
 use crate::args::ChecksumKind;
 use crate::client::Client;
-use crate::plan::{LoadJob, LoadPlan, NicPlan, Protocol};
+use crate::plan::{LoadJob, LoadPlan, NicPlan};
 use crate::report::LoadReport;
-use source::Source;
+use contents::Contents;
 pub use target::Target;
 use tool::output::{Failure, note};
 use tool::parse::OutputArgs;
 use tool::progress::Progress;
 use tool::signals::StopFlag;
-use transfer::load::{Crc32c, LoadError, Loader, Xxh3};
+use transfer::load::{Crc32c, LoadError, Loader, Origin, Xxh3};
 
 /// Loads by `plan`.
 ///
@@ -101,17 +101,17 @@ pub fn transfer(
     let loader = Loader::new(&client.nic)
         .connections(usize::from(job.connections))
         .piece_bytes(job.piece_bytes);
-    let source = Source::open(job, &loader, stop)?;
-    let size = source.memory_bytes();
-    note(format_args!("loading {}", source.name()));
+    let contents = Contents::open(job, &loader, stop)?;
+    let size = contents.memory_bytes();
+    note(format_args!("loading {}", contents.name()));
 
-    let servers = source.addresses();
+    let servers = contents.addresses();
     let local = client.local(&servers)?;
     let bound = client.bind(client.mem_bytes().0, local, &servers)?;
     let target = Target::open(&job.target, nic.memory, size)?;
-    let progress = Progress::transfer(Some(source.bytes()));
+    let progress = Progress::transfer(Some(contents.bytes()));
     let (start, clock) = (Instant::now(), cpu::process_cpu_time());
-    let loaded = source.load(&loader, bound.memory(), &target, &mut |sofar| {
+    let loaded = contents.load(&loader, &target, &mut |sofar| {
         progress.transferred(sofar.bytes, start.elapsed());
         match stop.is_set() {
             true => ControlFlow::Break(()),
@@ -120,15 +120,15 @@ pub fn transfer(
     });
     let used = cpu::process_cpu_time().saturating_sub(clock);
     progress.finish();
-    let loaded = loaded.map_err(|error| failure(error, job.origin.protocol(), stop))?;
+    let loaded = loaded.map_err(|error| failure(error, &job.origin, stop))?;
 
     let mut report = LoadReport {
         backend: client.backend,
         link: client.link.clone(),
-        url: source.name(),
+        url: contents.name(),
         to: target.name(),
-        tensors: source.tensors(),
-        serves_ranges: source.serves_ranges(),
+        tensors: contents.tensors(),
+        serves_ranges: contents.serves_ranges(),
         ..LoadReport::default()
     };
     report.set_loaded(&loaded, used);
@@ -137,12 +137,12 @@ pub fn transfer(
         report,
         target,
         size,
-        theirs: source.crc32c(),
+        theirs: contents.crc32c(),
     })
 }
 
 /// Returns the error of a load, with the next command.
-pub fn failure(error: LoadError, protocol: Protocol, stop: &StopFlag) -> Failure {
+pub fn failure(error: LoadError, origin: &Origin, stop: &StopFlag) -> Failure {
     let (text, remedy) = match &error {
         LoadError::Cancelled if stop.is_set() => return Failure::failed("interrupted"),
         LoadError::Connect { address, source } => match source.kind() {
@@ -154,7 +154,7 @@ pub fn failure(error: LoadError, protocol: Protocol, stop: &StopFlag) -> Failure
                 format!("{address} refuses the connection: no program listens there"),
                 format!(
                     "start one, for example `{}`",
-                    protocol.server(address.port())
+                    server(origin, address.port())
                 ),
             ),
             _ => return error.into(),
@@ -162,4 +162,14 @@ pub fn failure(error: LoadError, protocol: Protocol, stop: &StopFlag) -> Failure
         _ => return error.into(),
     };
     Failure::failed(text).with_remedy(remedy)
+}
+
+/// Returns a command that starts a server on `port`.
+fn server(origin: &Origin, port: u16) -> String {
+    match origin {
+        Origin::Nbd(_) => {
+            format!("qemu-nbd --persistent --shared 16 --format raw --port {port} FILE")
+        }
+        _ => format!("python3 -m http.server {port}"),
+    }
 }

@@ -76,7 +76,7 @@ fn send(plan: &SendPlan, file: Option<File>, end: End, stop: &StopFlag) -> Resul
         gbit_per_s: 0.0,
         sending: Sending::default(),
         chunk_bytes: plan.chunk as u64,
-        circumstances: Circumstances::of(&nic, &memory, to.ip(), plan.impairment),
+        circumstances: Circumstances::of(nic, memory, to.ip(), plan.impairment),
     };
     report.set_sent(&sent);
     plan.form.print(&report)?;

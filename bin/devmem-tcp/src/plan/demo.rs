@@ -1,6 +1,5 @@
 //! A run of `demo`.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use tool::parse::{OutputArgs, Prefix, to_usize};
@@ -74,15 +73,9 @@ impl DemoPlan {
         if watch {
             watch::check()?;
         }
-        let (ours, peers, len): (IpAddr, IpAddr, u8) = if ipv6 {
-            let network = |host| Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, host);
-            (network(2).into(), network(1).into(), 64)
-        } else {
-            (
-                Ipv4Addr::new(10, 77, 0, 2).into(),
-                Ipv4Addr::new(10, 77, 0, 1).into(),
-                24,
-            )
+        let (ours, peers): (Prefix, Prefix) = match ipv6 {
+            true => ("fd77::2/64".parse()?, "fd77::1/64".parse()?),
+            false => ("10.77.0.2/24".parse()?, "10.77.0.1/24".parse()?),
         };
         let write_size = to_usize("--write-size", write_size)?;
         if !(1..=64 << 20).contains(&write_size) {
@@ -93,13 +86,12 @@ impl DemoPlan {
                 "--capture takes --direction rx or tx: one link, which the packets of loopback do not pass",
             ));
         }
-        let (bytes, connections) = match load {
-            Some(_) => (
-                bytes.unwrap_or(LOAD_BYTES),
-                connections.unwrap_or(LOAD_CONNECTIONS),
-            ),
-            None => (bytes.unwrap_or(BYTES), connections.unwrap_or(1)),
+        let (default_bytes, default_connections) = match load {
+            Some(_) => (LOAD_BYTES, LOAD_CONNECTIONS),
+            None => (BYTES, 1),
         };
+        let bytes = bytes.unwrap_or(default_bytes);
+        let connections = connections.unwrap_or(default_connections);
         if bytes.0 == 0 {
             return Err(Failure::usage("--bytes 0: must be at least 1"));
         }
@@ -113,17 +105,14 @@ impl DemoPlan {
             direction,
             bytes: bytes.0,
             connections: check_connections(connections)?,
-            ours: Prefix { address: ours, len },
-            peers: Prefix {
-                address: peers,
-                len,
-            },
+            ours,
+            peers,
             link,
             write_size,
             congestion,
             capture,
             watch,
-            nic: NicPlan::new(&nic, 0, ours)?,
+            nic: NicPlan::new(&nic, 0, ours.address)?,
             form: output,
         })
     }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use transfer::load::{HttpRequest, NbdUrl, Url};
+use transfer::load::{HttpRequest, Origin};
 
 use super::link::users_alone;
 use super::{KernelPlan, LinkPlan, NicPlan, check_connections};
@@ -39,7 +39,7 @@ pub struct LoadPlan {
 #[derive(Clone, Debug)]
 pub struct LoadJob {
     /// What to request.
-    pub origin: LoadOrigin,
+    pub origin: Origin,
     /// Where the bytes go.
     pub target: LoadTarget,
     /// The part of the file; `None` for all of it.
@@ -48,43 +48,6 @@ pub struct LoadJob {
     pub connections: u16,
     /// Bytes of one request.
     pub piece_bytes: u64,
-}
-
-/// The server and what it has.
-#[derive(Clone, Debug)]
-pub enum LoadOrigin {
-    /// A file of an HTTP server.
-    Http(HttpRequest),
-    /// An export of an NBD server.
-    Nbd(NbdUrl),
-}
-
-impl LoadOrigin {
-    pub fn protocol(&self) -> Protocol {
-        match self {
-            Self::Http(_) => Protocol::Http,
-            Self::Nbd(_) => Protocol::Nbd,
-        }
-    }
-}
-
-/// The protocol of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    Http,
-    Nbd,
-}
-
-impl Protocol {
-    /// Returns a command that starts a server on `port`.
-    pub fn server(self, port: u16) -> String {
-        match self {
-            Self::Http => format!("python3 -m http.server {port}"),
-            Self::Nbd => {
-                format!("qemu-nbd --persistent --shared 16 --format raw --port {port} FILE")
-            }
-        }
-    }
 }
 
 /// Where loaded bytes go.
@@ -97,14 +60,10 @@ pub enum LoadTarget {
 }
 
 impl LoadJob {
-    /// Returns whether the URL is one of a checkpoint whose tensors are placed in memory.
-    pub fn is_checkpoint(&self) -> bool {
-        let LoadOrigin::Http(request) = &self.origin else {
-            return false;
-        };
-        let name = request.url().file_name();
-        let is_one = name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json");
-        is_one && self.target == LoadTarget::Memory && self.range.is_none()
+    /// Returns the request for a checkpoint whose tensors are placed in memory, if the URL is that of one.
+    pub fn checkpoint(&self) -> Option<&HttpRequest> {
+        let is_whole = self.target == LoadTarget::Memory && self.range.is_none();
+        self.origin.checkpoint().filter(|_| is_whole)
     }
 
     /// Returns the job of loading all that `url` names into memory.
@@ -113,12 +72,8 @@ impl LoadJob {
     ///
     /// The URL is invalid.
     pub fn of_url(url: &str, connections: u16) -> Result<Self, Failure> {
-        let origin = match url.starts_with("nbd") {
-            true => LoadOrigin::Nbd(url.parse().map_err(Failure::usage)?),
-            false => LoadOrigin::Http(HttpRequest::new(url.parse().map_err(Failure::usage)?)),
-        };
         Ok(Self {
-            origin,
+            origin: url.parse().map_err(Failure::usage)?,
             target: LoadTarget::Memory,
             range: None,
             connections,
@@ -176,27 +131,23 @@ impl LoadPlan {
     }
 }
 
-fn origin(text: &str, fields: &[String], link: &LinkPlan) -> Result<LoadOrigin, Failure> {
-    if text.starts_with("s3:") {
-        let object = HttpRequest::s3_object(text).map_err(Failure::usage)?;
-        let port = object.url().port();
-        let again = format!("{text} with AWS_ENDPOINT_URL=http://HOST:{port}");
-        check_host("load", object.url().host(), &again, link)?;
-        return with_fields(object, fields).map(LoadOrigin::Http);
+fn origin(text: &str, fields: &[String], link: &LinkPlan) -> Result<Origin, Failure> {
+    let origin: Origin = text.parse().map_err(Failure::usage)?;
+    let again = match &origin {
+        Origin::Http(object) if text.starts_with("s3:") => {
+            let port = object.url().port();
+            format!("{text} with AWS_ENDPOINT_URL=http://HOST:{port}")
+        }
+        Origin::Http(file) => format!("http://HOST:{}{}", file.url().port(), file.url().target()),
+        Origin::Nbd(url) => format!("nbd://HOST:{}/{}", url.port(), url.export()),
+        _ => text.to_owned(),
+    };
+    check_host("load", origin.host(), &again, link)?;
+    match origin {
+        Origin::Http(request) => with_fields(request, fields).map(Origin::Http),
+        _ if !fields.is_empty() => Err(Failure::usage("--header: NBD has no such fields")),
+        other => Ok(other),
     }
-    if !text.starts_with("nbd") {
-        let url: Url = text.parse().map_err(Failure::usage)?;
-        let again = format!("http://HOST:{}{}", url.port(), url.target());
-        check_host("load", url.host(), &again, link)?;
-        return with_fields(HttpRequest::new(url), fields).map(LoadOrigin::Http);
-    }
-    let url: NbdUrl = text.parse().map_err(Failure::usage)?;
-    if !fields.is_empty() {
-        return Err(Failure::usage("--header: NBD has no such fields"));
-    }
-    let again = format!("nbd://HOST:{}/{}", url.port(), url.export());
-    check_host("load", url.host(), &again, link)?;
-    Ok(LoadOrigin::Nbd(url))
 }
 
 /// Refuses the loopback interface, with the command that reaches this host through the TAP: `command`, and the URL `again`

@@ -1,9 +1,5 @@
 //! `devmem-tcp demo --load`: a file of a stock server into device memory.
 
-use std::fs::File;
-use std::io::{self, Write};
-use std::path::Path;
-
 use anyhow::Context;
 use tempfile::TempDir;
 
@@ -20,8 +16,6 @@ use tool::stock::{self, StockServer};
 const TMPFS: &str = "/dev/shm";
 /// Seed of the pattern in the file.
 const SEED: u64 = 1;
-/// Bytes that are written at a time.
-const BLOCK_BYTES: usize = 1 << 20;
 
 /// Loads a file from `server`, or from any stock server that this machine has.
 ///
@@ -40,7 +34,8 @@ pub fn run(plan: &DemoPlan, server: Option<StockServer>) -> Result<(), Failure> 
     let stop = StopFlag::install().context("install signal handlers")?;
     let folder = TempDir::new_in(TMPFS).or_else(|_| TempDir::new());
     let folder = folder.context("make a folder for the server")?;
-    write_file(&folder.path().join(stock::FILE), plan.bytes).context("write the file")?;
+    let pattern = PositionPattern::new(SEED);
+    stock::write_file(folder.path(), pattern, plan.bytes).context("write the file")?;
 
     let client = Client::on_link(&tap(plan, link)?, &plan.nic)?;
     let host = plan.peers.address;
@@ -48,7 +43,7 @@ pub fn run(plan: &DemoPlan, server: Option<StockServer>) -> Result<(), Failure> 
     note(format_args!("{} serves a file", server.program()));
     let job = LoadJob::of_url(&server.url(host), plan.connections)?;
     let mut loaded = transfer(&client, &plan.nic, &job, &stop)?;
-    let mut verifier = Verifier::new(Expected::Position(PositionPattern::new(SEED)));
+    let mut verifier = Verifier::new(Expected::Position(pattern));
     loaded
         .target
         .read_back(plan.bytes, |bytes| verifier.check(bytes))?;
@@ -66,19 +61,4 @@ fn tap(plan: &DemoPlan, link: &str) -> Result<TapPlan, Failure> {
         peers: (link == TAP).then_some(plan.peers),
         gateway: None,
     })
-}
-
-fn write_file(path: &Path, bytes: u64) -> io::Result<()> {
-    let pattern = PositionPattern::new(SEED);
-    let mut file = File::create(path)?;
-    let mut block = vec![0; BLOCK_BYTES];
-    let mut at = 0;
-    while at < bytes {
-        let left = usize::try_from(bytes - at).unwrap_or(usize::MAX);
-        let block = &mut block[..left.min(BLOCK_BYTES)];
-        pattern.fill(at, block);
-        file.write_all(block)?;
-        at += block.len() as u64;
-    }
-    Ok(())
 }

@@ -26,7 +26,7 @@ pub struct HttpRequest {
     fields: Vec<(String, String)>,
     proxy: Option<Url>,
     /// Signs each request.
-    signer: Option<S3Credentials>,
+    signer: Option<Box<S3Credentials>>,
 }
 
 impl HttpRequest {
@@ -43,7 +43,7 @@ impl HttpRequest {
     /// Signs each request for an S3-compatible store. User and password of the URL are not used then.
     #[must_use]
     pub fn sign_s3(mut self, credentials: S3Credentials) -> Self {
-        self.signer = Some(credentials);
+        self.signer = Some(Box::new(credentials));
         self
     }
 

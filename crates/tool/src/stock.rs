@@ -77,7 +77,7 @@ impl StockServer {
     }
 
     fn find_in(folders: &[PathBuf]) -> Result<Self, Failure> {
-        let is_here = |server: &Self| server.path_in(folders).is_some();
+        let is_here = |server: &Self| path_in(server.program(), folders).is_some();
         Self::ALL.into_iter().find(is_here).ok_or_else(|| {
             Failure::unsupported("there is no nginx, qemu-nbd, nbdkit or python3 here")
                 .with_remedy("install one of them: apt install nginx-light")
@@ -122,15 +122,14 @@ impl StockServer {
 
     /// Returns the path of its program, if this machine has it.
     pub fn path(self) -> Option<PathBuf> {
-        self.path_in(&folders())
+        path_of(self.program())
     }
 
-    fn path_in(self, folders: &[PathBuf]) -> Option<PathBuf> {
-        let mut programs = folders.iter().map(|folder| folder.join(self.program()));
-        programs.find(|program| program.is_file())
+    /// Returns the address that it listens on, for a client that reaches it at `host`.
+    pub fn address(self, host: IpAddr) -> SocketAddr {
+        SocketAddr::new(host, self.port())
     }
 
-    /// Returns the port that it listens on.
     fn port(self) -> u16 {
         match self {
             Self::Nginx | Self::Python => HTTP_PORT,
@@ -140,7 +139,7 @@ impl StockServer {
 
     /// Returns the URL of the served file, for a client that reaches the server at `host`.
     pub fn url(self, host: IpAddr) -> String {
-        let at = SocketAddr::new(host, self.port());
+        let at = self.address(host);
         match self {
             Self::Nginx | Self::Python => format!("http://{at}/{FILE}"),
             Self::QemuNbd | Self::Nbdkit => format!("nbd://{at}/{FILE}"),
@@ -197,7 +196,7 @@ impl StockServer {
         command.stderr(File::create(&errors).context("create a file")?);
         let mut server = Helper::start(&mut command).with_context(|| format!("start {program}"))?;
         let start = Instant::now();
-        let at = SocketAddr::new(host, self.port());
+        let at = self.address(host);
         while TcpStream::connect_timeout(&at, START_LIMIT).is_err() {
             if server.ended().context("look after the server")?.is_some() {
                 let said = fs::read_to_string(&errors).unwrap_or_default();
@@ -220,6 +219,16 @@ impl StockServer {
         }
         Ok(server)
     }
+}
+
+/// Returns the path of a program, if this machine has it.
+pub fn path_of(program: &str) -> Option<PathBuf> {
+    path_in(program, &folders())
+}
+
+fn path_in(program: &str, folders: &[PathBuf]) -> Option<PathBuf> {
+    let mut programs = folders.iter().map(|folder| folder.join(program));
+    programs.find(|program| program.is_file())
 }
 
 /// Returns the folders that are searched for programs.

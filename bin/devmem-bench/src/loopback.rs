@@ -12,10 +12,10 @@ use devmem_tcp::{BoundTx, Dmabuf, Frag, Netdev, RxBatch, Stream};
 use netmem::NiovSize;
 use serde::Serialize;
 
-use super::chart::{Bar, Chart, PlotArgs, Series};
+use super::chart::{Bar, Chart, Series};
 use super::meter::SILENCE;
-use super::runner::tell_report;
-use tool::output::{Failure, note, print_json};
+use super::runner::FormArgs;
+use tool::output::{Failure, note};
 use tool::pattern::{Expected, PositionPattern, Verifier};
 use tool::size::Size;
 
@@ -47,11 +47,8 @@ pub struct LoopbackArgs {
     /// Size of one net_iov: a power of two from 4K to 2M
     #[arg(long, value_name = "SIZE", default_value = "64K")]
     niov: Size,
-    /// Print one JSON object to stdout at the end
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    plot: PlotArgs,
+    form: FormArgs,
 }
 
 /// The result. The field names are the JSON's and stay as they are.
@@ -120,12 +117,7 @@ pub fn run(args: &LoopbackArgs) -> Result<(), Failure> {
         ratio: median(samples.iter().map(|sample| sample.ratio)),
         samples,
     };
-    let chart = report.chart();
-    tell_report(&report, &chart);
-    if args.json {
-        print_json(&report)?;
-    }
-    args.plot.write(&chart)
+    args.form.print(&report, &report.chart())
 }
 
 /// Returns the rate of `work` in 10^9 bytes per second of CPU time.

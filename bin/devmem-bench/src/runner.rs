@@ -3,11 +3,13 @@
 use std::{fmt, io};
 
 use anyhow::{Context, Result, anyhow};
+use clap::Args;
 use devmem_linux::{cpu, netns, probe};
 use netmem::Dmabuf;
+use serde::Serialize;
 
 use super::accounting::softirq_threads;
-use super::chart::Chart;
+use super::chart::{Chart, PlotArgs};
 use super::plan::Plan;
 use super::report::{Case, Report, Settings, Subject};
 use super::sample::{Sample, quietest};
@@ -72,6 +74,35 @@ pub fn require_tap() -> Result<(), Failure> {
     match probe::tap_in_namespace() {
         probe::Verdict::Works => Ok(()),
         missing => Err(Failure::unsupported(missing)),
+    }
+}
+
+/// Options for the form of the figures, shared by most benchmarks.
+#[derive(Clone, Debug, Args)]
+pub struct FormArgs {
+    /// Print one JSON object to stdout at the end
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    plot: PlotArgs,
+}
+
+impl FormArgs {
+    /// Prints a report and its chart in the requested forms.
+    ///
+    /// # Errors
+    ///
+    /// Stdout or the file of the chart cannot be written.
+    pub fn print(
+        &self,
+        report: &(impl fmt::Display + Serialize),
+        chart: &Chart,
+    ) -> Result<(), Failure> {
+        tell_report(report, chart);
+        if self.json {
+            print_json(report)?;
+        }
+        self.plot.write(chart)
     }
 }
 

@@ -12,10 +12,11 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use tool::memory::MemoryKind;
 use tool::parse::OutputArgs;
 use tool::size::Size;
+use tool::stock::StockServer;
 
 pub use kernel::{Doctor, Ncdevmem, Restore};
 pub use link::{BackendChoice, DEFAULT_LINK, LinkArgs};
-pub use load::Load;
+pub use load::{ChecksumKind, Load};
 pub use store::Store;
 
 /// Device memory TCP: receive TCP payload straight into device memory.
@@ -70,6 +71,9 @@ pub enum Command {
 ///
 /// With --exchange, four processes form a ring and compute an all-reduce and an all-gather of a vector of floats, by messages
 /// between their memories. The result must be the same as that of a serial computation.
+///
+/// With --load, a stock server (nginx, qemu-nbd, nbdkit or python3 -m http.server) serves a file, our stack loads it into
+/// device memory, and every byte is checked there.
 #[derive(Debug, Args)]
 #[command(after_long_help = DEMO_EXAMPLES)]
 pub struct Demo {
@@ -80,15 +84,26 @@ pub struct Demo {
             "niov", "mem_size", "memory"]
     )]
     pub exchange: bool,
+    /// Load a file from a stock server, the first one that is installed or the named one, over a TAP or --link packet
+    #[arg(
+        long,
+        value_name = "SERVER",
+        value_enum,
+        num_args = 0..=1,
+        require_equals = true,
+        conflicts_with_all = ["exchange", "direction", "write_size", "congestion", "capture", "watch"]
+    )]
+    pub load: Option<Option<StockServer>>,
     /// Direction of the transfer
     #[arg(long, value_enum, default_value_t = Direction::Rx)]
     pub direction: Direction,
-    /// Bytes to transfer, over all connections; with --exchange: of the vector [default: 5G; with --exchange: 64M]
+    /// Bytes to transfer, over all connections; with --exchange: of the vector; with --load: of the file [default: 5G; with
+    /// --exchange: 64M; with --load: 256M]
     #[arg(long, value_name = "SIZE")]
     pub bytes: Option<Size>,
-    /// Number of simultaneous connections
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub connections: u16,
+    /// Number of simultaneous connections [default: 1; with --load: 4]
+    #[arg(long, value_name = "N")]
+    pub connections: Option<u16>,
     /// Use IPv6
     #[arg(long)]
     pub ipv6: bool,
@@ -123,6 +138,10 @@ Examples:
       64 connections over IPv6, one JSON object on stdout
   devmem-tcp demo --bytes 64M --impair loss=1%,reorder=1%,delay=1ms,seed=7
       over a bad link; the seed makes it the same in every run
+  devmem-tcp demo --load
+      a file of a stock server, such as nginx, into device memory
+  devmem-tcp demo --load=qemu-nbd --connections 1 --bytes 1G
+      an export of an NBD server over one connection
   devmem-tcp demo --exchange --bytes 16M
       all-reduce and all-gather of 4 Mi floats between four processes";
 

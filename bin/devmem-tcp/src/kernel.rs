@@ -47,7 +47,26 @@ pub fn memory(
 ///
 /// If the NIC has no address.
 pub fn local(nic: &Netdev, link: &LinkPlan, port: u16) -> Result<SocketAddr, Failure> {
-    let addresses = nic.addresses();
+    address(nic, link.address, &nic.addresses()).map(|ip| SocketAddr::new(ip, port))
+}
+
+/// Returns the address to connect to `server` from, with port 0: the NIC's first of its IP version.
+///
+/// # Errors
+///
+/// If the NIC has no such address.
+pub fn local_to(nic: &Netdev, server: &SocketAddr) -> Result<SocketAddr, Failure> {
+    let mut addresses = nic.addresses();
+    addresses.retain(|ip| ip.is_ipv4() == server.is_ipv4());
+    address(nic, None, &addresses).map(|ip| SocketAddr::new(ip, 0))
+}
+
+/// Returns the requested address, or the first of `addresses`, preferably IPv4.
+fn address(
+    nic: &Netdev,
+    requested: Option<IpAddr>,
+    addresses: &[IpAddr],
+) -> Result<IpAddr, Failure> {
     let global = |ip: &&IpAddr| match ip {
         IpAddr::V4(_) => true,
         // A link-local address is valid only with its interface.
@@ -55,13 +74,12 @@ pub fn local(nic: &Netdev, link: &LinkPlan, port: u16) -> Result<SocketAddr, Fai
     };
     let v4 = || addresses.iter().find(|ip| ip.is_ipv4());
     let first = v4().or_else(|| addresses.iter().find(global));
-    let address = link.address.or(first.copied()).ok_or_else(|| {
+    requested.or(first.copied()).ok_or_else(|| {
         let name = nic.interface().unwrap_or_default();
         Failure::failed(format!("{name} has no address")).with_remedy(format!(
             "ip address add ADDR/LEN dev {name}, or give an address with --addr"
         ))
-    })?;
-    Ok(SocketAddr::new(address, port))
+    })
 }
 
 /// Returns the queues to bind on a NIC that is already set up.

@@ -11,6 +11,7 @@
 
 mod args;
 mod backend;
+mod client;
 mod commands;
 mod kernel;
 mod kernels_end;

@@ -25,7 +25,7 @@ use tool::size::Size;
 pub use demo::DemoPlan;
 pub use exchange::ExchangePlan;
 pub use link::{LinkPlan, TapPlan};
-pub use load::{LoadOrigin, LoadPlan, LoadTarget, Protocol};
+pub use load::{LoadJob, LoadPlan, LoadTarget};
 pub use recv::{Destination, KernelPlan, RecvPlan};
 pub use send::{Input, SendPlan};
 pub use store::StorePlan;

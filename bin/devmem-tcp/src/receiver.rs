@@ -1,11 +1,12 @@
-//! The receiving NIC of `demo` and `recv`: opens it, binds memory, listens, and restores it at the end.
+//! The receiving NIC of `demo`, `recv`, `load` and `store`: opens it, binds memory, listens, and restores it at the end.
 
 use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use devmem_tcp::{
-    BoundRx, Dmabuf, LinkState, Listener, NetIovCount, Netdev, NetdevBuilder, Setup, Unbound,
+    BoundRx, Dmabuf, LinkState, Listener, NetIovCount, Netdev, NetdevBuilder, ReceivePlan, Setup,
+    Unbound,
 };
 
 use crate::kernel;
@@ -19,15 +20,124 @@ use tool::undelivered::Undelivered;
 const LETTING_GO: Duration = Duration::from_secs(3);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// A NIC with device memory bound to it and a listening socket. The fields are dropped in their order.
+/// A NIC with device memory bound to its queues. The fields are dropped in their order.
 #[derive(Debug)]
-pub struct Receiver {
-    listener: Listener,
+pub struct BoundNic {
     bound: BoundRx,
     /// `None` if the NIC was already set up.
     setup: Option<Setup>,
     memory: Dmabuf,
     nic: Netdev,
+}
+
+impl BoundNic {
+    /// Opens a NIC of ours and binds memory to its queues, for TCP to `local`.
+    ///
+    /// # Errors
+    ///
+    /// The error of the library, with its remedy.
+    pub fn open(
+        builder: NetdevBuilder,
+        plan: &NicPlan,
+        local: SocketAddr,
+    ) -> Result<Self, Failure> {
+        let nic = open_nic(builder, plan)?;
+        let memory = plan.memory.allocate(plan.mem_bytes)?;
+        Self::bind(nic, memory, plan, local)
+    }
+
+    /// Binds memory to the queues of a NIC of ours, for TCP to `local`; port 0 is any port.
+    ///
+    /// # Errors
+    ///
+    /// The error of the library, with its remedy.
+    pub fn bind(
+        nic: Netdev,
+        memory: Dmabuf,
+        plan: &NicPlan,
+        local: SocketAddr,
+    ) -> Result<Self, Failure> {
+        let setup = nic.plan_receive(local).queues(plan.queues).apply()?;
+        let bound = nic.bind_rx_sized(&memory, setup.queues(), plan.niov)?;
+        Ok(Self {
+            bound,
+            setup: Some(setup),
+            memory,
+            nic,
+        })
+    }
+
+    /// Sets a NIC of the kernel up for `receive` unless it is already, and binds memory to its queues.
+    ///
+    /// # Errors
+    ///
+    /// The error of the library or the kernel, with its remedy. The settings of the NIC are restored then.
+    pub fn on_kernel(
+        nic: Netdev,
+        memory: Dmabuf,
+        plan: &KernelPlan,
+        receive: ReceivePlan,
+    ) -> Result<Self, Failure> {
+        let (setup, queues) = if plan.no_setup {
+            (None, kernel::prepared_queues(&nic, plan)?)
+        } else {
+            let setup = receive.queues(plan.queues).apply()?;
+            for command in setup.changes() {
+                note(format_args!("set up until the end of the run: {command}"));
+            }
+            let queues = setup.queues().to_vec();
+            (Some(setup), queues)
+        };
+        let bound = match plan.niov {
+            Some(niov) => nic.bind_rx_sized(&memory, &queues, niov)?,
+            None => nic.bind_rx(&memory, &queues)?,
+        };
+        Ok(Self {
+            bound,
+            setup,
+            memory,
+            nic,
+        })
+    }
+
+    /// Unbinds the memory and restores the NIC. Returns the NIC, the memory, and how many of its net_iovs came back.
+    pub fn finish(self) -> Unused {
+        let Self {
+            bound,
+            setup,
+            memory,
+            nic,
+        } = self;
+        let niov_bytes = bound.niov_size().bytes() as u64;
+        let net_iovs = when_home(&nic, &bound.unbind());
+        restore(setup);
+        Unused {
+            nic,
+            memory,
+            niov_bytes,
+            net_iovs,
+        }
+    }
+}
+
+/// A NIC and memory that was bound to it.
+#[derive(Debug)]
+pub struct Unused {
+    /// The NIC.
+    pub nic: Netdev,
+    /// The memory.
+    pub memory: Dmabuf,
+    /// Size of its net_iovs.
+    pub niov_bytes: u64,
+    /// How many of them came back.
+    pub net_iovs: NetIovCount,
+}
+
+/// A NIC with device memory bound to it and a listening socket. The fields are dropped in their order.
+#[derive(Debug)]
+pub struct Receiver {
+    listener: Listener,
+    bound: BoundNic,
 }
 
 impl Receiver {
@@ -41,23 +151,9 @@ impl Receiver {
         plan: &NicPlan,
         local: SocketAddr,
     ) -> Result<Self, Failure> {
-        let nic = with_mtu(builder, plan.mtu)
-            // Queue 0 receives into host memory.
-            .rx_queues(plan.queues + 1)
-            .linear_bytes(plan.linear_bytes)
-            .impair(plan.impairment)
-            .open()?;
-        let memory = plan.memory.allocate(plan.mem_bytes)?;
-        let setup = nic.plan_receive(local).queues(plan.queues).apply()?;
-        let bound = nic.bind_rx_sized(&memory, setup.queues(), plan.niov)?;
-        let listener = nic.listen(local)?;
-        Ok(Self {
-            listener,
-            bound,
-            setup: Some(setup),
-            memory,
-            nic,
-        })
+        let bound = BoundNic::open(builder, plan, local)?;
+        let listener = bound.nic.listen(local)?;
+        Ok(Self { listener, bound })
     }
 
     /// Sets a NIC of the kernel up unless it is already, binds memory to its queues, and listens.
@@ -66,29 +162,11 @@ impl Receiver {
     ///
     /// The error of the library or the kernel, with its remedy. The settings of the NIC are restored then.
     pub fn on_kernel(nic: Netdev, plan: &KernelPlan, local: SocketAddr) -> Result<Self, Failure> {
+        let receive = nic.plan_receive(local);
         let memory = kernel::memory(plan.memory, plan.mem_bytes, plan.niov)?;
-        let (setup, queues) = if plan.no_setup {
-            (None, kernel::prepared_queues(&nic, plan)?)
-        } else {
-            let setup = nic.plan_receive(local).queues(plan.queues).apply()?;
-            for command in setup.changes() {
-                note(format_args!("set up until the end of the run: {command}"));
-            }
-            let queues = setup.queues().to_vec();
-            (Some(setup), queues)
-        };
-        let bound = match plan.niov {
-            Some(niov) => nic.bind_rx_sized(&memory, &queues, niov)?,
-            None => nic.bind_rx(&memory, &queues)?,
-        };
-        let listener = nic.listen(local)?;
-        Ok(Self {
-            listener,
-            bound,
-            setup,
-            memory,
-            nic,
-        })
+        let bound = BoundNic::on_kernel(nic, memory, plan, receive)?;
+        let listener = bound.nic.listen(local)?;
+        Ok(Self { listener, bound })
     }
 
     /// Returns the address that it listens on.
@@ -100,7 +178,7 @@ impl Receiver {
 
     /// Returns the NIC, for further uses.
     pub fn nic(&self) -> Netdev {
-        self.nic.clone()
+        self.bound.nic.clone()
     }
 
     /// Accepts connections and receives from them until all have ended.
@@ -109,26 +187,24 @@ impl Receiver {
     ///
     /// A write error of the destination, or the error of [`Task::watch`].
     pub fn run<'a>(&'a mut self, task: Task<'a>) -> Result<Totals, Failure> {
-        Transfer::new(&self.bound, task).run(&mut self.listener)
+        Transfer::new(&self.bound.bound, task).run(&mut self.listener)
     }
 
     /// Unbinds the memory, restores the NIC, and adds their counters to the report.
     pub fn finish(self, report: &mut RunReport) {
-        let Self {
-            listener,
-            bound,
-            setup,
-            memory,
-            nic,
-        } = self;
+        let Self { listener, bound } = self;
         drop(listener);
+        let Unused {
+            nic,
+            memory,
+            niov_bytes,
+            net_iovs,
+        } = bound.finish();
         report.mem_bytes = memory.size() as u64;
         report.page_kind = memory.page_kind().to_string();
-        report.niov_bytes = bound.niov_size().bytes() as u64;
-        let count = when_home(&nic, &bound.unbind());
-        report.net_iovs_total = count.total as u64;
-        report.net_iovs_home = count.home as u64;
-        restore(setup);
+        report.niov_bytes = niov_bytes;
+        report.net_iovs_total = net_iovs.total as u64;
+        report.net_iovs_home = net_iovs.home as u64;
         report.mtu = nic.mtu();
         report.rx_queues = nic.queue_stats().into_iter().map(QueueRow::from).collect();
         report.undelivered = Undelivered::of(nic.drops());
@@ -172,6 +248,20 @@ impl LinkWatch {
             .with_remedy("start again when `ip link` lists it")),
         }
     }
+}
+
+/// Opens a NIC of ours.
+///
+/// # Errors
+///
+/// The link is not available.
+pub fn open_nic(builder: NetdevBuilder, plan: &NicPlan) -> Result<Netdev, Failure> {
+    let nic = with_mtu(builder, plan.mtu)
+        // Queue 0 receives into host memory.
+        .rx_queues(plan.queues + 1)
+        .linear_bytes(plan.linear_bytes)
+        .impair(plan.impairment);
+    Ok(nic.open()?)
 }
 
 /// Sets the MTU, if one was requested.

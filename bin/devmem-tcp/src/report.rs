@@ -1,5 +1,6 @@
 //! The report of a run: a table for people, a JSON object for programs.
 
+mod circumstances;
 mod exchange;
 mod load;
 mod send;
@@ -20,6 +21,7 @@ use tool::receive::Totals;
 use tool::size::Size;
 use tool::undelivered::Undelivered;
 
+pub use circumstances::Circumstances;
 pub use exchange::{Collective, ExchangeReport};
 pub use load::{LoadReport, TensorRow};
 pub use send::{SendReport, Sending};
@@ -156,12 +158,8 @@ impl RunReport {
         if let Some(complaint) = self.sending.and_then(|sending| sending.complaint()) {
             return Some(complaint);
         }
-        if self.net_iovs_home != self.net_iovs_total {
-            let (home, total) = (self.net_iovs_home, self.net_iovs_total);
-            return Some(format!(
-                "{} of {total} net_iovs were not returned",
-                total - home
-            ));
+        if let Some(complaint) = not_home(self.net_iovs_home, self.net_iovs_total) {
+            return Some(complaint);
         }
         if self.tokens_returned != self.device_frags {
             let (returned, lent) = (self.tokens_returned, self.device_frags);
@@ -181,26 +179,13 @@ fn per_gb(time: Duration, bytes: u64) -> f64 {
 
 impl fmt::Display for RunReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let connections = match self.connections {
-            1 => "1 connection".to_owned(),
-            n => format!("{n} connections"),
+        let name = match self.direction {
+            Direction::Tx => "sent",
+            Direction::Rx | Direction::Both | Direction::Loopback => "received",
         };
-        row(
-            f,
-            if self.direction == Direction::Tx {
-                "sent"
-            } else {
-                "received"
-            },
-            format_args!("{} over {}, {connections}", Size(self.bytes), self.link),
-        )?;
+        summary_row(f, name, self.bytes, &self.link, self.connections)?;
         self.verified_row(f)?;
-        let rate = (self.gbit_per_s, self.seconds);
-        row(
-            f,
-            "rate",
-            format_args!("{:.1} Gbit/s for {:.2} s", rate.0, rate.1),
-        )?;
+        rate_row(f, self.gbit_per_s, self.seconds)?;
         if let Some(sending) = &self.sending {
             sending.rows(f)?;
         }
@@ -234,13 +219,7 @@ impl RunReport {
             "receiver CPU",
             format_args!("{:.3} s/GB, and {:.3} s/GB to check", cpu.0, cpu.1),
         )?;
-        let share = 100.0 * self.device_bytes as f64 / self.bytes.max(1) as f64;
-        let host = self.linear_bytes;
-        row(
-            f,
-            "placed",
-            format_args!("{share:.4} % in device memory, {host} bytes in host memory"),
-        )?;
+        placed_row(f, self.device_bytes, self.linear_bytes)?;
         let (frags, back) = (self.device_frags, self.tokens_returned);
         row(f, "frags", format_args!("{frags} lent, {back} returned"))?;
         let (home, total, size) = (
@@ -259,6 +238,44 @@ impl RunReport {
 
 fn row(f: &mut fmt::Formatter<'_>, name: &str, value: fmt::Arguments<'_>) -> fmt::Result {
     writeln!(f, "{name:>13}  {value}")
+}
+
+/// Writes what was done to how many bytes, over which link and how many connections.
+fn summary_row(
+    f: &mut fmt::Formatter<'_>,
+    name: &str,
+    bytes: u64,
+    link: &str,
+    connections: u64,
+) -> fmt::Result {
+    let size = Size(bytes);
+    let plural = if connections == 1 { "" } else { "s" };
+    row(
+        f,
+        name,
+        format_args!("{size} over {link}, {connections} connection{plural}"),
+    )
+}
+
+fn rate_row(f: &mut fmt::Formatter<'_>, gbit_per_s: f64, seconds: f64) -> fmt::Result {
+    let rate = format_args!("{gbit_per_s:.1} Gbit/s for {seconds:.2} s");
+    row(f, "rate", rate)
+}
+
+/// Writes where the received bytes are.
+fn placed_row(f: &mut fmt::Formatter<'_>, device_bytes: u64, linear_bytes: u64) -> fmt::Result {
+    let share = 100.0 * device_bytes as f64 / (device_bytes + linear_bytes).max(1) as f64;
+    row(
+        f,
+        "placed",
+        format_args!("{share:.4} % in device memory, {linear_bytes} bytes in host memory"),
+    )
+}
+
+/// Returns the error of net_iovs that were not returned.
+fn not_home(home: u64, total: u64) -> Option<String> {
+    let missing = total - home;
+    (missing > 0).then(|| format!("{missing} of {total} net_iovs were not returned"))
 }
 
 #[cfg(test)]

@@ -49,6 +49,16 @@ impl Drop for Killed {
     }
 }
 
+fn has_python(test: &str) -> bool {
+    let mut python = Command::new("python3");
+    let found = python.arg("--version").stdout(Stdio::null()).status();
+    let is_here = found.is_ok_and(|status| status.success());
+    if !is_here {
+        skip(test, "python3", "there is no python3 here");
+    }
+    is_here
+}
+
 fn load(line: &str) -> Finished {
     through_tap("load", line)
 }
@@ -71,10 +81,8 @@ fn through_tap(subcommand: &str, line: &str) -> Finished {
 #[test]
 fn a_file_of_pythons_server_arrives_unchanged() {
     const TEST: &str = "a_file_of_pythons_server_arrives_unchanged";
-    let mut python = Command::new("python3");
-    let found = python.arg("--version").stdout(Stdio::null()).status();
-    if !found.is_ok_and(|status| status.success()) {
-        return skip(TEST, "python3", "there is no python3 here");
+    if !has_python(TEST) {
+        return;
     }
     in_netns(TEST, || {
         let folder = tempfile::tempdir().unwrap();
@@ -131,6 +139,38 @@ fn a_file_of_pythons_server_arrives_unchanged() {
             FILE_BYTES + 1
         ))
         .failed_with(1, "the source has 5000001");
+    });
+}
+
+#[test]
+fn an_object_of_a_store_that_checks_signatures_is_loaded() {
+    const TEST: &str = "an_object_of_a_store_that_checks_signatures_is_loaded";
+    if !has_python(TEST) {
+        return;
+    }
+    in_netns(TEST, || {
+        let mut python = Command::new("python3");
+        python
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3_store.py"))
+            .stderr(Stdio::null());
+        let _store = Killed::once_listening(python.spawn().expect("it was found before"), 8000);
+        let load = |secret: &str| {
+            let mut command = tool();
+            command
+                .args("load --peer-addr 10.77.0.1/24 --piece 100K --json --verify=xxh3".split(' '));
+            command.args(["s3://models/a b"]).env_remove("http_proxy");
+            command.env("AWS_ENDPOINT_URL", "http://10.77.0.1:8000");
+            command.env("AWS_ACCESS_KEY_ID", "key");
+            command.env("AWS_SECRET_ACCESS_KEY", secret);
+            start_command(command).finish()
+        };
+        let json = load("sec/ret").json();
+        assert_eq!(json["bytes"], 1_024_000, "{json}");
+        // That of the reference implementation.
+        assert_eq!(json["xxh3"], "eb1713fb5109680b", "{json}");
+        assert_eq!(json["url"], "http://10.77.0.1:8000/models/a%20b", "{json}");
+        assert_everything_home(&json);
+        load("wrong").failed_with(1, "403 SignatureDoesNotMatch");
     });
 }
 
@@ -281,7 +321,11 @@ fn what_cannot_be_stored_is_refused_with_a_remedy() {
             "store file --peer-addr 10.77.0.1/24 nbd://10.77.0.1:10809/x",
         ),
         ("file nbd://host/x --piece 1", 2, "--piece"),
-        ("file nbd://host/x --if eth1", 2, "only the user backend"),
+        (
+            "Cargo.toml nbd://host/x --backend kernel --if eth1 --mtu 9000",
+            2,
+            "--mtu: only the user backend",
+        ),
     ] {
         run(&format!("store {line}")).failed_with(code, text);
     }
@@ -299,6 +343,7 @@ fn a_command_line_that_cannot_work_is_refused_with_a_remedy() {
         ("http://127.0.0.1/file", "--peer-addr 10.77.0.1/24"),
         ("http://host/ --range 5-5", "--range 5-5"),
         ("http://host/ --piece 1", "--piece"),
+        ("s3://bucket", "write s3://BUCKET/KEY"),
         ("http://host/ --connections 0", "--connections 0"),
         ("http://host/ --header nocolon", "NAME: VALUE"),
         (
@@ -308,7 +353,14 @@ fn a_command_line_that_cannot_work_is_refused_with_a_remedy() {
         ("nbd://localhost/x", "nbd://10.77.0.1:10809/x"),
         ("nbd://host/x --header A:b", "NBD has no such fields"),
         ("nbds://host/x", "ends TLS"),
-        ("http://host/ --if eth1", "only the user backend"),
+        (
+            "http://host/ --backend kernel --if eth1 --peer-addr 10.77.0.1/24",
+            "--peer-addr: only the user backend",
+        ),
+        (
+            "http://127.0.0.1/file --if eth1",
+            "name a host that eth1 reaches",
+        ),
     ] {
         run(&format!("load {line}")).failed_with(2, text);
     }

@@ -24,15 +24,27 @@ use crate::restore::{Drift, RestoreReport};
 #[must_use = "nothing changes until `apply`"]
 pub struct ReceivePlan {
     netdev: Netdev,
-    local: SocketAddr,
+    flows: Flows,
     queues: u16,
+}
+
+/// The TCP segments that are steered.
+#[derive(Clone, Debug)]
+pub(crate) struct Flows {
+    /// Where they go; port 0 stands for any port.
+    pub(crate) local: SocketAddr,
+    /// Where they come from: one of these, or anywhere if there is none.
+    pub(crate) peers: Vec<SocketAddr>,
 }
 
 impl ReceivePlan {
     pub(crate) fn new(netdev: Netdev, local: SocketAddr) -> Self {
         Self {
             netdev,
-            local,
+            flows: Flows {
+                local,
+                peers: Vec::new(),
+            },
             queues: 1,
         }
     }
@@ -44,6 +56,15 @@ impl ReceivePlan {
         self
     }
 
+    /// Steers only segments from this address and port: for connections that are made to it, the local port of which is not
+    /// known before and given as 0. May be repeated for further peers.
+    ///
+    /// An interface of the kernel needs the local port or a peer: otherwise the segments of all programs would be steered.
+    pub fn from_peer(mut self, peer: SocketAddr) -> Self {
+        self.flows.peers.push(peer);
+        self
+    }
+
     /// Returns the changes: for an interface of the kernel as `ethtool` commands, for a user-space NIC as text. Changes nothing.
     ///
     /// # Errors
@@ -52,7 +73,7 @@ impl ReceivePlan {
         self.netdev.check()?;
         match &self.netdev.backend {
             Backend::User(_) => Ok(self.to_string().lines().map(str::to_owned).collect()),
-            Backend::Kernel(nic) => kernel::commands(nic, self.local, self.queues),
+            Backend::Kernel(nic) => kernel::commands(nic, &self.flows, self.queues),
         }
     }
 
@@ -66,7 +87,7 @@ impl ReceivePlan {
     pub fn apply(self) -> Result<Setup, SetupError> {
         let Self {
             netdev,
-            local,
+            flows,
             queues,
         } = self;
         netdev.check()?;
@@ -75,7 +96,7 @@ impl ReceivePlan {
                 let applied = nic
                     .shared
                     .driver
-                    .with(nic.at, |stack, _| apply(stack.nic_mut(), local, queues))??;
+                    .with(nic.at, |stack, _| apply(stack.nic_mut(), &flows, queues))??;
                 let queues = applied.queues.clone();
                 let nic = nic.clone();
                 let restores = Arc::new(UserSettings { nic, applied });
@@ -85,7 +106,7 @@ impl ReceivePlan {
                 Ok(Setup { queues, settings })
             }
             Backend::Kernel(nic) => {
-                let (prepared, queues) = kernel::prepare(nic, local, queues)?;
+                let (prepared, queues) = kernel::prepare(nic, &flows, queues)?;
                 let settings = Settings::Kernel(prepared);
                 Ok(Setup { queues, settings })
             }
@@ -97,7 +118,11 @@ impl fmt::Display for ReceivePlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "header split on, threshold 0")?;
         writeln!(f, "RSS away from the last {} queue(s)", self.queues)?;
-        write!(f, "TCP to {} steered to them", self.local)
+        let Flows { local, peers } = &self.flows;
+        match peers.is_empty() {
+            true => write!(f, "TCP to {local} steered to them"),
+            false => write!(f, "TCP from {peers:?} to {local} steered to them"),
+        }
     }
 }
 
@@ -234,7 +259,7 @@ impl Applied {
     }
 }
 
-fn apply(nic: &mut Nic, local: SocketAddr, wanted: u16) -> Result<Applied, SetupError> {
+fn apply(nic: &mut Nic, flows: &Flows, wanted: u16) -> Result<Applied, SetupError> {
     let channels = nic.channels().rx;
     if wanted == 0 || wanted >= channels {
         return Err(SetupError::Queues { wanted, channels });
@@ -247,7 +272,7 @@ fn apply(nic: &mut Nic, local: SocketAddr, wanted: u16) -> Result<Applied, Setup
         rss: nic.rss().clone(),
         features: nic.features(),
     };
-    let result = make(nic, local, first, &mut applied);
+    let result = make(nic, flows, first, &mut applied);
     if result.is_err() {
         applied.restore(nic);
     }
@@ -255,12 +280,7 @@ fn apply(nic: &mut Nic, local: SocketAddr, wanted: u16) -> Result<Applied, Setup
 }
 
 /// Makes the settings one by one, and records each rule for its later removal.
-fn make(
-    nic: &mut Nic,
-    local: SocketAddr,
-    first: u16,
-    applied: &mut Applied,
-) -> Result<(), SetupError> {
+fn make(nic: &mut Nic, flows: &Flows, first: u16, applied: &mut Applied) -> Result<(), SetupError> {
     nic.set_rings(Rings {
         tcp_data_split: TcpDataSplit::Enabled,
         hds_thresh: 0,
@@ -283,14 +303,32 @@ fn make(
         Some(queues) if applied.queues.len() > 1 => RuleAction::Spread(queues),
         _ => RuleAction::Queue(RxQueueId(first)),
     };
-    let rule = nic.insert_rule(None, rule(local, action));
-    applied.rules.push(rule.map_err(refused)?);
+    for rule in rules(flows, action) {
+        let location = nic.insert_rule(None, rule);
+        applied.rules.push(location.map_err(refused)?);
+    }
     Ok(())
 }
 
 /// The software NIC refuses a setting, usually because a binding depends on the current one.
 fn refused(error: impl fmt::Display) -> Refusal {
     Refusal::of_stack(Errno::EINVAL, &error)
+}
+
+/// Returns one rule for each peer, or one for all.
+fn rules(flows: &Flows, action: RuleAction) -> Vec<NtupleRule> {
+    let Flows { local, peers } = flows;
+    let to_local = rule(*local, action);
+    let from = |peer: &SocketAddr| {
+        let mut rule = to_local;
+        rule.src_ip = IpMatch::exact(peer.ip());
+        rule.src_port = PortMatch::exact(peer.port());
+        rule
+    };
+    match peers.is_empty() {
+        true => vec![to_local],
+        false => peers.iter().map(from).collect(),
+    }
 }
 
 fn rule(local: SocketAddr, action: RuleAction) -> NtupleRule {

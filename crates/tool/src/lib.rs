@@ -27,6 +27,7 @@ pub mod sender;
 pub mod signals;
 pub mod size;
 pub mod source;
+pub mod stock;
 pub mod terminal;
 pub mod transmit;
 pub mod undelivered;

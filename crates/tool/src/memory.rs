@@ -7,6 +7,7 @@ use anyhow::Context;
 use devmem_tcp::{Dmabuf, cuda};
 
 use crate::output::Failure;
+use crate::size::Size;
 
 /// Kind of device memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +34,36 @@ impl MemoryKind {
         };
         Ok(memory?)
     }
+
+    /// Refuses a size that this machine has no memory for: memory is touched when it is allocated, and `bytes` may be the
+    /// choice of a peer.
+    ///
+    /// # Errors
+    ///
+    /// There is not enough. Memory of GPUs is not checked: the driver refuses by itself.
+    pub fn check_free(self, bytes: usize) -> Result<(), Failure> {
+        let text = match self {
+            Self::Anonymous | Self::Udmabuf => std::fs::read_to_string("/proc/meminfo"),
+            Self::Cuda(_) => return Ok(()),
+        };
+        match available(&text.unwrap_or_default()) {
+            Some(free) if bytes as u64 > free => {
+                let (size, free) = (Size(bytes as u64), Size(free));
+                let text = format!("{size} do not fit into the free memory of {free}");
+                Err(Failure::failed(text))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Returns the free bytes by the text of /proc/meminfo (proc_meminfo(5)).
+fn available(text: &str) -> Option<u64> {
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
 }
 
 impl fmt::Display for MemoryKind {
@@ -63,6 +94,19 @@ impl FromStr for MemoryKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn free_memory_is_read_and_too_much_is_refused() {
+        let text = "MemTotal:       100 kB\nMemAvailable:    7 kB\n";
+        assert_eq!(available(text), Some(7 * 1024));
+        assert_eq!(available("MemTotal: 1 kB\n"), None);
+        let refused = MemoryKind::Anonymous.check_free(usize::MAX / 2);
+        let refused = refused.unwrap_err().to_string();
+        assert!(
+            refused.contains("do not fit into the free memory"),
+            "{refused}"
+        );
+    }
 
     #[test]
     fn kinds_are_parsed_and_printed_alike() {

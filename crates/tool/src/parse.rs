@@ -6,9 +6,11 @@ use std::str::FromStr;
 
 use clap::Args;
 use nic::Impairment;
+use serde::Serialize;
 
-use crate::output::Failure;
+use crate::output::{Failure, print_json};
 use crate::size::Size;
+use crate::terminal::tell_table;
 
 /// Maximum length of an interface name: `IFNAMSIZ` minus the NUL (linux include/uapi/linux/if.h).
 const MAX_INTERFACE_NAME: usize = 15;
@@ -20,11 +22,26 @@ const MIN_MTU_V6: u16 = 1280;
 const MAX_MTU: u16 = 65_521;
 
 /// Arguments for the format of the result.
-#[derive(Debug, Args)]
+#[derive(Clone, Copy, Debug, Args)]
 pub struct OutputArgs {
     /// Print one JSON object to stdout at the end
     #[arg(long)]
     pub json: bool,
+}
+
+impl OutputArgs {
+    /// Prints the report of a run: a table for people, and the JSON if it was requested.
+    ///
+    /// # Errors
+    ///
+    /// Stdout cannot be written.
+    pub fn print(self, report: &(impl fmt::Display + Serialize)) -> Result<(), Failure> {
+        tell_table(report);
+        match self.json {
+            true => print_json(report),
+            false => Ok(()),
+        }
+    }
 }
 
 /// An address with the length of its network's prefix.

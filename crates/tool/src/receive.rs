@@ -459,7 +459,7 @@ impl<'a> Transfer<'a> {
 
 /// Passes the bytes of a batch to `look` in stream order, in blocks that fit in the cache. Bytes in device memory are copied
 /// to host memory first: this is the access of an application to its memory, not a part of receiving.
-pub fn for_each_block(
+fn for_each_block(
     batch: &RxBatch,
     memory: &Dmabuf,
     block: &mut [u8],

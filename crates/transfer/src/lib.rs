@@ -5,4 +5,5 @@
 
 pub mod exchange;
 pub mod load;
+mod parallel;
 pub mod store;

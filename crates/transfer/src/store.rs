@@ -24,6 +24,7 @@
 
 mod connection;
 mod error;
+mod input;
 mod ledger;
 mod part;
 mod run;
@@ -31,8 +32,10 @@ mod session;
 mod storer;
 mod supply;
 
-pub use crate::load::{NbdExport, NbdUrl, Progress};
+pub use crate::load::{NbdExport, NbdUrl};
+pub use crate::parallel::Progress;
 pub use error::{Operation, StoreError};
+pub use input::{Input, InputError};
 pub use part::Part;
 #[cfg(feature = "test-util")]
 pub(crate) use session::fuzz;

@@ -14,11 +14,10 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use devmem_linux::{cpu, netns};
-use tool::output::{Failure, note, print_json};
+use tool::output::{Failure, note};
 use tool::signals::StopFlag;
 
-use super::chart::PlotArgs;
-use super::runner::{first_two, require_tap, tell_report};
+use super::runner::{FormArgs, first_two, require_tap};
 use report::ExchangeReport;
 use rows::ROWS;
 
@@ -46,11 +45,8 @@ pub struct ExchangeArgs {
     /// Run only the rows with these names or beginnings of names
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     only: Vec<String>,
-    /// Print one JSON object to stdout at the end
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    plot: PlotArgs,
+    form: FormArgs,
 }
 
 /// Runs the benchmark and prints its report.
@@ -63,8 +59,7 @@ pub fn run(args: &ExchangeArgs) -> Result<(), Failure> {
         reps,
         seconds,
         only,
-        json,
-        plot,
+        form,
     } = args;
     if *reps == 0 {
         return Err(Failure::usage("--reps 0: must be at least 1, better 5"));
@@ -96,10 +91,5 @@ pub fn run(args: &ExchangeArgs) -> Result<(), Failure> {
         }
         note(format_args!("repetition {repetition} of {reps} done"));
     }
-    let chart = report.chart();
-    tell_report(&report, &chart);
-    if *json {
-        print_json(&report)?;
-    }
-    plot.write(&chart)
+    form.print(&report, &report.chart())
 }

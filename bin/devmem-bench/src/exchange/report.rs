@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::rows::{Kind, PAIRS, Row, Sample, Work};
 use crate::chart::{Bar, Chart, Series};
+use crate::sample::spread;
 
 /// The report. The field names are those of the JSON.
 #[derive(Clone, Debug, Serialize)]
@@ -143,16 +144,6 @@ impl ExchangeReport {
 fn load_of(loadavg: &str) -> f64 {
     let first = loadavg.split_whitespace().next();
     first.and_then(|text| text.parse().ok()).unwrap_or(0.0)
-}
-
-/// Returns minimum, median and maximum; zeros without values.
-fn spread(values: &[f64]) -> (f64, f64, f64) {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    match (sorted.first(), sorted.get(sorted.len() / 2), sorted.last()) {
-        (Some(min), Some(median), Some(max)) => (*min, *median, *max),
-        _ => (0.0, 0.0, 0.0),
-    }
 }
 
 impl fmt::Display for ExchangeReport {

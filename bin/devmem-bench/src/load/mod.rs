@@ -1,4 +1,4 @@
-//! `bench load`: a file of nginx loaded into device memory, compared with curl and with a plain receiver.
+//! `bench load`: a file of a stock server loaded into device memory, compared with curl, nbdcopy and a plain receiver.
 
 mod report;
 mod rows;
@@ -11,25 +11,26 @@ use clap::Args;
 use devmem_linux::{cpu, netns};
 use netmem::Dmabuf;
 
-use super::chart::PlotArgs;
-use super::runner::{first_two, require_tap, tell_report};
+use super::runner::{FormArgs, first_two, require_tap};
 use report::LoadReport;
-use rows::{ROWS, Setting};
+use rows::{ROWS, Row, Setting};
 use server::Files;
-use tool::output::{Failure, note, print_json};
+use tool::output::{Failure, note};
 use tool::size::Size;
+use tool::stock::{self, StockServer};
 
 /// Device memory is allocated in pages.
 const PAGE_BYTES: u64 = 4096;
 /// Sizes of the file: less is only slow start.
 const SIZES: std::ops::RangeInclusive<u64> = 64 << 20..=16 << 30;
 
-/// Load a file from nginx into device memory: this loader, curl, and a plain receiver
+/// Load a file from nginx, qemu-nbd and nbdkit into device memory: this loader, curl, nbdcopy, and a plain receiver
 ///
 /// nginx serves a file in /dev/shm with sendfile, on its own processor. `ours` loads it over a TAP. `curl` loads it over a veth
 /// pair into another file there, which is then read once: the cheapest copy to a target. `recv` receives into a buffer that
-/// stays in the cache, and copies from there to device memory. CPU time is that of the receiving process. Every repetition
-/// runs all rows one after another.
+/// stays in the cache, and copies from there to device memory. `nbdcopy` reads from an NBD server over a veth pair and drops the
+/// bytes, with 4 connections and 16 requests of 1 MiB in flight on each, as `ours` does then. CPU time is that of the receiving
+/// process. Every repetition runs all rows one after another; rows without their programs are left out.
 #[derive(Debug, Args)]
 pub struct LoadArgs {
     /// Repetitions of all rows; use at least 5 to see the spread
@@ -38,11 +39,8 @@ pub struct LoadArgs {
     /// Size of the file
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     bytes: Size,
-    /// Print one JSON object to stdout at the end
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    plot: PlotArgs,
+    form: FormArgs,
 }
 
 /// Runs the benchmark and prints its report.
@@ -51,12 +49,7 @@ pub struct LoadArgs {
 ///
 /// The network or a server cannot be set up, or a row fails.
 pub fn run(args: &LoadArgs) -> Result<(), Failure> {
-    let LoadArgs {
-        reps,
-        bytes,
-        json,
-        plot,
-    } = args;
+    let LoadArgs { reps, bytes, form } = args;
     if *reps == 0 {
         return Err(Failure::usage("--reps 0: must be at least 1, better 5"));
     }
@@ -65,9 +58,12 @@ pub fn run(args: &LoadArgs) -> Result<(), Failure> {
             "--bytes {bytes}: a multiple of 4 KiB from 64M to 16G"
         )));
     }
-    for program in ["nginx", "curl"] {
-        server::require(program)?;
+    StockServer::Nginx.require()?;
+    if stock::path_of("curl").is_none() {
+        let missing = Failure::unsupported("there is no curl here");
+        return Err(missing.with_remedy("apt install curl"));
     }
+    let rows = available_rows();
     require_tap()?;
     // Before any thread is started, because an unprivileged caller also enters a user namespace.
     netns::enter_new()?;
@@ -80,9 +76,9 @@ pub fn run(args: &LoadArgs) -> Result<(), Failure> {
         bytes: bytes.0,
         server_cpu,
     };
-    let mut report = LoadReport::new(bytes.0, *reps);
+    let mut report = LoadReport::new(&rows, bytes.0, *reps);
     for repetition in 1..=*reps {
-        for row in ROWS {
+        for row in &rows {
             // A separate thread, so that the pinning ends with the run.
             let measured = thread::scope(|scope| {
                 let run = scope.spawn(|| {
@@ -95,10 +91,23 @@ pub fn run(args: &LoadArgs) -> Result<(), Failure> {
         }
         note(format_args!("repetition {repetition} of {reps} done"));
     }
-    let chart = report.chart();
-    tell_report(&report, &chart);
-    if *json {
-        print_json(&report)?;
-    }
-    plot.write(&chart)
+    form.print(&report, &report.chart())
+}
+
+/// Returns the rows whose programs this machine has, and notes the others.
+fn available_rows() -> Vec<&'static Row> {
+    let is_here = |row: &&Row| {
+        let programs = row.programs().into_iter();
+        let missing = programs.filter(|program| stock::path_of(program).is_none());
+        let missing: Vec<_> = missing.collect();
+        if !missing.is_empty() {
+            let name = row.name;
+            note(format_args!(
+                "SKIP {name}: there is no {} here",
+                missing.join(", ")
+            ));
+        }
+        missing.is_empty()
+    };
+    ROWS.iter().filter(is_here).collect()
 }

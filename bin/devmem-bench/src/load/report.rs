@@ -4,9 +4,10 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::rows::{Kind, ROWS, Row};
+use super::rows::{Kind, PAIRS, Row};
 use crate::chart::{Bar, Chart, Series};
 use crate::meter::MeterReading;
+use crate::sample::spread;
 use tool::progress::gbit_per_s;
 use tool::size::Size;
 
@@ -29,8 +30,8 @@ struct Figures {
 }
 
 impl LoadReport {
-    pub fn new(bytes: u64, repetitions: usize) -> Self {
-        let figures = |row: &Row| Figures {
+    pub fn new(rows: &[&Row], bytes: u64, repetitions: usize) -> Self {
+        let figures = |row: &&Row| Figures {
             name: row.name,
             kind: row.kind,
             gbit_per_s: Vec::new(),
@@ -39,7 +40,7 @@ impl LoadReport {
         Self {
             bytes,
             repetitions,
-            rows: ROWS.iter().map(figures).collect(),
+            rows: rows.iter().map(figures).collect(),
         }
     }
 
@@ -68,7 +69,7 @@ impl LoadReport {
                 max,
                 series: match row.kind {
                     Kind::Ours { .. } => Series::Ours,
-                    Kind::Curl | Kind::Recv => Series::Other,
+                    Kind::Curl | Kind::Recv | Kind::Nbdcopy(_) => Series::Other,
                 },
             }
         };
@@ -80,22 +81,12 @@ impl LoadReport {
     }
 }
 
-/// Returns minimum, median and maximum; zeros without values.
-fn spread(values: &[f64]) -> (f64, f64, f64) {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    match (sorted.first(), sorted.get(sorted.len() / 2), sorted.last()) {
-        (Some(min), Some(median), Some(max)) => (*min, *median, *max),
-        _ => (0.0, 0.0, 0.0),
-    }
-}
-
 impl fmt::Display for LoadReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (size, repetitions) = (Size(self.bytes), self.repetitions);
         writeln!(
             f,
-            "{size} from nginx in {repetitions} repetitions, median (minimum to maximum)"
+            "{size} in {repetitions} repetitions, median (minimum to maximum)"
         )?;
         for row in &self.rows {
             let (rate, cpu) = (spread(&row.gbit_per_s), spread(&row.cpu_s_per_gb));
@@ -106,20 +97,17 @@ impl fmt::Display for LoadReport {
             )?;
         }
         let median = |name: &str| {
-            let row = self.rows.iter().find(|row| row.name == name);
-            row.map_or((0.0, 0.0), |row| {
-                (spread(&row.gbit_per_s).1, spread(&row.cpu_s_per_gb).1)
-            })
+            let row = self.rows.iter().find(|row| row.name == name)?;
+            Some((spread(&row.gbit_per_s).1, spread(&row.cpu_s_per_gb).1))
         };
-        let ours = median("ours");
-        for other in ["curl", "recv"] {
-            let (rate, cpu) = median(other);
-            writeln!(
-                f,
-                "ours runs at {:.2}x the rate of {other}, with {:.2}x of its CPU time",
-                ours.0 / rate,
-                ours.1 / cpu
-            )?;
+        for (ours, other) in PAIRS {
+            if let (Some(mine), Some(theirs)) = (median(ours), median(other)) {
+                let (rate, cpu) = (mine.0 / theirs.0, mine.1 / theirs.1);
+                writeln!(
+                    f,
+                    "{ours} runs at {rate:.2}x the rate of {other}, with {cpu:.2}x of its CPU time"
+                )?;
+            }
         }
         Ok(())
     }
@@ -128,17 +116,13 @@ impl fmt::Display for LoadReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_median_has_its_range() {
-        assert_eq!(spread(&[3.0, 1.0, 2.0]), (1.0, 2.0, 3.0));
-        assert_eq!(spread(&[]), (0.0, 0.0, 0.0));
-    }
+    use crate::load::rows::ROWS;
 
     #[test]
     fn ours_is_compared_with_the_others() {
-        let mut report = LoadReport::new(1 << 30, 1);
-        for row in ROWS {
+        let rows: Vec<_> = ROWS.iter().collect();
+        let mut report = LoadReport::new(&rows, 1 << 30, 1);
+        for row in rows {
             let ours = matches!(row.kind, Kind::Ours { .. });
             report.add(
                 row,
@@ -152,5 +136,6 @@ mod tests {
         let text = report.to_string();
         let expected = "ours runs at 2.00x the rate of curl, with 0.50x of its CPU time";
         assert!(text.contains(expected), "{text}");
+        assert!(text.contains("of nbdcopy/nbdkit, with 0.50x"), "{text}");
     }
 }

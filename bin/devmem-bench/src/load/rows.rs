@@ -12,9 +12,10 @@ use anyhow::{Context, Result, bail};
 use devmem_linux::cpu;
 use devmem_tcp::Netdev;
 use netmem::Dmabuf;
-use transfer::load::{HttpFile, HttpRequest, Loader, Part};
+use tool::stock::StockServer;
+use transfer::load::{Loader, Origin, Part};
 
-use super::server::{Files, Home, Nginx, PORT};
+use super::server::{Files, Home, Server};
 use crate::meter::MeterReading;
 use crate::network::{NearEnd, TAP, Veth};
 use crate::sender::{PREFIX, RECEIVER, SENDER};
@@ -24,6 +25,10 @@ const BOUND_BYTES: usize = 256 << 20;
 /// Bytes of one receive or read call of the other receivers.
 const CHUNK: usize = 256 << 10;
 const MTU: u16 = 1500;
+/// Requests to NBD servers.
+const NBD_CONNECTIONS: usize = 4;
+const NBD_REQUESTS: usize = 16;
+const NBD_REQUEST_BYTES: u64 = 1 << 20;
 /// Unit of the times in /proc/PID/stat: a hundredth of a second (USER_HZ, linux include/asm-generic/param.h).
 const TICK: Duration = Duration::from_millis(10);
 
@@ -38,36 +43,74 @@ pub struct Row {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Ours {
+        server: StockServer,
         connections: usize,
         piece_bytes: u64,
+        /// Requests in flight on one connection.
+        window: usize,
     },
     Curl,
     Recv,
+    Nbdcopy(StockServer),
+}
+
+const fn row(name: &'static str, kind: Kind) -> Row {
+    Row { name, kind }
 }
 
 const fn ours(name: &'static str, connections: usize, piece_bytes: u64) -> Row {
     let kind = Kind::Ours {
+        server: StockServer::Nginx,
         connections,
         piece_bytes,
+        window: 2,
+    };
+    Row { name, kind }
+}
+
+const fn ours_nbd(name: &'static str, server: StockServer) -> Row {
+    let kind = Kind::Ours {
+        server,
+        connections: NBD_CONNECTIONS,
+        piece_bytes: NBD_REQUEST_BYTES,
+        window: NBD_REQUESTS,
     };
     Row { name, kind }
 }
 
 pub const ROWS: &[Row] = &[
-    Row {
-        name: "curl",
-        kind: Kind::Curl,
-    },
-    Row {
-        name: "recv",
-        kind: Kind::Recv,
-    },
+    row("curl", Kind::Curl),
+    row("recv", Kind::Recv),
     ours("ours", 4, 16 << 20),
     ours("ours/1-connection", 1, 16 << 20),
     ours("ours/16-connections", 16, 16 << 20),
     ours("ours/64k-pieces", 4, 64 << 10),
     ours("ours/1g-pieces", 4, 1 << 30),
+    row("nbdcopy/qemu-nbd", Kind::Nbdcopy(StockServer::QemuNbd)),
+    ours_nbd("ours/qemu-nbd", StockServer::QemuNbd),
+    row("nbdcopy/nbdkit", Kind::Nbdcopy(StockServer::Nbdkit)),
+    ours_nbd("ours/nbdkit", StockServer::Nbdkit),
 ];
+
+/// The rows that are compared.
+pub const PAIRS: [(&str, &str); 4] = [
+    ("ours", "curl"),
+    ("ours", "recv"),
+    ("ours/qemu-nbd", "nbdcopy/qemu-nbd"),
+    ("ours/nbdkit", "nbdcopy/nbdkit"),
+];
+
+impl Row {
+    /// Returns the programs that it needs.
+    pub fn programs(&self) -> Vec<&'static str> {
+        match self.kind {
+            Kind::Ours { server, .. } => vec![server.program()],
+            Kind::Curl => vec![StockServer::Nginx.program(), "curl"],
+            Kind::Recv => vec![StockServer::Nginx.program()],
+            Kind::Nbdcopy(server) => vec![server.program(), "nbdcopy"],
+        }
+    }
+}
 
 /// What all runs share.
 pub struct Setting<'a> {
@@ -83,52 +126,61 @@ pub struct Setting<'a> {
 ///
 /// The server or the load failed.
 pub fn run(setting: &Setting<'_>, kind: Kind) -> Result<MeterReading> {
-    if let Kind::Ours {
-        connections,
-        piece_bytes,
-    } = kind
-    {
-        return load(setting, connections, piece_bytes);
-    }
-    let mut nginx = Nginx::start(setting.files, Home::Apart, setting.server_cpu)?;
-    let _veth = Veth::new(&nginx.namespace()?, NearEnd::Kernel, MTU, None)?;
-    nginx.until_ready(server())?;
     match kind {
-        Kind::Curl => curl(setting),
-        Kind::Recv | Kind::Ours { .. } => recv(setting),
+        Kind::Ours {
+            server,
+            connections,
+            piece_bytes,
+            window,
+        } => load(setting, server, |nic| {
+            Loader::new(nic)
+                .connections(connections)
+                .piece_bytes(piece_bytes)
+                .pipeline(window)
+        }),
+        Kind::Curl => over_veth(setting, StockServer::Nginx, || curl(setting)),
+        Kind::Recv => over_veth(setting, StockServer::Nginx, || recv(setting)),
+        Kind::Nbdcopy(server) => over_veth(setting, server, || nbdcopy(setting, server)),
     }
 }
 
-fn server() -> SocketAddr {
-    SocketAddr::from((SENDER, PORT))
+/// Starts a server at the other end of a veth pair for the time of `run`.
+fn over_veth(
+    setting: &Setting<'_>,
+    server: StockServer,
+    run: impl FnOnce() -> Result<MeterReading>,
+) -> Result<MeterReading> {
+    let mut running = Server::start(server, setting.files, Home::Apart, setting.server_cpu)?;
+    let _veth = Veth::new(&running.namespace()?, NearEnd::Kernel, MTU, None)?;
+    running.until_ready(server.address(SENDER.into()))?;
+    run()
 }
 
-fn url() -> String {
-    format!("http://{}/file", server())
-}
-
-fn load(setting: &Setting<'_>, connections: usize, piece_bytes: u64) -> Result<MeterReading> {
+fn load(
+    setting: &Setting<'_>,
+    server: StockServer,
+    loader: impl FnOnce(&Netdev) -> Loader,
+) -> Result<MeterReading> {
     let nic = Netdev::builder(&format!("tap:{TAP}"))?
         .address(&format!("{RECEIVER}/{PREFIX}"))?
         .peer_address(&format!("{SENDER}/{PREFIX}"))?
         .mtu(MTU)
         .open()?;
-    let mut nginx = Nginx::start(setting.files, Home::Here, setting.server_cpu)?;
-    nginx.until_ready(server())?;
+    let mut running = Server::start(server, setting.files, Home::Here, setting.server_cpu)?;
+    running.until_ready(server.address(SENDER.into()))?;
     let memory = Dmabuf::anonymous(BOUND_BYTES)?;
     let setup = nic.plan_receive(SocketAddr::from((RECEIVER, 0))).apply()?;
     let bound = nic.bind_rx(&memory, setup.queues())?;
-    let loader = Loader::new(&nic)
-        .connections(connections)
-        .piece_bytes(piece_bytes);
+    let loader = loader(&nic);
+    let origin: Origin = server.url(SENDER.into()).parse()?;
     let (start, clock) = (Instant::now(), cpu::process_cpu_time());
-    let file = HttpFile::open(&nic, HttpRequest::new(url().parse()?))?;
+    let source = origin.open(&nic)?;
     let part = Part {
         source: 0..setting.bytes,
         memory: setting.target.clone(),
         offset: 0,
     };
-    let loaded = loader.load(&file, &[part], &mut |_| ControlFlow::Continue(()))?;
+    let loaded = loader.load(source, &[part], &mut |_| ControlFlow::Continue(()))?;
     let reading = MeterReading {
         bytes: loaded.bytes,
         elapsed: start.elapsed(),
@@ -143,39 +195,65 @@ fn curl(setting: &Setting<'_>) -> Result<MeterReading> {
     let copy = setting.files.copy();
     let mut command = Command::new("curl");
     command.args(["--silent", "--fail", "--noproxy", "*", "--output"]);
-    command.arg(&copy).arg(url()).stdin(Stdio::null());
-    let (start, children) = (Instant::now(), children_cpu_time()?);
-    let clock = cpu::process_cpu_time();
-    let status = command.status().context("start curl")?;
-    if !status.success() {
-        bail!("curl ended: {status}");
-    }
-    let file = File::open(&copy).context("open curl's file")?;
-    let mut buffer = vec![0; CHUNK];
+    command
+        .arg(&copy)
+        .arg(StockServer::Nginx.url(SENDER.into()));
     let mut bytes = 0;
-    loop {
-        let len = file
-            .read_at(&mut buffer, bytes)
-            .context("read curl's file")?;
-        if len == 0 {
-            break;
+    let reading = measured(&mut command, || {
+        let file = File::open(&copy).context("open curl's file")?;
+        let mut buffer = vec![0; CHUNK];
+        loop {
+            let read = file.read_at(&mut buffer, bytes);
+            match read.context("read curl's file")? {
+                0 => return Ok(()),
+                len => bytes += len as u64,
+            }
         }
-        bytes += len as u64;
-    }
-    let own = cpu::process_cpu_time().saturating_sub(clock);
-    let reading = MeterReading {
-        bytes,
-        elapsed: start.elapsed(),
-        cpu: own + children_cpu_time()?.saturating_sub(children),
-    };
+    });
+    let reading = MeterReading { bytes, ..reading? };
     fs::remove_file(&copy).context("remove curl's file")?;
     Ok(reading)
+}
+
+/// Reads the export into memory of nbdcopy, which drops it: with as many requests in flight as ours.
+fn nbdcopy(setting: &Setting<'_>, server: StockServer) -> Result<MeterReading> {
+    let mut command = Command::new("nbdcopy");
+    command.arg(format!("--connections={NBD_CONNECTIONS}"));
+    command.arg(format!("--requests={NBD_REQUESTS}"));
+    command.arg(format!("--request-size={NBD_REQUEST_BYTES}"));
+    // Without asking for holes: the file has none.
+    command.args(["--no-extents", &server.url(SENDER.into()), "null:"]);
+    let reading = measured(&mut command, || Ok(()))?;
+    Ok(MeterReading {
+        bytes: setting.bytes,
+        ..reading
+    })
+}
+
+/// Runs a program and then `after`, and measures both. Returns no bytes.
+fn measured(command: &mut Command, after: impl FnOnce() -> Result<()>) -> Result<MeterReading> {
+    let program = command.get_program().display().to_string();
+    let (start, children) = (Instant::now(), children_cpu_time()?);
+    let clock = cpu::process_cpu_time();
+    let status = command.stdin(Stdio::null()).status();
+    let status = status.with_context(|| format!("start {program}"))?;
+    if !status.success() {
+        bail!("{program} ended: {status}");
+    }
+    after()?;
+    let own = cpu::process_cpu_time().saturating_sub(clock);
+    Ok(MeterReading {
+        bytes: 0,
+        elapsed: start.elapsed(),
+        cpu: own + children_cpu_time()?.saturating_sub(children),
+    })
 }
 
 /// Receives into a buffer that stays in the cache, and copies from there to device memory.
 fn recv(setting: &Setting<'_>) -> Result<MeterReading> {
     let (start, clock) = (Instant::now(), cpu::process_cpu_time());
-    let mut stream = TcpStream::connect(server()).context("connect")?;
+    let mut stream =
+        TcpStream::connect(StockServer::Nginx.address(SENDER.into())).context("connect")?;
     stream
         .write_all(b"GET /file HTTP/1.0\r\nHost: bench\r\n\r\n")
         .context("send the request")?;

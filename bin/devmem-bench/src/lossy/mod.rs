@@ -16,15 +16,14 @@ use devmem_tcp::{Dmabuf, TcpOptions};
 use nic::Impairment;
 use serde::Serialize;
 
-use super::chart::PlotArgs;
 use super::receiver::{ReceiverProcess, Receiving};
-use super::runner::{first_two, require_tap, tell_report};
+use super::runner::{FormArgs, first_two, require_tap};
 use super::sender::{Home, Mode, PORT, RECEIVER, SenderProcess, Sending};
 use cable::{Cable, SenderTcp};
 pub use cable::{CableArgs, run as run_cable};
 use conduct::Conduct;
 use report::{LossyReport, Sample};
-use tool::output::{Failure, note, print_json};
+use tool::output::{Failure, note};
 use tool::sender::pattern_of;
 use tool::source::{Made, Source};
 use tool::transmit::Transmit;
@@ -68,11 +67,8 @@ pub struct LossyArgs {
     /// Impairments of a cable without the seed, as in `devmem-tcp wire`; may be repeated [default: a list of typical cables]
     #[arg(long, value_name = "LIST")]
     impair: Vec<String>,
-    /// Print one JSON object to stdout at the end
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    plot: PlotArgs,
+    form: FormArgs,
 }
 
 /// Congestion control that both stacks implement.
@@ -124,12 +120,7 @@ pub fn run(args: &LossyArgs) -> Result<(), Failure> {
         }
         note(format_args!("seed {seed} of {} done", args.seeds));
     }
-    let chart = report.chart();
-    tell_report(&report, &chart);
-    if args.json {
-        print_json(&report)?;
-    }
-    args.plot.write(&chart)
+    args.form.print(&report, &report.chart())
 }
 
 /// Returns the requested cables, validated.

@@ -2,22 +2,32 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::{LinkArgs, NicArgs, OutputArgs};
 use tool::size::Size;
 
+/// Checksum of loaded bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ChecksumKind {
+    /// CRC-32C, as object stores use it
+    Crc32c,
+    /// XXH3 of 64 bits, as `xxhsum -H3` computes it: the fastest
+    Xxh3,
+}
+
 /// Load a file or a block device from a stock HTTP or NBD server into device memory
 ///
-/// The server needs no device memory: our stack connects from an address of a TAP interface, requests the file in pieces over
-/// several connections, and the payload goes straight into device memory; only protocol headers go to host memory.
+/// The server needs no device memory: our stack connects from an address of a TAP interface, or with --if the kernel's stack
+/// from one of a NIC that supports device memory. It requests the file in pieces over several connections, and the payload goes straight into device memory; only protocol headers go to host memory.
 /// Each received piece is moved to its place by one device copy. The tensors of a safetensors file, or of the shards that a
 /// safetensors.index.json names, are aligned in one memory, and --json lists them. The command ends with statistics when the file is whole. If
 /// a connection breaks, or the server is restarted, its pieces are requested again.
 #[derive(Debug, Args)]
 #[command(after_long_help = LOAD_EXAMPLES)]
 pub struct Load {
-    /// http://HOST:PORT/PATH, with user:password@ before HOST if the server asks for them, or nbd://HOST:PORT/EXPORT; the port is 80 or 10809 if it is left out
+    /// http://HOST:PORT/PATH, with user:password@ before HOST if the server asks for them, s3://BUCKET/KEY, or
+    /// nbd://HOST:PORT/EXPORT; the port is 80 or 10809 if it is left out
     #[arg(value_name = "URL")]
     pub url: String,
     #[command(flatten)]
@@ -37,9 +47,17 @@ pub struct Load {
     /// Add a field to the HTTP requests, such as "Authorization: Bearer TOKEN"; may be repeated
     #[arg(long, value_name = "NAME: VALUE")]
     pub header: Vec<String>,
-    /// Compute the CRC-32C of the loaded bytes where they landed, and compare it with the server's, if it sends one
-    #[arg(long)]
-    pub verify: bool,
+    /// Compute a checksum of the loaded bytes where they landed, CRC-32C unless --verify=xxh3; a CRC-32C is compared with the
+    /// server's, if it sends one
+    #[arg(
+        long,
+        value_name = "SUM",
+        value_enum,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "crc32c"
+    )]
+    pub verify: Option<ChecksumKind>,
     #[command(flatten)]
     pub nic: NicArgs,
     #[command(flatten)]
@@ -47,7 +65,8 @@ pub struct Load {
 }
 
 const LOAD_EXAMPLES: &str = "\
-The proxy of the variables http_proxy and all_proxy is used, except for the hosts of no_proxy.
+The proxy of the variables http_proxy and all_proxy is used, except for the hosts of no_proxy. s3:// uses the variables of
+Amazon's tools: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, AWS_ENDPOINT_URL (http only).
 
 Examples:
   devmem-tcp load --peer-addr 10.77.0.1/24 http://10.77.0.1:8000/model.safetensors
@@ -56,5 +75,9 @@ Examples:
       from another network, through the kernel's end of the TAP as router
   devmem-tcp load --peer-addr 10.77.0.1/24 http://10.77.0.1/model.safetensors --memory cuda:0
       into the memory of a GPU
+  AWS_ENDPOINT_URL=http://10.77.0.1:9000 devmem-tcp load s3://models/model.safetensors
+      an object of an S3-compatible store, signed with the keys of the environment
+  devmem-tcp load --backend kernel --if eth1 http://192.0.2.1/model.safetensors
+      with the kernel's stack, on a NIC that supports device memory
   devmem-tcp load nbd://10.77.0.1/disk --range 0-1M --to start.img --verify
       the first MiB of an export of qemu-nbd, nbdkit or nbd-server, to a file";

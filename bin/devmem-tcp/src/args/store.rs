@@ -9,7 +9,8 @@ use tool::size::Size;
 
 /// Store a file in an export of a stock NBD server, from device memory
 ///
-/// The server needs no device memory: our stack connects from an address of a TAP interface. The bytes of the file are
+/// The server needs no device memory: our stack connects from an address of a TAP interface, or with --if the kernel's stack
+/// from one of a NIC that supports device memory. The bytes of the file are
 /// written to chunks of device memory and sent from there without a copy, one request for each piece, with several requests in
 /// flight on several connections; a chunk is filled again when the server has acknowledged its piece and the send is complete.
 /// Pieces of zeros are not sent, if the server can write zeros by itself. The command ends with statistics when the server has

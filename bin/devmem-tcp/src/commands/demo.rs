@@ -1,5 +1,6 @@
 //! `devmem-tcp demo`: sender, link and receiver on one machine.
 
+mod load;
 mod tx;
 
 use std::net::SocketAddr;
@@ -45,6 +46,9 @@ const PORT: u16 = 5201;
 ///
 /// A failed step; wrong or missing bytes; net_iovs that were not returned.
 pub fn run(plan: &DemoPlan) -> Result<(), Failure> {
+    if let Some(server) = plan.load {
+        return load::run(plan, server);
+    }
     let link = choose_link(plan)?;
     let stop = StopFlag::install().context("install signal handlers")?;
     let cpus = match cpu::allowed_cpus().as_slice() {
@@ -58,7 +62,7 @@ pub fn run(plan: &DemoPlan) -> Result<(), Failure> {
     let one = |direction| one_way(plan, direction, link, peers_cpu, &stop);
     if plan.direction != Direction::Both {
         let report = one(plan.direction)?;
-        if plan.json {
+        if plan.form.json {
             print_json(&report)?;
         }
         return judge(plan, &report, &stop);
@@ -67,7 +71,7 @@ pub fn run(plan: &DemoPlan) -> Result<(), Failure> {
     let rx_judged = judge(plan, &rx, &stop);
     // The JSON is printed even if one direction failed.
     let tx = rx_judged.and_then(|()| one(Direction::Tx));
-    if plan.json {
+    if plan.form.json {
         let tx = tx.as_ref().ok();
         print_json(&serde_json::json!({ "direction": "both", "rx": rx, "tx": tx }))?;
     }
@@ -178,7 +182,9 @@ fn choose_link(plan: &DemoPlan) -> Result<&'static str, Failure> {
             netns::enter_new()?;
             Ok(TAP)
         }
-        missing if plan.link == DemoLink::Tap => Err(Failure::unsupported(missing)),
+        missing if plan.link == DemoLink::Tap || plan.load.is_some() => {
+            Err(Failure::unsupported(missing))
+        }
         missing => {
             note(format_args!("{missing}"));
             note("using an in-memory wire between two of our stacks instead");

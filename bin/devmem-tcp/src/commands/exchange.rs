@@ -15,10 +15,9 @@ use std::process::Stdio;
 
 use anyhow::Context;
 use devmem_linux::helper::Helper;
-use tool::output::{Failure, print_json};
+use tool::output::Failure;
 use tool::peer::Peer;
 use tool::signals::StopFlag;
-use tool::terminal::tell_table;
 
 use crate::plan::ExchangePlan;
 use crate::report::{Collective, ExchangeReport};
@@ -59,10 +58,7 @@ pub fn run(plan: &ExchangePlan) -> Result<(), Failure> {
     let reports = ranks.iter_mut().map(|rank| rank.hear_json(&stop));
     let reports = reports.collect::<Result<Vec<RankReport>, _>>()?;
     let report = report(plan, &reports);
-    tell_table(&report);
-    if plan.json {
-        print_json(&report)?;
-    }
+    plan.form.print(&report)?;
     match report.complaint() {
         Some(complaint) => Err(Failure::failed(complaint)),
         None => Ok(()),

@@ -1,6 +1,6 @@
-//! `devmem-tcp load`: loads a file from a stock HTTP server.
+//! `devmem-tcp load`: loads a file from a stock HTTP server, or an export of an NBD server.
 
-mod source;
+mod contents;
 mod target;
 
 use std::ops::ControlFlow;
@@ -8,20 +8,19 @@ use std::time::Instant;
 
 use anyhow::Context;
 use devmem_linux::cpu;
-use devmem_tcp::{BoundRx, Dmabuf, ErrorKind, Netdev, Setup};
+use devmem_tcp::{ErrorKind, Purpose};
 
-use crate::kernels_end;
-use crate::plan::{LoadPlan, NicPlan, Protocol, TapPlan};
-use crate::receiver::with_mtu;
+use crate::args::ChecksumKind;
+use crate::client::Client;
+use crate::plan::{LoadJob, LoadPlan, NicPlan};
 use crate::report::LoadReport;
-use source::Source;
-use target::Target;
-use tool::output::{Failure, note, print_json};
+use contents::Contents;
+pub use target::Target;
+use tool::output::{Failure, note};
+use tool::parse::OutputArgs;
 use tool::progress::Progress;
 use tool::signals::StopFlag;
-use tool::terminal::tell_table;
-use tool::undelivered::Undelivered;
-use transfer::load::{LoadError, Loader};
+use transfer::load::{Crc32c, LoadError, Loader, Origin, Xxh3};
 
 /// Loads by `plan`.
 ///
@@ -30,21 +29,89 @@ use transfer::load::{LoadError, Loader};
 /// A failed step, or a wrong result.
 pub fn run(plan: &LoadPlan) -> Result<(), Failure> {
     let stop = StopFlag::install().context("install signal handlers")?;
-    let client = Client::open(&plan.link.tap, &plan.nic, plan.nic.mem_bytes)?;
-    if let Some(warning) = kernels_end::unreachable(&plan.link.tap) {
-        note(warning);
+    let LoadPlan {
+        link,
+        nic,
+        kernel,
+        job,
+        ..
+    } = plan;
+    let client = Client::open(link, nic, kernel, Purpose::Receive)?;
+    let mut loaded = transfer(&client, nic, job, &stop)?;
+    match plan.verify {
+        Some(ChecksumKind::Crc32c) => loaded.add_crc32c()?,
+        Some(ChecksumKind::Xxh3) => loaded.add_xxh3()?,
+        None => {}
     }
-    let loader = Loader::new(&client.nic)
-        .connections(usize::from(plan.connections))
-        .piece_bytes(plan.piece_bytes);
-    let source = Source::open(plan, &loader, &stop)?;
-    let size = source.memory_bytes();
-    note(format_args!("loading {}", source.name()));
+    loaded.end(plan.form)
+}
 
-    let target = Target::open(&plan.target, plan.nic.memory, size)?;
-    let progress = Progress::transfer(Some(source.bytes()));
+/// What was loaded.
+pub struct LoadedTarget {
+    pub report: LoadReport,
+    pub target: Target,
+    /// Bytes of the target.
+    size: u64,
+    /// The server's checksum, if it sent one.
+    theirs: Option<u32>,
+}
+
+impl LoadedTarget {
+    fn add_crc32c(&mut self) -> Result<(), Failure> {
+        let mut sum = Crc32c::default();
+        self.target.read_back(self.size, |bytes| sum.add(bytes))?;
+        let sum = sum.value();
+        self.report.crc32c = Some(format!("{sum:08x}"));
+        self.report.crc32c_matches = self.theirs.map(|theirs| theirs == sum);
+        Ok(())
+    }
+
+    fn add_xxh3(&mut self) -> Result<(), Failure> {
+        let mut sum = Xxh3::default();
+        self.target.read_back(self.size, |bytes| sum.add(bytes))?;
+        self.report.xxh3 = Some(format!("{:016x}", sum.value()));
+        Ok(())
+    }
+
+    /// Prints the report.
+    ///
+    /// # Errors
+    ///
+    /// The result is wrong.
+    pub fn end(&self, form: OutputArgs) -> Result<(), Failure> {
+        form.print(&self.report)?;
+        match self.report.complaint() {
+            Some(complaint) => Err(Failure::failed(complaint)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Does one job. All connections have ended afterwards, and the memory is not bound any more.
+///
+/// # Errors
+///
+/// A failed step.
+pub fn transfer(
+    client: &Client<'_>,
+    nic: &NicPlan,
+    job: &LoadJob,
+    stop: &StopFlag,
+) -> Result<LoadedTarget, Failure> {
+    let loader = Loader::new(&client.nic)
+        .connections(usize::from(job.connections))
+        .piece_bytes(job.piece_bytes);
+    let contents = Contents::open(job, &loader, stop)?;
+    let size = contents.memory_bytes();
+    note(format_args!("loading {}", contents.name()));
+
+    let servers = contents.addresses();
+    let local = client.local(&servers)?;
+    let bound = client.bind(client.mem_bytes().0, local, &servers)?;
+    let target = Target::open(&job.target, nic.memory, size)?;
+    let progress = Progress::transfer(Some(contents.bytes()));
     let (start, clock) = (Instant::now(), cpu::process_cpu_time());
-    let loaded = source.load(&loader, &client.memory, &target, &mut |sofar| {
+    let loaded = contents.load(&loader, &target, &mut |sofar| {
         progress.transferred(sofar.bytes, start.elapsed());
         match stop.is_set() {
             true => ControlFlow::Break(()),
@@ -53,43 +120,29 @@ pub fn run(plan: &LoadPlan) -> Result<(), Failure> {
     });
     let used = cpu::process_cpu_time().saturating_sub(clock);
     progress.finish();
-    let loaded = loaded.map_err(|error| failure(error, plan.origin.protocol(), &stop))?;
+    let loaded = loaded.map_err(|error| failure(error, &job.origin, stop))?;
 
     let mut report = LoadReport {
-        backend: "user",
-        link: plan.link.tap.link.to_string(),
-        url: source.name(),
+        backend: client.backend,
+        link: client.link.clone(),
+        url: contents.name(),
         to: target.name(),
-        tensors: source.tensors(),
-        serves_ranges: source.serves_ranges(),
-        mtu: client.nic.mtu(),
-        ip_version: if plan.link.tap.ours.address.is_ipv4() {
-            4
-        } else {
-            6
-        },
-        impair: plan.nic.impairment.to_string(),
+        tensors: contents.tensors(),
+        serves_ranges: contents.serves_ranges(),
         ..LoadReport::default()
     };
     report.set_loaded(&loaded, used);
-    if plan.verify {
-        let sum = target.checksum(size)?;
-        report.crc32c = Some(format!("{sum:08x}"));
-        report.crc32c_matches = source.crc32c().map(|theirs| theirs == sum);
-    }
-    client.finish(&mut report);
-    tell_table(&report);
-    if plan.json {
-        print_json(&report)?;
-    }
-    match report.complaint() {
-        Some(complaint) => Err(Failure::failed(complaint)),
-        None => Ok(()),
-    }
+    report.set_unused(&bound.finish(), local.ip(), nic.impairment);
+    Ok(LoadedTarget {
+        report,
+        target,
+        size,
+        theirs: contents.crc32c(),
+    })
 }
 
 /// Returns the error of a load, with the next command.
-pub fn failure(error: LoadError, protocol: Protocol, stop: &StopFlag) -> Failure {
+pub fn failure(error: LoadError, origin: &Origin, stop: &StopFlag) -> Failure {
     let (text, remedy) = match &error {
         LoadError::Cancelled if stop.is_set() => return Failure::failed("interrupted"),
         LoadError::Connect { address, source } => match source.kind() {
@@ -101,7 +154,7 @@ pub fn failure(error: LoadError, protocol: Protocol, stop: &StopFlag) -> Failure
                 format!("{address} refuses the connection: no program listens there"),
                 format!(
                     "start one, for example `{}`",
-                    protocol.server(address.port())
+                    server(origin, address.port())
                 ),
             ),
             _ => return error.into(),
@@ -111,60 +164,12 @@ pub fn failure(error: LoadError, protocol: Protocol, stop: &StopFlag) -> Failure
     Failure::failed(text).with_remedy(remedy)
 }
 
-/// A NIC with device memory bound to it. The fields are dropped in their order.
-pub struct Client {
-    bound: BoundRx,
-    setup: Setup,
-    memory: Dmabuf,
-    pub nic: Netdev,
-}
-
-impl Client {
-    /// Opens the NIC, and binds `mem_bytes`.
-    ///
-    /// # Errors
-    ///
-    /// The link or the memory is not available.
-    pub fn open(tap: &TapPlan, wanted: &NicPlan, mem_bytes: usize) -> Result<Self, Failure> {
-        let nic = with_mtu(tap.builder()?, wanted.mtu)
-            // Queue 0 receives into host memory.
-            .rx_queues(wanted.queues + 1)
-            .impair(wanted.impairment)
-            .open()?;
-        let memory = wanted.memory.allocate(mem_bytes)?;
-        // Any port: that of a connection is chosen when it is made.
-        let setup = nic
-            .plan_receive(tap.local(0))
-            .queues(wanted.queues)
-            .apply()?;
-        let bound = nic.bind_rx_sized(&memory, setup.queues(), wanted.niov)?;
-        Ok(Self {
-            bound,
-            setup,
-            memory,
-            nic,
-        })
-    }
-
-    /// Unbinds the memory and adds its counters to the report.
-    fn finish(self, report: &mut LoadReport) {
-        let Self {
-            bound,
-            setup,
-            memory,
-            nic,
-        } = self;
-        report.mem_bytes = memory.size() as u64;
-        report.page_kind = memory.page_kind().to_string();
-        let count = bound.unbind().net_iovs();
-        report.net_iovs_total = count.total as u64;
-        report.net_iovs_home = count.home as u64;
-        drop(setup);
-        report.undelivered = Undelivered::of(nic.drops());
-    }
-
-    /// Ends it, and returns the packets that were not delivered.
-    pub fn end(self) -> Undelivered {
-        Undelivered::of(self.nic.drops())
+/// Returns a command that starts a server on `port`.
+fn server(origin: &Origin, port: u16) -> String {
+    match origin {
+        Origin::Nbd(_) => {
+            format!("qemu-nbd --persistent --shared 16 --format raw --port {port} FILE")
+        }
+        _ => format!("python3 -m http.server {port}"),
     }
 }

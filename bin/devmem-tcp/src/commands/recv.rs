@@ -18,13 +18,13 @@ use crate::report::RunReport;
 use tool::capture::{self, Capture};
 use tool::display::Display;
 use tool::intervals::Intervals;
-use tool::output::{Failure, note, print_json};
+use tool::output::{Failure, note};
 use tool::pattern::{Expected, RepeatingPattern};
 use tool::progress::gbit_per_s;
 use tool::receive::{Ended, Go, Task};
 use tool::signals::StopFlag;
 use tool::size::Size;
-use tool::terminal::{self, tell_table};
+use tool::terminal;
 
 /// Receives by `plan`.
 ///
@@ -144,10 +144,7 @@ fn receive(
 
     report.set_received(&totals);
     receiver.finish(&mut report);
-    tell_table(&report);
-    if plan.json {
-        print_json(&report)?;
-    }
+    plan.form.print(&report)?;
     match report.complaint() {
         Some(complaint) => Err(Failure::failed(complaint)),
         None if totals.broken > 0 && !stop.is_set() => Err(Failure::failed(format!(

@@ -14,18 +14,16 @@ use crate::kernel;
 use crate::kernels_end;
 use crate::plan::{Input, SendPlan};
 use crate::receiver::with_mtu;
-use crate::report::{SendReport, Sending};
+use crate::report::{Circumstances, SendReport, Sending};
 use tool::capture::{self, Capture};
 use tool::display::Display;
 use tool::memory::MemoryKind;
-use tool::output::{Failure, note, print_json};
+use tool::output::{Failure, note};
 use tool::pattern::RepeatingPattern;
 use tool::sender::pattern_of;
 use tool::signals::StopFlag;
 use tool::source::{Made, Source};
-use tool::terminal::tell_table;
 use tool::transmit::Transmit;
-use tool::undelivered::Undelivered;
 
 /// Sends by `plan`.
 ///
@@ -78,18 +76,10 @@ fn send(plan: &SendPlan, file: Option<File>, end: End, stop: &StopFlag) -> Resul
         gbit_per_s: 0.0,
         sending: Sending::default(),
         chunk_bytes: plan.chunk as u64,
-        mem_bytes: memory.size() as u64,
-        page_kind: memory.page_kind().to_string(),
-        mtu: nic.mtu(),
-        ip_version: if to.is_ipv4() { 4 } else { 6 },
-        impair: plan.impairment.to_string(),
-        undelivered: Undelivered::of(nic.drops()),
+        circumstances: Circumstances::of(nic, memory, to.ip(), plan.impairment),
     };
     report.set_sent(&sent);
-    tell_table(&report);
-    if plan.json {
-        print_json(&report)?;
-    }
+    plan.form.print(&report)?;
     match report.sending.complaint() {
         _ if stop.is_set() => Err(Failure::failed("interrupted")),
         Some(complaint) => Err(Failure::failed(complaint)),

@@ -1,26 +1,22 @@
 //! `devmem-tcp store`: stores a file in an export of a stock NBD server.
 
-mod input;
-
 use std::ops::{ControlFlow, Range};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use devmem_linux::cpu;
-use devmem_tcp::{Dmabuf, Netdev};
+use devmem_tcp::{Dmabuf, Netdev, Purpose};
 
-use super::load::{self, Client};
-use crate::kernels_end;
-use crate::plan::{Protocol, StorePlan};
-use crate::report::StoreReport;
-use input::Input;
-use tool::output::{Failure, note, print_json};
+use super::load;
+use crate::client::Client;
+use crate::plan::StorePlan;
+use crate::report::{Circumstances, StoreReport};
+use tool::output::{Failure, note};
 use tool::progress::Progress;
 use tool::signals::StopFlag;
 use tool::size::Size;
-use tool::terminal::tell_table;
-use transfer::load::{Crc32c, Loader, Part};
-use transfer::store::{Durability, NbdExport, StoreError, Storer};
+use transfer::load::{Crc32c, Loader, NbdUrl, Origin};
+use transfer::store::{Durability, Input, NbdExport, StoreError, Storer};
 
 /// Requests in flight on a connection.
 const WINDOW: usize = 16;
@@ -35,29 +31,31 @@ const PAGE_BYTES: usize = 4096;
 pub fn run(plan: &StorePlan) -> Result<(), Failure> {
     let stop = StopFlag::install().context("install signal handlers")?;
     let mut input = Input::open(&plan.file)?;
-    // One half of the memory is bound for receiving, the other has the chunks.
-    let niov = plan.nic.niov.bytes();
-    let half = plan.nic.mem_bytes / 2 / niov * niov;
-    let client = Client::open(&plan.link.tap, &plan.nic, half)?;
-    if let Some(warning) = kernels_end::unreachable(&plan.link.tap) {
-        note(warning);
-    }
+    let StorePlan {
+        link, nic, kernel, ..
+    } = plan;
+    let client = Client::open(link, nic, kernel, Purpose::Send)?;
     let export = NbdExport::open(&client.nic, plan.url.clone());
-    let export = export.map_err(|error| failure(error.into(), &stop))?;
-    let memory = chunks(plan, input.bytes)?;
-    note(format_args!("storing {} in {}", input.name, export.url()));
+    let export = export.map_err(|error| failure(error.into(), &plan.url, &stop))?;
+    // One half of the memory is bound for receiving, the other has the chunks.
+    let (mem_bytes, niov) = client.mem_bytes();
+    let half = mem_bytes / 2 / niov * niov;
+    let local = client.local(export.addresses())?;
+    let bound = client.bind(half, local, export.addresses())?;
+    let memory = client.allocate(chunk_bytes(plan, input.bytes(), half))?;
+    note(format_args!("storing {} in {}", input.name(), export.url()));
 
-    let storer = Storer::new(&client.nic)
-        .connections(usize::from(plan.connections))
-        .piece_bytes(plan.piece_bytes)
-        .window(WINDOW)
-        .durability(plan.durability);
-    let range = target(plan.at, input.bytes)?;
-    let progress = Progress::transfer(Some(input.bytes));
+    let storer = storer(plan, &client.nic);
+    let range = target(plan.at, input.bytes())?;
+    let progress = Progress::transfer(Some(input.bytes()));
     let (start, clock) = (Instant::now(), cpu::process_cpu_time());
+    let mut filling = Duration::ZERO;
     let mut fill = |target: Range<u64>, place| {
+        let before = cpu::thread_cpu_time();
         let range = target.start - range.start..target.end - range.start;
-        input.fill(range, &memory, place)
+        let filled = input.fill(range, &memory, place);
+        filling += cpu::thread_cpu_time().saturating_sub(before);
+        filled
     };
     let ranges = std::slice::from_ref(&range);
     let stored = storer.store_from(&export, &memory, ranges, &mut fill, &mut |sofar| {
@@ -66,27 +64,26 @@ pub fn run(plan: &StorePlan) -> Result<(), Failure> {
     });
     let used = cpu::process_cpu_time().saturating_sub(clock);
     progress.finish();
-    let stored = stored.map_err(|error| failure(error, &stop))?;
+    let stored = stored.map_err(|error| failure(error, &plan.url, &stop))?;
 
     let mut report = StoreReport {
-        file: input.name.clone(),
+        file: input.name().to_owned(),
         url: export.url().to_string(),
         durable: stored.flushes > 0 || plan.durability == Durability::EachWrite,
-        mtu: client.nic.mtu(),
-        ..report(plan, &memory)
+        backend: client.backend,
+        link: client.link.clone(),
+        ..StoreReport::default()
     };
-    report.set_stored(&stored, used, input.filling);
+    report.set_stored(&stored, used, filling);
     if plan.verify {
-        let compared =
-            Verification::of(&client.nic, plan, &export, &memory).run(&mut input, &stop)?;
-        report.crc32c = Some(format!("{:08x}", compared.file));
-        report.crc32c_matches = Some(compared.file == compared.export);
+        let nic = &client.nic;
+        let (file, stored) = verify(plan, &export, &memory, nic, &mut input, &stop)?;
+        report.crc32c = Some(format!("{file:08x}"));
+        report.crc32c_matches = Some(file == stored);
     }
-    report.undelivered = client.end();
-    tell_table(&report);
-    if plan.json {
-        print_json(&report)?;
-    }
+    let unused = bound.finish();
+    report.circumstances = Circumstances::of(&unused.nic, &memory, local.ip(), nic.impairment);
+    plan.form.print(&report)?;
     match report.complaint() {
         Some(complaint) => {
             let remedy = "unless one of them was changed meanwhile, look at the server's log";
@@ -96,20 +93,12 @@ pub fn run(plan: &StorePlan) -> Result<(), Failure> {
     }
 }
 
-/// Returns a report of what is known before the store.
-fn report(plan: &StorePlan, memory: &Dmabuf) -> StoreReport {
-    StoreReport {
-        backend: "user",
-        link: plan.link.tap.link.to_string(),
-        mem_bytes: memory.size() as u64,
-        page_kind: memory.page_kind().to_string(),
-        ip_version: match plan.link.tap.ours.address.is_ipv4() {
-            true => 4,
-            false => 6,
-        },
-        impair: plan.nic.impairment.to_string(),
-        ..StoreReport::default()
-    }
+fn storer(plan: &StorePlan, nic: &Netdev) -> Storer {
+    Storer::new(nic)
+        .connections(usize::from(plan.connections))
+        .piece_bytes(plan.piece_bytes)
+        .window(WINDOW)
+        .durability(plan.durability)
 }
 
 fn go_on(stop: &StopFlag) -> ControlFlow<()> {
@@ -127,93 +116,56 @@ fn target(at: u64, bytes: u64) -> Result<Range<u64>, Failure> {
     Ok(at..end)
 }
 
-/// Allocates the chunks: enough for all requests in flight, and no more than half of the memory.
-fn chunks(plan: &StorePlan, bytes: u64) -> Result<Dmabuf, Failure> {
+/// Returns the bytes of all chunks: enough for all requests in flight, and `most` at most.
+fn chunk_bytes(plan: &StorePlan, bytes: u64, most: usize) -> usize {
     let in_flight = u64::from(plan.connections) * WINDOW as u64;
     // The server may prefer larger pieces: twice as much has room for them.
     let wanted = in_flight.saturating_mul(plan.piece_bytes).saturating_mul(2);
     let wanted = usize::try_from(wanted.min(bytes.max(plan.piece_bytes))).unwrap_or(usize::MAX);
-    let wanted = wanted.min(plan.nic.mem_bytes / 2);
-    plan.nic
-        .memory
-        .allocate(wanted.next_multiple_of(PAGE_BYTES))
+    wanted.min(most).next_multiple_of(PAGE_BYTES)
 }
 
 /// Returns the error of a store, with the next command.
-fn failure(error: StoreError, stop: &StopFlag) -> Failure {
+fn failure(error: StoreError, url: &NbdUrl, stop: &StopFlag) -> Failure {
     match error {
         StoreError::Cancelled { .. } if stop.is_set() => {
             Failure::failed(format!("interrupted: {error}"))
         }
-        StoreError::Export(error) => load::failure(error, Protocol::Nbd, stop),
+        StoreError::Export(error) => load::failure(error, &Origin::Nbd(url.clone()), stop),
         error => error.into(),
     }
 }
 
-/// The bytes of the file and of the export, compared.
-struct Verification<'a> {
-    loader: Loader,
-    export: &'a NbdExport,
-    /// Room for the bytes that are loaded back.
-    memory: &'a Dmabuf,
-    /// First byte in the export.
-    at: u64,
-}
-
-/// The checksums.
-struct Compared {
-    file: u32,
-    export: u32,
-}
-
-impl<'a> Verification<'a> {
-    fn of(nic: &Netdev, plan: &StorePlan, export: &'a NbdExport, memory: &'a Dmabuf) -> Self {
-        Self {
-            loader: Loader::new(nic)
-                .connections(usize::from(plan.connections))
-                .piece_bytes(plan.piece_bytes)
-                .pipeline(WINDOW),
-            export,
-            memory,
-            at: plan.at,
-        }
-    }
-
-    /// Loads the bytes back, as many at a time as there is memory for.
-    fn run(&self, input: &mut Input, stop: &StopFlag) -> Result<Compared, Failure> {
-        let (mut file, mut export) = (Crc32c::default(), Crc32c::default());
-        let progress = Progress::bytes("verifying", input.bytes);
-        let mut block = vec![0; self.memory.size().min(1 << 20)];
-        let mut done = 0;
-        while done < input.bytes {
-            let now = (input.bytes - done).min(self.memory.size() as u64);
-            let part = Part {
-                source: self.at + done..self.at + done + now,
-                memory: self.memory.clone(),
-                offset: 0,
-            };
-            let loaded = self.loader.load(self.export, &[part], &mut |sofar| {
-                progress.at(done + sofar.bytes);
-                go_on(stop)
-            });
-            loaded.map_err(|error| load::failure(error, Protocol::Nbd, stop))?;
-            // Fits: it is at most the size of the memory.
-            let len = usize::try_from(now).context("a part of the file")?;
-            for start in (0..len).step_by(block.len()) {
-                let bytes = &mut block[..(len - start).min(1 << 20)];
-                self.memory
-                    .copy_out(start, bytes)
-                    .context("read the memory")?;
-                export.add(bytes);
-                let bytes = input.read(done + start as u64, bytes.len());
-                file.add(bytes.context("read the file again")?);
-            }
-            done += now;
-        }
-        progress.finish();
-        Ok(Compared {
-            file: file.value(),
-            export: export.value(),
-        })
-    }
+/// Loads the stored bytes back through `memory`. Returns the checksums of the file and of the export.
+fn verify(
+    plan: &StorePlan,
+    export: &NbdExport,
+    memory: &Dmabuf,
+    nic: &Netdev,
+    input: &mut Input,
+    stop: &StopFlag,
+) -> Result<(u32, u32), Failure> {
+    let loader = Loader::new(nic)
+        .connections(usize::from(plan.connections))
+        .piece_bytes(plan.piece_bytes)
+        .pipeline(WINDOW);
+    let progress = Progress::bytes("verifying", input.bytes());
+    let mut stored = Crc32c::default();
+    let range = target(plan.at, input.bytes())?;
+    let read = loader.read_through(
+        export,
+        range,
+        memory,
+        &mut |bytes| stored.add(bytes),
+        &mut |sofar| {
+            progress.at(sofar.bytes);
+            go_on(stop)
+        },
+    );
+    read.map_err(|error| load::failure(error, &Origin::Nbd(plan.url.clone()), stop))?;
+    progress.finish();
+    Ok((
+        input.crc32c().context("read the file again")?,
+        stored.value(),
+    ))
 }

@@ -1,22 +1,27 @@
 //! A run of `demo`.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
-use tool::parse::{Prefix, to_usize};
+use tool::parse::{OutputArgs, Prefix, to_usize};
 
 use super::{NicPlan, check_connections};
 use crate::args::{self, DemoLink, Direction};
 use tool::output::Failure;
 use tool::size::Size;
+use tool::stock::StockServer;
 use tool::watch;
 
 /// Default of `--bytes`.
 const BYTES: Size = Size(5 << 30);
+const LOAD_BYTES: Size = Size(256 << 20);
+/// Default of `--connections` with `--load`.
+const LOAD_CONNECTIONS: u16 = 4;
 
 /// A run of `demo`.
 #[derive(Clone, Debug)]
 pub struct DemoPlan {
+    /// Load from a stock server, the named one or any.
+    pub load: Option<Option<StockServer>>,
     /// Direction of the transfer.
     pub direction: Direction,
     /// Bytes to transfer, over all connections.
@@ -39,8 +44,8 @@ pub struct DemoPlan {
     pub watch: bool,
     /// The NIC.
     pub nic: NicPlan,
-    /// Print JSON.
-    pub json: bool,
+    /// How to print the report.
+    pub form: OutputArgs,
 }
 
 impl DemoPlan {
@@ -52,6 +57,7 @@ impl DemoPlan {
     pub fn new(args: args::Demo) -> Result<Self, Failure> {
         let args::Demo {
             exchange: _,
+            load,
             direction,
             bytes,
             connections,
@@ -67,15 +73,9 @@ impl DemoPlan {
         if watch {
             watch::check()?;
         }
-        let (ours, peers, len): (IpAddr, IpAddr, u8) = if ipv6 {
-            let network = |host| Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, host);
-            (network(2).into(), network(1).into(), 64)
-        } else {
-            (
-                Ipv4Addr::new(10, 77, 0, 2).into(),
-                Ipv4Addr::new(10, 77, 0, 1).into(),
-                24,
-            )
+        let (ours, peers): (Prefix, Prefix) = match ipv6 {
+            true => ("fd77::2/64".parse()?, "fd77::1/64".parse()?),
+            false => ("10.77.0.2/24".parse()?, "10.77.0.1/24".parse()?),
         };
         let write_size = to_usize("--write-size", write_size)?;
         if !(1..=64 << 20).contains(&write_size) {
@@ -86,26 +86,34 @@ impl DemoPlan {
                 "--capture takes --direction rx or tx: one link, which the packets of loopback do not pass",
             ));
         }
-        let bytes = bytes.unwrap_or(BYTES);
+        let (default_bytes, default_connections) = match load {
+            Some(_) => (LOAD_BYTES, LOAD_CONNECTIONS),
+            None => (BYTES, 1),
+        };
+        let bytes = bytes.unwrap_or(default_bytes);
+        let connections = connections.unwrap_or(default_connections);
         if bytes.0 == 0 {
             return Err(Failure::usage("--bytes 0: must be at least 1"));
         }
+        if load.is_some() && link == DemoLink::Wire {
+            return Err(Failure::usage(
+                "--load takes --link tap or packet: a stock server uses the kernel's TCP",
+            ));
+        }
         Ok(Self {
+            load,
             direction,
             bytes: bytes.0,
             connections: check_connections(connections)?,
-            ours: Prefix { address: ours, len },
-            peers: Prefix {
-                address: peers,
-                len,
-            },
+            ours,
+            peers,
             link,
             write_size,
             congestion,
             capture,
             watch,
-            nic: NicPlan::new(&nic, 0, ours)?,
-            json: output.json,
+            nic: NicPlan::new(&nic, 0, ours.address)?,
+            form: output,
         })
     }
 }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use devmem_tcp::Impairment;
 use tool::output::Failure;
-use tool::parse::{check_mtu, parse_impairment, to_usize};
+use tool::parse::{OutputArgs, check_mtu, parse_impairment, to_usize};
 use tool::size::Size;
 
 use crate::args;
@@ -27,8 +27,8 @@ pub struct ExchangePlan {
     pub mtu: u16,
     /// Impairments of each wire, in both directions.
     pub impairment: Impairment,
-    /// Print JSON.
-    pub json: bool,
+    /// How to print the report.
+    pub form: OutputArgs,
 }
 
 impl ExchangePlan {
@@ -60,7 +60,7 @@ impl ExchangePlan {
             ipv6: args.ipv6,
             mtu,
             impairment: parse_impairment(&args.nic.impair)?,
-            json: args.output.json,
+            form: args.output,
         })
     }
 }

@@ -4,25 +4,42 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use transfer::load::{HttpRequest, NbdUrl, Url};
+use transfer::load::{HttpRequest, Origin};
 
-use super::{LinkPlan, NicPlan, check_connections};
-use crate::args::{self, BackendChoice};
+use super::link::users_alone;
+use super::{KernelPlan, LinkPlan, NicPlan, check_connections};
+use crate::args::{self, ChecksumKind};
 use tool::output::Failure;
+use tool::parse::OutputArgs;
 use tool::size::Size;
 
 /// Smallest `--piece`.
 pub(super) const MIN_PIECE: Size = Size(4 << 10);
+/// `--piece` of the demo.
+const PIECE: Size = Size(16 << 20);
 
 /// A run of `load`.
 #[derive(Clone, Debug)]
 pub struct LoadPlan {
     /// The link.
     pub link: LinkPlan,
-    /// The NIC.
+    /// The NIC, if it is ours.
     pub nic: NicPlan,
+    /// Its memory and queues, if it is one of the kernel.
+    pub kernel: KernelPlan,
+    /// What is loaded.
+    pub job: LoadJob,
+    /// The checksum to compute.
+    pub verify: Option<ChecksumKind>,
+    /// How to print the report.
+    pub form: OutputArgs,
+}
+
+/// What is loaded, and where it goes.
+#[derive(Clone, Debug)]
+pub struct LoadJob {
     /// What to request.
-    pub origin: LoadOrigin,
+    pub origin: Origin,
     /// Where the bytes go.
     pub target: LoadTarget,
     /// The part of the file; `None` for all of it.
@@ -31,47 +48,6 @@ pub struct LoadPlan {
     pub connections: u16,
     /// Bytes of one request.
     pub piece_bytes: u64,
-    /// Whether to compute the checksum.
-    pub verify: bool,
-    /// Print JSON.
-    pub json: bool,
-}
-
-/// The server and what it has.
-#[derive(Clone, Debug)]
-pub enum LoadOrigin {
-    /// A file of an HTTP server.
-    Http(HttpRequest),
-    /// An export of an NBD server.
-    Nbd(NbdUrl),
-}
-
-impl LoadOrigin {
-    pub fn protocol(&self) -> Protocol {
-        match self {
-            Self::Http(_) => Protocol::Http,
-            Self::Nbd(_) => Protocol::Nbd,
-        }
-    }
-}
-
-/// The protocol of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    Http,
-    Nbd,
-}
-
-impl Protocol {
-    /// Returns a command that starts a server on `port`.
-    pub fn server(self, port: u16) -> String {
-        match self {
-            Self::Http => format!("python3 -m http.server {port}"),
-            Self::Nbd => {
-                format!("qemu-nbd --persistent --shared 16 --format raw --port {port} FILE")
-            }
-        }
-    }
 }
 
 /// Where loaded bytes go.
@@ -83,17 +59,30 @@ pub enum LoadTarget {
     File(PathBuf),
 }
 
-impl LoadPlan {
-    /// Returns whether the URL is one of a checkpoint whose tensors are placed in memory.
-    pub fn is_checkpoint(&self) -> bool {
-        let LoadOrigin::Http(request) = &self.origin else {
-            return false;
-        };
-        let name = request.url().file_name();
-        let is_one = name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json");
-        is_one && self.target == LoadTarget::Memory && self.range.is_none()
+impl LoadJob {
+    /// Returns the request for a checkpoint whose tensors are placed in memory, if the URL is that of one.
+    pub fn checkpoint(&self) -> Option<&HttpRequest> {
+        let is_whole = self.target == LoadTarget::Memory && self.range.is_none();
+        self.origin.checkpoint().filter(|_| is_whole)
     }
 
+    /// Returns the job of loading all that `url` names into memory.
+    ///
+    /// # Errors
+    ///
+    /// The URL is invalid.
+    pub fn of_url(url: &str, connections: u16) -> Result<Self, Failure> {
+        Ok(Self {
+            origin: url.parse().map_err(Failure::usage)?,
+            target: LoadTarget::Memory,
+            range: None,
+            connections,
+            piece_bytes: PIECE.0,
+        })
+    }
+}
+
+impl LoadPlan {
     /// Validates the command line.
     ///
     /// # Errors
@@ -112,9 +101,8 @@ impl LoadPlan {
             nic,
             output,
         } = args;
-        if link.interface.is_some() || link.backend.is_some_and(|b| b != BackendChoice::User) {
-            return Err(Failure::usage("load: only the user backend supports it"));
-        }
+        let users_alone = users_alone(&link, nic.mtu, &nic.impair, &[]);
+        let kernel = KernelPlan::new(&nic, users_alone)?;
         let link = LinkPlan::new(&link)?;
         let nic = NicPlan::new(&nic, 0, link.tap.ours.address)?;
         if piece < MIN_PIECE {
@@ -122,10 +110,8 @@ impl LoadPlan {
                 "--piece {piece}: at least {MIN_PIECE}"
             )));
         }
-        Ok(Self {
+        let job = LoadJob {
             origin: origin(&url, &header, &link)?,
-            link,
-            nic,
             target: match to.to_str() {
                 Some("memory") => LoadTarget::Memory,
                 _ => LoadTarget::File(to),
@@ -133,26 +119,35 @@ impl LoadPlan {
             range: range.as_deref().map(parse_range).transpose()?,
             connections: check_connections(connections)?,
             piece_bytes: piece.0,
+        };
+        Ok(Self {
+            link,
+            nic,
+            kernel,
+            job,
             verify,
-            json: output.json,
+            form: output,
         })
     }
 }
 
-fn origin(text: &str, fields: &[String], link: &LinkPlan) -> Result<LoadOrigin, Failure> {
-    if !text.starts_with("nbd") {
-        let url: Url = text.parse().map_err(Failure::usage)?;
-        let again = format!("http://HOST:{}{}", url.port(), url.target());
-        check_host("load", url.host(), &again, link)?;
-        return request(url, fields).map(LoadOrigin::Http);
+fn origin(text: &str, fields: &[String], link: &LinkPlan) -> Result<Origin, Failure> {
+    let origin: Origin = text.parse().map_err(Failure::usage)?;
+    let again = match &origin {
+        Origin::Http(object) if text.starts_with("s3:") => {
+            let port = object.url().port();
+            format!("{text} with AWS_ENDPOINT_URL=http://HOST:{port}")
+        }
+        Origin::Http(file) => format!("http://HOST:{}{}", file.url().port(), file.url().target()),
+        Origin::Nbd(url) => format!("nbd://HOST:{}/{}", url.port(), url.export()),
+        _ => text.to_owned(),
+    };
+    check_host("load", origin.host(), &again, link)?;
+    match origin {
+        Origin::Http(request) => with_fields(request, fields).map(Origin::Http),
+        _ if !fields.is_empty() => Err(Failure::usage("--header: NBD has no such fields")),
+        other => Ok(other),
     }
-    let url: NbdUrl = text.parse().map_err(Failure::usage)?;
-    if !fields.is_empty() {
-        return Err(Failure::usage("--header: NBD has no such fields"));
-    }
-    let again = format!("nbd://HOST:{}/{}", url.port(), url.export());
-    check_host("load", url.host(), &again, link)?;
-    Ok(LoadOrigin::Nbd(url))
 }
 
 /// Refuses the loopback interface, with the command that reaches this host through the TAP: `command`, and the URL `again`
@@ -167,6 +162,10 @@ pub(super) fn check_host(
     if host != "localhost" && !host.parse().is_ok_and(is_loopback) {
         return Ok(());
     }
+    if let Some(name) = &link.interface {
+        let text = format!("{host} is the kernel's loopback interface, and not behind {name}");
+        return Err(Failure::usage(text).with_remedy(format!("name a host that {name} reaches")));
+    }
     let theirs = link.tap.peers.unwrap_or_else(|| link.tap.ours.neighbour());
     let text = format!("{host} is the kernel's loopback interface");
     let url = again.replacen("HOST", &theirs.address.to_string(), 1);
@@ -175,8 +174,8 @@ pub(super) fn check_host(
     )))
 }
 
-fn request(url: Url, fields: &[String]) -> Result<HttpRequest, Failure> {
-    let mut request = HttpRequest::new(url);
+/// Adds the fields, and the proxy of the environment.
+fn with_fields(mut request: HttpRequest, fields: &[String]) -> Result<HttpRequest, Failure> {
     for field in fields {
         let (name, value) = field.split_once(':').ok_or_else(|| {
             Failure::usage("--header: there is no colon").with_remedy("write \"NAME: VALUE\"")

@@ -12,7 +12,7 @@ use super::link::users_alone;
 use super::{LinkPlan, NicPlan, check_connections, check_period, parse_niov};
 use crate::args;
 use tool::output::Failure;
-use tool::parse::to_usize;
+use tool::parse::{OutputArgs, to_usize};
 use tool::watch;
 
 /// Values of `--interval`: a shorter one would print more than a person can read.
@@ -46,8 +46,8 @@ pub struct RecvPlan {
     pub nic: NicPlan,
     /// Options for a NIC of the kernel.
     pub kernel: KernelPlan,
-    /// Print JSON.
-    pub json: bool,
+    /// How to print the report.
+    pub form: OutputArgs,
 }
 
 /// Options for a NIC of the kernel.
@@ -69,6 +69,26 @@ pub struct KernelPlan {
     pub first_queue: Option<u32>,
     /// A given option that only our NIC supports, if any.
     pub users_alone: Option<&'static str>,
+}
+
+impl KernelPlan {
+    /// Returns the plan of a NIC that is set up. `users_alone` is a given option that only our NIC supports.
+    pub(super) fn new(
+        nic: &args::NicArgs,
+        users_alone: Option<&'static str>,
+    ) -> Result<Self, Failure> {
+        let mem_size = nic.mem_size.unwrap_or(super::KERNEL_MEM_SIZE);
+        Ok(Self {
+            queues: nic.queues,
+            niov: parse_niov(nic.niov)?,
+            mem_bytes: to_usize("--mem-size", mem_size)?,
+            memory: nic.memory,
+            dry_run: false,
+            no_setup: false,
+            first_queue: None,
+            users_alone,
+        })
+    }
 }
 
 /// Destination of the payload.
@@ -128,16 +148,11 @@ impl RecvPlan {
         if watch {
             check_watch(destination.as_ref())?;
         }
-        let mem_size = nic.mem_size.unwrap_or(super::KERNEL_MEM_SIZE);
         let kernel = KernelPlan {
-            queues: nic.queues,
-            niov: parse_niov(nic.niov)?,
-            mem_bytes: to_usize("--mem-size", mem_size)?,
-            memory: nic.memory,
             dry_run,
             no_setup,
             first_queue,
-            users_alone,
+            ..KernelPlan::new(&nic, users_alone)?
         };
         Ok(Self {
             port,
@@ -152,7 +167,7 @@ impl RecvPlan {
             nic: NicPlan::new(&nic, linear, link.tap.ours.address)?,
             kernel,
             link,
-            json: output.json,
+            form: output,
         })
     }
 }

@@ -12,7 +12,7 @@ use super::{LinkPlan, check_period};
 use crate::args::{self, BackendChoice};
 use tool::memory::MemoryKind;
 use tool::output::Failure;
-use tool::parse::{check_mtu, parse_impairment, to_usize};
+use tool::parse::{OutputArgs, check_mtu, parse_impairment, to_usize};
 use tool::size::Size;
 use tool::watch;
 
@@ -46,8 +46,8 @@ pub struct SendPlan {
     pub capture: Option<PathBuf>,
     /// Show the transfer live on the terminal.
     pub watch: bool,
-    /// Print JSON.
-    pub json: bool,
+    /// How to print the report.
+    pub form: OutputArgs,
 }
 
 /// The source of the bytes to send.
@@ -136,7 +136,7 @@ impl SendPlan {
             },
             capture,
             watch,
-            json: output.json,
+            form: output,
         })
     }
 }

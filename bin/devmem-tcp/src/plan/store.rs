@@ -4,18 +4,22 @@ use std::path::PathBuf;
 
 use transfer::store::{Durability, NbdUrl};
 
+use super::link::users_alone;
 use super::load::{MIN_PIECE, check_host};
-use super::{LinkPlan, NicPlan, check_connections};
-use crate::args::{self, BackendChoice};
+use super::{KernelPlan, LinkPlan, NicPlan, check_connections};
+use crate::args;
 use tool::output::Failure;
+use tool::parse::OutputArgs;
 
 /// A run of `store`.
 #[derive(Clone, Debug)]
 pub struct StorePlan {
     /// The link.
     pub link: LinkPlan,
-    /// The NIC.
+    /// The NIC, if it is ours.
     pub nic: NicPlan,
+    /// Its memory and queues, if it is one of the kernel.
+    pub kernel: KernelPlan,
     /// The file.
     pub file: PathBuf,
     /// The export.
@@ -30,8 +34,8 @@ pub struct StorePlan {
     pub durability: Durability,
     /// Whether to load the bytes back.
     pub verify: bool,
-    /// Print JSON.
-    pub json: bool,
+    /// How to print the report.
+    pub form: OutputArgs,
 }
 
 impl StorePlan {
@@ -53,9 +57,8 @@ impl StorePlan {
             nic,
             output,
         } = args;
-        if link.interface.is_some() || link.backend.is_some_and(|b| b != BackendChoice::User) {
-            return Err(Failure::usage("store: only the user backend supports it"));
-        }
+        let users_alone = users_alone(&link, nic.mtu, &nic.impair, &[]);
+        let kernel = KernelPlan::new(&nic, users_alone)?;
         let link = LinkPlan::new(&link)?;
         let nic = NicPlan::new(&nic, 0, link.tap.ours.address)?;
         if piece < MIN_PIECE {
@@ -75,6 +78,7 @@ impl StorePlan {
         Ok(Self {
             link,
             nic,
+            kernel,
             file,
             url,
             at: at.0,
@@ -85,7 +89,7 @@ impl StorePlan {
                 false => Durability::Flush,
             },
             verify,
-            json: output.json,
+            form: output,
         })
     }
 }

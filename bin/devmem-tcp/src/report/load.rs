@@ -1,21 +1,23 @@
 //! The report of `load`.
 
 use std::fmt;
+use std::net::IpAddr;
 
+use devmem_tcp::Impairment;
 use serde::Serialize;
 
-use super::{per_gb, row};
+use super::{Circumstances, not_home, per_gb, placed_row, rate_row, row, summary_row};
+use crate::receiver::Unused;
+use tool::pattern::Verifier;
 use tool::progress::gbit_per_s;
-use tool::size::Size;
-use tool::undelivered::Undelivered;
 use transfer::load::{Loaded, Tensor};
 
 /// The report of `load`. The field names are those of the JSON and must not change.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct LoadReport {
-    /// The receiving stack: `user`.
+    /// The receiving stack: `user` or `kernel`.
     pub backend: &'static str,
-    /// The link: `tap:NAME`.
+    /// The link: `tap:NAME`, or the interface of the kernel.
     pub link: String,
     /// The file, without user and password, after redirects.
     pub url: String,
@@ -53,23 +55,22 @@ pub struct LoadReport {
     pub net_iovs_total: u64,
     /// Number of net_iovs that were free after unbinding.
     pub net_iovs_home: u64,
-    /// Bytes of bound memory.
-    pub mem_bytes: u64,
-    /// Pages of the bound memory: huge, transparent-huge or base.
-    pub page_kind: String,
     /// CRC-32C of the loaded bytes in hexadecimal, if it was requested.
     pub crc32c: Option<String>,
     /// Whether the server sent the same checksum; `null` if it sent none, or none was computed.
     pub crc32c_matches: Option<bool>,
-    /// Largest IP packet.
-    pub mtu: u16,
-    /// 4 or 6.
-    pub ip_version: u8,
-    /// Impairments of the link.
-    pub impair: String,
-    /// Packets that our NIC and stack did not deliver, by reason.
+    /// XXH3 of 64 bits of the loaded bytes in hexadecimal, if it was requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub xxh3: Option<String>,
+    /// Correct bytes, if each was compared: by `demo --load`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verified_bytes: Option<u64>,
+    /// Wrong bytes, if each was compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bad_bytes: Option<u64>,
+    /// The bound memory and the link.
     #[serde(flatten)]
-    pub undelivered: Undelivered,
+    pub circumstances: Circumstances,
 }
 
 /// A tensor, and its place in device memory.
@@ -116,6 +117,25 @@ impl LoadReport {
         self.tokens_returned = loaded.stats.tokens_returned;
     }
 
+    /// Sets the circumstances, when the memory was unbound from the NIC.
+    pub fn set_unused(&mut self, unused: &Unused, address: IpAddr, impairment: Impairment) {
+        let Unused {
+            nic,
+            memory,
+            net_iovs,
+            ..
+        } = unused;
+        self.net_iovs_total = net_iovs.total as u64;
+        self.net_iovs_home = net_iovs.home as u64;
+        self.circumstances = Circumstances::of(nic, memory, address, impairment);
+    }
+
+    /// Sets the result of comparing every byte.
+    pub fn set_verified(&mut self, verifier: &Verifier) {
+        self.verified_bytes = Some(verifier.good_bytes());
+        self.bad_bytes = Some(verifier.bad_bytes());
+    }
+
     /// Returns the error of a run with a wrong result; `None` if the result is correct.
     pub fn complaint(&self) -> Option<String> {
         if self.crc32c_matches == Some(false) {
@@ -123,27 +143,16 @@ impl LoadReport {
                 "the loaded bytes have another checksum than the server's file".to_owned(),
             );
         }
-        if self.net_iovs_home != self.net_iovs_total {
-            let (home, total) = (self.net_iovs_home, self.net_iovs_total);
-            return Some(format!(
-                "{} of {total} net_iovs were not returned",
-                total - home
-            ));
+        if let Some(bad) = self.bad_bytes.filter(|bad| *bad > 0) {
+            return Some(format!("{bad} loaded bytes differ from the file"));
         }
-        None
+        not_home(self.net_iovs_home, self.net_iovs_total)
     }
 }
 
 impl LoadReport {
     fn memory_rows(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let received = (self.device_bytes + self.linear_bytes).max(1);
-        let share = 100.0 * self.device_bytes as f64 / received as f64;
-        let host = self.linear_bytes;
-        row(
-            f,
-            "placed",
-            format_args!("{share:.4} % in device memory, {host} bytes in host memory"),
-        )?;
+        placed_row(f, self.device_bytes, self.linear_bytes)?;
         if let Some(sum) = &self.crc32c {
             let judged = match self.crc32c_matches {
                 Some(true) => "as the server says",
@@ -152,7 +161,16 @@ impl LoadReport {
             };
             row(f, "CRC-32C", format_args!("{sum}, {judged}"))?;
         }
-        let (home, total, kind) = (self.net_iovs_home, self.net_iovs_total, &self.page_kind);
+        if let Some(sum) = &self.xxh3 {
+            row(f, "XXH3", format_args!("{sum}"))?;
+        }
+        match (self.verified_bytes, self.bad_bytes) {
+            (Some(_), Some(0)) => row(f, "verified", format_args!("every byte, in device memory"))?,
+            (Some(good), Some(bad)) => row(f, "verified", format_args!("{good} good, {bad} BAD"))?,
+            _ => {}
+        }
+        let (home, total) = (self.net_iovs_home, self.net_iovs_total);
+        let kind = &self.circumstances.page_kind;
         row(
             f,
             "net_iovs",
@@ -163,16 +181,7 @@ impl LoadReport {
 
 impl fmt::Display for LoadReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (size, link) = (Size(self.bytes), &self.link);
-        let connections = match self.connections {
-            1 => "1 connection".to_owned(),
-            n => format!("{n} connections"),
-        };
-        row(
-            f,
-            "loaded",
-            format_args!("{size} over {link}, {connections}"),
-        )?;
+        summary_row(f, "loaded", self.bytes, &self.link, self.connections)?;
         if let Some(tensors) = &self.tensors {
             let count = tensors.len();
             row(
@@ -181,12 +190,7 @@ impl fmt::Display for LoadReport {
                 format_args!("{count}, each at a multiple of 256 bytes"),
             )?;
         }
-        let (rate, seconds) = (self.gbit_per_s, self.seconds);
-        row(
-            f,
-            "rate",
-            format_args!("{rate:.1} Gbit/s for {seconds:.2} s"),
-        )?;
+        rate_row(f, self.gbit_per_s, self.seconds)?;
         let cpu = self.load_cpu_s_per_gb;
         row(
             f,
@@ -205,6 +209,6 @@ impl fmt::Display for LoadReport {
             format_args!("{pieces}, {repeated} repeated, {broken} broken connections{ranges}"),
         )?;
         self.memory_rows(f)?;
-        write!(f, "{}", self.undelivered)
+        write!(f, "{}", self.circumstances.undelivered)
     }
 }

@@ -5,11 +5,10 @@ use std::net::SocketAddr;
 
 use serde::Serialize;
 
-use super::{per_gb, row};
+use super::{Circumstances, per_gb, rate_row, row};
 use tool::progress::gbit_per_s;
 use tool::size::Size;
 use tool::transmit::SendStats;
-use tool::undelivered::Undelivered;
 
 /// The report of `send`. The field names are those of the JSON and must not change.
 #[derive(Clone, Debug, Serialize)]
@@ -31,19 +30,9 @@ pub struct SendReport {
     pub sending: Sending,
     /// Maximum number of bytes of one send.
     pub chunk_bytes: u64,
-    /// Bytes of bound memory.
-    pub mem_bytes: u64,
-    /// Pages of the bound memory: huge, transparent-huge or base.
-    pub page_kind: String,
-    /// Largest IP packet.
-    pub mtu: u16,
-    /// 4 or 6.
-    pub ip_version: u8,
-    /// Impairments of the link.
-    pub impair: String,
-    /// Packets that our NIC and stack did not deliver, by reason.
+    /// The bound memory and the link.
     #[serde(flatten)]
-    pub undelivered: Undelivered,
+    pub circumstances: Circumstances,
 }
 
 /// Statistics of sending from device memory, which are also part of the demo's report.
@@ -110,23 +99,19 @@ impl fmt::Display for SendReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (size, to, link) = (Size(self.bytes), self.to, &self.link);
         row(f, "sent", format_args!("{size} to {to} over {link}"))?;
-        let (rate, seconds) = (self.gbit_per_s, self.seconds);
-        row(
-            f,
-            "rate",
-            format_args!("{rate:.1} Gbit/s for {seconds:.2} s"),
-        )?;
+        rate_row(f, self.gbit_per_s, self.seconds)?;
         self.sending.rows(f)?;
-        let (size, chunk, kind) = (
-            Size(self.mem_bytes),
-            Size(self.chunk_bytes),
-            &self.page_kind,
-        );
+        let Circumstances {
+            mem_bytes,
+            page_kind: kind,
+            ..
+        } = &self.circumstances;
+        let (size, chunk) = (Size(*mem_bytes), Size(self.chunk_bytes));
         row(
             f,
             "memory",
             format_args!("{size} in chunks of {chunk}, {kind}"),
         )?;
-        write!(f, "{}", self.undelivered)
+        write!(f, "{}", self.circumstances.undelivered)
     }
 }

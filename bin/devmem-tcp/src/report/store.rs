@@ -5,18 +5,17 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{per_gb, row};
+use super::{Circumstances, per_gb, rate_row, row, summary_row};
 use tool::progress::gbit_per_s;
 use tool::size::Size;
-use tool::undelivered::Undelivered;
 use transfer::store::Stored;
 
 /// The report of `store`. The field names are those of the JSON and must not change.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct StoreReport {
-    /// The sending stack: `user`.
+    /// The sending stack: `user` or `kernel`.
     pub backend: &'static str,
-    /// The link: `tap:NAME`.
+    /// The link: `tap:NAME`, or the interface of the kernel.
     pub link: String,
     /// The file.
     pub file: String,
@@ -48,23 +47,13 @@ pub struct StoreReport {
     pub sends: u64,
     /// Of those, sends that were reported as copied.
     pub copied_completions: u64,
-    /// Bytes of device memory for chunks.
-    pub mem_bytes: u64,
-    /// Its pages: huge, transparent-huge or base.
-    pub page_kind: String,
     /// CRC-32C of the file in hexadecimal, with `--verify`.
     pub crc32c: Option<String>,
     /// Whether the bytes that were loaded back have the same checksum; `null` without `--verify`.
     pub crc32c_matches: Option<bool>,
-    /// Largest IP packet.
-    pub mtu: u16,
-    /// 4 or 6.
-    pub ip_version: u8,
-    /// Impairments of the link.
-    pub impair: String,
-    /// Packets that our NIC and stack did not deliver, by reason.
+    /// The device memory for chunks, and the link.
     #[serde(flatten)]
-    pub undelivered: Undelivered,
+    pub circumstances: Circumstances,
 }
 
 impl StoreReport {
@@ -93,16 +82,7 @@ impl StoreReport {
 
 impl fmt::Display for StoreReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (size, link) = (Size(self.bytes), &self.link);
-        let connections = match self.connections {
-            1 => "1 connection".to_owned(),
-            n => format!("{n} connections"),
-        };
-        row(
-            f,
-            "stored",
-            format_args!("{size} over {link}, {connections}"),
-        )?;
+        summary_row(f, "stored", self.bytes, &self.link, self.connections)?;
         if self.unsent_bytes > 0 {
             let zeros = Size(self.unsent_bytes);
             row(
@@ -111,12 +91,7 @@ impl fmt::Display for StoreReport {
                 format_args!("{zeros} of them, which were not sent"),
             )?;
         }
-        let (rate, seconds) = (self.gbit_per_s, self.seconds);
-        row(
-            f,
-            "rate",
-            format_args!("{rate:.1} Gbit/s for {seconds:.2} s"),
-        )?;
+        rate_row(f, self.gbit_per_s, self.seconds)?;
         let (send, fill) = (self.store_cpu_s_per_gb, self.fill_cpu_s_per_gb);
         row(
             f,
@@ -143,6 +118,6 @@ impl fmt::Display for StoreReport {
             };
             row(f, "CRC-32C", format_args!("{sum}, {judged}"))?;
         }
-        write!(f, "{}", self.undelivered)
+        write!(f, "{}", self.circumstances.undelivered)
     }
 }

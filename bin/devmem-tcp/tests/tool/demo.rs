@@ -5,9 +5,13 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use devmem_linux::test_util::skip;
 use rustix::process::{Signal, kill_process};
 
-use crate::common::{assert_all_right, assert_nothing_dropped, has_tap, run, start_command, tool};
+use crate::common::{
+    assert_all_right, assert_everything_home, assert_nothing_dropped, has_tap, run, start_command,
+    tool,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -58,6 +62,32 @@ fn both_ip_versions_and_mtus_and_net_iov_sizes_work() {
         "--queues 2 --connections 4",
     ] {
         tap_demo(32, options);
+    }
+}
+
+#[test]
+fn a_file_of_each_stock_server_is_loaded_over_a_tap_and_a_packet_socket() {
+    const TEST: &str = "a_file_of_each_stock_server_is_loaded_over_a_tap_and_a_packet_socket";
+    if !has_tap(TEST) {
+        return;
+    }
+    for server in ["nginx", "python", "qemu-nbd", "nbdkit"] {
+        for (link, name) in [("tap", "tap:dm0"), ("packet", "packet:dm1")] {
+            let line = format!("demo --load={server} --link {link} --bytes 20M --json");
+            let finished = run(&line);
+            if finished.code == Some(3) {
+                skip(TEST, server, &finished.stderr);
+                break;
+            }
+            let json = finished.json();
+            assert_eq!(json["verified_bytes"], 20 * MIB, "{json}");
+            assert_eq!(
+                (&json["bad_bytes"], &json["link"]),
+                (&0.into(), &name.into())
+            );
+            assert_eq!(json["linear_bytes"], 0, "{json}");
+            assert_everything_home(&json);
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use steer::RxQueueId;
 use super::nic::Nic;
 use crate::error::{Refusal, SetupError};
 use crate::home::Home;
+use crate::plan::Flows;
 
 /// Applied settings. The previous ones are restored when the set-up and every binding of its queues are dropped. In a child of
 /// fork(2) they belong to the parent: all methods return nothing, and dropping it changes nothing.
@@ -77,32 +78,38 @@ impl Nic {
     }
 }
 
-fn plan(nic: &Nic, local: SocketAddr, queues: u16) -> Result<SetupPlan, SetupError> {
+fn plan(nic: &Nic, flows: &Flows, queues: u16) -> Result<SetupPlan, SetupError> {
+    let Flows { local, peers } = flows;
+    let to_local = Flow::to(*local);
+    let from = |peer: &SocketAddr| Flow {
+        peer: Some(peer.ip()),
+        peer_port: Some(peer.port()),
+        ..to_local
+    };
     let request = SetupRequest {
         interface: nic.name().to_owned(),
         queues: QueueChoice::Count(queues.into()),
-        flows: vec![Flow::to(local)],
+        flows: match peers.is_empty() {
+            true => vec![to_local],
+            false => peers.iter().map(from).collect(),
+        },
         state_folder: None,
     };
     Ok(NicSetup::plan(&request).map_err(Refusal::from)?)
 }
 
 /// Returns the planned changes as commands. Changes nothing.
-pub(crate) fn commands(
-    nic: &Nic,
-    local: SocketAddr,
-    queues: u16,
-) -> Result<Vec<String>, SetupError> {
-    Ok(plan(nic, local, queues)?.commands())
+pub(crate) fn commands(nic: &Nic, flows: &Flows, queues: u16) -> Result<Vec<String>, SetupError> {
+    Ok(plan(nic, flows, queues)?.commands())
 }
 
 /// Applies the settings. Returns them and the chosen queues.
 pub(crate) fn prepare(
     nic: &Arc<Nic>,
-    local: SocketAddr,
+    flows: &Flows,
     queues: u16,
 ) -> Result<(Arc<Prepared>, Vec<RxQueueId>), SetupError> {
-    let applied = plan(nic, local, queues)?.apply();
+    let applied = plan(nic, flows, queues)?.apply();
     let setup = applied.map_err(Refusal::from)?;
     let ids = setup.queues().iter().map(|queue| {
         // No NIC has more queues than a u16 can count.

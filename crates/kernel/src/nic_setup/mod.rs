@@ -62,7 +62,8 @@ pub enum QueueChoice {
 /// A flow that is to arrive in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// The local address and port. An unspecified address matches any; the port must be given.
+    /// The local address and port. An unspecified address matches any. Port 0 matches any, and needs the peer's
+    /// address and port.
     pub local: SocketAddr,
     /// The peer's address, if it is known; it makes the rule narrower.
     pub peer: Option<IpAddr>,

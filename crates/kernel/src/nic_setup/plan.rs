@@ -243,8 +243,11 @@ pub(super) fn rules_for(flow: &Flow) -> Result<Vec<TcpFlow>, PlanError> {
     let bad = |why| PlanError::BadFlow { flow: *flow, why };
     let local = canonical(flow.local.ip());
     let peer = flow.peer.map(canonical);
-    if flow.local.port() == 0 {
-        return Err(bad("its port must be given"));
+    let local_port = Some(flow.local.port()).filter(|port| *port != 0);
+    if local_port.is_none() && (peer.is_none() || flow.peer_port.is_none()) {
+        return Err(bad(
+            "its port, or the peer's address and port, must be given",
+        ));
     }
     if peer.is_some_and(|peer| peer.is_ipv6() != local.is_ipv6()) {
         return Err(bad("both addresses must be of the same IP version"));
@@ -254,7 +257,7 @@ pub(super) fn rules_for(flow: &Flow) -> Result<Vec<TcpFlow>, PlanError> {
         source: None,
         source_port: None,
         destination: Some(local).filter(|ip| !ip.is_unspecified()),
-        destination_port: Some(flow.local.port()),
+        destination_port: local_port,
     };
     let mut rules = Vec::new();
     if peer.is_some() {
@@ -268,7 +271,13 @@ pub(super) fn rules_for(flow: &Flow) -> Result<Vec<TcpFlow>, PlanError> {
                 ..from_peer
             });
         }
-        rules.push(from_peer);
+        // Without the local port it would match all programs' connections to the peer.
+        if local_port.is_some() {
+            rules.push(from_peer);
+        }
+    }
+    if local_port.is_none() {
+        return Ok(rules);
     }
     rules.push(to_local);
     if to_local.destination.is_some() {

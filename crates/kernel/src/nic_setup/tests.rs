@@ -603,6 +603,15 @@ fn the_rules_of_a_flow_are_sorted_from_narrow_to_wide() {
     let mapped = Flow::to("[::ffff:10.0.0.2]:5201".parse().unwrap());
     assert_eq!(rules(&mapped), expected[2..]);
     let no_port = Flow::to("10.0.0.2:0".parse().unwrap());
+    let to_a_server = Flow {
+        peer: Some("10.0.0.1".parse().unwrap()),
+        peer_port: Some(80),
+        ..no_port
+    };
+    assert_eq!(
+        rules(&to_a_server),
+        ["flow-type tcp4 src-ip 10.0.0.1 dst-ip 10.0.0.2 src-port 80"]
+    );
     assert!(matches!(
         plan::rules_for(&no_port),
         Err(PlanError::BadFlow { .. })

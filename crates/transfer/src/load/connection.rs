@@ -1,28 +1,19 @@
 //! One connection of a load: moves bytes between the stream and the session, and payload to its place.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use devmem_tcp::{RecvError, RxBatch, Stream, StreamStats};
 
 use super::error::LoadError;
 use super::landing::Landing;
-use super::retry;
 use super::session::{Fault, Next, Session};
+use crate::parallel::{Connected, Patience, is_not_ready, retry};
 
 /// Most frags of one receive.
 const BATCH_FRAGS: usize = 1024;
 /// Most bytes to look at in search of the end of a header.
 const TEXT_BYTES: usize = 4096;
-
-/// How long one turn may wait for bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
-    /// Not at all.
-    None,
-    /// This long.
-    Limit(Duration),
-}
 
 /// A connection.
 #[derive(Debug)]
@@ -35,6 +26,14 @@ pub(crate) struct Connection {
     heard: Instant,
     /// Payload bytes that were placed.
     pub(crate) placed: u64,
+    /// Payload bytes of its whole pieces.
+    pub(crate) whole: u64,
+}
+
+impl Connected for Connection {
+    fn stream(&self) -> &Stream {
+        &self.stream
+    }
 }
 
 impl Connection {
@@ -46,6 +45,7 @@ impl Connection {
             text: Vec::new(),
             heard: Instant::now(),
             placed: 0,
+            whole: 0,
         }
     }
 
@@ -99,10 +99,6 @@ impl Connection {
         // The counters then show frags that could not be returned.
         let _ = self.batch.release();
         self.stream.stats()
-    }
-
-    pub(crate) fn stream(&self) -> &Stream {
-        &self.stream
     }
 
     fn send(&mut self) -> Result<(), Fault> {
@@ -205,13 +201,6 @@ impl Connection {
 
 fn to_usize(len: u64) -> usize {
     usize::try_from(len).unwrap_or(usize::MAX)
-}
-
-fn is_not_ready(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
-    )
 }
 
 /// Returns `None` if there are no bytes yet.

@@ -7,6 +7,7 @@ use std::ops::Range;
 use devmem_tcp::{ConnectError, GatherError, RecvError, SendError};
 
 use super::http::UrlError;
+use crate::parallel::ranges::Overlap;
 
 /// Why parts cannot be loaded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,6 +37,12 @@ pub enum PartError {
         /// The other.
         second: Range<u64>,
     },
+}
+
+impl From<Overlap> for PartError {
+    fn from(Overlap { first, second }: Overlap) -> Self {
+        Self::Overlap { first, second }
+    }
 }
 
 /// Why a load failed.

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use super::http::{HttpFile, HttpSession, Url};
 use super::nbd::{NbdSession, NbdUrl};
-use super::piece::{Piece, Pieces};
 use super::safetensors;
 use super::session::{Fault, Next, Session};
+use crate::parallel::{Piece, Pieces};
 
 /// Size of the source, and of its pieces.
 const SOURCE_BYTES: usize = 1000;

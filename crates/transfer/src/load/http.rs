@@ -5,10 +5,13 @@ mod file;
 mod head;
 mod proxy;
 mod request;
+mod s3;
 mod session;
+mod sigv4;
 pub(crate) mod url;
 
 pub use file::HttpFile;
 pub use request::HttpRequest;
 pub(crate) use session::HttpSession;
+pub use sigv4::S3Credentials;
 pub use url::{Url, UrlError};

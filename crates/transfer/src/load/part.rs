@@ -5,6 +5,7 @@ use std::ops::Range;
 use devmem_tcp::Dmabuf;
 
 use super::error::PartError;
+use crate::parallel::ranges::{joined, sorted_apart};
 
 /// A range of the source, and the place for its bytes.
 #[derive(Clone, Debug)]
@@ -55,27 +56,14 @@ impl Layout {
                 });
             }
         }
-        let overlapping = |pair: &&[Part]| pair[0].source.end > pair[1].source.start;
-        match parts.windows(2).find(overlapping) {
-            Some(pair) => Err(PartError::Overlap {
-                first: pair[0].source.clone(),
-                second: pair[1].source.clone(),
-            }),
-            None => Ok(Self { parts }),
-        }
+        sorted_apart(parts.iter().map(|part| part.source.clone()))?;
+        Ok(Self { parts })
     }
 
     /// Returns the ranges of the source; parts that lie side by side in the source make one range, so that one request can
     /// ask for many small parts.
     pub(crate) fn ranges(&self) -> Vec<Range<u64>> {
-        let mut ranges: Vec<Range<u64>> = Vec::new();
-        for part in &self.parts {
-            match ranges.last_mut() {
-                Some(last) if last.end == part.source.start => last.end = part.source.end,
-                _ => ranges.push(part.source.clone()),
-            }
-        }
-        ranges
+        joined(self.parts.iter().map(|part| part.source.clone()))
     }
 
     /// Returns the place of the byte at `at` in the source; `None` if no part contains it.

@@ -3,15 +3,18 @@
 mod header;
 mod shards;
 
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::ops::{ControlFlow, Range};
 
 use devmem_tcp::Dmabuf;
 
 use super::error::LoadError;
 use super::http::{HttpFile, HttpRequest, UrlError};
-use super::loader::{Loaded, Loader, Progress};
+use super::loader::{Loaded, Loader};
 use super::part::Part;
 use super::source::Source;
+use crate::parallel::Progress;
 use header::Header;
 pub use header::HeaderError;
 
@@ -134,6 +137,12 @@ impl Checkpoint {
     /// Returns whether the server serves ranges: see [`HttpFile::serves_ranges`].
     pub fn serves_ranges(&self) -> bool {
         self.files.iter().all(|found| found.file.serves_ranges())
+    }
+
+    /// Returns the addresses of the servers, each once.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        let all = self.files.iter().flat_map(|found| found.file.addresses());
+        all.copied().collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// Loads all tensors to their places in `memory`, one file after the other.

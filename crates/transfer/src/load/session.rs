@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::error::LoadError;
-use super::piece::Piece;
+use crate::parallel::Piece;
 
 /// What the next bytes of a connection are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! What a loader loads from.
 
+use std::net::SocketAddr;
+
 use devmem_tcp::{Netdev, Stream};
 
 use super::dial;
@@ -39,10 +41,42 @@ impl Source {
         }
     }
 
+    /// Returns the URL, after redirects and without user and password.
+    pub fn url(&self) -> String {
+        match self {
+            Self::Http(file) => file.request().url().to_string(),
+            Self::Nbd(export) => export.url().to_string(),
+        }
+    }
+
+    /// Returns the addresses of the server, or of the proxy, in the order in which they are tried.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        match self {
+            Self::Http(file) => file.addresses(),
+            Self::Nbd(export) => export.addresses(),
+        }
+    }
+
+    /// Returns whether the server serves ranges; if not, it sends the whole file over one connection.
+    pub fn serves_ranges(&self) -> bool {
+        match self {
+            Self::Http(file) => file.serves_ranges(),
+            Self::Nbd(_) => true,
+        }
+    }
+
+    /// Returns the CRC-32C of all bytes, if the server sends it.
+    pub fn crc32c(&self) -> Option<u32> {
+        match self {
+            Self::Http(file) => file.crc32c(),
+            Self::Nbd(_) => None,
+        }
+    }
+
     /// Returns whether several connections may be used.
     pub(crate) fn takes_many_connections(&self) -> bool {
         match self {
-            Self::Http(file) => file.serves_ranges(),
+            Self::Http(_) => self.serves_ranges(),
             Self::Nbd(export) => export.takes_many_connections(),
         }
     }

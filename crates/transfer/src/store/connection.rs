@@ -1,7 +1,7 @@
 //! One connection of a store: sends headers from host memory and payload from bound memory, and receives replies.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{self, Write as _};
+use std::io::Write as _;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -10,22 +10,14 @@ use devmem_tcp::{BoundTx, Completions, RecvError, RxBatch, SendCounts, SendError
 use super::ledger::Moment;
 use super::session::{Fault, Session, Write};
 use super::supply::Supplied;
+use crate::load::LoadError;
 use crate::load::nbd::Request;
-use crate::load::{LoadError, retry};
+use crate::parallel::{Connected, Patience, is_not_ready, retry};
 
 /// Most bytes of one send: its completion makes a sleeping thread look for room again.
 const SEND_BYTES: usize = 256 << 10;
 /// Most frags of a reply, which is shorter than one packet.
 const BATCH_FRAGS: usize = 16;
-
-/// How long one turn may wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
-    /// Not at all.
-    None,
-    /// This long.
-    Limit(Duration),
-}
 
 /// A connection.
 #[derive(Debug)]
@@ -44,6 +36,12 @@ pub(crate) struct Connection {
     leaving: VecDeque<(SendId, usize)>,
     /// Time of the last progress.
     heard: Instant,
+}
+
+impl Connected for Connection {
+    fn stream(&self) -> &Stream {
+        &self.stream
+    }
 }
 
 /// Bytes to send, in order.
@@ -262,10 +260,6 @@ impl Connection {
         let _ = self.stream.set_linger(None);
         self.completions.counts().unwrap_or_default()
     }
-
-    pub(crate) fn stream(&self) -> &Stream {
-        &self.stream
-    }
 }
 
 /// Returns the first bytes of `places`, for one send.
@@ -293,13 +287,6 @@ fn advance(places: &mut VecDeque<Range<usize>>, mut sent: usize) {
         }
         places.pop_front();
     }
-}
-
-fn is_not_ready(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
-    )
 }
 
 fn of_receive(error: RecvError) -> Fault {

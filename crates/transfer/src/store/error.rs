@@ -7,6 +7,7 @@ use std::ops::Range;
 use devmem_tcp::{BindTxError, SendError};
 
 use crate::load::LoadError;
+use crate::parallel::ranges::Overlap;
 
 /// What a request asks an NBD server to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,6 +165,12 @@ pub enum StoreError {
     /// The connections cannot be waited for.
     #[error("wait for the connections: {0}")]
     Wait(io::Error),
+}
+
+impl From<Overlap> for StoreError {
+    fn from(Overlap { first, second }: Overlap) -> Self {
+        Self::Overlap { first, second }
+    }
 }
 
 /// Returns the range of a request; a flush has none.

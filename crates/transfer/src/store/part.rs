@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::error::StoreError;
-use crate::load::piece::Piece;
+use crate::parallel::Piece;
+use crate::parallel::ranges::{joined, sorted_apart};
 
 /// A range of an export, and the place of its bytes in the memory that is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,21 +37,13 @@ impl Layout {
                 return Err(StoreError::OutsideMemory { offset, len, size });
             }
         }
-        let ranges = parts.iter().map(|part| part.target.clone()).collect();
-        check_apart(ranges)?;
+        sorted_apart(parts.iter().map(|part| part.target.clone()))?;
         Ok(Self { parts })
     }
 
     /// Returns the ranges of the export; neighbours make one range, so that one request can write many small parts.
     pub(crate) fn ranges(&self) -> Vec<Range<u64>> {
-        let mut ranges: Vec<Range<u64>> = Vec::new();
-        for part in &self.parts {
-            match ranges.last_mut() {
-                Some(last) if last.end == part.target.start => last.end = part.target.end,
-                _ => ranges.push(part.target.clone()),
-            }
-        }
-        ranges
+        joined(self.parts.iter().map(|part| part.target.clone()))
     }
 
     /// Returns the places of a piece in memory, in the order of the export. The piece is from [`ranges`](Self::ranges).
@@ -68,23 +61,6 @@ impl Layout {
                 start..offset + usize::try_from(end - target.start).unwrap_or(0)
             })
             .collect()
-    }
-}
-
-/// Sorts ranges, without empty ones.
-///
-/// # Errors
-/// Two of them overlap.
-pub(crate) fn check_apart(mut ranges: Vec<Range<u64>>) -> Result<Vec<Range<u64>>, StoreError> {
-    ranges.retain(|range| !range.is_empty());
-    ranges.sort_by_key(|range| range.start);
-    let overlapping = |pair: &&[Range<u64>]| pair[0].end > pair[1].start;
-    match ranges.windows(2).find(overlapping) {
-        Some(pair) => Err(StoreError::Overlap {
-            first: pair[0].clone(),
-            second: pair[1].clone(),
-        }),
-        None => Ok(ranges),
     }
 }
 

@@ -4,22 +4,17 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use devmem_tcp::{BoundTx, Dmabuf, SendCounts};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::connection::{Acknowledged, Connection, Patience};
+use super::connection::{Acknowledged, Connection};
 use super::error::{Operation, StoreError};
 use super::ledger::Ledger;
 use super::session::{Acknowledge, Fault, Session, Write};
 use super::storer::{Stored, Storer};
 use super::supply::{Supplied, Supply};
 use super::{NbdExport, Progress};
-use crate::load::piece::{Piece, Pieces};
-use crate::load::{LoadError, retry};
+use crate::load::LoadError;
+use crate::parallel::{Failed, Patience, Piece, Pieces, Slots, turn_all};
 
-/// Longest wait without a call of the progress function.
-const LOOK_AROUND: Duration = Duration::from_millis(100);
-/// Time to poll all connections in turn before sleeping.
-const SPIN: Duration = Duration::from_micros(50);
 /// A flush is requested after so many bytes: what a server that is restarted makes us write again.
 const FLUSH_BYTES: u64 = 1 << 30;
 /// The same after many broken connections.
@@ -29,32 +24,12 @@ const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 /// A flush has no range.
 const NOWHERE: Piece = Piece { start: 0, end: 0 };
 
-/// A place for a connection.
-struct Slot {
-    state: State,
+/// The memory of a slot.
+struct Lane {
     /// A binding for this connection alone: its sends in flight are those of the connection.
     tx: BoundTx,
     /// Chunks of a connection that was reset. They are free when no send is in flight.
     stuck: Vec<usize>,
-    /// Failures in a row without progress.
-    failures: u32,
-}
-
-enum State {
-    /// No connection before this time.
-    Closed(Instant),
-    Open(Box<Connection>),
-    /// Given up, because it failed too often; others go on.
-    Retired,
-}
-
-impl Slot {
-    fn connection(&self) -> Option<&Connection> {
-        match &self.state {
-            State::Open(connection) => Some(connection),
-            State::Closed(_) | State::Retired => None,
-        }
-    }
 }
 
 /// Whether acknowledged pieces are flushed.
@@ -76,7 +51,9 @@ pub(crate) struct Job<'a> {
 
 /// A running store. Its fields are dropped in their order: the connections are reset before the caller gets its memory back.
 pub(crate) struct Run<'a> {
-    slots: Vec<Slot>,
+    slots: Slots<Connection>,
+    /// One for each slot.
+    lanes: Vec<Lane>,
     job: Job<'a>,
     pieces: Pieces,
     /// Empty without flushes.
@@ -96,19 +73,16 @@ impl<'a> Run<'a> {
         pieces: Pieces,
         connections: usize,
     ) -> Result<Self, StoreError> {
-        let slot = |_| {
-            Ok(Slot {
-                state: State::Closed(Instant::now()),
+        let lane = |_| {
+            Ok(Lane {
                 tx: job.storer.nic.bind_tx(memory)?,
                 stuck: Vec::new(),
-                failures: 0,
             })
         };
-        let slots = (0..connections)
-            .map(slot)
-            .collect::<Result<_, StoreError>>()?;
+        let lanes = (0..connections).map(lane);
         Ok(Self {
-            slots,
+            slots: Slots::new(connections, job.storer.settings.attempts()),
+            lanes: lanes.collect::<Result<_, StoreError>>()?,
             job,
             pieces,
             ledger: Ledger::default(),
@@ -127,7 +101,7 @@ impl<'a> Run<'a> {
     ) -> Result<Stored, StoreError> {
         let start = Instant::now();
         let ended = self.run_to_end(progress);
-        for index in 0..self.slots.len() {
+        for index in self.slots.indices() {
             match ended {
                 Ok(()) => self.close(index),
                 Err(_) => drop(self.reset(index)),
@@ -161,8 +135,10 @@ impl<'a> Run<'a> {
             }
             self.prepare_all()?;
             self.flush();
-            if !self.turn_all()? {
-                self.sleep()?;
+            let patience = self.slots.patience(self.pieces.peek());
+            if !turn_all(self.slots.indices(), patience, |i| self.turn(i, patience))? {
+                let slept = self.slots.sleep(self.pieces.peek());
+                slept.map_err(StoreError::Wait)?;
             }
         }
         Ok(())
@@ -173,20 +149,19 @@ impl<'a> Run<'a> {
     }
 
     fn progress(&self) -> Progress {
-        let open = self.slots.iter().filter(|slot| slot.connection().is_some());
         Progress {
             bytes: self.pieces.done(),
             total: self.pieces.total(),
-            connections: open.count(),
+            connections: self.slots.open().count(),
         }
     }
 
     /// Prepares all slots. At most one connection is made, which takes round trips in which the others are not served.
     fn prepare_all(&mut self) -> Result<(), StoreError> {
         let before = self.stored.connections;
-        for index in 0..self.slots.len() {
+        for index in self.slots.indices() {
             self.free_chunks(index);
-            if self.stored.connections == before || self.slots[index].connection().is_some() {
+            if self.stored.connections == before || self.slots.get(index).is_some() {
                 self.prepare(index)?;
             }
         }
@@ -195,13 +170,13 @@ impl<'a> Run<'a> {
 
     /// Frees the chunks of a slot that nobody needs any more.
     fn free_chunks(&mut self, index: usize) {
-        let slot = &mut self.slots[index];
-        if !slot.stuck.is_empty() && slot.tx.in_flight() == 0 {
-            slot.stuck
+        let Lane { tx, stuck } = &mut self.lanes[index];
+        if !stuck.is_empty() && tx.in_flight() == 0 {
+            stuck
                 .drain(..)
                 .for_each(|chunk| self.job.supply.free(chunk));
         }
-        if let State::Open(connection) = &mut slot.state {
+        if let Some(connection) = self.slots.get_mut(index) {
             while let Some(chunk) = connection.next_free() {
                 self.job.supply.free(chunk);
             }
@@ -213,13 +188,10 @@ impl<'a> Run<'a> {
         if self.pieces.peek().is_none() {
             return Ok(());
         }
-        if let State::Closed(until) = self.slots[index].state
-            && until <= Instant::now()
-            && self.slots[index].stuck.is_empty()
-        {
+        if self.slots.is_due(index) && self.lanes[index].stuck.is_empty() {
             self.connect(index)?;
         }
-        let State::Open(connection) = &mut self.slots[index].state else {
+        let Some(connection) = self.slots.get_mut(index) else {
             return Ok(());
         };
         while connection.session.accepts()
@@ -241,10 +213,10 @@ impl<'a> Run<'a> {
             Ok((stream, is_structured)) => {
                 self.stored.connections += 1;
                 let host = export.url().host();
-                let (acknowledge, window) = (self.job.acknowledge, storer.window);
+                let (acknowledge, window) = (self.job.acknowledge, storer.settings.window());
                 let session = Session::new(host, is_structured, acknowledge, window);
                 let connection = Connection::new(stream, session, since);
-                self.slots[index].state = State::Open(Box::new(connection));
+                self.slots.put(index, connection);
                 Ok(())
             }
             Err(error @ (LoadError::Connect { .. } | LoadError::Broken { .. })) => {
@@ -256,8 +228,8 @@ impl<'a> Run<'a> {
 
     /// Returns the slot of the oldest connection.
     fn oldest(&self) -> Option<usize> {
-        let since = |index: &usize| self.slots[*index].connection().map(|open| open.since);
-        let open = (0..self.slots.len()).filter(|index| since(index).is_some());
+        let since = |index: &usize| self.slots.get(*index).map(|open| open.since);
+        let open = self.slots.indices().filter(|index| since(index).is_some());
         open.min_by_key(|index| since(index))
     }
 
@@ -268,7 +240,7 @@ impl<'a> Run<'a> {
             return;
         }
         if let Some(index) = self.oldest()
-            && let State::Open(connection) = &mut self.slots[index].state
+            && let Some(connection) = self.slots.get_mut(index)
         {
             let flush = Write {
                 operation: Operation::Flush,
@@ -280,38 +252,13 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Gives every connection a turn. Returns whether any moved bytes or ended.
-    fn turn_all(&mut self) -> Result<bool, StoreError> {
-        let open = self.slots.iter().filter(|slot| slot.connection().is_some());
-        let closed = |slot: &Slot| matches!(slot.state, State::Closed(_));
-        let may_open = self.pieces.peek().is_some() && self.slots.iter().any(closed);
-        let patience = match open.count() == 1 && !may_open {
-            true => Patience::Limit(LOOK_AROUND),
-            false => Patience::None,
-        };
-        let start = Instant::now();
-        loop {
-            let mut moved = false;
-            for index in 0..self.slots.len() {
-                moved |= self.turn(index, patience)?;
-            }
-            if moved || patience != Patience::None {
-                return Ok(true);
-            }
-            if start.elapsed() > SPIN {
-                return Ok(false);
-            }
-        }
-    }
-
     /// Lets one connection send and receive. Returns whether it did or has ended.
     fn turn(&mut self, index: usize, patience: Patience) -> Result<bool, StoreError> {
-        let Slot { state, tx, .. } = &mut self.slots[index];
-        let State::Open(connection) = state else {
+        let Some(connection) = self.slots.get_mut(index) else {
             return Ok(false);
         };
-        let turned = connection.turn(tx, patience);
-        let limit = self.job.storer.idle_limit;
+        let turned = connection.turn(&self.lanes[index].tx, patience);
+        let limit = self.job.storer.settings.idle_limit();
         let is_silent = connection.silence() > limit;
         let fault = match self.take_acknowledged(index).and(turned) {
             Ok(_) if is_silent => {
@@ -332,7 +279,7 @@ impl<'a> Run<'a> {
 
     /// Takes the acknowledged requests of a connection.
     fn take_acknowledged(&mut self, index: usize) -> Result<(), Fault> {
-        while let State::Open(connection) = &mut self.slots[index].state
+        while let Some(connection) = self.slots.get_mut(index)
             && let Some(acknowledged) = connection.acknowledged()?
         {
             self.on_acknowledged(acknowledged);
@@ -360,7 +307,7 @@ impl<'a> Run<'a> {
                 self.ledger.acknowledge(requested, piece);
             }
             (Operation::Flush, _) | (_, Flushes::Never) => {
-                self.slots.iter_mut().for_each(|slot| slot.failures = 0);
+                self.slots.all_progressed();
             }
         }
     }
@@ -372,9 +319,7 @@ impl<'a> Run<'a> {
         if was_flushing {
             self.ledger.on_flush_lost();
         }
-        let oldest = self
-            .oldest()
-            .and_then(|index| self.slots[index].connection());
+        let oldest = self.oldest().and_then(|index| self.slots.get(index));
         for piece in self
             .ledger
             .take_lost(oldest.map(|connection| connection.since))
@@ -387,9 +332,7 @@ impl<'a> Run<'a> {
 
     /// Resets the connection of a slot, and takes its pieces back. Returns whether a flush was among its requests.
     fn reset(&mut self, index: usize) -> bool {
-        let slot = &mut self.slots[index];
-        let closed = State::Closed(Instant::now());
-        let State::Open(mut connection) = std::mem::replace(&mut slot.state, closed) else {
+        let Some(mut connection) = self.slots.take(index) else {
             return false;
         };
         let mut was_flushing = false;
@@ -402,16 +345,14 @@ impl<'a> Run<'a> {
             }
         }
         let (counts, chunks) = connection.reset();
-        slot.stuck.extend(chunks);
+        self.lanes[index].stuck.extend(chunks);
         self.count(counts);
         was_flushing
     }
 
     /// Ends the connection of a slot, which awaits nothing.
     fn close(&mut self, index: usize) {
-        let closed = State::Closed(Instant::now());
-        let state = std::mem::replace(&mut self.slots[index].state, closed);
-        if let State::Open(connection) = state {
+        if let Some(connection) = self.slots.take(index) {
             self.count(connection.close());
         }
     }
@@ -421,21 +362,12 @@ impl<'a> Run<'a> {
         self.stored.copied_sends += counts.copied;
     }
 
-    /// Counts a failure of a slot, and chooses the time of its next attempt.
+    /// Counts a failure of a slot.
     fn failed(&mut self, index: usize, cause: String) -> Result<(), StoreError> {
-        let attempts = self.job.storer.attempts;
-        let goes_on = self.slots.iter().any(|slot| slot.connection().is_some());
-        let slot = &mut self.slots[index];
-        slot.failures += 1;
-        if slot.failures < attempts {
-            slot.state = State::Closed(Instant::now() + retry::delay(slot.failures, None));
-            return Ok(());
-        }
-        slot.state = State::Retired;
-        match goes_on {
-            true => Ok(()),
-            false => Err(StoreError::GaveUp {
-                attempts,
+        match self.slots.failed(index, None) {
+            Failed::GoOn => Ok(()),
+            Failed::GiveUp => Err(StoreError::GaveUp {
+                attempts: self.job.storer.settings.attempts(),
                 cause,
                 acknowledged: self.pieces.done(),
                 total: self.pieces.total(),
@@ -443,38 +375,10 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Waits until a connection can move bytes, or the time of the next attempt, for 100 ms at most.
-    fn sleep(&self) -> Result<(), StoreError> {
-        let now = Instant::now();
-        let mut limit = LOOK_AROUND;
-        let mut fds = Vec::with_capacity(self.slots.len());
-        for slot in &self.slots {
-            match &slot.state {
-                State::Open(connection) => {
-                    let fd = connection.stream().readiness_fd();
-                    fds.push(PollFd::from_borrowed_fd(
-                        fd.map_err(StoreError::Wait)?,
-                        PollFlags::IN,
-                    ));
-                }
-                State::Closed(until) if self.pieces.peek().is_some() => {
-                    limit = limit.min(until.saturating_duration_since(now));
-                }
-                State::Closed(_) | State::Retired => {}
-            }
-        }
-        let limit = Timespec::try_from(limit).expect("a tenth of a second fits");
-        match poll(&mut fds, Some(&limit)) {
-            // The progress function checks for signals.
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(errno) => Err(StoreError::Wait(errno.into())),
-        }
-    }
-
     /// Waits until no send is in flight. Returns whether that was in time.
     fn settles(&self) -> bool {
         let start = Instant::now();
-        while self.slots.iter().any(|slot| slot.tx.in_flight() > 0) {
+        while self.lanes.iter().any(|lane| lane.tx.in_flight() > 0) {
             if start.elapsed() > SETTLE_LIMIT {
                 return false;
             }

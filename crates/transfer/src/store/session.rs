@@ -8,7 +8,7 @@ use crate::load::nbd::reply::{self, Header, Parsed, What};
 use crate::load::nbd::{
     CMD_FLUSH, CMD_TRIM, CMD_WRITE, CMD_WRITE_ZEROES, FLAG_FUA, REQUEST_BYTES, Request, SHUTDOWN,
 };
-use crate::load::piece::Piece;
+use crate::parallel::Piece;
 
 /// Why a connection cannot be used any more.
 #[derive(Debug)]

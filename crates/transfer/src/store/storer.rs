@@ -7,18 +7,14 @@ use std::time::Duration;
 use devmem_tcp::{Dmabuf, Netdev};
 
 use super::error::{Operation, StoreError};
-use super::part::{Layout, Part, check_apart};
+use super::part::{Layout, Part};
 use super::run::{Flushes, Job, Run};
 use super::session::Acknowledge;
 use super::supply::{Filled, Supply};
 use super::{NbdExport, Progress};
 use crate::load::nbd::{SEND_FLUSH, SEND_FUA, SEND_TRIM, SEND_WRITE_ZEROES};
-use crate::load::piece::Pieces;
-
-/// Most connections.
-const MAX_CONNECTIONS: usize = 1024;
-/// Smallest piece: a request for less costs more than its bytes.
-const MIN_PIECE_BYTES: u64 = 4 << 10;
+use crate::parallel::ranges::{piece_bytes, sorted_apart, unaligned};
+use crate::parallel::{Pieces, Settings, settable};
 
 /// When stored bytes are on the server's storage, and not only in its memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,64 +60,26 @@ pub struct Stored {
 #[derive(Clone, Debug)]
 pub struct Storer {
     pub(super) nic: Netdev,
-    connections: usize,
-    piece_bytes: u64,
-    pub(super) window: usize,
-    pub(super) idle_limit: Duration,
-    pub(super) attempts: u32,
+    pub(super) settings: Settings,
     durability: Durability,
 }
+
+settable!(Storer);
 
 impl Storer {
     /// Returns a storer with 4 connections, pieces of 1 MiB, 16 requests in flight on each connection, and a flush at the end.
     pub fn new(nic: &Netdev) -> Self {
         Self {
             nic: nic.clone(),
-            connections: 4,
-            piece_bytes: 1 << 20,
-            window: 16,
-            idle_limit: Duration::from_secs(30),
-            attempts: 8,
+            settings: Settings::new(1 << 20, 16),
             durability: Durability::default(),
         }
-    }
-
-    /// Sets the number of connections, from 1 to 1024. A server that does not promise that several connections see the same
-    /// data gets one.
-    #[must_use]
-    pub fn connections(mut self, connections: usize) -> Self {
-        self.connections = connections.clamp(1, MAX_CONNECTIONS);
-        self
-    }
-
-    /// Sets the length of a piece, at least 4 KiB: what one request writes. It is rounded up to the server's preferred block,
-    /// and down to its longest payload.
-    #[must_use]
-    pub fn piece_bytes(mut self, bytes: u64) -> Self {
-        self.piece_bytes = bytes.max(MIN_PIECE_BYTES);
-        self
     }
 
     /// Sets how many requests one connection may have in flight, at least 1.
     #[must_use]
     pub fn window(mut self, requests: usize) -> Self {
-        self.window = requests.max(1);
-        self
-    }
-
-    /// Sets the time after which a connection without progress counts as broken; 30 s by default. A flush must be done in
-    /// that time.
-    #[must_use]
-    pub fn idle_limit(mut self, limit: Duration) -> Self {
-        self.idle_limit = limit;
-        self
-    }
-
-    /// Sets how often a connection may fail in a row, without progress, before the store fails; 8 by default. Between the
-    /// attempts it waits, up to 5 s each time.
-    #[must_use]
-    pub fn attempts(mut self, attempts: u32) -> Self {
-        self.attempts = attempts.max(1);
+        self.settings.set_window(requests);
         self
     }
 
@@ -167,7 +125,7 @@ impl Storer {
         fill: &mut dyn FnMut(Range<u64>, Range<usize>) -> io::Result<Filled>,
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Stored, StoreError> {
-        let (ranges, piece) = self.check(export, check_apart(ranges.to_vec())?)?;
+        let (ranges, piece) = self.check(export, sorted_apart(ranges.iter().cloned())?)?;
         let size = memory.size();
         let chunk_bytes = usize::try_from(piece).ok().filter(|bytes| *bytes <= size);
         let chunk_bytes = chunk_bytes.ok_or(StoreError::NoRoom { size, piece })?;
@@ -224,7 +182,7 @@ impl Storer {
         ranges: &[Range<u64>],
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Stored, StoreError> {
-        let (ranges, piece) = self.check(export, check_apart(ranges.to_vec())?)?;
+        let (ranges, piece) = self.check(export, sorted_apart(ranges.iter().cloned())?)?;
         // Nothing is sent from it, but connections have a binding.
         let memory =
             Dmabuf::anonymous(4096).map_err(|error| StoreError::Caller(io::Error::other(error)))?;
@@ -257,17 +215,12 @@ impl Storer {
             let export = export.url().to_string();
             return Err(StoreError::PastEnd { export, end, size });
         }
-        let unaligned = |range: &&Range<u64>| {
-            !range.start.is_multiple_of(block) || !range.end.is_multiple_of(block)
-        };
-        if let Some(&Range { start, end }) = ranges.iter().find(unaligned) {
+        if let Some(&Range { start, end }) = unaligned(&ranges, block) {
             return Err(StoreError::Unaligned { start, end, block });
         }
-        let longest = export.max_bytes();
-        let piece = self
-            .piece_bytes
-            .checked_next_multiple_of(export.preferred_bytes());
-        Ok((ranges, piece.unwrap_or(longest).min(longest)))
+        let wanted = self.settings.piece_bytes();
+        let piece = piece_bytes(wanted, export.preferred_bytes(), export.max_bytes());
+        Ok((ranges, piece))
     }
 
     fn run<'a>(
@@ -279,7 +232,7 @@ impl Storer {
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Stored, StoreError> {
         let connections = match export.takes_many_connections() {
-            true => self.connections,
+            true => self.settings.connections(),
             false => 1,
         };
         let acknowledge = match self.durability {

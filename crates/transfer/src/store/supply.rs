@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::error::{Operation, StoreError};
 use super::part::Layout;
-use crate::load::piece::Piece;
+use crate::parallel::Piece;
 
 /// What [`Storer::store_from`](super::Storer::store_from)'s caller has put into a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

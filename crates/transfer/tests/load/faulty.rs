@@ -55,6 +55,32 @@ fn every_piece_arrives_over_any_number_of_connections() {
 }
 
 #[test]
+fn every_byte_arrives_over_a_packet_socket() {
+    in_netns("faulty::every_byte_arrives_over_a_packet_socket", || {
+        let file = Arc::new(pattern(FILE_BYTES));
+        let served = Arc::clone(&file);
+        let server = Server::start(move |asked, out| good(asked, &served, out));
+        let world = World::on_veth(V4);
+        let loaded = world.load_all(&server.url(V4.host), &file, &loader(&world));
+        assert_eq!((loaded.bytes, loaded.repeated), (FILE_BYTES as u64, 0));
+        world.end();
+    });
+}
+
+#[test]
+fn every_byte_arrives_over_a_bad_link() {
+    in_netns("faulty::every_byte_arrives_over_a_bad_link", || {
+        let file = Arc::new(pattern(FILE_BYTES));
+        let served = Arc::clone(&file);
+        let server = Server::start(move |asked, out| good(asked, &served, out));
+        let world = World::impaired(V4, "loss=1%,reorder=2%,dup=1%,seed=5");
+        let loaded = world.load_all(&server.url(V4.host), &file, &loader(&world));
+        assert_eq!((loaded.broken, loaded.repeated), (0, 0));
+        world.end();
+    });
+}
+
+#[test]
 fn a_chunked_body_arrives_without_its_chunk_headers() {
     in_netns(
         "faulty::a_chunked_body_arrives_without_its_chunk_headers",

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use devmem_linux::test_util::in_netns;
@@ -42,6 +42,32 @@ fn disk(path: &Path) {
     file.set_len(EXPORT_BYTES as u64).expect("there is room");
 }
 
+/// Runs `test`, the test of this name, with a folder for the server's files in a network namespace, if `program` is here.
+fn with_server(name: &'static str, program: &str, test: impl FnOnce(&Path)) {
+    if !has(name, program, "--version") {
+        return;
+    }
+    in_netns(name, || {
+        let folder = tempfile::tempdir().expect("there is room");
+        test(folder.path());
+    });
+}
+
+/// Serves a disk of zeros with qemu-nbd, and returns its path, too.
+fn qemu_nbd_of_zeros(folder: &Path) -> (Server, PathBuf) {
+    let path = folder.join("disk");
+    disk(&path);
+    (qemu_nbd(&path, ""), path)
+}
+
+/// The part that is all of the export.
+fn all_bytes() -> Part {
+    Part {
+        target: 0..EXPORT_BYTES as u64,
+        offset: 0,
+    }
+}
+
 fn qemu_nbd(path: &Path, options: &str) -> Server {
     let mut command = Command::new("qemu-nbd");
     command.args("--format raw --persistent --shared 16 --export-name disk".split(' '));
@@ -68,11 +94,8 @@ fn memory_with(bytes: &[u8]) -> Dmabuf {
 
 /// Stores all bytes of an export, from memory.
 fn store_all(storer: &Storer, export: &NbdExport, bytes: &[u8]) -> Result<Stored, StoreError> {
-    let part = Part {
-        target: 0..bytes.len() as u64,
-        offset: 0,
-    };
-    storer.store(export, &memory_with(bytes), &[part], &mut go_on)
+    assert_eq!(bytes.len(), EXPORT_BYTES);
+    storer.store(export, &memory_with(bytes), &[all_bytes()], &mut go_on)
 }
 
 /// Reads an export back by a load.
@@ -92,14 +115,8 @@ fn read_back(world: &World, export: &NbdExport) -> Vec<u8> {
 #[test]
 fn qemu_nbd_gets_every_byte_from_memory() {
     const TEST: &str = "store::qemu_nbd_gets_every_byte_from_memory";
-    if !has(TEST, "qemu-nbd", "--version") {
-        return;
-    }
-    in_netns(TEST, || {
-        let folder = tempfile::tempdir().expect("there is room");
-        let path = folder.path().join("disk");
-        disk(&path);
-        let _server = qemu_nbd(&path, "");
+    with_server(TEST, "qemu-nbd", |folder| {
+        let (_server, path) = qemu_nbd_of_zeros(folder);
         let world = World::new(V4);
         let export = open(&world, "disk");
         let mut expected = pattern(EXPORT_BYTES);
@@ -142,12 +159,8 @@ fn qemu_nbd_gets_every_byte_from_memory() {
 #[test]
 fn bytes_go_through_two_chunks_and_zeros_are_not_sent() {
     const TEST: &str = "store::bytes_go_through_two_chunks_and_zeros_are_not_sent";
-    if !has(TEST, "qemu-nbd", "--version") {
-        return;
-    }
-    in_netns(TEST, || {
-        let folder = tempfile::tempdir().expect("there is room");
-        let path = folder.path().join("disk");
+    with_server(TEST, "qemu-nbd", |folder| {
+        let path = folder.join("disk");
         fs::write(&path, vec![0xee; EXPORT_BYTES]).expect("there is room");
         let _server = qemu_nbd(&path, "");
         let world = World::new(V4);
@@ -189,14 +202,10 @@ fn bytes_go_through_two_chunks_and_zeros_are_not_sent() {
 #[test]
 fn nbd_server_gets_every_byte() {
     const TEST: &str = "store::nbd_server_gets_every_byte";
-    if !has(TEST, "nbd-server", "--version") {
-        return;
-    }
-    in_netns(TEST, || {
-        let folder = tempfile::tempdir().expect("there is room");
-        let path = folder.path().join("disk");
+    with_server(TEST, "nbd-server", |folder| {
+        let path = folder.join("disk");
         disk(&path);
-        let _server = Daemon::nbd_server(folder.path(), &path, "flush = true\n");
+        let _server = Daemon::nbd_server(folder, &path, "flush = true\n");
         let world = World::impaired(V4, "loss=1%,reorder=2%,seed=5");
         let export = open(&world, "disk");
         let expected = pattern(EXPORT_BYTES);
@@ -212,26 +221,19 @@ fn nbd_server_gets_every_byte() {
 fn a_server_that_was_restarted_and_lost_its_memory_gets_all_bytes_again() {
     const TEST: &str =
         "store::a_server_that_was_restarted_and_lost_its_memory_gets_all_bytes_again";
-    if !has(TEST, "nbdkit", "--version") {
-        return;
-    }
-    in_netns(TEST, || {
+    with_server(TEST, "nbdkit", |_| {
         let serve = || nbdkit("--filter=rate memory 6M rate=200M".split(' '));
         let mut server = Some(serve());
         let world = World::new(V4);
         let export = open(&world, "");
         let expected = pattern(EXPORT_BYTES);
         let memory = memory_with(&expected);
-        let part = Part {
-            target: 0..EXPORT_BYTES as u64,
-            offset: 0,
-        };
         let storer = Storer::new(&world.nic)
             .connections(2)
             .piece_bytes(64 << 10)
             .window(4);
         let mut restarts = 0;
-        let stored = storer.store(&export, &memory, &[part], &mut |sofar| {
+        let stored = storer.store(&export, &memory, &[all_bytes()], &mut |sofar| {
             if sofar.bytes > 1 << 20 && restarts == 0 {
                 // It forgets what it has acknowledged.
                 drop(server.take());
@@ -253,10 +255,7 @@ fn a_server_that_was_restarted_and_lost_its_memory_gets_all_bytes_again() {
 #[test]
 fn errors_of_the_server_name_their_range_and_a_remedy() {
     const TEST: &str = "store::errors_of_the_server_name_their_range_and_a_remedy";
-    if !has(TEST, "nbdkit", "--version") {
-        return;
-    }
-    in_netns(TEST, || {
+    with_server(TEST, "nbdkit", |_| {
         let world = World::new(V4);
         let bytes = pattern(EXPORT_BYTES);
         let failed = |arguments: &[&str], storer: &Storer| {
@@ -309,10 +308,7 @@ fn errors_of_the_server_name_their_range_and_a_remedy() {
 #[test]
 fn the_block_sizes_of_the_server_are_obeyed() {
     const TEST: &str = "store::the_block_sizes_of_the_server_are_obeyed";
-    if !has(TEST, "nbdkit", "--version") {
-        return;
-    }
-    in_netns(TEST, || {
+    with_server(TEST, "nbdkit", |_| {
         let limits = "blocksize-minimum=4096 blocksize-preferred=65536 blocksize-maximum=131072";
         let line =
             format!("--filter=blocksize-policy memory 6M {limits} blocksize-error-policy=error");
@@ -342,23 +338,13 @@ fn the_block_sizes_of_the_server_are_obeyed() {
 fn a_store_that_is_cancelled_or_has_no_server_any_more_says_what_was_acknowledged() {
     const TEST: &str =
         "store::a_store_that_is_cancelled_or_has_no_server_any_more_says_what_was_acknowledged";
-    if !has(TEST, "qemu-nbd", "--version") {
-        return;
-    }
-    in_netns(TEST, || {
-        let folder = tempfile::tempdir().expect("there is room");
-        let path = folder.path().join("disk");
-        disk(&path);
-        let server = qemu_nbd(&path, "");
+    with_server(TEST, "qemu-nbd", |folder| {
+        let (server, _) = qemu_nbd_of_zeros(folder);
         let world = World::new(V4);
         let export = open(&world, "disk");
         let memory = memory_with(&pattern(EXPORT_BYTES));
-        let part = Part {
-            target: 0..EXPORT_BYTES as u64,
-            offset: 0,
-        };
         let storer = Storer::new(&world.nic).piece_bytes(64 << 10).attempts(2);
-        let parts = [part];
+        let parts = [all_bytes()];
         let cancelled = storer.store(&export, &memory, &parts, &mut |sofar| match sofar.bytes {
             0 => ControlFlow::Continue(()),
             _ => ControlFlow::Break(()),

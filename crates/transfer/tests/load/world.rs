@@ -2,7 +2,8 @@
 
 use std::ops::ControlFlow;
 
-use devmem_tcp::{BoundRx, Dmabuf, Netdev};
+use devmem_linux::netif::Interface;
+use devmem_tcp::{BoundRx, Dmabuf, Netdev, NetdevBuilder};
 use devmem_transfer::load::{HttpFile, HttpRequest, LoadError, Loaded, Loader, Part};
 
 /// Size of the bound memory: less than most files, so that tokens must come back.
@@ -40,13 +41,32 @@ impl World {
     /// A world with a bad link.
     pub fn impaired(addresses: Addresses, impairment: &str) -> Self {
         let Addresses { host, ours, len } = addresses;
-        let nic = Netdev::builder("tap:load0")
+        let builder = Netdev::builder("tap:load0")
             .and_then(|builder| builder.address(&format!("{ours}/{len}")))
-            .and_then(|builder| builder.peer_address(&format!("{host}/{len}")))
-            .expect("a link and its addresses")
-            .impair(impairment.parse().expect("an impairment"))
-            .open()
-            .expect("this is our namespace");
+            .and_then(|builder| builder.peer_address(&format!("{host}/{len}")));
+        let builder = builder.expect("a link and its addresses");
+        let impairment = impairment.parse().expect("an impairment");
+        Self::of(builder.impair(impairment), ours)
+    }
+
+    /// A world with a packet socket on one end of a veth pair. The kernel has the host's address at the other end.
+    pub fn on_veth(addresses: Addresses) -> Self {
+        let Addresses { host, ours, len } = addresses;
+        let pair = Interface::create_veth_pair("load0", "load1");
+        let (mut kernels, mut near) = pair.expect("this is our namespace");
+        for end in [&mut kernels, &mut near] {
+            end.quiet_ipv6();
+            end.set_up().expect("this is our namespace");
+        }
+        let host = host.parse().expect("an address");
+        kernels.add_address(host, len).expect("it is free");
+        let builder = Netdev::builder("packet:load1")
+            .and_then(|builder| builder.address(&format!("{ours}/{len}")));
+        Self::of(builder.expect("a link and its address"), ours)
+    }
+
+    fn of(builder: NetdevBuilder, ours: &str) -> Self {
+        let nic = builder.open().expect("this is our namespace");
         let memory = Dmabuf::anonymous(BOUND_BYTES).expect("memory");
         let local = std::net::SocketAddr::new(ours.parse().expect("an address"), 0);
         let setup = nic.plan_receive(local).apply().expect("set up");

@@ -13,7 +13,6 @@ use tool::memory::MemoryKind;
 use tool::output::Failure;
 use tool::pattern::BLOCK_BYTES;
 use tool::size::Size;
-use transfer::load::Crc32c;
 
 /// Device memory is allocated in pages.
 const PAGE_BYTES: usize = 4096;
@@ -39,9 +38,9 @@ impl Target {
                 let too_large =
                     || Failure::failed(format!("{} do not fit into memory", Size(size)));
                 let bytes = bytes.ok_or_else(too_large)?;
-                if !matches!(kind, MemoryKind::Cuda(_)) {
-                    check_free(bytes)?;
-                }
+                kind.check_free(bytes).map_err(|failure| {
+                    failure.with_remedy("--to FILE needs no memory for the file")
+                })?;
                 kind.allocate(bytes).map(Self::Memory)
             }
             LoadTarget::File(path) => {
@@ -70,10 +69,13 @@ impl Target {
         }
     }
 
-    /// Returns the checksum of the loaded bytes, read back from where they are.
-    pub fn checksum(&self, size: u64) -> Result<u32, Failure> {
+    /// Hands the first `size` bytes to `look`, in blocks.
+    ///
+    /// # Errors
+    ///
+    /// The target cannot be read.
+    pub fn read_back(&self, size: u64, mut look: impl FnMut(&[u8])) -> Result<(), Failure> {
         let mut block = vec![0; BLOCK_BYTES];
-        let mut sum = Crc32c::default();
         let mut at = 0;
         while at < size {
             let len = usize::try_from(size - at)
@@ -90,10 +92,10 @@ impl Target {
                     read.with_context(|| format!("read {name} back"))?;
                 }
             }
-            sum.add(bytes);
+            look(bytes);
             at += len as u64;
         }
-        Ok(sum.value())
+        Ok(())
     }
 }
 
@@ -107,43 +109,4 @@ fn create(path: &Path) -> Result<File, Failure> {
         .truncate(true)
         .open(path);
     Ok(opened.with_context(|| format!("create {}", path.display()))?)
-}
-
-/// Refuses a size that this machine has no memory for: the server chooses it, and memory is touched when it is allocated.
-fn check_free(bytes: usize) -> Result<(), Failure> {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    match available(&text) {
-        Some(free) if bytes as u64 > free => {
-            let (size, free) = (Size(bytes as u64), Size(free));
-            let text = format!("{size} do not fit into the free memory of {free}");
-            Err(Failure::failed(text).with_remedy("--to FILE needs no memory for the file"))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Returns the free bytes by the text of /proc/meminfo (proc_meminfo(5)).
-fn available(text: &str) -> Option<u64> {
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn free_memory_is_read_and_too_much_is_refused() {
-        let text = "MemTotal:       100 kB\nMemAvailable:    7 kB\n";
-        assert_eq!(available(text), Some(7 * 1024));
-        assert_eq!(available("MemTotal: 1 kB\n"), None);
-        let refused = check_free(usize::MAX / 2).unwrap_err().to_string();
-        assert!(
-            refused.ends_with("--to FILE needs no memory for the file"),
-            "{refused}"
-        );
-    }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::far_end::FarEnd;
-use super::{Group, Line, RowReport, Verdict, devmem_rows, rows, stack_rows};
+use super::{Group, Line, RowReport, Verdict, devmem_rows, load_rows, rows, stack_rows};
 use crate::accel::Accel;
 use crate::job::{Job, ROWS_PATH};
 use crate::kit::Kit;
@@ -251,7 +251,13 @@ fn machine_for(machine: &MachinePlan, group: Group, wire: &Path) -> MachinePlan 
     const BAD_WIRE: &str = "loss=1%,reorder=1%,dup=1%,seed=7";
     let mut machine = machine.clone();
     machine.limit = machine.limit.or(Some(LIMIT));
-    if matches!(group, Group::Loss | Group::StackLoss) {
+    if matches!(group, Group::Load | Group::LoadLoss) {
+        let servers = load_rows::SERVERS.into_iter();
+        let found = servers.filter_map(|server| Some((server.path()?, server)));
+        let put = found.map(|(path, server)| (path, format!("/bin/{}", server.program())));
+        machine.put.extend(put);
+    }
+    if matches!(group, Group::Loss | Group::LoadLoss | Group::StackLoss) {
         machine.nics.impair = Some(BAD_WIRE.to_owned());
     }
     if group == Group::Knobs {

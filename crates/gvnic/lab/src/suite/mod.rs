@@ -7,6 +7,7 @@ mod devmem;
 mod devmem_rows;
 mod far_end;
 pub mod host;
+mod load_rows;
 mod long_rows;
 pub mod nic_rows;
 pub mod rows;
@@ -23,8 +24,12 @@ pub enum Group {
     Nic,
     /// Device memory: bind, receive, send, starvation, unbind, kill
     Devmem,
+    /// `load` and `store` with the kernel's stack, from and to stock servers; skipped where this machine has no such server
+    Load,
     /// Device memory over an impaired wire
     Loss,
+    /// The same as load, over an impaired wire
+    LoadLoss,
     /// Device memory from a device with unusual but allowed behaviour: linear bytes, unsplit packets
     Knobs,
     /// Device memory on a device that requests resets during transfers
@@ -39,10 +44,12 @@ pub enum Group {
 
 impl Group {
     /// The default groups, in the order they run.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Nic,
         Self::Devmem,
+        Self::Load,
         Self::Loss,
+        Self::LoadLoss,
         Self::Knobs,
         Self::Resets,
         Self::Stack,

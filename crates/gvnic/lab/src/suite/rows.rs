@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::Context as _;
 
 use super::traffic::{Network, Rate};
-use super::{Group, RowReport, Verdict, devmem_rows, long_rows, nic_rows, stack_rows};
+use super::{Group, RowReport, Verdict, devmem_rows, load_rows, long_rows, nic_rows, stack_rows};
 use tool::output::Failure;
 
 /// Result of a row that passed.
@@ -79,7 +79,9 @@ pub fn rows(group: Group) -> &'static [Row] {
     match group {
         Group::Nic => nic_rows::ROWS,
         Group::Devmem => devmem_rows::ROWS,
+        Group::Load => load_rows::ROWS,
         Group::Loss => devmem_rows::LOSS_ROWS,
+        Group::LoadLoss => load_rows::LOSS_ROWS,
         Group::Knobs => devmem_rows::KNOB_ROWS,
         Group::Resets => devmem_rows::RESET_ROWS,
         Group::Stack => stack_rows::ROWS,

@@ -9,10 +9,11 @@ use devmem_tcp::{Netdev, RecvError, RxBatch, Stream};
 
 use super::head::{self, Head, HeadError};
 use super::request::HttpRequest;
+use crate::load::dial;
 use crate::load::error::LoadError;
-use crate::load::piece::Piece;
 use crate::load::session::Fault;
-use crate::load::{dial, retry};
+use crate::parallel::Piece;
+use crate::parallel::retry;
 
 /// Most redirects in a row.
 const MAX_REDIRECTS: usize = 10;
@@ -104,7 +105,8 @@ impl HttpFile {
         &self.found.request
     }
 
-    pub(crate) fn addresses(&self) -> &[SocketAddr] {
+    /// Returns the addresses of the server, or of the proxy, in the order in which they are tried.
+    pub fn addresses(&self) -> &[SocketAddr] {
         &self.found.addresses
     }
 

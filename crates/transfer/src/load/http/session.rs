@@ -6,8 +6,8 @@ use super::chunks::{self, Chunks};
 use super::file::HttpFile;
 use super::head::{self, Head};
 use crate::load::error::LoadError;
-use crate::load::piece::Piece;
 use crate::load::session::{Fault, Next, Session};
+use crate::parallel::Piece;
 
 /// Bytes to look at for a head.
 const HEAD_LOOK_BYTES: usize = 2048;

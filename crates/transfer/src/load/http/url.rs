@@ -224,17 +224,23 @@ pub(crate) fn host_and_port(place: &str, default_port: u16) -> Option<(String, u
 
 /// Replaces %XX (RFC 3986 2.1); `None` if the result is not text.
 pub(crate) fn decoded(text: &str) -> Option<String> {
+    String::from_utf8(decoded_bytes(text)).ok()
+}
+
+/// Replaces %XX (RFC 3986 2.1).
+pub(crate) fn decoded_bytes(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&first, after)) = rest.split_first() {
         let escaped = (first == b'%').then(|| after.get(..2)).flatten();
         let byte = escaped
+            .filter(|digits| digits.iter().all(u8::is_ascii_hexdigit))
             .and_then(|digits| std::str::from_utf8(digits).ok())
             .and_then(|digits| u8::from_str_radix(digits, 16).ok());
         bytes.push(byte.unwrap_or(first));
         rest = if byte.is_some() { &after[2..] } else { after };
     }
-    String::from_utf8(bytes).ok()
+    bytes
 }
 
 /// Removes the parts `.` and `..` of a path (RFC 3986 5.2.4).

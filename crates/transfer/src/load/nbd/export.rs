@@ -72,6 +72,11 @@ impl NbdExport {
         &self.found.url
     }
 
+    /// Returns the addresses of the server, in the order in which they are tried.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.found.addresses
+    }
+
     /// Returns whether the server refuses writes.
     pub fn is_read_only(&self) -> bool {
         self.has(READ_ONLY)

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use super::reply::{self, Header, Parsed, What};
 use super::{CMD_READ, Request, SHUTDOWN};
 use crate::load::error::LoadError;
-use crate::load::piece::Piece;
 use crate::load::session::{Fault, Next, Session};
+use crate::parallel::Piece;
 
 /// Most separate ranges of one read that wait for those between them. Servers send chunks in order.
 const MAX_RANGES: usize = 10_000;

@@ -1,63 +1,95 @@
-//! The file that `store` reads.
+//! A file whose bytes are stored.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::time::Duration;
 
-use anyhow::Context;
-use devmem_linux::cpu;
 use devmem_tcp::Dmabuf;
-use tool::output::Failure;
-use transfer::store::Filled;
 
-/// A file of a known size, or a block device.
+use super::supply::Filled;
+use crate::load::Crc32c;
+
+/// Bytes of one read for the checksum.
+const BLOCK_BYTES: usize = 32 << 10;
+
+/// Why a file cannot be stored.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InputError {
+    /// It cannot be opened.
+    #[error("open {name}: {source}")]
+    Open {
+        /// Its name.
+        name: String,
+        /// The error.
+        source: io::Error,
+    },
+    /// It is a folder.
+    #[error("{name} is a folder\n  name a file or a block device")]
+    Folder {
+        /// Its name.
+        name: String,
+    },
+    /// It is a pipe or the like.
+    #[error(
+        "{name} has no size: its bytes can be read only once\n  copy them to a file: after a broken connection they are read again"
+    )]
+    NoSize {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// A file of a known size, or a block device, for [`Storer::store_from`](super::Storer::store_from).
+#[derive(Debug)]
 pub struct Input {
     file: File,
-    /// Its name.
-    pub name: String,
-    /// Its size in bytes.
-    pub bytes: u64,
+    name: String,
+    bytes: u64,
     block: Vec<u8>,
-    /// CPU time of reading it.
-    pub filling: Duration,
 }
 
 impl Input {
     /// Opens the file.
     ///
     /// # Errors
-    ///
     /// It cannot be read at any offset.
-    pub fn open(path: &Path) -> Result<Self, Failure> {
+    pub fn open(path: &Path) -> Result<Self, InputError> {
         let name = path.display().to_string();
-        let opened = File::open(path);
-        let mut file = opened.with_context(|| format!("open {name}"))?;
-        let kind = file.metadata().with_context(|| format!("look at {name}"))?;
+        let opened = File::open(path).and_then(|file| Ok((file.metadata()?, file)));
+        let (kind, mut file) = match opened {
+            Ok(opened) => opened,
+            Err(source) => return Err(InputError::Open { name, source }),
+        };
         if kind.is_dir() {
-            let text = format!("{name} is a folder");
-            return Err(Failure::failed(text).with_remedy("name a file or a block device"));
+            return Err(InputError::Folder { name });
         }
         let Ok(bytes) = file.seek(SeekFrom::End(0)) else {
-            let text = format!("{name} has no size: its bytes can be read only once");
-            let remedy = "copy them to a file: a broken connection makes `store` read them again";
-            return Err(Failure::failed(text).with_remedy(remedy));
+            return Err(InputError::NoSize { name });
         };
         Ok(Self {
             file,
             name,
             bytes,
             block: Vec::new(),
-            filling: Duration::ZERO,
         })
+    }
+
+    /// Returns its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns its size.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Reads a range of the file to `place` of `memory`, unless all of its bytes are zeros.
     ///
     /// # Errors
-    ///
     /// The file cannot be read, or has become shorter.
     pub fn fill(
         &mut self,
@@ -65,7 +97,6 @@ impl Input {
         memory: &Dmabuf,
         place: Range<usize>,
     ) -> io::Result<Filled> {
-        let before = cpu::thread_cpu_time();
         let bytes = self.read(range.start, place.len())?;
         let filled = match is_zero(bytes) {
             true => Filled::Zeros,
@@ -75,16 +106,23 @@ impl Input {
         memory
             .copy_in(place.start, bytes)
             .map_err(io::Error::other)?;
-        self.filling += cpu::thread_cpu_time().saturating_sub(before);
         Ok(filled)
     }
 
-    /// Reads `len` bytes from `at` on.
+    /// Reads all of it, and returns its checksum.
     ///
     /// # Errors
-    ///
     /// The file cannot be read, or has become shorter.
-    pub fn read(&mut self, at: u64, len: usize) -> io::Result<&[u8]> {
+    pub fn crc32c(&mut self) -> io::Result<u32> {
+        let mut sum = Crc32c::default();
+        for at in (0..self.bytes).step_by(BLOCK_BYTES) {
+            let left = usize::try_from(self.bytes - at).unwrap_or(usize::MAX);
+            sum.add(self.read(at, left.min(BLOCK_BYTES))?);
+        }
+        Ok(sum.value())
+    }
+
+    fn read(&mut self, at: u64, len: usize) -> io::Result<&[u8]> {
         if self.block.len() < len {
             self.block.resize(len, 0);
         }

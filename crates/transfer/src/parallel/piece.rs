@@ -15,6 +15,11 @@ impl Piece {
     pub(crate) fn len(self) -> u64 {
         self.end - self.start
     }
+
+    /// Returns the value of the field Range (RFC 9110 14.1.2).
+    pub(crate) fn byte_range(self) -> String {
+        format!("bytes={}-{}", self.start, self.end.saturating_sub(1))
+    }
 }
 
 /// What is left to request, and what is done.

@@ -1,0 +1,145 @@
+//! The NIC of `load` and `store`, which connect to a server: opened first, and bound to memory when the server is known.
+
+use std::net::{IpAddr, SocketAddr};
+
+use devmem_tcp::{Dmabuf, Netdev, Purpose};
+
+use crate::backend::{self, Backend};
+use crate::kernel;
+use crate::kernels_end;
+use crate::plan::{KernelPlan, LinkPlan, NicPlan, TapPlan};
+use crate::receiver::{BoundNic, open_nic};
+use tool::output::{Failure, note};
+
+/// A NIC without bound memory.
+#[derive(Debug)]
+pub struct Client<'a> {
+    pub nic: Netdev,
+    /// Name of the backend in the report.
+    pub backend: &'static str,
+    /// Name of the link in the report.
+    pub link: String,
+    memory: Memory<'a>,
+}
+
+/// The address and the memory of the backend.
+#[derive(Clone, Copy, Debug)]
+enum Memory<'a> {
+    /// Our address, and the plan.
+    User(IpAddr, &'a NicPlan),
+    /// The requested address, and the plan.
+    Kernel(Option<IpAddr>, &'a KernelPlan),
+}
+
+impl<'a> Client<'a> {
+    /// Chooses the backend and opens the NIC.
+    ///
+    /// # Errors
+    ///
+    /// The link is not available, or options conflict.
+    pub fn open(
+        link: &LinkPlan,
+        nic: &'a NicPlan,
+        kernel: &'a KernelPlan,
+        purpose: Purpose,
+    ) -> Result<Self, Failure> {
+        match backend::choose(link, kernel.users_alone, purpose)? {
+            Backend::User => {
+                let opened = Self::on_link(&link.tap, nic)?;
+                if let Some(warning) = kernels_end::unreachable(&link.tap) {
+                    note(warning);
+                }
+                Ok(opened)
+            }
+            Backend::Kernel(name) => {
+                let nic = Netdev::kernel(&name)?;
+                Ok(Self {
+                    nic,
+                    backend: "kernel",
+                    link: name,
+                    memory: Memory::Kernel(link.address, kernel),
+                })
+            }
+        }
+    }
+
+    /// Opens a NIC of ours.
+    ///
+    /// # Errors
+    ///
+    /// The link is not available.
+    pub fn on_link(tap: &TapPlan, nic: &'a NicPlan) -> Result<Self, Failure> {
+        Ok(Self {
+            nic: open_nic(tap.builder()?, nic)?,
+            backend: "user",
+            link: tap.link.to_string(),
+            memory: Memory::User(tap.ours.address, nic),
+        })
+    }
+
+    /// Returns our address for connections to `servers`, with port 0.
+    ///
+    /// # Errors
+    ///
+    /// The NIC has no address of the first server's IP version.
+    pub fn local(&self, servers: &[SocketAddr]) -> Result<SocketAddr, Failure> {
+        match (self.memory, servers) {
+            (Memory::User(address, _) | Memory::Kernel(Some(address), _), _) => {
+                Ok(SocketAddr::new(address, 0))
+            }
+            (Memory::Kernel(None, _), [first, ..]) => kernel::local_to(&self.nic, first),
+            (Memory::Kernel(None, _), []) => Err(Failure::failed("the server has no address")),
+        }
+    }
+
+    /// Binds `bytes` of memory for what `local` receives from `servers`.
+    ///
+    /// # Errors
+    ///
+    /// The memory is not available, or the NIC cannot be set up.
+    pub fn bind(
+        &self,
+        bytes: usize,
+        local: SocketAddr,
+        servers: &[SocketAddr],
+    ) -> Result<BoundNic, Failure> {
+        let (nic, memory) = (self.nic.clone(), self.allocate(bytes)?);
+        match self.memory {
+            // All connections of this NIC are ours.
+            Memory::User(_, plan) => BoundNic::bind(nic, memory, plan, local),
+            Memory::Kernel(_, plan) => {
+                let mut receive = nic.plan_receive(local);
+                let is_alike = |it: &&SocketAddr| it.is_ipv4() == local.is_ipv4();
+                for server in servers.iter().filter(is_alike) {
+                    receive = receive.from_peer(*server);
+                }
+                BoundNic::on_kernel(nic, memory, plan, receive)
+            }
+        }
+    }
+
+    /// Allocates memory that the NIC can access.
+    ///
+    /// # Errors
+    ///
+    /// The refusal of the exporter.
+    pub fn allocate(&self, bytes: usize) -> Result<Dmabuf, Failure> {
+        match self.memory {
+            Memory::User(_, plan) => plan.memory.allocate(bytes),
+            Memory::Kernel(_, plan) => kernel::memory(plan.memory, bytes, plan.niov),
+        }
+    }
+
+    /// Returns the bytes of memory to use, and the multiple of which bound memory must be.
+    pub fn mem_bytes(&self) -> (usize, usize) {
+        match self.memory {
+            Memory::User(_, plan) => (plan.mem_bytes, plan.niov.bytes()),
+            Memory::Kernel(_, plan) => {
+                let niov = plan
+                    .niov
+                    .map_or_else(rustix::param::page_size, |niov| niov.bytes());
+                (plan.mem_bytes, niov)
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What `load` loads: a range of a file or of an export, or the tensors of a checkpoint.
+
+use std::net::SocketAddr;
+use std::ops::{ControlFlow, Range};
+
+use super::failure;
+use super::target::Target;
+use crate::plan::LoadJob;
+use crate::report::TensorRow;
+use tool::output::Failure;
+use tool::signals::StopFlag;
+use transfer::load::{
+    Checkpoint, CheckpointError, HttpRequest, LoadError, Loaded, Loader, Origin, Part, Progress,
+    Source,
+};
+
+/// What is loaded.
+pub enum Contents {
+    /// A range of a file or of an export.
+    Range(Source, Range<u64>),
+    /// All tensors of a checkpoint.
+    Checkpoint(Checkpoint, String),
+}
+
+impl Contents {
+    pub fn open(job: &LoadJob, loader: &Loader, stop: &StopFlag) -> Result<Self, Failure> {
+        if let Some(request) = job.checkpoint() {
+            return Self::checkpoint(loader, request.clone(), stop);
+        }
+        let source = job.origin.open(loader.nic());
+        let source = source.map_err(|error| failure(error, &job.origin, stop))?;
+        let range = match (&job.range, source.size()) {
+            (Some(range), _) => range.clone(),
+            (None, Some(size)) => 0..size,
+            (None, None) => {
+                let text = "the server does not tell the size of the file";
+                let remedy = "name it with --range 0-SIZE";
+                return Err(Failure::failed(text).with_remedy(remedy));
+            }
+        };
+        Ok(Self::Range(source, range))
+    }
+
+    fn checkpoint(loader: &Loader, request: HttpRequest, stop: &StopFlag) -> Result<Self, Failure> {
+        let name = request.url().to_string();
+        match Checkpoint::open(loader, request.clone()) {
+            Ok(checkpoint) => Ok(Self::Checkpoint(checkpoint, name)),
+            Err(CheckpointError::Load(error)) => Err(failure(error, &Origin::Http(request), stop)),
+            Err(error @ (CheckpointError::Header { .. } | CheckpointError::Index { .. })) => {
+                let failure = Failure::from(error);
+                Err(failure.with_remedy("--to FILE loads a file of any format"))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub fn name(&self) -> String {
+        match self {
+            Self::Range(source, _) => source.url(),
+            Self::Checkpoint(_, name) => name.clone(),
+        }
+    }
+
+    /// Returns the addresses of the servers.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        match self {
+            Self::Range(source, _) => source.addresses().to_vec(),
+            Self::Checkpoint(checkpoint, _) => checkpoint.addresses(),
+        }
+    }
+
+    /// Returns the number of bytes to load.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Self::Range(_, range) => range.end - range.start,
+            Self::Checkpoint(checkpoint, _) => checkpoint.tensor_bytes(),
+        }
+    }
+
+    /// Returns the number of bytes of the target: with the gaps between tensors.
+    pub fn memory_bytes(&self) -> u64 {
+        match self {
+            Self::Range(..) => self.bytes(),
+            Self::Checkpoint(checkpoint, _) => checkpoint.memory_bytes() as u64,
+        }
+    }
+
+    pub fn tensors(&self) -> Option<Vec<TensorRow>> {
+        match self {
+            Self::Range(..) => None,
+            Self::Checkpoint(checkpoint, _) => {
+                Some(checkpoint.tensors().iter().map(TensorRow::from).collect())
+            }
+        }
+    }
+
+    pub fn serves_ranges(&self) -> bool {
+        match self {
+            Self::Range(source, _) => source.serves_ranges(),
+            Self::Checkpoint(checkpoint, _) => checkpoint.serves_ranges(),
+        }
+    }
+
+    /// Returns the server's checksum of the loaded bytes, if it sent one.
+    pub fn crc32c(&self) -> Option<u32> {
+        match self {
+            // It is of the whole file.
+            Self::Range(source, range) if source.size() == Some(range.end - range.start) => {
+                source.crc32c()
+            }
+            Self::Range(..) | Self::Checkpoint(..) => None,
+        }
+    }
+
+    pub fn load(
+        &self,
+        loader: &Loader,
+        target: &Target,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Loaded, LoadError> {
+        match (self, target) {
+            (Self::Checkpoint(checkpoint, _), target) => {
+                let memory = target.memory().expect("files are loaded as they are");
+                checkpoint.load(loader, memory, progress)
+            }
+            (Self::Range(source, range), Target::Memory(memory)) => {
+                let part = Part {
+                    source: range.clone(),
+                    memory: memory.clone(),
+                    offset: 0,
+                };
+                loader.load(source.clone(), &[part], progress)
+            }
+            (Self::Range(source, range), Target::File(out, _)) => {
+                loader.load_to_file(source.clone(), range.clone(), out, progress)
+            }
+        }
+    }
+}

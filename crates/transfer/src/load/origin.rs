@@ -1,0 +1,85 @@
+//! What a URL names: a file of an HTTP server, an object of an S3-compatible store, or an export of an NBD server.
+
+use std::str::FromStr;
+
+use devmem_tcp::Netdev;
+
+use super::error::LoadError;
+use super::http::{HttpFile, HttpRequest, UrlError};
+use super::nbd::{NbdExport, NbdUrl};
+use super::source::Source;
+
+/// What a URL names, not opened yet.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Origin {
+    /// `http://HOST/PATH`, or `s3://BUCKET/KEY` ([`HttpRequest::s3_object`]).
+    Http(HttpRequest),
+    /// `nbd://HOST/EXPORT`.
+    Nbd(NbdUrl),
+}
+
+impl FromStr for Origin {
+    type Err = UrlError;
+
+    fn from_str(text: &str) -> Result<Self, UrlError> {
+        let scheme = text.split("://").next().unwrap_or_default();
+        match scheme.to_ascii_lowercase().as_str() {
+            "nbd" | "nbds" => text.parse().map(Self::Nbd),
+            "s3" => HttpRequest::s3_object(text).map(Self::Http),
+            _ => Ok(Self::Http(HttpRequest::new(text.parse()?))),
+        }
+    }
+}
+
+impl Origin {
+    /// Returns the host: a name or an address.
+    pub fn host(&self) -> &str {
+        match self {
+            Self::Http(request) => request.url().host(),
+            Self::Nbd(url) => url.host(),
+        }
+    }
+
+    /// Opens it.
+    ///
+    /// # Errors
+    /// The host is not found or does not answer, or does not have it.
+    pub fn open(&self, nic: &Netdev) -> Result<Source, LoadError> {
+        match self {
+            Self::Http(request) => HttpFile::open(nic, request.clone()).map(Source::Http),
+            Self::Nbd(url) => NbdExport::open(nic, url.clone()).map(Source::Nbd),
+        }
+    }
+
+    /// Returns the request for a safetensors checkpoint, if the URL's name ends like that of one.
+    pub fn checkpoint(&self) -> Option<&HttpRequest> {
+        let Self::Http(request) = self else {
+            return None;
+        };
+        let name = request.url().file_name();
+        let is_one = name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json");
+        is_one.then_some(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scheme_says_what_a_url_names() {
+        let origin = |text: &str| text.parse::<Origin>();
+        assert!(matches!(origin("nbd://host/x"), Ok(Origin::Nbd(url)) if url.export() == "x"));
+        let file = origin("HTTP://host/m.safetensors?a=b").unwrap();
+        assert!(file.checkpoint().is_some() && file.host() == "host");
+        assert!(origin("http://host/m.bin").unwrap().checkpoint().is_none());
+        for encrypted in ["https://host/x", "nbds://host/x"] {
+            assert!(matches!(origin(encrypted), Err(UrlError::Encrypted)));
+        }
+        assert!(matches!(
+            origin("ftp://host/x"),
+            Err(UrlError::Scheme { .. })
+        ));
+    }
+}

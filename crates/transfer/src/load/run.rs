@@ -1,0 +1,211 @@
+//! A running load: connections that fetch pieces until all are whole.
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use super::connection::Connection;
+use super::error::LoadError;
+use super::landing::Landing;
+use super::loader::{Loaded, Loader};
+use super::session::Fault;
+use super::source::Source;
+use crate::parallel::{Failed, Patience, Pieces, Progress, Slots, turn_all};
+
+/// A running load.
+pub(super) struct Run<'a> {
+    loader: &'a Loader,
+    source: &'a Source,
+    pieces: Pieces,
+    landing: Landing<'a>,
+    slots: Slots<Connection>,
+    loaded: Loaded,
+}
+
+impl<'a> Run<'a> {
+    pub(super) fn new(
+        loader: &'a Loader,
+        source: &'a Source,
+        pieces: Pieces,
+        landing: Landing<'a>,
+        connections: usize,
+    ) -> Self {
+        Self {
+            loader,
+            source,
+            pieces,
+            landing,
+            slots: Slots::new(connections, loader.settings.attempts()),
+            loaded: Loaded::default(),
+        }
+    }
+
+    /// Runs to the end.
+    ///
+    /// # Errors
+    /// Those of [`Loader::load`].
+    pub(super) fn run(
+        mut self,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Loaded, LoadError> {
+        let start = Instant::now();
+        while !self.pieces.is_done() {
+            if progress(self.progress()).is_break() {
+                return Err(LoadError::Cancelled);
+            }
+            self.prepare_all()?;
+            let patience = self.slots.patience(self.pieces.peek());
+            if !turn_all(self.slots.indices(), patience, |i| self.turn(i, patience))? {
+                let slept = self.slots.sleep(self.pieces.peek());
+                slept.map_err(LoadError::Wait)?;
+            }
+        }
+        for index in self.slots.indices() {
+            self.end(index);
+        }
+        self.loaded.elapsed = start.elapsed();
+        self.loaded.bytes = self.pieces.done();
+        self.loaded.pieces = self.pieces.finished();
+        self.loaded.repeated = self.pieces.repeated();
+        // Its result does not matter: all bytes are there.
+        let _ = progress(self.progress());
+        Ok(self.loaded)
+    }
+
+    fn progress(&self) -> Progress {
+        // Bytes of pieces that are not whole.
+        let partial = self.slots.open().map(|open| open.placed - open.whole);
+        Progress {
+            bytes: self.pieces.done() + partial.sum::<u64>(),
+            total: self.pieces.total(),
+            connections: self.slots.open().count(),
+        }
+    }
+
+    /// Prepares all slots. At most one connection is made, which takes a round trip in which the others are not served.
+    fn prepare_all(&mut self) -> Result<(), LoadError> {
+        let before = self.loaded.connections;
+        for index in self.slots.indices() {
+            if self.loaded.connections == before || self.slots.get(index).is_some() {
+                self.prepare(index)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Connects a slot if there is work for it, and requests pieces on it.
+    fn prepare(&mut self, index: usize) -> Result<(), LoadError> {
+        let Some(next) = self.pieces.peek() else {
+            return Ok(());
+        };
+        // The server has ended it, or it is past the piece.
+        let is_useless =
+            |open: &Connection| !open.session.is_waiting() && !open.session.accepts(next);
+        if self.slots.get(index).is_some_and(is_useless) {
+            self.end(index);
+            self.connect(index)?;
+        } else if self.slots.is_due(index) {
+            self.connect(index)?;
+        }
+        let Some(connection) = self.slots.get_mut(index) else {
+            return Ok(());
+        };
+        while let Some(next) = self.pieces.peek()
+            && connection.session.accepts(next)
+        {
+            connection.session.request(next);
+            self.pieces.next();
+        }
+        Ok(())
+    }
+
+    fn connect(&mut self, index: usize) -> Result<(), LoadError> {
+        let Loader { nic, settings } = self.loader;
+        match self.source.connect(nic, settings.window()) {
+            Ok((stream, session)) => {
+                self.loaded.connections += 1;
+                self.slots.put(index, Connection::new(stream, session));
+                Ok(())
+            }
+            Err(error @ (LoadError::Connect { .. } | LoadError::Broken { .. })) => {
+                self.failed(index, error.to_string(), None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lets one connection receive. Returns whether it did or has ended.
+    fn turn(&mut self, index: usize, patience: Patience) -> Result<bool, LoadError> {
+        let Some(connection) = self.slots.get_mut(index) else {
+            return Ok(false);
+        };
+        let turned = connection.turn(&mut self.landing, patience);
+        let limit = self.loader.settings.idle_limit();
+        let mut has_progress = false;
+        while let Some(piece) = connection.session.completed() {
+            connection.whole += piece.len();
+            self.pieces.finish(piece);
+            has_progress = true;
+        }
+        let is_silent = connection.session.is_waiting() && connection.silence() > limit;
+        if has_progress {
+            self.slots.progressed(index);
+        }
+        let fault = match turned {
+            Ok(_) if is_silent => Fault::Broken(format!("the server sent nothing for {limit:?}")),
+            Ok(heard) => return Ok(heard),
+            Err(fault) => fault,
+        };
+        self.fault(index, fault)?;
+        Ok(true)
+    }
+
+    /// Ends a connection after a fault.
+    fn fault(&mut self, index: usize, fault: Fault) -> Result<(), LoadError> {
+        let open = self.slots.get(index);
+        let has_progress = open.is_some_and(|open| open.whole > 0);
+        let (cause, wait) = match fault {
+            Fault::Fatal(error) => return Err(error),
+            // Servers close after a number of requests.
+            Fault::Closed if has_progress => {
+                self.end(index);
+                return Ok(());
+            }
+            Fault::Closed => ("the server closed the connection".to_owned(), None),
+            // Many servers do so with requests that they have not read: the pieces so far show that it works.
+            Fault::Broken(_) if has_progress => {
+                self.loaded.broken += 1;
+                self.end(index);
+                return Ok(());
+            }
+            Fault::Broken(cause) => (cause, None),
+            Fault::Busy { cause, wait } => (cause, wait),
+        };
+        self.loaded.broken += 1;
+        self.end(index);
+        self.failed(index, cause, wait)
+    }
+
+    /// Drops the connection of a slot, and takes its pieces back. The next one may be made at once.
+    fn end(&mut self, index: usize) {
+        if let Some(mut connection) = self.slots.take(index) {
+            for piece in connection.session.take_outstanding() {
+                self.pieces.give_back(piece);
+            }
+            self.loaded.add_stats(connection.close());
+        }
+    }
+
+    /// Counts a failure of a slot.
+    fn failed(
+        &mut self,
+        index: usize,
+        cause: String,
+        wait: Option<Duration>,
+    ) -> Result<(), LoadError> {
+        let attempts = self.loader.settings.attempts();
+        match self.slots.failed(index, wait) {
+            Failed::GoOn => Ok(()),
+            Failed::GiveUp => Err(LoadError::GaveUp { attempts, cause }),
+        }
+    }
+}

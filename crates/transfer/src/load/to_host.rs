@@ -1,0 +1,90 @@
+//! Loads of bytes that the CPU needs: into a file, or through memory.
+
+use std::fs::File;
+use std::io;
+use std::ops::{ControlFlow, Range};
+use std::os::unix::fs::FileExt;
+
+use devmem_tcp::{Dmabuf, GatherError};
+
+use super::error::LoadError;
+use super::landing::Landed;
+use super::loader::{Loaded, Loader};
+use super::part::Part;
+use super::source::Source;
+use crate::parallel::Progress;
+
+/// Bytes that are copied to host memory at a time; they fit the first-level cache.
+const BLOCK_BYTES: usize = 32 << 10;
+
+impl Loader {
+    /// Loads a range of `source` into a file, whose first byte is the first one of the range. Holes of the source are not
+    /// written: the file must have zeros there, as a new one.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load); the file cannot be written.
+    pub fn load_to_file(
+        &self,
+        source: impl Into<Source>,
+        range: Range<u64>,
+        file: &File,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Loaded, LoadError> {
+        let mut bytes = Vec::new();
+        let start = range.start;
+        let mut write = |landed: Landed<'_>| match landed {
+            Landed::Zeros { .. } => Ok(()),
+            Landed::Frags { at, batch } => {
+                bytes.resize(batch.device_bytes() + batch.linear_bytes(), 0);
+                batch.copy_to(&mut bytes).map_err(io::Error::other)?;
+                file.write_all_at(&bytes, at - start)
+            }
+        };
+        self.deliver(source, &[range], &mut write, progress)
+    }
+
+    /// Loads a range of `source` and hands its bytes to `look`, in order. They pass through `memory`, as many at a time as it
+    /// has room for.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn read_through(
+        &self,
+        source: impl Into<Source>,
+        range: Range<u64>,
+        memory: &Dmabuf,
+        look: &mut dyn FnMut(&[u8]),
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<(), LoadError> {
+        let source = source.into();
+        let total = range.end.saturating_sub(range.start);
+        let mut block = vec![0; BLOCK_BYTES];
+        let mut start = range.start;
+        while start < range.end {
+            let end = range.end.min(start.saturating_add(memory.size() as u64));
+            let part = Part {
+                source: start..end,
+                memory: memory.clone(),
+                offset: 0,
+            };
+            let before = start - range.start;
+            self.load(source.clone(), &[part], &mut |sofar| {
+                let bytes = before + sofar.bytes;
+                progress(Progress {
+                    bytes,
+                    total,
+                    ..sofar
+                })
+            })?;
+            // Fits: it is at most the size of the memory.
+            let len = usize::try_from(end - start).unwrap_or(memory.size());
+            for at in (0..len).step_by(BLOCK_BYTES) {
+                let bytes = &mut block[..(len - at).min(BLOCK_BYTES)];
+                memory.copy_out(at, bytes).map_err(GatherError::from)?;
+                look(bytes);
+            }
+            start = end;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,22 @@
+//! What a load and a store share: ranges in pieces, and connections that are made again when they break.
+
+mod piece;
+pub(crate) mod ranges;
+pub(crate) mod retry;
+mod settings;
+mod slots;
+
+pub(crate) use piece::{Piece, Pieces};
+pub(crate) use settings::{Settings, settable};
+pub(crate) use slots::{Connected, Failed, Patience, Slots, is_not_ready, turn_all};
+
+/// How far a load or a store is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes in their place, or acknowledged by the server.
+    pub bytes: u64,
+    /// Bytes of the whole transfer.
+    pub total: u64,
+    /// Open connections.
+    pub connections: usize,
+}

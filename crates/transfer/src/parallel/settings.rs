@@ -1,0 +1,113 @@
+//! The settings of a load or a store.
+
+use std::time::Duration;
+
+/// Most connections: a server counts them, and each takes its share of the bound memory.
+const MAX_CONNECTIONS: usize = 1024;
+/// Smallest piece: a request for less costs more than its bytes.
+const MIN_PIECE_BYTES: u64 = 4 << 10;
+
+/// How pieces are requested, and when connections are given up.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    connections: usize,
+    piece_bytes: u64,
+    /// Requests in flight on one connection.
+    window: usize,
+    idle_limit: Duration,
+    attempts: u32,
+}
+
+impl Settings {
+    /// Returns settings with 4 connections.
+    pub(crate) fn new(piece_bytes: u64, window: usize) -> Self {
+        Self {
+            connections: 4,
+            piece_bytes,
+            window,
+            idle_limit: Duration::from_secs(30),
+            attempts: 8,
+        }
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.connections
+    }
+
+    pub(crate) fn piece_bytes(&self) -> u64 {
+        self.piece_bytes
+    }
+
+    pub(crate) fn window(&self) -> usize {
+        self.window
+    }
+
+    pub(crate) fn idle_limit(&self) -> Duration {
+        self.idle_limit
+    }
+
+    pub(crate) fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    pub(crate) fn set_connections(&mut self, connections: usize) {
+        self.connections = connections.clamp(1, MAX_CONNECTIONS);
+    }
+
+    pub(crate) fn set_piece_bytes(&mut self, bytes: u64) {
+        self.piece_bytes = bytes.max(MIN_PIECE_BYTES);
+    }
+
+    pub(crate) fn set_window(&mut self, requests: usize) {
+        self.window = requests.max(1);
+    }
+
+    pub(crate) fn set_idle_limit(&mut self, limit: Duration) {
+        self.idle_limit = limit;
+    }
+
+    pub(crate) fn set_attempts(&mut self, attempts: u32) {
+        self.attempts = attempts.max(1);
+    }
+}
+
+/// Gives a type with a field `settings` the methods that change them.
+macro_rules! settable {
+    ($Type:ty) => {
+        impl $Type {
+            /// Sets the number of connections, from 1 to 1024. There is only one to an HTTP server that serves no ranges, or to
+            /// an NBD server that does not promise that all connections see the same data.
+            #[must_use]
+            pub fn connections(mut self, connections: usize) -> Self {
+                self.settings.set_connections(connections);
+                self
+            }
+
+            /// Sets the length of a piece, at least 4 KiB: the bytes of one request, which are requested again as a whole if
+            /// their connection breaks. It is rounded up to the block of an NBD server, and down to its longest payload.
+            #[must_use]
+            pub fn piece_bytes(mut self, bytes: u64) -> Self {
+                self.settings.set_piece_bytes(bytes);
+                self
+            }
+
+            /// Sets the time after which a connection whose server does not answer counts as broken; 30 s by default. A flush of
+            /// an NBD server must be done in that time.
+            #[must_use]
+            pub fn idle_limit(mut self, limit: Duration) -> Self {
+                self.settings.set_idle_limit(limit);
+                self
+            }
+
+            /// Sets how often a connection may fail in a row, without progress, before the transfer fails; 8 by default.
+            /// Between the attempts it waits, up to 5 s each time.
+            #[must_use]
+            pub fn attempts(mut self, attempts: u32) -> Self {
+                self.settings.set_attempts(attempts);
+                self
+            }
+        }
+    };
+}
+
+pub(crate) use settable;

@@ -503,15 +503,15 @@ impl Driver {
         core.take_background_wanted() || core.background_sleeps
     }
 
-    /// Leaves without a result. A non-blocking caller may wait for its readiness fd, so the background thread leads until it
-    /// returns. In virtual time, such a call advances the clock by one step. Returns as [`leave`](Self::leave).
+    /// Leaves without a result. A non-blocking caller may wait for an fd of its sockets, so the background thread leads until it
+    /// returns; if no fd was requested, the caller polls, and a wake-up at each attempt would cost it more than the attempt. In virtual time, such a call advances the clock by one step. Returns as [`leave`](Self::leave).
     fn leave_unready(&self, core: &mut Core, reason: NotReady) -> bool {
         if core.clock.is_virtual() {
             if let Some(deadline) = core.next_deadline() {
                 core.clock.jump_to(deadline);
             }
         } else {
-            core.background_wanted |= reason == NotReady::WouldBlock;
+            core.background_wanted |= reason == NotReady::WouldBlock && !core.signals.is_empty();
         }
         self.leave(core)
     }

@@ -218,6 +218,11 @@ impl Signals {
         }
     }
 
+    /// Returns whether no eventfd was requested.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sockets.is_empty()
+    }
+
     /// Returns whether a task waits for memory to send from.
     pub(crate) fn any_lacks_memory(&self) -> bool {
         !self.lacking_memory.is_empty()

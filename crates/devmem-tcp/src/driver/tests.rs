@@ -157,3 +157,24 @@ fn the_background_thread_leads_once_a_call_has_made_a_readiness_fd_unreadable() 
     assert!(is_background_woken(&driver), "it keeps the fd up to date");
     assert!(accept_wakes_background(&driver, listener));
 }
+
+#[test]
+fn a_call_that_would_block_wakes_the_background_thread_only_for_programs_with_an_fd() {
+    let (mut stack, _) = flooded(0);
+    let socket = listen(&mut stack, 1);
+    let driver = Driver::new(vec![stack], Clock::real(), Vec::new()).expect("eventfds");
+    let wait = Wait {
+        stack: AT,
+        socket,
+        limit: WaitLimit::Never,
+    };
+    let attempt = || {
+        let attempted = driver.wait_for(wait, |_, _| None::<()>);
+        assert_eq!(attempted, Err(NotReady::WouldBlock));
+        is_background_woken(&driver)
+    };
+    assert!(!attempt() && !attempt(), "the program polls");
+    driver.readiness_fd(AT, socket).expect("an eventfd");
+    assert!(is_background_woken(&driver), "it keeps the fd up to date");
+    assert!(attempt(), "the program may wait for the fd");
+}

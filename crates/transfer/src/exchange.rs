@@ -150,6 +150,7 @@ mod cut;
 mod data;
 mod dial;
 mod endpoint;
+mod engine;
 mod error;
 mod fabric;
 mod linger;
@@ -167,6 +168,7 @@ pub use accept::Listener;
 pub use core::{EndpointStats, MAX_NOTIFY_BYTES};
 pub use dial::Dial;
 pub use endpoint::{Closing, Endpoint, Part};
+pub use engine::Engine;
 pub use error::{
     Cause, ConnectError, FabricError, PostError, RegionInUse, RegisterError, StreamName, Violation,
 };

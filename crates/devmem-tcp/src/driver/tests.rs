@@ -97,7 +97,7 @@ fn a_thread_that_waits_for_an_idle_socket_on_a_busy_link_lets_others_call() {
     let stop = AtomicBool::new(false);
     let wait = Wait {
         stack: AT,
-        socket,
+        socket: Some(socket),
         limit: WaitLimit::Forever,
     };
     let stopped = |_: &mut Stack, _| stop.load(Ordering::Relaxed).then_some(());
@@ -140,7 +140,7 @@ fn with_one_to_accept() -> (Arc<Driver>, SocketId) {
 fn accept_wakes_background(driver: &Driver, listener: SocketId) -> bool {
     let wait = Wait {
         stack: AT,
-        socket: listener,
+        socket: Some(listener),
         limit: WaitLimit::Never,
     };
     let accepted = driver.wait_for(wait, |stack, _| stack.accept(listener).ok());
@@ -165,7 +165,7 @@ fn a_call_that_would_block_wakes_the_background_thread_only_for_programs_with_an
     let driver = Driver::new(vec![stack], Clock::real(), Vec::new()).expect("eventfds");
     let wait = Wait {
         stack: AT,
-        socket,
+        socket: Some(socket),
         limit: WaitLimit::Never,
     };
     let attempt = || {

@@ -3,9 +3,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use devmem_tcp::{Interest, Watch};
+
 use super::control::Control;
 use super::cut::{Cut, cut_message, cut_notification};
 use super::data::{DataStream, Expected, Owner, Progress};
+use super::engine::Engine;
 use super::error::{Cause, Violation};
 use super::fabric::FabricInner;
 use super::linger::Lingering;
@@ -99,7 +102,8 @@ impl Core {
             .is_none_or(|wires| wires.control.has_room())
     }
 
-    /// Posts a receive. Its records leave with what is sent next, or in the next turn: often that is one packet.
+    /// Posts a receive. Its records leave with what is sent next, or in the next turn: often that is one packet. If turns
+    /// are made by a thread, which may sleep, they leave at once.
     pub(super) fn receive(&mut self, user: u64, parts: Vec<(Span, u32)>) {
         let posted: Vec<_> = parts
             .iter()
@@ -113,7 +117,7 @@ impl Core {
         for (part, (len, tag)) in (0..).zip(posted) {
             wires.control.queue(Record::Posted { op, part, len, tag });
         }
-        if !wires.control.has_room() {
+        if !wires.control.has_room() || self.fabric.board.engine == Engine::Thread {
             let flushed = self.flush_control();
             self.settle(flushed);
         }
@@ -244,7 +248,7 @@ impl Core {
         self.ops.fail_all();
         self.notifications.clear();
         self.outstanding = 0;
-        self.fabric.linger(Lingering::new(wires));
+        self.fabric.board.linger(Lingering::new(wires));
     }
 
     /// Takes the connections out, to close the endpoint.
@@ -252,13 +256,38 @@ impl Core {
         self.wires.take()
     }
 
-    /// Handles the records that have arrived.
-    fn read_records(&mut self) -> Result<(), Cause> {
-        while self.ending.is_none()
+    fn reads_records(&self) -> bool {
+        self.ending.is_none()
             && self.outstanding < MAX_ANNOUNCED
             && self.ops.answers() < MAX_ANSWERS
             && self.notifications.len() < MAX_NOTIFICATIONS
-        {
+    }
+
+    /// Adds what must happen before another turn can do something.
+    pub(super) fn watch(&self, watches: &mut Vec<Watch>) {
+        let Some(wires) = &self.wires else {
+            return;
+        };
+        let control = &wires.control.stream;
+        if self.reads_records() {
+            watches.push(control.watch(Interest::Receive));
+        }
+        if self.ending.is_none() && !wires.control.is_flushed() {
+            watches.push(control.watch(Interest::Send));
+        }
+        wires.data.iter().for_each(|data| data.watch(watches));
+    }
+
+    /// Returns whether something is left to do that no record of the peer announces: the thread must watch for it.
+    pub(super) fn is_waiting_for_tcp(&self) -> bool {
+        self.wires.as_ref().is_some_and(|wires| {
+            !wires.control.is_flushed() || wires.data.iter().any(DataStream::is_sending)
+        })
+    }
+
+    /// Handles the records that have arrived.
+    fn read_records(&mut self) -> Result<(), Cause> {
+        while self.reads_records() {
             let Some(wires) = &mut self.wires else {
                 return Ok(());
             };

@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::time::Duration;
 
-use devmem_tcp::{Completions, Dmabuf, Netdev, RecvError, RxBatch, SendError, SendId, Stream};
+use devmem_tcp::{
+    Completions, Dmabuf, Interest, Netdev, RecvError, RxBatch, SendError, SendId, Stream, Watch,
+};
 
 use super::control::is_not_now;
 use super::error::{Cause, StreamName};
@@ -97,6 +99,22 @@ impl DataStream {
     /// Bytes that wait for TCP.
     pub(super) fn queued(&self) -> usize {
         self.queued
+    }
+
+    /// Returns whether bytes wait for TCP, or TCP still needs bytes.
+    pub(super) fn is_sending(&self) -> bool {
+        !self.out.is_empty() || !self.flight.is_empty()
+    }
+
+    /// Adds what must happen before something can be done. Bytes that are not announced are left to TCP.
+    pub(super) fn watch(&self, watches: &mut Vec<Watch>) {
+        let wants = [
+            (Interest::Receive, !self.expected.is_empty()),
+            (Interest::Send, !self.out.is_empty()),
+            (Interest::Complete, !self.flight.is_empty()),
+        ];
+        let wants = wants.into_iter().filter(|(_, is_wanted)| *is_wanted);
+        watches.extend(wants.map(|(interest, _)| self.stream.watch(interest)));
     }
 
     /// Queues a chunk of the operation `op`.

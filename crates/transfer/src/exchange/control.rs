@@ -35,6 +35,8 @@ pub(super) struct Control {
     unread: Range<usize>,
     /// The bytes in `input` that follow the record that was returned last.
     inline: Range<usize>,
+    /// The last read got less than there was room for: TCP has nothing more, and the next attempt is left to the next turn.
+    is_drained: bool,
     ended: bool,
 }
 
@@ -48,6 +50,7 @@ impl Control {
             input: vec![0; INPUT_BYTES].into(),
             unread: 0..0,
             inline: 0..0,
+            is_drained: false,
             ended: false,
         }
     }
@@ -137,9 +140,12 @@ impl Control {
         &self.input[self.inline.clone()]
     }
 
-    /// Reads more bytes. Returns whether there were any. There is room for some: `next` has left less than the longest record
+    /// Reads more bytes. Returns whether there were any; after a short read once no, without an attempt. There is room for some: `next` has left less than the longest record
     /// with what follows it.
     fn fill(&mut self) -> Result<bool, Cause> {
+        if std::mem::take(&mut self.is_drained) {
+            return Ok(false);
+        }
         let have = self.unread.len();
         self.input.copy_within(self.unread.clone(), 0);
         self.unread = 0..have;
@@ -152,6 +158,7 @@ impl Control {
             }
             Ok(bytes) => {
                 self.unread.end += bytes;
+                self.is_drained = self.unread.end < INPUT_BYTES;
                 Ok(true)
             }
             Err(error) if is_not_now(&error) => Ok(false),

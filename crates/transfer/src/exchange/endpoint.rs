@@ -5,6 +5,8 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use devmem_tcp::Watch;
+
 use super::core::{Core, EndpointStats, MAX_NOTIFY_BYTES, Wires};
 use super::engine::Engine;
 use super::error::{Cause, PostError};
@@ -62,13 +64,15 @@ impl Shared {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a turn, and wakes those who wait for an event. Returns whether it did something.
-    pub(super) fn turn(&self) -> bool {
+    /// Makes a turn for the thread, and wakes threads of the program that wait for an event. Returns whether it did something.
+    /// Afterwards `watches` has what must happen before another turn can do something.
+    pub(super) fn turn(&self, watches: &mut Vec<Watch>) -> bool {
         let mut core = self.core();
         let worked = core.turn();
         if !core.ops.events.is_empty() {
             self.arrived.notify_all();
         }
+        core.watch(watches);
         worked
     }
 
@@ -105,8 +109,8 @@ impl Endpoint {
         self.shared.core()
     }
 
-    /// Tells the thread what was posted, and those who wait what came of it.
-    fn posted(&self, core: MutexGuard<'_, Core>) {
+    /// Tells the thread what it has to watch after a call of the program, and threads that wait for an event that there is one.
+    fn tell(&self, core: MutexGuard<'_, Core>) {
         let board = &self.fabric.board;
         if board.engine == Engine::Calls {
             return;
@@ -140,7 +144,7 @@ impl Endpoint {
             return Err(PostError::Full);
         }
         core.receive(user, spans);
-        self.posted(core);
+        self.tell(core);
         Ok(())
     }
 
@@ -159,7 +163,7 @@ impl Endpoint {
         let span = region.span(self.fabric.id, range)?;
         let mut core = self.room_to_send()?;
         core.send(user, span, tag);
-        self.posted(core);
+        self.tell(core);
         Ok(())
     }
 
@@ -178,7 +182,7 @@ impl Endpoint {
         let span = region.span(self.fabric.id, range)?;
         let mut core = self.room_to_send()?;
         core.put(user, span, to, offset);
-        self.posted(core);
+        self.tell(core);
         Ok(())
     }
 
@@ -200,7 +204,7 @@ impl Endpoint {
             return Err(PostError::Full);
         }
         core.get(user, span, from, offset);
-        self.posted(core);
+        self.tell(core);
         Ok(())
     }
 
@@ -214,7 +218,7 @@ impl Endpoint {
         }
         let mut core = self.room_to_send()?;
         core.notify(bytes.to_vec());
-        self.posted(core);
+        self.tell(core);
         Ok(())
     }
 
@@ -229,7 +233,10 @@ impl Endpoint {
     /// Moves what can be moved without waiting, at most a few MiB. Returns whether it moved anything.
     pub fn progress(&self) -> bool {
         self.fabric.board.step_lingering();
-        self.shared.turn()
+        let mut core = self.core();
+        let worked = core.turn();
+        self.tell(core);
+        worked
     }
 
     /// Returns the next event.

@@ -66,7 +66,8 @@ impl Board {
     /// Takes an endpoint from the thread. Afterwards the thread has no handle of it, and so none of its fabric.
     pub(super) fn remove(&self, endpoint: &Arc<Shared>) {
         if self.engine == Engine::Thread {
-            self.endpoints().retain(|other| !Arc::ptr_eq(other, endpoint));
+            self.endpoints()
+                .retain(|other| !Arc::ptr_eq(other, endpoint));
         }
     }
 
@@ -95,8 +96,7 @@ impl Board {
         watches.clear();
         let mut worked = false;
         for endpoint in self.endpoints().iter() {
-            worked |= endpoint.turn();
-            endpoint.core().watch(watches);
+            worked |= endpoint.turn(watches);
         }
         worked
     }

@@ -305,7 +305,6 @@ impl FabricInner {
     pub(super) fn published(&self, key: RegionKey) -> Option<Arc<RegionInner>> {
         self.regions().published.get(&key).and_then(Weak::upgrade)
     }
-
 }
 
 impl Regions {

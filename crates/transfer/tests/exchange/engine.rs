@@ -127,7 +127,10 @@ fn several_threads_post_while_another_one_makes_progress() {
 fn a_program_that_waits_is_told_that_the_peer_has_closed() {
     let backends = [Backend::User("engine-close"), Backend::Kernel];
     let engines = [Engine::Calls, Engine::Thread];
-    for (backend, engine) in backends.iter().flat_map(|of| engines.map(|with| (*of, with))) {
+    for (backend, engine) in backends
+        .iter()
+        .flat_map(|of| engines.map(|with| (*of, with)))
+    {
         let (a, b) = fabrics(backend, [engine; 2]);
         let (ours, theirs) = connect(&a, &b);
         let (_, target) = host(&b, vec![0; 8]);

@@ -134,8 +134,10 @@
 //!
 //! # Progress
 //!
-//! Nothing here waits and there is no thread: posting, polling and [`Endpoint::progress`] move what can be moved. An endpoint
-//! is behind one lock. Endpoints of a fabric are independent: one that breaks does not touch the others.
+//! Posting, polling and [`Endpoint::progress`] move what can be moved, and never wait. [`Endpoint::wait_event`] does so until
+//! there is an event, and sleeps in between. With [`Engine::Thread`] one thread of the fabric makes progress with all of its
+//! endpoints; it sleeps while there is nothing to do. An endpoint is behind one lock. Endpoints of a fabric are independent: one
+//! that breaks does not touch the others.
 //!
 //! # What it does not do
 //!

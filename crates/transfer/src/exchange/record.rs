@@ -482,25 +482,11 @@ mod tests {
                 len: 1,
                 total: 4097,
             },
-            Record::Chunk {
-                op: 7,
-                part: 5,
-                carrier: Carrier::Control,
-                offset: 0,
-                len: 0,
-                total: 0,
-            },
             Record::Put {
                 key: 9,
                 carrier: Carrier::Data(1),
                 offset: 3,
                 len: 2,
-            },
-            Record::Put {
-                key: 9,
-                carrier: Carrier::Control,
-                offset: 3,
-                len: 4096,
             },
             Record::Get {
                 op: 1,

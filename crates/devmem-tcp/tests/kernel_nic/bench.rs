@@ -63,6 +63,11 @@ impl Bench {
         SocketAddr::new(self.ip, PORT)
     }
 
+    /// Runs `work` in the namespace of the other end: sockets that it makes belong there.
+    pub fn at_peer<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        self.peer.run(work).unwrap()
+    }
+
     /// The address of the other end.
     pub fn peer_ip(&self) -> IpAddr {
         let find = || {
@@ -71,7 +76,7 @@ impl Bench {
             let mut v4 = addresses.filter(|ip| ip.is_ipv4() && !ip.is_loopback());
             v4.next().expect("the other end has an address")
         };
-        self.peer.run(find).unwrap()
+        self.at_peer(find)
     }
 
     /// An ordinary program's connection from the other end.
@@ -80,16 +85,12 @@ impl Bench {
     }
 
     pub fn connect_from_peer_to(&self, address: SocketAddr) -> TcpStream {
-        self.peer
-            .run(move || TcpStream::connect(address).unwrap())
-            .unwrap()
+        self.at_peer(move || TcpStream::connect(address).unwrap())
     }
 
     /// An ordinary program's listener at the other end.
     pub fn listen_at_peer(&self) -> TcpListener {
-        self.peer
-            .run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap())
-            .unwrap()
+        self.at_peer(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap())
     }
 
     /// Everything that set-up touches, as it can be read.

@@ -48,6 +48,8 @@ pub struct EndpointStats {
     pub sent_bytes: u64,
     /// Payload bytes that are in place.
     pub received_bytes: u64,
+    /// Bytes of them that the NIC had written to the memory of [`Options::pool`](super::Options::pool).
+    pub received_by_device: u64,
 }
 
 /// The state behind the lock of an endpoint.
@@ -530,6 +532,7 @@ impl Core {
         }
         for placed in self.progress.placed.drain(..) {
             self.stats.received_bytes += placed.bytes as u64;
+            self.stats.received_by_device += placed.from_device as u64;
             self.outstanding -= usize::from(placed.is_whole);
             self.ops.on_placed(placed.owner, placed.bytes);
         }

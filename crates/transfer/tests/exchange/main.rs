@@ -4,6 +4,7 @@ mod descriptors;
 mod engine;
 mod failure;
 mod fuzz_replay;
+mod kernel_nic;
 mod messages;
 mod one_sided;
 mod seeds;

@@ -183,20 +183,25 @@ fn receive(messages: &mut dyn Messages, work: Work) -> Result<u64> {
 
 fn connect(args: &RankArgs) -> Result<Box<dyn Messages>> {
     let (bytes, socket) = (args.bytes, args.socket.as_deref());
+    // The link of the active rank may be there only when the other one has started.
+    let contact = match args.side {
+        Side::Active => contact()?,
+        Side::Passive => String::new(),
+    };
     let nic = || open_nic(args.link, args.side, socket);
     Ok(match (args.kind, args.side) {
         (Kind::Ours, Side::Passive) => Box::new(Ours::accept(nic()?, bytes, Place::Host)?),
         (Kind::Ours, Side::Active) => {
-            Box::new(Ours::connect(nic()?, &contact()?, bytes, Place::Host)?)
+            Box::new(Ours::connect(nic()?, &contact, bytes, Place::Host)?)
         }
         (Kind::Device, Side::Passive) => Box::new(Ours::accept(nic()?, bytes, Place::Device)?),
         (Kind::Device, Side::Active) => {
-            Box::new(Ours::connect(nic()?, &contact()?, bytes, Place::Device)?)
+            Box::new(Ours::connect(nic()?, &contact, bytes, Place::Device)?)
         }
         (Kind::Stream, Side::Passive) => Box::new(Bare::accept(nic()?, bytes)?),
-        (Kind::Stream, Side::Active) => Box::new(Bare::connect(nic()?, &contact()?, bytes)?),
+        (Kind::Stream, Side::Active) => Box::new(Bare::connect(nic()?, &contact, bytes)?),
         (Kind::Sockets, Side::Passive) => Box::new(Sockets::accept(bytes)?),
-        (Kind::Sockets, Side::Active) => Box::new(Sockets::connect(&contact()?, bytes)?),
+        (Kind::Sockets, Side::Active) => Box::new(Sockets::connect(&contact, bytes)?),
     })
 }
 

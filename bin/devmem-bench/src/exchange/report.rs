@@ -234,7 +234,7 @@ mod tests {
         ] {
             assert!(text.contains(part), "{text}");
         }
-        assert_eq!(report.chart().bars.len(), 6);
+        assert_eq!(report.chart().bars.len(), 8);
     }
 
     #[test]

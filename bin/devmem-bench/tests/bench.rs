@@ -137,6 +137,7 @@ fn bench_exchange_moves_messages_over_every_link_and_compares_the_rows() {
     }
     let names = [
         "ours/tap",
+        "device/veth",
         "sockets/veth",
         "ours/unix",
         "ours/8",
@@ -167,7 +168,11 @@ fn bench_exchange_moves_messages_over_every_link_and_compares_the_rows() {
     let pair = |row, against| (Some(row), Some(against));
     assert_eq!(
         compared,
-        [pair("ours/tap", "sockets/veth"), pair("ours/8", "stream/8")]
+        [
+            pair("ours/tap", "sockets/veth"),
+            pair("device/veth", "sockets/veth"),
+            pair("ours/8", "stream/8")
+        ]
     );
     let note = "devmem-bench: repetition 1 of 1 done";
     assert!(finished.stderr.contains(note), "{}", finished.stderr);

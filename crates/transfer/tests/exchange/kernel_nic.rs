@@ -5,20 +5,14 @@
 #[allow(dead_code, reason = "the tests of the library use the rest")]
 mod bench;
 
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Command, Stdio};
-
-use devmem_linux::{netif, nic_setup};
+use devmem_linux::netif;
 use devmem_tcp::Netdev;
 use devmem_transfer::exchange::{
     Access, Endpoint, Engine, Event, Fabric, INLINE_BYTES, Memory, Options, Pool,
 };
 
 use crate::world::{host, part, pattern};
-use bench::{Bench, PATIENCE, memory};
-
-/// Set for the inner run: the process that is to be killed.
-const VICTIM: &str = "DEVMEM_TEST_VICTIM";
+use bench::{Bench, PATIENCE, is_victim, kill_victim, memory, wait_to_be_killed};
 
 /// The fabric of the NIC, which receives into device memory.
 fn with_pool(bench: &Bench) -> Fabric {
@@ -118,36 +112,15 @@ fn a_killed_process_leaves_a_state_file_from_which_the_settings_are_restored() {
     let Some(bench) = Bench::new(TEST) else {
         return;
     };
-    if std::env::var_os(VICTIM).is_some() {
+    if is_victim() {
         let (peer, ours) = (at_peer(&bench), with_pool(&bench));
-        let ends = connect(&bench, &peer, &ours);
-        println!("connected");
-        // Until it is killed, or its parent has ended.
-        let _ = std::io::stdin().read(&mut [0]);
-        drop(ends);
-        return;
+        let _ends = connect(&bench, &peer, &ours);
+        return wait_to_be_killed("connected");
     }
     let before = bench.settings();
-    let mut victim = Command::new(std::env::current_exe().unwrap())
-        .args([TEST, "--exact", "--nocapture"])
-        .env(VICTIM, "1")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
-    let mut lines = lines.map_while(Result::ok);
-    let is_connected = lines.any(|line| line.contains("connected"));
-    assert!(is_connected, "the victim did not connect");
-    victim.kill().unwrap();
-    victim.wait().unwrap();
+    kill_victim(TEST, "connected");
     assert_ne!(bench.settings(), before, "killed, it restored nothing");
-    let files = nic_setup::state_files().unwrap();
-    let ours = files
-        .iter()
-        .find(|path| path.to_string_lossy().contains(&bench.name));
-    let report = nic_setup::restore_from_state_file(ours.unwrap()).unwrap();
-    assert!(report.is_exact(), "{report}");
+    bench.restore();
     assert_eq!(bench.settings(), before);
     // And the queue is free.
     drop(with_pool(&bench));

@@ -1,15 +1,15 @@
 //! The control stream of an exchange endpoint: records of a peer that lies.
 //!
-//! Input: records in short form (8 bytes: kind, then seven numbers for its fields), or whole (a byte 0x80 or more, then 64
-//! bytes as they are on the stream).
+//! Input: records in short form (8 bytes: kind, then seven numbers for its fields; the bytes that follow the record are made
+//! up), or whole (a byte 0x80 or more, then 64 bytes as they are on the stream).
 
 use std::io::Write;
 use std::sync::Arc;
 
 use devmem_tcp::{Impairment, Netdev};
 use devmem_transfer::exchange::{
-    Access, Buffer, Endpoint, Event, Fabric, Failure, Hello, Memory, NOTIFY_PART_BYTES, Options,
-    Part, RECORD_BYTES, Record, Region, TICKET_BYTES,
+    Access, Buffer, Carrier, Endpoint, Event, Fabric, Failure, Hello, INLINE_BYTES, Memory,
+    Options, Part, Record, Region, TICKET_BYTES,
 };
 
 /// Length of a chunk.
@@ -128,7 +128,8 @@ fn turn(endpoint: &Endpoint, ended: &mut [u32; 3]) {
     }
 }
 
-fn records(mut data: &[u8]) -> Vec<[u8; RECORD_BYTES]> {
+/// Returns the records, each with the bytes that follow it.
+fn records(mut data: &[u8]) -> Vec<Vec<u8>> {
     let mut records = Vec::new();
     while records.len() < MAX_RECORDS {
         if let [0x80..=0xff, rest @ ..] = data {
@@ -138,13 +139,15 @@ fn records(mut data: &[u8]) -> Vec<[u8; RECORD_BYTES]> {
             if let Ok(record) = Record::decode(raw) {
                 assert_eq!(record.encode(), *raw, "one record has one form");
             }
-            records.push(*raw);
+            records.push(raw.to_vec());
             data = rest;
         } else {
             let Some((short, rest)) = data.split_first_chunk() else {
                 break;
             };
-            records.push(record(*short).encode());
+            let record = record(*short);
+            let behind = record.inline_bytes().min(INLINE_BYTES);
+            records.push([record.encode().as_slice(), &vec![1; behind]].concat());
             data = rest;
         }
     }
@@ -154,20 +157,24 @@ fn records(mut data: &[u8]) -> Vec<[u8; RECORD_BYTES]> {
 fn record([kind, fields @ ..]: [u8; 8]) -> Record {
     let number = |at: usize| NUMBERS[usize::from(fields[at]) % NUMBERS.len()];
     let (op, offset, len, total) = (number(0), number(1), number(2), number(3));
-    let (part, stream, tag) = (fields[4] % 4, u16::from(fields[5] % 3), number(6) as u32);
+    let (part, tag) = (fields[4] % 4, number(6) as u32);
+    let carrier = match fields[5] % 4 {
+        3 => Carrier::Control,
+        stream => Carrier::Data(stream.into()),
+    };
     match kind % 8 {
         0 => Record::Posted { op, part, len, tag },
         1 | 2 => Record::Chunk {
             op,
             part,
-            stream,
+            carrier,
             offset,
             len,
             total,
         },
         3 => Record::Put {
             key: op,
-            stream,
+            carrier,
             offset,
             len,
         },
@@ -177,12 +184,7 @@ fn record([kind, fields @ ..]: [u8; 8]) -> Record {
             offset,
             len,
         },
-        5 => Record::Notify {
-            offset,
-            total,
-            len: fields[4] % (NOTIFY_PART_BYTES as u8 + 1),
-            body: [0; NOTIFY_PART_BYTES],
-        },
+        5 => Record::Notify { len },
         6 => Record::Failed(Failure::Other),
         _ => Record::Bye,
     }

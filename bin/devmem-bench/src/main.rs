@@ -39,7 +39,7 @@ use tool::output::{Exit, Failure};
 
 /// Measure receiver, sender and page pool against the kernel and against bare system calls
 #[derive(Debug, Parser)]
-#[command(name = "devmem-bench", version, max_term_width = 100)]
+#[command(name = PROGRAM, version, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     what: What,
@@ -66,10 +66,14 @@ enum What {
     Rank(exchange::RankArgs),
 }
 
+/// The name that errors and notes begin with.
+const PROGRAM: &str = "devmem-bench";
+
 fn main() -> ExitCode {
+    tool::output::set_program(PROGRAM);
     let exit = match run(Cli::parse().what) {
         Ok(()) => Exit::Done,
-        Err(failure) => failure.report("devmem-bench"),
+        Err(failure) => failure.report(PROGRAM),
     };
     exit.into()
 }

@@ -58,6 +58,9 @@ pub enum NearEnd {
     Bare,
 }
 
+/// Name of the other end.
+pub const FAR_VETH: &str = "dmbench1";
+
 /// A veth pair: one end in this network namespace, the other in the sender's.
 #[derive(Debug)]
 pub struct Veth {
@@ -67,7 +70,7 @@ pub struct Veth {
 impl Veth {
     /// Creates the pair. `longest` is the maximum size of the sender's super-packets in bytes, by default the kernel's.
     pub fn new(sender: &NetNs, near: NearEnd, mtu: u16, longest: Option<usize>) -> Result<Self> {
-        let (mut here, there) = Interface::create_veth_pair(VETH, "dmbench1")?;
+        let (mut here, there) = Interface::create_veth_pair(VETH, FAR_VETH)?;
         let moved = there.move_to(sender.as_fd());
         here.set_mtu(mtu.into())?;
         if near == NearEnd::Kernel {
@@ -77,7 +80,7 @@ impl Veth {
         let veth = Self { here: Some(here) };
         moved?;
         sender.run(|| {
-            let mut there = Interface::by_name("dmbench1")?;
+            let mut there = Interface::by_name(FAR_VETH)?;
             there.set_mtu(mtu.into())?;
             there.add_address(IpAddr::V4(SENDER), PREFIX)?;
             if let Some(bytes) = longest {

@@ -130,6 +130,55 @@ fn bench_loopback_verifies_the_received_bytes() {
 }
 
 #[test]
+fn bench_exchange_moves_messages_over_every_link_and_compares_the_rows() {
+    const TEST: &str = "bench_exchange_moves_messages_over_every_link_and_compares_the_rows";
+    if !has_tap(TEST) {
+        return;
+    }
+    let names = [
+        "ours/tap",
+        "device/veth",
+        "sockets/veth",
+        "ours/unix",
+        "ours/8",
+        "stream/8",
+    ];
+    let only = names.join(",");
+    let finished = run(&format!(
+        "exchange --json --reps 1 --seconds 0.05 --only {only}"
+    ));
+    let json = finished.json();
+    let rows = json["rows"].as_array().expect("rows is an array");
+    let found: Vec<_> = rows.iter().filter_map(|row| row["name"].as_str()).collect();
+    assert_eq!(found, names);
+    for row in rows {
+        let is_round_trip = row["message_bytes"] == 8;
+        let measured = match is_round_trip {
+            true => "round_trip_us",
+            false => "gbit_per_s",
+        };
+        assert!(row[measured][0].as_f64() > Some(0.0), "{measured}: {row}");
+        assert!(row["cpu_us_per_message"][0].as_f64() > Some(0.0), "{row}");
+    }
+    let ratios = json["ratios"].as_array().expect("ratios is an array");
+    let compared: Vec<_> = ratios
+        .iter()
+        .map(|ratio| (ratio["row"].as_str(), ratio["against"].as_str()))
+        .collect();
+    let pair = |row, against| (Some(row), Some(against));
+    assert_eq!(
+        compared,
+        [
+            pair("ours/tap", "sockets/veth"),
+            pair("device/veth", "sockets/veth"),
+            pair("ours/8", "stream/8")
+        ]
+    );
+    let note = "devmem-bench: repetition 1 of 1 done";
+    assert!(finished.stderr.contains(note), "{}", finished.stderr);
+}
+
+#[test]
 fn an_invalid_option_is_refused_before_the_network_is_set_up() {
     for (line, text) in [
         ("tx --only nosuch", "there is no row \"nosuch\""),
@@ -137,6 +186,8 @@ fn an_invalid_option_is_refused_before_the_network_is_set_up() {
         ("lossy --seconds 0", "--seconds 0"),
         ("loopback --mem-size 3M", "--mem-size 3 MiB"),
         ("loopback --niov 3K", "--niov"),
+        ("exchange --only nosuch", "there is no such row"),
+        ("exchange --seconds 0", "--seconds 0"),
     ] {
         run(line).failed_with(2, text);
     }
@@ -155,7 +206,7 @@ fn the_rows_of_bench_tx_can_be_listed_without_running_them() {
 
 #[test]
 fn every_benchmark_draws_its_chart() {
-    for benchmark in ["rx", "tx", "lossy", "loopback", "pool"] {
+    for benchmark in ["rx", "tx", "lossy", "loopback", "pool", "load", "exchange"] {
         let finished = run(&format!("{benchmark} --help"));
         let help = String::from_utf8(finished.stdout).unwrap();
         assert!(help.contains("--plot <FILE.svg>"), "{benchmark}: {help}");
@@ -167,7 +218,7 @@ fn a_machine_without_tun_is_refused_before_anything_is_measured() {
     const TEST: &str = "a_machine_without_tun_is_refused_before_anything_is_measured";
     // A mount namespace in which there is no TUN device.
     let script = "mount -t tmpfs none /dev/net || exit 77; exec \"$0\" $1 --json";
-    for benchmark in ["rx", "tx", "lossy"] {
+    for benchmark in ["rx", "tx", "lossy", "exchange"] {
         let mut command = Command::new("unshare");
         let tool = common::tool();
         command.args(["--mount", "--map-root-user", "sh", "-c", script]);

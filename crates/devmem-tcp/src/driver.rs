@@ -34,7 +34,7 @@ use crate::handover::HandoverMutex;
 use crate::home::Home;
 use crate::signals::{ReadinessChange, Signals, TaskSignal};
 use crate::spin::Spin;
-pub(crate) use wait::{NotReady, Wait, WaitLimit};
+pub(crate) use wait::{Awaited, NotReady, Wait, WaitLimit};
 
 /// Longest single sleep: bounds the delay of a missed wake-up.
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
@@ -52,8 +52,7 @@ pub(crate) struct StackIndex(pub(crate) usize);
 /// A thread that is parked until a socket is ready.
 #[derive(Debug)]
 struct Waiter {
-    stack: StackIndex,
-    socket: SocketId,
+    awaits: Awaited,
     thread: Thread,
 }
 
@@ -64,8 +63,8 @@ pub(crate) enum Leader {
     Nobody,
     /// The background thread.
     Background,
-    /// A thread of the application, which waits for this socket.
-    Application(StackIndex, SocketId),
+    /// A thread of the application.
+    Application(Awaited),
 }
 
 /// The state protected by the lock.
@@ -134,9 +133,10 @@ impl Core {
             for socket in events.drain(..) {
                 self.waiters
                     .iter()
-                    .filter(|waiter| waiter.stack == at && waiter.socket == socket)
+                    .filter(|waiter| waiter.awaits.is(at, socket))
                     .for_each(|waiter| waiter.thread.unpark());
-                told.leader |= self.leader == Leader::Application(at, socket);
+                told.leader |=
+                    matches!(self.leader, Leader::Application(awaits) if awaits.is(at, socket));
                 // A closed socket is not ready for anything.
                 let ready = self.stacks[index].readiness(socket).unwrap_or_default();
                 let change = self.signals.tell((at, socket), ready);
@@ -366,6 +366,24 @@ impl Driver {
         }
     }
 
+    /// Lets the threads that wait for several sockets of a stack attempt again.
+    pub(crate) fn wake_any(&self, at: StackIndex) {
+        let Ok(mut core) = self.enter() else {
+            return;
+        };
+        let waiters = core.waiters.iter();
+        waiters
+            .filter(|waiter| waiter.awaits.is_any(at))
+            .for_each(|waiter| waiter.thread.unpark());
+        if matches!(core.leader, Leader::Application(awaits) if awaits.is_any(at)) {
+            set(self.wake_leader.as_fd());
+        }
+        if core.clock.is_virtual() {
+            core.epoch += 1;
+            self.changed.notify_all();
+        }
+    }
+
     /// Returns the readiness fd of a socket. From now on the background thread keeps it up to date.
     pub(crate) fn readiness_fd(
         &self,
@@ -503,15 +521,15 @@ impl Driver {
         core.take_background_wanted() || core.background_sleeps
     }
 
-    /// Leaves without a result. A non-blocking caller may wait for its readiness fd, so the background thread leads until it
-    /// returns. In virtual time, such a call advances the clock by one step. Returns as [`leave`](Self::leave).
+    /// Leaves without a result. A non-blocking caller may wait for an fd of its sockets, so the background thread leads until it
+    /// returns; if no fd was requested, the caller polls, and a wake-up at each attempt would cost it more than the attempt. In virtual time, such a call advances the clock by one step. Returns as [`leave`](Self::leave).
     fn leave_unready(&self, core: &mut Core, reason: NotReady) -> bool {
         if core.clock.is_virtual() {
             if let Some(deadline) = core.next_deadline() {
                 core.clock.jump_to(deadline);
             }
         } else {
-            core.background_wanted |= reason == NotReady::WouldBlock;
+            core.background_wanted |= reason == NotReady::WouldBlock && !core.signals.is_empty();
         }
         self.leave(core)
     }
@@ -562,8 +580,7 @@ impl Driver {
         if let Leader::Application(..) = core.leader {
             return self.follow(core, wait, left);
         }
-        let me = Leader::Application(wait.stack, wait.socket);
-        core.leader = me;
+        core.leader = Leader::Application(wait.awaits());
         let mut core = self.sleep_on_links(core, &self.wake_leader, left);
         core.leader = Leader::Nobody;
         core
@@ -577,8 +594,7 @@ impl Driver {
         left: Duration,
     ) -> MutexGuard<'a, Core> {
         core.waiters.push(Waiter {
-            stack: wait.stack,
-            socket: wait.socket,
+            awaits: wait.awaits(),
             thread: std::thread::current(),
         });
         drop(core);

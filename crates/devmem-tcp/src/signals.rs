@@ -45,7 +45,7 @@ impl TaskSignal {
     const ALL: [Self; 3] = [Self::Receive, Self::Send, Self::Complete];
 
     /// Returns the readiness after which the call succeeds, or fails permanently.
-    const fn interest(self) -> Readiness {
+    pub(crate) const fn interest(self) -> Readiness {
         match self {
             Self::Receive => Readiness::READABLE
                 .union(Readiness::READ_CLOSED)
@@ -216,6 +216,11 @@ impl Signals {
                 task.fire();
             }
         }
+    }
+
+    /// Returns whether no eventfd was requested.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sockets.is_empty()
     }
 
     /// Returns whether a task waits for memory to send from.

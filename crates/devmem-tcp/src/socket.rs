@@ -402,7 +402,7 @@ impl Inner {
     ) -> Result<T, NotReady> {
         let wait = Wait {
             stack: self.at,
-            socket: self.socket,
+            socket: Some(self.socket),
             limit,
         };
         self.shared.driver.wait_for(wait, attempt)

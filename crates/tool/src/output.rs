@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use anyhow::Context;
 use devmem_linux::netlink::NetlinkError;
@@ -257,9 +257,18 @@ impl Drop for Held {
     }
 }
 
-/// Prints a note to stderr.
+static PROGRAM: OnceLock<&str> = OnceLock::new();
+
+/// Sets the name that notes begin with, before the first one; without it, that is the tool's.
+pub fn set_program(name: &'static str) {
+    // A second call would be a mistake without consequences.
+    let _ = PROGRAM.set(name);
+}
+
+/// Prints a note to stderr, after the program's name.
 pub fn note(text: impl fmt::Display) {
-    say!("devmem-tcp: {text}");
+    let program = PROGRAM.get().unwrap_or(&"devmem-tcp");
+    say!("{program}: {text}");
 }
 
 /// Prints a line to stdout.

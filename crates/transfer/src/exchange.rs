@@ -43,7 +43,8 @@
 //! An endpoint has one *control stream*, with records of 64 bytes in both directions ([`Record`]), and some *data
 //! streams*, which carry payload and nothing else: a frag in device memory never contains a header. The receiving side
 //! learns from a record what the next bytes of a data stream are before it takes them from TCP, so it takes no byte that
-//! has no place.
+//! has no place. Bytes that have to be copied anyway, at most [`INLINE_BYTES`] of them, follow their record in the control
+//! stream.
 //!
 //! All listeners of a fabric share two ports: one for control streams, told apart by the cookie in their first record, and
 //! one for data streams, recognised by the peer's address, which the control stream names. The steering rule of the data
@@ -62,9 +63,13 @@
 //! # One message
 //!
 //! 1. [`Endpoint::receive`] announces each part with a `Posted` record: permission to send one message. Nothing is sent
-//!    without it, so the memory in use is bounded by what was posted.
+//!    without it, so the memory in use is bounded by what was posted. The record leaves with what the endpoint sends next, or when
+//!    it makes progress: often in one packet with a message in the other direction.
 //! 2. [`Endpoint::send`] looks for the first posted part of its tag (`Matcher`); without one it waits.
-//! 3. The message is cut into chunks. Each goes to the data stream with the fewest queued bytes, behind a `Chunk` record
+//! 3. A message of at most [`INLINE_BYTES`] from host memory follows its `Chunk` record in the control stream, and is done. So does
+//!    one from a dma-buf that the NIC cannot send from. The peer copies it to its place, and steps 4 and 5 are left out; a GPU
+//!    writes to its own memory.
+//!    A longer message is cut into chunks. Each goes to the data stream with the fewest queued bytes, behind a `Chunk` record
 //!    that says which stream, which message and which offset. So a slow stream gets less and does not hold up the others.
 //! 4. The chunk is sent from the registered memory: from a dma-buf without a copy, through one binding per dma-buf; from host
 //!    memory by TCP's copy.
@@ -72,7 +77,7 @@
 //!    the bytes of the expected chunk, copies the frags to the posted address (`region::gather`), and returns their
 //!    tokens at once.
 //! 6. The receive is done when every chunk is in place, the send when TCP no longer needs the bytes: after the
-//!    acknowledgement for a dma-buf, after the copy for host memory.
+//!    acknowledgement for a dma-buf that the NIC reads, after the copy for other memory.
 //!
 //! ```text
 //!            side that sends                                        side that receives
@@ -85,10 +90,10 @@
 //!      +---------+                                                          |
 //!           | a part of its tag                                             |
 //!           v                                                               |
-//!      +---------+  --- Chunk{op, part, stream, offset, len, total} --->    v
+//!      +---------+  --- Chunk{op, part, carrier, offset, len, total} -->    v
 //!      | Matched |                                                     +----------+
-//!      +---------+  === the bytes, on the data stream ============>    | Arriving | gather
-//!           | the last chunk is cut                                    +----------+
+//!      +---------+  === the bytes, behind the record or on a ======>   | Arriving | copy, or gather
+//!           | the last chunk is cut                data stream         +----------+
 //!           v                                                               | every part is whole
 //!      +---------+                                                          v
 //!      |   Cut   |  TCP still needs the bytes                        Event::Received
@@ -129,8 +134,10 @@
 //!
 //! # Progress
 //!
-//! Nothing here waits and there is no thread: posting, polling and [`Endpoint::progress`] move what can be moved. An endpoint
-//! is behind one lock. Endpoints of a fabric are independent: one that breaks does not touch the others.
+//! Posting, polling and [`Endpoint::progress`] move what can be moved, and never wait. [`Endpoint::wait_event`] does so until
+//! there is an event, and sleeps in between. With [`Engine::Thread`] one thread of the fabric makes progress with all of its
+//! endpoints; it sleeps while there is nothing to do. An endpoint is behind one lock. Endpoints of a fabric are independent: one
+//! that breaks does not touch the others.
 //!
 //! # What it does not do
 //!
@@ -141,9 +148,11 @@
 mod accept;
 mod control;
 mod core;
+mod cut;
 mod data;
 mod dial;
 mod endpoint;
+mod engine;
 mod error;
 mod fabric;
 mod linger;
@@ -161,12 +170,13 @@ pub use accept::Listener;
 pub use core::{EndpointStats, MAX_NOTIFY_BYTES};
 pub use dial::Dial;
 pub use endpoint::{Closing, Endpoint, Part};
+pub use engine::Engine;
 pub use error::{
     Cause, ConnectError, FabricError, PostError, RegionInUse, RegisterError, StreamName, Violation,
 };
 pub use fabric::{Fabric, MAX_CHUNK, MAX_STREAMS, MIN_CHUNK, Options, Pool};
 pub use operations::{Event, MAX_PARTS, MAX_RECEIVES, MAX_SENDS, Sizes};
-pub use record::{BadRecord, Failure, Hello, NOTIFY_PART_BYTES, RECORD_BYTES, Record, VERSION};
+pub use record::{BadRecord, Carrier, Failure, Hello, INLINE_BYTES, RECORD_BYTES, Record, VERSION};
 pub use region::{Access, Buffer, Gone, HostMemory, Memory, Region, RegionKey};
 pub use ticket::{BadTicket, TICKET_BYTES, Ticket};
 

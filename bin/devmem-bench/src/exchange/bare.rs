@@ -5,13 +5,13 @@ use std::io::{Read, Write};
 use anyhow::{Context, Result};
 use devmem_tcp::{Netdev, Stream};
 
-use super::rank::{Mark, Messages};
+use super::rank::{InTurn, Mark, Messages};
 
-/// A connection with a buffer for each direction.
+/// A connection with buffers for each direction.
 pub struct Bare {
     stream: Stream,
-    outgoing: Vec<u8>,
-    incoming: Vec<u8>,
+    outgoing: InTurn,
+    incoming: InTurn,
     _nic: Netdev,
 }
 
@@ -35,8 +35,8 @@ impl Bare {
         stream.set_nodelay(true)?;
         Ok(Self {
             stream,
-            outgoing: vec![0; bytes],
-            incoming: vec![0; bytes],
+            outgoing: InTurn::new(bytes),
+            incoming: InTurn::new(bytes),
             _nic: nic,
         })
     }
@@ -44,15 +44,15 @@ impl Bare {
 
 impl Messages for Bare {
     fn send(&mut self, mark: Mark) -> Result<()> {
-        self.outgoing[0] = mark.to_byte();
-        self.stream.write_all(&self.outgoing).context("send")
+        let outgoing = self.outgoing.next();
+        outgoing[0] = mark.to_byte();
+        self.stream.write_all(outgoing).context("send")
     }
 
     fn receive(&mut self) -> Result<Mark> {
-        self.stream
-            .read_exact(&mut self.incoming)
-            .context("receive")?;
-        Ok(Mark::of(self.incoming[0]))
+        let incoming = self.incoming.next();
+        self.stream.read_exact(incoming).context("receive")?;
+        Ok(Mark::of(incoming[0]))
     }
 
     fn finish(mut self: Box<Self>) -> Result<()> {
@@ -60,7 +60,7 @@ impl Messages for Bare {
         self.stream.shutdown_write()?;
         while self
             .stream
-            .read(&mut self.incoming)
+            .read(self.incoming.next())
             .context("wait for the end")?
             > 0
         {}

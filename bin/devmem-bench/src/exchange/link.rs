@@ -14,6 +14,7 @@ use tool::peer::Peer;
 use tool::signals::StopFlag;
 
 use super::rows::MTU;
+use crate::network::{FAR_VETH, VETH};
 use crate::sender::RECEIVER;
 
 /// A link between the ranks.
@@ -23,7 +24,7 @@ pub enum Link {
     Tap,
     /// A UNIX socket for each rank; a cable process forwards packets
     Unix,
-    /// A veth pair between the kernel's stacks of two network namespaces
+    /// A veth pair between two network namespaces: for the kernel's stacks, or with a packet socket at each end
     Veth,
 }
 
@@ -65,7 +66,15 @@ pub fn open_nic(link: Link, side: Side, socket: Option<&Path>) -> Result<Netdev>
             let nic = Netdev::builder(&format!("unix:{}", socket.display()))?;
             nic.address(&format!("10.78.0.{host}/24"))?
         }
-        (Link::Unix | Link::Veth, _) => bail!("the link has no NIC of ours"),
+        (Link::Unix, None) => bail!("the link has no socket"),
+        (Link::Veth, _) => {
+            let end = match side {
+                Side::Active => FAR_VETH,
+                Side::Passive => VETH,
+            };
+            // Beside the addresses of the kernel's stacks.
+            Netdev::builder(&format!("packet:{end}"))?.address(&format!("10.78.0.{host}/24"))?
+        }
     };
     Ok(builder.mtu(MTU).open()?)
 }

@@ -4,25 +4,75 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use devmem_tcp::Netdev;
+use devmem_tcp::{Dmabuf, Netdev};
 use transfer::exchange::{
-    Access, Buffer, Closing, Endpoint, Event, Fabric, Memory, Options, Part, Region, TICKET_BYTES,
-    Ticket,
+    Access, Buffer, Closing, Endpoint, Event, Fabric, Memory, Options, Part, Pool, Region,
+    TICKET_BYTES, Ticket,
 };
 
-use super::rank::{Mark, Messages};
+use super::rank::{BUFFERS, Mark, Messages};
 
-/// Messages that are posted at a time in each direction, as NCCL does with the steps of its buffer.
-const DEPTH: usize = 4;
+/// Bytes of device memory in which payload arrives before it is copied to the buffers.
+const POOL_BYTES: usize = 64 << 20;
+/// Length of device memory is a multiple of this.
+const HUGE_PAGE: usize = 2 << 20;
 /// Time limit for connecting, and for an event.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// An endpoint with a buffer for each direction.
+/// Where the buffers are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    Host,
+    /// Sent without a copy. The passive side receives into device memory, too.
+    Device,
+}
+
+/// Buffers of one direction.
+enum Bytes {
+    Host(Arc<Buffer>),
+    Device(Dmabuf),
+}
+
+impl Bytes {
+    fn register(fabric: &Fabric, place: Place, bytes: usize) -> Result<(Self, Region)> {
+        Ok(match place {
+            Place::Host => {
+                let buffer = Buffer::new(vec![0; bytes]);
+                let region = fabric.register(Memory::Host(buffer.clone()), Access::PRIVATE)?;
+                (Self::Host(buffer), region)
+            }
+            Place::Device => {
+                let memory = Dmabuf::anonymous(bytes.next_multiple_of(HUGE_PAGE))?;
+                let region = fabric.register(Memory::Device(&memory), Access::PRIVATE)?;
+                (Self::Device(memory), region)
+            }
+        })
+    }
+
+    fn set_mark(&self, at: usize, mark: Mark) -> Result<()> {
+        match self {
+            Self::Host(buffer) => buffer.with(|bytes| bytes[at] = mark.to_byte()),
+            Self::Device(memory) => memory.copy_in(at, &[mark.to_byte()])?,
+        }
+        Ok(())
+    }
+
+    fn mark(&self, at: usize) -> Result<Mark> {
+        let mut byte = [0];
+        match self {
+            Self::Host(buffer) => buffer.with(|bytes| byte[0] = bytes[at]),
+            Self::Device(memory) => memory.copy_out(at, &mut byte)?,
+        }
+        Ok(Mark::of(byte[0]))
+    }
+}
+
+/// An endpoint with buffers for each direction.
 pub struct Ours {
     endpoint: Endpoint,
     bytes: usize,
-    outgoing: (Arc<Buffer>, Region),
-    incoming: (Arc<Buffer>, Region),
+    outgoing: (Bytes, Region),
+    incoming: (Bytes, Region),
     /// Messages posted so far, and those of them that are done.
     posted: u64,
     sent: u64,
@@ -34,31 +84,38 @@ pub struct Ours {
 
 impl Ours {
     /// Listens, and prints the ticket.
-    pub fn accept(nic: Netdev, bytes: usize) -> Result<Self> {
-        let fabric = Fabric::open(nic, Options::default())?;
+    pub fn accept(nic: Netdev, bytes: usize, place: Place) -> Result<Self> {
+        let pool = match place {
+            Place::Host => None,
+            Place::Device => Some(Pool {
+                memory: Dmabuf::anonymous(POOL_BYTES)?,
+                queues: 1,
+            }),
+        };
+        let options = Options {
+            pool,
+            ..Options::default()
+        };
+        let fabric = Fabric::open(nic, options)?;
         let listener = fabric.listen()?;
         let ticket = listener.ticket().to_bytes();
         tool::output::print_line(serde_json::to_string(&ticket.to_vec())?)?;
         let endpoint = until_some(|| Ok(listener.poll()?))?;
-        Self::new(fabric, endpoint, bytes)
+        Self::new(fabric, endpoint, bytes, place)
     }
 
     /// Connects by the ticket in `contact`.
-    pub fn connect(nic: Netdev, contact: &str, bytes: usize) -> Result<Self> {
+    pub fn connect(nic: Netdev, contact: &str, bytes: usize, place: Place) -> Result<Self> {
         let fabric = Fabric::open(nic, Options::default())?;
         let ticket: Vec<u8> = serde_json::from_str(contact).context("parse the ticket")?;
         let ticket: [u8; TICKET_BYTES] = ticket.as_slice().try_into().context("its length")?;
         let mut dial = fabric.dial(&Ticket::from_bytes(&ticket)?)?;
         let endpoint = until_some(|| Ok(dial.poll()?))?;
-        Self::new(fabric, endpoint, bytes)
+        Self::new(fabric, endpoint, bytes, place)
     }
 
-    fn new(fabric: Fabric, endpoint: Endpoint, bytes: usize) -> Result<Self> {
-        let register = || -> Result<_> {
-            let buffer = Buffer::new(vec![0; DEPTH * bytes]);
-            let region = fabric.register(Memory::Host(buffer.clone()), Access::PRIVATE)?;
-            Ok((buffer, region))
-        };
+    fn new(fabric: Fabric, endpoint: Endpoint, bytes: usize, place: Place) -> Result<Self> {
+        let register = || Bytes::register(&fabric, place, BUFFERS * bytes);
         let mut ours = Self {
             bytes,
             outgoing: register()?,
@@ -70,7 +127,7 @@ impl Ours {
             taken: 0,
             _fabric: fabric,
         };
-        for number in 0..DEPTH as u64 {
+        for number in 0..BUFFERS as u64 {
             ours.post_receive(number)?;
         }
         Ok(ours)
@@ -78,8 +135,8 @@ impl Ours {
 
     /// Returns the bytes of the message `number` in a buffer.
     fn slot(&self, number: u64) -> std::ops::Range<usize> {
-        // Less than DEPTH.
-        let start = (number % DEPTH as u64) as usize * self.bytes;
+        // Less than BUFFERS.
+        let start = (number % BUFFERS as u64) as usize * self.bytes;
         start..start + self.bytes
     }
 
@@ -111,13 +168,11 @@ impl Ours {
 
 impl Messages for Ours {
     fn send(&mut self, mark: Mark) -> Result<()> {
-        while self.posted - self.sent >= DEPTH as u64 {
+        while self.posted - self.sent >= BUFFERS as u64 {
             self.wait()?;
         }
         let slot = self.slot(self.posted);
-        self.outgoing
-            .0
-            .with(|bytes| bytes[slot.start] = mark.to_byte());
+        self.outgoing.0.set_mark(slot.start, mark)?;
         self.endpoint.send(&self.outgoing.1, slot, 0, self.posted)?;
         self.posted += 1;
         Ok(())
@@ -128,8 +183,8 @@ impl Messages for Ours {
             self.wait()?;
         }
         let slot = self.slot(self.taken);
-        let mark = Mark::of(self.incoming.0.with(|bytes| bytes[slot.start]));
-        self.post_receive(self.taken + DEPTH as u64)?;
+        let mark = self.incoming.0.mark(slot.start)?;
+        self.post_receive(self.taken + BUFFERS as u64)?;
         self.taken += 1;
         Ok(mark)
     }

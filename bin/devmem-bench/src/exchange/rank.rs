@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bare::Bare;
 use super::link::{Link, Side, open_nic};
-use super::ours::Ours;
+use super::ours::{Ours, Place};
 use super::rows::{Kind, Work};
 use super::sockets::Sockets;
 
@@ -67,6 +67,36 @@ impl Mark {
             0 => Self::More,
             _ => Self::Last,
         }
+    }
+}
+
+/// Buffers of a rank in each direction, which messages use in turn, in all rows: so all rows read and write the same amount
+/// of memory. The exchange posts as many messages at a time, as NCCL does with the steps of its buffer.
+pub const BUFFERS: usize = 4;
+
+/// Memory of one direction.
+#[derive(Debug)]
+pub struct InTurn {
+    bytes: Vec<u8>,
+    message: usize,
+    next: usize,
+}
+
+impl InTurn {
+    /// Returns [`BUFFERS`] buffers for messages of `message` bytes, of which there is at least one.
+    pub fn new(message: usize) -> Self {
+        Self {
+            bytes: vec![0; BUFFERS * message],
+            message,
+            next: 0,
+        }
+    }
+
+    /// Returns the next buffer.
+    pub fn next(&mut self) -> &mut [u8] {
+        let start = self.next * self.message;
+        self.next = (self.next + 1) % BUFFERS;
+        &mut self.bytes[start..start + self.message]
     }
 }
 
@@ -153,14 +183,25 @@ fn receive(messages: &mut dyn Messages, work: Work) -> Result<u64> {
 
 fn connect(args: &RankArgs) -> Result<Box<dyn Messages>> {
     let (bytes, socket) = (args.bytes, args.socket.as_deref());
+    // The link of the active rank may be there only when the other one has started.
+    let contact = match args.side {
+        Side::Active => contact()?,
+        Side::Passive => String::new(),
+    };
     let nic = || open_nic(args.link, args.side, socket);
     Ok(match (args.kind, args.side) {
-        (Kind::Ours, Side::Passive) => Box::new(Ours::accept(nic()?, bytes)?),
-        (Kind::Ours, Side::Active) => Box::new(Ours::connect(nic()?, &contact()?, bytes)?),
+        (Kind::Ours, Side::Passive) => Box::new(Ours::accept(nic()?, bytes, Place::Host)?),
+        (Kind::Ours, Side::Active) => {
+            Box::new(Ours::connect(nic()?, &contact, bytes, Place::Host)?)
+        }
+        (Kind::Device, Side::Passive) => Box::new(Ours::accept(nic()?, bytes, Place::Device)?),
+        (Kind::Device, Side::Active) => {
+            Box::new(Ours::connect(nic()?, &contact, bytes, Place::Device)?)
+        }
         (Kind::Stream, Side::Passive) => Box::new(Bare::accept(nic()?, bytes)?),
-        (Kind::Stream, Side::Active) => Box::new(Bare::connect(nic()?, &contact()?, bytes)?),
+        (Kind::Stream, Side::Active) => Box::new(Bare::connect(nic()?, &contact, bytes)?),
         (Kind::Sockets, Side::Passive) => Box::new(Sockets::accept(bytes)?),
-        (Kind::Sockets, Side::Active) => Box::new(Sockets::connect(&contact()?, bytes)?),
+        (Kind::Sockets, Side::Active) => Box::new(Sockets::connect(&contact, bytes)?),
     })
 }
 

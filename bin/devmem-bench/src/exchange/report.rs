@@ -126,7 +126,7 @@ impl ExchangeReport {
                 min,
                 max,
                 series: match row.row.kind {
-                    Kind::Ours => Series::Ours,
+                    Kind::Ours | Kind::Device => Series::Ours,
                     Kind::Stream | Kind::Sockets => Series::Other,
                 },
             }
@@ -198,7 +198,10 @@ mod tests {
         let mut report = ExchangeReport::new(&rows, 1.0, 1);
         for row in ROWS {
             let one = RankReport {
-                messages: if row.kind == Kind::Ours { 200 } else { 100 },
+                messages: match row.kind {
+                    Kind::Ours | Kind::Device => 200,
+                    Kind::Stream | Kind::Sockets => 100,
+                },
                 seconds: 1.0,
                 cpu_seconds: 0.5,
             };
@@ -222,7 +225,7 @@ mod tests {
         ] {
             assert!(text.contains(part), "{text}");
         }
-        assert_eq!(report.chart().bars.len(), 5);
+        assert_eq!(report.chart().bars.len(), 8);
     }
 
     #[test]

@@ -33,8 +33,10 @@ pub struct Row {
 /// What moves the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
-    /// The exchange of devmem-transfer
+    /// The exchange of devmem-transfer, with host memory
     Ours,
+    /// The same with device memory
+    Device,
     /// One TCP connection of our stack
     Stream,
     /// Four TCP connections of the kernel
@@ -72,7 +74,10 @@ const fn round_trip(name: &'static str, kind: Kind, bytes: usize) -> Row {
 
 pub const ROWS: &[Row] = &[
     rate("ours/tap", Kind::Ours, Link::Tap),
+    rate("device/tap", Kind::Device, Link::Tap),
     rate("stream/tap", Kind::Stream, Link::Tap),
+    rate("ours/veth", Kind::Ours, Link::Veth),
+    rate("device/veth", Kind::Device, Link::Veth),
     rate("sockets/veth", Kind::Sockets, Link::Veth),
     rate("ours/unix", Kind::Ours, Link::Unix),
     rate("stream/unix", Kind::Stream, Link::Unix),
@@ -89,6 +94,9 @@ pub const PAIRS: &[(&str, &str)] = &[
     ("ours/tap", "stream/tap"),
     ("ours/unix", "stream/unix"),
     ("ours/tap", "sockets/veth"),
+    ("device/tap", "sockets/veth"),
+    ("ours/veth", "sockets/veth"),
+    ("device/veth", "sockets/veth"),
     ("ours/8", "stream/8"),
     ("ours/512", "stream/512"),
     ("ours/4096", "stream/4096"),

@@ -9,7 +9,7 @@ use std::thread;
 use anyhow::{Context, Result, bail};
 
 use super::link::kernels_address;
-use super::rank::{Mark, Messages};
+use super::rank::{InTurn, Mark, Messages};
 
 /// Connections between two ranks.
 const CONNECTIONS: usize = 4;
@@ -18,11 +18,11 @@ const MIN_PIECE: usize = 64 << 10;
 /// Bytes of the length before each message.
 const HEADER_BYTES: usize = 8;
 
-/// Connections with a buffer for each direction.
+/// Connections with buffers for each direction.
 pub struct Sockets {
     streams: Vec<TcpStream>,
-    outgoing: Vec<u8>,
-    incoming: Vec<u8>,
+    outgoing: InTurn,
+    incoming: InTurn,
 }
 
 impl Sockets {
@@ -50,8 +50,8 @@ impl Sockets {
         }
         Ok(Self {
             streams,
-            outgoing: vec![0; bytes],
-            incoming: vec![0; bytes],
+            outgoing: InTurn::new(bytes),
+            incoming: InTurn::new(bytes),
         })
     }
 }
@@ -95,6 +95,7 @@ impl Messages for Sockets {
         let Self {
             streams, outgoing, ..
         } = self;
+        let outgoing = outgoing.next();
         outgoing[0] = mark.to_byte();
         let header = (outgoing.len() as u64).to_le_bytes();
         let whole = 0..HEADER_BYTES;
@@ -109,6 +110,7 @@ impl Messages for Sockets {
         let Self {
             streams, incoming, ..
         } = self;
+        let incoming = incoming.next();
         let mut header = [0; HEADER_BYTES];
         let whole = 0..HEADER_BYTES;
         move_all(vec![whole], |_, range| {

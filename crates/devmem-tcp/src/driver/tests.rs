@@ -85,7 +85,7 @@ fn a_thread_that_waits_for_an_idle_socket_on_a_busy_link_lets_others_call() {
     let stop = AtomicBool::new(false);
     let wait = Wait {
         stack: AT,
-        socket,
+        socket: Some(socket),
         limit: WaitLimit::Forever,
     };
     let stopped = |_: &mut Stack, _| stop.load(Ordering::Relaxed).then_some(());
@@ -128,7 +128,7 @@ fn with_one_to_accept() -> (Arc<Driver>, SocketId) {
 fn accept_wakes_background(driver: &Driver, listener: SocketId) -> bool {
     let wait = Wait {
         stack: AT,
-        socket: listener,
+        socket: Some(listener),
         limit: WaitLimit::Never,
     };
     let accepted = driver.wait_for(wait, |stack, _| stack.accept(listener).ok());
@@ -144,4 +144,25 @@ fn the_background_thread_leads_once_a_call_has_made_a_readiness_fd_unreadable() 
     driver.readiness_fd(AT, listener).expect("an eventfd");
     assert!(is_background_woken(&driver), "it keeps the fd up to date");
     assert!(accept_wakes_background(&driver, listener));
+}
+
+#[test]
+fn a_call_that_would_block_wakes_the_background_thread_only_for_programs_with_an_fd() {
+    let (mut stack, _) = flooded(0);
+    let socket = listen(&mut stack, 1);
+    let driver = Driver::new(vec![stack], Clock::real(), Vec::new()).expect("eventfds");
+    let wait = Wait {
+        stack: AT,
+        socket: Some(socket),
+        limit: WaitLimit::Never,
+    };
+    let attempt = || {
+        let attempted = driver.wait_for(wait, |_, _| None::<()>);
+        assert_eq!(attempted, Err(NotReady::WouldBlock));
+        is_background_woken(&driver)
+    };
+    assert!(!attempt() && !attempt(), "the program polls");
+    driver.readiness_fd(AT, socket).expect("an eventfd");
+    assert!(is_background_woken(&driver), "it keeps the fd up to date");
+    assert!(attempt(), "the program may wait for the fd");
 }

@@ -12,8 +12,37 @@ use crate::error::Forked;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
     pub(crate) stack: StackIndex,
-    pub(crate) socket: SocketId,
+    /// `None`: several sockets. A change of any one of the stack is an attempt.
+    pub(crate) socket: Option<SocketId>,
     pub(crate) limit: WaitLimit,
+}
+
+impl Wait {
+    pub(super) fn awaits(self) -> Awaited {
+        Awaited {
+            stack: self.stack,
+            socket: self.socket,
+        }
+    }
+}
+
+/// What a thread of the application waits for, as in [`Wait`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Awaited {
+    pub(crate) stack: StackIndex,
+    pub(crate) socket: Option<SocketId>,
+}
+
+impl Awaited {
+    /// Returns whether a change of the socket `of` concerns the thread.
+    pub(super) fn is(self, stack: StackIndex, of: SocketId) -> bool {
+        self.stack == stack && self.socket.is_none_or(|socket| socket == of)
+    }
+
+    /// Returns whether the thread waits for several sockets of the stack.
+    pub(super) fn is_any(self, stack: StackIndex) -> bool {
+        self.stack == stack && self.socket.is_none()
+    }
 }
 
 /// How long a call may wait.

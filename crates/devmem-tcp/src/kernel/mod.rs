@@ -24,3 +24,4 @@ pub(crate) use nic::Nic;
 pub(crate) use open::Listening;
 pub(crate) use setup::{Prepared, commands, prepare};
 pub(crate) use socket::Socket;
+pub(crate) use wait::poll_for;

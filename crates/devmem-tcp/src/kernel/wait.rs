@@ -86,13 +86,25 @@ impl Deadline {
                 if left == Duration::ZERO {
                     return Err(NotReady::TimedOut);
                 }
-                // Clamped if it does not fit: after the timeout, `wait` computes it again.
-                Ok(Some(Timespec {
-                    tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-                    tv_nsec: left.subsec_nanos().into(),
-                }))
+                Ok(Some(timespec(left)))
             }
         }
+    }
+}
+
+/// Clamped if it does not fit: callers wait again after the timeout.
+fn timespec(time: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: time.subsec_nanos().into(),
+    }
+}
+
+/// Waits until one of `fds` is ready, for at most `at_most`. Returns how many are; none after a signal.
+pub(crate) fn poll_for(fds: &mut [PollFd<'_>], at_most: Duration) -> std::io::Result<usize> {
+    match poll(fds, Some(&timespec(at_most))) {
+        Err(Errno::INTR) => Ok(0),
+        polled => Ok(polled?),
     }
 }
 

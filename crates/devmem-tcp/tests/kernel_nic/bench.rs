@@ -1,8 +1,10 @@
 //! The NIC under test, and an ordinary program at the other end of its cable.
 
 use std::env;
-use std::io::{Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -10,6 +12,7 @@ use std::time::Duration;
 use devmem_linux::ethtool::{Ethtool, InstalledRule, NTUPLE, Rings, RssContext};
 use devmem_linux::netif;
 use devmem_linux::netns::NetNs;
+use devmem_linux::nic_setup;
 use devmem_linux::test_util::skip;
 use devmem_tcp::{BoundRx, Dmabuf, Frag, Listener, Netdev, RxBatch, Setup, Stream};
 
@@ -21,6 +24,37 @@ const MEMORY_BYTES: usize = 16 << 20;
 
 /// There is one NIC: its tests take turns.
 static TURN: Mutex<()> = Mutex::new(());
+
+/// Set for the inner run: the process that is to be killed.
+const VICTIM: &str = "DEVMEM_TEST_VICTIM";
+
+/// Returns whether this process is the one that [`kill_victim`] started.
+pub fn is_victim() -> bool {
+    env::var_os(VICTIM).is_some()
+}
+
+/// Says `word`, and waits to be killed.
+pub fn wait_to_be_killed(word: &str) {
+    println!("{word}");
+    // Ends also when the parent has ended.
+    let _ = io::stdin().read(&mut [0]);
+}
+
+/// Starts this program again, for `test` alone, and kills it when it says `word`.
+pub fn kill_victim(test: &str, word: &str) {
+    let mut victim = Command::new(env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture"])
+        .env(VICTIM, "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
+    let mut lines = lines.map_while(Result::ok);
+    assert!(lines.any(|line| line.contains(word)), "never {word}");
+    victim.kill().unwrap();
+    victim.wait().unwrap();
+}
 
 pub struct Bench {
     pub name: String,
@@ -63,6 +97,11 @@ impl Bench {
         SocketAddr::new(self.ip, PORT)
     }
 
+    /// Runs `work` in the namespace of the other end: sockets that it makes belong there.
+    pub fn at_peer<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        self.peer.run(work).unwrap()
+    }
+
     /// The address of the other end.
     pub fn peer_ip(&self) -> IpAddr {
         let find = || {
@@ -71,7 +110,7 @@ impl Bench {
             let mut v4 = addresses.filter(|ip| ip.is_ipv4() && !ip.is_loopback());
             v4.next().expect("the other end has an address")
         };
-        self.peer.run(find).unwrap()
+        self.at_peer(find)
     }
 
     /// An ordinary program's connection from the other end.
@@ -80,16 +119,12 @@ impl Bench {
     }
 
     pub fn connect_from_peer_to(&self, address: SocketAddr) -> TcpStream {
-        self.peer
-            .run(move || TcpStream::connect(address).unwrap())
-            .unwrap()
+        self.at_peer(move || TcpStream::connect(address).unwrap())
     }
 
     /// An ordinary program's listener at the other end.
     pub fn listen_at_peer(&self) -> TcpListener {
-        self.peer
-            .run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap())
-            .unwrap()
+        self.at_peer(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap())
     }
 
     /// Everything that set-up touches, as it can be read.
@@ -103,6 +138,15 @@ impl Bench {
             ethtool.rss_contexts().unwrap_or_default(),
             ntuple.active,
         )
+    }
+
+    /// Restores the settings from the state file of the NIC, as `devmem-tcp restore` does.
+    pub fn restore(&self) {
+        let files = nic_setup::state_files().unwrap();
+        let is_ours = |path: &&PathBuf| path.to_string_lossy().contains(&self.name);
+        let file = files.iter().find(is_ours).expect("a state file");
+        let report = nic_setup::restore_from_state_file(file).unwrap();
+        assert!(report.is_exact(), "{report}");
     }
 
     /// Prepares `queues` queues and binds fresh memory to them.

@@ -1,12 +1,12 @@
 //! Receiving into device memory, and everything that can go astray on the way.
 
-use std::io::{BufRead, BufReader, Read};
 use std::net::IpAddr;
-use std::process::{Command, Stdio};
 
 use devmem_tcp::{Dmabuf, Errno, NiovSize, Placement, RecvError, RxBatch, RxQueueId};
 
-use crate::bench::{Bench, collect, pattern, receive_all, write};
+use crate::bench::{
+    Bench, collect, is_victim, kill_victim, pattern, receive_all, wait_to_be_killed, write,
+};
 
 #[test]
 fn bytes_land_in_device_memory_and_every_setting_comes_back() {
@@ -147,49 +147,24 @@ fn bytes_left_with_the_headers_are_delivered_in_order_or_refused() {
     assert_eq!(stats.device_frags, stats.tokens_returned);
 }
 
-/// Set for the inner run: the process that is to be killed.
-const VICTIM: &str = "DEVMEM_TEST_VICTIM";
-
 #[test]
 fn a_killed_receiver_leaves_a_queue_that_can_be_bound_and_settings_that_come_back() {
     const TEST: &str =
         "receiving::a_killed_receiver_leaves_a_queue_that_can_be_bound_and_settings_that_come_back";
-    if std::env::var_os(VICTIM).is_some() {
-        let bench = Bench::new(TEST).unwrap();
-        let _receiver = bench.receiver(1);
-        println!("bound");
-        // Until it is killed, or its parent has ended.
-        let _ = std::io::stdin().read(&mut [0]);
-        return;
-    }
     let Some(bench) = Bench::new(TEST) else {
         return;
     };
+    if is_victim() {
+        let _receiver = bench.receiver(1);
+        return wait_to_be_killed("bound");
+    }
     let before = bench.settings();
-    let mut victim = Command::new(std::env::current_exe().unwrap())
-        .args([TEST, "--exact", "--nocapture"])
-        .env(VICTIM, "1")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
-    let bound = lines
-        .map_while(Result::ok)
-        .any(|line| line.contains("bound"));
-    assert!(bound, "the victim did not bind");
-    victim.kill().unwrap();
-    victim.wait().unwrap();
+    kill_victim(TEST, "bound");
     assert_ne!(bench.settings(), before, "killed, it restored nothing");
     let refused = bench.nic.plan_receive(bench.address()).apply();
     let refused = refused.unwrap_err().to_string();
     assert!(refused.contains("devmem-tcp restore"), "{refused}");
-    let files = devmem_linux::nic_setup::state_files().unwrap();
-    let ours = files
-        .iter()
-        .find(|path| path.to_string_lossy().contains(&bench.name));
-    let report = devmem_linux::nic_setup::restore_from_state_file(ours.unwrap()).unwrap();
-    assert!(report.is_exact(), "{report}");
+    bench.restore();
     assert_eq!(bench.settings(), before);
     // And the queue is free.
     drop(bench.receiver(1));

@@ -22,7 +22,10 @@ use std::time::Duration;
 
 use devmem_linux::netif::Interface;
 use devmem_linux::test_util::in_netns;
-use devmem_tcp::{CompletionError, Direction, Dmabuf, RecvError, RxBatch, SendError, TcpOptions};
+use devmem_tcp::{
+    CompletionError, Direction, Dmabuf, FrameSink, Netdev, RecvError, RxBatch, SendError,
+    TcpOptions,
+};
 
 use peer::{Host, PATIENCE, V4, V6, check_all};
 use sender::{TAP, byte_at, expected};
@@ -60,15 +63,8 @@ fn super_packets_are_as_long_as_this_kernel_takes_them() {
         || {
             const BYTES: usize = 16 << 20;
             for addresses in [V4, V6] {
-                let longest = Arc::new(AtomicUsize::new(0));
-                let seen = Arc::clone(&longest);
-                let sink = move |_, way, frame: &[u8]| {
-                    if way == Direction::Tx {
-                        seen.fetch_max(frame.len(), Ordering::Relaxed);
-                    }
-                };
-                let (host, nic) =
-                    Host::with_nic(addresses, |builder| builder.capture(Box::new(sink)));
+                let (longest, sink) = longest_frame(Direction::Tx);
+                let (host, nic) = Host::with_nic(addresses, |builder| builder.capture(sink));
                 let kernels = Interface::by_name(TAP).and_then(|mut end| end.facts());
                 let is_big = kernels.expect("it is there").gso_ipv4_max_size.is_some();
                 let receiving = host.receive();
@@ -84,6 +80,59 @@ fn super_packets_are_as_long_as_this_kernel_takes_them() {
                     expected.contains(&longest),
                     "{longest} bytes to {addresses:?}"
                 );
+            }
+        },
+    );
+}
+
+/// Counts the bytes of the longest frame that a NIC sends or receives.
+fn longest_frame(way: Direction) -> (Arc<AtomicUsize>, Box<dyn FrameSink>) {
+    let longest = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&longest);
+    let sink = move |_, of, frame: &[u8]| {
+        if of == way {
+            seen.fetch_max(frame.len(), Ordering::Relaxed);
+        }
+    };
+    (longest, Box::new(sink))
+}
+
+#[test]
+fn a_kernel_that_forwards_between_two_taps_passes_super_packets_on_whole() {
+    in_netns(
+        "a_kernel_that_forwards_between_two_taps_passes_super_packets_on_whole",
+        || {
+            const BYTES: usize = 16 << 20;
+            std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").expect("a namespace of the test");
+            let open = |host: u8, sink| {
+                let nic = Netdev::builder(&format!("tap:dmfwd{host}"))
+                    .and_then(|nic| nic.address(&format!("10.78.{host}.2/24")))
+                    .and_then(|nic| nic.peer_address(&format!("10.78.{host}.1/24")))
+                    .expect("addresses");
+                let nic = nic.gateway([10, 78, host, 1].into()).capture(sink);
+                nic.open().expect("a TAP")
+            };
+            let (sent, sink) = longest_frame(Direction::Tx);
+            let from = open(1, sink);
+            let (received, sink) = longest_frame(Direction::Rx);
+            let to = open(2, sink);
+            let listener = to.listen("10.78.2.2:5201").expect("a free port");
+            let mut stream = from.connect("10.78.2.2:5201").expect("a route");
+            let receiving = std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().expect("a connection");
+                let mut bytes = Vec::new();
+                stream.read_to_end(&mut bytes).map(|_| bytes)
+            });
+            let bytes: Vec<_> = (0..BYTES).map(byte_at).collect();
+            stream.write_all(&bytes).expect("a peer that reads");
+            drop(stream);
+            let got = receiving.join().expect("no panic").expect("all bytes");
+            assert!(got == bytes, "{} bytes arrived", got.len());
+            // 14 bytes of Ethernet.
+            let legacy = 64_000..=14 + 65_535;
+            for longest in [sent, received] {
+                let longest = longest.load(Ordering::Relaxed);
+                assert!(legacy.contains(&longest), "{longest} bytes");
             }
         },
     );

@@ -149,7 +149,7 @@ fn open(config: &Config, backend: &Backend) -> Result<Fabric, Failure> {
         streams: config.streams,
         chunk: config.chunk,
         pool: pool.map(|memory| Pool { memory, queues }),
-        address: None,
+        ..Options::default()
     };
     Ok(Fabric::open(nic, options)?)
 }

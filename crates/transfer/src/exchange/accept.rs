@@ -83,7 +83,7 @@ impl Listener {
     /// # Errors
     /// The listening sockets failed. A connection that is not of this protocol is closed, and is no error.
     pub fn poll(&self) -> Result<Option<Endpoint>, ConnectError> {
-        self.fabric.step_lingering();
+        self.fabric.board.step_lingering();
         let mut arrivals = self.fabric.arrivals();
         arrivals.accept()?;
         arrivals.read_newcomers();

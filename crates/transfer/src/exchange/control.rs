@@ -1,14 +1,17 @@
-//! The control stream: records in both directions, without waiting.
+//! The control stream: records, and the bytes that follow some of them, in both directions, without waiting.
 
 use std::io::{self, Read, Write};
+use std::ops::Range;
 
 use devmem_tcp::Stream;
 
 use super::error::{Cause, StreamName, Violation};
-use super::record::{RECORD_BYTES, Record};
+use super::record::{INLINE_BYTES, RECORD_BYTES, Record};
 
-/// Bytes read at once.
-const READ_BYTES: usize = 64 * RECORD_BYTES;
+/// Bytes of received records that are kept. A record fits in with what follows it.
+const INPUT_BYTES: usize = 16 << 10;
+
+const _: () = assert!(RECORD_BYTES + INLINE_BYTES <= INPUT_BYTES);
 
 /// Queued bytes from which on no operation is begun.
 const FULL: usize = 1024 * RECORD_BYTES;
@@ -27,9 +30,13 @@ pub(super) struct Control {
     /// Bytes to send from `sent` on.
     out: Vec<u8>,
     sent: usize,
-    /// Bytes received, of which those before `read` are decoded.
-    input: Vec<u8>,
-    read: usize,
+    /// Of [`INPUT_BYTES`]; the bytes of `unread` are received and not decoded.
+    input: Box<[u8]>,
+    unread: Range<usize>,
+    /// The bytes in `input` that follow the record that was returned last.
+    inline: Range<usize>,
+    /// The last read got less than there was room for: TCP has nothing more, and the next attempt is left to the next turn.
+    is_drained: bool,
     ended: bool,
 }
 
@@ -40,15 +47,34 @@ impl Control {
             stream,
             out: Vec::new(),
             sent: 0,
-            input: Vec::new(),
-            read: 0,
+            input: vec![0; INPUT_BYTES].into(),
+            unread: 0..0,
+            inline: 0..0,
+            is_drained: false,
             ended: false,
         }
     }
 
-    /// Queues a record.
+    /// Queues a record that no bytes follow.
     pub(super) fn queue(&mut self, record: Record) {
         self.out.extend_from_slice(&record.encode());
+    }
+
+    /// Queues a record and the bytes that follow it, which `fill` writes.
+    pub(super) fn queue_with(
+        &mut self,
+        record: Record,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), Cause>,
+    ) -> Result<(), Cause> {
+        let whole = self.out.len();
+        self.queue(record);
+        let start = self.out.len();
+        self.out.resize(start + record.inline_bytes(), 0);
+        let filled = fill(&mut self.out[start..]);
+        if filled.is_err() {
+            self.out.truncate(whole);
+        }
+        filled
     }
 
     /// Returns whether another operation may queue records.
@@ -62,7 +88,14 @@ impl Control {
         while self.sent < self.out.len() {
             match self.stream.write(&self.out[self.sent..]) {
                 Ok(bytes) => self.sent += bytes,
-                Err(error) if is_not_now(&error) => return Ok(self.sent > before),
+                Err(error) if is_not_now(&error) => {
+                    let worked = self.sent > before;
+                    if self.sent >= FULL {
+                        self.out.drain(..self.sent);
+                        self.sent = 0;
+                    }
+                    return Ok(worked);
+                }
                 Err(error) => return Err(failed(error)),
             }
         }
@@ -82,14 +115,19 @@ impl Control {
         self.ended
     }
 
-    /// Returns the next record, if it has arrived.
+    /// Returns the next record, if it has arrived with the bytes that follow it.
     pub(super) fn next(&mut self) -> Result<Option<Record>, Cause> {
         loop {
-            let unread = &self.input[self.read..];
-            if let Some(bytes) = unread.first_chunk() {
+            let unread = &self.input[self.unread.clone()];
+            if let Some((bytes, behind)) = unread.split_first_chunk() {
                 let record = Record::decode(bytes)?;
-                self.read += RECORD_BYTES;
-                return Ok(Some(record));
+                let inline = record.inline_bytes();
+                if inline <= behind.len() {
+                    let start = self.unread.start + RECORD_BYTES;
+                    self.inline = start..start + inline;
+                    self.unread.start = self.inline.end;
+                    return Ok(Some(record));
+                }
             }
             if self.ended || !self.fill()? {
                 return Ok(None);
@@ -97,22 +135,32 @@ impl Control {
         }
     }
 
-    /// Reads more bytes. Returns whether there were any.
+    /// Returns the bytes that follow the record that [`next`](Self::next) returned last.
+    pub(super) fn inline(&self) -> &[u8] {
+        &self.input[self.inline.clone()]
+    }
+
+    /// Reads more bytes. Returns whether there were any; after a short read once no, without an attempt. There is room for some: `next` has left less than the longest record
+    /// with what follows it.
     fn fill(&mut self) -> Result<bool, Cause> {
-        self.input.drain(..self.read);
-        self.read = 0;
-        let have = self.input.len();
-        self.input.resize(have + READ_BYTES, 0);
-        let read = self.stream.read(&mut self.input[have..]);
-        self.input
-            .truncate(have + read.as_ref().map_or(0, |bytes| *bytes));
-        match read {
+        if std::mem::take(&mut self.is_drained) {
+            return Ok(false);
+        }
+        let have = self.unread.len();
+        self.input.copy_within(self.unread.clone(), 0);
+        self.unread = 0..have;
+        self.inline = 0..0;
+        match self.stream.read(&mut self.input[have..]) {
             Ok(0) if have > 0 => Err(Violation::Order.into()),
             Ok(0) => {
                 self.ended = true;
                 Ok(false)
             }
-            Ok(_) => Ok(true),
+            Ok(bytes) => {
+                self.unread.end += bytes;
+                self.is_drained = self.unread.end < INPUT_BYTES;
+                Ok(true)
+            }
             Err(error) if is_not_now(&error) => Ok(false),
             Err(error) => Err(failed(error)),
         }

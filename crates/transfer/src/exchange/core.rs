@@ -3,24 +3,25 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use devmem_tcp::{Interest, Watch};
+
 use super::control::Control;
+use super::cut::{Cut, cut_message, cut_notification};
 use super::data::{DataStream, Expected, Owner, Progress};
+use super::engine::Engine;
 use super::error::{Cause, Violation};
 use super::fabric::FabricInner;
 use super::linger::Lingering;
 use super::matching::Room;
 use super::operations::{Active, Announced, Destination, Event, Operations, Purpose};
-use super::record::{NOTIFY_PART_BYTES, Record};
+use super::record::{Carrier, INLINE_BYTES, Record};
 use super::region::{RegionKey, Span};
 
 /// Longest notification.
-pub const MAX_NOTIFY_BYTES: usize = 4096;
+pub const MAX_NOTIFY_BYTES: usize = INLINE_BYTES;
 
 /// Bytes sent, or received from one stream, from which on a turn ends, so that it is short.
 const TURN_BYTES: usize = 1 << 20;
-
-/// Chunks that wait for TCP on a stream, in lengths of a chunk: enough that the stream never idles between turns.
-const QUEUED_CHUNKS: usize = 2;
 
 /// Announced chunks, unanswered gets and notifications from which on no further records are read: TCP stops the peer.
 const MAX_ANNOUNCED: usize = 4096;
@@ -47,6 +48,8 @@ pub struct EndpointStats {
     pub sent_bytes: u64,
     /// Payload bytes that are in place.
     pub received_bytes: u64,
+    /// Bytes of them that the NIC had written to the memory of [`Options::pool`](super::Options::pool).
+    pub received_by_device: u64,
 }
 
 /// The state behind the lock of an endpoint.
@@ -61,8 +64,6 @@ pub(super) struct Core {
     /// Announced chunks that have not arrived.
     outstanding: usize,
     notifications: VecDeque<Notification>,
-    /// Parts of a notification that is not complete.
-    notification: Vec<u8>,
     /// The control stream brings nothing more. Bytes that were announced may still arrive.
     ending: Option<Cause>,
     broken: Option<Arc<Cause>>,
@@ -81,7 +82,6 @@ impl Core {
             announced: 0,
             outstanding: 0,
             notifications: VecDeque::new(),
-            notification: Vec::new(),
             ending: None,
             broken: None,
             stats: EndpointStats::default(),
@@ -104,7 +104,8 @@ impl Core {
             .is_none_or(|wires| wires.control.has_room())
     }
 
-    /// Posts a receive.
+    /// Posts a receive. Its records leave with what is sent next, or in the next turn: often that is one packet. If turns
+    /// are made by a thread, which may sleep, they leave at once.
     pub(super) fn receive(&mut self, user: u64, parts: Vec<(Span, u32)>) {
         let posted: Vec<_> = parts
             .iter()
@@ -118,8 +119,10 @@ impl Core {
         for (part, (len, tag)) in (0..).zip(posted) {
             wires.control.queue(Record::Posted { op, part, len, tag });
         }
-        let flushed = self.flush_control();
-        self.settle(flushed);
+        if !wires.control.has_room() || self.fabric.board.engine == Engine::Thread {
+            let flushed = self.flush_control();
+            self.settle(flushed);
+        }
     }
 
     /// Posts a send.
@@ -247,7 +250,7 @@ impl Core {
         self.ops.fail_all();
         self.notifications.clear();
         self.outstanding = 0;
-        self.fabric.linger(Lingering::new(wires));
+        self.fabric.board.linger(Lingering::new(wires));
     }
 
     /// Takes the connections out, to close the endpoint.
@@ -255,13 +258,38 @@ impl Core {
         self.wires.take()
     }
 
-    /// Handles the records that have arrived.
-    fn read_records(&mut self) -> Result<(), Cause> {
-        while self.ending.is_none()
+    fn reads_records(&self) -> bool {
+        self.ending.is_none()
             && self.outstanding < MAX_ANNOUNCED
             && self.ops.answers() < MAX_ANSWERS
             && self.notifications.len() < MAX_NOTIFICATIONS
-        {
+    }
+
+    /// Adds what must happen before another turn can do something.
+    pub(super) fn watch(&self, watches: &mut Vec<Watch>) {
+        let Some(wires) = &self.wires else {
+            return;
+        };
+        let control = &wires.control.stream;
+        if self.reads_records() {
+            watches.push(control.watch(Interest::Receive));
+        }
+        if self.ending.is_none() && !wires.control.is_flushed() {
+            watches.push(control.watch(Interest::Send));
+        }
+        wires.data.iter().for_each(|data| data.watch(watches));
+    }
+
+    /// Returns whether something is left to do that no record of the peer announces: the thread must watch for it.
+    pub(super) fn is_waiting_for_tcp(&self) -> bool {
+        self.wires.as_ref().is_some_and(|wires| {
+            !wires.control.is_flushed() || wires.data.iter().any(DataStream::is_sending)
+        })
+    }
+
+    /// Handles the records that have arrived.
+    fn read_records(&mut self) -> Result<(), Cause> {
+        while self.reads_records() {
             let Some(wires) = &mut self.wires else {
                 return Ok(());
             };
@@ -287,7 +315,7 @@ impl Core {
             Record::Chunk {
                 op,
                 part,
-                stream,
+                carrier,
                 offset,
                 len,
                 total,
@@ -300,28 +328,26 @@ impl Core {
                     total,
                 };
                 match self.ops.on_chunk(it, self.chunk as u64)? {
-                    Some(span) => self.expect(stream, span, Owner::Part { op, part }),
+                    Some(span) => self.take(carrier, span, Owner::Part { op, part }),
                     None => Ok(()),
                 }
             }
             Record::Put {
                 key,
-                stream,
+                carrier,
                 offset,
                 len,
-            } => self.on_put(key, stream, offset, len),
+            } => self.on_put(key, carrier, offset, len),
             Record::Get {
                 op,
                 key,
                 offset,
                 len,
             } => self.on_get(op, key, offset, len),
-            Record::Notify {
-                offset,
-                total,
-                len,
-                body,
-            } => self.on_notify(offset, total, &body[..usize::from(len)]),
+            Record::Notify { .. } => {
+                self.on_notify();
+                Ok(())
+            }
             Record::Bye => {
                 self.ending = Some(Cause::PeerClosed);
                 Ok(())
@@ -336,12 +362,12 @@ impl Core {
         }
     }
 
-    fn on_put(&mut self, key: u64, stream: u16, offset: u64, len: u64) -> Result<(), Cause> {
+    fn on_put(&mut self, key: u64, carrier: Carrier, offset: u64, len: u64) -> Result<(), Cause> {
         if len == 0 || len > self.chunk as u64 {
             return Err(Violation::Chunk.into());
         }
         let span = self.published(key, offset, len, |access| access.put)?;
-        self.expect(stream, span, Owner::Put)
+        self.take(carrier, span, Owner::Put)
     }
 
     fn on_get(&mut self, op: u64, key: u64, offset: u64, len: u64) -> Result<(), Cause> {
@@ -374,6 +400,21 @@ impl Core {
         span.ok_or_else(|| Violation::Region.into())
     }
 
+    /// Takes the bytes that follow the record, or notes that they arrive on a data stream.
+    fn take(&mut self, carrier: Carrier, span: Span, owner: Owner) -> Result<(), Cause> {
+        match (carrier, &self.wires) {
+            (Carrier::Data(stream), _) => self.expect(stream, span, owner),
+            (Carrier::Control, Some(wires)) => {
+                let bytes = wires.control.inline();
+                span.copy_in(bytes)?;
+                self.stats.received_bytes += bytes.len() as u64;
+                self.ops.on_placed(owner, bytes.len());
+                Ok(())
+            }
+            (Carrier::Control, None) => Ok(()),
+        }
+    }
+
     fn expect(&mut self, stream: u16, span: Span, owner: Owner) -> Result<(), Cause> {
         let wires = self.wires.as_mut();
         let stream = wires.and_then(|wires| wires.data.get_mut(usize::from(stream)));
@@ -388,21 +429,13 @@ impl Core {
         Ok(())
     }
 
-    fn on_notify(&mut self, offset: u64, total: u64, part: &[u8]) -> Result<(), Cause> {
-        let have = self.notification.len() as u64;
-        let end = have + part.len() as u64;
-        let is_whole_part = part.len() == NOTIFY_PART_BYTES || end == total;
-        if offset != have || total > MAX_NOTIFY_BYTES as u64 || end > total || !is_whole_part {
-            return Err(Violation::Notify.into());
-        }
-        self.notification.extend_from_slice(part);
-        if end == total {
+    fn on_notify(&mut self) {
+        if let Some(wires) = &self.wires {
             self.notifications.push_back(Notification {
                 after: self.announced,
-                bytes: std::mem::take(&mut self.notification),
+                bytes: wires.control.inline().to_vec(),
             });
         }
-        Ok(())
     }
 
     fn deliver_notifications(&mut self) {
@@ -429,7 +462,7 @@ impl Core {
     fn try_push(&mut self) -> Result<(), Cause> {
         let until = self.stats.sent_bytes.saturating_add(TURN_BYTES as u64);
         loop {
-            self.cut();
+            self.cut()?;
             self.flush_control()?;
             let Some(wires) = &mut self.wires else {
                 return Ok(());
@@ -449,27 +482,39 @@ impl Core {
         }
     }
 
-    fn cut(&mut self) {
+    /// Cuts what is active, in order, until the streams have enough to do.
+    fn cut(&mut self) -> Result<(), Cause> {
         let Some(wires) = &mut self.wires else {
-            return;
+            return Ok(());
         };
         while let Some(first) = self.ops.active.front()
             && wires.control.has_room()
         {
-            match first {
+            let op = match first {
                 Active::Notify(bytes) => {
-                    queue_notification(&mut wires.control, bytes);
+                    cut_notification(&mut wires.control, bytes)?;
+                    self.ops.active.pop_front();
+                    continue;
+                }
+                Active::Message(op) => *op,
+            };
+            let Some(message) = self.ops.outgoing_mut(op) else {
+                self.ops.active.pop_front();
+                continue;
+            };
+            match cut_message(op, message, wires, self.chunk, &self.fabric.nic)? {
+                Cut::Copied(bytes) => {
+                    self.progress.sent.push((op, bytes));
                     self.ops.active.pop_front();
                 }
-                &Active::Message(op) => match cut_chunk(&mut self.ops, wires, op, self.chunk) {
-                    Cut::Whole => {
-                        self.ops.active.pop_front();
-                    }
-                    Cut::Part => {}
-                    Cut::NoRoom => return,
-                },
+                Cut::Whole => {
+                    self.ops.active.pop_front();
+                }
+                Cut::Part => {}
+                Cut::NoRoom => break,
             }
         }
+        Ok(())
     }
 
     /// Receives what has arrived of the announced chunks.
@@ -487,88 +532,10 @@ impl Core {
         }
         for placed in self.progress.placed.drain(..) {
             self.stats.received_bytes += placed.bytes as u64;
+            self.stats.received_by_device += placed.from_device as u64;
             self.outstanding -= usize::from(placed.is_whole);
             self.ops.on_placed(placed.owner, placed.bytes);
         }
         pulled
-    }
-}
-
-/// What became of a message.
-enum Cut {
-    /// Its last chunk is announced.
-    Whole,
-    /// A chunk is announced, and more follow.
-    Part,
-    /// Every stream has enough to do.
-    NoRoom,
-}
-
-fn cut_chunk(ops: &mut Operations, wires: &mut Wires, op: u64, chunk: usize) -> Cut {
-    let Some(message) = ops.outgoing_mut(op) else {
-        return Cut::Whole;
-    };
-    let Some(destination) = message.destination else {
-        return Cut::Whole;
-    };
-    let total = message.span.len();
-    let streams = (0..).zip(&mut wires.data);
-    let Some((index, stream)) = streams.min_by_key(|(_, stream)| stream.queued()) else {
-        return Cut::NoRoom;
-    };
-    if stream.queued() >= QUEUED_CHUNKS * chunk {
-        return Cut::NoRoom;
-    }
-    let offset = message.cut;
-    let len = chunk.min(total - offset);
-    wires.control.queue(match destination {
-        Destination::Part { op, part } => Record::Chunk {
-            op,
-            part,
-            stream: index,
-            offset: offset as u64,
-            len: len as u64,
-            total: total as u64,
-        },
-        Destination::Region { key, offset: base } => Record::Put {
-            key,
-            stream: index,
-            // A wrong sum is refused by the peer, as any offset outside of the region.
-            offset: base.saturating_add(offset as u64),
-            len: len as u64,
-        },
-    });
-    message.cut += len;
-    if len == 0 {
-        ops.on_sent(op, 0);
-        return Cut::Whole;
-    }
-    let is_whole = message.cut == total;
-    if let Some(span) = message.span.part(offset, len) {
-        stream.send(op, span);
-    }
-    match is_whole {
-        true => Cut::Whole,
-        false => Cut::Part,
-    }
-}
-
-fn queue_notification(control: &mut Control, bytes: &[u8]) {
-    let mut offset = 0;
-    loop {
-        let part = &bytes[offset..bytes.len().min(offset + NOTIFY_PART_BYTES)];
-        let mut body = [0; NOTIFY_PART_BYTES];
-        body[..part.len()].copy_from_slice(part);
-        control.queue(Record::Notify {
-            offset: offset as u64,
-            total: bytes.len() as u64,
-            // At most NOTIFY_PART_BYTES.
-            len: part.len() as u8,
-            body,
-        });
-        offset += part.len();
-        if offset == bytes.len() {
-            return;
-        }
     }
 }

@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::time::Duration;
 
-use devmem_tcp::{Completions, Dmabuf, Netdev, RecvError, RxBatch, SendError, SendId, Stream};
+use devmem_tcp::{
+    Completions, Dmabuf, Interest, Netdev, RecvError, RxBatch, SendError, SendId, Stream, Watch,
+};
 
 use super::control::is_not_now;
 use super::error::{Cause, StreamName};
@@ -56,6 +58,8 @@ pub(super) struct Progress {
 pub(super) struct Placed {
     pub(super) owner: Owner,
     pub(super) bytes: usize,
+    /// Bytes of them that the NIC had written to the memory bound for receiving.
+    pub(super) from_device: usize,
     /// They are the last ones of their chunk.
     pub(super) is_whole: bool,
 }
@@ -97,6 +101,22 @@ impl DataStream {
     /// Bytes that wait for TCP.
     pub(super) fn queued(&self) -> usize {
         self.queued
+    }
+
+    /// Returns whether bytes wait for TCP, or TCP still needs bytes.
+    pub(super) fn is_sending(&self) -> bool {
+        !self.out.is_empty() || !self.flight.is_empty()
+    }
+
+    /// Adds what must happen before something can be done. Bytes that are not announced are left to TCP.
+    pub(super) fn watch(&self, watches: &mut Vec<Watch>) {
+        let wants = [
+            (Interest::Receive, !self.expected.is_empty()),
+            (Interest::Send, !self.out.is_empty()),
+            (Interest::Complete, !self.flight.is_empty()),
+        ];
+        let wants = wants.into_iter().filter(|(_, is_wanted)| *is_wanted);
+        watches.extend(wants.map(|(interest, _)| self.stream.watch(interest)));
     }
 
     /// Queues a chunk of the operation `op`.
@@ -200,22 +220,24 @@ impl DataStream {
             let received = match (&target, pool) {
                 (Target::Host(memory, range), None) => {
                     let range = range.start..range.start + want;
-                    read(&mut self.stream, *memory, range, self.name)?
+                    let read = read(&mut self.stream, *memory, range, self.name)?;
+                    read.map(|bytes| (bytes, 0))
                 }
                 _ => match self.stream.recv_at_most(&mut self.batch, want) {
                     Ok(bytes) => {
                         gather(&self.batch, bytes, &target, pool)?;
+                        let from_device = self.batch.device_bytes();
                         let released = self.batch.release();
                         released.map_err(|error| Cause::of_stream(self.name, error))?;
-                        Some(bytes)
+                        Some((bytes, from_device))
                     }
                     Err(RecvError::WouldBlock | RecvError::TimedOut) => None,
                     Err(error) => return Err(Cause::of_stream(self.name, error)),
                 },
             };
-            let bytes = match received {
-                Some(0) => return Err(Cause::PeerClosed),
-                Some(bytes) => bytes,
+            let (bytes, from_device) = match received {
+                Some((0, _)) => return Err(Cause::PeerClosed),
+                Some(received) => received,
                 None => break,
             };
             progress.worked = true;
@@ -225,6 +247,7 @@ impl DataStream {
             progress.placed.push(Placed {
                 owner: first.owner,
                 bytes,
+                from_device,
                 is_whole,
             });
             if is_whole {

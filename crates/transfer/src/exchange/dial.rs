@@ -67,7 +67,7 @@ impl Dial {
     /// # Errors
     /// A connection failed, or the listener refused. The attempt is over then.
     pub fn poll(&mut self) -> Result<Option<Endpoint>, ConnectError> {
-        self.fabric.step_lingering();
+        self.fabric.board.step_lingering();
         for (index, data) in (0..).zip(&mut self.data) {
             data.poll(StreamName::Data(index))?;
         }

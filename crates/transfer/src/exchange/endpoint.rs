@@ -2,10 +2,13 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use devmem_tcp::Watch;
 
 use super::core::{Core, EndpointStats, MAX_NOTIFY_BYTES, Wires};
+use super::engine::Engine;
 use super::error::{Cause, PostError};
 use super::fabric::FabricInner;
 use super::linger::Lingering;
@@ -33,16 +36,54 @@ pub enum Closing {
     Now,
 }
 
-/// One end of a connection between two processes. Its functions never wait; any thread may call them.
+/// Longest sleep in [`Endpoint::wait_event`]: another thread may have posted an operation that waits for something else.
+const SLICE: Duration = Duration::from_millis(10);
+
+/// One end of a connection between two processes. Its functions do not wait, apart from [`wait_event`](Self::wait_event); any
+/// thread may call them.
 ///
 /// Operations are posted with a number of the caller, `user`, and end with one [`Event`] each, in any order. They make
-/// progress whenever [`progress`](Self::progress) is called.
+/// progress whenever [`progress`](Self::progress) is called, or all the time with [`Engine::Thread`].
 ///
 /// Dropping it closes it: at once if an operation is not done, otherwise as [`Closing::Linger`].
 pub struct Endpoint {
     fabric: Arc<FabricInner>,
-    /// Locked before the locks of the fabric.
+    shared: Arc<Shared>,
+}
+
+/// What an endpoint and the thread of its fabric share.
+pub(super) struct Shared {
+    /// Locked before the locks of the fabric, apart from the list of endpoints.
     core: Mutex<Core>,
+    /// Notified when there is an event and the thread makes progress.
+    arrived: Condvar,
+}
+
+impl Shared {
+    pub(super) fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a turn for the thread, and wakes threads of the program that wait for an event. Returns whether it did something.
+    /// Afterwards `watches` has what must happen before another turn can do something.
+    pub(super) fn turn(&self, watches: &mut Vec<Watch>) -> bool {
+        let mut core = self.core();
+        let worked = core.turn();
+        if !core.ops.events.is_empty() {
+            self.arrived.notify_all();
+        }
+        core.watch(watches);
+        worked
+    }
+
+    /// Sleeps until there is an event, for at most `at_most`.
+    fn wait(&self, at_most: Duration) {
+        let is_empty = |core: &mut Core| core.ops.events.is_empty();
+        let waited = self
+            .arrived
+            .wait_timeout_while(self.core(), at_most, is_empty);
+        drop(waited);
+    }
 }
 
 impl fmt::Debug for Endpoint {
@@ -56,14 +97,32 @@ impl fmt::Debug for Endpoint {
 impl Endpoint {
     pub(super) fn new(fabric: Arc<FabricInner>, wires: Wires, chunk: usize) -> Self {
         let core = Core::new(Arc::clone(&fabric), wires, chunk);
-        Self {
-            fabric,
+        let shared = Arc::new(Shared {
             core: Mutex::new(core),
-        }
+            arrived: Condvar::new(),
+        });
+        fabric.board.add(&shared);
+        Self { fabric, shared }
     }
 
     fn core(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.core()
+    }
+
+    /// Tells the thread what it has to watch after a call of the program, and threads that wait for an event that there is one.
+    fn tell(&self, core: MutexGuard<'_, Core>) {
+        let board = &self.fabric.board;
+        if board.engine == Engine::Calls {
+            return;
+        }
+        if !core.ops.events.is_empty() {
+            self.shared.arrived.notify_all();
+        }
+        let wakes = core.is_waiting_for_tcp();
+        drop(core);
+        if wakes {
+            board.poller.wake();
+        }
     }
 
     /// Posts a receive: room for one message per part. It is done when each part has its message, which may be shorter than
@@ -85,6 +144,7 @@ impl Endpoint {
             return Err(PostError::Full);
         }
         core.receive(user, spans);
+        self.tell(core);
         Ok(())
     }
 
@@ -103,6 +163,7 @@ impl Endpoint {
         let span = region.span(self.fabric.id, range)?;
         let mut core = self.room_to_send()?;
         core.send(user, span, tag);
+        self.tell(core);
         Ok(())
     }
 
@@ -121,6 +182,7 @@ impl Endpoint {
         let span = region.span(self.fabric.id, range)?;
         let mut core = self.room_to_send()?;
         core.put(user, span, to, offset);
+        self.tell(core);
         Ok(())
     }
 
@@ -142,6 +204,7 @@ impl Endpoint {
             return Err(PostError::Full);
         }
         core.get(user, span, from, offset);
+        self.tell(core);
         Ok(())
     }
 
@@ -155,6 +218,7 @@ impl Endpoint {
         }
         let mut core = self.room_to_send()?;
         core.notify(bytes.to_vec());
+        self.tell(core);
         Ok(())
     }
 
@@ -168,8 +232,11 @@ impl Endpoint {
 
     /// Moves what can be moved without waiting, at most a few MiB. Returns whether it moved anything.
     pub fn progress(&self) -> bool {
-        self.fabric.step_lingering();
-        self.core().turn()
+        self.fabric.board.step_lingering();
+        let mut core = self.core();
+        let worked = core.turn();
+        self.tell(core);
+        worked
     }
 
     /// Returns the next event.
@@ -177,18 +244,28 @@ impl Endpoint {
         self.core().ops.events.pop_front()
     }
 
-    /// Makes progress until there is an event, for `at_most`; `None`: there was none in that time.
+    /// Makes progress until there is an event, for `at_most`; `None`: there was none in that time. Spins for a short time, then
+    /// sleeps.
     pub fn wait_event(&self, at_most: Duration) -> Option<Event> {
-        let started = std::time::Instant::now();
+        let started = Instant::now();
+        let mut watches = Vec::new();
         loop {
             if let Some(event) = self.next_event() {
                 return Some(event);
             }
-            if !self.progress() {
-                if started.elapsed() >= at_most {
-                    return self.next_event();
+            let left = at_most.saturating_sub(started.elapsed());
+            let board = &self.fabric.board;
+            let worked = board.engine == Engine::Calls && self.progress();
+            match (board.engine, worked) {
+                (_, true) => {}
+                (_, false) if left.is_zero() => return self.next_event(),
+                (Engine::Thread, false) => self.shared.wait(left),
+                (Engine::Calls, false) => {
+                    watches.clear();
+                    self.core().watch(&mut watches);
+                    // The next turn finds out why it failed.
+                    let _ = board.poller.wait(&watches, left.min(SLICE));
                 }
-                std::thread::yield_now();
             }
         }
     }
@@ -221,12 +298,13 @@ impl Endpoint {
                 data.reset();
             }
         }
-        self.fabric.linger(Lingering::new(wires));
+        self.fabric.board.linger(Lingering::new(wires));
     }
 }
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
+        self.fabric.board.remove(&self.shared);
         let closing = match self.core().ops.is_busy() {
             true => Closing::Now,
             false => Closing::Linger,

@@ -103,15 +103,9 @@ pub enum Violation {
     /// More posted parts than a side may have.
     #[error("more receives were posted than allowed")]
     TooManyPosted,
-    /// More gets or puts than a side may have in flight.
-    #[error("more one-sided operations are in flight than allowed")]
-    TooManyRemote,
     /// A put or get outside of a published region, or of one that does not permit it.
     #[error("a put or get named a region or range that is not published for it")]
     Region,
-    /// The parts of a notification do not follow each other, or it is too long.
-    #[error("a notification has wrong parts")]
-    Notify,
 }
 
 impl Cause {

@@ -12,8 +12,8 @@ use devmem_tcp::{BoundRx, Dmabuf, Netdev, Setup};
 
 use super::accept::{Arrivals, Listener};
 use super::dial::Dial;
+use super::engine::{Board, Engine, ProgressThread};
 use super::error::{ConnectError, FabricError, RegisterError};
-use super::linger::Lingering;
 use super::region::{
     Access, Device, Kind, Memory, NewRegion, Region, RegionInner, RegionKey, identity,
 };
@@ -41,6 +41,8 @@ pub struct Options {
     pub pool: Option<Pool>,
     /// Address to listen on; `None`: the first one of the NIC.
     pub address: Option<IpAddr>,
+    /// What makes progress.
+    pub engine: Engine,
 }
 
 /// Device memory for receiving.
@@ -59,6 +61,7 @@ impl Default for Options {
             chunk: 512 << 10,
             pool: None,
             address: None,
+            engine: Engine::Calls,
         }
     }
 }
@@ -77,11 +80,11 @@ pub(super) struct FabricInner {
     pub(super) options: Options,
     pub(super) control_address: SocketAddr,
     pub(super) data_address: SocketAddr,
-    /// Locked before `lingering`.
+    /// Locked before the locks of `board`.
     pub(super) arrivals: Mutex<Arrivals>,
-    /// Locked last.
     regions: Mutex<Regions>,
-    lingering: Mutex<Vec<Lingering>>,
+    pub(super) board: Arc<Board>,
+    thread: Option<ProgressThread>,
     pool: Option<BoundPool>,
     pub(super) nic: Netdev,
 }
@@ -137,6 +140,15 @@ impl Fabric {
             .transpose()?;
         control.set_nonblocking(true);
         data.set_nonblocking(true);
+        let started = |source| FabricError::System {
+            what: "starting the progress engine",
+            source,
+        };
+        let board = Board::new(&nic, options.engine).map_err(started)?;
+        let thread = match options.engine {
+            Engine::Calls => None,
+            Engine::Thread => Some(ProgressThread::start(&board).map_err(started)?),
+        };
         let inner = FabricInner {
             id: random()?,
             options,
@@ -144,7 +156,8 @@ impl Fabric {
             data_address,
             arrivals: Mutex::new(Arrivals::new(control, data)),
             regions: Mutex::default(),
-            lingering: Mutex::default(),
+            board,
+            thread,
             pool,
             nic,
         };
@@ -194,7 +207,7 @@ impl Fabric {
     /// Lets the connections of closed endpoints go on. Endpoints, listeners and dials do this, too, whenever they make
     /// progress. Returns how many closed endpoints still have connections.
     pub fn progress(&self) -> usize {
-        self.inner.step_lingering()
+        self.inner.board.step_lingering()
     }
 
     /// Returns the address at which endpoints are accepted.
@@ -292,26 +305,6 @@ impl FabricInner {
     pub(super) fn published(&self, key: RegionKey) -> Option<Arc<RegionInner>> {
         self.regions().published.get(&key).and_then(Weak::upgrade)
     }
-
-    /// Keeps the connections of a closed endpoint until the peer has closed them.
-    pub(super) fn linger(&self, lingering: Lingering) {
-        let mut all = self
-            .lingering
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        all.push(lingering);
-        drop(all);
-        self.step_lingering();
-    }
-
-    /// Makes progress with closed endpoints, unless another thread does. Returns how many are left.
-    pub(super) fn step_lingering(&self) -> usize {
-        let Ok(mut all) = self.lingering.try_lock() else {
-            return 1;
-        };
-        all.retain_mut(|lingering| !lingering.step());
-        all.len()
-    }
 }
 
 impl Regions {
@@ -350,7 +343,9 @@ impl Regions {
 impl Drop for FabricInner {
     /// Waits, for at most two seconds, until the peers of closed endpoints have closed, too.
     fn drop(&mut self) {
-        while self.step_lingering() > 0 {
+        // The thread has no handle of the fabric: it serves no endpoint any more.
+        drop(self.thread.take());
+        while self.board.step_lingering() > 0 {
             std::thread::sleep(Duration::from_micros(200));
         }
     }

@@ -1,4 +1,5 @@
-//! The records of the control stream: 64 bytes each, little-endian, in both directions.
+//! The records of the control stream: 64 bytes each, little-endian, in both directions. Some are followed by bytes: a short
+//! message, or a notification.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -8,11 +9,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Bytes of a record.
 pub const RECORD_BYTES: usize = 64;
 
-/// Bytes of a notification that one record carries.
-pub const NOTIFY_PART_BYTES: usize = 20;
+/// Most bytes that follow a record. No chunk is shorter, so a message of this length is one chunk.
+pub const INLINE_BYTES: usize = 4096;
 
-/// Version of the records and of their meaning. Both sides must have the same.
-pub const VERSION: u32 = 1;
+/// Version of the records and of their meaning. Both sides must have the same. Since version 2 bytes can follow a record.
+pub const VERSION: u32 = 2;
 
 /// First field of a hello: what connects to the control port by mistake does not send it ("devmemXC").
 const MAGIC: u64 = u64::from_le_bytes(*b"devmemXC");
@@ -31,10 +32,20 @@ struct Raw {
     len: U64,
     total: U64,
     tag: U32,
-    body: [u8; NOTIFY_PART_BYTES],
+    ip: [u8; 16],
+    reserved: [u8; 4],
 }
 
 const _: () = assert!(size_of::<Raw>() == RECORD_BYTES);
+
+/// Where the bytes of a chunk are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// Behind the record, in the control stream: at most [`INLINE_BYTES`].
+    Control,
+    /// On the data stream of this index.
+    Data(u16),
+}
 
 /// One record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,27 +72,27 @@ pub enum Record {
         /// Only a message with this tag goes there.
         tag: u32,
     },
-    /// The next bytes of a data stream belong to a posted part, or to the answer of a get.
+    /// The next bytes of a stream belong to a posted part, or to the answer of a get.
     Chunk {
         /// The receive or get.
         op: u64,
         /// The part of it; 0 for a get.
         part: u8,
-        /// The data stream with the bytes.
-        stream: u16,
+        /// The stream with the bytes.
+        carrier: Carrier,
         /// Where in the message they begin.
         offset: u64,
-        /// How many; 0 only in a message without bytes.
+        /// How many; 0 only in a message without bytes, and only behind the record.
         len: u64,
         /// Bytes of the whole message.
         total: u64,
     },
-    /// The next bytes of a data stream belong into a published region.
+    /// The next bytes of a stream belong into a published region.
     Put {
         /// The region.
         key: u64,
-        /// The data stream with the bytes.
-        stream: u16,
+        /// The stream with the bytes.
+        carrier: Carrier,
         /// Where in the region they go.
         offset: u64,
         /// How many.
@@ -98,16 +109,10 @@ pub enum Record {
         /// How many.
         len: u64,
     },
-    /// A part of a notification. The parts of one notification follow each other.
+    /// A notification. Its bytes follow the record.
     Notify {
-        /// Where in the notification these bytes belong.
-        offset: u64,
-        /// Bytes of the whole notification.
-        total: u64,
-        /// Number of bytes of `body` that count.
-        len: u8,
-        /// The bytes, and zeros behind them.
-        body: [u8; NOTIFY_PART_BYTES],
+        /// How many; at most [`INLINE_BYTES`].
+        len: u64,
     },
     /// The sender of this record closes the endpoint and posts nothing more.
     Bye,
@@ -181,6 +186,9 @@ const FAILED_PROTOCOL: u8 = 2;
 const FAILED_REGION: u8 = 3;
 const FAILED_OTHER: u8 = 4;
 
+/// [`Carrier::Control`] as the number of a stream.
+const CONTROL: u16 = u16::MAX;
+
 impl Raw {
     const EMPTY: Self = Self {
         kind: 0,
@@ -192,7 +200,8 @@ impl Raw {
         len: U64::ZERO,
         total: U64::ZERO,
         tag: U32::ZERO,
-        body: [0; NOTIFY_PART_BYTES],
+        ip: [0; 16],
+        reserved: [0; 4],
     };
 
     fn of(kind: u8) -> Self {
@@ -215,7 +224,40 @@ impl Raw {
     }
 }
 
+impl Carrier {
+    fn raw(self) -> U16 {
+        match self {
+            Self::Control => CONTROL,
+            Self::Data(stream) => stream,
+        }
+        .into()
+    }
+
+    /// Returns where the bytes of a record are. `None`: there are more than may follow a record, or a data stream would have none.
+    fn of(raw: &Raw) -> Option<Self> {
+        match (raw.stream.get(), raw.len.get()) {
+            (CONTROL, len) => (len <= INLINE_BYTES as u64).then_some(Self::Control),
+            (_, 0) => None,
+            (stream, _) => Some(Self::Data(stream)),
+        }
+    }
+}
+
 impl Record {
+    /// Returns how many bytes follow the record: at most [`INLINE_BYTES`] if it was decoded.
+    pub fn inline_bytes(&self) -> usize {
+        let len = match self {
+            Self::Chunk { carrier, len, .. } | Self::Put { carrier, len, .. }
+                if *carrier == Carrier::Control =>
+            {
+                *len
+            }
+            Self::Notify { len } => *len,
+            _ => 0,
+        };
+        usize::try_from(len).unwrap_or(usize::MAX)
+    }
+
     /// Writes the record.
     pub fn encode(self) -> [u8; RECORD_BYTES] {
         let mut bytes = [0; RECORD_BYTES];
@@ -241,23 +283,23 @@ impl Record {
             Self::Chunk {
                 op,
                 part,
-                stream,
+                carrier,
                 offset,
                 len,
                 total,
             } => Raw {
                 part,
-                stream: stream.into(),
+                stream: carrier.raw(),
                 total: total.into(),
                 ..Raw::of_bytes(CHUNK, op, offset, len)
             },
             Self::Put {
                 key,
-                stream,
+                carrier,
                 offset,
                 len,
             } => Raw {
-                stream: stream.into(),
+                stream: carrier.raw(),
                 ..Raw::of_bytes(PUT, key, offset, len)
             },
             Self::Get {
@@ -269,18 +311,7 @@ impl Record {
                 total: key.into(),
                 ..Raw::of_bytes(GET, op, offset, len)
             },
-            Self::Notify {
-                offset,
-                total,
-                len,
-                body,
-            } => Raw {
-                part: len,
-                offset: offset.into(),
-                total: total.into(),
-                body,
-                ..Raw::of(NOTIFY)
-            },
+            Self::Notify { len } => Raw::of_bytes(NOTIFY, 0, 0, len),
             Self::Bye => Raw::of(BYE),
             Self::Failed(failure) => raw_failure(failure),
         }
@@ -308,14 +339,14 @@ impl Record {
             CHUNK => Self::Chunk {
                 op: raw.op.get(),
                 part: raw.part,
-                stream: raw.stream.get(),
+                carrier: Carrier::of(&raw).ok_or(BadRecord::Field(CHUNK))?,
                 offset: raw.offset.get(),
                 len: raw.len.get(),
                 total: raw.total.get(),
             },
             PUT => Self::Put {
                 key: raw.op.get(),
-                stream: raw.stream.get(),
+                carrier: Carrier::of(&raw).ok_or(BadRecord::Field(PUT))?,
                 offset: raw.offset.get(),
                 len: raw.len.get(),
             },
@@ -325,22 +356,12 @@ impl Record {
                 offset: raw.offset.get(),
                 len: raw.len.get(),
             },
-            NOTIFY => Self::Notify {
-                offset: raw.offset.get(),
-                total: raw.total.get(),
-                len: raw.part,
-                body: raw.body,
-            },
+            NOTIFY if raw.len.get() > INLINE_BYTES as u64 => return Err(BadRecord::Field(NOTIFY)),
+            NOTIFY => Self::Notify { len: raw.len.get() },
             BYE => Self::Bye,
             FAILED => Self::Failed(failure(&raw).ok_or(BadRecord::Field(FAILED))?),
             kind => return Err(BadRecord::Kind(kind)),
         };
-        if let Self::Notify { len, body, .. } = record
-            && (usize::from(len) > body.len()
-                || body[usize::from(len)..] != [0; NOTIFY_PART_BYTES][usize::from(len)..])
-        {
-            return Err(BadRecord::Field(NOTIFY));
-        }
         // A field that the kind does not use must be zero, so that a later version can use it.
         if record.encode() != *bytes {
             return Err(BadRecord::Field(raw.kind));
@@ -365,14 +386,14 @@ fn hello(raw: &Raw) -> Result<Hello, BadRecord> {
 
 /// `part` is the address family: 4 or 6; `tag` is the port.
 fn raw_address(stream: u16, local: SocketAddr) -> Raw {
-    let mut body = [0; NOTIFY_PART_BYTES];
+    let mut octets = [0; 16];
     let part = match local.ip() {
         IpAddr::V4(ip) => {
-            body[..4].copy_from_slice(&ip.octets());
+            octets[..4].copy_from_slice(&ip.octets());
             4
         }
         IpAddr::V6(ip) => {
-            body[..16].copy_from_slice(&ip.octets());
+            octets = ip.octets();
             6
         }
     };
@@ -380,15 +401,15 @@ fn raw_address(stream: u16, local: SocketAddr) -> Raw {
         part,
         stream: stream.into(),
         tag: u32::from(local.port()).into(),
-        body,
+        ip: octets,
         ..Raw::of(ADDRESS)
     }
 }
 
 fn address(raw: &Raw) -> Option<SocketAddr> {
     let ip = match raw.part {
-        4 => IpAddr::V4(Ipv4Addr::from(*raw.body.first_chunk::<4>()?)),
-        6 => IpAddr::V6(Ipv6Addr::from(*raw.body.first_chunk::<16>()?)),
+        4 => IpAddr::V4(Ipv4Addr::from(*raw.ip.first_chunk::<4>()?)),
+        6 => IpAddr::V6(Ipv6Addr::from(raw.ip)),
         _ => return None,
     };
     let port = u16::try_from(raw.tag.get()).ok()?;
@@ -432,8 +453,6 @@ mod tests {
     use super::*;
 
     fn one_of_each() -> Vec<Record> {
-        let mut body = [0; NOTIFY_PART_BYTES];
-        body[..3].copy_from_slice(b"abc");
         vec![
             Record::Hello(Hello {
                 cookie: u64::MAX - 1,
@@ -458,14 +477,14 @@ mod tests {
             Record::Chunk {
                 op: 7,
                 part: 5,
-                stream: 2,
+                carrier: Carrier::Data(2),
                 offset: 4096,
                 len: 1,
                 total: 4097,
             },
             Record::Put {
                 key: 9,
-                stream: 1,
+                carrier: Carrier::Data(1),
                 offset: 3,
                 len: 2,
             },
@@ -475,12 +494,7 @@ mod tests {
                 offset: 3,
                 len: 4,
             },
-            Record::Notify {
-                offset: 20,
-                total: 23,
-                len: 3,
-                body,
-            },
+            Record::Notify { len: 23 },
             Record::Bye,
             Record::Failed(Failure::TooLong {
                 sent: 2,
@@ -505,7 +519,7 @@ mod tests {
         let bytes = Record::Chunk {
             op: 0x0807_0605_0403_0201,
             part: 0xaa,
-            stream: 0xbbcc,
+            carrier: Carrier::Data(0xbbcc),
             offset: 0x10,
             len: 0x20,
             total: 0x30,
@@ -535,22 +549,63 @@ mod tests {
         stranger[32] ^= 1;
         assert_eq!(Record::decode(&stranger), Err(BadRecord::Magic));
         let mut newer = hello;
-        newer[40] = 2;
-        assert_eq!(Record::decode(&newer), Err(BadRecord::Version(2)));
+        newer[40] = 9;
+        assert_eq!(Record::decode(&newer), Err(BadRecord::Version(9)));
+    }
+
+    /// A chunk, a put and a notification of so many bytes, which follow their records.
+    fn inline(len: u64) -> [Record; 3] {
+        let carrier = Carrier::Control;
+        [
+            Record::Chunk {
+                op: 7,
+                part: 0,
+                carrier,
+                offset: 0,
+                len,
+                total: len,
+            },
+            Record::Put {
+                key: 9,
+                carrier,
+                offset: 0,
+                len,
+            },
+            Record::Notify { len },
+        ]
     }
 
     #[test]
-    fn a_notification_has_no_more_bytes_than_a_record() {
-        let notify = |len| Record::Notify {
+    fn no_more_bytes_follow_a_record_than_allowed() {
+        for len in [0, 1, INLINE_BYTES as u64] {
+            for record in inline(len) {
+                assert_eq!(Record::decode(&record.encode()), Ok(record));
+                assert_eq!(record.inline_bytes() as u64, len);
+            }
+        }
+        for len in [INLINE_BYTES as u64 + 1, u64::MAX] {
+            for record in inline(len) {
+                let bytes = record.encode();
+                assert_eq!(Record::decode(&bytes), Err(BadRecord::Field(bytes[0])));
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_follows_the_record_of_a_chunk_on_a_data_stream() {
+        let chunk = |len| Record::Chunk {
+            op: 7,
+            part: 0,
+            carrier: Carrier::Data(0),
             offset: 0,
-            total: 20,
             len,
-            body: [0; NOTIFY_PART_BYTES],
+            total: len,
         };
-        assert!(Record::decode(&notify(20).encode()).is_ok());
+        assert_eq!(chunk(8).inline_bytes(), 0);
         assert_eq!(
-            Record::decode(&notify(21).encode()),
-            Err(BadRecord::Field(NOTIFY))
+            Record::decode(&chunk(0).encode()),
+            Err(BadRecord::Field(CHUNK)),
+            "a message without bytes needs no data stream"
         );
     }
 }

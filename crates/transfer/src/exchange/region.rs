@@ -336,6 +336,48 @@ impl Span {
         }
     }
 
+    /// Returns whether the bytes are copied before they are sent: the NIC cannot send from the memory.
+    pub(super) fn is_copied(&self, nic: &Netdev) -> bool {
+        match &self.region.kind {
+            Kind::Host(_) => true,
+            Kind::Device(device) => matches!(device.tx_path(nic), TxPath::Copied),
+        }
+    }
+
+    /// Copies the first bytes to `out`, which is no longer than the span.
+    pub(super) fn copy_out(&self, out: &mut [u8]) -> Result<(), Cause> {
+        let range = self.in_memory(0);
+        let range = range.start..range.start + out.len();
+        match &self.region.kind {
+            Kind::Host(memory) => {
+                let lent = memory.read(range, &mut |bytes| out.copy_from_slice(bytes));
+                lent.map_err(|Gone| Cause::MemoryGone)
+            }
+            Kind::Device(device) => {
+                let copied = device.memory.copy_out(range.start, out);
+                copied.map_err(|error| Cause::Copy(error.into()))
+            }
+        }
+    }
+
+    /// Copies bytes to the beginning of the span, which is at least as long. A GPU's memory is written by the GPU.
+    pub(super) fn copy_in(&self, bytes: &[u8]) -> Result<(), Cause> {
+        match self.target(0) {
+            Target::Host(memory, range) => {
+                let range = range.start..range.start + bytes.len();
+                let lent = memory.write(range, &mut |out| {
+                    out.copy_from_slice(bytes);
+                    out.len()
+                });
+                lent.map_err(|Gone| Cause::MemoryGone)
+            }
+            Target::Device(memory, at) => {
+                let copied = memory.copy_in(at, bytes);
+                copied.map_err(|error| Cause::Copy(error.into()))
+            }
+        }
+    }
+
     /// Returns where the bytes from `from` on are to be received.
     pub(super) fn target(&self, from: usize) -> Target<'_> {
         let range = self.in_memory(from);

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use devmem_tcp::Netdev;
 use devmem_transfer::exchange::{
-    Access, Cause, Closing, Event, Fabric, Gone, HostMemory, Memory, Record, TICKET_BYTES, Ticket,
-    Violation,
+    Access, Carrier, Cause, Closing, Event, Fabric, Gone, HostMemory, INLINE_BYTES, Memory, Record,
+    TICKET_BYTES, Ticket, Violation,
 };
 
 use crate::world::{connect, host, options, pair, pair_with_pool, part, pattern, run};
@@ -143,18 +143,21 @@ fn a_region_in_use_is_not_given_back() {
 }
 
 /// Host memory that its owner can take away.
-struct Revocable(AtomicBool);
+struct Revocable {
+    len: usize,
+    is_gone: AtomicBool,
+}
 
 impl HostMemory for Revocable {
     fn size(&self) -> usize {
-        100
+        self.len
     }
 
     fn read(&self, range: Range<usize>, with: &mut dyn FnMut(&[u8])) -> Result<(), Gone> {
-        if self.0.load(Ordering::Relaxed) {
+        if self.is_gone.load(Ordering::Relaxed) {
             return Err(Gone);
         }
-        with(&[7; 100][range]);
+        with(&vec![7; range.len()]);
         Ok(())
     }
 
@@ -163,29 +166,33 @@ impl HostMemory for Revocable {
         range: Range<usize>,
         with: &mut dyn FnMut(&mut [u8]) -> usize,
     ) -> Result<(), Gone> {
-        if self.0.load(Ordering::Relaxed) {
+        if self.is_gone.load(Ordering::Relaxed) {
             return Err(Gone);
         }
-        let _written = with(&mut [0; 100][range]);
+        let _written = with(&mut vec![0; range.len()]);
         Ok(())
     }
 }
 
 #[test]
 fn memory_that_is_taken_away_breaks_both_sides() {
-    let (a, b) = pair("seed=5");
-    let (ours, theirs) = connect(&a, &b);
-    let memory = Arc::new(Revocable(AtomicBool::new(false)));
-    let source = a
-        .register(Memory::Host(memory.clone()), Access::PRIVATE)
-        .unwrap();
-    let (_, target) = host(&b, vec![0; 100]);
-    ours.send(&source, 0..100, 1, 1).unwrap();
-    memory.0.store(true, Ordering::Relaxed);
-    theirs.receive(&[part(&target, 0..100, 1)], 1).unwrap();
-    run(&ours, &theirs, 2, 2);
-    assert!(matches!(*ours.cause().unwrap(), Cause::MemoryGone));
-    assert!(theirs.cause().is_some());
+    // The first is sent behind its record, the second on a data stream.
+    for len in [INLINE_BYTES, INLINE_BYTES + 1] {
+        let (a, b) = pair("seed=5");
+        let (ours, theirs) = connect(&a, &b);
+        let memory = Arc::new(Revocable {
+            len,
+            is_gone: AtomicBool::new(false),
+        });
+        let source = a.register(Memory::Host(memory.clone()), Access::PRIVATE);
+        let (_, target) = host(&b, vec![0; len]);
+        ours.send(&source.unwrap(), 0..len, 1, 1).unwrap();
+        memory.is_gone.store(true, Ordering::Relaxed);
+        theirs.receive(&[part(&target, 0..len, 1)], 1).unwrap();
+        run(&ours, &theirs, 2, 2);
+        assert!(matches!(*ours.cause().unwrap(), Cause::MemoryGone));
+        assert!(theirs.cause().is_some());
+    }
 }
 
 /// A stranger on the control port is closed, and disturbs nobody.
@@ -228,7 +235,7 @@ fn a_record_that_names_nothing_breaks_the_endpoint() {
     let chunk = Record::Chunk {
         op: 1,
         part: 0,
-        stream: 0,
+        carrier: Carrier::Data(0),
         offset: 0,
         len: 10,
         total: 10,

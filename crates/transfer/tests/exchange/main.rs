@@ -1,8 +1,10 @@
 //! Exchange: two fabrics in one process, over wires with and without faults.
 
 mod descriptors;
+mod engine;
 mod failure;
 mod fuzz_replay;
+mod kernel_nic;
 mod messages;
 mod one_sided;
 mod seeds;

@@ -1,10 +1,13 @@
 //! Sends and receives.
 
 use devmem_tcp::Netdev;
-use devmem_transfer::exchange::{Event, Fabric, MAX_RECEIVES, Options, PostError};
+use devmem_transfer::exchange::{
+    Access, Event, Fabric, INLINE_BYTES, MAX_RECEIVES, Memory, Options, Pool, PostError,
+};
+use netmem::{FakeDevice, FakePace};
 
 use crate::world::{
-    connect, device, host, options, pair, pair_with, pair_with_pool, part, pattern, run,
+    connect, device, host, options, pair, pair_of, pair_with, pair_with_pool, part, pattern, run,
 };
 
 /// Lengths around the borders of a chunk of 16 KiB.
@@ -84,6 +87,42 @@ fn each_kind_of_memory_meets_each_other() {
     run(&ours, &theirs, 2, 2);
     to_host.with(|got| assert!(*got == bytes));
     assert!(to_device.slice(0..bytes.len()).to_vec() == bytes);
+}
+
+/// Of both kinds of messages, those behind their record and those on a data stream; with and without a pool of the device.
+#[test]
+fn memory_that_the_cpu_cannot_access_is_written_and_read_by_its_device() {
+    let device = FakeDevice::new(FakePace::AfterPolls(2));
+    let pool = Pool {
+        memory: device.alloc(4 << 20).unwrap(),
+        queues: 1,
+    };
+    for pool in [None, Some(pool)] {
+        let theirs = Options { pool, ..options() };
+        let (a, b) = pair_of("seed=9", options(), theirs);
+        let (ours, theirs) = connect(&a, &b);
+        let [from, to] = [(); 2].map(|()| device.alloc(256 << 10).unwrap());
+        let source = a.register(Memory::Device(&from), Access::PRIVATE).unwrap();
+        let target = b.register(Memory::Device(&to), Access::PRIVATE).unwrap();
+        for len in [1, INLINE_BYTES, INLINE_BYTES + 1, 100_000] {
+            for is_from_host in [true, false] {
+                let bytes = pattern(len as u64 + u64::from(is_from_host), len);
+                from.copy_in(0, &bytes).unwrap();
+                to.fill(0..256 << 10, 0xee).unwrap();
+                let (_, in_host) = host(&a, bytes.clone());
+                let source = if is_from_host { &in_host } else { &source };
+                theirs
+                    .receive(&[part(&target, 100..200_000, 1)], 1)
+                    .unwrap();
+                ours.send(source, 0..len, 1, 2).unwrap();
+                run(&ours, &theirs, 1, 1);
+                let mut got = vec![0; len + 200];
+                to.copy_out(0, &mut got).unwrap();
+                let expected = [&[0xee; 100], &bytes[..], &[0xee; 100]].concat();
+                assert!(got == expected, "{len} bytes, from host {is_from_host}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -226,6 +226,11 @@ impl Network {
         if self.routes.is_ours(peer) {
             return LinkLimits::new(mss, LEGACY_SUPER_PAYLOAD);
         }
+        // A router sends on through another interface. Interfaces of Linux take super-packets of 64 KiB unless they are
+        // configured for longer ones (gso_max_size), and the router would cut a longer one to packets of the MTU.
+        if !self.routes.is_on_link(peer) {
+            return LinkLimits::new(mss, LEGACY_SUPER_PAYLOAD);
+        }
         let headers = match peer {
             IpAddr::V4(_) => MAX_HEADERS_V4,
             IpAddr::V6(_) => MAX_HEADERS_V6,

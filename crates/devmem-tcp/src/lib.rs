@@ -243,7 +243,7 @@ pub use kernel::{dma_heap, import, udmabuf};
 pub use link_spec::{LinkSpec, LinkSpecError};
 pub use listener::Listener;
 pub use netdev::Netdev;
-pub use open::NetdevBuilder;
+pub use open::{MacvtapMode, NetdevBuilder};
 pub use plan::{ReceivePlan, Setup};
 pub use queue_stats::QueueStats;
 pub use recv_half::{Placement, RecvHalf, StreamStats};

@@ -147,6 +147,12 @@ impl UserNic {
     }
 }
 
+/// Returns whether options may follow the link after a comma; a path may contain commas.
+fn takes_options(link: &str) -> bool {
+    let kinds = ["tap:", "packet:", "macvtap:"];
+    kinds.iter().any(|kind| link.starts_with(kind))
+}
+
 impl Netdev {
     /// Fails in a child of fork(2).
     pub(crate) fn check(&self) -> Result<(), Forked> {
@@ -198,7 +204,7 @@ impl Netdev {
         }
     }
 
-    /// Opens a user-space NIC on `link` (`tap:NAME`, `packet:NAME`, `unix:PATH` or `mem:NAME`) with the address `address`
+    /// Opens a user-space NIC on `link` (`tap:NAME`, `packet:NAME`, `macvtap:NAME`, `unix:PATH` or `mem:NAME`) with the address `address`
     /// (`10.77.0.2/24`). [`Netdev::builder`] has more options.
     ///
     /// The other end of a TAP is the kernel of this host, which needs an address in the same network; without one no program
@@ -219,16 +225,14 @@ impl Netdev {
         Self::builder(link)?.address(address)?.open()
     }
 
-    /// Returns a builder for a user-space NIC on `link`, which is a [`LinkSpec`](crate::LinkSpec). After `tap:NAME` and
-    /// `packet:NAME`, options may follow, each after a comma: `mac=02:00:00:00:00:02` as for [`NetdevBuilder::mac`],
-    /// `ports=5201-5210` as for [`NetdevBuilder::share_ports`], and for a TAP addresses of the kernel's end as for [`NetdevBuilder::peer_address`].
+    /// Returns a builder for a user-space NIC on `link`, which is a [`LinkSpec`](crate::LinkSpec). After `tap:NAME`,
+    /// `packet:NAME` and `macvtap:NAME`, options may follow, each after a comma: `mac=02:00:00:00:00:02` as for [`NetdevBuilder::mac`],
+    /// `ports=5201-5210` as for [`NetdevBuilder::share_ports`], `mode=private` as for [`NetdevBuilder::macvtap_mode`], and for a TAP addresses of the kernel's end as for [`NetdevBuilder::peer_address`].
     ///
     /// # Errors
     /// [`OpenError::Link`] or [`OpenError::Address`] if the text cannot be parsed.
     pub fn builder(link: &str) -> Result<NetdevBuilder, OpenError> {
-        let Some((link, options)) = link
-            .split_once(',')
-            .filter(|(link, _)| link.starts_with("tap:") || link.starts_with("packet:"))
+        let Some((link, options)) = link.split_once(',').filter(|(link, _)| takes_options(link))
         else {
             return Ok(NetdevBuilder::new(link.parse()?));
         };

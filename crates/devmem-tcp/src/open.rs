@@ -1,5 +1,6 @@
 //! Opening a user-space NIC: link, addresses and sizes.
 
+mod macvtap;
 mod packet;
 
 use std::collections::HashMap;
@@ -30,6 +31,8 @@ use crate::error::{ErrorKind, OpenError, Refusal};
 use crate::link_spec::LinkSpec;
 use crate::netdev::{IFINDEX, Netdev, Shared};
 use crate::tcp_options::{Keepalive, TcpOptions};
+pub use macvtap::MacvtapMode;
+use macvtap::MacvtapSettings;
 use packet::Sharing;
 
 /// Default number of RX queues: queue 0 always uses host memory, the others can be bound.
@@ -49,6 +52,7 @@ pub struct NetdevBuilder {
     mac: Option<MacAddr>,
     /// The TCP ports of a NIC that shares the addresses of an interface.
     ports: Option<RangeInclusive<u16>>,
+    macvtap_mode: Option<MacvtapMode>,
     /// `None`: that of the link, or [`DEFAULT_MTU`].
     mtu: Option<u16>,
     rx_queues: u16,
@@ -83,6 +87,7 @@ impl NetdevBuilder {
             gateways: Vec::new(),
             mac: None,
             ports: None,
+            macvtap_mode: None,
             mtu: None,
             rx_queues: DEFAULT_RX_QUEUES,
             tap_queues: 1,
@@ -117,11 +122,11 @@ impl NetdevBuilder {
         match text.split_once('=') {
             Some(("mac", mac)) => Ok(self.mac(parse_mac(mac)?)),
             Some(("ports", ports)) => Ok(self.share_ports(parse_ports(ports)?)),
+            Some(("mode", mode)) => Ok(self.macvtap_mode(MacvtapMode::parse(mode)?)),
             _ if matches!(self.link, LinkSpec::Tap(_)) => self.peer_address(text),
             _ => {
                 let reason = format!("'{text}' is not an option of {}", self.link);
-                let remedy =
-                    "write packet:eth0,mac=02:00:00:00:00:02 or packet:eth0,ports=5201-5210";
+                let remedy = "write packet:eth0,mac=02:00:00:00:00:02, packet:eth0,ports=5201-5210 or macvtap:eth0,mode=private";
                 Err(Refusal::new(ErrorKind::InvalidInput, Errno::EINVAL, reason)
                     .with_remedy(remedy)
                     .into())
@@ -143,7 +148,7 @@ impl NetdevBuilder {
     }
 
     /// Sets the MTU, the size of the largest IP packet: 576 to 65535 bytes, at least 1280 for IPv6. By default 1500, or that of
-    /// the interface of a packet link. It is also set on the kernel's end of a TAP.
+    /// the interface of a packet or macvtap link. It is also set on the kernel's end of a TAP.
     pub fn mtu(mut self, bytes: u16) -> Self {
         self.mtu = Some(bytes);
         self
@@ -166,13 +171,19 @@ impl NetdevBuilder {
         self
     }
 
+    /// Sets the mode of the macvtap interface that a macvtap link makes, [`MacvtapMode::Bridge`] by default.
+    pub fn macvtap_mode(mut self, mode: MacvtapMode) -> Self {
+        self.macvtap_mode = Some(mode);
+        self
+    }
+
     /// Sets the number of RX queues, 4 by default, each with a page pool. Queue 0 always uses host memory.
     pub fn rx_queues(mut self, queues: u16) -> Self {
         self.rx_queues = queues;
         self
     }
 
-    /// Sets the number of queues of a multi-queue TAP (one file descriptor each), 1 by default.
+    /// Sets the number of queues of a multi-queue TAP or of a macvtap link (one file descriptor each), 1 by default.
     pub fn tap_queues(mut self, queues: u16) -> Self {
         self.tap_queues = queues;
         self
@@ -250,6 +261,11 @@ impl NetdevBuilder {
             )
             .into());
         }
+        if self.macvtap_mode.is_some() && !matches!(self.link, LinkSpec::Macvtap(_)) {
+            return Err(
+                invalid("only a macvtap link has a mode; open macvtap:NAME,mode=bridge").into(),
+            );
+        }
         let link = self.open_link(mac)?;
         let mac = self.mac.unwrap_or(mac);
         let link = self.decorate(link)?;
@@ -278,6 +294,19 @@ impl NetdevBuilder {
                 self.mtu.get_or_insert(link.caps().mtu);
                 Box::new(link)
             }
+            LinkSpec::Macvtap(name) => {
+                let settings = MacvtapSettings {
+                    mode: self.macvtap_mode,
+                    mac: self.mac,
+                    mtu: self.mtu,
+                    queues: self.tap_queues,
+                    offloads: tap_offloads(offloads),
+                };
+                let (link, mac) = macvtap::open(name, settings, &self.addresses)?;
+                self.mac = Some(mac);
+                self.mtu.get_or_insert(link.caps().mtu);
+                Box::new(link)
+            }
             LinkSpec::Unix(path) => Box::new(unix_link(path, mtu, offloads)?),
             LinkSpec::Memory(name) => Box::new(memory_link(name, mtu, offloads)?),
         })
@@ -296,11 +325,7 @@ impl NetdevBuilder {
         let big_tcp = offloads && Interface::kernel_has_big_tcp().unwrap_or(false);
         let tap = TapOptions {
             queues: self.tap_queues,
-            offloads: if offloads {
-                TapOffloads::Segmentation
-            } else {
-                TapOffloads::None
-            },
+            offloads: tap_offloads(offloads),
             vnet_header: VnetHeader::Short,
             napi: big_tcp && self.sends_big_packets(),
             ..TapOptions::new(name)
@@ -386,6 +411,13 @@ impl NetdevBuilder {
             ..config
         };
         Ok(Stack::new(nic, config).map_err(invalid)?)
+    }
+}
+
+fn tap_offloads(offloads: bool) -> TapOffloads {
+    match offloads {
+        true => TapOffloads::Segmentation,
+        false => TapOffloads::None,
     }
 }
 

@@ -21,6 +21,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 pub use error::PacketError;
 pub use hold::HeldPorts;
 
+pub use crate::netif::Presence;
 use crate::netif::{self, Interface, InterfaceFacts};
 use crate::netlink::NetlinkError;
 use crate::sys::packet::{self as sys, Flag, Membership};
@@ -85,7 +86,8 @@ impl PacketOptions {
             interface: name,
             station,
         } = self;
-        let (index, facts) = find(name)?;
+        let (found, facts) = find(name)?;
+        let index = found.index();
         let held = match station {
             Station::Own { .. } => None,
             Station::Shared(station) => Some(HeldPorts::new(name, index, station)?),
@@ -158,17 +160,6 @@ impl PacketSocket {
     }
 }
 
-/// State of the interface of a packet socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Presence {
-    /// It is up.
-    Up,
-    /// It is down; the socket gets packets again when it is up.
-    Down,
-    /// It was removed, or moved to another network namespace: the socket gets no packets any more.
-    Gone,
-}
-
 /// Looks at the interface `index` of a packet socket, in the network namespace of the socket.
 ///
 /// # Errors
@@ -218,6 +209,25 @@ pub fn try_open() -> Result<(), PacketError> {
     open_socket().map(|_closed| ())
 }
 
+/// Opens a socket that gets no packets, and makes the interface `index` receive frames to the multicast addresses as long as
+/// the socket is open.
+pub(crate) fn join_groups(
+    interface: &str,
+    index: u32,
+    groups: &[[u8; 6]],
+) -> Result<OwnedFd, PacketError> {
+    let socket = open_socket()?;
+    for group in groups {
+        let joined = sys::join(socket.as_fd(), index, Membership::Multicast, *group);
+        joined.map_err(|errno| PacketError::Call {
+            interface: interface.to_owned(),
+            call: "PACKET_ADD_MEMBERSHIP",
+            errno,
+        })?;
+    }
+    Ok(socket)
+}
+
 fn open_socket() -> Result<OwnedFd, PacketError> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     // Protocol 0: the socket gets no packets before it is bound.
@@ -228,7 +238,7 @@ fn open_socket() -> Result<OwnedFd, PacketError> {
 }
 
 /// Finds an Ethernet interface that is up.
-fn find(name: &str) -> Result<(u32, InterfaceFacts), PacketError> {
+pub(crate) fn find(name: &str) -> Result<(Interface, InterfaceFacts), PacketError> {
     let interface = name.to_owned();
     let mut found = match Interface::by_name(name) {
         Err(source) if source.errno == Errno::NODEV => {
@@ -243,7 +253,7 @@ fn find(name: &str) -> Result<(u32, InterfaceFacts), PacketError> {
     if !facts.up {
         return Err(PacketError::Down { interface });
     }
-    Ok((found.index(), facts))
+    Ok((found, facts))
 }
 
 /// Makes the interface receive frames to our MAC address and to the groups, as long as the socket is open.

@@ -5,6 +5,7 @@ mod conditioner;
 mod hello;
 mod impaired;
 mod impairment;
+mod macvtap;
 mod packet_socket;
 mod socket_events;
 mod tap;
@@ -35,7 +36,8 @@ pub use impaired::{Impaired, ImpairedStats, OffloadsOn, complete_checksum};
 pub use impairment::{
     DEFAULT_LIMIT, DEFAULT_REORDER_GAP, Impairment, ImpairmentError, Probability, REORDER_HOLD,
 };
-pub use packet_socket::{PacketLink, PacketLinkOptions, PacketSocketStatus};
+pub use macvtap::{InterfaceReports, Look, MacvtapLink};
+pub use packet_socket::{InterfaceStatus, PacketLink, PacketLinkOptions};
 pub use tap::{BIG_PACKET_LEN, TapLink, TapOptions};
 pub use unix::UnixLink;
 pub use unix_port::{UnixPort, UnixPortEvent, Written};

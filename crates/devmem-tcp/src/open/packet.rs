@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 
 use devmem_linux::packet::{self, PacketError, PacketOptions, Presence, SharedStation, Station};
 use devmem_uapi::Errno;
-use nic::{LinkState, PacketLink, PacketLinkOptions, PacketSocketStatus};
+use nic::{InterfaceStatus, LinkState, PacketLink, PacketLinkOptions};
 use wire::MacAddr;
 
 use crate::error::{ErrorKind, OpenError, Refusal};
@@ -27,16 +27,15 @@ pub(super) fn open(
     sharing: &Sharing,
     addresses: &[(IpAddr, u8)],
 ) -> Result<(PacketLink, MacAddr), OpenError> {
-    let addresses: Vec<_> = addresses.iter().map(|(address, _)| *address).collect();
     let socket = PacketOptions {
         interface: name.to_owned(),
         station: match sharing {
             Sharing::Nothing(mac) => Station::Own {
                 mac: mac.0,
-                multicast: solicited_nodes(&addresses),
+                multicast: solicited_nodes(addresses),
             },
             Sharing::Ports(ports) => Station::Shared(SharedStation {
-                addresses,
+                addresses: addresses.iter().map(|(address, _)| *address).collect(),
                 ports: ports.clone(),
             }),
         },
@@ -57,8 +56,8 @@ pub(super) fn open(
 
 /// Returns the multicast addresses of neighbour discovery (RFC 4861): solicited-node groups, which end in the last three bytes
 /// of an address (RFC 2464 7).
-fn solicited_nodes(addresses: &[IpAddr]) -> Vec<[u8; 6]> {
-    let v6 = addresses.iter().filter_map(|address| match address {
+pub(super) fn solicited_nodes(addresses: &[(IpAddr, u8)]) -> Vec<[u8; 6]> {
+    let v6 = addresses.iter().filter_map(|(address, _)| match address {
         IpAddr::V4(_) => None,
         IpAddr::V6(address) => Some(address.octets()),
     });
@@ -66,17 +65,21 @@ fn solicited_nodes(addresses: &[IpAddr]) -> Vec<[u8; 6]> {
         .collect()
 }
 
-fn look(socket: BorrowedFd<'_>, ifindex: u32) -> io::Result<PacketSocketStatus> {
-    let state = match packet::presence(socket, ifindex)? {
+fn look(socket: BorrowedFd<'_>, ifindex: u32) -> io::Result<InterfaceStatus> {
+    let state = link_state(packet::presence(socket, ifindex)?);
+    let lost = packet::take_drops(socket)?.into();
+    Ok(InterfaceStatus { state, lost })
+}
+
+pub(super) fn link_state(presence: Presence) -> LinkState {
+    match presence {
         Presence::Up => LinkState::Up,
         Presence::Down => LinkState::Down,
         Presence::Gone => LinkState::Gone,
-    };
-    let lost = packet::take_drops(socket)?.into();
-    Ok(PacketSocketStatus { state, lost })
+    }
 }
 
-fn refused(name: &str, error: PacketError) -> OpenError {
+pub(super) fn refused(name: &str, error: PacketError) -> OpenError {
     let errno = Errno(error.errno().raw_os_error());
     let kind = match error {
         PacketError::NoInterface { source, .. } => return OpenError::no_interface(name, source),

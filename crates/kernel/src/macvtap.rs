@@ -1,0 +1,204 @@
+//! Macvtap interfaces: one more station in the network of an Ethernet interface, whose frames a process reads and writes as
+//! those of a TAP.
+//!
+//! An interface that [`MacvtapOptions::open`] makes is in a network namespace that only this process has. It is removed with its
+//! last descriptor, or by the kernel together with the namespace when the process ends in any way.
+
+mod error;
+mod node;
+
+use std::os::fd::OwnedFd;
+
+use crate::netif::{Interface, InterfaceWatch, NewMacvtap};
+use crate::netns::NetNs;
+use crate::packet;
+use crate::sys;
+use crate::tap::{self, TapOffloads, VnetHeader};
+
+pub use crate::netif::MacvtapMode;
+pub use error::MacvtapError;
+
+/// Most queues of an interface: `MAX_TAP_QUEUES` (linux include/linux/if_tap.h).
+const MAX_QUEUES: u16 = 256;
+
+/// Name of an interface in its namespace, where there is no other.
+const NAME: &str = "macvtap0";
+
+/// How to open a macvtap interface.
+#[derive(Clone, Debug)]
+pub struct MacvtapOptions {
+    /// Name of an Ethernet interface, over which a macvtap interface is made, or of a macvtap interface that exists, which is
+    /// used as it is. Both must be up.
+    pub interface: String,
+    /// Mode of an interface that is made; `None`: [`MacvtapMode::Bridge`].
+    pub mode: Option<MacvtapMode>,
+    /// MAC address of an interface that is made; `None`: a random one.
+    pub mac: Option<[u8; 6]>,
+    /// MTU in bytes of an interface that is made; `None`: that of the lower interface.
+    pub mtu: Option<u16>,
+    /// Number of queues, one descriptor each.
+    pub queues: u16,
+    /// Offloads that the kernel may use for frames to us.
+    pub offloads: TapOffloads,
+    /// Multicast addresses that our stack receives, beside broadcast.
+    pub multicast: Vec<[u8; 6]>,
+}
+
+/// An open macvtap interface.
+#[derive(Debug)]
+pub struct Macvtap {
+    /// The queues, non-blocking. Each read and write is one frame after a virtio-net header of 10 bytes.
+    pub queues: Vec<OwnedFd>,
+    /// Its MAC address.
+    pub mac: [u8; 6],
+    /// Its MTU in bytes.
+    pub mtu: u32,
+    /// Watches the interface.
+    pub watch: InterfaceWatch,
+    /// Must live as long as the queues are in use.
+    pub hold: MacvtapHold,
+}
+
+/// Keeps a macvtap interface ready to receive. Dropping it removes an interface that was made.
+#[derive(Debug)]
+pub struct MacvtapHold {
+    made: Option<Interface>,
+    /// The memberships in multicast groups end with the socket.
+    _groups: Option<OwnedFd>,
+}
+
+impl Drop for MacvtapHold {
+    fn drop(&mut self) {
+        if let Some(made) = self.made.take() {
+            // Fails if it is gone already, together with its lower interface.
+            let _ = made.delete();
+        }
+    }
+}
+
+impl MacvtapOptions {
+    /// Opens the interface, or makes one over it.
+    ///
+    /// # Errors
+    ///
+    /// See [`MacvtapError`].
+    pub fn open(&self) -> Result<Macvtap, MacvtapError> {
+        if !(1..=MAX_QUEUES).contains(&self.queues) {
+            return Err(MacvtapError::Queues {
+                queues: self.queues,
+                limit: MAX_QUEUES,
+            });
+        }
+        let (mut found, _) = packet::find(&self.interface)?;
+        if found.is_macvtap()? {
+            return self.attach(found);
+        }
+        if self.mode == Some(MacvtapMode::Passthru) && self.mac.is_some() {
+            return Err(MacvtapError::PassthruMac {
+                interface: self.interface.clone(),
+            });
+        }
+        // A thread of its own, because a thread that has moved to another namespace cannot always move back.
+        std::thread::scope(|scope| {
+            let made = scope.spawn(|| self.make(found)).join();
+            made.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Opens an interface that exists.
+    fn attach(&self, found: Interface) -> Result<Macvtap, MacvtapError> {
+        let option = match (self.mode, self.mac) {
+            (Some(_), _) => Some("mode"),
+            (None, Some(_)) => Some("mac"),
+            (None, None) => None,
+        };
+        match option {
+            Some(option) => Err(MacvtapError::Exists {
+                interface: self.interface.clone(),
+                option,
+            }),
+            None => self.open_queues(found, |_it| None),
+        }
+    }
+
+    /// Makes an interface over `lower` in a new network namespace, to which the calling thread moves.
+    fn make(&self, mut lower: Interface) -> Result<Macvtap, MacvtapError> {
+        sys::namespace::unshare_network().map_err(MacvtapError::Namespace)?;
+        let namespace = NetNs::current()?;
+        let new = NewMacvtap {
+            name: NAME,
+            namespace: std::os::fd::AsFd::as_fd(&namespace),
+            mode: self.mode.unwrap_or_default(),
+            mac: self.mac,
+            mtu: self.mtu.map(u32::from),
+        };
+        let lower_name = || self.interface.clone();
+        lower
+            .create_macvtap(&new)
+            .map_err(|source| MacvtapError::NotMade {
+                interface: lower_name(),
+                source,
+            })?;
+        let mut made = Interface::by_name(NAME)?;
+        // Frames are for the queues; the kernel's network stack sends some of its own if IPv6 is enabled.
+        made.quiet_ipv6();
+        made.set_up()?;
+        self.open_queues(made, Some)
+    }
+
+    /// Opens the queues of an interface of the calling thread's network namespace. `owned` returns it if it is to be removed.
+    fn open_queues(
+        &self,
+        mut interface: Interface,
+        owned: impl FnOnce(Interface) -> Option<Interface>,
+    ) -> Result<Macvtap, MacvtapError> {
+        let (name, index) = (interface.name().to_owned(), interface.index());
+        let facts = interface.facts()?;
+        let watch = InterfaceWatch::new(index)?;
+        let mut hold = MacvtapHold {
+            made: owned(interface),
+            _groups: None,
+        };
+        if !self.multicast.is_empty() {
+            hold._groups = Some(packet::join_groups(&name, index, &self.multicast)?);
+        }
+        let device = node::device_of(&name, index)?;
+        let mut queues = Vec::with_capacity(usize::from(self.queues));
+        for _ in 0..self.queues {
+            let queue = node::open(device, index)?;
+            tap::set_up_queue(&queue, self.offloads, VnetHeader::Short).map_err(
+                |(call, errno)| MacvtapError::Call {
+                    interface: self.interface.clone(),
+                    call,
+                    errno,
+                },
+            )?;
+            queues.push(queue);
+        }
+        Ok(Macvtap {
+            queues,
+            mac: facts.mac.unwrap_or_default(),
+            mtu: facts.mtu,
+            watch,
+            hold,
+        })
+    }
+}
+
+/// Makes a macvtap interface over the interface `lower`, opens it and removes it again, to find out whether this process may.
+///
+/// # Errors
+///
+/// As [`MacvtapOptions::open`].
+pub fn try_open(lower: &str) -> Result<(), MacvtapError> {
+    let options = MacvtapOptions {
+        interface: lower.to_owned(),
+        mode: None,
+        mac: None,
+        mtu: None,
+        queues: 1,
+        offloads: TapOffloads::Segmentation,
+        multicast: Vec::new(),
+    };
+    options.open().map(|_closed| ())
+}

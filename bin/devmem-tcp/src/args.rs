@@ -265,7 +265,7 @@ pub struct Send {
     /// Kind of that memory: anonymous, udmabuf, or cuda:N for GPU N [default: anonymous; with the kernel's stack: udmabuf]
     #[arg(long, value_name = "KIND")]
     pub memory: Option<MemoryKind>,
-    /// MTU: largest IP packet [default: 1500; with packet:NAME that of the interface]
+    /// MTU: largest IP packet [default: 1500; with packet:NAME or macvtap:NAME that of the interface]
     #[arg(long, value_name = "BYTES")]
     pub mtu: Option<u16>,
     /// Impairments of the link, in both directions; `devmem-tcp wire --help` lists them
@@ -316,7 +316,7 @@ pub struct Bench {
 /// The NIC and its memory.
 #[derive(Debug, Args)]
 pub struct NicArgs {
-    /// MTU: largest IP packet [default: 1500; with packet:NAME that of the interface]
+    /// MTU: largest IP packet [default: 1500; with packet:NAME or macvtap:NAME that of the interface]
     #[arg(long, value_name = "BYTES")]
     pub mtu: Option<u16>,
     /// RX queues bound to device memory; connections are spread over them

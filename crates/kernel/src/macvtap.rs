@@ -7,7 +7,7 @@
 mod error;
 mod node;
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use crate::netif::{Interface, InterfaceWatch, NewMacvtap};
 use crate::netns::NetNs;
@@ -24,7 +24,7 @@ const MAX_QUEUES: u16 = 256;
 /// Name of an interface in its namespace, where there is no other.
 const NAME: &str = "macvtap0";
 
-/// How to open a macvtap interface.
+/// How to open a macvtap interface. Start from [`MacvtapOptions::new`].
 #[derive(Clone, Debug)]
 pub struct MacvtapOptions {
     /// Name of an Ethernet interface, over which a macvtap interface is made, or of a macvtap interface that exists, which is
@@ -77,6 +77,19 @@ impl Drop for MacvtapHold {
 }
 
 impl MacvtapOptions {
+    /// Returns options for one queue with segmentation offload.
+    pub fn new(interface: impl Into<String>) -> Self {
+        Self {
+            interface: interface.into(),
+            mode: None,
+            mac: None,
+            mtu: None,
+            queues: 1,
+            offloads: TapOffloads::Segmentation,
+            multicast: Vec::new(),
+        }
+    }
+
     /// Opens the interface, or makes one over it.
     ///
     /// # Errors
@@ -89,20 +102,23 @@ impl MacvtapOptions {
                 limit: MAX_QUEUES,
             });
         }
-        let (mut found, _) = packet::find(&self.interface)?;
+        let (mut found, facts) = packet::find(&self.interface)?;
         if found.is_macvtap()? {
             return self.attach(found);
+        }
+        if let Some(mtu) = self.mtu.filter(|mtu| u32::from(*mtu) > facts.mtu) {
+            return Err(MacvtapError::Mtu {
+                interface: self.interface.clone(),
+                mtu,
+                limit: facts.mtu,
+            });
         }
         if self.mode == Some(MacvtapMode::Passthru) && self.mac.is_some() {
             return Err(MacvtapError::PassthruMac {
                 interface: self.interface.clone(),
             });
         }
-        // A thread of its own, because a thread that has moved to another namespace cannot always move back.
-        std::thread::scope(|scope| {
-            let made = scope.spawn(|| self.make(found)).join();
-            made.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
+        in_thread(|| self.make(found))
     }
 
     /// Opens an interface that exists.
@@ -127,7 +143,7 @@ impl MacvtapOptions {
         let namespace = NetNs::current()?;
         let new = NewMacvtap {
             name: NAME,
-            namespace: std::os::fd::AsFd::as_fd(&namespace),
+            namespace: namespace.as_fd(),
             mode: self.mode.unwrap_or_default(),
             mac: self.mac,
             mtu: self.mtu.map(u32::from),
@@ -185,20 +201,25 @@ impl MacvtapOptions {
     }
 }
 
-/// Makes a macvtap interface over the interface `lower`, opens it and removes it again, to find out whether this process may.
+/// Makes a macvtap interface over one end of a veth pair in a new network namespace, to find out whether this process may. All
+/// of it is removed.
 ///
 /// # Errors
 ///
 /// As [`MacvtapOptions::open`].
-pub fn try_open(lower: &str) -> Result<(), MacvtapError> {
-    let options = MacvtapOptions {
-        interface: lower.to_owned(),
-        mode: None,
-        mac: None,
-        mtu: None,
-        queues: 1,
-        offloads: TapOffloads::Segmentation,
-        multicast: Vec::new(),
+pub fn try_open() -> Result<(), MacvtapError> {
+    let attempt = || {
+        sys::namespace::unshare_network().map_err(MacvtapError::Namespace)?;
+        let (mut lower, mut other) = Interface::create_veth_pair("lower", "other")?;
+        lower.set_up()?;
+        other.set_up()?;
+        MacvtapOptions::new(lower.name()).open().map(|_closed| ())
     };
-    options.open().map(|_closed| ())
+    in_thread(attempt)
+}
+
+/// Runs `work` in a separate thread, because a thread that has moved to another namespace cannot always move back.
+fn in_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    let done = std::thread::scope(|scope| scope.spawn(work).join());
+    done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

@@ -28,7 +28,7 @@ pub struct LinkPlan {
 /// Our NIC on a TAP, or on the wire of an emulated NIC.
 #[derive(Clone, Debug)]
 pub struct TapPlan {
-    /// `tap:NAME`, `packet:NAME` or `unix:PATH`.
+    /// `tap:NAME`, `packet:NAME`, `macvtap:NAME` or `unix:PATH`.
     pub link: LinkSpec,
     /// Options of the link, as the library takes them after a comma.
     pub options: Option<String>,
@@ -73,7 +73,7 @@ impl LinkPlan {
             )));
         }
         let (link, options) = parse_link(link)?;
-        if addr.is_none() && matches!(link, LinkSpec::Packet(_)) {
+        if addr.is_none() && is_on_lan(&link) {
             return Err(
                 Failure::usage(format!("--link {link} needs --addr ADDR/LEN")).with_remedy(
                     "take a free address of the interface's network; `ip address` shows the network",
@@ -137,19 +137,27 @@ impl TapPlan {
     }
 }
 
-/// Parses `tap:NAME`, `packet:NAME` with or without options, or `unix:PATH`.
+/// Returns whether the link leads to the network of an interface, so that there is no default address.
+fn is_on_lan(link: &LinkSpec) -> bool {
+    matches!(link, LinkSpec::Packet(_) | LinkSpec::Macvtap(_))
+}
+
+/// Parses `tap:NAME`, `packet:NAME` or `macvtap:NAME` with or without options, or `unix:PATH`.
 fn parse_link(text: &str) -> Result<(LinkSpec, Option<String>), Failure> {
     let (bare, options) = match text.split_once(',') {
-        Some((bare, options)) if bare.starts_with("packet:") => (bare, Some(options.to_owned())),
+        Some((bare, options)) if bare.parse().is_ok_and(|link| is_on_lan(&link)) => {
+            (bare, Some(options.to_owned()))
+        }
         _ => (text, None),
     };
     match bare.parse() {
-        Ok(link @ (LinkSpec::Unix(_) | LinkSpec::Packet(_))) => Ok((link, options)),
+        Ok(link @ LinkSpec::Unix(_)) => Ok((link, None)),
+        Ok(link) if is_on_lan(&link) => Ok((link, options)),
         _ => parse_tap("--link", text)
             .map(|name| (LinkSpec::Tap(name), None))
             .map_err(|failure| {
                 failure.with_remedy(
-                    "write tap:NAME or packet:NAME, the interface's name of at most 15 bytes, or unix:PATH",
+                    "write tap:NAME, packet:NAME or macvtap:NAME, the interface's name of at most 15 bytes, or unix:PATH",
                 )
             }),
     }

@@ -99,6 +99,10 @@ fn a_packet_link_needs_an_address_and_has_no_kernels_end() {
             "--link packet:eth0 needs --addr ADDR/LEN",
         ),
         (
+            "--link macvtap:eth0",
+            "--link macvtap:eth0 needs --addr ADDR/LEN",
+        ),
+        (
             "--link packet:eth0 --addr 10.0.0.2/24 --peer-addr 10.0.0.1/24",
             "--peer-addr is for the kernel's end of a TAP",
         ),
@@ -110,6 +114,10 @@ fn a_packet_link_needs_an_address_and_has_no_kernels_end() {
     let plan = recv("--link packet:eth0,ports=5201-5203 --addr 10.0.0.2/24").unwrap();
     assert_eq!(plan.link.tap.link.to_string(), "packet:eth0");
     assert_eq!(plan.link.tap.options.as_deref(), Some("ports=5201-5203"));
+    assert_eq!(plan.nic.mtu, None, "that of the interface");
+    let plan = recv("--link macvtap:eth0,mode=private --addr 10.0.0.2/24").unwrap();
+    assert_eq!(plan.link.tap.link.to_string(), "macvtap:eth0");
+    assert_eq!(plan.link.tap.options.as_deref(), Some("mode=private"));
     assert_eq!(plan.nic.mtu, None, "that of the interface");
 }
 

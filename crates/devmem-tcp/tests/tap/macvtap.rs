@@ -252,6 +252,9 @@ fn a_link_that_cannot_be_opened_says_what_to_do() {
         "macvtap::a_link_that_cannot_be_opened_says_what_to_do",
         || {
             let _pair = veth(V4, 1500);
+            let error = open(V4, LINK, |builder| builder.mtu(9000)).expect_err("too large");
+            let text = error.to_string();
+            assert!(text.contains("ip link set far mtu 9000"), "{text}");
             for (link, reason, remedy) in [
                 (
                     "macvtap:nosuch0",

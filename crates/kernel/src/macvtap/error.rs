@@ -32,6 +32,16 @@ pub enum MacvtapError {
         /// The setting: `mode` or `mac`.
         option: &'static str,
     },
+    /// The MTU is larger than that of the lower interface.
+    #[error("an MTU of {mtu} bytes: that of {interface} is {limit}")]
+    Mtu {
+        /// The lower interface.
+        interface: String,
+        /// The requested value.
+        mtu: u16,
+        /// MTU of the lower interface.
+        limit: u32,
+    },
     /// A MAC address was requested for an interface that has that of its lower interface.
     #[error("in mode passthru the MAC address is that of {interface}")]
     PassthruMac {
@@ -79,7 +89,10 @@ impl MacvtapError {
     /// Returns the errno.
     pub fn errno(&self) -> Errno {
         match self {
-            Self::Queues { .. } | Self::Exists { .. } | Self::PassthruMac { .. } => Errno::INVAL,
+            Self::Queues { .. }
+            | Self::Exists { .. }
+            | Self::Mtu { .. }
+            | Self::PassthruMac { .. } => Errno::INVAL,
             Self::Interface(error) => error.errno(),
             Self::Namespace(errno) | Self::Node { errno, .. } | Self::Call { errno, .. } => *errno,
             Self::Opened(NetnsError::Open { errno, .. }) => *errno,
@@ -104,6 +117,9 @@ impl MacvtapError {
                 "leave it out, or change it before: ip link set {interface} address MAC"
             )),
             Self::Exists { .. } => Some("leave it out".to_owned()),
+            Self::Mtu { interface, mtu, .. } => Some(format!(
+                "choose a smaller one, or: ip link set {interface} mtu {mtu}"
+            )),
             Self::PassthruMac { .. } => {
                 Some("leave the MAC address out, or choose mode bridge".to_owned())
             }

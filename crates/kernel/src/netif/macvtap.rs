@@ -9,19 +9,19 @@ use crate::netlink::NetlinkError;
 /// Kind of the interface, as the kernel names it.
 pub(super) const MACVTAP: &str = "macvtap";
 
-/// Whom a macvtap interface can reach beside the network of its lower interface (`MACVLAN_MODE_*`, linux
-/// include/uapi/linux/if_link.h).
+/// Which other macvlan and macvtap interfaces of the same lower interface a macvtap interface can reach (`MACVLAN_MODE_*`,
+/// linux include/uapi/linux/if_link.h).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub enum MacvtapMode {
-    /// No other macvlan or macvtap interface of the lower interface.
+    /// None.
     Private = 1,
-    /// Those by way of the switch, if it sends frames back to the port that they came from.
+    /// All, if the switch sends frames back to the port that they came from.
     Vepa = 2,
-    /// Those directly.
+    /// All, directly.
     #[default]
     Bridge = 4,
-    /// It is the only one of the lower interface, and has the MAC address of that.
+    /// There is no other: it has the MAC address of the lower interface, and gets all its frames.
     Passthru = 8,
 }
 
@@ -32,7 +32,7 @@ pub struct NewMacvtap<'a> {
     pub name: &'a str,
     /// The network namespace in which it is made.
     pub namespace: BorrowedFd<'a>,
-    /// Whom it can reach.
+    /// Which others it can reach.
     pub mode: MacvtapMode,
     /// Its MAC address; by default random, or that of the lower interface for [`MacvtapMode::Passthru`].
     pub mac: Option<[u8; 6]>,

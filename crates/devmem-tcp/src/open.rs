@@ -197,7 +197,7 @@ impl NetdevBuilder {
     }
 
     /// Impairs the link in both directions (loss, delay, reordering and more). This turns the link's offloads off: each
-    /// frame is one packet of at most the MTU.
+    /// frame is one packet of at most the MTU. Packets that the kernel has merged for a packet link are cut.
     pub fn impair(mut self, impairment: Impairment) -> Self {
         self.impairment = impairment;
         self
@@ -268,7 +268,7 @@ impl NetdevBuilder {
         }
         let link = self.open_link(mac)?;
         let mac = self.mac.unwrap_or(mac);
-        let link = self.decorate(link)?;
+        let link = self.decorate(link);
         let fds = link_fds(&*link)?;
         Ok((self.stack(link, mac, secret)?, fds))
     }
@@ -281,9 +281,6 @@ impl NetdevBuilder {
         let mtu = self.mtu.unwrap_or(DEFAULT_MTU);
         Ok(match &self.link {
             LinkSpec::Tap(name) => Box::new(self.open_tap(name, mtu, offloads)?),
-            LinkSpec::Packet(name) if !offloads => {
-                return Err(packet::cannot_be_impaired(name).into());
-            }
             LinkSpec::Packet(name) => {
                 let sharing = match &self.ports {
                     Some(ports) => Sharing::Ports(ports.clone()),
@@ -368,16 +365,16 @@ impl NetdevBuilder {
     }
 
     /// Puts the conditioner and the capture around a link.
-    fn decorate(&mut self, link: Box<dyn Link>) -> Result<Box<dyn Link>, OpenError> {
+    fn decorate(&mut self, link: Box<dyn Link>) -> Box<dyn Link> {
         let link: Box<dyn Link> = if self.impairment.is_none() {
             link
         } else {
-            Box::new(Impaired::both(link, self.impairment).map_err(invalid)?)
+            Box::new(Impaired::both(link, self.impairment))
         };
-        Ok(match self.capture.take() {
+        match self.capture.take() {
             Some(capture) => Box::new(Captured::new(link, capture)),
             None => link,
-        })
+        }
     }
 
     fn stack(self, link: Box<dyn Link>, mac: MacAddr, secret: Secret) -> Result<Stack, OpenError> {
@@ -439,10 +436,11 @@ pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError
             Box::new(link)
         } else {
             let seed = impairment.seed.wrapping_add(u64::from(number));
-            Box::new(
-                Impaired::new(link, Impairment { seed, ..impairment }, Impairment::NONE)
-                    .map_err(invalid)?,
-            )
+            Box::new(Impaired::new(
+                link,
+                Impairment { seed, ..impairment },
+                Impairment::NONE,
+            ))
         };
         let seed = impairment
             .seed

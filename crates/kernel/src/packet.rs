@@ -54,6 +54,8 @@ pub enum Station {
     },
     /// This machine: its kernel leaves a range of TCP ports to our stack.
     Shared(SharedStation),
+    /// None: the socket is one end of a cable, which passes the frames of others on.
+    Cable,
 }
 
 /// TCP ports of this machine that are ours.
@@ -76,7 +78,7 @@ impl PacketOptions {
     ///
     /// As [`Station::Own`] it gets the frames to our MAC address and to multicast addresses. As [`Station::Shared`] it gets the
     /// TCP segments to our ports, the errors of ICMP, and answers to questions for MAC addresses; programs of this machine
-    /// cannot use the ports then, and the kernel does not answer the segments.
+    /// cannot use the ports then, and the kernel does not answer the segments. As [`Station::Cable`] it gets all frames.
     ///
     /// # Errors
     ///
@@ -89,7 +91,7 @@ impl PacketOptions {
         let (found, facts) = find(name)?;
         let index = found.index();
         let held = match station {
-            Station::Own { .. } => None,
+            Station::Own { .. } | Station::Cable => None,
             Station::Shared(station) => Some(HeldPorts::new(name, index, station)?),
         };
         let fd = open_socket()?;
@@ -112,6 +114,12 @@ impl PacketOptions {
             Station::Shared(station) => {
                 let mac = facts.mac.unwrap_or_default();
                 (mac, filter::shared_address(mac, station))
+            }
+            Station::Cable => {
+                let mac = facts.mac.unwrap_or_default();
+                sys::join(socket, index, Membership::Promiscuous, mac)
+                    .map_err(failed("PACKET_ADD_MEMBERSHIP"))?;
+                (mac, filter::untagged())
             }
         };
         sys::attach_filter(socket, &filter).map_err(failed("SO_ATTACH_FILTER"))?;
@@ -143,7 +151,7 @@ impl PacketSocket {
         self.index
     }
 
-    /// Returns our MAC address.
+    /// Returns our MAC address; of a [`Station::Cable`], that of the interface.
     pub fn mac(&self) -> [u8; 6] {
         self.mac
     }

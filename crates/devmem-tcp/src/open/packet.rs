@@ -104,13 +104,3 @@ pub(super) fn refused(name: &str, error: PacketError) -> OpenError {
         .caused_by(io::Error::from(error.errno()))
         .into()
 }
-
-/// The error of an impairment on a packet link.
-pub(super) fn cannot_be_impaired(name: &str) -> Refusal {
-    let reason = format!(
-        "packet:{name} cannot be impaired: the kernel merges its packets, and an impairment works on single ones"
-    );
-    Refusal::new(ErrorKind::InvalidInput, Errno::EINVAL, reason).with_remedy(format!(
-        "impair the interface: tc qdisc add dev {name} root netem loss 1%, or use a TAP link"
-    ))
-}

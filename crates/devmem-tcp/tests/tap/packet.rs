@@ -158,6 +158,45 @@ fn packets_are_super_packets_in_both_directions() {
 }
 
 #[test]
+fn an_impaired_link_has_single_frames_and_changes_no_byte() {
+    in_netns(
+        "packet::an_impaired_link_has_single_frames_and_changes_no_byte",
+        || {
+            const BYTES: usize = 1 << 20;
+            for (addresses, impairment) in [
+                (V4, "loss=1%,reorder=1%,delay=1ms,seed=3"),
+                (V6, "dup=1%,corrupt=1%,delay=2ms,jitter=1ms,seed=4"),
+            ] {
+                let (near, _far) = veth(addresses, 1500);
+                let longest = Arc::new(AtomicUsize::new(0));
+                let seen = Arc::clone(&longest);
+                let sink = move |_, _, frame: &[u8]| {
+                    seen.fetch_max(frame.len(), Ordering::Relaxed);
+                };
+                let (_, ours, len) = addresses;
+                let builder = Netdev::builder(LINK).expect("a link");
+                let builder = builder.address(&format!("{ours}/{len}"));
+                let builder = builder.expect("an address").capture(Box::new(sink));
+                let impairment = impairment.parse().expect("an impairment");
+                let netdev = builder.impair(impairment).open().expect("it is up");
+                let receiver = Receiver::new(netdev, addresses);
+                receiver.receive(1, BYTES);
+                let host = Host::listening(addresses);
+                let nic = Nic::new(receiver.netdev.clone());
+                let receiving = host.receive();
+                nic.send_all(host.connect(&nic), BYTES, 30_000);
+                assert_eq!(receiving.join().expect("the receiver"), BYTES);
+                drop(nic);
+                receiver.finish();
+                // Headers and payload of one packet with the MTU.
+                assert_eq!(longest.load(Ordering::Relaxed), 14 + 1500);
+                near.delete().expect("our namespace");
+            }
+        },
+    );
+}
+
+#[test]
 fn sixty_four_connections_are_received_at_once() {
     in_netns(
         "packet::sixty_four_connections_are_received_at_once",

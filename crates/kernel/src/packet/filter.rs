@@ -66,6 +66,11 @@ pub(super) fn own_address(mac: [u8; 6]) -> Vec<Instruction> {
     accept_any(&[vec![UNTAGGED, to_a_group], to(mac)])
 }
 
+/// Returns a program that accepts untagged frames.
+pub(super) fn untagged() -> Vec<Instruction> {
+    accept_any(&[vec![UNTAGGED]])
+}
+
 /// Returns a program that accepts what a stack needs that shares `mac` and addresses with the kernel: TCP segments to its
 /// ports, the errors of ICMP, and answers to its questions for MAC addresses. Everything else is for the kernel alone.
 pub(super) fn shared_address(mac: [u8; 6], station: &SharedStation) -> Vec<Instruction> {

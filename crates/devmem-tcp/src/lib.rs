@@ -204,6 +204,7 @@ mod home;
 #[doc(hidden)]
 pub mod internals;
 mod kernel;
+mod lease;
 mod link_spec;
 mod listener;
 mod netdev;

@@ -1,5 +1,6 @@
 //! Opening a user-space NIC: link, addresses and sizes.
 
+mod dhcp;
 mod macvtap;
 mod packet;
 
@@ -9,7 +10,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use devmem_linux::netif::Interface;
 use devmem_linux::netlink::NetlinkError;
@@ -28,6 +29,7 @@ use crate::capture::{Capture, FrameSink};
 use crate::clock::Clock;
 use crate::driver::{Driver, StackIndex};
 use crate::error::{ErrorKind, OpenError, Refusal};
+use crate::lease::{Acquired, LeasePort};
 use crate::link_spec::LinkSpec;
 use crate::netdev::{IFINDEX, Netdev, Shared};
 use crate::tcp_options::{Keepalive, TcpOptions};
@@ -47,6 +49,8 @@ const DEFAULT_MTU: u16 = 1500;
 pub struct NetdevBuilder {
     link: LinkSpec,
     addresses: Vec<(IpAddr, u8)>,
+    /// Get an IPv4 address from a DHCP server.
+    dhcp: bool,
     peers: Vec<(IpAddr, u8)>,
     gateways: Vec<IpAddr>,
     mac: Option<MacAddr>,
@@ -83,6 +87,7 @@ impl NetdevBuilder {
         Self {
             link,
             addresses: Vec::new(),
+            dhcp: false,
             peers: Vec::new(),
             gateways: Vec::new(),
             mac: None,
@@ -101,10 +106,19 @@ impl NetdevBuilder {
 
     /// Adds an address of the NIC with its prefix length, such as `10.77.0.2/24` or `fd77::2/64`. At least one is needed.
     ///
+    /// `auto` stands for an IPv4 address that a DHCP server lends, and for the router that it names, unless
+    /// [`gateway`](Self::gateway) names one. It needs a packet or macvtap link on which the NIC has its own MAC address.
+    /// [`open`](Self::open) waits for the address, 30 seconds at most. The lease is renewed as long as the NIC is open, and given back
+    /// when it is closed. If the server takes the address back, or nobody renews it in time, the connections of the address fail, and
+    /// another address is requested: listen on `0.0.0.0` to have it, too. [`Netdev::addresses`] tells which there are.
+    ///
     /// # Errors
-    /// [`OpenError::Address`] if the text is not an address with a prefix length.
+    /// [`OpenError::Address`] if the text is neither.
     pub fn address(mut self, text: &str) -> Result<Self, OpenError> {
-        self.addresses.push(parse_prefix(text)?);
+        match text {
+            "auto" => self.dhcp = true,
+            _ => self.addresses.push(parse_prefix(text)?),
+        }
         Ok(self)
     }
 
@@ -228,13 +242,16 @@ impl NetdevBuilder {
     pub fn open(mut self) -> Result<Netdev, OpenError> {
         let mut on_warning = std::mem::replace(&mut self.on_warning, OnWarning(Box::new(|_| {})));
         let warning = self.unreachable_tap();
-        let (stack, fds) = self.into_stack()?;
+        let (stack, fds, lease) = self.into_parts()?;
         if let Some(warning) = warning {
             (on_warning.0)(&warning);
         }
         let driver =
             Driver::new(vec![stack], Clock::real(), fds).map_err(OpenError::system("eventfd"))?;
-        let shared = Shared::new(driver).map_err(OpenError::system("starting a thread"))?;
+        let keep = |lease: Acquired| lease.keep(Arc::clone(&driver), StackIndex(0));
+        let failed = OpenError::system("starting a thread");
+        let lease = lease.map(keep).transpose().map_err(failed)?;
+        let shared = Shared::new(driver, lease).map_err(OpenError::system("starting a thread"))?;
         Ok(Netdev::of_stack(shared, StackIndex(0)))
     }
 
@@ -242,8 +259,18 @@ impl NetdevBuilder {
     /// input from the link.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
-    pub(crate) fn into_stack(mut self) -> Result<(Stack, Vec<OwnedFd>), OpenError> {
+    /// As [`open`](Self::open); the address `auto` is refused.
+    pub(crate) fn into_stack(self) -> Result<(Stack, Vec<OwnedFd>), OpenError> {
+        if self.dhcp {
+            let reason = "the address auto is not for this stack, which nothing renews leases for; give an address";
+            return Err(invalid(reason).into());
+        }
+        let (stack, fds, _no_lease) = self.into_parts()?;
+        Ok((stack, fds))
+    }
+
+    /// Opens the link, and acquires an address if one is to be lent.
+    fn into_parts(mut self) -> Result<(Stack, Vec<OwnedFd>, Option<Acquired>), OpenError> {
         if let Some(keepalive) = self.tcp.options.keepalive {
             Keepalive::from(keepalive).check()?;
         }
@@ -266,20 +293,23 @@ impl NetdevBuilder {
                 invalid("only a macvtap link has a mode; open macvtap:NAME,mode=bridge").into(),
             );
         }
-        let link = self.open_link(mac)?;
+        let (link, port) = self.open_link(mac)?;
         let mac = self.mac.unwrap_or(mac);
         let link = self.decorate(link);
         let fds = link_fds(&*link)?;
-        Ok((self.stack(link, mac, secret)?, fds))
+        let lease = self.acquire(port)?;
+        Ok((self.stack(link, mac, secret)?, fds, lease))
     }
 }
 
 impl NetdevBuilder {
-    /// Opens the link of a NIC with the MAC address `mac`.
-    fn open_link(&mut self, mac: MacAddr) -> Result<Box<dyn Link>, OpenError> {
+    /// Opens the link of a NIC with the MAC address `mac`, and a socket for DHCP if it is needed.
+    fn open_link(&mut self, mac: MacAddr) -> Result<(Box<dyn Link>, Option<LeasePort>), OpenError> {
         let offloads = self.impairment.is_none();
         let mtu = self.mtu.unwrap_or(DEFAULT_MTU);
-        Ok(match &self.link {
+        self.check_dhcp()?;
+        let mut port = None;
+        let link: Box<dyn Link> = match &self.link {
             LinkSpec::Tap(name) => Box::new(self.open_tap(name, mtu, offloads)?),
             LinkSpec::Packet(name) => {
                 let sharing = match &self.ports {
@@ -287,6 +317,9 @@ impl NetdevBuilder {
                     None => Sharing::Nothing(mac),
                 };
                 let (link, mac) = packet::open(name, &sharing, &self.addresses)?;
+                if self.dhcp {
+                    port = Some(packet::open_dhcp(name, mac)?);
+                }
                 self.mac = Some(mac);
                 self.mtu.get_or_insert(link.caps().mtu);
                 Box::new(link)
@@ -298,15 +331,18 @@ impl NetdevBuilder {
                     mtu: self.mtu,
                     queues: self.tap_queues,
                     offloads: tap_offloads(offloads),
+                    dhcp: self.dhcp,
                 };
-                let (link, mac) = macvtap::open(name, settings, &self.addresses)?;
-                self.mac = Some(mac);
-                self.mtu.get_or_insert(link.caps().mtu);
-                Box::new(link)
+                let opened = macvtap::open(name, settings, &self.addresses)?;
+                self.mac = Some(opened.mac);
+                self.mtu.get_or_insert(opened.link.caps().mtu);
+                port = opened.port;
+                Box::new(opened.link)
             }
             LinkSpec::Unix(path) => Box::new(unix_link(path, mtu, offloads)?),
             LinkSpec::Memory(name) => Box::new(memory_link(name, mtu, offloads)?),
-        })
+        };
+        Ok((link, port))
     }
 
     /// Returns whether TCP may send super-packets that are longer than an IP header can say.
@@ -451,8 +487,8 @@ pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError
     }
     let driver = Driver::new(stacks, Clock::Virtual(wire::Instant::ZERO), Vec::new())
         .map_err(OpenError::system("eventfd"))?;
-    let shared = Shared::new(driver).map_err(OpenError::system("starting a thread"))?;
-    let end = |index| Netdev::of_stack(std::sync::Arc::clone(&shared), StackIndex(index));
+    let shared = Shared::new(driver, None).map_err(OpenError::system("starting a thread"))?;
+    let end = |index| Netdev::of_stack(Arc::clone(&shared), StackIndex(index));
     Ok((end(0), end(1)))
 }
 
@@ -568,14 +604,18 @@ fn neighbour_of(ours: IpAddr) -> IpAddr {
 
 /// Returns a random locally administered unicast MAC address (IEEE 802, 48.2) and a random stack secret.
 fn random_identity() -> Result<(MacAddr, Secret), OpenError> {
-    let mut bytes = [0; 21];
+    let [a, b, c, d, e, secret @ ..] = random_bytes::<21>()?;
+    Ok((MacAddr([0x02, a, b, c, d, e]), Secret::new(secret)))
+}
+
+fn random_bytes<const LEN: usize>() -> Result<[u8; LEN], OpenError> {
+    let mut bytes = [0; LEN];
     let mut filled = 0;
-    while filled < bytes.len() {
+    while filled < LEN {
         let got = getrandom(&mut bytes[filled..], GetRandomFlags::empty());
         filled += got.map_err(OpenError::system("getrandom"))?;
     }
-    let [a, b, c, d, e, secret @ ..] = bytes;
-    Ok((MacAddr([0x02, a, b, c, d, e]), Secret::new(secret)))
+    Ok(bytes)
 }
 
 /// An option that the link, the NIC or the stack refused.

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use crate::netif::{Interface, InterfaceWatch, NewMacvtap};
 use crate::netns::NetNs;
-use crate::packet;
+use crate::packet::{self, PacketOptions, PacketSocket, Station};
 use crate::sys;
 use crate::tap::{self, TapOffloads, VnetHeader};
 
@@ -42,6 +42,8 @@ pub struct MacvtapOptions {
     pub offloads: TapOffloads,
     /// Multicast addresses that our stack receives, beside broadcast.
     pub multicast: Vec<[u8; 6]>,
+    /// Opens a socket for DHCP, too ([`Station::Dhcp`]).
+    pub dhcp: bool,
 }
 
 /// An open macvtap interface.
@@ -55,6 +57,8 @@ pub struct Macvtap {
     pub mtu: u32,
     /// Watches the interface.
     pub watch: InterfaceWatch,
+    /// The socket for DHCP, if it was requested.
+    pub dhcp: Option<PacketSocket>,
     /// Must live as long as the queues are in use.
     pub hold: MacvtapHold,
 }
@@ -87,6 +91,7 @@ impl MacvtapOptions {
             queues: 1,
             offloads: TapOffloads::Segmentation,
             multicast: Vec::new(),
+            dhcp: false,
         }
     }
 
@@ -178,6 +183,12 @@ impl MacvtapOptions {
         if !self.multicast.is_empty() {
             hold._groups = Some(packet::join_groups(&name, index, &self.multicast)?);
         }
+        let mac = facts.mac.unwrap_or_default();
+        let dhcp = PacketOptions {
+            interface: name.clone(),
+            station: Station::Dhcp { mac },
+        };
+        let dhcp = self.dhcp.then(|| dhcp.open()).transpose()?;
         let device = node::device_of(&name, index)?;
         let mut queues = Vec::with_capacity(usize::from(self.queues));
         for _ in 0..self.queues {
@@ -193,9 +204,10 @@ impl MacvtapOptions {
         }
         Ok(Macvtap {
             queues,
-            mac: facts.mac.unwrap_or_default(),
+            mac,
             mtu: facts.mtu,
             watch,
+            dhcp,
             hold,
         })
     }

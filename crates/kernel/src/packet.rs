@@ -54,6 +54,11 @@ pub enum Station {
     },
     /// This machine: its kernel leaves a range of TCP ports to our stack.
     Shared(SharedStation),
+    /// A station that gets its address by DHCP. The socket is for that alone.
+    Dhcp {
+        /// Its MAC address.
+        mac: [u8; 6],
+    },
     /// None: the socket is one end of a cable, which passes the frames of others on.
     Cable,
 }
@@ -78,7 +83,8 @@ impl PacketOptions {
     ///
     /// As [`Station::Own`] it gets the frames to our MAC address and to multicast addresses. As [`Station::Shared`] it gets the
     /// TCP segments to our ports, the errors of ICMP, and answers to questions for MAC addresses; programs of this machine
-    /// cannot use the ports then, and the kernel does not answer the segments. As [`Station::Cable`] it gets all frames.
+    /// cannot use the ports then, and the kernel does not answer the segments. As [`Station::Dhcp`] it gets
+    /// messages to DHCP clients, and ARP. As [`Station::Cable`] it gets all frames.
     ///
     /// # Errors
     ///
@@ -91,7 +97,7 @@ impl PacketOptions {
         let (found, facts) = find(name)?;
         let index = found.index();
         let held = match station {
-            Station::Own { .. } | Station::Cable => None,
+            Station::Own { .. } | Station::Dhcp { .. } | Station::Cable => None,
             Station::Shared(station) => Some(HeldPorts::new(name, index, station)?),
         };
         let fd = open_socket()?;
@@ -114,6 +120,10 @@ impl PacketOptions {
             Station::Shared(station) => {
                 let mac = facts.mac.unwrap_or_default();
                 (mac, filter::shared_address(mac, station))
+            }
+            Station::Dhcp { mac } => {
+                join(socket, index, *mac, &[]).map_err(failed("PACKET_ADD_MEMBERSHIP"))?;
+                (*mac, filter::dhcp(*mac))
             }
             Station::Cable => {
                 let mac = facts.mac.unwrap_or_default();

@@ -99,6 +99,11 @@ fn receive(
 ) -> Result<(), Failure> {
     let local = receiver.local_addr();
     note(format_args!("listening on {local} over {}", report.link));
+    if local.ip().is_unspecified() {
+        for address in receiver.nic().addresses() {
+            note(format_args!("address of this NIC: {address}"));
+        }
+    }
     let title = plan
         .watch
         .then(|| format!("recv  {local} over {}", report.link));

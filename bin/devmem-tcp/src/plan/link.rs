@@ -12,6 +12,9 @@ use tool::output::Failure;
 /// Our default address on a TAP.
 const TAP_ADDRESS: &str = "10.77.0.2/24";
 
+/// Value of `--addr` for an address of a DHCP server.
+const AUTO: &str = "auto";
+
 /// The stack, its link and its addresses.
 #[derive(Clone, Debug)]
 pub struct LinkPlan {
@@ -32,7 +35,7 @@ pub struct TapPlan {
     pub link: LinkSpec,
     /// Options of the link, as the library takes them after a comma.
     pub options: Option<String>,
-    /// Our address.
+    /// Our address; the unspecified one, with a prefix of length 0, for one that a DHCP server lends.
     pub ours: Prefix,
     /// The address for the kernel's end.
     pub peers: Option<Prefix>,
@@ -75,10 +78,15 @@ impl LinkPlan {
         let (link, options) = parse_link(link)?;
         if addr.is_none() && is_on_lan(&link) {
             return Err(
-                Failure::usage(format!("--link {link} needs --addr ADDR/LEN")).with_remedy(
-                    "take a free address of the interface's network; `ip address` shows the network",
+                Failure::usage(format!("--link {link} needs --addr ADDR/LEN, or --addr auto")).with_remedy(
+                    "take a free address of the interface's network, which `ip address` shows, or auto for one of its DHCP server",
                 ),
             );
+        }
+        if addr.as_deref() == Some(AUTO) && !is_on_lan(&link) {
+            return Err(Failure::usage(format!(
+                "--addr auto is for the links packet:NAME and macvtap:NAME, and --link is {link}"
+            )));
         }
         if peers.is_some() && !matches!(link, LinkSpec::Tap(_)) {
             return Err(Failure::usage(format!(
@@ -101,7 +109,7 @@ impl LinkPlan {
 }
 
 impl TapPlan {
-    /// Returns the address to listen on.
+    /// Returns the address to listen on: for an address of a DHCP server, any.
     pub fn local(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.ours.address, port)
     }
@@ -116,7 +124,11 @@ impl TapPlan {
             Some(options) => format!("{},{options}", self.link),
             None => self.link.to_string(),
         };
-        let mut builder = Netdev::builder(&link)?.address(&self.ours.to_string())?;
+        let ours = match self.ours.address.is_unspecified() {
+            true => AUTO.to_owned(),
+            false => self.ours.to_string(),
+        };
+        let mut builder = Netdev::builder(&link)?.address(&ours)?;
         // `kernels_end` warns also of interfaces that exist already, and names the options of the tool.
         builder = builder.on_warning(|_| {});
         if let Some(peers) = self.peers {
@@ -190,6 +202,10 @@ fn addresses(
     let Some(text) = addr else {
         return Ok((TAP_ADDRESS.parse()?, None));
     };
+    if text == AUTO && interface.is_none() {
+        let address = IpAddr::from([0; 4]);
+        return Ok((Prefix { address, len: 0 }, None));
+    }
     // The prefix length is optional, because the interface has one already.
     let bare = text.parse::<IpAddr>().ok().filter(|_| interface.is_some());
     let ours = match bare {

@@ -96,11 +96,11 @@ fn a_packet_link_needs_an_address_and_has_no_kernels_end() {
         ("--link packet:", "is not a link"),
         (
             "--link packet:eth0",
-            "--link packet:eth0 needs --addr ADDR/LEN",
+            "--link packet:eth0 needs --addr ADDR/LEN, or --addr auto",
         ),
         (
             "--link macvtap:eth0",
-            "--link macvtap:eth0 needs --addr ADDR/LEN",
+            "--link macvtap:eth0 needs --addr ADDR/LEN, or --addr auto",
         ),
         (
             "--link packet:eth0 --addr 10.0.0.2/24 --peer-addr 10.0.0.1/24",
@@ -115,6 +115,10 @@ fn a_packet_link_needs_an_address_and_has_no_kernels_end() {
     assert_eq!(plan.link.tap.link.to_string(), "packet:eth0");
     assert_eq!(plan.link.tap.options.as_deref(), Some("ports=5201-5203"));
     assert_eq!(plan.nic.mtu, None, "that of the interface");
+    let error = recv("--addr auto").expect_err("a TAP");
+    assert!(error.contains("--addr auto is for"), "{error}");
+    let plan = recv("--link packet:eth0 --addr auto --gateway 10.0.0.1").unwrap();
+    assert_eq!(plan.link.tap.local(5201).to_string(), "0.0.0.0:5201");
     let plan = recv("--link macvtap:eth0,mode=private --addr 10.0.0.2/24").unwrap();
     assert_eq!(plan.link.tap.link.to_string(), "macvtap:eth0");
     assert_eq!(plan.link.tap.options.as_deref(), Some("mode=private"));

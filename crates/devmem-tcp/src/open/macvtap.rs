@@ -14,6 +14,7 @@ use wire::MacAddr;
 
 use super::packet;
 use crate::error::{ErrorKind, OpenError, Refusal};
+use crate::lease::LeasePort;
 
 /// Which other stations of this machine a NIC on a macvtap link reaches, beside the network of its interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -66,20 +67,31 @@ pub(super) struct MacvtapSettings {
     pub(super) mtu: Option<u16>,
     pub(super) queues: u16,
     pub(super) offloads: TapOffloads,
+    /// Open a socket for DHCP, too.
+    pub(super) dhcp: bool,
 }
 
-/// Opens a link; returns the MAC address of the NIC, too.
+/// An open link.
+pub(super) struct OpenMacvtap {
+    pub(super) link: MacvtapLink,
+    /// MAC address of the NIC.
+    pub(super) mac: MacAddr,
+    pub(super) port: Option<LeasePort>,
+}
+
+/// Opens a link.
 pub(super) fn open(
     name: &str,
     settings: MacvtapSettings,
     addresses: &[(std::net::IpAddr, u8)],
-) -> Result<(MacvtapLink, MacAddr), OpenError> {
+) -> Result<OpenMacvtap, OpenError> {
     let MacvtapSettings {
         mode,
         mac,
         mtu,
         queues,
         offloads,
+        dhcp,
     } = settings;
     let opened = MacvtapOptions {
         interface: name.to_owned(),
@@ -89,6 +101,7 @@ pub(super) fn open(
         queues,
         offloads,
         multicast: packet::solicited_nodes(addresses),
+        dhcp,
     }
     .open()
     .map_err(|error| refused(name, error))?;
@@ -102,7 +115,11 @@ pub(super) fn open(
     let tap = TapLink::new(opened.queues, options).map_err(OpenError::system("epoll"))?;
     let reports = reports(opened.watch).map_err(OpenError::system("dup"))?;
     let link = MacvtapLink::new(tap, reports).map_err(OpenError::system("epoll"))?;
-    Ok((link.keeping(opened.hold), MacAddr(opened.mac)))
+    Ok(OpenMacvtap {
+        link: link.keeping(opened.hold),
+        mac: MacAddr(opened.mac),
+        port: opened.dhcp.map(packet::lease_port),
+    })
 }
 
 /// Returns the reports of a watched interface.

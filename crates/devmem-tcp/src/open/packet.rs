@@ -5,12 +5,15 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 
-use devmem_linux::packet::{self, PacketError, PacketOptions, Presence, SharedStation, Station};
+use devmem_linux::packet::{
+    self, PacketError, PacketOptions, PacketSocket, Presence, SharedStation, Station,
+};
 use devmem_uapi::Errno;
 use nic::{InterfaceStatus, LinkState, PacketLink, PacketLinkOptions};
 use wire::MacAddr;
 
 use crate::error::{ErrorKind, OpenError, Refusal};
+use crate::lease::LeasePort;
 
 /// The addresses of a NIC on a packet link.
 #[derive(Clone, Debug)]
@@ -52,6 +55,22 @@ pub(super) fn open(
     let (fd, held) = socket.into_parts();
     let link = PacketLink::new(fd, options).map_err(OpenError::system("epoll"))?;
     Ok((link.keeping(held), mac))
+}
+
+/// Opens the socket by which the station `mac` beside the interface gets its address.
+pub(super) fn open_dhcp(name: &str, mac: MacAddr) -> Result<LeasePort, OpenError> {
+    let options = PacketOptions {
+        interface: name.to_owned(),
+        station: Station::Dhcp { mac: mac.0 },
+    };
+    let socket = options.open().map_err(|error| refused(name, error))?;
+    Ok(lease_port(socket))
+}
+
+pub(super) fn lease_port(socket: PacketSocket) -> LeasePort {
+    let mac = MacAddr(socket.mac());
+    let (fd, _no_ports) = socket.into_parts();
+    LeasePort::new(fd, mac)
 }
 
 /// Returns the multicast addresses of neighbour discovery (RFC 4861): solicited-node groups, which end in the last three bytes

@@ -28,7 +28,7 @@ fn open(
 }
 
 /// As [`in_netns`], if this machine has macvtap and its user may make device files.
-fn with_macvtap(test: &str, body: impl FnOnce()) {
+pub fn with_macvtap(test: &str, body: impl FnOnce()) {
     in_netns(test, || {
         let (near, _far) = veth(V4, 1500);
         match open(V4, LINK, |builder| builder) {

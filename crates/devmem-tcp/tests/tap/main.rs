@@ -8,6 +8,7 @@
 )]
 
 mod ecn;
+mod lease;
 mod macvtap;
 mod packet;
 mod peer;

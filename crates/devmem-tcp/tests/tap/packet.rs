@@ -65,6 +65,10 @@ impl Receiver {
         }
     }
 
+    pub fn listener(&self) -> &Listener {
+        &self.listener
+    }
+
     /// Receives `bytes` from a socket of the kernel on each of `connections` connections at once.
     pub fn receive(&self, connections: usize, bytes: usize) {
         let local = self.listener.local_addr().expect("it listens");

@@ -225,6 +225,8 @@ Examples:
       a line for every connection and every second of receiving
   devmem-tcp recv --link packet:eth0 --addr 10.0.0.77/24 -l
       from another machine of the network of eth0, at a free address: nc -N 10.0.0.77 5201 < file
+  devmem-tcp recv --link packet:eth0 --addr auto -l
+      the same at an address of the network's DHCP server, which is printed
   devmem-tcp recv --backend kernel --if eth1 -l -p 5201 -v 7
       with the kernel's stack, on a NIC that supports device memory (see `devmem-tcp doctor`)
   devmem-tcp recv --backend kernel --if eth1 --dry-run

@@ -205,6 +205,7 @@ fn a_wire_has_two_different_ends() {
     };
     assert!(wire("--a tap:x --b tap:y").is_ok());
     assert!(wire("--a tap:x --b tap:x --b-netns other").is_ok());
+    assert!(wire("--a packet:x --b packet:x --b-netns other").is_ok());
     assert!(
         wire("--a tap:x --b tap:x")
             .unwrap_err()
@@ -216,8 +217,13 @@ fn a_wire_has_two_different_ends() {
         ("--a unix:/w --b unix:/w", "the same end, unix:/w"),
         (
             "--a tap:x --b unix:/w --b-netns y",
-            "--b-netns is for a TAP",
+            "--b-netns is for an interface",
         ),
+        (
+            "--a tap:x --b packet:y --b-addr 10.0.0.2/24",
+            "--b-addr is for a TAP",
+        ),
+        ("--a packet:x --b packet:x", "the same end, packet:x"),
         (
             "--a tap:x,10.0.0.1/24 --a-addr 10.0.0.3/24 --b tap:y",
             "--a-addr: --a tap:x,10.0.0.1/24 has an address already",

@@ -342,6 +342,37 @@ fn a_macvtap_link_receives_and_leaves_nothing_behind_when_the_receiver_is_killed
 }
 
 #[test]
+fn a_receiver_gets_its_address_from_a_dhcp_server() {
+    const TEST: &str = "recv::a_receiver_gets_its_address_from_a_dhcp_server";
+    in_netns(TEST, || {
+        if !has(TEST, "dnsmasq") {
+            return;
+        }
+        let (mut near, mut far) = Interface::create_veth_pair("near", "far").unwrap();
+        near.set_up().unwrap();
+        far.set_up().unwrap();
+        near.add_address([10, 77, 0, 1].into(), 24).unwrap();
+        let mut server = Command::new("dnsmasq")
+            .args(["--keep-in-foreground", "--conf-file=/dev/null", "--port=0"])
+            .args(["--interface=near", "--bind-interfaces", "--user=root"])
+            .args(["--dhcp-authoritative", "--no-ping", "--leasefile-ro"])
+            .args(["--dhcp-range=10.77.0.60,10.77.0.60,255.255.255.0,2m"])
+            .args(["--pid-file=", "--log-facility=/dev/null"])
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut recv = start("recv --link packet:far --addr auto --json -l -v 7");
+        recv.until("address of this NIC: 10.77.0.60");
+        let to = "10.77.0.60:5201".parse().unwrap();
+        send(to, &repeating(7, 0, 7_000_000));
+        let json = recv.finish().json();
+        server.kill().unwrap();
+        server.wait().unwrap();
+        assert_all_right(&json, 7_000_000);
+    });
+}
+
+#[test]
 fn after_a_killed_receiver_the_kernel_answers_the_shared_ports_again() {
     in_netns(
         "recv::after_a_killed_receiver_the_kernel_answers_the_shared_ports_again",

@@ -212,8 +212,8 @@ impl Netdev {
         }
     }
 
-    /// Opens a user-space NIC on `link` (`tap:NAME`, `packet:NAME`, `macvtap:NAME`, `unix:PATH` or `mem:NAME`) with the address `address`
-    /// (`10.77.0.2/24`, or `auto` as for [`NetdevBuilder::address`]). [`Netdev::builder`] has more options.
+    /// Opens a user-space NIC on `link` (`tap:NAME`, `packet:NAME`, `macvtap:NAME`, `unix:PATH` or `mem:NAME`) with the
+    /// address `address` (`10.77.0.2/24`, or `auto` as for [`NetdevBuilder::address`]). [`Netdev::builder`] has more options.
     ///
     /// The other end of a TAP is the kernel of this host, which needs an address in the same network; without one no program
     /// can reach the NIC. `tap:NAME,ADDRESS/LENGTH` sets it:
@@ -235,7 +235,8 @@ impl Netdev {
 
     /// Returns a builder for a user-space NIC on `link`, which is a [`LinkSpec`](crate::LinkSpec). After `tap:NAME`,
     /// `packet:NAME` and `macvtap:NAME`, options may follow, each after a comma: `mac=02:00:00:00:00:02` as for [`NetdevBuilder::mac`],
-    /// `ports=5201-5210` as for [`NetdevBuilder::share_ports`], `mode=private` as for [`NetdevBuilder::macvtap_mode`], and for a TAP addresses of the kernel's end as for [`NetdevBuilder::peer_address`].
+    /// `ports=5201-5210` as for [`NetdevBuilder::share_ports`], `mode=private` as for
+    /// [`NetdevBuilder::macvtap_mode`], and for a TAP addresses of the kernel's end as for [`NetdevBuilder::peer_address`].
     ///
     /// # Errors
     /// [`OpenError::Link`] or [`OpenError::Address`] if the text cannot be parsed.

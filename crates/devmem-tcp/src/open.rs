@@ -109,8 +109,8 @@ impl NetdevBuilder {
     /// `auto` stands for an IPv4 address that a DHCP server lends, and for the router that it names, unless
     /// [`gateway`](Self::gateway) names one. It needs a packet or macvtap link on which the NIC has its own MAC address.
     /// [`open`](Self::open) waits for the address, 30 seconds at most. The lease is renewed as long as the NIC is open, and given back
-    /// when it is closed. If the server takes the address back, or nobody renews it in time, the connections of the address fail, and
-    /// another address is requested: listen on `0.0.0.0` to have it, too. [`Netdev::addresses`] tells which there are.
+    /// when it is closed. If the server takes the address back, or no server renews it in time, the connections of the address fail, and
+    /// another address is requested: listen on `0.0.0.0` to receive there, too. [`Netdev::addresses`] returns the current ones.
     ///
     /// # Errors
     /// [`OpenError::Address`] if the text is neither.

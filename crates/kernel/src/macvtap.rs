@@ -1,5 +1,5 @@
-//! Macvtap interfaces: one more station in the network of an Ethernet interface, whose frames a process reads and writes as
-//! those of a TAP.
+//! Macvtap interfaces: one more station in the network of an Ethernet interface. A process reads and writes its frames as those
+//! of a TAP.
 //!
 //! An interface that [`MacvtapOptions::open`] makes is in a network namespace that only this process has. It is removed with its
 //! last descriptor, or by the kernel together with the namespace when the process ends in any way.
@@ -161,7 +161,7 @@ impl MacvtapOptions {
                 source,
             })?;
         let mut made = Interface::by_name(NAME)?;
-        // Frames are for the queues; the kernel's network stack sends some of its own if IPv6 is enabled.
+        // Received frames go to the queues, but the kernel's IPv6 would send some on the interface.
         made.quiet_ipv6();
         made.set_up()?;
         self.open_queues(made, Some)

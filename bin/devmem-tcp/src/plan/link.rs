@@ -76,18 +76,7 @@ impl LinkPlan {
             )));
         }
         let (link, options) = parse_link(link)?;
-        if addr.is_none() && is_on_lan(&link) {
-            return Err(
-                Failure::usage(format!("--link {link} needs --addr ADDR/LEN, or --addr auto")).with_remedy(
-                    "take a free address of the interface's network, which `ip address` shows, or auto for one of its DHCP server",
-                ),
-            );
-        }
-        if addr.as_deref() == Some(AUTO) && !is_on_lan(&link) {
-            return Err(Failure::usage(format!(
-                "--addr auto is for the links packet:NAME and macvtap:NAME, and --link is {link}"
-            )));
-        }
+        check_address(&link, addr.as_deref())?;
         if peers.is_some() && !matches!(link, LinkSpec::Tap(_)) {
             return Err(Failure::usage(format!(
                 "--peer-addr is for the kernel's end of a TAP, and {link} has none"
@@ -146,6 +135,22 @@ impl TapPlan {
             .gateway
             .is_some_and(|gateway| gateway.is_ipv4() == host.is_ipv4());
         by_gateway || self.ours.contains(host)
+    }
+}
+
+/// Refuses `--addr` where it does not fit the link, and its absence where there is no default.
+fn check_address(link: &LinkSpec, addr: Option<&str>) -> Result<(), Failure> {
+    match addr {
+        None if is_on_lan(link) => {
+            let text = format!("--link {link} needs --addr ADDR/LEN, or --addr auto");
+            Err(Failure::usage(text).with_remedy(
+                "take a free address of the interface's network, which `ip address` shows, or auto for one of its DHCP server",
+            ))
+        }
+        Some(AUTO) if !is_on_lan(link) => Err(Failure::usage(format!(
+            "--addr auto is for the links packet:NAME and macvtap:NAME, and --link is {link}"
+        ))),
+        _ => Ok(()),
     }
 }
 

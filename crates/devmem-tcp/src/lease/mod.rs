@@ -197,7 +197,7 @@ impl Drop for LeaseKeeper {
     fn drop(&mut self) {
         set(self.stop.as_fd());
         if let Some(thread) = self.thread.take() {
-            // It panicked: there is nobody to tell.
+            // An error: the thread has panicked, and its message is on stderr.
             let _ = thread.join();
         }
     }

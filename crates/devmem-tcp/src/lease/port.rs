@@ -126,7 +126,7 @@ impl AsFd for LeasePort {
     }
 }
 
-/// Parses a frame; `None` if it is malformed, or for nobody here.
+/// Parses a frame; `None` if it is malformed, or not for a client.
 pub(super) fn understand(frame: &[u8], checksum: ChecksumState) -> Option<Heard> {
     let headers = RxHeaders::parse(frame, frame.len()).ok()?;
     let rest = frame.get(headers.header_len..)?;

@@ -133,7 +133,6 @@ fn lend(link: &str) {
     let netdev = open(link, |builder| builder).expect("a server answers");
     assert_eq!(netdev.addresses(), [IpAddr::V4(FIRST)]);
     assert_eq!(server.heard(), [DISCOVER, REQUEST]);
-    // It is probed for by nobody else, and reached by its name of the kernel.
     let lent: Addresses = (V4.0, "10.77.0.50", V4.2);
     both_directions(netdev.clone(), lent);
     server.await_messages(REQUEST, 2);

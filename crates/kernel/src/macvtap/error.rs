@@ -7,8 +7,8 @@ use crate::netns::NetnsError;
 use crate::packet::PacketError;
 
 /// The remedy for missing privileges: a network namespace and a device file are made.
-const PRIVILEGES: &str = "run as root; in a container: with --privileged. Or name a macvtap interface that root has made and \
-                          whose /dev/tapN this user may open";
+const PRIVILEGES: &str = "run as root (in a container: with --privileged), or name a macvtap interface that root has made, \
+                          after chmod of its /dev/tapN";
 
 /// Why a macvtap interface could not be opened.
 #[derive(Debug, thiserror::Error)]

@@ -244,6 +244,8 @@ Examples:
       a line for every connection and every second of receiving
   devmem-tcp recv --link packet:eth0 --addr 10.0.0.77/24 -l
       from another machine of the network of eth0, at a free address: nc -N 10.0.0.77 5201 < file
+  devmem-tcp recv --link packet:eth0 --addr auto -l
+      the same at an address of the network's DHCP server, which is printed
   devmem-tcp recv --backend kernel --if eth1 -l -p 5201 -v 7
       with the kernel's stack, on a NIC that supports device memory (see `devmem-tcp doctor`)
   devmem-tcp recv --backend kernel --if eth1 --dry-run
@@ -284,7 +286,7 @@ pub struct Send {
     /// Kind of that memory: anonymous, udmabuf, or cuda:N for GPU N [default: anonymous; with the kernel's stack: udmabuf]
     #[arg(long, value_name = "KIND")]
     pub memory: Option<MemoryKind>,
-    /// MTU: largest IP packet [default: 1500; with packet:NAME that of the interface]
+    /// MTU: largest IP packet [default: 1500; with packet:NAME or macvtap:NAME that of the interface]
     #[arg(long, value_name = "BYTES")]
     pub mtu: Option<u16>,
     /// Impairments of the link, in both directions; `devmem-tcp wire --help` lists them
@@ -335,7 +337,7 @@ pub struct Bench {
 /// The NIC and its memory.
 #[derive(Debug, Args)]
 pub struct NicArgs {
-    /// MTU: largest IP packet [default: 1500; with packet:NAME that of the interface]
+    /// MTU: largest IP packet [default: 1500; with packet:NAME or macvtap:NAME that of the interface]
     #[arg(long, value_name = "BYTES")]
     pub mtu: Option<u16>,
     /// RX queues bound to device memory; connections are spread over them

@@ -18,6 +18,12 @@ pub fn into_stack(builder: NetdevBuilder) -> Result<(Stack, Vec<OwnedFd>), OpenE
     builder.into_stack()
 }
 
+/// The body of the fuzz target `dhcp`.
+#[cfg(fuzzing)]
+pub fn fuzz_dhcp(bytes: &[u8]) {
+    crate::lease::fuzz::dhcp(bytes);
+}
+
 /// Sets all settings of TCP.
 pub fn with_tcp_config(builder: NetdevBuilder, config: tcp::Config) -> NetdevBuilder {
     builder.tcp_config(config)

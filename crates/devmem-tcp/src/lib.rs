@@ -204,6 +204,7 @@ mod home;
 #[doc(hidden)]
 pub mod internals;
 mod kernel;
+mod lease;
 mod link_spec;
 mod listener;
 mod netdev;
@@ -244,7 +245,7 @@ pub use kernel::{dma_heap, import, udmabuf};
 pub use link_spec::{LinkSpec, LinkSpecError};
 pub use listener::Listener;
 pub use netdev::Netdev;
-pub use open::NetdevBuilder;
+pub use open::{MacvtapMode, NetdevBuilder};
 pub use plan::{ReceivePlan, Setup};
 pub use poller::{Interest, Poller, Watch};
 pub use queue_stats::QueueStats;

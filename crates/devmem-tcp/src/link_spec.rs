@@ -1,4 +1,4 @@
-//! The link of a user-space NIC, as text: `tap:NAME`, `packet:NAME`, `unix:PATH` or `mem:NAME`.
+//! The link of a user-space NIC, as text: `tap:NAME`, `packet:NAME`, `macvtap:NAME`, `unix:PATH` or `mem:NAME`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -29,6 +29,13 @@ pub enum LinkSpec {
     /// `packet:NAME,mac=02:00:00:00:00:02`, as [`NetdevBuilder::mac`](crate::NetdevBuilder::mac). Frames with a VLAN tag are
     /// not received: name the VLAN's interface (eth0.100) for a link in it.
     Packet(String),
+    /// `macvtap:NAME`: a macvtap interface. If `NAME` is one, it is used as it is, with its MAC address; no other program may have
+    /// it open. Otherwise `NAME` is an Ethernet interface of this network namespace, over which one is made, in a network
+    /// namespace that only this process has: it ends with the NIC, also when the process is killed. The NIC is one more station,
+    /// as on a packet link, and can have several queues ([`NetdevBuilder::tap_queues`](crate::NetdevBuilder::tap_queues)). Needs
+    /// root. The builders also take `macvtap:NAME,mac=02:00:00:00:00:02` and `macvtap:NAME,mode=private`, as
+    /// [`NetdevBuilder::macvtap_mode`](crate::NetdevBuilder::macvtap_mode).
+    Macvtap(String),
     /// `unix:PATH`: a UNIX socket (SOCK_SEQPACKET) on which the other end of the wire listens, such as an emulated NIC
     /// started with `devmem-tcp nic --wire unix-listen:PATH`.
     Unix(PathBuf),
@@ -39,7 +46,7 @@ pub enum LinkSpec {
 /// A text that cannot be parsed as a link.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{text}' names no link: {why}\n  write tap:NAME (a TAP interface, NAME at most 15 bytes), packet:NAME (an Ethernet interface), unix:PATH (an emulated NIC's socket) or mem:NAME (a wire inside this process)"
+    "'{text}' names no link: {why}\n  write tap:NAME (a TAP interface, NAME at most 15 bytes), packet:NAME or macvtap:NAME (an Ethernet interface), unix:PATH (an emulated NIC's socket) or mem:NAME (a wire inside this process)"
 )]
 pub struct LinkSpecError {
     text: String,
@@ -60,10 +67,11 @@ impl FromStr for LinkSpec {
             return refuse("there is no kind before a colon");
         };
         match kind {
-            "tap" | "packet" => match interface_fault(name) {
-                Some(why) => refuse(why),
-                None if kind == "tap" => Ok(Self::Tap(name.to_owned())),
-                None => Ok(Self::Packet(name.to_owned())),
+            "tap" | "packet" | "macvtap" => match (interface_fault(name), kind) {
+                (Some(why), _) => refuse(why),
+                (None, "tap") => Ok(Self::Tap(name.to_owned())),
+                (None, "packet") => Ok(Self::Packet(name.to_owned())),
+                (None, _) => Ok(Self::Macvtap(name.to_owned())),
             },
             "unix" if name.is_empty() => refuse("the socket has no path"),
             "unix" if name.len() > MAX_UNIX_PATH || name.contains('\0') => {
@@ -93,6 +101,7 @@ impl fmt::Display for LinkSpec {
         match self {
             Self::Tap(name) => write!(f, "tap:{name}"),
             Self::Packet(name) => write!(f, "packet:{name}"),
+            Self::Macvtap(name) => write!(f, "macvtap:{name}"),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
             Self::Memory(name) => write!(f, "mem:{name}"),
         }
@@ -110,6 +119,7 @@ mod tests {
             "mem:lab",
             "tap:abcdefghijklmno",
             "packet:eth0.100",
+            "macvtap:eth0",
             "unix:/run/wire",
         ] {
             let link: LinkSpec = text.parse().expect(text);
@@ -129,6 +139,7 @@ mod tests {
             "tap:a/b",
             "tap:a b",
             "packet:",
+            "macvtap:",
             "packet:abcdefghijklmnop",
             "eth:x",
         ] {

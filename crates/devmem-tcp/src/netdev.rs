@@ -19,6 +19,7 @@ use crate::connecting::Connecting;
 use crate::driver::{Driver, StackIndex, WaitLimit};
 use crate::error::{BindError, BindTxError, ConnectError, Forked, ListenError, OpenError};
 use crate::kernel;
+use crate::lease::LeaseKeeper;
 use crate::listener::{ListenSocket, Listener};
 use crate::open::NetdevBuilder;
 use crate::plan::{ReceivePlan, UserSettings};
@@ -30,13 +31,18 @@ use crate::stream::Stream;
 pub(crate) struct Shared {
     pub(crate) driver: Arc<Driver>,
     background: Option<Background>,
+    /// Renews the address of a NIC that has it from a DHCP server. Dropped last: the address is returned when nothing uses it.
+    lease: Option<LeaseKeeper>,
     /// The applied settings of receivers that are not restored yet. A binding of their queues keeps them.
     pub(crate) setups: Mutex<Vec<Weak<UserSettings>>>,
 }
 
 impl Shared {
     /// Starts a background thread in real time. In virtual time there is none: calls advance the clock.
-    pub(crate) fn new(driver: Arc<Driver>) -> std::io::Result<Arc<Self>> {
+    pub(crate) fn new(
+        driver: Arc<Driver>,
+        lease: Option<LeaseKeeper>,
+    ) -> std::io::Result<Arc<Self>> {
         let is_virtual = driver.lock().clock.is_virtual();
         let background = if is_virtual {
             None
@@ -46,6 +52,7 @@ impl Shared {
         Ok(Arc::new(Self {
             driver,
             background,
+            lease,
             setups: Mutex::default(),
         }))
     }
@@ -70,6 +77,7 @@ impl Drop for Shared {
             // the stack may be half-way through a change that another thread was making at the fork. Leak all of it.
             std::mem::forget(Arc::clone(&self.driver));
             std::mem::forget(self.background.take());
+            self.lease.take().into_iter().for_each(LeaseKeeper::forget);
             return;
         }
         self.driver.linger(LINGER, GRACE);
@@ -147,6 +155,12 @@ impl UserNic {
     }
 }
 
+/// Returns whether options may follow the link after a comma; a path may contain commas.
+fn takes_options(link: &str) -> bool {
+    let kinds = ["tap:", "packet:", "macvtap:"];
+    kinds.iter().any(|kind| link.starts_with(kind))
+}
+
 impl Netdev {
     /// Fails in a child of fork(2).
     pub(crate) fn check(&self) -> Result<(), Forked> {
@@ -198,8 +212,8 @@ impl Netdev {
         }
     }
 
-    /// Opens a user-space NIC on `link` (`tap:NAME`, `packet:NAME`, `unix:PATH` or `mem:NAME`) with the address `address`
-    /// (`10.77.0.2/24`). [`Netdev::builder`] has more options.
+    /// Opens a user-space NIC on `link` (`tap:NAME`, `packet:NAME`, `macvtap:NAME`, `unix:PATH` or `mem:NAME`) with the
+    /// address `address` (`10.77.0.2/24`, or `auto` as for [`NetdevBuilder::address`]). [`Netdev::builder`] has more options.
     ///
     /// The other end of a TAP is the kernel of this host, which needs an address in the same network; without one no program
     /// can reach the NIC. `tap:NAME,ADDRESS/LENGTH` sets it:
@@ -219,16 +233,15 @@ impl Netdev {
         Self::builder(link)?.address(address)?.open()
     }
 
-    /// Returns a builder for a user-space NIC on `link`, which is a [`LinkSpec`](crate::LinkSpec). After `tap:NAME` and
-    /// `packet:NAME`, options may follow, each after a comma: `mac=02:00:00:00:00:02` as for [`NetdevBuilder::mac`],
-    /// `ports=5201-5210` as for [`NetdevBuilder::share_ports`], and for a TAP addresses of the kernel's end as for [`NetdevBuilder::peer_address`].
+    /// Returns a builder for a user-space NIC on `link`, which is a [`LinkSpec`](crate::LinkSpec). After `tap:NAME`,
+    /// `packet:NAME` and `macvtap:NAME`, options may follow, each after a comma: `mac=02:00:00:00:00:02` as for [`NetdevBuilder::mac`],
+    /// `ports=5201-5210` as for [`NetdevBuilder::share_ports`], `mode=private` as for
+    /// [`NetdevBuilder::macvtap_mode`], and for a TAP addresses of the kernel's end as for [`NetdevBuilder::peer_address`].
     ///
     /// # Errors
     /// [`OpenError::Link`] or [`OpenError::Address`] if the text cannot be parsed.
     pub fn builder(link: &str) -> Result<NetdevBuilder, OpenError> {
-        let Some((link, options)) = link
-            .split_once(',')
-            .filter(|(link, _)| link.starts_with("tap:") || link.starts_with("packet:"))
+        let Some((link, options)) = link.split_once(',').filter(|(link, _)| takes_options(link))
         else {
             return Ok(NetdevBuilder::new(link.parse()?));
         };

@@ -1,5 +1,7 @@
 //! Opening a user-space NIC: link, addresses and sizes.
 
+mod dhcp;
+mod macvtap;
 mod packet;
 
 use std::collections::HashMap;
@@ -8,7 +10,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use devmem_linux::netif::Interface;
 use devmem_linux::netlink::NetlinkError;
@@ -27,9 +29,12 @@ use crate::capture::{Capture, FrameSink};
 use crate::clock::Clock;
 use crate::driver::{Driver, StackIndex};
 use crate::error::{ErrorKind, OpenError, Refusal};
+use crate::lease::{Acquired, LeasePort};
 use crate::link_spec::LinkSpec;
 use crate::netdev::{IFINDEX, Netdev, Shared};
 use crate::tcp_options::{Keepalive, TcpOptions};
+pub use macvtap::MacvtapMode;
+use macvtap::MacvtapSettings;
 use packet::Sharing;
 
 /// Default number of RX queues: queue 0 always uses host memory, the others can be bound.
@@ -44,11 +49,14 @@ const DEFAULT_MTU: u16 = 1500;
 pub struct NetdevBuilder {
     link: LinkSpec,
     addresses: Vec<(IpAddr, u8)>,
+    /// Get an IPv4 address from a DHCP server.
+    dhcp: bool,
     peers: Vec<(IpAddr, u8)>,
     gateways: Vec<IpAddr>,
     mac: Option<MacAddr>,
     /// The TCP ports of a NIC that shares the addresses of an interface.
     ports: Option<RangeInclusive<u16>>,
+    macvtap_mode: Option<MacvtapMode>,
     /// `None`: that of the link, or [`DEFAULT_MTU`].
     mtu: Option<u16>,
     rx_queues: u16,
@@ -79,10 +87,12 @@ impl NetdevBuilder {
         Self {
             link,
             addresses: Vec::new(),
+            dhcp: false,
             peers: Vec::new(),
             gateways: Vec::new(),
             mac: None,
             ports: None,
+            macvtap_mode: None,
             mtu: None,
             rx_queues: DEFAULT_RX_QUEUES,
             tap_queues: 1,
@@ -96,10 +106,19 @@ impl NetdevBuilder {
 
     /// Adds an address of the NIC with its prefix length, such as `10.77.0.2/24` or `fd77::2/64`. At least one is needed.
     ///
+    /// `auto` stands for an IPv4 address that a DHCP server lends, and for the router that it names, unless
+    /// [`gateway`](Self::gateway) names one. It needs a packet or macvtap link on which the NIC has its own MAC address.
+    /// [`open`](Self::open) waits for the address, 30 seconds at most. The lease is renewed as long as the NIC is open, and given back
+    /// when it is closed. If the server takes the address back, or no server renews it in time, the connections of the address fail, and
+    /// another address is requested: listen on `0.0.0.0` to receive there, too. [`Netdev::addresses`] returns the current ones.
+    ///
     /// # Errors
-    /// [`OpenError::Address`] if the text is not an address with a prefix length.
+    /// [`OpenError::Address`] if the text is neither.
     pub fn address(mut self, text: &str) -> Result<Self, OpenError> {
-        self.addresses.push(parse_prefix(text)?);
+        match text {
+            "auto" => self.dhcp = true,
+            _ => self.addresses.push(parse_prefix(text)?),
+        }
         Ok(self)
     }
 
@@ -117,11 +136,11 @@ impl NetdevBuilder {
         match text.split_once('=') {
             Some(("mac", mac)) => Ok(self.mac(parse_mac(mac)?)),
             Some(("ports", ports)) => Ok(self.share_ports(parse_ports(ports)?)),
+            Some(("mode", mode)) => Ok(self.macvtap_mode(MacvtapMode::parse(mode)?)),
             _ if matches!(self.link, LinkSpec::Tap(_)) => self.peer_address(text),
             _ => {
                 let reason = format!("'{text}' is not an option of {}", self.link);
-                let remedy =
-                    "write packet:eth0,mac=02:00:00:00:00:02 or packet:eth0,ports=5201-5210";
+                let remedy = "write packet:eth0,mac=02:00:00:00:00:02, packet:eth0,ports=5201-5210 or macvtap:eth0,mode=private";
                 Err(Refusal::new(ErrorKind::InvalidInput, Errno::EINVAL, reason)
                     .with_remedy(remedy)
                     .into())
@@ -143,7 +162,7 @@ impl NetdevBuilder {
     }
 
     /// Sets the MTU, the size of the largest IP packet: 576 to 65535 bytes, at least 1280 for IPv6. By default 1500, or that of
-    /// the interface of a packet link. It is also set on the kernel's end of a TAP.
+    /// the interface of a packet or macvtap link. It is also set on the kernel's end of a TAP.
     pub fn mtu(mut self, bytes: u16) -> Self {
         self.mtu = Some(bytes);
         self
@@ -166,13 +185,19 @@ impl NetdevBuilder {
         self
     }
 
+    /// Sets the mode of the macvtap interface that a macvtap link makes, [`MacvtapMode::Bridge`] by default.
+    pub fn macvtap_mode(mut self, mode: MacvtapMode) -> Self {
+        self.macvtap_mode = Some(mode);
+        self
+    }
+
     /// Sets the number of RX queues, 4 by default, each with a page pool. Queue 0 always uses host memory.
     pub fn rx_queues(mut self, queues: u16) -> Self {
         self.rx_queues = queues;
         self
     }
 
-    /// Sets the number of queues of a multi-queue TAP (one file descriptor each), 1 by default.
+    /// Sets the number of queues of a multi-queue TAP or of a macvtap link (one file descriptor each), 1 by default.
     pub fn tap_queues(mut self, queues: u16) -> Self {
         self.tap_queues = queues;
         self
@@ -186,7 +211,7 @@ impl NetdevBuilder {
     }
 
     /// Impairs the link in both directions (loss, delay, reordering and more). This turns the link's offloads off: each
-    /// frame is one packet of at most the MTU.
+    /// frame is one packet of at most the MTU. Packets that the kernel has merged for a packet link are cut.
     pub fn impair(mut self, impairment: Impairment) -> Self {
         self.impairment = impairment;
         self
@@ -217,13 +242,16 @@ impl NetdevBuilder {
     pub fn open(mut self) -> Result<Netdev, OpenError> {
         let mut on_warning = std::mem::replace(&mut self.on_warning, OnWarning(Box::new(|_| {})));
         let warning = self.unreachable_tap();
-        let (stack, fds) = self.into_stack()?;
+        let (stack, fds, lease) = self.into_parts()?;
         if let Some(warning) = warning {
             (on_warning.0)(&warning);
         }
         let driver =
             Driver::new(vec![stack], Clock::real(), fds).map_err(OpenError::system("eventfd"))?;
-        let shared = Shared::new(driver).map_err(OpenError::system("starting a thread"))?;
+        let keep = |lease: Acquired| lease.keep(Arc::clone(&driver), StackIndex(0));
+        let failed = OpenError::system("starting a thread");
+        let lease = lease.map(keep).transpose().map_err(failed)?;
+        let shared = Shared::new(driver, lease).map_err(OpenError::system("starting a thread"))?;
         Ok(Netdev::of_stack(shared, StackIndex(0)))
     }
 
@@ -231,8 +259,18 @@ impl NetdevBuilder {
     /// input from the link.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
-    pub(crate) fn into_stack(mut self) -> Result<(Stack, Vec<OwnedFd>), OpenError> {
+    /// As [`open`](Self::open); the address `auto` is refused.
+    pub(crate) fn into_stack(self) -> Result<(Stack, Vec<OwnedFd>), OpenError> {
+        if self.dhcp {
+            let reason = "the address auto is not for this stack, which nothing renews leases for; give an address";
+            return Err(invalid(reason).into());
+        }
+        let (stack, fds, _no_lease) = self.into_parts()?;
+        Ok((stack, fds))
+    }
+
+    /// Opens the link, and acquires an address if one is to be lent.
+    fn into_parts(mut self) -> Result<(Stack, Vec<OwnedFd>, Option<Acquired>), OpenError> {
         if let Some(keepalive) = self.tcp.options.keepalive {
             Keepalive::from(keepalive).check()?;
         }
@@ -250,37 +288,61 @@ impl NetdevBuilder {
             )
             .into());
         }
-        let link = self.open_link(mac)?;
+        if self.macvtap_mode.is_some() && !matches!(self.link, LinkSpec::Macvtap(_)) {
+            return Err(
+                invalid("only a macvtap link has a mode; open macvtap:NAME,mode=bridge").into(),
+            );
+        }
+        let (link, port) = self.open_link(mac)?;
         let mac = self.mac.unwrap_or(mac);
-        let link = self.decorate(link)?;
+        let link = self.decorate(link);
         let fds = link_fds(&*link)?;
-        Ok((self.stack(link, mac, secret)?, fds))
+        let lease = self.acquire(port)?;
+        Ok((self.stack(link, mac, secret)?, fds, lease))
     }
 }
 
 impl NetdevBuilder {
-    /// Opens the link of a NIC with the MAC address `mac`.
-    fn open_link(&mut self, mac: MacAddr) -> Result<Box<dyn Link>, OpenError> {
+    /// Opens the link of a NIC with the MAC address `mac`, and a socket for DHCP if it is needed.
+    fn open_link(&mut self, mac: MacAddr) -> Result<(Box<dyn Link>, Option<LeasePort>), OpenError> {
         let offloads = self.impairment.is_none();
         let mtu = self.mtu.unwrap_or(DEFAULT_MTU);
-        Ok(match &self.link {
+        self.check_dhcp()?;
+        let mut port = None;
+        let link: Box<dyn Link> = match &self.link {
             LinkSpec::Tap(name) => Box::new(self.open_tap(name, mtu, offloads)?),
-            LinkSpec::Packet(name) if !offloads => {
-                return Err(packet::cannot_be_impaired(name).into());
-            }
             LinkSpec::Packet(name) => {
                 let sharing = match &self.ports {
                     Some(ports) => Sharing::Ports(ports.clone()),
                     None => Sharing::Nothing(mac),
                 };
                 let (link, mac) = packet::open(name, &sharing, &self.addresses)?;
+                if self.dhcp {
+                    port = Some(packet::open_dhcp(name, mac)?);
+                }
                 self.mac = Some(mac);
                 self.mtu.get_or_insert(link.caps().mtu);
                 Box::new(link)
             }
+            LinkSpec::Macvtap(name) => {
+                let settings = MacvtapSettings {
+                    mode: self.macvtap_mode,
+                    mac: self.mac,
+                    mtu: self.mtu,
+                    queues: self.tap_queues,
+                    offloads: tap_offloads(offloads),
+                    dhcp: self.dhcp,
+                };
+                let opened = macvtap::open(name, settings, &self.addresses)?;
+                self.mac = Some(opened.mac);
+                self.mtu.get_or_insert(opened.link.caps().mtu);
+                port = opened.port;
+                Box::new(opened.link)
+            }
             LinkSpec::Unix(path) => Box::new(unix_link(path, mtu, offloads)?),
             LinkSpec::Memory(name) => Box::new(memory_link(name, mtu, offloads)?),
-        })
+        };
+        Ok((link, port))
     }
 
     /// Returns whether TCP may send super-packets that are longer than an IP header can say.
@@ -296,11 +358,7 @@ impl NetdevBuilder {
         let big_tcp = offloads && Interface::kernel_has_big_tcp().unwrap_or(false);
         let tap = TapOptions {
             queues: self.tap_queues,
-            offloads: if offloads {
-                TapOffloads::Segmentation
-            } else {
-                TapOffloads::None
-            },
+            offloads: tap_offloads(offloads),
             vnet_header: VnetHeader::Short,
             napi: big_tcp && self.sends_big_packets(),
             ..TapOptions::new(name)
@@ -343,16 +401,16 @@ impl NetdevBuilder {
     }
 
     /// Puts the conditioner and the capture around a link.
-    fn decorate(&mut self, link: Box<dyn Link>) -> Result<Box<dyn Link>, OpenError> {
+    fn decorate(&mut self, link: Box<dyn Link>) -> Box<dyn Link> {
         let link: Box<dyn Link> = if self.impairment.is_none() {
             link
         } else {
-            Box::new(Impaired::both(link, self.impairment).map_err(invalid)?)
+            Box::new(Impaired::both(link, self.impairment))
         };
-        Ok(match self.capture.take() {
+        match self.capture.take() {
             Some(capture) => Box::new(Captured::new(link, capture)),
             None => link,
-        })
+        }
     }
 
     fn stack(self, link: Box<dyn Link>, mac: MacAddr, secret: Secret) -> Result<Stack, OpenError> {
@@ -389,6 +447,13 @@ impl NetdevBuilder {
     }
 }
 
+fn tap_offloads(offloads: bool) -> TapOffloads {
+    match offloads {
+        true => TapOffloads::Segmentation,
+        false => TapOffloads::None,
+    }
+}
+
 /// Opens two NICs on one in-memory wire in virtual time.
 pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError> {
     let offload = impairment.is_none();
@@ -407,10 +472,11 @@ pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError
             Box::new(link)
         } else {
             let seed = impairment.seed.wrapping_add(u64::from(number));
-            Box::new(
-                Impaired::new(link, Impairment { seed, ..impairment }, Impairment::NONE)
-                    .map_err(invalid)?,
-            )
+            Box::new(Impaired::new(
+                link,
+                Impairment { seed, ..impairment },
+                Impairment::NONE,
+            ))
         };
         let seed = impairment
             .seed
@@ -421,8 +487,8 @@ pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError
     }
     let driver = Driver::new(stacks, Clock::Virtual(wire::Instant::ZERO), Vec::new())
         .map_err(OpenError::system("eventfd"))?;
-    let shared = Shared::new(driver).map_err(OpenError::system("starting a thread"))?;
-    let end = |index| Netdev::of_stack(std::sync::Arc::clone(&shared), StackIndex(index));
+    let shared = Shared::new(driver, None).map_err(OpenError::system("starting a thread"))?;
+    let end = |index| Netdev::of_stack(Arc::clone(&shared), StackIndex(index));
     Ok((end(0), end(1)))
 }
 
@@ -538,14 +604,18 @@ fn neighbour_of(ours: IpAddr) -> IpAddr {
 
 /// Returns a random locally administered unicast MAC address (IEEE 802, 48.2) and a random stack secret.
 fn random_identity() -> Result<(MacAddr, Secret), OpenError> {
-    let mut bytes = [0; 21];
+    let [a, b, c, d, e, secret @ ..] = random_bytes::<21>()?;
+    Ok((MacAddr([0x02, a, b, c, d, e]), Secret::new(secret)))
+}
+
+fn random_bytes<const LEN: usize>() -> Result<[u8; LEN], OpenError> {
+    let mut bytes = [0; LEN];
     let mut filled = 0;
-    while filled < bytes.len() {
+    while filled < LEN {
         let got = getrandom(&mut bytes[filled..], GetRandomFlags::empty());
         filled += got.map_err(OpenError::system("getrandom"))?;
     }
-    let [a, b, c, d, e, secret @ ..] = bytes;
-    Ok((MacAddr([0x02, a, b, c, d, e]), Secret::new(secret)))
+    Ok(bytes)
 }
 
 /// An option that the link, the NIC or the stack refused.

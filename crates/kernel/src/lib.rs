@@ -15,6 +15,7 @@
 //!
 //! - [`tap::TapOptions`] opens the TAP interface that joins our NIC to this kernel,
 //! - [`packet::PacketOptions`] opens a packet socket, which joins it to an interface of this machine,
+//! - [`macvtap::MacvtapOptions`] opens a macvtap interface over one,
 //! - [`netif::Interface`] sets up the kernel's end of it,
 //! - [`netns`] lets an unprivileged user do that in a separate network namespace,
 //! - [`cpu`] pins threads and measures their time, and [`probe`] finds what works on this machine.
@@ -32,6 +33,7 @@ pub mod ethtool;
 #[cfg(any(test, fuzzing, feature = "test-util"))]
 pub mod fuzz;
 pub mod helper;
+pub mod macvtap;
 pub mod netdev;
 pub mod netif;
 pub mod netlink;

@@ -1,7 +1,9 @@
 //! Network interfaces of this machine: find, set up, read. Uses route netlink for both IP versions, so that neither the `ip`
 //! command nor files under /sys are needed (in a new network namespace, /sys still shows the old one).
 
+mod macvtap;
 mod rtnetlink;
+mod watch;
 
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -13,6 +15,8 @@ use self::rtnetlink::{
     IFLA_TXQLEN, LinkMessage, RTM_DELLINK, RTM_GETLINK, RTM_NEWLINK,
 };
 use crate::netlink::{NetlinkError, NetlinkSocket, Request};
+pub use macvtap::{MacvtapMode, NewMacvtap};
+pub use watch::{InterfaceWatch, Presence, Sighting};
 
 /// An interface, named by its index in the network namespace where it was looked up.
 #[derive(Debug)]
@@ -307,8 +311,14 @@ fn read_link<T>(
 #[cfg(any(test, fuzzing, feature = "test-util"))]
 pub(crate) fn fuzz_replies(message: &crate::netlink::NetlinkMessage<'_>) {
     if let Some(link) = LinkMessage::parse(message) {
-        let _ = (link.name(), link.facts(), link.has_xdp_program());
+        let _ = (
+            link.name(),
+            link.kind(),
+            link.facts(),
+            link.has_xdp_program(),
+        );
     }
+    let _ = rtnetlink::sighting(message, 1);
     let _ = rtnetlink::address(message, 1);
     let _ = rtnetlink::route_interface(message);
 }

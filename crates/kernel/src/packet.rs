@@ -21,6 +21,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 pub use error::PacketError;
 pub use hold::HeldPorts;
 
+pub use crate::netif::Presence;
 use crate::netif::{self, Interface, InterfaceFacts};
 use crate::netlink::NetlinkError;
 use crate::sys::packet::{self as sys, Flag, Membership};
@@ -53,6 +54,13 @@ pub enum Station {
     },
     /// This machine: its kernel leaves a range of TCP ports to our stack.
     Shared(SharedStation),
+    /// A station that gets its address by DHCP. The socket is for that alone.
+    Dhcp {
+        /// Its MAC address.
+        mac: [u8; 6],
+    },
+    /// None: the socket is one end of a cable, which passes the frames of others on.
+    Cable,
 }
 
 /// TCP ports of this machine that are ours.
@@ -75,7 +83,8 @@ impl PacketOptions {
     ///
     /// As [`Station::Own`] it gets the frames to our MAC address and to multicast addresses. As [`Station::Shared`] it gets the
     /// TCP segments to our ports, the errors of ICMP, and answers to questions for MAC addresses; programs of this machine
-    /// cannot use the ports then, and the kernel does not answer the segments.
+    /// cannot use the ports then, and the kernel does not answer the segments. As [`Station::Dhcp`] it gets
+    /// messages to DHCP clients, and ARP. As [`Station::Cable`] it gets all frames.
     ///
     /// # Errors
     ///
@@ -85,9 +94,10 @@ impl PacketOptions {
             interface: name,
             station,
         } = self;
-        let (index, facts) = find(name)?;
+        let (found, facts) = find(name)?;
+        let index = found.index();
         let held = match station {
-            Station::Own { .. } => None,
+            Station::Own { .. } | Station::Dhcp { .. } | Station::Cable => None,
             Station::Shared(station) => Some(HeldPorts::new(name, index, station)?),
         };
         let fd = open_socket()?;
@@ -110,6 +120,16 @@ impl PacketOptions {
             Station::Shared(station) => {
                 let mac = facts.mac.unwrap_or_default();
                 (mac, filter::shared_address(mac, station))
+            }
+            Station::Dhcp { mac } => {
+                join(socket, index, *mac, &[]).map_err(failed("PACKET_ADD_MEMBERSHIP"))?;
+                (*mac, filter::dhcp(*mac))
+            }
+            Station::Cable => {
+                let mac = facts.mac.unwrap_or_default();
+                sys::join(socket, index, Membership::Promiscuous, mac)
+                    .map_err(failed("PACKET_ADD_MEMBERSHIP"))?;
+                (mac, filter::untagged())
             }
         };
         sys::attach_filter(socket, &filter).map_err(failed("SO_ATTACH_FILTER"))?;
@@ -141,7 +161,7 @@ impl PacketSocket {
         self.index
     }
 
-    /// Returns our MAC address.
+    /// Returns our MAC address; of a [`Station::Cable`], that of the interface.
     pub fn mac(&self) -> [u8; 6] {
         self.mac
     }
@@ -156,17 +176,6 @@ impl PacketSocket {
     pub fn into_parts(self) -> (OwnedFd, Option<HeldPorts>) {
         (self.fd, self.held)
     }
-}
-
-/// State of the interface of a packet socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Presence {
-    /// It is up.
-    Up,
-    /// It is down; the socket gets packets again when it is up.
-    Down,
-    /// It was removed, or moved to another network namespace: the socket gets no packets any more.
-    Gone,
 }
 
 /// Looks at the interface `index` of a packet socket, in the network namespace of the socket.
@@ -218,6 +227,25 @@ pub fn try_open() -> Result<(), PacketError> {
     open_socket().map(|_closed| ())
 }
 
+/// Opens a socket that gets no packets, and makes the interface `index` receive frames to the multicast addresses as long as
+/// the socket is open.
+pub(crate) fn join_groups(
+    interface: &str,
+    index: u32,
+    groups: &[[u8; 6]],
+) -> Result<OwnedFd, PacketError> {
+    let socket = open_socket()?;
+    for group in groups {
+        let joined = sys::join(socket.as_fd(), index, Membership::Multicast, *group);
+        joined.map_err(|errno| PacketError::Call {
+            interface: interface.to_owned(),
+            call: "PACKET_ADD_MEMBERSHIP",
+            errno,
+        })?;
+    }
+    Ok(socket)
+}
+
 fn open_socket() -> Result<OwnedFd, PacketError> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     // Protocol 0: the socket gets no packets before it is bound.
@@ -228,7 +256,7 @@ fn open_socket() -> Result<OwnedFd, PacketError> {
 }
 
 /// Finds an Ethernet interface that is up.
-fn find(name: &str) -> Result<(u32, InterfaceFacts), PacketError> {
+pub(crate) fn find(name: &str) -> Result<(Interface, InterfaceFacts), PacketError> {
     let interface = name.to_owned();
     let mut found = match Interface::by_name(name) {
         Err(source) if source.errno == Errno::NODEV => {
@@ -243,7 +271,7 @@ fn find(name: &str) -> Result<(u32, InterfaceFacts), PacketError> {
     if !facts.up {
         return Err(PacketError::Down { interface });
     }
-    Ok((found.index(), facts))
+    Ok((found, facts))
 }
 
 /// Makes the interface receive frames to our MAC address and to the groups, as long as the socket is open.

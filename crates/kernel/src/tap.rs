@@ -336,7 +336,8 @@ pub(crate) fn open_tun() -> Result<OwnedFd, TapError> {
     })
 }
 
-fn set_up_queue(
+/// Sets up a queue of a TAP or of a macvtap interface; an error names the ioctl.
+pub(crate) fn set_up_queue(
     fd: &OwnedFd,
     offloads: TapOffloads,
     vnet_header: VnetHeader,

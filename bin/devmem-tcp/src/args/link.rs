@@ -18,12 +18,13 @@ pub struct LinkArgs {
     #[arg(long = "if", id = "interface", value_name = "NAME")]
     pub interface: Option<String>,
     /// Link of the user backend: tap:NAME, packet:NAME for an Ethernet interface of this machine (with a MAC address
-    /// beside its own, or with packet:NAME,ports=A-B these TCP ports of its address), or unix:PATH to an emulated NIC (see
-    /// `devmem-tcp nic`)
+    /// beside its own, or with packet:NAME,ports=A-B these TCP ports of its address), macvtap:NAME for a macvtap interface over
+    /// it (macvtap:NAME,mode=M: bridge, private, vepa, passthru), or unix:PATH to an emulated NIC (see `devmem-tcp nic`)
     #[arg(long, value_name = "LINK", default_value = DEFAULT_LINK)]
     pub link: String,
-    /// Our address with its prefix length, IPv4 or IPv6 [default: 10.77.0.2/24]. With the kernel's stack: an address of the
-    /// interface, with or without prefix length [default: its first]
+    /// Our address with its prefix length, IPv4 or IPv6 [default: 10.77.0.2/24], or auto: an IPv4 address of a DHCP server, on
+    /// packet:NAME and macvtap:NAME. With the kernel's stack: an address of the interface, with or without prefix length
+    /// [default: its first]
     #[arg(long, value_name = "ADDR/LEN")]
     pub addr: Option<String>,
     /// Add this address to the kernel's end of the TAP, and bring that up

@@ -88,6 +88,17 @@ fn on_kernel(name: &str, plan: &RecvPlan, stop: &StopFlag) -> Result<(), Failure
     receive(plan, stop, receiver, output, report, None)
 }
 
+/// Prints where the receiver listens.
+fn tell_address(receiver: &Receiver, link: &str) {
+    let local = receiver.local_addr();
+    note(format_args!("listening on {local} over {link}"));
+    if local.ip().is_unspecified() {
+        for address in receiver.nic().addresses() {
+            note(format_args!("address of this NIC: {address}"));
+        }
+    }
+}
+
 /// Receives from the connections and prints the report.
 fn receive(
     plan: &RecvPlan,
@@ -98,7 +109,7 @@ fn receive(
     capture: Option<&Capture>,
 ) -> Result<(), Failure> {
     let local = receiver.local_addr();
-    note(format_args!("listening on {local} over {}", report.link));
+    tell_address(&receiver, &report.link);
     let title = plan
         .watch
         .then(|| format!("recv  {local} over {}", report.link));

@@ -12,6 +12,9 @@ use tool::output::Failure;
 /// Our default address on a TAP.
 const TAP_ADDRESS: &str = "10.77.0.2/24";
 
+/// Value of `--addr` for an address of a DHCP server.
+const AUTO: &str = "auto";
+
 /// The stack, its link and its addresses.
 #[derive(Clone, Debug)]
 pub struct LinkPlan {
@@ -28,11 +31,11 @@ pub struct LinkPlan {
 /// Our NIC on a TAP, or on the wire of an emulated NIC.
 #[derive(Clone, Debug)]
 pub struct TapPlan {
-    /// `tap:NAME`, `packet:NAME` or `unix:PATH`.
+    /// `tap:NAME`, `packet:NAME`, `macvtap:NAME` or `unix:PATH`.
     pub link: LinkSpec,
     /// Options of the link, as the library takes them after a comma.
     pub options: Option<String>,
-    /// Our address.
+    /// Our address; the unspecified one, with a prefix of length 0, for one that a DHCP server lends.
     pub ours: Prefix,
     /// The address for the kernel's end.
     pub peers: Option<Prefix>,
@@ -73,13 +76,7 @@ impl LinkPlan {
             )));
         }
         let (link, options) = parse_link(link)?;
-        if addr.is_none() && matches!(link, LinkSpec::Packet(_)) {
-            return Err(
-                Failure::usage(format!("--link {link} needs --addr ADDR/LEN")).with_remedy(
-                    "take a free address of the interface's network; `ip address` shows the network",
-                ),
-            );
-        }
+        check_address(&link, addr.as_deref())?;
         if peers.is_some() && !matches!(link, LinkSpec::Tap(_)) {
             return Err(Failure::usage(format!(
                 "--peer-addr is for the kernel's end of a TAP, and {link} has none"
@@ -101,7 +98,7 @@ impl LinkPlan {
 }
 
 impl TapPlan {
-    /// Returns the address to listen on.
+    /// Returns the address to listen on: for an address of a DHCP server, any.
     pub fn local(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.ours.address, port)
     }
@@ -116,7 +113,11 @@ impl TapPlan {
             Some(options) => format!("{},{options}", self.link),
             None => self.link.to_string(),
         };
-        let mut builder = Netdev::builder(&link)?.address(&self.ours.to_string())?;
+        let ours = match self.ours.address.is_unspecified() {
+            true => AUTO.to_owned(),
+            false => self.ours.to_string(),
+        };
+        let mut builder = Netdev::builder(&link)?.address(&ours)?;
         // `kernels_end` warns also of interfaces that exist already, and names the options of the tool.
         builder = builder.on_warning(|_| {});
         if let Some(peers) = self.peers {
@@ -137,19 +138,43 @@ impl TapPlan {
     }
 }
 
-/// Parses `tap:NAME`, `packet:NAME` with or without options, or `unix:PATH`.
+/// Refuses `--addr` where it does not fit the link, and its absence where there is no default.
+fn check_address(link: &LinkSpec, addr: Option<&str>) -> Result<(), Failure> {
+    match addr {
+        None if is_on_lan(link) => {
+            let text = format!("--link {link} needs --addr ADDR/LEN, or --addr auto");
+            Err(Failure::usage(text).with_remedy(
+                "take a free address of the interface's network, which `ip address` shows, or auto for one of its DHCP server",
+            ))
+        }
+        Some(AUTO) if !is_on_lan(link) => Err(Failure::usage(format!(
+            "--addr auto is for the links packet:NAME and macvtap:NAME, and --link is {link}"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Returns whether the link leads to the network of an interface, so that there is no default address.
+fn is_on_lan(link: &LinkSpec) -> bool {
+    matches!(link, LinkSpec::Packet(_) | LinkSpec::Macvtap(_))
+}
+
+/// Parses `tap:NAME`, `packet:NAME` or `macvtap:NAME` with or without options, or `unix:PATH`.
 fn parse_link(text: &str) -> Result<(LinkSpec, Option<String>), Failure> {
     let (bare, options) = match text.split_once(',') {
-        Some((bare, options)) if bare.starts_with("packet:") => (bare, Some(options.to_owned())),
+        Some((bare, options)) if bare.parse().is_ok_and(|link| is_on_lan(&link)) => {
+            (bare, Some(options.to_owned()))
+        }
         _ => (text, None),
     };
     match bare.parse() {
-        Ok(link @ (LinkSpec::Unix(_) | LinkSpec::Packet(_))) => Ok((link, options)),
+        Ok(link @ LinkSpec::Unix(_)) => Ok((link, None)),
+        Ok(link) if is_on_lan(&link) => Ok((link, options)),
         _ => parse_tap("--link", text)
             .map(|name| (LinkSpec::Tap(name), None))
             .map_err(|failure| {
                 failure.with_remedy(
-                    "write tap:NAME or packet:NAME, the interface's name of at most 15 bytes, or unix:PATH",
+                    "write tap:NAME, packet:NAME or macvtap:NAME, the interface's name of at most 15 bytes, or unix:PATH",
                 )
             }),
     }
@@ -182,6 +207,10 @@ fn addresses(
     let Some(text) = addr else {
         return Ok((TAP_ADDRESS.parse()?, None));
     };
+    if text == AUTO && interface.is_none() {
+        let address = IpAddr::from([0; 4]);
+        return Ok((Prefix { address, len: 0 }, None));
+    }
     // The prefix length is optional, because the interface has one already.
     let bare = text.parse::<IpAddr>().ok().filter(|_| interface.is_some());
     let ours = match bare {

@@ -96,7 +96,11 @@ fn a_packet_link_needs_an_address_and_has_no_kernels_end() {
         ("--link packet:", "is not a link"),
         (
             "--link packet:eth0",
-            "--link packet:eth0 needs --addr ADDR/LEN",
+            "--link packet:eth0 needs --addr ADDR/LEN, or --addr auto",
+        ),
+        (
+            "--link macvtap:eth0",
+            "--link macvtap:eth0 needs --addr ADDR/LEN, or --addr auto",
         ),
         (
             "--link packet:eth0 --addr 10.0.0.2/24 --peer-addr 10.0.0.1/24",
@@ -110,6 +114,14 @@ fn a_packet_link_needs_an_address_and_has_no_kernels_end() {
     let plan = recv("--link packet:eth0,ports=5201-5203 --addr 10.0.0.2/24").unwrap();
     assert_eq!(plan.link.tap.link.to_string(), "packet:eth0");
     assert_eq!(plan.link.tap.options.as_deref(), Some("ports=5201-5203"));
+    assert_eq!(plan.nic.mtu, None, "that of the interface");
+    let error = recv("--addr auto").expect_err("a TAP");
+    assert!(error.contains("--addr auto is for"), "{error}");
+    let plan = recv("--link packet:eth0 --addr auto --gateway 10.0.0.1").unwrap();
+    assert_eq!(plan.link.tap.local(5201).to_string(), "0.0.0.0:5201");
+    let plan = recv("--link macvtap:eth0,mode=private --addr 10.0.0.2/24").unwrap();
+    assert_eq!(plan.link.tap.link.to_string(), "macvtap:eth0");
+    assert_eq!(plan.link.tap.options.as_deref(), Some("mode=private"));
     assert_eq!(plan.nic.mtu, None, "that of the interface");
 }
 
@@ -193,6 +205,7 @@ fn a_wire_has_two_different_ends() {
     };
     assert!(wire("--a tap:x --b tap:y").is_ok());
     assert!(wire("--a tap:x --b tap:x --b-netns other").is_ok());
+    assert!(wire("--a packet:x --b packet:x --b-netns other").is_ok());
     assert!(
         wire("--a tap:x --b tap:x")
             .unwrap_err()
@@ -204,8 +217,13 @@ fn a_wire_has_two_different_ends() {
         ("--a unix:/w --b unix:/w", "the same end, unix:/w"),
         (
             "--a tap:x --b unix:/w --b-netns y",
-            "--b-netns is for a TAP",
+            "--b-netns is for an interface",
         ),
+        (
+            "--a tap:x --b packet:y --b-addr 10.0.0.2/24",
+            "--b-addr is for a TAP",
+        ),
+        ("--a packet:x --b packet:x", "the same end, packet:x"),
         (
             "--a tap:x,10.0.0.1/24 --a-addr 10.0.0.3/24 --b tap:y",
             "--a-addr: --a tap:x,10.0.0.1/24 has an address already",

@@ -8,11 +8,13 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::common::{
     LIMIT, Running, assert_all_right, assert_everything_home, assert_nothing_dropped, comments,
-    connect, recv_addr, repeating, start, start_recv,
+    connect, recv_addr, repeating, run, start, start_recv,
 };
+use devmem_linux::macvtap::{self, MacvtapMode, MacvtapOptions};
 use devmem_linux::netif::Interface;
 use devmem_linux::netns::{self, NetNs};
 use devmem_linux::test_util::{in_netns, skip, wait_or_kill};
@@ -298,6 +300,76 @@ fn a_packet_link_receives_and_ends_when_its_interface_is_removed() {
                 .failed_with(1, "the interface of packet:far was removed");
         },
     );
+}
+
+#[test]
+fn a_macvtap_link_receives_and_leaves_nothing_behind_when_the_receiver_is_killed() {
+    const TEST: &str =
+        "recv::a_macvtap_link_receives_and_leaves_nothing_behind_when_the_receiver_is_killed";
+    in_netns(TEST, || {
+        if let Err(error) = macvtap::try_open() {
+            return skip(TEST, "macvtap", &error.to_string());
+        }
+        let (mut near, mut far) = Interface::create_veth_pair("near", "far").unwrap();
+        near.set_up().unwrap();
+        far.set_up().unwrap();
+        near.add_address([10, 77, 0, 1].into(), 24).unwrap();
+        // In mode passthru there can be no other macvtap interface, so a second run shows that the first one's has gone.
+        let options = "--link macvtap:far,mode=passthru --addr 10.77.0.2/24 --json";
+        let mut recv = start(&format!("recv {options} -l -v 7"));
+        recv.until("listening on");
+        let busy = run(&format!("recv {options} -l"));
+        assert!(busy.stderr.contains("`ip -d link`"), "{}", busy.stderr);
+        signal(&recv, Signal::KILL);
+        assert_eq!(recv.finish().code, None);
+        let only_one = MacvtapOptions {
+            mode: Some(MacvtapMode::Passthru),
+            ..MacvtapOptions::new("far")
+        };
+        let begin = Instant::now();
+        // The kernel removes the namespace of the interface a little later.
+        while only_one.open().is_err() {
+            assert!(begin.elapsed() < LIMIT, "the interface stays");
+            thread::sleep(Duration::from_millis(10));
+        }
+        let mut recv = start(&format!("recv {options} -l -v 7"));
+        recv.until("listening on");
+        send(recv_addr(), &repeating(7, 0, 7_000_000));
+        let json = recv.finish().json();
+        assert_all_right(&json, 7_000_000);
+        assert_eq!(json["link"], "macvtap:far");
+    });
+}
+
+#[test]
+fn a_receiver_gets_its_address_from_a_dhcp_server() {
+    const TEST: &str = "recv::a_receiver_gets_its_address_from_a_dhcp_server";
+    in_netns(TEST, || {
+        if !has(TEST, "dnsmasq") {
+            return;
+        }
+        let (mut near, mut far) = Interface::create_veth_pair("near", "far").unwrap();
+        near.set_up().unwrap();
+        far.set_up().unwrap();
+        near.add_address([10, 77, 0, 1].into(), 24).unwrap();
+        let mut server = Command::new("dnsmasq")
+            .args(["--keep-in-foreground", "--conf-file=/dev/null", "--port=0"])
+            .args(["--interface=near", "--bind-interfaces", "--user=root"])
+            .args(["--dhcp-authoritative", "--no-ping", "--leasefile-ro"])
+            .args(["--dhcp-range=10.77.0.60,10.77.0.60,255.255.255.0,2m"])
+            .args(["--pid-file=", "--log-facility=/dev/null"])
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut recv = start("recv --link packet:far --addr auto --json -l -v 7");
+        recv.until("address of this NIC: 10.77.0.60");
+        let to = "10.77.0.60:5201".parse().unwrap();
+        send(to, &repeating(7, 0, 7_000_000));
+        let json = recv.finish().json();
+        server.kill().unwrap();
+        server.wait().unwrap();
+        assert_all_right(&json, 7_000_000);
+    });
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::net::{Shutdown, TcpListener};
 use std::thread;
 
 use crate::common::{LIMIT, Running, connect, repeating, run, start};
+use devmem_linux::netif::Interface;
 use devmem_linux::netns::{self, NetNs};
 use devmem_linux::test_util::in_netns;
 use rustix::process::{Signal, kill_process};
@@ -20,6 +21,12 @@ fn another_host() -> NetNs {
 
 /// Joins this namespace and `other`, and waits until they are joined.
 fn join(other: &NetNs, options: &str) -> Running {
+    let taps = "--a tap:left --a-addr 10.0.0.1/24 --b tap:right --b-addr 10.0.0.2/24";
+    join_ends(taps, other, options)
+}
+
+/// As [`join`], with ends that exist.
+fn join_ends(ends: &str, other: &NetNs, options: &str) -> Running {
     use std::os::fd::{AsFd, AsRawFd};
     // The tool opens the namespace through our descriptor of it.
     let path = format!(
@@ -27,12 +34,55 @@ fn join(other: &NetNs, options: &str) -> Running {
         std::process::id(),
         other.as_fd().as_raw_fd()
     );
-    let mut wire = start(&format!(
-        "wire --json --a tap:left --a-addr 10.0.0.1/24 --b tap:right --b-addr 10.0.0.2/24 \
-         --b-netns {path} {options}"
-    ));
+    let mut wire = start(&format!("wire --json {ends} --b-netns {path} {options}"));
     wire.until("are connected");
     wire
+}
+
+/// Makes a veth pair in the calling thread's namespace. The kernel has the address at one end; the other is `far`.
+fn veth(address: [u8; 4]) -> Interface {
+    let (mut near, mut far) = Interface::create_veth_pair("near", "far").unwrap();
+    near.set_up().unwrap();
+    far.set_up().unwrap();
+    near.add_address(address.into(), 24).unwrap();
+    far
+}
+
+#[test]
+fn a_cable_between_two_veth_pairs_cuts_super_packets_and_impairs_their_segments() {
+    in_netns(
+        "wire::a_cable_between_two_veth_pairs_cuts_super_packets_and_impairs_their_segments",
+        || {
+            const BYTES: usize = 2_000_000;
+            let other = another_host();
+            let far = veth([10, 0, 0, 1]);
+            other.run(|| veth([10, 0, 0, 2])).unwrap();
+            let ends = "--a packet:far --b packet:far";
+            let impair = "--impair loss=1%,dup=1%,reorder=1%,delay=1ms,seed=5";
+            let wire = join_ends(ends, &other, impair);
+            transfer(&other, &repeating(251, 0, BYTES));
+            kill_process(wire.pid(), Signal::TERM).unwrap();
+            let json = wire.finish().json();
+            for count in ["lost", "duplicated", "reordered"] {
+                assert!(
+                    json["a_to_b"][count].as_u64().is_some_and(|n| n > 0),
+                    "{count}: {json}"
+                );
+            }
+            // At least one frame for each 1,448 bytes: the sender's kernel has no offload here.
+            let least = BYTES as u64 / 1448;
+            assert!(
+                json["a_to_b"]["offered"]
+                    .as_u64()
+                    .is_some_and(|f| f > least),
+                "{json}"
+            );
+            assert_eq!(json["a_to_b"]["refused"], 0, "{json}");
+            let wire = join_ends(ends, &other, "");
+            far.delete().unwrap();
+            wire.finish().failed_with(1, "the interface was deleted");
+        },
+    );
 }
 
 /// Sends `bytes` from this namespace to `other`, kernel to kernel, and asserts that they arrive.

@@ -199,7 +199,7 @@ impl<D: Door> Pair<D> {
                     seed: config.seed,
                     ..impairment
                 };
-                Box::new(Impaired::both(link_a, impairment).expect("the wire has no offloads"))
+                Box::new(Impaired::both(link_a, impairment))
             }
         };
         let third: [ThirdStation; 2] = Default::default();

@@ -1,8 +1,8 @@
 //! A software NIC with header split, RSS, ntuple rules and a page pool per receive queue.
 //!
 //! Key types: [`Nic`] (the device: receive, transmit, settings), [`Link`] (what the NIC sends to and receives from: a
-//! TAP, a packet socket, an in-memory wire, a UNIX socket, and wrappers that impair or capture) and [`RxPacket`] (validated headers in
-//! host memory, payload in the queue's memory).
+//! TAP, a packet socket, a macvtap interface, an in-memory wire, a UNIX socket, and wrappers that impair or capture) and
+//! [`RxPacket`] (validated headers in host memory, payload in the queue's memory).
 //!
 //! In the walk of a received segment this crate is steps 1 to 3: a queue keeps a run of net_iovs
 //! posted (`RxQueue::posted`), the link fills it (`Link::receive`), and a wrong prediction of the header length

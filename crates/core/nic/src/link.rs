@@ -2,9 +2,11 @@
 
 mod captured;
 mod conditioner;
+mod cut;
 mod hello;
 mod impaired;
 mod impairment;
+mod macvtap;
 mod packet_socket;
 mod socket_events;
 mod tap;
@@ -30,12 +32,14 @@ use crate::packet::RxPacket;
 
 pub use captured::{Captured, Direction, FramePayload, FrameSink};
 pub use conditioner::{Conditioner, ConditionerStats};
+pub use cut::{FrameCutter, Uncut};
 pub use hello::{HELLO_LIMIT, NoHello, WireHello};
-pub use impaired::{Impaired, ImpairedStats, OffloadsOn, complete_checksum};
+pub use impaired::{Impaired, ImpairedStats, complete_checksum};
 pub use impairment::{
     DEFAULT_LIMIT, DEFAULT_REORDER_GAP, Impairment, ImpairmentError, Probability, REORDER_HOLD,
 };
-pub use packet_socket::{PacketLink, PacketLinkOptions, PacketSocketStatus};
+pub use macvtap::{InterfaceReports, Look, MacvtapLink};
+pub use packet_socket::{InterfaceStatus, PacketLink, PacketLinkOptions};
 pub use tap::{BIG_PACKET_LEN, TapLink, TapOptions};
 pub use unix::UnixLink;
 pub use unix_port::{UnixPort, UnixPortEvent, Written};

@@ -25,6 +25,7 @@
 
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod bind_addr;
 mod binding;
 mod binding_tx;

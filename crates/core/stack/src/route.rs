@@ -3,7 +3,7 @@
 //! With one interface, a destination is either in an on-link prefix or reached through a gateway. If an
 //! IPv6 address is configured, the interface also has a link-local address made from the MAC address (RFC
 //! 4291 appendix A). There is no duplicate address detection (RFC 4862 5.4), and router advertisements are
-//! ignored: addresses and gateways are configured.
+//! ignored: addresses and gateways are configured, also while the stack runs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -135,6 +135,35 @@ impl Routes {
             }
         }
         Ok(routes)
+    }
+
+    /// Adds a local address, and a gateway in its prefix.
+    pub(crate) fn add(
+        &mut self,
+        ip: IpAddr,
+        prefix_len: u8,
+        gateway: Option<IpAddr>,
+    ) -> Result<(), AddressError> {
+        let checked = Self::new(MacAddr::default(), &[(ip, prefix_len)], gateway.as_slice())?;
+        self.remove(ip);
+        self.addresses.extend(checked.addresses.first());
+        self.gateways.extend(gateway);
+        Ok(())
+    }
+
+    /// Removes a local address, and the gateways that only its prefix covers.
+    pub(crate) fn remove(&mut self, ip: IpAddr) {
+        self.addresses.retain(|address| address.ip != ip);
+        let Self {
+            addresses,
+            gateways,
+            ..
+        } = self;
+        gateways.retain(|gateway| {
+            let covers =
+                |address: &Address| common_prefix(address.ip, *gateway) >= Some(address.prefix_len);
+            addresses.iter().any(covers)
+        });
     }
 
     /// Sets whether packets to any unicast address are accepted, or only those to local addresses.

@@ -5,12 +5,15 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 
-use devmem_linux::packet::{self, PacketError, PacketOptions, Presence, SharedStation, Station};
+use devmem_linux::packet::{
+    self, PacketError, PacketOptions, PacketSocket, Presence, SharedStation, Station,
+};
 use devmem_uapi::Errno;
-use nic::{LinkState, PacketLink, PacketLinkOptions, PacketSocketStatus};
+use nic::{InterfaceStatus, LinkState, PacketLink, PacketLinkOptions};
 use wire::MacAddr;
 
 use crate::error::{ErrorKind, OpenError, Refusal};
+use crate::lease::LeasePort;
 
 /// The addresses of a NIC on a packet link.
 #[derive(Clone, Debug)]
@@ -27,16 +30,15 @@ pub(super) fn open(
     sharing: &Sharing,
     addresses: &[(IpAddr, u8)],
 ) -> Result<(PacketLink, MacAddr), OpenError> {
-    let addresses: Vec<_> = addresses.iter().map(|(address, _)| *address).collect();
     let socket = PacketOptions {
         interface: name.to_owned(),
         station: match sharing {
             Sharing::Nothing(mac) => Station::Own {
                 mac: mac.0,
-                multicast: solicited_nodes(&addresses),
+                multicast: solicited_nodes(addresses),
             },
             Sharing::Ports(ports) => Station::Shared(SharedStation {
-                addresses,
+                addresses: addresses.iter().map(|(address, _)| *address).collect(),
                 ports: ports.clone(),
             }),
         },
@@ -55,10 +57,26 @@ pub(super) fn open(
     Ok((link.keeping(held), mac))
 }
 
+/// Opens the socket by which the station `mac` beside the interface gets its address.
+pub(super) fn open_dhcp(name: &str, mac: MacAddr) -> Result<LeasePort, OpenError> {
+    let options = PacketOptions {
+        interface: name.to_owned(),
+        station: Station::Dhcp { mac: mac.0 },
+    };
+    let socket = options.open().map_err(|error| refused(name, error))?;
+    Ok(lease_port(socket))
+}
+
+pub(super) fn lease_port(socket: PacketSocket) -> LeasePort {
+    let mac = MacAddr(socket.mac());
+    let (fd, _no_ports) = socket.into_parts();
+    LeasePort::new(fd, mac)
+}
+
 /// Returns the multicast addresses of neighbour discovery (RFC 4861): solicited-node groups, which end in the last three bytes
 /// of an address (RFC 2464 7).
-fn solicited_nodes(addresses: &[IpAddr]) -> Vec<[u8; 6]> {
-    let v6 = addresses.iter().filter_map(|address| match address {
+pub(super) fn solicited_nodes(addresses: &[(IpAddr, u8)]) -> Vec<[u8; 6]> {
+    let v6 = addresses.iter().filter_map(|(address, _)| match address {
         IpAddr::V4(_) => None,
         IpAddr::V6(address) => Some(address.octets()),
     });
@@ -66,17 +84,21 @@ fn solicited_nodes(addresses: &[IpAddr]) -> Vec<[u8; 6]> {
         .collect()
 }
 
-fn look(socket: BorrowedFd<'_>, ifindex: u32) -> io::Result<PacketSocketStatus> {
-    let state = match packet::presence(socket, ifindex)? {
+fn look(socket: BorrowedFd<'_>, ifindex: u32) -> io::Result<InterfaceStatus> {
+    let state = link_state(packet::presence(socket, ifindex)?);
+    let lost = packet::take_drops(socket)?.into();
+    Ok(InterfaceStatus { state, lost })
+}
+
+pub(super) fn link_state(presence: Presence) -> LinkState {
+    match presence {
         Presence::Up => LinkState::Up,
         Presence::Down => LinkState::Down,
         Presence::Gone => LinkState::Gone,
-    };
-    let lost = packet::take_drops(socket)?.into();
-    Ok(PacketSocketStatus { state, lost })
+    }
 }
 
-fn refused(name: &str, error: PacketError) -> OpenError {
+pub(super) fn refused(name: &str, error: PacketError) -> OpenError {
     let errno = Errno(error.errno().raw_os_error());
     let kind = match error {
         PacketError::NoInterface { source, .. } => return OpenError::no_interface(name, source),
@@ -100,14 +122,4 @@ fn refused(name: &str, error: PacketError) -> OpenError {
         .on(name)
         .caused_by(io::Error::from(error.errno()))
         .into()
-}
-
-/// The error of an impairment on a packet link.
-pub(super) fn cannot_be_impaired(name: &str) -> Refusal {
-    let reason = format!(
-        "packet:{name} cannot be impaired: the kernel merges its packets, and an impairment works on single ones"
-    );
-    Refusal::new(ErrorKind::InvalidInput, Errno::EINVAL, reason).with_remedy(format!(
-        "impair the interface: tc qdisc add dev {name} root netem loss 1%, or use a TAP link"
-    ))
 }

@@ -1,4 +1,5 @@
-//! Between device memory and sockets of the kernel, over a TAP or a packet socket, each test in a new network namespace.
+//! Between device memory and sockets of the kernel, over a TAP, a packet socket or a macvtap interface, each test in a new
+//! network namespace.
 //!
 //! Every byte depends on its position, and every chunk of device memory is written over in the moment its send
 //! completes. `DEVMEM_SLOW=1` sends a gigabyte and more in each case that is about size.
@@ -8,6 +9,8 @@
 )]
 
 mod ecn;
+mod lease;
+mod macvtap;
 mod packet;
 mod peer;
 mod sender;

@@ -21,7 +21,7 @@ const FAR: &str = "far";
 const LINK: &str = "packet:far";
 
 /// Makes the pair. The kernel has an address on one end only; packets to ours pass the pair.
-fn veth((host, _, len): Addresses, mtu: u16) -> (Interface, Interface) {
+pub fn veth((host, _, len): Addresses, mtu: u16) -> (Interface, Interface) {
     let (mut near, mut far) = Interface::create_veth_pair(NEAR, FAR).expect("our namespace");
     for end in [&mut near, &mut far] {
         end.set_mtu(mtu.into()).expect("veth has any MTU");
@@ -40,16 +40,16 @@ fn netdev((_, ours, len): Addresses) -> Netdev {
 }
 
 /// Our end with device memory bound and a listening socket.
-struct Receiver {
+pub struct Receiver {
     listener: Listener,
     rx: BoundRx,
     _setup: Setup,
     memory: Dmabuf,
-    netdev: Netdev,
+    pub netdev: Netdev,
 }
 
 impl Receiver {
-    fn new(netdev: Netdev, (_, ours, _): Addresses) -> Self {
+    pub fn new(netdev: Netdev, (_, ours, _): Addresses) -> Self {
         let memory = Dmabuf::anonymous(16 << 20).expect("memory");
         let local = (ours, 5201);
         let listener = netdev.listen(local).expect("a free port");
@@ -65,8 +65,12 @@ impl Receiver {
         }
     }
 
+    pub fn listener(&self) -> &Listener {
+        &self.listener
+    }
+
     /// Receives `bytes` from a socket of the kernel on each of `connections` connections at once.
-    fn receive(&self, connections: usize, bytes: usize) {
+    pub fn receive(&self, connections: usize, bytes: usize) {
         let local = self.listener.local_addr().expect("it listens");
         std::thread::scope(|scope| {
             for _ in 0..connections {
@@ -87,35 +91,40 @@ impl Receiver {
     }
 
     /// Ends: every net_iov is home.
-    fn finish(self) {
+    pub fn finish(self) {
         let net_iovs = self.rx.unbind().net_iovs();
         assert_eq!(net_iovs.home, net_iovs.total);
     }
 }
 
+/// Sends a stream each way between the NIC, into and from its device memory, and the kernel; drops the NIC.
+pub fn both_directions(netdev: Netdev, addresses: Addresses) {
+    const BYTES: usize = (8 << 20) + 1;
+    let receiver = Receiver::new(netdev, addresses);
+    receiver.receive(1, BYTES);
+    let queues = receiver.netdev.queue_stats();
+    let split: u64 = queues.iter().filter_map(|queue| queue.split_packets).sum();
+    assert!(split > 0, "no packet was received into device memory");
+    let host = Host::listening(addresses);
+    let nic = Nic::new(receiver.netdev.clone());
+    let receiving = host.receive();
+    nic.send_all(host.connect(&nic), BYTES, 1 << 20);
+    assert_eq!(receiving.join().expect("the receiver"), BYTES);
+    drop(nic);
+    // Not those of the stack: the kernel's multicast reports, and probes of a slow machine.
+    let mut drops = receiver.netdev.drops();
+    drops.retain(|(name, _)| name.starts_with("rx_") || name.starts_with("tx_"));
+    assert_eq!(drops, []);
+    receiver.finish();
+}
+
 #[test]
 fn a_veth_carries_streams_in_both_directions() {
     in_netns("packet::a_veth_carries_streams_in_both_directions", || {
-        const BYTES: usize = (8 << 20) + 1;
         for addresses in [V4, V6] {
             for mtu in [1500, 9000] {
                 let (near, _far) = veth(addresses, mtu);
-                let receiver = Receiver::new(netdev(addresses), addresses);
-                receiver.receive(1, BYTES);
-                let queues = receiver.netdev.queue_stats();
-                let split: u64 = queues.iter().filter_map(|queue| queue.split_packets).sum();
-                assert!(split > 0, "no packet was received into device memory");
-                let host = Host::listening(addresses);
-                let nic = Nic::new(receiver.netdev.clone());
-                let receiving = host.receive();
-                nic.send_all(host.connect(&nic), BYTES, 1 << 20);
-                assert_eq!(receiving.join().expect("the receiver"), BYTES);
-                drop(nic);
-                // Not those of the stack: the kernel's multicast reports, and probes of a slow machine.
-                let mut drops = receiver.netdev.drops();
-                drops.retain(|(name, _)| name.starts_with("rx_") || name.starts_with("tx_"));
-                assert_eq!(drops, []);
-                receiver.finish();
+                both_directions(netdev(addresses), addresses);
                 near.delete().expect("our namespace");
             }
         }
@@ -153,6 +162,45 @@ fn packets_are_super_packets_in_both_directions() {
 }
 
 #[test]
+fn an_impaired_link_has_single_frames_and_changes_no_byte() {
+    in_netns(
+        "packet::an_impaired_link_has_single_frames_and_changes_no_byte",
+        || {
+            const BYTES: usize = 1 << 20;
+            for (addresses, impairment) in [
+                (V4, "loss=1%,reorder=1%,delay=1ms,seed=3"),
+                (V6, "dup=1%,corrupt=1%,delay=2ms,jitter=1ms,seed=4"),
+            ] {
+                let (near, _far) = veth(addresses, 1500);
+                let longest = Arc::new(AtomicUsize::new(0));
+                let seen = Arc::clone(&longest);
+                let sink = move |_, _, frame: &[u8]| {
+                    seen.fetch_max(frame.len(), Ordering::Relaxed);
+                };
+                let (_, ours, len) = addresses;
+                let builder = Netdev::builder(LINK).expect("a link");
+                let builder = builder.address(&format!("{ours}/{len}"));
+                let builder = builder.expect("an address").capture(Box::new(sink));
+                let impairment = impairment.parse().expect("an impairment");
+                let netdev = builder.impair(impairment).open().expect("it is up");
+                let receiver = Receiver::new(netdev, addresses);
+                receiver.receive(1, BYTES);
+                let host = Host::listening(addresses);
+                let nic = Nic::new(receiver.netdev.clone());
+                let receiving = host.receive();
+                nic.send_all(host.connect(&nic), BYTES, 30_000);
+                assert_eq!(receiving.join().expect("the receiver"), BYTES);
+                drop(nic);
+                receiver.finish();
+                // Headers and payload of one packet with the MTU.
+                assert_eq!(longest.load(Ordering::Relaxed), 14 + 1500);
+                near.delete().expect("our namespace");
+            }
+        },
+    );
+}
+
+#[test]
 fn sixty_four_connections_are_received_at_once() {
     in_netns(
         "packet::sixty_four_connections_are_received_at_once",
@@ -166,7 +214,7 @@ fn sixty_four_connections_are_received_at_once() {
 }
 
 /// Waits until the link is in the state.
-fn await_state(netdev: &Netdev, state: LinkState) {
+pub fn await_state(netdev: &Netdev, state: LinkState) {
     let start = Instant::now();
     while netdev.link_state() != state {
         assert!(start.elapsed() < PATIENCE, "{:?}", netdev.link_state());

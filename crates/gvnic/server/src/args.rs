@@ -7,23 +7,23 @@ use tool::parse::OutputArgs;
 
 /// Connect two hosts with an impaired cable
 ///
-/// Each end is a TAP interface, usually in its own network namespace, or a UNIX socket of a user-space stack
-/// (`--link unix:PATH`) or an emulated NIC. Frames from one end go to the other; --impair delays, drops, corrupts,
+/// Each end is a TAP interface or an Ethernet interface, usually in separate network namespaces, or a UNIX socket of a user-space
+/// stack (`--link unix:PATH`) or an emulated NIC. Frames from one end go to the other; --impair delays, drops, corrupts,
 /// duplicates or reorders them. For machines without netem in the kernel.
 #[derive(Debug, Args)]
 #[command(after_long_help = WIRE_EXAMPLES)]
 pub struct WireArgs {
-    /// One end: tap:NAME, created if it does not exist; unix-listen:PATH, to listen for the host; unix:PATH, to connect
-    /// to it
+    /// One end: tap:NAME, created if it does not exist; packet:NAME, all frames of an Ethernet interface, without those of VLANs;
+    /// unix-listen:PATH, to listen for the host; unix:PATH, to connect to it
     #[arg(long, value_name = "LINK")]
     pub a: String,
     /// The other end
     #[arg(long, value_name = "LINK")]
     pub b: String,
-    /// Network namespace of the TAP --a: a name under /run/netns, a path, or pid:N
+    /// Network namespace of the interface --a: a name under /run/netns, a path, or pid:N
     #[arg(long, value_name = "NETNS")]
     pub a_netns: Option<String>,
-    /// Network namespace of the TAP --b
+    /// Network namespace of the interface --b
     #[arg(long, value_name = "NETNS")]
     pub b_netns: Option<String>,
     /// Address of the TAP interface --a, which is then set up
@@ -55,7 +55,9 @@ Examples:
   devmem-tcp wire --a tap:x --a-netns left --a-addr 10.0.0.1/24 \\
                   --b tap:y --b-netns right --b-addr 10.0.0.2/24 --impair loss=5%,delay=10ms
   devmem-tcp wire --a unix-listen:/tmp/wire --b tap:y --b-netns right --b-addr 10.0.0.2/24 --impair loss=5%
-      between our stack, `devmem-tcp send --link unix:/tmp/wire --addr 10.0.0.1/24 10.0.0.2`, and the kernel's";
+      between our stack, `devmem-tcp send --link unix:/tmp/wire --addr 10.0.0.1/24 10.0.0.2`, and the kernel's
+  devmem-tcp wire --a packet:eth1 --b packet:eth2 --impair loss=1%,delay=20ms
+      between the networks of two interfaces of this machine, or two veth pairs";
 
 /// Serve an emulated gVNIC to a virtual machine (vfio-user)
 ///

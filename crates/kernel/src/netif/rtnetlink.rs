@@ -1,10 +1,14 @@
 //! The messages of route netlink that this crate sends and parses (linux include/uapi/linux/rtnetlink.h).
 
 use std::net::IpAddr;
+use std::os::fd::AsRawFd;
 
+use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use super::InterfaceFacts;
+use super::macvtap::{MACVTAP, NewMacvtap};
+use super::watch::{Presence, Sighting};
 use crate::netlink::attr::Attributes;
 use crate::netlink::{F_DUMP, Names, NetlinkMessage, Request};
 
@@ -21,8 +25,10 @@ const F_CREATE_EXCL: u16 = 0x400 | 0x200;
 pub(super) const IFLA_ADDRESS: u16 = 1;
 pub(super) const IFLA_IFNAME: u16 = 3;
 pub(super) const IFLA_MTU: u16 = 4;
+const IFLA_LINK: u16 = 5;
 pub(super) const IFLA_TXQLEN: u16 = 13;
 const IFLA_LINKINFO: u16 = 18;
+const IFLA_STATS64: u16 = 23;
 pub(super) const IFLA_NET_NS_FD: u16 = 28;
 /// `IFLA_XDP`, and `IFLA_XDP_ATTACHED` in it: `XDP_ATTACHED_NONE` is 0.
 const IFLA_XDP: u16 = 43;
@@ -32,6 +38,10 @@ const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 /// `VETH_INFO_PEER` (linux include/uapi/linux/veth.h): an `ifinfomsg` and the peer's attributes.
 const VETH_INFO_PEER: u16 = 1;
+/// `IFLA_MACVLAN_MODE`.
+const IFLA_MACVLAN_MODE: u16 = 1;
+/// Offset of `rx_dropped` in `struct rtnl_link_stats64`: its seventh field.
+const RX_DROPPED_AT: usize = 6 * size_of::<u64>();
 /// Address attributes and flags (linux include/uapi/linux/if_addr.h).
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
@@ -39,10 +49,12 @@ const IFA_F_NODAD: u8 = 0x02;
 /// Route attributes.
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
-/// `IFF_UP` (linux include/uapi/linux/if.h).
+/// Flags of interfaces (linux include/uapi/linux/if.h).
 pub(super) const IFF_UP: u32 = 0x1;
+const IFF_LOWER_UP: u32 = 0x1_0000;
 /// `ARPHRD_ETHER` (linux include/uapi/linux/if_arp.h).
 const ARPHRD_ETHER: u16 = 1;
+const AF_UNSPEC: u8 = 0;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 
@@ -51,6 +63,7 @@ const LINK_NAMES: Names = Names(&[
     (IFLA_ADDRESS, "address", Names::NONE),
     (IFLA_IFNAME, "ifname", Names::NONE),
     (IFLA_MTU, "mtu", Names::NONE),
+    (IFLA_LINK, "link", Names::NONE),
     (IFLA_TXQLEN, "txqlen", Names::NONE),
     (IFLA_LINKINFO, "linkinfo", Names::NONE),
     (IFLA_NET_NS_FD, "net-ns-fd", Names::NONE),
@@ -105,11 +118,46 @@ impl<'a> LinkMessage<'a> {
         }
     }
 
+    /// Returns the kind of a virtual interface: `veth`, `macvtap`.
+    pub(super) fn kind(&self) -> Option<&'a str> {
+        self.attributes.nested(IFLA_LINKINFO)?.text(IFLA_INFO_KIND)
+    }
+
     pub(super) fn has_xdp_program(&self) -> bool {
         let xdp = self.attributes.nested(IFLA_XDP);
         let mode = xdp.and_then(|xdp| xdp.u8(IFLA_XDP_ATTACHED));
         mode.is_some_and(|mode| mode != 0)
     }
+}
+
+/// Parses a message as one about the state of the interface `index`: a change, or the reply to a request.
+pub(super) fn sighting(message: &NetlinkMessage<'_>, index: u32) -> Option<Sighting> {
+    let gone = Sighting {
+        presence: Presence::Gone,
+        rx_dropped: None,
+    };
+    if message.refusal() == Some(Errno::NODEV) {
+        return Some(gone);
+    }
+    let ([family_and_kind, found, flags, _], attributes) = message.split::<LinkBody>()?;
+    // Messages of AF_BRIDGE are about the interface as a port of a bridge.
+    let [family, ..] = family_and_kind.to_ne_bytes();
+    if (found, family) != (index, AF_UNSPEC) {
+        return None;
+    }
+    let presence = match (message.kind, flags & (IFF_UP | IFF_LOWER_UP)) {
+        (RTM_NEWLINK, both) if both == IFF_UP | IFF_LOWER_UP => Presence::Up,
+        (RTM_NEWLINK, _) => Presence::Down,
+        (RTM_DELLINK, _) => return Some(gone),
+        _ => return None,
+    };
+    let counters = attributes.find(IFLA_STATS64);
+    let rx_dropped =
+        counters.and_then(|counters| counters.value.get(RX_DROPPED_AT..)?.first_chunk());
+    Some(Sighting {
+        presence,
+        rx_dropped: rx_dropped.copied().map(u64::from_ne_bytes),
+    })
 }
 
 /// Starts a request about the interface `index`; 0 if an attribute names the interface.
@@ -135,6 +183,30 @@ pub(super) fn create_veth_pair(name: &str, peer: &str) -> Request {
                 data.nested_after(VETH_INFO_PEER, LinkBody::default().as_bytes(), |p| {
                     p.text(IFLA_IFNAME, peer)
                 })
+            })
+        })
+}
+
+/// Returns a request that creates a macvtap over the interface `lower`, in another network namespace.
+pub(super) fn create_macvtap(lower: u32, new: &NewMacvtap<'_>) -> Request {
+    let NewMacvtap {
+        name,
+        namespace,
+        mode,
+        mac,
+        mtu,
+    } = *new;
+    let namespace = namespace.as_raw_fd().to_ne_bytes();
+    link_request(RTM_NEWLINK, F_CREATE_EXCL, LinkBody::default())
+        .text(IFLA_IFNAME, name)
+        .u32(IFLA_LINK, lower)
+        .attribute(IFLA_NET_NS_FD, &namespace)
+        .with(mac, |request, mac| request.attribute(IFLA_ADDRESS, &mac))
+        .with(mtu, |request, mtu| request.u32(IFLA_MTU, mtu))
+        .nested(IFLA_LINKINFO, |info| {
+            let info = info.attribute(IFLA_INFO_KIND, MACVTAP.as_bytes());
+            info.nested(IFLA_INFO_DATA, |data| {
+                data.u32(IFLA_MACVLAN_MODE, mode as u32)
             })
         })
 }

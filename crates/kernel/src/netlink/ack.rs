@@ -54,6 +54,13 @@ pub(super) fn outcome(
     }))
 }
 
+/// Returns the errno of a refusal; `None` for an acknowledgement, and for messages that are neither.
+pub(super) fn errno(message: &NetlinkMessage<'_>) -> Option<Errno> {
+    let code = message.payload.first_chunk().copied();
+    let code = code.filter(|_| message.kind == TYPE_ERROR);
+    errno_of(c_int::from_ne_bytes(code?))
+}
+
 /// Parses the code of a refusal; `None` if it is not a negated errno (1 to 4,095: linux include/linux/err.h `MAX_ERRNO`),
 /// because rustix's type holds no other values.
 fn errno_of(code: c_int) -> Option<Errno> {

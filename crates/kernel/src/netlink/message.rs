@@ -1,5 +1,6 @@
 //! Received messages: splitting a datagram into messages, and the header of every message.
 
+use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::attr::{Attributes, align};
@@ -76,6 +77,11 @@ impl<'a> NetlinkMessage<'a> {
     /// Returns whether this is a message of a family, not a control message of netlink.
     pub(super) fn is_of_a_family(&self) -> bool {
         self.kind >= TYPE_FIRST_OF_FAMILIES
+    }
+
+    /// Returns the errno of a refusal; `None` for any other message.
+    pub(crate) fn refusal(&self) -> Option<Errno> {
+        super::ack::errno(self)
     }
 
     /// Returns whether the listed objects changed during the dump that this message is part of.

@@ -1,6 +1,6 @@
 //! A netlink socket, which sends a request and waits for its replies and its acknowledgement.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -13,7 +13,7 @@ use rustix::net::{
 
 use super::error::NetlinkError;
 use super::exchange::{BatchAnswers, Exchange};
-use super::message::NetlinkMessage;
+use super::message::{NetlinkMessage, messages};
 use super::request::Request;
 use crate::sys;
 
@@ -23,6 +23,8 @@ const RECEIVE_BYTES: usize = 64 * 1024;
 /// Maximum time to wait for a reply. The kernel replies during send(2), and continues a dump during recv(2), so that a
 /// reply that takes longer will not come.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum number of datagrams that are taken in one call, so that a flood of changes cannot keep the caller busy.
+const ARRIVED_DATAGRAMS: usize = 64;
 /// Maximum number of attempts to read a dump that is interrupted by changes.
 const DUMP_ATTEMPTS: usize = 8;
 
@@ -44,7 +46,18 @@ impl NetlinkSocket {
     /// The error of socket(2), bind(2) or setsockopt(2).
     pub fn route() -> Result<Self, NetlinkError> {
         // NETLINK_ROUTE is protocol 0, which rustix writes as None.
-        Self::open(None)
+        Self::open(None, 0)
+    }
+
+    /// As [`route`](Self::route); the socket also gets a message for each change of an interface (`RTNLGRP_LINK`).
+    ///
+    /// # Errors
+    ///
+    /// As [`route`](Self::route).
+    pub(crate) fn route_with_link_changes() -> Result<Self, NetlinkError> {
+        /// `RTMGRP_LINK` (linux include/uapi/linux/rtnetlink.h).
+        const LINK_CHANGES: u32 = 1;
+        Self::open(None, LINK_CHANGES)
     }
 
     /// Opens a socket for the families of generic netlink (`NETLINK_GENERIC`).
@@ -53,7 +66,7 @@ impl NetlinkSocket {
     ///
     /// The error of socket(2), bind(2) or setsockopt(2).
     pub fn generic() -> Result<Self, NetlinkError> {
-        Self::open(Some(netlink::GENERIC))
+        Self::open(Some(netlink::GENERIC), 0)
     }
 
     /// Opens a socket for netfilter (`NETLINK_NETFILTER`).
@@ -62,7 +75,7 @@ impl NetlinkSocket {
     ///
     /// The error of socket(2), bind(2) or setsockopt(2); `EPROTONOSUPPORT` if the kernel has no netfilter.
     pub fn netfilter() -> Result<Self, NetlinkError> {
-        Self::open(Some(netlink::NETFILTER))
+        Self::open(Some(netlink::NETFILTER), 0)
     }
 
     /// Sends several requests as one message: the kernel does all of them or, if it refuses one, none. For protocols with
@@ -111,7 +124,7 @@ impl NetlinkSocket {
         }
     }
 
-    fn open(protocol: Option<Protocol>) -> Result<Self, NetlinkError> {
+    fn open(protocol: Option<Protocol>, groups: u32) -> Result<Self, NetlinkError> {
         let failed = |errno| NetlinkError::new("open a netlink socket", errno);
         let fd = socket_with(
             AddressFamily::NETLINK,
@@ -122,7 +135,7 @@ impl NetlinkSocket {
         .map_err(failed)?;
         sys::netlink::set_options(fd.as_fd()).map_err(failed)?;
         set_socket_timeout(&fd, Timeout::Recv, Some(ANSWER_TIMEOUT)).map_err(failed)?;
-        bind(&fd, &SocketAddrNetlink::new(0, 0)).map_err(failed)?;
+        bind(&fd, &SocketAddrNetlink::new(0, groups)).map_err(failed)?;
         Ok(Self {
             fd,
             sequence: 0,
@@ -189,6 +202,40 @@ impl NetlinkSocket {
         Err(NetlinkError::new(what, Errno::INTR))
     }
 
+    /// Sends a request, and does not wait for its reply: [`take_arrived`](Self::take_arrived) returns that.
+    pub(crate) fn ask(&mut self, request: Request) -> Result<(), Errno> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let request = request.without_ack().finish(self.sequence);
+        let request = request.ok_or(Errno::MSGSIZE)?;
+        let kernel = SocketAddrNetlink::new(0, 0);
+        sendto(&self.fd, &request.bytes, SendFlags::DONTWAIT, &kernel).map(|_sent| ())
+    }
+
+    /// Passes each message that has arrived to `on_message`, and does not wait. At most [`ARRIVED_DATAGRAMS`] datagrams.
+    ///
+    /// # Errors
+    ///
+    /// The error of recv(2): `ENOBUFS` if messages were lost because too many came.
+    pub(crate) fn take_arrived(
+        &mut self,
+        mut on_message: impl FnMut(NetlinkMessage<'_>),
+    ) -> Result<(), Errno> {
+        self.buffer.resize(RECEIVE_BYTES, 0);
+        for _ in 0..ARRIVED_DATAGRAMS {
+            let flags = RecvFlags::TRUNC | RecvFlags::DONTWAIT;
+            let (_, len, sender) = match recvfrom(&self.fd, &mut self.buffer[..], flags) {
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => continue,
+                other => other?,
+            };
+            if is_kernel(sender) {
+                let datagram = self.buffer.get(..len).unwrap_or_default();
+                messages(datagram).for_each(&mut on_message);
+            }
+        }
+        Ok(())
+    }
+
     /// Sends a request and receives its replies; returns false if the dump was interrupted by changes.
     fn exchange(
         &mut self,
@@ -219,6 +266,12 @@ impl NetlinkSocket {
                 return outcome.map(|()| !exchange.was_interrupted());
             }
         }
+    }
+}
+
+impl AsFd for NetlinkSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

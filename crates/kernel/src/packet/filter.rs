@@ -43,8 +43,11 @@ const V4_DESTINATION: u32 = IP + 16;
 const V6_NEXT_HEADER: u32 = IP + 6;
 const V6_DESTINATION: u32 = IP + 24;
 const V6_PAYLOAD: u32 = IP + 40;
-/// Offset of the destination port in a TCP header (RFC 9293 3.1).
+/// Offset of the destination port in a TCP header (RFC 9293 3.1) and in a UDP header (RFC 768).
 const TCP_DESTINATION_PORT: u32 = 2;
+const UDP_DESTINATION_PORT: u32 = 2;
+/// Port of DHCP clients (RFC 2131 4.1).
+const DHCP_CLIENT_PORT: u32 = 68;
 /// Fragment offset of the IPv4 field: 0 in a packet with a transport header.
 const FRAGMENT_OFFSET_MASK: u32 = 0x1fff;
 
@@ -54,6 +57,7 @@ const ETHERTYPE_IPV6: u32 = 0x86dd;
 const ARP_REPLY: u32 = 2;
 const PROTOCOL_ICMP: u32 = 1;
 const PROTOCOL_TCP: u32 = 6;
+const PROTOCOL_UDP: u32 = 17;
 const PROTOCOL_ICMPV6: u32 = 58;
 /// Destination unreachable, and packet too big among it (RFC 792, RFC 1191).
 const ICMP_UNREACHABLE: u32 = 3;
@@ -64,6 +68,37 @@ const ICMPV6_TYPES: [u32; 3] = [1, 2, 136];
 pub(super) fn own_address(mac: [u8; 6]) -> Vec<Instruction> {
     let to_a_group = Test::of(LOAD_BYTE, 0).masked(GROUP_BIT).is(GROUP_BIT);
     accept_any(&[vec![UNTAGGED, to_a_group], to(mac)])
+}
+
+/// Returns a program that accepts what a DHCP client of the station `mac` needs: messages to clients, and ARP, which tells
+/// whether an address is in use.
+pub(super) fn dhcp(mac: [u8; 6]) -> Vec<Instruction> {
+    let to_a_group = Test::of(LOAD_BYTE, 0).masked(GROUP_BIT).is(GROUP_BIT);
+    let alternatives: Vec<_> = [vec![UNTAGGED, to_a_group], to(mac)]
+        .into_iter()
+        .flat_map(|to_us| {
+            let arp = Test::of(LOAD_HALF, ETHERTYPE).is(ETHERTYPE_ARP);
+            let port = Test::of(LOAD_HALF_INDEXED, IP + UDP_DESTINATION_PORT);
+            let message = [
+                Test::of(LOAD_HALF, ETHERTYPE).is(ETHERTYPE_IPV4),
+                Test::of(LOAD_BYTE, V4_PROTOCOL).is(PROTOCOL_UDP),
+                Test::of(LOAD_HALF, V4_FRAGMENT)
+                    .masked(FRAGMENT_OFFSET_MASK)
+                    .is(0),
+                port.is(DHCP_CLIENT_PORT),
+            ];
+            [
+                [&to_us[..], &[arp]].concat(),
+                [&to_us[..], &message].concat(),
+            ]
+        })
+        .collect();
+    accept_any(&alternatives)
+}
+
+/// Returns a program that accepts untagged frames.
+pub(super) fn untagged() -> Vec<Instruction> {
+    accept_any(&[vec![UNTAGGED]])
 }
 
 /// Returns a program that accepts what a stack needs that shares `mac` and addresses with the kernel: TCP segments to its

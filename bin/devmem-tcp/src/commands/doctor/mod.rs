@@ -9,8 +9,8 @@ use std::io::Write;
 
 use anyhow::Context;
 use devmem_linux::doctor::{Check, CheckState, Doctor, NicVerdict};
-use devmem_linux::packet;
 use devmem_linux::probe::{Probe, Verdict};
+use devmem_linux::{macvtap, packet};
 use serde::Serialize;
 
 use crate::args;
@@ -115,7 +115,10 @@ impl UserSpace {
             ("huge_pages", huge_memfd),
         ];
         let mut checks: Vec<_> = checks.map(|(name, verdict)| check(name, verdict)).into();
-        checks.push(packet());
+        let tried = packet::try_open().map_err(|error| (error.to_string(), error.remedy()));
+        checks.push(over_interfaces("packet", tried));
+        let tried = macvtap::try_open().map_err(|error| (error.to_string(), error.remedy()));
+        checks.push(over_interfaces("macvtap", tried));
         Self {
             ready: tap_in_namespace.works(),
             checks,
@@ -123,21 +126,21 @@ impl UserSpace {
     }
 }
 
-/// Checks for links to the Ethernet interfaces of this machine.
-fn packet() -> Check {
+/// Returns the check of a kind of link to the Ethernet interfaces of this machine, from the result of a trial: the error and
+/// its remedy.
+fn over_interfaces(kind: &'static str, tried: Result<(), (String, Option<String>)>) -> Check {
     let check = |state, found: String, remedy: Option<String>| Check {
-        name: "packet",
+        name: kind,
         state,
         found,
         remedy,
     };
-    if let Err(error) = packet::try_open() {
-        let remedy = error.remedy();
+    if let Err((error, remedy)) = tried {
         let state = match remedy {
             Some(_) => CheckState::Mendable,
             None => CheckState::Missing,
         };
-        return check(state, error.to_string(), remedy);
+        return check(state, error, remedy);
     }
     match packet::interfaces() {
         Err(error) => check(CheckState::Unknown, error.to_string(), None),
@@ -147,12 +150,9 @@ fn packet() -> Check {
             Some("ip link set NAME up; `ip link` lists the names".to_owned()),
         ),
         Ok(names) => {
-            let links: Vec<_> = names.iter().map(|name| format!("packet:{name}")).collect();
-            check(
-                CheckState::Good,
-                format!("works: {}", links.join(", ")),
-                None,
-            )
+            let links: Vec<_> = names.iter().map(|name| format!("{kind}:{name}")).collect();
+            let found = format!("works: {}", links.join(", "));
+            check(CheckState::Good, found, None)
         }
     }
 }

@@ -1,24 +1,27 @@
 //! A link with impairments.
 
 use std::io;
+use std::num::NonZeroU16;
 use std::os::fd::BorrowedFd;
 
 use ::wire::{ChecksumState, Instant, RxHeaders, fill_checksum};
 use netmem::{DmaPort, FragList};
 
 use super::conditioner::{Conditioner, ConditionerStats};
+use super::cut::FrameCutter;
 use super::impairment::Impairment;
 use super::{
     HeaderBuf, Link, LinkCaps, LinkReceived, LinkSent, LinkState, MAX_FRAME_LEN, MAX_PACKET_LEN,
     Posted, TxFrame, VnetMeta,
 };
+use crate::drops::DropReason;
 
 /// Maximum number of frames received from the inner link in one call, so that a flood cannot keep a poll busy.
 const RX_BATCH_FRAMES: usize = 64;
 
 /// A link with an impairment (loss, delay and others) in each direction.
 ///
-/// It works on whole frames with complete checksums, so the inner link must not have super-packets.
+/// It works on single frames with complete checksums: super-packets of the inner link are cut, and none are sent on it.
 #[derive(Debug)]
 pub struct Impaired<L> {
     inner: L,
@@ -36,6 +39,7 @@ pub struct Impaired<L> {
     /// Frames that the inner link refused when they were due.
     refused: u64,
     nothing: FragList,
+    cutter: FrameCutter,
 }
 
 /// Counters of both directions.
@@ -49,24 +53,10 @@ pub struct ImpairedStats {
     pub tx_refused: u64,
 }
 
-/// The inner link has segmentation offload; a conditioner cannot process super-packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "link '{0}' has segmentation offload on; impairment works on single frames: open the link without offloads"
-)]
-pub struct OffloadsOn(pub &'static str);
-
 impl<L: Link> Impaired<L> {
     /// Returns a link over `inner` with one impairment for each direction.
-    ///
-    /// # Errors
-    /// [`OffloadsOn`] if `inner` has super-packets.
-    pub fn new(inner: L, rx: Impairment, tx: Impairment) -> Result<Self, OffloadsOn> {
-        let caps = inner.caps();
-        if caps.tso {
-            return Err(OffloadsOn(caps.name));
-        }
-        Ok(Self {
+    pub fn new(inner: L, rx: Impairment, tx: Impairment) -> Self {
+        Self {
             inner,
             rx: Conditioner::new(rx),
             tx: Conditioner::new(tx),
@@ -77,14 +67,12 @@ impl<L: Link> Impaired<L> {
             waiting: false,
             refused: 0,
             nothing: FragList::default(),
-        })
+            cutter: FrameCutter::default(),
+        }
     }
 
     /// Returns a link over `inner` with the same impairment in both directions, with different seeds.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new).
-    pub fn both(inner: L, impairment: Impairment) -> Result<Self, OffloadsOn> {
+    pub fn both(inner: L, impairment: Impairment) -> Self {
         let tx = Impairment {
             seed: !impairment.seed,
             ..impairment
@@ -97,8 +85,8 @@ impl<L: Link> Impaired<L> {
         &self.inner
     }
 
-    /// Moves frames from the inner link to the conditioner.
-    fn take_in(&mut self, port: &DmaPort, now: Instant) -> io::Result<()> {
+    /// Moves frames from the inner link to the conditioner, up to one that has to be dropped; returns the reason for that.
+    fn take_in(&mut self, port: &DmaPort, now: Instant) -> io::Result<Option<DropReason>> {
         for _ in 0..RX_BATCH_FRAMES {
             let mut posted = Posted {
                 head: &mut self.head,
@@ -109,19 +97,30 @@ impl<L: Link> Impaired<L> {
                 port,
             };
             let (frame, meta) = match self.inner.receive(&mut posted, now)? {
-                LinkReceived::None | LinkReceived::Dropped(_) => break,
+                LinkReceived::None => break,
+                LinkReceived::Dropped(reason) => return Ok(Some(reason)),
                 LinkReceived::Frame { meta } => (&mut self.incoming[..], meta),
                 LinkReceived::Placed { frame_len, meta } => {
                     let len = frame_len.min(self.spill.len());
                     (&mut self.spill[..len], meta)
                 }
             };
+            if let Some(size) = NonZeroU16::new(meta.gso_size) {
+                let rx = &mut self.rx;
+                let cut = self
+                    .cutter
+                    .cut(frame, size, |segment| rx.push(segment, now));
+                if cut.is_ok() {
+                    continue;
+                }
+                // The NIC finds what is wrong with it.
+            }
             if matches!(meta.checksum, ChecksumState::Partial(_)) {
                 complete_checksum(frame);
             }
             self.rx.push(frame, now);
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Sends frames that are due on the inner link.
@@ -187,7 +186,7 @@ impl<L: Link> Link for Impaired<L> {
             let meta = VnetMeta::default();
             return Ok(LinkReceived::Frame { meta });
         }
-        taken.map(|()| LinkReceived::None)
+        taken.map(|dropped| dropped.map_or(LinkReceived::None, LinkReceived::Dropped))
     }
 
     fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<LinkSent> {

@@ -20,12 +20,12 @@ use crate::drops::DropReason;
 /// down.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What the kernel says about a packet socket.
+/// What the kernel says about the interface of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PacketSocketStatus {
+pub struct InterfaceStatus {
     /// State of the interface.
     pub state: LinkState,
-    /// Packets for which the socket's buffer had no room, since the last time.
+    /// Packets for which the buffer between the interface and the link had no room, since the last time.
     pub lost: u64,
 }
 
@@ -37,7 +37,7 @@ pub struct PacketLinkOptions {
     /// MTU of the interface.
     pub mtu: u16,
     /// Asks the kernel about the socket and the interface of that index.
-    pub look: fn(BorrowedFd<'_>, u32) -> io::Result<PacketSocketStatus>,
+    pub look: fn(BorrowedFd<'_>, u32) -> io::Result<InterfaceStatus>,
 }
 
 /// A packet socket that is bound to one interface.

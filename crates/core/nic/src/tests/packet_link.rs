@@ -11,7 +11,7 @@ use wire::Instant;
 use super::harness::*;
 use crate::*;
 
-type Look = fn(BorrowedFd<'_>, u32) -> io::Result<PacketSocketStatus>;
+type Look = fn(BorrowedFd<'_>, u32) -> io::Result<InterfaceStatus>;
 
 /// Returns our NIC on a link that asks `look`, and a peer that never asks.
 fn pair(look: Look) -> (Nic, Nic) {
@@ -50,8 +50,8 @@ fn after(millis: u64) -> Instant {
     NOW + Duration::from_millis(millis)
 }
 
-fn status(state: LinkState, lost: u64) -> io::Result<PacketSocketStatus> {
-    Ok(PacketSocketStatus { state, lost })
+fn status(state: LinkState, lost: u64) -> io::Result<InterfaceStatus> {
+    Ok(InterfaceStatus { state, lost })
 }
 
 #[test]

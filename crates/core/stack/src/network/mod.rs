@@ -150,6 +150,10 @@ impl Network {
         &self.routes
     }
 
+    pub(crate) fn routes_mut(&mut self) -> &mut Routes {
+        &mut self.routes
+    }
+
     pub(crate) fn mac(&self) -> MacAddr {
         self.nic.mac()
     }

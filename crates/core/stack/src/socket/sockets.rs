@@ -344,6 +344,16 @@ impl Sockets {
         id
     }
 
+    /// Returns the slots of the connections whose local address is `ip`.
+    pub(crate) fn connections_of(&self, ip: IpAddr) -> Vec<u32> {
+        let is_of = |socket: &SocketKind| match socket {
+            SocketKind::Connection(connection) => connection.tuple.dst_ip == ip,
+            SocketKind::Listener(_) | SocketKind::TimeWait(_) => false,
+        };
+        let of_it = self.table.iter().filter(|(_, slot)| is_of(&slot.kind));
+        of_it.map(|(id, _)| id.slot()).collect()
+    }
+
     /// Releases the four-tuple of a connection, and keeps the reason of its failure.
     pub(crate) fn forget_name(&mut self, slot: u32) {
         let entry = self.table.entry_mut(slot);

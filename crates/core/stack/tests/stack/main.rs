@@ -4,6 +4,7 @@ mod door;
 #[path = "../scenarios/mod.rs"]
 mod scenarios;
 
+mod addresses;
 mod bind;
 mod fast_open;
 mod flood;

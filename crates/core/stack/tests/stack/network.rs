@@ -89,7 +89,15 @@ fn open(peer: &mut RawPeer) -> (SocketId, u32, u32) {
 
 /// As [`open`], with a last segment that arrives `late` after the stack has read its clock.
 fn open_late(peer: &mut RawPeer, late: Duration) -> (SocketId, u32, u32) {
-    let (ours, theirs) = ends();
+    open_between(peer, ends(), late)
+}
+
+/// As [`open_late`], between the addresses of the hand-made peer and of the stack.
+fn open_between(
+    peer: &mut RawPeer,
+    (ours, theirs): (SocketAddr, SocketAddr),
+    late: Duration,
+) -> (SocketId, u32, u32) {
     let listener = peer.stack.listen(theirs, 4).unwrap();
     peer.send_tcp(
         ours,
@@ -491,20 +499,59 @@ fn tcp_in_a_broadcast_frame_is_ignored_although_the_address_is_ours() {
     dropped(&mut peer, &frame, "tcp_group_destination");
 }
 
+/// Makes a frame with an IP packet the fragment at `offset`, a multiple of 8, of a packet that goes on.
+fn fragment_at(offset: u16, frame: &[u8]) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    if parse(&frame).src_ip().is_some_and(|ip| ip.is_ipv4()) {
+        // The flag "more fragments" and the offset in units of 8 bytes; then a valid header checksum.
+        let field = 0x2000 | (offset >> 3);
+        frame[20..22].copy_from_slice(&field.to_be_bytes());
+        frame[24..26].copy_from_slice(&[0, 0]);
+        let sum = checksum(&frame[14..34]);
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        return frame;
+    }
+    let [high, low] = (offset | 1).to_be_bytes();
+    let next = std::mem::replace(&mut frame[20], protocol::FRAGMENT);
+    let len = u16::from_be_bytes([frame[18], frame[19]]) + 8;
+    frame[18..20].copy_from_slice(&len.to_be_bytes());
+    frame.splice(54..54, [next, 0, high, low, 0, 0, 0, 7]);
+    frame
+}
+
 #[test]
-fn fragments_are_dropped() {
-    let mut peer = peer();
-    let mut ip = ip_frame(
-        &IpRepr::v4(v4(Side::A), v4(Side::B)),
-        protocol::TCP,
-        &[0; 40],
-    );
-    // The flag "more fragments", with a valid header checksum.
-    ip[20] = 0x20;
-    ip[24..26].copy_from_slice(&[0, 0]);
-    let sum = checksum(&ip[14..34]);
-    ip[24..26].copy_from_slice(&sum.to_be_bytes());
-    dropped(&mut peer, &ip, "ip_fragment");
+fn fragments_of_tcp_are_refused_and_counted_and_the_connection_goes_on_without_them() {
+    for (ours, theirs) in [
+        (Side::A.ipv4(), Side::B.ipv4()),
+        (Side::A.ipv6(), Side::B.ipv6()),
+    ] {
+        let mut peer = peer();
+        let ends = (
+            SocketAddr::new(ours, PEER_PORT),
+            SocketAddr::new(theirs, PORT),
+        );
+        let (id, seq, ack) = open_between(&mut peer, ends, Duration::ZERO);
+        let segment = RawSegment {
+            seq: ack,
+            ack: seq,
+            payload: b"sixteen bytes...",
+            ..RawSegment::default()
+        };
+        let whole = tcp_frame(ends.0, ends.1, &segment);
+        for offset in [0, 8, 1480] {
+            dropped(&mut peer, &fragment_at(offset, &whole), "ip_fragment");
+        }
+        peer.send(&whole);
+        let mut got = [0; 32];
+        let mut message = stack::RecvMsg::with_len(&mut got, 32);
+        let mut nothing = devmem_uapi::CmsgWriter::new(&mut []);
+        let received = peer
+            .stack
+            .recvmsg(id, &mut message, &mut nothing, MsgFlags::empty())
+            .unwrap();
+        assert_eq!(received.bytes, 16);
+        assert_eq!(&got[..16], segment.payload);
+    }
 }
 
 #[test]

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant as Clock};
 
 use anyhow::Context;
 use devmem_linux::netns::NetNs;
-use nic::{Conditioner, Impairment, WireHello, Written, complete_checksum};
+use nic::{Conditioner, FrameCutter, Impairment, WireHello, Written, complete_checksum};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use wire::{Instant, RxHeaders, SegmentHeaders, fill_checksum};
+use wire::Instant;
 
 use gve::{ChecksumState, Gso, Offload};
 
@@ -34,8 +34,7 @@ pub struct Cable {
 #[derive(Debug)]
 struct CableLane {
     conditioner: Conditioner,
-    /// Buffer of one segment of a super-packet.
-    segment: Vec<u8>,
+    cutter: FrameCutter,
     /// A frame that is due.
     outgoing: Vec<u8>,
     /// The receiving end had no room for `outgoing`.
@@ -46,14 +45,14 @@ struct CableLane {
     uncut: u64,
 }
 
-/// Opens one end: a socket, or a TAP in its network namespace, which is set up if an address is given.
+/// Opens one end: a UNIX socket, or an interface in its network namespace; a TAP is set up if an address is given.
 ///
 /// # Errors
 ///
-/// The TAP or the socket cannot be opened.
+/// The interface or the socket cannot be opened.
 pub fn open(end: &WireEnd, mtu: u16) -> Result<OpenPort, Failure> {
     // Impairment needs single frames. The kernel segments super-packets before it passes them to a TAP without
-    // offloads; super-packets from a socket are segmented here.
+    // offloads; super-packets from sockets are segmented here.
     let cuts = !matches!(end.port, WirePort::Tap { .. });
     let ours = WireHello {
         offloads: cuts,
@@ -166,7 +165,7 @@ impl CableLane {
     fn new(impairment: Impairment) -> Self {
         Self {
             conditioner: Conditioner::new(impairment),
-            segment: Vec::new(),
+            cutter: FrameCutter::default(),
             outgoing: Vec::new(),
             waits: false,
             refused: 0,
@@ -202,28 +201,11 @@ impl CableLane {
 
     /// Segments a super-packet, and applies the impairment to each segment.
     fn take_in_super(&mut self, frame: &[u8], gso: Gso, now: Instant) {
-        let cut = RxHeaders::parse(frame, frame.len())
-            .ok()
-            .and_then(|headers| Some((headers, SegmentHeaders::new(&headers)?)));
-        let parts = cut.and_then(|(headers, cut)| {
-            let (head, rest) = frame.split_at_checked(headers.header_len)?;
-            let payload = rest.get(..headers.payload_len)?;
-            (!payload.is_empty()).then_some((cut, head, payload))
-        });
-        let Some((mut cut, head, payload)) = parts else {
-            self.uncut += 1;
-            return;
-        };
-        let mut left = payload.len();
-        for part in payload.chunks(usize::from(gso.size.get())) {
-            left -= part.len();
-            self.segment.clear();
-            self.segment.extend_from_slice(head);
-            cut.write_next(&mut self.segment, part.len(), left);
-            self.segment.extend_from_slice(part);
-            fill_checksum(&mut self.segment, 0, cut.checksum());
-            self.conditioner.push(&self.segment, now);
-        }
+        let conditioner = &mut self.conditioner;
+        let cut = self
+            .cutter
+            .cut(frame, gso.size, |segment| conditioner.push(segment, now));
+        self.uncut += u64::from(cut.is_err());
     }
 
     /// Writes the frames that are due to the receiving end, first a frame that had to wait for room.
@@ -255,9 +237,11 @@ impl CableLane {
 }
 
 fn failed(errno: Errno) -> Failure {
-    let failure = Failure::from(anyhow::Error::from(errno).context("read from a TAP"));
+    let failure = Failure::from(anyhow::Error::from(errno).context("read from an interface"));
     match errno {
-        Errno::BADFD => failure.with_remedy("the interface was deleted: start again"),
+        Errno::BADFD | Errno::NODEV => {
+            failure.with_remedy("the interface was deleted: start again")
+        }
         _ => failure,
     }
 }
@@ -269,8 +253,8 @@ mod tests {
 
     use gve::GsoKind;
     use wire::{
-        EtherType, EthernetHeader, IpRepr, MacAddr, TcpFlags, TcpHeader, TcpOptions,
-        emit_tcp_frame_headers,
+        EtherType, EthernetHeader, IpRepr, MacAddr, RxHeaders, TcpFlags, TcpHeader, TcpOptions,
+        emit_tcp_frame_headers, fill_checksum,
     };
 
     use super::*;

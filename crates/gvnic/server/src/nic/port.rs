@@ -1,9 +1,10 @@
-//! The port at the end of a wire: a TAP, or a UNIX socket that gets another peer when its peer has left.
+//! The port at the end of a wire: a TAP, a packet socket, or a UNIX socket that gets another peer when its peer has left.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use anyhow::Context;
+use devmem_linux::packet::{self, PacketOptions, Presence, Station};
 use devmem_linux::tap::{TapOffloads, TapOptions, VnetHeader as TapHeader};
 use gve::{Offload, WireFeatures};
 use nic::{MAX_FRAME_LEN, UnixPort, UnixPortEvent, VnetFd, VnetHeaderLen, WireHello, Written};
@@ -27,6 +28,8 @@ const OFFLOADS: WireFeatures = WireFeatures::CHECKSUM
 pub enum OpenPort {
     /// A TAP interface: the kernel's network stack.
     Tap(TapPort),
+    /// A packet socket: the network of an Ethernet interface.
+    Packet(PacketPort),
     /// A UNIX socket: another device, or a user-space stack.
     Unix(UnixEnd),
 }
@@ -36,6 +39,13 @@ pub enum OpenPort {
 pub struct TapPort {
     fd: VnetFd,
     offloads: bool,
+}
+
+/// A packet socket that gets all frames of an interface. The kernel merges packets to super-packets.
+#[derive(Debug)]
+pub struct PacketPort {
+    fd: VnetFd,
+    index: u32,
 }
 
 /// One end of a UNIX wire.
@@ -72,6 +82,7 @@ impl OpenPort {
                 let fd = VnetFd::new(fd, VnetHeaderLen::Ten);
                 Self::Tap(TapPort { fd, offloads })
             }
+            WirePort::Packet { name } => Self::Packet(PacketPort::open(name)?),
             WirePort::Listen(path) => Self::Unix(UnixEnd::listen(path, ours)?),
             WirePort::Connect(path) => Self::Unix(UnixEnd {
                 port: UnixPort::connect(path, ours),
@@ -84,6 +95,7 @@ impl OpenPort {
     pub fn fds(&self) -> (impl Iterator<Item = BorrowedFd<'_>>, Option<BorrowedFd<'_>>) {
         let (listeners, peer) = match self {
             Self::Tap(port) => (None, Some(port.fd.as_fd())),
+            Self::Packet(port) => (None, Some(port.fd.as_fd())),
             Self::Unix(end) => {
                 let (listeners, peer) = end.port.fds();
                 (Some(listeners), peer)
@@ -95,7 +107,7 @@ impl OpenPort {
     /// Accepts or makes connections, if the port is a UNIX socket.
     pub fn serve(&mut self, now: Instant) {
         match self {
-            Self::Tap(_) => {}
+            Self::Tap(_) | Self::Packet(_) => {}
             Self::Unix(end) => end.serve(now),
         }
     }
@@ -103,7 +115,7 @@ impl OpenPort {
     /// Returns when [`serve`](Self::serve) has to be called even if nothing is readable.
     pub fn next_due(&self) -> Option<Instant> {
         match self {
-            Self::Tap(_) => None,
+            Self::Tap(_) | Self::Packet(_) => None,
             Self::Unix(end) => end.port.next_due(),
         }
     }
@@ -111,7 +123,7 @@ impl OpenPort {
     /// Returns whether the other end is connected.
     pub fn is_up(&self) -> bool {
         match self {
-            Self::Tap(_) => true,
+            Self::Tap(_) | Self::Packet(_) => true,
             Self::Unix(end) => end.port.is_up(),
         }
     }
@@ -120,6 +132,7 @@ impl OpenPort {
     pub fn features(&self) -> WireFeatures {
         let offloads = match self {
             Self::Tap(port) => port.offloads,
+            Self::Packet(_) => true,
             Self::Unix(end) => end.port.offloads(),
         };
         match offloads {
@@ -132,7 +145,7 @@ impl OpenPort {
     ///
     /// # Errors
     ///
-    /// The TAP failed: it was deleted.
+    /// The interface failed: it was deleted.
     pub fn read(&mut self, frame: &mut [u8]) -> Result<Option<(usize, Offload)>, Errno> {
         let read = match self {
             Self::Tap(port) => match port.fd.read(frame) {
@@ -140,6 +153,7 @@ impl OpenPort {
                 Err(Errno::AGAIN | Errno::INTR | Errno::IO) => None,
                 read => read?,
             },
+            Self::Packet(port) => port.read(frame)?,
             Self::Unix(end) => end.port.read(frame),
         };
         Ok(read.map(|(len, header)| (len, header.offload())))
@@ -149,13 +163,53 @@ impl OpenPort {
     pub fn write(&mut self, frame: &[u8], head_len: usize, offload: Offload) -> Written {
         let header = VnetHeader::new(offload, frame.get(..head_len).unwrap_or(frame));
         match self {
-            Self::Tap(port) => match port.fd.write(header, frame) {
-                Ok(()) => Written::Done,
-                Err(Errno::AGAIN) => Written::Full,
-                // The interface is down, the kernel is out of memory, or it refuses the frame.
-                Err(_) => Written::Lost,
-            },
+            Self::Tap(port) => written(port.fd.write(header, frame)),
+            Self::Packet(port) => written(port.fd.write(header, frame)),
             Self::Unix(end) => end.port.write(header, frame),
+        }
+    }
+}
+
+/// Returns what a write to an interface has done.
+fn written(result: Result<(), Errno>) -> Written {
+    match result {
+        Ok(()) => Written::Done,
+        Err(Errno::AGAIN) => Written::Full,
+        // The interface is down, the kernel is out of memory, or it refuses the frame.
+        Err(_) => Written::Lost,
+    }
+}
+
+impl PacketPort {
+    fn open(name: &str) -> Result<Self, Failure> {
+        let options = PacketOptions {
+            interface: name.to_owned(),
+            station: Station::Cable,
+        };
+        let socket = options.open().map_err(|error| {
+            let remedy = error.remedy();
+            let failure = Failure::failed(format!("packet:{name}: {error}"));
+            match remedy {
+                Some(remedy) => failure.with_remedy(remedy),
+                None => failure,
+            }
+        })?;
+        let index = socket.index();
+        let (fd, _no_ports) = socket.into_parts();
+        let fd = VnetFd::new(fd, VnetHeaderLen::Ten);
+        Ok(Self { fd, index })
+    }
+
+    fn read(&self, frame: &mut [u8]) -> Result<Option<(usize, VnetHeader)>, Errno> {
+        match self.fd.read(frame) {
+            // EINVAL: a super-packet of no known kind, which the kernel has dropped.
+            Err(Errno::AGAIN | Errno::INTR | Errno::INVAL) => Ok(None),
+            // Once, when the interface goes down or is removed.
+            Err(Errno::NETDOWN) => match packet::presence(self.fd.as_fd(), self.index)? {
+                Presence::Up | Presence::Down => Ok(None),
+                Presence::Gone => Err(Errno::NODEV),
+            },
+            read => read,
         }
     }
 }

@@ -32,7 +32,7 @@ pub struct WirePlan {
 pub struct WireEnd {
     /// Kind of the end.
     pub port: WirePort,
-    /// The network namespace of a TAP.
+    /// The network namespace of the interface.
     pub netns: Option<String>,
 }
 
@@ -76,6 +76,13 @@ impl WirePlan {
     }
 }
 
+/// Returns the error of `option` with a suffix that does not fit its link.
+fn only_for(suffix: &str, kind: &str, option: &str, link: &str) -> Failure {
+    Failure::usage(format!(
+        "{option}-{suffix} is for {kind}, and {option} is {link}"
+    ))
+}
+
 impl WireEnd {
     fn new(
         option: &str,
@@ -92,11 +99,14 @@ impl WireEnd {
                     "{option}-addr: {option} {link} has an address already"
                 )));
             }
-            WirePort::Listen(_) | WirePort::Connect(_) if given.is_some() || netns.is_some() => {
-                let extra = if netns.is_some() { "netns" } else { "addr" };
-                return Err(Failure::usage(format!(
-                    "{option}-{extra} is for a TAP, and {option} is {link}"
-                )));
+            WirePort::Packet { .. } if given.is_some() => {
+                return Err(only_for("addr", "a TAP", option, link));
+            }
+            WirePort::Listen(_) | WirePort::Connect(_) if netns.is_some() => {
+                return Err(only_for("netns", "an interface", option, link));
+            }
+            WirePort::Listen(_) | WirePort::Connect(_) if given.is_some() => {
+                return Err(only_for("addr", "a TAP", option, link));
             }
             _ => {}
         }
@@ -107,7 +117,7 @@ impl WireEnd {
     fn address(&self) -> Option<Prefix> {
         match self.port {
             WirePort::Tap { address, .. } => address,
-            WirePort::Listen(_) | WirePort::Connect(_) => None,
+            WirePort::Packet { .. } | WirePort::Listen(_) | WirePort::Connect(_) => None,
         }
     }
 
@@ -116,6 +126,7 @@ impl WireEnd {
             (WirePort::Tap { name: a, .. }, WirePort::Tap { name: b, .. }) => {
                 a == b && self.netns == other.netns
             }
+            (WirePort::Packet { .. }, WirePort::Packet { .. }) => self == other,
             (a, b) => a == b,
         }
     }

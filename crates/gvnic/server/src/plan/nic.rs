@@ -10,7 +10,7 @@ use nic::Impairment;
 use rustix::rand::{GetRandomFlags, getrandom};
 use wire::MacAddr;
 
-use tool::parse::{Prefix, parse_impairment, parse_tap};
+use tool::parse::{Prefix, check_interface_name, parse_impairment, parse_tap};
 
 use crate::args;
 use tool::output::Failure;
@@ -59,6 +59,11 @@ pub enum WirePort {
         /// Address to set on the interface.
         address: Option<Prefix>,
     },
+    /// A packet socket on an Ethernet interface, only for a cable.
+    Packet {
+        /// The interface's name.
+        name: String,
+    },
     /// A UNIX socket to listen on for the other end.
     Listen(PathBuf),
     /// A UNIX socket of the other end to connect to.
@@ -72,6 +77,7 @@ impl fmt::Display for WirePort {
                 write!(f, "tap:{name}")?;
                 address.map_or(Ok(()), |address| write!(f, ",{address}"))
             }
+            Self::Packet { name } => write!(f, "packet:{name}"),
             Self::Listen(path) => write!(f, "unix-listen:{}", path.display()),
             Self::Connect(path) => write!(f, "unix:{}", path.display()),
         }
@@ -114,7 +120,7 @@ impl GvnicPlan {
         }
         Ok(Self {
             socket: check_path("--socket", socket)?,
-            wire: parse_wire("--wire", &wire)?,
+            wire: parse_wire_of_nic(&wire)?,
             queues,
             mac: mac.as_deref().map_or_else(random_mac, parse_mac)?,
             mtu,
@@ -134,7 +140,7 @@ impl GvnicPlan {
     }
 }
 
-/// Parses the value of `option`: `tap:NAME[,ADDR/LEN]`, `unix:PATH` or `unix-listen:PATH`.
+/// Parses the value of `option`: `tap:NAME[,ADDR/LEN]`, `packet:NAME`, `unix:PATH` or `unix-listen:PATH`.
 pub(super) fn parse_wire(option: &str, text: &str) -> Result<WirePort, Failure> {
     if let Some(path) = text.strip_prefix("unix-listen:") {
         return Ok(WirePort::Listen(check_path(option, path.into())?));
@@ -142,9 +148,17 @@ pub(super) fn parse_wire(option: &str, text: &str) -> Result<WirePort, Failure> 
     if let Some(path) = text.strip_prefix("unix:") {
         return Ok(WirePort::Connect(check_path(option, path.into())?));
     }
+    if let Some(name) = text.strip_prefix("packet:") {
+        check_interface_name(option, name)?;
+        let name = name.to_owned();
+        return Ok(WirePort::Packet { name });
+    }
     if !text.starts_with("tap:") {
-        return Err(Failure::usage(format!("{option} {text:?} is not a wire"))
-            .with_remedy("write tap:NAME, tap:NAME,ADDR/LEN, unix:PATH or unix-listen:PATH"));
+        return Err(
+            Failure::usage(format!("{option} {text:?} is not a wire")).with_remedy(
+                "write tap:NAME, tap:NAME,ADDR/LEN, unix:PATH or unix-listen:PATH; `devmem-tcp wire` also has packet:NAME",
+            ),
+        );
     }
     let (tap, address) = match text.split_once(',') {
         Some((tap, address)) => (tap, Some(address)),
@@ -154,6 +168,19 @@ pub(super) fn parse_wire(option: &str, text: &str) -> Result<WirePort, Failure> 
         name: parse_tap(option, tap)?,
         address: address.map(str::parse).transpose()?,
     })
+}
+
+/// Parses the value of `--wire`.
+fn parse_wire_of_nic(text: &str) -> Result<WirePort, Failure> {
+    match parse_wire("--wire", text)? {
+        WirePort::Packet { name } => Err(Failure::usage(format!(
+            "--wire {text}: a packet socket is for the ends of `devmem-tcp wire`"
+        ))
+        .with_remedy(format!(
+            "join both: --wire unix-listen:PATH here, and `devmem-tcp wire --a unix:PATH --b packet:{name}`"
+        ))),
+        wire => Ok(wire),
+    }
 }
 
 fn check_path(option: &str, path: PathBuf) -> Result<PathBuf, Failure> {
@@ -196,6 +223,7 @@ mod tests {
             "tap:dm0,fd77::1/64",
             "unix:/run/wire",
             "unix-listen:wire.sock",
+            "packet:eth0.100",
         ] {
             assert_eq!(parse_wire("--wire", text).unwrap().to_string(), text);
         }
@@ -209,9 +237,16 @@ mod tests {
             "unix:",
             "unix-listen:",
             "mem:x",
+            "packet:",
         ] {
             assert!(parse_wire("--wire", text).is_err(), "{text:?}");
         }
+        let refused = parse_wire_of_nic("packet:eth0").unwrap_err().to_string();
+        assert!(
+            refused.contains("wire --a unix:PATH --b packet:eth0"),
+            "{refused}"
+        );
+        assert!(parse_wire_of_nic("tap:dm0").is_ok());
     }
 
     #[test]

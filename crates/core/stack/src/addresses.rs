@@ -1,0 +1,43 @@
+//! Changes of the local addresses while the stack runs: a DHCP server lends them for a time.
+
+use std::net::IpAddr;
+
+use tcp::TcpError;
+use wire::Instant;
+
+use crate::Stack;
+use crate::route::AddressError;
+use crate::stack::Burst;
+
+impl Stack {
+    /// Adds a local address, with the length of its on-link prefix and a gateway in that, or changes these; announces all
+    /// addresses to the link.
+    ///
+    /// # Errors
+    /// [`AddressError`]; nothing has changed then.
+    pub fn add_address(
+        &mut self,
+        ip: IpAddr,
+        prefix_len: u8,
+        gateway: Option<IpAddr>,
+        now: Instant,
+    ) -> Result<(), AddressError> {
+        self.network.routes_mut().add(ip, prefix_len, gateway)?;
+        self.network.announce(now);
+        Ok(())
+    }
+
+    /// Removes a local address, and gateways that only its prefix covers. Connections from and to it fail with
+    /// [`TcpError::Aborted`]. Their resets are the last packets from the address.
+    pub fn remove_address(&mut self, ip: IpAddr, now: Instant) {
+        self.network.routes_mut().remove(ip);
+        for slot in self.sockets.connections_of(ip) {
+            let Some(mut connection) = self.sockets.connection_at(slot) else {
+                continue;
+            };
+            connection.conn.fail(TcpError::Aborted);
+            drop(connection);
+            self.serve(slot, Burst::GoesOn, now);
+        }
+    }
+}

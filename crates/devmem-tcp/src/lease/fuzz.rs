@@ -1,0 +1,90 @@
+//! Body of the fuzz target `dhcp`: a client among hostile stations.
+
+use std::time::Duration;
+
+use wire::ChecksumState;
+
+use super::client::{Change, Client, Output};
+use super::message::{Reply, Request};
+use super::port::{Heard, understand};
+
+/// Kind of an event, modulo their number.
+const FRAME: u8 = 0;
+const MESSAGE: u8 = 1;
+const IN_USE: u8 = 2;
+const KINDS: u8 = 4;
+
+/// Passes events to a client: each has its kind, the seconds since the one before, the length of its bytes, and these. A kind
+/// beyond the three only lets time pass. In a message, the number and the MAC address are set to those of the client, which no
+/// random bytes have.
+///
+/// # Panics
+///
+/// If the client sends without end, or binds an address that no host can have.
+pub(crate) fn dhcp(mut bytes: &[u8]) {
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+    let mut client = Client::new(MAC, 7);
+    let mut now = Duration::ZERO;
+    let mut xid = 0;
+    while let [kind, seconds, len, rest @ ..] = bytes {
+        let (event, rest) = rest.split_at(rest.len().min(usize::from(*len) * 4));
+        bytes = rest;
+        now += Duration::from_secs(u64::from(*seconds) * u64::from(*seconds));
+        let mut turns = 0;
+        while client.is_due(now) {
+            if let Some(sent) = client.poll(now) {
+                note(&sent, &mut xid);
+            }
+            turns += 1;
+            assert!(turns < 20, "{client:?} sends without end");
+        }
+        match kind % KINDS {
+            FRAME => hear(&mut client, understand(event, ChecksumState::Verified), now),
+            MESSAGE => {
+                let mut message = event.to_vec();
+                if let (Some(number), Some(mac)) = fields(&mut message) {
+                    number.copy_from_slice(&xid.to_be_bytes());
+                    mac.copy_from_slice(&MAC);
+                }
+                let reply = Reply::parse(&message).map(|reply| Heard::Reply(reply, [9; 6]));
+                hear(&mut client, reply, now);
+            }
+            IN_USE => {
+                let address = event.first_chunk::<4>().copied().unwrap_or_default();
+                hear(&mut client, Some(Heard::InUse(address.into())), now);
+            }
+            _ => {}
+        }
+        if let Some(Change::Bound(lease)) = client.take_change() {
+            assert!(!lease.address.is_unspecified() && !lease.address.is_multicast());
+            assert!((1..=32).contains(&lease.prefix));
+        }
+    }
+    let _ = client.release();
+}
+
+/// Notes the number of a message that the client sends.
+fn note(sent: &Output, xid: &mut u32) {
+    let (Output::Broadcast(request) | Output::ToServer(request, _)) = sent else {
+        return;
+    };
+    let Request { xid: number, .. } = *request;
+    *xid = number;
+    assert!(request.emit().len() >= 300);
+}
+
+/// Returns the number and the MAC address of a message.
+fn fields(message: &mut [u8]) -> (Option<&mut [u8]>, Option<&mut [u8]>) {
+    let (head, tail) = message.split_at_mut(message.len().min(28));
+    (head.get_mut(4..8), tail.get_mut(..6))
+}
+
+fn hear(client: &mut Client, heard: Option<Heard>, now: Duration) {
+    match heard {
+        Some(Heard::Reply(reply, from)) => client.on_reply(&reply, from, now),
+        Some(Heard::InUse(address)) => {
+            let _ = client.on_address_in_use(address, now);
+        }
+        Some(Heard::Nothing) | None => {}
+    }
+}

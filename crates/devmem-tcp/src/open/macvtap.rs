@@ -1,0 +1,167 @@
+//! `macvtap:NAME`: a link over a macvtap interface.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use devmem_linux::macvtap::{self, MacvtapError, MacvtapOptions};
+use devmem_linux::netif::{InterfaceWatch, Sighting};
+use devmem_linux::tap::TapOffloads;
+use devmem_uapi::Errno;
+use nic::{
+    InterfaceReports, InterfaceStatus, Look, MacvtapLink, TapLink, TapOptions, VnetHeaderLen,
+};
+use wire::MacAddr;
+
+use super::packet;
+use crate::error::{ErrorKind, OpenError, Refusal};
+use crate::lease::LeasePort;
+
+/// Which other stations of this machine a NIC on a macvtap link reaches, beside the network of its interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum MacvtapMode {
+    /// Other macvlan and macvtap interfaces of the same interface.
+    #[default]
+    Bridge,
+    /// None.
+    Private,
+    /// Those of the same interface, if the switch sends frames back to the port that they came from.
+    Vepa,
+    /// The NIC takes the place of this machine: it has the MAC address of the interface and gets all its frames. No other
+    /// macvlan or macvtap interface can be made over it.
+    Passthru,
+}
+
+impl MacvtapMode {
+    /// Parses the value of the option `mode`.
+    pub(super) fn parse(text: &str) -> Result<Self, OpenError> {
+        match text {
+            "bridge" => Ok(Self::Bridge),
+            "private" => Ok(Self::Private),
+            "vepa" => Ok(Self::Vepa),
+            "passthru" => Ok(Self::Passthru),
+            _ => {
+                let reason = format!("'{text}' is not a mode of a macvtap interface");
+                Err(Refusal::new(ErrorKind::InvalidInput, Errno::EINVAL, reason)
+                    .with_remedy("write mode=bridge, mode=private, mode=vepa or mode=passthru")
+                    .into())
+            }
+        }
+    }
+
+    fn of_kernel(self) -> macvtap::MacvtapMode {
+        match self {
+            Self::Bridge => macvtap::MacvtapMode::Bridge,
+            Self::Private => macvtap::MacvtapMode::Private,
+            Self::Vepa => macvtap::MacvtapMode::Vepa,
+            Self::Passthru => macvtap::MacvtapMode::Passthru,
+        }
+    }
+}
+
+/// The settings of a macvtap link.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MacvtapSettings {
+    /// Only for an interface that is made.
+    pub(super) mode: Option<MacvtapMode>,
+    pub(super) mac: Option<MacAddr>,
+    pub(super) mtu: Option<u16>,
+    pub(super) queues: u16,
+    pub(super) offloads: TapOffloads,
+    /// Open a socket for DHCP, too.
+    pub(super) dhcp: bool,
+}
+
+/// An open link.
+pub(super) struct OpenMacvtap {
+    pub(super) link: MacvtapLink,
+    /// MAC address of the NIC.
+    pub(super) mac: MacAddr,
+    pub(super) port: Option<LeasePort>,
+}
+
+/// Opens a link.
+pub(super) fn open(
+    name: &str,
+    settings: MacvtapSettings,
+    addresses: &[(std::net::IpAddr, u8)],
+) -> Result<OpenMacvtap, OpenError> {
+    let MacvtapSettings {
+        mode,
+        mac,
+        mtu,
+        queues,
+        offloads,
+        dhcp,
+    } = settings;
+    let opened = MacvtapOptions {
+        interface: name.to_owned(),
+        mode: mode.map(MacvtapMode::of_kernel),
+        mac: mac.map(|mac| mac.0),
+        mtu,
+        queues,
+        offloads,
+        multicast: packet::solicited_nodes(addresses),
+        dhcp,
+    }
+    .open()
+    .map_err(|error| refused(name, error))?;
+    let options = TapOptions {
+        vnet_header: VnetHeaderLen::Ten,
+        offloads: offloads == TapOffloads::Segmentation,
+        // The MTU of an Ethernet interface is at most 65,535 (linux include/uapi/linux/if_ether.h ETH_MAX_MTU).
+        mtu: u16::try_from(opened.mtu).unwrap_or(u16::MAX),
+        big_tcp: false,
+    };
+    let tap = TapLink::new(opened.queues, options).map_err(OpenError::system("epoll"))?;
+    let reports = reports(opened.watch).map_err(OpenError::system("dup"))?;
+    let link = MacvtapLink::new(tap, reports).map_err(OpenError::system("epoll"))?;
+    Ok(OpenMacvtap {
+        link: link.keeping(opened.hold),
+        mac: MacAddr(opened.mac),
+        port: opened.dhcp.map(packet::lease_port),
+    })
+}
+
+/// Returns the reports of a watched interface.
+fn reports(mut watch: InterfaceWatch) -> io::Result<InterfaceReports> {
+    let socket = watch.as_fd().try_clone_to_owned()?;
+    let mut dropped = None;
+    let look = move |look| {
+        if look == Look::Ask {
+            // If the socket has no room, its messages tell as much.
+            let _ = watch.ask();
+        }
+        let Sighting {
+            presence,
+            rx_dropped,
+        } = watch.latest()?;
+        let now = rx_dropped.or(dropped);
+        // An interface that exists has dropped frames before, too.
+        let before = std::mem::replace(&mut dropped, now).or(now);
+        Some(InterfaceStatus {
+            state: packet::link_state(presence),
+            lost: now.unwrap_or(0).saturating_sub(before.unwrap_or(0)),
+        })
+    };
+    Ok(InterfaceReports {
+        socket,
+        look: Box::new(look),
+    })
+}
+
+fn refused(name: &str, error: MacvtapError) -> OpenError {
+    let error = match error {
+        MacvtapError::Interface(error) => return packet::refused(name, error),
+        error => error,
+    };
+    let errno = Errno(error.errno().raw_os_error());
+    let kind = match error.is_unsupported() {
+        true => ErrorKind::Unsupported,
+        false => ErrorKind::of_errno(errno),
+    };
+    Refusal::new(kind, errno, error.to_string())
+        .with_remedy(error.remedy().unwrap_or_default())
+        .on(name)
+        .caused_by(io::Error::from(error.errno()))
+        .into()
+}

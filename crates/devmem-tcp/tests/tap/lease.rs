@@ -1,0 +1,272 @@
+//! Addresses of a DHCP server: one of the test at the kernel's end of a veth pair, and dnsmasq.
+
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpStream, UdpSocket};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use devmem_linux::test_util::{in_netns, skip};
+use devmem_tcp::{Errno, Netdev, NetdevBuilder, OpenError, RecvError, RxBatch};
+
+use crate::macvtap::with_macvtap;
+use crate::packet::{Receiver, both_directions, veth};
+use crate::peer::{Addresses, PATIENCE, V4};
+use crate::sender::expected;
+
+/// Kinds of messages (RFC 2132 9.6).
+const DISCOVER: u8 = 1;
+const OFFER: u8 = 2;
+const REQUEST: u8 = 3;
+const DECLINE: u8 = 4;
+const ACK: u8 = 5;
+const NAK: u8 = 6;
+const RELEASE: u8 = 7;
+
+/// The first address that the server lends; then the next ones.
+const FIRST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 50);
+
+/// What a server does.
+#[derive(Clone, Copy)]
+enum Renewals {
+    Granted,
+    /// Refused, and the next address is lent.
+    Refused,
+}
+
+/// A DHCP server, and the kinds of the messages that it got.
+struct Server {
+    heard: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Server {
+    /// Starts a server that lends an address for 20 s, to be renewed after one.
+    fn start(renewals: Renewals) -> Self {
+        let socket = UdpSocket::bind(("0.0.0.0", 67)).expect("root of this namespace");
+        socket.set_broadcast(true).expect("it is open");
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&heard);
+        std::thread::spawn(move || {
+            let mut buffer = [0; 1500];
+            let mut address = FIRST;
+            loop {
+                let (len, _) = socket.recv_from(&mut buffer).expect("it is open");
+                let request = &buffer[..len];
+                let kind = option(request, 53).expect("every message has a kind")[0];
+                log.lock().expect("nobody panics with it").push(kind);
+                let is_renewal = request[12..16] != [0; 4];
+                let answer = match (kind, renewals) {
+                    (DISCOVER, _) => OFFER,
+                    (REQUEST, Renewals::Refused) if is_renewal => {
+                        address = Ipv4Addr::from_bits(address.to_bits() + 1);
+                        NAK
+                    }
+                    (REQUEST, _) => ACK,
+                    _ => continue,
+                };
+                let reply = reply(request, answer, address);
+                socket.send_to(&reply, ("10.77.0.255", 68)).expect("sent");
+            }
+        });
+        Self { heard }
+    }
+
+    fn heard(&self) -> Vec<u8> {
+        self.heard.lock().expect("nobody panics with it").clone()
+    }
+
+    /// Waits until the server got so many messages of a kind.
+    fn await_messages(&self, kind: u8, count: usize) {
+        let start = Instant::now();
+        while self.heard().iter().filter(|heard| **heard == kind).count() < count {
+            assert!(start.elapsed() < PATIENCE, "{:?}", self.heard());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Returns the value of an option.
+fn option(message: &[u8], code: u8) -> Option<&[u8]> {
+    let mut rest = message.get(240..)?;
+    while let [found, len, tail @ ..] = rest {
+        let value = tail.get(..usize::from(*len))?;
+        if *found == code {
+            return Some(value);
+        }
+        rest = &tail[value.len()..];
+    }
+    None
+}
+
+fn reply(request: &[u8], kind: u8, address: Ipv4Addr) -> Vec<u8> {
+    let mut reply = request[..240].to_vec();
+    reply[0] = 2;
+    reply[16..20].copy_from_slice(&address.octets());
+    for (code, value) in [
+        (53, &[kind][..]),
+        (54, &[10, 77, 0, 1]),
+        (1, &[255, 255, 255, 0]),
+        (3, &[10, 77, 0, 1]),
+        (51, &[0, 0, 0, 20]),
+        (58, &[0, 0, 0, 1]),
+        (59, &[0, 0, 0, 15]),
+    ] {
+        reply.extend_from_slice(&[code, value.len() as u8]);
+        reply.extend_from_slice(value);
+    }
+    reply.push(255);
+    reply
+}
+
+/// Opens our NIC on `link` with an address of the server.
+fn open(
+    link: &str,
+    change: impl FnOnce(NetdevBuilder) -> NetdevBuilder,
+) -> Result<Netdev, OpenError> {
+    change(Netdev::builder(link)?.address("auto")?).open()
+}
+
+/// Acquires an address on `link`, uses it, renews it and returns it.
+fn lend(link: &str) {
+    let (near, _far) = veth(V4, 1500);
+    let server = Server::start(Renewals::Granted);
+    let netdev = open(link, |builder| builder).expect("a server answers");
+    assert_eq!(netdev.addresses(), [IpAddr::V4(FIRST)]);
+    assert_eq!(server.heard(), [DISCOVER, REQUEST]);
+    let lent: Addresses = (V4.0, "10.77.0.50", V4.2);
+    both_directions(netdev.clone(), lent);
+    server.await_messages(REQUEST, 2);
+    // The router that the server named.
+    let far = "203.0.113.5:9".parse().expect("an address");
+    let beyond = netdev.begin_connect(far, &devmem_tcp::ConnectOptions::new());
+    drop(beyond.expect("there is a route"));
+    drop(netdev);
+    server.await_messages(RELEASE, 1);
+    assert_eq!(server.heard().last(), Some(&RELEASE));
+    near.delete().expect("our namespace");
+}
+
+#[test]
+fn an_address_is_lent_renewed_and_returned_on_a_packet_link() {
+    in_netns(
+        "lease::an_address_is_lent_renewed_and_returned_on_a_packet_link",
+        || lend("packet:far"),
+    );
+}
+
+#[test]
+fn an_address_is_lent_renewed_and_returned_on_a_macvtap_link() {
+    with_macvtap(
+        "lease::an_address_is_lent_renewed_and_returned_on_a_macvtap_link",
+        || lend("macvtap:far"),
+    );
+}
+
+#[test]
+fn when_a_server_takes_an_address_back_its_connections_end_and_the_next_one_is_used() {
+    in_netns(
+        "lease::when_a_server_takes_an_address_back_its_connections_end_and_the_next_one_is_used",
+        || {
+            let _pair = veth(V4, 1500);
+            let server = Server::start(Renewals::Refused);
+            let netdev = open("packet:far", |builder| builder).expect("a server answers");
+            let lent: Addresses = (V4.0, "0.0.0.0", V4.2);
+            let receiver = Receiver::new(netdev, lent);
+            let mut theirs = TcpStream::connect((FIRST, 5201)).expect("it listens");
+            theirs.write_all(&expected(0, 1000)).expect("open");
+            let (mut ours, _) = receiver.listener().accept().expect("a connection");
+            ours.set_timeout(Some(PATIENCE));
+            let mut batch = RxBatch::with_capacity(16);
+            let ended = loop {
+                match ours.recv(&mut batch) {
+                    Ok(0) => panic!("the stream has no end"),
+                    Ok(_) => {}
+                    Err(RecvError::Refused(error)) => break error,
+                    Err(error) => panic!("{error}"),
+                }
+            };
+            assert_eq!(ended.errno(), Errno::ECONNABORTED);
+            drop((batch, ours));
+            let second = Ipv4Addr::from_bits(FIRST.to_bits() + 1);
+            let start = Instant::now();
+            while receiver.netdev.addresses() != [IpAddr::V4(second)] {
+                assert!(start.elapsed() < PATIENCE, "{:?}", server.heard());
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let mut theirs = TcpStream::connect((second, 5201)).expect("it listens");
+            theirs.write_all(&expected(0, 1000)).expect("open");
+            theirs.shutdown(Shutdown::Write).expect("open");
+            receiver.listener().accept().expect("a connection");
+        },
+    );
+}
+
+#[test]
+fn an_address_that_another_station_has_is_declined() {
+    in_netns(
+        "lease::an_address_that_another_station_has_is_declined",
+        || {
+            let (mut near, _far) = veth(V4, 1500);
+            near.add_address(FIRST.into(), 24).expect("our namespace");
+            let server = Server::start(Renewals::Granted);
+            // It waits for ten seconds before it asks again; the test does not.
+            std::thread::spawn(|| open("packet:far", |builder| builder));
+            server.await_messages(DECLINE, 1);
+            assert_eq!(server.heard(), [DISCOVER, REQUEST, DECLINE]);
+        },
+    );
+}
+
+#[test]
+fn only_a_nic_of_a_lan_with_its_own_address_gets_one_by_dhcp() {
+    for (link, reason) in [
+        ("mem:lease", "gets its address by DHCP"),
+        ("packet:lo,ports=5201", "has addresses of the interface"),
+    ] {
+        let error = open(link, |builder| builder).expect_err(link).to_string();
+        assert!(error.contains(reason), "{error}");
+    }
+}
+
+/// Ends the program when the test ends.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn dnsmasq_lends_an_address() {
+    const TEST: &str = "lease::dnsmasq_lends_an_address";
+    in_netns(TEST, || {
+        let _pair = veth(V4, 1500);
+        let started = Command::new("dnsmasq")
+            .args(["--keep-in-foreground", "--conf-file=/dev/null", "--port=0"])
+            .args(["--interface=near", "--bind-interfaces", "--user=root"])
+            .args(["--dhcp-authoritative", "--no-ping", "--leasefile-ro"])
+            .args([
+                "--dhcp-range=10.77.0.60,10.77.0.69,255.255.255.0,2m",
+                "--pid-file=",
+            ])
+            .args([
+                "--dhcp-option=option:router,10.77.0.1",
+                "--log-facility=/dev/null",
+            ])
+            .stderr(Stdio::null())
+            .spawn();
+        let _server = match started {
+            Ok(child) => Running(child),
+            Err(error) => return skip(TEST, "dnsmasq", &format!("dnsmasq: {error}")),
+        };
+        let netdev = open("packet:far", |builder| builder).expect("dnsmasq answers");
+        let [IpAddr::V4(address)] = netdev.addresses()[..] else {
+            panic!("{:?}", netdev.addresses());
+        };
+        assert!((60..70).contains(&address.octets()[3]), "{address}");
+        let lent = address.to_string();
+        both_directions(netdev, (V4.0, lent.leak(), V4.2));
+    });
+}

@@ -1,0 +1,68 @@
+//! Making macvtap interfaces: stations beside an Ethernet interface, with a device file for their frames.
+
+use std::os::fd::BorrowedFd;
+
+use super::rtnetlink::{self, RTM_GETLINK};
+use super::{Interface, read_link};
+use crate::netlink::NetlinkError;
+
+/// Kind of the interface, as the kernel names it.
+pub(super) const MACVTAP: &str = "macvtap";
+
+/// Which other macvlan and macvtap interfaces of the same lower interface a macvtap interface can reach (`MACVLAN_MODE_*`,
+/// linux include/uapi/linux/if_link.h).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum MacvtapMode {
+    /// None.
+    Private = 1,
+    /// All, if the switch sends frames back to the port that they came from.
+    Vepa = 2,
+    /// All, directly.
+    #[default]
+    Bridge = 4,
+    /// There is no other: it has the MAC address of the lower interface, and gets all its frames.
+    Passthru = 8,
+}
+
+/// A macvtap interface to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct NewMacvtap<'a> {
+    /// Name of the interface.
+    pub name: &'a str,
+    /// The network namespace in which it is made.
+    pub namespace: BorrowedFd<'a>,
+    /// Which others it can reach.
+    pub mode: MacvtapMode,
+    /// Its MAC address; by default random, or that of the lower interface for [`MacvtapMode::Passthru`].
+    pub mac: Option<[u8; 6]>,
+    /// Its MTU in bytes; by default that of the lower interface.
+    pub mtu: Option<u32>,
+}
+
+impl Interface {
+    /// Makes a macvtap interface over this one. It ends with either this interface or its namespace.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` if the kernel has no macvtap; `EPERM` without CAP_NET_ADMIN over both namespaces; `EBUSY` or `EINVAL` if
+    /// this interface is in a bridge, or in use by an interface that excludes others.
+    pub fn create_macvtap(&mut self, new: &NewMacvtap<'_>) -> Result<(), NetlinkError> {
+        let what = format!("make a macvtap interface over {}", self.name);
+        let request = rtnetlink::create_macvtap(self.index, new);
+        self.socket.request(&what, request, |_| {})
+    }
+
+    /// Returns whether this is a macvtap interface.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` if the interface was removed.
+    pub fn is_macvtap(&mut self) -> Result<bool, NetlinkError> {
+        let what = format!("read the kind of {}", self.name);
+        let get = rtnetlink::link(RTM_GETLINK, self.index);
+        read_link(&mut self.socket, &what, get, |link| {
+            Some(link.kind() == Some(MACVTAP))
+        })
+    }
+}

@@ -27,6 +27,7 @@
 mod collapse;
 mod config;
 mod conveyor;
+mod crossing;
 mod drops;
 mod features;
 mod fill;
@@ -48,6 +49,7 @@ mod tx_stage;
 
 pub use collapse::{NiovUsage, RxMemory};
 pub use config::{MAX_LINEAR_BYTES, NicConfig, NicError};
+pub use crossing::{Crossing, CrossingStats, CrossingWakeup};
 pub use drops::{DropReason, Drops};
 pub use features::{
     Channels, Features, MAX_RX_QUEUES, MAX_TX_PACKETS, Rings, SetChannelsError, SetRingsError,

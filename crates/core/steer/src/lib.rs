@@ -14,6 +14,7 @@ pub mod header_split;
 mod ids;
 mod ntuple;
 mod rss;
+mod shard;
 mod steering;
 #[cfg(test)]
 mod testing;
@@ -27,4 +28,5 @@ pub use ntuple::{
 pub use rss::{
     HashTypes, IndirectionTable, IndirectionTableError, MAX_INDIRECTION_ENTRIES, Rss, ToeplitzKey,
 };
+pub use shard::{ShardId, shard_of};
 pub use steering::{Selected, SelectedBy, Steering};

@@ -201,13 +201,17 @@ impl Stack {
                 return Err(ConnectError::PortNotOurs(port));
             }
             let tuple = tuple_for(port);
+            if !self.network.nic().owns(&tuple) {
+                return Err(ConnectError::OtherShard(port));
+            }
             return match self.sockets.names().is_free(&tuple) {
                 true => Ok(tuple),
                 false => Err(ConnectError::PortsExhausted(remote)),
             };
         }
+        let nic = self.network.nic();
         self.sockets
-            .choose_port(source, remote)
+            .choose_port(source, remote, |tuple| nic.owns(tuple))
             .map(tuple_for)
             .ok_or(ConnectError::PortsExhausted(remote))
     }

@@ -216,6 +216,7 @@ mod send;
 mod send_half;
 mod send_ring;
 mod send_signal;
+mod shards;
 mod signals;
 mod socket;
 mod spin;

@@ -1,20 +1,20 @@
 //! The mailbox of a shard: a bounded queue that other threads fill, and that wakes a sleeping reader.
 //!
-//! A sender puts an item in and sets `is_told`. If it was not set, the sender writes the eventfd and sets `is_told` again:
-//! the reader may have reset it in between, and must reset an eventfd that was written after that, too. The reader resets the
-//! eventfd and `is_told` before it looks for items. So an item that it does not find sets both again, and a readable eventfd
-//! is always reset. The loom model at the bottom tries every interleaving.
+//! The bell has three states. A sender that has put an item in and finds the bell `QUIET` makes it `RINGING`, writes the
+//! eventfd, and makes it `RUNG`. The reader resets a bell that is `RUNG`, eventfd first, and then looks for items; while one
+//! is `RINGING`, it looks for items and does not sleep. So the bell is never `QUIET` while an item waits that the reader has not
+//! looked for, and the eventfd is never readable while the bell is `QUIET`. The loom model tries every interleaving.
 
 use std::io;
 use std::os::fd::BorrowedFd;
 
 use super::CrossingWakeup;
-use sync::{Arc, AtomicBool, Eventfd, Ordering, Receiver, SyncSender, sync_channel};
+use sync::{Arc, AtomicU8, Eventfd, Ordering, Receiver, SyncSender, sync_channel};
 
 #[cfg(not(all(test, loom)))]
 mod sync {
     pub(super) use std::sync::Arc;
-    pub(super) use std::sync::atomic::{AtomicBool, Ordering};
+    pub(super) use std::sync::atomic::{AtomicU8, Ordering};
     pub(super) use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
     pub(super) use super::eventfd::Eventfd;
@@ -23,7 +23,7 @@ mod sync {
 #[cfg(all(test, loom))]
 mod sync {
     pub(super) use loom::sync::Arc;
-    pub(super) use loom::sync::atomic::{AtomicBool, Ordering};
+    pub(super) use loom::sync::atomic::{AtomicU8, Ordering};
 
     pub(super) use super::loom_tests::{Eventfd, Receiver, SyncSender, sync_channel};
 }
@@ -47,9 +47,17 @@ pub(super) struct Sender<T> {
 /// Tells the reader that there may be items.
 #[derive(Debug)]
 struct Bell {
-    is_told: AtomicBool,
+    /// [`QUIET`], [`RINGING`] or [`RUNG`].
+    state: AtomicU8,
     fd: Option<Eventfd>,
 }
+
+/// The reader has looked for items since the last sender put one in.
+const QUIET: u8 = 0;
+/// There may be items, and a sender is about to write the eventfd.
+const RINGING: u8 = 1;
+/// There may be items, and the eventfd is readable.
+const RUNG: u8 = 2;
 
 /// The mailbox is full, or its reader has gone.
 #[derive(Debug, PartialEq, Eq)]
@@ -84,7 +92,7 @@ impl<T> Mailbox<T> {
             CrossingWakeup::None => None,
         };
         let bell = Arc::new(Bell {
-            is_told: AtomicBool::new(false),
+            state: AtomicU8::new(QUIET),
             fd,
         });
         let (sender, receiver) = sync_channel(capacity);
@@ -102,11 +110,8 @@ impl<T> Mailbox<T> {
 
     /// Returns the next item. Costs one load if nothing was sent.
     pub(super) fn receive(&mut self) -> Option<T> {
-        if !self.is_emptying && !self.bell.is_told.load(Ordering::Acquire) {
+        if !self.is_emptying && !self.bell.reset() {
             return None;
-        }
-        if !self.is_emptying {
-            self.bell.reset();
         }
         let item = self.items.try_recv().ok();
         self.is_emptying = item.is_some();
@@ -115,7 +120,7 @@ impl<T> Mailbox<T> {
 
     /// Returns whether items may wait.
     pub(super) fn may_have_items(&self) -> bool {
-        self.is_emptying || self.bell.is_told.load(Ordering::Acquire)
+        self.is_emptying || self.bell.state.load(Ordering::Acquire) != QUIET
     }
 
     /// Returns a descriptor that is readable while items may wait that no [`receive`](Self::receive) has looked for.
@@ -125,24 +130,27 @@ impl<T> Mailbox<T> {
 }
 
 impl Bell {
-    /// Tells the reader, and wakes it if it has reset the bell.
+    /// Tells the reader that an item was put in, and wakes it if it sleeps.
     fn ring(&self) {
-        // Release, here and in the chain of later swaps: a reader that resets it finds the item.
-        if self.is_told.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        if let Some(fd) = &self.fd {
-            fd.set();
-            self.is_told.store(true, Ordering::Release);
+        // Each sender modifies the state, with release: the reader that resets it finds the items of all of them.
+        if self.state.fetch_max(RINGING, Ordering::AcqRel) == QUIET {
+            if let Some(fd) = &self.fd {
+                fd.set();
+            }
+            self.state.swap(RUNG, Ordering::AcqRel);
         }
     }
 
-    fn reset(&self) {
-        if let Some(fd) = &self.fd {
-            fd.reset();
+    /// Resets the bell if it was rung. Returns false if it is quiet: nothing was put in since the last reset.
+    fn reset(&self) -> bool {
+        let state = self.state.load(Ordering::Acquire);
+        if state == RUNG {
+            if let Some(fd) = &self.fd {
+                fd.reset();
+            }
+            self.state.swap(QUIET, Ordering::AcqRel);
         }
-        // Acquire: the items of all who have set it can be found.
-        self.is_told.swap(false, Ordering::AcqRel);
+        state != QUIET
     }
 }
 

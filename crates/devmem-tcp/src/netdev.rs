@@ -326,6 +326,22 @@ impl Netdev {
         }
     }
 
+    /// Returns how many received frames crossed to the shard of their connection from another one, where the link delivered
+    /// them; each was copied once more than others. A TAP delivers the first packets of a connection anywhere, and
+    /// those after three seconds in which the connection sent nothing. 0 with one shard, for an interface of the kernel, and in a child of fork(2).
+    pub fn crossed_frames(&self) -> u64 {
+        match &self.backend {
+            Backend::User(nic) => {
+                let crossed = |stack: &mut Stack, _| stack.nic().crossing_stats().received;
+                nic.shards()
+                    .iter()
+                    .filter_map(|it| it.with(crossed).ok())
+                    .sum()
+            }
+            Backend::Kernel(_) => 0,
+        }
+    }
+
     /// Returns the state of the link. For an interface of the kernel: whether it is up, and whether it still exists.
     /// [`LinkState::Gone`] in a child of fork(2).
     pub fn link_state(&self) -> LinkState {

@@ -11,6 +11,7 @@ mod ecn;
 mod packet;
 mod peer;
 mod sender;
+mod shards;
 mod shared;
 mod warning;
 
@@ -22,7 +23,9 @@ use std::time::Duration;
 
 use devmem_linux::netif::Interface;
 use devmem_linux::test_util::in_netns;
-use devmem_tcp::{CompletionError, Direction, Dmabuf, RecvError, RxBatch, SendError, TcpOptions};
+use devmem_tcp::{
+    CompletionError, Direction, Dmabuf, NetdevBuilder, RecvError, RxBatch, SendError, TcpOptions,
+};
 
 use peer::{Host, PATIENCE, V4, V6, check_all};
 use sender::{TAP, byte_at, expected};
@@ -143,7 +146,7 @@ fn a_bad_link_changes_no_byte() {
 #[test]
 fn sixty_four_connections_send_both_ways_at_once() {
     in_netns("sixty_four_connections_send_both_ways_at_once", || {
-        send_both_ways(64, 1);
+        send_both_ways(64, |builder| builder);
     });
 }
 
@@ -151,14 +154,19 @@ fn sixty_four_connections_send_both_ways_at_once() {
 fn connections_over_a_tap_with_four_queues_send_both_ways_at_once() {
     in_netns(
         "connections_over_a_tap_with_four_queues_send_both_ways_at_once",
-        || send_both_ways(16, 4),
+        || {
+            send_both_ways(16, |builder| builder.tap_queues(4));
+        },
     );
 }
 
-/// Sends both ways on `connections` at the same time, over a TAP with so many queues.
-fn send_both_ways(connections: usize, tap_queues: u16) {
+/// Sends both ways on `connections` at the same time. Returns the NIC, for its counters.
+fn send_both_ways(
+    connections: usize,
+    change: impl FnOnce(NetdevBuilder) -> NetdevBuilder,
+) -> sender::Nic {
     const BYTES: usize = 150_000;
-    let (host, nic) = Host::with_nic(V4, |builder| builder.tap_queues(tap_queues));
+    let (host, nic) = Host::with_nic(V4, change);
     let memory = Dmabuf::anonymous(16 << 20).expect("memory");
     let local = "10.77.0.2:0".parse().expect("an address");
     let setup = nic.netdev.plan_receive(local).apply().expect("set up");
@@ -184,6 +192,7 @@ fn send_both_ways(connections: usize, tap_queues: u16) {
     });
     let net_iovs = rx.unbind().net_iovs();
     assert_eq!(net_iovs.home, net_iovs.total);
+    nic
 }
 
 #[test]

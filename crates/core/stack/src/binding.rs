@@ -574,13 +574,19 @@ mod tests {
     fn binding() -> RxBinding {
         let (dmabuf, niov_size) = (Dmabuf::anonymous(4096).unwrap(), NiovSize::MIN);
         let provider = Arc::new(DmabufProvider::new(&dmabuf, DmabufId(1), niov_size).unwrap());
-        let claim = RxClaim::take(&dmabuf, niov_size, String::new()).unwrap();
+        let request = BindRx {
+            ifindex: IfIndex(1),
+            dmabuf: dmabuf.clone(),
+            niov_size,
+            queues: Vec::new(),
+        };
+        let claim = BoundMemory::claim(&request, String::new()).unwrap();
         RxBinding {
             queues: Vec::new(),
             niov_size,
             dmabuf,
             provider,
-            _claim: claim,
+            claim,
         }
     }
 

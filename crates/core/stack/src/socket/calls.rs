@@ -223,7 +223,11 @@ impl Stack {
             return true;
         }
         let source = match local.ip().is_unspecified() {
-            true => self.network.routes().route(remote.ip()).map(|route| route.source),
+            true => self
+                .network
+                .routes()
+                .route(remote.ip())
+                .map(|route| route.source),
             false => Ok(local.ip()),
         };
         let tuple = |ip| four_tuple(SocketAddr::new(ip, local.port()), remote);

@@ -14,3 +14,4 @@ mod network;
 mod own;
 mod path_mtu;
 mod pressure;
+mod shards;

@@ -32,12 +32,18 @@ impl Eventfd {
     }
 }
 
-/// A model of the bounded channel of std. Taking from it does not synchronise with a sender that has put nothing in.
+/// A model of the bounded channel of std.
 #[derive(Debug)]
 pub(super) struct Receiver<T>(Arc<Mutex<VecDeque<T>>>);
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct SyncSender<T>(Arc<Mutex<VecDeque<T>>>);
+
+impl<T> Clone for SyncSender<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
 
 pub(super) fn sync_channel<T>(_capacity: usize) -> (SyncSender<T>, Receiver<T>) {
     let items = Arc::new(Mutex::new(VecDeque::new()));
@@ -81,7 +87,9 @@ fn loom_a_reader_that_sleeps_is_woken_for_every_item() {
         });
         let mut got = Vec::new();
         take_all(&mut mailbox, &mut got);
-        senders.map(|sender| sender.join().expect("no panic"));
+        for sender in senders {
+            sender.join().expect("no panic");
+        }
         // The reader sleeps now, and wakes only if the descriptor is readable.
         let is_readable = |mailbox: &Mailbox<u32>| {
             let fd = mailbox.bell.fd.as_ref().expect("it has one");

@@ -2,6 +2,8 @@
 
 use std::sync::Barrier;
 
+use netmem::{FakeDevice, FakePace};
+
 use super::*;
 
 const SHARDS: usize = 2;
@@ -76,9 +78,19 @@ fn receive_all(stream: &mut Stream, memory: &Dmabuf, number: usize) -> usize {
 
 #[test]
 fn streams_on_both_shards_receive_every_byte_in_the_part_of_their_shard() {
+    receive_on_both("shards-streams", Dmabuf::anonymous(16 << 20).unwrap());
+}
+
+#[test]
+fn streams_on_both_shards_receive_into_memory_of_one_device() {
+    let device = FakeDevice::new(FakePace::AfterPolls(2));
+    receive_on_both("shards-device", device.alloc(16 << 20).unwrap());
+}
+
+/// Receives on two streams of each shard into `memory`.
+fn receive_on_both(wire: &str, memory: Dmabuf) {
     const BYTES: usize = 6 << 20;
-    let (sender, receiver) = nics("shards-streams");
-    let memory = Dmabuf::anonymous(16 << 20).unwrap();
+    let (sender, receiver) = nics(wire);
     let bound = bind(&receiver, &memory);
     let mut listener = receiver.listen(LOCAL).unwrap();
     listener.set_timeout(Some(PATIENCE));
@@ -97,7 +109,12 @@ fn streams_on_both_shards_receive_every_byte_in_the_part_of_their_shard() {
     });
     // Both ends agree on the shard of each flow.
     assert_eq!((sender.crossed_frames(), receiver.crossed_frames()), (0, 0));
-    assert_eq!((sender.drops(), receiver.drops()), (vec![], vec![]));
+    for nic in [&sender, &receiver] {
+        // On a busy machine a probe may be sent for an acknowledgement that is late.
+        let mut drops = nic.drops();
+        drops.retain(|(reason, _)| *reason != "tcp_duplicate");
+        assert_eq!(drops, []);
+    }
     drop(listener);
     assert_all_home(bound);
 }

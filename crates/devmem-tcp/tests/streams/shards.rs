@@ -159,6 +159,49 @@ fn one_thread_per_shard_shares_nothing_with_the_other() {
 }
 
 #[test]
+fn a_reader_that_keeps_all_memory_of_its_shard_does_not_stop_the_other_shard() {
+    const BYTES: usize = 24 << 20;
+    let (sender, receiver) = nics("shards-keep");
+    let memory = Dmabuf::anonymous(8 << 20).unwrap();
+    let bound = bind(&receiver, &memory);
+    let mut listener = receiver.listen(LOCAL).unwrap();
+    listener.set_timeout(Some(PATIENCE));
+    let [keeping, going] = [(); 2].map(|()| {
+        let ours = sender.connect(LOCAL).unwrap();
+        (ours, listener.accept().unwrap().0)
+    });
+    std::thread::scope(|scope| {
+        let (mut ours, mut theirs) = keeping;
+        ours.set_timeout(Some(PATIENCE));
+        scope.spawn(move || ours.write_all(&content(0, 8 << 20)).unwrap());
+        // Nothing is given back until no more arrives: the window is closed.
+        theirs.set_timeout(Some(Duration::from_millis(300)));
+        let (mut batch, mut kept, mut held) = (RxBatch::with_capacity(64), Vec::new(), 0);
+        while let Ok(more) = theirs.recv(&mut batch) {
+            kept.extend(batch.take());
+            held += more;
+        }
+        let (ours, mut other) = going;
+        let sender = &sender;
+        scope.spawn(move || send_all(sender, ours, &content(1, BYTES)));
+        assert_eq!(receive_all(&mut other, &memory, 1), BYTES);
+        // More than half of the part of its shard: the rest is a reserve.
+        assert!(held > 2 << 20, "{held} bytes are kept");
+        let mut position = held;
+        drop(kept);
+        theirs.set_timeout(Some(PATIENCE));
+        loop {
+            match theirs.recv(&mut batch).unwrap() {
+                0 => break,
+                more => position += more,
+            }
+        }
+        assert_eq!(position, 8 << 20);
+    });
+    assert_all_home(bound);
+}
+
+#[test]
 fn a_connection_to_ourselves_is_on_one_shard_at_both_ends() {
     let (nic, _other) = nics("shards-self");
     let listener = nic.listen("10.77.0.1:0").unwrap();

@@ -23,7 +23,8 @@ pub fn with_tcp_config(builder: NetdevBuilder, config: tcp::Config) -> NetdevBui
     builder.tcp_config(config)
 }
 
-/// Calls `call` with the NIC of the user-space stack, or of its first shard, to read or change its rings, channels, RSS, rules and counters.
+/// Calls `call` with the NIC of the user-space stack, or of its first shard, to read or change its rings, channels, RSS, rules
+/// and counters.
 ///
 /// # Errors
 /// This is an interface of the kernel, or this process is a fork of the one that opened the NIC.

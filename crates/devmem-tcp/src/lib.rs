@@ -120,8 +120,8 @@
 //! threads. [`std::io::Read`] and [`std::io::Write`] on a stream are for bytes in host memory; one stream may send both host and
 //! device memory.
 //!
-//! The streams of a NIC in user space share one stack and its lock. With [`NetdevBuilder::shards`], the NIC has several stacks for
-//! programs that receive on several processors: streams on different shards do not wait for each other.
+//! The streams of a NIC in user space share one stack and its lock. With [`NetdevBuilder::shards`], the NIC has several stacks
+//! for programs that receive on several processors: streams on different shards do not wait for each other.
 //!
 //! # Errors
 //!

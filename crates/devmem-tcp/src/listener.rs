@@ -151,8 +151,8 @@ impl Listener {
         }
     }
 
-    /// Waits for the next connection and returns it with the address of its peer. On a NIC with several shards, the connection is on
-    /// the shard of its addresses and ports ([`Stream::shard`]).
+    /// Waits for the next connection and returns it with the address of its peer. On a NIC with several shards, the connection
+    /// is on the shard of its addresses and ports ([`Stream::shard`]).
     ///
     /// # Errors
     /// [`AcceptError::WouldBlock`] if none is pending and the listener is non-blocking; [`AcceptError::TimedOut`] if none
@@ -190,7 +190,8 @@ impl Listener {
         }
     }
 
-    /// Sets how many connections may wait to be accepted, on each shard: 4,096 by default. The kernel limits it to net.core.somaxconn.
+    /// Sets how many connections may wait to be accepted, on each shard: 4,096 by default. The kernel limits it to
+    /// net.core.somaxconn.
     ///
     /// # Errors
     /// The NIC belongs to another process.

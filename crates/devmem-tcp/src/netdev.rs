@@ -328,7 +328,8 @@ impl Netdev {
 
     /// Returns how many received frames crossed to the shard of their connection from another one, where the link delivered
     /// them; each was copied once more than others. A TAP delivers the first packets of a connection anywhere, and
-    /// those after three seconds in which the connection sent nothing. 0 with one shard, for an interface of the kernel, and in a child of fork(2).
+    /// those after three seconds in which the connection sent nothing. 0 with one shard, for an interface of the kernel, and in
+    /// a child of fork(2).
     pub fn crossed_frames(&self) -> u64 {
         match &self.backend {
             Backend::User(nic) => {
@@ -354,8 +355,8 @@ impl Netdev {
         }
     }
 
-    /// Returns the shards of a NIC in user space ([`NetdevBuilder::shards`]), each as a `Netdev`, for programs with one thread per shard: these
-    /// share nothing, not even a lock. An interface of the kernel has one shard.
+    /// Returns the shards of a NIC in user space ([`NetdevBuilder::shards`]), each as a `Netdev`, for programs with one thread
+    /// per shard: these share nothing, not even a lock. An interface of the kernel has one shard.
     ///
     /// A shard has the connections that a hash of their addresses and ports selects. So what is made from one is for these
     /// connections only: [`connect`](Self::connect) chooses a local port whose connection is on the shard, a

@@ -196,9 +196,9 @@ impl NetdevBuilder {
         self
     }
 
-    /// Sets the number of shards, 1 by default: stacks of the NIC that run at the same time on different cores, each with a queue
-    /// pair of the link, page pools, a lock and timers. A connection is on the shard that a hash of its addresses and ports
-    /// selects ([`Stream::shard`](crate::Stream::shard)); the shards take turns to connect. A program need not know about
+    /// Sets the number of shards, 1 by default: stacks of the NIC that run at the same time on different cores, each with a
+    /// queue pair of the link, page pools, a lock and timers. A connection is on the shard that a hash of its addresses and
+    /// ports selects ([`Stream::shard`](crate::Stream::shard)); the shards take turns to connect. A program need not know about
     /// them; one with a thread per shard shares nothing between its threads ([`Netdev::shards`]).
     ///
     /// A TAP gets as many queues. An in-memory wire too: the NIC at its other end needs the same number. Other links have one

@@ -2,8 +2,8 @@
 //!
 //! The bell has three states. A sender that has put an item in and finds the bell `QUIET` makes it `RINGING`, writes the
 //! eventfd, and makes it `RUNG`. The reader resets a bell that is `RUNG`, eventfd first, and then looks for items; while one
-//! is `RINGING`, it looks for items and does not sleep. So the bell is never `QUIET` while an item waits that the reader has not
-//! looked for, and the eventfd is never readable while the bell is `QUIET`. The loom model tries every interleaving.
+//! is `RINGING`, it looks for items and does not sleep. So the bell is never `QUIET` while an item waits that the reader has
+//! not looked for, and the eventfd is never readable while the bell is `QUIET`. The loom model tries every interleaving.
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -216,8 +216,8 @@ impl Stack {
             .ok_or(ConnectError::PortsExhausted(remote))
     }
 
-    /// Returns whether this shard of a NIC has connections from `local` to `remote`. If the address is unspecified, it is that of
-    /// the route; if the port is 0, every shard chooses one.
+    /// Returns whether this shard of a NIC has connections from `local` to `remote`. If the address is unspecified, it is that
+    /// of the route; if the port is 0, every shard chooses one.
     pub fn has_connections(&self, local: SocketAddr, remote: SocketAddr) -> bool {
         if local.port() == 0 {
             return true;

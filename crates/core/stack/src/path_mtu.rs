@@ -57,6 +57,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn shards_that_share_the_paths_begin_with_what_one_has_discovered() {
+        let one = PathMtus::default();
+        let other = one.clone();
+        let (peer, now) = (IpAddr::from([10, 0, 0, 1]), Instant::from_millis(1));
+        one.note(peer, 1160, now);
+        assert_eq!(other.get(peer, now), Some(1160));
+    }
+
+    #[test]
     fn a_path_is_remembered_for_ten_minutes_and_memory_is_bounded() {
         let paths = PathMtus::default();
         let peer = |n: u32| IpAddr::from(n.to_be_bytes());

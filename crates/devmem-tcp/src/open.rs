@@ -307,13 +307,17 @@ impl NetdevBuilder {
             secret,
             path_mtus: PathMtus::default(),
         };
-        let crossings = Crossing::group(self.shards, CrossingWakeup::Eventfd)
-            .map_err(OpenError::system("eventfd"))?;
+        let crossings = match self.shards {
+            1 => Vec::new(),
+            shards => Crossing::group(shards, CrossingWakeup::Eventfd)
+                .map_err(OpenError::system("eventfd"))?,
+        };
+        let mut crossings = crossings.into_iter();
         let mut stacks = Vec::new();
-        for (number, (link, crossing)) in (0..).zip(links.into_iter().zip(crossings)) {
+        for (number, link) in (0..).zip(links) {
             let link = self.decorate(link, number)?;
             let mut fds = link_fds(&*link)?;
-            let crossing = Some(crossing).filter(|_| self.shards > 1);
+            let crossing = crossings.next();
             if let Some(fd) = crossing.as_ref().and_then(Crossing::poll_fd) {
                 fds.push(fd.try_clone_to_owned().map_err(OpenError::system("dup"))?);
             }

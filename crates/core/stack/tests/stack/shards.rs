@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -62,10 +61,6 @@ impl Link for AnyShard {
 
     fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<LinkSent> {
         self.link().send(frame, now)
-    }
-
-    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
     }
 
     fn next_due(&self) -> Option<Instant> {

@@ -27,6 +27,7 @@ mod runner;
 mod rx;
 mod sample;
 mod sender;
+mod shards;
 #[cfg(feature = "bench-smoltcp")]
 mod smoltcp;
 mod station;
@@ -51,6 +52,7 @@ enum What {
     Tx(tx::TxArgs),
     Lossy(lossy::LossyArgs),
     Loopback(loopback::LoopbackArgs),
+    Shards(shards::ShardsArgs),
     Pool(pool::PoolArgs),
     Load(load::LoadArgs),
     Exchange(exchange::ExchangeArgs),
@@ -84,6 +86,7 @@ fn run(what: What) -> Result<(), Failure> {
         What::Tx(args) => tx::run(&args),
         What::Lossy(args) => lossy::run(&args),
         What::Loopback(args) => loopback::run(&args),
+        What::Shards(args) => shards::run(&args),
         What::Pool(args) => pool::run(&args),
         What::Load(args) => load::run(&args),
         What::Exchange(args) => exchange::run(&args),

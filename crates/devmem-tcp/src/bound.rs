@@ -1,18 +1,19 @@
 //! A dma-buf bound to RX queues.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
-use devmem_uapi::DmabufId;
+use devmem_uapi::{DmabufId, Errno};
 use netmem::{Dmabuf, MemoryProvider, NiovSize};
-use stack::BindRx;
+use stack::{BindRx, BoundMemory, RxPart};
 use steer::RxQueueId;
 
-use crate::driver::StackIndex;
-use crate::error::BindError;
+use crate::error::{BindError, ErrorKind, Refusal};
 use crate::kernel::{self, NetIovs};
-use crate::netdev::{Backend, IFINDEX, Netdev, Shared, UserNic};
+use crate::netdev::{Backend, IFINDEX, Netdev};
 use crate::plan::UserSettings;
+use crate::shards::{UserNic, UserShard, same_id};
 
 /// Device memory bound to RX queues of a [`Netdev`]: the payload of their packets lands in it.
 ///
@@ -35,17 +36,24 @@ enum Binding {
     Kernel { _unbinds: kernel::Rx },
 }
 
-/// Dropping it unbinds, and then gives up the settings of the queues.
+/// The binding of each shard, to a part of the memory, with the same id.
 struct UserRx {
-    shared: Arc<Shared>,
-    at: StackIndex,
+    shards: Vec<ShardRx>,
     id: DmabufId,
+}
+
+/// The binding of one shard. Dropping it unbinds, and then gives up the settings of the queues.
+struct ShardRx {
+    shard: UserShard,
+    id: DmabufId,
+    provider: Arc<dyn MemoryProvider>,
     _settings: Vec<Arc<UserSettings>>,
 }
 
 /// Source of the counts of net_iovs.
 enum Counter {
-    User(Arc<dyn MemoryProvider>),
+    /// Of each shard.
+    User(Vec<Arc<dyn MemoryProvider>>),
     Kernel(NetIovs),
 }
 
@@ -70,8 +78,10 @@ impl BoundRx {
         let (binding, id, niov_size, counter) = match &netdev.backend {
             Backend::User(nic) => {
                 let niov_size = niov_size.unwrap_or_default();
-                let (binding, provider) = UserRx::bind(nic, memory, queues, niov_size)?;
-                let (id, counter) = (binding.id, Counter::User(provider));
+                let binding = UserRx::bind(nic, memory, queues, niov_size)?;
+                let providers = binding.shards.iter().map(|bound| &bound.provider);
+                let counter = Counter::User(providers.cloned().collect());
+                let id = binding.id;
                 let binding = Binding::User { _unbinds: binding };
                 (binding, id, niov_size, counter)
             }
@@ -123,38 +133,86 @@ impl BoundRx {
 }
 
 impl UserRx {
-    /// Binds on the stack of `nic`.
+    /// Binds on the stacks of `nic`, to as many parts of the memory as it has shards.
     fn bind(
         nic: &UserNic,
         memory: &Dmabuf,
         queues: &[RxQueueId],
         niov_size: NiovSize,
-    ) -> Result<(Self, Arc<dyn MemoryProvider>), BindError> {
-        let UserNic { shared, at } = nic;
-        let request = BindRx {
-            ifindex: IFINDEX,
-            dmabuf: memory.clone(),
-            niov_size,
-            queues: queues.to_vec(),
-        };
-        let (id, provider) = shared.driver.with(*at, |stack, _| {
-            let id = stack.bind_rx(request)?;
-            Ok::<_, BindError>((id, stack.provider(id)))
+    ) -> Result<Self, BindError> {
+        let _bindings = nic.lock_bindings();
+        nic.align_dmabuf_ids()?;
+        let parts = parts(memory.size(), niov_size, nic.shards().len())?;
+        let mut shards = Vec::new();
+        let mut claim = None;
+        for (shard, range) in nic.shards().iter().zip(parts) {
+            let request = BindRx {
+                ifindex: IFINDEX,
+                dmabuf: memory.clone(),
+                niov_size,
+                queues: queues.to_vec(),
+            };
+            let part = RxPart {
+                range,
+                memory: claim,
+            };
+            let (bound, memory) = ShardRx::bind(shard, request, part)?;
+            shards.push(bound);
+            claim = Some(memory);
+        }
+        let id = same_id(shards.iter().map(|bound| bound.id))?;
+        Ok(Self { shards, id })
+    }
+}
+
+impl ShardRx {
+    fn bind(
+        shard: &UserShard,
+        request: BindRx,
+        part: RxPart,
+    ) -> Result<(Self, Arc<BoundMemory>), BindError> {
+        let observer = request.dmabuf.observer();
+        let settings = UserSettings::needed_by(shard, &request.queues);
+        let (id, memory, provider) = shard.with(|stack, _| {
+            let (id, memory) = stack.bind_rx_part(request, part)?;
+            Ok::<_, BindError>((id, memory, stack.provider(id)))
         })??;
         let Some(provider) = provider else {
             unreachable!("the stack knows what it bound just now")
         };
-        let memories = &mut shared.driver.lock().memories;
+        let memories = &mut shard.shared.driver.lock().memories;
         memories.retain(|_, memory| !memory.is_freed());
-        memories.insert((*at, id), memory.observer());
+        memories.insert((shard.at, id), observer);
         let bound = Self {
-            shared: Arc::clone(shared),
-            at: *at,
+            shard: shard.clone(),
             id,
-            _settings: UserSettings::needed_by(nic, queues),
+            provider,
+            _settings: settings,
         };
-        Ok((bound, provider))
+        Ok((bound, memory))
     }
+}
+
+/// Divides `size` bytes into ranges of whole net_iovs, one for each shard.
+fn parts(size: usize, niov_size: NiovSize, shards: usize) -> Result<Vec<Range<usize>>, Refusal> {
+    let niovs = size / niov_size.bytes();
+    if niovs < shards && shards > 1 {
+        let reason = format!(
+            "{size} bytes have fewer net_iovs of {niov_size} than the NIC has shards ({shards})"
+        );
+        let refusal = Refusal::new(ErrorKind::InvalidInput, Errno::EINVAL, reason);
+        let least = shards * niov_size.bytes();
+        return Err(
+            refusal.with_remedy(format!("bind at least {least} bytes, or smaller net_iovs"))
+        );
+    }
+    let start = |shard: usize| niovs * shard / shards * niov_size.bytes();
+    let end = |shard: usize| match shard + 1 < shards {
+        true => start(shard + 1),
+        // Bytes that are no whole net_iov are refused by the stack.
+        false => size,
+    };
+    Ok((0..shards).map(|shard| start(shard)..end(shard)).collect())
 }
 
 impl fmt::Debug for BoundRx {
@@ -167,11 +225,11 @@ impl fmt::Debug for BoundRx {
     }
 }
 
-impl Drop for UserRx {
+impl Drop for ShardRx {
     fn drop(&mut self) {
         let id = self.id;
         // In a child of fork(2) the binding belongs to the parent.
-        let _ = self.shared.driver.with(self.at, |stack, _| {
+        let _ = self.shard.with(|stack, _| {
             // Cannot fail: only this handle unbinds, and the host memory for the queues is already allocated.
             let unbound = stack.unbind_rx(id);
             debug_assert!(unbound.is_ok(), "{unbound:?}");
@@ -202,11 +260,40 @@ impl fmt::Debug for Unbound {
 impl Counter {
     fn count(&self) -> NetIovCount {
         match self {
-            Self::User(provider) => NetIovCount {
-                total: provider.area().count() as usize,
-                home: provider.free_niovs() as usize,
+            Self::User(providers) => NetIovCount {
+                total: providers.iter().map(|it| it.area().count() as usize).sum(),
+                home: providers.iter().map(|it| it.free_niovs() as usize).sum(),
             },
             Self::Kernel(net_iovs) => net_iovs.count(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_of_shards_are_whole_net_iovs_and_together_all_of_the_memory() {
+        let niov = NiovSize::MIN.bytes();
+        for shards in 1..9 {
+            for niovs in shards..40 {
+                let parts = parts(niovs * niov, NiovSize::MIN, shards).expect("enough");
+                assert_eq!((parts.len(), parts[0].start), (shards, 0));
+                assert_eq!(parts[shards - 1].end, niovs * niov);
+                assert!(parts.windows(2).all(|two| two[0].end == two[1].start));
+                let fair = niovs / shards;
+                for part in parts {
+                    let has = part.len() / niov;
+                    assert!(part.start % niov == 0 && (fair..=fair + 1).contains(&has));
+                }
+            }
+        }
+        let refused = parts(3 * niov + 1, NiovSize::MIN, 4).expect_err("one too few");
+        assert_eq!(
+            refused.to_string(),
+            "12289 bytes have fewer net_iovs of 4 KiB than the NIC has shards (4)\n  bind at least 16384 bytes, or smaller \
+             net_iovs"
+        );
     }
 }

@@ -10,7 +10,8 @@ use stack::BindTx;
 use crate::driver::StackIndex;
 use crate::error::BindTxError;
 use crate::kernel;
-use crate::netdev::{Backend, IFINDEX, Netdev, Shared, UserNic};
+use crate::netdev::{Backend, IFINDEX, Netdev};
+use crate::shards::{Shared, UserNic, UserShard, same_id};
 
 /// Device memory bound for sending: a [`Stream`](crate::Stream) of the same [`Netdev`] can send ranges of it.
 ///
@@ -29,9 +30,15 @@ pub(crate) enum Binding {
     Kernel(kernel::Tx),
 }
 
+/// The binding of each shard, with the same id.
 pub(crate) struct UserTx {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) at: StackIndex,
+    shards: Vec<ShardTx>,
+    id: DmabufId,
+}
+
+/// The binding of one shard. Dropping it unbinds.
+struct ShardTx {
+    shard: UserShard,
     id: DmabufId,
 }
 
@@ -59,7 +66,10 @@ impl BoundTx {
     /// Returns whether the memory is bound to `nic`.
     pub(crate) fn is_on(&self, nic: &Netdev) -> bool {
         match (&self.binding, &nic.backend) {
-            (Binding::User(bound), Backend::User(nic)) => bound.is_at(&nic.shared, nic.at),
+            (Binding::User(bound), Backend::User(nic)) => {
+                let mut shards = nic.shards().iter();
+                shards.all(|shard| bound.is_at(&shard.shared, shard.at))
+            }
             (Binding::Kernel(bound), Backend::Kernel(nic)) => bound.nic().is_same(nic),
             _ => false,
         }
@@ -79,11 +89,11 @@ impl BoundTx {
     /// memory may be changed. Always 0 in a child of fork(2).
     pub fn in_flight(&self) -> usize {
         match &self.binding {
-            Binding::User(UserTx { shared, at, id }) => {
+            Binding::User(UserTx { shards, id }) => {
                 let in_flight = |stack: &mut stack::Stack, _| stack.sends_in_flight(*id);
-                // The stack knows the id: the memory is bound until this is dropped.
-                let in_flight = shared.driver.with(*at, in_flight).ok().flatten();
-                in_flight.unwrap_or(0)
+                // The stacks know the id: the memory is bound until this is dropped.
+                let of_shards = shards.iter().map(|it| it.shard.with(in_flight));
+                of_shards.filter_map(|it| it.ok().flatten()).sum()
             }
             Binding::Kernel(tx) => match tx.nic().check() {
                 Ok(()) => tx.in_flight(),
@@ -96,24 +106,32 @@ impl BoundTx {
 impl UserTx {
     /// Returns whether the memory is bound to this stack.
     pub(crate) fn is_at(&self, shared: &Arc<Shared>, at: StackIndex) -> bool {
-        Arc::ptr_eq(&self.shared, shared) && self.at == at
+        let is_it = |bound: &UserShard| Arc::ptr_eq(&bound.shared, shared) && bound.at == at;
+        self.shards.iter().any(|bound| is_it(&bound.shard))
     }
 
-    /// Binds on the stack of `nic`.
+    /// Binds on the stacks of `nic`.
     fn bind(nic: &UserNic, memory: &Dmabuf) -> Result<Self, BindTxError> {
-        let UserNic { shared, at } = nic;
-        let request = BindTx {
-            ifindex: IFINDEX,
-            dmabuf: memory.clone(),
+        let _bindings = nic.lock_bindings();
+        nic.align_dmabuf_ids()?;
+        let bind = |shard: &UserShard| {
+            let request = BindTx {
+                ifindex: IFINDEX,
+                dmabuf: memory.clone(),
+            };
+            let id = shard.with(|stack, _| stack.bind_tx(request))??;
+            Ok(ShardTx {
+                shard: shard.clone(),
+                id,
+            })
         };
-        let id = shared
-            .driver
-            .with(*at, |stack, _| stack.bind_tx(request))??;
-        Ok(Self {
-            shared: Arc::clone(shared),
-            at: *at,
-            id,
-        })
+        let shards: Vec<_> = nic
+            .shards()
+            .iter()
+            .map(bind)
+            .collect::<Result<_, BindTxError>>()?;
+        let id = same_id(shards.iter().map(|bound| bound.id))?;
+        Ok(Self { shards, id })
     }
 }
 
@@ -126,11 +144,11 @@ impl fmt::Debug for BoundTx {
     }
 }
 
-impl Drop for UserTx {
+impl Drop for ShardTx {
     fn drop(&mut self) {
         let id = self.id;
         // In a child of fork(2) the binding belongs to the parent.
-        let _ = self.shared.driver.with(self.at, |stack, _| {
+        let _ = self.shard.with(|stack, _| {
             // Cannot fail: only this handle unbinds.
             let unbound = stack.unbind_tx(id);
             debug_assert!(unbound.is_ok(), "{unbound:?}");

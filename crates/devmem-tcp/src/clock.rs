@@ -3,7 +3,7 @@
 use wire::Instant;
 
 /// Where `now` comes from.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Clock {
     /// Monotonic time since the driver was made.
     Real(std::time::Instant),

@@ -9,6 +9,8 @@
 //! A thread that polls receives for all sockets, also for those of other threads. When it has received [`TURN`] packets, it
 //! hands the lock to the threads that wait for it, so that they can take what was received (`handover.rs`).
 //!
+//! Each shard of a NIC has a driver (`shards.rs`).
+//!
 //! Two user-space NICs on a virtual-time wire share one driver. Any waiting thread polls both, and the clock advances to the
 //! next deadline when neither has work.
 
@@ -433,6 +435,11 @@ impl Driver {
         }
     }
 
+    /// Returns the time of the clock.
+    pub(crate) fn now(&self) -> Instant {
+        self.lock().clock.now()
+    }
+
     /// Makes the background thread end.
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::Release);
@@ -573,10 +580,7 @@ impl Driver {
         started: Instant,
     ) -> MutexGuard<'a, Core> {
         let now = core.clock.now();
-        let left = match wait.limit {
-            WaitLimit::For(limit) => (started + limit).saturating_since(now),
-            WaitLimit::Never | WaitLimit::Forever => LONGEST_SLEEP,
-        };
+        let left = wait.limit.left(started, now);
         if let Leader::Application(..) = core.leader {
             return self.follow(core, wait, left);
         }
@@ -644,18 +648,22 @@ impl Driver {
     }
 }
 
-/// Sleeps in poll(2) on `wake` and `links`, and clears `wake`. An error (EINTR) only ends the sleep early.
+/// Sleeps in poll(2) on `wake` and `links`, and clears `wake`.
 fn sleep_on(wake: &OwnedFd, links: &[OwnedFd], timeout: Duration) {
     let mut fds: Vec<PollFd<'_>> = vec![PollFd::new(wake, PollFlags::IN)];
     fds.extend(links.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
+    if sleep_until_readable(&mut fds, timeout) && !fds[0].revents().is_empty() {
+        clear(wake.as_fd());
+    }
+}
+
+/// Sleeps in poll(2) until one of `fds` is ready. Returns whether it knows; an error (EINTR) only ends the sleep early.
+pub(crate) fn sleep_until_readable(fds: &mut [PollFd<'_>], timeout: Duration) -> bool {
     let timeout = Timespec {
         tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: timeout.subsec_nanos().into(),
     };
-    let ready = poll(&mut fds, Some(&timeout));
-    if ready.is_ok() && !fds[0].revents().is_empty() {
-        clear(wake.as_fd());
-    }
+    poll(fds, Some(&timeout)).is_ok()
 }
 
 /// Makes an eventfd readable. The write fails only if the counter is full, and then the eventfd is readable.

@@ -12,8 +12,9 @@ use crate::connect::ConnectOptions;
 use crate::driver::WaitLimit;
 use crate::error::{ConnectError, Refusal, SendError};
 use crate::kernel;
-use crate::netdev::{Backend, Netdev, UserNic, resolve};
+use crate::netdev::{Backend, Netdev, resolve};
 use crate::send::{SendId, advance, check_ranges, device_control, length};
+use crate::shards::UserShard;
 use crate::socket::{Inner, Socket};
 use crate::stream::Stream;
 
@@ -164,7 +165,8 @@ impl Netdev {
         data.check(self).map_err(not_sent)?;
         let (socket, taken) = match (&self.backend, data) {
             (Backend::User(nic), data) => {
-                let (inner, taken) = nic.begin_with_data(address, options, data)?;
+                let shard = nic.shard_for(address, options)?;
+                let (inner, taken) = shard.begin_with_data(address, options, data)?;
                 (Socket::User(inner), taken)
             }
             (Backend::Kernel(nic), EarlyData::Host(bytes)) => {
@@ -180,7 +182,7 @@ impl Netdev {
     }
 }
 
-impl UserNic {
+impl UserShard {
     /// Sends the SYN; returns how many bytes it has.
     fn begin_with_data(
         &self,
@@ -201,7 +203,7 @@ impl UserNic {
                     not_sent(error.into())
                 })
         };
-        let (id, taken) = self.shared.driver.with(self.at, begin)??;
+        let (id, taken) = self.with(begin)??;
         let inner = Inner::new(Arc::clone(&self.shared), self.at, id);
         if let EarlyData::Device(..) = data {
             inner.note_early_send(taken);

@@ -6,7 +6,7 @@ use nic::Nic;
 use stack::Stack;
 
 use crate::error::{KernelNic, NoSoftwareNic, OpenError};
-use crate::netdev::{Backend, Netdev, UserNic};
+use crate::netdev::{Backend, Netdev};
 use crate::open::NetdevBuilder;
 
 /// Opens the link and returns the stack on it, for a caller that polls the stack itself, and the fds to wait on for
@@ -29,15 +29,14 @@ pub fn with_tcp_config(builder: NetdevBuilder, config: tcp::Config) -> NetdevBui
     builder.tcp_config(config)
 }
 
-/// Calls `call` with the NIC of the user-space stack, to read or change its rings, channels, RSS, rules and counters.
+/// Calls `call` with the NIC of the user-space stack, or of its first shard, to read or change its rings, channels, RSS, rules
+/// and counters.
 ///
 /// # Errors
 /// This is an interface of the kernel, or this process is a fork of the one that opened the NIC.
 pub fn with_nic<T>(netdev: &Netdev, call: impl FnOnce(&mut Nic) -> T) -> Result<T, NoSoftwareNic> {
     match &netdev.backend {
-        Backend::User(UserNic { shared, at }) => {
-            Ok(shared.driver.with(*at, |stack, _| call(stack.nic_mut()))?)
-        }
+        Backend::User(nic) => Ok(nic.first().with(|stack, _| call(stack.nic_mut()))?),
         Backend::Kernel(nic) => Err(NoSoftwareNic::Kernel(KernelNic {
             interface: nic.name().to_owned(),
         })),

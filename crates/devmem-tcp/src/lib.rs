@@ -120,6 +120,9 @@
 //! threads. [`std::io::Read`] and [`std::io::Write`] on a stream are for bytes in host memory; one stream may send both host and
 //! device memory.
 //!
+//! The streams of a NIC in user space share one stack and its lock. With [`NetdevBuilder::shards`], the NIC has several stacks
+//! for programs that receive on several processors: streams on different shards do not wait for each other.
+//!
 //! # Errors
 //!
 //! Each operation has an error type. All of them have a kind for programs ([`ErrorKind`]), a remedy for people, the errno of
@@ -218,6 +221,7 @@ mod send;
 mod send_half;
 mod send_ring;
 mod send_signal;
+mod shards;
 mod signals;
 mod socket;
 mod spin;

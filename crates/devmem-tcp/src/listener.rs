@@ -2,11 +2,15 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::Arc;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::driver::WaitLimit;
+use rustix::event::{PollFd, PollFlags, epoll};
+use stack::SocketId;
+
+use crate::driver::{WaitLimit, sleep_until_readable};
 use crate::early::EarlyCookie;
 use crate::error::{AcceptError, Refusal};
 use crate::kernel::Listening;
@@ -16,8 +20,111 @@ use crate::stream::Stream;
 /// A listening socket of either backend.
 #[derive(Debug)]
 pub(crate) enum ListenSocket {
-    User(Arc<Inner>),
+    User(UserListening),
     Kernel(Listening),
+}
+
+/// The listening sockets of the shards of a user-space NIC, on one address.
+#[derive(Debug)]
+pub(crate) struct UserListening {
+    /// Never empty.
+    sockets: Vec<Arc<Inner>>,
+    /// Number of accepts: the shards take turns.
+    accepts: AtomicUsize,
+    /// Readable while one of several sockets is. Created by the first call of [`readiness_fd`](Self::readiness_fd).
+    any: OnceLock<OwnedFd>,
+}
+
+impl UserListening {
+    pub(crate) fn new(sockets: Vec<Arc<Inner>>) -> Self {
+        Self {
+            sockets,
+            accepts: AtomicUsize::new(0),
+            any: OnceLock::new(),
+        }
+    }
+
+    fn first(&self) -> &Arc<Inner> {
+        &self.sockets[0]
+    }
+
+    /// Changes the listening socket of each shard.
+    fn change(
+        &self,
+        change: impl Fn(&mut stack::Stack, SocketId) -> Result<(), stack::BadSocket>,
+    ) -> io::Result<()> {
+        for inner in &self.sockets {
+            let changed = inner.with(|stack| change(stack, inner.socket))?;
+            changed.map_err(Refusal::from)?;
+        }
+        Ok(())
+    }
+
+    /// Accepts a connection of any shard.
+    fn accept(&self, limit: WaitLimit) -> Result<(Arc<Inner>, SocketAddr), AcceptError> {
+        if let [only] = &self.sockets[..] {
+            return accept_on(only, limit);
+        }
+        let driver = &self.first().shared.driver;
+        driver.check()?;
+        let started = driver.now();
+        loop {
+            match self.accept_on_any() {
+                Err(AcceptError::WouldBlock) => {}
+                result => return result,
+            }
+            if let Some(reason) = limit.over(started, driver.now()) {
+                return Err(reason.into());
+            }
+            // While this thread sleeps, the background threads of the shards keep the fd up to date.
+            let fd = self.readiness_fd().map_err(AcceptError::System)?;
+            let left = limit.left(started, driver.now());
+            sleep_until_readable(&mut [PollFd::new(&fd, PollFlags::IN)], left);
+        }
+    }
+
+    /// Accepts a connection that is pending on any shard. The shards take turns to be first.
+    fn accept_on_any(&self) -> Result<(Arc<Inner>, SocketAddr), AcceptError> {
+        let turn = self.accepts.fetch_add(1, Ordering::Relaxed);
+        for n in 0..self.sockets.len() {
+            let inner = &self.sockets[turn.wrapping_add(n) % self.sockets.len()];
+            match accept_on(inner, WaitLimit::Never) {
+                Err(AcceptError::WouldBlock) => {}
+                result => return result,
+            }
+        }
+        Err(AcceptError::WouldBlock)
+    }
+
+    fn readiness_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        if let [only] = &self.sockets[..] {
+            return only.readiness_fd();
+        }
+        self.first().shared.driver.check()?;
+        if let Some(any) = self.any.get() {
+            return Ok(any.as_fd());
+        }
+        let any = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for inner in &self.sockets {
+            let data = epoll::EventData::new_u64(0);
+            epoll::add(&any, inner.readiness_fd()?, data, epoll::EventFlags::IN)?;
+        }
+        // Of two threads that come here at once, one drops its own.
+        Ok(self.any.get_or_init(|| any).as_fd())
+    }
+}
+
+/// Accepts a connection on the listening socket of one shard.
+fn accept_on(
+    inner: &Arc<Inner>,
+    limit: WaitLimit,
+) -> Result<(Arc<Inner>, SocketAddr), AcceptError> {
+    let (accepted, peer) = inner.wait(limit, |stack, _| match stack.accept(inner.socket) {
+        Err(stack::AcceptError::WouldBlock) => None,
+        result => Some(result),
+    })??;
+    let accepted = Inner::new(Arc::clone(&inner.shared), inner.at, accepted);
+    Ok((accepted, peer))
 }
 
 /// A listening socket. Dropping it closes it: further connections are refused, accepted ones stay open.
@@ -39,32 +146,30 @@ impl Listener {
     #[cfg(feature = "tokio")]
     pub(crate) fn assert_real_time(&self) -> io::Result<()> {
         match &self.socket {
-            ListenSocket::User(inner) => inner.assert_real_time(),
+            ListenSocket::User(listening) => listening.first().assert_real_time(),
             ListenSocket::Kernel(_) => Ok(()),
         }
     }
 
-    /// Waits for the next connection and returns it with the address of its peer.
+    /// Waits for the next connection and returns it with the address of its peer. On a NIC with several shards, the connection
+    /// is on the shard of its addresses and ports ([`Stream::shard`]).
     ///
     /// # Errors
     /// [`AcceptError::WouldBlock`] if none is pending and the listener is non-blocking; [`AcceptError::TimedOut`] if none
     /// arrived within the timeout.
     pub fn accept(&self) -> Result<(Stream, SocketAddr), AcceptError> {
-        let inner = match &self.socket {
-            ListenSocket::User(inner) => inner,
+        let (socket, peer) = match &self.socket {
+            ListenSocket::User(listening) => {
+                let (accepted, peer) = listening.accept(self.limit)?;
+                (Socket::User(accepted), peer)
+            }
             ListenSocket::Kernel(listening) => {
                 listening.nic().check()?;
                 let (socket, peer) = listening.accept(self.limit)?;
-                return Ok((Stream::new(Socket::Kernel(socket)), peer));
+                (Socket::Kernel(socket), peer)
             }
         };
-        let (accepted, peer) =
-            inner.wait(self.limit, |stack, _| match stack.accept(inner.socket) {
-                Err(stack::AcceptError::WouldBlock) => None,
-                result => Some(result),
-            })??;
-        let accepted = Inner::new(Arc::clone(&inner.shared), inner.at, accepted);
-        Ok((Stream::new(Socket::User(accepted)), peer))
+        Ok((Stream::new(socket), peer))
     }
 
     /// Returns the address that the socket listens on.
@@ -73,9 +178,9 @@ impl Listener {
     /// The NIC belongs to another process.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         match &self.socket {
-            ListenSocket::User(inner) => {
-                let local = |stack: &mut stack::Stack, _| stack.local_addr(inner.socket);
-                let local = inner.shared.driver.with(inner.at, local)?;
+            ListenSocket::User(listening) => {
+                let inner = listening.first();
+                let local = inner.with(|stack| stack.local_addr(inner.socket))?;
                 Ok(local.map_err(Refusal::from)?)
             }
             ListenSocket::Kernel(listening) => {
@@ -85,18 +190,15 @@ impl Listener {
         }
     }
 
-    /// Sets how many connections may wait to be accepted: 4,096 by default. The kernel limits it to net.core.somaxconn.
+    /// Sets how many connections may wait to be accepted, on each shard: 4,096 by default. The kernel limits it to
+    /// net.core.somaxconn.
     ///
     /// # Errors
     /// The NIC belongs to another process.
     pub fn set_backlog(&self, connections: u16) -> io::Result<()> {
         match &self.socket {
-            ListenSocket::User(inner) => {
-                let set = |stack: &mut stack::Stack, _| {
-                    stack.set_backlog(inner.socket, connections.into())
-                };
-                let set = inner.shared.driver.with(inner.at, set)?;
-                Ok(set.map_err(Refusal::from)?)
+            ListenSocket::User(listening) => {
+                listening.change(|stack, socket| stack.set_backlog(socket, connections.into()))
             }
             ListenSocket::Kernel(listening) => {
                 listening.nic().check()?;
@@ -118,15 +220,11 @@ impl Listener {
     #[doc(alias = "TCP_FASTOPEN")]
     pub fn set_fast_open(&self, pending: u16) -> io::Result<()> {
         match &self.socket {
-            ListenSocket::User(inner) => {
-                let set = |stack: &mut stack::Stack, _| {
-                    stack.change_fast_open(inner.socket, |listener| {
-                        listener.queue_len = Some(pending.into());
-                    })
-                };
-                let set = inner.shared.driver.with(inner.at, set)?;
-                Ok(set.map_err(Refusal::from)?)
-            }
+            ListenSocket::User(listening) => listening.change(|stack, socket| {
+                stack.change_fast_open(socket, |listener| {
+                    listener.queue_len = Some(pending.into());
+                })
+            }),
             ListenSocket::Kernel(listening) => {
                 listening.nic().check()?;
                 listening.set_fast_open(pending)
@@ -142,15 +240,11 @@ impl Listener {
     #[doc(alias = "TCP_FASTOPEN_NO_COOKIE")]
     pub fn set_early_cookie(&self, cookie: EarlyCookie) -> io::Result<()> {
         match &self.socket {
-            ListenSocket::User(inner) => {
-                let set = |stack: &mut stack::Stack, _| {
-                    stack.change_fast_open(inner.socket, |listener| {
-                        listener.no_cookie = cookie == EarlyCookie::NotNeeded;
-                    })
-                };
-                let set = inner.shared.driver.with(inner.at, set)?;
-                Ok(set.map_err(Refusal::from)?)
-            }
+            ListenSocket::User(listening) => listening.change(|stack, socket| {
+                stack.change_fast_open(socket, |listener| {
+                    listener.no_cookie = cookie == EarlyCookie::NotNeeded;
+                })
+            }),
             ListenSocket::Kernel(listening) => {
                 listening.nic().check()?;
                 listening.set_early_cookie(cookie)
@@ -177,7 +271,7 @@ impl Listener {
     /// The process has no free file descriptor, or is a fork of the one that opened the NIC.
     pub fn readiness_fd(&self) -> io::Result<BorrowedFd<'_>> {
         match &self.socket {
-            ListenSocket::User(inner) => inner.readiness_fd(),
+            ListenSocket::User(listening) => listening.readiness_fd(),
             ListenSocket::Kernel(listening) => {
                 listening.nic().check()?;
                 Ok(listening.fd())

@@ -1,8 +1,7 @@
 //! A NIC and its TCP/IP stack.
 
-use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use devmem_uapi::IfIndex;
@@ -11,82 +10,19 @@ use nic::{Impairment, LinkState};
 use stack::Stack;
 use steer::RxQueueId;
 
-use crate::background::Background;
 use crate::bound::BoundRx;
 use crate::bound_tx::BoundTx;
 use crate::connect::ConnectOptions;
 use crate::connecting::Connecting;
-use crate::driver::{Driver, StackIndex, WaitLimit};
 use crate::error::{BindError, BindTxError, ConnectError, Forked, ListenError, OpenError};
 use crate::kernel;
-use crate::lease::LeaseKeeper;
-use crate::listener::{ListenSocket, Listener};
+use crate::listener::{ListenSocket, Listener, UserListening};
 use crate::open::NetdevBuilder;
-use crate::plan::{ReceivePlan, UserSettings};
+use crate::plan::ReceivePlan;
 use crate::queue_stats::QueueStats;
-use crate::socket::{Inner, Socket};
+use crate::shards::{BACKLOG, UserNic, UserShard};
+use crate::socket::Socket;
 use crate::stream::Stream;
-
-/// A driver and the background thread that polls it; every handle of a NIC shares it.
-pub(crate) struct Shared {
-    pub(crate) driver: Arc<Driver>,
-    background: Option<Background>,
-    /// Renews the address of a NIC that has it from a DHCP server. Dropped last: the address is returned when nothing uses it.
-    lease: Option<LeaseKeeper>,
-    /// The applied settings of receivers that are not restored yet. A binding of their queues keeps them.
-    pub(crate) setups: Mutex<Vec<Weak<UserSettings>>>,
-}
-
-impl Shared {
-    /// Starts a background thread in real time. In virtual time there is none: calls advance the clock.
-    pub(crate) fn new(
-        driver: Arc<Driver>,
-        lease: Option<LeaseKeeper>,
-    ) -> std::io::Result<Arc<Self>> {
-        let is_virtual = driver.lock().clock.is_virtual();
-        let background = if is_virtual {
-            None
-        } else {
-            Some(Background::start(&driver)?)
-        };
-        Ok(Arc::new(Self {
-            driver,
-            background,
-            lease,
-            setups: Mutex::default(),
-        }))
-    }
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Shared")
-    }
-}
-
-/// How long dropping the last handle waits for acknowledgements of what dropped streams have sent.
-const LINGER: Duration = Duration::from_millis(500);
-
-/// How long it waits for the FINs of peers that have acknowledged everything.
-const GRACE: Duration = Duration::from_millis(50);
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        if !self.driver.is_here() {
-            // In a child of fork(2): the background thread does not exist here, the connections belong to the parent, and
-            // the stack may be half-way through a change that another thread was making at the fork. Leak all of it.
-            std::mem::forget(Arc::clone(&self.driver));
-            std::mem::forget(self.background.take());
-            self.lease.take().into_iter().for_each(LeaseKeeper::forget);
-            return;
-        }
-        self.driver.linger(LINGER, GRACE);
-        self.driver.close();
-        if let Some(background) = &mut self.background {
-            background.join();
-        }
-    }
-}
 
 /// A network device: a software NIC with a TCP/IP stack in this process ([`user`](Self::user)), or a network interface of
 /// the kernel with the kernel's TCP/IP stack ([`kernel`](Self::kernel)).
@@ -112,49 +48,6 @@ pub(crate) enum Backend {
     Kernel(Arc<kernel::Nic>),
 }
 
-/// A NIC in user space: its driver, and the index of its stack in the driver.
-#[derive(Clone, Debug)]
-pub(crate) struct UserNic {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) at: StackIndex,
-}
-
-impl UserNic {
-    /// Sends the SYN.
-    fn begin_connect(
-        &self,
-        address: SocketAddr,
-        options: &ConnectOptions,
-    ) -> Result<Arc<Inner>, ConnectError> {
-        let Self { shared, at } = self;
-        let connect = |stack: &mut Stack, now| {
-            let tcp = stack.tcp_config().options;
-            stack.connect_from(options.source, address, &tcp, now)
-        };
-        let socket = shared.driver.with(*at, connect)??;
-        Ok(Inner::new(Arc::clone(shared), *at, socket))
-    }
-
-    /// Connects and waits until the connection is established or TCP gives up.
-    fn connect(
-        &self,
-        address: SocketAddr,
-        options: &ConnectOptions,
-    ) -> Result<Arc<Inner>, ConnectError> {
-        let inner = self.begin_connect(address, options)?;
-        let connected = inner.connected(WaitLimit::within(options.timeout));
-        connected.ok_or(ConnectError::TimedOut)??;
-        Ok(inner)
-    }
-
-    fn listen(&self, address: SocketAddr) -> Result<Arc<Inner>, ListenError> {
-        let Self { shared, at } = self;
-        let listen = |stack: &mut Stack, _| stack.listen(address, BACKLOG);
-        let socket = shared.driver.with(*at, listen)??;
-        Ok(Inner::new(Arc::clone(shared), *at, socket))
-    }
-}
-
 /// Returns whether options may follow the link after a comma; a path may contain commas.
 fn takes_options(link: &str) -> bool {
     let kinds = ["tap:", "packet:", "macvtap:"];
@@ -165,14 +58,14 @@ impl Netdev {
     /// Fails in a child of fork(2).
     pub(crate) fn check(&self) -> Result<(), Forked> {
         match &self.backend {
-            Backend::User(nic) => nic.shared.driver.check(),
+            Backend::User(nic) => nic.first().shared.driver.check(),
             Backend::Kernel(nic) => nic.check(),
         }
     }
 
-    pub(crate) fn of_stack(shared: Arc<Shared>, at: StackIndex) -> Self {
+    pub(crate) fn of_shards(shards: impl IntoIterator<Item = UserShard>) -> Self {
         Self {
-            backend: Backend::User(UserNic { shared, at }),
+            backend: Backend::User(UserNic::new(shards)),
         }
     }
 
@@ -313,7 +206,7 @@ impl Netdev {
         self.check()?;
         let address = resolve(address).map_err(ListenError::Address)?;
         let socket = match &self.backend {
-            Backend::User(nic) => ListenSocket::User(nic.listen(address)?),
+            Backend::User(nic) => ListenSocket::User(UserListening::new(nic.listen(address)?)),
             Backend::Kernel(nic) => {
                 ListenSocket::Kernel(kernel::Listening::new(nic, address, BACKLOG)?)
             }
@@ -407,7 +300,7 @@ impl Netdev {
     pub fn close(self, at_most: Duration) -> bool {
         match &self.backend {
             Backend::User(nic) if self.check().is_ok() => {
-                nic.shared.driver.linger(at_most, at_most)
+                nic.first().shared.linger(at_most, at_most)
             }
             Backend::User(_) | Backend::Kernel(_) => true,
         }
@@ -417,9 +310,10 @@ impl Netdev {
     /// and in a child of fork(2).
     pub fn queue_stats(&self) -> Vec<QueueStats> {
         match &self.backend {
-            Backend::User(UserNic { shared, at }) => {
+            Backend::User(nic) => {
                 let stats = |stack: &mut Stack, _| QueueStats::of_nic(stack.nic());
-                shared.driver.with(*at, stats).unwrap_or_default()
+                let of_shards = nic.shards().iter().filter_map(|it| it.with(stats).ok());
+                of_shards.reduce(QueueStats::add_all).unwrap_or_default()
             }
             Backend::Kernel(nic) => match nic.check() {
                 Ok(()) => nic.queue_stats(),
@@ -432,12 +326,25 @@ impl Netdev {
     /// these are the counters of its driver (`ip -s link` shows more). Empty in a child of fork(2).
     pub fn drops(&self) -> Vec<(&'static str, u64)> {
         match &self.backend {
-            Backend::User(UserNic { shared, at }) => {
-                let drops =
-                    |stack: &mut Stack, _| stack.drops().filter(|(_, count)| *count > 0).collect();
-                shared.driver.with(*at, drops).unwrap_or_default()
-            }
+            Backend::User(nic) => nic.drops(),
             Backend::Kernel(nic) => nic.drops(),
+        }
+    }
+
+    /// Returns how many received frames crossed to the shard of their connection from another one, where the link delivered
+    /// them; each was copied once more than others. A TAP delivers the first packets of a connection anywhere, and
+    /// those after three seconds in which the connection sent nothing. 0 with one shard, for an interface of the kernel, and in
+    /// a child of fork(2).
+    pub fn crossed_frames(&self) -> u64 {
+        match &self.backend {
+            Backend::User(nic) => {
+                let crossed = |stack: &mut Stack, _| stack.nic().crossing_stats().received;
+                nic.shards()
+                    .iter()
+                    .filter_map(|it| it.with(crossed).ok())
+                    .sum()
+            }
+            Backend::Kernel(_) => 0,
         }
     }
 
@@ -445,11 +352,45 @@ impl Netdev {
     /// [`LinkState::Gone`] in a child of fork(2).
     pub fn link_state(&self) -> LinkState {
         match &self.backend {
-            Backend::User(UserNic { shared, at }) => {
+            Backend::User(nic) => {
                 let state = |stack: &mut Stack, _| stack.nic().link_state();
-                shared.driver.with(*at, state).unwrap_or(LinkState::Gone)
+                nic.first().with(state).unwrap_or(LinkState::Gone)
             }
             Backend::Kernel(nic) => nic.link_state(),
+        }
+    }
+
+    /// Returns the shards of a NIC in user space ([`NetdevBuilder::shards`]), each as a `Netdev`, for programs with one thread
+    /// per shard: these share nothing, not even a lock. An interface of the kernel has one shard.
+    ///
+    /// A shard has the connections that a hash of their addresses and ports selects. So what is made from one is for these
+    /// connections only: [`connect`](Self::connect) chooses a local port whose connection is on the shard, a
+    /// [`listen`](Self::listen) accepts only connections of the shard (listen on each shard; elsewhere a peer is refused),
+    /// and a binding is one of the queues of the shard. In all else a shard is a NIC; settings and counters are those of the
+    /// shard. All shards work until the last handle of any of them is dropped.
+    ///
+    /// ```
+    /// use devmem_tcp::Netdev;
+    ///
+    /// let open = |address| Netdev::builder("mem:shards")?.address(address)?.shards(2).open();
+    /// let (a, b) = (open("10.77.0.1/24")?, open("10.77.0.2/24")?);
+    /// let listener = b.listen("10.77.0.2:5201")?;                    // of both shards
+    /// for (number, shard) in a.shards().into_iter().enumerate() {
+    ///     let ours = shard.connect("10.77.0.2:5201")?;
+    ///     let (theirs, _peer) = listener.accept()?;
+    ///     assert_eq!((ours.shard(), theirs.shard()), (number, number));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn shards(&self) -> Vec<Self> {
+        match &self.backend {
+            Backend::User(nic) => {
+                let of_shard = |nic| Self {
+                    backend: Backend::User(nic),
+                };
+                nic.each().map(of_shard).collect()
+            }
+            Backend::Kernel(_) => vec![self.clone()],
         }
     }
 
@@ -457,9 +398,9 @@ impl Netdev {
     /// gone, and in a child of fork(2).
     pub fn mtu(&self) -> u16 {
         match &self.backend {
-            Backend::User(UserNic { shared, at }) => {
+            Backend::User(nic) => {
                 let mtu = |stack: &mut Stack, _| stack.nic().mtu();
-                shared.driver.with(*at, mtu).unwrap_or_default()
+                nic.first().with(mtu).unwrap_or_default()
             }
             Backend::Kernel(nic) => nic.mtu(),
         }
@@ -468,9 +409,9 @@ impl Netdev {
     /// Returns the addresses of the NIC. Empty for a user-space NIC in a child of fork(2).
     pub fn addresses(&self) -> Vec<IpAddr> {
         match &self.backend {
-            Backend::User(UserNic { shared, at }) => {
+            Backend::User(nic) => {
                 let addresses = |stack: &mut Stack, _| stack.addresses().collect();
-                shared.driver.with(*at, addresses).unwrap_or_default()
+                nic.first().with(addresses).unwrap_or_default()
             }
             Backend::Kernel(nic) => nic.addresses(),
         }
@@ -479,9 +420,6 @@ impl Netdev {
 
 /// Interface index of a stack's only interface, in the stack's own numbering.
 pub(crate) const IFINDEX: IfIndex = IfIndex(1);
-
-/// Connections that may wait to be accepted; Linux' SOMAXCONN is 4096 (include/linux/socket.h).
-const BACKLOG: usize = 4096;
 
 pub(crate) fn resolve(address: impl ToSocketAddrs) -> std::io::Result<SocketAddr> {
     let no_address =

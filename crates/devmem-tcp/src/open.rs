@@ -2,27 +2,26 @@
 
 mod dhcp;
 mod macvtap;
+mod memory;
 mod packet;
 
-use std::collections::HashMap;
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use devmem_linux::netif::Interface;
 use devmem_linux::netlink::NetlinkError;
 use devmem_linux::tap::{Tap, TapOffloads, TapOptions, VnetHeader};
 use devmem_uapi::Errno;
-use netmem::PerProcess;
 use nic::{
-    CablePlug, Captured, Impaired, Impairment, Link, Nic, NicConfig, TapLink, UnixLink,
-    VnetHeaderLen, WireHello, WireLink, WireOptions,
+    Captured, Crossing, CrossingWakeup, Impaired, Impairment, Link, Nic, NicConfig, TapLink,
+    UnixLink, VnetHeaderLen, WireHello, WireLink, WireOptions,
 };
 use rustix::rand::{GetRandomFlags, getrandom};
-use stack::{LocalPorts, Secret, Stack, StackConfig};
+use stack::{LocalPorts, PathMtus, Secret, Stack, StackConfig};
 use wire::MacAddr;
 
 use crate::capture::{Capture, FrameSink};
@@ -31,7 +30,8 @@ use crate::driver::{Driver, StackIndex};
 use crate::error::{ErrorKind, OpenError, Refusal};
 use crate::lease::{Acquired, LeasePort};
 use crate::link_spec::LinkSpec;
-use crate::netdev::{IFINDEX, Netdev, Shared};
+use crate::netdev::{IFINDEX, Netdev};
+use crate::shards::{Shared, UserShard};
 use crate::tcp_options::{Keepalive, TcpOptions};
 pub use macvtap::MacvtapMode;
 use macvtap::MacvtapSettings;
@@ -42,6 +42,22 @@ const DEFAULT_RX_QUEUES: u16 = 4;
 
 /// Default MTU in bytes: Ethernet's.
 const DEFAULT_MTU: u16 = 1500;
+
+/// Maximum number of shards.
+const MAX_SHARDS: u16 = 64;
+const MAX_SHARDS_PLUS_ONE: u16 = MAX_SHARDS + 1;
+
+/// What the shards of a NIC have in common.
+struct Identity {
+    mac: MacAddr,
+    secret: Secret,
+    path_mtus: PathMtus,
+}
+
+fn boxed<L: Link + 'static>(links: impl IntoIterator<Item = L>) -> Vec<Box<dyn Link>> {
+    let boxed = |link| -> Box<dyn Link> { Box::new(link) };
+    links.into_iter().map(boxed).collect()
+}
 
 /// Builder of a user-space NIC; [`open`](Self::open) opens it.
 #[derive(Debug)]
@@ -61,12 +77,16 @@ pub struct NetdevBuilder {
     mtu: Option<u16>,
     rx_queues: u16,
     tap_queues: u16,
+    shards: u16,
     linear_bytes: usize,
     impairment: Impairment,
     capture: Option<Capture>,
     tcp: tcp::Config,
     on_warning: OnWarning,
 }
+
+/// The stack on a queue of the link, and the fds to wait on for its input.
+type QueueStack = (Stack, Vec<OwnedFd>);
 
 /// Receives the warnings of an open.
 struct OnWarning(Box<dyn FnMut(&str) + Send>);
@@ -96,6 +116,7 @@ impl NetdevBuilder {
             mtu: None,
             rx_queues: DEFAULT_RX_QUEUES,
             tap_queues: 1,
+            shards: 1,
             linear_bytes: 0,
             impairment: Impairment::NONE,
             capture: None,
@@ -203,6 +224,20 @@ impl NetdevBuilder {
         self
     }
 
+    /// Sets the number of shards, 1 by default: stacks of the NIC that run at the same time on different cores, each with a
+    /// queue pair of the link, page pools, a lock and timers. A connection is on the shard that a hash of its addresses and
+    /// ports selects ([`Stream::shard`](crate::Stream::shard)); the shards take turns to connect. A program need not know about
+    /// them; one with a thread per shard shares nothing between its threads ([`Netdev::shards`]).
+    ///
+    /// A TAP gets as many queues. An in-memory wire too: the NIC at its other end needs the same number. Other links have one
+    /// queue, and so one shard. Memory that is bound to the NIC is divided among the shards in equal parts, so
+    /// that one connection receives into one part. Needs [`tap_queues`](Self::tap_queues) to be 1, and no
+    /// [`capture`](Self::capture).
+    pub fn shards(mut self, shards: u16) -> Self {
+        self.shards = shards;
+        self
+    }
+
     /// Makes the NIC leave the first `bytes` of every payload in the header buffer, as some hardware does: they arrive as
     /// [`Frag::Linear`](crate::Frag::Linear).
     pub fn linear_bytes(mut self, bytes: usize) -> Self {
@@ -242,35 +277,53 @@ impl NetdevBuilder {
     pub fn open(mut self) -> Result<Netdev, OpenError> {
         let mut on_warning = std::mem::replace(&mut self.on_warning, OnWarning(Box::new(|_| {})));
         let warning = self.unreachable_tap();
-        let (stack, fds, lease) = self.into_parts()?;
+        let (stacks, lease) = self.into_stacks()?;
         if let Some(warning) = warning {
             (on_warning.0)(&warning);
         }
-        let driver =
-            Driver::new(vec![stack], Clock::real(), fds).map_err(OpenError::system("eventfd"))?;
-        let keep = |lease: Acquired| lease.keep(Arc::clone(&driver), StackIndex(0));
-        let failed = OpenError::system("starting a thread");
-        let lease = lease.map(keep).transpose().map_err(failed)?;
-        let shared = Shared::new(driver, lease).map_err(OpenError::system("starting a thread"))?;
-        Ok(Netdev::of_stack(shared, StackIndex(0)))
+        // The shards share times of path MTUs, so their clocks have the same origin.
+        let clock = Clock::real();
+        let drivers = stacks
+            .into_iter()
+            .map(|(stack, fds)| Driver::new(vec![stack], clock.clone(), fds))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(OpenError::system("eventfd"))?;
+        let failed = |error| OpenError::system("starting a thread")(error);
+        // A link with leases has one shard.
+        let lease = match (lease, drivers.first()) {
+            (Some(lease), Some(driver)) => {
+                let kept = lease.keep(Arc::clone(driver), StackIndex(0));
+                Some(kept.map_err(failed)?)
+            }
+            _ => None,
+        };
+        let shards = Shared::group(drivers, lease).map_err(failed)?;
+        let shard = |shared| UserShard {
+            shared,
+            at: StackIndex(0),
+        };
+        Ok(Netdev::of_shards(shards.into_iter().map(shard)))
     }
 
     /// Opens the link and returns the stack on it, for a caller that polls the stack itself, and the fds to wait on for
     /// input from the link.
     ///
     /// # Errors
-    /// As [`open`](Self::open); the address `auto` is refused.
+    /// As [`open`](Self::open); the NIC is to have several shards, or the address `auto`.
     pub(crate) fn into_stack(self) -> Result<(Stack, Vec<OwnedFd>), OpenError> {
         if self.dhcp {
             let reason = "the address auto is not for this stack, which nothing renews leases for; give an address";
             return Err(invalid(reason).into());
         }
-        let (stack, fds, _no_lease) = self.into_parts()?;
-        Ok((stack, fds))
+        let (mut stacks, _no_lease) = self.into_stacks()?;
+        match (stacks.pop(), stacks.is_empty()) {
+            (Some(only), true) => Ok(only),
+            _ => Err(invalid("a stack that the caller polls is one shard").into()),
+        }
     }
 
-    /// Opens the link, and acquires an address if one is to be lent.
-    fn into_parts(mut self) -> Result<(Stack, Vec<OwnedFd>, Option<Acquired>), OpenError> {
+    /// Opens the queues of the link and returns a stack on each, and the address if one is to be lent.
+    fn into_stacks(mut self) -> Result<(Vec<QueueStack>, Option<Acquired>), OpenError> {
         if let Some(keepalive) = self.tcp.options.keepalive {
             Keepalive::from(keepalive).check()?;
         }
@@ -293,24 +346,64 @@ impl NetdevBuilder {
                 invalid("only a macvtap link has a mode; open macvtap:NAME,mode=bridge").into(),
             );
         }
-        let (link, port) = self.open_link(mac)?;
-        let mac = self.mac.unwrap_or(mac);
-        let link = self.decorate(link);
-        let fds = link_fds(&*link)?;
+        self.check_shards()?;
+        let (links, port) = self.open_links(mac)?;
         let lease = self.acquire(port)?;
-        Ok((self.stack(link, mac, secret)?, fds, lease))
+        let identity = Identity {
+            mac: self.mac.unwrap_or(mac),
+            secret,
+            path_mtus: PathMtus::default(),
+        };
+        let crossings = match self.shards {
+            1 => Vec::new(),
+            shards => Crossing::group(shards, CrossingWakeup::Eventfd)
+                .map_err(OpenError::system("eventfd"))?,
+        };
+        let mut crossings = crossings.into_iter();
+        let mut stacks = Vec::new();
+        for (number, link) in (0..).zip(links) {
+            let link = self.decorate(link, number);
+            let mut fds = link_fds(&*link)?;
+            let crossing = crossings.next();
+            if let Some(fd) = crossing.as_ref().and_then(Crossing::poll_fd) {
+                fds.push(fd.try_clone_to_owned().map_err(OpenError::system("dup"))?);
+            }
+            stacks.push((self.stack(link, &identity, crossing)?, fds));
+        }
+        Ok((stacks, lease))
+    }
+
+    /// Checks whether the NIC can have as many shards.
+    fn check_shards(&self) -> Result<(), Refusal> {
+        let reason = match (self.shards, &self.link) {
+            (1, _) => return Ok(()),
+            (0, _) => "a NIC has at least one shard".to_owned(),
+            (MAX_SHARDS_PLUS_ONE.., _) => format!("a NIC has at most {MAX_SHARDS} shards"),
+            (_, LinkSpec::Packet(_) | LinkSpec::Macvtap(_) | LinkSpec::Unix(_)) => {
+                format!("a NIC on {} has one shard", self.link)
+            }
+            _ if self.tap_queues != 1 => "each shard has one queue of the TAP".to_owned(),
+            _ if self.capture.is_some() => "a capture needs a NIC with one shard".to_owned(),
+            _ => return Ok(()),
+        };
+        Err(invalid(reason).with_remedy(
+            "leave `NetdevBuilder::shards` at 1, or open tap:NAME or mem:NAME with neither `tap_queues` nor `capture`",
+        ))
     }
 }
 
 impl NetdevBuilder {
-    /// Opens the link of a NIC with the MAC address `mac`, and a socket for DHCP if it is needed.
-    fn open_link(&mut self, mac: MacAddr) -> Result<(Box<dyn Link>, Option<LeasePort>), OpenError> {
+    /// Opens the link of a NIC with the MAC address `mac`: a queue of it for each shard; and a socket for DHCP if it is needed.
+    fn open_links(
+        &mut self,
+        mac: MacAddr,
+    ) -> Result<(Vec<Box<dyn Link>>, Option<LeasePort>), OpenError> {
         let offloads = self.impairment.is_none();
         let mtu = self.mtu.unwrap_or(DEFAULT_MTU);
         self.check_dhcp()?;
         let mut port = None;
-        let link: Box<dyn Link> = match &self.link {
-            LinkSpec::Tap(name) => Box::new(self.open_tap(name, mtu, offloads)?),
+        let links = match &self.link {
+            LinkSpec::Tap(name) => boxed(self.open_tap(name, mtu, offloads)?),
             LinkSpec::Packet(name) => {
                 let sharing = match &self.ports {
                     Some(ports) => Sharing::Ports(ports.clone()),
@@ -322,7 +415,7 @@ impl NetdevBuilder {
                 }
                 self.mac = Some(mac);
                 self.mtu.get_or_insert(link.caps().mtu);
-                Box::new(link)
+                boxed([link])
             }
             LinkSpec::Macvtap(name) => {
                 let settings = MacvtapSettings {
@@ -337,12 +430,12 @@ impl NetdevBuilder {
                 self.mac = Some(opened.mac);
                 self.mtu.get_or_insert(opened.link.caps().mtu);
                 port = opened.port;
-                Box::new(opened.link)
+                boxed([opened.link])
             }
-            LinkSpec::Unix(path) => Box::new(unix_link(path, mtu, offloads)?),
-            LinkSpec::Memory(name) => Box::new(memory_link(name, mtu, offloads)?),
+            LinkSpec::Unix(path) => boxed([unix_link(path, mtu, offloads)?]),
+            LinkSpec::Memory(name) => boxed(memory::links(name, self.shards, mtu, offloads)?),
         };
-        Ok((link, port))
+        Ok((links, port))
     }
 
     /// Returns whether TCP may send super-packets that are longer than an IP header can say.
@@ -352,12 +445,12 @@ impl NetdevBuilder {
             .is_none_or(|most| most > nic::LEGACY_SUPER_PAYLOAD)
     }
 
-    /// Opens the TAP and sets up the kernel's end of it: MTU, addresses, up.
-    fn open_tap(&self, name: &str, mtu: u16, offloads: bool) -> Result<TapLink, OpenError> {
+    /// Opens the TAP and sets up the kernel's end of it: MTU, addresses, up. Returns a link for each shard.
+    fn open_tap(&self, name: &str, mtu: u16, offloads: bool) -> Result<Vec<TapLink>, OpenError> {
         // Without segmentation offload no packet is longer than the MTU.
         let big_tcp = offloads && Interface::kernel_has_big_tcp().unwrap_or(false);
         let tap = TapOptions {
-            queues: self.tap_queues,
+            queues: self.tap_queues.max(self.shards),
             offloads: tap_offloads(offloads),
             vnet_header: VnetHeader::Short,
             napi: big_tcp && self.sends_big_packets(),
@@ -373,7 +466,15 @@ impl NetdevBuilder {
             mtu,
             big_tcp,
         };
-        TapLink::new(tap.into_queues(), options).map_err(OpenError::system("epoll"))
+        let queues = tap.into_queues();
+        let of_links = match self.shards {
+            1 => vec![queues],
+            _ => queues.into_iter().map(|queue| vec![queue]).collect(),
+        };
+        let links = of_links.into_iter().map(|it| TapLink::new(it, options));
+        links
+            .collect::<Result<_, _>>()
+            .map_err(OpenError::system("epoll"))
     }
 
     /// Returns a warning if the TAP does not exist yet and the kernel's end gets no address.
@@ -400,12 +501,17 @@ impl NetdevBuilder {
         tap.set_up_interface(mtu, &self.peers)
     }
 
-    /// Puts the conditioner and the capture around a link.
-    fn decorate(&mut self, link: Box<dyn Link>) -> Box<dyn Link> {
+    /// Puts the conditioner and the capture around the link of the shard `number`.
+    fn decorate(&mut self, link: Box<dyn Link>, number: u64) -> Box<dyn Link> {
         let link: Box<dyn Link> = if self.impairment.is_none() {
             link
         } else {
-            Box::new(Impaired::both(link, self.impairment))
+            let seed = self.impairment.seed.wrapping_add(number);
+            let impairment = Impairment {
+                seed,
+                ..self.impairment
+            };
+            Box::new(Impaired::both(link, impairment))
         };
         match self.capture.take() {
             Some(capture) => Box::new(Captured::new(link, capture)),
@@ -413,11 +519,16 @@ impl NetdevBuilder {
         }
     }
 
-    fn stack(self, link: Box<dyn Link>, mac: MacAddr, secret: Secret) -> Result<Stack, OpenError> {
-        let nic = Nic::new(
+    fn stack(
+        &self,
+        link: Box<dyn Link>,
+        identity: &Identity,
+        crossing: Option<Crossing>,
+    ) -> Result<Stack, OpenError> {
+        let mut nic = Nic::new(
             link,
             NicConfig {
-                mac,
+                mac: identity.mac,
                 mtu: self.mtu.unwrap_or(DEFAULT_MTU),
                 rx_queues: self.rx_queues,
                 linear_bytes: self.linear_bytes,
@@ -425,12 +536,16 @@ impl NetdevBuilder {
             },
         )
         .map_err(invalid)?;
+        if let Some(crossing) = crossing {
+            nic.join(crossing);
+        }
         let Some(&(address, prefix)) = self.addresses.first() else {
             return Err(OpenError::NoAddress);
         };
-        let config = StackConfig::new(address, prefix, secret);
+        let config = StackConfig::new(address, prefix, identity.secret);
         let local_ports = self
             .ports
+            .as_ref()
             .map_or(LocalPorts::All, |ports| LocalPorts::Range {
                 first: *ports.start(),
                 last: *ports.end(),
@@ -438,9 +553,10 @@ impl NetdevBuilder {
         let config = StackConfig {
             ifindex: IFINDEX,
             local_ports,
-            addresses: self.addresses,
-            gateways: self.gateways,
-            tcp: self.tcp,
+            addresses: self.addresses.clone(),
+            gateways: self.gateways.clone(),
+            tcp: self.tcp.clone(),
+            path_mtus: identity.path_mtus.clone(),
             ..config
         };
         Ok(Stack::new(nic, config).map_err(invalid)?)
@@ -482,13 +598,23 @@ pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError
             .seed
             .wrapping_mul(2)
             .wrapping_add(u64::from(number));
-        let mac = MacAddr([2, 0, 0, 0, 0, number]);
-        stacks.push(builder.stack(link, mac, Secret::from_seed(seed))?);
+        let identity = Identity {
+            mac: MacAddr([2, 0, 0, 0, 0, number]),
+            secret: Secret::from_seed(seed),
+            path_mtus: PathMtus::default(),
+        };
+        stacks.push(builder.stack(link, &identity, None)?);
     }
     let driver = Driver::new(stacks, Clock::Virtual(wire::Instant::ZERO), Vec::new())
         .map_err(OpenError::system("eventfd"))?;
-    let shared = Shared::new(driver, None).map_err(OpenError::system("starting a thread"))?;
-    let end = |index| Netdev::of_stack(Arc::clone(&shared), StackIndex(index));
+    let shared =
+        Shared::group(vec![driver], None).map_err(OpenError::system("starting a thread"))?;
+    let end = |index| {
+        Netdev::of_shards(shared.iter().map(|shared| UserShard {
+            shared: Arc::clone(shared),
+            at: StackIndex(index),
+        }))
+    };
     Ok((end(0), end(1)))
 }
 
@@ -498,41 +624,6 @@ fn unix_link(path: &Path, mtu: u16, offloads: bool) -> Result<UnixLink, OpenErro
         path: path.to_owned(),
         source,
     })
-}
-
-/// A named in-memory wire.
-struct NamedWire {
-    /// Detects that one of the ends was dropped.
-    cable: CablePlug,
-    /// The end for the second NIC, until that is opened.
-    second: Option<WireLink>,
-}
-
-/// In-memory wires with both ends alive. A child of fork(2) starts with none.
-static WIRES: PerProcess<Mutex<HashMap<String, NamedWire>>> = PerProcess::new();
-
-/// Returns one end of the wire `name`. A third NIC is refused; the name is free again when one of the two is dropped.
-fn memory_link(name: &str, mtu: u16, offload: bool) -> Result<WireLink, OpenError> {
-    let mut wires = WIRES.get().lock().unwrap_or_else(PoisonError::into_inner);
-    wires.retain(|_, wire| !wire.cable.is_ended());
-    if let Some(wire) = wires.get_mut(name) {
-        return wire.second.take().ok_or_else(|| OpenError::WireTaken {
-            name: name.to_owned(),
-        });
-    }
-    let options = WireOptions {
-        mtu,
-        offload,
-        wakeup: true,
-        ..WireOptions::default()
-    };
-    let (ours, theirs) = WireLink::pair(options).map_err(OpenError::system("eventfd"))?;
-    let wire = NamedWire {
-        cable: ours.cable(),
-        second: Some(theirs),
-    };
-    wires.insert(name.to_owned(), wire);
-    Ok(ours)
 }
 
 /// Duplicates the fd to wait on for input from the link, if it has one.

@@ -13,8 +13,9 @@ use steer::{
 
 use crate::error::{Refusal, SetupError};
 use crate::kernel::{self, Prepared};
-use crate::netdev::{Backend, Netdev, UserNic};
+use crate::netdev::{Backend, Netdev};
 use crate::restore::{Drift, RestoreReport};
+use crate::shards::UserShard;
 
 /// The settings that a receiver needs, not applied yet. `Display` lists them, one per line.
 ///
@@ -93,17 +94,16 @@ impl ReceivePlan {
         netdev.check()?;
         match &netdev.backend {
             Backend::User(nic) => {
-                let applied = nic
-                    .shared
-                    .driver
-                    .with(nic.at, |stack, _| apply(stack.nic_mut(), &flows, queues))??;
-                let queues = applied.queues.clone();
-                let nic = nic.clone();
-                let restores = Arc::new(UserSettings { nic, applied });
-                restores.register();
-                let _restores = restores;
-                let settings = Settings::User { _restores };
-                Ok(Setup { queues, settings })
+                let apply = |shard: &UserShard| UserSettings::apply(shard, &flows, queues);
+                let restores: Vec<_> = nic.shards().iter().map(apply).collect::<Result<_, _>>()?;
+                let queues = restores.first().map(|it| it.applied.queues.clone());
+                let settings = Settings::User {
+                    _restores: restores,
+                };
+                Ok(Setup {
+                    queues: queues.unwrap_or_default(),
+                    settings,
+                })
             }
             Backend::Kernel(nic) => {
                 let (prepared, queues) = kernel::prepare(nic, &flows, queues)?;
@@ -158,36 +158,49 @@ pub struct Setup {
 
 #[derive(Debug)]
 enum Settings {
-    User { _restores: Arc<UserSettings> },
+    /// Of each shard.
+    User {
+        _restores: Vec<Arc<UserSettings>>,
+    },
     Kernel(Arc<Prepared>),
 }
 
-/// The applied settings of a NIC in user space. Dropping it restores the previous ones.
+/// The applied settings of a shard of a NIC in user space. Dropping it restores the previous ones.
 #[derive(Debug)]
 pub(crate) struct UserSettings {
-    nic: UserNic,
+    shard: UserShard,
     applied: Applied,
 }
 
 impl UserSettings {
+    fn apply(shard: &UserShard, flows: &Flows, queues: u16) -> Result<Arc<Self>, SetupError> {
+        let applied = shard.with(|stack, _| apply(stack.nic_mut(), flows, queues))??;
+        let settings = Arc::new(Self {
+            shard: shard.clone(),
+            applied,
+        });
+        settings.register();
+        Ok(settings)
+    }
+
     /// Makes it known to later bindings.
     fn register(self: &Arc<Self>) {
-        let setups = &self.nic.shared.setups;
+        let setups = &self.shard.shared.setups;
         let mut setups = setups.lock().unwrap_or_else(PoisonError::into_inner);
         setups.retain(|setup| setup.strong_count() > 0);
         setups.push(Arc::downgrade(self));
     }
 
-    /// Returns the settings that a binding to `queues` of `nic` needs.
-    pub(crate) fn needed_by(nic: &UserNic, queues: &[RxQueueId]) -> Vec<Arc<Self>> {
-        let setups = nic.shared.setups.lock();
+    /// Returns the settings that a binding to `queues` of `shard` needs.
+    pub(crate) fn needed_by(shard: &UserShard, queues: &[RxQueueId]) -> Vec<Arc<Self>> {
+        let setups = shard.shared.setups.lock();
         let setups = setups.unwrap_or_else(PoisonError::into_inner);
         let alive: Vec<_> = setups.iter().filter_map(Weak::upgrade).collect();
         drop(setups);
         let mut needed = alive;
         needed.retain(|setup| {
             let ours = &setup.applied.queues;
-            setup.nic.at == nic.at && queues.iter().any(|queue| ours.contains(queue))
+            setup.shard.at == shard.at && queues.iter().any(|queue| ours.contains(queue))
         });
         needed
     }
@@ -229,10 +242,9 @@ impl Setup {
 
 impl Drop for UserSettings {
     fn drop(&mut self) {
-        let UserNic { shared, at } = &self.nic;
         let restore = |stack: &mut stack::Stack, _| self.applied.restore(stack.nic_mut());
         // In a child of fork(2) the settings belong to the parent.
-        let _ = shared.driver.with(*at, restore);
+        let _ = self.shard.with(restore);
     }
 }
 

@@ -6,12 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use devmem_uapi::Errno;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use stack::{Readiness, SocketId, Stack};
+use steer::ShardId;
 
 use crate::driver::{NotReady, Wait, WaitLimit, clear, set};
+use crate::error::{ErrorKind, Refusal};
 use crate::kernel;
-use crate::netdev::{Backend, Netdev, UserNic};
+use crate::netdev::{Backend, Netdev};
+use crate::shards::UserShard;
 use crate::signals::TaskSignal;
 use crate::socket::Socket;
 use crate::stream::Stream;
@@ -56,15 +60,15 @@ pub struct Watch {
 
 #[derive(Clone, Debug)]
 enum Watched {
-    User(SocketId),
+    User(ShardId, SocketId),
     Kernel(Weak<kernel::Socket>),
 }
 
 impl Stream {
-    /// Names this stream to a [`Poller`] of the same NIC.
+    /// Names this stream to a [`Poller`] of the same NIC, or of its shard.
     pub fn watch(&self, interest: Interest) -> Watch {
         let on = match self.socket() {
-            Socket::User(inner) => Watched::User(inner.socket),
+            Socket::User(inner) => Watched::User(inner.shared.number, inner.socket),
             Socket::Kernel(socket) => Watched::Kernel(Arc::downgrade(socket)),
         };
         Watch { on, interest }
@@ -101,11 +105,23 @@ pub struct Poller {
 }
 
 impl Poller {
-    /// Returns a poller for streams of `nic`.
+    /// Returns a poller for streams of `nic`, which has one shard: make one for each of [`Netdev::shards`].
     ///
     /// # Errors
-    /// The process has no free file descriptor.
+    /// The NIC has several shards; the process has no free file descriptor.
     pub fn new(nic: &Netdev) -> io::Result<Self> {
+        if let Backend::User(user) = &nic.backend
+            && user.shards().len() > 1
+        {
+            let refusal = Refusal::new(
+                ErrorKind::InvalidInput,
+                Errno::EINVAL,
+                "a poller waits for streams of one shard, and this NIC has several",
+            );
+            return Err(refusal
+                .with_remedy("make a poller for each NIC that `Netdev::shards` returns")
+                .into());
+        }
         Ok(Self {
             nic: nic.clone(),
             is_woken: AtomicBool::new(false),
@@ -117,10 +133,10 @@ impl Poller {
     /// in time. A stream that was closed is ready.
     ///
     /// # Errors
-    /// The NIC belongs to another process; poll(2) failed.
+    /// The NIC belongs to another process; a stream is on another shard of the NIC; poll(2) failed.
     pub fn wait(&self, watches: &[Watch], at_most: Duration) -> io::Result<bool> {
         match &self.nic.backend {
-            Backend::User(nic) => self.wait_in_user_space(nic, watches, at_most),
+            Backend::User(nic) => self.wait_on_shard(nic.first(), watches, at_most),
             Backend::Kernel(_) => self.poll(watches, at_most),
         }
     }
@@ -130,32 +146,45 @@ impl Poller {
         match &self.nic.backend {
             Backend::User(nic) => {
                 self.is_woken.store(true, Ordering::Release);
-                nic.shared.driver.wake_any(nic.at);
+                let shard = nic.first();
+                shard.shared.driver.wake_any(shard.at);
             }
             Backend::Kernel(_) => set(self.wake.as_fd()),
         }
     }
 
-    fn wait_in_user_space(
+    fn wait_on_shard(
         &self,
-        nic: &UserNic,
+        shard: &UserShard,
         watches: &[Watch],
         at_most: Duration,
     ) -> io::Result<bool> {
+        let number = shard.shared.number;
+        let is_elsewhere = |watch: &Watch| matches!(watch.on, Watched::User(of, _) if of != number);
+        if watches.iter().any(is_elsewhere) {
+            let refusal = Refusal::new(
+                ErrorKind::InvalidInput,
+                Errno::EINVAL,
+                "a watched stream is on another shard than the poller",
+            );
+            return Err(refusal
+                .with_remedy("watch it with a poller of its shard, which `Stream::shard` returns")
+                .into());
+        }
         let is_ready = |stack: &Stack| {
             watches.iter().any(|watch| match &watch.on {
-                Watched::User(socket) => stack
+                Watched::User(_, socket) => stack
                     .readiness(*socket)
                     .map_or(true, |ready| ready.intersects(watch.interest.readiness())),
                 Watched::Kernel(_) => false,
             })
         };
         let wait = Wait {
-            stack: nic.at,
+            stack: shard.at,
             socket: None,
             limit: WaitLimit::For(at_most),
         };
-        let waited = nic.shared.driver.wait_for(wait, |stack, _| {
+        let waited = shard.shared.driver.wait_for(wait, |stack, _| {
             (is_ready(stack) || self.is_woken.swap(false, Ordering::Acquire)).then_some(())
         });
         match waited {

@@ -19,6 +19,22 @@ pub struct QueueStats {
 }
 
 impl QueueStats {
+    /// Adds the counters of the queues of two shards.
+    pub(crate) fn add_all(mut some: Vec<Self>, others: Vec<Self>) -> Vec<Self> {
+        for (sum, other) in some.iter_mut().zip(others) {
+            let Self {
+                queue: _,
+                packets,
+                bytes,
+                split_packets,
+            } = other;
+            sum.packets += packets;
+            sum.bytes += bytes;
+            sum.split_packets = sum.split_packets.zip(split_packets).map(|(a, b)| a + b);
+        }
+        some
+    }
+
     pub(crate) fn of_nic(nic: &Nic) -> Vec<Self> {
         let queues = (0..nic.channels().rx).map(RxQueueId);
         queues

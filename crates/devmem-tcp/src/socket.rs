@@ -20,9 +20,9 @@ use crate::error::{
     ConnectError, ErrorKind, Forked, RecvError, Refusal, ReleaseError, SendError, ShutdownError,
 };
 use crate::kernel;
-use crate::netdev::Shared;
 use crate::recv_half::Placement;
 use crate::send::Sends;
+use crate::shards::Shared;
 use crate::signals::TaskSignal;
 use crate::tcp_info::TcpInfo;
 use crate::tcp_options::Keepalive;
@@ -149,6 +149,13 @@ impl Socket {
         match self {
             Self::User(inner) => inner.with(|stack| stack.rx_queue(inner.socket)).ok()?.ok(),
             Self::Kernel(socket) => Some(RxQueueId(u16::try_from(socket.queue()?).ok()?)),
+        }
+    }
+
+    pub(crate) fn shard(&self) -> usize {
+        match self {
+            Self::User(inner) => inner.shared.number.index(),
+            Self::Kernel(_) => 0,
         }
     }
 
@@ -479,7 +486,7 @@ impl Inner {
     }
 
     /// Calls `call` with the stack.
-    fn with<T>(&self, call: impl FnOnce(&mut Stack) -> T) -> Result<T, Forked> {
+    pub(crate) fn with<T>(&self, call: impl FnOnce(&mut Stack) -> T) -> Result<T, Forked> {
         self.shared.driver.with(self.at, |stack, _| call(stack))
     }
 

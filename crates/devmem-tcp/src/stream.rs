@@ -228,6 +228,11 @@ impl Stream {
         self.recv.queue()
     }
 
+    /// Returns the number of the shard that has the connection, from 0: see [`Netdev::shards`](crate::Netdev::shards).
+    pub fn shard(&self) -> usize {
+        self.socket().shard()
+    }
+
     /// Returns the counters of the stream.
     pub fn stats(&self) -> StreamStats {
         self.recv.stats()

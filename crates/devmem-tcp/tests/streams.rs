@@ -1,12 +1,15 @@
 //! What streams, rings and set-ups do with device memory, over the user-space stack.
 
+#[path = "streams/shards.rs"]
+mod shards;
+
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use devmem_tcp::{
-    BoundRx, ConnectOptions, Dmabuf, ErrorKind, Frag, Listener, Netdev, Placement, RxBatch,
-    RxQueueId, SendError, SendRing, Stream,
+    BoundRx, ConnectOptions, Dmabuf, ErrorKind, Frag, Listener, Netdev, NetdevBuilder, Placement,
+    RxBatch, RxQueueId, SendError, SendRing, Stream,
 };
 
 const LOCAL: &str = "10.77.0.2:5201";

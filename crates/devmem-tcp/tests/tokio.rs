@@ -55,6 +55,37 @@ fn nics(wire: &str) -> (Netdev, Netdev) {
     (a, b)
 }
 
+#[test]
+fn a_listener_of_several_shards_accepts_from_all_of_them() {
+    let open = |address: &str| {
+        let builder = Netdev::builder("mem:tokio-shards").and_then(|it| it.address(address));
+        builder.and_then(|it| it.shards(2).open()).expect("an end")
+    };
+    let (a, b) = (open("10.77.0.1/24"), open("10.77.0.2/24"));
+    run(async {
+        let listener = Listener::new(b.listen(to()).expect("free")).expect("a runtime");
+        let accepting = tokio::spawn(async move {
+            let mut on_shards = [0; 2];
+            for _ in 0..8 {
+                let (mut stream, _) = listener.accept().await.expect("a connection");
+                on_shards[stream.shard()] += 1;
+                stream.write_all(b"welcome").await.expect("room");
+            }
+            on_shards
+        });
+        for number in 0..8 {
+            let mut stream = Stream::connect(&a, to()).await.expect("it listens");
+            assert_eq!(stream.shard(), number % 2);
+            let mut got = [0; 7];
+            tokio::io::AsyncReadExt::read_exact(&mut stream, &mut got)
+                .await
+                .expect("all of it");
+            assert_eq!(&got, b"welcome");
+        }
+        assert_eq!(accepting.await.expect("no panic"), [4, 4]);
+    });
+}
+
 /// Two NICs and a connection from the first to the second.
 async fn connected(wire: &str) -> (Netdev, Netdev, Stream, Stream) {
     let (a, b) = nics(wire);

@@ -43,6 +43,8 @@ pub enum DropReason {
     RxLinkError,
     /// The link's buffer was full: the machine sends faster than this NIC is polled.
     RxLinkFull,
+    /// The mailbox of the shard with the packet's flow was full: that shard is not polled often enough.
+    RxCrossingFull,
     /// The interface below the link merged packets without a record of their size (LRO), and the kernel refused to pass the
     /// result on.
     RxLro,
@@ -62,7 +64,7 @@ pub enum DropReason {
 
 impl DropReason {
     /// All reasons, in the order of the counters.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::RxNoBuffers,
         Self::RxNoHostBuffers,
         Self::RxRunt,
@@ -80,6 +82,7 @@ impl DropReason {
         Self::RxNoQueue,
         Self::RxLinkError,
         Self::RxLinkFull,
+        Self::RxCrossingFull,
         Self::RxLro,
         Self::RxDeviceFailed,
         Self::TxInvalid,
@@ -109,6 +112,7 @@ impl DropReason {
             Self::RxNoQueue => "rx_no_queue",
             Self::RxLinkError => "rx_link_error",
             Self::RxLinkFull => "rx_link_full",
+            Self::RxCrossingFull => "rx_crossing_full",
             Self::RxLro => "rx_lro",
             Self::RxDeviceFailed => "rx_device_failed",
             Self::TxInvalid => "tx_invalid",
@@ -176,8 +180,8 @@ mod tests {
         assert_eq!(names.len(), DropReason::ALL.len());
         assert_eq!(
             drops.iter().map(|(_, n)| n).collect::<Vec<_>>(),
-            (1..=24).collect::<Vec<u64>>()
+            (1..=25).collect::<Vec<u64>>()
         );
-        assert_eq!(drops.total(), 24 * 25 / 2);
+        assert_eq!(drops.total(), 25 * 26 / 2);
     }
 }

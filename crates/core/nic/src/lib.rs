@@ -16,6 +16,9 @@
 //! A packet to this NIC's own hardware address does not pass the link: it goes through the same
 //! steering and header split, and its payload is copied once into the queue's memory (`loopback.rs`).
 //!
+//! A NIC may be one of several shards, each with a queue pair of the link (`crossing.rs`): a frame of a flow that another shard
+//! has crosses to it.
+//!
 //! The gVNIC server, the cable and the benchmarks exchange frames without a [`Nic`]. They use the same two types as the
 //! links: [`VnetFd`] reads and writes packets with their virtio-net header; [`UnixPort`] is one end of a UNIX wire: it
 //! connects or listens, and exchanges a [`WireHello`] before it accepts a connection as its peer.
@@ -27,6 +30,7 @@
 mod collapse;
 mod config;
 mod conveyor;
+mod crossing;
 mod drops;
 mod features;
 mod fill;
@@ -48,6 +52,7 @@ mod tx_stage;
 
 pub use collapse::{NiovUsage, RxMemory};
 pub use config::{MAX_LINEAR_BYTES, NicConfig, NicError};
+pub use crossing::{Crossing, CrossingStats, CrossingWakeup};
 pub use drops::{DropReason, Drops};
 pub use features::{
     Channels, Features, MAX_RX_QUEUES, MAX_TX_PACKETS, Rings, SetChannelsError, SetRingsError,

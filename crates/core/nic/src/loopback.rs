@@ -11,7 +11,7 @@ use netmem::Payload;
 use wire::{EthernetHeader, MacAddr};
 
 use crate::link::VnetMeta;
-use crate::packet::TxPacket;
+use crate::packet::{Origin, TxPacket};
 use crate::place::{Landed, Place, RxBuffers};
 
 /// Which source is asked first for the next received packet.
@@ -85,6 +85,7 @@ impl TxPacket {
             place: Place::Looped {
                 head_len: head.len(),
             },
+            origin: Origin::Loop,
         }
     }
 }

@@ -11,6 +11,7 @@ use wire::{EthernetHeader, Instant, MacAddr, RxHeaders};
 
 use crate::config::{NicConfig, NicError};
 use crate::conveyor::{Conveyed, Conveyor};
+use crate::crossing::Crossing;
 use crate::drops::{DropReason, Drops};
 use crate::features::{Features, Rings, default_table};
 use crate::fill::{ALIGN, Fill, MIN_GOOD_PAYLOAD, Piece, RxSpace};
@@ -68,10 +69,12 @@ pub struct Nic {
     pub(crate) tx_stage: TxStage,
     /// Sent packets whose payload a device failed to copy, for [`Nic::take_failed_tx`].
     failed_tx: VecDeque<FailedTx>,
+    /// The other shards, if there are any.
+    pub(crate) crossing: Option<Box<Crossing>>,
     rx_full: u64,
     /// Time of the last poll.
     last_poll: Instant,
-    drops: Drops,
+    pub(crate) drops: Drops,
     /// The last receive found the link down, and counted it.
     link_failed: bool,
 }
@@ -143,6 +146,7 @@ impl Nic {
             landing: Conveyor::new(Lane::In),
             tx_stage: TxStage::new(),
             failed_tx: VecDeque::new(),
+            crossing: None,
             rx_full: 0,
             last_poll: Instant::ZERO,
             drops: Drops::default(),
@@ -171,7 +175,8 @@ impl Nic {
             // The payload has been copied or dropped, so the sender's memory is free now.
             drop(std::mem::take(&mut self.buffers.looped));
             match accepted {
-                Ok(packet) => {
+                Ok(None) => {}
+                Ok(Some(packet)) => {
                     if packet.origin == Origin::Link {
                         self.link.accepted(&packet);
                     }
@@ -213,10 +218,16 @@ impl Nic {
             self.rx_full += 1;
             return None;
         }
-        match self.looped.take_turn() {
+        let is_crossing_turn = self.crossing.as_mut().is_some_and(|it| it.take_turn());
+        let crossed = is_crossing_turn.then(|| self.receive_crossed()).flatten();
+        if crossed.is_some() {
+            return crossed;
+        }
+        let landed = match self.looped.take_turn() {
             Turn::Loop => self.receive_looped().or_else(|| self.receive(now)),
             Turn::Link => self.receive(now).or_else(|| self.receive_looped()),
-        }
+        };
+        landed.or_else(|| self.receive_crossed())
     }
 
     fn receive_looped(&mut self) -> Option<Landed> {
@@ -262,12 +273,14 @@ impl Nic {
                     frame_len,
                     meta,
                     place,
+                    origin: Origin::Link,
                 })
             }
             Ok(LinkReceived::Frame { meta }) => Some(Landed {
                 frame_len: self.buffers.frame.len(),
                 meta,
                 place: Place::Frame,
+                origin: Origin::Link,
             }),
             Err(_) => {
                 // Counted once per failure: no frame is lost while the link stays down.
@@ -280,13 +293,17 @@ impl Nic {
         }
     }
 
-    /// Validates a landed frame, selects its queue and moves its payload into the memory of that queue.
-    fn accept(&mut self, landed: &Landed) -> Result<RxPacket, DropReason> {
+    /// Validates a landed frame, selects its queue and moves its payload into the memory of that queue. `None`: the frame has
+    /// crossed to the shard of its flow.
+    fn accept(&mut self, landed: &Landed) -> Result<Option<RxPacket>, DropReason> {
         if landed.frame_len > MAX_FRAME_LEN {
             return Err(DropReason::RxOversize);
         }
         let headers = landed.parse(&mut self.buffers, &self.queues)?;
         self.filter(&headers.ethernet)?;
+        if !self.keeps(landed, &headers) {
+            return Ok(None);
+        }
         let verdict = self.check(landed, &headers)?;
         let queue = self.select_queue(&headers)?;
         let payload = match self.place(landed, &headers, queue.index()) {
@@ -295,12 +312,12 @@ impl Nic {
                 if headers.tcp().is_some() =>
             {
                 self.drops.count(reason);
-                return Ok(unplaced(queue, headers, landed));
+                return Ok(Some(unplaced(queue, headers, landed)));
             }
             Err(reason) => return Err(reason),
         };
         let segments = segments(headers.payload_len, landed.meta.gso_size);
-        let origin = landed.origin();
+        let origin = landed.origin;
         if origin == Origin::Link && headers.payload_len > 0 && headers.tcp().is_some() {
             self.predict(queue, headers.header_len);
         }
@@ -310,7 +327,7 @@ impl Nic {
         stats.segments += u64::from(segments);
         stats.checksum_verified += u64::from(verdict == ChecksumVerdict::Compute);
         stats.checksum_trusted += u64::from(verdict == ChecksumVerdict::Trusted);
-        Ok(RxPacket {
+        Ok(Some(RxPacket {
             queue,
             headers,
             payload,
@@ -318,7 +335,7 @@ impl Nic {
             failed: None,
             segments,
             origin,
-        })
+        }))
     }
 
     fn filter(&self, ethernet: &EthernetHeader) -> Result<(), DropReason> {
@@ -590,9 +607,13 @@ impl Nic {
     }
 
     /// Returns when [`poll_rx`](Self::poll_rx) has work without an event on the descriptor: when the link has, or at once
-    /// if a packet to this NIC itself is queued, or soon if a device is copying.
+    /// if a packet to this NIC itself is queued or a frame has crossed from another shard, or soon if a device is copying.
     pub fn next_due(&self) -> Option<Instant> {
-        if self.looped.len() > 0 {
+        let has_crossed = self
+            .crossing
+            .as_ref()
+            .is_some_and(|it| it.may_have_frames());
+        if self.looped.len() > 0 || has_crossed {
             return Some(Instant::ZERO);
         }
         let is_copying = !self.landing.is_empty() || self.tx_stage.len() > 0;
@@ -624,7 +645,7 @@ fn unplaced(queue: RxQueueId, headers: RxHeaders, landed: &Landed) -> RxPacket {
         unplaced: headers.payload_len,
         failed: None,
         segments: segments(headers.payload_len, landed.meta.gso_size),
-        origin: landed.origin(),
+        origin: landed.origin,
         headers,
     }
 }

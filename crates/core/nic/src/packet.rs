@@ -31,6 +31,8 @@ pub enum Origin {
     Link,
     /// The transmit side of this NIC: the packet was sent to the NIC's own address.
     Loop,
+    /// Another shard of this NIC, which answers it. This one may learn from it.
+    Copy,
 }
 
 /// Up to 128 bytes of headers, without an allocation.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use netmem::{BufSpan, Frag, FragList, Payload};
+use netmem::{BufSpan, DmaPort, Frag, FragList, Payload};
 use smallvec::SmallVec;
 use steer::header_split::{self, HdsConfig, Settle, Split, WhyWhole};
 use wire::{ParseError, RxHeaders};
@@ -44,6 +44,7 @@ pub(crate) struct Landed {
     pub(crate) frame_len: usize,
     pub(crate) meta: VnetMeta,
     pub(crate) place: Place,
+    pub(crate) origin: Origin,
 }
 
 /// Location of the bytes of a received frame.
@@ -75,14 +76,6 @@ pub(crate) struct Posting {
 pub(crate) type Pieces<'a> = SmallVec<[Piece<'a>; 22]>;
 
 impl Landed {
-    /// Returns the source of the frame.
-    pub(crate) fn origin(&self) -> Origin {
-        match self.place {
-            Place::Looped { .. } => Origin::Loop,
-            Place::Posted(_) | Place::Frame => Origin::Link,
-        }
-    }
-
     /// Returns how many bytes at the start of the frame are contiguous in host memory.
     pub(crate) fn head_len(&self) -> usize {
         match self.place {
@@ -162,6 +155,29 @@ impl Landed {
                 Err(error) => return Err(self.drop_reason(error)),
             }
         }
+    }
+
+    /// Copies `range` of the frame to `out`.
+    pub(crate) fn gather(
+        &self,
+        range: Range<usize>,
+        buffers: &RxBuffers,
+        queues: &[RxQueue],
+        port: &DmaPort,
+    ) -> Vec<u8> {
+        let posted = self.posted_fill(queues);
+        let port = posted.map_or(port, Fill::port);
+        let mut out = vec![0; range.len()];
+        let mut rest = &mut out[..];
+        for piece in self.pieces(range, buffers, posted) {
+            // The pieces cover the range, or less if posted memory was short.
+            let Some((room, behind)) = rest.split_at_mut_checked(piece.len()) else {
+                break;
+            };
+            piece.copy_to(room, port);
+            rest = behind;
+        }
+        out
     }
 
     /// Copies `range` of the frame to the same offsets of the header buffer.

@@ -1,6 +1,7 @@
 //! The whole NIC over scripted links.
 
 mod collapse;
+mod crossing;
 mod harness;
 mod links;
 mod loopback;

@@ -7,7 +7,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use devmem_uapi::{DmabufId, Errno, IfIndex};
 use netmem::{Dmabuf, DmabufProvider, GeometryError, InUse, MemoryProvider, NiovSize, RxClaim};
@@ -159,7 +160,7 @@ struct RxBinding {
     dmabuf: Dmabuf,
     provider: Arc<dyn MemoryProvider>,
     /// Prevents other bindings of the same memory.
-    _claim: RxClaim,
+    claim: Arc<BoundMemory>,
 }
 
 /// A binding, as [`Stack::bindings`] returns it.
@@ -325,24 +326,58 @@ fn validate_queue(queue: RxQueueId, nic: &Nic) -> Result<(), BindRxError> {
     }
 }
 
-/// Claims the memory for a binding; `holder` names its queues in a later refusal.
-fn claim(
-    request: &BindRx,
-    provider: &Arc<dyn MemoryProvider>,
-    holder: String,
-) -> Result<RxClaim, InUse> {
-    let claim = RxClaim::take(&request.dmabuf, request.niov_size, holder)?;
-    let provider = Arc::downgrade(provider);
-    claim.lent_by(move || {
-        let lent = |provider: Arc<dyn MemoryProvider>| {
-            provider
-                .area()
-                .count()
-                .saturating_sub(provider.free_niovs())
-        };
-        provider.upgrade().map_or(0, lent) as usize
-    });
-    Ok(claim)
+/// The claim on the memory of a binding. The shards of a NIC, each of which binds a part of the memory, have one together.
+pub struct BoundMemory {
+    _claim: RxClaim,
+    providers: Providers,
+}
+
+/// The providers of the parts of a memory. The lock is held to add or to count; no other lock is taken meanwhile.
+type Providers = Arc<Mutex<Vec<Weak<dyn MemoryProvider>>>>;
+
+impl BoundMemory {
+    /// Claims the memory of `request`; `holder` names its queues in a later refusal.
+    fn claim(request: &BindRx, holder: String) -> Result<Arc<Self>, InUse> {
+        let claim = RxClaim::take(&request.dmabuf, request.niov_size, holder)?;
+        let providers = Providers::default();
+        let counted = Arc::clone(&providers);
+        claim.lent_by(move || {
+            let lent = |provider: Arc<dyn MemoryProvider>| {
+                let all = provider.area().count();
+                all.saturating_sub(provider.free_niovs()) as usize
+            };
+            let providers = counted.lock().unwrap_or_else(PoisonError::into_inner);
+            let provided = providers.iter().filter_map(Weak::upgrade);
+            provided.map(lent).sum()
+        });
+        Ok(Arc::new(Self {
+            _claim: claim,
+            providers,
+        }))
+    }
+
+    fn add(&self, provider: &Arc<dyn MemoryProvider>) {
+        let mut providers = self
+            .providers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        providers.push(Arc::downgrade(provider));
+    }
+}
+
+impl fmt::Debug for BoundMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BoundMemory")
+    }
+}
+
+/// The part of a memory that one shard of a NIC binds.
+#[derive(Debug)]
+pub struct RxPart {
+    /// Bytes of the memory, a number of net_iovs. The parts of the shards do not overlap.
+    pub range: Range<usize>,
+    /// The claim of the shards that have bound their part; `None` for the first one, which claims all of the memory.
+    pub memory: Option<Arc<BoundMemory>>,
 }
 
 impl Stack {
@@ -359,7 +394,38 @@ impl Stack {
     /// # Errors
     /// [`BindRxError`]. Nothing has changed then: queues that were restarted already have host memory again.
     pub fn bind_rx(&mut self, request: BindRx) -> Result<DmabufId, BindRxError> {
-        self.memory.bind_rx(request, &mut self.network)
+        let range = 0..request.dmabuf.size();
+        let part = RxPart {
+            range,
+            memory: None,
+        };
+        self.memory.bind_rx(request, part, &mut self.network)
+    }
+
+    /// As [`Stack::bind_rx`], to a part of the memory: other shards of the NIC bind the other parts. Returns the claim
+    /// for the next shard, too.
+    ///
+    /// # Errors
+    /// As [`Stack::bind_rx`].
+    pub fn bind_rx_part(
+        &mut self,
+        request: BindRx,
+        part: RxPart,
+    ) -> Result<(DmabufId, Arc<BoundMemory>), BindRxError> {
+        let id = self.memory.bind_rx(request, part, &mut self.network)?;
+        let binding = self.memory.bindings.by_id.get(&id);
+        let memory = binding.map(|binding| Arc::clone(&binding.claim));
+        Ok((id, memory.ok_or(BindRxError::NoId)?))
+    }
+
+    /// Returns the id that the next binding will get, for receiving or for sending.
+    pub fn next_dmabuf_id(&self) -> Option<DmabufId> {
+        self.memory.bindings.next_id()
+    }
+
+    /// Makes `id` the next binding's, unless it is taken: the shards of a NIC give the parts of one memory the same id.
+    pub fn skip_to_dmabuf_id(&mut self, id: DmabufId) {
+        self.memory.bindings.last = id.0.saturating_sub(1);
     }
 
     /// Detaches a dma-buf: its queues continue with host memory, other queues are not affected. Frags in use stay
@@ -387,7 +453,7 @@ impl Stack {
                     niov_size,
                     dmabuf,
                     provider: _,
-                    _claim: _,
+                    claim: _,
                 },
             )| BindingInfo {
                 id,
@@ -400,17 +466,27 @@ impl Stack {
 }
 
 impl StackMemory {
-    fn bind_rx(&mut self, request: BindRx, network: &mut Network) -> Result<DmabufId, BindRxError> {
+    fn bind_rx(
+        &mut self,
+        request: BindRx,
+        part: RxPart,
+        network: &mut Network,
+    ) -> Result<DmabufId, BindRxError> {
         request.validate(network.ifindex(), network.nic())?;
         let id = self.bindings.next_id().ok_or(BindRxError::NoId)?;
-        let provider = DmabufProvider::new(&request.dmabuf, id, request.niov_size)?;
+        let RxPart { range, memory } = part;
+        let provider = DmabufProvider::with_range(&request.dmabuf, range, id, request.niov_size)?;
         let provider: Arc<dyn MemoryProvider> = Arc::new(provider);
         request
             .queues
             .iter()
             .try_for_each(|&queue| validate_queue(queue, network.nic()))?;
         // Declared before `restarted`: if a queue fails, the claim is dropped after the queues are back on host memory.
-        let claim = claim(&request, &provider, holder(&request.queues, network))?;
+        let claim = match memory {
+            Some(memory) => memory,
+            None => BoundMemory::claim(&request, holder(&request.queues, network))?,
+        };
+        claim.add(&provider);
         let BindRx {
             ifindex: _,
             dmabuf,
@@ -432,7 +508,7 @@ impl StackMemory {
                 niov_size,
                 dmabuf,
                 provider,
-                _claim: claim,
+                claim,
             },
         );
         Ok(id)
@@ -498,13 +574,19 @@ mod tests {
     fn binding() -> RxBinding {
         let (dmabuf, niov_size) = (Dmabuf::anonymous(4096).unwrap(), NiovSize::MIN);
         let provider = Arc::new(DmabufProvider::new(&dmabuf, DmabufId(1), niov_size).unwrap());
-        let claim = RxClaim::take(&dmabuf, niov_size, String::new()).unwrap();
+        let request = BindRx {
+            ifindex: IfIndex(1),
+            dmabuf: dmabuf.clone(),
+            niov_size,
+            queues: Vec::new(),
+        };
+        let claim = BoundMemory::claim(&request, String::new()).unwrap();
         RxBinding {
             queues: Vec::new(),
             niov_size,
             dmabuf,
             provider,
-            _claim: claim,
+            claim,
         }
     }
 

@@ -3,6 +3,7 @@ use std::net::IpAddr;
 
 use devmem_uapi::IfIndex;
 
+use crate::path_mtu::PathMtus;
 use crate::ports::LocalPorts;
 use crate::random::Secret;
 use wire::MacAddr;
@@ -57,6 +58,8 @@ pub struct StackConfig {
     pub send_memory_bytes: usize,
     /// Maximum number of packets taken from the NIC in one poll.
     pub poll_budget: usize,
+    /// The path MTUs, which the shards of one NIC share.
+    pub path_mtus: PathMtus,
 }
 
 impl StackConfig {
@@ -81,6 +84,7 @@ impl StackConfig {
             max_orphans: MAX_ORPHANS,
             send_memory_bytes: SEND_MEMORY_BYTES,
             poll_budget: POLL_BUDGET,
+            path_mtus: PathMtus::default(),
         }
     }
 }

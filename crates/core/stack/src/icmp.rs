@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use netmem::{FragList, PagePool, Payload};
-use nic::{HeadBuf, TxPacket};
+use nic::{HeadBuf, Origin, TxPacket};
 use tcp::Unreachable;
 use wire::{
     Echo, EchoKind, EtherType, EthernetHeader, FourTuple, Icmpv4, Icmpv6, Instant, IpRepr,
@@ -47,6 +47,7 @@ struct IcmpContext<'a> {
     network: &'a mut Network,
     /// Host memory for replies.
     send_pool: &'a mut PagePool,
+    origin: Origin,
     now: Instant,
 }
 
@@ -65,7 +66,7 @@ impl Stack {
         payload: &FragList,
         now: Instant,
     ) {
-        let (icmp, cx) = self.icmp_parts(now);
+        let (icmp, cx) = self.icmp_parts(Origin::Link, now);
         if let Some(error) = icmp.receive_v4(cx, ethernet, ip, payload) {
             self.on_icmp_error(error, now);
         }
@@ -77,18 +78,20 @@ impl Stack {
         ethernet: &EthernetHeader,
         ip: &Ipv6Header,
         payload: &FragList,
+        origin: Origin,
         now: Instant,
     ) {
-        let (icmp, cx) = self.icmp_parts(now);
+        let (icmp, cx) = self.icmp_parts(origin, now);
         if let Some(error) = icmp.receive_v6(cx, ethernet, ip, payload) {
             self.on_icmp_error(error, now);
         }
     }
 
-    fn icmp_parts(&mut self, now: Instant) -> (&mut Icmp, IcmpContext<'_>) {
+    fn icmp_parts(&mut self, origin: Origin, now: Instant) -> (&mut Icmp, IcmpContext<'_>) {
         let cx = IcmpContext {
             network: &mut self.network,
             send_pool: &mut self.memory.send_pool,
+            origin,
             now,
         };
         (&mut self.icmp, cx)
@@ -221,7 +224,7 @@ impl Icmp {
             }
             Icmpv6::NeighborSolicitation(solicitation) => {
                 cx.network
-                    .on_solicitation(ethernet.src, ip.src, &solicitation, cx.now);
+                    .on_solicitation(ethernet.src, ip.src, &solicitation, cx.origin, cx.now);
                 return None;
             }
             Icmpv6::NeighborAdvertisement(advertisement) => {
@@ -248,6 +251,7 @@ impl Icmp {
         let IcmpContext {
             network,
             send_pool,
+            origin: _,
             now,
         } = cx;
         if network.routes().destination(local) != Destination::Ours {

@@ -51,7 +51,9 @@ mod timer_heap;
 mod window;
 
 pub use bind_addr::BindAddr;
-pub use binding::{BindRx, BindRxError, BindingInfo, QueueOwner, UnbindRxError};
+pub use binding::{
+    BindRx, BindRxError, BindingInfo, BoundMemory, QueueOwner, RxPart, UnbindRxError,
+};
 pub use binding_tx::{BindTx, BindTxError};
 pub use config::{
     MAX_BACKLOG, MAX_ORPHANS, MAX_SOCKETS, POLL_BUDGET, RCV_BUF_MAX, SEND_MEMORY_BYTES, StackConfig,
@@ -62,6 +64,7 @@ pub use neighbor::{
     MAX_ANSWERS_PER_NEIGHBOR, MAX_HELD, MAX_HELD_PER_NEIGHBOR, MAX_NEIGHBORS, MAX_SOLICITS,
     REACHABLE_TIME, RETRANS_TIMER,
 };
+pub use path_mtu::PathMtus;
 pub use ports::{EPHEMERAL_FIRST, LocalPorts};
 pub use random::Secret;
 pub use route::{AddressError, RouteError};

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use wire::Instant;
@@ -15,27 +16,38 @@ const BELIEVED: Duration = Duration::from_secs(600);
 const MAX_PATHS: usize = 1024;
 
 /// Segment sizes of paths by peer, each with the time of the entry.
-#[derive(Debug, Default)]
-pub(crate) struct PathMtus {
-    known: HashMap<IpAddr, (u16, Instant)>,
+type Known = HashMap<IpAddr, (u16, Instant)>;
+
+/// The path MTUs that the connections of a NIC have discovered. Clones share them: the shards of a NIC do.
+///
+/// The lock is taken when a connection begins, and when one discovers a path MTU, not per packet. No other lock is taken while
+/// it is held.
+#[derive(Debug, Clone, Default)]
+pub struct PathMtus {
+    known: Arc<Mutex<Known>>,
 }
 
 impl PathMtus {
+    /// A map is consistent between any two operations, so poisoning by a panic can be ignored.
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Notes that segments to `peer` are limited to `mss` bytes.
-    pub(crate) fn note(&mut self, peer: IpAddr, mss: u16, now: Instant) {
-        if self.known.len() >= MAX_PATHS && !self.known.contains_key(&peer) {
-            self.known
-                .retain(|_, (_, told)| now.saturating_since(*told) < BELIEVED);
-            if self.known.len() >= MAX_PATHS {
+    pub(crate) fn note(&self, peer: IpAddr, mss: u16, now: Instant) {
+        let mut known = self.known();
+        if known.len() >= MAX_PATHS && !known.contains_key(&peer) {
+            known.retain(|_, (_, told)| now.saturating_since(*told) < BELIEVED);
+            if known.len() >= MAX_PATHS {
                 return;
             }
         }
-        self.known.insert(peer, (mss, now));
+        known.insert(peer, (mss, now));
     }
 
     /// Returns the maximum segment size of the path to `peer`, if there is an entry.
     pub(crate) fn get(&self, peer: IpAddr, now: Instant) -> Option<u16> {
-        let (mss, told) = *self.known.get(&peer)?;
+        let (mss, told) = *self.known().get(&peer)?;
         (now.saturating_since(told) < BELIEVED).then_some(mss)
     }
 }
@@ -45,8 +57,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn shards_that_share_the_paths_begin_with_what_one_has_discovered() {
+        let one = PathMtus::default();
+        let other = one.clone();
+        let (peer, now) = (IpAddr::from([10, 0, 0, 1]), Instant::from_millis(1));
+        one.note(peer, 1160, now);
+        assert_eq!(other.get(peer, now), Some(1160));
+    }
+
+    #[test]
     fn a_path_is_remembered_for_ten_minutes_and_memory_is_bounded() {
-        let mut paths = PathMtus::default();
+        let paths = PathMtus::default();
         let peer = |n: u32| IpAddr::from(n.to_be_bytes());
         let at = |secs: u64| Instant::from_millis(secs * 1000);
         paths.note(peer(1), 1160, at(5));
@@ -54,8 +75,8 @@ mod tests {
         assert_eq!(paths.get(peer(1), at(605)), None);
         assert_eq!(paths.get(peer(2), at(6)), None);
         (0..5000).for_each(|n| paths.note(peer(n), 500, at(600)));
-        assert_eq!(paths.known.len(), MAX_PATHS);
+        assert_eq!(paths.known().len(), MAX_PATHS);
         paths.note(peer(9000), 600, at(1300));
-        assert_eq!(paths.known.len(), 1, "the old ones made room");
+        assert_eq!(paths.known().len(), 1, "the old ones made room");
     }
 }

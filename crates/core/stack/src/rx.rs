@@ -33,8 +33,12 @@ impl Stack {
     pub(crate) fn receive(&mut self, packet: RxPacket, now: Instant) {
         match packet.headers.network {
             Network::Arp => {
-                self.network
-                    .receive_arp(&packet.headers.ethernet, &packet.payload, now);
+                self.network.receive_arp(
+                    &packet.headers.ethernet,
+                    &packet.payload,
+                    packet.origin,
+                    now,
+                );
                 self.network.recycle(packet.payload);
             }
             Network::Ipv4(_) | Network::Ipv6(_) => self.receive_ip(packet, now),
@@ -102,7 +106,7 @@ impl Stack {
                         .drop_packet(payload, DropReason::TcpGroupDestination),
                 }
             }
-            Transport::Other(number) => self.receive_other(number, &headers, payload, now),
+            Transport::Other(number) => self.receive_other(number, &headers, payload, origin, now),
             Transport::Udp(_) | Transport::None => {
                 self.network.drop_packet(payload, DropReason::IpNoProtocol)
             }
@@ -110,13 +114,20 @@ impl Stack {
         }
     }
 
-    fn receive_other(&mut self, number: u8, headers: &RxHeaders, payload: FragList, now: Instant) {
+    fn receive_other(
+        &mut self,
+        number: u8,
+        headers: &RxHeaders,
+        payload: FragList,
+        origin: Origin,
+        now: Instant,
+    ) {
         match (headers.network, number) {
             (Network::Ipv4(ip), protocol::ICMP) => {
                 self.receive_icmpv4(&headers.ethernet, &ip, &payload, now)
             }
             (Network::Ipv6(ip), protocol::ICMPV6) => {
-                self.receive_icmpv6(&headers.ethernet, &ip, &payload, now)
+                self.receive_icmpv6(&headers.ethernet, &ip, &payload, origin, now)
             }
             _ => self.network.count(DropReason::IpNoProtocol),
         }

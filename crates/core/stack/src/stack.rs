@@ -137,6 +137,7 @@ impl Stack {
             max_orphans,
             send_memory_bytes,
             poll_budget,
+            path_mtus,
         } = config;
         let routes = Routes::new(nic.mac(), &addresses, &gateways)?;
         let (mtu, least) = (nic.mtu(), least_mtu(&addresses));
@@ -151,6 +152,7 @@ impl Stack {
                 routes.with_any_local(any_local),
                 point_to_point,
                 secret.key("neighbors"),
+                path_mtus,
             ),
             sockets: Sockets::new(max_sockets, max_orphans, local_ports, &secret),
             icmp: Icmp::new(),

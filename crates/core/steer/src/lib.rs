@@ -5,6 +5,8 @@
 //! the walk of a received segment, `header_split::settle` is part of step 2 and
 //! `Steering::select_queue` is step 3.
 //!
+//! [`shard_of`] selects which of several NIC halves has a flow.
+//!
 //! The software NIC and the emulated gVNIC share this code, so nothing here depends on a NIC, a
 //! buffer or a register: checked headers in, a decision out.
 
@@ -14,6 +16,7 @@ pub mod header_split;
 mod ids;
 mod ntuple;
 mod rss;
+mod shard;
 mod steering;
 #[cfg(test)]
 mod testing;
@@ -27,4 +30,5 @@ pub use ntuple::{
 pub use rss::{
     HashTypes, IndirectionTable, IndirectionTableError, MAX_INDIRECTION_ENTRIES, Rss, ToeplitzKey,
 };
+pub use shard::{ShardId, shard_of};
 pub use steering::{Selected, SelectedBy, Steering};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use stack::SocketId;
 use wire::Instant;
 
-use super::StackIndex;
+use super::{LONGEST_SLEEP, StackIndex};
 use crate::error::Forked;
 
 /// The socket that a call waits for, and its limit.
@@ -96,7 +96,15 @@ impl WaitLimit {
         }
     }
 
-    pub(super) fn over(self, started: Instant, now: Instant) -> Option<NotReady> {
+    /// Returns how long a thread may sleep.
+    pub(crate) fn left(self, started: Instant, now: Instant) -> Duration {
+        match self {
+            Self::For(limit) => (started + limit).saturating_since(now),
+            Self::Never | Self::Forever => LONGEST_SLEEP,
+        }
+    }
+
+    pub(crate) fn over(self, started: Instant, now: Instant) -> Option<NotReady> {
         match self {
             Self::Never => Some(NotReady::WouldBlock),
             Self::Forever => None,

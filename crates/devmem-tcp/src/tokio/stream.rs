@@ -232,6 +232,11 @@ impl Stream {
         self.recv.half.local_addr()
     }
 
+    /// Returns the number of the shard that has the connection: see [`Netdev::shards`].
+    pub fn shard(&self) -> usize {
+        self.recv.half.socket.shard()
+    }
+
     /// Returns the counters of the stream.
     pub fn stats(&self) -> StreamStats {
         self.recv.stats()

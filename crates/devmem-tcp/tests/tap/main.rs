@@ -14,6 +14,7 @@ mod macvtap;
 mod packet;
 mod peer;
 mod sender;
+mod shards;
 mod shared;
 mod warning;
 
@@ -26,8 +27,8 @@ use std::time::Duration;
 use devmem_linux::netif::Interface;
 use devmem_linux::test_util::in_netns;
 use devmem_tcp::{
-    CompletionError, Direction, Dmabuf, FrameSink, Netdev, RecvError, RxBatch, SendError,
-    TcpOptions,
+    CompletionError, Direction, Dmabuf, FrameSink, Netdev, NetdevBuilder, RecvError, RxBatch,
+    SendError, TcpOptions,
 };
 
 use peer::{Host, PATIENCE, V4, V6, check_all};
@@ -195,7 +196,7 @@ fn a_bad_link_changes_no_byte() {
 #[test]
 fn sixty_four_connections_send_both_ways_at_once() {
     in_netns("sixty_four_connections_send_both_ways_at_once", || {
-        send_both_ways(64, 1);
+        send_both_ways(64, |builder| builder);
     });
 }
 
@@ -203,14 +204,19 @@ fn sixty_four_connections_send_both_ways_at_once() {
 fn connections_over_a_tap_with_four_queues_send_both_ways_at_once() {
     in_netns(
         "connections_over_a_tap_with_four_queues_send_both_ways_at_once",
-        || send_both_ways(16, 4),
+        || {
+            send_both_ways(16, |builder| builder.tap_queues(4));
+        },
     );
 }
 
-/// Sends both ways on `connections` at the same time, over a TAP with so many queues.
-fn send_both_ways(connections: usize, tap_queues: u16) {
+/// Sends both ways on `connections` at the same time. Returns the NIC, for its counters.
+fn send_both_ways(
+    connections: usize,
+    change: impl FnOnce(NetdevBuilder) -> NetdevBuilder,
+) -> sender::Nic {
     const BYTES: usize = 150_000;
-    let (host, nic) = Host::with_nic(V4, |builder| builder.tap_queues(tap_queues));
+    let (host, nic) = Host::with_nic(V4, change);
     let memory = Dmabuf::anonymous(16 << 20).expect("memory");
     let local = "10.77.0.2:0".parse().expect("an address");
     let setup = nic.netdev.plan_receive(local).apply().expect("set up");
@@ -236,6 +242,7 @@ fn send_both_ways(connections: usize, tap_queues: u16) {
     });
     let net_iovs = rx.unbind().net_iovs();
     assert_eq!(net_iovs.home, net_iovs.total);
+    nic
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use netmem::FragList;
-use nic::HeadBuf;
+use nic::{HeadBuf, Origin};
 use wire::{
     ARP_LEN, ArpOperation, ArpPacket, EtherType, EthernetHeader, Instant, MacAddr, emit_arp_frame,
 };
@@ -13,11 +13,13 @@ use crate::drops::DropReason;
 use crate::neighbor::{Change, Claim, Learnt};
 
 impl Network {
-    /// Replies to requests for local addresses, and learns from requests, replies and announcements.
+    /// Replies to requests for local addresses, and learns from requests, replies and announcements. Another shard replies to a
+    /// request of which this is a copy.
     pub(crate) fn receive_arp(
         &mut self,
         ethernet: &EthernetHeader,
         payload: &FragList,
+        origin: Origin,
         now: Instant,
     ) {
         let judged = parse_arp(payload)
@@ -28,7 +30,8 @@ impl Network {
             Err(reason) => return self.drops.count(reason),
         };
         self.learn_of_arp(ethernet, &arp, now);
-        if arp.op == ArpOperation::REQUEST && self.routes.is_ours(arp.target_ip.into()) {
+        let is_for_us = origin != Origin::Copy && self.routes.is_ours(arp.target_ip.into());
+        if arp.op == ArpOperation::REQUEST && is_for_us {
             let ethernet = self.ethernet(arp.sender_mac, EtherType::ARP);
             let reply = arp.reply(self.mac());
             let head = HeadBuf::with(|out| emit_arp_frame(&ethernet, &reply, out));

@@ -65,6 +65,7 @@ impl Network {
         routes: Routes,
         point_to_point: Option<MacAddr>,
         neighbor_key: [u8; 16],
+        path_mtus: PathMtus,
     ) -> Self {
         Self {
             nic,
@@ -72,7 +73,7 @@ impl Network {
             routes,
             point_to_point,
             neighbors: Neighbors::new(neighbor_key),
-            path_mtus: PathMtus::default(),
+            path_mtus,
             drops: Drops::default(),
             tx_packets: 0,
             tx_waiting: 0,

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use nic::HeadBuf;
+use nic::{HeadBuf, Origin};
 use wire::{Instant, MacAddr, NeighborAdvertisement, NeighborSolicitation};
 
 use super::Network;
@@ -11,12 +11,14 @@ use crate::neighbor::{Change, Claim, Learnt};
 use crate::route::is_unicast;
 
 impl Network {
-    /// Replies to a solicitation for a local address (RFC 4861 7.2.3, 7.2.4).
+    /// Replies to a solicitation for a local address (RFC 4861 7.2.3, 7.2.4). Another shard replies to one of which this is a
+    /// copy.
     pub(crate) fn on_solicitation(
         &mut self,
         from: MacAddr,
         peer: Ipv6Addr,
         asked: &NeighborSolicitation,
+        origin: Origin,
         now: Instant,
     ) {
         let NeighborSolicitation { target, source_mac } = *asked;
@@ -37,7 +39,7 @@ impl Network {
             let head = HeadBuf::with(|out| {
                 answer(false).emit_frame(self.mac(), group, target, all_nodes, out)
             });
-            return self.send_frame(head, now);
+            return self.send_answer(head, origin, now);
         }
         if !is_unicast(peer.into()) || !self.routes.is_on_link(peer.into()) {
             return self.drops.count(DropReason::IcmpInvalid);
@@ -53,7 +55,7 @@ impl Network {
             return self.drops.count(DropReason::IcmpInvalid);
         };
         let head = HeadBuf::with(|out| answer(true).emit_frame(self.mac(), to, target, peer, out));
-        self.send_frame(head, now);
+        self.send_answer(head, origin, now);
         if source_mac.is_some() {
             let claim = Claim {
                 mac: to,
@@ -62,6 +64,13 @@ impl Network {
             };
             let waited = self.neighbors.expect(peer.into(), claim, now);
             self.send_waited(to, waited.unwrap_or_default(), now);
+        }
+    }
+
+    /// Sends an answer, unless another shard does.
+    fn send_answer(&mut self, head: HeadBuf, origin: Origin, now: Instant) {
+        if origin != Origin::Copy {
+            self.send_frame(head, now);
         }
     }
 

@@ -201,15 +201,37 @@ impl Stack {
                 return Err(ConnectError::PortNotOurs(port));
             }
             let tuple = tuple_for(port);
+            if !self.network.nic().owns(&tuple) {
+                return Err(ConnectError::OtherShard(port));
+            }
             return match self.sockets.names().is_free(&tuple) {
                 true => Ok(tuple),
                 false => Err(ConnectError::PortsExhausted(remote)),
             };
         }
+        let nic = self.network.nic();
         self.sockets
-            .choose_port(source, remote)
+            .choose_port(source, remote, |tuple| nic.owns(tuple))
             .map(tuple_for)
             .ok_or(ConnectError::PortsExhausted(remote))
+    }
+
+    /// Returns whether this shard of a NIC has connections from `local` to `remote`. If the address is unspecified, it is that
+    /// of the route; if the port is 0, every shard chooses one.
+    pub fn has_connections(&self, local: SocketAddr, remote: SocketAddr) -> bool {
+        if local.port() == 0 {
+            return true;
+        }
+        let source = match local.ip().is_unspecified() {
+            true => self
+                .network
+                .routes()
+                .route(remote.ip())
+                .map(|route| route.source),
+            false => Ok(local.ip()),
+        };
+        let tuple = |ip| four_tuple(SocketAddr::new(ip, local.port()), remote);
+        source.is_ok_and(|ip| self.network.nic().owns(&tuple(ip)))
     }
 
     /// Returns the TCP configuration of new connections and listeners.

@@ -301,6 +301,12 @@ pub enum ConnectError {
         "port {0} belongs to another stack at this address; connect from one of the ports of this one"
     )]
     PortNotOurs(u16),
+    /// Connections from the local port to this peer belong to another shard of the NIC.
+    #[error(
+        "connections from port {0} to this peer belong to another shard; connect on the whole NIC, or let this shard choose \
+         the port"
+    )]
+    OtherShard(u16),
     /// Every local port is taken by a connection to the same peer.
     #[error(
         "every local port is taken by a connection to {0}; close some, or wait for their \
@@ -322,9 +328,10 @@ impl ConnectError {
             Self::Route(RouteError::NoRoute(_)) => Errno::ENETUNREACH,
             Self::Route(RouteError::NotUnicast(_)) => Errno::EACCES,
             Self::PortZero(_) => Errno::ECONNREFUSED,
-            Self::AddrNotAvailable(_) | Self::PortNotOurs(_) | Self::PortsExhausted(_) => {
-                Errno::EADDRNOTAVAIL
-            }
+            Self::AddrNotAvailable(_)
+            | Self::PortNotOurs(_)
+            | Self::OtherShard(_)
+            | Self::PortsExhausted(_) => Errno::EADDRNOTAVAIL,
             Self::TooManySockets { .. } => Errno::ENFILE,
         }
     }

@@ -264,12 +264,18 @@ impl Sockets {
     }
 
     /// Returns a port for a connection from `local` to `remote` that no listener has, and no other connection to
-    /// `remote`.
-    pub(crate) fn choose_port(&mut self, local: IpAddr, remote: SocketAddr) -> Option<u16> {
+    /// `remote`, and for which `owns` returns true of the connection's four-tuple.
+    pub(crate) fn choose_port(
+        &mut self,
+        local: IpAddr,
+        remote: SocketAddr,
+        owns: impl Fn(&FourTuple) -> bool,
+    ) -> Option<u16> {
         let Self { demux, ports, .. } = self;
         ports.choose(local, remote, |port| {
             let local = SocketAddr::new(local, port);
-            demux.is_free(&four_tuple(local, remote)) && !demux.is_listened_on(&local.into())
+            let tuple = four_tuple(local, remote);
+            owns(&tuple) && demux.is_free(&tuple) && !demux.is_listened_on(&local.into())
         })
     }
 

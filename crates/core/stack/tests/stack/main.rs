@@ -15,3 +15,4 @@ mod network;
 mod own;
 mod path_mtu;
 mod pressure;
+mod shards;

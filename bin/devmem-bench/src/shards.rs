@@ -1,0 +1,403 @@
+//! `bench shards`: a NIC with several shards next to one with one shard, over in-memory wires, without a kernel in the way.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use devmem_linux::cpu;
+use devmem_tcp::{BoundTx, Dmabuf, Listener, Netdev, RxBatch, Stream};
+use serde::Serialize;
+
+use super::chart::{Bar, Chart, PlotArgs, Series};
+use super::meter::SILENCE;
+use super::runner::tell_report;
+use tool::output::{Failure, note, print_json};
+use tool::size::Size;
+
+/// Bytes of one send.
+const CHUNK: usize = 1 << 20;
+/// Frags of one receive call.
+const BATCH_FRAGS: usize = 1024;
+
+/// Receive on several shards of a NIC, compared with one shard
+///
+/// Each stream has a sending and a receiving thread on one processor, and each is on a different processor. The same streams
+/// are measured on NICs with one shard, whose threads share one lock, and on NICs with a shard per stream. The wires are in
+/// memory. The ratio by CPU time is what the streams would reach on processors without other work: their number, times the
+/// CPU time of one stream per byte, divided by theirs.
+#[derive(Debug, Args)]
+pub struct ShardsArgs {
+    /// Shards, and streams; as many processors are needed
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    shards: u16,
+    /// Repetitions
+    #[arg(long, value_name = "N", default_value_t = 7)]
+    reps: usize,
+    /// Bytes per stream and measurement
+    #[arg(long, value_name = "SIZE", default_value = "2G")]
+    bytes: Size,
+    /// Size of the device memory of each stream
+    #[arg(long, value_name = "SIZE", default_value = "32M")]
+    mem_size: Size,
+    /// Print one JSON object to stdout at the end
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    plot: PlotArgs,
+}
+
+/// The result. The field names are the JSON's and stay as they are.
+#[derive(Debug, Serialize)]
+struct ShardsReport {
+    shards: u16,
+    bytes_per_stream: u64,
+    /// Load averages of the machine over one minute, before and after.
+    load: [f64; 2],
+    samples: Vec<Sample>,
+}
+
+/// One repetition.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Sample {
+    /// One stream on one shard.
+    alone: Measured,
+    /// All streams on one shard.
+    one_shard: Measured,
+    /// Each stream on a shard.
+    shards: Measured,
+}
+
+/// One measurement.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Measured {
+    streams: u16,
+    gbit_per_s: f64,
+    cpu_s_per_gb: f64,
+}
+
+/// Streams and shards of a measurement.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    streams: u16,
+    shards: u16,
+}
+
+/// Runs the benchmark and prints its report.
+///
+/// # Errors
+///
+/// An invalid option; too few processors; too little memory.
+pub fn run(args: &ShardsArgs) -> Result<(), Failure> {
+    let bytes = usize::try_from(args.bytes.0).unwrap_or(usize::MAX);
+    let memory = usize::try_from(args.mem_size.0).unwrap_or(usize::MAX);
+    if args.reps == 0 || bytes == 0 || args.shards < 2 {
+        return Err(Failure::usage(
+            "--reps and --bytes: 1 at least; --shards: 2 at least",
+        ));
+    }
+    if !memory.is_multiple_of(CHUNK) || memory < 8 * CHUNK {
+        return Err(Failure::usage("--mem-size: a multiple of 1M, 8M at least"));
+    }
+    let cpus = cpu::allowed_cpus();
+    if cpus.len() < usize::from(args.shards) {
+        let (has, wants) = (cpus.len(), args.shards);
+        return Err(Failure::usage(format_args!(
+            "--shards {wants}: this process may use {has} processors only"
+        )));
+    }
+    let bench = Bench {
+        bytes,
+        memory,
+        cpus,
+    };
+    let before = load()?;
+    let mut samples = Vec::new();
+    for repetition in 1..=args.reps {
+        let case = |streams, shards| bench.measure(Case { streams, shards });
+        samples.push(Sample {
+            alone: case(1, 1)?,
+            one_shard: case(args.shards, 1)?,
+            shards: case(args.shards, args.shards)?,
+        });
+        note(format_args!(
+            "repetition {repetition} of {} done",
+            args.reps
+        ));
+    }
+    let report = ShardsReport {
+        shards: args.shards,
+        bytes_per_stream: args.bytes.0,
+        load: [before, load()?],
+        samples,
+    };
+    let chart = report.chart();
+    tell_report(&report, &chart);
+    if args.json {
+        print_json(&report)?;
+    }
+    args.plot.write(&chart)
+}
+
+/// Returns the load average of the machine over one minute.
+fn load() -> Result<f64> {
+    let text = std::fs::read_to_string("/proc/loadavg").context("/proc/loadavg")?;
+    let first = text.split_whitespace().next().unwrap_or_default();
+    first
+        .parse()
+        .with_context(|| format!("/proc/loadavg: {text}"))
+}
+
+/// What all measurements have in common.
+struct Bench {
+    bytes: usize,
+    memory: usize,
+    cpus: Vec<usize>,
+}
+
+/// A stream between two NICs.
+struct Lane {
+    sender: Stream,
+    receiver: Stream,
+    tx: BoundTx,
+    cpu: usize,
+}
+
+impl Bench {
+    fn measure(&self, case: Case) -> Result<Measured> {
+        let Case { streams, shards } = case;
+        let open = |address| {
+            let builder = Netdev::builder("mem:bench-shards")?.address(address)?;
+            builder.shards(shards).open()
+        };
+        let (from, to) = (open("10.77.0.1/24")?, open("10.77.0.2/24")?);
+        let local = SocketAddr::new(to.addresses()[0], super::sender::PORT);
+        let target = Dmabuf::anonymous(self.memory * usize::from(streams))?;
+        let setup = to.plan_receive(local).apply()?;
+        let rx = to.bind_rx(&target, setup.queues())?;
+        let mut listener = to.listen(local)?;
+        listener.set_timeout(Some(SILENCE));
+        let lanes: Result<Vec<_>> = self
+            .cpus
+            .iter()
+            .take(streams.into())
+            .map(|cpu| self.connect(&from, &listener, *cpu))
+            .collect();
+        let lanes = lanes?;
+        let measured = self.transfer(lanes);
+        drop(rx);
+        measured
+    }
+
+    /// Connects on the next shard.
+    fn connect(&self, from: &Netdev, listener: &Listener, cpu: usize) -> Result<Lane> {
+        let source = Dmabuf::anonymous(self.memory)?;
+        source.fill(0..self.memory, 1)?;
+        let tx = from.bind_tx(&source)?;
+        let mut sender = from.connect(listener.local_addr()?)?;
+        let (mut receiver, _) = listener.accept()?;
+        sender.set_timeout(Some(SILENCE));
+        receiver.set_timeout(Some(SILENCE));
+        Ok(Lane {
+            sender,
+            receiver,
+            tx,
+            cpu,
+        })
+    }
+
+    /// Sends the bytes on all streams at the same time.
+    fn transfer(&self, lanes: Vec<Lane>) -> Result<Measured> {
+        let streams = lanes.len();
+        // This thread, and two of each stream.
+        let (ready, done) = (Barrier::new(2 * streams + 1), Barrier::new(2 * streams + 1));
+        let (elapsed, used) = std::thread::scope(|scope| {
+            let mut threads = Vec::new();
+            for lane in lanes {
+                let Lane {
+                    mut sender,
+                    mut receiver,
+                    tx,
+                    cpu,
+                } = lane;
+                let (ready, done) = (&ready, &done);
+                threads.push(scope.spawn(move || {
+                    let pinned = cpu::pin_current_thread(cpu);
+                    ready.wait();
+                    let sent = send(&mut sender, &tx, self.bytes);
+                    done.wait();
+                    pinned?;
+                    sent
+                }));
+                threads.push(scope.spawn(move || {
+                    let pinned = cpu::pin_current_thread(cpu);
+                    ready.wait();
+                    let received = receive(&mut receiver, self.bytes);
+                    done.wait();
+                    pinned?;
+                    received
+                }));
+            }
+            ready.wait();
+            let (started, before) = (Instant::now(), cpu::process_cpu_time());
+            done.wait();
+            let elapsed = started.elapsed();
+            let used = cpu::process_cpu_time().saturating_sub(before);
+            for thread in threads {
+                match thread.join() {
+                    Ok(result) => result?,
+                    Err(_) => bail!("a thread of the benchmark panicked"),
+                }
+            }
+            Ok((elapsed, used))
+        })?;
+        let bytes = (self.bytes * streams) as f64;
+        let seconds = elapsed.max(Duration::from_nanos(1)).as_secs_f64();
+        Ok(Measured {
+            // As many as shards at most, which are a u16.
+            streams: streams as u16,
+            gbit_per_s: bytes * 8.0 / 1e9 / seconds,
+            cpu_s_per_gb: used.as_secs_f64() / (bytes / 1e9),
+        })
+    }
+}
+
+fn send(stream: &mut Stream, tx: &BoundTx, bytes: usize) -> Result<()> {
+    let size = tx.memory().size();
+    let mut sent = 0;
+    while sent < bytes {
+        let at = sent % size;
+        let len = CHUNK.min(bytes - sent).min(size - at);
+        let range = at..at + len;
+        sent += stream.send(tx, std::slice::from_ref(&range))?.bytes();
+    }
+    Ok(())
+}
+
+fn receive(stream: &mut Stream, bytes: usize) -> Result<()> {
+    let mut batch = RxBatch::with_capacity(BATCH_FRAGS);
+    let mut received = 0;
+    while received < bytes {
+        match stream.recv(&mut batch)? {
+            0 => bail!("the stream ended after {received} bytes"),
+            more => received += more,
+        }
+    }
+    batch.release()?;
+    Ok(())
+}
+
+/// Median, least and greatest of some values.
+#[derive(Clone, Copy, Debug)]
+struct Spread {
+    median: f64,
+    min: f64,
+    max: f64,
+}
+
+impl Spread {
+    /// Of at least one value; the median of an even number is the upper one of the middle two.
+    fn of(values: impl Iterator<Item = f64>) -> Self {
+        let mut values: Vec<f64> = values.collect();
+        values.sort_by(f64::total_cmp);
+        let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
+        Self {
+            median: at(values.len() / 2),
+            min: at(0),
+            max: at(values.len().saturating_sub(1)),
+        }
+    }
+}
+
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { median, min, max } = self;
+        write!(f, "{median:>7.2} [{min:.2} to {max:.2}]")
+    }
+}
+
+type Pick = fn(&Sample) -> Measured;
+
+impl ShardsReport {
+    /// Returns the cases, with the names of their rows.
+    fn rows(&self) -> [(String, Pick); 3] {
+        let streams = self.shards;
+        [
+            ("1 stream, 1 shard".to_owned(), |sample| sample.alone),
+            (format!("{streams} streams, 1 shard"), |sample| {
+                sample.one_shard
+            }),
+            (format!("{streams} streams, {streams} shards"), |sample| {
+                sample.shards
+            }),
+        ]
+    }
+
+    fn spread(&self, value: impl Fn(&Sample) -> f64) -> Spread {
+        Spread::of(self.samples.iter().map(value))
+    }
+
+    /// Returns the rates as a chart.
+    fn chart(&self) -> Chart {
+        let bar = |(name, pick): (String, Pick)| {
+            let Spread { median, min, max } = self.spread(|sample| pick(sample).gbit_per_s);
+            Bar {
+                name,
+                value: median,
+                min,
+                max,
+                series: Series::Ours,
+            }
+        };
+        Chart {
+            title: "shards over in-memory wires".to_owned(),
+            unit: "Gbit/s",
+            bars: self.rows().map(bar).into(),
+        }
+    }
+}
+
+impl fmt::Display for ShardsReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = Size(self.bytes_per_stream);
+        let [before, after] = self.load;
+        writeln!(
+            f,
+            "{bytes} per stream over in-memory wires; load of the machine {before} before, {after} after; median [min to max]\n"
+        )?;
+        for (name, pick) in self.rows() {
+            let rate = self.spread(|sample| pick(sample).gbit_per_s);
+            let cost = self.spread(|sample| pick(sample).cpu_s_per_gb);
+            let ratio = self.spread(|it| pick(it).gbit_per_s / it.alone.gbit_per_s);
+            let by_cpu = self.spread(|it| {
+                let streams = f64::from(pick(it).streams);
+                streams * it.alone.cpu_s_per_gb / pick(it).cpu_s_per_gb
+            });
+            writeln!(
+                f,
+                "{name:<22} {rate} Gbit/s, {cost} CPU s/GB; {ratio} x the rate of one stream, {by_cpu} x by CPU time"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_measurement_moves_all_bytes_of_all_streams() {
+        let bench = Bench {
+            bytes: 3 * CHUNK + 1,
+            memory: 8 * CHUNK,
+            cpus: vec![cpu::allowed_cpus()[0]; 2],
+        };
+        for shards in [1, 2] {
+            let measured = bench.measure(Case { streams: 2, shards }).unwrap();
+            assert!(measured.gbit_per_s > 0.0 && measured.cpu_s_per_gb > 0.0);
+        }
+    }
+}

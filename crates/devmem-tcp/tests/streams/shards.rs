@@ -2,6 +2,7 @@
 
 use std::sync::Barrier;
 
+use devmem_tcp::{Interest, Poller};
 use netmem::{FakeDevice, FakePace};
 
 use super::*;
@@ -273,9 +274,10 @@ fn a_link_or_an_option_without_queues_for_shards_is_refused() {
         (
             "unix:/none",
             (|it| it.shards(2)) as fn(NetdevBuilder) -> _,
-            "unix:/none has one queue",
+            "a NIC on unix:/none has one shard",
         ),
-        ("packet:lo", |it| it.shards(2), "packet:lo has one queue"),
+        ("packet:lo", |it| it.shards(2), "packet:lo has one shard"),
+        ("macvtap:lo", |it| it.shards(2), "macvtap:lo has one shard"),
         ("mem:shards-none", |it| it.shards(0), "at least one shard"),
         ("mem:shards-many", |it| it.shards(65), "at most 64 shards"),
         (
@@ -290,4 +292,31 @@ fn a_link_or_an_option_without_queues_for_shards_is_refused() {
     let _first = open("shards-other", "10.77.0.1/24");
     let error = refused("mem:shards-other", |it| it);
     assert!(error.contains("has 2 shards, this one 1"), "{error}");
+}
+
+#[test]
+fn a_poller_waits_for_the_streams_of_one_shard() {
+    let (a, b) = nics("poller");
+    let refused = Poller::new(&b).unwrap_err();
+    assert!(refused.to_string().contains("Netdev::shards"), "{refused}");
+    let listener = b.listen(local()).unwrap();
+    let pollers: Vec<_> = b
+        .shards()
+        .iter()
+        .map(|it| Poller::new(it).unwrap())
+        .collect();
+    for _ in 0..SHARDS {
+        let mut sender = a.connect(LOCAL).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        let watches = [stream.watch(Interest::Receive)];
+        let at = stream.shard();
+        assert!(!pollers[at].wait(&watches, Duration::ZERO).unwrap());
+        sender.write_all(b"x").unwrap();
+        assert!(pollers[at].wait(&watches, PATIENCE).unwrap());
+        let elsewhere = pollers[1 - at].wait(&watches, PATIENCE).unwrap_err();
+        assert!(
+            elsewhere.to_string().contains("another shard"),
+            "{elsewhere}"
+        );
+    }
 }

@@ -203,7 +203,7 @@ impl World {
             "" => Box::new(a),
             text => {
                 let impairment = format!("{text},seed={}", seed + 1).parse().unwrap();
-                Box::new(Impaired::both(a, impairment).unwrap())
+                Box::new(Impaired::both(a, impairment))
             }
         };
         let mut world = Self {

@@ -1,8 +1,11 @@
 //! Sends and receives.
 
-use devmem_tcp::Netdev;
+use std::sync::{Arc, Mutex};
+
+use devmem_tcp::{Direction, Netdev};
 use devmem_transfer::exchange::{
     Access, Event, Fabric, INLINE_BYTES, MAX_RECEIVES, Memory, Options, Pool, PostError,
+    RECORD_BYTES,
 };
 use netmem::{FakeDevice, FakePace};
 
@@ -267,6 +270,37 @@ fn impaired_worlds_lose_nothing() {
             });
         }
     }
+}
+
+/// The records of posted receives wait for the next message in the other direction.
+#[test]
+fn a_short_message_is_one_packet_with_its_record_and_those_before_it() {
+    let lens = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&lens);
+    let sink = move |_, direction, frame: &[u8]| {
+        if direction == Direction::Tx {
+            seen.lock().unwrap().push(frame.len());
+        }
+    };
+    let a = Netdev::builder("mem:one-packet").and_then(|nic| nic.address("10.77.0.1/24"));
+    let a = a.unwrap().capture(Box::new(sink)).open().unwrap();
+    let b = Netdev::user("mem:one-packet", "10.77.0.2/24").unwrap();
+    let a = Fabric::open(a, Options::default()).unwrap();
+    let b = Fabric::open(b, Options::default()).unwrap();
+    let (ours, theirs) = connect(&a, &b);
+    let (_, source) = host(&a, vec![7; 8]);
+    let (_, target) = host(&b, vec![0; 8]);
+    theirs.receive(&[part(&target, 0..8, 0)], 1).unwrap();
+    // So that the permission has arrived, and the message need not wait for it.
+    theirs.notify(b"posted").unwrap();
+    run(&ours, &theirs, 1, 0);
+    ours.receive(&[part(&source, 0..8, 0)], 2).unwrap();
+    ours.send(&source, 0..8, 0, 3).unwrap();
+    run(&ours, &theirs, 1, 1);
+    // Ethernet, IPv4, and TCP with timestamps; two records and the bytes.
+    let expected = 14 + 20 + 32 + 2 * RECORD_BYTES + 8;
+    let lens = lens.lock().unwrap();
+    assert!(lens.contains(&expected), "no {expected} in {lens:?}");
 }
 
 /// In real time, with both ends polled by one thread: a turn ends although TCP would take more.

@@ -49,12 +49,12 @@ impl Drop for Killed {
     }
 }
 
-fn has_python(test: &str) -> bool {
-    let mut python = Command::new("python3");
-    let found = python.arg("--version").stdout(Stdio::null()).status();
+fn has(test: &str, program: &str) -> bool {
+    let mut command = Command::new(program);
+    let found = command.arg("--version").stdout(Stdio::null()).status();
     let is_here = found.is_ok_and(|status| status.success());
     if !is_here {
-        skip(test, "python3", "there is no python3 here");
+        skip(test, program, &format!("there is no {program} here"));
     }
     is_here
 }
@@ -81,7 +81,7 @@ fn through_tap(subcommand: &str, line: &str) -> Finished {
 #[test]
 fn a_file_of_pythons_server_arrives_unchanged() {
     const TEST: &str = "a_file_of_pythons_server_arrives_unchanged";
-    if !has_python(TEST) {
+    if !has(TEST, "python3") {
         return;
     }
     in_netns(TEST, || {
@@ -145,7 +145,7 @@ fn a_file_of_pythons_server_arrives_unchanged() {
 #[test]
 fn an_object_of_a_store_that_checks_signatures_is_loaded() {
     const TEST: &str = "an_object_of_a_store_that_checks_signatures_is_loaded";
-    if !has_python(TEST) {
+    if !has(TEST, "python3") {
         return;
     }
     in_netns(TEST, || {
@@ -213,16 +213,6 @@ fn the_checksum_of_the_server_is_compared() {
 }
 
 /// Returns whether qemu-nbd is here; if not, prints that the test is skipped.
-fn has_qemu_nbd(test: &str) -> bool {
-    let mut nbd = Command::new("qemu-nbd");
-    let found = nbd.arg("--version").stdout(Stdio::null()).status();
-    let is_here = found.is_ok_and(|status| status.success());
-    if !is_here {
-        skip(test, "qemu-nbd", "there is no qemu-nbd here");
-    }
-    is_here
-}
-
 /// Serves `disk` as the export "disk".
 fn qemu_nbd(disk: &Path, options: &str) -> Killed {
     let mut command = Command::new("qemu-nbd");
@@ -235,7 +225,7 @@ fn qemu_nbd(disk: &Path, options: &str) -> Killed {
 #[test]
 fn a_range_of_an_nbd_export_arrives_with_its_holes() {
     const TEST: &str = "a_range_of_an_nbd_export_arrives_with_its_holes";
-    if !has_qemu_nbd(TEST) {
+    if !has(TEST, "qemu-nbd") {
         return;
     }
     in_netns(TEST, || {
@@ -264,7 +254,7 @@ fn a_range_of_an_nbd_export_arrives_with_its_holes() {
 #[test]
 fn a_file_is_stored_in_an_export_over_a_bad_link() {
     const TEST: &str = "a_file_is_stored_in_an_export_over_a_bad_link";
-    if !has_qemu_nbd(TEST) {
+    if !has(TEST, "qemu-nbd") {
         return;
     }
     in_netns(TEST, || {

@@ -1,6 +1,6 @@
 //! Opening a user-space NIC: link, addresses and sizes.
 
-mod dhcp;
+mod auto;
 mod macvtap;
 mod packet;
 
@@ -22,7 +22,7 @@ use nic::{
     VnetHeaderLen, WireHello, WireLink, WireOptions,
 };
 use rustix::rand::{GetRandomFlags, getrandom};
-use stack::{LocalPorts, Secret, Stack, StackConfig};
+use stack::{LentAddress, LocalPorts, Secret, Stack, StackConfig};
 use wire::MacAddr;
 
 use crate::capture::{Capture, FrameSink};
@@ -49,8 +49,8 @@ const DEFAULT_MTU: u16 = 1500;
 pub struct NetdevBuilder {
     link: LinkSpec,
     addresses: Vec<(IpAddr, u8)>,
-    /// Get an IPv4 address from a DHCP server.
-    dhcp: bool,
+    /// Get addresses from a DHCP server and from routers.
+    auto: bool,
     peers: Vec<(IpAddr, u8)>,
     gateways: Vec<IpAddr>,
     mac: Option<MacAddr>,
@@ -87,7 +87,7 @@ impl NetdevBuilder {
         Self {
             link,
             addresses: Vec::new(),
-            dhcp: false,
+            auto: false,
             peers: Vec::new(),
             gateways: Vec::new(),
             mac: None,
@@ -106,17 +106,18 @@ impl NetdevBuilder {
 
     /// Adds an address of the NIC with its prefix length, such as `10.77.0.2/24` or `fd77::2/64`. At least one is needed.
     ///
-    /// `auto` stands for an IPv4 address that a DHCP server lends, and for the router that it names, unless
-    /// [`gateway`](Self::gateway) names one. It needs a packet or macvtap link on which the NIC has its own MAC address.
-    /// [`open`](Self::open) waits for the address, 30 seconds at most. The lease is renewed as long as the NIC is open, and given back
-    /// when it is closed. If the server takes the address back, or no server renews it in time, the connections of the address fail, and
-    /// another address is requested: listen on `0.0.0.0` to receive there, too. [`Netdev::addresses`] returns the current ones.
+    /// `auto` stands for an IPv4 address that a DHCP server lends and an IPv6 address in a prefix that a router advertises, one
+    /// of them at least, and for the routers that they name, unless [`gateway`](Self::gateway) names one. It needs a packet or
+    /// macvtap link on which the NIC has its own MAC address. [`open`](Self::open) waits for the addresses, 30 seconds at most.
+    /// The lease is renewed as long as the NIC is open, and given back when it is closed. If the server takes the address back, or
+    /// no server or router renews an address in time, its connections fail, and another address is requested: listen on `0.0.0.0`
+    /// or `[::]` to receive there, too. [`Netdev::addresses`] returns the current ones.
     ///
     /// # Errors
     /// [`OpenError::Address`] if the text is neither.
     pub fn address(mut self, text: &str) -> Result<Self, OpenError> {
         match text {
-            "auto" => self.dhcp = true,
+            "auto" => self.auto = true,
             _ => self.addresses.push(parse_prefix(text)?),
         }
         Ok(self)
@@ -261,7 +262,7 @@ impl NetdevBuilder {
     /// # Errors
     /// As [`open`](Self::open); the address `auto` is refused.
     pub(crate) fn into_stack(self) -> Result<(Stack, Vec<OwnedFd>), OpenError> {
-        if self.dhcp {
+        if self.auto {
             let reason = "the address auto is not for this stack, which nothing renews leases for; give an address";
             return Err(invalid(reason).into());
         }
@@ -298,16 +299,17 @@ impl NetdevBuilder {
         let link = self.decorate(link);
         let fds = link_fds(&*link)?;
         let lease = self.acquire(port)?;
-        Ok((self.stack(link, mac, secret)?, fds, lease))
+        let lent = lease.as_ref().map_or_else(Vec::new, Acquired::addresses);
+        Ok((self.stack(link, mac, secret, lent)?, fds, lease))
     }
 }
 
 impl NetdevBuilder {
-    /// Opens the link of a NIC with the MAC address `mac`, and a socket for DHCP if it is needed.
+    /// Opens the link of a NIC with the MAC address `mac`, and a socket to get addresses if it is needed.
     fn open_link(&mut self, mac: MacAddr) -> Result<(Box<dyn Link>, Option<LeasePort>), OpenError> {
         let offloads = self.impairment.is_none();
         let mtu = self.mtu.unwrap_or(DEFAULT_MTU);
-        self.check_dhcp()?;
+        self.check_auto()?;
         let mut port = None;
         let link: Box<dyn Link> = match &self.link {
             LinkSpec::Tap(name) => Box::new(self.open_tap(name, mtu, offloads)?),
@@ -317,8 +319,8 @@ impl NetdevBuilder {
                     None => Sharing::Nothing(mac),
                 };
                 let (link, mac) = packet::open(name, &sharing, &self.addresses)?;
-                if self.dhcp {
-                    port = Some(packet::open_dhcp(name, mac)?);
+                if self.auto {
+                    port = Some(packet::open_auto(name, mac)?);
                 }
                 self.mac = Some(mac);
                 self.mtu.get_or_insert(link.caps().mtu);
@@ -331,7 +333,7 @@ impl NetdevBuilder {
                     mtu: self.mtu,
                     queues: self.tap_queues,
                     offloads: tap_offloads(offloads),
-                    dhcp: self.dhcp,
+                    auto: self.auto,
                 };
                 let opened = macvtap::open(name, settings, &self.addresses)?;
                 self.mac = Some(opened.mac);
@@ -413,7 +415,13 @@ impl NetdevBuilder {
         }
     }
 
-    fn stack(self, link: Box<dyn Link>, mac: MacAddr, secret: Secret) -> Result<Stack, OpenError> {
+    fn stack(
+        self,
+        link: Box<dyn Link>,
+        mac: MacAddr,
+        secret: Secret,
+        lent: Vec<LentAddress>,
+    ) -> Result<Stack, OpenError> {
         let nic = Nic::new(
             link,
             NicConfig {
@@ -425,7 +433,8 @@ impl NetdevBuilder {
             },
         )
         .map_err(invalid)?;
-        let Some(&(address, prefix)) = self.addresses.first() else {
+        let first = lent.first().map(|lent| (lent.ip, lent.prefix_len));
+        let Some((address, prefix)) = self.addresses.first().copied().or(first) else {
             return Err(OpenError::NoAddress);
         };
         let config = StackConfig::new(address, prefix, secret);
@@ -439,6 +448,7 @@ impl NetdevBuilder {
             ifindex: IFINDEX,
             local_ports,
             addresses: self.addresses,
+            lent,
             gateways: self.gateways,
             tcp: self.tcp,
             ..config
@@ -483,7 +493,7 @@ pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError
             .wrapping_mul(2)
             .wrapping_add(u64::from(number));
         let mac = MacAddr([2, 0, 0, 0, 0, number]);
-        stacks.push(builder.stack(link, mac, Secret::from_seed(seed))?);
+        stacks.push(builder.stack(link, mac, Secret::from_seed(seed), Vec::new())?);
     }
     let driver = Driver::new(stacks, Clock::Virtual(wire::Instant::ZERO), Vec::new())
         .map_err(OpenError::system("eventfd"))?;

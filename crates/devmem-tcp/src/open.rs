@@ -1,6 +1,6 @@
 //! Opening a user-space NIC: link, addresses and sizes.
 
-mod dhcp;
+mod auto;
 mod macvtap;
 mod memory;
 mod packet;
@@ -21,7 +21,7 @@ use nic::{
     UnixLink, VnetHeaderLen, WireHello, WireLink, WireOptions,
 };
 use rustix::rand::{GetRandomFlags, getrandom};
-use stack::{LocalPorts, PathMtus, Secret, Stack, StackConfig};
+use stack::{LentAddress, LocalPorts, PathMtus, Secret, Stack, StackConfig};
 use wire::MacAddr;
 
 use crate::capture::{Capture, FrameSink};
@@ -52,6 +52,8 @@ struct Identity {
     mac: MacAddr,
     secret: Secret,
     path_mtus: PathMtus,
+    /// Addresses that servers and routers lend.
+    lent: Vec<LentAddress>,
 }
 
 fn boxed<L: Link + 'static>(links: impl IntoIterator<Item = L>) -> Vec<Box<dyn Link>> {
@@ -65,8 +67,8 @@ fn boxed<L: Link + 'static>(links: impl IntoIterator<Item = L>) -> Vec<Box<dyn L
 pub struct NetdevBuilder {
     link: LinkSpec,
     addresses: Vec<(IpAddr, u8)>,
-    /// Get an IPv4 address from a DHCP server.
-    dhcp: bool,
+    /// Get addresses from a DHCP server and from routers.
+    auto: bool,
     peers: Vec<(IpAddr, u8)>,
     gateways: Vec<IpAddr>,
     mac: Option<MacAddr>,
@@ -107,7 +109,7 @@ impl NetdevBuilder {
         Self {
             link,
             addresses: Vec::new(),
-            dhcp: false,
+            auto: false,
             peers: Vec::new(),
             gateways: Vec::new(),
             mac: None,
@@ -127,17 +129,18 @@ impl NetdevBuilder {
 
     /// Adds an address of the NIC with its prefix length, such as `10.77.0.2/24` or `fd77::2/64`. At least one is needed.
     ///
-    /// `auto` stands for an IPv4 address that a DHCP server lends, and for the router that it names, unless
-    /// [`gateway`](Self::gateway) names one. It needs a packet or macvtap link on which the NIC has its own MAC address.
-    /// [`open`](Self::open) waits for the address, 30 seconds at most. The lease is renewed as long as the NIC is open, and given back
-    /// when it is closed. If the server takes the address back, or no server renews it in time, the connections of the address fail, and
-    /// another address is requested: listen on `0.0.0.0` to receive there, too. [`Netdev::addresses`] returns the current ones.
+    /// `auto` stands for an IPv4 address that a DHCP server lends and an IPv6 address in a prefix that a router advertises, one
+    /// of them at least, and for the routers that they name, unless [`gateway`](Self::gateway) names one. It needs a packet or
+    /// macvtap link on which the NIC has its own MAC address. [`open`](Self::open) waits for the addresses, 30 seconds at most.
+    /// The lease is renewed as long as the NIC is open, and given back when it is closed. If the server takes the address back, or
+    /// no server or router renews an address in time, its connections fail, and another address is requested: listen on `0.0.0.0`
+    /// or `[::]` to receive there, too. [`Netdev::addresses`] returns the current ones.
     ///
     /// # Errors
     /// [`OpenError::Address`] if the text is neither.
     pub fn address(mut self, text: &str) -> Result<Self, OpenError> {
         match text {
-            "auto" => self.dhcp = true,
+            "auto" => self.auto = true,
             _ => self.addresses.push(parse_prefix(text)?),
         }
         Ok(self)
@@ -311,7 +314,7 @@ impl NetdevBuilder {
     /// # Errors
     /// As [`open`](Self::open); the NIC is to have several shards, or the address `auto`.
     pub(crate) fn into_stack(self) -> Result<(Stack, Vec<OwnedFd>), OpenError> {
-        if self.dhcp {
+        if self.auto {
             let reason = "the address auto is not for this stack, which nothing renews leases for; give an address";
             return Err(invalid(reason).into());
         }
@@ -353,6 +356,7 @@ impl NetdevBuilder {
             mac: self.mac.unwrap_or(mac),
             secret,
             path_mtus: PathMtus::default(),
+            lent: lease.as_ref().map_or_else(Vec::new, Acquired::addresses),
         };
         let crossings = match self.shards {
             1 => Vec::new(),
@@ -393,14 +397,15 @@ impl NetdevBuilder {
 }
 
 impl NetdevBuilder {
-    /// Opens the link of a NIC with the MAC address `mac`: a queue of it for each shard; and a socket for DHCP if it is needed.
+    /// Opens the link of a NIC with the MAC address `mac`: a queue of it for each shard; and a socket to get
+    /// addresses if it is needed.
     fn open_links(
         &mut self,
         mac: MacAddr,
     ) -> Result<(Vec<Box<dyn Link>>, Option<LeasePort>), OpenError> {
         let offloads = self.impairment.is_none();
         let mtu = self.mtu.unwrap_or(DEFAULT_MTU);
-        self.check_dhcp()?;
+        self.check_auto()?;
         let mut port = None;
         let links = match &self.link {
             LinkSpec::Tap(name) => boxed(self.open_tap(name, mtu, offloads)?),
@@ -410,8 +415,8 @@ impl NetdevBuilder {
                     None => Sharing::Nothing(mac),
                 };
                 let (link, mac) = packet::open(name, &sharing, &self.addresses)?;
-                if self.dhcp {
-                    port = Some(packet::open_dhcp(name, mac)?);
+                if self.auto {
+                    port = Some(packet::open_auto(name, mac)?);
                 }
                 self.mac = Some(mac);
                 self.mtu.get_or_insert(link.caps().mtu);
@@ -424,7 +429,7 @@ impl NetdevBuilder {
                     mtu: self.mtu,
                     queues: self.tap_queues,
                     offloads: tap_offloads(offloads),
-                    dhcp: self.dhcp,
+                    auto: self.auto,
                 };
                 let opened = macvtap::open(name, settings, &self.addresses)?;
                 self.mac = Some(opened.mac);
@@ -539,7 +544,9 @@ impl NetdevBuilder {
         if let Some(crossing) = crossing {
             nic.join(crossing);
         }
-        let Some(&(address, prefix)) = self.addresses.first() else {
+        let lent = identity.lent.first();
+        let first = lent.map(|lent| (lent.ip, lent.prefix_len));
+        let Some((address, prefix)) = self.addresses.first().copied().or(first) else {
             return Err(OpenError::NoAddress);
         };
         let config = StackConfig::new(address, prefix, identity.secret);
@@ -554,6 +561,7 @@ impl NetdevBuilder {
             ifindex: IFINDEX,
             local_ports,
             addresses: self.addresses.clone(),
+            lent: identity.lent.clone(),
             gateways: self.gateways.clone(),
             tcp: self.tcp.clone(),
             path_mtus: identity.path_mtus.clone(),
@@ -602,6 +610,7 @@ pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError
             mac: MacAddr([2, 0, 0, 0, 0, number]),
             secret: Secret::from_seed(seed),
             path_mtus: PathMtus::default(),
+            lent: Vec::new(),
         };
         stacks.push(builder.stack(link, &identity, None)?);
     }

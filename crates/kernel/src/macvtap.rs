@@ -42,8 +42,8 @@ pub struct MacvtapOptions {
     pub offloads: TapOffloads,
     /// Multicast addresses that our stack receives, beside broadcast.
     pub multicast: Vec<[u8; 6]>,
-    /// Opens a socket for DHCP, too ([`Station::Dhcp`]).
-    pub dhcp: bool,
+    /// Opens a socket to get addresses, too ([`Station::Auto`]).
+    pub auto: bool,
 }
 
 /// An open macvtap interface.
@@ -57,8 +57,8 @@ pub struct Macvtap {
     pub mtu: u32,
     /// Watches the interface.
     pub watch: InterfaceWatch,
-    /// The socket for DHCP, if it was requested.
-    pub dhcp: Option<PacketSocket>,
+    /// The socket to get addresses, if it was requested.
+    pub auto: Option<PacketSocket>,
     /// Must live as long as the queues are in use.
     pub hold: MacvtapHold,
 }
@@ -91,7 +91,7 @@ impl MacvtapOptions {
             queues: 1,
             offloads: TapOffloads::Segmentation,
             multicast: Vec::new(),
-            dhcp: false,
+            auto: false,
         }
     }
 
@@ -184,11 +184,11 @@ impl MacvtapOptions {
             hold._groups = Some(packet::join_groups(&name, index, &self.multicast)?);
         }
         let mac = facts.mac.unwrap_or_default();
-        let dhcp = PacketOptions {
+        let auto = PacketOptions {
             interface: name.clone(),
-            station: Station::Dhcp { mac },
+            station: Station::Auto { mac },
         };
-        let dhcp = self.dhcp.then(|| dhcp.open()).transpose()?;
+        let auto = self.auto.then(|| auto.open()).transpose()?;
         let device = node::device_of(&name, index)?;
         let mut queues = Vec::with_capacity(usize::from(self.queues));
         for _ in 0..self.queues {
@@ -207,7 +207,7 @@ impl MacvtapOptions {
             mac,
             mtu: facts.mtu,
             watch,
-            dhcp,
+            auto,
             hold,
         })
     }

@@ -54,8 +54,8 @@ pub enum Station {
     },
     /// This machine: its kernel leaves a range of TCP ports to our stack.
     Shared(SharedStation),
-    /// A station that gets its address by DHCP. The socket is for that alone.
-    Dhcp {
+    /// A station that gets its addresses from servers and routers. The socket is for that alone.
+    Auto {
         /// Its MAC address.
         mac: [u8; 6],
     },
@@ -83,8 +83,8 @@ impl PacketOptions {
     ///
     /// As [`Station::Own`] it gets the frames to our MAC address and to multicast addresses. As [`Station::Shared`] it gets the
     /// TCP segments to our ports, the errors of ICMP, and answers to questions for MAC addresses; programs of this machine
-    /// cannot use the ports then, and the kernel does not answer the segments. As [`Station::Dhcp`] it gets
-    /// messages to DHCP clients, and ARP. As [`Station::Cable`] it gets all frames.
+    /// cannot use the ports then, and the kernel does not answer the segments. As [`Station::Auto`] it gets
+    /// messages to DHCP clients, advertisements of routers, ARP and neighbour discovery. As [`Station::Cable`] it gets all frames.
     ///
     /// # Errors
     ///
@@ -97,7 +97,7 @@ impl PacketOptions {
         let (found, facts) = find(name)?;
         let index = found.index();
         let held = match station {
-            Station::Own { .. } | Station::Dhcp { .. } | Station::Cable => None,
+            Station::Own { .. } | Station::Auto { .. } | Station::Cable => None,
             Station::Shared(station) => Some(HeldPorts::new(name, index, station)?),
         };
         let fd = open_socket()?;
@@ -121,9 +121,12 @@ impl PacketOptions {
                 let mac = facts.mac.unwrap_or_default();
                 (mac, filter::shared_address(mac, station))
             }
-            Station::Dhcp { mac } => {
-                join(socket, index, *mac, &[]).map_err(failed("PACKET_ADD_MEMBERSHIP"))?;
-                (*mac, filter::dhcp(*mac))
+            Station::Auto { mac } => {
+                let [.., d, e, f] = *mac;
+                // All nodes, and the solicited-node group of addresses that end in the MAC address (RFC 2464 7).
+                let groups = [[0x33, 0x33, 0, 0, 0, 1], [0x33, 0x33, 0xff, d, e, f]];
+                join(socket, index, *mac, &groups).map_err(failed("PACKET_ADD_MEMBERSHIP"))?;
+                (*mac, filter::auto(*mac))
             }
             Station::Cable => {
                 let mac = facts.mac.unwrap_or_default();

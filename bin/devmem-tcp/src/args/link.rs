@@ -22,8 +22,8 @@ pub struct LinkArgs {
     /// it (macvtap:NAME,mode=M: bridge, private, vepa, passthru), or unix:PATH to an emulated NIC (see `devmem-tcp nic`)
     #[arg(long, value_name = "LINK", default_value = DEFAULT_LINK)]
     pub link: String,
-    /// Our address with its prefix length, IPv4 or IPv6 [default: 10.77.0.2/24], or auto: an IPv4 address of a DHCP server, on
-    /// packet:NAME and macvtap:NAME. With the kernel's stack: an address of the interface, with or without prefix length
+    /// Our address with its prefix length, IPv4 or IPv6 [default: 10.77.0.2/24], or auto on packet:NAME and macvtap:NAME: an IPv4
+    /// address of a DHCP server, and an IPv6 one in a prefix of a router. With the kernel's stack: an address of the interface, with or without prefix length
     /// [default: its first]
     #[arg(long, value_name = "ADDR/LEN")]
     pub addr: Option<String>,

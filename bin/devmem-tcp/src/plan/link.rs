@@ -134,7 +134,9 @@ impl TapPlan {
         let by_gateway = self
             .gateway
             .is_some_and(|gateway| gateway.is_ipv4() == host.is_ipv4());
-        by_gateway || self.ours.contains(host)
+        // What the network gives is known later.
+        let is_auto = self.ours.address.is_unspecified();
+        is_auto || by_gateway || self.ours.contains(host)
     }
 }
 

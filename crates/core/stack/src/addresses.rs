@@ -6,28 +6,22 @@ use tcp::TcpError;
 use wire::Instant;
 
 use crate::Stack;
-use crate::route::AddressError;
+use crate::route::{AddressError, LentAddress};
 use crate::stack::Burst;
 
 impl Stack {
-    /// Adds a local address, with the length of its on-link prefix and a gateway in that, or changes these; announces all
-    /// addresses to the link.
+    /// Adds a local address, or changes its prefix and gateway; announces all addresses to the link.
     ///
     /// # Errors
     /// [`AddressError`]; nothing has changed then.
-    pub fn add_address(
-        &mut self,
-        ip: IpAddr,
-        prefix_len: u8,
-        gateway: Option<IpAddr>,
-        now: Instant,
-    ) -> Result<(), AddressError> {
-        self.network.routes_mut().add(ip, prefix_len, gateway)?;
+    pub fn add_address(&mut self, lent: LentAddress, now: Instant) -> Result<(), AddressError> {
+        let mac = self.network.nic().mac();
+        self.network.routes_mut().add(mac, lent)?;
         self.network.announce(now);
         Ok(())
     }
 
-    /// Removes a local address, and gateways that only its prefix covers. Connections from and to it fail with
+    /// Removes a local address, and the gateway that was added with it. Connections from and to it fail with
     /// [`TcpError::Aborted`]. Their resets are the last packets from the address.
     pub fn remove_address(&mut self, ip: IpAddr, now: Instant) {
         self.network.routes_mut().remove(ip);

@@ -6,6 +6,7 @@ use devmem_uapi::IfIndex;
 use crate::path_mtu::PathMtus;
 use crate::ports::LocalPorts;
 use crate::random::Secret;
+use crate::route::LentAddress;
 use wire::MacAddr;
 
 /// Packets taken from the NIC in one [`Stack::poll`](crate::Stack::poll) (linux
@@ -36,6 +37,8 @@ pub struct StackConfig {
     pub ifindex: IfIndex,
     /// Local addresses, each with the length of its on-link prefix.
     pub addresses: Vec<(IpAddr, u8)>,
+    /// Local addresses that may be removed while the stack runs.
+    pub lent: Vec<LentAddress>,
     /// The TCP ports of this stack at its addresses.
     pub local_ports: LocalPorts,
     /// Next hops of packets to addresses that no prefix covers; at most one per family is used.
@@ -68,6 +71,7 @@ impl StackConfig {
         Self {
             ifindex: IfIndex(1),
             addresses: vec![(address, prefix_len)],
+            lent: Vec::new(),
             local_ports: LocalPorts::All,
             gateways: Vec::new(),
             point_to_point: None,

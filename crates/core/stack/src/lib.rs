@@ -67,7 +67,7 @@ pub use neighbor::{
 pub use path_mtu::PathMtus;
 pub use ports::{EPHEMERAL_FIRST, LocalPorts};
 pub use random::Secret;
-pub use route::{AddressError, RouteError};
+pub use route::{AddressError, LentAddress, RouteError};
 pub use socket::error::connection_errno;
 pub use socket::error::{
     AcceptError, BadSocket, ConnectError, DontneedError, ETOOSMALL, ListenError, OptionError,
@@ -81,6 +81,6 @@ pub use socket::sockopt::{OptionName, SocketOption};
 pub use socket::table::SocketId;
 pub use socket::timestamps::{StampIds, Timestamping};
 pub use socket::token_table::MAX_TOKENS;
-pub use stack::{PollOutcome, Stack, StackError, StackStats};
+pub use stack::{MIN_IPV6_MTU, PollOutcome, Stack, StackError, StackStats};
 pub use tcp_setup::EarlyCookie;
 pub use window::INITIAL_PROMISE;

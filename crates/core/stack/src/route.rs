@@ -17,6 +17,17 @@ struct Address {
     prefix_len: u8,
 }
 
+/// A local address that may be removed while the stack runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LentAddress {
+    /// The address.
+    pub ip: IpAddr,
+    /// Length of its on-link prefix.
+    pub prefix_len: u8,
+    /// A gateway that is used as long as the address is there, unless another one is configured.
+    pub gateway: Option<IpAddr>,
+}
+
 /// Why a configuration of addresses is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -89,6 +100,8 @@ pub(crate) enum Destination {
 pub(crate) struct Routes {
     addresses: Vec<Address>,
     gateways: Vec<IpAddr>,
+    /// Gateways that end with a local address, which is the first of the two. They are used if there is no other.
+    lent_gateways: Vec<(IpAddr, IpAddr)>,
     /// Every unicast address counts as local, except source addresses of received packets.
     any_local: bool,
 }
@@ -127,6 +140,7 @@ impl Routes {
         let routes = Self {
             addresses,
             gateways: gateways.to_vec(),
+            lent_gateways: Vec::new(),
             any_local: false,
         };
         for &gateway in gateways {
@@ -137,33 +151,30 @@ impl Routes {
         Ok(routes)
     }
 
-    /// Adds a local address, and a gateway in its prefix.
-    pub(crate) fn add(
-        &mut self,
-        ip: IpAddr,
-        prefix_len: u8,
-        gateway: Option<IpAddr>,
-    ) -> Result<(), AddressError> {
-        let checked = Self::new(MacAddr::default(), &[(ip, prefix_len)], gateway.as_slice())?;
+    /// Adds a local address, and a gateway on the link that goes with it.
+    pub(crate) fn add(&mut self, mac: MacAddr, lent: LentAddress) -> Result<(), AddressError> {
+        let LentAddress {
+            ip,
+            prefix_len,
+            gateway,
+        } = lent;
+        let checked = Self::new(mac, &[(ip, prefix_len)], gateway.as_slice())?;
         self.remove(ip);
-        self.addresses.extend(checked.addresses.first());
-        self.gateways.extend(gateway);
+        for address in checked.addresses {
+            // The second one is the link-local address that IPv6 needs.
+            if !self.is_ours(address.ip) {
+                self.addresses.push(address);
+            }
+        }
+        self.lent_gateways
+            .extend(gateway.map(|gateway| (ip, gateway)));
         Ok(())
     }
 
-    /// Removes a local address, and the gateways that only its prefix covers.
+    /// Removes a local address, and the gateway that was added with it.
     pub(crate) fn remove(&mut self, ip: IpAddr) {
         self.addresses.retain(|address| address.ip != ip);
-        let Self {
-            addresses,
-            gateways,
-            ..
-        } = self;
-        gateways.retain(|gateway| {
-            let covers =
-                |address: &Address| common_prefix(address.ip, *gateway) >= Some(address.prefix_len);
-            addresses.iter().any(covers)
-        });
+        self.lent_gateways.retain(|(of, _)| *of != ip);
     }
 
     /// Sets whether packets to any unicast address are accepted, or only those to local addresses.
@@ -242,8 +253,10 @@ impl Routes {
             return Ok(destination);
         }
         let same_family = |gateway: &&IpAddr| gateway.is_ipv4() == destination.is_ipv4();
+        let lent = self.lent_gateways.iter().map(|(_, gateway)| gateway);
         self.gateways
             .iter()
+            .chain(lent)
             .find(same_family)
             .copied()
             .ok_or(RouteError::NoRoute(destination))

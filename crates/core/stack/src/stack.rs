@@ -127,6 +127,7 @@ impl Stack {
         let StackConfig {
             ifindex,
             addresses,
+            lent,
             local_ports,
             gateways,
             point_to_point,
@@ -139,8 +140,11 @@ impl Stack {
             poll_budget,
             path_mtus,
         } = config;
-        let routes = Routes::new(nic.mac(), &addresses, &gateways)?;
-        let (mtu, least) = (nic.mtu(), least_mtu(&addresses));
+        let mut routes = Routes::new(nic.mac(), &addresses, &gateways)?;
+        for lent in lent {
+            routes.add(nic.mac(), lent)?;
+        }
+        let (mtu, least) = (nic.mtu(), least_mtu(&routes));
         if mtu < least {
             return Err(StackError::Mtu { mtu, least });
         }
@@ -392,10 +396,13 @@ impl Stack {
     }
 }
 
-/// Returns the smallest MTU that the address families allow (RFC 791 3.2 and linux: 576, RFC 8200 5: 1280).
-fn least_mtu(addresses: &[(IpAddr, u8)]) -> u16 {
-    if addresses.iter().any(|(ip, _)| ip.is_ipv6()) {
-        1280
+/// Smallest MTU of a link for IPv6, in bytes (RFC 8200 5).
+pub const MIN_IPV6_MTU: u16 = 1280;
+
+/// Returns the smallest MTU that the address families allow (for IPv4: RFC 791 3.2 and linux).
+fn least_mtu(routes: &Routes) -> u16 {
+    if routes.addresses().any(|ip| ip.is_ipv6()) {
+        MIN_IPV6_MTU
     } else {
         576
     }

@@ -1,9 +1,11 @@
-//! Body of the fuzz target `dhcp`: a client among hostile stations.
+//! Body of the fuzz target `dhcp`: the clients of a host among hostile stations.
 
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use wire::ChecksumState;
 
+use super::autoconf::{self, Advertisement, Autoconf};
 use super::client::{Change, Client, Output};
 use super::message::{Reply, Request};
 use super::port::{Heard, understand};
@@ -12,18 +14,22 @@ use super::port::{Heard, understand};
 const FRAME: u8 = 0;
 const MESSAGE: u8 = 1;
 const IN_USE: u8 = 2;
-const KINDS: u8 = 4;
+const ADVERTISEMENT: u8 = 4;
+const KINDS: u8 = 5;
 
-/// Passes events to a client: each has its kind, the seconds since the one before, the length of its bytes, and these. A kind
-/// beyond the three only lets time pass. In a message, the number and the MAC address are set to those of the client, which no
+const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+
+/// Passes events to the clients: each has its kind, the seconds since the one before, the length of its bytes, and these. Kind 3
+/// only lets time pass. In a message, the number and the MAC address are set to those of the client, which no
 /// random bytes have.
 ///
 /// # Panics
 ///
-/// If the client sends without end, or binds an address that no host can have.
+/// If a client sends without end, or has an address that no host can have.
 pub(crate) fn dhcp(mut bytes: &[u8]) {
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
     let mut client = Client::new(MAC, 7);
+    let mut autoconf = Autoconf::new(MAC);
     let mut now = Duration::ZERO;
     let mut xid = 0;
     while let [kind, seconds, len, rest @ ..] = bytes {
@@ -38,8 +44,16 @@ pub(crate) fn dhcp(mut bytes: &[u8]) {
             turns += 1;
             assert!(turns < 20, "{client:?} sends without end");
         }
+        while autoconf.deadline() <= now {
+            let _ = autoconf.poll(now);
+            turns += 1;
+            assert!(turns < 40, "{autoconf:?} sends without end");
+        }
         match kind % KINDS {
-            FRAME => hear(&mut client, understand(event, ChecksumState::Verified), now),
+            FRAME => {
+                let heard = understand(event, ChecksumState::Verified);
+                hear(&mut client, &mut autoconf, heard, now);
+            }
             MESSAGE => {
                 let mut message = event.to_vec();
                 if let (Some(number), Some(mac)) = fields(&mut message) {
@@ -47,17 +61,26 @@ pub(crate) fn dhcp(mut bytes: &[u8]) {
                     mac.copy_from_slice(&MAC);
                 }
                 let reply = Reply::parse(&message).map(|reply| Heard::Reply(reply, [9; 6]));
-                hear(&mut client, reply, now);
+                hear(&mut client, &mut autoconf, reply, now);
             }
             IN_USE => {
                 let address = event.first_chunk::<4>().copied().unwrap_or_default();
-                hear(&mut client, Some(Heard::InUse(address.into())), now);
+                let heard = Some(Heard::InUse(IpAddr::from(address)));
+                hear(&mut client, &mut autoconf, heard, now);
+            }
+            ADVERTISEMENT => {
+                let told = Advertisement::parse(event);
+                let heard = told.map(|told| Heard::Router(told, ROUTER));
+                hear(&mut client, &mut autoconf, heard, now);
             }
             _ => {}
         }
         if let Some(Change::Bound(lease)) = client.take_change() {
             assert!(!lease.address.is_unspecified() && !lease.address.is_multicast());
             assert!((1..=32).contains(&lease.prefix));
+        }
+        if let Some(autoconf::Change::Configured(ours)) = autoconf.take_change() {
+            assert!(!ours.address.is_unicast_link_local() && !ours.address.is_multicast());
         }
     }
     let _ = client.release();
@@ -79,10 +102,12 @@ fn fields(message: &mut [u8]) -> (Option<&mut [u8]>, Option<&mut [u8]>) {
     (head.get_mut(4..8), tail.get_mut(..6))
 }
 
-fn hear(client: &mut Client, heard: Option<Heard>, now: Duration) {
+fn hear(client: &mut Client, autoconf: &mut Autoconf, heard: Option<Heard>, now: Duration) {
     match heard {
+        Some(Heard::Router(told, from)) => autoconf.on_advertisement(&told, from, now),
+        Some(Heard::InUse(IpAddr::V6(address))) => autoconf.on_address_in_use(address),
         Some(Heard::Reply(reply, from)) => client.on_reply(&reply, from, now),
-        Some(Heard::InUse(address)) => {
+        Some(Heard::InUse(IpAddr::V4(address))) => {
             let _ = client.on_address_in_use(address, now);
         }
         Some(Heard::Nothing) | None => {}

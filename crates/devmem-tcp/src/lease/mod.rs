@@ -1,8 +1,11 @@
-//! An IPv4 address that a DHCP server lends to a NIC: acquired before the NIC is opened, renewed by a thread while it is open, and
+//! Addresses that a NIC gets from its network: an IPv4 address that a DHCP server lends, and an IPv6 address in a prefix that a
+//! router advertises. They are acquired before the NIC is opened, renewed by a thread while it is open, and the IPv4 address is
 //! returned when it is closed.
 //!
-//! [`client::Client`] decides, without I/O; [`port::LeasePort`] exchanges frames on a socket beside that of the link.
+//! [`client::Client`] and [`autoconf::Autoconf`] decide, without I/O; [`port::LeasePort`] exchanges frames on a socket beside that
+//! of the link.
 
+mod autoconf;
 mod client;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
@@ -11,86 +14,128 @@ mod fuzz_replay;
 mod message;
 mod port;
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use stack::LentAddress;
 
 use crate::driver::{Driver, StackIndex, set};
-use client::{Change, Client, Lease};
+use autoconf::Autoconf;
+use client::Client;
 use port::Heard;
 pub(crate) use port::LeasePort;
 
 /// Longest sleep; the deadline of an endless lease is never reached.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 
-/// A client with its socket and its clock.
+/// How long a host that has an IPv6 address waits for a DHCP server, which its network need not have.
+const DHCP_WAIT: Duration = Duration::from_secs(6);
+
+/// The address families that a NIC can use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Families {
+    /// IPv4 alone: the MTU is too small for IPv6.
+    Ipv4,
+    /// IPv4 and IPv6.
+    Both,
+}
+
+/// What happened to an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum News {
+    /// The host has it, or other facts about it.
+    Has(LentAddress),
+    /// The host may no longer use it.
+    Lost(IpAddr),
+}
+
+/// The clients of both families with their socket and their clock.
 struct Conversation {
     client: Client,
+    autoconf: Option<Autoconf>,
     port: LeasePort,
     begin: Instant,
 }
 
-/// An address that was acquired, and that nothing renews yet.
+/// Addresses that were acquired, and that nothing renews yet.
 pub(crate) struct Acquired {
     conversation: Conversation,
-    lease: Lease,
+    addresses: Vec<LentAddress>,
 }
 
-/// Renews a lease, as long as this value exists; dropping it returns the address.
+/// Renews addresses, as long as this value exists; dropping it returns the one of a DHCP server.
 pub(crate) struct LeaseKeeper {
     /// Ends the thread.
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Acquires an address; `random` makes the numbers of the messages unpredictable. `None` if no server lends one within that
-/// time.
+/// Acquires addresses; `random` makes the numbers of the messages unpredictable. `None` if there is none within that time.
 ///
 /// # Errors
 /// poll(2) fails.
 pub(crate) fn acquire(
     port: LeasePort,
+    families: Families,
     random: u64,
     at_most: Duration,
 ) -> rustix::io::Result<Option<Acquired>> {
+    let mac = port.mac().0;
     let mut conversation = Conversation {
-        client: Client::new(port.mac().0, random),
+        client: Client::new(mac, random),
+        autoconf: match families {
+            Families::Ipv4 => None,
+            Families::Both => Some(Autoconf::new(mac)),
+        },
         port,
         begin: Instant::now(),
     };
+    let mut addresses = Vec::new();
     loop {
-        if let Some(Change::Bound(lease)) = conversation.client.take_change() {
-            return Ok(Some(Acquired {
-                conversation,
-                lease,
-            }));
+        while let Some(news) = conversation.news() {
+            note(&mut addresses, news);
         }
-        let left = at_most.saturating_sub(conversation.begin.elapsed());
-        if left.is_zero() {
+        let now = conversation.begin.elapsed();
+        let is_over = now >= at_most;
+        if is_over && addresses.is_empty() {
             return Ok(None);
         }
-        conversation.turn(None, left)?;
+        if is_over || conversation.is_settled(&addresses, now) {
+            return Ok(Some(Acquired {
+                conversation,
+                addresses,
+            }));
+        }
+        // Whether the clients are settled depends on the time, too.
+        let pause = Duration::from_millis(100);
+        conversation.turn(None, pause.min(at_most - now))?;
     }
+}
+
+/// Notes what happened in the list of addresses; returns whether that is a change.
+fn note(addresses: &mut Vec<LentAddress>, news: News) -> bool {
+    let before = addresses.clone();
+    let (News::Has(LentAddress { ip, .. }) | News::Lost(ip)) = news;
+    addresses.retain(|address| address.ip != ip);
+    if let News::Has(address) = news {
+        addresses.push(address);
+    }
+    *addresses != before
 }
 
 impl Conversation {
     /// Sends what is due, sleeps until something arrives, is due, or `wake` is readable, for at most that time, and takes what
     /// has arrived. Returns whether `wake` is readable.
     fn turn(&mut self, wake: Option<&OwnedFd>, at_most: Duration) -> rustix::io::Result<bool> {
-        let now = self.begin.elapsed();
-        while self.client.is_due(now) {
-            if let Some(output) = self.client.poll(now) {
-                self.port.send(&output);
-            }
-            if self.client.has_change() {
-                return Ok(false);
-            }
+        let deadline = self.send_due();
+        if self.client.has_change() || self.autoconf.as_ref().is_some_and(Autoconf::has_change) {
+            return Ok(false);
         }
-        let sleep = self.client.deadline().saturating_sub(now).min(at_most);
+        let sleep = deadline.saturating_sub(self.begin.elapsed()).min(at_most);
         let sleep = Timespec::try_from(sleep.min(LONGEST_SLEEP)).unwrap_or_default();
         let mut fds = vec![PollFd::new(&self.port, PollFlags::IN)];
         fds.extend(wake.map(|wake| PollFd::new(wake, PollFlags::IN)));
@@ -99,34 +144,100 @@ impl Conversation {
             Err(errno) => return Err(errno),
         }
         let woken = fds.get(1).is_some_and(|wake| !wake.revents().is_empty());
+        self.take_arrived();
+        Ok(woken)
+    }
+
+    /// Sends what is due; returns when something is due next.
+    fn send_due(&mut self) -> Duration {
         let now = self.begin.elapsed();
-        while let Some(heard) = self.port.receive() {
-            match heard {
-                Heard::Reply(reply, from) => self.client.on_reply(&reply, from, now),
-                Heard::InUse(address) => {
+        while self.client.is_due(now) && !self.client.has_change() {
+            if let Some(output) = self.client.poll(now) {
+                self.port.send(&output);
+            }
+        }
+        let Some(autoconf) = &mut self.autoconf else {
+            return self.client.deadline();
+        };
+        while autoconf.deadline() <= now && !autoconf.has_change() {
+            if let Some(output) = autoconf.poll(now) {
+                self.port.send_v6(output);
+            }
+        }
+        self.client.deadline().min(autoconf.deadline())
+    }
+
+    /// Passes the frames that have arrived to the clients.
+    fn take_arrived(&mut self) {
+        let now = self.begin.elapsed();
+        for _ in 0..ARRIVED_FRAMES {
+            match self.port.receive() {
+                None => return,
+                Some(Heard::Reply(reply, from)) => self.client.on_reply(&reply, from, now),
+                Some(Heard::Router(told, from)) => {
+                    if let Some(autoconf) = &mut self.autoconf {
+                        autoconf.on_advertisement(&told, from, now);
+                    }
+                }
+                Some(Heard::InUse(IpAddr::V4(address))) => {
                     if let Some(output) = self.client.on_address_in_use(address, now) {
                         self.port.send(&output);
                     }
                 }
-                Heard::Nothing => {}
+                Some(Heard::InUse(IpAddr::V6(address))) => {
+                    if let Some(autoconf) = &mut self.autoconf {
+                        autoconf.on_address_in_use(address);
+                    }
+                }
+                Some(Heard::Nothing) => {}
             }
         }
-        Ok(woken)
+    }
+
+    /// Returns what happened to an address since the last call.
+    fn news(&mut self) -> Option<News> {
+        let v4 = self.client.take_change().map(|change| match change {
+            client::Change::Bound(lease) => News::Has(LentAddress {
+                ip: lease.address.into(),
+                prefix_len: lease.prefix,
+                gateway: lease.gateway.map(IpAddr::V4),
+            }),
+            client::Change::Lost(address) => News::Lost(address.into()),
+        });
+        let autoconf = self.autoconf.as_mut();
+        v4.or_else(|| {
+            Some(match autoconf?.take_change()? {
+                autoconf::Change::Configured(ours) => News::Has(LentAddress {
+                    ip: ours.address.into(),
+                    prefix_len: ours.prefix,
+                    gateway: ours.router.map(IpAddr::V6),
+                }),
+                autoconf::Change::Expired(address) => News::Lost(address.into()),
+            })
+        })
+    }
+
+    /// Returns whether a program need not wait for more addresses.
+    fn is_settled(&self, addresses: &[LentAddress], now: Duration) -> bool {
+        let has = |v4: bool| addresses.iter().any(|address| address.ip.is_ipv4() == v4);
+        let v6_is_settled = self
+            .autoconf
+            .as_ref()
+            .is_none_or(|autoconf| autoconf.is_settled(now));
+        has(true) && v6_is_settled || has(false) && now >= DHCP_WAIT
     }
 }
 
+/// Most frames that are taken before what is due is sent, so that a flood cannot keep the clients from it.
+const ARRIVED_FRAMES: usize = 64;
+
 impl Acquired {
-    /// Returns the address and the length of its prefix.
-    pub(crate) fn address(&self) -> (IpAddr, u8) {
-        (self.lease.address.into(), self.lease.prefix)
+    /// Returns the addresses.
+    pub(crate) fn addresses(&self) -> Vec<LentAddress> {
+        self.addresses.clone()
     }
 
-    /// Returns the router, if the server named one.
-    pub(crate) fn gateway(&self) -> Option<IpAddr> {
-        self.lease.gateway.map(IpAddr::V4)
-    }
-
-    /// Starts the thread that renews the lease of a stack of `driver`, and changes the address of the stack with it.
+    /// Starts the thread that renews the addresses of a stack of `driver`, and changes those of the stack with them.
     ///
     /// # Errors
     /// The thread or its eventfd cannot be made.
@@ -135,54 +246,39 @@ impl Acquired {
         let watched = Arc::clone(&stop);
         let Self {
             mut conversation,
-            mut lease,
+            mut addresses,
         } = self;
         let keep = move || {
             // An error of poll(2) means that the kernel has no memory: the address is returned, and not renewed.
             while let Ok(false) = conversation.turn(Some(&watched), LONGEST_SLEEP) {
-                if let Some(change) = conversation.client.take_change() {
-                    lease = follow(change, lease, &driver, at);
+                while let Some(news) = conversation.news() {
+                    if note(&mut addresses, news) {
+                        tell(news, &driver, at);
+                    }
                 }
             }
             if let Some(output) = conversation.client.release() {
                 conversation.port.send(&output);
             }
         };
-        let thread = std::thread::Builder::new().name("devmem-tcp-dhcp".to_owned());
+        let thread = std::thread::Builder::new().name("devmem-tcp-auto".to_owned());
         let thread = Some(thread.spawn(keep)?);
         Ok(LeaseKeeper { stop, thread })
     }
 }
 
-/// Changes the address of a stack; returns the lease that it has now, or had last.
-fn follow(change: Change, old: Lease, driver: &Driver, at: StackIndex) -> Lease {
-    let (new, lost) = match change {
-        Change::Bound(new) => (Some(new), None),
-        Change::Lost(address) => (None, Some(address)),
-    };
-    if let Some(address) = lost {
-        // An error: this is a child of fork(2), which has no threads.
-        let _ = driver.with(at, |stack, now| stack.remove_address(address.into(), now));
-    }
-    let Some(new) = new else {
-        return old;
-    };
-    let facts = |lease: &Lease| (lease.address, lease.prefix, lease.gateway);
-    if lacks(driver, at, new.address) || facts(&new) != facts(&old) {
-        let gateway = new.gateway.map(IpAddr::V4);
-        let added = driver.with(at, |stack, now| {
-            stack.add_address(new.address.into(), new.prefix, gateway, now)
-        });
-        // The client accepts only addresses of hosts, and routers in their networks.
-        debug_assert!(!matches!(added, Ok(Err(_))), "{new:?}");
-    }
-    new
-}
-
-/// Returns whether the stack lacks the address.
-fn lacks(driver: &Driver, at: StackIndex, address: Ipv4Addr) -> bool {
-    let has = |stack: &mut stack::Stack, _| stack.addresses().any(|ours| ours == address);
-    !driver.with(at, has).unwrap_or(true)
+/// Changes an address of a stack.
+fn tell(news: News, driver: &Driver, at: StackIndex) {
+    let told = driver.with(at, |stack, now| match news {
+        News::Has(address) => stack.add_address(address, now),
+        News::Lost(address) => {
+            stack.remove_address(address, now);
+            Ok(())
+        }
+    });
+    // The clients accept only addresses of hosts, and routers on the link. The other error is that of a child of fork(2), which
+    // has no threads.
+    debug_assert!(!matches!(told, Ok(Err(_))), "{news:?}");
 }
 
 impl LeaseKeeper {
@@ -209,6 +305,8 @@ mod tests {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use wire::{MacAddr, RxHeaders};
 
+    use std::net::Ipv4Addr;
+
     use super::*;
 
     /// A port, and the other end of its wire, where every frame follows a virtio-net header of 10 bytes.
@@ -222,7 +320,11 @@ mod tests {
     fn without_a_server_there_is_no_address_after_the_time_limit() {
         let (port, network) = port();
         let limit = Duration::from_millis(20);
-        assert!(acquire(port, 1, limit).expect("poll works").is_none());
+        assert!(
+            acquire(port, Families::Ipv4, 1, limit)
+                .expect("poll works")
+                .is_none()
+        );
         let mut frame = [0; 2048];
         let len = read(&network, &mut frame).expect("a discovery");
         let frame = &frame[10..len];
@@ -239,6 +341,10 @@ mod tests {
             write(&network, &vec![0xff; len]).expect("room");
         }
         let limit = Duration::from_millis(20);
-        assert!(acquire(port, 1, limit).expect("poll works").is_none());
+        assert!(
+            acquire(port, Families::Ipv4, 1, limit)
+                .expect("poll works")
+                .is_none()
+        );
     }
 }

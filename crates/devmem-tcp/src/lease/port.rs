@@ -1,15 +1,16 @@
-//! The frames of a DHCP client on its socket.
+//! The frames by which a host gets its addresses, on a socket for them.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nic::{VnetFd, VnetHeaderLen};
 use wire::{
-    ARP_LEN, ArpPacket, ChecksumState, EtherType, EthernetHeader, IpRepr, MacAddr, Network,
-    RxHeaders, Transport, TxChecksum, UdpHeader, VnetHeader, emit_arp_frame, emit_frame_headers,
-    fill_checksum, protocol,
+    ARP_LEN, ArpPacket, ChecksumState, EtherType, EthernetHeader, Icmpv6, IpRepr, Ipv6Header,
+    MacAddr, NeighborSolicitation, Network, RxHeaders, Transport, TxChecksum, UdpHeader,
+    VnetHeader, emit_arp_frame, emit_frame_headers, fill_checksum, protocol, solicited_node,
 };
 
+use super::autoconf::{self, Advertisement};
 use super::client::Output;
 use super::message::{Reply, Request};
 
@@ -21,7 +22,7 @@ const MAX_FRAME: usize = 2048;
 /// Room for Ethernet, IPv4 and UDP headers.
 const MAX_HEADERS: usize = 64;
 
-/// A socket for DHCP and ARP of one station.
+/// A socket of one station for DHCP, router discovery, and what tells that an address is in use.
 #[derive(Debug)]
 pub(crate) struct LeasePort {
     fd: VnetFd,
@@ -34,9 +35,11 @@ pub(crate) struct LeasePort {
 pub(super) enum Heard {
     /// A message of a server, from that station.
     Reply(Reply, [u8; 6]),
+    /// An advertisement of the router with that link-local address.
+    Router(Advertisement, Ipv6Addr),
     /// A station has the address.
-    InUse(Ipv4Addr),
-    /// Nothing for a client.
+    InUse(IpAddr),
+    /// Nothing of interest.
     Nothing,
 }
 
@@ -54,7 +57,44 @@ impl LeasePort {
         self.mac
     }
 
-    /// Sends a frame. It may be lost, as any frame: the client sends again what is not answered.
+    /// Sends a frame of the autoconfiguration. It may be lost, as any frame.
+    pub(super) fn send_v6(&self, output: autoconf::Output) {
+        let mut frame = vec![0; MAX_FRAME];
+        let len = match output {
+            autoconf::Output::Solicitation => self.solicitation(&mut frame),
+            autoconf::Output::Probe(target) => {
+                let group = solicited_node(target);
+                let asked = NeighborSolicitation {
+                    target,
+                    source_mac: None,
+                };
+                let to = MacAddr::for_ipv6_multicast(group);
+                asked.emit_frame(self.mac, to, Ipv6Addr::UNSPECIFIED, group, &mut frame)
+            }
+        };
+        let frame = frame.get(..len).unwrap_or_default();
+        let _ = self.fd.write(VnetHeader::default(), frame);
+    }
+
+    /// Writes a router solicitation (RFC 4861 4.1) from the unspecified address; returns its length.
+    fn solicitation(&self, frame: &mut [u8]) -> usize {
+        const MESSAGE: [u8; 8] = [133, 0, 0, 0, 0, 0, 0, 0];
+        const CHECKSUM_OFFSET: usize = 2;
+        let all_routers = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
+        let to = MacAddr::for_ipv6_multicast(all_routers);
+        let ethernet = self.ethernet(to, EtherType::IPV6);
+        let ip = IpRepr::v6(Ipv6Addr::UNSPECIFIED, all_routers).with_hop_limit(255);
+        let at = emit_frame_headers(&ethernet, &ip, protocol::ICMPV6, MESSAGE.len(), frame);
+        let end = at + MESSAGE.len();
+        frame[at..end].copy_from_slice(&MESSAGE);
+        let mut sum = ip.pseudo_header(protocol::ICMPV6, MESSAGE.len() as u32);
+        sum.add_bytes(&MESSAGE);
+        let field = at + CHECKSUM_OFFSET;
+        frame[field..field + 2].copy_from_slice(&sum.finish().to_be_bytes());
+        end
+    }
+
+    /// Sends a frame of DHCP. It may be lost, as any frame: the client sends again what is not answered.
     pub(super) fn send(&self, output: &Output) {
         let frame = match output {
             Output::Probe(address) => {
@@ -137,7 +177,12 @@ pub(super) fn understand(frame: &[u8], checksum: ChecksumState) -> Option<Heard>
             true => arp.target_ip,
             false => arp.sender_ip,
         };
-        return Some(Heard::InUse(claimed));
+        return Some(Heard::InUse(claimed.into()));
+    }
+    if let (Network::Ipv6(ip), Transport::Other(protocol::ICMPV6)) =
+        (headers.network, headers.transport)
+    {
+        return understand_v6(&ip, rest.get(..headers.payload_len)?);
     }
     let Transport::Udp(udp) = headers.transport else {
         return None;
@@ -148,6 +193,26 @@ pub(super) fn understand(frame: &[u8], checksum: ChecksumState) -> Option<Heard>
     }
     let reply = Reply::parse(rest.get(..headers.payload_len)?)?;
     Some(Heard::Reply(reply, headers.ethernet.src.0))
+}
+
+/// Parses a message of ICMPv6; its checksum is always there, because routers and hosts compute it themselves.
+fn understand_v6(ip: &Ipv6Header, message: &[u8]) -> Option<Heard> {
+    match Icmpv6::parse(ip, message).ok()? {
+        Icmpv6::NeighborAdvertisement(told) => Some(Heard::InUse(told.target.into())),
+        // Another station is about to take the address (RFC 4862 5.4.3).
+        Icmpv6::NeighborSolicitation(asked) if ip.src.is_unspecified() => {
+            Some(Heard::InUse(asked.target.into()))
+        }
+        // RFC 4861 6.1.2: from the link, so not forwarded.
+        Icmpv6::Other {
+            kind: Advertisement::KIND,
+            code: 0,
+        } if ip.hop_limit == 255 && ip.src.is_unicast_link_local() => {
+            let told = Advertisement::parse(message)?;
+            Some(Heard::Router(told, ip.src))
+        }
+        _ => None,
+    }
 }
 
 /// Returns whether the checksum of a datagram is right, is not needed, or was judged already.

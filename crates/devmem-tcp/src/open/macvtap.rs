@@ -67,8 +67,8 @@ pub(super) struct MacvtapSettings {
     pub(super) mtu: Option<u16>,
     pub(super) queues: u16,
     pub(super) offloads: TapOffloads,
-    /// Open a socket for DHCP, too.
-    pub(super) dhcp: bool,
+    /// Open a socket to get addresses, too.
+    pub(super) auto: bool,
 }
 
 /// An open link.
@@ -91,7 +91,7 @@ pub(super) fn open(
         mtu,
         queues,
         offloads,
-        dhcp,
+        auto,
     } = settings;
     let opened = MacvtapOptions {
         interface: name.to_owned(),
@@ -101,7 +101,7 @@ pub(super) fn open(
         queues,
         offloads,
         multicast: packet::solicited_nodes(addresses),
-        dhcp,
+        auto,
     }
     .open()
     .map_err(|error| refused(name, error))?;
@@ -118,7 +118,7 @@ pub(super) fn open(
     Ok(OpenMacvtap {
         link: link.keeping(opened.hold),
         mac: MacAddr(opened.mac),
-        port: opened.dhcp.map(packet::lease_port),
+        port: opened.auto.map(packet::lease_port),
     })
 }
 

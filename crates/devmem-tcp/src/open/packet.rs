@@ -57,11 +57,11 @@ pub(super) fn open(
     Ok((link.keeping(held), mac))
 }
 
-/// Opens the socket by which the station `mac` beside the interface gets its address.
-pub(super) fn open_dhcp(name: &str, mac: MacAddr) -> Result<LeasePort, OpenError> {
+/// Opens the socket by which the station `mac` beside the interface gets its addresses.
+pub(super) fn open_auto(name: &str, mac: MacAddr) -> Result<LeasePort, OpenError> {
     let options = PacketOptions {
         interface: name.to_owned(),
-        station: Station::Dhcp { mac: mac.0 },
+        station: Station::Auto { mac: mac.0 },
     };
     let socket = options.open().map_err(|error| refused(name, error))?;
     Ok(lease_port(socket))

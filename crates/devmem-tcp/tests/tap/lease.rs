@@ -1,17 +1,22 @@
-//! Addresses of a DHCP server: one of the test at the kernel's end of a veth pair, and dnsmasq.
+//! Addresses of a DHCP server, one of the test at the kernel's end of a veth pair or dnsmasq, and of a router.
 
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddrV6, TcpStream, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use devmem_linux::netif::Interface;
 use devmem_linux::test_util::{in_netns, skip};
 use devmem_tcp::{Errno, Netdev, NetdevBuilder, OpenError, RecvError, RxBatch};
+use rustix::net::sockopt::set_ipv6_multicast_hops;
+use rustix::net::{
+    AddressFamily, SendFlags, SocketFlags, SocketType, bind, ipproto, sendto, socket_with,
+};
 
 use crate::macvtap::with_macvtap;
 use crate::packet::{Receiver, both_directions, veth};
-use crate::peer::{Addresses, PATIENCE, V4};
+use crate::peer::{Addresses, PATIENCE, V4, V6};
 use crate::sender::expected;
 
 /// Kinds of messages (RFC 2132 9.6).
@@ -162,6 +167,73 @@ fn an_address_is_lent_renewed_and_returned_on_a_macvtap_link() {
     );
 }
 
+/// Advertises the prefix fd77::/64 from the kernel's end, ten times a second, as long as the test runs.
+fn advertise(near: &mut Interface) {
+    /// A default router for half an hour; the prefix is on the link and for addresses, valid for an hour.
+    const MESSAGE: [u8; 48] = {
+        let mut message = [0; 48];
+        message[0] = 134;
+        (message[6], message[7]) = (0x07, 0x08);
+        (message[16], message[17], message[18], message[19]) = (3, 4, 64, 0xc0);
+        (message[22], message[26]) = (0x0e, 0x0e);
+        (message[32], message[33]) = (0xfd, 0x77);
+        message
+    };
+    let router = "fe80::1".parse().expect("an address");
+    near.add_address(router, 64).expect("our namespace");
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(
+        AddressFamily::INET6,
+        SocketType::RAW,
+        flags,
+        Some(ipproto::ICMPV6),
+    );
+    let socket = socket.expect("root of this namespace");
+    set_ipv6_multicast_hops(&socket, 255).expect("it is open");
+    let from = SocketAddrV6::new(
+        Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1),
+        0,
+        0,
+        near.index(),
+    );
+    bind(&socket, &from).expect("our address");
+    let all_nodes = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+    let to = SocketAddrV6::new(all_nodes, 0, 0, near.index());
+    std::thread::spawn(move || {
+        loop {
+            sendto(&socket, &MESSAGE, SendFlags::empty(), &to).expect("sent");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    });
+}
+
+#[test]
+fn a_router_gives_an_ipv6_address_beside_that_of_the_server() {
+    in_netns(
+        "lease::a_router_gives_an_ipv6_address_beside_that_of_the_server",
+        || {
+            let (mut near, _far) = veth(V6, 1500);
+            near.add_address(V4.0.parse().expect("an address"), V4.2)
+                .expect("our namespace");
+            let _server = Server::start(Renewals::Granted);
+            advertise(&mut near);
+            let mac = [2, 0, 0, 0xaa, 0xbb, 0xcc];
+            let netdev = open("packet:far", |builder| builder.mac(mac)).expect("both answer");
+            let ours = "fd77::ff:feaa:bbcc";
+            let addresses = netdev.addresses();
+            assert!(addresses.contains(&FIRST.into()), "{addresses:?}");
+            assert!(
+                addresses.contains(&ours.parse().expect("an address")),
+                "{addresses:?}"
+            );
+            let far = "[2001:db8::5]:9".parse().expect("an address");
+            let beyond = netdev.begin_connect(far, &devmem_tcp::ConnectOptions::new());
+            drop(beyond.expect("the router is there"));
+            both_directions(netdev, (V6.0, ours, V6.2));
+        },
+    );
+}
+
 #[test]
 fn when_a_server_takes_an_address_back_its_connections_end_and_the_next_one_is_used() {
     in_netns(
@@ -218,9 +290,9 @@ fn an_address_that_another_station_has_is_declined() {
 }
 
 #[test]
-fn only_a_nic_of_a_lan_with_its_own_address_gets_one_by_dhcp() {
+fn only_a_nic_of_a_lan_with_its_own_address_gets_one_from_the_network() {
     for (link, reason) in [
-        ("mem:lease", "gets its address by DHCP"),
+        ("mem:lease", "gets its addresses from the network"),
         ("packet:lo,ports=5201", "has addresses of the interface"),
     ] {
         let error = open(link, |builder| builder).expect_err(link).to_string();

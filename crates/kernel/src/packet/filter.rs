@@ -61,6 +61,8 @@ const PROTOCOL_UDP: u32 = 17;
 const PROTOCOL_ICMPV6: u32 = 58;
 /// Destination unreachable, and packet too big among it (RFC 792, RFC 1191).
 const ICMP_UNREACHABLE: u32 = 3;
+/// Router advertisement, neighbour solicitation and advertisement (RFC 4861 4).
+const DISCOVERY_TYPES: [u32; 3] = [134, 135, 136];
 /// Destination unreachable, packet too big (RFC 4443 3), neighbour advertisement (RFC 4861 4.4).
 const ICMPV6_TYPES: [u32; 3] = [1, 2, 136];
 
@@ -70,9 +72,9 @@ pub(super) fn own_address(mac: [u8; 6]) -> Vec<Instruction> {
     accept_any(&[vec![UNTAGGED, to_a_group], to(mac)])
 }
 
-/// Returns a program that accepts what a DHCP client of the station `mac` needs: messages to clients, and ARP, which tells
-/// whether an address is in use.
-pub(super) fn dhcp(mac: [u8; 6]) -> Vec<Instruction> {
+/// Returns a program that accepts what the station `mac` needs to get addresses: messages to DHCP clients, advertisements of
+/// routers, and ARP and neighbour discovery, which tell whether an address is in use.
+pub(super) fn auto(mac: [u8; 6]) -> Vec<Instruction> {
     let to_a_group = Test::of(LOAD_BYTE, 0).masked(GROUP_BIT).is(GROUP_BIT);
     let alternatives: Vec<_> = [vec![UNTAGGED, to_a_group], to(mac)]
         .into_iter()
@@ -87,10 +89,17 @@ pub(super) fn dhcp(mac: [u8; 6]) -> Vec<Instruction> {
                     .is(0),
                 port.is(DHCP_CLIENT_PORT),
             ];
-            [
-                [&to_us[..], &[arp]].concat(),
-                [&to_us[..], &message].concat(),
-            ]
+            let discovery = |kind| {
+                [
+                    Test::of(LOAD_HALF, ETHERTYPE).is(ETHERTYPE_IPV6),
+                    Test::of(LOAD_BYTE, V6_NEXT_HEADER).is(PROTOCOL_ICMPV6),
+                    Test::of(LOAD_BYTE, V6_PAYLOAD).is(kind),
+                ]
+            };
+            let with = |tests: &[Test]| [&to_us[..], tests].concat();
+            let mut alternatives = vec![with(&[arp]), with(&message)];
+            alternatives.extend(DISCOVERY_TYPES.map(|kind| with(&discovery(kind))));
+            alternatives
         })
         .collect();
     accept_any(&alternatives)

@@ -1,4 +1,4 @@
-//! The address `auto` of a NIC that is opened: one that a DHCP server lends.
+//! The address `auto` of a NIC that is opened: addresses from a DHCP server and from routers.
 
 use std::time::Duration;
 
@@ -6,19 +6,19 @@ use devmem_uapi::Errno;
 
 use super::{NetdevBuilder, invalid, random_bytes};
 use crate::error::{ErrorKind, OpenError, Refusal};
-use crate::lease::{self, Acquired, LeasePort};
+use crate::lease::{self, Acquired, Families, LeasePort};
 use crate::link_spec::LinkSpec;
 
-/// How long an open waits for an address: three messages of a client, of which the network may lose some.
+/// How long an open waits for addresses: three messages of a client, of which the network may lose some.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl NetdevBuilder {
     /// Refuses the address `auto` where there is no DHCP server, or the address is that of the kernel.
-    pub(super) fn check_dhcp(&self) -> Result<(), OpenError> {
+    pub(super) fn check_auto(&self) -> Result<(), OpenError> {
         let has_lan = matches!(self.link, LinkSpec::Packet(_) | LinkSpec::Macvtap(_));
-        let reason = match self.dhcp {
+        let reason = match self.auto {
             true if !has_lan => {
-                "only a NIC on a packet or macvtap link gets its address by DHCP; give one, such as 10.77.0.2/24"
+                "only a NIC on a packet or macvtap link gets its addresses from the network; give one, such as 10.77.0.2/24"
             }
             true if self.ports.is_some() => {
                 "a NIC that shares ports has addresses of the interface; give one of them instead of auto"
@@ -28,20 +28,22 @@ impl NetdevBuilder {
         Err(invalid(reason).into())
     }
 
-    /// Waits for an address on `port`, and adds it and its router to those of the NIC.
-    pub(super) fn acquire(
-        &mut self,
-        port: Option<LeasePort>,
-    ) -> Result<Option<Acquired>, OpenError> {
+    /// Waits for addresses on `port`.
+    pub(super) fn acquire(&self, port: Option<LeasePort>) -> Result<Option<Acquired>, OpenError> {
         let Some(port) = port else {
             return Ok(None);
         };
         let random = u64::from_ne_bytes(random_bytes()?);
-        let acquired = lease::acquire(port, random, PATIENCE).map_err(OpenError::system("poll"))?;
+        let families = match self.mtu {
+            Some(mtu) if mtu < stack::MIN_IPV6_MTU => Families::Ipv4,
+            _ => Families::Both,
+        };
+        let acquired = lease::acquire(port, families, random, PATIENCE);
+        let acquired = acquired.map_err(OpenError::system("poll"))?;
         let Some(acquired) = acquired else {
             let seconds = PATIENCE.as_secs();
             let reason = format!(
-                "no DHCP server lent an address on {} within {seconds} s",
+                "no DHCP server and no router gave an address on {} within {seconds} s",
                 self.link
             );
             let remedy = "give a free address of the network with its prefix length, such as 10.0.0.77/24, or \
@@ -50,9 +52,6 @@ impl NetdevBuilder {
                 .with_remedy(remedy)
                 .into());
         };
-        self.addresses.push(acquired.address());
-        // The first router of a family is used: one that the program has named.
-        self.gateways.extend(acquired.gateway());
         Ok(Some(acquired))
     }
 }

@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use devmem_uapi::Errno;
 use rustix::event::{PollFd, PollFlags, epoll};
 use stack::SocketId;
 
 use crate::driver::{WaitLimit, sleep_until_readable};
 use crate::early::EarlyCookie;
-use crate::error::{AcceptError, Refusal};
+use crate::error::{AcceptError, ErrorKind, Refusal};
 use crate::kernel::Listening;
 use crate::socket::{Inner, Socket};
 use crate::stream::Stream;
@@ -77,7 +78,7 @@ impl UserListening {
                 return Err(reason.into());
             }
             // While this thread sleeps, the background threads of the shards keep the fd up to date.
-            let fd = self.readiness_fd().map_err(AcceptError::System)?;
+            let fd = self.readiness_fd().map_err(cannot_wait)?;
             let left = limit.left(started, driver.now());
             sleep_until_readable(&mut [PollFd::new(&fd, PollFlags::IN)], left);
         }
@@ -112,6 +113,15 @@ impl UserListening {
         // Of two threads that come here at once, one drops its own.
         Ok(self.any.get_or_init(|| any).as_fd())
     }
+}
+
+/// The fd of all shards cannot be created.
+fn cannot_wait(error: io::Error) -> AcceptError {
+    let errno = error.raw_os_error().map_or(Errno::ENOMEM, Errno);
+    let reason = format!("cannot wait for connections of several shards: {error}");
+    let refusal = Refusal::new(ErrorKind::of_errno(errno), errno, reason);
+    let remedy = "the process may be out of file descriptors: see `ulimit -n`";
+    refusal.with_remedy(remedy).caused_by(error).into()
 }
 
 /// Accepts a connection on the listening socket of one shard.

@@ -9,12 +9,13 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use tool::doctor::DoctorArgs;
 use tool::memory::MemoryKind;
 use tool::parse::OutputArgs;
 use tool::size::Size;
 use tool::stock::StockServer;
 
-pub use kernel::{Doctor, Ncdevmem, Restore};
+pub use kernel::{Ncdevmem, Restore};
 pub use link::{BackendChoice, DEFAULT_LINK, LinkArgs};
 pub use load::{ChecksumKind, Load};
 pub use store::Store;
@@ -50,7 +51,7 @@ pub enum Command {
     Bench(Bench),
     PacketdrillPath(PacketdrillPath),
     Lab(Box<lab::args::Lab>),
-    Doctor(Doctor),
+    Doctor(DoctorArgs),
     Restore(Restore),
     Ncdevmem(Ncdevmem),
     #[command(name = "__sender", hide = true)]

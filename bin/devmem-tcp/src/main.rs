@@ -64,7 +64,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Bench(args) => commands::bench::run(&args),
         Command::PacketdrillPath(args) => commands::packetdrill_path::run(&args),
         Command::Lab(args) => lab::run(*args),
-        Command::Doctor(args) => commands::doctor::run(&args),
+        Command::Doctor(args) => tool::doctor::run(&args),
         Command::Restore(args) => commands::restore::run(&args),
         Command::Ncdevmem(args) => ncdevmem::run(args.flags),
         Command::DemoReceiver(args) => commands::receiver::run(&args),

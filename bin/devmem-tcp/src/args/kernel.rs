@@ -4,31 +4,6 @@ use clap::Args;
 
 use super::OutputArgs;
 
-/// Check this machine for device memory TCP: what it supports, what is missing, and the commands that fix it
-///
-/// Examines the kernel, the privileges of this user, the dma-buf exporters, and every interface or only IFNAME. Nothing is
-/// changed: what cannot be read is probed with requests that cannot succeed. Prints a table to stdout; with --json, one
-/// object.
-#[derive(Debug, Args)]
-#[command(after_long_help = DOCTOR_EXAMPLES)]
-pub struct Doctor {
-    /// Only this interface
-    #[arg(value_name = "IFNAME")]
-    pub interface: Option<String>,
-    #[command(flatten)]
-    pub output: OutputArgs,
-}
-
-const DOCTOR_EXAMPLES: &str = "\
-Exit status: 0 if the kernel can receive into device memory, at once or after set-up; 3 if not.
-
-Examples:
-  devmem-tcp doctor
-      every interface; one line for each that cannot use device memory
-  devmem-tcp doctor eth1
-      all details of one interface
-  devmem-tcp doctor --json | jq '.nics[] | select(.verdict == \"ready\") | .name'";
-
 /// Restore the NIC settings that a crashed run left changed
 ///
 /// A run that sets up a NIC records each change in a state file before it makes it, and restores the previous settings at its

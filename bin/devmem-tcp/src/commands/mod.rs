@@ -2,7 +2,6 @@
 
 pub mod bench;
 pub mod demo;
-pub mod doctor;
 pub mod exchange;
 pub mod load;
 pub mod packetdrill_path;

@@ -8,15 +8,42 @@ mod tests;
 use std::io::Write;
 
 use anyhow::Context;
+use clap::Args;
 use devmem_linux::doctor::{Check, CheckState, Doctor, NicVerdict};
 use devmem_linux::probe::{Probe, Verdict};
 use devmem_linux::{macvtap, packet};
 use serde::Serialize;
 
-use crate::args;
+use crate::output::{Failure, print_json};
+use crate::parse::OutputArgs;
+use crate::terminal;
 use table::Unsupported;
-use tool::output::{Failure, print_json};
-use tool::terminal;
+
+/// Check this machine for device memory TCP: what it supports, what is missing, and the commands that fix it
+///
+/// Examines the kernel, the privileges of this user, the dma-buf exporters, and every interface or only IFNAME. Nothing is
+/// changed: what cannot be read is probed with requests that cannot succeed. Prints a table to stdout; with --json, one
+/// object.
+#[derive(Debug, Args)]
+#[command(after_long_help = DOCTOR_EXAMPLES)]
+pub struct DoctorArgs {
+    /// Only this interface
+    #[arg(value_name = "IFNAME")]
+    pub interface: Option<String>,
+    /// Whether a table or JSON is printed.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+const DOCTOR_EXAMPLES: &str = "\
+Exit status: 0 if the kernel can receive into device memory, at once or after set-up; 3 if not.
+
+Examples:
+  devmem-tcp doctor
+      every interface; one line for each that cannot use device memory
+  devmem-tcp doctor eth1
+      all details of one interface
+  devmem-tcp doctor --json | jq '.nics[] | select(.verdict == \"ready\") | .name'";
 
 /// The whole report. The field names are those of the JSON and must not change.
 #[derive(Debug, Serialize)]
@@ -46,7 +73,7 @@ pub struct UserSpace {
 /// # Errors
 ///
 /// The interface does not exist; `Unsupported` if this kernel cannot receive into device memory.
-pub fn run(args: &args::Doctor) -> Result<(), Failure> {
+pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let doctor = Doctor::examine(args.interface.as_deref())?;
     let diagnosis = Diagnosis {
         ready: doctor.can_receive(),

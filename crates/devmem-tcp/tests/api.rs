@@ -358,6 +358,34 @@ fn the_name_of_an_in_memory_wire_is_free_after_one_of_its_two_nics_is_closed() {
     }
 }
 
+/// The receiver connects, and its port is not known before.
+#[test]
+fn only_payload_of_the_named_server_lands_in_device_memory() {
+    let server = Netdev::user("mem:from-peer", "10.77.0.1/24").unwrap();
+    let client = Netdev::user("mem:from-peer", "10.77.0.2/24").unwrap();
+    let memory = Dmabuf::anonymous(4 << 20).unwrap();
+    let plan = client.plan_receive("10.77.0.2:0".parse().unwrap());
+    let setup = plan.from_peer("10.77.0.1:80".parse().unwrap()).apply();
+    let setup = setup.unwrap();
+    let bound = client.bind_rx(&memory, setup.queues()).unwrap();
+    for (address, expected) in [("10.77.0.1:80", 70_000), ("10.77.0.1:81", 0)] {
+        let mut listener = server.listen(address).unwrap();
+        listener.set_timeout(Some(PATIENCE));
+        let mut stream = client.connect(address).unwrap();
+        let (mut accepted, _) = listener.accept().unwrap();
+        accepted.write_all(&pattern(70_000)).unwrap();
+        accepted.shutdown_write().unwrap();
+        stream.set_timeout(Some(PATIENCE));
+        let mut batch = RxBatch::with_capacity(64);
+        while stream.recv(&mut batch).unwrap() > 0 {}
+        let stats = stream.stats();
+        assert_eq!(stats.device_bytes, expected, "{address}: {stats:?}");
+        assert_eq!(stats.device_bytes + stats.linear_bytes, 70_000);
+    }
+    let count = bound.unbind().net_iovs();
+    assert_eq!(count.home, count.total);
+}
+
 #[test]
 fn a_dropped_setup_puts_every_setting_back() {
     let nic = Netdev::user("mem:setup", "10.77.0.2/24").unwrap();

@@ -29,6 +29,8 @@ const SEED: u64 = 7;
 const FOLDER: &str = "/served";
 /// Where loaded files are put.
 const COPY: &str = "/loaded";
+/// Fewest bytes of a load whose server is restarted.
+const RESTART_BYTES: u64 = 64 << 20;
 /// Time between two looks at a running load.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -151,7 +153,7 @@ struct Served {
 
 impl Served {
     fn start(
-        context: &Context,
+        bytes: u64,
         server: StockServer,
         family: Family,
         loader: Loader,
@@ -160,7 +162,7 @@ impl Served {
             let program = server.program();
             return Err(Skip(format!("this machine has no {program} for the guest")).into());
         }
-        let mut file = vec![0; usize::try_from(context.bytes)?];
+        let mut file = vec![0; usize::try_from(bytes)?];
         PositionPattern::new(SEED).fill(0, &mut file);
         fs::create_dir_all(FOLDER)?;
         File::create(path())?.write_all(&file)?;
@@ -218,7 +220,7 @@ fn load(
     family: Family,
     loader: Loader,
 ) -> anyhow::Result<Seen> {
-    let served = Served::start(context, server, family, loader)?;
+    let served = Served::start(context.bytes, server, family, loader)?;
     let run = |to: &str| {
         let mut command = loader.tool("load");
         command.args([&served.url(), "--to", to, "--verify"]);
@@ -244,7 +246,7 @@ fn load(
 /// Stores from device memory, and compares what the server's file has.
 fn store(context: &Context) -> anyhow::Result<Seen> {
     let loader = Loader::OursAtEth1;
-    let served = Served::start(context, StockServer::QemuNbd, Family::V4, loader)?;
+    let served = Served::start(context.bytes, StockServer::QemuNbd, Family::V4, loader)?;
     let source = served.file.iter().rev().copied().collect::<Vec<_>>();
     fs::write(COPY, &source)?;
     let mut command = loader.tool("store");
@@ -262,7 +264,9 @@ fn store(context: &Context) -> anyhow::Result<Seen> {
 /// Kills the server when a part of the file has arrived, and starts it again.
 fn restart(context: &Context) -> anyhow::Result<Seen> {
     let (server, loader) = (StockServer::Nginx, Loader::OursAtEth1);
-    let mut served = Served::start(context, server, Family::V4, loader)?;
+    // Enough that it is not over before the server is killed.
+    let bytes = context.bytes.max(RESTART_BYTES);
+    let mut served = Served::start(bytes, server, Family::V4, loader)?;
     let _ = fs::remove_file(COPY);
     let mut command = loader.tool("load");
     command.args([&served.url(), "--to", COPY, "--piece", "1M"]);
@@ -270,7 +274,7 @@ fn restart(context: &Context) -> anyhow::Result<Seen> {
     let mut running = Helper::start(&mut command)?;
     let start = Instant::now();
     // The file is sparse before its bytes arrive.
-    while fs::metadata(COPY).map_or(0, |file| file.blocks() * 512) < context.bytes / 4 {
+    while fs::metadata(COPY).map_or(0, |file| file.blocks() * 512) < bytes / 4 {
         ensure!(
             running.ended()?.is_none(),
             "it ended before the server was killed"

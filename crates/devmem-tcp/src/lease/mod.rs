@@ -127,6 +127,15 @@ fn note(addresses: &mut Vec<LentAddress>, news: News) -> bool {
     *addresses != before
 }
 
+/// Returns the address of a DHCP server.
+impl Drop for Conversation {
+    fn drop(&mut self) {
+        if let Some(output) = self.client.release() {
+            self.port.send(&output);
+        }
+    }
+}
+
 impl Conversation {
     /// Sends what is due, sleeps until something arrives, is due, or `wake` is readable, for at most that time, and takes what
     /// has arrived. Returns whether `wake` is readable.
@@ -249,16 +258,13 @@ impl Acquired {
             mut addresses,
         } = self;
         let keep = move || {
-            // An error of poll(2) means that the kernel has no memory: the address is returned, and not renewed.
+            // An error of poll(2) means that the kernel has no memory: nothing is renewed, and the address is returned.
             while let Ok(false) = conversation.turn(Some(&watched), LONGEST_SLEEP) {
                 while let Some(news) = conversation.news() {
                     if note(&mut addresses, news) {
                         tell(news, &driver, at);
                     }
                 }
-            }
-            if let Some(output) = conversation.client.release() {
-                conversation.port.send(&output);
             }
         };
         let thread = std::thread::Builder::new().name("devmem-tcp-auto".to_owned());

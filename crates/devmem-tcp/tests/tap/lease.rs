@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddrV6, TcpStream, UdpSocket};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -31,26 +32,22 @@ const RELEASE: u8 = 7;
 /// The first address that the server lends; then the next ones.
 const FIRST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 50);
 
-/// What a server does.
-#[derive(Clone, Copy)]
-enum Renewals {
-    Granted,
-    /// Refused, and the next address is lent.
-    Refused,
-}
-
 /// A DHCP server, and the kinds of the messages that it got.
 struct Server {
     heard: Arc<Mutex<Vec<u8>>>,
+    /// Refuse the next renewal, and lend the next address.
+    refuses: Arc<AtomicBool>,
 }
 
 impl Server {
     /// Starts a server that lends an address for 20 s, to be renewed after one.
-    fn start(renewals: Renewals) -> Self {
+    fn start() -> Self {
         let socket = UdpSocket::bind(("0.0.0.0", 67)).expect("root of this namespace");
         socket.set_broadcast(true).expect("it is open");
         let heard = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&heard);
+        let refuses = Arc::new(AtomicBool::new(false));
+        let refused = Arc::clone(&refuses);
         std::thread::spawn(move || {
             let mut buffer = [0; 1500];
             let mut address = FIRST;
@@ -60,20 +57,20 @@ impl Server {
                 let kind = option(request, 53).expect("every message has a kind")[0];
                 log.lock().expect("nobody panics with it").push(kind);
                 let is_renewal = request[12..16] != [0; 4];
-                let answer = match (kind, renewals) {
-                    (DISCOVER, _) => OFFER,
-                    (REQUEST, Renewals::Refused) if is_renewal => {
+                let answer = match kind {
+                    DISCOVER => OFFER,
+                    REQUEST if is_renewal && refused.swap(false, Ordering::Relaxed) => {
                         address = Ipv4Addr::from_bits(address.to_bits() + 1);
                         NAK
                     }
-                    (REQUEST, _) => ACK,
+                    REQUEST => ACK,
                     _ => continue,
                 };
                 let reply = reply(request, answer, address);
                 socket.send_to(&reply, ("10.77.0.255", 68)).expect("sent");
             }
         });
-        Self { heard }
+        Self { heard, refuses }
     }
 
     fn heard(&self) -> Vec<u8> {
@@ -134,10 +131,10 @@ fn open(
 /// Acquires an address on `link`, uses it, renews it and returns it.
 fn lend(link: &str) {
     let (near, _far) = veth(V4, 1500);
-    let server = Server::start(Renewals::Granted);
+    let server = Server::start();
     let netdev = open(link, |builder| builder).expect("a server answers");
     assert_eq!(netdev.addresses(), [IpAddr::V4(FIRST)]);
-    assert_eq!(server.heard(), [DISCOVER, REQUEST]);
+    assert_eq!(server.heard()[..2], [DISCOVER, REQUEST]);
     let lent: Addresses = (V4.0, "10.77.0.50", V4.2);
     both_directions(netdev.clone(), lent);
     server.await_messages(REQUEST, 2);
@@ -215,7 +212,7 @@ fn a_router_gives_an_ipv6_address_beside_that_of_the_server() {
             let (mut near, _far) = veth(V6, 1500);
             near.add_address(V4.0.parse().expect("an address"), V4.2)
                 .expect("our namespace");
-            let _server = Server::start(Renewals::Granted);
+            let _server = Server::start();
             advertise(&mut near);
             let mac = [2, 0, 0, 0xaa, 0xbb, 0xcc];
             let netdev = open("packet:far", |builder| builder.mac(mac)).expect("both answer");
@@ -240,7 +237,7 @@ fn when_a_server_takes_an_address_back_its_connections_end_and_the_next_one_is_u
         "lease::when_a_server_takes_an_address_back_its_connections_end_and_the_next_one_is_used",
         || {
             let _pair = veth(V4, 1500);
-            let server = Server::start(Renewals::Refused);
+            let server = Server::start();
             let netdev = open("packet:far", |builder| builder).expect("a server answers");
             let lent: Addresses = (V4.0, "0.0.0.0", V4.2);
             let receiver = Receiver::new(netdev, lent);
@@ -248,6 +245,7 @@ fn when_a_server_takes_an_address_back_its_connections_end_and_the_next_one_is_u
             theirs.write_all(&expected(0, 1000)).expect("open");
             let (mut ours, _) = receiver.listener().accept().expect("a connection");
             ours.set_timeout(Some(PATIENCE));
+            server.refuses.store(true, Ordering::Relaxed);
             let mut batch = RxBatch::with_capacity(16);
             let ended = loop {
                 match ours.recv(&mut batch) {
@@ -280,7 +278,7 @@ fn an_address_that_another_station_has_is_declined() {
         || {
             let (mut near, _far) = veth(V4, 1500);
             near.add_address(FIRST.into(), 24).expect("our namespace");
-            let server = Server::start(Renewals::Granted);
+            let server = Server::start();
             // It waits for ten seconds before it asks again; the test does not.
             std::thread::spawn(|| open("packet:far", |builder| builder));
             server.await_messages(DECLINE, 1);

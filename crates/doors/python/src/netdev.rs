@@ -113,8 +113,8 @@ fn open(
 
 #[pymethods]
 impl Netdev {
-    /// Opens a NIC in user space on `link`: "tap:NAME", "packet:NAME", "unix:PATH" or "mem:NAME". `addresses`: one or more, as
-    /// "10.77.0.2/24".
+    /// Opens a NIC in user space on `link`: "tap:NAME", "packet:NAME", "macvtap:NAME", "unix:PATH" or "mem:NAME". `addresses`:
+    /// one or more, as "10.77.0.2/24" or "auto".
     #[staticmethod]
     #[pyo3(signature = (link, *addresses, gateway=None, mtu=None, queues=None))]
     fn user(

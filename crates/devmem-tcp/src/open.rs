@@ -1,24 +1,22 @@
 //! Opening a user-space NIC: link, addresses and sizes.
 
 mod auto;
+mod link;
 mod macvtap;
 mod memory;
 mod packet;
+mod parse;
 
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::Arc;
 
-use devmem_linux::netif::Interface;
 use devmem_linux::netlink::NetlinkError;
-use devmem_linux::tap::{Tap, TapOffloads, TapOptions, VnetHeader};
 use devmem_uapi::Errno;
 use nic::{
-    Captured, Crossing, CrossingWakeup, Impaired, Impairment, Link, Nic, NicConfig, TapLink,
-    UnixLink, VnetHeaderLen, WireHello, WireLink, WireOptions,
+    Crossing, CrossingWakeup, Impaired, Impairment, Link, Nic, NicConfig, WireLink, WireOptions,
 };
 use rustix::rand::{GetRandomFlags, getrandom};
 use stack::{LentAddress, LocalPorts, PathMtus, Secret, Stack, StackConfig};
@@ -28,14 +26,13 @@ use crate::capture::{Capture, FrameSink};
 use crate::clock::Clock;
 use crate::driver::{Driver, StackIndex};
 use crate::error::{ErrorKind, OpenError, Refusal};
-use crate::lease::{Acquired, LeasePort};
+use crate::lease::Acquired;
 use crate::link_spec::LinkSpec;
 use crate::netdev::{IFINDEX, Netdev};
 use crate::shards::{Shared, UserShard};
 use crate::tcp_options::{Keepalive, TcpOptions};
 pub use macvtap::MacvtapMode;
-use macvtap::MacvtapSettings;
-use packet::Sharing;
+use parse::{parse_mac, parse_ports, parse_prefix};
 
 /// Default number of RX queues: queue 0 always uses host memory, the others can be bound.
 const DEFAULT_RX_QUEUES: u16 = 4;
@@ -54,11 +51,6 @@ struct Identity {
     path_mtus: PathMtus,
     /// Addresses that servers and routers lend.
     lent: Vec<LentAddress>,
-}
-
-fn boxed<L: Link + 'static>(links: impl IntoIterator<Item = L>) -> Vec<Box<dyn Link>> {
-    let boxed = |link| -> Box<dyn Link> { Box::new(link) };
-    links.into_iter().map(boxed).collect()
 }
 
 /// Builder of a user-space NIC; [`open`](Self::open) opens it.
@@ -397,133 +389,6 @@ impl NetdevBuilder {
 }
 
 impl NetdevBuilder {
-    /// Opens the link of a NIC with the MAC address `mac`: a queue of it for each shard; and a socket to get
-    /// addresses if it is needed.
-    fn open_links(
-        &mut self,
-        mac: MacAddr,
-    ) -> Result<(Vec<Box<dyn Link>>, Option<LeasePort>), OpenError> {
-        let offloads = self.impairment.is_none();
-        let mtu = self.mtu.unwrap_or(DEFAULT_MTU);
-        self.check_auto()?;
-        let mut port = None;
-        let links = match &self.link {
-            LinkSpec::Tap(name) => boxed(self.open_tap(name, mtu, offloads)?),
-            LinkSpec::Packet(name) => {
-                let sharing = match &self.ports {
-                    Some(ports) => Sharing::Ports(ports.clone()),
-                    None => Sharing::Nothing(mac),
-                };
-                let (link, mac) = packet::open(name, &sharing, &self.addresses)?;
-                if self.auto {
-                    port = Some(packet::open_auto(name, mac)?);
-                }
-                self.mac = Some(mac);
-                self.mtu.get_or_insert(link.caps().mtu);
-                boxed([link])
-            }
-            LinkSpec::Macvtap(name) => {
-                let settings = MacvtapSettings {
-                    mode: self.macvtap_mode,
-                    mac: self.mac,
-                    mtu: self.mtu,
-                    queues: self.tap_queues,
-                    offloads: tap_offloads(offloads),
-                    auto: self.auto,
-                };
-                let opened = macvtap::open(name, settings, &self.addresses)?;
-                self.mac = Some(opened.mac);
-                self.mtu.get_or_insert(opened.link.caps().mtu);
-                port = opened.port;
-                boxed([opened.link])
-            }
-            LinkSpec::Unix(path) => boxed([unix_link(path, mtu, offloads)?]),
-            LinkSpec::Memory(name) => boxed(memory::links(name, self.shards, mtu, offloads)?),
-        };
-        Ok((links, port))
-    }
-
-    /// Returns whether TCP may send super-packets that are longer than an IP header can say.
-    fn sends_big_packets(&self) -> bool {
-        self.tcp
-            .max_gso_payload
-            .is_none_or(|most| most > nic::LEGACY_SUPER_PAYLOAD)
-    }
-
-    /// Opens the TAP and sets up the kernel's end of it: MTU, addresses, up. Returns a link for each shard.
-    fn open_tap(&self, name: &str, mtu: u16, offloads: bool) -> Result<Vec<TapLink>, OpenError> {
-        // Without segmentation offload no packet is longer than the MTU.
-        let big_tcp = offloads && Interface::kernel_has_big_tcp().unwrap_or(false);
-        let tap = TapOptions {
-            queues: self.tap_queues.max(self.shards),
-            offloads: tap_offloads(offloads),
-            vnet_header: VnetHeader::Short,
-            napi: big_tcp && self.sends_big_packets(),
-            ..TapOptions::new(name)
-        }
-        .open()
-        .map_err(Refusal::from)?;
-        self.set_up_interface(&tap, mtu)
-            .map_err(|error| refused_set_up(name, error))?;
-        let options = nic::TapOptions {
-            vnet_header: VnetHeaderLen::Ten,
-            offloads,
-            mtu,
-            big_tcp,
-        };
-        let queues = tap.into_queues();
-        let of_links = match self.shards {
-            1 => vec![queues],
-            _ => queues.into_iter().map(|queue| vec![queue]).collect(),
-        };
-        let links = of_links.into_iter().map(|it| TapLink::new(it, options));
-        links
-            .collect::<Result<_, _>>()
-            .map_err(OpenError::system("epoll"))
-    }
-
-    /// Returns a warning if the TAP does not exist yet and the kernel's end gets no address.
-    fn unreachable_tap(&self) -> Option<String> {
-        let LinkSpec::Tap(name) = &self.link else {
-            return None;
-        };
-        if !self.peers.is_empty() || Interface::by_name(name).is_ok() {
-            return None;
-        }
-        let &(ours, prefix) = self.addresses.first()?;
-        let theirs = format!("{}/{prefix}", neighbour_of(ours));
-        Some(format!(
-            "the kernel's end of TAP {name} has no address, so no program on this host can reach {ours}\n  open the link as \
-             \"tap:{name},{theirs}\", or type: ip address add {theirs} dev {name}"
-        ))
-    }
-
-    fn set_up_interface(&self, tap: &Tap, mtu: u16) -> Result<(), NetlinkError> {
-        // An interface that existed before is used as it is.
-        if !tap.created() && self.peers.is_empty() {
-            return Ok(());
-        }
-        tap.set_up_interface(mtu, &self.peers)
-    }
-
-    /// Puts the conditioner and the capture around the link of the shard `number`.
-    fn decorate(&mut self, link: Box<dyn Link>, number: u64) -> Box<dyn Link> {
-        let link: Box<dyn Link> = if self.impairment.is_none() {
-            link
-        } else {
-            let seed = self.impairment.seed.wrapping_add(number);
-            let impairment = Impairment {
-                seed,
-                ..self.impairment
-            };
-            Box::new(Impaired::both(link, impairment))
-        };
-        match self.capture.take() {
-            Some(capture) => Box::new(Captured::new(link, capture)),
-            None => link,
-        }
-    }
-
     fn stack(
         &self,
         link: Box<dyn Link>,
@@ -568,13 +433,6 @@ impl NetdevBuilder {
             ..config
         };
         Ok(Stack::new(nic, config).map_err(invalid)?)
-    }
-}
-
-fn tap_offloads(offloads: bool) -> TapOffloads {
-    match offloads {
-        true => TapOffloads::Segmentation,
-        false => TapOffloads::None,
     }
 }
 
@@ -627,79 +485,10 @@ pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError
     Ok((end(0), end(1)))
 }
 
-/// Connects to the end of a wire that listens at `path`.
-fn unix_link(path: &Path, mtu: u16, offloads: bool) -> Result<UnixLink, OpenError> {
-    UnixLink::join(path, WireHello { offloads, mtu }).map_err(|source| OpenError::Unix {
-        path: path.to_owned(),
-        source,
-    })
-}
-
 /// Duplicates the fd to wait on for input from the link, if it has one.
 fn link_fds(link: &dyn Link) -> Result<Vec<OwnedFd>, OpenError> {
     let fd = link.poll_fd().map(|fd| fd.try_clone_to_owned()).transpose();
     Ok(fd.map_err(OpenError::system("dup"))?.into_iter().collect())
-}
-
-fn parse_prefix(text: &str) -> Result<(IpAddr, u8), OpenError> {
-    let refuse = || OpenError::Address {
-        text: text.to_owned(),
-    };
-    let (address, prefix) = text.split_once('/').ok_or_else(refuse)?;
-    let address: IpAddr = address.parse().map_err(|_| refuse())?;
-    let prefix: u8 = prefix.parse().map_err(|_| refuse())?;
-    let longest = if address.is_ipv6() { 128 } else { 32 };
-    if prefix <= longest {
-        Ok((address, prefix))
-    } else {
-        Err(refuse())
-    }
-}
-
-/// Parses a MAC address: six bytes in hexadecimal, with colons between them.
-fn parse_mac(text: &str) -> Result<[u8; 6], OpenError> {
-    let byte = |part: &str| match part.len() {
-        1 | 2 => u8::from_str_radix(part, 16).ok(),
-        _ => None,
-    };
-    let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
-    let mac = bytes.and_then(|bytes| bytes.try_into().ok());
-    mac.ok_or_else(|| {
-        let reason = format!("'{text}' is not a MAC address");
-        Refusal::new(ErrorKind::InvalidInput, Errno::EINVAL, reason)
-            .with_remedy("write it as 02:00:00:00:00:02")
-            .into()
-    })
-}
-
-/// Parses a range of ports: one number, or two with a hyphen between them.
-fn parse_ports(text: &str) -> Result<RangeInclusive<u16>, OpenError> {
-    let (first, last) = text.split_once('-').unwrap_or((text, text));
-    match (first.parse(), last.parse()) {
-        (Ok(first), Ok(last)) => Ok(first..=last),
-        _ => {
-            let reason = format!("'{text}' is not a range of ports");
-            Err(Refusal::new(ErrorKind::InvalidInput, Errno::EINVAL, reason)
-                .with_remedy("write it as 5201-5210")
-                .into())
-        }
-    }
-}
-
-/// Returns an address of the same network: the one that ends in 1, or in 2 if that is `ours`.
-fn neighbour_of(ours: IpAddr) -> IpAddr {
-    let number = |last: u8| if last == 1 { 2 } else { 1 };
-    match ours {
-        IpAddr::V4(ip) => {
-            let [a, b, c, last] = ip.octets();
-            IpAddr::from([a, b, c, number(last)])
-        }
-        IpAddr::V6(ip) => {
-            let mut octets = ip.octets();
-            octets[15] = number(octets[15]);
-            IpAddr::from(octets)
-        }
-    }
 }
 
 /// Returns a random locally administered unicast MAC address (IEEE 802, 48.2) and a random stack secret.
@@ -723,18 +512,6 @@ fn invalid(error: impl std::fmt::Display) -> Refusal {
     Refusal::of_stack(Errno::EINVAL, &error)
 }
 
-/// The kernel's end of a TAP could not be set up.
-fn refused_set_up(name: &str, error: NetlinkError) -> Refusal {
-    let errno = Errno(error.errno.raw_os_error());
-    let remedy =
-        "this needs CAP_NET_ADMIN in its network namespace: run as root, or inside `unshare -rn`";
-    let reason = format!("cannot set up {name}: {error}");
-    Refusal::new(ErrorKind::of_errno(errno), errno, reason)
-        .with_remedy(remedy)
-        .on(name)
-        .caused_by(io::Error::from(error.errno))
-}
-
 impl OpenError {
     /// The kernel has no interface `name`.
     pub(crate) fn no_interface(name: &str, error: NetlinkError) -> Self {
@@ -748,47 +525,6 @@ impl OpenError {
         move |source| Self::System {
             call,
             source: source.into(),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{parse_mac, parse_prefix};
-
-    #[test]
-    fn a_mac_address_has_six_bytes_in_hexadecimal() {
-        let parsed = parse_mac("02:0:aB:00:00:2").expect("valid");
-        assert_eq!(parsed, [2, 0, 0xab, 0, 0, 2]);
-        for text in [
-            "",
-            "02:00:00:00:00",
-            "02:00:00:00:00:00:01",
-            "02:00:00:00:00:g0",
-            "+2:0:0:0:0:0x",
-            "002:0:0:0:0:0",
-        ] {
-            assert!(parse_mac(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn addresses_have_a_prefix_length_that_fits() {
-        assert_eq!(
-            parse_prefix("10.77.0.2/24").expect("valid"),
-            ("10.77.0.2".parse().expect("valid"), 24)
-        );
-        assert_eq!(parse_prefix("fd77::2/128").expect("valid").1, 128);
-        for text in [
-            "10.77.0.2",
-            "10.77.0.2/33",
-            "fd77::/129",
-            "/24",
-            "10.77.0.2/",
-            "10.77.0/24",
-            "a/b",
-        ] {
-            assert!(parse_prefix(text).is_err(), "{text}");
         }
     }
 }

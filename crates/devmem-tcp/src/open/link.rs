@@ -1,0 +1,195 @@
+//! Opening the link of a NIC: its queues, and what is around them.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+
+use devmem_linux::netif::Interface;
+use devmem_linux::netlink::NetlinkError;
+use devmem_linux::tap::{Tap, TapOffloads, TapOptions, VnetHeader};
+use devmem_uapi::Errno;
+use nic::{Captured, Impaired, Impairment, Link, TapLink, UnixLink, VnetHeaderLen, WireHello};
+use wire::MacAddr;
+
+use super::macvtap::{self, MacvtapSettings};
+use super::packet::{self, Sharing};
+use super::{DEFAULT_MTU, NetdevBuilder, memory};
+use crate::error::{ErrorKind, OpenError, Refusal};
+use crate::lease::LeasePort;
+use crate::link_spec::LinkSpec;
+
+/// The queues of the link, and a socket to get addresses if it is needed.
+pub(super) type OpenedLinks = (Vec<Box<dyn Link>>, Option<LeasePort>);
+
+impl NetdevBuilder {
+    /// Opens the link of a NIC with the MAC address `mac`: a queue of it for each shard.
+    pub(super) fn open_links(&mut self, mac: MacAddr) -> Result<OpenedLinks, OpenError> {
+        let offloads = self.impairment.is_none();
+        let mtu = self.mtu.unwrap_or(DEFAULT_MTU);
+        self.check_auto()?;
+        let mut port = None;
+        let links = match &self.link {
+            LinkSpec::Tap(name) => boxed(self.open_tap(name, mtu, offloads)?),
+            LinkSpec::Packet(name) => {
+                let sharing = match &self.ports {
+                    Some(ports) => Sharing::Ports(ports.clone()),
+                    None => Sharing::Nothing(mac),
+                };
+                let (link, mac) = packet::open(name, &sharing, &self.addresses)?;
+                if self.auto {
+                    port = Some(packet::open_auto(name, mac)?);
+                }
+                self.mac = Some(mac);
+                self.mtu.get_or_insert(link.caps().mtu);
+                boxed([link])
+            }
+            LinkSpec::Macvtap(name) => {
+                let settings = MacvtapSettings {
+                    mode: self.macvtap_mode,
+                    mac: self.mac,
+                    mtu: self.mtu,
+                    queues: self.tap_queues,
+                    offloads: tap_offloads(offloads),
+                    auto: self.auto,
+                };
+                let opened = macvtap::open(name, settings, &self.addresses)?;
+                self.mac = Some(opened.mac);
+                self.mtu.get_or_insert(opened.link.caps().mtu);
+                port = opened.port;
+                boxed([opened.link])
+            }
+            LinkSpec::Unix(path) => boxed([unix_link(path, mtu, offloads)?]),
+            LinkSpec::Memory(name) => boxed(memory::links(name, self.shards, mtu, offloads)?),
+        };
+        Ok((links, port))
+    }
+
+    /// Returns whether TCP may send super-packets that are longer than an IP header can say.
+    fn sends_big_packets(&self) -> bool {
+        self.tcp
+            .max_gso_payload
+            .is_none_or(|most| most > nic::LEGACY_SUPER_PAYLOAD)
+    }
+
+    /// Opens the TAP and sets up the kernel's end of it: MTU, addresses, up. Returns a link for each shard.
+    fn open_tap(&self, name: &str, mtu: u16, offloads: bool) -> Result<Vec<TapLink>, OpenError> {
+        // Without segmentation offload no packet is longer than the MTU.
+        let big_tcp = offloads && Interface::kernel_has_big_tcp().unwrap_or(false);
+        let tap = TapOptions {
+            queues: self.tap_queues.max(self.shards),
+            offloads: tap_offloads(offloads),
+            vnet_header: VnetHeader::Short,
+            napi: big_tcp && self.sends_big_packets(),
+            ..TapOptions::new(name)
+        }
+        .open()
+        .map_err(Refusal::from)?;
+        self.set_up_interface(&tap, mtu)
+            .map_err(|error| refused_set_up(name, error))?;
+        let options = nic::TapOptions {
+            vnet_header: VnetHeaderLen::Ten,
+            offloads,
+            mtu,
+            big_tcp,
+        };
+        let queues = tap.into_queues();
+        let of_links = match self.shards {
+            1 => vec![queues],
+            _ => queues.into_iter().map(|queue| vec![queue]).collect(),
+        };
+        let links = of_links.into_iter().map(|it| TapLink::new(it, options));
+        links
+            .collect::<Result<_, _>>()
+            .map_err(OpenError::system("epoll"))
+    }
+
+    /// Returns a warning if the TAP does not exist yet and the kernel's end gets no address.
+    pub(super) fn unreachable_tap(&self) -> Option<String> {
+        let LinkSpec::Tap(name) = &self.link else {
+            return None;
+        };
+        if !self.peers.is_empty() || Interface::by_name(name).is_ok() {
+            return None;
+        }
+        let &(ours, prefix) = self.addresses.first()?;
+        let theirs = format!("{}/{prefix}", neighbour_of(ours));
+        Some(format!(
+            "the kernel's end of TAP {name} has no address, so no program on this host can reach {ours}\n  open the link as \
+             \"tap:{name},{theirs}\", or type: ip address add {theirs} dev {name}"
+        ))
+    }
+
+    fn set_up_interface(&self, tap: &Tap, mtu: u16) -> Result<(), NetlinkError> {
+        // An interface that existed before is used as it is.
+        if !tap.created() && self.peers.is_empty() {
+            return Ok(());
+        }
+        tap.set_up_interface(mtu, &self.peers)
+    }
+
+    /// Puts the conditioner and the capture around the link of the shard `number`.
+    pub(super) fn decorate(&mut self, link: Box<dyn Link>, number: u64) -> Box<dyn Link> {
+        let link: Box<dyn Link> = if self.impairment.is_none() {
+            link
+        } else {
+            let seed = self.impairment.seed.wrapping_add(number);
+            let impairment = Impairment {
+                seed,
+                ..self.impairment
+            };
+            Box::new(Impaired::both(link, impairment))
+        };
+        match self.capture.take() {
+            Some(capture) => Box::new(Captured::new(link, capture)),
+            None => link,
+        }
+    }
+}
+
+fn boxed<L: Link + 'static>(links: impl IntoIterator<Item = L>) -> Vec<Box<dyn Link>> {
+    let boxed = |link| -> Box<dyn Link> { Box::new(link) };
+    links.into_iter().map(boxed).collect()
+}
+
+fn tap_offloads(offloads: bool) -> TapOffloads {
+    match offloads {
+        true => TapOffloads::Segmentation,
+        false => TapOffloads::None,
+    }
+}
+
+/// Connects to the end of a wire that listens at `path`.
+fn unix_link(path: &Path, mtu: u16, offloads: bool) -> Result<UnixLink, OpenError> {
+    UnixLink::join(path, WireHello { offloads, mtu }).map_err(|source| OpenError::Unix {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Returns an address of the same network: the one that ends in 1, or in 2 if that is `ours`.
+fn neighbour_of(ours: IpAddr) -> IpAddr {
+    let number = |last: u8| if last == 1 { 2 } else { 1 };
+    match ours {
+        IpAddr::V4(ip) => {
+            let [a, b, c, last] = ip.octets();
+            IpAddr::from([a, b, c, number(last)])
+        }
+        IpAddr::V6(ip) => {
+            let mut octets = ip.octets();
+            octets[15] = number(octets[15]);
+            IpAddr::from(octets)
+        }
+    }
+}
+
+/// The kernel's end of a TAP could not be set up.
+fn refused_set_up(name: &str, error: NetlinkError) -> Refusal {
+    let errno = Errno(error.errno.raw_os_error());
+    let remedy =
+        "this needs CAP_NET_ADMIN in its network namespace: run as root, or inside `unshare -rn`";
+    let reason = format!("cannot set up {name}: {error}");
+    Refusal::new(ErrorKind::of_errno(errno), errno, reason)
+        .with_remedy(remedy)
+        .on(name)
+        .caused_by(io::Error::from(error.errno))
+}

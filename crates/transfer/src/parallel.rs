@@ -1,5 +1,10 @@
 //! What a load and a store share: ranges in pieces, and connections that are made again when they break.
 
+#![allow(
+    clippy::single_range_in_vec_init,
+    reason = "a load and a store take a list of ranges"
+)]
+
 mod piece;
 pub(crate) mod ranges;
 pub(crate) mod retry;

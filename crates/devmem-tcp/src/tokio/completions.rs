@@ -68,7 +68,8 @@ impl Completions {
             let next = self.completions.try_next();
             let is_over = || ended && self.completions.pending().is_ok_and(|pending| pending == 0);
             match next {
-                Ok(None) if is_over() => Some(Ok(None)),
+                // The last ones may have been completed since the queue was read: then they are in it, or this is the end.
+                Ok(None) if is_over() => Some(self.completions.try_next()),
                 Ok(None) => None,
                 result => Some(result),
             }

@@ -5,6 +5,8 @@
 
 use std::ffi::{c_int, c_ulong};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::thread;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
@@ -144,32 +146,51 @@ pub(crate) fn take_drops(fd: BorrowedFd<'_>) -> Result<u32, Errno> {
     done(rc).map(|()| counts[1])
 }
 
+/// The kernel's `struct ifreq`: a name, then an index or flags.
+#[repr(C)]
+struct InterfaceRequest {
+    name: [u8; IFNAMSIZ],
+    value: [u32; 6],
+}
+
+const _: () = assert!(size_of::<InterfaceRequest>() == size_of::<libc::ifreq>());
+
+impl InterfaceRequest {
+    /// Calls ioctl(2) with the request.
+    fn call(&mut self, fd: BorrowedFd<'_>, call: c_ulong) -> Result<(), Errno> {
+        // SAFETY: 1. `fd` is open for the call (borrowed); 2. the callers' ioctls read and write a `struct ifreq`, whose size
+        // this type has (asserted above), and every byte pattern is a valid value of it.
+        let rc = unsafe { libc::ioctl(fd.as_raw_fd(), call as _, &raw mut *self) };
+        done(rc)
+    }
+}
+
 /// Returns whether the interface `index` is administratively up, in the network namespace of the socket; `ENODEV` if it does
 /// not exist there.
 pub(crate) fn is_up(fd: BorrowedFd<'_>, index: u32) -> Result<bool, Errno> {
     const SIOCGIFNAME: c_ulong = 0x8910;
     const SIOCGIFFLAGS: c_ulong = 0x8913;
-    /// `struct ifreq`: the name, then the index or the flags.
-    #[repr(C)]
-    struct Request {
-        name: [u8; IFNAMSIZ],
-        value: [u32; 6],
+    // During a rename the interface has a name that is not found yet, for as long as other processors may read the old one.
+    const LOOKS: u32 = 500;
+    const PAUSE: Duration = Duration::from_millis(1);
+    for _ in 0..LOOKS {
+        let mut request = InterfaceRequest {
+            name: [0; IFNAMSIZ],
+            value: [index, 0, 0, 0, 0, 0],
+        };
+        request.call(fd, SIOCGIFNAME)?;
+        match request.call(fd, SIOCGIFFLAGS) {
+            Err(Errno::NODEV) => thread::sleep(PAUSE),
+            result => {
+                result?;
+                // The flags are the first u16 of the value.
+                let flags = request.value[0].to_ne_bytes();
+                let flags = u16::from_ne_bytes([flags[0], flags[1]]);
+                return Ok(flags & libc::IFF_UP as u16 != 0);
+            }
+        }
     }
-    const _: () = assert!(size_of::<Request>() == size_of::<libc::ifreq>());
-    let mut request = Request {
-        name: [0; IFNAMSIZ],
-        value: [index, 0, 0, 0, 0, 0],
-    };
-    for call in [SIOCGIFNAME, SIOCGIFFLAGS] {
-        // SAFETY: 1. `fd` is open for the call (borrowed); 2. both ioctls read and write a `struct ifreq`, whose size the
-        // local `request` has (asserted above), and every byte pattern is a valid value of it.
-        let rc = unsafe { libc::ioctl(fd.as_raw_fd(), call as _, &raw mut request) };
-        done(rc)?;
-    }
-    // The flags are the first u16 of the value.
-    let flags = request.value[0].to_ne_bytes();
-    let flags = u16::from_ne_bytes([flags[0], flags[1]]);
-    Ok(flags & libc::IFF_UP as u16 != 0)
+    Err(Errno::NODEV)
 }
 
 /// Sets an option.

@@ -3,6 +3,7 @@
 mod common;
 
 mod fuzz_replay;
+mod packet;
 mod refusals;
 mod requests;
 mod socket;

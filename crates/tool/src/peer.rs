@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -56,6 +57,34 @@ impl Peer {
         let mut child = Helper::start(command).with_context(|| format!("start the {name}"))?;
         let says = child.take_stderr().map(OwnedFd::from);
         Self::new(name, child, says)
+    }
+
+    /// Starts a cable between two UNIX sockets, a process that works like `devmem-tcp wire`: `command` with these `ends`. Returns
+    /// when it listens.
+    ///
+    /// # Errors
+    ///
+    /// As [`hear`](Self::hear).
+    pub fn start_cable(
+        name: impl Into<String>,
+        command: &mut Command,
+        ends: &[PathBuf; 2],
+        stop: &StopFlag,
+    ) -> Result<Self, Failure> {
+        for (option, socket) in ["--a", "--b"].into_iter().zip(ends) {
+            command.arg(option);
+            command.arg(format!("unix-listen:{}", socket.display()));
+        }
+        command.stdin(Stdio::null());
+        let mut cable = Self::start_noting(name, command)?;
+        let said = cable.hear(stop)?;
+        match said.contains("are connected") {
+            true => Ok(cable),
+            false => {
+                let (name, said) = (&cable.name, said.trim());
+                Err(Failure::failed(format!("the {name} failed: {said}")))
+            }
+        }
     }
 
     fn new(name: String, child: Helper, says: Option<OwnedFd>) -> Result<Self, Failure> {

@@ -3,7 +3,6 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::ValueEnum;
@@ -107,19 +106,9 @@ impl Cable {
             "--mtu",
             &MTU.to_string(),
         ]);
-        for (option, side) in [("--a", Side::Active), ("--b", Side::Passive)] {
-            let socket = socket(folder.path(), side);
-            command
-                .arg(option)
-                .arg(format!("unix-listen:{}", socket.display()));
-        }
-        command.stdin(Stdio::null());
-        let failed = |failure| anyhow!("{failure}");
-        let mut process = Peer::start_noting("cable", &mut command).map_err(failed)?;
-        let said = process.hear(stop).map_err(failed)?;
-        if !said.contains("are connected") {
-            bail!("the cable failed: {}", said.trim());
-        }
+        let ends = [Side::Active, Side::Passive].map(|side| socket(folder.path(), side));
+        let process = Peer::start_cable("cable", &mut command, &ends, stop);
+        let process = process.map_err(|failure| anyhow!("{failure}"))?;
         Ok(Self {
             folder,
             _process: process,

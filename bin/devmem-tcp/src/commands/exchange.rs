@@ -116,22 +116,8 @@ fn start_cable(
     let mut command = Helper::this_program();
     command.args(["wire", "--mtu", &plan.mtu.to_string()]);
     command.args(["--impair", &plan.impairment.to_string()]);
-    for (option, end) in [("--a", 1), ("--b", 2)] {
-        let socket = socket(folder, wire, end);
-        command
-            .arg(option)
-            .arg(format!("unix-listen:{}", socket.display()));
-    }
-    command.stdin(Stdio::null());
-    let mut cable = Peer::start_noting(format!("cable {wire}"), &mut command)?;
-    let said = cable.hear(stop)?;
-    match said.contains("are connected") {
-        true => Ok(cable),
-        false => Err(Failure::failed(format!(
-            "cable {wire} failed: {}",
-            said.trim()
-        ))),
-    }
+    let ends = [1, 2].map(|end| socket(folder, wire, end));
+    Peer::start_cable(format!("cable {wire}"), &mut command, &ends, stop)
 }
 
 fn start_rank(plan: &ExchangePlan, folder: &Path, rank: u16) -> Result<Peer, Failure> {

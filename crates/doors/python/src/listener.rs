@@ -31,11 +31,7 @@ impl Listener {
         }
     }
 
-    fn accept_within(
-        &self,
-        py: Python<'_>,
-        timeout: Timeout,
-    ) -> Result<Accepted, Error> {
+    fn accept_within(&self, py: Python<'_>, timeout: Timeout) -> Result<Accepted, Error> {
         let mut patience = Patience::new(timeout, self.time);
         let (stream, peer) = patience.wait(py, &self.listener, |listener, limit| {
             match limit {

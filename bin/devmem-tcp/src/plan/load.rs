@@ -14,7 +14,7 @@ use tool::parse::OutputArgs;
 use tool::size::Size;
 
 /// Smallest `--piece`.
-pub(super) const MIN_PIECE: Size = Size(4 << 10);
+const MIN_PIECE: Size = Size(4 << 10);
 /// `--piece` of the demo.
 const PIECE: Size = Size(16 << 20);
 
@@ -82,6 +82,34 @@ impl LoadJob {
     }
 }
 
+/// The link and the NIC of a load or a store.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) link: LinkPlan,
+    pub(super) nic: NicPlan,
+    pub(super) kernel: KernelPlan,
+}
+
+impl Client {
+    pub(super) fn new(link: &args::LinkArgs, nic: &args::NicArgs) -> Result<Self, Failure> {
+        let users_alone = users_alone(link, nic.mtu, &nic.impair, &[]);
+        let kernel = KernelPlan::new(nic, users_alone)?;
+        let link = LinkPlan::new(link)?;
+        let nic = NicPlan::new(nic, 0, link.tap.ours.address)?;
+        Ok(Self { link, nic, kernel })
+    }
+}
+
+/// Returns the bytes of `--piece`.
+pub(super) fn check_piece(piece: Size) -> Result<u64, Failure> {
+    match piece < MIN_PIECE {
+        true => Err(Failure::usage(format!(
+            "--piece {piece}: at least {MIN_PIECE}"
+        ))),
+        false => Ok(piece.0),
+    }
+}
+
 impl LoadPlan {
     /// Validates the command line.
     ///
@@ -101,15 +129,8 @@ impl LoadPlan {
             nic,
             output,
         } = args;
-        let users_alone = users_alone(&link, nic.mtu, &nic.impair, &[]);
-        let kernel = KernelPlan::new(&nic, users_alone)?;
-        let link = LinkPlan::new(&link)?;
-        let nic = NicPlan::new(&nic, 0, link.tap.ours.address)?;
-        if piece < MIN_PIECE {
-            return Err(Failure::usage(format!(
-                "--piece {piece}: at least {MIN_PIECE}"
-            )));
-        }
+        let Client { link, nic, kernel } = Client::new(&link, &nic)?;
+        let piece_bytes = check_piece(piece)?;
         let job = LoadJob {
             origin: origin(&url, &header, &link)?,
             target: match to.to_str() {
@@ -118,7 +139,7 @@ impl LoadPlan {
             },
             range: range.as_deref().map(parse_range).transpose()?,
             connections: check_connections(connections)?,
-            piece_bytes: piece.0,
+            piece_bytes,
         };
         Ok(Self {
             link,

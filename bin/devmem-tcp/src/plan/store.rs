@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use transfer::store::{Durability, NbdUrl};
 
-use super::link::users_alone;
-use super::load::{MIN_PIECE, check_host};
+use super::load::{Client, check_host, check_piece};
 use super::{KernelPlan, LinkPlan, NicPlan, check_connections};
 use crate::args;
 use tool::output::Failure;
@@ -57,15 +56,8 @@ impl StorePlan {
             nic,
             output,
         } = args;
-        let users_alone = users_alone(&link, nic.mtu, &nic.impair, &[]);
-        let kernel = KernelPlan::new(&nic, users_alone)?;
-        let link = LinkPlan::new(&link)?;
-        let nic = NicPlan::new(&nic, 0, link.tap.ours.address)?;
-        if piece < MIN_PIECE {
-            return Err(Failure::usage(format!(
-                "--piece {piece}: at least {MIN_PIECE}"
-            )));
-        }
+        let Client { link, nic, kernel } = Client::new(&link, &nic)?;
+        let piece_bytes = check_piece(piece)?;
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
         if !["nbd", "nbds"].contains(&scheme.to_ascii_lowercase().as_str()) {
             let text = format!("{url}: only NBD servers take bytes");
@@ -83,7 +75,7 @@ impl StorePlan {
             url,
             at: at.0,
             connections: check_connections(connections)?,
-            piece_bytes: piece.0,
+            piece_bytes,
             durability: match fua {
                 true => Durability::EachWrite,
                 false => Durability::Flush,

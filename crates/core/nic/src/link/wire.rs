@@ -63,6 +63,8 @@ struct Lane {
     frames: VecDeque<(Vec<u8>, VnetMeta)>,
     /// Allocations of received frames, to be used again.
     spare: Vec<Vec<u8>>,
+    /// The descriptor of the receiving end has been made readable, and not reset since.
+    announced: bool,
 }
 
 impl WireLink {
@@ -124,7 +126,9 @@ impl Drop for WireLink {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::Release);
         // Wakes a thread that waits for a frame at the other end: no frame will arrive.
-        wake(self.shared.wakeups[1 - self.side].as_ref());
+        let there = 1 - self.side;
+        self.lane(there).announced = true;
+        wake(self.shared.wakeups[there].as_ref());
     }
 }
 
@@ -146,7 +150,9 @@ impl Link for WireLink {
         let mut lane = self.lane(self.side);
         let Some((frame, meta)) = lane.frames.pop_front() else {
             // Under the lock, so that no frame can arrive between the check and the reset.
-            reset(self.shared.wakeups[self.side].as_ref());
+            if std::mem::take(&mut lane.announced) {
+                reset(self.shared.wakeups[self.side].as_ref());
+            }
             return Ok(LinkReceived::None);
         };
         lane.spare.push(std::mem::replace(posted.frame, frame));
@@ -166,7 +172,7 @@ impl Link for WireLink {
         let mut bytes = lane.spare.pop().unwrap_or_default();
         frame.copy_to(&mut bytes);
         lane.frames.push_back((bytes, meta));
-        if lane.frames.len() == 1 {
+        if !std::mem::replace(&mut lane.announced, true) {
             wake(self.shared.wakeups[there].as_ref());
         }
         Ok(LinkSent::Done)

@@ -83,7 +83,8 @@ pub(crate) struct Core {
     pub(crate) leader: Leader,
     /// When the leader's sleep times out; `None` if it is awake or has been woken.
     sleeps_until: Option<Instant>,
-    /// When a thread of the application last polled; `None` if it left polling to the background thread.
+    /// When a call last polled after which the application is likely to call again: one that may wait, or any call of a
+    /// program without eventfds. `None` if it left polling to the background thread.
     pub(crate) last_foreground: Option<Instant>,
     /// The background thread sleeps without a tick: a thread that leaves a call must wake it.
     pub(crate) background_sleeps: bool,
@@ -181,6 +182,14 @@ impl Core {
         }
     }
 
+    /// Notes that a call with the limit `limit` polls. After a call that must not wait, a program with eventfds may sleep until
+    /// one of them is readable, and only the background thread can make it so.
+    fn note_foreground(&mut self, limit: WaitLimit, now: Instant) {
+        if limit != WaitLimit::Never || self.signals.is_empty() {
+            self.last_foreground = Some(now);
+        }
+    }
+
     /// Returns whether the background thread must be woken to lead, and makes it lead then. While another thread leads, the wish
     /// stays until that one leaves.
     fn take_background_wanted(&mut self) -> bool {
@@ -215,22 +224,26 @@ pub(crate) struct Driver {
     /// Ends the sleep of a leader that is a thread of the application.
     wake_leader: OwnedFd,
     closing: AtomicBool,
-    /// Number of application threads inside [`Driver::wait_for`]: they poll, or sleep and will be woken.
+    /// Number of application threads inside a [`Driver::wait_for`] that may wait: they poll, or sleep and will be woken.
     callers: AtomicUsize,
 }
 
-/// Guard that counts one of [`Driver::callers`]. It must be dropped after the lock.
+/// Guard of a call; it must be dropped after the lock.
 struct Caller<'a> {
     driver: &'a Driver,
+    /// Counts as one of [`Driver::callers`].
+    may_wait: bool,
     /// The background thread must lead after this caller.
     wakes_background: bool,
 }
 
 impl<'a> Caller<'a> {
-    fn enter(driver: &'a Driver) -> Self {
-        driver.callers.fetch_add(1, Ordering::Relaxed);
+    fn enter(driver: &'a Driver, limit: WaitLimit) -> Self {
+        let may_wait = limit != WaitLimit::Never;
+        driver.callers.fetch_add(may_wait.into(), Ordering::Relaxed);
         Self {
             driver,
+            may_wait,
             wakes_background: false,
         }
     }
@@ -238,7 +251,9 @@ impl<'a> Caller<'a> {
 
 impl Drop for Caller<'_> {
     fn drop(&mut self) {
-        self.driver.callers.fetch_sub(1, Ordering::Relaxed);
+        self.driver
+            .callers
+            .fetch_sub(self.may_wait.into(), Ordering::Relaxed);
         // Only now: the background thread rests for a tick if it finds a caller, or the lock taken.
         if self.wakes_background {
             set(self.driver.wake_background.as_fd());
@@ -303,8 +318,8 @@ impl Driver {
         self.core.lock()
     }
 
-    /// Locks the state for the background thread, after threads that wait for it; `None` while an application thread that
-    /// polls holds the lock, so that the background thread never delays it.
+    /// Locks the state for the background thread, after threads that wait for it; `None` while another thread holds the lock
+    /// and an application thread polls, so that the background thread never delays it.
     pub(crate) fn lock_in_background(&self) -> Option<MutexGuard<'_, Core>> {
         match self.has_callers() {
             true => self.core.try_lock(),
@@ -312,7 +327,7 @@ impl Driver {
         }
     }
 
-    /// Returns whether a thread of the application is inside a call.
+    /// Returns whether a thread of the application is inside a call that may wait.
     pub(crate) fn has_callers(&self) -> bool {
         self.callers.load(Ordering::Relaxed) > 0
     }
@@ -458,7 +473,7 @@ impl Driver {
         mut attempt: impl FnMut(&mut Stack, Instant) -> Option<T>,
     ) -> Result<T, NotReady> {
         self.check()?;
-        let mut caller = Caller::enter(self);
+        let mut caller = Caller::enter(self, wait.limit);
         let mut core = self.lock();
         let started = core.clock.now();
         let mut idle_since = None;
@@ -466,7 +481,7 @@ impl Driver {
         let mut turn_began = core.received;
         loop {
             let now = core.clock.now();
-            core.last_foreground = Some(now);
+            core.note_foreground(wait.limit, now);
             if let Some(result) = attempt(&mut core.stacks[wait.stack.0], now) {
                 self.after_call(&mut core);
                 caller.wakes_background = self.leave(&mut core);

@@ -166,3 +166,21 @@ fn a_call_that_would_block_wakes_the_background_thread_only_for_programs_with_an
     assert!(is_background_woken(&driver), "it keeps the fd up to date");
     assert!(attempt(), "the program may wait for the fd");
 }
+
+#[test]
+fn the_background_thread_of_a_program_with_an_fd_still_leads_after_a_call_that_must_not_wait() {
+    let (driver, listener) = with_one_to_accept();
+    driver.readiness_fd(AT, listener).expect("an eventfd");
+    let wait = Wait {
+        stack: AT,
+        socket: Some(listener),
+        limit: WaitLimit::Never,
+    };
+    // It sleeps on the link. The call makes the fd unreadable, and the next one changes nothing.
+    driver.lock().leader = Leader::Background;
+    let accepted = driver.wait_for(wait, |stack, _| stack.accept(listener).ok());
+    assert!(accepted.is_ok(), "{accepted:?}");
+    assert_eq!(driver.lock().last_foreground, None);
+    assert_eq!(driver.wait_for(wait, |_, _| Some(())), Ok(()));
+    assert_eq!(driver.lock().last_foreground, None);
+}

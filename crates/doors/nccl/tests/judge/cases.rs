@@ -1,6 +1,6 @@
 //! What two ranks do with each other.
 
-use crate::loaded::{Pointer, WARNINGS};
+use crate::loaded::{NOTES, Pointer, WARNINGS};
 use crate::rank::{Buffer, Link, Rank, pattern, until};
 
 /// A byte that nobody sends on purpose.
@@ -56,6 +56,25 @@ pub fn sizes(rank: &Rank) {
     }
     rank.meet("end");
     rank.close(link);
+}
+
+/// Messages whose payload the plugin must receive by way of device memory, apart from the first two, which fit into the record that
+/// announces them.
+pub fn device(rank: &Rank) {
+    let link = rank.link("link");
+    let lens = [0, 1, 65_536, 600_000, (4 << 20) + 3, 24 << 20];
+    for (seed, len) in lens.into_iter().enumerate() {
+        both_ways(rank, link, len, seed);
+    }
+    rank.meet("end");
+    rank.close(link);
+    let (all, by_device): (usize, usize) = (lens.iter().sum(), lens[2..].iter().sum());
+    let received = format!("{all} received, {by_device} of them by way of device memory");
+    let notes = NOTES.lock().expect("no test panics with it");
+    assert!(
+        notes.iter().any(|note| note.contains(&received)),
+        "not {received:?}: {notes:?}"
+    );
 }
 
 /// The lengths that matter to the version differences only.

@@ -3,6 +3,7 @@
 //! `NCCL_JUDGE_PLUGIN=/path/libnccl-net-x.so` judges another plugin, where the devices are its own matter.
 
 mod cases;
+mod kernel_nic;
 mod loaded;
 mod rank;
 mod roles;
@@ -68,22 +69,28 @@ fn outcome(case: &str, wire: Wire, version: u32) -> [bool; 2] {
             (devices, Some(cable))
         }
     };
-    let mut ranks: Vec<_> = devices
-        .into_iter()
-        .enumerate()
-        .map(|(number, devices)| {
-            let settings = [
-                ("NCCL_JUDGE_CASE", case.to_owned()),
-                ("NCCL_JUDGE_RANK", number.to_string()),
-                ("NCCL_JUDGE_VERSION", version.to_string()),
-                ("DEVMEM_TCP_DEVICES", devices),
-            ];
-            start("rank", folder.path(), &settings)
-        })
-        .collect();
-    let ended = [0, 1].map(|at| ranks[at].wait().expect("a child").success());
+    let rank = |number: usize| {
+        let settings = settings(case, number, version, &devices[number]);
+        start("rank", folder.path(), &settings)
+    };
+    let ended = both(rank(0), rank(1));
     drop(cable);
     ended
+}
+
+/// Returns what a rank is told.
+fn settings(case: &str, number: usize, version: u32, devices: &str) -> [(&'static str, String); 4] {
+    [
+        ("NCCL_JUDGE_CASE", case.to_owned()),
+        ("NCCL_JUDGE_RANK", number.to_string()),
+        ("NCCL_JUDGE_VERSION", version.to_string()),
+        ("DEVMEM_TCP_DEVICES", devices.to_owned()),
+    ]
+}
+
+/// Waits for two ranks. Returns whether each of them succeeded.
+fn both(first: Child, second: Child) -> [bool; 2] {
+    [first, second].map(|mut rank| rank.wait().expect("a child").success())
 }
 
 fn judge(case: &str, wire: Wire, version: u32) {
@@ -193,7 +200,7 @@ fn ranks_on_a_tap() {
 
 /// The tests by their names. A function that is missing here is dead code, which is an error.
 macro_rules! trials {
-    ($($test:ident),* $(,)?) => {
+    ($($test:path),* $(,)?) => {
         vec![$(Trial::test(stringify!($test), || {
             $test();
             Ok(())
@@ -221,6 +228,8 @@ fn main() -> ExitCode {
         a_close_with_requests_in_flight_succeeds_and_fails_the_peer,
         a_killed_peer_fails_the_requests,
         ranks_on_a_tap,
+        kernel_nic::messages_are_received_by_way_of_device_memory,
+        kernel_nic::a_killed_rank_leaves_a_state_file_from_which_the_settings_are_restored,
     ];
     libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
 }

@@ -69,6 +69,7 @@ fn rank() {
     match case.as_str() {
         "sizes" => cases::sizes(&rank),
         "few_sizes" => cases::few_sizes(&rank),
+        "device" => cases::device(&rank),
         "many" => cases::many(&rank),
         "reversed" => cases::reversed(&rank),
         "grouped" => cases::grouped(&rank),

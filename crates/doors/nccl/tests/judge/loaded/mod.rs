@@ -16,6 +16,9 @@ pub const HANDLE_BYTES: usize = 128;
 /// Warnings that the plugin has logged.
 pub static WARNINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
+/// What else the plugin has logged.
+pub static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
 /// A pointer of the plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pointer(*mut c_void);
@@ -113,10 +116,9 @@ extern "C" fn log(
     assert_eq!(format, c"%s", "text may contain what a format means");
     // SAFETY: a terminated string, as the format says.
     let text = unsafe { CStr::from_ptr(text) };
-    if level <= 2 {
-        let text = text.to_string_lossy().into_owned();
-        WARNINGS.lock().expect("no test panics with it").push(text);
-    }
+    let lines = if level <= 2 { &WARNINGS } else { &NOTES };
+    let text = text.to_string_lossy().into_owned();
+    lines.lock().expect("no test panics with it").push(text);
 }
 
 fn judged(code: c_int) -> Result<(), Code> {

@@ -1,0 +1,63 @@
+//! Ranks on two NICs of the kernel that can receive into device memory, at the two ends of a cable: `DEVMEM_TEST_NIC` names the first,
+//! and the second is in the namespace `peer` (the lab has both).
+
+#[path = "../../../../devmem-tcp/tests/kernel_nic/bench.rs"]
+#[allow(dead_code, reason = "the tests of the library use the rest")]
+mod bench;
+
+use devmem_linux::netif;
+
+use crate::{both, settings, start};
+use bench::Bench;
+
+/// Twice the data of the largest ring of the lab's NIC.
+const POOL_BYTES: usize = 16 << 20;
+
+/// Runs a case. Returns whether each rank succeeded.
+fn outcome(bench: &Bench, case: &str) -> [bool; 2] {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let rank = |number: usize, interface: &str| {
+        let devices = format!("kernel:{interface}");
+        let mut settings = settings(case, number, 12, &devices).to_vec();
+        settings.push(("NCCL_DEVMEM_POOL", POOL_BYTES.to_string()));
+        start("rank", folder.path(), &settings)
+    };
+    let first = rank(0, &bench.name);
+    let second = bench.at_peer(|| rank(1, &peer_interface()));
+    both(first, second)
+}
+
+/// Returns the interface with an IPv4 address in the namespace of the caller.
+fn peer_interface() -> String {
+    let all = netif::interfaces().expect("netlink").into_iter();
+    let mut others = all.filter(|(index, ..)| {
+        let addresses = netif::addresses(*index).expect("netlink");
+        let mut addresses = addresses.into_iter();
+        addresses.any(|ip| ip.is_ipv4() && !ip.is_loopback())
+    });
+    others.next().expect("the other NIC has an address").1
+}
+
+pub fn messages_are_received_by_way_of_device_memory() {
+    let Some(bench) = Bench::new("kernel_nic::messages_are_received_by_way_of_device_memory")
+    else {
+        return;
+    };
+    let before = bench.settings();
+    assert_eq!(outcome(&bench, "device"), [true, true]);
+    assert_eq!(outcome(&bench, "reversed"), [true, true]);
+    assert_eq!(bench.settings(), before);
+}
+
+pub fn a_killed_rank_leaves_a_state_file_from_which_the_settings_are_restored() {
+    const TEST: &str =
+        "kernel_nic::a_killed_rank_leaves_a_state_file_from_which_the_settings_are_restored";
+    let Some(bench) = Bench::new(TEST) else {
+        return;
+    };
+    let before = bench.settings();
+    assert_eq!(outcome(&bench, "killed"), [false, true]);
+    assert_ne!(bench.settings(), before, "killed, it restored nothing");
+    bench.restore();
+    assert_eq!(bench.settings(), before);
+}

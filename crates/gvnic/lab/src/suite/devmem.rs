@@ -156,6 +156,23 @@ fn unless_unsupported(refused: BindError) -> anyhow::Error {
     }
 }
 
+/// Skips the row if the kernel cannot bind memory for receiving. Header split is as before afterwards.
+///
+/// # Errors
+///
+/// The kernel refused.
+pub fn require_rx(queue: u32) -> anyhow::Result<()> {
+    let mut ethtool = Ethtool::by_name(nic())?;
+    let before = RingsChange {
+        data_split: ethtool.rings()?.data_split,
+        ..RingsChange::default()
+    };
+    drop(Steering::new(1)?);
+    let bound = Bound::new(DmabufKind::Udmabuf, &[queue]).map(drop);
+    ethtool.set_rings(before)?;
+    bound
+}
+
 /// Receives one stream from the peer into device memory, with a separate binding.
 ///
 /// # Errors

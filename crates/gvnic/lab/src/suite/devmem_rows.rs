@@ -10,7 +10,7 @@ use devmem_linux::netdev::Netdev;
 
 use super::devmem::{
     Bound, DmabufKind, Habit, MEMORY_BYTES, NIC, RxReport, Steering, Stream, bind, memory, pair,
-    receive, rx, tx,
+    receive, require_rx, rx, tx,
 };
 use super::nic_rows::require_feature;
 use super::rows::{Context, Row, Seen, program};
@@ -218,10 +218,7 @@ fn unbind(context: &Context) -> anyhow::Result<Seen> {
 
 /// Kills a receiver process that holds frags.
 fn kill(context: &Context) -> anyhow::Result<Seen> {
-    let steering = Steering::new(1)?;
-    drop(steering);
-    // Skips the row if the kernel cannot bind.
-    drop(Bound::new(DmabufKind::Udmabuf, &[QUEUE])?);
+    require_rx(QUEUE)?;
     let part = context.few() / 2;
     let mut command = Command::new(crate::job::ROWS_PATH);
     command

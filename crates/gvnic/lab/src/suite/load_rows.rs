@@ -14,6 +14,7 @@ use devmem_linux::helper::Helper;
 use devmem_linux::netns::NetNs;
 use serde::Deserialize;
 
+use super::devmem;
 use super::rows::{Context, Row, Seen, Skip};
 use super::traffic::{self, Family, Rate, STUCK};
 use crate::job::{PEER_NETNS, TOOL_PATH};
@@ -23,6 +24,8 @@ use tool::stock::{self, StockServer};
 
 /// The servers that the host copies into the guest.
 pub const SERVERS: [StockServer; 2] = [StockServer::Nginx, StockServer::QemuNbd];
+/// The queue of eth1 that is bound to find out whether the kernel can.
+const QUEUE: u32 = 2;
 /// Seed of the pattern in the served file.
 const SEED: u64 = 7;
 /// Where the server's files are.
@@ -162,6 +165,7 @@ impl Served {
             let program = server.program();
             return Err(Skip(format!("this machine has no {program} for the guest")).into());
         }
+        devmem::require_rx(QUEUE)?;
         let mut file = vec![0; usize::try_from(bytes)?];
         PositionPattern::new(SEED).fill(0, &mut file);
         fs::create_dir_all(FOLDER)?;

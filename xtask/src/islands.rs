@@ -13,6 +13,7 @@ const ISLANDS: &[&str] = &[
     "crates/core/mapped/src/vectors.rs",
     "crates/kernel/src/sys/",
     "crates/gvnic/vfio-user/src/eventfd.rs",
+    "crates/devices/gpu/src/sys/",
     "crates/devices/cuda/src/sys/",
     "crates/devices/cuda-stub/src/calls.rs",
     "crates/devices/cuda-stub/src/entry.rs",

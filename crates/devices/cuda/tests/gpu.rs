@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use devmem_cuda::Device;
+use devmem_cuda::{Device, open};
 use devmem_linux::test_util::skip;
 use netmem::{
     DeviceAt, DeviceCopy, Dmabuf, DmabufId, DmabufProvider, Exporter, Lane, MemoryProvider,
@@ -11,7 +11,7 @@ use netmem::{
 
 /// Returns the first GPU; prints why there is none.
 fn gpu(test: &str) -> Option<Device> {
-    match Device::open(0) {
+    match open(0) {
         Ok(device) => Some(device),
         Err(error) => {
             let reason = error.to_string().replace("\n ", ";");

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use devmem_linux::doctor::{Check, CheckState};
-use devmem_tcp::cuda::{self, CudaError, Device, DeviceInfo};
+use devmem_tcp::cuda::{self, DeviceInfo, GpuError};
 
 /// Name of the rows.
 const CUDA: &str = "cuda";
@@ -24,19 +24,18 @@ pub(super) fn examine() -> Vec<Check> {
 /// Tries to export memory of a device.
 fn device(info: &DeviceInfo) -> Check {
     let DeviceInfo {
+        platform: _,
         ordinal,
         name,
         pci_address,
         memory_bytes,
-        driver_version: version,
+        version,
         dmabuf_supported: _,
         batched_copies,
     } = info;
     let mut found = format!(
-        "cuda:{ordinal} is {name} at {pci_address}, {} GiB, CUDA {}.{}",
-        memory_bytes >> 30,
-        version / 1000,
-        version % 1000 / 10
+        "cuda:{ordinal} is {name} at {pci_address}, {} GiB, CUDA {version}",
+        memory_bytes >> 30
     );
     if !batched_copies {
         found.push_str(", copies piece by piece (CUDA 12.8 batches them)");
@@ -44,7 +43,7 @@ fn device(info: &DeviceInfo) -> Check {
     if let Some(nic) = nearest(pci_address) {
         found.push_str(&format!(", nearest NIC {nic}"));
     }
-    let exported = Device::open(*ordinal)
+    let exported = cuda::open(*ordinal)
         .and_then(|device| device.alloc(4096))
         .and_then(|memory| memory.export().map(drop));
     match exported {
@@ -64,7 +63,7 @@ fn device(info: &DeviceInfo) -> Check {
 }
 
 /// Returns the row of an error; its lines after the first one are the remedy.
-fn refused(state: CheckState, before: &str, error: &CudaError) -> Check {
+fn refused(state: CheckState, before: &str, error: &GpuError) -> Check {
     let text = error.to_string();
     let (found, remedy) = text.split_once('\n').unwrap_or((&text, ""));
     Check {
@@ -122,7 +121,8 @@ mod tests {
 
     #[test]
     fn an_error_becomes_a_row_with_its_remedy() {
-        let error = CudaError::NoDevice {
+        let error = GpuError::NoDevice {
+            platform: &cuda::PLATFORM,
             ordinal: 1,
             count: 0,
         };

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use devmem_cuda::{CudaError, Device};
+use devmem_cuda::{GpuError, PLATFORM, open};
 use netmem::{Dmabuf, Exporter, HostProvider, MemoryProvider, NiovSize};
 
 use super::adopted::adopt;
@@ -12,7 +12,7 @@ use super::support::{memory, with_stub};
 #[test]
 fn memory_is_allocated_in_large_pages_and_freed_before_its_device() {
     let log = with_stub("devices=1", || {
-        let device = Device::open(0).unwrap();
+        let device = open(0).unwrap();
         for size in [4096, 12_288, 2 << 20, (2 << 20) + 4096] {
             let memory = device.alloc(size).unwrap();
             assert_eq!(memory.size(), size);
@@ -34,9 +34,9 @@ fn memory_is_allocated_in_large_pages_and_freed_before_its_device() {
 #[test]
 fn sizes_that_are_no_pages_and_too_much_memory_are_refused() {
     with_stub("memory=4194304", || {
-        let device = Device::open(0).unwrap();
+        let device = open(0).unwrap();
         for size in [0, 1, 4095, 5000] {
-            assert_eq!(device.alloc(size).unwrap_err(), CudaError::Size { size });
+            assert_eq!(device.alloc(size).unwrap_err(), GpuError::Size { size });
         }
         let error = device.alloc(6 << 20).unwrap_err().to_string();
         assert!(
@@ -53,7 +53,7 @@ fn sizes_that_are_no_pages_and_too_much_memory_are_refused() {
 #[test]
 fn memory_outlives_handles_in_any_order() {
     let log = with_stub("polls=2", || {
-        let device = Device::open(0).unwrap();
+        let device = open(0).unwrap();
         let memory = memory(&device, 1 << 20);
         drop(device);
         let engine = Arc::clone(memory.copy_engine().unwrap());
@@ -74,7 +74,7 @@ fn memory_outlives_handles_in_any_order() {
 #[test]
 fn an_export_is_made_once_and_kept() {
     let log = with_stub("devices=1", || {
-        let allocation = Arc::new(Device::open(0).unwrap().alloc(8192).unwrap());
+        let allocation = Arc::new(open(0).unwrap().alloc(8192).unwrap());
         let first = format!("{:?}", allocation.export().unwrap().as_fd());
         assert_eq!(
             format!("{:?}", Exporter::as_fd(allocation.as_ref()).unwrap()),
@@ -94,7 +94,7 @@ fn an_export_is_made_once_and_kept() {
 #[test]
 fn a_refused_export_says_which_kernel_module_is_needed() {
     with_stub("dmabuf=0", || {
-        let device = Device::open(0).unwrap();
+        let device = open(0).unwrap();
         assert!(!device.info().unwrap().dmabuf_supported);
         let error = device
             .alloc(4096)
@@ -117,7 +117,7 @@ fn a_refused_export_says_which_kernel_module_is_needed() {
 #[test]
 fn adopted_memory_is_used_and_not_freed() {
     let log = with_stub("devices=1", || {
-        let device = Device::open(0).unwrap();
+        let device = open(0).unwrap();
         let theirs = device.alloc(1 << 20).unwrap();
         let address = theirs.device_ptr() + 8192;
         let adopted = Dmabuf::exported(Arc::new(adopt(&device, address, 4096).unwrap())).unwrap();
@@ -135,14 +135,14 @@ fn adopted_memory_is_used_and_not_freed() {
 #[test]
 fn memory_that_cannot_be_adopted_is_refused_with_the_reason() {
     with_stub("devices=2", || {
-        let (device, other) = (Device::open(0).unwrap(), Device::open(1).unwrap());
+        let (device, other) = (open(0).unwrap(), open(1).unwrap());
         let theirs = device.alloc(2 << 20).unwrap();
         let address = theirs.device_ptr();
         for (start, len) in [(address + 1, 4096), (address, 4095), (address, 0)] {
             let error = adopt(&device, start, len).unwrap_err();
             assert_eq!(
                 error,
-                CudaError::Misaligned {
+                GpuError::Misaligned {
                     address: start,
                     len
                 }
@@ -154,7 +154,8 @@ fn memory_that_cannot_be_adopted_is_refused_with_the_reason() {
             "{foreign}"
         );
         let moved = adopt(&other, address, 4096).unwrap_err();
-        let expected = CudaError::OtherDevice {
+        let expected = GpuError::OtherDevice {
+            platform: &PLATFORM,
             address,
             actual: 0,
             expected: 1,
@@ -162,7 +163,7 @@ fn memory_that_cannot_be_adopted_is_refused_with_the_reason() {
         assert_eq!(moved, expected);
         let end = address + (2 << 20) - 4096;
         let long = adopt(&device, end, 8192).unwrap_err();
-        let expected = CudaError::TooLong {
+        let expected = GpuError::TooLong {
             address: end,
             len: 8192,
             available: 4096,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use devmem_cuda::Device;
+use devmem_cuda::open;
 use netmem::{
     CopyError, DeviceAt, DeviceCopy, DeviceState, DmaPort, Dmabuf, DmabufId, DmabufProvider, Frag,
     FragList, HostProvider, Lane, NiovSize, PagePool, Payload, PoolConfig,
@@ -21,7 +21,7 @@ struct Pools {
 impl Pools {
     fn new() -> Self {
         let niov = NiovSize::MIN;
-        let memory = memory(&Device::open(0).unwrap(), 1 << 20);
+        let memory = memory(&open(0).unwrap(), 1 << 20);
         let engine = memory.copy_engine().unwrap();
         let host = HostProvider::pinned(1 << 20, niov, engine.as_ref()).unwrap();
         let device = DmabufProvider::new(&memory, DmabufId(1), niov).unwrap();
@@ -130,7 +130,7 @@ fn drivers_without_the_batch_copy_piece_by_piece() {
 fn one_byte_and_two_gibibytes_are_addressed_to_the_last_byte() {
     with_stub("memory=4294967296", || {
         let size = 2 << 30;
-        let memory = memory(&Device::open(0).unwrap(), size);
+        let memory = memory(&open(0).unwrap(), size);
         for at in [0, 1, 4095, 4096, (1 << 31) - 1, size - 1] {
             memory.copy_in(at, &[at as u8 ^ 0x5a]).unwrap();
             assert_eq!(memory.slice(at..at + 1).to_vec(), [at as u8 ^ 0x5a]);
@@ -148,7 +148,7 @@ fn one_byte_and_two_gibibytes_are_addressed_to_the_last_byte() {
 #[test]
 fn memory_is_filled_and_moved_as_other_memory_is() {
     with_stub("polls=1", || {
-        let memory = memory(&Device::open(0).unwrap(), 2 << 20);
+        let memory = memory(&open(0).unwrap(), 2 << 20);
         memory.fill(10..600_010, 7).unwrap();
         assert_eq!(memory.slice(9..11).to_vec(), [0, 7]);
         assert_eq!(memory.slice(600_009..600_011).to_vec(), [7, 0]);
@@ -168,7 +168,7 @@ fn memory_is_filled_and_moved_as_other_memory_is() {
 #[test]
 fn two_devices_copy_through_the_host_and_refuse_each_others_memory() {
     let log = with_stub("devices=2", || {
-        let [zero, one] = [0, 1].map(|ordinal| memory(&Device::open(ordinal).unwrap(), 4096));
+        let [zero, one] = [0, 1].map(|ordinal| memory(&open(ordinal).unwrap(), 4096));
         zero.copy_in(0, b"from device 0").unwrap();
         one.copy_from(&zero, 0, 100, 13).unwrap();
         assert_eq!(one.slice(100..113).to_vec(), b"from device 0");
@@ -197,7 +197,7 @@ fn two_devices_copy_through_the_host_and_refuse_each_others_memory() {
 #[test]
 fn more_submissions_than_events_wait_for_the_oldest() {
     with_stub("polls=1000000", || {
-        let memory = memory(&Device::open(0).unwrap(), 4096);
+        let memory = memory(&open(0).unwrap(), 4096);
         let (engine, exporter) = (memory.copy_engine().unwrap(), memory.exporter().unwrap());
         let at = |offset| DeviceAt {
             memory: exporter.as_ref(),
@@ -226,7 +226,7 @@ fn more_submissions_than_events_wait_for_the_oldest() {
 #[test]
 fn a_lost_device_repeats_its_error_and_is_closed() {
     let log = with_stub("lost=1", || {
-        let memory = memory(&Device::open(0).unwrap(), 4096);
+        let memory = memory(&open(0).unwrap(), 4096);
         let (engine, exporter) = (memory.copy_engine().unwrap(), memory.exporter().unwrap());
         let at = |offset| DeviceAt {
             memory: exporter.as_ref(),

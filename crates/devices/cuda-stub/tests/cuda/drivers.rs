@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use devmem_cuda::{CudaError, Device, LoadError, devices};
+use devmem_cuda::{GpuError, LoadError, PLATFORM, Version, devices, open};
 use netmem::in_child;
 
 use super::support::{with_library, with_stub};
@@ -11,10 +11,7 @@ use super::support::{with_library, with_stub};
 fn no_driver_is_an_error_that_names_the_file() {
     with_library(Path::new("/nowhere/libcuda.so.1"), "devices=9", || {
         let error = devices().unwrap_err();
-        assert!(matches!(
-            error,
-            CudaError::Load(LoadError::NoLibrary { .. })
-        ));
+        assert!(matches!(error, GpuError::Load(LoadError::NoLibrary { .. })));
         let text = error.to_string();
         assert!(
             text.contains("/nowhere/libcuda.so.1 cannot be loaded"),
@@ -28,7 +25,7 @@ fn no_driver_is_an_error_that_names_the_file() {
 fn an_old_driver_is_named_with_its_version() {
     with_stub("driver=11040", || {
         assert_eq!(
-            Device::open(0).unwrap_err().to_string(),
+            open(0).unwrap_err().to_string(),
             "the driver supports CUDA 11.4; 12.0 is needed\n  install a newer driver"
         );
     });
@@ -37,7 +34,7 @@ fn an_old_driver_is_named_with_its_version() {
 #[test]
 fn a_missing_function_is_named() {
     with_stub("no=cuMemGetHandleForAddressRange", || {
-        let error = Device::open(0).unwrap_err().to_string();
+        let error = open(0).unwrap_err().to_string();
         assert!(
             error.starts_with("libcuda lacks cuMemGetHandleForAddressRange of CUDA 11.7"),
             "{error}"
@@ -48,7 +45,7 @@ fn a_missing_function_is_named() {
 #[test]
 fn a_driver_without_devices_answers_with_its_own_error() {
     with_stub("fail=cuInit:100", || {
-        let error = Device::open(0).unwrap_err().to_string();
+        let error = open(0).unwrap_err().to_string();
         assert!(
             error.starts_with("cuInit failed: CUDA_ERROR_NO_DEVICE (100)"),
             "{error}"
@@ -68,10 +65,11 @@ fn a_module_of_another_version_is_explained() {
 #[test]
 fn a_device_past_the_last_one_is_refused() {
     with_stub("devices=2", || {
-        let error = Device::open(2).unwrap_err();
+        let error = open(2).unwrap_err();
         assert_eq!(
             error,
-            CudaError::NoDevice {
+            GpuError::NoDevice {
+                platform: &PLATFORM,
                 ordinal: 2,
                 count: 2
             }
@@ -87,8 +85,8 @@ fn devices_are_described() {
         assert_eq!((found[1].ordinal, found[1].name.as_str()), (1, "Stub 1"));
         assert_eq!(found[1].pci_address, "0000:01:00.0");
         assert_eq!(
-            (found[1].memory_bytes, found[1].driver_version),
-            (1 << 30, 12_080)
+            (found[1].memory_bytes, found[1].version),
+            (1 << 30, Version(12, 8))
         );
         assert!(found[1].dmabuf_supported && found[1].batched_copies);
     });
@@ -100,12 +98,12 @@ fn devices_are_described() {
 #[test]
 fn a_device_that_is_open_is_opened_once() {
     let log = with_stub("devices=1", || {
-        let device = Device::open(0).unwrap();
-        let again = Device::open(0).unwrap();
+        let device = open(0).unwrap();
+        let again = open(0).unwrap();
         drop(device);
         again.alloc(4096).unwrap();
         drop(again);
-        Device::open(0).unwrap();
+        open(0).unwrap();
     });
     if let Some(log) = log {
         assert_eq!(
@@ -120,11 +118,11 @@ fn a_device_that_is_open_is_opened_once() {
 #[test]
 fn a_child_by_fork_gets_errors_and_frees_nothing() {
     let log = with_stub("polls=0", || {
-        let device = Device::open(0).unwrap();
+        let device = open(0).unwrap();
         let memory = super::support::memory(&device, 4096);
         let failed = in_child(|| {
             let copied = memory.copy_in(0, b"child");
-            let opened = Device::open(0);
+            let opened = open(0);
             let is_refused = |text: String| text.contains("CUDA_ERROR_NOT_INITIALIZED (3)");
             let refused = is_refused(copied.unwrap_err().to_string())
                 && is_refused(opened.unwrap_err().to_string());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use devmem_cuda::Device;
+use devmem_cuda::open;
 use netmem::{DmabufId, DmabufProvider, MemoryProvider, NiovSize, contract};
 
 use super::support::{memory, with_stub};
@@ -10,7 +10,7 @@ use super::support::{memory, with_stub};
 #[test]
 fn memory_of_a_device_keeps_the_contract_of_providers() {
     let log = with_stub("polls=1", || {
-        let memory = memory(&Device::open(0).unwrap(), 1 << 20);
+        let memory = memory(&open(0).unwrap(), 1 << 20);
         for niov in [4096, 65_536] {
             let niov = NiovSize::new(niov).unwrap();
             let provider = DmabufProvider::new(&memory, DmabufId(1), niov).unwrap();

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use netmem::{CopyEngine, CpuAccess, DeviceError, Dmabuf, Exporter};
 
 use crate::device::{Device, Engine};
-use crate::error::CudaError;
+use crate::error::GpuError;
 use crate::sys::memory::DeviceMemory;
 
 /// The unit of dma-bufs.
@@ -28,26 +28,22 @@ pub struct Allocation {
 }
 
 impl Allocation {
-    pub(crate) fn new(device: &Device, size: usize) -> Result<Self, CudaError> {
+    pub(crate) fn new(device: &Device, size: usize) -> Result<Self, GpuError> {
         if size == 0 || !size.is_multiple_of(PAGE_BYTES) {
-            return Err(CudaError::Size { size });
+            return Err(GpuError::Size { size });
         }
         let rounded = size
             .checked_next_multiple_of(LARGE_PAGE_BYTES)
-            .ok_or(CudaError::Size { size })?;
+            .ok_or(GpuError::Size { size })?;
         let memory = DeviceMemory::alloc(&device.engine.lanes, rounded)?;
         let address = memory.address();
         if !address.is_multiple_of(PAGE_BYTES as u64) {
-            return Err(CudaError::Misaligned { address, len: size });
+            return Err(GpuError::Misaligned { address, len: size });
         }
         Self::of(device, memory, size)
     }
 
-    pub(crate) fn of(
-        device: &Device,
-        memory: DeviceMemory,
-        size: usize,
-    ) -> Result<Self, CudaError> {
+    pub(crate) fn of(device: &Device, memory: DeviceMemory, size: usize) -> Result<Self, GpuError> {
         memory.synchronise_copies()?;
         Ok(Self {
             dmabuf: OnceLock::new(),
@@ -66,7 +62,7 @@ impl Allocation {
         &self.device
     }
 
-    /// Returns the address of the first byte, as kernels and the CUDA libraries take it.
+    /// Returns the address of the first byte, as kernels and the vendor's libraries take it.
     pub fn device_ptr(&self) -> u64 {
         self.memory.address()
     }
@@ -84,13 +80,13 @@ impl Allocation {
     ///
     /// # Errors
     ///
-    /// [`CudaError`]: the driver refuses.
-    pub fn export(&self) -> Result<BorrowedFd<'_>, CudaError> {
+    /// [`GpuError`]: the driver refuses.
+    pub fn export(&self) -> Result<BorrowedFd<'_>, GpuError> {
         let exported = self.dmabuf.get_or_init(|| self.memory.export());
         exported
             .as_ref()
             .map(AsFd::as_fd)
-            .map_err(|error| CudaError::Call(*error))
+            .map_err(|error| GpuError::Call(*error))
     }
 }
 
@@ -104,6 +100,7 @@ impl Exporter for Allocation {
     }
 
     fn as_dmabuf(&self) -> Result<Option<BorrowedFd<'_>>, DeviceError> {
+        self.device.engine.reaches_kernel_nics()?;
         let exported = self.dmabuf.get_or_init(|| self.memory.export());
         exported
             .as_ref()

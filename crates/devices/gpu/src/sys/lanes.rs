@@ -10,11 +10,11 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use netmem::{DeviceError, DeviceState, Fence, Lane};
 
 use super::context::{Context, Current};
+use super::copies::RawCopy;
 use super::functions::RawStream;
 use super::lane::LaneState;
-use super::memory::RawCopy;
 use crate::device::Device;
-use crate::error::CudaError;
+use crate::error::GpuError;
 
 /// A device's context and streams.
 pub(crate) struct Lanes {
@@ -28,13 +28,13 @@ pub(crate) struct Lanes {
 
 impl fmt::Debug for Lanes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lanes(cuda:{})", self.context.ordinal())
+        write!(f, "Lanes({})", self.context.name())
     }
 }
 
 impl Lanes {
     /// Creates the streams and events of a device.
-    pub(crate) fn new(context: Context) -> Result<Self, CudaError> {
+    pub(crate) fn new(context: Context) -> Result<Self, GpuError> {
         let lane = || Mutex::new(LaneState::new());
         let lanes = Self {
             context,
@@ -127,7 +127,7 @@ impl Lanes {
     ///
     /// # Safety
     ///
-    /// `stream` is a stream of this device's primary context that exists, or one of the driver's special handles.
+    /// `stream` is a stream of this device that exists, or one of the driver's special handles.
     pub(crate) unsafe fn hold_stream(
         &self,
         fence: Fence,
@@ -138,10 +138,13 @@ impl Lanes {
             return Ok(());
         }
         let current = self.enter()?;
-        let event = state.event(fence.number);
+        let (event, wait) = (
+            state.event(fence.number),
+            current.driver.functions().stream_wait,
+        );
         // SAFETY: (1) the stream exists, by the contract; (2) the event exists (invariant).
-        let status = unsafe { (current.driver.functions.stream_wait)(stream, event, 0) };
-        self.note(current.driver.check("cuStreamWaitEvent", status))
+        let status = unsafe { (wait.call)(stream, event, 0) };
+        self.note(current.driver.check(wait.name, status))
     }
 }
 
@@ -164,12 +167,13 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`CudaError`] of the driver.
+    /// [`GpuError`] of the driver.
     ///
     /// # Safety
     ///
-    /// `stream` is a CUstream of this device's primary context that exists, or one of the driver's special handles.
-    pub unsafe fn hold_stream(&self, fence: Fence, stream: *mut c_void) -> Result<(), CudaError> {
+    /// `stream` is a stream of this device (a CUstream of its primary context, a hipStream_t) that exists, or one of the driver's
+    /// special handles.
+    pub unsafe fn hold_stream(&self, fence: Fence, stream: *mut c_void) -> Result<(), GpuError> {
         // SAFETY: the contract is the same.
         Ok(unsafe { self.engine.lanes.hold_stream(fence, stream) }?)
     }

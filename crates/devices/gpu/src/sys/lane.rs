@@ -10,9 +10,8 @@ use std::ptr;
 use netmem::DeviceError;
 
 use super::context::Current;
-use super::functions::{BatchCopy, CopyAttributes, Location, RawEvent, RawStream, Status};
-use super::memory::{CopyKind, RawCopy};
-use crate::error::NOT_READY;
+use super::copies::{Batch, CopyKind, RawCopy};
+use super::functions::{RawEvent, RawStream, Status};
 
 /// Number of submissions of a lane that can be in flight; one more waits for the oldest.
 const EVENTS: usize = 64;
@@ -20,11 +19,8 @@ const EVENTS: usize = 64;
 const NON_BLOCKING: u32 = 1;
 const DISABLE_TIMING: u32 = 2;
 
-/// CU_MEMCPY_SRC_ACCESS_ORDER_STREAM: the source is read when the stream gets to the copy.
-const SOURCE_ORDER_STREAM: u32 = 1;
-
-/// Status of a driver that has the batched copy and does not support it for this memory.
-const NOT_SUPPORTED: Status = 801;
+/// Status of a query of something that is not done.
+const NOT_READY: Status = 600;
 
 /// Invariant: the stream and the events are of the context of the lanes, and destroyed by `destroy` only.
 pub(crate) struct LaneState {
@@ -54,19 +50,20 @@ impl LaneState {
     pub(crate) fn create(&mut self, current: &Current<'_>) -> Result<(), DeviceError> {
         let driver = current.driver;
         let (mut least, mut greatest) = (0, 0);
-        let get = driver.functions.stream_priorities;
+        let get = driver.functions().stream_priorities;
         // SAFETY: room for two numbers.
-        let status = unsafe { get(&raw mut least, &raw mut greatest) };
-        driver.check("cuCtxGetStreamPriorityRange", status)?;
-        let (stream, create) = (&raw mut self.stream, driver.functions.stream_create);
+        let status = unsafe { (get.call)(&raw mut least, &raw mut greatest) };
+        driver.check(get.name, status)?;
+        let (stream, create) = (&raw mut self.stream, driver.functions().stream_create);
         // SAFETY: room for a pointer. The greatest priority is the smaller number.
-        let status = unsafe { create(stream, NON_BLOCKING, greatest) };
-        driver.check("cuStreamCreateWithPriority", status)?;
+        let status = unsafe { (create.call)(stream, NON_BLOCKING, greatest) };
+        driver.check(create.name, status)?;
+        let create = driver.functions().event_create;
         for _ in 0..EVENTS {
             let mut event = ptr::null_mut();
             // SAFETY: room for a pointer.
-            let status = unsafe { (driver.functions.event_create)(&raw mut event, DISABLE_TIMING) };
-            driver.check("cuEventCreate", status)?;
+            let status = unsafe { (create.call)(&raw mut event, DISABLE_TIMING) };
+            driver.check(create.name, status)?;
             self.events.push(event);
         }
         Ok(())
@@ -91,10 +88,10 @@ impl LaneState {
                 .iter()
                 .try_for_each(|copy| self.copy(current, copy))?;
         }
+        let record = current.driver.functions().event_record;
         // SAFETY: the event and the stream exist (invariant).
-        let status =
-            unsafe { (current.driver.functions.event_record)(self.event(number), self.stream) };
-        current.driver.check("cuEventRecord", status)?;
+        let status = unsafe { (record.call)(self.event(number), self.stream) };
+        current.driver.check(record.name, status)?;
         self.submitted = number;
         Ok(())
     }
@@ -105,53 +102,11 @@ impl LaneState {
         current: &Current<'_>,
         copies: &[RawCopy<'_>],
     ) -> Result<bool, DeviceError> {
-        let is_worth_it =
-            copies.len() > 1 && !copies.iter().any(|copy| copy.kind == CopyKind::Within);
-        let Some(batch) = current.driver.batch.filter(|_| is_worth_it) else {
+        if copies.len() < 2 || copies.iter().any(|copy| copy.kind == CopyKind::Within) {
             return Ok(false);
-        };
-        let mut to: Vec<u64> = copies.iter().map(|copy| copy.to).collect();
-        let mut from: Vec<u64> = copies.iter().map(|copy| copy.from).collect();
-        let mut sizes: Vec<usize> = copies.iter().map(|copy| copy.len).collect();
-        let mut attributes = CopyAttributes {
-            source_order: SOURCE_ORDER_STREAM,
-            source: Location::default(),
-            destination: Location::default(),
-            flags: 0,
-        };
-        // The attributes are those of all copies from index 0 on.
-        let (mut first, mut failed) = (0_usize, 0_usize);
-        let (to, from, sizes) = (to.as_mut_ptr(), from.as_mut_ptr(), sizes.as_mut_ptr());
-        let (attributes, first) = (&raw mut attributes, &raw mut first);
-        let (count, stream) = (copies.len(), self.stream);
-        let status = match batch {
-            // SAFETY: (1) three arrays of `count` entries, one attribute, and room for an index; (2) both sides of each
-            // copy are memory that stays until the stream is done (`RawCopy`); (3) the stream exists (invariant).
-            BatchCopy::V12(copy) => unsafe {
-                copy(
-                    to,
-                    from,
-                    sizes,
-                    count,
-                    attributes,
-                    first,
-                    1,
-                    &raw mut failed,
-                    stream,
-                )
-            },
-            // SAFETY: as above, without the index.
-            BatchCopy::V13(copy) => unsafe {
-                copy(to, from, sizes, count, attributes, first, 1, stream)
-            },
-        };
-        match status {
-            NOT_SUPPORTED => Ok(false),
-            status => current
-                .driver
-                .check("cuMemcpyBatchAsync", status)
-                .map(|()| true),
         }
+        let stream = self.stream;
+        current.driver.copy_batch(&Batch { copies, stream })
     }
 
     pub(crate) fn copy(
@@ -160,7 +115,7 @@ impl LaneState {
         copy: &RawCopy<'_>,
     ) -> Result<(), DeviceError> {
         let (driver, stream) = (current.driver, self.stream);
-        let functions = &driver.functions;
+        let functions = driver.functions();
         let RawCopy {
             kind,
             from,
@@ -171,16 +126,16 @@ impl LaneState {
         let host = |address: u64| ptr::with_exposed_provenance_mut::<c_void>(address as usize);
         let (call, status) = match kind {
             // SAFETY: both sides are memory that stays until the stream is done (`RawCopy`); the stream exists (invariant).
-            CopyKind::In => ("cuMemcpyHtoDAsync", unsafe {
-                (functions.copy_in)(to, host(from), len, stream)
+            CopyKind::In => (functions.copy_in.name, unsafe {
+                (functions.copy_in.call)(to, host(from), len, stream)
             }),
             // SAFETY: as above.
-            CopyKind::Out => ("cuMemcpyDtoHAsync", unsafe {
-                (functions.copy_out)(host(to), from, len, stream)
+            CopyKind::Out => (functions.copy_out.name, unsafe {
+                (functions.copy_out.call)(host(to), from, len, stream)
             }),
             // SAFETY: as above.
-            CopyKind::Within => ("cuMemcpyDtoDAsync", unsafe {
-                (functions.copy_within)(to, from, len, stream)
+            CopyKind::Within => (functions.copy_within.name, unsafe {
+                (functions.copy_within.call)(to, from, len, stream)
             }),
         };
         driver.check(call, status)
@@ -192,11 +147,15 @@ impl LaneState {
         number: u64,
     ) -> Result<bool, DeviceError> {
         let number = number.min(self.submitted);
+        let query = current.driver.functions().event_query;
         // SAFETY: the event exists (invariant).
-        match unsafe { (current.driver.functions.event_query)(self.event(number)) } {
-            NOT_READY => Ok(false),
+        match unsafe { (query.call)(self.event(number)) } {
+            NOT_READY => {
+                current.driver.forget_error();
+                Ok(false)
+            }
             status => {
-                current.driver.check("cuEventQuery", status)?;
+                current.driver.check(query.name, status)?;
                 self.done = self.done.max(number);
                 Ok(true)
             }
@@ -208,30 +167,32 @@ impl LaneState {
         if self.done >= number {
             return Ok(());
         }
+        let synchronize = current.driver.functions().event_synchronize;
         // SAFETY: the event exists (invariant).
-        let status = unsafe { (current.driver.functions.event_synchronize)(self.event(number)) };
-        current.driver.check("cuEventSynchronize", status)?;
+        let status = unsafe { (synchronize.call)(self.event(number)) };
+        current.driver.check(synchronize.name, status)?;
         self.done = number;
         Ok(())
     }
 
     pub(crate) fn wait_all(&self, current: &Current<'_>) -> Result<(), DeviceError> {
+        let synchronize = current.driver.functions().stream_synchronize;
         // SAFETY: the stream exists (invariant).
-        let status = unsafe { (current.driver.functions.stream_synchronize)(self.stream) };
-        current.driver.check("cuStreamSynchronize", status)
+        let status = unsafe { (synchronize.call)(self.stream) };
+        current.driver.check(synchronize.name, status)
     }
 
     /// Destroys stream and events. Owners of memory have waited for its copies.
     pub(crate) fn destroy(&mut self, current: &Current<'_>) {
-        let functions = &current.driver.functions;
+        let functions = current.driver.functions();
         for event in self.events.drain(..) {
             // SAFETY: created by `create`, and destroyed here only. Errors: the driver has freed it.
-            let _ = unsafe { (functions.event_destroy)(event) };
+            let _ = unsafe { (functions.event_destroy.call)(event) };
         }
         let stream = std::mem::replace(&mut self.stream, ptr::null_mut());
         if !stream.is_null() {
             // SAFETY: as above.
-            let _ = unsafe { (functions.stream_destroy)(stream) };
+            let _ = unsafe { (functions.stream_destroy.call)(stream) };
         }
     }
 }

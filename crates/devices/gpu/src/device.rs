@@ -4,18 +4,17 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use netmem::{
-    CopyEngine, DeviceAt, DeviceCopy, DeviceError, Fence, HostAt, HostWindow, Lane, PerProcess,
-    Pinned,
+    CopyEngine, DeviceAt, DeviceCopy, DeviceError, Dmabuf, Fence, HostAt, HostWindow, Lane,
+    PerProcess, Pinned,
 };
 
-use crate::allocation::Allocation;
-use crate::error::CudaError;
+use crate::allocation::{Allocation, PAGE_BYTES};
+use crate::driver::{Driver, Platform, Version};
+use crate::error::GpuError;
 use crate::sys::context::{Context, initialise};
+use crate::sys::copies::{CopyKind, RawCopy};
 use crate::sys::lanes::Lanes;
-use crate::sys::memory::{CopyKind, DeviceMemory, RawCopy, Registration, out_of_range};
-
-/// CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED.
-const DMA_BUF_SUPPORTED: i32 = 124;
+use crate::sys::memory::{DeviceMemory, Registration, out_of_range};
 
 /// A GPU: cheap to clone. It is closed when the last handle, and the last memory of it, has been dropped.
 #[derive(Clone)]
@@ -31,7 +30,9 @@ pub(crate) struct Engine {
 /// Facts about a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceInfo {
-    /// Number of the device in this process (CUDA_VISIBLE_DEVICES changes it).
+    /// The vendor's library.
+    pub platform: &'static Platform,
+    /// Number of the device in this process (CUDA_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES change it).
     pub ordinal: u32,
     /// Name of the product.
     pub name: String,
@@ -39,49 +40,51 @@ pub struct DeviceInfo {
     pub pci_address: String,
     /// Bytes of memory.
     pub memory_bytes: usize,
-    /// Version of CUDA that the driver supports: 13000 is 13.0.
-    pub driver_version: i32,
+    /// Version of CUDA or HIP that the driver supports.
+    pub version: Version,
     /// Whether the driver exports dma-bufs, by its own account.
     pub dmabuf_supported: bool,
-    /// Whether the driver copies many pieces by one call (CUDA 12.8).
+    /// Whether the driver copies many pieces by one call.
     pub batched_copies: bool,
 }
 
-/// Returns the devices of this process.
+/// Returns the devices of this process that a vendor's library has.
 ///
 /// # Errors
 ///
-/// [`CudaError`]: there is no driver, or it cannot be initialised.
-pub fn devices() -> Result<Vec<DeviceInfo>, CudaError> {
-    let (_, count) = initialise()?;
-    (0..count)
-        .map(|ordinal| Device::open(ordinal)?.info())
+/// [`GpuError`]: there is no driver, or it cannot be initialised.
+pub fn devices(driver: &'static dyn Driver) -> Result<Vec<DeviceInfo>, GpuError> {
+    (0..initialise(driver)?)
+        .map(|ordinal| Device::open(driver, ordinal)?.info())
         .collect()
 }
 
-/// The devices that are open in this process, by ordinal: one engine each.
+/// The devices that are open in this process, by library and ordinal: one engine each.
 static OPEN: PerProcess<OpenDevices> = PerProcess::new();
 
-type OpenDevices = Mutex<Vec<(u32, Weak<Engine>)>>;
+type OpenDevices = Mutex<Vec<(&'static str, u32, Weak<Engine>)>>;
 
 impl Device {
     /// Opens a device, or returns another handle of it.
     ///
     /// # Errors
     ///
-    /// [`CudaError`]: there is no driver or no such device, or the driver refuses.
-    pub fn open(ordinal: u32) -> Result<Self, CudaError> {
+    /// [`GpuError`]: there is no driver or no such device, or the driver refuses.
+    pub fn open(driver: &'static dyn Driver, ordinal: u32) -> Result<Self, GpuError> {
         // Lock order: before those of the lanes. The driver is called while it is held, so that a device is opened once.
         let open = OPEN.get_or_init(OpenDevices::default);
         let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.retain(|(_, engine)| engine.strong_count() > 0);
-        let found = open.iter().find(|(number, _)| *number == ordinal);
-        if let Some(engine) = found.and_then(|(_, engine)| engine.upgrade()) {
+        open.retain(|(_, _, engine)| engine.strong_count() > 0);
+        let library = driver.platform().name;
+        let found = open
+            .iter()
+            .find(|(name, number, _)| (*name, *number) == (library, ordinal));
+        if let Some(engine) = found.and_then(|(_, _, engine)| engine.upgrade()) {
             return Ok(Self { engine });
         }
-        let lanes = Arc::new(Lanes::new(Context::retain(ordinal)?)?);
+        let lanes = Arc::new(Lanes::new(Context::open(driver, ordinal)?)?);
         let engine = Arc::new(Engine { lanes });
-        open.push((ordinal, Arc::downgrade(&engine)));
+        open.push((library, ordinal, Arc::downgrade(&engine)));
         Ok(Self { engine })
     }
 
@@ -90,21 +93,27 @@ impl Device {
         self.engine.lanes.context.ordinal()
     }
 
+    /// Returns the vendor's library.
+    pub fn platform(&self) -> &'static Platform {
+        self.engine.lanes.context.driver.platform()
+    }
+
     /// Returns facts about the device.
     ///
     /// # Errors
     ///
-    /// [`CudaError`] of the driver.
-    pub fn info(&self) -> Result<DeviceInfo, CudaError> {
+    /// [`GpuError`] of the driver.
+    pub fn info(&self) -> Result<DeviceInfo, GpuError> {
         let context = &self.engine.lanes.context;
         Ok(DeviceInfo {
+            platform: context.driver.platform(),
             ordinal: context.ordinal(),
-            name: context.name()?,
+            name: context.product()?,
             pci_address: context.pci_address()?,
             memory_bytes: context.memory_bytes()?,
-            driver_version: context.driver.version,
-            dmabuf_supported: context.attribute(DMA_BUF_SUPPORTED) > 0,
-            batched_copies: context.driver.batch.is_some(),
+            version: context.driver.version(),
+            dmabuf_supported: context.exports(),
+            batched_copies: context.driver.batches_copies(),
         })
     }
 
@@ -112,21 +121,33 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`CudaError`]: `size` is not a positive multiple of 4096, or the device refuses.
-    pub fn alloc(&self, size: usize) -> Result<Allocation, CudaError> {
+    /// [`GpuError`]: `size` is not a positive multiple of 4096, or the device refuses.
+    pub fn alloc(&self, size: usize) -> Result<Allocation, GpuError> {
         Allocation::new(self, size)
+    }
+
+    /// Allocates `size` bytes, rounded up to whole pages, for the library, which binds, gathers and copies them.
+    ///
+    /// # Errors
+    ///
+    /// [`GpuError`]: the device refuses.
+    pub fn alloc_dmabuf(&self, size: usize) -> Result<Dmabuf, GpuError> {
+        let rounded = size
+            .checked_next_multiple_of(PAGE_BYTES)
+            .ok_or(GpuError::Size { size })?;
+        Ok(self.alloc(rounded)?.into_dmabuf())
     }
 }
 
 impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Device(cuda:{})", self.ordinal())
+        write!(f, "Device({})", self.engine.lanes.context.name())
     }
 }
 
 impl CopyEngine for Engine {
     fn device(&self) -> String {
-        format!("cuda:{}", self.lanes.context.ordinal())
+        self.lanes.context.name()
     }
 
     fn pin(&self, memory: HostWindow) -> Result<Pinned, DeviceError> {
@@ -167,6 +188,11 @@ impl CopyEngine for Engine {
 }
 
 impl Engine {
+    /// Returns whether a NIC of the kernel can access memory of the device that is exported.
+    pub(crate) fn reaches_kernel_nics(&self) -> Result<(), DeviceError> {
+        self.lanes.context.driver.reaches_kernel_nics()
+    }
+
     /// Returns the copy with addresses; `None` for memory of others, and ranges outside of it.
     fn raw<'a>(&self, copy: &DeviceCopy<'a>) -> Option<RawCopy<'a>> {
         match *copy {

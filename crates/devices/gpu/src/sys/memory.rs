@@ -4,28 +4,27 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
-use std::marker::PhantomData;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
 
-use netmem::{DeviceError, HostWindow};
+use netmem::{DeviceError, DeviceState, HostWindow};
 
-use super::functions::DevicePtr;
+use super::copies::{CopyKind, RawCopy};
+use super::functions::{DevicePtr, SUCCESS, Status};
 use super::lanes::Lanes;
-use crate::error::device_error;
 
-/// CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD.
+/// CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, hipMemRangeHandleTypeDmaBufFd.
 const DMA_BUF: c_int = 1;
 
-/// CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE: for GPUs whose memory the CPU reaches by another way than PCIe.
-const BY_PCIE: u64 = 1;
-
-/// CU_MEMHOSTREGISTER_PORTABLE: registered for all devices.
+/// CU_MEMHOSTREGISTER_PORTABLE, hipHostRegisterPortable: registered for all devices.
 const PORTABLE: u32 = 1;
 
-/// CU_POINTER_ATTRIBUTE_SYNC_MEMOPS.
+/// CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS.
 const SYNC_MEMOPS: c_int = 6;
+
+/// The number of an unknown error.
+const UNKNOWN: Status = 999;
 
 /// Device memory. Invariant: `len` bytes at `address` are memory of the device of `lanes`, and stay so while this exists.
 #[derive(Debug)]
@@ -49,9 +48,10 @@ impl DeviceMemory {
     pub(crate) fn alloc(lanes: &Arc<Lanes>, len: usize) -> Result<Self, DeviceError> {
         let current = lanes.enter()?;
         let mut address = 0;
+        let alloc = current.driver.functions().mem_alloc;
         // SAFETY: room for an address.
-        let status = unsafe { (current.driver.functions.mem_alloc)(&raw mut address, len) };
-        lanes.note(current.driver.check("cuMemAlloc", status))?;
+        let status = unsafe { (alloc.call)(&raw mut address, len) };
+        lanes.note(current.driver.check(alloc.name, status))?;
         let lanes = Arc::clone(lanes);
         let owner = Owner::This;
         Ok(Self {
@@ -87,34 +87,31 @@ impl DeviceMemory {
     pub(crate) fn synchronise_copies(&self) -> Result<(), DeviceError> {
         let current = self.lanes.enter()?;
         let on = 1_u32;
-        let set = current.driver.functions.pointer_set;
+        let set = current.driver.functions().pointer_set.call;
         // SAFETY: the attribute is read from a number of 4 bytes; the address is one of device memory (invariant).
-        let _ = unsafe { set((&raw const on).cast(), SYNC_MEMOPS, self.address) };
+        if unsafe { set((&raw const on).cast(), SYNC_MEMOPS, self.address) } != SUCCESS {
+            current.driver.forget_error();
+        }
         Ok(())
     }
 
     /// Exports the memory as a dma-buf.
     pub(crate) fn export(&self) -> Result<OwnedFd, DeviceError> {
         let current = self.lanes.enter()?;
-        let (driver, export) = (current.driver, current.driver.functions.mem_export);
-        let mut fd = -1;
-        let mut status = 0;
-        for flags in [BY_PCIE, 0] {
+        let driver = current.driver;
+        let (export, flags) = driver.mem_export()?;
+        let (mut fd, mut status) = (-1, SUCCESS);
+        for &flags in flags {
             // SAFETY: room for a descriptor; the range is device memory (invariant).
-            status =
-                unsafe { export((&raw mut fd).cast(), self.address, self.len, DMA_BUF, flags) };
+            status = unsafe { (export.call)(&raw mut fd, self.address, self.len, DMA_BUF, flags) };
             // Older drivers, and GPUs with one way only, refuse the flag.
-            if status == 0 {
+            if status == SUCCESS {
                 break;
             }
         }
-        driver.check("cuMemGetHandleForAddressRange", status)?;
+        driver.check(export.name, status)?;
         if fd < 0 {
-            return Err(device_error(
-                "cuMemGetHandleForAddressRange",
-                999,
-                "no descriptor",
-            ));
+            return Err(driver.error(export.name, UNKNOWN, "no descriptor"));
         }
         // SAFETY: the driver made the descriptor for this call.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
@@ -131,7 +128,7 @@ impl Drop for DeviceMemory {
             && let Ok(current) = self.lanes.context.enter()
         {
             // SAFETY: allocated by `alloc`, freed here only, and no copy is running. Errors: the driver has freed it.
-            let _ = unsafe { (current.driver.functions.mem_free)(self.address) };
+            let _ = unsafe { (current.driver.functions().mem_free.call)(self.address) };
         }
     }
 }
@@ -146,11 +143,11 @@ pub(crate) struct Registration {
 impl Registration {
     pub(crate) fn new(lanes: &Arc<Lanes>, window: HostWindow) -> Result<Self, DeviceError> {
         let current = lanes.enter()?;
-        let register = current.driver.functions.host_register;
+        let register = current.driver.functions().host_register;
         let start = ptr::with_exposed_provenance_mut(window.address());
         // SAFETY: the window is mapped while it exists, and it becomes part of the value.
-        let status = unsafe { register(start, window.len(), PORTABLE) };
-        lanes.note(current.driver.check("cuMemHostRegister", status))?;
+        let status = unsafe { (register.call)(start, window.len(), PORTABLE) };
+        lanes.note(current.driver.check(register.name, status))?;
         let lanes = Arc::clone(lanes);
         Ok(Self { window, lanes })
     }
@@ -165,66 +162,7 @@ impl Drop for Registration {
         if let Ok(current) = self.lanes.context.enter() {
             let start = ptr::with_exposed_provenance_mut(self.window.address());
             // SAFETY: registered by `new`, ended here only, and no copy is running. Errors: the driver has ended it.
-            let _ = unsafe { (current.driver.functions.host_unregister)(start) };
-        }
-    }
-}
-
-/// A copy between checked ranges. The memory outlives it: owners wait for the lanes when they are dropped.
-#[derive(Debug)]
-pub(crate) struct RawCopy<'a> {
-    pub(crate) kind: CopyKind,
-    pub(crate) from: u64,
-    pub(crate) to: u64,
-    pub(crate) len: usize,
-    memory: PhantomData<&'a DeviceMemory>,
-}
-
-/// Where the two sides of a copy are.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum CopyKind {
-    /// From the host to the device.
-    In,
-    /// From the device to the host.
-    Out,
-    /// Both on the device.
-    Within,
-}
-
-impl<'a> RawCopy<'a> {
-    /// Returns a copy between registered host memory and the device.
-    pub(crate) fn staged(
-        kind: CopyKind,
-        (host, host_at): (&Registration, usize),
-        (memory, device_at): (&'a DeviceMemory, usize),
-        len: usize,
-    ) -> Option<Self> {
-        let (host, device) = (host.at(host_at, len)?, memory.at(device_at, len)?);
-        let (from, to) = match kind {
-            CopyKind::Out => (device, host),
-            CopyKind::In | CopyKind::Within => (host, device),
-        };
-        Some(Self::new(kind, from, to, len))
-    }
-
-    /// Returns a copy within the memory of a device.
-    pub(crate) fn within(
-        (from, from_at): (&'a DeviceMemory, usize),
-        (to, to_at): (&'a DeviceMemory, usize),
-        len: usize,
-    ) -> Option<Self> {
-        let (from, to) = (from.at(from_at, len)?, to.at(to_at, len)?);
-        Some(Self::new(CopyKind::Within, from, to, len))
-    }
-
-    fn new(kind: CopyKind, from: u64, to: u64, len: usize) -> Self {
-        let memory = PhantomData;
-        Self {
-            kind,
-            from,
-            to,
-            len,
-            memory,
+            let _ = unsafe { (current.driver.functions().host_unregister.call)(start) };
         }
     }
 }
@@ -249,14 +187,14 @@ impl DeviceMemory {
     }
 
     /// Returns the address of `len` bytes at `offset`, if they are inside.
-    fn at(&self, offset: usize, len: usize) -> Option<u64> {
+    pub(super) fn at(&self, offset: usize, len: usize) -> Option<u64> {
         let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
         is_inside.then(|| self.address + offset as u64)
     }
 }
 
 impl Registration {
-    fn at(&self, offset: usize, len: usize) -> Option<u64> {
+    pub(super) fn at(&self, offset: usize, len: usize) -> Option<u64> {
         let is_inside = offset
             .checked_add(len)
             .is_some_and(|end| end <= self.window.len());
@@ -266,5 +204,11 @@ impl Registration {
 
 /// Returns the error of a copy whose range is not inside its memory.
 pub(crate) fn out_of_range() -> DeviceError {
-    device_error("copy", 1, "a range is not inside the memory")
+    DeviceError {
+        call: "copy",
+        name: "a range is not inside the memory",
+        code: 1,
+        state: DeviceState::Usable,
+        remedy: "a program error: report it with what the program did",
+    }
 }

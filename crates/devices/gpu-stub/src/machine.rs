@@ -103,6 +103,19 @@ impl Machine {
             .ok_or(INVALID_CONTEXT)
     }
 
+    /// Logs what is still allocated.
+    pub(crate) fn log_left(&mut self) {
+        let left = format!(
+            "left memory={} registered={} streams={} events={} contexts={}",
+            self.memory.len(),
+            self.registered.len(),
+            self.streams.len(),
+            self.events.len(),
+            self.retained.values().sum::<usize>(),
+        );
+        self.plan.log(&left);
+    }
+
     pub(crate) fn is_lost(&self) -> bool {
         self.plan.lost.is_some_and(|after| self.submissions > after)
     }
@@ -117,7 +130,7 @@ impl Machine {
             return Err(OUT_OF_MEMORY);
         }
         // SAFETY: a terminated name; the file belongs to this memory from here on.
-        let file = unsafe { libc::memfd_create(c"stub-cuda".as_ptr(), libc::MFD_CLOEXEC) };
+        let file = unsafe { libc::memfd_create(c"stub-gpu".as_ptr(), libc::MFD_CLOEXEC) };
         // SAFETY: the descriptor was opened above.
         assert_eq!(unsafe { libc::ftruncate(file, size as i64) }, 0);
         let bytes = map(size, libc::PROT_READ | libc::PROT_WRITE, file);

@@ -1,12 +1,12 @@
 //! A stream from the memory of one GPU to that of another, through the user-space stack.
 
-use devmem_tcp::{BoundRx, BoundTx, Dmabuf, Errno, Netdev, RxBatch, Setup, Stream, cuda};
+use devmem_tcp::{BoundRx, BoundTx, Dmabuf, Errno, Netdev, RxBatch, Setup, Stream};
 
-use super::support::with_stub;
+use super::support::{Api, on_each};
 
 const BYTES: usize = 3 << 20;
 
-/// A sender with memory of `cuda:0`, and a receiver with memory of `cuda:1`.
+/// A sender with memory of device 0, and a receiver with memory of device 1.
 struct World {
     source: Dmabuf,
     sender: Stream,
@@ -17,12 +17,9 @@ struct World {
 }
 
 impl World {
-    fn new() -> Self {
+    fn new(api: Api) -> Self {
         let (nic, other) = Netdev::pair("".parse().unwrap()).unwrap();
-        let (source, memory) = (
-            cuda::alloc(0, BYTES - 100).unwrap(),
-            cuda::alloc(1, 16 << 20).unwrap(),
-        );
+        let (source, memory) = (api.alloc(0, BYTES - 100), api.alloc(1, 16 << 20));
         assert_eq!(source.size(), BYTES, "whole pages");
         let address = "10.77.0.1:5201".parse().unwrap();
         let setup = nic.plan_receive(address).queues(1).apply().unwrap();
@@ -44,13 +41,13 @@ impl World {
 
 #[test]
 fn every_byte_arrives_in_the_memory_of_the_other_gpu() {
-    let log = with_stub("devices=2,polls=2,driver=12080", || {
-        let mut world = World::new();
+    let body = |api| {
+        let mut world = World::new(api);
         let bytes: Vec<u8> = (0..BYTES as u32)
             .map(|at| (at % 251) as u8 ^ (at >> 12) as u8)
             .collect();
         world.source.copy_in(0, &bytes).unwrap();
-        let target = cuda::alloc(1, BYTES).unwrap();
+        let target = api.alloc(1, BYTES);
         let sent = world.sender.send(&world.tx, &[0..5, 5..BYTES]).unwrap();
         let (mut batch, mut at) = (RxBatch::with_capacity(64), 0);
         while at < BYTES {
@@ -62,18 +59,18 @@ fn every_byte_arrives_in_the_memory_of_the_other_gpu() {
         // The batch outlives the streams and the binding.
         drop((world.sender, world.receiver, world.tx, world.rx));
         drop(batch);
+    };
+    on_each("devices=2,polls=2", body, |api, log| {
+        let gathered = log.count(&api.call("MemcpyDtoDAsync"));
+        assert!(gathered > 0, "gathered by the GPU");
     });
-    if let Some(log) = log {
-        assert!(log.count("cuMemcpyDtoDAsync") > 0, "gathered by the GPU");
-        log.assert_all_freed();
-    }
 }
 
 #[test]
 fn a_gpu_that_is_lost_ends_the_stream_with_the_error_of_the_driver() {
-    let log = with_stub("devices=2,lost=20", || {
-        let mut world = World::new();
-        let target = cuda::alloc(1, BYTES).unwrap();
+    let body = |api| {
+        let mut world = World::new(api);
+        let target = api.alloc(1, BYTES);
         let _never_completes = world.sender.send(&world.tx, &[0..1, 1..BYTES]).unwrap();
         let mut batch = RxBatch::with_capacity(64);
         let error = loop {
@@ -90,8 +87,6 @@ fn a_gpu_that_is_lost_ends_the_stream_with_the_error_of_the_driver() {
             errno => assert_eq!(errno, Errno::ECONNRESET, "{error}"),
         }
         drop(batch);
-    });
-    if let Some(log) = log {
-        log.assert_all_freed();
-    }
+    };
+    on_each("devices=2,lost=20", body, |_, _| ());
 }

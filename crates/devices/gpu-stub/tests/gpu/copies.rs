@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use devmem_cuda::open;
 use netmem::{
     CopyError, DeviceAt, DeviceCopy, DeviceState, DmaPort, Dmabuf, DmabufId, DmabufProvider, Frag,
     FragList, HostProvider, Lane, NiovSize, PagePool, Payload, PoolConfig,
 };
 
-use super::support::{memory, with_stub};
+use super::support::{Api, on_each};
 
 /// Pools of net_iovs of 4 KiB: of device memory, and of host memory that is pinned for the device.
 struct Pools {
@@ -19,9 +18,9 @@ struct Pools {
 }
 
 impl Pools {
-    fn new() -> Self {
+    fn new(api: Api) -> Self {
         let niov = NiovSize::MIN;
-        let memory = memory(&open(0).unwrap(), 1 << 20);
+        let memory = api.alloc(0, 1 << 20);
         let engine = memory.copy_engine().unwrap();
         let host = HostProvider::pinned(1 << 20, niov, engine.as_ref()).unwrap();
         let device = DmabufProvider::new(&memory, DmabufId(1), niov).unwrap();
@@ -50,8 +49,8 @@ impl Pools {
 }
 
 /// Copies pieces that are not adjacent to the device and back; checks every byte.
-fn round_trip(pieces: &[(u32, u32)]) {
-    let mut pools = Pools::new();
+fn round_trip(api: Api, pieces: &[(u32, u32)]) {
+    let mut pools = Pools::new(api);
     let engine = Arc::clone(pools.memory.copy_engine().unwrap());
     let mut copies = pools.port.staged_copies(&engine, Lane::In);
     let mut kept = Vec::new();
@@ -89,7 +88,7 @@ const PIECES: [(u32, u32); 5] = [(0, 1), (4095, 1), (100, 1448), (0, 4096), (3, 
 #[test]
 fn pieces_are_one_batch_in_both_forms_of_the_call() {
     for plan in ["driver=13000,polls=2", "driver=12080,polls=2"] {
-        let log = with_stub(plan, || round_trip(&PIECES));
+        let log = Api::Cuda.with_stub(plan, || round_trip(Api::Cuda, &PIECES));
         if let Some(log) = log {
             let batches: Vec<_> = log
                 .0
@@ -109,18 +108,17 @@ fn pieces_are_one_batch_in_both_forms_of_the_call() {
 #[test]
 fn drivers_without_the_batch_copy_piece_by_piece() {
     let plans = [
-        "driver=12000",
-        "no=cuMemcpyBatchAsync",
-        "fail=cuMemcpyBatchAsync:801",
+        (Api::Cuda, "driver=12000"),
+        (Api::Cuda, "no=cuMemcpyBatchAsync"),
+        (Api::Cuda, "fail=cuMemcpyBatchAsync:801"),
+        (Api::Hip, "polls=2"),
     ];
-    for plan in plans {
-        let log = with_stub(plan, || round_trip(&PIECES));
+    for (api, plan) in plans {
+        let log = api.with_stub(plan, || round_trip(api, &PIECES));
         if let Some(log) = log {
-            assert_eq!(
-                (log.count("cuMemcpyHtoDAsync"), log.count("cuEventRecord")),
-                (3, 2),
-                "{plan}"
-            );
+            let count = |name| log.count(&api.call(name));
+            let counts = (count("MemcpyHtoDAsync"), count("EventRecord"));
+            assert_eq!(counts, (3, 2), "{api:?} {plan}");
             log.assert_all_freed();
         }
     }
@@ -128,9 +126,9 @@ fn drivers_without_the_batch_copy_piece_by_piece() {
 
 #[test]
 fn one_byte_and_two_gibibytes_are_addressed_to_the_last_byte() {
-    with_stub("memory=4294967296", || {
+    let body = |api: Api| {
         let size = 2 << 30;
-        let memory = memory(&open(0).unwrap(), size);
+        let memory = api.alloc(0, size);
         for at in [0, 1, 4095, 4096, (1 << 31) - 1, size - 1] {
             memory.copy_in(at, &[at as u8 ^ 0x5a]).unwrap();
             assert_eq!(memory.slice(at..at + 1).to_vec(), [at as u8 ^ 0x5a]);
@@ -142,13 +140,14 @@ fn one_byte_and_two_gibibytes_are_addressed_to_the_last_byte() {
             memory.copy_in(size, b"x"),
             Err(CopyError::OutOfBounds(_))
         ));
-    });
+    };
+    on_each("memory=4294967296", body, |_, _| ());
 }
 
 #[test]
 fn memory_is_filled_and_moved_as_other_memory_is() {
-    with_stub("polls=1", || {
-        let memory = memory(&open(0).unwrap(), 2 << 20);
+    let body = |api: Api| {
+        let memory = api.alloc(0, 2 << 20);
         memory.fill(10..600_010, 7).unwrap();
         assert_eq!(memory.slice(9..11).to_vec(), [0, 7]);
         assert_eq!(memory.slice(600_009..600_011).to_vec(), [7, 0]);
@@ -162,13 +161,14 @@ fn memory_is_filled_and_moved_as_other_memory_is() {
         let host = Dmabuf::anonymous(1 << 20).unwrap();
         host.copy_from(&memory, 500, 3, 600_000).unwrap();
         assert_eq!(host.slice(3..600_003).to_vec(), bytes);
-    });
+    };
+    on_each("polls=1", body, |_, _| ());
 }
 
 #[test]
 fn two_devices_copy_through_the_host_and_refuse_each_others_memory() {
-    let log = with_stub("devices=2", || {
-        let [zero, one] = [0, 1].map(|ordinal| memory(&open(ordinal).unwrap(), 4096));
+    let body = |api: Api| {
+        let [zero, one] = [0, 1].map(|ordinal| api.alloc(ordinal, 4096));
         zero.copy_in(0, b"from device 0").unwrap();
         one.copy_from(&zero, 0, 100, 13).unwrap();
         assert_eq!(one.slice(100..113).to_vec(), b"from device 0");
@@ -187,17 +187,15 @@ fn two_devices_copy_through_the_host_and_refuse_each_others_memory() {
         let engine = zero.copy_engine().unwrap();
         let refused = engine.submit(Lane::Gather, &[copy]).unwrap_err();
         assert_eq!(refused.state, DeviceState::Usable);
-        assert_eq!(engine.device(), "cuda:0");
-    });
-    if let Some(log) = log {
-        log.assert_all_freed();
-    }
+        assert_eq!(engine.device(), format!("{}:0", api.platform().name));
+    };
+    on_each("devices=2", body, |_, _| ());
 }
 
 #[test]
 fn more_submissions_than_events_wait_for_the_oldest() {
-    with_stub("polls=1000000", || {
-        let memory = memory(&open(0).unwrap(), 4096);
+    let body = |api: Api| {
+        let memory = api.alloc(0, 4096);
         let (engine, exporter) = (memory.copy_engine().unwrap(), memory.exporter().unwrap());
         let at = |offset| DeviceAt {
             memory: exporter.as_ref(),
@@ -220,13 +218,14 @@ fn more_submissions_than_events_wait_for_the_oldest() {
         assert!(!engine.is_done(fences[199]).unwrap());
         engine.wait(fences[199]).unwrap();
         assert!(fences.iter().all(|&fence| engine.is_done(fence).unwrap()));
-    });
+    };
+    on_each("polls=1000000", body, |_, _| ());
 }
 
 #[test]
 fn a_lost_device_repeats_its_error_and_is_closed() {
-    let log = with_stub("lost=1", || {
-        let memory = memory(&open(0).unwrap(), 4096);
+    let body = |api: Api| {
+        let memory = api.alloc(0, 4096);
         let (engine, exporter) = (memory.copy_engine().unwrap(), memory.exporter().unwrap());
         let at = |offset| DeviceAt {
             memory: exporter.as_ref(),
@@ -242,7 +241,7 @@ fn a_lost_device_repeats_its_error_and_is_closed() {
         let second = engine.submit(Lane::Gather, &[copy]).unwrap();
         let lost = engine.is_done(second).unwrap_err();
         assert_eq!((lost.code, lost.state), (700, DeviceState::Lost));
-        assert_eq!(lost.call, "cuEventQuery");
+        assert_eq!(lost.call, api.call("EventQuery"));
         for later in [
             engine.wait(second).unwrap_err(),
             engine.submit(Lane::In, &[copy]).unwrap_err(),
@@ -252,11 +251,9 @@ fn a_lost_device_repeats_its_error_and_is_closed() {
         assert!(engine.is_done(first).unwrap(), "it was done before");
         let error = memory.copy_in(0, b"x").unwrap_err().to_string();
         assert!(
-            error.contains("CUDA_ERROR_ILLEGAL_ADDRESS (700)") && error.contains("Xid"),
+            error.contains(api.error(700)) && error.contains("`dmesg`"),
             "{error}"
         );
-    });
-    if let Some(log) = log {
-        log.assert_all_freed();
-    }
+    };
+    on_each("lost=1", body, |_, _| ());
 }

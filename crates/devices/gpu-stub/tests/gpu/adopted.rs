@@ -3,7 +3,7 @@
 // UNSAFETY: the contract of `Allocation::adopt`.
 #![allow(unsafe_code)]
 
-use devmem_cuda::{Allocation, Device, GpuError};
+use devmem_gpu::{Allocation, Device, GpuError};
 
 /// Adopts memory of another allocation, which the test keeps.
 pub fn adopt(device: &Device, address: u64, len: usize) -> Result<Allocation, GpuError> {

@@ -7,7 +7,8 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::slice;
 
-use crate::calls::{call, copy, find, put};
+use crate::calls::{self, call, copy, put};
+use crate::cuda;
 use crate::machine::{INVALID_VALUE, Machine, machine};
 
 /// CUmemcpyAttributes: order of the source, two locations, flags.
@@ -20,6 +21,9 @@ struct CopyAttributes {
 
 const SOURCE_ORDER_STREAM: u32 = 1;
 
+/// The version of CUDA, unless the plan has another.
+const DRIVER: c_int = 13_000;
+
 /// Returns the version of the plan.
 ///
 /// # Safety
@@ -28,7 +32,7 @@ const SOURCE_ORDER_STREAM: u32 = 1;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDriverGetVersion(out: *mut c_int) -> c_int {
     // SAFETY: as the contract says.
-    unsafe { put(out, machine().plan.driver) };
+    unsafe { put(out, machine().plan.driver.unwrap_or(DRIVER)) };
     0
 }
 
@@ -49,7 +53,7 @@ pub unsafe extern "C" fn cuGetProcAddress_v2(
     let name = unsafe { CStr::from_ptr(symbol) };
     let name = name.to_str().unwrap_or_default();
     let machine = machine();
-    if version > machine.plan.driver {
+    if version > machine.plan.driver.unwrap_or(DRIVER) {
         return INVALID_VALUE;
     }
     let found = match (name, version) {
@@ -57,7 +61,7 @@ pub unsafe extern "C" fn cuGetProcAddress_v2(
         ("cuGetErrorName", _) => Some(error_name as *const c_void),
         ("cuMemcpyBatchAsync", 13_000..) => Some(copy_batch_13 as *const c_void),
         ("cuMemcpyBatchAsync", 12_080..) => Some(copy_batch_12 as *const c_void),
-        _ => find(name),
+        _ => calls::find(name).or_else(|| cuda::find(name)),
     };
     // SAFETY: as the contract says.
     unsafe { put(status, c_int::from(found.is_none())) };

@@ -4,17 +4,19 @@ use std::env;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 
-/// The plan of the environment variable `STUB_CUDA`: entries `key=value`, separated by commas.
+/// The plan of the environment variable `STUB_GPU`: entries `key=value`, separated by commas.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// `driver=12080`: what cuDriverGetVersion returns.
-    pub(crate) driver: i32,
+    /// `driver=12080`: what cuDriverGetVersion returns, and hipRuntimeGetVersion.
+    pub(crate) driver: Option<i32>,
     /// `devices=2`.
     pub(crate) devices: i32,
     /// `polls=3`: an event is done when it has been queried this number of times.
     pub(crate) polls: u32,
     /// `dmabuf=0`: memory is not exported.
     pub(crate) dmabuf: bool,
+    /// `managed=1`: memory moves between device and host.
+    pub(crate) managed: bool,
     /// `memory=1048576`: bytes of each device.
     pub(crate) memory: usize,
     /// `lost=2`: the device is lost after this number of submissions.
@@ -34,20 +36,21 @@ impl Plan {
     /// When an entry is not understood: the test is wrong.
     pub(crate) fn of_environment() -> Self {
         let mut plan = Plan {
-            driver: 13_000,
+            driver: None,
             devices: 1,
             polls: 0,
             dmabuf: true,
+            managed: false,
             memory: 16 << 30,
             lost: None,
             missing: Vec::new(),
             failing: Vec::new(),
-            log: env::var_os("STUB_CUDA_LOG").map(|path| {
+            log: env::var_os("STUB_GPU_LOG").map(|path| {
                 let opened = OpenOptions::new().append(true).create(true).open(path);
                 opened.expect("the log can be opened")
             }),
         };
-        let text = env::var("STUB_CUDA").unwrap_or_default();
+        let text = env::var("STUB_GPU").unwrap_or_default();
         for entry in text.split(',').filter(|entry| !entry.is_empty()) {
             let (key, value) = entry.split_once('=').expect("key=value");
             plan.set(key, value);
@@ -58,10 +61,11 @@ impl Plan {
     fn set(&mut self, key: &str, value: &str) {
         let number = || value.parse::<usize>().expect("a number");
         match key {
-            "driver" => self.driver = number() as i32,
+            "driver" => self.driver = Some(number() as i32),
             "devices" => self.devices = number() as i32,
             "polls" => self.polls = number() as u32,
             "dmabuf" => self.dmabuf = value != "0",
+            "managed" => self.managed = value != "0",
             "memory" => self.memory = number(),
             "lost" => self.lost = Some(number()),
             "no" => self.missing.push(value.to_owned()),
@@ -70,7 +74,7 @@ impl Plan {
                 self.failing
                     .push((name.to_owned(), code.parse().expect("a number")));
             }
-            other => panic!("STUB_CUDA has no {other}"),
+            other => panic!("STUB_GPU has no {other}"),
         }
     }
 

@@ -23,6 +23,14 @@ pub enum MemoryKind {
 }
 
 impl MemoryKind {
+    /// Returns whether the CPU can access memory of this kind.
+    pub fn is_mapped(self) -> bool {
+        match self {
+            Self::Anonymous | Self::Udmabuf => true,
+            Self::Cuda(_) | Self::Hip(_) => false,
+        }
+    }
+
     /// Allocates memory of this kind.
     ///
     /// # Errors
@@ -45,10 +53,10 @@ impl MemoryKind {
     ///
     /// There is not enough. Memory of GPUs is not checked: the driver refuses by itself.
     pub fn check_free(self, bytes: usize) -> Result<(), Failure> {
-        let text = match self {
-            Self::Anonymous | Self::Udmabuf => std::fs::read_to_string("/proc/meminfo"),
-            Self::Cuda(_) | Self::Hip(_) => return Ok(()),
-        };
+        if !self.is_mapped() {
+            return Ok(());
+        }
+        let text = std::fs::read_to_string("/proc/meminfo");
         match available(&text.unwrap_or_default()) {
             Some(free) if bytes as u64 > free => {
                 let (size, free) = (Size(bytes as u64), Size(free));

@@ -75,7 +75,7 @@ impl Device {
         let open = OPEN.get_or_init(OpenDevices::default);
         let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|(_, _, engine)| engine.strong_count() > 0);
-        let library = driver.platform().name;
+        let library = driver.loaded().platform.name;
         let found = open
             .iter()
             .find(|(name, number, _)| (*name, *number) == (library, ordinal));
@@ -95,7 +95,7 @@ impl Device {
 
     /// Returns the vendor's library.
     pub fn platform(&self) -> &'static Platform {
-        self.engine.lanes.context.driver.platform()
+        self.engine.lanes.context.driver.loaded().platform
     }
 
     /// Returns facts about the device.
@@ -106,12 +106,12 @@ impl Device {
     pub fn info(&self) -> Result<DeviceInfo, GpuError> {
         let context = &self.engine.lanes.context;
         Ok(DeviceInfo {
-            platform: context.driver.platform(),
+            platform: context.driver.loaded().platform,
             ordinal: context.ordinal(),
             name: context.product()?,
             pci_address: context.pci_address()?,
             memory_bytes: context.memory_bytes()?,
-            version: context.driver.version(),
+            version: context.driver.loaded().version,
             dmabuf_supported: context.exports(),
             batched_copies: context.driver.batches_copies(),
         })

@@ -16,14 +16,8 @@ pub use crate::sys::library::Library;
 ///
 /// All methods but those that say otherwise are called while a device is selected ([`enter`](Self::enter)).
 pub trait Driver: Send + Sync {
-    /// Returns the names that messages have.
-    fn platform(&self) -> &'static Platform;
-
-    /// Returns the functions that all vendors have.
-    fn functions(&self) -> &Functions;
-
-    /// Returns the version of the interface that the library supports.
-    fn version(&self) -> Version;
+    /// Returns what all libraries have.
+    fn loaded(&self) -> &Loaded;
 
     /// Prepares a device for [`enter`](Self::enter). The library is initialised and has this device; none is selected.
     ///
@@ -90,6 +84,47 @@ pub trait Driver: Send + Sync {
 
     /// Returns what to do about an error.
     fn remedy(&self, call: &str, code: i32) -> &'static str;
+
+    /// Returns the error of a call, if its status is one.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`] with the names of the call and the error.
+    fn check(&self, call: &'static str, status: Status) -> Result<(), DeviceError> {
+        match status {
+            SUCCESS => Ok(()),
+            code => {
+                let name = self.loaded().functions.name_of(code);
+                self.forget_error();
+                Err(self.error(call, code, name))
+            }
+        }
+    }
+
+    /// Returns the error of a call with what to do about it.
+    fn error(&self, call: &'static str, code: i32, name: &'static str) -> DeviceError {
+        DeviceError {
+            call,
+            name,
+            code,
+            state: match is_fatal(code) {
+                true => DeviceState::Lost,
+                false => DeviceState::Usable,
+            },
+            remedy: self.remedy(call, code),
+        }
+    }
+}
+
+/// What all libraries have.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The names that messages have.
+    pub platform: &'static Platform,
+    /// The functions that all vendors have.
+    pub functions: Functions,
+    /// The version of the interface that the library supports.
+    pub version: Version,
 }
 
 /// A device that was prepared.
@@ -153,38 +188,6 @@ pub struct Version(pub u32, pub u32);
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.0, self.1)
-    }
-}
-
-impl dyn Driver {
-    /// Returns the error of a call, if its status is one.
-    ///
-    /// # Errors
-    ///
-    /// [`DeviceError`] with the names of the call and the error.
-    pub fn check(&self, call: &'static str, status: Status) -> Result<(), DeviceError> {
-        match status {
-            SUCCESS => Ok(()),
-            code => {
-                let error = self.error(call, code, self.error_name(code));
-                self.forget_error();
-                Err(error)
-            }
-        }
-    }
-
-    /// Returns the error of a call with what to do about it.
-    pub fn error(&self, call: &'static str, code: i32, name: &'static str) -> DeviceError {
-        DeviceError {
-            call,
-            name,
-            code,
-            state: match is_fatal(code) {
-                true => DeviceState::Lost,
-                false => DeviceState::Usable,
-            },
-            remedy: self.remedy(call, code),
-        }
     }
 }
 

@@ -5,12 +5,12 @@
 #![allow(unsafe_code)]
 
 use std::env;
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
 use devmem_gpu::driver::{
-    DevicePtr, Driver, Function, Functions, Library, MemExport, MemoryKind, Name, Names, Opened,
-    Platform, Pointer, RawDevice, SUCCESS, Status, Version,
+    DevicePtr, Driver, Function, Functions, Library, Loaded, MemExport, MemoryKind, Name, Names,
+    Opened, Pointer, RawDevice, Status, Version,
 };
 use devmem_gpu::{LoadError, function_table};
 use netmem::{DeviceError, DeviceState};
@@ -34,7 +34,7 @@ const UNREGISTERED: c_int = 0;
 const DEVICE: c_int = 2;
 const MANAGED: c_int = 3;
 
-/// Statuses for an address that is not one of HIP.
+/// Status for an address that is not one of HIP.
 const INVALID_VALUE: Status = 1;
 
 /// Status of what the library cannot do.
@@ -89,7 +89,7 @@ const OWN_NAMES: OwnNames = OwnNames {
 /// The function that exports memory, which ROCm 6 does not have.
 const EXPORT: Name = Name::new(c"hipMemGetHandleForAddressRange", 7, 0);
 
-const fn name(symbol: &'static std::ffi::CStr) -> Name {
+const fn name(symbol: &'static CStr) -> Name {
     Name::new(symbol, OLDEST.0, OLDEST.1)
 }
 
@@ -109,10 +109,9 @@ const _: () = assert!(size_of::<PointerAttributes>() == 32);
 
 /// The loaded library.
 pub(crate) struct Hip {
-    functions: Functions,
+    loaded: Loaded,
     own: Own,
     export: Option<Function<MemExport>>,
-    version: Version,
 }
 
 impl Hip {
@@ -126,15 +125,13 @@ impl Hip {
     fn load() -> Result<Hip, LoadError> {
         // SAFETY: the library of this machine.
         let library = unsafe { Library::open(&PLATFORM, LIBRARIES) }?;
-        let version = version(library.symbol(name(c"hipRuntimeGetVersion"))?);
-        if let Some(version) = version.filter(|version| *version < OLDEST) {
-            return Err(LoadError::Old {
-                platform: &PLATFORM,
-                version,
-                oldest: OLDEST,
-            });
-        }
-        let version = version.unwrap_or(OLDEST);
+        // SAFETY: the function has this parameter.
+        let number = unsafe { library.number(name(c"hipRuntimeGetVersion")) }?;
+        // 70051831 is 7.0. Without a device, some versions return none.
+        let version = number.map_or(OLDEST, |number| {
+            Version(number / 10_000_000, number / 100_000 % 100)
+        });
+        library.require(version, OLDEST)?;
         let find = |name| library.symbol(name);
         let export = find(EXPORT).ok().filter(|_| version >= EXPORT.since);
         let export = export.map(|found| Function {
@@ -143,33 +140,23 @@ impl Hip {
             call: unsafe { std::mem::transmute::<*mut c_void, MemExport>(found) },
         });
         Ok(Hip {
-            // SAFETY: (1) `Library` is never unloaded; (2) hip_runtime_api.h declares the functions as the table does, but for
-            // device addresses, which are pointers, and are passed alike.
-            functions: unsafe { Functions::find(&NAMES, find) }?,
+            loaded: Loaded {
+                platform: &PLATFORM,
+                // SAFETY: (1) `Library` is never unloaded; (2) hip_runtime_api.h declares the functions as the table does, but
+                // for device addresses, which are pointers, and are passed alike.
+                functions: unsafe { Functions::find(&NAMES, find) }?,
+                version,
+            },
             // SAFETY: as above.
             own: unsafe { Own::find(&OWN_NAMES, find) }?,
             export,
-            version,
         })
-    }
-
-    fn check(&self, call: &'static str, status: Status) -> Result<(), DeviceError> {
-        let driver: &dyn Driver = self;
-        driver.check(call, status)
     }
 }
 
 impl Driver for Hip {
-    fn platform(&self) -> &'static Platform {
-        &PLATFORM
-    }
-
-    fn functions(&self) -> &Functions {
-        &self.functions
-    }
-
-    fn version(&self) -> Version {
-        self.version
+    fn loaded(&self) -> &Loaded {
+        &self.loaded
     }
 
     fn open(&self, ordinal: c_int) -> Result<Opened, DeviceError> {
@@ -237,15 +224,14 @@ impl Driver for Hip {
     }
 
     fn mem_export(&self) -> Result<(Function<MemExport>, &'static [u64]), DeviceError> {
-        let driver: &dyn Driver = self;
-        let lacking = || driver.error(EXPORT.text(), NOT_SUPPORTED, "not in this library");
+        let lacking = || self.error(EXPORT.text(), NOT_SUPPORTED, "not in this library");
         Ok((self.export.ok_or_else(lacking)?, &[0]))
     }
 
     fn exports(&self, device: RawDevice) -> bool {
-        let driver: &dyn Driver = self;
-        let knows = self.version >= Version(7, 14);
-        self.export.is_some() && (!knows || driver.attribute(DMA_BUF_SUPPORTED, device) > 0)
+        let knows = self.loaded.version >= Version(7, 14);
+        self.export.is_some()
+            && (!knows || self.loaded.functions.attribute(DMA_BUF_SUPPORTED, device) > 0)
     }
 
     fn reaches_kernel_nics(&self) -> Result<(), DeviceError> {
@@ -269,16 +255,4 @@ impl Driver for Hip {
     fn remedy(&self, call: &str, code: i32) -> &'static str {
         remedy::remedy(call, code)
     }
-}
-
-/// Returns what hipRuntimeGetVersion returns (70051831 is 7.0); `None` without a device in some versions.
-fn version(found: *mut c_void) -> Option<Version> {
-    type Get = unsafe extern "C" fn(*mut c_int) -> Status;
-    // SAFETY: hipRuntimeGetVersion has this parameter.
-    let get = unsafe { std::mem::transmute::<*mut c_void, Get>(found) };
-    let mut version = 0;
-    // SAFETY: room for a number.
-    let status = unsafe { get(&raw mut version) };
-    let version = u32::try_from(version).ok().filter(|_| status == SUCCESS)?;
-    Some(Version(version / 10_000_000, version / 100_000 % 100))
 }

@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 
 use devmem_gpu::LoadError;
 use devmem_gpu::driver::{
-    Batch, DevicePtr, Driver, Function, Functions, Library, MemExport, MemoryKind, Name, Opened,
-    Platform, Pointer, RawDevice, SUCCESS, Status, Version,
+    Batch, DevicePtr, Driver, Function, Functions, Library, Loaded, MemExport, MemoryKind, Name,
+    Opened, Pointer, RawDevice, SUCCESS, Status, Version,
 };
 use netmem::DeviceError;
 
@@ -50,10 +50,9 @@ const NOT_SUPPORTED: Status = 801;
 
 /// The loaded driver.
 pub(crate) struct Cuda {
-    functions: Functions,
+    loaded: Loaded,
     own: Own,
     batch: Option<BatchCopy>,
-    version: Version,
 }
 
 impl Cuda {
@@ -67,31 +66,27 @@ impl Cuda {
     fn load() -> Result<Cuda, LoadError> {
         // SAFETY: the driver of this machine.
         let library = unsafe { Library::open(&PLATFORM, &[LIBRARY]) }?;
-        let version = version(library.symbol(Name::new(c"cuDriverGetVersion", 2, 2))?);
-        if version < OLDEST {
-            return Err(LoadError::Old {
-                platform: &PLATFORM,
-                version,
-                oldest: OLDEST,
-            });
-        }
+        // SAFETY: the function has this parameter since CUDA 2.2, and needs no initialisation.
+        let number = unsafe { library.number(Name::new(c"cuDriverGetVersion", 2, 2)) }?;
+        // 13000 is 13.0.
+        let number = number.unwrap_or(0);
+        let version = Version(number / 1000, number % 1000 / 10);
+        library.require(version, OLDEST)?;
         let found = library.symbol(Name::new(c"cuGetProcAddress_v2", 12, 0))?;
         // SAFETY: the function of this name has these parameters since CUDA 12.0.
         let find = unsafe { std::mem::transmute::<*mut c_void, Find>(found) };
         let versioned = |name| find_versioned(find, name).ok_or_else(|| library.lacks(name));
         Ok(Cuda {
-            // SAFETY: (1) `Library` is never unloaded; (2) cuda.h declares the functions as the table does.
-            functions: unsafe { Functions::find(&NAMES, versioned) }?,
+            loaded: Loaded {
+                platform: &PLATFORM,
+                // SAFETY: (1) `Library` is never unloaded; (2) cuda.h declares the functions as the table does.
+                functions: unsafe { Functions::find(&NAMES, versioned) }?,
+                version,
+            },
             // SAFETY: as above.
             own: unsafe { Own::find(&OWN_NAMES, versioned) }?,
             batch: BatchCopy::find(find),
-            version,
         })
-    }
-
-    fn check(&self, call: &'static str, status: Status) -> Result<(), DeviceError> {
-        let driver: &dyn Driver = self;
-        driver.check(call, status)
     }
 
     /// Returns an attribute of an address. The driver writes 4 or 8 bytes.
@@ -106,16 +101,8 @@ impl Cuda {
 }
 
 impl Driver for Cuda {
-    fn platform(&self) -> &'static Platform {
-        &PLATFORM
-    }
-
-    fn functions(&self) -> &Functions {
-        &self.functions
-    }
-
-    fn version(&self) -> Version {
-        self.version
+    fn loaded(&self) -> &Loaded {
+        &self.loaded
     }
 
     fn open(&self, ordinal: c_int) -> Result<Opened, DeviceError> {
@@ -175,8 +162,7 @@ impl Driver for Cuda {
     }
 
     fn exports(&self, device: RawDevice) -> bool {
-        let driver: &dyn Driver = self;
-        driver.attribute(DMA_BUF_SUPPORTED, device) > 0
+        self.loaded.functions.attribute(DMA_BUF_SUPPORTED, device) > 0
     }
 
     fn batches_copies(&self) -> bool {
@@ -206,17 +192,4 @@ pub(super) fn find_versioned(find: Find, name: Name) -> Option<*mut c_void> {
     // SAFETY: a terminated string, and room for a pointer and a status.
     let result = unsafe { find(symbol, found_at, version, 0, &raw mut status) };
     (result == SUCCESS && !found.is_null()).then_some(found)
-}
-
-/// Returns what cuDriverGetVersion returns (13000 is 13.0), which needs no initialisation; 0.0 if it fails.
-fn version(found: *mut c_void) -> Version {
-    type Get = unsafe extern "C" fn(*mut c_int) -> Status;
-    // SAFETY: cuDriverGetVersion has this parameter since CUDA 2.2.
-    let get = unsafe { std::mem::transmute::<*mut c_void, Get>(found) };
-    let mut version = 0;
-    // SAFETY: room for a number.
-    let status = unsafe { get(&raw mut version) };
-    let version = u32::try_from(version).ok().filter(|_| status == SUCCESS);
-    let version = version.unwrap_or(0);
-    Version(version / 1000, version % 1000 / 10)
 }

@@ -7,7 +7,7 @@ use netmem::{
     FragList, HostProvider, Lane, NiovSize, PagePool, Payload, PoolConfig,
 };
 
-use super::support::{Api, on_each};
+use super::support::{Api, on_each, ten_bytes};
 
 /// Pools of net_iovs of 4 KiB: of device memory, and of host memory that is pinned for the device.
 struct Pools {
@@ -196,20 +196,9 @@ fn two_devices_copy_through_the_host_and_refuse_each_others_memory() {
 fn more_submissions_than_events_wait_for_the_oldest() {
     let body = |api: Api| {
         let memory = api.alloc(0, 4096);
-        let (engine, exporter) = (memory.copy_engine().unwrap(), memory.exporter().unwrap());
-        let at = |offset| DeviceAt {
-            memory: exporter.as_ref(),
-            offset,
-        };
+        let engine = memory.copy_engine().unwrap();
         let fences: Vec<_> = (0..200)
-            .map(|_| {
-                let copy = DeviceCopy::Within {
-                    from: at(0),
-                    to: at(100),
-                    len: 10,
-                };
-                engine.submit(Lane::Gather, &[copy]).unwrap()
-            })
+            .map(|_| engine.submit(Lane::Gather, &[ten_bytes(&memory)]).unwrap())
             .collect();
         assert!(
             engine.is_done(fences[0]).unwrap(),
@@ -226,16 +215,8 @@ fn more_submissions_than_events_wait_for_the_oldest() {
 fn a_lost_device_repeats_its_error_and_is_closed() {
     let body = |api: Api| {
         let memory = api.alloc(0, 4096);
-        let (engine, exporter) = (memory.copy_engine().unwrap(), memory.exporter().unwrap());
-        let at = |offset| DeviceAt {
-            memory: exporter.as_ref(),
-            offset,
-        };
-        let copy = DeviceCopy::Within {
-            from: at(0),
-            to: at(100),
-            len: 10,
-        };
+        let engine = memory.copy_engine().unwrap();
+        let copy = ten_bytes(&memory);
         let first = engine.submit(Lane::Gather, &[copy]).unwrap();
         engine.wait(first).unwrap();
         let second = engine.submit(Lane::Gather, &[copy]).unwrap();

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use netmem::{DeviceAt, DeviceCopy, Exporter, Lane};
+use netmem::{Exporter, Lane};
 
-use super::support::Api;
+use super::support::{Api, ten_bytes};
 
 #[test]
 fn an_old_rocm_is_named_with_its_version() {
@@ -88,17 +88,8 @@ fn the_device_that_a_thread_had_selected_is_selected_again() {
 fn a_query_leaves_no_error_that_a_program_would_take_for_its_own() {
     let log = Api::Hip.with_stub("polls=3", || {
         let memory = Api::Hip.alloc(0, 4096);
-        let (engine, exporter) = (memory.copy_engine().unwrap(), memory.exporter().unwrap());
-        let at = |offset| DeviceAt {
-            memory: exporter.as_ref(),
-            offset,
-        };
-        let copy = DeviceCopy::Within {
-            from: at(0),
-            to: at(100),
-            len: 10,
-        };
-        let fence = engine.submit(Lane::Gather, &[copy]).unwrap();
+        let engine = memory.copy_engine().unwrap();
+        let fence = engine.submit(Lane::Gather, &[ten_bytes(&memory)]).unwrap();
         while !engine.is_done(fence).unwrap() {}
     });
     if let Some(log) = log {

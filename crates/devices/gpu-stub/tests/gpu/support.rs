@@ -8,7 +8,7 @@ use std::thread;
 
 use devmem_gpu::driver::Platform;
 use devmem_gpu::{Device, DeviceInfo, GpuError};
-use netmem::Dmabuf;
+use netmem::{DeviceAt, DeviceCopy, Dmabuf};
 
 /// The library of a vendor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -153,6 +153,20 @@ pub fn library() -> PathBuf {
 /// Device memory as the stack uses it.
 pub fn memory(device: &Device, size: usize) -> Dmabuf {
     device.alloc(size).unwrap().into_dmabuf()
+}
+
+/// Returns a copy of 10 bytes within memory of a device.
+pub fn ten_bytes(memory: &Dmabuf) -> DeviceCopy<'_> {
+    let exporter = memory.exporter().unwrap().as_ref();
+    let at = |offset| DeviceAt {
+        memory: exporter,
+        offset,
+    };
+    DeviceCopy::Within {
+        from: at(0),
+        to: at(100),
+        len: 10,
+    }
 }
 
 /// The calls of a run, in order.

@@ -38,7 +38,7 @@ impl Allocation {
 /// Asks the driver about a range.
 fn check(lanes: &Lanes, address: u64, len: usize) -> Result<(), GpuError> {
     let current = lanes.enter()?;
-    let platform = current.driver.platform();
+    let platform = current.driver.loaded().platform;
     let foreign = |reason| GpuError::Foreign {
         platform,
         address,

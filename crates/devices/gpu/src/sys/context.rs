@@ -9,7 +9,7 @@ use std::ptr;
 
 use netmem::{DeviceError, Process};
 
-use super::functions::{Function, RawDevice, SUCCESS, Status};
+use super::functions::{Function, Functions, RawDevice, SUCCESS, Status};
 use crate::driver::{Driver, Opened};
 use crate::error::GpuError;
 
@@ -34,7 +34,7 @@ pub(crate) struct Current<'a> {
 
 /// Initialises the library, and returns the number of devices.
 pub(crate) fn initialise(driver: &'static dyn Driver) -> Result<u32, GpuError> {
-    let functions = driver.functions();
+    let functions = &driver.loaded().functions;
     // SAFETY: 0 is the only flag.
     let status = unsafe { (functions.init.call)(0) };
     driver.check(functions.init.name, status)?;
@@ -45,12 +45,12 @@ pub(crate) fn initialise(driver: &'static dyn Driver) -> Result<u32, GpuError> {
     Ok(u32::try_from(count).unwrap_or(0))
 }
 
-impl dyn Driver {
+impl Functions {
     /// Returns the name of an error.
-    pub(crate) fn error_name(&self, code: Status) -> &'static str {
+    pub(crate) fn name_of(&self, code: Status) -> &'static str {
         let mut name: *const c_char = ptr::null();
         // SAFETY: room for a pointer.
-        let status = unsafe { (self.functions().error_name.call)(code, &raw mut name) };
+        let status = unsafe { (self.error_name.call)(code, &raw mut name) };
         if status != SUCCESS || name.is_null() {
             return "an unknown error";
         }
@@ -61,7 +61,7 @@ impl dyn Driver {
     /// Returns an attribute of a device; 0 if the library does not know it.
     pub fn attribute(&self, number: c_int, device: RawDevice) -> c_int {
         let mut value = 0;
-        let get = self.functions().device_attribute.call;
+        let get = self.device_attribute.call;
         // SAFETY: room for a number.
         let status = unsafe { get(&raw mut value, number, device) };
         if status == SUCCESS { value } else { 0 }
@@ -75,7 +75,7 @@ impl Context {
         let count = initialise(driver)?;
         let number = c_int::try_from(ordinal).ok().filter(|_| ordinal < count);
         let Some(number) = number else {
-            let platform = driver.platform();
+            let platform = driver.loaded().platform;
             return Err(GpuError::NoDevice {
                 platform,
                 ordinal,
@@ -96,7 +96,7 @@ impl Context {
 
     /// Returns the device in the notation of the tools.
     pub(crate) fn name(&self) -> String {
-        format!("{}:{}", self.driver.platform().name, self.ordinal)
+        format!("{}:{}", self.driver.loaded().platform.name, self.ordinal)
     }
 
     /// Returns whether this is not the process that opened the device: no function of the library may be called.
@@ -107,7 +107,7 @@ impl Context {
     /// Selects the device in this thread.
     pub(crate) fn enter(&self) -> Result<Current<'_>, DeviceError> {
         if self.is_forked() {
-            let platform = self.driver.platform();
+            let platform = self.driver.loaded().platform;
             let (call, name) = (platform.enter, platform.not_initialized);
             return Err(self.driver.error(call, NOT_INITIALIZED, name));
         }
@@ -121,12 +121,12 @@ impl Context {
 
     /// Returns the name of the product.
     pub(crate) fn product(&self) -> Result<String, DeviceError> {
-        self.text(self.driver.functions().device_name)
+        self.text(self.driver.loaded().functions.device_name)
     }
 
     /// Returns the PCI address of the device, in the notation of sysfs.
     pub(crate) fn pci_address(&self) -> Result<String, DeviceError> {
-        let address = self.text(self.driver.functions().device_pci)?;
+        let address = self.text(self.driver.loaded().functions.device_pci)?;
         Ok(address.to_ascii_lowercase())
     }
 
@@ -146,7 +146,7 @@ impl Context {
     /// Returns the bytes of the device's memory.
     pub(crate) fn memory_bytes(&self) -> Result<usize, DeviceError> {
         let mut bytes = 0;
-        let get = self.driver.functions().device_memory;
+        let get = self.driver.loaded().functions.device_memory;
         // SAFETY: room for a number.
         let status = unsafe { (get.call)(&raw mut bytes, self.opened.device) };
         self.driver.check(get.name, status)?;

@@ -50,15 +50,18 @@ impl LaneState {
     pub(crate) fn create(&mut self, current: &Current<'_>) -> Result<(), DeviceError> {
         let driver = current.driver;
         let (mut least, mut greatest) = (0, 0);
-        let get = driver.functions().stream_priorities;
+        let get = driver.loaded().functions.stream_priorities;
         // SAFETY: room for two numbers.
         let status = unsafe { (get.call)(&raw mut least, &raw mut greatest) };
         driver.check(get.name, status)?;
-        let (stream, create) = (&raw mut self.stream, driver.functions().stream_create);
+        let (stream, create) = (
+            &raw mut self.stream,
+            driver.loaded().functions.stream_create,
+        );
         // SAFETY: room for a pointer. The greatest priority is the smaller number.
         let status = unsafe { (create.call)(stream, NON_BLOCKING, greatest) };
         driver.check(create.name, status)?;
-        let create = driver.functions().event_create;
+        let create = driver.loaded().functions.event_create;
         for _ in 0..EVENTS {
             let mut event = ptr::null_mut();
             // SAFETY: room for a pointer.
@@ -88,7 +91,7 @@ impl LaneState {
                 .iter()
                 .try_for_each(|copy| self.copy(current, copy))?;
         }
-        let record = current.driver.functions().event_record;
+        let record = current.driver.loaded().functions.event_record;
         // SAFETY: the event and the stream exist (invariant).
         let status = unsafe { (record.call)(self.event(number), self.stream) };
         current.driver.check(record.name, status)?;
@@ -115,7 +118,7 @@ impl LaneState {
         copy: &RawCopy<'_>,
     ) -> Result<(), DeviceError> {
         let (driver, stream) = (current.driver, self.stream);
-        let functions = driver.functions();
+        let functions = &driver.loaded().functions;
         let RawCopy {
             kind,
             from,
@@ -147,7 +150,7 @@ impl LaneState {
         number: u64,
     ) -> Result<bool, DeviceError> {
         let number = number.min(self.submitted);
-        let query = current.driver.functions().event_query;
+        let query = current.driver.loaded().functions.event_query;
         // SAFETY: the event exists (invariant).
         match unsafe { (query.call)(self.event(number)) } {
             NOT_READY => {
@@ -167,7 +170,7 @@ impl LaneState {
         if self.done >= number {
             return Ok(());
         }
-        let synchronize = current.driver.functions().event_synchronize;
+        let synchronize = current.driver.loaded().functions.event_synchronize;
         // SAFETY: the event exists (invariant).
         let status = unsafe { (synchronize.call)(self.event(number)) };
         current.driver.check(synchronize.name, status)?;
@@ -176,7 +179,7 @@ impl LaneState {
     }
 
     pub(crate) fn wait_all(&self, current: &Current<'_>) -> Result<(), DeviceError> {
-        let synchronize = current.driver.functions().stream_synchronize;
+        let synchronize = current.driver.loaded().functions.stream_synchronize;
         // SAFETY: the stream exists (invariant).
         let status = unsafe { (synchronize.call)(self.stream) };
         current.driver.check(synchronize.name, status)
@@ -184,7 +187,7 @@ impl LaneState {
 
     /// Destroys stream and events. Owners of memory have waited for its copies.
     pub(crate) fn destroy(&mut self, current: &Current<'_>) {
-        let functions = current.driver.functions();
+        let functions = &current.driver.loaded().functions;
         for event in self.events.drain(..) {
             // SAFETY: created by `create`, and destroyed here only. Errors: the driver has freed it.
             let _ = unsafe { (functions.event_destroy.call)(event) };

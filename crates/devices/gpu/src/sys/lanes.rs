@@ -140,7 +140,7 @@ impl Lanes {
         let current = self.enter()?;
         let (event, wait) = (
             state.event(fence.number),
-            current.driver.functions().stream_wait,
+            current.driver.loaded().functions.stream_wait,
         );
         // SAFETY: (1) the stream exists, by the contract; (2) the event exists (invariant).
         let status = unsafe { (wait.call)(stream, event, 0) };

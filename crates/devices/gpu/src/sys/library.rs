@@ -4,12 +4,12 @@
 #![allow(unsafe_code)]
 
 use std::env;
-use std::ffi::{CStr, CString, OsStr, c_void};
+use std::ffi::{CStr, CString, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::ptr::NonNull;
 
-use super::functions::Name;
-use crate::driver::Platform;
+use super::functions::{Name, SUCCESS, Status};
+use crate::driver::{Platform, Version};
 use crate::error::LoadError;
 
 /// A loaded library. It is never unloaded: it has threads and exit handlers.
@@ -67,6 +67,42 @@ impl Library {
         match found.is_null() {
             true => Err(self.lacks(name)),
             false => Ok(found),
+        }
+    }
+
+    /// Returns the number that a function returns; `None` if it fails.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::NoFunction`].
+    ///
+    /// # Safety
+    ///
+    /// The function has one parameter: room for a number.
+    pub unsafe fn number(&self, name: Name) -> Result<Option<u32>, LoadError> {
+        type Get = unsafe extern "C" fn(*mut c_int) -> Status;
+        let found = self.symbol(name)?;
+        // SAFETY: the parameter is that of the contract.
+        let get = unsafe { std::mem::transmute::<*mut c_void, Get>(found) };
+        let mut number = 0;
+        // SAFETY: room for a number.
+        let status = unsafe { get(&raw mut number) };
+        Ok(u32::try_from(number).ok().filter(|_| status == SUCCESS))
+    }
+
+    /// Refuses a version.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::Old`], if it is older than `oldest`.
+    pub fn require(&self, version: Version, oldest: Version) -> Result<(), LoadError> {
+        match version < oldest {
+            true => Err(LoadError::Old {
+                platform: self.platform,
+                version,
+                oldest,
+            }),
+            false => Ok(()),
         }
     }
 

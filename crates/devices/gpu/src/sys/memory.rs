@@ -48,7 +48,7 @@ impl DeviceMemory {
     pub(crate) fn alloc(lanes: &Arc<Lanes>, len: usize) -> Result<Self, DeviceError> {
         let current = lanes.enter()?;
         let mut address = 0;
-        let alloc = current.driver.functions().mem_alloc;
+        let alloc = current.driver.loaded().functions.mem_alloc;
         // SAFETY: room for an address.
         let status = unsafe { (alloc.call)(&raw mut address, len) };
         lanes.note(current.driver.check(alloc.name, status))?;
@@ -87,7 +87,7 @@ impl DeviceMemory {
     pub(crate) fn synchronise_copies(&self) -> Result<(), DeviceError> {
         let current = self.lanes.enter()?;
         let on = 1_u32;
-        let set = current.driver.functions().pointer_set.call;
+        let set = current.driver.loaded().functions.pointer_set.call;
         // SAFETY: the attribute is read from a number of 4 bytes; the address is one of device memory (invariant).
         if unsafe { set((&raw const on).cast(), SYNC_MEMOPS, self.address) } != SUCCESS {
             current.driver.forget_error();
@@ -128,7 +128,7 @@ impl Drop for DeviceMemory {
             && let Ok(current) = self.lanes.context.enter()
         {
             // SAFETY: allocated by `alloc`, freed here only, and no copy is running. Errors: the driver has freed it.
-            let _ = unsafe { (current.driver.functions().mem_free.call)(self.address) };
+            let _ = unsafe { (current.driver.loaded().functions.mem_free.call)(self.address) };
         }
     }
 }
@@ -143,7 +143,7 @@ pub(crate) struct Registration {
 impl Registration {
     pub(crate) fn new(lanes: &Arc<Lanes>, window: HostWindow) -> Result<Self, DeviceError> {
         let current = lanes.enter()?;
-        let register = current.driver.functions().host_register;
+        let register = current.driver.loaded().functions.host_register;
         let start = ptr::with_exposed_provenance_mut(window.address());
         // SAFETY: the window is mapped while it exists, and it becomes part of the value.
         let status = unsafe { (register.call)(start, window.len(), PORTABLE) };
@@ -162,7 +162,7 @@ impl Drop for Registration {
         if let Ok(current) = self.lanes.context.enter() {
             let start = ptr::with_exposed_provenance_mut(self.window.address());
             // SAFETY: registered by `new`, ended here only, and no copy is running. Errors: the driver has ended it.
-            let _ = unsafe { (current.driver.functions().host_unregister.call)(start) };
+            let _ = unsafe { (current.driver.loaded().functions.host_unregister.call)(start) };
         }
     }
 }

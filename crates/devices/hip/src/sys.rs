@@ -238,8 +238,8 @@ impl Driver for Hip {
         match env::var_os(STATIC_ATTACH).is_some_and(|value| value == "1") {
             true => Ok(()),
             false => Err(DeviceError {
-                call: "binding memory of an AMD GPU to a NIC of the kernel",
-                name: "amdgpu moves memory to the host while a NIC is attached, and the GPU does not see what the NIC writes",
+                call: "attachment of AMD GPU memory",
+                name: "amdgpu moves it to the host while a NIC is attached, and the GPU does not see what the NIC writes",
                 code: NOT_SUPPORTED,
                 state: DeviceState::Usable,
                 remedy: "take the user-space stack; or, if this kernel does not move it, set DEVMEM_AMD_STATIC_ATTACH=1",

@@ -9,8 +9,8 @@ use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
 use devmem_gpu::driver::{
-    DevicePtr, Driver, Function, Functions, Library, Loaded, MemExport, MemoryKind, Name, Names,
-    Opened, Pointer, RawDevice, Status, Version,
+    DevicePtr, Driver, Function, Functions, Library, Loaded, MemExport, Name, Names, Opened,
+    Pointer, PointerKind, RawDevice, Status, Version,
 };
 use devmem_gpu::{LoadError, function_table};
 use netmem::{DeviceError, DeviceState};
@@ -154,7 +154,9 @@ impl Hip {
     }
 }
 
-impl Driver for Hip {
+// SAFETY: (1) the functions are those of the library that `load` has opened, and `Library` is never unloaded; (2) and (3) see
+// the methods.
+unsafe impl Driver for Hip {
     fn loaded(&self) -> &Loaded {
         &self.loaded
     }
@@ -203,14 +205,14 @@ impl Driver for Hip {
         }
         let kind = match found.kind {
             UNREGISTERED => return Ok(None),
-            MANAGED => MemoryKind::Managed,
-            DEVICE if found.is_managed != 0 => MemoryKind::Managed,
-            DEVICE => MemoryKind::Device,
-            _ => MemoryKind::Host,
+            MANAGED => PointerKind::Managed,
+            DEVICE if found.is_managed != 0 => PointerKind::Managed,
+            DEVICE => PointerKind::Device,
+            _ => PointerKind::Host,
         };
         let (mut start, mut size) = (0, 0);
         let get = self.own.address_range;
-        if kind == MemoryKind::Device {
+        if kind == PointerKind::Device {
             // SAFETY: room for an address and a size.
             let status = unsafe { (get.call)(&raw mut start, &raw mut size, address) };
             self.check(get.name, status)?;

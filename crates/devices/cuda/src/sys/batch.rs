@@ -5,7 +5,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use devmem_gpu::driver::{Batch, DevicePtr, Name, RawCopy, RawStream, Status};
+use devmem_gpu::driver::{CopyBatch, DevicePtr, Name, RawCopy, RawStream, Status};
 
 use super::driver::find_versioned;
 use super::functions::Find;
@@ -84,7 +84,7 @@ impl BatchCopy {
     }
 
     /// Starts the copies.
-    pub(super) fn call(self, batch: &Batch<'_>) -> Status {
+    pub(super) fn call(self, batch: &CopyBatch<'_>) -> Status {
         let copies = batch.copies();
         let mut to: Vec<u64> = copies.iter().map(RawCopy::destination).collect();
         let mut from: Vec<u64> = copies.iter().map(RawCopy::source).collect();
@@ -102,7 +102,7 @@ impl BatchCopy {
         let (count, stream) = (copies.len(), batch.stream());
         match self {
             // SAFETY: (1) three arrays of `count` entries, one attribute, and room for an index; (2) the stream exists, and
-            // both sides of each copy stay until it is done (`Batch`).
+            // both sides of each copy stay until it is done (`CopyBatch`).
             Self::V12(copy) => unsafe {
                 let failed = &raw mut failed;
                 copy(to, from, sizes, count, attributes, first, 1, failed, stream)

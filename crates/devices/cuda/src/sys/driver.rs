@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 
 use devmem_gpu::LoadError;
 use devmem_gpu::driver::{
-    Batch, DevicePtr, Driver, Function, Functions, Library, Loaded, MemExport, MemoryKind, Name,
-    Opened, Pointer, RawDevice, SUCCESS, Status, Version,
+    CopyBatch, DevicePtr, Driver, Function, Functions, Library, Loaded, MemExport, Name, Opened,
+    Pointer, PointerKind, RawDevice, SUCCESS, Status, Version,
 };
 use netmem::DeviceError;
 
@@ -100,7 +100,9 @@ impl Cuda {
     }
 }
 
-impl Driver for Cuda {
+// SAFETY: (1) the functions are those of the library that `load` has opened, and `Library` is never unloaded; (2) and (3) see
+// the methods.
+unsafe impl Driver for Cuda {
     fn loaded(&self) -> &Loaded {
         &self.loaded
     }
@@ -147,9 +149,9 @@ impl Driver for Cuda {
         let device = self.pointer_attribute(DEVICE_ORDINAL, address)?;
         Ok(Some(Pointer {
             kind: match place {
-                DEVICE if is_managed => MemoryKind::Managed,
-                DEVICE => MemoryKind::Device,
-                _ => MemoryKind::Host,
+                DEVICE if is_managed => PointerKind::Managed,
+                DEVICE => PointerKind::Device,
+                _ => PointerKind::Host,
             },
             device: u32::try_from(device).unwrap_or(u32::MAX),
             start: self.pointer_attribute(RANGE_START, address)?,
@@ -169,7 +171,7 @@ impl Driver for Cuda {
         self.batch.is_some()
     }
 
-    fn copy_batch(&self, copies: &Batch<'_>) -> Result<bool, DeviceError> {
+    fn copy_batch(&self, copies: &CopyBatch<'_>) -> Result<bool, DeviceError> {
         let Some(function) = self.batch else {
             return Ok(false);
         };

@@ -7,7 +7,7 @@ use super::lanes::Lanes;
 use super::memory::DeviceMemory;
 use crate::allocation::{Allocation, PAGE_BYTES};
 use crate::device::Device;
-use crate::driver::{MemoryKind, Pointer};
+use crate::driver::{Pointer, PointerKind};
 use crate::error::GpuError;
 
 impl Allocation {
@@ -54,9 +54,9 @@ fn check(lanes: &Lanes, address: u64, len: usize) -> Result<(), GpuError> {
         size,
     } = pointer;
     match kind {
-        MemoryKind::Device => {}
-        MemoryKind::Host => return Err(foreign("it is host memory")),
-        MemoryKind::Managed => {
+        PointerKind::Device => {}
+        PointerKind::Host => return Err(foreign("it is host memory")),
+        PointerKind::Managed => {
             let reason = "it is managed memory, which moves between device and host";
             return Err(foreign(reason));
         }

@@ -20,14 +20,14 @@ pub struct RawCopy<'a> {
 /// Copies for a stream of their device, which exists. Both sides of each stay allocated until the stream is done; host memory is
 /// registered. So a vendor's crate may pass their addresses to the library.
 #[derive(Debug)]
-pub struct Batch<'a> {
+pub struct CopyBatch<'a> {
     /// The copies.
     pub(super) copies: &'a [RawCopy<'a>],
     /// The stream.
     pub(super) stream: RawStream,
 }
 
-impl<'a> Batch<'a> {
+impl<'a> CopyBatch<'a> {
     /// Returns the copies.
     pub fn copies(&self) -> &'a [RawCopy<'a>] {
         self.copies

@@ -10,7 +10,7 @@ use std::ptr;
 use netmem::DeviceError;
 
 use super::context::Current;
-use super::copies::{Batch, CopyKind, RawCopy};
+use super::copies::{CopyBatch, CopyKind, RawCopy};
 use super::functions::{RawEvent, RawStream, Status};
 
 /// Number of submissions of a lane that can be in flight; one more waits for the oldest.
@@ -109,7 +109,7 @@ impl LaneState {
             return Ok(false);
         }
         let stream = self.stream;
-        current.driver.copy_batch(&Batch { copies, stream })
+        current.driver.copy_batch(&CopyBatch { copies, stream })
     }
 
     pub(crate) fn copy(

@@ -5,6 +5,7 @@
 mod adopt;
 pub(crate) mod context;
 pub(crate) mod copies;
+pub(crate) mod driver;
 pub(crate) mod functions;
 pub(crate) mod lane;
 pub(crate) mod lanes;

@@ -14,9 +14,9 @@ const EXTENDED: usize = 0x100;
 /// The extended capability Access Control Services (7.7.11), and the offset of its control register.
 const ACS: u16 = 0x000d;
 const ACS_CONTROL: usize = 6;
-/// P2P Request Redirect, P2P Completion Redirect and Upstream Forwarding: packets to another device pass through the root
-/// complex.
-const ACS_REDIRECT: u16 = 0x1c;
+/// P2P Request Redirect, P2P Completion Redirect and P2P Egress Control: packets to another device pass through the root
+/// complex (linux drivers/pci/p2pdma.c, pci_bridge_has_acs_redir).
+const ACS_REDIRECT: u16 = 0x2c;
 
 /// The files of the kernel that describe devices.
 pub(super) struct Sysfs {
@@ -63,77 +63,79 @@ impl Sysfs {
         let ends = format!("{} and {name} at {}", gpu.address(), nic.address());
         let shared = gpu.shared(nic);
         // The host bridge is the first element of a path.
-        let Some(bridge) = gpu.0.get(..shared).and_then(|all| all.get(1..)?.last()) else {
-            return Check {
-                name: PCIE,
-                state: CheckState::Mendable,
-                found: format!(
+        match gpu.0.get(1..shared).and_then(<[String]>::last) {
+            Some(bridge) => {
+                // As in calc_map_type_and_dist of linux drivers/pci/p2pdma.c, both devices and the shared bridge are on the way.
+                let on_the_way = gpu.after(shared - 1).chain(nic.after(shared));
+                self.redirection(&format!("{ends} share the bridge {bridge}"), on_the_way)
+            }
+            None => check(
+                PCIE,
+                CheckState::Mendable,
+                format!(
                     "{ends} share no PCIe bridge: packets between them pass through the root complex, which may drop them"
                 ),
-                remedy: Some(
-                    "move the NIC or the GPU to a slot behind the same PCIe switch; the user-space stack works anyway"
-                        .to_owned(),
-                ),
-            };
-        };
-        let below = gpu.bridges(shared).chain(nic.bridges(shared));
-        let controls: Vec<_> = below
-            .map(|bridge| (bridge, self.acs_control(bridge)))
-            .collect();
-        let between = format!("{ends} share the bridge {bridge}");
-        let redirecting = controls.iter().filter_map(|(bridge, control)| {
-            let redirects = matches!(control, Ok(Some(bits)) if bits & ACS_REDIRECT != 0);
-            redirects.then_some(*bridge)
-        });
-        let redirecting: Vec<_> = redirecting.collect();
-        if !redirecting.is_empty() {
-            let bridges = redirecting.join(", ");
-            let command = |bridge| format!("setpci -s {bridge} ECAP_ACS+6.w=0:{ACS_REDIRECT:x}");
-            let commands: Vec<_> = redirecting.iter().map(command).collect();
-            return Check {
-                name: PCIE,
-                state: CheckState::Mendable,
-                found: format!(
-                    "{between}, but ACS of {bridges} sends packets between them through the root complex"
-                ),
-                remedy: Some(format!(
-                    "{}\nor boot with pci=disable_acs_redir={}; both let the devices behind the bridge reach each other",
-                    commands.join("\n"),
-                    redirecting.join(";")
-                )),
-            };
-        }
-        let unread = controls.iter().find(|(_, control)| control.is_err());
-        match unread {
-            Some((bridge, _)) => Check {
-                name: PCIE,
-                state: CheckState::Unknown,
-                found: format!("{between}; ACS of {bridge} cannot be read"),
-                remedy: Some("run it as root".to_owned()),
-            },
-            None => Check {
-                name: PCIE,
-                state: CheckState::Good,
-                found: format!("{between}, no redirection by ACS"),
-                remedy: None,
-            },
+                "move the NIC or the GPU to a slot behind the same PCIe switch; the user-space stack works anyway",
+            ),
         }
     }
 
-    /// Returns the ACS control register of a bridge, `None` if it has none.
+    /// Examines whether a device on the way sends packets through the root complex.
+    fn redirection<'a>(&self, between: &str, on_the_way: impl Iterator<Item = &'a str>) -> Check {
+        let (mut redirecting, mut unread) = (Vec::new(), None);
+        for device in on_the_way {
+            match self.acs_control(device) {
+                Ok(Some(bits)) if bits & ACS_REDIRECT != 0 => redirecting.push(device),
+                Ok(_) => {}
+                Err(()) => unread = unread.or(Some(device)),
+            }
+        }
+        if !redirecting.is_empty() {
+            let command = |device| format!("setpci -s {device} ECAP_ACS+6.w=0:{ACS_REDIRECT:x}\n");
+            let commands: String = redirecting.iter().map(command).collect();
+            let devices = redirecting.join(";");
+            return check(
+                PCIE,
+                CheckState::Mendable,
+                format!(
+                    "{between}, but ACS of {} sends packets between them through the root complex",
+                    redirecting.join(", ")
+                ),
+                &format!(
+                    "{commands}or boot with pci=disable_acs_redir={devices}; both remove isolation between devices"
+                ),
+            );
+        }
+        match unread {
+            Some(device) => check(
+                PCIE,
+                CheckState::Unknown,
+                format!("{between}; ACS of {device} cannot be read"),
+                "run it as root",
+            ),
+            None => check(
+                PCIE,
+                CheckState::Good,
+                format!("{between}, no redirection by ACS"),
+                "",
+            ),
+        }
+    }
+
+    /// Returns the ACS control register of a device, `None` if it has none.
     ///
     /// # Errors
     ///
     /// The configuration beyond its first 64 bytes is readable for root only.
-    fn acs_control(&self, bridge: &str) -> Result<Option<u16>, ()> {
+    fn acs_control(&self, device: &str) -> Result<Option<u16>, ()> {
         let config = self
             .root
             .join("bus/pci/devices")
-            .join(bridge)
+            .join(device)
             .join("config");
         let config = fs::read(config).map_err(drop)?;
         match config.len() {
-            // Without extended capabilities: a conventional bridge.
+            // Without extended capabilities: a device of conventional PCI.
             256 => Ok(None),
             0..=EXTENDED => Err(()),
             _ => Ok(acs_control(&config)),
@@ -144,38 +146,39 @@ impl Sysfs {
     fn iommu(&self, name: &str, nic: &Place) -> Check {
         let address = nic.address();
         let group = self.root.join("bus/pci/devices").join(address);
-        let group = fs::canonicalize(group.join("iommu_group")).ok();
-        let good = |found| Check {
-            name: IOMMU,
-            state: CheckState::Good,
-            found,
-            remedy: None,
-        };
-        let Some(group) = group else {
-            return good(format!(
-                "addresses of {name} at {address} are not translated"
-            ));
+        let Ok(group) = fs::canonicalize(group.join("iommu_group")) else {
+            let found = format!("addresses of {name} at {address} are not translated");
+            return check(IOMMU, CheckState::Good, found, "");
         };
         let kind = fs::read_to_string(group.join("type")).unwrap_or_default();
-        match kind.trim() {
-            "identity" => good(format!(
-                "addresses of {name} at {address} pass the IOMMU unchanged"
-            )),
-            "" => Check {
-                name: IOMMU,
-                state: CheckState::Unknown,
-                found: format!("{}/type cannot be read", group.display()),
-                remedy: None,
-            },
-            kind => Check {
-                name: IOMMU,
-                state: CheckState::Mendable,
-                found: format!(
+        let (state, found, remedy) = match kind.trim() {
+            "identity" => {
+                let found = format!("addresses of {name} at {address} pass the IOMMU unchanged");
+                (CheckState::Good, found, "")
+            }
+            "" => {
+                let found = format!("{}/type cannot be read", group.display());
+                (CheckState::Unknown, found, "run it as root")
+            }
+            kind => (
+                CheckState::Mendable,
+                format!(
                     "the IOMMU translates the addresses of {name} at {address} ({kind}): its packets to a GPU pass through the root complex"
                 ),
-                remedy: Some("boot with iommu=pt on the kernel's command line".to_owned()),
-            },
-        }
+                "boot with iommu=pt on the kernel's command line",
+            ),
+        };
+        check(IOMMU, state, found, remedy)
+    }
+}
+
+/// Returns a row; an empty remedy is none.
+fn check(name: &'static str, state: CheckState, found: String, remedy: &str) -> Check {
+    Check {
+        name,
+        state,
+        found,
+        remedy: (!remedy.is_empty()).then(|| remedy.to_owned()),
     }
 }
 
@@ -228,10 +231,9 @@ impl Place {
         pairs.take_while(|(one, other)| one == other).count()
     }
 
-    /// Returns the bridges after the first `shared` elements.
-    fn bridges(&self, shared: usize) -> impl Iterator<Item = &str> {
-        let bridges = self.0.get(shared..self.0.len().saturating_sub(1));
-        bridges.unwrap_or_default().iter().map(String::as_str)
+    /// Returns the elements after the first `count`.
+    fn after(&self, count: usize) -> impl Iterator<Item = &str> {
+        self.0.iter().skip(count).map(String::as_str)
     }
 }
 

@@ -115,8 +115,8 @@ fn devices_without_a_common_bridge_are_told_of() {
 #[test]
 fn redirection_by_acs_names_each_bridge_and_its_command() {
     let tree = Tree::with_near_nics();
-    // Source validation and translation blocking do not redirect; the bridge above both is not passed.
-    tree.config(SWITCH, &config(Some(0x1f)));
+    // Source validation and translation blocking do not redirect; the root port is above the bridge that both share.
+    tree.config("pci0000:00/0000:00:01.0", &config(Some(0x1f)));
     tree.config(&format!("{SWITCH}/0000:02:01.0"), &config(Some(0x1d)));
     tree.config(&format!("{SWITCH}/0000:02:02.0"), &config(Some(0x03)));
     let [path, _] = tree.examine();
@@ -131,7 +131,7 @@ fn redirection_by_acs_names_each_bridge_and_its_command() {
     let remedy = path.remedy.unwrap();
     assert_eq!(
         remedy.lines().next(),
-        Some("setpci -s 0000:02:01.0 ECAP_ACS+6.w=0:1c")
+        Some("setpci -s 0000:02:01.0 ECAP_ACS+6.w=0:2c")
     );
     assert!(
         remedy.contains("pci=disable_acs_redir=0000:02:01.0;"),

@@ -123,7 +123,7 @@ impl<C: Case> Plan<C> {
             }
         };
         Ok(Self {
-            cases: chosen(only, all, *memory)?,
+            cases: able(chosen(only, all)?, only, *memory)?,
             repetitions: *reps,
             time,
             mtu: *mtu,
@@ -147,24 +147,37 @@ const MIN_MTU: u16 = 576;
 /// Several times the data that a sender may have in flight.
 const MIN_MEMORY: usize = 32 << 20;
 
-/// Returns the rows that `only` names, or all of them that can use the memory.
-fn chosen<C: Case>(only: &[String], all: &[C], memory: MemoryKind) -> Result<Vec<C>, Failure> {
+fn chosen<C: Case>(only: &[String], all: &[C]) -> Result<Vec<C>, Failure> {
     let exists = |name: &&String| all.iter().any(|case| case.row_name().name == name.as_str());
     if let Some(unknown) = only.iter().find(|name| !exists(name)) {
         let failure = Failure::usage(format_args!("--only: there is no row {unknown:?}"));
         return Err(failure.with_remedy("--list prints the rows"));
     }
-    let is_named = |case: &C| only.iter().any(|wanted| wanted == case.row_name().name);
+    let is_wanted = |case: &&C| {
+        let name = case.row_name().name;
+        only.is_empty() || only.iter().any(|wanted| wanted == name)
+    };
+    Ok(all.iter().filter(is_wanted).copied().collect())
+}
+
+/// Removes the rows that cannot use the memory; refuses them if `only` names them.
+fn able<C: Case>(
+    mut cases: Vec<C>,
+    only: &[String],
+    memory: MemoryKind,
+) -> Result<Vec<C>, Failure> {
     let is_able = |case: &C| memory.is_mapped() || !case.maps_memory();
-    if let Some(unable) = all.iter().find(|case| is_named(case) && !is_able(case)) {
+    if let Some(unable) = cases.iter().find(|case| !is_able(case))
+        && !only.is_empty()
+    {
         let name = unable.row_name().name;
         let failure = Failure::usage(format_args!(
             "--only {name}: this row accesses the memory by the CPU, which cannot access {memory}"
         ));
         return Err(failure.with_remedy("--memory anonymous, or rows of our library"));
     }
-    let is_wanted = |case: &&C| is_named(case) || only.is_empty() && is_able(case);
-    Ok(all.iter().filter(is_wanted).copied().collect())
+    cases.retain(is_able);
+    Ok(cases)
 }
 
 #[cfg(test)]

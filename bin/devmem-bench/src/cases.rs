@@ -211,6 +211,13 @@ impl report::Case for RxCase {
     fn uses_tap(&self) -> bool {
         !self.receiver.uses_veth()
     }
+
+    fn maps_memory(&self) -> bool {
+        !matches!(
+            self.receiver,
+            ReceivePath::Ours(_) | ReceivePath::OursOverPacket
+        )
+    }
 }
 
 impl RxCase {

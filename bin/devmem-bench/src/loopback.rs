@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::chart::{Bar, Chart, Series};
 use super::meter::SILENCE;
 use super::runner::FormArgs;
+use tool::memory::MemoryKind;
 use tool::output::{Failure, note};
 use tool::pattern::{Expected, PositionPattern, Verifier};
 use tool::size::Size;
@@ -44,6 +45,9 @@ pub struct LoopbackArgs {
     /// Size of the device memory to send from and of that to receive into; should exceed the caches
     #[arg(long, value_name = "SIZE", default_value = "256M")]
     mem_size: Size,
+    /// Kind of both memories: anonymous, udmabuf, cuda:N or hip:N for GPU N, which then copies
+    #[arg(long, value_name = "KIND", default_value = "anonymous")]
+    memory: MemoryKind,
     /// Size of one net_iov: a power of two from 4K to 2M
     #[arg(long, value_name = "SIZE", default_value = "64K")]
     niov: Size,
@@ -54,6 +58,7 @@ pub struct LoopbackArgs {
 /// The result. The field names are the JSON's and stay as they are.
 #[derive(Debug, Serialize)]
 struct LoopbackReport {
+    memory: String,
     page_kind: String,
     niov_bytes: usize,
     verified_bytes: u64,
@@ -94,7 +99,7 @@ pub fn run(args: &LoopbackArgs) -> Result<(), Failure> {
     if let Some(&cpu) = cpu::allowed_cpus().first() {
         cpu::pin_current_thread(cpu)?;
     }
-    let mut bench = Bench::new(size, niov)?;
+    let mut bench = Bench::new(args.memory, size, niov)?;
     let verified_bytes = bench.verify()?;
     let mut samples = Vec::new();
     for repetition in 1..=args.reps {
@@ -111,6 +116,7 @@ pub fn run(args: &LoopbackArgs) -> Result<(), Failure> {
         ));
     }
     let report = LoopbackReport {
+        memory: args.memory.to_string(),
         page_kind: bench.source.page_kind().to_string(),
         niov_bytes: niov.bytes(),
         verified_bytes,
@@ -150,12 +156,12 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(size: usize, niov: NiovSize) -> Result<Self> {
+    fn new(kind: MemoryKind, size: usize, niov: NiovSize) -> Result<Self, Failure> {
         let nic = Netdev::builder("mem:bench-loopback")?
             .address("10.77.0.2/24")?
             .open()?;
         let local = SocketAddr::new(nic.addresses()[0], super::sender::PORT);
-        let (source, target) = (Dmabuf::anonymous(size)?, Dmabuf::anonymous(size)?);
+        let (source, target) = (kind.allocate(size)?, kind.allocate(size)?);
         let pattern = PositionPattern::new(SEED);
         let mut block = vec![0; CHUNK];
         for at in (0..size).step_by(CHUNK) {
@@ -289,6 +295,7 @@ impl LoopbackReport {
 impl fmt::Display for LoopbackReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
+            memory,
             page_kind,
             niov_bytes,
             verified_bytes,
@@ -299,7 +306,7 @@ impl fmt::Display for LoopbackReport {
         let niov = Size(*niov_bytes as u64);
         writeln!(
             f,
-            "{verified} verified; {page_kind}, net_iovs of {niov}; 10^9 bytes per second of CPU time\n"
+            "{verified} verified; {memory} memory, {page_kind}, net_iovs of {niov}; 10^9 bytes per second of CPU time\n"
         )?;
         writeln!(f, "{:>10} {:>10} {:>7}", "loopback", "copy", "ratio")?;
         for Sample {
@@ -323,7 +330,7 @@ mod tests {
 
     #[test]
     fn repeated_transfers_over_the_loopback_are_complete() {
-        let mut bench = Bench::new(8 * CHUNK, NiovSize::MIN).unwrap();
+        let mut bench = Bench::new(MemoryKind::Anonymous, 8 * CHUNK, NiovSize::MIN).unwrap();
         assert_eq!(bench.verify().unwrap(), 8 * CHUNK as u64);
         bench.transfer(3 * CHUNK + 1).unwrap();
         bench.copy(9 * CHUNK).unwrap();

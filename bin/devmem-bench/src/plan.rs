@@ -7,6 +7,7 @@ use netmem::NiovSize;
 
 use super::chart::PlotArgs;
 use super::report::Case;
+use tool::memory::MemoryKind;
 use tool::output::Failure;
 use tool::size::Size;
 
@@ -25,6 +26,10 @@ pub struct MeasureArgs {
     /// Size of the device memory
     #[arg(long, value_name = "SIZE", default_value = "256M")]
     mem_size: Size,
+    /// Kind of that memory: anonymous, udmabuf, cuda:N or hip:N for GPU N. With memory of a GPU, only the rows of our library run:
+    /// the others access it by the CPU
+    #[arg(long, value_name = "KIND", default_value = "anonymous")]
+    memory: MemoryKind,
     /// Processors for receiver and sender [default: the first two]
     #[arg(long, value_name = "R,S", value_delimiter = ',')]
     cpus: Vec<usize>,
@@ -54,6 +59,8 @@ pub struct Plan<C> {
     pub mtu: u16,
     /// Bytes of device memory.
     pub mem_bytes: usize,
+    /// Kind of that memory.
+    pub memory: MemoryKind,
     /// Processors for receiver and sender, if given.
     pub cpus: Option<(usize, usize)>,
     /// Only list the rows.
@@ -76,6 +83,7 @@ impl<C: Case> Plan<C> {
             seconds,
             mtu,
             mem_size,
+            memory,
             cpus,
             only,
             list,
@@ -115,11 +123,12 @@ impl<C: Case> Plan<C> {
             }
         };
         Ok(Self {
-            cases: chosen(only, all)?,
+            cases: able(chosen(only, all)?, only, *memory)?,
             repetitions: *reps,
             time,
             mtu: *mtu,
             mem_bytes,
+            memory: *memory,
             cpus,
             list: *list,
             json: *json,
@@ -149,6 +158,26 @@ fn chosen<C: Case>(only: &[String], all: &[C]) -> Result<Vec<C>, Failure> {
         only.is_empty() || only.iter().any(|wanted| wanted == name)
     };
     Ok(all.iter().filter(is_wanted).copied().collect())
+}
+
+/// Removes the rows that cannot use the memory; refuses them if `only` names them.
+fn able<C: Case>(
+    mut cases: Vec<C>,
+    only: &[String],
+    memory: MemoryKind,
+) -> Result<Vec<C>, Failure> {
+    let is_able = |case: &C| memory.is_mapped() || !case.maps_memory();
+    if let Some(unable) = cases.iter().find(|case| !is_able(case))
+        && !only.is_empty()
+    {
+        let name = unable.row_name().name;
+        let failure = Failure::usage(format_args!(
+            "--only {name}: this row accesses the memory by the CPU, which cannot access {memory}"
+        ));
+        return Err(failure.with_remedy("--memory anonymous, or rows of our library"));
+    }
+    cases.retain(is_able);
+    Ok(cases)
 }
 
 #[cfg(test)]
@@ -194,6 +223,15 @@ mod tests {
     }
 
     #[test]
+    fn memory_of_a_gpu_is_for_the_rows_of_our_library() {
+        let plan = plan("--memory cuda:0").unwrap();
+        assert_eq!(plan.memory, MemoryKind::Cuda(0));
+        assert!(plan.cases.len() > 3);
+        let ours = |case: &cases::RxCase| case.name.starts_with("ours");
+        assert!(plan.cases.iter().all(ours));
+    }
+
+    #[test]
     fn an_invalid_option_is_named() {
         let cases = [
             ("--reps 0", "--reps 0"),
@@ -205,6 +243,11 @@ mod tests {
             ("--mem-size 2M", "32 MiB at least"),
             ("--cpus 1", "--cpus takes two"),
             ("--only kernel-copy,nosuch", "there is no row \"nosuch\""),
+            ("--memory gpu", "takes anonymous, udmabuf"),
+            (
+                "--memory hip:1 --only ours,readv",
+                "--only readv: this row accesses the memory by the CPU, which cannot access hip:1",
+            ),
         ];
         for (line, text) in cases {
             let error = plan(line).expect_err(line);

@@ -21,6 +21,8 @@ pub struct Settings {
     pub mtu: u16,
     /// Bytes of device memory, or of the memory that a row uses in its place.
     pub mem_bytes: usize,
+    /// Kind of that memory, as --memory names it.
+    pub memory: String,
     /// Kind of pages of that memory.
     pub page_kind: String,
     /// Processor of the receiver.
@@ -65,6 +67,9 @@ pub trait Case: Copy {
 
     /// Returns whether the row needs a TAP; the others need only a network namespace.
     fn uses_tap(&self) -> bool;
+
+    /// Returns whether the row accesses the device memory by the CPU.
+    fn maps_memory(&self) -> bool;
 }
 
 /// Lists rows on stderr.
@@ -326,6 +331,7 @@ mod tests {
             repetitions: 3,
             mtu: 1500,
             mem_bytes: 256 << 20,
+            memory: "anonymous".to_owned(),
             page_kind: "huge".to_owned(),
             receiver_cpu: 0,
             sender_cpu: 1,

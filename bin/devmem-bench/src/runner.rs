@@ -143,7 +143,7 @@ impl<'a, C> Bench<'a, C> {
         };
         Ok(Self {
             plan,
-            memory: Dmabuf::anonymous(plan.mem_bytes)?,
+            memory: plan.memory.allocate(plan.mem_bytes)?,
             receiver_cpu,
             sender_cpu,
             softirq_threads: softirq_threads(),
@@ -156,6 +156,7 @@ impl<'a, C> Bench<'a, C> {
             repetitions: self.plan.repetitions,
             mtu: self.plan.mtu,
             mem_bytes: self.memory.size(),
+            memory: self.plan.memory.to_string(),
             page_kind: self.memory.page_kind().to_string(),
             receiver_cpu: self.receiver_cpu,
             sender_cpu: self.sender_cpu,

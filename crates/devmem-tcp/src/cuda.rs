@@ -23,21 +23,9 @@
 //! The program completes its writes to GPU memory before it sends them (`cuStreamSynchronize`, or an event).
 //!
 //! [`Allocation::adopt`] takes memory that another library has allocated, such as a tensor of PyTorch, and
-//! [`Allocation::into_dmabuf`] makes a [`Dmabuf`] of it.
+//! [`Allocation::into_dmabuf`] makes a [`Dmabuf`](crate::Dmabuf) of it.
 
-use netmem::Dmabuf;
-
-pub use devmem_cuda::{Allocation, CudaError, Device, DeviceInfo, LoadError, devices};
-
-const PAGE_BYTES: usize = 4096;
-
-/// Allocates `size` bytes (rounded up to whole pages) of device `ordinal`.
-///
-/// # Errors
-/// There is no driver or no such device, or the device does not have enough memory. The error says what to do.
-pub fn alloc(ordinal: u32, size: usize) -> Result<Dmabuf, CudaError> {
-    let rounded = size
-        .checked_next_multiple_of(PAGE_BYTES)
-        .ok_or(CudaError::Size { size })?;
-    Ok(Device::open(ordinal)?.alloc(rounded)?.into_dmabuf())
-}
+pub use devmem_cuda::{
+    Allocation, Device, DeviceInfo, GpuError, LoadError, PLATFORM, Platform, Version, alloc,
+    devices, open,
+};

@@ -203,6 +203,8 @@ mod early;
 mod error;
 mod gather;
 mod handover;
+#[cfg(feature = "hip")]
+pub mod hip;
 mod home;
 #[doc(hidden)]
 pub mod internals;

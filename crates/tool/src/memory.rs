@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::Context;
-use devmem_tcp::{Dmabuf, cuda};
+use devmem_tcp::{Dmabuf, cuda, hip};
 
 use crate::output::Failure;
 use crate::size::Size;
@@ -18,9 +18,19 @@ pub enum MemoryKind {
     Udmabuf,
     /// Memory of an NVIDIA GPU.
     Cuda(u32),
+    /// Memory of an AMD GPU.
+    Hip(u32),
 }
 
 impl MemoryKind {
+    /// Returns whether the CPU can access memory of this kind.
+    pub fn is_mapped(self) -> bool {
+        match self {
+            Self::Anonymous | Self::Udmabuf => true,
+            Self::Cuda(_) | Self::Hip(_) => false,
+        }
+    }
+
     /// Allocates memory of this kind.
     ///
     /// # Errors
@@ -31,6 +41,7 @@ impl MemoryKind {
             Self::Anonymous => Dmabuf::anonymous(bytes).context("get device memory"),
             Self::Udmabuf => devmem_tcp::udmabuf(bytes).context("get device memory"),
             Self::Cuda(ordinal) => cuda::alloc(ordinal, bytes).context("get memory of the GPU"),
+            Self::Hip(ordinal) => hip::alloc(ordinal, bytes).context("get memory of the GPU"),
         };
         Ok(memory?)
     }
@@ -42,10 +53,10 @@ impl MemoryKind {
     ///
     /// There is not enough. Memory of GPUs is not checked: the driver refuses by itself.
     pub fn check_free(self, bytes: usize) -> Result<(), Failure> {
-        let text = match self {
-            Self::Anonymous | Self::Udmabuf => std::fs::read_to_string("/proc/meminfo"),
-            Self::Cuda(_) => return Ok(()),
-        };
+        if !self.is_mapped() {
+            return Ok(());
+        }
+        let text = std::fs::read_to_string("/proc/meminfo");
         match available(&text.unwrap_or_default()) {
             Some(free) if bytes as u64 > free => {
                 let (size, free) = (Size(bytes as u64), Size(free));
@@ -72,6 +83,7 @@ impl fmt::Display for MemoryKind {
             Self::Anonymous => f.write_str("anonymous"),
             Self::Udmabuf => f.write_str("udmabuf"),
             Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+            Self::Hip(ordinal) => write!(f, "hip:{ordinal}"),
         }
     }
 }
@@ -80,13 +92,13 @@ impl FromStr for MemoryKind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let ordinal = text.strip_prefix("cuda:").map(str::parse);
-        match (text, ordinal) {
-            ("anonymous", _) => Ok(Self::Anonymous),
-            ("udmabuf", _) => Ok(Self::Udmabuf),
-            ("cuda", _) => Ok(Self::Cuda(0)),
-            (_, Some(Ok(ordinal))) => Ok(Self::Cuda(ordinal)),
-            _ => Err("takes anonymous, udmabuf, or cuda:N for GPU N".to_owned()),
+        let (kind, ordinal) = text.split_once(':').unwrap_or((text, "0"));
+        match (kind, ordinal.parse()) {
+            _ if text == "anonymous" => Ok(Self::Anonymous),
+            _ if text == "udmabuf" => Ok(Self::Udmabuf),
+            ("cuda", Ok(ordinal)) => Ok(Self::Cuda(ordinal)),
+            ("hip", Ok(ordinal)) => Ok(Self::Hip(ordinal)),
+            _ => Err("takes anonymous, udmabuf, cuda:N or hip:N for GPU N".to_owned()),
         }
     }
 }
@@ -110,11 +122,20 @@ mod tests {
 
     #[test]
     fn kinds_are_parsed_and_printed_alike() {
-        for text in ["anonymous", "udmabuf", "cuda:0", "cuda:11"] {
+        for text in ["anonymous", "udmabuf", "cuda:0", "cuda:11", "hip:3"] {
             assert_eq!(text.parse::<MemoryKind>().unwrap().to_string(), text);
         }
         assert_eq!("cuda".parse(), Ok(MemoryKind::Cuda(0)));
-        for text in ["", "cuda:", "cuda:x", "cuda:-1", "gpu", "Cuda:0"] {
+        assert_eq!("hip".parse(), Ok(MemoryKind::Hip(0)));
+        for text in [
+            "",
+            "cuda:",
+            "hip:x",
+            "cuda:-1",
+            "gpu",
+            "Cuda:0",
+            "udmabuf:0",
+        ] {
             assert!(text.parse::<MemoryKind>().is_err(), "{text}");
         }
     }

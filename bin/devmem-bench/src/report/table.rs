@@ -25,13 +25,14 @@ impl fmt::Display for Report {
             repetitions,
             mtu,
             mem_bytes,
+            memory,
             page_kind,
             receiver_cpu,
             sender_cpu,
         } = &self.settings;
         writeln!(
             f,
-            "{repetitions} repetitions of {seconds} s, MTU {mtu}, {} MiB of memory ({page_kind}), receiver \
+            "{repetitions} repetitions of {seconds} s, MTU {mtu}, {} MiB of {memory} memory ({page_kind}), receiver \
              on CPU {receiver_cpu}, sender on {sender_cpu}\n",
             mem_bytes >> 20
         )?;

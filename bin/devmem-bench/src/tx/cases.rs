@@ -177,6 +177,10 @@ impl report::Case for TxCase {
     fn uses_tap(&self) -> bool {
         matches!(self.sender, SendPath::Bare | SendPath::Ours)
     }
+
+    fn maps_memory(&self) -> bool {
+        self.sender != SendPath::Ours
+    }
 }
 
 impl TxCase {

@@ -1,24 +1,60 @@
 //! Memory of NVIDIA GPUs: allocated or adopted, exported as dma-bufs, and copied by the GPU.
 //!
-//! - [`Device`] is a GPU, opened: its primary context (which the CUDA runtime and the frameworks use, too) and three streams,
-//!   for copies in, copies out and gathering. It is a [`CopyEngine`](netmem::CopyEngine): the user-space stack receives
-//!   payload into pinned host memory, and the GPU copies it from there.
-//! - [`Allocation`] is memory of a device: an [`Exporter`](netmem::Exporter) whose dma-buf a kernel NIC can be bound to. It is
-//!   freed when the last of its users is dropped, in any order.
-//! - [`CudaError`] names the call that failed, its error and what to do.
+//! - [`open`] returns a [`Device`]: a GPU with its primary context, which the CUDA runtime and the frameworks use, too.
+//!   [`alloc`] returns memory of one for the library.
+//! - [`Allocation`] is memory of a device, allocated or adopted.
+//! - [`GpuError`] names the call that failed, its error and what to do.
 //!
 //! The driver's library is loaded at run time (`libcuda.so.1`, or the file that `DEVMEM_LIBCUDA` names), by dlopen: a program
-//! with this crate needs no CUDA to be built, and runs without a GPU. Any thread may call anything; each call makes the
-//! context current and restores the thread's own. After fork(2), a child gets errors, and frees nothing.
+//! with this crate needs no CUDA to be built, and runs without a GPU. The crate has the names of the driver's functions and
+//! what other vendors do in another way; the rest is `devmem-gpu`.
 //!
 //! In the walks of ARCHITECTURE.md, the crate does the copies of a staged packet, on the way in and on the way out. It knows
 //! no packets. It does not launch kernels, and does not import memory of other processes.
 
-mod allocation;
-mod device;
-mod error;
+mod remedy;
 mod sys;
 
-pub use allocation::Allocation;
-pub use device::{Device, DeviceInfo, devices};
-pub use error::{CudaError, LoadError};
+use netmem::Dmabuf;
+
+pub use devmem_gpu::driver::{Platform, Version};
+pub use devmem_gpu::{Allocation, Device, DeviceInfo, GpuError, LoadError};
+
+/// The names that messages have.
+pub static PLATFORM: Platform = Platform {
+    name: "cuda",
+    title: "CUDA",
+    library: "libcuda",
+    variable: "DEVMEM_LIBCUDA",
+    devices: "`nvidia-smi -L` lists them; CUDA_VISIBLE_DEVICES hides some",
+    allocators: "cuMemAlloc, cudaMalloc or the CUDA allocator of the framework",
+    enter: "cuCtxPushCurrent",
+    not_initialized: "CUDA_ERROR_NOT_INITIALIZED",
+};
+
+/// Returns the devices of this process.
+///
+/// # Errors
+///
+/// [`GpuError`]: there is no driver, or it cannot be initialised.
+pub fn devices() -> Result<Vec<DeviceInfo>, GpuError> {
+    devmem_gpu::devices(sys::Cuda::get()?)
+}
+
+/// Opens a device, or returns another handle of it.
+///
+/// # Errors
+///
+/// [`GpuError`]: there is no driver or no such device, or the driver refuses.
+pub fn open(ordinal: u32) -> Result<Device, GpuError> {
+    Device::open(sys::Cuda::get()?, ordinal)
+}
+
+/// Allocates `size` bytes (rounded up to whole pages) of device `ordinal`.
+///
+/// # Errors
+///
+/// There is no driver or no such device, or the device does not have enough memory. The error says what to do.
+pub fn alloc(ordinal: u32, size: usize) -> Result<Dmabuf, GpuError> {
+    open(ordinal)?.alloc_dmabuf(size)
+}

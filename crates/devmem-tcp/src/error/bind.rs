@@ -34,8 +34,8 @@ pub enum BindError {
     /// Anonymous memory has no file descriptor, which a NIC of the kernel needs.
     #[error("{ANONYMOUS}")]
     Anonymous,
-    /// A device did not export its memory, which a NIC of the kernel needs.
-    #[error("the memory cannot be exported as a dma-buf: {0}")]
+    /// A device did not export its memory as a dma-buf, which a NIC of the kernel needs, or would not see what the NIC writes.
+    #[error("the memory cannot be given to a NIC of the kernel: {0}")]
     Export(#[from] DeviceError),
     /// The memory is bound for receiving already, or some of it is still lent from an earlier binding. The library refuses
     /// this with both backends, because the second binding would receive into memory that the first has lent. Linux itself
@@ -71,8 +71,8 @@ pub enum BindTxError {
     /// Anonymous memory has no file descriptor, which a NIC of the kernel needs.
     #[error("{ANONYMOUS}")]
     Anonymous,
-    /// A device did not export its memory, which a NIC of the kernel needs.
-    #[error("the memory cannot be exported as a dma-buf: {0}")]
+    /// A device did not export its memory as a dma-buf, which a NIC of the kernel needs, or would not see what the NIC writes.
+    #[error("the memory cannot be given to a NIC of the kernel: {0}")]
     Export(#[from] DeviceError),
     /// The stack or the kernel refused.
     #[error(transparent)]

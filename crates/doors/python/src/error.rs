@@ -6,7 +6,7 @@ use devmem_tcp::{
     AcceptError, BindError, BindTxError, CompletionError, ConnectError, CopyError,
     DeviceMemoryError, DmabufError, Errno, ErrorKind, Forked, GatherError, GeometryError,
     LinkSpecError, ListenError, OpenError, RecvError, ReleaseError, SendError, SetupError,
-    ShutdownError, cuda::CudaError,
+    ShutdownError, cuda::GpuError,
 };
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
@@ -188,11 +188,11 @@ impl From<GeometryError> for Error {
     }
 }
 
-impl From<CudaError> for Error {
-    fn from(error: CudaError) -> Self {
+impl From<GpuError> for Error {
+    fn from(error: GpuError) -> Self {
         let kind = match &error {
-            CudaError::Load(_) => ErrorKind::Unsupported,
-            CudaError::Size { .. } => ErrorKind::InvalidInput,
+            GpuError::Load(_) => ErrorKind::Unsupported,
+            GpuError::Size { .. } => ErrorKind::InvalidInput,
             _ => ErrorKind::Other,
         };
         let errno = match kind {

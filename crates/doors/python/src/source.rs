@@ -161,6 +161,7 @@ fn place_of(memory: &Dmabuf) -> Result<Place, Error> {
         .map(|exporter| exporter.as_ref() as &dyn Any);
     let allocation = exporter.and_then(|exporter| exporter.downcast_ref::<cuda::Allocation>());
     let place = allocation.and_then(|allocation| {
+        (allocation.device().platform() == &cuda::PLATFORM).then_some(())?;
         Some(Place {
             device: Device::Cuda(i32::try_from(allocation.device().ordinal()).ok()?),
             address: usize::try_from(allocation.device_ptr()).ok()?,

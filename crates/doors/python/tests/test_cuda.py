@@ -1,4 +1,4 @@
-"""Memory of a GPU, on the stand-in for the driver that the workspace has (the crate devmem-cuda-stub)."""
+"""Memory of a GPU, on the stand-in for the driver that the workspace has (the crate devmem-gpu-stub)."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-STUB = os.environ.get("DEVMEM_TEST_STUB_CUDA")
+STUB = os.environ.get("DEVMEM_TEST_STUB_GPU")
 PROGRAM = """
     import numpy as np
     import pytest
@@ -56,7 +56,7 @@ PROGRAM = """
 """
 
 
-@pytest.mark.skipif(not STUB, reason="SKIP DEVMEM_TEST_STUB_CUDA does not name the stand-in for libcuda")
+@pytest.mark.skipif(not STUB, reason="SKIP DEVMEM_TEST_STUB_GPU does not name the stand-in for libcuda")
 def test_memory_of_a_gpu_is_bound_received_gathered_and_sent():
     environment = {**os.environ, "DEVMEM_LIBCUDA": STUB}
     program = [sys.executable, "-c", textwrap.dedent(PROGRAM)]

@@ -1,6 +1,7 @@
 //! `devmem-tcp doctor`: checks what this machine supports, what is missing, and how to fix that.
 
 mod devices;
+mod pcie;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -1,11 +1,9 @@
-//! The driver's functions, and safe types over them.
+//! The driver's library, and its functions.
 //!
 // UNSAFETY: none in this file; each of the others says why it has some.
 
-mod adopt;
-pub(crate) mod context;
-pub(crate) mod functions;
-pub(crate) mod lane;
-pub(crate) mod lanes;
-pub(crate) mod library;
-pub(crate) mod memory;
+mod batch;
+mod driver;
+mod functions;
+
+pub(crate) use driver::Cuda;

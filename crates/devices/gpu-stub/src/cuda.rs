@@ -1,0 +1,65 @@
+//! The functions of the driver that HIP does not have, or has with other parameters.
+//!
+// UNSAFETY: C functions that write to addresses of their caller, with the contracts of NVIDIA's functions of these names.
+#![allow(unsafe_code, non_snake_case)]
+
+use std::ffi::{c_int, c_void};
+
+use crate::calls::{functions, put};
+use crate::machine::{CURRENT, INVALID_CONTEXT, INVALID_VALUE};
+
+functions! {
+    cuDeviceGet [] (out: *mut c_int, ordinal: c_int) |machine| {
+        if ordinal >= machine.plan.devices {
+            return Err(101);
+        }
+        // SAFETY: as the function's contract says.
+        unsafe { put(out, ordinal) };
+        Ok(())
+    }
+    cuDevicePrimaryCtxRetain [] (out: *mut *mut c_void, device: c_int) |machine| {
+        let number = device as usize + 1;
+        *machine.retained.entry(number).or_default() += 1;
+        // SAFETY: as the function's contract says.
+        unsafe { put(out, std::ptr::without_provenance_mut(number)) };
+        Ok(())
+    }
+    cuDevicePrimaryCtxRelease [] (device: c_int) |machine| {
+        let count = machine.retained.get_mut(&(device as usize + 1)).ok_or(INVALID_CONTEXT)?;
+        *count -= 1;
+        if *count == 0 {
+            machine.retained.remove(&(device as usize + 1));
+        }
+        machine.log_left();
+        Ok(())
+    }
+    cuCtxPushCurrent [] (context: *mut c_void) |_machine| {
+        CURRENT.with_borrow_mut(|stack| stack.push(context.addr()));
+        Ok(())
+    }
+    cuCtxPopCurrent [] (out: *mut *mut c_void) |_machine| {
+        let popped = CURRENT.with_borrow_mut(Vec::pop).ok_or(INVALID_CONTEXT)?;
+        // SAFETY: as the function's contract says.
+        unsafe { put(out, std::ptr::without_provenance_mut(popped)) };
+        Ok(())
+    }
+    cuPointerGetAttribute [] (out: *mut c_void, attribute: c_int, address: u64) |machine| {
+        machine.current()?;
+        let (start, memory) = machine.find(address).ok_or(INVALID_VALUE)?;
+        let value = match attribute {
+            2 => 2,
+            8 => u64::from(machine.plan.managed),
+            9 => memory.device as u64 - 1,
+            11 => start,
+            12 => memory.size as u64,
+            _ => return Err(INVALID_VALUE),
+        };
+        match attribute {
+            // SAFETY: the attribute has 8 bytes.
+            11 | 12 => unsafe { put(out.cast(), value) },
+            // SAFETY: the attribute has 4 bytes.
+            _ => unsafe { put(out.cast(), value as u32) },
+        }
+        Ok(())
+    }
+}

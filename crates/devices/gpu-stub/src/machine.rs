@@ -1,0 +1,260 @@
+//! The state of the driver: devices, memory, streams and events.
+//!
+// UNSAFETY: maps memory files, and copies to and from addresses that the caller of a copy function names, as the real
+// driver does.
+#![allow(unsafe_code)]
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::plan::Plan;
+
+pub(crate) const INVALID_VALUE: i32 = 1;
+pub(crate) const OUT_OF_MEMORY: i32 = 2;
+pub(crate) const NOT_INITIALIZED: i32 = 3;
+pub(crate) const INVALID_CONTEXT: i32 = 201;
+pub(crate) const INVALID_HANDLE: i32 = 400;
+pub(crate) const NOT_READY: i32 = 600;
+pub(crate) const ILLEGAL_ADDRESS: i32 = 700;
+
+const LARGE_PAGE_BYTES: usize = 2 << 20;
+
+thread_local! {
+    /// The contexts that are current in this thread, as numbers of devices from 1.
+    pub(crate) static CURRENT: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The whole driver.
+pub(crate) struct Machine {
+    pub(crate) plan: Plan,
+    /// The process that called cuInit.
+    pub(crate) initialised: Option<u32>,
+    pub(crate) retained: BTreeMap<usize, usize>,
+    pub(crate) memory: BTreeMap<u64, Memory>,
+    /// Registered host memory: address and bytes.
+    pub(crate) registered: BTreeMap<usize, usize>,
+    pub(crate) streams: BTreeMap<usize, Stream>,
+    pub(crate) events: BTreeMap<usize, Event>,
+    next_handle: usize,
+    pub(crate) submissions: usize,
+}
+
+/// Device memory: nobody can access `address`; the bytes are at `bytes`.
+pub(crate) struct Memory {
+    pub(crate) size: usize,
+    pub(crate) device: usize,
+    pub(crate) file: i32,
+    bytes: usize,
+}
+
+#[derive(Default)]
+pub(crate) struct Stream {
+    waiting: VecDeque<Copy>,
+    /// Numbers of copies: submitted, and done.
+    submitted: u64,
+    done: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Event {
+    /// The stream and the number of its last copy when the event was recorded.
+    recorded: Option<(usize, u64)>,
+    queries: u32,
+}
+
+/// A copy with addresses of bytes that can be accessed.
+struct Copy {
+    to: usize,
+    from: usize,
+    len: usize,
+}
+
+/// Returns the driver.
+pub(crate) fn machine() -> MutexGuard<'static, Machine> {
+    static MACHINE: OnceLock<Mutex<Machine>> = OnceLock::new();
+    let machine = MACHINE.get_or_init(|| {
+        Mutex::new(Machine {
+            plan: Plan::of_environment(),
+            initialised: None,
+            retained: BTreeMap::new(),
+            memory: BTreeMap::new(),
+            registered: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            events: BTreeMap::new(),
+            next_handle: 0,
+            submissions: 0,
+        })
+    });
+    machine.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Machine {
+    pub(crate) fn handle(&mut self) -> usize {
+        self.next_handle += 0x10;
+        self.next_handle
+    }
+
+    /// Returns the number of the device whose context is current in this thread.
+    pub(crate) fn current(&self) -> Result<usize, i32> {
+        CURRENT
+            .with_borrow(|stack| stack.last().copied())
+            .ok_or(INVALID_CONTEXT)
+    }
+
+    /// Logs what is still allocated.
+    pub(crate) fn log_left(&mut self) {
+        let left = format!(
+            "left memory={} registered={} streams={} events={} contexts={}",
+            self.memory.len(),
+            self.registered.len(),
+            self.streams.len(),
+            self.events.len(),
+            self.retained.values().sum::<usize>(),
+        );
+        self.plan.log(&left);
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.plan.lost.is_some_and(|after| self.submissions > after)
+    }
+
+    pub(crate) fn alloc(&mut self, size: usize) -> Result<u64, i32> {
+        let device = self.current()?;
+        let used: usize = self.memory.values().map(|memory| memory.size).sum();
+        if size == 0 {
+            return Err(INVALID_VALUE);
+        }
+        if used + size > self.plan.memory {
+            return Err(OUT_OF_MEMORY);
+        }
+        // SAFETY: a terminated name; the file belongs to this memory from here on.
+        let file = unsafe { libc::memfd_create(c"stub-gpu".as_ptr(), libc::MFD_CLOEXEC) };
+        // SAFETY: the descriptor was opened above.
+        assert_eq!(unsafe { libc::ftruncate(file, size as i64) }, 0);
+        let bytes = map(size, libc::PROT_READ | libc::PROT_WRITE, file);
+        let address = map(size + LARGE_PAGE_BYTES, libc::PROT_NONE, -1);
+        let address = address.next_multiple_of(LARGE_PAGE_BYTES) as u64;
+        self.memory.insert(
+            address,
+            Memory {
+                size,
+                device,
+                file,
+                bytes,
+            },
+        );
+        Ok(address)
+    }
+
+    pub(crate) fn free(&mut self, address: u64) -> Result<(), i32> {
+        let memory = self.memory.remove(&address).ok_or(INVALID_VALUE)?;
+        // The addresses stay reserved, so that none is given twice.
+        // SAFETY: mapped by `alloc`, with this length, and unmapped here only.
+        unsafe { libc::munmap(ptr::with_exposed_provenance_mut(memory.bytes), memory.size) };
+        // SAFETY: opened by `alloc`, and closed here only.
+        unsafe { libc::close(memory.file) };
+        Ok(())
+    }
+
+    /// Returns the allocation of an address.
+    pub(crate) fn find(&self, address: u64) -> Option<(u64, &Memory)> {
+        let (&start, memory) = self.memory.range(..=address).next_back()?;
+        (address < start + memory.size as u64).then_some((start, memory))
+    }
+
+    /// Returns where the bytes of a range of device memory are.
+    pub(crate) fn device_bytes(&self, address: u64, len: usize) -> Result<usize, i32> {
+        let (start, memory) = self.find(address).ok_or(INVALID_VALUE)?;
+        let offset = (address - start) as usize;
+        match offset + len <= memory.size {
+            true => Ok(memory.bytes + offset),
+            false => Err(INVALID_VALUE),
+        }
+    }
+
+    /// Returns whether a range of host memory is registered.
+    pub(crate) fn is_registered(&self, address: usize, len: usize) -> bool {
+        let found = self.registered.range(..=address).next_back();
+        found.is_some_and(|(start, size)| address + len <= start + size)
+    }
+
+    /// Appends a copy to a stream. One from or to unregistered memory is done before the call returns.
+    pub(crate) fn enqueue(
+        &mut self,
+        stream: usize,
+        to: usize,
+        from: usize,
+        len: usize,
+    ) -> Result<(), i32> {
+        let stream = self.streams.get_mut(&stream).ok_or(INVALID_HANDLE)?;
+        stream.waiting.push_back(Copy { to, from, len });
+        stream.submitted += 1;
+        Ok(())
+    }
+
+    pub(crate) fn record(&mut self, event: usize, stream: usize) -> Result<(), i32> {
+        let last = self.streams.get(&stream).ok_or(INVALID_HANDLE)?.submitted;
+        let event = self.events.get_mut(&event).ok_or(INVALID_HANDLE)?;
+        event.recorded = Some((stream, last));
+        event.queries = 0;
+        Ok(())
+    }
+
+    /// Counts a query; does the copies before the event if it has been queried often enough.
+    pub(crate) fn query(&mut self, event: usize) -> Result<(), i32> {
+        let polls = self.plan.polls;
+        let event = self.events.get_mut(&event).ok_or(INVALID_HANDLE)?;
+        event.queries += 1;
+        let Some((stream, last)) = event.recorded else {
+            return Ok(());
+        };
+        match event.queries > polls || self.streams[&stream].done >= last {
+            true => self.run(stream, last),
+            false => Err(NOT_READY),
+        }
+    }
+
+    pub(crate) fn synchronize_event(&mut self, event: usize) -> Result<(), i32> {
+        let event = self.events.get(&event).ok_or(INVALID_HANDLE)?;
+        match event.recorded {
+            Some((stream, last)) => self.run(stream, last),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn synchronize_stream(&mut self, stream: usize) -> Result<(), i32> {
+        let last = self.streams.get(&stream).ok_or(INVALID_HANDLE)?.submitted;
+        self.run(stream, last)
+    }
+
+    fn run(&mut self, stream: usize, last: u64) -> Result<(), i32> {
+        let stream = self.streams.get_mut(&stream).ok_or(INVALID_HANDLE)?;
+        while stream.done < last {
+            let Some(Copy { to, from, len }) = stream.waiting.pop_front() else {
+                break;
+            };
+            let from = ptr::with_exposed_provenance::<u8>(from);
+            let to = ptr::with_exposed_provenance_mut::<u8>(to);
+            // SAFETY: the caller of the driver keeps both sides until the copy is done, as with the real one.
+            unsafe { ptr::copy(from, to, len) };
+            stream.done += 1;
+        }
+        Ok(())
+    }
+}
+
+/// # Panics
+///
+/// When there is no memory: the test cannot go on.
+fn map(size: usize, protection: i32, file: i32) -> usize {
+    let flags = match file {
+        -1 => libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+        _ => libc::MAP_SHARED,
+    };
+    // SAFETY: without MAP_FIXED, mmap uses free addresses and changes no other mapping.
+    let start = unsafe { libc::mmap(ptr::null_mut(), size, protection, flags, file, 0) };
+    assert_ne!(start, libc::MAP_FAILED, "{size} bytes of address space");
+    start.expose_provenance()
+}

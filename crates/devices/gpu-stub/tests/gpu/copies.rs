@@ -1,0 +1,240 @@
+//! Copies: batches, ranges, fences, two devices, and a device that is lost.
+
+use std::sync::Arc;
+
+use netmem::{
+    CopyError, DeviceAt, DeviceCopy, DeviceState, DmaPort, Dmabuf, DmabufId, DmabufProvider, Frag,
+    FragList, HostProvider, Lane, NiovSize, PagePool, Payload, PoolConfig,
+};
+
+use super::support::{Api, on_each, ten_bytes};
+
+/// Pools of net_iovs of 4 KiB: of device memory, and of host memory that is pinned for the device.
+struct Pools {
+    memory: Dmabuf,
+    device: PagePool,
+    host: PagePool,
+    port: DmaPort,
+}
+
+impl Pools {
+    fn new(api: Api) -> Self {
+        let niov = NiovSize::MIN;
+        let memory = api.alloc(0, 1 << 20);
+        let engine = memory.copy_engine().unwrap();
+        let host = HostProvider::pinned(1 << 20, niov, engine.as_ref()).unwrap();
+        let device = DmabufProvider::new(&memory, DmabufId(1), niov).unwrap();
+        let pool = |provider| PagePool::create(provider, PoolConfig::default()).unwrap();
+        let (host, device) = (pool(Arc::new(host)), pool(Arc::new(device)));
+        let port = host.dma_port(mapped::DmaRight::of_a_nic());
+        Self {
+            memory,
+            device,
+            host,
+            port,
+        }
+    }
+
+    /// Returns a piece of `len` bytes at `offset` on both sides, the host's filled with `byte`.
+    fn piece(&mut self, offset: u32, len: u32, byte: u8) -> (FragList, FragList) {
+        let (host, device) = (self.host.alloc().unwrap(), self.device.alloc().unwrap());
+        self.port.copy_in(&host, offset, &vec![byte; len as usize]);
+        let list = |netmem| {
+            let mut list = FragList::new();
+            list.push(Frag::new(netmem, offset, len));
+            list
+        };
+        (list(host), list(device))
+    }
+}
+
+/// Copies pieces that are not adjacent to the device and back; checks every byte.
+fn round_trip(api: Api, pieces: &[(u32, u32)]) {
+    let mut pools = Pools::new(api);
+    let engine = Arc::clone(pools.memory.copy_engine().unwrap());
+    let mut copies = pools.port.staged_copies(&engine, Lane::In);
+    let mut kept = Vec::new();
+    for (&(offset, len), byte) in pieces.iter().zip(1..) {
+        let (host, device) = pools.piece(offset, len, byte);
+        copies.add(&host, &device);
+        kept.push((host, device, byte));
+    }
+    let mut flight = copies.submit().unwrap();
+    while !flight.is_done().unwrap() {}
+    for (_, device, byte) in &kept {
+        let at = device.first().unwrap().dmabuf_offset() as usize;
+        let read = pools.memory.slice(at..at + device.len()).to_vec();
+        assert_eq!(read, vec![*byte; device.len()]);
+    }
+    // Back, into other host memory.
+    let mut back = pools.port.staged_copies(&engine, Lane::Out);
+    let mut returned = Vec::new();
+    for ((offset, len), (_, device, byte)) in pieces.iter().zip(&kept) {
+        let (host, _) = pools.piece(*offset, *len, 0);
+        back.add(&host, device);
+        returned.push((host, *byte));
+    }
+    let mut flight = back.submit().unwrap();
+    while !flight.is_done().unwrap() {}
+    for (host, byte) in returned {
+        let mut out = vec![0; host.len()];
+        host.first().unwrap().copy_to(0, &mut out).unwrap();
+        assert_eq!(out, vec![byte; host.len()]);
+    }
+}
+
+const PIECES: [(u32, u32); 5] = [(0, 1), (4095, 1), (100, 1448), (0, 4096), (3, 7)];
+
+#[test]
+fn pieces_are_one_batch_in_both_forms_of_the_call() {
+    for plan in ["driver=13000,polls=2", "driver=12080,polls=2"] {
+        let log = Api::Cuda.with_stub(plan, || round_trip(Api::Cuda, &PIECES));
+        if let Some(log) = log {
+            let batches: Vec<_> = log
+                .0
+                .iter()
+                .filter(|line| line.starts_with("cuMemcpyBatchAsync"))
+                .collect();
+            assert_eq!(
+                batches,
+                ["cuMemcpyBatchAsync count=3 bytes=5656 flags=0"; 2]
+            );
+            assert_eq!(log.count("cuMemcpyHtoDAsync"), 0);
+            log.assert_all_freed();
+        }
+    }
+}
+
+#[test]
+fn drivers_without_the_batch_copy_piece_by_piece() {
+    let plans = [
+        (Api::Cuda, "driver=12000"),
+        (Api::Cuda, "no=cuMemcpyBatchAsync"),
+        (Api::Cuda, "fail=cuMemcpyBatchAsync:801"),
+        (Api::Hip, "polls=2"),
+    ];
+    for (api, plan) in plans {
+        let log = api.with_stub(plan, || round_trip(api, &PIECES));
+        if let Some(log) = log {
+            let count = |name| log.count(&api.call(name));
+            let counts = (count("MemcpyHtoDAsync"), count("EventRecord"));
+            assert_eq!(counts, (3, 2), "{api:?} {plan}");
+            log.assert_all_freed();
+        }
+    }
+}
+
+#[test]
+fn one_byte_and_two_gibibytes_are_addressed_to_the_last_byte() {
+    let body = |api: Api| {
+        let size = 2 << 30;
+        let memory = api.alloc(0, size);
+        for at in [0, 1, 4095, 4096, (1 << 31) - 1, size - 1] {
+            memory.copy_in(at, &[at as u8 ^ 0x5a]).unwrap();
+            assert_eq!(memory.slice(at..at + 1).to_vec(), [at as u8 ^ 0x5a]);
+        }
+        memory.copy_from(&memory, size - 1, 7, 1).unwrap();
+        assert_eq!(memory.slice(7..8).to_vec(), [0xff ^ 0x5a]);
+        memory.copy_in(size, b"").expect("no bytes, at the end");
+        assert!(matches!(
+            memory.copy_in(size, b"x"),
+            Err(CopyError::OutOfBounds(_))
+        ));
+    };
+    on_each("memory=4294967296", body, |_, _| ());
+}
+
+#[test]
+fn memory_is_filled_and_moved_as_other_memory_is() {
+    let body = |api: Api| {
+        let memory = api.alloc(0, 2 << 20);
+        memory.fill(10..600_010, 7).unwrap();
+        assert_eq!(memory.slice(9..11).to_vec(), [0, 7]);
+        assert_eq!(memory.slice(600_009..600_011).to_vec(), [7, 0]);
+        let bytes: Vec<u8> = (0..600_000_u32).map(|at| (at % 251) as u8).collect();
+        memory.copy_in(0, &bytes).unwrap();
+        // Overlapping, in both directions, and to host memory.
+        memory.copy_from(&memory, 0, 1000, 600_000).unwrap();
+        assert_eq!(memory.slice(1000..601_000).to_vec(), bytes);
+        memory.copy_from(&memory, 1000, 500, 600_000).unwrap();
+        assert_eq!(memory.slice(500..600_500).to_vec(), bytes);
+        let host = Dmabuf::anonymous(1 << 20).unwrap();
+        host.copy_from(&memory, 500, 3, 600_000).unwrap();
+        assert_eq!(host.slice(3..600_003).to_vec(), bytes);
+    };
+    on_each("polls=1", body, |_, _| ());
+}
+
+#[test]
+fn two_devices_copy_through_the_host_and_refuse_each_others_memory() {
+    let body = |api: Api| {
+        let [zero, one] = [0, 1].map(|ordinal| api.alloc(ordinal, 4096));
+        zero.copy_in(0, b"from device 0").unwrap();
+        one.copy_from(&zero, 0, 100, 13).unwrap();
+        assert_eq!(one.slice(100..113).to_vec(), b"from device 0");
+        let (of_zero, of_one) = (zero.exporter().unwrap(), one.exporter().unwrap());
+        let copy = DeviceCopy::Within {
+            from: DeviceAt {
+                memory: of_zero.as_ref(),
+                offset: 0,
+            },
+            to: DeviceAt {
+                memory: of_one.as_ref(),
+                offset: 0,
+            },
+            len: 13,
+        };
+        let engine = zero.copy_engine().unwrap();
+        let refused = engine.submit(Lane::Gather, &[copy]).unwrap_err();
+        assert_eq!(refused.state, DeviceState::Usable);
+        assert_eq!(engine.device(), format!("{}:0", api.platform().name));
+    };
+    on_each("devices=2", body, |_, _| ());
+}
+
+#[test]
+fn more_submissions_than_events_wait_for_the_oldest() {
+    let body = |api: Api| {
+        let memory = api.alloc(0, 4096);
+        let engine = memory.copy_engine().unwrap();
+        let fences: Vec<_> = (0..200)
+            .map(|_| engine.submit(Lane::Gather, &[ten_bytes(&memory)]).unwrap())
+            .collect();
+        assert!(
+            engine.is_done(fences[0]).unwrap(),
+            "its event was used again"
+        );
+        assert!(!engine.is_done(fences[199]).unwrap());
+        engine.wait(fences[199]).unwrap();
+        assert!(fences.iter().all(|&fence| engine.is_done(fence).unwrap()));
+    };
+    on_each("polls=1000000", body, |_, _| ());
+}
+
+#[test]
+fn a_lost_device_repeats_its_error_and_is_closed() {
+    let body = |api: Api| {
+        let memory = api.alloc(0, 4096);
+        let engine = memory.copy_engine().unwrap();
+        let copy = ten_bytes(&memory);
+        let first = engine.submit(Lane::Gather, &[copy]).unwrap();
+        engine.wait(first).unwrap();
+        let second = engine.submit(Lane::Gather, &[copy]).unwrap();
+        let lost = engine.is_done(second).unwrap_err();
+        assert_eq!((lost.code, lost.state), (700, DeviceState::Lost));
+        assert_eq!(lost.call, api.call("EventQuery"));
+        for later in [
+            engine.wait(second).unwrap_err(),
+            engine.submit(Lane::In, &[copy]).unwrap_err(),
+        ] {
+            assert_eq!(later, lost, "the first error, which is the cause");
+        }
+        assert!(engine.is_done(first).unwrap(), "it was done before");
+        let error = memory.copy_in(0, b"x").unwrap_err().to_string();
+        assert!(
+            error.contains(api.error(700)) && error.contains("`dmesg`"),
+            "{error}"
+        );
+    };
+    on_each("lost=1", body, |_, _| ());
+}

@@ -1,0 +1,99 @@
+//! What ROCm's library does in another way than CUDA's.
+
+use std::path::Path;
+
+use netmem::{Exporter, Lane};
+
+use super::support::{Api, ten_bytes};
+
+#[test]
+fn an_old_rocm_is_named_with_its_version() {
+    Api::Hip.with_stub("driver=50731921", || {
+        assert_eq!(
+            Api::Hip.open(0).unwrap_err().to_string(),
+            "the driver supports HIP 5.7; 6.0 is needed\n  install a newer driver"
+        );
+    });
+}
+
+#[test]
+fn a_library_without_the_functions_is_named() {
+    Api::Hip.with_library(Path::new("libc.so.6"), "devices=1", || {
+        assert_eq!(
+            Api::Hip.devices().unwrap_err().to_string(),
+            "libamdhip64 lacks hipRuntimeGetVersion of HIP 6.0\n  install a newer driver"
+        );
+    });
+}
+
+#[test]
+fn rocm_6_exports_no_memory_and_copies() {
+    Api::Hip.with_stub("driver=60342134", || {
+        let device = Api::Hip.open(0).unwrap();
+        assert!(!device.info().unwrap().dmabuf_supported);
+        let error = device.alloc(4096).unwrap().export().unwrap_err();
+        let error = error.to_string();
+        assert!(
+            error.starts_with("hipMemGetHandleForAddressRange failed: not in this library (801)"),
+            "{error}"
+        );
+        assert!(error.contains("ROCm 7.0"), "{error}");
+        let memory = device.alloc_dmabuf(4096).unwrap();
+        memory.copy_in(0, b"staged").unwrap();
+        assert_eq!(memory.slice(0..6).to_vec(), b"staged");
+    });
+}
+
+#[test]
+fn nics_of_the_kernel_are_refused_with_the_reason() {
+    Api::Hip.with_stub("devices=1", || {
+        let memory = Api::Hip.open(0).unwrap().alloc(4096).unwrap();
+        memory.export().expect("other users may have it");
+        let error = memory.as_dmabuf().unwrap_err().to_string();
+        assert!(error.contains("the GPU does not see"), "{error}");
+        assert!(error.contains("DEVMEM_AMD_STATIC_ATTACH=1"), "{error}");
+    });
+}
+
+#[test]
+fn a_user_can_permit_nics_of_the_kernel() {
+    let permit = ("DEVMEM_AMD_STATIC_ATTACH", "1");
+    Api::Hip.with_variable(permit, || {
+        let memory = Api::Hip.open(0).unwrap().alloc(4096).unwrap();
+        assert!(memory.as_dmabuf().unwrap().is_some());
+    });
+}
+
+#[test]
+fn the_device_that_a_thread_had_selected_is_selected_again() {
+    let log = Api::Hip.with_stub("devices=2", || {
+        Api::Hip.alloc(1, 4096).copy_in(0, b"x").unwrap();
+    });
+    if let Some(log) = log {
+        let (mut selected, mut copies) = ("0", 0);
+        for line in &log.0 {
+            if let Some(device) = line.strip_prefix("hipSetDevice ") {
+                selected = device;
+            }
+            if line.starts_with("hipMemcpy") {
+                assert_eq!(selected, "1");
+                copies += 1;
+            }
+        }
+        assert_eq!((selected, copies), ("0", 1));
+    }
+}
+
+#[test]
+fn a_query_leaves_no_error_that_a_program_would_take_for_its_own() {
+    let log = Api::Hip.with_stub("polls=3", || {
+        let memory = Api::Hip.alloc(0, 4096);
+        let engine = memory.copy_engine().unwrap();
+        let fence = engine.submit(Lane::Gather, &[ten_bytes(&memory)]).unwrap();
+        while !engine.is_done(fence).unwrap() {}
+    });
+    if let Some(log) = log {
+        let cleared = log.0.iter().filter(|line| *line == "hipGetLastError 600");
+        assert_eq!((cleared.count(), log.count("hipEventQuery")), (3, 4));
+    }
+}

@@ -1,0 +1,12 @@
+//! The whole of `devmem-gpu`, `devmem-cuda` and `devmem-hip` on the stub of the libraries, each test in its own process with its
+//! own plan; and a real GPU, where one is.
+
+mod adopted;
+mod allocations;
+mod copies;
+mod drivers;
+mod hip;
+mod provider;
+mod real;
+mod support;
+mod transfer;

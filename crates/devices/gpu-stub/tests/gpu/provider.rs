@@ -1,0 +1,24 @@
+//! The contract of memory providers, with memory of a device.
+
+use std::sync::Arc;
+
+use netmem::{DmabufId, DmabufProvider, MemoryProvider, NiovSize, contract};
+
+use super::support::on_each;
+
+#[test]
+fn memory_of_a_device_keeps_the_contract_of_providers() {
+    on_each(
+        "polls=1",
+        |api| {
+            let memory = api.alloc(0, 1 << 20);
+            for niov in [4096, 65_536] {
+                let niov = NiovSize::new(niov).unwrap();
+                let provider = DmabufProvider::new(&memory, DmabufId(1), niov).unwrap();
+                let provider: Arc<dyn MemoryProvider> = Arc::new(provider);
+                contract::check(&provider);
+            }
+        },
+        |_, _| (),
+    );
+}

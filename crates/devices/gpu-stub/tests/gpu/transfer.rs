@@ -1,0 +1,92 @@
+//! A stream from the memory of one GPU to that of another, through the user-space stack.
+
+use devmem_tcp::{BoundRx, BoundTx, Dmabuf, Errno, Netdev, RxBatch, Setup, Stream};
+
+use super::support::{Api, on_each};
+
+const BYTES: usize = 3 << 20;
+
+/// A sender with memory of device 0, and a receiver with memory of device 1.
+struct World {
+    source: Dmabuf,
+    sender: Stream,
+    receiver: Stream,
+    tx: BoundTx,
+    rx: BoundRx,
+    _setup: Setup,
+}
+
+impl World {
+    fn new(api: Api) -> Self {
+        let (nic, other) = Netdev::pair("".parse().unwrap()).unwrap();
+        let (source, memory) = (api.alloc(0, BYTES - 100), api.alloc(1, 16 << 20));
+        assert_eq!(source.size(), BYTES, "whole pages");
+        let address = "10.77.0.1:5201".parse().unwrap();
+        let setup = nic.plan_receive(address).queues(1).apply().unwrap();
+        let rx = nic.bind_rx(&memory, setup.queues()).unwrap();
+        let tx = other.bind_tx(&source).unwrap();
+        let listener = nic.listen(address).unwrap();
+        let sender = other.connect(address).unwrap();
+        let (receiver, _) = listener.accept().unwrap();
+        Self {
+            source,
+            sender,
+            receiver,
+            tx,
+            rx,
+            _setup: setup,
+        }
+    }
+}
+
+#[test]
+fn every_byte_arrives_in_the_memory_of_the_other_gpu() {
+    let body = |api| {
+        let mut world = World::new(api);
+        let bytes: Vec<u8> = (0..BYTES as u32)
+            .map(|at| (at % 251) as u8 ^ (at >> 12) as u8)
+            .collect();
+        world.source.copy_in(0, &bytes).unwrap();
+        let target = api.alloc(1, BYTES);
+        let sent = world.sender.send(&world.tx, &[0..5, 5..BYTES]).unwrap();
+        let (mut batch, mut at) = (RxBatch::with_capacity(64), 0);
+        while at < BYTES {
+            assert!(world.receiver.recv(&mut batch).unwrap() > 0);
+            at += batch.gather_into(&target, at).unwrap();
+        }
+        world.sender.completions().wait(sent).unwrap();
+        assert!(target.slice(0..BYTES).to_vec() == bytes);
+        // The batch outlives the streams and the binding.
+        drop((world.sender, world.receiver, world.tx, world.rx));
+        drop(batch);
+    };
+    on_each("devices=2,polls=2", body, |api, log| {
+        let gathered = log.count(&api.call("MemcpyDtoDAsync"));
+        assert!(gathered > 0, "gathered by the GPU");
+    });
+}
+
+#[test]
+fn a_gpu_that_is_lost_ends_the_stream_with_the_error_of_the_driver() {
+    let body = |api| {
+        let mut world = World::new(api);
+        let target = api.alloc(1, BYTES);
+        let _never_completes = world.sender.send(&world.tx, &[0..1, 1..BYTES]).unwrap();
+        let mut batch = RxBatch::with_capacity(64);
+        let error = loop {
+            match world.receiver.recv(&mut batch) {
+                // Gathering may be the first to notice.
+                Ok(read) => assert!(read > 0 || batch.gather_into(&target, 0).is_err()),
+                Err(error) => break error,
+            }
+            let _ = batch.gather_into(&target, 0);
+        };
+        // One side notices it first, and resets the other.
+        match error.errno() {
+            Errno::EIO => assert!(error.to_string().contains("(700)"), "{error}"),
+            errno => assert_eq!(errno, Errno::ECONNRESET, "{error}"),
+        }
+        drop(batch);
+    };
+    on_each("devices=2,lost=20", body, |_, _| ());
+}

@@ -1,0 +1,125 @@
+//! Memory of a device.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
+
+use netmem::{CopyEngine, CpuAccess, DeviceError, Dmabuf, Exporter};
+
+use crate::device::{Device, Engine};
+use crate::error::GpuError;
+use crate::sys::memory::DeviceMemory;
+
+/// The unit of dma-bufs.
+pub(crate) const PAGE_BYTES: usize = 4096;
+
+/// Allocations are rounded up to this. Memory of whole large pages begins at such a page, which smaller allocations share
+/// with others; and an exported page must not contain memory of others.
+const LARGE_PAGE_BYTES: usize = 2 << 20;
+
+/// Memory of a device, allocated here or adopted from another library.
+#[derive(Debug)]
+pub struct Allocation {
+    // Closed before the memory is freed; the kernel keeps exported memory until its last user is gone.
+    dmabuf: OnceLock<Result<OwnedFd, DeviceError>>,
+    memory: DeviceMemory,
+    size: usize,
+    pub(crate) device: Device,
+}
+
+impl Allocation {
+    pub(crate) fn new(device: &Device, size: usize) -> Result<Self, GpuError> {
+        if size == 0 || !size.is_multiple_of(PAGE_BYTES) {
+            return Err(GpuError::Size { size });
+        }
+        let rounded = size
+            .checked_next_multiple_of(LARGE_PAGE_BYTES)
+            .ok_or(GpuError::Size { size })?;
+        let memory = DeviceMemory::alloc(&device.engine.lanes, rounded)?;
+        let address = memory.address();
+        if !address.is_multiple_of(PAGE_BYTES as u64) {
+            return Err(GpuError::Misaligned { address, len: size });
+        }
+        Self::of(device, memory, size)
+    }
+
+    pub(crate) fn of(device: &Device, memory: DeviceMemory, size: usize) -> Result<Self, GpuError> {
+        memory.synchronise_copies()?;
+        Ok(Self {
+            dmabuf: OnceLock::new(),
+            memory,
+            size,
+            device: device.clone(),
+        })
+    }
+
+    pub(crate) fn memory(&self) -> &DeviceMemory {
+        &self.memory
+    }
+
+    /// Returns the device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Returns the address of the first byte, as kernels and the vendor's libraries take it.
+    pub fn device_ptr(&self) -> u64 {
+        self.memory.address()
+    }
+
+    /// Returns the memory for the library, which binds, gathers and copies it.
+    pub fn into_dmabuf(self) -> Dmabuf {
+        match Dmabuf::exported(Arc::new(self)) {
+            Ok(memory) => memory,
+            // Memory with a copy engine is not mapped, and its size was checked when it was allocated or adopted.
+            Err(error) => unreachable!("{error}"),
+        }
+    }
+
+    /// Returns the dma-buf of the memory; exports it at the first call.
+    ///
+    /// # Errors
+    ///
+    /// [`GpuError`]: the driver refuses.
+    pub fn export(&self) -> Result<BorrowedFd<'_>, GpuError> {
+        let exported = self.dmabuf.get_or_init(|| self.memory.export());
+        exported
+            .as_ref()
+            .map(AsFd::as_fd)
+            .map_err(|error| GpuError::Call(*error))
+    }
+}
+
+impl Exporter for Allocation {
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.export().ok()
+    }
+
+    fn as_dmabuf(&self) -> Result<Option<BorrowedFd<'_>>, DeviceError> {
+        self.device.engine.reaches_kernel_nics()?;
+        let exported = self.dmabuf.get_or_init(|| self.memory.export());
+        exported
+            .as_ref()
+            .map(|fd| Some(fd.as_fd()))
+            .map_err(|error| *error)
+    }
+
+    /// Does nothing: the CPU does not access the memory.
+    fn begin_cpu_access(&self, _access: CpuAccess) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Does nothing: the CPU does not access the memory.
+    fn end_cpu_access(&self, _access: CpuAccess) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn copy_engine(&self) -> Option<Arc<dyn CopyEngine>> {
+        let engine: Arc<Engine> = Arc::clone(&self.device.engine);
+        Some(engine)
+    }
+}

@@ -1,0 +1,227 @@
+//! An opened device, and its copies.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use netmem::{
+    CopyEngine, DeviceAt, DeviceCopy, DeviceError, Dmabuf, Fence, HostAt, HostWindow, Lane,
+    PerProcess, Pinned,
+};
+
+use crate::allocation::{Allocation, PAGE_BYTES};
+use crate::driver::{Driver, Platform, Version};
+use crate::error::GpuError;
+use crate::sys::context::{Context, initialise};
+use crate::sys::copies::{CopyKind, RawCopy};
+use crate::sys::lanes::Lanes;
+use crate::sys::memory::{DeviceMemory, Registration, out_of_range};
+
+/// A GPU: cheap to clone. It is closed when the last handle, and the last memory of it, has been dropped.
+#[derive(Clone)]
+pub struct Device {
+    pub(crate) engine: Arc<Engine>,
+}
+
+/// The copy engine of a device.
+pub(crate) struct Engine {
+    pub(crate) lanes: Arc<Lanes>,
+}
+
+/// Facts about a device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeviceInfo {
+    /// The vendor's library.
+    pub platform: &'static Platform,
+    /// Number of the device in this process (CUDA_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES change it).
+    pub ordinal: u32,
+    /// Name of the product.
+    pub name: String,
+    /// PCI address, as in /sys/bus/pci/devices.
+    pub pci_address: String,
+    /// Bytes of memory.
+    pub memory_bytes: usize,
+    /// Version of CUDA or HIP that the driver supports.
+    pub version: Version,
+    /// Whether the driver exports dma-bufs, by its own account.
+    pub dmabuf_supported: bool,
+    /// Whether the driver copies many pieces by one call.
+    pub batched_copies: bool,
+}
+
+/// Returns the devices of this process that a vendor's library has.
+///
+/// # Errors
+///
+/// [`GpuError`]: there is no driver, or it cannot be initialised.
+pub fn devices(driver: &'static dyn Driver) -> Result<Vec<DeviceInfo>, GpuError> {
+    (0..initialise(driver)?)
+        .map(|ordinal| Device::open(driver, ordinal)?.info())
+        .collect()
+}
+
+/// The devices that are open in this process, by library and ordinal: one engine each.
+static OPEN: PerProcess<OpenDevices> = PerProcess::new();
+
+type OpenDevices = Mutex<Vec<(&'static str, u32, Weak<Engine>)>>;
+
+impl Device {
+    /// Opens a device, or returns another handle of it.
+    ///
+    /// # Errors
+    ///
+    /// [`GpuError`]: there is no driver or no such device, or the driver refuses.
+    pub fn open(driver: &'static dyn Driver, ordinal: u32) -> Result<Self, GpuError> {
+        // Lock order: before those of the lanes. The driver is called while it is held, so that a device is opened once.
+        let open = OPEN.get_or_init(OpenDevices::default);
+        let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|(_, _, engine)| engine.strong_count() > 0);
+        let library = driver.loaded().platform.name;
+        let found = open
+            .iter()
+            .find(|(name, number, _)| (*name, *number) == (library, ordinal));
+        if let Some(engine) = found.and_then(|(_, _, engine)| engine.upgrade()) {
+            return Ok(Self { engine });
+        }
+        let lanes = Arc::new(Lanes::new(Context::open(driver, ordinal)?)?);
+        let engine = Arc::new(Engine { lanes });
+        open.push((library, ordinal, Arc::downgrade(&engine)));
+        Ok(Self { engine })
+    }
+
+    /// Returns the number of the device in this process.
+    pub fn ordinal(&self) -> u32 {
+        self.engine.lanes.context.ordinal()
+    }
+
+    /// Returns the vendor's library.
+    pub fn platform(&self) -> &'static Platform {
+        self.engine.lanes.context.driver.loaded().platform
+    }
+
+    /// Returns facts about the device.
+    ///
+    /// # Errors
+    ///
+    /// [`GpuError`] of the driver.
+    pub fn info(&self) -> Result<DeviceInfo, GpuError> {
+        let context = &self.engine.lanes.context;
+        Ok(DeviceInfo {
+            platform: context.driver.loaded().platform,
+            ordinal: context.ordinal(),
+            name: context.product()?,
+            pci_address: context.pci_address()?,
+            memory_bytes: context.memory_bytes()?,
+            version: context.driver.loaded().version,
+            dmabuf_supported: context.exports(),
+            batched_copies: context.driver.batches_copies(),
+        })
+    }
+
+    /// Allocates `size` bytes of device memory.
+    ///
+    /// # Errors
+    ///
+    /// [`GpuError`]: `size` is not a positive multiple of 4096, or the device refuses.
+    pub fn alloc(&self, size: usize) -> Result<Allocation, GpuError> {
+        Allocation::new(self, size)
+    }
+
+    /// Allocates `size` bytes, rounded up to whole pages, for the library, which binds, gathers and copies them.
+    ///
+    /// # Errors
+    ///
+    /// [`GpuError`]: the device refuses.
+    pub fn alloc_dmabuf(&self, size: usize) -> Result<Dmabuf, GpuError> {
+        let rounded = size
+            .checked_next_multiple_of(PAGE_BYTES)
+            .ok_or(GpuError::Size { size })?;
+        Ok(self.alloc(rounded)?.into_dmabuf())
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Device({})", self.engine.lanes.context.name())
+    }
+}
+
+impl CopyEngine for Engine {
+    fn device(&self) -> String {
+        self.lanes.context.name()
+    }
+
+    fn pin(&self, memory: HostWindow) -> Result<Pinned, DeviceError> {
+        Ok(Box::new(Registration::new(&self.lanes, memory)?))
+    }
+
+    fn submit(&self, lane: Lane, copies: &[DeviceCopy<'_>]) -> Result<Fence, DeviceError> {
+        let copies = copies
+            .iter()
+            .map(|copy| self.raw(copy).ok_or_else(out_of_range))
+            .collect::<Result<Vec<_>, _>>()?;
+        self.lanes.submit(lane, &copies)
+    }
+
+    fn is_done(&self, fence: Fence) -> Result<bool, DeviceError> {
+        self.lanes.is_done(fence)
+    }
+
+    fn wait(&self, fence: Fence) -> Result<(), DeviceError> {
+        self.lanes.wait(fence)
+    }
+
+    fn read(&self, from: DeviceAt<'_>, out: &mut [u8]) -> Result<(), DeviceError> {
+        if out.is_empty() {
+            return Ok(());
+        }
+        let (memory, offset) = self.device_side(from).ok_or_else(out_of_range)?;
+        memory.read(offset, out)
+    }
+
+    fn write(&self, to: DeviceAt<'_>, bytes: &[u8]) -> Result<(), DeviceError> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let (memory, offset) = self.device_side(to).ok_or_else(out_of_range)?;
+        memory.write(offset, bytes)
+    }
+}
+
+impl Engine {
+    /// Returns whether a NIC of the kernel can access memory of the device that is exported.
+    pub(crate) fn reaches_kernel_nics(&self) -> Result<(), DeviceError> {
+        self.lanes.context.driver.reaches_kernel_nics()
+    }
+
+    /// Returns the copy with addresses; `None` for memory of others, and ranges outside of it.
+    fn raw<'a>(&self, copy: &DeviceCopy<'a>) -> Option<RawCopy<'a>> {
+        match *copy {
+            DeviceCopy::In { from, to, len } => RawCopy::staged(
+                CopyKind::In,
+                self.host_side(from)?,
+                self.device_side(to)?,
+                len,
+            ),
+            DeviceCopy::Out { from, to, len } => RawCopy::staged(
+                CopyKind::Out,
+                self.host_side(to)?,
+                self.device_side(from)?,
+                len,
+            ),
+            DeviceCopy::Within { from, to, len } => {
+                RawCopy::within(self.device_side(from)?, self.device_side(to)?, len)
+            }
+        }
+    }
+
+    fn device_side<'a>(&self, at: DeviceAt<'a>) -> Option<(&'a DeviceMemory, usize)> {
+        let any: &dyn std::any::Any = at.memory;
+        let memory = any.downcast_ref::<Allocation>()?.memory();
+        Arc::ptr_eq(&memory.lanes, &self.lanes).then_some((memory, at.offset))
+    }
+
+    fn host_side<'a>(&self, at: HostAt<'a>) -> Option<(&'a Registration, usize)> {
+        let registration = at.pinned.downcast_ref::<Registration>()?;
+        Arc::ptr_eq(&registration.lanes, &self.lanes).then_some((registration, at.offset))
+    }
+}

@@ -1,0 +1,26 @@
+//! Memory of GPUs: allocated or adopted, exported as dma-bufs, and copied by the GPU.
+//!
+//! - [`Device`] is a GPU, opened: three streams, for copies in, copies out and gathering. It is a
+//!   [`CopyEngine`](netmem::CopyEngine): the user-space stack receives payload into pinned host memory, and the GPU copies it
+//!   from there.
+//! - [`Allocation`] is memory of a device: an [`Exporter`](netmem::Exporter) whose dma-buf a kernel NIC can be bound to. It is
+//!   freed when the last of its users is dropped, in any order.
+//! - [`Driver`](driver::Driver) is the library of a vendor: a table of the functions that all have, and what differs.
+//!   `devmem-cuda` and `devmem-hip` implement it. [`GpuError`] names the call that failed, its error and what to do.
+//!
+//! A library is loaded at run time, by dlopen: a program with this crate is built without the vendor's files, and runs without
+//! a GPU. Any thread may call anything; each call selects the device and restores the thread's own. After fork(2), a child gets
+//! errors, and frees nothing.
+//!
+//! In the walks of ARCHITECTURE.md, the crate does the copies of a staged packet, on the way in and on the way out. It knows
+//! no packets. It does not launch kernels, and does not import memory of other processes.
+
+mod allocation;
+mod device;
+pub mod driver;
+mod error;
+mod sys;
+
+pub use allocation::Allocation;
+pub use device::{Device, DeviceInfo, devices};
+pub use error::{GpuError, LoadError};

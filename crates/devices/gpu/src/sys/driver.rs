@@ -1,0 +1,122 @@
+//! What differs between the libraries of vendors.
+//!
+// UNSAFETY: a trait whose implementations promise that their functions are those of the vendor.
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+
+use netmem::{DeviceError, DeviceState};
+
+use super::copies::CopyBatch;
+use super::functions::{DevicePtr, Function, MemExport, RawDevice, SUCCESS, Status};
+use crate::driver::{Loaded, Opened, Pointer, is_fatal};
+
+/// The library of a vendor.
+///
+/// All methods but those that say otherwise are called while a device is selected ([`enter`](Self::enter)).
+///
+/// # Safety
+///
+/// (1) The functions of [`loaded`](Self::loaded) and [`mem_export`](Self::mem_export) are those of the vendor, and their library
+/// is never unloaded. (2) [`copy_batch`](Self::copy_batch) starts the copies of its argument, and no others. (3)
+/// [`pointer`](Self::pointer) returns what the library says.
+pub unsafe trait Driver: Send + Sync {
+    /// Returns what all libraries have.
+    fn loaded(&self) -> &Loaded;
+
+    /// Prepares a device for [`enter`](Self::enter). The library is initialised and has this device; none is selected.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`] of the library.
+    fn open(&self, ordinal: c_int) -> Result<Opened, DeviceError>;
+
+    /// Ends what [`open`](Self::open) began. No device is selected.
+    fn close(&self, opened: Opened);
+
+    /// Selects a device for the calls of this thread. Returns what [`leave`](Self::leave) needs to select the previous one.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`] of the library.
+    fn enter(&self, opened: Opened) -> Result<c_int, DeviceError>;
+
+    /// Selects the device that this thread had selected before [`enter`](Self::enter).
+    fn leave(&self, before: c_int);
+
+    /// Returns what an address is; `None` if the library does not know it.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`] of the library.
+    fn pointer(&self, address: DevicePtr) -> Result<Option<Pointer>, DeviceError>;
+
+    /// Returns the function that exports memory, and the flags to try in this order.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`]: the library does not have it.
+    fn mem_export(&self) -> Result<(Function<MemExport>, &'static [u64]), DeviceError>;
+
+    /// Returns whether memory can be exported, by the library's own account.
+    fn exports(&self, device: RawDevice) -> bool;
+
+    /// Returns whether a NIC of the kernel can access exported memory.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`] with the reason why not.
+    fn reaches_kernel_nics(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    /// Returns whether [`copy_batch`](Self::copy_batch) can do several copies by one call.
+    fn batches_copies(&self) -> bool {
+        false
+    }
+
+    /// Starts copies by one call. Returns `false`, without an effect, if the library cannot.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`] of the library.
+    fn copy_batch(&self, _batch: &CopyBatch<'_>) -> Result<bool, DeviceError> {
+        Ok(false)
+    }
+
+    /// Clears the error that the library keeps for the thread, so that the program does not take it for one of its calls.
+    fn forget_error(&self) {}
+
+    /// Returns what to do about an error.
+    fn remedy(&self, call: &str, code: i32) -> &'static str;
+
+    /// Returns the error of a call, if its status is one.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`] with the names of the call and the error.
+    fn check(&self, call: &'static str, status: Status) -> Result<(), DeviceError> {
+        match status {
+            SUCCESS => Ok(()),
+            code => {
+                let name = self.loaded().functions.name_of(code);
+                self.forget_error();
+                Err(self.error(call, code, name))
+            }
+        }
+    }
+
+    /// Returns the error of a call with what to do about it.
+    fn error(&self, call: &'static str, code: i32, name: &'static str) -> DeviceError {
+        DeviceError {
+            call,
+            name,
+            code,
+            state: match is_fatal(code) {
+                true => DeviceState::Lost,
+                false => DeviceState::Usable,
+            },
+            remedy: self.remedy(call, code),
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The streams of a device, one per lane, with the events that tell how far each one is.
+//!
+// UNSAFETY: a call of the driver with a stream of the application.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use netmem::{DeviceError, DeviceState, Fence, Lane};
+
+use super::context::{Context, Current};
+use super::copies::RawCopy;
+use super::functions::RawStream;
+use super::lane::LaneState;
+use crate::device::Device;
+use crate::error::GpuError;
+
+/// A device's context and streams.
+pub(crate) struct Lanes {
+    // Released after `drop` has destroyed the streams.
+    pub(crate) context: Context,
+    // Lock order: a leaf. Only the driver is called while one is held; that keeps the order of copies and events.
+    lanes: [Mutex<LaneState>; 3],
+    /// The first error after which the device cannot be used.
+    lost: OnceLock<DeviceError>,
+}
+
+impl fmt::Debug for Lanes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lanes({})", self.context.name())
+    }
+}
+
+impl Lanes {
+    /// Creates the streams and events of a device.
+    pub(crate) fn new(context: Context) -> Result<Self, GpuError> {
+        let lane = || Mutex::new(LaneState::new());
+        let lanes = Self {
+            context,
+            lanes: [lane(), lane(), lane()],
+            lost: OnceLock::new(),
+        };
+        let current = lanes.context.enter()?;
+        for lane in &lanes.lanes {
+            // What an earlier call created is destroyed by `drop` if a later one fails.
+            lock(lane).create(&current)?;
+        }
+        drop(current);
+        Ok(lanes)
+    }
+
+    /// Makes the context current, unless the device is lost.
+    pub(crate) fn enter(&self) -> Result<Current<'_>, DeviceError> {
+        match self.lost.get() {
+            Some(lost) => Err(*lost),
+            None => self.context.enter(),
+        }
+    }
+
+    /// Remembers an error after which the device cannot be used.
+    pub(crate) fn note<T>(&self, result: Result<T, DeviceError>) -> Result<T, DeviceError> {
+        result.inspect_err(|error| {
+            if error.state == DeviceState::Lost {
+                let _ = self.lost.set(*error);
+            }
+        })
+    }
+
+    fn lane(&self, lane: Lane) -> MutexGuard<'_, LaneState> {
+        lock(&self.lanes[lane as usize])
+    }
+
+    /// Starts copies.
+    pub(crate) fn submit(&self, lane: Lane, copies: &[RawCopy<'_>]) -> Result<Fence, DeviceError> {
+        let current = self.enter()?;
+        let mut state = self.lane(lane);
+        if let Err(error) = self.note(state.submit(&current, copies)) {
+            // Those that were started have no event, and the caller will not wait for them.
+            let _ = state.wait_all(&current);
+            return Err(error);
+        }
+        let number = state.submitted;
+        Ok(Fence { lane, number })
+    }
+
+    /// Does one copy in the lane for gathering, whose host side need not be pinned, and waits.
+    pub(crate) fn copy_and_wait(&self, copy: &RawCopy<'_>) -> Result<(), DeviceError> {
+        let current = self.enter()?;
+        let state = self.lane(Lane::Gather);
+        let copied = state
+            .copy(&current, copy)
+            .and_then(|()| state.wait_all(&current));
+        self.note(copied)
+    }
+
+    /// Returns whether a submission is done.
+    pub(crate) fn is_done(&self, fence: Fence) -> Result<bool, DeviceError> {
+        let mut state = self.lane(fence.lane);
+        if state.done >= fence.number {
+            return Ok(true);
+        }
+        let current = self.enter()?;
+        self.note(state.is_done(&current, fence.number))
+    }
+
+    /// Waits until a submission is done. Other submissions to the lane wait meanwhile.
+    pub(crate) fn wait(&self, fence: Fence) -> Result<(), DeviceError> {
+        let mut state = self.lane(fence.lane);
+        if state.done >= fence.number {
+            return Ok(());
+        }
+        let current = self.enter()?;
+        self.note(state.wait(&current, fence.number))
+    }
+
+    /// Waits until all copies are done, or will never be.
+    pub(crate) fn wait_all(&self) {
+        let Ok(current) = self.enter() else { return };
+        for lane in &self.lanes {
+            // An error means that nothing is running any more.
+            let _ = self.note(lock(lane).wait_all(&current));
+        }
+    }
+
+    /// Makes a stream of the application wait for a submission.
+    ///
+    /// # Safety
+    ///
+    /// `stream` is a stream of this device that exists, or one of the driver's special handles.
+    pub(crate) unsafe fn hold_stream(
+        &self,
+        fence: Fence,
+        stream: RawStream,
+    ) -> Result<(), DeviceError> {
+        let state = self.lane(fence.lane);
+        if state.done >= fence.number {
+            return Ok(());
+        }
+        let current = self.enter()?;
+        let (event, wait) = (
+            state.event(fence.number),
+            current.driver.loaded().functions.stream_wait,
+        );
+        // SAFETY: (1) the stream exists, by the contract; (2) the event exists (invariant).
+        let status = unsafe { (wait.call)(stream, event, 0) };
+        self.note(current.driver.check(wait.name, status))
+    }
+}
+
+impl Drop for Lanes {
+    fn drop(&mut self) {
+        // Not through `enter`: what a lost device holds is freed, too, as far as the driver does it.
+        let Ok(current) = self.context.enter() else {
+            return;
+        };
+        for lane in &mut self.lanes {
+            let lane = lane.get_mut().unwrap_or_else(PoisonError::into_inner);
+            lane.destroy(&current);
+        }
+    }
+}
+
+impl Device {
+    /// Makes a stream of the application wait for copies of this device, so that kernels on it see their bytes; the CPU does
+    /// not wait.
+    ///
+    /// # Errors
+    ///
+    /// [`GpuError`] of the driver.
+    ///
+    /// # Safety
+    ///
+    /// `stream` is a stream of this device (a CUstream of its primary context, a hipStream_t) that exists, or one of the driver's
+    /// special handles.
+    pub unsafe fn hold_stream(&self, fence: Fence, stream: *mut c_void) -> Result<(), GpuError> {
+        // SAFETY: the contract is the same.
+        Ok(unsafe { self.engine.lanes.hold_stream(fence, stream) }?)
+    }
+}
+
+fn lock(lane: &Mutex<LaneState>) -> MutexGuard<'_, LaneState> {
+    lane.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,214 @@
+//! Device memory, and host memory that is registered with a device.
+//!
+// UNSAFETY: memory that is freed, and registrations that end, when their value is dropped, after the copies that use them.
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::ptr;
+use std::sync::Arc;
+
+use netmem::{DeviceError, DeviceState, HostWindow};
+
+use super::copies::{CopyKind, RawCopy};
+use super::functions::{DevicePtr, SUCCESS, Status};
+use super::lanes::Lanes;
+
+/// CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, hipMemRangeHandleTypeDmaBufFd.
+const DMA_BUF: c_int = 1;
+
+/// CU_MEMHOSTREGISTER_PORTABLE, hipHostRegisterPortable: registered for all devices.
+const PORTABLE: u32 = 1;
+
+/// CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS.
+const SYNC_MEMOPS: c_int = 6;
+
+/// The number of an unknown error.
+const UNKNOWN: Status = 999;
+
+/// Device memory. Invariant: `len` bytes at `address` are memory of the device of `lanes`, and stay so while this exists.
+#[derive(Debug)]
+pub(crate) struct DeviceMemory {
+    address: DevicePtr,
+    len: usize,
+    owner: Owner,
+    pub(crate) lanes: Arc<Lanes>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Owner {
+    /// Freed by `drop`.
+    This,
+    /// Freed by the application.
+    Application,
+}
+
+impl DeviceMemory {
+    /// Allocates `len` bytes.
+    pub(crate) fn alloc(lanes: &Arc<Lanes>, len: usize) -> Result<Self, DeviceError> {
+        let current = lanes.enter()?;
+        let mut address = 0;
+        let alloc = current.driver.loaded().functions.mem_alloc;
+        // SAFETY: room for an address.
+        let status = unsafe { (alloc.call)(&raw mut address, len) };
+        lanes.note(current.driver.check(alloc.name, status))?;
+        let lanes = Arc::clone(lanes);
+        let owner = Owner::This;
+        Ok(Self {
+            address,
+            len,
+            owner,
+            lanes,
+        })
+    }
+
+    /// Takes over memory of the application, which frees it.
+    ///
+    /// # Safety
+    ///
+    /// `len` bytes at `address` are memory of this device until the value has been dropped.
+    pub(crate) unsafe fn adopt(lanes: &Arc<Lanes>, address: DevicePtr, len: usize) -> Self {
+        let lanes = Arc::clone(lanes);
+        let owner = Owner::Application;
+        Self {
+            address,
+            len,
+            owner,
+            lanes,
+        }
+    }
+
+    pub(crate) fn address(&self) -> DevicePtr {
+        self.address
+    }
+
+    /// Makes synchronous copies of the application wait until their bytes are in the memory, so that a NIC does not send old
+    /// ones. Without effect where the driver refuses it.
+    pub(crate) fn synchronise_copies(&self) -> Result<(), DeviceError> {
+        let current = self.lanes.enter()?;
+        let on = 1_u32;
+        let set = current.driver.loaded().functions.pointer_set.call;
+        // SAFETY: the attribute is read from a number of 4 bytes; the address is one of device memory (invariant).
+        if unsafe { set((&raw const on).cast(), SYNC_MEMOPS, self.address) } != SUCCESS {
+            current.driver.forget_error();
+        }
+        Ok(())
+    }
+
+    /// Exports the memory as a dma-buf.
+    pub(crate) fn export(&self) -> Result<OwnedFd, DeviceError> {
+        let current = self.lanes.enter()?;
+        let driver = current.driver;
+        let (export, flags) = driver.mem_export()?;
+        let (mut fd, mut status) = (-1, SUCCESS);
+        for &flags in flags {
+            // SAFETY: room for a descriptor; the range is device memory (invariant).
+            status = unsafe { (export.call)(&raw mut fd, self.address, self.len, DMA_BUF, flags) };
+            // Older drivers, and GPUs with one way only, refuse the flag.
+            if status == SUCCESS {
+                break;
+            }
+        }
+        driver.check(export.name, status)?;
+        if fd < 0 {
+            return Err(driver.error(export.name, UNKNOWN, "no descriptor"));
+        }
+        // SAFETY: the driver made the descriptor for this call.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        if self.lanes.context.is_forked() {
+            return;
+        }
+        self.lanes.wait_all();
+        if self.owner == Owner::This
+            && let Ok(current) = self.lanes.context.enter()
+        {
+            // SAFETY: allocated by `alloc`, freed here only, and no copy is running. Errors: the driver has freed it.
+            let _ = unsafe { (current.driver.loaded().functions.mem_free.call)(self.address) };
+        }
+    }
+}
+
+/// Host memory that is registered with a device. Invariant: it stays mapped and registered while this exists.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    window: HostWindow,
+    pub(crate) lanes: Arc<Lanes>,
+}
+
+impl Registration {
+    pub(crate) fn new(lanes: &Arc<Lanes>, window: HostWindow) -> Result<Self, DeviceError> {
+        let current = lanes.enter()?;
+        let register = current.driver.loaded().functions.host_register;
+        let start = ptr::with_exposed_provenance_mut(window.address());
+        // SAFETY: the window is mapped while it exists, and it becomes part of the value.
+        let status = unsafe { (register.call)(start, window.len(), PORTABLE) };
+        lanes.note(current.driver.check(register.name, status))?;
+        let lanes = Arc::clone(lanes);
+        Ok(Self { window, lanes })
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if self.lanes.context.is_forked() {
+            return;
+        }
+        self.lanes.wait_all();
+        if let Ok(current) = self.lanes.context.enter() {
+            let start = ptr::with_exposed_provenance_mut(self.window.address());
+            // SAFETY: registered by `new`, ended here only, and no copy is running. Errors: the driver has ended it.
+            let _ = unsafe { (current.driver.loaded().functions.host_unregister.call)(start) };
+        }
+    }
+}
+
+impl DeviceMemory {
+    /// Copies device memory to `out`, and waits.
+    pub(crate) fn read(&self, from: usize, out: &mut [u8]) -> Result<(), DeviceError> {
+        let (len, to) = (out.len(), out.as_mut_ptr().expose_provenance() as u64);
+        let from = self.at(from, len).ok_or_else(out_of_range)?;
+        // `out` is borrowed until the copy is done.
+        self.lanes
+            .copy_and_wait(&RawCopy::new(CopyKind::Out, from, to, len))
+    }
+
+    /// Copies `bytes` to device memory, and waits.
+    pub(crate) fn write(&self, to: usize, bytes: &[u8]) -> Result<(), DeviceError> {
+        let (len, from) = (bytes.len(), bytes.as_ptr().expose_provenance() as u64);
+        let to = self.at(to, len).ok_or_else(out_of_range)?;
+        // `bytes` is borrowed until the copy is done.
+        self.lanes
+            .copy_and_wait(&RawCopy::new(CopyKind::In, from, to, len))
+    }
+
+    /// Returns the address of `len` bytes at `offset`, if they are inside.
+    pub(super) fn at(&self, offset: usize, len: usize) -> Option<u64> {
+        let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        is_inside.then(|| self.address + offset as u64)
+    }
+}
+
+impl Registration {
+    pub(super) fn at(&self, offset: usize, len: usize) -> Option<u64> {
+        let is_inside = offset
+            .checked_add(len)
+            .is_some_and(|end| end <= self.window.len());
+        is_inside.then(|| (self.window.address() + offset) as u64)
+    }
+}
+
+/// Returns the error of a copy whose range is not inside its memory.
+pub(crate) fn out_of_range() -> DeviceError {
+    DeviceError {
+        call: "copy",
+        name: "a range is not inside the memory",
+        code: 1,
+        state: DeviceState::Usable,
+        remedy: "a program error: report it with what the program did",
+    }
+}

@@ -1,0 +1,13 @@
+//! The driver's functions, and safe types over them.
+//!
+// UNSAFETY: none in this file; each of the others says why it has some.
+
+mod adopt;
+pub(crate) mod context;
+pub(crate) mod copies;
+pub(crate) mod driver;
+pub(crate) mod functions;
+pub(crate) mod lane;
+pub(crate) mod lanes;
+pub(crate) mod library;
+pub(crate) mod memory;

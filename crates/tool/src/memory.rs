@@ -18,6 +18,8 @@ pub enum MemoryKind {
     Udmabuf,
     /// Memory of an NVIDIA GPU.
     Cuda(u32),
+    /// Memory of a Vulkan device.
+    Vulkan(u32),
 }
 
 impl MemoryKind {
@@ -28,6 +30,7 @@ impl MemoryKind {
     /// The refusal of the exporter or the device, with its remedy.
     pub fn allocate(self, bytes: usize) -> Result<Dmabuf, Failure> {
         let memory = match self {
+            Self::Vulkan(ordinal) => return vulkan(ordinal, bytes),
             Self::Anonymous => Dmabuf::anonymous(bytes).context("get device memory"),
             Self::Udmabuf => devmem_tcp::udmabuf(bytes).context("get device memory"),
             Self::Cuda(ordinal) => cuda::alloc(ordinal, bytes).context("get memory of the GPU"),
@@ -44,7 +47,7 @@ impl MemoryKind {
     pub fn check_free(self, bytes: usize) -> Result<(), Failure> {
         let text = match self {
             Self::Anonymous | Self::Udmabuf => std::fs::read_to_string("/proc/meminfo"),
-            Self::Cuda(_) => return Ok(()),
+            Self::Cuda(_) | Self::Vulkan(_) => return Ok(()),
         };
         match available(&text.unwrap_or_default()) {
             Some(free) if bytes as u64 > free => {
@@ -55,6 +58,20 @@ impl MemoryKind {
             _ => Ok(()),
         }
     }
+}
+
+#[cfg(feature = "vulkan")]
+fn vulkan(ordinal: u32, bytes: usize) -> Result<Dmabuf, Failure> {
+    let memory = devmem_tcp::vulkan::alloc(ordinal, bytes);
+    Ok(memory.context("get memory of the Vulkan device")?)
+}
+
+#[cfg(not(feature = "vulkan"))]
+fn vulkan(_ordinal: u32, _bytes: usize) -> Result<Dmabuf, Failure> {
+    let text = "memory of Vulkan devices is not part of this build";
+    Err(Failure::unsupported(text).with_remedy(
+        "the Debian package has it; `cargo build --release -p devmem-tcp-cli --features vulkan` builds it",
+    ))
 }
 
 /// Returns the free bytes by the text of /proc/meminfo (proc_meminfo(5)).
@@ -72,6 +89,7 @@ impl fmt::Display for MemoryKind {
             Self::Anonymous => f.write_str("anonymous"),
             Self::Udmabuf => f.write_str("udmabuf"),
             Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+            Self::Vulkan(ordinal) => write!(f, "vulkan:{ordinal}"),
         }
     }
 }
@@ -80,13 +98,16 @@ impl FromStr for MemoryKind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let ordinal = text.strip_prefix("cuda:").map(str::parse);
-        match (text, ordinal) {
-            ("anonymous", _) => Ok(Self::Anonymous),
-            ("udmabuf", _) => Ok(Self::Udmabuf),
-            ("cuda", _) => Ok(Self::Cuda(0)),
-            (_, Some(Ok(ordinal))) => Ok(Self::Cuda(ordinal)),
-            _ => Err("takes anonymous, udmabuf, or cuda:N for GPU N".to_owned()),
+        let (kind, ordinal) = text.split_once(':').unwrap_or((text, "0"));
+        match (kind, ordinal.parse()) {
+            _ if text == "anonymous" => Ok(Self::Anonymous),
+            _ if text == "udmabuf" => Ok(Self::Udmabuf),
+            ("cuda", Ok(ordinal)) => Ok(Self::Cuda(ordinal)),
+            ("vulkan", Ok(ordinal)) => Ok(Self::Vulkan(ordinal)),
+            _ => Err(
+                "takes anonymous, udmabuf, cuda:N for GPU N, or vulkan:N for Vulkan device N"
+                    .to_owned(),
+            ),
         }
     }
 }
@@ -110,11 +131,21 @@ mod tests {
 
     #[test]
     fn kinds_are_parsed_and_printed_alike() {
-        for text in ["anonymous", "udmabuf", "cuda:0", "cuda:11"] {
+        for text in ["anonymous", "udmabuf", "cuda:0", "cuda:11", "vulkan:1"] {
             assert_eq!(text.parse::<MemoryKind>().unwrap().to_string(), text);
         }
         assert_eq!("cuda".parse(), Ok(MemoryKind::Cuda(0)));
-        for text in ["", "cuda:", "cuda:x", "cuda:-1", "gpu", "Cuda:0"] {
+        assert_eq!("vulkan".parse(), Ok(MemoryKind::Vulkan(0)));
+        for text in [
+            "",
+            "cuda:",
+            "cuda:x",
+            "cuda:-1",
+            "gpu",
+            "gpu:0",
+            "Cuda:0",
+            "udmabuf:0",
+        ] {
             assert!(text.parse::<MemoryKind>().is_err(), "{text}");
         }
     }

@@ -169,7 +169,10 @@ impl CopyEngine for Engine {
             for (nth, piece) in out.chunks_mut(SCRATCH_BYTES).enumerate() {
                 let at = from.offset + nth * SCRATCH_BYTES;
                 self.copy_and_wait((memory, at), (&scratch.memory, 0), piece.len())?;
-                scratch.mapping.copy_out(0, piece).map_err(|_| out_of_range())?;
+                scratch
+                    .mapping
+                    .copy_out(0, piece)
+                    .map_err(|_| out_of_range())?;
             }
             Ok(())
         })
@@ -180,7 +183,10 @@ impl CopyEngine for Engine {
         self.with_scratch(|scratch| {
             for (nth, piece) in bytes.chunks(SCRATCH_BYTES).enumerate() {
                 let at = to.offset + nth * SCRATCH_BYTES;
-                scratch.mapping.copy_in(0, piece).map_err(|_| out_of_range())?;
+                scratch
+                    .mapping
+                    .copy_in(0, piece)
+                    .map_err(|_| out_of_range())?;
                 self.copy_and_wait((&scratch.memory, 0), (memory, at), piece.len())?;
             }
             Ok(())
@@ -260,7 +266,11 @@ impl Scratch {
 
 fn no_host_memory() -> DeviceError {
     let remedy = "use another device: `vulkaninfo --summary` lists them";
-    refusal("allocation of host memory", "the device has no type of it", remedy)
+    refusal(
+        "allocation of host memory",
+        "the device has no type of it",
+        remedy,
+    )
 }
 
 /// Returns the error of a copy whose range is not inside its memory.

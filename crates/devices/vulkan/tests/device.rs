@@ -32,7 +32,9 @@ fn both(device: &Device, size: usize) -> [Dmabuf; 2] {
 }
 
 fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|at| (at % 251) as u8 ^ (at >> 12) as u8).collect()
+    (0..len)
+        .map(|at| (at % 251) as u8 ^ (at >> 12) as u8)
+        .collect()
 }
 
 #[test]
@@ -139,7 +141,10 @@ fn drops_in_any_order_are_harmless() {
     let Some(device) = device("drops_in_any_order_are_harmless") else {
         return;
     };
-    let memory = device.alloc_unmapped(1 << 20).expect("memory").into_dmabuf();
+    let memory = device
+        .alloc_unmapped(1 << 20)
+        .expect("memory")
+        .into_dmabuf();
     drop(device);
     let exporter: &Arc<dyn Exporter> = memory.exporter().expect("it has one");
     let engine = Arc::clone(memory.copy_engine().expect("it has one"));
@@ -162,10 +167,14 @@ fn drops_in_any_order_are_harmless() {
         assert_eq!(engine.is_done(fence), Ok(true));
     }
     for refused in [0, 4097, usize::MAX] {
-        let refused = engine.submit(Lane::In, &[copy(refused)]).expect_err("no range");
+        let refused = engine
+            .submit(Lane::In, &[copy(refused)])
+            .expect_err("no range");
         assert_eq!(refused.call, "copy");
     }
-    engine.submit(Lane::Gather, &[copy(4096)]).expect("in flight");
+    engine
+        .submit(Lane::Gather, &[copy(4096)])
+        .expect("in flight");
     drop(memory);
     drop(engine);
 }

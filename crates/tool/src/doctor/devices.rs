@@ -1,10 +1,17 @@
 //! GPUs: the driver, each device, whether its memory can be exported, and the NIC that is nearest to it.
 
+#[cfg(feature = "vulkan")]
+mod vulkan;
+#[cfg(not(feature = "vulkan"))]
+#[path = "devices/no_vulkan.rs"]
+mod vulkan;
+
+use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use devmem_linux::doctor::{Check, CheckState};
-use devmem_tcp::cuda::{self, CudaError, Device, DeviceInfo};
+use devmem_tcp::cuda::{self, Device, DeviceInfo};
 
 /// Name of the rows.
 const CUDA: &str = "cuda";
@@ -13,12 +20,14 @@ const CUDA: &str = "cuda";
 const PCI: &str = "/sys/bus/pci/devices";
 const INTERFACES: &str = "/sys/class/net";
 
-/// Examines the GPUs: one row for each, or one that says why there are none.
+/// Examines the GPUs of each library: one row for each, or one that says why there are none.
 pub(super) fn examine() -> Vec<Check> {
-    match cuda::devices() {
+    let mut rows = match cuda::devices() {
         Ok(devices) => devices.iter().map(device).collect(),
-        Err(error) => vec![refused(CheckState::Missing, "", &error)],
-    }
+        Err(error) => vec![refused(CUDA, CheckState::Missing, "", &error)],
+    };
+    rows.extend(vulkan::examine());
+    rows
 }
 
 /// Tries to export memory of a device.
@@ -56,6 +65,7 @@ fn device(info: &DeviceInfo) -> Check {
         },
         // The user-space backend needs no export.
         Err(error) => refused(
+            CUDA,
             CheckState::Mendable,
             &format!("{found}; no dma-buf: "),
             &error,
@@ -64,11 +74,11 @@ fn device(info: &DeviceInfo) -> Check {
 }
 
 /// Returns the row of an error; its lines after the first one are the remedy.
-fn refused(state: CheckState, before: &str, error: &CudaError) -> Check {
+fn refused(name: &'static str, state: CheckState, before: &str, error: &dyn Error) -> Check {
     let text = error.to_string();
     let (found, remedy) = text.split_once('\n').unwrap_or((&text, ""));
     Check {
-        name: CUDA,
+        name,
         state,
         found: format!("{before}{found}"),
         remedy: (!remedy.is_empty()).then(|| remedy.trim().to_owned()),
@@ -99,6 +109,8 @@ fn nearest_of(gpu: &Path, nics: impl Iterator<Item = (String, PathBuf)>) -> Opti
 
 #[cfg(test)]
 mod tests {
+    use devmem_tcp::cuda::CudaError;
+
     use super::*;
 
     #[test]
@@ -126,7 +138,7 @@ mod tests {
             ordinal: 1,
             count: 0,
         };
-        let row = refused(CheckState::Missing, "", &error);
+        let row = refused(CUDA, CheckState::Missing, "", &error);
         assert_eq!(row.found, "there is no device cuda:1; this process sees 0");
         assert!(
             row.remedy

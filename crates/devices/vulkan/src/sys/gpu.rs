@@ -74,7 +74,8 @@ impl Gpu {
             unsafe { raw.destroy_device(None) };
         })?;
         let export = can_export.then(|| ash::khr::external_memory_fd::Device::new(instance, &raw));
-        let import = can_import.then(|| ash::ext::external_memory_host::Device::new(instance, &raw));
+        let import =
+            can_import.then(|| ash::ext::external_memory_host::Device::new(instance, &raw));
         Ok(Self {
             memory: physical.memory(),
             raw,
@@ -118,7 +119,11 @@ impl Gpu {
     }
 
     /// Starts copies. All lanes are one queue.
-    pub(crate) fn submit(&self, lane: Lane, copies: Vec<RawCopy<'_>>) -> Result<Fence, DeviceError> {
+    pub(crate) fn submit(
+        &self,
+        lane: Lane,
+        copies: Vec<RawCopy<'_>>,
+    ) -> Result<Fence, DeviceError> {
         self.check_usable()?;
         let number = self.note(self.queue().submit(&self.raw, copies))?;
         Ok(Fence { lane, number })

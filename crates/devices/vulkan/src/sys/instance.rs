@@ -83,12 +83,20 @@ impl Physical {
         // SAFETY: the instance exists.
         let found = unsafe { instance.enumerate_physical_devices() };
         let found = check("vkEnumeratePhysicalDevices", found)?;
-        (0..).zip(found).map(|(ordinal, raw)| {
-            // SAFETY: a device of the instance.
-            let extensions = unsafe { instance.enumerate_device_extension_properties(raw) };
-            let extensions = check("vkEnumerateDeviceExtensionProperties", extensions)?;
-            Ok(Self { instance, raw, ordinal, extensions })
-        }).collect()
+        (0..)
+            .zip(found)
+            .map(|(ordinal, raw)| {
+                // SAFETY: a device of the instance.
+                let extensions = unsafe { instance.enumerate_device_extension_properties(raw) };
+                let extensions = check("vkEnumerateDeviceExtensionProperties", extensions)?;
+                Ok(Self {
+                    instance,
+                    raw,
+                    ordinal,
+                    extensions,
+                })
+            })
+            .collect()
     }
 
     /// Returns one device.
@@ -102,7 +110,10 @@ impl Physical {
     }
 
     pub(crate) fn has(&self, extension: &CStr) -> bool {
-        let names = self.extensions.iter().map(|it| it.extension_name_as_c_str());
+        let names = self
+            .extensions
+            .iter()
+            .map(|it| it.extension_name_as_c_str());
         names.into_iter().any(|name| name == Ok(extension))
     }
 
@@ -119,7 +130,8 @@ impl Physical {
         let mut answer = vk::ExternalBufferProperties::default();
         // SAFETY: a device of the instance, and two structures of the types that the function takes.
         unsafe {
-            self.instance.get_physical_device_external_buffer_properties(self.raw, &asked, &mut answer);
+            self.instance
+                .get_physical_device_external_buffer_properties(self.raw, &asked, &mut answer);
         };
         let features = answer.external_memory_properties.external_memory_features;
         features.contains(vk::ExternalMemoryFeatureFlags::EXPORTABLE)
@@ -127,19 +139,25 @@ impl Physical {
 
     pub(crate) fn memory(&self) -> vk::PhysicalDeviceMemoryProperties {
         // SAFETY: a device of the instance.
-        unsafe { self.instance.get_physical_device_memory_properties(self.raw) }
+        unsafe {
+            self.instance
+                .get_physical_device_memory_properties(self.raw)
+        }
     }
 
     /// Returns the family of queues to copy with: one for copies only, if there is one, as it runs beside other work.
     pub(crate) fn copy_family(&self) -> Option<u32> {
         // SAFETY: a device of the instance.
-        let families = unsafe { self.instance.get_physical_device_queue_family_properties(self.raw) };
+        let families = unsafe {
+            self.instance
+                .get_physical_device_queue_family_properties(self.raw)
+        };
         let others = vk::QueueFlags::GRAPHICS | vk::QueueFlags::COMPUTE;
         // Queues for graphics and computing can copy, too, whether or not they say it.
         let copies = others | vk::QueueFlags::TRANSFER;
-        let usable = (0..).zip(&families).filter(|(_, family)| {
-            family.queue_flags.intersects(copies) && family.queue_count > 0
-        });
+        let usable = (0..)
+            .zip(&families)
+            .filter(|(_, family)| family.queue_flags.intersects(copies) && family.queue_count > 0);
         let best = usable.min_by_key(|(_, family)| {
             let video = vk::QueueFlags::VIDEO_DECODE_KHR | vk::QueueFlags::VIDEO_ENCODE_KHR;
             family.queue_flags.intersects(others | video)
@@ -170,7 +188,10 @@ impl Physical {
             asked = asked.push_next(&mut pci);
         }
         // SAFETY: a device of the instance with Vulkan 1.1, and a chain of structures that it knows.
-        unsafe { self.instance.get_physical_device_properties2(self.raw, &mut asked) };
+        unsafe {
+            self.instance
+                .get_physical_device_properties2(self.raw, &mut asked)
+        };
         let properties = asked.properties;
         let text = |text: Result<&CStr, _>| match text {
             Ok(text) => text.to_string_lossy().into_owned(),
@@ -185,7 +206,8 @@ impl Physical {
             sizes.map(|heap| heap.size).max().unwrap_or(0)
         };
         let local = vk::MemoryPropertyFlags::DEVICE_LOCAL;
-        let visible = vk::MemoryPropertyFlags::HOST_VISIBLE | vk::MemoryPropertyFlags::HOST_COHERENT;
+        let visible =
+            vk::MemoryPropertyFlags::HOST_VISIBLE | vk::MemoryPropertyFlags::HOST_COHERENT;
         DeviceInfo {
             ordinal: self.ordinal,
             name: text(properties.device_name_as_c_str()),

@@ -19,7 +19,8 @@ use super::instance::{DMA_BUF, USAGE, check};
 use crate::error::{VulkanError, device_error, refusal};
 use crate::memory_types::{Placement, candidates};
 
-const HOST: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTypeFlags::HOST_ALLOCATION_EXT;
+const HOST: vk::ExternalMemoryHandleTypeFlags =
+    vk::ExternalMemoryHandleTypeFlags::HOST_ALLOCATION_EXT;
 
 /// A buffer and its memory. Invariant: both are of `gpu`, null or existing until `drop`, the buffer is bound to the memory and
 /// has at least `len` bytes, and `len` bytes at `base` are mapped until then.
@@ -48,7 +49,11 @@ impl fmt::Debug for BufferMemory {
 
 impl BufferMemory {
     /// Allocates `len` bytes, which can be exported if the device can.
-    pub(crate) fn new(gpu: &Arc<Gpu>, len: usize, placement: Placement) -> Result<Self, VulkanError> {
+    pub(crate) fn new(
+        gpu: &Arc<Gpu>,
+        len: usize,
+        placement: Placement,
+    ) -> Result<Self, VulkanError> {
         gpu.check_usable()?;
         if gpu.export.is_some() && placement != Placement::Host {
             // Some drivers export only some kinds of memory.
@@ -57,7 +62,12 @@ impl BufferMemory {
                 done => return done,
             }
         }
-        Self::allocated(gpu, len, placement, vk::ExternalMemoryHandleTypeFlags::empty())
+        Self::allocated(
+            gpu,
+            len,
+            placement,
+            vk::ExternalMemoryHandleTypeFlags::empty(),
+        )
     }
 
     fn allocated(
@@ -96,7 +106,11 @@ impl BufferMemory {
         gpu.check_usable()?;
         let import = gpu.import.as_ref().ok_or_else(|| {
             let name = "the driver lacks VK_EXT_external_memory_host";
-            refusal("import of host memory", name, "use a newer driver, or memory that the CPU can map")
+            refusal(
+                "import of host memory",
+                name,
+                "use a newer driver, or memory that the CPU can map",
+            )
         })?;
         let mut this = Self::with_buffer(gpu, window.len(), HOST)?;
         let needed = this.requirements();
@@ -109,7 +123,10 @@ impl BufferMemory {
         let allowed = needed.memory_type_bits & possible.memory_type_bits;
         // Any type will do: the memory is that of the host.
         if allowed == 0 || needed.size > window.len() as u64 {
-            return Err(device_error("vkGetMemoryHostPointerPropertiesEXT", vk::Result::ERROR_FEATURE_NOT_PRESENT));
+            return Err(device_error(
+                "vkGetMemoryHostPointerPropertiesEXT",
+                vk::Result::ERROR_FEATURE_NOT_PRESENT,
+            ));
         }
         let mut host = vk::ImportMemoryHostPointerInfoEXT::default()
             .handle_type(HOST)
@@ -137,7 +154,9 @@ impl BufferMemory {
             info = info.push_next(&mut external);
         }
         // SAFETY: the device exists, and has the extension of the handle type.
-        let buffer = check("vkCreateBuffer", unsafe { gpu.raw.create_buffer(&info, None) })?;
+        let buffer = check("vkCreateBuffer", unsafe {
+            gpu.raw.create_buffer(&info, None)
+        })?;
         Ok(Self {
             buffer,
             memory: vk::DeviceMemory::null(),
@@ -167,7 +186,9 @@ impl BufferMemory {
         let memory = unsafe { device.allocate_memory(&info, None) };
         self.memory = check("vkAllocateMemory", memory)?;
         // SAFETY: both exist, the memory has the size and a type that the buffer needs, and the buffer is not bound.
-        check("vkBindBufferMemory", unsafe { device.bind_buffer_memory(self.buffer, self.memory, 0) })
+        check("vkBindBufferMemory", unsafe {
+            device.bind_buffer_memory(self.buffer, self.memory, 0)
+        })
     }
 
     fn map(&mut self) -> Result<(), DeviceError> {
@@ -196,8 +217,13 @@ impl BufferMemory {
         self.gpu.check_usable()?;
         let functions = self.gpu.export.as_ref().filter(|_| self.shared == DMA_BUF);
         let functions = functions.ok_or_else(|| {
-            let name = "the driver exports no dma-buf of this memory (VK_EXT_external_memory_dma_buf)";
-            refusal(CALL, name, "the user-space stack works without; for a NIC of the kernel, use another driver")
+            let name =
+                "the driver exports no dma-buf of this memory (VK_EXT_external_memory_dma_buf)";
+            refusal(
+                CALL,
+                name,
+                "the user-space stack works without; for a NIC of the kernel, use another driver",
+            )
         })?;
         let info = vk::MemoryGetFdInfoKHR::default()
             .memory(self.memory)
@@ -211,7 +237,11 @@ impl BufferMemory {
         match usize::try_from(size) {
             Ok(size) if size == self.len => Ok(fd),
             // A NIC would use the bytes after the end, too.
-            _ => Err(refusal(CALL, "the dma-buf has another size than the memory", "allocate a multiple of 2 MiB")),
+            _ => Err(refusal(
+                CALL,
+                "the dma-buf has another size than the memory",
+                "allocate a multiple of 2 MiB",
+            )),
         }
     }
 

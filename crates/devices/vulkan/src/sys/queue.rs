@@ -36,7 +36,9 @@ impl Queue {
             .queue_family_index(family)
             .flags(vk::CommandPoolCreateFlags::RESET_COMMAND_BUFFER);
         // SAFETY: the device exists and has the family.
-        let pool = check("vkCreateCommandPool", unsafe { device.create_command_pool(&info, None) })?;
+        let pool = check("vkCreateCommandPool", unsafe {
+            device.create_command_pool(&info, None)
+        })?;
         // SAFETY: the device was created with one queue of the family.
         let raw = unsafe { device.get_device_queue(family, 0) };
         let mut queue = Self {
@@ -105,7 +107,11 @@ impl Queue {
     }
 
     /// Returns whether a submission is done; then, all before it are.
-    pub(crate) fn is_done(&mut self, device: &ash::Device, number: u64) -> Result<bool, DeviceError> {
+    pub(crate) fn is_done(
+        &mut self,
+        device: &ash::Device,
+        number: u64,
+    ) -> Result<bool, DeviceError> {
         let number = number.min(self.submitted);
         if self.done >= number {
             return Ok(true);
@@ -153,8 +159,8 @@ fn record(
     commands: vk::CommandBuffer,
     mut copies: Vec<RawCopy<'_>>,
 ) -> Result<(), DeviceError> {
-    let once = vk::CommandBufferBeginInfo::default()
-        .flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
+    let once =
+        vk::CommandBufferBeginInfo::default().flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
     // SAFETY: the command buffer is not in use, and its pool lets it be recorded again.
     let begun = unsafe { device.begin_command_buffer(commands, &once) };
     check("vkBeginCommandBuffer", begun)?;
@@ -163,10 +169,15 @@ fn record(
     let earlier = vk::MemoryBarrier::default()
         .src_access_mask(vk::AccessFlags::TRANSFER_WRITE)
         .dst_access_mask(copying);
-    let (copy_stage, host_stage) = (vk::PipelineStageFlags::TRANSFER, vk::PipelineStageFlags::HOST);
+    let (copy_stage, host_stage) = (
+        vk::PipelineStageFlags::TRANSFER,
+        vk::PipelineStageFlags::HOST,
+    );
     let none = vk::DependencyFlags::empty();
     // SAFETY: recording has begun.
-    unsafe { device.cmd_pipeline_barrier(commands, copy_stage, copy_stage, none, &[earlier], &[], &[]) };
+    unsafe {
+        device.cmd_pipeline_barrier(commands, copy_stage, copy_stage, none, &[earlier], &[], &[])
+    };
     copies.sort_by_key(RawCopy::buffers);
     for same in copies.chunk_by(|one, other| one.buffers() == other.buffers()) {
         let regions: Vec<_> = same.iter().map(RawCopy::region).collect();
@@ -180,7 +191,11 @@ fn record(
         .src_access_mask(copying)
         .dst_access_mask(vk::AccessFlags::HOST_READ | vk::AccessFlags::HOST_WRITE);
     // SAFETY: recording has begun.
-    unsafe { device.cmd_pipeline_barrier(commands, copy_stage, host_stage, none, &[host], &[], &[]) };
+    unsafe {
+        device.cmd_pipeline_barrier(commands, copy_stage, host_stage, none, &[host], &[], &[])
+    };
     // SAFETY: recording has begun.
-    check("vkEndCommandBuffer", unsafe { device.end_command_buffer(commands) })
+    check("vkEndCommandBuffer", unsafe {
+        device.end_command_buffer(commands)
+    })
 }

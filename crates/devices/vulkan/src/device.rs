@@ -13,9 +13,10 @@ use netmem::{
 use crate::allocation::Allocation;
 use crate::error::{VulkanError, refusal};
 use crate::memory_types::Placement;
+use crate::sys::copy::RawCopy;
 use crate::sys::gpu::Gpu;
 use crate::sys::instance::Physical;
-use crate::sys::memory::{BufferMemory, RawCopy};
+use crate::sys::memory::BufferMemory;
 
 /// Bytes that are copied at a time between the device and memory of the caller.
 const SCRATCH_BYTES: usize = 256 << 10;

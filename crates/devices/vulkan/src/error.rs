@@ -75,6 +75,14 @@ pub(crate) fn device_error(call: &'static str, result: vk::Result) -> DeviceErro
     }
 }
 
+/// Returns the error of a call that the driver does not have.
+pub(crate) fn no_extension(call: &'static str, remedy: &'static str) -> DeviceError {
+    DeviceError {
+        remedy,
+        ..device_error(call, vk::Result::ERROR_EXTENSION_NOT_PRESENT)
+    }
+}
+
 /// Returns the error of a request that this crate refuses before Vulkan is called.
 pub(crate) fn refusal(call: &'static str, name: &'static str, remedy: &'static str) -> DeviceError {
     DeviceError {

@@ -10,10 +10,10 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use ash::vk;
 use netmem::{DeviceError, DeviceState, Fence, Lane, Process};
 
+use super::copy::RawCopy;
 use super::instance::{Physical, check};
 use super::queue::Queue;
 use crate::error::{VulkanError, refusal};
-use crate::sys::memory::RawCopy;
 
 /// A logical device. Invariant: `raw` exists until `drop`, in the process `process`; buffers and memory of it are destroyed
 /// before, because each has an `Arc` of this.

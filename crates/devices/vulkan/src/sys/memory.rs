@@ -5,7 +5,6 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
-use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use netmem::{DeviceError, HostWindow};
 
 use super::gpu::Gpu;
 use super::instance::{DMA_BUF, USAGE, check};
-use crate::error::{VulkanError, device_error, refusal};
+use crate::error::{VulkanError, device_error, no_extension, refusal};
 use crate::memory_types::{Placement, candidates};
 
 const HOST: vk::ExternalMemoryHandleTypeFlags =
@@ -105,12 +104,8 @@ impl BufferMemory {
     pub(crate) fn imported(gpu: &Arc<Gpu>, window: HostWindow) -> Result<Self, DeviceError> {
         gpu.check_usable()?;
         let import = gpu.import.as_ref().ok_or_else(|| {
-            let name = "the driver lacks VK_EXT_external_memory_host";
-            refusal(
-                "import of host memory",
-                name,
-                "use a newer driver, or memory that the CPU can map",
-            )
+            let remedy = "the driver lacks VK_EXT_external_memory_host: use a newer one, or memory that the CPU can map";
+            no_extension("vkGetMemoryHostPointerPropertiesEXT", remedy)
         })?;
         let mut this = Self::with_buffer(gpu, window.len(), HOST)?;
         let needed = this.requirements();
@@ -217,13 +212,9 @@ impl BufferMemory {
         self.gpu.check_usable()?;
         let functions = self.gpu.export.as_ref().filter(|_| self.shared == DMA_BUF);
         let functions = functions.ok_or_else(|| {
-            let name =
-                "the driver exports no dma-buf of this memory (VK_EXT_external_memory_dma_buf)";
-            refusal(
-                CALL,
-                name,
-                "the user-space stack works without; for a NIC of the kernel, use another driver",
-            )
+            let remedy = "the driver exports no dma-buf of this memory (VK_EXT_external_memory_dma_buf), which a NIC of the kernel \
+                          needs; the user-space stack works without";
+            no_extension(CALL, remedy)
         })?;
         let info = vk::MemoryGetFdInfoKHR::default()
             .memory(self.memory)
@@ -245,9 +236,10 @@ impl BufferMemory {
         }
     }
 
-    /// Returns whether `len` bytes at `offset` are inside.
-    fn has(&self, offset: usize, len: usize) -> bool {
-        len > 0 && offset.checked_add(len).is_some_and(|end| end <= self.len)
+    /// Returns the buffer, if it has `len` bytes at `offset`.
+    pub(crate) fn buffer_with(&self, offset: usize, len: usize) -> Option<vk::Buffer> {
+        let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        is_inside.then_some(self.buffer)
     }
 }
 
@@ -262,44 +254,5 @@ impl Drop for BufferMemory {
         unsafe { device.destroy_buffer(self.buffer, None) };
         // SAFETY: null, or allocated by `allocate`, freed here only, which unmaps it; the buffer is destroyed.
         unsafe { device.free_memory(self.memory, None) };
-    }
-}
-
-/// A copy between checked ranges. Invariant: both are at least a byte long, inside their buffers, and do not overlap. The memory
-/// outlives it: owners wait for the queue when they are dropped.
-pub(crate) struct RawCopy<'a> {
-    pub(crate) from: vk::Buffer,
-    pub(crate) to: vk::Buffer,
-    region: vk::BufferCopy,
-    memory: PhantomData<&'a BufferMemory>,
-}
-
-impl<'a> RawCopy<'a> {
-    /// Returns the copy of `len` bytes; `None` if a range is not inside its memory, or they overlap.
-    pub(crate) fn new(
-        from: (&'a BufferMemory, usize),
-        to: (&'a BufferMemory, usize),
-        len: usize,
-    ) -> Option<Self> {
-        let ((from, src), (to, dst)) = (from, to);
-        let overlaps = from.buffer == to.buffer && src.abs_diff(dst) < len;
-        let is_inside = from.has(src, len) && to.has(dst, len);
-        (is_inside && !overlaps).then(|| Self {
-            from: from.buffer,
-            to: to.buffer,
-            region: vk::BufferCopy::default()
-                .src_offset(src as u64)
-                .dst_offset(dst as u64)
-                .size(len as u64),
-            memory: PhantomData,
-        })
-    }
-
-    pub(crate) fn buffers(&self) -> (vk::Buffer, vk::Buffer) {
-        (self.from, self.to)
-    }
-
-    pub(crate) fn region(&self) -> vk::BufferCopy {
-        self.region
     }
 }

@@ -7,8 +7,8 @@
 use ash::vk;
 use netmem::DeviceError;
 
+use super::copy::RawCopy;
 use super::instance::check;
-use super::memory::RawCopy;
 
 /// Number of submissions that can be in flight; one more waits for the oldest.
 const SLOTS: u32 = 64;
@@ -181,7 +181,7 @@ fn record(
     copies.sort_by_key(RawCopy::buffers);
     for same in copies.chunk_by(|one, other| one.buffers() == other.buffers()) {
         let regions: Vec<_> = same.iter().map(RawCopy::region).collect();
-        let [from, to] = [same[0].from, same[0].to];
+        let (from, to) = same[0].buffers();
         // SAFETY: (1) recording has begun; (2) the regions are inside both buffers, at least a byte long, and do not overlap
         // (`RawCopy`); (3) both buffers have memory until the queue is done with them.
         unsafe { device.cmd_copy_buffer(commands, from, to, &regions) };

@@ -20,7 +20,7 @@ pub const PORT: u16 = 5201;
 /// Far longer than anything here takes: a test that waits this long has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// More than two rings of 1,024 pages, less than udmabuf's usual limit.
-const MEMORY_BYTES: usize = 16 << 20;
+pub const MEMORY_BYTES: usize = 16 << 20;
 
 /// There is one NIC: its tests take turns.
 static TURN: Mutex<()> = Mutex::new(());
@@ -151,7 +151,11 @@ impl Bench {
 
     /// Prepares `queues` queues and binds fresh memory to them.
     pub fn receiver(&self, queues: u16) -> Receiver {
-        let memory = memory();
+        self.receiver_into(memory(), queues)
+    }
+
+    /// Prepares `queues` queues and binds `memory` to them.
+    pub fn receiver_into(&self, memory: Dmabuf, queues: u16) -> Receiver {
         let plan = self.nic.plan_receive(self.address()).queues(queues);
         let setup = plan.apply().unwrap();
         assert_eq!(setup.queues().len(), usize::from(queues));

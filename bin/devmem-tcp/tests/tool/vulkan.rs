@@ -35,6 +35,30 @@ fn a_vulkan_device_that_is_not_there_is_named_with_the_remedy() {
     failed.failed_with(1, "there is no device vulkan:99; this process sees ");
 }
 
+#[cfg(feature = "vulkan")]
+#[test]
+fn a_machine_without_vulkan_loader_or_driver_is_told_what_to_install() {
+    use crate::common::{start_command, tool};
+
+    const TEST: &str = "a_machine_without_vulkan_loader_or_driver_is_told_what_to_install";
+    let run_with = |name: &str| {
+        let mut command = tool();
+        let line = "demo --link wire --memory vulkan:0";
+        command.args(line.split_whitespace()).env(name, "/missing");
+        start_command(command).finish()
+    };
+    let text = "/missing cannot be loaded: ";
+    run_with("DEVMEM_LIBVULKAN").failed_with(1, text);
+    let remedy =
+        "install the Vulkan loader (Debian: libvulkan1), or name its file in DEVMEM_LIBVULKAN";
+    run_with("DEVMEM_LIBVULKAN").failed_with(1, remedy);
+    if has_vulkan(TEST) {
+        let text =
+            "vkCreateInstance failed: VK_ERROR_INCOMPATIBLE_DRIVER (-9); install a Vulkan driver";
+        run_with("VK_DRIVER_FILES").failed_with(1, text);
+    }
+}
+
 /// Returns whether there is a device; prints why there is none.
 #[cfg(feature = "vulkan")]
 fn has_vulkan(test: &str) -> bool {

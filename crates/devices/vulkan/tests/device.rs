@@ -137,8 +137,8 @@ fn memory_is_exported_where_the_driver_can() {
 }
 
 #[test]
-fn drops_in_any_order_are_harmless() {
-    let Some(device) = device("drops_in_any_order_are_harmless") else {
+fn memory_is_dropped_in_any_order_and_ranges_are_checked() {
+    let Some(device) = device("memory_is_dropped_in_any_order_and_ranges_are_checked") else {
         return;
     };
     let memory = device
@@ -166,6 +166,19 @@ fn drops_in_any_order_are_harmless() {
         engine.wait(fence).expect("done");
         assert_eq!(engine.is_done(fence), Ok(true));
     }
+    let host = Dmabuf::anonymous(4096).expect("memory");
+    let foreign = DeviceCopy::Within {
+        from: DeviceAt {
+            memory: &host,
+            offset: 0,
+        },
+        to: at(4096),
+        len: 1,
+    };
+    let refused = engine
+        .submit(Lane::In, &[foreign])
+        .expect_err("of no device");
+    assert_eq!(refused.call, "copy");
     for refused in [0, 4097, usize::MAX] {
         let refused = engine
             .submit(Lane::In, &[copy(refused)])

@@ -119,7 +119,8 @@ impl Physical {
 
     /// Returns whether buffers of the device can be exported as dma-bufs, by the driver's account.
     pub(crate) fn exports(&self) -> bool {
-        if !self.has(ash::khr::external_memory_fd::NAME)
+        if self.version() < vk::API_VERSION_1_1
+            || !self.has(ash::khr::external_memory_fd::NAME)
             || !self.has(ash::ext::external_memory_dma_buf::NAME)
         {
             return false;
@@ -165,45 +166,63 @@ impl Physical {
         best.map(|(index, _)| index)
     }
 
+    fn properties(&self) -> vk::PhysicalDeviceProperties {
+        // SAFETY: a device of the instance.
+        unsafe { self.instance.get_physical_device_properties(self.raw) }
+    }
+
     /// Returns the version of Vulkan that the device supports.
     pub(crate) fn version(&self) -> u32 {
-        // SAFETY: a device of the instance.
-        let properties = unsafe { self.instance.get_physical_device_properties(self.raw) };
-        properties.api_version
+        self.properties().api_version
+    }
+
+    /// Fills in the structures of the extensions that the device has, and returns whether it has each.
+    fn extended<'a>(
+        &self,
+        driver: &'a mut vk::PhysicalDeviceDriverProperties<'_>,
+        pci: &'a mut vk::PhysicalDevicePCIBusInfoPropertiesEXT<'_>,
+    ) -> [bool; 2] {
+        let has = |extension| self.version() >= vk::API_VERSION_1_1 && self.has(extension);
+        let known = [
+            has(ash::khr::driver_properties::NAME),
+            has(ash::ext::pci_bus_info::NAME),
+        ];
+        let mut asked = vk::PhysicalDeviceProperties2::default();
+        if known[0] {
+            asked = asked.push_next(driver);
+        }
+        if known[1] {
+            asked = asked.push_next(pci);
+        }
+        if known != [false; 2] {
+            // SAFETY: a device of the instance with Vulkan 1.1, and a chain of structures that it knows.
+            unsafe {
+                self.instance
+                    .get_physical_device_properties2(self.raw, &mut asked)
+            };
+        }
+        known
+    }
+
+    /// Returns the bytes of the largest heap with memory of a kind.
+    fn heap_bytes(&self, flags: vk::MemoryPropertyFlags) -> u64 {
+        let memory = self.memory();
+        let heaps = memory.memory_heaps_as_slice();
+        let types = memory.memory_types_as_slice().iter();
+        let fitting = types.filter(|kind| kind.property_flags.contains(flags));
+        let sizes = fitting.filter_map(|kind| heaps.get(kind.heap_index as usize));
+        sizes.map(|heap| heap.size).max().unwrap_or(0)
     }
 
     /// Returns facts about the device.
     pub(crate) fn info(&self) -> DeviceInfo {
+        let properties = self.properties();
         let mut driver = vk::PhysicalDeviceDriverProperties::default();
         let mut pci = vk::PhysicalDevicePCIBusInfoPropertiesEXT::default();
-        let mut asked = vk::PhysicalDeviceProperties2::default();
-        let (has_driver, has_pci) = (
-            self.has(ash::khr::driver_properties::NAME),
-            self.has(ash::ext::pci_bus_info::NAME),
-        );
-        if has_driver {
-            asked = asked.push_next(&mut driver);
-        }
-        if has_pci {
-            asked = asked.push_next(&mut pci);
-        }
-        // SAFETY: a device of the instance with Vulkan 1.1, and a chain of structures that it knows.
-        unsafe {
-            self.instance
-                .get_physical_device_properties2(self.raw, &mut asked)
-        };
-        let properties = asked.properties;
+        let [_, has_pci] = self.extended(&mut driver, &mut pci);
         let text = |text: Result<&CStr, _>| match text {
             Ok(text) => text.to_string_lossy().into_owned(),
             Err(_unterminated) => String::new(),
-        };
-        let bytes = |flags: vk::MemoryPropertyFlags| {
-            let memory = self.memory();
-            let heaps = memory.memory_heaps_as_slice();
-            let types = memory.memory_types_as_slice().iter();
-            let fitting = types.filter(|kind| kind.property_flags.contains(flags));
-            let sizes = fitting.filter_map(|kind| heaps.get(kind.heap_index as usize));
-            sizes.map(|heap| heap.size).max().unwrap_or(0)
         };
         let local = vk::MemoryPropertyFlags::DEVICE_LOCAL;
         let visible =
@@ -219,8 +238,8 @@ impl Physical {
                 )
             }),
             is_software: properties.device_type == vk::PhysicalDeviceType::CPU,
-            memory_bytes: bytes(local),
-            mapped_bytes: bytes(local | visible),
+            memory_bytes: self.heap_bytes(local),
+            mapped_bytes: self.heap_bytes(local | visible),
             dmabuf_supported: self.exports(),
         }
     }

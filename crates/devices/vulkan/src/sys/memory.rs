@@ -94,6 +94,7 @@ impl BufferMemory {
             }
         }
         result?;
+        this.bind()?;
         if placement != Placement::Device {
             this.map()?;
         }
@@ -132,6 +133,7 @@ impl BufferMemory {
             .push_next(&mut host);
         this.window = Some(window);
         this.allocate(info)?;
+        this.bind()?;
         Ok(this)
     }
 
@@ -168,22 +170,26 @@ impl BufferMemory {
         unsafe { self.gpu.raw.get_buffer_memory_requirements(self.buffer) }
     }
 
-    /// Allocates the memory, for this buffer only, and binds the buffer to it.
+    /// Allocates the memory, for this buffer only unless it is imported.
     fn allocate(&mut self, info: vk::MemoryAllocateInfo<'_>) -> Result<(), DeviceError> {
         let mut dedicated = vk::MemoryDedicatedAllocateInfo::default().buffer(self.buffer);
         let info = match self.window {
             None => info.push_next(&mut dedicated),
             Some(_) => info,
         };
-        let device = &self.gpu.raw;
         // SAFETY: the device exists; a chain of structures that it knows; imported memory is that of the window, which `self`
         // keeps.
-        let memory = unsafe { device.allocate_memory(&info, None) };
+        let memory = unsafe { self.gpu.raw.allocate_memory(&info, None) };
         self.memory = check("vkAllocateMemory", memory)?;
+        Ok(())
+    }
+
+    /// Binds the buffer to the memory, once.
+    fn bind(&mut self) -> Result<(), DeviceError> {
+        let device = &self.gpu.raw;
         // SAFETY: both exist, the memory has the size and a type that the buffer needs, and the buffer is not bound.
-        check("vkBindBufferMemory", unsafe {
-            device.bind_buffer_memory(self.buffer, self.memory, 0)
-        })
+        let bound = unsafe { device.bind_buffer_memory(self.buffer, self.memory, 0) };
+        check("vkBindBufferMemory", bound)
     }
 
     fn map(&mut self) -> Result<(), DeviceError> {

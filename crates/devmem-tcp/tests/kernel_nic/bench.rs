@@ -127,6 +127,15 @@ impl Bench {
         self.at_peer(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap())
     }
 
+    /// Our end of a connection to an ordinary program, and the thread that reads everything at the other end.
+    pub fn connect_to_reader(&self) -> (Stream, JoinHandle<Vec<u8>>) {
+        let listener = self.listen_at_peer();
+        let to = (self.peer_ip(), listener.local_addr().unwrap().port());
+        let mut stream = self.nic.connect(to).unwrap();
+        stream.set_timeout(Some(PATIENCE));
+        (stream, read(listener.accept().unwrap().0))
+    }
+
     /// Everything that set-up touches, as it can be read.
     pub fn settings(&self) -> (Rings, RssContext, Vec<InstalledRule>, Vec<RssContext>, bool) {
         let mut ethtool = Ethtool::by_name(&self.name).unwrap();

@@ -4,7 +4,7 @@ use devmem_linux::test_util::skip;
 use devmem_tcp::vulkan::{self, Device, VulkanError};
 use devmem_tcp::{Dmabuf, Placement, RxBatch};
 
-use crate::bench::{Bench, MEMORY_BYTES, PATIENCE, pattern, read, write};
+use crate::bench::{Bench, MEMORY_BYTES, PATIENCE, pattern, write};
 
 const BYTES: usize = 5_000_000;
 
@@ -58,11 +58,7 @@ fn the_nic_sends_from_the_memory_of_a_device() {
     let bytes = pattern(memory.size());
     memory.copy_in(0, &bytes).unwrap();
     let tx = bench.nic.bind_tx(&memory).unwrap();
-    let listener = bench.listen_at_peer();
-    let to = (bench.peer_ip(), listener.local_addr().unwrap().port());
-    let mut stream = bench.nic.connect(to).unwrap();
-    stream.set_timeout(Some(PATIENCE));
-    let reader = read(listener.accept().unwrap().0);
+    let (mut stream, reader) = bench.connect_to_reader();
     let mut completions = stream.completions();
     completions.set_timeout(Some(PATIENCE));
     let whole = 0..memory.size();

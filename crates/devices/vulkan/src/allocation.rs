@@ -9,6 +9,7 @@ use netmem::{CopyEngine, CpuAccess, DeviceError, Dmabuf, Exporter, LentMemory};
 use crate::device::{Device, Engine};
 use crate::error::VulkanError;
 use crate::memory_types::Placement;
+use crate::static_attach;
 use crate::sys::memory::BufferMemory;
 
 /// The unit of dma-bufs.
@@ -94,6 +95,7 @@ impl Exporter for Allocation {
     }
 
     fn as_dmabuf(&self) -> Result<Option<BorrowedFd<'_>>, DeviceError> {
+        static_attach::check(self.memory.gpu.physical.vendor())?;
         self.exported().map(Some)
     }
 

@@ -17,6 +17,7 @@ mod allocation;
 mod device;
 mod error;
 mod memory_types;
+mod static_attach;
 mod sys;
 
 pub use allocation::Allocation;

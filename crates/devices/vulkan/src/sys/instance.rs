@@ -176,6 +176,11 @@ impl Physical {
         self.properties().api_version
     }
 
+    /// Returns the PCI number of the vendor, or a larger one of the Khronos group.
+    pub(crate) fn vendor(&self) -> u32 {
+        self.properties().vendor_id
+    }
+
     /// Fills in the structures of the extensions that the device has, and returns whether it has each.
     fn extended<'a>(
         &self,

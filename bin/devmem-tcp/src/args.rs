@@ -284,7 +284,7 @@ pub struct Send {
     /// Size of the ring, the device memory to bind
     #[arg(long, value_name = "SIZE", default_value = "16M")]
     pub mem_size: Size,
-    /// Kind of that memory: anonymous, udmabuf, cuda:N or hip:N for GPU N [default: anonymous; with the kernel's stack: udmabuf]
+    /// Kind of that memory: anonymous, udmabuf, cuda:N or hip:N for GPU N, or vulkan:N for Vulkan device N [default: anonymous; with the kernel's stack: udmabuf]
     #[arg(long, value_name = "KIND")]
     pub memory: Option<MemoryKind>,
     /// MTU: largest IP packet [default: 1500; with packet:NAME or macvtap:NAME that of the interface]
@@ -350,7 +350,7 @@ pub struct NicArgs {
     /// Device memory to bind [default: 256M; with the kernel's stack: 64M, the default limit of udmabuf]
     #[arg(long, value_name = "SIZE")]
     pub mem_size: Option<Size>,
-    /// Kind of that memory: anonymous, udmabuf, cuda:N or hip:N for GPU N [default: anonymous; with the kernel's stack: udmabuf]
+    /// Kind of that memory: anonymous, udmabuf, cuda:N or hip:N for GPU N, or vulkan:N for Vulkan device N [default: anonymous; with the kernel's stack: udmabuf]
     #[arg(long, value_name = "KIND")]
     pub memory: Option<MemoryKind>,
     /// Impairments of the link, in both directions; `devmem-tcp wire --help` lists them

@@ -232,6 +232,8 @@ mod tcp_info;
 mod tcp_options;
 #[cfg(feature = "tokio")]
 pub mod tokio;
+#[cfg(feature = "vulkan")]
+pub mod vulkan;
 
 pub use batch::{Frag, Iter, RxBatch, RxFrag};
 pub use bound::{BoundRx, NetIovCount, Unbound};
@@ -269,8 +271,8 @@ pub use tcp_options::{Congestion, Ecn, Keepalive, TcpOptions};
 pub use devmem_uapi::{DmabufId, Errno};
 pub use netmem::{
     Chunks, CopyEngine, CopyError, CpuAccess, CpuView, DeviceError, DeviceSlice, DeviceState,
-    Dmabuf, DmabufError, Exporter, Fence, GeometryError, InUse, InUseReason, Lane, MemoryObserver,
-    NiovSize, OutOfBounds, PageKind,
+    Dmabuf, DmabufError, Exporter, Fence, GeometryError, InUse, InUseReason, Lane, LentMemory,
+    MemoryObserver, NiovSize, OutOfBounds, PageKind,
 };
 pub use nic::{Impairment, LinkState};
 pub use steer::RxQueueId;

@@ -11,3 +11,6 @@ mod bench;
 mod receiving;
 #[path = "kernel_nic/sending.rs"]
 mod sending;
+#[cfg(feature = "vulkan")]
+#[path = "kernel_nic/vulkan.rs"]
+mod vulkan;

@@ -13,6 +13,7 @@ const INNER: &[&str] = &[
     "devmem_cuda",
     "devmem_linux",
     "devmem_uapi",
+    "devmem_vulkan",
     "mapped",
     "netmem",
     "nic",

@@ -20,6 +20,8 @@ pub enum MemoryKind {
     Cuda(u32),
     /// Memory of an AMD GPU.
     Hip(u32),
+    /// Memory of a Vulkan device.
+    Vulkan(u32),
 }
 
 impl MemoryKind {
@@ -27,7 +29,8 @@ impl MemoryKind {
     pub fn is_mapped(self) -> bool {
         match self {
             Self::Anonymous | Self::Udmabuf => true,
-            Self::Cuda(_) | Self::Hip(_) => false,
+            // Some of it is, on some devices; benchmarks do not depend on that.
+            Self::Cuda(_) | Self::Hip(_) | Self::Vulkan(_) => false,
         }
     }
 
@@ -38,6 +41,7 @@ impl MemoryKind {
     /// The refusal of the exporter or the device, with its remedy.
     pub fn allocate(self, bytes: usize) -> Result<Dmabuf, Failure> {
         let memory = match self {
+            Self::Vulkan(ordinal) => return vulkan(ordinal, bytes),
             Self::Anonymous => Dmabuf::anonymous(bytes).context("get device memory"),
             Self::Udmabuf => devmem_tcp::udmabuf(bytes).context("get device memory"),
             Self::Cuda(ordinal) => cuda::alloc(ordinal, bytes).context("get memory of the GPU"),
@@ -68,6 +72,20 @@ impl MemoryKind {
     }
 }
 
+#[cfg(feature = "vulkan")]
+fn vulkan(ordinal: u32, bytes: usize) -> Result<Dmabuf, Failure> {
+    let memory = devmem_tcp::vulkan::alloc(ordinal, bytes);
+    Ok(memory.context("get memory of the Vulkan device")?)
+}
+
+#[cfg(not(feature = "vulkan"))]
+fn vulkan(_ordinal: u32, _bytes: usize) -> Result<Dmabuf, Failure> {
+    let text = "memory of Vulkan devices is not part of this build";
+    Err(Failure::unsupported(text).with_remedy(
+        "the Debian package has it; `cargo build --release -p devmem-tcp-cli --features vulkan` builds it",
+    ))
+}
+
 /// Returns the free bytes by the text of /proc/meminfo (proc_meminfo(5)).
 fn available(text: &str) -> Option<u64> {
     let line = text
@@ -84,6 +102,7 @@ impl fmt::Display for MemoryKind {
             Self::Udmabuf => f.write_str("udmabuf"),
             Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
             Self::Hip(ordinal) => write!(f, "hip:{ordinal}"),
+            Self::Vulkan(ordinal) => write!(f, "vulkan:{ordinal}"),
         }
     }
 }
@@ -98,7 +117,11 @@ impl FromStr for MemoryKind {
             _ if text == "udmabuf" => Ok(Self::Udmabuf),
             ("cuda", Ok(ordinal)) => Ok(Self::Cuda(ordinal)),
             ("hip", Ok(ordinal)) => Ok(Self::Hip(ordinal)),
-            _ => Err("takes anonymous, udmabuf, cuda:N or hip:N for GPU N".to_owned()),
+            ("vulkan", Ok(ordinal)) => Ok(Self::Vulkan(ordinal)),
+            _ => Err(
+                "takes anonymous, udmabuf, cuda:N or hip:N for GPU N, or vulkan:N for Vulkan device N"
+                    .to_owned(),
+            ),
         }
     }
 }
@@ -122,17 +145,26 @@ mod tests {
 
     #[test]
     fn kinds_are_parsed_and_printed_alike() {
-        for text in ["anonymous", "udmabuf", "cuda:0", "cuda:11", "hip:3"] {
+        for text in [
+            "anonymous",
+            "udmabuf",
+            "cuda:0",
+            "cuda:11",
+            "hip:3",
+            "vulkan:1",
+        ] {
             assert_eq!(text.parse::<MemoryKind>().unwrap().to_string(), text);
         }
         assert_eq!("cuda".parse(), Ok(MemoryKind::Cuda(0)));
         assert_eq!("hip".parse(), Ok(MemoryKind::Hip(0)));
+        assert_eq!("vulkan".parse(), Ok(MemoryKind::Vulkan(0)));
         for text in [
             "",
             "cuda:",
             "hip:x",
             "cuda:-1",
             "gpu",
+            "gpu:0",
             "Cuda:0",
             "udmabuf:0",
         ] {

@@ -13,6 +13,7 @@ mod nic;
 mod recv;
 mod restore;
 mod send;
+mod vulkan;
 #[cfg(feature = "watch")]
 mod watch;
 mod wire;

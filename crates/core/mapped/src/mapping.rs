@@ -4,12 +4,15 @@
 // by the functions of `copy.rs`, in ranges that `Mapping::span` has checked.
 #![allow(unsafe_code)]
 
+use std::any::Any;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::{self, NonNull};
 
 use crate::kinds::{Advice, Commit, MapAccess, RangeError};
 use crate::{BASE_PAGE_BYTES, HUGE_PAGE_BYTES, MappableFile, UnmappableFile, copy};
+
+mod lent;
 
 const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -19,17 +22,30 @@ const STEP_BYTES: usize = 4096;
 
 /// A mapping of `len` bytes at `base`.
 ///
-/// Invariants, set by `map` and never changed: `base` is [`HUGE_PAGE_BYTES`]-aligned and `len` a multiple of
-/// [`BASE_PAGE_BYTES`]; the `len` bytes are mapped until `drop`, readable, and writable according to `access`; a mapped
-/// file has all of them until then; no Rust reference points to any of them; they are inside the `outer_len` bytes
-/// at `outer`, which only this value may unmap.
+/// Invariants, set by `map` or `lent` and never changed: `base` is [`HUGE_PAGE_BYTES`]-aligned (if not lent) and `len` a
+/// multiple of [`BASE_PAGE_BYTES`]; the `len` bytes are mapped while `_backing` exists, readable, and writable according to
+/// `access`; a mapped file has all of them until then; no Rust reference points to any of them.
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,
     len: usize,
     access: MapAccess,
-    outer: NonNull<u8>,
-    outer_len: usize,
+    _backing: Backing,
+}
+
+/// What keeps the bytes mapped.
+#[derive(Debug)]
+enum Backing {
+    Reserved(#[expect(dead_code, reason = "dropped with the mapping")] Reservation),
+    /// By another library, while the value exists.
+    Lent(#[expect(dead_code, reason = "dropped with the mapping")] Box<dyn Any + Send + Sync>),
+}
+
+/// The `len` bytes of address space at `start`, around those of a mapping. Invariant: only this value may unmap them.
+#[derive(Debug)]
+struct Reservation {
+    start: NonNull<u8>,
+    len: usize,
 }
 
 // SAFETY: (1) a mapping belongs to the process, not to a thread; (2) the fields never change after `map`.
@@ -91,17 +107,19 @@ impl Mapping {
         };
         // SAFETY: without MAP_FIXED, mmap uses free addresses and changes no other mapping.
         let outer = unsafe { libc::mmap(ptr::null_mut(), outer_len, prot, ANONYMOUS, -1, 0) };
-        let outer = mapped(outer)?;
-        let pad = outer.as_ptr().align_offset(HUGE_PAGE_BYTES);
+        let reservation = Reservation {
+            start: mapped(outer)?,
+            len: outer_len,
+        };
+        let pad = reservation.start.as_ptr().align_offset(HUGE_PAGE_BYTES);
         assert!(pad < HUGE_PAGE_BYTES, "byte pointers can always be aligned");
-        // SAFETY: `pad` is below HUGE_PAGE_BYTES, by which the reservation at `outer` exceeds `len`.
-        let base = unsafe { outer.add(pad) };
+        // SAFETY: `pad` is below HUGE_PAGE_BYTES, by which the reservation exceeds `len`.
+        let base = unsafe { reservation.start.add(pad) };
         let mapping = Self {
             base,
             len,
             access,
-            outer,
-            outer_len,
+            _backing: Backing::Reserved(reservation),
         };
         if cfg!(miri) && fd == -1 {
             return Ok(mapping);
@@ -229,10 +247,10 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for Reservation {
     fn drop(&mut self) {
-        // SAFETY: by the invariant, only this value may unmap `outer`, and it does so once.
-        unsafe { libc::munmap(self.outer.as_ptr().cast(), self.outer_len) };
+        // SAFETY: by the invariant, only this value may unmap the bytes, and it does so once.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 
 use crate::copy_engine::{CopyEngine, DeviceError};
 use crate::cpu_view::{CopyError, CpuView};
+use crate::lent::LentMemory;
 use crate::memory::{Memory, MemoryAccess, OutOfBounds};
 use crate::page_kind::PageKind;
 
@@ -64,6 +65,14 @@ pub enum DmabufError {
     /// The exporter's file is shorter than its size, or could become shorter: an access would end the process (SIGBUS).
     #[error("the memory of the exporter cannot be mapped: {0}")]
     File(mapped::UnmappableFile),
+    /// The exporter has mapped more or fewer bytes than its size.
+    #[error("the exporter of {size} bytes of memory has mapped {mapped} of them; it is faulty")]
+    Lent {
+        /// The exporter's size in bytes.
+        size: usize,
+        /// The mapped bytes.
+        mapped: usize,
+    },
     /// The memory cannot be cut into net_iovs.
     #[error(transparent)]
     Geometry(#[from] crate::GeometryError),
@@ -111,6 +120,17 @@ pub trait Exporter: Any + Send + Sync {
     /// Returns the engine of memory that the CPU cannot map. Such memory is never mapped: every access copies it.
     fn copy_engine(&self) -> Option<Arc<dyn CopyEngine>> {
         None
+    }
+
+    /// Returns the memory as the device's library has mapped it for the CPU, if it has: coherent, and as long as
+    /// [`size`](Self::size). Otherwise the file is mapped. Called once, for memory without a copy engine.
+    fn mapping(&self) -> Option<LentMemory> {
+        None
+    }
+
+    /// Returns the engine that gathers the memory: also of memory that the CPU can access, but reads slowly.
+    fn gather_engine(&self) -> Option<Arc<dyn CopyEngine>> {
+        self.copy_engine()
     }
 }
 
@@ -168,7 +188,7 @@ impl Dmabuf {
     }
 
     /// Maps the memory of `exporter`, which is called before and after each access of the CPU. Memory with a copy engine is
-    /// not mapped: each access copies it, and waits.
+    /// not mapped: each access copies it, and waits. Memory that the exporter has mapped itself is used where it is.
     ///
     /// # Errors
     ///

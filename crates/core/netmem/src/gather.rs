@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::copy_engine::{DeviceCopy, DeviceError, Fence, Lane};
+use crate::copy_engine::{CopyEngine, DeviceCopy, DeviceError, Fence, Lane};
 use crate::cpu_view::CopyError;
 use crate::dmabuf::Dmabuf;
 
@@ -11,9 +11,10 @@ use crate::dmabuf::Dmabuf;
 #[derive(Debug)]
 #[must_use = "dropping it waits for the copies"]
 pub struct DeviceGather {
-    /// Keeps the memory of both sides.
-    source: Dmabuf,
+    // Keep the memory of both sides.
+    _source: Dmabuf,
     _target: Dmabuf,
+    engine: Arc<dyn CopyEngine>,
     /// `None`: the copies are over.
     fence: Option<Fence>,
 }
@@ -32,10 +33,11 @@ impl Dmabuf {
         ranges: impl IntoIterator<Item = Range<usize>>,
         offset: usize,
     ) -> Result<Option<DeviceGather>, CopyError> {
-        let (Some(engine), Some(ours)) = (source.copy_engine(), self.copy_engine()) else {
+        let engine_of = |memory: &Dmabuf| memory.exporter()?.gather_engine();
+        let (Some(engine), Some(ours)) = (engine_of(source), engine_of(self)) else {
             return Ok(None);
         };
-        if !Arc::ptr_eq(engine, ours) || self.is_same(source) {
+        if !Arc::ptr_eq(&engine, &ours) || self.is_same(source) {
             return Ok(None);
         }
         let mut joined: Vec<Range<usize>> = Vec::new();
@@ -51,9 +53,9 @@ impl Dmabuf {
         let mut at = offset;
         let mut copies = Vec::with_capacity(joined.len());
         for range in &joined {
-            let from = source.memory().device_at(range.start);
-            let to = self.memory().device_at(at);
-            if let (Some((_, from)), Some((_, to))) = (from, to) {
+            let from = source.memory().exported_at(range.start);
+            let to = self.memory().exported_at(at);
+            if let (Some(from), Some(to)) = (from, to) {
                 let len = range.len();
                 copies.push(DeviceCopy::Within { from, to, len });
             }
@@ -64,8 +66,9 @@ impl Dmabuf {
             false => Some(engine.submit(Lane::Gather, &copies)?),
         };
         Ok(Some(DeviceGather {
-            source: source.clone(),
+            _source: source.clone(),
             _target: self.clone(),
+            engine,
             fence,
         }))
     }
@@ -78,10 +81,10 @@ impl DeviceGather {
     ///
     /// [`DeviceError`]: they failed.
     pub fn is_done(&mut self) -> Result<bool, DeviceError> {
-        let (Some(engine), Some(fence)) = (self.source.copy_engine(), self.fence) else {
+        let Some(fence) = self.fence else {
             return Ok(true);
         };
-        let done = engine.is_done(fence);
+        let done = self.engine.is_done(fence);
         if done != Ok(false) {
             self.fence = None;
         }
@@ -99,18 +102,18 @@ impl DeviceGather {
     ///
     /// [`DeviceError`]: they failed.
     pub fn wait(mut self) -> Result<(), DeviceError> {
-        match (self.source.copy_engine(), self.fence.take()) {
-            (Some(engine), Some(fence)) => engine.wait(fence),
-            _ => Ok(()),
+        match self.fence.take() {
+            Some(fence) => self.engine.wait(fence),
+            None => Ok(()),
         }
     }
 }
 
 impl Drop for DeviceGather {
     fn drop(&mut self) {
-        if let (Some(engine), Some(fence)) = (self.source.copy_engine(), self.fence.take()) {
+        if let Some(fence) = self.fence.take() {
             // A caller that needs the error calls `wait`.
-            let _ = engine.wait(fence);
+            let _ = self.engine.wait(fence);
         }
     }
 }

@@ -68,6 +68,7 @@ mod fake_device;
 mod frag;
 mod frag_list;
 mod gather;
+mod lent;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod memory;
@@ -100,6 +101,7 @@ pub use fake_device::{FAKE_LOST, FakeDevice, FakePace};
 pub use frag::{Frag, Unreadable};
 pub use frag_list::FragList;
 pub use gather::DeviceGather;
+pub use lent::LentMemory;
 #[cfg(any(test, feature = "test-util"))]
 pub use mapped::in_child;
 pub use mapped::{PerProcess, Process};

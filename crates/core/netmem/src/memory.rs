@@ -9,6 +9,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 
 use crate::copy_engine::{CopyEngine, DeviceAt, HostAt, HostWindow, Pinned};
 use crate::dmabuf::{DmabufError, Exporter};
+use crate::lent::LentMemory;
 use crate::page_kind::{self, PageKind};
 use crate::region::{
     Advice, BASE_PAGE_BYTES, Commit, HUGE_PAGE_BYTES, MappableFile, MemoryRegion, RegionSpan,
@@ -149,7 +150,7 @@ impl Memory {
     }
 
     /// Maps the memory of an exporter. It may have no ordinary pages, so nothing is touched or advised. The exporter's size
-    /// is compared with the file. Memory with a copy engine is not mapped.
+    /// is compared with the file. Memory with a copy engine is not mapped, and lent memory is mapped already.
     pub(crate) fn exported(exporter: Arc<dyn Exporter>) -> Result<Self, DmabufError> {
         let size = exporter.size();
         check_size(size)?;
@@ -162,8 +163,13 @@ impl Memory {
                 page_kind: OnceLock::from(PageKind::Base),
             });
         }
-        let file = exporter.as_fd().ok_or(DmabufError::NoFile)?;
-        let region = map_file(MappableFile::memfd_or_dmabuf(file), size)?;
+        let region = match exporter.mapping() {
+            Some(memory) => lent_region(memory, size)?,
+            None => {
+                let file = exporter.as_fd().ok_or(DmabufError::NoFile)?;
+                map_file(MappableFile::memfd_or_dmabuf(file), size)?
+            }
+        };
         Ok(Memory {
             exporter: OnceLock::from(exporter),
             page_kind: OnceLock::from(PageKind::Base),
@@ -181,9 +187,13 @@ impl Memory {
 
     /// Returns a byte of memory that the CPU cannot access, for its engine.
     pub(crate) fn device_at(&self, offset: usize) -> Option<(&Arc<dyn CopyEngine>, DeviceAt<'_>)> {
-        let (engine, exporter) = (self.engine()?, self.exporter.get()?);
-        let memory = exporter.as_ref();
-        Some((engine, DeviceAt { memory, offset }))
+        Some((self.engine()?, self.exported_at(offset)?))
+    }
+
+    /// Returns a byte of the exporter's memory, for an engine of the device.
+    pub(crate) fn exported_at(&self, offset: usize) -> Option<DeviceAt<'_>> {
+        let memory = self.exporter.get()?.as_ref();
+        Some(DeviceAt { memory, offset })
     }
 
     /// Returns a byte of pinned host memory, for the engine that it is pinned for.
@@ -330,6 +340,15 @@ fn check_size(size: usize) -> Result<(), DmabufError> {
 
 fn map(size: usize, commit: Commit) -> Result<MemoryRegion, DmabufError> {
     MemoryRegion::anonymous(size, commit).map_err(|source| DmabufError::Map { size, source })
+}
+
+/// Checks that an exporter has mapped all of its `size` bytes.
+fn lent_region(memory: LentMemory, size: usize) -> Result<MemoryRegion, DmabufError> {
+    let region = MemoryRegion::lent(memory);
+    match region.len() {
+        mapped if mapped == size => Ok(region),
+        mapped => Err(DmabufError::Lent { size, mapped }),
+    }
 }
 
 /// Maps the first `size` bytes of a file that cannot get shorter.

@@ -7,6 +7,8 @@ use std::os::fd::BorrowedFd;
 pub(crate) use mapped::{Advice, BASE_PAGE_BYTES, Commit, HUGE_PAGE_BYTES, MappableFile};
 use mapped::{MapAccess, Mapping, RangeError, UnmappableFile};
 
+use crate::lent::LentMemory;
+
 /// A mapping of network memory.
 #[derive(Debug)]
 pub(crate) struct MemoryRegion {
@@ -24,6 +26,12 @@ impl MemoryRegion {
     pub(crate) fn file(file: &MappableFile<'_>, len: usize) -> Result<Self, UnmappableFile> {
         let mapping = Mapping::file(file, 0, len, MapAccess::ReadWrite)?;
         Ok(Self { mapping })
+    }
+
+    /// Takes over memory that a device's library has mapped.
+    pub(crate) fn lent(memory: LentMemory) -> Self {
+        let LentMemory(mapping) = memory;
+        Self { mapping }
     }
 
     /// Returns the number of bytes.

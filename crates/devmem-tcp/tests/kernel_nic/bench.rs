@@ -20,7 +20,7 @@ pub const PORT: u16 = 5201;
 /// Far longer than anything here takes: a test that waits this long has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// More than two rings of 1,024 pages, less than udmabuf's usual limit.
-const MEMORY_BYTES: usize = 16 << 20;
+pub const MEMORY_BYTES: usize = 16 << 20;
 
 /// There is one NIC: its tests take turns.
 static TURN: Mutex<()> = Mutex::new(());
@@ -127,6 +127,15 @@ impl Bench {
         self.at_peer(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap())
     }
 
+    /// Our end of a connection to an ordinary program, and the thread that reads everything at the other end.
+    pub fn connect_to_reader(&self) -> (Stream, JoinHandle<Vec<u8>>) {
+        let listener = self.listen_at_peer();
+        let to = (self.peer_ip(), listener.local_addr().unwrap().port());
+        let mut stream = self.nic.connect(to).unwrap();
+        stream.set_timeout(Some(PATIENCE));
+        (stream, read(listener.accept().unwrap().0))
+    }
+
     /// Everything that set-up touches, as it can be read.
     pub fn settings(&self) -> (Rings, RssContext, Vec<InstalledRule>, Vec<RssContext>, bool) {
         let mut ethtool = Ethtool::by_name(&self.name).unwrap();
@@ -151,7 +160,11 @@ impl Bench {
 
     /// Prepares `queues` queues and binds fresh memory to them.
     pub fn receiver(&self, queues: u16) -> Receiver {
-        let memory = memory();
+        self.receiver_into(memory(), queues)
+    }
+
+    /// Prepares `queues` queues and binds `memory` to them.
+    pub fn receiver_into(&self, memory: Dmabuf, queues: u16) -> Receiver {
         let plan = self.nic.plan_receive(self.address()).queues(queues);
         let setup = plan.apply().unwrap();
         assert_eq!(setup.queues().len(), usize::from(queues));

@@ -8,7 +8,7 @@ use std::io::Write;
 
 use devmem_tcp::{Errno, Netdev, SendError};
 
-use crate::bench::{Bench, PATIENCE, memory, pattern, read};
+use crate::bench::{Bench, PATIENCE, memory, pattern};
 
 #[test]
 fn device_memory_arrives_and_may_change_when_the_send_is_complete() {
@@ -20,11 +20,7 @@ fn device_memory_arrives_and_may_change_when_the_send_is_complete() {
     let bytes = pattern(memory.size());
     memory.copy_in(0, &bytes).unwrap();
     let tx = bench.nic.bind_tx(&memory).unwrap();
-    let listener = bench.listen_at_peer();
-    let to = (bench.peer_ip(), listener.local_addr().unwrap().port());
-    let mut stream = bench.nic.connect(to).unwrap();
-    stream.set_timeout(Some(PATIENCE));
-    let reader = read(listener.accept().unwrap().0);
+    let (mut stream, reader) = bench.connect_to_reader();
     let mut completions = stream.completions();
     completions.set_timeout(Some(PATIENCE));
     let id = stream.send(&tx, &[0..memory.size()]).unwrap();
@@ -48,11 +44,7 @@ fn chunks_of_three_bytes_and_many_ranges_keep_their_order() {
     let bytes = pattern(300_000);
     memory.copy_in(0, &bytes).unwrap();
     let tx = bench.nic.bind_tx(&memory).unwrap();
-    let listener = bench.listen_at_peer();
-    let to = (bench.peer_ip(), listener.local_addr().unwrap().port());
-    let mut stream = bench.nic.connect(to).unwrap();
-    stream.set_timeout(Some(PATIENCE));
-    let reader = read(listener.accept().unwrap().0);
+    let (mut stream, reader) = bench.connect_to_reader();
     // 3,000 ranges in one send, and host bytes between two sends.
     let ranges: Vec<_> = (0..3000).map(|i| i * 100..i * 100 + 3).collect();
     let first = stream.send(&tx, &ranges).unwrap();

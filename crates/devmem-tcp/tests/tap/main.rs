@@ -16,6 +16,7 @@ mod peer;
 mod sender;
 mod shards;
 mod shared;
+mod vulkan;
 mod warning;
 
 use std::io::{Read, Write};

@@ -1,5 +1,13 @@
 //! GPUs: the driver, each device, whether its memory can be exported, and the way to the NIC that is nearest to it.
 
+#[cfg(feature = "vulkan")]
+mod vulkan;
+#[cfg(not(feature = "vulkan"))]
+#[path = "devices/no_vulkan.rs"]
+mod vulkan;
+
+use std::error::Error;
+
 use devmem_linux::doctor::{Check, CheckState};
 use devmem_tcp::cuda::{self, Device, DeviceInfo, GpuError, Platform};
 use devmem_tcp::hip;
@@ -11,6 +19,7 @@ pub(super) fn examine() -> Vec<Check> {
     let sysfs = Sysfs::of_this_machine();
     let mut checks = devices(&cuda::PLATFORM, cuda::devices(), cuda::open, &sysfs);
     checks.extend(devices(&hip::PLATFORM, hip::devices(), hip::open, &sysfs));
+    checks.extend(vulkan::examine());
     checks
 }
 
@@ -29,7 +38,7 @@ fn devices(
             });
             checks.collect()
         }
-        Err(error) => vec![refused(platform, CheckState::Missing, "", &error)],
+        Err(error) => vec![refused(platform.name, CheckState::Missing, "", &error)],
     }
 }
 
@@ -67,22 +76,17 @@ fn device(info: &DeviceInfo, opened: Result<Device, GpuError>) -> Check {
         // The user-space backend needs no export.
         Err(error) => {
             let before = format!("{found}; no dma-buf: ");
-            refused(platform, CheckState::Mendable, &before, &error)
+            refused(platform.name, CheckState::Mendable, &before, &error)
         }
     }
 }
 
 /// Returns the row of an error; its lines after the first one are the remedy.
-fn refused(
-    platform: &'static Platform,
-    state: CheckState,
-    before: &str,
-    error: &GpuError,
-) -> Check {
+fn refused(name: &'static str, state: CheckState, before: &str, error: &dyn Error) -> Check {
     let text = error.to_string();
     let (found, remedy) = text.split_once('\n').unwrap_or((&text, ""));
     Check {
-        name: platform.name,
+        name,
         state,
         found: format!("{before}{found}"),
         remedy: (!remedy.is_empty()).then(|| remedy.trim().to_owned()),
@@ -100,7 +104,7 @@ mod tests {
             ordinal: 1,
             count: 0,
         };
-        let row = refused(&cuda::PLATFORM, CheckState::Missing, "", &error);
+        let row = refused("cuda", CheckState::Missing, "", &error);
         assert_eq!(row.found, "there is no device cuda:1; this process sees 0");
         assert!(
             row.remedy

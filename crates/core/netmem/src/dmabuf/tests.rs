@@ -49,6 +49,59 @@ fn the_owner_reads_the_bytes_it_wrote_and_no_others_change() {
     assert_eq!((memory.size(), memory.as_fd().is_none()), (8192, true));
 }
 
+/// An exporter of `size` bytes that has mapped memory itself.
+struct Lender {
+    size: usize,
+    mapping: Mutex<Option<mapped::Mapping>>,
+}
+
+impl Lender {
+    fn exported(size: usize, mapped: usize) -> Result<Dmabuf, DmabufError> {
+        let mapping = mapped::Mapping::anonymous(mapped, mapped::Commit::Lazily).unwrap();
+        let mapping = Mutex::new(Some(mapping));
+        Dmabuf::exported(Arc::new(Self { size, mapping }))
+    }
+}
+
+impl Exporter for Lender {
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn begin_cpu_access(&self, _access: CpuAccess) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn end_cpu_access(&self, _access: CpuAccess) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn mapping(&self) -> Option<LentMemory> {
+        self.mapping.lock().unwrap().take().map(LentMemory::from)
+    }
+}
+
+#[test]
+fn memory_that_the_exporter_has_mapped_needs_no_file_and_must_be_whole() {
+    let memory = Lender::exported(8192, 8192).unwrap();
+    memory.copy_in(8188, b"lent").unwrap();
+    assert_eq!(memory.slice(8188..8192).to_vec(), b"lent");
+    assert!(memory.copy_in(8189, b"lent").is_err());
+    assert_eq!((memory.size(), memory.as_fd().is_none()), (8192, true));
+    assert!(memory.cpu_address().is_some());
+    for mapped in [4096, 12288] {
+        let error = Lender::exported(8192, mapped).unwrap_err();
+        assert!(
+            matches!(error, DmabufError::Lent { size: 8192, mapped: m } if m == mapped),
+            "{error}"
+        );
+    }
+}
+
 #[test]
 fn ranges_past_the_end_are_refused_and_nothing_moves() {
     let memory = Dmabuf::anonymous(4096).unwrap();

@@ -1,0 +1,10 @@
+//! Vulkan's functions, and safe types over them.
+//!
+// UNSAFETY: none in this file; each of the others says why it has some.
+
+pub(crate) mod copy;
+pub(crate) mod gpu;
+pub(crate) mod instance;
+pub(crate) mod library;
+pub(crate) mod memory;
+pub(crate) mod queue;

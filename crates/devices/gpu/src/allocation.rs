@@ -82,11 +82,13 @@ impl Allocation {
     ///
     /// [`GpuError`]: the driver refuses.
     pub fn export(&self) -> Result<BorrowedFd<'_>, GpuError> {
-        let exported = self.dmabuf.get_or_init(|| self.memory.export());
-        exported
-            .as_ref()
-            .map(AsFd::as_fd)
-            .map_err(|error| GpuError::Call(*error))
+        self.exported().map_err(GpuError::Call)
+    }
+
+    /// Exports all bytes of the memory, but not those that were added to its last page: a NIC uses all of a dma-buf.
+    fn exported(&self) -> Result<BorrowedFd<'_>, DeviceError> {
+        let exported = self.dmabuf.get_or_init(|| self.memory.export(self.size));
+        exported.as_ref().map(AsFd::as_fd).map_err(|error| *error)
     }
 }
 
@@ -101,11 +103,7 @@ impl Exporter for Allocation {
 
     fn as_dmabuf(&self) -> Result<Option<BorrowedFd<'_>>, DeviceError> {
         self.device.engine.reaches_kernel_nics()?;
-        let exported = self.dmabuf.get_or_init(|| self.memory.export());
-        exported
-            .as_ref()
-            .map(|fd| Some(fd.as_fd()))
-            .map_err(|error| *error)
+        self.exported().map(Some)
     }
 
     /// Does nothing: the CPU does not access the memory.

@@ -177,6 +177,14 @@ impl Log {
         self.0.iter().filter(|line| is_call(line, name)).count()
     }
 
+    /// Returns one argument of each call.
+    pub fn arguments(&self, name: &str, index: usize) -> Vec<&str> {
+        let calls = self.0.iter().filter(|line| is_call(line, name));
+        calls
+            .filter_map(|line| line.split(' ').nth(1 + index))
+            .collect()
+    }
+
     /// Returns the position of the first call.
     pub fn first(&self, name: &str) -> usize {
         let found = self.0.iter().position(|line| is_call(line, name));

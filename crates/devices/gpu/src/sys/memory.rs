@@ -95,15 +95,16 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Exports the memory as a dma-buf.
-    pub(crate) fn export(&self) -> Result<OwnedFd, DeviceError> {
+    /// Exports the first `len` bytes as a dma-buf.
+    pub(crate) fn export(&self, len: usize) -> Result<OwnedFd, DeviceError> {
+        let address = self.at(0, len).ok_or_else(out_of_range)?;
         let current = self.lanes.enter()?;
         let driver = current.driver;
         let (export, flags) = driver.mem_export()?;
         let (mut fd, mut status) = (-1, SUCCESS);
         for &flags in flags {
             // SAFETY: room for a descriptor; the range is device memory (invariant).
-            status = unsafe { (export.call)(&raw mut fd, self.address, self.len, DMA_BUF, flags) };
+            status = unsafe { (export.call)(&raw mut fd, address, len, DMA_BUF, flags) };
             // Older drivers, and GPUs with one way only, refuse the flag.
             if status == SUCCESS {
                 break;

@@ -19,7 +19,15 @@ pub(super) fn examine() -> Vec<Check> {
     let sysfs = Sysfs::of_this_machine();
     let mut checks = devices(&cuda::PLATFORM, cuda::devices(), cuda::open, &sysfs);
     checks.extend(devices(&hip::PLATFORM, hip::devices(), hip::open, &sysfs));
-    checks.extend(vulkan::examine());
+    for check in vulkan::examine(&sysfs) {
+        // A device of CUDA or HIP is one of Vulkan, too: its way to the NIC is examined once.
+        let is_new = checks
+            .iter()
+            .all(|known| (known.name, &known.found) != (check.name, &check.found));
+        if is_new {
+            checks.push(check);
+        }
+    }
     checks
 }
 

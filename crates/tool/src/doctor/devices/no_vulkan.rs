@@ -2,7 +2,9 @@
 
 use devmem_linux::doctor::Check;
 
+use crate::doctor::pcie::Sysfs;
+
 /// Examines nothing: this build cannot use Vulkan devices.
-pub(super) fn examine() -> Vec<Check> {
+pub(super) fn examine(_sysfs: &Sysfs) -> Vec<Check> {
     Vec::new()
 }

@@ -3,13 +3,14 @@
 use devmem_linux::doctor::{Check, CheckState};
 use devmem_tcp::vulkan::{Device, DeviceInfo, devices};
 
-use super::{nearest, refused};
+use super::refused;
+use crate::doctor::pcie::Sysfs;
 
 /// Name of the rows.
 const VULKAN: &str = "vulkan";
 
-/// Examines the devices: one row for each, or one that says why there are none.
-pub(super) fn examine() -> Vec<Check> {
+/// Examines the devices: rows for each of them, or one that says why there are none.
+pub(super) fn examine(sysfs: &Sysfs) -> Vec<Check> {
     match devices() {
         Ok(devices) if devices.is_empty() => vec![Check {
             name: VULKAN,
@@ -17,7 +18,14 @@ pub(super) fn examine() -> Vec<Check> {
             found: "the loader knows no device".to_owned(),
             remedy: Some("install a Vulkan driver (Debian: mesa-vulkan-drivers)".to_owned()),
         }],
-        Ok(devices) => devices.iter().map(device).collect(),
+        Ok(devices) => {
+            let checks = devices.iter().flat_map(|info| {
+                let address = info.pci_address.as_deref();
+                let way = address.map_or_else(Vec::new, |address| sysfs.examine(address));
+                std::iter::once(device(info)).chain(way)
+            });
+            checks.collect()
+        }
         Err(error) => vec![refused(VULKAN, CheckState::Missing, "", &error)],
     }
 }
@@ -69,9 +77,6 @@ fn describe(info: &DeviceInfo) -> String {
         }
         _ => found.push_str(", mapped"),
     }
-    if let Some(nic) = pci_address.as_deref().and_then(nearest) {
-        found.push_str(&format!(", nearest NIC {nic}"));
-    }
     found
 }
 
@@ -102,7 +107,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_a_row_for_each_device_or_one_with_the_reason() {
-        let rows = examine();
+        let rows = examine(&Sysfs::at("/nothing"));
         let devices = devices().map_or(1, |devices| devices.len().max(1));
         assert_eq!(rows.len(), devices);
         for row in rows {

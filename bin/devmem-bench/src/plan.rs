@@ -115,7 +115,7 @@ impl<C: Case> Plan<C> {
             }
         };
         Ok(Self {
-            cases: chosen(only, all)?,
+            cases: chosen(only, all, |case| case.row_name().name)?,
             repetitions: *reps,
             time,
             mtu: *mtu,
@@ -138,16 +138,22 @@ const MIN_MTU: u16 = 576;
 /// Several times the data that a sender may have in flight.
 const MIN_MEMORY: usize = 32 << 20;
 
-fn chosen<C: Case>(only: &[String], all: &[C]) -> Result<Vec<C>, Failure> {
-    let exists = |name: &&String| all.iter().any(|case| case.row_name().name == name.as_str());
-    if let Some(unknown) = only.iter().find(|name| !exists(name)) {
+/// Returns the rows that `--only` names; all without it.
+///
+/// # Errors
+///
+/// A usage error that names the row that does not exist.
+pub fn chosen<C: Copy>(
+    only: &[String],
+    all: &[C],
+    name: impl Fn(&C) -> &'static str,
+) -> Result<Vec<C>, Failure> {
+    let exists = |wanted: &&String| all.iter().any(|case| name(case) == wanted.as_str());
+    if let Some(unknown) = only.iter().find(|wanted| !exists(wanted)) {
         let failure = Failure::usage(format_args!("--only: there is no row {unknown:?}"));
         return Err(failure.with_remedy("--list prints the rows"));
     }
-    let is_wanted = |case: &&C| {
-        let name = case.row_name().name;
-        only.is_empty() || only.iter().any(|wanted| wanted == name)
-    };
+    let is_wanted = |case: &&C| only.is_empty() || only.iter().any(|wanted| wanted == name(case));
     Ok(all.iter().filter(is_wanted).copied().collect())
 }
 

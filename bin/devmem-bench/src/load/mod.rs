@@ -11,11 +11,12 @@ use clap::Args;
 use devmem_linux::{cpu, netns};
 use netmem::Dmabuf;
 
+use super::plan::chosen;
 use super::runner::{FormArgs, first_two, require_tap};
 use report::LoadReport;
 use rows::{ROWS, Row, Setting};
 use server::Files;
-use tool::output::{Failure, note};
+use tool::output::{Failure, note, tell};
 use tool::size::Size;
 use tool::stock::{self, StockServer};
 
@@ -39,6 +40,12 @@ pub struct LoadArgs {
     /// Size of the file
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     bytes: Size,
+    /// Run only these rows
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    only: Vec<String>,
+    /// List the rows and exit
+    #[arg(long)]
+    list: bool,
     #[command(flatten)]
     form: FormArgs,
 }
@@ -49,7 +56,17 @@ pub struct LoadArgs {
 ///
 /// The network or a server cannot be set up, or a row fails.
 pub fn run(args: &LoadArgs) -> Result<(), Failure> {
-    let LoadArgs { reps, bytes, form } = args;
+    let LoadArgs {
+        reps,
+        bytes,
+        only,
+        list,
+        form,
+    } = args;
+    if *list {
+        ROWS.iter().for_each(|row| tell(row.name));
+        return Ok(());
+    }
     if *reps == 0 {
         return Err(Failure::usage("--reps 0: must be at least 1, better 5"));
     }
@@ -63,7 +80,7 @@ pub fn run(args: &LoadArgs) -> Result<(), Failure> {
         let missing = Failure::unsupported("there is no curl here");
         return Err(missing.with_remedy("apt install curl"));
     }
-    let rows = available_rows();
+    let rows = available(chosen(only, ROWS, |row| row.name)?);
     require_tap()?;
     // Before any thread is started, because an unprivileged caller also enters a user namespace.
     netns::enter_new()?;
@@ -95,8 +112,8 @@ pub fn run(args: &LoadArgs) -> Result<(), Failure> {
 }
 
 /// Returns the rows whose programs this machine has, and notes the others.
-fn available_rows() -> Vec<&'static Row> {
-    let is_here = |row: &&Row| {
+fn available(mut rows: Vec<Row>) -> Vec<Row> {
+    rows.retain(|row| {
         let programs = row.programs().into_iter();
         let missing = programs.filter(|program| stock::path_of(program).is_none());
         let missing: Vec<_> = missing.collect();
@@ -108,6 +125,6 @@ fn available_rows() -> Vec<&'static Row> {
             ));
         }
         missing.is_empty()
-    };
-    ROWS.iter().filter(is_here).collect()
+    });
+    rows
 }

@@ -30,8 +30,8 @@ struct Figures {
 }
 
 impl LoadReport {
-    pub fn new(rows: &[&Row], bytes: u64, repetitions: usize) -> Self {
-        let figures = |row: &&Row| Figures {
+    pub fn new(rows: &[Row], bytes: u64, repetitions: usize) -> Self {
+        let figures = |row: &Row| Figures {
             name: row.name,
             kind: row.kind,
             gbit_per_s: Vec::new(),
@@ -120,9 +120,8 @@ mod tests {
 
     #[test]
     fn ours_is_compared_with_the_others() {
-        let rows: Vec<_> = ROWS.iter().collect();
-        let mut report = LoadReport::new(&rows, 1 << 30, 1);
-        for row in rows {
+        let mut report = LoadReport::new(ROWS, 1 << 30, 1);
+        for row in ROWS {
             let ours = matches!(row.kind, Kind::Ours { .. });
             report.add(
                 row,

@@ -3,6 +3,7 @@
 mod report;
 mod rows;
 mod server;
+mod tensors;
 
 use std::thread;
 
@@ -22,6 +23,8 @@ use tool::stock::{self, StockServer};
 
 /// Device memory is allocated in pages.
 const PAGE_BYTES: u64 = 4096;
+/// Bytes that the alignment of the tensors adds to those of the file, at most.
+const ALIGNED_BYTES: usize = 1 << 20;
 /// Sizes of the file: less is only slow start.
 const SIZES: std::ops::RangeInclusive<u64> = 64 << 20..=16 << 30;
 
@@ -30,8 +33,11 @@ const SIZES: std::ops::RangeInclusive<u64> = 64 << 20..=16 << 30;
 /// nginx serves a file in /dev/shm with sendfile, on its own processor. `ours` loads it over a TAP. `curl` loads it over a veth
 /// pair into another file there, which is then read once: the cheapest copy to a target. `recv` receives into a buffer that
 /// stays in the cache, and copies from there to device memory. `nbdcopy` reads from an NBD server over a veth pair and drops the
-/// bytes, with 4 connections and 16 requests of 1 MiB in flight on each, as `ours` does then. CPU time is that of the receiving
-/// process. Every repetition runs all rows one after another; rows without their programs are left out.
+/// bytes, with 4 connections and 16 requests of 1 MiB in flight on each, as `ours` does then. In the rows `in-place` the payload
+/// stays where it was received, and its memory is used again at once, as that of `nbdcopy` is. `500-tensors` loads a checkpoint,
+/// each tensor to its place. In the row `steered` the server's processor processes the ACKs, which is else done in the process
+/// that sends them. CPU time is that of the receiving process. Every repetition runs all rows one after another; rows without
+/// their programs are left out.
 #[derive(Debug, Args)]
 pub struct LoadArgs {
     /// Repetitions of all rows; use at least 5 to see the spread
@@ -89,7 +95,7 @@ pub fn run(args: &LoadArgs) -> Result<(), Failure> {
     let files = Files::new(bytes.0)?;
     let setting = Setting {
         files: &files,
-        target: Dmabuf::anonymous(size)?,
+        target: Dmabuf::anonymous(size + ALIGNED_BYTES)?,
         bytes: bytes.0,
         server_cpu,
     };

@@ -68,7 +68,7 @@ impl LoadReport {
                 min,
                 max,
                 series: match row.kind {
-                    Kind::Ours { .. } => Series::Ours,
+                    Kind::Ours(_) => Series::Ours,
                     Kind::Curl | Kind::Recv | Kind::Nbdcopy(_) => Series::Other,
                 },
             }
@@ -122,7 +122,7 @@ mod tests {
     fn ours_is_compared_with_the_others() {
         let mut report = LoadReport::new(ROWS, 1 << 30, 1);
         for row in ROWS {
-            let ours = matches!(row.kind, Kind::Ours { .. });
+            let ours = matches!(row.kind, Kind::Ours(_));
             report.add(
                 row,
                 MeterReading {

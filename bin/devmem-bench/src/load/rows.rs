@@ -13,11 +13,11 @@ use devmem_linux::cpu;
 use devmem_tcp::Netdev;
 use netmem::Dmabuf;
 use tool::stock::StockServer;
-use transfer::load::{Loader, Origin, Part};
+use transfer::load::{Checkpoint, HttpRequest, Loaded, Loader, Origin, Part};
 
 use super::server::{Files, Home, Server};
 use crate::meter::MeterReading;
-use crate::network::{NearEnd, TAP, Veth};
+use crate::network::{NearEnd, TAP, Veth, steer_receiving};
 use crate::sender::{PREFIX, RECEIVER, SENDER};
 
 /// Bytes of the memory that is bound for receiving.
@@ -42,69 +42,136 @@ pub struct Row {
 /// How the file is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    Ours {
-        server: StockServer,
-        connections: usize,
-        piece_bytes: u64,
-        /// Requests in flight on one connection.
-        window: usize,
-    },
+    Ours(Ours),
     Curl,
     Recv,
     Nbdcopy(StockServer),
+}
+
+/// A load by this project.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ours {
+    server: StockServer,
+    connections: usize,
+    piece_bytes: u64,
+    /// Requests in flight on one connection.
+    window: usize,
+    landing: Landing,
+    steering: Steering,
+}
+
+/// Where the payload goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Landing {
+    /// To one place in device memory, by a copy.
+    OnePlace,
+    /// To the places of the checkpoint's tensors, by copies.
+    Tensors,
+    /// It stays where it was received, and its memory is used again at once.
+    InPlace,
+}
+
+/// The processor that processes what is sent to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Steering {
+    /// That of the receiver, which sends.
+    None,
+    /// That of the server (receive packet steering).
+    ToServer,
+}
+
+const HTTP: Ours = Ours {
+    server: StockServer::Nginx,
+    connections: 4,
+    piece_bytes: 16 << 20,
+    window: 2,
+    landing: Landing::OnePlace,
+    steering: Steering::None,
+};
+
+const NBD: Ours = Ours {
+    connections: NBD_CONNECTIONS,
+    piece_bytes: NBD_REQUEST_BYTES,
+    window: NBD_REQUESTS,
+    ..HTTP
+};
+
+impl Ours {
+    const fn over(self, connections: usize) -> Self {
+        Self {
+            connections,
+            ..self
+        }
+    }
+
+    const fn pieces(self, piece_bytes: u64) -> Self {
+        Self {
+            piece_bytes,
+            ..self
+        }
+    }
+
+    const fn from(self, server: StockServer) -> Self {
+        Self { server, ..self }
+    }
+
+    const fn landing(self, landing: Landing) -> Self {
+        Self { landing, ..self }
+    }
 }
 
 const fn row(name: &'static str, kind: Kind) -> Row {
     Row { name, kind }
 }
 
-const fn ours(name: &'static str, connections: usize, piece_bytes: u64) -> Row {
-    let kind = Kind::Ours {
-        server: StockServer::Nginx,
-        connections,
-        piece_bytes,
-        window: 2,
-    };
-    Row { name, kind }
+const fn ours(name: &'static str, ours: Ours) -> Row {
+    row(name, Kind::Ours(ours))
 }
 
-const fn ours_nbd(name: &'static str, server: StockServer) -> Row {
-    let kind = Kind::Ours {
-        server,
-        connections: NBD_CONNECTIONS,
-        piece_bytes: NBD_REQUEST_BYTES,
-        window: NBD_REQUESTS,
-    };
-    Row { name, kind }
-}
+const QEMU: Ours = NBD.from(StockServer::QemuNbd);
+const NBDKIT: Ours = NBD.from(StockServer::Nbdkit);
+const STEERED: Ours = Ours {
+    steering: Steering::ToServer,
+    ..HTTP
+};
 
 pub const ROWS: &[Row] = &[
     row("curl", Kind::Curl),
     row("recv", Kind::Recv),
-    ours("ours", 4, 16 << 20),
-    ours("ours/1-connection", 1, 16 << 20),
-    ours("ours/16-connections", 16, 16 << 20),
-    ours("ours/64k-pieces", 4, 64 << 10),
-    ours("ours/1g-pieces", 4, 1 << 30),
+    ours("ours", HTTP),
+    ours("ours/in-place", HTTP.landing(Landing::InPlace)),
+    ours("ours/500-tensors", HTTP.landing(Landing::Tensors)),
+    ours("ours/steered", STEERED),
+    ours("ours/1-connection", HTTP.over(1)),
+    ours("ours/16-connections", HTTP.over(16)),
+    ours("ours/64k-pieces", HTTP.pieces(64 << 10)),
+    ours("ours/1g-pieces", HTTP.pieces(1 << 30)),
     row("nbdcopy/qemu-nbd", Kind::Nbdcopy(StockServer::QemuNbd)),
-    ours_nbd("ours/qemu-nbd", StockServer::QemuNbd),
+    ours("ours/qemu-nbd", QEMU),
+    ours("ours/qemu-nbd/in-place", QEMU.landing(Landing::InPlace)),
     row("nbdcopy/nbdkit", Kind::Nbdcopy(StockServer::Nbdkit)),
-    ours_nbd("ours/nbdkit", StockServer::Nbdkit),
+    ours("ours/nbdkit", NBDKIT),
+    ours("ours/nbdkit/in-place", NBDKIT.landing(Landing::InPlace)),
 ];
 
 /// The rows that are compared.
-pub const PAIRS: [(&str, &str); 4] = [
+pub const PAIRS: [(&str, &str); 9] = [
     ("ours", "curl"),
     ("ours", "recv"),
+    ("ours/in-place", "recv"),
+    ("ours", "ours/in-place"),
+    ("ours/500-tensors", "ours/in-place"),
     ("ours/qemu-nbd", "nbdcopy/qemu-nbd"),
+    ("ours/qemu-nbd/in-place", "nbdcopy/qemu-nbd"),
     ("ours/nbdkit", "nbdcopy/nbdkit"),
+    ("ours/nbdkit/in-place", "nbdcopy/nbdkit"),
 ];
 
 impl Row {
     /// Returns the programs that it needs.
     pub fn programs(&self) -> Vec<&'static str> {
         match self.kind {
-            Kind::Ours { server, .. } => vec![server.program()],
+            Kind::Ours(Ours { server, .. }) => vec![server.program()],
             Kind::Curl => vec![StockServer::Nginx.program(), "curl"],
             Kind::Recv => vec![StockServer::Nginx.program()],
             Kind::Nbdcopy(server) => vec![server.program(), "nbdcopy"],
@@ -126,18 +193,14 @@ pub struct Setting<'a> {
 ///
 /// The server or the load failed.
 pub fn run(setting: &Setting<'_>, kind: Kind) -> Result<MeterReading> {
+    let is_steered = matches!(kind, Kind::Ours(ours) if ours.steering == Steering::ToServer);
+    let steered = steer_receiving(is_steered.then_some(setting.server_cpu));
+    // A kernel without this setting has nothing to restore.
+    if is_steered {
+        steered?;
+    }
     match kind {
-        Kind::Ours {
-            server,
-            connections,
-            piece_bytes,
-            window,
-        } => load(setting, server, |nic| {
-            Loader::new(nic)
-                .connections(connections)
-                .piece_bytes(piece_bytes)
-                .pipeline(window)
-        }),
+        Kind::Ours(ours) => load(setting, ours),
         Kind::Curl => over_veth(setting, StockServer::Nginx, || curl(setting)),
         Kind::Recv => over_veth(setting, StockServer::Nginx, || recv(setting)),
         Kind::Nbdcopy(server) => over_veth(setting, server, || nbdcopy(setting, server)),
@@ -156,31 +219,23 @@ fn over_veth(
     run()
 }
 
-fn load(
-    setting: &Setting<'_>,
-    server: StockServer,
-    loader: impl FnOnce(&Netdev) -> Loader,
-) -> Result<MeterReading> {
+fn load(setting: &Setting<'_>, ours: Ours) -> Result<MeterReading> {
     let nic = Netdev::builder(&format!("tap:{TAP}"))?
         .address(&format!("{RECEIVER}/{PREFIX}"))?
         .peer_address(&format!("{SENDER}/{PREFIX}"))?
         .mtu(MTU)
         .open()?;
-    let mut running = Server::start(server, setting.files, Home::Here, setting.server_cpu)?;
-    running.until_ready(server.address(SENDER.into()))?;
+    let mut running = Server::start(ours.server, setting.files, Home::Here, setting.server_cpu)?;
+    running.until_ready(ours.server.address(SENDER.into()))?;
     let memory = Dmabuf::anonymous(BOUND_BYTES)?;
     let setup = nic.plan_receive(SocketAddr::from((RECEIVER, 0))).apply()?;
     let bound = nic.bind_rx(&memory, setup.queues())?;
-    let loader = loader(&nic);
-    let origin: Origin = server.url(SENDER.into()).parse()?;
+    let loader = Loader::new(&nic)
+        .connections(ours.connections)
+        .piece_bytes(ours.piece_bytes)
+        .pipeline(ours.window);
     let (start, clock) = (Instant::now(), cpu::process_cpu_time());
-    let source = origin.open(&nic)?;
-    let part = Part {
-        source: 0..setting.bytes,
-        memory: setting.target.clone(),
-        offset: 0,
-    };
-    let loaded = loader.load(source, &[part], &mut |_| ControlFlow::Continue(()))?;
+    let loaded = load_by(&loader, setting, ours)?;
     let reading = MeterReading {
         bytes: loaded.bytes,
         elapsed: start.elapsed(),
@@ -188,6 +243,32 @@ fn load(
     };
     drop((bound, setup));
     Ok(reading)
+}
+
+fn load_by(loader: &Loader, setting: &Setting<'_>, ours: Ours) -> Result<Loaded> {
+    let url = ours.server.url(SENDER.into());
+    let mut always = |_| ControlFlow::Continue(());
+    let whole = 0..setting.bytes;
+    let loaded = match ours.landing {
+        Landing::OnePlace => {
+            let source = url.parse::<Origin>()?.open(loader.nic())?;
+            let part = Part {
+                source: whole,
+                memory: setting.target.clone(),
+                offset: 0,
+            };
+            loader.load(source, &[part], &mut always)?
+        }
+        Landing::Tensors => {
+            let checkpoint = Checkpoint::open(loader, HttpRequest::new(url.parse()?))?;
+            checkpoint.load(loader, &setting.target, &mut always)?
+        }
+        Landing::InPlace => {
+            let source = url.parse::<Origin>()?.open(loader.nic())?;
+            loader.deliver(source, &[whole], &mut |_| Ok(()), &mut always)?
+        }
+    };
+    Ok(loaded)
 }
 
 /// Loads into a file in memory, and reads that once.

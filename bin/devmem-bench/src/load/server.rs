@@ -1,6 +1,8 @@
 //! Stock servers, and the file that they serve.
 
+use std::fs::File;
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::thread;
@@ -11,6 +13,7 @@ use devmem_linux::cpu;
 use devmem_linux::netns::{self, NetNs};
 use tempfile::TempDir;
 
+use super::tensors;
 use crate::sender::SENDER;
 use tool::pattern::PositionPattern;
 use tool::stock::{self, StockServer};
@@ -28,7 +31,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// Writes a file of `bytes` bytes.
+    /// Writes a file of `bytes` bytes: a checkpoint.
     ///
     /// # Errors
     ///
@@ -37,6 +40,12 @@ impl Files {
         let folder = TempDir::new_in(TMPFS).with_context(|| format!("make a folder in {TMPFS}"))?;
         let pattern = PositionPattern::new(SEED);
         stock::write_file(folder.path(), pattern, bytes).context("write the file")?;
+        let file = File::options()
+            .write(true)
+            .open(folder.path().join(stock::FILE));
+        let head = tensors::head(bytes);
+        file.and_then(|file| file.write_all_at(&head, 0))
+            .context("write its head")?;
         Ok(Self { folder })
     }
 

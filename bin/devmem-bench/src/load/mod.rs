@@ -35,9 +35,9 @@ const SIZES: std::ops::RangeInclusive<u64> = 64 << 20..=16 << 30;
 /// stays in the cache, and copies from there to device memory. `nbdcopy` reads from an NBD server over a veth pair and drops the
 /// bytes, with 4 connections and 16 requests of 1 MiB in flight on each, as `ours` does then. In the rows `in-place` the payload
 /// stays where it was received, and its memory is used again at once, as that of `nbdcopy` is. `500-tensors` loads a checkpoint,
-/// each tensor to its place. In the row `steered` the server's processor processes the ACKs, which is else done in the process
-/// that sends them. CPU time is that of the receiving process. Every repetition runs all rows one after another; rows without
-/// their programs are left out.
+/// each tensor to its place. CPU time is that of the receiving process, and that of the server's; a process that sends an ACK
+/// also does what the peer's TCP does with it. Every repetition runs all rows one after another; rows without their programs are
+/// left out.
 #[derive(Debug, Args)]
 pub struct LoadArgs {
     /// Repetitions of all rows; use at least 5 to see the spread

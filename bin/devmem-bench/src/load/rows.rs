@@ -15,9 +15,9 @@ use netmem::Dmabuf;
 use tool::stock::StockServer;
 use transfer::load::{Checkpoint, HttpRequest, Loaded, Loader, Origin, Part};
 
-use super::server::{Files, Home, Server};
+use super::server::{Files, Home, Server, cpu_time};
 use crate::meter::MeterReading;
-use crate::network::{NearEnd, TAP, Veth, steer_receiving};
+use crate::network::{NearEnd, TAP, Veth};
 use crate::sender::{PREFIX, RECEIVER, SENDER};
 
 /// Bytes of the memory that is bound for receiving.
@@ -29,8 +29,6 @@ const MTU: u16 = 1500;
 const NBD_CONNECTIONS: usize = 4;
 const NBD_REQUESTS: usize = 16;
 const NBD_REQUEST_BYTES: u64 = 1 << 20;
-/// Unit of the times in /proc/PID/stat: a hundredth of a second (USER_HZ, linux include/asm-generic/param.h).
-const TICK: Duration = Duration::from_millis(10);
 
 /// A row.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +55,6 @@ pub struct Ours {
     /// Requests in flight on one connection.
     window: usize,
     landing: Landing,
-    steering: Steering,
 }
 
 /// Where the payload goes.
@@ -71,22 +68,12 @@ enum Landing {
     InPlace,
 }
 
-/// The processor that processes what is sent to the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Steering {
-    /// That of the receiver, which sends.
-    None,
-    /// That of the server (receive packet steering).
-    ToServer,
-}
-
 const HTTP: Ours = Ours {
     server: StockServer::Nginx,
     connections: 4,
     piece_bytes: 16 << 20,
     window: 2,
     landing: Landing::OnePlace,
-    steering: Steering::None,
 };
 
 const NBD: Ours = Ours {
@@ -130,18 +117,12 @@ const fn ours(name: &'static str, ours: Ours) -> Row {
 
 const QEMU: Ours = NBD.from(StockServer::QemuNbd);
 const NBDKIT: Ours = NBD.from(StockServer::Nbdkit);
-const STEERED: Ours = Ours {
-    steering: Steering::ToServer,
-    ..HTTP
-};
-
 pub const ROWS: &[Row] = &[
     row("curl", Kind::Curl),
     row("recv", Kind::Recv),
     ours("ours", HTTP),
     ours("ours/in-place", HTTP.landing(Landing::InPlace)),
     ours("ours/500-tensors", HTTP.landing(Landing::Tensors)),
-    ours("ours/steered", STEERED),
     ours("ours/1-connection", HTTP.over(1)),
     ours("ours/16-connections", HTTP.over(16)),
     ours("ours/64k-pieces", HTTP.pieces(64 << 10)),
@@ -187,18 +168,21 @@ pub struct Setting<'a> {
     pub server_cpu: usize,
 }
 
+/// The figures of one run.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadReading {
+    /// Those of the receiver.
+    pub meter: MeterReading,
+    /// CPU time of the server's process during that time.
+    pub server: Duration,
+}
+
 /// Runs one row once.
 ///
 /// # Errors
 ///
 /// The server or the load failed.
-pub fn run(setting: &Setting<'_>, kind: Kind) -> Result<MeterReading> {
-    let is_steered = matches!(kind, Kind::Ours(ours) if ours.steering == Steering::ToServer);
-    let steered = steer_receiving(is_steered.then_some(setting.server_cpu));
-    // A kernel without this setting has nothing to restore.
-    if is_steered {
-        steered?;
-    }
+pub fn run(setting: &Setting<'_>, kind: Kind) -> Result<LoadReading> {
     match kind {
         Kind::Ours(ours) => load(setting, ours),
         Kind::Curl => over_veth(setting, StockServer::Nginx, || curl(setting)),
@@ -212,14 +196,22 @@ fn over_veth(
     setting: &Setting<'_>,
     server: StockServer,
     run: impl FnOnce() -> Result<MeterReading>,
-) -> Result<MeterReading> {
+) -> Result<LoadReading> {
     let mut running = Server::start(server, setting.files, Home::Apart, setting.server_cpu)?;
     let _veth = Veth::new(&running.namespace()?, NearEnd::Kernel, MTU, None)?;
     running.until_ready(server.address(SENDER.into()))?;
-    run()
+    with_server(&running, run)
 }
 
-fn load(setting: &Setting<'_>, ours: Ours) -> Result<MeterReading> {
+/// Adds the CPU time of the server during `run`.
+fn with_server(server: &Server, run: impl FnOnce() -> Result<MeterReading>) -> Result<LoadReading> {
+    let before = server.cpu_time()?;
+    let meter = run()?;
+    let server = server.cpu_time()?.saturating_sub(before);
+    Ok(LoadReading { meter, server })
+}
+
+fn load(setting: &Setting<'_>, ours: Ours) -> Result<LoadReading> {
     let nic = Netdev::builder(&format!("tap:{TAP}"))?
         .address(&format!("{RECEIVER}/{PREFIX}"))?
         .peer_address(&format!("{SENDER}/{PREFIX}"))?
@@ -234,15 +226,17 @@ fn load(setting: &Setting<'_>, ours: Ours) -> Result<MeterReading> {
         .connections(ours.connections)
         .piece_bytes(ours.piece_bytes)
         .pipeline(ours.window);
-    let (start, clock) = (Instant::now(), cpu::process_cpu_time());
-    let loaded = load_by(&loader, setting, ours)?;
-    let reading = MeterReading {
-        bytes: loaded.bytes,
-        elapsed: start.elapsed(),
-        cpu: cpu::process_cpu_time().saturating_sub(clock),
-    };
+    let reading = with_server(&running, || {
+        let (start, clock) = (Instant::now(), cpu::process_cpu_time());
+        let loaded = load_by(&loader, setting, ours)?;
+        Ok(MeterReading {
+            bytes: loaded.bytes,
+            elapsed: start.elapsed(),
+            cpu: cpu::process_cpu_time().saturating_sub(clock),
+        })
+    });
     drop((bound, setup));
-    Ok(reading)
+    reading
 }
 
 fn load_by(loader: &Loader, setting: &Setting<'_>, ours: Ours) -> Result<Loaded> {
@@ -367,29 +361,7 @@ fn recv(setting: &Setting<'_>) -> Result<MeterReading> {
     })
 }
 
-/// Returns the CPU time of all child processes that have ended.
+/// Returns the CPU time of all child processes that have ended: the fields cutime and cstime.
 fn children_cpu_time() -> Result<Duration> {
-    let stat = fs::read_to_string("/proc/self/stat").context("read /proc/self/stat")?;
-    children_of(&stat).context("parse /proc/self/stat")
-}
-
-/// Adds up cutime and cstime, the fields 16 and 17 (proc_pid_stat(5)); the name in field 2 may have spaces.
-fn children_of(stat: &str) -> Option<Duration> {
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut times = fields.split_whitespace().skip(13);
-    let (user, system): (u32, u32) = (times.next()?.parse().ok()?, times.next()?.parse().ok()?);
-    Some(TICK.saturating_mul(user.saturating_add(system)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_times_of_children_are_found_behind_any_name() {
-        let stat = "1 (a b) c) S 1 2 3 4 5 6 7 8 9 10 500 600 7 8 20 0 1 0\n";
-        assert_eq!(children_of(stat), Some(TICK * 15));
-        assert_eq!(children_of("1 (x) S"), None);
-        children_cpu_time().expect("this process has such a file");
-    }
+    cpu_time("self", 13)
 }

@@ -8,7 +8,7 @@ use std::process::Child;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use devmem_linux::cpu;
 use devmem_linux::netns::{self, NetNs};
 use tempfile::TempDir;
@@ -96,7 +96,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server on a processor.
+    /// Starts a server on the processor `cpu`, from a thread that is pinned to another and stays until the end of the server.
     ///
     /// # Errors
     ///
@@ -108,16 +108,15 @@ impl Server {
         if home == Home::Apart {
             netns::start_in_new(&mut command);
         }
-        // The child inherits the processor of the thread that starts it.
-        let started = thread::scope(|scope| {
-            let start = scope.spawn(|| {
-                cpu::pin_current_thread(cpu).context("pin the server")?;
-                let started = command.spawn();
-                started.with_context(|| format!("start {program}"))
-            });
-            start.join().map_err(|_| anyhow!("the thread panicked"))
-        })?;
-        Ok(Self { child: started? })
+        // The child inherits the processor of the thread that starts it. That is the calling thread, not a short one for the
+        // start: nbdkit ends with the thread that has started it (PR_SET_PDEATHSIG).
+        let own = cpu::allowed_cpus();
+        cpu::pin_current_thread(cpu).context("pin the server")?;
+        let started = command.spawn();
+        let own = own.first().context("this thread may run on no processor")?;
+        cpu::pin_current_thread(*own).context("pin the receiver")?;
+        let child = started.with_context(|| format!("start {program}"))?;
+        Ok(Self { child })
     }
 
     /// Returns its network namespace.

@@ -33,7 +33,7 @@ const SIZES: std::ops::RangeInclusive<u64> = 64 << 20..=16 << 30;
 /// nginx serves a file in /dev/shm with sendfile, on its own processor. `ours` loads it over a TAP. `curl` loads it over a veth
 /// pair into another file there, which is then read once: the cheapest copy to a target. `recv` receives into a buffer that
 /// stays in the cache, and copies from there to device memory. `nbdcopy` reads from an NBD server over a veth pair and drops the
-/// bytes, with 4 connections and 16 requests of 1 MiB in flight on each, as `ours` does then. In the rows `in-place` the payload
+/// bytes, with 4 connections or one; `ours` uses one. Each has 16 requests of 1 MiB in flight. In the rows `in-place` the payload
 /// stays where it was received, and its memory is used again at once, as that of `nbdcopy` is. `500-tensors` loads a checkpoint,
 /// each tensor to its place. CPU time is that of the receiving process, and that of the server's; a process that sends an ACK
 /// also does what the peer's TCP does with it. Every repetition runs all rows one after another; rows without their programs are

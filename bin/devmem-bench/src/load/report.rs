@@ -74,7 +74,7 @@ impl LoadReport {
                 max,
                 series: match row.kind {
                     Kind::Ours(_) => Series::Ours,
-                    Kind::Curl | Kind::Recv | Kind::Nbdcopy(_) => Series::Other,
+                    Kind::Curl | Kind::Recv | Kind::Nbdcopy(..) => Series::Other,
                 },
             }
         };
@@ -98,7 +98,7 @@ impl fmt::Display for LoadReport {
             let server = spread(&row.server_s_per_gb);
             writeln!(
                 f,
-                "{:>22}  {:5.1} Gbit/s ({:.1} to {:.1})  {:.3} s/GB ({:.3} to {:.3}), server {:.3}",
+                "{:>29}  {:5.1} Gbit/s ({:.1} to {:.1})  {:.3} s/GB ({:.3} to {:.3}), server {:.3}",
                 row.name, rate.1, rate.0, rate.2, cpu.1, cpu.0, cpu.2, server.1
             )?;
         }

@@ -25,8 +25,7 @@ const BOUND_BYTES: usize = 256 << 20;
 /// Bytes of one receive or read call of the other receivers.
 const CHUNK: usize = 256 << 10;
 const MTU: u16 = 1500;
-/// Requests to NBD servers.
-const NBD_CONNECTIONS: usize = 4;
+/// Requests to NBD servers: in flight on one connection, and the bytes of each.
 const NBD_REQUESTS: usize = 16;
 const NBD_REQUEST_BYTES: u64 = 1 << 20;
 
@@ -43,7 +42,8 @@ pub enum Kind {
     Ours(Ours),
     Curl,
     Recv,
-    Nbdcopy(StockServer),
+    /// With this many connections.
+    Nbdcopy(StockServer, usize),
 }
 
 /// A load by this project.
@@ -77,7 +77,7 @@ const HTTP: Ours = Ours {
 };
 
 const NBD: Ours = Ours {
-    connections: NBD_CONNECTIONS,
+    connections: 1,
     piece_bytes: NBD_REQUEST_BYTES,
     window: NBD_REQUESTS,
     ..HTTP
@@ -127,11 +127,21 @@ pub const ROWS: &[Row] = &[
     ours("ours/16-connections", HTTP.over(16)),
     ours("ours/64k-pieces", HTTP.pieces(64 << 10)),
     ours("ours/1g-pieces", HTTP.pieces(1 << 30)),
-    row("nbdcopy/qemu-nbd", Kind::Nbdcopy(StockServer::QemuNbd)),
+    row("nbdcopy/qemu-nbd", Kind::Nbdcopy(StockServer::QemuNbd, 4)),
+    row(
+        "nbdcopy/qemu-nbd/1-connection",
+        Kind::Nbdcopy(StockServer::QemuNbd, 1),
+    ),
     ours("ours/qemu-nbd", QEMU),
+    ours("ours/qemu-nbd/4-connections", QEMU.over(4)),
     ours("ours/qemu-nbd/in-place", QEMU.landing(Landing::InPlace)),
-    row("nbdcopy/nbdkit", Kind::Nbdcopy(StockServer::Nbdkit)),
+    row("nbdcopy/nbdkit", Kind::Nbdcopy(StockServer::Nbdkit, 4)),
+    row(
+        "nbdcopy/nbdkit/1-connection",
+        Kind::Nbdcopy(StockServer::Nbdkit, 1),
+    ),
     ours("ours/nbdkit", NBDKIT),
+    ours("ours/nbdkit/4-connections", NBDKIT.over(4)),
     ours("ours/nbdkit/in-place", NBDKIT.landing(Landing::InPlace)),
 ];
 
@@ -155,7 +165,7 @@ impl Row {
             Kind::Ours(Ours { server, .. }) => vec![server.program()],
             Kind::Curl => vec![StockServer::Nginx.program(), "curl"],
             Kind::Recv => vec![StockServer::Nginx.program()],
-            Kind::Nbdcopy(server) => vec![server.program(), "nbdcopy"],
+            Kind::Nbdcopy(server, _) => vec![server.program(), "nbdcopy"],
         }
     }
 }
@@ -187,7 +197,9 @@ pub fn run(setting: &Setting<'_>, kind: Kind) -> Result<LoadReading> {
         Kind::Ours(ours) => load(setting, ours),
         Kind::Curl => over_veth(setting, StockServer::Nginx, || curl(setting)),
         Kind::Recv => over_veth(setting, StockServer::Nginx, || recv(setting)),
-        Kind::Nbdcopy(server) => over_veth(setting, server, || nbdcopy(setting, server)),
+        Kind::Nbdcopy(server, connections) => {
+            over_veth(setting, server, || nbdcopy(setting, server, connections))
+        }
     }
 }
 
@@ -291,9 +303,9 @@ fn curl(setting: &Setting<'_>) -> Result<MeterReading> {
 }
 
 /// Reads the export into memory of nbdcopy, which drops it: with as many requests in flight as ours.
-fn nbdcopy(setting: &Setting<'_>, server: StockServer) -> Result<MeterReading> {
+fn nbdcopy(setting: &Setting<'_>, server: StockServer, connections: usize) -> Result<MeterReading> {
     let mut command = Command::new("nbdcopy");
-    command.arg(format!("--connections={NBD_CONNECTIONS}"));
+    command.arg(format!("--connections={connections}"));
     command.arg(format!("--requests={NBD_REQUESTS}"));
     command.arg(format!("--request-size={NBD_REQUEST_BYTES}"));
     // Without asking for holes: the file has none.

@@ -115,7 +115,7 @@ impl<C: Case> Plan<C> {
             }
         };
         Ok(Self {
-            cases: chosen(only, all, |case| case.row_name().name)?,
+            cases: chosen(only, all)?,
             repetitions: *reps,
             time,
             mtu: *mtu,
@@ -138,22 +138,29 @@ const MIN_MTU: u16 = 576;
 /// Several times the data that a sender may have in flight.
 const MIN_MEMORY: usize = 32 << 20;
 
-/// Returns the rows that `--only` names; all without it.
+fn chosen<C: Case>(only: &[String], all: &[C]) -> Result<Vec<C>, Failure> {
+    rows_named(only, all, |case| case.row_name().name)
+}
+
+/// Returns the rows that `only` names; all if it is empty.
 ///
 /// # Errors
 ///
 /// A usage error that names the row that does not exist.
-pub fn chosen<C: Copy>(
+pub fn rows_named<R: Copy>(
     only: &[String],
-    all: &[C],
-    name: impl Fn(&C) -> &'static str,
-) -> Result<Vec<C>, Failure> {
-    let exists = |wanted: &&String| all.iter().any(|case| name(case) == wanted.as_str());
-    if let Some(unknown) = only.iter().find(|wanted| !exists(wanted)) {
+    all: &[R],
+    name_of: impl Fn(&R) -> &'static str,
+) -> Result<Vec<R>, Failure> {
+    let exists = |name: &&String| all.iter().any(|row| name_of(row) == name.as_str());
+    if let Some(unknown) = only.iter().find(|name| !exists(name)) {
         let failure = Failure::usage(format_args!("--only: there is no row {unknown:?}"));
         return Err(failure.with_remedy("--list prints the rows"));
     }
-    let is_wanted = |case: &&C| only.is_empty() || only.iter().any(|wanted| wanted == name(case));
+    let is_wanted = |row: &&R| {
+        let name = name_of(row);
+        only.is_empty() || only.iter().any(|wanted| wanted == name)
+    };
     Ok(all.iter().filter(is_wanted).copied().collect())
 }
 

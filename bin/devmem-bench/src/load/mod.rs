@@ -12,7 +12,7 @@ use clap::Args;
 use devmem_linux::{cpu, netns};
 use netmem::Dmabuf;
 
-use super::plan::chosen;
+use super::plan::rows_named;
 use super::runner::{FormArgs, first_two, require_tap};
 use report::LoadReport;
 use rows::{ROWS, Row, Setting};
@@ -86,7 +86,7 @@ pub fn run(args: &LoadArgs) -> Result<(), Failure> {
         let missing = Failure::unsupported("there is no curl here");
         return Err(missing.with_remedy("apt install curl"));
     }
-    let rows = available(chosen(only, ROWS, |row| row.name)?);
+    let rows = available(rows_named(only, ROWS, |row| row.name)?);
     require_tap()?;
     // Before any thread is started, because an unprivileged caller also enters a user namespace.
     netns::enter_new()?;

@@ -148,13 +148,26 @@ const MIN_MTU: u16 = 576;
 const MIN_MEMORY: usize = 32 << 20;
 
 fn chosen<C: Case>(only: &[String], all: &[C]) -> Result<Vec<C>, Failure> {
-    let exists = |name: &&String| all.iter().any(|case| case.row_name().name == name.as_str());
+    rows_named(only, all, |case| case.row_name().name)
+}
+
+/// Returns the rows that `only` names; all if it is empty.
+///
+/// # Errors
+///
+/// A usage error that names the row that does not exist.
+pub fn rows_named<R: Copy>(
+    only: &[String],
+    all: &[R],
+    name_of: impl Fn(&R) -> &'static str,
+) -> Result<Vec<R>, Failure> {
+    let exists = |name: &&String| all.iter().any(|row| name_of(row) == name.as_str());
     if let Some(unknown) = only.iter().find(|name| !exists(name)) {
         let failure = Failure::usage(format_args!("--only: there is no row {unknown:?}"));
         return Err(failure.with_remedy("--list prints the rows"));
     }
-    let is_wanted = |case: &&C| {
-        let name = case.row_name().name;
+    let is_wanted = |row: &&R| {
+        let name = name_of(row);
         only.is_empty() || only.iter().any(|wanted| wanted == name)
     };
     Ok(all.iter().filter(is_wanted).copied().collect())

@@ -5,15 +5,17 @@
     reason = "a load and a store take a list of ranges"
 )]
 
+mod idle;
 mod piece;
 pub(crate) mod ranges;
 pub(crate) mod retry;
 mod settings;
 mod slots;
 
+pub(crate) use idle::{Connected, Idle, turn_all};
 pub(crate) use piece::{Piece, Pieces};
 pub(crate) use settings::{Settings, settable};
-pub(crate) use slots::{Connected, Failed, Patience, Slots, is_not_ready, turn_all};
+pub(crate) use slots::{Failed, Slots, is_not_ready};
 
 /// How far a load or a store is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 mod report;
 mod rows;
 mod server;
+mod tensors;
 
 use std::thread;
 
@@ -11,16 +12,19 @@ use clap::Args;
 use devmem_linux::{cpu, netns};
 use netmem::Dmabuf;
 
+use super::plan::rows_named;
 use super::runner::{FormArgs, first_two, require_tap};
 use report::LoadReport;
 use rows::{ROWS, Row, Setting};
 use server::Files;
-use tool::output::{Failure, note};
+use tool::output::{Failure, note, tell};
 use tool::size::Size;
 use tool::stock::{self, StockServer};
 
 /// Device memory is allocated in pages.
 const PAGE_BYTES: u64 = 4096;
+/// Bytes that the alignment of the tensors adds to those of the file, at most.
+const ALIGNED_BYTES: usize = 1 << 20;
 /// Sizes of the file: less is only slow start.
 const SIZES: std::ops::RangeInclusive<u64> = 64 << 20..=16 << 30;
 
@@ -29,8 +33,11 @@ const SIZES: std::ops::RangeInclusive<u64> = 64 << 20..=16 << 30;
 /// nginx serves a file in /dev/shm with sendfile, on its own processor. `ours` loads it over a TAP. `curl` loads it over a veth
 /// pair into another file there, which is then read once: the cheapest copy to a target. `recv` receives into a buffer that
 /// stays in the cache, and copies from there to device memory. `nbdcopy` reads from an NBD server over a veth pair and drops the
-/// bytes, with 4 connections and 16 requests of 1 MiB in flight on each, as `ours` does then. CPU time is that of the receiving
-/// process. Every repetition runs all rows one after another; rows without their programs are left out.
+/// bytes, with 4 connections or one; `ours` uses one. Each has 16 requests of 1 MiB in flight. In the rows `in-place` the payload
+/// stays where it was received, and its memory is used again at once, as that of `nbdcopy` is. `500-tensors` loads a checkpoint,
+/// each tensor to its place. CPU time is that of the receiving process, and that of the server's; a process that sends an ACK
+/// also does what the peer's TCP does with it. Every repetition runs all rows one after another; rows without their programs are
+/// left out.
 #[derive(Debug, Args)]
 pub struct LoadArgs {
     /// Repetitions of all rows; use at least 5 to see the spread
@@ -39,6 +46,12 @@ pub struct LoadArgs {
     /// Size of the file
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     bytes: Size,
+    /// Run only these rows
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    only: Vec<String>,
+    /// List the rows and exit
+    #[arg(long)]
+    list: bool,
     #[command(flatten)]
     form: FormArgs,
 }
@@ -49,7 +62,17 @@ pub struct LoadArgs {
 ///
 /// The network or a server cannot be set up, or a row fails.
 pub fn run(args: &LoadArgs) -> Result<(), Failure> {
-    let LoadArgs { reps, bytes, form } = args;
+    let LoadArgs {
+        reps,
+        bytes,
+        only,
+        list,
+        form,
+    } = args;
+    if *list {
+        ROWS.iter().for_each(|row| tell(row.name));
+        return Ok(());
+    }
     if *reps == 0 {
         return Err(Failure::usage("--reps 0: must be at least 1, better 5"));
     }
@@ -63,7 +86,7 @@ pub fn run(args: &LoadArgs) -> Result<(), Failure> {
         let missing = Failure::unsupported("there is no curl here");
         return Err(missing.with_remedy("apt install curl"));
     }
-    let rows = available_rows();
+    let rows = available(rows_named(only, ROWS, |row| row.name)?);
     require_tap()?;
     // Before any thread is started, because an unprivileged caller also enters a user namespace.
     netns::enter_new()?;
@@ -72,7 +95,7 @@ pub fn run(args: &LoadArgs) -> Result<(), Failure> {
     let files = Files::new(bytes.0)?;
     let setting = Setting {
         files: &files,
-        target: Dmabuf::anonymous(size)?,
+        target: Dmabuf::anonymous(size + ALIGNED_BYTES)?,
         bytes: bytes.0,
         server_cpu,
     };
@@ -95,8 +118,8 @@ pub fn run(args: &LoadArgs) -> Result<(), Failure> {
 }
 
 /// Returns the rows whose programs this machine has, and notes the others.
-fn available_rows() -> Vec<&'static Row> {
-    let is_here = |row: &&Row| {
+fn available(mut rows: Vec<Row>) -> Vec<Row> {
+    rows.retain(|row| {
         let programs = row.programs().into_iter();
         let missing = programs.filter(|program| stock::path_of(program).is_none());
         let missing: Vec<_> = missing.collect();
@@ -108,6 +131,6 @@ fn available_rows() -> Vec<&'static Row> {
             ));
         }
         missing.is_empty()
-    };
-    ROWS.iter().filter(is_here).collect()
+    });
+    rows
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::rows::{Kind, PAIRS, Row};
+use super::rows::{Kind, LoadReading, PAIRS, Row};
 use crate::chart::{Bar, Chart, Series};
 use crate::meter::MeterReading;
 use crate::sample::spread;
@@ -27,15 +27,17 @@ struct Figures {
     kind: Kind,
     gbit_per_s: Vec<f64>,
     cpu_s_per_gb: Vec<f64>,
+    server_s_per_gb: Vec<f64>,
 }
 
 impl LoadReport {
-    pub fn new(rows: &[&Row], bytes: u64, repetitions: usize) -> Self {
-        let figures = |row: &&Row| Figures {
+    pub fn new(rows: &[Row], bytes: u64, repetitions: usize) -> Self {
+        let figures = |row: &Row| Figures {
             name: row.name,
             kind: row.kind,
             gbit_per_s: Vec::new(),
             cpu_s_per_gb: Vec::new(),
+            server_s_per_gb: Vec::new(),
         };
         Self {
             bytes,
@@ -45,16 +47,19 @@ impl LoadReport {
     }
 
     /// Adds a run of a row.
-    pub fn add(&mut self, row: &Row, reading: MeterReading) {
+    pub fn add(&mut self, row: &Row, reading: LoadReading) {
+        let LoadReading { meter, server } = reading;
         let MeterReading {
             bytes,
             elapsed,
             cpu,
-        } = reading;
+        } = meter;
         if let Some(figures) = self.rows.iter_mut().find(|other| other.name == row.name) {
             figures.gbit_per_s.push(gbit_per_s(bytes, elapsed));
             let gigabytes = bytes as f64 / 1e9;
             figures.cpu_s_per_gb.push(cpu.as_secs_f64() / gigabytes);
+            let server = server.as_secs_f64() / gigabytes;
+            figures.server_s_per_gb.push(server);
         }
     }
 
@@ -68,8 +73,8 @@ impl LoadReport {
                 min,
                 max,
                 series: match row.kind {
-                    Kind::Ours { .. } => Series::Ours,
-                    Kind::Curl | Kind::Recv | Kind::Nbdcopy(_) => Series::Other,
+                    Kind::Ours(_) => Series::Ours,
+                    Kind::Curl | Kind::Recv | Kind::Nbdcopy(..) => Series::Other,
                 },
             }
         };
@@ -90,10 +95,11 @@ impl fmt::Display for LoadReport {
         )?;
         for row in &self.rows {
             let (rate, cpu) = (spread(&row.gbit_per_s), spread(&row.cpu_s_per_gb));
+            let server = spread(&row.server_s_per_gb);
             writeln!(
                 f,
-                "{:>20}  {:5.1} Gbit/s ({:.1} to {:.1})  {:.3} s/GB ({:.3} to {:.3})",
-                row.name, rate.1, rate.0, rate.2, cpu.1, cpu.0, cpu.2
+                "{:>29}  {:5.1} Gbit/s ({:.1} to {:.1})  {:.3} s/GB ({:.3} to {:.3}), server {:.3}",
+                row.name, rate.1, rate.0, rate.2, cpu.1, cpu.0, cpu.2, server.1
             )?;
         }
         let median = |name: &str| {
@@ -115,27 +121,28 @@ impl fmt::Display for LoadReport {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::load::rows::ROWS;
 
     #[test]
     fn ours_is_compared_with_the_others() {
-        let rows: Vec<_> = ROWS.iter().collect();
-        let mut report = LoadReport::new(&rows, 1 << 30, 1);
-        for row in rows {
-            let ours = matches!(row.kind, Kind::Ours { .. });
-            report.add(
-                row,
-                MeterReading {
-                    bytes: 1_000_000_000,
-                    elapsed: std::time::Duration::from_secs(if ours { 1 } else { 2 }),
-                    cpu: std::time::Duration::from_millis(if ours { 250 } else { 500 }),
-                },
-            );
+        let mut report = LoadReport::new(ROWS, 1 << 30, 1);
+        for row in ROWS {
+            let ours = matches!(row.kind, Kind::Ours(_));
+            let meter = MeterReading {
+                bytes: 1_000_000_000,
+                elapsed: Duration::from_secs(if ours { 1 } else { 2 }),
+                cpu: Duration::from_millis(if ours { 250 } else { 500 }),
+            };
+            let server = Duration::from_millis(125);
+            report.add(row, LoadReading { meter, server });
         }
         let text = report.to_string();
         let expected = "ours runs at 2.00x the rate of curl, with 0.50x of its CPU time";
         assert!(text.contains(expected), "{text}");
         assert!(text.contains("of nbdcopy/nbdkit, with 0.50x"), "{text}");
+        assert!(text.contains("server 0.125"), "{text}");
     }
 }

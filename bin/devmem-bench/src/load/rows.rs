@@ -13,9 +13,9 @@ use devmem_linux::cpu;
 use devmem_tcp::Netdev;
 use netmem::Dmabuf;
 use tool::stock::StockServer;
-use transfer::load::{Loader, Origin, Part};
+use transfer::load::{Checkpoint, HttpRequest, Loaded, Loader, Origin, Part};
 
-use super::server::{Files, Home, Server};
+use super::server::{Files, Home, Server, cpu_time};
 use crate::meter::MeterReading;
 use crate::network::{NearEnd, TAP, Veth};
 use crate::sender::{PREFIX, RECEIVER, SENDER};
@@ -25,12 +25,9 @@ const BOUND_BYTES: usize = 256 << 20;
 /// Bytes of one receive or read call of the other receivers.
 const CHUNK: usize = 256 << 10;
 const MTU: u16 = 1500;
-/// Requests to NBD servers.
-const NBD_CONNECTIONS: usize = 4;
+/// Requests to NBD servers: in flight on one connection, and the bytes of each.
 const NBD_REQUESTS: usize = 16;
 const NBD_REQUEST_BYTES: u64 = 1 << 20;
-/// Unit of the times in /proc/PID/stat: a hundredth of a second (USER_HZ, linux include/asm-generic/param.h).
-const TICK: Duration = Duration::from_millis(10);
 
 /// A row.
 #[derive(Clone, Copy, Debug)]
@@ -42,72 +39,133 @@ pub struct Row {
 /// How the file is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    Ours {
-        server: StockServer,
-        connections: usize,
-        piece_bytes: u64,
-        /// Requests in flight on one connection.
-        window: usize,
-    },
+    Ours(Ours),
     Curl,
     Recv,
-    Nbdcopy(StockServer),
+    /// With this many connections.
+    Nbdcopy(StockServer, usize),
+}
+
+/// A load by this project.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ours {
+    server: StockServer,
+    connections: usize,
+    piece_bytes: u64,
+    /// Requests in flight on one connection.
+    window: usize,
+    landing: Landing,
+}
+
+/// Where the payload goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Landing {
+    /// To one place in device memory, by a copy.
+    OnePlace,
+    /// To the places of the checkpoint's tensors, by copies.
+    Tensors,
+    /// It stays where it was received, and its memory is used again at once.
+    InPlace,
+}
+
+const HTTP: Ours = Ours {
+    server: StockServer::Nginx,
+    connections: 4,
+    piece_bytes: 16 << 20,
+    window: 2,
+    landing: Landing::OnePlace,
+};
+
+const NBD: Ours = Ours {
+    connections: 1,
+    piece_bytes: NBD_REQUEST_BYTES,
+    window: NBD_REQUESTS,
+    ..HTTP
+};
+
+impl Ours {
+    const fn over(self, connections: usize) -> Self {
+        Self {
+            connections,
+            ..self
+        }
+    }
+
+    const fn pieces(self, piece_bytes: u64) -> Self {
+        Self {
+            piece_bytes,
+            ..self
+        }
+    }
+
+    const fn from(self, server: StockServer) -> Self {
+        Self { server, ..self }
+    }
+
+    const fn landing(self, landing: Landing) -> Self {
+        Self { landing, ..self }
+    }
 }
 
 const fn row(name: &'static str, kind: Kind) -> Row {
     Row { name, kind }
 }
 
-const fn ours(name: &'static str, connections: usize, piece_bytes: u64) -> Row {
-    let kind = Kind::Ours {
-        server: StockServer::Nginx,
-        connections,
-        piece_bytes,
-        window: 2,
-    };
-    Row { name, kind }
+const fn ours(name: &'static str, ours: Ours) -> Row {
+    row(name, Kind::Ours(ours))
 }
 
-const fn ours_nbd(name: &'static str, server: StockServer) -> Row {
-    let kind = Kind::Ours {
-        server,
-        connections: NBD_CONNECTIONS,
-        piece_bytes: NBD_REQUEST_BYTES,
-        window: NBD_REQUESTS,
-    };
-    Row { name, kind }
-}
-
+const QEMU: Ours = NBD.from(StockServer::QemuNbd);
+const NBDKIT: Ours = NBD.from(StockServer::Nbdkit);
 pub const ROWS: &[Row] = &[
     row("curl", Kind::Curl),
     row("recv", Kind::Recv),
-    ours("ours", 4, 16 << 20),
-    ours("ours/1-connection", 1, 16 << 20),
-    ours("ours/16-connections", 16, 16 << 20),
-    ours("ours/64k-pieces", 4, 64 << 10),
-    ours("ours/1g-pieces", 4, 1 << 30),
-    row("nbdcopy/qemu-nbd", Kind::Nbdcopy(StockServer::QemuNbd)),
-    ours_nbd("ours/qemu-nbd", StockServer::QemuNbd),
-    row("nbdcopy/nbdkit", Kind::Nbdcopy(StockServer::Nbdkit)),
-    ours_nbd("ours/nbdkit", StockServer::Nbdkit),
+    ours("ours", HTTP),
+    ours("ours/in-place", HTTP.landing(Landing::InPlace)),
+    ours("ours/500-tensors", HTTP.landing(Landing::Tensors)),
+    ours("ours/1-connection", HTTP.over(1)),
+    ours("ours/16-connections", HTTP.over(16)),
+    ours("ours/64k-pieces", HTTP.pieces(64 << 10)),
+    ours("ours/1g-pieces", HTTP.pieces(1 << 30)),
+    row("nbdcopy/qemu-nbd", Kind::Nbdcopy(StockServer::QemuNbd, 4)),
+    row(
+        "nbdcopy/qemu-nbd/1-connection",
+        Kind::Nbdcopy(StockServer::QemuNbd, 1),
+    ),
+    ours("ours/qemu-nbd", QEMU),
+    ours("ours/qemu-nbd/4-connections", QEMU.over(4)),
+    ours("ours/qemu-nbd/in-place", QEMU.landing(Landing::InPlace)),
+    row("nbdcopy/nbdkit", Kind::Nbdcopy(StockServer::Nbdkit, 4)),
+    row(
+        "nbdcopy/nbdkit/1-connection",
+        Kind::Nbdcopy(StockServer::Nbdkit, 1),
+    ),
+    ours("ours/nbdkit", NBDKIT),
+    ours("ours/nbdkit/4-connections", NBDKIT.over(4)),
+    ours("ours/nbdkit/in-place", NBDKIT.landing(Landing::InPlace)),
 ];
 
 /// The rows that are compared.
-pub const PAIRS: [(&str, &str); 4] = [
+pub const PAIRS: [(&str, &str); 9] = [
     ("ours", "curl"),
     ("ours", "recv"),
+    ("ours/in-place", "recv"),
+    ("ours", "ours/in-place"),
+    ("ours/500-tensors", "ours/in-place"),
     ("ours/qemu-nbd", "nbdcopy/qemu-nbd"),
+    ("ours/qemu-nbd/in-place", "nbdcopy/qemu-nbd"),
     ("ours/nbdkit", "nbdcopy/nbdkit"),
+    ("ours/nbdkit/in-place", "nbdcopy/nbdkit"),
 ];
 
 impl Row {
     /// Returns the programs that it needs.
     pub fn programs(&self) -> Vec<&'static str> {
         match self.kind {
-            Kind::Ours { server, .. } => vec![server.program()],
+            Kind::Ours(Ours { server, .. }) => vec![server.program()],
             Kind::Curl => vec![StockServer::Nginx.program(), "curl"],
             Kind::Recv => vec![StockServer::Nginx.program()],
-            Kind::Nbdcopy(server) => vec![server.program(), "nbdcopy"],
+            Kind::Nbdcopy(server, _) => vec![server.program(), "nbdcopy"],
         }
     }
 }
@@ -120,27 +178,28 @@ pub struct Setting<'a> {
     pub server_cpu: usize,
 }
 
+/// The figures of one run.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadReading {
+    /// Those of the receiver.
+    pub meter: MeterReading,
+    /// CPU time of the server's process during that time.
+    pub server: Duration,
+}
+
 /// Runs one row once.
 ///
 /// # Errors
 ///
 /// The server or the load failed.
-pub fn run(setting: &Setting<'_>, kind: Kind) -> Result<MeterReading> {
+pub fn run(setting: &Setting<'_>, kind: Kind) -> Result<LoadReading> {
     match kind {
-        Kind::Ours {
-            server,
-            connections,
-            piece_bytes,
-            window,
-        } => load(setting, server, |nic| {
-            Loader::new(nic)
-                .connections(connections)
-                .piece_bytes(piece_bytes)
-                .pipeline(window)
-        }),
+        Kind::Ours(ours) => load(setting, ours),
         Kind::Curl => over_veth(setting, StockServer::Nginx, || curl(setting)),
         Kind::Recv => over_veth(setting, StockServer::Nginx, || recv(setting)),
-        Kind::Nbdcopy(server) => over_veth(setting, server, || nbdcopy(setting, server)),
+        Kind::Nbdcopy(server, connections) => {
+            over_veth(setting, server, || nbdcopy(setting, server, connections))
+        }
     }
 }
 
@@ -149,45 +208,73 @@ fn over_veth(
     setting: &Setting<'_>,
     server: StockServer,
     run: impl FnOnce() -> Result<MeterReading>,
-) -> Result<MeterReading> {
+) -> Result<LoadReading> {
     let mut running = Server::start(server, setting.files, Home::Apart, setting.server_cpu)?;
     let _veth = Veth::new(&running.namespace()?, NearEnd::Kernel, MTU, None)?;
     running.until_ready(server.address(SENDER.into()))?;
-    run()
+    with_server(&running, run)
 }
 
-fn load(
-    setting: &Setting<'_>,
-    server: StockServer,
-    loader: impl FnOnce(&Netdev) -> Loader,
-) -> Result<MeterReading> {
+/// Adds the CPU time of the server during `run`.
+fn with_server(server: &Server, run: impl FnOnce() -> Result<MeterReading>) -> Result<LoadReading> {
+    let before = server.cpu_time()?;
+    let meter = run()?;
+    let server = server.cpu_time()?.saturating_sub(before);
+    Ok(LoadReading { meter, server })
+}
+
+fn load(setting: &Setting<'_>, ours: Ours) -> Result<LoadReading> {
     let nic = Netdev::builder(&format!("tap:{TAP}"))?
         .address(&format!("{RECEIVER}/{PREFIX}"))?
         .peer_address(&format!("{SENDER}/{PREFIX}"))?
         .mtu(MTU)
         .open()?;
-    let mut running = Server::start(server, setting.files, Home::Here, setting.server_cpu)?;
-    running.until_ready(server.address(SENDER.into()))?;
+    let mut running = Server::start(ours.server, setting.files, Home::Here, setting.server_cpu)?;
+    running.until_ready(ours.server.address(SENDER.into()))?;
     let memory = Dmabuf::anonymous(BOUND_BYTES)?;
     let setup = nic.plan_receive(SocketAddr::from((RECEIVER, 0))).apply()?;
     let bound = nic.bind_rx(&memory, setup.queues())?;
-    let loader = loader(&nic);
-    let origin: Origin = server.url(SENDER.into()).parse()?;
-    let (start, clock) = (Instant::now(), cpu::process_cpu_time());
-    let source = origin.open(&nic)?;
-    let part = Part {
-        source: 0..setting.bytes,
-        memory: setting.target.clone(),
-        offset: 0,
-    };
-    let loaded = loader.load(source, &[part], &mut |_| ControlFlow::Continue(()))?;
-    let reading = MeterReading {
-        bytes: loaded.bytes,
-        elapsed: start.elapsed(),
-        cpu: cpu::process_cpu_time().saturating_sub(clock),
-    };
+    let loader = Loader::new(&nic)
+        .connections(ours.connections)
+        .piece_bytes(ours.piece_bytes)
+        .pipeline(ours.window);
+    let reading = with_server(&running, || {
+        let (start, clock) = (Instant::now(), cpu::process_cpu_time());
+        let loaded = load_by(&loader, setting, ours)?;
+        Ok(MeterReading {
+            bytes: loaded.bytes,
+            elapsed: start.elapsed(),
+            cpu: cpu::process_cpu_time().saturating_sub(clock),
+        })
+    });
     drop((bound, setup));
-    Ok(reading)
+    reading
+}
+
+fn load_by(loader: &Loader, setting: &Setting<'_>, ours: Ours) -> Result<Loaded> {
+    let url = ours.server.url(SENDER.into());
+    let mut always = |_| ControlFlow::Continue(());
+    let whole = 0..setting.bytes;
+    let loaded = match ours.landing {
+        Landing::OnePlace => {
+            let source = url.parse::<Origin>()?.open(loader.nic())?;
+            let part = Part {
+                source: whole,
+                memory: setting.target.clone(),
+                offset: 0,
+            };
+            loader.load(source, &[part], &mut always)?
+        }
+        Landing::Tensors => {
+            let checkpoint = Checkpoint::open(loader, HttpRequest::new(url.parse()?))?;
+            checkpoint.load(loader, &setting.target, &mut always)?
+        }
+        Landing::InPlace => {
+            let source = url.parse::<Origin>()?.open(loader.nic())?;
+            loader.deliver(source, &[whole], &mut |_| Ok(()), &mut always)?
+        }
+    };
+    Ok(loaded)
 }
 
 /// Loads into a file in memory, and reads that once.
@@ -216,9 +303,9 @@ fn curl(setting: &Setting<'_>) -> Result<MeterReading> {
 }
 
 /// Reads the export into memory of nbdcopy, which drops it: with as many requests in flight as ours.
-fn nbdcopy(setting: &Setting<'_>, server: StockServer) -> Result<MeterReading> {
+fn nbdcopy(setting: &Setting<'_>, server: StockServer, connections: usize) -> Result<MeterReading> {
     let mut command = Command::new("nbdcopy");
-    command.arg(format!("--connections={NBD_CONNECTIONS}"));
+    command.arg(format!("--connections={connections}"));
     command.arg(format!("--requests={NBD_REQUESTS}"));
     command.arg(format!("--request-size={NBD_REQUEST_BYTES}"));
     // Without asking for holes: the file has none.
@@ -286,29 +373,7 @@ fn recv(setting: &Setting<'_>) -> Result<MeterReading> {
     })
 }
 
-/// Returns the CPU time of all child processes that have ended.
+/// Returns the CPU time of all child processes that have ended: the fields cutime and cstime.
 fn children_cpu_time() -> Result<Duration> {
-    let stat = fs::read_to_string("/proc/self/stat").context("read /proc/self/stat")?;
-    children_of(&stat).context("parse /proc/self/stat")
-}
-
-/// Adds up cutime and cstime, the fields 16 and 17 (proc_pid_stat(5)); the name in field 2 may have spaces.
-fn children_of(stat: &str) -> Option<Duration> {
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut times = fields.split_whitespace().skip(13);
-    let (user, system): (u32, u32) = (times.next()?.parse().ok()?, times.next()?.parse().ok()?);
-    Some(TICK.saturating_mul(user.saturating_add(system)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_times_of_children_are_found_behind_any_name() {
-        let stat = "1 (a b) c) S 1 2 3 4 5 6 7 8 9 10 500 600 7 8 20 0 1 0\n";
-        assert_eq!(children_of(stat), Some(TICK * 15));
-        assert_eq!(children_of("1 (x) S"), None);
-        children_cpu_time().expect("this process has such a file");
-    }
+    cpu_time("self", 13)
 }

@@ -13,6 +13,10 @@ use wire::MacAddr;
 /// `NAPI_POLL_WEIGHT`).
 pub const POLL_BUDGET: usize = 64;
 
+/// Payload bytes after which a poll ends. Less than the second-level cache of today's processors: the reader finds the bytes
+/// there, and the next poll receives into the memory that it has returned, which is there, too.
+pub const POLL_BYTES: usize = 512 << 10;
+
 /// Maximum number of sockets of a stack. Closed connections that have not finished yet count.
 pub const MAX_SOCKETS: usize = 65_536;
 

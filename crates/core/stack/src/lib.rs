@@ -56,7 +56,8 @@ pub use binding::{
 };
 pub use binding_tx::{BindTx, BindTxError};
 pub use config::{
-    MAX_BACKLOG, MAX_ORPHANS, MAX_SOCKETS, POLL_BUDGET, RCV_BUF_MAX, SEND_MEMORY_BYTES, StackConfig,
+    MAX_BACKLOG, MAX_ORPHANS, MAX_SOCKETS, POLL_BUDGET, POLL_BYTES, RCV_BUF_MAX, SEND_MEMORY_BYTES,
+    StackConfig,
 };
 pub use drops::DropReason;
 pub use neighbor::{

@@ -9,7 +9,7 @@ use steer::RxQueueId;
 use thiserror::Error;
 use wire::{FourTuple, Instant};
 
-use crate::config::StackConfig;
+use crate::config::{POLL_BYTES, StackConfig};
 use crate::drops::DropReason;
 use crate::icmp::Icmp;
 use crate::memory::StackMemory;
@@ -167,7 +167,8 @@ impl Stack {
         })
     }
 
-    /// Receives up to [`StackConfig::poll_budget`] packets, runs timers that are due, and sends what can be sent.
+    /// Receives up to [`StackConfig::poll_budget`] packets or [`POLL_BYTES`] of payload, runs timers that are due, and sends
+    /// what can be sent.
     pub fn poll(&mut self, now: Instant) -> PollOutcome {
         self.poll_by(&mut || now)
     }
@@ -182,14 +183,15 @@ impl Stack {
         self.memory.windows.advance(now);
         self.network.watch_link(now);
         let sent_before = self.network.tx_packets();
-        let mut received = 0;
+        let (mut received, mut bytes) = (0, 0);
         let mut burst = Burst::GoesOn;
-        while received < self.poll_budget {
+        while received < self.poll_budget && bytes < POLL_BYTES {
             let Some(packet) = self.network.poll_rx(now) else {
                 burst = Burst::Over;
                 break;
             };
             received += 1;
+            bytes += packet.headers.payload_len;
             now = clock();
             self.receive(packet, now);
         }

@@ -3,12 +3,12 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use devmem_tcp::{RecvError, RxBatch, Stream, StreamStats};
+use devmem_tcp::{Interest, RecvError, RxBatch, Stream, StreamStats};
 
 use super::error::LoadError;
 use super::landing::Landing;
 use super::session::{Fault, Next, Session};
-use crate::parallel::{Connected, Patience, is_not_ready, retry};
+use crate::parallel::{Connected, is_not_ready, retry};
 
 /// Most frags of one receive.
 const BATCH_FRAGS: usize = 1024;
@@ -34,10 +34,19 @@ impl Connected for Connection {
     fn stream(&self) -> &Stream {
         &self.stream
     }
+
+    fn interests(&self) -> &'static [Interest] {
+        match self.session.is_waiting() {
+            true => &[Interest::Receive],
+            // The server may have closed it, which does no harm.
+            false => &[],
+        }
+    }
 }
 
 impl Connection {
-    pub(crate) fn new(stream: Stream, session: Box<dyn Session>) -> Self {
+    pub(crate) fn new(mut stream: Stream, session: Box<dyn Session>) -> Self {
+        stream.set_nonblocking(true);
         Self {
             stream,
             session,
@@ -53,15 +62,7 @@ impl Connection {
     ///
     /// # Errors
     /// The connection has ended or is of no more use.
-    pub(crate) fn turn(
-        &mut self,
-        landing: &mut Landing<'_>,
-        patience: Patience,
-    ) -> Result<bool, Fault> {
-        match patience {
-            Patience::None => self.stream.set_nonblocking(true),
-            Patience::Limit(limit) => self.stream.set_timeout(Some(limit)),
-        }
+    pub(crate) fn turn(&mut self, landing: &mut Landing<'_>) -> Result<bool, Fault> {
         self.send()?;
         let received = match self.session.next() {
             Next::Nothing => Some(0),
@@ -91,7 +92,6 @@ impl Connection {
     /// Ends the connection and returns its counters.
     pub(crate) fn close(mut self) -> StreamStats {
         if !self.session.is_waiting() {
-            self.stream.set_nonblocking(true);
             self.session.say_goodbye();
             // The server also notices the end of the connection.
             let _ = self.send();

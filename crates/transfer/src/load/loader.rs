@@ -164,6 +164,6 @@ impl Loader {
             false => 1,
         };
         let pieces = Pieces::new(ranges, piece_bytes);
-        Run::new(self, source, pieces, landing, connections).run(progress)
+        Run::new(self, source, pieces, landing, connections)?.run(progress)
     }
 }

@@ -9,7 +9,7 @@ use super::landing::Landing;
 use super::loader::{Loaded, Loader};
 use super::session::Fault;
 use super::source::Source;
-use crate::parallel::{Failed, Patience, Pieces, Progress, Slots, turn_all};
+use crate::parallel::{Failed, Idle, Pieces, Progress, Slots, turn_all};
 
 /// A running load.
 pub(super) struct Run<'a> {
@@ -18,25 +18,31 @@ pub(super) struct Run<'a> {
     pieces: Pieces,
     landing: Landing<'a>,
     slots: Slots<Connection>,
+    idle: Idle,
     loaded: Loaded,
 }
 
 impl<'a> Run<'a> {
+    /// Prepares a run.
+    ///
+    /// # Errors
+    /// The process has no free file descriptor.
     pub(super) fn new(
         loader: &'a Loader,
         source: &'a Source,
         pieces: Pieces,
         landing: Landing<'a>,
         connections: usize,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, LoadError> {
+        Ok(Self {
             loader,
             source,
             pieces,
             landing,
             slots: Slots::new(connections, loader.settings.attempts()),
+            idle: Idle::new(&loader.nic).map_err(LoadError::Wait)?,
             loaded: Loaded::default(),
-        }
+        })
     }
 
     /// Runs to the end.
@@ -53,10 +59,10 @@ impl<'a> Run<'a> {
                 return Err(LoadError::Cancelled);
             }
             self.prepare_all()?;
-            let patience = self.slots.patience(self.pieces.peek());
-            if !turn_all(self.slots.indices(), patience, |i| self.turn(i, patience))? {
-                let slept = self.slots.sleep(self.pieces.peek());
-                slept.map_err(LoadError::Wait)?;
+            let spin = self.idle.spin();
+            if !turn_all(self.slots.indices(), spin, |index| self.turn(index))? {
+                let waited = self.idle.wait(&self.slots, self.pieces.peek());
+                waited.map_err(LoadError::Wait)?;
             }
         }
         for index in self.slots.indices() {
@@ -134,11 +140,11 @@ impl<'a> Run<'a> {
     }
 
     /// Lets one connection receive. Returns whether it did or has ended.
-    fn turn(&mut self, index: usize, patience: Patience) -> Result<bool, LoadError> {
+    fn turn(&mut self, index: usize) -> Result<bool, LoadError> {
         let Some(connection) = self.slots.get_mut(index) else {
             return Ok(false);
         };
-        let turned = connection.turn(&mut self.landing, patience);
+        let turned = connection.turn(&mut self.landing);
         let limit = self.loader.settings.idle_limit();
         let mut has_progress = false;
         while let Some(piece) = connection.session.completed() {

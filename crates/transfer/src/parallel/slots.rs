@@ -1,34 +1,10 @@
-//! Places for connections: which are open, when the others are tried again, and the wait for any of them.
+//! Places for connections: which are open, and when the others are tried again.
 
 use std::io;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use devmem_tcp::Stream;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
-use super::piece::Piece;
 use super::retry;
-
-/// Longest wait without a call of the progress function.
-const LOOK_AROUND: Duration = Duration::from_millis(100);
-/// Time to poll all connections in turn before sleeping.
-const SPIN: Duration = Duration::from_micros(50);
-
-/// A connection in a slot.
-pub(crate) trait Connected {
-    /// Returns its stream.
-    fn stream(&self) -> &Stream;
-}
-
-/// How long one turn of a connection may wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
-    /// Not at all.
-    None,
-    /// This long.
-    Limit(Duration),
-}
 
 /// What follows from a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,68 +126,13 @@ impl<C> Slots<C> {
         }
     }
 
-    /// Returns how long a turn may wait. `next` is the piece that is requested next: for it, another slot may be connected.
-    pub(crate) fn patience(&self, next: Option<Piece>) -> Patience {
-        let is_closed = |slot: &Slot<C>| matches!(slot.state, State::Closed(_));
-        let may_open = next.is_some() && self.slots.iter().any(is_closed);
-        match self.open().count() == 1 && !may_open {
-            true => Patience::Limit(LOOK_AROUND),
-            false => Patience::None,
-        }
-    }
-}
-
-impl<C: Connected> Slots<C> {
-    /// Waits until a connection is ready, or the time of the next attempt if there is a piece for it, for 100 ms at most.
-    ///
-    /// # Errors
-    /// The connections cannot be waited for.
-    pub(crate) fn sleep(&self, next: Option<Piece>) -> io::Result<()> {
-        let now = Instant::now();
-        let mut limit = LOOK_AROUND;
-        let mut fds = Vec::with_capacity(self.slots.len());
-        for slot in &self.slots {
-            match &slot.state {
-                State::Open(connection) => {
-                    let fd = connection.stream().readiness_fd()?;
-                    fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
-                }
-                State::Closed(until) if next.is_some() => {
-                    limit = limit.min(until.saturating_duration_since(now));
-                }
-                State::Closed(_) | State::Retired => {}
-            }
-        }
-        let limit = Timespec::try_from(limit).expect("a tenth of a second fits");
-        match poll(&mut fds, Some(&limit)) {
-            // The progress function checks for signals.
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(errno) => Err(errno.into()),
-        }
-    }
-}
-
-/// Gives every slot a turn, again and again for a short time. Returns whether any moved bytes or ended, or has waited.
-///
-/// # Errors
-/// The first error of a turn.
-pub(crate) fn turn_all<E>(
-    indices: Range<usize>,
-    patience: Patience,
-    mut turn: impl FnMut(usize) -> Result<bool, E>,
-) -> Result<bool, E> {
-    let start = Instant::now();
-    loop {
-        let mut moved = false;
-        for index in indices.clone() {
-            moved |= turn(index)?;
-        }
-        if moved || patience != Patience::None {
-            return Ok(true);
-        }
-        if start.elapsed() > SPIN {
-            return Ok(false);
-        }
+    /// Returns the earliest time at which a slot without a connection is due.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        let due = self.slots.iter().filter_map(|slot| match slot.state {
+            State::Closed(until) => Some(until),
+            State::Open(_) | State::Retired => None,
+        });
+        due.min()
     }
 }
 
@@ -227,8 +148,6 @@ pub(crate) fn is_not_ready(error: &io::Error) -> bool {
 mod tests {
     use super::*;
 
-    const NEXT: Option<Piece> = Some(Piece { start: 0, end: 1 });
-
     #[test]
     fn a_slot_is_retired_after_its_attempts_and_the_last_one_gives_up() {
         let mut slots: Slots<u8> = Slots::new(2, 2);
@@ -236,7 +155,7 @@ mod tests {
         assert_eq!(slots.failed(0, None), Failed::GoOn);
         assert!(!slots.is_due(0), "it waits before the next attempt");
         assert_eq!(slots.failed(0, None), Failed::GoOn, "the other one is open");
-        assert_eq!(slots.patience(NEXT), Patience::Limit(LOOK_AROUND));
+        assert_eq!(slots.next_due(), None, "the other two need no attempt");
         assert_eq!(slots.take(0), None);
         assert!(!slots.is_due(0), "it stays retired");
 
@@ -246,16 +165,5 @@ mod tests {
         slots.progressed(1);
         assert_eq!(slots.failed(1, None), Failed::GoOn);
         assert_eq!(slots.failed(1, None), Failed::GiveUp);
-    }
-
-    #[test]
-    fn only_a_connection_that_stays_alone_may_wait() {
-        let mut slots: Slots<u8> = Slots::new(2, 8);
-        assert_eq!(slots.patience(None), Patience::None);
-        slots.put(0, 7);
-        assert_eq!(slots.patience(NEXT), Patience::None);
-        assert_eq!(slots.patience(None), Patience::Limit(LOOK_AROUND));
-        slots.put(1, 7);
-        assert_eq!(slots.patience(None), Patience::None);
     }
 }

@@ -5,14 +5,16 @@ use std::io::Write as _;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use devmem_tcp::{BoundTx, Completions, RecvError, RxBatch, SendCounts, SendError, SendId, Stream};
+use devmem_tcp::{
+    BoundTx, Completions, Interest, RecvError, RxBatch, SendCounts, SendError, SendId, Stream,
+};
 
 use super::ledger::Moment;
 use super::session::{Fault, Session, Write};
 use super::supply::Supplied;
 use crate::load::LoadError;
 use crate::load::nbd::Request;
-use crate::parallel::{Connected, Patience, is_not_ready, retry};
+use crate::parallel::{Connected, is_not_ready, retry};
 
 /// Most bytes of one send: its completion makes a sleeping thread look for room again.
 const SEND_BYTES: usize = 256 << 10;
@@ -41,6 +43,11 @@ pub(crate) struct Connection {
 impl Connected for Connection {
     fn stream(&self) -> &Stream {
         &self.stream
+    }
+
+    fn interests(&self) -> &'static [Interest] {
+        // A complete send leaves room for the next one.
+        &[Interest::Receive, Interest::Complete]
     }
 }
 
@@ -73,7 +80,8 @@ pub(crate) struct Acknowledged {
 impl Connection {
     /// Takes over a connection. Dropping it resets it, unless it was [closed](Self::close): the server may still have
     /// requests that will be made again on another connection.
-    pub(crate) fn new(stream: Stream, session: Session, since: Moment) -> Self {
+    pub(crate) fn new(mut stream: Stream, session: Session, since: Moment) -> Self {
+        stream.set_nonblocking(true);
         // Cannot fail: the NIC belongs to this process, which has just connected.
         let _ = stream.set_linger(Some(Duration::ZERO));
         Self {
@@ -116,23 +124,11 @@ impl Connection {
     ///
     /// # Errors
     /// The connection has ended or is of no more use.
-    pub(crate) fn turn(&mut self, tx: &BoundTx, patience: Patience) -> Result<bool, Fault> {
-        // Also makes the descriptor unreadable.
+    pub(crate) fn turn(&mut self, tx: &BoundTx) -> Result<bool, Fault> {
+        // Also ends the readiness of the stream.
         let completed = self.completions.try_next();
         completed.map_err(|error| Fault::Broken(error.to_string()))?;
-        self.stream.set_nonblocking(true);
         let mut moved = self.send(tx)?;
-        if let Patience::Limit(limit) = patience
-            && !moved
-        {
-            match self.outgoing.is_empty() {
-                true => self.stream.set_read_timeout(Some(limit)),
-                false => {
-                    self.stream.set_write_timeout(Some(limit));
-                    moved |= self.send_once(tx)?;
-                }
-            }
-        }
         moved |= self.receive()?;
         if moved {
             self.heard = Instant::now();
@@ -254,7 +250,6 @@ impl Connection {
     pub(crate) fn close(mut self) -> SendCounts {
         let mut goodbye = Vec::new();
         Request::GOODBYE.write(&mut goodbye);
-        self.stream.set_nonblocking(true);
         // The server also notices the end of the connection.
         let _ = self.stream.write(&goodbye);
         let _ = self.stream.set_linger(None);

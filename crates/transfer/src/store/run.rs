@@ -13,7 +13,7 @@ use super::storer::{Stored, Storer};
 use super::supply::{Supplied, Supply};
 use super::{NbdExport, Progress};
 use crate::load::LoadError;
-use crate::parallel::{Failed, Patience, Piece, Pieces, Slots, turn_all};
+use crate::parallel::{Failed, Idle, Piece, Pieces, Slots, turn_all};
 
 /// A flush is requested after so many bytes: what a server that is restarted makes us write again.
 const FLUSH_BYTES: u64 = 1 << 30;
@@ -52,6 +52,7 @@ pub(crate) struct Job<'a> {
 /// A running store. Its fields are dropped in their order: the connections are reset before the caller gets its memory back.
 pub(crate) struct Run<'a> {
     slots: Slots<Connection>,
+    idle: Idle,
     /// One for each slot.
     lanes: Vec<Lane>,
     job: Job<'a>,
@@ -66,7 +67,7 @@ impl<'a> Run<'a> {
     /// Binds the memory for each of the connections.
     ///
     /// # Errors
-    /// The memory cannot be bound.
+    /// The memory cannot be bound; the process has no free file descriptor.
     pub(crate) fn new(
         job: Job<'a>,
         memory: &Dmabuf,
@@ -82,6 +83,7 @@ impl<'a> Run<'a> {
         let lanes = (0..connections).map(lane);
         Ok(Self {
             slots: Slots::new(connections, job.storer.settings.attempts()),
+            idle: Idle::new(&job.storer.nic).map_err(StoreError::Wait)?,
             lanes: lanes.collect::<Result<_, StoreError>>()?,
             job,
             pieces,
@@ -135,10 +137,10 @@ impl<'a> Run<'a> {
             }
             self.prepare_all()?;
             self.flush();
-            let patience = self.slots.patience(self.pieces.peek());
-            if !turn_all(self.slots.indices(), patience, |i| self.turn(i, patience))? {
-                let slept = self.slots.sleep(self.pieces.peek());
-                slept.map_err(StoreError::Wait)?;
+            let spin = self.idle.spin();
+            if !turn_all(self.slots.indices(), spin, |index| self.turn(index))? {
+                let waited = self.idle.wait(&self.slots, self.pieces.peek());
+                waited.map_err(StoreError::Wait)?;
             }
         }
         Ok(())
@@ -253,11 +255,11 @@ impl<'a> Run<'a> {
     }
 
     /// Lets one connection send and receive. Returns whether it did or has ended.
-    fn turn(&mut self, index: usize, patience: Patience) -> Result<bool, StoreError> {
+    fn turn(&mut self, index: usize) -> Result<bool, StoreError> {
         let Some(connection) = self.slots.get_mut(index) else {
             return Ok(false);
         };
-        let turned = connection.turn(&self.lanes[index].tx, patience);
+        let turned = connection.turn(&self.lanes[index].tx);
         let limit = self.job.storer.settings.idle_limit();
         let is_silent = connection.silence() > limit;
         let fault = match self.take_acknowledged(index).and(turned) {

@@ -9,6 +9,7 @@ use devmem_linux::test_util::in_netns;
 use devmem_transfer::load::Loader;
 
 use crate::process::{has, start};
+use crate::server::{Server, good};
 use crate::world::{V4, V6, World, pattern};
 
 const FILE_BYTES: usize = 20_000_003;
@@ -131,6 +132,22 @@ fn a_server_killed_and_started_again_goes_on() {
         );
         assert!(memory.slice(0..FILE_BYTES).to_vec() == file);
         drop(server);
+        world.end();
+    });
+}
+
+#[test]
+fn a_nic_with_several_shards_loads_every_byte() {
+    const TEST: &str = "stock::a_nic_with_several_shards_loads_every_byte";
+    in_netns(TEST, || {
+        let file = pattern(FILE_BYTES);
+        let served = file.clone();
+        let server = Server::start(move |asked, out| good(asked, &served, out));
+        let world = World::sharded(V4, 2);
+        let loader = Loader::new(&world.nic).connections(8).piece_bytes(1 << 20);
+        let loaded = world.load_all(&server.url(V4.host), &file, &loader);
+        assert!(loaded.connections > 1, "{loaded:?}");
+        assert_eq!(loaded.repeated, 0);
         world.end();
     });
 }

@@ -40,13 +40,13 @@ impl World {
 
     /// A world with a bad link.
     pub fn impaired(addresses: Addresses, impairment: &str) -> Self {
-        let Addresses { host, ours, len } = addresses;
-        let builder = Netdev::builder("tap:load0")
-            .and_then(|builder| builder.address(&format!("{ours}/{len}")))
-            .and_then(|builder| builder.peer_address(&format!("{host}/{len}")));
-        let builder = builder.expect("a link and its addresses");
         let impairment = impairment.parse().expect("an impairment");
-        Self::of(builder.impair(impairment), ours)
+        Self::of(on_tap(addresses).impair(impairment), addresses.ours)
+    }
+
+    /// A world with a NIC of several shards.
+    pub fn sharded(addresses: Addresses, shards: u16) -> Self {
+        Self::of(on_tap(addresses).shards(shards), addresses.ours)
     }
 
     /// A world with a packet socket on one end of a veth pair. The kernel has the host's address at the other end.
@@ -107,6 +107,14 @@ impl World {
         assert_eq!(net_iovs.home, net_iovs.total);
         drop(nic);
     }
+}
+
+fn on_tap(addresses: Addresses) -> NetdevBuilder {
+    let Addresses { host, ours, len } = addresses;
+    let builder = Netdev::builder("tap:load0")
+        .and_then(|builder| builder.address(&format!("{ours}/{len}")))
+        .and_then(|builder| builder.peer_address(&format!("{host}/{len}")));
+    builder.expect("a link and its addresses")
 }
 
 /// Memory for `len` bytes.

@@ -68,6 +68,35 @@ fn every_byte_lands_in_device_memory() {
 }
 
 #[test]
+fn one_poll_receives_what_fits_into_a_cache_and_no_more() {
+    let config = PairConfig::default();
+    let mut pair = Pair::new(&config);
+    let id = pair.bind(Side::B, 32 << 20, NiovSize::DEFAULT, &[0]);
+    let (receiver, sender) = pair.connect(Side::B, Side::B.ipv4(), PORT);
+    let pattern = Pattern::new(config.seed);
+    let mut source = Source::new(sender, pattern, 40_000_000, 1 << 20);
+    let mut sink = Sink::new(receiver, pattern).with_memory(id, pair.dmabuf(Side::B, id));
+    let mut longest = 0;
+    pair.run(|pair| {
+        let before = sink.report().bytes();
+        let progress = source.run(&mut pair.a).and(sink.run(&mut pair.b));
+        // Everything that was received since the last call, which was one poll.
+        longest = longest.max(sink.report().bytes() - before);
+        progress
+    })
+    .unwrap();
+    let most = (stack::POLL_BYTES as u64) + 65_535;
+    assert!(
+        (stack::POLL_BYTES as u64..most).contains(&longest),
+        "{longest} bytes in one poll"
+    );
+    drop(sink);
+    pair.a.close(sender).unwrap();
+    pair.b.close(receiver).unwrap();
+    pair.finish();
+}
+
+#[test]
 fn it_does_over_ipv6_too() {
     let report = Transfer {
         ip: Side::B.ipv6(),

@@ -1,0 +1,120 @@
+//! The wait for any of several connections.
+
+use std::io;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use devmem_tcp::{Interest, Netdev, Poller, Stream, Watch};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::piece::Piece;
+use super::slots::Slots;
+
+/// Longest wait without a call of the progress function.
+const LOOK_AROUND: Duration = Duration::from_millis(100);
+/// Time to try all connections in turn before sleeping, on a NIC with several shards.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// A connection in a slot.
+pub(crate) trait Connected {
+    /// Returns its stream.
+    fn stream(&self) -> &Stream;
+
+    /// Returns the events after which its next turn can make progress; none if no answer is awaited.
+    fn interests(&self) -> &'static [Interest];
+}
+
+/// Waits while no connection can make progress.
+#[derive(Debug)]
+pub(crate) struct Idle {
+    /// Lets the waiting thread poll the NIC. `None` on a NIC with several shards, each of which has a thread for that: then
+    /// the wait is for the descriptors of the streams.
+    poller: Option<Poller>,
+    watches: Vec<Watch>,
+}
+
+impl Idle {
+    /// Prepares the waits for connections of `nic`.
+    ///
+    /// # Errors
+    /// The process has no free file descriptor.
+    pub(crate) fn new(nic: &Netdev) -> io::Result<Self> {
+        let poller = match nic.shards().len() {
+            1 => Some(Poller::new(nic)?),
+            _ => None,
+        };
+        Ok(Self {
+            poller,
+            watches: Vec::new(),
+        })
+    }
+
+    /// Returns how long to try all connections in turn before the wait. A poller spins by itself, if that is of use.
+    pub(crate) fn spin(&self) -> Duration {
+        match self.poller {
+            Some(_) => Duration::ZERO,
+            None => SPIN,
+        }
+    }
+
+    /// Waits until a connection is ready, or until the time of the next attempt to connect if there is a piece for it, for
+    /// 100 ms at most.
+    ///
+    /// # Errors
+    /// The connections cannot be waited for.
+    pub(crate) fn wait<C: Connected>(
+        &mut self,
+        slots: &Slots<C>,
+        next: Option<Piece>,
+    ) -> io::Result<()> {
+        let due = next.and_then(|_| slots.next_due());
+        let until_due = due.map(|due| due.saturating_duration_since(Instant::now()));
+        let limit = until_due.map_or(LOOK_AROUND, |left| left.min(LOOK_AROUND));
+        let Some(poller) = &self.poller else {
+            return wait_for_descriptors(slots, limit);
+        };
+        self.watches.clear();
+        for open in slots.open() {
+            let interests = open.interests().iter();
+            self.watches
+                .extend(interests.map(|interest| open.stream().watch(*interest)));
+        }
+        poller.wait(&self.watches, limit).map(|_| ())
+    }
+}
+
+/// Gives every slot a turn, and again while none makes progress in the time of `spin`. Returns whether any made progress or
+/// ended.
+///
+/// # Errors
+/// The first error of a turn.
+pub(crate) fn turn_all<E>(
+    indices: Range<usize>,
+    spin: Duration,
+    mut turn: impl FnMut(usize) -> Result<bool, E>,
+) -> Result<bool, E> {
+    let start = Instant::now();
+    loop {
+        let mut moved = false;
+        for index in indices.clone() {
+            moved |= turn(index)?;
+        }
+        if moved || start.elapsed() >= spin {
+            return Ok(moved);
+        }
+    }
+}
+
+fn wait_for_descriptors<C: Connected>(slots: &Slots<C>, limit: Duration) -> io::Result<()> {
+    let mut fds = Vec::new();
+    for open in slots.open().filter(|open| !open.interests().is_empty()) {
+        let fd = open.stream().readiness_fd()?;
+        fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    }
+    let limit = Timespec::try_from(limit).expect("a tenth of a second fits");
+    match poll(&mut fds, Some(&limit)) {
+        // The progress function checks for signals.
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}

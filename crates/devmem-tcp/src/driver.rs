@@ -181,19 +181,19 @@ impl Core {
         }
     }
 
-    /// Returns whether the background thread must be woken to lead, and makes it lead then. While another thread leads, the wish
-    /// stays until that one leaves.
+    /// Makes the background thread lead from now on, if that is wanted; returns whether it must be woken for that. While a thread
+    /// of the application leads, the wish stays until that one leaves.
     fn take_background_wanted(&mut self) -> bool {
-        let wakes = match self.leader {
-            Leader::Application(..) => return false,
-            Leader::Background => false,
-            Leader::Nobody => self.background_wanted,
-        };
-        self.background_wanted = false;
-        if wakes {
+        if let Leader::Application(..) = self.leader {
+            return false;
+        }
+        let wanted = std::mem::take(&mut self.background_wanted);
+        if wanted {
+            // Also if the background thread leads: its sleep may have ended, and it waits for the lock. It would rest for a tick
+            // if an application thread had polled last.
             self.last_foreground = None;
         }
-        wakes
+        wanted && self.leader == Leader::Nobody
     }
 
     /// Forgets a closed socket.
@@ -365,6 +365,17 @@ impl Driver {
         core.background_wanted |= told.drained;
         if core.clock.is_virtual() {
             self.changed.notify_all();
+        }
+    }
+
+    /// The program may wait for a readiness fd next, although the fd of its last call stays readable: the background thread leads.
+    pub(crate) fn want_background(&self) {
+        let mut core = self.lock();
+        core.background_wanted |= !core.signals.is_empty();
+        let wakes_background = core.take_background_wanted();
+        drop(core);
+        if wakes_background {
+            set(self.wake_background.as_fd());
         }
     }
 

@@ -450,6 +450,7 @@ impl Inner {
                 error => error.into(),
             })
         });
+        self.note_end(received.as_ref().map_or(1, |outcome| outcome.bytes));
         let host_bytes = received.as_ref().map_or(0, |outcome| outcome.host_bytes);
         batch.linear_bytes = host_bytes;
         if batch.items.is_empty() && host_bytes > 0 {
@@ -470,7 +471,16 @@ impl Inner {
                 result => Some(result),
             }
         });
-        Ok(read??.bytes)
+        let len = read??.bytes;
+        self.note_end(len);
+        Ok(len)
+    }
+
+    /// After a receive of `len` bytes: the fd of a stream at its end stays readable, and the program waits for others next.
+    fn note_end(&self, len: usize) {
+        if len == 0 {
+            self.shared.driver.want_background();
+        }
     }
 
     /// Sends bytes of host memory, by a copy.

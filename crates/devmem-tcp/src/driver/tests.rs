@@ -166,3 +166,27 @@ fn a_call_that_would_block_wakes_the_background_thread_only_for_programs_with_an
     assert!(is_background_woken(&driver), "it keeps the fd up to date");
     assert!(attempt(), "the program may wait for the fd");
 }
+
+#[test]
+fn the_background_thread_leads_although_its_sleep_as_leader_ended_during_the_call() {
+    let (driver, listener) = with_one_to_accept();
+    driver.readiness_fd(AT, listener).expect("an eventfd");
+    // Its sleep has ended, and it waits for the lock.
+    driver.lock().leader = Leader::Background;
+    accept_wakes_background(&driver, listener);
+    assert_eq!(driver.lock().last_foreground, None);
+}
+
+#[test]
+fn the_background_thread_leads_after_the_end_of_a_stream_was_received() {
+    let (driver, listener) = with_one_to_accept();
+    driver.lock().last_foreground = Some(Instant::ZERO);
+    driver.want_background();
+    assert!(!is_background_woken(&driver), "no fd was requested");
+    driver.readiness_fd(AT, listener).expect("an eventfd");
+    assert!(is_background_woken(&driver), "it keeps the fd up to date");
+    driver.lock().last_foreground = Some(Instant::ZERO);
+    driver.want_background();
+    assert!(is_background_woken(&driver));
+    assert_eq!(driver.lock().last_foreground, None);
+}

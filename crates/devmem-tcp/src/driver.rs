@@ -190,19 +190,19 @@ impl Core {
         }
     }
 
-    /// Returns whether the background thread must be woken to lead, and makes it lead then. While another thread leads, the wish
-    /// stays until that one leaves.
+    /// Makes the background thread lead from now on, if that is wanted; returns whether it must be woken for that. While a thread
+    /// of the application leads, the wish stays until that one leaves.
     fn take_background_wanted(&mut self) -> bool {
-        let wakes = match self.leader {
-            Leader::Application(..) => return false,
-            Leader::Background => false,
-            Leader::Nobody => self.background_wanted,
-        };
-        self.background_wanted = false;
-        if wakes {
+        if let Leader::Application(..) = self.leader {
+            return false;
+        }
+        let wanted = std::mem::take(&mut self.background_wanted);
+        if wanted {
+            // Also if the background thread leads: its sleep may have ended, and it waits for the lock. It would rest for a tick
+            // if an application thread had polled last.
             self.last_foreground = None;
         }
-        wakes
+        wanted && self.leader == Leader::Nobody
     }
 
     /// Forgets a closed socket.

@@ -32,6 +32,10 @@ const TUN_F_TSO6: c_uint = 0x04;
 /// `MAX_TAP_QUEUES` (linux drivers/net/tun.c).
 const MAX_QUEUES: u16 = 256;
 
+/// Packets that the kernel's end of a TAP queues for us; it drops further ones. The windows of a thousand connections hold
+/// more packets than the kernel's default, 500 or 1,000. The queue itself takes 8 bytes per packet.
+const TX_QUEUE_PACKETS: u32 = 10_000;
+
 /// Offloads that the kernel may use for packets that it sends to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TapOffloads {
@@ -175,8 +179,8 @@ impl Tap {
         Interface::by_name(&self.name)
     }
 
-    /// Sets up the kernel's end: MTU in bytes, IPv6 without automatic traffic, addresses with their prefix lengths, and sets it
-    /// up.
+    /// Sets up the kernel's end: MTU in bytes, a queue that is long enough for the windows of many connections, IPv6 without
+    /// automatic traffic, addresses with their prefix lengths, and sets it up.
     ///
     /// # Errors
     ///
@@ -188,6 +192,7 @@ impl Tap {
     ) -> Result<(), NetlinkError> {
         let mut interface = self.interface()?;
         interface.set_mtu(u32::from(mtu))?;
+        interface.set_tx_queue_len(TX_QUEUE_PACKETS)?;
         interface.quiet_ipv6();
         for (address, prefix) in addresses {
             interface.add_address(*address, *prefix)?;

@@ -167,16 +167,6 @@ impl Stack {
         self.follow_end(slot, state, holder);
     }
 
-    /// Grants a window again to a connection that got too little.
-    pub(crate) fn visit(&mut self, slot: u32, now: Instant) {
-        let Some(mut connection) = self.sockets.connection_at(slot) else {
-            return;
-        };
-        Windows::visited(&mut connection.promise);
-        drop(connection);
-        self.serve(slot, Burst::GoesOn, now);
-    }
-
     /// Removes a closed connection; reduces one in TIME-WAIT without a program to a [`TimeWaitSocket`].
     fn follow_end(&mut self, slot: u32, state: StateKind, holder: Holder) {
         match (state, holder) {

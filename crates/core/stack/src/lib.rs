@@ -44,10 +44,10 @@ mod random;
 mod rate_limit;
 mod route;
 mod rx;
+mod slot_heap;
 mod socket;
 mod stack;
 mod tcp_setup;
-mod timer_heap;
 mod window;
 
 pub use bind_addr::BindAddr;

@@ -392,7 +392,7 @@ impl Stack {
                 let Some(slot) = self.memory.windows.next_starved(queue) else {
                     break;
                 };
-                self.visit(slot, now);
+                self.serve(slot, Burst::GoesOn, now);
             }
         }
     }

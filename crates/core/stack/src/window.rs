@@ -14,6 +14,8 @@
 //!   nothing new, keeps its window, but no memory is set aside for it ([`IDLE_PERIOD_MS`]).
 //! - *reserve*: an eighth of the memory is given only to connections that ask, by sending or probing, and
 //!   would otherwise get less than four segments.
+//! - *turns*: a connection that got less than it can use is considered again when it can get twice as much
+//!   ([`WORTHWHILE_FACTOR`]): the one that needs the least memory first, and of equals the one that waited longest.
 //! - *no retreat*: a promise is not taken back (RFC 9293 3.8.6: a receiver should not shrink its window).
 //! - *packing*: small packets take more memory than their payload; a connection with small packets is promised
 //!   fewer bytes of the same memory.
@@ -28,10 +30,10 @@ mod packing;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
-
 use packing::Packing;
 use wire::Instant;
+
+use crate::slot_heap::SlotHeap;
 
 /// Divisor: reserve = total / 8, for connections that ask and would otherwise get less than
 /// [`FLOOR_SEGMENTS`].
@@ -48,6 +50,11 @@ const SLACK_DIVISOR: u64 = 8;
 /// 3.8.6.3), but with silly window avoidance on both sides the peer waits for its timer when one of two is
 /// left; with four it never does.
 const FLOOR_SEGMENTS: u64 = 4;
+
+/// A connection that got too little is considered again when its window can be twice as large, and others then have as
+/// much memory left as it has: three times what it has must be free. An update that does not double the window is not sent
+/// (`tcp::RecvWindow::is_update_due`).
+const WORTHWHILE_FACTOR: u64 = 3;
 
 /// First promise to a connection, in bytes of payload (linux: `tcp_rmem[1] / 2`, 64 KiB).
 pub const INITIAL_PROMISE: u64 = 64 << 10;
@@ -90,8 +97,6 @@ pub(crate) struct Promise {
     /// Number of the period in which it last received something or was promised something new; `None` before the
     /// first [`Windows::grant`].
     active_in: Option<u64>,
-    /// Got less than it can use, because memory was short, and is in the queue's list.
-    starved: bool,
     /// The peer has sent something since the promise was last raised: it wants to send.
     asked: bool,
     /// The peer has probed its closed window since the last [`Windows::grant`].
@@ -111,7 +116,6 @@ impl Promise {
             memory: 0,
             packing: Packing::new(),
             active_in: None,
-            starved: false,
             asked: false,
             probed: false,
             denied: 0,
@@ -143,6 +147,15 @@ impl Promise {
     }
 }
 
+/// When a connection that got less than it can use is considered again, compared field by field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Turn {
+    /// Memory that must not be promised to anyone.
+    needs: u64,
+    /// Of connections that need the same, the one that was considered least recently comes first.
+    number: u64,
+}
+
 /// The promises of one queue.
 #[derive(Debug, Default)]
 struct QueuePromises {
@@ -152,18 +165,40 @@ struct QueuePromises {
     active_now: u64,
     /// Memory set aside for connections that were last active in the period before.
     active_before: u64,
-    /// Free memory when the starved connections were last considered.
+    /// Free memory when it was last noted.
     seen_free: u64,
-    /// Slots of connections that got less than they can use, each once.
-    starved: VecDeque<u32>,
-    /// Number of them to be visited since memory was given back, or a promise ended.
-    to_visit: usize,
+    /// Slots of connections that got less than they can use because memory was short.
+    starved: SlotHeap<Turn>,
+    /// Number of the next turn.
+    next_turn: u64,
 }
 
 impl QueuePromises {
     /// Returns the memory set aside for active connections.
     fn set_aside(&self) -> u64 {
         self.active_now + self.active_before
+    }
+
+    /// Returns the free memory that is not promised to active connections.
+    fn unpromised(&self) -> u64 {
+        self.seen_free.saturating_sub(self.set_aside())
+    }
+
+    /// Enters a connection that got too little into the list, behind those that need the same. It is considered again when
+    /// `needs` bytes are not promised, and more than now.
+    fn enlist(&mut self, slot: u32, needs: u64) {
+        let needs = needs.max(self.unpromised() + 1);
+        let number = self.next_turn;
+        self.next_turn += 1;
+        self.starved.set(slot, Some(Turn { needs, number }));
+    }
+
+    /// Returns the turn up to which connections are considered now.
+    fn due(&self) -> Turn {
+        Turn {
+            needs: self.unpromised(),
+            number: u64::MAX,
+        }
     }
 
     /// Returns the sum that memory of a connection which was last active in `active_in` counts in; `None` if it
@@ -195,16 +230,11 @@ impl QueuePromises {
 
     /// Begins a new period; `passed` have passed since the last one began.
     fn advance(&mut self, passed: u64) {
-        let before = self.set_aside();
         self.active_before = match passed {
             1 => self.active_now,
             _ => 0,
         };
         self.active_now = 0;
-        if self.set_aside() < before {
-            // Memory of idle connections is available to others now.
-            self.to_visit = self.starved.len();
-        }
     }
 }
 
@@ -287,9 +317,10 @@ impl Windows {
             return ask.outstanding;
         }
         queue.take(promise, period);
-        let others = queue.set_aside();
+        queue.seen_free = free;
         queue.total = queue.total.max(free);
-        let unpromised = free.saturating_sub(others);
+        let others = queue.set_aside();
+        let unpromised = queue.unpromised();
         let spare = unpromised.saturating_sub(queue.total / RESERVE_DIVISOR);
         let wanted = wanted(ask, spare).min(ask.most).max(ask.outstanding);
         let floor = FLOOR_SEGMENTS * promise.packing.memory_for(ask.mss.into());
@@ -315,15 +346,19 @@ impl Windows {
         // Small packets that wait can be moved together: their cost counts only as far as the connection has
         // earned memory. Otherwise one byte per packet would take all memory from the others.
         let earned = wanted.min(may).max(granted);
-        let memory = promise.packing.memory_for(granted).min(earned);
+        let window = promise.packing.memory_for(granted);
         let memory = match promise.revoked_until {
-            Some(_) => memory.min(FLOOR_SEGMENTS * u64::from(ask.mss)),
-            None => memory,
+            Some(_) => window.min(earned).min(FLOOR_SEGMENTS * u64::from(ask.mss)),
+            None => window.min(earned),
         };
         queue.put(promise, memory, period);
-        if allowed < wanted && !promise.starved {
-            promise.starved = true;
-            queue.starved.push_back(slot);
+        if allowed >= wanted {
+            queue.starved.set(slot, None);
+        } else if promise.asked && window < floor {
+            queue.enlist(slot, floor.saturating_sub(memory));
+        } else {
+            let needs = (2 * floor).max(WORTHWHILE_FACTOR.saturating_mul(window));
+            queue.enlist(slot, needs.saturating_add(queue.total / RESERVE_DIVISOR));
         }
         granted
     }
@@ -343,15 +378,8 @@ impl Windows {
         let Some(queue) = self.queues.get_mut(promise.queue) else {
             return;
         };
-        if promise.starved {
-            promise.starved = false;
-            queue.starved.retain(|&other| other != slot);
-        }
-        queue.to_visit = match queue.take(promise, period) {
-            0 => queue.to_visit.min(queue.starved.len()),
-            // The starved connections can have this memory at once, before any is given back.
-            _ => queue.starved.len(),
-        };
+        queue.starved.set(slot, None);
+        queue.take(promise, period);
     }
 
     /// Moves a promise to the queue on which packets of the connection arrive now.
@@ -403,40 +431,30 @@ impl Windows {
             .is_some_and(|queue| !queue.starved.is_empty())
     }
 
-    /// Notes the free memory of `queue`. If it is more than before, memory was given back, and all starved connections
-    /// are to be visited.
+    /// Notes the free memory of `queue`.
     pub(crate) fn note_free(&mut self, queue: usize, free: u64) {
         if let Some(queue) = self.queues.get_mut(queue) {
-            if free > queue.seen_free {
-                queue.to_visit = queue.starved.len();
-            }
             queue.seen_free = free;
         }
     }
 
     /// Returns whether [`Windows::next_starved`] will return a connection.
     pub(crate) fn any_to_visit(&self) -> bool {
-        self.queues.iter().any(|queue| queue.to_visit > 0)
+        let mut queues = self.queues.iter();
+        queues.any(|queue| queue.starved.first().is_some_and(|it| it <= queue.due()))
     }
 
-    /// Removes the connection that has waited longest for memory of `queue` from the list. [`Windows::grant`] appends it
+    /// Removes the first connection of the list that can have a worthwhile part of `queue`. [`Windows::grant`] enters it
     /// again if it still gets too little.
     pub(crate) fn next_starved(&mut self, queue: usize) -> Option<u32> {
         let queue = self.queues.get_mut(queue)?;
-        queue.to_visit = queue.to_visit.checked_sub(1)?;
-        queue.starved.pop_front()
-    }
-
-    /// Clears the mark of a promise that [`Windows::next_starved`] has removed from the list.
-    pub(crate) fn visited(promise: &mut Promise) {
-        promise.starved = false;
+        queue.starved.pop_until(queue.due())
     }
 
     /// Notes that `queue` has other memory now, of unknown size.
     pub(crate) fn restarted(&mut self, queue: usize) {
         if let Some(queue) = self.queues.get_mut(queue) {
             queue.total = 0;
-            queue.to_visit = queue.starved.len();
         }
     }
 

@@ -18,8 +18,8 @@ use crate::Secret;
 use crate::bind_addr::BindAddr;
 use crate::demux::{AddrInUse, Demux, TupleOwner};
 use crate::ports::{EphemeralPorts, LocalPorts};
+use crate::slot_heap::SlotHeap;
 use crate::stack::four_tuple;
-use crate::timer_heap::TimerHeap;
 
 /// The state of a socket that programs wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +69,7 @@ struct Marks {
 /// Sockets with work now or later.
 #[derive(Debug, Default)]
 struct Agenda {
-    timers: TimerHeap,
+    timers: SlotHeap<Instant>,
     /// Sockets with changed readiness.
     events: Vec<SocketId>,
     /// Slots of sockets that may have something to send.
@@ -107,12 +107,12 @@ impl<T: Pollable> SocketMut<'_, T> {
 
     /// Returns the deadline of the socket's timer.
     pub(crate) fn armed(&self) -> Option<Instant> {
-        self.agenda.timers.armed(self.id.slot())
+        self.agenda.timers.key(self.id.slot())
     }
 
     /// Arms the socket's timer, or disarms it.
     pub(crate) fn arm(&mut self, deadline: Option<Instant>) {
-        self.agenda.timers.arm(self.id.slot(), deadline);
+        self.agenda.timers.set(self.id.slot(), deadline);
     }
 
     /// Notes that segments arrived in this burst.
@@ -387,7 +387,7 @@ impl Sockets {
 
     /// Removes a socket with its four-tuple or address and its timer.
     pub(crate) fn remove(&mut self, slot: u32) -> Option<SocketKind> {
-        self.agenda.timers.arm(slot, None);
+        self.agenda.timers.set(slot, None);
         let kind = self.table.remove(slot)?.kind;
         match &kind {
             SocketKind::Connection(connection) => {
@@ -406,12 +406,12 @@ impl Sockets {
 
     /// Returns the earliest deadline of a timer.
     pub(crate) fn next_timer(&self) -> Option<Instant> {
-        self.agenda.timers.next()
+        self.agenda.timers.first()
     }
 
     /// Disarms and returns the slot with the earliest deadline, if the deadline is not after `now`.
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<u32> {
-        self.agenda.timers.pop_due(now)
+        self.agenda.timers.pop_until(now)
     }
 
     /// Returns the socket with this id.

@@ -78,19 +78,12 @@ fn the_end_of_a_connection_is_a_chance_for_those_that_got_too_little() {
     windows.grant(0, &mut greedy, whole, ask(whole, 0));
     let mut other = Promise::new(0);
     assert_eq!(windows.grant(1, &mut other, whole, ask(0, 0)), 0);
-    // All have been visited since memory was last given back.
-    windows.note_free(0, whole);
-    while windows.next_starved(0).is_some() {}
-    Windows::visited(&mut greedy);
-    Windows::visited(&mut other);
-    assert_eq!(windows.grant(1, &mut other, whole, ask(0, 0)), 0);
     windows.note_free(0, whole);
     assert_eq!(windows.next_starved(0), None);
     // No memory is given back, but there is more to promise.
     windows.release(0, &mut greedy);
     assert!(windows.any_to_visit());
     assert_eq!(windows.next_starved(0), Some(1));
-    Windows::visited(&mut other);
     assert!(windows.grant(1, &mut other, whole, ask(0, 0)) > 0);
 }
 
@@ -201,8 +194,8 @@ fn the_sum_of_promises_never_exceeds_the_memory() {
             windows.release(slot as u32, promise);
         }
         assert_eq!(
-            (windows.promised(0), windows.queues[0].starved.len()),
-            (0, 0),
+            (windows.promised(0), windows.queues[0].starved.is_empty()),
+            (0, true),
             "seed {seed}"
         );
     }
@@ -257,27 +250,85 @@ fn a_byte_per_packet_does_not_set_aside_the_memory_of_others() {
 }
 
 #[test]
-fn starved_connections_are_visited_once_each_in_order_when_memory_comes_home() {
+fn memory_that_comes_home_goes_to_those_that_have_least_and_among_them_to_those_that_waited_longest()
+ {
     let mut windows = Windows::new(1);
-    let mut promises: Vec<_> = (0..3).map(|_| Promise::new(0)).collect();
-    for (slot, promise) in promises.iter_mut().enumerate() {
-        assert_eq!(windows.grant(slot as u32, promise, 0, ask(0, 0)), 0);
-    }
-    assert!(!windows.any_to_visit());
-    windows.note_free(0, 1);
-    for slot in 0..3 {
-        assert!(windows.any_to_visit());
-        assert_eq!(windows.next_starved(0), Some(slot));
+    let (whole, floor) = (8 * MIB, 4 * u64::from(MSS));
+    let mut promises: Vec<_> = (0..4).map(|_| Promise::new(0)).collect();
+    windows.grant(9, &mut Promise::new(0), whole, ask(whole, 0));
+    for slot in [2, 0, 3, 1] {
+        let has = if slot == 3 { floor } else { 0 };
         let promise = &mut promises[slot as usize];
-        Windows::visited(promise);
-        assert_eq!(windows.grant(slot, promise, 0, ask(0, 0)), 0);
+        assert_eq!(windows.grant(slot, promise, whole, ask(has, MIB)), has);
     }
-    assert_eq!(windows.next_starved(0), None);
-    windows.note_free(0, 1);
-    assert_eq!(windows.next_starved(0), None, "nothing more came home");
-    windows.note_free(0, 2);
-    windows.release(0, &mut promises[0]);
-    assert_eq!(windows.next_starved(0), Some(1));
+    assert_eq!(windows.next_starved(0), None, "there is nothing");
+    let mut visited = Vec::new();
+    for freed in [2 * floor, 4 * floor, 8 * floor] {
+        let free = 2 * whole + freed;
+        windows.note_free(0, free + windows.queues[0].total / RESERVE_DIVISOR);
+        while let Some(slot) = windows.next_starved(0) {
+            visited.push(slot);
+        }
+    }
+    assert_eq!(visited, [2, 0, 1, 3]);
+}
+
+#[test]
+fn a_connection_is_considered_again_only_when_its_window_can_double() {
+    let mut windows = Windows::new(1);
+    let (whole, window) = (8 * MIB, MIB);
+    let reserve = whole / RESERVE_DIVISOR;
+    let mut one = Promise::new(0);
+    windows.grant(0, &mut one, whole, ask(0, 0));
+    // Everything but its window is in use.
+    let free = reserve + window;
+    assert_eq!(
+        windows.grant(0, &mut one, free, ask(window, 1 << 40)),
+        window
+    );
+    windows.note_free(0, free + WORTHWHILE_FACTOR * window - 1);
+    assert!(!windows.any_to_visit());
+    windows.note_free(0, free + WORTHWHILE_FACTOR * window);
+    assert_eq!(windows.next_starved(0), Some(0));
+    let free = free + WORTHWHILE_FACTOR * window;
+    let granted = windows.grant(0, &mut one, free, ask(window, 1 << 40));
+    assert_eq!(granted, 2 * window);
+    assert_eq!(windows.next_starved(0), None, "it was served");
+}
+
+#[test]
+fn a_visit_that_brings_nothing_is_not_repeated_before_there_is_more() {
+    for seed in 0..200 {
+        let mut random = SplitMix::new(seed);
+        let mut windows = Windows::new(1);
+        let mut promises: Vec<_> = (0..20).map(|_| Promise::new(0)).collect();
+        let total = MIB * (1 + random.next() % 16);
+        let mut granted = [0; 20];
+        for _ in 0..200 {
+            let slot = random.next() % 20;
+            let promise = &mut promises[slot as usize];
+            match random.next() % 4 {
+                0 => promise.note_probe(),
+                1 => windows.note_packet(promise, 1 + (random.next() % 1460) as usize),
+                2 => windows.revoke(promise, random.next() % (1 << 24)),
+                _ => {}
+            }
+            let free = random.next() % total;
+            // The peer has used a part of its window.
+            let outstanding = random.next() % (granted[slot as usize] + 1);
+            let ask = ask(outstanding, random.next() % (1 << 24));
+            granted[slot as usize] = windows.grant(slot as u32, promise, free, ask);
+            let mut visits = 0;
+            while let Some(slot) = windows.next_starved(0) {
+                visits += 1;
+                assert!(visits < 1000, "seed {seed}");
+                let promise = &mut promises[slot as usize];
+                let outstanding = granted[slot as usize];
+                let ask = Ask { outstanding, ..ask };
+                granted[slot as usize] = windows.grant(slot, promise, free, ask);
+            }
+        }
+    }
 }
 
 #[test]

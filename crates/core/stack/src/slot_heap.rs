@@ -1,51 +1,63 @@
-//! Deadlines of sockets: an indexed binary heap.
+//! Sockets in the order of a key, such as the deadline of a timer: an indexed binary heap.
 //!
-//! A socket has at most one entry, and its position in the heap is known: arming, moving and disarming are
+//! A socket has at most one entry, and its position in the heap is known: adding, moving and removing it are
 //! `O(log n)`, and there are no stale entries. Nothing is allocated once the heap has grown to the number of
-//! sockets. A poll looks only at the root and at entries that are due.
+//! sockets. A poll looks only at the root and at entries that it removes.
 
-use wire::Instant;
+/// Position of a slot that has no entry.
+const ABSENT: u32 = u32::MAX;
 
-/// Position of a slot that is not armed.
-const IDLE: u32 = u32::MAX;
-
-/// The armed deadlines of sockets, by slot of the socket table.
-#[derive(Debug, Default)]
-pub(crate) struct TimerHeap {
-    heap: Vec<(Instant, u32)>,
-    /// Position in `heap` of each slot; [`IDLE`] if it is not armed.
+/// Slots of the socket table with a key each, the least key first.
+#[derive(Debug)]
+pub(crate) struct SlotHeap<K> {
+    heap: Vec<(K, u32)>,
+    /// Position in `heap` of each slot; [`ABSENT`] if it has no entry.
     places: Vec<u32>,
 }
 
-impl TimerHeap {
-    /// Returns the earliest deadline.
-    pub(crate) fn next(&self) -> Option<Instant> {
-        self.heap.first().map(|&(deadline, _)| deadline)
+impl<K> Default for SlotHeap<K> {
+    fn default() -> Self {
+        Self {
+            heap: Vec::new(),
+            places: Vec::new(),
+        }
+    }
+}
+
+impl<K: Copy + Ord> SlotHeap<K> {
+    /// Returns whether there is no entry.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.heap.is_empty()
     }
 
-    /// Returns the deadline for which `slot` is armed.
-    pub(crate) fn armed(&self, slot: u32) -> Option<Instant> {
+    /// Returns the least key.
+    pub(crate) fn first(&self) -> Option<K> {
+        self.heap.first().map(|&(key, _)| key)
+    }
+
+    /// Returns the key of `slot`.
+    pub(crate) fn key(&self, slot: u32) -> Option<K> {
         let place = self.place(slot)?;
-        self.heap.get(place).map(|&(deadline, _)| deadline)
+        self.heap.get(place).map(|&(key, _)| key)
     }
 
-    /// Arms `slot` for `deadline`, or disarms it. This replaces an earlier deadline.
-    pub(crate) fn arm(&mut self, slot: u32, deadline: Option<Instant>) {
-        match (deadline, self.place(slot)) {
+    /// Sets the key of `slot`; `None` removes its entry.
+    pub(crate) fn set(&mut self, slot: u32, key: Option<K>) {
+        match (key, self.place(slot)) {
             (None, None) => {}
             (None, Some(place)) => self.remove(place),
-            (Some(deadline), Some(place)) => {
-                self.heap[place].0 = deadline;
+            (Some(key), Some(place)) => {
+                self.heap[place].0 = key;
                 self.settle(place);
             }
-            (Some(deadline), None) => self.insert(slot, deadline),
+            (Some(key), None) => self.insert(slot, key),
         }
     }
 
-    /// Disarms and returns the slot with the earliest deadline, if that is not after `now`.
-    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<u32> {
-        let &(deadline, slot) = self.heap.first()?;
-        if deadline > now {
+    /// Removes and returns the slot with the least key, if that is not greater than `limit`.
+    pub(crate) fn pop_until(&mut self, limit: K) -> Option<u32> {
+        let &(key, slot) = self.heap.first()?;
+        if key > limit {
             return None;
         }
         self.remove(0);
@@ -54,25 +66,25 @@ impl TimerHeap {
 
     fn place(&self, slot: u32) -> Option<usize> {
         match self.places.get(slot as usize) {
-            None | Some(&IDLE) => None,
+            None | Some(&ABSENT) => None,
             Some(&place) => Some(place as usize),
         }
     }
 
-    fn insert(&mut self, slot: u32, deadline: Instant) {
+    fn insert(&mut self, slot: u32, key: K) {
         let index = slot as usize;
         if self.places.len() <= index {
-            self.places.resize(index + 1, IDLE);
+            self.places.resize(index + 1, ABSENT);
         }
         let place = self.heap.len();
-        self.heap.push((deadline, slot));
+        self.heap.push((key, slot));
         self.places[index] = place as u32;
         self.settle(place);
     }
 
     fn remove(&mut self, place: usize) {
         let (_, slot) = self.heap.swap_remove(place);
-        self.places[slot as usize] = IDLE;
+        self.places[slot as usize] = ABSENT;
         if place < self.heap.len() {
             self.places[self.heap[place].1 as usize] = place as u32;
             self.settle(place);
@@ -119,6 +131,8 @@ impl TimerHeap {
 mod tests {
     use std::collections::BTreeMap;
 
+    use wire::Instant;
+
     use super::*;
     use crate::random::SplitMix;
 
@@ -128,60 +142,60 @@ mod tests {
 
     #[test]
     fn the_earliest_slot_fires_first_and_only_when_due() {
-        let mut timers = TimerHeap::default();
-        timers.arm(7, Some(at(30)));
-        timers.arm(1, Some(at(10)));
-        timers.arm(3, Some(at(20)));
-        assert_eq!(timers.next(), Some(at(10)));
-        assert_eq!(timers.pop_due(at(9)), None);
-        assert_eq!(timers.pop_due(at(20)), Some(1));
-        assert_eq!(timers.pop_due(at(20)), Some(3));
-        assert_eq!(timers.pop_due(at(20)), None);
-        assert_eq!(timers.armed(7), Some(at(30)));
+        let mut timers = SlotHeap::default();
+        timers.set(7, Some(at(30)));
+        timers.set(1, Some(at(10)));
+        timers.set(3, Some(at(20)));
+        assert_eq!(timers.first(), Some(at(10)));
+        assert_eq!(timers.pop_until(at(9)), None);
+        assert_eq!(timers.pop_until(at(20)), Some(1));
+        assert_eq!(timers.pop_until(at(20)), Some(3));
+        assert_eq!(timers.pop_until(at(20)), None);
+        assert_eq!(timers.key(7), Some(at(30)));
     }
 
     #[test]
-    fn arming_again_moves_and_none_disarms() {
-        let mut timers = TimerHeap::default();
-        timers.arm(0, Some(at(10)));
-        timers.arm(1, Some(at(20)));
-        timers.arm(0, Some(at(40)));
-        assert_eq!(timers.pop_due(at(100)), Some(1));
-        timers.arm(0, None);
-        assert_eq!((timers.next(), timers.armed(0)), (None, None));
-        timers.arm(0, None);
+    fn a_new_key_moves_the_entry_and_none_removes_it() {
+        let mut timers = SlotHeap::default();
+        timers.set(0, Some(at(10)));
+        timers.set(1, Some(at(20)));
+        timers.set(0, Some(at(40)));
+        assert_eq!(timers.pop_until(at(100)), Some(1));
+        timers.set(0, None);
+        assert_eq!((timers.first(), timers.key(0)), (None, None));
+        timers.set(0, None);
     }
 
     #[test]
     fn it_agrees_with_a_sorted_map_over_many_random_steps() {
         for seed in 0..50 {
             let mut random = SplitMix::new(seed);
-            let mut timers = TimerHeap::default();
+            let mut timers = SlotHeap::default();
             let mut model: BTreeMap<u32, u64> = BTreeMap::new();
             for step in 0..400 {
                 let slot = (random.next() % 40) as u32;
                 let deadline = random.next() % 1000;
                 match random.next() % 3 {
                     0 => {
-                        timers.arm(slot, None);
+                        timers.set(slot, None);
                         model.remove(&slot);
                     }
                     _ => {
-                        timers.arm(slot, Some(at(deadline)));
+                        timers.set(slot, Some(at(deadline)));
                         model.insert(slot, deadline);
                     }
                 }
                 let earliest = model.values().min().copied().map(at);
-                assert_eq!(timers.next(), earliest, "seed {seed} step {step}");
+                assert_eq!(timers.first(), earliest, "seed {seed} step {step}");
                 assert_eq!(
-                    timers.armed(slot),
+                    timers.key(slot),
                     model.get(&slot).copied().map(at),
                     "seed {seed} step {step}"
                 );
             }
             let mut last = at(0);
-            while let Some(deadline) = timers.next() {
-                let slot = timers.pop_due(at(1000)).unwrap();
+            while let Some(deadline) = timers.first() {
+                let slot = timers.pop_until(at(1000)).unwrap();
                 assert_eq!(model.remove(&slot).map(at), Some(deadline), "seed {seed}");
                 assert!(deadline >= last, "seed {seed}");
                 last = deadline;

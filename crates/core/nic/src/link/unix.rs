@@ -6,10 +6,11 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
 use ::wire::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::ioctl_fionbio;
+use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::SocketFlags;
 
 use super::hello::{HELLO_LIMIT, HelloOutcome, NoHello, WireHello, connect_to, set_wire_buffers};
@@ -17,6 +18,13 @@ use super::socket_events::SocketEvents;
 use super::{
     Link, LinkCaps, LinkReceived, LinkSent, Posted, TapLink, TapOptions, TxFrame, VnetHeaderLen,
 };
+
+/// How long a refused connection is tried again: the file of a listener exists from bind(2) on, and connections are refused until
+/// listen(2).
+const REFUSED_LIMIT: Duration = Duration::from_millis(100);
+
+/// Time between two such tries.
+const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 
 /// One end of a UNIX wire.
 ///
@@ -40,7 +48,7 @@ impl UnixLink {
     /// The connection fails; `TimedOut` without an answer; [`NoHello`] if the answer is not a hello; and as
     /// [`new`](Self::new).
     pub fn join(path: &Path, ours: WireHello) -> io::Result<Self> {
-        let socket = connect_to(path, SocketFlags::empty())?;
+        let socket = connect_to_listener(path)?;
         ours.send_to(&socket)?;
         let limit = Timespec::try_from(HELLO_LIMIT).map_err(io::Error::other)?;
         let mut fds = [PollFd::new(&socket, PollFlags::IN)];
@@ -80,6 +88,19 @@ impl UnixLink {
     fn go_down(&mut self) {
         if std::mem::take(&mut self.up) {
             self.ready.remove(&self.socket);
+        }
+    }
+}
+
+/// Connects to `path`, also if its listener is just being made.
+fn connect_to_listener(path: &Path) -> Result<OwnedFd, Errno> {
+    let start = std::time::Instant::now();
+    loop {
+        match connect_to(path, SocketFlags::empty()) {
+            Err(Errno::CONNREFUSED) if start.elapsed() < REFUSED_LIMIT => {
+                std::thread::sleep(REFUSED_PAUSE);
+            }
+            done => return done,
         }
     }
 }
@@ -134,5 +155,50 @@ impl Link for UnixLink {
 
     fn is_up(&self) -> bool {
         self.up
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, accept, bind, listen, socket};
+
+    use super::*;
+
+    const HELLO: WireHello = WireHello {
+        offloads: true,
+        mtu: 1500,
+    };
+
+    #[test]
+    fn a_listener_that_is_just_being_made_is_joined() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("wire");
+        let listener = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        let link = thread::scope(|scope| {
+            let joining = scope.spawn(|| UnixLink::join(&path, HELLO));
+            // Meanwhile, connections are refused.
+            thread::sleep(10 * REFUSED_PAUSE);
+            listen(&listener, 1).unwrap();
+            let limit = Timespec::try_from(HELLO_LIMIT).unwrap();
+            let mut fds = [PollFd::new(&listener, PollFlags::IN)];
+            assert_eq!(poll(&mut fds, Some(&limit)), Ok(1), "nobody connects");
+            let peer = accept(&listener).unwrap();
+            HELLO.send_to(&peer).unwrap();
+            joining.join().unwrap()
+        });
+        assert!(link.unwrap().is_up());
+    }
+
+    #[test]
+    fn a_file_without_a_listener_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("wire");
+        let stale = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        bind(&stale, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        let refused = UnixLink::join(&path, HELLO).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
     }
 }

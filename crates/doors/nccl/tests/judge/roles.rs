@@ -6,7 +6,7 @@ use std::time::Duration;
 use gvnic_server::plan::{WireEnd, WirePlan, WirePort};
 
 use crate::cases;
-use crate::loaded::Plugin;
+use crate::loaded::{Plugin, WARNINGS};
 use crate::rank::{self, Rank};
 
 /// Environment variable: the role.
@@ -64,7 +64,8 @@ fn rank() {
             rank::until("the cable", || folder().join(end).exists().then_some(()));
         }
     }
-    let plugin = Plugin::load(&plugin(), version).expect("init");
+    let plugin = Plugin::load(&plugin(), version);
+    let plugin = plugin.unwrap_or_else(|code| panic!("init: {code}; {:?}", WARNINGS.lock()));
     let rank = Rank::new(plugin, rank, &folder());
     match case.as_str() {
         "sizes" => cases::sizes(&rank),

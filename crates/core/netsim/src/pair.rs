@@ -240,6 +240,11 @@ impl<D: Door> Pair<D> {
         }
     }
 
+    /// Lets `duration` pass in which nothing runs, as for a thread that is descheduled.
+    pub fn pause(&mut self, duration: Duration) {
+        self.now = self.now + duration;
+    }
+
     /// Runs only the stacks for `duration`.
     pub fn run_for(&mut self, duration: Duration) {
         let end = self.now + duration;

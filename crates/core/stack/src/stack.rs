@@ -22,6 +22,9 @@ use crate::tcp_setup::TcpSetup;
 /// Maximum number of connections per queue and poll that are offered a larger window after memory was given back.
 const STARVED_BUDGET: usize = 64;
 
+/// How many times as much a poll receives while a timer is due: [`Stack::poll_goes_on`].
+const LATE_POLLS: usize = 8;
+
 /// Why a stack could not be created.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -167,8 +170,8 @@ impl Stack {
         })
     }
 
-    /// Receives up to [`StackConfig::poll_budget`] packets or [`POLL_BYTES`] of payload, runs timers that are due, and sends
-    /// what can be sent.
+    /// Receives up to [`StackConfig::poll_budget`] packets or [`POLL_BYTES`] of payload (eight times as much if a timer is due,
+    /// which may wait for one of them), runs timers that are due, and sends what can be sent.
     pub fn poll(&mut self, now: Instant) -> PollOutcome {
         self.poll_by(&mut || now)
     }
@@ -185,7 +188,7 @@ impl Stack {
         let sent_before = self.network.tx_packets();
         let (mut received, mut bytes) = (0, 0);
         let mut burst = Burst::GoesOn;
-        while received < self.poll_budget && bytes < POLL_BYTES {
+        while self.poll_goes_on(received, bytes, now) {
             let Some(packet) = self.network.poll_rx(now) else {
                 burst = Burst::Over;
                 break;
@@ -217,6 +220,18 @@ impl Stack {
             received,
             worked: received > 0 || drained || self.network.tx_packets() != sent_before,
         }
+    }
+
+    /// Returns whether a poll that has received `received` packets with `bytes` of payload receives more.
+    ///
+    /// A timer that is due makes it longer: the ACK that the timer waits for may stand behind what this poll took. A thread
+    /// that was descheduled for some milliseconds would send probes and retransmissions of bytes that have arrived.
+    fn poll_goes_on(&self, received: usize, bytes: usize, now: Instant) -> bool {
+        let longest = |times: usize| {
+            received < self.poll_budget.saturating_mul(times) && bytes < POLL_BYTES * times
+        };
+        let is_timer_due = || self.sockets.next_timer().is_some_and(|at| at <= now);
+        longest(1) || is_timer_due() && longest(LATE_POLLS)
     }
 
     /// Sends what socket calls have queued since the last poll. Receives nothing.

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use super::common::{PORT, assert_no_memory_drops, drops};
 use super::{DeviceSource, DoorSocket, Pair, Sink, Source};
-use devmem_uapi::{DmabufId, Errno};
+use devmem_uapi::{DmabufId, Errno, MsgFlags};
 use netmem::{Dmabuf, NiovSize, OpaqueProvider};
 use netsim::{Door as _, PairConfig, Pattern, Progress, Side};
-use stack::Readiness;
+use stack::{Readiness, SendMsg, SocketOption};
 
 /// Connects side A to itself; returns (accepted, opener).
 fn connect(pair: &mut Pair, ip: IpAddr, port: u16) -> (DoorSocket, DoorSocket) {
@@ -51,6 +51,52 @@ fn close(mut pair: Pair, sockets: [DoorSocket; 2]) {
         pair.a.close(socket).unwrap();
     }
     pair.finish();
+}
+
+#[test]
+fn a_stack_that_was_not_polled_in_time_receives_what_waits_before_it_judges_its_timers() {
+    let mut config = PairConfig::default();
+    config.tcp.initial_cwnd = 1000;
+    config.tcp.rcv_buf_start = 4 << 20;
+    let mut pair = Pair::new(&config);
+    let rx = pair.bind(Side::A, 16 << 20, NiovSize::DEFAULT, &[0]);
+    let (receiver, sender) = connect(&mut pair, Side::A.ipv4(), PORT);
+    let buffer = SocketOption::SndBuf(4 << 20);
+    pair.a.set_option(sender, buffer).unwrap();
+    let pattern = Pattern::new(5);
+    let mut sink = Sink::new(receiver, pattern).with_memory(rx, pair.dmabuf(Side::A, rx));
+    let mut bytes = vec![0; 8 * stack::POLL_BYTES];
+    pattern.fill(0, &mut bytes);
+    // The first bytes let the windows grow; the rest leaves at once, more than one poll receives.
+    let (first, rest) = bytes.split_at(6 * stack::POLL_BYTES);
+    for (piece, descheduled) in [
+        (first, Duration::ZERO),
+        // Longer than a tail loss probe waits: two round trips and 2 ms.
+        (rest, Duration::from_millis(20)),
+    ] {
+        let end = sink.report().bytes() + piece.len() as u64;
+        let sent = pair
+            .a
+            .sendmsg(sender, &SendMsg::new(piece), MsgFlags::empty());
+        assert_eq!(sent, Ok(piece.len()));
+        let now = pair.now();
+        pair.a.stack_mut().flush(now);
+        let info = pair.a.info(sender).unwrap().unwrap();
+        assert!(
+            descheduled.is_zero() || info.notsent_bytes == 0,
+            "not all left: {info:?}"
+        );
+        pair.pause(descheduled);
+        pair.run(|pair| match sink.run(&mut pair.a) {
+            _ if sink.report().bytes() == end => Progress::Done,
+            progress => progress,
+        })
+        .unwrap();
+        pair.run_for(Duration::from_millis(100));
+    }
+    assert_eq!(drops(&pair.a), [].into(), "something was sent twice");
+    drop(sink);
+    close(pair, [receiver, sender]);
 }
 
 /// Sends `total` bytes in `chunk`s from device memory of A to device memory of A.

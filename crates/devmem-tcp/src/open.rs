@@ -224,8 +224,11 @@ impl NetdevBuilder {
     /// ports selects ([`Stream::shard`](crate::Stream::shard)); the shards take turns to connect. A program need not know about
     /// them; one with a thread per shard shares nothing between its threads ([`Netdev::shards`]).
     ///
-    /// A TAP gets as many queues. An in-memory wire too: the NIC at its other end needs the same number. Other links have one
-    /// queue, and so one shard. Memory that is bound to the NIC is divided among the shards in equal parts, so
+    /// A packet link gets as many sockets, among which the kernel divides the connections as the shards do. A TAP and a macvtap
+    /// interface get as many queues: the kernel delivers frames by other rules there, so some cross to their shard
+    /// ([`Netdev::crossed_frames`]); on a macvtap interface with `n` shards this is the share `(n - 1) / n` of all received frames. An
+    /// in-memory wire gets as many queues, too: the NIC at its other end needs the same number. A UNIX wire has one queue, and so
+    /// one shard. Memory that is bound to the NIC is divided among the shards in equal parts, so
     /// that one connection receives into one part. Needs [`tap_queues`](Self::tap_queues) to be 1, and no
     /// [`capture`](Self::capture).
     pub fn shards(mut self, shards: u16) -> Self {
@@ -284,14 +287,8 @@ impl NetdevBuilder {
             .collect::<Result<Vec<_>, _>>()
             .map_err(OpenError::system("eventfd"))?;
         let failed = |error| OpenError::system("starting a thread")(error);
-        // A link with leases has one shard.
-        let lease = match (lease, drivers.first()) {
-            (Some(lease), Some(driver)) => {
-                let kept = lease.keep(Arc::clone(driver), StackIndex(0));
-                Some(kept.map_err(failed)?)
-            }
-            _ => None,
-        };
+        let lease = lease.map(|lease| lease.keep(drivers.clone()));
+        let lease = lease.transpose().map_err(failed)?;
         let shards = Shared::group(drivers, lease).map_err(failed)?;
         let shard = |shared| UserShard {
             shared,
@@ -375,15 +372,19 @@ impl NetdevBuilder {
             (1, _) => return Ok(()),
             (0, _) => "a NIC has at least one shard".to_owned(),
             (MAX_SHARDS_PLUS_ONE.., _) => format!("a NIC has at most {MAX_SHARDS} shards"),
-            (_, LinkSpec::Packet(_) | LinkSpec::Macvtap(_) | LinkSpec::Unix(_)) => {
-                format!("a NIC on {} has one shard", self.link)
+            (_, LinkSpec::Unix(_)) => {
+                format!(
+                    "a NIC on {} has one shard: its socket is one queue",
+                    self.link
+                )
             }
-            _ if self.tap_queues != 1 => "each shard has one queue of the TAP".to_owned(),
+            _ if self.tap_queues != 1 => "each shard has one queue of the link".to_owned(),
             _ if self.capture.is_some() => "a capture needs a NIC with one shard".to_owned(),
             _ => return Ok(()),
         };
         Err(invalid(reason).with_remedy(
-            "leave `NetdevBuilder::shards` at 1, or open tap:NAME or mem:NAME with neither `tap_queues` nor `capture`",
+            "leave the shards at 1, or open packet:NAME, tap:NAME, macvtap:NAME or mem:NAME with neither `tap_queues` nor a \
+             capture",
         ))
     }
 }

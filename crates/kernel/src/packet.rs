@@ -27,7 +27,7 @@ pub use hold::HeldPorts;
 pub use crate::netif::Presence;
 use crate::netif::{self, Interface, InterfaceFacts};
 use crate::netlink::NetlinkError;
-use crate::sys::packet::{self as sys, Flag, Instruction, Membership};
+use crate::sys::packet::{self as sys, FanoutGroup, Flag, Instruction, Membership};
 
 /// Receive buffer in bytes: hundreds of super-packets, with the kernel's own structures. The kernel doubles the value. The
 /// default of 208 KiB holds three.
@@ -140,11 +140,7 @@ impl PacketOptions {
             sys::bind(socket, index).map_err(failed("bind"))?;
             match group {
                 Some(group) => sys::join_group(socket, group).map_err(failed("PACKET_FANOUT"))?,
-                None => {
-                    group = Some(sys::make_group(socket).map_err(failed("PACKET_FANOUT"))?);
-                    sys::spread_by(socket, &spread::by_flow(shards))
-                        .map_err(failed("PACKET_FANOUT_DATA"))?;
-                }
+                None => group = Some(make_group(socket, shards, &failed)?),
             }
             sockets.push((fd, filter::incoming(filter)));
         }
@@ -360,6 +356,38 @@ pub fn interfaces() -> Result<Vec<String>, NetlinkError> {
 /// [`PacketError::NotRaw`] or [`PacketError::Unsupported`].
 pub fn try_open() -> Result<(), PacketError> {
     open_socket().map(|_closed| ())
+}
+
+/// Makes a group of one socket on `lo` that gets no packets, to find out whether this process may make groups.
+///
+/// # Errors
+///
+/// As [`PacketOptions::open_group`].
+pub fn try_group() -> Result<(), PacketError> {
+    let socket = open_socket()?;
+    let lo = Interface::by_name("lo")?.index();
+    let socket = socket.as_fd();
+    let call = |call| {
+        move |errno| PacketError::Call {
+            interface: "lo".to_owned(),
+            call,
+            errno,
+        }
+    };
+    sys::attach_filter(socket, &filter::nothing()).map_err(call("SO_ATTACH_FILTER"))?;
+    sys::bind(socket, lo).map_err(call("bind"))?;
+    make_group(socket, 1, call).map(|_group| ())
+}
+
+/// Makes a group of a socket that is bound, for `shards` sockets.
+fn make_group<F: Fn(Errno) -> PacketError>(
+    socket: BorrowedFd<'_>,
+    shards: u16,
+    failed: impl Fn(&'static str) -> F,
+) -> Result<FanoutGroup, PacketError> {
+    let group = sys::make_group(socket).map_err(failed("PACKET_FANOUT"))?;
+    sys::spread_by(socket, &spread::by_flow(shards)).map_err(failed("PACKET_FANOUT_DATA"))?;
+    Ok(group)
 }
 
 /// Opens a socket that gets no packets, and makes the interface `index` receive frames to the multicast addresses as long as

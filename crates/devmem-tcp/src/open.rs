@@ -297,21 +297,18 @@ impl NetdevBuilder {
         Ok(Netdev::of_shards(shards.into_iter().map(shard)))
     }
 
-    /// Opens the link and returns the stack on it, for a caller that polls the stack itself, and the fds to wait on for
-    /// input from the link.
+    /// Opens the link and returns the stack of each shard, for callers that poll the stacks themselves, and the fds to wait on for
+    /// its input.
     ///
     /// # Errors
-    /// As [`open`](Self::open); the NIC is to have several shards, or the address `auto`.
-    pub(crate) fn into_stack(self) -> Result<(Stack, Vec<OwnedFd>), OpenError> {
+    /// As [`open`](Self::open); the NIC is to have the address `auto`.
+    pub(crate) fn into_shards(self) -> Result<Vec<QueueStack>, OpenError> {
         if self.auto {
             let reason = "the address auto is not for this stack, which nothing renews leases for; give an address";
             return Err(invalid(reason).into());
         }
-        let (mut stacks, _no_lease) = self.into_stacks()?;
-        match (stacks.pop(), stacks.is_empty()) {
-            (Some(only), true) => Ok(only),
-            _ => Err(invalid("a stack that the caller polls is one shard").into()),
-        }
+        let (stacks, _no_lease) = self.into_stacks()?;
+        Ok(stacks)
     }
 
     /// Opens the queues of the link and returns a stack on each, and the address if one is to be lent.

@@ -140,7 +140,7 @@ impl PacketOptions {
             sys::bind(socket, index).map_err(failed("bind"))?;
             match group {
                 Some(group) => sys::join_group(socket, group).map_err(failed("PACKET_FANOUT"))?,
-                None => group = Some(make_group(socket, shards, &failed)?),
+                None => group = Some(make_group(socket, shards, failed)?),
             }
             sockets.push((fd, filter::incoming(filter)));
         }

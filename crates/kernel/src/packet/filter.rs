@@ -310,11 +310,16 @@ pub(super) const fn instruction(code: u16, value: u32) -> Instruction {
 
 #[cfg(test)]
 mod tests {
-    use super::super::machine;
+    use super::super::machine::{self, Packet};
     use super::*;
 
     fn accepts(program: &[Instruction], frame: &[u8], vlan_tag: u32) -> bool {
-        machine::run(program, frame, vlan_tag) != 0
+        let packet = Packet {
+            frame,
+            vlan_tag,
+            kind: 0,
+        };
+        machine::run(program, packet) != 0
     }
 
     const OURS: [u8; 6] = [2, 0, 0x10, 0x20, 0x30, 0x40];
@@ -352,6 +357,19 @@ mod tests {
                 assert!(!accepts(&program, &frame_to(mac), PRIORITY_7 | vlan));
             }
             assert!(accepts(&program, &frame_to(mac), PRIORITY_7));
+        }
+    }
+
+    #[test]
+    fn a_group_gets_no_packets_that_this_machine_sends() {
+        let program = incoming(own_address(OURS));
+        for (kind, is_received) in [(0, true), (1, true), (3, true), (TYPE_OUTGOING, false)] {
+            let packet = Packet {
+                frame: &frame_to([0xff; 6]),
+                vlan_tag: 0,
+                kind,
+            };
+            assert_eq!(machine::run(&program, packet) != 0, is_received, "{kind}");
         }
     }
 

@@ -12,8 +12,18 @@ struct Machine {
     stored: u32,
 }
 
-/// Returns what the program returns for a frame; 0 after a load beyond the end of the frame.
-pub(super) fn run(program: &[Instruction], frame: &[u8], vlan_tag: u32) -> u32 {
+/// A packet as a program sees it.
+#[derive(Clone, Copy)]
+pub(super) struct Packet<'a> {
+    pub(super) frame: &'a [u8],
+    /// The VLAN tag that the kernel has removed.
+    pub(super) vlan_tag: u32,
+    /// The type of packet(7): 0 for one to this station.
+    pub(super) kind: u32,
+}
+
+/// Returns what the program returns for a packet; 0 after a load beyond the end of the frame.
+pub(super) fn run(program: &[Instruction], packet: Packet<'_>) -> u32 {
     let (mut at, mut machine) = (0, Machine::default());
     loop {
         let step = program[at];
@@ -24,7 +34,7 @@ pub(super) fn run(program: &[Instruction], frame: &[u8], vlan_tag: u32) -> u32 {
             JUMP_IF_GREATER => machine.register > step.value,
             RETURN => return step.value,
             RETURN_REGISTER => return machine.register,
-            _ => match machine.step(step, frame, vlan_tag) {
+            _ => match machine.step(step, packet) {
                 Some(()) => continue,
                 None => return 0,
             },
@@ -34,11 +44,16 @@ pub(super) fn run(program: &[Instruction], frame: &[u8], vlan_tag: u32) -> u32 {
 }
 
 impl Machine {
-    fn step(&mut self, step: Instruction, frame: &[u8], vlan_tag: u32) -> Option<()> {
+    fn step(&mut self, step: Instruction, packet: Packet<'_>) -> Option<()> {
+        let Packet {
+            frame,
+            vlan_tag,
+            kind,
+        } = packet;
         let Instruction { code, value, .. } = step;
         let loaded = match code {
             LOAD_WORD if value == VLAN_TAG => vlan_tag,
-            LOAD_WORD if value == PACKET_TYPE => 0,
+            LOAD_WORD if value == PACKET_TYPE => kind,
             LOAD_WORD if value == PROTOCOL => load(frame, 12, 2)?,
             LOAD_WORD => load(frame, value, 4)?,
             LOAD_HALF => load(frame, value, 2)?,

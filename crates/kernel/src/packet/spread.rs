@@ -125,7 +125,7 @@ fn mix() -> Vec<Instruction> {
 #[cfg(test)]
 mod tests {
     use super::by_flow;
-    use crate::packet::machine;
+    use crate::packet::machine::{self, Packet};
 
     /// A TCP segment from `source` to `destination`, with IPv4 options if there is room for some.
     fn segment(ethertype: [u8; 2], header: &[u8], ports: [u16; 2]) -> Vec<u8> {
@@ -158,7 +158,12 @@ mod tests {
     }
 
     fn socket(frame: &[u8], shards: u16) -> u32 {
-        machine::run(&by_flow(shards), frame, 0)
+        let packet = Packet {
+            frame,
+            vlan_tag: 0,
+            kind: 0,
+        };
+        machine::run(&by_flow(shards), packet)
     }
 
     /// The same flows are in the tests of `steer::shard_of`.

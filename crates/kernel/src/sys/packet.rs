@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use zerocopy::{Immutable, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 use super::tun::IFNAMSIZ;
 
@@ -111,20 +111,7 @@ pub(crate) fn make_group(fd: BorrowedFd<'_>) -> Result<FanoutGroup, Errno> {
     const FLAG_IGNORE_OUTGOING: c_int = 0x4000;
     let wanted = FanoutGroup((BY_PROGRAM | FLAG_UNIQUE_ID | FLAG_IGNORE_OUTGOING) << 16);
     join_group(fd, wanted)?;
-    let mut made: c_int = 0;
-    let mut len = size_of_val(&made) as libc::socklen_t;
-    // SAFETY: 1. `fd` is open for the call (borrowed); 2. the kernel writes at most `len` bytes at the pointer, the size of
-    // the local int, and the length at the other; 3. every byte pattern is a valid int.
-    let rc = unsafe {
-        libc::getsockopt(
-            fd.as_raw_fd(),
-            SOL_PACKET,
-            PACKET_FANOUT,
-            (&raw mut made).cast(),
-            &raw mut len,
-        )
-    };
-    done(rc).map(|()| FanoutGroup(made))
+    get(fd, PACKET_FANOUT).map(FanoutGroup)
 }
 
 /// Adds a socket that is bound to the same interface. It has the next number in the group.
@@ -188,20 +175,8 @@ pub(crate) fn bind(fd: BorrowedFd<'_>, index: u32) -> Result<(), Errno> {
 /// Returns the number of packets for which the socket's buffer had no room, since the last call.
 pub(crate) fn take_drops(fd: BorrowedFd<'_>) -> Result<u32, Errno> {
     // `struct tpacket_stats`: packets, of which drops.
-    let mut counts = [0_u32; 2];
-    let mut len = size_of_val(&counts) as libc::socklen_t;
-    // SAFETY: 1. `fd` is open for the call (borrowed); 2. the kernel writes at most `len` bytes at the pointer, the size of
-    // the local array, and the length at the other; 3. every byte pattern is a valid array of u32.
-    let rc = unsafe {
-        libc::getsockopt(
-            fd.as_raw_fd(),
-            SOL_PACKET,
-            PACKET_STATISTICS,
-            (&raw mut counts).cast(),
-            &raw mut len,
-        )
-    };
-    done(rc).map(|()| counts[1])
+    let [_packets, drops] = get::<[u32; 2]>(fd, PACKET_STATISTICS)?;
+    Ok(drops)
 }
 
 /// The kernel's `struct ifreq`: a name, then an index or flags.
@@ -249,6 +224,24 @@ pub(crate) fn is_up(fd: BorrowedFd<'_>, index: u32) -> Result<bool, Errno> {
         }
     }
     Err(Errno::NODEV)
+}
+
+/// Returns the value of an option of level `SOL_PACKET`.
+fn get<T: FromBytes>(fd: BorrowedFd<'_>, option: c_int) -> Result<T, Errno> {
+    let mut value = <T as FromZeros>::new_zeroed();
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: 1. `fd` is open for the call (borrowed); 2. the kernel writes at most `len` bytes at the pointer, the size of
+    // the local value, and the length at the other; 3. every byte pattern is a valid `T` (`FromBytes`).
+    let rc = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            SOL_PACKET,
+            option,
+            (&raw mut value).cast(),
+            &raw mut len,
+        )
+    };
+    done(rc).map(|()| value)
 }
 
 /// Sets an option.

@@ -224,13 +224,14 @@ impl NetdevBuilder {
     /// ports selects ([`Stream::shard`](crate::Stream::shard)); the shards take turns to connect. A program need not know about
     /// them; one with a thread per shard shares nothing between its threads ([`Netdev::shards`]).
     ///
-    /// A packet link gets as many sockets, among which the kernel divides the connections as the shards do. A TAP and a macvtap
-    /// interface get as many queues: the kernel delivers frames by other rules there, so some cross to their shard
-    /// ([`Netdev::crossed_frames`]); on a macvtap interface with `n` shards this is the share `(n - 1) / n` of all received frames. An
+    /// A packet link gets as many sockets, and the kernel delivers each connection to the socket of its shard. A TAP and a macvtap
+    /// interface get as many queues. The kernel delivers frames by other rules there, so some cross to their shard
+    /// ([`Netdev::crossed_frames`]): on a macvtap interface with `n` shards `(n - 1) / n` of all received frames. An
     /// in-memory wire gets as many queues, too: the NIC at its other end needs the same number. A UNIX wire has one queue, and so
-    /// one shard. Memory that is bound to the NIC is divided among the shards in equal parts, so
-    /// that one connection receives into one part. Needs [`tap_queues`](Self::tap_queues) to be 1, and no
-    /// [`capture`](Self::capture).
+    /// one shard.
+    ///
+    /// Memory that is bound to the NIC is divided among the shards in equal parts, so that one connection receives into one part.
+    /// Needs [`tap_queues`](Self::tap_queues) to be 1, and no [`capture`](Self::capture).
     pub fn shards(mut self, shards: u16) -> Self {
         self.shards = shards;
         self

@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpStream};
 
 use devmem_linux::netif::Interface;
 use devmem_linux::test_util::{in_netns, is_victim, kill_victim, wait_to_be_killed};
-use devmem_tcp::{Dmabuf, ErrorKind, LinkState, Netdev, Placement};
+use devmem_tcp::{Dmabuf, LinkState, Netdev, Placement};
 
 use crate::macvtap::with_macvtap;
 use crate::packet::{Receiver, await_state, veth};
@@ -192,19 +192,6 @@ fn a_lent_address_is_one_of_all_shards() {
         let netdev = netdev.expect("a server answers");
         receive_on_shards(&netdev, (V4.0, "10.77.0.50", V4.2));
     });
-}
-
-#[test]
-fn a_link_of_one_queue_is_refused_by_name_and_others_are_named() {
-    let builder = Netdev::builder("unix:/tmp/no-such-wire").expect("a link");
-    let builder = builder.address("10.77.0.2/24").expect("an address");
-    let error = builder.shards(2).open().expect_err("one queue");
-    let text = error.to_string();
-    let reason = "a NIC on unix:/tmp/no-such-wire has one shard: its socket is one queue";
-    assert!(text.starts_with(reason), "{text}");
-    let remedy = "open packet:NAME, tap:NAME, macvtap:NAME or mem:NAME";
-    assert!(text.contains(remedy), "{text}");
-    assert_eq!(error.kind(), ErrorKind::InvalidInput);
 }
 
 /// Opens a NIC with several shards.

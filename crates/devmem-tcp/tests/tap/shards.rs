@@ -107,20 +107,29 @@ fn a_killed_nic_with_shards_leaves_its_ports_to_the_kernel() {
 }
 
 #[test]
-fn macvtap_queues_receive_connections_of_both_shards() {
+fn macvtap_queues_receive_connections_of_both_shards_and_each_is_told_of_the_interface() {
     with_macvtap(
-        "shards::macvtap_queues_receive_connections_of_both_shards",
+        "shards::macvtap_queues_receive_connections_of_both_shards_and_each_is_told_of_the_interface",
         || {
             for addresses in [V4, V6] {
-                let (near, _far) = veth(addresses, 1500);
+                let (mut near, _far) = veth(addresses, 1500);
                 let netdev = open("macvtap:far", addresses, 2);
                 receive_on_shards(&netdev, addresses);
                 let nic = Nic::new(netdev);
                 crate::both_ways_at_once(16, &Host::listening(addresses), &nic);
                 // The kernel divides connections by a secret hash.
                 assert!(nic.netdev.crossed_frames() > 0);
-                drop(nic);
+                // Without its other end, the lower interface has no carrier: every shard is told.
+                let await_all = |state| {
+                    let shards = nic.netdev.shards();
+                    shards.iter().for_each(|shard| await_state(shard, state));
+                };
+                near.set_down().expect("our namespace");
+                await_all(LinkState::Down);
+                near.set_up().expect("our namespace");
+                await_all(LinkState::Up);
                 near.delete().expect("our namespace");
+                await_all(LinkState::Gone);
             }
         },
     );

@@ -19,7 +19,7 @@ pub enum ErrorKind {
     Forked,
     /// An argument is invalid: a text, a range, a queue, a size.
     InvalidInput,
-    /// There is no such interface.
+    /// There is no such interface or device.
     NotFound,
     /// This user lacks the permission.
     PermissionDenied,

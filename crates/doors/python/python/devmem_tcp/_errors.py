@@ -23,7 +23,7 @@ class InvalidInputError(DevmemError, ValueError):
 
 
 class NotFoundError(DevmemError, FileNotFoundError):
-    """There is no such interface."""
+    """There is no such interface or device."""
 
 
 class NotPermittedError(DevmemError, PermissionError):

@@ -1,0 +1,100 @@
+"""Memory of Vulkan devices, on a device of this machine: Mesa's software driver is one."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import Wire
+
+import devmem_tcp
+from devmem_tcp import Dmabuf
+
+#: Whether the CPU accesses the memory, too.
+both = pytest.mark.parametrize("mapped", [True, False])
+
+
+@pytest.fixture(scope="module")
+def device():
+    """The first device; skips where there is none."""
+    try:
+        Dmabuf.vulkan(4096)
+    except devmem_tcp.DevmemError as error:
+        if "vulkan" in os.environ.get("DEVMEM_REQUIRE", ""):
+            raise
+        pytest.skip(f"SKIP no Vulkan device: {error}")
+    return 0
+
+
+@both
+def test_payload_is_received_gathered_and_sent(device, mapped):
+    memory = Dmabuf.vulkan(4 << 20, device, mapped=mapped)
+    wire = Wire(memory)
+    out, stream = wire.connect()
+    numbers = np.arange(250, dtype="f4")
+    out.sendall(numbers)
+    batch = stream.recv()
+    assert batch.device_bytes == 1000
+    [tensor] = batch.tensors()
+    assert tensor.device == "vulkan:0" and tensor.tobytes() == numbers.tobytes() == batch.tobytes()
+    gathered = batch.gather()
+    assert gathered.device == "vulkan:0" and gathered.tobytes() == numbers.tobytes()
+    target, host = Dmabuf.vulkan(4096, mapped=mapped), np.zeros(250, "f4")
+    assert batch.gather(out=target[4:]) == batch.gather(out=host) == 1000
+    assert target[4:1004].tobytes() == host.tobytes() == numbers.tobytes()
+    tensor = batch = None
+
+    out.sendall(numbers)
+    assert stream.recv_into(target[8:1008]) == 1000
+    assert target[8:1008].tobytes() == numbers.tobytes()
+    target.copy_from(bytes(range(256)) * 16)
+    tx = wire.sender.bind_tx(target)
+    sent = out.send(tx, target[10:20])
+    assert stream.recv().tobytes() == bytes(range(10, 20))
+    sent.wait(60)
+    wire.close()
+
+
+def test_memory_that_the_cpu_accesses_is_an_array_where_it_lies(device):
+    memory = Dmabuf.vulkan(8192, device)
+    array = np.from_dlpack(memory[4096:].view("float32"))
+    array[:] = 1
+    assert memory.__dlpack_device__() == (1, 0) and array.ctypes.data == memory.data_ptr + 4096
+    assert memory[4096:].tobytes() == np.ones(1024, "f4").tobytes()
+    assert np.asarray(memory).ctypes.data == memoryview(memory).obj.data_ptr == memory.data_ptr
+    assert not hasattr(memory, "__cuda_array_interface__")
+
+
+def test_memory_that_only_the_device_accesses_is_copied(device):
+    memory = Dmabuf.vulkan(4096, device, mapped=False)
+    assert memory.__dlpack_device__() == (7, 0)
+    for name in ["data_ptr", "__array_interface__", "__cuda_array_interface__"]:
+        assert not hasattr(memory, name), name
+    for show in [memoryview, np.from_dlpack, lambda memory: memory.__dlpack__(copy=True)]:
+        with pytest.raises(BufferError):
+            show(memory)
+    with pytest.raises(BufferError, match="has no address\n  copy it with"):
+        memory.__dlpack__()
+    bytes_of_it = np.arange(4096, dtype="u2").astype("u1")
+    memory.copy_from(bytes_of_it)
+    other = Dmabuf.vulkan(4096, device)
+    other.copy_from(memory)
+    assert memory.tobytes() == other.tobytes() == bytes_of_it.tobytes()
+    assert memory[4:].view("float32").shape == (1023,)
+    with pytest.raises(ValueError, match="multiple of 4"):
+        memory[2:6].view("float32")
+
+
+def test_a_device_that_is_not_there_and_too_much_memory_have_their_errors(device):
+    with pytest.raises(devmem_tcp.NotFoundError, match="vulkaninfo"):
+        Dmabuf.vulkan(4096, 4711)
+    with pytest.raises(devmem_tcp.OutOfResourcesError):
+        Dmabuf.vulkan(1 << 50, device)
+
+
+def test_without_a_loader_the_error_says_what_to_install():
+    program = "from devmem_tcp import Dmabuf\ntry: Dmabuf.vulkan(4096)\nexcept OSError as e: print(type(e).__name__, e.remedy)"
+    environment = {**os.environ, "DEVMEM_LIBVULKAN": "/nowhere/libvulkan.so.1"}
+    run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+    assert run.stdout.startswith("NotSupportedError install the Vulkan loader"), run.stderr

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from devmem_tcp import BoundRx, Dmabuf, Listener, Netdev, Stream
+from devmem_tcp import BoundRx, DevmemError, Dmabuf, Listener, Netdev, Stream
 
 SENDER, RECEIVER = "10.77.0.1", "10.77.0.2"
 ADDRESS = "10.77.0.2:5201"
@@ -41,6 +41,18 @@ class Wire:
     def close(self) -> None:
         for handle in (self.listener, self.bound, self.sender, self.receiver):
             handle.close()
+
+
+@pytest.fixture
+def vulkan() -> int:
+    """The number of a Vulkan device; skips where there is none. DEVMEM_REQUIRE=vulkan makes that a failure."""
+    try:
+        Dmabuf.vulkan(4096)
+    except DevmemError as error:
+        if "vulkan" in os.environ.get("DEVMEM_REQUIRE", ""):
+            raise
+        pytest.skip(f"SKIP no Vulkan device: {error.strerror}")
+    return 0
 
 
 @pytest.fixture

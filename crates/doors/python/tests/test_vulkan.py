@@ -15,21 +15,9 @@ from devmem_tcp import Dmabuf
 both = pytest.mark.parametrize("mapped", [True, False])
 
 
-@pytest.fixture(scope="module")
-def device():
-    """The first device; skips where there is none."""
-    try:
-        Dmabuf.vulkan(4096)
-    except devmem_tcp.DevmemError as error:
-        if "vulkan" in os.environ.get("DEVMEM_REQUIRE", ""):
-            raise
-        pytest.skip(f"SKIP no Vulkan device: {error}")
-    return 0
-
-
 @both
-def test_payload_is_received_gathered_and_sent(device, mapped):
-    memory = Dmabuf.vulkan(4 << 20, device, mapped=mapped)
+def test_payload_is_received_gathered_and_sent(vulkan, mapped):
+    memory = Dmabuf.vulkan(4 << 20, vulkan, mapped=mapped)
     wire = Wire(memory)
     out, stream = wire.connect()
     numbers = np.arange(250, dtype="f4")
@@ -56,8 +44,8 @@ def test_payload_is_received_gathered_and_sent(device, mapped):
     wire.close()
 
 
-def test_memory_that_the_cpu_accesses_is_an_array_where_it_lies(device):
-    memory = Dmabuf.vulkan(8192, device)
+def test_memory_that_the_cpu_accesses_is_an_array_where_it_lies(vulkan):
+    memory = Dmabuf.vulkan(8192, vulkan)
     array = np.from_dlpack(memory[4096:].view("float32"))
     array[:] = 1
     assert memory.__dlpack_device__() == (1, 0) and array.ctypes.data == memory.data_ptr + 4096
@@ -66,8 +54,8 @@ def test_memory_that_the_cpu_accesses_is_an_array_where_it_lies(device):
     assert not hasattr(memory, "__cuda_array_interface__")
 
 
-def test_memory_that_only_the_device_accesses_is_copied(device):
-    memory = Dmabuf.vulkan(4096, device, mapped=False)
+def test_memory_that_only_the_device_accesses_is_copied(vulkan):
+    memory = Dmabuf.vulkan(4096, vulkan, mapped=False)
     assert memory.__dlpack_device__() == (7, 0)
     for name in ["data_ptr", "__array_interface__", "__cuda_array_interface__"]:
         assert not hasattr(memory, name), name
@@ -78,7 +66,7 @@ def test_memory_that_only_the_device_accesses_is_copied(device):
         memory.__dlpack__()
     bytes_of_it = np.arange(4096, dtype="u2").astype("u1")
     memory.copy_from(bytes_of_it)
-    other = Dmabuf.vulkan(4096, device)
+    other = Dmabuf.vulkan(4096, vulkan)
     other.copy_from(memory)
     assert memory.tobytes() == other.tobytes() == bytes_of_it.tobytes()
     assert memory[4:].view("float32").shape == (1023,)
@@ -86,11 +74,11 @@ def test_memory_that_only_the_device_accesses_is_copied(device):
         memory[2:6].view("float32")
 
 
-def test_a_device_that_is_not_there_and_too_much_memory_have_their_errors(device):
+def test_a_device_that_is_not_there_and_too_much_memory_have_their_errors(vulkan):
     with pytest.raises(devmem_tcp.NotFoundError, match="vulkaninfo"):
         Dmabuf.vulkan(4096, 4711)
     with pytest.raises(devmem_tcp.OutOfResourcesError):
-        Dmabuf.vulkan(1 << 50, device)
+        Dmabuf.vulkan(1 << 50, vulkan)
 
 
 def test_without_a_loader_the_error_says_what_to_install():

@@ -17,6 +17,7 @@ pub(super) use devmem_hip::GpuError;
 const NO_DRIVER: Verdict = (ErrorKind::Unsupported, Errno::ENODEV);
 const NO_DEVICE: Verdict = (ErrorKind::NotFound, Errno::ENODEV);
 const NO_MEMORY: Verdict = (ErrorKind::OutOfResources, Errno::ENOMEM);
+const CANNOT: Verdict = (ErrorKind::Unsupported, Errno::EOPNOTSUPP);
 const FAILED: Verdict = (ErrorKind::Other, Errno::EIO);
 
 #[cfg(any(feature = "cuda", feature = "hip"))]
@@ -24,10 +25,11 @@ pub(super) fn of_gpu(error: &GpuError) -> Verdict {
     match error {
         GpuError::Load(_) => NO_DRIVER,
         GpuError::NoDevice { .. } => NO_DEVICE,
-        // cuda.h CUresult and hip_runtime_api.h hipError_t have the same numbers.
+        // cuda.h CUresult and hip_runtime_api.h hipError_t have the same numbers: out of memory, no device, not supported.
         GpuError::Call(error) => match error.code {
             2 => NO_MEMORY,
             100 => NO_DEVICE,
+            801 => CANNOT,
             _ => FAILED,
         },
         GpuError::Size { .. }
@@ -44,12 +46,13 @@ pub(super) fn of_vulkan(error: &devmem_vulkan::VulkanError) -> Verdict {
     match error {
         VulkanError::NoLibrary { .. } | VulkanError::Old { .. } => NO_DRIVER,
         VulkanError::NoDevice { .. } => NO_DEVICE,
-        VulkanError::Unsuitable { .. } => (ErrorKind::Unsupported, Errno::EOPNOTSUPP),
+        VulkanError::Unsuitable { .. } => CANNOT,
         VulkanError::Size { .. } => INVALID,
         VulkanError::Forked => FORKED,
-        // vulkan_core.h VkResult: out of host memory, out of device memory, incompatible driver (there is none).
+        // vulkan_core.h VkResult: out of memory of the host or the device, no extension, incompatible driver (there is none).
         VulkanError::Call(error) => match error.code {
             -1 | -2 => NO_MEMORY,
+            -7 => CANNOT,
             -9 => NO_DRIVER,
             _ => FAILED,
         },
@@ -88,10 +91,12 @@ mod tests {
         for (error, expected) in [
             (gpu(no_device), NO_DEVICE),
             (gpu(failed(2).into()), NO_MEMORY),
+            (gpu(failed(801).into()), CANNOT),
             (gpu(failed(700).into()), FAILED),
             (gpu(GpuError::Size { size: 1 }), INVALID),
             (vulkan(VulkanError::NoDevice { ordinal, count }), NO_DEVICE),
             (vulkan(failed(-2).into()), NO_MEMORY),
+            (vulkan(failed(-7).into()), CANNOT),
             (vulkan(failed(-9).into()), NO_DRIVER),
             (vulkan(VulkanError::Forked), FORKED),
         ] {

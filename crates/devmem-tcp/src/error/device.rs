@@ -4,9 +4,7 @@
 use devmem_uapi::Errno;
 
 use super::ErrorKind;
-#[cfg(feature = "vulkan")]
-use super::verdict::FORKED;
-use super::verdict::{INVALID, Verdict};
+use super::verdict::{FORKED, INVALID, Verdict};
 
 // Both export the error of the crate `devmem-gpu`.
 #[cfg(feature = "cuda")]
@@ -25,9 +23,11 @@ pub(super) fn of_gpu(error: &GpuError) -> Verdict {
     match error {
         GpuError::Load(_) => NO_DRIVER,
         GpuError::NoDevice { .. } => NO_DEVICE,
-        // cuda.h CUresult and hip_runtime_api.h hipError_t have the same numbers: out of memory, no device, not supported.
+        // cuda.h CUresult and hip_runtime_api.h hipError_t have the same numbers: out of memory, not initialised (which a child
+        // of fork(2) gets), no device, not supported.
         GpuError::Call(error) => match error.code {
             2 => NO_MEMORY,
+            3 => FORKED,
             100 => NO_DEVICE,
             801 => CANNOT,
             _ => FAILED,
@@ -91,6 +91,7 @@ mod tests {
         for (error, expected) in [
             (gpu(no_device), NO_DEVICE),
             (gpu(failed(2).into()), NO_MEMORY),
+            (gpu(failed(3).into()), FORKED),
             (gpu(failed(801).into()), CANNOT),
             (gpu(failed(700).into()), FAILED),
             (gpu(GpuError::Size { size: 1 }), INVALID),

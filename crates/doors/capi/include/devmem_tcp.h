@@ -152,7 +152,8 @@ int dmt_memory_write(dmt_memory *memory, size_t offset, const void *buf, size_t 
  * EINVAL: memory of dmt_memory_new, which has none. EOPNOTSUPP: the driver of the GPU does not export it.
  *
  * Errors: ENODEV (there is no such driver or device), ENOMEM (the device has less free memory), EINVAL (BYTES is 0, or DEVICE is
- * negative), EIO (another call of the driver failed), EOPNOTSUPP (dmt_memory_vulkan: the library was built without Vulkan). */
+ * negative), EOWNERDEAD (the parent of this process has used such memory before fork(2)), EIO (another call of the driver failed),
+ * EOPNOTSUPP (dmt_memory_vulkan: the library was built without Vulkan). */
 dmt_memory *dmt_memory_cuda(int device, size_t bytes);
 dmt_memory *dmt_memory_hip(int device, size_t bytes);
 dmt_memory *dmt_memory_vulkan(int device, size_t bytes);

@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: MIT OR Apache-2.0 */
 #include <poll.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "device_bytes.h"
@@ -75,6 +76,25 @@ static void names_for_others(dmt_memory *memory, int is_vulkan)
 	WORKS(close(fd));
 }
 
+/* A child of fork(2) can neither use MEMORY nor make more memory of the GPU; the parent continues. */
+static void child_is_refused(dmt_memory *memory, dmt_memory *(*make)(int, size_t))
+{
+	int status = -1;
+	pid_t child = fork();
+
+	if (!child) {
+		EXPECT(EOWNERDEAD, dmt_memory_read(memory, 0, some, 1));
+		IS(0, make(0, BYTES) != NULL);
+		IS(EOWNERDEAD, errno);
+		fflush(stdout);
+		_exit(wrong);
+	}
+	WORKS(child);
+	IS(child, waitpid(child, &status, 0));
+	IS(0, status);
+	WORKS(dmt_memory_read(memory, 0, some, 1));
+}
+
 int main(int argc, char **argv)
 {
 	const char *kind = argc > 1 ? argv[1] : "";
@@ -93,6 +113,7 @@ int main(int argc, char **argv)
 	}
 	IS(BYTES, dmt_memory_size(memory));
 	names_for_others(memory, is_vulkan);
+	child_is_refused(memory, make);
 	IS(0, make(4711, BYTES) != NULL);
 	IS(ENODEV, errno);
 	IS(0, make(0, 0) != NULL);

@@ -13,9 +13,9 @@ STUB = os.environ.get("DEVMEM_TEST_STUB_GPU")
 LIBRARY = {"cuda": "DEVMEM_LIBCUDA", "hip": "DEVMEM_LIBAMDHIP"}
 PROGRAM = """
     import sys
-    import numpy as np
+    import conftest
     import pytest
-    from devmem_tcp import Dmabuf, Netdev
+    from devmem_tcp import Dmabuf
 
     kind = sys.argv[1]
     alloc = getattr(Dmabuf, kind)
@@ -43,32 +43,7 @@ PROGRAM = """
         memory.__dlpack__(stream=stream, max_version=(1, 0))
         memory.__dlpack__(stream=stream, dl_device=(number, 0))
 
-    sender = Netdev.user("mem:gpu", "10.77.0.1/24")
-    receiver = Netdev.user("mem:gpu", "10.77.0.2/24")
-    bound = receiver.plan_receive("10.77.0.2:5201").bind(memory)
-    listener = receiver.listen("10.77.0.2:5201")
-    out = sender.connect("10.77.0.2:5201", timeout=60)
-    stream, _ = listener.accept()
-    numbers = np.arange(250, dtype="f4")
-    out.sendall(numbers)
-    batch = stream.recv()
-    assert batch.device_bytes == 1000
-    [tensor] = batch.tensors()
-    assert tensor.device == f"{kind}:0" and tensor.tobytes() == numbers.tobytes() == batch.tobytes()
-    gathered = batch.gather()
-    assert gathered.device == f"{kind}:0" and gathered.tobytes() == numbers.tobytes()
-    target, host = alloc(4096), np.zeros(250, "f4")
-    assert batch.gather(out=target[4:]) == batch.gather(out=host) == 1000
-    assert target[4:1004].tobytes() == host.tobytes() == numbers.tobytes()
-
-    out.sendall(numbers)
-    assert stream.recv_into(target[8:1008]) == 1000
-    assert target[8:1008].tobytes() == numbers.tobytes()
-    target.copy_from(bytes(range(256)) * 16)
-    tx = sender.bind_tx(target)
-    sent = out.send(tx, target[10:20])
-    assert stream.recv().tobytes() == bytes(range(10, 20))
-    sent.wait(60)
+    conftest.use_device_memory(alloc)
     print("done")
 """
 
@@ -76,7 +51,7 @@ PROGRAM = """
 def run(program, *arguments, **variables):
     """Runs a program in a process that loads the libraries of the variables."""
     command = [sys.executable, "-c", textwrap.dedent(program), *arguments]
-    environment = {**os.environ, **variables}
+    environment = {**os.environ, "PYTHONPATH": os.path.dirname(__file__), **variables}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
 
 
@@ -108,6 +83,30 @@ def test_a_device_that_is_not_there_and_too_much_memory_have_their_errors(kind):
     done = run(ERRORS, kind, **{LIBRARY[kind]: STUB})
     expected = f"NotFoundError {errno.ENODEV} True\nOutOfResourcesError {errno.ENOMEM} True\n"
     assert done.stdout == expected, done.stderr
+
+
+FORK = """
+    import os
+    import sys
+    from devmem_tcp import Dmabuf
+    alloc = getattr(Dmabuf, sys.argv[1])
+    memory = alloc(4096)
+    if os.fork() == 0:
+        try:
+            alloc(4096)
+        except OSError as error:
+            print(type(error).__name__, flush=True)
+        os._exit(0)
+    os.wait()
+    memory.copy_from(bytes(4096))
+"""
+
+
+@needs_stub
+@of_each_vendor
+def test_a_child_of_fork_has_its_error_and_the_parent_continues(kind):
+    done = run(FORK, kind, **{LIBRARY[kind]: STUB})
+    assert (done.stdout, done.returncode) == ("ForkedError\n", 0), done.stderr
 
 
 NO_DRIVER = """

@@ -6,42 +6,15 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import Wire
+from conftest import use_device_memory
 
 import devmem_tcp
 from devmem_tcp import Dmabuf
 
-#: Whether the CPU accesses the memory, too.
-both = pytest.mark.parametrize("mapped", [True, False])
 
-
-@both
+@pytest.mark.parametrize("mapped", [True, False])
 def test_payload_is_received_gathered_and_sent(vulkan, mapped):
-    memory = Dmabuf.vulkan(4 << 20, vulkan, mapped=mapped)
-    wire = Wire(memory)
-    out, stream = wire.connect()
-    numbers = np.arange(250, dtype="f4")
-    out.sendall(numbers)
-    batch = stream.recv()
-    assert batch.device_bytes == 1000
-    [tensor] = batch.tensors()
-    assert tensor.device == "vulkan:0" and tensor.tobytes() == numbers.tobytes() == batch.tobytes()
-    gathered = batch.gather()
-    assert gathered.device == "vulkan:0" and gathered.tobytes() == numbers.tobytes()
-    target, host = Dmabuf.vulkan(4096, mapped=mapped), np.zeros(250, "f4")
-    assert batch.gather(out=target[4:]) == batch.gather(out=host) == 1000
-    assert target[4:1004].tobytes() == host.tobytes() == numbers.tobytes()
-    tensor = batch = None
-
-    out.sendall(numbers)
-    assert stream.recv_into(target[8:1008]) == 1000
-    assert target[8:1008].tobytes() == numbers.tobytes()
-    target.copy_from(bytes(range(256)) * 16)
-    tx = wire.sender.bind_tx(target)
-    sent = out.send(tx, target[10:20])
-    assert stream.recv().tobytes() == bytes(range(10, 20))
-    sent.wait(60)
-    wire.close()
+    use_device_memory(lambda nbytes: Dmabuf.vulkan(nbytes, vulkan, mapped=mapped))
 
 
 def test_memory_that_the_cpu_accesses_is_an_array_where_it_lies(vulkan):

@@ -75,7 +75,7 @@ class DataLostError(DevmemError):
 
 
 class ForkedError(DevmemError):
-    """The NIC belongs to the process that this one was forked from."""
+    """The NIC, or the library of the GPU, belongs to the process that this one was forked from."""
 
 
 class ClosedError(DevmemError):

@@ -159,8 +159,8 @@ fn tensor_of(view: &View, address: usize, shape: *mut i64, strides: *mut i64) ->
     }
 }
 
-/// Returns a capsule of the view, whose memory must have addresses. Its deleter drops a clone of the view's [`Source`]: it needs no lock of Python, and may be
-/// called by any thread.
+/// Returns a capsule of the view, whose memory must have addresses. Its deleter drops a clone of the view's [`Source`]: it
+/// needs no lock of Python, and may be called by any thread.
 pub(crate) fn capsule<'py>(
     py: Python<'py>,
     view: &View,

@@ -10,10 +10,12 @@
     reason = "the island; the section above applies to every function"
 )]
 
+mod device;
 mod memory;
 mod nic;
 mod socket;
 
+pub use device::*;
 pub use memory::*;
 pub use nic::*;
 pub use socket::*;

@@ -12,7 +12,7 @@ stage=$PWD/target/package
 rm -rf "$stage"
 mkdir -p "$stage"
 
-cargo build --release --package devmem-tcp-cli --package devmem-bench --package devmem-tcp-c --features devmem-tcp-cli/watch,devmem-tcp-cli/vulkan
+cargo build --release --package devmem-tcp-cli --package devmem-bench --package devmem-tcp-c --features devmem-tcp-cli/watch,devmem-tcp-cli/vulkan,devmem-tcp-c/vulkan
 cargo run --quiet --package devmem-tcp-cli --example dist "$stage"
 cp packaging/devmem-bench.1 "$stage/man/"
 DESTDIR=$stage/c crates/doors/capi/install.sh /usr

@@ -2,7 +2,7 @@
 
 use netmem::NiovSize;
 
-use super::connections::Connections;
+use super::connections::{Connections, Waiting};
 use super::report::{self, RowName};
 use super::sender::{Mode, Sending};
 
@@ -29,6 +29,8 @@ pub struct RxCase {
     pub write_bytes: usize,
     /// The number of connections; `None`: one, with blocking calls at both ends.
     pub connections: Option<Connections>,
+    /// How the receiver of several connections waits.
+    pub waiting: Waiting,
 }
 
 /// A receiver and its link.
@@ -86,6 +88,7 @@ const fn case(name: &'static str, what: &'static str, receiver: ReceivePath) -> 
         congestion: CONGESTION,
         write_bytes: WRITE_BYTES,
         connections: None,
+        waiting: Waiting::Epoll,
     }
 }
 
@@ -114,9 +117,22 @@ const fn small_sends(case: RxCase, name: &'static str) -> RxCase {
 }
 
 const fn many(case: RxCase, name: &'static str, busy: usize, idle: usize) -> RxCase {
+    let waiting = match case.receiver {
+        ReceivePath::Ours(_) => Waiting::Poller,
+        _ => Waiting::Epoll,
+    };
     RxCase {
         name,
         connections: Some(Connections { busy, idle }),
+        waiting,
+        ..case
+    }
+}
+
+const fn with_epoll(case: RxCase, name: &'static str) -> RxCase {
+    RxCase {
+        name,
+        waiting: Waiting::Epoll,
         ..case
     }
 }
@@ -197,6 +213,9 @@ pub const MANY_CASES: &[RxCase] = &[
     many(OURS, "ours/64", 64, 0),
     many(OURS, "ours/1000", 1000, 0),
     many(OURS, "ours/1+10000-idle", 1, 10_000),
+    with_epoll(many(OURS, "", 1, 0), "ours/1/epoll"),
+    with_epoll(many(OURS, "", 64, 0), "ours/64/epoll"),
+    with_epoll(many(OURS, "", 1000, 0), "ours/1000/epoll"),
 ];
 
 impl report::Case for RxCase {
@@ -246,10 +265,14 @@ impl RxCase {
             parts.push(format!("{} KiB sends", self.write_bytes >> 10));
         }
         if let Some(Connections { busy, idle }) = self.connections {
+            let waiting = match self.waiting {
+                Waiting::Epoll => "epoll",
+                Waiting::Poller => "poller",
+            };
             parts.push(match idle {
-                0 if busy == 1 => "one connection, epoll".to_owned(),
-                0 => format!("{busy} connections, epoll"),
-                _ => format!("{busy} busy and {idle} idle connections, epoll"),
+                0 if busy == 1 => format!("one connection, {waiting}"),
+                0 => format!("{busy} connections, {waiting}"),
+                _ => format!("{busy} busy and {idle} idle connections, {waiting}"),
             });
         }
         parts.join(", ")

@@ -1,11 +1,12 @@
-//! `bench rx --connections`: receivers of many streams, in one thread that waits for them with epoll.
+//! `bench rx --connections`: receivers of many streams, in one thread that waits for them with epoll or with a poller of the
+//! library.
 
 use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 
 use anyhow::{Context, Result, bail};
-use devmem_tcp::{Dmabuf, Netdev, RecvError, RxBatch, Stream};
+use devmem_tcp::{Dmabuf, Interest, Netdev, Poller, RecvError, RxBatch, Stream};
 use rustix::event::{Timespec, epoll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -54,52 +55,107 @@ impl Connections {
     }
 }
 
-/// The streams that are waited for.
-struct Ready<S> {
-    epoll: OwnedFd,
-    streams: Vec<S>,
+/// How the thread waits for its streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// In epoll_wait(2), for the readiness fds of the streams.
+    Epoll,
+    /// With [`Poller`], which polls the NIC.
+    Poller,
 }
 
-impl<S: AsFd> Ready<S> {
-    fn new(streams: Vec<S>) -> Result<Self> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        for (at, stream) in streams.iter().enumerate() {
-            let data = epoll::EventData::new_u64(at as u64);
-            epoll::add(&epoll, stream, data, epoll::EventFlags::IN)?;
-        }
-        Ok(Self { epoll, streams })
+/// The streams that are waited for, by their index.
+trait WaitSet<S> {
+    fn add(&self, at: u64, stream: &S) -> Result<()>;
+
+    fn remove(&self, at: u64, stream: &S) -> Result<()>;
+
+    /// Waits until a stream is ready and returns those that are; none after [`SILENCE`].
+    fn wait(&mut self, ready: &mut Vec<u64>) -> Result<()>;
+}
+
+struct Epoll {
+    fd: OwnedFd,
+    events: Vec<epoll::Event>,
+}
+
+impl Epoll {
+    fn new() -> Result<Self> {
+        Ok(Self {
+            fd: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            events: Vec::with_capacity(EVENTS),
+        })
+    }
+}
+
+impl<S: AsFd> WaitSet<S> for Epoll {
+    fn add(&self, at: u64, stream: &S) -> Result<()> {
+        let data = epoll::EventData::new_u64(at);
+        Ok(epoll::add(&self.fd, stream, data, epoll::EventFlags::IN)?)
     }
 
-    /// Receives until `busy` streams have ended. `receive` receives from a stream, once: the number of bytes, 0 at its end, or
-    /// `None` if there are none.
-    fn run(
-        &mut self,
-        busy: usize,
-        mut receive: impl FnMut(&mut S) -> Result<Option<usize>>,
-    ) -> Result<MeterReading> {
+    fn remove(&self, _: u64, stream: &S) -> Result<()> {
+        Ok(epoll::delete(&self.fd, stream)?)
+    }
+
+    fn wait(&mut self, ready: &mut Vec<u64>) -> Result<()> {
         let limit = Timespec::try_from(SILENCE)?;
-        let mut events = Vec::with_capacity(EVENTS);
-        let mut meter = Meter::default();
-        let mut ended = 0;
-        while ended < busy {
-            let room = rustix::buffer::spare_capacity(&mut events);
-            if epoll::wait(&self.epoll, room, Some(&limit))? == 0 {
-                bail!("no data from the sender for {} s", SILENCE.as_secs());
-            }
-            for event in events.drain(..) {
-                let stream = &mut self.streams[usize::try_from(event.data.u64())?];
-                match receive(stream)? {
-                    Some(0) => {
-                        ended += 1;
-                        epoll::delete(&self.epoll, stream)?;
-                    }
-                    Some(len) => meter.add(len),
-                    None => {}
+        self.events.clear();
+        let room = rustix::buffer::spare_capacity(&mut self.events);
+        epoll::wait(&self.fd, room, Some(&limit))?;
+        ready.clear();
+        ready.extend(self.events.iter().map(|event| event.data.u64()));
+        Ok(())
+    }
+}
+
+impl WaitSet<Stream> for Poller {
+    fn add(&self, at: u64, stream: &Stream) -> Result<()> {
+        Ok(Poller::add(self, at, &stream.watch(Interest::Receive))?)
+    }
+
+    fn remove(&self, at: u64, _: &Stream) -> Result<()> {
+        Poller::remove(self, at);
+        Ok(())
+    }
+
+    fn wait(&mut self, ready: &mut Vec<u64>) -> Result<()> {
+        Ok(self.wait_ready(ready, SILENCE)?)
+    }
+}
+
+/// Receives until `busy` streams have ended. `receive` receives from a stream, once: the number of bytes, 0 at its end, or
+/// `None` if there are none.
+fn receive_all<S>(
+    mut set: impl WaitSet<S>,
+    mut streams: Vec<S>,
+    busy: usize,
+    mut receive: impl FnMut(&mut S) -> Result<Option<usize>>,
+) -> Result<MeterReading> {
+    for (at, stream) in streams.iter().enumerate() {
+        set.add(at as u64, stream)?;
+    }
+    let mut ready = Vec::new();
+    let mut meter = Meter::default();
+    let mut ended = 0;
+    while ended < busy {
+        set.wait(&mut ready)?;
+        if ready.is_empty() {
+            bail!("no data from the sender for {} s", SILENCE.as_secs());
+        }
+        for at in ready.drain(..) {
+            let stream = &mut streams[usize::try_from(at)?];
+            match receive(stream)? {
+                Some(0) => {
+                    ended += 1;
+                    set.remove(at, stream)?;
                 }
+                Some(len) => meter.add(len),
+                None => {}
             }
         }
-        Ok(meter.finish())
     }
+    Ok(meter.finish())
 }
 
 /// Receives many streams with the library of this workspace.
@@ -107,6 +163,7 @@ pub fn ours(
     nic: Netdev,
     memory: &Dmabuf,
     connections: Connections,
+    waiting: Waiting,
     starter: Starter,
 ) -> Result<MeterReading> {
     connections.raise_fd_limit()?;
@@ -119,21 +176,26 @@ pub fn ours(
     let accept = || -> Result<Stream> {
         let (mut stream, _) = listener.accept()?;
         stream.set_nonblocking(true);
-        stream.readiness_fd()?;
+        if waiting == Waiting::Epoll {
+            stream.readiness_fd()?;
+        }
         Ok(stream)
     };
     let streams: Result<Vec<_>> = (0..connections.all()).map(|_| accept()).collect();
-    let mut ready = Ready::new(streams?)?;
     let mut batch = RxBatch::with_capacity(BATCH_FRAGS);
-    let received = ready.run(connections.busy, |stream| {
+    let receive = |stream: &mut Stream| {
         let len = match stream.recv(&mut batch) {
             Err(RecvError::WouldBlock) => return Ok(None),
             result => result?,
         };
         batch.release()?;
         Ok(Some(len))
-    })?;
-    drop((batch, ready, listener, bound, setup, nic));
+    };
+    let received = match waiting {
+        Waiting::Epoll => receive_all(Epoll::new()?, streams?, connections.busy, receive)?,
+        Waiting::Poller => receive_all(Poller::new(&nic)?, streams?, connections.busy, receive)?,
+    };
+    drop((batch, listener, bound, setup, nic));
     Ok(received)
 }
 
@@ -149,10 +211,9 @@ pub fn kernel(memory: &Dmabuf, connections: Connections, starter: Starter) -> Re
         stream.set_nonblocking(true).context("do not block")?;
         streams.push(stream);
     }
-    let mut ready = Ready::new(streams)?;
     let mut buffer = vec![0; CHUNK];
     let mut offset = 0;
-    ready.run(connections.busy, |stream| {
+    receive_all(Epoll::new()?, streams, connections.busy, |stream| {
         let len = match stream.read(&mut buffer) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
             result => result.context("receive")?,

@@ -50,6 +50,9 @@ const MANY: Subject = Subject {
         ("ours/64", &["ours/1"]),
         ("ours/1000", &["ours/1"]),
         ("ours/1+10000-idle", &["ours/1"]),
+        ("ours/1/epoll", &["ours/1"]),
+        ("ours/64/epoll", &["ours/64"]),
+        ("ours/1000/epoll", &["ours/1000"]),
         ("ours/1", &["kernel-copy/1"]),
         ("ours/64", &["kernel-copy/64"]),
         ("ours/1000", &["kernel-copy/1000"]),
@@ -66,7 +69,8 @@ const MANY: Subject = Subject {
 pub struct RxArgs {
     #[command(flatten)]
     measure: MeasureArgs,
-    /// Run other rows: 1, 8, 64 and 1,000 connections, received by one thread with epoll, and 10,000 idle ones
+    /// Run other rows: 1, 8, 64 and 1,000 connections, received by one thread with a poller (and with epoll), and
+    /// 10,000 idle ones
     #[arg(long)]
     connections: bool,
 }
@@ -135,7 +139,7 @@ fn receive(bench: &Bench<RxCase>, case: &RxCase, starter: Starter) -> Result<Met
         (ReceivePath::KernelCopy, Some(many)) => return connections::kernel(memory, many, starter),
         (_, Some(many)) => {
             let nic = ours::on_tap(bench.plan.mtu)?;
-            return connections::ours(nic, memory, many, starter);
+            return connections::ours(nic, memory, many, case.waiting, starter);
         }
         (_, None) => {}
     }

@@ -36,6 +36,7 @@ use crate::handover::HandoverMutex;
 use crate::home::Home;
 use crate::signals::{ReadinessChange, Signals, TaskSignal};
 use crate::spin::Spin;
+use crate::watchers::Watchers;
 pub(crate) use wait::{Awaited, NotReady, Wait, WaitLimit};
 
 /// Longest single sleep: bounds the delay of a missed wake-up.
@@ -77,6 +78,8 @@ pub(crate) struct Core {
     pub(crate) memories: HashMap<(StackIndex, DmabufId), MemoryObserver>,
     /// Eventfds of sockets that were requested.
     signals: Signals,
+    /// Sockets that pollers wait for.
+    pub(crate) watchers: Watchers,
     waiters: Vec<Waiter>,
     /// Buffer for events, kept to reuse its allocation.
     events: Vec<SocketId>,
@@ -140,6 +143,7 @@ impl Core {
                     .for_each(|waiter| waiter.thread.unpark());
                 told.leader |=
                     matches!(self.leader, Leader::Application(awaits) if awaits.is(at, socket));
+                self.watchers.tell((at, socket));
                 // A closed socket is not ready for anything.
                 let ready = self.stacks[index].readiness(socket).unwrap_or_default();
                 let change = self.signals.tell((at, socket), ready);
@@ -208,6 +212,7 @@ impl Core {
     /// Forgets a closed socket.
     pub(crate) fn forget(&mut self, at: StackIndex, socket: SocketId) {
         self.signals.forget((at, socket));
+        self.watchers.forget((at, socket));
     }
 }
 
@@ -275,6 +280,7 @@ impl Driver {
                 clock,
                 memories: HashMap::new(),
                 signals: Signals::default(),
+                watchers: Watchers::default(),
                 waiters: Vec::new(),
                 events: Vec::new(),
                 leader: Leader::Nobody,

@@ -234,6 +234,7 @@ mod tcp_options;
 pub mod tokio;
 #[cfg(feature = "vulkan")]
 pub mod vulkan;
+mod watchers;
 
 pub use batch::{Frag, Iter, RxBatch, RxFrag};
 pub use bound::{BoundRx, NetIovCount, Unbound};

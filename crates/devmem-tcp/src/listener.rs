@@ -22,7 +22,7 @@ use crate::stream::Stream;
 #[derive(Debug)]
 pub(crate) enum ListenSocket {
     User(UserListening),
-    Kernel(Listening),
+    Kernel(Arc<Listening>),
 }
 
 /// The listening sockets of the shards of a user-space NIC, on one address.
@@ -47,6 +47,11 @@ impl UserListening {
 
     fn first(&self) -> &Arc<Inner> {
         &self.sockets[0]
+    }
+
+    /// Returns the listening socket of each shard.
+    pub(crate) fn sockets(&self) -> &[Arc<Inner>] {
+        &self.sockets
     }
 
     /// Changes the listening socket of each shard.
@@ -150,6 +155,10 @@ impl Listener {
             socket,
             limit: WaitLimit::Forever,
         }
+    }
+
+    pub(crate) fn socket(&self) -> &ListenSocket {
+        &self.socket
     }
 
     /// Fails in virtual time.

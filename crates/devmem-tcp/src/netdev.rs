@@ -208,7 +208,7 @@ impl Netdev {
         let socket = match &self.backend {
             Backend::User(nic) => ListenSocket::User(UserListening::new(nic.listen(address)?)),
             Backend::Kernel(nic) => {
-                ListenSocket::Kernel(kernel::Listening::new(nic, address, BACKLOG)?)
+                ListenSocket::Kernel(Arc::new(kernel::Listening::new(nic, address, BACKLOG)?))
             }
         };
         Ok(Listener::new(socket))

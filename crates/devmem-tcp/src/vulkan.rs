@@ -33,8 +33,21 @@ const PAGE_BYTES: usize = 4096;
 /// # Errors
 /// There is no loader, no driver or no such device, or the device does not have enough memory. The error says what to do.
 pub fn alloc(ordinal: u32, size: usize) -> Result<Dmabuf, VulkanError> {
-    let rounded = size
-        .checked_next_multiple_of(PAGE_BYTES)
-        .ok_or(VulkanError::Size { size })?;
+    let rounded = whole_pages(size)?;
     Ok(Device::open(ordinal)?.alloc(rounded)?.into_dmabuf())
+}
+
+/// As [`alloc`], of memory that the CPU does not access: the device copies payload to it and from it.
+///
+/// # Errors
+/// As [`alloc`].
+pub fn alloc_unmapped(ordinal: u32, size: usize) -> Result<Dmabuf, VulkanError> {
+    let rounded = whole_pages(size)?;
+    let allocated = Device::open(ordinal)?.alloc_unmapped(rounded)?;
+    Ok(allocated.into_dmabuf())
+}
+
+fn whole_pages(size: usize) -> Result<usize, VulkanError> {
+    let rounded = size.checked_next_multiple_of(PAGE_BYTES);
+    rounded.ok_or(VulkanError::Size { size })
 }

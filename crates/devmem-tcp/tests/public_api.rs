@@ -11,6 +11,8 @@ use serde_json::Value;
 /// The crates of the workspace that the library depends on, by their names in paths.
 const INNER: &[&str] = &[
     "devmem_cuda",
+    "devmem_gpu",
+    "devmem_hip",
     "devmem_linux",
     "devmem_uapi",
     "devmem_vulkan",

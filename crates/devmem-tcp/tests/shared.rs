@@ -8,6 +8,8 @@
 mod device;
 #[path = "shared/halves.rs"]
 mod halves;
+#[path = "shared/pollers.rs"]
+mod pollers;
 #[path = "shared/receiving.rs"]
 mod receiving;
 #[path = "shared/sending.rs"]

@@ -17,7 +17,7 @@ use super::runner::{FormArgs, first_two, require_tap};
 use report::LoadReport;
 use rows::{ROWS, Row, Setting};
 use server::Files;
-use tool::output::{Failure, note, tell};
+use tool::output::{Failure, note, say};
 use tool::size::Size;
 use tool::stock::{self, StockServer};
 
@@ -70,7 +70,7 @@ pub fn run(args: &LoadArgs) -> Result<(), Failure> {
         form,
     } = args;
     if *list {
-        ROWS.iter().for_each(|row| tell(row.name));
+        ROWS.iter().for_each(|row| say!("{}", row.name));
         return Ok(());
     }
     if *reps == 0 {

@@ -4,6 +4,8 @@ use std::io;
 
 use netmem::{CopyError, DeviceError, DmabufError, InUse};
 
+#[cfg(any(feature = "cuda", feature = "hip"))]
+use super::device::GpuError;
 use super::{Forked, Refusal};
 use devmem_uapi::DmabufId;
 
@@ -22,6 +24,14 @@ pub enum DeviceMemoryError {
     /// The dma-buf cannot be mapped for the CPU.
     #[error(transparent)]
     Map(#[from] DmabufError),
+    /// There is no such GPU or no driver for it, or the GPU refused.
+    #[cfg(any(feature = "cuda", feature = "hip"))]
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    /// There is no such Vulkan device or no driver for it, or the device refused.
+    #[cfg(feature = "vulkan")]
+    #[error(transparent)]
+    Vulkan(#[from] devmem_vulkan::VulkanError),
 }
 
 /// Why memory could not be bound.

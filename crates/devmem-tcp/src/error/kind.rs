@@ -15,11 +15,11 @@ pub enum ErrorKind {
     WouldBlock,
     /// The timeout expired, or the peer did not answer.
     TimedOut,
-    /// The NIC belongs to the process that this one was forked from.
+    /// The NIC, or the library of the GPU, belongs to the process that this one was forked from.
     Forked,
     /// An argument is invalid: a text, a range, a queue, a size.
     InvalidInput,
-    /// There is no such interface.
+    /// There is no such interface or device.
     NotFound,
     /// This user lacks the permission.
     PermissionDenied,

@@ -3,6 +3,7 @@
 //! Every error has `kind()` for programs, `remedy()` for people, `errno()`, and becomes an `io::Error` by `?`.
 
 mod bind;
+mod device;
 mod kind;
 mod misplacement;
 mod refusal;

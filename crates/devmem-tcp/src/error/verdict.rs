@@ -17,15 +17,15 @@ use super::{
 use crate::link_spec::LinkSpecError;
 
 /// Kind and errno of an error.
-type Verdict = (ErrorKind, Errno);
+pub(super) type Verdict = (ErrorKind, Errno);
 
 /// The verdict on a call that found nothing; an errno of EAGAIN for a timeout, too, as for a socket with SO_RCVTIMEO.
 const WOULD_BLOCK: Verdict = (ErrorKind::WouldBlock, Errno::EAGAIN);
 const TIMED_OUT: Verdict = (ErrorKind::TimedOut, Errno::EAGAIN);
 /// The verdict on a call in a child of fork(2). No socket call of the kernel returns EOWNERDEAD, so it cannot be confused
 /// with an error of a connection or of a closed handle.
-const FORKED: Verdict = (ErrorKind::Forked, Errno::EOWNERDEAD);
-const INVALID: Verdict = (ErrorKind::InvalidInput, Errno::EINVAL);
+pub(super) const FORKED: Verdict = (ErrorKind::Forked, Errno::EOWNERDEAD);
+pub(super) const INVALID: Verdict = (ErrorKind::InvalidInput, Errno::EINVAL);
 
 fn of_io(error: &io::Error) -> Verdict {
     let errno = error.raw_os_error().map_or(Errno::EINVAL, Errno);
@@ -275,6 +275,10 @@ impl DeviceMemoryError {
             Self::Refused(refused) => refused.verdict(),
             Self::NotADmabuf(_) => INVALID,
             Self::Map(error) => of_memory(error),
+            #[cfg(any(feature = "cuda", feature = "hip"))]
+            Self::Gpu(error) => super::device::of_gpu(error),
+            #[cfg(feature = "vulkan")]
+            Self::Vulkan(error) => super::device::of_vulkan(error),
         }
     }
 }

@@ -212,6 +212,11 @@ impl Socket {
     }
 
     /// Returns the socket itself.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Returns the socket itself.
     pub(crate) fn readiness_fd(&self) -> io::Result<BorrowedFd<'_>> {
         Ok(self.fd.as_fd())
     }

@@ -13,7 +13,6 @@ use devmem_linux::netif;
 use devmem_linux::netns::NetNs;
 use devmem_linux::nic_setup;
 use devmem_linux::test_util::skip;
-pub use devmem_linux::test_util::{is_victim, kill_victim, wait_to_be_killed};
 use devmem_tcp::{BoundRx, Dmabuf, Frag, Listener, Netdev, RxBatch, Setup, Stream};
 
 pub const PORT: u16 = 5201;

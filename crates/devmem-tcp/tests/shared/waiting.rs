@@ -1,13 +1,10 @@
 //! Non-blocking calls, time limits, readiness, and what cannot be opened.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::time::Duration;
 
-use devmem_tcp::{
-    AcceptError, ConnectError, Interest, ListenError, Poller, RecvError, RxBatch, Stream,
-};
+use devmem_tcp::{AcceptError, ConnectError, ListenError, RecvError, RxBatch};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::world::{PATIENCE, Seen, World, on_both};
@@ -125,76 +122,6 @@ fn addresses_that_cannot_be_had_are_refused_alike() {
             seen.refusal("nobody listens", refused, ConnectError::errno);
             let again = world.receiver.listen(address);
             seen.note("free again", again.is_ok());
-        },
-    );
-}
-
-/// Sends until TCP takes nothing more. Returns the number of bytes.
-fn fill(sender: &mut Stream, poller: &Poller) -> usize {
-    let mut sent = 0;
-    sender.set_nonblocking(true);
-    while poller.wait(&[sender.watch(Interest::Send)], SOON).unwrap() {
-        while let Ok(bytes) = sender.write(&[7; 64 << 10]) {
-            sent += bytes;
-        }
-    }
-    sent
-}
-
-#[test]
-fn a_poller_waits_for_data_for_completed_sends_for_room_and_for_the_end() {
-    on_both(
-        "a_poller_waits_for_data_for_completed_sends_for_room_and_for_the_end",
-        |world, seen| {
-            let (mut sender, mut receiver) = world.connection();
-            let [from, to] = [&world.sender, &world.receiver].map(|nic| Poller::new(nic).unwrap());
-            let data = [receiver.watch(Interest::Receive)];
-            seen.note("nothing", to.wait(&data, SOON).unwrap());
-            let complete = [sender.watch(Interest::Complete)];
-            seen.note("nothing is complete", from.wait(&complete, SOON).unwrap());
-            let completions = sender.completions();
-            let id = sender.send_host(&Arc::from([1; 100])).unwrap();
-            seen.note("data", to.wait(&data, PATIENCE).unwrap());
-            seen.note("still data", to.wait(&data, PATIENCE).unwrap());
-            receiver.read_exact(&mut [0; 100]).unwrap();
-            seen.note("taken", to.wait(&data, SOON).unwrap());
-            seen.note("complete", from.wait(&complete, PATIENCE).unwrap());
-            let reported = completions.try_next().unwrap();
-            let reported = reported.is_some_and(|range| range.contains(id));
-            seen.note("reported", reported);
-
-            let sent = fill(&mut sender, &from);
-            let reading = std::thread::spawn(move || {
-                let read = receiver.read_exact(&mut vec![0; sent]);
-                read.map(|()| receiver)
-            });
-            let room = [sender.watch(Interest::Send)];
-            seen.note("room", from.wait(&room, PATIENCE).unwrap());
-            let receiver = reading.join().unwrap().unwrap();
-            drop(sender);
-            seen.note("the end", to.wait(&data, PATIENCE).unwrap());
-            drop(receiver);
-            seen.note("closed", to.wait(&data, PATIENCE).unwrap());
-        },
-    );
-}
-
-#[test]
-fn a_poller_is_woken_by_another_thread_or_before_it_waits() {
-    on_both(
-        "a_poller_is_woken_by_another_thread_or_before_it_waits",
-        |world, seen| {
-            let poller = Poller::new(&world.receiver).unwrap();
-            std::thread::scope(|scope| {
-                let waiting = scope.spawn(|| poller.wait(&[], PATIENCE).unwrap());
-                poller.wake();
-                seen.note("woken", waiting.join().unwrap());
-            });
-            seen.note("once", poller.wait(&[], SOON).unwrap());
-            poller.wake();
-            poller.wake();
-            seen.note("before", poller.wait(&[], PATIENCE).unwrap());
-            seen.note("once", poller.wait(&[], SOON).unwrap());
         },
     );
 }

@@ -14,7 +14,8 @@
  *
  * Errors: functions that return int or ssize_t return -1 and set errno when they fail; functions that return a handle
  * return NULL. A null pointer where memory is needed is EFAULT, a length larger than any object is EINVAL; any other pointer
- * must be valid, as for libc. EIO reports a bug of this library, which prints a message about it.
+ * must be valid, as for libc. EIO reports that a GPU failed (dmt_error names its call), or a bug of this library, which prints a
+ * message about it.
  *
  * Threads: every function may be called from any thread, also several at the same time on one socket. A blocked call does
  * not block other calls. dmt_close frees the descriptor at once, and closes the file when the last blocked call on it has
@@ -145,6 +146,28 @@ int dmt_memory_free(dmt_memory *memory);
 int dmt_memory_read(dmt_memory *memory, size_t offset, void *buf, size_t len);
 int dmt_memory_write(dmt_memory *memory, size_t offset, const void *buf, size_t len);
 
+/* Memory of a GPU: BYTES, rounded up to whole pages, of the device with the number DEVICE; the first one is 0. dmt_memory_cuda
+ * needs NVIDIA's driver (CUDA 12.0 or newer), dmt_memory_hip AMD's library (ROCm 6.0 or newer), dmt_memory_vulkan the Vulkan
+ * loader with a driver of any vendor. The library of the GPU is loaded by the first call. Memory that the CPU cannot access is
+ * filled by the GPU, from host memory of the stack, before dmt_recvmsg returns its frags; sends take the opposite way. An
+ * interface of the kernel needs a driver that exports the memory as a dma-buf; memory of AMD and Intel GPUs is refused there.
+ *
+ * dmt_memory_device_ptr writes the address of the first byte on the device, for kernels and copies of CUDA or HIP, to ADDRESS.
+ * A frag is at that address plus its frag_offset. What the GPU writes must be complete before it is sent. EOPNOTSUPP: memory of
+ * another kind.
+ *
+ * dmt_memory_fd returns a new file descriptor of the memory, for other libraries that import a dma-buf. The caller closes it.
+ * EINVAL: memory of dmt_memory_new, which has none. EOPNOTSUPP: the driver of the GPU does not export it.
+ *
+ * Errors: ENODEV (there is no such driver or device), ENOMEM (the device has less free memory), EINVAL (BYTES is 0, or DEVICE is
+ * negative), EOWNERDEAD (the parent of this process has used such memory before fork(2)), EIO (another call of the driver failed),
+ * EOPNOTSUPP (dmt_memory_vulkan: the library was built without Vulkan). */
+dmt_memory *dmt_memory_cuda(int device, size_t bytes);
+dmt_memory *dmt_memory_hip(int device, size_t bytes);
+dmt_memory *dmt_memory_vulkan(int device, size_t bytes);
+int dmt_memory_device_ptr(dmt_memory *memory, uint64_t *address);
+int dmt_memory_fd(dmt_memory *memory);
+
 /* Binds MEMORY for receiving: from now on, payload that arrives on STACK lands in MEMORY, in net_iovs of 64 KiB. The size of
  * MEMORY must be a multiple of that. Turns header split on. Writes the id of the binding, which is in the control messages
  * of its frags, to ID.
@@ -177,8 +200,8 @@ int dmt_get_stats(dmt_stack *stack, struct dmt_stats *stats, size_t size);
  * SETTINGS is a list of name=value, separated by commas: receive=10.77.0.2:5201 sets the NIC up to receive TCP for that local
  * address and port into device memory (header split, RSS, flow rules) on queues=N (1) queues. Without it, the interface can only
  * be bound for sending. dmt_nic_close ends the bindings and restores the previous settings; `devmem-tcp restore` does so after a
- * crash. The memory must be a dma-buf: dmt_memory_udmabuf, dmt_memory_heap or dmt_memory_import. dmt_nic_bind_rx and
- * dmt_nic_bind_tx write the id of the binding to ID, dmt_nic_unbind ends it.
+ * crash. The memory must be a dma-buf: dmt_memory_udmabuf, dmt_memory_heap, dmt_memory_import, or memory of a GPU that its driver
+ * exports. dmt_nic_bind_rx and dmt_nic_bind_tx write the id of the binding to ID, dmt_nic_unbind ends it.
  *
  * Errors: the kernel's; EINVAL (invalid SETTINGS, memory that is not a dma-buf, no receive= for dmt_nic_bind_rx, no such
  * binding), EBUSY (MEMORY is bound for receiving already). dmt_error has the reason and what to do. */

@@ -9,7 +9,7 @@ use cabi::Answer;
 use devmem_posix::{BindRxError, BindTxError};
 use devmem_tcp::OpenError;
 use devmem_uapi::Errno;
-use netmem::{InUse, InUseReason};
+use netmem::{CopyError, InUse, InUseReason};
 
 /// Why a call failed.
 #[derive(Debug)]
@@ -139,6 +139,17 @@ impl From<Errno> for Failure {
     }
 }
 
+impl From<CopyError> for Failure {
+    fn from(error: CopyError) -> Self {
+        let errno = match &error {
+            CopyError::OutOfBounds(_) => Errno::EFAULT,
+            CopyError::Sync { errno } => *errno,
+            CopyError::Device(_) => Errno::EIO,
+        };
+        Self::of(errno, &error)
+    }
+}
+
 impl From<BindRxError> for Failure {
     fn from(error: BindRxError) -> Self {
         let text = match &error {
@@ -225,6 +236,25 @@ mod tests {
         assert!(last_text().starts_with("dmt_close: EBADF: the descriptor"));
         finish("dmt_socket", || Ok::<_, Failure>(7));
         assert!(last_text().starts_with("dmt_close: EBADF: "));
+    }
+
+    #[test]
+    fn a_copy_that_a_device_failed_is_eio_with_its_call() {
+        let error = netmem::DeviceError {
+            call: "cuMemcpyDtoHAsync",
+            name: "CUDA_ERROR_ILLEGAL_ADDRESS",
+            code: 700,
+            state: netmem::DeviceState::Lost,
+            remedy: "restart the program",
+        };
+        finish("dmt_memory_read", || {
+            Err::<(), Failure>(CopyError::Device(error).into())
+        });
+        let text = last_text();
+        assert!(
+            text.starts_with("dmt_memory_read: EIO: cuMemcpyDtoHAsync failed: "),
+            "{text}"
+        );
     }
 
     #[test]

@@ -5,12 +5,13 @@
 //! one of the parent process EOWNERDEAD. The functions are in `ffi/`, the only unsafe code here; none of them lets a panic
 //! through.
 //!
-//! `nics` sets up and binds interfaces of the kernel; their sockets are those of libc. `failure` keeps the last failed call of
-//! each thread for `dmt_error`.
+//! `devices` makes memory of GPUs. `nics` sets up and binds interfaces of the kernel; their sockets are those of libc. `failure`
+//! keeps the last failed call of each thread for `dmt_error`.
 //!
 //! Calls that move data are those of `cabi`, which the packetdrill door uses, too. The header documents each function;
 //! `install.sh` installs a library with versioned symbols, and a pkg-config file.
 
+mod devices;
 mod failure;
 mod ffi;
 mod handles;

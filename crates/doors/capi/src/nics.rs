@@ -144,7 +144,7 @@ fn anonymous() -> Failure {
     Failure::new(
         Errno::EINVAL,
         "memory of dmt_memory_new is not a dma-buf, which a NIC of the kernel needs; make it with dmt_memory_udmabuf, \
-         dmt_memory_heap or dmt_memory_import",
+         dmt_memory_heap, dmt_memory_import or a function for memory of a GPU",
     )
 }
 

@@ -14,14 +14,6 @@ static int is_readable(int kernel, int timeout_ms)
 	return epoll_wait(kernel, &got, 1, timeout_ms) == 1 && got.events & EPOLLIN;
 }
 
-#define IS(expected, call)                                                                                        \
-	do {                                                                                                      \
-		if ((call) != (expected)) {                                                                       \
-			printf("line %d: %s is not %d\n", __LINE__, #call, expected);                             \
-			wrong++;                                                                                  \
-		}                                                                                                 \
-	} while (0)
-
 static dmt_stack *stack;
 static int client;
 

@@ -32,6 +32,15 @@ static int wrong;
 		}                                                                                                 \
 	} while (0)
 
+#define IS(expected, call)                                                                                        \
+	do {                                                                                                      \
+		long long answer = (long long)(call);                                                             \
+		if (answer != (expected)) {                                                                       \
+			printf("line %d: %s = %lld, errno %d\n", __LINE__, #call, answer, errno);                 \
+			wrong++;                                                                                  \
+		}                                                                                                 \
+	} while (0)
+
 static struct sockaddr_in ours;
 static struct epoll_event event = { .events = EPOLLIN };
 static char some[16];

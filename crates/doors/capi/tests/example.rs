@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Returns the folder into which cargo put the static library: that of this test, or its parent.
-fn built() -> PathBuf {
+/// Returns a library that cargo has built: beside this test, or in the parent folder.
+fn built_library(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("this program has a path");
-    let folders: Vec<&Path> = test.ancestors().skip(1).take(2).collect();
-    let holds = |folder: &&&Path| folder.join("libdevmemtcp.a").exists();
-    let found = folders.iter().find(holds);
-    (*found.expect("cargo builds the library before the test")).to_owned()
+    let folders = test.ancestors().skip(1).take(2);
+    let found = folders
+        .map(|folder| folder.join(name))
+        .find(|path| path.exists());
+    found.expect("cargo builds the library before the test")
 }
 
 /// Runs a program that must succeed, and returns its stdout.
@@ -51,7 +52,11 @@ fn sources() -> &'static Path {
 }
 
 fn install(prefix: &Path, destination: &Path) {
-    let (script, built) = (sources().join("install.sh"), built());
+    let (script, library) = (
+        sources().join("install.sh"),
+        built_library("libdevmemtcp.a"),
+    );
+    let built = library.parent().expect("a library is in a folder");
     run(
         "sh",
         &[script.as_ref(), prefix.as_ref(), built.as_ref()],
@@ -141,6 +146,40 @@ fn messages_are_framed_into_host_and_device_memory() {
 fn a_nic_with_shards_has_a_stack_for_each() {
     if has_compiler() {
         assert_eq!(compile_and_run("tests/shards.c"), "0 wrong\n");
+    }
+}
+
+/// Runs the program for memory of GPUs on a kind of it, with the stand-in for their libraries in the variable `library`.
+fn on_a_gpu(kind: &str, library: Option<&str>) -> String {
+    let (stub, lib) = (
+        built_library("libdevmem_gpu_stub.so"),
+        installed().join("lib"),
+    );
+    let mut env = vec![("LD_LIBRARY_PATH", lib.as_path())];
+    env.extend(library.map(|library| (library, stub.as_path())));
+    // An event of the GPU is not done at the first query.
+    env.push(("STUB_GPU", Path::new("polls=2")));
+    let program = compile("tests/devices.c", &format!("devices-{kind}"), &[]);
+    run(&program, &[OsStr::new(kind)], &env)
+}
+
+#[test]
+fn memory_of_nvidia_and_amd_gpus_is_bound_received_into_and_sent_from() {
+    if has_compiler() {
+        assert_eq!(on_a_gpu("cuda", Some("DEVMEM_LIBCUDA")), "0 wrong\n");
+        assert_eq!(on_a_gpu("hip", Some("DEVMEM_LIBAMDHIP")), "0 wrong\n");
+    }
+}
+
+#[test]
+fn memory_of_vulkan_devices_is_bound_received_into_and_sent_from() {
+    if has_compiler() {
+        let said = on_a_gpu("vulkan", None);
+        let test = "memory_of_vulkan_devices_is_bound_received_into_and_sent_from";
+        match said.strip_prefix("SKIP ") {
+            Some(reason) => devmem_linux::test_util::skip(test, "vulkan", reason.trim()),
+            None => assert_eq!(said, "0 wrong\n"),
+        }
     }
 }
 
@@ -355,7 +394,8 @@ fn a_package_is_installed_below_destdir_and_found_by_pkg_config() {
 fn the_header_and_the_library_have_the_same_functions() {
     let read = |path: &str| std::fs::read_to_string(sources().join(path)).expect(path);
     let header = read("include/devmem_tcp.h");
-    let files = ["memory", "nic", "shards", "socket"].map(|file| format!("src/ffi/{file}.rs"));
+    let files = ["device", "memory", "nic", "shards", "socket"];
+    let files = files.map(|name| format!("src/ffi/{name}.rs"));
     let rust = files.map(|file| read(&file)).concat();
     let names = |text: &str, before: &str| -> std::collections::BTreeSet<String> {
         let starts = text.match_indices(before).map(|(at, _)| at + before.len());

@@ -171,6 +171,7 @@ static void every_call_is_refused(struct world *theirs)
 {
 	dmt_stack *stacks[] = { theirs->sender, theirs->receiver };
 	int files[] = { theirs->to, theirs->from, theirs->listener, some_epoll, -1 };
+	uint64_t address;
 
 	for (size_t s = 0; s < COUNT(stacks); s++) {
 		for (size_t i = 0; i < COUNT(stack_calls); i++)
@@ -182,6 +183,8 @@ static void every_call_is_refused(struct world *theirs)
 	EXPECT(EOWNERDEAD, dmt_memory_read(theirs->memory, 0, some, 1));
 	EXPECT(EOWNERDEAD, dmt_memory_write(theirs->memory, 0, some, 1));
 	EXPECT(EOWNERDEAD, dmt_memory_size(theirs->memory));
+	EXPECT(EOWNERDEAD, dmt_memory_device_ptr(theirs->memory, &address));
+	EXPECT(EOWNERDEAD, dmt_memory_fd(theirs->memory));
 	EXPECT(EOWNERDEAD, dmt_memory_free(theirs->memory));
 	EXPECT(EBADF, dmt_socket(NULL, AF_INET, SOCK_STREAM, 0));
 	EXPECT(EBADF, dmt_stack_close((dmt_stack *)(uintptr_t)99999));

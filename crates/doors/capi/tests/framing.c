@@ -5,16 +5,7 @@
 #include <netinet/tcp.h>
 #include <sys/time.h>
 
-#include "every_call.h"
-
-#define IS(expected, call)                                                                                        \
-	do {                                                                                                      \
-		long long answer = (long long)(call);                                                             \
-		if (answer != (expected)) {                                                                       \
-			printf("line %d: %s = %lld, errno %d\n", __LINE__, #call, answer, errno);                 \
-			wrong++;                                                                                  \
-		}                                                                                                 \
-	} while (0)
+#include "device_bytes.h"
 
 static dmt_stack *stack;
 static int client, server;
@@ -45,31 +36,6 @@ static void into_host_memory(void)
 	IS(0, memcmp(bytes, "bodies", 6));
 	IS(4, dmt_recv(stack, server, bytes, sizeof(bytes), 0));
 	IS(0, memcmp(bytes, "\x03" "end", 4));
-}
-
-/* Receives at most LEN bytes into device memory and returns how many; checks them. */
-static ssize_t into_device_memory(dmt_memory *memory, size_t len, const char *expected)
-{
-	char control[8 * CMSG_SPACE(sizeof(struct dmt_dmabuf_cmsg))], linear[64], seen[64];
-	struct iovec iov = { .iov_base = linear, .iov_len = len };
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control,
-			      .msg_controllen = sizeof(control) };
-	ssize_t n = dmt_recvmsg(stack, server, &msg, MSG_SOCK_DEVMEM);
-
-	for (struct cmsghdr *cmsg = CMSG_FIRSTHDR(&msg); n > 0 && cmsg; cmsg = CMSG_NXTHDR(&msg, cmsg)) {
-		struct dmt_dmabuf_cmsg frag;
-		struct dmt_dmabuf_token token = { 0, 1 };
-
-		IS(SCM_DEVMEM_DMABUF, cmsg->cmsg_type);
-		memcpy(&frag, CMSG_DATA(cmsg), sizeof(frag));
-		IS(0, frag.frag_size > sizeof(seen) || frag.frag_size > len);
-		WORKS(dmt_memory_read(memory, frag.frag_offset, seen, frag.frag_size));
-		IS(0, memcmp(seen, expected, frag.frag_size));
-		expected += frag.frag_size;
-		token.token_start = frag.frag_token;
-		IS(1, dmt_setsockopt(stack, server, SOL_SOCKET, SO_DEVMEM_DONTNEED, &token, sizeof(token)));
-	}
-	return n;
 }
 
 static void timeouts_and_options(void)
@@ -108,13 +74,13 @@ int main(void)
 	timeouts_and_options();
 	WORKS(dmt_bind_rx(stack, memory, &id));
 	IS(10, dmt_send(stack, client, "headerbody", 10, 0));
-	IS(6, into_device_memory(memory, 6, "header"));
-	IS(4, into_device_memory(memory, 60, "body"));
+	IS(6, into_device_memory(stack, server, memory, 6, "header"));
+	IS(4, into_device_memory(stack, server, memory, 60, "body"));
 	IS(1, dmt_send(stack, client, "x", 1, 0));
 	/* A receive without MSG_SOCK_DEVMEM fails, and does not copy bytes of device memory to the host. */
 	EXPECT(EFAULT, dmt_recv(stack, server, some, 1, 0));
 	EXPECT(EFAULT, dmt_recv(stack, server, some, 1, MSG_PEEK));
-	IS(1, into_device_memory(memory, 1, "x"));
+	IS(1, into_device_memory(stack, server, memory, 1, "x"));
 	WORKS(dmt_stack_close(stack));
 	WORKS(dmt_memory_free(memory));
 	for (size_t i = 0; i < COUNT(file_calls); i++)

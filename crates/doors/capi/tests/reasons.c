@@ -3,6 +3,9 @@
  * With the argument "tap", run by a user without privileges: a TAP cannot be created, and the errno says why.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0 */
+#define _POSIX_C_SOURCE 200809L /* setenv, which C99 lacks */
+#include <stdlib.h>
+
 #include "every_call.h"
 
 /* Checks that the last reason contains `expected`, and names no function of the Rust library. */
@@ -115,6 +118,31 @@ static void kernel_memory(void)
 	WORKS(dmt_memory_free(memory));
 }
 
+/* What memory of GPUs refuses on a machine without one. */
+static void gpu_memory(void)
+{
+	dmt_memory *memory = dmt_memory_new(4096);
+	uint64_t address;
+
+	NULL_IS(EINVAL, dmt_memory_cuda(-1, 4096));
+	REASON("dmt_memory_cuda: EINVAL: -1 is not the number of a device");
+	NULL_IS(EINVAL, dmt_memory_hip(-1, 4096));
+	REASON("dmt_memory_hip: EINVAL: ");
+	NULL_IS(EINVAL, dmt_memory_vulkan(-1, 4096));
+	REASON("dmt_memory_vulkan: EINVAL: ");
+	setenv("DEVMEM_LIBCUDA", "/nowhere/libcuda.so.1", 1);
+	NULL_IS(ENODEV, dmt_memory_cuda(0, 4096));
+	REASON("dmt_memory_cuda: ENODEV: /nowhere/libcuda.so.1 cannot be loaded: ");
+	REASON("install the driver of the GPU");
+	EXPECT(EOPNOTSUPP, dmt_memory_device_ptr(memory, &address));
+	REASON("dmt_memory_device_ptr: EOPNOTSUPP: the memory has no address on a device; dmt_memory_cuda");
+	EXPECT(EINVAL, dmt_memory_fd(memory));
+	REASON("dmt_memory_fd: EINVAL: memory of dmt_memory_new has no file descriptor");
+	WORKS(dmt_memory_free(memory));
+	EXPECT(EBADF, dmt_memory_device_ptr(memory, &address));
+	EXPECT(EBADF, dmt_memory_fd(memory));
+}
+
 /* Interfaces of the kernel: every machine has lo, which does not support device memory. */
 static void kernel_nics(void)
 {
@@ -196,6 +224,7 @@ int main(int argc, char **argv)
 		opening();
 		binding(stack);
 		kernel_memory();
+		gpu_memory();
 		kernel_nics();
 		later_failures(stack);
 		every_call_of_no_stack();

@@ -2,17 +2,18 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use devmem_tcp::{RxBatch, cuda};
+use devmem_tcp::RxBatch;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 
+use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::kept::{Kept, Layout, Run, State, was_released};
 use crate::raw::HostBytes;
 use crate::released::released;
-use crate::source::{Device, Source};
+use crate::source::Source;
 use crate::target::Target;
 use crate::tensor::{Shape, Tensor};
 use crate::view::View;
@@ -117,10 +118,8 @@ impl Batch {
                 let copy = |out: &mut [u8]| state.copy_out(out).map(drop);
                 Source::host(HostBytes::filled(bytes, copy)?)
             }
-            Device::Cuda(ordinal) => {
-                let ordinal = u32::try_from(ordinal).unwrap_or_default();
-                let memory = cuda::alloc(ordinal, bytes.max(1))?;
-                let source = Source::device(memory, Vec::new())?;
+            device => {
+                let source = Source::device(device.alloc(bytes.max(1))?, Vec::new())?;
                 state.copy_to(&source, 0)?;
                 source
             }
@@ -199,7 +198,7 @@ impl Batch {
             let kept = self.keep(state)?;
             if let [run] = &kept.runs[..] {
                 let view = run.view()?;
-                if view.address().is_multiple_of(dtype.bytes()) {
+                if view.is_aligned(dtype) {
                     return view.shaped(dtype, shape.as_deref());
                 }
             }

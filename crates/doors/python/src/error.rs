@@ -6,7 +6,7 @@ use devmem_tcp::{
     AcceptError, BindError, BindTxError, CompletionError, ConnectError, CopyError,
     DeviceMemoryError, DmabufError, Errno, ErrorKind, Forked, GatherError, GeometryError,
     LinkSpecError, ListenError, OpenError, RecvError, ReleaseError, SendError, SetupError,
-    ShutdownError, cuda::GpuError,
+    ShutdownError, cuda::GpuError, vulkan::VulkanError,
 };
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
@@ -190,17 +190,13 @@ impl From<GeometryError> for Error {
 
 impl From<GpuError> for Error {
     fn from(error: GpuError) -> Self {
-        let kind = match &error {
-            GpuError::Load(_) => ErrorKind::Unsupported,
-            GpuError::Size { .. } => ErrorKind::InvalidInput,
-            _ => ErrorKind::Other,
-        };
-        let errno = match kind {
-            ErrorKind::Unsupported => Errno::ENODEV,
-            ErrorKind::InvalidInput => Errno::EINVAL,
-            _ => Errno::EIO,
-        };
-        Self::library(kind, errno.0, error.to_string())
+        DeviceMemoryError::from(error).into()
+    }
+}
+
+impl From<VulkanError> for Error {
+    fn from(error: VulkanError) -> Self {
+        DeviceMemoryError::from(error).into()
     }
 }
 

@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use devmem_tcp::{DmabufId, Frag as RxFrag, RxBatch};
 
+use crate::device::{Device, Place};
 use crate::error::Error;
 use crate::raw::HostBytes;
-use crate::source::{Device, Source};
+use crate::source::Source;
 use crate::view::View;
 
 /// The frags of a batch.
@@ -79,11 +80,7 @@ impl State {
                 });
                 match ids.next() {
                     None => Ok(Device::Cpu),
-                    Some(id) => {
-                        let memory = batch.memory_of(id)?;
-                        // Memory of the CPU, or of the exporter that `Source` knows.
-                        Ok(Source::device(memory, Vec::new())?.place().device)
-                    }
+                    Some(id) => Ok(Place::of(&batch.memory_of(id)?)?.device),
                 }
             }
             Self::Kept(kept) => {

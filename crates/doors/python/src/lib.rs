@@ -11,6 +11,7 @@ mod batch;
 mod batches;
 mod binding;
 mod closing;
+mod device;
 mod dtype;
 mod error;
 mod kept;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use devmem_tcp::{BoundRx, Dmabuf as Memory, Errno, ErrorKind, cuda};
+use devmem_tcp::{BoundRx, Dmabuf as Memory, Errno, ErrorKind};
 use devmem_transfer::load::{
     Checkpoint, CheckpointError, HttpRequest, LoadError, Loader, Progress, Tensor as Placed, Url,
     UrlError,
@@ -12,11 +12,12 @@ use devmem_transfer::load::{
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::netdev::Netdev;
 use crate::released::{attached, released};
-use crate::source::{Device, Source};
+use crate::source::Source;
 use crate::tensor::Tensor;
 use crate::view::View;
 
@@ -27,7 +28,8 @@ const LOOK: Duration = Duration::from_millis(50);
 const BIND_BYTES: usize = 64 << 20;
 
 /// Loads the tensors of the safetensors file, or of the shards of the `*.index.json`, at `url` (http) over `nic`, with range
-/// requests over several connections. Returns them by name; they share one memory on `device` ("cpu" or "cuda:N").
+/// requests over several connections. Returns them by name; they share one memory on `device`: "cpu", "cuda:N", "hip:N" or
+/// "vulkan:N".
 ///
 /// The call binds `bind` bytes to the NIC for its own time: 64 MiB in user space by default, none with a NIC of the
 /// kernel. With 0 it uses what the caller has bound for `nic.plan_receive((address, 0))`; without a binding payload passes
@@ -44,7 +46,7 @@ pub(crate) fn load_safetensors<'py>(
     headers: Option<Vec<(String, String)>>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let nic = nic.get().get(py)?;
-    let device = device_of(device)?;
+    let device = Device::named(device)?;
     let bind = bind.unwrap_or(match nic.interface() {
         None => BIND_BYTES,
         Some(_) => 0,
@@ -58,7 +60,7 @@ pub(crate) fn load_safetensors<'py>(
         let _bound = bind_for(&nic, bind, device)?;
         let loader = Loader::new(&nic).connections(connections);
         let checkpoint = Checkpoint::open(&loader, request)?;
-        let memory = memory_on(device, checkpoint.memory_bytes())?;
+        let memory = device.alloc(checkpoint.memory_bytes())?;
         let mut looked = Instant::now();
         let mut look = |_: Progress| {
             if looked.elapsed() < LOOK {
@@ -100,33 +102,10 @@ fn bind_for(
     let Some(address) = nic.addresses().first().copied().filter(|_| bytes > 0) else {
         return Ok(None);
     };
-    let memory = memory_on(device, bytes)?;
+    let memory = device.alloc(bytes)?;
     let setup = nic.plan_receive(SocketAddr::new(address, 0)).apply()?;
     // The binding keeps the settings.
     Ok(Some(nic.bind_rx(&memory, setup.queues())?))
-}
-
-fn memory_on(device: Device, bytes: usize) -> Result<Memory, Error> {
-    match device {
-        Device::Cpu => Ok(Memory::anonymous(bytes)?),
-        Device::Cuda(ordinal) => Ok(cuda::alloc(
-            u32::try_from(ordinal).unwrap_or_default(),
-            bytes,
-        )?),
-    }
-}
-
-fn device_of(name: &str) -> Result<Device, Error> {
-    let wrong = || Error::value(format!("'{name}' is not a device\n  write cpu or cuda:0"));
-    match name.split_once(':') {
-        None if name == "cpu" => Ok(Device::Cpu),
-        None if name == "cuda" => Ok(Device::Cuda(0)),
-        Some(("cuda", ordinal)) => match ordinal.parse() {
-            Ok(ordinal @ 0..) => Ok(Device::Cuda(ordinal)),
-            _ => Err(wrong()),
-        },
-        _ => Err(wrong()),
-    }
 }
 
 fn view_of(source: &Source, tensor: &Placed) -> Result<View, Error> {

@@ -1,10 +1,10 @@
 //! The memory below tensors, and what keeps it.
 
-use std::any::Any;
 use std::sync::Arc;
 
-use devmem_tcp::{CpuAccess, Dmabuf, RxFrag, cuda};
+use devmem_tcp::{CpuAccess, Dmabuf, RxFrag};
 
+use crate::device::{Access, Device, Place};
 use crate::error::Error;
 use crate::raw::HostBytes;
 
@@ -27,43 +27,11 @@ pub(crate) enum Body {
     Host(HostBytes),
 }
 
-/// Where a memory is, as DLPack names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) device: Device,
-    /// The first byte.
-    pub(crate) address: usize,
-}
-
-/// A device of DLPack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Device {
-    Cpu,
-    Cuda(i32),
-}
-
-impl Device {
-    /// kDLCPU and kDLCUDA, and the number of the device.
-    pub(crate) fn dlpack(self) -> (i32, i32) {
-        match self {
-            Self::Cpu => (1, 0),
-            Self::Cuda(ordinal) => (2, ordinal),
-        }
-    }
-
-    pub(crate) fn name(self) -> String {
-        match self {
-            Self::Cpu => "cpu".to_owned(),
-            Self::Cuda(ordinal) => format!("cuda:{ordinal}"),
-        }
-    }
-}
-
 impl Source {
     /// Memory of the library, and the frags that a stream has lent in it.
     pub(crate) fn device(memory: Dmabuf, frags: Vec<RxFrag>) -> Result<Self, Error> {
-        let place = place_of(&memory)?;
-        if memory.exporter().is_some() && place.device == Device::Cpu {
+        let place = Place::of(&memory)?;
+        if memory.exporter().is_some() && place.is_host() {
             // What a device has written becomes visible to the CPU.
             memory.cpu_view(CpuAccess::Read)?.end()?;
         }
@@ -77,7 +45,7 @@ impl Source {
     pub(crate) fn host(bytes: HostBytes) -> Self {
         let place = Place {
             device: Device::Cpu,
-            address: bytes.address(),
+            access: Access::Cpu(bytes.address()),
         };
         Self(Arc::new(Held {
             _frags: Vec::new(),
@@ -150,22 +118,3 @@ impl Source {
 
 /// Bytes that are copied at a time where two kinds of memory meet: they fit into the second-level cache.
 const COPY_BLOCK: usize = 256 << 10;
-
-fn place_of(memory: &Dmabuf) -> Result<Place, Error> {
-    if let Some(address) = memory.cpu_address() {
-        let device = Device::Cpu;
-        return Ok(Place { device, address });
-    }
-    let exporter = memory
-        .exporter()
-        .map(|exporter| exporter.as_ref() as &dyn Any);
-    let allocation = exporter.and_then(|exporter| exporter.downcast_ref::<cuda::Allocation>());
-    let place = allocation.and_then(|allocation| {
-        (allocation.device().platform() == &cuda::PLATFORM).then_some(())?;
-        Some(Place {
-            device: Device::Cuda(i32::try_from(allocation.device().ordinal()).ok()?),
-            address: usize::try_from(allocation.device_ptr()).ok()?,
-        })
-    });
-    place.ok_or_else(|| Error::buffer("this memory is on a device that DLPack has no name for"))
-}

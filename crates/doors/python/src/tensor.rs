@@ -1,15 +1,16 @@
 //! Tensors: views of memory for other libraries, without a copy.
 
-use devmem_tcp::{Dmabuf as Memory, NiovSize, cuda, dma_heap, import, udmabuf};
-use pyo3::exceptions::{PyBufferError, PyIndexError, PyTypeError, PyValueError};
+use devmem_tcp::{Dmabuf as Memory, NiovSize, dma_heap, import, udmabuf, vulkan};
+use pyo3::exceptions::{PyAttributeError, PyBufferError, PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PySlice, PyTuple};
 
+use crate::device::{Device, Place};
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::raw::{Exported, Foreign, HostBytes, IsCopied, IsVersioned, Use, capsule, duplicate};
 use crate::released::released;
-use crate::source::{Body, Device, Source};
+use crate::source::{Body, Source};
 use crate::view::View;
 
 /// A contiguous array in memory of a device or of the host. It keeps its memory, and in received memory the tokens of its
@@ -55,16 +56,19 @@ impl Tensor {
         view_of(slf).bytes()
     }
 
-    /// "cpu" or "cuda:N".
+    /// "cpu", "cuda:N", "hip:N" or "vulkan:N".
     #[getter]
     fn device(slf: &Bound<'_, Self>) -> String {
         view_of(slf).source().place().device.name()
     }
 
-    /// The address of the first byte on its device.
+    /// The address of the first byte: for the CPU, or for the libraries of the device. Vulkan memory that the CPU does not
+    /// access has none (AttributeError).
     #[getter]
-    fn data_ptr(slf: &Bound<'_, Self>) -> usize {
-        view_of(slf).address()
+    fn data_ptr(slf: &Bound<'_, Self>) -> PyResult<usize> {
+        let view = view_of(slf);
+        let none = || PyAttributeError::new_err(view.source().place().no_address());
+        view.address().ok_or_else(none)
     }
 
     /// The offset of the first byte in its memory: in a Dmabuf the offset that `Stream.send` takes.
@@ -126,7 +130,8 @@ impl Tensor {
         if bytes.len() != to.bytes() {
             return Err(differs(bytes.len()));
         }
-        if bytes.overlaps(to.address(), to.bytes()) {
+        let overlaps = |address| bytes.overlaps(address, to.bytes());
+        if to.address().is_some_and(overlaps) {
             return Err(PyValueError::new_err("the source overlaps the tensor"));
         }
         let copied = released(slf.py(), || to.source().copy_in(to.offset(), bytes.bytes()));
@@ -186,10 +191,11 @@ impl Tensor {
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let view = view_of(slf);
-        let device = view.source().place().device;
-        check_stream(device, stream)?;
-        if dl_device.is_some_and(|wanted| wanted != device.dlpack()) {
-            let text = format!("the memory is on {}; copy it with tobytes()", device.name());
+        let place = view.source().place();
+        check_stream(place, stream)?;
+        if dl_device.is_some_and(|wanted| wanted != place.dlpack()) {
+            let name = place.device.name();
+            let text = format!("the memory is on {name}; copy it with tobytes()");
             return Err(PyBufferError::new_err(text));
         }
         let is_versioned = match max_version {
@@ -199,7 +205,7 @@ impl Tensor {
         if copy != Some(true) {
             return capsule(slf.py(), view, is_versioned, IsCopied::No);
         }
-        if device != Device::Cpu {
+        if !place.is_host() {
             return Err(PyBufferError::new_err(
                 "only host memory is copied: copy=False",
             ));
@@ -214,19 +220,25 @@ impl Tensor {
 
     /// DLPack: type and number of the device.
     fn __dlpack_device__(slf: &Bound<'_, Self>) -> (i32, i32) {
-        view_of(slf).source().place().device.dlpack()
+        view_of(slf).source().place().dlpack()
     }
 
     /// numpy's description of host memory.
     #[getter]
     fn __array_interface__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
-        interface(slf, Device::Cpu)
+        match view_of(slf).source().place().is_host() {
+            true => interface(slf),
+            false => Err(no_interface(slf)),
+        }
     }
 
     /// The description of memory of a CUDA device that CuPy and numba take.
     #[getter]
     fn __cuda_array_interface__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
-        interface(slf, Device::Cuda(0))
+        match view_of(slf).source().place().device {
+            Device::Cuda(_) => interface(slf),
+            _ => Err(no_interface(slf)),
+        }
     }
 }
 
@@ -252,37 +264,46 @@ pub(crate) fn view_of<'a>(tensor: &'a Bound<'_, Tensor>) -> &'a View {
 }
 
 /// The bytes of a frag are in their memory before a program sees it, so no stream has to wait for them.
-fn check_stream(device: Device, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+fn check_stream(place: Place, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
     let Some(stream) = stream else {
         return Ok(());
     };
     let number: i64 = stream.extract()?;
-    match device {
-        Device::Cpu if number != -1 => Err(PyValueError::new_err("host memory has no streams")),
+    // The numbers are those of the Python array API, __dlpack__.
+    match place.device {
+        _ if place.is_host() && number != -1 => {
+            Err(PyValueError::new_err("host memory has no streams"))
+        }
         Device::Cuda(_) if number == 0 => {
             Err(PyValueError::new_err("stream 0 is ambiguous: 1 or 2"))
         }
+        Device::Hip(_) if matches!(number, 1 | 2) => Err(PyValueError::new_err(format!(
+            "ROCm has no stream {number}: 0 is the default one"
+        ))),
         _ => Ok(()),
     }
 }
 
-/// Returns the array interface, if the memory is on such a device; an AttributeError otherwise, as its users expect.
-fn interface<'py>(tensor: &Bound<'py, Tensor>, wanted: Device) -> PyResult<Bound<'py, PyDict>> {
+/// Returns the array interface.
+fn interface<'py>(tensor: &Bound<'py, Tensor>) -> PyResult<Bound<'py, PyDict>> {
     let view = view_of(tensor);
-    let device = view.source().place().device;
-    let typestr = view.dtype().typestr().ok();
-    let fits = std::mem::discriminant(&device) == std::mem::discriminant(&wanted);
-    let (true, Some(typestr)) = (fits, typestr) else {
-        let text = format!("memory on {} of {}", device.name(), view.dtype().name());
-        return Err(pyo3::exceptions::PyAttributeError::new_err(text));
+    let (Some(address), Ok(typestr)) = (view.address(), view.dtype().typestr()) else {
+        return Err(no_interface(tensor));
     };
     let dict = PyDict::new(tensor.py());
     dict.set_item("version", 3)?;
     dict.set_item("shape", Tensor::shape(tensor)?)?;
     dict.set_item("typestr", typestr)?;
-    dict.set_item("data", (view.address(), false))?;
+    dict.set_item("data", (address, false))?;
     dict.set_item("strides", tensor.py().None())?;
     Ok(dict)
+}
+
+/// An AttributeError, by which hasattr finds that a tensor has no such interface.
+fn no_interface(tensor: &Bound<'_, Tensor>) -> PyErr {
+    let view = view_of(tensor);
+    let device = view.source().place().device.name();
+    PyAttributeError::new_err(format!("memory on {device} of {}", view.dtype().name()))
 }
 
 /// Device memory: all of it as a tensor of bytes. It is bound to NICs for receiving and sending, and cut into views.
@@ -347,7 +368,28 @@ impl Dmabuf {
     #[staticmethod]
     #[pyo3(signature = (nbytes, device=0))]
     fn cuda(py: Python<'_>, nbytes: usize, device: u32) -> PyResult<Py<Self>> {
-        let memory = released(py, || cuda::alloc(device, nbytes).map_err(Error::from))?;
+        let memory = released(py, || Device::Cuda(device).alloc(nbytes))?;
+        Self::make(py, memory)
+    }
+
+    /// Allocates memory of the AMD GPU `device`, rounded up to whole pages. For NICs in user space.
+    #[staticmethod]
+    #[pyo3(signature = (nbytes, device=0))]
+    fn hip(py: Python<'_>, nbytes: usize, device: u32) -> PyResult<Py<Self>> {
+        let memory = released(py, || Device::Hip(device).alloc(nbytes))?;
+        Self::make(py, memory)
+    }
+
+    /// Allocates memory of the Vulkan device `device`, of any vendor, rounded up to whole pages: memory that the CPU accesses,
+    /// too, if the device has it, or with `mapped=False` memory that only the device accesses. For NICs in user space, and
+    /// for those of the kernel if the driver exports it.
+    #[staticmethod]
+    #[pyo3(signature = (nbytes, device=0, *, mapped=true))]
+    fn vulkan(py: Python<'_>, nbytes: usize, device: u32, mapped: bool) -> PyResult<Py<Self>> {
+        let memory = released(py, || match mapped {
+            true => Device::Vulkan(device).alloc(nbytes),
+            false => Ok(vulkan::alloc_unmapped(device, nbytes)?),
+        })?;
         Self::make(py, memory)
     }
 

@@ -57,12 +57,12 @@ impl View {
     /// Returns the same bytes with another type and shape. One dimension may be -1: what is left. No shape: one dimension.
     pub(crate) fn shaped(&self, dtype: Dtype, shape: Option<&[i64]>) -> Result<Self, Error> {
         let item = dtype.bytes();
-        if !self.address().is_multiple_of(item) {
+        if !self.is_aligned(dtype) {
             return Err(Error::value(format!(
                 "{} needs an address that is a multiple of {item}, and this tensor begins at {:#x}\n  \
                  gather the bytes: batch.tensor(dtype, shape), batch.gather(out)",
                 dtype.name(),
-                self.address()
+                self.address().unwrap_or(self.offset)
             )));
         }
         let shape = whole(self.bytes, item, shape.unwrap_or(&[-1])).ok_or_else(|| {
@@ -119,9 +119,16 @@ impl View {
         strides
     }
 
-    /// Returns the address of the first byte on its device.
-    pub(crate) fn address(&self) -> usize {
-        self.source.place().address.wrapping_add(self.offset)
+    /// Returns the address of the first byte on its device, if the memory has addresses.
+    pub(crate) fn address(&self) -> Option<usize> {
+        let address = self.source.place().address()?;
+        Some(address.wrapping_add(self.offset))
+    }
+
+    /// Returns whether the first byte can be that of such an element. Memory without addresses begins at a page.
+    pub(crate) fn is_aligned(&self, dtype: Dtype) -> bool {
+        let at = self.address().unwrap_or(self.offset);
+        at.is_multiple_of(dtype.bytes())
     }
 }
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+from collections.abc import Callable
 
 import pytest
 
-from devmem_tcp import BoundRx, Dmabuf, Listener, Netdev, Stream
+from devmem_tcp import BoundRx, DevmemError, Dmabuf, Listener, Netdev, Stream
 
 SENDER, RECEIVER = "10.77.0.1", "10.77.0.2"
 ADDRESS = "10.77.0.2:5201"
@@ -44,6 +45,18 @@ class Wire:
 
 
 @pytest.fixture
+def vulkan() -> int:
+    """The number of a Vulkan device; skips where there is none. DEVMEM_REQUIRE=vulkan makes that a failure."""
+    try:
+        Dmabuf.vulkan(4096)
+    except DevmemError as error:
+        if "vulkan" in os.environ.get("DEVMEM_REQUIRE", ""):
+            raise
+        pytest.skip(f"SKIP no Vulkan device: {error.strerror}")
+    return 0
+
+
+@pytest.fixture
 def wire():
     wire = Wire()
     yield wire
@@ -68,3 +81,35 @@ def send_in_thread(stream: Stream, data: bytes) -> threading.Thread:
     thread = threading.Thread(target=send, daemon=True)
     thread.start()
     return thread
+
+
+def use_device_memory(alloc: Callable[[int], Dmabuf]) -> None:
+    """Receives into memory of a device, gathers there, and sends from it."""
+    import numpy as np
+
+    wire = Wire(alloc(4 << 20))
+    out, stream = wire.connect()
+    numbers = np.arange(250, dtype="f4")
+    data = numbers.tobytes()
+    device = wire.memory.device
+
+    out.sendall(numbers)
+    batch = stream.recv()
+    assert batch.device_bytes == len(data)
+    [tensor] = batch.tensors()
+    gathered = batch.gather()
+    assert tensor.device == gathered.device == device
+    assert tensor.tobytes() == gathered.tobytes() == batch.tobytes() == data
+    target, host = alloc(4096), np.zeros(250, "f4")
+    assert batch.gather(out=target[4:]) == batch.gather(out=host) == len(data)
+    assert target[4:1004].tobytes() == host.tobytes() == data
+
+    out.sendall(numbers)
+    assert stream.recv_into(target[8:1008]) == len(data)
+    assert target[8:1008].tobytes() == data
+    target.copy_from(bytes(range(256)) * 16)
+    tx = wire.sender.bind_tx(target)
+    sent = out.send(tx, target[10:20])
+    assert stream.recv().tobytes() == bytes(range(10, 20))
+    sent.wait(PATIENCE)
+    wire.close()

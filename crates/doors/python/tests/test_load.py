@@ -76,8 +76,9 @@ def test_what_cannot_be_loaded_is_an_error_with_its_cause(server):
         load_safetensors(f"{server}/wrong.safetensors", nic)
     with pytest.raises(ValueError):
         load_safetensors("ftp://127.0.0.1/x", nic)
-    with pytest.raises(ValueError, match="not a device"):
-        load_safetensors(server, nic, device="tpu")
+    for device in ["tpu", "cpu:0", "cuda:", "hip:-1", "vulkan:x"]:
+        with pytest.raises(ValueError, match="not a device"):
+            load_safetensors(server, nic, device=device)
     with pytest.raises(ValueError):
         load_safetensors(server, nic, headers=[("Host", "x")])
     with pytest.raises(TypeError):
@@ -109,12 +110,16 @@ def serve(listener, body):
         pass
 
 
-def test_a_checkpoint_is_received_into_device_memory():
+@pytest.mark.parametrize("device", ["cpu", "vulkan"])
+def test_a_checkpoint_is_received_into_device_memory(device, request):
+    if device == "vulkan":
+        device = f"vulkan:{request.getfixturevalue('vulkan')}"
     link = f"mem:load-{os.getpid()}"
     server, client = Netdev.user(link, "10.77.0.1/24"), Netdev.user(link, "10.77.0.2/24")
     listener = server.listen("10.77.0.1:80")
     threading.Thread(target=serve, args=(listener, checkpoint()), daemon=True).start()
-    tensors = load_safetensors("http://10.77.0.1/model.safetensors", client)
+    tensors = load_safetensors("http://10.77.0.1/model.safetensors", client, device=device)
     listener.close()
     client.close()
+    assert {tensor.device for tensor in tensors.values()} == {device}
     check(tensors)

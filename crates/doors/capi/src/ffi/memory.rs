@@ -177,8 +177,7 @@ pub unsafe extern "C" fn dmt_memory_read(
     finish("dmt_memory_read", || -> Result<_, Failure> {
         // SAFETY: `len` bytes can be written, as the header requires.
         let out = unsafe { cabi::slice_mut(buf, len) }?;
-        let copied = stacks::memory(memory.addr())?.copy_out(offset, out);
-        copied.map_err(|error| Failure::of(Errno::EFAULT, &error))
+        Ok(stacks::memory(memory.addr())?.copy_out(offset, out)?)
     })
 }
 
@@ -193,8 +192,7 @@ pub unsafe extern "C" fn dmt_memory_write(
     finish("dmt_memory_write", || -> Result<_, Failure> {
         // SAFETY: `len` bytes can be read, as the header requires.
         let bytes = unsafe { cabi::slice(buf, len) }?;
-        let copied = stacks::memory(memory.addr())?.copy_in(offset, bytes);
-        copied.map_err(|error| Failure::of(Errno::EFAULT, &error))
+        Ok(stacks::memory(memory.addr())?.copy_in(offset, bytes)?)
     })
 }
 

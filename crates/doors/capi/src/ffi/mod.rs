@@ -10,11 +10,13 @@
     reason = "the island; the section above applies to every function"
 )]
 
+mod device;
 mod memory;
 mod nic;
 mod shards;
 mod socket;
 
+pub use device::*;
 pub use memory::*;
 pub use nic::*;
 pub use shards::*;

@@ -107,6 +107,11 @@ fn calls(option: SocketOption) -> Vec<((i32, i32), Vec<u8>)> {
             let ms = i32::try_from(time.unwrap_or_default().as_millis()).unwrap();
             vec![((SOL_TCP, tcp_opt::USER_TIMEOUT), int(ms))]
         }
+        // Linux doubles the number.
+        SocketOption::SndBuf(bytes) => {
+            let half = i32::try_from(bytes / 2).unwrap();
+            vec![((SOL_SOCKET, so::SNDBUFFORCE), int(half))]
+        }
         SocketOption::KeepAlive(Some(times)) => vec![
             ((SOL_TCP, tcp_opt::KEEPIDLE), int(seconds(times.idle))),
             ((SOL_TCP, tcp_opt::KEEPINTVL), int(seconds(times.interval))),

@@ -23,7 +23,7 @@ class InvalidInputError(DevmemError, ValueError):
 
 
 class NotFoundError(DevmemError, FileNotFoundError):
-    """There is no such interface."""
+    """There is no such interface or device."""
 
 
 class NotPermittedError(DevmemError, PermissionError):
@@ -75,7 +75,7 @@ class DataLostError(DevmemError):
 
 
 class ForkedError(DevmemError):
-    """The NIC belongs to the process that this one was forked from."""
+    """The NIC, or the library of the GPU, belongs to the process that this one was forked from."""
 
 
 class ClosedError(DevmemError):

@@ -9,7 +9,7 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::source::Device;
+use crate::device::Access;
 use crate::view::View;
 
 /// The part of a tensor that gives buffers: Python finds it as the base class.
@@ -50,10 +50,10 @@ impl Exported {
             return Err(PyBufferError::new_err("no place for the buffer"));
         }
         let view = &slf.get().view;
-        if view.source().place().device != Device::Cpu {
+        let Access::Cpu(first) = view.source().place().access else {
             let text = "the CPU cannot access this memory: copy it with tobytes(), or use DLPack";
             return Err(PyBufferError::new_err(text));
-        }
+        };
         let format = view.dtype().format()?;
         let wants = |flag: c_int| flags & flag == flag;
         if wants(ffi::PyBUF_F_CONTIGUOUS) && view.shape().len() > 1 {
@@ -80,7 +80,7 @@ impl Exported {
             }
         };
         let filled = ffi::Py_buffer {
-            buf: std::ptr::with_exposed_provenance_mut(view.address()),
+            buf: std::ptr::with_exposed_provenance_mut(first.wrapping_add(view.offset())),
             len: size(view.bytes().try_into().unwrap_or(i64::MAX)),
             itemsize: item,
             readonly: 0,

@@ -8,6 +8,7 @@ use std::ffi::{CStr, c_void};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
+use crate::error::Error;
 use crate::source::Source;
 use crate::view::View;
 
@@ -137,11 +138,11 @@ struct Owned<M> {
 }
 
 /// Describes a view.
-fn tensor_of(view: &View, shape: *mut i64, strides: *mut i64) -> DlTensor {
-    let (device_type, device_id) = view.source().place().device.dlpack();
+fn tensor_of(view: &View, address: usize, shape: *mut i64, strides: *mut i64) -> DlTensor {
+    let (device_type, device_id) = view.source().place().dlpack();
     let data = match view.bytes() {
         0 => 0,
-        _ => view.address(),
+        _ => address,
     };
     DlTensor {
         data: std::ptr::with_exposed_provenance_mut(data),
@@ -158,8 +159,8 @@ fn tensor_of(view: &View, shape: *mut i64, strides: *mut i64) -> DlTensor {
     }
 }
 
-/// Returns a capsule of the view. Its deleter drops a clone of the view's [`Source`]: it needs no lock of Python, and may be
-/// called by any thread.
+/// Returns a capsule of the view, whose memory must have addresses. Its deleter drops a clone of the view's [`Source`]: it
+/// needs no lock of Python, and may be called by any thread.
 pub(crate) fn capsule<'py>(
     py: Python<'py>,
     view: &View,
@@ -177,6 +178,8 @@ fn make<'py, M: Managed>(
     view: &View,
     is_copied: IsCopied,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let address = view.address();
+    let address = address.ok_or_else(|| Error::buffer(view.source().place().no_address()))?;
     let owned = Box::into_raw(Box::new(Owned::<M> {
         managed: None,
         shape: view.shape().to_vec(),
@@ -186,7 +189,7 @@ fn make<'py, M: Managed>(
     // SAFETY: `owned` was leaked just now, and nobody else knows it.
     let inner = unsafe { &mut *owned };
     let (shape, strides) = (inner.shape.as_mut_ptr(), inner.strides.as_mut_ptr());
-    let tensor = tensor_of(view, shape, strides);
+    let tensor = tensor_of(view, address, shape, strides);
     let managed = inner
         .managed
         .insert(M::new(tensor, owned.cast(), is_copied));

@@ -130,7 +130,7 @@ impl Foreign {
     fn of_tensor(tensor: &DlTensor, lender: Lender) -> Result<Self, Error> {
         if tensor.device_type != 1 {
             return Err(Error::buffer(
-                "the tensor is not in host memory\n  use a tensor over Dmabuf.cuda, which the GPU copies to",
+                "the tensor is not in host memory\n  use a tensor over Dmabuf.cuda or Dmabuf.hip, which the GPU copies to",
             ));
         }
         let dtype = (tensor.lanes == 1).then(|| Dtype::of_dlpack(tensor.code, tensor.bits));

@@ -1,4 +1,5 @@
-//! `bench shards`: a NIC with several shards next to one with one shard, over in-memory wires, without a kernel in the way.
+//! `bench shards`: a NIC with several shards next to one with one shard, over in-memory wires, without a kernel in the way, or over
+//! packet sockets.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,13 +7,15 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
-use devmem_linux::cpu;
+use clap::{Args, ValueEnum};
+use devmem_linux::netif::Interface;
+use devmem_linux::{cpu, netns};
 use devmem_tcp::{BoundTx, Dmabuf, Listener, Netdev, RxBatch, Stream};
 use serde::Serialize;
 
 use super::chart::{Bar, Chart, PlotArgs, Series};
 use super::meter::SILENCE;
+use super::network::{FAR_VETH, VETH};
 use super::runner::tell_report;
 use tool::output::{Failure, note, print_json};
 use tool::size::Size;
@@ -25,14 +28,16 @@ const BATCH_FRAGS: usize = 1024;
 /// Receive on several shards of a NIC, compared with one shard
 ///
 /// Each stream has a sending and a receiving thread on one processor, and each is on a different processor. The same streams
-/// are measured on NICs with one shard, whose threads share one lock, and on NICs with a shard per stream. The wires are in
-/// memory. The ratio by CPU time is what the streams would reach on processors without other work: their number, times the
+/// are measured on NICs with one shard, whose threads share one lock, and on NICs with a shard per stream. The ratio by CPU time is what the streams would reach on processors without other work: their number, times the
 /// CPU time of one stream per byte, divided by theirs.
 #[derive(Debug, Args)]
 pub struct ShardsArgs {
     /// Shards, and streams; as many processors are needed
     #[arg(long, value_name = "N", default_value_t = 2)]
     shards: u16,
+    /// Link between the two NICs, which are in this process
+    #[arg(long, value_enum, default_value_t = Link::Memory)]
+    link: Link,
     /// Repetitions
     #[arg(long, value_name = "N", default_value_t = 7)]
     reps: usize,
@@ -49,10 +54,54 @@ pub struct ShardsArgs {
     plot: PlotArgs,
 }
 
+/// A link between two NICs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Link {
+    /// Wires in memory: no kernel in the way
+    Memory,
+    /// A veth pair in a network namespace, with packet sockets at both ends
+    Veth,
+}
+
+impl Link {
+    /// Returns the two ends, as the library takes them.
+    fn ends(self) -> [String; 2] {
+        match self {
+            Self::Memory => ["mem:bench-shards", "mem:bench-shards"].map(str::to_owned),
+            Self::Veth => [FAR_VETH, VETH].map(|end| format!("packet:{end}")),
+        }
+    }
+
+    fn prepare(self) -> Result<()> {
+        if self == Self::Memory {
+            return Ok(());
+        }
+        netns::enter_new()?;
+        // The pair ends with the namespace.
+        let (near, far) = Interface::create_veth_pair(VETH, FAR_VETH)?;
+        for mut end in [near, far] {
+            end.quiet_ipv6();
+            end.set_up()?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Memory => "in-memory wires",
+            Self::Veth => "packet sockets on a veth pair",
+        })
+    }
+}
+
 /// The result. The field names are the JSON's and stay as they are.
 #[derive(Debug, Serialize)]
 struct ShardsReport {
     shards: u16,
+    link: Link,
     bytes_per_stream: u64,
     /// Load averages of the machine over one minute, before and after.
     load: [f64; 2],
@@ -108,7 +157,9 @@ pub fn run(args: &ShardsArgs) -> Result<(), Failure> {
             "--shards {wants}: this process may use {has} processors only"
         )));
     }
+    args.link.prepare()?;
     let bench = Bench {
+        link: args.link,
         bytes,
         memory,
         cpus,
@@ -129,6 +180,7 @@ pub fn run(args: &ShardsArgs) -> Result<(), Failure> {
     }
     let report = ShardsReport {
         shards: args.shards,
+        link: args.link,
         bytes_per_stream: args.bytes.0,
         load: [before, load()?],
         samples,
@@ -152,6 +204,7 @@ fn load() -> Result<f64> {
 
 /// What all measurements have in common.
 struct Bench {
+    link: Link,
     bytes: usize,
     memory: usize,
     cpus: Vec<usize>,
@@ -168,11 +221,12 @@ struct Lane {
 impl Bench {
     fn measure(&self, case: Case) -> Result<Measured> {
         let Case { streams, shards } = case;
-        let open = |address| {
-            let builder = Netdev::builder("mem:bench-shards")?.address(address)?;
+        let open = |end: &str, address| {
+            let builder = Netdev::builder(end)?.address(address)?;
             builder.shards(shards).open()
         };
-        let (from, to) = (open("10.77.0.1/24")?, open("10.77.0.2/24")?);
+        let [from, to] = self.link.ends();
+        let (from, to) = (open(&from, "10.77.0.1/24")?, open(&to, "10.77.0.2/24")?);
         let local = SocketAddr::new(to.addresses()[0], super::sender::PORT);
         let target = Dmabuf::anonymous(self.memory * usize::from(streams))?;
         let setup = to.plan_receive(local).apply()?;
@@ -352,7 +406,7 @@ impl ShardsReport {
             }
         };
         Chart {
-            title: "shards over in-memory wires".to_owned(),
+            title: format!("shards over {}", self.link),
             unit: "Gbit/s",
             bars: self.rows().map(bar).into(),
         }
@@ -362,10 +416,10 @@ impl ShardsReport {
 impl fmt::Display for ShardsReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = Size(self.bytes_per_stream);
-        let [before, after] = self.load;
+        let ([before, after], link) = (self.load, self.link);
         writeln!(
             f,
-            "{bytes} per stream over in-memory wires; load of the machine {before} before, {after} after; median [min to max]\n"
+            "{bytes} per stream over {link}; load of the machine {before} before, {after} after; median [min to max]\n"
         )?;
         for (name, pick) in self.rows() {
             let rate = self.spread(|sample| pick(sample).gbit_per_s);
@@ -386,11 +440,13 @@ impl fmt::Display for ShardsReport {
 
 #[cfg(test)]
 mod tests {
+    use devmem_linux::test_util::in_netns;
+
     use super::*;
 
-    #[test]
-    fn a_measurement_moves_all_bytes_of_all_streams() {
+    fn moves_all_bytes(link: Link) {
         let bench = Bench {
+            link,
             bytes: 3 * CHUNK + 1,
             memory: 8 * CHUNK,
             cpus: vec![cpu::allowed_cpus()[0]; 2],
@@ -399,5 +455,21 @@ mod tests {
             let measured = bench.measure(Case { streams: 2, shards }).unwrap();
             assert!(measured.gbit_per_s > 0.0 && measured.cpu_s_per_gb > 0.0);
         }
+    }
+
+    #[test]
+    fn a_measurement_moves_all_bytes_of_all_streams() {
+        moves_all_bytes(Link::Memory);
+    }
+
+    #[test]
+    fn a_measurement_over_packet_sockets_moves_all_bytes_of_all_streams() {
+        in_netns(
+            "shards::tests::a_measurement_over_packet_sockets_moves_all_bytes_of_all_streams",
+            || {
+                Link::Veth.prepare().unwrap();
+                moves_all_bytes(Link::Veth);
+            },
+        );
     }
 }

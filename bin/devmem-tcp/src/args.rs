@@ -220,7 +220,7 @@ pub struct Recv {
     pub linear: u16,
     /// Write every packet, payload included, to FILE for Wireshark, with comments: queue, split, net_iovs, tokens. If the disk
     /// fills up, the capture stops, the run goes on, and the exit status is 1
-    #[arg(long, value_name = "FILE.pcapng")]
+    #[arg(long, value_name = "FILE.pcapng", conflicts_with = "shards")]
     pub capture: Option<PathBuf>,
     /// Show the transfer live on the whole terminal: queues, page pools, net_iovs, tokens, windows, rates. The keys q and Ctrl-C
     /// end the run
@@ -298,7 +298,7 @@ pub struct Send {
     pub ecn: bool,
     /// Write every packet, payload included, to FILE for Wireshark, with comments: the place in device memory. If the disk
     /// fills up, the capture stops, the run goes on, and the exit status is 1
-    #[arg(long, value_name = "FILE.pcapng")]
+    #[arg(long, value_name = "FILE.pcapng", conflicts_with = "shards")]
     pub capture: Option<PathBuf>,
     /// Show the transfer live on the whole terminal: queues, page pools, net_iovs, tokens, windows, rates. The keys q and Ctrl-C
     /// end the run

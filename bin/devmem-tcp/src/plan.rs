@@ -64,7 +64,13 @@ pub struct NicPlan {
 }
 
 impl NicPlan {
-    fn new(args: &args::NicArgs, linear: u16, address: IpAddr) -> Result<Self, Failure> {
+    /// Returns the plan of a NIC with an address of the version of `address`, and `shards` shards.
+    fn new(
+        args: &args::NicArgs,
+        linear: u16,
+        address: IpAddr,
+        shards: u16,
+    ) -> Result<Self, Failure> {
         let args::NicArgs {
             mtu,
             queues,
@@ -84,12 +90,17 @@ impl NicPlan {
         let niov = parse_niov(*niov)?.unwrap_or_default();
         let mem_size = mem_size.unwrap_or(MEM_SIZE);
         let mem_bytes = to_usize("--mem-size", mem_size)?;
-        let least =
-            usize::from(*queues) * (MIN_NIOVS_PER_QUEUE * niov.bytes()).max(MIN_BYTES_PER_QUEUE);
+        let least = usize::from(shards)
+            * usize::from(*queues)
+            * (MIN_NIOVS_PER_QUEUE * niov.bytes()).max(MIN_BYTES_PER_QUEUE);
         if !mem_bytes.is_multiple_of(niov.bytes()) || mem_bytes < least {
             let size = Size(niov.bytes() as u64);
+            let of_shards = match shards {
+                1 => String::new(),
+                several => format!(" of each of {several} shards"),
+            };
             return Err(Failure::usage(format!(
-                "--mem-size {mem_size}: with net_iovs of {size} it must be a multiple of that, and for {queues} queues at least {}",
+                "--mem-size {mem_size}: with net_iovs of {size} it must be a multiple of that, and for {queues} queues{of_shards} at least {}",
                 Size(least as u64)
             )));
         }

@@ -14,6 +14,7 @@ use crate::plan::{KernelPlan, NicPlan};
 use crate::report::{QueueRow, RunReport};
 use tool::output::{Failure, note};
 use tool::receive::{Task, Totals, Transfer};
+use tool::spread::Spread;
 use tool::undelivered::Undelivered;
 
 /// Time limit for the kernel to release unused memory, for which it checks once per second.
@@ -207,6 +208,7 @@ impl Receiver {
         report.net_iovs_home = net_iovs.home as u64;
         report.mtu = nic.mtu();
         report.rx_queues = nic.queue_stats().into_iter().map(QueueRow::from).collect();
+        report.spread = Spread::of(&nic);
         report.undelivered = Undelivered::of(nic.drops());
     }
 }

@@ -19,6 +19,7 @@ use crate::plan::NicPlan;
 use tool::progress::gbit_per_s;
 use tool::receive::Totals;
 use tool::size::Size;
+use tool::spread::Spread;
 use tool::undelivered::Undelivered;
 
 pub use circumstances::Circumstances;
@@ -82,6 +83,9 @@ pub struct RunReport {
     pub impair: String,
     /// Counters of each RX queue, bound or not.
     pub rx_queues: Vec<QueueRow>,
+    /// How the received packets were spread over the shards of the NIC.
+    #[serde(flatten)]
+    pub spread: Spread,
     /// Packets that our NIC and stack did not deliver, by reason.
     #[serde(flatten)]
     pub undelivered: Undelivered,
@@ -192,7 +196,7 @@ impl fmt::Display for RunReport {
         if self.direction != Direction::Tx {
             self.receiving_rows(f)?;
         }
-        write!(f, "{}", self.undelivered)
+        write!(f, "{}{}", self.spread, self.undelivered)
     }
 }
 

@@ -9,13 +9,13 @@ use crate::error::{KernelNic, NoSoftwareNic, OpenError};
 use crate::netdev::{Backend, Netdev};
 use crate::open::NetdevBuilder;
 
-/// Opens the link and returns the stack on it, for a caller that polls the stack itself, and the fds to wait on for
-/// input from the link.
+/// Opens the link and returns the stack of each shard, for callers that poll the stacks themselves, and the fds to wait on for
+/// its input.
 ///
 /// # Errors
 /// As [`NetdevBuilder::open`].
-pub fn into_stack(builder: NetdevBuilder) -> Result<(Stack, Vec<OwnedFd>), OpenError> {
-    builder.into_stack()
+pub fn into_shards(builder: NetdevBuilder) -> Result<Vec<(Stack, Vec<OwnedFd>)>, OpenError> {
+    builder.into_shards()
 }
 
 /// The body of the fuzz target `dhcp`.

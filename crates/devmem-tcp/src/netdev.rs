@@ -333,8 +333,9 @@ impl Netdev {
 
     /// Returns how many received frames crossed to the shard of their connection from another one, where the link delivered
     /// them; each was copied once more than others. A TAP delivers the first packets of a connection anywhere, and
-    /// those after three seconds in which the connection sent nothing. 0 with one shard, for an interface of the kernel, and in
-    /// a child of fork(2).
+    /// those after three seconds in which the connection sent nothing. A macvtap interface delivers all packets of a
+    /// connection to the shard that a secret hash selects, a packet link to that of the connection. 0 with one shard, for an
+    /// interface of the kernel, and in a child of fork(2).
     pub fn crossed_frames(&self) -> u64 {
         match &self.backend {
             Backend::User(nic) => {

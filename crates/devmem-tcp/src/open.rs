@@ -224,10 +224,14 @@ impl NetdevBuilder {
     /// ports selects ([`Stream::shard`](crate::Stream::shard)); the shards take turns to connect. A program need not know about
     /// them; one with a thread per shard shares nothing between its threads ([`Netdev::shards`]).
     ///
-    /// A TAP gets as many queues. An in-memory wire too: the NIC at its other end needs the same number. Other links have one
-    /// queue, and so one shard. Memory that is bound to the NIC is divided among the shards in equal parts, so
-    /// that one connection receives into one part. Needs [`tap_queues`](Self::tap_queues) to be 1, and no
-    /// [`capture`](Self::capture).
+    /// A packet link gets as many sockets, and the kernel delivers each connection to the socket of its shard. A TAP and a macvtap
+    /// interface get as many queues. The kernel delivers frames by other rules there, so some cross to their shard
+    /// ([`Netdev::crossed_frames`]): on a macvtap interface with `n` shards `(n - 1) / n` of all received frames. An
+    /// in-memory wire gets as many queues, too: the NIC at its other end needs the same number. A UNIX wire has one queue, and so
+    /// one shard.
+    ///
+    /// Memory that is bound to the NIC is divided among the shards in equal parts, so that one connection receives into one part.
+    /// Needs [`tap_queues`](Self::tap_queues) to be 1, and no [`capture`](Self::capture).
     pub fn shards(mut self, shards: u16) -> Self {
         self.shards = shards;
         self
@@ -284,14 +288,8 @@ impl NetdevBuilder {
             .collect::<Result<Vec<_>, _>>()
             .map_err(OpenError::system("eventfd"))?;
         let failed = |error| OpenError::system("starting a thread")(error);
-        // A link with leases has one shard.
-        let lease = match (lease, drivers.first()) {
-            (Some(lease), Some(driver)) => {
-                let kept = lease.keep(Arc::clone(driver), StackIndex(0));
-                Some(kept.map_err(failed)?)
-            }
-            _ => None,
-        };
+        let lease = lease.map(|lease| lease.keep(drivers.clone()));
+        let lease = lease.transpose().map_err(failed)?;
         let shards = Shared::group(drivers, lease).map_err(failed)?;
         let shard = |shared| UserShard {
             shared,
@@ -300,21 +298,18 @@ impl NetdevBuilder {
         Ok(Netdev::of_shards(shards.into_iter().map(shard)))
     }
 
-    /// Opens the link and returns the stack on it, for a caller that polls the stack itself, and the fds to wait on for
-    /// input from the link.
+    /// Opens the link and returns the stack of each shard, for callers that poll the stacks themselves, and the fds to wait on for
+    /// its input.
     ///
     /// # Errors
-    /// As [`open`](Self::open); the NIC is to have several shards, or the address `auto`.
-    pub(crate) fn into_stack(self) -> Result<(Stack, Vec<OwnedFd>), OpenError> {
+    /// As [`open`](Self::open); the NIC is to have the address `auto`.
+    pub(crate) fn into_shards(self) -> Result<Vec<QueueStack>, OpenError> {
         if self.auto {
             let reason = "the address auto is not for this stack, which nothing renews leases for; give an address";
             return Err(invalid(reason).into());
         }
-        let (mut stacks, _no_lease) = self.into_stacks()?;
-        match (stacks.pop(), stacks.is_empty()) {
-            (Some(only), true) => Ok(only),
-            _ => Err(invalid("a stack that the caller polls is one shard").into()),
-        }
+        let (stacks, _no_lease) = self.into_stacks()?;
+        Ok(stacks)
     }
 
     /// Opens the queues of the link and returns a stack on each, and the address if one is to be lent.
@@ -375,15 +370,19 @@ impl NetdevBuilder {
             (1, _) => return Ok(()),
             (0, _) => "a NIC has at least one shard".to_owned(),
             (MAX_SHARDS_PLUS_ONE.., _) => format!("a NIC has at most {MAX_SHARDS} shards"),
-            (_, LinkSpec::Packet(_) | LinkSpec::Macvtap(_) | LinkSpec::Unix(_)) => {
-                format!("a NIC on {} has one shard", self.link)
+            (_, LinkSpec::Unix(_)) => {
+                format!(
+                    "a NIC on {} has one shard: its socket is one queue",
+                    self.link
+                )
             }
-            _ if self.tap_queues != 1 => "each shard has one queue of the TAP".to_owned(),
+            _ if self.tap_queues != 1 => "each shard has one queue of the link".to_owned(),
             _ if self.capture.is_some() => "a capture needs a NIC with one shard".to_owned(),
             _ => return Ok(()),
         };
         Err(invalid(reason).with_remedy(
-            "leave `NetdevBuilder::shards` at 1, or open tap:NAME or mem:NAME with neither `tap_queues` nor `capture`",
+            "leave the shards at 1, or open packet:NAME, tap:NAME, macvtap:NAME or mem:NAME with neither `tap_queues` nor a \
+             capture",
         ))
     }
 }

@@ -38,6 +38,8 @@ pub struct MacvtapOptions {
     pub mtu: Option<u16>,
     /// Number of queues, one descriptor each.
     pub queues: u16,
+    /// Number of watches of the interface, which are read independently.
+    pub watches: u16,
     /// Offloads that the kernel may use for frames to us.
     pub offloads: TapOffloads,
     /// Multicast addresses that our stack receives, beside broadcast.
@@ -55,8 +57,8 @@ pub struct Macvtap {
     pub mac: [u8; 6],
     /// Its MTU in bytes.
     pub mtu: u32,
-    /// Watches the interface.
-    pub watch: InterfaceWatch,
+    /// Watch the interface: [`MacvtapOptions::watches`] of them.
+    pub watches: Vec<InterfaceWatch>,
     /// The socket to get addresses, if it was requested.
     pub auto: Option<PacketSocket>,
     /// Must live as long as the queues are in use.
@@ -89,6 +91,7 @@ impl MacvtapOptions {
             mac: None,
             mtu: None,
             queues: 1,
+            watches: 1,
             offloads: TapOffloads::Segmentation,
             multicast: Vec::new(),
             auto: false,
@@ -175,7 +178,8 @@ impl MacvtapOptions {
     ) -> Result<Macvtap, MacvtapError> {
         let (name, index) = (interface.name().to_owned(), interface.index());
         let facts = interface.facts()?;
-        let watch = InterfaceWatch::new(index)?;
+        let watches = (0..self.watches).map(|_| InterfaceWatch::new(index));
+        let watches = watches.collect::<Result<_, _>>()?;
         let mut hold = MacvtapHold {
             made: owned(interface),
             _groups: None,
@@ -206,7 +210,7 @@ impl MacvtapOptions {
             queues,
             mac,
             mtu: facts.mtu,
-            watch,
+            watches,
             auto,
             hold,
         })

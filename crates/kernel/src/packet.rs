@@ -6,6 +6,9 @@
 mod error;
 mod filter;
 mod hold;
+#[cfg(test)]
+mod machine;
+mod spread;
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -24,7 +27,7 @@ pub use hold::HeldPorts;
 pub use crate::netif::Presence;
 use crate::netif::{self, Interface, InterfaceFacts};
 use crate::netlink::NetlinkError;
-use crate::sys::packet::{self as sys, Flag, Membership};
+use crate::sys::packet::{self as sys, FanoutGroup, Flag, Instruction, Membership};
 
 /// Receive buffer in bytes: hundreds of super-packets, with the kernel's own structures. The kernel doubles the value. The
 /// default of 208 KiB holds three.
@@ -90,62 +93,167 @@ impl PacketOptions {
     ///
     /// See [`PacketError`].
     pub fn open(&self) -> Result<PacketSocket, PacketError> {
-        let Self {
-            interface: name,
-            station,
-        } = self;
-        let (found, facts) = find(name)?;
-        let index = found.index();
-        let held = match station {
-            Station::Own { .. } | Station::Auto { .. } | Station::Cable => None,
-            Station::Shared(station) => Some(HeldPorts::new(name, index, station)?),
-        };
-        let fd = open_socket()?;
-        let failed = |call| {
-            move |errno| PacketError::Call {
-                interface: name.clone(),
-                call,
-                errno,
-            }
-        };
-        let socket = fd.as_fd();
-        sys::enable(socket, Flag::VnetHeader).map_err(failed("PACKET_VNET_HDR"))?;
-        sys::enable(socket, Flag::IgnoreOutgoing).map_err(failed("PACKET_IGNORE_OUTGOING"))?;
-        set_buffers(socket);
-        let (mac, filter) = match station {
-            Station::Own { mac, multicast } => {
-                join(socket, index, *mac, multicast).map_err(failed("PACKET_ADD_MEMBERSHIP"))?;
-                (*mac, filter::own_address(*mac))
-            }
-            Station::Shared(station) => {
-                let mac = facts.mac.unwrap_or_default();
-                (mac, filter::shared_address(mac, station))
-            }
-            Station::Auto { mac } => {
-                let [.., d, e, f] = *mac;
-                // All nodes, and the solicited-node group of addresses that end in the MAC address (RFC 2464 7).
-                let groups = [[0x33, 0x33, 0, 0, 0, 1], [0x33, 0x33, 0xff, d, e, f]];
-                join(socket, index, *mac, &groups).map_err(failed("PACKET_ADD_MEMBERSHIP"))?;
-                (*mac, filter::auto(*mac))
-            }
-            Station::Cable => {
-                let mac = facts.mac.unwrap_or_default();
-                sys::join(socket, index, Membership::Promiscuous, mac)
-                    .map_err(failed("PACKET_ADD_MEMBERSHIP"))?;
-                (mac, filter::untagged())
-            }
-        };
-        sys::attach_filter(socket, &filter).map_err(failed("SO_ATTACH_FILTER"))?;
+        let OpenStation {
+            interface,
+            facts,
+            held,
+        } = self.prepare()?;
+        let (fd, filter) = self.socket(&interface, &facts)?;
+        let failed = |call| self.failed(call);
+        sys::attach_filter(fd.as_fd(), &filter).map_err(failed("SO_ATTACH_FILTER"))?;
         // Last: from now on packets arrive.
-        sys::bind(socket, index).map_err(failed("bind"))?;
+        sys::bind(fd.as_fd(), interface.index()).map_err(failed("bind"))?;
         Ok(PacketSocket {
             fd,
-            index,
-            mac,
+            index: interface.index(),
+            mac: self.mac(&facts),
             mtu: facts.mtu,
             held,
         })
     }
+
+    /// As [`open`](Self::open), with `shards` sockets that share the packets: each packet arrives at one of them. Both
+    /// directions of a TCP connection are on the socket whose number `steer::shard_of` computes; packets without ports are on
+    /// the first one.
+    ///
+    /// # Errors
+    ///
+    /// See [`PacketError`]; `shards` is 0 or more than [`PacketGroup::MAX_SOCKETS`].
+    pub fn open_group(&self, shards: u16) -> Result<PacketGroup, PacketError> {
+        let failed = |call| self.failed(call);
+        if !(1..=PacketGroup::MAX_SOCKETS).contains(&shards) {
+            return Err(failed("PACKET_FANOUT")(Errno::INVAL));
+        }
+        let OpenStation {
+            interface,
+            facts,
+            held,
+        } = self.prepare()?;
+        let index = interface.index();
+        let mut sockets = Vec::with_capacity(shards.into());
+        let mut group = None;
+        for _ in 0..shards {
+            let (fd, filter) = self.socket(&interface, &facts)?;
+            let socket = fd.as_fd();
+            // A socket that is bound but not in the group yet would get all packets, also those of the others.
+            sys::attach_filter(socket, &filter::nothing()).map_err(failed("SO_ATTACH_FILTER"))?;
+            sys::bind(socket, index).map_err(failed("bind"))?;
+            match group {
+                Some(group) => sys::join_group(socket, group).map_err(failed("PACKET_FANOUT"))?,
+                None => group = Some(make_group(socket, shards, failed)?),
+            }
+            sockets.push((fd, filter::incoming(filter)));
+        }
+        // Last, and all at once: from now on packets arrive.
+        for (socket, filter) in &sockets {
+            sys::attach_filter(socket.as_fd(), filter).map_err(failed("SO_ATTACH_FILTER"))?;
+        }
+        Ok(PacketGroup {
+            sockets: sockets.into_iter().map(|(socket, _)| socket).collect(),
+            index,
+            mac: self.mac(&facts),
+            mtu: facts.mtu,
+            held,
+        })
+    }
+
+    /// Finds the interface, and takes the ports of the station.
+    fn prepare(&self) -> Result<OpenStation, PacketError> {
+        let Self {
+            interface: name,
+            station,
+        } = self;
+        let (interface, facts) = find(name)?;
+        let held = match station {
+            Station::Own { .. } | Station::Auto { .. } | Station::Cable => None,
+            Station::Shared(station) => Some(HeldPorts::new(name, interface.index(), station)?),
+        };
+        Ok(OpenStation {
+            interface,
+            facts,
+            held,
+        })
+    }
+
+    /// Opens a socket that gets no packets yet, and makes the interface receive the frames of the station. Returns the filter
+    /// that it needs, too.
+    fn socket(
+        &self,
+        interface: &Interface,
+        facts: &InterfaceFacts,
+    ) -> Result<(OwnedFd, Vec<Instruction>), PacketError> {
+        let fd = open_socket()?;
+        let (socket, index) = (fd.as_fd(), interface.index());
+        let failed = |call| self.failed(call);
+        sys::enable(socket, Flag::VnetHeader).map_err(failed("PACKET_VNET_HDR"))?;
+        sys::enable(socket, Flag::IgnoreOutgoing).map_err(failed("PACKET_IGNORE_OUTGOING"))?;
+        set_buffers(socket);
+        let joined = failed("PACKET_ADD_MEMBERSHIP");
+        let filter = match &self.station {
+            Station::Own { mac, multicast } => {
+                join(socket, index, *mac, multicast).map_err(joined)?;
+                filter::own_address(*mac)
+            }
+            Station::Shared(station) => filter::shared_address(self.mac(facts), station),
+            Station::Auto { mac } => {
+                let [.., d, e, f] = *mac;
+                // All nodes, and the solicited-node group of addresses that end in the MAC address (RFC 2464 7).
+                let groups = [[0x33, 0x33, 0, 0, 0, 1], [0x33, 0x33, 0xff, d, e, f]];
+                join(socket, index, *mac, &groups).map_err(joined)?;
+                filter::auto(*mac)
+            }
+            Station::Cable => {
+                let mac = self.mac(facts);
+                sys::join(socket, index, Membership::Promiscuous, mac).map_err(joined)?;
+                filter::untagged()
+            }
+        };
+        Ok((fd, filter))
+    }
+
+    /// Returns the MAC address of the station.
+    fn mac(&self, facts: &InterfaceFacts) -> [u8; 6] {
+        match self.station {
+            Station::Own { mac, .. } | Station::Auto { mac } => mac,
+            Station::Shared(_) | Station::Cable => facts.mac.unwrap_or_default(),
+        }
+    }
+
+    fn failed(&self, call: &'static str) -> impl Fn(Errno) -> PacketError {
+        let interface = self.interface.clone();
+        move |errno| PacketError::Call {
+            interface: interface.clone(),
+            call,
+            errno,
+        }
+    }
+}
+
+/// What all sockets of a station have in common.
+struct OpenStation {
+    interface: Interface,
+    facts: InterfaceFacts,
+    held: Option<HeldPorts>,
+}
+
+/// Packet sockets of one station that share its packets.
+#[derive(Debug)]
+pub struct PacketGroup {
+    /// The sockets, in the order of their numbers; see [`PacketSocket::into_parts`].
+    pub sockets: Vec<OwnedFd>,
+    /// Index of the interface.
+    pub index: u32,
+    /// Our MAC address; of a [`Station::Cable`], that of the interface.
+    pub mac: [u8; 6],
+    /// MTU of the interface, in bytes.
+    pub mtu: u32,
+    /// For [`Station::Shared`], the hold of the ports, which must live as long as the sockets.
+    pub held: Option<HeldPorts>,
+}
+
+impl PacketGroup {
+    /// Most sockets of a group (linux net/packet/af_packet.c `fanout_add`).
+    pub const MAX_SOCKETS: u16 = 256;
 }
 
 /// An open packet socket.
@@ -178,6 +286,26 @@ impl PacketSocket {
     /// read and write is one packet after a virtio-net header of 10 bytes.
     pub fn into_parts(self) -> (OwnedFd, Option<HeldPorts>) {
         (self.fd, self.held)
+    }
+}
+
+impl From<PacketSocket> for PacketGroup {
+    /// Returns the group of one socket.
+    fn from(socket: PacketSocket) -> Self {
+        let PacketSocket {
+            fd,
+            index,
+            mac,
+            mtu,
+            held,
+        } = socket;
+        Self {
+            sockets: vec![fd],
+            index,
+            mac,
+            mtu,
+            held,
+        }
     }
 }
 
@@ -228,6 +356,38 @@ pub fn interfaces() -> Result<Vec<String>, NetlinkError> {
 /// [`PacketError::NotRaw`] or [`PacketError::Unsupported`].
 pub fn try_open() -> Result<(), PacketError> {
     open_socket().map(|_closed| ())
+}
+
+/// Makes a group of one socket on `lo` that gets no packets, to find out whether this process may make groups.
+///
+/// # Errors
+///
+/// As [`PacketOptions::open_group`].
+pub fn try_group() -> Result<(), PacketError> {
+    let socket = open_socket()?;
+    let lo = Interface::by_name("lo")?.index();
+    let socket = socket.as_fd();
+    let call = |call| {
+        move |errno| PacketError::Call {
+            interface: "lo".to_owned(),
+            call,
+            errno,
+        }
+    };
+    sys::attach_filter(socket, &filter::nothing()).map_err(call("SO_ATTACH_FILTER"))?;
+    sys::bind(socket, lo).map_err(call("bind"))?;
+    make_group(socket, 1, call).map(|_group| ())
+}
+
+/// Makes a group of a socket that is bound, for `shards` sockets.
+fn make_group<F: Fn(Errno) -> PacketError>(
+    socket: BorrowedFd<'_>,
+    shards: u16,
+    failed: impl Fn(&'static str) -> F,
+) -> Result<FanoutGroup, PacketError> {
+    let group = sys::make_group(socket).map_err(failed("PACKET_FANOUT"))?;
+    sys::spread_by(socket, &spread::by_flow(shards)).map_err(failed("PACKET_FANOUT_DATA"))?;
+    Ok(group)
 }
 
 /// Opens a socket that gets no packets, and makes the interface `index` receive frames to the multicast addresses as long as

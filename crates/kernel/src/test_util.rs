@@ -4,7 +4,7 @@
 //! starts itself again in the namespace, to run only this test.
 
 use std::env;
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
@@ -22,6 +22,8 @@ const INNER: &str = "DEVMEM_TEST_IN_NETNS";
 const REQUIRE: &str = "DEVMEM_REQUIRE";
 /// Environment variable that makes some tests move gigabytes.
 const SLOW: &str = "DEVMEM_SLOW";
+/// Environment variable of a process that is to be killed.
+const VICTIM: &str = "DEVMEM_TEST_VICTIM";
 /// Time limit of a test, for a slow and shared machine.
 const LIMIT: Duration = Duration::from_secs(180);
 /// The same with [`SLOW`].
@@ -91,6 +93,38 @@ pub fn skip(test: &str, what: &str, reason: &str) {
     );
     // Not eprintln!, because the test harness captures its output and discards it if the test passes.
     writeln!(io::stderr(), "SKIP {test}: {reason}").expect("stderr is open");
+}
+
+/// Returns whether this process is the one that [`kill_victim`] started.
+pub fn is_victim() -> bool {
+    env::var_os(VICTIM).is_some()
+}
+
+/// Prints `word`, and waits to be killed.
+pub fn wait_to_be_killed(word: &str) {
+    println!("{word}");
+    // Ends also when the parent has ended.
+    let _ = io::stdin().read(&mut [0]);
+}
+
+/// Starts this program again in the calling thread's network namespace, for `test` alone, and kills it when it prints `word`.
+///
+/// # Panics
+///
+/// If it cannot be started, or never prints the word.
+pub fn kill_victim(test: &str, word: &str) {
+    let mut victim = Command::new(env::current_exe().expect("the test binary has a path"))
+        .args([test, "--exact", "--nocapture"])
+        .env(VICTIM, "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("this program can be started");
+    let lines = BufReader::new(victim.stdout.take().expect("it was piped")).lines();
+    let mut lines = lines.map_while(Result::ok);
+    assert!(lines.any(|line| line.contains(word)), "never {word}");
+    victim.kill().expect("it is ours");
+    victim.wait().expect("it is ours");
 }
 
 /// Waits for `child`, and kills it and its process group if it has not ended after `limit`.

@@ -28,6 +28,7 @@ pub mod sender;
 pub mod signals;
 pub mod size;
 pub mod source;
+pub mod spread;
 pub mod stock;
 pub mod terminal;
 pub mod transmit;

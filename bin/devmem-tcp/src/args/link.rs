@@ -33,6 +33,10 @@ pub struct LinkArgs {
     /// Router to all other networks
     #[arg(long, value_name = "ADDR")]
     pub gateway: Option<IpAddr>,
+    /// Shards of our NIC, 1 to 64: stacks that receive at the same time on different cores, each with a queue of the link and an equal
+    /// part of the device memory. Each connection is on one of them. Not on unix:PATH, and not with --capture
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub shards: u16,
 }
 
 /// Values of `--backend`.

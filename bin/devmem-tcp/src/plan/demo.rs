@@ -112,7 +112,7 @@ impl DemoPlan {
             congestion,
             capture,
             watch,
-            nic: NicPlan::new(&nic, 0, ours.address)?,
+            nic: NicPlan::new(&nic, 0, ours.address, 1)?,
             form: output,
         })
     }

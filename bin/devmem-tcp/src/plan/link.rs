@@ -41,6 +41,8 @@ pub struct TapPlan {
     pub peers: Option<Prefix>,
     /// The router to other networks.
     pub gateway: Option<IpAddr>,
+    /// Shards of our NIC.
+    pub shards: u16,
 }
 
 impl LinkPlan {
@@ -52,6 +54,7 @@ impl LinkPlan {
             addr,
             peer_addr,
             gateway,
+            shards,
         } = args;
         let backend = match (backend, interface) {
             (Some(BackendChoice::Kernel), None) => {
@@ -77,6 +80,11 @@ impl LinkPlan {
         }
         let (link, options) = parse_link(link)?;
         check_address(&link, addr.as_deref())?;
+        if *shards != 1 && matches!(link, LinkSpec::Unix(_)) {
+            let text = format!("--shards {shards}: {link} has one queue, and so one shard");
+            return Err(Failure::usage(text)
+                .with_remedy("several shards are for tap:NAME, packet:NAME and macvtap:NAME"));
+        }
         if peers.is_some() && !matches!(link, LinkSpec::Tap(_)) {
             return Err(Failure::usage(format!(
                 "--peer-addr is for the kernel's end of a TAP, and {link} has none"
@@ -92,6 +100,7 @@ impl LinkPlan {
                 ours,
                 peers,
                 gateway: *gateway,
+                shards: *shards,
             },
         })
     }
@@ -117,7 +126,7 @@ impl TapPlan {
             true => AUTO.to_owned(),
             false => self.ours.to_string(),
         };
-        let mut builder = Netdev::builder(&link)?.address(&ours)?;
+        let mut builder = Netdev::builder(&link)?.address(&ours)?.shards(self.shards);
         // `kernels_end` warns also of interfaces that exist already, and names the options of the tool.
         builder = builder.on_warning(|_| {});
         if let Some(peers) = self.peers {
@@ -194,6 +203,7 @@ pub(super) fn users_alone(
         ("--link", link.link != DEFAULT_LINK),
         ("--peer-addr", link.peer_addr.is_some()),
         ("--gateway", link.gateway.is_some()),
+        ("--shards", link.shards != 1),
         ("--mtu", mtu.is_some_and(|mtu| mtu != super::MTU)),
         ("--impair", impair != super::UNIMPAIRED),
     ];

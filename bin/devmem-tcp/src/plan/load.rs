@@ -95,7 +95,7 @@ impl Client {
         let users_alone = users_alone(link, nic.mtu, &nic.impair, &[]);
         let kernel = KernelPlan::new(nic, users_alone)?;
         let link = LinkPlan::new(link)?;
-        let nic = NicPlan::new(nic, 0, link.tap.ours.address)?;
+        let nic = NicPlan::new(nic, 0, link.tap.ours.address, link.tap.shards)?;
         Ok(Self { link, nic, kernel })
     }
 }

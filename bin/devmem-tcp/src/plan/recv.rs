@@ -164,7 +164,7 @@ impl RecvPlan {
             keep_tokens,
             capture,
             watch,
-            nic: NicPlan::new(&nic, linear, link.tap.ours.address)?,
+            nic: NicPlan::new(&nic, linear, link.tap.ours.address, link.tap.shards)?,
             kernel,
             link,
             form: output,

@@ -68,6 +68,14 @@ fn an_invalid_option_is_named_in_the_error() {
             "--mem-size 97.66 KiB: with net_iovs of 64 KiB",
         ),
         ("--mem-size 64K", "and for 1 queues at least 512 KiB"),
+        (
+            "--mem-size 512K --shards 2",
+            "and for 1 queues of each of 2 shards at least 1 MiB",
+        ),
+        (
+            "--link unix:/tmp/wire --shards 2",
+            "--shards 2: unix:/tmp/wire has one queue",
+        ),
         ("--impair loss=200%", "--impair: "),
         ("--connections 0", "--connections 0: 1 to 1024"),
         ("--port 0", "--port 0"),
@@ -156,6 +164,7 @@ fn options_that_only_our_nic_supports_are_found() {
         ("--if eth1 --link tap:x", Some("--link")),
         ("--if eth1 --peer-addr 10.77.0.1/24", Some("--peer-addr")),
         ("--if eth1 --gateway 10.77.0.1", Some("--gateway")),
+        ("--if eth1 --shards 2", Some("--shards")),
     ];
     for (line, expected) in cases {
         assert_eq!(recv(line).unwrap().kernel.users_alone, expected, "{line}");

@@ -1,10 +1,12 @@
 //! What the reports of several commands share: the memory and the link.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use devmem_tcp::{Dmabuf, Impairment, Netdev};
 use serde::Serialize;
 
+use tool::spread::Spread;
 use tool::undelivered::Undelivered;
 
 /// The memory and the link of a transfer.
@@ -20,6 +22,9 @@ pub struct Circumstances {
     pub ip_version: u8,
     /// Impairments of the link.
     pub impair: String,
+    /// How the received packets were spread over the shards of the NIC.
+    #[serde(flatten)]
+    pub spread: Spread,
     /// Packets that our NIC and stack did not deliver, by reason.
     #[serde(flatten)]
     pub undelivered: Undelivered,
@@ -34,7 +39,15 @@ impl Circumstances {
             mtu: nic.mtu(),
             ip_version: if address.is_ipv4() { 4 } else { 6 },
             impair: impairment.to_string(),
+            spread: Spread::of(nic),
             undelivered: Undelivered::of(nic.drops()),
         }
+    }
+}
+
+impl fmt::Display for Circumstances {
+    /// Writes the last rows of a table: the shards, and what was not delivered.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.spread, self.undelivered)
     }
 }

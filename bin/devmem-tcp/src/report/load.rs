@@ -209,6 +209,6 @@ impl fmt::Display for LoadReport {
             format_args!("{pieces}, {repeated} repeated, {broken} broken connections{ranges}"),
         )?;
         self.memory_rows(f)?;
-        write!(f, "{}", self.circumstances.undelivered)
+        write!(f, "{}", self.circumstances)
     }
 }

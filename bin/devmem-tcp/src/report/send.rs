@@ -112,6 +112,6 @@ impl fmt::Display for SendReport {
             "memory",
             format_args!("{size} in chunks of {chunk}, {kind}"),
         )?;
-        write!(f, "{}", self.circumstances.undelivered)
+        write!(f, "{}", self.circumstances)
     }
 }

@@ -118,6 +118,6 @@ impl fmt::Display for StoreReport {
             };
             row(f, "CRC-32C", format_args!("{sum}, {judged}"))?;
         }
-        write!(f, "{}", self.circumstances.undelivered)
+        write!(f, "{}", self.circumstances)
     }
 }

@@ -301,6 +301,42 @@ fn a_packet_link_receives_and_ends_when_its_interface_is_removed() {
 }
 
 #[test]
+fn shards_of_a_packet_link_divide_the_connections_and_the_report_tells_how() {
+    in_netns(
+        "recv::shards_of_a_packet_link_divide_the_connections_and_the_report_tells_how",
+        || {
+            const CONNECTIONS: usize = 16;
+            const BYTES: usize = 500_000;
+            let (mut near, mut far) = Interface::create_veth_pair("near", "far").unwrap();
+            near.set_up().unwrap();
+            far.set_up().unwrap();
+            near.add_address([10, 77, 0, 1].into(), 24).unwrap();
+            let options = "--link packet:far --addr 10.77.0.2/24 --json -v 7 --shards 2";
+            let mut recv = start(&format!("recv {options} --connections {CONNECTIONS}"));
+            recv.until("listening on");
+            for _ in 0..CONNECTIONS {
+                send(recv_addr(), &repeating(7, 0, BYTES));
+            }
+            let ended = recv.finish();
+            assert!(
+                ended.stderr.contains("shards  2, with "),
+                "{}",
+                ended.stderr
+            );
+            let json = ended.json();
+            assert_all_right(&json, (CONNECTIONS * BYTES) as u64);
+            let of_shard = |shard: usize| json["shards"][shard]["bytes"].as_u64();
+            let shards = [of_shard(0), of_shard(1), of_shard(2)];
+            assert!(
+                matches!(shards, [Some(1..), Some(1..), None]),
+                "{shards:?} bytes"
+            );
+            assert_eq!(json["crossed_frames"], 0);
+        },
+    );
+}
+
+#[test]
 fn a_macvtap_link_receives_and_leaves_nothing_behind_when_the_receiver_is_killed() {
     const TEST: &str =
         "recv::a_macvtap_link_receives_and_leaves_nothing_behind_when_the_receiver_is_killed";

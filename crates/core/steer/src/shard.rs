@@ -26,36 +26,42 @@ impl std::fmt::Display for ShardId {
 }
 
 /// Returns the shard, of `count`, that has the connection of a packet with this four-tuple. Shard 0 if `count` is 0.
+///
+/// The hash uses only operations on 32 bits that classic BPF has: the kernel computes the same to deliver a packet to the
+/// socket of its shard (`packet/spread.rs` of `devmem-linux`).
 pub fn shard_of(tuple: &FourTuple, count: u16) -> ShardId {
     let source = endpoint_hash(SocketAddr::new(tuple.src_ip, tuple.src_port));
     let destination = endpoint_hash(SocketAddr::new(tuple.dst_ip, tuple.dst_port));
     // The sum is the same for both directions.
-    let hash = mix(source.wrapping_add(destination), 0) >> 32;
-    // Less than `count`, and evenly distributed, as the hash is.
-    ShardId(((hash * u64::from(count)) >> 32) as u16)
+    let hash = mix(source.wrapping_add(destination));
+    // Less than `count`, and evenly distributed, as the upper half of the hash is.
+    ShardId((((hash >> 16) * u32::from(count)) >> 16) as u16)
 }
 
-fn endpoint_hash(endpoint: SocketAddr) -> u64 {
-    let port = u64::from(endpoint.port());
+fn endpoint_hash(endpoint: SocketAddr) -> u32 {
+    let port = mix(endpoint.port().into());
+    let add = |hash, word| mix(hash ^ word);
     match endpoint.ip() {
-        IpAddr::V4(ip) => mix(port << 32 | u64::from(ip.to_bits()), 0),
+        IpAddr::V4(ip) => add(port, ip.to_bits()),
         IpAddr::V6(ip) => {
             let bits = ip.to_bits();
-            // The casts take the two halves.
-            mix(bits as u64, mix((bits >> 64) as u64, port))
+            // The casts take 32 bits each.
+            let words = [96, 64, 32, 0].map(|shift| (bits >> shift) as u32);
+            words.into_iter().fold(port, add)
         }
     }
 }
 
-fn mix(word: u64, hash: u64) -> u64 {
-    let hash = (word ^ hash).wrapping_add(1).wrapping_mul(GOLDEN_RATIO);
-    let hash = (hash ^ hash >> 32).wrapping_mul(GOLDEN_RATIO);
-    hash ^ hash >> 29
+/// Distributes the bits of a word over all bits.
+fn mix(word: u32) -> u32 {
+    let hash = (word ^ word >> 16).wrapping_mul(GOLDEN_RATIO);
+    let hash = (hash ^ hash >> 15).wrapping_mul(GOLDEN_RATIO);
+    hash ^ hash >> 16
 }
 
-/// 2^64 divided by the golden ratio: a multiplication by it distributes neighbouring numbers evenly (Knuth, The Art of
+/// 2^32 divided by the golden ratio: a multiplication by it distributes neighbouring numbers evenly (Knuth, The Art of
 /// Computer Programming 3, 6.4).
-const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
+const GOLDEN_RATIO: u32 = 0x9e37_79b9;
 
 #[cfg(test)]
 mod tests {
@@ -105,6 +111,15 @@ mod tests {
                 assert!(found.iter().all(is_fair), "{count}: {found:?}");
             }
         }
+    }
+
+    /// The tests of the kernel's program in `devmem-linux` have the same values.
+    #[test]
+    fn the_hash_is_the_one_that_the_kernel_computes() {
+        let v4 = tuple("10.77.0.1:40000", "10.77.0.2:5201");
+        let v6 = tuple("[fd77::1]:40001", "[fd77::2]:5202");
+        let shards = [v4, v6].map(|tuple| shard_of(&tuple, 1 << 15));
+        assert_eq!(shards, [ShardId(0xc350 >> 1), ShardId(0x8baf >> 1)]);
     }
 
     #[test]

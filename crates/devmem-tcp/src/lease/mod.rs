@@ -246,11 +246,11 @@ impl Acquired {
         self.addresses.clone()
     }
 
-    /// Starts the thread that renews the addresses of a stack of `driver`, and changes those of the stack with them.
+    /// Starts the thread that renews the addresses of a NIC, and changes those of the stacks of its shards with them.
     ///
     /// # Errors
     /// The thread or its eventfd cannot be made.
-    pub(crate) fn keep(self, driver: Arc<Driver>, at: StackIndex) -> std::io::Result<LeaseKeeper> {
+    pub(crate) fn keep(self, shards: Vec<Arc<Driver>>) -> std::io::Result<LeaseKeeper> {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let watched = Arc::clone(&stop);
         let Self {
@@ -262,7 +262,7 @@ impl Acquired {
             while let Ok(false) = conversation.turn(Some(&watched), LONGEST_SLEEP) {
                 while let Some(news) = conversation.news() {
                     if note(&mut addresses, news) {
-                        tell(news, &driver, at);
+                        shards.iter().for_each(|shard| tell(news, shard));
                     }
                 }
             }
@@ -273,9 +273,9 @@ impl Acquired {
     }
 }
 
-/// Changes an address of a stack.
-fn tell(news: News, driver: &Driver, at: StackIndex) {
-    let told = driver.with(at, |stack, now| match news {
+/// Changes an address of the stack of a shard.
+fn tell(news: News, shard: &Driver) {
+    let told = shard.with(StackIndex(0), |stack, now| match news {
         News::Has(address) => stack.add_address(address, now),
         News::Lost(address) => {
             stack.remove_address(address, now);

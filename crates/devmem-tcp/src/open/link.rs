@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use devmem_linux::netif::Interface;
@@ -35,13 +36,14 @@ impl NetdevBuilder {
                     Some(ports) => Sharing::Ports(ports.clone()),
                     None => Sharing::Nothing(mac),
                 };
-                let (link, mac) = packet::open(name, &sharing, &self.addresses)?;
+                let (links, mac) = packet::open(name, &sharing, &self.addresses, self.shards)?;
                 if self.auto {
                     port = Some(packet::open_auto(name, mac)?);
                 }
                 self.mac = Some(mac);
-                self.mtu.get_or_insert(link.caps().mtu);
-                boxed([link])
+                let interfaces = links.first().map(|link| link.caps().mtu);
+                self.mtu = self.mtu.or(interfaces);
+                boxed(links)
             }
             LinkSpec::Macvtap(name) => {
                 let settings = MacvtapSettings {
@@ -49,14 +51,15 @@ impl NetdevBuilder {
                     mac: self.mac,
                     mtu: self.mtu,
                     queues: self.tap_queues,
+                    shards: self.shards,
                     offloads: tap_offloads(offloads),
                     auto: self.auto,
                 };
                 let opened = macvtap::open(name, settings, &self.addresses)?;
                 self.mac = Some(opened.mac);
-                self.mtu.get_or_insert(opened.link.caps().mtu);
+                self.mtu.get_or_insert(opened.mtu);
                 port = opened.port;
-                boxed([opened.link])
+                boxed(opened.links)
             }
             LinkSpec::Unix(path) => boxed([unix_link(path, mtu, offloads)?]),
             LinkSpec::Memory(name) => boxed(memory::links(name, self.shards, mtu, offloads)?),
@@ -92,12 +95,9 @@ impl NetdevBuilder {
             mtu,
             big_tcp,
         };
-        let queues = tap.into_queues();
-        let of_links = match self.shards {
-            1 => vec![queues],
-            _ => queues.into_iter().map(|queue| vec![queue]).collect(),
-        };
-        let links = of_links.into_iter().map(|it| TapLink::new(it, options));
+        let links = of_shards(tap.into_queues(), self.shards)
+            .into_iter()
+            .map(|queues| TapLink::new(queues, options));
         links
             .collect::<Result<_, _>>()
             .map_err(OpenError::system("epoll"))
@@ -149,6 +149,14 @@ impl NetdevBuilder {
 fn boxed<L: Link + 'static>(links: impl IntoIterator<Item = L>) -> Vec<Box<dyn Link>> {
     let boxed = |link| -> Box<dyn Link> { Box::new(link) };
     links.into_iter().map(boxed).collect()
+}
+
+/// Divides the queues of an interface: one shard has all of them, each of several has one.
+pub(super) fn of_shards(queues: Vec<OwnedFd>, shards: u16) -> Vec<Vec<OwnedFd>> {
+    match shards {
+        1 => vec![queues],
+        _ => queues.into_iter().map(|queue| vec![queue]).collect(),
+    }
 }
 
 fn tap_offloads(offloads: bool) -> TapOffloads {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use devmem_linux::macvtap::{self, MacvtapError, MacvtapOptions};
 use devmem_linux::netif::{InterfaceWatch, Sighting};
@@ -12,6 +13,7 @@ use nic::{
 };
 use wire::MacAddr;
 
+use super::link::of_shards;
 use super::packet;
 use crate::error::{ErrorKind, OpenError, Refusal};
 use crate::lease::LeasePort;
@@ -65,7 +67,9 @@ pub(super) struct MacvtapSettings {
     pub(super) mode: Option<MacvtapMode>,
     pub(super) mac: Option<MacAddr>,
     pub(super) mtu: Option<u16>,
+    /// Queues of the link of one shard.
     pub(super) queues: u16,
+    pub(super) shards: u16,
     pub(super) offloads: TapOffloads,
     /// Open a socket to get addresses, too.
     pub(super) auto: bool,
@@ -73,9 +77,12 @@ pub(super) struct MacvtapSettings {
 
 /// An open link.
 pub(super) struct OpenMacvtap {
-    pub(super) link: MacvtapLink,
+    /// One for each shard.
+    pub(super) links: Vec<MacvtapLink>,
     /// MAC address of the NIC.
     pub(super) mac: MacAddr,
+    /// MTU of the interface.
+    pub(super) mtu: u16,
     pub(super) port: Option<LeasePort>,
 }
 
@@ -90,6 +97,7 @@ pub(super) fn open(
         mac,
         mtu,
         queues,
+        shards,
         offloads,
         auto,
     } = settings;
@@ -98,7 +106,8 @@ pub(super) fn open(
         mode: mode.map(MacvtapMode::of_kernel),
         mac: mac.map(|mac| mac.0),
         mtu,
-        queues,
+        queues: queues.max(shards),
+        watches: shards,
         offloads,
         multicast: packet::solicited_nodes(addresses),
         auto,
@@ -112,18 +121,37 @@ pub(super) fn open(
         mtu: u16::try_from(opened.mtu).unwrap_or(u16::MAX),
         big_tcp: false,
     };
-    let tap = TapLink::new(opened.queues, options).map_err(OpenError::system("epoll"))?;
-    let reports = reports(opened.watch).map_err(OpenError::system("dup"))?;
-    let link = MacvtapLink::new(tap, reports).map_err(OpenError::system("epoll"))?;
+    let hold = Arc::new(opened.hold);
+    // The counter of dropped frames is one of the interface: the first shard counts them.
+    let counts = std::iter::once(Dropped::Counted).chain(std::iter::repeat(Dropped::Ignored));
+    let mut links = Vec::new();
+    for ((queues, watch), dropped) in of_shards(opened.queues, shards)
+        .into_iter()
+        .zip(opened.watches)
+        .zip(counts)
+    {
+        let tap = TapLink::new(queues, options).map_err(OpenError::system("epoll"))?;
+        let reports = reports(watch, dropped).map_err(OpenError::system("dup"))?;
+        let link = MacvtapLink::new(tap, reports).map_err(OpenError::system("epoll"))?;
+        links.push(link.keeping(Arc::clone(&hold)));
+    }
     Ok(OpenMacvtap {
-        link: link.keeping(opened.hold),
+        links,
         mac: MacAddr(opened.mac),
+        mtu: options.mtu,
         port: opened.auto.map(packet::lease_port),
     })
 }
 
+/// Whether reports tell how many frames the interface has dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dropped {
+    Counted,
+    Ignored,
+}
+
 /// Returns the reports of a watched interface.
-fn reports(mut watch: InterfaceWatch) -> io::Result<InterfaceReports> {
+fn reports(mut watch: InterfaceWatch, counted: Dropped) -> io::Result<InterfaceReports> {
     let socket = watch.as_fd().try_clone_to_owned()?;
     let mut dropped = None;
     let look = move |look| {
@@ -135,6 +163,7 @@ fn reports(mut watch: InterfaceWatch) -> io::Result<InterfaceReports> {
             presence,
             rx_dropped,
         } = watch.latest()?;
+        let rx_dropped = rx_dropped.filter(|_| counted == Dropped::Counted);
         let now = rx_dropped.or(dropped);
         // An interface that exists has dropped frames before, too.
         let before = std::mem::replace(&mut dropped, now).or(now);

@@ -4,9 +4,10 @@ use std::io;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use devmem_linux::packet::{
-    self, PacketError, PacketOptions, PacketSocket, Presence, SharedStation, Station,
+    self, PacketError, PacketGroup, PacketOptions, PacketSocket, Presence, SharedStation, Station,
 };
 use devmem_uapi::Errno;
 use nic::{InterfaceStatus, LinkState, PacketLink, PacketLinkOptions};
@@ -24,13 +25,14 @@ pub(super) enum Sharing {
     Ports(RangeInclusive<u16>),
 }
 
-/// Opens a link; returns the MAC address of the NIC, too.
+/// Opens a link, a socket for each shard; returns the MAC address of the NIC, too.
 pub(super) fn open(
     name: &str,
     sharing: &Sharing,
     addresses: &[(IpAddr, u8)],
-) -> Result<(PacketLink, MacAddr), OpenError> {
-    let socket = PacketOptions {
+    shards: u16,
+) -> Result<(Vec<PacketLink>, MacAddr), OpenError> {
+    let options = PacketOptions {
         interface: name.to_owned(),
         station: match sharing {
             Sharing::Nothing(mac) => Station::Own {
@@ -42,19 +44,26 @@ pub(super) fn open(
                 ports: ports.clone(),
             }),
         },
-    }
-    .open()
-    .map_err(|error| refused(name, error))?;
+    };
+    let opened = match shards {
+        1 => options.open().map(PacketGroup::from),
+        _ => options.open_group(shards),
+    };
+    let opened = opened.map_err(|error| refused(name, error))?;
     let options = PacketLinkOptions {
-        ifindex: socket.index(),
+        ifindex: opened.index,
         // The MTU of an Ethernet interface is at most 65,535 (linux include/uapi/linux/if_ether.h ETH_MAX_MTU).
-        mtu: u16::try_from(socket.mtu()).unwrap_or(u16::MAX),
+        mtu: u16::try_from(opened.mtu).unwrap_or(u16::MAX),
         look,
     };
-    let mac = MacAddr(socket.mac());
-    let (fd, held) = socket.into_parts();
-    let link = PacketLink::new(fd, options).map_err(OpenError::system("epoll"))?;
-    Ok((link.keeping(held), mac))
+    let held = Arc::new(opened.held);
+    let link = |socket| {
+        let link = PacketLink::new(socket, options)?;
+        Ok(link.keeping(Arc::clone(&held)))
+    };
+    let links: io::Result<Vec<_>> = opened.sockets.into_iter().map(link).collect();
+    let links = links.map_err(OpenError::system("epoll"))?;
+    Ok((links, MacAddr(opened.mac)))
 }
 
 /// Opens the socket by which the station `mac` beside the interface gets its addresses.

@@ -1,10 +1,9 @@
 //! The NIC under test, and an ordinary program at the other end of its cable.
 
 use std::env;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -24,37 +23,6 @@ pub const MEMORY_BYTES: usize = 16 << 20;
 
 /// There is one NIC: its tests take turns.
 static TURN: Mutex<()> = Mutex::new(());
-
-/// Set for the inner run: the process that is to be killed.
-const VICTIM: &str = "DEVMEM_TEST_VICTIM";
-
-/// Returns whether this process is the one that [`kill_victim`] started.
-pub fn is_victim() -> bool {
-    env::var_os(VICTIM).is_some()
-}
-
-/// Says `word`, and waits to be killed.
-pub fn wait_to_be_killed(word: &str) {
-    println!("{word}");
-    // Ends also when the parent has ended.
-    let _ = io::stdin().read(&mut [0]);
-}
-
-/// Starts this program again, for `test` alone, and kills it when it says `word`.
-pub fn kill_victim(test: &str, word: &str) {
-    let mut victim = Command::new(env::current_exe().unwrap())
-        .args([test, "--exact", "--nocapture"])
-        .env(VICTIM, "1")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
-    let mut lines = lines.map_while(Result::ok);
-    assert!(lines.any(|line| line.contains(word)), "never {word}");
-    victim.kill().unwrap();
-    victim.wait().unwrap();
-}
 
 pub struct Bench {
     pub name: String,

@@ -274,16 +274,19 @@ fn a_link_or_an_option_without_queues_for_shards_is_refused() {
         (
             "unix:/none",
             (|it| it.shards(2)) as fn(NetdevBuilder) -> _,
-            "a NIC on unix:/none has one shard",
+            "a NIC on unix:/none has one shard: its socket is one queue",
         ),
-        ("packet:lo", |it| it.shards(2), "packet:lo has one shard"),
-        ("macvtap:lo", |it| it.shards(2), "macvtap:lo has one shard"),
+        (
+            "unix:/none",
+            |it| it.shards(2),
+            "open packet:NAME, tap:NAME, macvtap:NAME or mem:NAME",
+        ),
         ("mem:shards-none", |it| it.shards(0), "at least one shard"),
         ("mem:shards-many", |it| it.shards(65), "at most 64 shards"),
         (
             "tap:dm9",
             |it| it.shards(2).tap_queues(2),
-            "one queue of the TAP",
+            "one queue of the link",
         ),
     ] {
         let error = refused(link, change);

@@ -33,7 +33,7 @@ const RELEASE: u8 = 7;
 const FIRST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 50);
 
 /// A DHCP server, and the kinds of the messages that it got.
-struct Server {
+pub struct Server {
     heard: Arc<Mutex<Vec<u8>>>,
     /// Refuse the next renewal, and lend the next address.
     refuses: Arc<AtomicBool>,
@@ -41,7 +41,7 @@ struct Server {
 
 impl Server {
     /// Starts a server that lends an address for 20 s, to be renewed after one.
-    fn start() -> Self {
+    pub fn start() -> Self {
         let socket = UdpSocket::bind(("0.0.0.0", 67)).expect("root of this namespace");
         socket.set_broadcast(true).expect("it is open");
         let heard = Arc::new(Mutex::new(Vec::new()));

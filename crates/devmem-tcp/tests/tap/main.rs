@@ -20,7 +20,7 @@ mod vulkan;
 mod warning;
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -211,21 +211,27 @@ fn connections_over_a_tap_with_four_queues_send_both_ways_at_once() {
     );
 }
 
-/// Sends both ways on `connections` at the same time. Returns the NIC, for its counters.
+/// Sends both ways on `connections` at the same time, over a TAP. Returns the NIC, for its counters.
 fn send_both_ways(
     connections: usize,
     change: impl FnOnce(NetdevBuilder) -> NetdevBuilder,
 ) -> sender::Nic {
-    const BYTES: usize = 150_000;
     let (host, nic) = Host::with_nic(V4, change);
+    both_ways_at_once(connections, &host, &nic);
+    nic
+}
+
+/// Sends both ways on `connections` of the NIC at the same time.
+fn both_ways_at_once(connections: usize, host: &Host, nic: &sender::Nic) {
+    const BYTES: usize = 150_000;
     let memory = Dmabuf::anonymous(16 << 20).expect("memory");
-    let local = "10.77.0.2:0".parse().expect("an address");
+    let local = SocketAddr::new(nic.netdev.addresses()[0], 0);
     let setup = nic.netdev.plan_receive(local).apply().expect("set up");
     let rx = nic.netdev.bind_rx(&memory, setup.queues()).expect("bound");
     std::thread::scope(|scope| {
         for _ in 0..connections {
             // One after another, so that the accepted connection is the last one opened.
-            let mut ours = host.connect(&nic);
+            let mut ours = host.connect(nic);
             let theirs = host.accept();
             let mut back = theirs.try_clone().expect("a second handle");
             scope.spawn(move || {
@@ -233,7 +239,7 @@ fn send_both_ways(
                 back.shutdown(Shutdown::Write).expect("open");
             });
             scope.spawn(move || assert_eq!(check_all(theirs), BYTES));
-            let (nic, memory) = (&nic, &memory);
+            let memory = &memory;
             scope.spawn(move || {
                 nic.send(&mut ours, BYTES, 7000);
                 ours.shutdown_write().expect("open");
@@ -243,7 +249,6 @@ fn send_both_ways(
     });
     let net_iovs = rx.unbind().net_iovs();
     assert_eq!(net_iovs.home, net_iovs.total);
-    nic
 }
 
 #[test]

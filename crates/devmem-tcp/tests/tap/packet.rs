@@ -69,6 +69,10 @@ impl Receiver {
         &self.listener
     }
 
+    pub fn memory(&self) -> &Dmabuf {
+        &self.memory
+    }
+
     /// Receives `bytes` from a socket of the kernel on each of `connections` connections at once.
     pub fn receive(&self, connections: usize, bytes: usize) {
         let local = self.listener.local_addr().expect("it listens");

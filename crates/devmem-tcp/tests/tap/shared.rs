@@ -23,7 +23,7 @@ const PORTS: &str = "packet:far,ports=5201-5203";
 const KERNELS_PORT: u16 = 80;
 
 /// Makes a veth pair from the test's namespace to a new one. Each kernel has an address at its end.
-fn pair((host, ours, len): Addresses) -> NetNs {
+pub fn pair((host, ours, len): Addresses) -> NetNs {
     let entered = std::thread::spawn(|| {
         netns::enter_new().expect("root of this namespace");
         NetNs::current().expect("it exists")
@@ -51,10 +51,10 @@ fn open(far_side: &NetNs, (_, ours, len): Addresses) -> Result<Netdev, OpenError
 }
 
 /// Sees all packets of the test's namespace.
-struct Watch(OwnedFd);
+pub struct Watch(OwnedFd);
 
 impl Watch {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let flags = SocketFlags::NONBLOCK;
         let socket = socket_with(
             AddressFamily::PACKET,
@@ -68,7 +68,7 @@ impl Watch {
     }
 
     /// Returns how many TCP segments and how many resets were seen since the last call.
-    fn segments_and_resets(&self) -> (usize, usize) {
+    pub fn segments_and_resets(&self) -> (usize, usize) {
         const RST: u8 = 4;
         let mut frame = vec![0; 128 << 10];
         let (mut segments, mut resets) = (0, 0);
@@ -159,7 +159,7 @@ fn receive(netdev: &Netdev, (_, ours, _): Addresses) {
 }
 
 /// A connection from the peer to a port of the kernel beside our NIC.
-fn reaches_the_kernel(far_side: &NetNs, (_, ours, _): Addresses, port: u16) {
+pub fn reaches_the_kernel(far_side: &NetNs, (_, ours, _): Addresses, port: u16) {
     let address = SocketAddr::new(ours.parse().expect("an address"), port);
     let listening = far_side.run(|| TcpListener::bind(address));
     let listener = listening.expect("root of both").expect("a free port");

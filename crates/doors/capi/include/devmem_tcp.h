@@ -109,6 +109,14 @@ int dmt_version(void);
  * open /dev/net/tun. dmt_error has the reason and what to do. */
 dmt_stack *dmt_open(const char *link, const char *settings);
 
+/* Opens a NIC with COUNT shards, 1 to 64, on LINK with SETTINGS as for dmt_open: COUNT stacks, which STACKS gets. Each has a queue
+ * of the link, a lock and a background thread, so that threads on different stacks do not wait for each other. A hash of
+ * its addresses and ports selects the stack of a connection. dmt_connect chooses a local port whose connection is on its stack. A
+ * stack accepts the connections that are on it: listen at the same address on every stack. Each stack is closed by itself.
+ *
+ * Errors: those of dmt_open; EINVAL (COUNT, or LINK has one queue), EFAULT (STACKS is NULL). */
+int dmt_open_shards(const char *link, const char *settings, dmt_stack **stacks, size_t count);
+
 /* Closes every socket of a stack, waits at most two seconds for their connections to close, and closes the stack. Blocked
  * calls on the stack end with EBADF. Frags that were not returned are freed with their sockets. */
 int dmt_stack_close(dmt_stack *stack);

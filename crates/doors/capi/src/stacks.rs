@@ -37,16 +37,33 @@ impl OpenStack {
 
 /// Opens a stack and returns its number.
 pub(crate) fn open(link: &str, settings: &str) -> Result<usize, Failure> {
+    let only = open_shards(link, settings, 1)?.pop();
+    Ok(only.ok_or(Errno::EIO)?)
+}
+
+/// Opens a NIC with `shards` shards and returns the number of the stack of each.
+pub(crate) fn open_shards(
+    link: &str,
+    settings: &str,
+    shards: usize,
+) -> Result<Vec<usize>, Failure> {
     let builder = parse(link, settings).map_err(|error| Failure::of(Errno::EINVAL, &error))?;
-    let opened = devmem_tcp::internals::into_stack(builder);
-    let (stack, fds) = opened.map_err(|error| Failure::of_open(&error))?;
-    let settings = Settings {
-        fd_base: next_fd_base(),
-        ..Settings::default()
+    // The library refuses more than 64.
+    let shards = u16::try_from(shards).unwrap_or(u16::MAX);
+    let opened = devmem_tcp::internals::into_shards(builder.shards(shards));
+    let opened = opened.map_err(|error| Failure::of_open(&error))?;
+    let start = |(stack, fds)| {
+        let settings = Settings {
+            fd_base: next_fd_base(),
+            ..Settings::default()
+        };
+        // Each has a clock. They begin one after the other, and path MTUs, which the stacks share, are known for minutes.
+        let engine = Engine::start(stack, settings, fds);
+        let engine = engine.map_err(|error| Failure::of(Errno::ENOMEM, &error))?;
+        Ok(OpenStack { engine })
     };
-    let engine =
-        Engine::start(stack, settings, fds).map_err(|error| Failure::of(Errno::ENOMEM, &error))?;
-    Ok(STACKS.insert(OpenStack { engine }))
+    let started: Result<Vec<_>, Failure> = opened.into_iter().map(start).collect();
+    Ok(started?.into_iter().map(|it| STACKS.insert(it)).collect())
 }
 
 /// Returns the number of a new stack's first descriptor. Each stack has a distinct range, so that a descriptor is EBADF in

@@ -142,6 +142,13 @@ fn messages_are_framed_into_host_and_device_memory() {
     }
 }
 
+#[test]
+fn a_nic_with_shards_has_a_stack_for_each() {
+    if has_compiler() {
+        assert_eq!(compile_and_run("tests/shards.c"), "0 wrong\n");
+    }
+}
+
 /// Runs the program for memory of GPUs on a kind of it, with the stand-in for their libraries in the variable `library`.
 fn on_a_gpu(kind: &str, library: Option<&str>) -> String {
     let (stub, lib) = (
@@ -387,7 +394,8 @@ fn a_package_is_installed_below_destdir_and_found_by_pkg_config() {
 fn the_header_and_the_library_have_the_same_functions() {
     let read = |path: &str| std::fs::read_to_string(sources().join(path)).expect(path);
     let header = read("include/devmem_tcp.h");
-    let files = ["device", "memory", "nic", "socket"].map(|name| format!("src/ffi/{name}.rs"));
+    let files = ["device", "memory", "nic", "shards", "socket"];
+    let files = files.map(|name| format!("src/ffi/{name}.rs"));
     let rust = files.map(|file| read(&file)).concat();
     let names = |text: &str, before: &str| -> std::collections::BTreeSet<String> {
         let starts = text.match_indices(before).map(|(at, _)| at + before.len());

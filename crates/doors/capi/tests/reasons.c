@@ -45,6 +45,8 @@ static void without_privileges(void)
 
 static void opening(void)
 {
+	dmt_stack *several[2];
+
 	NULL_IS(EINVAL, dmt_open("mem:r", ""));
 	REASON("dmt_open: EINVAL: the stack has no address; add one to SETTINGS: address=");
 	NULL_IS(EINVAL, dmt_open("mem:r", "address=10.77.0.1"));
@@ -53,6 +55,10 @@ static void opening(void)
 	REASON("write tap:NAME");
 	NULL_IS(EINVAL, dmt_open("mem:r", "address=10.77.0.1/24,rx_queues=0"));
 	REASON("0 rx queues: take 1 to ");
+	EXPECT(EINVAL, dmt_open_shards("mem:r", "address=10.77.0.1/24", several, 0));
+	REASON("dmt_open_shards: EINVAL: a NIC has at least one shard");
+	EXPECT(EINVAL, dmt_open_shards("unix:/no-such-wire", "address=10.77.0.1/24", several, 2));
+	REASON("its socket is one queue");
 	NULL_IS(EFAULT, dmt_open(NULL, ""));
 	REASON("dmt_open: EFAULT: ");
 }

@@ -92,8 +92,9 @@ fn open(
     gateway: Option<&str>,
     mtu: Option<u16>,
     queues: Option<u16>,
+    shards: u16,
 ) -> Result<devmem_tcp::Netdev, Error> {
-    let mut builder = devmem_tcp::Netdev::builder(link)?;
+    let mut builder = devmem_tcp::Netdev::builder(link)?.shards(shards);
     for address in addresses {
         builder = builder.address(address)?;
     }
@@ -114,9 +115,10 @@ fn open(
 #[pymethods]
 impl Netdev {
     /// Opens a NIC in user space on `link`: "tap:NAME", "packet:NAME", "macvtap:NAME", "unix:PATH" or "mem:NAME". `addresses`:
-    /// one or more, as "10.77.0.2/24" or "auto".
+    /// one or more, as "10.77.0.2/24" or "auto". `shards`: stacks of the NIC that receive at the same time on different cores; not on
+    /// a "unix:" link.
     #[staticmethod]
-    #[pyo3(signature = (link, *addresses, gateway=None, mtu=None, queues=None))]
+    #[pyo3(signature = (link, *addresses, gateway=None, mtu=None, queues=None, shards=1))]
     fn user(
         py: Python<'_>,
         link: &str,
@@ -124,8 +126,9 @@ impl Netdev {
         gateway: Option<&str>,
         mtu: Option<u16>,
         queues: Option<u16>,
+        shards: u16,
     ) -> PyResult<Open<Self>> {
-        let nic = released(py, || open(link, &addresses, gateway, mtu, queues))?;
+        let nic = released(py, || open(link, &addresses, gateway, mtu, queues, shards))?;
         Ok(Open(Self::new(nic, Time::Real)))
     }
 
@@ -243,6 +246,20 @@ impl Netdev {
             connecting: Handle::new(begun?, "attempt"),
             time: self.time,
         })
+    }
+
+    /// The shards of the NIC, each as a NIC: for one thread per shard, which share nothing. A shard has the connections that a
+    /// hash of their addresses and ports selects, so every shard must listen.
+    fn shards(&self, py: Python<'_>) -> PyResult<Vec<Open<Self>>> {
+        let shards = self.nic.with(py, |nic| nic.shards())?;
+        let open = |nic| Open(Self::new(nic, self.time));
+        Ok(shards.into_iter().map(open).collect())
+    }
+
+    /// How many received frames crossed from the shard that received them to that of their connection.
+    #[getter]
+    fn crossed_frames(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.nic.with(py, |nic| nic.crossed_frames())?)
     }
 
     /// "up", "down" or "gone".

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import ADDRESS, pattern, send_in_thread
+from conftest import ADDRESS, PATIENCE, pattern, send_in_thread
 
 import devmem_tcp
 from devmem_tcp import Dmabuf, Netdev
@@ -171,3 +171,29 @@ def test_a_loop_releases_each_batch_before_the_next(wire):
     assert next(batches).tobytes() == b"two"
     with pytest.raises(ValueError, match="released"):
         first.tobytes()
+
+
+def test_a_nic_with_shards_receives_on_each_of_them():
+    def open_nic(address):
+        return Netdev.user("mem:py-shards", address, shards=2)
+
+    a, b = open_nic("10.77.0.1/24"), open_nic("10.77.0.2/24")
+    assert (len(a.shards()), len(b.shards())) == (2, 2)
+    memory = Dmabuf.anonymous(8 << 20)
+    data = pattern(1_000_000)
+    with b.plan_receive(ADDRESS).bind(memory), b.listen(ADDRESS) as listener:
+        listener.settimeout(PATIENCE)
+        for shard in a.shards():
+            sender = shard.connect(ADDRESS, timeout=PATIENCE)
+            receiver, _peer = listener.accept()
+            receiver.settimeout(PATIENCE)
+            thread = send_in_thread(sender, data)
+            received = b"".join(batch.tobytes() for batch in receiver)
+            thread.join()
+            assert received == data
+    assert (a.crossed_frames, b.crossed_frames) == (0, 0)
+
+
+def test_a_link_of_one_queue_refuses_shards_and_names_the_others():
+    with pytest.raises(ValueError, match="(?s)its socket is one queue.*packet:NAME"):
+        Netdev.user("unix:/tmp/no-such-wire", "10.77.0.2/24", shards=2)

@@ -141,6 +141,10 @@ impl PacketError {
                 call: "PACKET_IGNORE_OUTGOING",
                 ..
             } => "use Linux 4.20 or later".to_owned(),
+            Self::Call {
+                call: "PACKET_FANOUT" | "PACKET_FANOUT_DATA",
+                ..
+            } => "open the NIC with one shard".to_owned(),
             Self::BadPorts { .. }
             | Self::NotHeld { .. }
             | Self::Unsupported { .. }

@@ -7,24 +7,29 @@ use super::SharedStation;
 use crate::sys::packet::Instruction;
 
 /// `BPF_LD | BPF_ABS` of four, two and one bytes (linux include/uapi/linux/bpf_common.h).
-const LOAD_WORD: u16 = 0x20;
-const LOAD_HALF: u16 = 0x28;
-const LOAD_BYTE: u16 = 0x30;
+pub(super) const LOAD_WORD: u16 = 0x20;
+pub(super) const LOAD_HALF: u16 = 0x28;
+pub(super) const LOAD_BYTE: u16 = 0x30;
 /// `BPF_LD | BPF_IND` of two and one bytes, at an offset from the index register.
-const LOAD_HALF_INDEXED: u16 = 0x48;
-const LOAD_BYTE_INDEXED: u16 = 0x50;
+pub(super) const LOAD_HALF_INDEXED: u16 = 0x48;
+pub(super) const LOAD_BYTE_INDEXED: u16 = 0x50;
 /// `BPF_LDX | BPF_MSH`: sets the index register to the length of the IPv4 header at an offset.
-const INDEX_IPV4_HEADER: u16 = 0xb1;
+pub(super) const INDEX_IPV4_HEADER: u16 = 0xb1;
 /// `BPF_ALU | BPF_AND | BPF_K`, `BPF_JMP` with `BPF_JEQ`, `BPF_JGE` and `BPF_JGT`, and `BPF_RET | BPF_K`.
-const AND: u16 = 0x54;
-const JUMP_IF_EQUAL: u16 = 0x15;
-const JUMP_IF_AT_LEAST: u16 = 0x35;
-const JUMP_IF_GREATER: u16 = 0x25;
-const RETURN: u16 = 0x06;
+pub(super) const AND: u16 = 0x54;
+pub(super) const JUMP_IF_EQUAL: u16 = 0x15;
+pub(super) const JUMP_IF_AT_LEAST: u16 = 0x35;
+pub(super) const JUMP_IF_GREATER: u16 = 0x25;
+pub(super) const RETURN: u16 = 0x06;
 
 /// Where a program finds the VLAN tag, which the kernel has removed from the frame: `SKF_AD_OFF + SKF_AD_VLAN_TAG` (linux
 /// include/uapi/linux/filter.h). 0 for a frame without a tag.
-const VLAN_TAG: u32 = 0xffff_f000 + 44;
+pub(super) const VLAN_TAG: u32 = 0xffff_f000 + 44;
+/// Where it finds the type of the packet: `SKF_AD_OFF + SKF_AD_PKTTYPE`.
+pub(super) const PACKET_TYPE: u32 = 0xffff_f000 + 4;
+/// The type of packets that this machine sends (linux include/uapi/linux/if_packet.h `PACKET_OUTGOING`). Those of packets that
+/// it receives are smaller.
+const TYPE_OUTGOING: u32 = 4;
 /// VLAN identifier in the tag; 0 in a priority tag (IEEE 802.1Q 9.6).
 const VLAN_ID_MASK: u32 = 0x0fff;
 /// Group bit of the first byte of a MAC address (IEEE 802 8.2.2).
@@ -51,12 +56,12 @@ const DHCP_CLIENT_PORT: u32 = 68;
 /// Fragment offset of the IPv4 field: 0 in a packet with a transport header.
 const FRAGMENT_OFFSET_MASK: u32 = 0x1fff;
 
-const ETHERTYPE_IPV4: u32 = 0x0800;
+pub(super) const ETHERTYPE_IPV4: u32 = 0x0800;
 const ETHERTYPE_ARP: u32 = 0x0806;
-const ETHERTYPE_IPV6: u32 = 0x86dd;
+pub(super) const ETHERTYPE_IPV6: u32 = 0x86dd;
 const ARP_REPLY: u32 = 2;
 const PROTOCOL_ICMP: u32 = 1;
-const PROTOCOL_TCP: u32 = 6;
+pub(super) const PROTOCOL_TCP: u32 = 6;
 const PROTOCOL_UDP: u32 = 17;
 const PROTOCOL_ICMPV6: u32 = 58;
 /// Destination unreachable, and packet too big among it (RFC 792, RFC 1191).
@@ -188,7 +193,7 @@ fn to([a, b, c, d, e, f]: [u8; 6]) -> Vec<Test> {
 
 /// A comparison of bytes of the frame with a value.
 #[derive(Clone, Copy)]
-struct Test {
+pub(super) struct Test {
     load: u16,
     offset: u32,
     mask: u32,
@@ -199,7 +204,7 @@ struct Test {
 
 impl Test {
     /// Starts a comparison of the bytes at `offset`, in network byte order; `load` has their number.
-    const fn of(load: u16, offset: u32) -> Self {
+    pub(super) const fn of(load: u16, offset: u32) -> Self {
         Self {
             load,
             offset,
@@ -213,7 +218,7 @@ impl Test {
         Self { mask, ..self }
     }
 
-    const fn is(self, value: u32) -> Self {
+    pub(super) const fn is(self, value: u32) -> Self {
         Self { value, ..self }
     }
 
@@ -251,28 +256,50 @@ impl Test {
 /// Returns a program that accepts a packet for which all tests of one of the `alternatives` are true. An alternative has at
 /// most 255 instructions.
 fn accept_any(alternatives: &[Vec<Test>]) -> Vec<Instruction> {
-    let mut program = Vec::new();
-    for tests in alternatives {
-        let mut part = Vec::new();
-        tests.iter().for_each(|test| test.emit(&mut part));
-        part.push(instruction(RETURN, WHOLE_PACKET));
-        let end = part.len();
-        for (at, step) in part.iter_mut().enumerate() {
-            // To the next alternative; `end - at` is at least 2.
-            let skip = u8::try_from(end - at - 1).unwrap_or(u8::MAX);
-            match step.code {
-                JUMP_IF_EQUAL | JUMP_IF_AT_LEAST => step.if_false = skip,
-                JUMP_IF_GREATER => step.if_true = skip,
-                _ => {}
-            }
-        }
-        program.extend(part);
-    }
-    program.push(instruction(RETURN, 0));
+    let alternative = |tests: &Vec<Test>| alternative(tests, [instruction(RETURN, WHOLE_PACKET)]);
+    let mut program: Vec<_> = alternatives.iter().flat_map(alternative).collect();
+    program.extend(nothing());
     program
 }
 
-const fn instruction(code: u16, value: u32) -> Instruction {
+/// Returns a program that accepts what `filter` does, without packets that this machine sends. Before Linux 6.2 a group of
+/// sockets gets them, although each of its sockets ignores them.
+pub(super) fn incoming(filter: Vec<Instruction>) -> Vec<Instruction> {
+    let outgoing = Test::of(LOAD_WORD, PACKET_TYPE).at_least(TYPE_OUTGOING);
+    let mut program = alternative(&[outgoing], nothing());
+    program.extend(filter);
+    program
+}
+
+/// Returns a program that accepts no packet.
+pub(super) fn nothing() -> Vec<Instruction> {
+    vec![instruction(RETURN, 0)]
+}
+
+/// Returns a part of a program: if all tests are true, `then`, which returns; otherwise the part is left at its end. It has at
+/// most 255 instructions.
+pub(super) fn alternative(
+    tests: &[Test],
+    then: impl IntoIterator<Item = Instruction>,
+) -> Vec<Instruction> {
+    let mut part = Vec::new();
+    tests.iter().for_each(|test| test.emit(&mut part));
+    let tested = part.len();
+    part.extend(then);
+    let end = part.len();
+    for (at, step) in part[..tested].iter_mut().enumerate() {
+        // `end - at` is at least 2.
+        let skip = u8::try_from(end - at - 1).unwrap_or(u8::MAX);
+        match step.code {
+            JUMP_IF_EQUAL | JUMP_IF_AT_LEAST => step.if_false = skip,
+            JUMP_IF_GREATER => step.if_true = skip,
+            _ => {}
+        }
+    }
+    part
+}
+
+pub(super) const fn instruction(code: u16, value: u32) -> Instruction {
     Instruction {
         code,
         if_true: 0,
@@ -283,58 +310,16 @@ const fn instruction(code: u16, value: u32) -> Instruction {
 
 #[cfg(test)]
 mod tests {
+    use super::super::machine::{self, Packet};
     use super::*;
 
-    /// Runs a program as the kernel does; a load beyond the end of the frame rejects the packet.
     fn accepts(program: &[Instruction], frame: &[u8], vlan_tag: u32) -> bool {
-        let load = |offset: u32, len: usize| {
-            let at = offset as usize;
-            let bytes = frame.get(at..at + len)?;
-            Some(
-                bytes
-                    .iter()
-                    .fold(0, |sum, byte| sum << 8 | u32::from(*byte)),
-            )
+        let packet = Packet {
+            frame,
+            vlan_tag,
+            kind: 0,
         };
-        let (mut at, mut register, mut index) = (0, 0, 0);
-        loop {
-            let Instruction {
-                code,
-                if_true,
-                if_false,
-                value,
-            } = program[at];
-            at += 1;
-            let jump = match code {
-                JUMP_IF_EQUAL => register == value,
-                JUMP_IF_AT_LEAST => register >= value,
-                JUMP_IF_GREATER => register > value,
-                RETURN => return value != 0,
-                _ => {
-                    let loaded = match code {
-                        LOAD_WORD if value == VLAN_TAG => Some(vlan_tag),
-                        LOAD_WORD => load(value, 4),
-                        LOAD_HALF => load(value, 2),
-                        LOAD_BYTE => load(value, 1),
-                        LOAD_HALF_INDEXED => load(index + value, 2),
-                        LOAD_BYTE_INDEXED => load(index + value, 1),
-                        INDEX_IPV4_HEADER => {
-                            let Some(first) = load(value, 1) else {
-                                return false;
-                            };
-                            index = 4 * (first & 15);
-                            continue;
-                        }
-                        AND => Some(register & value),
-                        other => panic!("instruction {other:#x}"),
-                    };
-                    let Some(loaded) = loaded else { return false };
-                    register = loaded;
-                    continue;
-                }
-            };
-            at += usize::from(if jump { if_true } else { if_false });
-        }
+        machine::run(program, packet) != 0
     }
 
     const OURS: [u8; 6] = [2, 0, 0x10, 0x20, 0x30, 0x40];
@@ -372,6 +357,19 @@ mod tests {
                 assert!(!accepts(&program, &frame_to(mac), PRIORITY_7 | vlan));
             }
             assert!(accepts(&program, &frame_to(mac), PRIORITY_7));
+        }
+    }
+
+    #[test]
+    fn a_group_gets_no_packets_that_this_machine_sends() {
+        let program = incoming(own_address(OURS));
+        for (kind, is_received) in [(0, true), (1, true), (3, true), (TYPE_OUTGOING, false)] {
+            let packet = Packet {
+                frame: &frame_to([0xff; 6]),
+                vlan_tag: 0,
+                kind,
+            };
+            assert_eq!(machine::run(&program, packet) != 0, is_received, "{kind}");
         }
     }
 

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use zerocopy::{Immutable, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 use super::tun::IFNAMSIZ;
 
@@ -38,6 +38,8 @@ pub(crate) enum Membership {
 const SOL_PACKET: c_int = 263;
 const PACKET_ADD_MEMBERSHIP: c_int = 1;
 const PACKET_STATISTICS: c_int = 6;
+const PACKET_FANOUT: c_int = 18;
+const PACKET_FANOUT_DATA: c_int = 22;
 
 /// `struct packet_mreq`.
 #[derive(IntoBytes, Immutable)]
@@ -91,19 +93,62 @@ pub(crate) fn join(
 
 /// Attaches a filter: the socket gets the packets for which the program returns a length other than 0.
 pub(crate) fn attach_filter(fd: BorrowedFd<'_>, program: &[Instruction]) -> Result<(), Errno> {
+    // SAFETY: SO_ATTACH_FILTER reads a `struct sock_fprog`.
+    unsafe { set_program(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program) }
+}
+
+/// Name of a group of sockets that share the packets of an interface, with its mode and flags: the value of `PACKET_FANOUT`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FanoutGroup(c_int);
+
+/// Makes a group of the socket, which is bound. A program selects the socket of each packet, [`spread_by`]; until then the
+/// first socket gets all.
+pub(crate) fn make_group(fd: BorrowedFd<'_>) -> Result<FanoutGroup, Errno> {
+    // linux include/uapi/linux/if_packet.h: a program selects; the kernel chooses the number of the group; packets that this
+    // machine sends are not shared (Linux 6.2, ignored by older ones).
+    const BY_PROGRAM: c_int = 6;
+    const FLAG_UNIQUE_ID: c_int = 0x2000;
+    const FLAG_IGNORE_OUTGOING: c_int = 0x4000;
+    let wanted = FanoutGroup((BY_PROGRAM | FLAG_UNIQUE_ID | FLAG_IGNORE_OUTGOING) << 16);
+    join_group(fd, wanted)?;
+    get(fd, PACKET_FANOUT).map(FanoutGroup)
+}
+
+/// Adds a socket that is bound to the same interface. It has the next number in the group.
+pub(crate) fn join_group(fd: BorrowedFd<'_>, group: FanoutGroup) -> Result<(), Errno> {
+    // SAFETY: PACKET_FANOUT reads an int.
+    unsafe { set(fd, SOL_PACKET, PACKET_FANOUT, &group.0) }
+}
+
+/// Makes a program select the socket of each packet: the one with the number that it returns, modulo their number.
+pub(crate) fn spread_by(fd: BorrowedFd<'_>, program: &[Instruction]) -> Result<(), Errno> {
+    // SAFETY: PACKET_FANOUT_DATA reads a `struct sock_fprog` if the group of the socket has the mode of `make_group`.
+    unsafe { set_program(fd, SOL_PACKET, PACKET_FANOUT_DATA, program) }
+}
+
+/// Sets an option that is a program.
+///
+/// # Safety
+/// The option's value is a `struct sock_fprog`.
+unsafe fn set_program(
+    fd: BorrowedFd<'_>,
+    level: c_int,
+    option: c_int,
+    program: &[Instruction],
+) -> Result<(), Errno> {
     let program = libc::sock_fprog {
         len: u16::try_from(program.len()).map_err(|_| Errno::INVAL)?,
         filter: program.as_ptr().cast_mut().cast(),
     };
     const LEN: libc::socklen_t = size_of::<libc::sock_fprog>() as libc::socklen_t;
-    // SAFETY: 1. `fd` is open for the call (borrowed); 2. the kernel reads LEN bytes at the pointer, the local `program`;
-    // 3. it reads `len` instructions at `filter`: those of the borrowed slice, which have the size of `sock_filter`
-    // (asserted above); it writes to none of this.
+    // SAFETY: 1. `fd` is open for the call (borrowed); 2. the kernel reads LEN bytes at the pointer, the local `program`
+    // (the type is guaranteed by the caller); 3. it reads `len` instructions at `filter`: those of the borrowed slice, which
+    // have the size of `sock_filter` (asserted above); it writes to none of this.
     let rc = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ATTACH_FILTER,
+            level,
+            option,
             (&raw const program).cast(),
             LEN,
         )
@@ -130,20 +175,8 @@ pub(crate) fn bind(fd: BorrowedFd<'_>, index: u32) -> Result<(), Errno> {
 /// Returns the number of packets for which the socket's buffer had no room, since the last call.
 pub(crate) fn take_drops(fd: BorrowedFd<'_>) -> Result<u32, Errno> {
     // `struct tpacket_stats`: packets, of which drops.
-    let mut counts = [0_u32; 2];
-    let mut len = size_of_val(&counts) as libc::socklen_t;
-    // SAFETY: 1. `fd` is open for the call (borrowed); 2. the kernel writes at most `len` bytes at the pointer, the size of
-    // the local array, and the length at the other; 3. every byte pattern is a valid array of u32.
-    let rc = unsafe {
-        libc::getsockopt(
-            fd.as_raw_fd(),
-            SOL_PACKET,
-            PACKET_STATISTICS,
-            (&raw mut counts).cast(),
-            &raw mut len,
-        )
-    };
-    done(rc).map(|()| counts[1])
+    let [_packets, drops] = get::<[u32; 2]>(fd, PACKET_STATISTICS)?;
+    Ok(drops)
 }
 
 /// The kernel's `struct ifreq`: a name, then an index or flags.
@@ -191,6 +224,24 @@ pub(crate) fn is_up(fd: BorrowedFd<'_>, index: u32) -> Result<bool, Errno> {
         }
     }
     Err(Errno::NODEV)
+}
+
+/// Returns the value of an option of level `SOL_PACKET`.
+fn get<T: FromBytes>(fd: BorrowedFd<'_>, option: c_int) -> Result<T, Errno> {
+    let mut value = <T as FromZeros>::new_zeroed();
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: 1. `fd` is open for the call (borrowed); 2. the kernel writes at most `len` bytes at the pointer, the size of
+    // the local value, and the length at the other; 3. every byte pattern is a valid `T` (`FromBytes`).
+    let rc = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            SOL_PACKET,
+            option,
+            (&raw mut value).cast(),
+            &raw mut len,
+        )
+    };
+    done(rc).map(|()| value)
 }
 
 /// Sets an option.

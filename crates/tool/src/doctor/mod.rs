@@ -147,10 +147,32 @@ impl UserSpace {
         checks.push(over_interfaces("packet", tried));
         let tried = macvtap::try_open().map_err(|error| (error.to_string(), error.remedy()));
         checks.push(over_interfaces("macvtap", tried));
+        checks.push(shards());
         Self {
             ready: tap_in_namespace.works(),
             checks,
         }
+    }
+}
+
+/// Returns the check of links of NICs with several shards.
+fn shards() -> Check {
+    let check = |state, found: String| Check {
+        name: "shards",
+        state,
+        found,
+        remedy: None,
+    };
+    match packet::try_group() {
+        Ok(()) => check(
+            CheckState::Good,
+            "works (--shards N): tap, packet and macvtap links; a unix link has one shard"
+                .to_owned(),
+        ),
+        Err(error) => check(
+            CheckState::Missing,
+            format!("several only on tap and macvtap links: {error}"),
+        ),
     }
 }
 

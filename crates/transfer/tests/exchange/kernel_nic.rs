@@ -6,13 +6,14 @@
 mod bench;
 
 use devmem_linux::netif;
+use devmem_linux::test_util::{is_victim, kill_victim, wait_to_be_killed};
 use devmem_tcp::Netdev;
 use devmem_transfer::exchange::{
     Access, Endpoint, Engine, Event, Fabric, INLINE_BYTES, Memory, Options, Pool,
 };
 
 use crate::world::{host, part, pattern};
-use bench::{Bench, PATIENCE, is_victim, kill_victim, memory, wait_to_be_killed};
+use bench::{Bench, PATIENCE, memory};
 
 /// The fabric of the NIC, which receives into device memory.
 fn with_pool(bench: &Bench) -> Fabric {

@@ -60,5 +60,6 @@ fn tap(plan: &DemoPlan, link: &str) -> Result<TapPlan, Failure> {
         // The kernel's end of a veth pair has its address already.
         peers: (link == TAP).then_some(plan.peers),
         gateway: None,
+        shards: 1,
     })
 }

@@ -13,11 +13,13 @@
 mod device;
 mod memory;
 mod nic;
+mod shards;
 mod socket;
 
 pub use device::*;
 pub use memory::*;
 pub use nic::*;
+pub use shards::*;
 pub use socket::*;
 
 /// Handle of a stack: its number, in a pointer type of C.

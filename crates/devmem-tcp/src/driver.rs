@@ -14,17 +14,18 @@
 //! Two user-space NICs on a virtual-time wire share one driver. Any waiting thread polls both, and the clock advances to the
 //! next deadline when neither has work.
 
+mod fds;
 mod wait;
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::Duration;
 
 use netmem::MemoryObserver;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{EventfdFlags, eventfd};
 use stack::{POLL_BUDGET, SocketId, Stack};
 use wire::Instant;
 
@@ -37,6 +38,8 @@ use crate::home::Home;
 use crate::signals::{ReadinessChange, Signals, TaskSignal};
 use crate::spin::Spin;
 use crate::watchers::Watchers;
+use fds::sleep_on;
+pub(crate) use fds::{clear, set, sleep_until_readable};
 pub(crate) use wait::{Awaited, NotReady, Wait, WaitLimit};
 
 /// Longest single sleep: bounds the delay of a missed wake-up.
@@ -667,35 +670,6 @@ impl Driver {
         core.sleeps_until = None;
         core
     }
-}
-
-/// Sleeps in poll(2) on `wake` and `links`, and clears `wake`.
-fn sleep_on(wake: &OwnedFd, links: &[OwnedFd], timeout: Duration) {
-    let mut fds: Vec<PollFd<'_>> = vec![PollFd::new(wake, PollFlags::IN)];
-    fds.extend(links.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
-    if sleep_until_readable(&mut fds, timeout) && !fds[0].revents().is_empty() {
-        clear(wake.as_fd());
-    }
-}
-
-/// Sleeps in poll(2) until one of `fds` is ready. Returns whether it knows; an error (EINTR) only ends the sleep early.
-pub(crate) fn sleep_until_readable(fds: &mut [PollFd<'_>], timeout: Duration) -> bool {
-    let timeout = Timespec {
-        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: timeout.subsec_nanos().into(),
-    };
-    poll(fds, Some(&timeout)).is_ok()
-}
-
-/// Makes an eventfd readable. The write fails only if the counter is full, and then the eventfd is readable.
-pub(crate) fn set(fd: BorrowedFd<'_>) {
-    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
-}
-
-/// Makes an eventfd unreadable. The read fails only if it is unreadable already.
-pub(crate) fn clear(fd: BorrowedFd<'_>) {
-    let mut count = [0; 8];
-    let _ = rustix::io::read(fd, &mut count);
 }
 
 #[cfg(test)]

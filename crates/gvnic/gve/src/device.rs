@@ -236,8 +236,11 @@ impl Gve {
         }
     }
 
+    /// Tells the driver to look at the status. One that has no notification blocks yet looks at it when it begins.
     fn raise_management(&self, env: &Env<'_>) {
-        env.irqs.fire(self.config.management_vector());
+        if self.configured {
+            env.irqs.fire(self.config.management_vector());
+        }
     }
 
     pub(crate) fn run_tx(&mut self, index: usize, env: &mut Env<'_>) {

@@ -14,7 +14,7 @@ use gve_defs::registers::{
     ADMINQ_BASE_ADDRESS_LO, ADMINQ_EVENT_COUNTER, DEVICE_STATUS, STATUS_DEVICE_IS_RESET,
     STATUS_LINK_UP, STATUS_REPORT_STATS, STATUS_RESET_REQUESTED,
 };
-use gve_driver::{BarAccess, Driver, TxRequest};
+use gve_driver::{BarAccess, Driver, QueueOptions, TxRequest};
 use zerocopy::FromBytes;
 
 fn options(mut bytes: &[u8]) -> Vec<(u16, Vec<u8>)> {
@@ -191,6 +191,20 @@ fn link_changes_raise_the_management_vector() {
         bench.take_irqs();
         take_all_rx(&mut bench, &mut driver);
     }
+}
+
+#[test]
+fn without_a_driver_the_link_changes_silently() {
+    let mut bench = Bench::new();
+    bench.set_link(LinkState::Down);
+    assert_eq!(bench.take_irqs(), [] as [u16; 0]);
+    assert_eq!(bench.register(DEVICE_STATUS) & STATUS_LINK_UP, 0);
+    bench.set_link(LinkState::Up);
+    let mut driver = Driver::probe(Rc::clone(&bench.ram), &mut bench).expect("probe");
+    driver.up(&mut bench, QueueOptions::default()).expect("up");
+    bench.take_irqs();
+    bench.set_link(LinkState::Down);
+    assert_eq!(bench.take_irqs(), [8]);
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod tx;
 use std::net::SocketAddr;
 use std::process::Stdio;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use anyhow::Context;
 use devmem_linux::helper::Helper;
@@ -39,6 +40,8 @@ const WIRE: &str = "wire";
 const DEFAULT_MTU: u16 = 1500;
 /// Port of the receiver.
 const PORT: u16 = 5201;
+/// Longest time from the last byte that is sent to the last acknowledgement.
+const LONGEST_END: Duration = Duration::from_secs(60);
 
 /// Runs the demo. Must be called while the process has one thread: see [`netns::enter_new`].
 ///
@@ -279,7 +282,8 @@ impl SenderHandle {
         let work = move || match memory {
             SendMemory::Host => {
                 let shares = shares(plan.bytes, plan.connections, plan.write_size);
-                send_all(&nic, to, &shares.collect::<Vec<_>>(), cpu).map(|()| None)
+                send_all(&nic, to, &shares.collect::<Vec<_>>(), cpu)?;
+                end(nic).map(|()| None)
             }
             SendMemory::Device => tx::send_all(&nic, &plan, to, cpu, &|_, _, _| true).map(Some),
         };
@@ -379,6 +383,17 @@ fn send_all(
             .into_iter()
             .try_for_each(|thread| thread.join().expect("a sender does not panic"))
     })
+}
+
+/// Closes a NIC after all that was sent has arrived. A NIC that is dropped waits for that for half a second only, which a lossy
+/// wire can exceed; the receiver would wait for the rest for ever.
+fn end(nic: Netdev) -> Result<(), Failure> {
+    match nic.close(LONGEST_END) {
+        true => Ok(()),
+        false => Err(Failure::failed(format!(
+            "the receiver did not acknowledge the last bytes for {LONGEST_END:?}"
+        ))),
+    }
 }
 
 fn send_one(nic: &Netdev, to: SocketAddr, share: Share, cpu: Option<usize>) -> Result<(), Failure> {

@@ -169,9 +169,11 @@ fn events_of(watches: &[(u64, KernelWatch)]) -> epoll::EventFlags {
     each.fold(none, epoll::EventFlags::union)
 }
 
-/// The bits of poll(2) and epoll are the same (linux `EPOLLIN` and others).
 fn flags_of(events: PollFlags) -> epoll::EventFlags {
-    epoll::EventFlags::from_bits_truncate(events.bits().into())
+    let [input, output] = [epoll::EventFlags::IN, epoll::EventFlags::OUT];
+    let flags = [(PollFlags::IN, input), (PollFlags::OUT, output)];
+    let wanted = flags.iter().filter(|(flag, _)| events.contains(*flag));
+    wanted.map(|(_, flag)| *flag).collect()
 }
 
 /// Returns the limit of a wait; one that does not fit is longer than any machine runs.

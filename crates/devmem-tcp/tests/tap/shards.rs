@@ -76,7 +76,7 @@ fn shards_share_the_addresses_of_an_interface_without_a_reset() {
                 reaches_the_kernel(&far_side, addresses, 5200);
                 assert_eq!(nic.netdev.crossed_frames(), 0);
                 assert_nothing_lost(&nic.netdev);
-                let (segments, resets) = watch.segments_and_resets();
+                let (segments, resets) = watch.segments_and_resets(addresses.1);
                 assert!(segments > 50, "{segments}");
                 assert_eq!(resets, 0);
                 Interface::by_name("near")

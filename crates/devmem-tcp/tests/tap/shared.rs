@@ -67,9 +67,13 @@ impl Watch {
         Self(socket)
     }
 
-    /// Returns how many TCP segments and how many resets were seen since the last call.
-    pub fn segments_and_resets(&self) -> (usize, usize) {
+    /// Returns how many TCP segments were seen since the last call, and how many resets from the address `ours`.
+    ///
+    /// The other end may send one: its socket is closed by the ACK of its FIN, and if it had repeated the FIN before, the ACK
+    /// of that finds no socket.
+    pub fn segments_and_resets(&self, ours: &str) -> (usize, usize) {
         const RST: u8 = 4;
+        let ours: IpAddr = ours.parse().expect("an address");
         let mut frame = vec![0; 128 << 10];
         let (mut segments, mut resets) = (0, 0);
         loop {
@@ -82,34 +86,31 @@ impl Watch {
                 }
                 Err(errno) => panic!("{errno}"),
             };
-            let flags = match &frame[..len] {
-                [
-                    _,
-                    _,
-                    _,
-                    _,
-                    _,
-                    _,
-                    _,
-                    _,
-                    _,
-                    _,
-                    _,
-                    _,
-                    0x08,
-                    0x00,
-                    ip,
-                    rest @ ..,
-                ] if rest[8] == 6 => rest[usize::from(ip & 15) * 4 - 1 + 13],
-                [_, _, _, _, _, _, _, _, _, _, _, _, 0x86, 0xdd, rest @ ..] if rest[6] == 6 => {
-                    rest[40 + 13]
-                }
-                _ => continue,
-            };
-            segments += 1;
-            resets += usize::from(flags & RST != 0);
+            if let Some((from, flags)) = tcp_source_and_flags(&frame[..len]) {
+                segments += 1;
+                resets += usize::from(from == ours && flags & RST != 0);
+            }
         }
     }
+}
+
+/// Returns the source address and the flags of a TCP segment.
+fn tcp_source_and_flags(frame: &[u8]) -> Option<(IpAddr, u8)> {
+    const TCP: u8 = 6;
+    let (ethernet, packet) = frame.split_at_checked(14)?;
+    let (protocol, from, header): (_, IpAddr, _) = match ethernet[12..] {
+        [0x08, 0x00] => {
+            let from: [u8; 4] = packet.get(12..16)?.try_into().ok()?;
+            (packet[9], from.into(), usize::from(packet[0] & 15) * 4)
+        }
+        [0x86, 0xdd] => {
+            let from: [u8; 16] = packet.get(8..24)?.try_into().ok()?;
+            (packet[6], from.into(), 40)
+        }
+        _ => return None,
+    };
+    let flags = *packet.get(header + 13)?;
+    (protocol == TCP).then_some((from, flags))
 }
 
 /// Pings an IPv4 address; returns the number of answers within a moment.
@@ -196,7 +197,7 @@ fn our_ports_and_the_kernels_work_at_one_address_without_a_reset() {
                     let ours = V4.1.parse().expect("an address");
                     assert_eq!(pings(ours), 1, "only the kernel answers");
                 }
-                let (segments, resets) = watch.segments_and_resets();
+                let (segments, resets) = watch.segments_and_resets(addresses.1);
                 assert!(segments > 50, "{segments}");
                 assert_eq!(resets, 0);
                 let unwanted = ["rx_link_full", "rx_link_error", "rx_not_for_us"];
@@ -237,7 +238,12 @@ fn the_ports_are_held_while_the_nic_is_open_and_free_afterwards() {
                         .to_string()
                         .contains("port 5204 belongs to another stack")
                 );
+                let watch = Watch::new();
                 drop(netdev);
+                let refused = TcpStream::connect((ours, 5202)).expect_err("the kernel's again");
+                assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+                let (_segments, resets) = watch.segments_and_resets(addresses.1);
+                assert_eq!(resets, 1, "the kernel's");
                 reaches_the_kernel(&far_side, addresses, 5201);
 
                 let kernels = bind(5202).expect("it is free again");

@@ -24,9 +24,20 @@ impl Drop for Server {
 #[track_caller]
 pub fn start(command: &mut Command, port: u16) -> Server {
     let command = command.stdin(Stdio::null()).stdout(Stdio::null());
+    until_free(port);
     let server = Server(command.spawn().expect("it was found before"));
     until_listening(port);
     server
+}
+
+/// Waits until nobody listens on `port`: a child of the server before, between fork(2) and exec(2) when that was killed, still
+/// has its sockets.
+fn until_free(port: u16) {
+    let start = Instant::now();
+    while TcpStream::connect(("127.0.0.1", port)).is_ok() {
+        assert!(start.elapsed() < START_LIMIT, "a server stays on {port}");
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Waits until a server listens on `port`.

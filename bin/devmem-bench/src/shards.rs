@@ -28,8 +28,9 @@ const BATCH_FRAGS: usize = 1024;
 /// Receive on several shards of a NIC, compared with one shard
 ///
 /// Each stream has a sending and a receiving thread on one processor, and each is on a different processor. The same streams
-/// are measured on NICs with one shard, whose threads share one lock, and on NICs with a shard per stream. The ratio by CPU time is what the streams would reach on processors without other work: their number, times the
-/// CPU time of one stream per byte, divided by theirs.
+/// are measured on NICs with one shard, whose threads share one lock, and on NICs with a shard per stream. The ratio by CPU
+/// time is what the streams would reach on processors without other work: their number, times the CPU time of one stream per
+/// byte, divided by theirs.
 #[derive(Debug, Args)]
 pub struct ShardsArgs {
     /// Shards, and streams; as many processors are needed

@@ -14,8 +14,13 @@ tool=${DEVMEM_TCP:-target/release/devmem-tcp} folder=$PWD/target/vulkan-guest
 fetch() {
     rm -rf "$folder"
     mkdir -p "$folder"/{lists/partial,archives/partial,root}
-    local keys=/usr/share/keyrings/debian-archive-keyring.gpg
-    echo "deb [signed-by=$keys] http://deb.debian.org/debian trixie main" >"$folder/sources"
+    local keys=/usr/share/keyrings/debian-archive-keyring.gpg archive
+    # The archive from which this machine gets its own release has the others, too.
+    archive=$(apt-get -o "Dir::State::Lists=$folder/lists" indextargets --no-release-info \
+        --format '$(RELEASE) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' |
+        awk -v own="$(. /etc/os-release && echo "${VERSION_CODENAME:-}")" '$1 == own && $2 == "main" && !n++ { print $3 }')
+    [ -n "$archive" ] || { echo "apt on this machine has no source for its own release" >&2 && return 1; }
+    echo "deb [signed-by=$keys] $archive trixie main" >"$folder/sources"
     : >"$folder/status"
     local private=(-qq -o "Dir::State::Lists=$folder/lists" -o "Dir::State::status=$folder/status"
         -o "Dir::Cache::Archives=$folder/archives" -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache=

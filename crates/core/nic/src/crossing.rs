@@ -1,9 +1,10 @@
 //! Frames that cross from the shard that received them to the shard of their flow.
 //!
 //! Each shard has a NIC half on a queue pair of the link. The link decides where a frame arrives: a TAP by the queue that last
-//! sent a packet of the flow, and by a secret hash before that; a packet link by the same hash as this module. The connection is where [`shard_of`] says. A frame that
-//! arrives elsewhere is copied to host memory and crosses through the mailbox of the right shard, which receives it as if its
-//! link had passed on whole frames: checks, steering and placement happen there, in memory of that shard only.
+//! sent a packet of the flow, and by a secret hash before that; a packet link by the same hash as this module. The connection
+//! is where [`shard_of`] says. A frame that arrives elsewhere is copied to host memory and crosses through the mailbox of the
+//! right shard, which receives it as if its link had passed on whole frames: checks, steering and placement happen there, in
+//! memory of that shard only.
 //!
 //! ARP and neighbour discovery have no flow: the shard that received such a frame answers it, the others get a copy
 //! ([`Origin::Copy`](crate::Origin)) and learn the same.

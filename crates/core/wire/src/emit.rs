@@ -243,8 +243,9 @@ pub fn emit_tcp_frame_headers(
 /// sum of the payload that follows `head`, and stores the checksum. The field must contain the sum of
 /// the pseudo-header.
 ///
-/// `payload` is the payload's [`Checksum::partial`]. A result of 0 is stored as 0, without the
-/// exception that UDP makes (RFC 768).
+/// `payload` is the payload's [`Checksum::partial`]. A result of 0 is stored as 0xffff, the same number
+/// in one's complement: a UDP checksum of 0 means "no checksum" (RFC 768) and is invalid over IPv6
+/// (RFC 8200 section 8.1). Linux does the same, for TCP too.
 ///
 /// # Panics
 /// If `what` lies outside `head`.
@@ -254,7 +255,11 @@ pub fn fill_checksum(head: &mut [u8], payload: u16, what: TxChecksum) {
     let mut sum = Checksum::new();
     sum.add_bytes(&head[start..]);
     sum.add_partial(payload, head.len() - start);
-    head[field..field + 2].copy_from_slice(&sum.finish().to_be_bytes());
+    let finished = match sum.finish() {
+        0 => 0xffff,
+        finished => finished,
+    };
+    head[field..field + 2].copy_from_slice(&finished.to_be_bytes());
 }
 
 /// Writes a whole ARP frame to the start of `out`, returns its length (without padding).
@@ -395,6 +400,23 @@ mod tests {
         );
         let headers = RxHeaders::parse(&jumbo[..len], frame_len - 8).unwrap();
         assert_eq!(headers.header_len, len);
+    }
+
+    #[test]
+    fn a_checksum_of_zero_is_stored_as_ffff() {
+        let ethernet = ethernet(&V6, None);
+        let tcp = tcp();
+        let mut out = [0; 128];
+        let len = emit_tcp_frame_headers(&ethernet, &V6, &tcp, 2, &mut out);
+        let what = tcp_tx_checksum(len, &tcp);
+        let field = usize::from(what.start + what.offset);
+        let mut without_payload = out;
+        fill_checksum(&mut without_payload[..len], 0, what);
+        let rest = [without_payload[field], without_payload[field + 1]];
+
+        // A payload of what is missing to 0xffff makes the checksum 0.
+        fill_checksum(&mut out[..len], u16::from_be_bytes(rest), what);
+        assert_eq!(out[field..field + 2], [0xff, 0xff]);
     }
 
     proptest! {

@@ -180,7 +180,7 @@ impl CableLane {
         now: Instant,
     ) -> Result<(), Failure> {
         for _ in 0..BATCH_FRAMES {
-            let read = from.read(buffer).map_err(failed)?;
+            let read = from.read(buffer, now).map_err(failed)?;
             let Some((len, offload)) = read else {
                 break;
             };

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context;
 use devmem_linux::packet::{self, PacketOptions, Presence, Station};
@@ -17,6 +18,9 @@ use crate::plan::WirePort;
 
 /// Length of a buffer for any frame, plus one byte to detect longer ones.
 pub const FRAME_BUFFER_BYTES: usize = MAX_FRAME_LEN + 1;
+
+/// How often the kernel is asked for the state of an interface that is down.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Offloads of a TAP, and of another device of ours.
 const OFFLOADS: WireFeatures = WireFeatures::CHECKSUM
@@ -46,6 +50,11 @@ pub struct TapPort {
 pub struct PacketPort {
     fd: VnetFd,
     index: u32,
+    /// When to ask for the state of the interface. `None` while it is up: the socket reports when it goes down, but not when
+    /// it is removed after that.
+    look_at: Option<Instant>,
+    /// The interface was removed.
+    gone: bool,
 }
 
 /// One end of a UNIX wire.
@@ -104,10 +113,11 @@ impl OpenPort {
         (listeners.into_iter().flatten(), peer)
     }
 
-    /// Accepts or makes connections, if the port is a UNIX socket.
+    /// Accepts or makes connections, if the port is a UNIX socket; asks for the state of an interface that is down.
     pub fn serve(&mut self, now: Instant) {
         match self {
-            Self::Tap(_) | Self::Packet(_) => {}
+            Self::Tap(_) => {}
+            Self::Packet(port) => port.look_if_due(now),
             Self::Unix(end) => end.serve(now),
         }
     }
@@ -115,7 +125,8 @@ impl OpenPort {
     /// Returns when [`serve`](Self::serve) has to be called even if nothing is readable.
     pub fn next_due(&self) -> Option<Instant> {
         match self {
-            Self::Tap(_) | Self::Packet(_) => None,
+            Self::Tap(_) => None,
+            Self::Packet(port) => port.look_at,
             Self::Unix(end) => end.port.next_due(),
         }
     }
@@ -146,14 +157,18 @@ impl OpenPort {
     /// # Errors
     ///
     /// The interface failed: it was deleted.
-    pub fn read(&mut self, frame: &mut [u8]) -> Result<Option<(usize, Offload)>, Errno> {
+    pub fn read(
+        &mut self,
+        frame: &mut [u8],
+        now: Instant,
+    ) -> Result<Option<(usize, Offload)>, Errno> {
         let read = match self {
             Self::Tap(port) => match port.fd.read(frame) {
                 // The interface is down.
                 Err(Errno::AGAIN | Errno::INTR | Errno::IO) => None,
                 read => read?,
             },
-            Self::Packet(port) => port.read(frame)?,
+            Self::Packet(port) => port.read(frame, now)?,
             Self::Unix(end) => end.port.read(frame),
         };
         Ok(read.map(|(len, header)| (len, header.offload())))
@@ -197,19 +212,43 @@ impl PacketPort {
         let index = socket.index();
         let (fd, _no_ports) = socket.into_parts();
         let fd = VnetFd::new(fd, VnetHeaderLen::Ten);
-        Ok(Self { fd, index })
+        Ok(Self {
+            fd,
+            index,
+            look_at: None,
+            gone: false,
+        })
     }
 
-    fn read(&self, frame: &mut [u8]) -> Result<Option<(usize, VnetHeader)>, Errno> {
+    fn read(
+        &mut self,
+        frame: &mut [u8],
+        now: Instant,
+    ) -> Result<Option<(usize, VnetHeader)>, Errno> {
+        if self.gone {
+            return Err(Errno::NODEV);
+        }
         match self.fd.read(frame) {
             // EINVAL: a super-packet of no known kind, which the kernel has dropped.
             Err(Errno::AGAIN | Errno::INTR | Errno::INVAL) => Ok(None),
-            // Once, when the interface goes down or is removed.
-            Err(Errno::NETDOWN) => match packet::presence(self.fd.as_fd(), self.index)? {
-                Presence::Up | Presence::Down => Ok(None),
-                Presence::Gone => Err(Errno::NODEV),
-            },
+            // linux v6.18 net/packet/af_packet.c packet_notifier: once, when the interface goes down. A removal begins so.
+            Err(Errno::NETDOWN) => {
+                self.look_at = Some(now + LOOK_INTERVAL);
+                Ok(None)
+            }
             read => read,
+        }
+    }
+
+    fn look_if_due(&mut self, now: Instant) {
+        if self.look_at.is_none_or(|at| now < at) {
+            return;
+        }
+        self.look_at = None;
+        match packet::presence(self.fd.as_fd(), self.index) {
+            Ok(Presence::Up) => {}
+            Ok(Presence::Gone) => self.gone = true,
+            Ok(Presence::Down) | Err(_) => self.look_at = Some(now + LOOK_INTERVAL),
         }
     }
 }
@@ -240,6 +279,53 @@ impl UnixEnd {
                 note(format_args!("{}: {event}", file.path().display()));
             }
             _ => note(event),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use devmem_linux::netif::Interface;
+    use devmem_linux::test_util::in_netns;
+
+    use super::*;
+
+    #[test]
+    fn an_interface_that_is_removed_after_it_went_down_is_noticed() {
+        let test = "nic::port::tests::an_interface_that_is_removed_after_it_went_down_is_noticed";
+        in_netns(test, || {
+            let (mut near, mut far) = Interface::create_veth_pair("near", "far").unwrap();
+            near.set_up().unwrap();
+            far.set_up().unwrap();
+            let mut port = OpenPort::Packet(PacketPort::open("far").unwrap());
+            let mut frame = vec![0; FRAME_BUFFER_BYTES];
+            // What the kernel sends by itself, until there is nothing more.
+            let mut drain = |port: &mut OpenPort, now| {
+                port.serve(now);
+                loop {
+                    match port.read(&mut frame, now) {
+                        Ok(Some(_)) => {}
+                        Ok(None) => break Ok(()),
+                        Err(errno) => break Err(errno),
+                    }
+                }
+            };
+
+            far.set_down().unwrap();
+            drain(&mut port, Instant::ZERO).unwrap();
+            let due = port.next_due().expect("it is down");
+            drain(&mut port, due).unwrap();
+            let due = port.next_due().expect("it is still down");
+            far.set_up().unwrap();
+            drain(&mut port, due).unwrap();
+            assert_eq!(port.next_due(), None, "it is up again");
+
+            far.set_down().unwrap();
+            drain(&mut port, due).unwrap();
+            far.delete().unwrap();
+            drain(&mut port, due).unwrap();
+            let due = port.next_due().expect("it was down");
+            assert_eq!(drain(&mut port, due), Err(Errno::NODEV));
         });
     }
 }

@@ -326,7 +326,9 @@ impl Service<'_> {
 fn wire_failed(errno: Errno) -> Failure {
     let failure = Failure::from(anyhow::Error::from(errno).context("read from the wire"));
     match errno {
-        Errno::BADFD => failure.with_remedy("the TAP interface was deleted: start again"),
+        Errno::BADFD | Errno::NODEV => {
+            failure.with_remedy("the interface was deleted: start again")
+        }
         _ => failure,
     }
 }

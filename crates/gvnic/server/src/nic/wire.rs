@@ -183,7 +183,7 @@ impl DeviceWire {
     /// Reads one frame. Frames that are too long are counted and dropped, a bounded number in one call.
     fn read(&mut self, frame: &mut [u8]) -> Result<Option<(usize, Offload)>, Errno> {
         for _ in 0..BATCH_FRAMES {
-            let Some((len, offload)) = self.port.read(frame)? else {
+            let Some((len, offload)) = self.port.read(frame, self.now)? else {
                 break;
             };
             if len >= frame.len() {

@@ -33,7 +33,7 @@ use devmem_tcp::{
 };
 
 use peer::{Host, PATIENCE, V4, V6, check_all};
-use sender::{TAP, byte_at, expected};
+use sender::{TAP, expected, first_wrong};
 
 /// Bytes of a case that is about size.
 fn many(chunk: usize) -> usize {
@@ -128,7 +128,7 @@ fn a_kernel_that_forwards_between_two_taps_passes_super_packets_on_whole() {
                 let mut bytes = Vec::new();
                 stream.read_to_end(&mut bytes).map(|_| bytes)
             });
-            let bytes: Vec<_> = (0..BYTES).map(byte_at).collect();
+            let bytes = expected(0, BYTES);
             stream.write_all(&bytes).expect("a peer that reads");
             drop(stream);
             let got = receiving.join().expect("no panic").expect("all bytes");
@@ -351,7 +351,7 @@ fn a_peer_that_never_reads_holds_the_memory_and_gets_it_all_when_it_does() {
             completions.wait(last).expect("it is read now");
             let got = reading.join().expect("the reader");
             assert_eq!(got.len(), sent);
-            let wrong = (0..sent).find(|&at| got[at] != byte_at(at % size));
+            let wrong = got.chunks(size).find_map(|ring| first_wrong(ring, 0));
             assert_eq!(wrong, None, "the first wrong byte");
             assert_eq!(tx.in_flight(), 0);
         },

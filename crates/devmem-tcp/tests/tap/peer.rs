@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use devmem_tcp::{Netdev, NetdevBuilder, Stream};
 
-use crate::sender::{Nic, TAP, byte_at};
+use crate::sender::{Nic, TAP, first_wrong};
 
 /// Far longer than anything here takes: a test that waits this long has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -84,9 +84,8 @@ pub fn check_all(mut stream: TcpStream) -> usize {
         if read == 0 {
             return position;
         }
-        for (at, &byte) in buffer[..read].iter().enumerate() {
-            assert_eq!(byte, byte_at(position + at), "byte {}", position + at);
-        }
+        let wrong = first_wrong(&buffer[..read], position);
+        assert_eq!(wrong, None, "the first wrong byte");
         position += read;
     }
 }

@@ -13,16 +13,31 @@ const RING: usize = 4 << 20;
 /// What is written over memory whose send is complete.
 const SCRIBBLE: u8 = 0xa5;
 
-/// The byte at a position of every stream: neighbours, and the same place of the next page or chunk, differ.
-pub fn byte_at(position: usize) -> u8 {
-    let word = (position as u64 / 8).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mixed = word ^ (word >> 29);
-    (mixed >> (8 * (position % 8))) as u8 ^ (position >> 3) as u8
+/// `len` bytes of a stream from `position` on: neighbours, and the same place of the next page or chunk, differ.
+pub fn expected(position: usize, len: usize) -> Vec<u8> {
+    let (first, end) = (position / 8, (position + len).div_ceil(8));
+    let mut bytes = Vec::with_capacity(8 * (end - first));
+    for word in first as u64..end as u64 {
+        let mixed = word.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let same = 0x0101_0101_0101_0101 * (word & 0xff);
+        bytes.extend_from_slice(&(mixed ^ (mixed >> 29) ^ same).to_le_bytes());
+    }
+    bytes.drain(..position % 8);
+    bytes.truncate(len);
+    bytes
 }
 
-/// `len` bytes of a stream from `position` on.
-pub fn expected(position: usize, len: usize) -> Vec<u8> {
-    (position..position + len).map(byte_at).collect()
+/// Returns where `bytes`, at `position` of a stream, first differ from what they should be.
+pub fn first_wrong(bytes: &[u8], position: usize) -> Option<usize> {
+    let right = expected(position, bytes.len());
+    if bytes == right {
+        return None;
+    }
+    let wrong = bytes
+        .iter()
+        .zip(&right)
+        .position(|(is, should)| is != should);
+    wrong.map(|at| position + at)
 }
 
 /// A NIC of ours with device memory to send from.
@@ -107,8 +122,7 @@ pub fn receive_all(stream: &mut Stream, memory: &Dmabuf) -> usize {
                 Frag::Device { range, .. } => memory.slice(range).to_vec(),
                 Frag::Linear(bytes) => bytes.to_vec(),
             };
-            let wrong = (0..bytes.len()).find(|&at| bytes[at] != byte_at(position + at));
-            assert_eq!(wrong, None, "the first wrong byte after {position}");
+            assert_eq!(first_wrong(&bytes, position), None, "the first wrong byte");
             position += bytes.len();
         }
     }

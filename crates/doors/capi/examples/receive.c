@@ -133,12 +133,15 @@ int main(void)
 		fail("accept");
 	while ((n = receive(stack, fd, memory, &position, &in_device)) > 0)
 		total += (size_t)n;
+	/* The sender's dmt_stack_close waits until this end is closed, too. */
+	if (dmt_close(stack, fd))
+		fail("close");
 	pthread_join(sender, NULL);
 	if (dmt_get_stats(stack, &stats, sizeof(stats)))
 		fail("get_stats");
 	printf("%zu bytes, %zu of them in device memory, %llu packets dropped\n", total, in_device,
 	       (unsigned long long)stats.drops);
-	if (dmt_close(stack, fd) || dmt_stack_close(stack) || dmt_memory_free(memory))
+	if (dmt_stack_close(stack) || dmt_memory_free(memory))
 		fail("close");
 	/* A handle that was closed is an error, not a crash. */
 	if (dmt_socket(stack, AF_INET, SOCK_STREAM, 0) != -1 || errno != EBADF)

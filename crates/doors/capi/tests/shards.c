@@ -31,6 +31,8 @@ static void say_hello(int i, int listener)
 		wrong++, printf("shard %d received %s\n", i, bytes);
 	/* A descriptor is of its stack alone. */
 	EXPECT(EBADF, dmt_recv(far[1 - i], server, bytes, 1, 0));
+	WORKS(dmt_close(near[i], client));
+	WORKS(dmt_close(far[i], server));
 }
 
 int main(void)

@@ -168,6 +168,9 @@ pub struct Selftests {
     /// Maximum seconds for a program
     #[arg(long, value_name = "N", default_value_t = 600)]
     pub limit: u64,
+    /// Run this bash command in the guest before each program, such as `ethtool -K $NETIF rx-gro-hw off`
+    #[arg(long, value_name = "COMMAND")]
+    pub before: Option<String>,
     /// Write the whole output of the programs to this file
     #[arg(long, value_name = "FILE")]
     pub transcript: Option<PathBuf>,

@@ -174,6 +174,7 @@ fn selftests(args: Selftests) -> Result<(), Failure> {
         machine: plan::machine(args.guest.machine)?,
         root: kit::selftest_root(&options)?,
         limit: args.limit,
+        before: args.before,
         transcript: args.transcript,
         json: args.output.json,
     };

@@ -36,6 +36,7 @@ const SELFTEST_PACKAGES: Packages = (
     "selftests",
     &[
         "bash",
+        "bpftool",
         "coreutils",
         "dash",
         "ethtool",

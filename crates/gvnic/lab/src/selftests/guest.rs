@@ -5,8 +5,8 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use anyhow::Context as _;
-use devmem_linux::ethtool::Ethtool;
+use anyhow::{Context as _, ensure};
+use devmem_linux::ethtool::{DataSplit, Ethtool, NTUPLE, RingsChange};
 use devmem_linux::netif::Interface;
 use rustix::mount::{mount_bind, mount_bind_recursive};
 use tool::output::Failure;
@@ -29,6 +29,9 @@ pub struct GuestSelftests {
     /// Maximum seconds for a program
     #[arg(long)]
     limit: u64,
+    /// Command of bash to run before each program
+    #[arg(long)]
+    before: Option<String>,
     programs: Vec<String>,
 }
 
@@ -41,6 +44,10 @@ pub fn run(args: &GuestSelftests) -> Result<(), Failure> {
     set_up_root()?;
     let mut known = complaints()?.len();
     for program in &args.programs {
+        prepare_nic()?;
+        if let Some(command) = &args.before {
+            run_before(command)?;
+        }
         let mut ended = run_one(program, args.limit)?;
         let complaints = complaints()?;
         ended.complaint = complaints.get(known).cloned();
@@ -52,16 +59,48 @@ pub fn run(args: &GuestSelftests) -> Result<(), Failure> {
         if is_over {
             break;
         }
-        restore_nic()?;
     }
     Ok(())
 }
 
-/// Sets the NIC up and resets its RSS table, because a program that failed may have changed them.
-fn restore_nic() -> anyhow::Result<()> {
+/// Makes the NIC as a program expects it. The program before may have failed and left the NIC changed.
+fn prepare_nic() -> anyhow::Result<()> {
     Interface::by_name(NIC)?.set_up()?;
     restore_addresses()?;
-    Ok(Ethtool::by_name(NIC)?.reset_rss_table()?)
+    let mut nic = Ethtool::by_name(NIC)?;
+    nic.reset_rss_table()?;
+    // The programs restore the mode "auto", which gve takes for no change.
+    if nic.rings()?.data_split == Some(DataSplit::Enabled) {
+        nic.set_rings(RingsChange {
+            data_split: Some(DataSplit::Disabled),
+            ..RingsChange::default()
+        })?;
+    }
+    // The programs add flow rules and do not enable them; gve has the feature off by default, or lacks it (6.12).
+    if nic
+        .feature(NTUPLE)?
+        .is_some_and(|feature| feature.changeable)
+    {
+        nic.set_feature(NTUPLE, true)?;
+    }
+    Ok(())
+}
+
+/// Runs the user's command for the NIC in the root file system of the programs.
+fn run_before(command: &str) -> anyhow::Result<()> {
+    let output = Command::new("/lab/busybox/chroot")
+        .args([ROOT, "/usr/bin/bash", "-c", command])
+        .env_clear()
+        .envs(environment())
+        .output()
+        .context("start chroot")?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "--before: {command}: {}",
+        stderr.trim()
+    );
+    Ok(())
 }
 
 /// Returns the warnings and errors in the kernel's log.

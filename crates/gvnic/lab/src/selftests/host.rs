@@ -30,6 +30,8 @@ pub struct SelftestPlan {
     pub root: PathBuf,
     /// Maximum seconds for a program.
     pub limit: u64,
+    /// Command of bash to run before each program.
+    pub before: Option<String>,
     /// File for the output of all programs.
     pub transcript: Option<PathBuf>,
     /// Print one JSON object to stdout at the end.
@@ -85,8 +87,11 @@ pub fn run(
         let before = collector.left.len();
         note(format_args!("{before} programs: starting a guest"));
         let limit = plan.limit.to_string();
-        let words = [SELFTESTS_PATH, "--limit", &limit, "--"].map(str::to_owned);
-        let command = words.into_iter().chain(collector.left.iter().cloned());
+        let mut words = vec![SELFTESTS_PATH, "--limit", &limit];
+        words.extend(plan.before.iter().flat_map(|command| ["--before", command]));
+        words.push("--");
+        let words = words.into_iter().map(str::to_owned);
+        let command = words.chain(collector.left.iter().cloned());
         let outcome = machine::run(
             kit,
             &machine,

@@ -3,7 +3,7 @@
 //!
 //! The guest requests the start of the other end with a line of JSON, `{"far_end": WISH}`: one of [`Wish`].
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
@@ -94,7 +94,7 @@ fn plain_rx(context: &Context) -> anyhow::Result<Seen> {
     let mut buffer = vec![0; READ_BYTES];
     let mut bytes = 0;
     loop {
-        match stream.read(&mut buffer).context("receive")? {
+        match traffic::read(&mut stream, &mut buffer).context("receive")? {
             0 => break,
             count => bytes += count as u64,
         }

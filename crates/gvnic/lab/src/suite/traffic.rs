@@ -1,7 +1,7 @@
 //! TCP streams between the guest's two network namespaces, over the two NICs and the wire between them. Every byte
 //! depends on its position and is checked.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -125,7 +125,7 @@ impl Network {
             let mut verifier = verifier();
             let mut buffer = vec![0; CHUNK_BYTES];
             loop {
-                let count = receiver.read(&mut buffer).context("receive")?;
+                let count = read(&mut receiver, &mut buffer).context("receive")?;
                 if count == 0 {
                     break;
                 }
@@ -169,6 +169,20 @@ pub fn limit(stream: &TcpStream) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Reads from a socket with a timeout. A signal interrupts such a call even if its handler has `SA_RESTART` (signal(7)).
+///
+/// # Errors
+///
+/// recv(2) failed, or the timeout has passed.
+pub fn read(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match stream.read(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
 /// Sends the pattern and ends the stream.
 ///
 /// # Errors
@@ -192,7 +206,7 @@ pub fn send(mut stream: TcpStream, bytes: u64) -> anyhow::Result<()> {
         .shutdown(std::net::Shutdown::Write)
         .context("end the stream")?;
     // Waits until the receiver has closed: an earlier close could reset the connection with data in flight.
-    while stream.read(&mut buffer).is_ok_and(|count| count > 0) {}
+    while read(&mut stream, &mut buffer).is_ok_and(|count| count > 0) {}
     Ok(())
 }
 

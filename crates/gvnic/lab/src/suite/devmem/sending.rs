@@ -1,6 +1,5 @@
 //! Sends a stream from device memory with the guest's kernel.
 
-use std::io::Read;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
 use std::thread;
@@ -39,7 +38,7 @@ pub fn tx(network: &Network, family: Family, bytes: u64) -> anyhow::Result<(Rate
             let mut verifier = traffic::verifier();
             let mut buffer = vec![0; SEND_BYTES];
             loop {
-                let count = receiver.read(&mut buffer).context("receive")?;
+                let count = traffic::read(&mut receiver, &mut buffer).context("receive")?;
                 if count == 0 {
                     traffic::complete(&verifier, bytes)?;
                     return Ok(start.elapsed());

@@ -14,6 +14,12 @@ const SKB_OVERHEAD: u64 = 896;
 impl<P: Payload> Sender<P> {
     /// Returns how many of `wanted` bytes a write queues. `notsent_lowat`: TCP_NOTSENT_LOWAT.
     pub fn admit(&mut self, wanted: usize, notsent_lowat: Option<u32>) -> usize {
+        let admitted = self.admissible(wanted, notsent_lowat);
+        self.counters.chrono.writer_waits = admitted < wanted;
+        admitted
+    }
+
+    fn admissible(&mut self, wanted: usize, notsent_lowat: Option<u32>) -> usize {
         let fills = self.shared.policy.fills_super_segments();
         let room = match fills {
             true => wanted,

@@ -9,7 +9,7 @@ use wire::Instant;
 pub enum Busy {
     /// The network: ACKs, the congestion window.
     Network,
-    /// The send buffer: everything in it is sent, and it has no room.
+    /// The send buffer: everything in it is sent, and its writer waits for room.
     SendBuffer,
     /// The peer's window.
     PeerWindow,
@@ -30,6 +30,8 @@ pub struct BusyTimes {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Chrono {
     running: Option<Busy>,
+    /// The last write was not queued completely: its writer waits for room (linux SOCK_NOSPACE).
+    pub(super) writer_waits: bool,
     since: Instant,
     /// In microseconds.
     network: u64,

@@ -72,14 +72,16 @@ impl<P: Payload> Sender<P> {
 
     /// Notes what the connection waits for, now that nothing more may leave.
     fn note_busy(&mut self, now: Instant) {
-        let is_full = self.room() == 0;
-        let has_unsent = self.unsent() > 0;
-        let mss = u64::from(self.mss());
-        let by_window = self.space.usable() < self.unsent().min(mss);
+        let (mss, unsent) = (u64::from(self.mss()), self.unsent());
+        let by_window = unsent > 0 && self.space.usable() < unsent.min(mss);
+        let waits = self.counters.chrono.writer_waits && !self.writer.is_writable(self.room());
+        let by_buffer = unsent == 0 && waits;
+        // Where the congestion window is used up, too, the network counts (linux `tcp_write_xmit`, `tcp_cwnd_validate`).
+        let by_network = |sender: &Self| sender.allowance(now).congestion < mss;
         let busy = match () {
             () if self.all_acked() => None,
-            () if has_unsent && by_window => Some(Busy::PeerWindow),
-            () if !has_unsent && is_full => Some(Busy::SendBuffer),
+            () if by_window && !by_network(self) => Some(Busy::PeerWindow),
+            () if by_buffer && !by_network(self) => Some(Busy::SendBuffer),
             () => Some(Busy::Network),
         };
         self.counters.chrono.switch(busy, now);

@@ -9,7 +9,7 @@ use wire::{Instant, SackBlocks};
 use super::harness::{Bench, ISS, PEER, sent};
 use crate::config::{ConnectionConfig, UnfitPayload};
 use crate::error::TcpError;
-use crate::sender::{AckKind, IncomingAck, Sender, TimerOutcome};
+use crate::sender::{AckKind, BusyTimes, IncomingAck, Sender, TimerOutcome};
 use crate::seqnum::SeqNum;
 use crate::test_config::LONGEST_SUPER_PAYLOAD;
 use crate::test_payload::Bytes;
@@ -184,6 +184,39 @@ fn room_comes_back_as_data_is_acknowledged() {
     assert!(!bench.ack(9000).writable, "it was writable before");
     assert_eq!(bench.sender.room(), 9000);
     assert!(bench.sender.all_acked());
+}
+
+#[test]
+fn busy_time_counts_for_what_limits_the_sender() {
+    let mut bench = Bench::with(|setup| setup.config.options.snd_buf_max = 10_000);
+    let times = |bench: &Bench| bench.info().chrono.times(bench.now);
+    let fill = |bench: &mut Bench| {
+        assert_eq!(bench.sender.admit(20_000, None), 10_000);
+        bench.write(10_000);
+        bench.drain();
+    };
+    // The first congestion window is as long as the buffer.
+    fill(&mut bench);
+    bench.ack_after(100, 10_000);
+    assert_eq!(times(&bench).send_buffer, Duration::ZERO);
+    // The second one is longer.
+    fill(&mut bench);
+    bench.ack_after(50, 20_000);
+    assert_eq!(times(&bench).send_buffer, Duration::from_millis(50));
+    // A buffer that is full without a writer that waits is no limit.
+    assert_eq!(bench.sender.admit(10_000, None), 10_000);
+    bench.write(10_000);
+    bench.drain();
+    bench.window = 5000;
+    bench.ack_after(20, 30_000);
+    fill(&mut bench);
+    bench.ack_after(30, 35_000);
+    let expected = BusyTimes {
+        busy: Duration::from_millis(200),
+        peer_window: Duration::from_millis(30),
+        send_buffer: Duration::from_millis(50),
+    };
+    assert_eq!(times(&bench), expected);
 }
 
 #[test]

@@ -64,14 +64,12 @@ fn show(kit: &Kit, output: &OutputArgs) -> Result<(), Failure> {
     for (name, place) in &kit.programs {
         say!("program  {name} ({})", place.display());
     }
-    say!(
-        "runs by  {}",
-        if accel::kvm_usable() {
-            "KVM"
-        } else {
-            "software (no /dev/kvm for this user)"
-        }
-    );
+    let runs_by = match () {
+        () if !accel::kvm_usable() => "software emulation (no /dev/kvm for this user)",
+        () if accel::kvm_found_broken(kit) => "software emulation (KVM could not run a guest here)",
+        () => "KVM",
+    };
+    say!("runs by  {runs_by}");
     if output.json {
         print_json(kit)?;
     }

@@ -77,6 +77,13 @@ impl Server {
         self.heard.lock().expect("nobody panics with it").clone()
     }
 
+    /// Returns what the server got, without repetitions: a busy machine loses packets, and the client asks again.
+    fn heard_in_turn(&self) -> Vec<u8> {
+        let mut kinds = self.heard();
+        kinds.dedup();
+        kinds
+    }
+
     /// Waits until the server got so many messages of a kind.
     fn await_messages(&self, kind: u8, count: usize) {
         let start = Instant::now();
@@ -134,7 +141,7 @@ fn lend(link: &str) {
     let server = Server::start();
     let netdev = open(link, |builder| builder).expect("a server answers");
     assert_eq!(netdev.addresses(), [IpAddr::V4(FIRST)]);
-    assert_eq!(server.heard()[..2], [DISCOVER, REQUEST]);
+    assert_eq!(server.heard_in_turn()[..2], [DISCOVER, REQUEST]);
     let lent: Addresses = (V4.0, "10.77.0.50", V4.2);
     both_directions(netdev.clone(), lent);
     server.await_messages(REQUEST, 2);
@@ -282,7 +289,7 @@ fn an_address_that_another_station_has_is_declined() {
             // It waits for ten seconds before it asks again; the test does not.
             std::thread::spawn(|| open("packet:far", |builder| builder));
             server.await_messages(DECLINE, 1);
-            assert_eq!(server.heard(), [DISCOVER, REQUEST, DECLINE]);
+            assert_eq!(server.heard_in_turn(), [DISCOVER, REQUEST, DECLINE]);
         },
     );
 }

@@ -2,6 +2,7 @@
 
 mod fetch;
 
+use std::path::Path;
 use std::process::Stdio;
 
 use crate::common::run;
@@ -214,8 +215,24 @@ fn a_full_disk_on_stdout_is_a_failure_with_its_reason() {
 fn tool_in_a_folder() -> (tempfile::TempDir, std::path::PathBuf) {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let copy = folder.path().join("devmem-tcp");
-    std::fs::copy(crate::common::tool().get_program(), &copy).expect("the tool can be copied");
+    install(Path::new(crate::common::tool().get_program()), &copy);
     (folder, copy)
+}
+
+/// Copies a program by a process of its own. While this process has a file open for writing, a child that another test
+/// starts has it open, too, until it executes its program, and the file cannot be executed (ETXTBSY).
+fn install(from: &Path, to: &Path) {
+    let mut command = std::process::Command::new("install");
+    let status = command.args(["-m", "755"]).arg(from).arg(to).status();
+    let is_done = status.is_ok_and(|status| status.success());
+    assert!(is_done, "install {}", to.display());
+}
+
+/// Writes a shell script that the tool can execute, as [`install`].
+fn install_script(text: &str, to: &Path) {
+    let draft = to.with_extension("draft");
+    std::fs::write(&draft, text).expect("there is room");
+    install(&draft, to);
 }
 
 #[test]
@@ -229,13 +246,9 @@ fn bench_without_its_program_ends_with_3_and_the_command_that_builds_it() {
 
 #[test]
 fn bench_passes_all_arguments_to_its_program() {
-    use std::os::unix::fs::PermissionsExt;
-
     let (folder, copy) = tool_in_a_folder();
     let program = folder.path().join("devmem-bench");
-    std::fs::write(&program, "#!/bin/sh\necho \"$@\"\nexit 7\n").expect("it can be written");
-    let executable = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(&program, executable).expect("its mode can be set");
+    install_script("#!/bin/sh\necho \"$@\"\nexit 7\n", &program);
     let mut command = std::process::Command::new(copy);
     command.args(["bench", "rx", "--json", "--help", "-x"]);
     let finished = crate::common::start_command(command).finish();

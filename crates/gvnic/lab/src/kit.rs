@@ -431,7 +431,6 @@ mod tests {
 
     #[test]
     fn qemu_is_queried_for_one_device_because_listing_all_may_fail() {
-        use std::os::unix::fs::PermissionsExt;
         // As Debian's QEMU 11.1 does on a machine with the QEMU 7.2 of Debian 12.
         let script = "#!/bin/sh\n\
             case \"$*\" in\n\
@@ -440,12 +439,17 @@ mod tests {
             --version) echo 'QEMU emulator version 11.1.3';;\n\
             esac\n";
         let scratch = tempfile::tempdir().unwrap();
-        let path = scratch.path().join("qemu");
-        fs::write(&path, script).unwrap();
-        fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
-        let qemu = named_qemu(&path);
-        fs::write(&path, "#!/bin/sh\necho 'what it says' >&2\nexit 1\n").unwrap();
-        let broken = named_qemu(&path);
+        // Written by a process of its own: no child of another test has it open for writing (ETXTBSY).
+        let run = |script: &str| {
+            let [draft, path] = ["draft", "qemu"].map(|name| scratch.path().join(name));
+            fs::write(&draft, script).unwrap();
+            let mut install = Command::new("install");
+            let status = install.args(["-m", "755"]).arg(&draft).arg(&path).status();
+            assert!(status.unwrap().success());
+            named_qemu(&path)
+        };
+        let qemu = run(script);
+        let broken = run("#!/bin/sh\necho 'what it says' >&2\nexit 1\n");
         assert_eq!(qemu.unwrap().version, "QEMU emulator version 11.1.3");
         let said = broken.unwrap_err().to_string();
         assert!(said.contains("what it says"), "{said}");

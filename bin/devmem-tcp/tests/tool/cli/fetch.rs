@@ -4,7 +4,6 @@ use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -222,9 +221,7 @@ fn updates_that_fail(name: &str, said: &str) -> (Finished, Vec<String>) {
         asked.display()
     );
     for (program, text) in [("apt-get", script.as_str()), ("dpkg-deb", "#!/bin/sh\n")] {
-        let path = programs.join(program);
-        fs::write(&path, text).expect("there is room");
-        fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).expect("it is ours");
+        super::install_script(text, &programs.join(program));
     }
     let mut command = tool();
     let options = "lab fetch --packaged --suite test --mirror http://archive.invalid/ --cache";

@@ -245,12 +245,18 @@ impl RxBatch {
                 continue;
             };
             let memory = self.memory_of(dmabuf)?;
+            let len: usize = run.iter().map(Item::len).sum();
+            if memory.is_same(target) && are_at(run, at) {
+                // Placed directly: see `RecvHalf::place_next`.
+                at += len;
+                continue;
+            }
             let ranges = run
                 .iter()
                 .map(|item| item.start()..item.start() + item.len());
             if let Some(copies) = target.gather_from(&memory, ranges, at)? {
                 gather.push(copies);
-                at += run.iter().map(Item::len).sum::<usize>();
+                at += len;
                 continue;
             }
             let from = memory.cpu_view(CpuAccess::Read)?;
@@ -307,6 +313,15 @@ impl RxBatch {
             Item::Linear(_) => None,
         })
     }
+}
+
+/// Returns whether the items lie at `at` of their memory, one after another.
+fn are_at(items: &[Item], mut at: usize) -> bool {
+    items.iter().all(|item| {
+        let is_there = item.start() == at;
+        at += item.len();
+        is_there
+    })
 }
 
 impl Item {

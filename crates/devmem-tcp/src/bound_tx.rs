@@ -106,8 +106,7 @@ impl BoundTx {
 impl UserTx {
     /// Returns whether the memory is bound to this stack.
     pub(crate) fn is_at(&self, shared: &Arc<Shared>, at: StackIndex) -> bool {
-        let is_it = |bound: &UserShard| Arc::ptr_eq(&bound.shared, shared) && bound.at == at;
-        self.shards.iter().any(|bound| is_it(&bound.shard))
+        self.shards.iter().any(|bound| bound.shard.is(shared, at))
     }
 
     /// Binds on the stacks of `nic`.

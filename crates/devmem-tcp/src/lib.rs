@@ -190,6 +190,7 @@
 mod background;
 mod batch;
 mod bound;
+mod bound_target;
 mod bound_tx;
 mod capture;
 mod choice;
@@ -238,6 +239,7 @@ mod watchers;
 
 pub use batch::{Frag, Iter, RxBatch, RxFrag};
 pub use bound::{BoundRx, NetIovCount, Unbound};
+pub use bound_target::BoundTarget;
 pub use bound_tx::BoundTx;
 pub use capture::{Direction, FramePayload, FrameSink};
 pub use choice::{BackendKind, Choice, Purpose};
@@ -246,8 +248,8 @@ pub use connecting::Connecting;
 pub use early::{EarlyCookie, EarlyData};
 pub use error::{
     AcceptError, BindError, BindTxError, CompletionError, ConnectError, DeviceMemoryError,
-    ErrorKind, Forked, GatherError, ListenError, Misplacement, OpenError, RecvError, Refusal,
-    ReleaseError, SendError, SetupError, ShutdownError,
+    ErrorKind, Forked, GatherError, ListenError, Misplacement, OpenError, PlaceError, RecvError,
+    Refusal, ReleaseError, SendError, SetupError, ShutdownError,
 };
 pub use gather::Gather;
 pub use kernel::{dma_heap, import, udmabuf};

@@ -11,10 +11,13 @@ use stack::Stack;
 use steer::RxQueueId;
 
 use crate::bound::BoundRx;
+use crate::bound_target::BoundTarget;
 use crate::bound_tx::BoundTx;
 use crate::connect::ConnectOptions;
 use crate::connecting::Connecting;
-use crate::error::{BindError, BindTxError, ConnectError, Forked, ListenError, OpenError};
+use crate::error::{
+    BindError, BindTxError, ConnectError, Forked, ListenError, OpenError, PlaceError,
+};
 use crate::kernel;
 use crate::listener::{ListenSocket, Listener, UserListening};
 use crate::open::NetdevBuilder;
@@ -195,6 +198,17 @@ impl Netdev {
     pub fn bind_tx(&self, memory: &Dmabuf) -> Result<BoundTx, BindTxError> {
         self.check()?;
         BoundTx::bind(self, memory)
+    }
+
+    /// Binds `memory` as a target: streams of this NIC can receive bytes of known length directly into any ranges of it
+    /// ([`RecvHalf::place_next`](crate::RecvHalf::place_next)). Needs no queue and no privilege.
+    ///
+    /// # Errors
+    /// [`PlaceError`], of the kind `Unsupported` for a NIC of the kernel, which receives into bound memory only, and for memory
+    /// that the CPU cannot write, as that of most GPUs.
+    pub fn bind_target(&self, memory: &Dmabuf) -> Result<BoundTarget, PlaceError> {
+        self.check()?;
+        BoundTarget::bind(self, memory)
     }
 
     /// Listens for connections to `address`; port 0 selects a free port.

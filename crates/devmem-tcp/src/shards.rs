@@ -160,6 +160,11 @@ pub(crate) struct UserShard {
 }
 
 impl UserShard {
+    /// Returns whether it is the shard of this stack.
+    pub(crate) fn is(&self, shared: &Arc<Shared>, at: StackIndex) -> bool {
+        Arc::ptr_eq(&self.shared, shared) && self.at == at
+    }
+
     /// Runs `call` on the stack.
     pub(crate) fn with<T>(&self, call: impl FnOnce(&mut Stack, Instant) -> T) -> Result<T, Forked> {
         self.shared.driver.with(self.at, call)

@@ -124,6 +124,15 @@ impl TxSend {
         Ok(())
     }
 
+    /// Checks that a range is inside the memory.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`].
+    pub fn check(&self, offset: usize, len: usize) -> Result<(), OutOfBounds> {
+        self.shared.area().memory().check(offset, len)
+    }
+
     /// Returns `len` bytes at `offset` of the memory.
     ///
     /// # Errors

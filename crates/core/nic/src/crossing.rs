@@ -282,7 +282,7 @@ impl Nic {
         }
         let gather = |range| {
             let (buffers, queues) = (&self.buffers, &self.queues);
-            landed.gather(range, buffers, queues, self.host.port())
+            landed.gather(range, buffers, &self.ddp, queues, self.host.port())
         };
         let end = headers.header_len + headers.payload_len;
         let course = crossing.course(headers, || gather(headers.header_len..end));

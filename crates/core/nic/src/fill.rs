@@ -384,6 +384,11 @@ impl Fill {
         frags
     }
 
+    /// Notes that received payload did not take memory that was promised for it.
+    pub(crate) fn note_placed_elsewhere(&mut self, len: usize) {
+        self.owed_bytes = self.owed_bytes.saturating_sub(len);
+    }
+
     fn retire(&mut self) {
         if let Some(netmem) = self.run.pop_front() {
             self.pool.recycle(netmem);

@@ -31,6 +31,7 @@ mod collapse;
 mod config;
 mod conveyor;
 mod crossing;
+mod ddp;
 mod drops;
 mod features;
 mod fill;

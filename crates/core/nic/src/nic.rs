@@ -12,9 +12,10 @@ use wire::{EthernetHeader, Instant, MacAddr, RxHeaders};
 use crate::config::{NicConfig, NicError};
 use crate::conveyor::{Conveyed, Conveyor};
 use crate::crossing::Crossing;
+use crate::ddp::DdpTable;
 use crate::drops::{DropReason, Drops};
 use crate::features::{Features, Rings, default_table};
-use crate::fill::{ALIGN, Fill, MIN_GOOD_PAYLOAD, Piece, RxSpace};
+use crate::fill::{ALIGN, Fill, MAX_PAYLOAD, MIN_GOOD_PAYLOAD, Piece, RxSpace, Spans};
 use crate::link::{Link, LinkCaps, LinkReceived, LinkState, MAX_FRAME_LEN, Posted};
 use crate::loopback::{self, LoopQueue, Turn};
 use crate::packet::{FailedTx, Origin, RxPacket, TxPacket};
@@ -64,6 +65,8 @@ pub struct Nic {
     pub(crate) predicted: Prediction,
     pub(crate) tx: TxQueue,
     pub(crate) looped: LoopQueue,
+    /// Where the next payload of some connections goes.
+    pub(crate) ddp: DdpTable,
     /// Received packets while devices copy their payload.
     pub(crate) landing: Conveyor<RxPacket>,
     pub(crate) tx_stage: TxStage,
@@ -143,6 +146,7 @@ impl Nic {
             },
             tx: TxQueue::new(rings.tx_packets),
             looped: LoopQueue::default(),
+            ddp: DdpTable::default(),
             landing: Conveyor::new(Lane::In),
             tx_stage: TxStage::new(),
             failed_tx: VecDeque::new(),
@@ -239,10 +243,19 @@ impl Nic {
     fn receive(&mut self, now: Instant) -> Option<Landed> {
         let Prediction { queue, header_len } = self.predicted;
         let headroom = header_len - MIN_SPLIT_HEADER;
-        let head_len = header_len + self.linear_bytes(queue);
+        let linear = self.linear_bytes(queue);
+        let head_len = header_len + linear;
         let posted_queue = self.queues.get_mut(queue)?;
-        let span_bytes = posted_queue.post(headroom);
-        let spans = posted_queue.posted(headroom);
+        let direct_bytes = match linear == 0 && !posted_queue.is_staged() {
+            true => self.ddp.post(),
+            false => 0,
+        };
+        let mut spans: Spans<'_> = self.ddp.posted(0..direct_bytes).collect();
+        let mut span_bytes = 0;
+        if direct_bytes < MAX_PAYLOAD {
+            span_bytes = posted_queue.post(headroom);
+            spans.extend(posted_queue.posted(headroom));
+        }
         let RxBuffers {
             head, spill, frame, ..
         } = &mut self.buffers;
@@ -267,6 +280,7 @@ impl Nic {
                     queue,
                     head_len,
                     headroom,
+                    direct_bytes,
                     span_bytes,
                 });
                 Some(Landed {
@@ -299,7 +313,7 @@ impl Nic {
         if landed.frame_len > MAX_FRAME_LEN {
             return Err(DropReason::RxOversize);
         }
-        let headers = landed.parse(&mut self.buffers, &self.queues)?;
+        let headers = landed.parse(&mut self.buffers, &self.ddp, &self.queues)?;
         self.filter(&headers.ethernet)?;
         if !self.keeps(landed, &headers) {
             return Ok(None);
@@ -320,6 +334,7 @@ impl Nic {
         let origin = landed.origin;
         if origin == Origin::Link && headers.payload_len > 0 && headers.tcp().is_some() {
             self.predict(queue, headers.header_len);
+            self.predict_flow(&headers);
         }
         let stats = &mut self.queues[queue.index()].stats;
         stats.packets += 1;
@@ -354,7 +369,7 @@ impl Nic {
             let l4 = headers.l4_offset().unwrap_or(headers.header_len);
             let posted = landed.posted_fill(&self.queues);
             let covered = l4..headers.header_len + headers.payload_len;
-            let pieces = landed.pieces(covered, &self.buffers, posted);
+            let pieces = landed.pieces(covered, &self.buffers, &self.ddp, posted);
             if !rx_checksum::is_right(headers, &pieces, self.host.port()) {
                 return Err(DropReason::RxBadChecksum);
             }

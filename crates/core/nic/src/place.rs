@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use steer::header_split::{self, HdsConfig, Settle, Split, WhyWhole};
 use wire::{ParseError, RxHeaders};
 
+use crate::ddp::DdpTable;
 use crate::drops::DropReason;
 use crate::fill::{Fill, Piece};
 use crate::link::{HeaderBuf, MAX_FRAME_LEN, VnetMeta};
@@ -68,8 +69,17 @@ pub(crate) struct Posting {
     pub(crate) head_len: usize,
     /// Number of free bytes before the posted memory.
     pub(crate) headroom: usize,
-    /// Bytes of posted memory.
+    /// Bytes posted of the place that a connection has chosen, before the memory of the queue ([`crate::ddp`]).
+    pub(crate) direct_bytes: usize,
+    /// Bytes of posted memory of the queue.
     pub(crate) span_bytes: usize,
+}
+
+impl Posting {
+    /// Returns the offset in the frame of the first byte that lies in memory of the queue.
+    fn queue_start(&self) -> usize {
+        self.head_len + self.direct_bytes
+    }
 }
 
 /// Pieces of a frame: header buffer, posted net_iovs, spill.
@@ -93,11 +103,29 @@ impl Landed {
         }
     }
 
-    /// Returns the pieces of `range` of the frame. `posted` is the memory of the queue that it was received into.
+    /// Returns the offset in the frame of the first byte that is not in the header buffer, if the link scatters.
+    pub(crate) fn head_end(&self) -> Option<usize> {
+        match self.place {
+            Place::Posted(posting) => Some(posting.head_len),
+            Place::Frame | Place::Looped { .. } => None,
+        }
+    }
+
+    /// Returns how many bytes were posted of the place that a connection has chosen.
+    pub(crate) fn posted_direct(&self) -> usize {
+        match self.place {
+            Place::Posted(posting) => posting.direct_bytes,
+            Place::Frame | Place::Looped { .. } => 0,
+        }
+    }
+
+    /// Returns the pieces of `range` of the frame. `posted` is the memory of the queue that it was received into, after
+    /// that of `ddp`.
     pub(crate) fn pieces<'a>(
         &self,
         range: Range<usize>,
         buffers: &'a RxBuffers,
+        ddp: &'a DdpTable,
         posted: Option<&'a Fill>,
     ) -> Pieces<'a> {
         let mut pieces = Pieces::new();
@@ -115,10 +143,17 @@ impl Landed {
             pieces.push(Piece::Host(&buffers.head.frame(head_end)[from..]));
             from = head_end;
         }
-        let span_end = posting.head_len + posting.span_bytes;
+        let queue_start = posting.queue_start();
+        if from < range.end.min(queue_start) {
+            let end = range.end.min(queue_start);
+            let wanted = from - posting.head_len..end - posting.head_len;
+            pieces.extend(ddp.posted(wanted).map(Piece::Span));
+            from = end;
+        }
+        let span_end = queue_start + posting.span_bytes;
         if let Some(fill) = posted.filter(|_| from < range.end.min(span_end)) {
             let end = range.end.min(span_end);
-            let wanted = from - posting.head_len..end - posting.head_len;
+            let wanted = from - queue_start..end - queue_start;
             pieces.extend(fill.spans_within(posting.headroom, wanted).map(Piece::Span));
             from = end;
         }
@@ -133,6 +168,7 @@ impl Landed {
     pub(crate) fn parse(
         &self,
         buffers: &mut RxBuffers,
+        ddp: &DdpTable,
         queues: &[RxQueue],
     ) -> Result<RxHeaders, DropReason> {
         let mut have = self.head_len();
@@ -149,7 +185,7 @@ impl Landed {
                         && need > have
                         && need <= self.frame_len.min(buffers.head.capacity()) =>
                 {
-                    self.fetch_head(have..need, buffers, queues);
+                    self.fetch_head(have..need, buffers, ddp, queues);
                     have = need;
                 }
                 Err(error) => return Err(self.drop_reason(error)),
@@ -162,6 +198,7 @@ impl Landed {
         &self,
         range: Range<usize>,
         buffers: &RxBuffers,
+        ddp: &DdpTable,
         queues: &[RxQueue],
         port: &DmaPort,
     ) -> Vec<u8> {
@@ -169,7 +206,7 @@ impl Landed {
         let port = posted.map_or(port, Fill::port);
         let mut out = vec![0; range.len()];
         let mut rest = &mut out[..];
-        for piece in self.pieces(range, buffers, posted) {
+        for piece in self.pieces(range, buffers, ddp, posted) {
             // The pieces cover the range, or less if posted memory was short.
             let Some((room, behind)) = rest.split_at_mut_checked(piece.len()) else {
                 break;
@@ -185,6 +222,7 @@ impl Landed {
         &self,
         range: Range<usize>,
         buffers: &mut RxBuffers,
+        ddp: &DdpTable,
         queues: &[RxQueue],
     ) {
         let Some(posted) = self.posted_fill(queues) else {
@@ -192,7 +230,7 @@ impl Landed {
         };
         // Through a second buffer, because a piece may be in the header buffer; headers are short.
         let mut copy = SmallVec::<[u8; 512]>::new();
-        for piece in self.pieces(range.clone(), buffers, Some(posted)) {
+        for piece in self.pieces(range.clone(), buffers, ddp, Some(posted)) {
             let at = copy.len();
             copy.resize(at + piece.len(), 0);
             piece.copy_to(&mut copy[at..], posted.port());
@@ -267,7 +305,13 @@ impl Nic {
             let frags = self.place_in_host(landed, headers.header_len..cut)?;
             payload.extend(frags.into_iter().map(Frag::into_linear));
         }
-        payload.append(self.place_in_queue(landed, cut..end, queue)?);
+        let mut rest = cut..end;
+        if linear == 0 {
+            let direct = self.place_direct(landed, headers, rest, queue)?;
+            payload = direct.frags;
+            rest = direct.rest;
+        }
+        payload.append(self.place_in_queue(landed, rest, queue)?);
         let stats = &mut self.queues[queue].stats;
         stats.split += 1;
         stats.linear_bytes += linear as u64;
@@ -282,7 +326,7 @@ impl Nic {
     ) -> Result<FragList, DropReason> {
         let len = range.len();
         let posted = landed.posted_fill(&self.queues);
-        let pieces = landed.pieces(range, &self.buffers, posted);
+        let pieces = landed.pieces(range, &self.buffers, &self.ddp, posted);
         self.host
             .place(&pieces, len)
             .ok_or(DropReason::RxNoHostBuffers)
@@ -299,23 +343,24 @@ impl Nic {
         let placed = match landed.place {
             _ if len == 0 => Some(FragList::default()),
             Place::Posted(posting) if posting.queue == queue && range.end > posting.head_len => {
-                self.settle(landed, posting, range)
+                match posting.direct_bytes {
+                    0 => self.settle(landed, posting, range),
+                    _ => self.settle_misdirected(landed, posting, range),
+                }
             }
             Place::Posted(posting) if posting.queue != queue => {
                 let Ok([from, to]) = self.queues.get_disjoint_mut([posting.queue, queue]) else {
                     return Err(DropReason::RxNoQueue);
                 };
-                let placed = to.place(
-                    &landed.pieces(range, &self.buffers, Some(from.posted_fill())),
-                    len,
-                );
+                let posted = Some(from.posted_fill());
+                let placed = to.place(&landed.pieces(range, &self.buffers, &self.ddp, posted), len);
                 to.stats.placed += u64::from(placed.is_some());
                 to.stats.placed_bytes += placed.as_ref().map_or(0, |frags| frags.len() as u64);
                 placed
             }
             // All bytes are in host buffers (a short packet, or a link without scatter), or in the sender's memory.
             Place::Posted(_) | Place::Frame | Place::Looped { .. } => {
-                self.queues[queue].place(&landed.pieces(range, &self.buffers, None), len)
+                self.queues[queue].place(&landed.pieces(range, &self.buffers, &self.ddp, None), len)
             }
         };
         let placed = placed.ok_or(DropReason::RxNoBuffers)?;
@@ -347,6 +392,7 @@ impl Nic {
             queue,
             head_len,
             headroom,
+            direct_bytes: _,
             span_bytes,
         } = posting;
         if range.end > head_len + span_bytes {
@@ -369,6 +415,38 @@ impl Nic {
                 Some(queue.posted_fill_mut().take_behind(moved, len, headroom))
             }
         }
+    }
+
+    /// Takes payload of which the first bytes may lie where another connection wants its own: those are copied.
+    fn settle_misdirected(
+        &mut self,
+        landed: &Landed,
+        posting: Posting,
+        range: Range<usize>,
+    ) -> Option<FragList> {
+        let queue_start = posting.queue_start();
+        if range.end > queue_start + posting.span_bytes {
+            return None;
+        }
+        let queue = &mut self.queues[posting.queue];
+        let border = queue_start.clamp(range.start, range.end);
+        // First what stays: the copy goes to the memory behind it.
+        let stays = border..range.end;
+        let rest = match stays.is_empty() {
+            true => FragList::default(),
+            false => {
+                let skip = border - queue_start;
+                let fill = queue.posted_fill_mut();
+                fill.take(skip, stays.len(), posting.headroom)
+            }
+        };
+        let moved = range.start..border;
+        let len = moved.len();
+        queue.stats.misdirected_bytes += len as u64;
+        let pieces = landed.pieces(moved, &self.buffers, &self.ddp, None);
+        let mut frags = queue.place(&pieces, len)?;
+        frags.append(rest);
+        Some(frags)
     }
 }
 

@@ -19,6 +19,13 @@ pub struct RxQueueStats {
     pub placed: u64,
     /// Bytes copied for `placed`.
     pub placed_bytes: u64,
+    /// Payload bytes placed where the program wants them ([`Nic::ddp_add`](crate::Nic::ddp_add)).
+    pub direct_bytes: u64,
+    /// Of those, bytes that were copied there: another connection was predicted, or another header length, or the link does
+    /// not scatter.
+    pub direct_copied_bytes: u64,
+    /// Bytes that were copied to this queue's memory because they lay where another connection wants its own.
+    pub misdirected_bytes: u64,
     /// Packets with a longer header than predicted: the payload starts later in its memory; nothing is moved.
     pub header_longer: u64,
     /// Packets with a shorter header than predicted: the NIC moved a few bytes to the front of the payload.

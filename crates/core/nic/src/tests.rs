@@ -2,6 +2,7 @@
 
 mod collapse;
 mod crossing;
+mod ddp;
 mod harness;
 mod links;
 mod loopback;

@@ -11,7 +11,9 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use devmem_uapi::{DmabufId, Errno, IfIndex};
-use netmem::{Dmabuf, DmabufProvider, GeometryError, InUse, MemoryProvider, NiovSize, RxClaim};
+use netmem::{
+    Dmabuf, DmabufProvider, GeometryError, InUse, MemoryProvider, NiovSize, RxClaim, TxMemory,
+};
 use nic::{Nic, ProviderChoice, RestartError, TcpDataSplit};
 use steer::RxQueueId;
 use thiserror::Error;
@@ -182,6 +184,8 @@ pub(crate) struct Bindings {
     by_id: BTreeMap<DmabufId, RxBinding>,
     /// Bindings for sending; see `binding_tx.rs`.
     pub(crate) sending: BTreeMap<DmabufId, TxBinding>,
+    /// Memory in which received payload is placed directly; see `direct.rs`.
+    pub(crate) targets: BTreeMap<DmabufId, TxMemory>,
     last: u32,
 }
 
@@ -196,7 +200,7 @@ impl Bindings {
     }
 
     fn is_taken(&self, id: DmabufId) -> bool {
-        self.is_receiving(id) || self.sending.contains_key(&id)
+        self.is_receiving(id) || self.sending.contains_key(&id) || self.targets.contains_key(&id)
     }
 
     /// Returns whether `id` is bound for receiving.
@@ -207,6 +211,11 @@ impl Bindings {
     pub(crate) fn insert_tx(&mut self, id: DmabufId, binding: TxBinding) {
         self.last = id.0;
         self.sending.insert(id, binding);
+    }
+
+    pub(crate) fn insert_target(&mut self, id: DmabufId, memory: TxMemory) {
+        self.last = id.0;
+        self.targets.insert(id, memory);
     }
 
     fn insert(&mut self, id: DmabufId, binding: RxBinding) {

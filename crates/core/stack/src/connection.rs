@@ -10,6 +10,7 @@ use tcp::{Connection, Segment, SeqNum, StateKind, TcpError, Unreachable};
 use wire::{FourTuple, Instant};
 
 use crate::Stack;
+use crate::direct::Placing;
 use crate::memory::StackMemory;
 use crate::network::{Egress, Network, SegmentOwner, headers_for};
 use crate::socket::sockets::{ConnectionMut, Sockets};
@@ -129,6 +130,7 @@ impl Stack {
             arrival_times: Default::default(),
             urgent: None,
             is_old: false,
+            placing: None,
             tokens: Default::default(),
             options: SocketSettings::new(options),
             errors: Default::default(),
@@ -200,6 +202,9 @@ impl Stack {
 
     /// Releases the four-tuple of a connection for another connection.
     pub(crate) fn forget_name(&mut self, slot: u32) {
+        if let Some(mut connection) = self.sockets.connection_at(slot) {
+            Placing::end(&mut connection, &mut self.network);
+        }
         match self.sockets.at(slot) {
             Some(SocketKind::Connection(_)) => self.sockets.forget_name(slot),
             Some(SocketKind::TimeWait(_)) => self.remove(slot),

@@ -32,6 +32,7 @@ mod binding_tx;
 mod config;
 mod connection;
 mod demux;
+mod direct;
 mod drops;
 mod icmp;
 mod memory;
@@ -59,6 +60,7 @@ pub use config::{
     MAX_BACKLOG, MAX_ORPHANS, MAX_SOCKETS, POLL_BUDGET, POLL_BYTES, RCV_BUF_MAX, SEND_MEMORY_BYTES,
     StackConfig,
 };
+pub use direct::{BindTargetError, PlaceError};
 pub use drops::DropReason;
 pub use neighbor::{
     ANSWER_BROADCASTS_PER_SECOND, ANSWER_UNICASTS_PER_SECOND, LOCK_TIME, MAX_ANSWERS_HELD,

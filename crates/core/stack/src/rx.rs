@@ -10,6 +10,7 @@ use wire::{
 
 use crate::Stack;
 use crate::demux::TupleOwner;
+use crate::direct::Placing;
 use crate::drops::DropReason;
 use crate::route::Destination;
 use crate::socket::SocketKind;
@@ -197,6 +198,7 @@ impl Stack {
                 if disposition.established {
                     learned = connection.conn.take_learned();
                 }
+                Placing::follow(connection, &mut self.network);
                 disposition
             }
             SocketKind::TimeWait(time_wait) => time_wait.state.on_segment(&segment, now),

@@ -89,6 +89,18 @@ pub enum BindTxError {
     Refused(#[from] Refusal),
 }
 
+/// Why received bytes cannot be placed directly.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum PlaceError {
+    /// The NIC belongs to another process.
+    #[error(transparent)]
+    Forked(#[from] Forked),
+    /// The stack refused; or the NIC is one of the kernel, which cannot.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
 /// Why a batch could not be gathered, or read by the CPU.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -13,7 +13,7 @@ use std::io;
 
 use devmem_uapi::DmabufId;
 
-pub use bind::{BindError, BindTxError, DeviceMemoryError, GatherError};
+pub use bind::{BindError, BindTxError, DeviceMemoryError, GatherError, PlaceError};
 pub use kind::ErrorKind;
 pub use misplacement::Misplacement;
 pub use refusal::Refusal;
@@ -358,6 +358,7 @@ from_stack! {
     CompletionError: RecvError;
     ConnectError: ConnectError;
     ListenError: ListenError;
+    PlaceError: BindTargetError, PlaceError;
     RecvError: RecvError;
     ReleaseError: DontneedError;
     SendError: SendError;

@@ -319,9 +319,11 @@ macro_rules! from_stack {
 
 from_stack!(
     AcceptError,
+    BindTargetError,
     BindTxError,
     DontneedError,
     ListenError,
+    PlaceError,
     ShutdownError
 );
 

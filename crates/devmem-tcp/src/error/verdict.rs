@@ -11,8 +11,8 @@ use netmem::DmabufError;
 
 use super::{
     AcceptError, BindError, BindTxError, CompletionError, ConnectError, DeviceMemoryError,
-    ErrorKind, Forked, GatherError, KernelNic, ListenError, NoSoftwareNic, OpenError, RecvError,
-    Refusal, ReleaseError, SendError, SetupError, ShutdownError,
+    ErrorKind, Forked, GatherError, KernelNic, ListenError, NoSoftwareNic, OpenError, PlaceError,
+    RecvError, Refusal, ReleaseError, SendError, SetupError, ShutdownError,
 };
 use crate::link_spec::LinkSpecError;
 
@@ -124,6 +124,7 @@ errors!(
     LinkSpecError,
     ListenError,
     OpenError,
+    PlaceError,
     RecvError,
     ReleaseError,
     SendError,
@@ -311,6 +312,15 @@ impl BindTxError {
             Self::Forked(_) => FORKED,
             Self::Anonymous => INVALID,
             Self::Export(_) => (ErrorKind::Unsupported, Errno::EOPNOTSUPP),
+            Self::Refused(refused) => refused.verdict(),
+        }
+    }
+}
+
+impl PlaceError {
+    fn verdict(&self) -> Verdict {
+        match self {
+            Self::Forked(_) => FORKED,
             Self::Refused(refused) => refused.verdict(),
         }
     }

@@ -1,6 +1,7 @@
 //! One connection of a load: moves bytes between the stream and the session, and payload to its place.
 
 use std::io::Write;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use devmem_tcp::{Interest, RecvError, RxBatch, Stream, StreamStats};
@@ -22,6 +23,8 @@ pub(crate) struct Connection {
     pub(crate) session: Box<dyn Session>,
     batch: RxBatch,
     text: Vec<u8>,
+    /// The bytes of the source for which the NIC was last told where they belong.
+    direct: Range<u64>,
     /// Time of the last byte, or of the first request after none was awaited.
     heard: Instant,
     /// Payload bytes that were placed.
@@ -52,6 +55,7 @@ impl Connection {
             session,
             batch: RxBatch::with_capacity(BATCH_FRAGS),
             text: Vec::new(),
+            direct: 0..0,
             heard: Instant::now(),
             placed: 0,
             whole: 0,
@@ -159,6 +163,13 @@ impl Connection {
         landing: &mut Landing<'_>,
     ) -> Result<Option<usize>, Fault> {
         let most = to_usize(len.min(landing.room(at)));
+        if !self.direct.contains(&at) {
+            self.direct = at..at.saturating_add(most as u64);
+            if let Some((target, place)) = landing.target(at, most) {
+                // Without it, what was received is copied.
+                let _ = self.stream.place_next(target, place);
+            }
+        }
         let received = match self.receive(most) {
             Ok(received) => received,
             Err(error) => return none_yet(error),

@@ -1,8 +1,9 @@
 //! Where received payload goes: to its place in memory, or to the caller.
 
 use std::io;
+use std::ops::Range;
 
-use devmem_tcp::{GatherError, RxBatch};
+use devmem_tcp::{BoundTarget, Dmabuf, GatherError, Netdev, RxBatch};
 
 use super::error::LoadError;
 use super::part::Layout;
@@ -26,22 +27,51 @@ pub enum Landed<'a> {
     },
 }
 
+/// Fewer bytes than this are not worth telling the NIC where they belong: those of a super-packet.
+const DIRECT_BYTES: usize = 64 << 10;
+
 /// Receives what has landed.
 pub(crate) type Take<'a> = dyn FnMut(Landed<'_>) -> io::Result<()> + 'a;
 
 /// Where payload goes.
 pub(crate) enum Landing<'a> {
-    /// To the place of its part.
-    Memory(&'a Layout),
+    /// To the place of its part; directly where the NIC can do that.
+    Memory(&'a Layout, Targets),
     /// To the caller, where it lies.
     Caller(&'a mut Take<'a>),
 }
 
+/// The memories of a layout, as targets of the NIC.
+#[derive(Debug)]
+pub(crate) struct Targets(Vec<BoundTarget>);
+
+impl Targets {
+    /// Binds the memories of `layout` that the NIC can place bytes in directly; the others are gathered into.
+    pub(crate) fn bind(nic: &Netdev, layout: &Layout) -> Self {
+        let memories = layout.memories().into_iter();
+        Self(memories.filter_map(|it| nic.bind_target(it).ok()).collect())
+    }
+
+    fn of(&self, memory: &Dmabuf) -> Option<&BoundTarget> {
+        self.0.iter().find(|bound| bound.memory().is_same(memory))
+    }
+}
+
 impl Landing<'_> {
+    /// Returns where the NIC is to receive `len` bytes from `at` on, if they are many and it can.
+    pub(crate) fn target(&self, at: u64, len: usize) -> Option<(&BoundTarget, Range<usize>)> {
+        let Self::Memory(layout, targets) = self else {
+            return None;
+        };
+        let place = layout.place(at).filter(|_| len >= DIRECT_BYTES)?;
+        let target = targets.of(place.memory)?;
+        Some((target, place.offset..place.offset + len))
+    }
+
     /// Returns how many bytes from `at` on can be placed at once.
     pub(crate) fn room(&self, at: u64) -> u64 {
         match self {
-            Self::Memory(layout) => layout.place(at).map_or(0, |place| place.room),
+            Self::Memory(layout, _) => layout.place(at).map_or(0, |place| place.room),
             Self::Caller(_) => u64::MAX,
         }
     }
@@ -52,7 +82,7 @@ impl Landing<'_> {
     /// The copy failed, or the caller did.
     pub(crate) fn place(&mut self, at: u64, batch: &mut RxBatch) -> Result<(), LoadError> {
         match self {
-            Self::Memory(layout) => {
+            Self::Memory(layout, _) => {
                 let place = layout.place(at).ok_or(LoadError::Unasked { at })?;
                 batch.gather_into(place.memory, place.offset)?;
                 Ok(())
@@ -67,7 +97,7 @@ impl Landing<'_> {
     /// The memory cannot be written, or the caller failed.
     pub(crate) fn zeros(&mut self, at: u64, len: u64) -> Result<(), LoadError> {
         let layout = match self {
-            Self::Memory(layout) => layout,
+            Self::Memory(layout, _) => layout,
             Self::Caller(take) => {
                 return take(Landed::Zeros { at, len }).map_err(LoadError::Caller);
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use devmem_tcp::{Netdev, StreamStats};
 
 use super::error::LoadError;
-use super::landing::{Landed, Landing, Take};
+use super::landing::{Landed, Landing, Take, Targets};
 use super::part::{Layout, Part};
 use super::run::Run;
 use super::source::Source;
@@ -100,7 +100,8 @@ impl Loader {
     ) -> Result<Loaded, LoadError> {
         let layout = Layout::new(parts)?;
         let ranges = layout.ranges();
-        self.run(&source.into(), ranges, Landing::Memory(&layout), progress)
+        let landing = Landing::Memory(&layout, Targets::bind(&self.nic, &layout));
+        self.run(&source.into(), ranges, landing, progress)
     }
 
     /// Loads `ranges` of `source` and hands every batch to `take`, where it lies in the bound memory. Pieces of different

@@ -66,6 +66,18 @@ impl Layout {
         joined(self.parts.iter().map(|part| part.source.clone()))
     }
 
+    /// Returns each memory of the parts once.
+    pub(crate) fn memories(&self) -> Vec<&Dmabuf> {
+        let mut memories: Vec<&Dmabuf> = Vec::new();
+        for part in &self.parts {
+            // Most parts lie in the memory of the part before.
+            if !memories.iter().rev().any(|it| it.is_same(&part.memory)) {
+                memories.push(&part.memory);
+            }
+        }
+        memories
+    }
+
     /// Returns the place of the byte at `at` in the source; `None` if no part contains it.
     pub(crate) fn place(&self, at: u64) -> Option<Place<'_>> {
         let after = self.parts.partition_point(|part| part.source.start <= at);

@@ -23,6 +23,7 @@ use super::{ConnectionSocket, Holder, SocketId, SocketKind};
 use crate::Stack;
 use crate::bind_addr::BindAddr;
 use crate::config::MAX_BACKLOG;
+use crate::direct::Placing;
 use crate::stack::four_tuple;
 use crate::tcp_setup::{EarlyCookie, NewPath};
 
@@ -558,6 +559,7 @@ impl Stack {
         connection
             .tokens
             .release_all(|held| held.release(|payload| network.recycle(payload)));
+        Placing::end(&mut connection, network);
         connection.error = None;
         match ending {
             Ending::Orderly if !is_one_too_many => connection.conn.close(),

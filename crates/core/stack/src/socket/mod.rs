@@ -25,6 +25,7 @@ use smallvec::SmallVec;
 use tcp::{Connection, SeqNum, StateKind, TcpError, TimeWait};
 use wire::{FourTuple, Instant};
 
+use crate::direct::Placing;
 use crate::pressure::PressureMarks;
 use crate::window::Promise;
 use error::{BadSocket, DontneedError};
@@ -66,6 +67,8 @@ pub(crate) struct ConnectionSocket {
     pub(crate) urgent: Option<u64>,
     /// A segment has arrived already. The first one only completes the handshake, and is no probe.
     pub(crate) is_old: bool,
+    /// Where the next bytes belong, if its program has said so.
+    pub(crate) placing: Option<Placing>,
     pub(crate) tokens: TokenTable<Held>,
     pub(crate) options: SocketSettings,
     /// Zero-copy sends, complete or not.

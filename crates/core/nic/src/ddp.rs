@@ -1,0 +1,266 @@
+//! Direct data placement: payload of a connection goes to a place that its program chose, not to the queue's memory.
+//!
+//! A program knows where the next bytes of a stream belong. [`Nic::ddp_add`] tells the NIC: the sequence number of the
+//! first of these bytes, and a range of memory. The payload of a segment that begins at that number is placed there; frags of the
+//! range take the place of frags of the queue's memory, so that above the NIC nothing differs.
+//!
+//! A link that scatters has to know before it reads a packet where its payload goes. As for header length and queue, the last
+//! packet is the prediction: if its connection has a range, the next bytes of the range are posted before the memory of the
+//! queue. If the prediction is wrong, the payload is copied once, to the range of its own connection if it has one, and
+//! bytes of another packet lie in the predicted range until its own bytes arrive. So nothing may look at a range before
+//! TCP has delivered its bytes.
+//!
+//! The connection decides whether the payload counts. It may drop a segment that was placed, or receive one that was
+//! not: [`Nic::ddp_resync`] says after each segment where the next byte belongs.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use netmem::{BufSpan, DmaPort, Frag, FragList, Payload, TxSend};
+use wire::{FourTuple, RxHeaders};
+
+use crate::drops::DropReason;
+use crate::fill::{MAX_PAYLOAD, Piece};
+use crate::nic::Nic;
+use crate::place::Landed;
+
+/// Bytes of a range that frags are made of at a time: a few packets, and not too many frags if net_iovs are small.
+const FRONT_BYTES: usize = 4 * MAX_PAYLOAD;
+
+/// The place of the next payload of one connection.
+#[derive(Debug)]
+struct DdpRange {
+    /// Sequence number of the first byte of `rest`.
+    seq: u32,
+    memory: TxSend,
+    /// Offsets in the memory that are still to be filled.
+    rest: Range<usize>,
+    /// Frags of the first bytes of `rest`.
+    front: FragList,
+}
+
+impl DdpRange {
+    /// Makes frags of the next bytes, for at least one packet or up to the end.
+    fn fill_front(&mut self) {
+        let have = self.front.len();
+        if have < self.rest.len().min(MAX_PAYLOAD) {
+            let more = self.rest.len().min(FRONT_BYTES) - have;
+            // Inside the memory: `Nic::ddp_add` has checked the whole range.
+            let made = self
+                .memory
+                .append(self.rest.start + have, more, &mut self.front);
+            debug_assert!(made.is_ok(), "{made:?}");
+        }
+    }
+
+    /// Takes the next `len` bytes, into which payload was placed; the front has as many.
+    fn take(&mut self, len: usize) -> FragList {
+        // At most the payload of one packet.
+        self.seq = self.seq.wrapping_add(len as u32);
+        self.rest.start += len;
+        self.front.split_off_front(len)
+    }
+}
+
+/// The ranges of all connections that have one.
+#[derive(Debug, Default)]
+pub(crate) struct DdpTable {
+    ranges: HashMap<FourTuple, DdpRange>,
+    /// The connection of the last packet with payload, if it has a range.
+    predicted: Option<FourTuple>,
+}
+
+impl DdpTable {
+    /// Prepares the predicted range for the next frame; returns how many of its bytes [`posted`](Self::posted) returns.
+    pub(crate) fn post(&mut self) -> usize {
+        let Some(range) = self.predicted.and_then(|flow| self.ranges.get_mut(&flow)) else {
+            return 0;
+        };
+        range.fill_front();
+        range.front.len().min(MAX_PAYLOAD)
+    }
+
+    /// Takes the next `len` bytes of the range of a connection, as [`DdpRange::take`] does.
+    fn take(&mut self, flow: &FourTuple, len: usize) -> FragList {
+        let range = self.ranges.get_mut(flow);
+        range.map(|range| range.take(len)).unwrap_or_default()
+    }
+
+    /// Returns `wanted` of the next bytes of the predicted range.
+    pub(crate) fn posted(&self, wanted: Range<usize>) -> impl Iterator<Item = BufSpan<'_>> {
+        let range = self.predicted.and_then(|flow| self.ranges.get(&flow));
+        let frags = range.into_iter().flat_map(|range| &range.front);
+        let placed = frags.scan(0, |at, frag| {
+            let start = *at;
+            *at += frag.len();
+            Some((start, frag))
+        });
+        let before_end = placed.take_while(move |(start, _)| *start < wanted.end);
+        before_end.filter_map(move |(start, frag)| {
+            let (from, to) = (wanted.start.max(start), wanted.end.min(start + frag.len()));
+            let span = frag.span();
+            // Inside the frag, whose offset and length are u32.
+            (from < to).then(|| BufSpan {
+                offset: span.offset + (from - start) as u32,
+                len: (to - from) as u32,
+                ..span
+            })
+        })
+    }
+}
+
+/// Where the payload of a frame goes by [`Nic::place_direct`].
+pub(crate) struct DirectlyPlaced {
+    /// The frags of the first bytes; empty if the connection has no place for them.
+    pub(crate) frags: FragList,
+    /// The rest of the payload, as a range of the frame: it goes to the memory of the queue.
+    pub(crate) rest: Range<usize>,
+}
+
+impl Nic {
+    /// Places the payload of a connection from sequence number `seq` on in `range` of a memory. Replaces an earlier
+    /// range of the connection. Returns false if the range is not inside the memory; then nothing has changed.
+    pub fn ddp_add(
+        &mut self,
+        flow: FourTuple,
+        seq: u32,
+        memory: TxSend,
+        range: Range<usize>,
+    ) -> bool {
+        self.ddp_del(&flow);
+        if memory.check(range.start, range.len()).is_err() {
+            return false;
+        }
+        let range = DdpRange {
+            seq,
+            memory,
+            rest: range,
+            front: FragList::new(),
+        };
+        self.ddp.ranges.insert(flow, range);
+        // Its next packet is the likely one: somebody waits for it.
+        self.ddp.predicted = Some(flow);
+        true
+    }
+
+    /// Tells that the next byte of a connection has the sequence number `seq`, and that `left` bytes of its range are still to
+    /// be filled.
+    pub fn ddp_resync(&mut self, flow: &FourTuple, seq: u32, left: usize) {
+        if let Some(range) = self.ddp.ranges.get_mut(flow)
+            && range.seq != seq
+        {
+            range.seq = seq;
+            range.rest.start = range.rest.end.saturating_sub(left);
+            range.front = FragList::new();
+        }
+    }
+
+    /// Forgets the range of a connection: from now on no packet changes its bytes.
+    pub fn ddp_del(&mut self, flow: &FourTuple) {
+        if self.ddp.predicted.as_ref() == Some(flow) {
+            self.ddp.predicted = None;
+        }
+        self.ddp.ranges.remove(flow);
+    }
+
+    /// Places the first bytes of `range` of a frame, its payload, in the range of their connection, as far as it reaches. They are
+    /// there already if the connection was predicted correctly.
+    pub(crate) fn place_direct(
+        &mut self,
+        landed: &Landed,
+        headers: &RxHeaders,
+        payload: Range<usize>,
+        queue: usize,
+    ) -> Result<DirectlyPlaced, DropReason> {
+        let mut placed = DirectlyPlaced {
+            frags: FragList::new(),
+            rest: payload.clone(),
+        };
+        if self.ddp.ranges.is_empty() || payload.is_empty() || self.queues[queue].is_staged() {
+            return Ok(placed);
+        }
+        let (Some(flow), Some(tcp)) = (headers.four_tuple(), headers.tcp()) else {
+            return Ok(placed);
+        };
+        let Some(range) = self.ddp.ranges.get_mut(&flow) else {
+            return Ok(placed);
+        };
+        let len = payload.len().min(range.rest.len());
+        if range.seq != tcp.seq || len == 0 {
+            return Ok(placed);
+        }
+        range.fill_front();
+        let was_predicted = landed.posted_direct() > 0 && self.ddp.predicted == Some(flow);
+        let direct = payload.start..payload.start + len;
+        let is_there = was_predicted && landed.head_end() == Some(payload.start);
+        if is_there {
+            placed.frags = range.take(len);
+            placed.rest.start = direct.end;
+        } else if was_predicted {
+            // The headers have another length: the payload lies in the range, but not at its place. It may overlap with that.
+            let frags = range.front.share(0, len);
+            let port = self.host.port();
+            let bytes = landed.gather(payload, &self.buffers, &self.ddp, &self.queues, port);
+            let (bytes, rest) = bytes.split_at_checked(len).ok_or(DropReason::RxNoBuffers)?;
+            write(&[Piece::Host(bytes)], &frags, port);
+            let rest = self.queues[queue].place(&[Piece::Host(rest)], rest.len());
+            placed.frags = self.ddp.take(&flow, len);
+            placed.frags.append(rest.ok_or(DropReason::RxNoBuffers)?);
+            placed.rest.start = placed.rest.end;
+        } else {
+            let frags = range.front.share(0, len);
+            let posted = landed.posted_fill(&self.queues);
+            let pieces = landed.pieces(direct.clone(), &self.buffers, &self.ddp, posted);
+            write(&pieces, &frags, self.host.port());
+            drop(pieces);
+            placed.frags = self.ddp.take(&flow, len);
+            placed.rest.start = direct.end;
+        }
+        let queue = &mut self.queues[queue];
+        queue.fill_mut().note_placed_elsewhere(len);
+        queue.stats.direct_bytes += len as u64;
+        queue.stats.direct_copied_bytes += if is_there { 0 } else { len as u64 };
+        Ok(placed)
+    }
+
+    /// Predicts that the next packet with payload is of the same connection.
+    pub(crate) fn predict_flow(&mut self, headers: &RxHeaders) {
+        if !self.ddp.ranges.is_empty() {
+            let flow = headers.four_tuple();
+            self.ddp.predicted = flow.filter(|flow| self.ddp.ranges.contains_key(flow));
+        }
+    }
+}
+
+/// Copies pieces of a frame to frags that are as long.
+fn write(pieces: &[Piece<'_>], frags: &FragList, port: &DmaPort) {
+    let mut targets = frags.iter().map(Frag::span);
+    let mut room = targets.next();
+    for &piece in pieces {
+        let mut done = 0;
+        while done < piece.len() {
+            let Some(span) = room.as_mut() else { return };
+            let len = (piece.len() - done).min(span.len as usize);
+            // At most the length of a frag, a u32.
+            match piece {
+                Piece::Host(bytes) => {
+                    port.copy_in(span.netmem, span.offset, &bytes[done..done + len]);
+                }
+                Piece::Span(from) => {
+                    let from = BufSpan {
+                        offset: from.offset + done as u32,
+                        len: len as u32,
+                        ..from
+                    };
+                    port.copy(from, span.netmem, span.offset);
+                }
+            }
+            done += len;
+            span.offset += len as u32;
+            span.len -= len as u32;
+            if span.len == 0 {
+                room = targets.next();
+            }
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Direct placement: a program says where the next bytes of a connection belong, and the NIC receives them there.
+//!
+//! The NIC keeps the ranges (`nic::Nic::ddp_add`), by sequence number. A connection keeps the position in its stream at which its
+//! range ends. After each segment, [`Placing::follow`] tells the NIC where the next byte in order belongs: only TCP knows
+//! which segments count.
+
+use std::ops::Range;
+
+use devmem_uapi::{DmabufId, Errno};
+use netmem::{Dmabuf, GeometryError, TxMemory};
+use thiserror::Error;
+
+use crate::Stack;
+use crate::network::Network;
+use crate::socket::error::{BadSocket, UnknownBinding};
+use crate::socket::{ConnectionSocket, SocketId};
+
+/// Why [`Stack::bind_target`] refused a memory; nothing has changed then.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum BindTargetError {
+    /// The NIC has no access to the memory: a device copies it.
+    #[error(
+        "the CPU cannot write to the memory; receive into bound memory and let the device gather"
+    )]
+    NotMapped,
+    /// The size of the memory is not a multiple of the page size.
+    #[error("the dma-buf is not made of whole pages: {0}")]
+    Geometry(#[from] GeometryError),
+    /// Every id is in use.
+    #[error("every dma-buf id is in use; unbind some")]
+    NoId,
+}
+
+impl BindTargetError {
+    /// Returns the errno that the kernel uses for such a refusal of a binding.
+    pub const fn errno(&self) -> Errno {
+        match self {
+            Self::NotMapped => Errno::EOPNOTSUPP,
+            Self::Geometry(_) => Errno::EINVAL,
+            Self::NoId => Errno::ENOSPC,
+        }
+    }
+}
+
+/// Why [`Stack::place_next`] failed; nothing has changed then.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum PlaceError {
+    /// The socket is closed, or is a listener.
+    #[error(transparent)]
+    BadSocket(#[from] BadSocket),
+    /// The connection is not established, or has ended.
+    #[error("the connection is not established, or has ended")]
+    NotConnected,
+    /// The memory is not bound as a target.
+    #[error(transparent)]
+    UnknownBinding(#[from] UnknownBinding),
+    /// The range is not inside the memory.
+    #[error("bytes {start} to {end} are not inside the bound memory of {size} bytes")]
+    OutOfBounds {
+        /// Start of the range.
+        start: usize,
+        /// End of the range.
+        end: usize,
+        /// Bytes of the memory.
+        size: usize,
+    },
+}
+
+impl PlaceError {
+    /// Returns the errno of the same refusal of a socket option.
+    pub const fn errno(&self) -> Errno {
+        match self {
+            Self::BadSocket(_) => Errno::EBADF,
+            Self::NotConnected => Errno::ENOTCONN,
+            Self::UnknownBinding(_) => Errno::EINVAL,
+            Self::OutOfBounds { .. } => Errno::EFAULT,
+        }
+    }
+}
+
+/// The range of a connection: its rest is at the NIC.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Placing {
+    /// Position in the stream of the first byte behind the range.
+    end: u64,
+}
+
+impl Placing {
+    /// Tells the NIC where the next byte of the connection belongs, or that its range is full.
+    pub(crate) fn follow(connection: &mut ConnectionSocket, network: &mut Network) {
+        let Some(placing) = connection.placing else {
+            return;
+        };
+        let left = placing.end.saturating_sub(connection.delivered());
+        match (connection.conn.rcv_nxt(), usize::try_from(left)) {
+            (Some(seq), Ok(left)) if left > 0 => {
+                let nic = network.nic_for_settings();
+                nic.ddp_resync(&connection.tuple, seq.0, left);
+            }
+            _ => Self::end(connection, network),
+        }
+    }
+
+    /// Ends the placement of a connection, if there is one: no later packet changes the bytes of the range.
+    pub(crate) fn end(connection: &mut ConnectionSocket, network: &mut Network) {
+        if connection.placing.take().is_some() {
+            network.nic_for_settings().ddp_del(&connection.tuple);
+        }
+    }
+}
+
+impl Stack {
+    /// Binds a dma-buf as a target: [`Stack::place_next`] may name ranges of it.
+    ///
+    /// # Errors
+    /// [`BindTargetError`]. Nothing has changed then.
+    pub fn bind_target(&mut self, dmabuf: &Dmabuf) -> Result<DmabufId, BindTargetError> {
+        if dmabuf.copy_engine().is_some() {
+            return Err(BindTargetError::NotMapped);
+        }
+        let bindings = &mut self.memory.bindings;
+        let id = bindings.next_id().ok_or(BindTargetError::NoId)?;
+        bindings.insert_target(id, TxMemory::new(dmabuf, id)?);
+        Ok(id)
+    }
+
+    /// Removes a binding as a target. Ranges that are being filled stay in use, until they are full or
+    /// [`Stack::stop_placing`] ends them; frags of the memory keep it mapped.
+    ///
+    /// # Errors
+    /// [`UnknownBinding`].
+    pub fn unbind_target(&mut self, id: DmabufId) -> Result<(), UnknownBinding> {
+        let removed = self.memory.bindings.targets.remove(&id);
+        removed.map(drop).ok_or(UnknownBinding(id))
+    }
+
+    /// Says where the next unread bytes of a connection belong: in `range` of a target. Bytes that arrive from now on are
+    /// received there, in order, and delivered as frags of that memory. Those that were received already, those that arrive out of
+    /// order, and those behind the end of the range go to the memory of the queue, as without this call. Replaces an
+    /// earlier range; an empty range only ends that.
+    ///
+    /// Until it is full or replaced, or the socket is closed, the NIC may write any bytes to the part of the range that was
+    /// not delivered yet.
+    ///
+    /// # Errors
+    /// [`PlaceError`]. Nothing has changed then.
+    pub fn place_next(
+        &mut self,
+        id: SocketId,
+        target: DmabufId,
+        range: Range<usize>,
+    ) -> Result<(), PlaceError> {
+        let Self {
+            network,
+            sockets,
+            memory,
+            ..
+        } = self;
+        let targets = &memory.bindings.targets;
+        let target = targets.get(&target).ok_or(UnknownBinding(target))?;
+        let len = range.end.checked_sub(range.start);
+        let Some(len) = len.filter(|&len| target.check(range.start, len).is_ok()) else {
+            return Err(PlaceError::OutOfBounds {
+                start: range.start,
+                end: range.end,
+                size: target.size(),
+            });
+        };
+        let mut connection = sockets.connection_mut(id)?.ok_or(BadSocket(id))?;
+        let seq = connection.conn.rcv_nxt().ok_or(PlaceError::NotConnected)?;
+        Placing::end(&mut connection, network);
+        let unread = connection.conn.readable_len();
+        if unread < len {
+            connection.placing = Some(Placing {
+                end: connection.read + len as u64,
+            });
+            let (flow, rest) = (connection.tuple, range.start + unread..range.end);
+            let nic = network.nic_for_settings();
+            let added = nic.ddp_add(flow, seq.0, target.begin(), rest);
+            debug_assert!(added, "the range was checked");
+        }
+        Ok(())
+    }
+
+    /// Ends the placement of a connection: from now on no packet changes the bytes of its range that were not delivered.
+    ///
+    /// # Errors
+    /// [`BadSocket`], also of a listener.
+    pub fn stop_placing(&mut self, id: SocketId) -> Result<(), BadSocket> {
+        let Self {
+            network, sockets, ..
+        } = self;
+        let mut connection = sockets.connection_mut(id)?.ok_or(BadSocket(id))?;
+        Placing::end(&mut connection, network);
+        Ok(())
+    }
+}

@@ -1,0 +1,161 @@
+//! Memory in which received bytes are placed directly.
+
+use std::fmt;
+use std::ops::Range;
+
+use devmem_uapi::{DmabufId, Errno};
+use netmem::Dmabuf;
+
+use crate::error::{ErrorKind, PlaceError, Refusal};
+use crate::netdev::{Backend, Netdev};
+use crate::recv_half::RecvHalf;
+use crate::shards::{UserShard, same_id};
+use crate::socket::Socket;
+use crate::stream::Stream;
+
+/// Memory in which a [`Stream`](crate::Stream) of the same [`Netdev`] can receive bytes directly:
+/// [`place_next`](RecvHalf::place_next).
+///
+/// Dropping it unbinds. A range that a stream is filling stays in use, and its frags keep the memory mapped.
+#[must_use = "dropping it unbinds the memory"]
+pub struct BoundTarget {
+    /// The binding of each shard, with the same id.
+    shards: Vec<ShardTarget>,
+    id: DmabufId,
+    memory: Dmabuf,
+}
+
+/// The binding of one shard. Dropping it unbinds.
+struct ShardTarget {
+    shard: UserShard,
+    id: DmabufId,
+}
+
+impl BoundTarget {
+    pub(crate) fn bind(netdev: &Netdev, memory: &Dmabuf) -> Result<Self, PlaceError> {
+        let Backend::User(nic) = &netdev.backend else {
+            return Err(kernel_places_nothing().into());
+        };
+        let _bindings = nic.lock_bindings();
+        nic.align_dmabuf_ids()?;
+        let shards = nic.shards().iter();
+        let shards = shards.map(|shard| ShardTarget::bind(shard, memory));
+        let shards: Vec<_> = shards.collect::<Result<_, PlaceError>>()?;
+        let id = same_id(shards.iter().map(|bound| bound.id))?;
+        Ok(Self {
+            shards,
+            id,
+            memory: memory.clone(),
+        })
+    }
+
+    /// Returns the id of the binding, which frags in the memory have.
+    pub fn id(&self) -> DmabufId {
+        self.id
+    }
+
+    /// Returns the bound memory.
+    pub fn memory(&self) -> &Dmabuf {
+        &self.memory
+    }
+
+    fn is_at(&self, socket: &Socket) -> bool {
+        let Socket::User(inner) = socket else {
+            return false;
+        };
+        let mut shards = self.shards.iter();
+        shards.any(|bound| bound.shard.is(&inner.shared, inner.at))
+    }
+}
+
+impl ShardTarget {
+    fn bind(shard: &UserShard, memory: &Dmabuf) -> Result<Self, PlaceError> {
+        let id = shard.with(|stack, _| stack.bind_target(memory))??;
+        let memories = &mut shard.shared.driver.lock().memories;
+        memories.retain(|_, memory| !memory.is_freed());
+        memories.insert((shard.at, id), memory.observer());
+        Ok(Self {
+            shard: shard.clone(),
+            id,
+        })
+    }
+}
+
+impl Drop for ShardTarget {
+    fn drop(&mut self) {
+        let id = self.id;
+        // In a child of fork(2) the binding belongs to the parent.
+        let _ = self.shard.with(|stack, _| {
+            // Cannot fail: only this handle unbinds.
+            let unbound = stack.unbind_target(id);
+            debug_assert!(unbound.is_ok(), "{unbound:?}");
+        });
+    }
+}
+
+impl fmt::Debug for BoundTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BoundTarget")
+            .field("id", &self.id)
+            .field("bytes", &self.memory.size())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The refusal by a NIC of the kernel.
+fn kernel_places_nothing() -> Refusal {
+    let reason = "a NIC of the kernel receives into the memory that is bound to its queues, and nowhere else";
+    let refusal = Refusal::new(ErrorKind::Unsupported, Errno::EOPNOTSUPP, reason);
+    refusal.with_remedy("copy what was received with `RxBatch::gather_into`")
+}
+
+impl RecvHalf {
+    /// Says where the next bytes of the stream belong: in `range` of `target`, from the first byte that was not received
+    /// yet. A user-space NIC then receives them there, without a copy of its own, as far as it can: bytes that were queued
+    /// before this call, arrived out of order, or came in a packet that the NIC did not expect lie in the bound memory
+    /// or were copied to the range.
+    ///
+    /// Receive as usual, and pass each batch to [`RxBatch::gather_into`](crate::RxBatch::gather_into) for its place in the range: it copies
+    /// only what is not there. Bytes behind the end of the range go to the bound memory. The call replaces an earlier one; an
+    /// empty range only ends that.
+    ///
+    /// Until a byte of the range was received, the NIC may write anything to it. If the range shall be used for something else
+    /// before all of it was received, end this first: with an empty range, or by dropping the stream.
+    ///
+    /// # Errors
+    /// [`PlaceError`]: the stream is not established, or has ended; the target is bound to another NIC; the range is not inside
+    /// it.
+    pub fn place_next(
+        &mut self,
+        target: &BoundTarget,
+        range: Range<usize>,
+    ) -> Result<(), PlaceError> {
+        self.socket.check()?;
+        let Socket::User(inner) = &self.socket else {
+            return Err(kernel_places_nothing().into());
+        };
+        if !target.is_at(&self.socket) {
+            let reason = "the target is bound to another NIC";
+            let refusal = Refusal::new(ErrorKind::InvalidInput, Errno::EINVAL, reason);
+            return Err(refusal
+                .with_remedy("bind it with `bind_target` of the NIC of the stream")
+                .into());
+        }
+        let id = target.id;
+        Ok(inner.with(|stack| stack.place_next(inner.socket, id, range))??)
+    }
+}
+
+impl Stream {
+    /// Says where the next bytes of the stream belong: see [`RecvHalf::place_next`].
+    ///
+    /// # Errors
+    /// As [`RecvHalf::place_next`].
+    pub fn place_next(
+        &mut self,
+        target: &BoundTarget,
+        range: Range<usize>,
+    ) -> Result<(), PlaceError> {
+        self.split().0.place_next(target, range)
+    }
+}

@@ -16,6 +16,10 @@ pub struct QueueStats {
     /// Packets with payload in the memory of the queue, which is device memory if some is bound. `None` if the driver does not
     /// count them.
     pub split_packets: Option<u64>,
+    /// Payload bytes that were received where [`place_next`](crate::RecvHalf::place_next) wants them; always 0 in the kernel.
+    pub direct_bytes: u64,
+    /// Of those, bytes that the NIC copied there, because it had expected another packet.
+    pub direct_copied_bytes: u64,
 }
 
 impl QueueStats {
@@ -27,10 +31,14 @@ impl QueueStats {
                 packets,
                 bytes,
                 split_packets,
+                direct_bytes,
+                direct_copied_bytes,
             } = other;
             sum.packets += packets;
             sum.bytes += bytes;
             sum.split_packets = sum.split_packets.zip(split_packets).map(|(a, b)| a + b);
+            sum.direct_bytes += direct_bytes;
+            sum.direct_copied_bytes += direct_copied_bytes;
         }
         some
     }
@@ -43,6 +51,8 @@ impl QueueStats {
                     packets,
                     bytes,
                     split,
+                    direct_bytes,
+                    direct_copied_bytes,
                     ..
                 } = nic.queue_stats(queue)?;
                 Some(Self {
@@ -50,6 +60,8 @@ impl QueueStats {
                     packets,
                     bytes,
                     split_packets: Some(split),
+                    direct_bytes,
+                    direct_copied_bytes,
                 })
             })
             .collect()

@@ -51,13 +51,17 @@ pub enum PlaceError {
     #[error(transparent)]
     BadSocket(#[from] BadSocket),
     /// The connection is not established, or has ended.
-    #[error("the connection is not established, or has ended")]
+    #[error(
+        "the connection is not established, or has ended; name the place when it is established"
+    )]
     NotConnected,
     /// The memory is not bound as a target.
     #[error(transparent)]
     UnknownBinding(#[from] UnknownBinding),
     /// The range is not inside the memory.
-    #[error("bytes {start} to {end} are not inside the bound memory of {size} bytes")]
+    #[error(
+        "bytes {start} to {end} are not inside the bound memory of {size} bytes; name a range that is inside"
+    )]
     OutOfBounds {
         /// Start of the range.
         start: usize,

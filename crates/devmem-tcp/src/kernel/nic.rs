@@ -133,6 +133,8 @@ impl Nic {
                 packets: counter("rx-packets").unwrap_or_default(),
                 bytes: counter("rx-bytes").unwrap_or_default(),
                 split_packets: None,
+                direct_bytes: 0,
+                direct_copied_bytes: 0,
             })
         })
         .collect()

@@ -8,6 +8,7 @@
     reason = "a send takes a list of ranges"
 )]
 
+mod direct;
 mod ecn;
 mod lease;
 mod macvtap;

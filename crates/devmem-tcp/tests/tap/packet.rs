@@ -34,7 +34,7 @@ pub fn veth((host, _, len): Addresses, mtu: u16) -> (Interface, Interface) {
     (near, far)
 }
 
-fn netdev((_, ours, len): Addresses) -> Netdev {
+pub fn netdev((_, ours, len): Addresses) -> Netdev {
     let address = format!("{ours}/{len}");
     Netdev::user(LINK, &address).expect("the interface is up")
 }

@@ -7,9 +7,11 @@ use std::ops::Range;
 use std::thread;
 
 use anyhow::{Context, Result, bail};
+use devmem_linux::cpu;
 
 use super::link::kernels_address;
 use super::rank::{InTurn, Mark, Messages};
+use crate::cases::CONGESTION;
 
 /// Connections between two ranks.
 const CONNECTIONS: usize = 4;
@@ -46,6 +48,8 @@ impl Sockets {
     fn new(streams: Vec<TcpStream>, bytes: usize) -> Result<Self> {
         for stream in &streams {
             stream.set_nodelay(true)?;
+            // The machine may have chosen another.
+            cpu::set_congestion_control(stream, CONGESTION)?;
             stream.set_nonblocking(true)?;
         }
         Ok(Self {

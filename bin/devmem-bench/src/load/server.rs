@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Child;
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use devmem_linux::netns::{self, NetNs};
 use tempfile::TempDir;
 
 use super::tensors;
+use crate::cases::CONGESTION;
 use crate::sender::SENDER;
 use tool::pattern::PositionPattern;
 use tool::stock::{self, StockServer};
@@ -90,6 +91,19 @@ pub enum Home {
     Apart,
 }
 
+/// Returns a command that does the same after it has made [`CONGESTION`] the default of its network namespace: servers have
+/// no option for it, and the machine may have chosen another.
+fn with_cubic(command: &Command) -> Command {
+    let mut shell = Command::new("sh");
+    let script = format!(
+        "echo {CONGESTION} > /proc/sys/net/ipv4/tcp_congestion_control && exec \"$0\" \"$@\""
+    );
+    shell.arg("-c").arg(script);
+    shell.arg(command.get_program()).args(command.get_args());
+    shell.stdin(Stdio::null()).stdout(Stdio::null());
+    shell
+}
+
 /// A running server, killed at the end.
 pub struct Server {
     child: Child,
@@ -104,7 +118,8 @@ impl Server {
     pub fn start(server: StockServer, files: &Files, home: Home, cpu: usize) -> Result<Self> {
         let program = server.program();
         let command = server.command(files.path(), SENDER.into());
-        let mut command = command.with_context(|| format!("prepare {program}"))?;
+        let command = command.with_context(|| format!("prepare {program}"))?;
+        let mut command = with_cubic(&command);
         if home == Home::Apart {
             netns::start_in_new(&mut command);
         }

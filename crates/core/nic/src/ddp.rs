@@ -65,15 +65,42 @@ impl DdpRange {
 /// The ranges of all connections that have one.
 #[derive(Debug, Default)]
 pub(crate) struct DdpTable {
-    ranges: HashMap<FourTuple, DdpRange>,
-    /// The connection of the last packet with payload, if it has a range.
-    predicted: Option<FourTuple>,
+    /// That of the last packet with payload, if it has one: most packets need no look at the others.
+    predicted: Option<(FourTuple, DdpRange)>,
+    others: HashMap<FourTuple, DdpRange>,
 }
 
 impl DdpTable {
+    fn is_empty(&self) -> bool {
+        self.predicted.is_none() && self.others.is_empty()
+    }
+
+    fn is_predicted(&self, flow: &FourTuple) -> bool {
+        self.predicted.as_ref().is_some_and(|(it, _)| it == flow)
+    }
+
+    /// Returns the range of a connection.
+    fn get_mut(&mut self, flow: &FourTuple) -> Option<&mut DdpRange> {
+        match &mut self.predicted {
+            Some((it, range)) if it == flow => Some(range),
+            _ => self.others.get_mut(flow),
+        }
+    }
+
+    /// Predicts that the next packet with payload is of `flow`.
+    fn predict(&mut self, flow: Option<FourTuple>) {
+        if self.predicted.as_ref().map(|(it, _)| *it) == flow {
+            return;
+        }
+        if let Some((before, range)) = self.predicted.take() {
+            self.others.insert(before, range);
+        }
+        self.predicted = flow.and_then(|flow| self.others.remove_entry(&flow));
+    }
+
     /// Prepares the predicted range for the next frame; returns how many of its bytes [`posted`](Self::posted) returns.
     pub(crate) fn post(&mut self) -> usize {
-        let Some(range) = self.predicted.and_then(|flow| self.ranges.get_mut(&flow)) else {
+        let Some((_, range)) = &mut self.predicted else {
             return 0;
         };
         range.fill_front();
@@ -82,14 +109,14 @@ impl DdpTable {
 
     /// Takes the next `len` bytes of the range of a connection, as [`DdpRange::take`] does.
     fn take(&mut self, flow: &FourTuple, len: usize) -> FragList {
-        let range = self.ranges.get_mut(flow);
+        let range = self.get_mut(flow);
         range.map(|range| range.take(len)).unwrap_or_default()
     }
 
     /// Returns `wanted` of the next bytes of the predicted range.
     pub(crate) fn posted(&self, wanted: Range<usize>) -> impl Iterator<Item = BufSpan<'_>> {
-        let range = self.predicted.and_then(|flow| self.ranges.get(&flow));
-        let frags = range.into_iter().flat_map(|range| &range.front);
+        let range = self.predicted.as_ref();
+        let frags = range.into_iter().flat_map(|(_, range)| &range.front);
         let placed = frags.scan(0, |at, frag| {
             let start = *at;
             *at += frag.len();
@@ -137,16 +164,16 @@ impl Nic {
             rest: range,
             front: FragList::new(),
         };
-        self.ddp.ranges.insert(flow, range);
+        self.ddp.others.insert(flow, range);
         // Its next packet is the likely one: somebody waits for it.
-        self.ddp.predicted = Some(flow);
+        self.ddp.predict(Some(flow));
         true
     }
 
     /// Tells that the next byte of a connection has the sequence number `seq`, and that `left` bytes of its range are still to
     /// be filled.
     pub fn ddp_resync(&mut self, flow: &FourTuple, seq: u32, left: usize) {
-        if let Some(range) = self.ddp.ranges.get_mut(flow)
+        if let Some(range) = self.ddp.get_mut(flow)
             && range.seq != seq
         {
             range.seq = seq;
@@ -157,10 +184,10 @@ impl Nic {
 
     /// Forgets the range of a connection: from now on no packet changes its bytes.
     pub fn ddp_del(&mut self, flow: &FourTuple) {
-        if self.ddp.predicted.as_ref() == Some(flow) {
+        if self.ddp.is_predicted(flow) {
             self.ddp.predicted = None;
         }
-        self.ddp.ranges.remove(flow);
+        self.ddp.others.remove(flow);
     }
 
     /// Places the first bytes of `range` of a frame, its payload, in the range of their connection, as far as it reaches. They are
@@ -176,13 +203,14 @@ impl Nic {
             frags: FragList::new(),
             rest: payload.clone(),
         };
-        if self.ddp.ranges.is_empty() || payload.is_empty() || self.queues[queue].is_staged() {
+        if self.ddp.is_empty() || payload.is_empty() || self.queues[queue].is_staged() {
             return Ok(placed);
         }
         let (Some(flow), Some(tcp)) = (headers.four_tuple(), headers.tcp()) else {
             return Ok(placed);
         };
-        let Some(range) = self.ddp.ranges.get_mut(&flow) else {
+        let was_predicted = landed.posted_direct() > 0 && self.ddp.is_predicted(&flow);
+        let Some(range) = self.ddp.get_mut(&flow) else {
             return Ok(placed);
         };
         let len = payload.len().min(range.rest.len());
@@ -190,7 +218,6 @@ impl Nic {
             return Ok(placed);
         }
         range.fill_front();
-        let was_predicted = landed.posted_direct() > 0 && self.ddp.predicted == Some(flow);
         let direct = payload.start..payload.start + len;
         let is_there = was_predicted && landed.head_end() == Some(payload.start);
         if is_there {
@@ -225,9 +252,8 @@ impl Nic {
 
     /// Predicts that the next packet with payload is of the same connection.
     pub(crate) fn predict_flow(&mut self, headers: &RxHeaders) {
-        if !self.ddp.ranges.is_empty() {
-            let flow = headers.four_tuple();
-            self.ddp.predicted = flow.filter(|flow| self.ddp.ranges.contains_key(flow));
+        if !self.ddp.is_empty() {
+            self.ddp.predict(headers.four_tuple());
         }
     }
 }

@@ -55,7 +55,8 @@
 //! ```
 //!
 //! [`RxBatch::take`] moves frags out of the batch as owned [`RxFrag`]s; each returns its memory when it is dropped.
-//! [`RxBatch::gather_into`] copies a batch into contiguous memory, device to device, in one pass.
+//! [`RxBatch::gather_into`] copies a batch into contiguous memory, device to device, in one pass. A program that knows where the next
+//! bytes belong names the place before: [`Stream::place_next`] has a user-space NIC receive them there, without that copy.
 //! [`Stream::set_placement`] sets what happens to bytes that did not land in device memory.
 //!
 //! # Send

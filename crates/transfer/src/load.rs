@@ -2,8 +2,9 @@
 //!
 //! Key types: [`Source`] (a file of an HTTP server or an export of an NBD server), [`Part`] (a range of it, and the place for
 //! its bytes) and [`Loader`], which receives the parts over several connections. It is the program in the walk of a received segment:
-//! the payload of each receive is moved from the bound memory to its place by [`RxBatch::gather_into`], or handed to the
-//! caller where it lies ([`Loader::deliver`]). Only the protocol's headers reach host memory.
+//! a user-space NIC receives payload at its place ([`RecvHalf::place_next`]), and what it does not is moved there
+//! from the bound memory by [`RxBatch::gather_into`]; or the caller gets it where it lies ([`Loader::deliver`]). Only the protocol's
+//! headers reach host memory.
 //!
 //! One thread serves all connections: the user-space stack has one lock, and the thread that waits for data polls the NIC,
 //! so more threads would only wait for each other. Several connections hide round trips and server latency.
@@ -16,10 +17,12 @@
 //! 1. `Pieces::next` cuts the next piece off the requested ranges, and `Session::request` writes the request for it.
 //! 2. `Session::next` says what the next bytes of the connection are: a header, which is peeked at or received alone and
 //!    copied to host memory, or payload.
-//! 3. `Landing::place` moves received payload to its place; its tokens are returned at once.
+//! 3. `Landing::target` tells the NIC where payload belongs, `Landing::place` moves what is not there; its tokens are returned at
+//!    once.
 //! 4. `Session::completed` returns the pieces that are whole. If the connection breaks, `Pieces::give_back` takes those that
 //!    are not, and another connection requests them again.
 //!
+//! [`RecvHalf::place_next`]: devmem_tcp::RecvHalf::place_next
 //! [`RxBatch::gather_into`]: devmem_tcp::RxBatch::gather_into
 
 #![allow(

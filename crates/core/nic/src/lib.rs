@@ -13,6 +13,9 @@
 //! are predicted from the last packet. If the header is longer than predicted, nothing is moved; if it is shorter, a
 //! few bytes are moved; if the queue is another one, the payload is copied once. Each case has a counter.
 //!
+//! A connection may have a place of its own for its next bytes (`ddp.rs`): it is posted before the memory of the queue if the
+//! connection is the predicted one.
+//!
 //! A packet to this NIC's own hardware address does not pass the link: it goes through the same
 //! steering and header split, and its payload is copied once into the queue's memory (`loopback.rs`).
 //!

@@ -15,7 +15,7 @@ use crate::kernel;
 use crate::netdev::{Backend, Netdev, resolve};
 use crate::send::{SendId, advance, check_ranges, device_control, length};
 use crate::shards::UserShard;
-use crate::socket::{Inner, Socket};
+use crate::socket::{Inner, Socket, merging_frags};
 use crate::stream::Stream;
 
 /// Whether the payload of a SYN needs a cookie, by which a host recognises peers that it has spoken with (RFC 7413).
@@ -194,6 +194,7 @@ impl UserShard {
             let tcp = stack.tcp_config().options;
             let cookie = options.cookie.in_stack();
             let id = stack.connect_early(options.source, address, &tcp, cookie, now)?;
+            let id = merging_frags(stack, id);
             // Before the SYN leaves, at the end of this call.
             fill_syn(stack, id, data)
                 .map(|taken| (id, taken))

@@ -21,7 +21,7 @@ use crate::driver::{Driver, StackIndex, WaitLimit};
 use crate::error::{ConnectError, ErrorKind, Forked, ListenError, Refusal};
 use crate::lease::LeaseKeeper;
 use crate::plan::UserSettings;
-use crate::socket::Inner;
+use crate::socket::{Inner, merging_frags};
 
 /// Connections that may wait to be accepted; Linux' SOMAXCONN is 4096 (include/linux/socket.h).
 pub(crate) const BACKLOG: usize = 4096;
@@ -171,7 +171,11 @@ impl UserShard {
     }
 
     fn listen(&self, address: SocketAddr) -> Result<Arc<Inner>, ListenError> {
-        let socket = self.with(|stack, _| stack.listen(address, BACKLOG))??;
+        let listen = |stack: &mut Stack, _| {
+            let listener = stack.listen(address, BACKLOG)?;
+            Ok::<_, stack::ListenError>(merging_frags(stack, listener))
+        };
+        let socket = self.with(listen)??;
         Ok(Inner::new(Arc::clone(&self.shared), self.at, socket))
     }
 
@@ -183,7 +187,8 @@ impl UserShard {
     ) -> Result<Arc<Inner>, ConnectError> {
         let connect = |stack: &mut Stack, now| {
             let tcp = stack.tcp_config().options;
-            stack.connect_from(options.source, address, &tcp, now)
+            let socket = stack.connect_from(options.source, address, &tcp, now)?;
+            Ok::<_, stack::ConnectError>(merging_frags(stack, socket))
         };
         let socket = self.with(connect)??;
         Ok(Inner::new(Arc::clone(&self.shared), self.at, socket))

@@ -315,6 +315,13 @@ impl Socket {
     }
 }
 
+/// Has a new socket, or the connections of a new listener, deliver frags that touch as one: fewer tokens, and longer ranges.
+pub(crate) fn merging_frags(stack: &mut Stack, socket: SocketId) -> SocketId {
+    let set = stack.set_option(socket, SocketOption::MergeFrags(true));
+    debug_assert!(set.is_ok(), "{set:?}");
+    socket
+}
+
 /// The socket of a stream in user space. It stays open until the stream and everything received from it are dropped, because
 /// closing a socket frees all frags that it lent.
 #[derive(Debug)]

@@ -104,8 +104,9 @@ fn ranges(frags: &[RxFrag]) -> Vec<std::ops::Range<usize>> {
 
 /// How many net_iovs of 64 KiB the frags lie in.
 fn net_iovs(frags: &[RxFrag]) -> usize {
-    let starts = ranges(frags).into_iter().map(|range| range.start >> 16);
-    starts.collect::<std::collections::HashSet<_>>().len()
+    let of_frags = ranges(frags).into_iter();
+    let numbers = of_frags.flat_map(|range| range.start >> 16..=(range.end - 1) >> 16);
+    numbers.collect::<std::collections::HashSet<_>>().len()
 }
 
 fn bytes_of(frags: &[RxFrag], memory: &Dmabuf) -> Vec<u8> {

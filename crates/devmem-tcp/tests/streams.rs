@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use devmem_tcp::{
-    BoundRx, ConnectOptions, Dmabuf, ErrorKind, Frag, Listener, Netdev, NetdevBuilder, Placement,
-    RxBatch, RxQueueId, SendError, SendRing, Stream,
+    BoundRx, ConnectOptions, Dmabuf, ErrorKind, Frag, Listener, Netdev, NetdevBuilder, NiovSize,
+    Placement, RxBatch, RxQueueId, SendError, SendRing, Stream,
 };
 
 const LOCAL: &str = "10.77.0.2:5201";
@@ -114,6 +114,35 @@ fn a_setup_that_outlives_its_binding_restores_when_it_is_dropped() {
     drop(setup);
     let refused = nic.bind_rx(&memory, &queues).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::NotSetUp, "{refused}");
+}
+
+#[test]
+fn frags_that_touch_are_one_frag_with_one_token() {
+    let (sender, nic) = Netdev::pair("none".parse().unwrap()).unwrap();
+    let memory = Dmabuf::anonymous(1 << 20).unwrap();
+    let setup = nic.plan_receive(local()).apply().unwrap();
+    let page = NiovSize::new(4096).unwrap();
+    let bound = nic.bind_rx_sized(&memory, setup.queues(), page).unwrap();
+    let listener = nic.listen(LOCAL).unwrap();
+    let mut sender = sender.connect(LOCAL).unwrap();
+    let (mut receiver, _) = listener.accept().unwrap();
+    let sent: Vec<u8> = (0..60_000).map(|at| (at % 251) as u8).collect();
+    sender.write_all(&sent).unwrap();
+    let (mut batch, mut received) = (RxBatch::with_capacity(64), Vec::new());
+    while received.len() < sent.len() {
+        receiver.recv(&mut batch).unwrap();
+        let bytes = bytes_of(&batch, &memory);
+        assert!(
+            batch.len() <= bytes.len() / 8192 + 1,
+            "{} frags",
+            batch.len()
+        );
+        received.extend(bytes);
+    }
+    assert!(received == sent);
+    drop((batch, sender, receiver, listener));
+    let count = bound.unbind().net_iovs();
+    assert_eq!(count.home, count.total, "net_iovs that are not home");
 }
 
 #[test]

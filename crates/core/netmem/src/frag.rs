@@ -1,6 +1,7 @@
 //! One piece of a packet's payload.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use devmem_uapi::DmabufId;
 
@@ -178,6 +179,13 @@ impl Frag {
             self.len += next.len;
         }
         touches
+    }
+
+    /// Returns whether `next` is in the same pool and begins where the piece ends, in the same or the next net_iov.
+    pub(crate) fn is_followed_by(&self, next: &Frag) -> bool {
+        self.linear == next.linear
+            && Arc::ptr_eq(self.netmem.pool(), next.netmem.pool())
+            && self.dmabuf_offset() + u64::from(self.len) == next.dmabuf_offset()
     }
 
     /// Returns a range of the piece for `region`'s copying functions.

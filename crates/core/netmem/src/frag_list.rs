@@ -87,6 +87,23 @@ impl FragList {
         self.frags.len()
     }
 
+    /// Returns how many of the first bytes, at most `most`, lie in one pool one after another.
+    pub fn first_run(&self, most: usize) -> usize {
+        let mut frags = self.frags.iter();
+        let Some(mut last) = frags.next() else {
+            return 0;
+        };
+        let mut len = last.len();
+        for frag in frags {
+            if len >= most || !last.is_followed_by(frag) {
+                break;
+            }
+            len += frag.len();
+            last = frag;
+        }
+        len.min(most)
+    }
+
     /// Returns whether any byte is in memory that the stack may not read.
     pub fn is_unreadable(&self) -> bool {
         self.frags.iter().any(|frag| !frag.is_readable())

@@ -5,7 +5,7 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use netmem::{FragList, Lane, Payload, PoolStats};
+use netmem::{FragList, Lane, Netmem, Payload, PoolStats};
 use steer::{Rss, Rules, RxQueueId, Selected, Steering};
 use wire::{EthernetHeader, Instant, MacAddr, RxHeaders};
 
@@ -518,13 +518,17 @@ impl Nic {
     /// faster than dropping them; other frags are dropped.
     pub fn recycle(&mut self, payload: FragList) {
         for frag in payload {
-            let netmem = frag.into_netmem();
-            let pool = netmem.pool_id();
-            let mut fills = self.queues.iter_mut().map(RxQueue::fill_mut);
-            match fills.find(|fill| fill.pool().id() == pool) {
-                Some(fill) => fill.recycle(netmem),
-                None => self.host.recycle(netmem),
-            }
+            self.recycle_netmem(frag.into_netmem());
+        }
+    }
+
+    /// As [`Nic::recycle`], for one handle.
+    pub fn recycle_netmem(&mut self, netmem: Netmem) {
+        let pool = netmem.pool_id();
+        let mut fills = self.queues.iter_mut().map(RxQueue::fill_mut);
+        match fills.find(|fill| fill.pool().id() == pool) {
+            Some(fill) => fill.recycle(netmem),
+            None => self.host.recycle(netmem),
         }
     }
 

@@ -55,6 +55,29 @@ fn splitting_inside_a_frag_shares_its_memory() {
 }
 
 #[test]
+fn the_first_run_ends_where_the_memory_does_not_go_on() {
+    let mut pool = host_pool(8);
+    let mut pages = Vec::new();
+    assert_eq!(pool.alloc_contiguous(4, &mut pages), 4);
+    let [a, b, c, d]: [Netmem; 4] = pages.try_into().unwrap();
+    let mut list = FragList::new();
+    assert_eq!(list.first_run(100), 0);
+    list.push(Frag::new(a.share(), 10, 20));
+    list.push(Frag::new(a, 30, 4066));
+    list.push(Frag::new(b, 0, 4096));
+    // A gap of one byte.
+    list.push(Frag::new(c, 1, 4095));
+    list.push(Frag::new(d, 0, 5).into_linear());
+    assert_eq!(list.first_run(usize::MAX), 20 + 4066 + 4096);
+    assert_eq!(list.first_run(21), 21);
+    assert_eq!(list.first_run(0), 0);
+    list.trim_front(20 + 4066 + 4096);
+    assert_eq!(list.first_run(usize::MAX), 4095, "the linear part is apart");
+    drop(list);
+    pool.assert_all_home();
+}
+
+#[test]
 fn splitting_between_frags_shares_nothing() {
     let mut pool = host_pool(8);
     let mut rest = list(&mut pool, &["abc", "defg"]);

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use devmem_uapi::IfIndex;
-use netmem::{DeviceError, FragList};
+use netmem::{DeviceError, FragList, Netmem};
 use nic::{
     LEGACY_SUPER_PAYLOAD, MemoryDemand, Nic, NiovUsage, ProviderChoice, RestartError, RxMemory,
     RxPacket, RxSpace,
@@ -103,6 +103,11 @@ impl Network {
     /// Gives the memory of a payload back to the NIC.
     pub(crate) fn recycle(&mut self, payload: FragList) {
         self.nic.recycle(payload);
+    }
+
+    /// Gives one net_iov back to the NIC.
+    pub(crate) fn recycle_netmem(&mut self, netmem: Netmem) {
+        self.nic.recycle_netmem(netmem);
     }
 
     /// Gives the payload of a dropped packet back to the NIC, and counts the drop.

@@ -373,7 +373,7 @@ impl Stack {
         let Some(mut connection) = sockets.connection_mut(id)? else {
             return Ok(0);
         };
-        let freed = connection.dontneed(ranges, |payload| network.recycle(payload))?;
+        let freed = connection.dontneed(ranges, |netmem| network.recycle_netmem(netmem))?;
         if freed > 0 {
             connection.touch();
         }
@@ -558,7 +558,7 @@ impl Stack {
         };
         connection
             .tokens
-            .release_all(|held| held.release(|payload| network.recycle(payload)));
+            .release_all(|held| held.release(|netmem| network.recycle_netmem(netmem)));
         Placing::end(&mut connection, network);
         connection.error = None;
         match ending {

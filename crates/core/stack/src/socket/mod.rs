@@ -113,6 +113,7 @@ pub(crate) struct Held(SmallVec<[Netmem; 2]>);
 impl Held {
     /// Adds the memory of one more piece.
     pub(crate) fn keep(&mut self, piece: FragList) {
+        self.0.reserve(piece.frag_count());
         for netmem in piece.into_iter().map(Frag::into_netmem) {
             // One reference is enough to keep a net_iov.
             if !self.0.last().is_some_and(|last| last.is_same(&netmem)) {
@@ -122,11 +123,8 @@ impl Held {
     }
 
     /// Passes each net_iov to `home`, which gives it back.
-    pub(crate) fn release(self, mut home: impl FnMut(FragList)) {
-        for netmem in self.0 {
-            // The length is irrelevant: the frag only carries the handle.
-            home(FragList::from(Frag::new(netmem, 0, 1)));
-        }
+    pub(crate) fn release(self, home: impl FnMut(Netmem)) {
+        self.0.into_iter().for_each(home);
     }
 }
 
@@ -236,7 +234,7 @@ impl ConnectionSocket {
     pub(crate) fn dontneed(
         &mut self,
         ranges: &[DmabufToken],
-        mut home: impl FnMut(FragList),
+        mut home: impl FnMut(Netmem),
     ) -> Result<u32, DontneedError> {
         Ok(self
             .tokens

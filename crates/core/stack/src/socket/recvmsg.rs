@@ -77,6 +77,9 @@ pub(crate) struct RecvCall<'a, 'm> {
     pub(crate) home: &'a mut dyn FnMut(FragList),
 }
 
+/// Most bytes that one step delivers: they fit the 32 bits of a control message.
+const MAX_RUN: usize = 1 << 30;
+
 /// Kind of memory of a frag, as recvmsg distinguishes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FragKind {
@@ -136,7 +139,12 @@ impl RecvCursor<'_> {
         self.current.first()
     }
 
-    /// Takes `len` bytes of the next frag.
+    /// Returns how many bytes of the current payload, at most `most`, lie one after another.
+    fn run(&self, most: usize) -> usize {
+        self.current.first_run(most)
+    }
+
+    /// Takes `len` bytes of the current payload.
     fn take(&mut self, len: usize) -> FragList {
         self.current.split_off_front(len)
     }
@@ -256,6 +264,10 @@ impl Delivery<'_, '_> {
         match kind {
             FragKind::Readable => self.copy(cursor, len).map(|_| ()),
             FragKind::Linear => self.deliver_linear(cursor, len),
+            FragKind::Device(id) if self.call.merge => {
+                let run = cursor.run(left.min(MAX_RUN));
+                self.deliver_device(cursor, id, run)
+            }
             FragKind::Device(id) => self.deliver_device(cursor, id, len),
             FragKind::Foreign => Err(End::Refused(RecvError::NotOurMemory { bytes: len })),
         }?;

@@ -8,7 +8,9 @@ use std::ffi::c_int;
 use netmem::{DeviceError, DeviceState};
 
 use super::copies::CopyBatch;
-use super::functions::{DevicePtr, Function, MemExport, RawDevice, SUCCESS, Status};
+use super::functions::{
+    DevicePtr, Function, MemExport, NOT_INITIALIZED, RawDevice, SUCCESS, Status,
+};
 use crate::driver::{Loaded, Opened, Pointer, is_fatal};
 
 /// The library of a vendor.
@@ -112,9 +114,10 @@ pub unsafe trait Driver: Send + Sync {
             call,
             name,
             code,
-            state: match is_fatal(code) {
-                true => DeviceState::Lost,
-                false => DeviceState::Usable,
+            state: match code {
+                NOT_INITIALIZED => DeviceState::Forked,
+                code if is_fatal(code) => DeviceState::Lost,
+                _ => DeviceState::Usable,
             },
             remedy: self.remedy(call, code),
         }

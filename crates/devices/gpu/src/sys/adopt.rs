@@ -3,6 +3,8 @@
 // UNSAFETY: addresses from the application, which promises what `adopt` says; the driver is asked about them first.
 #![allow(unsafe_code)]
 
+use std::any::Any;
+
 use super::lanes::Lanes;
 use super::memory::DeviceMemory;
 use crate::allocation::{Allocation, PAGE_BYTES};
@@ -23,14 +25,34 @@ impl Allocation {
     /// The `len` bytes at `address` stay allocated until this value, and every handle of memory made of it, has been
     /// dropped.
     pub unsafe fn adopt(device: &Device, address: u64, len: usize) -> Result<Self, GpuError> {
+        // SAFETY: the range stays allocated while this value exists, by the contract; the owner is of no account.
+        unsafe { Self::adopt_from_owner(device, address, len, ()) }
+    }
+
+    /// As [`adopt`](Self::adopt), with a value whose drop may free the memory. It is dropped after the last use of the memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`adopt`](Self::adopt); `owner` is dropped.
+    ///
+    /// # Safety
+    ///
+    /// The `len` bytes at `address` stay allocated until `owner` is dropped.
+    pub unsafe fn adopt_from_owner(
+        device: &Device,
+        address: u64,
+        len: usize,
+        owner: impl Any + Send + Sync,
+    ) -> Result<Self, GpuError> {
         let page = PAGE_BYTES as u64;
         if len == 0 || !len.is_multiple_of(PAGE_BYTES) || !address.is_multiple_of(page) {
             return Err(GpuError::Misaligned { address, len });
         }
         let lanes = &device.engine.lanes;
         check(lanes, address, len)?;
-        // SAFETY: the caller promises that the range stays allocated; `check` has found it to be memory of this device.
-        let memory = unsafe { DeviceMemory::adopt(lanes, address, len) };
+        // SAFETY: (1) `check` has found the range to be memory of this device; (2) it stays allocated until `owner` is dropped,
+        // by the contract, which `memory` does after it has waited for its copies.
+        let memory = unsafe { DeviceMemory::adopt(lanes, address, len, Box::new(owner)) };
         Self::of(device, memory, len)
     }
 }

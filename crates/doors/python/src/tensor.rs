@@ -8,7 +8,9 @@ use pyo3::types::{PyBytes, PyDict, PySlice, PyTuple};
 use crate::device::{Device, Place};
 use crate::dtype::Dtype;
 use crate::error::Error;
-use crate::raw::{Exported, Foreign, HostBytes, IsCopied, IsVersioned, Use, capsule, duplicate};
+use crate::raw::{
+    Described, Exported, Foreign, HostBytes, IsCopied, IsVersioned, Use, capsule, duplicate,
+};
 use crate::released::released;
 use crate::source::{Body, Source};
 use crate::view::View;
@@ -114,8 +116,7 @@ impl Tensor {
             );
             PyValueError::new_err(text)
         };
-        if let Ok(tensor) = source.cast::<Self>() {
-            let from = view_of(tensor).clone();
+        if let Some(from) = View::of_device(source)? {
             if from.bytes() != to.bytes() {
                 return Err(differs(from.bytes()));
             }
@@ -258,6 +259,21 @@ impl Shape {
     }
 }
 
+impl View {
+    /// Returns the view of a tensor of this package, or of one of another library that is on a GPU; `None` for all others.
+    pub(crate) fn of_device(object: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
+        if let Ok(tensor) = object.cast::<Tensor>() {
+            return Ok(Some(view_of(tensor).clone()));
+        }
+        let Some(described) = Described::of_gpu(object)? else {
+            return Ok(None);
+        };
+        let (memory, bytes) = released(object.py(), || described.adopt_pages())?;
+        let source = Source::device(memory, Vec::new())?;
+        Ok(Some(Self::of_bytes(source, bytes.start, bytes.len())?))
+    }
+}
+
 /// Returns what a tensor shows.
 pub(crate) fn view_of<'a>(tensor: &'a Bound<'_, Tensor>) -> &'a View {
     tensor.as_super().get().view()
@@ -391,6 +407,16 @@ impl Dmabuf {
             false => Ok(vulkan::alloc_unmapped(device, nbytes)?),
         })?;
         Self::make(py, memory)
+    }
+
+    /// Takes memory of a GPU that another library has allocated: a tensor of torch, CuPy, jax or numba, which is kept as long as
+    /// the memory is used. Both show the same bytes. Waits until the library's work on the tensor is done. The tensor must be
+    /// contiguous, writable, and whole pages of 4096 bytes.
+    #[staticmethod]
+    fn adopt(tensor: &Bound<'_, PyAny>) -> PyResult<Py<Self>> {
+        let described = Described::of(tensor)?;
+        let memory = released(tensor.py(), || described.adopt())?;
+        Self::make(tensor.py(), memory)
     }
 
     /// Takes a dma-buf of another library. The descriptor is duplicated: the caller closes its own.

@@ -35,7 +35,7 @@ pub(super) struct Version {
 pub(super) struct DlTensor {
     pub(super) data: *mut c_void,
     pub(super) device_type: i32,
-    device_id: i32,
+    pub(super) device_id: i32,
     pub(super) ndim: i32,
     pub(super) code: u8,
     pub(super) bits: u8,

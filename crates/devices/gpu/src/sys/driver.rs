@@ -8,9 +8,8 @@ use std::ffi::c_int;
 use netmem::{DeviceError, DeviceState};
 
 use super::copies::CopyBatch;
-use super::functions::{
-    DevicePtr, Function, MemExport, NOT_INITIALIZED, RawDevice, SUCCESS, Status,
-};
+use super::export::Export;
+use super::functions::{DevicePtr, NOT_INITIALIZED, RawDevice, SUCCESS, Status};
 use crate::driver::{Loaded, Opened, Pointer, is_fatal};
 
 /// The library of a vendor.
@@ -53,12 +52,12 @@ pub unsafe trait Driver: Send + Sync {
     /// [`DeviceError`] of the library.
     fn pointer(&self, address: DevicePtr) -> Result<Option<Pointer>, DeviceError>;
 
-    /// Returns the function that exports memory, and the flags to try in this order.
+    /// Returns the function that exports memory.
     ///
     /// # Errors
     ///
     /// [`DeviceError`]: the library does not have it.
-    fn mem_export(&self) -> Result<(Function<MemExport>, &'static [u64]), DeviceError>;
+    fn mem_export(&self) -> Result<Export, DeviceError>;
 
     /// Returns whether memory can be exported, by the library's own account.
     fn exports(&self, device: RawDevice) -> bool;

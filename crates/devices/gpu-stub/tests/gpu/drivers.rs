@@ -134,7 +134,7 @@ fn a_child_by_fork_gets_errors_and_frees_nothing() {
             let opened = api.open(0);
             let is_refused = |text: String| text.contains(api.error(3));
             let copied = copied.unwrap_err();
-            let gathered = memory.gather_from(&source, [0..5], 0).unwrap_err();
+            let gathered = memory.gather_from(&source, [0..2, 2..5], 0).unwrap_err();
             let is_forked = |error| GatherError::from(error).kind() == ErrorKind::Forked;
             let refused = is_forked(gathered)
                 && is_forked(copied)

@@ -25,8 +25,15 @@ impl Allocation {
     /// The `len` bytes at `address` stay allocated until this value, and every handle of memory made of it, has been
     /// dropped.
     pub unsafe fn adopt(device: &Device, address: u64, len: usize) -> Result<Self, GpuError> {
-        // SAFETY: the range stays allocated while this value exists, by the contract; the owner is of no account.
-        unsafe { Self::adopt_from_owner(device, address, len, ()) }
+        let page = PAGE_BYTES as u64;
+        if len == 0 || !len.is_multiple_of(PAGE_BYTES) || !address.is_multiple_of(page) {
+            return Err(GpuError::Misaligned { address, len });
+        }
+        let lanes = &device.engine.lanes;
+        check(lanes, address, len)?;
+        // SAFETY: the caller promises that the range stays allocated; `check` has found it to be memory of this device.
+        let memory = unsafe { DeviceMemory::adopt(lanes, address, len) };
+        Self::of(device, memory, len)
     }
 
     /// As [`adopt`](Self::adopt), with a value whose drop may free the memory. It is dropped after the last use of the memory.
@@ -44,16 +51,9 @@ impl Allocation {
         len: usize,
         owner: impl Any + Send + Sync,
     ) -> Result<Self, GpuError> {
-        let page = PAGE_BYTES as u64;
-        if len == 0 || !len.is_multiple_of(PAGE_BYTES) || !address.is_multiple_of(page) {
-            return Err(GpuError::Misaligned { address, len });
-        }
-        let lanes = &device.engine.lanes;
-        check(lanes, address, len)?;
-        // SAFETY: (1) `check` has found the range to be memory of this device; (2) it stays allocated until `owner` is dropped,
-        // by the contract, which `memory` does after it has waited for its copies.
-        let memory = unsafe { DeviceMemory::adopt(lanes, address, len, Box::new(owner)) };
-        Self::of(device, memory, len)
+        // SAFETY: the owner is dropped after the value's other fields, and the range is allocated until then, by the contract.
+        let adopted = unsafe { Self::adopt(device, address, len) }?;
+        Ok(adopted.kept_by(Box::new(owner)))
     }
 }
 

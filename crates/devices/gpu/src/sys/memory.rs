@@ -3,7 +3,6 @@
 // UNSAFETY: memory that is freed, and registrations that end, when their value is dropped, after the copies that use them.
 #![allow(unsafe_code)]
 
-use std::any::Any;
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
@@ -29,12 +28,12 @@ pub(crate) struct DeviceMemory {
     pub(crate) lanes: Arc<Lanes>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Owner {
     /// Freed by `drop`.
     This,
-    /// Freed by the application, not before this value is dropped.
-    Application { _keeper: Box<dyn Any + Send + Sync> },
+    /// Freed by the application.
+    Application,
 }
 
 impl DeviceMemory {
@@ -60,15 +59,10 @@ impl DeviceMemory {
     ///
     /// # Safety
     ///
-    /// `len` bytes at `address` are memory of this device until `keeper` is dropped, or the value if that is earlier.
-    pub(crate) unsafe fn adopt(
-        lanes: &Arc<Lanes>,
-        address: DevicePtr,
-        len: usize,
-        keeper: Box<dyn Any + Send + Sync>,
-    ) -> Self {
+    /// `len` bytes at `address` are memory of this device until the value has been dropped.
+    pub(crate) unsafe fn adopt(lanes: &Arc<Lanes>, address: DevicePtr, len: usize) -> Self {
         let lanes = Arc::clone(lanes);
-        let owner = Owner::Application { _keeper: keeper };
+        let owner = Owner::Application;
         Self {
             address,
             len,
@@ -101,7 +95,7 @@ impl Drop for DeviceMemory {
             return;
         }
         self.lanes.wait_all();
-        if matches!(self.owner, Owner::This)
+        if self.owner == Owner::This
             && let Ok(current) = self.lanes.context.enter()
         {
             // SAFETY: allocated by `alloc`, freed here only, and no copy is running. Errors: the driver has freed it.

@@ -4,6 +4,8 @@
 // declarations here are the proof: each function has these parameters in HIP 6.0 to 7.1 (hip_runtime_api.h).
 #![allow(unsafe_code)]
 
+mod hsa;
+
 use std::env;
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -15,7 +17,7 @@ use devmem_gpu::driver::{
 use devmem_gpu::{LoadError, function_table};
 use netmem::{DeviceError, DeviceState};
 
-use super::hsa::Hsa;
+use self::hsa::Hsa;
 use crate::{PLATFORM, remedy};
 
 /// The names of the library. The last one is a link of the development files.

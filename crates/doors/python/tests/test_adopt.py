@@ -197,8 +197,12 @@ GATHERED = """
         out.sendall(their)
     with pytest.raises(ValueError, match="do not fit"):
         batch.gather(out=Tensor(alloc(4096), 0, 999))
-    with pytest.raises(devmem_tcp.InvalidInputError, match="not in memory of a device"):
-        batch.gather(out=Tensor(wire.memory, address=4096))
+    for their, text in [
+        (Tensor(wire.memory, address=4096), "not in memory of a device"),
+        (Tensor(wire.memory, device=(number, 1)), f"{kind}:0, not {kind}:1"),
+    ]:
+        with pytest.raises(devmem_tcp.InvalidInputError, match=text):
+            batch.gather(out=their)
     wire.close()
 """
 

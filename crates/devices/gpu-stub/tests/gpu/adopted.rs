@@ -1,12 +1,13 @@
 //! Memory that another library allocated.
 //!
-// UNSAFETY: the contracts of `Allocation::adopt` and `Device::synchronize_stream`.
+// UNSAFETY: the contracts of `Allocation::adopt`, `Device::synchronize_stream` and `Device::hold_stream`.
 #![allow(unsafe_code)]
 
 use std::any::Any;
 use std::ptr;
 
 use devmem_gpu::{Allocation, Device, GpuError};
+use netmem::Fence;
 
 /// Adopts memory of another allocation, which the test keeps.
 pub fn adopt(device: &Device, address: u64, len: usize) -> Result<Allocation, GpuError> {
@@ -23,6 +24,12 @@ pub fn adopt_from_owner(
 ) -> Result<Allocation, GpuError> {
     // SAFETY: the tests pass an owner that keeps the allocation that the address is of.
     unsafe { Allocation::adopt_from_owner(device, address, len, owner) }
+}
+
+/// Makes the default stream wait for copies.
+pub fn hold_default_stream(device: &Device, fence: Fence) -> Result<(), GpuError> {
+    // SAFETY: a special handle of both libraries: the default stream.
+    unsafe { device.hold_stream(fence, ptr::null_mut()) }
 }
 
 /// Waits for the default stream.

@@ -1,6 +1,8 @@
 //! A stream from the memory of one GPU to that of another, through the user-space stack.
 
-use devmem_tcp::{BoundRx, BoundTx, Dmabuf, Errno, Netdev, RxBatch, Setup, Stream};
+use devmem_tcp::{
+    BoundRx, BoundTx, Dmabuf, Errno, ErrorKind, Netdev, RxBatch, RxQueueId, Setup, Stream,
+};
 
 use super::support::{Api, on_each};
 
@@ -89,4 +91,28 @@ fn a_gpu_that_is_lost_ends_the_stream_with_the_error_of_the_driver() {
         drop(batch);
     };
     on_each("devices=2,lost=20", body, |_, _| ());
+}
+
+#[test]
+fn memory_that_is_not_exported_is_refused_for_a_nic_of_the_kernel_with_the_reason() {
+    let body = |api: Api| {
+        let memory = api.alloc(0, 1 << 20);
+        let nic = Netdev::kernel("lo").unwrap();
+        let rx = nic.bind_rx(&memory, &[RxQueueId(0)]).unwrap_err();
+        let tx = nic.bind_tx(&memory).unwrap_err();
+        assert_eq!(
+            (rx.kind(), tx.kind()),
+            (ErrorKind::Unsupported, ErrorKind::Unsupported)
+        );
+        assert_eq!(rx.errno(), Errno::EOPNOTSUPP);
+        let reason = match api {
+            Api::Cuda => "CUDA_ERROR_NOT_SUPPORTED (801)\n  dma-bufs need NVIDIA's open kernel module",
+            Api::Hip => "the GPU does not see what the NIC writes",
+        };
+        for text in [rx.to_string(), tx.to_string()] {
+            let begin = "the memory cannot be given to a NIC of the kernel: ";
+            assert!(text.starts_with(begin) && text.contains(reason), "{text}");
+        }
+    };
+    on_each("dmabuf=0", body, |_, _| ());
 }

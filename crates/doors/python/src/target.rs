@@ -17,7 +17,10 @@ pub(crate) enum Target {
 impl Target {
     pub(crate) fn of(out: &Bound<'_, PyAny>) -> PyResult<Self> {
         Ok(match View::of_device(out)? {
-            Some(view) => Self::Own(view),
+            Some(view) => {
+                view.source().check_writable()?;
+                Self::Own(view)
+            }
             None => Self::Foreign(Foreign::of(out, Use::Write)?),
         })
     }

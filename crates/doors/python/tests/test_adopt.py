@@ -95,7 +95,6 @@ REFUSED = """
     for tensor, error, text in [
         (Tensor(mine, strides=(2,)), BufferError, "not contiguous\\n  make a contiguous copy"),
         (Tensor(mine, strides=(-1,)), BufferError, "not contiguous"),
-        (Tensor(mine, flags=1), BufferError, "read-only.*\\n  adopt a writable copy"),
         (Tensor(mine, major=2), BufferError, "newer than version 1"),
         (Tensor(mine, 16, 8192), devmem_tcp.InvalidInputError, "not whole pages.*\\n  adopt a multiple of pages"),
         (Tensor(mine, 0, 5000), devmem_tcp.InvalidInputError, "not whole pages"),
@@ -135,6 +134,52 @@ def test_memory_that_moves_is_refused(kind):
     passes(MANAGED, kind, "managed=1")
 
 
+READ_ONLY = """
+    wire = conftest.Wire(alloc(4 << 20))
+    out, stream = wire.connect()
+    data = conftest.pattern(8192)
+    for their in (Tensor, Array) if kind == "cuda" else (Tensor,):
+        theirs = their(alloc(8192), flags=1)
+        theirs.memory.copy_from(data)
+        memory = Dmabuf.adopt(theirs)
+        writes = [
+            lambda: memory.fill(0),
+            lambda: memory.copy_from(bytes(8192)),
+            lambda: memory[:8].copy_from(bytes(8)),
+            lambda: batch.gather(out=memory),
+            lambda: batch.gather(out=their(theirs.memory, flags=1)),
+            lambda: wire.receiver.bind_rx(memory, [2]),
+        ]
+        # It is sent, copied from, and shown to others as what it is.
+        sent = out.send(wire.sender.bind_tx(memory), slice(0, 8192))
+        received = bytearray(8192)
+        assert stream.recv_into(received) == 8192 and received == data
+        sent.wait(conftest.PATIENCE)
+        out.sendall(b"bytes")
+        batch = stream.recv()
+        for write in writes:
+            with pytest.raises(BufferError, match="read-only"):
+                write()
+        target = alloc(8192)
+        target.copy_from(their(theirs.memory, flags=1))
+        assert target.tobytes() == memory.tobytes() == data
+        again = Dmabuf.adopt(memory)
+        with pytest.raises(BufferError, match="read-only"):
+            again.fill(0)
+        with pytest.raises(BufferError, match="before version 1"):
+            memory.__dlpack__()
+        if kind == "cuda":
+            assert memory.__cuda_array_interface__["data"] == (memory.data_ptr, True)
+    wire.close()
+"""
+
+
+@needs_stub
+@of_each_vendor
+def test_a_tensor_that_is_read_only_is_sent_and_not_written(kind):
+    passes(READ_ONLY, kind, "polls=1")
+
+
 ARRAY = """
     # The description has no device: the driver knows it.
     array = Array(Dmabuf.cuda(8192, 1), 4096, 4096)
@@ -151,7 +196,6 @@ ARRAY = """
     assert freed.wait(conftest.PATIENCE)
     mine = alloc(8192)
     for array, error, text in [
-        (Array(mine, flags=1), BufferError, "read-only"),
         (Array(mine, strides=(8,)), BufferError, "not contiguous"),
         (Array(mine, 4, 4096), devmem_tcp.InvalidInputError, "not whole pages"),
         (Array(mine, address=4096), devmem_tcp.InvalidInputError, "not in memory of a device"),

@@ -29,6 +29,7 @@ pub(crate) struct Described {
     len: usize,
     /// What must be waited for: `None` if nothing, null if it is the default stream.
     stream: Option<usize>,
+    is_read_only: bool,
     keeper: Keeper,
 }
 
@@ -66,9 +67,6 @@ impl Described {
             kind => return Err(not_a_gpu(kind).into()),
         };
         let lent = Lent::of(object, Some(stream))?;
-        if lent.is_read_only() {
-            return Err(read_only().into());
-        }
         let tensor = lent.tensor();
         let ordinal = u32::try_from(tensor.device_id);
         let device = match (tensor.device_type, ordinal) {
@@ -82,6 +80,7 @@ impl Described {
             address: address.saturating_add(tensor.byte_offset),
             len: lent.contiguous_bytes()?,
             stream: Some(0),
+            is_read_only: lent.is_read_only(),
             keeper: Keeper::new(Keeps::Tensor { _lent: lent }),
         })
     }
@@ -100,9 +99,6 @@ impl Described {
             Ok(found.filter(|value| !value.is_none()))
         };
         let (address, is_read_only): (u64, bool) = field("data")?.extract()?;
-        if is_read_only {
-            return Err(read_only().into());
-        }
         if optional("mask")?.is_some() {
             return Err(Error::buffer("arrays with a mask cannot be adopted").into());
         }
@@ -127,10 +123,16 @@ impl Described {
             address,
             len: elements.checked_mul(item).ok_or_else(too_long)?,
             stream,
+            is_read_only,
             keeper: Keeper::new(Keeps::Object {
                 _object: object.clone().unbind(),
             }),
         })
+    }
+
+    /// Returns whether its library says that the memory must not be written.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.is_read_only
     }
 
     /// Waits for the work on the memory, and adopts it. Needs no lock of Python.
@@ -213,10 +215,6 @@ fn not_a_gpu(kind: i32) -> Error {
             "DLPack's device {kind} is neither CUDA (2) nor ROCm (10)\n  copy the tensor: Dmabuf.cuda(nbytes).copy_from(tensor)"
         )),
     }
-}
-
-fn read_only() -> Error {
-    Error::buffer("the tensor is read-only, and a NIC may write to it\n  adopt a writable copy")
 }
 
 /// Keeps memory of another library. The library's code that frees it needs Python's lock; the drop may be in any thread, which

@@ -17,6 +17,7 @@ const ISLANDS: &[&str] = &[
     "crates/devices/gpu/src/sys/",
     "crates/devices/cuda/src/sys/",
     "crates/devices/hip/src/sys.rs",
+    "crates/devices/hip/src/sys/hsa.rs",
     "crates/devices/gpu-stub/src/calls.rs",
     "crates/devices/gpu-stub/src/cuda.rs",
     "crates/devices/gpu-stub/src/entry.rs",

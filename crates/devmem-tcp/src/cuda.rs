@@ -22,8 +22,8 @@
 //!
 //! The program completes its writes to GPU memory before it sends them (`cuStreamSynchronize`, or an event).
 //!
-//! [`Allocation::adopt`] takes memory that another library has allocated, such as a tensor of PyTorch, and
-//! [`Allocation::into_dmabuf`] makes a [`Dmabuf`](crate::Dmabuf) of it.
+//! [`Allocation::adopt`] takes memory that another library has allocated, such as a tensor of PyTorch,
+//! [`Allocation::adopt_from_owner`] also keeps the tensor, and [`Allocation::into_dmabuf`] makes a [`Dmabuf`](crate::Dmabuf) of it.
 
 pub use devmem_cuda::{
     Allocation, Device, DeviceInfo, GpuError, LoadError, PLATFORM, Platform, Version, alloc,

@@ -8,6 +8,7 @@ mod backend;
 mod cli;
 mod demo;
 mod doctor;
+mod gpu;
 mod ncdevmem;
 mod nic;
 mod recv;

@@ -201,6 +201,8 @@ pub enum DeviceState {
     Usable,
     /// Every later call will fail in this process.
     Lost,
+    /// The device was opened by the process that this one was forked from. Every call fails in this process.
+    Forked,
 }
 
 impl From<DeviceError> for io::Error {

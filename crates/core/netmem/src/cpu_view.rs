@@ -32,8 +32,12 @@ pub enum CopyError {
 
 impl CopyError {
     fn sync(error: io::Error) -> Self {
-        Self::Sync {
-            errno: Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)),
+        let device = error.get_ref().and_then(|inner| inner.downcast_ref());
+        match device {
+            Some(device) => Self::Device(*device),
+            None => Self::Sync {
+                errno: Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)),
+            },
         }
     }
 }

@@ -200,7 +200,11 @@ functions! {
     }
     cuStreamSynchronize [hipStreamSynchronize] (stream: *mut c_void) |machine| {
         machine.current()?;
-        machine.synchronize_stream(stream.addr())
+        match stream.addr() {
+            // The default streams of the application, on which nothing waits.
+            0..=2 => Ok(()),
+            stream => machine.synchronize_stream(stream),
+        }
     }
     cuStreamWaitEvent [hipStreamWaitEvent] (_stream: *mut c_void, event: *mut c_void, _flags: c_uint) |machine| {
         machine.current()?;

@@ -12,6 +12,10 @@ use crate::machine::{CURRENT, INVALID_VALUE, machine};
 /// The version of HIP, unless the plan has another: 7.0.
 const RUNTIME: c_int = 70_051_831;
 
+/// HSA_STATUS_ERROR, HSA_STATUS_ERROR_INVALID_ARGUMENT.
+const HSA_ERROR: c_int = 0x1000;
+const HSA_ERROR_INVALID_ARGUMENT: c_int = 0x1001;
+
 thread_local! {
     /// The last error of this thread.
     pub(crate) static LAST_ERROR: Cell<c_int> = const { Cell::new(0) };
@@ -110,5 +114,30 @@ function!([#[unsafe(no_mangle)]] pub hipPointerGetAttributes(out: *mut PointerAt
     };
     // SAFETY: as the function's contract says.
     unsafe { put(out, attributes) };
+    Ok(())
+});
+
+function!([#[unsafe(no_mangle)]] pub hsa_system_get_info(attribute: c_int, out: *mut bool) |machine| {
+    if attribute != 0x204 {
+        return Err(HSA_ERROR_INVALID_ARGUMENT);
+    }
+    // SAFETY: as the function's contract says.
+    unsafe { put(out, machine.plan.dmabuf) };
+    Ok(())
+});
+
+// Exports the whole allocation, as it is in ROCm.
+function!([#[unsafe(no_mangle)]] pub hsa_amd_portable_export_dmabuf(address: u64, size: usize, out: *mut c_int, offset: *mut u64) |machine| {
+    machine.device_bytes(address, size).map_err(|_| HSA_ERROR_INVALID_ARGUMENT)?;
+    let (start, memory) = machine.find(address).ok_or(HSA_ERROR_INVALID_ARGUMENT)?;
+    if !machine.plan.dmabuf {
+        return Err(HSA_ERROR);
+    }
+    // SAFETY: a descriptor of this allocation; the copy belongs to the caller.
+    let fd = unsafe { libc::fcntl(memory.file, libc::F_DUPFD_CLOEXEC, 3) };
+    // SAFETY: as the function's contract says.
+    unsafe { put(out, fd) };
+    // SAFETY: as the function's contract says.
+    unsafe { put(offset, address - start) };
     Ok(())
 });

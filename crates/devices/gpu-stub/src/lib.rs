@@ -2,7 +2,8 @@
 //! tests without a GPU.
 //!
 //! - `Machine` is the state of the driver: memory, streams, events, and what is still allocated at the end.
-//! - `Plan` is how it behaves: the environment variable `STUB_GPU`, such as `driver=12040,devices=2,fail=cuMemAlloc:2`.
+//! - `Plan` is how it behaves: the environment variable `STUB_GPU`, such as `driver=12040,devices=2,fail=cuMemAlloc:2`; for
+//!   measurements `copies=0`.
 //! - `Stream` holds the copies that are not done. `STUB_GPU_LOG` names a file for a log of all calls.
 //!
 //! The address of "device memory" is a range that nobody can access: an access of the CPU is SIGSEGV, a system call fails

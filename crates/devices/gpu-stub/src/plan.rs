@@ -19,6 +19,8 @@ pub(crate) struct Plan {
     pub(crate) managed: bool,
     /// `memory=1048576`: bytes of each device.
     pub(crate) memory: usize,
+    /// `copies=0`: copies move no bytes, as those of a GPU cost the CPU nothing; for measurements.
+    pub(crate) copies: bool,
     /// `lost=2`: the device is lost after this number of submissions.
     pub(crate) lost: Option<usize>,
     /// `no=cuMemcpyBatchAsync`: functions that are not found.
@@ -42,6 +44,7 @@ impl Plan {
             dmabuf: true,
             managed: false,
             memory: 16 << 30,
+            copies: true,
             lost: None,
             missing: Vec::new(),
             failing: Vec::new(),
@@ -67,6 +70,7 @@ impl Plan {
             "dmabuf" => self.dmabuf = value != "0",
             "managed" => self.managed = value != "0",
             "memory" => self.memory = number(),
+            "copies" => self.copies = value != "0",
             "lost" => self.lost = Some(number()),
             "no" => self.missing.push(value.to_owned()),
             "fail" => {

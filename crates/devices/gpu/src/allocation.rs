@@ -1,5 +1,6 @@
 //! Memory of a device.
 
+use std::any::Any;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
@@ -25,6 +26,8 @@ pub struct Allocation {
     memory: DeviceMemory,
     size: usize,
     pub(crate) device: Device,
+    /// What keeps adopted memory; dropped last, after `memory` has waited for its copies.
+    _owner: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl Allocation {
@@ -50,7 +53,14 @@ impl Allocation {
             memory,
             size,
             device: device.clone(),
+            _owner: None,
         })
+    }
+
+    /// Keeps `owner` until the last use of the memory.
+    pub(crate) fn kept_by(self, owner: Box<dyn Any + Send + Sync>) -> Self {
+        let _owner = Some(owner);
+        Self { _owner, ..self }
     }
 
     pub(crate) fn memory(&self) -> &DeviceMemory {

@@ -4,9 +4,10 @@ use std::fmt;
 
 pub use crate::sys::copies::{CopyBatch, RawCopy};
 pub use crate::sys::driver::Driver;
+pub use crate::sys::export::Export;
 pub use crate::sys::functions::{
-    DevicePtr, Function, Functions, MemExport, Name, Names, RawDevice, RawEvent, RawStream,
-    SUCCESS, Status,
+    AllocationExport, DevicePtr, Function, Functions, MemExport, Name, Names, RawDevice, RawEvent,
+    RawStream, SUCCESS, Status,
 };
 pub use crate::sys::library::Library;
 

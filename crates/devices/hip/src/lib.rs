@@ -6,8 +6,9 @@
 //! - [`GpuError`] names the call that failed, its error and what to do.
 //!
 //! The library of ROCm 6 or 7 is loaded at run time (`libamdhip64.so.7`, `.6`, or the file that `DEVMEM_LIBAMDHIP` names), by
-//! dlopen: a program with this crate needs no ROCm to be built, and runs without a GPU. The crate has the names of the
-//! library's functions and what other vendors do in another way; the rest is `devmem-gpu`.
+//! dlopen: a program with this crate needs no ROCm to be built, and runs without a GPU. That of ROCm 6 does not export memory: then
+//! the library below it does, for whole allocations (`libhsa-runtime64.so.1`, or the file that `DEVMEM_LIBHSA` names). The crate has
+//! the names of the libraries' functions and what other vendors do in another way; the rest is `devmem-gpu`.
 //!
 //! It has not run on a GPU: tests use a stand-in for the library. NICs of the kernel are refused (`DEVMEM_AMD_STATIC_ATTACH=1`
 //! permits them): Linux attaches the memory statically (net/core/devmem.c), for which amdgpu moves it to host memory

@@ -5,7 +5,13 @@ use devmem_gpu::driver::is_fatal;
 pub(crate) fn remedy(call: &str, code: i32) -> &'static str {
     match (call, code) {
         ("hipMemGetHandleForAddressRange", _) => {
-            "dma-bufs need ROCm 7.0 or newer and a kernel with CONFIG_DMABUF_MOVE_NOTIFY; the user-space stack needs none"
+            "dma-bufs need ROCm 7.0, or libhsa-runtime64.so.1 of ROCm 5.3 or newer (DEVMEM_LIBHSA names its file), and a kernel with CONFIG_DMABUF_MOVE_NOTIFY; the user-space stack needs none"
+        }
+        ("hsa_amd_portable_export_dmabuf", 801) => {
+            "before ROCm 7.0, whole allocations are exported: allocate a multiple of 2 MiB, and adopt none that is a part of a larger one"
+        }
+        ("hsa_amd_portable_export_dmabuf", _) => {
+            "dma-bufs need a kernel with CONFIG_DMABUF_MOVE_NOTIFY and a kernel module amdgpu with KFD ioctls 1.12 or newer; the user-space stack needs none"
         }
         ("hipHostRegister", 712) => "the host memory is registered already: unregister it first",
         ("hipHostRegister", _) => "allow more locked memory (`ulimit -l unlimited`), or free some",

@@ -4,17 +4,20 @@
 // declarations here are the proof: each function has these parameters in HIP 6.0 to 7.1 (hip_runtime_api.h).
 #![allow(unsafe_code)]
 
+mod hsa;
+
 use std::env;
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
 use devmem_gpu::driver::{
-    DevicePtr, Driver, Function, Functions, Library, Loaded, MemExport, Name, Names, Opened,
-    Pointer, PointerKind, RawDevice, Status, Version,
+    DevicePtr, Driver, Export, Function, Functions, Library, Loaded, MemExport, Name, Names,
+    Opened, Pointer, PointerKind, RawDevice, Status, Version,
 };
 use devmem_gpu::{LoadError, function_table};
 use netmem::{DeviceError, DeviceState};
 
+use self::hsa::Hsa;
 use crate::{PLATFORM, remedy};
 
 /// The names of the library. The last one is a link of the development files.
@@ -86,7 +89,7 @@ const OWN_NAMES: OwnNames = OwnNames {
     pointer_get: name(c"hipPointerGetAttributes"),
 };
 
-/// The function that exports memory, which ROCm 6 does not have.
+/// The function that exports memory. ROCm 6 does not have it: see [`Hsa`].
 const EXPORT: Name = Name::new(c"hipMemGetHandleForAddressRange", 7, 0);
 
 const fn name(symbol: &'static CStr) -> Name {
@@ -112,6 +115,8 @@ pub(crate) struct Hip {
     loaded: Loaded,
     own: Own,
     export: Option<Function<MemExport>>,
+    /// In place of `export`.
+    hsa: Option<Hsa>,
 }
 
 impl Hip {
@@ -149,6 +154,10 @@ impl Hip {
             },
             // SAFETY: as above.
             own: unsafe { Own::find(&OWN_NAMES, find) }?,
+            hsa: match export {
+                Some(_) => None,
+                None => Hsa::load().ok(),
+            },
             export,
         })
     }
@@ -225,15 +234,23 @@ unsafe impl Driver for Hip {
         }))
     }
 
-    fn mem_export(&self) -> Result<(Function<MemExport>, &'static [u64]), DeviceError> {
-        let lacking = || self.error(EXPORT.text(), NOT_SUPPORTED, "not in this library");
-        Ok((self.export.ok_or_else(lacking)?, &[0]))
+    fn mem_export(&self) -> Result<Export, DeviceError> {
+        match (self.export, &self.hsa) {
+            (Some(export), _) => Ok(Export::Range(export, &[0])),
+            (None, Some(hsa)) => Ok(Export::Allocation(hsa.export)),
+            (None, None) => Err(self.error(EXPORT.text(), NOT_SUPPORTED, "not in this library")),
+        }
     }
 
     fn exports(&self, device: RawDevice) -> bool {
         let knows = self.loaded.version >= Version(7, 14);
-        self.export.is_some()
-            && (!knows || self.loaded.functions.attribute(DMA_BUF_SUPPORTED, device) > 0)
+        match (&self.export, &self.hsa) {
+            (Some(_), _) => {
+                !knows || self.loaded.functions.attribute(DMA_BUF_SUPPORTED, device) > 0
+            }
+            (None, Some(hsa)) => hsa.exports(),
+            (None, None) => false,
+        }
     }
 
     fn reaches_kernel_nics(&self) -> Result<(), DeviceError> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use devmem_linux::test_util::skip;
 use devmem_vulkan::{Allocation, Device, VulkanError, devices};
 use netmem::{
-    CopyError, DeviceAt, DeviceCopy, Dmabuf, DmabufId, DmabufProvider, Exporter, Lane,
+    CopyError, DeviceAt, DeviceCopy, DeviceState, Dmabuf, DmabufId, DmabufProvider, Exporter, Lane,
     MemoryProvider, NiovSize, contract, in_child,
 };
 
@@ -201,7 +201,10 @@ fn a_child_by_fork_gets_errors_and_frees_nothing() {
         memory.copy_in(0, b"of the parent").expect("inside");
         let code = in_child(|| {
             let refused = memory.copy_in(0, b"of the child").expect_err("forked");
-            assert!(matches!(refused, CopyError::Sync { .. }), "{refused}");
+            let CopyError::Device(refused) = refused else {
+                panic!("{refused}");
+            };
+            assert_eq!(refused.state, DeviceState::Forked);
             assert_eq!(Device::open(0).expect_err("forked"), VulkanError::Forked);
             drop(dropped);
             0

@@ -2,6 +2,7 @@
 #![cfg(any(feature = "cuda", feature = "hip", feature = "vulkan"))]
 
 use devmem_uapi::Errno;
+use netmem::DeviceState;
 
 use super::ErrorKind;
 use super::verdict::{FORKED, INVALID, Verdict};
@@ -23,11 +24,10 @@ pub(super) fn of_gpu(error: &GpuError) -> Verdict {
     match error {
         GpuError::Load(_) => NO_DRIVER,
         GpuError::NoDevice { .. } => NO_DEVICE,
-        // cuda.h CUresult and hip_runtime_api.h hipError_t have the same numbers: out of memory, not initialised (which a child
-        // of fork(2) gets), no device, not supported.
+        GpuError::Call(error) if error.state == DeviceState::Forked => FORKED,
+        // cuda.h CUresult and hip_runtime_api.h hipError_t have the same numbers: out of memory, no device, not supported.
         GpuError::Call(error) => match error.code {
             2 => NO_MEMORY,
-            3 => FORKED,
             100 => NO_DEVICE,
             801 => CANNOT,
             _ => FAILED,
@@ -49,6 +49,7 @@ pub(super) fn of_vulkan(error: &devmem_vulkan::VulkanError) -> Verdict {
         VulkanError::Unsuitable { .. } => CANNOT,
         VulkanError::Size { .. } => INVALID,
         VulkanError::Forked => FORKED,
+        VulkanError::Call(error) if error.state == DeviceState::Forked => FORKED,
         // vulkan_core.h VkResult: out of memory of the host or the device, no extension, incompatible driver (there is none).
         VulkanError::Call(error) => match error.code {
             -1 | -2 => NO_MEMORY,
@@ -62,10 +63,10 @@ pub(super) fn of_vulkan(error: &devmem_vulkan::VulkanError) -> Verdict {
 #[cfg(all(test, feature = "cuda", feature = "vulkan"))]
 mod tests {
     use devmem_vulkan::VulkanError;
-    use netmem::{DeviceError, DeviceState};
+    use netmem::{CopyError, DeviceError};
 
     use super::*;
-    use crate::DeviceMemoryError;
+    use crate::{DeviceMemoryError, GatherError};
 
     fn failed(code: i32) -> DeviceError {
         DeviceError {
@@ -81,6 +82,10 @@ mod tests {
     fn errors_of_devices_have_the_errnos_of_their_causes() {
         let platform = &devmem_cuda::PLATFORM;
         let [ordinal, count] = [3, 1];
+        let forked = DeviceError {
+            state: DeviceState::Forked,
+            ..failed(3)
+        };
         let gpu = |error: GpuError| DeviceMemoryError::from(error);
         let vulkan = |error: VulkanError| DeviceMemoryError::from(error);
         let no_device = GpuError::NoDevice {
@@ -91,7 +96,7 @@ mod tests {
         for (error, expected) in [
             (gpu(no_device), NO_DEVICE),
             (gpu(failed(2).into()), NO_MEMORY),
-            (gpu(failed(3).into()), FORKED),
+            (gpu(forked.into()), FORKED),
             (gpu(failed(801).into()), CANNOT),
             (gpu(failed(700).into()), FAILED),
             (gpu(GpuError::Size { size: 1 }), INVALID),
@@ -100,7 +105,12 @@ mod tests {
             (vulkan(failed(-7).into()), CANNOT),
             (vulkan(failed(-9).into()), NO_DRIVER),
             (vulkan(VulkanError::Forked), FORKED),
+            (vulkan(forked.into()), FORKED),
         ] {
+            assert_eq!((error.kind(), error.errno()), expected, "{error}");
+        }
+        for (error, expected) in [(forked, FORKED), (failed(700), FAILED)] {
+            let error = GatherError::from(CopyError::Device(error));
             assert_eq!((error.kind(), error.errno()), expected, "{error}");
         }
         let refused = gpu(failed(2).into());

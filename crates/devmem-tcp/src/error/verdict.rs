@@ -7,7 +7,7 @@ use std::fmt;
 use std::io;
 
 use devmem_uapi::Errno;
-use netmem::DmabufError;
+use netmem::{DeviceError, DeviceState, DmabufError};
 
 use super::{
     AcceptError, BindError, BindTxError, CompletionError, ConnectError, DeviceMemoryError,
@@ -293,13 +293,20 @@ fn of_memory(error: &DmabufError) -> Verdict {
     }
 }
 
+fn of_export(error: &DeviceError) -> Verdict {
+    match error.state {
+        DeviceState::Forked => FORKED,
+        DeviceState::Usable | DeviceState::Lost => (ErrorKind::Unsupported, Errno::EOPNOTSUPP),
+    }
+}
+
 impl BindError {
     fn verdict(&self) -> Verdict {
         match self {
             Self::Forked(_) => FORKED,
             // The kernel's errno for a descriptor that is not a dma-buf.
             Self::Anonymous => INVALID,
-            Self::Export(_) => (ErrorKind::Unsupported, Errno::EOPNOTSUPP),
+            Self::Export(error) => of_export(error),
             Self::InUse(_) => (ErrorKind::InUse, Errno::EBUSY),
             Self::Refused(refused) => refused.verdict(),
         }
@@ -311,7 +318,7 @@ impl BindTxError {
         match self {
             Self::Forked(_) => FORKED,
             Self::Anonymous => INVALID,
-            Self::Export(_) => (ErrorKind::Unsupported, Errno::EOPNOTSUPP),
+            Self::Export(error) => of_export(error),
             Self::Refused(refused) => refused.verdict(),
         }
     }
@@ -333,7 +340,10 @@ impl GatherError {
             Self::DoesNotFit { .. } | Self::Gone { .. } => INVALID,
             Self::Copy(netmem::CopyError::OutOfBounds(_)) => INVALID,
             Self::Copy(netmem::CopyError::Sync { errno }) => (ErrorKind::of_errno(*errno), *errno),
-            Self::Copy(netmem::CopyError::Device(_)) => (ErrorKind::Other, Errno::EIO),
+            Self::Copy(netmem::CopyError::Device(error)) => match error.state {
+                DeviceState::Forked => FORKED,
+                DeviceState::Usable | DeviceState::Lost => (ErrorKind::Other, Errno::EIO),
+            },
         }
     }
 }

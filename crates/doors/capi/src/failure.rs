@@ -9,7 +9,7 @@ use cabi::Answer;
 use devmem_posix::{BindRxError, BindTxError};
 use devmem_tcp::OpenError;
 use devmem_uapi::Errno;
-use netmem::{CopyError, InUse, InUseReason};
+use netmem::{CopyError, DeviceState, InUse, InUseReason};
 
 /// Why a call failed.
 #[derive(Debug)]
@@ -144,6 +144,7 @@ impl From<CopyError> for Failure {
         let errno = match &error {
             CopyError::OutOfBounds(_) => Errno::EFAULT,
             CopyError::Sync { errno } => *errno,
+            CopyError::Device(error) if error.state == DeviceState::Forked => Errno::EOWNERDEAD,
             CopyError::Device(_) => Errno::EIO,
         };
         Self::of(errno, &error)
@@ -255,6 +256,12 @@ mod tests {
             text.starts_with("dmt_memory_read: EIO: cuMemcpyDtoHAsync failed: "),
             "{text}"
         );
+        let state = netmem::DeviceState::Forked;
+        finish("dmt_memory_read", || {
+            let error = netmem::DeviceError { state, ..error };
+            Err::<(), Failure>(CopyError::Device(error).into())
+        });
+        assert!(last_text().starts_with("dmt_memory_read: EOWNERDEAD: "));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::closing::{Closing, Open};
 use crate::error::Error;
 use crate::netdev::Netdev;
 use crate::released::released;
-use crate::tensor::{Dmabuf, niov_size};
+use crate::tensor::{Dmabuf, niov_size, view_of};
 use crate::wait::Handle;
 
 /// The settings that receiving at an address needs; nothing changes until `apply` or `bind`.
@@ -120,6 +120,7 @@ impl BoundRx {
         let py = memory.py();
         let nic = nic.get(py)?;
         let size = niov_size(niov_bytes)?;
+        view_of(memory.as_super()).source().check_writable()?;
         let bytes = Dmabuf::memory(memory)?;
         let queues: Vec<_> = queues.into_iter().map(RxQueueId).collect();
         let bound = released(py, || match size {

@@ -19,6 +19,8 @@ struct Held {
     _frags: Vec<RxFrag>,
     body: Body,
     place: Place,
+    /// The library that has allocated the memory says so.
+    is_read_only: bool,
 }
 
 #[derive(Debug)]
@@ -39,7 +41,33 @@ impl Source {
             _frags: frags,
             body: Body::Device(memory),
             place,
+            is_read_only: false,
         })))
+    }
+
+    /// Memory of another library on a GPU.
+    pub(crate) fn adopted(memory: Dmabuf, is_read_only: bool) -> Result<Self, Error> {
+        let place = Place::of(&memory)?;
+        Ok(Self(Arc::new(Held {
+            _frags: Vec::new(),
+            body: Body::Device(memory),
+            place,
+            is_read_only,
+        })))
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.0.is_read_only
+    }
+
+    /// Refuses to write to memory of which its library says that it is read-only.
+    pub(crate) fn check_writable(&self) -> Result<(), Error> {
+        match self.is_read_only() {
+            true => Err(Error::buffer(
+                "the tensor is read-only\n  take a writable one, such as a copy",
+            )),
+            false => Ok(()),
+        }
     }
 
     pub(crate) fn host(bytes: HostBytes) -> Self {
@@ -51,6 +79,7 @@ impl Source {
             _frags: Vec::new(),
             body: Body::Host(bytes),
             place,
+            is_read_only: false,
         }))
     }
 

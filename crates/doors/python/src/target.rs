@@ -5,7 +5,6 @@ use pyo3::prelude::*;
 
 use crate::error::Error;
 use crate::raw::{Foreign, Use};
-use crate::tensor::{Tensor, view_of};
 use crate::view::View;
 
 /// Where bytes are copied to.
@@ -17,9 +16,12 @@ pub(crate) enum Target {
 
 impl Target {
     pub(crate) fn of(out: &Bound<'_, PyAny>) -> PyResult<Self> {
-        Ok(match out.cast::<Tensor>() {
-            Ok(tensor) => Self::Own(view_of(tensor).clone()),
-            Err(_) => Self::Foreign(Foreign::of(out, Use::Write)?),
+        Ok(match View::of_device(out)? {
+            Some(view) => {
+                view.source().check_writable()?;
+                Self::Own(view)
+            }
+            None => Self::Foreign(Foreign::of(out, Use::Write)?),
         })
     }
 

@@ -8,7 +8,9 @@ use pyo3::types::{PyBytes, PyDict, PySlice, PyTuple};
 use crate::device::{Device, Place};
 use crate::dtype::Dtype;
 use crate::error::Error;
-use crate::raw::{Exported, Foreign, HostBytes, IsCopied, IsVersioned, Use, capsule, duplicate};
+use crate::raw::{
+    Described, Exported, Foreign, HostBytes, IsCopied, IsVersioned, Use, capsule, duplicate,
+};
 use crate::released::released;
 use crate::source::{Body, Source};
 use crate::view::View;
@@ -107,6 +109,7 @@ impl Tensor {
     /// Copies the bytes of a tensor, an array or a buffer of the same length into this tensor.
     fn copy_from(slf: &Bound<'_, Self>, source: &Bound<'_, PyAny>) -> PyResult<()> {
         let to = view_of(slf).clone();
+        to.source().check_writable()?;
         let differs = |bytes: usize| {
             let text = format!(
                 "{bytes} bytes do not fill the tensor of {} bytes",
@@ -114,8 +117,7 @@ impl Tensor {
             );
             PyValueError::new_err(text)
         };
-        if let Ok(tensor) = source.cast::<Self>() {
-            let from = view_of(tensor).clone();
+        if let Some(from) = View::of_device(source)? {
             if from.bytes() != to.bytes() {
                 return Err(differs(from.bytes()));
             }
@@ -258,6 +260,22 @@ impl Shape {
     }
 }
 
+impl View {
+    /// Returns the view of a tensor of this package, or of one of another library that is on a GPU; `None` for all others.
+    pub(crate) fn of_device(object: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
+        if let Ok(tensor) = object.cast::<Tensor>() {
+            return Ok(Some(view_of(tensor).clone()));
+        }
+        let Some(described) = Described::of_gpu(object)? else {
+            return Ok(None);
+        };
+        let is_read_only = described.is_read_only();
+        let (memory, bytes) = released(object.py(), || described.adopt_pages())?;
+        let source = Source::adopted(memory, is_read_only)?;
+        Ok(Some(Self::of_bytes(source, bytes.start, bytes.len())?))
+    }
+}
+
 /// Returns what a tensor shows.
 pub(crate) fn view_of<'a>(tensor: &'a Bound<'_, Tensor>) -> &'a View {
     tensor.as_super().get().view()
@@ -294,7 +312,7 @@ fn interface<'py>(tensor: &Bound<'py, Tensor>) -> PyResult<Bound<'py, PyDict>> {
     dict.set_item("version", 3)?;
     dict.set_item("shape", Tensor::shape(tensor)?)?;
     dict.set_item("typestr", typestr)?;
-    dict.set_item("data", (address, false))?;
+    dict.set_item("data", (address, view.source().is_read_only()))?;
     dict.set_item("strides", tensor.py().None())?;
     Ok(dict)
 }
@@ -313,8 +331,12 @@ pub(crate) struct Dmabuf;
 
 impl Dmabuf {
     fn make(py: Python<'_>, memory: Memory) -> PyResult<Py<Self>> {
-        let bytes = memory.size();
-        let view = View::of_bytes(Source::device(memory, Vec::new())?, 0, bytes)?;
+        Self::of_source(py, Source::device(memory, Vec::new())?)
+    }
+
+    fn of_source(py: Python<'_>, source: Source) -> PyResult<Py<Self>> {
+        let bytes = source.bytes();
+        let view = View::of_bytes(source, 0, bytes)?;
         let base = PyClassInitializer::from(Exported::new(view)).add_subclass(Tensor);
         Py::new(py, base.add_subclass(Self))
     }
@@ -393,6 +415,17 @@ impl Dmabuf {
         Self::make(py, memory)
     }
 
+    /// Takes memory of a GPU that another library has allocated: a tensor of torch, CuPy, jax or numba, which is kept as long as
+    /// the memory is used. Both show the same bytes. Waits until the library's work on the tensor is done. The tensor must be
+    /// contiguous, and whole pages of 4096 bytes. One that is read-only, as arrays of jax are, can be sent only.
+    #[staticmethod]
+    fn adopt(tensor: &Bound<'_, PyAny>) -> PyResult<Py<Self>> {
+        let described = Described::of(tensor)?;
+        let is_read_only = described.is_read_only();
+        let memory = released(tensor.py(), || described.adopt())?;
+        Self::of_source(tensor.py(), Source::adopted(memory, is_read_only)?)
+    }
+
     /// Takes a dma-buf of another library. The descriptor is duplicated: the caller closes its own.
     #[staticmethod]
     fn from_fd(fd: &Bound<'_, PyAny>) -> PyResult<Py<Self>> {
@@ -411,7 +444,9 @@ impl Dmabuf {
 
     /// Sets every byte to `byte`.
     fn fill(slf: &Bound<'_, Self>, byte: u8) -> PyResult<()> {
-        let Some((memory, range)) = memory_of(view_of(slf.as_super())) else {
+        let view = view_of(slf.as_super());
+        view.source().check_writable()?;
+        let Some((memory, range)) = memory_of(view) else {
             return Ok(());
         };
         released(slf.py(), || memory.fill(range, byte).map_err(Error::from))?;

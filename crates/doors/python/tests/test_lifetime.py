@@ -66,13 +66,13 @@ def test_kept_tensors_slow_the_sender_and_it_resumes_when_they_are_dropped():
     data = pattern(32 << 20)
     thread = send_in_thread(sender, data)
     kept, received = [], bytearray()
-    receiver.settimeout(0.5)
     try:
         while True:
             batch = receiver.recv()
             kept += batch.tensors()
             received += batch.tobytes()
             del batch
+            receiver.settimeout(0.5)
     except TimeoutError:
         pass
     # The memory is full of kept tensors: nothing more can arrive.

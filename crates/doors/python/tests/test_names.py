@@ -24,7 +24,7 @@ def stub_names():
     classes = {
         node.name: {member.name for member in node.body if isinstance(member, ast.FunctionDef)}
         for node in tree.body
-        if isinstance(node, ast.ClassDef) and node.name != "SupportsDlpack"
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("Supports")
     }
     return functions, classes
 

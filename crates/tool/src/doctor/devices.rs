@@ -14,6 +14,9 @@ use devmem_tcp::hip;
 
 use super::pcie::Sysfs;
 
+/// Bytes whose export is tried: a whole allocation of each driver, as ROCm 6 exports no parts.
+const TRIED_BYTES: usize = 2 << 20;
+
 /// Examines the GPUs of each vendor: rows for each of them, or one that says why there are none.
 pub(super) fn examine() -> Vec<Check> {
     let sysfs = Sysfs::of_this_machine();
@@ -72,7 +75,7 @@ fn device(info: &DeviceInfo, opened: Result<Device, GpuError>) -> Check {
         found.push_str(", copies piece by piece (CUDA 12.8 batches them)");
     }
     let exported = opened
-        .and_then(|device| device.alloc(4096))
+        .and_then(|device| device.alloc(TRIED_BYTES))
         .and_then(|memory| memory.export().map(drop));
     match exported {
         Ok(()) => Check {

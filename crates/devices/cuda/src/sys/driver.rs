@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 
 use devmem_gpu::LoadError;
 use devmem_gpu::driver::{
-    CopyBatch, DevicePtr, Driver, Function, Functions, Library, Loaded, MemExport, Name, Opened,
-    Pointer, PointerKind, RawDevice, SUCCESS, Status, Version,
+    CopyBatch, DevicePtr, Driver, Export, Functions, Library, Loaded, Name, Opened, Pointer,
+    PointerKind, RawDevice, SUCCESS, Status, Version,
 };
 use netmem::DeviceError;
 
@@ -159,8 +159,8 @@ unsafe impl Driver for Cuda {
         }))
     }
 
-    fn mem_export(&self) -> Result<(Function<MemExport>, &'static [u64]), DeviceError> {
-        Ok((self.own.mem_export, EXPORT_FLAGS))
+    fn mem_export(&self) -> Result<Export, DeviceError> {
+        Ok(Export::Range(self.own.mem_export, EXPORT_FLAGS))
     }
 
     fn exports(&self, device: RawDevice) -> bool {

@@ -2,11 +2,12 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use devmem_gpu::GpuError;
-use netmem::{Dmabuf, Exporter, HostProvider, MemoryProvider, NiovSize};
+use devmem_gpu::{Allocation, GpuError};
+use netmem::{Dmabuf, DmabufId, DmabufProvider, Exporter, HostProvider, MemoryProvider, NiovSize};
 
-use super::adopted::adopt;
+use super::adopted::{adopt, adopt_from_owner, synchronize_default_stream};
 use super::support::{Api, memory, on_each};
 
 /// The function that exports memory.
@@ -147,6 +148,52 @@ fn adopted_memory_is_used_and_not_freed() {
     };
     on_each("devices=1", body, |api, log| {
         assert_eq!(log.count(&api.call("MemFree")), 1);
+    });
+}
+
+/// Counts its drops.
+struct Counted(Arc<Allocation>, Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        assert_eq!(Arc::strong_count(&self.0), 1, "nothing else keeps it");
+        self.1.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn the_owner_of_adopted_memory_is_dropped_after_its_last_user() {
+    let body = |api: Api| {
+        let device = api.open(0).unwrap();
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let count = || dropped.load(Ordering::Relaxed);
+        let owner = || {
+            let allocation = Arc::new(device.alloc(2 << 20).unwrap());
+            Counted(allocation, Arc::clone(&dropped))
+        };
+        let theirs = owner();
+        let address = theirs.0.device_ptr();
+        let memory = adopt_from_owner(&device, address, 8192, theirs).unwrap();
+        let memory = memory.into_dmabuf();
+        synchronize_default_stream(&device).unwrap();
+        memory.copy_in(0, b"theirs").unwrap();
+        let niov = NiovSize::MIN;
+        let provider = DmabufProvider::new(&memory, DmabufId(1), niov).unwrap();
+        drop(memory);
+        assert_eq!(count(), 0, "a binding uses it");
+        drop(provider);
+        assert_eq!(count(), 1);
+        // Refused, it is not kept.
+        let theirs = owner();
+        let address = theirs.0.device_ptr();
+        adopt_from_owner(&device, address + 1, 4096, theirs).unwrap_err();
+        assert_eq!(count(), 2);
+    };
+    on_each("devices=1", body, |api, log| {
+        let frees = log.count(&api.call("MemFree"));
+        assert_eq!(frees, 2, "by the owners");
+        let waited = format!("{} 0x0", api.call("StreamSynchronize"));
+        assert!(log.0.contains(&waited));
     });
 }
 

@@ -7,6 +7,7 @@ use netmem::{
     FragList, HostProvider, Lane, NiovSize, PagePool, Payload, PoolConfig,
 };
 
+use super::adopted::hold_default_stream;
 use super::support::{Api, on_each, ten_bytes};
 
 /// Pools of net_iovs of 4 KiB: of device memory, and of host memory that is pinned for the device.
@@ -190,6 +191,26 @@ fn two_devices_copy_through_the_host_and_refuse_each_others_memory() {
         assert_eq!(engine.device(), format!("{}:0", api.platform().name));
     };
     on_each("devices=2", body, |_, _| ());
+}
+
+#[test]
+fn a_stream_of_the_program_waits_for_a_gather_and_the_program_does_not() {
+    let body = |api: Api| {
+        let device = api.open(0).unwrap();
+        let [source, target] = [(); 2].map(|()| api.alloc(0, 8192));
+        source.copy_in(0, b"first and last").unwrap();
+        let gathered = target.gather_from(&source, [0..5, 10..14], 100).unwrap();
+        let mut gathered = gathered.expect("one device");
+        assert_eq!(gathered.is_done(), Ok(false));
+        hold_default_stream(&device, gathered.fence().unwrap()).unwrap();
+        gathered.wait().unwrap();
+        assert_eq!(target.slice(100..109).to_vec(), b"firstlast");
+    };
+    on_each("polls=1000000", body, |api, log| {
+        let held = log.arguments(&api.call("StreamWaitEvent"), 0);
+        assert_eq!(held, ["0x0"]);
+        assert!(log.first(&api.call("EventRecord")) < log.first(&api.call("StreamWaitEvent")));
+    });
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::path::Path;
 use devmem_cuda::{devices, open};
 use devmem_gpu::driver::Version;
 use devmem_gpu::{GpuError, LoadError};
+use devmem_tcp::{ErrorKind, GatherError};
 use netmem::in_child;
 
 use super::support::{Api, on_each, with_stub};
@@ -127,12 +128,17 @@ fn a_device_that_is_open_is_opened_once() {
 fn a_child_by_fork_gets_errors_and_frees_nothing() {
     let body = |api: Api| {
         let device = api.open(0).unwrap();
-        let memory = super::support::memory(&device, 4096);
+        let [memory, source] = [(); 2].map(|()| super::support::memory(&device, 4096));
         let failed = in_child(|| {
             let copied = memory.copy_in(0, b"child");
             let opened = api.open(0);
             let is_refused = |text: String| text.contains(api.error(3));
-            let refused = is_refused(copied.unwrap_err().to_string())
+            let copied = copied.unwrap_err();
+            let gathered = memory.gather_from(&source, [0..2, 2..5], 0).unwrap_err();
+            let is_forked = |error| GatherError::from(error).kind() == ErrorKind::Forked;
+            let refused = is_forked(gathered)
+                && is_forked(copied)
+                && is_refused(copied.to_string())
                 && is_refused(opened.unwrap_err().to_string());
             drop((memory.clone(), device.clone()));
             u8::from(!refused)
@@ -141,6 +147,6 @@ fn a_child_by_fork_gets_errors_and_frees_nothing() {
         memory.copy_in(0, b"parent").unwrap();
     };
     on_each("polls=0", body, |api, log| {
-        assert_eq!(log.count(&api.call("MemFree")), 1, "by the parent");
+        assert_eq!(log.count(&api.call("MemFree")), 2, "by the parent");
     });
 }

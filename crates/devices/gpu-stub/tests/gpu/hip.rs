@@ -4,7 +4,8 @@ use std::path::Path;
 
 use netmem::{Exporter, Lane};
 
-use super::support::{Api, ten_bytes};
+use super::adopted::adopt;
+use super::support::{Api, library, ten_bytes};
 
 #[test]
 fn an_old_rocm_is_named_with_its_version() {
@@ -26,9 +27,71 @@ fn a_library_without_the_functions_is_named() {
     });
 }
 
+/// The version of a library that does not export memory itself.
+const ROCM_6: &str = "driver=60342134";
+
 #[test]
-fn rocm_6_exports_no_memory_and_copies() {
-    Api::Hip.with_stub("driver=60342134", || {
+fn rocm_6_exports_whole_allocations_by_the_library_below_hip() {
+    let log = Api::Hip.with_hsa(&library(), ROCM_6, || {
+        let device = Api::Hip.open(0).unwrap();
+        assert!(device.info().unwrap().dmabuf_supported);
+        let memory = device.alloc(4 << 20).unwrap();
+        memory.export().expect("a whole allocation");
+        // A NIC would use the bytes before or after these.
+        let address = memory.device_ptr();
+        let parts = [
+            device.alloc(4096).unwrap(),
+            adopt(&device, address, 2 << 20).unwrap(),
+            adopt(&device, address + (2 << 20), 2 << 20).unwrap(),
+        ];
+        for part in parts {
+            let error = part.export().unwrap_err().to_string();
+            let expected =
+                "hsa_amd_portable_export_dmabuf failed: the dma-buf has other bytes, too (801)\n  before ROCm 7.0";
+            assert!(error.starts_with(expected), "{error}");
+        }
+    });
+    if let Some(log) = log {
+        assert_eq!(log.count("hsa_amd_portable_export_dmabuf"), 4);
+        assert_eq!(log.count("hipMemGetHandleForAddressRange"), 0);
+        log.assert_all_freed();
+    }
+}
+
+#[test]
+fn rocm_6_without_support_of_the_kernel_says_which_one_is_needed() {
+    let plan = format!("{ROCM_6},dmabuf=0");
+    Api::Hip.with_hsa(&library(), &plan, || {
+        let device = Api::Hip.open(0).unwrap();
+        assert!(!device.info().unwrap().dmabuf_supported);
+        let error = device.alloc(2 << 20).unwrap().export().unwrap_err();
+        let error = error.to_string();
+        let expected = "hsa_amd_portable_export_dmabuf failed: the library refuses (4096)\n";
+        assert!(error.starts_with(expected), "{error}");
+        assert!(error.contains("CONFIG_DMABUF_MOVE_NOTIFY"), "{error}");
+    });
+}
+
+#[test]
+fn rocm_7_exports_memory_itself() {
+    let log = Api::Hip.with_hsa(&library(), "devices=1", || {
+        Api::Hip
+            .open(0)
+            .unwrap()
+            .alloc(4096)
+            .unwrap()
+            .export()
+            .unwrap();
+    });
+    if let Some(log) = log {
+        assert_eq!(log.count("hipMemGetHandleForAddressRange"), 1);
+        assert!(log.0.iter().all(|line| !line.starts_with("hsa_")));
+    }
+}
+
+#[test]
+fn rocm_6_without_the_library_below_hip_exports_no_memory_and_copies() {
+    Api::Hip.with_hsa(Path::new("/nowhere/libhsa.so.1"), ROCM_6, || {
         let device = Api::Hip.open(0).unwrap();
         assert!(!device.info().unwrap().dmabuf_supported);
         let error = device.alloc(4096).unwrap().export().unwrap_err();
@@ -37,7 +100,8 @@ fn rocm_6_exports_no_memory_and_copies() {
             error.starts_with("hipMemGetHandleForAddressRange failed: not in this library (801)"),
             "{error}"
         );
-        assert!(error.contains("ROCm 7.0"), "{error}");
+        let remedy = "ROCm 7.0, or libhsa-runtime64.so.1 of ROCm 5.3 or newer";
+        assert!(error.contains(remedy), "{error}");
         let memory = device.alloc_dmabuf(4096).unwrap();
         memory.copy_in(0, b"staged").unwrap();
         assert_eq!(memory.slice(0..6).to_vec(), b"staged");

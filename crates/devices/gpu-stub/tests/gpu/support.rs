@@ -95,6 +95,18 @@ impl Api {
         self.with_variables(&[variable, (self.platform().variable, library)], body)
     }
 
+    /// As [`with_stub`](Self::with_stub), with a file as the library below HIP.
+    pub fn with_hsa(self, hsa: &Path, plan: &str, body: impl FnOnce()) -> Option<Log> {
+        let (library, hsa) = (library(), hsa.to_str().expect("a path in UTF-8"));
+        let library = library.to_str().expect("a path in UTF-8");
+        let variables = [
+            ("STUB_GPU", plan),
+            ("DEVMEM_LIBHSA", hsa),
+            (self.platform().variable, library),
+        ];
+        self.with_variables(&variables, body)
+    }
+
     fn with_variables(self, variables: &[(&str, &str)], body: impl FnOnce()) -> Option<Log> {
         let place = format!("{self:?} {variables:?}");
         if let Some(ours) = env::var_os("STUB_GPU_PLACE") {

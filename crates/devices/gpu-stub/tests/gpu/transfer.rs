@@ -1,6 +1,11 @@
 //! A stream from the memory of one GPU to that of another, through the user-space stack.
 
-use devmem_tcp::{BoundRx, BoundTx, Dmabuf, Errno, Netdev, RxBatch, Setup, Stream};
+use devmem_tcp::{
+    BoundRx, BoundTx, Dmabuf, Errno, ErrorKind, GatherError, Netdev, RxBatch, RxQueueId, Setup,
+    Stream,
+};
+
+use netmem::in_child;
 
 use super::support::{Api, on_each};
 
@@ -67,6 +72,40 @@ fn every_byte_arrives_in_the_memory_of_the_other_gpu() {
 }
 
 #[test]
+fn a_gather_in_a_child_of_fork_is_the_error_of_all_calls_there() {
+    let body = |api: Api| {
+        let mut world = World::new(api);
+        world.source.copy_in(0, b"of the parent").unwrap();
+        let [target, later] = [(); 2].map(|()| api.alloc(1, 8192));
+        let _sent = world.sender.send(&world.tx, &[0..5, 5..13]).unwrap();
+        let mut batch = RxBatch::with_capacity(64);
+        assert_eq!(world.receiver.recv(&mut batch).unwrap(), 13);
+        let mut started = batch.start_gather(&later, 0).unwrap();
+        let failed = in_child(|| {
+            let is_forked = |error: GatherError| {
+                (error.kind(), error.errno()) == (ErrorKind::Forked, Errno::EOWNERDEAD)
+            };
+            let mut out = [0; 13];
+            let refused = [
+                started.is_done().map(drop),
+                batch.gather_into(&target, 0).map(drop),
+                batch.start_gather(&target, 0).map(drop),
+                batch.copy_to(&mut out).map(drop),
+                target.copy_from(&later, 0, 0, 1).map_err(GatherError::from),
+            ];
+            u8::from(!refused.into_iter().all(|call| call.is_err_and(is_forked)))
+        });
+        assert_eq!(failed, Some(0));
+        assert_eq!(started.wait().unwrap(), 13);
+        assert_eq!(batch.gather_into(&target, 0).unwrap(), 13);
+        for memory in [target, later] {
+            assert_eq!(memory.slice(0..13).to_vec(), b"of the parent");
+        }
+    };
+    on_each("devices=2,polls=20", body, |_, _| ());
+}
+
+#[test]
 fn a_gpu_that_is_lost_ends_the_stream_with_the_error_of_the_driver() {
     let body = |api| {
         let mut world = World::new(api);
@@ -89,4 +128,30 @@ fn a_gpu_that_is_lost_ends_the_stream_with_the_error_of_the_driver() {
         drop(batch);
     };
     on_each("devices=2,lost=20", body, |_, _| ());
+}
+
+#[test]
+fn memory_that_is_not_exported_is_refused_for_a_nic_of_the_kernel_with_the_reason() {
+    let body = |api: Api| {
+        let memory = api.alloc(0, 1 << 20);
+        let nic = Netdev::kernel("lo").unwrap();
+        let rx = nic.bind_rx(&memory, &[RxQueueId(0)]).unwrap_err();
+        let tx = nic.bind_tx(&memory).unwrap_err();
+        assert_eq!(
+            (rx.kind(), tx.kind()),
+            (ErrorKind::Unsupported, ErrorKind::Unsupported)
+        );
+        assert_eq!(rx.errno(), Errno::EOPNOTSUPP);
+        let reason = match api {
+            Api::Cuda => {
+                "CUDA_ERROR_NOT_SUPPORTED (801)\n  dma-bufs need NVIDIA's open kernel module"
+            }
+            Api::Hip => "the GPU does not see what the NIC writes",
+        };
+        for text in [rx.to_string(), tx.to_string()] {
+            let begin = "the memory cannot be given to a NIC of the kernel: ";
+            assert!(text.starts_with(begin) && text.contains(reason), "{text}");
+        }
+    };
+    on_each("dmabuf=0", body, |_, _| ());
 }

@@ -3,6 +3,8 @@
 // UNSAFETY: addresses from the application, which promises what `adopt` says; the driver is asked about them first.
 #![allow(unsafe_code)]
 
+use std::any::Any;
+
 use super::lanes::Lanes;
 use super::memory::DeviceMemory;
 use crate::allocation::{Allocation, PAGE_BYTES};
@@ -32,6 +34,26 @@ impl Allocation {
         // SAFETY: the caller promises that the range stays allocated; `check` has found it to be memory of this device.
         let memory = unsafe { DeviceMemory::adopt(lanes, address, len) };
         Self::of(device, memory, len)
+    }
+
+    /// As [`adopt`](Self::adopt), with a value whose drop may free the memory. It is dropped after the last use of the memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`adopt`](Self::adopt); `owner` is dropped.
+    ///
+    /// # Safety
+    ///
+    /// The `len` bytes at `address` stay allocated until `owner` is dropped.
+    pub unsafe fn adopt_from_owner(
+        device: &Device,
+        address: u64,
+        len: usize,
+        owner: impl Any + Send + Sync,
+    ) -> Result<Self, GpuError> {
+        // SAFETY: the owner is dropped after the value's other fields, and the range is allocated until then, by the contract.
+        let adopted = unsafe { Self::adopt(device, address, len) }?;
+        Ok(adopted.kept_by(Box::new(owner)))
     }
 }
 

@@ -9,7 +9,7 @@ use std::ptr;
 
 use netmem::{DeviceError, Process};
 
-use super::functions::{Function, Functions, RawDevice, SUCCESS, Status};
+use super::functions::{Function, Functions, NOT_INITIALIZED, RawDevice, SUCCESS, Status};
 use crate::driver::{Driver, Opened};
 use crate::error::GpuError;
 
@@ -158,9 +158,6 @@ impl Context {
         self.driver.exports(self.opened.device)
     }
 }
-
-/// The error of a library that is not initialised, as it is in a child of fork(2).
-const NOT_INITIALIZED: Status = 3;
 
 impl Drop for Context {
     fn drop(&mut self) {

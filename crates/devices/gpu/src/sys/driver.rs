@@ -8,7 +8,8 @@ use std::ffi::c_int;
 use netmem::{DeviceError, DeviceState};
 
 use super::copies::CopyBatch;
-use super::functions::{DevicePtr, Function, MemExport, RawDevice, SUCCESS, Status};
+use super::export::Export;
+use super::functions::{DevicePtr, NOT_INITIALIZED, RawDevice, SUCCESS, Status};
 use crate::driver::{Loaded, Opened, Pointer, is_fatal};
 
 /// The library of a vendor.
@@ -51,12 +52,12 @@ pub unsafe trait Driver: Send + Sync {
     /// [`DeviceError`] of the library.
     fn pointer(&self, address: DevicePtr) -> Result<Option<Pointer>, DeviceError>;
 
-    /// Returns the function that exports memory, and the flags to try in this order.
+    /// Returns the function that exports memory.
     ///
     /// # Errors
     ///
     /// [`DeviceError`]: the library does not have it.
-    fn mem_export(&self) -> Result<(Function<MemExport>, &'static [u64]), DeviceError>;
+    fn mem_export(&self) -> Result<Export, DeviceError>;
 
     /// Returns whether memory can be exported, by the library's own account.
     fn exports(&self, device: RawDevice) -> bool;
@@ -112,9 +113,10 @@ pub unsafe trait Driver: Send + Sync {
             call,
             name,
             code,
-            state: match is_fatal(code) {
-                true => DeviceState::Lost,
-                false => DeviceState::Usable,
+            state: match code {
+                NOT_INITIALIZED => DeviceState::Forked,
+                code if is_fatal(code) => DeviceState::Lost,
+                _ => DeviceState::Usable,
             },
             remedy: self.remedy(call, code),
         }

@@ -21,8 +21,15 @@ pub type RawEvent = *mut c_void;
 /// The status of a call without an error.
 pub const SUCCESS: Status = 0;
 
+/// The status of a library that is not initialised in this process: `initialise` did so in the process that this one was forked
+/// from.
+pub(crate) const NOT_INITIALIZED: Status = 3;
+
 /// Exports memory: room for a descriptor, address, bytes, kind of handle, flags.
 pub type MemExport = unsafe extern "C" fn(*mut c_int, DevicePtr, usize, c_int, u64) -> Status;
+
+/// Exports the allocation that a range is in: address, bytes, room for a descriptor and for the offset of the range.
+pub type AllocationExport = unsafe extern "C" fn(DevicePtr, usize, *mut c_int, *mut u64) -> Status;
 
 /// A function in the table of a vendor.
 #[derive(Clone, Copy, Debug)]

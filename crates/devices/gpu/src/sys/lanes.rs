@@ -127,7 +127,7 @@ impl Lanes {
     ///
     /// # Safety
     ///
-    /// `stream` is a stream of this device that exists, or one of the driver's special handles.
+    /// `stream` is a stream of this device that exists, null or one of the driver's special handles.
     pub(crate) unsafe fn hold_stream(
         &self,
         fence: Fence,
@@ -145,6 +145,21 @@ impl Lanes {
         // SAFETY: (1) the stream exists, by the contract; (2) the event exists (invariant).
         let status = unsafe { (wait.call)(stream, event, 0) };
         self.note(current.driver.check(wait.name, status))
+    }
+}
+
+impl Lanes {
+    /// Waits for the work of a stream of the application.
+    ///
+    /// # Safety
+    ///
+    /// As for [`hold_stream`](Self::hold_stream).
+    unsafe fn synchronize_stream(&self, stream: RawStream) -> Result<(), DeviceError> {
+        let current = self.enter()?;
+        let synchronize = current.driver.loaded().functions.stream_synchronize;
+        // SAFETY: the stream exists, by the contract.
+        let status = unsafe { (synchronize.call)(stream) };
+        self.note(current.driver.check(synchronize.name, status))
     }
 }
 
@@ -176,6 +191,21 @@ impl Device {
     pub unsafe fn hold_stream(&self, fence: Fence, stream: *mut c_void) -> Result<(), GpuError> {
         // SAFETY: the contract is the same.
         Ok(unsafe { self.engine.lanes.hold_stream(fence, stream) }?)
+    }
+
+    /// Waits until the work of a stream of the application is done; null is the default stream. Memory that the stream works on
+    /// may be adopted then.
+    ///
+    /// # Errors
+    ///
+    /// [`GpuError`] of the driver, or of a kernel on the stream.
+    ///
+    /// # Safety
+    ///
+    /// As for [`hold_stream`](Self::hold_stream), or `stream` is null.
+    pub unsafe fn synchronize_stream(&self, stream: *mut c_void) -> Result<(), GpuError> {
+        // SAFETY: the contract is the same.
+        Ok(unsafe { self.engine.lanes.synchronize_stream(stream) }?)
     }
 }
 

@@ -4,27 +4,20 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
-use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
 
 use netmem::{DeviceError, DeviceState, HostWindow};
 
 use super::copies::{CopyKind, RawCopy};
-use super::functions::{DevicePtr, SUCCESS, Status};
+use super::functions::{DevicePtr, SUCCESS};
 use super::lanes::Lanes;
-
-/// CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, hipMemRangeHandleTypeDmaBufFd.
-const DMA_BUF: c_int = 1;
 
 /// CU_MEMHOSTREGISTER_PORTABLE, hipHostRegisterPortable: registered for all devices.
 const PORTABLE: u32 = 1;
 
 /// CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS.
 const SYNC_MEMOPS: c_int = 6;
-
-/// The number of an unknown error.
-const UNKNOWN: Status = 999;
 
 /// Device memory. Invariant: `len` bytes at `address` are memory of the device of `lanes`, and stay so while this exists.
 #[derive(Debug)]
@@ -93,29 +86,6 @@ impl DeviceMemory {
             current.driver.forget_error();
         }
         Ok(())
-    }
-
-    /// Exports the first `len` bytes as a dma-buf.
-    pub(crate) fn export(&self, len: usize) -> Result<OwnedFd, DeviceError> {
-        let address = self.at(0, len).ok_or_else(out_of_range)?;
-        let current = self.lanes.enter()?;
-        let driver = current.driver;
-        let (export, flags) = driver.mem_export()?;
-        let (mut fd, mut status) = (-1, SUCCESS);
-        for &flags in flags {
-            // SAFETY: room for a descriptor; the range is device memory (invariant).
-            status = unsafe { (export.call)(&raw mut fd, address, len, DMA_BUF, flags) };
-            // Older drivers, and GPUs with one way only, refuse the flag.
-            if status == SUCCESS {
-                break;
-            }
-        }
-        driver.check(export.name, status)?;
-        if fd < 0 {
-            return Err(driver.error(export.name, UNKNOWN, "no descriptor"));
-        }
-        // SAFETY: the driver made the descriptor for this call.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 }
 

@@ -6,6 +6,7 @@ mod adopt;
 pub(crate) mod context;
 pub(crate) mod copies;
 pub(crate) mod driver;
+pub(crate) mod export;
 pub(crate) mod functions;
 pub(crate) mod lane;
 pub(crate) mod lanes;

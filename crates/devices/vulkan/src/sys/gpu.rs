@@ -96,11 +96,15 @@ impl Gpu {
     /// Checks that the device can be used.
     pub(crate) fn check_usable(&self) -> Result<(), DeviceError> {
         if self.is_forked() {
-            return Err(refusal(
+            let refused = refusal(
                 "use of the device",
                 "it was opened by the parent process",
                 "Vulkan does not work in a child by fork(2): start the process in another way (spawn)",
-            ));
+            );
+            return Err(DeviceError {
+                state: DeviceState::Forked,
+                ..refused
+            });
         }
         self.lost.get().map_or(Ok(()), |lost| Err(*lost))
     }

@@ -35,7 +35,7 @@ pub(super) struct Version {
 pub(super) struct DlTensor {
     pub(super) data: *mut c_void,
     pub(super) device_type: i32,
-    device_id: i32,
+    pub(super) device_id: i32,
     pub(super) ndim: i32,
     pub(super) code: u8,
     pub(super) bits: u8,
@@ -72,7 +72,7 @@ trait Managed: Sized {
     const NAME: &'static CStr;
 
     /// Returns the structure for a tensor. `context` is the box that it is in, which its deleter frees.
-    fn new(tensor: DlTensor, context: *mut c_void, is_copied: IsCopied) -> Self;
+    fn new(tensor: DlTensor, context: *mut c_void, flags: u64) -> Self;
 
     fn context(&self) -> *mut c_void;
 }
@@ -80,7 +80,7 @@ trait Managed: Sized {
 impl Managed for Legacy {
     const NAME: &'static CStr = LEGACY;
 
-    fn new(tensor: DlTensor, context: *mut c_void, _is_copied: IsCopied) -> Self {
+    fn new(tensor: DlTensor, context: *mut c_void, _flags: u64) -> Self {
         Self {
             tensor,
             context,
@@ -96,15 +96,12 @@ impl Managed for Legacy {
 impl Managed for Versioned {
     const NAME: &'static CStr = VERSIONED;
 
-    fn new(tensor: DlTensor, context: *mut c_void, is_copied: IsCopied) -> Self {
+    fn new(tensor: DlTensor, context: *mut c_void, flags: u64) -> Self {
         Self {
             version: VERSION,
             context,
             deleter: Some(delete::<Self>),
-            flags: match is_copied {
-                IsCopied::Yes => IS_COPIED,
-                IsCopied::No => 0,
-            },
+            flags,
             tensor,
         }
     }
@@ -167,17 +164,22 @@ pub(crate) fn capsule<'py>(
     is_versioned: IsVersioned,
     is_copied: IsCopied,
 ) -> PyResult<Bound<'py, PyAny>> {
-    match is_versioned {
-        IsVersioned::Yes => make::<Versioned>(py, view, is_copied),
-        IsVersioned::No => make::<Legacy>(py, view, is_copied),
+    let copied = match is_copied {
+        IsCopied::Yes => IS_COPIED,
+        IsCopied::No => 0,
+    };
+    match (is_versioned, view.source().is_read_only()) {
+        (IsVersioned::Yes, true) => make::<Versioned>(py, view, copied | READ_ONLY),
+        (IsVersioned::Yes, false) => make::<Versioned>(py, view, copied),
+        (IsVersioned::No, false) => make::<Legacy>(py, view, copied),
+        (IsVersioned::No, true) => Err(Error::buffer(
+            "the tensor is read-only, which DLPack before version 1 does not tell\n  use a library that asks for version 1",
+        )
+        .into()),
     }
 }
 
-fn make<'py, M: Managed>(
-    py: Python<'py>,
-    view: &View,
-    is_copied: IsCopied,
-) -> PyResult<Bound<'py, PyAny>> {
+fn make<'py, M: Managed>(py: Python<'py>, view: &View, flags: u64) -> PyResult<Bound<'py, PyAny>> {
     let address = view.address();
     let address = address.ok_or_else(|| Error::buffer(view.source().place().no_address()))?;
     let owned = Box::into_raw(Box::new(Owned::<M> {
@@ -190,9 +192,7 @@ fn make<'py, M: Managed>(
     let inner = unsafe { &mut *owned };
     let (shape, strides) = (inner.shape.as_mut_ptr(), inner.strides.as_mut_ptr());
     let tensor = tensor_of(view, address, shape, strides);
-    let managed = inner
-        .managed
-        .insert(M::new(tensor, owned.cast(), is_copied));
+    let managed = inner.managed.insert(M::new(tensor, owned.cast(), flags));
     let managed: *mut M = managed;
     // SAFETY: (1) the name is static; (2) `managed` is valid until its deleter is called, by `destroy` or the consumer.
     let made = unsafe { ffi::PyCapsule_New(managed.cast(), M::NAME.as_ptr(), Some(destroy::<M>)) };

@@ -2,12 +2,15 @@
 //!
 // UNSAFETY: the files of this folder, each for its own reason; there is none in this one.
 
+mod adopt;
 mod buffer;
 mod dlpack;
 mod fd;
 mod foreign;
 mod host;
+mod lent;
 
+pub(crate) use adopt::Described;
 pub(crate) use buffer::Exported;
 pub(crate) use dlpack::{IsCopied, IsVersioned, capsule};
 pub(crate) use fd::duplicate;

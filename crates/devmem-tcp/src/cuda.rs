@@ -26,6 +26,6 @@
 //! [`Allocation::into_dmabuf`] makes a [`Dmabuf`](crate::Dmabuf) of it.
 
 pub use devmem_cuda::{
-    Allocation, Device, DeviceInfo, GpuError, LoadError, PLATFORM, Platform, Version, alloc,
-    devices, open,
+    Allocation, Device, DeviceInfo, GpuError, LoadError, PLATFORM, Place, Platform, Version, alloc,
+    devices, exporting, locate, open, selected,
 };

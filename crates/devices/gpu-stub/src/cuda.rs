@@ -6,7 +6,7 @@
 use std::ffi::{c_int, c_void};
 
 use crate::calls::{functions, put};
-use crate::machine::{CURRENT, INVALID_CONTEXT, INVALID_VALUE};
+use crate::machine::{CAPTURE_MODE, CURRENT, INVALID_CONTEXT, INVALID_VALUE};
 
 functions! {
     cuDeviceGet [] (out: *mut c_int, ordinal: c_int) |machine| {
@@ -43,6 +43,19 @@ functions! {
         unsafe { put(out, std::ptr::without_provenance_mut(popped)) };
         Ok(())
     }
+    cuCtxGetDevice [] (out: *mut c_int) |machine| {
+        let device = machine.current()? as c_int - 1;
+        // SAFETY: as the function's contract says.
+        unsafe { put(out, device) };
+        Ok(())
+    }
+    cuThreadExchangeStreamCaptureMode [] (mode: *mut c_int) |_machine| {
+        // SAFETY: as the function's contract says.
+        let wanted = unsafe { mode.read() };
+        // SAFETY: as the function's contract says.
+        unsafe { put(mode, CAPTURE_MODE.replace(wanted)) };
+        Ok(())
+    }
     cuPointerGetAttribute [] (out: *mut c_void, attribute: c_int, address: u64) |machine| {
         machine.current()?;
         let (start, memory) = machine.find(address).ok_or(INVALID_VALUE)?;
@@ -50,13 +63,14 @@ functions! {
             2 => 2,
             8 => u64::from(machine.plan.managed),
             9 => memory.device as u64 - 1,
+            7 => memory.id,
             11 => start,
             12 => memory.size as u64,
             _ => return Err(INVALID_VALUE),
         };
         match attribute {
             // SAFETY: the attribute has 8 bytes.
-            11 | 12 => unsafe { put(out.cast(), value) },
+            7 | 11 | 12 => unsafe { put(out.cast(), value) },
             // SAFETY: the attribute has 4 bytes.
             _ => unsafe { put(out.cast(), value as u32) },
         }

@@ -4,7 +4,7 @@
 // driver does.
 #![allow(unsafe_code)]
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -24,6 +24,8 @@ const LARGE_PAGE_BYTES: usize = 2 << 20;
 thread_local! {
     /// The contexts that are current in this thread, as numbers of devices from 1.
     pub(crate) static CURRENT: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    /// The mode of this thread while another one captures a graph.
+    pub(crate) static CAPTURE_MODE: Cell<i32> = const { Cell::new(0) };
 }
 
 /// The whole driver.
@@ -39,6 +41,7 @@ pub(crate) struct Machine {
     pub(crate) events: BTreeMap<usize, Event>,
     next_handle: usize,
     pub(crate) submissions: usize,
+    allocations: u64,
 }
 
 /// Device memory: nobody can access `address`; the bytes are at `bytes`.
@@ -46,6 +49,8 @@ pub(crate) struct Memory {
     pub(crate) size: usize,
     pub(crate) device: usize,
     pub(crate) file: i32,
+    /// No other allocation has this number.
+    pub(crate) id: u64,
     bytes: usize,
 }
 
@@ -85,6 +90,7 @@ pub(crate) fn machine() -> MutexGuard<'static, Machine> {
             events: BTreeMap::new(),
             next_handle: 0,
             submissions: 0,
+            allocations: 0,
         })
     });
     machine.lock().unwrap_or_else(PoisonError::into_inner)
@@ -136,12 +142,15 @@ impl Machine {
         let bytes = map(size, libc::PROT_READ | libc::PROT_WRITE, file);
         let address = map(size + LARGE_PAGE_BYTES, libc::PROT_NONE, -1);
         let address = address.next_multiple_of(LARGE_PAGE_BYTES) as u64;
+        self.allocations += 1;
+        let id = self.allocations;
         self.memory.insert(
             address,
             Memory {
                 size,
                 device,
                 file,
+                id,
                 bytes,
             },
         );

@@ -53,6 +53,12 @@ impl Allocation {
         })
     }
 
+    /// Uses a dma-buf of the memory that was made elsewhere.
+    pub(crate) fn exported_as(self, dmabuf: OwnedFd) -> Self {
+        let dmabuf = OnceLock::from(Ok(dmabuf));
+        Self { dmabuf, ..self }
+    }
+
     pub(crate) fn memory(&self) -> &DeviceMemory {
         &self.memory
     }
@@ -67,9 +73,21 @@ impl Allocation {
         self.memory.address()
     }
 
+    /// Ends all copies of the memory, so that whoever has allocated it may free it: waits for those that are running; later ones
+    /// fail. A NIC that the dma-buf is bound to still reads and writes its pages, which the kernel keeps.
+    pub fn revoke(&self) {
+        self.memory.revoke();
+    }
+
     /// Returns the memory for the library, which binds, gathers and copies it.
     pub fn into_dmabuf(self) -> Dmabuf {
-        match Dmabuf::exported(Arc::new(self)) {
+        Arc::new(self).dmabuf()
+    }
+
+    /// Returns the memory for the library, as [`into_dmabuf`](Self::into_dmabuf); the allocation can still be
+    /// [revoked](Self::revoke).
+    pub fn dmabuf(self: &Arc<Self>) -> Dmabuf {
+        match Dmabuf::exported(Arc::clone(self) as Arc<dyn Exporter>) {
             Ok(memory) => memory,
             // Memory with a copy engine is not mapped, and its size was checked when it was allocated or adopted.
             Err(error) => unreachable!("{error}"),

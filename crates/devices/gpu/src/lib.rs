@@ -19,8 +19,10 @@ mod allocation;
 mod device;
 pub mod driver;
 mod error;
+mod place;
 mod sys;
 
 pub use allocation::Allocation;
 pub use device::{Device, DeviceInfo, devices};
 pub use error::{GpuError, LoadError};
+pub use place::{Place, exporting, locate, selected};

@@ -49,6 +49,8 @@ function_table! {
     context_release(RawDevice);
     context_push(*mut c_void);
     context_pop(*mut *mut c_void);
+    context_device(*mut RawDevice);
+    capture_mode(*mut c_int);
     mem_export(*mut c_int, DevicePtr, usize, c_int, u64);
     pointer_get(*mut c_void, c_int, DevicePtr);
 }
@@ -60,6 +62,8 @@ pub(crate) const OWN_NAMES: OwnNames = OwnNames {
     context_release: Name::new(c"cuDevicePrimaryCtxRelease", 11, 0),
     context_push: Name::new(c"cuCtxPushCurrent", 4, 0),
     context_pop: Name::new(c"cuCtxPopCurrent", 4, 0),
+    context_device: Name::new(c"cuCtxGetDevice", 2, 0),
+    capture_mode: Name::new(c"cuThreadExchangeStreamCaptureMode", 10, 1),
     mem_export: Name::new(c"cuMemGetHandleForAddressRange", 11, 7),
     pointer_get: Name::new(c"cuPointerGetAttribute", 4, 0),
 };

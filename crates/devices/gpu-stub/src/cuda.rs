@@ -6,7 +6,7 @@
 use std::ffi::{c_int, c_void};
 
 use crate::calls::{functions, put};
-use crate::machine::{CAPTURE_MODE, CURRENT, INVALID_CONTEXT, INVALID_VALUE};
+use crate::machine::{CAPTURE_MODE, CURRENT, DEINITIALIZED, INVALID_CONTEXT, INVALID_VALUE};
 
 functions! {
     cuDeviceGet [] (out: *mut c_int, ordinal: c_int) |machine| {
@@ -34,8 +34,9 @@ functions! {
         Ok(())
     }
     cuCtxPushCurrent [] (context: *mut c_void) |_machine| {
-        CURRENT.with_borrow_mut(|stack| stack.push(context.addr()));
-        Ok(())
+        let pushed = CURRENT.try_with(|stack| stack.borrow_mut().push(context.addr()));
+        // At the end of the process a library that is unloaded calls the driver, which is gone by then.
+        pushed.map_err(|_| DEINITIALIZED)
     }
     cuCtxPopCurrent [] (out: *mut *mut c_void) |_machine| {
         let popped = CURRENT.with_borrow_mut(Vec::pop).ok_or(INVALID_CONTEXT)?;

@@ -14,6 +14,7 @@ use crate::plan::Plan;
 pub(crate) const INVALID_VALUE: i32 = 1;
 pub(crate) const OUT_OF_MEMORY: i32 = 2;
 pub(crate) const NOT_INITIALIZED: i32 = 3;
+pub(crate) const DEINITIALIZED: i32 = 4;
 pub(crate) const INVALID_CONTEXT: i32 = 201;
 pub(crate) const INVALID_HANDLE: i32 = 400;
 pub(crate) const NOT_READY: i32 = 600;
@@ -42,6 +43,8 @@ pub(crate) struct Machine {
     next_handle: usize,
     pub(crate) submissions: usize,
     allocations: u64,
+    /// Addresses of memory that was freed, with its bytes.
+    freed: Vec<(u64, usize)>,
 }
 
 /// Device memory: nobody can access `address`; the bytes are at `bytes`.
@@ -91,6 +94,7 @@ pub(crate) fn machine() -> MutexGuard<'static, Machine> {
             next_handle: 0,
             submissions: 0,
             allocations: 0,
+            freed: Vec::new(),
         })
     });
     machine.lock().unwrap_or_else(PoisonError::into_inner)
@@ -140,8 +144,14 @@ impl Machine {
         // SAFETY: the descriptor was opened above.
         assert_eq!(unsafe { libc::ftruncate(file, size as i64) }, 0);
         let bytes = map(size, libc::PROT_READ | libc::PROT_WRITE, file);
-        let address = map(size + LARGE_PAGE_BYTES, libc::PROT_NONE, -1);
-        let address = address.next_multiple_of(LARGE_PAGE_BYTES) as u64;
+        let again = self.freed.iter().rposition(|(_, freed)| *freed == size);
+        let address = match again {
+            Some(at) => self.freed.swap_remove(at).0,
+            None => {
+                let address = map(size + LARGE_PAGE_BYTES, libc::PROT_NONE, -1);
+                address.next_multiple_of(LARGE_PAGE_BYTES) as u64
+            }
+        };
         self.allocations += 1;
         let id = self.allocations;
         self.memory.insert(
@@ -159,7 +169,10 @@ impl Machine {
 
     pub(crate) fn free(&mut self, address: u64) -> Result<(), i32> {
         let memory = self.memory.remove(&address).ok_or(INVALID_VALUE)?;
-        // The addresses stay reserved, so that none is given twice.
+        // The addresses stay reserved, so that none is given twice, unless the plan says so.
+        if self.plan.reuse {
+            self.freed.push((address, memory.size));
+        }
         // SAFETY: mapped by `alloc`, with this length, and unmapped here only.
         unsafe { libc::munmap(ptr::with_exposed_provenance_mut(memory.bytes), memory.size) };
         // SAFETY: opened by `alloc`, and closed here only.

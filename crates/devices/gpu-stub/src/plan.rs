@@ -17,6 +17,8 @@ pub(crate) struct Plan {
     pub(crate) dmabuf: bool,
     /// `managed=1`: memory moves between device and host.
     pub(crate) managed: bool,
+    /// `reuse=1`: an address is given again when its memory was freed.
+    pub(crate) reuse: bool,
     /// `memory=1048576`: bytes of each device.
     pub(crate) memory: usize,
     /// `lost=2`: the device is lost after this number of submissions.
@@ -41,6 +43,7 @@ impl Plan {
             polls: 0,
             dmabuf: true,
             managed: false,
+            reuse: false,
             memory: 16 << 30,
             lost: None,
             missing: Vec::new(),
@@ -66,6 +69,7 @@ impl Plan {
             "polls" => self.polls = number() as u32,
             "dmabuf" => self.dmabuf = value != "0",
             "managed" => self.managed = value != "0",
+            "reuse" => self.reuse = value != "0",
             "memory" => self.memory = number(),
             "lost" => self.lost = Some(number()),
             "no" => self.missing.push(value.to_owned()),

@@ -25,12 +25,24 @@ pub(crate) const MAX_RECVS: usize = MAX_PARTS;
 
 /// A connection to another rank, in one direction.
 pub(crate) struct Comm {
+    /// Index of the NIC.
+    device: usize,
+    direction: Direction,
     fabric: Fabric,
     endpoint: Endpoint,
+    /// Why memory was refused as a dma-buf, for the refusal that follows.
+    refusal: Mutex<Option<String>>,
     /// What an empty message is sent from and received into: it may have no registered memory.
     empty: Region,
     /// Locked before the endpoint.
     requests: Mutex<Requests>,
+}
+
+/// What a communicator does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Send,
+    Receive,
 }
 
 struct Requests {
@@ -92,11 +104,19 @@ pub(crate) struct Wanted {
 
 impl Comm {
     /// Adds a communicator and returns its number.
-    pub(crate) fn add(fabric: Fabric, endpoint: Endpoint) -> Result<u64, Failure> {
+    pub(crate) fn add(
+        device: usize,
+        direction: Direction,
+        fabric: Fabric,
+        endpoint: Endpoint,
+    ) -> Result<u64, Failure> {
         let empty = fabric.register(Memory::Host(Buffer::new(Vec::new())), Access::PRIVATE)?;
         let comm = Self {
+            device,
+            direction,
             fabric,
             endpoint,
+            refusal: Mutex::default(),
             empty,
             requests: Mutex::new(Requests {
                 slots: Vec::new(),
@@ -114,6 +134,27 @@ impl Comm {
 
     pub(crate) fn fabric(&self) -> &Fabric {
         &self.fabric
+    }
+
+    pub(crate) fn device(&self) -> usize {
+        self.device
+    }
+
+    pub(crate) fn direction(&self) -> Direction {
+        self.direction
+    }
+
+    /// Remembers why memory was refused as a dma-buf.
+    pub(crate) fn note_refusal(&self, text: &str) {
+        *self.refusals() = Some(text.to_owned());
+    }
+
+    pub(crate) fn refusal(&self) -> Option<String> {
+        self.refusals().clone()
+    }
+
+    fn refusals(&self) -> MutexGuard<'_, Option<String>> {
+        self.refusal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn requests(&self) -> MutexGuard<'_, Requests> {

@@ -17,6 +17,26 @@ pub(crate) struct Config {
     /// Bytes of device memory to bind for receiving; 0: none.
     pub(crate) pool: usize,
     pub(crate) queues: u16,
+    pub(crate) gpu: GpuChoice,
+    /// Whether NCCL may use its protocol LL128.
+    pub(crate) ll128: Ll128,
+}
+
+/// Which GPU the pool is on, and whether memory of GPUs is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GpuChoice {
+    /// That of the thread that opens the NIC.
+    Current,
+    Ordinal(u32),
+    /// No memory of GPUs is taken.
+    None,
+}
+
+/// Whether NCCL may use its protocol LL128, by `NCCL_PROTO`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ll128 {
+    Excluded,
+    Possible,
 }
 
 /// A NIC that NCCL may use.
@@ -66,6 +86,12 @@ impl Config {
             chunk: number(&get, "NCCL_DEVMEM_CHUNK", 512 << 10)?,
             pool: number(&get, "NCCL_DEVMEM_POOL", 0)?,
             queues: number(&get, "NCCL_DEVMEM_QUEUES", 1)?,
+            gpu: match get("NCCL_DEVMEM_GPU").as_deref().map(str::trim) {
+                None => GpuChoice::Current,
+                Some("none") => GpuChoice::None,
+                Some(_) => GpuChoice::Ordinal(number(&get, "NCCL_DEVMEM_GPU", 0)?),
+            },
+            ll128: Ll128::of(&get("NCCL_PROTO").unwrap_or_default()),
         })
     }
 
@@ -89,6 +115,28 @@ impl Config {
                 self.pool,
                 self.queues
             ),
+        }
+    }
+}
+
+impl Ll128 {
+    /// Reads a value of `NCCL_PROTO`: protocols, or `^` and those that are excluded. Newer forms, for some collectives only, exclude nothing
+    /// here.
+    fn of(text: &str) -> Self {
+        let text = text.trim();
+        let names = |text: &str| {
+            let is_ll128 = |name: &str| name.trim().eq_ignore_ascii_case("LL128");
+            text.split(',').any(is_ll128)
+        };
+        let is_excluded = match text.strip_prefix('^') {
+            _ if text.is_empty() || text.contains([':', ';']) => false,
+            Some(excluded) => names(excluded),
+            None => !names(text),
+        };
+        if is_excluded {
+            Self::Excluded
+        } else {
+            Self::Possible
         }
     }
 }
@@ -239,6 +287,36 @@ mod tests {
     fn a_device_has_one_name() {
         let failure = read("kernel:eth1,kernel:eth1").unwrap_err();
         assert!(failure.text.unwrap().contains("twice"));
+    }
+
+    #[test]
+    fn the_protocols_that_exclude_ll128_are_known() {
+        for text in ["Simple", "LL,Simple", " simple ", "^LL128", "^LL, ll128"] {
+            assert_eq!(Ll128::of(text), Ll128::Excluded, "{text}");
+        }
+        for text in [
+            "",
+            "LL128",
+            "LL128,Simple",
+            "^LL",
+            "allreduce:Simple",
+            "Simple;LL128",
+        ] {
+            assert_eq!(Ll128::of(text), Ll128::Possible, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_gpu_is_current_numbered_or_none() {
+        let choose = |value: Option<&str>| {
+            let get = |name: &str| (name == "NCCL_DEVMEM_GPU").then(|| value.map(str::to_owned))?;
+            Config::read(get).map(|config| config.gpu)
+        };
+        assert_eq!(choose(None).unwrap(), GpuChoice::Current);
+        assert_eq!(choose(Some("none")).unwrap(), GpuChoice::None);
+        assert_eq!(choose(Some("3")).unwrap(), GpuChoice::Ordinal(3));
+        let refused = choose(Some("-1")).unwrap_err();
+        assert!(refused.text.unwrap().contains("NCCL_DEVMEM_GPU is '-1'"));
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod comm;
 mod config;
 mod failure;
 mod ffi;
+mod gpu;
 mod memory;
 mod numbers;
 mod state;

@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use devmem_tcp::{Dmabuf, Netdev};
 use transfer::exchange::{Dial, Fabric, Listener, Options, Pool, TICKET_BYTES, Ticket};
 
-use crate::comm::Comm;
+use crate::comm::{Comm, Direction};
 use crate::config::{Backend, Config};
 use crate::failure::{Code, Failure};
+use crate::gpu;
 use crate::numbers::Table;
 
 /// The settings; the same as long as the library is loaded, because the properties lead into them.
@@ -59,6 +60,7 @@ pub(crate) fn init() -> Result<&'static Config, Failure> {
     let config = Config::read(|name| std::env::var(name).ok())?;
     let config = CONFIG.get_or_init(|| config);
     crate::ffi::log::info(&format!("NET/Devmem: {}", config.line()));
+    gpu::decide(config);
     Ok(config)
 }
 
@@ -113,6 +115,12 @@ pub(crate) fn config() -> Result<&'static Config, Failure> {
         .ok_or_else(|| Failure::new(Code::Internal, "init was not called"))
 }
 
+/// Returns whether a device is an interface of the kernel.
+pub(crate) fn is_kernel(device: usize) -> Result<bool, Failure> {
+    let device = config()?.devices.get(device);
+    Ok(device.is_some_and(|device| matches!(device.backend, Backend::Kernel(_))))
+}
+
 fn fabric(device: usize) -> Result<Fabric, Failure> {
     let config = config()?;
     let wanted = config.devices.get(device).ok_or_else(|| {
@@ -129,18 +137,19 @@ fn fabric(device: usize) -> Result<Fabric, Failure> {
     if let Some(fabric) = &state.fabrics[device] {
         return Ok(fabric.clone());
     }
-    let fabric = open(config, &wanted.backend)?;
+    let fabric = open(config, device, &wanted.backend)?;
     state.fabrics[device] = Some(fabric.clone());
     Ok(fabric)
 }
 
-fn open(config: &Config, backend: &Backend) -> Result<Fabric, Failure> {
+fn open(config: &Config, device: usize, backend: &Backend) -> Result<Fabric, Failure> {
     let nic = match backend {
         Backend::Kernel(interface) => Netdev::kernel(interface)?,
         Backend::User { link, address } => Netdev::user(link, address)?,
     };
     let pool = match (config.pool, backend) {
         (0, _) => None,
+        (bytes, _) if gpu::is_offered(device) => Some(gpu::pool(config, bytes)?),
         (bytes, Backend::Kernel(_)) => Some(devmem_tcp::udmabuf(bytes)?),
         (bytes, Backend::User { .. }) => Some(Dmabuf::anonymous(bytes)?),
     };
@@ -213,7 +222,8 @@ pub(crate) fn connect(
         return Ok(None);
     };
     let fabric = fabric(dialling.device)?;
-    Comm::add(fabric, endpoint).map(Some)
+    let device = dialling.device;
+    Comm::add(device, Direction::Send, fabric, endpoint).map(Some)
 }
 
 /// Accepts a communicator, if one is there.
@@ -225,7 +235,8 @@ pub(crate) fn accept(listening: u64) -> Result<Option<u64>, Failure> {
         return Ok(None);
     };
     let fabric = fabric(listening.device)?;
-    Comm::add(fabric, endpoint).map(Some)
+    let device = listening.device;
+    Comm::add(device, Direction::Receive, fabric, endpoint).map(Some)
 }
 
 /// Closes a listening communicator.

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use devmem_tcp::{BoundTx, Dmabuf, Frag, Netdev, RxBatch};
+use devmem_tcp::{BindTxError, BoundTx, Dmabuf, Frag, Netdev, RxBatch};
 
 use super::error::{Cause, PostError, RegionInUse, RegisterError};
 
@@ -133,6 +133,15 @@ impl Device {
         }
     }
 
+    /// Binds the memory for sending, unless it is bound.
+    fn bind_tx(&self, nic: &Netdev) -> Result<(), BindTxError> {
+        let mut sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        if !matches!(*sending, Some(TxPath::ZeroCopy(_))) {
+            *sending = Some(TxPath::ZeroCopy(Arc::new(nic.bind_tx(&self.memory)?)));
+        }
+        Ok(())
+    }
+
     /// Returns how to send, and binds at the first call.
     fn tx_path(&self, nic: &Netdev) -> TxPath {
         let mut sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
@@ -242,6 +251,14 @@ impl Region {
     /// Returns the number of operations that use the region, of this side and of peers.
     pub fn users(&self) -> usize {
         self.inner.users.load(Ordering::Acquire)
+    }
+
+    /// Binds the memory for sending: see [`Fabric::bind_tx`](super::Fabric::bind_tx).
+    pub(super) fn bind_tx(&self, nic: &Netdev) -> Result<(), BindTxError> {
+        match &self.inner.kind {
+            Kind::Device(device) => device.bind_tx(nic),
+            Kind::Host(_) => Ok(()),
+        }
     }
 
     /// Gives the memory back, unless an operation uses it. Dropping a region in use is legal as well: the operations

@@ -73,7 +73,7 @@ fn revoked_memory_is_copied_no_more() {
             memory.copy_in(0, b"too late").unwrap_err().to_string(),
             memory.copy_out(0, &mut out).unwrap_err().to_string(),
             memory
-                .gather_from(&source, [0..8], 0)
+                .gather_from(&source, [0..4, 4..8], 0)
                 .map(drop)
                 .unwrap_err()
                 .to_string(),

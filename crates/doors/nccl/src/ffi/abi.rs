@@ -279,6 +279,9 @@ pub const POINTER_HOST: PointerType = 1;
 /// Memory of a GPU.
 pub const POINTER_CUDA: PointerType = 2;
 
+/// Memory of a GPU that comes with a dma-buf.
+pub const POINTER_DMABUF: PointerType = 4;
+
 /// Levels of the log.
 pub const LOG_WARN: c_int = 2;
 /// Levels of the log.

@@ -13,6 +13,7 @@
 
 pub mod abi;
 mod connections;
+pub(crate) mod gpu;
 pub(crate) mod host;
 pub(crate) mod log;
 mod memory;

@@ -5,12 +5,13 @@
 use std::ffi::{c_int, c_void};
 
 use super::abi::{
-    CommonProperties, DEVICES_V9, DEVICES_V12, LogFn, PropertiesV8, PropertiesV9, PropertiesV11,
-    PropertiesV12,
+    CommonProperties, DEVICES_V9, DEVICES_V12, LogFn, POINTER_DMABUF, POINTER_HOST, PropertiesV8,
+    PropertiesV9, PropertiesV11, PropertiesV12,
 };
 use super::{device, log, number, pointer, write};
 use crate::comm::MAX_RECVS;
 use crate::failure::{Code, Failure, finish};
+use crate::gpu;
 use crate::state::{self, begin_context, end_context};
 
 /// Largest message.
@@ -81,7 +82,10 @@ fn common(index: c_int) -> Result<CommonProperties, Failure> {
             .map_or(std::ptr::null(), |path| path.as_ptr()),
         // Two devices are never ports of one chip, for all that is known here.
         guid: u64::from(index.cast_unsigned()),
-        ptr_support: super::abi::POINTER_HOST,
+        ptr_support: match gpu::is_offered(device(index)?) {
+            true => POINTER_HOST | POINTER_DMABUF,
+            false => POINTER_HOST,
+        },
         reg_is_global: 0,
         force_flush: 0,
         speed: wanted.speed,

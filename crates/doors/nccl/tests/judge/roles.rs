@@ -6,6 +6,7 @@ use std::time::Duration;
 use gvnic_server::plan::{WireEnd, WirePlan, WirePort};
 
 use crate::cases;
+use crate::gpu;
 use crate::loaded::{Plugin, WARNINGS};
 use crate::rank::{self, Rank};
 
@@ -40,17 +41,21 @@ pub(crate) fn play(role: &str) {
     }
 }
 
-/// Where cargo put the plugin: beside this test, or one folder up.
-fn plugin() -> PathBuf {
-    if let Some(path) = std::env::var_os("NCCL_JUDGE_PLUGIN") {
-        return path.into();
-    }
+/// Where cargo put a library: beside this test, or one folder up.
+pub(crate) fn library(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("this program has a path");
     let places = test.ancestors().skip(1).take(2);
-    let mut places = places.map(|folder| folder.join("libnccl_net_devmem.so"));
+    let mut places = places.map(|folder| folder.join(name));
     places
         .find(|place| place.exists())
-        .expect("cargo builds the plugin before the test")
+        .expect("cargo builds the library before the test")
+}
+
+fn plugin() -> PathBuf {
+    match std::env::var_os("NCCL_JUDGE_PLUGIN") {
+        Some(path) => path.into(),
+        None => library("libnccl_net_devmem.so"),
+    }
 }
 
 /// A rank of a case.
@@ -81,7 +86,10 @@ fn rank() {
         "killed" => cases::killed(&rank),
         "alone" => cases::alone(&rank),
         "refusals" => cases::refusals(&rank),
-        case => panic!("there is no case {case}"),
+        case => match gpu::CASES.iter().find(|(name, _)| *name == case) {
+            Some((_, play)) => play(&rank),
+            None => panic!("there is no case {case}"),
+        },
     }
     rank.plugin.unload().expect("finalize and dlclose");
 }

@@ -26,6 +26,6 @@
 //! [`Allocation::into_dmabuf`] makes a [`Dmabuf`](crate::Dmabuf) of it.
 
 pub use devmem_cuda::{
-    Allocation, Device, DeviceInfo, GpuError, LoadError, PLATFORM, Place, Platform, Version, alloc,
-    devices, exporting, locate, open, selected,
+    Allocation, Device, DeviceInfo, GpuError, LoadError, PLATFORM, Place, Platform, SharedWords,
+    Version, alloc, devices, exporting, locate, open, selected,
 };

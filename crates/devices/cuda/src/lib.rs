@@ -18,7 +18,7 @@ mod sys;
 use netmem::Dmabuf;
 
 pub use devmem_gpu::driver::{Platform, Version};
-pub use devmem_gpu::{Allocation, Device, DeviceInfo, GpuError, LoadError, Place};
+pub use devmem_gpu::{Allocation, Device, DeviceInfo, GpuError, LoadError, Place, SharedWords};
 
 /// The names that messages have.
 pub static PLATFORM: Platform = Platform {

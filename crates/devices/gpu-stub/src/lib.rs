@@ -16,6 +16,7 @@ mod calls;
 mod cuda;
 mod entry;
 mod hip;
+mod host;
 mod machine;
 mod plan;
 

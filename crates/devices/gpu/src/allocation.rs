@@ -43,6 +43,28 @@ impl Allocation {
         Self::of(device, memory, size)
     }
 
+    /// Allocates parts of these sizes, one after another in one allocation.
+    pub(crate) fn adjacent(device: &Device, sizes: &[usize]) -> Result<Vec<Self>, GpuError> {
+        let whole = sizes
+            .iter()
+            .try_fold(0_usize, |sum, size| sum.checked_add(*size));
+        let whole = Self::new(device, whole.ok_or(GpuError::Size { size: usize::MAX })?)?;
+        let memory = Arc::new(whole.memory);
+        let mut parts = Vec::with_capacity(sizes.len());
+        let mut at = 0;
+        for &size in sizes {
+            let part = memory.part(at, size);
+            let part = part.filter(|_| size > 0 && size.is_multiple_of(PAGE_BYTES));
+            parts.push(Self::of(
+                device,
+                part.ok_or(GpuError::Size { size })?,
+                size,
+            )?);
+            at += size;
+        }
+        Ok(parts)
+    }
+
     pub(crate) fn of(device: &Device, memory: DeviceMemory, size: usize) -> Result<Self, GpuError> {
         memory.synchronise_copies()?;
         Ok(Self {

@@ -26,3 +26,4 @@ pub use allocation::Allocation;
 pub use device::{Device, DeviceInfo, devices};
 pub use error::{GpuError, LoadError};
 pub use place::{Place, exporting, locate, selected};
+pub use sys::shared::SharedWords;

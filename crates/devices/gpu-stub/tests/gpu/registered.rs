@@ -7,7 +7,7 @@ use devmem_gpu::GpuError;
 use netmem::Dmabuf;
 
 use super::adopted::adopt_exported;
-use super::support::with_stub;
+use super::support::{Api, on_each, with_stub};
 
 #[test]
 fn exported_memory_is_adopted_with_its_dmabuf_and_exported_no_more() {
@@ -117,6 +117,42 @@ fn a_device_that_exports_nothing_says_so_without_being_opened() {
     if let Some(log) = with_stub("dmabuf=0", body) {
         assert_eq!(log.count("cuDevicePrimaryCtxRetain"), 0);
     }
+}
+
+#[test]
+fn adjacent_memory_is_one_allocation_and_shared_words_are_registered() {
+    let body = |api: Api| {
+        let device = api.open(0).unwrap();
+        let parts = device.alloc_adjacent(&[8192, 4096]).unwrap();
+        assert_eq!(parts[1].device_ptr(), parts[0].device_ptr() + 8192);
+        let [first, second] = <[_; 2]>::try_from(parts)
+            .unwrap()
+            .map(|it| it.into_dmabuf());
+        assert_eq!((first.size(), second.size()), (8192, 4096));
+        first.copy_in(8188, b"gaps").unwrap();
+        second.copy_in(0, b"none").unwrap();
+        assert!(first.copy_in(8190, b"gap").is_err());
+        // The second one keeps the bytes of both.
+        drop(first);
+        assert_eq!(second.slice(0..4).to_vec(), b"none");
+        for sizes in [&[4096, 100][..], &[0, 4096], &[usize::MAX, 4096]] {
+            let refused = device.alloc_adjacent(sizes).unwrap_err();
+            assert!(matches!(refused, GpuError::Size { .. }), "{refused}");
+        }
+        let shared = device.alloc_shared(3).unwrap();
+        assert_ne!(shared.device_ptr(), 0);
+        shared.write(2, &[7, 8, 9]);
+        shared.publish(3, 1);
+        assert!(device.alloc_shared(0).is_err());
+        assert!(device.alloc_shared(usize::MAX).is_err());
+    };
+    on_each("devices=1", body, |api, log| {
+        let frees = match api {
+            Api::Cuda => "cuMemFreeHost",
+            Api::Hip => "hipHostFree",
+        };
+        assert_eq!(log.count(frees), 1);
+    });
 }
 
 #[test]

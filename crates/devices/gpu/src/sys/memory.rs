@@ -38,12 +38,14 @@ pub(crate) struct DeviceMemory {
     pub(crate) lanes: Arc<Lanes>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 enum Owner {
     /// Freed by `drop`.
     This,
     /// Freed by the application.
     Application,
+    /// Freed with the memory that it is a part of.
+    Whole { _keeps: Arc<DeviceMemory> },
 }
 
 impl DeviceMemory {
@@ -81,6 +83,19 @@ impl DeviceMemory {
             is_revoked: AtomicBool::new(false),
             lanes,
         }
+    }
+
+    /// Returns `len` bytes at `offset` as memory of their own, if they are inside.
+    pub(crate) fn part(self: &Arc<Self>, offset: usize, len: usize) -> Option<Self> {
+        let whole = Arc::clone(self);
+        // Inside of the memory, which is kept: the invariant of the part.
+        Some(Self {
+            address: self.at(offset, len)?,
+            len,
+            owner: Owner::Whole { _keeps: whole },
+            is_revoked: AtomicBool::new(false),
+            lanes: Arc::clone(&self.lanes),
+        })
     }
 
     pub(crate) fn address(&self) -> DevicePtr {
@@ -143,7 +158,7 @@ impl Drop for DeviceMemory {
             return;
         }
         self.lanes.wait_all();
-        if self.owner == Owner::This
+        if matches!(self.owner, Owner::This)
             && let Ok(current) = self.lanes.context.enter()
         {
             // SAFETY: allocated by `alloc`, freed here only, and no copy is running. Errors: the driver has freed it.

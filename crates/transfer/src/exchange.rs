@@ -177,7 +177,7 @@ pub use error::{
 pub use fabric::{Fabric, MAX_CHUNK, MAX_STREAMS, MIN_CHUNK, Options, Pool};
 pub use operations::{Event, MAX_PARTS, MAX_RECEIVES, MAX_SENDS, Sizes};
 pub use record::{BadRecord, Carrier, Failure, Hello, INLINE_BYTES, RECORD_BYTES, Record, VERSION};
-pub use region::{Access, Buffer, Gone, HostMemory, Memory, Region, RegionKey};
+pub use region::{Access, Buffer, Gone, HostMemory, Landing, Memory, Region, RegionKey};
 pub use ticket::{BadTicket, TICKET_BYTES, Ticket};
 
 /// A host that is gone sends no reset: after about 20 seconds of silence and of unanswered probes the connection ends.

@@ -296,6 +296,7 @@ impl FabricInner {
         };
         let kind = match memory {
             Memory::Host(memory) => Kind::Host(memory),
+            Memory::Landing(place) => Kind::Landing(place),
             Memory::Device(memory) => Kind::Device(regions.device(memory)),
             Memory::Fd(fd) => Kind::Device(regions.import(fd)?),
         };

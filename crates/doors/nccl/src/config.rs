@@ -18,6 +18,8 @@ pub(crate) struct Config {
     pub(crate) pool: usize,
     pub(crate) queues: u16,
     pub(crate) gpu: GpuChoice,
+    /// Whether NCCL's kernels gather what is received.
+    pub(crate) unpack: Unpack,
     /// Whether NCCL may use its protocol LL128.
     pub(crate) ll128: Ll128,
 }
@@ -31,6 +33,23 @@ pub(crate) enum GpuChoice {
     /// No memory of GPUs is taken.
     None,
 }
+
+/// Who gathers received frags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unpack {
+    /// NCCL's kernels: the device type UNPACK.
+    ByKernels,
+    /// This library.
+    Here,
+}
+
+/// What NCCL must be told before its kernels can unpack, because they know only some ways to use a connection.
+const UNPACK_NEEDS: &[(&str, &str)] = &[
+    ("NCCL_PROTO", "Simple"),
+    ("NCCL_PAT_ENABLE", "0"),
+    ("NCCL_LOCAL_REGISTER", "0"),
+    ("NCCL_GRAPH_REGISTER", "0"),
+];
 
 /// Whether NCCL may use its protocol LL128, by `NCCL_PROTO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,11 +99,13 @@ impl Config {
                 ));
             }
         }
+        let pool = number(&get, "NCCL_DEVMEM_POOL", 0)?;
         Ok(Self {
             devices,
             streams: number(&get, "NCCL_DEVMEM_STREAMS", 2)?,
             chunk: number(&get, "NCCL_DEVMEM_CHUNK", 512 << 10)?,
-            pool: number(&get, "NCCL_DEVMEM_POOL", 0)?,
+            pool,
+            unpack: Unpack::read(&get, pool)?,
             queues: number(&get, "NCCL_DEVMEM_QUEUES", 1)?,
             gpu: match get("NCCL_DEVMEM_GPU").as_deref().map(str::trim) {
                 None => GpuChoice::Current,
@@ -117,6 +138,44 @@ impl Config {
             ),
         }
     }
+}
+
+impl Unpack {
+    fn read(get: &impl Fn(&str) -> Option<String>, pool: usize) -> Result<Self, Failure> {
+        match number(get, Self::VARIABLE, 0_u8)? {
+            0 => return Ok(Self::Here),
+            1 => {}
+            other => {
+                let text = format!("{} is {other}; set it to 1 or 0", Self::VARIABLE);
+                return Err(Failure::new(Code::Usage, text));
+            }
+        }
+        let is_set = |(name, value): &&(&str, &str)| {
+            let found = get(name).unwrap_or_default();
+            found.trim().eq_ignore_ascii_case(value)
+        };
+        let missing = UNPACK_NEEDS.iter().filter(|needed| !is_set(needed));
+        let mut missing: Vec<_> = missing
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        if pool == 0 {
+            missing.push("NCCL_DEVMEM_POOL=BYTES".to_owned());
+        }
+        match missing.is_empty() {
+            true => Ok(Self::ByKernels),
+            false => Err(Failure::new(
+                Code::Usage,
+                format!(
+                    "{}=1 needs these settings, too, on all ranks: {}",
+                    Self::VARIABLE,
+                    missing.join(" ")
+                ),
+            )),
+        }
+    }
+
+    /// Also read when the library is loaded.
+    pub(crate) const VARIABLE: &'static str = "NCCL_DEVMEM_UNPACK";
 }
 
 impl Ll128 {
@@ -287,6 +346,29 @@ mod tests {
     fn a_device_has_one_name() {
         let failure = read("kernel:eth1,kernel:eth1").unwrap_err();
         assert!(failure.text.unwrap().contains("twice"));
+    }
+
+    #[test]
+    fn unpacking_names_every_setting_that_it_lacks() {
+        let read = |extra: &[(&str, &str)]| {
+            let settings = [&[("NCCL_DEVMEM_UNPACK", "1")], extra].concat();
+            let get = |name: &str| {
+                let found = settings.iter().rfind(|(set, _)| *set == name);
+                found.map(|(_, value)| (*value).to_owned())
+            };
+            Config::read(get).map(|config| config.unpack)
+        };
+        let text = read(&[]).unwrap_err().text.unwrap();
+        let all = "NCCL_PROTO=Simple NCCL_PAT_ENABLE=0 NCCL_LOCAL_REGISTER=0 NCCL_GRAPH_REGISTER=0 NCCL_DEVMEM_POOL=BYTES";
+        assert!(text.ends_with(all), "{text}");
+        let mut settings = UNPACK_NEEDS.to_vec();
+        settings.push(("NCCL_DEVMEM_POOL", "4194304"));
+        assert_eq!(read(&settings).unwrap(), Unpack::ByKernels);
+        settings.push(("NCCL_PROTO", "LL,Simple"));
+        let text = read(&settings).unwrap_err().text.unwrap();
+        assert!(text.ends_with("all ranks: NCCL_PROTO=Simple"), "{text}");
+        assert_eq!(read(&[("NCCL_DEVMEM_UNPACK", "0")]).unwrap(), Unpack::Here);
+        assert!(read(&[("NCCL_DEVMEM_UNPACK", "2")]).is_err());
     }
 
     #[test]

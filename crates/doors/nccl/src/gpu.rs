@@ -105,11 +105,15 @@ fn try_to_send(config: &Config, interface: &str) -> Result<(), Failure> {
 
 /// Allocates memory of the GPU that the settings name, or that the calling thread uses.
 pub(crate) fn pool(config: &Config, bytes: usize) -> Result<Dmabuf, Failure> {
-    let ordinal = match config.gpu {
+    Ok(cuda::alloc(ordinal(config)?, bytes)?)
+}
+
+/// Returns the number of that GPU.
+pub(crate) fn ordinal(config: &Config) -> Result<u32, Failure> {
+    Ok(match config.gpu {
         GpuChoice::Ordinal(ordinal) => ordinal,
         GpuChoice::Current | GpuChoice::None => cuda::selected()?.unwrap_or(0),
-    };
-    Ok(cuda::alloc(ordinal, bytes)?)
+    })
 }
 
 /// Returns whether the driver knows an address as one of a GPU.

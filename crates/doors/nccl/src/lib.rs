@@ -22,5 +22,6 @@ mod gpu;
 mod memory;
 mod numbers;
 mod state;
+mod unpack;
 
 pub use ffi::abi;

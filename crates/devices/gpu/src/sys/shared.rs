@@ -91,8 +91,13 @@ impl SharedWords {
     }
 
     fn word(&self, at: usize) -> Option<&AtomicU64> {
-        // SAFETY: inside of the memory, which is accessed by atomic operations only (invariant).
-        (at < self.len).then(|| unsafe { self.start.add(at).as_ref() })
+        if at >= self.len {
+            return None;
+        }
+        // SAFETY: inside of the memory (invariant).
+        let word = unsafe { self.start.add(at) };
+        // SAFETY: an aligned word, accessed by atomic operations only (invariant).
+        Some(unsafe { word.as_ref() })
     }
 
     /// Writes words from `at` on. Those behind the end are left out.

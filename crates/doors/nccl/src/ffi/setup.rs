@@ -10,9 +10,11 @@ use super::abi::{
 };
 use super::{device, log, number, pointer, write};
 use crate::comm::MAX_RECVS;
+use crate::config::Unpack;
 use crate::failure::{Code, Failure, finish};
 use crate::gpu;
 use crate::state::{self, begin_context, end_context};
+use crate::unpack;
 
 /// Largest message.
 const MAX_BYTES: usize = 1 << 30;
@@ -74,6 +76,11 @@ fn common(index: c_int) -> Result<CommonProperties, Failure> {
             format!("there is no device {index} of {devices}"),
         )
     })?;
+    let (max_recvs, device_type, device_version) = match config.unpack {
+        // At most 8.
+        Unpack::Here => (MAX_RECVS as c_int, 0, 0),
+        Unpack::ByKernels => (1, unpack::TYPE, unpack::VERSION),
+    };
     Ok(CommonProperties {
         name: wanted.name.as_ptr(),
         pci_path: wanted
@@ -92,10 +99,9 @@ fn common(index: c_int) -> Result<CommonProperties, Failure> {
         port: 1,
         latency: LATENCY,
         max_comms: 65536,
-        // At most 8.
-        max_recvs: MAX_RECVS as c_int,
-        device_type: 0,
-        device_version: 0,
+        max_recvs,
+        device_type,
+        device_version,
     })
 }
 

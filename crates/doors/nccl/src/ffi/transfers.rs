@@ -268,3 +268,14 @@ pub(super) unsafe extern "C" fn test(
         unsafe { write(done, 1) }
     })
 }
+
+/// A kernel has unpacked what a request received.
+pub(super) unsafe extern "C" fn irecv_consumed(
+    communicator: *mut c_void,
+    _parts: c_int,
+    request: *mut c_void,
+) -> c_int {
+    finish("irecvConsumed", || {
+        comm::comm(number(communicator))?.consumed(RequestName(number(request)))
+    })
+}

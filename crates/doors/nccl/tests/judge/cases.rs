@@ -8,7 +8,7 @@ pub const GUARD: u8 = 0xee;
 
 /// NCCL's codes.
 pub const INTERNAL: i32 = 3;
-const USAGE: i32 = 5;
+pub const USAGE: i32 = 5;
 pub const REMOTE: i32 = 6;
 
 /// Sends one message in each direction at the same time, and checks it. The receive is longer than the message.

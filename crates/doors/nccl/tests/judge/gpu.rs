@@ -12,7 +12,7 @@ use crate::rank::{Link, Rank, pattern, until};
 use crate::{VERSIONS, Wire, outcome_with, roles, single_with};
 
 /// What a rank does.
-type Case = fn(&Rank);
+pub type Case = fn(&Rank);
 
 /// What the ranks play.
 pub const CASES: &[(&str, Case)] = &[
@@ -32,7 +32,7 @@ const SYSTEM: Code = 2;
 const POOL_BYTES: usize = 4 << 20;
 
 /// Returns the settings of a rank with GPUs that behave by `plan`.
-fn with_gpus(plan: &str, pool: usize) -> Vec<(&'static str, String)> {
+pub fn with_gpus(plan: &str, pool: usize) -> Vec<(&'static str, String)> {
     let library = roles::library("libdevmem_gpu_stub.so");
     vec![
         ("DEVMEM_LIBCUDA", library.display().to_string()),
@@ -42,7 +42,7 @@ fn with_gpus(plan: &str, pool: usize) -> Vec<(&'static str, String)> {
     ]
 }
 
-fn judge(case: &str, wire: Wire, version: u32, settings: &[(&'static str, String)]) {
+pub fn judge(case: &str, wire: Wire, version: u32, settings: &[(&'static str, String)]) {
     let ended = outcome_with(case, wire, version, settings);
     let plan = (case, wire, version, settings);
     assert_eq!(ended, [true, true], "{plan:?}");
@@ -124,14 +124,14 @@ pub fn memory_is_refused_with_what_failed() {
 }
 
 /// GPU memory of a case.
-struct GpuMemory {
+pub struct GpuMemory {
     allocation: Arc<Allocation>,
     memory: Dmabuf,
     len: usize,
 }
 
 impl GpuMemory {
-    fn new(bytes: &[u8]) -> Self {
+    pub fn new(bytes: &[u8]) -> Self {
         let gpu = cuda::open(0).expect("a GPU");
         let size = bytes.len().next_multiple_of(4096).max(4096);
         let allocation = Arc::new(gpu.alloc(size).expect("memory"));
@@ -145,16 +145,16 @@ impl GpuMemory {
         }
     }
 
-    fn address(&self) -> u64 {
+    pub fn address(&self) -> u64 {
         self.allocation.device_ptr()
     }
 
-    fn bytes(&self) -> Vec<u8> {
+    pub fn bytes(&self) -> Vec<u8> {
         self.memory.slice(0..self.len).to_vec()
     }
 
     /// Registers the bytes from `from` on with a new descriptor, which is closed right afterwards.
-    fn register(&self, rank: &Rank, comm: Pointer, from: usize, len: usize) -> Pointer {
+    pub fn register(&self, rank: &Rank, comm: Pointer, from: usize, len: usize) -> Pointer {
         let fd = self.allocation.export().expect("a dma-buf");
         let fd = fd.try_clone_to_owned().expect("dup");
         let address = self.address() + from as u64;
@@ -165,7 +165,7 @@ impl GpuMemory {
 }
 
 /// Sends `len` bytes at an address.
-fn send(rank: &Rank, comm: Pointer, address: u64, len: usize, handle: Pointer) -> Pointer {
+pub fn send(rank: &Rank, comm: Pointer, address: u64, len: usize, handle: Pointer) -> Pointer {
     let data = std::ptr::without_provenance(address as usize);
     until("posting a send", || {
         let posted = rank.plugin.send(comm, (data, len), 3, Some(handle));
@@ -173,7 +173,7 @@ fn send(rank: &Rank, comm: Pointer, address: u64, len: usize, handle: Pointer) -
     })
 }
 
-fn receive(rank: &Rank, comm: Pointer, address: u64, len: usize, handle: Pointer) -> Pointer {
+pub fn receive(rank: &Rank, comm: Pointer, address: u64, len: usize, handle: Pointer) -> Pointer {
     let data = std::ptr::without_provenance_mut(address as usize);
     until("posting a receive", || {
         let posted = rank

@@ -8,6 +8,7 @@ mod kernel_nic;
 mod loaded;
 mod rank;
 mod roles;
+mod unpack;
 
 use std::path::Path;
 use std::process::{Child, Command, ExitCode};
@@ -254,6 +255,12 @@ fn main() -> ExitCode {
         gpu::the_pool_may_be_on_another_gpu,
         gpu::properties_offer_gpus_only_where_they_work,
         gpu::memory_is_refused_with_what_failed,
+        unpack::every_version_gives_lists_to_kernels,
+        unpack::lists_survive_loss_and_reordering,
+        unpack::frags_go_home_when_they_are_consumed,
+        unpack::lists_are_used_in_turn,
+        unpack::without_kernels_messages_arrive_in_their_memory,
+        unpack::settings_that_kernels_cannot_work_with_are_named,
         kernel_nic::messages_are_received_by_way_of_device_memory,
         kernel_nic::a_killed_rank_leaves_a_state_file_from_which_the_settings_are_restored,
     ];

@@ -9,6 +9,7 @@ use crate::cases;
 use crate::gpu;
 use crate::loaded::{Plugin, WARNINGS};
 use crate::rank::{self, Rank};
+use crate::unpack;
 
 /// Environment variable: the role.
 pub(crate) const ROLE: &str = "NCCL_JUDGE_ROLE";
@@ -37,6 +38,7 @@ pub(crate) fn play(role: &str) {
     match role {
         "rank" => rank(),
         "cable" => cable(),
+        "refused" => refused(),
         role => panic!("there is no role {role}"),
     }
 }
@@ -86,12 +88,28 @@ fn rank() {
         "killed" => cases::killed(&rank),
         "alone" => cases::alone(&rank),
         "refusals" => cases::refusals(&rank),
-        case => match gpu::CASES.iter().find(|(name, _)| *name == case) {
+        case => match gpu::CASES
+            .iter()
+            .chain(unpack::CASES)
+            .find(|(name, _)| *name == case)
+        {
             Some((_, play)) => play(&rank),
             None => panic!("there is no case {case}"),
         },
     }
     rank.plugin.unload().expect("finalize and dlclose");
+}
+
+/// A plugin whose settings are wrong.
+fn refused() {
+    let loaded = Plugin::load(&plugin(), 12);
+    assert_eq!(loaded.map(drop), Err(cases::USAGE));
+    let warnings = WARNINGS.lock().expect("no test panics with it").clone();
+    let expected = given("NCCL_JUDGE_CASE");
+    assert!(
+        warnings.iter().any(|warning| warning.contains(&expected)),
+        "not {expected:?}: {warnings:?}"
+    );
 }
 
 /// The cable between two stacks in user space, until the test kills it, or for longer than any case takes.

@@ -20,6 +20,7 @@ pub(crate) const INVALID_HANDLE: i32 = 400;
 pub(crate) const NOT_READY: i32 = 600;
 pub(crate) const ILLEGAL_ADDRESS: i32 = 700;
 
+const FILE_FLAGS: u32 = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
 const LARGE_PAGE_BYTES: usize = 2 << 20;
 
 thread_local! {
@@ -140,7 +141,7 @@ impl Machine {
             return Err(OUT_OF_MEMORY);
         }
         // SAFETY: a terminated name; the file belongs to this memory from here on.
-        let file = unsafe { libc::memfd_create(c"stub-gpu".as_ptr(), libc::MFD_CLOEXEC) };
+        let file = unsafe { libc::memfd_create(c"stub-gpu".as_ptr(), FILE_FLAGS) };
         // SAFETY: the descriptor was opened above.
         assert_eq!(unsafe { libc::ftruncate(file, size as i64) }, 0);
         let bytes = map(size, libc::PROT_READ | libc::PROT_WRITE, file);

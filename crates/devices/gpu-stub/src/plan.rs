@@ -15,6 +15,8 @@ pub(crate) struct Plan {
     pub(crate) polls: u32,
     /// `dmabuf=0`: memory is not exported.
     pub(crate) dmabuf: bool,
+    /// `udmabuf=1`: exported memory is a dma-buf of the kernel (/dev/udmabuf), which its NICs can use; otherwise a memory file.
+    pub(crate) udmabuf: bool,
     /// `managed=1`: memory moves between device and host.
     pub(crate) managed: bool,
     /// `reuse=1`: an address is given again when its memory was freed.
@@ -42,6 +44,7 @@ impl Plan {
             devices: 1,
             polls: 0,
             dmabuf: true,
+            udmabuf: false,
             managed: false,
             reuse: false,
             memory: 16 << 30,
@@ -68,6 +71,7 @@ impl Plan {
             "devices" => self.devices = number() as i32,
             "polls" => self.polls = number() as u32,
             "dmabuf" => self.dmabuf = value != "0",
+            "udmabuf" => self.udmabuf = value != "0",
             "managed" => self.managed = value != "0",
             "reuse" => self.reuse = value != "0",
             "memory" => self.memory = number(),

@@ -261,6 +261,8 @@ fn main() -> ExitCode {
         unpack::lists_are_used_in_turn,
         unpack::without_kernels_messages_arrive_in_their_memory,
         unpack::settings_that_kernels_cannot_work_with_are_named,
+        kernel_nic::memory_of_gpus_is_sent_from_and_received_into,
+        kernel_nic::kernels_unpack_what_the_nic_has_written,
         kernel_nic::messages_are_received_by_way_of_device_memory,
         kernel_nic::a_killed_rank_leaves_a_state_file_from_which_the_settings_are_restored,
     ];

@@ -26,7 +26,7 @@ const COUNTS_AT: u64 = 524_288;
 const MAX_ENTRIES: u64 = 2048;
 
 /// Returns the settings of a rank whose kernels unpack.
-fn with_kernels(plan: &str, pool: usize) -> Vec<(&'static str, String)> {
+pub fn with_kernels(plan: &str, pool: usize) -> Vec<(&'static str, String)> {
     let mut settings = with_gpus(plan, pool);
     let more = [
         ("NCCL_DEVMEM_UNPACK", "1"),

@@ -23,7 +23,8 @@
 //! The program completes its writes to GPU memory before it sends them (`cuStreamSynchronize`, or an event).
 //!
 //! [`Allocation::adopt`] takes memory that another library has allocated, such as a tensor of PyTorch, and
-//! [`Allocation::into_dmabuf`] makes a [`Dmabuf`](crate::Dmabuf) of it.
+//! [`Allocation::into_dmabuf`] makes a [`Dmabuf`](crate::Dmabuf) of it. [`Allocation::adopt_exported`] takes it with the dma-buf that the
+//! other library has made; [`locate`] tells which device it is on; [`Allocation::revoke`] ends all copies of it, so that it may be freed.
 
 pub use devmem_cuda::{
     Allocation, Device, DeviceInfo, GpuError, LoadError, PLATFORM, Place, Platform, SharedWords,

@@ -245,15 +245,17 @@ impl Comm {
     }
 
     /// A kernel has unpacked what a request received: the request, and the memory, are free.
-    pub(crate) fn consumed(&self, name: RequestName) -> Result<(), Failure> {
+    pub(crate) fn consumed(&self, number: u64, name: RequestName) -> Result<(), Failure> {
         let Some(unpacker) = &self.unpacker else {
             // It was free when it was done.
             return Ok(());
         };
         let mut requests = self.requests();
         let slot = requests.slots.get_mut(name.slot());
-        let slot = slot.filter(|slot| slot.generation == name.generation());
-        let slot = slot.filter(|slot| matches!(slot.state, Progress::Unpacked));
+        let slot = slot.filter(|slot| {
+            let is_it = name.comm() == number && slot.generation == name.generation();
+            is_it && matches!(slot.state, Progress::Unpacked)
+        });
         slot.ok_or_else(|| Failure::no_such("request"))?.free();
         unpacker.end(name.slot());
         Ok(())

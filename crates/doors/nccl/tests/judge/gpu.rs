@@ -296,7 +296,8 @@ fn descriptors() -> usize {
     let all = std::fs::read_dir("/proc/self/fd").expect("procfs");
     let links = all.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
     links
-        .filter(|link| link.to_string_lossy().contains("stub-gpu"))
+        .map(|link| link.to_string_lossy().into_owned())
+        .filter(|link| link.contains("stub-gpu") || link.contains("dmabuf"))
         .count()
 }
 
@@ -374,6 +375,13 @@ fn reused(rank: &Rank, link: Link, to: GpuMemory) {
         .deregister(link.from, forgotten)
         .expect("deregMr");
     exchange(rank, link, (&ours, from), (&to, into), 1);
+    // The same for memory that is sent, where a NIC of the kernel still has the old pages.
+    let address = ours.address();
+    drop(ours);
+    let ours = GpuMemory::new(&pattern(4 + rank.number, size - 17));
+    assert_eq!(ours.address(), address, "the plan");
+    let from = ours.register(rank, link.to, 0, ours.len);
+    exchange(rank, link, (&ours, from), (&to, into), 2);
 }
 
 /// Both ranks deregister the memory of a receive in flight, and use it for something else.

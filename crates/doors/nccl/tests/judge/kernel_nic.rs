@@ -72,6 +72,11 @@ pub fn memory_of_gpus_is_sent_from_and_received_into() {
             "{case}"
         );
     }
+    let settings = with_gpus("udmabuf=1,reuse=1", POOL_BYTES);
+    for case in ["gpu_registrations", "gpu_deregistered"] {
+        let ended = outcome_with(&bench, case, &settings);
+        assert_eq!(ended, [true, true], "{case}");
+    }
     assert_eq!(bench.settings(), before);
 }
 

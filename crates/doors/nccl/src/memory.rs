@@ -163,7 +163,9 @@ fn register_on_gpu(
     let shared = gpu::share(comm.device(), range, exported).map_err(internal)?;
     let fabric = comm.fabric();
     let memory = Memory::Device(&shared.memory);
-    let region = fabric.register_range(memory, shared.range.clone(), Access::PRIVATE)?;
+    let region = fabric
+        .register_range(memory, shared.range.clone(), Access::PRIVATE)
+        .map_err(|error| internal(error.into()))?;
     if comm.direction() == Direction::Send {
         fabric
             .bind_tx(&region)

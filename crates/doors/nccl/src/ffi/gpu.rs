@@ -44,8 +44,8 @@ impl GpuRange {
         let page = 4096;
         let inside = self.address % page;
         let start = self.address - inside;
-        let len = inside as usize + self.len;
-        let rounded = len.checked_next_multiple_of(page as usize);
+        let len = self.len.checked_add(inside as usize);
+        let rounded = len.and_then(|len| len.checked_next_multiple_of(page as usize));
         let len = rounded.ok_or(GpuError::Size { size: self.len })?;
         // SAFETY: the invariant; the driver is asked whether the pages around the range belong to its allocation, too.
         let allocation = unsafe { Allocation::adopt(device, start, len) }?;

@@ -119,7 +119,12 @@ pub fn properties_offer_gpus_only_where_they_work() {
 }
 
 pub fn memory_is_refused_with_what_failed() {
-    let settings = with_gpus("managed=1", 0);
+    for plan in ["managed=1", "devices=1"] {
+        let settings = with_gpus(plan, 0);
+        judge("gpu_refused", Wire::Unix("none"), 12, &settings);
+    }
+    let mut settings = with_gpus("devices=1", 0);
+    settings.push(("NCCL_DEVMEM_GPU", "none".to_owned()));
     judge("gpu_refused", Wire::Unix("none"), 12, &settings);
 }
 
@@ -432,22 +437,35 @@ fn not_offered(rank: &Rank) {
     assert!(told, "{notes:?}");
 }
 
-/// Memory that the driver may move cannot be registered in either way, and the second refusal names both reasons.
+/// What cannot be registered in either way: the second refusal names both reasons, or the one why no memory of GPUs is taken.
 fn refused(rank: &Rank) {
     let link = rank.link("link");
     let memory = GpuMemory::new(&[1; 4096]);
     let fd = memory.allocation.export().expect("a dma-buf").as_raw_fd();
-    let as_dmabuf = rank
-        .plugin
-        .register_fd(link.to, (memory.address(), 4096), (fd, 0));
+    let plan = roles::setting("STUB_GPU").expect("the test sets it");
+    let is_taken = rank.plugin.properties(0).expect("properties").pointers == 5;
+    let (len, reasons) = match (is_taken, plan.as_str()) {
+        (false, _) => (4096, ["NCCL_DEVMEM_GPU is none", ""]),
+        (true, "managed=1") => (4096, ["managed memory", ""]),
+        (true, _) => (
+            1 << 30,
+            [
+                "end after the allocation",
+                "nor could memory of this communicator as a dma-buf: ",
+            ],
+        ),
+    };
+    let range = (memory.address(), len);
+    let as_dmabuf = rank.plugin.register_fd(link.to, range, (fd, 0));
     assert!(as_dmabuf.is_err());
-    let by_address = rank
-        .plugin
-        .register_address(link.to, memory.address(), 4096);
+    let by_address = rank.plugin.register_address(link.to, range.0, range.1);
     assert_eq!(by_address, Err(INTERNAL));
     let warnings = WARNINGS.lock().expect("no test panics with it").clone();
     let last = warnings.last().expect("a warning");
-    assert!(last.contains("managed memory"), "{warnings:?}");
+    assert!(
+        reasons.iter().all(|reason| last.contains(reason)),
+        "{warnings:?}"
+    );
     rank.meet("end");
     rank.close(link);
 }

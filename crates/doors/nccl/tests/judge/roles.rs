@@ -16,6 +16,9 @@ pub(crate) const ROLE: &str = "NCCL_JUDGE_ROLE";
 /// Environment variable: the folder through which the ranks of a case meet.
 pub(crate) const FOLDER: &str = "NCCL_JUDGE_FOLDER";
 
+/// Environment variable: the plugin to judge instead of this one.
+pub(crate) const PLUGIN: &str = "NCCL_JUDGE_PLUGIN";
+
 /// Returns a setting that the test gave to the role.
 pub(crate) fn setting(name: &str) -> Option<String> {
     std::env::var(name).ok()
@@ -54,7 +57,7 @@ pub(crate) fn library(name: &str) -> PathBuf {
 }
 
 fn plugin() -> PathBuf {
-    match std::env::var_os("NCCL_JUDGE_PLUGIN") {
+    match std::env::var_os(PLUGIN) {
         Some(path) => path.into(),
         None => library("libnccl_net_devmem.so"),
     }

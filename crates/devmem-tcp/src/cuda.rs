@@ -24,8 +24,10 @@
 //!
 //! [`Allocation::adopt`] takes memory that another library has allocated, such as a tensor of PyTorch,
 //! [`Allocation::adopt_from_owner`] also keeps the tensor, and [`Allocation::into_dmabuf`] makes a [`Dmabuf`](crate::Dmabuf) of it.
+//! [`Allocation::adopt_exported`] takes it with the dma-buf that the other library has made; [`locate`] tells which device it is on;
+//! [`Allocation::revoke`] ends all copies of it, so that it may be freed.
 
 pub use devmem_cuda::{
-    Allocation, Device, DeviceInfo, GpuError, LoadError, PLATFORM, Platform, Version, alloc,
-    devices, open,
+    Allocation, Device, DeviceInfo, GpuError, LoadError, PLATFORM, Place, Platform, SharedWords,
+    Version, alloc, devices, exporting, locate, open, selected,
 };

@@ -139,6 +139,12 @@
 //! endpoints; it sleeps while there is nothing to do. An endpoint is behind one lock. Endpoints of a fabric are independent: one
 //! that breaks does not touch the others.
 //!
+//! # Handing frags out
+//!
+//! A receive into a [`Landing`] copies nothing: the landing takes the frags over, as batches whose memory is lent until they are dropped, and a
+//! copy of bytes that came in host memory. It is for devices that gather by themselves, such as kernels that unpack. Whoever keeps many frags
+//! needs a large pool: what is lent cannot receive.
+//!
 //! # What it does not do
 //!
 //! It does not reconnect, encrypt or authenticate: whoever sees a ticket can connect, and every endpoint of a fabric can
@@ -177,7 +183,7 @@ pub use error::{
 pub use fabric::{Fabric, MAX_CHUNK, MAX_STREAMS, MIN_CHUNK, Options, Pool};
 pub use operations::{Event, MAX_PARTS, MAX_RECEIVES, MAX_SENDS, Sizes};
 pub use record::{BadRecord, Carrier, Failure, Hello, INLINE_BYTES, RECORD_BYTES, Record, VERSION};
-pub use region::{Access, Buffer, Gone, HostMemory, Memory, Region, RegionKey};
+pub use region::{Access, Buffer, Gone, HostMemory, Landing, Memory, Region, RegionKey};
 pub use ticket::{BadTicket, TICKET_BYTES, Ticket};
 
 /// A host that is gone sends no reset: after about 20 seconds of silence and of unanswered probes the connection ends.

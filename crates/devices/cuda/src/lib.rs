@@ -18,7 +18,7 @@ mod sys;
 use netmem::Dmabuf;
 
 pub use devmem_gpu::driver::{Platform, Version};
-pub use devmem_gpu::{Allocation, Device, DeviceInfo, GpuError, LoadError};
+pub use devmem_gpu::{Allocation, Device, DeviceInfo, GpuError, LoadError, Place, SharedWords};
 
 /// The names that messages have.
 pub static PLATFORM: Platform = Platform {
@@ -48,6 +48,34 @@ pub fn devices() -> Result<Vec<DeviceInfo>, GpuError> {
 /// [`GpuError`]: there is no driver or no such device, or the driver refuses.
 pub fn open(ordinal: u32) -> Result<Device, GpuError> {
     Device::open(sys::Cuda::get()?, ordinal)
+}
+
+/// Returns the device and the allocation of an address that another library has allocated. Opens no device, unless the driver answers in no
+/// other way.
+///
+/// # Errors
+///
+/// [`GpuError`]: there is no driver; the address is not one of device memory.
+pub fn locate(address: u64) -> Result<Place, GpuError> {
+    devmem_gpu::locate(sys::Cuda::get()?, address)
+}
+
+/// Returns the number of the device whose context is current in this thread, if there is one.
+///
+/// # Errors
+///
+/// [`GpuError`]: there is no driver.
+pub fn selected() -> Result<Option<u32>, GpuError> {
+    devmem_gpu::selected(sys::Cuda::get()?)
+}
+
+/// Returns for each device of this process whether it exports memory as dma-bufs, by the driver's own account. Opens no device.
+///
+/// # Errors
+///
+/// [`GpuError`]: there is no driver, or it cannot be initialised.
+pub fn exporting() -> Result<Vec<bool>, GpuError> {
+    devmem_gpu::exporting(sys::Cuda::get()?)
 }
 
 /// Allocates `size` bytes (rounded up to whole pages) of device `ordinal`.

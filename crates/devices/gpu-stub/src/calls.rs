@@ -7,6 +7,7 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use crate::hip::{LAST_ERROR, select_first};
+use crate::host;
 use crate::machine::{
     Event, ILLEGAL_ADDRESS, INVALID_HANDLE, INVALID_VALUE, Machine, NOT_INITIALIZED, Stream,
     machine,
@@ -157,7 +158,7 @@ functions! {
     }
     cuMemGetHandleForAddressRange [hipMemGetHandleForAddressRange] (out: *mut c_int, address: u64, size: usize, _kind: c_int, flags: u64) |machine| {
         machine.current()?;
-        let (_, memory) = machine.find(address).ok_or(INVALID_VALUE)?;
+        let (start, memory) = machine.find(address).ok_or(INVALID_VALUE)?;
         if !machine.plan.dmabuf {
             return Err(NOT_SUPPORTED);
         }
@@ -165,8 +166,11 @@ functions! {
         if flags != 0 || !size.is_multiple_of(4096) || !address.is_multiple_of(4096) {
             return Err(INVALID_VALUE);
         }
-        // SAFETY: a descriptor of this allocation; the copy belongs to the caller.
-        let fd = unsafe { libc::fcntl(memory.file, libc::F_DUPFD_CLOEXEC, 3) };
+        let fd = match machine.plan.udmabuf {
+            true => host::udmabuf(memory.file, address - start, size as u64)?,
+            // SAFETY: a descriptor of this allocation; the copy belongs to the caller.
+            false => unsafe { libc::fcntl(memory.file, libc::F_DUPFD_CLOEXEC, 3) },
+        };
         // SAFETY: as the function's contract says.
         unsafe { put(out, fd) };
         Ok(())

@@ -6,7 +6,7 @@
 use std::ffi::{c_int, c_void};
 
 use crate::calls::{functions, put};
-use crate::machine::{CURRENT, INVALID_CONTEXT, INVALID_VALUE};
+use crate::machine::{CAPTURE_MODE, CURRENT, DEINITIALIZED, INVALID_CONTEXT, INVALID_VALUE};
 
 functions! {
     cuDeviceGet [] (out: *mut c_int, ordinal: c_int) |machine| {
@@ -34,13 +34,27 @@ functions! {
         Ok(())
     }
     cuCtxPushCurrent [] (context: *mut c_void) |_machine| {
-        CURRENT.with_borrow_mut(|stack| stack.push(context.addr()));
-        Ok(())
+        let pushed = CURRENT.try_with(|stack| stack.borrow_mut().push(context.addr()));
+        // At the end of the process a library that is unloaded calls the driver, which is gone by then.
+        pushed.map_err(|_| DEINITIALIZED)
     }
     cuCtxPopCurrent [] (out: *mut *mut c_void) |_machine| {
         let popped = CURRENT.with_borrow_mut(Vec::pop).ok_or(INVALID_CONTEXT)?;
         // SAFETY: as the function's contract says.
         unsafe { put(out, std::ptr::without_provenance_mut(popped)) };
+        Ok(())
+    }
+    cuCtxGetDevice [] (out: *mut c_int) |machine| {
+        let device = machine.current()? as c_int - 1;
+        // SAFETY: as the function's contract says.
+        unsafe { put(out, device) };
+        Ok(())
+    }
+    cuThreadExchangeStreamCaptureMode [] (mode: *mut c_int) |_machine| {
+        // SAFETY: as the function's contract says.
+        let wanted = unsafe { mode.read() };
+        // SAFETY: as the function's contract says.
+        unsafe { put(mode, CAPTURE_MODE.replace(wanted)) };
         Ok(())
     }
     cuPointerGetAttribute [] (out: *mut c_void, attribute: c_int, address: u64) |machine| {
@@ -50,13 +64,14 @@ functions! {
             2 => 2,
             8 => u64::from(machine.plan.managed),
             9 => memory.device as u64 - 1,
+            7 => memory.id,
             11 => start,
             12 => memory.size as u64,
             _ => return Err(INVALID_VALUE),
         };
         match attribute {
             // SAFETY: the attribute has 8 bytes.
-            11 | 12 => unsafe { put(out.cast(), value) },
+            7 | 11 | 12 => unsafe { put(out.cast(), value) },
             // SAFETY: the attribute has 4 bytes.
             _ => unsafe { put(out.cast(), value as u32) },
         }

@@ -8,8 +8,8 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::slice;
 
 use crate::calls::{self, call, copy, put};
-use crate::cuda;
 use crate::machine::{INVALID_VALUE, Machine, machine};
+use crate::{cuda, host};
 
 /// CUmemcpyAttributes: order of the source, two locations, flags.
 #[repr(C)]
@@ -61,7 +61,9 @@ pub unsafe extern "C" fn cuGetProcAddress_v2(
         ("cuGetErrorName", _) => Some(error_name as *const c_void),
         ("cuMemcpyBatchAsync", 13_000..) => Some(copy_batch_13 as *const c_void),
         ("cuMemcpyBatchAsync", 12_080..) => Some(copy_batch_12 as *const c_void),
-        _ => calls::find(name).or_else(|| cuda::find(name)),
+        _ => calls::find(name)
+            .or_else(|| cuda::find(name))
+            .or_else(|| host::find(name)),
     };
     // SAFETY: as the contract says.
     unsafe { put(status, c_int::from(found.is_none())) };

@@ -17,6 +17,7 @@ mod calls;
 mod cuda;
 mod entry;
 mod hip;
+mod host;
 mod machine;
 mod plan;
 

@@ -4,7 +4,7 @@
 // driver does.
 #![allow(unsafe_code)]
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -14,16 +14,20 @@ use crate::plan::Plan;
 pub(crate) const INVALID_VALUE: i32 = 1;
 pub(crate) const OUT_OF_MEMORY: i32 = 2;
 pub(crate) const NOT_INITIALIZED: i32 = 3;
+pub(crate) const DEINITIALIZED: i32 = 4;
 pub(crate) const INVALID_CONTEXT: i32 = 201;
 pub(crate) const INVALID_HANDLE: i32 = 400;
 pub(crate) const NOT_READY: i32 = 600;
 pub(crate) const ILLEGAL_ADDRESS: i32 = 700;
 
+const FILE_FLAGS: u32 = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
 const LARGE_PAGE_BYTES: usize = 2 << 20;
 
 thread_local! {
     /// The contexts that are current in this thread, as numbers of devices from 1.
     pub(crate) static CURRENT: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    /// The mode of this thread while another one captures a graph.
+    pub(crate) static CAPTURE_MODE: Cell<i32> = const { Cell::new(0) };
 }
 
 /// The whole driver.
@@ -39,6 +43,9 @@ pub(crate) struct Machine {
     pub(crate) events: BTreeMap<usize, Event>,
     next_handle: usize,
     pub(crate) submissions: usize,
+    allocations: u64,
+    /// Addresses of memory that was freed, with its bytes.
+    freed: Vec<(u64, usize)>,
 }
 
 /// Device memory: nobody can access `address`; the bytes are at `bytes`.
@@ -46,6 +53,8 @@ pub(crate) struct Memory {
     pub(crate) size: usize,
     pub(crate) device: usize,
     pub(crate) file: i32,
+    /// No other allocation has this number.
+    pub(crate) id: u64,
     bytes: usize,
 }
 
@@ -85,6 +94,8 @@ pub(crate) fn machine() -> MutexGuard<'static, Machine> {
             events: BTreeMap::new(),
             next_handle: 0,
             submissions: 0,
+            allocations: 0,
+            freed: Vec::new(),
         })
     });
     machine.lock().unwrap_or_else(PoisonError::into_inner)
@@ -130,18 +141,27 @@ impl Machine {
             return Err(OUT_OF_MEMORY);
         }
         // SAFETY: a terminated name; the file belongs to this memory from here on.
-        let file = unsafe { libc::memfd_create(c"stub-gpu".as_ptr(), libc::MFD_CLOEXEC) };
+        let file = unsafe { libc::memfd_create(c"stub-gpu".as_ptr(), FILE_FLAGS) };
         // SAFETY: the descriptor was opened above.
         assert_eq!(unsafe { libc::ftruncate(file, size as i64) }, 0);
         let bytes = map(size, libc::PROT_READ | libc::PROT_WRITE, file);
-        let address = map(size + LARGE_PAGE_BYTES, libc::PROT_NONE, -1);
-        let address = address.next_multiple_of(LARGE_PAGE_BYTES) as u64;
+        let again = self.freed.iter().rposition(|(_, freed)| *freed == size);
+        let address = match again {
+            Some(at) => self.freed.swap_remove(at).0,
+            None => {
+                let address = map(size + LARGE_PAGE_BYTES, libc::PROT_NONE, -1);
+                address.next_multiple_of(LARGE_PAGE_BYTES) as u64
+            }
+        };
+        self.allocations += 1;
+        let id = self.allocations;
         self.memory.insert(
             address,
             Memory {
                 size,
                 device,
                 file,
+                id,
                 bytes,
             },
         );
@@ -150,7 +170,10 @@ impl Machine {
 
     pub(crate) fn free(&mut self, address: u64) -> Result<(), i32> {
         let memory = self.memory.remove(&address).ok_or(INVALID_VALUE)?;
-        // The addresses stay reserved, so that none is given twice.
+        // The addresses stay reserved, so that none is given twice, unless the plan says so.
+        if self.plan.reuse {
+            self.freed.push((address, memory.size));
+        }
         // SAFETY: mapped by `alloc`, with this length, and unmapped here only.
         unsafe { libc::munmap(ptr::with_exposed_provenance_mut(memory.bytes), memory.size) };
         // SAFETY: opened by `alloc`, and closed here only.

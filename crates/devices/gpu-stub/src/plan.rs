@@ -15,8 +15,12 @@ pub(crate) struct Plan {
     pub(crate) polls: u32,
     /// `dmabuf=0`: memory is not exported.
     pub(crate) dmabuf: bool,
+    /// `udmabuf=1`: exported memory is a dma-buf of the kernel (/dev/udmabuf), which its NICs can use; otherwise a memory file.
+    pub(crate) udmabuf: bool,
     /// `managed=1`: memory moves between device and host.
     pub(crate) managed: bool,
+    /// `reuse=1`: an address is given again when its memory was freed.
+    pub(crate) reuse: bool,
     /// `memory=1048576`: bytes of each device.
     pub(crate) memory: usize,
     /// `copies=0`: copies move no bytes, as those of a GPU cost the CPU nothing; for measurements.
@@ -42,7 +46,9 @@ impl Plan {
             devices: 1,
             polls: 0,
             dmabuf: true,
+            udmabuf: false,
             managed: false,
+            reuse: false,
             memory: 16 << 30,
             copies: true,
             lost: None,
@@ -68,7 +74,9 @@ impl Plan {
             "devices" => self.devices = number() as i32,
             "polls" => self.polls = number() as u32,
             "dmabuf" => self.dmabuf = value != "0",
+            "udmabuf" => self.udmabuf = value != "0",
             "managed" => self.managed = value != "0",
+            "reuse" => self.reuse = value != "0",
             "memory" => self.memory = number(),
             "copies" => self.copies = value != "0",
             "lost" => self.lost = Some(number()),

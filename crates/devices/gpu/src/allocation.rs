@@ -46,6 +46,28 @@ impl Allocation {
         Self::of(device, memory, size)
     }
 
+    /// Allocates parts of these sizes, one after another in one allocation.
+    pub(crate) fn adjacent(device: &Device, sizes: &[usize]) -> Result<Vec<Self>, GpuError> {
+        let whole = sizes
+            .iter()
+            .try_fold(0_usize, |sum, size| sum.checked_add(*size));
+        let whole = Self::new(device, whole.ok_or(GpuError::Size { size: usize::MAX })?)?;
+        let memory = Arc::new(whole.memory);
+        let mut parts = Vec::with_capacity(sizes.len());
+        let mut at = 0;
+        for &size in sizes {
+            let part = memory.part(at, size);
+            let part = part.filter(|_| size > 0 && size.is_multiple_of(PAGE_BYTES));
+            parts.push(Self::of(
+                device,
+                part.ok_or(GpuError::Size { size })?,
+                size,
+            )?);
+            at += size;
+        }
+        Ok(parts)
+    }
+
     pub(crate) fn of(device: &Device, memory: DeviceMemory, size: usize) -> Result<Self, GpuError> {
         memory.synchronise_copies()?;
         Ok(Self {
@@ -63,6 +85,12 @@ impl Allocation {
         Self { _owner, ..self }
     }
 
+    /// Uses a dma-buf of the memory that was made elsewhere.
+    pub(crate) fn exported_as(self, dmabuf: OwnedFd) -> Self {
+        let dmabuf = OnceLock::from(Ok(dmabuf));
+        Self { dmabuf, ..self }
+    }
+
     pub(crate) fn memory(&self) -> &DeviceMemory {
         &self.memory
     }
@@ -77,9 +105,21 @@ impl Allocation {
         self.memory.address()
     }
 
+    /// Ends all copies of the memory, so that whoever has allocated it may free it: waits for those that are running; later ones
+    /// fail. A NIC that the dma-buf is bound to still reads and writes its pages, which the kernel keeps.
+    pub fn revoke(&self) {
+        self.memory.revoke();
+    }
+
     /// Returns the memory for the library, which binds, gathers and copies it.
     pub fn into_dmabuf(self) -> Dmabuf {
-        match Dmabuf::exported(Arc::new(self)) {
+        Arc::new(self).dmabuf()
+    }
+
+    /// Returns the memory for the library, as [`into_dmabuf`](Self::into_dmabuf); the allocation can still be
+    /// [revoked](Self::revoke).
+    pub fn dmabuf(self: &Arc<Self>) -> Dmabuf {
+        match Dmabuf::exported(Arc::clone(self) as Arc<dyn Exporter>) {
             Ok(memory) => memory,
             // Memory with a copy engine is not mapped, and its size was checked when it was allocated or adopted.
             Err(error) => unreachable!("{error}"),

@@ -126,6 +126,16 @@ impl Device {
         Allocation::new(self, size)
     }
 
+    /// Allocates parts of these sizes whose addresses follow each other. Each is memory of its own, with a dma-buf of its own; the device
+    /// frees them together.
+    ///
+    /// # Errors
+    ///
+    /// [`GpuError`]: a size is not a positive multiple of 4096, or the device refuses.
+    pub fn alloc_adjacent(&self, sizes: &[usize]) -> Result<Vec<Allocation>, GpuError> {
+        Allocation::adjacent(self, sizes)
+    }
+
     /// Allocates `size` bytes, rounded up to whole pages, for the library, which binds, gathers and copies them.
     ///
     /// # Errors

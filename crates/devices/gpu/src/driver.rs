@@ -42,6 +42,8 @@ pub struct Pointer {
     pub start: DevicePtr,
     /// Bytes of the allocation.
     pub size: u64,
+    /// Number of the allocation, which no other one of this process gets, even at the same address; 0: the library has none.
+    pub id: u64,
 }
 
 /// Where memory that a library knows is.

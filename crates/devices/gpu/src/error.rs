@@ -100,6 +100,18 @@ pub enum GpuError {
         /// Device that it was adopted for.
         expected: u32,
     },
+    /// A dma-buf is not that of the memory.
+    #[error(
+        "the descriptor has {size} bytes, and cannot be the dma-buf of {len} bytes at {address:#x}, exported in whole pages\n  pass the descriptor of cuMemGetHandleForAddressRange for this range"
+    )]
+    NotExported {
+        /// Address.
+        address: u64,
+        /// Bytes of the range.
+        len: usize,
+        /// Bytes of the dma-buf; 0: it is none.
+        size: usize,
+    },
     /// The range is longer than the allocation.
     #[error(
         "{len} bytes at {address:#x} end after the allocation, which has {available} bytes from there"

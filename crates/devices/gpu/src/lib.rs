@@ -4,7 +4,8 @@
 //!   [`CopyEngine`](netmem::CopyEngine): the user-space stack receives payload into pinned host memory, and the GPU copies it
 //!   from there.
 //! - [`Allocation`] is memory of a device: an [`Exporter`](netmem::Exporter) whose dma-buf a kernel NIC can be bound to. It is
-//!   freed when the last of its users is dropped, in any order.
+//!   freed when the last of its users is dropped, in any order. Memory of other libraries is adopted, with its dma-buf or without;
+//!   [`Allocation::revoke`] ends all copies before its owner frees it.
 //! - [`Driver`](driver::Driver) is the library of a vendor: a table of the functions that all have, and what differs.
 //!   `devmem-cuda` and `devmem-hip` implement it. [`GpuError`] names the call that failed, its error and what to do.
 //!
@@ -19,8 +20,11 @@ mod allocation;
 mod device;
 pub mod driver;
 mod error;
+mod place;
 mod sys;
 
 pub use allocation::Allocation;
 pub use device::{Device, DeviceInfo, devices};
 pub use error::{GpuError, LoadError};
+pub use place::{Place, exporting, locate, selected};
+pub use sys::shared::SharedWords;

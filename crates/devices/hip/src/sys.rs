@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 use devmem_gpu::driver::{
     DevicePtr, Driver, Export, Function, Functions, Library, Loaded, MemExport, Name, Names,
-    Opened, Pointer, PointerKind, RawDevice, Status, Version,
+    Opened, Pointer, PointerKind, RawDevice, SUCCESS, Status, Version,
 };
 use devmem_gpu::{LoadError, function_table};
 use netmem::{DeviceError, DeviceState};
@@ -56,6 +56,9 @@ const NAMES: Names = Names {
     mem_free: name(c"hipFree"),
     host_register: name(c"hipHostRegister"),
     host_unregister: name(c"hipHostUnregister"),
+    host_alloc: name(c"hipHostMalloc"),
+    host_free: name(c"hipHostFree"),
+    host_address: name(c"hipHostGetDevicePointer"),
     stream_create: name(c"hipStreamCreateWithPriority"),
     stream_destroy: name(c"hipStreamDestroy"),
     stream_synchronize: name(c"hipStreamSynchronize"),
@@ -170,6 +173,17 @@ unsafe impl Driver for Hip {
         &self.loaded
     }
 
+    fn device(&self, ordinal: c_int) -> Result<RawDevice, DeviceError> {
+        Ok(ordinal)
+    }
+
+    fn selected(&self) -> Option<u32> {
+        let mut device = 0;
+        // SAFETY: room for a number.
+        let status = unsafe { (self.own.device_get.call)(&raw mut device) };
+        u32::try_from(device).ok().filter(|_| status == SUCCESS)
+    }
+
     fn open(&self, ordinal: c_int) -> Result<Opened, DeviceError> {
         Ok(Opened {
             device: ordinal,
@@ -231,6 +245,7 @@ unsafe impl Driver for Hip {
             device: u32::try_from(found.device).unwrap_or(u32::MAX),
             start,
             size: size as u64,
+            id: 0,
         }))
     }
 

@@ -36,6 +36,7 @@ pub(super) fn of_gpu(error: &GpuError) -> Verdict {
         | GpuError::Misaligned { .. }
         | GpuError::Foreign { .. }
         | GpuError::OtherDevice { .. }
+        | GpuError::NotExported { .. }
         | GpuError::TooLong { .. } => INVALID,
     }
 }

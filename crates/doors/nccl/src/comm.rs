@@ -11,6 +11,7 @@ use transfer::exchange::{
 
 use crate::failure::{Code, Failure, code_of};
 use crate::numbers::Table;
+use crate::unpack::{Arrival, Unpacker};
 
 static COMMS: Table<Comm> = Table::new();
 
@@ -25,12 +26,26 @@ pub(crate) const MAX_RECVS: usize = MAX_PARTS;
 
 /// A connection to another rank, in one direction.
 pub(crate) struct Comm {
+    /// Index of the NIC.
+    device: usize,
+    direction: Direction,
+    /// For NCCL's kernels, if they unpack what is received.
+    unpacker: Option<Unpacker>,
     fabric: Fabric,
     endpoint: Endpoint,
+    /// Why memory was refused as a dma-buf, for the refusal that follows.
+    refusal: Mutex<Option<String>>,
     /// What an empty message is sent from and received into: it may have no registered memory.
     empty: Region,
     /// Locked before the endpoint.
     requests: Mutex<Requests>,
+}
+
+/// What a communicator does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Send,
+    Receive,
 }
 
 struct Requests {
@@ -50,8 +65,12 @@ struct Slot {
 enum Progress {
     Free,
     Pending,
-    Sent { len: u64 },
+    Sent {
+        len: u64,
+    },
     Received(Sizes),
+    /// A kernel may be reading what was received.
+    Unpacked,
     Failed,
 }
 
@@ -92,11 +111,21 @@ pub(crate) struct Wanted {
 
 impl Comm {
     /// Adds a communicator and returns its number.
-    pub(crate) fn add(fabric: Fabric, endpoint: Endpoint) -> Result<u64, Failure> {
+    pub(crate) fn add(
+        device: usize,
+        direction: Direction,
+        fabric: Fabric,
+        endpoint: Endpoint,
+        unpacker: Option<Unpacker>,
+    ) -> Result<u64, Failure> {
         let empty = fabric.register(Memory::Host(Buffer::new(Vec::new())), Access::PRIVATE)?;
         let comm = Self {
+            device,
+            direction,
+            unpacker,
             fabric,
             endpoint,
+            refusal: Mutex::default(),
             empty,
             requests: Mutex::new(Requests {
                 slots: Vec::new(),
@@ -114,6 +143,27 @@ impl Comm {
 
     pub(crate) fn fabric(&self) -> &Fabric {
         &self.fabric
+    }
+
+    pub(crate) fn device(&self) -> usize {
+        self.device
+    }
+
+    pub(crate) fn direction(&self) -> Direction {
+        self.direction
+    }
+
+    /// Remembers why memory was refused as a dma-buf.
+    pub(crate) fn note_refusal(&self, text: &str) {
+        *self.refusals() = Some(text.to_owned());
+    }
+
+    pub(crate) fn refusal(&self) -> Option<String> {
+        self.refusals().clone()
+    }
+
+    fn refusals(&self) -> MutexGuard<'_, Option<String>> {
+        self.refusal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn requests(&self) -> MutexGuard<'_, Requests> {
@@ -141,6 +191,9 @@ impl Comm {
         number: u64,
         wanted: Vec<Wanted>,
     ) -> Result<Option<RequestName>, Failure> {
+        if let Some(unpacker) = &self.unpacker {
+            return self.receive_frags(number, unpacker, wanted);
+        }
         let whole: Vec<_> = wanted
             .into_iter()
             .map(|part| {
@@ -157,6 +210,55 @@ impl Comm {
             })
             .collect();
         self.post(number, |user| self.endpoint.receive(&parts, user))
+    }
+
+    /// Posts a receive that a kernel will unpack.
+    fn receive_frags(
+        &self,
+        number: u64,
+        unpacker: &Unpacker,
+        wanted: Vec<Wanted>,
+    ) -> Result<Option<RequestName>, Failure> {
+        let [Wanted { region, tag }] = &wanted[..] else {
+            let text = "a receive that kernels unpack has one part, as the properties say";
+            return Err(Failure::new(Code::Internal, text));
+        };
+        let room = region.as_ref().map_or(0, |(_, range)| range.len());
+        let tag = tag.cast_unsigned();
+        let arrival = Arrival::new(room);
+        let landing = Memory::Landing(Arc::clone(&arrival) as _);
+        let region = self.fabric.register(landing, Access::PRIVATE)?;
+        self.post(number, |user| {
+            if !unpacker.has_room() {
+                return Err(PostError::Full);
+            }
+            let range = 0..room;
+            let part = Part {
+                region: &region,
+                range,
+                tag,
+            };
+            self.endpoint.receive(&[part], user)?;
+            unpacker.begin(RequestName(user).slot(), arrival);
+            Ok(())
+        })
+    }
+
+    /// A kernel has unpacked what a request received: the request, and the memory, are free.
+    pub(crate) fn consumed(&self, number: u64, name: RequestName) -> Result<(), Failure> {
+        let Some(unpacker) = &self.unpacker else {
+            // It was free when it was done.
+            return Ok(());
+        };
+        let mut requests = self.requests();
+        let slot = requests.slots.get_mut(name.slot());
+        let slot = slot.filter(|slot| {
+            let is_it = name.comm() == number && slot.generation == name.generation();
+            is_it && matches!(slot.state, Progress::Unpacked)
+        });
+        slot.ok_or_else(|| Failure::no_such("request"))?.free();
+        unpacker.end(name.slot());
+        Ok(())
     }
 
     fn post(
@@ -213,13 +315,18 @@ impl Comm {
         let slot = slot.ok_or_else(|| Failure::no_such("request"))?;
         let outcome = match slot.state {
             Progress::Pending => return Ok(Outcome::Pending),
-            Progress::Free => return Err(Failure::no_such("request")),
+            Progress::Free | Progress::Unpacked => return Err(Failure::no_such("request")),
             Progress::Sent { len } => Ok(Outcome::Done(vec![len])),
-            Progress::Received(sizes) => Ok(Outcome::Done(sizes.to_vec())),
+            Progress::Received(sizes) => match &self.unpacker {
+                None => Ok(Outcome::Done(sizes.to_vec())),
+                Some(unpacker) => return slot.publish(unpacker, name.slot(), sizes),
+            },
             Progress::Failed => Err(()),
         };
-        slot.state = Progress::Free;
-        slot.generation = slot.generation.wrapping_add(1);
+        slot.free();
+        if let Some(unpacker) = &self.unpacker {
+            unpacker.end(name.slot());
+        }
         outcome.map_err(|()| requests.failure(self.endpoint.cause().as_deref()))
     }
 }
@@ -228,6 +335,36 @@ impl Comm {
 /// 4 GiB do not exist: the properties limit them.
 fn len_bits(len: u64) -> u64 {
     len.min(u64::from(u32::MAX)) << 32
+}
+
+impl Slot {
+    fn free(&mut self) {
+        self.state = Progress::Free;
+        self.generation = self.generation.wrapping_add(1);
+    }
+
+    /// Makes the list of a receive whose message is there. The request stays until a kernel has unpacked it.
+    fn publish(
+        &mut self,
+        unpacker: &Unpacker,
+        request: usize,
+        sizes: Sizes,
+    ) -> Result<Outcome, Failure> {
+        let len = sizes.first().copied().unwrap_or(0);
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        match unpacker.publish(request, len) {
+            Ok(false) => Ok(Outcome::Pending),
+            Ok(true) => {
+                self.state = Progress::Unpacked;
+                Ok(Outcome::Done(sizes.to_vec()))
+            }
+            Err(failure) => {
+                self.free();
+                unpacker.end(request);
+                Err(failure)
+            }
+        }
+    }
 }
 
 impl Requests {

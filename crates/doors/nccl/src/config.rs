@@ -1,9 +1,13 @@
 //! The settings, from environment variables; read once, in `init`.
 
+mod gpus;
+
 use std::ffi::CString;
 use std::path::Path;
 
 use crate::failure::{Code, Failure};
+
+pub(crate) use self::gpus::{GpuChoice, Ll128, Unpack};
 
 /// Speed that NCCL assumes for a device of unknown speed, in Mbit/s.
 const DEFAULT_SPEED: i32 = 10_000;
@@ -17,6 +21,11 @@ pub(crate) struct Config {
     /// Bytes of device memory to bind for receiving; 0: none.
     pub(crate) pool: usize,
     pub(crate) queues: u16,
+    pub(crate) gpu: GpuChoice,
+    /// Whether NCCL's kernels gather what is received.
+    pub(crate) unpack: Unpack,
+    /// Whether NCCL may use its protocol LL128.
+    pub(crate) ll128: Ll128,
 }
 
 /// A NIC that NCCL may use.
@@ -60,12 +69,16 @@ impl Config {
                 ));
             }
         }
+        let pool = number(&get, "NCCL_DEVMEM_POOL", 0)?;
         Ok(Self {
             devices,
             streams: number(&get, "NCCL_DEVMEM_STREAMS", 2)?,
             chunk: number(&get, "NCCL_DEVMEM_CHUNK", 512 << 10)?,
-            pool: number(&get, "NCCL_DEVMEM_POOL", 0)?,
+            pool,
+            unpack: Unpack::read(&get, pool)?,
             queues: number(&get, "NCCL_DEVMEM_QUEUES", 1)?,
+            gpu: GpuChoice::read(&get)?,
+            ll128: Ll128::of(&get("NCCL_PROTO").unwrap_or_default()),
         })
     }
 

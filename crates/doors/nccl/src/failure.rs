@@ -10,6 +10,8 @@ use transfer::exchange::{Cause, ConnectError, FabricError, PostError, RegisterEr
 #[repr(i32)]
 pub(crate) enum Code {
     Success = 0,
+    /// A call of CUDA failed.
+    Cuda = 1,
     /// A system call failed, or the network is gone.
     System = 2,
     /// NCCL used the plugin wrongly, or the plugin has a bug.
@@ -71,6 +73,8 @@ from_error! {
     devmem_tcp::OpenError => Code::System,
     devmem_tcp::DmabufError => Code::System,
     devmem_tcp::DeviceMemoryError => Code::System,
+    devmem_tcp::BindTxError => Code::System,
+    devmem_tcp::cuda::GpuError => Code::Cuda,
     FabricError => Code::System,
     ConnectError => Code::Remote,
     RegisterError => Code::System,

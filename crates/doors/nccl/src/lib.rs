@@ -2,24 +2,29 @@
 //!
 //! NCCL loads it with `dlopen` and takes one of the structures `ncclNetPlugin_v8` to `ncclNetPlugin_v12`, whose functions
 //! are those of `ffi/`, the only unsafe code here. All versions share one implementation: `state` (devices and contexts),
-//! `comm` (connections and requests), `memory` (registered memory). The transfers are those of
-//! `devmem_transfer::exchange`.
+//! `comm` (connections and requests), `memory` (registered memory), `gpu` (memory of GPUs), `unpack` (lists for NCCL's kernels). The
+//! transfers are those of `devmem_transfer::exchange`.
 //!
 //! A pointer that NCCL gets from this library is a number, looked up in every call: a wrong or closed one is an error, not
-//! an access to freed memory. No function waits, and no panic crosses into C. A call that fails says so once in NCCL's
+//! an access to freed memory. No function waits for the network, and no panic crosses into C. A call that fails says so once in NCCL's
 //! log, with a reason and a remedy.
 //!
 //! # What it does not do
 //!
-//! It takes host memory and dma-bufs that the CPU can map. It does not take GPU pointers (`ptrSupport` is 1), has no UNPACK
-//! device type, and needs no flush.
+//! It takes GPU memory only where the driver exports dma-bufs, the NIC can send from them, and NCCL does not use its protocol LL128
+//! (`ptrSupport` is 5, else 1): copies of a GPU promise no order of their bytes. It takes memory of NVIDIA's GPUs only. It waits for
+//! the copies of a gather, as a call that moves bytes must not return before; so it needs no flush. With
+//! UNPACK it holds frags as long as kernels need them, and does not look whether the pool is large enough for all that is posted.
+//! It has run neither inside of NCCL nor on a GPU: tests have a stub of the driver, whose memory the CPU cannot access.
 
 mod comm;
 mod config;
 mod failure;
 mod ffi;
+mod gpu;
 mod memory;
 mod numbers;
 mod state;
+mod unpack;
 
 pub use ffi::abi;

@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use transfer::exchange::{Access, Memory, Region};
 
-use crate::comm::Comm;
+use crate::comm::{Comm, Direction};
 use crate::failure::{Code, Failure};
+use crate::ffi::gpu::{Exported, GpuRange};
 use crate::ffi::host::{HostRange, Ordered};
+use crate::gpu::{self, Share};
 use crate::numbers::Table;
 
 static MEMORIES: Table<Registration> = Table::new();
@@ -37,6 +39,10 @@ enum Regions {
         ordered: Region,
     },
     Dmabuf(Region),
+    Gpu {
+        region: Region,
+        share: Share,
+    },
 }
 
 impl Registration {
@@ -70,7 +76,7 @@ impl Registration {
         let region = match (&self.regions, writing) {
             (Regions::Host { any, .. }, Writing::Any) => any,
             (Regions::Host { ordered, .. }, Writing::Ordered) => ordered,
-            (Regions::Dmabuf(region), _) => region,
+            (Regions::Dmabuf(region) | Regions::Gpu { region, .. }, _) => region,
         };
         Ok((region.clone(), range))
     }
@@ -112,6 +118,71 @@ pub(crate) fn register_dmabuf(
     .add()
 }
 
+/// Returns whether an address is to be registered as memory of a GPU.
+pub(crate) fn is_on_gpu(comm: &Comm, address: u64) -> bool {
+    gpu::is_offered(comm.device()) && gpu::is_known(address)
+}
+
+/// Registers GPU memory with its dma-buf, whose descriptor the caller may close afterwards.
+pub(crate) fn register_exported(
+    comm: &Comm,
+    range: GpuRange,
+    exported: Exported<'_>,
+) -> Result<u64, Failure> {
+    register_on_gpu(comm, range, Some(exported)).inspect_err(|failure| {
+        comm.note_refusal(failure.text.as_deref().unwrap_or_default());
+    })
+}
+
+/// Registers GPU memory without a dma-buf: what NCCL does when there is none, or when that was refused.
+pub(crate) fn register_gpu(comm: &Comm, range: GpuRange) -> Result<u64, Failure> {
+    let refused = |text: &str| {
+        let mut text = format!("GPU memory cannot be registered by its address: {text}");
+        if let Some(refusal) = comm.refusal() {
+            text += &format!("; nor could memory of this communicator as a dma-buf: {refusal}");
+        }
+        Failure::new(Code::Internal, text)
+    };
+    if let Some(reason) = gpu::why_not(comm.device()) {
+        return Err(refused(&reason));
+    }
+    register_on_gpu(comm, range, None)
+        .map_err(|failure| refused(failure.text.as_deref().unwrap_or_default()))
+}
+
+/// All refusals have the code that makes NCCL go on without the registration, where it can.
+fn register_on_gpu(
+    comm: &Comm,
+    range: GpuRange,
+    exported: Option<Exported<'_>>,
+) -> Result<u64, Failure> {
+    let internal = |failure: Failure| Failure {
+        code: Code::Internal,
+        ..failure
+    };
+    let shared = gpu::share(comm.device(), range, exported).map_err(internal)?;
+    let fabric = comm.fabric();
+    let memory = Memory::Device(&shared.memory);
+    let region = fabric
+        .register_range(memory, shared.range.clone(), Access::PRIVATE)
+        .map_err(|error| internal(error.into()))?;
+    if comm.direction() == Direction::Send {
+        fabric
+            .bind_tx(&region)
+            .map_err(|error| internal(error.into()))?;
+    }
+    Registration {
+        // The addresses of a process have the width of a pointer.
+        base: range.address() as usize,
+        size: range.len(),
+        regions: Regions::Gpu {
+            region,
+            share: shared.share,
+        },
+    }
+    .add()
+}
+
 /// Returns registered memory.
 pub(crate) fn registered(number: u64) -> Result<Arc<Registration>, Failure> {
     MEMORIES
@@ -130,8 +201,11 @@ pub(crate) fn deregister(number: u64) -> Result<(), Failure> {
 
 impl Registration {
     fn revoke(&self) {
-        if let Regions::Host { range, .. } = &self.regions {
-            range.revoke();
+        match &self.regions {
+            Regions::Host { range, .. } => range.revoke(),
+            Regions::Gpu { share, .. } => share.end(),
+            // The pages stay as long as somebody has the dma-buf.
+            Regions::Dmabuf(_) => {}
         }
     }
 }

@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use devmem_tcp::{Dmabuf, Netdev};
 use transfer::exchange::{Dial, Fabric, Listener, Options, Pool, TICKET_BYTES, Ticket};
 
-use crate::comm::Comm;
-use crate::config::{Backend, Config};
+use crate::comm::{Comm, Direction};
+use crate::config::{Backend, Config, Unpack};
 use crate::failure::{Code, Failure};
+use crate::gpu;
 use crate::numbers::Table;
+use crate::unpack::{Bounce, Unpacker};
 
 /// The settings; the same as long as the library is loaded, because the properties lead into them.
 static CONFIG: OnceLock<Config> = OnceLock::new();
@@ -26,9 +28,17 @@ pub(crate) const NO_CONTEXT: u64 = 0;
 
 struct State {
     /// By device; opened at the first use.
-    fabrics: Vec<Option<Fabric>>,
+    fabrics: Vec<Option<Opened>>,
     /// Contexts that are not finalized.
     contexts: u64,
+}
+
+/// An opened device.
+#[derive(Clone)]
+struct Opened {
+    fabric: Fabric,
+    /// Whose pool it receives into, if NCCL's kernels unpack.
+    bounce: Option<Arc<Bounce>>,
 }
 
 struct Listening {
@@ -59,6 +69,18 @@ pub(crate) fn init() -> Result<&'static Config, Failure> {
     let config = Config::read(|name| std::env::var(name).ok())?;
     let config = CONFIG.get_or_init(|| config);
     crate::ffi::log::info(&format!("NET/Devmem: {}", config.line()));
+    gpu::decide(config);
+    if config.unpack == Unpack::ByKernels {
+        for index in 0..config.devices.len() {
+            if let Some(reason) = gpu::why_not(index) {
+                let name = config.devices[index].name.to_string_lossy();
+                let text = format!(
+                    "NCCL_DEVMEM_UNPACK=1 needs memory of GPUs, which {name} does not take: {reason}"
+                );
+                return Err(Failure::new(Code::Usage, text));
+            }
+        }
+    }
     Ok(config)
 }
 
@@ -67,7 +89,7 @@ pub(crate) fn begin_context(number: u64) -> Result<(), Failure> {
     let config = init()?;
     state().contexts += 1;
     for device in 0..config.devices.len() {
-        if let Err(failure) = fabric(device) {
+        if let Err(failure) = opened(device) {
             end_context(number);
             return Err(failure);
         }
@@ -113,7 +135,13 @@ pub(crate) fn config() -> Result<&'static Config, Failure> {
         .ok_or_else(|| Failure::new(Code::Internal, "init was not called"))
 }
 
-fn fabric(device: usize) -> Result<Fabric, Failure> {
+/// Returns whether a device is an interface of the kernel.
+pub(crate) fn is_kernel(device: usize) -> Result<bool, Failure> {
+    let device = config()?.devices.get(device);
+    Ok(device.is_some_and(|device| matches!(device.backend, Backend::Kernel(_))))
+}
+
+fn opened(device: usize) -> Result<Opened, Failure> {
     let config = config()?;
     let wanted = config.devices.get(device).ok_or_else(|| {
         let devices = config.devices.len();
@@ -126,21 +154,27 @@ fn fabric(device: usize) -> Result<Fabric, Failure> {
     if state.fabrics.len() < config.devices.len() {
         state.fabrics.resize(config.devices.len(), None);
     }
-    if let Some(fabric) = &state.fabrics[device] {
-        return Ok(fabric.clone());
+    if let Some(opened) = &state.fabrics[device] {
+        return Ok(opened.clone());
     }
-    let fabric = open(config, &wanted.backend)?;
-    state.fabrics[device] = Some(fabric.clone());
-    Ok(fabric)
+    let opened = open(config, device, &wanted.backend)?;
+    state.fabrics[device] = Some(opened.clone());
+    Ok(opened)
 }
 
-fn open(config: &Config, backend: &Backend) -> Result<Fabric, Failure> {
+fn open(config: &Config, device: usize, backend: &Backend) -> Result<Opened, Failure> {
     let nic = match backend {
         Backend::Kernel(interface) => Netdev::kernel(interface)?,
         Backend::User { link, address } => Netdev::user(link, address)?,
     };
+    let bounce = match config.unpack {
+        Unpack::ByKernels => Some(Bounce::new(gpu::ordinal(config)?, config.pool)?),
+        Unpack::Here => None,
+    };
     let pool = match (config.pool, backend) {
+        _ if bounce.is_some() => bounce.as_ref().map(|bounce| bounce.pool()),
         (0, _) => None,
+        (bytes, _) if gpu::is_offered(device) => Some(gpu::pool(config, bytes)?),
         (bytes, Backend::Kernel(_)) => Some(devmem_tcp::udmabuf(bytes)?),
         (bytes, Backend::User { .. }) => Some(Dmabuf::anonymous(bytes)?),
     };
@@ -151,7 +185,8 @@ fn open(config: &Config, backend: &Backend) -> Result<Fabric, Failure> {
         pool: pool.map(|memory| Pool { memory, queues }),
         ..Options::default()
     };
-    Ok(Fabric::open(nic, options)?)
+    let fabric = Fabric::open(nic, options)?;
+    Ok(Opened { fabric, bounce })
 }
 
 fn full() -> Failure {
@@ -167,7 +202,7 @@ pub(crate) fn listen(
     device: usize,
     handle: &mut [u8; TICKET_BYTES],
 ) -> Result<u64, Failure> {
-    let listener = fabric(device)?.listen()?;
+    let listener = opened(device)?.fabric.listen()?;
     *handle = listener.ticket().to_bytes();
     let listening = Listening {
         context,
@@ -189,7 +224,7 @@ pub(crate) fn connect(
     if number == 0 {
         let ticket = Ticket::from_bytes(handle);
         let ticket = ticket.map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
-        let dial = Mutex::new(fabric(device)?.dial(&ticket)?);
+        let dial = Mutex::new(opened(device)?.fabric.dial(&ticket)?);
         let dialling = Dialling {
             context,
             device,
@@ -212,20 +247,42 @@ pub(crate) fn connect(
     let Some(endpoint) = polled? else {
         return Ok(None);
     };
-    let fabric = fabric(dialling.device)?;
-    Comm::add(fabric, endpoint).map(Some)
+    let fabric = opened(dialling.device)?.fabric;
+    let device = dialling.device;
+    Comm::add(device, Direction::Send, fabric, endpoint, None).map(Some)
+}
+
+/// A communicator that was accepted.
+pub(crate) struct Accepted {
+    pub(crate) number: u64,
+    /// Address of the handle for NCCL's kernels, if they unpack.
+    pub(crate) handle: Option<u64>,
+}
+
+/// Who reads what a communicator receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// NCCL's kernels, if the settings say so.
+    Kernels,
+    /// Not a kernel: NCCL asks for no handle.
+    Other,
 }
 
 /// Accepts a communicator, if one is there.
-pub(crate) fn accept(listening: u64) -> Result<Option<u64>, Failure> {
+pub(crate) fn accept(listening: u64, reader: Reader) -> Result<Option<Accepted>, Failure> {
     let listening = LISTENERS.get(listening);
     let listening: Arc<Listening> =
         listening.ok_or_else(|| Failure::no_such("listening communicator"))?;
     let Some(endpoint) = listening.listener.poll()? else {
         return Ok(None);
     };
-    let fabric = fabric(listening.device)?;
-    Comm::add(fabric, endpoint).map(Some)
+    let device = listening.device;
+    let Opened { fabric, bounce } = opened(device)?;
+    let bounce = bounce.filter(|_| reader == Reader::Kernels);
+    let unpacker = bounce.map(|bounce| Unpacker::new(&bounce)).transpose()?;
+    let handle = unpacker.as_ref().map(Unpacker::handle);
+    let number = Comm::add(device, Direction::Receive, fabric, endpoint, unpacker)?;
+    Ok(Some(Accepted { number, handle }))
 }
 
 /// Closes a listening communicator.

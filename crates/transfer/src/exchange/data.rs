@@ -10,10 +10,7 @@ use devmem_tcp::{
 
 use super::control::is_not_now;
 use super::error::{Cause, StreamName};
-use super::region::{Gone, HostMemory, Source, Span, Target, gather};
-
-/// Frags of one receive. 64 bytes each, twice: they are allocated at the first use.
-const BATCH_FRAGS: usize = 512;
+use super::region::{BATCH_FRAGS, Gone, HostMemory, Source, Span, Target, gather};
 
 /// Bytes copied at once from device memory that the NIC cannot send from.
 const COPY_BYTES: usize = 64 << 10;
@@ -159,6 +156,7 @@ impl DataStream {
                     copied.map_err(|error| Cause::Copy(error.into()))?;
                     write(&mut self.stream, &self.scratch, self.name)?
                 }
+                Source::None => return Err(Cause::MemoryGone),
                 Source::Host(memory, range) => {
                     let mut written = Ok(0);
                     let stream = &mut self.stream;
@@ -225,8 +223,8 @@ impl DataStream {
                 }
                 _ => match self.stream.recv_at_most(&mut self.batch, want) {
                     Ok(bytes) => {
-                        gather(&self.batch, bytes, &target, pool)?;
                         let from_device = self.batch.device_bytes();
+                        gather(&mut self.batch, bytes, &target, pool)?;
                         let released = self.batch.release();
                         released.map_err(|error| Cause::of_stream(self.name, error))?;
                         Some((bytes, from_device))

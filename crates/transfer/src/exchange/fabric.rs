@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use devmem_tcp::{BoundRx, Dmabuf, Netdev, Setup};
+use devmem_tcp::{BindTxError, BoundRx, Dmabuf, Netdev, Setup};
 
 use super::accept::{Arrivals, Listener};
 use super::dial::Dial;
@@ -187,6 +187,15 @@ impl Fabric {
         self.inner.register(memory, Some(range), access)
     }
 
+    /// Binds the memory of a region to the NIC for sending. Otherwise the first send does it, and copies the bytes if it cannot be
+    /// done. Nothing is done for host memory.
+    ///
+    /// # Errors
+    /// The NIC cannot send from the memory.
+    pub fn bind_tx(&self, region: &Region) -> Result<(), BindTxError> {
+        region.bind_tx(&self.inner.nic)
+    }
+
     /// Begins to accept endpoints under a new ticket.
     ///
     /// # Errors
@@ -287,6 +296,7 @@ impl FabricInner {
         };
         let kind = match memory {
             Memory::Host(memory) => Kind::Host(memory),
+            Memory::Landing(place) => Kind::Landing(place),
             Memory::Device(memory) => Kind::Device(regions.device(memory)),
             Memory::Fd(fd) => Kind::Device(regions.import(fd)?),
         };

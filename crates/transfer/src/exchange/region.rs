@@ -6,9 +6,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use devmem_tcp::{BoundTx, Dmabuf, Frag, Netdev, RxBatch};
+use devmem_tcp::{BindTxError, BoundTx, Dmabuf, Frag, Netdev, RxBatch};
 
 use super::error::{Cause, PostError, RegionInUse, RegisterError};
+
+/// Frags of one receive. 64 bytes each, twice: they are allocated at the first use.
+pub(super) const BATCH_FRAGS: usize = 512;
 
 /// Host memory has been taken away: it must not be accessed any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +40,26 @@ pub trait HostMemory: Send + Sync {
         range: Range<usize>,
         with: &mut dyn FnMut(&mut [u8]) -> usize,
     ) -> Result<(), Gone>;
+}
+
+/// A place that takes received payload over instead of having it copied: a device will gather it, by a list that the program gives it.
+///
+/// Each byte comes once; pieces come in any order. What is refused breaks the endpoint. Nothing can be sent from such a place.
+pub trait Landing: Send + Sync {
+    /// Returns how many bytes there is room for.
+    fn size(&self) -> usize;
+
+    /// Takes frags, the first byte of which belongs to `at`. Their memory is lent until the batch is released or dropped.
+    ///
+    /// # Errors
+    /// [`Gone`]: the bytes are not wanted any more.
+    fn land(&self, at: usize, batch: RxBatch) -> Result<(), Gone>;
+
+    /// Takes a copy of bytes that came in host memory, and belong to `at`.
+    ///
+    /// # Errors
+    /// As [`land`](Self::land).
+    fn land_bytes(&self, at: usize, bytes: &[u8]) -> Result<(), Gone>;
 }
 
 /// Host memory behind a lock, for programs without pointers.
@@ -83,6 +106,8 @@ pub enum Memory<'a> {
     Fd(BorrowedFd<'a>),
     /// Host memory.
     Host(Arc<dyn HostMemory>),
+    /// A place that takes frags over; for receives.
+    Landing(Arc<dyn Landing>),
 }
 
 /// What the peer may do with a region. Sends and receives of this side need no permission.
@@ -133,6 +158,15 @@ impl Device {
         }
     }
 
+    /// Binds the memory for sending, unless it is bound.
+    fn bind_tx(&self, nic: &Netdev) -> Result<(), BindTxError> {
+        let mut sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        if !matches!(*sending, Some(TxPath::ZeroCopy(_))) {
+            *sending = Some(TxPath::ZeroCopy(Arc::new(nic.bind_tx(&self.memory)?)));
+        }
+        Ok(())
+    }
+
     /// Returns how to send, and binds at the first call.
     fn tx_path(&self, nic: &Netdev) -> TxPath {
         let mut sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
@@ -149,6 +183,7 @@ impl Device {
 pub(super) enum Kind {
     Device(Arc<Device>),
     Host(Arc<dyn HostMemory>),
+    Landing(Arc<dyn Landing>),
 }
 
 impl Kind {
@@ -156,6 +191,7 @@ impl Kind {
         match self {
             Self::Device(device) => device.memory.size(),
             Self::Host(memory) => memory.size(),
+            Self::Landing(place) => place.size(),
         }
     }
 }
@@ -244,6 +280,14 @@ impl Region {
         self.inner.users.load(Ordering::Acquire)
     }
 
+    /// Binds the memory for sending: see [`Fabric::bind_tx`](super::Fabric::bind_tx).
+    pub(super) fn bind_tx(&self, nic: &Netdev) -> Result<(), BindTxError> {
+        match &self.inner.kind {
+            Kind::Device(device) => device.bind_tx(nic),
+            Kind::Host(_) | Kind::Landing(_) => Ok(()),
+        }
+    }
+
     /// Gives the memory back, unless an operation uses it. Dropping a region in use is legal as well: the operations
     /// go on, and the memory is kept until they end.
     ///
@@ -329,6 +373,7 @@ impl Span {
         let range = self.in_memory(from);
         match &self.region.kind {
             Kind::Host(memory) => Source::Host(&**memory, range),
+            Kind::Landing(_) => Source::None,
             Kind::Device(device) => match device.tx_path(nic) {
                 TxPath::ZeroCopy(bound) => Source::Bound(bound, range),
                 TxPath::Copied => Source::Device(&device.memory, range),
@@ -339,7 +384,7 @@ impl Span {
     /// Returns whether the bytes are copied before they are sent: the NIC cannot send from the memory.
     pub(super) fn is_copied(&self, nic: &Netdev) -> bool {
         match &self.region.kind {
-            Kind::Host(_) => true,
+            Kind::Host(_) | Kind::Landing(_) => true,
             Kind::Device(device) => matches!(device.tx_path(nic), TxPath::Copied),
         }
     }
@@ -353,6 +398,7 @@ impl Span {
                 let lent = memory.read(range, &mut |bytes| out.copy_from_slice(bytes));
                 lent.map_err(|Gone| Cause::MemoryGone)
             }
+            Kind::Landing(_) => Err(Cause::MemoryGone),
             Kind::Device(device) => {
                 let copied = device.memory.copy_out(range.start, out);
                 copied.map_err(|error| Cause::Copy(error.into()))
@@ -371,6 +417,10 @@ impl Span {
                 });
                 lent.map_err(|Gone| Cause::MemoryGone)
             }
+            Target::Landing(place, at) => {
+                let landed = place.land_bytes(at, bytes);
+                landed.map_err(|Gone| Cause::MemoryGone)
+            }
             Target::Device(memory, at) => {
                 let copied = memory.copy_in(at, bytes);
                 copied.map_err(|error| Cause::Copy(error.into()))
@@ -384,6 +434,7 @@ impl Span {
         match &self.region.kind {
             Kind::Host(memory) => Target::Host(&**memory, range),
             Kind::Device(device) => Target::Device(&device.memory, range.start),
+            Kind::Landing(place) => Target::Landing(&**place, range.start),
         }
     }
 }
@@ -395,17 +446,21 @@ pub(super) enum Source<'a> {
     /// Device memory that the NIC cannot send from.
     Device(&'a Dmabuf, Range<usize>),
     Host(&'a dyn HostMemory, Range<usize>),
+    /// There are none.
+    None,
 }
 
 /// Where to receive.
 pub(super) enum Target<'a> {
     Device(&'a Dmabuf, usize),
     Host(&'a dyn HostMemory, Range<usize>),
+    Landing(&'a dyn Landing, usize),
 }
 
-/// Copies a batch, whose device frags are in `pool`, to the beginning of `target`, in stream order.
+/// Copies a batch, whose device frags are in `pool`, to the beginning of `target`, in stream order; a landing takes the batch itself, and
+/// leaves an empty one.
 pub(super) fn gather(
-    batch: &RxBatch,
+    batch: &mut RxBatch,
     bytes: usize,
     target: &Target<'_>,
     pool: Option<&Dmabuf>,
@@ -415,6 +470,10 @@ pub(super) fn gather(
             .gather_into(memory, *at)
             .map(drop)
             .map_err(|error| Cause::Copy(error.into())),
+        Target::Landing(place, at) => {
+            let taken = std::mem::replace(batch, RxBatch::with_capacity(BATCH_FRAGS));
+            place.land(*at, taken).map_err(|Gone| Cause::MemoryGone)
+        }
         Target::Host(memory, range) => {
             let mut copied = Ok(());
             let range = range.start..range.start + bytes;

@@ -5,6 +5,7 @@ mod engine;
 mod failure;
 mod fuzz_replay;
 mod kernel_nic;
+mod landing;
 mod messages;
 mod one_sided;
 mod seeds;

@@ -71,6 +71,33 @@ fn device_memory_is_sent_without_a_copy_and_gathered_from_the_pool() {
 }
 
 #[test]
+fn memory_is_bound_for_sending_when_it_is_asked_for_or_the_reason_is_told() {
+    let (a, b) = pair("seed=8");
+    let (ours, theirs) = connect(&a, &b);
+    let (_memory, source) = device(&a, &pattern(1, 50_000));
+    let (_, host_source) = host(&a, vec![1]);
+    for region in [&source, &source, &host_source] {
+        a.bind_tx(region).unwrap();
+    }
+    let (buffer, target) = host(&b, vec![0; 50_000]);
+    theirs.receive(&[part(&target, 0..50_000, 1)], 1).unwrap();
+    ours.send(&source, 0..50_000, 1, 2).unwrap();
+    run(&ours, &theirs, 1, 1);
+    buffer.with(|got| assert!(*got == pattern(1, 50_000)));
+
+    // Memory without a file is nothing for the kernel. It is copied when it is sent all the same.
+    let lo = Fabric::open(Netdev::kernel("lo").unwrap(), options()).unwrap();
+    let (_memory, source) = device(&lo, &pattern(2, 50_000));
+    assert!(lo.bind_tx(&source).is_err());
+    let (ours, theirs) = connect(&lo, &lo);
+    let (buffer, target) = host(&lo, vec![0; 50_000]);
+    theirs.receive(&[part(&target, 0..50_000, 1)], 1).unwrap();
+    ours.send(&source, 0..50_000, 1, 2).unwrap();
+    run(&ours, &theirs, 1, 1);
+    buffer.with(|got| assert!(*got == pattern(2, 50_000)));
+}
+
+#[test]
 fn each_kind_of_memory_meets_each_other() {
     let (a, b) = pair_with_pool("seed=3,loss=1%", 4 << 20);
     let (ours, theirs) = connect(&a, &b);

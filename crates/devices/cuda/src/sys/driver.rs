@@ -36,8 +36,12 @@ const EXPORT_FLAGS: &[u64] = &[1, 0];
 const MEMORY_TYPE: c_int = 2;
 const IS_MANAGED: c_int = 8;
 const DEVICE_ORDINAL: c_int = 9;
+const BUFFER_ID: c_int = 7;
 const RANGE_START: c_int = 11;
 const RANGE_SIZE: c_int = 12;
+
+/// CU_STREAM_CAPTURE_MODE_RELAXED.
+const RELAXED: c_int = 2;
 
 /// CU_MEMORYTYPE_DEVICE.
 const DEVICE: u64 = 2;
@@ -107,12 +111,24 @@ unsafe impl Driver for Cuda {
         &self.loaded
     }
 
-    fn open(&self, ordinal: c_int) -> Result<Opened, DeviceError> {
+    fn device(&self, ordinal: c_int) -> Result<RawDevice, DeviceError> {
         let mut device = 0;
         let get = self.own.device_get;
         // SAFETY: room for a number.
         let status = unsafe { (get.call)(&raw mut device, ordinal) };
-        self.check(get.name, status)?;
+        self.check(get.name, status).map(|()| device)
+    }
+
+    fn selected(&self) -> Option<u32> {
+        let mut device = 0;
+        // SAFETY: room for a number.
+        let status = unsafe { (self.own.context_device.call)(&raw mut device) };
+        // CUDA numbers the devices of a process from 0, as cuDeviceGet counts them.
+        u32::try_from(device).ok().filter(|_| status == SUCCESS)
+    }
+
+    fn open(&self, ordinal: c_int) -> Result<Opened, DeviceError> {
+        let device = self.device(ordinal)?;
         let mut context = ptr::null_mut();
         let retain = self.own.context_retain;
         // SAFETY: room for a pointer.
@@ -131,10 +147,18 @@ unsafe impl Driver for Cuda {
         let push = self.own.context_push;
         // SAFETY: the context is retained until `close`; the driver refuses others.
         let status = unsafe { (push.call)(ptr::with_exposed_provenance_mut(opened.context)) };
-        self.check(push.name, status).map(|()| 0)
+        self.check(push.name, status)?;
+        // Another thread may be capturing a graph, which forbids some calls in all threads that are not relaxed.
+        let mut mode = RELAXED;
+        // SAFETY: room for a number, which becomes the previous mode of this thread.
+        let _ = unsafe { (self.own.capture_mode.call)(&raw mut mode) };
+        Ok(mode)
     }
 
-    fn leave(&self, _before: c_int) {
+    fn leave(&self, before: c_int) {
+        let mut mode = before;
+        // SAFETY: as in `enter`.
+        let _ = unsafe { (self.own.capture_mode.call)(&raw mut mode) };
         let mut popped = ptr::null_mut();
         // SAFETY: room for a pointer; `enter` pushed.
         let _ = unsafe { (self.own.context_pop.call)(&raw mut popped) };
@@ -156,6 +180,7 @@ unsafe impl Driver for Cuda {
             device: u32::try_from(device).unwrap_or(u32::MAX),
             start: self.pointer_attribute(RANGE_START, address)?,
             size: self.pointer_attribute(RANGE_SIZE, address)?,
+            id: self.pointer_attribute(BUFFER_ID, address).unwrap_or(0),
         }))
     }
 

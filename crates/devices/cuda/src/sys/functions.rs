@@ -23,6 +23,9 @@ pub(crate) const NAMES: Names = Names {
     mem_free: Name::new(c"cuMemFree", 3, 2),
     host_register: Name::new(c"cuMemHostRegister", 6, 5),
     host_unregister: Name::new(c"cuMemHostUnregister", 4, 0),
+    host_alloc: Name::new(c"cuMemHostAlloc", 2, 2),
+    host_free: Name::new(c"cuMemFreeHost", 2, 0),
+    host_address: Name::new(c"cuMemHostGetDevicePointer", 3, 2),
     stream_create: Name::new(c"cuStreamCreateWithPriority", 5, 5),
     stream_destroy: Name::new(c"cuStreamDestroy", 4, 0),
     stream_synchronize: Name::new(c"cuStreamSynchronize", 2, 0),
@@ -49,6 +52,8 @@ function_table! {
     context_release(RawDevice);
     context_push(*mut c_void);
     context_pop(*mut *mut c_void);
+    context_device(*mut RawDevice);
+    capture_mode(*mut c_int);
     mem_export(*mut c_int, DevicePtr, usize, c_int, u64);
     pointer_get(*mut c_void, c_int, DevicePtr);
 }
@@ -60,6 +65,8 @@ pub(crate) const OWN_NAMES: OwnNames = OwnNames {
     context_release: Name::new(c"cuDevicePrimaryCtxRelease", 11, 0),
     context_push: Name::new(c"cuCtxPushCurrent", 4, 0),
     context_pop: Name::new(c"cuCtxPopCurrent", 4, 0),
+    context_device: Name::new(c"cuCtxGetDevice", 2, 0),
+    capture_mode: Name::new(c"cuThreadExchangeStreamCaptureMode", 10, 1),
     mem_export: Name::new(c"cuMemGetHandleForAddressRange", 11, 7),
     pointer_get: Name::new(c"cuPointerGetAttribute", 4, 0),
 };

@@ -1,9 +1,11 @@
 //! Memory that another library allocated.
 //!
-// UNSAFETY: the contracts of `Allocation::adopt`, `Device::synchronize_stream` and `Device::hold_stream`.
+// UNSAFETY: the contracts of `Allocation::adopt`, `Allocation::adopt_exported`, `Device::synchronize_stream` and
+// `Device::hold_stream`.
 #![allow(unsafe_code)]
 
 use std::any::Any;
+use std::os::fd::OwnedFd;
 use std::ptr;
 
 use devmem_gpu::{Allocation, Device, GpuError};
@@ -36,4 +38,15 @@ pub fn hold_default_stream(device: &Device, fence: Fence) -> Result<(), GpuError
 pub fn synchronize_default_stream(device: &Device) -> Result<(), GpuError> {
     // SAFETY: null is the default stream.
     unsafe { device.synchronize_stream(ptr::null_mut()) }
+}
+
+/// Adopts memory of another allocation, which the test keeps, with a dma-buf of it.
+pub fn adopt_exported(
+    device: &Device,
+    address: u64,
+    len: usize,
+    exported: OwnedFd,
+) -> Result<Allocation, GpuError> {
+    // SAFETY: as of `adopt`; descriptors of other memory are refused.
+    unsafe { Allocation::adopt_exported(device, address, len, exported) }
 }

@@ -8,5 +8,6 @@ mod drivers;
 mod hip;
 mod provider;
 mod real;
+mod registered;
 mod support;
 mod transfer;

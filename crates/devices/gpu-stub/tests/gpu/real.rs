@@ -7,6 +7,7 @@ use devmem_gpu::Device;
 use devmem_linux::test_util::skip;
 use netmem::{Dmabuf, DmabufId, DmabufProvider, Lane, MemoryProvider, NiovSize, contract};
 
+use super::adopted::{adopt, adopt_exported};
 use super::support::{Api, ten_bytes};
 
 /// Returns the first GPU of each vendor; prints why there is none.
@@ -95,6 +96,40 @@ fn memory_is_exported_where_the_driver_can() {
             }
             Err(error) => panic!("{error}"),
         }
+    }
+}
+
+/// As NCCL's plugin does it with memory of NCCL.
+#[test]
+fn memory_of_another_library_is_found_adopted_and_revoked() {
+    let test = "memory_of_another_library_is_found_adopted_and_revoked";
+    for device in gpus(test) {
+        let theirs = device.alloc(2 << 20).expect("memory");
+        let address = theirs.device_ptr();
+        if device.platform() == Api::Cuda.platform() {
+            let place = devmem_cuda::locate(address + 4096).expect("the driver knows it");
+            assert_eq!(place.device, device.ordinal());
+            assert_ne!(place.allocation, 0, "the driver numbers allocations");
+        }
+        let adopted = match theirs.export() {
+            Ok(fd) => {
+                let fd = fd.try_clone_to_owned().expect("dup");
+                adopt_exported(&device, address, 2 << 20, fd)
+            }
+            Err(_) => adopt(&device, address, 2 << 20),
+        };
+        let adopted = Arc::new(adopted.expect("memory of this device"));
+        let memory = adopted.dmabuf();
+        memory.copy_in(1, b"ours").expect("copied");
+        adopted.revoke();
+        assert!(memory.copy_in(1, b"late").is_err());
+        assert_eq!(theirs.into_dmabuf().slice(1..5).to_vec(), b"ours");
+        let words = device.alloc_shared(65_552).expect("host memory");
+        assert_ne!(words.device_ptr(), 0);
+        words.publish(65_551, 1);
+        let parts = device.alloc_adjacent(&[4 << 20, 1 << 20]).expect("memory");
+        let first = parts[0].device_ptr();
+        assert_eq!(parts[1].device_ptr(), first + (4 << 20));
     }
 }
 

@@ -4,6 +4,9 @@
 #![allow(unsafe_code)]
 
 use std::any::Any;
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
+use std::os::fd::OwnedFd;
 
 use super::lanes::Lanes;
 use super::memory::DeviceMemory;
@@ -55,6 +58,45 @@ impl Allocation {
         let adopted = unsafe { Self::adopt(device, address, len) }?;
         Ok(adopted.kept_by(Box::new(owner)))
     }
+
+    /// Takes memory of `device` that another library has allocated, exported and will free. `exported` is its dma-buf, whose first
+    /// byte is the one at `address`; it may be longer than `len`, the bytes that are used here. Work on it must be complete.
+    ///
+    /// # Errors
+    ///
+    /// [`GpuError`]: the range is not memory of this device, or longer than the dma-buf; that is not whole pages.
+    ///
+    /// # Safety
+    ///
+    /// As of [`adopt`](Self::adopt); and the dma-buf is that of the memory.
+    pub unsafe fn adopt_exported(
+        device: &Device,
+        address: u64,
+        len: usize,
+        exported: OwnedFd,
+    ) -> Result<Self, GpuError> {
+        let lanes = &device.engine.lanes;
+        check_ends(lanes, address, len)?;
+        let mut file = File::from(exported);
+        let size = file.seek(SeekFrom::End(0)).unwrap_or(0);
+        let size = usize::try_from(size).unwrap_or(usize::MAX);
+        if size < len || !size.is_multiple_of(PAGE_BYTES) {
+            return Err(GpuError::NotExported { address, len, size });
+        }
+        // SAFETY: the caller promises that the range stays allocated; both of its ends were found to be memory of this device.
+        let memory = unsafe { DeviceMemory::adopt(lanes, address, len) };
+        let allocation = Self::of(device, memory, size)?;
+        Ok(allocation.exported_as(file.into()))
+    }
+}
+
+/// Asks the driver about the first and the last byte of a range, which may be several allocations that were mapped side by side.
+fn check_ends(lanes: &Lanes, address: u64, len: usize) -> Result<(), GpuError> {
+    let last = len as u64 - u64::from(len > 0);
+    let last = address.checked_add(last).filter(|_| len > 0);
+    let last = last.ok_or(GpuError::Misaligned { address, len })?;
+    check(lanes, address, 1)?;
+    check(lanes, last, 1)
 }
 
 /// Asks the driver about a range.
@@ -74,6 +116,7 @@ fn check(lanes: &Lanes, address: u64, len: usize) -> Result<(), GpuError> {
         device: actual,
         start,
         size,
+        id: _,
     } = pointer;
     match kind {
         PointerKind::Device => {}

@@ -2,8 +2,6 @@
 //!
 // UNSAFETY: none in this file, but its types are part of the proof: only checked ranges become addresses here.
 
-use std::marker::PhantomData;
-
 use super::functions::{DevicePtr, RawStream};
 use super::memory::{DeviceMemory, Registration};
 
@@ -14,7 +12,8 @@ pub struct RawCopy<'a> {
     pub(crate) from: u64,
     pub(crate) to: u64,
     pub(crate) len: usize,
-    memory: PhantomData<&'a DeviceMemory>,
+    /// The device's memory; of a copy from or to the host, twice the same.
+    memories: [&'a DeviceMemory; 2],
 }
 
 /// Copies for a stream of their device, which exists. Both sides of each stay allocated until the stream is done; host memory is
@@ -78,7 +77,7 @@ impl<'a> RawCopy<'a> {
             CopyKind::Out => (device, host),
             CopyKind::In | CopyKind::Within => (host, device),
         };
-        Some(Self::new(kind, from, to, len))
+        Some(Self::new(kind, from, to, len, [memory, memory]))
     }
 
     /// Returns a copy within the memory of a device.
@@ -87,18 +86,29 @@ impl<'a> RawCopy<'a> {
         (to, to_at): (&'a DeviceMemory, usize),
         len: usize,
     ) -> Option<Self> {
+        let memories = [from, to];
         let (from, to) = (from.at(from_at, len)?, to.at(to_at, len)?);
-        Some(Self::new(CopyKind::Within, from, to, len))
+        Some(Self::new(CopyKind::Within, from, to, len, memories))
     }
 
-    pub(super) fn new(kind: CopyKind, from: u64, to: u64, len: usize) -> Self {
-        let memory = PhantomData;
+    /// Returns whether no copy of one of the memories may begin. To be asked under the lock of the lane.
+    pub(super) fn is_revoked(&self) -> bool {
+        self.memories.iter().any(|memory| memory.is_revoked())
+    }
+
+    pub(super) fn new(
+        kind: CopyKind,
+        from: u64,
+        to: u64,
+        len: usize,
+        memories: [&'a DeviceMemory; 2],
+    ) -> Self {
         Self {
             kind,
             from,
             to,
             len,
-            memory,
+            memories,
         }
     }
 }

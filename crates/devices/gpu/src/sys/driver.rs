@@ -25,6 +25,16 @@ pub unsafe trait Driver: Send + Sync {
     /// Returns what all libraries have.
     fn loaded(&self) -> &Loaded;
 
+    /// Returns the device of a number, without preparing it. The library is initialised; none need be selected.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`] of the library.
+    fn device(&self, ordinal: c_int) -> Result<RawDevice, DeviceError>;
+
+    /// Returns the number of the device that the program has selected in this thread; `None`: none.
+    fn selected(&self) -> Option<u32>;
+
     /// Prepares a device for [`enter`](Self::enter). The library is initialised and has this device; none is selected.
     ///
     /// # Errors
@@ -45,7 +55,7 @@ pub unsafe trait Driver: Send + Sync {
     /// Selects the device that this thread had selected before [`enter`](Self::enter).
     fn leave(&self, before: c_int);
 
-    /// Returns what an address is; `None` if the library does not know it.
+    /// Returns what an address is; `None` if the library does not know it. Some libraries need a selected device for it.
     ///
     /// # Errors
     ///

@@ -141,6 +141,12 @@ function_table! {
     host_register(*mut c_void, usize, c_uint);
     /// Ends a registration.
     host_unregister(*mut c_void);
+    /// Allocates host memory: room for the address, bytes, flags.
+    host_alloc(*mut *mut c_void, usize, c_uint);
+    /// Frees host memory.
+    host_free(*mut c_void);
+    /// Returns the device's address of host memory: room, address, flags.
+    host_address(*mut DevicePtr, *mut c_void, c_uint);
     /// Creates a stream: room, flags, priority.
     stream_create(*mut RawStream, c_uint, c_int);
     /// Destroys a stream.

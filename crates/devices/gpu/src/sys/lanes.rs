@@ -13,6 +13,7 @@ use super::context::{Context, Current};
 use super::copies::RawCopy;
 use super::functions::RawStream;
 use super::lane::LaneState;
+use super::memory::revoked;
 use crate::device::Device;
 use crate::error::GpuError;
 
@@ -75,6 +76,9 @@ impl Lanes {
     pub(crate) fn submit(&self, lane: Lane, copies: &[RawCopy<'_>]) -> Result<Fence, DeviceError> {
         let current = self.enter()?;
         let mut state = self.lane(lane);
+        if copies.iter().any(RawCopy::is_revoked) {
+            return Err(revoked());
+        }
         if let Err(error) = self.note(state.submit(&current, copies)) {
             // Those that were started have no event, and the caller will not wait for them.
             let _ = state.wait_all(&current);
@@ -88,6 +92,9 @@ impl Lanes {
     pub(crate) fn copy_and_wait(&self, copy: &RawCopy<'_>) -> Result<(), DeviceError> {
         let current = self.enter()?;
         let state = self.lane(Lane::Gather);
+        if copy.is_revoked() {
+            return Err(revoked());
+        }
         let copied = state
             .copy(&current, copy)
             .and_then(|()| state.wait_all(&current));

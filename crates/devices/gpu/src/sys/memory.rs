@@ -6,6 +6,7 @@
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use netmem::{DeviceError, DeviceState, HostWindow};
 
@@ -19,21 +20,25 @@ const PORTABLE: u32 = 1;
 /// CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS.
 const SYNC_MEMOPS: c_int = 6;
 
-/// Device memory. Invariant: `len` bytes at `address` are memory of the device of `lanes`, and stay so while this exists.
+/// Device memory. Invariant: `len` bytes at `address` are memory of the device of `lanes`, and stay so while this exists, or until
+/// it has been revoked.
 #[derive(Debug)]
 pub(crate) struct DeviceMemory {
     address: DevicePtr,
     len: usize,
     owner: Owner,
+    is_revoked: AtomicBool,
     pub(crate) lanes: Arc<Lanes>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 enum Owner {
     /// Freed by `drop`.
     This,
     /// Freed by the application.
     Application,
+    /// Freed with the memory that it is a part of.
+    Whole { _keeps: Arc<DeviceMemory> },
 }
 
 impl DeviceMemory {
@@ -51,6 +56,7 @@ impl DeviceMemory {
             address,
             len,
             owner,
+            is_revoked: AtomicBool::new(false),
             lanes,
         })
     }
@@ -59,7 +65,7 @@ impl DeviceMemory {
     ///
     /// # Safety
     ///
-    /// `len` bytes at `address` are memory of this device until the value has been dropped.
+    /// `len` bytes at `address` are memory of this device until the value has been dropped, or `revoke` has returned.
     pub(crate) unsafe fn adopt(lanes: &Arc<Lanes>, address: DevicePtr, len: usize) -> Self {
         let lanes = Arc::clone(lanes);
         let owner = Owner::Application;
@@ -67,12 +73,39 @@ impl DeviceMemory {
             address,
             len,
             owner,
+            is_revoked: AtomicBool::new(false),
             lanes,
         }
     }
 
+    /// Returns `len` bytes at `offset` as memory of their own, if they are inside.
+    pub(crate) fn part(self: &Arc<Self>, offset: usize, len: usize) -> Option<Self> {
+        let whole = Arc::clone(self);
+        // Inside of the memory, which is kept: the invariant of the part.
+        Some(Self {
+            address: self.at(offset, len)?,
+            len,
+            owner: Owner::Whole { _keeps: whole },
+            is_revoked: AtomicBool::new(false),
+            lanes: Arc::clone(&self.lanes),
+        })
+    }
+
     pub(crate) fn address(&self) -> DevicePtr {
         self.address
+    }
+
+    /// Ends all copies: those that are running end, and no other one begins.
+    pub(crate) fn revoke(&self) {
+        self.is_revoked.store(true, Ordering::SeqCst);
+        // Takes the lock of each lane after the flag was set. A copy is checked and started under that lock, so it was
+        // started before, and is waited for here; or it finds the flag.
+        self.lanes.wait_all();
+    }
+
+    /// Returns whether no copy may begin. To be asked under the lock of the lane.
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.is_revoked.load(Ordering::SeqCst)
     }
 
     /// Makes synchronous copies of the application wait until their bytes are in the memory, so that a NIC does not send old
@@ -95,7 +128,7 @@ impl Drop for DeviceMemory {
             return;
         }
         self.lanes.wait_all();
-        if self.owner == Owner::This
+        if matches!(self.owner, Owner::This)
             && let Ok(current) = self.lanes.context.enter()
         {
             // SAFETY: allocated by `alloc`, freed here only, and no copy is running. Errors: the driver has freed it.
@@ -145,7 +178,7 @@ impl DeviceMemory {
         let from = self.at(from, len).ok_or_else(out_of_range)?;
         // `out` is borrowed until the copy is done.
         self.lanes
-            .copy_and_wait(&RawCopy::new(CopyKind::Out, from, to, len))
+            .copy_and_wait(&RawCopy::new(CopyKind::Out, from, to, len, [self, self]))
     }
 
     /// Copies `bytes` to device memory, and waits.
@@ -154,7 +187,7 @@ impl DeviceMemory {
         let to = self.at(to, len).ok_or_else(out_of_range)?;
         // `bytes` is borrowed until the copy is done.
         self.lanes
-            .copy_and_wait(&RawCopy::new(CopyKind::In, from, to, len))
+            .copy_and_wait(&RawCopy::new(CopyKind::In, from, to, len, [self, self]))
     }
 
     /// Returns the address of `len` bytes at `offset`, if they are inside.
@@ -170,6 +203,17 @@ impl Registration {
             .checked_add(len)
             .is_some_and(|end| end <= self.window.len());
         is_inside.then(|| (self.window.address() + offset) as u64)
+    }
+}
+
+/// Returns the error of a copy of memory that was revoked.
+pub(crate) fn revoked() -> DeviceError {
+    DeviceError {
+        call: "copy",
+        name: "the memory was taken away while an operation used it",
+        code: 1,
+        state: DeviceState::Usable,
+        remedy: "end what uses the memory before it is freed or deregistered",
     }
 }
 

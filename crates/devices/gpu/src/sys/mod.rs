@@ -12,3 +12,4 @@ pub(crate) mod lane;
 pub(crate) mod lanes;
 pub(crate) mod library;
 pub(crate) mod memory;
+pub(crate) mod shared;

@@ -3,6 +3,7 @@
 //! The structures of NCCL's network interface, versions 8 to 12, as C lays them out on 64-bit machines.
 
 use std::ffi::{c_char, c_int, c_ulong, c_void};
+use std::sync::atomic::AtomicPtr;
 
 /// Writes a message of NCCL's log: level, subsystems, file, line, printf format and its arguments.
 pub type LogFn = unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char, ...);
@@ -170,8 +171,10 @@ pub struct Tail {
     pub close_send: Close,
     pub close_recv: Close,
     pub close_listen: Close,
-    pub get_device_mr: *const c_void,
-    pub irecv_consumed: *const c_void,
+    /// NULL, or `GetDeviceMr`: set when the library is loaded.
+    pub get_device_mr: AtomicPtr<c_void>,
+    /// NULL, or `IrecvConsumed`: set when the library is loaded. NCCL then expects requests to live on.
+    pub irecv_consumed: AtomicPtr<c_void>,
 }
 
 /// The functions for memory, of every version.
@@ -269,7 +272,7 @@ layout! {
     PluginV10 = 160; connect at 40, tail at 96, make_v_device at 152;
     PluginV11<PropertiesV11> = 176; finalize at 160, set_net_attr at 168;
     PluginV11<PropertiesV12> = 176; finalize at 160, set_net_attr at 168;
-    Tail = 56; test at 8, close_listen at 32, irecv_consumed at 48;
+    Tail = 56; get_device_mr at 40, test at 8, close_listen at 32, irecv_consumed at 48;
 }
 
 /// Type of `NCCL_PTR_*`.
@@ -278,6 +281,9 @@ pub type PointerType = c_int;
 pub const POINTER_HOST: PointerType = 1;
 /// Memory of a GPU.
 pub const POINTER_CUDA: PointerType = 2;
+
+/// Memory of a GPU that comes with a dma-buf.
+pub const POINTER_DMABUF: PointerType = 4;
 
 /// Levels of the log.
 pub const LOG_WARN: c_int = 2;

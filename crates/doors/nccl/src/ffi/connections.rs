@@ -6,10 +6,13 @@ use std::ffi::{c_int, c_void};
 
 use transfer::exchange::TICKET_BYTES;
 
+use super::kernels::NetDeviceHandle;
 use super::{device, number, pointer, write};
 use crate::comm;
+use crate::config::Unpack;
 use crate::failure::{Code, Failure, finish};
-use crate::state::{self, NO_CONTEXT};
+use crate::state::{self, NO_CONTEXT, Reader};
+use crate::unpack;
 
 /// Returns the bytes of a handle.
 ///
@@ -106,15 +109,50 @@ pub(super) unsafe extern "C" fn connect_v11(
 pub(super) unsafe extern "C" fn accept(
     listening: *mut c_void,
     receiving: *mut *mut c_void,
-    _device_handle: *mut *mut c_void,
+    device_handle: *mut *mut c_void,
 ) -> c_int {
     finish("accept", || {
         // SAFETY: NCCL gives room for the pointer.
         unsafe { write(receiving, pointer(None)) }?;
-        let made = state::accept(number(listening))?;
+        // SAFETY: NCCL gives a pointer to a pointer to room for a handle; both may be NULL.
+        let handle = unsafe { room_for_handle(device_handle) }?;
+        let reader = match handle.is_null() {
+            true => Reader::Other,
+            false => Reader::Kernels,
+        };
+        let Some(made) = state::accept(number(listening), reader)? else {
+            return Ok(());
+        };
+        if let Some(address) = made.handle {
+            let filled = NetDeviceHandle {
+                device_type: unpack::TYPE,
+                device_version: unpack::VERSION,
+                handle: pointer(Some(address)),
+                size: unpack::HANDLE_BYTES,
+                needs_proxy_progress: 1,
+            };
+            // SAFETY: not NULL, so NCCL gives room.
+            unsafe { write(handle, filled) }?;
+        }
         // SAFETY: as above.
-        unsafe { write(receiving, pointer(made)) }
+        unsafe { write(receiving, pointer(Some(made.number))) }
     })
+}
+
+/// Returns where the handle for kernels is to be written; NULL: nowhere. For the other device type NCCL may leave garbage
+/// there, which is not followed.
+///
+/// # Safety
+/// If kernels unpack, `device_handle` is null or leads to a pointer, which is null or leads to room for a handle.
+unsafe fn room_for_handle(
+    device_handle: *mut *mut c_void,
+) -> Result<*mut NetDeviceHandle, Failure> {
+    if state::config()?.unpack == Unpack::Here {
+        return Ok(std::ptr::null_mut());
+    }
+    // SAFETY: by the contract.
+    let room = unsafe { device_handle.as_ref() };
+    Ok(room.map_or(std::ptr::null_mut(), |room| room.cast()))
 }
 
 pub(super) unsafe extern "C" fn close(communicator: *mut c_void) -> c_int {

@@ -6,6 +6,7 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::BorrowedFd;
 
 use super::abi::{POINTER_CUDA, POINTER_HOST};
+use super::gpu::{Exported, GpuRange};
 use super::host::HostRange;
 use super::{number, pointer, write};
 use crate::comm::comm;
@@ -22,16 +23,20 @@ pub(super) unsafe extern "C" fn reg_mr(
     finish("regMr", || {
         // SAFETY: NCCL gives room for the pointer.
         unsafe { write(handle, pointer(None)) }?;
+        let comm = comm(number(communicator))?;
+        if kind == POINTER_CUDA {
+            // SAFETY: NCCL keeps `size` bytes at `data` allocated until deregMr.
+            let range = unsafe { GpuRange::new(data.addr() as u64, size) };
+            let made = memory::register_gpu(&comm, range)?;
+            // SAFETY: as above.
+            return unsafe { write(handle, pointer(Some(made))) };
+        }
         if kind != POINTER_HOST {
-            let text = format!(
-                "memory of type {kind} cannot be registered by its address; only host memory can, and GPU memory as a dma-buf \
-                 that the CPU can map"
-            );
-            return Err(Failure::new(Code::Internal, text));
+            return Err(no_such_type(kind));
         }
         // SAFETY: NCCL keeps `size` bytes at `data` valid until deregMr, and leaves alone what a request uses.
         let range = unsafe { HostRange::new(data.cast(), size) };
-        let made = memory::register_host(&*comm(number(communicator))?, range)?;
+        let made = memory::register_host(&comm, range)?;
         // SAFETY: as above.
         unsafe { write(handle, pointer(Some(made))) }
     })
@@ -50,10 +55,7 @@ pub(super) unsafe extern "C" fn reg_mr_dma_buf(
         // SAFETY: NCCL gives room for the pointer.
         unsafe { write(handle, pointer(None)) }?;
         if kind != POINTER_CUDA && kind != POINTER_HOST {
-            return Err(Failure::new(
-                Code::Internal,
-                format!("there is no memory of type {kind}"),
-            ));
+            return Err(no_such_type(kind));
         }
         let start = usize::try_from(offset).ok();
         let range = start.and_then(|start| Some(start..start.checked_add(size)?));
@@ -67,10 +69,31 @@ pub(super) unsafe extern "C" fn reg_mr_dma_buf(
         // SAFETY: not negative, and NCCL keeps it open until this call returns; it is duplicated.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
         let comm = comm(number(communicator))?;
-        let made = memory::register_dmabuf(&comm, data.addr(), range, fd)?;
+        let made = if kind == POINTER_CUDA && memory::is_on_gpu(&comm, data.addr() as u64) {
+            // SAFETY: NCCL keeps `size` bytes at `data` allocated until deregMr.
+            let gpu = unsafe { GpuRange::new(data.addr() as u64, size) };
+            let offset = range.start;
+            memory::register_exported(&comm, gpu, Exported { fd, offset })?
+        } else {
+            memory::register_dmabuf(&comm, data.addr(), range, fd)?
+        };
         // SAFETY: as above.
         unsafe { write(handle, pointer(Some(made))) }
     })
+}
+
+fn no_such_type(kind: c_int) -> Failure {
+    Failure::new(Code::Internal, format!("there is no memory of type {kind}"))
+}
+
+/// Kernels need nothing to use registered memory.
+pub(super) unsafe extern "C" fn get_device_mr(
+    _communicator: *mut c_void,
+    _handle: *mut c_void,
+    out: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: NCCL gives room for the pointer.
+    finish("getDeviceMr", || unsafe { write(out, pointer(None)) })
 }
 
 pub(super) unsafe extern "C" fn dereg_mr(_communicator: *mut c_void, handle: *mut c_void) -> c_int {

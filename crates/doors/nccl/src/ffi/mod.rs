@@ -13,7 +13,9 @@
 
 pub mod abi;
 mod connections;
+pub(crate) mod gpu;
 pub(crate) mod host;
+pub mod kernels;
 pub(crate) mod log;
 mod memory;
 mod setup;

@@ -5,13 +5,16 @@
 use std::ffi::{c_int, c_void};
 
 use super::abi::{
-    CommonProperties, DEVICES_V9, DEVICES_V12, LogFn, PropertiesV8, PropertiesV9, PropertiesV11,
-    PropertiesV12,
+    CommonProperties, DEVICES_V9, DEVICES_V12, LogFn, POINTER_DMABUF, POINTER_HOST, PropertiesV8,
+    PropertiesV9, PropertiesV11, PropertiesV12,
 };
 use super::{device, log, number, pointer, write};
 use crate::comm::MAX_RECVS;
+use crate::config::Unpack;
 use crate::failure::{Code, Failure, finish};
+use crate::gpu;
 use crate::state::{self, begin_context, end_context};
+use crate::unpack;
 
 /// Largest message.
 const MAX_BYTES: usize = 1 << 30;
@@ -73,6 +76,11 @@ fn common(index: c_int) -> Result<CommonProperties, Failure> {
             format!("there is no device {index} of {devices}"),
         )
     })?;
+    let (max_recvs, device_type, device_version) = match config.unpack {
+        // At most 8.
+        Unpack::Here => (MAX_RECVS as c_int, 0, 0),
+        Unpack::ByKernels => (1, unpack::TYPE, unpack::VERSION),
+    };
     Ok(CommonProperties {
         name: wanted.name.as_ptr(),
         pci_path: wanted
@@ -81,17 +89,19 @@ fn common(index: c_int) -> Result<CommonProperties, Failure> {
             .map_or(std::ptr::null(), |path| path.as_ptr()),
         // Two devices are never ports of one chip, for all that is known here.
         guid: u64::from(index.cast_unsigned()),
-        ptr_support: super::abi::POINTER_HOST,
+        ptr_support: match gpu::is_offered(device(index)?) {
+            true => POINTER_HOST | POINTER_DMABUF,
+            false => POINTER_HOST,
+        },
         reg_is_global: 0,
         force_flush: 0,
         speed: wanted.speed,
         port: 1,
         latency: LATENCY,
         max_comms: 65536,
-        // At most 8.
-        max_recvs: MAX_RECVS as c_int,
-        device_type: 0,
-        device_version: 0,
+        max_recvs,
+        device_type,
+        device_version,
     })
 }
 

@@ -2,18 +2,22 @@
 
 //! The structures `ncclNetPlugin_v8` to `ncclNetPlugin_v12`.
 
-use std::ptr::null;
+use std::ffi::c_void;
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::abi::{
     MemoryCalls, PluginV8, PluginV9, PluginV10, PluginV11, PropertiesV11, PropertiesV12, Tail,
 };
+use super::kernels::{GetDeviceMr, IrecvConsumed};
 use super::{connections, memory, setup, transfers};
+use crate::config::Unpack;
 
-/// Plugins contain pointers to functions and to a constant string, and nothing changes them.
+/// Plugins contain pointers to functions and to a constant string; what is changed is atomic.
 #[repr(transparent)]
 pub struct Exported<T>(T);
 
-// SAFETY: immutable, and all pointers lead to constants.
+// SAFETY: immutable apart from atomic pointers, and all pointers lead to constants.
 unsafe impl<T> Sync for Exported<T> {}
 
 const NAME: &std::ffi::CStr = c"Devmem";
@@ -24,15 +28,43 @@ const MEMORY: MemoryCalls = MemoryCalls {
     dereg_mr: memory::dereg_mr,
 };
 
-const TAIL: Tail = Tail {
-    iflush: transfers::iflush,
-    test: transfers::test,
-    close_send: connections::close,
-    close_recv: connections::close,
-    close_listen: connections::close_listen,
-    get_device_mr: null(),
-    irecv_consumed: null(),
-};
+const fn tail() -> Tail {
+    Tail {
+        iflush: transfers::iflush,
+        test: transfers::test,
+        close_send: connections::close,
+        close_recv: connections::close,
+        close_listen: connections::close_listen,
+        get_device_mr: AtomicPtr::new(null_mut()),
+        irecv_consumed: AtomicPtr::new(null_mut()),
+    }
+}
+
+/// Called by the loader before NCCL looks a structure up. NCCL takes a function that is not NULL for a sign that kernels unpack, so these
+/// two are there only if the settings say so.
+extern "C" fn load() {
+    if std::env::var(Unpack::VARIABLE).is_ok_and(|value| value.trim() == "1") {
+        let tails = [
+            &ncclNetPlugin_v8.0.tail,
+            &ncclNetPlugin_v9.0.tail,
+            &ncclNetPlugin_v10.0.tail,
+            &ncclNetPlugin_v11.0.tail,
+            &ncclNetPlugin_v12.0.tail,
+        ];
+        let get_device_mr: GetDeviceMr = memory::get_device_mr;
+        let irecv_consumed: IrecvConsumed = transfers::irecv_consumed;
+        for tail in tails {
+            let (mr, consumed) = (&tail.get_device_mr, &tail.irecv_consumed);
+            mr.store(get_device_mr as *mut c_void, Ordering::Relaxed);
+            consumed.store(irecv_consumed as *mut c_void, Ordering::Relaxed);
+        }
+    }
+}
+
+// SAFETY: the section holds addresses of functions that the loader calls with arguments which this one leaves alone.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOAD: extern "C" fn() = load;
 
 #[allow(non_upper_case_globals, reason = "the name that NCCL looks up")]
 #[unsafe(no_mangle)]
@@ -47,7 +79,7 @@ pub static ncclNetPlugin_v8: Exported<PluginV8> = Exported(PluginV8 {
     memory: MEMORY,
     isend: transfers::isend_v8,
     irecv: transfers::irecv_v8,
-    tail: TAIL,
+    tail: tail(),
 });
 
 #[allow(non_upper_case_globals, reason = "the name that NCCL looks up")]
@@ -63,7 +95,7 @@ pub static ncclNetPlugin_v9: Exported<PluginV9> = Exported(PluginV9 {
     memory: MEMORY,
     isend: transfers::isend_v9,
     irecv: transfers::irecv_v9,
-    tail: TAIL,
+    tail: tail(),
     make_v_device: null(),
 });
 
@@ -80,7 +112,7 @@ pub static ncclNetPlugin_v10: Exported<PluginV10> = Exported(PluginV10 {
     memory: MEMORY,
     isend: transfers::isend_v10,
     irecv: transfers::irecv_v10,
-    tail: TAIL,
+    tail: tail(),
     make_v_device: null(),
 });
 
@@ -97,7 +129,7 @@ pub static ncclNetPlugin_v11: Exported<PluginV11<PropertiesV11>> = Exported(Plug
     memory: MEMORY,
     isend: transfers::isend_v10,
     irecv: transfers::irecv_v10,
-    tail: TAIL,
+    tail: tail(),
     make_v_device: null(),
     finalize: setup::finalize,
     set_net_attr: null(),
@@ -116,7 +148,7 @@ pub static ncclNetPlugin_v12: Exported<PluginV11<PropertiesV12>> = Exported(Plug
     memory: MEMORY,
     isend: transfers::isend_v10,
     irecv: transfers::irecv_v10,
-    tail: TAIL,
+    tail: tail(),
     make_v_device: null(),
     finalize: setup::finalize,
     set_net_attr: null(),

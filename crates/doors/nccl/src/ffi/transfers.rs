@@ -232,7 +232,7 @@ unsafe fn element<T: Copy>(array: *mut T, index: usize) -> Result<T, Failure> {
     Ok(unsafe { array.wrapping_add(index).read() })
 }
 
-/// Nothing is to be flushed: a receive is done when the CPU has written the bytes.
+/// Nothing is to be flushed: a receive is done when the CPU has written the bytes, or copies of the GPU are complete.
 pub(super) unsafe extern "C" fn iflush(
     _communicator: *mut c_void,
     _parts: c_int,
@@ -266,5 +266,17 @@ pub(super) unsafe extern "C" fn test(
         }
         // SAFETY: as above.
         unsafe { write(done, 1) }
+    })
+}
+
+/// A kernel has unpacked what a request received.
+pub(super) unsafe extern "C" fn irecv_consumed(
+    communicator: *mut c_void,
+    _parts: c_int,
+    request: *mut c_void,
+) -> c_int {
+    finish("irecvConsumed", || {
+        let name = number(communicator);
+        comm::comm(name)?.consumed(name, RequestName(number(request)))
     })
 }

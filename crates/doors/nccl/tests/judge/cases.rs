@@ -4,12 +4,12 @@ use crate::loaded::{NOTES, Pointer, WARNINGS};
 use crate::rank::{Buffer, Link, Rank, pattern, until};
 
 /// A byte that nobody sends on purpose.
-const GUARD: u8 = 0xee;
+pub const GUARD: u8 = 0xee;
 
 /// NCCL's codes.
-const INTERNAL: i32 = 3;
-const USAGE: i32 = 5;
-const REMOTE: i32 = 6;
+pub const INTERNAL: i32 = 3;
+pub const USAGE: i32 = 5;
+pub const REMOTE: i32 = 6;
 
 /// Sends one message in each direction at the same time, and checks it. The receive is longer than the message.
 fn both_ways(rank: &Rank, link: Link, len: usize, seed: usize) {
@@ -346,7 +346,12 @@ pub fn refusals(rank: &Rank) {
         Err(INTERNAL)
     );
     // No dma-buf: standard error.
-    assert_eq!(rank.plugin.register_fd(to, 4096, 2).map(drop), Err(2));
+    assert_eq!(
+        rank.plugin
+            .register_fd(to, (1 << 30, 4096), (2, 0))
+            .map(drop),
+        Err(2)
+    );
     // An empty message needs no memory.
     let receiving = rank
         .plugin

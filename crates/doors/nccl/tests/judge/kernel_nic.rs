@@ -7,6 +7,8 @@ mod bench;
 
 use devmem_linux::netif;
 
+use crate::gpu::with_gpus;
+use crate::unpack::with_kernels;
 use crate::{both, settings, start};
 use bench::Bench;
 
@@ -15,11 +17,17 @@ const POOL_BYTES: usize = 16 << 20;
 
 /// Runs a case. Returns whether each rank succeeded.
 fn outcome(bench: &Bench, case: &str) -> [bool; 2] {
+    let pool = ("NCCL_DEVMEM_POOL", POOL_BYTES.to_string());
+    outcome_with(bench, case, &[pool])
+}
+
+/// As [`outcome`], with these settings.
+fn outcome_with(bench: &Bench, case: &str, more: &[(&'static str, String)]) -> [bool; 2] {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let rank = |number: usize, interface: &str| {
         let devices = format!("kernel:{interface}");
         let mut settings = settings(case, number, 12, &devices).to_vec();
-        settings.push(("NCCL_DEVMEM_POOL", POOL_BYTES.to_string()));
+        settings.extend_from_slice(more);
         start("rank", folder.path(), &settings)
     };
     let first = rank(0, &bench.name);
@@ -46,6 +54,46 @@ pub fn messages_are_received_by_way_of_device_memory() {
     let before = bench.settings();
     assert_eq!(outcome(&bench, "device"), [true, true]);
     assert_eq!(outcome(&bench, "reversed"), [true, true]);
+    assert_eq!(bench.settings(), before);
+}
+
+/// The memory of the stub's GPU is a dma-buf of the kernel: the NIC reads and writes it, and the CPU cannot.
+pub fn memory_of_gpus_is_sent_from_and_received_into() {
+    let Some(bench) = Bench::new("kernel_nic::memory_of_gpus_is_sent_from_and_received_into")
+    else {
+        return;
+    };
+    let before = bench.settings();
+    let settings = with_gpus("udmabuf=1", POOL_BYTES);
+    for case in ["gpu_few_sizes", "gpu_sizes"] {
+        assert_eq!(
+            outcome_with(&bench, case, &settings),
+            [true, true],
+            "{case}"
+        );
+    }
+    let settings = with_gpus("udmabuf=1,reuse=1", POOL_BYTES);
+    for case in ["gpu_registrations", "gpu_deregistered"] {
+        let ended = outcome_with(&bench, case, &settings);
+        assert_eq!(ended, [true, true], "{case}");
+    }
+    assert_eq!(bench.settings(), before);
+}
+
+/// The same, with lists for kernels, which the judge plays.
+pub fn kernels_unpack_what_the_nic_has_written() {
+    let Some(bench) = Bench::new("kernel_nic::kernels_unpack_what_the_nic_has_written") else {
+        return;
+    };
+    let before = bench.settings();
+    let settings = with_kernels("udmabuf=1", POOL_BYTES);
+    for case in ["unpack_few_sizes", "unpack_turns", "unpack_home"] {
+        assert_eq!(
+            outcome_with(&bench, case, &settings),
+            [true, true],
+            "{case}"
+        );
+    }
     assert_eq!(bench.settings(), before);
 }
 

@@ -1,12 +1,15 @@
 //! A judge of NCCL network plugins: loads one by its symbols, and has two ranks, which are processes, exchange messages.
 //!
-//! `NCCL_JUDGE_PLUGIN=/path/libnccl-net-x.so` judges another plugin, where the devices are its own matter.
+//! `NCCL_JUDGE_PLUGIN=/path/libnccl-net-x.so` judges another plugin, where the devices are its own matter. The cases with GPUs are left out
+//! then: they are about settings of this plugin, and need a driver that it loads from a file.
 
 mod cases;
+mod gpu;
 mod kernel_nic;
 mod loaded;
 mod rank;
 mod roles;
+mod unpack;
 
 use std::path::Path;
 use std::process::{Child, Command, ExitCode};
@@ -50,6 +53,16 @@ impl Drop for Cable {
 
 /// Runs a case with two ranks. Returns whether each of them succeeded.
 fn outcome(case: &str, wire: Wire, version: u32) -> [bool; 2] {
+    outcome_with(case, wire, version, &[])
+}
+
+/// As [`outcome`], with more settings.
+fn outcome_with(
+    case: &str,
+    wire: Wire,
+    version: u32,
+    more: &[(&'static str, String)],
+) -> [bool; 2] {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let unix = |end: &str| folder.path().join(end).display().to_string();
     let (devices, cable) = match wire {
@@ -70,7 +83,8 @@ fn outcome(case: &str, wire: Wire, version: u32) -> [bool; 2] {
         }
     };
     let rank = |number: usize| {
-        let settings = settings(case, number, version, &devices[number]);
+        let mut settings = settings(case, number, version, &devices[number]).to_vec();
+        settings.extend_from_slice(more);
         start("rank", folder.path(), &settings)
     };
     let ended = both(rank(0), rank(1));
@@ -104,12 +118,18 @@ fn judge(case: &str, wire: Wire, version: u32) {
 
 /// Runs a case of one process.
 fn single(case: &str, version: u32) {
+    single_with(case, version, &[]);
+}
+
+/// As [`single`], with more settings.
+fn single_with(case: &str, version: u32, more: &[(&'static str, String)]) {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let settings = [
+    let mut settings = vec![
         ("NCCL_JUDGE_CASE", case.to_owned()),
         ("NCCL_JUDGE_VERSION", version.to_string()),
         ("DEVMEM_TCP_DEVICES", "kernel:lo".to_owned()),
     ];
+    settings.extend_from_slice(more);
     let ended = start("rank", folder.path(), &settings).wait();
     assert!(
         ended.expect("a child").success(),
@@ -214,7 +234,7 @@ fn main() -> ExitCode {
         roles::play(&role);
         return ExitCode::SUCCESS;
     }
-    let tests = trials![
+    let mut tests = trials![
         every_version_connects_and_moves_messages,
         every_version_connects_to_itself_and_refuses_alike,
         messages_of_no_byte_to_64_mib_over_loopback,
@@ -228,8 +248,31 @@ fn main() -> ExitCode {
         a_close_with_requests_in_flight_succeeds_and_fails_the_peer,
         a_killed_peer_fails_the_requests,
         ranks_on_a_tap,
+        gpu::every_version_moves_memory_of_gpus,
+        gpu::memory_of_gpus_survives_loss_and_reordering,
+        gpu::memory_without_a_dmabuf_is_registered_by_its_address,
+        gpu::registrations_are_counted,
+        gpu::deregistered_memory_is_touched_no_more,
+        gpu::the_pool_may_be_on_another_gpu,
+        gpu::properties_offer_gpus_only_where_they_work,
+        gpu::memory_is_refused_with_what_failed,
+        unpack::every_version_gives_lists_to_kernels,
+        unpack::lists_survive_loss_and_reordering,
+        unpack::frags_go_home_when_they_are_consumed,
+        unpack::lists_are_used_in_turn,
+        unpack::without_kernels_messages_arrive_in_their_memory,
+        unpack::settings_that_kernels_cannot_work_with_are_named,
+        kernel_nic::memory_of_gpus_is_sent_from_and_received_into,
+        kernel_nic::kernels_unpack_what_the_nic_has_written,
         kernel_nic::messages_are_received_by_way_of_device_memory,
         kernel_nic::a_killed_rank_leaves_a_state_file_from_which_the_settings_are_restored,
     ];
+    if roles::setting(roles::PLUGIN).is_some() {
+        tests.retain(|test| {
+            !["gpu::", "unpack::"]
+                .iter()
+                .any(|of| test.name().starts_with(of))
+        });
+    }
     libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
 }

@@ -88,6 +88,15 @@ impl Rank {
 
     /// Connects both ranks in both directions.
     pub fn link(&self, name: &str) -> Link {
+        self.link_by(name, |listening| self.plugin.accept(listening))
+    }
+
+    /// Connects both ranks in both directions, and accepts by `accept`.
+    pub fn link_by(
+        &self,
+        name: &str,
+        mut accept: impl FnMut(Pointer) -> Result<Option<Pointer>, Code>,
+    ) -> Link {
         let (handle, listening) = self.plugin.listen(0).expect("listen");
         let theirs = self.exchange(name, &*handle);
         let mut theirs: Handle = Box::new(theirs.try_into().expect("128 bytes"));
@@ -97,7 +106,7 @@ impl Rank {
                 to = self.plugin.connect(0, &mut theirs).expect("connect");
             }
             if from.is_none() {
-                from = self.plugin.accept(listening).expect("accept");
+                from = accept(listening).expect("accept");
             }
             to.zip(from)
         });

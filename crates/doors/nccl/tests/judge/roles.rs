@@ -6,13 +6,18 @@ use std::time::Duration;
 use gvnic_server::plan::{WireEnd, WirePlan, WirePort};
 
 use crate::cases;
+use crate::gpu;
 use crate::loaded::{Plugin, WARNINGS};
 use crate::rank::{self, Rank};
+use crate::unpack;
 
 /// Environment variable: the role.
 pub(crate) const ROLE: &str = "NCCL_JUDGE_ROLE";
 /// Environment variable: the folder through which the ranks of a case meet.
 pub(crate) const FOLDER: &str = "NCCL_JUDGE_FOLDER";
+
+/// Environment variable: the plugin to judge instead of this one.
+pub(crate) const PLUGIN: &str = "NCCL_JUDGE_PLUGIN";
 
 /// Returns a setting that the test gave to the role.
 pub(crate) fn setting(name: &str) -> Option<String> {
@@ -36,21 +41,26 @@ pub(crate) fn play(role: &str) {
     match role {
         "rank" => rank(),
         "cable" => cable(),
+        "refused" => refused(),
         role => panic!("there is no role {role}"),
     }
 }
 
-/// Where cargo put the plugin: beside this test, or one folder up.
-fn plugin() -> PathBuf {
-    if let Some(path) = std::env::var_os("NCCL_JUDGE_PLUGIN") {
-        return path.into();
-    }
+/// Where cargo put a library: beside this test, or one folder up.
+pub(crate) fn library(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("this program has a path");
     let places = test.ancestors().skip(1).take(2);
-    let mut places = places.map(|folder| folder.join("libnccl_net_devmem.so"));
+    let mut places = places.map(|folder| folder.join(name));
     places
         .find(|place| place.exists())
-        .expect("cargo builds the plugin before the test")
+        .expect("cargo builds the library before the test")
+}
+
+fn plugin() -> PathBuf {
+    match std::env::var_os(PLUGIN) {
+        Some(path) => path.into(),
+        None => library("libnccl_net_devmem.so"),
+    }
 }
 
 /// A rank of a case.
@@ -81,9 +91,28 @@ fn rank() {
         "killed" => cases::killed(&rank),
         "alone" => cases::alone(&rank),
         "refusals" => cases::refusals(&rank),
-        case => panic!("there is no case {case}"),
+        case => match gpu::CASES
+            .iter()
+            .chain(unpack::CASES)
+            .find(|(name, _)| *name == case)
+        {
+            Some((_, play)) => play(&rank),
+            None => panic!("there is no case {case}"),
+        },
     }
     rank.plugin.unload().expect("finalize and dlclose");
+}
+
+/// A plugin whose settings are wrong.
+fn refused() {
+    let loaded = Plugin::load(&plugin(), 12);
+    assert_eq!(loaded.map(drop), Err(cases::USAGE));
+    let warnings = WARNINGS.lock().expect("no test panics with it").clone();
+    let expected = given("NCCL_JUDGE_CASE");
+    assert!(
+        warnings.iter().any(|warning| warning.contains(&expected)),
+        "not {expected:?}: {warnings:?}"
+    );
 }
 
 /// The cable between two stacks in user space, until the test kills it, or for longer than any case takes.

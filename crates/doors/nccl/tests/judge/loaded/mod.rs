@@ -3,6 +3,8 @@
 //! A network plugin of NCCL, any one, found by its symbols; the layouts are those of NCCL's interface, counted in words.
 #![allow(unsafe_code)]
 
+mod connections;
+pub mod kernel;
 mod transfers;
 
 use std::ffi::{CStr, CString, c_char, c_int, c_ulong, c_void};
@@ -47,6 +49,7 @@ pub struct Properties {
     pub speed: c_int,
     pub max_recvs: c_int,
     pub device_type: c_int,
+    pub device_version: c_int,
     /// `None` in version 8.
     pub max_p2p: Option<u64>,
 }
@@ -99,6 +102,8 @@ mod at {
     pub const CLOSE_SEND: usize = 14;
     pub const CLOSE_RECV: usize = 15;
     pub const CLOSE_LISTEN: usize = 16;
+    pub const DEVICE_MR: usize = 17;
+    pub const CONSUMED: usize = 18;
     pub const FINALIZE: usize = 20;
 }
 
@@ -211,88 +216,12 @@ impl Plugin {
             speed: int(32 + shift),
             max_recvs: int(48 + shift),
             device_type: int(52 + shift),
+            device_version: int(56 + shift),
             max_p2p: match self.version {
                 8 => None,
                 12 => Some(words[104 / 8]),
                 _ => Some(words[88 / 8]),
             },
         })
-    }
-
-    pub fn listen(&self, device: c_int) -> Result<(Handle, Pointer), Code> {
-        let mut handle = Box::new([0; HANDLE_BYTES]);
-        let mut listening = null_mut();
-        let (to, out) = (handle.as_mut_ptr().cast::<c_void>(), &raw mut listening);
-        if self.version >= 11 {
-            let types = self.context.0;
-            call!(
-                self,
-                LISTEN,
-                (*mut c_void, c_int, *mut c_void, *mut *mut c_void),
-                (types, device, to, out)
-            )?;
-        } else {
-            call!(
-                self,
-                LISTEN,
-                (c_int, *mut c_void, *mut *mut c_void),
-                (device, to, out)
-            )?;
-        }
-        Ok((handle, Pointer(listening)))
-    }
-
-    pub fn connect(&self, device: c_int, handle: &mut Handle) -> Result<Option<Pointer>, Code> {
-        // What the plugin must overwrite.
-        let mut sending = std::ptr::dangling_mut::<c_void>();
-        let to = handle.as_mut_ptr().cast::<c_void>();
-        let out = &raw mut sending;
-        let none: *mut *mut c_void = null_mut();
-        let mut config: c_int = -1;
-        let config: *mut c_void = (&raw mut config).cast();
-        match self.version {
-            8 | 9 => call!(
-                self,
-                CONNECT,
-                (c_int, *mut c_void, *mut *mut c_void, *mut *mut c_void),
-                (device, to, out, none)
-            )?,
-            10 => call!(
-                self,
-                CONNECT,
-                (
-                    c_int,
-                    *mut c_void,
-                    *mut c_void,
-                    *mut *mut c_void,
-                    *mut *mut c_void
-                ),
-                (device, config, to, out, none)
-            )?,
-            _ => call!(
-                self,
-                CONNECT,
-                (
-                    *mut c_void,
-                    c_int,
-                    *mut c_void,
-                    *mut *mut c_void,
-                    *mut *mut c_void
-                ),
-                (self.context.0, device, to, out, none)
-            )?,
-        }
-        Ok(Pointer(sending).some())
-    }
-
-    pub fn accept(&self, listening: Pointer) -> Result<Option<Pointer>, Code> {
-        let mut receiving = std::ptr::dangling_mut::<c_void>();
-        call!(
-            self,
-            ACCEPT,
-            (*mut c_void, *mut *mut c_void, *mut *mut c_void),
-            (listening.0, &raw mut receiving, null_mut())
-        )?;
-        Ok(Pointer(receiving).some())
     }
 }

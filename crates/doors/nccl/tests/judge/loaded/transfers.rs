@@ -41,10 +41,33 @@ impl Plugin {
         Ok(Pointer(handle))
     }
 
-    /// Registers a dma-buf.
-    pub fn register_fd(&self, comm: Pointer, size: usize, fd: c_int) -> Result<Pointer, Code> {
+    /// Registers memory of a GPU by its address.
+    pub fn register_address(
+        &self,
+        comm: Pointer,
+        address: u64,
+        size: usize,
+    ) -> Result<Pointer, Code> {
         let mut handle = null_mut();
-        let base = std::ptr::without_provenance_mut(1 << 30);
+        let base = std::ptr::without_provenance_mut(address as usize);
+        call!(
+            self,
+            REG,
+            (*mut c_void, *mut c_void, usize, c_int, *mut *mut c_void),
+            (comm.0, base, size, 2, &raw mut handle)
+        )?;
+        Ok(Pointer(handle))
+    }
+
+    /// Registers `size` bytes at `address`, which begin at `offset` of a dma-buf.
+    pub fn register_fd(
+        &self,
+        comm: Pointer,
+        (address, size): (u64, usize),
+        (fd, offset): (c_int, u64),
+    ) -> Result<Pointer, Code> {
+        let mut handle = null_mut();
+        let base = std::ptr::without_provenance_mut(address as usize);
         call!(
             self,
             REG_DMABUF,
@@ -57,7 +80,7 @@ impl Plugin {
                 c_int,
                 *mut *mut c_void
             ),
-            (comm.0, base, size, 2, 0, fd, &raw mut handle)
+            (comm.0, base, size, 2, offset, fd, &raw mut handle)
         )?;
         Ok(Pointer(handle))
     }

@@ -15,7 +15,8 @@ use crate::socket::Socket;
 /// One piece of received data, in stream order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frag<'a> {
-    /// Bytes in device memory, at `range` of the memory bound as `dmabuf`. They stay there until the batch is released.
+    /// Bytes in device memory, at `range` of the memory bound as `dmabuf`. They stay there until the batch is released. Over a
+    /// user-space NIC, net_iovs that touch are one frag, with one token; a kernel makes one of each.
     Device {
         /// Byte offsets into the bound memory.
         range: Range<usize>,

@@ -23,6 +23,7 @@ use crate::drops::DropReason;
 use crate::fill::{MAX_PAYLOAD, Piece};
 use crate::nic::Nic;
 use crate::place::Landed;
+use crate::rx_queue::RxQueue;
 
 /// Bytes of a range that frags are made of at a time: a few packets, and not too many frags if net_iovs are small.
 const FRONT_BYTES: usize = 4 * MAX_PAYLOAD;
@@ -188,6 +189,16 @@ impl Nic {
             self.ddp.predicted = None;
         }
         self.ddp.others.remove(flow);
+    }
+
+    /// Posts the next bytes of the predicted range before the memory of `queue`; returns their number. None if payload of the queue
+    /// has linear bytes, or is copied by a device.
+    pub(crate) fn post_direct(&mut self, queue: usize) -> usize {
+        let is_staged = self.queues.get(queue).is_none_or(RxQueue::is_staged);
+        match is_staged || self.linear_bytes(queue) > 0 {
+            true => 0,
+            false => self.ddp.post(),
+        }
     }
 
     /// Places the first bytes of `range` of a frame, its payload, in the range of their connection, as far as it reaches. They are

@@ -243,19 +243,14 @@ impl Nic {
     fn receive(&mut self, now: Instant) -> Option<Landed> {
         let Prediction { queue, header_len } = self.predicted;
         let headroom = header_len - MIN_SPLIT_HEADER;
-        let linear = self.linear_bytes(queue);
-        let head_len = header_len + linear;
+        let head_len = header_len + self.linear_bytes(queue);
+        let direct_bytes = self.post_direct(queue);
         let posted_queue = self.queues.get_mut(queue)?;
-        let direct_bytes = match linear == 0 && !posted_queue.is_staged() {
-            true => self.ddp.post(),
+        let span_bytes = match direct_bytes < MAX_PAYLOAD {
+            true => posted_queue.post(headroom),
             false => 0,
         };
-        let mut spans: Spans<'_> = self.ddp.posted(0..direct_bytes).collect();
-        let mut span_bytes = 0;
-        if direct_bytes < MAX_PAYLOAD {
-            span_bytes = posted_queue.post(headroom);
-            spans.extend(posted_queue.posted(headroom));
-        }
+        let spans = posted(&self.ddp, direct_bytes, posted_queue, headroom);
         let RxBuffers {
             head, spill, frame, ..
         } = &mut self.buffers;
@@ -654,6 +649,24 @@ impl Nic {
         // At most MAX_RX_QUEUES.
         self.queues.len() as u16
     }
+}
+
+/// Returns `direct_bytes` of the place that a connection has chosen, and behind them the memory of the queue, unless the place has
+/// room for the longest payload.
+fn posted<'a>(
+    ddp: &'a DdpTable,
+    direct_bytes: usize,
+    queue: &'a RxQueue,
+    headroom: usize,
+) -> Spans<'a> {
+    if direct_bytes == 0 {
+        return queue.posted(headroom);
+    }
+    let mut spans: Spans<'_> = ddp.posted(0..direct_bytes).collect();
+    if direct_bytes < MAX_PAYLOAD {
+        spans.extend(queue.posted(headroom));
+    }
+    spans
 }
 
 /// Returns a packet without its payload, for which there was no memory.

@@ -1,4 +1,8 @@
 //! Direct placement: what is there already, what is copied, and what a wrong prediction does to others.
+#![allow(
+    clippy::single_range_in_vec_init,
+    reason = "a payload may lie in one range"
+)]
 
 use netmem::{Dmabuf, DmabufId, FragList, TxMemory};
 use proptest::prelude::*;

@@ -13,6 +13,8 @@ use crate::parallel::{Connected, is_not_ready, retry};
 
 /// Most frags of one receive.
 const BATCH_FRAGS: usize = 1024;
+/// Most headers that one turn reads after each other: the end of one response, and the head of the next.
+const HEADERS_AT_ONCE: usize = 4;
 /// Most bytes to look at in search of the end of a header.
 const TEXT_BYTES: usize = 4096;
 
@@ -68,24 +70,55 @@ impl Connection {
     /// The connection has ended or is of no more use.
     pub(crate) fn turn(&mut self, landing: &mut Landing<'_>) -> Result<bool, Fault> {
         self.send()?;
-        let received = match self.session.next() {
-            Next::Nothing => Some(0),
-            Next::Text(most) => self.read_text(most)?,
-            Next::Header(len) => self.read_header(len)?,
-            Next::Payload { at, len } => self.read_payload(at, len, landing)?,
-            Next::Zeros { at, len } => {
-                landing.zeros(at, len)?;
-                self.placed += len;
-                self.session.on_bytes(len)?;
-                Some(to_usize(len))
+        let mut heard = false;
+        // The NIC has to know where payload belongs before it arrives, so the headers before it are read at once.
+        for _ in 0..=HEADERS_AT_ONCE {
+            let received = self.step(landing)?;
+            let has_bytes = received.is_some_and(|bytes| bytes > 0);
+            heard |= has_bytes;
+            self.place_next(landing);
+            let is_header = matches!(self.session.next(), Next::Text(_) | Next::Header(_));
+            if !has_bytes || !is_header {
+                break;
             }
-            Next::Skip(len) => self.skip(len)?,
-        };
-        let heard = received.is_some_and(|bytes| bytes > 0);
+        }
         if heard || !self.session.is_waiting() {
             self.heard = Instant::now();
         }
         Ok(heard)
+    }
+
+    /// Receives once. Returns the number of bytes, `None` if there are none yet.
+    fn step(&mut self, landing: &mut Landing<'_>) -> Result<Option<usize>, Fault> {
+        match self.session.next() {
+            Next::Nothing => Ok(Some(0)),
+            Next::Text(most) => self.read_text(most),
+            Next::Header(len) => self.read_header(len),
+            Next::Payload { at, len } => self.read_payload(at, len, landing),
+            Next::Zeros { at, len } => {
+                landing.zeros(at, len)?;
+                self.placed += len;
+                self.session.on_bytes(len)?;
+                Ok(Some(to_usize(len)))
+            }
+            Next::Skip(len) => self.skip(len),
+        }
+    }
+
+    /// Tells the NIC where the next payload belongs, if that is what comes next.
+    fn place_next(&mut self, landing: &Landing<'_>) {
+        let Next::Payload { at, len } = self.session.next() else {
+            return;
+        };
+        if self.direct.contains(&at) {
+            return;
+        }
+        let most = to_usize(len.min(landing.room(at)));
+        self.direct = at..at.saturating_add(most as u64);
+        if let Some((target, place)) = landing.target(at, most) {
+            // Without it, what was received is copied.
+            let _ = self.stream.place_next(target, place);
+        }
     }
 
     /// Returns how long a response has been awaited in vain.
@@ -163,13 +196,6 @@ impl Connection {
         landing: &mut Landing<'_>,
     ) -> Result<Option<usize>, Fault> {
         let most = to_usize(len.min(landing.room(at)));
-        if !self.direct.contains(&at) {
-            self.direct = at..at.saturating_add(most as u64);
-            if let Some((target, place)) = landing.target(at, most) {
-                // Without it, what was received is copied.
-                let _ = self.stream.place_next(target, place);
-            }
-        }
         let received = match self.receive(most) {
             Ok(received) => received,
             Err(error) => return none_yet(error),

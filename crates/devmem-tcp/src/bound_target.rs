@@ -13,7 +13,7 @@ use crate::shards::{UserShard, same_id};
 use crate::socket::Socket;
 use crate::stream::Stream;
 
-/// Memory in which a [`Stream`](crate::Stream) of the same [`Netdev`] can receive bytes directly:
+/// Memory in which a [`Stream`] of the same [`Netdev`] can receive bytes directly:
 /// [`place_next`](RecvHalf::place_next).
 ///
 /// Dropping it unbinds. A range that a stream is filling stays in use, and its frags keep the memory mapped.

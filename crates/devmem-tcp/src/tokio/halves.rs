@@ -13,10 +13,11 @@ use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::Completions;
 use super::signal::{Signal, Try};
 use crate::batch::RxBatch;
+use crate::bound_target::BoundTarget;
 use crate::bound_tx::BoundTx;
 use crate::driver::{NotReady, WaitLimit};
 use crate::early::EarlyData;
-use crate::error::{ConnectError, RecvError, SendError, ShutdownError};
+use crate::error::{ConnectError, PlaceError, RecvError, SendError, ShutdownError};
 use crate::recv_half::{Placement, StreamStats};
 use crate::send::{SendId, advance, length};
 use crate::signals::TaskSignal;
@@ -60,6 +61,18 @@ impl RecvHalf {
         max_bytes: usize,
     ) -> Result<usize, RecvError> {
         poll_fn(|cx| self.poll_with(cx, |half| half.recv_at_most(batch, max_bytes))).await
+    }
+
+    /// Says where the next bytes of the stream belong: see [`RecvHalf::place_next`](crate::RecvHalf::place_next).
+    ///
+    /// # Errors
+    /// As [`RecvHalf::place_next`](crate::RecvHalf::place_next).
+    pub fn place_next(
+        &mut self,
+        target: &BoundTarget,
+        range: Range<usize>,
+    ) -> Result<(), PlaceError> {
+        self.half.place_next(target, range)
     }
 
     /// Copies the first queued bytes to `out` and leaves them queued, as [`RecvHalf::peek`](crate::RecvHalf::peek) does.

@@ -11,10 +11,11 @@ use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{Completions, RecvHalf, SendHalf};
 use crate::batch::RxBatch;
+use crate::bound_target::BoundTarget;
 use crate::bound_tx::BoundTx;
 use crate::connect::ConnectOptions;
 use crate::early::{EarlyData, not_sent};
-use crate::error::{ConnectError, RecvError, SendError, ShutdownError};
+use crate::error::{ConnectError, PlaceError, RecvError, SendError, ShutdownError};
 use crate::netdev::Netdev;
 use crate::recv_half::StreamStats;
 use crate::send::SendId;
@@ -117,6 +118,18 @@ impl Stream {
         max_bytes: usize,
     ) -> Result<usize, RecvError> {
         self.recv.recv_at_most(batch, max_bytes).await
+    }
+
+    /// Says where the next bytes belong: see [`RecvHalf::place_next`].
+    ///
+    /// # Errors
+    /// As [`RecvHalf::place_next`].
+    pub fn place_next(
+        &mut self,
+        target: &BoundTarget,
+        range: Range<usize>,
+    ) -> Result<(), PlaceError> {
+        self.recv.place_next(target, range)
     }
 
     /// Copies the first queued bytes and leaves them queued: see [`RecvHalf::peek`]. Cancel-safe.

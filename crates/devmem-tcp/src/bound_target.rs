@@ -110,25 +110,25 @@ fn kernel_places_nothing() -> Refusal {
 }
 
 impl RecvHalf {
-    /// Says where the next bytes of the stream belong: in `range` of `target`, from the first byte that was not received
-    /// yet. A user-space NIC then receives them there, without a copy of its own, as far as it can: bytes that were queued
-    /// before this call, arrived out of order, or came in a packet that the NIC did not expect lie in the bound memory
-    /// or were copied to the range.
+    /// Says where the next bytes of the stream belong: in `ranges` of `target`, one after another, from the first byte that was
+    /// not received yet. A user-space NIC then receives them there, without a copy of its own, as far as it can. Bytes that
+    /// were queued before this call, or arrived out of order, lie in the bound memory; those of a packet that the NIC did not expect
+    /// were copied to their place, or lie in the bound memory, too.
     ///
-    /// Receive as usual, and pass each batch to [`RxBatch::gather_into`](crate::RxBatch::gather_into) for its place in the range: it copies
-    /// only what is not there. Bytes behind the end of the range go to the bound memory. The call replaces an earlier one; an
-    /// empty range only ends that.
+    /// Receive as usual, range by range ([`recv_at_most`](Self::recv_at_most)), and pass each batch to
+    /// [`RxBatch::gather_into`](crate::RxBatch::gather_into) with its place: it copies only what is not there. Bytes behind the last
+    /// range go to the bound memory. The call replaces an earlier one; without ranges it only ends that.
     ///
-    /// Until a byte of the range was received, the NIC may write anything to it. If the range shall be used for something else
-    /// before all of it was received, end this first: with an empty range, or by dropping the stream.
+    /// Until a byte of a range was received, the NIC may write anything to it. If a range shall be used for something else before
+    /// all of it was received, end this first: by a call without ranges, or by dropping the stream.
     ///
     /// # Errors
-    /// [`PlaceError`]: the stream is not established, or has ended; the target is bound to another NIC; the range is not inside
+    /// [`PlaceError`]: the stream is not established, or has ended; the target is bound to another NIC; a range is not inside
     /// it.
     pub fn place_next(
         &mut self,
         target: &BoundTarget,
-        range: Range<usize>,
+        ranges: &[Range<usize>],
     ) -> Result<(), PlaceError> {
         self.socket.check()?;
         let Socket::User(inner) = &self.socket else {
@@ -142,7 +142,7 @@ impl RecvHalf {
                 .into());
         }
         let id = target.id;
-        Ok(inner.with(|stack| stack.place_next(inner.socket, id, range))??)
+        Ok(inner.with(|stack| stack.place_next(inner.socket, id, ranges))??)
     }
 }
 
@@ -154,8 +154,8 @@ impl Stream {
     pub fn place_next(
         &mut self,
         target: &BoundTarget,
-        range: Range<usize>,
+        ranges: &[Range<usize>],
     ) -> Result<(), PlaceError> {
-        self.split().0.place_next(target, range)
+        self.split().0.place_next(target, ranges)
     }
 }

@@ -1,5 +1,10 @@
 //! Bytes received where the program wants them: over a bad wire in virtual time, and between threads in real time.
 
+#![allow(
+    clippy::single_range_in_vec_init,
+    reason = "a place is a list of ranges"
+)]
+
 use std::io::Write;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -59,7 +64,9 @@ impl Bench {
     /// Receives `range` of the target; returns the bytes that were received in it.
     fn fill(&mut self, range: Range<usize>) -> usize {
         let place = self.target.memory().clone();
-        let placed = self.receiver.place_next(&self.target, range.clone());
+        let placed = self
+            .receiver
+            .place_next(&self.target, std::slice::from_ref(&range));
         placed.expect("the range is inside");
         let (mut batch, mut at, mut direct) = (RxBatch::with_capacity(256), range.start, 0);
         while at < range.end {
@@ -153,10 +160,10 @@ fn nothing_is_written_to_a_range_that_was_ended() {
     let place = bench.target.memory().clone();
     bench.send(&message(0, 1000));
     bench.fill(0..1000);
-    let placed = bench.receiver.place_next(&bench.target, 1000..9000);
+    let placed = bench.receiver.place_next(&bench.target, &[1000..9000]);
     placed.expect("inside");
-    let ended = bench.receiver.place_next(&bench.target, 0..0);
-    ended.expect("an empty range");
+    let ended = bench.receiver.place_next(&bench.target, &[]);
+    ended.expect("no range");
     place.fill(0..TARGET_BYTES, 0xee).expect("inside");
     let before = bench.direct_bytes();
     bench.send(&message(1, 8000));
@@ -201,10 +208,43 @@ fn bytes_that_were_queued_before_are_gathered_and_the_later_ones_are_there() {
 }
 
 #[test]
+fn one_message_fills_several_ranges() {
+    let mut bench = Bench::new("reorder=2%,dup=2%,loss=1%,seed=4");
+    let bytes = message(9, 400_000);
+    let ranges = [600_000..700_000, 0..1, 100..100_099, 300_000..500_000];
+    let placed = bench.receiver.place_next(&bench.target, &ranges);
+    placed.expect("inside");
+    let mut sender = bench.sender.take().expect("it is there");
+    let sent = bytes.clone();
+    let writing = std::thread::spawn(move || {
+        sender.write_all(&sent).expect("alive");
+        sender
+    });
+    let (place, mut batch) = (bench.target.memory().clone(), RxBatch::with_capacity(64));
+    let mut done = 0;
+    for range in ranges {
+        let mut at = range.start;
+        while at < range.end {
+            let received = bench.receiver.recv_at_most(&mut batch, range.end - at);
+            let received = received.expect("alive");
+            assert!(received > 0, "the stream ended");
+            batch.gather_into(&place, at).expect("it fits");
+            at += received;
+        }
+        assert!(place.slice(range.clone()).to_vec() == bytes[done..done + range.len()]);
+        done += range.len();
+    }
+    assert_eq!(done, bytes.len());
+    drop(batch);
+    bench.sender = writing.join().ok();
+    bench.finish();
+}
+
+#[test]
 fn a_dropped_target_is_filled_as_long_as_its_stream_lives() {
     let mut bench = Bench::new("none");
     let place = bench.target.memory().clone();
-    let placed = bench.receiver.place_next(&bench.target, 0..100_000);
+    let placed = bench.receiver.place_next(&bench.target, &[0..100_000]);
     placed.expect("inside");
     let again = bench.nic.bind_target(&place).expect("a second binding");
     drop(std::mem::replace(&mut bench.target, again));
@@ -228,7 +268,7 @@ fn what_cannot_be_placed_is_refused_with_a_remedy() {
     let (kind, errno, text) = refused(
         bench
             .receiver
-            .place_next(&bench.target, outside)
+            .place_next(&bench.target, &[0..1, outside])
             .expect_err("it does not fit"),
     );
     assert_eq!((kind, errno), (ErrorKind::InvalidInput, 14), "{text}");
@@ -242,7 +282,7 @@ fn what_cannot_be_placed_is_refused_with_a_remedy() {
     let (kind, _, text) = refused(
         bench
             .receiver
-            .place_next(&other.target, 0..1)
+            .place_next(&other.target, &[0..1])
             .expect_err("of another NIC"),
     );
     assert_eq!(kind, ErrorKind::InvalidInput, "{text}");

@@ -89,17 +89,20 @@ impl FragList {
 
     /// Returns how many of the first bytes, at most `most`, lie in one pool one after another.
     pub fn first_run(&self, most: usize) -> usize {
-        let mut frags = self.frags.iter();
-        let Some(mut last) = frags.next() else {
-            return 0;
-        };
-        let mut len = last.len();
-        for frag in frags {
-            if len >= most || !last.is_followed_by(frag) {
+        self.first_runs(1, most)
+    }
+
+    /// Returns how many of the first bytes, at most `most`, lie in at most `runs` pieces of memory.
+    pub fn first_runs(&self, runs: usize, most: usize) -> usize {
+        let mut last: Option<&Frag> = None;
+        let (mut len, mut seen) = (0, 0);
+        for frag in &self.frags {
+            seen += usize::from(!last.is_some_and(|last| last.is_followed_by(frag)));
+            if len >= most || seen > runs {
                 break;
             }
             len += frag.len();
-            last = frag;
+            last = Some(frag);
         }
         len.min(most)
     }

@@ -1,8 +1,8 @@
 //! Direct data placement: payload of a connection goes to a place that its program chose, not to the queue's memory.
 //!
 //! A program knows where the next bytes of a stream belong. [`Nic::ddp_add`] tells the NIC: the sequence number of the
-//! first of these bytes, and a range of memory. The payload of a segment that begins at that number is placed there; frags of the
-//! range take the place of frags of the queue's memory, so that above the NIC nothing differs.
+//! first of these bytes, and ranges of memory. The payload of a segment that begins at that number is placed there; frags of the
+//! ranges take the place of frags of the queue's memory, so that above the NIC nothing differs.
 //!
 //! A link that scatters has to know before it reads a packet where its payload goes. As for header length and queue, the last
 //! packet is the prediction: if its connection has a range, the next bytes of the range are posted before the memory of the
@@ -13,62 +13,27 @@
 //! The connection decides whether the payload counts. It may drop a segment that was placed, or receive one that was
 //! not: [`Nic::ddp_resync`] says after each segment where the next byte belongs.
 
+mod ranges;
+
 use std::collections::HashMap;
 use std::ops::Range;
 
-use netmem::{BufSpan, DmaPort, Frag, FragList, Payload, TxSend};
+use netmem::{BufSpan, DmaPort, Frag, FragList, OutOfBounds, Payload, TxSend};
 use wire::{FourTuple, RxHeaders};
 
 use crate::drops::DropReason;
-use crate::fill::{MAX_PAYLOAD, Piece};
+use crate::fill::Piece;
 use crate::nic::Nic;
 use crate::place::Landed;
 use crate::rx_queue::RxQueue;
-
-/// Bytes of a range that frags are made of at a time: a few packets, and not too many frags if net_iovs are small.
-const FRONT_BYTES: usize = 4 * MAX_PAYLOAD;
-
-/// The place of the next payload of one connection.
-#[derive(Debug)]
-struct DdpRange {
-    /// Sequence number of the first byte of `rest`.
-    seq: u32,
-    memory: TxSend,
-    /// Offsets in the memory that are still to be filled.
-    rest: Range<usize>,
-    /// Frags of the first bytes of `rest`.
-    front: FragList,
-}
-
-impl DdpRange {
-    /// Makes frags of the next bytes, for at least one packet or up to the end.
-    fn fill_front(&mut self) {
-        let have = self.front.len();
-        if have < self.rest.len().min(MAX_PAYLOAD) {
-            let more = self.rest.len().min(FRONT_BYTES) - have;
-            // Inside the memory: `Nic::ddp_add` has checked the whole range.
-            let made = self
-                .memory
-                .append(self.rest.start + have, more, &mut self.front);
-            debug_assert!(made.is_ok(), "{made:?}");
-        }
-    }
-
-    /// Takes the next `len` bytes, into which payload was placed; the front has as many.
-    fn take(&mut self, len: usize) -> FragList {
-        // At most the payload of one packet.
-        self.seq = self.seq.wrapping_add(len as u32);
-        self.rest.start += len;
-        self.front.split_off_front(len)
-    }
-}
+use ranges::DdpRanges;
 
 /// The ranges of all connections that have one.
 #[derive(Debug, Default)]
 pub(crate) struct DdpTable {
     /// That of the last packet with payload, if it has one: most packets need no look at the others.
-    predicted: Option<(FourTuple, DdpRange)>,
-    others: HashMap<FourTuple, DdpRange>,
+    predicted: Option<(FourTuple, DdpRanges)>,
+    others: HashMap<FourTuple, DdpRanges>,
 }
 
 impl DdpTable {
@@ -81,7 +46,7 @@ impl DdpTable {
     }
 
     /// Returns the range of a connection.
-    fn get_mut(&mut self, flow: &FourTuple) -> Option<&mut DdpRange> {
+    fn get_mut(&mut self, flow: &FourTuple) -> Option<&mut DdpRanges> {
         match &mut self.predicted {
             Some((it, range)) if it == flow => Some(range),
             _ => self.others.get_mut(flow),
@@ -101,14 +66,11 @@ impl DdpTable {
 
     /// Prepares the predicted range for the next frame; returns how many of its bytes [`posted`](Self::posted) returns.
     pub(crate) fn post(&mut self) -> usize {
-        let Some((_, range)) = &mut self.predicted else {
-            return 0;
-        };
-        range.fill_front();
-        range.front.len().min(MAX_PAYLOAD)
+        let predicted = self.predicted.as_mut();
+        predicted.map_or(0, |(_, ranges)| ranges.postable())
     }
 
-    /// Takes the next `len` bytes of the range of a connection, as [`DdpRange::take`] does.
+    /// Takes the next `len` bytes of the range of a connection, as [`DdpRanges::take`] does.
     fn take(&mut self, flow: &FourTuple, len: usize) -> FragList {
         let range = self.get_mut(flow);
         range.map(|range| range.take(len)).unwrap_or_default()
@@ -117,7 +79,7 @@ impl DdpTable {
     /// Returns `wanted` of the next bytes of the predicted range.
     pub(crate) fn posted(&self, wanted: Range<usize>) -> impl Iterator<Item = BufSpan<'_>> {
         let range = self.predicted.as_ref();
-        let frags = range.into_iter().flat_map(|(_, range)| &range.front);
+        let frags = range.into_iter().flat_map(|(_, ranges)| ranges.made());
         let placed = frags.scan(0, |at, frag| {
             let start = *at;
             *at += frag.len();
@@ -146,40 +108,31 @@ pub(crate) struct DirectlyPlaced {
 }
 
 impl Nic {
-    /// Places the payload of a connection from sequence number `seq` on in `range` of a memory. Replaces an earlier
-    /// range of the connection. Returns false if the range is not inside the memory; then nothing has changed.
+    /// Places the payload of a connection from sequence number `seq` on in `ranges` of a memory, one after another. Replaces
+    /// earlier ranges of the connection.
+    ///
+    /// # Errors
+    /// A range is not inside the memory; then nothing has changed.
     pub fn ddp_add(
         &mut self,
         flow: FourTuple,
         seq: u32,
         memory: TxSend,
-        range: Range<usize>,
-    ) -> bool {
+        ranges: Vec<Range<usize>>,
+    ) -> Result<(), OutOfBounds> {
+        let ranges = DdpRanges::new(seq, memory, ranges)?;
         self.ddp_del(&flow);
-        if memory.check(range.start, range.len()).is_err() {
-            return false;
-        }
-        let range = DdpRange {
-            seq,
-            memory,
-            rest: range,
-            front: FragList::new(),
-        };
-        self.ddp.others.insert(flow, range);
+        self.ddp.others.insert(flow, ranges);
         // Its next packet is the likely one: somebody waits for it.
         self.ddp.predict(Some(flow));
-        true
+        Ok(())
     }
 
-    /// Tells that the next byte of a connection has the sequence number `seq`, and that `left` bytes of its range are still to
+    /// Tells that the next byte of a connection has the sequence number `seq`, and that `left` bytes of its ranges are still to
     /// be filled.
     pub fn ddp_resync(&mut self, flow: &FourTuple, seq: u32, left: usize) {
-        if let Some(range) = self.ddp.get_mut(flow)
-            && range.seq != seq
-        {
-            range.seq = seq;
-            range.rest.start = range.rest.end.saturating_sub(left);
-            range.front = FragList::new();
+        if let Some(ranges) = self.ddp.get_mut(flow) {
+            ranges.resync(seq, left);
         }
     }
 
@@ -224,11 +177,15 @@ impl Nic {
         let Some(range) = self.ddp.get_mut(&flow) else {
             return Ok(placed);
         };
-        let len = payload.len().min(range.rest.len());
-        if range.seq != tcp.seq || len == 0 {
+        if range.seq != tcp.seq || range.left() == 0 {
             return Ok(placed);
         }
-        range.fill_front();
+        // What is in memory of the queue behind that of the connection stays there.
+        let posted = match was_predicted {
+            true => landed.posted_direct(),
+            false => usize::MAX,
+        };
+        let len = payload.len().min(range.front().len()).min(posted);
         let direct = payload.start..payload.start + len;
         let is_there = was_predicted && landed.head_end() == Some(payload.start);
         if is_there {
@@ -236,7 +193,7 @@ impl Nic {
             placed.rest.start = direct.end;
         } else if was_predicted {
             // The headers have another length: the payload lies in the range, but not at its place. It may overlap with that.
-            let frags = range.front.share(0, len);
+            let frags = range.front().share(0, len);
             let port = self.host.port();
             let bytes = landed.gather(payload, &self.buffers, &self.ddp, &self.queues, port);
             let (bytes, rest) = bytes.split_at_checked(len).ok_or(DropReason::RxNoBuffers)?;
@@ -246,7 +203,7 @@ impl Nic {
             placed.frags.append(rest.ok_or(DropReason::RxNoBuffers)?);
             placed.rest.start = placed.rest.end;
         } else {
-            let frags = range.front.share(0, len);
+            let frags = range.front().share(0, len);
             let posted = landed.posted_fill(&self.queues);
             let pieces = landed.pieces(direct.clone(), &self.buffers, &self.ddp, posted);
             write(&pieces, &frags, self.host.port());

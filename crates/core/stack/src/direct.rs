@@ -140,10 +140,10 @@ impl Stack {
         removed.map(drop).ok_or(UnknownBinding(id))
     }
 
-    /// Says where the next unread bytes of a connection belong: in `range` of a target. Bytes that arrive from now on are
-    /// received there, in order, and delivered as frags of that memory. Those that were received already, those that arrive out of
-    /// order, and those behind the end of the range go to the memory of the queue, as without this call. Replaces an
-    /// earlier range; an empty range only ends that.
+    /// Says where the next unread bytes of a connection belong: in `ranges` of a target, one after another. Bytes that arrive
+    /// from now on are received there, in order, and delivered as frags of that memory. Those that were received already, those that arrive out of
+    /// order, and those behind the last range go to the memory of the queue, as without this call. Replaces
+    /// earlier ranges; no range only ends those.
     ///
     /// Until it is full or replaced, or the socket is closed, the NIC may write any bytes to the part of the range that was
     /// not delivered yet.
@@ -154,7 +154,7 @@ impl Stack {
         &mut self,
         id: SocketId,
         target: DmabufId,
-        range: Range<usize>,
+        ranges: &[Range<usize>],
     ) -> Result<(), PlaceError> {
         let Self {
             network,
@@ -164,14 +164,7 @@ impl Stack {
         } = self;
         let targets = &memory.bindings.targets;
         let target = targets.get(&target).ok_or(UnknownBinding(target))?;
-        let len = range.end.checked_sub(range.start);
-        let Some(len) = len.filter(|&len| target.check(range.start, len).is_ok()) else {
-            return Err(PlaceError::OutOfBounds {
-                start: range.start,
-                end: range.end,
-                size: target.size(),
-            });
-        };
+        let len = total_len(target, ranges)?;
         let mut connection = sockets.connection_mut(id)?.ok_or(BadSocket(id))?;
         let seq = connection.conn.rcv_nxt().ok_or(PlaceError::NotConnected)?;
         Placing::end(&mut connection, network);
@@ -180,10 +173,10 @@ impl Stack {
             connection.placing = Some(Placing {
                 end: connection.read + len as u64,
             });
-            let (flow, rest) = (connection.tuple, range.start + unread..range.end);
+            let (flow, rest) = (connection.tuple, behind(ranges, unread));
             let nic = network.nic_for_settings();
             let added = nic.ddp_add(flow, seq.0, target.begin(), rest);
-            debug_assert!(added, "the range was checked");
+            debug_assert!(added.is_ok(), "the ranges were checked: {added:?}");
         }
         Ok(())
     }
@@ -200,4 +193,28 @@ impl Stack {
         Placing::end(&mut connection, network);
         Ok(())
     }
+}
+
+/// Returns the number of bytes of ranges, all of which are inside of the memory.
+fn total_len(target: &TxMemory, ranges: &[Range<usize>]) -> Result<usize, PlaceError> {
+    ranges.iter().try_fold(0_usize, |sum, range| {
+        let len = range.end.checked_sub(range.start);
+        let len = len.filter(|&len| target.check(range.start, len).is_ok());
+        let sum = len.and_then(|len| sum.checked_add(len));
+        sum.ok_or(PlaceError::OutOfBounds {
+            start: range.start,
+            end: range.end,
+            size: target.size(),
+        })
+    })
+}
+
+/// Returns the ranges without their first `skip` bytes.
+fn behind(ranges: &[Range<usize>], mut skip: usize) -> Vec<Range<usize>> {
+    let rest = ranges.iter().map(|range| {
+        let passed = skip.min(range.len());
+        skip -= passed;
+        range.start + passed..range.end
+    });
+    rest.filter(|range| !range.is_empty()).collect()
 }

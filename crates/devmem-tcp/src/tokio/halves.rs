@@ -70,9 +70,9 @@ impl RecvHalf {
     pub fn place_next(
         &mut self,
         target: &BoundTarget,
-        range: Range<usize>,
+        ranges: &[Range<usize>],
     ) -> Result<(), PlaceError> {
-        self.half.place_next(target, range)
+        self.half.place_next(target, ranges)
     }
 
     /// Copies the first queued bytes to `out` and leaves them queued, as [`RecvHalf::peek`](crate::RecvHalf::peek) does.

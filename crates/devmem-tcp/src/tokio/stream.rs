@@ -127,9 +127,9 @@ impl Stream {
     pub fn place_next(
         &mut self,
         target: &BoundTarget,
-        range: Range<usize>,
+        ranges: &[Range<usize>],
     ) -> Result<(), PlaceError> {
-        self.recv.place_next(target, range)
+        self.recv.place_next(target, ranges)
     }
 
     /// Copies the first queued bytes and leaves them queued: see [`RecvHalf::peek`]. Cancel-safe.

@@ -23,7 +23,10 @@ fn receive(stream: &mut Stream, target: &BoundTarget, area: usize) {
     while done < BYTES {
         let end = BYTES.min(done + MESSAGE);
         let place = area + done..area + end;
-        stream.place_next(target, place).expect("it is inside");
+        // Two ranges, side by side.
+        let middle = (place.start + place.end) / 2;
+        let halves = [place.start..middle, middle..place.end];
+        stream.place_next(target, &halves).expect("it is inside");
         while done < end {
             let received = stream.recv_at_most(&mut batch, end - done).expect("alive");
             assert!(received > 0, "the stream ended at {done}");

@@ -113,11 +113,11 @@ impl Connection {
         if self.direct.contains(&at) {
             return;
         }
-        let most = to_usize(len.min(landing.room(at)));
-        self.direct = at..at.saturating_add(most as u64);
-        if let Some((target, place)) = landing.target(at, most) {
+        self.direct = at..at.saturating_add(len.min(landing.room(at)));
+        if let Some((target, places, covered)) = landing.target(at, len) {
+            self.direct.end = at.saturating_add(covered);
             // Without it, what was received is copied.
-            let _ = self.stream.place_next(target, place);
+            let _ = self.stream.place_next(target, &places);
         }
     }
 

@@ -28,7 +28,9 @@ pub enum Landed<'a> {
 }
 
 /// Fewer bytes than this are not worth telling the NIC where they belong: those of a super-packet.
-const DIRECT_BYTES: usize = 64 << 10;
+const DIRECT_BYTES: u64 = 64 << 10;
+/// Most ranges that the NIC is told at once.
+const MAX_RANGES: usize = 1024;
 
 /// Receives what has landed.
 pub(crate) type Take<'a> = dyn FnMut(Landed<'_>) -> io::Result<()> + 'a;
@@ -58,14 +60,33 @@ impl Targets {
 }
 
 impl Landing<'_> {
-    /// Returns where the NIC is to receive `len` bytes from `at` on, if they are many and it can.
-    pub(crate) fn target(&self, at: u64, len: usize) -> Option<(&BoundTarget, Range<usize>)> {
+    /// Returns where the NIC is to receive the bytes from `at` on, of which the next `len` come, and how many of them: up to
+    /// those for another memory. `None` if they are few, or it cannot.
+    pub(crate) fn target(
+        &self,
+        at: u64,
+        len: u64,
+    ) -> Option<(&BoundTarget, Vec<Range<usize>>, u64)> {
         let Self::Memory(layout, targets) = self else {
             return None;
         };
-        let place = layout.place(at).filter(|_| len >= DIRECT_BYTES)?;
-        let target = targets.of(place.memory)?;
-        Some((target, place.offset..place.offset + len))
+        let first = layout.place(at).filter(|_| len >= DIRECT_BYTES)?;
+        let target = targets.of(first.memory)?;
+        let (mut ranges, mut covered) = (Vec::new(), 0);
+        while covered < len
+            && ranges.len() < MAX_RANGES
+            && let Some(place) = layout.place(at.saturating_add(covered))
+            && place.memory.is_same(first.memory)
+        {
+            let room = place.room.min(len - covered);
+            // Fits: the part fits into its memory.
+            let end = place
+                .offset
+                .saturating_add(usize::try_from(room).unwrap_or(usize::MAX));
+            ranges.push(place.offset..end);
+            covered += room;
+        }
+        Some((target, ranges, covered))
     }
 
     /// Returns how many bytes from `at` on can be placed at once.

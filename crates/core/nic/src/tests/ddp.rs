@@ -33,12 +33,13 @@ impl Direct {
     }
 
     fn add(&mut self, segment: &Tcp, range: std::ops::Range<usize>) {
-        let send = self.memory.begin();
-        let added = self
-            .bench
-            .nic
-            .ddp_add(flow(segment), segment.seq, send, range);
-        assert!(added);
+        self.add_all(segment, vec![range]);
+    }
+
+    fn add_all(&mut self, segment: &Tcp, ranges: Vec<std::ops::Range<usize>>) {
+        let (send, nic) = (self.memory.begin(), &mut self.bench.nic);
+        nic.ddp_add(flow(segment), segment.seq, send, ranges)
+            .unwrap();
     }
 
     fn pass(&mut self, segment: &Tcp, delivery: Delivery) -> RxPacket {
@@ -191,13 +192,54 @@ fn the_connection_decides_where_the_next_byte_belongs() {
 }
 
 #[test]
+fn ranges_are_filled_one_after_another_also_again() {
+    let mut direct = Direct::new(1 << 20);
+    drop(direct.bench.pass(&segment(0, 0, 1)));
+    let ranges = [900_000..900_003, 0..10_000, 20_000..20_000, 50_000..60_000];
+    direct.add_all(&segment(0, 1, 1), ranges.to_vec());
+    let placed = |packet: &RxPacket| in_target(&packet.payload);
+    let one = direct.pass(&segment(0, 1, 5003), Delivery::Scatter);
+    assert_eq!(placed(&one), (vec![900_000..900_003, 0..5000], 0));
+    // TCP goes back into the first range.
+    let flow = flow(&segment(0, 0, 1));
+    direct.bench.nic.ddp_resync(&flow, 2, 20_002);
+    let again = direct.pass(&segment(0, 2, 9002), Delivery::Scatter);
+    assert_eq!(placed(&again), (vec![900_001..900_003, 0..9000], 0));
+    let last = direct.pass(&segment(0, 9004, 30_000), Delivery::Scatter);
+    let rest = vec![9000..10_000, 50_000..60_000];
+    assert_eq!(placed(&last), (rest, 30_000 - 11_000));
+    assert_eq!(direct.stats().direct_copied_bytes, 0);
+    drop((one, again, last));
+    direct.bench.finish();
+}
+
+#[test]
+fn tiny_ranges_are_posted_a_few_at_a_time_and_nothing_is_lost() {
+    let mut direct = Direct::new(1 << 20);
+    drop(direct.bench.pass(&segment(0, 0, 1)));
+    let ranges = (0..1000).map(|number| 100 * number..100 * number + 10);
+    direct.add_all(&segment(0, 1, 1), ranges.collect());
+    let packet = direct.pass(&segment(0, 1, 9000), Delivery::Scatter);
+    let (ranges, elsewhere) = in_target(&packet.payload);
+    assert_eq!((ranges.len(), elsewhere), (32, 9000 - 320));
+    assert_eq!(direct.bench.link.lock().posted_spans.len(), 32 + 2);
+    let whole = direct.pass(&segment(0, 321, 9000), Delivery::Whole);
+    assert_eq!(in_target(&whole.payload).1, 0, "a copy has no such limit");
+    drop((packet, whole));
+    direct.bench.finish();
+}
+
+#[test]
 fn a_range_outside_of_the_memory_is_refused() {
     let mut direct = Direct::new(8192);
     let segment = segment(0, 0, 100);
     for range in [0..8193, 8193..8193, usize::MAX..usize::MAX] {
         let send = direct.memory.begin();
         let nic = &mut direct.bench.nic;
-        assert!(!nic.ddp_add(flow(&segment), 0, send, range));
+        assert!(
+            nic.ddp_add(flow(&segment), 0, send, vec![0..1, range])
+                .is_err()
+        );
     }
     let packet = direct.pass(&segment, Delivery::Scatter);
     assert_eq!(in_target(&packet.payload), (vec![], 100));

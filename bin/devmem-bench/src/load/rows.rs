@@ -126,6 +126,7 @@ pub const ROWS: &[Row] = &[
     ours("ours/1-connection", HTTP.over(1)),
     ours("ours/16-connections", HTTP.over(16)),
     ours("ours/64k-pieces", HTTP.pieces(64 << 10)),
+    ours("ours/64m-pieces", HTTP.pieces(64 << 20)),
     ours("ours/1g-pieces", HTTP.pieces(1 << 30)),
     row("nbdcopy/qemu-nbd", Kind::Nbdcopy(StockServer::QemuNbd, 4)),
     row(

@@ -311,7 +311,11 @@ impl Nic {
             payload = direct.frags;
             rest = direct.rest;
         }
-        payload.append(self.place_in_queue(landed, rest, queue)?);
+        let part = match linear == 0 && !payload.is_empty() {
+            true => Part::Rest,
+            false => Part::Whole,
+        };
+        payload.append(self.place_in_queue(landed, rest, part, queue)?);
         let stats = &mut self.queues[queue].stats;
         stats.split += 1;
         stats.linear_bytes += linear as u64;
@@ -337,15 +341,16 @@ impl Nic {
         &mut self,
         landed: &Landed,
         range: Range<usize>,
+        part: Part,
         queue: usize,
     ) -> Result<FragList, DropReason> {
         let len = range.len();
         let placed = match landed.place {
             _ if len == 0 => Some(FragList::default()),
             Place::Posted(posting) if posting.queue == queue && range.end > posting.head_len => {
-                match posting.direct_bytes {
-                    0 => self.settle(landed, posting, range),
-                    _ => self.settle_misdirected(landed, posting, range),
+                match (posting.direct_bytes, part) {
+                    (0, Part::Whole) => self.settle(landed, posting, range),
+                    _ => self.settle_behind(landed, posting, range),
                 }
             }
             Place::Posted(posting) if posting.queue != queue => {
@@ -417,8 +422,9 @@ impl Nic {
         }
     }
 
-    /// Takes payload of which the first bytes may lie where another connection wants its own: those are copied.
-    fn settle_misdirected(
+    /// Takes the rest of a payload whose first bytes were placed directly, or a payload of which the first bytes may lie where
+    /// another connection wants its own: those are copied.
+    fn settle_behind(
         &mut self,
         landed: &Landed,
         posting: Posting,
@@ -448,6 +454,15 @@ impl Nic {
         frags.append(rest);
         Some(frags)
     }
+}
+
+/// What of a payload goes to the queue's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// All of it, except for linear bytes.
+    Whole,
+    /// What is behind the bytes that were placed directly.
+    Rest,
 }
 
 /// Returns whether the payload goes to the queue's memory.

@@ -152,6 +152,27 @@ fn a_wrong_predicted_flow_costs_one_copy_to_the_place_of_the_right_one() {
 }
 
 #[test]
+fn the_rest_of_a_packet_that_was_not_predicted_stays_where_it_is() {
+    let mut direct = Direct::new(1 << 20);
+    drop(direct.bench.pass(&segment(1, 9, 9)));
+    // Flow 1, without a place, is predicted again by its packet.
+    direct.add(&segment(0, 0, 1), 0..700);
+    drop(direct.pass(&segment(1, 18, 5000), Delivery::Scatter));
+    let before = direct.stats();
+    let packet = direct.pass(&segment(0, 0, 5000), Delivery::Scatter);
+    assert_eq!(in_target(&packet.payload), (vec![0..700], 4300));
+    let after = direct.stats();
+    let copied = after.direct_copied_bytes - before.direct_copied_bytes;
+    assert_eq!(
+        (copied, after.misdirected_bytes),
+        (700, before.misdirected_bytes)
+    );
+    assert_eq!((after.header_longer, after.header_shorter), (0, 0));
+    drop(packet);
+    direct.bench.finish();
+}
+
+#[test]
 fn a_packet_of_a_flow_without_a_place_is_copied_to_the_memory_of_the_queue() {
     let mut direct = Direct::new(1 << 20);
     drop(direct.bench.pass(&segment(1, 9, 9)));

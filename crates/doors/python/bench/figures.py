@@ -25,6 +25,8 @@ SENDER = f"""
 import socket
 block = memoryview(bytes({BATCH}))
 with socket.create_connection({ADDRESS!r}) as peer:
+    # The machine may have chosen another.
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
     for _ in range({NBYTES} // {BATCH}):
         peer.sendall(block)
 """

@@ -180,9 +180,7 @@ impl ShardRx {
         let Some(provider) = provider else {
             unreachable!("the stack knows what it bound just now")
         };
-        let memories = &mut shard.shared.driver.lock().memories;
-        memories.retain(|_, memory| !memory.is_freed());
-        memories.insert((shard.at, id), observer);
+        shard.note_memory(id, observer);
         let bound = Self {
             shard: shard.clone(),
             id,

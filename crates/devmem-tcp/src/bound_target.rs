@@ -71,9 +71,7 @@ impl BoundTarget {
 impl ShardTarget {
     fn bind(shard: &UserShard, memory: &Dmabuf) -> Result<Self, PlaceError> {
         let id = shard.with(|stack, _| stack.bind_target(memory))??;
-        let memories = &mut shard.shared.driver.lock().memories;
-        memories.retain(|_, memory| !memory.is_freed());
-        memories.insert((shard.at, id), memory.observer());
+        shard.note_memory(id, memory.observer());
         Ok(Self {
             shard: shard.clone(),
             id,

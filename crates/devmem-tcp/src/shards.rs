@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use devmem_uapi::{DmabufId, Errno};
+use netmem::MemoryObserver;
 use stack::Stack;
 use steer::ShardId;
 use wire::Instant;
@@ -163,6 +164,13 @@ impl UserShard {
     /// Returns whether it is the shard of this stack.
     pub(crate) fn is(&self, shared: &Arc<Shared>, at: StackIndex) -> bool {
         Arc::ptr_eq(&self.shared, shared) && self.at == at
+    }
+
+    /// Notes the memory of a binding, to find it for frags.
+    pub(crate) fn note_memory(&self, id: DmabufId, observer: MemoryObserver) {
+        let memories = &mut self.shared.driver.lock().memories;
+        memories.retain(|_, memory| !memory.is_freed());
+        memories.insert((self.at, id), observer);
     }
 
     /// Runs `call` on the stack.

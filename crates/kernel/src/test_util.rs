@@ -147,3 +147,15 @@ pub fn wait_or_kill(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     }
     Some(child.wait().expect("the child is ours"))
 }
+
+/// Returns the path of a shared object of the workspace, which cargo put beside the calling test or one folder up.
+///
+/// # Panics
+/// If it is not there.
+pub fn built_library(name: &str) -> std::path::PathBuf {
+    let test = std::env::current_exe().expect("this program has a path");
+    let places = test.ancestors().skip(1).take(2);
+    let mut places = places.map(|folder| folder.join(name));
+    let found = places.find(|place| place.exists());
+    found.expect("cargo builds the library before the test")
+}

@@ -1,6 +1,6 @@
 //! GPUs of NVIDIA and AMD, with the stand-in for the libraries of both (`devmem-gpu-stub`).
 
-use std::path::PathBuf;
+use devmem_linux::test_util::built_library;
 
 use crate::common::{Finished, assert_all_right, start_command, tool};
 
@@ -18,25 +18,13 @@ const VENDORS: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// Where cargo put the stub: beside this test, or one folder up.
-fn stub() -> PathBuf {
-    let test = std::env::current_exe().expect("this program has a path");
-    let mut places = test
-        .ancestors()
-        .skip(1)
-        .take(2)
-        .map(|folder| folder.join("libdevmem_gpu_stub.so"));
-    let found = places.find(|place| place.exists());
-    found.expect("cargo builds the stub before the test")
-}
-
 /// Runs the tool with the stub as the libraries of all vendors.
 fn run(line: &str, plan: &str) -> Finished {
     let mut command = tool();
     command
         .args(line.split_whitespace())
         .env("STUB_GPU", plan)
-        .envs(VENDORS.map(|(_, variable, _)| (variable, stub())));
+        .envs(VENDORS.map(|(_, variable, _)| (variable, built_library("libdevmem_gpu_stub.so"))));
     start_command(command).finish()
 }
 

@@ -5,15 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Returns a library that cargo has built: beside this test, or in the parent folder.
-fn built_library(name: &str) -> PathBuf {
-    let test = std::env::current_exe().expect("this program has a path");
-    let folders = test.ancestors().skip(1).take(2);
-    let found = folders
-        .map(|folder| folder.join(name))
-        .find(|path| path.exists());
-    found.expect("cargo builds the library before the test")
-}
+use devmem_linux::test_util::built_library;
 
 /// Runs a program that must succeed, and returns its stdout.
 fn run(program: impl AsRef<OsStr>, args: &[&OsStr], env: &[(&str, &Path)]) -> String {

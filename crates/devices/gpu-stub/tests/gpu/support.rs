@@ -8,6 +8,7 @@ use std::thread;
 
 use devmem_gpu::driver::Platform;
 use devmem_gpu::{Device, DeviceInfo, GpuError};
+use devmem_linux::test_util::built_library;
 use netmem::{DeviceAt, DeviceCopy, Dmabuf};
 
 /// The library of a vendor.
@@ -150,16 +151,9 @@ pub fn on_each(plan: &str, body: impl Fn(Api), check: impl Fn(Api, &Log)) {
     }
 }
 
-/// Where cargo put the stub: beside this test, or one folder up.
+/// Where cargo put the stub.
 pub fn library() -> PathBuf {
-    let test = env::current_exe().expect("this program has a path");
-    let mut places = test
-        .ancestors()
-        .skip(1)
-        .take(2)
-        .map(|folder| folder.join("libdevmem_gpu_stub.so"));
-    let found = places.find(|place| place.exists());
-    found.expect("cargo builds the stub before the test")
+    built_library("libdevmem_gpu_stub.so")
 }
 
 /// Device memory as the stack uses it.

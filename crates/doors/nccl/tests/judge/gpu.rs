@@ -3,6 +3,7 @@
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
+use devmem_linux::test_util::built_library;
 use devmem_tcp::Dmabuf;
 use devmem_tcp::cuda::{self, Allocation};
 
@@ -33,7 +34,7 @@ const POOL_BYTES: usize = 4 << 20;
 
 /// Returns the settings of a rank with GPUs that behave by `plan`.
 pub fn with_gpus(plan: &str, pool: usize) -> Vec<(&'static str, String)> {
-    let library = roles::library("libdevmem_gpu_stub.so");
+    let library = built_library("libdevmem_gpu_stub.so");
     vec![
         ("DEVMEM_LIBCUDA", library.display().to_string()),
         ("STUB_GPU", plan.to_owned()),

@@ -10,6 +10,7 @@ use crate::gpu;
 use crate::loaded::{Plugin, WARNINGS};
 use crate::rank::{self, Rank};
 use crate::unpack;
+use devmem_linux::test_util::built_library;
 
 /// Environment variable: the role.
 pub(crate) const ROLE: &str = "NCCL_JUDGE_ROLE";
@@ -46,20 +47,10 @@ pub(crate) fn play(role: &str) {
     }
 }
 
-/// Where cargo put a library: beside this test, or one folder up.
-pub(crate) fn library(name: &str) -> PathBuf {
-    let test = std::env::current_exe().expect("this program has a path");
-    let places = test.ancestors().skip(1).take(2);
-    let mut places = places.map(|folder| folder.join(name));
-    places
-        .find(|place| place.exists())
-        .expect("cargo builds the library before the test")
-}
-
 fn plugin() -> PathBuf {
     match std::env::var_os(PLUGIN) {
         Some(path) => path.into(),
-        None => library("libnccl_net_devmem.so"),
+        None => built_library("libnccl_net_devmem.so"),
     }
 }
 

@@ -241,6 +241,56 @@ fn one_message_fills_several_ranges() {
 }
 
 #[test]
+fn after_a_loss_later_bytes_are_received_at_their_place_again() {
+    let mut bench = Bench::new("loss=1%,seed=7");
+    let placed = bench.receiver.place_next(&bench.target, &[0..TARGET_BYTES]);
+    placed.expect("inside");
+    let mut sender = bench.sender.take().expect("it is there");
+    let writing = std::thread::spawn(move || {
+        sender.write_all(&message(1, TARGET_BYTES)).expect("alive");
+        sender
+    });
+    let place = bench.target.memory().clone();
+    let (mut batch, mut at) = (RxBatch::with_capacity(64), 0);
+    while at < TARGET_BYTES {
+        let received = bench.receiver.recv(&mut batch).expect("alive");
+        batch.gather_into(&place, at).expect("it fits");
+        at += received;
+    }
+    assert!(place.slice(0..TARGET_BYTES).to_vec() == message(1, TARGET_BYTES));
+    let direct = bench.direct_bytes();
+    assert!(direct > TARGET_BYTES as u64 / 4, "{direct} bytes");
+    drop(batch);
+    bench.sender = writing.join().ok();
+    bench.finish();
+}
+
+#[test]
+fn bytes_at_their_place_are_copied_if_they_are_gathered_elsewhere() {
+    let mut bench = Bench::new("none");
+    let place = bench.target.memory().clone();
+    let placed = bench.receiver.place_next(&bench.target, &[100..1100]);
+    placed.expect("inside");
+    bench.send(&message(2, 1000));
+    let (mut batch, mut received) = (RxBatch::with_capacity(64), 0);
+    while received < 1000 {
+        let len = bench.receiver.recv(&mut batch).expect("alive");
+        let gathered = batch.gather_into(&place, 50_000 + received);
+        assert_eq!(gathered.expect("it fits"), len);
+        received += len;
+    }
+    assert_eq!(bench.direct_bytes(), 1000);
+    for at in [100, 50_000] {
+        assert!(
+            place.slice(at..at + 1000).to_vec() == message(2, 1000),
+            "{at}"
+        );
+    }
+    drop(batch);
+    bench.finish();
+}
+
+#[test]
 fn a_dropped_target_is_filled_as_long_as_its_stream_lives() {
     let mut bench = Bench::new("none");
     let place = bench.target.memory().clone();

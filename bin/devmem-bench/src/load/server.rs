@@ -14,7 +14,6 @@ use devmem_linux::netns::{self, NetNs};
 use tempfile::TempDir;
 
 use super::tensors;
-use crate::cases::CONGESTION;
 use crate::sender::SENDER;
 use tool::pattern::PositionPattern;
 use tool::stock::{self, StockServer};
@@ -91,9 +90,14 @@ pub enum Home {
     Apart,
 }
 
+/// Congestion control of the servers. Like cubic it does not pace, and it is the one that every network namespace may make
+/// its default, whatever the machine allows (linux net/ipv4/tcp_cong.c: `TCP_CONG_NON_RESTRICTED`). Nothing is lost on the
+/// links of this benchmark, so that the two send alike.
+const CONGESTION: &str = "reno";
+
 /// Returns a command that does the same after it has made [`CONGESTION`] the default of its network namespace: servers have
 /// no option for it, and the machine may have chosen another.
-fn with_cubic(command: &Command) -> Command {
+fn with_congestion(command: &Command) -> Command {
     let mut shell = Command::new("sh");
     let script = format!(
         "echo {CONGESTION} > /proc/sys/net/ipv4/tcp_congestion_control && exec \"$0\" \"$@\""
@@ -119,7 +123,7 @@ impl Server {
         let program = server.program();
         let command = server.command(files.path(), SENDER.into());
         let command = command.with_context(|| format!("prepare {program}"))?;
-        let mut command = with_cubic(&command);
+        let mut command = with_congestion(&command);
         if home == Home::Apart {
             netns::start_in_new(&mut command);
         }

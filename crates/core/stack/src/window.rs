@@ -12,6 +12,8 @@
 //!   always ahead of slow start.
 //! - *idle connections*: a connection that has received nothing for one to two seconds, and was promised
 //!   nothing new, keeps its window, but no memory is set aside for it ([`IDLE_PERIOD_MS`]).
+//! - *silent connections*: what was promised to peers that have never sent payload limits new promises to such peers
+//!   only. Otherwise ten thousand connections that were just accepted would take the memory from one that is used.
 //! - *reserve*: an eighth of the memory is given only to connections that ask, by sending or probing, and
 //!   would otherwise get less than four segments.
 //! - *turns*: a connection that got less than it can use is considered again when it can get twice as much
@@ -20,7 +22,7 @@
 //! - *packing*: small packets take more memory than their payload; a connection with small packets is promised
 //!   fewer bytes of the same memory.
 //!
-//! So more may be promised than the memory can take in two cases. Peers of idle connections may all begin to
+//! So more may be promised than the memory can take in two cases. Peers of idle and of silent connections may all begin to
 //! send at once; each begins with its initial congestion window (RFC 5681 4.1), which the reserve can take
 //! for some. And if the peer of a connection has probed a closed window twice without success, while more than half of the
 //! memory was free, the connection gets a part of the NIC's reserve, at least four segments. If there is no memory for a
@@ -99,6 +101,8 @@ pub(crate) struct Promise {
     active_in: Option<u64>,
     /// The peer has sent something since the promise was last raised: it wants to send.
     asked: bool,
+    /// The peer has sent payload, or probed.
+    has_sent: bool,
     /// The peer has probed its closed window since the last [`Windows::grant`].
     probed: bool,
     /// Probes that got nothing although memory was free.
@@ -117,6 +121,7 @@ impl Promise {
             packing: Packing::new(),
             active_in: None,
             asked: false,
+            has_sent: false,
             probed: false,
             denied: 0,
             revoked_until: None,
@@ -156,65 +161,137 @@ struct Turn {
     number: u64,
 }
 
+impl Turn {
+    /// Returns the last turn of connections that need at most `unpromised`.
+    fn up_to(unpromised: u64) -> Self {
+        Self {
+            needs: unpromised,
+            number: u64::MAX,
+        }
+    }
+}
+
+/// Promises to the connections of one kind.
+#[derive(Debug, Default)]
+struct Promises {
+    /// Memory set aside for those that were last active in this period.
+    now: u64,
+    /// Memory set aside for those that were last active in the period before.
+    before: u64,
+    /// Slots of those that got less than they can use because memory was short.
+    starved: SlotHeap<Turn>,
+}
+
+impl Promises {
+    /// Returns the memory set aside for those that are not idle.
+    fn set_aside(&self) -> u64 {
+        self.now + self.before
+    }
+
+    /// Returns the sum that memory of a connection which was last active in `active_in` counts in; `None` if it is idle.
+    fn sum_for(&mut self, active_in: Option<u64>, period: u64) -> Option<&mut u64> {
+        match period - active_in? {
+            0 => Some(&mut self.now),
+            1 => Some(&mut self.before),
+            _ => None,
+        }
+    }
+
+    /// Begins a new period; `passed` have passed since the last one began.
+    fn advance(&mut self, passed: u64) {
+        self.before = match passed {
+            1 => self.now,
+            _ => 0,
+        };
+        self.now = 0;
+    }
+}
+
 /// The promises of one queue.
 #[derive(Debug, Default)]
 struct QueuePromises {
     /// Maximum that was ever free: all of the queue's memory.
     total: u64,
-    /// Memory set aside for connections that were last active in this period.
-    active_now: u64,
-    /// Memory set aside for connections that were last active in the period before.
-    active_before: u64,
+    /// To peers that have sent.
+    active: Promises,
+    /// To peers that have never sent.
+    silent: Promises,
     /// Free memory when it was last noted.
     seen_free: u64,
-    /// Slots of connections that got less than they can use because memory was short.
-    starved: SlotHeap<Turn>,
     /// Number of the next turn.
     next_turn: u64,
 }
 
 impl QueuePromises {
-    /// Returns the memory set aside for active connections.
-    fn set_aside(&self) -> u64 {
-        self.active_now + self.active_before
+    /// Returns the promises of the kind that `promise` is.
+    fn kind(&mut self, promise: &Promise) -> &mut Promises {
+        match promise.has_sent {
+            true => &mut self.active,
+            false => &mut self.silent,
+        }
     }
 
-    /// Returns the free memory that is not promised to active connections.
+    /// Returns the free memory that is not promised to peers that have sent.
     fn unpromised(&self) -> u64 {
-        self.seen_free.saturating_sub(self.set_aside())
+        self.seen_free.saturating_sub(self.active.set_aside())
+    }
+
+    /// Returns the free memory that may be promised to a peer that has never sent.
+    fn unpromised_to_silent(&self) -> u64 {
+        self.unpromised().saturating_sub(self.silent.set_aside())
+    }
+
+    /// Returns the free memory that may be promised to the peer of `promise`.
+    fn unpromised_to(&self, promise: &Promise) -> u64 {
+        match promise.has_sent {
+            true => self.unpromised(),
+            false => self.unpromised_to_silent(),
+        }
     }
 
     /// Enters a connection that got too little into the list, behind those that need the same. It is considered again when
     /// `needs` bytes are not promised, and more than now.
-    fn enlist(&mut self, slot: u32, needs: u64) {
-        let needs = needs.max(self.unpromised() + 1);
+    fn enlist(&mut self, slot: u32, promise: &Promise, needs: u64) {
+        let needs = needs.max(self.unpromised_to(promise) + 1);
         let number = self.next_turn;
         self.next_turn += 1;
-        self.starved.set(slot, Some(Turn { needs, number }));
+        let turn = Turn { needs, number };
+        self.kind(promise).starved.set(slot, Some(turn));
     }
 
-    /// Returns the turn up to which connections are considered now.
-    fn due(&self) -> Turn {
-        Turn {
-            needs: self.unpromised(),
-            number: u64::MAX,
-        }
+    /// Removes a connection from the list.
+    fn delist(&mut self, slot: u32, promise: &Promise) {
+        self.kind(promise).starved.set(slot, None);
     }
 
-    /// Returns the sum that memory of a connection which was last active in `active_in` counts in; `None` if it
-    /// is idle.
-    fn sum_for(&mut self, active_in: Option<u64>, period: u64) -> Option<&mut u64> {
-        match period - active_in? {
-            0 => Some(&mut self.active_now),
-            1 => Some(&mut self.active_before),
-            _ => None,
+    /// Returns whether a connection of the list can have a worthwhile part of the memory.
+    fn any_due(&self) -> bool {
+        let is_due = |promises: &Promises, unpromised| {
+            let first = promises.starved.first();
+            first.is_some_and(|turn| turn <= Turn::up_to(unpromised))
+        };
+        is_due(&self.active, self.unpromised()) || is_due(&self.silent, self.unpromised_to_silent())
+    }
+
+    /// Removes the first such connection from the list, one whose peer has sent before others.
+    fn pop_due(&mut self) -> Option<u32> {
+        let due = Turn::up_to(self.unpromised());
+        if let Some(slot) = self.active.starved.pop_until(due) {
+            return Some(slot);
         }
+        let due = Turn::up_to(self.unpromised_to_silent());
+        self.silent.starved.pop_until(due)
+    }
+
+    /// Returns the sum that the memory of `promise` counts in; `None` if it is idle.
+    fn sum_for(&mut self, promise: &Promise, period: u64) -> Option<&mut u64> {
+        self.kind(promise).sum_for(promise.active_in, period)
     }
 
     /// Takes the memory of `promise` out of the sums; returns it.
     fn take(&mut self, promise: &mut Promise, period: u64) -> u64 {
         let memory = std::mem::take(&mut promise.memory);
-        if let Some(sum) = self.sum_for(promise.active_in, period) {
+        if let Some(sum) = self.sum_for(promise, period) {
             *sum -= memory;
         }
         memory
@@ -223,18 +300,15 @@ impl QueuePromises {
     /// Sets `memory` aside for `promise`, which has none.
     fn put(&mut self, promise: &mut Promise, memory: u64, period: u64) {
         promise.memory = memory;
-        if let Some(sum) = self.sum_for(promise.active_in, period) {
+        if let Some(sum) = self.sum_for(promise, period) {
             *sum += memory;
         }
     }
 
     /// Begins a new period; `passed` have passed since the last one began.
     fn advance(&mut self, passed: u64) {
-        self.active_before = match passed {
-            1 => self.active_now,
-            _ => 0,
-        };
-        self.active_now = 0;
+        self.active.advance(passed);
+        self.silent.advance(passed);
     }
 }
 
@@ -295,9 +369,11 @@ impl Windows {
         self.queues.get_mut(index)
     }
 
-    /// Returns the bytes of memory set aside for active connections on `queue`.
+    /// Returns the bytes of memory set aside for active connections on `queue` whose peers have sent.
     pub(crate) fn promised(&self, queue: usize) -> u64 {
-        self.queues.get(queue).map_or(0, QueuePromises::set_aside)
+        self.queues
+            .get(queue)
+            .map_or(0, |queue| queue.active.set_aside())
     }
 
     /// Returns how many bytes beyond those received the connection in `slot` may advertise, when the memory of its
@@ -317,10 +393,13 @@ impl Windows {
             return ask.outstanding;
         }
         queue.take(promise, period);
+        if !promise.has_sent && (promise.asked || ask.delivered > 0) {
+            queue.delist(slot, promise);
+            promise.has_sent = true;
+        }
         queue.seen_free = free;
         queue.total = queue.total.max(free);
-        let others = queue.set_aside();
-        let unpromised = queue.unpromised();
+        let unpromised = queue.unpromised_to(promise);
         let spare = unpromised.saturating_sub(queue.total / RESERVE_DIVISOR);
         let wanted = wanted(ask, spare).min(ask.most).max(ask.outstanding);
         let floor = FLOOR_SEGMENTS * promise.packing.memory_for(ask.mss.into());
@@ -332,7 +411,7 @@ impl Windows {
             0
         } else if free >= queue.total / 2 && promise.is_shut_out() {
             let with_slack = free.saturating_add(queue.total / SLACK_DIVISOR);
-            floor.max(with_slack.saturating_sub(others) / 2)
+            floor.max(with_slack.saturating_sub(queue.active.set_aside()) / 2)
         } else {
             floor.min(unpromised)
         };
@@ -353,13 +432,16 @@ impl Windows {
         };
         queue.put(promise, memory, period);
         if allowed >= wanted {
-            queue.starved.set(slot, None);
-        } else if promise.asked && window < floor {
-            queue.enlist(slot, floor.saturating_sub(memory));
+            queue.delist(slot, promise);
+            return granted;
+        }
+        let needs = if promise.asked && window < floor {
+            floor.saturating_sub(memory)
         } else {
             let needs = (2 * floor).max(WORTHWHILE_FACTOR.saturating_mul(window));
-            queue.enlist(slot, needs.saturating_add(queue.total / RESERVE_DIVISOR));
-        }
+            needs.saturating_add(queue.total / RESERVE_DIVISOR)
+        };
+        queue.enlist(slot, promise, needs);
         granted
     }
 
@@ -378,7 +460,7 @@ impl Windows {
         let Some(queue) = self.queues.get_mut(promise.queue) else {
             return;
         };
-        queue.starved.set(slot, None);
+        queue.delist(slot, promise);
         queue.take(promise, period);
     }
 
@@ -407,7 +489,8 @@ impl Windows {
             return 0;
         };
         queue.total = queue.total.max(free);
-        let unpromised = free.saturating_sub(queue.set_aside());
+        let promised = queue.active.set_aside() + queue.silent.set_aside();
+        let unpromised = free.saturating_sub(promised);
         let spare = unpromised.saturating_sub(queue.total / RESERVE_DIVISOR);
         let floor = FLOOR_SEGMENTS * u64::from(mss);
         // The promise cannot be taken back after the handshake: not more than the first grant would be.
@@ -426,9 +509,9 @@ impl Windows {
 
     /// Returns whether connections wait for more memory of `queue`.
     pub(crate) fn has_starved(&self, queue: usize) -> bool {
-        self.queues
-            .get(queue)
-            .is_some_and(|queue| !queue.starved.is_empty())
+        self.queues.get(queue).is_some_and(|queue| {
+            !queue.active.starved.is_empty() || !queue.silent.starved.is_empty()
+        })
     }
 
     /// Notes the free memory of `queue`.
@@ -440,15 +523,13 @@ impl Windows {
 
     /// Returns whether [`Windows::next_starved`] will return a connection.
     pub(crate) fn any_to_visit(&self) -> bool {
-        let mut queues = self.queues.iter();
-        queues.any(|queue| queue.starved.first().is_some_and(|it| it <= queue.due()))
+        self.queues.iter().any(QueuePromises::any_due)
     }
 
     /// Removes the first connection of the list that can have a worthwhile part of `queue`. [`Windows::grant`] enters it
     /// again if it still gets too little.
     pub(crate) fn next_starved(&mut self, queue: usize) -> Option<u32> {
-        let queue = self.queues.get_mut(queue)?;
-        queue.starved.pop_until(queue.due())
+        self.queues.get_mut(queue)?.pop_due()
     }
 
     /// Notes that `queue` has other memory now, of unknown size.

@@ -71,6 +71,29 @@ fn idle_connections_leave_the_reserve_to_those_that_ask() {
 }
 
 #[test]
+fn peers_that_have_never_sent_take_no_memory_from_one_that_sends() {
+    let mut windows = Windows::new(1);
+    let whole = 64 * MIB;
+    let mut busy = Promise::new(0);
+    let alone = windows.grant(0, &mut busy, whole, ask(0, 1 << 40));
+    let mut silent: Vec<_> = (0..10_000).map(|_| Promise::new(0)).collect();
+    for (slot, promise) in (1..).zip(&mut silent) {
+        assert!(windows.grant(slot, promise, whole, ask(0, 0)) <= INITIAL_PROMISE);
+    }
+    let all_silent = windows.queues[0].silent.set_aside();
+    assert!(all_silent <= whole - alone, "{all_silent} and {alone}");
+    assert_eq!(
+        windows.grant(0, &mut busy, whole, ask(0, 1 << 40)),
+        alone,
+        "as if it were alone"
+    );
+    // One of them begins: its window is one of those that send now.
+    windows.note_packet(&mut silent[0], 1460);
+    windows.grant(1, &mut silent[0], whole, ask(0, 1460));
+    assert!(windows.promised(0) > alone);
+}
+
+#[test]
 fn the_end_of_a_connection_is_a_chance_for_those_that_got_too_little() {
     let mut windows = Windows::new(1);
     let whole = 8 * MIB;
@@ -88,11 +111,11 @@ fn the_end_of_a_connection_is_a_chance_for_those_that_got_too_little() {
 }
 
 #[test]
-fn silent_peers_do_not_shut_out_one_that_speaks_while_memory_is_free() {
+fn peers_that_pause_do_not_shut_out_one_that_speaks_while_memory_is_free() {
     let mut windows = Windows::new(1);
     let (whole, floor) = (8 * MIB, 4 * u64::from(MSS));
-    let mut silent = Promise::new(0);
-    windows.grant(0, &mut silent, whole, ask(whole, 0));
+    let mut used = Promise::new(0);
+    windows.grant(0, &mut used, whole, ask(whole, MIB));
     let mut one = Promise::new(0);
     assert_eq!(windows.grant(1, &mut one, whole, ask(0, 0)), 0);
     one.note_probe();
@@ -123,15 +146,15 @@ fn silent_peers_do_not_shut_out_one_that_speaks_while_memory_is_free() {
 fn each_request_of_a_peer_gets_one_grant() {
     let mut windows = Windows::new(1);
     let (whole, floor) = (8 * MIB, 4 * u64::from(MSS));
-    let mut silent = Promise::new(0);
-    windows.grant(0, &mut silent, whole, ask(whole, 0));
+    let mut used = Promise::new(0);
+    windows.grant(0, &mut used, whole, ask(whole, MIB));
     let mut one = Promise::new(0);
     one.note_probe();
     // Half of the memory is in use: only memory that is not promised can be granted.
     let free = whole / 2 - 1;
     let mut little = Promise::new(0);
-    windows.release(0, &mut silent);
-    windows.grant(0, &mut silent, whole, ask(free - floor, 0));
+    windows.release(0, &mut used);
+    windows.grant(0, &mut used, whole, ask(free - floor, MIB));
     assert_eq!(windows.grant(1, &mut one, free, ask(0, MIB)), floor);
     assert_eq!(
         windows.grant(1, &mut one, free, ask(floor / 2, MIB)),
@@ -194,8 +217,8 @@ fn the_sum_of_promises_never_exceeds_the_memory() {
             windows.release(slot as u32, promise);
         }
         assert_eq!(
-            (windows.promised(0), windows.queues[0].starved.is_empty()),
-            (0, true),
+            (windows.promised(0), windows.has_starved(0)),
+            (0, false),
             "seed {seed}"
         );
     }
@@ -223,12 +246,12 @@ fn the_window_of_a_pruned_connection_is_available_to_others_until_it_delivers() 
     let mut windows = Windows::new(1);
     let (whole, floor) = (8 * MIB, 4 * u64::from(MSS));
     let mut pruned = Promise::new(0);
-    assert_eq!(windows.grant(0, &mut pruned, whole, ask(whole, 0)), whole);
+    assert_eq!(windows.grant(0, &mut pruned, whole, ask(whole, 1)), whole);
     let mut other = Promise::new(0);
     assert_eq!(windows.grant(1, &mut other, whole, ask(0, MIB)), 0);
     windows.revoke(&mut pruned, MIB);
     // Its peer still sees the window.
-    assert_eq!(windows.grant(0, &mut pruned, whole, ask(whole, 0)), whole);
+    assert_eq!(windows.grant(0, &mut pruned, whole, ask(whole, 1)), whole);
     assert_eq!(windows.promised(0), floor);
     assert!(windows.grant(1, &mut other, whole, ask(0, MIB)) > MIB);
     windows.release(1, &mut other);
@@ -255,7 +278,7 @@ fn memory_that_comes_home_goes_to_those_that_have_least_and_among_them_to_those_
     let mut windows = Windows::new(1);
     let (whole, floor) = (8 * MIB, 4 * u64::from(MSS));
     let mut promises: Vec<_> = (0..4).map(|_| Promise::new(0)).collect();
-    windows.grant(9, &mut Promise::new(0), whole, ask(whole, 0));
+    windows.grant(9, &mut Promise::new(0), whole, ask(whole, MIB));
     for slot in [2, 0, 3, 1] {
         let has = if slot == 3 { floor } else { 0 };
         let promise = &mut promises[slot as usize];
@@ -346,7 +369,7 @@ fn memory_of_idle_connections_is_available_to_others_until_they_receive_again() 
     let whole = 8 * MIB;
     let mut windows = Windows::new(1);
     let (mut idle, mut busy) = (Promise::new(0), Promise::new(0));
-    assert_eq!(windows.grant(0, &mut idle, whole, ask(whole, 0)), whole);
+    assert_eq!(windows.grant(0, &mut idle, whole, ask(whole, MIB)), whole);
     assert_eq!(windows.grant(1, &mut busy, whole, ask(0, MIB)), 0);
     windows.advance(Instant::from_millis(1000));
     assert_eq!(windows.promised(0), whole, "active in the period before");
@@ -354,7 +377,7 @@ fn memory_of_idle_connections_is_available_to_others_until_they_receive_again() 
     assert_eq!(windows.promised(0), 0);
     assert!(windows.any_to_visit());
     // The window of the peer stays.
-    assert_eq!(windows.grant(0, &mut idle, whole, ask(whole, 0)), whole);
+    assert_eq!(windows.grant(0, &mut idle, whole, ask(whole, MIB)), whole);
     windows.note_packet(&mut busy, 1460);
     let granted = windows.grant(1, &mut busy, whole, ask(0, MIB));
     assert_eq!(granted, INITIAL_PROMISE + 2 * MIB);
@@ -388,7 +411,7 @@ fn a_connection_that_begins_after_a_long_pause_is_promised_a_window() {
     windows.advance(Instant::from_millis(3_600_000));
     let granted = windows.grant(0, &mut promise, 8 * MIB, ask(0, 0));
     assert_eq!(granted, INITIAL_PROMISE);
-    assert_eq!(windows.promised(0), INITIAL_PROMISE);
+    assert_eq!(windows.queues[0].silent.set_aside(), INITIAL_PROMISE);
 }
 
 #[test]

@@ -8,6 +8,8 @@
 //! - *dynamic threshold* (Choudhury and Hahne 1998): a connection may be promised up to half of the memory
 //!   that is not promised to others. One busy connection gets half of the memory, two get a third each, and
 //!   there is always some left for a new one.
+//! - *equal parts*: nor may it be promised more than each would get if all that are not idle were busy. Otherwise those that
+//!   send in bursts, one after another, would keep what they do not use from the one that sends now.
 //! - *growth by use*: the promise to a new connection is small and grows with the bytes delivered in order,
 //!   always ahead of slow start.
 //! - *idle connections*: a connection that has received nothing for one to two seconds, and was promised
@@ -95,6 +97,8 @@ pub(crate) struct Promise {
     queue: usize,
     /// Memory set aside, in bytes of the NIC's figure.
     memory: u64,
+    /// It is in a [`Share`] of its queue, unless it has become idle.
+    is_counted: bool,
     packing: Packing,
     /// Number of the period in which it last received something or was promised something new; `None` before the
     /// first [`Windows::grant`].
@@ -118,6 +122,7 @@ impl Promise {
         Self {
             queue,
             memory: 0,
+            is_counted: false,
             packing: Packing::new(),
             active_in: None,
             asked: false,
@@ -171,13 +176,22 @@ impl Turn {
     }
 }
 
+/// Promises to connections that were last active in the same period.
+#[derive(Debug, Default, Clone, Copy)]
+struct Share {
+    /// Memory set aside.
+    memory: u64,
+    /// Number of connections.
+    connections: u64,
+}
+
 /// Promises to the connections of one kind.
 #[derive(Debug, Default)]
 struct Promises {
-    /// Memory set aside for those that were last active in this period.
-    now: u64,
-    /// Memory set aside for those that were last active in the period before.
-    before: u64,
+    /// To those that were last active in this period.
+    now: Share,
+    /// To those that were last active in the period before.
+    before: Share,
     /// Slots of those that got less than they can use because memory was short.
     starved: SlotHeap<Turn>,
 }
@@ -185,11 +199,16 @@ struct Promises {
 impl Promises {
     /// Returns the memory set aside for those that are not idle.
     fn set_aside(&self) -> u64 {
-        self.now + self.before
+        self.now.memory + self.before.memory
     }
 
-    /// Returns the sum that memory of a connection which was last active in `active_in` counts in; `None` if it is idle.
-    fn sum_for(&mut self, active_in: Option<u64>, period: u64) -> Option<&mut u64> {
+    /// Returns the number of those that are not idle.
+    fn connections(&self) -> u64 {
+        self.now.connections + self.before.connections
+    }
+
+    /// Returns the share of a connection which was last active in `active_in`; `None` if it is idle.
+    fn share_of(&mut self, active_in: Option<u64>, period: u64) -> Option<&mut Share> {
         match period - active_in? {
             0 => Some(&mut self.now),
             1 => Some(&mut self.before),
@@ -201,9 +220,9 @@ impl Promises {
     fn advance(&mut self, passed: u64) {
         self.before = match passed {
             1 => self.now,
-            _ => 0,
+            _ => Share::default(),
         };
-        self.now = 0;
+        self.now = Share::default();
     }
 }
 
@@ -249,6 +268,16 @@ impl QueuePromises {
         }
     }
 
+    /// Returns the part of the memory for `promise`, which is in no share, if all connections that are not idle have the same and
+    /// as much is left for a new one.
+    fn equal_part(&self, promise: &Promise) -> u64 {
+        let others = match promise.has_sent {
+            true => self.active.connections(),
+            false => self.active.connections() + self.silent.connections(),
+        };
+        (self.total - self.total / RESERVE_DIVISOR) / (others + 2)
+    }
+
     /// Enters a connection that got too little into the list, behind those that need the same. It is considered again when
     /// `needs` bytes are not promised, and more than now.
     fn enlist(&mut self, slot: u32, promise: &Promise, needs: u64) {
@@ -283,25 +312,30 @@ impl QueuePromises {
         self.silent.starved.pop_until(due)
     }
 
-    /// Returns the sum that the memory of `promise` counts in; `None` if it is idle.
-    fn sum_for(&mut self, promise: &Promise, period: u64) -> Option<&mut u64> {
-        self.kind(promise).sum_for(promise.active_in, period)
+    /// Returns the share that `promise` counts in; `None` if it is idle.
+    fn share_of(&mut self, promise: &Promise, period: u64) -> Option<&mut Share> {
+        self.kind(promise).share_of(promise.active_in, period)
     }
 
-    /// Takes the memory of `promise` out of the sums; returns it.
+    /// Takes `promise` out of its share; returns its memory.
     fn take(&mut self, promise: &mut Promise, period: u64) -> u64 {
         let memory = std::mem::take(&mut promise.memory);
-        if let Some(sum) = self.sum_for(promise, period) {
-            *sum -= memory;
+        if std::mem::take(&mut promise.is_counted)
+            && let Some(share) = self.share_of(promise, period)
+        {
+            share.memory -= memory;
+            share.connections -= 1;
         }
         memory
     }
 
-    /// Sets `memory` aside for `promise`, which has none.
+    /// Sets `memory` aside for `promise`, which is in no share.
     fn put(&mut self, promise: &mut Promise, memory: u64, period: u64) {
         promise.memory = memory;
-        if let Some(sum) = self.sum_for(promise, period) {
-            *sum += memory;
+        if let Some(share) = self.share_of(promise, period) {
+            share.memory += memory;
+            share.connections += 1;
+            promise.is_counted = true;
         }
     }
 
@@ -403,7 +437,7 @@ impl Windows {
         let spare = unpromised.saturating_sub(queue.total / RESERVE_DIVISOR);
         let wanted = wanted(ask, spare).min(ask.most).max(ask.outstanding);
         let floor = FLOOR_SEGMENTS * promise.packing.memory_for(ask.mss.into());
-        let fair = spare / 2;
+        let fair = (spare / 2).min(queue.equal_part(promise));
         let may = if fair >= floor {
             promise.denied = 0;
             fair

@@ -8,8 +8,9 @@
 //! - *dynamic threshold* (Choudhury and Hahne 1998): a connection may be promised up to half of the memory
 //!   that is not promised to others. One busy connection gets half of the memory, two get a third each, and
 //!   there is always some left for a new one.
-//! - *equal parts*: nor may it be promised more than each would get if all that are not idle were busy. Otherwise those that
-//!   send in bursts, one after another, would keep what they do not use from the one that sends now.
+//! - *equal parts*: when less than a quarter is left, nor may it be promised more than each would get if all that are not
+//!   idle were busy. Otherwise those that sent a burst each would keep what they did not use of their windows from the one
+//!   that sends now.
 //! - *growth by use*: the promise to a new connection is small and grows with the bytes delivered in order,
 //!   always ahead of slow start.
 //! - *idle connections*: a connection that has received nothing for one to two seconds, and was promised
@@ -49,6 +50,9 @@ const SHUT_OUT_PROBES: u8 = 2;
 /// Divisor: slack = total / 8. The NIC keeps so much memory back (`nic::RxSpace`): an eighth of all memory, of
 /// which `total` is about three quarters.
 const SLACK_DIVISOR: u64 = 8;
+
+/// Divisor: with less than `total / 4` left, no connection is promised more than an equal part.
+const SCARCE_DIVISOR: u64 = 4;
 
 /// Segments that the reserve lets a connection have. Two would be enough to keep ACKs going (RFC 9293
 /// 3.8.6.3), but with silly window avoidance on both sides the peer waits for its timer when one of two is
@@ -269,13 +273,13 @@ impl QueuePromises {
     }
 
     /// Returns the part of the memory for `promise`, which is in no share, if all connections that are not idle have the same and
-    /// as much is left for a new one.
+    /// a quarter is left: the memory that is in use for a moment would otherwise be as much as all that is left.
     fn equal_part(&self, promise: &Promise) -> u64 {
         let others = match promise.has_sent {
             true => self.active.connections(),
             false => self.active.connections() + self.silent.connections(),
         };
-        (self.total - self.total / RESERVE_DIVISOR) / (others + 2)
+        (self.total - self.total / RESERVE_DIVISOR) / 4 * 3 / (others + 1)
     }
 
     /// Enters a connection that got too little into the list, behind those that need the same. It is considered again when
@@ -437,7 +441,11 @@ impl Windows {
         let spare = unpromised.saturating_sub(queue.total / RESERVE_DIVISOR);
         let wanted = wanted(ask, spare).min(ask.most).max(ask.outstanding);
         let floor = FLOOR_SEGMENTS * promise.packing.memory_for(ask.mss.into());
-        let fair = (spare / 2).min(queue.equal_part(promise));
+        let part = match spare >= queue.total / SCARCE_DIVISOR {
+            true => u64::MAX,
+            false => queue.equal_part(promise),
+        };
+        let fair = part.min(spare / 2);
         let may = if fair >= floor {
             promise.denied = 0;
             fair
@@ -465,7 +473,8 @@ impl Windows {
             None => window.min(earned),
         };
         queue.put(promise, memory, period);
-        if allowed >= wanted {
+        // With an equal part, more memory for all would not change anything.
+        if allowed >= wanted || fair == part && part >= floor {
             queue.delist(slot, promise);
             return granted;
         }

@@ -425,3 +425,26 @@ fn an_idle_connection_that_has_used_up_its_window_gets_memory_that_is_given_back
     windows.advance(Instant::from_millis(10_000));
     assert!(windows.grant(0, &mut promise, 8 * MIB, ask(0, MIB)) > MIB);
 }
+
+#[test]
+fn bursts_on_one_connection_after_another_leave_a_full_window_to_the_next() {
+    let mut windows = Windows::new(1);
+    let whole = 192 * MIB;
+    let mut promises: Vec<_> = (0..1000).map(|_| Promise::new(0)).collect();
+    let mut least = u64::MAX;
+    for (round, slot) in (0..8).flat_map(|round| (0..1000).map(move |slot| (round, slot))) {
+        let promise = &mut promises[slot as usize];
+        let mut window = 0;
+        // A burst of a MiB, of which the peer always uses the whole window; the last one stays unused.
+        for received in (0..MIB).step_by(64 << 10) {
+            windows.note_packet(promise, 64 << 10);
+            window = windows.grant(slot, promise, whole, ask(0, round * MIB + received));
+        }
+        // The first connections had more while they were few.
+        if round == 7 {
+            least = least.min(window);
+        }
+    }
+    assert!(least >= 120 << 10, "{least}");
+    assert!(!windows.has_starved(0), "all have as much as they may have");
+}

@@ -51,6 +51,10 @@ const OTHERS_TURN: Duration = Duration::from_millis(200);
 /// Packets that a thread receives before it hands the lock to threads that wait for it: those of one poll with much to do.
 const TURN: u64 = POLL_BUDGET as u64;
 
+/// Time since the last poll after which a call polls that need not wait. A program that only sends, more often than the background
+/// thread takes over (`background.rs`), would otherwise receive no ACK until its send buffer is full, and no timer would expire.
+const POLL_INTERVAL: Duration = Duration::from_micros(500);
+
 /// Index of a stack in its driver (a virtual-time pair has two stacks).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct StackIndex(pub(crate) usize);
@@ -130,6 +134,14 @@ impl Core {
     /// Returns the earliest time at which a stack must be polled again.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.stacks.iter().filter_map(Stack::next_deadline).min()
+    }
+
+    /// Returns whether a call that need not wait polls: nobody has polled for [`POLL_INTERVAL`], and no thread sleeps on the link,
+    /// which would be woken if there was work. Time that is virtual passes only in calls that wait.
+    fn is_poll_overdue(&self, at: StackIndex, now: Instant) -> bool {
+        self.leader == Leader::Nobody
+            && !self.clock.is_virtual()
+            && now.saturating_since(self.stacks[at.0].last_poll()) >= POLL_INTERVAL
     }
 
     /// Wakes waiters, and writes to the eventfds, of the sockets whose readiness changed.
@@ -493,6 +505,9 @@ impl Driver {
             core.note_foreground(wait.limit, now);
             if let Some(result) = attempt(&mut core.stacks[wait.stack.0], now) {
                 self.after_call(&mut core);
+                if !polled && core.is_poll_overdue(wait.stack, now) {
+                    self.poll(&mut core);
+                }
                 caller.wakes_background = self.leave(&mut core);
                 return Ok(result);
             }

@@ -245,6 +245,11 @@ impl Stack {
         self.check_readiness();
     }
 
+    /// Returns when [`Stack::poll`] was called last; [`Instant::ZERO`] before the first time.
+    pub fn last_poll(&self) -> Instant {
+        self.last_poll
+    }
+
     /// Returns the time at which [`Stack::poll`] has to be called even if nothing arrives; a time in the past
     /// means at once.
     pub fn next_deadline(&self) -> Option<Instant> {

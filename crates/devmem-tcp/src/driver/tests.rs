@@ -105,6 +105,31 @@ fn a_thread_that_waits_for_an_idle_socket_on_a_busy_link_lets_others_call() {
     assert!(left > 0, "the calls waited for the end of the flood");
 }
 
+#[test]
+fn calls_that_need_not_wait_poll_if_nobody_has_polled_for_a_while() {
+    let (mut stack, left) = flooded(FLOOD);
+    let socket = listen(&mut stack, 1);
+    let driver = Driver::new(vec![stack], Clock::real(), Vec::new()).expect("eventfds");
+    let wait = Wait {
+        stack: AT,
+        socket: Some(socket),
+        limit: WaitLimit::Forever,
+    };
+    let call = || driver.wait_for(wait, |_, _| Some(()));
+    let left = || left.load(Ordering::Relaxed);
+    // The first call may poll, because nobody has.
+    call().expect("the same process");
+    let (before, began) = (left(), driver.now());
+    let mut calls = 0;
+    while driver.now().saturating_since(began) < POLL_INTERVAL {
+        calls += 1;
+        call().expect("the same process");
+    }
+    assert!(before - left() <= TURN, "polled once in {calls} calls");
+    call().expect("the same process");
+    assert!(left() < before);
+}
+
 /// Returns whether the background thread was woken since the last call.
 fn is_background_woken(driver: &Driver) -> bool {
     let mut count = [0; 8];

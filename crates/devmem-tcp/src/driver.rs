@@ -15,6 +15,7 @@
 //! next deadline when neither has work.
 
 mod fds;
+mod leftovers;
 mod wait;
 
 use std::collections::HashMap;
@@ -40,6 +41,7 @@ use crate::spin::Spin;
 use crate::watchers::Watchers;
 use fds::sleep_on;
 pub(crate) use fds::{clear, set, sleep_until_readable};
+use leftovers::Leftovers;
 pub(crate) use wait::{Awaited, NotReady, Wait, WaitLimit};
 
 /// Longest single sleep: bounds the delay of a missed wake-up.
@@ -50,10 +52,6 @@ const OTHERS_TURN: Duration = Duration::from_millis(200);
 
 /// Packets that a thread receives before it hands the lock to threads that wait for it: those of one poll with much to do.
 const TURN: u64 = POLL_BUDGET as u64;
-
-/// Time since the last poll after which a call polls that need not wait. A program that only sends, more often than the background
-/// thread takes over (`background.rs`), would otherwise receive no ACK until its send buffer is full, and no timer would expire.
-const POLL_INTERVAL: Duration = Duration::from_micros(500);
 
 /// Index of a stack in its driver (a virtual-time pair has two stacks).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -98,6 +96,7 @@ pub(crate) struct Core {
     pub(crate) last_foreground: Option<Instant>,
     /// The background thread sleeps without a tick: a thread that leaves a call must wake it.
     pub(crate) background_sleeps: bool,
+    leftovers: Leftovers,
     /// A program may be about to wait for a readiness fd: when no thread is inside a call, the background thread must lead at
     /// once, not at its next tick.
     background_wanted: bool,
@@ -134,14 +133,6 @@ impl Core {
     /// Returns the earliest time at which a stack must be polled again.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.stacks.iter().filter_map(Stack::next_deadline).min()
-    }
-
-    /// Returns whether a call that need not wait polls: nobody has polled for [`POLL_INTERVAL`], and no thread sleeps on the link,
-    /// which would be woken if there was work. Time that is virtual passes only in calls that wait.
-    fn is_poll_overdue(&self, at: StackIndex, now: Instant) -> bool {
-        self.leader == Leader::Nobody
-            && !self.clock.is_virtual()
-            && now.saturating_since(self.stacks[at.0].last_poll()) >= POLL_INTERVAL
     }
 
     /// Wakes waiters, and writes to the eventfds, of the sockets whose readiness changed.
@@ -246,6 +237,8 @@ pub(crate) struct Driver {
     closing: AtomicBool,
     /// Number of application threads inside a [`Driver::wait_for`] that may wait: they poll, or sleep and will be woken.
     callers: AtomicUsize,
+    /// A call has left something to send since the background thread last found that there is nothing.
+    has_leftovers: AtomicBool,
 }
 
 /// Guard of a call; it must be dropped after the lock.
@@ -302,6 +295,7 @@ impl Driver {
                 sleeps_until: None,
                 last_foreground: None,
                 background_sleeps: false,
+                leftovers: Leftovers::default(),
                 background_wanted: false,
                 epoch: 0,
                 received: 0,
@@ -313,6 +307,7 @@ impl Driver {
             wake_leader: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             closing: AtomicBool::new(false),
             callers: AtomicUsize::new(0),
+            has_leftovers: AtomicBool::new(false),
         }))
     }
 
@@ -363,7 +358,7 @@ impl Driver {
         let now = core.clock.now();
         let result = call(&mut core.stacks[at.0], now);
         self.after_call(&mut core);
-        let wakes_background = core.take_background_wanted();
+        let wakes_background = core.take_background_wanted() || self.rests_too_long(&mut core);
         drop(core);
         if wakes_background {
             set(self.wake_background.as_fd());
@@ -381,12 +376,18 @@ impl Driver {
     }
 
     /// Flushes the stacks and signals events. Must follow every call that may have changed a socket.
+    ///
+    /// What does not fill a super-packet may stay until the next poll, if no thread sleeps on the links that would have to be woken
+    /// for it.
     fn after_call(&self, core: &mut Core) {
         core.epoch += 1;
         let now = core.clock.now();
+        let gathers = core.leader == Leader::Nobody && !core.clock.is_virtual();
         for stack in &mut core.stacks {
-            if stack.wants_flush() {
-                stack.flush(now);
+            match stack.wants_flush() {
+                true if gathers => stack.flush_full(now),
+                true => stack.flush(now),
+                false => {}
             }
         }
         let told = core.tell_events();
@@ -564,7 +565,7 @@ impl Driver {
         {
             waiter.thread.unpark();
         }
-        core.take_background_wanted() || core.background_sleeps
+        core.take_background_wanted() || core.background_sleeps || self.rests_too_long(core)
     }
 
     /// Leaves without a result. A non-blocking caller may wait for an fd of its sockets, so the background thread leads until it

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::driver::{Driver, Leader};
 
 /// How often the thread checks whether the application still polls. While it does, the thread does nothing else.
-const TICK: Duration = Duration::from_millis(10);
+pub(crate) const TICK: Duration = Duration::from_millis(10);
 
 /// Time without a poll by the application after which this thread polls.
 const AWAY_AFTER: Duration = Duration::from_millis(2);
@@ -56,7 +56,7 @@ fn run(driver: &Weak<Driver>) {
 /// Polls and leads if the application does not poll; otherwise sleeps for a tick, or until it is woken.
 fn step(driver: &Driver) {
     let Some(mut core) = driver.lock_in_background() else {
-        driver.rest_in_background(TICK);
+        driver.rest_in_background(driver.blind_rest());
         return;
     };
     if let Leader::Application(..) = core.leader {
@@ -71,8 +71,12 @@ fn step(driver: &Driver) {
         .last_foreground
         .is_none_or(|last| now.saturating_since(last) >= AWAY_AFTER);
     if !away || driver.has_callers() {
+        let Some(rest) = driver.rest(&mut core, now) else {
+            driver.poll(&mut core);
+            return;
+        };
         drop(core);
-        driver.rest_in_background(TICK);
+        driver.rest_in_background(rest);
         return;
     }
     if !driver.poll(&mut core) {

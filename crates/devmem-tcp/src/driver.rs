@@ -15,6 +15,7 @@
 //! next deadline when neither has work.
 
 mod fds;
+mod leftovers;
 mod wait;
 
 use std::collections::HashMap;
@@ -40,6 +41,7 @@ use crate::spin::Spin;
 use crate::watchers::Watchers;
 use fds::sleep_on;
 pub(crate) use fds::{clear, set, sleep_until_readable};
+use leftovers::Leftovers;
 pub(crate) use wait::{Awaited, NotReady, Wait, WaitLimit};
 
 /// Longest single sleep: bounds the delay of a missed wake-up.
@@ -94,6 +96,7 @@ pub(crate) struct Core {
     pub(crate) last_foreground: Option<Instant>,
     /// The background thread sleeps without a tick: a thread that leaves a call must wake it.
     pub(crate) background_sleeps: bool,
+    leftovers: Leftovers,
     /// A program may be about to wait for a readiness fd: when no thread is inside a call, the background thread must lead at
     /// once, not at its next tick.
     background_wanted: bool,
@@ -234,6 +237,8 @@ pub(crate) struct Driver {
     closing: AtomicBool,
     /// Number of application threads inside a [`Driver::wait_for`] that may wait: they poll, or sleep and will be woken.
     callers: AtomicUsize,
+    /// A call has left something to send since the background thread last found that there is nothing.
+    has_leftovers: AtomicBool,
 }
 
 /// Guard of a call; it must be dropped after the lock.
@@ -290,6 +295,7 @@ impl Driver {
                 sleeps_until: None,
                 last_foreground: None,
                 background_sleeps: false,
+                leftovers: Leftovers::default(),
                 background_wanted: false,
                 epoch: 0,
                 received: 0,
@@ -301,6 +307,7 @@ impl Driver {
             wake_leader: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             closing: AtomicBool::new(false),
             callers: AtomicUsize::new(0),
+            has_leftovers: AtomicBool::new(false),
         }))
     }
 
@@ -351,7 +358,7 @@ impl Driver {
         let now = core.clock.now();
         let result = call(&mut core.stacks[at.0], now);
         self.after_call(&mut core);
-        let wakes_background = core.take_background_wanted();
+        let wakes_background = core.take_background_wanted() || self.rests_too_long(&mut core);
         drop(core);
         if wakes_background {
             set(self.wake_background.as_fd());
@@ -369,12 +376,18 @@ impl Driver {
     }
 
     /// Flushes the stacks and signals events. Must follow every call that may have changed a socket.
+    ///
+    /// What does not fill a super-packet may stay until the next poll, if no thread sleeps on the links that would have to be woken
+    /// for it.
     fn after_call(&self, core: &mut Core) {
         core.epoch += 1;
         let now = core.clock.now();
+        let gathers = core.leader == Leader::Nobody && !core.clock.is_virtual();
         for stack in &mut core.stacks {
-            if stack.wants_flush() {
-                stack.flush(now);
+            match stack.wants_flush() {
+                true if gathers => stack.flush_full(now),
+                true => stack.flush(now),
+                false => {}
             }
         }
         let told = core.tell_events();
@@ -493,6 +506,9 @@ impl Driver {
             core.note_foreground(wait.limit, now);
             if let Some(result) = attempt(&mut core.stacks[wait.stack.0], now) {
                 self.after_call(&mut core);
+                if !polled && core.is_poll_overdue(wait.stack, now) {
+                    self.poll(&mut core);
+                }
                 caller.wakes_background = self.leave(&mut core);
                 return Ok(result);
             }
@@ -549,7 +565,7 @@ impl Driver {
         {
             waiter.thread.unpark();
         }
-        core.take_background_wanted() || core.background_sleeps
+        core.take_background_wanted() || core.background_sleeps || self.rests_too_long(core)
     }
 
     /// Leaves without a result. A non-blocking caller may wait for an fd of its sockets, so the background thread leads until it

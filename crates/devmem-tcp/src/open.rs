@@ -484,10 +484,12 @@ pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError
     Ok((end(0), end(1)))
 }
 
-/// Duplicates the fd to wait on for input from the link, if it has one.
+/// Duplicates the fds to wait on for input from the link and for room in it, as far as it has them.
 fn link_fds(link: &dyn Link) -> Result<Vec<OwnedFd>, OpenError> {
-    let fd = link.poll_fd().map(|fd| fd.try_clone_to_owned()).transpose();
-    Ok(fd.map_err(OpenError::system("dup"))?.into_iter().collect())
+    let fds = [link.poll_fd(), link.room_fd()].into_iter().flatten();
+    fds.map(|fd| fd.try_clone_to_owned())
+        .collect::<Result<_, _>>()
+        .map_err(OpenError::system("dup"))
 }
 
 /// Returns a random locally administered unicast MAC address (IEEE 802, 48.2) and a random stack secret.

@@ -99,9 +99,10 @@ impl io::Write for SendHalf {
         Ok(self.socket.write(bytes, self.limit)?)
     }
 
-    /// Does nothing: TCP sends written bytes by itself.
+    /// Sends what waits for further writes to fill a packet; at the latest after about a millisecond it leaves by itself. What
+    /// Nagle's algorithm holds back still waits.
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        self.socket.flush()
     }
 }
 

@@ -235,8 +235,9 @@ impl io::Write for SendRing<'_> {
         Ok(len)
     }
 
-    /// Queues what is left of the last chunk; does not wait until it is acknowledged.
+    /// Queues and flushes what is left of the last chunk; does not wait until it is acknowledged.
     fn flush(&mut self) -> io::Result<()> {
-        Ok(self.send_rest()?)
+        self.send_rest()?;
+        self.sending.flush()
     }
 }

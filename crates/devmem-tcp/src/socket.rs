@@ -174,6 +174,23 @@ impl Socket {
         }
     }
 
+    /// Sends what waits for further sends to fill a packet.
+    pub(crate) fn flush(&self) -> io::Result<()> {
+        self.check()?;
+        match self {
+            Self::User(inner) => {
+                let flush = |stack: &mut Stack, now| stack.flush(now);
+                inner
+                    .shared
+                    .driver
+                    .with(inner.at, flush)
+                    .map_err(Into::into)
+            }
+            // The kernel gathers only while the NIC is busy.
+            Self::Kernel(_) => Ok(()),
+        }
+    }
+
     pub(crate) fn nodelay(&self) -> io::Result<bool> {
         self.check()?;
         match self {

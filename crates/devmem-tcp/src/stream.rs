@@ -284,8 +284,9 @@ impl io::Write for Stream {
         self.send.write(bytes)
     }
 
-    /// Does nothing: TCP sends written bytes by itself.
+    /// Sends what waits for further writes to fill a packet; at the latest after about a millisecond it leaves by itself. What
+    /// Nagle's algorithm holds back still waits.
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        self.send.flush()
     }
 }

@@ -126,6 +126,10 @@ impl<L: Link> Link for SharedLink<L> {
         self.link.poll_fd()
     }
 
+    fn room_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.link.room_fd()
+    }
+
     fn tells_of_room(&self) -> bool {
         self.link.tells_of_room()
     }

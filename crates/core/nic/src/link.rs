@@ -111,8 +111,14 @@ pub trait Link: Send {
         None
     }
 
-    /// Returns true if the last [`send`](Self::send) was [`LinkSent::Busy`] and [`poll_fd`](Self::poll_fd) also becomes
-    /// readable when the link has room again. If false, a caller with frames for a busy link has to retry by time.
+    /// Returns a second descriptor, which becomes readable when the link has room again. It is the same as long as the link
+    /// exists. `None`: the descriptor of [`poll_fd`](Self::poll_fd) reports that, too, or none does.
+    fn room_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Returns true if the last [`send`](Self::send) was [`LinkSent::Busy`] and a descriptor becomes readable when the link has
+    /// room again ([`room_fd`](Self::room_fd)). If false, a caller with frames for a busy link has to retry by time.
     fn tells_of_room(&self) -> bool {
         false
     }
@@ -166,6 +172,10 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         (**self).poll_fd()
+    }
+
+    fn room_fd(&self) -> Option<BorrowedFd<'_>> {
+        (**self).room_fd()
     }
 
     fn tells_of_room(&self) -> bool {

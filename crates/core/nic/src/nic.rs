@@ -614,8 +614,8 @@ impl Nic {
         self.link.poll_fd()
     }
 
-    /// Returns true if packets are queued because the link is busy and [`Nic::poll_fd`] becomes readable when it has room
-    /// again. Retrying before that is useless.
+    /// Returns true if packets are queued because the link is busy and a descriptor of the link becomes readable when it has
+    /// room again ([`Link::room_fd`]). Retrying before that is useless.
     pub fn is_told_of_room(&self) -> bool {
         self.tx.len() > 0 && self.link.tells_of_room()
     }

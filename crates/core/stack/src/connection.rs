@@ -16,7 +16,7 @@ use crate::network::{Egress, Network, SegmentOwner, headers_for};
 use crate::socket::sockets::{ConnectionMut, Sockets};
 use crate::socket::sockopt::SocketSettings;
 use crate::socket::{ConnectionSocket, Holder, SocketId, SocketKind, TimeWaitSocket};
-use crate::stack::Burst;
+use crate::stack::{Burst, FlushScope};
 use crate::window::{Ask, Promise, Windows};
 
 /// Smallest path MTU that is accepted from an ICMP error over IPv4 (linux `ip_rt_min_pmtu`). A smaller one is
@@ -162,7 +162,7 @@ impl Stack {
         } else {
             windows.release(slot, &mut connection.promise);
         }
-        send_all(&mut connection, &mut self.network, now);
+        send_all(&mut connection, &mut self.network, self.flush_scope, now);
         let (state, holder) = settle(&mut connection, now);
         drop(connection);
         pressure.forget_holders(&mut self.sockets);
@@ -386,10 +386,20 @@ fn repeat_syn_acks(slot: u32, sockets: &mut Sockets, network: &mut Network, now:
     }
 }
 
-/// Sends all segments that a connection may send now.
-fn send_all(connection: &mut ConnectionMut<'_>, network: &mut Network, now: Instant) {
+/// Sends all segments that a connection may send now, except those that `scope` lets wait.
+fn send_all(
+    connection: &mut ConnectionMut<'_>,
+    network: &mut Network,
+    scope: FlushScope,
+    now: Instant,
+) {
     let owner = SegmentOwner::Connection(connection.id());
     while network.nic().tx_room() > 0 {
+        if scope == FlushScope::Full && connection.conn.may_gather(now) {
+            // The next poll sends it, together with what is queued until then.
+            connection.touch();
+            return;
+        }
         let Some(segment) = connection.conn.poll_send(now) else {
             return;
         };
@@ -450,6 +460,7 @@ fn settle(connection: &mut ConnectionMut<'_>, now: Instant) -> (StateKind, Holde
     connection.errors.collect(acked);
     connection.note_times(now);
     connection.note_draining();
+    connection.note_unsent();
     (connection.conn.state(), connection.holder)
 }
 

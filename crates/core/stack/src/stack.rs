@@ -98,6 +98,15 @@ pub struct StackStats {
     pub neighbors_asked: usize,
 }
 
+/// What is sent of what the socket calls have queued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FlushScope {
+    /// All that may leave.
+    All,
+    /// What fills super-packets, and all that must not wait for further calls.
+    Full,
+}
+
 /// A TCP/IP stack on one NIC. It has one owner, no thread and no clock, and does I/O only through the NIC.
 ///
 /// Socket calls change state and send nothing; the next [`Stack::poll`] or [`Stack::flush`] sends.
@@ -108,6 +117,7 @@ pub struct Stack {
     pub(crate) icmp: Icmp,
     pub(crate) tcp: TcpSetup,
     pub(crate) stats: StackStats,
+    pub(crate) flush_scope: FlushScope,
     poll_budget: usize,
     last_poll: Instant,
 }
@@ -165,6 +175,7 @@ impl Stack {
             icmp: Icmp::new(),
             tcp: TcpSetup::new(tcp, &secret),
             stats: StackStats::default(),
+            flush_scope: FlushScope::All,
             poll_budget: poll_budget.max(1),
             last_poll: Instant::ZERO,
         })
@@ -245,6 +256,19 @@ impl Stack {
         self.check_readiness();
     }
 
+    /// As [`Stack::flush`], for a caller that expects further calls soon: a connection with a whole super-packet in flight keeps
+    /// what does not fill another one. [`Stack::wants_flush`] is true then, and the next poll, or flush, sends it.
+    pub fn flush_full(&mut self, now: Instant) {
+        self.flush_scope = FlushScope::Full;
+        self.flush(now);
+        self.flush_scope = FlushScope::All;
+    }
+
+    /// Returns when [`Stack::poll`] was called last; [`Instant::ZERO`] before the first time.
+    pub fn last_poll(&self) -> Instant {
+        self.last_poll
+    }
+
     /// Returns the time at which [`Stack::poll`] has to be called even if nothing arrives; a time in the past
     /// means at once.
     pub fn next_deadline(&self) -> Option<Instant> {
@@ -262,6 +286,11 @@ impl Stack {
             || self.sockets.any_arrivals()
             || self.memory.windows.any_to_visit()
             || self.network.wants_flush()
+    }
+
+    /// Returns whether a connection has bytes that were never sent: they wait for an ACK, a timer, or the next poll.
+    pub fn has_unsent(&self) -> bool {
+        self.sockets.any_unsent()
     }
 
     /// Returns whether [`Stack::take_events`] will return any. An expired timer may change a socket without sending.

@@ -138,6 +138,16 @@ impl<P: Payload> SendQueue<P> {
         shared
     }
 
+    /// Returns the number of bytes of the last push, as far as they are not acknowledged.
+    pub(crate) fn last_len(&self) -> usize {
+        self.chunks.back().map_or(0, |last| last.payload.len())
+    }
+
+    /// Returns whether some packet ends before the queue does, although more bytes would fit in it.
+    pub(crate) fn has_boundaries(&self) -> bool {
+        self.has_boundaries
+    }
+
     /// Returns how many of `len` bytes from `offset` on may share a packet.
     pub(crate) fn until_boundary(&self, offset: u64, len: usize) -> usize {
         if !self.has_boundaries {

@@ -4,12 +4,15 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
 
+use devmem_uapi::MsgFlags;
 use nic::{
     Link, LinkCaps, LinkReceived, LinkSent, MAX_PACKET_LEN, Nic, NicConfig, Posted, TxFrame,
 };
-use stack::{Secret, Stack, StackConfig};
+use stack::{Secret, SendMsg, Stack, StackConfig};
 
+use super::leftovers::POLL_INTERVAL;
 use super::*;
+use crate::background::TICK;
 
 const AT: StackIndex = StackIndex(0);
 
@@ -105,6 +108,31 @@ fn a_thread_that_waits_for_an_idle_socket_on_a_busy_link_lets_others_call() {
     assert!(left > 0, "the calls waited for the end of the flood");
 }
 
+#[test]
+fn calls_that_need_not_wait_poll_if_nobody_has_polled_for_a_while() {
+    let (mut stack, left) = flooded(FLOOD);
+    let socket = listen(&mut stack, 1);
+    let driver = Driver::new(vec![stack], Clock::real(), Vec::new()).expect("eventfds");
+    let wait = Wait {
+        stack: AT,
+        socket: Some(socket),
+        limit: WaitLimit::Forever,
+    };
+    let call = || driver.wait_for(wait, |_, _| Some(()));
+    let left = || left.load(Ordering::Relaxed);
+    // The first call may poll, because nobody has.
+    call().expect("the same process");
+    let (before, began) = (left(), driver.now());
+    let mut calls = 0;
+    while driver.now().saturating_since(began) < POLL_INTERVAL {
+        calls += 1;
+        call().expect("the same process");
+    }
+    assert!(before - left() <= TURN, "polled once in {calls} calls");
+    call().expect("the same process");
+    assert!(left() < before);
+}
+
 /// Returns whether the background thread was woken since the last call.
 fn is_background_woken(driver: &Driver) -> bool {
     let mut count = [0; 8];
@@ -183,4 +211,36 @@ fn the_background_thread_of_a_program_with_an_fd_still_leads_after_a_call_that_m
     assert_eq!(driver.lock().last_foreground, None);
     assert_eq!(driver.wait_for(wait, |_, _| Some(())), Ok(()));
     assert_eq!(driver.lock().last_foreground, None);
+}
+
+#[test]
+fn a_call_that_leaves_something_to_send_wakes_the_background_thread() {
+    let (driver, _) = with_one_to_accept();
+    let now = driver.now();
+    assert_eq!(driver.rest(&mut driver.lock(), now), Some(TICK));
+    assert_eq!(driver.blind_rest(), TICK);
+    // Another one, whose background thread has not looked yet.
+    let (driver, listener) = with_one_to_accept();
+    let (sender, _) = driver.lock().stacks[0].accept(listener).expect("one");
+    let wait = Wait {
+        stack: AT,
+        socket: Some(sender),
+        limit: WaitLimit::Forever,
+    };
+    // Far more than the first congestion window: the rest waits for ACKs.
+    let bytes = vec![7; 1 << 20];
+    let message = SendMsg::new(&bytes);
+    let send = |stack: &mut Stack, _| stack.sendmsg(sender, &message, MsgFlags::empty()).ok();
+    driver.wait_for(wait, send).expect("room");
+    assert!(is_background_woken(&driver));
+    assert_eq!(driver.blind_rest(), POLL_INTERVAL);
+    // The program polls.
+    let mut core = driver.lock();
+    let last_poll = core.stacks[0].last_poll();
+    let rests = [1, 2, 4, 4].map(|factor| Some(factor * POLL_INTERVAL));
+    assert_eq!([(); 4].map(|()| driver.rest(&mut core, last_poll)), rests);
+    // It does not any more.
+    let due = last_poll + POLL_INTERVAL;
+    assert_eq!(driver.rest(&mut core, due), None);
+    assert_eq!(driver.rest(&mut core, last_poll), Some(POLL_INTERVAL));
 }

@@ -116,6 +116,10 @@ impl<L: Link, S: FrameSink> Link for Captured<L, S> {
         self.inner.poll_fd()
     }
 
+    fn room_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.room_fd()
+    }
+
     fn tells_of_room(&self) -> bool {
         self.inner.tells_of_room()
     }

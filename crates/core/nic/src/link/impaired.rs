@@ -204,6 +204,10 @@ impl<L: Link> Link for Impaired<L> {
         self.inner.poll_fd()
     }
 
+    fn room_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.room_fd()
+    }
+
     fn tells_of_room(&self) -> bool {
         // Frames for the inner link wait here, not in the NIC.
         false

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ::wire::{EthernetHeader, Instant};
 use rustix::io::Errno;
 
-use super::socket_events::SocketEvents;
+use super::socket_events::RoomEvents;
 use super::vnet_fd::FrameWriter;
 use super::{
     Link, LinkCaps, LinkReceived, LinkSent, LinkState, MAX_PACKET_LEN, Posted, TxFrame, VnetFd,
@@ -47,7 +47,7 @@ pub struct PacketLinkOptions {
 pub struct PacketLink {
     fd: VnetFd,
     options: PacketLinkOptions,
-    events: SocketEvents,
+    room: RoomEvents,
     writer: FrameWriter,
     state: LinkState,
     /// When to ask the kernel next. `None`: nothing was received since the last time, and the interface is not down.
@@ -74,7 +74,7 @@ impl PacketLink {
     /// An epoll instance cannot be created.
     pub fn new(socket: OwnedFd, options: PacketLinkOptions) -> io::Result<Self> {
         Ok(Self {
-            events: SocketEvents::of(&socket)?,
+            room: RoomEvents::new()?,
             fd: VnetFd::new(socket, VnetHeaderLen::Ten),
             options,
             writer: FrameWriter::default(),
@@ -170,18 +170,23 @@ impl Link for PacketLink {
         }
         let sent = self.writer.send(&self.fd, frame);
         match &sent {
-            Ok(sent) => self.events.on_sent(&self.fd, *sent),
+            Ok(sent) => self.room.on_sent(&self.fd, *sent),
             Err(error) => self.note_error(error, now),
         }
         sent
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.events.as_fd())
+        // The socket itself: an epoll instance would be told of each packet that arrives, by the thread that delivers it.
+        Some(self.fd.as_fd())
+    }
+
+    fn room_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.room.as_fd())
     }
 
     fn tells_of_room(&self) -> bool {
-        self.events.awaits_room()
+        self.room.awaits_room()
     }
 
     fn next_due(&self) -> Option<Instant> {

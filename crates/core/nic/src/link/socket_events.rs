@@ -61,3 +61,50 @@ impl AsFd for SocketEvents {
         self.epoll.as_fd()
     }
 }
+
+/// An epoll descriptor: readable when a socket has room again, if it was full at the last send. At other times it does not have
+/// the socket, so that arriving frames cost nothing.
+#[derive(Debug)]
+pub(super) struct RoomEvents {
+    epoll: OwnedFd,
+    awaits_room: bool,
+}
+
+impl RoomEvents {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            awaits_room: false,
+        })
+    }
+
+    /// Notes the result of a send on the socket.
+    pub(super) fn on_sent(&mut self, socket: impl AsFd, sent: LinkSent) {
+        let wanted = sent == LinkSent::Busy;
+        if self.awaits_room == wanted {
+            return;
+        }
+        let changed = match wanted {
+            true => {
+                let data = epoll::EventData::new_u64(0);
+                epoll::add(&self.epoll, socket, data, epoll::EventFlags::OUT)
+            }
+            false => epoll::delete(&self.epoll, socket),
+        };
+        // If this fails, `awaits_room` does not change, so that no caller waits for an event that is not reported.
+        if changed.is_ok() {
+            self.awaits_room = wanted;
+        }
+    }
+
+    /// Returns whether room will be reported.
+    pub(super) fn awaits_room(&self) -> bool {
+        self.awaits_room
+    }
+}
+
+impl AsFd for RoomEvents {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}

@@ -1,10 +1,11 @@
 //! The packet link over one end of a UNIX socket. Its end of file stands for the ENETDOWN of an interface that goes down.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use wire::Instant;
 
@@ -117,4 +118,34 @@ fn a_link_that_is_gone_stays_gone() {
     assert_eq!(ASKED.load(Ordering::Relaxed), 1);
     assert_eq!(ours.next_due(), None);
     assert!(!ours.is_up());
+}
+
+/// Duplicates a descriptor of a link, as a driver does when it opens the link.
+fn kept(fd: Option<BorrowedFd<'_>>) -> OwnedFd {
+    fd.unwrap().try_clone_to_owned().unwrap()
+}
+
+fn is_readable(fd: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).unwrap() > 0
+}
+
+#[test]
+fn room_in_a_full_socket_is_reported_by_a_descriptor_that_frames_do_not_make_readable() {
+    let (mut ours, mut peer) = pair(|_, _| status(LinkState::Up, 0));
+    let frames = kept(peer.link().poll_fd());
+    let room = kept(peer.link().room_fd());
+    assert!(!is_readable(&room), "a socket with room is no news");
+    while !peer.is_told_of_room() {
+        send(&mut peer);
+    }
+    assert!(!is_readable(&room) && !is_readable(&frames));
+    while let Some(packet) = ours.poll_rx(NOW) {
+        ours.recycle(packet.payload);
+    }
+    assert!(is_readable(&room) && !is_readable(&frames));
+    assert_eq!(peer.flush_tx(NOW), 0);
+    assert!(!peer.is_told_of_room() && !is_readable(&room));
+    send(&mut ours);
+    assert!(is_readable(&frames) && !is_readable(&room));
 }

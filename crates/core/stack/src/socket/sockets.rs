@@ -64,6 +64,8 @@ struct Marks {
     is_touched: bool,
     /// In the list of connections that received segments in this burst.
     has_arrivals: bool,
+    /// Counted as a connection with bytes that wait to be sent.
+    has_unsent: bool,
 }
 
 /// Sockets with work now or later.
@@ -78,6 +80,8 @@ struct Agenda {
     arrivals: Vec<u32>,
     /// Slots of sockets with sends that the peer has acknowledged and the NIC still holds.
     draining: Vec<u32>,
+    /// Number of connections with bytes that wait to be sent.
+    unsent: usize,
 }
 
 /// Access to one socket. Its `Drop` turns a change of readiness into an event.
@@ -131,6 +135,17 @@ impl ConnectionMut<'_> {
         {
             self.agenda.draining.push(self.id.slot());
         }
+    }
+
+    /// Counts the connection among those with bytes that wait to be sent, or no longer.
+    pub(crate) fn note_unsent(&mut self) {
+        let has_unsent = self.target.conn.sent_offset() < self.target.conn.pushed_offset();
+        match (self.marks.has_unsent, has_unsent) {
+            (false, true) => self.agenda.unsent += 1,
+            (true, false) => self.agenda.unsent -= 1,
+            _ => {}
+        }
+        self.marks.has_unsent = has_unsent;
     }
 }
 
@@ -338,6 +353,7 @@ impl Sockets {
                 has_event: false,
                 is_touched: false,
                 has_arrivals: false,
+                has_unsent: false,
             },
         });
         drop(self.at_mut(id.slot()));
@@ -388,7 +404,8 @@ impl Sockets {
     /// Removes a socket with its four-tuple or address and its timer.
     pub(crate) fn remove(&mut self, slot: u32) -> Option<SocketKind> {
         self.agenda.timers.set(slot, None);
-        let kind = self.table.remove(slot)?.kind;
+        let Slot { kind, marks } = self.table.remove(slot)?;
+        self.agenda.unsent -= usize::from(marks.has_unsent);
         match &kind {
             SocketKind::Connection(connection) => {
                 if connection.is_named {
@@ -480,6 +497,11 @@ impl Sockets {
     /// Returns whether connections have received segments and have not been served since.
     pub(crate) fn any_arrivals(&self) -> bool {
         !self.agenda.arrivals.is_empty()
+    }
+
+    /// Returns whether any connection has bytes that wait to be sent.
+    pub(crate) fn any_unsent(&self) -> bool {
+        self.agenda.unsent > 0
     }
 
     /// Takes the list of sockets that may have something to send.

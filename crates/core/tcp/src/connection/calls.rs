@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use netmem::Payload;
+use wire::Instant;
 
 use super::{Connection, Push, SendError};
 use crate::config::{CongestionKind, Keepalive};
@@ -370,6 +371,20 @@ impl<P: Payload> Connection<P> {
     pub fn flush(&mut self) {
         if let ConnectionState::Synchronized(synchronized) = &mut self.state {
             synchronized.sender.flush();
+        }
+    }
+
+    /// Returns whether a caller that expects further sends soon may postpone [`poll_send`](Self::poll_send): it would send a
+    /// part of a super-segment and nothing else, while a whole one is unacknowledged. Never with TCP_NODELAY.
+    #[must_use]
+    pub fn may_gather(&self, now: Instant) -> bool {
+        match &self.state {
+            ConnectionState::Synchronized(synchronized) => {
+                self.reset.is_none()
+                    && !synchronized.receiver.is_ack_due(now)
+                    && synchronized.sender.may_gather()
+            }
+            _ => false,
         }
     }
 

@@ -231,6 +231,19 @@ impl<P: Payload> Sender<P> {
         })
     }
 
+    /// Returns whether what is unsent does not fill a super-segment, and may wait for further writes while the peer is busy: a
+    /// whole super-segment is unacknowledged (linux `tcp_should_autocork`, where one that the NIC has not sent counts).
+    pub(crate) fn may_gather(&self) -> bool {
+        let (unsent, mss) = (self.unsent(), u64::from(self.mss()));
+        if unsent == 0 || !self.packets.is_open() {
+            return false;
+        }
+        let longest = self.packets.fit(self.packets_at_once() * mss, mss);
+        let is_idle = self.flight.outstanding() < longest;
+        let has_more = self.timers.due().is_some() || self.flight.board().lost() > 0;
+        unsent < longest && !is_idle && !has_more && self.writer.may_gather(longest)
+    }
+
     /// Returns a small segment whose waiting is over (RFC 9293 3.8.6.2.1 override).
     fn overdue_range(&self, allowance: &Allowance) -> Option<SendRange> {
         if !matches!(self.timers.due(), Some(DueSend::Small | DueSend::Flush)) {

@@ -235,6 +235,14 @@ impl<P: Payload> Writer<P> {
         !is_held && (self.nodelay || self.small_end <= una)
     }
 
+    /// Returns whether the writer permits that what is unsent waits for its next writes, where a super-segment has `longest`
+    /// bytes: with Nagle's algorithm, and if its last write was shorter than that. A longer one is likely to be a whole
+    /// message.
+    pub(super) fn may_gather(&self, longest: u64) -> bool {
+        let is_free = self.nodelay || self.fin || self.queue.has_boundaries();
+        !is_free && (self.queue.last_len() as u64) < longest
+    }
+
     /// Notes that the segment which ends at `end` is not full.
     pub(super) fn note_small(&mut self, end: u64) {
         self.small_end = end;

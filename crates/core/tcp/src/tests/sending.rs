@@ -139,3 +139,63 @@ fn a_boundary_keeps_payloads_in_packets_of_their_own() {
     expect!(t, seq: 1, len: 10);
     expect!(t, seq: 11, len: 10);
 }
+
+/// A connection whose super-segments have 4000 bytes, with one of them in flight.
+fn busy() -> Trace {
+    let config = plain().with(|c| c.shared_mut().max_gso_payload = Some(4000));
+    let mut t = established_with(&config);
+    t.write(4000);
+    expect!(t, seq: 1, len: 4000);
+    t
+}
+
+#[test]
+fn short_writes_may_gather_until_they_fill_a_super_segment() {
+    let mut t = busy();
+    assert!(!t.conn.may_gather(t.now), "nothing is unsent");
+    t.write(1500);
+    assert!(t.conn.may_gather(t.now));
+    t.write(2499);
+    assert!(t.conn.may_gather(t.now));
+    t.write(1);
+    assert!(!t.conn.may_gather(t.now));
+    expect!(t, seq: 4001, len: 4000);
+    t.write(700);
+    assert!(t.conn.may_gather(t.now), "the rest of more than one");
+    send!(t, ack: Some(8001));
+    assert!(!t.conn.may_gather(t.now), "the peer is idle");
+    expect!(t, seq: 8001, len: 700);
+}
+
+#[test]
+fn nothing_gathers_that_the_writer_or_the_peer_waits_for() {
+    let mut t = busy();
+    t.write(4500);
+    expect!(t, seq: 4001, len: 4000);
+    assert!(!t.conn.may_gather(t.now), "the end of a long write");
+    drop(t);
+    let mut t = busy();
+    t.write(500);
+    t.conn.set_nodelay(true);
+    assert!(!t.conn.may_gather(t.now));
+    t.conn.set_nodelay(false);
+    assert!(t.conn.may_gather(t.now));
+    send!(t, len: 100);
+    t.conn.on_drained();
+    assert!(!t.conn.may_gather(t.now), "an ACK is due");
+    expect!(t, seq: 4001, len: 500, ack: 101);
+    drop(t);
+    let mut t = busy();
+    t.write(500);
+    t.conn.push_boundary();
+    t.write(10);
+    assert!(
+        !t.conn.may_gather(t.now),
+        "a packet ends before the queue does"
+    );
+    drop(t);
+    let mut t = busy();
+    t.write(500);
+    t.conn.shutdown_write();
+    assert!(!t.conn.may_gather(t.now), "a FIN follows");
+}

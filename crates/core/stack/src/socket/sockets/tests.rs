@@ -171,6 +171,52 @@ fn no_call_and_no_poll_changes_a_socket_without_comparing_its_readiness() {
 }
 
 #[test]
+fn a_flush_of_full_super_packets_leaves_the_rest_to_the_next_poll() {
+    const SEND: usize = 10_000;
+    let mut world = World::new();
+    let local = SocketAddr::from((ADDRESS, PORT));
+    let listener = world.call(|stack, _| stack.listen(local, 8)).unwrap();
+    let (opener, accepted) = world.pair(listener);
+    let send = |world: &mut World| {
+        let message = SendMsg::new(&[7; SEND]);
+        let sent = world.call(|stack, _| stack.sendmsg(opener, &message, MsgFlags::empty()));
+        assert_eq!(sent, Ok(SEND));
+    };
+    // The congestion window grows to several super-packets.
+    world.fill(opener, MsgFlags::empty());
+    while world.stack.has_unsent() {
+        world.run();
+        while world.receive(accepted, MsgFlags::empty()).is_ok() {}
+    }
+    world.run();
+    let before = world.stack.stats().tx_packets;
+    let mut waited = 0;
+    for _ in 0..20 {
+        send(&mut world);
+        world.call(|stack, now| stack.flush_full(now));
+        waited += usize::from(world.stack.wants_flush());
+    }
+    let packets = world.stack.stats().tx_packets - before;
+    // Seven sends until a super-packet is in flight, and then one packet for six or seven sends.
+    assert!((9..=10).contains(&packets), "{packets}");
+    assert!(waited > 10, "{waited}");
+    world.call(|stack, now| stack.flush(now));
+    assert!(!world.stack.wants_flush());
+    send(&mut world);
+    world.call(|stack, now| stack.flush_full(now));
+    assert!(world.stack.wants_flush() && world.stack.has_unsent());
+    world.run();
+    assert!(!world.stack.wants_flush() && !world.stack.has_unsent());
+    send(&mut world);
+    world.call(|stack, _| stack.abort(opener)).unwrap();
+    world.run();
+    assert!(
+        !world.stack.has_unsent(),
+        "a closed connection is not counted"
+    );
+}
+
+#[test]
 fn ends_by_error_are_reported_too() {
     let mut world = World::new();
     let local = SocketAddr::from((ADDRESS, PORT));

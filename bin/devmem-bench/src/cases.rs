@@ -31,6 +31,8 @@ pub struct RxCase {
     pub connections: Option<Connections>,
     /// How the receiver of several connections waits.
     pub waiting: Waiting,
+    /// Gbit/s that the sender of several connections offers on all of them together; `None`: as much as they accept.
+    pub offered: Option<u32>,
 }
 
 /// A receiver and its link.
@@ -89,6 +91,7 @@ const fn case(name: &'static str, what: &'static str, receiver: ReceivePath) -> 
         write_bytes: WRITE_BYTES,
         connections: None,
         waiting: Waiting::Epoll,
+        offered: None,
     }
 }
 
@@ -125,6 +128,14 @@ const fn many(case: RxCase, name: &'static str, busy: usize, idle: usize) -> RxC
         name,
         connections: Some(Connections { busy, idle }),
         waiting,
+        ..case
+    }
+}
+
+const fn offered(case: RxCase, name: &'static str, gbits: u32) -> RxCase {
+    RxCase {
+        name,
+        offered: Some(gbits),
         ..case
     }
 }
@@ -216,6 +227,12 @@ pub const MANY_CASES: &[RxCase] = &[
     with_epoll(many(OURS, "", 1, 0), "ours/1/epoll"),
     with_epoll(many(OURS, "", 64, 0), "ours/64/epoll"),
     with_epoll(many(OURS, "", 1000, 0), "ours/1000/epoll"),
+    offered(many(KERNEL_COPY, "", 1, 0), "kernel-copy/1/20g", 20),
+    offered(many(KERNEL_COPY, "", 1000, 0), "kernel-copy/1000/20g", 20),
+    offered(many(OURS, "", 1, 0), "ours/1/20g", 20),
+    offered(many(OURS, "", 8, 0), "ours/8/20g", 20),
+    offered(many(OURS, "", 64, 0), "ours/64/20g", 20),
+    offered(many(OURS, "", 1000, 0), "ours/1000/20g", 20),
 ];
 
 impl report::Case for RxCase {
@@ -249,6 +266,7 @@ impl RxCase {
             source_bytes: self.write_bytes,
             mode: Mode::Copy,
             connections: self.connections,
+            offered: self.offered,
         }
     }
 
@@ -274,6 +292,9 @@ impl RxCase {
                 0 => format!("{busy} connections, {waiting}"),
                 _ => format!("{busy} busy and {idle} idle connections, {waiting}"),
             });
+        }
+        if let Some(gbits) = self.offered {
+            parts.push(format!("{gbits} Gbit/s offered"));
         }
         parts.join(", ")
     }

@@ -204,26 +204,42 @@ pub fn kernel(memory: &Dmabuf, connections: Connections, starter: Starter) -> Re
     connections.raise_fd_limit()?;
     let listener = TcpListener::bind(SocketAddrV4::new(RECEIVER, PORT)).context("listen")?;
     starter.go().context("start the sender")?;
-    let mut streams = Vec::new();
-    for _ in 0..connections.all() {
-        wait_for_sender(&listener)?;
+    let mut offset = 0;
+    receive_from_kernel(&listener, connections, |bytes| {
+        memory.copy_in(offset, bytes)?;
+        offset = if offset + bytes.len() + CHUNK <= memory.size() {
+            offset + bytes.len()
+        } else {
+            0
+        };
+        Ok(())
+    })
+}
+
+/// Accepts all connections of the kernel's TCP, and calls `take` with the bytes of each receive until the busy ones have ended.
+///
+/// # Errors
+///
+/// The sender is silent; a system call fails; the error of `take`.
+pub fn receive_from_kernel(
+    listener: &TcpListener,
+    connections: Connections,
+    mut take: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<MeterReading> {
+    let accept = || {
+        wait_for_sender(listener)?;
         let (stream, _) = listener.accept().context("accept")?;
         stream.set_nonblocking(true).context("do not block")?;
-        streams.push(stream);
-    }
+        Ok(stream)
+    };
+    let streams: Result<Vec<_>> = (0..connections.all()).map(|_| accept()).collect();
     let mut buffer = vec![0; CHUNK];
-    let mut offset = 0;
-    receive_all(Epoll::new()?, streams, connections.busy, |stream| {
+    receive_all(Epoll::new()?, streams?, connections.busy, |stream| {
         let len = match stream.read(&mut buffer) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
             result => result.context("receive")?,
         };
-        memory.copy_in(offset, &buffer[..len])?;
-        offset = if offset + len + CHUNK <= memory.size() {
-            offset + len
-        } else {
-            0
-        };
+        take(&buffer[..len])?;
         Ok(Some(len))
     })
 }

@@ -14,6 +14,7 @@ use devmem_linux::{cpu, netns};
 use rustix::net::RecvFlags;
 use serde::{Deserialize, Serialize};
 
+use super::connections::{Connections, receive_from_kernel};
 use super::meter::{Meter, MeterReading, SILENCE};
 use super::sender::{Home, PORT, wait_for_sender};
 use tool::output::print_line;
@@ -42,6 +43,9 @@ pub struct ReceiverArgs {
     /// Discard the bytes in the kernel, without a copy.
     #[arg(long)]
     discard: bool,
+    /// Number of connections to receive on at the same time; by default one, with blocking calls.
+    #[arg(long)]
+    busy: Option<usize>,
 }
 
 /// Its report, one line of JSON.
@@ -58,6 +62,13 @@ pub fn run(args: &ReceiverArgs) -> Result<()> {
     cpu::pin_current_thread(args.cpu).with_context(|| format!("pin to processor {}", args.cpu))?;
     let listener =
         TcpListener::bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, PORT)).context("listen")?;
+    if let Some(busy) = args.busy {
+        let connections = Connections { busy, idle: 0 };
+        connections.raise_fd_limit()?;
+        print_line("ready")?;
+        let received = receive_from_kernel(&listener, connections, |_| Ok(()))?;
+        return say(&ReceiverReport::of(received, 0)?);
+    }
     print_line("ready")?;
     wait_for_sender(&listener)?;
     let (stream, peer) = listener.accept().context("accept")?;
@@ -165,6 +176,8 @@ pub enum Receiving {
     Discarded,
     /// Check every byte for this time.
     Verified(Duration),
+    /// Count the bytes of all these connections until they end.
+    Many(Connections),
 }
 
 /// Handle of the receiver process.
@@ -186,6 +199,9 @@ impl ReceiverProcess {
             }
             Receiving::Discarded => {
                 command.arg("--discard");
+            }
+            Receiving::Many(Connections { busy, .. }) => {
+                command.args(["--busy", &busy.to_string()]);
             }
             Receiving::Verified(limit) => {
                 command.args(["--verify", "--millis", &limit.as_millis().to_string()]);

@@ -50,6 +50,11 @@ const MANY: Subject = Subject {
         ("ours/64", &["ours/1"]),
         ("ours/1000", &["ours/1"]),
         ("ours/1+10000-idle", &["ours/1"]),
+        ("kernel-copy/1000/20g", &["kernel-copy/1/20g"]),
+        ("ours/8/20g", &["ours/1/20g"]),
+        ("ours/64/20g", &["ours/1/20g"]),
+        ("ours/1000/20g", &["ours/1/20g"]),
+        ("ours/1000/20g", &["kernel-copy/1000/20g"]),
         ("ours/1/epoll", &["ours/1"]),
         ("ours/64/epoll", &["ours/64"]),
         ("ours/1000/epoll", &["ours/1000"]),
@@ -70,7 +75,7 @@ pub struct RxArgs {
     #[command(flatten)]
     measure: MeasureArgs,
     /// Run other rows: 1, 8, 64 and 1,000 connections, received by one thread with a poller (and with epoll), and
-    /// 10,000 idle ones
+    /// 10,000 idle ones; the sender sends as much as they accept, or offers 20 Gbit/s
     #[arg(long)]
     connections: bool,
 }

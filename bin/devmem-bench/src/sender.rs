@@ -58,6 +58,9 @@ pub struct SenderArgs {
     /// Number of silent connections beside them.
     #[arg(long, default_value_t = 0)]
     idle: usize,
+    /// Gbit/s to offer on all busy connections together; by default as much as they accept.
+    #[arg(long)]
+    offered: Option<u32>,
 }
 
 /// Options of a kernel sender.
@@ -73,6 +76,8 @@ pub struct Sending {
     pub mode: Mode,
     /// The number of connections; `None`: one, with blocking calls.
     pub connections: Option<Connections>,
+    /// Gbit/s that are offered on several connections together; `None`: as much as they accept.
+    pub offered: Option<u32>,
 }
 
 /// The data of a kernel sender and the way to send it.
@@ -228,6 +233,7 @@ impl SenderProcess {
             source_bytes,
             mode,
             connections,
+            offered,
         } = sending;
         let mut command = Helper::this_program();
         command.args(["__sender", "--congestion", congestion]);
@@ -247,6 +253,9 @@ impl SenderProcess {
         }
         if let Some(Connections { busy, idle }) = connections {
             command.args(["--busy", &busy.to_string(), "--idle", &idle.to_string()]);
+        }
+        if let Some(gbits) = offered {
+            command.args(["--offered", &gbits.to_string()]);
         }
         // Use huge pages for large allocations, as for our device memory (glibc 2.35; other C libraries ignore it).
         command.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");

@@ -72,9 +72,32 @@ fn bench_rx_compares_many_connections_with_one() {
     if !has_tap("bench_rx_compares_many_connections_with_one") {
         return;
     }
-    let options = "--reps 1 --seconds 0.1 --mem-size 32M --only kernel-copy/8,ours/1,ours/8";
+    let rows = ["kernel-copy/8", "ours/1", "ours/8", "ours/8/20g"];
+    let options = format!(
+        "--reps 1 --seconds 0.1 --mem-size 32M --only {}",
+        rows.join(",")
+    );
     let json = run(&format!("rx --connections --json {options}")).json();
-    assert_rows(&json, &["kernel-copy/8", "ours/1", "ours/8"]);
+    assert_rows(&json, &rows);
+    let ratio = &json["ratios"][0];
+    assert_eq!(
+        (&ratio["row"], &ratio["against"]),
+        (&"ours/8".into(), &"ours/1".into())
+    );
+}
+
+#[test]
+fn bench_tx_compares_many_connections_with_one() {
+    if !has_tap("bench_tx_compares_many_connections_with_one") {
+        return;
+    }
+    let rows = ["kernel-send/8", "ours/1", "ours/8"];
+    let options = format!(
+        "--reps 1 --seconds 0.1 --mem-size 32M --only {}",
+        rows.join(",")
+    );
+    let json = run(&format!("tx --connections --json {options}")).json();
+    assert_rows(&json, &rows);
     let ratio = &json["ratios"][0];
     assert_eq!(
         (&ratio["row"], &ratio["against"]),

@@ -172,6 +172,7 @@ impl Bench {
             source_bytes: WRITE_BYTES,
             mode: Mode::Pattern,
             connections: None,
+            offered: None,
         };
         let mut sender = SenderProcess::start(sending, self.time, self.cpus.1, Home::Shared)?;
         sender.starter()?.go()?;

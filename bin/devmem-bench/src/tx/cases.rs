@@ -3,6 +3,7 @@
 use nic::BIG_PACKET_LEN;
 
 use super::super::cases::{CONGESTION, Cores, WRITE_BYTES};
+use super::super::connections::Connections;
 use super::super::report::{self, RowName};
 
 /// One row.
@@ -22,6 +23,8 @@ pub struct TxCase {
     pub packets: Packets,
     /// Tuning of the receiving end.
     pub tuning: Tuning,
+    /// The number of connections; `None`: one, with blocking calls at both ends.
+    pub connections: Option<Connections>,
 }
 
 /// Size of super-packets.
@@ -73,6 +76,15 @@ const fn case(name: &'static str, what: &'static str, sender: SendPath) -> TxCas
         write_bytes: WRITE_BYTES,
         packets: Packets::Usual,
         tuning: Tuning::None,
+        connections: None,
+    }
+}
+
+const fn many(case: TxCase, busy: usize, name: &'static str) -> TxCase {
+    TxCase {
+        name,
+        connections: Some(Connections { busy, idle: 0 }),
+        ..case
     }
 }
 
@@ -147,6 +159,18 @@ pub const CASES: &[TxCase] = &[
     tuned(OURS, Tuning::Discard, "ours/discard"),
 ];
 
+/// The rows of `--connections`.
+pub const MANY_CASES: &[TxCase] = &[
+    many(SEND, 1, "kernel-send/1"),
+    many(SEND, 8, "kernel-send/8"),
+    many(SEND, 64, "kernel-send/64"),
+    many(SEND, 1000, "kernel-send/1000"),
+    many(OURS, 1, "ours/1"),
+    many(OURS, 8, "ours/8"),
+    many(OURS, 64, "ours/64"),
+    many(OURS, 1000, "ours/1000"),
+];
+
 impl report::Case for TxCase {
     fn row_name(&self) -> RowName {
         let mut parts = Vec::new();
@@ -167,6 +191,10 @@ impl report::Case for TxCase {
             Tuning::LowWater => Some("receiver woken for 256 KiB".to_owned()),
             Tuning::Discard => Some("receiver discards".to_owned()),
         });
+        parts.extend(self.connections.map(|Connections { busy, .. }| match busy {
+            1 => "one connection".to_owned(),
+            _ => format!("{busy} connections"),
+        }));
         RowName {
             name: self.name,
             what: self.what,
@@ -195,8 +223,9 @@ mod tests {
 
     #[test]
     fn every_row_has_a_unique_name_and_its_differences() {
-        for (at, case) in CASES.iter().enumerate() {
-            let is_new = CASES[..at].iter().all(|earlier| earlier.name != case.name);
+        let all: Vec<_> = CASES.iter().chain(MANY_CASES).collect();
+        for (at, case) in all.iter().enumerate() {
+            let is_new = all[..at].iter().all(|earlier| earlier.name != case.name);
             assert!(is_new, "{}", case.name);
             assert_eq!(
                 case.row_name().variant.is_empty(),

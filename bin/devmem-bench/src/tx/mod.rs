@@ -2,6 +2,7 @@
 
 mod bare;
 pub mod cases;
+mod many;
 mod ours;
 
 use std::thread;
@@ -19,7 +20,7 @@ use super::report::{self, End, Subject};
 use super::runner::{self, Bench};
 use super::sample::Sample;
 use super::sender::{Home, Mode, SenderProcess, SenderReport, Sending};
-use cases::{CASES, LOW_WATER, Packets, SendPath, Tuning, TxCase};
+use cases::{CASES, LOW_WATER, MANY_CASES, Packets, SendPath, Tuning, TxCase};
 use tool::output::Failure;
 
 /// The reported comparisons: ours with the faster of the kernel's two ways to send, and each of these with bare `writev`.
@@ -49,6 +50,22 @@ const SUBJECT: Subject = Subject {
     ],
 };
 
+/// The comparisons of `--connections`: many connections with one.
+const MANY: Subject = Subject {
+    end: End::Sender,
+    ratios: &[
+        ("kernel-send/8", &["kernel-send/1"]),
+        ("kernel-send/64", &["kernel-send/1"]),
+        ("kernel-send/1000", &["kernel-send/1"]),
+        ("ours/8", &["ours/1"]),
+        ("ours/64", &["ours/1"]),
+        ("ours/1000", &["ours/1"]),
+        ("ours/1", &["kernel-send/1"]),
+        ("ours/64", &["kernel-send/64"]),
+        ("ours/1000", &["kernel-send/1000"]),
+    ],
+};
+
 /// Send to a stock kernel receiver: this sender from device memory, the kernel's send and MSG_ZEROCOPY, bare writev
 ///
 /// Every repetition runs all rows one after another, each for --seconds. Every sender sends all of its memory repeatedly,
@@ -61,6 +78,9 @@ const SUBJECT: Subject = Subject {
 pub struct TxArgs {
     #[command(flatten)]
     measure: MeasureArgs,
+    /// Run other rows: 1, 8, 64 and 1,000 connections, sent on by one thread
+    #[arg(long)]
+    connections: bool,
 }
 
 /// Runs the benchmark and prints its report.
@@ -69,12 +89,16 @@ pub struct TxArgs {
 ///
 /// The network cannot be set up, or a row has no valid run.
 pub fn run(args: &TxArgs) -> Result<(), Failure> {
-    let plan = Plan::new(&args.measure, CASES)?;
+    let (cases, subject) = match args.connections {
+        true => (MANY_CASES, MANY),
+        false => (CASES, SUBJECT),
+    };
+    let plan = Plan::new(&args.measure, cases)?;
     if plan.list {
         report::list(&plan.cases);
         return Ok(());
     }
-    runner::run(&plan, SUBJECT, run_once)
+    runner::run(&plan, subject, run_once)
 }
 
 fn run_once(bench: &Bench<'_, TxCase>, case: &TxCase) -> Result<Sample> {
@@ -82,10 +106,11 @@ fn run_once(bench: &Bench<'_, TxCase>, case: &TxCase) -> Result<Sample> {
         Cores::Two => bench.sender_cpu,
         Cores::One => bench.receiver_cpu,
     };
-    let receiving = match case.tuning {
-        Tuning::None | Tuning::Steering => Receiving::ToTheEnd,
-        Tuning::LowWater => Receiving::InPortions(LOW_WATER),
-        Tuning::Discard => Receiving::Discarded,
+    let receiving = match (case.connections, case.tuning) {
+        (Some(connections), _) => Receiving::Many(connections),
+        (None, Tuning::None | Tuning::Steering) => Receiving::ToTheEnd,
+        (None, Tuning::LowWater) => Receiving::InPortions(LOW_WATER),
+        (None, Tuning::Discard) => Receiving::Discarded,
     };
     let is_steered = case.tuning == Tuning::Steering;
     let steered = steer_receiving(is_steered.then_some(bench.receiver_cpu));
@@ -99,7 +124,10 @@ fn run_once(bench: &Bench<'_, TxCase>, case: &TxCase) -> Result<Sample> {
     let sender = || match case.sender {
         SendPath::Kernel | SendPath::KernelZerocopy => send_by_kernel(bench, case, sender_cpu),
         SendPath::Bare => bare::send(bench, case.packets, sender_cpu),
-        SendPath::Ours => ours::send(bench, case, sender_cpu),
+        SendPath::Ours => match case.connections {
+            Some(connections) => many::send(bench, case, connections, sender_cpu),
+            None => ours::send(bench, case, sender_cpu),
+        },
     };
     let sent = thread::scope(|scope| scope.spawn(sender).join())
         .map_err(|_| anyhow!("the sender panicked"))??;
@@ -117,7 +145,8 @@ fn send_by_kernel(bench: &Bench<'_, TxCase>, case: &TxCase, cpu: usize) -> Resul
             SendPath::KernelZerocopy => Mode::Zerocopy,
             SendPath::Kernel | SendPath::Bare | SendPath::Ours => Mode::Copy,
         },
-        connections: None,
+        connections: case.connections,
+        offered: None,
     };
     let mut sender = SenderProcess::start(sending, bench.plan.time, cpu, Home::OfItsOwn)?;
     let longest = (case.packets == Packets::Big).then_some(BIG_PACKET_LEN);

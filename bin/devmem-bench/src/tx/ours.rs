@@ -18,18 +18,8 @@ use super::cases::{Packets, TxCase};
 /// sender has in the other rows.
 pub fn send<C>(bench: &Bench<'_, C>, case: &TxCase, cpu: usize) -> Result<SenderReport> {
     cpu::pin_current_thread(cpu).with_context(|| format!("pin to processor {cpu}"))?;
-    let with_prefix = |address: Ipv4Addr| format!("{address}/{PREFIX}");
     let write_bytes = case.write_bytes;
-    let mut tcp = TcpOptions::default();
-    if case.packets == Packets::Legacy {
-        tcp.max_super_packet = Some(TcpOptions::LEGACY_SUPER_PACKET);
-    }
-    let nic = Netdev::builder(&format!("tap:{TAP}"))?
-        .address(&with_prefix(RECEIVER))?
-        .peer_address(&with_prefix(SENDER))?
-        .mtu(bench.plan.mtu)
-        .tcp(tcp)
-        .open()?;
+    let nic = open_nic(bench, case)?;
     let tx = nic.bind_tx(&bench.memory)?;
     let before = cpu::process_cpu_time();
     let mut stream = nic.connect(SocketAddr::from((SENDER, PORT)))?;
@@ -54,8 +44,21 @@ pub fn send<C>(bench: &Bench<'_, C>, case: &TxCase, cpu: usize) -> Result<Sender
     Ok(SenderReport { bytes, cpu_ns })
 }
 
+/// Opens the NIC, on a TAP.
+pub(super) fn open_nic<C>(bench: &Bench<'_, C>, case: &TxCase) -> Result<Netdev> {
+    let with_prefix = |address: Ipv4Addr| format!("{address}/{PREFIX}");
+    let mut tcp = TcpOptions::default();
+    if case.packets == Packets::Legacy {
+        tcp.max_super_packet = Some(TcpOptions::LEGACY_SUPER_PACKET);
+    }
+    let builder = Netdev::builder(&format!("tap:{TAP}"))?
+        .address(&with_prefix(RECEIVER))?
+        .peer_address(&with_prefix(SENDER))?;
+    Ok(builder.mtu(bench.plan.mtu).tcp(tcp).open()?)
+}
+
 /// Returns the piece after `range`, or the first one if no whole piece fits there.
-fn next(range: &Range<usize>, size: usize) -> Range<usize> {
+pub(super) fn next(range: &Range<usize>, size: usize) -> Range<usize> {
     let len = range.len();
     if range.end + len <= size {
         range.end..range.end + len

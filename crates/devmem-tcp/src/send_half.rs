@@ -99,8 +99,8 @@ impl io::Write for SendHalf {
         Ok(self.socket.write(bytes, self.limit)?)
     }
 
-    /// Sends what waits for further writes to fill a packet; at the latest after about a millisecond it leaves by itself. What
-    /// Nagle's algorithm holds back still waits.
+    /// Sends what waits for further writes to fill a packet. Without a further call it leaves after about a millisecond, or up to 4 ms
+    /// right after a long stream. What Nagle's algorithm holds back still waits.
     fn flush(&mut self) -> io::Result<()> {
         self.socket.flush()
     }

@@ -119,6 +119,8 @@ pub struct Stack {
     pub(crate) stats: StackStats,
     pub(crate) flush_scope: FlushScope,
     poll_budget: usize,
+    /// The current poll receives no more: see [`AfterPlacing`](crate::direct::AfterPlacing).
+    pub(crate) pause: bool,
     last_poll: Instant,
 }
 
@@ -177,12 +179,13 @@ impl Stack {
             stats: StackStats::default(),
             flush_scope: FlushScope::All,
             poll_budget: poll_budget.max(1),
+            pause: false,
             last_poll: Instant::ZERO,
         })
     }
 
     /// Receives up to [`StackConfig::poll_budget`] packets or [`POLL_BYTES`] of payload (eight times as much if a timer is due,
-    /// which may wait for one of them), runs timers that are due, and sends what can be sent.
+    /// which may wait for one of them; less if bytes behind a range of [`Stack::place_next`] have arrived), runs timers that are due, and sends what can be sent.
     pub fn poll(&mut self, now: Instant) -> PollOutcome {
         self.poll_by(&mut || now)
     }
@@ -194,6 +197,7 @@ impl Stack {
     pub fn poll_by(&mut self, clock: &mut dyn FnMut() -> Instant) -> PollOutcome {
         let mut now = clock();
         self.last_poll = now;
+        self.pause = false;
         self.memory.windows.advance(now);
         self.network.watch_link(now);
         let sent_before = self.network.tx_packets();
@@ -242,7 +246,7 @@ impl Stack {
             received < self.poll_budget.saturating_mul(times) && bytes < POLL_BYTES * times
         };
         let is_timer_due = || self.sockets.next_timer().is_some_and(|at| at <= now);
-        longest(1) || is_timer_due() && longest(LATE_POLLS)
+        !self.pause && (longest(1) || is_timer_due() && longest(LATE_POLLS))
     }
 
     /// Sends what socket calls have queued since the last poll. Receives nothing.

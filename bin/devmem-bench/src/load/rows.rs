@@ -52,8 +52,8 @@ pub struct Ours {
     server: StockServer,
     connections: usize,
     piece_bytes: u64,
-    /// Requests in flight on one connection.
-    window: usize,
+    /// Requests in flight on one connection; `None`: those of the loader.
+    window: Option<usize>,
     landing: Landing,
 }
 
@@ -72,14 +72,14 @@ const HTTP: Ours = Ours {
     server: StockServer::Nginx,
     connections: 4,
     piece_bytes: 16 << 20,
-    window: 2,
+    window: None,
     landing: Landing::OnePlace,
 };
 
 const NBD: Ours = Ours {
     connections: 1,
     piece_bytes: NBD_REQUEST_BYTES,
-    window: NBD_REQUESTS,
+    window: Some(NBD_REQUESTS),
     ..HTTP
 };
 
@@ -237,8 +237,11 @@ fn load(setting: &Setting<'_>, ours: Ours) -> Result<LoadReading> {
     let bound = nic.bind_rx(&memory, setup.queues())?;
     let loader = Loader::new(&nic)
         .connections(ours.connections)
-        .piece_bytes(ours.piece_bytes)
-        .pipeline(ours.window);
+        .piece_bytes(ours.piece_bytes);
+    let loader = match ours.window {
+        Some(requests) => loader.pipeline(requests),
+        None => loader,
+    };
     let reading = with_server(&running, || {
         let (start, clock) = (Instant::now(), cpu::process_cpu_time());
         let loaded = load_by(&loader, setting, ours)?;

@@ -115,6 +115,11 @@ impl<'a> Run<'a> {
         let Some(connection) = self.slots.get_mut(index) else {
             return Ok(());
         };
+        // Each packet with requests costs as much as several of them, so a quarter of the window is sent together.
+        let window = self.loader.settings.window();
+        if connection.session.outstanding() > window - window / 4 {
+            return Ok(());
+        }
         while let Some(next) = self.pieces.peek()
             && connection.session.accepts(next)
         {
@@ -144,7 +149,8 @@ impl<'a> Run<'a> {
         let Some(connection) = self.slots.get_mut(index) else {
             return Ok(false);
         };
-        let turned = connection.turn(&mut self.landing);
+        let now = Instant::now();
+        let turned = connection.turn(&mut self.landing, now);
         let limit = self.loader.settings.idle_limit();
         let mut has_progress = false;
         while let Some(piece) = connection.session.completed() {
@@ -152,7 +158,7 @@ impl<'a> Run<'a> {
             self.pieces.finish(piece);
             has_progress = true;
         }
-        let is_silent = connection.session.is_waiting() && connection.silence() > limit;
+        let is_silent = connection.session.is_waiting() && connection.silence(now) > limit;
         if has_progress {
             self.slots.progressed(index);
         }

@@ -22,8 +22,10 @@ const DRAINED_INTERVAL: Duration = Duration::from_micros(100);
 /// less.
 const BULK_BYTES: usize = 32 << 10;
 
-/// Number of ACKs that are sent at once when the link is empty, after one was held back and nothing arrived in the meantime: the
-/// sender may have waited for it.
+/// If nothing arrives for this long before an ACK leaves that was held back, the sender may have waited for it.
+const STALL: Duration = Duration::from_micros(50);
+
+/// Number of ACKs after that which are sent at once when the link is empty.
 const HASTY_ACKS: u8 = 32;
 
 /// Decides when the next ACK is sent.
@@ -153,7 +155,7 @@ pub(crate) struct WhenDrained {
     bytes: Option<u32>,
     /// Number of ACKs left that are sent at once when the link is empty.
     hasty: u8,
-    /// An ACK was held back when the link was empty, and nothing has arrived since.
+    /// The pending ACK is held back, although the link was empty.
     holds_back: bool,
     last_arrival: Instant,
     /// Time of the last ACK, if it covered at least [`BULK_BYTES`].
@@ -193,7 +195,6 @@ impl AckStyle for WhenDrained {
     }
 
     fn on_data(&mut self, facts: AckFacts, now: Instant) -> AckTime {
-        self.holds_back = false;
         self.last_arrival = now;
         let quick = self.quick > 0 && !facts.push;
         if quick {
@@ -239,7 +240,8 @@ impl AckStyle for WhenDrained {
     fn on_data_sent(&mut self, _: Instant) {}
 
     fn on_ack_sent(&mut self, delay: AckDelay, facts: AckFacts, now: Instant) {
-        if self.holds_back && delay == AckDelay::Over {
+        let has_stalled = now.saturating_since(self.last_arrival) >= STALL;
+        if self.holds_back && has_stalled && delay == AckDelay::Over {
             self.hasty = HASTY_ACKS;
         }
         self.holds_back = false;

@@ -198,9 +198,8 @@ impl Stack {
                 if disposition.established {
                     learned = connection.conn.take_learned();
                 }
-                if Placing::follow(connection, &mut self.network) == AfterPlacing::Pause {
-                    self.pause = true;
-                }
+                let after = Placing::follow(connection, &mut self.network);
+                self.pause |= after == AfterPlacing::Pause;
                 disposition
             }
             SocketKind::TimeWait(time_wait) => time_wait.state.on_segment(&segment, now),

@@ -115,9 +115,8 @@ impl<'a> Run<'a> {
         let Some(connection) = self.slots.get_mut(index) else {
             return Ok(());
         };
-        // Each packet with requests costs as much as several of them, so a quarter of the window is sent together.
         let window = self.loader.settings.window();
-        if connection.session.outstanding() > window - window / 4 {
+        if !is_worth_a_packet(connection.session.outstanding(), window) {
             return Ok(());
         }
         while let Some(next) = self.pieces.peek()
@@ -219,5 +218,26 @@ impl<'a> Run<'a> {
             Failed::GoOn => Ok(()),
             Failed::GiveUp => Err(LoadError::GaveUp { attempts, cause }),
         }
+    }
+}
+
+/// Returns whether a connection with so many requests in flight sends others: a quarter of the window together, because a packet
+/// with one request costs as much as one with several.
+fn is_worth_a_packet(outstanding: usize, window: usize) -> bool {
+    outstanding <= window - window / 4
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_sent_a_quarter_of_the_window_together() {
+        let least = |window: usize| {
+            let all = (0..=window).filter(|&outstanding| is_worth_a_packet(outstanding, window));
+            all.max().map(|most| window - most)
+        };
+        assert_eq!([1, 2, 3].map(least), [Some(0); 3]);
+        assert_eq!([4, 16, 64].map(least), [Some(1), Some(4), Some(16)]);
     }
 }

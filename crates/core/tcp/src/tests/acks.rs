@@ -85,6 +85,13 @@ fn soon_after_a_bulk_ack_the_next_one_waits_although_the_link_is_empty() {
     send!(t, len: 100);
     t.conn.on_drained();
     expect!(t, ack: 42_201);
+    // Data came less than 50 us before the end of the wait, so the sender did not wait for the ACK: the next one is held back, too.
+    update_window(&mut t);
+    send!(t, len: 40_000);
+    expect!(t, ack: 82_201);
+    send!(t, len: 1000);
+    t.conn.on_drained();
+    expect_nothing!(t);
 }
 
 #[test]

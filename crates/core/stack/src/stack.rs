@@ -70,7 +70,9 @@ pub struct PollOutcome {
 pub(crate) enum Burst {
     /// More may follow: an ACK may be delayed to cover them.
     GoesOn,
-    /// The link is empty: delayed ACKs are sent.
+    /// The link is empty: delayed ACKs are sent, except soon after others.
+    Drained,
+    /// The link is empty, and was when the poll began: delayed ACKs are sent.
     Over,
 }
 
@@ -205,7 +207,10 @@ impl Stack {
         let mut burst = Burst::GoesOn;
         while self.poll_goes_on(received, bytes, now) {
             let Some(packet) = self.network.poll_rx(now) else {
-                burst = Burst::Over;
+                burst = match received {
+                    0 => Burst::Over,
+                    _ => Burst::Drained,
+                };
                 break;
             };
             received += 1;
@@ -386,7 +391,12 @@ impl Stack {
             if waits {
                 self.serve(slot, burst, now);
             }
-            waits && burst == Burst::GoesOn
+            waits
+                && match burst {
+                    Burst::GoesOn => true,
+                    Burst::Drained => self.sockets.is_ack_pending(slot),
+                    Burst::Over => false,
+                }
         });
         self.sockets.put_back_arrivals(batch);
     }

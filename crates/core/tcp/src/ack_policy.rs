@@ -2,7 +2,8 @@
 //!
 //! An ACK without data costs a packet here and work at the sender, so in a bulk transfer without loss one
 //! ACK covers up to [`ACK_BYTES_MAX`] bytes. The stack calls [`AckPolicy::on_drained`] when it has emptied the link, and
-//! pending ACKs are sent then, except soon after one that covered many bytes ([`DRAINED_INTERVAL`]). So RFC 9293 3.8.6.3's
+//! pending ACKs are sent then. Soon after one that covered many bytes they wait for the next poll, which sends them if it receives
+//! nothing ([`DRAINED_INTERVAL`], [`AckPolicy::on_idle`]). So RFC 9293 3.8.6.3's
 //! "every second segment" holds whenever the link is not saturated, and its limit of 500 ms always.
 
 use core::fmt;
@@ -13,20 +14,14 @@ use wire::Instant;
 use crate::config::{ACK_BYTES_MAX, AckConfig, ConnectionConfig, DEFAULT_MSS, DELAYED_ACK};
 use crate::ecn::Haste;
 
-/// Shortest time between two ACKs that are sent because the link is empty, if the first covered at least [`BULK_BYTES`]. A
-/// receiver that is about as fast as the sender empties the link after almost every packet, so that it would acknowledge
-/// every second one; in this time a fast sender sends about as much as one ACK may cover.
+/// In this time after an ACK of at least [`BULK_BYTES`], an empty link alone makes no ACK due: the next poll decides. A receiver that
+/// is about as fast as the sender empties the link after almost every packet, so that it would acknowledge every second one; in
+/// this time a fast sender sends about as much as one ACK may cover. The ACK leaves after it if there is no other poll.
 const DRAINED_INTERVAL: Duration = Duration::from_micros(100);
 
 /// An ACK of so many bytes, half a super-packet, belongs to a bulk transfer. Senders with a small congestion window wait for ACKs of
 /// less.
 const BULK_BYTES: usize = 32 << 10;
-
-/// If nothing arrives for this long before an ACK leaves that was held back, the sender may have waited for it.
-const STALL: Duration = Duration::from_micros(50);
-
-/// Number of ACKs after that which are sent at once when the link is empty.
-const HASTY_ACKS: u8 = 32;
 
 /// Decides when the next ACK is sent.
 #[derive(Debug)]
@@ -153,10 +148,6 @@ pub(crate) struct WhenDrained {
     quick: u8,
     delay: Duration,
     bytes: Option<u32>,
-    /// Number of ACKs left that are sent at once when the link is empty.
-    hasty: u8,
-    /// The pending ACK is held back, although the link was empty.
-    holds_back: bool,
     last_arrival: Instant,
     /// Time of the last ACK, if it covered at least [`BULK_BYTES`].
     bulk_ack: Option<Instant>,
@@ -174,8 +165,6 @@ impl WhenDrained {
             quick,
             delay,
             bytes,
-            hasty: 0,
-            holds_back: false,
             last_arrival: Instant::ZERO,
             bulk_ack: None,
         }
@@ -221,15 +210,9 @@ impl AckStyle for WhenDrained {
 
     fn on_drained(&mut self) -> AckTime {
         let next = self.bulk_ack.map(|at| at + DRAINED_INTERVAL);
-        match next.filter(|next| self.hasty == 0 && self.last_arrival < *next) {
-            Some(next) => {
-                self.holds_back = true;
-                AckTime::By(next)
-            }
-            None => {
-                self.hasty = self.hasty.saturating_sub(1);
-                AckTime::Now
-            }
+        match next.filter(|next| self.last_arrival < *next) {
+            Some(next) => AckTime::By(next),
+            None => AckTime::Now,
         }
     }
 
@@ -239,12 +222,7 @@ impl AckStyle for WhenDrained {
 
     fn on_data_sent(&mut self, _: Instant) {}
 
-    fn on_ack_sent(&mut self, delay: AckDelay, facts: AckFacts, now: Instant) {
-        let has_stalled = now.saturating_since(self.last_arrival) >= STALL;
-        if self.holds_back && has_stalled && delay == AckDelay::Over {
-            self.hasty = HASTY_ACKS;
-        }
-        self.holds_back = false;
+    fn on_ack_sent(&mut self, _: AckDelay, facts: AckFacts, now: Instant) {
         self.bulk_ack = (facts.unacked >= BULK_BYTES).then_some(now);
     }
 
@@ -360,6 +338,13 @@ impl AckPolicy {
             let time = self.style.on_drained();
             // No time is needed: a style says when, not how long after this.
             self.schedule(time, Instant::ZERO);
+        }
+    }
+
+    /// Nothing has arrived since the link was empty: an ACK that was held back then becomes due.
+    pub(crate) fn on_idle(&mut self) {
+        if self.is_pending() && self.style.on_drained() != AckTime::Unchanged {
+            self.due = AckDue::Now;
         }
     }
 

@@ -208,6 +208,30 @@ fn bytes_that_were_queued_before_are_gathered_and_the_later_ones_are_there() {
 }
 
 #[test]
+fn behind_a_full_range_few_bytes_are_received_before_the_next_is_named() {
+    const HEADER: usize = 16;
+    let mut bench = Bench::new("none");
+    // The congestion window grows, so that what follows is one burst.
+    for number in 0..16 {
+        bench.send(&message(number, 250_000));
+        bench.fill(0..250_000);
+    }
+    let bytes = message(1, 100_000 + HEADER + 300_000);
+    bench.send(&bytes);
+    bench.fill(0..100_000);
+    let mut batch = RxBatch::with_capacity(64);
+    let header = bench.receiver.recv_at_most(&mut batch, HEADER);
+    assert_eq!(header.expect("alive"), HEADER);
+    batch.release().expect("they are lent");
+    let direct = bench.fill(100_000..400_000);
+    assert!(direct > 200_000, "{direct} bytes");
+    let place = bench.target.memory().slice(100_000..400_000).to_vec();
+    assert!(place == bytes[100_000 + HEADER..]);
+    drop(batch);
+    bench.finish();
+}
+
+#[test]
 fn one_message_fills_several_ranges() {
     let mut bench = Bench::new("reorder=2%,dup=2%,loss=1%,seed=4");
     let bytes = message(9, 400_000);

@@ -145,13 +145,15 @@ impl Stack {
 
     /// Grants a connection its window, sends its segments, arms its timer, and handles its end.
     ///
-    /// When the burst is over, a delayed ACK is sent, too.
+    /// When the link is empty, a delayed ACK is sent, too.
     pub(crate) fn serve(&mut self, slot: u32, burst: Burst, now: Instant) {
         let Some(mut connection) = self.sockets.connection_at(slot) else {
             return serve_time_wait(slot, &mut self.sockets, &mut self.network, now);
         };
-        if burst == Burst::Over {
-            connection.conn.on_drained();
+        match burst {
+            Burst::GoesOn => {}
+            Burst::Drained => connection.conn.on_drained(),
+            Burst::Over => connection.conn.on_idle(),
         }
         let StackMemory {
             windows, pressure, ..

@@ -87,24 +87,39 @@ impl PlaceError {
 /// The range of a connection: its rest is at the NIC.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Placing {
-    /// Position in the stream of the first byte behind the range.
+    /// Position in the stream of the first byte behind the range. Once that is reached, the NIC has forgotten the range.
     end: u64,
+}
+
+/// Whether a poll receives more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum AfterPlacing {
+    /// Yes.
+    GoOn,
+    /// No: the first bytes behind a range have arrived, and the program may tell from them where the next ones belong. What the
+    /// poll received before the program reads them would have to be copied.
+    Pause,
 }
 
 impl Placing {
     /// Tells the NIC where the next byte of the connection belongs, or that its range is full.
-    pub(crate) fn follow(connection: &mut ConnectionSocket, network: &mut Network) {
+    pub(crate) fn follow(connection: &mut ConnectionSocket, network: &mut Network) -> AfterPlacing {
         let Some(placing) = connection.placing else {
-            return;
+            return AfterPlacing::GoOn;
         };
-        let left = placing.end.saturating_sub(connection.delivered());
+        let delivered = connection.delivered();
+        let left = placing.end.saturating_sub(delivered);
+        let nic = network.nic_for_settings();
         match (connection.conn.rcv_nxt(), usize::try_from(left)) {
-            (Some(seq), Ok(left)) if left > 0 => {
-                let nic = network.nic_for_settings();
-                nic.ddp_resync(&connection.tuple, seq.0, left);
+            (Some(seq), Ok(left)) if left > 0 => nic.ddp_resync(&connection.tuple, seq.0, left),
+            (Some(_), _) if delivered == placing.end => nic.ddp_del(&connection.tuple),
+            _ => {
+                Self::end(connection, network);
+                return AfterPlacing::Pause;
             }
-            _ => Self::end(connection, network),
         }
+        AfterPlacing::GoOn
     }
 
     /// Ends the placement of a connection, if there is one: no later packet changes the bytes of the range.

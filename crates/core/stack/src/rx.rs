@@ -10,7 +10,7 @@ use wire::{
 
 use crate::Stack;
 use crate::demux::TupleOwner;
-use crate::direct::Placing;
+use crate::direct::{AfterPlacing, Placing};
 use crate::drops::DropReason;
 use crate::route::Destination;
 use crate::socket::SocketKind;
@@ -198,7 +198,8 @@ impl Stack {
                 if disposition.established {
                     learned = connection.conn.take_learned();
                 }
-                Placing::follow(connection, &mut self.network);
+                let after = Placing::follow(connection, &mut self.network);
+                self.pause |= after == AfterPlacing::Pause;
                 disposition
             }
             SocketKind::TimeWait(time_wait) => time_wait.state.on_segment(&segment, now),

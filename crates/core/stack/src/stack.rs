@@ -70,7 +70,9 @@ pub struct PollOutcome {
 pub(crate) enum Burst {
     /// More may follow: an ACK may be delayed to cover them.
     GoesOn,
-    /// The link is empty: delayed ACKs are sent.
+    /// The link is empty: delayed ACKs are sent, except soon after others.
+    Drained,
+    /// The link is empty, and was when the poll began: delayed ACKs are sent.
     Over,
 }
 
@@ -119,6 +121,8 @@ pub struct Stack {
     pub(crate) stats: StackStats,
     pub(crate) flush_scope: FlushScope,
     poll_budget: usize,
+    /// The current poll receives no more: see [`AfterPlacing`](crate::direct::AfterPlacing).
+    pub(crate) pause: bool,
     last_poll: Instant,
 }
 
@@ -177,12 +181,13 @@ impl Stack {
             stats: StackStats::default(),
             flush_scope: FlushScope::All,
             poll_budget: poll_budget.max(1),
+            pause: false,
             last_poll: Instant::ZERO,
         })
     }
 
     /// Receives up to [`StackConfig::poll_budget`] packets or [`POLL_BYTES`] of payload (eight times as much if a timer is due,
-    /// which may wait for one of them), runs timers that are due, and sends what can be sent.
+    /// which may wait for one of them; less if bytes behind a range of [`Stack::place_next`] have arrived), runs timers that are due, and sends what can be sent.
     pub fn poll(&mut self, now: Instant) -> PollOutcome {
         self.poll_by(&mut || now)
     }
@@ -194,6 +199,7 @@ impl Stack {
     pub fn poll_by(&mut self, clock: &mut dyn FnMut() -> Instant) -> PollOutcome {
         let mut now = clock();
         self.last_poll = now;
+        self.pause = false;
         self.memory.windows.advance(now);
         self.network.watch_link(now);
         let sent_before = self.network.tx_packets();
@@ -201,7 +207,10 @@ impl Stack {
         let mut burst = Burst::GoesOn;
         while self.poll_goes_on(received, bytes, now) {
             let Some(packet) = self.network.poll_rx(now) else {
-                burst = Burst::Over;
+                burst = match received {
+                    0 => Burst::Over,
+                    _ => Burst::Drained,
+                };
                 break;
             };
             received += 1;
@@ -242,7 +251,7 @@ impl Stack {
             received < self.poll_budget.saturating_mul(times) && bytes < POLL_BYTES * times
         };
         let is_timer_due = || self.sockets.next_timer().is_some_and(|at| at <= now);
-        longest(1) || is_timer_due() && longest(LATE_POLLS)
+        !self.pause && (longest(1) || is_timer_due() && longest(LATE_POLLS))
     }
 
     /// Sends what socket calls have queued since the last poll. Receives nothing.
@@ -382,7 +391,12 @@ impl Stack {
             if waits {
                 self.serve(slot, burst, now);
             }
-            waits && burst == Burst::GoesOn
+            waits
+                && match burst {
+                    Burst::GoesOn => true,
+                    Burst::Drained => self.sockets.is_ack_pending(slot),
+                    Burst::Over => false,
+                }
         });
         self.sockets.put_back_arrivals(batch);
     }

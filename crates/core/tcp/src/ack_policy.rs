@@ -2,8 +2,9 @@
 //!
 //! An ACK without data costs a packet here and work at the sender, so in a bulk transfer without loss one
 //! ACK covers up to [`ACK_BYTES_MAX`] bytes. The stack calls [`AckPolicy::on_drained`] when it has emptied the link, and
-//! pending ACKs are sent then. So RFC 9293 3.8.6.3's "every second segment" holds whenever the link is not saturated, and its
-//! limit of 500 ms always.
+//! pending ACKs are sent then. Soon after one that covered many bytes they wait for the next poll, which sends them if it receives
+//! nothing ([`DRAINED_INTERVAL`], [`AckPolicy::on_idle`]). So RFC 9293 3.8.6.3's
+//! "every second segment" holds whenever the link is not saturated, and its limit of 500 ms always.
 
 use core::fmt;
 use core::time::Duration;
@@ -12,6 +13,15 @@ use wire::Instant;
 
 use crate::config::{ACK_BYTES_MAX, AckConfig, ConnectionConfig, DEFAULT_MSS, DELAYED_ACK};
 use crate::ecn::Haste;
+
+/// In this time after an ACK of at least [`BULK_BYTES`], an empty link alone makes no ACK due: the next poll decides. A receiver that
+/// is about as fast as the sender empties the link after almost every packet, so that it would acknowledge every second one; in
+/// this time a fast sender sends about as much as one ACK may cover. The ACK leaves after it if there is no other poll.
+const DRAINED_INTERVAL: Duration = Duration::from_micros(100);
+
+/// An ACK of so many bytes, half a super-packet, belongs to a bulk transfer. Senders with a small congestion window wait for ACKs of
+/// less.
+const BULK_BYTES: usize = 32 << 10;
 
 /// Decides when the next ACK is sent.
 #[derive(Debug)]
@@ -30,6 +40,17 @@ enum AckDue {
     Never,
     At(Instant),
     Now,
+}
+
+impl AckDue {
+    /// Returns the earlier time.
+    fn or_by(self, at: Instant) -> AckDue {
+        match self {
+            AckDue::Never => AckDue::At(at),
+            AckDue::At(before) => AckDue::At(before.min(at)),
+            AckDue::Now => AckDue::Now,
+        }
+    }
 }
 
 /// Reason for an ACK.
@@ -69,6 +90,8 @@ pub enum AckTime {
     Now,
     /// After this time, or when it would have left anyway.
     Within(Duration),
+    /// At this time, or when it would have left anyway.
+    By(Instant),
 }
 
 /// Whether an ACK was sent at the end of its delay.
@@ -108,7 +131,7 @@ pub trait AckStyle: fmt::Debug + Send {
     fn on_data_sent(&mut self, now: Instant);
 
     /// An ACK was sent, alone or with data.
-    fn on_ack_sent(&mut self, delay: AckDelay);
+    fn on_ack_sent(&mut self, delay: AckDelay, facts: AckFacts, now: Instant);
 
     /// The user wants quick ACKs, or no longer (TCP_QUICKACK).
     fn set_quick(&mut self, quick: bool);
@@ -125,6 +148,9 @@ pub(crate) struct WhenDrained {
     quick: u8,
     delay: Duration,
     bytes: Option<u32>,
+    last_arrival: Instant,
+    /// Time of the last ACK, if it covered at least [`BULK_BYTES`].
+    bulk_ack: Option<Instant>,
 }
 
 impl WhenDrained {
@@ -139,6 +165,8 @@ impl WhenDrained {
             quick,
             delay,
             bytes,
+            last_arrival: Instant::ZERO,
+            bulk_ack: None,
         }
     }
 
@@ -155,7 +183,8 @@ impl AckStyle for WhenDrained {
         AckTime::Now
     }
 
-    fn on_data(&mut self, facts: AckFacts, _: Instant) -> AckTime {
+    fn on_data(&mut self, facts: AckFacts, now: Instant) -> AckTime {
+        self.last_arrival = now;
         let quick = self.quick > 0 && !facts.push;
         if quick {
             self.quick -= 1;
@@ -180,7 +209,11 @@ impl AckStyle for WhenDrained {
     }
 
     fn on_drained(&mut self) -> AckTime {
-        AckTime::Now
+        let next = self.bulk_ack.map(|at| at + DRAINED_INTERVAL);
+        match next.filter(|next| self.last_arrival < *next) {
+            Some(next) => AckTime::By(next),
+            None => AckTime::Now,
+        }
     }
 
     fn on_read(&mut self, _: AckFacts) -> AckTime {
@@ -189,7 +222,9 @@ impl AckStyle for WhenDrained {
 
     fn on_data_sent(&mut self, _: Instant) {}
 
-    fn on_ack_sent(&mut self, _: AckDelay) {}
+    fn on_ack_sent(&mut self, _: AckDelay, facts: AckFacts, now: Instant) {
+        self.bulk_ack = (facts.unacked >= BULK_BYTES).then_some(now);
+    }
 
     fn set_quick(&mut self, _: bool) {}
 
@@ -267,8 +302,8 @@ impl AckPolicy {
         self.due = match (time, self.due) {
             (AckTime::Unchanged, due) => due,
             (AckTime::Now, _) | (_, AckDue::Now) => AckDue::Now,
-            (AckTime::Within(delay), AckDue::At(before)) => AckDue::At(before.min(now + delay)),
-            (AckTime::Within(delay), AckDue::Never) => AckDue::At(now + delay),
+            (AckTime::Within(delay), due) => due.or_by(now + delay),
+            (AckTime::By(at), due) => due.or_by(at),
         };
     }
 
@@ -297,9 +332,18 @@ impl AckPolicy {
         }
     }
 
-    /// The link is empty: pending ACKs become due, if the style decides so.
+    /// The link is empty: a pending ACK is sent when the style says so.
     pub(crate) fn on_drained(&mut self) {
-        if self.is_pending() && self.style.on_drained() == AckTime::Now {
+        if self.is_pending() {
+            let time = self.style.on_drained();
+            // No time is needed: a style says when, not how long after this.
+            self.schedule(time, Instant::ZERO);
+        }
+    }
+
+    /// Nothing has arrived since the link was empty: an ACK that was held back then becomes due.
+    pub(crate) fn on_idle(&mut self) {
+        if self.is_pending() && self.style.on_drained() != AckTime::Unchanged {
             self.due = AckDue::Now;
         }
     }
@@ -315,7 +359,8 @@ impl AckPolicy {
             AckDue::At(at) if at <= now => AckDelay::Over,
             _ => AckDelay::NotOver,
         };
-        self.style.on_ack_sent(delay);
+        let facts = self.facts(0);
+        self.style.on_ack_sent(delay, facts, now);
         self.due = AckDue::Never;
         self.unacked = 0;
     }

@@ -101,8 +101,9 @@ pub const TS_RECENT_MAX_AGE: Duration = Duration::from_secs(24 * 24 * 60 * 60);
 /// window while the receiver pauses. Linux has 4 MiB (`tcp_wmem`), which hold copies; device memory is not copied.
 pub const SND_BUF_MAX: usize = 8 << 20;
 
-/// Most bytes between two ACKs of a bulk transfer without loss, default. Larger values measured no gain.
-pub const ACK_BYTES_MAX: u32 = 256 * 1024;
+/// Most bytes between two ACKs of a bulk transfer without loss, default: a quarter of Linux' send buffer (`tcp_wmem`), which the
+/// sender fills in the meantime.
+pub const ACK_BYTES_MAX: u32 = 1 << 20;
 
 /// When a listener answers a SYN with a cookie and keeps no state (linux `tcp_syncookies`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

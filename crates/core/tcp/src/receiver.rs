@@ -169,9 +169,14 @@ impl<P: Payload> Receiver<P> {
         self.ack.on_awaited_open(self.outstanding(), now);
     }
 
-    /// The link is empty: pending ACKs become due.
+    /// The link is empty: pending ACKs become due, except soon after others.
     pub(crate) fn on_drained(&mut self) {
         self.ack.on_drained();
+    }
+
+    /// The link is empty, and was before: pending ACKs become due, also those that [`Receiver::on_drained`] held back.
+    pub(crate) fn on_idle(&mut self) {
+        self.ack.on_idle();
     }
 
     /// Notes that data is sent: it may answer what arrived before.

@@ -68,7 +68,7 @@ impl Connection {
     ///
     /// # Errors
     /// The connection has ended or is of no more use.
-    pub(crate) fn turn(&mut self, landing: &mut Landing<'_>) -> Result<bool, Fault> {
+    pub(crate) fn turn(&mut self, landing: &mut Landing<'_>, now: Instant) -> Result<bool, Fault> {
         self.send()?;
         let mut heard = false;
         // The NIC has to know where payload belongs before it arrives, so the headers before it are read at once.
@@ -83,7 +83,7 @@ impl Connection {
             }
         }
         if heard || !self.session.is_waiting() {
-            self.heard = Instant::now();
+            self.heard = now;
         }
         Ok(heard)
     }
@@ -121,9 +121,9 @@ impl Connection {
         }
     }
 
-    /// Returns how long a response has been awaited in vain.
-    pub(crate) fn silence(&self) -> Duration {
-        self.heard.elapsed()
+    /// Returns how long a response has been awaited in vain until `now`.
+    pub(crate) fn silence(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.heard)
     }
 
     /// Ends the connection and returns its counters.

@@ -115,6 +115,10 @@ impl<'a> Run<'a> {
         let Some(connection) = self.slots.get_mut(index) else {
             return Ok(());
         };
+        let window = self.loader.settings.window();
+        if !is_worth_a_packet(connection.session.outstanding(), window) {
+            return Ok(());
+        }
         while let Some(next) = self.pieces.peek()
             && connection.session.accepts(next)
         {
@@ -144,7 +148,8 @@ impl<'a> Run<'a> {
         let Some(connection) = self.slots.get_mut(index) else {
             return Ok(false);
         };
-        let turned = connection.turn(&mut self.landing);
+        let now = Instant::now();
+        let turned = connection.turn(&mut self.landing, now);
         let limit = self.loader.settings.idle_limit();
         let mut has_progress = false;
         while let Some(piece) = connection.session.completed() {
@@ -152,7 +157,7 @@ impl<'a> Run<'a> {
             self.pieces.finish(piece);
             has_progress = true;
         }
-        let is_silent = connection.session.is_waiting() && connection.silence() > limit;
+        let is_silent = connection.session.is_waiting() && connection.silence(now) > limit;
         if has_progress {
             self.slots.progressed(index);
         }
@@ -213,5 +218,26 @@ impl<'a> Run<'a> {
             Failed::GoOn => Ok(()),
             Failed::GiveUp => Err(LoadError::GaveUp { attempts, cause }),
         }
+    }
+}
+
+/// Returns whether a connection with so many requests in flight sends others: a quarter of the window together, because a packet
+/// with one request costs as much as one with several.
+fn is_worth_a_packet(outstanding: usize, window: usize) -> bool {
+    outstanding <= window - window / 4
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_sent_a_quarter_of_the_window_together() {
+        let least = |window: usize| {
+            let all = (0..=window).filter(|&outstanding| is_worth_a_packet(outstanding, window));
+            all.max().map(|most| window - most)
+        };
+        assert_eq!([1, 2, 3].map(least), [Some(0); 3]);
+        assert_eq!([4, 16, 64].map(least), [Some(1), Some(4), Some(16)]);
     }
 }

@@ -55,8 +55,13 @@ pub(crate) trait Session: fmt::Debug {
     /// Returns a piece that has become whole, once.
     fn completed(&mut self) -> Option<Piece>;
 
+    /// Returns the number of pieces that were requested and are not whole.
+    fn outstanding(&self) -> usize;
+
     /// Returns whether a response is awaited.
-    fn is_waiting(&self) -> bool;
+    fn is_waiting(&self) -> bool {
+        self.outstanding() > 0
+    }
 
     /// Takes the pieces that were requested and are not whole.
     fn take_outstanding(&mut self) -> Vec<Piece>;

@@ -93,14 +93,17 @@ pub(crate) fn turn_all<E>(
     spin: Duration,
     mut turn: impl FnMut(usize) -> Result<bool, E>,
 ) -> Result<bool, E> {
-    let start = Instant::now();
+    let mut start = None;
     loop {
         let mut moved = false;
         for index in indices.clone() {
             moved |= turn(index)?;
         }
-        if moved || start.elapsed() >= spin {
+        if moved || spin.is_zero() {
             return Ok(moved);
+        }
+        if start.get_or_insert_with(Instant::now).elapsed() >= spin {
+            return Ok(false);
         }
     }
 }

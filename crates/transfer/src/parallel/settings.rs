@@ -7,24 +7,30 @@ const MAX_CONNECTIONS: usize = 1024;
 /// Smallest piece: a request for less costs more than its bytes.
 const MIN_PIECE_BYTES: u64 = 4 << 10;
 
+/// Bytes that the requests in flight on one connection ask for, at least, unless a number of requests is set: as much as a
+/// Linux server's send buffer takes (`tcp_wmem`), so that it has the next request while it answers one.
+const IN_FLIGHT_BYTES: u64 = 4 << 20;
+/// Most requests of that number, and least.
+const WINDOWS: std::ops::RangeInclusive<usize> = 2..=64;
+
 /// How pieces are requested, and when connections are given up.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     connections: usize,
     piece_bytes: u64,
-    /// Requests in flight on one connection.
-    window: usize,
+    /// Requests in flight on one connection; `None`: as many as the length of a piece needs.
+    window: Option<usize>,
     idle_limit: Duration,
     attempts: u32,
 }
 
 impl Settings {
-    /// Returns settings with 4 connections.
-    pub(crate) fn new(piece_bytes: u64, window: usize) -> Self {
+    /// Returns settings with 4 connections, and as many requests in flight as the length of a piece needs.
+    pub(crate) fn new(piece_bytes: u64) -> Self {
         Self {
             connections: 4,
             piece_bytes,
-            window,
+            window: None,
             idle_limit: Duration::from_secs(30),
             attempts: 8,
         }
@@ -38,8 +44,13 @@ impl Settings {
         self.piece_bytes
     }
 
+    /// Returns the number of requests in flight on one connection.
     pub(crate) fn window(&self) -> usize {
-        self.window
+        self.window.unwrap_or_else(|| {
+            let needed = IN_FLIGHT_BYTES.div_ceil(self.piece_bytes);
+            let needed = usize::try_from(needed).unwrap_or(usize::MAX);
+            needed.clamp(*WINDOWS.start(), *WINDOWS.end())
+        })
     }
 
     pub(crate) fn idle_limit(&self) -> Duration {
@@ -59,7 +70,7 @@ impl Settings {
     }
 
     pub(crate) fn set_window(&mut self, requests: usize) {
-        self.window = requests.max(1);
+        self.window = Some(requests.max(1));
     }
 
     pub(crate) fn set_idle_limit(&mut self, limit: Duration) {
@@ -111,3 +122,24 @@ macro_rules! settable {
 }
 
 pub(crate) use settable;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_pieces_have_many_requests_in_flight_unless_a_number_is_set() {
+        for (piece_bytes, window) in [
+            (16 << 20, 2),
+            (2 << 20, 2),
+            (1 << 20, 4),
+            (64 << 10, 64),
+            (4 << 10, 64),
+        ] {
+            let mut settings = Settings::new(piece_bytes);
+            assert_eq!(settings.window(), window, "{piece_bytes}");
+            settings.set_window(3);
+            assert_eq!(settings.window(), 3);
+        }
+    }
+}

@@ -532,6 +532,11 @@ impl Sockets {
         slot.is_some_and(|slot| std::mem::take(&mut slot.marks.has_arrivals))
     }
 
+    /// Returns whether a connection has an ACK to send that waits.
+    pub(crate) fn is_ack_pending(&self, slot: u32) -> bool {
+        matches!(self.at(slot), Some(SocketKind::Connection(it)) if it.conn.is_ack_pending())
+    }
+
     /// Puts connections back at the front of the list of those that received segments.
     pub(crate) fn put_back_arrivals(&mut self, mut batch: Vec<u32>) {
         for &slot in &batch {

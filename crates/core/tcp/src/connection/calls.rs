@@ -18,10 +18,26 @@ use crate::state::syn::EarlyClose;
 use crate::state::{ConnectionState, Next, StateKind};
 
 impl<P: Payload> Connection<P> {
-    /// Makes pending ACKs due: the stack has emptied the link, so waiting for more segments gains nothing.
+    /// Makes a pending ACK due, because the stack has emptied the link; soon after an ACK of many bytes it waits for
+    /// [`Connection::on_idle`], or for a timer.
     pub fn on_drained(&mut self) {
         if let ConnectionState::Synchronized(synchronized) = &mut self.state {
             synchronized.receiver.on_drained();
+        }
+    }
+
+    /// Makes a pending ACK due: the stack has found the link empty again, so waiting for more segments gains nothing.
+    pub fn on_idle(&mut self) {
+        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
+            synchronized.receiver.on_idle();
+        }
+    }
+
+    /// Returns whether an ACK is pending, due or not.
+    pub fn is_ack_pending(&self) -> bool {
+        match &self.state {
+            ConnectionState::Synchronized(synchronized) => synchronized.receiver.is_ack_pending(),
+            _ => false,
         }
     }
 

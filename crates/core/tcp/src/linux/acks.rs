@@ -98,7 +98,7 @@ impl AckStyle for LinuxAcks {
         }
     }
 
-    fn on_ack_sent(&mut self, delay: AckDelay) {
+    fn on_ack_sent(&mut self, delay: AckDelay, _: Facts, _: Instant) {
         if delay == AckDelay::Over {
             self.on_delay_over(RTO_MIN);
         }

@@ -1,5 +1,6 @@
 //! When an ACK leaves: RFC 9293 3.8.6.3, RFC 5681 4.2, and the bulk policy of `AckPolicy`.
 
+use core::time::Duration;
 use std::sync::Arc;
 
 use super::harness::*;
@@ -37,6 +38,71 @@ fn two_full_segments_are_acknowledged_at_once_in_a_small_window() {
     // A quarter of the window would be 2,000 bytes here as well.
     expect!(t, ack: 2001);
     expect_nothing!(t);
+}
+
+/// A connection that has acknowledged a super-packet, at the time 0.
+fn super_packet() -> Trace {
+    let mut t = established();
+    t.conn.set_rcv_space(60_000);
+    send!(t, len: 1000);
+    t.conn.on_drained();
+    expect!(t, ack: 1001);
+    send!(t, len: 40_000);
+    expect!(t, ack: 41_001);
+    t
+}
+
+/// The same, which has received a segment since. The link is empty.
+fn after_bulk() -> Trace {
+    let mut t = super_packet();
+    send!(t, len: 1000);
+    t.conn.on_drained();
+    t
+}
+
+/// Returns when the pending ACK leaves, in microseconds after `from`.
+fn ack_due_us(t: &Trace, from: wire::Instant) -> Option<u128> {
+    let due = t.conn.next_timer()?;
+    Some(due.saturating_since(from).as_micros())
+}
+
+#[test]
+fn soon_after_a_bulk_ack_the_next_one_waits_although_the_link_is_empty() {
+    let mut t = after_bulk();
+    let acked = t.now;
+    expect_nothing!(t);
+    assert_eq!(ack_due_us(&t, acked), Some(100));
+    // More data does not move it, and neither does another empty link.
+    t.now = t.now + Duration::from_micros(60);
+    send!(t, len: 100);
+    t.conn.on_drained();
+    expect_nothing!(t);
+    assert_eq!(ack_due_us(&t, acked), Some(100));
+    t.now = t.now + Duration::from_micros(40);
+    t.timers();
+    expect!(t, ack: 42_101);
+    // That one covered few bytes: the next does not wait.
+    send!(t, len: 100);
+    t.conn.on_drained();
+    expect!(t, ack: 42_201);
+}
+
+#[test]
+fn an_ack_that_was_held_back_leaves_when_the_link_stays_empty() {
+    let mut t = after_bulk();
+    expect_nothing!(t);
+    t.conn.on_idle();
+    expect!(t, ack: 42_001);
+    assert!(!t.conn.is_ack_pending());
+}
+
+#[test]
+fn later_than_that_an_empty_link_is_acknowledged_at_once() {
+    let mut t = super_packet();
+    t.now = t.now + Duration::from_micros(100);
+    send!(t, len: 1000);
+    t.conn.on_drained();
+    expect!(t, ack: 42_001);
 }
 
 #[test]

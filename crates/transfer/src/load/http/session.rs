@@ -324,8 +324,8 @@ impl Session for HttpSession {
         self.completed.pop_front()
     }
 
-    fn is_waiting(&self) -> bool {
-        !self.asked.is_empty()
+    fn outstanding(&self) -> usize {
+        self.asked.len()
     }
 
     fn take_outstanding(&mut self) -> Vec<Piece> {

@@ -8,7 +8,7 @@
 //! - *dynamic threshold* (Choudhury and Hahne 1998): a connection may be promised up to half of the memory
 //!   that is not promised to others. One busy connection gets half of the memory, two get a third each, and
 //!   there is always some left for a new one.
-//! - *equal parts*: when less than a quarter is left, nor may it be promised more than each would get if all that are not
+//! - *equal parts*: when less than an eighth is left, nor may it be promised more than each would get if all that are not
 //!   idle were busy. Otherwise those that sent a burst each would keep what they did not use of their windows from the one
 //!   that sends now.
 //! - *growth by use*: the promise to a new connection is small and grows with the bytes delivered in order,
@@ -51,8 +51,8 @@ const SHUT_OUT_PROBES: u8 = 2;
 /// which `total` is about three quarters.
 const SLACK_DIVISOR: u64 = 8;
 
-/// Divisor: with less than `total / 4` left, no connection is promised more than an equal part.
-const SCARCE_DIVISOR: u64 = 4;
+/// Divisor: with less than `total / 8` left, no connection is promised more than an equal part.
+const SCARCE_DIVISOR: u64 = 8;
 
 /// Segments that the reserve lets a connection have. Two would be enough to keep ACKs going (RFC 9293
 /// 3.8.6.3), but with silly window avoidance on both sides the peer waits for its timer when one of two is
@@ -272,9 +272,13 @@ impl QueuePromises {
         }
     }
 
-    /// Returns the part of the memory for `promise`, which is in no share, if all connections that are not idle have the same and
-    /// a quarter is left: the memory that is in use for a moment would otherwise be as much as all that is left.
-    fn equal_part(&self, promise: &Promise) -> u64 {
+    /// Returns the most that is promised to `promise`, which is in no share, if `spare` bytes are left. If these are scarce: the part that
+    /// each would have if all connections that are not idle had the same and a quarter were left. The memory that is in use
+    /// for a moment would otherwise be as much as all that is left.
+    fn part(&self, promise: &Promise, spare: u64) -> u64 {
+        if spare >= self.total / SCARCE_DIVISOR {
+            return u64::MAX;
+        }
         let others = match promise.has_sent {
             true => self.active.connections(),
             false => self.active.connections() + self.silent.connections(),
@@ -441,10 +445,7 @@ impl Windows {
         let spare = unpromised.saturating_sub(queue.total / RESERVE_DIVISOR);
         let wanted = wanted(ask, spare).min(ask.most).max(ask.outstanding);
         let floor = FLOOR_SEGMENTS * promise.packing.memory_for(ask.mss.into());
-        let part = match spare >= queue.total / SCARCE_DIVISOR {
-            true => u64::MAX,
-            false => queue.equal_part(promise),
-        };
+        let part = queue.part(promise, spare);
         let fair = part.min(spare / 2);
         let may = if fair >= floor {
             promise.denied = 0;

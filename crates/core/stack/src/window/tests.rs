@@ -446,5 +446,24 @@ fn bursts_on_one_connection_after_another_leave_a_full_window_to_the_next() {
         }
     }
     assert!(least >= 120 << 10, "{least}");
-    assert!(!windows.has_starved(0), "all have as much as they may have");
+}
+
+#[test]
+fn an_equal_part_of_scarce_memory_is_enough_for_a_connection_not_to_wait_for_more() {
+    let mut windows = Windows::new(1);
+    let whole = 100 * MIB;
+    let mut others: Vec<_> = (1..=100).map(|slot| (slot, Promise::new(0))).collect();
+    for (slot, promise) in &mut others {
+        // They use less than they have: what they were promised stays promised.
+        windows.grant(*slot, promise, whole, ask(8 * whole / 1000, 0));
+        windows.note_packet(promise, 1460);
+        windows.grant(*slot, promise, whole, ask(8 * whole / 1000, 1));
+    }
+    let mut busy = Promise::new(0);
+    let granted = windows.grant(0, &mut busy, whole, ask(0, 1 << 40));
+    let equal = (whole - whole / RESERVE_DIVISOR) / 4 * 3 / 101;
+    assert_eq!(granted, equal);
+    windows.note_free(0, 2 * whole);
+    let visited: Vec<_> = std::iter::from_fn(|| windows.next_starved(0)).collect();
+    assert!(!visited.contains(&0), "{visited:?}");
 }

@@ -177,7 +177,7 @@ impl Nic {
             };
             let accepted = self.accept(&landed);
             // The payload has been copied or dropped, so the sender's memory is free now.
-            drop(std::mem::take(&mut self.buffers.looped));
+            drop(std::mem::take(&mut self.buffers.lent));
             match accepted {
                 Ok(None) => {}
                 Ok(Some(packet)) => {
@@ -217,7 +217,12 @@ impl Nic {
     /// While the host memory of a queue is full of payload that a device is copying, nothing is read: the link keeps it.
     fn next_landed(&mut self, now: Instant) -> Option<Landed> {
         let headroom = self.predicted.header_len - MIN_SPLIT_HEADER;
-        if !self.landing.is_empty() && !self.queues.iter_mut().all(|queue| queue.is_open(headroom))
+        let payload = self.longest_payload();
+        if !self.landing.is_empty()
+            && !self
+                .queues
+                .iter_mut()
+                .all(|queue| queue.is_open(payload, headroom))
         {
             self.rx_full += 1;
             return None;
@@ -234,6 +239,14 @@ impl Nic {
         landed.or_else(|| self.receive_crossed())
     }
 
+    /// Returns the payload bytes of the longest packet that the link delivers.
+    fn longest_payload(&self) -> usize {
+        match self.caps.lends {
+            true => self.caps.max_super_packet,
+            false => MAX_PAYLOAD,
+        }
+    }
+
     fn receive_looped(&mut self) -> Option<Landed> {
         let packet = self.looped.pop()?;
         Some(packet.land(&mut self.buffers))
@@ -244,15 +257,22 @@ impl Nic {
         let Prediction { queue, header_len } = self.predicted;
         let headroom = header_len - MIN_SPLIT_HEADER;
         let head_len = header_len + self.linear_bytes(queue);
-        let direct_bytes = self.post_direct(queue);
+        let lends = self.caps.lends;
+        let direct_bytes = if lends { 0 } else { self.post_direct(queue) };
         let posted_queue = self.queues.get_mut(queue)?;
-        let span_bytes = match direct_bytes < MAX_PAYLOAD {
+        let span_bytes = match direct_bytes < MAX_PAYLOAD && !lends {
             true => posted_queue.post(headroom),
             false => 0,
         };
-        let spans = posted(&self.ddp, direct_bytes, posted_queue, headroom);
+        let spans = match lends {
+            true => Spans::new(),
+            false => posted(&self.ddp, direct_bytes, posted_queue, headroom),
+        };
         let RxBuffers {
-            head, spill, frame, ..
+            head,
+            spill,
+            frame,
+            lent,
         } = &mut self.buffers;
         let mut posted = Posted {
             head,
@@ -260,6 +280,7 @@ impl Nic {
             spans: &spans,
             spill,
             frame,
+            lent,
             port: posted_queue.posted_fill().port(),
         };
         let received = self.link.receive(&mut posted, now);
@@ -285,6 +306,17 @@ impl Nic {
                     origin: Origin::Link,
                 })
             }
+            Ok(LinkReceived::Lent {
+                head_len,
+                frame_len,
+                meta,
+                until,
+            }) => Some(Landed {
+                frame_len,
+                meta,
+                place: Place::Sender { head_len, until },
+                origin: Origin::Link,
+            }),
             Ok(LinkReceived::Frame { meta }) => Some(Landed {
                 frame_len: self.buffers.frame.len(),
                 meta,
@@ -305,7 +337,11 @@ impl Nic {
     /// Validates a landed frame, selects its queue and moves its payload into the memory of that queue. `None`: the frame has
     /// crossed to the shard of its flow.
     fn accept(&mut self, landed: &Landed) -> Result<Option<RxPacket>, DropReason> {
-        if landed.frame_len > MAX_FRAME_LEN {
+        let longest = match landed.place {
+            Place::Sender { .. } => self.caps.max_super_packet + EthernetHeader::TAGGED_LEN,
+            Place::Posted(_) | Place::Frame => MAX_FRAME_LEN,
+        };
+        if landed.frame_len > longest {
             return Err(DropReason::RxOversize);
         }
         let headers = landed.parse(&mut self.buffers, &self.ddp, &self.queues)?;

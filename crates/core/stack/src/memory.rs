@@ -22,18 +22,34 @@ pub(crate) struct StackMemory {
 
 impl StackMemory {
     /// Returns the memory state of a NIC with `queues` receive queues, and allocates `send_bytes` of host memory.
-    pub(crate) fn new(queues: usize, send_bytes: usize) -> Result<Self, StackError> {
+    pub(crate) fn new(
+        queues: usize,
+        send_bytes: usize,
+        sharing: SendSharing,
+    ) -> Result<Self, StackError> {
         Ok(Self {
             windows: Windows::new(queues),
             pressure: Pressure::default(),
             bindings: Bindings::default(),
-            send_pool: send_pool(send_bytes)?,
+            send_pool: send_pool(send_bytes, sharing)?,
         })
     }
 }
 
-fn send_pool(bytes: usize) -> Result<PagePool, StackError> {
-    let provider = HostProvider::new(bytes, NiovSize::MIN);
+/// Whether the other end of the link maps the host memory for sending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SendSharing {
+    /// It does not.
+    Private,
+    /// It does, and copies the payload from there.
+    Shared,
+}
+
+fn send_pool(bytes: usize, sharing: SendSharing) -> Result<PagePool, StackError> {
+    let provider = match sharing {
+        SendSharing::Private => HostProvider::new(bytes, NiovSize::MIN),
+        SendSharing::Shared => HostProvider::shareable(bytes, NiovSize::MIN),
+    };
     let provider = provider.map_err(|source| StackError::SendMemory { bytes, source })?;
     Ok(PagePool::create(Arc::new(provider), PoolConfig::default())?)
 }

@@ -48,7 +48,7 @@ pub(crate) enum SendSharing {
 fn send_pool(bytes: usize, sharing: SendSharing) -> Result<PagePool, StackError> {
     let provider = match sharing {
         SendSharing::Private => HostProvider::new(bytes, NiovSize::MIN),
-        SendSharing::Shared => HostProvider::shareable(bytes, NiovSize::MIN),
+        SendSharing::Shared => HostProvider::shareable(bytes, NiovSize::DEFAULT),
     };
     let provider = provider.map_err(|source| StackError::SendMemory { bytes, source })?;
     Ok(PagePool::create(Arc::new(provider), PoolConfig::default())?)

@@ -183,6 +183,8 @@ fn open(config: &Config, device: usize, backend: &Backend) -> Result<Opened, Fai
         streams: config.streams,
         chunk: config.chunk,
         pool: pool.map(|memory| Pool { memory, queues }),
+        // Kernels of NCCL's LL protocols look at their buffers while messages arrive.
+        placement: Placement::InOrder,
         ..Options::default()
     };
     let fabric = Fabric::open(nic, options)?;

@@ -10,7 +10,7 @@ use super::cut::{Cut, cut_message, cut_notification};
 use super::data::{DataStream, Expected, Owner, Progress};
 use super::engine::Engine;
 use super::error::{Cause, Violation};
-use super::fabric::FabricInner;
+use super::fabric::{FabricInner, Placement};
 use super::linger::Lingering;
 use super::matching::Room;
 use super::operations::{Active, Announced, Destination, Event, Operations, Purpose};
@@ -525,6 +525,9 @@ impl Core {
         let pool = self.fabric.pool_memory();
         let mut pulled = Ok(());
         for stream in &mut wires.data {
+            if self.fabric.options.placement == Placement::Direct {
+                stream.place(&self.fabric.nic);
+            }
             pulled = stream.pull(pool, TURN_BYTES, &mut self.progress);
             if pulled.is_err() {
                 break;

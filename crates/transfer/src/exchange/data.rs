@@ -10,6 +10,7 @@ use devmem_tcp::{
 
 use super::control::is_not_now;
 use super::error::{Cause, StreamName};
+use super::placing::Placing;
 use super::region::{BATCH_FRAGS, Gone, HostMemory, Source, Span, Target, gather};
 
 /// Bytes copied at once from device memory that the NIC cannot send from.
@@ -74,6 +75,7 @@ pub(super) struct DataStream {
     expected: VecDeque<Expected>,
     /// Bytes of the first expected chunk that are placed.
     arrived: usize,
+    placing: Placing,
     batch: RxBatch,
     scratch: Vec<u8>,
 }
@@ -90,6 +92,7 @@ impl DataStream {
             flight: VecDeque::new(),
             expected: VecDeque::new(),
             arrived: 0,
+            placing: Placing::default(),
             batch: RxBatch::with_capacity(BATCH_FRAGS),
             scratch: Vec::new(),
         }
@@ -202,6 +205,27 @@ impl DataStream {
         Ok(())
     }
 
+    /// Tells the NIC where the bytes of announced chunks belong, as far as it can place them.
+    pub(super) fn place(&mut self, nic: &Netdev) {
+        let Self {
+            stream,
+            expected,
+            arrived,
+            placing,
+            ..
+        } = self;
+        let places = (0..).zip(expected.iter()).map(|(index, expected)| {
+            let from = if index == 0 { *arrived } else { 0 };
+            expected.span.place(from, nic)
+        });
+        placing.extend(stream, places, expected.len());
+    }
+
+    /// From now on the NIC places nothing: nobody waits for the bytes any more.
+    pub(super) fn stop_placing(&mut self) {
+        self.placing.stop(&mut self.stream);
+    }
+
     /// Receives up to `budget` bytes of the announced chunks to their places. `pool` is the memory bound for receiving.
     pub(super) fn pull(
         &mut self,
@@ -250,6 +274,7 @@ impl DataStream {
             });
             if is_whole {
                 self.arrived = 0;
+                self.placing.finish_first();
                 self.expected.pop_front();
             }
         }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use devmem_tcp::{Dmabuf, Netdev};
-use transfer::exchange::{Dial, Fabric, Listener, Options, Pool, TICKET_BYTES, Ticket};
+use transfer::exchange::{Dial, Fabric, Listener, Options, Placement, Pool, TICKET_BYTES, Ticket};
 
 use crate::comm::{Comm, Direction};
 use crate::config::{Backend, Config, Unpack};

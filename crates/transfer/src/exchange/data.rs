@@ -108,6 +108,11 @@ impl DataStream {
         !self.out.is_empty() || !self.flight.is_empty()
     }
 
+    /// Returns whether TCP has all queued bytes, and needs some of them until the peer has acknowledged them.
+    pub(super) fn awaits_acknowledgement(&self) -> bool {
+        self.out.is_empty() && !self.flight.is_empty()
+    }
+
     /// Adds what must happen before something can be done. Bytes that are not announced are left to TCP.
     pub(super) fn watch(&self, watches: &mut Vec<Watch>) {
         let wants = [
@@ -186,21 +191,21 @@ impl DataStream {
         self.complete(progress)
     }
 
-    fn complete(&mut self, progress: &mut Progress) -> Result<(), Cause> {
-        if self.flight.is_empty() {
-            return Ok(());
-        }
-        let completed = self.completions.try_next();
-        let completed = completed.map_err(|error| Cause::of_stream(self.name, error))?;
-        let Some(completed) = completed else {
-            return Ok(());
-        };
-        progress.worked = true;
-        while let Some(&(id, op, bytes)) = self.flight.front()
-            && completed.contains(id)
-        {
-            progress.sent.push((op, bytes));
-            self.flight.pop_front();
+    /// Collects the sends that TCP has finished with.
+    pub(super) fn complete(&mut self, progress: &mut Progress) -> Result<(), Cause> {
+        while !self.flight.is_empty() {
+            let completed = self.completions.try_next();
+            let completed = completed.map_err(|error| Cause::of_stream(self.name, error))?;
+            let Some(completed) = completed else {
+                break;
+            };
+            progress.worked = true;
+            while let Some(&(id, op, bytes)) = self.flight.front()
+                && completed.contains(id)
+            {
+                progress.sent.push((op, bytes));
+                self.flight.pop_front();
+            }
         }
         Ok(())
     }

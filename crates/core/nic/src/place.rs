@@ -5,7 +5,7 @@ use std::ops::Range;
 use netmem::{BufSpan, DmaPort, Frag, FragList, Payload};
 use smallvec::SmallVec;
 use steer::header_split::{self, HdsConfig, Settle, Split, WhyWhole};
-use wire::{Ipv6Header, Network, ParseError, RxHeaders};
+use wire::{EthernetHeader, Ipv6Header, Network, ParseError, RxHeaders};
 
 use crate::ddp::DdpTable;
 use crate::drops::DropReason;
@@ -38,6 +38,9 @@ impl RxBuffers {
         }
     }
 }
+
+/// Bytes of the longest frame that its headers can say: IPv6 does not count its own header.
+const MAX_SAID: usize = EthernetHeader::TAGGED_LEN + Ipv6Header::LEN + MAX_PACKET_LEN;
 
 /// A received frame that is not placed yet.
 #[derive(Clone, Copy, Debug)]
@@ -177,7 +180,7 @@ impl Landed {
                 Place::Posted(_) | Place::Sender { .. } => buffers.head.frame(have),
                 Place::Frame => &buffers.frame[..],
             };
-            match RxHeaders::parse(head, self.frame_len.min(MAX_FRAME_LEN)) {
+            match RxHeaders::parse(head, self.frame_len.min(MAX_SAID)) {
                 Ok(headers) => return self.lengthen(headers),
                 // `have` grows in every round, up to the longest headers. Headers of packets with lent payload are contiguous.
                 Err(ParseError::NeedMore { need })
@@ -195,21 +198,24 @@ impl Landed {
 
     /// Returns the headers of a frame that is longer than its headers can say, with the length of its payload.
     fn lengthen(&self, headers: RxHeaders) -> Result<RxHeaders, DropReason> {
-        if self.frame_len <= MAX_FRAME_LEN {
+        let end = headers.header_len + headers.payload_len;
+        if end == self.frame_len || self.frame_len <= MAX_PACKET_LEN {
             return Ok(headers);
         }
         // The link has put the longest length into the headers of such a super-packet.
-        let said = headers.header_len + headers.payload_len - headers.ethernet.header_len();
+        let said = end - headers.ethernet.header_len();
         let longest = match headers.network {
             Network::Ipv4(_) => MAX_PACKET_LEN,
             Network::Ipv6(_) => MAX_PACKET_LEN + Ipv6Header::LEN,
-            Network::Arp | Network::Other => return Err(DropReason::RxOversize),
+            Network::Arp | Network::Other => 0,
         };
         match headers.tcp() {
             Some(_) if said == longest && self.meta.gso_size > 0 => Ok(RxHeaders {
                 payload_len: self.frame_len - headers.header_len,
                 ..headers
             }),
+            // Padding.
+            _ if self.frame_len <= MAX_FRAME_LEN => Ok(headers),
             _ => Err(DropReason::RxOversize),
         }
     }
@@ -262,6 +268,10 @@ impl Landed {
     fn drop_reason(&self, error: ParseError) -> DropReason {
         match error {
             _ if self.frame_len < wire::EthernetHeader::LEN => DropReason::RxRunt,
+            // The headers that the sender has sent end too early; the payload is not looked at for them.
+            ParseError::NeedMore { .. } if matches!(self.place, Place::Sender { .. }) => {
+                DropReason::RxTruncated
+            }
             // RxHeaders::parse does not parse ARP, so BadArp does not occur.
             ParseError::Truncated | ParseError::BadArp => DropReason::RxTruncated,
             ParseError::BadVersion | ParseError::BadHeaderLength | ParseError::BadTotalLength => {

@@ -32,7 +32,8 @@ use rustix::net::{
 
 use super::vnet_fd::FrameWriter;
 use super::{
-    BIG_PACKET_LEN, LinkReceived, LinkSent, MAX_FRAME_LEN, Posted, TxFrame, VnetFd, VnetHeaderLen,
+    BIG_PACKET_LEN, LinkReceived, LinkSent, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted, TxFrame, VnetFd,
+    VnetHeaderLen,
 };
 use crate::drops::DropReason;
 use incoming::Incoming;
@@ -158,6 +159,12 @@ impl SharedWire {
         }
     }
 
+    /// Takes back all memory, and forgets that of the other end, which has left.
+    pub(super) fn end(&mut self) {
+        self.outgoing.end();
+        self.incoming.end();
+    }
+
     /// Returns whether the last [`LinkSent::Busy`] was for lack of room in the socket, which becomes writable then.
     pub(super) fn is_socket_full(&self) -> bool {
         !self.outgoing.is_full()
@@ -253,7 +260,7 @@ fn land(record: &FrameRecord<'_>, posted: &mut Posted<'_>) -> Option<LinkReceive
         return None;
     }
     let mut head_len = head.len();
-    if head_len + payload > MAX_FRAME_LEN {
+    if head_len + payload > MAX_PACKET_LEN {
         // The NIC knows the length of the frame; the parser shall find one in the headers, too.
         head_len = shorten_big_headers(head);
     }
@@ -313,3 +320,6 @@ fn receive_packet(
     }
     Ok((got.bytes, file))
 }
+
+#[cfg(test)]
+mod tests;

@@ -114,6 +114,9 @@ impl UnixLink {
     fn go_down(&mut self) {
         if std::mem::take(&mut self.up) {
             self.ready.remove(&self.socket);
+            if let Inner::Shared { wire, .. } = &mut self.inner {
+                wire.end();
+            }
         }
     }
 }

@@ -88,6 +88,12 @@ impl Incoming {
         place.take().map(drop)
     }
 
+    /// Forgets all files. Frags in them keep them mapped.
+    pub(super) fn end(&mut self) {
+        self.regions.fill_with(|| None);
+        self.borrowed.clear();
+    }
+
     /// Appends the payload of a frame to `list`. `None`: it names memory that does not exist; what was appended is to be dropped.
     /// The other end is told that the frame is not in use when the last of its frags is dropped.
     pub(super) fn lend(&mut self, record: &FrameRecord<'_>, list: &mut FragList) -> Option<()> {

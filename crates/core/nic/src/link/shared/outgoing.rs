@@ -323,6 +323,13 @@ impl Outgoing {
         self.held.push(held);
     }
 
+    /// Takes back all memory: the other end has left.
+    pub(super) fn end(&mut self) {
+        self.held.clear();
+        self.releases = None;
+        self.regions.fill_with(|| None);
+    }
+
     /// Takes back the slot of a frame that was not sent.
     pub(super) fn not_sent(&mut self, held: Held) {
         self.free_slots.push(held.slot);

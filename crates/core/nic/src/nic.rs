@@ -1,5 +1,7 @@
 //! The device: receive, transmit, and the memory in between.
 
+mod receive;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -15,11 +17,11 @@ use crate::crossing::Crossing;
 use crate::ddp::DdpTable;
 use crate::drops::{DropReason, Drops};
 use crate::features::{Features, Rings, default_table};
-use crate::fill::{ALIGN, Fill, MAX_PAYLOAD, MIN_GOOD_PAYLOAD, Piece, RxSpace, Spans};
-use crate::link::{Link, LinkCaps, LinkReceived, LinkState, MAX_FRAME_LEN, Posted};
+use crate::fill::{ALIGN, Fill, MIN_GOOD_PAYLOAD, Piece, RxSpace};
+use crate::link::{Link, LinkCaps, LinkState, MAX_FRAME_LEN};
 use crate::loopback::{self, LoopQueue, Turn};
 use crate::packet::{FailedTx, Origin, RxPacket, TxPacket};
-use crate::place::{Landed, Place, Posting, RxBuffers};
+use crate::place::{Landed, Place, RxBuffers};
 use crate::queue_mgmt::{ProviderChoice, QueueMemory};
 use crate::rx_checksum::{self, ChecksumVerdict};
 use crate::rx_queue::{RxQueue, RxQueueInfo};
@@ -239,99 +241,9 @@ impl Nic {
         landed.or_else(|| self.receive_crossed())
     }
 
-    /// Returns the payload bytes of the longest packet that the link delivers.
-    fn longest_payload(&self) -> usize {
-        match self.caps.lends {
-            true => self.caps.max_super_packet,
-            false => MAX_PAYLOAD,
-        }
-    }
-
     fn receive_looped(&mut self) -> Option<Landed> {
         let packet = self.looped.pop()?;
         Some(packet.land(&mut self.buffers))
-    }
-
-    /// Receives one frame from the link into posted memory.
-    fn receive(&mut self, now: Instant) -> Option<Landed> {
-        let Prediction { queue, header_len } = self.predicted;
-        let headroom = header_len - MIN_SPLIT_HEADER;
-        let head_len = header_len + self.linear_bytes(queue);
-        let lends = self.caps.lends;
-        let direct_bytes = if lends { 0 } else { self.post_direct(queue) };
-        let posted_queue = self.queues.get_mut(queue)?;
-        let span_bytes = match direct_bytes < MAX_PAYLOAD && !lends {
-            true => posted_queue.post(headroom),
-            false => 0,
-        };
-        let spans = match lends {
-            true => Spans::new(),
-            false => posted(&self.ddp, direct_bytes, posted_queue, headroom),
-        };
-        let RxBuffers {
-            head,
-            spill,
-            frame,
-            lent,
-        } = &mut self.buffers;
-        let mut posted = Posted {
-            head,
-            predicted_header: head_len,
-            spans: &spans,
-            spill,
-            frame,
-            lent,
-            port: posted_queue.posted_fill().port(),
-        };
-        let received = self.link.receive(&mut posted, now);
-        let failed_before = std::mem::take(&mut self.link_failed);
-        match received {
-            Ok(LinkReceived::None) => None,
-            Ok(LinkReceived::Dropped(reason)) => {
-                self.drops.count(reason);
-                None
-            }
-            Ok(LinkReceived::Placed { frame_len, meta }) => {
-                let place = Place::Posted(Posting {
-                    queue,
-                    head_len,
-                    headroom,
-                    direct_bytes,
-                    span_bytes,
-                });
-                Some(Landed {
-                    frame_len,
-                    meta,
-                    place,
-                    origin: Origin::Link,
-                })
-            }
-            Ok(LinkReceived::Lent {
-                head_len,
-                frame_len,
-                meta,
-                until,
-            }) => Some(Landed {
-                frame_len,
-                meta,
-                place: Place::Sender { head_len, until },
-                origin: Origin::Link,
-            }),
-            Ok(LinkReceived::Frame { meta }) => Some(Landed {
-                frame_len: self.buffers.frame.len(),
-                meta,
-                place: Place::Frame,
-                origin: Origin::Link,
-            }),
-            Err(_) => {
-                // Counted once per failure: no frame is lost while the link stays down.
-                self.link_failed = !self.link.is_up();
-                if !(failed_before && self.link_failed) {
-                    self.drops.count(DropReason::RxLinkError);
-                }
-                None
-            }
-        }
     }
 
     /// Validates a landed frame, selects its queue and moves its payload into the memory of that queue. `None`: the frame has
@@ -685,24 +597,6 @@ impl Nic {
         // At most MAX_RX_QUEUES.
         self.queues.len() as u16
     }
-}
-
-/// Returns `direct_bytes` of the place that a connection has chosen, and behind them the memory of the queue, unless the place has
-/// room for the longest payload.
-fn posted<'a>(
-    ddp: &'a DdpTable,
-    direct_bytes: usize,
-    queue: &'a RxQueue,
-    headroom: usize,
-) -> Spans<'a> {
-    if direct_bytes == 0 {
-        return queue.posted(headroom);
-    }
-    let mut spans: Spans<'_> = ddp.posted(0..direct_bytes).collect();
-    if direct_bytes < MAX_PAYLOAD {
-        spans.extend(queue.posted(headroom));
-    }
-    spans
 }
 
 /// Returns a packet without its payload, for which there was no memory.

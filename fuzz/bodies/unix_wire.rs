@@ -11,8 +11,6 @@ use wire::{Instant, VnetHeader};
 const OFFLOADS: u8 = 1;
 /// Set-up: an invalid greeting is replaced by a valid one, because random bytes seldom are one.
 const GREETED: u8 = 2;
-/// Set-up: this end shares memory, which is done only if both ends do.
-const SHARES: u8 = 4;
 /// Packet: the frame has our destination address.
 const FOR_US: u8 = 1;
 /// Packet: shift of the number of blocks of 64 bytes to append.
@@ -31,7 +29,8 @@ pub fn run(data: &[u8]) {
     let known = WireHello {
         offloads: setup & OFFLOADS != 0,
         mtu: 1500,
-        shares_memory: setup & SHARES != 0,
+        // See the body `shared_wire`.
+        shares_memory: false,
     };
     let theirs = match WireHello::parse(greeting) {
         Ok(hello) => {

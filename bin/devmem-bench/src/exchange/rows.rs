@@ -63,11 +63,11 @@ const fn rate(name: &'static str, kind: Kind, link: Link) -> Row {
     }
 }
 
-const fn round_trip(name: &'static str, kind: Kind, bytes: usize) -> Row {
+const fn round_trip(name: &'static str, kind: Kind, link: Link, bytes: usize) -> Row {
     Row {
         name,
         kind,
-        link: Link::Tap,
+        link,
         work: Work::RoundTrip,
         bytes,
     }
@@ -85,12 +85,14 @@ pub const ROWS: &[Row] = &[
     rate("stream/shared", Kind::Stream, Link::Shared),
     rate("ours/unix", Kind::Ours, Link::Unix),
     rate("stream/unix", Kind::Stream, Link::Unix),
-    round_trip("ours/8", Kind::Ours, 8),
-    round_trip("stream/8", Kind::Stream, 8),
-    round_trip("ours/512", Kind::Ours, 512),
-    round_trip("stream/512", Kind::Stream, 512),
-    round_trip("ours/4096", Kind::Ours, 4096),
-    round_trip("stream/4096", Kind::Stream, 4096),
+    round_trip("ours/8", Kind::Ours, Link::Tap, 8),
+    round_trip("stream/8", Kind::Stream, Link::Tap, 8),
+    round_trip("shared/ours/8", Kind::Ours, Link::Shared, 8),
+    round_trip("shared/stream/8", Kind::Stream, Link::Shared, 8),
+    round_trip("ours/512", Kind::Ours, Link::Tap, 512),
+    round_trip("stream/512", Kind::Stream, Link::Tap, 512),
+    round_trip("ours/4096", Kind::Ours, Link::Tap, 4096),
+    round_trip("stream/4096", Kind::Stream, Link::Tap, 4096),
 ];
 
 /// The rows that are compared.
@@ -101,7 +103,11 @@ pub const PAIRS: &[(&str, &str)] = &[
     ("device/tap", "sockets/veth"),
     ("ours/veth", "sockets/veth"),
     ("device/veth", "sockets/veth"),
+    ("ours/shared", "stream/shared"),
+    ("ours/shared", "sockets/veth"),
+    ("device/shared", "sockets/veth"),
     ("ours/8", "stream/8"),
+    ("shared/ours/8", "shared/stream/8"),
     ("ours/512", "stream/512"),
     ("ours/4096", "stream/4096"),
 ];

@@ -4,8 +4,10 @@
 //! 5.1.6) say what follows:
 //!
 //! - neither: a frame;
-//! - [`BY_REFERENCE`]: a [`FrameHeader`], its pieces, and the headers of the frame;
-//! - [`FILE`]: the rest of the packet is a [`RawFile`] in place of the header, with a descriptor as SCM_RIGHTS.
+//! - [`BY_REFERENCE`]: 12 bytes (slot: u16, number of pieces: u16, bytes of headers: u16, until: u8, zero: u8, number: u32), the
+//!   pieces of 16 bytes (region: u32, length: u32, offset in its file: u64), and the headers of the frame;
+//! - [`FILE`]: the packet is no frame, but 16 bytes about a file (flag: u8, kind: u8, zero: u16, region: u32, size: u64), with a
+//!   descriptor as SCM_RIGHTS if the kind has one.
 
 use ::wire::VnetHeader;
 

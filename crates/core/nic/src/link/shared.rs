@@ -199,8 +199,9 @@ impl SharedWire {
     pub(super) fn receive(&mut self, posted: &mut Posted<'_>) -> io::Result<LinkReceived> {
         self.incoming.let_go();
         self.outgoing.collect();
-        // The socket being full delays what is to be announced to the next call.
-        self.announce()?;
+        // A full socket delays what is to be announced to the next call. An end that has left need not know it, and what it has
+        // sent before is received.
+        let _ = self.announce();
         loop {
             let (len, file) = match receive_packet(self.socket.as_fd(), &mut self.packet) {
                 Ok(received) => received,

@@ -97,7 +97,8 @@ impl Incoming {
     /// Appends the payload of a frame to `list`. `None`: it names memory that does not exist; what was appended is to be dropped.
     /// The other end is told that the frame is not in use when the last of its frags is dropped.
     pub(super) fn lend(&mut self, record: &FrameRecord<'_>, list: &mut FragList) -> Option<()> {
-        if usize::from(record.slot) >= SLOTS {
+        // An honest sender has one frame in each slot. Each one costs memory here, too.
+        if usize::from(record.slot) >= SLOTS || self.borrowed.len() >= SLOTS {
             return None;
         }
         let mut handles = SmallVec::new();

@@ -8,7 +8,7 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use ::wire::{Instant, VnetHeader};
-use mapped::{MapAccess, Mapping};
+use mapped::{DmaRight, MapAccess, Mapping};
 use netmem::{
     BufSpan, DmaPort, Frag, FragList, HostProvider, MemoryObserver, Netmem, NiovSize, PagePool,
     Payload, PoolConfig, ShareableMemory,
@@ -85,6 +85,8 @@ pub(super) struct Outgoing {
     /// Pieces of the payload that was found last.
     pieces: Vec<PieceRecord>,
     stage: PagePool,
+    /// The memory of `stage`. The last region is its.
+    stage_memory: Option<MemoryObserver>,
 }
 
 impl Outgoing {
@@ -92,6 +94,12 @@ impl Outgoing {
         let niov_size = NiovSize::new(STAGE_NIOV).map_err(io::Error::other)?;
         let stage = HostProvider::shareable(STAGE_BYTES, niov_size).map_err(io::Error::other)?;
         let stage = PagePool::create(Arc::new(stage), PoolConfig::default());
+        let mut stage = stage.map_err(io::Error::other)?;
+        let port = stage.dma_port(DmaRight::of_a_nic());
+        let first = stage.alloc().map(|page| Frag::new(page, 0, 1));
+        let memory = first.as_ref().and_then(|frag| port.shareable(frag));
+        let stage_memory = memory.map(|memory| memory.observer());
+        drop(first);
         Ok(Self {
             regions: (0..REGIONS).map(|_| None).collect(),
             last_region: 0,
@@ -104,7 +112,8 @@ impl Outgoing {
             kept_bytes: 0,
             is_full: false,
             pieces: Vec::new(),
-            stage: stage.map_err(io::Error::other)?,
+            stage,
+            stage_memory,
         })
     }
 
@@ -233,7 +242,15 @@ impl Outgoing {
     }
 
     fn offer(&self, memory: ShareableMemory<'_>) -> Option<Offer> {
-        let region = self.regions.iter().position(Option::is_none)?;
+        let is_stage = self.stage_memory.as_ref();
+        let is_stage = is_stage.is_some_and(|stage| memory.is_observed_by(stage));
+        let region = match is_stage {
+            true => REGIONS - 1,
+            false => {
+                let free = self.regions.iter().position(Option::is_none)?;
+                Some(free).filter(|free| *free < REGIONS - 1)?
+            }
+        };
         // The other end shall read the memory only. A description of its own has the access rights of its open(2).
         let path = format!("/proc/self/fd/{}", memory.file()?.as_raw_fd());
         let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;

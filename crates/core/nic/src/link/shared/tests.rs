@@ -300,6 +300,24 @@ fn the_files_of_freed_memory_are_revoked_and_further_files_are_accepted() {
         }
     }
     assert_eq!(peer.drops().total(), 0);
+    // Long frames, too, cross by reference to the copy.
+    let last = Dmabuf::memfd(MIB).unwrap();
+    let (_bound, _, payload) = device(&last, 500_000, 1);
+    ours.transmit(packet(Family::V4, payload), NOW).unwrap();
+    assert_eq!(bytes(&receive(&mut peer).payload), pattern(1, 500_000));
+}
+
+#[test]
+fn what_was_sent_before_the_peer_left_is_received() {
+    let (a, b) = sockets();
+    let (mut ours, mut peer) = (nic_on(a, OURS), nic_on(b, THEIRS));
+    let payload = FragList::from_host_bytes(&mut host_pool(), b"the last words").unwrap();
+    ours.transmit(packet(Family::V4, payload), NOW).unwrap();
+    // It has not told anything yet.
+    drop(ours);
+    assert_eq!(bytes(&receive(&mut peer).payload), b"the last words");
+    assert!(peer.poll_rx(NOW).is_none());
+    assert!(!peer.is_up());
 }
 
 /// A NIC whose peer is this test.
@@ -404,6 +422,34 @@ fn frames_that_name_memory_which_does_not_exist_are_dropped_and_counted() {
     assert!(raw.nic.poll_rx(NOW).is_none());
     assert_eq!(raw.nic.drops().get(DropReason::RxTruncated), 1);
     assert!(raw.nic.is_up());
+}
+
+#[test]
+fn a_peer_has_at_most_as_many_frames_in_use_as_there_are_slots() {
+    let mut raw = Raw::new();
+    raw.send(&memory(0, 8192), Some(&file(8192, SealFlags::SHRINK)));
+    let payload = FragList::from_host_bytes(&mut host_pool(), &[0; 9]).unwrap();
+    let tx = packet(Family::V4, payload);
+    let mut kept = Vec::new();
+    for _ in 0..=outgoing::SLOTS {
+        let checksum = tx.checksum.into();
+        let offload = ::wire::Offload {
+            checksum,
+            gso: None,
+        };
+        let fields = FrameFields {
+            header: VnetHeader::new(offload, tx.head.as_slice()),
+            slot: 0,
+            number: 1,
+            until: LentUntil::Read,
+        };
+        let mut out = Vec::new();
+        emit_frame(&mut out, fields, &[piece(0, 0, 9)], tx.head.as_slice());
+        raw.send(&out, None);
+        kept.extend(raw.nic.poll_rx(NOW).map(|packet| packet.payload));
+    }
+    assert_eq!(kept.len(), outgoing::SLOTS);
+    assert_eq!(raw.nic.drops().get(DropReason::RxBadReference), 1);
 }
 
 #[test]

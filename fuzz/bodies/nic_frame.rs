@@ -213,6 +213,7 @@ impl Link for Script {
             max_super_packet: nic::MAX_PACKET_LEN,
             tx_checksum: true,
             queues: 1,
+            lends: false,
         }
     }
 

@@ -29,6 +29,8 @@ pub fn run(data: &[u8]) {
     let known = WireHello {
         offloads: setup & OFFLOADS != 0,
         mtu: 1500,
+        // See the body `shared_wire`.
+        shares_memory: false,
     };
     let theirs = match WireHello::parse(greeting) {
         Ok(hello) => {

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use devmem_uapi::DmabufId;
 use mapped::DmaRight;
-use netmem::{BufSpan, Dmabuf, DmabufProvider, Frag, Netmem, NiovSize, PagePool, PoolConfig};
+use netmem::{
+    BufSpan, Dmabuf, DmabufProvider, Frag, FragList, Netmem, NiovSize, PagePool, PoolConfig,
+};
 use nic::{HeaderBuf, Posted, VnetFd};
 use wire::{
     ArpPacket, MAX_HEADER_LEN, MacAddr, Network, Offload, RxHeaders, TcpFlags, TcpHeader,
@@ -69,6 +71,7 @@ pub fn receive(
             spans: &spans,
             spill: &mut spill,
             frame: &mut Vec::new(),
+            lent: &mut FragList::new(),
             port: &port,
         };
         match peer.tap.receive(&mut posted) {

@@ -162,6 +162,8 @@ fn bench_exchange_moves_messages_over_every_link_and_compares_the_rows() {
         "ours/tap",
         "device/veth",
         "sockets/veth",
+        "ours/shared",
+        "device/shared",
         "ours/unix",
         "ours/8",
         "stream/8",
@@ -194,6 +196,8 @@ fn bench_exchange_moves_messages_over_every_link_and_compares_the_rows() {
         [
             pair("ours/tap", "sockets/veth"),
             pair("device/veth", "sockets/veth"),
+            pair("ours/shared", "sockets/veth"),
+            pair("device/shared", "sockets/veth"),
             pair("ours/8", "stream/8")
         ]
     );

@@ -1,4 +1,5 @@
-//! The link of a user-space NIC, as text: `tap:NAME`, `packet:NAME`, `macvtap:NAME`, `unix:PATH` or `mem:NAME`.
+//! The link of a user-space NIC, as text: `tap:NAME`, `packet:NAME`, `macvtap:NAME`, `unix:PATH`, `unix-listen:PATH` or
+//! `mem:NAME`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -37,8 +38,20 @@ pub enum LinkSpec {
     /// [`NetdevBuilder::macvtap_mode`](crate::NetdevBuilder::macvtap_mode).
     Macvtap(String),
     /// `unix:PATH`: a UNIX socket (SOCK_SEQPACKET) on which the other end of the wire listens, such as an emulated NIC
-    /// started with `devmem-tcp nic --wire unix-listen:PATH`.
+    /// started with `devmem-tcp nic --wire unix-listen:PATH`, or a NIC with the link `unix-listen:PATH`.
+    ///
+    /// When the other end has left, the link is down and stays down.
     Unix(PathBuf),
+    /// `unix-listen:PATH`: the end of such a wire that listens. It creates the socket file, replaces one that nothing listens on,
+    /// and removes it with the NIC. The link is down until the other end has connected; when that has left, the next one may
+    /// connect. There is one at a time.
+    ///
+    /// Between two NICs of this library, such as those of two processes, the wire shares memory, unless one of them is impaired:
+    /// payload crosses it by reference, in super-packets of up to 512 KiB, and is copied once by the receiving NIC, straight to the
+    /// memory or the place where it belongs. For that, each process maps memory of the other one for reading: its host memory
+    /// for sending, and the whole of each device memory that is a memory file ([`Dmabuf::memfd`](crate::Dmabuf::memfd)) and
+    /// was sent from. Other device memory is copied before it is sent.
+    UnixListen(PathBuf),
     /// `mem:NAME`: an in-memory wire between two NICs of this process. The first NIC creates it, the second one joins it.
     Memory(String),
 }
@@ -46,7 +59,7 @@ pub enum LinkSpec {
 /// A text that cannot be parsed as a link.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{text}' names no link: {why}\n  write tap:NAME (a TAP interface, NAME at most 15 bytes), packet:NAME or macvtap:NAME (an Ethernet interface), unix:PATH (an emulated NIC's socket) or mem:NAME (a wire inside this process)"
+    "'{text}' names no link: {why}\n  write tap:NAME (a TAP interface, NAME at most 15 bytes), packet:NAME or macvtap:NAME (an Ethernet interface), unix:PATH (the socket of an emulated NIC, or of another process), unix-listen:PATH (the same, listening) or mem:NAME (a wire inside this process)"
 )]
 pub struct LinkSpecError {
     text: String,
@@ -73,11 +86,12 @@ impl FromStr for LinkSpec {
                 (None, "packet") => Ok(Self::Packet(name.to_owned())),
                 (None, _) => Ok(Self::Macvtap(name.to_owned())),
             },
-            "unix" if name.is_empty() => refuse("the socket has no path"),
-            "unix" if name.len() > MAX_UNIX_PATH || name.contains('\0') => {
+            "unix" | "unix-listen" if name.is_empty() => refuse("the socket has no path"),
+            "unix" | "unix-listen" if name.len() > MAX_UNIX_PATH || name.contains('\0') => {
                 refuse("the socket's path is too long, or has a NUL")
             }
             "unix" => Ok(Self::Unix(PathBuf::from(name))),
+            "unix-listen" => Ok(Self::UnixListen(PathBuf::from(name))),
             "mem" if name.is_empty() => refuse("the wire has no name"),
             "mem" => Ok(Self::Memory(name.to_owned())),
             _ => refuse("this kind of link is not known"),
@@ -103,6 +117,7 @@ impl fmt::Display for LinkSpec {
             Self::Packet(name) => write!(f, "packet:{name}"),
             Self::Macvtap(name) => write!(f, "macvtap:{name}"),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::UnixListen(path) => write!(f, "unix-listen:{}", path.display()),
             Self::Memory(name) => write!(f, "mem:{name}"),
         }
     }
@@ -121,6 +136,7 @@ mod tests {
             "packet:eth0.100",
             "macvtap:eth0",
             "unix:/run/wire",
+            "unix-listen:/run/wire",
         ] {
             let link: LinkSpec = text.parse().expect(text);
             assert_eq!(link.to_string(), text);
@@ -135,6 +151,7 @@ mod tests {
             "tap:",
             "mem:",
             "unix:",
+            "unix-listen:",
             "tap:abcdefghijklmnop",
             "tap:a/b",
             "tap:a b",

@@ -108,7 +108,8 @@ impl Netdev {
         }
     }
 
-    /// Opens a user-space NIC on `link` (`tap:NAME`, `packet:NAME`, `macvtap:NAME`, `unix:PATH` or `mem:NAME`) with the
+    /// Opens a user-space NIC on `link` (`tap:NAME`, `packet:NAME`, `macvtap:NAME`, `unix:PATH`,
+    /// `unix-listen:PATH` or `mem:NAME`) with the
     /// address `address` (`10.77.0.2/24`, or `auto` as for [`NetdevBuilder::address`]). [`Netdev::builder`] has more options.
     ///
     /// The other end of a TAP is the kernel of this host, which needs an address in the same network; without one no program

@@ -6,6 +6,7 @@ mod macvtap;
 mod memory;
 mod packet;
 mod parse;
+mod unix;
 
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -370,7 +371,7 @@ impl NetdevBuilder {
             (1, _) => return Ok(()),
             (0, _) => "a NIC has at least one shard".to_owned(),
             (MAX_SHARDS_PLUS_ONE.., _) => format!("a NIC has at most {MAX_SHARDS} shards"),
-            (_, LinkSpec::Unix(_)) => {
+            (_, LinkSpec::Unix(_) | LinkSpec::UnixListen(_)) => {
                 format!(
                     "a NIC on {} has one shard: its socket is one queue",
                     self.link

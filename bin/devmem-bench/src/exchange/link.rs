@@ -8,7 +8,6 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::ValueEnum;
 use devmem_linux::helper::Helper;
 use devmem_tcp::Netdev;
-use tempfile::TempDir;
 use tool::peer::Peer;
 use tool::signals::StopFlag;
 
@@ -23,6 +22,8 @@ pub enum Link {
     Tap,
     /// A UNIX socket for each rank; a cable process forwards packets
     Unix,
+    /// A UNIX socket between the ranks, which share memory
+    Shared,
     /// A veth pair between two network namespaces: for the kernel's stacks, or with a packet socket at each end
     Veth,
 }
@@ -65,7 +66,15 @@ pub fn open_nic(link: Link, side: Side, socket: Option<&Path>) -> Result<Netdev>
             let nic = Netdev::builder(&format!("unix:{}", socket.display()))?;
             nic.address(&format!("10.78.0.{host}/24"))?
         }
-        (Link::Unix, None) => bail!("the link has no socket"),
+        (Link::Shared, Some(socket)) => {
+            let end = match side {
+                Side::Active => "unix",
+                Side::Passive => "unix-listen",
+            };
+            let nic = Netdev::builder(&format!("{end}:{}", socket.display()))?;
+            nic.address(&format!("10.78.0.{host}/24"))?
+        }
+        (Link::Unix | Link::Shared, None) => bail!("the link has no socket"),
         (Link::Veth, _) => {
             let end = match side {
                 Side::Active => FAR_VETH,
@@ -86,18 +95,16 @@ pub fn kernels_address() -> SocketAddr {
 /// The cable between two UNIX sockets: a process that works like `devmem-tcp wire`.
 #[derive(Debug)]
 pub struct Cable {
-    folder: TempDir,
     _process: Peer,
 }
 
 impl Cable {
-    /// Starts the process on `cpu`; returns when it listens.
+    /// Starts the process on `cpu`, with sockets in `folder`; returns when it listens.
     ///
     /// # Errors
     ///
     /// The process failed.
-    pub fn start(cpu: usize, stop: &StopFlag) -> Result<Self> {
-        let folder = tempfile::tempdir().context("create a folder for the cable's sockets")?;
+    pub fn start(folder: &Path, cpu: usize, stop: &StopFlag) -> Result<Self> {
         let mut command = Helper::this_program();
         command.args([
             "__cable",
@@ -106,22 +113,15 @@ impl Cable {
             "--mtu",
             &MTU.to_string(),
         ]);
-        let ends = [Side::Active, Side::Passive].map(|side| socket(folder.path(), side));
+        let ends = [Side::Active, Side::Passive].map(|side| end_of(folder, side));
         let process = Peer::start_cable("cable", &mut command, &ends, stop);
         let process = process.map_err(|failure| anyhow!("{failure}"))?;
-        Ok(Self {
-            folder,
-            _process: process,
-        })
-    }
-
-    /// Returns the path of the socket at one end.
-    pub fn socket(&self, side: Side) -> PathBuf {
-        socket(self.folder.path(), side)
+        Ok(Self { _process: process })
     }
 }
 
-fn socket(folder: &Path, side: Side) -> PathBuf {
+/// Returns the path of the socket at one end of the cable.
+pub fn end_of(folder: &Path, side: Side) -> PathBuf {
     folder.join(match side {
         Side::Active => "active",
         Side::Passive => "passive",

@@ -25,6 +25,19 @@ pub enum Place {
     Host,
     /// Sent without a copy. The passive side receives into device memory, too.
     Device,
+    /// The same in memory files, which another process can map.
+    File,
+}
+
+impl Place {
+    /// Allocates device memory.
+    fn allocate(self, bytes: usize) -> Result<Dmabuf> {
+        let bytes = bytes.next_multiple_of(HUGE_PAGE);
+        Ok(match self {
+            Self::Host | Self::Device => Dmabuf::anonymous(bytes)?,
+            Self::File => Dmabuf::memfd(bytes)?,
+        })
+    }
 }
 
 /// Buffers of one direction.
@@ -41,8 +54,8 @@ impl Bytes {
                 let region = fabric.register(Memory::Host(buffer.clone()), Access::PRIVATE)?;
                 (Self::Host(buffer), region)
             }
-            Place::Device => {
-                let memory = Dmabuf::anonymous(bytes.next_multiple_of(HUGE_PAGE))?;
+            Place::Device | Place::File => {
+                let memory = place.allocate(bytes)?;
                 let region = fabric.register(Memory::Device(&memory), Access::PRIVATE)?;
                 (Self::Device(memory), region)
             }
@@ -87,8 +100,8 @@ impl Ours {
     pub fn accept(nic: Netdev, bytes: usize, place: Place) -> Result<Self> {
         let pool = match place {
             Place::Host => None,
-            Place::Device => Some(Pool {
-                memory: Dmabuf::anonymous(POOL_BYTES)?,
+            Place::Device | Place::File => Some(Pool {
+                memory: place.allocate(POOL_BYTES)?,
                 queues: 1,
             }),
         };

@@ -189,15 +189,17 @@ fn connect(args: &RankArgs) -> Result<Box<dyn Messages>> {
         Side::Passive => String::new(),
     };
     let nic = || open_nic(args.link, args.side, socket);
+    let device = match args.link {
+        Link::Shared => Place::File,
+        Link::Tap | Link::Unix | Link::Veth => Place::Device,
+    };
     Ok(match (args.kind, args.side) {
         (Kind::Ours, Side::Passive) => Box::new(Ours::accept(nic()?, bytes, Place::Host)?),
         (Kind::Ours, Side::Active) => {
             Box::new(Ours::connect(nic()?, &contact, bytes, Place::Host)?)
         }
-        (Kind::Device, Side::Passive) => Box::new(Ours::accept(nic()?, bytes, Place::Device)?),
-        (Kind::Device, Side::Active) => {
-            Box::new(Ours::connect(nic()?, &contact, bytes, Place::Device)?)
-        }
+        (Kind::Device, Side::Passive) => Box::new(Ours::accept(nic()?, bytes, device)?),
+        (Kind::Device, Side::Active) => Box::new(Ours::connect(nic()?, &contact, bytes, device)?),
         (Kind::Stream, Side::Passive) => Box::new(Bare::accept(nic()?, bytes)?),
         (Kind::Stream, Side::Active) => Box::new(Bare::connect(nic()?, &contact, bytes)?),
         (Kind::Sockets, Side::Passive) => Box::new(Sockets::accept(bytes)?),

@@ -1,9 +1,10 @@
 //! The rows of `bench exchange`, and one run of each.
 
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use clap::ValueEnum;
 use devmem_linux::helper::Helper;
 use devmem_linux::netns;
@@ -11,7 +12,7 @@ use devmem_linux::netns::NetNs;
 use tool::peer::Peer;
 use tool::signals::StopFlag;
 
-use super::link::{Cable, Link, Side};
+use super::link::{Cable, Link, Side, end_of};
 use super::rank::RankReport;
 use crate::network::{NearEnd, Veth};
 
@@ -62,11 +63,11 @@ const fn rate(name: &'static str, kind: Kind, link: Link) -> Row {
     }
 }
 
-const fn round_trip(name: &'static str, kind: Kind, bytes: usize) -> Row {
+const fn round_trip(name: &'static str, kind: Kind, link: Link, bytes: usize) -> Row {
     Row {
         name,
         kind,
-        link: Link::Tap,
+        link,
         work: Work::RoundTrip,
         bytes,
     }
@@ -79,14 +80,19 @@ pub const ROWS: &[Row] = &[
     rate("ours/veth", Kind::Ours, Link::Veth),
     rate("device/veth", Kind::Device, Link::Veth),
     rate("sockets/veth", Kind::Sockets, Link::Veth),
+    rate("ours/shared", Kind::Ours, Link::Shared),
+    rate("device/shared", Kind::Device, Link::Shared),
+    rate("stream/shared", Kind::Stream, Link::Shared),
     rate("ours/unix", Kind::Ours, Link::Unix),
     rate("stream/unix", Kind::Stream, Link::Unix),
-    round_trip("ours/8", Kind::Ours, 8),
-    round_trip("stream/8", Kind::Stream, 8),
-    round_trip("ours/512", Kind::Ours, 512),
-    round_trip("stream/512", Kind::Stream, 512),
-    round_trip("ours/4096", Kind::Ours, 4096),
-    round_trip("stream/4096", Kind::Stream, 4096),
+    round_trip("ours/8", Kind::Ours, Link::Tap, 8),
+    round_trip("stream/8", Kind::Stream, Link::Tap, 8),
+    round_trip("shared/ours/8", Kind::Ours, Link::Shared, 8),
+    round_trip("shared/stream/8", Kind::Stream, Link::Shared, 8),
+    round_trip("ours/512", Kind::Ours, Link::Tap, 512),
+    round_trip("stream/512", Kind::Stream, Link::Tap, 512),
+    round_trip("ours/4096", Kind::Ours, Link::Tap, 4096),
+    round_trip("stream/4096", Kind::Stream, Link::Tap, 4096),
 ];
 
 /// The rows that are compared.
@@ -97,7 +103,11 @@ pub const PAIRS: &[(&str, &str)] = &[
     ("device/tap", "sockets/veth"),
     ("ours/veth", "sockets/veth"),
     ("device/veth", "sockets/veth"),
+    ("ours/shared", "stream/shared"),
+    ("ours/shared", "sockets/veth"),
+    ("device/shared", "sockets/veth"),
     ("ours/8", "stream/8"),
+    ("shared/ours/8", "shared/stream/8"),
     ("ours/512", "stream/512"),
     ("ours/4096", "stream/4096"),
 ];
@@ -115,20 +125,26 @@ pub struct Sample {
 ///
 /// The link or a rank failed, or a signal arrived.
 pub fn run(row: &Row, time: Duration, cpus: (usize, usize), stop: &StopFlag) -> Result<Sample> {
-    let start = |side, cpu, cable: Option<&Cable>| start_rank(row, side, time, cpu, cable);
+    let folder = tempfile::tempdir().context("create a folder for sockets")?;
     let cable = match row.link {
-        Link::Unix => Some(Cable::start(cpus.1, stop)?),
+        Link::Unix => Some(Cable::start(folder.path(), cpus.1, stop)?),
+        Link::Tap | Link::Veth | Link::Shared => None,
+    };
+    let socket = |side| match row.link {
+        Link::Unix => Some(end_of(folder.path(), side)),
+        Link::Shared => Some(folder.path().join("wire")),
         Link::Tap | Link::Veth => None,
     };
-    let mut active = start(Side::Active, cpus.1, cable.as_ref())?;
+    let start = |side, cpu| start_rank(row, side, time, cpu, socket(side));
+    let mut active = start(Side::Active, cpus.1)?;
     let _veth = match row.link {
         Link::Veth => {
             let namespace = NetNs::open(&format!("pid:{}", active.id()))?;
             Some(Veth::new(&namespace, NearEnd::Kernel, MTU, None)?)
         }
-        Link::Tap | Link::Unix => None,
+        Link::Tap | Link::Unix | Link::Shared => None,
     };
-    let mut passive = start(Side::Passive, cpus.0, cable.as_ref())?;
+    let mut passive = start(Side::Passive, cpus.0)?;
     let contact = passive.hear(stop).map_err(|failure| anyhow!("{failure}"))?;
     let told = active.tell(contact.trim());
     told.map_err(|failure| anyhow!("{failure}"))?;
@@ -136,10 +152,12 @@ pub fn run(row: &Row, time: Duration, cpus: (usize, usize), stop: &StopFlag) -> 
         let heard = rank.hear_json::<RankReport>(stop);
         heard.map_err(|failure| anyhow!("{failure}"))
     };
-    Ok(Sample {
+    let sample = Sample {
         active: hear(&mut active)?,
         passive: hear(&mut passive)?,
-    })
+    };
+    drop(cable);
+    Ok(sample)
 }
 
 fn start_rank(
@@ -147,7 +165,7 @@ fn start_rank(
     side: Side,
     time: Duration,
     cpu: usize,
-    cable: Option<&Cable>,
+    socket: Option<PathBuf>,
 ) -> Result<Peer> {
     let name = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
         value().map_or_else(String::new, |value| value.get_name().to_owned())
@@ -161,8 +179,8 @@ fn start_rank(
     command.args(["--bytes", &row.bytes.to_string()]);
     command.args(["--seconds", &time.as_secs_f64().to_string()]);
     command.args(["--cpu", &cpu.to_string()]);
-    if let Some(cable) = cable {
-        command.arg("--socket").arg(cable.socket(side));
+    if let Some(socket) = socket {
+        command.arg("--socket").arg(socket);
     }
     if row.link == Link::Veth && side == Side::Active {
         netns::start_in_new(&mut command);

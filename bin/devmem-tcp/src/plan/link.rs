@@ -31,7 +31,7 @@ pub struct LinkPlan {
 /// Our NIC on a TAP, or on the wire of an emulated NIC.
 #[derive(Clone, Debug)]
 pub struct TapPlan {
-    /// `tap:NAME`, `packet:NAME`, `macvtap:NAME` or `unix:PATH`.
+    /// `tap:NAME`, `packet:NAME`, `macvtap:NAME`, `unix:PATH` or `unix-listen:PATH`.
     pub link: LinkSpec,
     /// Options of the link, as the library takes them after a comma.
     pub options: Option<String>,
@@ -80,7 +80,7 @@ impl LinkPlan {
         }
         let (link, options) = parse_link(link)?;
         check_address(&link, addr.as_deref())?;
-        if *shards != 1 && matches!(link, LinkSpec::Unix(_)) {
+        if *shards != 1 && matches!(link, LinkSpec::Unix(_) | LinkSpec::UnixListen(_)) {
             let text = format!("--shards {shards}: {link} has one queue, and so one shard");
             return Err(Failure::usage(text)
                 .with_remedy("several shards are for tap:NAME, packet:NAME and macvtap:NAME"));
@@ -170,7 +170,7 @@ fn is_on_lan(link: &LinkSpec) -> bool {
     matches!(link, LinkSpec::Packet(_) | LinkSpec::Macvtap(_))
 }
 
-/// Parses `tap:NAME`, `packet:NAME` or `macvtap:NAME` with or without options, or `unix:PATH`.
+/// Parses `tap:NAME`, `packet:NAME` or `macvtap:NAME` with or without options, `unix:PATH` or `unix-listen:PATH`.
 fn parse_link(text: &str) -> Result<(LinkSpec, Option<String>), Failure> {
     let (bare, options) = match text.split_once(',') {
         Some((bare, options)) if bare.parse().is_ok_and(|link| is_on_lan(&link)) => {
@@ -179,13 +179,13 @@ fn parse_link(text: &str) -> Result<(LinkSpec, Option<String>), Failure> {
         _ => (text, None),
     };
     match bare.parse() {
-        Ok(link @ LinkSpec::Unix(_)) => Ok((link, None)),
+        Ok(link @ (LinkSpec::Unix(_) | LinkSpec::UnixListen(_))) => Ok((link, None)),
         Ok(link) if is_on_lan(&link) => Ok((link, options)),
         _ => parse_tap("--link", text)
             .map(|name| (LinkSpec::Tap(name), None))
             .map_err(|failure| {
                 failure.with_remedy(
-                    "write tap:NAME, packet:NAME or macvtap:NAME, the interface's name of at most 15 bytes, or unix:PATH",
+                    "write tap:NAME, packet:NAME or macvtap:NAME, the interface's name of at most 15 bytes, unix:PATH or unix-listen:PATH",
                 )
             }),
     }

@@ -463,6 +463,15 @@ impl MemoryObserver {
         self.0.upgrade().map(|memory| Dmabuf { memory })
     }
 
+    pub(crate) fn of(memory: &Arc<Memory>) -> Self {
+        Self(Arc::downgrade(memory))
+    }
+
+    /// Returns whether this observes `memory`. The address is not given again while this exists.
+    pub(crate) fn observes(&self, memory: &Arc<Memory>) -> bool {
+        std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(memory))
+    }
+
     /// Returns whether the memory has been unmapped.
     pub fn is_freed(&self) -> bool {
         self.0.strong_count() == 0

@@ -84,6 +84,7 @@ mod provider;
 mod region;
 mod return_ring;
 mod rx_claim;
+mod sharing;
 mod staging;
 mod sync;
 mod tx_memory;
@@ -116,5 +117,6 @@ pub use provider::{DmabufProvider, HostProvider, MemoryProvider};
 #[cfg(any(test, feature = "test-util"))]
 pub use provider::{OpaqueProvider, contract};
 pub use rx_claim::{InUse, InUseReason, RxClaim};
+pub use sharing::{MAX_PEER_BYTES, PeerMemory, PeerMemoryError, ShareableMemory};
 pub use staging::{CopiesInFlight, StagedCopies};
 pub use tx_memory::{TxMemory, TxSend};

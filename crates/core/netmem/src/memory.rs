@@ -126,19 +126,29 @@ impl Memory {
         Self::memfd_with(size, MemfdFlags::empty())
     }
 
+    /// Maps a memfd with a sealed size as host memory, in base pages, which are allocated when they are first touched.
+    pub(crate) fn shareable(size: usize) -> Result<Self, DmabufError> {
+        check_size(size)?;
+        let file = sealed_file(size, MemfdFlags::empty())?;
+        let region = map_file(MappableFile::memfd(file.as_fd()), size)?;
+        Ok(Memory {
+            file: Some(file),
+            page_kind: OnceLock::from(PageKind::Base),
+            ..Self::mapped(region, MemoryAccess::Host)
+        })
+    }
+
+    /// Maps `size` bytes of a file of another process, for reading.
+    pub(crate) fn of_peer(file: &MappableFile<'_>, size: usize) -> Result<Self, UnmappableFile> {
+        let region = MemoryRegion::file_to_read(file, size)?;
+        Ok(Memory {
+            page_kind: OnceLock::from(PageKind::Base),
+            ..Self::mapped(region, MemoryAccess::Host)
+        })
+    }
+
     fn memfd_with(size: usize, flags: MemfdFlags) -> Result<Self, DmabufError> {
-        let failed = |step| {
-            move |errno: rustix::io::Errno| DmabufError::Memfd {
-                step,
-                source: errno.into(),
-            }
-        };
-        let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = rustix::fs::memfd_create("devmem-tcp", flags).map_err(failed("memfd_create"))?;
-        rustix::fs::ftruncate(&file, size as u64).map_err(failed("ftruncate"))?;
-        // A mapped file must not lose pages (SIGBUS); udmabuf requires the same seal.
-        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)
-            .map_err(failed("F_ADD_SEALS"))?;
+        let file = sealed_file(size, flags)?;
         let region = map_file(MappableFile::memfd(file.as_fd()), size)?;
         populate(&region)?;
         // Refused before Linux 6.1 and for hugetlb; base pages work, slower.
@@ -272,6 +282,11 @@ impl Memory {
         }
     }
 
+    /// Returns the file that other processes can map: the memory file of this process, or else the exporter's.
+    pub(crate) fn shareable_file(&self) -> Option<BorrowedFd<'_>> {
+        self.files().next()
+    }
+
     /// Returns all files of the memory: the one that it is a mapping of, and its exporter's dma-buf.
     pub(crate) fn files(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let exported = self.exporter.get().and_then(|exporter| exporter.as_fd());
@@ -336,6 +351,23 @@ fn check_size(size: usize) -> Result<(), DmabufError> {
         return Err(DmabufError::Size { size });
     }
     Ok(())
+}
+
+/// Returns a memfd of `size` zero bytes that gets neither shorter nor longer.
+fn sealed_file(size: usize, flags: MemfdFlags) -> Result<OwnedFd, DmabufError> {
+    let failed = |step| {
+        move |errno: rustix::io::Errno| DmabufError::Memfd {
+            step,
+            source: errno.into(),
+        }
+    };
+    let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create("devmem-tcp", flags).map_err(failed("memfd_create"))?;
+    rustix::fs::ftruncate(&file, size as u64).map_err(failed("ftruncate"))?;
+    // A mapped file must not lose pages (SIGBUS); udmabuf requires the same seal.
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)
+        .map_err(failed("F_ADD_SEALS"))?;
+    Ok(file)
 }
 
 fn map(size: usize, commit: Commit) -> Result<MemoryRegion, DmabufError> {

@@ -182,6 +182,19 @@ impl NetIovArea {
         }))
     }
 
+    /// Covers memory of another process by the fewest net_iovs. The last one may reach past the end, so nothing is allocated
+    /// from such an area; ranges in it are checked against the memory.
+    pub(crate) fn cover(memory: Arc<Memory>) -> Arc<Self> {
+        let niov_size = NiovSize::MAX;
+        let count = memory.size().div_ceil(niov_size.bytes());
+        Arc::new(NetIovArea {
+            memory,
+            base: 0,
+            niov_size,
+            slots: (0..count).map(|_| NetIov::free()).collect(),
+        })
+    }
+
     /// Returns the size of each net_iov.
     pub fn niov_size(&self) -> NiovSize {
         self.niov_size

@@ -147,6 +147,11 @@ impl Netmem {
         self.pool.area().memory()
     }
 
+    /// As [`memory`](Self::memory), to tell whether two frags are of the same memory.
+    pub(crate) fn memory_handle(&self) -> &Arc<Memory> {
+        self.pool.area().memory()
+    }
+
     /// Returns whether `next` is the same memory, or begins where this ends.
     pub(crate) fn is_continued_by(&self, next: &Netmem) -> bool {
         let is_next = self.index == next.index || self.index.checked_add(1) == Some(next.index);

@@ -28,6 +28,15 @@ impl MemoryRegion {
         Ok(Self { mapping })
     }
 
+    /// Maps the first `len` bytes of `file`, a positive multiple of its pages, for reading only.
+    pub(crate) fn file_to_read(
+        file: &MappableFile<'_>,
+        len: usize,
+    ) -> Result<Self, UnmappableFile> {
+        let mapping = Mapping::file(file, 0, len, MapAccess::Read)?;
+        Ok(Self { mapping })
+    }
+
     /// Takes over memory that a device's library has mapped.
     pub(crate) fn lent(memory: LentMemory) -> Self {
         let LentMemory(mapping) = memory;

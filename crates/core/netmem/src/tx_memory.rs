@@ -14,7 +14,7 @@ use devmem_uapi::DmabufId;
 use crate::dmabuf::Dmabuf;
 use crate::frag::Frag;
 use crate::frag_list::FragList;
-use crate::memory::{MemoryAccess, OutOfBounds};
+use crate::memory::{Memory, MemoryAccess, OutOfBounds};
 use crate::net_iov::{GeometryError, NetIovArea, NiovSize};
 use crate::netmem::Netmem;
 use crate::payload::Payload;
@@ -46,13 +46,23 @@ impl TxMemory {
     pub fn new(dmabuf: &Dmabuf, id: DmabufId) -> Result<Self, GeometryError> {
         let size = dmabuf.size();
         let area = NetIovArea::new(dmabuf, 0, size, NiovSize::largest_for(size))?;
+        Ok(Self::of(area, size, Some(id)))
+    }
+
+    /// Covers memory of another process, which the stack may read. Its frags have no dma-buf id.
+    pub(crate) fn of_peer(memory: Arc<Memory>) -> Self {
+        let size = memory.size();
+        Self::of(NetIovArea::cover(memory), size, None)
+    }
+
+    fn of(area: Arc<NetIovArea>, size: usize, id: Option<DmabufId>) -> Self {
         // The binding's reference to each net_iov. So no frag is the only owner while others may be
         // made, which `NetIov::let_go` requires.
         area.slots().iter().for_each(|slot| slot.claim());
-        Ok(TxMemory {
+        TxMemory {
             provider: Arc::new(TxProvider { area, id }),
             size,
-        })
+        }
     }
 
     /// Returns the number of bytes.
@@ -156,7 +166,8 @@ impl TxSend {
 /// A provider without net_iovs to allocate: it holds the id of the memory, and keeps it mapped.
 struct TxProvider {
     area: Arc<NetIovArea>,
-    id: DmabufId,
+    /// `None`: memory of another process.
+    id: Option<DmabufId>,
 }
 
 impl MemoryProvider for TxProvider {
@@ -186,7 +197,7 @@ impl MemoryProvider for TxProvider {
     }
 
     fn dmabuf_id(&self) -> Option<DmabufId> {
-        Some(self.id)
+        self.id
     }
 
     fn is_readable(&self) -> bool {

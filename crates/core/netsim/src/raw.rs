@@ -44,6 +44,7 @@ impl Link for HandLink {
             max_super_packet: nic::MAX_PACKET_LEN,
             tx_checksum: false,
             queues: 1,
+            lends: false,
         }
     }
 

@@ -39,6 +39,7 @@ impl Link for HeadersOnly {
             max_super_packet: nic::MAX_PACKET_LEN,
             tx_checksum: true,
             queues: 1,
+            lends: false,
         }
     }
 

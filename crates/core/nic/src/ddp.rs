@@ -185,7 +185,10 @@ impl Nic {
             true => landed.posted_direct(),
             false => usize::MAX,
         };
-        let len = payload.len().min(range.front().len()).min(posted);
+        let len = payload
+            .len()
+            .min(range.front(payload.len()).len())
+            .min(posted);
         let direct = payload.start..payload.start + len;
         let is_there = was_predicted && landed.head_end() == Some(payload.start);
         if is_there {
@@ -193,7 +196,7 @@ impl Nic {
             placed.rest.start = direct.end;
         } else if was_predicted {
             // The headers have another length: the payload lies in the range, but not at its place. It may overlap with that.
-            let frags = range.front().share(0, len);
+            let frags = range.made().share(0, len);
             let port = self.host.port();
             let bytes = landed.gather(payload, &self.buffers, &self.ddp, &self.queues, port);
             let (bytes, rest) = bytes.split_at_checked(len).ok_or(DropReason::RxNoBuffers)?;
@@ -203,7 +206,7 @@ impl Nic {
             placed.frags.append(rest.ok_or(DropReason::RxNoBuffers)?);
             placed.rest.start = placed.rest.end;
         } else {
-            let frags = range.front().share(0, len);
+            let frags = range.made().share(0, len);
             let posted = landed.posted_fill(&self.queues);
             let pieces = landed.pieces(direct.clone(), &self.buffers, &self.ddp, posted);
             write(&pieces, &frags, self.host.port());

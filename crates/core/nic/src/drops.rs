@@ -48,6 +48,8 @@ pub enum DropReason {
     /// The interface below the link merged packets without a record of their size (LRO), and the kernel refused to pass the
     /// result on.
     RxLro,
+    /// A frame names memory of its sender that does not exist, or is no frame at all: the peer of a UNIX wire is faulty.
+    RxBadReference,
     /// A device failed to copy the payload to its memory.
     RxDeviceFailed,
     /// The packet is longer than the link allows, or its headers are not valid for computing its checksum or cutting it.
@@ -64,7 +66,7 @@ pub enum DropReason {
 
 impl DropReason {
     /// All reasons, in the order of the counters.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::RxNoBuffers,
         Self::RxNoHostBuffers,
         Self::RxRunt,
@@ -84,6 +86,7 @@ impl DropReason {
         Self::RxLinkFull,
         Self::RxCrossingFull,
         Self::RxLro,
+        Self::RxBadReference,
         Self::RxDeviceFailed,
         Self::TxInvalid,
         Self::TxBusy,
@@ -114,6 +117,7 @@ impl DropReason {
             Self::RxLinkFull => "rx_link_full",
             Self::RxCrossingFull => "rx_crossing_full",
             Self::RxLro => "rx_lro",
+            Self::RxBadReference => "rx_bad_reference",
             Self::RxDeviceFailed => "rx_device_failed",
             Self::TxInvalid => "tx_invalid",
             Self::TxBusy => "tx_busy",
@@ -180,8 +184,8 @@ mod tests {
         assert_eq!(names.len(), DropReason::ALL.len());
         assert_eq!(
             drops.iter().map(|(_, n)| n).collect::<Vec<_>>(),
-            (1..=25).collect::<Vec<u64>>()
+            (1..=26).collect::<Vec<u64>>()
         );
-        assert_eq!(drops.total(), 25 * 26 / 2);
+        assert_eq!(drops.total(), 26 * 27 / 2);
     }
 }

@@ -8,9 +8,12 @@ mod impaired;
 mod impairment;
 mod macvtap;
 mod packet_socket;
+mod shared;
 mod socket_events;
+mod socket_file;
 mod tap;
 mod unix;
+mod unix_listen;
 mod unix_port;
 mod vnet_fd;
 mod wire;
@@ -42,6 +45,7 @@ pub use macvtap::{InterfaceReports, Look, MacvtapLink};
 pub use packet_socket::{InterfaceStatus, PacketLink, PacketLinkOptions};
 pub use tap::{BIG_PACKET_LEN, TapLink, TapOptions};
 pub use unix::UnixLink;
+pub use unix_listen::UnixListenLink;
 pub use unix_port::{UnixPort, UnixPortEvent, Written};
 pub use vnet_fd::{VnetFd, VnetHeaderLen};
 pub use wire::{CablePlug, WireLink, WireOptions};
@@ -75,6 +79,9 @@ pub struct LinkCaps {
     pub tx_checksum: bool,
     /// Number of queues of the link (fds of a TAP); not of the NIC.
     pub queues: u16,
+    /// Frames may come with their payload in the sender's memory ([`LinkReceived::Lent`]), and be as long as those that are
+    /// sent. No memory is posted for them: the others come as [`LinkReceived::Frame`].
+    pub lends: bool,
 }
 
 impl LinkCaps {
@@ -231,6 +238,8 @@ pub struct Posted<'a> {
     pub spill: &'a mut [u8],
     /// Buffer for a link that has whole frames in host memory.
     pub frame: &'a mut Vec<u8>,
+    /// Payload in the sender's memory; empty before.
+    pub lent: &'a mut FragList,
     /// The capability to fill the spans.
     pub port: &'a DmaPort,
 }
@@ -252,8 +261,29 @@ pub enum LinkReceived {
         /// The link's information about it.
         meta: VnetMeta,
     },
+    /// The headers are in [`Posted::head`], the payload is in [`Posted::lent`]; the NIC copies it. Only by a link that
+    /// [`lends`](LinkCaps::lends).
+    Lent {
+        /// Bytes of the headers.
+        head_len: usize,
+        /// Bytes of the frame.
+        frame_len: usize,
+        /// The link's information about it.
+        meta: VnetMeta,
+        /// How long the payload may stay where it is.
+        until: LentUntil,
+    },
     /// A frame has arrived that the link cannot pass on; the NIC counts it under this reason.
     Dropped(DropReason),
+}
+
+/// How long the payload of a received frame may stay in the sender's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LentUntil {
+    /// Until the NIC has copied it, which it does before TCP sees the packet.
+    Copied,
+    /// Until the program has read it.
+    Read,
 }
 
 /// Result of [`Link::send`].
@@ -298,6 +328,22 @@ impl Posted<'_> {
         let rest = frame_len.saturating_sub(out.len()).min(self.spill.len());
         out.extend_from_slice(&self.spill[..rest]);
     }
+
+    /// Copies a frame from head and the sender's memory into `out`.
+    pub fn gather_lent(&self, head_len: usize, out: &mut Vec<u8>) {
+        out.clear();
+        out.extend_from_slice(self.head.frame(head_len));
+        copy_frags(self.lent, self.port, out);
+    }
+}
+
+/// Appends the bytes of a payload to `out`.
+fn copy_frags(payload: &FragList, port: &DmaPort, out: &mut Vec<u8>) {
+    for frag in payload {
+        let at = out.len();
+        out.resize(at + frag.len(), 0);
+        port.copy_out(frag, 0, &mut out[at..]);
+    }
 }
 
 impl TxFrame<'_> {
@@ -330,11 +376,7 @@ impl TxFrame<'_> {
 
     /// Appends the payload to `out`.
     pub(crate) fn copy_payload_to(&self, out: &mut Vec<u8>) {
-        for frag in self.payload {
-            let at = out.len();
-            out.resize(at + frag.len(), 0);
-            self.port.copy_out(frag, 0, &mut out[at..]);
-        }
+        copy_frags(self.payload, self.port, out);
     }
 }
 

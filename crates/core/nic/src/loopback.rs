@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use netmem::Payload;
 use wire::{EthernetHeader, MacAddr};
 
-use crate::link::VnetMeta;
+use crate::link::{LentUntil, VnetMeta};
 use crate::packet::{Origin, TxPacket};
 use crate::place::{Landed, Place, RxBuffers};
 
@@ -63,7 +63,7 @@ pub(crate) fn is_own(mac: MacAddr, packet: &TxPacket) -> bool {
 }
 
 impl TxPacket {
-    /// Returns the packet as a received frame. The payload stays in `buffers.looped` until it is placed or dropped.
+    /// Returns the packet as a received frame. The payload stays in `buffers.lent` until it is placed or dropped.
     pub(crate) fn land(self, buffers: &mut RxBuffers) -> Landed {
         let frame_len = self.frame_len();
         let TxPacket {
@@ -75,15 +75,16 @@ impl TxPacket {
         let head = head.as_slice();
         buffers.head.write(0, head);
         let is_super = gso_size > 0 && payload.len() > usize::from(gso_size);
-        buffers.looped = payload;
+        buffers.lent = payload;
         Landed {
             frame_len,
             meta: VnetMeta {
                 gso_size: if is_super { gso_size } else { 0 },
                 checksum: checksum.into(),
             },
-            place: Place::Looped {
+            place: Place::Sender {
                 head_len: head.len(),
+                until: LentUntil::Copied,
             },
             origin: Origin::Loop,
         }

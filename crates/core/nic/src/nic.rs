@@ -1,5 +1,7 @@
 //! The device: receive, transmit, and the memory in between.
 
+mod receive;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -15,11 +17,11 @@ use crate::crossing::Crossing;
 use crate::ddp::DdpTable;
 use crate::drops::{DropReason, Drops};
 use crate::features::{Features, Rings, default_table};
-use crate::fill::{ALIGN, Fill, MAX_PAYLOAD, MIN_GOOD_PAYLOAD, Piece, RxSpace, Spans};
-use crate::link::{Link, LinkCaps, LinkReceived, LinkState, MAX_FRAME_LEN, Posted};
+use crate::fill::{ALIGN, Fill, MIN_GOOD_PAYLOAD, Piece, RxSpace};
+use crate::link::{Link, LinkCaps, LinkState, MAX_FRAME_LEN};
 use crate::loopback::{self, LoopQueue, Turn};
 use crate::packet::{FailedTx, Origin, RxPacket, TxPacket};
-use crate::place::{Landed, Place, Posting, RxBuffers};
+use crate::place::{Landed, Place, RxBuffers};
 use crate::queue_mgmt::{ProviderChoice, QueueMemory};
 use crate::rx_checksum::{self, ChecksumVerdict};
 use crate::rx_queue::{RxQueue, RxQueueInfo};
@@ -177,7 +179,7 @@ impl Nic {
             };
             let accepted = self.accept(&landed);
             // The payload has been copied or dropped, so the sender's memory is free now.
-            drop(std::mem::take(&mut self.buffers.looped));
+            drop(std::mem::take(&mut self.buffers.lent));
             match accepted {
                 Ok(None) => {}
                 Ok(Some(packet)) => {
@@ -217,7 +219,12 @@ impl Nic {
     /// While the host memory of a queue is full of payload that a device is copying, nothing is read: the link keeps it.
     fn next_landed(&mut self, now: Instant) -> Option<Landed> {
         let headroom = self.predicted.header_len - MIN_SPLIT_HEADER;
-        if !self.landing.is_empty() && !self.queues.iter_mut().all(|queue| queue.is_open(headroom))
+        let payload = self.longest_payload();
+        if !self.landing.is_empty()
+            && !self
+                .queues
+                .iter_mut()
+                .all(|queue| queue.is_open(payload, headroom))
         {
             self.rx_full += 1;
             return None;
@@ -239,73 +246,14 @@ impl Nic {
         Some(packet.land(&mut self.buffers))
     }
 
-    /// Receives one frame from the link into posted memory.
-    fn receive(&mut self, now: Instant) -> Option<Landed> {
-        let Prediction { queue, header_len } = self.predicted;
-        let headroom = header_len - MIN_SPLIT_HEADER;
-        let head_len = header_len + self.linear_bytes(queue);
-        let direct_bytes = self.post_direct(queue);
-        let posted_queue = self.queues.get_mut(queue)?;
-        let span_bytes = match direct_bytes < MAX_PAYLOAD {
-            true => posted_queue.post(headroom),
-            false => 0,
-        };
-        let spans = posted(&self.ddp, direct_bytes, posted_queue, headroom);
-        let RxBuffers {
-            head, spill, frame, ..
-        } = &mut self.buffers;
-        let mut posted = Posted {
-            head,
-            predicted_header: head_len,
-            spans: &spans,
-            spill,
-            frame,
-            port: posted_queue.posted_fill().port(),
-        };
-        let received = self.link.receive(&mut posted, now);
-        let failed_before = std::mem::take(&mut self.link_failed);
-        match received {
-            Ok(LinkReceived::None) => None,
-            Ok(LinkReceived::Dropped(reason)) => {
-                self.drops.count(reason);
-                None
-            }
-            Ok(LinkReceived::Placed { frame_len, meta }) => {
-                let place = Place::Posted(Posting {
-                    queue,
-                    head_len,
-                    headroom,
-                    direct_bytes,
-                    span_bytes,
-                });
-                Some(Landed {
-                    frame_len,
-                    meta,
-                    place,
-                    origin: Origin::Link,
-                })
-            }
-            Ok(LinkReceived::Frame { meta }) => Some(Landed {
-                frame_len: self.buffers.frame.len(),
-                meta,
-                place: Place::Frame,
-                origin: Origin::Link,
-            }),
-            Err(_) => {
-                // Counted once per failure: no frame is lost while the link stays down.
-                self.link_failed = !self.link.is_up();
-                if !(failed_before && self.link_failed) {
-                    self.drops.count(DropReason::RxLinkError);
-                }
-                None
-            }
-        }
-    }
-
     /// Validates a landed frame, selects its queue and moves its payload into the memory of that queue. `None`: the frame has
     /// crossed to the shard of its flow.
     fn accept(&mut self, landed: &Landed) -> Result<Option<RxPacket>, DropReason> {
-        if landed.frame_len > MAX_FRAME_LEN {
+        let longest = match landed.place {
+            Place::Sender { .. } => self.caps.max_super_packet + EthernetHeader::TAGGED_LEN,
+            Place::Posted(_) | Place::Frame => MAX_FRAME_LEN,
+        };
+        if landed.frame_len > longest {
             return Err(DropReason::RxOversize);
         }
         let headers = landed.parse(&mut self.buffers, &self.ddp, &self.queues)?;
@@ -649,24 +597,6 @@ impl Nic {
         // At most MAX_RX_QUEUES.
         self.queues.len() as u16
     }
-}
-
-/// Returns `direct_bytes` of the place that a connection has chosen, and behind them the memory of the queue, unless the place has
-/// room for the longest payload.
-fn posted<'a>(
-    ddp: &'a DdpTable,
-    direct_bytes: usize,
-    queue: &'a RxQueue,
-    headroom: usize,
-) -> Spans<'a> {
-    if direct_bytes == 0 {
-        return queue.posted(headroom);
-    }
-    let mut spans: Spans<'_> = ddp.posted(0..direct_bytes).collect();
-    if direct_bytes < MAX_PAYLOAD {
-        spans.extend(queue.posted(headroom));
-    }
-    spans
 }
 
 /// Returns a packet without its payload, for which there was no memory.

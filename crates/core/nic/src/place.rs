@@ -5,12 +5,12 @@ use std::ops::Range;
 use netmem::{BufSpan, DmaPort, Frag, FragList, Payload};
 use smallvec::SmallVec;
 use steer::header_split::{self, HdsConfig, Settle, Split, WhyWhole};
-use wire::{ParseError, RxHeaders};
+use wire::{EthernetHeader, Ipv6Header, Network, ParseError, RxHeaders};
 
 use crate::ddp::DdpTable;
 use crate::drops::DropReason;
 use crate::fill::{Fill, Piece};
-use crate::link::{HeaderBuf, MAX_FRAME_LEN, VnetMeta};
+use crate::link::{HeaderBuf, LentUntil, MAX_FRAME_LEN, MAX_PACKET_LEN, VnetMeta};
 use crate::nic::Nic;
 use crate::packet::Origin;
 use crate::rx_queue::RxQueue;
@@ -24,8 +24,8 @@ pub(crate) struct RxBuffers {
     pub(crate) spill: Box<[u8]>,
     /// A whole frame, from a link that does not scatter.
     pub(crate) frame: Vec<u8>,
-    /// Payload of a packet from this NIC to itself; its headers are in `head`.
-    pub(crate) looped: FragList,
+    /// Payload in the memory that it was sent from; the headers are in `head`.
+    pub(crate) lent: FragList,
 }
 
 impl RxBuffers {
@@ -34,10 +34,13 @@ impl RxBuffers {
             head: HeaderBuf::new(linear_bytes),
             spill: vec![0; MAX_FRAME_LEN + 1].into_boxed_slice(),
             frame: Vec::new(),
-            looped: FragList::default(),
+            lent: FragList::default(),
         }
     }
 }
+
+/// Bytes of the longest frame that its headers can say: IPv6 does not count its own header.
+const MAX_SAID: usize = EthernetHeader::TAGGED_LEN + Ipv6Header::LEN + MAX_PACKET_LEN;
 
 /// A received frame that is not placed yet.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +60,7 @@ pub(crate) enum Place {
     /// All bytes are in the frame buffer.
     Frame,
     /// `head_len` bytes of headers are in the header buffer, the payload is in the memory that it was sent from.
-    Looped { head_len: usize },
+    Sender { head_len: usize, until: LentUntil },
 }
 
 /// The memory that was posted for a frame.
@@ -91,7 +94,7 @@ impl Landed {
         match self.place {
             Place::Posted(posting) => posting.head_len.min(self.frame_len),
             Place::Frame => self.frame_len,
-            Place::Looped { head_len } => head_len,
+            Place::Sender { head_len, .. } => head_len,
         }
     }
 
@@ -99,7 +102,7 @@ impl Landed {
     pub(crate) fn posted_fill<'q>(&self, queues: &'q [RxQueue]) -> Option<&'q Fill> {
         match self.place {
             Place::Posted(posting) => queues.get(posting.queue).map(RxQueue::posted_fill),
-            Place::Frame | Place::Looped { .. } => None,
+            Place::Frame | Place::Sender { .. } => None,
         }
     }
 
@@ -107,7 +110,7 @@ impl Landed {
     pub(crate) fn head_end(&self) -> Option<usize> {
         match self.place {
             Place::Posted(posting) => Some(posting.head_len),
-            Place::Frame | Place::Looped { .. } => None,
+            Place::Frame | Place::Sender { .. } => None,
         }
     }
 
@@ -115,7 +118,7 @@ impl Landed {
     pub(crate) fn posted_direct(&self) -> usize {
         match self.place {
             Place::Posted(posting) => posting.direct_bytes,
-            Place::Frame | Place::Looped { .. } => 0,
+            Place::Frame | Place::Sender { .. } => 0,
         }
     }
 
@@ -135,7 +138,7 @@ impl Landed {
                 pieces.extend(buffers.frame.get(range).map(Piece::Host));
                 return pieces;
             }
-            Place::Looped { head_len } => return looped_pieces(range, head_len, buffers),
+            Place::Sender { head_len, .. } => return lent_pieces(range, head_len, buffers),
         };
         let mut from = range.start;
         let head_end = range.end.min(posting.head_len);
@@ -174,14 +177,14 @@ impl Landed {
         let mut have = self.head_len();
         loop {
             let head = match self.place {
-                Place::Posted(_) | Place::Looped { .. } => buffers.head.frame(have),
+                Place::Posted(_) | Place::Sender { .. } => buffers.head.frame(have),
                 Place::Frame => &buffers.frame[..],
             };
-            match RxHeaders::parse(head, self.frame_len) {
-                Ok(headers) => return Ok(headers),
-                // `have` grows in every round, up to the longest headers. Headers of looped packets are contiguous.
+            match RxHeaders::parse(head, self.frame_len.min(MAX_SAID)) {
+                Ok(headers) => return self.lengthen(headers),
+                // `have` grows in every round, up to the longest headers. Headers of packets with lent payload are contiguous.
                 Err(ParseError::NeedMore { need })
-                    if !matches!(self.place, Place::Looped { .. })
+                    if !matches!(self.place, Place::Sender { .. })
                         && need > have
                         && need <= self.frame_len.min(buffers.head.capacity()) =>
                 {
@@ -190,6 +193,30 @@ impl Landed {
                 }
                 Err(error) => return Err(self.drop_reason(error)),
             }
+        }
+    }
+
+    /// Returns the headers of a frame that is longer than its headers can say, with the length of its payload.
+    fn lengthen(&self, headers: RxHeaders) -> Result<RxHeaders, DropReason> {
+        let end = headers.header_len + headers.payload_len;
+        if end == self.frame_len || self.frame_len <= MAX_PACKET_LEN {
+            return Ok(headers);
+        }
+        // The link has put the longest length into the headers of such a super-packet.
+        let said = end - headers.ethernet.header_len();
+        let longest = match headers.network {
+            Network::Ipv4(_) => MAX_PACKET_LEN,
+            Network::Ipv6(_) => MAX_PACKET_LEN + Ipv6Header::LEN,
+            Network::Arp | Network::Other => 0,
+        };
+        match headers.tcp() {
+            Some(_) if said == longest && self.meta.gso_size > 0 => Ok(RxHeaders {
+                payload_len: self.frame_len - headers.header_len,
+                ..headers
+            }),
+            // Padding.
+            _ if self.frame_len <= MAX_FRAME_LEN => Ok(headers),
+            _ => Err(DropReason::RxOversize),
         }
     }
 
@@ -241,6 +268,10 @@ impl Landed {
     fn drop_reason(&self, error: ParseError) -> DropReason {
         match error {
             _ if self.frame_len < wire::EthernetHeader::LEN => DropReason::RxRunt,
+            // The headers that the sender has sent end too early; the payload is not looked at for them.
+            ParseError::NeedMore { .. } if matches!(self.place, Place::Sender { .. }) => {
+                DropReason::RxTruncated
+            }
             // RxHeaders::parse does not parse ARP, so BadArp does not occur.
             ParseError::Truncated | ParseError::BadArp => DropReason::RxTruncated,
             ParseError::BadVersion | ParseError::BadHeaderLength | ParseError::BadTotalLength => {
@@ -256,8 +287,8 @@ impl Landed {
     }
 }
 
-/// Returns the pieces of `range` of a packet from this NIC to itself.
-fn looped_pieces(range: Range<usize>, head_len: usize, buffers: &RxBuffers) -> Pieces<'_> {
+/// Returns the pieces of `range` of a packet with its payload in the memory that it was sent from.
+fn lent_pieces(range: Range<usize>, head_len: usize, buffers: &RxBuffers) -> Pieces<'_> {
     let mut pieces = Pieces::new();
     let head_end = range.end.min(head_len);
     if range.start < head_end {
@@ -266,7 +297,7 @@ fn looped_pieces(range: Range<usize>, head_len: usize, buffers: &RxBuffers) -> P
     }
     // Offset of the next frag in the packet.
     let mut at = head_len;
-    for frag in &buffers.looped {
+    for frag in &buffers.lent {
         let (from, to) = (range.start.max(at), range.end.min(at + frag.len()));
         if from < to {
             let span = frag.span();
@@ -347,6 +378,12 @@ impl Nic {
         let len = range.len();
         let placed = match landed.place {
             _ if len == 0 => Some(FragList::default()),
+            Place::Sender {
+                until: LentUntil::Read,
+                ..
+            } if part == Part::Whole && self.queues[queue].is_readable() => {
+                return Ok(self.keep_lent(len, queue));
+            }
             Place::Posted(posting) if posting.queue == queue && range.end > posting.head_len => {
                 match (posting.direct_bytes, part) {
                     (0, Part::Whole) => self.settle(landed, posting, range),
@@ -364,12 +401,24 @@ impl Nic {
                 placed
             }
             // All bytes are in host buffers (a short packet, or a link without scatter), or in the sender's memory.
-            Place::Posted(_) | Place::Frame | Place::Looped { .. } => {
+            Place::Posted(_) | Place::Frame | Place::Sender { .. } => {
                 self.queues[queue].place(&landed.pieces(range, &self.buffers, &self.ddp, None), len)
             }
         };
         let placed = placed.ok_or(DropReason::RxNoBuffers)?;
         self.stage(placed, queue).ok_or(DropReason::RxNoBuffers)
+    }
+
+    /// Takes payload over where its sender has it: the program's read will be the only copy. Host memory of the queue stays free.
+    fn keep_lent(&mut self, len: usize, queue: usize) -> FragList {
+        let mut payload = std::mem::take(&mut self.buffers.lent);
+        // Without padding.
+        payload.truncate(len);
+        let queue = &mut self.queues[queue];
+        queue.fill_mut().note_placed_elsewhere(len);
+        queue.stats.kept += 1;
+        queue.stats.kept_bytes += len as u64;
+        payload
     }
 
     /// Returns the memory of `queue` for payload in its host memory, and adds the copy for [`Nic::poll_rx`]; returns the

@@ -87,12 +87,12 @@ impl RxQueue {
         self.memory.ring.is_some()
     }
 
-    /// Returns whether the longest payload can be received without waiting for a device.
-    pub(crate) fn is_open(&mut self, headroom: usize) -> bool {
+    /// Returns whether `payload` bytes can be received without waiting for a device.
+    pub(crate) fn is_open(&mut self, payload: usize, headroom: usize) -> bool {
         self.memory
             .ring
             .as_mut()
-            .is_none_or(|ring| ring.has_room(headroom))
+            .is_none_or(|ring| ring.has_room(payload, headroom))
     }
 
     /// Posts memory for the longest payload, after `headroom` free bytes, or as much as there is; returns the number of

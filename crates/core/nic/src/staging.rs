@@ -41,9 +41,9 @@ impl Ring {
         })
     }
 
-    /// Returns whether there is room for a payload of maximum length.
-    pub(crate) fn has_room(&mut self, headroom: usize) -> bool {
-        self.fill.post(MAX_PAYLOAD, headroom) >= MAX_PAYLOAD
+    /// Returns whether there is room for `payload` bytes.
+    pub(crate) fn has_room(&mut self, payload: usize, headroom: usize) -> bool {
+        self.fill.post(payload, headroom) >= payload
     }
 }
 

@@ -24,6 +24,10 @@ pub struct RxQueueStats {
     /// Of those, bytes that were copied there: another connection was predicted, or another header length, or the link does
     /// not scatter.
     pub direct_copied_bytes: u64,
+    /// Packets whose payload stays in the memory of the other end of the link until the program reads it.
+    pub kept: u64,
+    /// Payload bytes of those packets.
+    pub kept_bytes: u64,
     /// Bytes that were copied to this queue's memory because they lay where another connection wants its own.
     pub misdirected_bytes: u64,
     /// Packets with a longer header than predicted: the payload starts later in its memory; nothing is moved.

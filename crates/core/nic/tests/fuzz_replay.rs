@@ -8,6 +8,8 @@ mod ipv4_checksum;
 mod nic_frame;
 #[path = "../../../../fuzz/replay.rs"]
 mod replay;
+#[path = "../../../../fuzz/bodies/shared_wire.rs"]
+mod shared_wire;
 #[path = "../../../../fuzz/bodies/unix_wire.rs"]
 mod unix_wire;
 
@@ -24,4 +26,9 @@ fn kept_impairments_are_written_as_they_are_parsed() {
 #[test]
 fn kept_packets_of_a_unix_wire_are_received_or_counted_as_dropped() {
     replay::replay("unix_wire", unix_wire::run);
+}
+
+#[test]
+fn kept_packets_of_a_wire_that_shares_memory_do_no_harm() {
+    replay::replay("shared_wire", shared_wire::run);
 }

@@ -13,6 +13,7 @@ use wire::Instant;
 const HELLO: WireHello = WireHello {
     offloads: true,
     mtu: 1500,
+    shares_memory: false,
 };
 
 /// Headers of a frame that is not for the sender.

@@ -12,7 +12,7 @@ use wire::{FourTuple, Instant};
 use crate::config::{POLL_BYTES, StackConfig};
 use crate::drops::DropReason;
 use crate::icmp::Icmp;
-use crate::memory::StackMemory;
+use crate::memory::{SendSharing, StackMemory};
 use crate::network::Network;
 use crate::route::{AddressError, Routes};
 use crate::socket::SocketId;
@@ -161,12 +161,16 @@ impl Stack {
         for lent in lent {
             routes.add(nic.mac(), lent)?;
         }
+        let sharing = match nic.link_caps().lends {
+            true => SendSharing::Shared,
+            false => SendSharing::Private,
+        };
         let (mtu, least) = (nic.mtu(), least_mtu(&routes));
         if mtu < least {
             return Err(StackError::Mtu { mtu, least });
         }
         Ok(Self {
-            memory: StackMemory::new(nic.channels().rx.into(), send_memory_bytes)?,
+            memory: StackMemory::new(nic.channels().rx.into(), send_memory_bytes, sharing)?,
             network: Network::new(
                 nic,
                 ifindex,

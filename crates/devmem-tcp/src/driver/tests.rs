@@ -31,6 +31,7 @@ impl Link for Flood {
             max_super_packet: MAX_PACKET_LEN,
             tx_checksum: false,
             queues: 1,
+            lends: false,
         }
     }
 

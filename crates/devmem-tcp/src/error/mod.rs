@@ -51,9 +51,19 @@ pub enum OpenError {
     NoAddress,
     /// Nothing listens at the other end of a UNIX wire, or its hello is invalid.
     #[error(
-        "the wire at {}: {source}\n  start its other end first: devmem-tcp nic --wire unix-listen:PATH, which takes one peer at a time", path.display()
+        "the wire at {}: {source}\n  start its other end first, which takes one peer at a time: a NIC with the link unix-listen:PATH, or devmem-tcp nic --wire unix-listen:PATH", path.display()
     )]
     Unix {
+        /// The path of the socket.
+        path: std::path::PathBuf,
+        /// The error of the socket.
+        source: io::Error,
+    },
+    /// The socket of a UNIX wire cannot be made.
+    #[error(
+        "cannot listen at {}: {source}\n  if another process listens there, choose another path, or connect to it with unix:PATH", path.display()
+    )]
+    UnixListen {
         /// The path of the socket.
         path: std::path::PathBuf,
         /// The error of the socket.

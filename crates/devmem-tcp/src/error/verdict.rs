@@ -164,7 +164,9 @@ impl OpenError {
         match self {
             Self::Link(_) | Self::Address { .. } | Self::NoAddress => INVALID,
             Self::NoInterface { .. } => (ErrorKind::NotFound, Errno::ENODEV),
-            Self::Unix { source, .. } | Self::System { source, .. } => of_io(source),
+            Self::Unix { source, .. }
+            | Self::UnixListen { source, .. }
+            | Self::System { source, .. } => of_io(source),
             Self::WireTaken { .. } => (ErrorKind::InUse, Errno::EBUSY),
             Self::Refused(refused) => refused.verdict(),
         }

@@ -3,18 +3,17 @@
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 
 use devmem_linux::netif::Interface;
 use devmem_linux::netlink::NetlinkError;
 use devmem_linux::tap::{Tap, TapOffloads, TapOptions, VnetHeader};
 use devmem_uapi::Errno;
-use nic::{Captured, Impaired, Impairment, Link, TapLink, UnixLink, VnetHeaderLen, WireHello};
+use nic::{Captured, Impaired, Impairment, Link, TapLink, VnetHeaderLen, WireHello};
 use wire::MacAddr;
 
 use super::macvtap::{self, MacvtapSettings};
 use super::packet::{self, Sharing};
-use super::{DEFAULT_MTU, NetdevBuilder, memory};
+use super::{DEFAULT_MTU, NetdevBuilder, memory, unix};
 use crate::error::{ErrorKind, OpenError, Refusal};
 use crate::lease::LeasePort;
 use crate::link_spec::LinkSpec;
@@ -61,7 +60,8 @@ impl NetdevBuilder {
                 port = opened.port;
                 boxed(opened.links)
             }
-            LinkSpec::Unix(path) => boxed([unix_link(path, mtu, offloads)?]),
+            LinkSpec::Unix(path) => boxed([unix::join(path, wire_hello(mtu, offloads))?]),
+            LinkSpec::UnixListen(path) => boxed([unix::listen(path, wire_hello(mtu, offloads))?]),
             LinkSpec::Memory(name) => boxed(memory::links(name, self.shards, mtu, offloads)?),
         };
         Ok((links, port))
@@ -166,12 +166,13 @@ fn tap_offloads(offloads: bool) -> TapOffloads {
     }
 }
 
-/// Connects to the end of a wire that listens at `path`.
-fn unix_link(path: &Path, mtu: u16, offloads: bool) -> Result<UnixLink, OpenError> {
-    UnixLink::join(path, WireHello { offloads, mtu }).map_err(|source| OpenError::Unix {
-        path: path.to_owned(),
-        source,
-    })
+/// Returns what the NIC allows the other end of a UNIX wire. Impairment works on single frames with their bytes.
+fn wire_hello(mtu: u16, offloads: bool) -> WireHello {
+    WireHello {
+        offloads,
+        mtu,
+        shares_memory: offloads,
+    }
 }
 
 /// Returns an address of the same network: the one that ends in 1, or in 2 if that is `ours`.

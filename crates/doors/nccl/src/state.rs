@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use devmem_tcp::{Dmabuf, Netdev};
-use transfer::exchange::{Dial, Fabric, Listener, Options, Pool, TICKET_BYTES, Ticket};
+use transfer::exchange::{Dial, Fabric, Listener, Options, Placement, Pool, TICKET_BYTES, Ticket};
 
 use crate::comm::{Comm, Direction};
 use crate::config::{Backend, Config, Unpack};
@@ -183,6 +183,8 @@ fn open(config: &Config, device: usize, backend: &Backend) -> Result<Opened, Fai
         streams: config.streams,
         chunk: config.chunk,
         pool: pool.map(|memory| Pool { memory, queues }),
+        // Kernels of NCCL's LL protocols look at their buffers while messages arrive.
+        placement: Placement::InOrder,
         ..Options::default()
     };
     let fabric = Fabric::open(nic, options)?;

@@ -114,7 +114,7 @@ fn open(
 
 #[pymethods]
 impl Netdev {
-    /// Opens a NIC in user space on `link`: "tap:NAME", "packet:NAME", "macvtap:NAME", "unix:PATH" or "mem:NAME". `addresses`:
+    /// Opens a NIC in user space on `link`: "tap:NAME", "packet:NAME", "macvtap:NAME", "unix:PATH", "unix-listen:PATH" or "mem:NAME". `addresses`:
     /// one or more, as "10.77.0.2/24" or "auto". `shards`: stacks of the NIC that receive at the same time on different cores; not on
     /// a "unix:" link.
     #[staticmethod]

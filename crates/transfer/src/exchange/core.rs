@@ -10,7 +10,7 @@ use super::cut::{Cut, cut_message, cut_notification};
 use super::data::{DataStream, Expected, Owner, Progress};
 use super::engine::Engine;
 use super::error::{Cause, Violation};
-use super::fabric::FabricInner;
+use super::fabric::{FabricInner, Placement};
 use super::linger::Lingering;
 use super::matching::Room;
 use super::operations::{Active, Announced, Destination, Event, Operations, Purpose};
@@ -218,11 +218,21 @@ impl Core {
         // What was sent may have made room for further chunks, and received records may have answers.
         self.try_push()?;
         self.deliver_notifications();
-        // The peer is gone, and everything that it had announced has arrived.
-        match self.ending.is_some() && self.outstanding == 0 && self.wires.is_some() {
+        match self.ending.is_some() && self.is_settled() {
             true => Err(Cause::PeerClosed),
             false => Ok(()),
         }
+    }
+
+    /// Returns whether nothing more happens after the end of the peer's records: everything that it had announced has arrived,
+    /// and it has acknowledged all that TCP has taken. It may have received a message whole, and told of its end before the
+    /// acknowledgements of the data streams, which are other connections.
+    fn is_settled(&self) -> bool {
+        self.outstanding == 0
+            && self
+                .wires
+                .as_ref()
+                .is_some_and(|wires| !wires.data.iter().any(DataStream::awaits_acknowledgement))
     }
 
     /// Breaks the endpoint after an error.
@@ -462,7 +472,9 @@ impl Core {
     fn try_push(&mut self) -> Result<(), Cause> {
         let until = self.stats.sent_bytes.saturating_add(TURN_BYTES as u64);
         loop {
-            self.cut()?;
+            if self.ending.is_none() {
+                self.cut()?;
+            }
             self.flush_control()?;
             let Some(wires) = &mut self.wires else {
                 return Ok(());
@@ -525,6 +537,9 @@ impl Core {
         let pool = self.fabric.pool_memory();
         let mut pulled = Ok(());
         for stream in &mut wires.data {
+            if self.fabric.options.placement == Placement::Direct {
+                stream.place(&self.fabric.nic);
+            }
             pulled = stream.pull(pool, TURN_BYTES, &mut self.progress);
             if pulled.is_err() {
                 break;

@@ -10,6 +10,7 @@ use devmem_tcp::{
 
 use super::control::is_not_now;
 use super::error::{Cause, StreamName};
+use super::placing::Placing;
 use super::region::{BATCH_FRAGS, Gone, HostMemory, Source, Span, Target, gather};
 
 /// Bytes copied at once from device memory that the NIC cannot send from.
@@ -74,6 +75,7 @@ pub(super) struct DataStream {
     expected: VecDeque<Expected>,
     /// Bytes of the first expected chunk that are placed.
     arrived: usize,
+    placing: Placing,
     batch: RxBatch,
     scratch: Vec<u8>,
 }
@@ -90,6 +92,7 @@ impl DataStream {
             flight: VecDeque::new(),
             expected: VecDeque::new(),
             arrived: 0,
+            placing: Placing::default(),
             batch: RxBatch::with_capacity(BATCH_FRAGS),
             scratch: Vec::new(),
         }
@@ -103,6 +106,11 @@ impl DataStream {
     /// Returns whether bytes wait for TCP, or TCP still needs bytes.
     pub(super) fn is_sending(&self) -> bool {
         !self.out.is_empty() || !self.flight.is_empty()
+    }
+
+    /// Returns whether TCP has all queued bytes, and needs some of them until the peer has acknowledged them.
+    pub(super) fn awaits_acknowledgement(&self) -> bool {
+        self.out.is_empty() && !self.flight.is_empty()
     }
 
     /// Adds what must happen before something can be done. Bytes that are not announced are left to TCP.
@@ -183,23 +191,44 @@ impl DataStream {
         self.complete(progress)
     }
 
-    fn complete(&mut self, progress: &mut Progress) -> Result<(), Cause> {
-        if self.flight.is_empty() {
-            return Ok(());
-        }
-        let completed = self.completions.try_next();
-        let completed = completed.map_err(|error| Cause::of_stream(self.name, error))?;
-        let Some(completed) = completed else {
-            return Ok(());
-        };
-        progress.worked = true;
-        while let Some(&(id, op, bytes)) = self.flight.front()
-            && completed.contains(id)
-        {
-            progress.sent.push((op, bytes));
-            self.flight.pop_front();
+    /// Collects the sends that TCP has finished with.
+    pub(super) fn complete(&mut self, progress: &mut Progress) -> Result<(), Cause> {
+        while !self.flight.is_empty() {
+            let completed = self.completions.try_next();
+            let completed = completed.map_err(|error| Cause::of_stream(self.name, error))?;
+            let Some(completed) = completed else {
+                break;
+            };
+            progress.worked = true;
+            while let Some(&(id, op, bytes)) = self.flight.front()
+                && completed.contains(id)
+            {
+                progress.sent.push((op, bytes));
+                self.flight.pop_front();
+            }
         }
         Ok(())
+    }
+
+    /// Tells the NIC where the bytes of announced chunks belong, as far as it can place them.
+    pub(super) fn place(&mut self, nic: &Netdev) {
+        let Self {
+            stream,
+            expected,
+            arrived,
+            placing,
+            ..
+        } = self;
+        let places = (0..).zip(expected.iter()).map(|(index, expected)| {
+            let from = if index == 0 { *arrived } else { 0 };
+            expected.span.place(from, nic)
+        });
+        placing.extend(stream, places, expected.len());
+    }
+
+    /// From now on the NIC places nothing: nobody waits for the bytes any more.
+    pub(super) fn stop_placing(&mut self) {
+        self.placing.stop(&mut self.stream);
     }
 
     /// Receives up to `budget` bytes of the announced chunks to their places. `pool` is the memory bound for receiving.
@@ -250,6 +279,7 @@ impl DataStream {
             });
             if is_whole {
                 self.arrived = 0;
+                self.placing.finish_first();
                 self.expected.pop_front();
             }
         }

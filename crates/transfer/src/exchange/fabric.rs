@@ -43,6 +43,20 @@ pub struct Options {
     pub address: Option<IpAddr>,
     /// What makes progress.
     pub engine: Engine,
+    /// When bytes may be written to a region.
+    pub placement: Placement,
+}
+
+/// When the bytes of a message may be written to a region of mapped device memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// As they arrive: the NIC of the user-space stack receives them at their place, without a further copy. Until the message
+    /// is there, its place may have any bytes.
+    #[default]
+    Direct,
+    /// In order, each byte once: they are received into other memory first. For programs that look at a place before the
+    /// message is there.
+    InOrder,
 }
 
 /// Device memory for receiving.
@@ -62,6 +76,7 @@ impl Default for Options {
             pool: None,
             address: None,
             engine: Engine::Calls,
+            placement: Placement::Direct,
         }
     }
 }

@@ -21,7 +21,9 @@ pub(super) struct Lingering {
 }
 
 impl Lingering {
-    pub(super) fn new(wires: Wires) -> Self {
+    pub(super) fn new(mut wires: Wires) -> Self {
+        // The program may use its memory for something else.
+        wires.data.iter_mut().for_each(DataStream::stop_placing);
         Self {
             control: wires.control,
             data: wires.data,

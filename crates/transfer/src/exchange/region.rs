@@ -4,9 +4,9 @@ use std::fmt;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use devmem_tcp::{BindTxError, BoundTx, Dmabuf, Frag, Netdev, RxBatch};
+use devmem_tcp::{BindTxError, BoundTarget, BoundTx, Dmabuf, Frag, Netdev, RxBatch};
 
 use super::error::{Cause, PostError, RegionInUse, RegisterError};
 
@@ -140,6 +140,8 @@ pub struct RegionKey(pub u64);
 pub(super) struct Device {
     pub(super) memory: Dmabuf,
     sending: Mutex<Option<TxPath>>,
+    /// Set at the first use; `None` in it: the NIC cannot place payload there.
+    target: OnceLock<Option<Arc<BoundTarget>>>,
 }
 
 /// How a dma-buf is sent.
@@ -155,7 +157,14 @@ impl Device {
         Self {
             memory,
             sending: Mutex::new(None),
+            target: OnceLock::new(),
         }
+    }
+
+    /// Returns the memory as a target of the NIC's placement, if the NIC can write to it. Binds it at the first call.
+    fn target(&self, nic: &Netdev) -> Option<&Arc<BoundTarget>> {
+        let bind = || nic.bind_target(&self.memory).ok().map(Arc::new);
+        self.target.get_or_init(bind).as_ref()
     }
 
     /// Binds the memory for sending, unless it is bound.
@@ -378,6 +387,18 @@ impl Span {
                 TxPath::ZeroCopy(bound) => Source::Bound(bound, range),
                 TxPath::Copied => Source::Device(&device.memory, range),
             },
+        }
+    }
+
+    /// Returns where the NIC can place the bytes from `from` on as they arrive; `None`: nowhere.
+    pub(super) fn place(
+        &self,
+        from: usize,
+        nic: &Netdev,
+    ) -> Option<(&Arc<BoundTarget>, Range<usize>)> {
+        match &self.region.kind {
+            Kind::Device(device) => Some((device.target(nic)?, self.in_memory(from))),
+            Kind::Host(_) | Kind::Landing(_) => None,
         }
     }
 

@@ -8,5 +8,6 @@ mod kernel_nic;
 mod landing;
 mod messages;
 mod one_sided;
+mod placing;
 mod seeds;
 mod world;

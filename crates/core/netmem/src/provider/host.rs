@@ -26,6 +26,15 @@ impl HostProvider {
         Self::of(Memory::lazy(bytes)?, niov_size)
     }
 
+    /// Maps `bytes` of host memory in pages of `niov_size` that another process can map, too: a memory file.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new), or the file cannot be made.
+    pub fn shareable(bytes: usize, niov_size: NiovSize) -> Result<Self, DmabufError> {
+        Self::of(Memory::shareable(bytes)?, niov_size)
+    }
+
     /// Maps `bytes` of host memory in pages of `niov_size`, and registers it with a device for its copies.
     ///
     /// # Errors

@@ -57,10 +57,10 @@ impl DdpRanges {
         self.left
     }
 
-    /// Returns frags of the next bytes: those of one packet at least, or up to the end.
-    pub(super) fn front(&mut self) -> &FragList {
-        if self.front.len() < self.left.min(MAX_PAYLOAD) {
-            self.fill_front();
+    /// Returns frags of the next bytes: `least` bytes, those of one packet, or all that are left.
+    pub(super) fn front(&mut self, least: usize) -> &FragList {
+        if self.front.len() < self.left.min(least) {
+            self.fill_front(least.max(FRONT_BYTES));
         }
         &self.front
     }
@@ -70,8 +70,8 @@ impl DdpRanges {
         &self.front
     }
 
-    fn fill_front(&mut self) {
-        let wanted = self.left.min(FRONT_BYTES);
+    fn fill_front(&mut self, wanted: usize) {
+        let wanted = self.left.min(wanted);
         while self.front.len() < wanted
             && let Some(range) = self.ranges.get(self.behind.0)
         {
@@ -89,7 +89,7 @@ impl DdpRanges {
 
     /// Returns how many of the next bytes can be posted for a packet.
     pub(super) fn postable(&mut self) -> usize {
-        let longest = self.front().len().min(MAX_PAYLOAD);
+        let longest = self.front(MAX_PAYLOAD).len().min(MAX_PAYLOAD);
         self.front.first_runs(MAX_POSTED, longest)
     }
 

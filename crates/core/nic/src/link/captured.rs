@@ -82,6 +82,10 @@ impl<L: Link, S: FrameSink> Link for Captured<L, S> {
         match received {
             LinkReceived::None | LinkReceived::Dropped(_) => {}
             LinkReceived::Frame { .. } => self.sink.frame(now, Direction::Rx, posted.frame),
+            LinkReceived::Lent { head_len, .. } => {
+                posted.gather_lent(head_len, &mut self.scratch);
+                self.sink.frame(now, Direction::Rx, &self.scratch);
+            }
             LinkReceived::Placed { frame_len, .. } => {
                 posted.gather(frame_len, &mut self.scratch);
                 self.sink.frame(now, Direction::Rx, &self.scratch);

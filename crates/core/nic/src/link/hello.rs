@@ -26,6 +26,9 @@ pub struct WireHello {
     /// Bytes of the largest IP packet that is not a super-packet. The two ends may differ; the end with the smaller MTU
     /// drops larger packets.
     pub mtu: u16,
+    /// The sender of the hello maps memory of the other end, and lets it map its own. Payload crosses a wire between two such
+    /// ends by reference.
+    pub shares_memory: bool,
 }
 
 /// The first packet is not a [`WireHello`].
@@ -54,10 +57,13 @@ impl WireHello {
     /// Version of the protocol of a UNIX wire.
     const VERSION: u16 = 1;
     const OFFLOADS: u16 = 1;
+    const SHARES_MEMORY: u16 = 2;
 
     /// Returns the packet: magic, version, flags, MTU and two zero bytes, all little-endian.
     pub fn emit(self) -> [u8; Self::LEN] {
-        let flags = if self.offloads { Self::OFFLOADS } else { 0 };
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        let flags =
+            flag(self.offloads, Self::OFFLOADS) | flag(self.shares_memory, Self::SHARES_MEMORY);
         let mut out = [0; Self::LEN];
         let (magic, rest) = out.split_at_mut(Self::MAGIC.len());
         magic.copy_from_slice(&Self::MAGIC);
@@ -79,8 +85,10 @@ impl WireHello {
         if [m0, m1, m2, m3] != Self::MAGIC || version != Self::VERSION {
             return Err(NoHello);
         }
+        let flags = u16::from_le_bytes([f0, f1]);
         Ok(Self {
-            offloads: u16::from_le_bytes([f0, f1]) & Self::OFFLOADS != 0,
+            offloads: flags & Self::OFFLOADS != 0,
+            shares_memory: flags & Self::SHARES_MEMORY != 0,
             mtu: u16::from_le_bytes([s0, s1]),
         })
     }
@@ -142,8 +150,17 @@ mod tests {
 
     #[test]
     fn an_emitted_hello_is_parsed_to_the_same_hello() {
-        for (offloads, mtu) in [(true, 1500), (false, 9000), (true, 65_535)] {
-            let hello = WireHello { offloads, mtu };
+        for (offloads, mtu, shares_memory) in [
+            (true, 1500, true),
+            (false, 9000, false),
+            (true, 65_535, false),
+            (false, 1500, true),
+        ] {
+            let hello = WireHello {
+                offloads,
+                mtu,
+                shares_memory,
+            };
             assert_eq!(WireHello::parse(&hello.emit()), Ok(hello));
         }
     }
@@ -153,6 +170,7 @@ mod tests {
         let hello = WireHello {
             offloads: true,
             mtu: 1500,
+            shares_memory: true,
         };
         let mut other = hello.emit();
         other[4] = 2;

@@ -39,6 +39,9 @@ pub struct Impaired<L> {
     /// Frames that the inner link refused when they were due.
     refused: u64,
     nothing: FragList,
+    /// Payload in memory of the inner link's sender; empty in between.
+    lent: FragList,
+    gathered: Vec<u8>,
     cutter: FrameCutter,
 }
 
@@ -67,6 +70,8 @@ impl<L: Link> Impaired<L> {
             waiting: false,
             refused: 0,
             nothing: FragList::default(),
+            lent: FragList::default(),
+            gathered: Vec::new(),
             cutter: FrameCutter::default(),
         }
     }
@@ -94,12 +99,25 @@ impl<L: Link> Impaired<L> {
                 spans: &[],
                 spill: &mut self.spill,
                 frame: &mut self.incoming,
+                lent: &mut self.lent,
                 port,
             };
-            let (frame, meta) = match self.inner.receive(&mut posted, now)? {
+            let received = self.inner.receive(&mut posted, now)?;
+            if let LinkReceived::Lent { head_len, .. } = received {
+                posted.gather_lent(head_len, &mut self.gathered);
+                std::mem::swap(&mut self.gathered, &mut self.incoming);
+                self.lent = FragList::default();
+            }
+            let (frame, meta) = match received {
                 LinkReceived::None => break,
                 LinkReceived::Dropped(reason) => return Ok(Some(reason)),
-                LinkReceived::Frame { meta } => (&mut self.incoming[..], meta),
+                // A frame as long as no cable carries it.
+                LinkReceived::Lent { frame_len, .. } if frame_len > MAX_FRAME_LEN => {
+                    return Ok(Some(DropReason::RxOversize));
+                }
+                LinkReceived::Frame { meta } | LinkReceived::Lent { meta, .. } => {
+                    (&mut self.incoming[..], meta)
+                }
                 LinkReceived::Placed { frame_len, meta } => {
                     let len = frame_len.min(self.spill.len());
                     (&mut self.spill[..len], meta)
@@ -174,6 +192,7 @@ impl<L: Link> Link for Impaired<L> {
             tso: false,
             max_super_packet: MAX_PACKET_LEN,
             tx_checksum: false,
+            lends: false,
             ..self.inner.caps()
         }
     }

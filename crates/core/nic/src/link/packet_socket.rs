@@ -142,6 +142,7 @@ impl Link for PacketLink {
             max_super_packet: MAX_PACKET_LEN,
             tx_checksum: true,
             queues: 1,
+            lends: false,
         }
     }
 

@@ -191,6 +191,7 @@ impl Link for TapLink {
             max_super_packet: self.options.max_super_packet(),
             tx_checksum: offloads,
             queues,
+            lends: false,
         }
     }
 

@@ -14,9 +14,11 @@ use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::SocketFlags;
 
 use super::hello::{HELLO_LIMIT, HelloOutcome, NoHello, WireHello, connect_to, set_wire_buffers};
+use super::shared::{SHARED_PACKET_LEN, SharedWire};
 use super::socket_events::SocketEvents;
 use super::{
-    Link, LinkCaps, LinkReceived, LinkSent, Posted, TapLink, TapOptions, TxFrame, VnetHeaderLen,
+    Link, LinkCaps, LinkReceived, LinkSent, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted, TapLink,
+    TapOptions, TxFrame, VnetHeaderLen,
 };
 
 /// How long a refused connection is tried again: the file of a listener exists from bind(2) on, and connections are refused until
@@ -32,12 +34,25 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 /// program does about this signal: Linux raises it for stream sockets only (linux net/unix/af_unix.c).
 #[derive(Debug)]
 pub struct UnixLink {
-    inner: TapLink,
+    inner: Inner,
     /// Not readable after the peer has left, unlike the socket.
     ready: SocketEvents,
     /// The socket again, to change its registration in `ready`.
     socket: OwnedFd,
     up: bool,
+}
+
+/// How frames cross the wire.
+#[derive(Debug)]
+enum Inner {
+    /// In the socket, as on a TAP.
+    Frames(TapLink),
+    /// Their payload by reference: both ends share memory.
+    Shared {
+        wire: Box<SharedWire>,
+        hello: WireHello,
+        last_look: Instant,
+    },
 }
 
 impl UnixLink {
@@ -63,22 +78,33 @@ impl UnixLink {
     }
 
     /// Returns a link over a connected, non-blocking SOCK_SEQPACKET socket on which the hellos were exchanged: `ours` was
-    /// sent, `theirs` received. The link carries super-packets if both allow them.
+    /// sent, `theirs` received. The link carries super-packets, or payload by reference, if both allow them.
     ///
     /// # Errors
-    /// The system has no descriptor left for the epoll instance.
+    /// The system has no descriptor left for the epoll instance, or no memory for what the ends share.
     pub fn new(socket: OwnedFd, ours: WireHello, theirs: WireHello) -> io::Result<Self> {
         let ready = SocketEvents::of(&socket)?;
         set_wire_buffers(socket.as_fd());
-        let options = TapOptions {
-            vnet_header: VnetHeaderLen::Ten,
-            offloads: ours.offloads && theirs.offloads,
-            mtu: ours.mtu,
-            big_tcp: false,
-        };
         let again = socket.try_clone()?;
+        let offloads = ours.offloads && theirs.offloads;
+        let inner = match offloads && ours.shares_memory && theirs.shares_memory {
+            true => Inner::Shared {
+                wire: Box::new(SharedWire::new(again)?),
+                hello: ours,
+                last_look: Instant::ZERO,
+            },
+            false => {
+                let options = TapOptions {
+                    vnet_header: VnetHeaderLen::Ten,
+                    offloads,
+                    mtu: ours.mtu,
+                    big_tcp: false,
+                };
+                Inner::Frames(TapLink::new(vec![again], options)?)
+            }
+        };
         Ok(Self {
-            inner: TapLink::new(vec![again], options)?,
+            inner,
             ready,
             socket,
             up: true,
@@ -88,7 +114,37 @@ impl UnixLink {
     fn go_down(&mut self) {
         if std::mem::take(&mut self.up) {
             self.ready.remove(&self.socket);
+            if let Inner::Shared { wire, .. } = &mut self.inner {
+                wire.end();
+            }
         }
+    }
+}
+
+/// Returns the capabilities of a link with the hello `ours`, if the other end allows as much.
+pub(super) fn caps_of(ours: WireHello) -> LinkCaps {
+    match ours.offloads && ours.shares_memory {
+        true => shared_caps(ours),
+        false => LinkCaps {
+            max_super_packet: MAX_PACKET_LEN,
+            lends: false,
+            tso: ours.offloads,
+            tx_checksum: ours.offloads,
+            ..shared_caps(ours)
+        },
+    }
+}
+
+fn shared_caps(ours: WireHello) -> LinkCaps {
+    LinkCaps {
+        name: "unix",
+        mtu: ours.mtu,
+        vnet: true,
+        tso: true,
+        max_super_packet: SHARED_PACKET_LEN,
+        tx_checksum: true,
+        queues: 1,
+        lends: true,
     }
 }
 
@@ -107,11 +163,16 @@ fn connect_to_listener(path: &Path) -> Result<OwnedFd, Errno> {
 
 impl Link for UnixLink {
     fn caps(&self) -> LinkCaps {
-        let caps = self.inner.caps();
-        LinkCaps {
-            name: "unix",
-            tx_checksum: caps.tso,
-            ..caps
+        match &self.inner {
+            Inner::Frames(inner) => {
+                let caps = inner.caps();
+                LinkCaps {
+                    name: "unix",
+                    tx_checksum: caps.tso,
+                    ..caps
+                }
+            }
+            Inner::Shared { hello, .. } => shared_caps(*hello),
         }
     }
 
@@ -119,7 +180,15 @@ impl Link for UnixLink {
         if !self.up {
             return Err(io::ErrorKind::NetworkDown.into());
         }
-        let received = self.inner.receive(posted, now);
+        let received = match &mut self.inner {
+            Inner::Frames(inner) => inner.receive(posted, now),
+            Inner::Shared {
+                wire, last_look, ..
+            } => {
+                *last_look = now;
+                wire.receive(posted)
+            }
+        };
         if received.is_err() {
             self.go_down();
         }
@@ -130,7 +199,12 @@ impl Link for UnixLink {
         if !self.up {
             return Err(io::ErrorKind::NetworkDown.into());
         }
-        let sent = self.inner.send(frame, now);
+        let sent = match &mut self.inner {
+            // From a listening end, which allows more than this peer.
+            Inner::Frames(_) if frame.frame_len() > MAX_FRAME_LEN => return Ok(LinkSent::TooLong),
+            Inner::Frames(inner) => inner.send(frame, now),
+            Inner::Shared { wire, .. } => wire.send(frame),
+        };
         if let Err(error) = &sent
             && matches!(
                 error.kind(),
@@ -140,9 +214,30 @@ impl Link for UnixLink {
             self.go_down();
         }
         if let Ok(sent) = &sent {
-            self.ready.on_sent(&self.socket, *sent);
+            let is_about_socket = match &self.inner {
+                Inner::Frames(_) => true,
+                Inner::Shared { wire, .. } => wire.is_socket_full(),
+            };
+            // The socket becomes writable for one of the reasons to be busy only.
+            self.ready.on_sent(
+                &self.socket,
+                match is_about_socket {
+                    true => *sent,
+                    false => LinkSent::Done,
+                },
+            );
         }
         sent
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        match &self.inner {
+            Inner::Frames(_) => None,
+            Inner::Shared {
+                wire, last_look, ..
+            } if self.up => wire.next_due(*last_look),
+            Inner::Shared { .. } => None,
+        }
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -169,6 +264,7 @@ mod tests {
     const HELLO: WireHello = WireHello {
         offloads: true,
         mtu: 1500,
+        shares_memory: false,
     };
 
     #[test]

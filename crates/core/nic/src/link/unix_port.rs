@@ -177,6 +177,11 @@ impl UnixPort {
         self.ours.offloads && self.hello().is_some_and(|theirs| theirs.offloads)
     }
 
+    /// Returns whether there are connections whose hello has not arrived.
+    pub fn is_greeting(&self) -> bool {
+        !self.silent.is_empty()
+    }
+
     fn hello(&self) -> Option<WireHello> {
         self.peer.as_ref().map(|peer| peer.hello)
     }
@@ -322,6 +327,24 @@ impl UnixPort {
         }
         let socket = VnetFd::new(socket, VnetHeaderLen::Ten);
         self.peer = Some(Peer { socket, hello });
+    }
+
+    /// Takes the socket of the peer, on which the hellos were exchanged, and its hello, for a link of a NIC. The port has no
+    /// peer then: call [`serve`](Self::serve) again when that link has gone down, and meanwhile
+    /// [`refuse_others`](Self::refuse_others).
+    pub fn take_peer(&mut self) -> Option<(OwnedFd, WireHello)> {
+        let Peer { socket, hello } = self.peer.take()?;
+        Some((socket.into_fd(), hello))
+    }
+
+    /// Closes connections that wait while the peer was taken.
+    pub fn refuse_others(&mut self, now: Instant, notify: Notify<'_>) {
+        for _ in 0..BATCH_ENDS {
+            if self.accept_one(now, notify).is_none() {
+                return;
+            }
+            notify(UnixPortEvent::SecondPeer);
+        }
     }
 
     /// Reads one frame into `frame`; see [`VnetFd::read`]. `None`: there is no frame, or no peer.

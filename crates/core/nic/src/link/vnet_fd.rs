@@ -43,6 +43,11 @@ impl VnetFd {
         Self { fd, header }
     }
 
+    /// Returns the descriptor.
+    pub(super) fn into_fd(self) -> OwnedFd {
+        self.fd
+    }
+
     /// Reads one packet into memory of a NIC, by one readv: the frame's first bytes into `posted.head`, the next into the
     /// spans, the rest into the spill. Returns the length of the frame and its header. A packet shorter than the
     /// virtio-net header is returned as an empty frame with the default header.

@@ -143,6 +143,7 @@ impl Link for WireLink {
             max_super_packet: MAX_PACKET_LEN,
             tx_checksum: offload,
             queues: 1,
+            lends: false,
         }
     }
 

@@ -82,6 +82,7 @@ pub(super) const PLAIN: LinkCaps = LinkCaps {
     max_super_packet: MAX_PACKET_LEN,
     tx_checksum: false,
     queues: 1,
+    lends: false,
 };
 pub(super) const OFFLOADED: LinkCaps = LinkCaps {
     vnet: true,

@@ -300,6 +300,7 @@ struct Rig {
     head: HeaderBuf,
     spill: Vec<u8>,
     frame: Vec<u8>,
+    lent: netmem::FragList,
 }
 
 impl Rig {
@@ -308,6 +309,7 @@ impl Rig {
             head: HeaderBuf::new(0),
             spill: vec![0; MAX_FRAME_LEN + 1],
             frame: Vec::new(),
+            lent: netmem::FragList::new(),
         }
     }
 
@@ -318,6 +320,7 @@ impl Rig {
             spans: &[],
             spill: &mut self.spill,
             frame: &mut self.frame,
+            lent: &mut self.lent,
             port,
         }
     }
@@ -799,6 +802,7 @@ fn unix_wire(ours: bool, theirs: bool) -> (UnixLink, UnixLink) {
     let [ours, theirs] = [ours, theirs].map(|offloads| WireHello {
         offloads,
         mtu: 1500,
+        shares_memory: false,
     });
     (
         UnixLink::new(a, ours, theirs).unwrap(),

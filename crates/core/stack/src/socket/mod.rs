@@ -187,6 +187,13 @@ impl Pollable for Listener {
 }
 
 impl ConnectionSocket {
+    /// Limits the send queue to `most` bytes, if the option SO_SNDBUF allows more. Bytes that are queued already stay.
+    pub(crate) fn limit_send_buffer(&mut self, most: usize) {
+        let bytes = self.options.send_buffer().min(most);
+        self.conn.set_snd_buf(bytes);
+        self.write_low = self.options.write_low().min((bytes / 3).max(1));
+    }
+
     /// Returns the local address and that of the peer.
     pub(crate) fn addresses(&self) -> (SocketAddr, SocketAddr) {
         let FourTuple {

@@ -109,6 +109,7 @@ pub struct Sending {
 /// The parts of the stack that a send needs.
 struct SendContext<'a> {
     pool: &'a mut PagePool,
+    host_send_buffer: usize,
     bindings: &'a Bindings,
     egress: EgressRoutes<'a>,
     sending: &'a mut Sending,
@@ -161,6 +162,7 @@ impl Stack {
             .ok_or(SendError::NotConnected { id })?;
         let context = SendContext {
             pool: &mut memory.send_pool,
+            host_send_buffer: memory.host_send_buffer,
             bindings: &memory.bindings,
             egress: EgressRoutes {
                 routes: network.routes(),
@@ -243,7 +245,13 @@ fn send_host(
     pieces: &[Range<usize>],
     flags: MsgFlags,
 ) -> Result<usize, SendError> {
-    let SendContext { pool, sending, .. } = cx;
+    let SendContext {
+        pool,
+        host_send_buffer,
+        sending,
+        ..
+    } = cx;
+    socket.limit_send_buffer(host_send_buffer);
     // Without SO_ZEROCOPY the flag has no effect on host memory (linux `tcp_sendmsg_locked`).
     let reports = flags.contains(MsgFlags::ZEROCOPY) && socket.options.zerocopy;
     if reports && sending.number.is_none() && !socket.errors.has_room() {
@@ -358,6 +366,8 @@ fn send_device(
         .iter()
         .fold(0_usize, |sum, range| sum.saturating_add(range.len()));
     let mut rest = ranges.iter().cloned();
+    // No memory of this host is used up.
+    socket.limit_send_buffer(usize::MAX);
     let admitted = socket.conn.admit(total, socket.options.notsent_limit());
     let mut current = 0..0;
     let (mut sent, mut end) = (0, 0);

@@ -148,6 +148,11 @@ impl SocketSettings {
             .filter(|&bytes| bytes != u32::MAX)
     }
 
+    /// Returns the size of the send queue in bytes.
+    pub(crate) fn send_buffer(&self) -> usize {
+        self.snd_buf
+    }
+
     /// Returns the free bytes of the send queue at which the socket is writable (linux `sk_stream_min_wspace`: a third of
     /// the buffer).
     pub(crate) fn write_low(&self) -> usize {

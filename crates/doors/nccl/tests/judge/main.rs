@@ -13,6 +13,7 @@ mod unpack;
 
 use std::path::Path;
 use std::process::{Child, Command, ExitCode};
+use std::time::{Duration, Instant};
 
 use devmem_linux::tap::TapOptions;
 use devmem_linux::test_util::in_netns;
@@ -21,6 +22,9 @@ use libtest_mimic::{Arguments, Trial};
 /// Every version that NCCL loads since 2.20.
 const VERSIONS: [u32; 5] = [8, 9, 10, 11, 12];
 
+/// Far longer than a process takes to start.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// What connects the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wire {
@@ -28,6 +32,8 @@ enum Wire {
     Loopback,
     /// Two stacks in user space on a cable with these impairments.
     Unix(&'static str),
+    /// Two stacks in user space on a wire that shares memory.
+    Shared,
     /// A stack in user space, and the kernel's.
     Tap,
 }
@@ -74,6 +80,11 @@ fn outcome_with(
             ],
             None,
         ),
+        Wire::Shared => {
+            let wire =
+                |end: &str, number| format!("user:{end}:{}:10.77.0.{number}/24", unix("wire"));
+            ([wire("unix-listen", 1), wire("unix", 2)], None)
+        }
         Wire::Unix(impairment) => {
             let settings = [("NCCL_JUDGE_IMPAIR", impairment.to_owned())];
             let cable = Cable(start("cable", folder.path(), &settings));
@@ -87,9 +98,27 @@ fn outcome_with(
         settings.extend_from_slice(more);
         start("rank", folder.path(), &settings)
     };
-    let ended = both(rank(0), rank(1));
+    let first = rank(0);
+    if wire == Wire::Shared {
+        // The second rank connects to the socket of the first one.
+        wait_for(&folder.path().join("wire"));
+    }
+    let ended = both(first, rank(1));
     drop(cable);
     ended
+}
+
+/// Waits until a process has made a file.
+fn wait_for(file: &Path) {
+    let start = Instant::now();
+    while !file.exists() {
+        assert!(
+            start.elapsed() < PATIENCE,
+            "{} was not made",
+            file.display()
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Returns what a rank is told.
@@ -158,6 +187,10 @@ fn messages_of_no_byte_to_64_mib_over_a_cable() {
     judge("sizes", Wire::Unix("none"), 12);
 }
 
+fn messages_of_no_byte_to_64_mib_over_shared_memory() {
+    judge("sizes", Wire::Shared, 12);
+}
+
 fn messages_survive_loss_and_reordering() {
     judge("few_sizes", Wire::Unix("loss=1%,reorder=2%,seed=7"), 11);
     judge("grouped", Wire::Unix("loss=1%,reorder=2%,seed=8"), 12);
@@ -166,10 +199,11 @@ fn messages_survive_loss_and_reordering() {
 fn many_communicators_at_once() {
     judge("many", Wire::Loopback, 12);
     judge("many", Wire::Unix("none"), 9);
+    judge("many", Wire::Shared, 10);
 }
 
 fn requests_are_tested_in_any_order_and_in_groups() {
-    for wire in [Wire::Loopback, Wire::Unix("none")] {
+    for wire in [Wire::Loopback, Wire::Unix("none"), Wire::Shared] {
         judge("reversed", wire, 10);
         judge("grouped", wire, 12);
     }
@@ -186,13 +220,13 @@ fn four_threads() {
 }
 
 fn a_message_longer_than_its_receive_is_the_users_mistake() {
-    for wire in [Wire::Loopback, Wire::Unix("none")] {
+    for wire in [Wire::Loopback, Wire::Unix("none"), Wire::Shared] {
         judge("too_long", wire, 12);
     }
 }
 
 fn a_close_with_requests_in_flight_succeeds_and_fails_the_peer() {
-    for wire in [Wire::Loopback, Wire::Unix("none")] {
+    for wire in [Wire::Loopback, Wire::Unix("none"), Wire::Shared] {
         judge("early_close", wire, 12);
     }
 }
@@ -239,6 +273,7 @@ fn main() -> ExitCode {
         every_version_connects_to_itself_and_refuses_alike,
         messages_of_no_byte_to_64_mib_over_loopback,
         messages_of_no_byte_to_64_mib_over_a_cable,
+        messages_of_no_byte_to_64_mib_over_shared_memory,
         messages_survive_loss_and_reordering,
         many_communicators_at_once,
         requests_are_tested_in_any_order_and_in_groups,

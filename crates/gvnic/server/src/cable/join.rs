@@ -57,6 +57,8 @@ pub fn open(end: &WireEnd, mtu: u16) -> Result<OpenPort, Failure> {
     let ours = WireHello {
         offloads: cuts,
         mtu,
+        // A cable passes on frames and no files.
+        shares_memory: false,
     };
     let open = || OpenPort::open(&end.port, ours);
     match &end.netns {

@@ -72,7 +72,7 @@ impl OpenPort {
     ///
     /// The TAP or the socket cannot be opened.
     pub fn open(wire: &WirePort, ours: WireHello) -> Result<Self, Failure> {
-        let WireHello { offloads, mtu } = ours;
+        let WireHello { offloads, mtu, .. } = ours;
         Ok(match wire {
             WirePort::Tap { name, address } => {
                 let options = TapOptions {

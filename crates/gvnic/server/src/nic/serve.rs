@@ -40,6 +40,8 @@ pub fn serve(plan: &GvnicPlan) -> Result<(), Failure> {
         // Impairment needs single frames with complete checksums, so there are no offloads with it.
         offloads: plan.impairment.is_none(),
         mtu: plan.max_mtu,
+        // The payload is in guest memory, which is not this process's to pass on.
+        shares_memory: false,
     };
     let port = OpenPort::open(&plan.wire, ours)?;
     let gvnic = Gvnic::new(plan, port, capture.clone())?;

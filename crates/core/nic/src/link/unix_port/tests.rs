@@ -9,6 +9,7 @@ use super::*;
 const HELLO: WireHello = WireHello {
     offloads: false,
     mtu: 1500,
+    shares_memory: false,
 };
 
 fn at(ms: u64) -> Instant {

@@ -1,0 +1,326 @@
+//! A UNIX wire whose two ends share memory: payload crosses it by reference, and is copied once, by the receiving NIC.
+//!
+//! A frame is sent as its headers and a list of ranges of memory files ([`record`]). The other end has mapped these files for
+//! reading; its NIC reads the headers first, and then copies the payload to the memory of the right queue, or to the place that
+//! the program chose. So no prediction is needed, and no byte is ever misplaced.
+//!
+//! The sender holds the memory of a frame until the receiver has let go of it ([`outgoing`]), as a NIC holds it until its
+//! DMA is done; the receiver tells so in memory that the sender has mapped ([`incoming`]). TCP holds it in addition until it is
+//! acknowledged. Payload in memory without a file is copied to memory of this link first. Short frames are sent as on any
+//! UNIX wire.
+//!
+//! What a peer can do: it may change bytes while they are copied, which changes the received bytes and nothing else (`mapped`
+//! copies each byte once); name ranges or files that do not exist, which drops the frame; send files that may get shorter, or
+//! anything else that is no record, which ends the wire; not let go of memory, which keeps at most [`outgoing::SLOTS`] frames
+//! in use until the wire ends.
+
+mod incoming;
+mod outgoing;
+mod record;
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use ::wire::{EthernetHeader, Instant, VnetHeader, shorten_big_headers};
+use netmem::{FragList, Payload};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+
+use super::vnet_fd::FrameWriter;
+use super::{
+    BIG_PACKET_LEN, LinkReceived, LinkSent, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted, TxFrame, VnetFd,
+    VnetHeaderLen,
+};
+use crate::drops::DropReason;
+use incoming::Incoming;
+use outgoing::{Found, Outgoing};
+use record::{FileRecord, FrameRecord, MAX_RECORD, Packet};
+
+/// Payload of fewer bytes is sent inline: a copy through the socket is cheaper than a reference.
+const MIN_REFERENCE: usize = 2048;
+
+/// Bytes of the longest super-packet of such a wire.
+pub(super) const SHARED_PACKET_LEN: usize = BIG_PACKET_LEN;
+
+/// Bytes of the longest frame of such a wire.
+const LONGEST_FRAME: usize = SHARED_PACKET_LEN + EthernetHeader::TAGGED_LEN;
+
+/// Bytes of the longest packet on the socket: an inline frame with its virtio-net header. One more, to detect longer ones.
+const PACKET_BYTES: usize = VnetHeader::LEN + MAX_FRAME_LEN + 1;
+
+/// Descriptors of one packet.
+const PACKET_FDS: usize = 1;
+
+/// One end of a wire with shared memory.
+#[derive(Debug)]
+pub(super) struct SharedWire {
+    socket: VnetFd,
+    writer: FrameWriter,
+    outgoing: Outgoing,
+    incoming: Incoming,
+    /// The packet that is being received.
+    packet: Box<[u8]>,
+    /// The packet that is being sent.
+    record: Vec<u8>,
+}
+
+impl SharedWire {
+    /// Returns the end of a wire over a connected, non-blocking socket whose other end shares memory, too.
+    ///
+    /// # Errors
+    /// There is no memory for what both ends map.
+    pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
+        const { assert!(MAX_RECORD <= PACKET_BYTES) };
+        Ok(Self {
+            socket: VnetFd::new(socket, VnetHeaderLen::Ten),
+            writer: FrameWriter::default(),
+            outgoing: Outgoing::new()?,
+            incoming: Incoming::new()?,
+            packet: vec![0; PACKET_BYTES].into_boxed_slice(),
+            record: Vec::new(),
+        })
+    }
+
+    /// Sends one frame completely or not at all.
+    ///
+    /// # Errors
+    /// As sendmsg(2).
+    pub(super) fn send(&mut self, frame: &TxFrame<'_>) -> io::Result<LinkSent> {
+        self.incoming.let_go();
+        self.outgoing.collect();
+        if !self.announce()? {
+            return Ok(LinkSent::Busy);
+        }
+        if frame.payload.len() < MIN_REFERENCE || !self.outgoing.is_ready() {
+            return self.send_inline(frame);
+        }
+        let payload = match self.outgoing.is_private(frame.payload, frame.port) {
+            false => Some(frame.payload.share(0, frame.payload.len())),
+            true => self.outgoing.stage(frame.payload, frame.port),
+        };
+        match payload {
+            Some(payload) => self.send_reference(frame, payload),
+            None => self.send_inline(frame),
+        }
+    }
+
+    fn send_inline(&mut self, frame: &TxFrame<'_>) -> io::Result<LinkSent> {
+        match frame.frame_len() {
+            ..=MAX_FRAME_LEN => self.writer.send(&self.socket, frame),
+            _ => Ok(LinkSent::TooLong),
+        }
+    }
+
+    /// Sends the headers of a frame, and where the other end finds `payload`.
+    fn send_reference(
+        &mut self,
+        frame: &TxFrame<'_>,
+        mut payload: FragList,
+    ) -> io::Result<LinkSent> {
+        let socket = self.socket.as_fd();
+        let mut is_copy = false;
+        loop {
+            match self.outgoing.find(&payload, frame.port) {
+                Found::Yes => break,
+                Found::New(offer) => {
+                    if !send_packet(socket, &offer.record.emit(), Some(offer.file.as_fd()))? {
+                        return Ok(LinkSent::Busy);
+                    }
+                    self.outgoing.offered(offer);
+                }
+                // Found out just now. The copy has a file that the other end accepts, if there is a place for it.
+                Found::Private if !is_copy => match self.outgoing.stage(&payload, frame.port) {
+                    Some(copy) => (payload, is_copy) = (copy, true),
+                    None => return self.send_inline(frame),
+                },
+                Found::Private => return self.send_inline(frame),
+            }
+        }
+        let Some(held) = self.outgoing.emit(frame, payload, &mut self.record) else {
+            return match self.outgoing.is_full() {
+                true => Ok(LinkSent::Busy),
+                false => self.send_inline(frame),
+            };
+        };
+        let sent = send_packet(socket, &self.record, None);
+        match sent {
+            Ok(true) => {
+                self.outgoing.sent(held);
+                Ok(LinkSent::Done)
+            }
+            not_sent => {
+                self.outgoing.not_sent(held);
+                not_sent.map(|_| LinkSent::Busy)
+            }
+        }
+    }
+
+    /// Takes back all memory, and forgets that of the other end, which has left.
+    pub(super) fn end(&mut self) {
+        self.outgoing.end();
+        self.incoming.end();
+    }
+
+    /// Returns whether the last [`LinkSent::Busy`] was for lack of room in the socket, which becomes writable then.
+    pub(super) fn is_socket_full(&self) -> bool {
+        !self.outgoing.is_full()
+    }
+
+    /// Returns when the peer's memory is to be looked at without an event.
+    pub(super) fn next_due(&self, last: Instant) -> Option<Instant> {
+        self.outgoing.next_due(last)
+    }
+
+    /// Sends what the other end has to know before the next frame. Returns false if the socket is full.
+    fn announce(&mut self) -> io::Result<bool> {
+        if let Some((file, record)) = self.incoming.unannounced() {
+            if !send_packet(self.socket.as_fd(), &record.emit(), Some(file))? {
+                return Ok(false);
+            }
+            self.incoming.announced();
+        }
+        while let Some(record) = self.outgoing.revocation() {
+            if !send_packet(self.socket.as_fd(), &record.emit(), None)? {
+                return Ok(false);
+            }
+            self.outgoing.revoked(record);
+        }
+        Ok(true)
+    }
+
+    /// Receives one frame.
+    ///
+    /// # Errors
+    /// As recvmsg(2). `ENETDOWN` at the end of file, and after a packet that no such wire sends.
+    pub(super) fn receive(&mut self, posted: &mut Posted<'_>) -> io::Result<LinkReceived> {
+        self.incoming.let_go();
+        self.outgoing.collect();
+        // A full socket delays what is to be announced to the next call. An end that has left need not know it, and what it has
+        // sent before is received.
+        let _ = self.announce();
+        loop {
+            let (len, file) = match receive_packet(self.socket.as_fd(), &mut self.packet) {
+                Ok(received) => received,
+                Err(Errno::AGAIN) => return Ok(LinkReceived::None),
+                Err(error) => return Err(error.into()),
+            };
+            let bytes = self.packet.get(..len).unwrap_or_default();
+            if bytes.is_empty() {
+                return Err(Errno::NETDOWN.into());
+            }
+            match Packet::parse(bytes) {
+                Packet::Inline { header, frame } => {
+                    posted.frame.clear();
+                    posted.frame.extend_from_slice(frame);
+                    let meta = header.offload().into();
+                    return Ok(LinkReceived::Frame { meta });
+                }
+                Packet::File(record) => self.on_file(record, file, posted)?,
+                Packet::Frame(record) => {
+                    let received = self.incoming.lend(&record, posted.lent);
+                    let lent = received.and_then(|()| land(&record, posted));
+                    return Ok(lent.unwrap_or_else(|| {
+                        *posted.lent = FragList::new();
+                        LinkReceived::Dropped(DropReason::RxBadReference)
+                    }));
+                }
+                Packet::Bad => return Ok(LinkReceived::Dropped(DropReason::RxBadReference)),
+            }
+        }
+    }
+
+    fn on_file(
+        &mut self,
+        record: FileRecord,
+        file: Option<OwnedFd>,
+        posted: &Posted<'_>,
+    ) -> io::Result<()> {
+        let accepted = match (record, file) {
+            (FileRecord::Memory { region, size }, Some(file)) => {
+                self.incoming.map(region, &file, size, posted.port)
+            }
+            (FileRecord::Revoked { region }, _) => self.incoming.unmap(region),
+            (FileRecord::Releases, Some(file)) => self.outgoing.map_releases(&file),
+            (FileRecord::Memory { .. } | FileRecord::Releases, None) => None,
+        };
+        accepted.ok_or_else(|| Errno::NETDOWN.into())
+    }
+}
+
+/// Puts the headers of a frame into the header buffer; its payload is in `posted.lent`. `None`: there is no such frame.
+fn land(record: &FrameRecord<'_>, posted: &mut Posted<'_>) -> Option<LinkReceived> {
+    let mut head = [0; u8::MAX as usize];
+    let head = head.get_mut(..record.head.len())?;
+    head.copy_from_slice(record.head);
+    let payload = posted.lent.len();
+    if payload == 0 || head.len() + payload > LONGEST_FRAME || head.len() > posted.head.capacity() {
+        return None;
+    }
+    let mut head_len = head.len();
+    if head_len + payload > MAX_PACKET_LEN {
+        // The NIC knows the length of the frame; the parser shall find one in the headers, too.
+        head_len = shorten_big_headers(head);
+    }
+    posted.head.write(0, head.get(..head_len)?);
+    Some(LinkReceived::Lent {
+        head_len,
+        frame_len: head_len + payload,
+        meta: record.header.offload().into(),
+        until: record.until,
+    })
+}
+
+/// Sends one packet. Returns false if the socket is full.
+fn send_packet(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    file: Option<BorrowedFd<'_>>,
+) -> io::Result<bool> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if let Some(file) = &file
+        && !control.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(file)))
+    {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    loop {
+        match sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags) {
+            Ok(_) => return Ok(true),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN | Errno::NOBUFS) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Receives one packet and the descriptor that came with it. Further descriptors are closed.
+fn receive_packet(
+    socket: BorrowedFd<'_>,
+    packet: &mut [u8],
+) -> Result<(usize, Option<OwnedFd>), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let got = loop {
+        let mut parts = [IoSliceMut::new(packet)];
+        match recvmsg(socket, &mut parts, &mut control, flags) {
+            Err(Errno::INTR) => {}
+            got => break got?,
+        }
+    };
+    let mut file = None;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut fds) = message {
+            file = fds.next();
+        }
+    }
+    Ok((got.bytes, file))
+}
+
+#[cfg(test)]
+mod tests;

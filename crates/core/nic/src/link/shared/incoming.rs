@@ -1,0 +1,168 @@
+//! Memory of the other end: its files, and which of its frames are still in use here.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{Ordering, fence};
+
+use mapped::{MapAccess, MappableFile, Mapping};
+use netmem::{DmaPort, FragList, PeerMemory, TxSend};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use smallvec::SmallVec;
+
+use super::outgoing::{REGIONS, SLOTS};
+use super::record::{FileRecord, FrameRecord};
+
+/// Bytes of the file in which an end says which frames it has let go of: the number of the frame, at the frame's slot.
+pub(super) const RELEASES_BYTES: usize = 4096;
+const _: () = assert!(SLOTS * size_of::<u32>() <= RELEASES_BYTES);
+
+/// A frame whose memory is in use: by the NIC, or by a frag that the program has not read.
+#[derive(Debug)]
+struct Borrowed {
+    slot: u16,
+    number: u32,
+    /// One for each file that the frame has pieces of.
+    handles: SmallVec<[TxSend; 1]>,
+}
+
+impl Borrowed {
+    fn is_over(&mut self) -> bool {
+        self.handles.iter_mut().all(TxSend::is_over)
+    }
+}
+
+/// The receiving side of a wire.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    regions: Box<[Option<PeerMemory>]>,
+    borrowed: Vec<Borrowed>,
+    releases: Mapping,
+    file: OwnedFd,
+    is_announced: bool,
+}
+
+impl Incoming {
+    pub(super) fn new() -> io::Result<Self> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = memfd_create("devmem-tcp-releases", flags)?;
+        ftruncate(&file, RELEASES_BYTES as u64)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
+        let releases = map_releases(file.as_fd(), MapAccess::ReadWrite)?;
+        Ok(Self {
+            regions: (0..REGIONS).map(|_| None).collect(),
+            borrowed: Vec::new(),
+            releases,
+            file,
+            is_announced: false,
+        })
+    }
+
+    /// Returns the file that the other end must have before the first frame by reference, unless it has it.
+    pub(super) fn unannounced(&self) -> Option<(BorrowedFd<'_>, FileRecord)> {
+        (!self.is_announced).then(|| (self.file.as_fd(), FileRecord::Releases))
+    }
+
+    pub(super) fn announced(&mut self) {
+        self.is_announced = true;
+    }
+
+    /// Maps a file of the other end. `None`: it is not acceptable, or the region exists.
+    pub(super) fn map(
+        &mut self,
+        region: u32,
+        file: &OwnedFd,
+        size: u64,
+        port: &DmaPort,
+    ) -> Option<()> {
+        let place = self.regions.get_mut(usize::try_from(region).ok()?)?;
+        if place.is_some() {
+            return None;
+        }
+        *place = Some(port.map_peer(file.as_fd(), size).ok()?);
+        Some(())
+    }
+
+    /// Forgets a file. Frags in it keep it mapped. `None`: there is no such region.
+    pub(super) fn unmap(&mut self, region: u32) -> Option<()> {
+        let place = self.regions.get_mut(usize::try_from(region).ok()?)?;
+        place.take().map(drop)
+    }
+
+    /// Forgets all files. Frags in them keep them mapped.
+    pub(super) fn end(&mut self) {
+        self.regions.fill_with(|| None);
+        self.borrowed.clear();
+    }
+
+    /// Appends the payload of a frame to `list`. `None`: it names memory that does not exist; what was appended is to be dropped.
+    /// The other end is told that the frame is not in use when the last of its frags is dropped.
+    pub(super) fn lend(&mut self, record: &FrameRecord<'_>, list: &mut FragList) -> Option<()> {
+        // An honest sender has one frame in each slot. Each one costs memory here, too.
+        if usize::from(record.slot) >= SLOTS || self.borrowed.len() >= SLOTS {
+            return None;
+        }
+        let mut handles = SmallVec::new();
+        let mut last: Option<u32> = None;
+        let mut lent = Some(());
+        for piece in record.pieces() {
+            let region = usize::try_from(piece.region).ok();
+            let memory = region
+                .and_then(|region| self.regions.get(region))
+                .and_then(Option::as_ref);
+            let offset = usize::try_from(piece.offset).ok();
+            lent = memory.zip(offset).and_then(|(memory, offset)| {
+                let len = piece.len as usize;
+                match (last, handles.last()) {
+                    (Some(same), Some(handle)) if same == piece.region => {
+                        let handle: &TxSend = handle;
+                        handle.append(offset, len, list).ok()
+                    }
+                    _ => {
+                        handles.push(memory.lend(offset, len, list).ok()?);
+                        last = Some(piece.region);
+                        Some(())
+                    }
+                }
+            });
+            if lent.is_none() {
+                break;
+            }
+        }
+        // Also a frame that is dropped: the sender has its memory back then.
+        self.borrowed.push(Borrowed {
+            slot: record.slot,
+            number: record.number,
+            handles,
+        });
+        lent
+    }
+
+    /// Tells the other end of frames that are not in use any more.
+    pub(super) fn let_go(&mut self) {
+        if self.borrowed.is_empty() {
+            return;
+        }
+        let Self {
+            borrowed, releases, ..
+        } = self;
+        borrowed.retain_mut(|frame| {
+            if !frame.is_over() {
+                return true;
+            }
+            // All reads of the payload come before the write that permits the other end to change it.
+            fence(Ordering::Release);
+            let at = usize::from(frame.slot) * size_of::<u32>();
+            // Inside: the slot was checked.
+            let written = releases.copy_in(at, &frame.number.to_ne_bytes());
+            debug_assert!(written.is_ok(), "{written:?}");
+            false
+        });
+    }
+}
+
+/// Maps the file in which an end says which frames it has let go of.
+pub(super) fn map_releases(file: BorrowedFd<'_>, access: MapAccess) -> io::Result<Mapping> {
+    let mapped =
+        MappableFile::memfd(file).and_then(|file| Mapping::file(&file, 0, RELEASES_BYTES, access));
+    mapped.map_err(io::Error::other)
+}

@@ -1,0 +1,373 @@
+//! Memory of this end: which files the other end has, and which frames it still uses.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+
+use ::wire::{Instant, VnetHeader};
+use mapped::{DmaRight, MapAccess, Mapping};
+use netmem::{
+    BufSpan, DmaPort, Frag, FragList, HostProvider, MemoryObserver, Netmem, NiovSize, PagePool,
+    Payload, PoolConfig, ShareableMemory,
+};
+use rustix::fs::{Mode, OFlags, open};
+
+use super::super::{LentUntil, TxFrame};
+use super::incoming::map_releases;
+use super::record::{FileRecord, FrameFields, MAX_HEAD, MAX_PIECES, PieceRecord, emit_frame};
+
+/// Frames that the other end may have at a time.
+pub(super) const SLOTS: usize = 256;
+
+/// Files that the other end may have at a time. Payload in further ones is copied to memory of this link.
+pub(super) const REGIONS: usize = 64;
+
+/// Bytes of host memory that the other end may keep until its program has read them. Beyond that it has to copy the
+/// payload at once, so that programs that do not read cannot use up the host memory of this end.
+const KEEP_BYTES: usize = 16 << 20;
+
+/// Memory for payload in memory without a file: a few of the longest super-packets.
+const STAGE_BYTES: usize = 4 << 20;
+const STAGE_NIOV: usize = 64 << 10;
+
+/// Memories without a file, or with one that the other end does not accept, that are remembered.
+const KNOWN_PRIVATE: usize = 16;
+
+/// Time after which the other end's memory is looked at without an event, while it has frames: a program may wait for the
+/// completion of a send that nothing acknowledges any more.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// Whether the other end has the memory of a payload.
+pub(super) enum Found {
+    /// It has all of it.
+    Yes,
+    /// It has to get this file first.
+    New(Offer),
+    /// It cannot map some of it.
+    Private,
+}
+
+/// A file for the other end.
+pub(super) struct Offer {
+    pub(super) file: OwnedFd,
+    pub(super) record: FileRecord,
+    region: usize,
+    memory: MemoryObserver,
+}
+
+/// A frame that the other end has, or will have.
+#[derive(Debug)]
+pub(super) struct Held {
+    slot: u16,
+    number: u32,
+    payload: FragList,
+    until: LentUntil,
+}
+
+/// The sending side of a wire.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    regions: Box<[Option<MemoryObserver>]>,
+    /// Region of the last piece: the next one is likely in the same.
+    last_region: usize,
+    private: VecDeque<MemoryObserver>,
+    /// Where the other end says what it has let go of.
+    releases: Option<Mapping>,
+    held: Vec<Held>,
+    free_slots: Vec<u16>,
+    next_number: u32,
+    kept_bytes: usize,
+    /// A frame was refused for lack of a slot.
+    is_full: bool,
+    /// Pieces of the payload that was found last.
+    pieces: Vec<PieceRecord>,
+    stage: PagePool,
+    /// The memory of `stage`. The last region is its.
+    stage_memory: Option<MemoryObserver>,
+}
+
+impl Outgoing {
+    pub(super) fn new() -> io::Result<Self> {
+        let niov_size = NiovSize::new(STAGE_NIOV).map_err(io::Error::other)?;
+        let stage = HostProvider::shareable(STAGE_BYTES, niov_size).map_err(io::Error::other)?;
+        let stage = PagePool::create(Arc::new(stage), PoolConfig::default());
+        let mut stage = stage.map_err(io::Error::other)?;
+        let port = stage.dma_port(DmaRight::of_a_nic());
+        let first = stage.alloc().map(|page| Frag::new(page, 0, 1));
+        let memory = first.as_ref().and_then(|frag| port.shareable(frag));
+        let stage_memory = memory.map(|memory| memory.observer());
+        drop(first);
+        Ok(Self {
+            regions: (0..REGIONS).map(|_| None).collect(),
+            last_region: 0,
+            private: VecDeque::new(),
+            releases: None,
+            held: Vec::new(),
+            // The lowest on top. SLOTS is less than 65,536.
+            free_slots: (0..SLOTS as u16).rev().collect(),
+            next_number: 1,
+            kept_bytes: 0,
+            is_full: false,
+            pieces: Vec::new(),
+            stage,
+            stage_memory,
+        })
+    }
+
+    /// Maps the file in which the other end says what it has let go of. `None`: it is not acceptable, or the second one.
+    pub(super) fn map_releases(&mut self, file: &OwnedFd) -> Option<()> {
+        if self.releases.is_some() {
+            return None;
+        }
+        self.releases = Some(map_releases(file.as_fd(), MapAccess::Read).ok()?);
+        Some(())
+    }
+
+    /// Takes back the memory of frames that the other end has let go of.
+    pub(super) fn collect(&mut self) {
+        let Some(releases) = self.releases.as_ref().filter(|_| !self.held.is_empty()) else {
+            return;
+        };
+        let Self {
+            held,
+            free_slots,
+            kept_bytes,
+            ..
+        } = self;
+        held.retain(|frame| {
+            let mut number = [0; size_of::<u32>()];
+            let at = usize::from(frame.slot) * size_of::<u32>();
+            let read = releases.copy_out(at, &mut number);
+            if read.is_err() || u32::from_ne_bytes(number) != frame.number {
+                return true;
+            }
+            // The other end's reads come before all writes of what uses the memory next.
+            fence(Ordering::Acquire);
+            free_slots.push(frame.slot);
+            if frame.until == LentUntil::Read {
+                *kept_bytes -= frame.payload.len();
+            }
+            false
+        });
+    }
+
+    /// Returns whether the last frame was refused for lack of a slot.
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full
+    }
+
+    /// Returns when to look at the other end's memory without an event.
+    pub(super) fn next_due(&self, last: Instant) -> Option<Instant> {
+        (!self.held.is_empty()).then(|| last + LOOK_AGAIN)
+    }
+
+    /// Returns whether frames can be sent by reference: the other end is ready for them.
+    pub(super) fn is_ready(&self) -> bool {
+        self.releases.is_some()
+    }
+
+    /// Returns whether the other end cannot map some of a payload.
+    pub(super) fn is_private(&self, payload: &FragList, port: &DmaPort) -> bool {
+        payload.iter().any(|frag| match port.shareable(frag) {
+            Some(memory) => self.private.iter().any(|it| memory.is_observed_by(it)),
+            None => true,
+        })
+    }
+
+    /// Copies a payload to memory that the other end can map; `None` if there is no room.
+    pub(super) fn stage(&mut self, payload: &FragList, port: &DmaPort) -> Option<FragList> {
+        let mut copy = FragList::with_capacity(payload.len().div_ceil(STAGE_NIOV));
+        let mut page: Option<(Netmem, usize)> = None;
+        for frag in payload {
+            let mut done = 0;
+            while done < frag.len() {
+                let (to, at) = match page.take() {
+                    Some(page) => page,
+                    None => (self.stage.alloc()?, 0),
+                };
+                let len = (STAGE_NIOV - at).min(frag.len() - done);
+                // At most a frag, whose offset and length are u32.
+                let span = frag.span();
+                let span = BufSpan {
+                    offset: span.offset + done as u32,
+                    len: len as u32,
+                    ..span
+                };
+                port.copy(span, &to, at as u32);
+                copy.push_merge(Frag::new(to.share(), at as u32, len as u32));
+                done += len;
+                page = (at + len < STAGE_NIOV).then_some((to, at + len));
+            }
+        }
+        Some(copy)
+    }
+
+    /// Finds the files of a payload.
+    pub(super) fn find(&mut self, payload: &FragList, port: &DmaPort) -> Found {
+        self.pieces.clear();
+        for frag in payload {
+            let Some(memory) = port.shareable(frag) else {
+                return Found::Private;
+            };
+            match self.region_of(memory) {
+                Some(region) => self.add_piece(region, frag),
+                None => {
+                    return match self.offer(memory) {
+                        Some(offer) => Found::New(offer),
+                        None => {
+                            self.private.truncate(KNOWN_PRIVATE - 1);
+                            self.private.push_front(memory.observer());
+                            Found::Private
+                        }
+                    };
+                }
+            }
+        }
+        Found::Yes
+    }
+
+    fn region_of(&mut self, memory: ShareableMemory<'_>) -> Option<usize> {
+        let is_it = |region: &Option<MemoryObserver>| {
+            region
+                .as_ref()
+                .is_some_and(|region| memory.is_observed_by(region))
+        };
+        if !self.regions.get(self.last_region).is_some_and(is_it) {
+            self.last_region = self.regions.iter().position(is_it)?;
+        }
+        Some(self.last_region)
+    }
+
+    fn offer(&self, memory: ShareableMemory<'_>) -> Option<Offer> {
+        let is_stage = self.stage_memory.as_ref();
+        let is_stage = is_stage.is_some_and(|stage| memory.is_observed_by(stage));
+        let region = match is_stage {
+            true => REGIONS - 1,
+            false => {
+                let free = self.regions.iter().position(Option::is_none)?;
+                Some(free).filter(|free| *free < REGIONS - 1)?
+            }
+        };
+        // The other end shall read the memory only. A description of its own has the access rights of its open(2).
+        let path = format!("/proc/self/fd/{}", memory.file()?.as_raw_fd());
+        let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        Some(Offer {
+            file,
+            record: FileRecord::Memory {
+                region: u32::try_from(region).ok()?,
+                size: memory.size() as u64,
+            },
+            region,
+            memory: memory.observer(),
+        })
+    }
+
+    /// Notes that the other end has a file.
+    pub(super) fn offered(&mut self, offer: Offer) {
+        if let Some(region) = self.regions.get_mut(offer.region) {
+            *region = Some(offer.memory);
+        }
+    }
+
+    fn add_piece(&mut self, region: usize, frag: &Frag) {
+        // Both fit: there are REGIONS regions, and the length of a frag is a u32.
+        let (region, len) = (region as u32, frag.len() as u32);
+        let offset = frag.dmabuf_offset();
+        match self.pieces.last_mut() {
+            Some(last)
+                if last.region == region
+                    && last.offset + u64::from(last.len) == offset
+                    && last.len.checked_add(len).is_some() =>
+            {
+                last.len += len;
+            }
+            _ => self.pieces.push(PieceRecord {
+                region,
+                len,
+                offset,
+            }),
+        }
+    }
+
+    /// Writes the packet of a frame whose payload was found to `out`. `None`: it has too many pieces, or there is no slot
+    /// ([`is_full`](Self::is_full)).
+    pub(super) fn emit(
+        &mut self,
+        frame: &TxFrame<'_>,
+        payload: FragList,
+        out: &mut Vec<u8>,
+    ) -> Option<Held> {
+        self.is_full = self.free_slots.is_empty();
+        if self.pieces.len() > MAX_PIECES || frame.head.len() > MAX_HEAD {
+            return None;
+        }
+        let slot = self.free_slots.pop()?;
+        // Device memory is given back as soon as possible: its program waits for it. So is that of the stage, which is small.
+        let is_kept = frame.payload.iter().all(|frag| {
+            let memory = frame.port.shareable(frag);
+            memory.is_some_and(|memory| memory.is_host())
+        });
+        let until = match is_kept && self.kept_bytes + payload.len() <= KEEP_BYTES {
+            true => LentUntil::Read,
+            false => LentUntil::Copied,
+        };
+        let number = self.next_number;
+        // 0 is what an unused slot has.
+        self.next_number = number.checked_add(1).unwrap_or(1);
+        let fields = FrameFields {
+            header: VnetHeader::new(frame.offload(), frame.head),
+            slot,
+            number,
+            until,
+        };
+        emit_frame(out, fields, &self.pieces, frame.head);
+        Some(Held {
+            slot,
+            number,
+            payload,
+            until,
+        })
+    }
+
+    /// Keeps the memory of a frame that was sent until the other end lets go of it.
+    pub(super) fn sent(&mut self, held: Held) {
+        if held.until == LentUntil::Read {
+            self.kept_bytes += held.payload.len();
+        }
+        self.held.push(held);
+    }
+
+    /// Takes back all memory: the other end has left.
+    pub(super) fn end(&mut self) {
+        self.held.clear();
+        self.releases = None;
+        self.regions.fill_with(|| None);
+    }
+
+    /// Takes back the slot of a frame that was not sent.
+    pub(super) fn not_sent(&mut self, held: Held) {
+        self.free_slots.push(held.slot);
+    }
+
+    /// Returns a record for a file whose memory was freed: no frame names it any more, because a frame holds its memory.
+    pub(super) fn revocation(&self) -> Option<FileRecord> {
+        let is_freed =
+            |region: &Option<MemoryObserver>| region.as_ref().is_some_and(MemoryObserver::is_freed);
+        let region = self.regions.iter().position(is_freed)?;
+        u32::try_from(region)
+            .ok()
+            .map(|region| FileRecord::Revoked { region })
+    }
+
+    /// Notes that the other end was told of a revocation.
+    pub(super) fn revoked(&mut self, record: FileRecord) {
+        if let FileRecord::Revoked { region } = record
+            && let Some(region) = self.regions.get_mut(region as usize)
+        {
+            *region = None;
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The end of a UNIX wire that listens: a link whose peer comes and goes.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use ::wire::Instant;
+use rustix::event::epoll;
+
+use super::socket_file::SocketFile;
+use super::unix::caps_of;
+use super::{
+    Link, LinkCaps, LinkReceived, LinkSent, Posted, TxFrame, UnixLink, UnixPort, WireHello,
+};
+
+/// Time after which connections are looked for while a peer is connected, to close them.
+const REFUSE_AFTER: Duration = Duration::from_secs(1);
+
+/// Time after which the first packet of a connection is looked for again.
+const HELLO_LOOK: Duration = Duration::from_millis(2);
+
+/// The listening end of a UNIX wire: down until another end has connected, and again when that has left. It has one peer at a
+/// time; the next one may be another process.
+///
+/// The link has the capabilities of its own hello from the start, so a peer that allows less is refused: its connection is
+/// closed. It need not share memory: frames are cut to what an IP header can say then.
+#[derive(Debug)]
+pub struct UnixListenLink {
+    port: UnixPort,
+    ours: WireHello,
+    peer: Option<UnixLink>,
+    /// Readable when the listener is, while there is no peer, or when the peer's link is.
+    ready: OwnedFd,
+    listener: OwnedFd,
+    refuse_at: Instant,
+    /// When to look for hellos.
+    look_at: Instant,
+    _file: SocketFile,
+}
+
+impl UnixListenLink {
+    /// Listens at `path`, where it creates a socket file. It replaces one that nothing listens on, and removes its own when it
+    /// is dropped.
+    ///
+    /// # Errors
+    /// As socket(2), bind(2) and listen(2); `AddrInUse` if the file exists, unless it is such a socket. Or the system has no
+    /// descriptor left.
+    pub fn at(path: &Path, ours: WireHello) -> io::Result<Self> {
+        let (listener, file) = SocketFile::bind(path)?;
+        let ready = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let again = listener.try_clone()?;
+        let link = Self {
+            port: UnixPort::listen(listener, ours),
+            ours,
+            peer: None,
+            ready,
+            listener: again,
+            refuse_at: Instant::ZERO,
+            look_at: Instant::ZERO,
+            _file: file,
+        };
+        link.watch(link.listener.as_fd())?;
+        Ok(link)
+    }
+
+    fn watch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&self.ready, fd, data, epoll::EventFlags::IN)?;
+        Ok(())
+    }
+
+    /// Accepts a peer, or finds that it has left.
+    fn look_for_peer(&mut self, now: Instant) -> io::Result<()> {
+        if let Some(peer) = &self.peer {
+            if peer.is_up() {
+                if self.refuse_at <= now {
+                    self.refuse_at = now + REFUSE_AFTER;
+                    self.port.refuse_others(now, &mut |_| {});
+                }
+                return Ok(());
+            }
+            // Dropped with it: what it has registered.
+            self.peer = None;
+            self.watch(self.listener.as_fd())?;
+        }
+        self.port.serve(now, &mut |_| {});
+        self.look_at = now + HELLO_LOOK;
+        let Some((socket, theirs)) = self.port.take_peer() else {
+            return Ok(());
+        };
+        if self.ours.offloads && !theirs.offloads {
+            return Ok(());
+        }
+        let peer = UnixLink::new(socket, self.ours, theirs)?;
+        if let Some(fd) = peer.poll_fd() {
+            self.watch(fd)?;
+        }
+        // Readable as long as another end waits: it would wake the driver again and again.
+        epoll::delete(&self.ready, &self.listener)?;
+        self.refuse_at = now + REFUSE_AFTER;
+        self.peer = Some(peer);
+        Ok(())
+    }
+}
+
+impl Link for UnixListenLink {
+    fn caps(&self) -> LinkCaps {
+        caps_of(self.ours)
+    }
+
+    fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<LinkReceived> {
+        self.look_for_peer(now)?;
+        match &mut self.peer {
+            Some(peer) => {
+                let received = match peer.receive(posted, now) {
+                    // From a peer that shares no memory. The NIC has posted none, so the frame is in host buffers.
+                    Ok(LinkReceived::Placed { frame_len, meta }) => {
+                        let mut frame = std::mem::take(posted.frame);
+                        posted.gather(frame_len, &mut frame);
+                        *posted.frame = frame;
+                        Ok(LinkReceived::Frame { meta })
+                    }
+                    received => received,
+                };
+                if received.is_err() {
+                    // Nothing wakes the driver for a peer that has left, but for the next one.
+                    self.look_for_peer(now)?;
+                }
+                received
+            }
+            None => Ok(LinkReceived::None),
+        }
+    }
+
+    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<LinkSent> {
+        match &mut self.peer {
+            Some(peer) => peer.send(frame, now),
+            None => Err(io::ErrorKind::NetworkDown.into()),
+        }
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.ready.as_fd())
+    }
+
+    fn tells_of_room(&self) -> bool {
+        self.peer.as_ref().is_some_and(UnixLink::tells_of_room)
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        match &self.peer {
+            Some(peer) => [peer.next_due(), Some(self.refuse_at)]
+                .into_iter()
+                .flatten()
+                .min(),
+            // The events of the listener are on the descriptor, those of connections without a hello are not.
+            None if self.port.is_greeting() => Some(self.look_at),
+            None => self.port.next_due(),
+        }
+    }
+
+    fn is_up(&self) -> bool {
+        self.peer.as_ref().is_some_and(Link::is_up)
+    }
+}

@@ -131,6 +131,8 @@ impl Memory {
         check_size(size)?;
         let file = sealed_file(size, MemfdFlags::empty())?;
         let region = map_file(MappableFile::memfd(file.as_fd()), size)?;
+        // This mapping stays the only one that can write, also if another process opens the file again (Linux 5.1).
+        let _ = rustix::fs::fcntl_add_seals(&file, SealFlags::FUTURE_WRITE);
         Ok(Memory {
             file: Some(file),
             page_kind: OnceLock::from(PageKind::Base),

@@ -120,3 +120,18 @@ fn anonymous_memory_has_no_file_and_device_memory_is_not_host_memory() {
     drop((list, bound, memory));
     assert!(observer.is_freed());
 }
+
+#[test]
+#[cfg_attr(miri, ignore = "memory files")]
+fn a_process_that_opens_the_file_again_cannot_write_to_host_memory() {
+    use rustix::fs::{Mode, OFlags, open};
+    use rustix::io::{Errno, pwrite};
+    use std::os::fd::AsRawFd;
+    let port = DmaPort::new();
+    let mut pool = pool_of(HostProvider::shareable(64 << 10, NiovSize::MIN).unwrap());
+    let list = FragList::from_host_bytes(&mut pool, b"ours").unwrap();
+    let memory = port.shareable(list.first().unwrap()).unwrap();
+    let path = format!("/proc/self/fd/{}", memory.file().unwrap().as_raw_fd());
+    let again = open(path, OFlags::RDWR, Mode::empty()).unwrap();
+    assert_eq!(pwrite(again, b"x", 0), Err(Errno::PERM));
+}

@@ -9,6 +9,7 @@ use netmem::{DmaPort, FragList, PeerMemory, TxSend};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use smallvec::SmallVec;
 
+use super::LONGEST_FRAME;
 use super::outgoing::{REGIONS, SLOTS};
 use super::record::{FileRecord, FrameRecord};
 
@@ -103,8 +104,13 @@ impl Incoming {
         }
         let mut handles = SmallVec::new();
         let mut last: Option<u32> = None;
-        let mut lent = Some(());
+        // Checked first: each 2 MiB of the pieces cost a frag.
+        let bytes: u64 = record.pieces().map(|piece| u64::from(piece.len)).sum();
+        let mut lent = (bytes <= LONGEST_FRAME as u64).then_some(());
         for piece in record.pieces() {
+            if lent.is_none() {
+                break;
+            }
             let region = usize::try_from(piece.region).ok();
             let memory = region
                 .and_then(|region| self.regions.get(region))
@@ -124,9 +130,6 @@ impl Incoming {
                     }
                 }
             });
-            if lent.is_none() {
-                break;
-            }
         }
         // Also a frame that is dropped: the sender has its memory back then.
         self.borrowed.push(Borrowed {

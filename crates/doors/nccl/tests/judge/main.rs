@@ -15,6 +15,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitCode};
 use std::time::{Duration, Instant};
 
+use devmem_linux::netif::Interface;
 use devmem_linux::tap::TapOptions;
 use devmem_linux::test_util::in_netns;
 use libtest_mimic::{Arguments, Trial};
@@ -36,6 +37,8 @@ enum Wire {
     Shared,
     /// A stack in user space, and the kernel's.
     Tap,
+    /// Two stacks in user space, with packet sockets on the ends of a veth pair.
+    Packet,
 }
 
 /// Starts this program in one of the roles of [`roles`].
@@ -80,6 +83,10 @@ fn outcome_with(
             ],
             None,
         ),
+        Wire::Packet => {
+            let end = |number| format!("user:packet:judge{number}:10.98.0.{number}/24");
+            ([end(1), end(2)], None)
+        }
         Wire::Shared => {
             let wire =
                 |end: &str, number| format!("user:{end}:{}:10.77.0.{number}/24", unix("wire"));
@@ -252,6 +259,19 @@ fn ranks_on_a_tap() {
     });
 }
 
+/// Two stacks in user space on a veth pair, in a network namespace of their own.
+fn ranks_on_packet_sockets() {
+    in_netns("ranks_on_packet_sockets", || {
+        let (first, second) = Interface::create_veth_pair("judge1", "judge2").expect("a veth pair");
+        for mut end in [first, second] {
+            end.set_up().expect("an end of it");
+        }
+        for case in ["sizes", "many", "reversed", "early_close"] {
+            judge(case, Wire::Packet, 12);
+        }
+    });
+}
+
 /// The tests by their names. A function that is missing here is dead code, which is an error.
 macro_rules! trials {
     ($($test:path),* $(,)?) => {
@@ -283,6 +303,7 @@ fn main() -> ExitCode {
         a_close_with_requests_in_flight_succeeds_and_fails_the_peer,
         a_killed_peer_fails_the_requests,
         ranks_on_a_tap,
+        ranks_on_packet_sockets,
         gpu::every_version_moves_memory_of_gpus,
         gpu::memory_of_gpus_survives_loss_and_reordering,
         gpu::memory_without_a_dmabuf_is_registered_by_its_address,

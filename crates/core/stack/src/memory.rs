@@ -23,8 +23,8 @@ pub(crate) struct StackMemory {
 }
 
 /// Most host bytes in the send queue of a connection whose peer copies them from here. The sender writes them, and the peer
-/// reads them soon after: fewer bytes in between stay in the processor's cache. An exchange of messages of 4 MiB over two
-/// connections has 1.2 times the rate with 2 MiB as with 8 MiB (`devmem-bench exchange`, row ours/shared).
+/// reads them soon after: fewer bytes in between stay in the processor's cache. In two of three pairs of runs an exchange of
+/// messages of 4 MiB was faster with 2 MiB than with 8 MiB, by 11 to 31 % (`devmem-bench exchange`, row ours/shared).
 const SHARED_SEND_BUFFER: usize = 2 << 20;
 
 impl StackMemory {

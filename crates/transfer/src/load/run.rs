@@ -112,14 +112,21 @@ impl<'a> Run<'a> {
         } else if self.slots.is_due(index) {
             self.connect(index)?;
         }
+        let has_failed = self.slots.has_failed(index);
         let Some(connection) = self.slots.get_mut(index) else {
             return Ok(());
         };
-        let window = self.loader.settings.window();
+        // A server that closes its connection with requests that it has not read may destroy the answer before them. So after a
+        // failure requests are sent one by one, until a piece is whole (RFC 9112 9.3.2).
+        let window = match has_failed {
+            true => 1,
+            false => self.loader.settings.window(),
+        };
         if !is_worth_a_packet(connection.session.outstanding(), window) {
             return Ok(());
         }
         while let Some(next) = self.pieces.peek()
+            && connection.session.outstanding() < window
             && connection.session.accepts(next)
         {
             connection.session.request(next);

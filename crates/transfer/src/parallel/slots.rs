@@ -98,6 +98,11 @@ impl<C> Slots<C> {
         }
     }
 
+    /// Returns whether a slot has failed since its last progress.
+    pub(crate) fn has_failed(&self, index: usize) -> bool {
+        self.slots[index].failures > 0
+    }
+
     /// Records progress of a slot.
     pub(crate) fn progressed(&mut self, index: usize) {
         self.slots[index].failures = 0;
@@ -147,6 +152,16 @@ pub(crate) fn is_not_ready(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slot_has_failed_until_it_makes_progress() {
+        let mut slots = Slots::<()>::new(1, 3);
+        assert!(!slots.has_failed(0));
+        assert_eq!(slots.failed(0, None), Failed::GoOn);
+        assert!(slots.has_failed(0));
+        slots.progressed(0);
+        assert!(!slots.has_failed(0));
+    }
 
     #[test]
     fn a_slot_is_retired_after_its_attempts_and_the_last_one_gives_up() {

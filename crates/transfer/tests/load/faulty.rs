@@ -169,7 +169,10 @@ fn a_busy_server_is_asked_again_and_a_closing_one_at_once() {
             });
             let loader = loader(&world).connections(2).piece_bytes(1_000_000);
             let loaded = world.load_all(&server.url(V4.host), &file, &loader);
-            assert!(loaded.broken >= 2, "{loaded:?}");
+            // How many requests the server reads behind one that it answers and closes after is a matter of time. The fifth of
+            // all is refused, and four are answered, each on a connection of its own.
+            assert!(loaded.broken >= 1, "{loaded:?}");
+            assert!(loaded.connections as u64 > loaded.pieces, "{loaded:?}");
             world.end();
         },
     );

@@ -600,3 +600,26 @@ fn only_ends_that_both_share_memory_do() {
         assert_eq!(max_super_packet > MAX_FRAME_LEN, both);
     }
 }
+
+#[test]
+fn pieces_longer_than_any_frame_make_no_frags() {
+    const REGION_BYTES: u64 = 16 << 20;
+    let mut incoming = Incoming::new().unwrap();
+    let file = file(REGION_BYTES, SealFlags::SHRINK);
+    incoming.map(0, &file, REGION_BYTES, &port()).unwrap();
+    let fields = FrameFields {
+        header: VnetHeader::default(),
+        slot: 0,
+        number: 1,
+        until: LentUntil::Copied,
+    };
+    let pieces = vec![piece(0, 0, REGION_BYTES as u32); record::MAX_PIECES];
+    let mut packet = Vec::new();
+    emit_frame(&mut packet, fields, &pieces, &[0; 54]);
+    let Packet::Frame(record) = Packet::parse(&packet) else {
+        panic!("a frame by reference");
+    };
+    let mut list = FragList::new();
+    assert!(incoming.lend(&record, &mut list).is_none());
+    assert!(list.is_empty(), "{} bytes were lent", list.len());
+}

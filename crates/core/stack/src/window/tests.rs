@@ -467,3 +467,18 @@ fn an_equal_part_of_scarce_memory_is_enough_for_a_connection_not_to_wait_for_mor
     let visited: Vec<_> = std::iter::from_fn(|| windows.next_starved(0)).collect();
     assert!(!visited.contains(&0), "{visited:?}");
 }
+
+#[test]
+fn a_silent_connection_that_waits_and_begins_to_send_is_listed_once() {
+    let mut windows = Windows::new(1);
+    let whole = 8 * MIB;
+    let mut used = Promise::new(0);
+    windows.grant(0, &mut used, whole, ask(whole, MIB));
+    let mut one = Promise::new(0);
+    assert_eq!(windows.grant(1, &mut one, whole, ask(0, 0)), 0);
+    windows.note_packet(&mut one, 1460);
+    windows.grant(1, &mut one, whole, ask(0, 1460));
+    windows.release(0, &mut used);
+    windows.release(1, &mut one);
+    assert!(!windows.has_starved(0));
+}

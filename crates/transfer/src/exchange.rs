@@ -181,7 +181,10 @@ pub use engine::Engine;
 pub use error::{
     Cause, ConnectError, FabricError, PostError, RegionInUse, RegisterError, StreamName, Violation,
 };
-pub use fabric::{Fabric, MAX_CHUNK, MAX_STREAMS, MIN_CHUNK, Options, Placement, Pool};
+pub use fabric::{
+    DEFAULT_CHUNK, DEFAULT_STREAMS, Fabric, MAX_CHUNK, MAX_STREAMS, MIN_CHUNK, Options, Placement,
+    Pool,
+};
 pub use operations::{Event, MAX_PARTS, MAX_RECEIVES, MAX_SENDS, Sizes};
 pub use record::{BadRecord, Carrier, Failure, Hello, INLINE_BYTES, RECORD_BYTES, Record, VERSION};
 pub use region::{Access, Buffer, Gone, HostMemory, Landing, Memory, Region, RegionKey};

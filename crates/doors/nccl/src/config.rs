@@ -5,6 +5,8 @@ mod gpus;
 use std::ffi::CString;
 use std::path::Path;
 
+use transfer::exchange::{DEFAULT_CHUNK, DEFAULT_STREAMS};
+
 use crate::failure::{Code, Failure};
 
 pub(crate) use self::gpus::{GpuChoice, Ll128, Unpack};
@@ -72,8 +74,8 @@ impl Config {
         let pool = number(&get, "NCCL_DEVMEM_POOL", 0)?;
         Ok(Self {
             devices,
-            streams: number(&get, "NCCL_DEVMEM_STREAMS", 2)?,
-            chunk: number(&get, "NCCL_DEVMEM_CHUNK", 512 << 10)?,
+            streams: number(&get, "NCCL_DEVMEM_STREAMS", DEFAULT_STREAMS)?,
+            chunk: number(&get, "NCCL_DEVMEM_CHUNK", DEFAULT_CHUNK)?,
             pool,
             unpack: Unpack::read(&get, pool)?,
             queues: number(&get, "NCCL_DEVMEM_QUEUES", 1)?,

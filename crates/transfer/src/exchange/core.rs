@@ -21,7 +21,7 @@ use super::region::{RegionKey, Span};
 pub const MAX_NOTIFY_BYTES: usize = INLINE_BYTES;
 
 /// Bytes sent, or received from one stream, from which on a turn ends, so that it is short.
-const TURN_BYTES: usize = 1 << 20;
+pub(super) const TURN_BYTES: usize = 1 << 20;
 
 /// Announced chunks, unanswered gets and notifications from which on no further records are read: TCP stops the peer.
 const MAX_ANNOUNCED: usize = 4096;

@@ -4,13 +4,16 @@
 use devmem_tcp::Netdev;
 
 use super::control::Control;
-use super::core::Wires;
+use super::core::{TURN_BYTES, Wires};
 use super::error::Cause;
 use super::operations::{Destination, Outgoing};
 use super::record::{Carrier, INLINE_BYTES, Record};
 
 /// Chunks that wait for TCP on a stream, in lengths of a chunk: enough that the stream never idles between turns.
 const QUEUED_CHUNKS: usize = 2;
+
+/// Bytes that are enough, however long a chunk is: two turns.
+const QUEUED_BYTES: usize = 2 * TURN_BYTES;
 
 /// What became of a message.
 pub(super) enum Cut {
@@ -48,7 +51,7 @@ pub(super) fn cut_message(
     let Some((index, stream)) = streams.min_by_key(|(_, stream)| stream.queued()) else {
         return Ok(Cut::NoRoom);
     };
-    if stream.queued() >= QUEUED_CHUNKS * chunk {
+    if stream.queued() >= QUEUED_BYTES.min(QUEUED_CHUNKS * chunk) {
         return Ok(Cut::NoRoom);
     }
     let start = message.cut;

@@ -29,12 +29,20 @@ pub const MIN_CHUNK: usize = 4096;
 /// Largest length of a chunk.
 pub const MAX_CHUNK: usize = 64 << 20;
 
+/// Data streams of an endpoint, unless the program chooses.
+pub const DEFAULT_STREAMS: u16 = 1;
+
+/// Length of a chunk, unless the program chooses.
+pub const DEFAULT_CHUNK: usize = 4 << 20;
+
 /// Settings of a fabric.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Data streams of an endpoint that this side dials: 1 to [`MAX_STREAMS`].
+    /// Data streams of an endpoint that this side dials: 1 to [`MAX_STREAMS`]. Several where one flow does not fill the
+    /// network; otherwise they only cost turns.
     pub streams: u16,
-    /// Length of a chunk: a multiple of [`MIN_CHUNK`], at most [`MAX_CHUNK`].
+    /// Length of a chunk: a multiple of [`MIN_CHUNK`], at most [`MAX_CHUNK`]. A message is spread over the streams in chunks, and
+    /// each costs a record.
     pub chunk: usize,
     /// Device memory to bind for receiving, and the queues to bind it to; `None`: payload arrives in host memory. Only
     /// connections that this side has accepted use it.
@@ -71,8 +79,8 @@ pub struct Pool {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            streams: 2,
-            chunk: 512 << 10,
+            streams: DEFAULT_STREAMS,
+            chunk: DEFAULT_CHUNK,
             pool: None,
             address: None,
             engine: Engine::Calls,

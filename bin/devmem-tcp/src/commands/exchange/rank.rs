@@ -15,7 +15,8 @@ use transfer::exchange::{Dial, Fabric, Listener, Options, TICKET_BYTES, Ticket};
 use super::ring::{FLOAT_BYTES, Neighbours, Place, Ring, float};
 use crate::args::DemoRank;
 
-/// Length of a chunk: several per block, so that both data streams are used.
+/// Data streams between two neighbours, and the length of a chunk: several per block, so that both streams are used.
+const STREAMS: u16 = 2;
 const CHUNK: usize = 512 << 10;
 /// Time limit for the connections to the neighbours.
 const CONNECT_LIMIT: Duration = Duration::from_secs(20);
@@ -177,6 +178,7 @@ fn fabric(args: &DemoRank, socket: &Path, wire: u16, host: u16) -> Result<Fabric
         .mtu(args.mtu)
         .open()?;
     let options = Options {
+        streams: STREAMS,
         chunk: CHUNK,
         ..Options::default()
     };

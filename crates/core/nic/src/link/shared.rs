@@ -43,8 +43,8 @@ use record::{FileRecord, FrameRecord, MAX_RECORD, Packet};
 /// Payload of fewer bytes is sent inline: a copy through the socket is cheaper than a reference.
 const MIN_REFERENCE: usize = 2048;
 
-/// Bytes of the longest super-packet of such a wire.
-pub(super) const SHARED_PACKET_LEN: usize = BIG_PACKET_LEN;
+/// Bytes of the longest super-packet of such a wire. A send of 512 KiB fits, with headers and whatever the length of its segments.
+pub(super) const SHARED_PACKET_LEN: usize = BIG_PACKET_LEN + (16 << 10);
 
 /// Bytes of the longest frame of such a wire.
 const LONGEST_FRAME: usize = SHARED_PACKET_LEN + EthernetHeader::TAGGED_LEN;

@@ -60,6 +60,12 @@ impl Drop for Cable {
     }
 }
 
+/// Settings of ranks at the ends of a cable: their messages are spread over several streams.
+const SEVERAL_STREAMS: [(&str, &str); 2] = [
+    ("NCCL_DEVMEM_STREAMS", "3"),
+    ("NCCL_DEVMEM_CHUNK", "262144"),
+];
+
 /// Runs a case with two ranks. Returns whether each of them succeeded.
 fn outcome(case: &str, wire: Wire, version: u32) -> [bool; 2] {
     outcome_with(case, wire, version, &[])
@@ -102,6 +108,9 @@ fn outcome_with(
     };
     let rank = |number: usize| {
         let mut settings = settings(case, number, version, &devices[number]).to_vec();
+        if let Wire::Unix(_) = wire {
+            settings.extend(SEVERAL_STREAMS.map(|(name, value)| (name, value.to_owned())));
+        }
         settings.extend_from_slice(more);
         start("rank", folder.path(), &settings)
     };

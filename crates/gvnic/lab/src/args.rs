@@ -47,6 +47,8 @@ Examples:
       this folder, read-write, at /src; more processors, NICs and queues
   devmem-tcp lab run --gdb --gdb-wait --kernel arch/x86/boot/bzImage -- true
       the guest waits for: gdb vmlinux -ex 'target remote 127.0.0.1:1234' -ex 'hbreak start_kernel' -ex continue
+  devmem-tcp lab exchange --impair loss=1%
+      two guests, whose kernels exchange messages through our plugin for NCCL, over a wire that loses packets
   devmem-tcp lab shell
       look around; exit or Ctrl-D ends it";
 
@@ -57,6 +59,7 @@ pub enum LabCommand {
     Run(Run),
     Shell(Shell),
     Test(Test),
+    Exchange(Exchange),
     Selftests(Selftests),
 }
 
@@ -150,7 +153,37 @@ pub struct Test {
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
     #[command(flatten)]
+    pub plugin: PluginArgs,
+    #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// Let two guests exchange messages through our plugin for NCCL
+///
+/// Starts two guests, each with one NIC, on one wire. Each loads the plugin by its symbols, as NCCL does; the plugin binds device
+/// memory to the NIC, and the guests send each other messages of 0 bytes to 8 MiB, from dma-bufs, in both directions at the
+/// same time. Every byte is checked, and the bytes that the kernel received in device memory are counted. The rate is that of one
+/// direction.
+#[derive(Debug, Args)]
+pub struct Exchange {
+    #[command(flatten)]
+    pub guest: GuestArgs,
+    /// Bytes that are sent in each direction in messages of 1 MiB
+    #[arg(long, value_name = "SIZE", default_value = "32M")]
+    pub bytes: Size,
+    #[command(flatten)]
+    pub plugin: PluginArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Argument for guests that exchange.
+#[derive(Debug, Args)]
+pub struct PluginArgs {
+    /// The plugin for NCCL that two guests exchange through [default: libnccl_net_devmem.so beside this program, else
+    /// libnccl-net-devmem.so in /usr/local/lib or /usr/lib]
+    #[arg(long, value_name = "FILE")]
+    pub plugin: Option<PathBuf>,
 }
 
 /// Run the Linux kernel's NIC tests on our NIC

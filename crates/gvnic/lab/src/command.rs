@@ -1,7 +1,7 @@
 //! `devmem-tcp lab`: guests in which the kernel runs device memory TCP.
 
 use crate::accel;
-use crate::args::{Fetch, Lab, LabCommand, Run, Selftests, Shell, Status, Test};
+use crate::args::{Exchange, Fetch, Lab, LabCommand, Run, Selftests, Shell, Status, Test};
 use crate::kit::{self, Kit};
 use crate::machine::{self, Debugger, DebuggerStart, Output, PassOn, RunReport};
 use crate::plan::{self as plan, LabRunPlan};
@@ -25,6 +25,7 @@ pub fn run(args: Lab) -> Result<(), Failure> {
         LabCommand::Run(args) => run_command(args),
         LabCommand::Shell(args) => shell(args),
         LabCommand::Test(args) => test(args),
+        LabCommand::Exchange(args) => exchange(args),
         LabCommand::Selftests(args) => selftests(args),
     }
 }
@@ -157,8 +158,28 @@ fn test(args: Test) -> Result<(), Failure> {
         machine: plan::machine(args.guest.machine)?,
         groups,
         root,
+        plugin: plan::plugin(args.plugin)?,
         bytes: args.bytes.0,
         only: args.only,
+        json: args.output.json,
+    };
+    host::run(&kit, &plan, plan::job)
+}
+
+fn exchange(args: Exchange) -> Result<(), Failure> {
+    let plugin = plan::plugin(args.plugin)?.ok_or_else(|| {
+        Failure::unsupported("there is no plugin for NCCL on this machine").with_remedy(
+            "build it with `cargo build --release -p devmem-nccl`, or name one with --plugin FILE",
+        )
+    })?;
+    let kit = Kit::provide(&plan::kit(args.guest.kit))?;
+    let plan = TestPlan {
+        machine: plan::machine(args.guest.machine)?,
+        groups: vec![Group::Exchange],
+        root: None,
+        plugin: Some(plugin),
+        bytes: args.bytes.0,
+        only: None,
         json: args.output.json,
     };
     host::run(&kit, &plan, plan::job)

@@ -14,6 +14,8 @@ pub const INIT_PATH: &str = "/init";
 pub const ROWS_PATH: &str = "/lab/rows";
 /// Path of the same program as the runner of the kernel's test programs.
 pub const SELFTESTS_PATH: &str = "/lab/selftests";
+/// Path of the plugin for NCCL in the guests that exchange.
+pub const PLUGIN_PATH: &str = "/lab/libnccl-net.so";
 /// The name of the control port; /sys/class/virtio-ports shows it.
 pub const CONTROL_PORT: &str = "devmem-tcp.lab";
 /// Network namespace of the first of two NICs in the guest.
@@ -86,5 +88,28 @@ impl GuestNic {
             ],
             mtu,
         }
+    }
+
+    /// Returns the only NIC of a guest, `eth0`, with the addresses of NIC `number`.
+    pub fn alone(number: u8, mtu: u16) -> Self {
+        Self {
+            name: "eth0".to_owned(),
+            ..Self::standard(number, 1, mtu)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nics_of_two_guests_have_one_name_and_two_addresses() {
+        let [first, second] = [0, 1].map(|number| GuestNic::alone(number, 1500));
+        assert_eq!([&*first.name, &*second.name], ["eth0", "eth0"]);
+        assert_ne!(first.mac, second.mac);
+        assert_eq!(first.addresses[0].0, IpAddr::from([10, 77, 0, 1]));
+        assert_eq!(second.addresses[0].0, IpAddr::from([10, 77, 0, 2]));
+        assert!(!first.peer && !second.peer);
     }
 }

@@ -4,7 +4,7 @@
 //! Steps of a run: `kit` (finds or fetches QEMU, `kernel` and tools) -> `initramfs` (the guest's files) -> `nics` and `shares`
 //! (start their `servers`) -> `machine` (runs the guest with `qemu`, and receives output over the control port) -> `klog`
 //! (checks the kernel's log). In the guest, `guest` is process 1; `job`, `frame` and `conversation` are the protocol between
-//! host and guest. `suite` has the acceptance tests; `selftests` runs the kernel's own.
+//! host and guest. `pair` runs two guests on one wire. `suite` has the acceptance tests; `selftests` runs the kernel's own.
 //!
 //! Key types: [`kit::Kit`] (QEMU, kernel and tools), [`machine::MachinePlan`] (configuration of a guest), [`job::Job`]
 //! (what the guest runs). The lab changes nothing on this machine outside its cache folder and a temporary folder.
@@ -32,6 +32,7 @@ pub mod kit;
 pub mod klog;
 pub mod machine;
 pub mod nics;
+pub mod pair;
 pub mod plan;
 pub mod qemu;
 pub mod scratch;

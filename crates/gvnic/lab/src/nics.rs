@@ -16,6 +16,8 @@ pub const MAX_MTU: u16 = 9000;
 pub struct NicsPlan {
     /// Number of NICs; two are connected to each other.
     pub count: usize,
+    /// Number of the first NIC, from which its addresses follow. The NIC of the second of two guests is number 1.
+    pub first: u8,
     /// RX and TX queue pairs of each.
     pub queues: u16,
     /// Largest IP packet.
@@ -81,7 +83,7 @@ impl NicsPlan {
             "--queues",
             &self.queues.to_string(),
             "--mac",
-            &mac_text(super::job::mac(index)),
+            &mac_text(super::job::mac(usize::from(self.first) + index)),
         ]);
         command.args([
             "--mtu",

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::args::{DeviceArgs, KitArgs, MachineArgs, Run, Shell};
+use crate::args::{DeviceArgs, KitArgs, MachineArgs, PluginArgs, Run, Shell};
 use crate::disks::Disk;
 use crate::initramfs::default_place;
 use crate::job::{GuestNic, Job};
@@ -191,6 +191,7 @@ pub fn machine(args: MachineArgs) -> Result<MachinePlan, Failure> {
         log,
         nics: NicsPlan {
             count: usize::from(nics),
+            first: 0,
             queues,
             mtu,
             impair,
@@ -270,13 +271,42 @@ fn check_append(append: &str) -> Result<(), Failure> {
     Err(Failure::usage(format!("--append: {said}")))
 }
 
+/// Returns the plugin for NCCL: the named file, or the one that was built with this program or installed.
+///
+/// # Errors
+///
+/// The named file does not exist.
+pub fn plugin(args: PluginArgs) -> Result<Option<PathBuf>, Failure> {
+    const BUILT: &str = "libnccl_net_devmem.so";
+    const INSTALLED: [&str; 2] = [
+        "/usr/local/lib/libnccl-net-devmem.so",
+        "/usr/lib/libnccl-net-devmem.so",
+    ];
+    if let Some(named) = args.plugin {
+        return match named.is_file() {
+            true => Ok(Some(named)),
+            false => Err(Failure::usage(format!(
+                "--plugin {}: there is no such file",
+                named.display()
+            ))),
+        };
+    }
+    let me = std::env::current_exe().context("find the path of this program")?;
+    let places = INSTALLED.map(PathBuf::from);
+    let mut places = [me.with_file_name(BUILT)].into_iter().chain(places);
+    Ok(places.find(|place| place.is_file()))
+}
+
 /// Returns the job that runs a command on a machine.
 pub fn job(machine: &MachinePlan, command: Vec<String>) -> Job {
     let count = machine.nics.count;
     // The command line has at most MAX_NICS.
-    let indices = (0..=u8::MAX).take(count);
-    let nics: Vec<GuestNic> = indices
-        .map(|index| GuestNic::standard(index, count, machine.nics.mtu))
+    let numbers = (machine.nics.first..=u8::MAX).take(count);
+    let nics: Vec<GuestNic> = numbers
+        .map(|number| match count {
+            1 => GuestNic::alone(number, machine.nics.mtu),
+            _ => GuestNic::standard(number, count, machine.nics.mtu),
+        })
         .collect();
     let ours = nics.iter().find(|nic| !nic.peer);
     let env = ours.map(|nic| ("DEVMEM_TEST_NIC".to_owned(), nic.name.clone()));

@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::far_end::FarEnd;
-use super::{Group, Line, RowReport, Verdict, devmem_rows, load_rows, rows, stack_rows};
+use super::{
+    Group, Line, RowReport, Verdict, devmem_rows, load_rows, rows, stack_rows, two_guests,
+};
 use crate::accel::Accel;
 use crate::job::{Job, ROWS_PATH};
 use crate::kit::Kit;
-use crate::machine::{self, MachinePlan, Output};
+use crate::machine::{self, MachinePlan, Output, RunReport};
 use crate::scratch::Scratch;
 use crate::selftests::{MIN_MEMORY_MIB, ROOT};
 use tool::output::{Failure, note, print_json};
@@ -26,6 +28,8 @@ pub struct TestPlan {
     pub groups: Vec<Group>,
     /// The root file system with iperf3, for [`Group::Long`].
     pub root: Option<PathBuf>,
+    /// The plugin for NCCL of the guests that exchange, if there is one here.
+    pub plugin: Option<PathBuf>,
     /// Bytes of a large stream.
     pub bytes: u64,
     /// Run only rows with this text in their name.
@@ -36,15 +40,37 @@ pub struct TestPlan {
 
 /// Results of a group.
 #[derive(Debug, Serialize)]
-struct GroupReport {
-    group: Group,
+pub(super) struct GroupReport {
+    pub(super) group: Group,
     /// How instructions were executed; `None` if the guest did not run.
     #[serde(skip)]
     accel: Option<Accel>,
+    /// Of two guests, the longer time.
     boot_s: f64,
     total_s: f64,
     kernel_complaints: Vec<String>,
-    rows: Vec<RowReport>,
+    pub(super) rows: Vec<RowReport>,
+}
+
+impl GroupReport {
+    fn new(group: Group) -> Self {
+        Self {
+            group,
+            accel: None,
+            boot_s: 0.0,
+            total_s: 0.0,
+            kernel_complaints: Vec::new(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Adds the run of a guest.
+    pub(super) fn add_run(&mut self, run: RunReport) {
+        self.accel = Some(run.accel);
+        self.boot_s = self.boot_s.max(run.boot_s);
+        self.total_s = self.total_s.max(run.total_s);
+        self.kernel_complaints.extend(run.kernel_complaints);
+    }
 }
 
 /// Results of all groups.
@@ -136,22 +162,18 @@ fn run_group(
     group: Group,
     job: &impl Fn(&MachinePlan, Vec<String>) -> Job,
 ) -> Result<GroupReport, Failure> {
-    let mut report = GroupReport {
-        group,
-        accel: None,
-        boot_s: 0.0,
-        total_s: 0.0,
-        kernel_complaints: Vec::new(),
-        rows: Vec::new(),
-    };
+    let mut report = GroupReport::new(group);
     let names = wanted_rows(plan, group);
     if names.is_empty() {
         return Ok(report);
     }
+    if group.has_two_guests() {
+        return two_guests::run_group(kit, plan, report, job);
+    }
     let folder = Scratch::new()?;
     let wire = folder.path("wire");
     let far_end = has_far_end(group).then(|| FarEnd::new(&wire, plan.bytes, names.len()));
-    let mut collected = Collector::new(names.clone(), far_end, print_row);
+    let mut collected = Collector::new(names.clone(), far_end, None, print_row);
     let mut machine = machine_for(&plan.machine, group, &wire);
     if let (Group::Long, Some(root)) = (group, &plan.root) {
         machine.trees.push((root.clone(), ROOT.to_owned()));
@@ -163,11 +185,8 @@ fn run_group(
     report.rows = collected.rows;
     let trouble = match outcome {
         Ok(outcome) => {
-            report.accel = Some(outcome.accel);
-            report.boot_s = outcome.boot_s;
-            report.total_s = outcome.total_s;
-            report.kernel_complaints = outcome.kernel_complaints;
-            "it did not run".to_owned()
+            report.add_run(outcome);
+            NOT_RUN.to_owned()
         }
         Err(failure) if report.rows.is_empty() => return Err(failure),
         Err(failure) => failure.to_string(),
@@ -175,27 +194,33 @@ fn run_group(
     report
         .rows
         .extend(far_rows(group, collected.far_end, plan.bytes));
-    for name in names {
-        if !report.rows.iter().any(|row| row.row == name) {
-            let row = failed_row(name, &trouble);
-            print_row(&row);
-            report.rows.push(row);
-        }
-    }
+    let missing = missing_rows(&names, &report.rows, &trouble);
+    report.rows.extend(missing.into_iter().inspect(print_row));
     let log = log_row(&report);
     print_row(&log);
     report.rows.push(log);
     Ok(report)
 }
 
-fn wanted_rows(plan: &TestPlan, group: Group) -> Vec<&'static str> {
+/// Returns a failed row for each name that has no report, with the reason.
+pub(super) fn missing_rows(
+    names: &[impl AsRef<str>],
+    reported: &[RowReport],
+    trouble: &str,
+) -> Vec<RowReport> {
+    let is_missing = |name: &&str| reported.iter().all(|row| row.row != *name);
+    let names = names.iter().map(AsRef::as_ref).filter(is_missing);
+    names.map(|name| failed_row(name, trouble)).collect()
+}
+
+pub(super) fn wanted_rows(plan: &TestPlan, group: Group) -> Vec<&'static str> {
     let wanted = |name: &&str| plan.only.as_ref().is_none_or(|only| name.contains(only));
     let names = rows::rows(group).iter().map(|(name, _)| *name);
     names.filter(wanted).collect()
 }
 
 /// Returns the command of the guest.
-fn guest_command(plan: &TestPlan, group: Group) -> Vec<String> {
+pub(super) fn guest_command(plan: &TestPlan, group: Group) -> Vec<String> {
     let bytes = plan.bytes.to_string();
     let name = group_name(group);
     let mut words = vec![ROWS_PATH, "--group", &name, "--bytes", &bytes];
@@ -206,7 +231,7 @@ fn guest_command(plan: &TestPlan, group: Group) -> Vec<String> {
 }
 
 /// Returns the row for the kernel's log.
-fn log_row(report: &GroupReport) -> RowReport {
+pub(super) fn log_row(report: &GroupReport) -> RowReport {
     let name = format!("{}: no kernel warning", group_name(report.group));
     if report.total_s == 0.0 {
         return failed_row(
@@ -226,7 +251,7 @@ fn log_row(report: &GroupReport) -> RowReport {
     }
 }
 
-fn failed_row(name: &str, detail: &str) -> RowReport {
+pub(super) fn failed_row(name: &str, detail: &str) -> RowReport {
     RowReport {
         row: name.to_owned(),
         verdict: Verdict::Failed,
@@ -236,7 +261,7 @@ fn failed_row(name: &str, detail: &str) -> RowReport {
     }
 }
 
-fn group_name(group: Group) -> String {
+pub(super) fn group_name(group: Group) -> String {
     use clap::ValueEnum;
     group
         .to_possible_value()
@@ -245,7 +270,7 @@ fn group_name(group: Group) -> String {
 }
 
 /// Returns the machine of a group. `wire` is the socket for our stack, if that is the other end.
-fn machine_for(machine: &MachinePlan, group: Group, wire: &Path) -> MachinePlan {
+pub(super) fn machine_for(machine: &MachinePlan, group: Group, wire: &Path) -> MachinePlan {
     /// More time than any group at the default size needs on a busy machine; rows have separate limits.
     const LIMIT: Duration = Duration::from_secs(3600);
     const BAD_WIRE: &str = "loss=1%,reorder=1%,dup=1%,seed=7";
@@ -257,7 +282,10 @@ fn machine_for(machine: &MachinePlan, group: Group, wire: &Path) -> MachinePlan 
         let put = found.map(|(path, server)| (path, format!("/bin/{}", server.program())));
         machine.put.extend(put);
     }
-    if matches!(group, Group::Loss | Group::LoadLoss | Group::StackLoss) {
+    if matches!(
+        group,
+        Group::Loss | Group::LoadLoss | Group::StackLoss | Group::ExchangeLoss
+    ) {
         machine.nics.impair = Some(BAD_WIRE.to_owned());
     }
     if group == Group::Knobs {
@@ -307,16 +335,21 @@ fn bytes_of(report: &str) -> Option<u64> {
     Some(report.bytes)
 }
 
+/// Reason why a row of a guest that ended well has no report.
+pub(super) const NOT_RUN: &str = "it did not run";
+
 /// Maximum number of characters of a row's detail.
 const DETAIL_CHARS_MAX: usize = 4096;
 
 /// Collects the reports of rows. Its memory is limited for any output of the guest: one line, and one report for each
 /// requested row.
 #[derive(Debug)]
-struct Collector {
+pub(super) struct Collector {
     line: Vec<u8>,
-    rows: Vec<RowReport>,
+    pub(super) rows: Vec<RowReport>,
     far_end: Option<FarEnd>,
+    /// Number of the guest, if there are two.
+    guest: Option<u8>,
     /// Rows that have not been reported yet.
     wanted: Vec<&'static str>,
     /// Called with each row.
@@ -324,11 +357,17 @@ struct Collector {
 }
 
 impl Collector {
-    fn new(wanted: Vec<&'static str>, far_end: Option<FarEnd>, show: fn(&RowReport)) -> Self {
+    pub(super) fn new(
+        wanted: Vec<&'static str>,
+        far_end: Option<FarEnd>,
+        guest: Option<u8>,
+        show: fn(&RowReport),
+    ) -> Self {
         Self {
             line: Vec::new(),
             rows: Vec::new(),
             far_end,
+            guest,
             wanted,
             show,
         }
@@ -356,7 +395,7 @@ impl Collector {
     }
 
     /// Checks that the row was requested and not reported yet. Returns the report with a truncated detail without control
-    /// characters.
+    /// characters, and the guest in its name.
     fn checked(&mut self, mut row: RowReport) -> io::Result<RowReport> {
         let at = self.wanted.iter().position(|name| *name == row.row);
         let at = at.ok_or_else(|| {
@@ -366,6 +405,7 @@ impl Collector {
         })?;
         self.wanted.swap_remove(at);
         let plain = |c: char| if c.is_control() { ' ' } else { c };
+        row.row = guest_row(&row.row, self.guest);
         row.detail = row
             .detail
             .chars()
@@ -373,6 +413,14 @@ impl Collector {
             .map(plain)
             .collect();
         Ok(row)
+    }
+}
+
+/// Returns the name of a row that runs in each of two guests, or in the only one.
+pub(super) fn guest_row(name: &str, guest: Option<u8>) -> String {
+    match guest {
+        None => name.to_owned(),
+        Some(guest) => format!("{name}, guest {guest}"),
     }
 }
 
@@ -408,7 +456,7 @@ impl Output for Collector {
 }
 
 /// Prints a row of the table.
-fn print_row(row: &RowReport) {
+pub(super) fn print_row(row: &RowReport) {
     let mark = row.verdict.mark();
     let rate = row
         .mb_per_s
@@ -426,7 +474,7 @@ mod tests {
 
     fn collector(wanted: &[&'static str]) -> Collector {
         let far_end = FarEnd::new(Path::new("/nowhere"), 1, 0);
-        Collector::new(wanted.to_vec(), Some(far_end), |_| {})
+        Collector::new(wanted.to_vec(), Some(far_end), None, |_| {})
     }
 
     fn line(row: &RowReport) -> Vec<u8> {
@@ -475,6 +523,20 @@ mod tests {
         assert!(collector.stdout(&line(&failed_row("a", ""))).is_ok());
         assert!(collector.stdout(&line(&failed_row("a", ""))).is_err());
         assert_eq!(collector.rows.len(), 1);
+    }
+
+    #[test]
+    fn a_row_of_two_guests_names_its_guest() {
+        let mut second = Collector::new(vec!["a"], None, Some(1), |_| {});
+        second.stdout(&line(&failed_row("a", ""))).unwrap();
+        assert_eq!(second.rows[0].row, "a, guest 1");
+        let wanted = ["a, guest 0", "a, guest 1"];
+        let missing = missing_rows(&wanted, &second.rows, "no boot");
+        assert_eq!(missing.len(), 1);
+        assert_eq!(
+            (&*missing[0].row, &*missing[0].detail),
+            ("a, guest 0", "no boot")
+        );
     }
 
     #[test]

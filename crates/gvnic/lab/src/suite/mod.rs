@@ -1,10 +1,13 @@
 //! The acceptance tests of a stock guest kernel with our gVNICs, row by row.
 //!
 //! `host` starts a guest for each [`Group`] and collects what its rows report; in the guest `rows` runs them one after
-//! another, over `traffic` (kernel sockets on both NICs) and `devmem` (our NIC's queues bound to device memory).
+//! another, over `traffic` (kernel sockets on both NICs) and `devmem` (our NIC's queues bound to device memory). `two_guests` runs
+//! the groups whose rows need a guest at each end of the wire.
 
 mod devmem;
 mod devmem_rows;
+mod exchange;
+mod exchange_rows;
 mod far_end;
 pub mod host;
 mod load_rows;
@@ -13,6 +16,7 @@ pub mod nic_rows;
 pub mod rows;
 mod stack_rows;
 mod traffic;
+mod two_guests;
 
 use serde::{Deserialize, Serialize};
 
@@ -38,13 +42,17 @@ pub enum Group {
     Stack,
     /// Our user-space stack at the other end of an impaired wire
     StackLoss,
+    /// Two guests exchange messages through our plugin for NCCL; skipped where it is not built or installed
+    Exchange,
+    /// The same over an impaired wire
+    ExchangeLoss,
     /// Many connections, iperf3, and ten minutes of changes under traffic; not part of the default groups
     Long,
 }
 
 impl Group {
     /// The default groups, in the order they run.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Nic,
         Self::Devmem,
         Self::Load,
@@ -54,7 +62,14 @@ impl Group {
         Self::Resets,
         Self::Stack,
         Self::StackLoss,
+        Self::Exchange,
+        Self::ExchangeLoss,
     ];
+
+    /// Returns whether its rows run in two guests at the same time.
+    fn has_two_guests(self) -> bool {
+        matches!(self, Self::Exchange | Self::ExchangeLoss)
+    }
 }
 
 /// Result of a row.

@@ -7,7 +7,10 @@ use std::time::Instant;
 use anyhow::Context as _;
 
 use super::traffic::{Network, Rate};
-use super::{Group, RowReport, Verdict, devmem_rows, load_rows, long_rows, nic_rows, stack_rows};
+use super::{
+    Group, RowReport, Verdict, devmem_rows, exchange_rows, load_rows, long_rows, nic_rows,
+    stack_rows,
+};
 use tool::output::Failure;
 
 /// Result of a row that passed.
@@ -53,6 +56,8 @@ pub struct Context {
     network: Option<Network>,
     /// Bytes of a large stream; small streams are a fraction of it.
     pub bytes: u64,
+    /// Number of this guest, 0 or 1, if there are two.
+    pub guest: u8,
 }
 
 impl Context {
@@ -86,6 +91,8 @@ pub fn rows(group: Group) -> &'static [Row] {
         Group::Resets => devmem_rows::RESET_ROWS,
         Group::Stack => stack_rows::ROWS,
         Group::StackLoss => stack_rows::LOSS_ROWS,
+        Group::Exchange => exchange_rows::ROWS,
+        Group::ExchangeLoss => exchange_rows::LOSS_ROWS,
         Group::Long => long_rows::ROWS,
     }
 }
@@ -100,6 +107,9 @@ pub struct GuestTest {
     /// Run only rows with this text in their name
     #[arg(long)]
     only: Option<String>,
+    /// Number of this guest
+    #[arg(long, default_value_t = 0)]
+    guest: u8,
     /// Run the receiver that gets killed
     #[arg(long)]
     victim: bool,
@@ -117,6 +127,7 @@ pub fn run(args: &GuestTest) -> Result<(), Failure> {
     let context = Context {
         network: Network::open().ok(),
         bytes: args.bytes,
+        guest: args.guest,
     };
     let mut failed = 0;
     for (name, run) in rows(args.group) {

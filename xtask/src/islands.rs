@@ -32,7 +32,7 @@ const ISLANDS: &[&str] = &[
     "crates/doors/packetdrill/tests/player/loaded.rs",
     "crates/doors/capi/src/ffi/",
     "crates/doors/nccl/src/ffi/",
-    "crates/doors/nccl-load/src/ffi.rs",
+    "crates/doors/nccl-load/src/ffi/",
     "crates/doors/python/src/raw/",
     "crates/doors/nccl/tests/judge/loaded/",
     "fuzz/bodies/cabi_calls.rs",

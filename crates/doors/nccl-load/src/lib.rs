@@ -33,7 +33,7 @@ pub enum PluginError {
     /// A function returned another result than success.
     #[error("{function}: {}{}", text_of(*code), .warning.as_ref().map(|text| format!(": {text}")).unwrap_or_default())]
     Failed {
-        /// Name of the function in NCCL's interface.
+        /// Name of the function of the interface, in lower case.
         function: &'static str,
         /// `ncclResult_t`.
         code: i32,
@@ -43,7 +43,7 @@ pub enum PluginError {
     /// A function returned success with a value that makes no sense.
     #[error("{function}: the plugin returned {value}")]
     Nonsense {
-        /// Name of the function in NCCL's interface.
+        /// Name of the function of the interface, in lower case.
         function: &'static str,
         /// The value.
         value: i64,

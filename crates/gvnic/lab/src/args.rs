@@ -294,7 +294,7 @@ pub struct MachineArgs {
     /// Write every packet of the first NIC, payload included, to FILE for Wireshark
     #[arg(long, value_name = "FILE.pcapng")]
     pub capture: Option<PathBuf>,
-    /// Write the guest's kernel log to this file
+    /// Write the guest's kernel log to this file; that of the second of two guests to FILE.2
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
     /// Another devmem-tcp to serve the NICs

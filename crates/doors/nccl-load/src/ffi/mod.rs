@@ -3,6 +3,8 @@
 //! The functions of a plugin, by the layout of `ncclNet_v12_t` (nccl src/include/plugin/net/net_v12.h).
 #![allow(unsafe_code)]
 
+mod table;
+
 use std::ffi::{CStr, CString, c_char, c_int, c_ulong, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -11,6 +13,7 @@ use std::ptr::{NonNull, null_mut, without_provenance_mut};
 
 use crate::PluginError;
 use crate::log::{self, Level};
+use table::Table;
 
 /// Bytes of a handle (NCCL_NET_HANDLE_MAXSIZE).
 pub const HANDLE_BYTES: usize = 128;
@@ -32,62 +35,6 @@ const COMM_ID: u64 = 1;
 /// A value of the plugin that is only given back to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Opaque(NonNull<c_void>);
-
-type Out = *mut *mut c_void;
-type Log = extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char, *const c_char);
-type Unary = unsafe extern "C" fn(*mut c_void) -> c_int;
-
-/// `ncclNet_v12_t`. A function that a plugin lacks is NULL.
-#[repr(C)]
-struct Table {
-    name: *const c_char,
-    init: Option<unsafe extern "C" fn(Out, u64, *mut c_void, Log, *mut c_void) -> c_int>,
-    devices: Option<unsafe extern "C" fn(*mut c_int) -> c_int>,
-    get_properties: *const c_void,
-    listen: Option<unsafe extern "C" fn(*mut c_void, c_int, *mut c_void, Out) -> c_int>,
-    connect: Option<unsafe extern "C" fn(*mut c_void, c_int, *mut c_void, Out, Out) -> c_int>,
-    accept: Option<unsafe extern "C" fn(*mut c_void, Out, Out) -> c_int>,
-    reg_mr: *const c_void,
-    reg_mr_dma_buf: Option<
-        unsafe extern "C" fn(*mut c_void, *mut c_void, usize, c_int, u64, c_int, Out) -> c_int,
-    >,
-    dereg_mr: Option<unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int>,
-    isend: Option<
-        unsafe extern "C" fn(
-            *mut c_void,
-            *mut c_void,
-            usize,
-            c_int,
-            *mut c_void,
-            *mut c_void,
-            Out,
-        ) -> c_int,
-    >,
-    irecv: Option<
-        unsafe extern "C" fn(
-            *mut c_void,
-            c_int,
-            Out,
-            *mut usize,
-            *mut c_int,
-            Out,
-            Out,
-            Out,
-        ) -> c_int,
-    >,
-    iflush: *const c_void,
-    test: Option<unsafe extern "C" fn(*mut c_void, *mut c_int, *mut c_int) -> c_int>,
-    close_send: Option<Unary>,
-    close_recv: Option<Unary>,
-    close_listen: Option<Unary>,
-    get_device_mr: *const c_void,
-    irecv_consumed: *const c_void,
-    make_v_device: *const c_void,
-    finalize: Option<Unary>,
-    set_net_attr: *const c_void,
-}
-
-const _: () = assert!(size_of::<Table>() == 22 * size_of::<usize>());
 
 /// What ends: the functions with one parameter.
 #[derive(Clone, Copy, Debug)]

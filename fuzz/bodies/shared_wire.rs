@@ -24,6 +24,7 @@ const HELLO: WireHello = WireHello {
     offloads: true,
     mtu: 1500,
     shares_memory: true,
+    needs_offloads: false,
 };
 
 /// Checks that nothing that a peer sends makes the NIC fail, and that every payload is as long as its headers say.

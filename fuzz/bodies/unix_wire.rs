@@ -31,6 +31,7 @@ pub fn run(data: &[u8]) {
         mtu: 1500,
         // See the body `shared_wire`.
         shares_memory: false,
+        needs_offloads: false,
     };
     let theirs = match WireHello::parse(greeting) {
         Ok(hello) => {

@@ -204,6 +204,39 @@ fn impaired_ends_share_no_memory_and_bytes_arrive_nevertheless() {
 }
 
 #[test]
+fn an_impaired_end_is_refused_by_a_listening_end_that_is_not_and_both_say_so() {
+    let place = Place::new();
+    let impairment = "loss=1%,seed=5".parse().unwrap();
+    let listening = end("unix-listen", &place.socket(), 1).open().unwrap();
+    let refused = || {
+        let drops = listening.drops().into_iter();
+        let mut of_it = drops.filter(|(name, _)| *name == "rx_peer_refused");
+        of_it.next().map_or(0, |(_, count)| count)
+    };
+    assert_eq!(refused(), 0);
+    let joining = end("unix", &place.socket(), 2).impair(impairment).open();
+    let said = joining.unwrap_err().to_string();
+    assert!(
+        said.contains("the listening end refuses this one"),
+        "{said}"
+    );
+    assert!(said.contains("let the impaired end listen"), "{said}");
+    let started = Instant::now();
+    while refused() == 0 {
+        assert!(started.elapsed() < PATIENCE);
+        thread::yield_now();
+    }
+    // What the error says works, and a refused end does not keep others away.
+    drop(end("unix", &place.socket(), 2).open().unwrap());
+    drop(listening);
+    let _listening = end("unix-listen", &place.socket(), 1)
+        .impair(impairment)
+        .open()
+        .unwrap();
+    end("unix", &place.socket(), 2).open().unwrap();
+}
+
+#[test]
 fn a_stale_socket_file_is_replaced_and_one_in_use_is_refused() {
     let place = Place::new();
     let listening = end("unix-listen", &place.socket(), 1).open().unwrap();

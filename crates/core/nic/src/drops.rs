@@ -50,6 +50,8 @@ pub enum DropReason {
     RxLro,
     /// A frame names memory of its sender that does not exist, or is no frame at all: the peer of a UNIX wire is faulty.
     RxBadReference,
+    /// The first packet of a process that connected to a listening end of a UNIX wire: it takes no super-packets, and was refused.
+    RxPeerRefused,
     /// A device failed to copy the payload to its memory.
     RxDeviceFailed,
     /// The packet is longer than the link allows, or its headers are not valid for computing its checksum or cutting it.
@@ -66,7 +68,7 @@ pub enum DropReason {
 
 impl DropReason {
     /// All reasons, in the order of the counters.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::RxNoBuffers,
         Self::RxNoHostBuffers,
         Self::RxRunt,
@@ -87,6 +89,7 @@ impl DropReason {
         Self::RxCrossingFull,
         Self::RxLro,
         Self::RxBadReference,
+        Self::RxPeerRefused,
         Self::RxDeviceFailed,
         Self::TxInvalid,
         Self::TxBusy,
@@ -118,6 +121,7 @@ impl DropReason {
             Self::RxCrossingFull => "rx_crossing_full",
             Self::RxLro => "rx_lro",
             Self::RxBadReference => "rx_bad_reference",
+            Self::RxPeerRefused => "rx_peer_refused",
             Self::RxDeviceFailed => "rx_device_failed",
             Self::TxInvalid => "tx_invalid",
             Self::TxBusy => "tx_busy",
@@ -184,8 +188,8 @@ mod tests {
         assert_eq!(names.len(), DropReason::ALL.len());
         assert_eq!(
             drops.iter().map(|(_, n)| n).collect::<Vec<_>>(),
-            (1..=26).collect::<Vec<u64>>()
+            (1..=27).collect::<Vec<u64>>()
         );
-        assert_eq!(drops.total(), 26 * 27 / 2);
+        assert_eq!(drops.total(), 27 * 28 / 2);
     }
 }

@@ -36,7 +36,7 @@ use crate::packet::RxPacket;
 pub use captured::{Captured, Direction, FramePayload, FrameSink};
 pub use conditioner::{Conditioner, ConditionerStats};
 pub use cut::{FrameCutter, Uncut};
-pub use hello::{HELLO_LIMIT, NoHello, WireHello};
+pub use hello::{HELLO_LIMIT, NeedsOffloads, NoHello, WireHello};
 pub use impaired::{Impaired, ImpairedStats, complete_checksum};
 pub use impairment::{
     DEFAULT_LIMIT, DEFAULT_REORDER_GAP, Impairment, ImpairmentError, Probability, REORDER_HOLD,

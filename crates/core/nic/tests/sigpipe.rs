@@ -14,6 +14,7 @@ const HELLO: WireHello = WireHello {
     offloads: true,
     mtu: 1500,
     shares_memory: false,
+    needs_offloads: false,
 };
 
 /// Headers of a frame that is not for the sender.

@@ -59,6 +59,14 @@ pub enum OpenError {
         /// The error of the socket.
         source: io::Error,
     },
+    /// The listening end of a UNIX wire carries super-packets and payload by reference, and an impaired end does not.
+    #[error(
+        "the wire at {}: the listening end refuses this one, which takes no super-packets because of its impairment\n  let the impaired end listen (unix-listen:PATH) and the other one connect, or impair both", path.display()
+    )]
+    UnixRefused {
+        /// The path of the socket.
+        path: std::path::PathBuf,
+    },
     /// The socket of a UNIX wire cannot be made.
     #[error(
         "cannot listen at {}: {source}\n  if another process listens there, choose another path, or connect to it with unix:PATH", path.display()

@@ -167,6 +167,7 @@ impl OpenError {
             Self::Unix { source, .. }
             | Self::UnixListen { source, .. }
             | Self::System { source, .. } => of_io(source),
+            Self::UnixRefused { .. } => (ErrorKind::Unsupported, Errno::EOPNOTSUPP),
             Self::WireTaken { .. } => (ErrorKind::InUse, Errno::EBUSY),
             Self::Refused(refused) => refused.verdict(),
         }

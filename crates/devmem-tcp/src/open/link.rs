@@ -172,6 +172,7 @@ fn wire_hello(mtu: u16, offloads: bool) -> WireHello {
         offloads,
         mtu,
         shares_memory: offloads,
+        needs_offloads: false,
     }
 }
 

@@ -2,15 +2,21 @@
 
 use std::path::Path;
 
-use nic::{UnixLink, UnixListenLink, WireHello};
+use nic::{NeedsOffloads, UnixLink, UnixListenLink, WireHello};
 
 use crate::error::OpenError;
 
 /// Connects to the end of a wire that listens at `path`.
 pub(super) fn join(path: &Path, ours: WireHello) -> Result<UnixLink, OpenError> {
-    UnixLink::join(path, ours).map_err(|source| OpenError::Unix {
-        path: path.to_owned(),
-        source,
+    UnixLink::join(path, ours).map_err(|source| {
+        let path = path.to_owned();
+        match source
+            .get_ref()
+            .is_some_and(|why| why.is::<NeedsOffloads>())
+        {
+            true => OpenError::UnixRefused { path },
+            false => OpenError::Unix { path, source },
+        }
     })
 }
 

@@ -29,7 +29,16 @@ pub struct WireHello {
     /// The sender of the hello maps memory of the other end, and lets it map its own. Payload crosses a wire between two such
     /// ends by reference.
     pub shares_memory: bool,
+    /// The sender of the hello refuses another end without offloads: it has told TCP that it carries super-packets.
+    pub needs_offloads: bool,
 }
+
+/// The listening end of a UNIX wire carries super-packets, and this end does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the listening end refuses this one, which takes no super-packets because of its impairment"
+)]
+pub struct NeedsOffloads;
 
 /// The first packet is not a [`WireHello`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -58,12 +67,14 @@ impl WireHello {
     const VERSION: u16 = 1;
     const OFFLOADS: u16 = 1;
     const SHARES_MEMORY: u16 = 2;
+    const NEEDS_OFFLOADS: u16 = 4;
 
     /// Returns the packet: magic, version, flags, MTU and two zero bytes, all little-endian.
     pub fn emit(self) -> [u8; Self::LEN] {
         let flag = |is_set, flag| if is_set { flag } else { 0 };
-        let flags =
-            flag(self.offloads, Self::OFFLOADS) | flag(self.shares_memory, Self::SHARES_MEMORY);
+        let flags = flag(self.offloads, Self::OFFLOADS)
+            | flag(self.shares_memory, Self::SHARES_MEMORY)
+            | flag(self.needs_offloads, Self::NEEDS_OFFLOADS);
         let mut out = [0; Self::LEN];
         let (magic, rest) = out.split_at_mut(Self::MAGIC.len());
         magic.copy_from_slice(&Self::MAGIC);
@@ -89,8 +100,14 @@ impl WireHello {
         Ok(Self {
             offloads: flags & Self::OFFLOADS != 0,
             shares_memory: flags & Self::SHARES_MEMORY != 0,
+            needs_offloads: flags & Self::NEEDS_OFFLOADS != 0,
             mtu: u16::from_le_bytes([s0, s1]),
         })
+    }
+
+    /// Returns whether the sender of this hello refuses an end whose hello is `other`.
+    pub fn refuses(self, other: Self) -> bool {
+        self.needs_offloads && !other.offloads
     }
 
     /// Sends this hello as the first packet on a connected socket, and sets the size of its buffers.
@@ -150,16 +167,17 @@ mod tests {
 
     #[test]
     fn an_emitted_hello_is_parsed_to_the_same_hello() {
-        for (offloads, mtu, shares_memory) in [
-            (true, 1500, true),
-            (false, 9000, false),
-            (true, 65_535, false),
-            (false, 1500, true),
+        for (offloads, mtu, shares_memory, needs_offloads) in [
+            (true, 1500, true, true),
+            (false, 9000, false, false),
+            (true, 65_535, false, true),
+            (false, 1500, true, false),
         ] {
             let hello = WireHello {
                 offloads,
                 mtu,
                 shares_memory,
+                needs_offloads,
             };
             assert_eq!(WireHello::parse(&hello.emit()), Ok(hello));
         }
@@ -171,6 +189,7 @@ mod tests {
             offloads: true,
             mtu: 1500,
             shares_memory: true,
+            needs_offloads: true,
         };
         let mut other = hello.emit();
         other[4] = 2;

@@ -13,7 +13,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::SocketFlags;
 
-use super::hello::{HELLO_LIMIT, HelloOutcome, NoHello, WireHello, connect_to, set_wire_buffers};
+use super::hello::{
+    HELLO_LIMIT, HelloOutcome, NeedsOffloads, NoHello, WireHello, connect_to, set_wire_buffers,
+};
 use super::shared::{SHARED_PACKET_LEN, SharedWire};
 use super::socket_events::SocketEvents;
 use super::{
@@ -60,8 +62,8 @@ impl UnixLink {
     /// [`HELLO_LIMIT`].
     ///
     /// # Errors
-    /// The connection fails; `TimedOut` without an answer; [`NoHello`] if the answer is not a hello; and as
-    /// [`new`](Self::new).
+    /// The connection fails; `TimedOut` without an answer; [`NoHello`] if the answer is not a hello; [`NeedsOffloads`] if the
+    /// listening end refuses this one; and as [`new`](Self::new).
     pub fn join(path: &Path, ours: WireHello) -> io::Result<Self> {
         let socket = connect_to_listener(path)?;
         ours.send_to(&socket)?;
@@ -73,6 +75,9 @@ impl UnixLink {
         let HelloOutcome::Hello(theirs) = WireHello::receive_from(&socket) else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, NoHello));
         };
+        if theirs.refuses(ours) {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, NeedsOffloads));
+        }
         ioctl_fionbio(&socket, true)?;
         Self::new(socket, ours, theirs)
     }
@@ -265,6 +270,7 @@ mod tests {
         offloads: true,
         mtu: 1500,
         shares_memory: false,
+        needs_offloads: false,
     };
 
     #[test]

@@ -13,6 +13,7 @@ use super::unix::caps_of;
 use super::{
     Link, LinkCaps, LinkReceived, LinkSent, Posted, TxFrame, UnixLink, UnixPort, WireHello,
 };
+use crate::drops::DropReason;
 
 /// Time after which connections are looked for while a peer is connected, to close them.
 const REFUSE_AFTER: Duration = Duration::from_secs(1);
@@ -24,12 +25,14 @@ const HELLO_LOOK: Duration = Duration::from_millis(2);
 /// time; the next one may be another process.
 ///
 /// The link has the capabilities of its own hello from the start, so a peer that allows less is refused: its connection is
-/// closed. It need not share memory: frames are cut to what an IP header can say then.
+/// closed, it is told so by this end's hello, and its hello is counted as `DropReason::RxPeerRefused`. It need not share memory: frames are cut to what an IP header can say then.
 #[derive(Debug)]
 pub struct UnixListenLink {
     port: UnixPort,
     ours: WireHello,
     peer: Option<UnixLink>,
+    /// A peer was refused, and not counted yet.
+    has_refused: bool,
     /// Readable when the listener is, while there is no peer, or when the peer's link is.
     ready: OwnedFd,
     listener: OwnedFd,
@@ -47,6 +50,10 @@ impl UnixListenLink {
     /// As socket(2), bind(2) and listen(2); `AddrInUse` if the file exists, unless it is such a socket. Or the system has no
     /// descriptor left.
     pub fn at(path: &Path, ours: WireHello) -> io::Result<Self> {
+        let ours = WireHello {
+            needs_offloads: ours.offloads,
+            ..ours
+        };
         let (listener, file) = SocketFile::bind(path)?;
         let ready = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let again = listener.try_clone()?;
@@ -54,6 +61,7 @@ impl UnixListenLink {
             port: UnixPort::listen(listener, ours),
             ours,
             peer: None,
+            has_refused: false,
             ready,
             listener: again,
             refuse_at: Instant::ZERO,
@@ -89,7 +97,8 @@ impl UnixListenLink {
         let Some((socket, theirs)) = self.port.take_peer() else {
             return Ok(());
         };
-        if self.ours.offloads && !theirs.offloads {
+        if self.ours.refuses(theirs) {
+            self.has_refused = true;
             return Ok(());
         }
         let peer = UnixLink::new(socket, self.ours, theirs)?;
@@ -111,6 +120,9 @@ impl Link for UnixListenLink {
 
     fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<LinkReceived> {
         self.look_for_peer(now)?;
+        if std::mem::take(&mut self.has_refused) {
+            return Ok(LinkReceived::Dropped(DropReason::RxPeerRefused));
+        }
         match &mut self.peer {
             Some(peer) => {
                 let received = match peer.receive(posted, now) {

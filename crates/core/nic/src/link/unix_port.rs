@@ -15,7 +15,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 
-use super::hello::{HELLO_LIMIT, HelloOutcome, WireHello, connect_to, listen_at, set_wire_buffers};
+use super::hello::{
+    HELLO_LIMIT, HelloOutcome, NeedsOffloads, WireHello, connect_to, listen_at, set_wire_buffers,
+};
 use super::{VnetFd, VnetHeaderLen};
 
 /// Time between two attempts to connect, and after a failed accept(2).
@@ -52,6 +54,9 @@ pub enum UnixPortEvent {
     BadHello,
     /// A connection was closed because the wire has a peer already.
     SecondPeer,
+    /// The end that listens refuses this one, which allows no super-packets. Another attempt follows, and is not notified if it is
+    /// refused, too.
+    Refused,
     /// The peer has another MTU; larger packets may be lost.
     OtherMtu {
         /// MTU of the peer.
@@ -78,6 +83,10 @@ impl fmt::Display for UnixPortEvent {
             Self::SecondPeer => {
                 f.write_str("closed a connection to the wire: the other end is connected already")
             }
+            Self::Refused => write!(
+                f,
+                "{NeedsOffloads}; let this end listen and the other one connect, or impair both"
+            ),
             Self::OtherMtu { theirs, ours } => write!(
                 f,
                 "the other end of the wire has an MTU of {theirs}, this one {ours}: larger packets may be lost"
@@ -113,7 +122,12 @@ enum ConnectMode {
         accept_after: Option<Instant>,
     },
     /// It connects to `path`, at the time `at`.
-    Connect { path: PathBuf, at: Instant },
+    Connect {
+        path: PathBuf,
+        at: Instant,
+        /// The last attempt was refused, which was notified.
+        is_refused: bool,
+    },
 }
 
 /// The other end of the wire.
@@ -154,6 +168,7 @@ impl UnixPort {
         let mode = ConnectMode::Connect {
             path: path.to_owned(),
             at: Instant::ZERO,
+            is_refused: false,
         };
         Self::new(mode, ours)
     }
@@ -218,7 +233,7 @@ impl UnixPort {
     pub fn serve(&mut self, now: Instant, notify: Notify<'_>) {
         match &mut self.mode {
             ConnectMode::Listen { .. } => self.accept(now, notify),
-            ConnectMode::Connect { path, at }
+            ConnectMode::Connect { path, at, .. }
                 if self.peer.is_none() && self.silent.is_empty() && *at <= now =>
             {
                 *at = now + RETRY;
@@ -298,6 +313,7 @@ impl UnixPort {
                     self.silent.push(silent)
                 }
                 HelloOutcome::NotYet => notify(UnixPortEvent::NoHello),
+                HelloOutcome::Hello(hello) if self.is_refused_by(hello, now, notify) => {}
                 HelloOutcome::Hello(hello) => self.join(silent.socket, hello, notify),
                 HelloOutcome::Other => notify(UnixPortEvent::BadHello),
             }
@@ -307,6 +323,21 @@ impl UnixPort {
                 notify(UnixPortEvent::SecondPeer);
             }
         }
+    }
+
+    /// Returns whether the end that listens, with this hello, refuses this one. The next attempt is later than after a failed one.
+    fn is_refused_by(&mut self, hello: WireHello, now: Instant, notify: Notify<'_>) -> bool {
+        let refuses = hello.refuses(self.ours);
+        if let ConnectMode::Connect { at, is_refused, .. } = &mut self.mode {
+            if refuses {
+                *at = now + HELLO_LIMIT;
+            }
+            if refuses && !*is_refused {
+                notify(UnixPortEvent::Refused);
+            }
+            *is_refused = refuses;
+        }
+        refuses
     }
 
     /// Makes a connection the peer.

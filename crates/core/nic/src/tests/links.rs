@@ -803,6 +803,7 @@ fn unix_wire(ours: bool, theirs: bool) -> (UnixLink, UnixLink) {
         offloads,
         mtu: 1500,
         shares_memory: false,
+        needs_offloads: false,
     });
     (
         UnixLink::new(a, ours, theirs).unwrap(),

@@ -59,6 +59,7 @@ pub fn open(end: &WireEnd, mtu: u16) -> Result<OpenPort, Failure> {
         mtu,
         // A cable passes on frames and no files.
         shares_memory: false,
+        needs_offloads: false,
     };
     let open = || OpenPort::open(&end.port, ours);
     match &end.netns {

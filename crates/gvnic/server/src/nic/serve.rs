@@ -42,6 +42,7 @@ pub fn serve(plan: &GvnicPlan) -> Result<(), Failure> {
         mtu: plan.max_mtu,
         // The payload is in guest memory, which is not this process's to pass on.
         shares_memory: false,
+        needs_offloads: false,
     };
     let port = OpenPort::open(&plan.wire, ours)?;
     let gvnic = Gvnic::new(plan, port, capture.clone())?;

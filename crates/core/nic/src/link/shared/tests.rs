@@ -28,6 +28,7 @@ const HELLO: WireHello = WireHello {
     offloads: true,
     mtu: 1500,
     shares_memory: true,
+    needs_offloads: false,
 };
 const MIB: usize = 1 << 20;
 

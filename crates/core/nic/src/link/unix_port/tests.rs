@@ -10,6 +10,7 @@ const HELLO: WireHello = WireHello {
     offloads: false,
     mtu: 1500,
     shares_memory: false,
+    needs_offloads: false,
 };
 
 fn at(ms: u64) -> Instant {
@@ -168,6 +169,34 @@ fn the_connecting_end_reconnects_if_the_listener_sends_no_hello() {
     serve(&mut listening, again);
     serve(&mut port, again);
     assert!(port.is_up() && listening.is_up());
+}
+
+#[test]
+fn a_refused_end_is_told_once_and_tries_again_later() {
+    let folder = WireFolder(tempfile::tempdir().unwrap());
+    let needing = WireHello {
+        offloads: true,
+        needs_offloads: true,
+        ..HELLO
+    };
+    let mut listening = UnixPort::listen(UnixPort::bind(&folder.socket()).unwrap(), needing);
+    let mut port = UnixPort::connect(&folder.socket(), HELLO);
+    let mut events = Vec::new();
+    let mut now = at(0);
+    for _ in 0..2 {
+        port.serve(now, &mut |event| events.push(event));
+        serve(&mut listening, now);
+        assert!(
+            listening
+                .take_peer()
+                .is_some_and(|(_, theirs)| needing.refuses(theirs))
+        );
+        port.serve(now, &mut |event| events.push(event));
+        assert!(!port.is_up());
+        assert_eq!(port.next_due(), Some(now + HELLO_LIMIT));
+        now = now + HELLO_LIMIT;
+    }
+    assert_eq!(events, [UnixPortEvent::Refused]);
 }
 
 #[test]

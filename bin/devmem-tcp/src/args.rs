@@ -407,12 +407,15 @@ pub struct DemoRank {
     pub floats: usize,
     #[arg(long)]
     pub rounds: usize,
-    /// Socket of the wire from the previous rank
+    /// Socket of the wire from the previous rank, to connect to
     #[arg(long)]
     pub left: PathBuf,
-    /// Socket of the wire to the next rank
+    /// Socket of the wire to the next rank, to connect to
     #[arg(long)]
     pub right: PathBuf,
+    /// Listen on the socket of the wire to the next rank: there is no cable
+    #[arg(long)]
+    pub listen: bool,
     #[arg(long)]
     pub ipv6: bool,
     #[arg(long)]

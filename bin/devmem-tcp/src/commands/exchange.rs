@@ -1,10 +1,11 @@
 //! `devmem-tcp demo --exchange`: collectives of four processes in a ring, as a training job runs them.
 //!
 //! ```text
-//!  rank 0 --cable 0-- rank 1 --cable 1-- rank 2 --cable 2-- rank 3 --cable 3-- rank 0
+//!  rank 0 --wire 0-- rank 1 --wire 1-- rank 2 --wire 2-- rank 3 --wire 3-- rank 0
 //! ```
 //!
-//! Each rank is a process with two NICs of ours, each cable a process that works like `devmem-tcp wire`. All of them are
+//! Each rank is a process with two NICs of ours. Wire N is a UNIX socket on which rank N listens, and to which the next rank connects: both
+//! share memory. An impaired wire is a cable, a process that works like `devmem-tcp wire`. All of them are
 //! helpers: they end with this process, however it ends.
 
 mod rank;
@@ -19,7 +20,7 @@ use tool::output::Failure;
 use tool::peer::Peer;
 use tool::signals::StopFlag;
 
-use crate::plan::ExchangePlan;
+use crate::plan::{ExchangePlan, RingWires};
 use crate::report::{Collective, ExchangeReport};
 use rank::RankReport;
 use ring::FLOAT_BYTES;
@@ -39,7 +40,11 @@ pub fn run(plan: &ExchangePlan) -> Result<(), Failure> {
     let folder = tempfile::tempdir().context("make a folder for the sockets")?;
     let folder = folder.path();
     let mut cables = Vec::new();
-    for wire in 0..ExchangePlan::RANKS {
+    let cabled = match plan.wires() {
+        RingWires::Shared => 0,
+        RingWires::Cables => ExchangePlan::RANKS,
+    };
+    for wire in 0..cabled {
         cables.push(start_cable(plan, folder, wire, &stop)?);
     }
     let mut ranks = Vec::new();
@@ -79,7 +84,10 @@ fn report(plan: &ExchangePlan, ranks: &[RankReport]) -> ExchangeReport {
     };
     ExchangeReport {
         backend: "user",
-        link: "unix",
+        link: match plan.wires() {
+            RingWires::Shared => "unix-listen",
+            RingWires::Cables => "unix",
+        },
         ranks: ExchangePlan::RANKS,
         floats: plan.floats as u64,
         bytes,
@@ -101,7 +109,7 @@ fn report(plan: &ExchangePlan, ranks: &[RankReport]) -> ExchangeReport {
     }
 }
 
-/// Returns the path of the socket at end 1 or 2 of a wire.
+/// Returns the path of the socket at end 1 or 2 of a wire; without a cable, both ends have that of end 1.
 fn socket(folder: &Path, wire: u16, end: u16) -> PathBuf {
     folder.join(format!("wire{wire}-{end}"))
 }
@@ -129,7 +137,14 @@ fn start_rank(plan: &ExchangePlan, folder: &Path, rank: u16) -> Result<Peer, Fai
     command.args(["--floats", &plan.floats.to_string()]);
     command.args(["--rounds", &ROUNDS.to_string()]);
     command.args(["--mtu", &plan.mtu.to_string()]);
-    command.arg("--left").arg(socket(folder, previous, 2));
+    let end = match plan.wires() {
+        RingWires::Shared => {
+            command.arg("--listen");
+            1
+        }
+        RingWires::Cables => 2,
+    };
+    command.arg("--left").arg(socket(folder, previous, end));
     command.arg("--right").arg(socket(folder, rank, 1));
     if plan.ipv6 {
         command.arg("--ipv6");

@@ -11,10 +11,19 @@ use crate::args;
 
 /// Default of `--bytes`.
 const BYTES: Size = Size(64 << 20);
-/// Default of `--mtu`: the cables between the processes carry single packets, so long ones cost less.
+/// Default of `--mtu`: cables between the processes carry single packets, so long ones cost less.
 const MTU: u16 = 9000;
 /// Bytes of one float.
 const FLOAT_BYTES: usize = 4;
+
+/// What joins two neighbours of the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RingWires {
+    /// One socket: a rank listens, the next one connects, and both share memory.
+    Shared,
+    /// A process between the sockets of both, which passes frames on.
+    Cables,
+}
 
 /// A run of `demo --exchange`.
 #[derive(Clone, Debug)]
@@ -34,6 +43,14 @@ pub struct ExchangePlan {
 impl ExchangePlan {
     /// Number of processes.
     pub const RANKS: u16 = 4;
+
+    /// Returns what joins neighbours: a cable where the wires are impaired, because it works on single frames.
+    pub fn wires(&self) -> RingWires {
+        match self.impairment.is_none() {
+            true => RingWires::Shared,
+            false => RingWires::Cables,
+        }
+    }
 
     /// Validates the command line.
     ///

@@ -12,7 +12,7 @@ use tool::size::Size;
 pub struct ExchangeReport {
     /// The stack: `user`.
     pub backend: &'static str,
-    /// The link: `unix`.
+    /// The link: `unix-listen`, wires that share memory, or `unix`, cables.
     pub link: &'static str,
     /// Number of processes.
     pub ranks: u16,
@@ -122,6 +122,10 @@ impl fmt::Display for ExchangeReport {
             )?;
         }
         let (cpu, mtu, impair) = (self.ranks_cpu_seconds, self.mtu, &self.impair);
+        let wires = match self.link {
+            "unix" => "UNIX sockets and cables",
+            _ => "UNIX sockets, shared memory",
+        };
         row(
             f,
             "CPU",
@@ -131,7 +135,7 @@ impl fmt::Display for ExchangeReport {
             f,
             "wires",
             format_args!(
-                "UNIX sockets, MTU {mtu}, IPv{}, impairment {impair}",
+                "{wires}, MTU {mtu}, IPv{}, impairment {impair}",
                 self.ip_version
             ),
         )

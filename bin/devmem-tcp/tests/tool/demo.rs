@@ -319,10 +319,10 @@ fn both_directions_of_the_demo_can_be_captured() {
 
 #[test]
 fn four_processes_exchange_a_vector_and_agree_with_a_serial_computation() {
-    for (floats, options) in [
-        (65_537, ""),
-        (4, "--ipv6"),
-        (5_000, "--impair loss=1%,seed=3"),
+    for (floats, options, link) in [
+        (65_537, "", "unix-listen"),
+        (4, "--ipv6", "unix-listen"),
+        (5_000, "--impair loss=1%,seed=3", "unix"),
     ] {
         let bytes = 4 * floats;
         let json = run(&format!("demo --exchange --json --bytes {bytes} {options}")).json();
@@ -330,6 +330,7 @@ fn four_processes_exchange_a_vector_and_agree_with_a_serial_computation() {
             (&json["floats"], &json["ranks"]),
             (&floats.into(), &4.into())
         );
+        assert_eq!(json["link"], link);
         for (collective, share) in [("all_reduce", 1.5), ("all_gather", 0.75)] {
             let figures = &json[collective];
             assert_eq!(figures["wrong"], 0, "{json}");

@@ -122,8 +122,15 @@ fn wrong(bytes: &[u8], expected: impl Fn(usize) -> f32) -> u64 {
 fn connect(args: &DemoRank) -> Result<Neighbours> {
     // Wire N joins the ranks N, host 1, and N + 1, host 2.
     let previous = (args.rank + args.ranks - 1) % args.ranks;
-    let left = fabric(args, &args.left, previous, 2)?;
-    let right = fabric(args, &args.right, args.rank, 1)?;
+    let kind = if args.listen { "unix-listen" } else { "unix" };
+    let right = fabric(
+        args,
+        &format!("{kind}:{}", args.right.display()),
+        args.rank,
+        1,
+    )?;
+    wait_for(&args.left)?;
+    let left = fabric(args, &format!("unix:{}", args.left.display()), previous, 2)?;
     let listener = left.listen()?;
     print_json(&listener.ticket().to_bytes().to_vec())
         .map_err(|failure| anyhow::anyhow!("{failure}"))?;
@@ -139,6 +146,18 @@ fn connect(args: &DemoRank) -> Result<Neighbours> {
         .context("the length of a ticket")?;
     let dial = right.dial(&Ticket::from_bytes(&bytes)?)?;
     both(listener, dial, left, right)
+}
+
+/// Waits until the previous rank listens: all ranks start at the same time.
+fn wait_for(socket: &Path) -> Result<()> {
+    let start = Instant::now();
+    while !socket.exists() {
+        if start.elapsed() > CONNECT_LIMIT {
+            bail!("the previous rank did not listen within {CONNECT_LIMIT:?}");
+        }
+        thread::sleep(LOOK);
+    }
+    Ok(())
 }
 
 fn both(listener: Listener, mut dial: Dial, left: Fabric, right: Fabric) -> Result<Neighbours> {
@@ -167,13 +186,13 @@ fn both(listener: Listener, mut dial: Dial, left: Fabric, right: Fabric) -> Resu
     }
 }
 
-/// Opens a NIC on a wire: host `host` of the network `wire`.
-fn fabric(args: &DemoRank, socket: &Path, wire: u16, host: u16) -> Result<Fabric> {
+/// Opens a NIC on a link to a wire: host `host` of the network `wire`.
+fn fabric(args: &DemoRank, link: &str, wire: u16, host: u16) -> Result<Fabric> {
     let address = match args.ipv6 {
         true => format!("fd77:0:0:{wire:x}::{host}/64"),
         false => format!("10.77.{wire}.{host}/24"),
     };
-    let nic = Netdev::builder(&format!("unix:{}", socket.display()))?
+    let nic = Netdev::builder(link)?
         .address(&address)?
         .mtu(args.mtu)
         .open()?;

@@ -50,7 +50,13 @@ pub enum LinkSpec {
     /// payload crosses it by reference, in super-packets of up to 512 KiB, and is copied once by the receiving NIC, straight to the
     /// memory or the place where it belongs. For that, each process maps memory of the other one for reading: its host memory
     /// for sending, and the whole of each device memory that is a memory file ([`Dmabuf::memfd`](crate::Dmabuf::memfd)) and
-    /// was sent from. Other device memory is copied before it is sent.
+    /// was sent from. Other device memory, dma-bufs among it, is copied before it is sent.
+    ///
+    /// The other process can read all of such a memory, not only what was sent, and may keep its mapping as long as it likes, also when the
+    /// memory is not bound any more. Keep what it shall not see in another memory.
+    ///
+    /// An impaired end takes no super-packets. If it connects to a listening end that is not impaired, it is refused, with an error;
+    /// the listening end counts the drop `rx_peer_refused`. Let the impaired end listen, or impair both.
     UnixListen(PathBuf),
     /// `mem:NAME`: an in-memory wire between two NICs of this process. The first NIC creates it, the second one joins it.
     Memory(String),

@@ -12,6 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use devmem_linux::test_util::skip;
 use devmem_tcp::{Dmabuf, Frag, Netdev, NetdevBuilder, RxBatch, Stream};
 
 /// Far longer than anything here takes: a test that waits this long has failed.
@@ -111,6 +112,16 @@ fn host_bytes_cross_in_both_directions_over_both_families() {
 
 #[test]
 fn device_memory_with_a_file_and_without_one_arrives_in_bound_memory() {
+    const TEST: &str = "device_memory_with_a_file_and_without_one_arrives_in_bound_memory";
+    let mut memories = vec![
+        Dmabuf::memfd(6 * MIB).unwrap(),
+        Dmabuf::anonymous(6 * MIB).unwrap(),
+    ];
+    match devmem_tcp::udmabuf(6 * MIB) {
+        // A dma-buf is not passed on: it is copied as memory without a file is.
+        Ok(dmabuf) => memories.push(dmabuf),
+        Err(refused) => skip(TEST, "udmabuf", &refused.to_string()),
+    }
     let place = Place::new();
     let (listening, joining) = ends(&place);
     for (seed, address) in addresses().into_iter().enumerate() {
@@ -119,13 +130,13 @@ fn device_memory_with_a_file_and_without_one_arrives_in_bound_memory() {
         let pool = Dmabuf::anonymous(8 * MIB).unwrap();
         let bound = listening.bind_rx(&pool, setup.queues()).unwrap();
         let len = 5 * MIB + 77;
-        for memory in [Dmabuf::memfd(6 * MIB), Dmabuf::anonymous(6 * MIB)] {
+        for memory in &memories {
             let (mut sender, mut receiver) = connect(&listening, &joining, address);
-            let (memory, sent) = (memory.unwrap(), pattern(seed, len));
+            let sent = pattern(seed, len);
             memory.copy_in(0, &sent).unwrap();
             let mut got = Vec::new();
             thread::scope(|scope| {
-                scope.spawn(|| send_device(&joining, &mut sender, &memory, len));
+                scope.spawn(|| send_device(&joining, &mut sender, memory, len));
                 let mut batch = RxBatch::with_capacity(64);
                 while got.len() < len {
                     let bytes = receiver.recv(&mut batch).unwrap();

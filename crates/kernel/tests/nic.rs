@@ -3,7 +3,7 @@
 
 use std::env;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 use devmem_linux::dmabuf::{CpuAccess, DmabufFd};
 use devmem_linux::doctor::{Doctor, NicVerdict};
@@ -133,4 +133,20 @@ fn the_cpu_can_access_a_udmabuf() {
     access.end().unwrap();
     let imported = DmabufFd::import(memory.as_fd().try_clone_to_owned().unwrap()).unwrap();
     assert_eq!(imported.size(), SIZE);
+}
+
+/// Why the user-space NIC does not pass dma-bufs on to the other end of a wire, which shall read and not write: a memfd can be
+/// opened again for reading.
+#[test]
+fn a_udmabuf_is_writable_and_cannot_be_opened_again_for_reading() {
+    const TEST: &str = "a_udmabuf_is_writable_and_cannot_be_opened_again_for_reading";
+    let memory = match DmabufFd::udmabuf(SIZE) {
+        Ok(memory) => memory,
+        Err(error) => return skip(TEST, "udmabuf", &error.to_string()),
+    };
+    let flags = rustix::fs::fcntl_getfl(&memory).unwrap();
+    assert!(flags.contains(rustix::fs::OFlags::RDWR), "{flags:?}");
+    let again = format!("/proc/self/fd/{}", memory.as_fd().as_raw_fd());
+    let refused = std::fs::File::open(again).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(Errno::ENXIO.0));
 }

@@ -374,6 +374,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_named_plugin_must_exist_and_is_taken_as_it_is() {
+        let named = |path: &Path| {
+            plugin(PluginArgs {
+                plugin: Some(path.to_owned()),
+            })
+        };
+        let me = std::env::current_exe().unwrap();
+        assert_eq!(named(&me).unwrap(), Some(me));
+        let missing = named(Path::new("/nonexistent/x.so")).unwrap_err();
+        assert!(missing.to_string().contains("no such file"), "{missing}");
+    }
+
+    #[test]
     fn files_get_the_given_place_or_keep_their_name() {
         let me = std::env::current_exe().unwrap();
         let name = me.file_name().unwrap().to_string_lossy();

@@ -40,6 +40,9 @@ pub enum PluginError {
         /// The last warning that the plugin has logged.
         warning: Option<String>,
     },
+    /// Memory was named to another communicator than it is registered for.
+    #[error("the memory is registered for another communicator")]
+    OtherComm,
     /// A function returned success with a value that makes no sense.
     #[error("{function}: the plugin returned {value}")]
     Nonsense {

@@ -83,9 +83,8 @@ fn nonsense(function: &'static str, value: c_int) -> PluginError {
 struct Open<'p> {
     library: &'p Library,
     kind: Closing,
-    /// `None` once it is closed.
-    opened: Option<Opaque>,
     value: Opaque,
+    is_closed: bool,
 }
 
 impl<'p> Open<'p> {
@@ -93,15 +92,15 @@ impl<'p> Open<'p> {
         Self {
             library,
             kind,
-            opened: Some(value),
             value,
+            is_closed: false,
         }
     }
 
     fn close(&mut self) -> Result<(), PluginError> {
-        match self.opened.take() {
-            Some(opened) => self.library.close(self.kind, opened),
-            None => Ok(()),
+        match std::mem::replace(&mut self.is_closed, true) {
+            false => self.library.close(self.kind, self.value),
+            true => Ok(()),
         }
     }
 
@@ -111,6 +110,14 @@ impl<'p> Open<'p> {
             comm: self.value,
             memory: self.library.register(self.value, fd, (BASE, size))?,
         })
+    }
+
+    /// Returns the memory, if it is registered for this communicator.
+    fn memory(&self, memory: &Registered<'_>) -> Result<Opaque, PluginError> {
+        match memory.comm == self.value {
+            true => Ok(memory.memory),
+            false => Err(PluginError::OtherComm),
+        }
     }
 }
 
@@ -161,14 +168,14 @@ impl SendComm<'_> {
     ///
     /// # Errors
     ///
-    /// The range is not registered.
+    /// The range is not registered for this communicator.
     pub fn send<'c>(
         &'c self,
         memory: &Registered<'c>,
         range: Range<usize>,
     ) -> Result<Option<Request<'c>>, PluginError> {
-        let (library, at) = (self.0.library, address(&range));
-        let request = library.send(self.0.value, memory.memory, at, TAG)?;
+        let (library, memory) = (self.0.library, self.0.memory(memory)?);
+        let request = library.send(self.0.value, memory, address(&range), TAG)?;
         Ok(request.map(|request| Request { library, request }))
     }
 
@@ -197,14 +204,14 @@ impl RecvComm<'_> {
     ///
     /// # Errors
     ///
-    /// The range is not registered.
+    /// The range is not registered for this communicator.
     pub fn receive<'c>(
         &'c self,
         memory: &Registered<'c>,
         range: Range<usize>,
     ) -> Result<Option<Request<'c>>, PluginError> {
-        let (library, at) = (self.0.library, address(&range));
-        let request = library.receive(self.0.value, memory.memory, at, TAG)?;
+        let (library, memory) = (self.0.library, self.0.memory(memory)?);
+        let request = library.receive(self.0.value, memory, address(&range), TAG)?;
         Ok(request.map(|request| Request { library, request }))
     }
 

@@ -96,6 +96,8 @@ fn a_message_crosses_from_dma_buf_to_dma_buf() {
                 view.copy_out(4096, &mut received).unwrap();
                 assert_eq!((received[2999], received[3000]), (7, 0));
                 assert!(to.send(&source, 4000..5000).is_err(), "not registered");
+                let other = to.send(&target, 0..1).unwrap_err();
+                assert!(matches!(other, PluginError::OtherComm), "{other}");
             }
         }
         to.close().unwrap();

@@ -33,7 +33,7 @@ const NO_TRAFFIC_CLASS: c_int = -1;
 const COMM_ID: u64 = 1;
 
 /// A value of the plugin that is only given back to it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Opaque(NonNull<c_void>);
 
 /// What ends: the functions with one parameter.

@@ -68,7 +68,10 @@ impl Meeting {
             let mut len = [0; 4];
             self.0.read_exact(&mut len)?;
             let len = u32::from_be_bytes(len) as usize;
-            let mut theirs = vec![0; len.min(MEETING_BYTES_MAX)];
+            if len > MEETING_BYTES_MAX {
+                return Err(std::io::ErrorKind::InvalidData.into());
+            }
+            let mut theirs = vec![0; len];
             self.0.read_exact(&mut theirs)?;
             std::io::Result::Ok(theirs)
         })();
@@ -116,14 +119,14 @@ pub fn load() -> anyhow::Result<Plugin> {
 
 /// A communicator in each direction.
 #[derive(Debug)]
-pub struct Link<'p> {
+pub struct CommPair<'p> {
     /// To the other guest.
     pub to: SendComm<'p>,
     /// From the other guest.
     pub from: RecvComm<'p>,
 }
 
-impl<'p> Link<'p> {
+impl<'p> CommPair<'p> {
     /// Connects both ranks in both directions.
     ///
     /// # Errors
@@ -205,7 +208,7 @@ pub struct Buffers {
 /// Both, registered for the communicators of a link.
 #[derive(Debug)]
 pub struct RegisteredBuffers<'c> {
-    link: &'c Link<'c>,
+    link: &'c CommPair<'c>,
     buffers: &'c Buffers,
     source: Registered<'c>,
     target: Registered<'c>,
@@ -237,7 +240,7 @@ impl Buffers {
     /// # Errors
     ///
     /// The plugin refused.
-    pub fn register<'c>(&'c self, link: &'c Link<'c>) -> anyhow::Result<RegisteredBuffers<'c>> {
+    pub fn register<'c>(&'c self, link: &'c CommPair<'c>) -> anyhow::Result<RegisteredBuffers<'c>> {
         let (source, target) = (&self.source, &self.target);
         Ok(RegisteredBuffers {
             link,

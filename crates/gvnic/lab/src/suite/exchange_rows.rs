@@ -8,7 +8,7 @@ use anyhow::{Context as _, ensure};
 use nccl_load::Plugin;
 
 use super::devmem;
-use super::exchange::{self, Buffers, Link, Meeting, NicSettings, ReceivedBytes};
+use super::exchange::{self, Buffers, CommPair, Meeting, NicSettings, ReceivedBytes};
 use super::rows::{Context, Row, Seen, Skip};
 use super::traffic::Rate;
 use crate::job::PLUGIN_PATH;
@@ -62,8 +62,8 @@ pub const LOSS_ROWS: &[Row] = &[
     }),
 ];
 
-/// What this guest has received by a row.
-struct Received {
+/// What both guests have sent each other in a row.
+struct Exchanged {
     /// Lengths of the messages.
     lens: Vec<usize>,
     /// Time from posting them to the end of both directions.
@@ -81,7 +81,7 @@ struct Rank<'a> {
 fn play(
     context: &Context,
     row: &str,
-    work: impl FnOnce(&mut Rank<'_>) -> anyhow::Result<Received>,
+    work: impl FnOnce(&mut Rank<'_>) -> anyhow::Result<Exchanged>,
 ) -> anyhow::Result<Seen> {
     if !Path::new(PLUGIN_PATH).exists() {
         let reason = "this machine has no plugin for NCCL for the guests: cargo build --release -p devmem-nccl";
@@ -97,7 +97,7 @@ fn play(
         plugin: &plugin,
         meeting: &mut meeting,
     };
-    let received = work(&mut rank)?;
+    let exchanged = work(&mut rank)?;
     ensure!(
         NicSettings::read()? != before,
         "the plugin has not set the NIC up"
@@ -107,7 +107,7 @@ fn play(
         NicSettings::read()? == before,
         "the plugin has not restored the NIC's settings"
     );
-    let all = received.lens.iter().map(|len| *len as u64).sum();
+    let all = exchanged.lens.iter().map(|len| *len as u64).sum();
     let counted = ReceivedBytes::in_notes(&nccl_load::take_notes());
     // Short messages, too: they would follow their record, to host memory, if the other guest's kernel did not send from the dma-buf.
     ensure!(
@@ -117,11 +117,11 @@ fn play(
     Ok(Seen {
         detail: format!(
             "{} messages each way correct, {all} bytes received in device memory",
-            received.lens.len()
+            exchanged.lens.len()
         ),
         rate: Some(Rate {
             bytes: all,
-            elapsed: received.elapsed,
+            elapsed: exchanged.elapsed,
         }),
     })
 }
@@ -133,8 +133,8 @@ impl Rank<'_> {
     }
 
     /// Exchanges one message after another, in both directions at the same time.
-    fn messages(&mut self, lens: &[usize]) -> anyhow::Result<Received> {
-        let link = Link::new(self.plugin, self.meeting)?;
+    fn messages(&mut self, lens: &[usize]) -> anyhow::Result<Exchanged> {
+        let link = CommPair::new(self.plugin, self.meeting)?;
         let longest = lens.iter().copied().max().unwrap_or(0);
         let buffers = Buffers::new(longest)?;
         let registered = buffers.register(&link)?;
@@ -148,15 +148,15 @@ impl Rank<'_> {
         }
         drop(registered);
         self.end([link])?;
-        Ok(Received {
+        Ok(Exchanged {
             lens: lens.to_vec(),
             elapsed,
         })
     }
 
     /// Exchanges messages on several communicators at the same time.
-    fn many(&mut self) -> anyhow::Result<Received> {
-        let links = (0..LINKS).map(|_| Link::new(self.plugin, self.meeting));
+    fn many(&mut self) -> anyhow::Result<Exchanged> {
+        let links = (0..LINKS).map(|_| CommPair::new(self.plugin, self.meeting));
         let links = links.collect::<anyhow::Result<Vec<_>>>()?;
         let buffers = links.iter().map(|_| Buffers::new(PIECE_BYTES + LINKS));
         let buffers = buffers.collect::<anyhow::Result<Vec<_>>>()?;
@@ -187,15 +187,15 @@ impl Rank<'_> {
         }
         drop(registered);
         self.end(links)?;
-        Ok(Received {
+        Ok(Exchanged {
             lens: lens.repeat(ROUNDS),
             elapsed,
         })
     }
 
     /// Closes the communicators when both ranks have checked what they have received.
-    fn end<'p>(&mut self, links: impl IntoIterator<Item = Link<'p>>) -> anyhow::Result<()> {
+    fn end<'p>(&mut self, links: impl IntoIterator<Item = CommPair<'p>>) -> anyhow::Result<()> {
         self.meeting.swap(b"end")?;
-        links.into_iter().try_for_each(Link::close)
+        links.into_iter().try_for_each(CommPair::close)
     }
 }

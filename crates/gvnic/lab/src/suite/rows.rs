@@ -108,7 +108,7 @@ pub struct GuestTest {
     #[arg(long)]
     only: Option<String>,
     /// Number of this guest
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1))]
     guest: u8,
     /// Run the receiver that gets killed
     #[arg(long)]

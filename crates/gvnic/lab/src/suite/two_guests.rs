@@ -19,7 +19,7 @@ const POOL_BYTES: usize = 16 << 20;
 ///
 /// # Errors
 ///
-/// A guest did not boot, and the other one has no report.
+/// A guest failed, and there is no report of any row.
 pub(super) fn run_group(
     kit: &Kit,
     plan: &TestPlan,
@@ -45,6 +45,7 @@ pub(super) fn run_group(
     let [mut first, mut second] =
         [0, 1].map(|guest| Collector::new(names.clone(), None, Some(guest), print_row));
     let ended = pair.run(kit, &jobs, [&mut first, &mut second]);
+    let is_without_rows = first.rows.is_empty() && second.rows.is_empty();
     let mut failure = None;
     for ((guest, ended), collected) in (0..).zip(ended).zip([first, second]) {
         let trouble = match ended {
@@ -52,6 +53,7 @@ pub(super) fn run_group(
                 report.add_run(run);
                 NOT_RUN.to_owned()
             }
+            Err(ended) if is_without_rows => return Err(ended),
             Err(ended) => {
                 let text = ended.to_string();
                 failure = Some(ended);
@@ -64,10 +66,10 @@ pub(super) fn run_group(
         let missing = missing_rows(&wanted, &report.rows, &trouble);
         report.rows.extend(missing.into_iter().inspect(print_row));
     }
-    let log = match failure {
-        Some(failure) => failed_row(&group_name(group), &format!("a guest failed: {failure}")),
-        None => log_row(&report),
-    };
+    let mut log = log_row(&report);
+    if let Some(failure) = failure {
+        log = failed_row(&log.row, &format!("a guest failed: {failure}"));
+    }
     print_row(&log);
     report.rows.push(log);
     Ok(report)

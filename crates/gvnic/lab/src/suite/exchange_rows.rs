@@ -15,7 +15,9 @@ use crate::job::PLUGIN_PATH;
 
 /// A queue that is bound to find out whether the kernel can.
 const QUEUE: u32 = 2;
+/// Lengths of messages that are sent one after another.
 const SHORT: [usize; 7] = [0, 1, 7, 4096, 65_536, 262_147, 600_000];
+/// As above.
 const LONG: [usize; 2] = [(4 << 20) + 3, 8 << 20];
 /// Message lengths on a bad wire.
 const SOME: [usize; 4] = [0, 1, 600_000, (2 << 20) + 3];
@@ -91,6 +93,8 @@ fn play(
     devmem::require_tx()?;
     let before = NicSettings::read()?;
     let mut meeting = Meeting::new(context.guest, row)?;
+    // Those of a row that has failed.
+    drop(nccl_load::take_notes());
     let plugin = exchange::load()?;
     let mut rank = Rank {
         guest: context.guest,

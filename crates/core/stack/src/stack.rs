@@ -210,9 +210,15 @@ impl Stack {
         self.memory.windows.advance(now);
         self.network.watch_link(now);
         let sent_before = self.network.tx_packets();
-        let (mut received, mut bytes) = (0, 0);
+        let (mut received, mut bytes, mut polls) = (0, 0, 0);
         let mut burst = Burst::GoesOn;
         while self.poll_goes_on(received, bytes, now) {
+            let whole = (received / self.poll_budget).max(bytes / POLL_BYTES);
+            if whole > polls {
+                // The peer, or the sender on this host whose timer is due, has waited for these ACKs as long as for a whole poll.
+                polls = whole;
+                self.flush_arrivals(Burst::GoesOn, now);
+            }
             let Some(packet) = self.network.poll_rx(now) else {
                 burst = match received {
                     0 => Burst::Over,

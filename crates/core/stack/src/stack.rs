@@ -123,6 +123,8 @@ pub struct Stack {
     poll_budget: usize,
     /// The current poll receives no more: see [`AfterPlacing`](crate::direct::AfterPlacing).
     pub(crate) pause: bool,
+    /// How the last poll ended.
+    last_burst: Burst,
     last_poll: Instant,
 }
 
@@ -186,6 +188,7 @@ impl Stack {
             flush_scope: FlushScope::All,
             poll_budget: poll_budget.max(1),
             pause: false,
+            last_burst: Burst::Over,
             last_poll: Instant::ZERO,
         })
     }
@@ -207,9 +210,15 @@ impl Stack {
         self.memory.windows.advance(now);
         self.network.watch_link(now);
         let sent_before = self.network.tx_packets();
-        let (mut received, mut bytes) = (0, 0);
+        let (mut received, mut bytes, mut polls) = (0, 0, 0);
         let mut burst = Burst::GoesOn;
         while self.poll_goes_on(received, bytes, now) {
+            let whole = (received / self.poll_budget).max(bytes / POLL_BYTES);
+            if whole > polls {
+                // The peer, or the sender on this host whose timer is due, has waited for these ACKs as long as for a whole poll.
+                polls = whole;
+                self.flush_arrivals(Burst::GoesOn, now);
+            }
             let Some(packet) = self.network.poll_rx(now) else {
                 burst = match received {
                     0 => Burst::Over,
@@ -223,6 +232,7 @@ impl Stack {
             self.receive(packet, now);
         }
         self.stats.rx_packets += received as u64;
+        self.last_burst = burst;
         self.flush_arrivals(burst, now);
         let Self {
             memory,
@@ -296,7 +306,8 @@ impl Stack {
     /// the link was empty. Packets for a busy link whose file descriptor becomes writable do not count.
     pub fn wants_flush(&self) -> bool {
         self.sockets.any_touched() && !self.network.is_held_up()
-            || self.sockets.any_arrivals()
+            || self.last_burst == Burst::GoesOn
+            || self.sockets.any_held_acks()
             || self.memory.windows.any_to_visit()
             || self.network.wants_flush()
     }
@@ -385,24 +396,36 @@ impl Stack {
         self.memory.windows.promised(queue.index())
     }
 
-    /// Polls every connection that received segments in this burst for segments to send. When the link is empty,
-    /// delayed ACKs are sent, too.
+    /// Polls every connection that received segments since it was served for segments to send. When the link is empty, delayed
+    /// ACKs are sent, too.
+    ///
+    /// Before that, a connection is served once per arrival only: of a thousand connections that wait on the link, each poll
+    /// receives for a few.
     fn flush_arrivals(&mut self, burst: Burst, now: Instant) {
-        let mut batch = self.sockets.take_arrivals();
-        batch.retain(|&slot| {
-            // A slot is listed twice if a closed socket had it before; only the first entry counts.
-            let waits = self.sockets.take_arrival_mark(slot);
-            if waits {
-                self.serve(slot, burst, now);
-            }
-            waits
-                && match burst {
-                    Burst::GoesOn => true,
-                    Burst::Drained => self.sockets.is_ack_pending(slot),
-                    Burst::Over => false,
+        if burst != Burst::GoesOn {
+            let mut held = self.sockets.take_held_acks();
+            for slot in held.drain(..) {
+                if self.sockets.take_held_mark(slot) {
+                    self.serve_arrivals(slot, burst, now);
                 }
-        });
-        self.sockets.put_back_arrivals(batch);
+            }
+            self.sockets.reuse_held_acks(held);
+        }
+        let mut arrived = self.sockets.take_arrivals();
+        for slot in arrived.drain(..) {
+            if self.sockets.take_arrival_mark(slot) {
+                self.serve_arrivals(slot, burst, now);
+            }
+        }
+        self.sockets.reuse_arrivals(arrived);
+    }
+
+    /// Serves a connection that received segments; an ACK that is not sent yet waits for the link to be empty.
+    fn serve_arrivals(&mut self, slot: u32, burst: Burst, now: Instant) {
+        self.serve(slot, burst, now);
+        if burst != Burst::Over {
+            self.sockets.hold_ack(slot);
+        }
     }
 
     /// Polls every touched connection for segments to send.

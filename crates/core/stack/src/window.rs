@@ -10,7 +10,7 @@
 //!   there is always some left for a new one.
 //! - *equal parts*: when less than an eighth is left, nor may it be promised more than each would get if all that are not
 //!   idle were busy. Otherwise those that sent a burst each would keep what they did not use of their windows from the one
-//!   that sends now.
+//!   that sends now. Such a window ends where a packet of the sender does ([`whole_packets`]).
 //! - *growth by use*: the promise to a new connection is small and grows with the bytes delivered in order,
 //!   always ahead of slow start.
 //! - *idle connections*: a connection that has received nothing for one to two seconds, and was promised
@@ -104,6 +104,8 @@ pub(crate) struct Promise {
     /// It is in a [`Share`] of its queue, unless it has become idle.
     is_counted: bool,
     packing: Packing,
+    /// Payload of the longest packet that has arrived, in bytes.
+    longest: u64,
     /// Number of the period in which it last received something or was promised something new; `None` before the
     /// first [`Windows::grant`].
     active_in: Option<u64>,
@@ -128,6 +130,7 @@ impl Promise {
             memory: 0,
             is_counted: false,
             packing: Packing::new(),
+            longest: 0,
             active_in: None,
             asked: false,
             has_sent: false,
@@ -286,6 +289,16 @@ impl QueuePromises {
         (self.total - self.total / RESERVE_DIVISOR) / 4 * 3 / (others + 1)
     }
 
+    /// Returns how much memory must not be promised to anyone before a connection that got too little is considered again: one whose
+    /// window takes `window` bytes, and whose floor takes `floor`.
+    fn needs(&self, promise: &Promise, window: u64, floor: u64) -> u64 {
+        if promise.asked && window < floor {
+            return floor.saturating_sub(promise.memory);
+        }
+        let needs = (2 * floor).max(WORTHWHILE_FACTOR.saturating_mul(window));
+        needs.saturating_add(self.total / RESERVE_DIVISOR)
+    }
+
     /// Enters a connection that got too little into the list, behind those that need the same. It is considered again when
     /// `needs` bytes are not promised, and more than now.
     fn enlist(&mut self, slot: u32, promise: &Promise, needs: u64) {
@@ -385,6 +398,7 @@ impl Windows {
     /// Notes a packet with `len` bytes of payload on the connection of `promise`.
     pub(crate) fn note_packet(&mut self, promise: &mut Promise, len: usize) {
         promise.packing.note(len);
+        promise.longest = promise.longest.max(len as u64);
         promise.asked = true;
         if promise.active_in != Some(self.period) {
             self.note_activity(promise);
@@ -459,7 +473,11 @@ impl Windows {
             floor.min(unpromised)
         };
         let allowed = promise.packing.payload_for(may);
-        let granted = wanted.min(allowed).max(ask.outstanding);
+        let granted = match fair == part {
+            true => whole_packets(wanted.min(allowed), promise.longest, ask.mss),
+            false => wanted.min(allowed),
+        };
+        let granted = granted.max(ask.outstanding);
         promise.asked &= granted == ask.outstanding;
         if granted > ask.outstanding || promise.active_in.is_none() {
             promise.active_in = Some(period);
@@ -479,12 +497,7 @@ impl Windows {
             queue.delist(slot, promise);
             return granted;
         }
-        let needs = if promise.asked && window < floor {
-            floor.saturating_sub(memory)
-        } else {
-            let needs = (2 * floor).max(WORTHWHILE_FACTOR.saturating_mul(window));
-            needs.saturating_add(queue.total / RESERVE_DIVISOR)
-        };
+        let needs = queue.needs(promise, window, floor);
         queue.enlist(slot, promise, needs);
         granted
     }
@@ -587,6 +600,17 @@ impl Windows {
     pub(crate) fn queues(&self) -> usize {
         self.queues.len()
     }
+}
+
+/// Returns `window` without the end that a super-packet of `longest` bytes does not fill, if it is two of them or more.
+///
+/// Senders fill a window to its end, with a short packet that costs as much as a long one. They send no part of a segment of
+/// `mss` bytes, so half of one is added to the whole packets: the window field is rounded down (RFC 7323 2.3).
+fn whole_packets(window: u64, longest: u64, mss: u16) -> u64 {
+    if longest == 0 || window < 2 * longest {
+        return window;
+    }
+    window.min(window / longest * longest + u64::from(mss / 2))
 }
 
 /// Returns how much a connection has earned: an initial amount, and twice the bytes that it has delivered in order.

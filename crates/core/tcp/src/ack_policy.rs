@@ -1,7 +1,9 @@
 //! When ACKs are sent.
 //!
 //! An ACK without data costs a packet here and work at the sender, so in a bulk transfer without loss one
-//! ACK covers up to [`ACK_BYTES_MAX`] bytes. The stack calls [`AckPolicy::on_drained`] when it has emptied the link, and
+//! ACK covers up to [`ACK_BYTES_MAX`] bytes, or a quarter of the window. Such an ACK is sent when the stack has passed on the packets
+//! that it has received together: it covers all of those of its connection, and the ACKs of several connections are sent in a row, so
+//! that the code of the peer that a TAP runs for each of them is in the cache. The stack calls [`AckPolicy::on_drained`] when it has emptied the link, and
 //! pending ACKs are sent then. Soon after one that covered many bytes they wait for the next poll, which sends them if it receives
 //! nothing ([`DRAINED_INTERVAL`], [`AckPolicy::on_idle`]). So RFC 9293 3.8.6.3's
 //! "every second segment" holds whenever the link is not saturated, and its limit of 500 ms always.
@@ -39,6 +41,7 @@ pub(crate) struct AckPolicy {
 enum AckDue {
     Never,
     At(Instant),
+    AfterBurst,
     Now,
 }
 
@@ -48,7 +51,7 @@ impl AckDue {
         match self {
             AckDue::Never => AckDue::At(at),
             AckDue::At(before) => AckDue::At(before.min(at)),
-            AckDue::Now => AckDue::Now,
+            AckDue::AfterBurst | AckDue::Now => self,
         }
     }
 }
@@ -88,6 +91,8 @@ pub enum AckTime {
     Unchanged,
     /// At once.
     Now,
+    /// When the segments that were received together have been processed, or at once with other segments.
+    AfterBurst,
     /// After this time, or when it would have left anyway.
     Within(Duration),
     /// At this time, or when it would have left anyway.
@@ -189,8 +194,9 @@ impl AckStyle for WhenDrained {
         if quick {
             self.quick -= 1;
         }
-        match quick || facts.unacked >= self.threshold(facts) {
-            true => AckTime::Now,
+        match facts.unacked >= self.threshold(facts) {
+            _ if quick => AckTime::Now,
+            true => AckTime::AfterBurst,
             false => AckTime::Within(self.delay),
         }
     }
@@ -302,6 +308,7 @@ impl AckPolicy {
         self.due = match (time, self.due) {
             (AckTime::Unchanged, due) => due,
             (AckTime::Now, _) | (_, AckDue::Now) => AckDue::Now,
+            (AckTime::AfterBurst, _) | (_, AckDue::AfterBurst) => AckDue::AfterBurst,
             (AckTime::Within(delay), due) => due.or_by(now + delay),
             (AckTime::By(at), due) => due.or_by(at),
         };
@@ -374,15 +381,20 @@ impl AckPolicy {
         match self.due {
             AckDue::Never => false,
             AckDue::At(at) => at <= now,
-            AckDue::Now => true,
+            AckDue::AfterBurst | AckDue::Now => true,
         }
+    }
+
+    /// Returns whether an ACK is due that must not wait for the end of the burst.
+    pub(crate) fn is_urgent(&self, now: Instant) -> bool {
+        self.due != AckDue::AfterBurst && self.is_due(now)
     }
 
     /// Returns when the delay of a pending ACK is over.
     pub(crate) fn next_timer(&self) -> Option<Instant> {
         match self.due {
             AckDue::At(at) => Some(at),
-            AckDue::Never | AckDue::Now => None,
+            AckDue::Never | AckDue::AfterBurst | AckDue::Now => None,
         }
     }
 }

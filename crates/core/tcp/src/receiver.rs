@@ -155,6 +155,11 @@ impl<P: Payload> Receiver<P> {
         self.ack.is_due(now)
     }
 
+    /// Returns whether an ACK is due that must not wait for the end of the burst.
+    pub(crate) fn is_ack_urgent(&self, now: Instant) -> bool {
+        self.ack.is_urgent(now)
+    }
+
     pub(crate) fn next_timer(&self) -> Option<Instant> {
         self.ack.next_timer()
     }

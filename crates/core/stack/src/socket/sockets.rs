@@ -62,8 +62,10 @@ struct Marks {
     has_event: bool,
     /// In the list of sockets that may have something to send.
     is_touched: bool,
-    /// In the list of connections that received segments in this burst.
+    /// In the list of connections that received segments since they were served.
     has_arrivals: bool,
+    /// In the list of connections whose ACK waits for the link to be empty.
+    holds_ack: bool,
     /// Counted as a connection with bytes that wait to be sent.
     has_unsent: bool,
 }
@@ -76,8 +78,10 @@ struct Agenda {
     events: Vec<SocketId>,
     /// Slots of sockets that may have something to send.
     touched: Vec<u32>,
-    /// Slots of connections that received segments in this burst.
+    /// Slots of connections that received segments since they were served.
     arrivals: Vec<u32>,
+    /// Slots of connections that were served and have an ACK that waits for the link to be empty.
+    held_acks: Vec<u32>,
     /// Slots of sockets with sends that the peer has acknowledged and the NIC still holds.
     draining: Vec<u32>,
     /// Number of connections with bytes that wait to be sent.
@@ -119,7 +123,7 @@ impl<T: Pollable> SocketMut<'_, T> {
         self.agenda.timers.set(self.id.slot(), deadline);
     }
 
-    /// Notes that segments arrived in this burst.
+    /// Notes that segments arrived.
     pub(crate) fn note_arrivals(&mut self) {
         if !std::mem::replace(&mut self.marks.has_arrivals, true) {
             self.agenda.arrivals.push(self.id.slot());
@@ -353,6 +357,7 @@ impl Sockets {
                 has_event: false,
                 is_touched: false,
                 has_arrivals: false,
+                holds_ack: false,
                 has_unsent: false,
             },
         });
@@ -494,9 +499,9 @@ impl Sockets {
         !self.agenda.touched.is_empty()
     }
 
-    /// Returns whether connections have received segments and have not been served since.
-    pub(crate) fn any_arrivals(&self) -> bool {
-        !self.agenda.arrivals.is_empty()
+    /// Returns whether ACKs wait for the link to be empty.
+    pub(crate) fn any_held_acks(&self) -> bool {
+        !self.agenda.held_acks.is_empty()
     }
 
     /// Returns whether any connection has bytes that wait to be sent.
@@ -521,31 +526,56 @@ impl Sockets {
         self.agenda.touched = batch;
     }
 
-    /// Takes the list of connections that received segments.
+    /// Takes the list of connections that received segments since they were served.
     pub(crate) fn take_arrivals(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.agenda.arrivals)
     }
 
+    /// Gives the empty list of [`Sockets::take_arrivals`] back, to reuse its memory.
+    pub(crate) fn reuse_arrivals(&mut self, mut batch: Vec<u32>) {
+        batch.append(&mut self.agenda.arrivals);
+        self.agenda.arrivals = batch;
+    }
+
     /// Clears the mark of a connection from [`Sockets::take_arrivals`]; returns whether it was set.
+    ///
+    /// A slot is listed twice if a closed socket had it before; then only the first entry counts.
     pub(crate) fn take_arrival_mark(&mut self, slot: u32) -> bool {
         let slot = self.table.at_mut(slot);
         slot.is_some_and(|slot| std::mem::take(&mut slot.marks.has_arrivals))
     }
 
-    /// Returns whether a connection has an ACK to send that waits.
-    pub(crate) fn is_ack_pending(&self, slot: u32) -> bool {
-        matches!(self.at(slot), Some(SocketKind::Connection(it)) if it.conn.is_ack_pending())
+    /// Enters a connection into the list of those whose ACK waits for the link to be empty, if it has an ACK to send.
+    pub(crate) fn hold_ack(&mut self, slot: u32) {
+        let Some(entry) = self.table.at_mut(slot) else {
+            return;
+        };
+        let is_pending =
+            matches!(&entry.kind, SocketKind::Connection(it) if it.conn.is_ack_pending());
+        if is_pending && !std::mem::replace(&mut entry.marks.holds_ack, true) {
+            self.agenda.held_acks.push(slot);
+        }
     }
 
-    /// Puts connections back at the front of the list of those that received segments.
-    pub(crate) fn put_back_arrivals(&mut self, mut batch: Vec<u32>) {
-        for &slot in &batch {
-            if let Some(slot) = self.table.at_mut(slot) {
-                slot.marks.has_arrivals = true;
-            }
-        }
-        batch.append(&mut self.agenda.arrivals);
-        self.agenda.arrivals = batch;
+    /// Takes the list of connections whose ACK waits for the link to be empty.
+    pub(crate) fn take_held_acks(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.agenda.held_acks)
+    }
+
+    /// Gives the empty list of [`Sockets::take_held_acks`] back, to reuse its memory.
+    pub(crate) fn reuse_held_acks(&mut self, mut batch: Vec<u32>) {
+        batch.append(&mut self.agenda.held_acks);
+        self.agenda.held_acks = batch;
+    }
+
+    /// Clears both marks of a connection from [`Sockets::take_held_acks`]; returns whether it still had that mark.
+    pub(crate) fn take_held_mark(&mut self, slot: u32) -> bool {
+        let Some(Slot { marks, .. }) = self.table.at_mut(slot) else {
+            return false;
+        };
+        let holds_ack = std::mem::take(&mut marks.holds_ack);
+        marks.has_arrivals &= !holds_ack;
+        holds_ack
     }
 
     /// Collects acknowledged sends that the NIC has finished; returns whether there were any.

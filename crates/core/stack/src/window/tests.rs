@@ -469,6 +469,34 @@ fn an_equal_part_of_scarce_memory_is_enough_for_a_connection_not_to_wait_for_mor
 }
 
 #[test]
+fn an_equal_part_of_scarce_memory_ends_with_a_packet_of_the_sender() {
+    const PACKET: u64 = 65_160;
+    let window = |packet: u64| {
+        let mut windows = Windows::new(1);
+        let whole = 192 * MIB;
+        let mut others: Vec<_> = (1..=999).map(|slot| (slot, Promise::new(0))).collect();
+        for (slot, promise) in &mut others {
+            windows.note_packet(promise, 1460);
+            windows.grant(*slot, promise, whole, ask(158 * MIB / 999, 1));
+        }
+        let mut busy = Promise::new(0);
+        windows.note_packet(&mut busy, packet as usize);
+        windows.note_packet(&mut busy, 1460);
+        windows.grant(0, &mut busy, whole, ask(0, 1 << 40))
+    };
+    let equal = 192 * MIB / 8 * 7 / 4 * 3 / 1000;
+    assert_eq!(window(40_000), 3 * 40_000 + 730);
+    // The rest is too short for a segment.
+    assert_eq!(window(PACKET), 2 * PACKET + 730);
+    assert_eq!(window(equal / 2), equal, "nothing is left over");
+    assert_eq!(
+        window(equal / 2 + 1),
+        equal,
+        "one packet would be too little"
+    );
+}
+
+#[test]
 fn a_silent_connection_that_waits_and_begins_to_send_is_listed_once() {
     let mut windows = Windows::new(1);
     let whole = 8 * MIB;

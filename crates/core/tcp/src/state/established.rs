@@ -391,7 +391,7 @@ impl<P: Payload> Synchronized<P> {
             readable: delivered > 0 || fin,
             writable: acked.writable && self.kind.can_send(),
             reply: next == Next::TimeWait
-                || self.receiver.is_ack_due(cx.now)
+                || self.receiver.is_ack_urgent(cx.now)
                 || !self.sender.all_acked(),
             drop,
             ..Disposition::default()

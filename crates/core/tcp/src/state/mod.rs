@@ -90,7 +90,8 @@ pub struct Disposition {
     pub writable: bool,
     /// The connection is CLOSED; `Connection::error` is the reason.
     pub closed: bool,
-    /// `Connection::poll_send` may have a segment to send.
+    /// `Connection::poll_send` may have a segment to send that must not wait for segments that were received together with this one.
+    /// After those, each connection that has received any must be polled.
     pub reply: bool,
     /// A SYN in TIME-WAIT may open a new connection between the same endpoints: drop this connection and pass the segment to
     /// the listener, which must choose a larger ISN than this (RFC 9293 3.10.7.4, RFC 6191).

@@ -124,6 +124,27 @@ fn a_bulk_transfer_is_acknowledged_per_quarter_of_the_window() {
 }
 
 #[test]
+fn a_bulk_ack_waits_for_the_segments_that_were_received_with_it() {
+    let mut t = established();
+    t.conn.set_rcv_space(60_000);
+    send!(t, len: 1000);
+    t.conn.on_drained();
+    expect!(t, ack: 1001);
+    send!(t, len: 30_000);
+    assert!(!t.last.reply, "more may follow");
+    send!(t, len: 10_000);
+    assert!(!t.last.reply);
+    expect!(t, ack: 41_001);
+    expect_nothing!(t);
+    // A gap is reported without delay, also while a bulk ACK waits.
+    send!(t, len: 15_000);
+    assert!(!t.last.reply);
+    send!(t, seq: 58_001, len: 1000);
+    assert!(t.last.reply);
+    expect!(t, ack: 56_001, sack: &[(58_001, 59_001)]);
+}
+
+#[test]
 fn ack_bytes_of_the_configuration_win() {
     let config = plain().with(|c| {
         c.shared_mut().acks.bytes = Some(5000);

@@ -36,9 +36,17 @@ impl CmsgSink for NoMessages {
 
 impl World {
     fn new() -> Self {
+        Self::with_poll_budget(crate::config::POLL_BUDGET)
+    }
+
+    /// Returns a world in which each poll receives at most `packets`.
+    fn with_poll_budget(packets: usize) -> Self {
         let (link, _) = WireLink::pair(WireOptions::default()).unwrap();
         let nic = Nic::new(Box::new(link), NicConfig::default()).unwrap();
-        let config = StackConfig::new(ADDRESS.into(), 24, Secret::from_seed(1));
+        let config = StackConfig {
+            poll_budget: packets,
+            ..StackConfig::new(ADDRESS.into(), 24, Secret::from_seed(1))
+        };
         Self {
             stack: Stack::new(nic, config).unwrap(),
             now: Instant::ZERO,
@@ -261,4 +269,51 @@ fn a_change_past_the_guard_is_noticed_and_the_next_guard_reports_it() {
     drop(sockets.get_mut(listener));
     assert_eq!(sockets.unreported(), None);
     assert_eq!(world.events(), [listener]);
+}
+
+#[test]
+fn polls_that_go_on_serve_each_connection_once_and_the_empty_link_sends_its_ack() {
+    const CONNECTIONS: usize = 5;
+    let mut world = World::with_poll_budget(1);
+    let local = SocketAddr::from((ADDRESS, PORT));
+    let listener = world.call(|stack, _| stack.listen(local, 8)).unwrap();
+    let pairs: Vec<_> = (0..CONNECTIONS).map(|_| world.pair(listener)).collect();
+    world.run();
+    for (opener, _) in &pairs {
+        let message = SendMsg::new(&[7; 100]);
+        let sent = world.call(|stack, _| stack.sendmsg(*opener, &message, MsgFlags::empty()));
+        assert_eq!(sent, Ok(100));
+    }
+    world.call(|stack, now| stack.flush(now));
+    let acks_sent = world.stack.stats().tx_packets;
+    for received in 1..=CONNECTIONS {
+        assert_eq!(world.call(|stack, now| stack.poll(now)).received, 1);
+        let sockets = &mut world.stack.sockets;
+        assert!(sockets.agenda.arrivals.is_empty(), "they were served");
+        assert_eq!(sockets.agenda.held_acks.len(), received);
+        // From now on it would send the ACK if it was served.
+        let mut first = sockets.connection_at(pairs[0].1.slot()).unwrap();
+        first.conn.set_quick_acks(true);
+        drop(first);
+        assert!(world.stack.wants_flush());
+    }
+    assert_eq!(world.stack.stats().tx_packets, acks_sent);
+    // Further segments on a connection: it is listed once.
+    let (opener, accepted) = pairs[1];
+    world.set(opener, SocketOption::NoDelay(true));
+    for _ in 0..2 {
+        let message = SendMsg::new(&[7; 100]);
+        let sent = world.call(|stack, _| stack.sendmsg(opener, &message, MsgFlags::empty()));
+        assert_eq!(sent, Ok(100));
+        world.call(|stack, now| stack.flush(now));
+        assert_eq!(world.call(|stack, now| stack.poll(now)).received, 1);
+    }
+    assert_eq!(world.stack.sockets.agenda.held_acks.len(), CONNECTIONS);
+    world.call(|stack, _| stack.close(accepted)).unwrap();
+    world.run();
+    assert!(world.stack.sockets.agenda.held_acks.is_empty());
+    for (opener, _) in pairs.iter().filter(|(_, peer)| *peer != accepted) {
+        let info = world.stack.info(*opener).unwrap().unwrap();
+        assert_eq!(info.unacked, 0, "{info:?}");
+    }
 }

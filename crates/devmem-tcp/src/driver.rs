@@ -37,7 +37,7 @@ use crate::error::Forked;
 use crate::handover::HandoverMutex;
 use crate::home::Home;
 use crate::signals::{ReadinessChange, Signals, TaskSignal};
-use crate::spin::Spin;
+use crate::spin::{Pause, Spin};
 use crate::watchers::Watchers;
 use fds::sleep_on;
 pub(crate) use fds::{clear, set, sleep_until_readable};
@@ -526,18 +526,18 @@ impl Driver {
                 caller.wakes_background = self.leave_unready(&mut core, reason);
                 return Err(reason);
             }
-            let spinning_since = *idle_since.get_or_insert(now);
+            let idle = now.saturating_since(*idle_since.get_or_insert(now));
             core = if core.clock.is_virtual() {
                 self.jump(core, wait.limit.end(started))
-            } else if now.saturating_since(spinning_since) < core.spin.limit() {
-                drop(core);
-                // The peer, or a process that forwards its frames, may share this processor.
-                std::thread::yield_now();
-                self.lock()
             } else {
-                core.spin.on_sleep();
-                idle_since = None;
-                self.sleep(core, wait, started)
+                match core.pause(wait.stack, idle) {
+                    Pause::Sleep => {
+                        core.spin.on_sleep();
+                        idle_since = None;
+                        self.sleep(core, wait, started)
+                    }
+                    pause => self.look_again(core, pause),
+                }
             };
             turn_began = core.received;
         }

@@ -121,6 +121,8 @@ pub struct Stack {
     pub(crate) stats: StackStats,
     pub(crate) flush_scope: FlushScope,
     poll_budget: usize,
+    /// Calls that have queued bytes to send.
+    pub(crate) sends: u64,
     /// The current poll receives no more: see [`AfterPlacing`](crate::direct::AfterPlacing).
     pub(crate) pause: bool,
     /// How the last poll ended.
@@ -187,6 +189,7 @@ impl Stack {
             stats: StackStats::default(),
             flush_scope: FlushScope::All,
             poll_budget: poll_budget.max(1),
+            sends: 0,
             pause: false,
             last_burst: Burst::Over,
             last_poll: Instant::ZERO,
@@ -285,6 +288,11 @@ impl Stack {
         self.flush_scope = FlushScope::Full;
         self.flush(now);
         self.flush_scope = FlushScope::All;
+    }
+
+    /// Returns how many calls have queued bytes to send.
+    pub fn sends(&self) -> u64 {
+        self.sends
     }
 
     /// Returns when [`Stack::poll`] was called last; [`Instant::ZERO`] before the first time.

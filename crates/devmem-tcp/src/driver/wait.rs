@@ -1,12 +1,14 @@
 //! Limits of a wait, and how it ends.
 
+use std::sync::MutexGuard;
 use std::time::Duration;
 
 use stack::SocketId;
 use wire::Instant;
 
-use super::{LONGEST_SLEEP, StackIndex};
+use super::{Core, Driver, LONGEST_SLEEP, StackIndex};
 use crate::error::Forked;
+use crate::spin::{NAP, Pause, Traffic};
 
 /// The socket that a call waits for, and its limit.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +25,36 @@ impl Wait {
             stack: self.stack,
             socket: self.socket,
         }
+    }
+}
+
+impl Core {
+    /// Returns what a thread does that waits for a socket of the stack `at` and has found nothing for `idle`.
+    pub(super) fn pause(&mut self, at: StackIndex, idle: Duration) -> Pause {
+        let stack = &self.stacks[at.0];
+        let traffic = Traffic {
+            received: self.received,
+            sends: stack.sends(),
+            lends: stack.nic().link_caps().lends,
+        };
+        self.spin.pause(idle, traffic)
+    }
+}
+
+impl Driver {
+    /// Releases the lock for a moment.
+    pub(super) fn look_again<'a>(
+        &'a self,
+        core: MutexGuard<'a, Core>,
+        pause: Pause,
+    ) -> MutexGuard<'a, Core> {
+        drop(core);
+        match pause {
+            Pause::Nap => std::thread::sleep(NAP),
+            // The peer, or a process that forwards its frames, may share this processor.
+            Pause::Yield | Pause::Sleep => std::thread::yield_now(),
+        }
+        self.lock()
     }
 }
 

@@ -208,8 +208,20 @@ fn messages_of_no_byte_to_64_mib_over_shared_memory() {
 }
 
 fn messages_survive_loss_and_reordering() {
-    judge("few_sizes", Wire::Unix("loss=1%,reorder=2%,seed=7"), 11);
-    judge("grouped", Wire::Unix("loss=1%,reorder=2%,seed=8"), 12);
+    let wire = Wire::Unix("loss=1%,reorder=2%,seed=7");
+    let cases = [
+        ("few_sizes", 11),
+        ("grouped", 12),
+        ("many", 9),
+        ("reversed", 10),
+        ("in_turn", 8),
+        ("threads", 12),
+        ("too_long", 12),
+        ("early_close", 12),
+    ];
+    for (case, version) in cases {
+        judge(case, wire, version);
+    }
 }
 
 fn many_communicators_at_once() {

@@ -122,6 +122,14 @@ impl Helper {
         let _gone = pid.map(|pid| kill_process(pid, Signal::TERM));
     }
 
+    /// Asks it to end (SIGTERM), so that it can remove its temporary files, and kills it if it has not ended after `limit`.
+    pub fn end_within(&mut self, limit: Duration) {
+        self.terminate();
+        if !matches!(self.wait_at_most(limit), Ok(Some(_))) {
+            self.kill();
+        }
+    }
+
     /// Kills it (SIGKILL).
     pub fn kill(&mut self) {
         // Errors mean that it has ended already.
@@ -178,6 +186,36 @@ mod tests {
         assert_eq!(helper.wait_at_most(LOOK).expect("it is ours"), None);
         helper.terminate();
         assert!(!helper.wait().expect("it is ours").success());
+    }
+
+    #[test]
+    fn a_helper_that_is_asked_to_end_does_its_last_work_and_one_that_refuses_is_killed() {
+        for (script, last) in [
+            (
+                "trap 'echo last; exit' TERM; echo ready; while :; do sleep 0.01; done",
+                "ready\nlast\n",
+            ),
+            (
+                "trap '' TERM; echo ready; while :; do sleep 0.01; done",
+                "ready\n",
+            ),
+        ] {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]).stdout(Stdio::piped());
+            let mut helper = Helper::start(&mut command).expect("sh is there");
+            let mut pipe = helper.take_stdout().expect("it was piped");
+            let mut said = [0; 6];
+            pipe.read_exact(&mut said)
+                .expect("it says that it is ready");
+            let limit = match last.contains("last") {
+                true => Duration::from_secs(60),
+                false => Duration::ZERO,
+            };
+            helper.end_within(limit);
+            let mut all = String::from_utf8(said.to_vec()).expect("ASCII");
+            pipe.read_to_string(&mut all).expect("a pipe can be read");
+            assert_eq!(all, last);
+        }
     }
 
     #[test]

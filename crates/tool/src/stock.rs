@@ -26,6 +26,8 @@ const NBD_PORT: u16 = 10_809;
 const WRITE_BYTES: usize = 1 << 20;
 /// Far longer than a server needs to start.
 const START_LIMIT: Duration = Duration::from_secs(30);
+/// Far longer than a server needs to end after SIGTERM.
+pub const END_LIMIT: Duration = Duration::from_secs(5);
 /// Time between two looks whether a server listens.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// Where administrators' programs are, which is often not among the places that a user's shell searches.
@@ -184,21 +186,27 @@ impl StockServer {
         Ok(command)
     }
 
-    /// Starts the server, and waits until it answers at `host`.
+    /// Starts the server, and waits until it answers at `host`. It ends when the returned value is dropped.
     ///
     /// # Errors
     ///
     /// It ends, or does not listen; a signal has arrived.
-    pub fn start(self, folder: &Path, host: IpAddr, stop: &StopFlag) -> Result<Helper, Failure> {
+    pub fn start(
+        self,
+        folder: &Path,
+        host: IpAddr,
+        stop: &StopFlag,
+    ) -> Result<RunningServer, Failure> {
         let program = self.program();
         let mut command = self.command(folder, host).context("prepare the server")?;
         let errors = folder.join(ERRORS);
         command.stderr(File::create(&errors).context("create a file")?);
-        let mut server = Helper::start(&mut command).with_context(|| format!("start {program}"))?;
+        let server = Helper::start(&mut command).with_context(|| format!("start {program}"))?;
+        let mut server = RunningServer(server);
         let start = Instant::now();
         let at = self.address(host);
         while TcpStream::connect_timeout(&at, START_LIMIT).is_err() {
-            if server.ended().context("look after the server")?.is_some() {
+            if server.0.ended().context("look after the server")?.is_some() {
                 let said = fs::read_to_string(&errors).unwrap_or_default();
                 let last = said
                     .lines()
@@ -218,6 +226,23 @@ impl StockServer {
             std::thread::sleep(LOOK_AGAIN);
         }
         Ok(server)
+    }
+}
+
+/// A running server. Dropping it ends it by SIGTERM, on which nbdkit removes its folder in /tmp, or by force.
+#[derive(Debug)]
+pub struct RunningServer(Helper);
+
+impl RunningServer {
+    /// Ends it by force (SIGKILL), as a crash would.
+    pub fn kill(mut self) {
+        self.0.kill();
+    }
+}
+
+impl Drop for RunningServer {
+    fn drop(&mut self) {
+        self.0.end_within(END_LIMIT);
     }
 }
 

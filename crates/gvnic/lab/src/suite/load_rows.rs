@@ -20,7 +20,7 @@ use super::traffic::{self, Family, Rate, STUCK};
 use crate::job::{PEER_NETNS, TOOL_PATH};
 use tool::pattern::PositionPattern;
 use tool::signals::StopFlag;
-use tool::stock::{self, StockServer};
+use tool::stock::{self, RunningServer, StockServer};
 
 /// The servers that the host copies into the guest.
 pub const SERVERS: [StockServer; 2] = [StockServer::Nginx, StockServer::QemuNbd];
@@ -150,7 +150,7 @@ struct Served {
     server: StockServer,
     loader: Loader,
     host: IpAddr,
-    running: Option<Helper>,
+    running: Option<RunningServer>,
     file: Vec<u8>,
 }
 
@@ -205,7 +205,9 @@ impl Served {
     }
 
     fn kill(&mut self) {
-        self.running = None;
+        if let Some(running) = self.running.take() {
+            running.kill();
+        }
     }
 
     fn url(&self) -> String {

@@ -1,10 +1,10 @@
 //! The driver of a stack: which thread polls it, and when. It runs to completion.
 //!
 //! The thread that waits for a socket polls the NIC itself, so received data is not passed between threads. It spins for a
-//! while where that is useful (`spin.rs`), then sleeps in poll(2) on the link. Of several waiting threads one is the *leader*,
-//! which sleeps on the link; the others park until the leader finds their socket ready or stops leading. When no thread of the
-//! application is inside a call, the background thread leads, so that ACKs, timers and neighbour discovery continue
-//! (`background.rs`); a thread of the application takes the lead from it.
+//! while where that is useful (`spin.rs`), or rests if the program asks for that (`rest.rs`), then sleeps in poll(2) on the
+//! link. Of several waiting threads one is the *leader*, which sleeps on the link; the others park until the leader finds their
+//! socket ready or stops leading. When no thread of the application is inside a call, the background thread leads, so that ACKs,
+//! timers and neighbour discovery continue (`background.rs`); a thread of the application takes the lead from it.
 //!
 //! A thread that polls receives for all sockets, also for those of other threads. When it has received [`TURN`] packets, it
 //! hands the lock to the threads that wait for it, so that they can take what was received (`handover.rs`).
@@ -16,6 +16,7 @@
 
 mod fds;
 mod leftovers;
+mod rest;
 mod wait;
 
 use std::collections::HashMap;
@@ -42,6 +43,7 @@ use crate::watchers::Watchers;
 use fds::sleep_on;
 pub(crate) use fds::{clear, set, sleep_until_readable};
 use leftovers::Leftovers;
+pub(crate) use rest::Idling;
 pub(crate) use wait::{Awaited, NotReady, Wait, WaitLimit};
 
 /// Longest single sleep: bounds the delay of a missed wake-up.
@@ -500,6 +502,7 @@ impl Driver {
         let started = core.clock.now();
         let mut idle_since = None;
         let mut polled = false;
+        let mut rest = wait.idling.rest();
         let mut turn_began = core.received;
         loop {
             let now = core.clock.now();
@@ -529,8 +532,10 @@ impl Driver {
             let idle = now.saturating_since(*idle_since.get_or_insert(now));
             core = if core.clock.is_virtual() {
                 self.jump(core, wait.limit.end(started))
+            } else if let Some(rest) = rest.take().filter(|_| core.may_rest(wait)) {
+                self.rest_in_wait(core, rest.min(wait.limit.left(started, now)))
             } else {
-                match core.pause(wait.stack, idle) {
+                match core.pause(wait, idle) {
                     Pause::Sleep => {
                         core.spin.on_sleep();
                         idle_since = None;

@@ -15,7 +15,7 @@ use steer::RxQueueId;
 
 use crate::batch::{BatchSink, Item, RxBatch};
 use crate::connect::ConnectOptions;
-use crate::driver::{NotReady, StackIndex, Wait, WaitLimit};
+use crate::driver::{Idling, NotReady, StackIndex, Wait, WaitLimit};
 use crate::error::{
     ConnectError, ErrorKind, Forked, RecvError, Refusal, ReleaseError, SendError, ShutdownError,
 };
@@ -435,6 +435,7 @@ impl Inner {
             stack: self.at,
             socket: Some(self.socket),
             limit,
+            idling: Idling::Spin,
         };
         self.shared.driver.wait_for(wait, attempt)
     }

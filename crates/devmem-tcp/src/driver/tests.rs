@@ -91,6 +91,7 @@ fn a_thread_that_waits_for_an_idle_socket_on_a_busy_link_lets_others_call() {
         stack: AT,
         socket: Some(socket),
         limit: WaitLimit::Forever,
+        idling: Idling::Spin,
     };
     let stopped = |_: &mut Stack, _| stop.load(Ordering::Relaxed).then_some(());
     let left = std::thread::scope(|scope| {
@@ -118,6 +119,7 @@ fn calls_that_need_not_wait_poll_if_nobody_has_polled_for_a_while() {
         stack: AT,
         socket: Some(socket),
         limit: WaitLimit::Forever,
+        idling: Idling::Spin,
     };
     let call = || driver.wait_for(wait, |_, _| Some(()));
     let left = || left.load(Ordering::Relaxed);
@@ -159,6 +161,7 @@ fn accept_wakes_background(driver: &Driver, listener: SocketId) -> bool {
         stack: AT,
         socket: Some(listener),
         limit: WaitLimit::Never,
+        idling: Idling::Spin,
     };
     let accepted = driver.wait_for(wait, |stack, _| stack.accept(listener).ok());
     assert!(accepted.is_ok(), "{accepted:?}");
@@ -184,6 +187,7 @@ fn a_call_that_would_block_wakes_the_background_thread_only_for_programs_with_an
         stack: AT,
         socket: Some(socket),
         limit: WaitLimit::Never,
+        idling: Idling::Spin,
     };
     let attempt = || {
         let attempted = driver.wait_for(wait, |_, _| None::<()>);
@@ -204,6 +208,7 @@ fn the_background_thread_of_a_program_with_an_fd_still_leads_after_a_call_that_m
         stack: AT,
         socket: Some(listener),
         limit: WaitLimit::Never,
+        idling: Idling::Spin,
     };
     // It sleeps on the link. The call makes the fd unreadable, and the next one changes nothing.
     driver.lock().leader = Leader::Background;
@@ -227,6 +232,7 @@ fn a_call_that_leaves_something_to_send_wakes_the_background_thread() {
         stack: AT,
         socket: Some(sender),
         limit: WaitLimit::Forever,
+        idling: Idling::Spin,
     };
     // Far more than the first congestion window: the rest waits for ACKs.
     let bytes = vec![7; 1 << 20];
@@ -244,4 +250,50 @@ fn a_call_that_leaves_something_to_send_wakes_the_background_thread() {
     let due = last_poll + POLL_INTERVAL;
     assert_eq!(driver.rest(&mut core, due), None);
     assert_eq!(driver.rest(&mut core, last_poll), Some(POLL_INTERVAL));
+}
+
+#[test]
+fn a_waiter_that_rests_does_not_spin() {
+    let (mut stack, _) = flooded(0);
+    let socket = listen(&mut stack, 1);
+    let driver = Driver::new(vec![stack], Clock::real(), Vec::new()).expect("eventfds");
+    let wait = Wait {
+        stack: AT,
+        socket: Some(socket),
+        limit: WaitLimit::For(Duration::from_millis(40)),
+        idling: Idling::Rest(Duration::from_millis(10)),
+    };
+    let mut attempts = 0;
+    let waited = driver.wait_for(wait, |_, _| {
+        attempts += 1;
+        None::<()>
+    });
+    assert_eq!(waited, Err(NotReady::TimedOut));
+    // Before the rest, after it, and after the sleep, which may end a little early. One that spins looks hundreds of times.
+    assert!(attempts <= 5, "{attempts}");
+}
+
+#[test]
+fn nobody_rests_while_another_thread_waits_for_the_polls() {
+    let (stack, _) = flooded(0);
+    let driver = Driver::new(vec![stack], Clock::real(), Vec::new()).expect("eventfds");
+    let wait = Wait {
+        stack: AT,
+        socket: None,
+        limit: WaitLimit::Forever,
+        idling: Idling::Rest(Duration::from_millis(10)),
+    };
+    let mut core = driver.lock();
+    assert!(core.may_rest(wait));
+    core.waiters.push(Waiter {
+        awaits: Awaited {
+            stack: AT,
+            socket: None,
+        },
+        thread: std::thread::current(),
+    });
+    assert!(!core.may_rest(wait));
+    core.waiters.clear();
+    core.leader = Leader::Background;
+    assert!(!core.may_rest(wait));
 }

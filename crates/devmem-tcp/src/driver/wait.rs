@@ -6,7 +6,7 @@ use std::time::Duration;
 use stack::SocketId;
 use wire::Instant;
 
-use super::{Core, Driver, LONGEST_SLEEP, StackIndex};
+use super::{Core, Driver, Idling, LONGEST_SLEEP, StackIndex};
 use crate::error::Forked;
 use crate::spin::{NAP, Pause, Traffic};
 
@@ -17,6 +17,7 @@ pub(crate) struct Wait {
     /// `None`: several sockets. A change of any one of the stack is an attempt.
     pub(crate) socket: Option<SocketId>,
     pub(crate) limit: WaitLimit,
+    pub(crate) idling: Idling,
 }
 
 impl Wait {
@@ -29,13 +30,17 @@ impl Wait {
 }
 
 impl Core {
-    /// Returns what a thread does that waits for a socket of the stack `at` and has found nothing for `idle`.
-    pub(super) fn pause(&mut self, at: StackIndex, idle: Duration) -> Pause {
-        let stack = &self.stacks[at.0];
+    /// Returns what a thread does in `wait` that has found nothing for `idle`. One that has rested sleeps.
+    pub(super) fn pause(&mut self, wait: Wait, idle: Duration) -> Pause {
+        let stack = &self.stacks[wait.stack.0];
+        let lends = stack.nic().link_caps().lends;
+        if wait.idling != Idling::Spin && !lends {
+            return Pause::Sleep;
+        }
         let traffic = Traffic {
             received: self.received,
             sends: stack.sends(),
-            lends: stack.nic().link_caps().lends,
+            lends,
         };
         self.spin.pause(idle, traffic)
     }

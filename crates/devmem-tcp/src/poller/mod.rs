@@ -13,7 +13,7 @@ use std::time::Duration;
 use devmem_uapi::Errno;
 use stack::Stack;
 
-use crate::driver::{NotReady, Wait, WaitLimit};
+use crate::driver::{Idling, NotReady, Wait, WaitLimit};
 use crate::error::{ErrorKind, Forked, Refusal};
 use crate::kernel;
 use crate::netdev::{Backend, Netdev};
@@ -80,6 +80,7 @@ enum Waits {
 #[derive(Debug)]
 struct UserWaits {
     shard: UserShard,
+    idling: Idling,
     /// [`Poller::wake`] was called.
     is_woken: AtomicBool,
     /// Sockets from [`Poller::add`].
@@ -96,6 +97,7 @@ impl Poller {
             Backend::User(user) => match user.shards() {
                 [shard] => Waits::User(UserWaits {
                     shard: shard.clone(),
+                    idling: Idling::Spin,
                     is_woken: AtomicBool::new(false),
                     list: Arc::default(),
                 }),
@@ -104,6 +106,18 @@ impl Poller {
             Backend::Kernel(nic) => Waits::Kernel(Arc::clone(nic), KernelSet::new()?),
         };
         Ok(Self { on })
+    }
+
+    /// Makes each wait that finds nothing sleep for `rest` once before it looks again, in place of spinning: what arrives meanwhile is
+    /// received together, and acknowledged together. A program that receives from a slower peer takes less CPU time so, and gets
+    /// its bytes later, by up to `rest` and what the kernel adds (50 us: prctl(2), `PR_SET_TIMERSLACK`). [`wake`](Self::wake) does not
+    /// end the rest. Without effect while another thread waits on the same NIC, in virtual time, and on a NIC of the kernel.
+    #[must_use]
+    pub fn resting(mut self, rest: Duration) -> Self {
+        if let Waits::User(user) = &mut self.on {
+            user.idling = Idling::Rest(rest);
+        }
+        self
     }
 
     /// Waits until one of `watches` is ready or [`wake`](Self::wake) is called, for at most `at_most`. Returns whether that happened
@@ -225,6 +239,7 @@ impl UserWaits {
             stack: self.shard.at,
             socket: None,
             limit: WaitLimit::For(at_most),
+            idling: self.idling,
         };
         let waited = self.shard.shared.driver.wait_for(wait, |stack, _| {
             (is_ready(stack) || self.is_woken.swap(false, Ordering::Acquire)).then_some(())

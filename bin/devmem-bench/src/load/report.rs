@@ -74,7 +74,7 @@ impl LoadReport {
                 max,
                 series: match row.kind {
                     Kind::Ours(_) => Series::Ours,
-                    Kind::Curl | Kind::Recv | Kind::Nbdcopy(..) => Series::Other,
+                    Kind::Curl | Kind::Recv | Kind::Floor | Kind::Nbdcopy(..) => Series::Other,
                 },
             }
         };
@@ -98,7 +98,7 @@ impl fmt::Display for LoadReport {
             let server = spread(&row.server_s_per_gb);
             writeln!(
                 f,
-                "{:>29}  {:5.1} Gbit/s ({:.1} to {:.1})  {:.3} s/GB ({:.3} to {:.3}), server {:.3}",
+                "{:>40}  {:5.1} Gbit/s ({:.1} to {:.1})  {:.3} s/GB ({:.3} to {:.3}), server {:.3}",
                 row.name, rate.1, rate.0, rate.2, cpu.1, cpu.0, cpu.2, server.1
             )?;
         }
@@ -106,7 +106,7 @@ impl fmt::Display for LoadReport {
             let row = self.rows.iter().find(|row| row.name == name)?;
             Some((spread(&row.gbit_per_s).1, spread(&row.cpu_s_per_gb).1))
         };
-        for (ours, other) in PAIRS {
+        for &(ours, other) in PAIRS {
             if let (Some(mine), Some(theirs)) = (median(ours), median(other)) {
                 let (rate, cpu) = (mine.0 / theirs.0, mine.1 / theirs.1);
                 writeln!(
@@ -142,7 +142,10 @@ mod tests {
         let text = report.to_string();
         let expected = "ours runs at 2.00x the rate of curl, with 0.50x of its CPU time";
         assert!(text.contains(expected), "{text}");
-        assert!(text.contains("of nbdcopy/nbdkit, with 0.50x"), "{text}");
+        assert!(
+            text.contains("of nbdcopy/nbdkit/tmpfs, with 0.50x"),
+            "{text}"
+        );
         assert!(text.contains("server 0.125"), "{text}");
     }
 }

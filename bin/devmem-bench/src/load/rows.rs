@@ -2,11 +2,12 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, SocketAddrV4, TcpStream};
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -16,16 +17,22 @@ use netmem::Dmabuf;
 use tool::stock::StockServer;
 use transfer::load::{Checkpoint, HttpRequest, Loaded, Loader, Origin, Part};
 
-use super::server::{Files, Home, Server, cpu_time};
+use super::server::{Files, Home, Server, Serving, cpu_time};
+use crate::bare;
 use crate::meter::MeterReading;
-use crate::network::{NearEnd, TAP, Veth};
+use crate::network::{NearEnd, TAP, Veth, open_tap};
 use crate::sender::{PREFIX, RECEIVER, SENDER};
+use crate::tx::cases::Packets;
 
 /// Bytes of the memory that is bound for receiving.
 const BOUND_BYTES: usize = 256 << 20;
 /// Bytes of one receive or read call of the other receivers.
 const CHUNK: usize = 256 << 10;
 const MTU: u16 = 1500;
+/// The request of receivers that are no HTTP clients.
+const REQUEST: &[u8] = b"GET /file HTTP/1.0\r\nHost: bench\r\n\r\n";
+/// Port of the next run of the row `readv`.
+static FLOOR_PORT: AtomicU16 = AtomicU16::new(40_000);
 /// Requests to NBD servers: in flight on one connection, and the bytes of each.
 const NBD_REQUESTS: usize = 16;
 const NBD_REQUEST_BYTES: u64 = 1 << 20;
@@ -43,14 +50,25 @@ pub enum Kind {
     Ours(Ours),
     Curl,
     Recv,
+    /// Bare readv from a TAP into the target.
+    Floor,
     /// With this many connections.
-    Nbdcopy(StockServer, usize),
+    Nbdcopy(Serving, usize, Sink),
+}
+
+/// Where nbdcopy puts the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sink {
+    /// Nowhere: it drops them.
+    Null,
+    /// Into a new file in tmpfs.
+    File,
 }
 
 /// A load by this project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ours {
-    server: StockServer,
+    serving: Serving,
     connections: usize,
     piece_bytes: u64,
     /// Requests in flight on one connection; `None`: those of the loader.
@@ -69,8 +87,10 @@ enum Landing {
     InPlace,
 }
 
+const NGINX: Serving = Serving::File(StockServer::Nginx);
+
 const HTTP: Ours = Ours {
-    server: StockServer::Nginx,
+    serving: NGINX,
     connections: 4,
     piece_bytes: 16 << 20,
     window: None,
@@ -99,8 +119,8 @@ impl Ours {
         }
     }
 
-    const fn from(self, server: StockServer) -> Self {
-        Self { server, ..self }
+    const fn from(self, serving: Serving) -> Self {
+        Self { serving, ..self }
     }
 
     const fn landing(self, landing: Landing) -> Self {
@@ -116,11 +136,17 @@ const fn ours(name: &'static str, ours: Ours) -> Row {
     row(name, Kind::Ours(ours))
 }
 
-const QEMU: Ours = NBD.from(StockServer::QemuNbd);
-const NBDKIT: Ours = NBD.from(StockServer::Nbdkit);
+const fn nbdcopy_row(name: &'static str, serving: Serving, connections: usize, sink: Sink) -> Row {
+    row(name, Kind::Nbdcopy(serving, connections, sink))
+}
+
+const QEMU: Serving = Serving::File(StockServer::QemuNbd);
+const NBDKIT: Serving = Serving::File(StockServer::Nbdkit);
+const MEMORY: Serving = Serving::Memory;
 pub const ROWS: &[Row] = &[
     row("curl", Kind::Curl),
     row("recv", Kind::Recv),
+    row("readv", Kind::Floor),
     ours("ours", HTTP),
     ours("ours/in-place", HTTP.landing(Landing::InPlace)),
     ours("ours/500-tensors", HTTP.landing(Landing::Tensors)),
@@ -129,46 +155,64 @@ pub const ROWS: &[Row] = &[
     ours("ours/64k-pieces", HTTP.pieces(64 << 10)),
     ours("ours/64m-pieces", HTTP.pieces(64 << 20)),
     ours("ours/1g-pieces", HTTP.pieces(1 << 30)),
-    row("nbdcopy/qemu-nbd", Kind::Nbdcopy(StockServer::QemuNbd, 4)),
-    row(
-        "nbdcopy/qemu-nbd/1-connection",
-        Kind::Nbdcopy(StockServer::QemuNbd, 1),
+    nbdcopy_row("nbdcopy/qemu-nbd", QEMU, 4, Sink::Null),
+    nbdcopy_row("nbdcopy/qemu-nbd/tmpfs", QEMU, 1, Sink::File),
+    nbdcopy_row("nbdcopy/qemu-nbd/1-connection", QEMU, 1, Sink::Null),
+    ours("ours/qemu-nbd", NBD.from(QEMU)),
+    ours("ours/qemu-nbd/4-connections", NBD.from(QEMU).over(4)),
+    ours(
+        "ours/qemu-nbd/in-place",
+        NBD.from(QEMU).landing(Landing::InPlace),
     ),
-    ours("ours/qemu-nbd", QEMU),
-    ours("ours/qemu-nbd/4-connections", QEMU.over(4)),
-    ours("ours/qemu-nbd/in-place", QEMU.landing(Landing::InPlace)),
-    row("nbdcopy/nbdkit", Kind::Nbdcopy(StockServer::Nbdkit, 4)),
-    row(
-        "nbdcopy/nbdkit/1-connection",
-        Kind::Nbdcopy(StockServer::Nbdkit, 1),
+    nbdcopy_row("nbdcopy/nbdkit", NBDKIT, 4, Sink::Null),
+    nbdcopy_row("nbdcopy/nbdkit/tmpfs", NBDKIT, 1, Sink::File),
+    nbdcopy_row("nbdcopy/nbdkit/1-connection", NBDKIT, 1, Sink::Null),
+    ours("ours/nbdkit", NBD.from(NBDKIT)),
+    ours("ours/nbdkit/4-connections", NBD.from(NBDKIT).over(4)),
+    ours(
+        "ours/nbdkit/in-place",
+        NBD.from(NBDKIT).landing(Landing::InPlace),
     ),
-    ours("ours/nbdkit", NBDKIT),
-    ours("ours/nbdkit/4-connections", NBDKIT.over(4)),
-    ours("ours/nbdkit/in-place", NBDKIT.landing(Landing::InPlace)),
+    nbdcopy_row("nbdcopy/nbdkit-memory", MEMORY, 4, Sink::Null),
+    nbdcopy_row("nbdcopy/nbdkit-memory/tmpfs", MEMORY, 1, Sink::File),
+    nbdcopy_row("nbdcopy/nbdkit-memory/1-connection", MEMORY, 1, Sink::Null),
+    ours("ours/nbdkit-memory", NBD.from(MEMORY)),
+    ours("ours/nbdkit-memory/4-connections", NBD.from(MEMORY).over(4)),
 ];
 
-/// The rows that are compared.
-pub const PAIRS: [(&str, &str); 9] = [
+/// The rows that are compared: those from NBD servers with rows of as many connections.
+pub const PAIRS: &[(&str, &str)] = &[
     ("ours", "curl"),
     ("ours", "recv"),
+    ("ours/1-connection", "recv"),
     ("ours/in-place", "recv"),
+    ("readv", "recv"),
+    ("ours/1-connection", "readv"),
     ("ours", "ours/in-place"),
     ("ours/500-tensors", "ours/in-place"),
-    ("ours/qemu-nbd", "nbdcopy/qemu-nbd"),
-    ("ours/qemu-nbd/in-place", "nbdcopy/qemu-nbd"),
-    ("ours/nbdkit", "nbdcopy/nbdkit"),
-    ("ours/nbdkit/in-place", "nbdcopy/nbdkit"),
+    ("ours/qemu-nbd", "nbdcopy/qemu-nbd/1-connection"),
+    ("ours/qemu-nbd", "nbdcopy/qemu-nbd/tmpfs"),
+    ("ours/qemu-nbd/4-connections", "nbdcopy/qemu-nbd"),
+    ("ours/nbdkit", "nbdcopy/nbdkit/1-connection"),
+    ("ours/nbdkit", "nbdcopy/nbdkit/tmpfs"),
+    ("ours/nbdkit/4-connections", "nbdcopy/nbdkit"),
+    ("ours/nbdkit-memory", "nbdcopy/nbdkit-memory/1-connection"),
+    ("ours/nbdkit-memory", "nbdcopy/nbdkit-memory/tmpfs"),
+    ("ours/nbdkit-memory/4-connections", "nbdcopy/nbdkit-memory"),
 ];
 
 impl Row {
     /// Returns the programs that it needs.
     pub fn programs(&self) -> Vec<&'static str> {
-        match self.kind {
-            Kind::Ours(Ours { server, .. }) => vec![server.program()],
-            Kind::Curl => vec![StockServer::Nginx.program(), "curl"],
-            Kind::Recv => vec![StockServer::Nginx.program()],
-            Kind::Nbdcopy(server, _) => vec![server.program(), "nbdcopy"],
-        }
+        let (serving, client) = match self.kind {
+            Kind::Ours(Ours { serving, .. }) => (serving, None),
+            Kind::Curl => (NGINX, Some("curl")),
+            Kind::Recv | Kind::Floor => (NGINX, None),
+            Kind::Nbdcopy(serving, ..) => (serving, Some("nbdcopy")),
+        };
+        let mut programs = serving.programs();
+        programs.extend(client.filter(|client| !programs.contains(client)));
+        programs
     }
 }
 
@@ -197,23 +241,24 @@ pub struct LoadReading {
 pub fn run(setting: &Setting<'_>, kind: Kind) -> Result<LoadReading> {
     match kind {
         Kind::Ours(ours) => load(setting, ours),
-        Kind::Curl => over_veth(setting, StockServer::Nginx, || curl(setting)),
-        Kind::Recv => over_veth(setting, StockServer::Nginx, || recv(setting)),
-        Kind::Nbdcopy(server, connections) => {
-            over_veth(setting, server, || nbdcopy(setting, server, connections))
-        }
+        Kind::Curl => over_veth(setting, NGINX, || curl(setting)),
+        Kind::Recv => over_veth(setting, NGINX, || recv(setting)),
+        Kind::Floor => floor(setting),
+        Kind::Nbdcopy(serving, connections, sink) => over_veth(setting, serving, || {
+            nbdcopy(setting, serving.server(), connections, sink)
+        }),
     }
 }
 
 /// Starts a server at the other end of a veth pair for the time of `run`.
 fn over_veth(
     setting: &Setting<'_>,
-    server: StockServer,
+    serving: Serving,
     run: impl FnOnce() -> Result<MeterReading>,
 ) -> Result<LoadReading> {
-    let mut running = Server::start(server, setting.files, Home::Apart, setting.server_cpu)?;
+    let mut running = Server::start(serving, setting.files, Home::Apart, setting.server_cpu)?;
     let _veth = Veth::new(&running.namespace()?, NearEnd::Kernel, MTU, None)?;
-    running.until_ready(server.address(SENDER.into()))?;
+    running.until_ready(serving, setting.files)?;
     with_server(&running, run)
 }
 
@@ -231,8 +276,8 @@ fn load(setting: &Setting<'_>, ours: Ours) -> Result<LoadReading> {
         .peer_address(&format!("{SENDER}/{PREFIX}"))?
         .mtu(MTU)
         .open()?;
-    let mut running = Server::start(ours.server, setting.files, Home::Here, setting.server_cpu)?;
-    running.until_ready(ours.server.address(SENDER.into()))?;
+    let mut running = Server::start(ours.serving, setting.files, Home::Here, setting.server_cpu)?;
+    running.until_ready(ours.serving, setting.files)?;
     let memory = Dmabuf::anonymous(BOUND_BYTES)?;
     let setup = nic.plan_receive(SocketAddr::from((RECEIVER, 0))).apply()?;
     let bound = nic.bind_rx(&memory, setup.queues())?;
@@ -257,7 +302,7 @@ fn load(setting: &Setting<'_>, ours: Ours) -> Result<LoadReading> {
 }
 
 fn load_by(loader: &Loader, setting: &Setting<'_>, ours: Ours) -> Result<Loaded> {
-    let url = ours.server.url(SENDER.into());
+    let url = ours.serving.server().url(SENDER.into());
     let mut always = |_| ControlFlow::Continue(());
     let whole = 0..setting.bytes;
     let loaded = match ours.landing {
@@ -280,6 +325,24 @@ fn load_by(loader: &Loader, setting: &Setting<'_>, ours: Ours) -> Result<Loaded>
         }
     };
     Ok(loaded)
+}
+
+/// Receives nginx's response by bare readv from a TAP: what no receiver over a TAP can do without. The head of the response stays
+/// before the bytes of the file, so that these are a few hundred bytes behind their places.
+fn floor(setting: &Setting<'_>) -> Result<LoadReading> {
+    let tap = open_tap(MTU, Packets::Usual)?;
+    let server = SocketAddrV4::new(SENDER, StockServer::Nginx.address(SENDER.into()).port());
+    let mut running = Server::start(NGINX, setting.files, Home::Here, setting.server_cpu)?;
+    running.until_ready(NGINX, setting.files)?;
+    with_server(&running, || {
+        let from = FLOOR_PORT.fetch_add(1, Ordering::Relaxed);
+        let reading = bare::fetch(&setting.target, tap, MTU, from, server, REQUEST)?;
+        let bytes = setting.bytes;
+        if reading.bytes < bytes {
+            bail!("only {} of {bytes} bytes came", reading.bytes);
+        }
+        Ok(MeterReading { bytes, ..reading })
+    })
 }
 
 /// Loads into a file in memory, and reads that once.
@@ -307,15 +370,28 @@ fn curl(setting: &Setting<'_>) -> Result<MeterReading> {
     Ok(reading)
 }
 
-/// Reads the export into memory of nbdcopy, which drops it: with as many requests in flight as ours.
-fn nbdcopy(setting: &Setting<'_>, server: StockServer, connections: usize) -> Result<MeterReading> {
+/// Reads the export into memory of nbdcopy, and from there to `sink`: with as many requests in flight as ours.
+fn nbdcopy(
+    setting: &Setting<'_>,
+    server: StockServer,
+    connections: usize,
+    sink: Sink,
+) -> Result<MeterReading> {
+    let copy = setting.files.copy();
     let mut command = Command::new("nbdcopy");
     command.arg(format!("--connections={connections}"));
     command.arg(format!("--requests={NBD_REQUESTS}"));
     command.arg(format!("--request-size={NBD_REQUEST_BYTES}"));
     // Without asking for holes: the file has none.
-    command.args(["--no-extents", &server.url(SENDER.into()), "null:"]);
+    command.args(["--no-extents", &server.url(SENDER.into())]);
+    match sink {
+        Sink::Null => command.arg("null:"),
+        Sink::File => command.arg(&copy),
+    };
     let reading = measured(&mut command, || Ok(()))?;
+    if sink == Sink::File {
+        fs::remove_file(&copy).context("remove nbdcopy's file")?;
+    }
     Ok(MeterReading {
         bytes: setting.bytes,
         ..reading
@@ -348,9 +424,7 @@ fn recv(setting: &Setting<'_>) -> Result<MeterReading> {
         TcpStream::connect(StockServer::Nginx.address(SENDER.into())).context("connect")?;
     // Woken for every packet, it would use a sixth more CPU time; woken later, it would be slower.
     socket::set_receive_low_water(stream.as_fd(), CHUNK / 2).context("set SO_RCVLOWAT")?;
-    stream
-        .write_all(b"GET /file HTTP/1.0\r\nHost: bench\r\n\r\n")
-        .context("send the request")?;
+    stream.write_all(REQUEST).context("send the request")?;
     let mut buffer = vec![0; CHUNK];
     let mut head = Vec::new();
     let body = loop {

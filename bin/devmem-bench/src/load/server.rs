@@ -4,12 +4,13 @@ use std::fs::{self, File};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use devmem_linux::cpu;
+use devmem_linux::helper::Helper;
 use devmem_linux::netns::{self, NetNs};
 use tempfile::TempDir;
 
@@ -30,6 +31,7 @@ const TMPFS: &str = "/dev/shm";
 /// A folder in memory with the served file and the files of the servers.
 pub struct Files {
     folder: TempDir,
+    bytes: u64,
 }
 
 impl Files {
@@ -48,10 +50,10 @@ impl Files {
         let head = tensors::head(bytes);
         file.and_then(|file| file.write_all_at(&head, 0))
             .context("write its head")?;
-        Ok(Self { folder })
+        Ok(Self { folder, bytes })
     }
 
-    /// Returns the path of the file that curl makes.
+    /// Returns the path of the file that curl or nbdcopy makes.
     pub fn copy(&self) -> PathBuf {
         self.folder.path().join("copy")
     }
@@ -108,9 +110,54 @@ fn with_congestion(command: &Command) -> Command {
     shell
 }
 
-/// A running server, killed at the end.
+/// What serves the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Serving {
+    /// A server of the file in tmpfs.
+    File(StockServer),
+    /// nbdkit with its plugin `memory`, to which the file is written after the start.
+    Memory,
+}
+
+impl Serving {
+    /// Returns its programs.
+    pub fn programs(self) -> Vec<&'static str> {
+        match self {
+            Self::File(server) => vec![server.program()],
+            Self::Memory => vec![StockServer::Nbdkit.program(), FILL],
+        }
+    }
+
+    /// Returns the server whose protocol and port it has.
+    pub fn server(self) -> StockServer {
+        match self {
+            Self::File(server) => server,
+            Self::Memory => StockServer::Nbdkit,
+        }
+    }
+
+    fn command(self, files: &Files) -> Result<Command> {
+        let server = self.server();
+        let command = server.command(files.path(), SENDER.into());
+        let mut command = command.with_context(|| format!("prepare {}", server.program()))?;
+        if self == Self::Memory {
+            let port = server.address(SENDER.into()).port().to_string();
+            let size = format!("size={}", files.bytes);
+            let plain = Command::new(command.get_program());
+            command = plain;
+            command.args(["--foreground", "--ipaddr", "0.0.0.0", "--port", &port]);
+            command.args(["memory", &size]);
+        }
+        Ok(command)
+    }
+}
+
+/// The program that writes the file to a server of memory.
+const FILL: &str = "nbdcopy";
+
+/// A running server. At its end nbdkit removes its folder in /tmp.
 pub struct Server {
-    child: Child,
+    child: Helper,
 }
 
 impl Server {
@@ -119,11 +166,9 @@ impl Server {
     /// # Errors
     ///
     /// It cannot be started.
-    pub fn start(server: StockServer, files: &Files, home: Home, cpu: usize) -> Result<Self> {
-        let program = server.program();
-        let command = server.command(files.path(), SENDER.into());
-        let command = command.with_context(|| format!("prepare {program}"))?;
-        let mut command = with_congestion(&command);
+    pub fn start(serving: Serving, files: &Files, home: Home, cpu: usize) -> Result<Self> {
+        let program = serving.server().program();
+        let mut command = with_congestion(&serving.command(files)?);
         if home == Home::Apart {
             netns::start_in_new(&mut command);
         }
@@ -131,7 +176,7 @@ impl Server {
         // start: nbdkit ends with the thread that has started it (PR_SET_PDEATHSIG).
         let own = cpu::allowed_cpus();
         cpu::pin_current_thread(cpu).context("pin the server")?;
-        let started = command.spawn();
+        let started = Helper::start(&mut command);
         let own = own.first().context("this thread may run on no processor")?;
         cpu::pin_current_thread(*own).context("pin the receiver")?;
         let child = started.with_context(|| format!("start {program}"))?;
@@ -156,15 +201,30 @@ impl Server {
         cpu_time(&self.child.id().to_string(), 11)
     }
 
-    /// Waits until it answers at `address`.
+    /// Waits until it answers, and has the file.
     ///
     /// # Errors
     ///
-    /// It does not.
-    pub fn until_ready(&mut self, address: SocketAddr) -> Result<()> {
+    /// It does not answer, or the file cannot be written to it.
+    pub fn until_ready(&mut self, serving: Serving, files: &Files) -> Result<()> {
+        let server = serving.server();
+        self.until_it_listens(server.address(SENDER.into()))?;
+        if serving == Serving::Memory {
+            let mut fill = Command::new(FILL);
+            fill.arg(files.path().join(stock::FILE));
+            let ended = fill.arg(server.url(SENDER.into())).status();
+            let ended = ended.with_context(|| format!("start {FILL}"))?;
+            if !ended.success() {
+                bail!("{FILL} could not write the file to the server: {ended}");
+            }
+        }
+        Ok(())
+    }
+
+    fn until_it_listens(&mut self, address: SocketAddr) -> Result<()> {
         let start = Instant::now();
         while TcpStream::connect_timeout(&address, START_LIMIT).is_err() {
-            if let Some(status) = self.child.try_wait().context("look after the server")? {
+            if let Some(status) = self.child.ended().context("look after the server")? {
                 bail!("the server ended: {status}");
             }
             if start.elapsed() > START_LIMIT {
@@ -178,8 +238,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.child.end_within(stock::END_LIMIT);
     }
 }
 

@@ -105,6 +105,11 @@ impl Control {
         Ok(worked)
     }
 
+    /// Returns the cause if the peer does not answer.
+    pub(super) fn silence(&self) -> Option<Cause> {
+        Cause::of_silence(&self.stream, StreamName::Control)
+    }
+
     /// Returns whether every queued record was sent.
     pub(super) fn is_flushed(&self) -> bool {
         self.out.is_empty()

@@ -23,6 +23,9 @@ pub const MAX_NOTIFY_BYTES: usize = INLINE_BYTES;
 /// Bytes sent, or received from one stream, from which on a turn ends, so that it is short.
 pub(super) const TURN_BYTES: usize = 1 << 20;
 
+/// Turns in a row that do nothing, after each of which the connections are looked at for a peer that is gone.
+const LOOK_TURNS: u32 = 32;
+
 /// Announced chunks, unanswered gets and notifications from which on no further records are read: TCP stops the peer.
 const MAX_ANNOUNCED: usize = 4096;
 const MAX_ANSWERS: usize = 256;
@@ -70,6 +73,8 @@ pub(super) struct Core {
     stats: EndpointStats,
     /// Reused in every turn.
     progress: Progress,
+    /// Turns in a row that did nothing.
+    idle_turns: u32,
 }
 
 impl Core {
@@ -86,6 +91,7 @@ impl Core {
             broken: None,
             stats: EndpointStats::default(),
             progress: Progress::default(),
+            idle_turns: 0,
         }
     }
 
@@ -206,7 +212,7 @@ impl Core {
     /// Makes one turn. Returns whether it did something.
     pub(super) fn turn(&mut self) -> bool {
         self.progress.worked = false;
-        let turned = self.try_turn();
+        let turned = self.try_turn().and_then(|()| self.look_for_peer());
         self.settle(turned);
         self.progress.worked
     }
@@ -221,6 +227,30 @@ impl Core {
         match self.ending.is_some() && self.is_settled() {
             true => Err(Cause::PeerClosed),
             false => Ok(()),
+        }
+    }
+
+    /// Ends the endpoint if the peer does not answer. A connection without bytes in flight is probed by TCP (`keep_alive`); one with
+    /// bytes in flight is not, and TCP tries to send them again for a quarter of an hour.
+    fn look_for_peer(&mut self) -> Result<(), Cause> {
+        self.idle_turns = match self.progress.worked {
+            true => 0,
+            false => self.idle_turns.wrapping_add(1),
+        };
+        let Some(wires) = &self.wires else {
+            return Ok(());
+        };
+        if self.idle_turns == 0 || !self.idle_turns.is_multiple_of(LOOK_TURNS) {
+            return Ok(());
+        }
+        let data = wires.data.iter().map(DataStream::silence);
+        match std::iter::once(wires.control.silence())
+            .chain(data)
+            .flatten()
+            .next()
+        {
+            Some(cause) => Err(cause),
+            None => Ok(()),
         }
     }
 

@@ -113,6 +113,11 @@ impl DataStream {
         self.out.is_empty() && !self.flight.is_empty()
     }
 
+    /// Returns the cause if the peer does not answer.
+    pub(super) fn silence(&self) -> Option<Cause> {
+        Cause::of_silence(&self.stream, self.name)
+    }
+
     /// Adds what must happen before something can be done. Bytes that are not announced are left to TCP.
     pub(super) fn watch(&self, watches: &mut Vec<Watch>) {
         let wants = [

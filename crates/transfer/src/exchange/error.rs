@@ -3,8 +3,20 @@
 use std::error::Error;
 use std::fmt;
 
+use devmem_tcp::Stream;
+
 use super::record::{BadRecord, Failure};
 use super::ticket::BadTicket;
+
+/// Timeouts of the retransmission timer in a row after which a peer is gone. It doubles each time, from 200 ms on a short path: 25 s.
+const MAX_TIMEOUTS: u8 = 7;
+
+/// The peer answers nothing.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the peer has not answered {MAX_TIMEOUTS} transmissions of the same bytes; its process, its machine or the way there is gone"
+)]
+struct Silent;
 
 /// One of the connections of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,6 +149,12 @@ impl Cause {
             },
             failure => Self::PeerFailed(failure),
         }
+    }
+
+    /// Returns the cause if the peer of `stream` does not answer. A window of zero is an answer.
+    pub(super) fn of_silence(stream: &Stream, name: StreamName) -> Option<Self> {
+        let info = stream.tcp_info()?;
+        (info.retransmits >= MAX_TIMEOUTS).then(|| Self::of_stream(name, Silent))
     }
 
     pub(super) fn of_stream(

@@ -263,6 +263,17 @@ fn a_killed_peer_fails_the_requests() {
     assert_eq!(outcome("killed", Wire::Loopback, 12), [false, true]);
 }
 
+/// Nobody resets the connections of a stack that ended with its process, so this takes as long as the limits of silence.
+fn a_killed_peer_with_its_stack_fails_the_requests() {
+    std::thread::scope(|scope| {
+        for wire in [Wire::Unix("none"), Wire::Shared] {
+            scope.spawn(move || {
+                assert_eq!(outcome("killed", wire, 12), [false, true], "{wire:?}");
+            });
+        }
+    });
+}
+
 /// A stack in user space at one end, the kernel's at the other, in a network namespace of their own.
 fn ranks_on_a_tap() {
     in_netns("ranks_on_a_tap", || {
@@ -310,6 +321,8 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let mut tests = trials![
+        // The longest one first.
+        a_killed_peer_with_its_stack_fails_the_requests,
         every_version_connects_and_moves_messages,
         every_version_connects_to_itself_and_refuses_alike,
         messages_of_no_byte_to_64_mib_over_loopback,

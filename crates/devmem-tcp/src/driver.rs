@@ -532,16 +532,17 @@ impl Driver {
             let idle = now.saturating_since(*idle_since.get_or_insert(now));
             core = if core.clock.is_virtual() {
                 self.jump(core, wait.limit.end(started))
-            } else if let Some(rest) = rest.take().filter(|_| core.may_rest(wait)) {
-                self.rest_in_wait(core, rest.min(wait.limit.left(started, now)))
             } else {
-                match core.pause(wait, idle) {
+                let left = wait.limit.left(started, now);
+                match core.pause(wait, idle, left, &mut rest) {
+                    // The peer, or a process that forwards its frames, may share this processor.
+                    Pause::Yield => self.look_again(core, std::thread::yield_now),
+                    Pause::Nap(nap) => self.look_again(core, || std::thread::sleep(nap)),
                     Pause::Sleep => {
                         core.spin.on_sleep();
                         idle_since = None;
                         self.sleep(core, wait, started)
                     }
-                    pause => self.look_again(core, pause),
                 }
             };
             turn_began = core.received;

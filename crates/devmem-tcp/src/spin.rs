@@ -26,7 +26,7 @@ const STREAM_PACKETS: u64 = 256;
 
 /// Length of a nap, to which the kernel adds the timer slack of the thread, usually 50 us (prctl(2), PR_SET_TIMERSLACK). 7 packets
 /// of 64 KiB gather at 60 Gbit/s.
-pub(crate) const NAP: Duration = Duration::from_micros(5);
+const NAP: Duration = Duration::from_micros(5);
 
 /// If the first look after a yield comes later, another thread has used this processor, maybe the peer: it would do nothing
 /// during a nap that it does not do after a yield.
@@ -48,8 +48,8 @@ pub(crate) struct Spin {
 pub(crate) enum Pause {
     /// It looks again after other threads.
     Yield,
-    /// It looks again after a [`NAP`].
-    Nap,
+    /// It looks again after this time.
+    Nap(Duration),
     /// It waits for the link.
     Sleep,
 }
@@ -77,7 +77,7 @@ impl Spin {
         match idle {
             idle if idle >= self.limit() => Pause::Sleep,
             Duration::ZERO => Pause::Yield,
-            idle if naps && idle < QUICK_YIELD => Pause::Nap,
+            idle if naps && idle < QUICK_YIELD => Pause::Nap(NAP),
             _ => Pause::Yield,
         }
     }
@@ -119,7 +119,7 @@ mod tests {
             lends: false,
         };
         assert_eq!(spin.pause(us(0), traffic), Pause::Yield);
-        assert_eq!(spin.pause(us(1), traffic), Pause::Nap);
+        assert_eq!(spin.pause(us(1), traffic), Pause::Nap(NAP));
         let lends = true;
         assert_eq!(
             spin.pause(us(1), Traffic { lends, ..traffic }),
@@ -145,7 +145,7 @@ mod tests {
             assert_eq!(spin.pause(us(1), traffic), Pause::Yield);
         }
         traffic.received += 1;
-        assert_eq!(spin.pause(us(1), traffic), Pause::Nap);
+        assert_eq!(spin.pause(us(1), traffic), Pause::Nap(NAP));
     }
 
     /// Returns how many of `sleeps` sleeps are preceded by a spin.

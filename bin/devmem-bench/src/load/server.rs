@@ -138,16 +138,14 @@ impl Serving {
 
     fn command(self, files: &Files) -> Result<Command> {
         let server = self.server();
-        let command = server.command(files.path(), SENDER.into());
-        let mut command = command.with_context(|| format!("prepare {}", server.program()))?;
-        if self == Self::Memory {
-            let port = server.address(SENDER.into()).port().to_string();
-            let size = format!("size={}", files.bytes);
-            let plain = Command::new(command.get_program());
-            command = plain;
-            command.args(["--foreground", "--ipaddr", "0.0.0.0", "--port", &port]);
-            command.args(["memory", &size]);
+        if let Self::File(server) = self {
+            let command = server.command(files.path(), SENDER.into());
+            return command.with_context(|| format!("prepare {}", server.program()));
         }
+        let port = server.address(SENDER.into()).port().to_string();
+        let mut command = Command::new(server.path().unwrap_or_else(|| server.program().into()));
+        command.args(["--foreground", "--ipaddr", "0.0.0.0", "--port", &port]);
+        command.args(["memory", &format!("size={}", files.bytes)]);
         Ok(command)
     }
 }

@@ -5,6 +5,7 @@ use std::sync::MutexGuard;
 use std::time::Duration;
 
 use super::{Core, Driver, Leader, Wait};
+use crate::spin::{Pause, Traffic};
 
 /// What a thread does when a poll finds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,27 +27,53 @@ impl Idling {
 }
 
 impl Core {
-    /// Returns whether a rest in `wait` delays nobody else: neither a thread that depends on the polls of this one, nor a sender whose
-    /// memory the link lends, which is little.
-    pub(super) fn may_rest(&self, wait: Wait) -> bool {
-        let lends = self.stacks[wait.stack.0].nic().link_caps().lends;
-        self.leader == Leader::Nobody && self.waiters.is_empty() && !lends
+    /// Returns what a thread does in `wait` that has found nothing for `idle`, and may sleep for `left`. `rest` is its rest, if it has
+    /// not rested yet; one that has sleeps. Where the link lends the sender's memory, which is little, nobody rests.
+    pub(super) fn pause(
+        &mut self,
+        wait: Wait,
+        idle: Duration,
+        left: Duration,
+        rest: &mut Option<Duration>,
+    ) -> Pause {
+        let stack = &self.stacks[wait.stack.0];
+        let lends = stack.nic().link_caps().lends;
+        if wait.idling == Idling::Spin || lends {
+            let traffic = Traffic {
+                received: self.received,
+                sends: stack.sends(),
+                lends,
+            };
+            return self.spin.pause(idle, traffic);
+        }
+        match rest.take().filter(|_| self.may_rest()) {
+            Some(rest) => Pause::Nap(rest.min(left).min(self.until_deadline())),
+            None => Pause::Sleep,
+        }
+    }
+
+    /// Returns whether no other thread depends on the polls of this one.
+    pub(super) fn may_rest(&self) -> bool {
+        self.leader == Leader::Nobody && self.waiters.is_empty()
+    }
+
+    /// Returns how long it is until a stack must be polled again.
+    fn until_deadline(&self) -> Duration {
+        let now = self.clock.now();
+        let deadline = self.next_deadline();
+        deadline.map_or(Duration::MAX, |deadline| deadline.saturating_since(now))
     }
 }
 
 impl Driver {
-    /// Releases the lock and sleeps for `rest`, or until the next deadline, whatever arrives.
-    pub(super) fn rest_in_wait<'a>(
+    /// Releases the lock while `pause` runs.
+    pub(super) fn look_again<'a>(
         &'a self,
         core: MutexGuard<'a, Core>,
-        rest: Duration,
+        pause: impl FnOnce(),
     ) -> MutexGuard<'a, Core> {
-        let now = core.clock.now();
-        let until_deadline = core
-            .next_deadline()
-            .map_or(rest, |deadline| deadline.saturating_since(now));
         drop(core);
-        std::thread::sleep(rest.min(until_deadline));
+        pause();
         self.lock()
     }
 }

@@ -70,6 +70,16 @@ fn listen(stack: &mut Stack, port: u16) -> SocketId {
     stack.listen(address, 1).expect("a free port")
 }
 
+/// Returns a wait for a socket, without a rest.
+fn wait(socket: SocketId, limit: WaitLimit) -> Wait {
+    Wait {
+        stack: AT,
+        socket: Some(socket),
+        limit,
+        idling: Idling::Spin,
+    }
+}
+
 /// Returns `count` sockets of one stack.
 pub(crate) fn sockets(count: u16) -> Vec<(StackIndex, SocketId)> {
     let (mut stack, _) = flooded(0);
@@ -87,12 +97,7 @@ fn a_thread_that_waits_for_an_idle_socket_on_a_busy_link_lets_others_call() {
     let socket = listen(&mut stack, 1);
     let driver = Driver::new(vec![stack], Clock::real(), Vec::new()).expect("eventfds");
     let stop = AtomicBool::new(false);
-    let wait = Wait {
-        stack: AT,
-        socket: Some(socket),
-        limit: WaitLimit::Forever,
-        idling: Idling::Spin,
-    };
+    let wait = wait(socket, WaitLimit::Forever);
     let stopped = |_: &mut Stack, _| stop.load(Ordering::Relaxed).then_some(());
     let left = std::thread::scope(|scope| {
         let waiting = scope.spawn(|| driver.wait_for(wait, stopped));
@@ -115,12 +120,7 @@ fn calls_that_need_not_wait_poll_if_nobody_has_polled_for_a_while() {
     let (mut stack, left) = flooded(FLOOD);
     let socket = listen(&mut stack, 1);
     let driver = Driver::new(vec![stack], Clock::real(), Vec::new()).expect("eventfds");
-    let wait = Wait {
-        stack: AT,
-        socket: Some(socket),
-        limit: WaitLimit::Forever,
-        idling: Idling::Spin,
-    };
+    let wait = wait(socket, WaitLimit::Forever);
     let call = || driver.wait_for(wait, |_, _| Some(()));
     let left = || left.load(Ordering::Relaxed);
     // The first call may poll, because nobody has.
@@ -157,12 +157,7 @@ fn with_one_to_accept() -> (Arc<Driver>, SocketId) {
 
 /// Accepts the connection; returns whether the background thread was woken to lead.
 fn accept_wakes_background(driver: &Driver, listener: SocketId) -> bool {
-    let wait = Wait {
-        stack: AT,
-        socket: Some(listener),
-        limit: WaitLimit::Never,
-        idling: Idling::Spin,
-    };
+    let wait = wait(listener, WaitLimit::Never);
     let accepted = driver.wait_for(wait, |stack, _| stack.accept(listener).ok());
     assert!(accepted.is_ok(), "{accepted:?}");
     is_background_woken(driver) && driver.lock().last_foreground.is_none()
@@ -183,12 +178,7 @@ fn a_call_that_would_block_wakes_the_background_thread_only_for_programs_with_an
     let (mut stack, _) = flooded(0);
     let socket = listen(&mut stack, 1);
     let driver = Driver::new(vec![stack], Clock::real(), Vec::new()).expect("eventfds");
-    let wait = Wait {
-        stack: AT,
-        socket: Some(socket),
-        limit: WaitLimit::Never,
-        idling: Idling::Spin,
-    };
+    let wait = wait(socket, WaitLimit::Never);
     let attempt = || {
         let attempted = driver.wait_for(wait, |_, _| None::<()>);
         assert_eq!(attempted, Err(NotReady::WouldBlock));
@@ -204,12 +194,7 @@ fn a_call_that_would_block_wakes_the_background_thread_only_for_programs_with_an
 fn the_background_thread_of_a_program_with_an_fd_still_leads_after_a_call_that_must_not_wait() {
     let (driver, listener) = with_one_to_accept();
     driver.readiness_fd(AT, listener).expect("an eventfd");
-    let wait = Wait {
-        stack: AT,
-        socket: Some(listener),
-        limit: WaitLimit::Never,
-        idling: Idling::Spin,
-    };
+    let wait = wait(listener, WaitLimit::Never);
     // It sleeps on the link. The call makes the fd unreadable, and the next one changes nothing.
     driver.lock().leader = Leader::Background;
     let accepted = driver.wait_for(wait, |stack, _| stack.accept(listener).ok());
@@ -228,12 +213,7 @@ fn a_call_that_leaves_something_to_send_wakes_the_background_thread() {
     // Another one, whose background thread has not looked yet.
     let (driver, listener) = with_one_to_accept();
     let (sender, _) = driver.lock().stacks[0].accept(listener).expect("one");
-    let wait = Wait {
-        stack: AT,
-        socket: Some(sender),
-        limit: WaitLimit::Forever,
-        idling: Idling::Spin,
-    };
+    let wait = wait(sender, WaitLimit::Forever);
     // Far more than the first congestion window: the rest waits for ACKs.
     let bytes = vec![7; 1 << 20];
     let message = SendMsg::new(&bytes);
@@ -253,15 +233,33 @@ fn a_call_that_leaves_something_to_send_wakes_the_background_thread() {
 }
 
 #[test]
+fn a_waiter_naps_while_a_stream_arrives_and_not_after_a_send_of_the_program() {
+    let (driver, listener) = with_one_to_accept();
+    let (socket, _) = driver.lock().stacks[0].accept(listener).expect("one");
+    let wait = wait(socket, WaitLimit::Forever);
+    let pause = || {
+        let idle = Duration::from_micros(1);
+        driver
+            .lock()
+            .pause(wait, idle, Duration::MAX, &mut wait.idling.rest())
+    };
+    assert_eq!(pause(), Pause::Yield);
+    driver.lock().received += 1000;
+    assert!(matches!(pause(), Pause::Nap(_)));
+    let message = SendMsg::new(b"a request");
+    let send = |stack: &mut Stack, _| stack.sendmsg(socket, &message, MsgFlags::empty()).ok();
+    driver.wait_for(wait, send).expect("room");
+    assert_eq!(pause(), Pause::Yield);
+}
+
+#[test]
 fn a_waiter_that_rests_does_not_spin() {
     let (mut stack, _) = flooded(0);
     let socket = listen(&mut stack, 1);
     let driver = Driver::new(vec![stack], Clock::real(), Vec::new()).expect("eventfds");
     let wait = Wait {
-        stack: AT,
-        socket: Some(socket),
-        limit: WaitLimit::For(Duration::from_millis(40)),
         idling: Idling::Rest(Duration::from_millis(10)),
+        ..wait(socket, WaitLimit::For(Duration::from_millis(40)))
     };
     let mut attempts = 0;
     let waited = driver.wait_for(wait, |_, _| {
@@ -277,14 +275,8 @@ fn a_waiter_that_rests_does_not_spin() {
 fn nobody_rests_while_another_thread_waits_for_the_polls() {
     let (stack, _) = flooded(0);
     let driver = Driver::new(vec![stack], Clock::real(), Vec::new()).expect("eventfds");
-    let wait = Wait {
-        stack: AT,
-        socket: None,
-        limit: WaitLimit::Forever,
-        idling: Idling::Rest(Duration::from_millis(10)),
-    };
     let mut core = driver.lock();
-    assert!(core.may_rest(wait));
+    assert!(core.may_rest());
     core.waiters.push(Waiter {
         awaits: Awaited {
             stack: AT,
@@ -292,8 +284,8 @@ fn nobody_rests_while_another_thread_waits_for_the_polls() {
         },
         thread: std::thread::current(),
     });
-    assert!(!core.may_rest(wait));
+    assert!(!core.may_rest());
     core.waiters.clear();
     core.leader = Leader::Background;
-    assert!(!core.may_rest(wait));
+    assert!(!core.may_rest());
 }

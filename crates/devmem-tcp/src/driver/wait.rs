@@ -1,14 +1,12 @@
 //! Limits of a wait, and how it ends.
 
-use std::sync::MutexGuard;
 use std::time::Duration;
 
 use stack::SocketId;
 use wire::Instant;
 
-use super::{Core, Driver, Idling, LONGEST_SLEEP, StackIndex};
+use super::{Idling, LONGEST_SLEEP, StackIndex};
 use crate::error::Forked;
-use crate::spin::{NAP, Pause, Traffic};
 
 /// The socket that a call waits for, and its limit.
 #[derive(Clone, Copy, Debug)]
@@ -26,40 +24,6 @@ impl Wait {
             stack: self.stack,
             socket: self.socket,
         }
-    }
-}
-
-impl Core {
-    /// Returns what a thread does in `wait` that has found nothing for `idle`. One that has rested sleeps.
-    pub(super) fn pause(&mut self, wait: Wait, idle: Duration) -> Pause {
-        let stack = &self.stacks[wait.stack.0];
-        let lends = stack.nic().link_caps().lends;
-        if wait.idling != Idling::Spin && !lends {
-            return Pause::Sleep;
-        }
-        let traffic = Traffic {
-            received: self.received,
-            sends: stack.sends(),
-            lends,
-        };
-        self.spin.pause(idle, traffic)
-    }
-}
-
-impl Driver {
-    /// Releases the lock for a moment.
-    pub(super) fn look_again<'a>(
-        &'a self,
-        core: MutexGuard<'a, Core>,
-        pause: Pause,
-    ) -> MutexGuard<'a, Core> {
-        drop(core);
-        match pause {
-            Pause::Nap => std::thread::sleep(NAP),
-            // The peer, or a process that forwards its frames, may share this processor.
-            Pause::Yield | Pause::Sleep => std::thread::yield_now(),
-        }
-        self.lock()
     }
 }
 

@@ -33,6 +33,18 @@ pub struct RxCase {
     pub waiting: Waiting,
     /// Gbit/s that the sender of several connections offers on all of them together; `None`: as much as they accept.
     pub offered: Option<u32>,
+    /// Processor of the sender's TCP.
+    pub steering: Steering,
+}
+
+/// Where the sender's TCP processes what the receiver sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Steering {
+    /// Where it was sent: in the system calls of the receiver, whose CPU time has it.
+    None,
+    /// On the sender's processor, by receive packet steering, as if the sender were another machine. Each interrupt between the
+    /// processors costs the receiver some microseconds instead.
+    Sender,
 }
 
 /// A receiver and its link.
@@ -92,6 +104,7 @@ const fn case(name: &'static str, what: &'static str, receiver: ReceivePath) -> 
         connections: None,
         waiting: Waiting::Epoll,
         offered: None,
+        steering: Steering::None,
     }
 }
 
@@ -136,6 +149,14 @@ const fn offered(case: RxCase, name: &'static str, gbits: u32) -> RxCase {
     RxCase {
         name,
         offered: Some(gbits),
+        ..case
+    }
+}
+
+const fn steered(case: RxCase, name: &'static str) -> RxCase {
+    RxCase {
+        name,
+        steering: Steering::Sender,
         ..case
     }
 }
@@ -233,6 +254,12 @@ pub const MANY_CASES: &[RxCase] = &[
     offered(many(OURS, "", 8, 0), "ours/8/20g", 20),
     offered(many(OURS, "", 64, 0), "ours/64/20g", 20),
     offered(many(OURS, "", 1000, 0), "ours/1000/20g", 20),
+    steered(many(KERNEL_COPY, "", 1, 0), "kernel-copy/1/rps"),
+    steered(many(KERNEL_COPY, "", 1000, 0), "kernel-copy/1000/rps"),
+    steered(many(OURS, "", 1, 0), "ours/1/rps"),
+    steered(many(OURS, "", 8, 0), "ours/8/rps"),
+    steered(many(OURS, "", 64, 0), "ours/64/rps"),
+    steered(many(OURS, "", 1000, 0), "ours/1000/rps"),
 ];
 
 impl report::Case for RxCase {
@@ -296,6 +323,9 @@ impl RxCase {
         if let Some(gbits) = self.offered {
             parts.push(format!("{gbits} Gbit/s offered"));
         }
+        if self.steering == Steering::Sender {
+            parts.push("RPS to the sender's core".to_owned());
+        }
         parts.join(", ")
     }
 }
@@ -326,5 +356,10 @@ mod tests {
         );
         assert_eq!(named("ours/64k-sends").variant(), "64 KiB sends");
         assert_eq!(named("readv/bbr").variant(), "bbr sender");
+        let steered = MANY_CASES.iter().find(|case| case.name == "ours/8/rps");
+        assert_eq!(
+            steered.unwrap().variant(),
+            "8 connections, poller, RPS to the sender's core"
+        );
     }
 }

@@ -37,11 +37,19 @@ pub fn open_tap(mtu: u16, packets: Packets) -> Result<VnetFd> {
 
 /// Makes interfaces that are created from now on process received packets on `cpu` (receive packet steering); with `None`,
 /// on the processor that sent them.
+///
+/// # Errors
+///
+/// The kernel has no such setting: before Linux 6.4. It has nothing to restore then, so that `None` succeeds.
 pub fn steer_receiving(cpu: Option<usize>) -> Result<()> {
-    // Since Linux 6.4, per network namespace: Documentation/admin-guide/sysctl/net.rst.
+    // Per network namespace: Documentation/admin-guide/sysctl/net.rst.
     const MASK: &str = "/proc/sys/net/core/rps_default_mask";
     let mask = cpu.map_or_else(|| "0".to_owned(), mask_of);
-    fs::write(MASK, &mask).with_context(|| format!("write {mask} to {MASK}"))
+    let written = fs::write(MASK, &mask);
+    if cpu.is_none() {
+        return Ok(());
+    }
+    written.with_context(|| format!("write {mask} to {MASK}"))
 }
 
 /// Returns a mask of one processor in the kernel's format: groups of 32 bits, the highest first.

@@ -8,9 +8,9 @@ use devmem_linux::cpu;
 use netmem::NiovSize;
 
 use super::accounting::Accounting;
-use super::cases::{CASES, Cores, MANY_CASES, ReceivePath, RxCase};
+use super::cases::{CASES, Cores, MANY_CASES, ReceivePath, RxCase, Steering};
 use super::meter::MeterReading;
-use super::network::{NearEnd, Veth};
+use super::network::{NearEnd, Veth, steer_receiving};
 use super::plan::{MeasureArgs, Plan};
 use super::report::{self, End, Subject};
 use super::runner::{self, Bench};
@@ -55,6 +55,10 @@ const MANY: Subject = Subject {
         ("ours/64/20g", &["ours/1/20g"]),
         ("ours/1000/20g", &["ours/1/20g"]),
         ("ours/1000/20g", &["kernel-copy/1000/20g"]),
+        ("kernel-copy/1000/rps", &["kernel-copy/1/rps"]),
+        ("ours/8/rps", &["ours/1/rps"]),
+        ("ours/64/rps", &["ours/1/rps"]),
+        ("ours/1000/rps", &["ours/1/rps"]),
         ("ours/1/epoll", &["ours/1"]),
         ("ours/64/epoll", &["ours/64"]),
         ("ours/1000/epoll", &["ours/1000"]),
@@ -75,7 +79,9 @@ pub struct RxArgs {
     #[command(flatten)]
     measure: MeasureArgs,
     /// Run other rows: 1, 8, 64 and 1,000 connections, received by one thread with a poller (and with epoll), and
-    /// 10,000 idle ones; the sender sends as much as they accept, or offers 20 Gbit/s
+    /// 10,000 idle ones; the sender sends as much as they accept, or offers 20 Gbit/s; in rows /rps its TCP runs on its own
+    /// processor. Use --seconds 3 and --mem-size 4G: shorter runs of 1,000 connections are slow start, and the kernel has 6 MiB
+    /// for each
     #[arg(long)]
     connections: bool,
 }
@@ -108,6 +114,9 @@ fn run_once(bench: &Bench<RxCase>, case: &RxCase) -> Result<Sample> {
     } else {
         Home::Shared
     };
+    let steered = case.steering == Steering::Sender;
+    // Of both ends of a veth pair, because both are created here; the near end's packets come from that processor anyway.
+    steer_receiving(steered.then_some(sender_cpu))?;
     let mut sender = SenderProcess::start(case.sending(), bench.plan.time, sender_cpu, home)?;
     let _veth = match home {
         Home::OfItsOwn => {

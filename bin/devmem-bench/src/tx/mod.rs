@@ -113,11 +113,7 @@ fn run_once(bench: &Bench<'_, TxCase>, case: &TxCase) -> Result<Sample> {
         (None, Tuning::Discard) => Receiving::Discarded,
     };
     let is_steered = case.tuning == Tuning::Steering;
-    let steered = steer_receiving(is_steered.then_some(bench.receiver_cpu));
-    // A kernel without this setting has nothing to restore.
-    if is_steered {
-        steered?;
-    }
+    steer_receiving(is_steered.then_some(bench.receiver_cpu))?;
     let receiver = ReceiverProcess::start(receiving, bench.receiver_cpu, Home::Shared)?;
     let before = Accounting::now(&bench.softirq_threads);
     // A separate thread, so that the pinning ends with the run.

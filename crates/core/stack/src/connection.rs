@@ -147,6 +147,17 @@ impl Stack {
     ///
     /// When the link is empty, a delayed ACK is sent, too.
     pub(crate) fn serve(&mut self, slot: u32, burst: Burst, now: Instant) {
+        self.serve_within(slot, burst, FlushScope::All, now);
+    }
+
+    /// As [`Stack::serve`]; sends what `scope` includes.
+    pub(crate) fn serve_within(
+        &mut self,
+        slot: u32,
+        burst: Burst,
+        scope: FlushScope,
+        now: Instant,
+    ) {
         let Some(mut connection) = self.sockets.connection_at(slot) else {
             return serve_time_wait(slot, &mut self.sockets, &mut self.network, now);
         };
@@ -164,7 +175,7 @@ impl Stack {
         } else {
             windows.release(slot, &mut connection.promise);
         }
-        send_all(&mut connection, &mut self.network, self.flush_scope, now);
+        send_all(&mut connection, &mut self.network, scope, now);
         let (state, holder) = settle(&mut connection, now);
         drop(connection);
         pressure.forget_holders(&mut self.sockets);

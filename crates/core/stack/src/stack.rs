@@ -17,6 +17,7 @@ use crate::network::Network;
 use crate::route::{AddressError, Routes};
 use crate::socket::SocketId;
 use crate::socket::sockets::Sockets;
+use crate::socket::work::Work;
 use crate::tcp_setup::TcpSetup;
 
 /// Maximum number of connections per queue and poll that are offered a larger window after memory was given back.
@@ -119,7 +120,6 @@ pub struct Stack {
     pub(crate) icmp: Icmp,
     pub(crate) tcp: TcpSetup,
     pub(crate) stats: StackStats,
-    pub(crate) flush_scope: FlushScope,
     poll_budget: usize,
     /// Calls that have queued bytes to send.
     pub(crate) sends: u64,
@@ -187,7 +187,6 @@ impl Stack {
             icmp: Icmp::new(),
             tcp: TcpSetup::new(tcp, &secret),
             stats: StackStats::default(),
-            flush_scope: FlushScope::All,
             poll_budget: poll_budget.max(1),
             sends: 0,
             pause: false,
@@ -244,9 +243,9 @@ impl Stack {
             ..
         } = self;
         memory.relieve(sockets, network, now);
-        self.flush_touched(now);
+        self.flush_touched(FlushScope::All, now);
         self.fire_timers(now);
-        self.visit_starved(now);
+        self.visit_starved(FlushScope::All, now);
         self.network.poll_neighbors(now);
         self.fail_unresolved(now);
         self.network.flush_tx(now);
@@ -273,21 +272,23 @@ impl Stack {
 
     /// Sends what socket calls have queued since the last poll. Receives nothing.
     pub fn flush(&mut self, now: Instant) {
-        self.memory.windows.advance(now);
-        self.flush_touched(now);
-        self.visit_starved(now);
-        self.fail_unresolved(now);
-        self.network.flush_tx(now);
-        self.sockets.drain_sends();
-        self.check_readiness();
+        self.flush_within(FlushScope::All, now);
     }
 
     /// As [`Stack::flush`], for a caller that expects further calls soon: a connection with a whole super-packet in flight keeps
     /// what does not fill another one. [`Stack::wants_flush`] is true then, and the next poll, or flush, sends it.
     pub fn flush_full(&mut self, now: Instant) {
-        self.flush_scope = FlushScope::Full;
-        self.flush(now);
-        self.flush_scope = FlushScope::All;
+        self.flush_within(FlushScope::Full, now);
+    }
+
+    fn flush_within(&mut self, scope: FlushScope, now: Instant) {
+        self.memory.windows.advance(now);
+        self.flush_touched(scope, now);
+        self.visit_starved(scope, now);
+        self.fail_unresolved(now);
+        self.network.flush_tx(now);
+        self.sockets.drain_sends();
+        self.check_readiness();
     }
 
     /// Returns how many calls have queued bytes to send.
@@ -313,9 +314,9 @@ impl Stack {
     /// Returns whether there is work now: a socket call queued something, the link was busy, or a poll ended before
     /// the link was empty. Packets for a busy link whose file descriptor becomes writable do not count.
     pub fn wants_flush(&self) -> bool {
-        self.sockets.any_touched() && !self.network.is_held_up()
+        self.sockets.any(Work::Touched) && !self.network.is_held_up()
             || self.last_burst == Burst::GoesOn
-            || self.sockets.any_held_acks()
+            || self.sockets.any(Work::HeldAck)
             || self.memory.windows.any_to_visit()
             || self.network.wants_flush()
     }
@@ -411,21 +412,22 @@ impl Stack {
     /// receives for a few.
     fn flush_arrivals(&mut self, burst: Burst, now: Instant) {
         if burst != Burst::GoesOn {
-            let mut held = self.sockets.take_held_acks();
+            let mut held = self.sockets.take(Work::HeldAck);
             for slot in held.drain(..) {
-                if self.sockets.take_held_mark(slot) {
+                if self.sockets.unmark(Work::HeldAck, slot) {
+                    self.sockets.unmark(Work::Arrivals, slot);
                     self.serve_arrivals(slot, burst, now);
                 }
             }
-            self.sockets.reuse_held_acks(held);
+            self.sockets.reuse(Work::HeldAck, held);
         }
-        let mut arrived = self.sockets.take_arrivals();
+        let mut arrived = self.sockets.take(Work::Arrivals);
         for slot in arrived.drain(..) {
-            if self.sockets.take_arrival_mark(slot) {
+            if self.sockets.unmark(Work::Arrivals, slot) {
                 self.serve_arrivals(slot, burst, now);
             }
         }
-        self.sockets.reuse_arrivals(arrived);
+        self.sockets.reuse(Work::Arrivals, arrived);
     }
 
     /// Serves a connection that received segments; an ACK that is not sent yet waits for the link to be empty.
@@ -437,15 +439,15 @@ impl Stack {
     }
 
     /// Polls every touched connection for segments to send.
-    fn flush_touched(&mut self, now: Instant) {
-        let mut batch = self.sockets.take_touched();
-        for slot in batch.drain(..) {
-            if self.sockets.untouch(slot) {
-                self.serve(slot, Burst::GoesOn, now);
+    fn flush_touched(&mut self, scope: FlushScope, now: Instant) {
+        let mut touched = self.sockets.take(Work::Touched);
+        for slot in touched.drain(..) {
+            if self.sockets.unmark(Work::Touched, slot) {
+                self.serve_within(slot, Burst::GoesOn, scope, now);
             }
         }
-        // Sockets touched in the meantime wait for the link. The allocation is reused.
-        self.sockets.reuse_touched(batch);
+        // Sockets touched in the meantime wait for the link.
+        self.sockets.reuse(Work::Touched, touched);
     }
 
     /// Compares the readiness of every socket with what was reported of it, in debug builds: a difference means that a
@@ -475,7 +477,7 @@ impl Stack {
     }
 
     /// Offers a larger window to connections that got too little, on queues where memory was given back.
-    fn visit_starved(&mut self, now: Instant) {
+    fn visit_starved(&mut self, scope: FlushScope, now: Instant) {
         for queue in 0..self.memory.windows.queues() {
             if self.memory.windows.has_starved(queue) {
                 let free = self.network.rx_free(queue);
@@ -485,7 +487,7 @@ impl Stack {
                 let Some(slot) = self.memory.windows.next_starved(queue) else {
                     break;
                 };
-                self.serve(slot, Burst::GoesOn, now);
+                self.serve_within(slot, Burst::GoesOn, scope, now);
             }
         }
     }

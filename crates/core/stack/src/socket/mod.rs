@@ -16,6 +16,7 @@ pub(crate) mod sockopt;
 pub(crate) mod table;
 pub(crate) mod timestamps;
 pub(crate) mod token_table;
+pub(crate) mod work;
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -13,6 +13,7 @@ use super::error::BadSocket;
 use super::listener::Listener;
 use super::readiness::Readiness;
 use super::table::{SocketId, SocketTable};
+use super::work::{Work, WorkLists, WorkMarks};
 use super::{ConnectionSocket, Holder, SocketKind, TimeWaitSocket};
 use crate::Secret;
 use crate::bind_addr::BindAddr;
@@ -60,12 +61,8 @@ struct Marks {
     reported: Snapshot,
     /// In the list of events.
     has_event: bool,
-    /// In the list of sockets that may have something to send.
-    is_touched: bool,
-    /// In the list of connections that received segments since they were served.
-    has_arrivals: bool,
-    /// In the list of connections whose ACK waits for the link to be empty.
-    holds_ack: bool,
+    /// In these lists of sockets with work.
+    work: WorkMarks,
     /// Counted as a connection with bytes that wait to be sent.
     has_unsent: bool,
 }
@@ -76,12 +73,8 @@ struct Agenda {
     timers: SlotHeap<Instant>,
     /// Sockets with changed readiness.
     events: Vec<SocketId>,
-    /// Slots of sockets that may have something to send.
-    touched: Vec<u32>,
-    /// Slots of connections that received segments since they were served.
-    arrivals: Vec<u32>,
-    /// Slots of connections that were served and have an ACK that waits for the link to be empty.
-    held_acks: Vec<u32>,
+    /// Sockets with work to do soon.
+    work: WorkLists,
     /// Slots of sockets with sends that the peer has acknowledged and the NIC still holds.
     draining: Vec<u32>,
     /// Number of connections with bytes that wait to be sent.
@@ -108,9 +101,17 @@ impl<T: Pollable> SocketMut<'_, T> {
 
     /// Notes that the socket may have something to send.
     pub(crate) fn touch(&mut self) {
-        if !std::mem::replace(&mut self.marks.is_touched, true) {
-            self.agenda.touched.push(self.id.slot());
-        }
+        self.note(Work::Touched);
+    }
+
+    /// Notes that segments arrived.
+    pub(crate) fn note_arrivals(&mut self) {
+        self.note(Work::Arrivals);
+    }
+
+    fn note(&mut self, work: Work) {
+        let slot = self.id.slot();
+        self.agenda.work.add(work, slot, &mut self.marks.work);
     }
 
     /// Returns the deadline of the socket's timer.
@@ -121,13 +122,6 @@ impl<T: Pollable> SocketMut<'_, T> {
     /// Arms the socket's timer, or disarms it.
     pub(crate) fn arm(&mut self, deadline: Option<Instant>) {
         self.agenda.timers.set(self.id.slot(), deadline);
-    }
-
-    /// Notes that segments arrived.
-    pub(crate) fn note_arrivals(&mut self) {
-        if !std::mem::replace(&mut self.marks.has_arrivals, true) {
-            self.agenda.arrivals.push(self.id.slot());
-        }
     }
 }
 
@@ -355,9 +349,7 @@ impl Sockets {
             marks: Marks {
                 reported: Snapshot::NONE,
                 has_event: false,
-                is_touched: false,
-                has_arrivals: false,
-                holds_ack: false,
+                work: WorkMarks::default(),
                 has_unsent: false,
             },
         });
@@ -494,14 +486,9 @@ impl Sockets {
         self.agenda.events.drain(..)
     }
 
-    /// Returns whether any socket may have something to send.
-    pub(crate) fn any_touched(&self) -> bool {
-        !self.agenda.touched.is_empty()
-    }
-
-    /// Returns whether ACKs wait for the link to be empty.
-    pub(crate) fn any_held_acks(&self) -> bool {
-        !self.agenda.held_acks.is_empty()
+    /// Returns whether any socket has this work.
+    pub(crate) fn any(&self, work: Work) -> bool {
+        !self.agenda.work.of(work).is_empty()
     }
 
     /// Returns whether any connection has bytes that wait to be sent.
@@ -509,73 +496,32 @@ impl Sockets {
         self.agenda.unsent > 0
     }
 
-    /// Takes the list of sockets that may have something to send.
-    pub(crate) fn take_touched(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.agenda.touched)
+    /// Takes the list of sockets with this work, whose marks are cleared one by one with [`Sockets::unmark`].
+    pub(crate) fn take(&mut self, work: Work) -> Vec<u32> {
+        self.agenda.work.take(work)
     }
 
-    /// Clears the mark of a socket from [`Sockets::take_touched`]; returns whether the socket still exists.
-    pub(crate) fn untouch(&mut self, slot: u32) -> bool {
-        let slot = self.table.at_mut(slot);
-        slot.map(|slot| slot.marks.is_touched = false).is_some()
+    /// Gives the empty list of [`Sockets::take`] back, to reuse its memory.
+    pub(crate) fn reuse(&mut self, work: Work, taken: Vec<u32>) {
+        self.agenda.work.reuse(work, taken);
     }
 
-    /// Gives the empty list of [`Sockets::take_touched`] back, to reuse its memory.
-    pub(crate) fn reuse_touched(&mut self, mut batch: Vec<u32>) {
-        batch.append(&mut self.agenda.touched);
-        self.agenda.touched = batch;
-    }
-
-    /// Takes the list of connections that received segments since they were served.
-    pub(crate) fn take_arrivals(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.agenda.arrivals)
-    }
-
-    /// Gives the empty list of [`Sockets::take_arrivals`] back, to reuse its memory.
-    pub(crate) fn reuse_arrivals(&mut self, mut batch: Vec<u32>) {
-        batch.append(&mut self.agenda.arrivals);
-        self.agenda.arrivals = batch;
-    }
-
-    /// Clears the mark of a connection from [`Sockets::take_arrivals`]; returns whether it was set.
+    /// Clears the mark of a socket from [`Sockets::take`]; returns whether it was set.
     ///
     /// A slot is listed twice if a closed socket had it before; then only the first entry counts.
-    pub(crate) fn take_arrival_mark(&mut self, slot: u32) -> bool {
+    pub(crate) fn unmark(&mut self, work: Work, slot: u32) -> bool {
         let slot = self.table.at_mut(slot);
-        slot.is_some_and(|slot| std::mem::take(&mut slot.marks.has_arrivals))
+        slot.is_some_and(|slot| slot.marks.work.clear(work))
     }
 
-    /// Enters a connection into the list of those whose ACK waits for the link to be empty, if it has an ACK to send.
+    /// Enters a connection into the list [`Work::HeldAck`], if it has an ACK to send.
     pub(crate) fn hold_ack(&mut self, slot: u32) {
-        let Some(entry) = self.table.at_mut(slot) else {
+        let Some(Slot { kind, marks }) = self.table.at_mut(slot) else {
             return;
         };
-        let is_pending =
-            matches!(&entry.kind, SocketKind::Connection(it) if it.conn.is_ack_pending());
-        if is_pending && !std::mem::replace(&mut entry.marks.holds_ack, true) {
-            self.agenda.held_acks.push(slot);
+        if matches!(kind, SocketKind::Connection(it) if it.conn.is_ack_pending()) {
+            self.agenda.work.add(Work::HeldAck, slot, &mut marks.work);
         }
-    }
-
-    /// Takes the list of connections whose ACK waits for the link to be empty.
-    pub(crate) fn take_held_acks(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.agenda.held_acks)
-    }
-
-    /// Gives the empty list of [`Sockets::take_held_acks`] back, to reuse its memory.
-    pub(crate) fn reuse_held_acks(&mut self, mut batch: Vec<u32>) {
-        batch.append(&mut self.agenda.held_acks);
-        self.agenda.held_acks = batch;
-    }
-
-    /// Clears both marks of a connection from [`Sockets::take_held_acks`]; returns whether it still had that mark.
-    pub(crate) fn take_held_mark(&mut self, slot: u32) -> bool {
-        let Some(Slot { marks, .. }) = self.table.at_mut(slot) else {
-            return false;
-        };
-        let holds_ack = std::mem::take(&mut marks.holds_ack);
-        marks.has_arrivals &= !holds_ack;
-        holds_ack
     }
 
     /// Collects acknowledged sends that the NIC has finished; returns whether there were any.

@@ -289,8 +289,8 @@ fn polls_that_go_on_serve_each_connection_once_and_the_empty_link_sends_its_ack(
     for received in 1..=CONNECTIONS {
         assert_eq!(world.call(|stack, now| stack.poll(now)).received, 1);
         let sockets = &mut world.stack.sockets;
-        assert!(sockets.agenda.arrivals.is_empty(), "they were served");
-        assert_eq!(sockets.agenda.held_acks.len(), received);
+        assert!(!sockets.any(Work::Arrivals), "they were served");
+        assert_eq!(sockets.agenda.work.of(Work::HeldAck).len(), received);
         // From now on it would send the ACK if it was served.
         let mut first = sockets.connection_at(pairs[0].1.slot()).unwrap();
         first.conn.set_quick_acks(true);
@@ -308,10 +308,13 @@ fn polls_that_go_on_serve_each_connection_once_and_the_empty_link_sends_its_ack(
         world.call(|stack, now| stack.flush(now));
         assert_eq!(world.call(|stack, now| stack.poll(now)).received, 1);
     }
-    assert_eq!(world.stack.sockets.agenda.held_acks.len(), CONNECTIONS);
+    assert_eq!(
+        world.stack.sockets.agenda.work.of(Work::HeldAck).len(),
+        CONNECTIONS
+    );
     world.call(|stack, _| stack.close(accepted)).unwrap();
     world.run();
-    assert!(world.stack.sockets.agenda.held_acks.is_empty());
+    assert!(!world.stack.sockets.any(Work::HeldAck));
     for (opener, _) in pairs.iter().filter(|(_, peer)| *peer != accepted) {
         let info = world.stack.info(*opener).unwrap().unwrap();
         assert_eq!(info.unacked, 0, "{info:?}");

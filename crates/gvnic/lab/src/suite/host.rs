@@ -288,7 +288,7 @@ pub(super) fn machine_for(machine: &MachinePlan, group: Group, wire: &Path) -> M
     ) {
         machine.nics.impair = Some(BAD_WIRE.to_owned());
     }
-    if group == Group::Knobs {
+    if matches!(group, Group::Knobs | Group::ExchangeKnobs) {
         let linear = devmem_rows::LINEAR_BYTES.to_string();
         let options = ["--linear", &linear, "--unsplit-every", "500"];
         machine.nics.options = options.map(str::to_owned).to_vec();

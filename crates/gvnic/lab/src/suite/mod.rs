@@ -46,13 +46,15 @@ pub enum Group {
     Exchange,
     /// The same over an impaired wire
     ExchangeLoss,
+    /// The same between devices with unusual but allowed behaviour: linear bytes, unsplit packets
+    ExchangeKnobs,
     /// Many connections, iperf3, and ten minutes of changes under traffic; not part of the default groups
     Long,
 }
 
 impl Group {
     /// The default groups, in the order they run.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Nic,
         Self::Devmem,
         Self::Load,
@@ -64,11 +66,15 @@ impl Group {
         Self::StackLoss,
         Self::Exchange,
         Self::ExchangeLoss,
+        Self::ExchangeKnobs,
     ];
 
     /// Returns whether its rows run in two guests at the same time.
     fn has_two_guests(self) -> bool {
-        matches!(self, Self::Exchange | Self::ExchangeLoss)
+        matches!(
+            self,
+            Self::Exchange | Self::ExchangeLoss | Self::ExchangeKnobs
+        )
     }
 }
 

@@ -93,6 +93,7 @@ pub fn rows(group: Group) -> &'static [Row] {
         Group::StackLoss => stack_rows::LOSS_ROWS,
         Group::Exchange => exchange_rows::ROWS,
         Group::ExchangeLoss => exchange_rows::LOSS_ROWS,
+        Group::ExchangeKnobs => exchange_rows::KNOB_ROWS,
         Group::Long => long_rows::ROWS,
     }
 }

@@ -22,12 +22,14 @@
 //!
 //! The program completes its writes to GPU memory before it sends them (`cuStreamSynchronize`, or an event).
 //!
+//! [`Device::adder`] loads a small kernel that adds vectors of floats on the GPU, as the steps of an all-reduce do.
+//!
 //! [`Allocation::adopt`] takes memory that another library has allocated, such as a tensor of PyTorch,
 //! [`Allocation::adopt_from_owner`] also keeps the tensor, and [`Allocation::into_dmabuf`] makes a [`Dmabuf`](crate::Dmabuf) of it.
 //! [`Allocation::adopt_exported`] takes it with the dma-buf that the other library has made; [`locate`] tells which device it is on;
 //! [`Allocation::revoke`] ends all copies of it, so that it may be freed.
 
 pub use devmem_cuda::{
-    Allocation, Device, DeviceInfo, GpuError, LoadError, PLATFORM, Place, Platform, SharedWords,
-    Version, alloc, devices, exporting, locate, open, selected,
+    Adder, Allocation, Device, DeviceInfo, Floats, GpuError, LoadError, PLATFORM, Place, Platform,
+    SharedWords, Version, alloc, devices, exporting, locate, open, selected,
 };

@@ -10,7 +10,8 @@
 //! what other vendors do in another way; the rest is `devmem-gpu`.
 //!
 //! In the walks of ARCHITECTURE.md, the crate does the copies of a staged packet, on the way in and on the way out. It knows
-//! no packets. It does not launch kernels, and does not import memory of other processes.
+//! no packets. The only kernel that it launches adds vectors of floats ([`Device::adder`]): PTX, which the driver compiles for the GPU that is
+//! there. It does not import memory of other processes.
 
 mod remedy;
 mod sys;
@@ -18,7 +19,9 @@ mod sys;
 use netmem::Dmabuf;
 
 pub use devmem_gpu::driver::{Platform, Version};
-pub use devmem_gpu::{Allocation, Device, DeviceInfo, GpuError, LoadError, Place, SharedWords};
+pub use devmem_gpu::{
+    Adder, Allocation, Device, DeviceInfo, Floats, GpuError, LoadError, Place, SharedWords,
+};
 
 /// The names that messages have.
 pub static PLATFORM: Platform = Platform {

@@ -7,6 +7,15 @@ pub(crate) fn remedy(call: &str, code: i32) -> &'static str {
         ("cuMemGetHandleForAddressRange", 801) => {
             "dma-bufs need NVIDIA's open kernel module: `modinfo -F license nvidia` must say MIT/GPL"
         }
+        ("cuModuleLoadData", 221) => {
+            "libnvidia-ptxjitcompiler.so.1 is missing: install all of the driver, also in the container"
+        }
+        ("cuModuleLoadData", 223) => {
+            "unset CUDA_DISABLE_PTX_JIT: the driver compiles the addition for the GPU"
+        }
+        ("cuModuleLoadData", 200 | 209 | 218 | 222) => {
+            "the driver does not take this program's code for GPUs (PTX 6.0, sm_50): install a newer driver, or add on the CPU"
+        }
         ("cuMemHostRegister", 712) => "the host memory is registered already; unregister it first",
         ("cuMemHostRegister", _) => {
             "raise the limit of locked memory (`ulimit -l`), or free host memory"

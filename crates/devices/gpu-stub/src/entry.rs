@@ -9,7 +9,7 @@ use std::slice;
 
 use crate::calls::{self, call, copy, put};
 use crate::machine::{INVALID_VALUE, Machine, machine};
-use crate::{cuda, host};
+use crate::{cuda, host, kernels};
 
 /// CUmemcpyAttributes: order of the source, two locations, flags.
 #[repr(C)]
@@ -63,7 +63,8 @@ pub unsafe extern "C" fn cuGetProcAddress_v2(
         ("cuMemcpyBatchAsync", 12_080..) => Some(copy_batch_12 as *const c_void),
         _ => calls::find(name)
             .or_else(|| cuda::find(name))
-            .or_else(|| host::find(name)),
+            .or_else(|| host::find(name))
+            .or_else(|| kernels::find(name)),
     };
     // SAFETY: as the contract says.
     unsafe { put(status, c_int::from(found.is_none())) };
@@ -79,7 +80,13 @@ unsafe extern "C" fn error_name(code: c_int, out: *mut *const c_char) -> c_int {
         2 => c"CUDA_ERROR_OUT_OF_MEMORY",
         3 => c"CUDA_ERROR_NOT_INITIALIZED",
         100 => c"CUDA_ERROR_NO_DEVICE",
+        200 => c"CUDA_ERROR_INVALID_IMAGE",
+        209 => c"CUDA_ERROR_NO_BINARY_FOR_GPU",
+        218 => c"CUDA_ERROR_INVALID_PTX",
+        221 => c"CUDA_ERROR_JIT_COMPILER_NOT_FOUND",
         201 => c"CUDA_ERROR_INVALID_CONTEXT",
+        400 => c"CUDA_ERROR_INVALID_HANDLE",
+        500 => c"CUDA_ERROR_NOT_FOUND",
         700 => c"CUDA_ERROR_ILLEGAL_ADDRESS",
         801 => c"CUDA_ERROR_NOT_SUPPORTED",
         803 => c"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",

@@ -7,9 +7,10 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::ptr;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::plan::Plan;
+use crate::ptx::{Fault, Grid, Program};
 
 pub(crate) const INVALID_VALUE: i32 = 1;
 pub(crate) const OUT_OF_MEMORY: i32 = 2;
@@ -41,6 +42,10 @@ pub(crate) struct Machine {
     pub(crate) registered: BTreeMap<usize, usize>,
     pub(crate) streams: BTreeMap<usize, Stream>,
     pub(crate) events: BTreeMap<usize, Event>,
+    /// Loaded device code.
+    pub(crate) modules: BTreeMap<usize, Arc<Program>>,
+    /// The module that a function is in.
+    pub(crate) functions: BTreeMap<usize, usize>,
     next_handle: usize,
     pub(crate) submissions: usize,
     allocations: u64,
@@ -60,24 +65,32 @@ pub(crate) struct Memory {
 
 #[derive(Default)]
 pub(crate) struct Stream {
-    waiting: VecDeque<Copy>,
-    /// Numbers of copies: submitted, and done.
+    waiting: VecDeque<Work>,
+    /// Numbers of works: submitted, and done.
     submitted: u64,
     done: u64,
 }
 
 #[derive(Default)]
 pub(crate) struct Event {
-    /// The stream and the number of its last copy when the event was recorded.
+    /// The stream and the number of its last work when the event was recorded.
     recorded: Option<(usize, u64)>,
     queries: u32,
 }
 
-/// A copy with addresses of bytes that can be accessed.
-struct Copy {
-    to: usize,
-    from: usize,
-    len: usize,
+/// What a stream does.
+enum Work {
+    /// A copy with addresses of bytes that can be accessed.
+    Copy { to: usize, from: usize, len: usize },
+    /// A function of device code.
+    Kernel(Launch),
+}
+
+/// A function that was started.
+pub(crate) struct Launch {
+    pub(crate) program: Arc<Program>,
+    pub(crate) grid: Grid,
+    pub(crate) arguments: Vec<u64>,
 }
 
 /// Returns the driver.
@@ -92,6 +105,8 @@ pub(crate) fn machine() -> MutexGuard<'static, Machine> {
             registered: BTreeMap::new(),
             streams: BTreeMap::new(),
             events: BTreeMap::new(),
+            modules: BTreeMap::new(),
+            functions: BTreeMap::new(),
             next_handle: 0,
             submissions: 0,
             allocations: 0,
@@ -117,11 +132,12 @@ impl Machine {
     /// Logs what is still allocated.
     pub(crate) fn log_left(&mut self) {
         let left = format!(
-            "left memory={} registered={} streams={} events={} contexts={}",
+            "left memory={} registered={} streams={} events={} modules={} contexts={}",
             self.memory.len(),
             self.registered.len(),
             self.streams.len(),
             self.events.len(),
+            self.modules.len(),
             self.retained.values().sum::<usize>(),
         );
         self.plan.log(&left);
@@ -211,8 +227,17 @@ impl Machine {
         from: usize,
         len: usize,
     ) -> Result<(), i32> {
+        self.push(stream, Work::Copy { to, from, len })
+    }
+
+    /// Appends a function to a stream.
+    pub(crate) fn enqueue_kernel(&mut self, stream: usize, launch: Launch) -> Result<(), i32> {
+        self.push(stream, Work::Kernel(launch))
+    }
+
+    fn push(&mut self, stream: usize, work: Work) -> Result<(), i32> {
         let stream = self.streams.get_mut(&stream).ok_or(INVALID_HANDLE)?;
-        stream.waiting.push_back(Copy { to, from, len });
+        stream.waiting.push_back(work);
         stream.submitted += 1;
         Ok(())
     }
@@ -252,21 +277,50 @@ impl Machine {
         self.run(stream, last)
     }
 
+    /// Does the works of a stream up to a number.
     fn run(&mut self, stream: usize, last: u64) -> Result<(), i32> {
-        let stream = self.streams.get_mut(&stream).ok_or(INVALID_HANDLE)?;
-        while stream.done < last {
-            let Some(Copy { to, from, len }) = stream.waiting.pop_front() else {
-                break;
-            };
-            let from = ptr::with_exposed_provenance::<u8>(from);
-            let to = ptr::with_exposed_provenance_mut::<u8>(to);
-            if self.plan.copies {
-                // SAFETY: the caller of the driver keeps both sides until the copy is done, as with the real one.
-                unsafe { ptr::copy(from, to, len) };
+        loop {
+            let stream = self.streams.get_mut(&stream).ok_or(INVALID_HANDLE)?;
+            if stream.done >= last {
+                return Ok(());
             }
+            let Some(work) = stream.waiting.pop_front() else {
+                return Ok(());
+            };
             stream.done += 1;
+            match work {
+                Work::Kernel(launch) => self.execute(&launch)?,
+                Work::Copy { .. } if !self.plan.copies => {}
+                Work::Copy { to, from, len } => {
+                    let from = ptr::with_exposed_provenance::<u8>(from);
+                    let to = ptr::with_exposed_provenance_mut::<u8>(to);
+                    // SAFETY: the caller of the driver keeps both sides until the copy is done, as with the real one.
+                    unsafe { ptr::copy(from, to, len) };
+                }
+            }
         }
-        Ok(())
+    }
+
+    /// Runs a function. As with a GPU, the device is lost when it accesses what is not its memory.
+    fn execute(&mut self, launch: &Launch) -> Result<(), i32> {
+        let access = |address: u64, written: Option<u32>| {
+            let is_aligned = address.is_multiple_of(4);
+            let bytes = self.device_bytes(address, 4).ok().filter(|_| is_aligned);
+            let word = ptr::with_exposed_provenance_mut::<u32>(bytes.ok_or(Fault)?);
+            match written {
+                // SAFETY: an aligned word of memory that was mapped by `alloc`, and that only copies and functions access.
+                Some(value) => unsafe { word.write(value) },
+                // SAFETY: as above.
+                None => return Ok(unsafe { word.read() }),
+            }
+            Ok(0)
+        };
+        let ended = launch.program.run(launch.grid, &launch.arguments, access);
+        ended.map_err(|Fault| {
+            self.plan.lost = Some(0);
+            self.submissions += 1;
+            ILLEGAL_ADDRESS
+        })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+pub use crate::sys::adder::{AddKernel, KernelFunctions, KernelNames, RawFunction, RawModule};
 pub use crate::sys::copies::{CopyBatch, RawCopy};
 pub use crate::sys::driver::Driver;
 pub use crate::sys::export::Export;

@@ -62,6 +62,14 @@ pub enum GpuError {
         /// Number of devices.
         count: u32,
     },
+    /// There is no device code that adds vectors.
+    #[error(
+        "{} takes device code of one kind of GPU only, and none that adds vectors is part of this program\n  add on the CPU", platform.title
+    )]
+    NoAddition {
+        /// The vendor's library.
+        platform: &'static Platform,
+    },
     /// The size is 0 or not a multiple of the page.
     #[error("{size} bytes of device memory: take a positive multiple of 4096")]
     Size {

@@ -6,6 +6,7 @@
 //! - [`Allocation`] is memory of a device: an [`Exporter`](netmem::Exporter) whose dma-buf a kernel NIC can be bound to. It is
 //!   freed when the last of its users is dropped, in any order. Memory of other libraries is adopted, with its dma-buf or without;
 //!   [`Allocation::revoke`] ends all copies before its owner frees it.
+//! - [`Adder`] adds vectors of floats on the device, where the vendor's crate has device code for it: what an all-reduce needs.
 //! - [`Driver`](driver::Driver) is the library of a vendor: a table of the functions that all have, and what differs.
 //!   `devmem-cuda` and `devmem-hip` implement it. [`GpuError`] names the call that failed, its error and what to do.
 //!
@@ -14,7 +15,7 @@
 //! errors, and frees nothing.
 //!
 //! In the walks of ARCHITECTURE.md, the crate does the copies of a staged packet, on the way in and on the way out. It knows
-//! no packets. It does not launch kernels, and does not import memory of other processes.
+//! no packets. The only kernel that it launches is the addition of an [`Adder`]; it does not import memory of other processes.
 
 mod allocation;
 mod device;
@@ -27,4 +28,5 @@ pub use allocation::Allocation;
 pub use device::{Device, DeviceInfo, devices};
 pub use error::{GpuError, LoadError};
 pub use place::{Place, exporting, locate, selected};
+pub use sys::adder::{Adder, Floats};
 pub use sys::shared::SharedWords;

@@ -24,6 +24,7 @@ pub(super) fn of_gpu(error: &GpuError) -> Verdict {
     match error {
         GpuError::Load(_) => NO_DRIVER,
         GpuError::NoDevice { .. } => NO_DEVICE,
+        GpuError::NoAddition { .. } => CANNOT,
         GpuError::Call(error) if error.state == DeviceState::Forked => FORKED,
         // cuda.h CUresult and hip_runtime_api.h hipError_t have the same numbers: out of memory, no device, not supported.
         GpuError::Call(error) => match error.code {

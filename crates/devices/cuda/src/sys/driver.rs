@@ -4,19 +4,19 @@
 // retained.
 #![allow(unsafe_code)]
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 use std::sync::OnceLock;
 
 use devmem_gpu::LoadError;
 use devmem_gpu::driver::{
-    CopyBatch, DevicePtr, Driver, Export, Functions, Library, Loaded, Name, Opened, Pointer,
-    PointerKind, RawDevice, SUCCESS, Status, Version,
+    AddKernel, CopyBatch, DevicePtr, Driver, Export, Functions, KernelFunctions, Library, Loaded,
+    Name, Opened, Pointer, PointerKind, RawDevice, SUCCESS, Status, Version,
 };
 use netmem::DeviceError;
 
 use super::batch::BatchCopy;
-use super::functions::{Find, NAMES, OWN_NAMES, Own};
+use super::functions::{Find, KERNEL_NAMES, NAMES, OWN_NAMES, Own};
 use crate::{PLATFORM, remedy};
 
 /// The library of the driver. `libcuda.so` is a link of the development kit, perhaps to a library that does nothing.
@@ -52,11 +52,20 @@ const INVALID_VALUE: Status = 1;
 /// Status of a driver that has the batched copy and does not support it for this memory.
 const NOT_SUPPORTED: Status = 801;
 
+/// The addition of floats in PTX, which the driver compiles for the GPU: version 6.0 of the language is that of CUDA 9.0, and sm_50 are the
+/// oldest GPUs that CUDA 12 knows.
+const ADD: &CStr =
+    match CStr::from_bytes_with_nul(concat!(include_str!("../add.ptx"), "\0").as_bytes()) {
+        Ok(text) => text,
+        Err(_) => panic!("the text has no NUL but the last byte"),
+    };
+
 /// The loaded driver.
 pub(crate) struct Cuda {
     loaded: Loaded,
     own: Own,
     batch: Option<BatchCopy>,
+    add: AddKernel,
 }
 
 impl Cuda {
@@ -90,6 +99,12 @@ impl Cuda {
             // SAFETY: as above.
             own: unsafe { Own::find(&OWN_NAMES, versioned) }?,
             batch: BatchCopy::find(find),
+            add: AddKernel {
+                // SAFETY: as above.
+                functions: unsafe { KernelFunctions::find(&KERNEL_NAMES, versioned) }?,
+                image: ADD,
+                entry: c"devmem_add_f32",
+            },
         })
     }
 
@@ -105,7 +120,7 @@ impl Cuda {
 }
 
 // SAFETY: (1) the functions are those of the library that `load` has opened, and `Library` is never unloaded; (2) and (3) see
-// the methods.
+// the methods; (4) `load` has found the functions, cuModuleLoadData takes PTX that ends with a NUL, and the text of `ADD` shows what it does.
 unsafe impl Driver for Cuda {
     fn loaded(&self) -> &Loaded {
         &self.loaded
@@ -204,6 +219,10 @@ unsafe impl Driver for Cuda {
             NOT_SUPPORTED => Ok(false),
             status => self.check("cuMemcpyBatchAsync", status).map(|()| true),
         }
+    }
+
+    fn add_kernel(&self) -> Option<&AddKernel> {
+        Some(&self.add)
     }
 
     fn remedy(&self, call: &str, code: i32) -> &'static str {

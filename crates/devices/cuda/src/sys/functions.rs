@@ -6,7 +6,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use devmem_gpu::driver::{DevicePtr, Name, Names, RawDevice, Status};
+use devmem_gpu::driver::{DevicePtr, KernelNames, Name, Names, RawDevice, Status};
 use devmem_gpu::function_table;
 
 /// The functions that other vendors have, too.
@@ -69,4 +69,12 @@ pub(crate) const OWN_NAMES: OwnNames = OwnNames {
     capture_mode: Name::new(c"cuThreadExchangeStreamCaptureMode", 10, 1),
     mem_export: Name::new(c"cuMemGetHandleForAddressRange", 11, 7),
     pointer_get: Name::new(c"cuPointerGetAttribute", 4, 0),
+};
+
+/// The functions that load and start device code.
+pub(crate) const KERNEL_NAMES: KernelNames = KernelNames {
+    module_load: Name::new(c"cuModuleLoadData", 2, 0),
+    module_unload: Name::new(c"cuModuleUnload", 2, 0),
+    module_function: Name::new(c"cuModuleGetFunction", 2, 0),
+    launch: Name::new(c"cuLaunchKernel", 4, 0),
 };

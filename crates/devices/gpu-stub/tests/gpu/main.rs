@@ -1,6 +1,7 @@
 //! The whole of `devmem-gpu`, `devmem-cuda` and `devmem-hip` on the stub of the libraries, each test in its own process with its
 //! own plan; and a real GPU, where one is.
 
+mod added;
 mod adopted;
 mod allocations;
 mod copies;

@@ -85,6 +85,16 @@ fn a_gather_of_many_pieces_is_right_in_every_byte() {
 }
 
 #[test]
+fn vectors_are_added_as_the_cpu_adds_them() {
+    for device in gpus("vectors_are_added_as_the_cpu_adds_them") {
+        match device.adder() {
+            Ok(adder) => super::added::check(&device, &adder, 5_000_003),
+            Err(error) => assert!(device.platform() != Api::Cuda.platform(), "{error}"),
+        }
+    }
+}
+
+#[test]
 fn memory_is_exported_where_the_driver_can() {
     for device in gpus("memory_is_exported_where_the_driver_can") {
         let allocation = device.alloc(2 << 20).expect("memory");

@@ -200,7 +200,7 @@ impl Log {
     /// Checks that nothing was left when the device was closed for the last time.
     pub fn assert_all_freed(&self) {
         let last = self.0.iter().rfind(|line| line.starts_with("left "));
-        let clean = "left memory=0 registered=0 streams=0 events=0 contexts=0";
+        let clean = "left memory=0 registered=0 streams=0 events=0 modules=0 contexts=0";
         assert_eq!(last.map(String::as_str), Some(clean));
     }
 }

@@ -7,6 +7,7 @@ use std::ffi::c_int;
 
 use netmem::{DeviceError, DeviceState};
 
+use super::adder::AddKernel;
 use super::copies::CopyBatch;
 use super::export::Export;
 use super::functions::{DevicePtr, NOT_INITIALIZED, RawDevice, SUCCESS, Status};
@@ -20,7 +21,8 @@ use crate::driver::{Loaded, Opened, Pointer, is_fatal};
 ///
 /// (1) The functions of [`loaded`](Self::loaded) and [`mem_export`](Self::mem_export) are those of the vendor, and their library
 /// is never unloaded. (2) [`copy_batch`](Self::copy_batch) starts the copies of its argument, and no others. (3)
-/// [`pointer`](Self::pointer) returns what the library says.
+/// [`pointer`](Self::pointer) returns what the library says. (4) The functions of [`add_kernel`](Self::add_kernel) are those of the vendor, its
+/// image is device code that the library takes, and the entry does what [`AddKernel::entry`] says.
 pub unsafe trait Driver: Send + Sync {
     /// Returns what all libraries have.
     fn loaded(&self) -> &Loaded;
@@ -93,6 +95,11 @@ pub unsafe trait Driver: Send + Sync {
     /// [`DeviceError`] of the library.
     fn copy_batch(&self, _batch: &CopyBatch<'_>) -> Result<bool, DeviceError> {
         Ok(false)
+    }
+
+    /// Returns the device code that adds floats; `None`: the vendor's crate has none.
+    fn add_kernel(&self) -> Option<&AddKernel> {
+        None
     }
 
     /// Clears the error that the library keeps for the thread, so that the program does not take it for one of its calls.

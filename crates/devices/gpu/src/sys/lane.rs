@@ -72,6 +72,10 @@ impl LaneState {
         Ok(())
     }
 
+    pub(crate) fn stream(&self) -> RawStream {
+        self.stream
+    }
+
     pub(crate) fn event(&self, number: u64) -> RawEvent {
         // Below `EVENTS`.
         self.events[(number % EVENTS as u64) as usize]

@@ -13,7 +13,7 @@ use super::context::{Context, Current};
 use super::copies::RawCopy;
 use super::functions::RawStream;
 use super::lane::LaneState;
-use super::memory::revoked;
+use super::memory::{DeviceMemory, revoked};
 use crate::device::Device;
 use crate::error::GpuError;
 
@@ -99,6 +99,21 @@ impl Lanes {
             .copy(&current, copy)
             .and_then(|()| state.wait_all(&current));
         self.note(copied)
+    }
+
+    /// Starts work on memory of the device in the lane for gathering, on its stream, and waits for it.
+    pub(crate) fn run_and_wait(
+        &self,
+        memories: [&DeviceMemory; 2],
+        start: impl FnOnce(&Current<'_>, RawStream) -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        let current = self.enter()?;
+        let state = self.lane(Lane::Gather);
+        if memories.into_iter().any(DeviceMemory::is_revoked) {
+            return Err(revoked());
+        }
+        let done = start(&current, state.stream()).and_then(|()| state.wait_all(&current));
+        self.note(done)
     }
 
     /// Returns whether a submission is done.

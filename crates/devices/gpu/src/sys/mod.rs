@@ -2,6 +2,7 @@
 //!
 // UNSAFETY: none in this file; each of the others says why it has some.
 
+pub(crate) mod adder;
 mod adopt;
 pub(crate) mod context;
 pub(crate) mod copies;

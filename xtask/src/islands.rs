@@ -25,6 +25,7 @@ const ISLANDS: &[&str] = &[
     "crates/devices/gpu-stub/src/host.rs",
     "crates/devices/gpu-stub/src/kernels.rs",
     "crates/devices/gpu-stub/src/machine.rs",
+    "crates/devices/gpu-stub/src/streams.rs",
     "crates/devices/gpu-stub/tests/gpu/adopted.rs",
     "crates/devices/vulkan/src/sys/",
     "crates/doors/cabi/src/raw/",

@@ -9,9 +9,9 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use crate::hip::{LAST_ERROR, select_first};
 use crate::host;
 use crate::machine::{
-    Event, ILLEGAL_ADDRESS, INVALID_HANDLE, INVALID_VALUE, Machine, NOT_INITIALIZED, Stream,
-    machine,
+    ILLEGAL_ADDRESS, INVALID_HANDLE, INVALID_VALUE, Machine, NOT_INITIALIZED, machine,
 };
+use crate::streams::{Event, Stream};
 
 pub(crate) const NOT_SUPPORTED: i32 = 801;
 

@@ -7,8 +7,9 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
 
 use crate::calls::{functions, put};
-use crate::machine::{INVALID_HANDLE, INVALID_VALUE, Launch};
+use crate::machine::{INVALID_HANDLE, INVALID_VALUE};
 use crate::ptx::{Grid, Program};
+use crate::streams::Launch;
 
 const INVALID_PTX: i32 = 218;
 const NOT_FOUND: i32 = 500;

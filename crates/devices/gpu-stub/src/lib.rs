@@ -24,6 +24,7 @@ mod kernels;
 mod machine;
 mod plan;
 mod ptx;
+mod streams;
 
 pub use entry::{cuDriverGetVersion, cuGetProcAddress_v2};
 pub use hip::hipRuntimeGetVersion;

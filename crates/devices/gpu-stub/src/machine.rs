@@ -1,16 +1,16 @@
-//! The state of the driver: devices, memory, streams and events.
+//! The state of the driver: devices and memory, and what else exists.
 //!
-// UNSAFETY: maps memory files, and copies to and from addresses that the caller of a copy function names, as the real
-// driver does.
+// UNSAFETY: maps memory files.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::plan::Plan;
-use crate::ptx::{Fault, Grid, Program};
+use crate::ptx::Program;
+use crate::streams::{Event, Stream};
 
 pub(crate) const INVALID_VALUE: i32 = 1;
 pub(crate) const OUT_OF_MEMORY: i32 = 2;
@@ -18,7 +18,6 @@ pub(crate) const NOT_INITIALIZED: i32 = 3;
 pub(crate) const DEINITIALIZED: i32 = 4;
 pub(crate) const INVALID_CONTEXT: i32 = 201;
 pub(crate) const INVALID_HANDLE: i32 = 400;
-pub(crate) const NOT_READY: i32 = 600;
 pub(crate) const ILLEGAL_ADDRESS: i32 = 700;
 
 const FILE_FLAGS: u32 = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
@@ -61,36 +60,6 @@ pub(crate) struct Memory {
     /// No other allocation has this number.
     pub(crate) id: u64,
     bytes: usize,
-}
-
-#[derive(Default)]
-pub(crate) struct Stream {
-    waiting: VecDeque<Work>,
-    /// Numbers of works: submitted, and done.
-    submitted: u64,
-    done: u64,
-}
-
-#[derive(Default)]
-pub(crate) struct Event {
-    /// The stream and the number of its last work when the event was recorded.
-    recorded: Option<(usize, u64)>,
-    queries: u32,
-}
-
-/// What a stream does.
-enum Work {
-    /// A copy with addresses of bytes that can be accessed.
-    Copy { to: usize, from: usize, len: usize },
-    /// A function of device code.
-    Kernel(Launch),
-}
-
-/// A function that was started.
-pub(crate) struct Launch {
-    pub(crate) program: Arc<Program>,
-    pub(crate) grid: Grid,
-    pub(crate) arguments: Vec<u64>,
 }
 
 /// Returns the driver.
@@ -217,110 +186,6 @@ impl Machine {
     pub(crate) fn is_registered(&self, address: usize, len: usize) -> bool {
         let found = self.registered.range(..=address).next_back();
         found.is_some_and(|(start, size)| address + len <= start + size)
-    }
-
-    /// Appends a copy to a stream. One from or to unregistered memory is done before the call returns.
-    pub(crate) fn enqueue(
-        &mut self,
-        stream: usize,
-        to: usize,
-        from: usize,
-        len: usize,
-    ) -> Result<(), i32> {
-        self.push(stream, Work::Copy { to, from, len })
-    }
-
-    /// Appends a function to a stream.
-    pub(crate) fn enqueue_kernel(&mut self, stream: usize, launch: Launch) -> Result<(), i32> {
-        self.push(stream, Work::Kernel(launch))
-    }
-
-    fn push(&mut self, stream: usize, work: Work) -> Result<(), i32> {
-        let stream = self.streams.get_mut(&stream).ok_or(INVALID_HANDLE)?;
-        stream.waiting.push_back(work);
-        stream.submitted += 1;
-        Ok(())
-    }
-
-    pub(crate) fn record(&mut self, event: usize, stream: usize) -> Result<(), i32> {
-        let last = self.streams.get(&stream).ok_or(INVALID_HANDLE)?.submitted;
-        let event = self.events.get_mut(&event).ok_or(INVALID_HANDLE)?;
-        event.recorded = Some((stream, last));
-        event.queries = 0;
-        Ok(())
-    }
-
-    /// Counts a query; does the copies before the event if it has been queried often enough.
-    pub(crate) fn query(&mut self, event: usize) -> Result<(), i32> {
-        let polls = self.plan.polls;
-        let event = self.events.get_mut(&event).ok_or(INVALID_HANDLE)?;
-        event.queries += 1;
-        let Some((stream, last)) = event.recorded else {
-            return Ok(());
-        };
-        match event.queries > polls || self.streams[&stream].done >= last {
-            true => self.run(stream, last),
-            false => Err(NOT_READY),
-        }
-    }
-
-    pub(crate) fn synchronize_event(&mut self, event: usize) -> Result<(), i32> {
-        let event = self.events.get(&event).ok_or(INVALID_HANDLE)?;
-        match event.recorded {
-            Some((stream, last)) => self.run(stream, last),
-            None => Ok(()),
-        }
-    }
-
-    pub(crate) fn synchronize_stream(&mut self, stream: usize) -> Result<(), i32> {
-        let last = self.streams.get(&stream).ok_or(INVALID_HANDLE)?.submitted;
-        self.run(stream, last)
-    }
-
-    /// Does the works of a stream up to a number.
-    fn run(&mut self, stream: usize, last: u64) -> Result<(), i32> {
-        loop {
-            let stream = self.streams.get_mut(&stream).ok_or(INVALID_HANDLE)?;
-            if stream.done >= last {
-                return Ok(());
-            }
-            let Some(work) = stream.waiting.pop_front() else {
-                return Ok(());
-            };
-            stream.done += 1;
-            match work {
-                Work::Kernel(launch) => self.execute(&launch)?,
-                Work::Copy { .. } if !self.plan.copies => {}
-                Work::Copy { to, from, len } => {
-                    let from = ptr::with_exposed_provenance::<u8>(from);
-                    let to = ptr::with_exposed_provenance_mut::<u8>(to);
-                    // SAFETY: the caller of the driver keeps both sides until the copy is done, as with the real one.
-                    unsafe { ptr::copy(from, to, len) };
-                }
-            }
-        }
-    }
-
-    /// Runs a function. As with a GPU, the device is lost when it accesses what is not its memory.
-    fn execute(&mut self, launch: &Launch) -> Result<(), i32> {
-        let access = |address: u64, written: Option<u32>| {
-            let is_aligned = address.is_multiple_of(4);
-            let bytes = self.device_bytes(address, 4).ok().filter(|_| is_aligned);
-            let word = ptr::with_exposed_provenance_mut::<u32>(bytes.ok_or(Fault)?);
-            match written {
-                // SAFETY: an aligned word of memory that was mapped by `alloc`, and that only copies and functions access.
-                Some(value) => unsafe { word.write(value) },
-                // SAFETY: as above.
-                None => return Ok(unsafe { word.read() }),
-            }
-            Ok(0)
-        };
-        let ended = launch.program.run(launch.grid, &launch.arguments, access);
-        ended.map_err(|Fault| {
-            self.plan.lost = Some(0);
-            self.submissions += 1;
-            ILLEGAL_ADDRESS
-        })
     }
 }
 

@@ -71,7 +71,9 @@ pub enum Command {
 /// memory, and the second process receives and checks it.
 ///
 /// With --exchange, four processes form a ring and compute an all-reduce and an all-gather of a vector of floats, by messages
-/// between their memories. The result must be the same as that of a serial computation.
+/// between their memories. The result must be the same as that of a serial computation. The vectors are in the memory of the GPU
+/// cuda:0, which adds, if there is one that works; otherwise in host memory, and the CPU adds. --memory chooses: an NVIDIA GPU
+/// adds in its own memory, all other kinds are added by the CPU.
 ///
 /// With --load, a stock server (nginx, qemu-nbd, nbdkit or python3 -m http.server) serves a file, our stack loads it into
 /// device memory, and every byte is checked there.
@@ -82,7 +84,7 @@ pub struct Demo {
     #[arg(
         long,
         conflicts_with_all = ["direction", "connections", "link", "write_size", "congestion", "capture", "watch", "queues",
-            "niov", "mem_size", "memory"]
+            "niov", "mem_size"]
     )]
     pub exchange: bool,
     /// Load a file from a stock server, the first one that is installed or the named one, over a TAP or --link packet
@@ -144,7 +146,9 @@ Examples:
   devmem-tcp demo --load=qemu-nbd --connections 1 --bytes 1G
       an export of an NBD server over one connection
   devmem-tcp demo --exchange --bytes 16M
-      all-reduce and all-gather of 4 Mi floats between four processes";
+      all-reduce and all-gather of 4 Mi floats between four processes
+  devmem-tcp demo --exchange --memory anonymous
+      the same on the CPU, also where there is a GPU";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -407,6 +411,9 @@ pub struct DemoRank {
     pub floats: usize,
     #[arg(long)]
     pub rounds: usize,
+    /// Kind of memory of the vector
+    #[arg(long)]
+    pub memory: MemoryKind,
     /// Socket of the wire from the previous rank, to connect to
     #[arg(long)]
     pub left: PathBuf,

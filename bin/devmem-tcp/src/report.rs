@@ -23,7 +23,7 @@ use tool::spread::Spread;
 use tool::undelivered::Undelivered;
 
 pub use circumstances::Circumstances;
-pub use exchange::{Collective, ExchangeReport};
+pub use exchange::{Collective, ExchangeReport, Reduction};
 pub use load::{LoadReport, TensorRow};
 pub use send::{SendReport, Sending};
 pub use store::StoreReport;

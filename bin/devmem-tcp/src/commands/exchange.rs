@@ -10,19 +10,21 @@
 
 mod rank;
 mod ring;
+mod vectors;
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anyhow::Context;
 use devmem_linux::helper::Helper;
-use tool::output::Failure;
+use tool::memory::MemoryKind;
+use tool::output::{Failure, note};
 use tool::peer::Peer;
 use tool::signals::StopFlag;
 
 use crate::plan::{ExchangePlan, RingWires};
-use crate::report::{Collective, ExchangeReport};
-use rank::RankReport;
+use crate::report::{Collective, ExchangeReport, Reduction};
+use rank::{POOL_BYTES, RankReport};
 use ring::FLOAT_BYTES;
 
 pub use rank::run as run_rank;
@@ -37,6 +39,7 @@ const ROUNDS: usize = 5;
 /// A failed step; a result that differs from the serial one.
 pub fn run(plan: &ExchangePlan) -> Result<(), Failure> {
     let stop = StopFlag::install().context("install signal handlers")?;
+    let memory = memory(plan);
     let folder = tempfile::tempdir().context("make a folder for the sockets")?;
     let folder = folder.path();
     let mut cables = Vec::new();
@@ -49,7 +52,7 @@ pub fn run(plan: &ExchangePlan) -> Result<(), Failure> {
     }
     let mut ranks = Vec::new();
     for rank in 0..ExchangePlan::RANKS {
-        ranks.push(start_rank(plan, folder, rank)?);
+        ranks.push(start_rank(plan, folder, rank, memory)?);
     }
     let mut tickets = Vec::new();
     for rank in &mut ranks {
@@ -62,7 +65,7 @@ pub fn run(plan: &ExchangePlan) -> Result<(), Failure> {
     }
     let reports = ranks.iter_mut().map(|rank| rank.hear_json(&stop));
     let reports = reports.collect::<Result<Vec<RankReport>, _>>()?;
-    let report = report(plan, &reports);
+    let report = report(plan, memory, &reports);
     plan.form.print(&report)?;
     match report.complaint() {
         Some(complaint) => Err(Failure::failed(complaint)),
@@ -70,7 +73,34 @@ pub fn run(plan: &ExchangePlan) -> Result<(), Failure> {
     }
 }
 
-fn report(plan: &ExchangePlan, ranks: &[RankReport]) -> ExchangeReport {
+/// Returns the kind of memory of the vectors, and says which it is if the user has not chosen: that of the first GPU of NVIDIA, if it adds and
+/// has room for all ranks, else host memory.
+fn memory(plan: &ExchangePlan) -> MemoryKind {
+    if let Some(kind) = plan.memory {
+        return kind;
+    }
+    let (ranks, ordinal) = (usize::from(ExchangePlan::RANKS), 0);
+    let bytes = plan.floats * FLOAT_BYTES;
+    // A vector and a pool for each rank, and all their blocks. Freed at once, before the ranks take theirs.
+    let tried = vectors::on_gpu(ordinal, ranks * (bytes + POOL_BYTES), bytes);
+    match tried {
+        Ok(_there_is_room) => {
+            let kind = MemoryKind::Cuda(ordinal);
+            note(format_args!("{kind} holds the vectors and adds them"));
+            kind
+        }
+        Err(error) => {
+            let cause = error.root_cause().to_string();
+            let cause = cause.lines().next().unwrap_or_default();
+            note(format_args!(
+                "the CPU adds the vectors, in host memory: no GPU does ({cause})"
+            ));
+            MemoryKind::Anonymous
+        }
+    }
+}
+
+fn report(plan: &ExchangePlan, memory: MemoryKind, ranks: &[RankReport]) -> ExchangeReport {
     let bytes = (plan.floats * FLOAT_BYTES) as u64;
     let n = f64::from(ExchangePlan::RANKS);
     let collective = |of: fn(&RankReport) -> &[f64], wrong: fn(&RankReport) -> u64, share| {
@@ -92,6 +122,11 @@ fn report(plan: &ExchangePlan, ranks: &[RankReport]) -> ExchangeReport {
         floats: plan.floats as u64,
         bytes,
         rounds: ROUNDS,
+        memory: memory.to_string(),
+        // All ranks have the same memory.
+        reduction: ranks
+            .first()
+            .map_or_else(Reduction::default, |it| it.reduction),
         all_reduce: collective(
             |rank| &rank.all_reduce,
             |rank| rank.wrong_sums,
@@ -128,7 +163,12 @@ fn start_cable(
     Peer::start_cable(format!("cable {wire}"), &mut command, &ends, stop)
 }
 
-fn start_rank(plan: &ExchangePlan, folder: &Path, rank: u16) -> Result<Peer, Failure> {
+fn start_rank(
+    plan: &ExchangePlan,
+    folder: &Path,
+    rank: u16,
+    memory: MemoryKind,
+) -> Result<Peer, Failure> {
     let ranks = ExchangePlan::RANKS;
     let previous = (rank + ranks - 1) % ranks;
     let mut command = Helper::this_program();
@@ -137,6 +177,7 @@ fn start_rank(plan: &ExchangePlan, folder: &Path, rank: u16) -> Result<Peer, Fai
     command.args(["--floats", &plan.floats.to_string()]);
     command.args(["--rounds", &ROUNDS.to_string()]);
     command.args(["--mtu", &plan.mtu.to_string()]);
+    command.args(["--memory", &memory.to_string()]);
     let end = match plan.wires() {
         RingWires::Shared => {
             command.arg("--listen");

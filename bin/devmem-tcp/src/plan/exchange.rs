@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use devmem_tcp::Impairment;
+use tool::memory::MemoryKind;
 use tool::output::Failure;
 use tool::parse::{OutputArgs, check_mtu, parse_impairment, to_usize};
 use tool::size::Size;
@@ -30,6 +31,8 @@ pub enum RingWires {
 pub struct ExchangePlan {
     /// Length of the vector.
     pub floats: usize,
+    /// Kind of memory of the vectors; `None`: that of a GPU that adds, if there is one.
+    pub memory: Option<MemoryKind>,
     /// Use IPv6.
     pub ipv6: bool,
     /// Largest IP packet.
@@ -74,6 +77,7 @@ impl ExchangePlan {
         check_mtu(mtu, network)?;
         Ok(Self {
             floats: len / FLOAT_BYTES,
+            memory: args.nic.memory,
             ipv6: args.ipv6,
             mtu,
             impairment: parse_impairment(&args.nic.impair)?,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::row;
 use tool::size::Size;
@@ -22,6 +22,10 @@ pub struct ExchangeReport {
     pub bytes: u64,
     /// Measured rounds.
     pub rounds: usize,
+    /// Kind of memory that the vectors were in, as `--memory` takes it.
+    pub memory: String,
+    /// What has added: `gpu`, that of the memory, or `cpu`.
+    pub reduction: Reduction,
     /// The sums of the vectors of all ranks, on all ranks.
     pub all_reduce: Collective,
     /// The blocks of all ranks, on all ranks.
@@ -34,6 +38,17 @@ pub struct ExchangeReport {
     pub ip_version: u8,
     /// Impairments of each wire.
     pub impair: String,
+}
+
+/// What adds the vectors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reduction {
+    /// The CPU.
+    #[default]
+    Cpu,
+    /// The GPU that the vectors are in.
+    Gpu,
 }
 
 /// The times of one collective. The rates are those of nccl-tests, in 10^9 bytes per second.
@@ -96,6 +111,11 @@ impl fmt::Display for ExchangeReport {
             "exchange",
             format_args!("{size}, {floats} floats, {ranks} processes in a ring"),
         )?;
+        let adds = match self.reduction {
+            Reduction::Gpu => "the GPU adds",
+            Reduction::Cpu => "the CPU adds",
+        };
+        row(f, "vectors", format_args!("{} memory, {adds}", self.memory))?;
         for (name, it) in [
             ("all-reduce", &self.all_reduce),
             ("all-gather", &self.all_gather),

@@ -81,3 +81,96 @@ fn a_gpu_that_is_missing_or_full_is_an_error_with_the_remedy() {
         failed.failed_with(1, "/missing cannot be loaded: ");
     }
 }
+
+/// Runs `demo --exchange` with the stub; returns the report, the notes, and the calls of the stub.
+fn exchange(options: &str, plan: &str) -> (serde_json::Value, String, Vec<String>) {
+    let log = tempfile::NamedTempFile::new().expect("a temporary file");
+    let mut command = tool();
+    command
+        .args(["demo", "--exchange", "--json"])
+        .args(options.split_whitespace())
+        .env("STUB_GPU", plan)
+        .env("STUB_GPU_LOG", log.path())
+        .envs(VENDORS.map(|(_, variable, _)| (variable, built_library("libdevmem_gpu_stub.so"))));
+    let finished = start_command(command).finish();
+    let notes = finished.stderr.clone();
+    let json = finished.json();
+    for collective in ["all_reduce", "all_gather"] {
+        assert_eq!(json[collective]["wrong"], 0, "{json}");
+    }
+    let calls = std::fs::read_to_string(log.path()).expect("the log");
+    (json, notes, calls.lines().map(str::to_owned).collect())
+}
+
+fn count(calls: &[String], name: &str) -> usize {
+    let is_call = |line: &&String| line.split(' ').next() == Some(name);
+    calls.iter().filter(is_call).count()
+}
+
+#[test]
+fn an_exchange_is_added_by_the_gpu_where_there_is_one() {
+    let runs = [
+        ("--bytes 80020", "cuda:0"),
+        ("--bytes 16 --ipv6", "cuda:0"),
+        ("--bytes 20000 --impair loss=1%,reorder=1%,seed=3", "cuda:0"),
+        ("--bytes 20000 --memory cuda:1", "cuda:1"),
+    ];
+    for (options, memory) in runs {
+        let (json, notes, calls) = exchange(options, "devices=2,polls=2");
+        assert_eq!(json["memory"], memory, "{json}");
+        assert_eq!(json["reduction"], "gpu", "{json}");
+        let is_chosen = !options.contains("--memory");
+        let told = notes.contains("cuda:0 holds the vectors and adds them");
+        assert_eq!(told, is_chosen, "{notes}");
+        // Each of four ranks adds three blocks in six rounds. The program tries it first.
+        assert_eq!(count(&calls, "cuLaunchKernel"), 4 * 3 * 6, "{options}");
+        // The ranks are not waited for when they have reported, so what they free is not counted.
+        let loaded = 4 + usize::from(is_chosen);
+        assert_eq!(count(&calls, "cuModuleLoadData"), loaded, "{options}");
+    }
+}
+
+#[test]
+fn an_exchange_is_added_by_the_cpu_in_other_memory() {
+    for (options, plan, memory) in [
+        ("--bytes 80020 --memory hip:0", "polls=2", "hip:0"),
+        ("--bytes 80020 --memory anonymous", "devices=1", "anonymous"),
+        ("--bytes 80020", "fail=cuInit:100", "anonymous"),
+    ] {
+        let (json, notes, calls) = exchange(options, plan);
+        assert_eq!(json["memory"], memory, "{json}");
+        assert_eq!(json["reduction"], "cpu", "{json}");
+        assert_eq!(count(&calls, "cuLaunchKernel"), 0, "{options}");
+        let told = notes.contains("the CPU adds the vectors, in host memory: no GPU does (cuInit");
+        assert_eq!(told, !options.contains("--memory"), "{notes}");
+    }
+}
+
+#[test]
+fn an_exchange_whose_code_the_gpu_refuses_is_added_by_the_cpu_or_an_error() {
+    let refusals = [
+        (
+            "fail=cuModuleLoadData:218",
+            "cuModuleLoadData failed: CUDA_ERROR_INVALID_PTX (218)",
+        ),
+        (
+            "fail=cuModuleLoadData:209",
+            "CUDA_ERROR_NO_BINARY_FOR_GPU (209)",
+        ),
+        ("fail=cuModuleGetFunction:500", "CUDA_ERROR_NOT_FOUND (500)"),
+        ("memory=8388608", "CUDA_ERROR_OUT_OF_MEMORY (2)"),
+    ];
+    for (plan, cause) in refusals {
+        let (json, notes, _) = exchange("--bytes 80020", plan);
+        assert_eq!(json["reduction"], "cpu", "{json}");
+        assert!(notes.contains(cause), "{notes}");
+        let options = "demo --exchange --bytes 16M --memory cuda:0";
+        run(options, plan).failed_with(1, cause);
+    }
+    // An error of the GPU in the middle of it is the error of the run.
+    let lost = run(
+        "demo --exchange --bytes 80020 --memory cuda:0",
+        "fail=cuLaunchKernel:719",
+    );
+    lost.failed_with(1, "add on the GPU: cuLaunchKernel failed");
+}

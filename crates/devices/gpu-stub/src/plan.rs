@@ -104,7 +104,10 @@ impl Plan {
     /// Appends a line to the log.
     pub(crate) fn log(&mut self, line: &str) {
         if let Some(log) = &mut self.log {
-            writeln!(log, "{line}").expect("the log can be written");
+            // By one call: several processes may append to it.
+            let line = format!("{line}\n");
+            log.write_all(line.as_bytes())
+                .expect("the log can be written");
         }
     }
 }

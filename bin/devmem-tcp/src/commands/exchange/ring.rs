@@ -4,14 +4,14 @@
 //! all-gather then passes the sums on. Both take one step less than there are ranks.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
-use transfer::exchange::{
-    Access, Buffer, Endpoint, Event, Fabric, Memory, Part, Region, RegisterError,
-};
+use transfer::exchange::{Access, Endpoint, Event, Fabric, Part, Region, RegisterError};
+
+use super::vectors::Vectors;
+use crate::report::Reduction;
 
 /// Bytes of one float.
 pub const FLOAT_BYTES: usize = size_of::<f32>();
@@ -41,6 +41,11 @@ pub struct Place {
 }
 
 impl Place {
+    /// Returns the number of floats of the longest block of a vector.
+    pub fn longest(self, floats: usize) -> usize {
+        floats.div_ceil(self.ranks)
+    }
+
     /// Returns the number of the block `steps` places before `block`.
     fn before(self, block: usize, steps: usize) -> usize {
         (block + self.ranks - steps % self.ranks) % self.ranks
@@ -57,9 +62,8 @@ impl Place {
 pub struct Ring {
     place: Place,
     floats: usize,
-    vector: Arc<Buffer>,
-    /// Receives the blocks that are added to the vector.
-    scratch: Arc<Buffer>,
+    /// The vector, and the blocks that are received to be added to it.
+    vectors: Vectors,
     outgoing: Region,
     incoming: Region,
     summands: Region,
@@ -72,38 +76,66 @@ pub struct Ring {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Into {
     Vector,
-    Scratch,
+    Block,
 }
 
 impl Ring {
-    /// Registers a vector of `floats` zeros.
+    /// Registers a vector of `floats` floats, and the block of [`Place::longest`].
     ///
     /// # Errors
     ///
     /// As [`Fabric::register`].
-    pub fn new(place: Place, floats: usize, neighbours: Neighbours) -> Result<Self, RegisterError> {
-        let vector = Buffer::new(vec![0; floats * FLOAT_BYTES]);
-        let longest = floats.div_ceil(place.ranks) * FLOAT_BYTES;
-        let scratch = Buffer::new(vec![0; longest]);
-        let register = |fabric: &Fabric, memory: &Arc<Buffer>| {
-            fabric.register(Memory::Host(memory.clone()), Access::PRIVATE)
-        };
+    pub fn new(
+        place: Place,
+        floats: usize,
+        vectors: Vectors,
+        neighbours: Neighbours,
+    ) -> Result<Self, RegisterError> {
+        let (left, right) = (&neighbours.left.0, &neighbours.right.0);
         Ok(Self {
             place,
             floats,
-            outgoing: register(&neighbours.right.0, &vector)?,
-            incoming: register(&neighbours.left.0, &vector)?,
-            summands: register(&neighbours.left.0, &scratch)?,
-            vector,
-            scratch,
+            outgoing: right.register(vectors.vector(), Access::PRIVATE)?,
+            incoming: left.register(vectors.vector(), Access::PRIVATE)?,
+            summands: left.register(vectors.block(), Access::PRIVATE)?,
+            vectors,
             neighbours,
             tag: 0,
         })
     }
 
-    /// Calls `with` with the bytes of the vector.
-    pub fn with_vector<T>(&self, with: impl FnOnce(&mut [u8]) -> T) -> T {
-        self.vector.with(with)
+    /// Gives each float of the vector a value by its number.
+    ///
+    /// # Errors
+    ///
+    /// The device that the vector is in refuses.
+    pub fn fill(&self, value: impl Fn(usize) -> f32) -> Result<()> {
+        let all = 0..self.floats * FLOAT_BYTES;
+        self.vectors.write(all, |range, bytes| {
+            let numbers = range.start / FLOAT_BYTES..;
+            for (float, number) in bytes.chunks_exact_mut(FLOAT_BYTES).zip(numbers) {
+                float.copy_from_slice(&value(number).to_le_bytes());
+            }
+        })
+    }
+
+    /// Counts the floats of a range that are not exactly the expected ones; those by their numbers in the vector.
+    ///
+    /// # Errors
+    ///
+    /// As [`fill`](Self::fill).
+    pub fn wrong(&self, floats: Range<usize>, expected: impl Fn(usize) -> f32) -> Result<u64> {
+        let bytes = floats.start * FLOAT_BYTES..floats.end * FLOAT_BYTES;
+        let mut wrong = 0;
+        self.vectors.read(bytes, |range, bytes| {
+            wrong += count_wrong(bytes, range.start / FLOAT_BYTES, &expected);
+        })?;
+        Ok(wrong)
+    }
+
+    /// Returns who adds.
+    pub fn reduction(&self) -> Reduction {
+        self.vectors.reduction()
     }
 
     /// Returns the floats of a rank's block.
@@ -122,8 +154,8 @@ impl Ring {
         for step in 0..self.place.ranks - 1 {
             let sends = self.place.before(rank, step);
             let adds = self.place.before(rank, step + 1);
-            self.step(self.bytes(sends), Into::Scratch, self.bytes(adds))?;
-            self.add(self.bytes(adds));
+            self.step(self.bytes(sends), Into::Block, self.bytes(adds))?;
+            self.vectors.add(self.bytes(adds))?;
         }
         // Block `rank + 1` was added up by all ranks when it arrived here.
         self.pass_on((rank + 1) % self.place.ranks)
@@ -145,7 +177,7 @@ impl Ring {
     /// A neighbour is gone, or nothing moves.
     pub fn barrier(&mut self) -> Result<()> {
         for _ in 0..self.place.ranks - 1 {
-            self.step(0..0, Into::Scratch, 0..0)?;
+            self.step(0..0, Into::Block, 0..0)?;
         }
         Ok(())
     }
@@ -168,7 +200,7 @@ impl Ring {
     fn step(&mut self, sends: Range<usize>, into: Into, gets: Range<usize>) -> Result<()> {
         let (region, range) = match into {
             Into::Vector => (&self.incoming, gets.clone()),
-            Into::Scratch => (&self.summands, 0..gets.len()),
+            Into::Block => (&self.summands, 0..gets.len()),
         };
         let (left, right) = (&self.neighbours.left.1, &self.neighbours.right.1);
         let tag = self.tag;
@@ -223,19 +255,6 @@ impl Ring {
             thread::sleep(REST);
         }
     }
-
-    /// Adds the received floats to those of the vector.
-    fn add(&self, bytes: Range<usize>) {
-        self.scratch.with(|summands| {
-            self.vector.with(|vector| {
-                let sums = vector[bytes].chunks_exact_mut(FLOAT_BYTES);
-                for (sum, summand) in sums.zip(summands.chunks_exact(FLOAT_BYTES)) {
-                    let added = float(sum) + float(summand);
-                    sum.copy_from_slice(&added.to_le_bytes());
-                }
-            });
-        });
-    }
 }
 
 /// Returns why an operation failed.
@@ -245,6 +264,15 @@ fn failed(end: &Endpoint, name: &str) -> anyhow::Error {
         Some(cause) => anyhow!("{cause}").context(context),
         None => anyhow!("{context} failed"),
     }
+}
+
+/// Counts the floats that are not exactly the expected ones, the first of which is number `first`.
+fn count_wrong(bytes: &[u8], first: usize, expected: impl Fn(usize) -> f32) -> u64 {
+    let floats = bytes.chunks_exact(FLOAT_BYTES).map(float);
+    let wrong = floats
+        .zip(first..)
+        .filter(|(float, number)| float.to_bits() != expected(*number).to_bits());
+    wrong.count() as u64
 }
 
 /// Reads a float.
@@ -265,6 +293,15 @@ mod tests {
             assert_eq!(blocks[ranks - 1].end, floats * FLOAT_BYTES);
             assert!(blocks.windows(2).all(|two| two[0].end == two[1].start));
         }
+    }
+
+    #[test]
+    fn a_single_wrong_float_is_found() {
+        let value = |number: usize| number as f32;
+        let mut bytes: Vec<u8> = (5..15).flat_map(|it| value(it).to_le_bytes()).collect();
+        assert_eq!(count_wrong(&bytes, 5, value), 0);
+        bytes[39] ^= 0x80;
+        assert_eq!(count_wrong(&bytes, 5, value), 1);
     }
 
     #[test]

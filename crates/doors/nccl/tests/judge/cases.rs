@@ -277,6 +277,48 @@ pub fn killed(rank: &Rank) {
     rank.close(link);
 }
 
+/// The first rank dies in the middle of messages: those of the second one that TCP has not taken yet fail, and so does its receive.
+pub fn killed_in_transfer(rank: &Rank) {
+    // More than the buffers of TCP at both ends hold.
+    const MESSAGES: usize = 24;
+    let link = rank.link("link");
+    let len = 4 << 20;
+    let bytes = pattern(0, len);
+    if rank.number == 0 {
+        let mut to = rank.buffer(link.from, vec![GUARD; len]);
+        let receives: Vec<_> = (0..MESSAGES)
+            .map(|_| rank.receive(link.from, &mut to, len, 1))
+            .collect();
+        rank.meet("posted");
+        assert_eq!(rank.finish(receives[0]), len);
+        assert!(to.bytes == bytes);
+        std::process::abort();
+    }
+    let mut to = rank.buffer(link.from, vec![GUARD; len]);
+    let receiving = rank.receive(link.from, &mut to, len, 1);
+    let from = rank.buffer(link.to, bytes);
+    let sends: Vec<_> = (0..MESSAGES)
+        .map(|_| rank.send(link.to, &from, len, 1))
+        .collect();
+    rank.meet("posted");
+    let ends: Vec<_> = sends
+        .into_iter()
+        .map(|sending| {
+            until("an end", || match rank.plugin.test(sending, 1) {
+                Ok(None) => None,
+                Ok(Some(_)) => Some(0),
+                Err(code) => Some(code),
+            })
+        })
+        .collect();
+    let done = ends.iter().take_while(|code| **code == 0).count();
+    assert!((1..MESSAGES).contains(&done), "{done} sends are done");
+    assert_eq!(ends[done..], vec![REMOTE; MESSAGES - done]);
+    assert_eq!(rank.fails(receiving), REMOTE);
+    assert!(to.bytes.iter().all(|byte| *byte == GUARD));
+    rank.close(link);
+}
+
 /// A rank connects to itself, with both ends polled by one thread.
 pub fn alone(rank: &Rank) {
     let (mut handle, listening) = rank.plugin.listen(0).expect("listen");

@@ -260,16 +260,24 @@ fn a_close_with_requests_in_flight_succeeds_and_fails_the_peer() {
 }
 
 fn a_killed_peer_fails_the_requests() {
-    assert_eq!(outcome("killed", Wire::Loopback, 12), [false, true]);
+    for case in ["killed", "killed_in_transfer"] {
+        let ended = outcome(case, Wire::Loopback, 12);
+        assert_eq!(ended, [false, true], "{case}");
+    }
 }
 
-/// Nobody resets the connections of a stack that ended with its process, so this takes as long as the limits of silence.
+/// Nobody resets the connections of a stack that ended with its process, so this takes as long as the limits of silence: for all wires and
+/// cases at the same time.
 fn a_killed_peer_with_its_stack_fails_the_requests() {
+    let lossy = Wire::Unix("loss=1%,reorder=2%,seed=11");
     std::thread::scope(|scope| {
-        for wire in [Wire::Unix("none"), Wire::Shared] {
-            scope.spawn(move || {
-                assert_eq!(outcome("killed", wire, 12), [false, true], "{wire:?}");
-            });
+        for wire in [Wire::Unix("none"), lossy, Wire::Shared] {
+            for case in ["killed", "killed_in_transfer"] {
+                scope.spawn(move || {
+                    let ended = outcome(case, wire, 12);
+                    assert_eq!(ended, [false, true], "{case} over {wire:?}");
+                });
+            }
         }
     });
 }

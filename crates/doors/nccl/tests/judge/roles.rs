@@ -80,6 +80,7 @@ fn rank() {
         "too_long" => cases::too_long(&rank),
         "early_close" => cases::early_close(&rank),
         "killed" => cases::killed(&rank),
+        "killed_in_transfer" => cases::killed_in_transfer(&rank),
         "alone" => cases::alone(&rank),
         "refusals" => cases::refusals(&rank),
         case => match gpu::CASES

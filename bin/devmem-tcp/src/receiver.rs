@@ -218,6 +218,7 @@ impl Receiver {
 pub struct LinkWatch {
     nic: Netdev,
     last: Instant,
+    was_gone: bool,
 }
 
 impl LinkWatch {
@@ -229,14 +230,16 @@ impl LinkWatch {
         Self {
             nic,
             last: Instant::now(),
+            was_gone: false,
         }
     }
 
-    /// Fails if the link, named `name`, can never carry a packet again: the run would wait for ever.
+    /// To be called while no connection is open. Fails if the link, named `name`, can never carry a packet again: the run would wait for
+    /// ever. Only at the second look, so that a connection from before is accepted in between.
     ///
     /// # Errors
     ///
-    /// The interface of the link was removed.
+    /// The interface of the link was removed, or the other end of the wire has left.
     pub fn check(&mut self, name: &str) -> Result<(), Failure> {
         if self.last.elapsed() < Self::INTERVAL {
             return Ok(());
@@ -244,6 +247,11 @@ impl LinkWatch {
         self.last = Instant::now();
         match self.nic.link_state() {
             LinkState::Up | LinkState::Down => Ok(()),
+            LinkState::Gone if !std::mem::replace(&mut self.was_gone, true) => Ok(()),
+            LinkState::Gone if name.starts_with("unix:") => {
+                Err(Failure::failed(format!("the other end of {name} has left"))
+                    .with_remedy("start again when it is back"))
+            }
             LinkState::Gone => Err(Failure::failed(format!(
                 "the interface of {name} was removed, or moved to another network namespace"
             ))

@@ -40,7 +40,8 @@ pub enum LinkSpec {
     /// `unix:PATH`: a UNIX socket (SOCK_SEQPACKET) on which the other end of the wire listens, such as an emulated NIC
     /// started with `devmem-tcp nic --wire unix-listen:PATH`, or a NIC with the link `unix-listen:PATH`.
     ///
-    /// When the other end has left, the link is down and stays down.
+    /// When the other end has left, the link is gone ([`LinkState::Gone`](crate::LinkState::Gone)): the connections that use it end at once, after
+    /// what had arrived.
     Unix(PathBuf),
     /// `unix-listen:PATH`: the end of such a wire that listens. It creates the socket file, replaces one that nothing listens on,
     /// and removes it with the NIC. The link is down until the other end has connected; when that has left, the next one may

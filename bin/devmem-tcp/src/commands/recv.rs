@@ -136,7 +136,9 @@ fn receive(
                 display.line(line);
             }
             display.receiving(view);
-            link.check(&report.link)?;
+            if view.sofar.open == 0 {
+                link.check(&report.link)?;
+            }
             Ok(if stop.is_set() { Go::Stop } else { Go::On })
         },
         lent: &|batch| capture::lent(capture, batch),

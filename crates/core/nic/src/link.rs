@@ -221,7 +221,8 @@ pub enum LinkState {
     Up,
     /// No frames pass now. The link may come up again.
     Down,
-    /// The link has ended: the interface below it was removed. No frame will ever pass.
+    /// The link has ended: the interface below it was removed, or the peer of a wire that this end cannot join again has left. No frame will ever
+    /// pass.
     Gone,
 }
 

@@ -337,6 +337,22 @@ impl Stack {
         self.follow_end(owner.slot(), state, holder);
     }
 
+    /// Ends the connections to peers behind the link, which is gone for good: retransmissions would go on for minutes. Those
+    /// between two local addresses do not need it.
+    pub(crate) fn end_connections_of_link(&mut self, now: Instant) {
+        for slot in self.sockets.connections() {
+            let Some(mut connection) = self.sockets.connection_at(slot) else {
+                continue;
+            };
+            if self.network.routes().is_ours(connection.tuple.src_ip) {
+                continue;
+            }
+            connection.conn.on_link_gone();
+            drop(connection);
+            self.serve(slot, Burst::GoesOn, now);
+        }
+    }
+
     /// Ends the connections of packets that were not sent because a device could not copy their payload.
     pub(crate) fn fail_untransmitted(&mut self, now: Instant) {
         while let Some((tuple, error)) = self.network.pop_untransmitted() {

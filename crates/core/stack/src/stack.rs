@@ -234,6 +234,10 @@ impl Stack {
             self.receive(packet, now);
         }
         self.stats.rx_packets += received as u64;
+        if self.network.take_gone() {
+            // After all packets that had arrived.
+            self.end_connections_of_link(now);
+        }
         self.last_burst = burst;
         self.flush_arrivals(burst, now);
         let Self {

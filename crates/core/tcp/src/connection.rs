@@ -17,7 +17,7 @@ use crate::seqnum::SeqNum;
 use crate::state::closing::TimeWait;
 use crate::state::established::{Context, Synchronized};
 use crate::state::syn::{EarlyClose, Handshake, SynSent, SynVerdict};
-use crate::state::{ConnectionState, Disposition, Next, SegmentDrop};
+use crate::state::{ConnectionState, Disposition, Next, SegmentDrop, StateKind};
 
 /// One TCP connection. It takes segments, times and calls; it returns segments and [`Disposition`]s.
 ///
@@ -569,6 +569,16 @@ impl<P: Payload> Connection<P> {
                 Disposition::default()
             }
         }
+    }
+
+    /// Ends the connection because its link is gone for good. What was received stays readable, as after a RST of the peer; without an
+    /// error if both FINs were sent.
+    pub fn on_link_gone(&mut self) {
+        let is_over = matches!(
+            self.state(),
+            StateKind::Closing | StateKind::LastAck | StateKind::TimeWait
+        );
+        self.end(Next::Closed((!is_over).then_some(TcpError::LinkGone)));
     }
 
     /// Returns whether a segment of ours with this sequence number may be in flight.

@@ -26,6 +26,9 @@ pub enum TcpError {
     /// An ICMP error: the peer's host has no TCP (ENOPROTOOPT).
     #[error("the peer's host does not speak TCP")]
     ProtocolUnreachable,
+    /// The link to the peer has ended for good (ENETDOWN).
+    #[error("the link has ended, and no packet of the peer can arrive any more")]
+    LinkGone,
     /// This side aborted the connection (ECONNABORTED).
     #[error("connection aborted")]
     Aborted,

@@ -124,6 +124,9 @@ impl Refusal {
                 "check the addresses, the prefix lengths and the gateway of both sides"
             }
             TcpError::ProtocolUnreachable => "give the address of a host that speaks TCP",
+            TcpError::LinkGone => {
+                "the other end of the wire has left, or the interface was removed: open the NIC again when it is back"
+            }
             TcpError::Aborted => "connect again",
             TcpError::DeviceFailed { .. } => {
                 "read what the device's driver reports (`dmesg`, for NVIDIA lines with Xid), and restart the program"

@@ -19,8 +19,8 @@ use super::hello::{
 use super::shared::{SHARED_PACKET_LEN, SharedWire};
 use super::socket_events::SocketEvents;
 use super::{
-    Link, LinkCaps, LinkReceived, LinkSent, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted, TapLink,
-    TapOptions, TxFrame, VnetHeaderLen,
+    Link, LinkCaps, LinkReceived, LinkSent, LinkState, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted,
+    TapLink, TapOptions, TxFrame, VnetHeaderLen,
 };
 
 /// How long a refused connection is tried again: the file of a listener exists from bind(2) on, and connections are refused until
@@ -32,7 +32,7 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 
 /// One end of a UNIX wire.
 ///
-/// When the peer has closed its end, the link is down and stays down. Sending on it raises no SIGPIPE, whatever the
+/// When the peer has closed its end, the link is gone ([`LinkState::Gone`]), after what the peer has sent before. Sending on it raises no SIGPIPE, whatever the
 /// program does about this signal: Linux raises it for stream sockets only (linux net/unix/af_unix.c).
 #[derive(Debug)]
 pub struct UnixLink {
@@ -255,6 +255,14 @@ impl Link for UnixLink {
 
     fn is_up(&self) -> bool {
         self.up
+    }
+
+    /// Returns [`LinkState::Gone`] when the peer has left: its end of the socket cannot be opened again.
+    fn state(&self) -> LinkState {
+        match self.up {
+            true => LinkState::Up,
+            false => LinkState::Gone,
+        }
     }
 }
 

@@ -937,6 +937,7 @@ fn a_unix_wire_without_a_peer_is_down_and_does_not_poll_readable() {
     assert_eq!(receive_all(&mut ours, NOW), b"the last words");
     assert!(ours.poll_rx(NOW).is_none());
     assert!(!ours.is_up());
+    assert_eq!(ours.link_state(), LinkState::Gone);
     assert!(!readable(), "the hang-up must not keep it readable");
     let tx = packet(&mut ours, &segment, 0);
     assert_eq!(ours.transmit(tx, NOW), Err(TransmitError::LinkDown));

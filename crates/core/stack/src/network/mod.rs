@@ -12,8 +12,8 @@ use std::net::IpAddr;
 use devmem_uapi::IfIndex;
 use netmem::{DeviceError, FragList, Netmem};
 use nic::{
-    LEGACY_SUPER_PAYLOAD, MemoryDemand, Nic, NiovUsage, ProviderChoice, RestartError, RxMemory,
-    RxPacket, RxSpace,
+    LEGACY_SUPER_PAYLOAD, LinkState, MemoryDemand, Nic, NiovUsage, ProviderChoice, RestartError,
+    RxMemory, RxPacket, RxSpace,
 };
 use steer::RxQueueId;
 use tcp::{LinkLimits, SegmentDrop, SeqNum, SuperPayload, UnfitPayload};
@@ -53,6 +53,8 @@ pub(crate) struct Network {
     /// Packets in the NIC's queues, because the link was busy.
     tx_waiting: usize,
     was_up: bool,
+    /// The link has ended for good, and the connections were told.
+    was_gone: bool,
     /// Connections with a neighbour that did not answer, each with the sequence number of the segment that waited.
     failed: VecDeque<(SocketId, SeqNum)>,
 }
@@ -78,6 +80,7 @@ impl Network {
             tx_packets: 0,
             tx_waiting: 0,
             was_up: false,
+            was_gone: false,
             failed: VecDeque::new(),
         }
     }
@@ -269,6 +272,11 @@ impl Network {
                 .for_each(|_| self.drops.count(DropReason::NeighborFailed));
         }
         self.was_up = is_up;
+    }
+
+    /// Returns true once, when the link has ended for good.
+    pub(crate) fn take_gone(&mut self) -> bool {
+        self.nic.link_state() == LinkState::Gone && !std::mem::replace(&mut self.was_gone, true)
     }
 }
 

@@ -482,6 +482,7 @@ pub const fn connection_errno(error: TcpError) -> Errno {
         TcpError::HostUnreachable => Errno::EHOSTUNREACH,
         TcpError::NetUnreachable => Errno::ENETUNREACH,
         TcpError::ProtocolUnreachable => Errno::ENOPROTOOPT,
+        TcpError::LinkGone => Errno::ENETDOWN,
         TcpError::Aborted => Errno::ECONNABORTED,
         TcpError::DeviceFailed { .. } => Errno::EIO,
     }
@@ -585,6 +586,7 @@ mod tests {
             (TcpError::HostUnreachable, Errno::EHOSTUNREACH),
             (TcpError::NetUnreachable, Errno::ENETUNREACH),
             (TcpError::ProtocolUnreachable, Errno::ENOPROTOOPT),
+            (TcpError::LinkGone, Errno::ENETDOWN),
             (TcpError::Aborted, Errno::ECONNABORTED),
         ] {
             assert_eq!(connection_errno(error), errno);

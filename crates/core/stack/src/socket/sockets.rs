@@ -363,6 +363,16 @@ impl Sockets {
         id
     }
 
+    /// Returns the slots of all connections.
+    pub(crate) fn connections(&self) -> Vec<u32> {
+        let is_connection = |socket: &SocketKind| matches!(socket, SocketKind::Connection(_));
+        let them = self
+            .table
+            .iter()
+            .filter(|(_, slot)| is_connection(&slot.kind));
+        them.map(|(id, _)| id.slot()).collect()
+    }
+
     /// Returns the slots of the connections whose local address is `ip`.
     pub(crate) fn connections_of(&self, ip: IpAddr) -> Vec<u32> {
         let is_of = |socket: &SocketKind| match socket {

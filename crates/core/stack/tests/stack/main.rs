@@ -10,6 +10,7 @@ mod fast_open;
 mod flood;
 mod frames;
 mod fuzz_replay;
+mod link_gone;
 mod neighbors;
 mod network;
 mod own;

@@ -2,6 +2,7 @@
 
 use crate::loaded::{NOTES, Pointer, WARNINGS};
 use crate::rank::{Buffer, Link, Rank, pattern, until};
+use crate::roles;
 
 /// A byte that nobody sends on purpose.
 pub const GUARD: u8 = 0xee;
@@ -274,7 +275,18 @@ pub fn killed(rank: &Rank) {
         std::process::abort();
     }
     assert_eq!(rank.fails(receiving), REMOTE);
+    tells_cause();
     rank.close(link);
+}
+
+/// Checks that the plugin has logged the cause that the test expects, if it does.
+fn tells_cause() {
+    let cause = roles::setting("NCCL_JUDGE_CAUSE").unwrap_or_default();
+    let warnings = WARNINGS.lock().expect("no test panics with it").clone();
+    assert!(
+        warnings.iter().any(|warning| warning.contains(&cause)),
+        "not {cause:?}: {warnings:?}"
+    );
 }
 
 /// The first rank dies in the middle of messages: those of the second one that TCP has not taken yet fail, and so does its receive.
@@ -316,6 +328,7 @@ pub fn killed_in_transfer(rank: &Rank) {
     assert_eq!(ends[done..], vec![REMOTE; MESSAGES - done]);
     assert_eq!(rank.fails(receiving), REMOTE);
     assert!(to.bytes.iter().all(|byte| *byte == GUARD));
+    tells_cause();
     rank.close(link);
 }
 

@@ -266,15 +266,21 @@ fn a_killed_peer_fails_the_requests() {
     }
 }
 
-/// Nobody resets the connections of a stack that ended with its process, so this takes as long as the limits of silence: for all wires and
-/// cases at the same time.
+/// Nobody resets the connections of a stack that ended with its process. On a cable this takes as long as the limits of silence: for all cases
+/// at the same time.
 fn a_killed_peer_with_its_stack_fails_the_requests() {
     let lossy = Wire::Unix("loss=1%,reorder=2%,seed=11");
     std::thread::scope(|scope| {
         for wire in [Wire::Unix("none"), lossy, Wire::Shared] {
             for case in ["killed", "killed_in_transfer"] {
                 scope.spawn(move || {
-                    let ended = outcome(case, wire, 12);
+                    let cause = match wire {
+                        // The rank that is left has connected to the other one.
+                        Wire::Shared => "the link has ended",
+                        _ => "",
+                    };
+                    let cause = ("NCCL_JUDGE_CAUSE", cause.to_owned());
+                    let ended = outcome_with(case, wire, 12, &[cause]);
                     assert_eq!(ended, [false, true], "{case} over {wire:?}");
                 });
             }

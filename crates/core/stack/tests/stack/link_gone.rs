@@ -1,0 +1,179 @@
+//! A link that has ended for good: its connections end at once, after what had arrived.
+
+use std::io;
+use std::net::{Shutdown, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use devmem_uapi::MsgFlags;
+use netsim::Side;
+use nic::{
+    Link, LinkCaps, LinkReceived, LinkSent, LinkState, Nic, NicConfig, Posted, TxFrame, WireLink,
+    WireOptions,
+};
+use stack::{
+    AcceptError, RecvError, RecvMsg, Secret, SendError, SendMsg, SocketId, Stack, StackConfig,
+    Stopped,
+};
+use tcp::{StateKind, TcpError};
+use wire::Instant;
+
+const PORT: u16 = 80;
+
+/// A wire whose end can be declared gone, when all frames have been received.
+struct Ending {
+    inner: WireLink,
+    is_gone: Arc<AtomicBool>,
+}
+
+impl Link for Ending {
+    fn caps(&self) -> LinkCaps {
+        self.inner.caps()
+    }
+
+    fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<LinkReceived> {
+        self.inner.receive(posted, now)
+    }
+
+    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<LinkSent> {
+        match self.is_up() {
+            true => self.inner.send(frame, now),
+            false => Err(io::ErrorKind::NetworkDown.into()),
+        }
+    }
+
+    fn is_up(&self) -> bool {
+        !self.is_gone.load(Ordering::Relaxed)
+    }
+
+    fn state(&self) -> LinkState {
+        match self.is_up() {
+            true => LinkState::Up,
+            false => LinkState::Gone,
+        }
+    }
+}
+
+/// Two stacks, the first of which has a link that ends.
+struct World {
+    ours: Stack,
+    theirs: Stack,
+    is_gone: Arc<AtomicBool>,
+    now: Instant,
+}
+
+fn stack(side: Side, link: Box<dyn Link>) -> Stack {
+    let nic = NicConfig {
+        mac: side.mac(),
+        host_mem_bytes: 4 << 20,
+        ..NicConfig::default()
+    };
+    let nic = Nic::new(link, nic).unwrap();
+    let secret = Secret::from_seed(side as u64);
+    let config = StackConfig::new(side.ipv4(), 24, secret);
+    Stack::new(nic, config).unwrap()
+}
+
+impl World {
+    fn new() -> Self {
+        let (inner, far) = WireLink::pair(WireOptions::default()).unwrap();
+        let is_gone = Arc::new(AtomicBool::new(false));
+        let near = Ending {
+            inner,
+            is_gone: Arc::clone(&is_gone),
+        };
+        Self {
+            ours: stack(Side::A, Box::new(near)),
+            theirs: stack(Side::B, Box::new(far)),
+            is_gone,
+            now: Instant::ZERO,
+        }
+    }
+
+    fn run(&mut self) {
+        for _ in 0..20 {
+            self.now = self.now + Duration::from_millis(5);
+            self.ours.poll(self.now);
+            self.theirs.poll(self.now);
+        }
+    }
+
+    /// Connects to the other stack; returns both ends.
+    fn connected(&mut self, listener: SocketId) -> (SocketId, SocketId) {
+        let remote = SocketAddr::new(Side::B.ipv4(), PORT);
+        let ours = self.ours.connect(remote, self.now).unwrap();
+        self.run();
+        (ours, self.theirs.accept(listener).unwrap().0)
+    }
+
+    fn send(&mut self, socket: SocketId, bytes: &[u8]) -> Result<usize, SendError> {
+        let message = SendMsg::new(bytes);
+        self.ours.sendmsg(socket, &message, MsgFlags::empty())
+    }
+}
+
+/// Receives at most 100 bytes.
+fn receive(stack: &mut Stack, socket: SocketId) -> Result<(Vec<u8>, Stopped), RecvError> {
+    let mut bytes = [0; 100];
+    let mut message = RecvMsg::with_len(&mut bytes, 100);
+    let mut nothing = devmem_uapi::CmsgWriter::new(&mut []);
+    let outcome = stack.recvmsg(socket, &mut message, &mut nothing, MsgFlags::empty())?;
+    Ok((bytes[..outcome.bytes].to_vec(), outcome.stopped))
+}
+
+#[test]
+fn connections_of_a_link_that_is_gone_end_at_once_after_what_had_arrived() {
+    let mut world = World::new();
+    let any = SocketAddr::new([0, 0, 0, 0].into(), PORT);
+    let listener = world.theirs.listen(any, 4).unwrap();
+    let (open, their_open) = world.connected(listener);
+    let (ended, their_ended) = world.connected(listener);
+    for (socket, bytes) in [(their_open, b"opened"), (their_ended, b"finish")] {
+        let message = SendMsg::new(bytes);
+        let sent = world.theirs.sendmsg(socket, &message, MsgFlags::empty());
+        sent.unwrap();
+    }
+    world.theirs.shutdown(their_ended, Shutdown::Write).unwrap();
+    let here = world.ours.listen(any, 4).unwrap();
+    let to_itself = SocketAddr::new(Side::A.ipv4(), PORT);
+    let looped = world.ours.connect(to_itself, world.now).unwrap();
+    world.run();
+    let accepted = world.ours.accept(here).unwrap().0;
+    // Nobody has this address.
+    let std::net::IpAddr::V4(network) = Side::A.ipv4() else {
+        panic!("it is one of IPv4")
+    };
+    let [a, b, c, _] = network.octets();
+    let nobody = SocketAddr::new([a, b, c, 99].into(), PORT);
+    let opening = world.ours.connect(nobody, world.now).unwrap();
+
+    world.is_gone.store(true, Ordering::Relaxed);
+    world.ours.poll(world.now);
+
+    let gone = RecvError::Connection(TcpError::LinkGone);
+    let ours = &mut world.ours;
+    assert_eq!(receive(ours, open).unwrap().0, b"opened");
+    assert_eq!(receive(ours, open), Err(gone));
+    assert_eq!(receive(ours, ended).unwrap().0, b"finish");
+    assert_eq!(receive(ours, ended), Ok((Vec::new(), Stopped::Eof)));
+    assert_eq!(ours.take_error(ended), Ok(Some(TcpError::LinkGone)));
+    assert_eq!(ours.take_error(opening), Ok(Some(TcpError::LinkGone)));
+    assert!(matches!(
+        world.send(open, b"late"),
+        Err(SendError::Shutdown { .. })
+    ));
+
+    // Between two local addresses nothing has changed, and the listener goes on.
+    world.send(looped, b"still here").unwrap();
+    world.run();
+    let got = receive(&mut world.ours, accepted);
+    assert_eq!(got.unwrap().0, b"still here");
+    assert!(matches!(
+        world.ours.accept(here),
+        Err(AcceptError::WouldBlock)
+    ));
+    // Nothing was sent.
+    let info = world.theirs.info(their_open).unwrap();
+    assert_eq!(info.unwrap().state, StateKind::Established);
+}

@@ -301,6 +301,28 @@ fn a_packet_link_receives_and_ends_when_its_interface_is_removed() {
 }
 
 #[test]
+fn a_run_ends_when_the_other_end_of_its_wire_was_killed() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let recv = |kind: &str, host: u8| {
+        let wire = folder.path().join("wire");
+        let line = format!(
+            "recv --link {kind}:{} --addr 10.77.0.{host}/24 -l --json",
+            wire.display()
+        );
+        let mut running = start(&line);
+        running.until("listening on");
+        running
+    };
+    let listening = recv("unix-listen", 1);
+    let connected = recv("unix", 2);
+    kill_process(listening.pid(), Signal::KILL).expect("it runs");
+    listening.finish();
+    connected
+        .finish()
+        .failed_with(1, "wire has left; start again when it is back");
+}
+
+#[test]
 fn shards_of_a_packet_link_divide_the_connections_and_the_report_tells_how() {
     in_netns(
         "recv::shards_of_a_packet_link_divide_the_connections_and_the_report_tells_how",

@@ -6,7 +6,8 @@
 //!
 //! Each rank is a process with two NICs of ours. Wire N is a UNIX socket on which rank N listens, and to which the next rank connects: both
 //! share memory. An impaired wire is a cable, a process that works like `devmem-tcp wire`. All of them are
-//! helpers: they end with this process, however it ends.
+//! helpers: they end with this process, however it ends. Their vectors are in the memory of a GPU, which adds them, if there is one that
+//! works; otherwise in host memory, and the CPU adds.
 
 mod rank;
 mod ring;

@@ -115,7 +115,11 @@ impl fmt::Display for ExchangeReport {
             Reduction::Gpu => "the GPU adds",
             Reduction::Cpu => "the CPU adds",
         };
-        row(f, "vectors", format_args!("{} memory, {adds}", self.memory))?;
+        let memory = match self.memory.as_str() {
+            "anonymous" => "host memory".to_owned(),
+            kind => format!("memory of {kind}"),
+        };
+        row(f, "vectors", format_args!("{memory}, {adds}"))?;
         for (name, it) in [
             ("all-reduce", &self.all_reduce),
             ("all-gather", &self.all_gather),

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use devmem_linux::netif::Interface;
 use devmem_linux::packet::{PacketOptions, Station};
 use devmem_linux::test_util::in_netns;
-use devmem_tcp::{BoundRx, Direction, Dmabuf, ErrorKind, LinkState, Listener, Netdev, Setup};
+use devmem_tcp::{
+    BoundRx, Direction, Dmabuf, Errno, ErrorKind, LinkState, Listener, Netdev, RxBatch, Setup,
+};
 
 use crate::peer::{Addresses, Host, PATIENCE, V4, V6};
 use crate::sender::{self, Nic, expected};
@@ -262,8 +264,16 @@ fn a_link_whose_interface_was_removed_is_gone() {
     in_netns("packet::a_link_whose_interface_was_removed_is_gone", || {
         let (near, _far) = veth(V4, 1500);
         let receiver = Receiver::new(netdev(V4), V4);
+        let local = receiver.listener.local_addr().expect("it listens");
+        let _theirs = TcpStream::connect(local).expect("it listens");
+        let (mut ours, _) = receiver.listener.accept().expect("a connection");
+        ours.set_timeout(Some(PATIENCE));
         near.delete().expect("our namespace");
         await_state(&receiver.netdev, LinkState::Gone);
+        // A connection ends with its link.
+        let ended = ours.recv(&mut RxBatch::with_capacity(1)).unwrap_err();
+        assert_eq!(ended.errno(), Errno::ENETDOWN, "{ended}");
+        drop(ours);
         // Another interface of the same name is another interface.
         let _pair = veth(V4, 1500);
         std::thread::sleep(Duration::from_millis(250));

@@ -234,8 +234,8 @@ impl Stack {
             self.receive(packet, now);
         }
         self.stats.rx_packets += received as u64;
-        if self.network.take_gone() {
-            // After all packets that had arrived.
+        // After all packets that had arrived.
+        if burst != Burst::GoesOn && self.network.take_gone() {
             self.end_connections_of_link(now);
         }
         self.last_burst = burst;

@@ -41,7 +41,10 @@ pub struct UnixLink {
     ready: SocketEvents,
     /// The socket again, to change its registration in `ready`.
     socket: OwnedFd,
-    up: bool,
+    /// The peer takes frames.
+    sends: bool,
+    /// There may be frames of the peer.
+    receives: bool,
 }
 
 /// How frames cross the wire.
@@ -112,12 +115,26 @@ impl UnixLink {
             inner,
             ready,
             socket,
-            up: true,
+            sends: true,
+            receives: true,
         })
     }
 
+    fn receive_once(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<LinkReceived> {
+        match &mut self.inner {
+            Inner::Frames(inner) => inner.receive(posted, now),
+            Inner::Shared {
+                wire, last_look, ..
+            } => {
+                *last_look = now;
+                wire.receive(posted)
+            }
+        }
+    }
+
     fn go_down(&mut self) {
-        if std::mem::take(&mut self.up) {
+        self.sends = false;
+        if std::mem::take(&mut self.receives) {
             self.ready.remove(&self.socket);
             if let Inner::Shared { wire, .. } = &mut self.inner {
                 wire.end();
@@ -182,18 +199,15 @@ impl Link for UnixLink {
     }
 
     fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<LinkReceived> {
-        if !self.up {
+        if !self.receives {
             return Err(io::ErrorKind::NetworkDown.into());
         }
-        let received = match &mut self.inner {
-            Inner::Frames(inner) => inner.receive(posted, now),
-            Inner::Shared {
-                wire, last_look, ..
-            } => {
-                *last_look = now;
-                wire.receive(posted)
-            }
-        };
+        let mut received = self.receive_once(posted, now);
+        if matches!(&received, Err(error) if error.kind() == io::ErrorKind::ConnectionReset) {
+            // A peer that leaves with frames unread: reported once, before the frames that it has sent (linux
+            // net/unix/af_unix.c `unix_release_sock`).
+            received = self.receive_once(posted, now);
+        }
         if received.is_err() {
             self.go_down();
         }
@@ -201,7 +215,7 @@ impl Link for UnixLink {
     }
 
     fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<LinkSent> {
-        if !self.up {
+        if !self.sends {
             return Err(io::ErrorKind::NetworkDown.into());
         }
         let sent = match &mut self.inner {
@@ -216,7 +230,8 @@ impl Link for UnixLink {
                 io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
             )
         {
-            self.go_down();
+            // What the peer has sent before it left is still received.
+            self.sends = false;
         }
         if let Ok(sent) = &sent {
             let is_about_socket = match &self.inner {
@@ -240,7 +255,7 @@ impl Link for UnixLink {
             Inner::Frames(_) => None,
             Inner::Shared {
                 wire, last_look, ..
-            } if self.up => wire.next_due(*last_look),
+            } if self.receives => wire.next_due(*last_look),
             Inner::Shared { .. } => None,
         }
     }
@@ -254,14 +269,15 @@ impl Link for UnixLink {
     }
 
     fn is_up(&self) -> bool {
-        self.up
+        self.sends
     }
 
-    /// Returns [`LinkState::Gone`] when the peer has left: its end of the socket cannot be opened again.
+    /// Returns [`LinkState::Gone`] when the peer has left, and all that it had sent is received: its end of the socket cannot be opened again.
     fn state(&self) -> LinkState {
-        match self.up {
-            true => LinkState::Up,
-            false => LinkState::Gone,
+        match (self.sends, self.receives) {
+            (true, _) => LinkState::Up,
+            (false, true) => LinkState::Down,
+            (false, false) => LinkState::Gone,
         }
     }
 }

@@ -11,7 +11,8 @@ use rustix::event::epoll;
 use super::socket_file::SocketFile;
 use super::unix::caps_of;
 use super::{
-    Link, LinkCaps, LinkReceived, LinkSent, Posted, TxFrame, UnixLink, UnixPort, WireHello,
+    Link, LinkCaps, LinkReceived, LinkSent, LinkState, Posted, TxFrame, UnixLink, UnixPort,
+    WireHello,
 };
 use crate::drops::DropReason;
 
@@ -81,7 +82,7 @@ impl UnixListenLink {
     /// Accepts a peer, or finds that it has left.
     fn look_for_peer(&mut self, now: Instant) -> io::Result<()> {
         if let Some(peer) = &self.peer {
-            if peer.is_up() {
+            if peer.state() != LinkState::Gone {
                 if self.refuse_at <= now {
                     self.refuse_at = now + REFUSE_AFTER;
                     self.port.refuse_others(now, &mut |_| {});

@@ -381,7 +381,12 @@ impl UnixPort {
     /// Reads one frame into `frame`; see [`VnetFd::read`]. `None`: there is no frame, or no peer.
     pub fn read(&mut self, frame: &mut [u8]) -> Option<(usize, VnetHeader)> {
         let peer = self.peer.as_ref()?;
-        match peer.socket.read(frame) {
+        let read = match peer.socket.read(frame) {
+            // A peer that has left with frames unread: reported once, before the frames that it has sent.
+            Err(Errno::CONNRESET) => peer.socket.read(frame),
+            read => read,
+        };
+        match read {
             Ok(Some(packet)) => Some(packet),
             Err(Errno::AGAIN | Errno::INTR) => None,
             // End of file, or a packet shorter than its header: the connection is of no more use.
@@ -400,10 +405,7 @@ impl UnixPort {
         match peer.socket.write(header, frame) {
             Ok(()) => Written::Done,
             Err(Errno::AGAIN | Errno::NOBUFS) => Written::Full,
-            Err(Errno::PIPE | Errno::CONNRESET) => {
-                self.peer = None;
-                Written::Lost
-            }
+            // A peer that has left is forgotten when what it has sent was read.
             Err(_) => Written::Lost,
         }
     }

@@ -797,12 +797,17 @@ fn a_nic_can_be_moved_to_another_thread() {
 
 /// The ends of a UNIX wire, each with or without offloads.
 fn unix_wire(ours: bool, theirs: bool) -> (UnixLink, UnixLink) {
+    unix_wire_of([ours, theirs], false)
+}
+
+/// Returns both ends of a UNIX wire, which have offloads or not, and share memory or not.
+fn unix_wire_of(offloads: [bool; 2], shares_memory: bool) -> (UnixLink, UnixLink) {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-    let [ours, theirs] = [ours, theirs].map(|offloads| WireHello {
+    let [ours, theirs] = offloads.map(|offloads| WireHello {
         offloads,
         mtu: 1500,
-        shares_memory: false,
+        shares_memory,
         needs_offloads: false,
     });
     (
@@ -941,6 +946,31 @@ fn a_unix_wire_without_a_peer_is_down_and_does_not_poll_readable() {
     assert!(!readable(), "the hang-up must not keep it readable");
     let tx = packet(&mut ours, &segment, 0);
     assert_eq!(ours.transmit(tx, NOW), Err(TransmitError::LinkDown));
+}
+
+#[test]
+fn what_a_peer_has_sent_before_it_left_is_received_also_if_a_send_failed_before() {
+    for shares_memory in [false, true] {
+        let (a, b) = unix_wire_of([true; 2], shares_memory);
+        let (mut ours, mut peer) = nics(a, b);
+        // The peer has not read this when it leaves, which resets the connection of the socket.
+        for _ in 0..2 {
+            let tx = packet(&mut ours, &tcp(b"unread"), 0);
+            ours.transmit(tx, NOW).unwrap();
+        }
+        let words = pattern(0, 20_000);
+        for piece in words.chunks(1000) {
+            let tx = packet(&mut peer, &tcp(piece), 0);
+            peer.transmit(tx, NOW).unwrap();
+        }
+        drop(peer);
+        let tx = packet(&mut ours, &tcp(b"late"), 0);
+        assert_eq!(ours.transmit(tx, NOW), Err(TransmitError::LinkDown));
+        assert_eq!(ours.link_state(), LinkState::Down);
+        assert_eq!(receive_all(&mut ours, NOW), words);
+        assert!(ours.poll_rx(NOW).is_none());
+        assert_eq!(ours.link_state(), LinkState::Gone);
+    }
 }
 
 #[test]

@@ -257,5 +257,29 @@ fn a_packet_arrives_with_its_virtio_net_header() {
     }
     drop(listening);
     assert_eq!(port.write(header, b"frame"), Written::Lost);
+    assert_eq!(port.read(&mut frame), None);
+    assert!(!port.is_up());
+}
+
+#[test]
+fn what_a_peer_has_sent_before_it_left_is_read_also_if_a_write_failed_before() {
+    let (mut port, folder) = listen();
+    let peer = join(&folder);
+    send_hello(&peer);
+    serve(&mut port, at(0));
+    // Left unread, as is the hello of the port.
+    let header = VnetHeader::default();
+    assert_eq!(port.write(header, &[1; 60]), Written::Done);
+    for number in 0..3 {
+        send(&peer, &[number; 80], SendFlags::NOSIGNAL).unwrap();
+    }
+    drop(peer);
+    assert_eq!(port.write(header, &[2; 60]), Written::Lost);
+    let mut frame = [0; 100];
+    for number in 0..3 {
+        let (len, _) = port.read(&mut frame).expect("it was sent");
+        assert_eq!(frame[..len], vec![number; len]);
+    }
+    assert_eq!(port.read(&mut frame), None);
     assert!(!port.is_up());
 }

@@ -4,8 +4,11 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rustix::io::Errno;
+use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, Timespec, clock_gettime};
+
+use crate::sys::cpu_time;
 
 /// Returns the processors that the calling thread may run on.
 pub fn allowed_cpus() -> Vec<usize> {
@@ -37,6 +40,25 @@ pub fn thread_cpu_time() -> Duration {
 /// Returns the CPU time of all threads of this process.
 pub fn process_cpu_time() -> Duration {
     duration(clock_gettime(ClockId::ProcessCPUTime))
+}
+
+/// Returns the CPU time of all threads of the process `pid`, also of those that have ended.
+///
+/// # Errors
+///
+/// `ESRCH` if there is no such process.
+pub fn cpu_time_of(pid: u32) -> Result<Duration, Errno> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    cpu_time::of_process(pid.ok_or(Errno::SRCH)?)
+}
+
+/// Returns the CPU time of the child processes that have ended and were waited for, and of their children.
+///
+/// # Errors
+///
+/// None that Linux documents for these arguments (getrusage(2)).
+pub fn children_cpu_time() -> Result<Duration, Errno> {
+    cpu_time::of_children()
 }
 
 /// Sets the congestion control of a kernel TCP socket (`TCP_CONGESTION`).
@@ -81,6 +103,25 @@ mod tests {
             sum = std::hint::black_box(sum.wrapping_add(1));
         }
         assert!(process_cpu_time() >= thread_cpu_time() - before);
+    }
+
+    #[test]
+    fn the_cpu_time_of_a_child_is_known_while_it_runs_and_counts_after_its_end() {
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "while :; do :; done"])
+            .spawn()
+            .unwrap();
+        while cpu_time_of(child.id()).unwrap() < Duration::from_millis(1) {
+            std::thread::yield_now();
+        }
+        let (before, used) = (children_cpu_time().unwrap(), cpu_time_of(child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let micro = Duration::from_micros(1);
+        // Both of its parts are whole microseconds.
+        assert!(children_cpu_time().unwrap() + 2 * micro >= before + used.unwrap());
+        assert_eq!(cpu_time_of(child.id()), Err(Errno::SRCH));
+        assert_eq!(cpu_time_of(0), Err(Errno::SRCH));
     }
 
     #[test]

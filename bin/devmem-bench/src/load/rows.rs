@@ -17,7 +17,7 @@ use netmem::Dmabuf;
 use tool::stock::StockServer;
 use transfer::load::{Checkpoint, HttpRequest, Loaded, Loader, Origin, Part};
 
-use super::server::{Files, Home, Server, Serving, cpu_time};
+use super::server::{Files, Home, Server, Serving};
 use crate::bare;
 use crate::meter::MeterReading;
 use crate::network::{NearEnd, TAP, Veth, open_tap};
@@ -401,7 +401,7 @@ fn nbdcopy(
 /// Runs a program and then `after`, and measures both. Returns no bytes.
 fn measured(command: &mut Command, after: impl FnOnce() -> Result<()>) -> Result<MeterReading> {
     let program = command.get_program().display().to_string();
-    let (start, children) = (Instant::now(), children_cpu_time()?);
+    let (start, children) = (Instant::now(), cpu::children_cpu_time()?);
     let clock = cpu::process_cpu_time();
     let status = command.stdin(Stdio::null()).status();
     let status = status.with_context(|| format!("start {program}"))?;
@@ -413,7 +413,7 @@ fn measured(command: &mut Command, after: impl FnOnce() -> Result<()>) -> Result
     Ok(MeterReading {
         bytes: 0,
         elapsed: start.elapsed(),
-        cpu: own + children_cpu_time()?.saturating_sub(children),
+        cpu: own + cpu::children_cpu_time()?.saturating_sub(children),
     })
 }
 
@@ -452,9 +452,4 @@ fn recv(setting: &Setting<'_>) -> Result<MeterReading> {
         elapsed: start.elapsed(),
         cpu: cpu::process_cpu_time().saturating_sub(clock),
     })
-}
-
-/// Returns the CPU time of all child processes that have ended: the fields cutime and cstime.
-fn children_cpu_time() -> Result<Duration> {
-    cpu_time("self", 13)
 }

@@ -1,6 +1,6 @@
 //! Stock servers, and the file that they serve.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -23,8 +23,6 @@ use tool::stock::{self, StockServer};
 const START_LIMIT: Duration = Duration::from_secs(20);
 /// Seed of the pattern in the file.
 const SEED: u64 = 1;
-/// Unit of the times in /proc/PID/stat: a hundredth of a second (USER_HZ, linux include/asm-generic/param.h).
-const TICK: Duration = Duration::from_millis(10);
 /// The tmpfs that every Linux machine has.
 const TMPFS: &str = "/dev/shm";
 
@@ -61,26 +59,6 @@ impl Files {
     fn path(&self) -> &Path {
         self.folder.path()
     }
-}
-
-/// Returns a user and a system time of a process, two fields of /proc/PID/stat: the ones after `skip` fields behind the name
-/// (proc_pid_stat(5)).
-///
-/// # Errors
-///
-/// There is no such process.
-pub fn cpu_time(pid: &str, skip: usize) -> Result<Duration> {
-    let path = format!("/proc/{pid}/stat");
-    let stat = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-    times_of(&stat, skip).with_context(|| format!("parse {path}"))
-}
-
-/// The name, in parentheses, may have spaces and parentheses.
-fn times_of(stat: &str, skip: usize) -> Option<Duration> {
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut times = fields.split_whitespace().skip(skip);
-    let (user, system): (u32, u32) = (times.next()?.parse().ok()?, times.next()?.parse().ok()?);
-    Some(TICK.saturating_mul(user.saturating_add(system)))
 }
 
 /// Network namespace of the server.
@@ -190,13 +168,13 @@ impl Server {
         Ok(NetNs::open(&format!("pid:{}", self.child.id()))?)
     }
 
-    /// Returns the CPU time of all its threads: the fields utime and stime.
+    /// Returns the CPU time of all its threads.
     ///
     /// # Errors
     ///
     /// It has ended.
     pub fn cpu_time(&self) -> Result<Duration> {
-        cpu_time(&self.child.id().to_string(), 11)
+        cpu::cpu_time_of(self.child.id()).context("read the server's CPU time")
     }
 
     /// Waits until it answers, and has the file.
@@ -237,19 +215,5 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.child.end_within(stock::END_LIMIT);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_times_of_a_process_and_its_children_are_found_behind_any_name() {
-        let stat = "1 (a b) c) S 1 2 3 4 5 6 7 8 9 10 500 600 7 8 20 0 1 0\n";
-        assert_eq!(times_of(stat, 11), Some(TICK * 1100));
-        assert_eq!(times_of(stat, 13), Some(TICK * 15));
-        assert_eq!(times_of("1 (x) S", 13), None);
-        cpu_time("self", 13).expect("this process has such a file");
     }
 }

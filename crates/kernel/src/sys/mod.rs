@@ -1,5 +1,5 @@
 // UNSAFETY: this folder contains all system calls of this crate without a safe wrapper in another crate: ioctls, socket
-// messages and options, and forked children that enter namespaces.
+// messages and options, CPU times of other processes, and forked children that enter namespaces.
 
 //! The only unsafe code of this crate: system calls without a safe wrapper in another crate.
 
@@ -11,6 +11,7 @@
 use rustix::io::Errno;
 
 pub(crate) mod child;
+pub(crate) mod cpu_time;
 pub(crate) mod dmabuf;
 pub(crate) mod ethtool;
 pub(crate) mod message;

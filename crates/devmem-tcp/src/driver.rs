@@ -44,6 +44,7 @@ use fds::sleep_on;
 pub(crate) use fds::{clear, set, sleep_until_readable};
 use leftovers::Leftovers;
 pub(crate) use rest::Idling;
+use rest::Resting;
 pub(crate) use wait::{Awaited, NotReady, Wait, WaitLimit};
 
 /// Longest single sleep: bounds the delay of a missed wake-up.
@@ -107,6 +108,7 @@ pub(crate) struct Core {
     /// Number of packets that were received; a poll that had other work counts as one.
     received: u64,
     spin: Spin,
+    resting: Resting,
 }
 
 /// Effects of [`Core::tell_events`].
@@ -302,6 +304,7 @@ impl Driver {
                 epoch: 0,
                 received: 0,
                 spin: Spin::default(),
+                resting: Resting::default(),
             }),
             changed: Condvar::new(),
             links,
@@ -615,24 +618,6 @@ impl Driver {
         {
             core.clock.jump_to(until);
         }
-        core
-    }
-
-    /// Sleeps until the link is readable, a deadline is reached or another thread wakes it: as leader in poll(2), else parked.
-    fn sleep<'a>(
-        &'a self,
-        mut core: MutexGuard<'a, Core>,
-        wait: Wait,
-        started: Instant,
-    ) -> MutexGuard<'a, Core> {
-        let now = core.clock.now();
-        let left = wait.limit.left(started, now);
-        if let Leader::Application(..) = core.leader {
-            return self.follow(core, wait, left);
-        }
-        core.leader = Leader::Application(wait.awaits());
-        let mut core = self.sleep_on_links(core, &self.wake_leader, left);
-        core.leader = Leader::Nobody;
         core
     }
 

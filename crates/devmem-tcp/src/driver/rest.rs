@@ -4,6 +4,8 @@
 use std::sync::MutexGuard;
 use std::time::Duration;
 
+use wire::Instant;
+
 use super::{Core, Driver, Leader, Wait};
 use crate::spin::{Pause, Traffic};
 
@@ -26,6 +28,17 @@ impl Idling {
     }
 }
 
+/// When a thread rests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Resting {
+    /// When a poll has found nothing: the next packets come before the rest is over.
+    #[default]
+    BeforeSleep,
+    /// When the first packet has woken it: those that come with it gather meanwhile. A rest before a sleep has found nothing, so
+    /// the packets come in bursts, and one in the gap between two would be in vain.
+    AfterSleep,
+}
+
 impl Core {
     /// Returns what a thread does in `wait` that has found nothing for `idle`, and may sleep for `left`. `rest` is its rest, if it has
     /// not rested yet; one that has sleeps. Where the link lends the sender's memory, which is little, nobody rests.
@@ -46,9 +59,33 @@ impl Core {
             };
             return self.spin.pause(idle, traffic);
         }
-        match rest.take().filter(|_| self.may_rest()) {
+        let may_rest = self.resting == Resting::BeforeSleep && self.may_rest();
+        match rest.take().filter(|_| may_rest) {
             Some(rest) => Pause::Nap(rest.min(left).min(self.until_deadline())),
-            None => Pause::Sleep,
+            None => {
+                self.resting = Resting::AfterSleep;
+                Pause::Sleep
+            }
+        }
+    }
+
+    /// Returns how long a thread rests that was woken after it had slept for `slept`, before it looks; it may wait for `left`. The
+    /// first packet of a burst has woken it. If it slept for less than a rest, the next rest is before the sleep again.
+    pub(super) fn rest_awake(
+        &mut self,
+        idling: Idling,
+        slept: Duration,
+        left: Duration,
+    ) -> Duration {
+        let Some(rest) = idling.rest() else {
+            return Duration::ZERO;
+        };
+        if slept < rest {
+            self.resting = Resting::BeforeSleep;
+        }
+        match self.resting == Resting::AfterSleep && self.may_rest() {
+            true => rest.min(left).min(self.until_deadline()),
+            false => Duration::ZERO,
         }
     }
 
@@ -66,6 +103,30 @@ impl Core {
 }
 
 impl Driver {
+    /// Sleeps until the link is readable, a deadline is reached or another thread wakes it: as leader in poll(2), and then it may
+    /// rest; else parked.
+    pub(super) fn sleep<'a>(
+        &'a self,
+        mut core: MutexGuard<'a, Core>,
+        wait: Wait,
+        started: Instant,
+    ) -> MutexGuard<'a, Core> {
+        let now = core.clock.now();
+        let left = wait.limit.left(started, now);
+        if let Leader::Application(..) = core.leader {
+            return self.follow(core, wait, left);
+        }
+        core.leader = Leader::Application(wait.awaits());
+        let mut core = self.sleep_on_links(core, &self.wake_leader, left);
+        core.leader = Leader::Nobody;
+        let woken = core.clock.now();
+        let (slept, left) = (woken.saturating_since(now), wait.limit.left(started, woken));
+        match core.rest_awake(wait.idling, slept, left) {
+            Duration::ZERO => core,
+            rest => self.look_again(core, || std::thread::sleep(rest)),
+        }
+    }
+
     /// Releases the lock while `pause` runs.
     pub(super) fn look_again<'a>(
         &'a self,

@@ -272,6 +272,36 @@ fn a_waiter_that_rests_does_not_spin() {
 }
 
 #[test]
+fn a_waiter_rests_after_the_sleep_if_a_rest_before_it_was_in_vain() {
+    let (mut stack, _) = flooded(0);
+    let socket = listen(&mut stack, 1);
+    let driver = Driver::new(vec![stack], Clock::real(), Vec::new()).expect("eventfds");
+    let (rest, long) = (Duration::from_micros(50), Duration::from_secs(1));
+    let wait = Wait {
+        idling: Idling::Rest(rest),
+        ..wait(socket, WaitLimit::Forever)
+    };
+    let mut core = driver.lock();
+    let pause = |core: &mut Core, left: &mut Option<Duration>| core.pause(wait, rest, long, left);
+    for _ in 0..3 {
+        assert_eq!(pause(&mut core, &mut Some(rest)), Pause::Nap(rest));
+        assert_eq!(core.rest_awake(wait.idling, long, long), Duration::ZERO);
+    }
+    assert_eq!(pause(&mut core, &mut None), Pause::Sleep, "it was in vain");
+    for _ in 0..3 {
+        assert_eq!(core.rest_awake(wait.idling, long, long), rest);
+        assert_eq!(pause(&mut core, &mut Some(rest)), Pause::Sleep);
+    }
+    let over = core.rest_awake(wait.idling, long, rest / 2);
+    assert_eq!(over, rest / 2, "not longer than it may wait");
+    let short = core.rest_awake(wait.idling, rest / 2, long);
+    assert_eq!(short, Duration::ZERO, "the gap is shorter than a rest");
+    assert_eq!(pause(&mut core, &mut Some(rest)), Pause::Nap(rest));
+    let spins = core.rest_awake(Idling::Spin, long, long);
+    assert_eq!(spins, Duration::ZERO);
+}
+
+#[test]
 fn nobody_rests_while_another_thread_waits_for_the_polls() {
     let (stack, _) = flooded(0);
     let driver = Driver::new(vec![stack], Clock::real(), Vec::new()).expect("eventfds");

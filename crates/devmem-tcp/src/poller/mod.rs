@@ -109,7 +109,8 @@ impl Poller {
     }
 
     /// Makes each wait that finds nothing sleep for `rest` once before it looks again, in place of spinning: what arrives meanwhile is
-    /// received together, and acknowledged together. A program that receives from a slower peer takes less CPU time so, and gets
+    /// received together, and acknowledged together. Where that is in vain, because the peer sends bursts, later waits sleep until
+    /// the first packet of a burst, and rest then. A program that receives from a slower peer takes less CPU time so, and gets
     /// its bytes later, by up to `rest` and what the kernel adds (50 us: prctl(2), `PR_SET_TIMERSLACK`). [`wake`](Self::wake) does not
     /// end the rest. Without effect while another thread waits on the same NIC, in virtual time, and on a NIC of the kernel.
     #[must_use]

@@ -1,22 +1,32 @@
 //! Processes of stock servers.
 
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use devmem_linux::helper::Helper;
 use devmem_linux::test_util::skip;
 
 /// Far longer than a server needs to start.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// A server process, killed at the end.
-pub struct Server(Child);
+/// Longer than a server needs to end.
+const END_LIMIT: Duration = Duration::from_secs(5);
+
+/// A server process, asked to end at the end (SIGTERM), so that nbdkit removes its folder in /tmp, and killed if it does not.
+pub struct Server(Helper);
+
+impl Server {
+    /// Kills it (SIGKILL).
+    pub fn kill(mut self) {
+        self.0.kill();
+    }
+}
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        self.0.end_within(END_LIMIT);
     }
 }
 
@@ -25,7 +35,7 @@ impl Drop for Server {
 pub fn start(command: &mut Command, port: u16) -> Server {
     let command = command.stdin(Stdio::null()).stdout(Stdio::null());
     until_free(port);
-    let server = Server(command.spawn().expect("it was found before"));
+    let server = Server(Helper::start(command).expect("it was found before"));
     until_listening(port);
     server
 }

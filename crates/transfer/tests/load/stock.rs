@@ -120,7 +120,9 @@ fn a_server_killed_and_started_again_goes_on() {
         let loaded = loader.load(&opened, &[part], &mut |sofar| {
             if sofar.bytes > FILE_BYTES as u64 / 3 && !restarted {
                 restarted = true;
-                drop(server.take());
+                if let Some(server) = server.take() {
+                    server.kill();
+                }
                 server = Some(start(&mut nginx(folder.path()), 8000));
             }
             std::ops::ControlFlow::Continue(())

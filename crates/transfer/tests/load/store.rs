@@ -236,7 +236,9 @@ fn a_server_that_was_restarted_and_lost_its_memory_gets_all_bytes_again() {
         let stored = storer.store(&export, &memory, &[all_bytes()], &mut |sofar| {
             if sofar.bytes > 1 << 20 && restarts == 0 {
                 // It forgets what it has acknowledged.
-                drop(server.take());
+                if let Some(server) = server.take() {
+                    server.kill();
+                }
                 restarts = 1;
             } else if sofar.connections == 0 && server.is_none() {
                 server = Some(serve());

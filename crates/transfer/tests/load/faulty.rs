@@ -2,7 +2,8 @@
 
 use std::io::Write;
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use devmem_linux::test_util::in_netns;
@@ -176,6 +177,68 @@ fn a_busy_server_is_asked_again_and_a_closing_one_at_once() {
             world.end();
         },
     );
+}
+
+#[test]
+fn after_a_failure_requests_are_sent_one_by_one_until_a_piece_is_whole() {
+    const TEST: &str =
+        "faulty::after_a_failure_requests_are_sent_one_by_one_until_a_piece_is_whole";
+    /// Payload of the first piece that the server sends before it looks for another request.
+    const BEGUN: u64 = 100_000;
+    in_netns(TEST, || {
+        let file = Arc::new(pattern(FILE_BYTES));
+        let world = World::new(V4);
+        let served = Arc::clone(&file);
+        // Calls of the progress function since the client has all that was begun: at the second one it has sent all requests
+        // that it sends then.
+        let idle_calls = Arc::new(AtomicUsize::new(0));
+        let outstanding = Arc::new(Mutex::new(Vec::new()));
+        let (calls, seen) = (Arc::clone(&idle_calls), Arc::clone(&outstanding));
+        let server = Server::start(move |asked, out| {
+            // Number 0 opens the file. 1 is the first of the load, and 2 the first after the failure.
+            if !matches!(asked.number, 1 | 2) {
+                return good(asked, &served, out);
+            }
+            let mut whole = Vec::new();
+            good(asked, &served, &mut whole)?;
+            let range = asked.range.clone().expect("it asks for a piece");
+            let head_bytes = whole.len() - (range.end - range.start) as usize;
+            let (begun, rest) = whole.split_at(head_bytes + BEGUN as usize);
+            calls.store(0, Ordering::Relaxed);
+            out.write_all(begun)?;
+            while calls.load(Ordering::Relaxed) < 2 {
+                std::thread::yield_now();
+            }
+            out.set_nonblocking(true)?;
+            seen.lock()
+                .unwrap()
+                .push(1 + out.peek(&mut [0]).is_ok() as usize);
+            out.set_nonblocking(false)?;
+            match asked.number {
+                1 => Ok(After::Close),
+                _ => out.write_all(rest).map(|()| After::Keep),
+            }
+        });
+        let opened = world.open(&server.url(V4.host)).unwrap();
+        let memory = memory_for(FILE_BYTES);
+        let part = Part {
+            source: 0..FILE_BYTES as u64,
+            memory: memory.clone(),
+            offset: 0,
+        };
+        let loader = loader(&world).connections(1).pipeline(4);
+        let loaded = loader.load(&opened, &[part], &mut |sofar| {
+            if sofar.bytes == BEGUN {
+                idle_calls.fetch_add(1, Ordering::Relaxed);
+            }
+            ControlFlow::Continue(())
+        });
+        let loaded = loaded.expect("it loads");
+        assert_eq!(loaded.broken, 1, "{loaded:?}");
+        assert_eq!(*outstanding.lock().unwrap(), [2, 1]);
+        assert!(memory.slice(0..FILE_BYTES).to_vec() == **file);
+        world.end();
+    });
 }
 
 /// Loads from a server that answers every request for more than the first byte with `answer`, and returns the error.

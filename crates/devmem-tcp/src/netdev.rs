@@ -410,6 +410,21 @@ impl Netdev {
         }
     }
 
+    /// Returns whether both are the same NIC, or the same shard of it.
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (&self.backend, &other.backend) {
+            (Backend::User(one), Backend::User(other)) => {
+                let (one, other) = (one.shards(), other.shards());
+                let mut pairs = one.iter().zip(other);
+                one.len() == other.len() && pairs.all(|(a, b)| a.is(&b.shared, b.at))
+            }
+            (Backend::Kernel(one), Backend::Kernel(other)) => one.is_same(other),
+            (Backend::User(_), Backend::Kernel(_)) | (Backend::Kernel(_), Backend::User(_)) => {
+                false
+            }
+        }
+    }
+
     /// Returns the MTU, the size in bytes of the largest IP packet that is not a super-packet; 0 if the kernel's interface is
     /// gone, and in a child of fork(2).
     pub fn mtu(&self) -> u16 {

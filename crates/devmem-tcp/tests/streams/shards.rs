@@ -234,7 +234,8 @@ fn a_chosen_port_decides_the_shard_and_another_shard_refuses_it() {
 
 #[test]
 fn the_shards_of_a_nic_give_a_binding_one_id_and_fail_together() {
-    let (nic, _other) = nics("shards-bind");
+    let (nic, other) = nics("shards-bind");
+    assert!(nic.is_same(&nic.clone()) && !nic.is_same(&other) && !nic.is_same(&nic.shards()[0]));
     let memory = Dmabuf::anonymous(1 << 20).unwrap();
     // One shard has given an id more than the other.
     let alone = nic.shards()[1].bind_tx(&memory).unwrap();

@@ -32,6 +32,22 @@ fn sparse_file(path: &Path) -> Vec<u8> {
     bytes
 }
 
+/// Loads the whole export over one connection, and compares every byte.
+#[track_caller]
+fn load_once(world: &World, export: &NbdExport, expected: &[u8]) {
+    let memory = memory_for(expected.len());
+    let part = Part {
+        source: 0..expected.len() as u64,
+        memory: memory.clone(),
+        offset: 0,
+    };
+    let loader = Loader::new(&world.nic).connections(1).attempts(1);
+    let loaded = loader.load(export, &[part], &mut |_| ControlFlow::Continue(()));
+    let loaded = loaded.expect("it loads");
+    assert_eq!((loaded.connections, loaded.broken), (1, 0));
+    assert!(memory.slice(0..expected.len()).to_vec() == expected);
+}
+
 /// Loads the whole export into memory that is not zero, and compares every byte.
 #[track_caller]
 fn load_all(world: &World, url: &str, expected: &[u8]) {
@@ -101,6 +117,57 @@ fn an_export_of_nbdkit_arrives() {
             .args(["--foreground", "--readonly", "file"])
             .arg(path);
         command
+    });
+}
+
+#[test]
+fn the_connection_that_opened_an_export_loads_it_from_a_server_of_one_client() {
+    const TEST: &str =
+        "nbd::the_connection_that_opened_an_export_loads_it_from_a_server_of_one_client";
+    if !has(TEST, "qemu-nbd", "--version") {
+        return;
+    }
+    in_netns(TEST, || {
+        let folder = tempfile::tempdir().expect("there is room");
+        let path = folder.path().join("disk");
+        let expected = sparse_file(&path);
+        let mut command = Command::new("qemu-nbd");
+        command.args("--format raw --persistent --shared 1 --export-name disk".split(' '));
+        let _server = start(command.arg(&path).stderr(Stdio::null()), PORT);
+        let world = World::new(V4);
+        let url = format!("nbd://{}/disk", V4.host).parse().unwrap();
+        let export = NbdExport::open(&world.nic, url).expect("it is there");
+        // The server takes another connection only when this one has ended.
+        load_once(&world, &export, &expected);
+        load_once(&world, &export, &expected);
+        world.end();
+    });
+}
+
+#[test]
+fn a_server_that_was_started_again_after_it_was_opened_gets_a_new_connection() {
+    const TEST: &str =
+        "nbd::a_server_that_was_started_again_after_it_was_opened_gets_a_new_connection";
+    if !has(TEST, "nbdkit", "--version") {
+        return;
+    }
+    in_netns(TEST, || {
+        let folder = tempfile::tempdir().expect("there is room");
+        let path = folder.path().join("disk");
+        let expected = sparse_file(&path);
+        let serve = || {
+            let mut command = Command::new("nbdkit");
+            let options = ["--foreground", "--readonly", "file"];
+            start(command.args(options).arg(&path), PORT)
+        };
+        let server = serve();
+        let world = World::new(V4);
+        let url = format!("nbd://{}/", V4.host).parse().unwrap();
+        let export = NbdExport::open(&world.nic, url).expect("it is there");
+        server.kill();
+        let _server = serve();
+        load_once(&world, &export, &expected);
+        world.end();
     });
 }
 

@@ -1,9 +1,10 @@
 //! An export of an NBD server.
 
+use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use devmem_tcp::{Netdev, Stream};
+use devmem_tcp::{Netdev, RecvError, Stream};
 
 use super::handshake::{Agreed, MAX_NAME_BYTES, Talk};
 use super::session::NbdSession;
@@ -14,6 +15,8 @@ use crate::load::error::LoadError;
 use crate::load::session::Session;
 
 /// An export of an NBD server, as it was when it was opened. Cloning it is cheap.
+///
+/// The connection that has asked stays open, for the first load or store, until the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct NbdExport {
     found: Arc<Found>,
@@ -24,6 +27,29 @@ struct Found {
     url: NbdUrl,
     addresses: Vec<SocketAddr>,
     agreed: Agreed,
+    first: FirstConnection,
+}
+
+/// The connection that [`NbdExport::open`] has made, until it is used.
+struct FirstConnection(Mutex<Option<(Netdev, Stream)>>);
+
+impl FirstConnection {
+    /// Takes it, if it is one of `nic` and the server has not ended it.
+    fn take(&self, nic: &Netdev) -> Option<Stream> {
+        let mut first = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, mut stream) = first.take_if(|(home, _)| home.is_same(nic))?;
+        stream.set_nonblocking(true);
+        // A server sends nothing before the first request.
+        let is_open = matches!(stream.peek(&mut [0]), Err(RecvError::WouldBlock));
+        stream.set_nonblocking(false);
+        is_open.then_some(stream)
+    }
+}
+
+impl fmt::Debug for FirstConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FirstConnection").finish_non_exhaustive()
+    }
 }
 
 impl NbdExport {
@@ -33,11 +59,12 @@ impl NbdExport {
     /// The host is not found or does not answer, or has no such export.
     pub fn open(nic: &Netdev, url: NbdUrl) -> Result<Self, LoadError> {
         let addresses = dial::resolve(nic, &url.host, url.port)?;
-        let (_stream, agreed) = negotiate(nic, &url, &addresses)?;
+        let (stream, agreed) = negotiate(nic, &url, &addresses)?;
         let found = Arc::new(Found {
             url,
             addresses,
             agreed,
+            first: FirstConnection(Mutex::new(Some((nic.clone(), stream)))),
         });
         Ok(Self { found })
     }
@@ -119,7 +146,11 @@ impl NbdExport {
             url,
             addresses,
             agreed,
+            first,
         } = &*self.found;
+        if let Some(stream) = first.take(nic) {
+            return Ok((stream, agreed.is_structured));
+        }
         let (stream, now) = negotiate(nic, url, addresses)?;
         let is_structured = now.is_structured;
         let comparable = Agreed {

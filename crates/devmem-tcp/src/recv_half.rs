@@ -40,6 +40,19 @@ pub struct StreamStats {
     pub receives: u64,
 }
 
+impl StreamStats {
+    /// Returns what was counted after the counters were `earlier`.
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            device_bytes: self.device_bytes.saturating_sub(earlier.device_bytes),
+            linear_bytes: self.linear_bytes.saturating_sub(earlier.linear_bytes),
+            device_frags: self.device_frags.saturating_sub(earlier.device_frags),
+            tokens_returned: self.tokens_returned.saturating_sub(earlier.tokens_returned),
+            receives: self.receives.saturating_sub(earlier.receives),
+        }
+    }
+}
+
 impl fmt::Display for StreamStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(

@@ -22,6 +22,8 @@ const TEXT_BYTES: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: Stream,
+    /// Its counters before the load, for what it has received before, perhaps with no memory bound.
+    before: StreamStats,
     pub(crate) session: Box<dyn Session>,
     batch: RxBatch,
     text: Vec<u8>,
@@ -53,6 +55,7 @@ impl Connection {
     pub(crate) fn new(mut stream: Stream, session: Box<dyn Session>) -> Self {
         stream.set_nonblocking(true);
         Self {
+            before: stream.stats(),
             stream,
             session,
             batch: RxBatch::with_capacity(BATCH_FRAGS),
@@ -126,7 +129,7 @@ impl Connection {
         now.saturating_duration_since(self.heard)
     }
 
-    /// Ends the connection and returns its counters.
+    /// Ends the connection and returns what it has counted during the load.
     pub(crate) fn close(mut self) -> StreamStats {
         if !self.session.is_waiting() {
             self.session.say_goodbye();
@@ -135,7 +138,7 @@ impl Connection {
         }
         // The counters then show frags that could not be returned.
         let _ = self.batch.release();
-        self.stream.stats()
+        self.stream.stats().since(self.before)
     }
 
     fn send(&mut self) -> Result<(), Fault> {

@@ -40,7 +40,7 @@ pub struct Loaded {
     pub connections: u64,
     /// Connections that broke.
     pub broken: u64,
-    /// Counters of all connections. Headers and repeated pieces are included.
+    /// Counters of all connections. Heads of responses and repeated pieces are included, what was received before the first request is not.
     pub stats: StreamStats,
 }
 

@@ -7,6 +7,7 @@ use wire::Instant;
 
 use crate::Stack;
 use crate::route::{AddressError, LentAddress};
+use crate::socket::ConnectionSocket;
 use crate::stack::Burst;
 
 impl Stack {
@@ -25,7 +26,8 @@ impl Stack {
     /// [`TcpError::Aborted`]. Their resets are the last packets from the address.
     pub fn remove_address(&mut self, ip: IpAddr, now: Instant) {
         self.network.routes_mut().remove(ip);
-        for slot in self.sockets.connections_of(ip) {
+        let from_it = |connection: &ConnectionSocket| connection.tuple.dst_ip == ip;
+        for slot in self.sockets.connections(from_it) {
             let Some(mut connection) = self.sockets.connection_at(slot) else {
                 continue;
             };

@@ -340,13 +340,12 @@ impl Stack {
     /// Ends the connections to peers behind the link, which is gone for good: retransmissions would go on for minutes. Those
     /// between two local addresses do not need it.
     pub(crate) fn end_connections_of_link(&mut self, now: Instant) {
-        for slot in self.sockets.connections() {
+        let routes = self.network.routes();
+        let is_behind = |it: &ConnectionSocket| !routes.is_ours(it.tuple.src_ip);
+        for slot in self.sockets.connections(is_behind) {
             let Some(mut connection) = self.sockets.connection_at(slot) else {
                 continue;
             };
-            if self.network.routes().is_ours(connection.tuple.src_ip) {
-                continue;
-            }
             connection.conn.on_link_gone();
             drop(connection);
             self.serve(slot, Burst::GoesOn, now);

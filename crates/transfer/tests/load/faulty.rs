@@ -10,7 +10,7 @@ use devmem_linux::test_util::in_netns;
 use devmem_transfer::load::{Landed, LoadError, Loader, Part, PartError};
 
 use crate::server::{After, Server, chunked, good};
-use crate::world::{V4, V6, World, memory_for, pattern};
+use crate::world::{V4, V6, World, memory_for, pattern, whole};
 
 const FILE_BYTES: usize = 3_000_001;
 
@@ -221,11 +221,7 @@ fn after_a_failure_requests_are_sent_one_by_one_until_a_piece_is_whole() {
         });
         let opened = world.open(&server.url(V4.host)).unwrap();
         let memory = memory_for(FILE_BYTES);
-        let part = Part {
-            source: 0..FILE_BYTES as u64,
-            memory: memory.clone(),
-            offset: 0,
-        };
+        let part = whole(&memory, FILE_BYTES);
         let loader = loader(&world).connections(1).pipeline(4);
         let loaded = loader.load(&opened, &[part], &mut |sofar| {
             if sofar.bytes == BEGUN {
@@ -380,11 +376,7 @@ fn a_load_can_be_cancelled_and_loses_nothing() {
         });
         let opened = world.open(&server.url(V4.host)).unwrap();
         let memory = memory_for(FILE_BYTES);
-        let part = Part {
-            source: 0..FILE_BYTES as u64,
-            memory: memory.clone(),
-            offset: 0,
-        };
+        let part = whole(&memory, FILE_BYTES);
         for limit in [0, 1, 500_000, 2_700_000] {
             let cancelled = loader(&world).load(
                 &opened,

@@ -11,7 +11,7 @@ use devmem_transfer::load::{LoadError, Loader, NbdExport, Part};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::process::{has, start, until_listening};
-use crate::world::{V4, World, memory_for, pattern};
+use crate::world::{V4, World, memory_for, pattern, whole};
 
 const PORT: u16 = 10_809;
 const EXPORT_BYTES: usize = 12 << 20;
@@ -36,11 +36,7 @@ fn sparse_file(path: &Path) -> Vec<u8> {
 #[track_caller]
 fn load_once(world: &World, export: &NbdExport, expected: &[u8]) {
     let memory = memory_for(expected.len());
-    let part = Part {
-        source: 0..expected.len() as u64,
-        memory: memory.clone(),
-        offset: 0,
-    };
+    let part = whole(&memory, expected.len());
     let loader = Loader::new(&world.nic).connections(1).attempts(1);
     let loaded = loader.load(export, &[part], &mut |_| ControlFlow::Continue(()));
     let loaded = loaded.expect("it loads");
@@ -58,11 +54,7 @@ fn load_all(world: &World, url: &str, expected: &[u8]) {
         [(1, 1 << 20, 16), (4, 300 << 10, 2), (1, 64 << 20, 1)]
     {
         memory.fill(0..memory.size(), 0xee).unwrap();
-        let part = Part {
-            source: 0..expected.len() as u64,
-            memory: memory.clone(),
-            offset: 0,
-        };
+        let part = whole(&memory, expected.len());
         let loader = Loader::new(&world.nic)
             .connections(connections)
             .piece_bytes(piece_bytes)

@@ -10,7 +10,7 @@ use devmem_transfer::load::Loader;
 
 use crate::process::{has, start};
 use crate::server::{Server, good};
-use crate::world::{V4, V6, World, pattern};
+use crate::world::{V4, V6, World, pattern, whole};
 
 const FILE_BYTES: usize = 20_000_003;
 
@@ -110,11 +110,7 @@ fn a_server_killed_and_started_again_goes_on() {
         let world = World::new(V4);
         let opened = world.open("http://10.77.0.1:8000/file").unwrap();
         let memory = crate::world::memory_for(FILE_BYTES);
-        let part = devmem_transfer::load::Part {
-            source: 0..FILE_BYTES as u64,
-            memory: memory.clone(),
-            offset: 0,
-        };
+        let part = whole(&memory, FILE_BYTES);
         let loader = Loader::new(&world.nic).piece_bytes(1 << 20);
         let mut restarted = false;
         let loaded = loader.load(&opened, &[part], &mut |sofar| {

@@ -84,11 +84,7 @@ impl World {
         let file = self.open(url).expect("the file is there");
         assert_eq!(file.size(), Some(expected.len() as u64));
         let memory = memory_for(expected.len());
-        let part = Part {
-            source: 0..expected.len() as u64,
-            memory: memory.clone(),
-            offset: 0,
-        };
+        let part = whole(&memory, expected.len());
         let loaded = loader.load(&file, &[part], &mut |_| ControlFlow::Continue(()));
         let loaded = loaded.expect("it loads");
         assert_eq!(loaded.bytes, expected.len() as u64);
@@ -120,6 +116,15 @@ fn on_tap(addresses: Addresses) -> NetdevBuilder {
 /// Memory for `len` bytes.
 pub fn memory_for(len: usize) -> Dmabuf {
     Dmabuf::anonymous(len.next_multiple_of(4096).max(4096)).expect("memory")
+}
+
+/// The first `len` bytes of a source, for the start of `memory`.
+pub fn whole(memory: &Dmabuf, len: usize) -> Part {
+    Part {
+        source: 0..len as u64,
+        memory: memory.clone(),
+        offset: 0,
+    }
 }
 
 /// Bytes that depend on their position.

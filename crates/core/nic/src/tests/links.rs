@@ -948,29 +948,58 @@ fn a_unix_wire_without_a_peer_is_down_and_does_not_poll_readable() {
     assert_eq!(ours.transmit(tx, NOW), Err(TransmitError::LinkDown));
 }
 
+/// Has the peer send, and leave with frames unread. Returns what it has sent.
+fn leave_with_frames_unread(ours: &mut Nic, mut peer: Nic) -> Vec<u8> {
+    let words = pattern(0, 20_000);
+    for _ in 0..2 {
+        let tx = packet(ours, &tcp(b"unread"), 0);
+        ours.transmit(tx, NOW).unwrap();
+    }
+    for piece in words.chunks(1000) {
+        let tx = packet(&mut peer, &tcp(piece), 0);
+        peer.transmit(tx, NOW).unwrap();
+    }
+    words
+}
+
 #[test]
 fn what_a_peer_has_sent_before_it_left_is_received_also_if_a_send_failed_before() {
-    for shares_memory in [false, true] {
+    for (shares_memory, sends) in [(false, false), (false, true), (true, false), (true, true)] {
         let (a, b) = unix_wire_of([true; 2], shares_memory);
-        let (mut ours, mut peer) = nics(a, b);
-        // The peer has not read this when it leaves, which resets the connection of the socket.
-        for _ in 0..2 {
-            let tx = packet(&mut ours, &tcp(b"unread"), 0);
-            ours.transmit(tx, NOW).unwrap();
+        let (mut ours, peer) = nics(a, b);
+        let words = leave_with_frames_unread(&mut ours, peer);
+        if sends {
+            let tx = packet(&mut ours, &tcp(b"late"), 0);
+            assert_eq!(ours.transmit(tx, NOW), Err(TransmitError::LinkDown));
+            assert_eq!(ours.link_state(), LinkState::Down);
         }
-        let words = pattern(0, 20_000);
-        for piece in words.chunks(1000) {
-            let tx = packet(&mut peer, &tcp(piece), 0);
-            peer.transmit(tx, NOW).unwrap();
-        }
-        drop(peer);
-        let tx = packet(&mut ours, &tcp(b"late"), 0);
-        assert_eq!(ours.transmit(tx, NOW), Err(TransmitError::LinkDown));
-        assert_eq!(ours.link_state(), LinkState::Down);
         assert_eq!(receive_all(&mut ours, NOW), words);
         assert!(ours.poll_rx(NOW).is_none());
         assert_eq!(ours.link_state(), LinkState::Gone);
     }
+}
+
+#[test]
+fn a_listening_end_also_receives_what_a_peer_has_sent_before_it_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("wire");
+    let hello = WireHello {
+        offloads: true,
+        mtu: 1500,
+        shares_memory: false,
+        needs_offloads: false,
+    };
+    let listening = UnixListenLink::at(&path, hello).unwrap();
+    let joining = std::thread::spawn(move || UnixLink::join(&path, hello).unwrap());
+    let (mut ours, _) = nics(listening, plain_wire().0);
+    while !ours.is_up() {
+        assert!(ours.poll_rx(NOW).is_none());
+    }
+    let (peer, _) = nics(joining.join().unwrap(), plain_wire().0);
+    let words = leave_with_frames_unread(&mut ours, peer);
+    let tx = packet(&mut ours, &tcp(b"late"), 0);
+    assert_eq!(ours.transmit(tx, NOW), Err(TransmitError::LinkDown));
+    assert_eq!(receive_all(&mut ours, NOW), words);
 }
 
 #[test]

@@ -363,24 +363,14 @@ impl Sockets {
         id
     }
 
-    /// Returns the slots of all connections.
-    pub(crate) fn connections(&self) -> Vec<u32> {
-        let is_connection = |socket: &SocketKind| matches!(socket, SocketKind::Connection(_));
-        let them = self
-            .table
-            .iter()
-            .filter(|(_, slot)| is_connection(&slot.kind));
-        them.map(|(id, _)| id.slot()).collect()
-    }
-
-    /// Returns the slots of the connections whose local address is `ip`.
-    pub(crate) fn connections_of(&self, ip: IpAddr) -> Vec<u32> {
-        let is_of = |socket: &SocketKind| match socket {
-            SocketKind::Connection(connection) => connection.tuple.dst_ip == ip,
+    /// Returns the slots of the connections that `wanted` returns true for.
+    pub(crate) fn connections(&self, wanted: impl Fn(&ConnectionSocket) -> bool) -> Vec<u32> {
+        let is_wanted = |socket: &SocketKind| match socket {
+            SocketKind::Connection(connection) => wanted(connection),
             SocketKind::Listener(_) | SocketKind::TimeWait(_) => false,
         };
-        let of_it = self.table.iter().filter(|(_, slot)| is_of(&slot.kind));
-        of_it.map(|(id, _)| id.slot()).collect()
+        let found = self.table.iter().filter(|(_, slot)| is_wanted(&slot.kind));
+        found.map(|(id, _)| id.slot()).collect()
     }
 
     /// Releases the four-tuple of a connection, and keeps the reason of its failure.

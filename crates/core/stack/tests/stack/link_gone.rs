@@ -63,7 +63,7 @@ struct World {
     now: Instant,
 }
 
-fn stack(side: Side, link: Box<dyn Link>) -> Stack {
+fn stack(side: Side, link: Box<dyn Link>, poll_budget: usize) -> Stack {
     let nic = NicConfig {
         mac: side.mac(),
         host_mem_bytes: 4 << 20,
@@ -71,12 +71,20 @@ fn stack(side: Side, link: Box<dyn Link>) -> Stack {
     };
     let nic = Nic::new(link, nic).unwrap();
     let secret = Secret::from_seed(side as u64);
-    let config = StackConfig::new(side.ipv4(), 24, secret);
+    let config = StackConfig {
+        poll_budget,
+        ..StackConfig::new(side.ipv4(), 24, secret)
+    };
     Stack::new(nic, config).unwrap()
 }
 
 impl World {
     fn new() -> Self {
+        Self::with_poll_budget(64)
+    }
+
+    /// A world whose stacks receive this many packets in a poll.
+    fn with_poll_budget(packets: usize) -> Self {
         let (inner, far) = WireLink::pair(WireOptions::default()).unwrap();
         let is_gone = Arc::new(AtomicBool::new(false));
         let near = Ending {
@@ -84,8 +92,8 @@ impl World {
             is_gone: Arc::clone(&is_gone),
         };
         Self {
-            ours: stack(Side::A, Box::new(near)),
-            theirs: stack(Side::B, Box::new(far)),
+            ours: stack(Side::A, Box::new(near), packets),
+            theirs: stack(Side::B, Box::new(far), packets),
             is_gone,
             now: Instant::ZERO,
         }
@@ -176,4 +184,32 @@ fn connections_of_a_link_that_is_gone_end_at_once_after_what_had_arrived() {
     // Nothing was sent.
     let info = world.theirs.info(their_open).unwrap();
     assert_eq!(info.unwrap().state, StateKind::Established);
+}
+
+#[test]
+fn packets_that_had_arrived_are_received_first_also_by_several_polls() {
+    const CONNECTIONS: u8 = 6;
+    let mut world = World::with_poll_budget(2);
+    let any = SocketAddr::new([0, 0, 0, 0].into(), PORT);
+    let listener = world.theirs.listen(any, 4).unwrap();
+    let sockets: Vec<_> = (0..CONNECTIONS)
+        .map(|_| world.connected(listener))
+        .collect();
+    for (number, (_, theirs)) in (0..).zip(&sockets) {
+        let bytes = [number; 10];
+        let message = SendMsg::new(&bytes);
+        let sent = world.theirs.sendmsg(*theirs, &message, MsgFlags::empty());
+        sent.unwrap();
+    }
+    world.theirs.flush(world.now);
+    world.is_gone.store(true, Ordering::Relaxed);
+    for _ in 0..CONNECTIONS {
+        world.ours.poll(world.now);
+    }
+    for (number, (ours, _)) in (0..).zip(&sockets) {
+        let received = receive(&mut world.ours, *ours).unwrap();
+        assert_eq!(received.0, [number; 10]);
+        let ended = receive(&mut world.ours, *ours);
+        assert_eq!(ended, Err(RecvError::Connection(TcpError::LinkGone)));
+    }
 }

@@ -46,6 +46,15 @@ fn send_hello(socket: &OwnedFd) {
     send(socket, &HELLO.emit(), SendFlags::NOSIGNAL).unwrap();
 }
 
+/// Returns a port that listens, a connection that has become its peer, and the folder of its socket.
+fn joined() -> (UnixPort, OwnedFd, WireFolder) {
+    let (mut port, folder) = listen();
+    let greeting = join(&folder);
+    send_hello(&greeting);
+    serve(&mut port, at(0));
+    (port, greeting, folder)
+}
+
 /// Returns the next packet; `None` if there is none, 0 bytes if the connection is closed.
 fn next(socket: &OwnedFd) -> Option<Vec<u8>> {
     let mut packet = [0; 64];
@@ -88,10 +97,7 @@ fn the_first_connection_with_a_hello_becomes_the_peer_even_if_late() {
 
 #[test]
 fn a_peer_is_not_replaced_while_it_is_connected() {
-    let (mut port, folder) = listen();
-    let greeting = join(&folder);
-    send_hello(&greeting);
-    serve(&mut port, at(0));
+    let (mut port, greeting, folder) = joined();
     assert_eq!(next(&greeting), Some(HELLO.emit().to_vec()));
     let others: Vec<_> = (0..3 * MAX_SILENT)
         .map(|n| {
@@ -263,23 +269,24 @@ fn a_packet_arrives_with_its_virtio_net_header() {
 
 #[test]
 fn what_a_peer_has_sent_before_it_left_is_read_also_if_a_write_failed_before() {
-    let (mut port, folder) = listen();
-    let peer = join(&folder);
-    send_hello(&peer);
-    serve(&mut port, at(0));
-    // Left unread, as is the hello of the port.
-    let header = VnetHeader::default();
-    assert_eq!(port.write(header, &[1; 60]), Written::Done);
-    for number in 0..3 {
-        send(&peer, &[number; 80], SendFlags::NOSIGNAL).unwrap();
+    for writes in [false, true] {
+        let (mut port, peer, _folder) = joined();
+        // Left unread, as is the hello of the port.
+        let header = VnetHeader::default();
+        assert_eq!(port.write(header, &[1; 60]), Written::Done);
+        for number in 0..3 {
+            send(&peer, &[number; 80], SendFlags::NOSIGNAL).unwrap();
+        }
+        drop(peer);
+        if writes {
+            assert_eq!(port.write(header, &[2; 60]), Written::Lost);
+        }
+        let mut frame = [0; 100];
+        for number in 0..3 {
+            let (len, _) = port.read(&mut frame).expect("it was sent");
+            assert_eq!(frame[..len], vec![number; len]);
+        }
+        assert_eq!(port.read(&mut frame), None);
+        assert!(!port.is_up());
     }
-    drop(peer);
-    assert_eq!(port.write(header, &[2; 60]), Written::Lost);
-    let mut frame = [0; 100];
-    for number in 0..3 {
-        let (len, _) = port.read(&mut frame).expect("it was sent");
-        assert_eq!(frame[..len], vec![number; len]);
-    }
-    assert_eq!(port.read(&mut frame), None);
-    assert!(!port.is_up());
 }

@@ -211,6 +211,7 @@ impl Link for Script {
             vnet: true,
             tso: true,
             max_super_packet: nic::MAX_PACKET_LEN,
+            max_rx_packet: nic::BIG_PACKET_LEN,
             tx_checksum: true,
             queues: 1,
             lends: false,

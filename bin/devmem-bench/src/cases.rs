@@ -5,6 +5,7 @@ use netmem::NiovSize;
 use super::connections::{Connections, Waiting};
 use super::report::{self, RowName};
 use super::sender::{Mode, Sending};
+use super::tx::cases::Packets;
 
 /// Default congestion control of the kernel's sender. BBR as the default would limit every row by its pacing timers.
 pub const CONGESTION: &str = "cubic";
@@ -35,6 +36,8 @@ pub struct RxCase {
     pub offered: Option<u32>,
     /// Processor of the sender's TCP.
     pub steering: Steering,
+    /// Size of the sender's super-packets.
+    pub packets: Packets,
 }
 
 /// Where the sender's TCP processes what the receiver sends.
@@ -105,6 +108,15 @@ const fn case(name: &'static str, what: &'static str, receiver: ReceivePath) -> 
         waiting: Waiting::Epoll,
         offered: None,
         steering: Steering::None,
+        packets: Packets::Usual,
+    }
+}
+
+const fn big_tcp(case: RxCase, name: &'static str) -> RxCase {
+    RxCase {
+        name,
+        packets: Packets::Big,
+        ..case
     }
 }
 
@@ -226,6 +238,10 @@ pub const CASES: &[RxCase] = &[
     one_core(READV, "readv/1core"),
     one_core(OURS, "ours/1core"),
     one_core(OURS_PACKET, "ours/packet/1core"),
+    big_tcp(KERNEL_COPY, "kernel-copy/big-tcp"),
+    big_tcp(OURS_PACKET, "ours/packet/big-tcp"),
+    one_core(big_tcp(KERNEL_DIRECT, ""), "kernel-direct/1core/big-tcp"),
+    one_core(big_tcp(OURS_PACKET, ""), "ours/packet/1core/big-tcp"),
     bbr(KERNEL_COPY, "kernel-copy/bbr"),
     bbr(READV, "readv/bbr"),
     bbr(OURS, "ours/bbr"),
@@ -322,6 +338,9 @@ impl RxCase {
         }
         if let Some(gbits) = self.offered {
             parts.push(format!("{gbits} Gbit/s offered"));
+        }
+        if self.packets == Packets::Big {
+            parts.push("BIG TCP".to_owned());
         }
         if self.steering == Steering::Sender {
             parts.push("RPS to the sender's core".to_owned());

@@ -92,7 +92,7 @@ impl Veth {
             there.set_mtu(mtu.into())?;
             there.add_address(IpAddr::V4(SENDER), PREFIX)?;
             if let Some(bytes) = longest {
-                there.set_gso_ipv4_max_size(u32::try_from(bytes)?)?;
+                there.set_gso_max_size(u32::try_from(bytes)?)?;
             }
             anyhow::Ok(there.set_up()?)
         })??;

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use devmem_linux::cpu;
 use netmem::NiovSize;
+use nic::BIG_PACKET_LEN;
 
 use super::accounting::Accounting;
 use super::cases::{CASES, Cores, MANY_CASES, ReceivePath, RxCase, Steering};
@@ -16,6 +17,7 @@ use super::report::{self, End, Subject};
 use super::runner::{self, Bench};
 use super::sample::Sample;
 use super::sender::{Home, SenderProcess, Starter};
+use super::tx::cases::Packets;
 use super::{bare, connections, kernel_rx, ours};
 use tool::output::Failure;
 
@@ -31,6 +33,12 @@ const SUBJECT: Subject = Subject {
         ("ours/packet", &["kernel-copy"]),
         ("ours/packet/1core", &["ours/1core"]),
         ("ours/packet/1core", &["kernel-copy/1core"]),
+        ("ours/packet/big-tcp", &["ours"]),
+        ("ours/packet/big-tcp", &["kernel-copy/big-tcp"]),
+        (
+            "ours/packet/1core/big-tcp",
+            &["kernel-direct/1core/big-tcp"],
+        ),
         ("ours/1core", &["readv/1core"]),
         ("ours/1core", &["kernel-copy/1core"]),
         ("ours/1core", &["kernel-direct/1core"]),
@@ -125,7 +133,8 @@ fn run_once(bench: &Bench<RxCase>, case: &RxCase) -> Result<Sample> {
                 _ => NearEnd::Kernel,
             };
             let namespace = sender.namespace()?;
-            Some(Veth::new(&namespace, near, bench.plan.mtu, None)?)
+            let longest = (case.packets == Packets::Big).then_some(BIG_PACKET_LEN);
+            Some(Veth::new(&namespace, near, bench.plan.mtu, longest)?)
         }
         Home::Shared => None,
     };

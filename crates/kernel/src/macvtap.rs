@@ -57,6 +57,8 @@ pub struct Macvtap {
     pub mac: [u8; 6],
     /// Its MTU in bytes.
     pub mtu: u32,
+    /// [`InterfaceFacts::max_super_packet`](crate::netif::InterfaceFacts::max_super_packet).
+    pub max_super_packet: u32,
     /// Watch the interface: [`MacvtapOptions::watches`] of them.
     pub watches: Vec<InterfaceWatch>,
     /// The socket to get addresses, if it was requested.
@@ -210,6 +212,7 @@ impl MacvtapOptions {
             queues,
             mac,
             mtu: facts.mtu,
+            max_super_packet: facts.max_super_packet(),
             watches,
             auto,
             hold,

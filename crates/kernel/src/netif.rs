@@ -11,8 +11,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 
 use self::rtnetlink::{
-    IFF_UP, IFLA_ADDRESS, IFLA_GSO_IPV4_MAX_SIZE, IFLA_IFNAME, IFLA_MTU, IFLA_NET_NS_FD,
-    IFLA_TXQLEN, LinkMessage, RTM_DELLINK, RTM_GETLINK, RTM_NEWLINK,
+    IFF_UP, IFLA_ADDRESS, IFLA_GRO_IPV4_MAX_SIZE, IFLA_GRO_MAX_SIZE, IFLA_GSO_IPV4_MAX_SIZE,
+    IFLA_GSO_MAX_SIZE, IFLA_IFNAME, IFLA_MTU, IFLA_NET_NS_FD, IFLA_TXQLEN, LinkMessage,
+    RTM_DELLINK, RTM_GETLINK, RTM_NEWLINK,
 };
 use crate::netlink::{NetlinkError, NetlinkSocket, Request};
 pub use macvtap::{MacvtapMode, NewMacvtap};
@@ -37,9 +38,29 @@ pub struct InterfaceFacts {
     pub mtu: u32,
     /// Whether the interface is administratively up.
     pub up: bool,
-    /// Largest IPv4 super-packet in bytes that the kernel passes to it; `None` if the kernel does not support more than 65,535
-    /// (Linux before 6.3).
+    /// Super-packets of as many bytes or more are cut by the kernel before it passes them to the interface; IPv6, and IPv4 before
+    /// Linux 6.3. `None` before Linux 4.16.
+    pub gso_max_size: Option<u32>,
+    /// The same of IPv4; `None` if the kernel does not support more than 65,535 (Linux before 6.3).
     pub gso_ipv4_max_size: Option<u32>,
+    /// Bytes up to which the kernel merges received packets (GRO); IPv6, and IPv4 before Linux 6.3. `None` before Linux 5.19.
+    pub gro_max_size: Option<u32>,
+    /// The same of IPv4; `None` before Linux 6.3.
+    pub gro_ipv4_max_size: Option<u32>,
+}
+
+/// Bytes of the longest Ethernet header, with a tag.
+const ETHERNET_LEN: u32 = 18;
+
+impl InterfaceFacts {
+    /// Returns the bytes of the longest IP packet that the kernel passes to the interface as a super-packet, of both families.
+    pub fn max_super_packet(&self) -> u32 {
+        const DEFAULT: u32 = 65_536;
+        let limit = |limit: Option<u32>| limit.unwrap_or(DEFAULT);
+        let limit = limit(self.gso_max_size).min(limit(self.gso_ipv4_max_size));
+        // linux v6.18 net/core/dev.c `gso_features_check`: the length with Ethernet header must be smaller.
+        limit.saturating_sub(ETHERNET_LEN + 1)
+    }
 }
 
 impl Interface {
@@ -135,14 +156,28 @@ impl Interface {
         self.change("set MTU of", self.request().u32(IFLA_MTU, mtu))
     }
 
-    /// Sets the size in bytes of the largest IPv4 super-packet that the kernel passes to the interface.
+    /// Sets the size in bytes from which on the kernel cuts super-packets before it passes them to the interface, for both
+    /// families (Linux 6.3 and later).
     ///
     /// # Errors
     ///
     /// `EINVAL` for more than the driver supports.
-    pub fn set_gso_ipv4_max_size(&mut self, bytes: u32) -> Result<(), NetlinkError> {
-        let request = self.request().u32(IFLA_GSO_IPV4_MAX_SIZE, bytes);
-        self.change("set gso_ipv4_max_size of", request)
+    pub fn set_gso_max_size(&mut self, bytes: u32) -> Result<(), NetlinkError> {
+        let request = self.request().u32(IFLA_GSO_MAX_SIZE, bytes);
+        let request = request.u32(IFLA_GSO_IPV4_MAX_SIZE, bytes);
+        self.change("set gso_max_size of", request)
+    }
+
+    /// Sets the size in bytes up to which the kernel merges packets that the interface receives (GRO), for both families (Linux
+    /// 6.3 and later).
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for more than Linux supports.
+    pub fn set_gro_max_size(&mut self, bytes: u32) -> Result<(), NetlinkError> {
+        let request = self.request().u32(IFLA_GRO_MAX_SIZE, bytes);
+        let request = request.u32(IFLA_GRO_IPV4_MAX_SIZE, bytes);
+        self.change("set gro_max_size of", request)
     }
 
     /// Renames the interface.

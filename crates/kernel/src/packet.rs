@@ -108,6 +108,7 @@ impl PacketOptions {
             index: interface.index(),
             mac: self.mac(&facts),
             mtu: facts.mtu,
+            max_super_packet: facts.max_super_packet(),
             held,
         })
     }
@@ -153,6 +154,7 @@ impl PacketOptions {
             index,
             mac: self.mac(&facts),
             mtu: facts.mtu,
+            max_super_packet: facts.max_super_packet(),
             held,
         })
     }
@@ -247,6 +249,8 @@ pub struct PacketGroup {
     pub mac: [u8; 6],
     /// MTU of the interface, in bytes.
     pub mtu: u32,
+    /// [`InterfaceFacts::max_super_packet`].
+    pub max_super_packet: u32,
     /// For [`Station::Shared`], the hold of the ports, which must live as long as the sockets.
     pub held: Option<HeldPorts>,
 }
@@ -263,6 +267,7 @@ pub struct PacketSocket {
     index: u32,
     mac: [u8; 6],
     mtu: u32,
+    max_super_packet: u32,
     held: Option<HeldPorts>,
 }
 
@@ -297,6 +302,7 @@ impl From<PacketSocket> for PacketGroup {
             index,
             mac,
             mtu,
+            max_super_packet,
             held,
         } = socket;
         Self {
@@ -304,6 +310,7 @@ impl From<PacketSocket> for PacketGroup {
             index,
             mac,
             mtu,
+            max_super_packet,
             held,
         }
     }

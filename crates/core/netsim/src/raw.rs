@@ -42,6 +42,7 @@ impl Link for HandLink {
             vnet: false,
             tso: false,
             max_super_packet: nic::MAX_PACKET_LEN,
+            max_rx_packet: nic::MAX_PACKET_LEN,
             tx_checksum: false,
             queues: 1,
             lends: false,

@@ -37,6 +37,7 @@ impl Link for HeadersOnly {
             vnet: true,
             tso: true,
             max_super_packet: nic::MAX_PACKET_LEN,
+            max_rx_packet: nic::MAX_PACKET_LEN,
             tx_checksum: true,
             queues: 1,
             lends: false,

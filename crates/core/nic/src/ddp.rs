@@ -64,10 +64,10 @@ impl DdpTable {
         self.predicted = flow.and_then(|flow| self.others.remove_entry(&flow));
     }
 
-    /// Prepares the predicted range for the next frame; returns how many of its bytes [`posted`](Self::posted) returns.
-    pub(crate) fn post(&mut self) -> usize {
+    /// Prepares the predicted range for the next frame, of at most `room` bytes of payload; returns how many of its bytes [`posted`](Self::posted) returns.
+    pub(crate) fn post(&mut self, room: usize) -> usize {
         let predicted = self.predicted.as_mut();
-        predicted.map_or(0, |(_, ranges)| ranges.postable())
+        predicted.map_or(0, |(_, ranges)| ranges.postable(room))
     }
 
     /// Takes the next `len` bytes of the range of a connection, as [`DdpRanges::take`] does.
@@ -144,13 +144,13 @@ impl Nic {
         self.ddp.others.remove(flow);
     }
 
-    /// Posts the next bytes of the predicted range before the memory of `queue`; returns their number. None if payload of the queue
+    /// Posts at most `room` of the next bytes of the predicted range before the memory of `queue`; returns their number. None if payload of the queue
     /// has linear bytes, or is copied by a device.
-    pub(crate) fn post_direct(&mut self, queue: usize) -> usize {
+    pub(crate) fn post_direct(&mut self, queue: usize, room: usize) -> usize {
         let is_staged = self.queues.get(queue).is_none_or(RxQueue::is_staged);
         match is_staged || self.linear_bytes(queue) > 0 {
             true => 0,
-            false => self.ddp.post(),
+            false => self.ddp.post(room),
         }
     }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 use netmem::{BufSpan, DmaPort, Frag, FragList, Netmem, PagePool};
 use smallvec::SmallVec;
 
-/// Maximum payload of one frame, in bytes: the maximum length of an IP packet (RFC 791 3.1).
+/// Maximum payload of a frame with its length in the IP header, in bytes (RFC 791 3.1).
 pub(crate) const MAX_PAYLOAD: usize = 65_535;
 
 /// Payloads are aligned to this, a cache line, unless bytes were moved to their front.
@@ -39,8 +39,16 @@ const SHORT_PARTS: usize = SLACK_PARTS * 2;
 /// [`Fill::reserve`] skips fewer bytes than this: the headroom and the alignment of one packet.
 const NEAR_BYTES: usize = 2 * ALIGN;
 
-/// Spans of a posted run: 17 net_iovs of 4 KiB hold the longest payload at any start.
+/// Spans of a posted run: 17 net_iovs of 4 KiB hold [`MAX_PAYLOAD`] bytes at any start.
 pub(crate) type Spans<'a> = SmallVec<[BufSpan<'a>; 20]>;
+
+/// Most spans that are posted for a packet: with those of a place that a connection has chosen, they are fewer than one readv
+/// takes. The rest of a super-packet of 512 KiB that needs more, of net_iovs of 4 or 8 KiB, is copied.
+const MAX_SPANS: usize = 56;
+
+/// Divisor: no more than 1 / `POSTED_PARTS` of the memory is posted for packets longer than [`MAX_PAYLOAD`], because other
+/// queues of the binding cannot use what is posted.
+const POSTED_PARTS: usize = 16;
 
 /// A piece of a frame.
 #[derive(Clone, Copy, Debug)]
@@ -194,6 +202,14 @@ impl Fill {
         posted
     }
 
+    /// Extends the run as [`post`](Self::post) does, for a link that fills [`spans`](Self::spans); returns the bytes of those.
+    pub(crate) fn post_spans(&mut self, want: usize, headroom: usize) -> usize {
+        let most = MAX_PAYLOAD.max(self.share_niovs * self.niov_size / POSTED_PARTS);
+        let spannable = (MAX_SPANS * self.niov_size).saturating_sub(self.start(headroom));
+        let posted = self.post(want.min(most).min(spannable), headroom);
+        posted.min(spannable)
+    }
+
     /// Returns how much memory is free.
     pub(crate) fn level(&self) -> MemoryLevel {
         MemoryLevel {
@@ -233,21 +249,19 @@ impl Fill {
         })
     }
 
-    /// Returns the posted memory from the next start.
-    pub(crate) fn spans(&self, headroom: usize) -> Spans<'_> {
+    /// Returns the posted memory from the next start, at most [`MAX_SPANS`] spans.
+    pub(crate) fn spans(&self, headroom: usize) -> impl Iterator<Item = BufSpan<'_>> {
         let mut start = self.start(headroom);
-        let mut spans = Spans::new();
-        for netmem in &self.run {
+        self.run.iter().take(MAX_SPANS).map(move |netmem| {
+            let from = std::mem::take(&mut start);
             // At most 2 MiB: fits.
-            let (offset, len) = (start as u32, (self.niov_size - start) as u32);
-            spans.push(BufSpan {
+            let (offset, len) = (from as u32, (self.niov_size - from) as u32);
+            BufSpan {
                 netmem,
                 offset,
                 len,
-            });
-            start = 0;
-        }
-        spans
+            }
+        })
     }
 
     /// Returns a range of the posted memory, relative to the next start.
@@ -309,6 +323,22 @@ impl Fill {
         }
         debug_assert_eq!(at - start, len, "the pieces are as long as announced");
         Some(self.take_at(start, len))
+    }
+
+    /// Copies `bytes` to the posted memory, from `skip` bytes after the next start; `None` if there is not enough memory.
+    pub(crate) fn write_behind(
+        &mut self,
+        skip: usize,
+        bytes: &[u8],
+        headroom: usize,
+    ) -> Option<()> {
+        let want = skip + bytes.len();
+        if self.post(want, headroom) < want {
+            self.demand = MemoryDemand::Short;
+            return None;
+        }
+        self.write(self.start(headroom) + skip, Piece::Host(bytes));
+        Some(())
     }
 
     /// Returns `len` bytes of memory, as frags, without writing them; `None` if there is not enough.

@@ -57,8 +57,8 @@ pub const MAX_PACKET_LEN: usize = 65_535;
 /// `GSO_LEGACY_MAX_SIZE` less `MAX_TCP_HEADER`).
 pub const LEGACY_SUPER_PAYLOAD: u32 = 65_160;
 
-/// Bytes of the longest received frame: a tagged Ethernet header and a packet of [`MAX_PACKET_LEN`] bytes (a
-/// super-packet, with segmentation offload).
+/// Bytes of the longest frame with its length in the IP header: a tagged Ethernet header and a packet of [`MAX_PACKET_LEN`]
+/// bytes (a super-packet, with segmentation offload).
 pub const MAX_FRAME_LEN: usize = MAX_PACKET_LEN + EthernetHeader::TAGGED_LEN;
 
 /// Capabilities of a link. They never change.
@@ -75,16 +75,24 @@ pub struct LinkCaps {
     /// Bytes of the longest super-packet that the link sends, at least [`MAX_PACKET_LEN`]. A longer packet than that has 0
     /// in its length field (Linux: BIG TCP); over IPv6 it also has a jumbo payload option (RFC 2675).
     pub max_super_packet: usize,
+    /// Bytes of the longest packet that the link receives, at least [`MAX_PACKET_LEN`]. A longer packet than that is a
+    /// super-packet of TCP, with 0 in its length field as above.
+    pub max_rx_packet: usize,
     /// The link computes the checksums of frames that are sent.
     pub tx_checksum: bool,
     /// Number of queues of the link (fds of a TAP); not of the NIC.
     pub queues: u16,
-    /// Frames may come with their payload in the sender's memory ([`LinkReceived::Lent`]), and be as long as those that are
-    /// sent. No memory is posted for them: the others come as [`LinkReceived::Frame`].
+    /// Frames may come with their payload in the sender's memory ([`LinkReceived::Lent`]). No memory is posted for them: the
+    /// others come as [`LinkReceived::Frame`].
     pub lends: bool,
 }
 
 impl LinkCaps {
+    /// Returns the bytes of the longest frame that the link receives: the longest packet after a tagged Ethernet header.
+    pub fn max_rx_frame(&self) -> usize {
+        self.max_rx_packet + EthernetHeader::TAGGED_LEN
+    }
+
     /// Returns the payload lengths, in bytes, of super-packets that the link refuses although it sends longer ones;
     /// `None`: it sends all lengths up to [`LinkCaps::max_super_packet`] minus the headers.
     pub fn unfit_payload(&self) -> Option<RangeInclusive<u32>> {

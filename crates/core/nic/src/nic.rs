@@ -17,11 +17,11 @@ use crate::crossing::Crossing;
 use crate::ddp::DdpTable;
 use crate::drops::{DropReason, Drops};
 use crate::features::{Features, Rings, default_table};
-use crate::fill::{ALIGN, Fill, MIN_GOOD_PAYLOAD, Piece, RxSpace};
+use crate::fill::{ALIGN, Fill, MAX_PAYLOAD, MIN_GOOD_PAYLOAD, Piece, RxSpace};
 use crate::link::{Link, LinkCaps, LinkState, MAX_FRAME_LEN};
 use crate::loopback::{self, LoopQueue, Turn};
 use crate::packet::{FailedTx, Origin, RxPacket, TxPacket};
-use crate::place::{Landed, Place, RxBuffers};
+use crate::place::{Landed, RxBuffers};
 use crate::queue_mgmt::{ProviderChoice, QueueMemory};
 use crate::rx_checksum::{self, ChecksumVerdict};
 use crate::rx_queue::{RxQueue, RxQueueInfo};
@@ -109,7 +109,12 @@ pub(crate) struct Prediction {
     pub(crate) queue: usize,
     /// Bytes of the headers, [`MIN_SPLIT_HEADER`] to [`MAX_PREDICTED_HEADER`].
     header_len: usize,
+    /// Number of packets for which memory for the longest ones of the link is posted; 0: for [`MAX_PAYLOAD`] bytes.
+    big_left: u16,
 }
+
+/// Packets with payload after a long one, one with more than [`MAX_PAYLOAD`] bytes, during which another is expected.
+const BIG_EXPECTED: u16 = 1024;
 
 impl Nic {
     /// Creates a NIC on `link`.
@@ -141,10 +146,11 @@ impl Nic {
             rss_configured: false,
             queues,
             host,
-            buffers: RxBuffers::new(linear_bytes),
+            buffers: RxBuffers::new(linear_bytes, &caps),
             predicted: Prediction {
                 queue: 0,
                 header_len: FIRST_PREDICTED_HEADER,
+                big_left: 0,
             },
             tx: TxQueue::new(rings.tx_packets),
             looped: LoopQueue::default(),
@@ -219,7 +225,7 @@ impl Nic {
     /// While the host memory of a queue is full of payload that a device is copying, nothing is read: the link keeps it.
     fn next_landed(&mut self, now: Instant) -> Option<Landed> {
         let headroom = self.predicted.header_len - MIN_SPLIT_HEADER;
-        let payload = self.longest_payload();
+        let payload = self.payload_room();
         if !self.landing.is_empty()
             && !self
                 .queues
@@ -249,11 +255,7 @@ impl Nic {
     /// Validates a landed frame, selects its queue and moves its payload into the memory of that queue. `None`: the frame has
     /// crossed to the shard of its flow.
     fn accept(&mut self, landed: &Landed) -> Result<Option<RxPacket>, DropReason> {
-        let longest = match landed.place {
-            Place::Sender { .. } => self.caps.max_super_packet + EthernetHeader::TAGGED_LEN,
-            Place::Posted(_) | Place::Frame => MAX_FRAME_LEN,
-        };
-        if landed.frame_len > longest {
+        if landed.frame_len > self.caps.max_rx_frame() {
             return Err(DropReason::RxOversize);
         }
         let headers = landed.parse(&mut self.buffers, &self.ddp, &self.queues)?;
@@ -276,7 +278,7 @@ impl Nic {
         let segments = segments(headers.payload_len, landed.meta.gso_size);
         let origin = landed.origin;
         if origin == Origin::Link && headers.payload_len > 0 && headers.tcp().is_some() {
-            self.predict(queue, headers.header_len);
+            self.predict(queue, &headers);
             self.predict_flow(&headers);
         }
         let stats = &mut self.queues[queue.index()].stats;
@@ -332,11 +334,18 @@ impl Nic {
         }
     }
 
-    fn predict(&mut self, queue: RxQueueId, header_len: usize) {
-        let header_len = header_len.clamp(MIN_SPLIT_HEADER, MAX_PREDICTED_HEADER);
+    fn predict(&mut self, queue: RxQueueId, headers: &RxHeaders) {
+        let header_len = headers
+            .header_len
+            .clamp(MIN_SPLIT_HEADER, MAX_PREDICTED_HEADER);
+        let big_left = match headers.payload_len > MAX_PAYLOAD {
+            true => BIG_EXPECTED,
+            false => self.predicted.big_left.saturating_sub(1),
+        };
         self.predicted = Prediction {
             queue: queue.index(),
             header_len,
+            big_left,
         };
     }
 

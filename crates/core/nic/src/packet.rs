@@ -2,7 +2,7 @@
 
 use netmem::{DeviceError, FragList, Payload};
 use steer::RxQueueId;
-use wire::{FourTuple, RxHeaders, TxChecksum, shorten_big_headers};
+use wire::{FourTuple, RxHeaders, TxChecksum};
 
 /// A received packet: validated headers, and the payload in host or device memory.
 #[derive(Debug)]
@@ -102,10 +102,8 @@ pub struct FailedTx {
 impl FailedTx {
     /// Returns the addresses and ports of the packet.
     pub fn four_tuple(&self) -> Option<FourTuple> {
-        let mut head = self.packet.head;
-        let len = shorten_big_headers(head.as_mut_slice());
-        head.truncate(len);
-        let headers = RxHeaders::parse(head.as_slice(), self.packet.frame_len()).ok()?;
+        let head = self.packet.head.as_slice();
+        let headers = RxHeaders::parse(head, self.packet.frame_len()).ok()?;
         headers.four_tuple()
     }
 }

@@ -5,12 +5,12 @@ use std::ops::Range;
 use netmem::{BufSpan, DmaPort, Frag, FragList, Payload};
 use smallvec::SmallVec;
 use steer::header_split::{self, HdsConfig, Settle, Split, WhyWhole};
-use wire::{EthernetHeader, Ipv6Header, Network, ParseError, RxHeaders};
+use wire::{ParseError, RxHeaders};
 
 use crate::ddp::DdpTable;
 use crate::drops::DropReason;
 use crate::fill::{Fill, Piece};
-use crate::link::{HeaderBuf, LentUntil, MAX_FRAME_LEN, MAX_PACKET_LEN, VnetMeta};
+use crate::link::{HeaderBuf, LentUntil, LinkCaps, MAX_FRAME_LEN, VnetMeta};
 use crate::nic::Nic;
 use crate::packet::Origin;
 use crate::rx_queue::RxQueue;
@@ -29,18 +29,15 @@ pub(crate) struct RxBuffers {
 }
 
 impl RxBuffers {
-    pub(crate) fn new(linear_bytes: usize) -> Self {
+    pub(crate) fn new(linear_bytes: usize, caps: &LinkCaps) -> Self {
         Self {
             head: HeaderBuf::new(linear_bytes),
-            spill: vec![0; MAX_FRAME_LEN + 1].into_boxed_slice(),
+            spill: vec![0; caps.max_rx_frame() + 1].into_boxed_slice(),
             frame: Vec::new(),
             lent: FragList::default(),
         }
     }
 }
-
-/// Bytes of the longest frame that its headers can say: IPv6 does not count its own header.
-const MAX_SAID: usize = EthernetHeader::TAGGED_LEN + Ipv6Header::LEN + MAX_PACKET_LEN;
 
 /// A received frame that is not placed yet.
 #[derive(Clone, Copy, Debug)]
@@ -180,8 +177,8 @@ impl Landed {
                 Place::Posted(_) | Place::Sender { .. } => buffers.head.frame(have),
                 Place::Frame => &buffers.frame[..],
             };
-            match RxHeaders::parse(head, self.frame_len.min(MAX_SAID)) {
-                Ok(headers) => return self.lengthen(headers),
+            match RxHeaders::parse(head, self.frame_len) {
+                Ok(headers) => return self.check_length(headers),
                 // `have` grows in every round, up to the longest headers. Headers of packets with lent payload are contiguous.
                 Err(ParseError::NeedMore { need })
                     if !matches!(self.place, Place::Sender { .. })
@@ -196,27 +193,14 @@ impl Landed {
         }
     }
 
-    /// Returns the headers of a frame that is longer than its headers can say, with the length of its payload.
-    fn lengthen(&self, headers: RxHeaders) -> Result<RxHeaders, DropReason> {
+    /// Returns the headers if the frame may have its length: a frame that no plain packet fills is a super-packet of TCP without
+    /// padding.
+    fn check_length(&self, headers: RxHeaders) -> Result<RxHeaders, DropReason> {
         let end = headers.header_len + headers.payload_len;
-        if end == self.frame_len || self.frame_len <= MAX_PACKET_LEN {
-            return Ok(headers);
-        }
-        // The link has put the longest length into the headers of such a super-packet.
-        let said = end - headers.ethernet.header_len();
-        let longest = match headers.network {
-            Network::Ipv4(_) => MAX_PACKET_LEN,
-            Network::Ipv6(_) => MAX_PACKET_LEN + Ipv6Header::LEN,
-            Network::Arp | Network::Other => 0,
-        };
-        match headers.tcp() {
-            Some(_) if said == longest && self.meta.gso_size > 0 => Ok(RxHeaders {
-                payload_len: self.frame_len - headers.header_len,
-                ..headers
-            }),
-            // Padding.
-            _ if self.frame_len <= MAX_FRAME_LEN => Ok(headers),
-            _ => Err(DropReason::RxOversize),
+        let is_whole = end == self.frame_len && headers.tcp().is_some();
+        match self.frame_len > MAX_FRAME_LEN && !(is_whole && self.meta.gso_size > 0) {
+            true => Err(DropReason::RxOversize),
+            false => Ok(headers),
         }
     }
 
@@ -385,6 +369,9 @@ impl Nic {
                 return Ok(self.keep_lent(len, queue));
             }
             Place::Posted(posting) if posting.queue == queue && range.end > posting.head_len => {
+                let posting = self
+                    .take_in_spill(posting, range.end)
+                    .ok_or(DropReason::RxNoBuffers)?;
                 match (posting.direct_bytes, part) {
                     (0, Part::Whole) => self.settle(landed, posting, range),
                     _ => self.settle_behind(landed, posting, range),
@@ -435,6 +422,24 @@ impl Nic {
         Some(device)
     }
 
+    /// Copies the bytes of a frame up to `end` that are in the spill buffer behind those in the posted memory, which is
+    /// extended for them. `None`: there is not enough memory.
+    fn take_in_spill(&mut self, posting: Posting, end: usize) -> Option<Posting> {
+        let span_end = posting.queue_start() + posting.span_bytes;
+        if end <= span_end {
+            return Some(posting);
+        }
+        let spilled = self.buffers.spill.get(..end - span_end)?;
+        let queue = &mut self.queues[posting.queue];
+        let fill = queue.posted_fill_mut();
+        fill.write_behind(posting.span_bytes, spilled, posting.headroom)?;
+        queue.stats.spilled_bytes += spilled.len() as u64;
+        Some(Posting {
+            span_bytes: posting.span_bytes + spilled.len(),
+            ..posting
+        })
+    }
+
     /// Takes payload that landed in the memory of the selected queue, and corrects a wrong predicted header length.
     fn settle(
         &mut self,
@@ -447,12 +452,8 @@ impl Nic {
             head_len,
             headroom,
             direct_bytes: _,
-            span_bytes,
+            span_bytes: _,
         } = posting;
-        if range.end > head_len + span_bytes {
-            // The queue had no more memory to post.
-            return None;
-        }
         let queue = &mut self.queues[queue];
         let len = range.len();
         match header_split::settle(head_len, range.start, landed.frame_len) {
@@ -480,9 +481,6 @@ impl Nic {
         range: Range<usize>,
     ) -> Option<FragList> {
         let queue_start = posting.queue_start();
-        if range.end > queue_start + posting.span_bytes {
-            return None;
-        }
         let queue = &mut self.queues[posting.queue];
         let border = queue_start.clamp(range.start, range.end);
         // First what stays: the copy goes to the memory behind it.

@@ -4,7 +4,7 @@ use netmem::{DmabufId, FragList, PoolId, PoolStats};
 use steer::RxQueueId;
 
 use crate::config::NicConfig;
-use crate::fill::{Fill, MAX_PAYLOAD, Piece, Spans};
+use crate::fill::{Fill, Piece, Spans};
 use crate::queue_mgmt::{ProviderChoice, QueueMemory, RestartError};
 use crate::stats::RxQueueStats;
 
@@ -95,15 +95,15 @@ impl RxQueue {
             .is_none_or(|ring| ring.has_room(payload, headroom))
     }
 
-    /// Posts memory for the longest payload, after `headroom` free bytes, or as much as there is; returns the number of
-    /// bytes.
-    pub(crate) fn post(&mut self, headroom: usize) -> usize {
-        self.posted_fill_mut().post(MAX_PAYLOAD, headroom)
+    /// Posts memory for `room` bytes of payload, after `headroom` free bytes, or as much as there is; returns the number of bytes
+    /// that [`add_posted`](Self::add_posted) adds.
+    pub(crate) fn post(&mut self, room: usize, headroom: usize) -> usize {
+        self.posted_fill_mut().post_spans(room, headroom)
     }
 
-    /// Returns the posted memory.
-    pub(crate) fn posted(&self, headroom: usize) -> Spans<'_> {
-        self.posted_fill().spans(headroom)
+    /// Adds the posted memory to `spans`.
+    pub(crate) fn add_posted<'a>(&'a self, headroom: usize, spans: &mut Spans<'a>) {
+        spans.extend(self.posted_fill().spans(headroom));
     }
 
     /// Copies pieces of a frame, `len` bytes in total, into this queue's memory; `None` if there is not enough.

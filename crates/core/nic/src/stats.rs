@@ -30,6 +30,9 @@ pub struct RxQueueStats {
     pub kept_bytes: u64,
     /// Bytes that were copied to this queue's memory because they lay where another connection wants its own.
     pub misdirected_bytes: u64,
+    /// Bytes that were copied to this queue's memory because their packet was longer than the memory posted for it: the first long
+    /// super-packets, before others are expected.
+    pub spilled_bytes: u64,
     /// Packets with a longer header than predicted: the payload starts later in its memory; nothing is moved.
     pub header_longer: u64,
     /// Packets with a shorter header than predicted: the NIC moved a few bytes to the front of the payload.

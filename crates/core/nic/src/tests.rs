@@ -1,5 +1,6 @@
 //! The whole NIC over scripted links.
 
+mod big_packets;
 mod collapse;
 mod crossing;
 mod ddp;

@@ -60,6 +60,9 @@ impl Ipv4Header {
     /// Bytes of the longest header.
     pub const MAX_LEN: usize = 60;
 
+    /// Bytes of the longest packet whose length the header can say.
+    pub const MAX_PACKET_LEN: usize = u16::MAX as usize;
+
     /// Returns the header length (20 to 60) that the first byte of a packet announces.
     ///
     /// # Errors
@@ -78,7 +81,7 @@ impl Ipv4Header {
     }
 
     /// Parses the header at the start of `packet` and verifies its checksum. The caller checks that the
-    /// packet is as long as `total_len` says.
+    /// packet is as long as `total_len` says; 0 is accepted, for super-packets too long for the field (Linux: BIG TCP).
     ///
     /// # Errors
     /// [`ParseError::Truncated`], [`ParseError::BadVersion`], [`ParseError::BadHeaderLength`],
@@ -88,7 +91,8 @@ impl Ipv4Header {
         let (raw, _) = Raw::ref_from_prefix(packet).map_err(|_| ParseError::Truncated)?;
         let header_len = Self::announced_len(raw.version_ihl)?;
         let header = packet.get(..header_len).ok_or(ParseError::Truncated)?;
-        if usize::from(raw.total_len.get()) < header_len {
+        let total_len = usize::from(raw.total_len.get());
+        if total_len < header_len && total_len > 0 {
             return Err(ParseError::BadTotalLength);
         }
         if checksum(header) != 0 {

@@ -49,6 +49,9 @@ impl Ipv6Header {
     /// Bytes of the fixed header.
     pub const LEN: usize = 40;
 
+    /// Bytes of the longest packet whose length the header can say: it does not count itself.
+    pub const MAX_PACKET_LEN: usize = Self::LEN + u16::MAX as usize;
+
     /// Parses the fixed header at the start of `packet`. The caller checks that the payload is as long
     /// as `payload_len` says.
     ///

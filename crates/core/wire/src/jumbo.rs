@@ -3,7 +3,7 @@
 use zerocopy::byteorder::network_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::{EtherType, EthernetHeader, Ipv4Header, Ipv6Header, protocol};
+use crate::{EtherType, EthernetHeader, Ipv4Header, Ipv6Header, ParseError, protocol};
 
 /// Type of the jumbo payload option; its high bits forbid skipping it as unknown (RFC 2675 2).
 const JUMBO_PAYLOAD: u8 = 0xc2;
@@ -34,6 +34,22 @@ impl JumboPayload {
             option_len: 4,
             // No packet has 2^32 bytes.
             payload_len: ((Self::LEN + len) as u32).into(),
+        }
+    }
+
+    /// Parses a header that has only the option; returns the protocol after it, and the bytes after the IPv6 header.
+    ///
+    /// # Errors
+    /// [`ParseError::Truncated`]; [`ParseError::ExtensionHeaders`] for another header, and for a length that the IPv6 header
+    /// could say (RFC 2675 3).
+    pub(crate) fn parse(header: &[u8]) -> Result<(u8, usize), ParseError> {
+        let (header, _) = Self::read_from_prefix(header).map_err(|_| ParseError::Truncated)?;
+        let len = header.payload_len.get();
+        match (header.units, header.option, header.option_len) {
+            (0, JUMBO_PAYLOAD, 4) if len > u32::from(u16::MAX) => {
+                Ok((header.next_header, len as usize))
+            }
+            _ => Err(ParseError::ExtensionHeaders),
         }
     }
 

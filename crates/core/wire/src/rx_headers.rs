@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use crate::ipv6::{ExtensionHeaders, MAX_EXTENSION_LEN};
+use crate::jumbo::JumboPayload;
 use crate::{
     ARP_LEN, Ecn, EtherType, EthernetHeader, Ipv4Header, Ipv6Header, TcpHeader, TcpOptionsError,
     UdpHeader, protocol,
@@ -276,10 +277,26 @@ impl<'a> Head<'a> {
         }
     }
 
+    /// Returns whether more than `len` bytes of the frame start at `at`.
+    #[inline]
+    fn is_longer_than(self, at: usize, len: usize) -> bool {
+        self.end.saturating_sub(at) > len
+    }
+
+    /// Returns itself if the packet at `at` is longer than `longest`, the most that its length field can say: then it ends with the
+    /// frame.
+    #[inline]
+    fn big_packet(self, at: usize, longest: usize) -> Result<Self, ParseError> {
+        match self.is_longer_than(at, longest) {
+            true => Ok(self),
+            false => Err(ParseError::BadTotalLength),
+        }
+    }
+
     /// Limits the end to that of a packet of `len` bytes at `at`.
     #[inline]
     fn packet(self, at: usize, len: usize) -> Result<Self, ParseError> {
-        let end = at + len;
+        let end = at.saturating_add(len);
         if end > self.end {
             Err(ParseError::Truncated)
         } else {
@@ -309,13 +326,19 @@ fn parse_ipv4(
     let fixed = head.slice(at, Ipv4Header::LEN)?;
     let header_len = Ipv4Header::announced_len(fixed[0])?;
     let ip = Ipv4Header::parse(head.slice(at, header_len)?)?;
-    let packet = head.packet(at, ip.total_len.into())?;
+    let packet = match ip.total_len {
+        0 => head.big_packet(at, Ipv4Header::MAX_PACKET_LEN)?,
+        len => head.packet(at, len.into())?,
+    };
     let kind = if ip.is_fragment() {
         None
     } else {
         Some(ip.protocol)
     };
     let (transport, header_len, end) = parse_transport(packet, at + header_len, kind)?;
+    if ip.total_len == 0 && !matches!(transport, Transport::Tcp(_)) {
+        return Err(ParseError::BadTotalLength);
+    }
     let network = Network::Ipv4(ip);
     Ok(RxHeaders {
         ethernet,
@@ -333,6 +356,9 @@ fn parse_ipv6(
     at: usize,
 ) -> Result<RxHeaders, ParseError> {
     let ip = Ipv6Header::parse(head.slice(at, Ipv6Header::LEN)?)?;
+    if ip.payload_len == 0 && head.is_longer_than(at, Ipv6Header::MAX_PACKET_LEN) {
+        return parse_big_ipv6(ethernet, ip, head, at);
+    }
     let packet = head.packet(at, Ipv6Header::LEN + usize::from(ip.payload_len))?;
     let extensions = ExtensionHeaders::walk(ip.next_header, packet, at + Ipv6Header::LEN)?;
     let kind = if extensions.fragment {
@@ -348,6 +374,40 @@ fn parse_ipv6(
     Ok(RxHeaders {
         ethernet,
         network,
+        transport,
+        header_len,
+        payload_len: end - header_len,
+    })
+}
+
+/// Parses a super-packet too long for its length field: TCP, after a jumbo payload option, or directly after the IPv6 header
+/// (Linux: BIG TCP; later than v6.18 without the option).
+#[cold]
+fn parse_big_ipv6(
+    ethernet: EthernetHeader,
+    ip: Ipv6Header,
+    head: Head<'_>,
+    at: usize,
+) -> Result<RxHeaders, ParseError> {
+    let start = at + Ipv6Header::LEN;
+    let (packet, l4, kind) = match ip.next_header {
+        protocol::HOP_BY_HOP => {
+            let (next_header, len) = JumboPayload::parse(head.slice(start, JumboPayload::LEN)?)?;
+            (
+                head.packet(start, len)?,
+                start + JumboPayload::LEN,
+                next_header,
+            )
+        }
+        kind => (head, start, kind),
+    };
+    if kind != protocol::TCP {
+        return Err(ParseError::ExtensionHeaders);
+    }
+    let (transport, header_len, end) = parse_transport(packet, l4, Some(kind))?;
+    Ok(RxHeaders {
+        ethernet,
+        network: Network::Ipv6(ip),
         transport,
         header_len,
         payload_len: end - header_len,

@@ -29,6 +29,7 @@ impl Link for Flood {
             vnet: false,
             tso: false,
             max_super_packet: MAX_PACKET_LEN,
+            max_rx_packet: MAX_PACKET_LEN,
             tx_checksum: false,
             queues: 1,
             lends: false,

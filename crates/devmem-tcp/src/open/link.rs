@@ -93,7 +93,12 @@ impl NetdevBuilder {
             vnet_header: VnetHeaderLen::Ten,
             offloads,
             mtu,
-            big_tcp,
+            max_super_packet: match big_tcp {
+                true => nic::BIG_PACKET_LEN,
+                false => nic::MAX_PACKET_LEN,
+            },
+            // The kernel passes no longer ones to a TAP (linux v6.18 drivers/net/tun.c leaves tso_max_size at 64 KiB).
+            max_rx_packet: nic::MAX_PACKET_LEN,
         };
         let links = of_shards(tap.into_queues(), self.shards)
             .into_iter()

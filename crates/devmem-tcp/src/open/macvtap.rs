@@ -119,7 +119,8 @@ pub(super) fn open(
         offloads: offloads == TapOffloads::Segmentation,
         // The MTU of an Ethernet interface is at most 65,535 (linux include/uapi/linux/if_ether.h ETH_MAX_MTU).
         mtu: u16::try_from(opened.mtu).unwrap_or(u16::MAX),
-        big_tcp: false,
+        max_super_packet: packet::super_packet_limit(opened.max_super_packet),
+        max_rx_packet: nic::BIG_PACKET_LEN,
     };
     let hold = Arc::new(opened.hold);
     // The counter of dropped frames is one of the interface: the first shard counts them.

@@ -54,6 +54,7 @@ pub(super) fn open(
         ifindex: opened.index,
         // The MTU of an Ethernet interface is at most 65,535 (linux include/uapi/linux/if_ether.h ETH_MAX_MTU).
         mtu: u16::try_from(opened.mtu).unwrap_or(u16::MAX),
+        max_super_packet: super_packet_limit(opened.max_super_packet),
         look,
     };
     let held = Arc::new(opened.held);
@@ -91,6 +92,12 @@ pub(super) fn solicited_nodes(addresses: &[(IpAddr, u8)]) -> Vec<[u8; 6]> {
     });
     v6.map(|[.., a, b, c]| [0x33, 0x33, 0xff, a, b, c])
         .collect()
+}
+
+/// Returns the bytes of the longest super-packet for an interface whose own limit is `limit`.
+pub(super) fn super_packet_limit(limit: u32) -> usize {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    limit.clamp(nic::MAX_PACKET_LEN, nic::BIG_PACKET_LEN)
 }
 
 fn look(socket: BorrowedFd<'_>, ifindex: u32) -> io::Result<InterfaceStatus> {

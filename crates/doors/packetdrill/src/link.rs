@@ -90,6 +90,7 @@ impl Link for ScriptLink {
             vnet: self.tso,
             tso: self.tso,
             max_super_packet: nic::MAX_PACKET_LEN,
+            max_rx_packet: nic::MAX_PACKET_LEN,
             tx_checksum: true,
             queues: 1,
             lends: false,

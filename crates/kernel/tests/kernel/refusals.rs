@@ -66,7 +66,7 @@ fn interface_requests_name_the_attribute() {
         let lo = Interface::by_name("lo").unwrap();
         let gone = std::fs::File::open("/dev/null").unwrap();
         refusal(lo.move_to(gone.as_fd()));
-        refusal(Interface::by_name("lo").unwrap().set_gso_ipv4_max_size(1));
+        refusal(Interface::by_name("lo").unwrap().set_gso_max_size(1));
     });
 }
 

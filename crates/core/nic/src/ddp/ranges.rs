@@ -87,9 +87,9 @@ impl DdpRanges {
         }
     }
 
-    /// Returns how many of the next bytes can be posted for a packet.
-    pub(super) fn postable(&mut self) -> usize {
-        let longest = self.front(MAX_PAYLOAD).len().min(MAX_PAYLOAD);
+    /// Returns how many of the next bytes, at most `room`, can be posted for a packet.
+    pub(super) fn postable(&mut self, room: usize) -> usize {
+        let longest = self.front(room).len().min(room);
         self.front.first_runs(MAX_POSTED, longest)
     }
 

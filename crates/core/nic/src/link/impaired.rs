@@ -60,11 +60,11 @@ impl<L: Link> Impaired<L> {
     /// Returns a link over `inner` with one impairment for each direction.
     pub fn new(inner: L, rx: Impairment, tx: Impairment) -> Self {
         Self {
-            inner,
             rx: Conditioner::new(rx),
             tx: Conditioner::new(tx),
             head: HeaderBuf::new(0),
-            spill: vec![0; MAX_FRAME_LEN + 1].into_boxed_slice(),
+            spill: vec![0; inner.caps().max_rx_frame() + 1].into_boxed_slice(),
+            inner,
             incoming: Vec::new(),
             outgoing: Vec::new(),
             waiting: false,
@@ -191,6 +191,7 @@ impl<L: Link> Link for Impaired<L> {
             vnet: false,
             tso: false,
             max_super_packet: MAX_PACKET_LEN,
+            max_rx_packet: MAX_PACKET_LEN,
             tx_checksum: false,
             lends: false,
             ..self.inner.caps()

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::socket_events::RoomEvents;
 use super::vnet_fd::FrameWriter;
 use super::{
-    Link, LinkCaps, LinkReceived, LinkSent, LinkState, MAX_PACKET_LEN, Posted, TxFrame, VnetFd,
+    BIG_PACKET_LEN, Link, LinkCaps, LinkReceived, LinkSent, LinkState, Posted, TxFrame, VnetFd,
     VnetHeaderLen,
 };
 use crate::drops::DropReason;
@@ -36,6 +36,9 @@ pub struct PacketLinkOptions {
     pub ifindex: u32,
     /// MTU of the interface.
     pub mtu: u16,
+    /// Bytes of the longest packet that the kernel passes to the interface as a super-packet,
+    /// [`MAX_PACKET_LEN`](super::MAX_PACKET_LEN) to [`BIG_PACKET_LEN`]: it cuts longer ones to segments, which takes much more time.
+    pub max_super_packet: usize,
     /// Asks the kernel about the socket and the interface of that index.
     pub look: fn(BorrowedFd<'_>, u32) -> io::Result<InterfaceStatus>,
 }
@@ -139,7 +142,9 @@ impl Link for PacketLink {
             mtu: self.options.mtu,
             vnet: true,
             tso: true,
-            max_super_packet: MAX_PACKET_LEN,
+            max_super_packet: self.options.max_super_packet,
+            // What arrives is as long as other machines, or this one for the packets that it merges (GRO), have been set to.
+            max_rx_packet: BIG_PACKET_LEN,
             tx_checksum: true,
             queues: 1,
             lends: false,
@@ -166,7 +171,8 @@ impl Link for PacketLink {
     }
 
     fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<LinkSent> {
-        if frame.frame_len() > MAX_PACKET_LEN + EthernetHeader::TAGGED_LEN {
+        let longest = self.options.max_super_packet + EthernetHeader::TAGGED_LEN;
+        if frame.frame_len() > longest {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let sent = self.writer.send(&self.fd, frame);

@@ -22,7 +22,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ::wire::{EthernetHeader, Instant, VnetHeader, shorten_big_headers};
+use ::wire::{EthernetHeader, Instant, VnetHeader};
 use netmem::{FragList, Payload};
 use rustix::io::Errno;
 use rustix::net::{
@@ -32,8 +32,7 @@ use rustix::net::{
 
 use super::vnet_fd::FrameWriter;
 use super::{
-    BIG_PACKET_LEN, LinkReceived, LinkSent, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted, TxFrame, VnetFd,
-    VnetHeaderLen,
+    BIG_PACKET_LEN, LinkReceived, LinkSent, MAX_FRAME_LEN, Posted, TxFrame, VnetFd, VnetHeaderLen,
 };
 use crate::drops::DropReason;
 use incoming::Incoming;
@@ -253,22 +252,15 @@ impl SharedWire {
 
 /// Puts the headers of a frame into the header buffer; its payload is in `posted.lent`. `None`: there is no such frame.
 fn land(record: &FrameRecord<'_>, posted: &mut Posted<'_>) -> Option<LinkReceived> {
-    let mut head = [0; u8::MAX as usize];
-    let head = head.get_mut(..record.head.len())?;
-    head.copy_from_slice(record.head);
+    let head = record.head;
     let payload = posted.lent.len();
     if payload == 0 || head.len() + payload > LONGEST_FRAME || head.len() > posted.head.capacity() {
         return None;
     }
-    let mut head_len = head.len();
-    if head_len + payload > MAX_PACKET_LEN {
-        // The NIC knows the length of the frame; the parser shall find one in the headers, too.
-        head_len = shorten_big_headers(head);
-    }
-    posted.head.write(0, head.get(..head_len)?);
+    posted.head.write(0, head);
     Some(LinkReceived::Lent {
-        head_len,
-        frame_len: head_len + payload,
+        head_len: head.len(),
+        frame_len: head.len() + payload,
         meta: record.header.offload().into(),
         until: record.until,
     })

@@ -22,8 +22,12 @@ pub struct TapOptions {
     pub offloads: bool,
     /// MTU of the device.
     pub mtu: u16,
-    /// The kernel accepts super-packets with the length 0 in their header, over IPv4 and IPv6: Linux 6.3 and later.
-    pub big_tcp: bool,
+    /// Bytes of the longest super-packet that is sent, with offloads: [`MAX_PACKET_LEN`] to [`BIG_PACKET_LEN`]. A kernel before
+    /// Linux 6.3 refuses super-packets with the length 0 in their header.
+    pub max_super_packet: usize,
+    /// Bytes of the longest super-packet that is received, with offloads: those of a macvtap may be as long as
+    /// [`BIG_PACKET_LEN`].
+    pub max_rx_packet: usize,
 }
 
 impl Default for TapOptions {
@@ -32,16 +36,23 @@ impl Default for TapOptions {
             vnet_header: VnetHeaderLen::Ten,
             offloads: true,
             mtu: 1500,
-            big_tcp: false,
+            max_super_packet: MAX_PACKET_LEN,
+            max_rx_packet: MAX_PACKET_LEN,
         }
     }
 }
 
 impl TapOptions {
-    const fn max_super_packet(self) -> usize {
-        match self.offloads && self.big_tcp {
+    /// Returns the options with no longer packets than the link can have.
+    fn bounded(self) -> Self {
+        let most = match self.offloads {
             true => BIG_PACKET_LEN,
             false => MAX_PACKET_LEN,
+        };
+        Self {
+            max_super_packet: self.max_super_packet.clamp(MAX_PACKET_LEN, most),
+            max_rx_packet: self.max_rx_packet.clamp(MAX_PACKET_LEN, most),
+            ..self
         }
     }
 }
@@ -97,7 +108,7 @@ impl TapLink {
         let with_header = |fd| VnetFd::new(fd, options.vnet_header);
         Ok(Self {
             fds: fds.into_iter().map(with_header).collect(),
-            options,
+            options: options.bounded(),
             any,
             first: 0,
             read: 0,
@@ -179,7 +190,13 @@ const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Link for TapLink {
     fn caps(&self) -> LinkCaps {
-        let TapOptions { offloads, mtu, .. } = self.options;
+        let TapOptions {
+            offloads,
+            mtu,
+            max_super_packet,
+            max_rx_packet,
+            ..
+        } = self.options;
         let queues = u16::try_from(self.fds.len()).unwrap_or(u16::MAX);
         // The kernel would complete checksums of sent frames in any case (TUNSETOFFLOAD is for received frames). Without
         // offloads the link does not use this, so that it behaves like a plain cable in both directions.
@@ -188,7 +205,8 @@ impl Link for TapLink {
             mtu,
             vnet: true,
             tso: offloads,
-            max_super_packet: self.options.max_super_packet(),
+            max_super_packet,
+            max_rx_packet,
             tx_checksum: offloads,
             queues,
             lends: false,
@@ -216,7 +234,7 @@ impl Link for TapLink {
     }
 
     fn send(&mut self, frame: &TxFrame<'_>, _now: Instant) -> io::Result<LinkSent> {
-        let longest = self.options.max_super_packet() + EthernetHeader::TAGGED_LEN;
+        let longest = self.options.max_super_packet + EthernetHeader::TAGGED_LEN;
         if frame.frame_len() > longest {
             return Err(io::ErrorKind::InvalidInput.into());
         }

@@ -106,7 +106,7 @@ impl UnixLink {
                     vnet_header: VnetHeaderLen::Ten,
                     offloads,
                     mtu: ours.mtu,
-                    big_tcp: false,
+                    ..TapOptions::default()
                 };
                 Inner::Frames(TapLink::new(vec![again], options)?)
             }
@@ -149,6 +149,7 @@ pub(super) fn caps_of(ours: WireHello) -> LinkCaps {
         true => shared_caps(ours),
         false => LinkCaps {
             max_super_packet: MAX_PACKET_LEN,
+            max_rx_packet: MAX_PACKET_LEN,
             lends: false,
             tso: ours.offloads,
             tx_checksum: ours.offloads,
@@ -164,6 +165,7 @@ fn shared_caps(ours: WireHello) -> LinkCaps {
         vnet: true,
         tso: true,
         max_super_packet: SHARED_PACKET_LEN,
+        max_rx_packet: SHARED_PACKET_LEN,
         tx_checksum: true,
         queues: 1,
         lends: true,

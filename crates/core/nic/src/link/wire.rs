@@ -141,6 +141,7 @@ impl Link for WireLink {
             vnet: offload,
             tso: offload,
             max_super_packet: MAX_PACKET_LEN,
+            max_rx_packet: MAX_PACKET_LEN,
             tx_checksum: offload,
             queues: 1,
             lends: false,

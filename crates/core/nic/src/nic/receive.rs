@@ -3,39 +3,47 @@
 use wire::Instant;
 
 use super::{MIN_SPLIT_HEADER, Nic, Prediction};
-use crate::ddp::DdpTable;
 use crate::drops::DropReason;
 use crate::fill::{MAX_PAYLOAD, Spans};
 use crate::link::{LinkReceived, Posted};
 use crate::packet::Origin;
 use crate::place::{Landed, Place, Posting, RxBuffers};
-use crate::rx_queue::RxQueue;
 
 impl Nic {
-    /// Returns the payload bytes of the longest packet that the link delivers.
-    pub(super) fn longest_payload(&self) -> usize {
-        match self.caps.lends {
-            true => self.caps.max_super_packet,
+    /// Returns the payload bytes that memory is posted for: those of the longest packet that the link delivers, except that long
+    /// super-packets are expected only after others.
+    pub(super) fn payload_room(&self) -> usize {
+        match self.caps.lends || self.predicted.big_left > 0 {
+            true => self.caps.max_rx_packet,
             false => MAX_PAYLOAD,
         }
     }
 
     /// Receives one frame from the link into posted memory.
     pub(super) fn receive(&mut self, now: Instant) -> Option<Landed> {
-        let Prediction { queue, header_len } = self.predicted;
+        let Prediction {
+            queue, header_len, ..
+        } = self.predicted;
+        let room = self.payload_room();
         let headroom = header_len - MIN_SPLIT_HEADER;
         let head_len = header_len + self.linear_bytes(queue);
         let lends = self.caps.lends;
-        let direct_bytes = if lends { 0 } else { self.post_direct(queue) };
+        let direct_bytes = match lends {
+            true => 0,
+            false => self.post_direct(queue, room),
+        };
         let posted_queue = self.queues.get_mut(queue)?;
-        let span_bytes = match direct_bytes < MAX_PAYLOAD && !lends {
-            true => posted_queue.post(headroom),
+        let span_bytes = match direct_bytes < room && !lends {
+            true => posted_queue.post(room, headroom),
             false => 0,
         };
-        let spans = match lends {
-            true => Spans::new(),
-            false => posted(&self.ddp, direct_bytes, posted_queue, headroom),
-        };
+        let mut spans = Spans::new();
+        if direct_bytes > 0 {
+            spans.extend(self.ddp.posted(0..direct_bytes));
+        }
+        if span_bytes > 0 {
+            posted_queue.add_posted(headroom, &mut spans);
+        }
         let RxBuffers {
             head,
             spill,
@@ -98,22 +106,4 @@ impl Nic {
             origin: Origin::Link,
         })
     }
-}
-
-/// Returns `direct_bytes` of the place that a connection has chosen, and behind them the memory of the queue, unless the place has
-/// room for the longest payload.
-fn posted<'a>(
-    ddp: &'a DdpTable,
-    direct_bytes: usize,
-    queue: &'a RxQueue,
-    headroom: usize,
-) -> Spans<'a> {
-    if direct_bytes == 0 {
-        return queue.posted(headroom);
-    }
-    let mut spans: Spans<'_> = ddp.posted(0..direct_bytes).collect();
-    if direct_bytes < MAX_PAYLOAD {
-        spans.extend(queue.posted(headroom));
-    }
-    spans
 }

@@ -80,6 +80,7 @@ pub(super) const PLAIN: LinkCaps = LinkCaps {
     vnet: false,
     tso: false,
     max_super_packet: MAX_PACKET_LEN,
+    max_rx_packet: MAX_PACKET_LEN,
     tx_checksum: false,
     queues: 1,
     lends: false,

@@ -1012,7 +1012,7 @@ fn unfit_payload_lengths_are_those_that_linux_stores_in_too_many_pieces() {
     );
     let (end, _other) = ends.unwrap();
     let big = TapOptions {
-        big_tcp: true,
+        max_super_packet: BIG_PACKET_LEN,
         ..TapOptions::default()
     };
     let caps = TapLink::new(vec![end], big).unwrap().caps();
@@ -1024,6 +1024,7 @@ fn unfit_payload_lengths_are_those_that_linux_stores_in_too_many_pieces() {
     }
     let usual = LinkCaps {
         max_super_packet: MAX_PACKET_LEN,
+        max_rx_packet: MAX_PACKET_LEN,
         ..caps
     };
     assert_eq!(usual.unfit_payload(), None);

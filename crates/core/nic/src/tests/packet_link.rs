@@ -23,6 +23,7 @@ fn pair(look: Look) -> (Nic, Nic) {
         let options = PacketLinkOptions {
             ifindex: 7,
             mtu: 1500,
+            max_super_packet: MAX_PACKET_LEN,
             look,
         };
         let link = PacketLink::new(socket, options).unwrap();

@@ -9,7 +9,7 @@ mod node;
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use crate::netif::{Interface, InterfaceWatch, NewMacvtap};
+use crate::netif::{Interface, InterfaceFacts, InterfaceWatch, LEGACY_GSO_MAX_SIZE, NewMacvtap};
 use crate::netns::NetNs;
 use crate::packet::{self, PacketOptions, PacketSocket, Station};
 use crate::sys;
@@ -128,7 +128,7 @@ impl MacvtapOptions {
                 interface: self.interface.clone(),
             });
         }
-        in_thread(|| self.make(found))
+        in_thread(|| self.make(found, &facts))
     }
 
     /// Opens an interface that exists.
@@ -148,7 +148,7 @@ impl MacvtapOptions {
     }
 
     /// Makes an interface over `lower` in a new network namespace, to which the calling thread moves.
-    fn make(&self, mut lower: Interface) -> Result<Macvtap, MacvtapError> {
+    fn make(&self, mut lower: Interface, facts: &InterfaceFacts) -> Result<Macvtap, MacvtapError> {
         sys::namespace::unshare_network().map_err(MacvtapError::Namespace)?;
         let namespace = NetNs::current()?;
         let new = NewMacvtap {
@@ -168,6 +168,12 @@ impl MacvtapOptions {
         let mut made = Interface::by_name(NAME)?;
         // Received frames go to the queues, but the kernel's IPv6 would send some on the interface.
         made.quiet_ipv6();
+        if let Some(bytes) = facts.gso_max_size.min(facts.gso_ipv4_max_size)
+            && bytes > LEGACY_GSO_MAX_SIZE
+        {
+            // It has the limit of the lower interface for IPv6 only. The kernel may refuse it: then packets are shorter.
+            let _ = made.set_gso_max_size(bytes);
+        }
         made.set_up()?;
         self.open_queues(made, Some)
     }

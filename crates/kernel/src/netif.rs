@@ -49,14 +49,16 @@ pub struct InterfaceFacts {
     pub gro_ipv4_max_size: Option<u32>,
 }
 
+/// The default of these limits, in bytes (linux include/linux/netdevice.h `GSO_LEGACY_MAX_SIZE`).
+pub(crate) const LEGACY_GSO_MAX_SIZE: u32 = 65_536;
+
 /// Bytes of the longest Ethernet header, with a tag.
 const ETHERNET_LEN: u32 = 18;
 
 impl InterfaceFacts {
     /// Returns the bytes of the longest IP packet that the kernel passes to the interface as a super-packet, of both families.
     pub fn max_super_packet(&self) -> u32 {
-        const DEFAULT: u32 = 65_536;
-        let limit = |limit: Option<u32>| limit.unwrap_or(DEFAULT);
+        let limit = |limit: Option<u32>| limit.unwrap_or(LEGACY_GSO_MAX_SIZE);
         let limit = limit(self.gso_max_size).min(limit(self.gso_ipv4_max_size));
         // linux v6.18 net/core/dev.c `gso_features_check`: the length with Ethernet header must be smaller.
         limit.saturating_sub(ETHERNET_LEN + 1)

@@ -11,7 +11,7 @@ use devmem_linux::netns::{self, NetNs};
 use devmem_linux::test_util::{in_netns, skip};
 use devmem_tcp::{Direction, ErrorKind, LinkState, Netdev, NetdevBuilder, OpenError};
 
-use crate::packet::{Receiver, await_state, both_directions, veth};
+use crate::packet::{Receiver, await_state, both_directions, longest_frames, set_big_tcp, veth};
 use crate::peer::{Addresses, Host, PATIENCE, V4, V6};
 use crate::sender::Nic;
 
@@ -114,6 +114,26 @@ fn packets_are_super_packets_in_both_directions_over_four_queues() {
             }
         },
     );
+}
+
+#[test]
+fn packets_are_as_long_as_the_interfaces_are_set_to() {
+    const TEST: &str = "macvtap::packets_are_as_long_as_the_interfaces_are_set_to";
+    with_macvtap(TEST, || {
+        for addresses in [V4, V6] {
+            let (mut near, mut far) = veth(addresses, 1500);
+            if !set_big_tcp(TEST, [(&mut near, 524_280), (&mut far, 300_000)]) {
+                return;
+            }
+            let [received, sent] = longest_frames(addresses, 32 << 20, |sink| {
+                open(addresses, LINK, |builder| builder.capture(sink)).expect("it is up")
+            });
+            // As long as the windows permit.
+            assert!((100_000..524_280).contains(&received), "{received} bytes");
+            assert!((100_000..300_000).contains(&sent), "{sent} bytes");
+            near.delete().expect("our namespace");
+        }
+    });
 }
 
 #[test]

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use devmem_linux::netif::Interface;
 use devmem_linux::packet::{PacketOptions, Station};
-use devmem_linux::test_util::in_netns;
+use devmem_linux::test_util::{in_netns, skip};
 use devmem_tcp::{
-    BoundRx, Direction, Dmabuf, Errno, ErrorKind, LinkState, Listener, Netdev, RxBatch, Setup,
+    BoundRx, Direction, Dmabuf, Errno, ErrorKind, FrameSink, LinkState, Listener, Netdev, RxBatch,
+    Setup,
 };
 
 use crate::peer::{Addresses, Host, PATIENCE, V4, V6};
@@ -105,17 +106,20 @@ impl Receiver {
 
 /// Sends a stream each way between the NIC, into and from its device memory, and the kernel; drops the NIC.
 pub fn both_directions(netdev: Netdev, addresses: Addresses) {
-    const BYTES: usize = (8 << 20) + 1;
+    pass_both_ways(netdev, addresses, (8 << 20) + 1);
+}
+
+fn pass_both_ways(netdev: Netdev, addresses: Addresses, bytes: usize) {
     let receiver = Receiver::new(netdev, addresses);
-    receiver.receive(1, BYTES);
+    receiver.receive(1, bytes);
     let queues = receiver.netdev.queue_stats();
     let split: u64 = queues.iter().filter_map(|queue| queue.split_packets).sum();
     assert!(split > 0, "no packet was received into device memory");
     let host = Host::listening(addresses);
     let nic = Nic::new(receiver.netdev.clone());
     let receiving = host.receive();
-    nic.send_all(host.connect(&nic), BYTES, 1 << 20);
-    assert_eq!(receiving.join().expect("the receiver"), BYTES);
+    nic.send_all(host.connect(&nic), bytes, 1 << 20);
+    assert_eq!(receiving.join().expect("the receiver"), bytes);
     drop(nic);
     // Not those of the stack: the kernel's multicast reports, and probes of a slow machine.
     let mut drops = receiver.netdev.drops();
@@ -165,6 +169,92 @@ fn packets_are_super_packets_in_both_directions() {
             }
         },
     );
+}
+
+/// Sets the length from which on the kernel cuts super-packets to each of the interfaces. Returns whether this kernel can have
+/// longer ones than the length field of IP; if not, the test is skipped.
+pub fn set_big_tcp(test: &str, ends: [(&mut Interface, u32); 2]) -> bool {
+    let is_big = Interface::kernel_has_big_tcp().expect("a loopback interface");
+    if !is_big {
+        skip(test, "BIG TCP", "Linux before 6.3");
+        return false;
+    }
+    for (end, bytes) in ends {
+        end.set_gso_max_size(bytes).expect("veth has any");
+    }
+    // A sender with BBR has as long packets as it sends in a millisecond; and the window of a receiver that compares each byte
+    // does not grow.
+    for (setting, value) in [
+        ("tcp_congestion_control", "reno"),
+        ("tcp_rmem", "4096 8388608 16777216"),
+    ] {
+        let path = format!("/proc/sys/net/ipv4/{setting}");
+        std::fs::write(path, value).expect("a namespace of the test");
+    }
+    true
+}
+
+/// Sends a stream of `bytes` each way; returns the bytes of the longest received frame, and of the longest sent one.
+pub fn longest_frames(
+    addresses: Addresses,
+    bytes: usize,
+    open: impl FnOnce(Box<dyn FrameSink>) -> Netdev,
+) -> [usize; 2] {
+    let longest = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+    let seen = Arc::clone(&longest);
+    let sink = move |_, way, frame: &[u8]| {
+        let at = usize::from(way == Direction::Tx);
+        seen[at].fetch_max(frame.len(), Ordering::Relaxed);
+    };
+    pass_both_ways(open(Box::new(sink)), addresses, bytes);
+    [&longest[0], &longest[1]].map(|longest| longest.load(Ordering::Relaxed))
+}
+
+#[test]
+fn packets_are_as_long_as_the_interfaces_are_set_to() {
+    const TEST: &str = "packet::packets_are_as_long_as_the_interfaces_are_set_to";
+    in_netns(TEST, || {
+        for addresses in [V4, V6] {
+            let (mut near, mut far) = veth(addresses, 1500);
+            if !set_big_tcp(TEST, [(&mut near, 524_280), (&mut far, 300_000)]) {
+                return;
+            }
+            let (_, ours, len) = addresses;
+            let [received, sent] = longest_frames(addresses, 32 << 20, |sink| {
+                let builder = Netdev::builder(LINK).expect("a link");
+                let builder = builder.address(&format!("{ours}/{len}"));
+                let builder = builder.expect("an address").capture(sink);
+                builder.open().expect("it is up")
+            });
+            // As long as the windows permit.
+            assert!((100_000..524_280).contains(&received), "{received} bytes");
+            assert!((100_000..300_000).contains(&sent), "{sent} bytes");
+            near.delete().expect("our namespace");
+        }
+    });
+}
+
+#[test]
+fn an_impaired_link_cuts_packets_of_any_length() {
+    const TEST: &str = "packet::an_impaired_link_cuts_packets_of_any_length";
+    in_netns(TEST, || {
+        for addresses in [V4, V6] {
+            let (mut near, mut far) = veth(addresses, 1500);
+            if !set_big_tcp(TEST, [(&mut near, 524_280), (&mut far, 524_280)]) {
+                return;
+            }
+            let (_, ours, len) = addresses;
+            let longest = longest_frames(addresses, 2 << 20, |sink| {
+                let builder = Netdev::builder(LINK).expect("a link");
+                let builder = builder.address(&format!("{ours}/{len}"));
+                let builder = builder.expect("an address").capture(sink);
+                let impairment = "delay=1ms".parse().expect("an impairment");
+                builder.impair(impairment).open().expect("it is up")
+            });
+            assert_eq!(longest, [14 + 1500; 2]);
+            near.delete().expect("our namespace");
+        }
+    });
 }
 
 #[test]

@@ -8,6 +8,7 @@ use crate::{
     emit_frame_headers, emit_tcp_frame_headers,
 };
 
+mod big;
 mod extension_headers;
 
 const SRC4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);

@@ -23,10 +23,14 @@ struct Direct {
 
 impl Direct {
     fn new(target_bytes: usize) -> Self {
+        Self::on(Bench::with_device(NicConfig::default()), target_bytes)
+    }
+
+    fn on(bench: Bench, target_bytes: usize) -> Self {
         let target = Dmabuf::anonymous(target_bytes).unwrap();
         let memory = TxMemory::new(&target, TARGET).unwrap();
         Self {
-            bench: Bench::with_device(NicConfig::default()),
+            bench,
             target,
             memory,
         }
@@ -43,7 +47,15 @@ impl Direct {
     }
 
     fn pass(&mut self, segment: &Tcp, delivery: Delivery) -> RxPacket {
-        self.bench.link.deliver(segment.frame(), PARTIAL, delivery);
+        let meta = VnetMeta {
+            gso_size: if segment.payload.len() > 1448 {
+                1448
+            } else {
+                0
+            },
+            ..PARTIAL
+        };
+        self.bench.link.deliver(segment.frame(), meta, delivery);
         let packet = self.bench.receive().expect("the segment arrives");
         assert_eq!(self.read(&packet.payload), segment.payload);
         packet
@@ -114,6 +126,41 @@ fn a_predicted_flow_is_received_at_its_place_and_not_copied() {
     // Full: later packets lie in the memory of the queue.
     let three = direct.pass(&segment(0, 120_007, 1000), Delivery::Scatter);
     assert_eq!(in_target(&three.payload), (vec![], 1000));
+    drop((one, two, three));
+    direct.bench.finish();
+}
+
+#[test]
+fn super_packets_longer_than_their_length_field_are_received_at_their_place() {
+    let caps = LinkCaps {
+        max_rx_packet: BIG_PACKET_LEN,
+        ..OFFLOADED
+    };
+    let devices = vec![opaque(16 << 20, 1, 65_536)];
+    let bench = Bench::new(caps, NicConfig::default(), devices);
+    let mut direct = Direct::on(bench, 4 << 20);
+    drop(direct.bench.pass(&segment(0, 1, 6)));
+    // The first one comes unexpected: memory is posted for its first 65,535 bytes.
+    direct.add(&segment(0, 7, 1), 0..700_000);
+    let one = direct.pass(&segment(0, 7, 300_000), Delivery::Scatter);
+    let (ranges, elsewhere) = in_target(&one.payload);
+    assert_eq!((ranges, elsewhere), (vec![0..65_535], 300_000 - 65_535));
+    let spilled = direct.stats().spilled_bytes;
+    assert_eq!(spilled, elsewhere as u64);
+    // The connection says where the next byte belongs.
+    direct.bench.nic.ddp_del(&flow(&segment(0, 7, 1)));
+    direct.add(&segment(0, 300_007, 1), 300_000..1_000_000);
+    let two = direct.pass(&segment(0, 300_007, 500_000), Delivery::Scatter);
+    assert_eq!(in_target(&two.payload), (vec![300_000..800_000], 0));
+    // Its end is behind that of the range.
+    let three = direct.pass(&segment(0, 800_007, 500_000), Delivery::Scatter);
+    assert_eq!(
+        in_target(&three.payload),
+        (vec![800_000..1_000_000], 300_000)
+    );
+    let stats = direct.stats();
+    assert_eq!(stats.spilled_bytes, spilled);
+    assert_eq!(stats.direct_copied_bytes, 0);
     drop((one, two, three));
     direct.bench.finish();
 }

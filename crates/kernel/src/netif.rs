@@ -49,6 +49,9 @@ pub struct InterfaceFacts {
     pub gro_ipv4_max_size: Option<u32>,
 }
 
+/// The most that Linux permits for these limits, in bytes (linux include/linux/netdevice.h `GSO_MAX_SIZE`).
+pub const GSO_MAX_SIZE: u32 = 8 * 65_535;
+
 /// The default of these limits, in bytes (linux include/linux/netdevice.h `GSO_LEGACY_MAX_SIZE`).
 pub(crate) const LEGACY_GSO_MAX_SIZE: u32 = 65_536;
 
@@ -56,6 +59,12 @@ pub(crate) const LEGACY_GSO_MAX_SIZE: u32 = 65_536;
 const ETHERNET_LEN: u32 = 18;
 
 impl InterfaceFacts {
+    /// Returns the bytes up to which the kernel merges received packets (GRO), of both families.
+    pub fn max_merged_packet(&self) -> u32 {
+        let limit = |limit: Option<u32>| limit.unwrap_or(LEGACY_GSO_MAX_SIZE);
+        limit(self.gro_max_size).min(limit(self.gro_ipv4_max_size))
+    }
+
     /// Returns the bytes of the longest IP packet that the kernel passes to the interface as a super-packet, of both families.
     pub fn max_super_packet(&self) -> u32 {
         let limit = |limit: Option<u32>| limit.unwrap_or(LEGACY_GSO_MAX_SIZE);

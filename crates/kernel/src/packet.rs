@@ -339,21 +339,24 @@ pub fn take_drops(socket: BorrowedFd<'_>) -> Result<u32, Errno> {
     sys::take_drops(socket)
 }
 
-/// Returns the names of the Ethernet interfaces of the calling thread's network namespace that are up.
+/// Returns the names and facts of the Ethernet interfaces of the calling thread's network namespace that are up.
 ///
 /// # Errors
 ///
 /// The error of route netlink.
-pub fn interfaces() -> Result<Vec<String>, NetlinkError> {
-    let mut names = Vec::new();
+pub fn interfaces() -> Result<Vec<(String, InterfaceFacts)>, NetlinkError> {
+    let mut found = Vec::new();
     for (_, name, _) in netif::interfaces()? {
         // One that was removed meanwhile is none.
-        let facts = Interface::by_name(&name).and_then(|mut found| found.facts());
-        if facts.is_ok_and(|facts| facts.ethernet && facts.up) {
-            names.push(name);
+        let facts = Interface::by_name(&name).and_then(|mut interface| interface.facts());
+        if let Ok(facts) = facts
+            && facts.ethernet
+            && facts.up
+        {
+            found.push((name, facts));
         }
     }
-    Ok(names)
+    Ok(found)
 }
 
 /// Opens a packet socket that gets no packets, to find out whether this process may.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use devmem_linux::helper::Helper;
-use devmem_linux::netif::Interface;
+use devmem_linux::netif::{GSO_MAX_SIZE, Interface};
 use devmem_linux::{cpu, netns, probe};
 use devmem_tcp::{Netdev, TcpOptions};
 
@@ -200,9 +200,13 @@ fn choose_link(plan: &DemoPlan) -> Result<&'static str, Failure> {
 /// packets to our address pass the pair.
 fn make_veth_pair(plan: &DemoPlan) -> Result<(), Failure> {
     let mtu = u32::from(plan.nic.mtu.unwrap_or(DEFAULT_MTU));
+    let is_big = Interface::kernel_has_big_tcp()?;
     let (mut kernels, mut ours) = Interface::create_veth_pair(VETH.0, VETH.1)?;
     for end in [&mut kernels, &mut ours] {
         end.set_mtu(mtu)?;
+        if is_big {
+            end.set_gso_max_size(GSO_MAX_SIZE)?;
+        }
         end.quiet_ipv6();
         end.set_up()?;
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use devmem_linux::netif::Interface;
+use devmem_linux::netif::{GSO_MAX_SIZE, Interface};
 use devmem_linux::packet::{PacketOptions, Station};
 use devmem_linux::test_util::{in_netns, skip};
 use devmem_tcp::{
@@ -216,7 +216,7 @@ fn packets_are_as_long_as_the_interfaces_are_set_to() {
     in_netns(TEST, || {
         for addresses in [V4, V6] {
             let (mut near, mut far) = veth(addresses, 1500);
-            if !set_big_tcp(TEST, [(&mut near, 524_280), (&mut far, 300_000)]) {
+            if !set_big_tcp(TEST, [(&mut near, GSO_MAX_SIZE), (&mut far, 300_000)]) {
                 return;
             }
             let (_, ours, len) = addresses;
@@ -227,7 +227,10 @@ fn packets_are_as_long_as_the_interfaces_are_set_to() {
                 builder.open().expect("it is up")
             });
             // As long as the windows permit.
-            assert!((100_000..524_280).contains(&received), "{received} bytes");
+            assert!(
+                (100_000..GSO_MAX_SIZE as usize).contains(&received),
+                "{received} bytes"
+            );
             assert!((100_000..300_000).contains(&sent), "{sent} bytes");
             near.delete().expect("our namespace");
         }
@@ -240,7 +243,7 @@ fn an_impaired_link_cuts_packets_of_any_length() {
     in_netns(TEST, || {
         for addresses in [V4, V6] {
             let (mut near, mut far) = veth(addresses, 1500);
-            if !set_big_tcp(TEST, [(&mut near, 524_280), (&mut far, 524_280)]) {
+            if !set_big_tcp(TEST, [(&mut near, GSO_MAX_SIZE), (&mut far, GSO_MAX_SIZE)]) {
                 return;
             }
             let (_, ours, len) = addresses;

@@ -11,6 +11,7 @@ use std::io::Write;
 use anyhow::Context;
 use clap::Args;
 use devmem_linux::doctor::{Check, CheckState, Doctor, NicVerdict};
+use devmem_linux::netif::InterfaceFacts;
 use devmem_linux::probe::{Probe, Verdict};
 use devmem_linux::{macvtap, packet};
 use serde::Serialize;
@@ -194,15 +195,22 @@ fn over_interfaces(kind: &'static str, tried: Result<(), (String, Option<String>
     }
     match packet::interfaces() {
         Err(error) => check(CheckState::Unknown, error.to_string(), None),
-        Ok(names) if names.is_empty() => check(
+        Ok(found) if found.is_empty() => check(
             CheckState::Mendable,
             "no Ethernet interface is up".to_owned(),
             Some("ip link set NAME up; `ip link` lists the names".to_owned()),
         ),
-        Ok(names) => {
-            let links: Vec<_> = names.iter().map(|name| format!("{kind}:{name}")).collect();
-            let found = format!("works: {}", links.join(", "));
-            check(CheckState::Good, found, None)
+        Ok(found) => {
+            let link = |(name, facts): &(String, InterfaceFacts)| {
+                let merged = facts.max_merged_packet() >> 10;
+                format!("{kind}:{name} (merges packets up to {merged} KiB)")
+            };
+            let links: Vec<_> = found.iter().map(link).collect();
+            check(
+                CheckState::Good,
+                format!("works: {}", links.join(", ")),
+                None,
+            )
         }
     }
 }

@@ -1,12 +1,13 @@
 //! Loading the library of a vendor.
 //!
-// UNSAFETY: dlopen and dlsym.
+// UNSAFETY: runs code of a library, and calls a function that is found by its name.
 #![allow(unsafe_code)]
 
 use std::env;
-use std::ffi::{CStr, CString, OsStr, c_int, c_void};
-use std::os::unix::ffi::OsStrExt;
-use std::ptr::NonNull;
+use std::ffi::{OsStr, c_int, c_void};
+use std::mem::ManuallyDrop;
+
+use libloading::os::unix::{self, RTLD_LOCAL, RTLD_NOW};
 
 use super::functions::{Name, SUCCESS, Status};
 use crate::driver::{Platform, Version};
@@ -15,7 +16,7 @@ use crate::error::LoadError;
 /// A loaded library. It is never unloaded: it has threads and exit handlers.
 #[derive(Debug)]
 pub struct Library {
-    handle: NonNull<c_void>,
+    loaded: ManuallyDrop<unix::Library>,
     platform: &'static Platform,
 }
 
@@ -46,13 +47,13 @@ impl Library {
     }
 
     unsafe fn load(platform: &'static Platform, name: &OsStr) -> Result<Self, LoadError> {
-        let path = CString::new(name.as_bytes())
-            .map_err(|_nul| missing(platform, name, "a NUL byte".to_owned()))?;
-        // SAFETY: a terminated string; the library's constructors may run, by the contract.
-        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        match NonNull::new(handle) {
-            Some(handle) => Ok(Self { handle, platform }),
-            None => Err(missing(platform, name, last_error())),
+        // SAFETY: the library's constructors may run, by the contract.
+        match unsafe { unix::Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) } {
+            Ok(loaded) => Ok(Self {
+                loaded: ManuallyDrop::new(loaded),
+                platform,
+            }),
+            Err(error) => Err(missing(platform, name, error.to_string())),
         }
     }
 
@@ -62,11 +63,11 @@ impl Library {
     ///
     /// [`LoadError::NoFunction`].
     pub fn symbol(&self, name: Name) -> Result<*mut c_void, LoadError> {
-        // SAFETY: a handle of dlopen that is never closed, and a terminated string.
-        let found = unsafe { libc::dlsym(self.handle.as_ptr(), name.symbol.as_ptr()) };
-        match found.is_null() {
-            true => Err(self.lacks(name)),
-            false => Ok(found),
+        let symbol = name.symbol.to_bytes_with_nul();
+        // SAFETY: the address of a symbol, which may be null.
+        match unsafe { self.loaded.get::<*mut c_void>(symbol) } {
+            Ok(found) if !found.is_null() => Ok(*found),
+            Ok(_) | Err(_) => Err(self.lacks(name)),
         }
     }
 
@@ -122,17 +123,4 @@ fn missing(platform: &'static Platform, name: &OsStr, reason: String) -> LoadErr
         name: name.to_string_lossy().into_owned(),
         reason,
     }
-}
-
-/// Returns the reason why dlopen failed.
-fn last_error() -> String {
-    // SAFETY: returns null, or a terminated string that is valid until the next call of this thread.
-    let text = unsafe { libc::dlerror() };
-    if text.is_null() {
-        return "unknown".to_owned();
-    }
-    // SAFETY: not null, so a terminated string.
-    unsafe { CStr::from_ptr(text) }
-        .to_string_lossy()
-        .into_owned()
 }

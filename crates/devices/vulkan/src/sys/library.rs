@@ -1,13 +1,13 @@
 //! Loading the Vulkan loader.
 //!
-// UNSAFETY: dlopen and dlsym; the function that is found has the signature that Vulkan gives it.
+// UNSAFETY: runs the code of a library.
 #![allow(unsafe_code)]
 
 use std::env;
-use std::ffi::{CStr, CString, OsString, c_void};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::OsString;
+use std::mem;
 
-use ash::{Entry, StaticFn, vk};
+use ash::{Entry, LoadingError};
 
 use crate::error::VulkanError;
 
@@ -23,42 +23,19 @@ pub(crate) fn load() -> Result<Entry, VulkanError> {
 }
 
 fn load_from(name: OsString) -> Result<Entry, VulkanError> {
-    let shown = name.to_string_lossy().into_owned();
-    let missing = |reason: String| VulkanError::NoLibrary {
-        name: shown.clone(),
-        reason,
-    };
-    let path = CString::new(name.as_bytes()).map_err(|_nul| missing("a NUL byte".to_owned()))?;
-    // SAFETY: a terminated string. The library's constructors run: it is the loader of this machine.
-    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    if handle.is_null() {
-        return Err(missing(last_error()));
-    }
-    // SAFETY: a handle of dlopen that is never closed, and a terminated string.
-    let found = unsafe { libc::dlsym(handle, c"vkGetInstanceProcAddr".as_ptr()) };
-    if found.is_null() {
-        return Err(missing("it lacks vkGetInstanceProcAddr".to_owned()));
-    }
-    // SAFETY: the function of this name has these parameters since Vulkan 1.0.
-    let get_instance_proc_addr =
-        unsafe { std::mem::transmute::<*mut c_void, vk::PFN_vkGetInstanceProcAddr>(found) };
-    let functions = StaticFn {
-        get_instance_proc_addr,
-    };
-    // SAFETY: the function is that of the loader, which is never unloaded.
-    Ok(unsafe { Entry::from_static_fn(functions) })
-}
-
-/// Returns the reason why dlopen failed.
-fn last_error() -> String {
-    // SAFETY: returns null, or a terminated string that is valid until the next call of this thread.
-    let text = unsafe { libc::dlerror() };
-    if text.is_null() {
-        return "unknown".to_owned();
-    }
-    // SAFETY: not null, so a terminated string.
-    let text = unsafe { CStr::from_ptr(text) };
-    text.to_string_lossy().into_owned()
+    // SAFETY: 1. the library's constructors run: it is the loader of this machine; 2. its functions stay valid, because it is never
+    // unloaded, see below; 3. a library that is no loader is unloaded at once, before it was used.
+    let loaded = unsafe { Entry::load_from(&name) };
+    let entry = loaded.map_err(|error| VulkanError::NoLibrary {
+        name: name.to_string_lossy().into_owned(),
+        reason: match error {
+            LoadingError::LibraryLoadFailure(error) => error.to_string(),
+            LoadingError::MissingEntryPoint(_) => "it lacks vkGetInstanceProcAddr".to_owned(),
+        },
+    })?;
+    // The last clone to be dropped would unload the library.
+    mem::forget(entry.clone());
+    Ok(entry)
 }
 
 #[cfg(test)]

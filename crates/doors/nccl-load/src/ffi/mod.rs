@@ -5,11 +5,12 @@
 
 mod table;
 
-use std::ffi::{CStr, CString, c_char, c_int, c_ulong, c_void};
+use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::{NonNull, null_mut, without_provenance_mut};
+
+use libloading::os::unix::{self, RTLD_LOCAL, RTLD_NOW};
 
 use crate::PluginError;
 use crate::log::{self, Level};
@@ -21,8 +22,7 @@ pub const HANDLE_BYTES: usize = 128;
 /// What the connecting side needs to find a listener. Boxed, because a plugin may keep its state of a connection in it.
 pub type Handle = Box<[u8; HANDLE_BYTES]>;
 
-const SYMBOL: &CStr = c"ncclNetPlugin_v12";
-const SYMBOL_NAME: &str = "ncclNetPlugin_v12";
+const SYMBOL: &str = "ncclNetPlugin_v12";
 /// NCCL_PTR_CUDA: the type of memory that NCCL registers with a dma-buf.
 const POINTER_CUDA: c_int = 2;
 /// NCCL_LOG_WARN: this level and lower ones are warnings.
@@ -47,11 +47,12 @@ pub enum Closing {
 /// A loaded plugin, initialized.
 #[derive(Debug)]
 pub struct Library {
-    handle: NonNull<c_void>,
     /// In the library, and constant.
     table: NonNull<Table>,
     /// NULL before `init`; the plugin chooses the value.
     context: *mut c_void,
+    /// Unloaded by its drop, which follows that of this type. `plugin.rs` borrows this type for every value of the plugin.
+    _library: unix::Library,
 }
 
 /// Calls a function of the table, and judges its result.
@@ -68,22 +69,17 @@ macro_rules! call {
 impl Library {
     /// Loads and initializes a plugin. Its code runs in this process: the user names it as the program to run.
     pub fn load(path: &Path) -> Result<Self, PluginError> {
-        let text = CString::new(path.as_os_str().as_bytes());
-        let text = text.map_err(|nul| PluginError::NotLoaded(nul.to_string()))?;
-        // SAFETY: a terminated string; running the library's constructors is what the caller asks for.
-        let handle = unsafe { libc::dlopen(text.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        let handle = NonNull::new(handle).ok_or_else(|| PluginError::NotLoaded(last_error()))?;
-        // SAFETY: a handle of dlopen, and a terminated string.
-        let table = NonNull::new(unsafe { libc::dlsym(handle.as_ptr(), SYMBOL.as_ptr()) });
-        let Some(table) = table else {
-            // SAFETY: the handle of above, used no more.
-            unsafe { libc::dlclose(handle.as_ptr()) };
-            return Err(PluginError::NoInterface(SYMBOL_NAME));
-        };
+        // SAFETY: 1. running the library's constructors is what the caller asks for; 2. its destructors run when nothing of it is
+        // used any more, see `_library`.
+        let library = unsafe { unix::Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
+        let library = library.map_err(|error| PluginError::NotLoaded(error.to_string()))?;
+        // SAFETY: the address of a symbol, which may be NULL.
+        let table = unsafe { library.get::<Option<NonNull<Table>>>(SYMBOL.as_bytes()) };
+        let table = table.ok().and_then(|symbol| *symbol);
         let mut library = Self {
-            handle,
-            table: table.cast(),
+            table: table.ok_or(PluginError::NoInterface(SYMBOL))?,
             context: null_mut(),
+            _library: library,
         };
         let mut traffic_class = NO_TRAFFIC_CLASS;
         let mut context = null_mut();
@@ -208,9 +204,6 @@ impl Drop for Library {
     fn drop(&mut self) {
         // A failure was logged by the plugin, and nobody is left to be told.
         let _finalized = self.finalize();
-        // SAFETY: a handle of dlopen. No function of the library runs, and nothing of it is used afterwards: `plugin.rs` borrows the
-        // library for every value.
-        unsafe { libc::dlclose(self.handle.as_ptr()) };
     }
 }
 
@@ -252,17 +245,4 @@ extern "C" fn log_line(
         false => Level::Note,
     };
     kind.add(line.to_string_lossy().into_owned());
-}
-
-/// Returns the reason why dlopen failed.
-fn last_error() -> String {
-    // SAFETY: returns NULL, or a terminated string that is valid until the next call of this thread.
-    let text = unsafe { libc::dlerror() };
-    if text.is_null() {
-        return "unknown".to_owned();
-    }
-    // SAFETY: not NULL, so a terminated string.
-    unsafe { CStr::from_ptr(text) }
-        .to_string_lossy()
-        .into_owned()
 }

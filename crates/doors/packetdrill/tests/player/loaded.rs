@@ -4,9 +4,11 @@
 //! The shared object, loaded, and its functions with Rust's types around them.
 #![allow(unsafe_code)]
 
-use std::ffi::{CString, c_int, c_void};
+use std::ffi::{CString, c_int};
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
+
+use libloading::os::unix::Library;
 
 use super::interface::Interface;
 
@@ -55,18 +57,14 @@ macro_rules! call {
 impl Loaded {
     /// Loads the library as packetdrill does and makes an instance.
     pub fn new(flags: &str) -> Self {
-        let path = CString::new(library().into_os_string().into_encoded_bytes())
-            .expect("a path has no NUL");
         let mode = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE | libc::RTLD_DEEPBIND;
-        // SAFETY: a terminated path; the library's constructors are Rust's own.
-        let handle = unsafe { libc::dlopen(path.as_ptr(), mode) };
-        assert!(!handle.is_null(), "{path:?} cannot be loaded");
-        // SAFETY: a handle of dlopen and a terminated name.
-        let symbol = unsafe { libc::dlsym(handle, c"packetdrill_interface_init".as_ptr()) };
-        assert!(!symbol.is_null(), "{path:?} lacks the symbol");
+        // SAFETY: the library's constructors are Rust's own, and it stays loaded (RTLD_NODELETE).
+        let loaded = unsafe { Library::open(Some(library()), mode) };
+        let loaded = loaded.expect("the shared object can be loaded");
         type Init = unsafe extern "C" fn(*const std::ffi::c_char, *mut Interface);
         // SAFETY: the symbol is this function, by the contract.
-        let init = unsafe { std::mem::transmute::<*mut c_void, Init>(symbol) };
+        let init = unsafe { loaded.get::<Init>(b"packetdrill_interface_init") };
+        let init = init.expect("the shared object has the symbol");
         let flags = CString::new(flags).expect("flags have no NUL");
         let mut interface = MaybeUninit::<Interface>::uninit();
         // SAFETY: a terminated string, and room for the structure.

@@ -7,10 +7,13 @@ mod connections;
 pub mod kernel;
 mod transfers;
 
-use std::ffi::{CStr, CString, c_char, c_int, c_ulong, c_void};
+use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
+use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::Mutex;
+
+use libloading::os::unix::{self, RTLD_LOCAL, RTLD_NOW};
 
 /// Bytes of a handle.
 pub const HANDLE_BYTES: usize = 128;
@@ -60,7 +63,8 @@ pub type Code = c_int;
 /// A loaded plugin, initialized, in one version.
 pub struct Plugin {
     words: *const usize,
-    library: *mut c_void,
+    /// Stays loaded, unless the test unloads it.
+    library: ManuallyDrop<unix::Library>,
     version: u32,
     context: Pointer,
 }
@@ -134,17 +138,16 @@ fn judged(code: c_int) -> Result<(), Code> {
 impl Plugin {
     /// Loads and initializes version `version` of the plugin at `path`.
     pub fn load(path: &Path, version: u32) -> Result<Self, Code> {
-        let text = CString::new(path.as_os_str().as_encoded_bytes()).expect("a path has no NUL");
-        // SAFETY: a terminated path; the library's constructors are those of a plugin.
-        let library = unsafe { libc::dlopen(text.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        assert!(!library.is_null(), "{path:?} cannot be loaded");
-        let symbol = CString::new(format!("ncclNetPlugin_v{version}")).expect("no NUL");
-        // SAFETY: a handle of dlopen and a terminated name.
-        let words = unsafe { libc::dlsym(library, symbol.as_ptr()) }.cast_const();
-        assert!(!words.is_null(), "{path:?} lacks {symbol:?}");
+        // SAFETY: the library's constructors and destructors are those of a plugin.
+        let library = unsafe { unix::Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
+        let library = library.expect("the plugin can be loaded");
+        let symbol = format!("ncclNetPlugin_v{version}");
+        // SAFETY: the address of a symbol.
+        let words = unsafe { library.get::<*const usize>(symbol.as_bytes()) };
+        let words = *words.expect("the plugin has this version");
         let mut plugin = Self {
-            words: words.cast(),
-            library,
+            words,
+            library: ManuallyDrop::new(library),
             version,
             context: Pointer::NULL,
         };
@@ -190,9 +193,10 @@ impl Plugin {
         if self.version >= 11 {
             call!(self, FINALIZE, (*mut c_void), (self.context.0))?;
         }
-        // SAFETY: no function of the library runs, and no pointer into it is used afterwards.
-        let closed = unsafe { libc::dlclose(self.library) };
-        judged(closed)
+        // No function of the library runs, and no pointer into it is used afterwards.
+        let library = ManuallyDrop::into_inner(self.library);
+        library.close().expect("the library was loaded");
+        Ok(())
     }
 
     pub fn devices(&self) -> Result<usize, Code> {

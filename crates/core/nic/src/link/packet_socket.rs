@@ -8,7 +8,7 @@ use std::time::Duration;
 use ::wire::{EthernetHeader, Instant};
 use rustix::io::Errno;
 
-use super::socket_events::RoomEvents;
+use super::socket_events::SocketEvents;
 use super::vnet_fd::FrameWriter;
 use super::{
     BIG_PACKET_LEN, Link, LinkCaps, LinkReceived, LinkSent, LinkState, Posted, TxFrame, VnetFd,
@@ -50,7 +50,7 @@ pub struct PacketLinkOptions {
 pub struct PacketLink {
     fd: VnetFd,
     options: PacketLinkOptions,
-    room: RoomEvents,
+    room: SocketEvents,
     writer: FrameWriter,
     state: LinkState,
     /// When to ask the kernel next. `None`: nothing was received since the last time, and the interface is not down.
@@ -77,7 +77,7 @@ impl PacketLink {
     /// An epoll instance cannot be created.
     pub fn new(socket: OwnedFd, options: PacketLinkOptions) -> io::Result<Self> {
         Ok(Self {
-            room: RoomEvents::new()?,
+            room: SocketEvents::of_room()?,
             fd: VnetFd::new(socket, VnetHeaderLen::Ten),
             options,
             writer: FrameWriter::default(),

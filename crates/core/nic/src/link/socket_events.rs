@@ -3,26 +3,37 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::event::epoll;
+use rustix::event::epoll::{self, EventData, EventFlags};
 
 use super::LinkSent;
 
-/// An epoll descriptor: readable when a frame may have arrived on a socket or, if the socket was full at the last send, when
-/// it has room again. A socket with room would otherwise be writable all the time.
+/// An epoll descriptor: readable when the socket has room again, if it was full at the last send. A socket with room would
+/// otherwise be writable all the time.
 #[derive(Debug)]
 pub(super) struct SocketEvents {
     epoll: OwnedFd,
+    /// What is reported at all times. Empty: the descriptor has the socket only while room is awaited, so that arriving frames cost
+    /// nothing.
+    always: EventFlags,
     awaits_room: bool,
 }
 
 impl SocketEvents {
-    /// Returns the events of `socket`, frames only at first.
+    /// Returns the events of `socket`: frames that may have arrived, and room.
     pub(super) fn of(socket: impl AsFd) -> io::Result<Self> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let data = epoll::EventData::new_u64(0);
-        epoll::add(&epoll, socket, data, epoll::EventFlags::IN)?;
+        let events = Self {
+            always: EventFlags::IN,
+            ..Self::of_room()?
+        };
+        epoll::add(&events.epoll, socket, EventData::new_u64(0), events.always)?;
+        Ok(events)
+    }
+
+    /// Returns the events of a socket whose frames are reported elsewhere: room only.
+    pub(super) fn of_room() -> io::Result<Self> {
         Ok(Self {
-            epoll,
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            always: EventFlags::empty(),
             awaits_room: false,
         })
     }
@@ -34,12 +45,17 @@ impl SocketEvents {
             return;
         }
         let flags = match wanted {
-            true => epoll::EventFlags::IN | epoll::EventFlags::OUT,
-            false => epoll::EventFlags::IN,
+            true => self.always | EventFlags::OUT,
+            false => self.always,
         };
-        let data = epoll::EventData::new_u64(0);
+        let data = EventData::new_u64(0);
+        let changed = match (self.always.is_empty(), wanted) {
+            (false, _) => epoll::modify(&self.epoll, socket, data, flags),
+            (true, true) => epoll::add(&self.epoll, socket, data, flags),
+            (true, false) => epoll::delete(&self.epoll, socket),
+        };
         // If this fails, `awaits_room` does not change, so that no caller waits for an event that is not reported.
-        if epoll::modify(&self.epoll, socket, data, flags).is_ok() {
+        if changed.is_ok() {
             self.awaits_room = wanted;
         }
     }
@@ -57,53 +73,6 @@ impl SocketEvents {
 }
 
 impl AsFd for SocketEvents {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.epoll.as_fd()
-    }
-}
-
-/// An epoll descriptor: readable when a socket has room again, if it was full at the last send. At other times it does not have
-/// the socket, so that arriving frames cost nothing.
-#[derive(Debug)]
-pub(super) struct RoomEvents {
-    epoll: OwnedFd,
-    awaits_room: bool,
-}
-
-impl RoomEvents {
-    pub(super) fn new() -> io::Result<Self> {
-        Ok(Self {
-            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
-            awaits_room: false,
-        })
-    }
-
-    /// Notes the result of a send on the socket.
-    pub(super) fn on_sent(&mut self, socket: impl AsFd, sent: LinkSent) {
-        let wanted = sent == LinkSent::Busy;
-        if self.awaits_room == wanted {
-            return;
-        }
-        let changed = match wanted {
-            true => {
-                let data = epoll::EventData::new_u64(0);
-                epoll::add(&self.epoll, socket, data, epoll::EventFlags::OUT)
-            }
-            false => epoll::delete(&self.epoll, socket),
-        };
-        // If this fails, `awaits_room` does not change, so that no caller waits for an event that is not reported.
-        if changed.is_ok() {
-            self.awaits_room = wanted;
-        }
-    }
-
-    /// Returns whether room will be reported.
-    pub(super) fn awaits_room(&self) -> bool {
-        self.awaits_room
-    }
-}
-
-impl AsFd for RoomEvents {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }

@@ -60,6 +60,9 @@ pub enum LinkSpec {
     /// the listening end counts the drop `rx_peer_refused`. Let the impaired end listen, or impair both.
     UnixListen(PathBuf),
     /// `mem:NAME`: an in-memory wire between two NICs of this process. The first NIC creates it, the second one joins it.
+    ///
+    /// When one of them is dropped, the link of the other one is gone ([`LinkState::Gone`](crate::LinkState::Gone)), as with `unix:PATH`, and
+    /// the name is free: further NICs get another wire.
     Memory(String),
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nic::{Link, LinkCaps, LinkReceived, LinkSent, Posted, TxFrame, VnetMeta};
+use nic::{Link, LinkCaps, LinkReceived, LinkSent, LinkState, Posted, TxFrame, VnetMeta};
 use wire::{EthernetHeader, Instant, MacAddr, RxHeaders};
 
 /// Hardware address of the third station.
@@ -143,6 +143,10 @@ impl<L: Link> Link for SharedLink<L> {
 
     fn is_up(&self) -> bool {
         self.link.is_up()
+    }
+
+    fn state(&self) -> LinkState {
+        self.link.state()
     }
 
     fn impairment_stats(&self) -> Option<nic::ImpairedStats> {

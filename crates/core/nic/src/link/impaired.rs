@@ -249,7 +249,11 @@ impl<L: Link> Link for Impaired<L> {
     }
 
     fn state(&self) -> LinkState {
-        self.inner.state()
+        match self.inner.state() {
+            // Delayed frames still arrive.
+            LinkState::Gone if !self.rx.is_empty() => LinkState::Down,
+            state => state,
+        }
     }
 
     fn take_lost(&mut self, now: Instant) -> u64 {

@@ -10,8 +10,8 @@ use ::wire::{EthernetHeader, Instant};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::{
-    Link, LinkCaps, LinkReceived, LinkSent, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted, TxFrame,
-    VnetMeta,
+    Link, LinkCaps, LinkReceived, LinkSent, LinkState, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted,
+    TxFrame, VnetMeta,
 };
 
 /// Options of [`WireLink::pair`].
@@ -39,6 +39,8 @@ impl Default for WireOptions {
 }
 
 /// One end of an in-memory wire; the two ends may be used on different threads.
+///
+/// When the other end is dropped, the link is gone ([`LinkState::Gone`]), after what that end has sent before.
 #[derive(Debug)]
 pub struct WireLink {
     shared: Arc<Shared>,
@@ -187,6 +189,19 @@ impl Link for WireLink {
     fn is_up(&self) -> bool {
         self.shared.plugged.load(Ordering::Acquire) && !self.shared.ended.load(Ordering::Acquire)
     }
+
+    /// Returns [`LinkState::Gone`] when the other end was dropped, and all that it had sent is received: no other end can join.
+    fn state(&self) -> LinkState {
+        if self.is_up() {
+            return LinkState::Up;
+        }
+        // In this order: what the other end has sent before its drop is in the lane then.
+        let is_over = self.shared.ended.load(Ordering::Acquire);
+        match is_over && self.lane(self.side).frames.is_empty() {
+            true => LinkState::Gone,
+            false => LinkState::Down,
+        }
+    }
 }
 
 /// Unplugs the cable of a [`WireLink`] and plugs it in again, from any thread.
@@ -207,7 +222,7 @@ impl CablePlug {
         }
     }
 
-    /// Returns true if one of the ends has been dropped; the wire stays down then.
+    /// Returns true if one of the ends has been dropped: the wire is gone then.
     pub fn is_ended(&self) -> bool {
         self.shared.ended.load(Ordering::Acquire)
     }

@@ -122,8 +122,42 @@ fn a_pulled_cable_loses_frames_and_carries_them_again_when_plugged() {
     let tx = packet(&mut peer, &segment, 0);
     peer.transmit(tx, NOW).unwrap();
     assert_eq!(receive_all(&mut ours, NOW), segment.payload);
+}
+
+#[test]
+fn a_wire_is_gone_when_all_frames_of_the_end_that_was_dropped_are_received() {
+    let (a, b) = WireLink::pair(WireOptions::default()).unwrap();
+    let cable = a.cable();
+    let (mut ours, mut peer) = nics(a, b);
+    cable.pull();
+    assert_eq!(ours.link_state(), LinkState::Down);
+    cable.plug();
+    let tx = packet(&mut peer, &tcp(b"the last words"), 0);
+    peer.transmit(tx, NOW).unwrap();
+    assert_eq!(ours.link_state(), LinkState::Up);
     drop(peer);
+    assert_eq!(ours.link_state(), LinkState::Down);
+    assert_eq!(receive_all(&mut ours, NOW), b"the last words");
+    assert_eq!(ours.link_state(), LinkState::Gone);
+    cable.plug();
     assert!(!ours.is_up());
+    let tx = packet(&mut ours, &tcp(b"late"), 0);
+    assert_eq!(ours.transmit(tx, NOW), Err(TransmitError::LinkDown));
+}
+
+#[test]
+fn an_impaired_wire_is_gone_after_its_delayed_frames() {
+    let (a, b) = plain_wire();
+    let delay = "delay=5ms".parse().unwrap();
+    let (mut ours, mut peer) = nics(Impaired::new(a, delay, Impairment::NONE), b);
+    let tx = packet(&mut peer, &tcp(b"delayed"), 0);
+    peer.transmit(tx, NOW).unwrap();
+    drop(peer);
+    assert!(ours.poll_rx(NOW).is_none());
+    assert_eq!(ours.link_state(), LinkState::Down);
+    let due = ours.next_due().expect("the frame is delayed");
+    assert_eq!(receive_all(&mut ours, due), b"delayed");
+    assert_eq!(ours.link_state(), LinkState::Gone);
 }
 
 fn readable(nic: &Nic) -> bool {

@@ -1,75 +1,34 @@
 //! A link that has ended for good: its connections end at once, after what had arrived.
 
-use std::io;
 use std::net::{Shutdown, SocketAddr};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use devmem_uapi::MsgFlags;
 use netsim::Side;
-use nic::{
-    Link, LinkCaps, LinkReceived, LinkSent, LinkState, Nic, NicConfig, Posted, TxFrame, WireLink,
-    WireOptions,
-};
+use nic::{Nic, NicConfig, WireLink, WireOptions};
 use stack::{
     AcceptError, RecvError, RecvMsg, Secret, SendError, SendMsg, SocketId, Stack, StackConfig,
     Stopped,
 };
-use tcp::{StateKind, TcpError};
+use tcp::TcpError;
 use wire::Instant;
 
 const PORT: u16 = 80;
 
-/// A wire whose end can be declared gone, when all frames have been received.
-struct Ending {
-    inner: WireLink,
-    is_gone: Arc<AtomicBool>,
-}
-
-impl Link for Ending {
-    fn caps(&self) -> LinkCaps {
-        self.inner.caps()
-    }
-
-    fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<LinkReceived> {
-        self.inner.receive(posted, now)
-    }
-
-    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<LinkSent> {
-        match self.is_up() {
-            true => self.inner.send(frame, now),
-            false => Err(io::ErrorKind::NetworkDown.into()),
-        }
-    }
-
-    fn is_up(&self) -> bool {
-        !self.is_gone.load(Ordering::Relaxed)
-    }
-
-    fn state(&self) -> LinkState {
-        match self.is_up() {
-            true => LinkState::Up,
-            false => LinkState::Gone,
-        }
-    }
-}
-
-/// Two stacks, the first of which has a link that ends.
+/// Two stacks. When the second one is dropped, the link of the first one has ended for good.
 struct World {
     ours: Stack,
     theirs: Stack,
-    is_gone: Arc<AtomicBool>,
     now: Instant,
 }
 
-fn stack(side: Side, link: Box<dyn Link>, poll_budget: usize) -> Stack {
+fn stack(side: Side, link: WireLink, poll_budget: usize) -> Stack {
     let nic = NicConfig {
         mac: side.mac(),
         host_mem_bytes: 4 << 20,
         ..NicConfig::default()
     };
-    let nic = Nic::new(link, nic).unwrap();
+    let nic = Nic::new(Box::new(link), nic).unwrap();
     let secret = Secret::from_seed(side as u64);
     let config = StackConfig {
         poll_budget,
@@ -85,16 +44,10 @@ impl World {
 
     /// A world whose stacks receive this many packets in a poll.
     fn with_poll_budget(packets: usize) -> Self {
-        let (inner, far) = WireLink::pair(WireOptions::default()).unwrap();
-        let is_gone = Arc::new(AtomicBool::new(false));
-        let near = Ending {
-            inner,
-            is_gone: Arc::clone(&is_gone),
-        };
+        let (near, far) = WireLink::pair(WireOptions::default()).unwrap();
         Self {
-            ours: stack(Side::A, Box::new(near), packets),
-            theirs: stack(Side::B, Box::new(far), packets),
-            is_gone,
+            ours: stack(Side::A, near, packets),
+            theirs: stack(Side::B, far, packets),
             now: Instant::ZERO,
         }
     }
@@ -114,11 +67,10 @@ impl World {
         self.run();
         (ours, self.theirs.accept(listener).unwrap().0)
     }
+}
 
-    fn send(&mut self, socket: SocketId, bytes: &[u8]) -> Result<usize, SendError> {
-        let message = SendMsg::new(bytes);
-        self.ours.sendmsg(socket, &message, MsgFlags::empty())
-    }
+fn send(stack: &mut Stack, socket: SocketId, bytes: &[u8]) -> Result<usize, SendError> {
+    stack.sendmsg(socket, &SendMsg::new(bytes), MsgFlags::empty())
 }
 
 /// Receives at most 100 bytes.
@@ -138,9 +90,7 @@ fn connections_of_a_link_that_is_gone_end_at_once_after_what_had_arrived() {
     let (open, their_open) = world.connected(listener);
     let (ended, their_ended) = world.connected(listener);
     for (socket, bytes) in [(their_open, b"opened"), (their_ended, b"finish")] {
-        let message = SendMsg::new(bytes);
-        let sent = world.theirs.sendmsg(socket, &message, MsgFlags::empty());
-        sent.unwrap();
+        send(&mut world.theirs, socket, bytes).unwrap();
     }
     world.theirs.shutdown(their_ended, Shutdown::Write).unwrap();
     let here = world.ours.listen(any, 4).unwrap();
@@ -156,11 +106,17 @@ fn connections_of_a_link_that_is_gone_end_at_once_after_what_had_arrived() {
     let nobody = SocketAddr::new([a, b, c, 99].into(), PORT);
     let opening = world.ours.connect(nobody, world.now).unwrap();
 
-    world.is_gone.store(true, Ordering::Relaxed);
-    world.ours.poll(world.now);
+    let World {
+        mut ours,
+        theirs,
+        mut now,
+    } = world;
+    let sent = ours.stats().tx_packets;
+    drop(theirs);
+    ours.poll(now);
 
+    let ours = &mut ours;
     let gone = RecvError::Connection(TcpError::LinkGone);
-    let ours = &mut world.ours;
     assert_eq!(receive(ours, open).unwrap().0, b"opened");
     assert_eq!(receive(ours, open), Err(gone));
     assert_eq!(receive(ours, ended).unwrap().0, b"finish");
@@ -168,22 +124,21 @@ fn connections_of_a_link_that_is_gone_end_at_once_after_what_had_arrived() {
     assert_eq!(ours.take_error(ended), Ok(Some(TcpError::LinkGone)));
     assert_eq!(ours.take_error(opening), Ok(Some(TcpError::LinkGone)));
     assert!(matches!(
-        world.send(open, b"late"),
+        send(ours, open, b"late"),
         Err(SendError::Shutdown { .. })
     ));
 
+    // Nobody is told.
+    assert_eq!(ours.stats().tx_packets, sent);
     // Between two local addresses nothing has changed, and the listener goes on.
-    world.send(looped, b"still here").unwrap();
-    world.run();
-    let got = receive(&mut world.ours, accepted);
-    assert_eq!(got.unwrap().0, b"still here");
-    assert!(matches!(
-        world.ours.accept(here),
-        Err(AcceptError::WouldBlock)
-    ));
-    // Nothing was sent.
-    let info = world.theirs.info(their_open).unwrap();
-    assert_eq!(info.unwrap().state, StateKind::Established);
+    send(ours, looped, b"still here").unwrap();
+    // One poll sends it, the next one receives it.
+    for _ in 0..2 {
+        now = now + Duration::from_millis(5);
+        ours.poll(now);
+    }
+    assert_eq!(receive(ours, accepted).unwrap().0, b"still here");
+    assert!(matches!(ours.accept(here), Err(AcceptError::WouldBlock)));
 }
 
 #[test]
@@ -196,20 +151,22 @@ fn packets_that_had_arrived_are_received_first_also_by_several_polls() {
         .map(|_| world.connected(listener))
         .collect();
     for (number, (_, theirs)) in (0..).zip(&sockets) {
-        let bytes = [number; 10];
-        let message = SendMsg::new(&bytes);
-        let sent = world.theirs.sendmsg(*theirs, &message, MsgFlags::empty());
-        sent.unwrap();
+        send(&mut world.theirs, *theirs, &[number; 10]).unwrap();
     }
-    world.theirs.flush(world.now);
-    world.is_gone.store(true, Ordering::Relaxed);
+    let World {
+        mut ours,
+        mut theirs,
+        now,
+    } = world;
+    theirs.flush(now);
+    drop(theirs);
     for _ in 0..CONNECTIONS {
-        world.ours.poll(world.now);
+        ours.poll(now);
     }
-    for (number, (ours, _)) in (0..).zip(&sockets) {
-        let received = receive(&mut world.ours, *ours).unwrap();
+    for (number, (socket, _)) in (0..).zip(&sockets) {
+        let received = receive(&mut ours, *socket).unwrap();
         assert_eq!(received.0, [number; 10]);
-        let ended = receive(&mut world.ours, *ours);
+        let ended = receive(&mut ours, *socket);
         assert_eq!(ended, Err(RecvError::Connection(TcpError::LinkGone)));
     }
 }

@@ -9,8 +9,8 @@ use devmem_uapi::{DmabufId, IfIndex};
 use netmem::{Dmabuf, NiovSize};
 use netsim::{Direct, Door as _, MAX_STEPS, Pattern, Progress, STEP, Side, Sink, Source};
 use nic::{
-    Crossing, CrossingWakeup, DropReason, Impaired, Link, LinkCaps, LinkReceived, LinkSent, Nic,
-    NicConfig, Posted, Rings, TcpDataSplit, TxFrame, WireLink, WireOptions,
+    Crossing, CrossingWakeup, DropReason, Impaired, Link, LinkCaps, LinkReceived, LinkSent,
+    LinkState, Nic, NicConfig, Posted, Rings, TcpDataSplit, TxFrame, WireLink, WireOptions,
 };
 use stack::{BindRx, PathMtus, RxPart, Secret, SocketId, Stack, StackConfig};
 use steer::RxQueueId;
@@ -69,6 +69,10 @@ impl Link for AnyShard {
 
     fn is_up(&self) -> bool {
         self.link().is_up()
+    }
+
+    fn state(&self) -> LinkState {
+        self.link().state()
     }
 }
 

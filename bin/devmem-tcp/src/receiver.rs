@@ -5,8 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use devmem_tcp::{
-    BoundRx, Dmabuf, LinkState, Listener, NetIovCount, Netdev, NetdevBuilder, ReceivePlan, Setup,
-    Unbound,
+    BoundRx, Dmabuf, LinkSpec, LinkState, Listener, NetIovCount, Netdev, NetdevBuilder,
+    ReceivePlan, Setup, Unbound,
 };
 
 use crate::kernel;
@@ -213,10 +213,32 @@ impl Receiver {
     }
 }
 
+/// What may end for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Medium {
+    /// An interface of the kernel.
+    Interface,
+    /// A wire to another NIC.
+    Wire,
+}
+
+impl Medium {
+    fn of(nic: &Netdev, link: &LinkSpec) -> Self {
+        match (nic.interface(), link) {
+            (Some(_), _) => Self::Interface,
+            (None, LinkSpec::Tap(_) | LinkSpec::Packet(_) | LinkSpec::Macvtap(_)) => {
+                Self::Interface
+            }
+            (None, LinkSpec::Unix(_) | LinkSpec::UnixListen(_) | LinkSpec::Memory(_)) => Self::Wire,
+        }
+    }
+}
+
 /// Looks from time to time whether the link of a NIC still exists.
 #[derive(Debug)]
 pub struct LinkWatch {
     nic: Netdev,
+    medium: Medium,
     last: Instant,
     was_gone: bool,
 }
@@ -225,9 +247,10 @@ impl LinkWatch {
     /// Time between two looks.
     const INTERVAL: Duration = Duration::from_millis(100);
 
-    /// Returns a watch of the link of `nic`.
-    pub fn new(nic: Netdev) -> Self {
+    /// Returns a watch of `nic`; `link` is that of a NIC in user space.
+    pub fn new(nic: Netdev, link: &LinkSpec) -> Self {
         Self {
+            medium: Medium::of(&nic, link),
             nic,
             last: Instant::now(),
             was_gone: false,
@@ -246,17 +269,23 @@ impl LinkWatch {
         }
         self.last = Instant::now();
         match self.nic.link_state() {
-            LinkState::Up | LinkState::Down => Ok(()),
-            LinkState::Gone if !std::mem::replace(&mut self.was_gone, true) => Ok(()),
-            LinkState::Gone if name.starts_with("unix:") => {
-                Err(Failure::failed(format!("the other end of {name} has left"))
-                    .with_remedy("start again when it is back"))
-            }
-            LinkState::Gone => Err(Failure::failed(format!(
-                "the interface of {name} was removed, or moved to another network namespace"
-            ))
-            .with_remedy("start again when `ip link` lists it")),
+            LinkState::Up | LinkState::Down => return Ok(()),
+            LinkState::Gone if !std::mem::replace(&mut self.was_gone, true) => return Ok(()),
+            LinkState::Gone => {}
         }
+        let (end, remedy) = match self.medium {
+            Medium::Wire => (
+                format!("the other end of {name} has left"),
+                "start again when it is back",
+            ),
+            Medium::Interface => (
+                format!(
+                    "the interface of {name} was removed, or moved to another network namespace"
+                ),
+                "start again when `ip link` lists it",
+            ),
+        };
+        Err(Failure::failed(end).with_remedy(remedy))
     }
 }
 
@@ -306,5 +335,30 @@ fn restore(setup: Option<Setup>) {
         note(format_args!(
             "could not restore {what}: {why}; `devmem-tcp restore` tries again"
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_of_a_link_that_is_gone_says_what_has_ended_whatever_its_name() {
+        let link = LinkSpec::Memory("link-watch".to_owned());
+        let open = |host: u8| Netdev::user(&link.to_string(), &format!("10.77.0.{host}/24"));
+        let (ours, peer) = (open(1).expect("a wire"), open(2).expect("its other end"));
+        let mut watch = LinkWatch::new(ours, &link);
+        drop(peer);
+        let failure = loop {
+            match watch.check("packet:looks-like-an-interface") {
+                Ok(()) => thread::sleep(LOOK_AGAIN),
+                Err(failure) => break failure,
+            }
+        };
+        let text = failure.to_string();
+        assert!(text.starts_with("the other end of packet:"), "{text}");
+
+        let kernels = Netdev::kernel("lo").expect("the loopback interface");
+        assert_eq!(Medium::of(&kernels, &link), Medium::Interface);
     }
 }

@@ -114,7 +114,7 @@ fn receive(
         .watch
         .then(|| format!("recv  {local} over {}", report.link));
     let display = RefCell::new(Display::start(title, None, &receiver.nic(), stop)?);
-    let mut link = LinkWatch::new(receiver.nic());
+    let mut link = LinkWatch::new(receiver.nic(), &plan.link.tap.link);
     let mut intervals = plan.interval.map(Intervals::new);
     let totals = receiver.run(Task {
         connections: plan.connections,

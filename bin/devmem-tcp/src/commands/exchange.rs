@@ -82,7 +82,9 @@ fn memory(plan: &ExchangePlan) -> MemoryKind {
     }
     let (ranks, ordinal) = (usize::from(ExchangePlan::RANKS), 0);
     let bytes = plan.floats * FLOAT_BYTES;
-    // A vector and a pool for each rank, and all their blocks. Freed at once, before the ranks take theirs.
+    // A vector and a pool for each rank, and all their blocks. Freed at once, and allocated again by the ranks: they are processes, which
+    // cannot use memory of this one, and whether there is room for all must be known before the first one starts, because all have
+    // the same kind.
     let tried = vectors::on_gpu(ordinal, ranks * (bytes + POOL_BYTES), bytes);
     match tried {
         Ok(_there_is_room) => {

@@ -416,14 +416,7 @@ impl Stack {
     /// receives for a few.
     fn flush_arrivals(&mut self, burst: Burst, now: Instant) {
         if burst != Burst::GoesOn {
-            let mut held = self.sockets.take(Work::HeldAck);
-            for slot in held.drain(..) {
-                if self.sockets.unmark(Work::HeldAck, slot) {
-                    self.sockets.unmark(Work::Arrivals, slot);
-                    self.serve_arrivals(slot, burst, now);
-                }
-            }
-            self.sockets.reuse(Work::HeldAck, held);
+            self.sockets.release_held_acks();
         }
         let mut arrived = self.sockets.take(Work::Arrivals);
         for slot in arrived.drain(..) {

@@ -524,6 +524,20 @@ impl Sockets {
         }
     }
 
+    /// Enters the connections of [`Work::HeldAck`] into [`Work::Arrivals`], to be served with those that are there: each once, also one
+    /// that has received segments since.
+    pub(crate) fn release_held_acks(&mut self) {
+        let mut held = self.take(Work::HeldAck);
+        for slot in held.drain(..) {
+            if let Some(Slot { marks, .. }) = self.table.at_mut(slot)
+                && marks.work.clear(Work::HeldAck)
+            {
+                self.agenda.work.add(Work::Arrivals, slot, &mut marks.work);
+            }
+        }
+        self.reuse(Work::HeldAck, held);
+    }
+
     /// Collects acknowledged sends that the NIC has finished; returns whether there were any.
     pub(crate) fn drain_sends(&mut self) -> bool {
         let mut any = false;

@@ -39,3 +39,28 @@ bitflags::bitflags! {
         const ZEROCOPY = 0x400_0000;
     }
 }
+
+bitflags::bitflags! {
+    /// Options in use on a connection, as in `tcpi_options` of TCP_INFO (include/uapi/linux/tcp.h).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct TcpiOptions: u8 {
+        /// Timestamps.
+        #[doc(alias = "TCPI_OPT_TIMESTAMPS")]
+        const TIMESTAMPS = 1;
+        /// Selective acknowledgements.
+        #[doc(alias = "TCPI_OPT_SACK")]
+        const SACK = 2;
+        /// Window scaling.
+        #[doc(alias = "TCPI_OPT_WSCALE")]
+        const WSCALE = 4;
+        /// ECN was agreed on.
+        #[doc(alias = "TCPI_OPT_ECN")]
+        const ECN = 8;
+        /// Data of the peer came with an ECN codepoint.
+        #[doc(alias = "TCPI_OPT_ECN_SEEN")]
+        const ECN_SEEN = 16;
+        /// Payload of a SYN was accepted.
+        #[doc(alias = "TCPI_OPT_SYN_DATA")]
+        const SYN_DATA = 32;
+    }
+}

@@ -34,6 +34,6 @@ pub use errno::Errno;
 pub use extended_err::{
     OffenderFamily, SCM_TIMESTAMPING_LEN, SockExtendedErr, StampKind, TxStamp, ZerocopyRange,
 };
-pub use flags::MsgFlags;
+pub use flags::{MsgFlags, TcpiOptions};
 pub use ids::{DmabufId, FragToken, IfIndex, ZerocopyId};
 pub use limits::{MAX_DONTNEED_FRAGS, MAX_DONTNEED_TOKENS, UIO_MAXIOV};

@@ -4,29 +4,24 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use devmem_linux::socket::TcpInfo as KernelInfo;
+use devmem_uapi::TcpiOptions;
 
 use super::socket::Socket;
 use crate::tcp_info::{TcpInfo, TcpState};
-
-/// Bits of `tcpi_options` (linux include/uapi/linux/tcp.h `TCPI_OPT_*`).
-const OPT_TIMESTAMPS: u8 = 1;
-const OPT_SACK: u8 = 2;
-const OPT_ECN: u8 = 8;
-const OPT_ECN_SEEN: u8 = 16;
-const OPT_SYN_DATA: u8 = 32;
 
 impl Socket {
     /// Returns the state and measurements of the connection; fields that the kernel does not report are 0.
     pub(crate) fn tcp_info(&self) -> Option<TcpInfo> {
         let kernel = KernelInfo::of(self.fd.as_fd()).ok()?;
+        let options = TcpiOptions::from_bits_retain(kernel.options());
         let micros = |value: u32| Duration::from_micros(value.into());
         let mss = |value: u32| u16::try_from(value).unwrap_or(u16::MAX);
         Some(TcpInfo {
             state: state(kernel.state()),
-            timestamps: kernel.options() & OPT_TIMESTAMPS != 0,
-            sack: kernel.options() & OPT_SACK != 0,
-            ecn: kernel.options() & OPT_ECN != 0,
-            ecn_seen: kernel.options() & OPT_ECN_SEEN != 0,
+            timestamps: options.contains(TcpiOptions::TIMESTAMPS),
+            sack: options.contains(TcpiOptions::SACK),
+            ecn: options.contains(TcpiOptions::ECN),
+            ecn_seen: options.contains(TcpiOptions::ECN_SEEN),
             snd_wscale: kernel.snd_wscale(),
             rcv_wscale: kernel.rcv_wscale(),
             rto: micros(kernel.rto()),
@@ -62,7 +57,7 @@ impl Socket {
             dsack_dups: kernel.dsack_dups().into(),
             reord_seen: kernel.reord_seen().into(),
             rcv_ooopack: kernel.rcv_ooopack().into(),
-            syn_data_acked: kernel.options() & OPT_SYN_DATA != 0,
+            syn_data_acked: options.contains(TcpiOptions::SYN_DATA),
             ..TcpInfo::default()
         })
     }

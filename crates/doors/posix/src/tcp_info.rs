@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use devmem_uapi::TcpiOptions;
 use tcp::{Info, StateKind};
 use wire::Instant;
 
@@ -10,17 +11,6 @@ pub const TCP_INFO_LEN: usize = 280;
 
 /// The slow start threshold before the first loss (linux `TCP_INFINITE_SSTHRESH`).
 const INFINITE_SSTHRESH: u32 = 0x7fff_ffff;
-
-/// Bits of `tcpi_options`.
-const OPT_TIMESTAMPS: u8 = 1;
-const OPT_SACK: u8 = 2;
-const OPT_WSCALE: u8 = 4;
-/// ECN was agreed on.
-const OPT_ECN: u8 = 8;
-/// Payload of a SYN was accepted.
-const OPT_SYN_DATA: u8 = 32;
-/// Data of the peer came with an ECN codepoint.
-const OPT_ECN_SEEN: u8 = 16;
 
 /// Returns the number of a state (linux include/net/tcp_states.h).
 pub const fn state_number(state: StateKind) -> u8 {
@@ -48,21 +38,21 @@ pub const LISTEN: u8 = 10;
 )]
 pub fn to_bytes(info: &Info, now: Instant) -> Vec<u8> {
     let mut out = Writer(Vec::with_capacity(TCP_INFO_LEN));
-    let option = |set: bool, bit: u8| if set { bit } else { 0 };
     let scaling = info.snd_wscale > 0 || info.rcv_wscale > 0;
-    let options = option(info.timestamps, OPT_TIMESTAMPS)
-        | option(info.sack, OPT_SACK)
-        | option(scaling, OPT_WSCALE)
-        | option(info.ecn, OPT_ECN)
-        | option(info.ecn_seen, OPT_ECN_SEEN)
-        | option(info.syn_data_acked, OPT_SYN_DATA);
+    let mut options = TcpiOptions::empty();
+    options.set(TcpiOptions::TIMESTAMPS, info.timestamps);
+    options.set(TcpiOptions::SACK, info.sack);
+    options.set(TcpiOptions::WSCALE, scaling);
+    options.set(TcpiOptions::ECN, info.ecn);
+    options.set(TcpiOptions::ECN_SEEN, info.ecn_seen);
+    options.set(TcpiOptions::SYN_DATA, info.syn_data_acked);
     out.bytes(&[
         state_number(info.state),
         info.ca_state as u8,
         info.retransmits,
         info.probes,
         info.backoff,
-        options,
+        options.bits(),
     ]);
     // The lowest bit of the second is delivery_rate_app_limited, which is not reported.
     out.bytes(&[

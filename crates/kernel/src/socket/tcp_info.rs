@@ -38,7 +38,7 @@ fields! {
     state: u8 at 0, "State, as `TCP_ESTABLISHED` (1) and so on.";
     retransmits: u8 at 2, "Consecutive retransmission timeouts.";
     probes: u8 at 3, "Unanswered probes.";
-    options: u8 at 5, "Options in use: 1 timestamps, 2 SACK, 4 window scaling, 8 ECN, 16 ECN-capable data was received, 32 payload of a SYN was accepted.";
+    options: u8 at 5, "Options in use, the bits of [`TcpiOptions`](devmem_uapi::TcpiOptions).";
     window_scales: u8 at 6, "Two window scales of 4 bits each; [`snd_wscale`](Self::snd_wscale) and [`rcv_wscale`](Self::rcv_wscale).";
     rto: u32 at 8, "Retransmission timeout, microseconds.";
     snd_mss: u32 at 16, "Maximum segment size for sending, bytes.";

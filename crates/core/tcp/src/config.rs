@@ -25,9 +25,6 @@ pub const MIN_MSS: u16 = 48;
 /// MSS assumed for a peer without an MSS option, over IPv4 (RFC 9293 3.7.1).
 pub const DEFAULT_MSS: u16 = 536;
 
-/// Largest shift of a window scale option (RFC 7323 2.3).
-pub const MAX_WINDOW_SCALE: u8 = 14;
-
 /// Largest window field of a segment whose window is not scaled.
 pub const MAX_UNSCALED_WINDOW: u32 = 65_535;
 

@@ -1,10 +1,10 @@
 //! Negotiation of options in the two SYNs (RFC 7323, RFC 2018, RFC 9293 3.7.1), and timestamps.
 
-use wire::{Instant, TcpOptions, Timestamps};
+use wire::{Instant, MAX_WINDOW_SCALE, TcpOptions, Timestamps};
 
 use crate::config::{
-    ACCECN_LEN, ConnectionConfig, DEFAULT_MSS, EcnConfig, EcnMode, MAX_WINDOW_SCALE, MIN_MSS,
-    TIMESTAMPS_LEN, TS_RECENT_MAX_AGE,
+    ACCECN_LEN, ConnectionConfig, DEFAULT_MSS, EcnConfig, EcnMode, MIN_MSS, TIMESTAMPS_LEN,
+    TS_RECENT_MAX_AGE,
 };
 use crate::window::window_scale_for;
 

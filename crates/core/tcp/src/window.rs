@@ -1,6 +1,8 @@
 //! The receive window: how far ahead of RCV.NXT the peer may send.
 
-use crate::config::{MAX_UNSCALED_WINDOW, MAX_WINDOW_SCALE};
+use wire::MAX_WINDOW_SCALE;
+
+use crate::config::MAX_UNSCALED_WINDOW;
 use crate::seqnum::SeqNum;
 
 /// Returns the window scale with which a window of `space` bytes fits its field

@@ -237,6 +237,9 @@ pub mod sof {
         | OPT_RX_FILTER;
 }
 
+/// Maximum bytes of one call (linux `MAX_RW_COUNT`).
+pub const MAX_RW_COUNT: usize = 0x7fff_f000;
+
 /// MSG_OOB.
 pub const MSG_OOB: u32 = 0x1;
 /// MSG_FASTOPEN.

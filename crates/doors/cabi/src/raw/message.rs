@@ -4,14 +4,12 @@
 
 use std::ops::Range;
 
+use devmem_posix::abi::MAX_RW_COUNT;
 use devmem_posix::{Posix, Received, RecvArgs, SendArgs, Waiter, names_dmabuf};
 use devmem_uapi::{Errno, UIO_MAXIOV};
 use libc::{iovec, msghdr};
 
 use super::memory::{read, slice, slice_mut};
-
-/// Most bytes that one call moves (linux `MAX_RW_COUNT`).
-pub(super) const MAX_RW_COUNT: usize = 0x7fff_f000;
 
 /// Returns the entries of a vector of buffers.
 ///

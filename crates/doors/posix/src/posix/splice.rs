@@ -3,6 +3,7 @@
 use devmem_uapi::{Errno, MsgFlags};
 
 use super::{Limit, Posix};
+use crate::abi::MAX_RW_COUNT;
 use crate::table::{Patience, PipeEnd, RecvArgs, SendArgs, Table};
 use crate::waiter::Waiter;
 
@@ -18,9 +19,6 @@ pub mod flag {
     pub const GIFT: u32 = 8;
     pub const ALL: u32 = MOVE | NONBLOCK | MORE | GIFT;
 }
-
-/// Maximum bytes of one call (linux `MAX_RW_COUNT`).
-const MAX_RW_COUNT: usize = 0x7fff_f000;
 
 /// Arguments of splice(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

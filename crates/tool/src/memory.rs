@@ -9,6 +9,9 @@ use devmem_tcp::{Dmabuf, cuda, hip};
 use crate::output::Failure;
 use crate::size::Size;
 
+/// Bytes of a page: device memory is allocated in them.
+pub const PAGE_BYTES: usize = 4096;
+
 /// Kind of device memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemoryKind {

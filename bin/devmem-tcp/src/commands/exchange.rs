@@ -23,10 +23,9 @@ use tool::output::{Failure, note};
 use tool::peer::Peer;
 use tool::signals::StopFlag;
 
-use crate::plan::{ExchangePlan, RingWires};
+use crate::plan::{ExchangePlan, FLOAT_BYTES, RingWires};
 use crate::report::{Collective, ExchangeReport, Reduction};
 use rank::{POOL_BYTES, RankReport};
-use ring::FLOAT_BYTES;
 
 pub use rank::run as run_rank;
 

@@ -11,6 +11,7 @@ use super::load;
 use crate::client::Client;
 use crate::plan::StorePlan;
 use crate::report::{Circumstances, StoreReport};
+use tool::memory::PAGE_BYTES;
 use tool::output::{Failure, note};
 use tool::progress::Progress;
 use tool::signals::StopFlag;
@@ -20,8 +21,6 @@ use transfer::store::{Durability, Input, NbdExport, StoreError, Storer};
 
 /// Requests in flight on a connection.
 const WINDOW: usize = 16;
-/// Device memory is allocated in pages.
-const PAGE_BYTES: usize = 4096;
 
 /// Stores by `plan`.
 ///

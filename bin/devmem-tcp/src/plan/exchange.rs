@@ -15,7 +15,7 @@ const BYTES: Size = Size(64 << 20);
 /// Default of `--mtu`: cables between the processes carry single packets, so long ones cost less.
 const MTU: u16 = 9000;
 /// Bytes of one float.
-const FLOAT_BYTES: usize = 4;
+pub const FLOAT_BYTES: usize = size_of::<f32>();
 
 /// What joins two neighbours of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,14 +10,11 @@ use super::host;
 use super::link::users_alone;
 use super::{LinkPlan, check_period};
 use crate::args::{self, BackendChoice};
-use tool::memory::MemoryKind;
+use tool::memory::{MemoryKind, PAGE_BYTES};
 use tool::output::Failure;
 use tool::parse::{OutputArgs, check_mtu, parse_impairment, to_usize};
 use tool::size::Size;
 use tool::watch;
-
-/// Page size of device memory, in bytes.
-const PAGE_BYTES: usize = 4096;
 
 /// A run of `send`.
 #[derive(Clone, Debug)]

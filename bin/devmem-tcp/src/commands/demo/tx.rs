@@ -20,6 +20,7 @@ use crate::receiver::with_mtu;
 use crate::report::{RunReport, Sending};
 use tool::capture::{self, Capture};
 use tool::display::Display;
+use tool::memory::PAGE_BYTES;
 use tool::output::Failure;
 use tool::peer::Peer;
 use tool::progress::gbit_per_s;
@@ -31,8 +32,6 @@ use tool::undelivered::Undelivered;
 
 /// Device memory of the rings of all connections, unless their sends need more.
 const RING_BYTES: usize = 16 << 20;
-/// Page size of device memory.
-const PAGE_BYTES: usize = 4096;
 
 /// Sends over the link to a kernel receiver in a separate process, which checks every byte.
 ///

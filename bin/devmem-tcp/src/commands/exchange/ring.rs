@@ -11,10 +11,9 @@ use anyhow::{Result, anyhow, bail};
 use transfer::exchange::{Access, Endpoint, Event, Fabric, Part, Region, RegisterError};
 
 use super::vectors::Vectors;
+use crate::plan::FLOAT_BYTES;
 use crate::report::Reduction;
 
-/// Bytes of one float.
-pub const FLOAT_BYTES: usize = size_of::<f32>();
 /// Turns without work after which the loop sleeps, so that the other processes get the processor.
 const IDLE_TURNS: u32 = 32;
 /// Length of that sleep.

@@ -6,17 +6,16 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use devmem_tcp::cuda::{self, Adder, Allocation, Floats};
 use devmem_tcp::{CopyError, Dmabuf};
-use tool::memory::MemoryKind;
+use tool::memory::{MemoryKind, PAGE_BYTES};
 use tool::output::Failure;
 use transfer::exchange::{Buffer, Memory};
 
-use super::ring::{FLOAT_BYTES, float};
+use super::ring::float;
+use crate::plan::FLOAT_BYTES;
 use crate::report::Reduction;
 
 /// Most bytes that are copied between device memory and the CPU at a time.
 const PIECE_BYTES: usize = 1 << 20;
-/// Device memory is allocated in pages.
-const PAGE_BYTES: usize = 4096;
 
 /// The vector of a rank, and a block that was received to be added to it.
 pub enum Vectors {

@@ -9,13 +9,10 @@ use anyhow::Context;
 use devmem_tcp::Dmabuf;
 
 use crate::plan::LoadTarget;
-use tool::memory::MemoryKind;
+use tool::memory::{MemoryKind, PAGE_BYTES};
 use tool::output::Failure;
 use tool::pattern::BLOCK_BYTES;
 use tool::size::Size;
-
-/// Device memory is allocated in pages.
-const PAGE_BYTES: usize = 4096;
 
 /// The open target.
 pub enum Target {

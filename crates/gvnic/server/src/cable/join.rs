@@ -12,7 +12,7 @@ use wire::Instant;
 use gve::{ChecksumState, Gso, Offload};
 
 use super::report::LaneReport;
-use crate::nic::{FRAME_BUFFER_BYTES, OpenPort};
+use crate::nic::{FRAME_BUFFER_BYTES, OpenPort, read_failed};
 use crate::plan::{WireEnd, WirePort};
 use tool::counters::Lane as Counted;
 use tool::output::Failure;
@@ -183,7 +183,7 @@ impl CableLane {
         now: Instant,
     ) -> Result<(), Failure> {
         for _ in 0..BATCH_FRAMES {
-            let read = from.read(buffer, now).map_err(failed)?;
+            let read = from.read(buffer, now).map_err(read_failed)?;
             let Some((len, offload)) = read else {
                 break;
             };
@@ -236,16 +236,6 @@ impl CableLane {
             },
             refused: self.refused + self.uncut,
         }
-    }
-}
-
-fn failed(errno: Errno) -> Failure {
-    let failure = Failure::from(anyhow::Error::from(errno).context("read from an interface"));
-    match errno {
-        Errno::BADFD | Errno::NODEV => {
-            failure.with_remedy("the interface was deleted: start again")
-        }
-        _ => failure,
     }
 }
 

@@ -253,6 +253,17 @@ impl PacketPort {
     }
 }
 
+/// Returns the error of an end that cannot be read.
+pub fn read_failed(errno: Errno) -> Failure {
+    let failure = Failure::from(anyhow::Error::from(errno).context("read from the wire"));
+    match errno {
+        Errno::BADFD | Errno::NODEV => {
+            failure.with_remedy("the interface was deleted: start again")
+        }
+        _ => failure,
+    }
+}
+
 impl UnixEnd {
     /// Listens at `path`.
     fn listen(path: &Path, ours: WireHello) -> Result<Self, Failure> {

@@ -14,7 +14,7 @@ use vfio_user::{Event, Interest, ListenError, Server};
 
 use super::control::{Control, ControlCommand};
 use super::gvnic::Gvnic;
-use super::port::OpenPort;
+use super::port::{OpenPort, read_failed};
 use super::report::NicReport;
 use crate::plan::GvnicPlan;
 use tool::capture::{self, Capture};
@@ -160,7 +160,7 @@ impl Service<'_> {
             }
             // An impaired wire may have delayed frames that are due.
             if ready.wire || self.gvnic.wire().impairment().is_some() {
-                self.gvnic.receive(bus).map_err(wire_failed)?;
+                self.gvnic.receive(bus).map_err(read_failed)?;
             }
             self.gvnic.settle(bus);
         }
@@ -323,16 +323,6 @@ impl Service<'_> {
             &self.gvnic,
             self.start.elapsed(),
         )
-    }
-}
-
-fn wire_failed(errno: Errno) -> Failure {
-    let failure = Failure::from(anyhow::Error::from(errno).context("read from the wire"));
-    match errno {
-        Errno::BADFD | Errno::NODEV => {
-            failure.with_remedy("the interface was deleted: start again")
-        }
-        _ => failure,
     }
 }
 

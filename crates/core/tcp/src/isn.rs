@@ -112,13 +112,7 @@ mod tests {
     use core::time::Duration;
 
     use super::*;
-
-    fn endpoints(port: u16) -> Endpoints {
-        Endpoints {
-            local: ([10, 0, 0, 1], 80).into(),
-            remote: ([10, 0, 0, 2], port).into(),
-        }
-    }
+    use crate::test_config::endpoints;
 
     #[test]
     fn isns_of_one_connection_grow_with_the_clock() {

@@ -152,13 +152,7 @@ mod tests {
     use core::time::Duration;
 
     use super::*;
-
-    fn endpoints(port: u16) -> Endpoints {
-        Endpoints {
-            local: ([10, 0, 0, 1], 80).into(),
-            remote: ([10, 0, 0, 2], port).into(),
-        }
-    }
+    use crate::test_config::endpoints;
 
     const IRS: SeqNum = SeqNum(0xffff_fff0);
 

@@ -7,12 +7,6 @@ use wire::Ecn;
 use super::harness::*;
 use crate::*;
 
-fn asking() -> ConnectionConfig {
-    plain().with(|c| {
-        c.shared_mut().ecn.policy = EcnPolicy::Request;
-    })
-}
-
 #[test]
 fn a_syn_requests_ecn_and_its_repetition_does_not() {
     let mut t = syn_sent_with(&asking());
@@ -150,12 +144,6 @@ fn a_linux_receiver_acknowledges_marks_and_retransmissions_at_once() {
         assert!(got.ece && (ece || ecn == Ecn::Ce));
     }
     t.read();
-}
-
-fn accurate() -> ConnectionConfig {
-    plain().with(|c| {
-        c.shared_mut().ecn.policy = EcnPolicy::Accurate;
-    })
 }
 
 #[test]

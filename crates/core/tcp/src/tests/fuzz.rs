@@ -162,18 +162,6 @@ fn start(which: usize) -> Trace {
     }
 }
 
-fn asking() -> ConnectionConfig {
-    plain().with(|c| {
-        c.shared_mut().ecn.policy = EcnPolicy::Request;
-    })
-}
-
-fn accurate() -> ConnectionConfig {
-    plain().with(|c| {
-        c.shared_mut().ecn.policy = EcnPolicy::Accurate;
-    })
-}
-
 /// Plays a life and checks after each event what must always hold.
 struct Life {
     t: Trace,

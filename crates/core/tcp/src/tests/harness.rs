@@ -438,6 +438,20 @@ pub(super) fn plain() -> ConnectionConfig {
     })
 }
 
+/// As [`plain`], with a request for ECN.
+pub(super) fn asking() -> ConnectionConfig {
+    plain().with(|c| {
+        c.shared_mut().ecn.policy = EcnPolicy::Request;
+    })
+}
+
+/// As [`plain`], with a request for accurate ECN.
+pub(super) fn accurate() -> ConnectionConfig {
+    plain().with(|c| {
+        c.shared_mut().ecn.policy = EcnPolicy::Accurate;
+    })
+}
+
 /// A connection that has sent its SYN.
 pub(super) fn syn_sent() -> Trace {
     syn_sent_with(&plain())

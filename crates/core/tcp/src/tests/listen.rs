@@ -5,7 +5,7 @@ use std::sync::Arc;
 use wire::{Instant, TcpOptions, Timestamps};
 
 use super::harness::{OURS, THEIRS, plain};
-use crate::test_config::test_link;
+use crate::test_config::{endpoints, test_link};
 use crate::test_payload::{Bytes, live_runs};
 use crate::*;
 
@@ -15,13 +15,6 @@ struct Stage {
     backlog: SynBacklog<Bytes>,
     now: Instant,
     accept_queue: AcceptQueue,
-}
-
-fn endpoints(port: u16) -> Endpoints {
-    Endpoints {
-        local: ([10, 0, 0, 1], 80).into(),
-        remote: ([10, 0, 0, 2], port).into(),
-    }
 }
 
 fn listening(capacity: usize, config: &ConnectionConfig) -> Stage {

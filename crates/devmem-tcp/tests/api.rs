@@ -1,5 +1,7 @@
 //! The typed API over the user-space stack: what an application may rely on.
 
+mod common;
+
 use std::io::Write;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -11,6 +13,8 @@ use devmem_tcp::{
     RecvError, RxBatch, Setup, Stream,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use common::pattern;
 
 const LOCAL: &str = "10.77.0.2:5201";
 /// Far longer than anything here takes: a test that waits this long has failed.
@@ -69,10 +73,6 @@ impl Bench {
         assert_eq!(count.home, count.total, "net_iovs that are not home");
         drop(self.setup);
     }
-}
-
-fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|at| (at % 251) as u8).collect()
 }
 
 /// Sends `bytes` and closes, from another thread.

@@ -7,6 +7,7 @@
 mod awaited;
 #[path = "kernel_nic/bench.rs"]
 mod bench;
+mod common;
 #[path = "kernel_nic/receiving.rs"]
 mod receiving;
 #[path = "kernel_nic/sending.rs"]

@@ -4,6 +4,8 @@
     reason = "a send takes a list of ranges"
 )]
 
+mod common;
+
 use std::io::Write;
 use std::time::Duration;
 
@@ -11,6 +13,8 @@ use devmem_tcp::{
     CompletionError, ConnectOptions, Dmabuf, EarlyCookie, EarlyData, Errno, Frag, Netdev, RxBatch,
     SendError, SendId, Stream,
 };
+
+use common::pattern;
 
 const PORT: u16 = 5201;
 
@@ -21,12 +25,6 @@ fn connected(impairment: &str) -> (Netdev, Netdev, Stream, Stream) {
     let sender = a.connect(("10.77.0.2", PORT)).expect("it listens");
     let (receiver, _) = listener.accept().expect("it connected");
     (a, b, sender, receiver)
-}
-
-fn pattern(len: usize) -> Vec<u8> {
-    (0..len)
-        .map(|i| (i % 251) as u8 ^ (i >> 12) as u8)
-        .collect()
 }
 
 fn device(bytes: &[u8]) -> Dmabuf {

@@ -4,6 +4,7 @@
 //! The kernel's side is its loopback, so that any machine can run it: bytes in host memory, sends from host memory. With
 //! device memory it takes a NIC that can (`device.rs`); what only such a NIC shows is in `kernel_nic.rs`.
 
+mod common;
 #[path = "shared/device.rs"]
 mod device;
 #[path = "shared/halves.rs"]

@@ -4,6 +4,8 @@
     reason = "a send takes a list of ranges"
 )]
 
+mod common;
+
 use std::future::Future;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,6 +16,8 @@ use devmem_tcp::{
 };
 use tokio::io::AsyncWriteExt;
 use tokio::runtime::{Builder, Runtime};
+
+use common::pattern;
 
 const PORT: u16 = 5201;
 
@@ -122,12 +126,6 @@ async fn both<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
         }
     })
     .await
-}
-
-fn pattern(len: usize) -> Vec<u8> {
-    (0..len)
-        .map(|at| (at % 251) as u8 ^ (at >> 12) as u8)
-        .collect()
 }
 
 fn device(bytes: &[u8]) -> Dmabuf {

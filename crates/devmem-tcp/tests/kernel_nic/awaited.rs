@@ -12,7 +12,8 @@ use devmem_tcp::tokio::{Listener, Stream};
 use devmem_tcp::{Errno, Placement, RxBatch};
 use tokio::runtime::Builder;
 
-use crate::bench::{Bench, PATIENCE, collect, memory, pattern, read, write};
+use crate::bench::{Bench, PATIENCE, collect, memory, read, write};
+use crate::common::pattern;
 
 /// Runs a test on two threads, within bounds.
 fn run(test: impl Future<Output = ()>) {

@@ -173,12 +173,6 @@ impl Receiver {
     }
 }
 
-pub fn pattern(len: usize) -> Vec<u8> {
-    (0..len)
-        .map(|at| (at % 251) as u8 ^ (at >> 12) as u8)
-        .collect()
-}
-
 /// Writes `bytes` and closes, from another thread.
 pub fn write(mut peer: TcpStream, bytes: Vec<u8>) -> JoinHandle<()> {
     std::thread::spawn(move || peer.write_all(&bytes).unwrap())

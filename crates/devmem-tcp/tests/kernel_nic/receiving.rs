@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use devmem_linux::test_util::{is_victim, kill_victim, wait_to_be_killed};
 use devmem_tcp::{Dmabuf, Errno, NiovSize, Placement, RecvError, RxBatch, RxQueueId};
 
-use crate::bench::{Bench, collect, pattern, receive_all, write};
+use crate::bench::{Bench, collect, receive_all, write};
+use crate::common::pattern;
 
 #[test]
 fn bytes_land_in_device_memory_and_every_setting_comes_back() {

@@ -8,7 +8,8 @@ use std::io::Write;
 
 use devmem_tcp::{Errno, Netdev, SendError};
 
-use crate::bench::{Bench, PATIENCE, memory, pattern};
+use crate::bench::{Bench, PATIENCE, memory};
+use crate::common::pattern;
 
 #[test]
 fn device_memory_arrives_and_may_change_when_the_send_is_complete() {

@@ -4,7 +4,8 @@ use devmem_linux::test_util::skip;
 use devmem_tcp::vulkan::{self, Device, VulkanError};
 use devmem_tcp::{Dmabuf, Placement, RxBatch};
 
-use crate::bench::{Bench, MEMORY_BYTES, PATIENCE, pattern, write};
+use crate::bench::{Bench, MEMORY_BYTES, PATIENCE, write};
+use crate::common::pattern;
 
 const BYTES: usize = 5_000_000;
 

@@ -7,6 +7,8 @@ use std::time::Duration;
 use devmem_linux::test_util::skip;
 use devmem_tcp::{Dmabuf, Frag, Listener, Netdev, RxBatch, Stream};
 
+pub use crate::common::pattern;
+
 /// Far longer than anything here takes: a test that waits this long has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -114,12 +116,6 @@ fn compare(test: &str, scenario: fn(&World, &mut Seen), ipv6: bool) {
         user, kernel,
         "left user space, right the kernel, IPv6 {ipv6}"
     );
-}
-
-pub fn pattern(len: usize) -> Vec<u8> {
-    (0..len)
-        .map(|at| (at % 251) as u8 ^ (at >> 12) as u8)
-        .collect()
 }
 
 /// Appends a batch's bytes, all of which are in host memory here.

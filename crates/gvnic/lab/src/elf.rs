@@ -7,7 +7,8 @@ use std::process::Command;
 
 /// `e_ident` of a 64-bit little-endian file, and offsets of header fields for the program headers (elf.h).
 const MAGIC: [u8; 6] = [0x7f, b'E', b'L', b'F', 2, 1];
-const PROGRAM_HEADER_BYTES: usize = 56;
+/// Bytes of a program header.
+pub(crate) const PROGRAM_HEADER_BYTES: usize = 56;
 const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
 
@@ -140,13 +141,24 @@ fn program_header(elf: &[u8], wanted: u32) -> Option<&[u8]> {
         return None;
     }
     let table = usize::try_from(u64_at(elf, 32)?).ok()?;
-    let count = u16::from_le_bytes(*elf.get(56..)?.first_chunk()?);
+    let count = u16_at(elf, 56)?;
     let headers = elf.get(table..)?.chunks_exact(PROGRAM_HEADER_BYTES);
     let mut headers = headers.take(usize::from(count));
     headers.find(|header| header.starts_with(&wanted.to_le_bytes()))
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+/// Returns the number at an offset; `None`: the bytes end before.
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// As [`u16_at`].
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// As [`u16_at`].
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use devmem_linux::small_file::{self, OpenFor};
 
+use crate::elf::{PROGRAM_HEADER_BYTES, u16_at, u32_at, u64_at};
 use tool::output::Failure;
 
 /// Bytes at the start of a file that are examined, enough for the x86 boot header.
@@ -22,7 +23,6 @@ const BOOT_VERSION_MIN: u16 = 0x0200;
 const PVH_NOTE: u32 = 18;
 const EM_X86_64: u16 = 62;
 const PT_NOTE: u32 = 4;
-const PROGRAM_HEADER_BYTES: usize = 56;
 /// Maximum bytes of program headers, and of one segment of notes, that are examined.
 const TABLE_BYTES_MAX: usize = 64 << 10;
 
@@ -251,18 +251,6 @@ fn read_up_to(file: &File, bytes: &mut [u8], at: u64) -> io::Result<usize> {
         }
     }
     Ok(done)
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
 #[cfg(test)]

@@ -30,6 +30,7 @@
     reason = "a load takes a list of ranges"
 )]
 
+mod active;
 mod base64;
 mod checksum;
 mod connection;

@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
+use super::active::Active;
 use super::connection::Connection;
 use super::error::LoadError;
 use super::landing::Landing;
@@ -18,6 +19,7 @@ pub(super) struct Run<'a> {
     pieces: Pieces,
     landing: Landing<'a>,
     slots: Slots<Connection>,
+    active: Active,
     idle: Idle,
     loaded: Loaded,
 }
@@ -34,13 +36,19 @@ impl<'a> Run<'a> {
         landing: Landing<'a>,
         connections: usize,
     ) -> Result<Self, LoadError> {
+        let idle = Idle::new(&loader.nic).map_err(LoadError::Wait)?;
+        let now = Instant::now();
         Ok(Self {
             loader,
             source,
             pieces,
             landing,
             slots: Slots::new(connections, loader.settings.attempts()),
-            idle: Idle::new(&loader.nic).map_err(LoadError::Wait)?,
+            active: match idle.serves_alone() {
+                true => Active::some(connections, now),
+                false => Active::all(connections, now),
+            },
+            idle,
             loaded: Loaded::default(),
         })
     }
@@ -55,14 +63,15 @@ impl<'a> Run<'a> {
     ) -> Result<Loaded, LoadError> {
         let start = Instant::now();
         while !self.pieces.is_done() {
-            if progress(self.progress()).is_break() {
+            let sofar = self.progress();
+            if progress(sofar).is_break() {
                 return Err(LoadError::Cancelled);
             }
+            self.active.choose(sofar, Instant::now());
             self.prepare_all()?;
             let spin = self.idle.spin();
             if !turn_all(self.slots.indices(), spin, |index| self.turn(index))? {
-                let waited = self.idle.wait(&self.slots, self.pieces.peek());
-                waited.map_err(LoadError::Wait)?;
+                self.wait()?;
             }
         }
         for index in self.slots.indices() {
@@ -77,6 +86,18 @@ impl<'a> Run<'a> {
         Ok(self.loaded)
     }
 
+    /// Waits until a connection has bytes, or something else is to be done.
+    fn wait(&mut self) -> Result<(), LoadError> {
+        let start = Instant::now();
+        let mut due = self.active.next_choice();
+        if self.pieces.peek().is_some() && self.slots.open().count() < self.active.used() {
+            due = [due, self.slots.next_due()].into_iter().flatten().min();
+        }
+        let waited = self.idle.wait(&self.slots, due);
+        self.active.on_waited(start.elapsed());
+        waited.map_err(LoadError::Wait)
+    }
+
     fn progress(&self) -> Progress {
         // Bytes of pieces that are not whole.
         let partial = self.slots.open().map(|open| open.placed - open.whole);
@@ -87,10 +108,16 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Prepares all slots. At most one connection is made, which takes a round trip in which the others are not served.
+    /// Prepares as many slots as connections are in use. At most one connection is made, which takes a round trip in which the
+    /// others are not served.
     fn prepare_all(&mut self) -> Result<(), LoadError> {
         let before = self.loaded.connections;
-        for index in self.slots.indices() {
+        let mut from = 0;
+        for _ in 0..self.active.used() {
+            let Some(index) = self.slots.next_turn(from) else {
+                break;
+            };
+            from = index + 1;
             if self.loaded.connections == before || self.slots.get(index).is_some() {
                 self.prepare(index)?;
             }
@@ -140,6 +167,8 @@ impl<'a> Run<'a> {
         match self.source.connect(nic, settings.window()) {
             Ok((stream, session)) => {
                 self.loaded.connections += 1;
+                let round_trip = stream.tcp_info().map(|info| info.min_rtt);
+                self.active.on_connected(round_trip, Instant::now());
                 self.slots.put(index, Connection::new(stream, session));
                 Ok(())
             }

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use devmem_tcp::{Interest, Netdev, Poller, Stream, Watch};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::piece::Piece;
 use super::slots::Slots;
 
 /// Longest wait without a call of the progress function.
@@ -53,6 +52,11 @@ impl Idle {
         })
     }
 
+    /// Returns whether the waiting thread serves all connections; otherwise several threads do.
+    pub(crate) fn serves_alone(&self) -> bool {
+        self.poller.is_some()
+    }
+
     /// Returns how long to try all connections in turn before the wait. A poller rests instead.
     pub(crate) fn spin(&self) -> Duration {
         match self.poller {
@@ -61,17 +65,15 @@ impl Idle {
         }
     }
 
-    /// Waits until a connection is ready, or until the time of the next attempt to connect if there is a piece for it, for
-    /// 100 ms at most.
+    /// Waits until a connection is ready, or until `due`, for 100 ms at most.
     ///
     /// # Errors
     /// The connections cannot be waited for.
     pub(crate) fn wait<C: Connected>(
         &mut self,
         slots: &Slots<C>,
-        next: Option<Piece>,
+        due: Option<Instant>,
     ) -> io::Result<()> {
-        let due = next.and_then(|_| slots.next_due());
         let until_due = due.map(|due| due.saturating_duration_since(Instant::now()));
         let limit = until_due.map_or(LOOK_AROUND, |left| left.min(LOOK_AROUND));
         let Some(poller) = &self.poller else {

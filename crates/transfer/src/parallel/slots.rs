@@ -81,6 +81,13 @@ impl<C> Slots<C> {
         matches!(self.slots[index].state, State::Closed(until) if until <= Instant::now())
     }
 
+    /// Returns the first slot from `from` on that has a connection or may make one now. One that waits for its next attempt leaves
+    /// its turn to another.
+    pub(crate) fn next_turn(&self, from: usize) -> Option<usize> {
+        let mut later = from..self.slots.len();
+        later.find(|&index| self.get(index).is_some() || self.is_due(index))
+    }
+
     /// Puts a new connection into a slot.
     pub(crate) fn put(&mut self, index: usize, connection: C) {
         self.slots[index].state = State::Open(Box::new(connection));
@@ -161,6 +168,22 @@ mod tests {
         assert!(slots.has_failed(0));
         slots.progressed(0);
         assert!(!slots.has_failed(0));
+    }
+
+    #[test]
+    fn a_slot_that_waits_leaves_its_turn_to_another() {
+        let mut slots = Slots::new(4, 2);
+        slots.put(3, ());
+        let turns = |slots: &Slots<()>| {
+            let next = |last: &usize| slots.next_turn(last + 1);
+            std::iter::successors(slots.next_turn(0), next).collect::<Vec<_>>()
+        };
+        assert_eq!(turns(&slots), [0, 1, 2, 3]);
+        assert_eq!(slots.failed(0, None), Failed::GoOn);
+        assert_eq!(turns(&slots), [1, 2, 3], "0 waits for its next attempt");
+        assert_eq!(slots.failed(0, None), Failed::GoOn);
+        assert_eq!(slots.failed(2, None), Failed::GoOn);
+        assert_eq!(turns(&slots), [1, 3], "0 is retired");
     }
 
     #[test]

@@ -139,7 +139,9 @@ impl<'a> Run<'a> {
             self.flush();
             let spin = self.idle.spin();
             if !turn_all(self.slots.indices(), spin, |index| self.turn(index))? {
-                let waited = self.idle.wait(&self.slots, self.pieces.peek());
+                let next = self.pieces.peek();
+                let due = next.and_then(|_| self.slots.next_due());
+                let waited = self.idle.wait(&self.slots, due);
                 waited.map_err(StoreError::Wait)?;
             }
         }

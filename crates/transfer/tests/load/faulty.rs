@@ -1,9 +1,10 @@
 //! Servers that make mistakes, break and come back.
 
+use std::collections::HashSet;
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use devmem_linux::test_util::in_netns;
@@ -51,6 +52,36 @@ fn every_piece_arrives_over_any_number_of_connections() {
                 }
                 world.end();
             }
+        },
+    );
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_asked_over_all_connections() {
+    const CONNECTIONS: usize = 16;
+    in_netns(
+        "faulty::a_server_that_does_not_answer_is_asked_over_all_connections",
+        || {
+            let file = Arc::new(pattern(FILE_BYTES));
+            let world = World::new(V4);
+            let served = Arc::clone(&file);
+            let (clients, all_asked) = (Mutex::new(HashSet::new()), Condvar::new());
+            let server = Server::start(move |asked, out| {
+                // The first request opens the file.
+                if asked.number > 0 {
+                    let mut clients = clients.lock().unwrap();
+                    clients.insert(out.peer_addr()?);
+                    all_asked.notify_all();
+                    let is_early = |it: &mut HashSet<_>| it.len() < CONNECTIONS;
+                    drop(all_asked.wait_while(clients, is_early).unwrap());
+                }
+                good(asked, &served, out)
+            });
+            let loader = loader(&world).connections(CONNECTIONS).piece_bytes(30_000);
+            let loaded = world.load_all(&server.url(V4.host), &file, &loader);
+            assert_eq!(loaded.connections, CONNECTIONS as u64);
+            assert_eq!((loaded.broken, loaded.repeated), (0, 0));
+            world.end();
         },
     );
 }

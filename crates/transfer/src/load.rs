@@ -7,7 +7,8 @@
 //! headers reach host memory.
 //!
 //! One thread serves all connections: the user-space stack has one lock, and the thread that waits for data polls the NIC,
-//! so more threads would only wait for each other. Several connections hide round trips and server latency.
+//! so more threads would only wait for each other. Several connections hide round trips and server latency; a load uses no more
+//! than make it faster.
 //!
 //! It has no TLS. The bytes of a TLS connection are decrypted after they were received; only a NIC that decrypts TLS could
 //! place plain bytes in device memory.

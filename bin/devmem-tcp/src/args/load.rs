@@ -38,7 +38,7 @@ pub struct Load {
     /// Load only bytes A to B-1
     #[arg(long, value_name = "A-B")]
     pub range: Option<String>,
-    /// Number of simultaneous connections
+    /// Most simultaneous connections; fewer are used while more are not faster
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub connections: u16,
     /// Bytes of one request; a broken connection loses at most its unfinished pieces

@@ -66,8 +66,9 @@ impl Loaded {
 }
 
 impl Loader {
-    /// Returns a loader with 4 connections, pieces of 16 MiB and 2 requests at a time on each connection, or more if pieces are
-    /// short.
+    /// Returns a loader with up to 4 connections, pieces of 16 MiB and 2 requests at a time on each connection, or more if pieces are
+    /// short. A load begins with one connection if one thread serves all of them and the round trip is shorter than a millisecond.
+    /// While it waits for bytes, it tries twice as many, and uses them if they are faster.
     pub fn new(nic: &Netdev) -> Self {
         Self {
             nic: nic.clone(),

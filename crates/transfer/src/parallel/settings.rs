@@ -86,7 +86,7 @@ impl Settings {
 macro_rules! settable {
     ($Type:ty) => {
         impl $Type {
-            /// Sets the number of connections, from 1 to 1024. There is only one to an HTTP server that serves no ranges, or to
+            /// Sets the number of connections, from 1 to 1024; a load uses fewer while more are not faster. There is only one to an HTTP server that serves no ranges, or to
             /// an NBD server that does not promise that all connections see the same data.
             #[must_use]
             pub fn connections(mut self, connections: usize) -> Self {

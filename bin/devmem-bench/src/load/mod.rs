@@ -34,7 +34,7 @@ const SIZES: std::ops::RangeInclusive<u64> = 64 << 20..=16 << 30;
 /// pair into another file there, which is then read once: the cheapest copy to a target. `recv` receives into a buffer that
 /// stays in the cache, and copies from there to device memory. `readv` only reads the same packets from a TAP into the target, and
 /// sends ACKs: the least CPU time of any receiver over a TAP. `nbdcopy` reads from an NBD server over a veth pair and drops the bytes,
-/// or writes them to a new file in /dev/shm (`tmpfs`, 1 connection), with 4 connections or one; `ours` uses one or 4. Each has 16
+/// or writes them to a new file in /dev/shm (`tmpfs`, 1 connection), with 4 connections or one; `ours` uses one, or up to 4. Each has 16
 /// requests of 1 MiB in flight on a connection. `nbdkit-memory` is nbdkit's plugin `memory`, to which the file was written before. In the
 /// rows `in-place` the payload stays where it was received, and its memory is used again at once, as that of `nbdcopy` is.
 /// `500-tensors` loads a checkpoint, each tensor to its place. CPU time is that of the receiving process, and that of the server's;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use common::{Finished, LIMIT, assert_everything_home, repeating, run, start_command, tool};
 use devmem_linux::test_util::{in_netns, skip};
+use rustix::process::{Signal, kill_process};
 
 const FILE_BYTES: usize = 5_000_001;
 
@@ -140,6 +141,30 @@ fn a_file_of_pythons_server_arrives_unchanged() {
         ))
         .failed_with(1, "the source has 5000001");
     });
+}
+
+#[test]
+fn a_signal_ends_a_load_and_a_store_that_wait_for_their_server() {
+    in_netns(
+        "a_signal_ends_a_load_and_a_store_that_wait_for_their_server",
+        || {
+            let silent = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 8000)).unwrap();
+            for line in [
+                "load http://10.77.0.1:8000/file",
+                "load http://10.77.0.1:8000/m.safetensors",
+                "load nbd://10.77.0.1:8000/disk",
+                "store Cargo.toml nbd://10.77.0.1:8000/disk",
+            ] {
+                let mut command = tool();
+                command.args(line.split(' ')).env_remove("http_proxy");
+                command.args(["--peer-addr", "10.77.0.1/24"]);
+                let running = start_command(command);
+                let _connected = silent.accept().unwrap();
+                kill_process(running.pid(), Signal::INT).unwrap();
+                running.finish().failed_with(1, "interrupted");
+            }
+        },
+    );
 }
 
 #[test]

@@ -54,6 +54,7 @@ mod to_host;
 
 pub use crate::parallel::Progress;
 pub use checksum::{Crc32c, Xxh3};
+pub use dial::GoOn;
 pub use error::{LoadError, PartError};
 pub use http::{HttpFile, HttpRequest, S3Credentials, Url, UrlError};
 pub use landing::Landed;

@@ -6,6 +6,8 @@
     reason = "a load takes a list of ranges"
 )]
 
+#[path = "load/cancel.rs"]
+mod cancel;
 #[path = "load/checkpoint.rs"]
 mod checkpoint;
 #[path = "load/faulty.rs"]
@@ -14,6 +16,8 @@ mod faulty;
 mod fuzz_replay;
 #[path = "load/nbd.rs"]
 mod nbd;
+#[path = "load/nbd_script.rs"]
+mod nbd_script;
 #[path = "load/process.rs"]
 mod process;
 #[path = "load/server.rs"]

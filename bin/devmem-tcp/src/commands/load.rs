@@ -3,7 +3,6 @@
 mod contents;
 mod target;
 
-use std::ops::ControlFlow;
 use std::time::Instant;
 
 use anyhow::Context;
@@ -28,7 +27,6 @@ use transfer::load::{Crc32c, LoadError, Loader, Origin, Xxh3};
 ///
 /// A failed step, or a wrong result.
 pub fn run(plan: &LoadPlan) -> Result<(), Failure> {
-    let stop = StopFlag::install().context("install signal handlers")?;
     let LoadPlan {
         link,
         nic,
@@ -37,6 +35,8 @@ pub fn run(plan: &LoadPlan) -> Result<(), Failure> {
         ..
     } = plan;
     let client = Client::open(link, nic, kernel, Purpose::Receive)?;
+    // A signal while the NIC is opened, which may wait for an address, ends the process: nothing is changed yet.
+    let stop = StopFlag::install().context("install signal handlers")?;
     let mut loaded = transfer(&client, nic, job, &stop)?;
     match plan.verify {
         Some(ChecksumKind::Crc32c) => loaded.add_crc32c()?,
@@ -113,10 +113,7 @@ pub fn transfer(
     let (start, clock) = (Instant::now(), cpu::process_cpu_time());
     let loaded = contents.load(&loader, &target, &mut |sofar| {
         progress.transferred(sofar.bytes, start.elapsed());
-        match stop.is_set() {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
-        }
+        stop.go_on()
     });
     let used = cpu::process_cpu_time().saturating_sub(clock);
     progress.finish();

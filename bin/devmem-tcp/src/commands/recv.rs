@@ -32,16 +32,15 @@ use tool::terminal;
 ///
 /// A failed step; wrong bytes; net_iovs that were not returned.
 pub fn run(plan: &RecvPlan) -> Result<(), Failure> {
-    let stop = StopFlag::install().context("install signal handlers")?;
     let users_alone = plan.kernel.users_alone;
     match backend::choose(&plan.link, users_alone, Purpose::Receive)? {
-        Backend::User => on_tap(plan, &stop),
-        Backend::Kernel(name) => on_kernel(&name, plan, &stop),
+        Backend::User => on_tap(plan),
+        Backend::Kernel(name) => on_kernel(&name, plan),
     }
 }
 
 /// Receives with our stack.
-fn on_tap(plan: &RecvPlan, stop: &StopFlag) -> Result<(), Failure> {
+fn on_tap(plan: &RecvPlan) -> Result<(), Failure> {
     if plan.kernel.dry_run {
         return Err(nothing_to_change(plan));
     }
@@ -56,11 +55,13 @@ fn on_tap(plan: &RecvPlan, stop: &StopFlag) -> Result<(), Failure> {
     }
     let local = tap.local(plan.port);
     let receiver = Receiver::open(builder, &plan.nic, local)?;
+    // A signal while the NIC is opened, which may wait for an address, ends the process: nothing has to be restored.
+    let stop = StopFlag::install().context("install signal handlers")?;
     if let Some(warning) = kernels_end::unreachable(tap) {
         note(warning);
     }
     let report = RunReport::of("user", link, &plan.nic, local.ip());
-    let received = receive(plan, stop, receiver, output, report, capture.as_ref());
+    let received = receive(plan, &stop, receiver, output, report, capture.as_ref());
     capture::finish(capture, received)
 }
 
@@ -76,7 +77,8 @@ fn nothing_to_change(plan: &RecvPlan) -> Failure {
 }
 
 /// Receives with the kernel's stack, on a NIC that supports device memory.
-fn on_kernel(name: &str, plan: &RecvPlan, stop: &StopFlag) -> Result<(), Failure> {
+fn on_kernel(name: &str, plan: &RecvPlan) -> Result<(), Failure> {
+    let stop = StopFlag::install().context("install signal handlers")?;
     let nic = Netdev::kernel(name)?;
     let local = kernel::local(&nic, &plan.link, plan.port)?;
     if plan.kernel.dry_run {
@@ -85,7 +87,7 @@ fn on_kernel(name: &str, plan: &RecvPlan, stop: &StopFlag) -> Result<(), Failure
     let output = open_output(plan.output.as_ref())?;
     let receiver = Receiver::on_kernel(nic, &plan.kernel, local)?;
     let report = RunReport::of("kernel", name.to_owned(), &plan.nic, local.ip());
-    receive(plan, stop, receiver, output, report, None)
+    receive(plan, &stop, receiver, output, report, None)
 }
 
 /// Prints where the receiver listens.

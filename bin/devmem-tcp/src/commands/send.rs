@@ -31,15 +31,14 @@ use tool::transmit::Transmit;
 ///
 /// A failed step, or a peer that did not receive everything.
 pub fn run(plan: &SendPlan) -> Result<(), Failure> {
-    let stop = StopFlag::install().context("install signal handlers")?;
     let file = open_input(&plan.input)?;
     let capture = Capture::open(plan.capture.as_deref(), &plan.link.tap.link.to_string())?;
-    let sent = End::open(plan, capture.as_ref()).and_then(|end| send(plan, file, end, &stop));
+    let sent = End::open(plan, capture.as_ref()).and_then(|end| send(plan, file, end));
     capture::finish(capture, sent)
 }
 
 /// Sends over an open NIC and prints the report.
-fn send(plan: &SendPlan, file: Option<File>, end: End, stop: &StopFlag) -> Result<(), Failure> {
+fn send(plan: &SendPlan, file: Option<File>, end: End) -> Result<(), Failure> {
     let (nic, memory) = (&end.nic, &end.memory);
     let tx = nic.bind_tx(memory)?;
     let to = plan.to;
@@ -48,13 +47,15 @@ fn send(plan: &SendPlan, file: Option<File>, end: End, stop: &StopFlag) -> Resul
         note(warning);
     }
     let mut stream = nic.connect(to).map_err(|error| not_connected(to, error))?;
+    // A signal before, while the NIC waits for an address or for the peer, ends the process: nothing has to be restored.
+    let stop = StopFlag::install().context("install signal handlers")?;
     let (mut source, total) = source(&plan.input, file, &stream)?;
     note(format_args!("sending to {to} over {}", end.link));
 
     let title = plan
         .watch
         .then(|| format!("send  to {to} over {}", end.link));
-    let mut display = Display::start(title, total, nic, stop)?;
+    let mut display = Display::start(title, total, nic, &stop)?;
     let (start, clock) = (std::time::Instant::now(), cpu::process_cpu_time());
     let transmit = Transmit::new(&mut stream, &tx, 0..memory.size(), plan.chunk)?;
     let sent = transmit.run(&mut source, &mut |transmit| {

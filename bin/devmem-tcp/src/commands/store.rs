@@ -1,6 +1,6 @@
 //! `devmem-tcp store`: stores a file in an export of a stock NBD server.
 
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -28,13 +28,14 @@ const WINDOW: usize = 16;
 ///
 /// A failed step, or a wrong result.
 pub fn run(plan: &StorePlan) -> Result<(), Failure> {
-    let stop = StopFlag::install().context("install signal handlers")?;
     let mut input = Input::open(&plan.file)?;
     let StorePlan {
         link, nic, kernel, ..
     } = plan;
     let client = Client::open(link, nic, kernel, Purpose::Send)?;
-    let export = NbdExport::open(&client.nic, plan.url.clone());
+    // A signal while the NIC is opened, which may wait for an address, ends the process: nothing is changed yet.
+    let stop = StopFlag::install().context("install signal handlers")?;
+    let export = NbdExport::open_while(&client.nic, plan.url.clone(), &mut || stop.go_on());
     let export = export.map_err(|error| failure(error.into(), &plan.url, &stop))?;
     // One half of the memory is bound for receiving, the other has the chunks.
     let (mem_bytes, niov) = client.mem_bytes();
@@ -59,7 +60,7 @@ pub fn run(plan: &StorePlan) -> Result<(), Failure> {
     let ranges = std::slice::from_ref(&range);
     let stored = storer.store_from(&export, &memory, ranges, &mut fill, &mut |sofar| {
         progress.transferred(sofar.bytes, start.elapsed());
-        go_on(&stop)
+        stop.go_on()
     });
     let used = cpu::process_cpu_time().saturating_sub(clock);
     progress.finish();
@@ -98,13 +99,6 @@ fn storer(plan: &StorePlan, nic: &Netdev) -> Storer {
         .piece_bytes(plan.piece_bytes)
         .window(WINDOW)
         .durability(plan.durability)
-}
-
-fn go_on(stop: &StopFlag) -> ControlFlow<()> {
-    match stop.is_set() {
-        true => ControlFlow::Break(()),
-        false => ControlFlow::Continue(()),
-    }
 }
 
 /// Returns the range of the export that `bytes` are stored in.
@@ -158,7 +152,7 @@ fn verify(
         &mut |bytes| stored.add(bytes),
         &mut |sofar| {
             progress.at(sofar.bytes);
-            go_on(stop)
+            stop.go_on()
         },
     );
     read.map_err(|error| load::failure(error, &Origin::Nbd(plan.url.clone()), stop))?;

@@ -429,6 +429,34 @@ fn a_receiver_gets_its_address_from_a_dhcp_server() {
 }
 
 #[test]
+fn a_signal_ends_a_run_that_waits_for_an_address() {
+    in_netns(
+        "recv::a_signal_ends_a_run_that_waits_for_an_address",
+        || {
+            let (mut near, mut far) = Interface::create_veth_pair("near", "far").unwrap();
+            near.set_up().unwrap();
+            far.set_up().unwrap();
+            // It hears the client, and does not answer.
+            let server = std::net::UdpSocket::bind("0.0.0.0:67").unwrap();
+            for line in [
+                "recv -l",
+                "send 10.77.0.1 5201 --bytes 1",
+                "load http://10.77.0.1/x",
+            ] {
+                let running = start(&format!("{line} --link packet:far --addr auto"));
+                server.recv_from(&mut [0; 1500]).unwrap();
+                signal(&running, Signal::INT);
+                assert_eq!(running.finish().code, None, "{line}");
+                // Its repetitions.
+                server.set_nonblocking(true).unwrap();
+                while server.recv_from(&mut [0; 1500]).is_ok() {}
+                server.set_nonblocking(false).unwrap();
+            }
+        },
+    );
+}
+
+#[test]
 fn after_a_killed_receiver_the_kernel_answers_the_shared_ports_again() {
     in_netns(
         "recv::after_a_killed_receiver_the_kernel_answers_the_shared_ports_again",

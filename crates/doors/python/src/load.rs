@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use devmem_tcp::{BoundRx, Dmabuf as Memory, Errno, ErrorKind};
 use devmem_transfer::load::{
-    Checkpoint, CheckpointError, HttpRequest, LoadError, Loader, Progress, Tensor as Placed, Url,
+    Checkpoint, CheckpointError, HttpRequest, LoadError, Loader, Tensor as Placed, Url,
     UrlError,
 };
 use pyo3::prelude::*;
@@ -59,10 +59,8 @@ pub(crate) fn load_safetensors<'py>(
     let loaded = released(py, || {
         let _bound = bind_for(&nic, bind, device)?;
         let loader = Loader::new(&nic).connections(connections);
-        let checkpoint = Checkpoint::open(&loader, request)?;
-        let memory = device.alloc(checkpoint.memory_bytes())?;
         let mut looked = Instant::now();
-        let mut look = |_: Progress| {
+        let mut look = || {
             if looked.elapsed() < LOOK {
                 return ControlFlow::Continue(());
             }
@@ -75,7 +73,9 @@ pub(crate) fn load_safetensors<'py>(
                 Some(Ok(())) | None => ControlFlow::Continue(()),
             }
         };
-        let loaded = checkpoint.load(&loader, &memory, &mut look);
+        let checkpoint = Checkpoint::open_while(&loader, request, &mut look)?;
+        let memory = device.alloc(checkpoint.memory_bytes())?;
+        let loaded = checkpoint.load(&loader, &memory, &mut |_| look());
         loaded.map_err(CheckpointError::from)?;
         Ok((memory, checkpoint.tensors().to_vec()))
     });
@@ -161,7 +161,7 @@ fn verdict(error: &LoadError) -> (ErrorKind, Errno) {
         LoadError::Recv(source) => (source.kind(), source.errno()),
         LoadError::Send(source) => (source.kind(), source.errno()),
         LoadError::Gather(source) => (source.kind(), source.errno()),
-        LoadError::Resolve { .. } => (ErrorKind::HostUnreachable, Errno::EHOSTUNREACH),
+        LoadError::Resolve { .. } | LoadError::NoFamily { .. } => (ErrorKind::HostUnreachable, Errno::EHOSTUNREACH),
         LoadError::Status { status, .. } => match status {
             401 | 403 | 407 => (ErrorKind::PermissionDenied, Errno::EACCES),
             404 | 410 => (ErrorKind::NotFound, Errno::ENOENT),

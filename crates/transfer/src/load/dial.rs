@@ -1,47 +1,126 @@
-//! Connecting to the host of a source.
+//! Connecting to the host of a source. Every wait asks its caller whether it goes on.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
-use std::time::Duration;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::ops::ControlFlow;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use devmem_tcp::{ConnectOptions, Netdev, Stream};
+use devmem_tcp::{ConnectError, ConnectOptions, Connecting, Netdev, Stream};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use super::error::LoadError;
 
 /// Time limit of one attempt to connect: a SYN and its repetitions after 1 and 3 seconds.
 const CONNECT_LIMIT: Duration = Duration::from_secs(7);
+/// Longest wait without a question whether to go on.
+pub(crate) const SLICE: Duration = Duration::from_millis(100);
+
+/// Asked whether a wait goes on, at least every 100 ms.
+pub type GoOn<'a> = dyn FnMut() -> ControlFlow<()> + 'a;
+
+/// Asks.
+///
+/// # Errors
+/// [`LoadError::Cancelled`].
+pub(crate) fn ask(go_on: &mut GoOn<'_>) -> Result<(), LoadError> {
+    match go_on() {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(LoadError::Cancelled),
+    }
+}
+
+/// Sleeps.
+///
+/// # Errors
+/// [`LoadError::Cancelled`].
+pub(crate) fn pause(time: Duration, go_on: &mut GoOn<'_>) -> Result<(), LoadError> {
+    let start = Instant::now();
+    loop {
+        ask(go_on)?;
+        let left = time.saturating_sub(start.elapsed());
+        if left.is_zero() {
+            return Ok(());
+        }
+        thread::sleep(left.min(SLICE));
+    }
+}
 
 /// Returns the addresses of a host, of the IP versions that the NIC has, in the order of the system's resolver.
 ///
 /// # Errors
-/// [`LoadError::Resolve`] if there is none.
-pub(crate) fn resolve(nic: &Netdev, host: &str, port: u16) -> Result<Vec<SocketAddr>, LoadError> {
+/// [`LoadError::Resolve`] if there is none, [`LoadError::NoFamily`] if the NIC has none of their IP versions,
+/// [`LoadError::Cancelled`].
+pub(crate) fn resolve(
+    nic: &Netdev,
+    host: &str,
+    port: u16,
+    go_on: &mut GoOn<'_>,
+) -> Result<Vec<SocketAddr>, LoadError> {
+    let found = match host.parse::<IpAddr>() {
+        Ok(ip) => vec![SocketAddr::new(ip, port)],
+        Err(_) => look_up(host, port, go_on)?,
+    };
+    let ours = nic.addresses();
+    let is_ours = |address: &&SocketAddr| ours.iter().any(|ip| ip.is_ipv4() == address.is_ipv4());
+    let usable: Vec<_> = found.iter().filter(is_ours).copied().collect();
+    match (usable.is_empty(), found.first()) {
+        (true, Some(first)) => Err(LoadError::NoFamily {
+            host: host.to_owned(),
+            address: first.ip(),
+        }),
+        _ => Ok(usable),
+    }
+}
+
+/// Asks the system's resolver for a name, which can take long. If the caller ends the wait, a thread is left waiting for it.
+fn look_up(host: &str, port: u16, go_on: &mut GoOn<'_>) -> Result<Vec<SocketAddr>, LoadError> {
     let failed = |source| LoadError::Resolve {
         host: host.to_owned(),
         source,
     };
-    let ours = nic.addresses();
-    let is_ours = |address: &SocketAddr| ours.iter().any(|ip| ip.is_ipv4() == address.is_ipv4());
-    let found = (host, port).to_socket_addrs().map_err(failed)?;
-    let found: Vec<_> = found.filter(is_ours).collect();
-    match found.is_empty() {
-        false => Ok(found),
-        true => Err(failed(io::Error::new(
-            io::ErrorKind::AddrNotAvailable,
-            "none of the IP versions that the NIC has",
-        ))),
+    let (tell, told) = channel();
+    let name = host.to_owned();
+    let ask_resolver = move || {
+        let found = (name.as_str(), port).to_socket_addrs();
+        // Nobody may wait any more.
+        let _ = tell.send(found.map(Iterator::collect::<Vec<_>>));
+    };
+    let thread = thread::Builder::new().name("devmem-resolve".to_owned());
+    thread.spawn(ask_resolver).map_err(failed)?;
+    loop {
+        ask(go_on)?;
+        match told.recv_timeout(SLICE) {
+            Ok(Ok(found)) if !found.is_empty() => return Ok(found),
+            Ok(Ok(_)) => return Err(failed(io::ErrorKind::AddrNotAvailable.into())),
+            Ok(Err(error)) => return Err(failed(error)),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(failed(io::Error::other("the resolver has panicked")));
+            }
+        }
     }
 }
 
 /// Connects to the first of `addresses` that answers.
 ///
 /// # Errors
-/// The error of the last one.
-pub(crate) fn connect(nic: &Netdev, addresses: &[SocketAddr]) -> Result<Stream, LoadError> {
-    let options = ConnectOptions::new().timeout(CONNECT_LIMIT);
+/// The error of the last one; [`LoadError::Cancelled`].
+pub(crate) fn connect(
+    nic: &Netdev,
+    addresses: &[SocketAddr],
+    go_on: &mut GoOn<'_>,
+) -> Result<Stream, LoadError> {
     let mut failure = None;
     for &address in addresses {
-        match nic.connect_with(address, &options) {
+        let begun = nic.begin_connect(address, &ConnectOptions::new());
+        let connected = match begun {
+            Ok(connecting) => finish(connecting, go_on)?,
+            Err(source) => Err(source),
+        };
+        match connected {
             Ok(stream) => {
                 // Requests are small and follow each other.
                 let _ = stream.set_nodelay(true);
@@ -54,4 +133,38 @@ pub(crate) fn connect(nic: &Netdev, addresses: &[SocketAddr]) -> Result<Stream, 
         host: String::new(),
         source: io::ErrorKind::AddrNotAvailable.into(),
     }))
+}
+
+/// Waits for the outcome of an attempt.
+///
+/// # Errors
+/// [`LoadError::Cancelled`].
+fn finish(
+    mut connecting: Connecting,
+    go_on: &mut GoOn<'_>,
+) -> Result<Result<Stream, ConnectError>, LoadError> {
+    let start = Instant::now();
+    let signal = match connecting.signal() {
+        Ok(signal) => signal,
+        Err(error) => return Ok(Err(ConnectError::System(error))),
+    };
+    loop {
+        signal.arm();
+        match connecting.try_finish() {
+            Ok(None) => {}
+            Ok(Some(stream)) => return Ok(Ok(stream)),
+            Err(error) => return Ok(Err(error)),
+        }
+        ask(go_on)?;
+        let left = CONNECT_LIMIT.saturating_sub(start.elapsed());
+        if left.is_zero() {
+            return Ok(Err(ConnectError::TimedOut));
+        }
+        let limit = Timespec::try_from(left.min(SLICE)).expect("a tenth of a second fits");
+        let mut fds = [PollFd::new(&signal, PollFlags::IN)];
+        match poll(&mut fds, Some(&limit)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Ok(Err(ConnectError::System(errno.into()))),
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Errors of a load.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
 use devmem_tcp::{ConnectError, GatherError, RecvError, SendError};
@@ -62,6 +62,14 @@ pub enum LoadError {
         host: String,
         /// The resolver's error.
         source: io::Error,
+    },
+    /// The NIC has no address of the IP version of the host's address.
+    #[error("{host} has an address of {}, and the NIC has none\n  give it one: --addr, or NetdevBuilder::address", version(.address))]
+    NoFamily {
+        /// Name of the host.
+        host: String,
+        /// Its first address.
+        address: IpAddr,
     },
     /// No connection could be made.
     #[error("connect to {address}: {source}")]
@@ -175,6 +183,13 @@ pub enum LoadError {
     /// The connections cannot be waited for.
     #[error("wait for the connections: {0}")]
     Wait(io::Error),
+}
+
+fn version(address: &IpAddr) -> &'static str {
+    match address {
+        IpAddr::V4(_) => "IPv4",
+        IpAddr::V6(_) => "IPv6",
+    }
 }
 
 /// Returns the remedy for a status, on a line below.

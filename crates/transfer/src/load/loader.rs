@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use devmem_tcp::{Netdev, StreamStats};
 
+use super::dial::GoOn;
 use super::error::LoadError;
 use super::landing::{Landed, Landing, Take, Targets};
 use super::part::{Layout, Part};
@@ -128,7 +129,13 @@ impl Loader {
     ///
     /// # Errors
     /// As [`load`](Self::load).
-    pub(crate) fn read(&self, source: &Source, start: u64, len: u32) -> Result<Vec<u8>, LoadError> {
+    pub(crate) fn read(
+        &self,
+        source: &Source,
+        start: u64,
+        len: u32,
+        go_on: &mut GoOn<'_>,
+    ) -> Result<Vec<u8>, LoadError> {
         let mut bytes = vec![0; len as usize];
         let mut take = |landed: Landed<'_>| {
             // Zeros are there already.
@@ -140,8 +147,8 @@ impl Loader {
             Ok(())
         };
         let end = start.saturating_add(u64::from(len));
-        let mut always = |_| ControlFlow::Continue(());
-        self.deliver(source.clone(), &[start..end], &mut take, &mut always)?;
+        let ranges = [start..end];
+        self.deliver(source.clone(), &ranges, &mut take, &mut |_| go_on())?;
         Ok(bytes)
     }
 

@@ -1,9 +1,11 @@
 //! What a URL names: a file of an HTTP server, an object of an S3-compatible store, or an export of an NBD server.
 
+use std::ops::ControlFlow;
 use std::str::FromStr;
 
 use devmem_tcp::Netdev;
 
+use super::dial::GoOn;
 use super::error::LoadError;
 use super::http::{HttpFile, HttpRequest, UrlError};
 use super::nbd::{NbdExport, NbdUrl};
@@ -46,9 +48,19 @@ impl Origin {
     /// # Errors
     /// The host is not found or does not answer, or does not have it.
     pub fn open(&self, nic: &Netdev) -> Result<Source, LoadError> {
+        self.open_while(nic, &mut || ControlFlow::Continue(()))
+    }
+
+    /// As [`open`](Self::open), while `go_on` says so. It is asked at least every 100 ms.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open); [`LoadError::Cancelled`].
+    pub fn open_while(&self, nic: &Netdev, go_on: &mut GoOn<'_>) -> Result<Source, LoadError> {
         match self {
-            Self::Http(request) => HttpFile::open(nic, request.clone()).map(Source::Http),
-            Self::Nbd(url) => NbdExport::open(nic, url.clone()).map(Source::Nbd),
+            Self::Http(request) => {
+                HttpFile::open_while(nic, request.clone(), go_on).map(Source::Http)
+            }
+            Self::Nbd(url) => NbdExport::open_while(nic, url.clone(), go_on).map(Source::Nbd),
         }
     }
 

@@ -12,6 +12,9 @@ use super::session::Fault;
 use super::source::Source;
 use crate::parallel::{Failed, Idle, Pieces, Progress, Slots, turn_all};
 
+/// Told of the progress of a run; may end it.
+type Report<'a> = dyn FnMut(Progress) -> ControlFlow<()> + 'a;
+
 /// A running load.
 pub(super) struct Run<'a> {
     loader: &'a Loader,
@@ -57,10 +60,7 @@ impl<'a> Run<'a> {
     ///
     /// # Errors
     /// Those of [`Loader::load`].
-    pub(super) fn run(
-        mut self,
-        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<Loaded, LoadError> {
+    pub(super) fn run(mut self, progress: &mut Report<'_>) -> Result<Loaded, LoadError> {
         let start = Instant::now();
         while !self.pieces.is_done() {
             let sofar = self.progress();
@@ -68,7 +68,7 @@ impl<'a> Run<'a> {
                 return Err(LoadError::Cancelled);
             }
             self.active.choose(sofar, Instant::now());
-            self.prepare_all()?;
+            self.prepare_all(progress)?;
             let spin = self.idle.spin();
             if !turn_all(self.slots.indices(), spin, |index| self.turn(index))? {
                 self.wait()?;
@@ -110,7 +110,7 @@ impl<'a> Run<'a> {
 
     /// Prepares as many slots as connections are in use. At most one connection is made, which takes a round trip in which the
     /// others are not served.
-    fn prepare_all(&mut self) -> Result<(), LoadError> {
+    fn prepare_all(&mut self, progress: &mut Report<'_>) -> Result<(), LoadError> {
         let before = self.loaded.connections;
         let mut from = 0;
         for _ in 0..self.active.used() {
@@ -119,14 +119,14 @@ impl<'a> Run<'a> {
             };
             from = index + 1;
             if self.loaded.connections == before || self.slots.get(index).is_some() {
-                self.prepare(index)?;
+                self.prepare(index, progress)?;
             }
         }
         Ok(())
     }
 
     /// Connects a slot if there is work for it, and requests pieces on it.
-    fn prepare(&mut self, index: usize) -> Result<(), LoadError> {
+    fn prepare(&mut self, index: usize, progress: &mut Report<'_>) -> Result<(), LoadError> {
         let Some(next) = self.pieces.peek() else {
             return Ok(());
         };
@@ -135,9 +135,9 @@ impl<'a> Run<'a> {
             |open: &Connection| !open.session.is_waiting() && !open.session.accepts(next);
         if self.slots.get(index).is_some_and(is_useless) {
             self.end(index);
-            self.connect(index)?;
+            self.connect(index, progress)?;
         } else if self.slots.is_due(index) {
-            self.connect(index)?;
+            self.connect(index, progress)?;
         }
         let has_failed = self.slots.has_failed(index);
         let Some(connection) = self.slots.get_mut(index) else {
@@ -162,9 +162,11 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn connect(&mut self, index: usize) -> Result<(), LoadError> {
+    fn connect(&mut self, index: usize, progress: &mut Report<'_>) -> Result<(), LoadError> {
         let Loader { nic, settings } = self.loader;
-        match self.source.connect(nic, settings.window()) {
+        let sofar = self.progress();
+        let mut go_on = || progress(sofar);
+        match self.source.connect(nic, settings.window(), &mut go_on) {
             Ok((stream, session)) => {
                 self.loaded.connections += 1;
                 let round_trip = stream.tcp_info().map(|info| info.min_rtt);

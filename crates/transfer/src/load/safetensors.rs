@@ -9,6 +9,7 @@ use std::ops::{ControlFlow, Range};
 
 use devmem_tcp::Dmabuf;
 
+use super::dial::GoOn;
 use super::error::LoadError;
 use super::http::{HttpFile, HttpRequest, UrlError};
 use super::loader::{Loaded, Loader};
@@ -99,6 +100,18 @@ impl Checkpoint {
     /// # Errors
     /// A file cannot be read, or is not what its name says.
     pub fn open(loader: &Loader, request: HttpRequest) -> Result<Self, CheckpointError> {
+        Self::open_while(loader, request, &mut || ControlFlow::Continue(()))
+    }
+
+    /// As [`open`](Self::open), while `go_on` says so. It is asked at least every 100 ms.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open); [`LoadError::Cancelled`].
+    pub fn open_while(
+        loader: &Loader,
+        request: HttpRequest,
+        go_on: &mut GoOn<'_>,
+    ) -> Result<Self, CheckpointError> {
         let mut checkpoint = Self {
             files: Vec::new(),
             tensors: Vec::new(),
@@ -106,11 +119,11 @@ impl Checkpoint {
         };
         let mut end = 0;
         if request.url().file_name().ends_with(".json") {
-            for request in shards::of(loader, request)? {
-                checkpoint.add(loader, request, &mut end)?;
+            for request in shards::of(loader, request, go_on)? {
+                checkpoint.add(loader, request, &mut end, go_on)?;
             }
         } else {
-            checkpoint.add(loader, request, &mut end)?;
+            checkpoint.add(loader, request, &mut end, go_on)?;
         }
         let pages = end.max(1).checked_next_multiple_of(PAGE_BYTES);
         let bytes = pages.and_then(|bytes| usize::try_from(bytes).ok());
@@ -185,8 +198,9 @@ impl Checkpoint {
         loader: &Loader,
         request: HttpRequest,
         end: &mut u64,
+        go_on: &mut GoOn<'_>,
     ) -> Result<(), CheckpointError> {
-        let file = HttpFile::open(loader.nic(), request)?;
+        let file = HttpFile::open_while(loader.nic(), request, go_on)?;
         let name = file.request().url().to_string();
         let Some(size) = file.size() else {
             return Err(CheckpointError::NoSize { file: name });
@@ -196,11 +210,12 @@ impl Checkpoint {
             source,
         };
         header::check_size(size).map_err(wrong)?;
-        let length = loader.read(&Source::from(&file), 0, header::LENGTH_BYTES)?;
+        let source = Source::from(&file);
+        let length = loader.read(&source, 0, header::LENGTH_BYTES, go_on)?;
         let text_len = header::text_len(&length, size).map_err(wrong)?;
         let text_start = u64::from(header::LENGTH_BYTES);
         let data_start = text_start + u64::from(text_len);
-        let text = loader.read(&Source::from(&file), text_start, text_len)?;
+        let text = loader.read(&source, text_start, text_len, go_on)?;
         let header = Header::parse(&text, size - data_start).map_err(wrong)?;
         let mut places = Vec::with_capacity(header.tensors.len());
         for tensor in header.tensors {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use devmem_tcp::{Netdev, Stream};
 
-use super::dial;
+use super::dial::{self, GoOn};
 use super::error::LoadError;
 use super::http::{HttpFile, HttpSession};
 use super::nbd::NbdExport;
@@ -89,18 +89,19 @@ impl Source {
         }
     }
 
-    /// Makes a connection that can request pieces, `window` of them at a time.
+    /// Makes a connection that can request pieces, `window` of them at a time, while `go_on` says so.
     pub(crate) fn connect(
         &self,
         nic: &Netdev,
         window: usize,
+        go_on: &mut GoOn<'_>,
     ) -> Result<(Stream, Box<dyn Session>), LoadError> {
         match self {
             Self::Http(file) => {
-                let stream = dial::connect(nic, file.addresses())?;
+                let stream = dial::connect(nic, file.addresses(), go_on)?;
                 Ok((stream, Box::new(HttpSession::new(file, window))))
             }
-            Self::Nbd(export) => export.connect(nic, window),
+            Self::Nbd(export) => export.connect(nic, window, go_on),
         }
     }
 }

@@ -49,6 +49,9 @@ pub(crate) struct Job<'a> {
     pub(crate) flushes: Flushes,
 }
 
+/// Told of the progress of a run; may end it.
+type Report<'a> = dyn FnMut(Progress) -> ControlFlow<()> + 'a;
+
 /// A running store. Its fields are dropped in their order: the connections are reset before the caller gets its memory back.
 pub(crate) struct Run<'a> {
     slots: Slots<Connection>,
@@ -97,10 +100,7 @@ impl<'a> Run<'a> {
     ///
     /// # Errors
     /// Those of [`Storer::store`].
-    pub(crate) fn run(
-        mut self,
-        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<Stored, StoreError> {
+    pub(crate) fn run(mut self, progress: &mut Report<'_>) -> Result<Stored, StoreError> {
         let start = Instant::now();
         let ended = self.run_to_end(progress);
         for index in self.slots.indices() {
@@ -124,18 +124,12 @@ impl<'a> Run<'a> {
         Ok(self.stored)
     }
 
-    fn run_to_end(
-        &mut self,
-        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<(), StoreError> {
+    fn run_to_end(&mut self, progress: &mut Report<'_>) -> Result<(), StoreError> {
         while !self.is_done() {
             if progress(self.progress()).is_break() {
-                return Err(StoreError::Cancelled {
-                    acknowledged: self.pieces.done(),
-                    total: self.pieces.total(),
-                });
+                return Err(self.cancelled());
             }
-            self.prepare_all()?;
+            self.prepare_all(progress)?;
             self.flush();
             let spin = self.idle.spin();
             if !turn_all(self.slots.indices(), spin, |index| self.turn(index))? {
@@ -146,6 +140,13 @@ impl<'a> Run<'a> {
             }
         }
         Ok(())
+    }
+
+    fn cancelled(&self) -> StoreError {
+        StoreError::Cancelled {
+            acknowledged: self.pieces.done(),
+            total: self.pieces.total(),
+        }
     }
 
     fn is_done(&self) -> bool {
@@ -161,12 +162,12 @@ impl<'a> Run<'a> {
     }
 
     /// Prepares all slots. At most one connection is made, which takes round trips in which the others are not served.
-    fn prepare_all(&mut self) -> Result<(), StoreError> {
+    fn prepare_all(&mut self, progress: &mut Report<'_>) -> Result<(), StoreError> {
         let before = self.stored.connections;
         for index in self.slots.indices() {
             self.free_chunks(index);
             if self.stored.connections == before || self.slots.get(index).is_some() {
-                self.prepare(index)?;
+                self.prepare(index, progress)?;
             }
         }
         Ok(())
@@ -188,12 +189,12 @@ impl<'a> Run<'a> {
     }
 
     /// Connects a slot if there is work for it, and requests pieces on it.
-    fn prepare(&mut self, index: usize) -> Result<(), StoreError> {
+    fn prepare(&mut self, index: usize, progress: &mut Report<'_>) -> Result<(), StoreError> {
         if self.pieces.peek().is_none() {
             return Ok(());
         }
         if self.slots.is_due(index) && self.lanes[index].stuck.is_empty() {
-            self.connect(index)?;
+            self.connect(index, progress)?;
         }
         let Some(connection) = self.slots.get_mut(index) else {
             return Ok(());
@@ -209,11 +210,12 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn connect(&mut self, index: usize) -> Result<(), StoreError> {
+    fn connect(&mut self, index: usize, progress: &mut Report<'_>) -> Result<(), StoreError> {
         let Job { storer, export, .. } = self.job;
         // The server accepts the connection after this moment.
         let since = self.ledger.moment();
-        match export.dial(&storer.nic) {
+        let sofar = self.progress();
+        match export.dial(&storer.nic, &mut || progress(sofar)) {
             Ok((stream, is_structured)) => {
                 self.stored.connections += 1;
                 let host = export.url().host();
@@ -226,6 +228,7 @@ impl<'a> Run<'a> {
             Err(error @ (LoadError::Connect { .. } | LoadError::Broken { .. })) => {
                 self.failed(index, error.to_string())
             }
+            Err(LoadError::Cancelled) => Err(self.cancelled()),
             Err(error) => Err(error.into()),
         }
     }

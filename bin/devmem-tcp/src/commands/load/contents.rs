@@ -27,7 +27,7 @@ impl Contents {
         if let Some(request) = job.checkpoint() {
             return Self::checkpoint(loader, request.clone(), stop);
         }
-        let source = job.origin.open(loader.nic());
+        let source = job.origin.open_while(loader.nic(), &mut || stop.go_on());
         let source = source.map_err(|error| failure(error, &job.origin, stop))?;
         let range = match (&job.range, source.size()) {
             (Some(range), _) => range.clone(),
@@ -43,7 +43,7 @@ impl Contents {
 
     fn checkpoint(loader: &Loader, request: HttpRequest, stop: &StopFlag) -> Result<Self, Failure> {
         let name = request.url().to_string();
-        match Checkpoint::open(loader, request.clone()) {
+        match Checkpoint::open_while(loader, request.clone(), &mut || stop.go_on()) {
             Ok(checkpoint) => Ok(Self::Checkpoint(checkpoint, name)),
             Err(CheckpointError::Load(error)) => Err(failure(error, &Origin::Http(request), stop)),
             Err(error @ (CheckpointError::Header { .. } | CheckpointError::Index { .. })) => {

@@ -2,14 +2,15 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use devmem_tcp::{Netdev, RecvError, RxBatch, Stream};
 
 use super::head::{self, Head, HeadError};
 use super::request::HttpRequest;
-use crate::load::dial;
+use crate::load::dial::{self, GoOn};
 use crate::load::error::LoadError;
 use crate::load::session::Fault;
 use crate::parallel::Piece;
@@ -19,7 +20,7 @@ use crate::parallel::retry;
 const MAX_REDIRECTS: usize = 10;
 /// Most attempts if the server is busy or breaks the connection.
 const ATTEMPTS: u32 = 4;
-/// How long to wait for bytes of the response.
+/// How long to wait for the head of the response.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
 /// A file of an HTTP server, as it was when it was opened. Cloning it is cheap.
@@ -45,11 +46,23 @@ impl HttpFile {
     /// # Errors
     /// The host is not found or does not answer, or the server refuses.
     pub fn open(nic: &Netdev, request: HttpRequest) -> Result<Self, LoadError> {
+        Self::open_while(nic, request, &mut || ControlFlow::Continue(()))
+    }
+
+    /// As [`open`](Self::open), while `go_on` says so. It is asked at least every 100 ms.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open); [`LoadError::Cancelled`].
+    pub fn open_while(
+        nic: &Netdev,
+        request: HttpRequest,
+        go_on: &mut GoOn<'_>,
+    ) -> Result<Self, LoadError> {
         let mut request = request;
         for _ in 0..MAX_REDIRECTS {
             let hop = request.next_hop();
-            let addresses = dial::resolve(nic, hop.host(), hop.port())?;
-            let head = ask(nic, &request, &addresses)?;
+            let addresses = dial::resolve(nic, hop.host(), hop.port(), go_on)?;
+            let head = ask(nic, &request, &addresses, go_on)?;
             let found = Found::of(request, addresses, &head);
             match head.status {
                 200 | 206 => return Ok(found.into()),
@@ -185,11 +198,16 @@ fn size_of(head: &Head) -> Option<u64> {
 }
 
 /// Requests the first byte and returns the head of the response.
-fn ask(nic: &Netdev, request: &HttpRequest, addresses: &[SocketAddr]) -> Result<Head, LoadError> {
+fn ask(
+    nic: &Netdev,
+    request: &HttpRequest,
+    addresses: &[SocketAddr],
+    go_on: &mut GoOn<'_>,
+) -> Result<Head, LoadError> {
     let mut failures = 0;
     loop {
-        let stream = dial::connect(nic, addresses)?;
-        let (cause, wait) = match head_of_first_byte(stream, request)? {
+        let stream = dial::connect(nic, addresses, go_on)?;
+        let (cause, wait) = match head_of_first_byte(stream, request, go_on)? {
             Ok(head) if !matches!(head.status, 408 | 429 | 500..=599) => return Ok(head),
             Ok(head) if failures + 1 == ATTEMPTS => return Ok(head),
             Ok(head) => (String::new(), head.retry_after),
@@ -200,7 +218,7 @@ fn ask(nic: &Netdev, request: &HttpRequest, addresses: &[SocketAddr]) -> Result<
             let attempts = failures;
             return Err(LoadError::GaveUp { attempts, cause });
         }
-        std::thread::sleep(retry::delay(failures, wait));
+        dial::pause(retry::delay(failures, wait), go_on)?;
     }
 }
 
@@ -208,8 +226,9 @@ fn ask(nic: &Netdev, request: &HttpRequest, addresses: &[SocketAddr]) -> Result<
 fn head_of_first_byte(
     mut stream: Stream,
     request: &HttpRequest,
+    go_on: &mut GoOn<'_>,
 ) -> Result<Result<Head, String>, LoadError> {
-    stream.set_timeout(Some(ANSWER_LIMIT));
+    stream.set_timeout(Some(dial::SLICE));
     let mut text = Vec::new();
     request.write(Some(Piece { start: 0, end: 1 }), &mut text);
     if let Err(error) = stream.write_all(&text) {
@@ -217,11 +236,14 @@ fn head_of_first_byte(
     }
     text.clear();
     let mut batch = RxBatch::with_capacity(64);
+    let start = Instant::now();
     loop {
+        dial::ask(go_on)?;
         // All of these bytes may be copied: the body is one byte, or not wanted.
         let received = match stream.recv_at_most(&mut batch, head::MAX_HEAD_BYTES) {
             Ok(0) => return Ok(Err("the server closed the connection".to_owned())),
             Ok(received) => received,
+            Err(RecvError::TimedOut) if start.elapsed() < ANSWER_LIMIT => continue,
             Err(RecvError::TimedOut) => {
                 return Ok(Err(format!("no answer within {ANSWER_LIMIT:?}")));
             }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use devmem_tcp::{Netdev, RecvError, Stream};
@@ -10,7 +11,7 @@ use super::handshake::{Agreed, MAX_NAME_BYTES, Talk};
 use super::session::NbdSession;
 use super::url::NbdUrl;
 use super::{CAN_MULTI_CONN, READ_ONLY};
-use crate::load::dial;
+use crate::load::dial::{self, GoOn};
 use crate::load::error::LoadError;
 use crate::load::session::Session;
 
@@ -58,8 +59,16 @@ impl NbdExport {
     /// # Errors
     /// The host is not found or does not answer, or has no such export.
     pub fn open(nic: &Netdev, url: NbdUrl) -> Result<Self, LoadError> {
-        let addresses = dial::resolve(nic, &url.host, url.port)?;
-        let (stream, agreed) = negotiate(nic, &url, &addresses)?;
+        Self::open_while(nic, url, &mut || ControlFlow::Continue(()))
+    }
+
+    /// As [`open`](Self::open), while `go_on` says so. It is asked at least every 100 ms.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open); [`LoadError::Cancelled`].
+    pub fn open_while(nic: &Netdev, url: NbdUrl, go_on: &mut GoOn<'_>) -> Result<Self, LoadError> {
+        let addresses = dial::resolve(nic, &url.host, url.port, go_on)?;
+        let (stream, agreed) = negotiate(nic, &url, &addresses, go_on)?;
         let found = Arc::new(Found {
             url,
             addresses,
@@ -74,9 +83,10 @@ impl NbdExport {
     /// # Errors
     /// The server does not answer, or lists none.
     pub fn list(nic: &Netdev, url: &NbdUrl) -> Result<Vec<String>, LoadError> {
-        let addresses = dial::resolve(nic, &url.host, url.port)?;
-        let mut stream = dial::connect(nic, &addresses)?;
-        Talk::begin(&mut stream, &url.host)?.list()
+        let mut go_on = || ControlFlow::Continue(());
+        let addresses = dial::resolve(nic, &url.host, url.port, &mut go_on)?;
+        let mut stream = dial::connect(nic, &addresses, &mut go_on)?;
+        Talk::begin(&mut stream, &url.host, &mut go_on)?.list()
     }
 
     /// Returns the number of bytes.
@@ -134,14 +144,19 @@ impl NbdExport {
         &self,
         nic: &Netdev,
         window: usize,
+        go_on: &mut GoOn<'_>,
     ) -> Result<(Stream, Box<dyn Session>), LoadError> {
-        let (stream, is_structured) = self.dial(nic)?;
+        let (stream, is_structured) = self.dial(nic, go_on)?;
         let session = NbdSession::new(&self.found.url.host, is_structured, window);
         Ok((stream, Box::new(session)))
     }
 
     /// Makes a connection that takes requests; the second value tells whether its replies are structured.
-    pub(crate) fn dial(&self, nic: &Netdev) -> Result<(Stream, bool), LoadError> {
+    pub(crate) fn dial(
+        &self,
+        nic: &Netdev,
+        go_on: &mut GoOn<'_>,
+    ) -> Result<(Stream, bool), LoadError> {
         let Found {
             url,
             addresses,
@@ -151,7 +166,7 @@ impl NbdExport {
         if let Some(stream) = first.take(nic) {
             return Ok((stream, agreed.is_structured));
         }
-        let (stream, now) = negotiate(nic, url, addresses)?;
+        let (stream, now) = negotiate(nic, url, addresses, go_on)?;
         let is_structured = now.is_structured;
         let comparable = Agreed {
             is_structured: agreed.is_structured,
@@ -173,6 +188,7 @@ fn negotiate(
     nic: &Netdev,
     url: &NbdUrl,
     addresses: &[SocketAddr],
+    go_on: &mut GoOn<'_>,
 ) -> Result<(Stream, Agreed), LoadError> {
     if url.export.len() > MAX_NAME_BYTES {
         return Err(LoadError::NbdRefused {
@@ -180,7 +196,7 @@ fn negotiate(
             problem: "the name of an export has at most 4096 bytes".to_owned(),
         });
     }
-    let mut stream = dial::connect(nic, addresses)?;
-    let agreed = Talk::begin(&mut stream, &url.host)?.choose(&url.export)?;
+    let mut stream = dial::connect(nic, addresses, go_on)?;
+    let agreed = Talk::begin(&mut stream, &url.host, go_on)?.choose(&url.export)?;
     Ok((stream, agreed))
 }

@@ -1,11 +1,12 @@
 //! The newstyle negotiation of a connection, on host memory: a few hundred bytes.
 
 use std::io::Write;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use devmem_tcp::{RecvError, RxBatch, Stream};
 
 use super::{FIXED_NEWSTYLE, NO_ZEROES};
+use crate::load::dial::{self, GoOn, SLICE};
 use crate::load::error::LoadError;
 
 const NBD_MAGIC: u64 = u64::from_be_bytes(*b"NBDMAGIC");
@@ -60,6 +61,7 @@ pub(super) struct Talk<'a> {
     stream: &'a mut Stream,
     batch: RxBatch,
     host: &'a str,
+    go_on: &'a mut GoOn<'a>,
 }
 
 /// An answer to an option.
@@ -73,13 +75,18 @@ impl<'a> Talk<'a> {
     ///
     /// # Errors
     /// The peer is no NBD server, or one with another negotiation.
-    pub(super) fn begin(stream: &'a mut Stream, host: &'a str) -> Result<Self, LoadError> {
-        stream.set_timeout(Some(ANSWER_LIMIT));
+    pub(super) fn begin(
+        stream: &'a mut Stream,
+        host: &'a str,
+        go_on: &'a mut GoOn<'a>,
+    ) -> Result<Self, LoadError> {
+        stream.set_timeout(Some(SLICE));
         let batch = RxBatch::with_capacity(16);
         let mut talk = Self {
             stream,
             batch,
             host,
+            go_on,
         };
         if talk.u64()? != NBD_MAGIC {
             return Err(talk.invalid("it does not begin as an NBD server does"));
@@ -261,11 +268,14 @@ impl<'a> Talk<'a> {
 
     fn read(&mut self, out: &mut [u8]) -> Result<(), LoadError> {
         let mut filled = 0;
+        let start = Instant::now();
         while filled < out.len() {
+            dial::ask(self.go_on)?;
             let most = out.len() - filled;
             match self.stream.recv_at_most(&mut self.batch, most) {
                 Ok(0) => return Err(self.broken("the server closed the connection")),
                 Ok(_) => filled += self.batch.copy_to(&mut out[filled..])?,
+                Err(RecvError::TimedOut) if start.elapsed() < ANSWER_LIMIT => {}
                 Err(RecvError::TimedOut) => return Err(self.broken("the server does not answer")),
                 Err(RecvError::Refused(error)) => return Err(self.broken(&error.to_string())),
                 Err(error) => return Err(error.into()),

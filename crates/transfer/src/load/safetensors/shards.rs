@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 
 use super::CheckpointError;
+use crate::load::dial::GoOn;
 use crate::load::http::{HttpFile, HttpRequest};
 use crate::load::loader::Loader;
 use crate::load::source::Source;
@@ -23,8 +24,9 @@ struct Index {
 pub(super) fn of(
     loader: &Loader,
     request: HttpRequest,
+    go_on: &mut GoOn<'_>,
 ) -> Result<Vec<HttpRequest>, CheckpointError> {
-    let file = HttpFile::open(loader.nic(), request)?;
+    let file = HttpFile::open_while(loader.nic(), request, go_on)?;
     let name = file.request().url().to_string();
     let wrong = |problem: String| CheckpointError::Index {
         file: name.clone(),
@@ -37,7 +39,7 @@ pub(super) fn of(
         .ok()
         .filter(|len| *len <= MAX_INDEX_BYTES);
     let len = len.ok_or_else(|| wrong(format!("it has {size} bytes")))?;
-    let text = loader.read(&Source::from(&file), 0, len)?;
+    let text = loader.read(&Source::from(&file), 0, len, go_on)?;
     let names = names(&text).map_err(wrong)?;
     let url = file.request().url();
     let requests = names.iter().map(|name| {

@@ -2,30 +2,43 @@
 
 use super::url::{Url, UrlError};
 
-/// Returns the proxy for `url`; `None` without one. `variable` returns a variable of the environment. As in curl, there is no
-/// `HTTP_PROXY`: in a CGI program a client could set it.
-///
-/// # Errors
-/// The proxy is not an http URL.
-pub(crate) fn for_url(
-    url: &Url,
-    variable: impl Fn(&str) -> Option<String>,
-) -> Result<Option<Url>, UrlError> {
-    let set = |names: &[&str]| {
-        let values = names.iter().find_map(|name| variable(name));
-        values.map(|text| text.trim().to_owned())
-    };
-    let Some(text) = set(&["http_proxy", "all_proxy", "ALL_PROXY"]).filter(|text| !text.is_empty())
-    else {
-        return Ok(None);
-    };
-    let excepted = set(&["no_proxy", "NO_PROXY"]).unwrap_or_default();
-    if excepted.split(',').any(|entry| matches(entry.trim(), url)) {
-        return Ok(None);
+/// The proxy of the environment, and the hosts that are asked without it.
+#[derive(Clone, Debug)]
+pub(crate) struct Proxy {
+    url: Url,
+    excepted: String,
+}
+
+impl Proxy {
+    /// Returns the proxy; `None` without one. `variable` returns a variable of the environment. As in curl, there is no
+    /// `HTTP_PROXY`: in a CGI program a client could set it.
+    ///
+    /// # Errors
+    /// The proxy is not an http URL.
+    pub(crate) fn from(
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Option<Self>, UrlError> {
+        let set = |names: &[&str]| {
+            let values = names.iter().find_map(|name| variable(name));
+            values.map(|text| text.trim().to_owned())
+        };
+        let text = set(&["http_proxy", "all_proxy", "ALL_PROXY"]);
+        let Some(text) = text.filter(|text| !text.is_empty()) else {
+            return Ok(None);
+        };
+        let url = match text.contains("://") {
+            true => text.parse()?,
+            false => format!("http://{text}").parse()?,
+        };
+        let excepted = set(&["no_proxy", "NO_PROXY"]).unwrap_or_default();
+        Ok(Some(Self { url, excepted }))
     }
-    match text.contains("://") {
-        true => text.parse().map(Some),
-        false => format!("http://{text}").parse().map(Some),
+
+    /// Returns the URL of the proxy, unless `url` is asked without it.
+    pub(crate) fn for_url(&self, url: &Url) -> Option<&Url> {
+        let mut excepted = self.excepted.split(',');
+        let is_direct = excepted.any(|entry| matches(entry.trim(), url));
+        (!is_direct).then_some(&self.url)
     }
 }
 
@@ -54,8 +67,9 @@ mod tests {
             let found = variables.iter().find(|(variable, _)| *variable == name);
             found.map(|(_, value)| (*value).to_owned())
         };
-        let found = for_url(&url.parse().unwrap(), variable).unwrap();
-        found.map(|proxy| proxy.to_string())
+        let found = Proxy::from(variable).unwrap()?;
+        let proxy = found.for_url(&url.parse().unwrap())?;
+        Some(proxy.to_string())
     }
 
     #[test]
@@ -91,7 +105,6 @@ mod tests {
     #[test]
     fn a_proxy_that_takes_tls_is_refused() {
         let variable = |_: &str| Some("https://proxy".to_owned());
-        let url = "http://a/".parse().unwrap();
-        assert_eq!(for_url(&url, variable), Err(UrlError::Encrypted));
+        assert_eq!(Proxy::from(variable).unwrap_err(), UrlError::Encrypted);
     }
 }

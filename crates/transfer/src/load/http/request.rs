@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::SystemTime;
 
-use super::proxy;
+use super::proxy::Proxy;
 use super::sigv4::S3Credentials;
 use super::url::{Url, UrlError};
 use crate::load::base64;
@@ -24,7 +24,7 @@ const OURS: [&str; 6] = [
 pub struct HttpRequest {
     url: Url,
     fields: Vec<(String, String)>,
-    proxy: Option<Url>,
+    proxy: Option<Proxy>,
     /// Signs each request.
     signer: Option<Box<S3Credentials>>,
 }
@@ -74,13 +74,13 @@ impl HttpRequest {
         Ok(self)
     }
 
-    /// Uses the proxy that the environment names for this URL: `http_proxy` or `all_proxy`, except for the hosts of
-    /// `no_proxy`.
+    /// Uses the proxy that the environment names: `http_proxy` or `all_proxy`, except for the hosts of `no_proxy`. Whether it is
+    /// used is decided for each URL that the server redirects to.
     ///
     /// # Errors
     /// The proxy is not an http URL.
     pub fn proxy_from_env(mut self) -> Result<Self, UrlError> {
-        self.proxy = proxy::for_url(&self.url, |name| std::env::var(name).ok())?;
+        self.proxy = Proxy::from(|name| std::env::var(name).ok())?;
         Ok(self)
     }
 
@@ -89,15 +89,24 @@ impl HttpRequest {
         &self.url
     }
 
-    /// Returns the host to connect to: the proxy, or that of the URL.
-    pub(crate) fn next_hop(&self) -> &Url {
-        self.proxy.as_ref().unwrap_or(&self.url)
+    /// Returns the proxy that is asked for the URL, if any.
+    pub fn proxy(&self) -> Option<&Url> {
+        self.proxy.as_ref()?.for_url(&self.url)
     }
 
-    /// Returns the request for the place that the server redirects to. Credentials are not sent to another host.
+    /// Returns the host to connect to: the proxy, or that of the URL.
+    pub(crate) fn next_hop(&self) -> &Url {
+        self.proxy().unwrap_or(&self.url)
+    }
+
+    /// Returns the request for the place that the server redirects to. Credentials are sent to the same host, unless the place
+    /// has others, and not to another one.
     pub(crate) fn redirected(&self, url: Url) -> Self {
         let mut request = self.clone();
-        if !url.is_same_host(&self.url) {
+        let mut url = url;
+        if url.is_same_host(&self.url) {
+            url.keep_credentials(&self.url);
+        } else {
             request.signer = None;
             let secrets = ["authorization", "cookie", "proxy-authorization"];
             request
@@ -111,7 +120,8 @@ impl HttpRequest {
     /// Appends the request for a piece of the file, or for all of it.
     pub(crate) fn write(&self, piece: Option<Piece>, out: &mut Vec<u8>) {
         let (target, host) = (self.url.target(), self.url.authority());
-        let mut text = match &self.proxy {
+        let proxy = self.proxy();
+        let mut text = match proxy {
             None => format!("GET {target} HTTP/1.1\r\n"),
             Some(_) => format!("GET {} HTTP/1.1\r\n", self.url),
         };
@@ -145,7 +155,7 @@ impl HttpRequest {
             let basic = base64::encode(credentials.as_bytes());
             line("Authorization", &format!("Basic {basic}"));
         }
-        if let Some(credentials) = self.proxy.as_ref().and_then(Url::credentials) {
+        if let Some(credentials) = proxy.and_then(Url::credentials) {
             let basic = base64::encode(credentials.as_bytes());
             line("Proxy-Authorization", &format!("Basic {basic}"));
         }
@@ -180,6 +190,14 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
+    fn environment(variables: &[(&str, &str)]) -> Option<Proxy> {
+        let variable = |name: &str| {
+            let found = variables.iter().find(|(variable, _)| *variable == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        Proxy::from(variable).unwrap()
+    }
+
     fn request(url: &str) -> HttpRequest {
         HttpRequest::new(url.parse().unwrap())
     }
@@ -211,11 +229,36 @@ mod tests {
     #[test]
     fn a_proxy_is_asked_for_the_whole_url() {
         let mut request = request("http://host/x");
-        request.proxy = Some("http://me:pw@proxy:3128/".parse().unwrap());
+        request.proxy = environment(&[("http_proxy", "http://me:pw@proxy:3128/")]);
         let text = text(&request, None);
         assert!(text.starts_with("GET http://host/x HTTP/1.1\r\nHost: host\r\n"));
         assert!(text.contains("Proxy-Authorization: Basic bWU6cHc=\r\n"));
         assert_eq!(request.next_hop().port(), 3128);
+    }
+
+    #[test]
+    fn a_redirect_decides_again_about_the_proxy() {
+        let mut request = request("http://far/x");
+        request.proxy = environment(&[("http_proxy", "proxy:3128"), ("no_proxy", "near")]);
+        let near = request.redirected("http://near/x".parse().unwrap());
+        assert_eq!(near.next_hop().host(), "near");
+        assert!(text(&near, None).starts_with("GET /x HTTP/1.1\r\n"));
+        let far = near.redirected("http://far/y".parse().unwrap());
+        assert_eq!(far.next_hop().host(), "proxy");
+    }
+
+    #[test]
+    fn the_password_of_a_url_stays_with_its_host() {
+        let first = request("http://me:pw@host/x");
+        let same = first.redirected("http://host/y".parse().unwrap());
+        let sent = text(&same, None);
+        assert!(sent.contains("Authorization: Basic bWU6cHc=\r\n"), "{sent}");
+        let other_port = first.redirected("http://host:81/y".parse().unwrap());
+        let sent = text(&other_port, None);
+        assert!(!sent.contains("Authorization"), "{sent}");
+        let named = first.redirected("http://you:pw@host/y".parse().unwrap());
+        let sent = text(&named, None);
+        assert!(sent.contains("Basic eW91OnB3\r\n"), "{sent}");
     }
 
     #[test]

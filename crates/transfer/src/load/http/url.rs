@@ -68,6 +68,13 @@ impl Url {
         path.rsplit('/').next().unwrap_or_default()
     }
 
+    /// Takes user and password of another URL, if this one has none.
+    pub(crate) fn keep_credentials(&mut self, other: &Self) {
+        if self.credentials.is_none() {
+            self.credentials.clone_from(&other.credentials);
+        }
+    }
+
     pub(crate) fn credentials(&self) -> Option<&str> {
         self.credentials.as_deref()
     }

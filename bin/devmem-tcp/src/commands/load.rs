@@ -3,6 +3,7 @@
 mod contents;
 mod target;
 
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use anyhow::Context;
@@ -19,7 +20,7 @@ use tool::output::{Failure, note};
 use tool::parse::OutputArgs;
 use tool::progress::Progress;
 use tool::signals::StopFlag;
-use transfer::load::{Crc32c, LoadError, Loader, Origin, Xxh3};
+use transfer::load::{Crc32c, LoadError, Loader, Origin, Url, Xxh3};
 
 /// Loads by `plan`.
 ///
@@ -147,12 +148,13 @@ pub fn failure(error: LoadError, origin: &Origin, stop: &StopFlag) -> Failure {
                 format!("there is no route to {}", address.ip()),
                 "--gateway ADDR names the router to other networks".to_owned(),
             ),
+            ErrorKind::ConnectionRefused if proxy_of(origin).is_some() => (
+                format!("{address}, the proxy of the environment, refuses the connection"),
+                "correct http_proxy, or name the host in no_proxy if it needs no proxy".to_owned(),
+            ),
             ErrorKind::ConnectionRefused => (
                 format!("{address} refuses the connection: no program listens there"),
-                format!(
-                    "start one, for example `{}`",
-                    server(origin, address.port())
-                ),
+                format!("start one, for example `{}`", server(origin, *address)),
             ),
             _ => return error.into(),
         },
@@ -161,12 +163,22 @@ pub fn failure(error: LoadError, origin: &Origin, stop: &StopFlag) -> Failure {
     Failure::failed(text).with_remedy(remedy)
 }
 
-/// Returns a command that starts a server on `port`.
-fn server(origin: &Origin, port: u16) -> String {
+fn proxy_of(origin: &Origin) -> Option<&Url> {
+    match origin {
+        Origin::Http(request) => request.proxy(),
+        _ => None,
+    }
+}
+
+/// Returns a command that starts a server on a port of an address.
+fn server(origin: &Origin, at: SocketAddr) -> String {
+    let port = at.port();
+    // Their default is IPv4 alone, on many systems.
+    let any = if at.is_ipv6() { " --bind ::" } else { "" };
     match origin {
         Origin::Nbd(_) => {
-            format!("qemu-nbd --persistent --shared 16 --format raw --port {port} FILE")
+            format!("qemu-nbd --persistent --shared 16 --format raw{any} --port {port} FILE")
         }
-        _ => format!("python3 -m http.server {port}"),
+        _ => format!("python3 -m http.server {port}{any}"),
     }
 }

@@ -90,7 +90,9 @@ pub enum LoadError {
         reason: String,
     },
     /// The server's response makes no sense.
-    #[error("{host} sent an invalid response: {problem}")]
+    #[error(
+        "{host} sent an invalid response: {problem}\n  check that the URL is that of a server of this kind; then the server, or a proxy before it, is faulty"
+    )]
     Invalid {
         /// Host and port.
         host: String,
@@ -98,7 +100,7 @@ pub enum LoadError {
         problem: String,
     },
     /// The connection broke before its first request.
-    #[error("{host}: {problem}")]
+    #[error("{host}: {problem}{}", unless_told(.problem, "check that a server of this kind listens there; its log may say more"))]
     Broken {
         /// The host.
         host: String,
@@ -114,7 +116,10 @@ pub enum LoadError {
         problem: String,
     },
     /// An NBD server could not read.
-    #[error("{host} cannot read its export at byte {at}: {}", io::Error::from_raw_os_error((*.errno).cast_signed()))]
+    #[error(
+        "{host} cannot read its export at byte {at}: {}\n  the server's log says why; another --range avoids the place",
+        io::Error::from_raw_os_error((*.errno).cast_signed())
+    )]
     NbdRead {
         /// The host.
         host: String,
@@ -144,7 +149,7 @@ pub enum LoadError {
         problem: String,
     },
     /// The source has too few bytes.
-    #[error("bytes up to {end} were requested, and the source has {size}")]
+    #[error("bytes up to {end} were requested, and the source has {size}\n  shorten the range")]
     PastEnd {
         /// End of the requested range.
         end: u64,
@@ -158,7 +163,7 @@ pub enum LoadError {
         at: u64,
     },
     /// The connections broke too often in a row.
-    #[error("gave up after {attempts} attempts: {cause}")]
+    #[error("gave up after {attempts} attempts: {cause}{}", unless_told(.cause, "load again when the server works; its log may say what is wrong"))]
     GaveUp {
         /// Failures in a row without a whole piece.
         attempts: u32,
@@ -185,6 +190,14 @@ pub enum LoadError {
     Wait(io::Error),
 }
 
+/// Returns a remedy on a line below, unless `cause` has one.
+fn unless_told(cause: &str, remedy: &str) -> String {
+    match cause.contains('\n') {
+        true => String::new(),
+        false => format!("\n  {remedy}"),
+    }
+}
+
 fn version(address: &IpAddr) -> &'static str {
     match address {
         IpAddr::V4(_) => "IPv4",
@@ -200,6 +213,9 @@ fn hint(status: u16) -> &'static str {
         407 => "\n  put user:password@ into the URL of the proxy",
         404 | 410 => "\n  check the path of the URL",
         416 => "\n  the file is shorter than the requested range",
+        408 | 429 | 500..=599 => {
+            "\n  the server is busy or broken: load again later; its log may say why"
+        }
         _ => "",
     }
 }

@@ -61,13 +61,17 @@ pub enum CheckpointError {
         problem: String,
     },
     /// The server does not tell the size of a file.
-    #[error("the server does not tell the size of {file}")]
+    #[error(
+        "the server does not tell the size of {file}\n  use a server that does: nginx, or an object store"
+    )]
     NoSize {
         /// URL of the file.
         file: String,
     },
     /// The tensors need more memory than there is in this address space.
-    #[error("the tensors do not fit into memory")]
+    #[error(
+        "the tensors do not fit into memory\n  load the file to a file: its tensors need not fit then"
+    )]
     TooLarge,
 }
 

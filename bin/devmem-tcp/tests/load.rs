@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Finished, LIMIT, assert_everything_home, repeating, run, start_command, tool};
-use devmem_linux::test_util::{in_netns, skip};
+use devmem_linux::test_util::{built_library, in_netns, skip};
 use rustix::process::{Signal, kill_process};
 
 const FILE_BYTES: usize = 5_000_001;
@@ -140,6 +140,80 @@ fn a_file_of_pythons_server_arrives_unchanged() {
             FILE_BYTES + 1
         ))
         .failed_with(1, "the source has 5000001");
+    });
+}
+
+#[test]
+fn the_bytes_go_to_the_memory_or_the_file_that_to_names() {
+    const TEST: &str = "the_bytes_go_to_the_memory_or_the_file_that_to_names";
+    if !has(TEST, "python3") {
+        return;
+    }
+    in_netns(TEST, || {
+        let folder = tempfile::tempdir().unwrap();
+        let file = repeating(251, 9, FILE_BYTES);
+        fs::write(folder.path().join("file"), &file).unwrap();
+        let _server = Killed::python(folder.path());
+        let load = |options: &str| {
+            let mut command = tool();
+            command.args("load --peer-addr 10.77.0.1/24 --json --verify".split(' '));
+            command.arg("http://10.77.0.1:8000/file");
+            command.args(options.split_whitespace());
+            command
+                .env_remove("http_proxy")
+                .env("STUB_GPU", "devices=2");
+            for variable in ["DEVMEM_LIBCUDA", "DEVMEM_LIBAMDHIP"] {
+                command.env(variable, built_library("libdevmem_gpu_stub.so"));
+            }
+            command.current_dir(folder.path());
+            start_command(command).finish()
+        };
+        let sum = load("").json()["crc32c"].clone();
+        for (options, name) in [
+            ("--to memory", "memory"),
+            ("--to anonymous", "anonymous"),
+            ("--to cuda:1", "cuda:1"),
+            ("--to hip:0 --memory anonymous", "hip:0"),
+            ("--to memory --memory cuda:0", "memory"),
+            ("--to cuda:0 --memory cuda:1", "cuda:0"),
+            ("--to memfd:copy", "copy"),
+            ("--to ./cuda", "./cuda"),
+        ] {
+            let json = load(options).json();
+            assert_eq!(json["to"], name, "{options}: {json}");
+            assert_eq!(json["crc32c"], sum, "{options}: {json}");
+            assert_everything_home(&json);
+        }
+        for name in ["copy", "cuda"] {
+            assert!(
+                fs::read(folder.path().join(name)).unwrap() == file,
+                "{name}"
+            );
+        }
+        assert_eq!(
+            fs::read_dir(folder.path()).unwrap().count(),
+            3,
+            "no other file"
+        );
+        load("--to cuda:7").failed_with(1, "GPU");
+        load("--to nosuch/copy").failed_with(1, "make its folder: mkdir -p nosuch");
+    });
+}
+
+#[test]
+fn a_proxy_that_refuses_is_named_as_the_proxy() {
+    in_netns("a_proxy_that_refuses_is_named_as_the_proxy", || {
+        let mut command = tool();
+        command.args("load --peer-addr 10.77.0.1/24 http://weights.example/x".split(' '));
+        command
+            .env("http_proxy", "10.77.0.1:9")
+            .env_remove("no_proxy")
+            .env_remove("NO_PROXY");
+        let failed = start_command(command).finish();
+        failed.failed_with(
+            1,
+            "10.77.0.1:9, the proxy of the environment, refuses the connection; correct http_proxy",
+        );
     });
 }
 
@@ -357,6 +431,8 @@ fn a_command_line_that_cannot_work_is_refused_with_a_remedy() {
         ("http://localhost:8000/file", "http://10.77.0.1:8000/file"),
         ("http://127.0.0.1/file", "--peer-addr 10.77.0.1/24"),
         ("http://host/ --range 5-5", "--range 5-5"),
+        ("http://host/ --to cuda:x", "--to cuda:x: takes anonymous"),
+        ("http://host/ --to memfd:", "write memfd:FILE"),
         ("http://host/ --piece 1", "--piece"),
         ("s3://bucket", "write s3://BUCKET/KEY"),
         ("http://host/ --connections 0", "--connections 0"),

@@ -28,6 +28,9 @@ pub enum MemoryKind {
 }
 
 impl MemoryKind {
+    /// The names of the kinds, without the number of a device.
+    pub const NAMES: [&str; 5] = ["anonymous", "udmabuf", "cuda", "hip", "vulkan"];
+
     /// Returns whether the CPU can access memory of this kind.
     pub fn is_mapped(self) -> bool {
         match self {
@@ -157,6 +160,7 @@ mod tests {
             "vulkan:1",
         ] {
             assert_eq!(text.parse::<MemoryKind>().unwrap().to_string(), text);
+            assert!(MemoryKind::NAMES.contains(&text.split(':').next().unwrap()));
         }
         assert_eq!("cuda".parse(), Ok(MemoryKind::Cuda(0)));
         assert_eq!("hip".parse(), Ok(MemoryKind::Hip(0)));

@@ -32,8 +32,10 @@ pub struct Load {
     pub url: String,
     #[command(flatten)]
     pub link: LinkArgs,
-    /// Where the bytes go: one contiguous device memory of the kind of --memory, or FILE
-    #[arg(long, value_name = "memory|FILE", default_value = "memory")]
+    /// Where the bytes go: memory, one contiguous device memory of the kind of --memory; KIND, such memory of another kind than
+    /// the one that is received into (anonymous, udmabuf, cuda:N, hip:N, vulkan:N); or FILE, also written memfd:FILE: the bytes
+    /// are received into memory, and written from there
+    #[arg(long, value_name = "memory|KIND|FILE", default_value = "memory")]
     pub to: PathBuf,
     /// Load only bytes A to B-1
     #[arg(long, value_name = "A-B")]
@@ -74,7 +76,9 @@ Examples:
   devmem-tcp load --gateway 10.77.0.1 http://weights.example/model.safetensors --connections 16 --json
       from another network, through the kernel's end of the TAP as router
   devmem-tcp load --peer-addr 10.77.0.1/24 http://10.77.0.1/model.safetensors --memory cuda:0
-      into the memory of a GPU
+      into the memory of a GPU, received there
+  devmem-tcp load --peer-addr 10.77.0.1/24 http://10.77.0.1/model.safetensors --to cuda:0
+      into the memory of a GPU, received in host memory and copied once more
   AWS_ENDPOINT_URL=http://10.77.0.1:9000 devmem-tcp load s3://models/model.safetensors
       an object of an S3-compatible store, signed with the keys of the environment
   devmem-tcp load --backend kernel --if eth1 http://192.0.2.1/model.safetensors

@@ -9,6 +9,7 @@ use transfer::load::{HttpRequest, Origin};
 use super::link::users_alone;
 use super::{KernelPlan, LinkPlan, NicPlan, check_connections};
 use crate::args::{self, ChecksumKind};
+use tool::memory::MemoryKind;
 use tool::output::Failure;
 use tool::parse::OutputArgs;
 use tool::size::Size;
@@ -53,8 +54,8 @@ pub struct LoadJob {
 /// Where loaded bytes go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoadTarget {
-    /// One contiguous device memory.
-    Memory,
+    /// One contiguous device memory, of this kind; `None` for that of the bound memory.
+    Memory(Option<MemoryKind>),
     /// A file.
     File(PathBuf),
 }
@@ -62,7 +63,8 @@ pub enum LoadTarget {
 impl LoadJob {
     /// Returns the request for a checkpoint whose tensors are placed in memory, if the URL is that of one.
     pub fn checkpoint(&self) -> Option<&HttpRequest> {
-        let is_whole = self.target == LoadTarget::Memory && self.range.is_none();
+        let is_memory = matches!(self.target, LoadTarget::Memory(_));
+        let is_whole = is_memory && self.range.is_none();
         self.origin.checkpoint().filter(|_| is_whole)
     }
 
@@ -74,7 +76,7 @@ impl LoadJob {
     pub fn of_url(url: &str, connections: u16) -> Result<Self, Failure> {
         Ok(Self {
             origin: url.parse().map_err(Failure::usage)?,
-            target: LoadTarget::Memory,
+            target: LoadTarget::Memory(None),
             range: None,
             connections,
             piece_bytes: PIECE.0,
@@ -133,10 +135,7 @@ impl LoadPlan {
         let piece_bytes = check_piece(piece)?;
         let job = LoadJob {
             origin: origin(&url, &header, &link)?,
-            target: match to.to_str() {
-                Some("memory") => LoadTarget::Memory,
-                _ => LoadTarget::File(to),
-            },
+            target: target(to)?,
             range: range.as_deref().map(parse_range).transpose()?,
             connections: check_connections(connections)?,
             piece_bytes,
@@ -149,6 +148,29 @@ impl LoadPlan {
             verify,
             form: output,
         })
+    }
+}
+
+/// Parses `--to`. A file whose name is that of a kind of memory can be written as ./NAME.
+fn target(to: PathBuf) -> Result<LoadTarget, Failure> {
+    let Some(text) = to.to_str() else {
+        return Ok(LoadTarget::File(to));
+    };
+    if let Some(name) = text.strip_prefix("memfd:") {
+        return match name {
+            "" => Err(Failure::usage("--to memfd: names no file").with_remedy("write memfd:FILE")),
+            name => Ok(LoadTarget::File(name.into())),
+        };
+    }
+    let kind = text.split(':').next().unwrap_or_default();
+    match text {
+        "memory" => Ok(LoadTarget::Memory(None)),
+        // One that cannot be parsed is a mistake, not a file.
+        text if MemoryKind::NAMES.contains(&kind) => match text.parse() {
+            Ok(kind) => Ok(LoadTarget::Memory(Some(kind))),
+            Err(error) => Err(Failure::usage(format!("--to {text}: {error}"))),
+        },
+        _ => Ok(LoadTarget::File(to)),
     }
 }
 

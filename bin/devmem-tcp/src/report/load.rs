@@ -21,7 +21,7 @@ pub struct LoadReport {
     pub link: String,
     /// The file, without user and password, after redirects.
     pub url: String,
-    /// Where the bytes went: `memory`, or the name of the file.
+    /// Where the bytes went: `memory`, the kind of memory that `--to` named, or the name of the file.
     pub to: String,
     /// The tensors of a checkpoint and their places; `null` for other files.
     pub tensors: Option<Vec<TensorRow>>,

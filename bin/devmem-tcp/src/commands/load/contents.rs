@@ -123,7 +123,7 @@ impl Contents {
                 let memory = target.memory().expect("files are loaded as they are");
                 checkpoint.load(loader, memory, progress)
             }
-            (Self::Range(source, range), Target::Memory(memory)) => {
+            (Self::Range(source, range), Target::Memory(memory, _)) => {
                 let part = Part {
                     source: range.clone(),
                     memory: memory.clone(),

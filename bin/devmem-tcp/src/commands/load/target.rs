@@ -16,19 +16,21 @@ use tool::size::Size;
 
 /// The open target.
 pub enum Target {
-    Memory(Dmabuf),
+    /// Device memory, and its name in the report.
+    Memory(Dmabuf, String),
     File(File, String),
 }
 
 impl Target {
-    /// Makes room for `size` bytes: device memory of `kind`, or a new file.
+    /// Makes room for `size` bytes: device memory, of `kind` unless the target has its own, or a new file.
     ///
     /// # Errors
     ///
     /// There is not enough.
     pub fn open(target: &LoadTarget, kind: MemoryKind, size: u64) -> Result<Self, Failure> {
         match target {
-            LoadTarget::Memory => {
+            LoadTarget::Memory(chosen) => {
+                let kind = chosen.unwrap_or(kind);
                 let bytes = usize::try_from(size).ok();
                 let bytes =
                     bytes.and_then(|bytes| bytes.max(1).checked_next_multiple_of(PAGE_BYTES));
@@ -38,7 +40,9 @@ impl Target {
                 kind.check_free(bytes).map_err(|failure| {
                     failure.with_remedy("--to FILE needs no memory for the file")
                 })?;
-                kind.allocate(bytes).map(Self::Memory)
+                let name = chosen.map_or_else(|| "memory".to_owned(), |kind| kind.to_string());
+                let memory = kind.allocate(bytes)?;
+                Ok(Self::Memory(memory, name))
             }
             LoadTarget::File(path) => {
                 let name = path.display().to_string();
@@ -53,15 +57,14 @@ impl Target {
 
     pub fn name(&self) -> String {
         match self {
-            Self::Memory(_) => "memory".to_owned(),
-            Self::File(_, name) => name.clone(),
+            Self::Memory(_, name) | Self::File(_, name) => name.clone(),
         }
     }
 
     /// Returns the memory, unless the target is a file.
     pub fn memory(&self) -> Option<&Dmabuf> {
         match self {
-            Self::Memory(memory) => Some(memory),
+            Self::Memory(memory, _) => Some(memory),
             Self::File(..) => None,
         }
     }
@@ -80,7 +83,7 @@ impl Target {
                 .min(BLOCK_BYTES);
             let bytes = &mut block[..len];
             match self {
-                Self::Memory(memory) => {
+                Self::Memory(memory, _) => {
                     let start = usize::try_from(at).context("an offset in memory")?;
                     memory.copy_out(start, bytes).context("read the memory")?;
                 }
@@ -105,5 +108,14 @@ fn create(path: &Path) -> Result<File, Failure> {
         .create(true)
         .truncate(true)
         .open(path);
-    Ok(opened.with_context(|| format!("create {}", path.display()))?)
+    opened.map_err(|error| {
+        let missing = error.kind() == io::ErrorKind::NotFound;
+        let failure = Failure::failed(format!("create {}: {error}", path.display()));
+        match path.parent().filter(|_| missing) {
+            Some(folder) => {
+                failure.with_remedy(format!("make its folder: mkdir -p {}", folder.display()))
+            }
+            None => failure.with_remedy("name a file that this user may write"),
+        }
+    })
 }

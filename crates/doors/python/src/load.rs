@@ -143,9 +143,10 @@ impl From<CheckpointError> for Error {
     fn from(error: CheckpointError) -> Self {
         let (kind, errno) = match &error {
             CheckpointError::Load(load) => verdict(load),
-            CheckpointError::Header { .. } | CheckpointError::Index { .. } => {
-                (ErrorKind::InvalidInput, Errno::EINVAL)
-            }
+            CheckpointError::Header { .. }
+            | CheckpointError::Index { .. }
+            | CheckpointError::Twice { .. }
+            | CheckpointError::Missing { .. } => (ErrorKind::InvalidInput, Errno::EINVAL),
             CheckpointError::TooLarge => (ErrorKind::OutOfResources, Errno::ENOMEM),
             _ => (ErrorKind::Other, Errno::EIO),
         };

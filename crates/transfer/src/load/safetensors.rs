@@ -60,6 +60,26 @@ pub enum CheckpointError {
         /// The mistake.
         problem: String,
     },
+    /// Two files have a tensor of the same name.
+    #[error(
+        "tensor {name:?} of {file} is in another file of the checkpoint, too\n  the shards are not those of one checkpoint"
+    )]
+    Twice {
+        /// Name of the tensor.
+        name: String,
+        /// URL of the second file.
+        file: String,
+    },
+    /// A file lacks a tensor that the index places in it.
+    #[error(
+        "{file} has no tensor {name:?}, which the index says it has\n  index and shards are not those of one checkpoint"
+    )]
+    Missing {
+        /// Name of the tensor.
+        name: String,
+        /// URL of the file.
+        file: String,
+    },
     /// The server does not tell the size of a file.
     #[error(
         "the server does not tell the size of {file}\n  use a server that does: nginx, or an object store"
@@ -123,8 +143,11 @@ impl Checkpoint {
         };
         let mut end = 0;
         if request.url().file_name().ends_with(".json") {
-            for request in shards::of(loader, request, go_on)? {
-                checkpoint.add(loader, request, &mut end, go_on)?;
+            for shard in shards::of(loader, request, go_on)? {
+                let file = shard.request.url().to_string();
+                let added = checkpoint.tensors.len();
+                checkpoint.add(loader, shard.request, &mut end, go_on)?;
+                checkpoint.check_added(added, &shard.tensors, &file)?;
             }
         } else {
             checkpoint.add(loader, request, &mut end, go_on)?;
@@ -196,6 +219,30 @@ impl Checkpoint {
         Ok(all)
     }
 
+    /// Checks that the tensors from number `added` on, those of one file, have names of their own, and that the file has those
+    /// that the index says it has.
+    fn check_added(
+        &self,
+        added: usize,
+        expected: &BTreeSet<String>,
+        file: &str,
+    ) -> Result<(), CheckpointError> {
+        let (before, new) = self.tensors.split_at(added);
+        let names: BTreeSet<_> = new.iter().map(|tensor| &tensor.name).collect();
+        let file = file.to_owned();
+        if let Some(twice) = before.iter().find(|tensor| names.contains(&tensor.name)) {
+            let name = header::shortened(&twice.name);
+            return Err(CheckpointError::Twice { name, file });
+        }
+        match expected.iter().find(|name| !names.contains(name)) {
+            Some(missing) => {
+                let name = header::shortened(missing);
+                Err(CheckpointError::Missing { name, file })
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Adds a file, whose first tensor is placed after `end`.
     fn add(
         &mut self,
@@ -251,7 +298,7 @@ fn placed(data: &Range<u64>, end: &mut u64) -> Option<Range<usize>> {
 pub(crate) fn fuzz(data: &[u8]) {
     // The names become URLs.
     if let Ok(names) = shards::names(data) {
-        assert!(names.iter().all(|name| !name.contains(['/', ':', '?'])));
+        assert!(names.keys().all(|name| !name.contains(['/', ':', '?'])));
     }
     let (length, rest) = data.split_at(data.len().min(8));
     let Ok(len) = header::text_len(length, data.len() as u64) else {

@@ -76,6 +76,46 @@ fn five_hundred_tensors_of_two_shards_land_aligned() {
 }
 
 #[test]
+fn shards_that_are_not_those_of_their_index_are_refused() {
+    in_netns(
+        "checkpoint::shards_that_are_not_those_of_their_index_are_refused",
+        || {
+            let world = World::new(V4);
+            let loader = Loader::new(&world.nic);
+            for (prefix, map, expected) in [
+                (
+                    "b",
+                    r#""a0":"1.safetensors","b7":"2.safetensors""#,
+                    "2.safetensors has no tensor \"b7\"",
+                ),
+                (
+                    "a",
+                    r#""a0":"1.safetensors","a1":"2.safetensors""#,
+                    "2.safetensors is in another file of the checkpoint, too",
+                ),
+            ] {
+                let index = format!(r#"{{"weight_map":{{{map}}}}}"#).into_bytes();
+                let files = [
+                    safetensors("a", &[10, 20]).0,
+                    safetensors(prefix, &[30, 40]).0,
+                    index,
+                ];
+                let server = Server::start(move |asked, out| {
+                    let names = ["/1.safetensors", "/2.safetensors", "/i.json"];
+                    let at = names.iter().position(|name| *name == asked.target());
+                    good(asked, &files[at.expect("one of the files")], out)
+                });
+                let url = format!("http://{}:{}/i.json", V4.host, server.port);
+                let request = HttpRequest::new(url.parse().unwrap());
+                let refused = Checkpoint::open(&loader, request).unwrap_err().to_string();
+                assert!(refused.contains(expected), "{refused}");
+            }
+            world.end();
+        },
+    );
+}
+
+#[test]
 fn a_file_of_another_format_is_refused() {
     in_netns("checkpoint::a_file_of_another_format_is_refused", || {
         let server = Server::start(|asked, out| good(asked, &pattern(1000), out));

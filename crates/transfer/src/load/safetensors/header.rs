@@ -158,7 +158,7 @@ impl Header {
 }
 
 /// Returns the beginning of a name for a message: a server chooses its length.
-fn shortened(name: &str) -> String {
+pub(super) fn shortened(name: &str) -> String {
     name.chars().take(100).collect()
 }
 

@@ -20,12 +20,19 @@ struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
-/// Reads the index and returns the requests for its files, in the order of their names.
+/// A file that the index names.
+pub(super) struct Shard {
+    pub(super) request: HttpRequest,
+    /// Names of the tensors that it must have.
+    pub(super) tensors: BTreeSet<String>,
+}
+
+/// Reads the index and returns its files, in the order of their names.
 pub(super) fn of(
     loader: &Loader,
     request: HttpRequest,
     go_on: &mut GoOn<'_>,
-) -> Result<Vec<HttpRequest>, CheckpointError> {
+) -> Result<Vec<Shard>, CheckpointError> {
     let file = HttpFile::open_while(loader.nic(), request, go_on)?;
     let name = file.request().url().to_string();
     let wrong = |problem: String| CheckpointError::Index {
@@ -42,22 +49,25 @@ pub(super) fn of(
     let text = loader.read(&Source::from(&file), 0, len, go_on)?;
     let names = names(&text).map_err(wrong)?;
     let url = file.request().url();
-    let requests = names.iter().map(|name| {
-        let url = url.join(name)?;
-        Ok(file.request().redirected(url))
+    let shards = names.into_iter().map(|(name, tensors)| {
+        let request = file.request().redirected(url.join(&name)?);
+        Ok(Shard { request, tensors })
     });
-    requests.collect()
+    shards.collect()
 }
 
-/// Returns the names of the files. They must lie beside the index: it may not name other hosts and folders.
-pub(super) fn names(text: &[u8]) -> Result<BTreeSet<String>, String> {
+/// Returns the names of the files, and those of their tensors. The files must lie beside the index: it may not name other hosts and folders.
+pub(super) fn names(text: &[u8]) -> Result<BTreeMap<String, BTreeSet<String>>, String> {
     let index: Index = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    let names: BTreeSet<_> = index.weight_map.into_values().collect();
+    let mut names = BTreeMap::<String, BTreeSet<String>>::new();
+    for (tensor, file) in index.weight_map {
+        names.entry(file).or_default().insert(tensor);
+    }
     let is_plain = |name: &&String| {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         name.bytes().all(allowed) && !name.is_empty() && !name.starts_with('.')
     };
-    match names.iter().find(|name| !is_plain(name)) {
+    match names.keys().find(|name| !is_plain(name)) {
         Some(name) => Err(format!("{name:?} is not the name of a file beside it")),
         None => Ok(names),
     }
@@ -70,8 +80,13 @@ mod tests {
     #[test]
     fn each_file_is_named_once() {
         let text = br#"{"metadata":{"total_size":9},"weight_map":{"a":"m-2.safetensors","b":"m-1.safetensors","c":"m-2.safetensors"}}"#;
-        let found: Vec<_> = names(text).unwrap().into_iter().collect();
-        assert_eq!(found, ["m-1.safetensors", "m-2.safetensors"]);
+        let found = names(text).unwrap();
+        let files: Vec<_> = found.keys().collect();
+        assert_eq!(files, ["m-1.safetensors", "m-2.safetensors"]);
+        assert_eq!(
+            found["m-2.safetensors"],
+            ["a", "c"].map(String::from).into()
+        );
     }
 
     #[test]

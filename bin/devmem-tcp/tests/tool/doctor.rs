@@ -1,6 +1,8 @@
 //! `devmem-tcp doctor` on the machine that runs the tests, whatever it supports.
 
 use crate::common::{Finished, run};
+use devmem_linux::netif::Interface;
+use devmem_linux::test_util::in_netns;
 use serde_json::Value;
 
 /// Returns the JSON object on stdout, for any exit code.
@@ -76,6 +78,47 @@ fn one_interface_is_listed_in_full_and_the_loopback_is_unsupported() {
 #[test]
 fn an_unknown_interface_is_a_failure() {
     run("doctor nosuch0").failed_with(1, "examine nosuch0: ENODEV");
+}
+
+/// Returns the check of this name of the user-space backend.
+fn check(name: &str) -> Value {
+    let json = object(&run("doctor --json"));
+    let checks = json["user_space"]["checks"].as_array().unwrap().clone();
+    let found = checks.into_iter().find(|check| check["name"] == name);
+    found.unwrap_or_else(|| panic!("no check {name}: {json}"))
+}
+
+#[test]
+fn the_links_of_this_machine_are_listed_with_what_is_missing() {
+    in_netns(
+        "doctor::the_links_of_this_machine_are_listed_with_what_is_missing",
+        || {
+            // There is the loopback interface alone.
+            let none = check("packet");
+            assert_eq!(none["state"], "mendable", "{none}");
+            assert_eq!(none["found"], "no Ethernet interface is up", "{none}");
+            assert!(
+                none["remedy"]
+                    .as_str()
+                    .unwrap()
+                    .contains("ip link set NAME up")
+            );
+            let (mut near, mut far) = Interface::create_veth_pair("near", "far").unwrap();
+            near.set_up().unwrap();
+            far.set_up().unwrap();
+            let packet = check("packet");
+            assert_eq!(packet["state"], "good", "{packet}");
+            assert_eq!(
+                packet["found"], "works: packet:far, packet:near",
+                "{packet}"
+            );
+            let macvtap = check("macvtap");
+            let is_good = macvtap["found"] == "works: macvtap:far, macvtap:near";
+            assert_eq!(macvtap["state"] == "good", is_good, "{macvtap}");
+            assert!(is_good || macvtap["found"].is_string(), "{macvtap}");
+            near.delete().unwrap();
+        },
+    );
 }
 
 #[test]

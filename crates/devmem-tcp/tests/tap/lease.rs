@@ -171,18 +171,17 @@ fn an_address_is_lent_renewed_and_returned_on_a_macvtap_link() {
     );
 }
 
-/// Advertises the prefix fd77::/64 from the kernel's end, ten times a second, as long as the test runs.
-fn advertise(near: &mut Interface) {
-    /// A default router for half an hour; the prefix is on the link and for addresses, valid for an hour.
-    const MESSAGE: [u8; 48] = {
-        let mut message = [0; 48];
-        message[0] = 134;
-        (message[6], message[7]) = (0x07, 0x08);
-        (message[16], message[17], message[18], message[19]) = (3, 4, 64, 0xc0);
-        (message[22], message[26]) = (0x0e, 0x0e);
-        (message[32], message[33]) = (0xfd, 0x77);
-        message
-    };
+/// Advertises the prefix fd77::/64, valid for `seconds`, from the kernel's end, ten times a second, until the returned value is
+/// set or the test ends.
+fn advertise(near: &mut Interface, seconds: u16) -> Arc<AtomicBool> {
+    // A default router for half an hour; the prefix is on the link and for addresses.
+    let mut message = [0; 48];
+    message[0] = 134;
+    (message[6], message[7]) = (0x07, 0x08);
+    (message[16], message[17], message[18], message[19]) = (3, 4, 64, 0xc0);
+    message[22..24].copy_from_slice(&seconds.to_be_bytes());
+    message[26..28].copy_from_slice(&seconds.to_be_bytes());
+    (message[32], message[33]) = (0xfd, 0x77);
     let router = "fe80::1".parse().expect("an address");
     near.add_address(router, 64).expect("our namespace");
     let flags = SocketFlags::CLOEXEC;
@@ -203,12 +202,67 @@ fn advertise(near: &mut Interface) {
     bind(&socket, &from).expect("our address");
     let all_nodes = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
     let to = SocketAddrV6::new(all_nodes, 0, 0, near.index());
+    let ended = Arc::new(AtomicBool::new(false));
+    let is_over = Arc::clone(&ended);
     std::thread::spawn(move || {
-        loop {
-            sendto(&socket, &MESSAGE, SendFlags::empty(), &to).expect("sent");
+        while !is_over.load(Ordering::Relaxed) {
+            sendto(&socket, &message, SendFlags::empty(), &to).expect("sent");
             std::thread::sleep(Duration::from_millis(100));
         }
     });
+    ended
+}
+
+/// MAC address of our NIC, and the address of SLAAC that belongs to it.
+const MAC: [u8; 6] = [2, 0, 0, 0xaa, 0xbb, 0xcc];
+const OF_ROUTER: &str = "fd77::ff:feaa:bbcc";
+
+/// Makes the pair with a DHCP server at the kernel's end.
+fn veth_with_server() -> (Interface, Interface, Server) {
+    let (mut near, far) = veth(V6, 1500);
+    near.add_address(V4.0.parse().expect("an address"), V4.2)
+        .expect("our namespace");
+    (near, far, Server::start())
+}
+
+#[test]
+fn an_address_whose_router_is_silent_expires_and_its_connections_end() {
+    in_netns(
+        "lease::an_address_whose_router_is_silent_expires_and_its_connections_end",
+        || {
+            let (mut near, _far, _server) = veth_with_server();
+            let ended = advertise(&mut near, 3);
+            let netdev = open("packet:far", |builder| builder.mac(MAC)).expect("both answer");
+            let receiver = Receiver::new(netdev.clone(), (V6.0, OF_ROUTER, V6.2));
+            let local = receiver.listener().local_addr().expect("it listens");
+            let _theirs = TcpStream::connect(local).expect("it listens");
+            let (mut ours, _) = receiver.listener().accept().expect("a connection");
+            ours.set_timeout(Some(PATIENCE));
+            ended.store(true, Ordering::Relaxed);
+            let gone = ours.recv(&mut RxBatch::with_capacity(1)).unwrap_err();
+            assert_eq!(gone.errno(), Errno::ECONNABORTED, "{gone}");
+            let (left, of_router) = (netdev.addresses(), OF_ROUTER.parse().expect("an address"));
+            assert!(
+                left.contains(&FIRST.into()) && !left.contains(&of_router),
+                "{left:?}"
+            );
+        },
+    );
+}
+
+#[test]
+fn an_address_of_a_router_that_another_station_has_is_not_used() {
+    in_netns(
+        "lease::an_address_of_a_router_that_another_station_has_is_not_used",
+        || {
+            let (mut near, _far, _server) = veth_with_server();
+            near.add_address(OF_ROUTER.parse().expect("an address"), 64)
+                .expect("our namespace");
+            advertise(&mut near, 3600);
+            let netdev = open("packet:far", |builder| builder.mac(MAC)).expect("a server answers");
+            assert_eq!(netdev.addresses(), [IpAddr::V4(FIRST)]);
+        },
+    );
 }
 
 #[test]
@@ -216,14 +270,10 @@ fn a_router_gives_an_ipv6_address_beside_that_of_the_server() {
     in_netns(
         "lease::a_router_gives_an_ipv6_address_beside_that_of_the_server",
         || {
-            let (mut near, _far) = veth(V6, 1500);
-            near.add_address(V4.0.parse().expect("an address"), V4.2)
-                .expect("our namespace");
-            let _server = Server::start();
-            advertise(&mut near);
-            let mac = [2, 0, 0, 0xaa, 0xbb, 0xcc];
-            let netdev = open("packet:far", |builder| builder.mac(mac)).expect("both answer");
-            let ours = "fd77::ff:feaa:bbcc";
+            let (mut near, _far, _server) = veth_with_server();
+            advertise(&mut near, 3600);
+            let netdev = open("packet:far", |builder| builder.mac(MAC)).expect("both answer");
+            let ours = OF_ROUTER;
             let addresses = netdev.addresses();
             assert!(addresses.contains(&FIRST.into()), "{addresses:?}");
             assert!(

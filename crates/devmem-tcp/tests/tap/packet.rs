@@ -312,6 +312,33 @@ fn sixty_four_connections_are_received_at_once() {
     );
 }
 
+/// Returns the multicast addresses that the kernel has told the driver of our interface (linux net/core/net-procfs.c).
+fn groups_of_far() -> Vec<String> {
+    let text = std::fs::read_to_string("/proc/thread-self/net/dev_mcast").expect("Linux has it");
+    let fields = text
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let far = fields.filter(|fields| fields.get(1) == Some(&FAR));
+    far.map(|fields| fields[4].to_owned()).collect()
+}
+
+#[test]
+fn the_interface_receives_our_multicast_groups_while_the_nic_is_open() {
+    in_netns(
+        "packet::the_interface_receives_our_multicast_groups_while_the_nic_is_open",
+        || {
+            let _pair = veth(V6, 1500);
+            // The solicited-node address of fd77::2 (RFC 4291 2.7.1), by RFC 2464 7.
+            let ours = "3333ff000002".to_owned();
+            assert!(!groups_of_far().contains(&ours));
+            let netdev = netdev(V6);
+            assert!(groups_of_far().contains(&ours), "{:?}", groups_of_far());
+            drop(netdev);
+            assert!(!groups_of_far().contains(&ours));
+        },
+    );
+}
+
 /// Waits until the link is in the state.
 pub fn await_state(netdev: &Netdev, state: LinkState) {
     let start = Instant::now();

@@ -9,11 +9,12 @@ use std::time::Duration;
 use devmem_linux::netif::Interface;
 use devmem_linux::netns::{self, NetNs};
 use devmem_linux::test_util::in_netns;
-use devmem_tcp::{Dmabuf, ErrorKind as Kind, Netdev, OpenError};
+use devmem_tcp::{Dmabuf, ErrorKind as Kind, LinkState, Netdev, OpenError};
 use rustix::io::Errno;
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, eth, ipproto, socket_with};
 
+use crate::packet::{Receiver, await_state};
 use crate::peer::{Addresses, Host, PATIENCE, V4, V6};
 use crate::sender::{self, Nic, expected};
 
@@ -113,25 +114,30 @@ fn tcp_source_and_flags(frame: &[u8]) -> Option<(IpAddr, u8)> {
     (protocol == TCP).then_some((from, flags))
 }
 
-/// Pings an IPv4 address; returns the number of answers within a moment.
+/// Pings an address; returns the number of answers within a moment.
 fn pings(to: IpAddr) -> usize {
     use rustix::net::{SendFlags, sendto};
+    // Where the message begins in what is read, and the types of request and answer (RFC 792, RFC 4443 4).
+    let (family, protocol, at, request, answer) = match to {
+        IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP, 20, 8, 0),
+        IpAddr::V6(_) => (AddressFamily::INET6, ipproto::ICMPV6, 0, 128, 129),
+    };
     let socket = socket_with(
-        AddressFamily::INET,
+        family,
         SocketType::RAW,
         SocketFlags::NONBLOCK,
-        Some(ipproto::ICMP),
+        Some(protocol),
     );
     let socket = socket.expect("root of this namespace");
-    // Echo request with its checksum (RFC 792).
-    let request = [8, 0, 0xf7, 0xff, 0, 0, 0, 0];
+    // With the checksum of ICMP; that of ICMPv6 is the kernel's task.
+    let request = [request, 0, 0xf7, 0xff, 0, 0, 0, 0];
     let to = SocketAddr::new(to, 0);
     sendto(&socket, &request, SendFlags::empty(), &to).expect("sent");
     std::thread::sleep(Duration::from_millis(300));
     let mut packet = [0; 256];
     let mut answers = 0;
     while let Ok(len) = rustix::io::read(&socket, &mut packet[..]) {
-        answers += usize::from(packet[..len].get(20) == Some(&0));
+        answers += usize::from(packet[..len].get(at) == Some(&answer));
     }
     answers
 }
@@ -193,10 +199,8 @@ fn our_ports_and_the_kernels_work_at_one_address_without_a_reset() {
                 let receiving = host.receive();
                 nic.send_all(stream, 1 << 20, 1 << 20);
                 assert_eq!(receiving.join().expect("the receiver"), 1 << 20);
-                if addresses == V4 {
-                    let ours = V4.1.parse().expect("an address");
-                    assert_eq!(pings(ours), 1, "only the kernel answers");
-                }
+                let ours = addresses.1.parse().expect("an address");
+                assert_eq!(pings(ours), 1, "only the kernel answers");
                 let (segments, resets) = watch.segments_and_resets(addresses.1);
                 assert!(segments > 50, "{segments}");
                 assert_eq!(resets, 0);
@@ -210,6 +214,48 @@ fn our_ports_and_the_kernels_work_at_one_address_without_a_reset() {
                     .and_then(Interface::delete)
                     .expect("our namespace");
             }
+        },
+    );
+}
+
+#[test]
+fn a_stream_goes_on_without_a_reset_after_the_shared_interface_was_down() {
+    in_netns(
+        "shared::a_stream_goes_on_without_a_reset_after_the_shared_interface_was_down",
+        || {
+            const BYTES: usize = 1 << 20;
+            let far_side = pair(V4);
+            let watch = Watch::new();
+            let netdev = open(&far_side, V4).expect("the ports are free");
+            let receiver = Receiver::new(netdev.clone(), V4);
+            let local = receiver.listener().local_addr().expect("it listens");
+            let mut theirs = TcpStream::connect(local).expect("it listens");
+            let (mut ours, _) = receiver.listener().accept().expect("a connection");
+            ours.set_timeout(Some(PATIENCE));
+            let far = |change: fn(&mut Interface)| {
+                let changed =
+                    far_side.run(|| change(&mut Interface::by_name("far").expect("there")));
+                changed.expect("root of both");
+            };
+            far(|far| far.set_down().expect("our namespace"));
+            await_state(&netdev, LinkState::Down);
+            // Sent while the interface is down: the kernel repeats it until it arrives.
+            let sending = std::thread::spawn(move || {
+                theirs.write_all(&expected(0, BYTES)).expect("it is read");
+                theirs.shutdown(Shutdown::Write).expect("open");
+                theirs.read_to_end(&mut Vec::new()).expect("our end");
+            });
+            far(|far| far.set_up().expect("our namespace"));
+            await_state(&netdev, LinkState::Up);
+            assert_eq!(sender::receive_all(&mut ours, receiver.memory()), BYTES);
+            drop(ours);
+            sending.join().expect("the sender");
+            // The rule that hides the ports is there, too.
+            receiver.receive(4, BYTES);
+            let (segments, resets) = watch.segments_and_resets(V4.1);
+            assert!(segments > 50, "{segments}");
+            assert_eq!(resets, 0);
+            receiver.finish();
         },
     );
 }

@@ -5,7 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use wire::Instant;
 
@@ -79,6 +79,23 @@ fn lost_packets_are_asked_for_once_per_interval_and_only_after_packets() {
     }
     assert_eq!(ours.next_due(), None);
     assert_eq!(ours.drops().get(DropReason::RxLinkFull), 3);
+}
+
+#[test]
+fn packets_that_the_kernel_cannot_describe_are_counted_and_do_not_take_the_link_down() {
+    // Its reads fail as those of a packet socket with a packet of LRO: EINVAL.
+    let descriptor = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    let options = PacketLinkOptions {
+        ifindex: 7,
+        mtu: 1500,
+        look: |_, _| status(LinkState::Up, 0),
+    };
+    let link = PacketLink::new(descriptor, options).unwrap();
+    let mut ours = Nic::new(Box::new(link), NicConfig::default()).unwrap();
+    assert!(ours.poll_rx(NOW).is_none());
+    assert!(ours.drops().get(DropReason::RxLro) > 0);
+    assert_eq!(ours.drops().get(DropReason::RxLinkError), 0);
+    assert_eq!(ours.link_state(), LinkState::Up);
 }
 
 #[test]

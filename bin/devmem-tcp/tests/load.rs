@@ -97,6 +97,9 @@ fn a_file_of_pythons_server_arrives_unchanged() {
         assert_eq!(json["linear_bytes"], 0, "{json}");
         assert_everything_home(&json);
         let sum = json["crc32c"].clone();
+        // Most are received at their place; heads are not.
+        let moved = json["moved_bytes"].as_u64().unwrap();
+        assert!((1..FILE_BYTES as u64 / 2).contains(&moved), "{json}");
 
         let copy = folder.path().join("copy");
         let to = copy.display();
@@ -106,6 +109,7 @@ fn a_file_of_pythons_server_arrives_unchanged() {
         .json();
         assert!(fs::read(&copy).unwrap() == file);
         assert_eq!(json["crc32c"], sum, "{json}");
+        assert_eq!(json["moved_bytes"], json["device_bytes"], "{json}");
         assert_everything_home(&json);
 
         load(&format!(

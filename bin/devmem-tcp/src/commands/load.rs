@@ -130,6 +130,7 @@ pub fn transfer(
         ..LoadReport::default()
     };
     report.set_loaded(&loaded, used);
+    report.set_moved(&client.nic.queue_stats());
     report.set_unused(&bound.finish(), local.ip(), nic.impairment);
     Ok(LoadedTarget {
         report,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use devmem_tcp::Impairment;
+use devmem_tcp::{Impairment, QueueStats};
 use serde::Serialize;
 
 use super::{Circumstances, not_home, per_gb, placed_row, rate_row, row, summary_row};
@@ -47,6 +47,8 @@ pub struct LoadReport {
     pub device_bytes: u64,
     /// Received bytes in host memory.
     pub linear_bytes: u64,
+    /// Received bytes in device memory that were copied once more, to their place; the others were received there.
+    pub moved_bytes: u64,
     /// Frags of device memory lent.
     pub device_frags: u64,
     /// Frags of device memory returned.
@@ -117,6 +119,13 @@ impl LoadReport {
         self.tokens_returned = loaded.stats.tokens_returned;
     }
 
+    /// Sets how many bytes were copied to their place, by the counters of the NIC's queues and [`Self::set_loaded`].
+    pub fn set_moved(&mut self, queues: &[QueueStats]) {
+        let received_there = |queue: &QueueStats| queue.direct_bytes - queue.direct_copied_bytes;
+        let at_once: u64 = queues.iter().map(received_there).sum();
+        self.moved_bytes = self.device_bytes.saturating_sub(at_once);
+    }
+
     /// Sets the circumstances, when the memory was unbound from the NIC.
     pub fn set_unused(&mut self, unused: &Unused, address: IpAddr, impairment: Impairment) {
         let Unused {
@@ -153,6 +162,16 @@ impl LoadReport {
 impl LoadReport {
     fn memory_rows(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         placed_row(f, self.device_bytes, self.linear_bytes)?;
+        let arrival = match self.backend {
+            "kernel" => "none on arrival",
+            _ => "1 on arrival",
+        };
+        let moved = 100.0 * self.moved_bytes as f64 / self.device_bytes.max(1) as f64;
+        row(
+            f,
+            "copies",
+            format_args!("{arrival}, 1 more of {moved:.1} % of the bytes, to their place"),
+        )?;
         if let Some(sum) = &self.crc32c {
             let judged = match self.crc32c_matches {
                 Some(true) => "as the server says",

@@ -4,8 +4,10 @@
 //! takes tens of microseconds to wake up. Short calls gain from that: none of them waits for another thread to run. But a
 //! thread that polls a busy link would keep the mutex from all others for as long as packets arrive.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{PoisonError, TryLockError};
+
+// Those of std; the model has those of loom.
+use super::sync::{AtomicUsize, Mutex, MutexGuard, Ordering};
 
 /// A mutex with [`hand_over`](Self::hand_over). A poisoned one is locked as usual.
 ///
@@ -42,6 +44,13 @@ impl<T> HandoverMutex<T> {
         }
     }
 
+    /// Returns whether a thread is the next to lock.
+    #[cfg(test)]
+    #[cfg_attr(devmem_loom, allow(dead_code, reason = "its tests are not built"))]
+    pub(crate) fn has_next(&self) -> bool {
+        self.next.try_lock().is_err()
+    }
+
     /// Returns whether a thread waits for the lock.
     pub(crate) fn is_wanted(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
@@ -76,13 +85,13 @@ impl<T> HandoverMutex<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(devmem_loom)))]
 mod tests {
     use super::*;
 
     /// Waits until a thread is the next to lock.
     fn until_wanted(mutex: &HandoverMutex<Vec<u32>>) {
-        while mutex.next.try_lock().is_ok() {
+        while !mutex.has_next() {
             std::thread::yield_now();
         }
     }

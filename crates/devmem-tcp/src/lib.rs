@@ -214,6 +214,8 @@ mod kernel;
 mod lease;
 mod link_spec;
 mod listener;
+#[cfg(all(test, devmem_loom))]
+mod loom_tests;
 mod netdev;
 mod open;
 mod plan;
@@ -237,6 +239,12 @@ pub mod tokio;
 #[cfg(feature = "vulkan")]
 pub mod vulkan;
 mod watchers;
+
+/// What `handover` is made of. Its model in loom has other types.
+mod sync {
+    pub(crate) use std::sync::atomic::{AtomicUsize, Ordering};
+    pub(crate) use std::sync::{Mutex, MutexGuard};
+}
 
 pub use batch::{Frag, Iter, RxBatch, RxFrag};
 pub use bound::{BoundRx, NetIovCount, Unbound};

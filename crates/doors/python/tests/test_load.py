@@ -4,6 +4,7 @@ import functools
 import http.server
 import json
 import os
+import socket
 import threading
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 import devmem_tcp
 from devmem_tcp import Netdev, load_safetensors
+from test_waits import interrupted
 
 ARRAYS = {
     "weight": np.arange(300_000, dtype="f4").reshape(300, 1000),
@@ -85,6 +87,12 @@ def test_what_cannot_be_loaded_is_an_error_with_its_cause(server):
         load_safetensors(server, "lo")
     with pytest.raises(ConnectionRefusedError):
         load_safetensors("http://127.0.0.1:9/x", nic)
+
+
+def test_a_signal_ends_a_load_that_waits_for_its_server():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/m.safetensors"
+        interrupted(lambda: load_safetensors(url, Netdev.kernel("lo")))
 
 
 def serve(listener, body):

@@ -1,6 +1,7 @@
 //! HTTP/1.1 (RFC 9112): ranges of a file, over connections that stay open.
 
 mod chunks;
+mod date;
 mod file;
 mod head;
 mod proxy;

@@ -9,7 +9,7 @@ use std::thread;
 
 use devmem_linux::test_util::in_netns;
 use devmem_transfer::load::{LoadError, Loaded, Loader, NbdExport, Part};
-use devmem_transfer::store::Storer;
+use devmem_transfer::store::{Durability, Storer};
 
 use crate::world::{V4, World, memory_for, pattern, whole};
 
@@ -320,6 +320,22 @@ fn a_server_without_option_go_and_structured_replies_is_read_over_one_connection
         let (_, bytes) = load(&world, &export, 4).expect("it loads");
         assert!(bytes == *disk);
         assert_eq!(connections.load(Ordering::Relaxed), 1);
+        // The connection that opened the export does not matter: nothing is sent.
+        let mut go_on = |_| ControlFlow::Continue(());
+        let storer = Storer::new(&world.nic);
+        let refused = storer.trim(&export, &[0..4096], &mut go_on).unwrap_err();
+        assert!(
+            refused.to_string().contains("has no NBD_CMD_TRIM"),
+            "{refused}"
+        );
+        let durable = storer.durability(Durability::EachWrite);
+        let part = devmem_transfer::store::Part {
+            target: 0..4096,
+            offset: 0,
+        };
+        let refused = durable.store(&export, &memory_for(SIZE), &[part], &mut go_on);
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("FUA"), "{refused}");
         world.end();
     });
 }

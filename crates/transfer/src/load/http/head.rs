@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use httparse::Status;
 
+use super::date;
 use crate::load::base64;
 
 /// Most bytes of a head. Servers send a few hundred.
@@ -25,7 +26,11 @@ pub(crate) struct Head {
     pub(crate) location: Option<String>,
     /// The strong validator of the file, or the time of its last change.
     pub(crate) version: Option<String>,
+    /// How long the server asks to wait (Retry-After).
     pub(crate) retry_after: Option<Duration>,
+    retry_at: Option<String>,
+    /// The server's time, in seconds.
+    date: Option<u64>,
     /// CRC-32C of the whole file.
     pub(crate) crc32c: Option<u32>,
 }
@@ -74,6 +79,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, HeadError> {
         let text = String::from_utf8_lossy(field.value);
         head.take(&field.name.to_ascii_lowercase(), text.trim())?;
     }
+    head.retry_after = head.wait().map(Duration::from_secs);
     Ok(Some((head, len)))
 }
 
@@ -113,10 +119,17 @@ impl Head {
                 self.crc32c = ours.filter_map(checksum).next().or(self.crc32c);
             }
             "x-amz-checksum-crc32c" => self.crc32c = checksum(text).or(self.crc32c),
-            "retry-after" => self.retry_after = text.parse().ok().map(Duration::from_secs),
+            "date" => self.date = date::seconds(text),
+            "retry-after" => self.retry_at = Some(text.to_owned()),
             _ => {}
         }
         Ok(())
+    }
+
+    /// Returns the seconds of Retry-After: a number, or a time by the clock of the server (RFC 9110 10.2.3).
+    fn wait(&self) -> Option<u64> {
+        let text = self.retry_at.as_deref()?;
+        decimal(text).or_else(|| Some(date::seconds(text)?.saturating_sub(self.date?)))
     }
 
     /// Takes a Content-Length; equal ones may be repeated, also in one field (RFC 9112 6.3).
@@ -214,6 +227,27 @@ mod tests {
             assert_eq!(head(fields).unwrap().crc32c, Some(1), "{fields}");
         }
         assert_eq!(head("X-Goog-Hash: crc32c=!").unwrap().crc32c, None);
+    }
+
+    #[test]
+    fn the_time_to_come_again_is_a_number_or_a_date() {
+        let now = "Date: Sun, 06 Nov 1994 08:49:37 GMT";
+        let then = "Retry-After: Sun, 06 Nov 1994 08:50:07 GMT";
+        for (fields, expected) in [
+            (format!("{then}\r\n{now}"), Some(30)),
+            (format!("Retry-After: 7\r\n{now}"), Some(7)),
+            // In the past, by a clock that is not known, and no time at all.
+            (
+                "Retry-After: Sun, 06 Nov 1994 08:49:07 GMT\r\n".to_owned() + now,
+                Some(0),
+            ),
+            (then.to_owned(), None),
+            ("Retry-After: soon".to_owned(), None),
+            ("Retry-After: -1".to_owned(), None),
+        ] {
+            let found = head(&fields).unwrap().retry_after;
+            assert_eq!(found, expected.map(Duration::from_secs), "{fields}");
+        }
     }
 
     #[test]

@@ -200,7 +200,9 @@ impl StockServer {
         let program = self.program();
         let mut command = self.command(folder, host).context("prepare the server")?;
         let errors = folder.join(ERRORS);
-        command.stderr(File::create(&errors).context("create a file")?);
+        // Some servers also open it by its name.
+        let stderr = File::options().append(true).create(true).open(&errors);
+        command.stderr(stderr.context("create a file")?);
         let server = Helper::start(&mut command).with_context(|| format!("start {program}"))?;
         let mut server = RunningServer(server);
         let start = Instant::now();
@@ -263,14 +265,15 @@ fn folders() -> Vec<PathBuf> {
     folders.chain([PathBuf::from(SBIN)]).collect()
 }
 
-/// Returns the configuration of an nginx that needs no privilege and no folder but this one.
+/// Returns the configuration of an nginx that needs no privilege and no folder but this one. Its user is root: in the user
+/// namespace of a demo without privileges there is no other, and nginx gives its folders to the user.
 fn nginx_conf(folder: &Path, any: &str, port: &str) -> String {
     let any = match any.contains(':') {
         true => format!("[{any}]"),
         false => any.to_owned(),
     };
     format!(
-        "daemon off; master_process off; worker_processes 1; pid {0}/pid; error_log {0}/{ERRORS};\n\
+        "user root; daemon off; master_process off; worker_processes 1; pid {0}/pid; error_log {0}/{ERRORS};\n\
          events {{ worker_connections 256; }}\n\
          http {{ access_log off; sendfile on; tcp_nopush on; keepalive_requests 100000;\n\
          client_body_temp_path {0}/body; proxy_temp_path {0}/proxy; fastcgi_temp_path {0}/fcgi;\n\

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -87,6 +88,31 @@ fn a_file_of_each_stock_server_is_loaded_over_a_tap_and_a_packet_socket() {
             );
             assert_eq!(json["linear_bytes"], 0, "{json}");
             assert_everything_home(&json);
+        }
+    }
+}
+
+#[test]
+fn a_user_without_privileges_sees_a_file_of_each_stock_server() {
+    const TEST: &str = "a_user_without_privileges_sees_a_file_of_each_stock_server";
+    // As root of a user namespace that has no other users, which `unshare` makes of any user.
+    let without_privileges = |line: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--"]);
+        command.arg(env!("CARGO_BIN_EXE_devmem-tcp"));
+        command.args(line.split_whitespace());
+        command
+    };
+    let allowed = without_privileges("--version").output();
+    if !allowed.is_ok_and(|output| output.status.success()) {
+        return skip(TEST, "unshare", "users may not make user namespaces");
+    }
+    for server in ["nginx", "python", "qemu-nbd", "nbdkit"] {
+        let line = format!("demo --load={server} --bytes 5M --json");
+        let finished = start_command(without_privileges(&line)).finish();
+        match finished.code {
+            Some(3) => skip(TEST, server, &finished.stderr),
+            _ => assert_eq!(finished.json()["verified_bytes"], 5 * MIB),
         }
     }
 }

@@ -280,7 +280,7 @@ fn a_handshake_that_makes_no_sense_is_an_error_with_its_cause() {
     );
 }
 
-/// Loads all bytes over at most `connections` connections.
+/// Loads all bytes over at most `connections` connections, in as many pieces.
 fn load(
     world: &World,
     export: &NbdExport,
@@ -288,7 +288,11 @@ fn load(
 ) -> Result<(Loaded, Vec<u8>), LoadError> {
     let memory = memory_for(SIZE);
     memory.fill(0..SIZE, 0xee).expect("it is mapped");
-    let loader = Loader::new(&world.nic).attempts(2).connections(connections);
+    let loader = Loader::new(&world.nic)
+        .attempts(2)
+        .connections(connections)
+        .piece_bytes(SIZE as u64 / connections as u64)
+        .pipeline(1);
     let part = whole(&memory, SIZE);
     let loaded = loader.load(export, &[part], &mut |_| ControlFlow::Continue(()))?;
     Ok((loaded, memory.slice(0..SIZE).to_vec()))

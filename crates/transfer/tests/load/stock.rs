@@ -46,7 +46,7 @@ fn pythons_server_sends_the_whole_file() {
 /// Writes the configuration of an nginx that needs no privilege and no folder but this one.
 fn nginx(folder: &Path) -> Command {
     let text = format!(
-        "daemon off; master_process off; worker_processes 1; pid {0}/pid; error_log {0}/errors;\n\
+        "user root; daemon off; master_process off; worker_processes 1; pid {0}/pid; error_log {0}/errors;\n\
          events {{ worker_connections 256; }}\n\
          http {{ access_log off; sendfile on; keepalive_requests 5;\n\
          client_body_temp_path {0}/body; proxy_temp_path {0}/proxy; fastcgi_temp_path {0}/fcgi;\n\

@@ -109,9 +109,9 @@ fn create(path: &Path) -> Result<File, Failure> {
         .truncate(true)
         .open(path);
     opened.map_err(|error| {
-        let missing = error.kind() == io::ErrorKind::NotFound;
+        let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
         let failure = Failure::failed(format!("create {}: {error}", path.display()));
-        match path.parent().filter(|_| missing) {
+        match path.parent().filter(is_missing) {
             Some(folder) => {
                 failure.with_remedy(format!("make its folder: mkdir -p {}", folder.display()))
             }

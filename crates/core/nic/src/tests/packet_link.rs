@@ -88,6 +88,7 @@ fn packets_that_the_kernel_cannot_describe_are_counted_and_do_not_take_the_link_
     let options = PacketLinkOptions {
         ifindex: 7,
         mtu: 1500,
+        max_super_packet: MAX_PACKET_LEN,
         look: |_, _| status(LinkState::Up, 0),
     };
     let link = PacketLink::new(descriptor, options).unwrap();

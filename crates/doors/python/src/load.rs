@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use devmem_tcp::{BoundRx, Dmabuf as Memory, Errno, ErrorKind};
 use devmem_transfer::load::{
-    Checkpoint, CheckpointError, HttpRequest, LoadError, Loader, Tensor as Placed, Url,
-    UrlError,
+    Checkpoint, CheckpointError, HttpRequest, LoadError, Loader, Tensor as Placed, Url, UrlError,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -162,7 +161,9 @@ fn verdict(error: &LoadError) -> (ErrorKind, Errno) {
         LoadError::Recv(source) => (source.kind(), source.errno()),
         LoadError::Send(source) => (source.kind(), source.errno()),
         LoadError::Gather(source) => (source.kind(), source.errno()),
-        LoadError::Resolve { .. } | LoadError::NoFamily { .. } => (ErrorKind::HostUnreachable, Errno::EHOSTUNREACH),
+        LoadError::Resolve { .. } | LoadError::NoFamily { .. } => {
+            (ErrorKind::HostUnreachable, Errno::EHOSTUNREACH)
+        }
         LoadError::Status { status, .. } => match status {
             401 | 403 | 407 => (ErrorKind::PermissionDenied, Errno::EACCES),
             404 | 410 => (ErrorKind::NotFound, Errno::ENOENT),

@@ -54,9 +54,15 @@ fn on_tap(plan: &RecvPlan) -> Result<(), Failure> {
         builder = builder.capture(Box::new(capture.clone()));
     }
     let local = tap.local(plan.port);
+    let install = || StopFlag::install().context("install signal handlers");
+    // While the NIC waits for an address, a signal ends the process: nothing has to be restored. With an address it is open at once,
+    // and a sender may connect before the next line.
+    let early = match tap.ours.address.is_unspecified() {
+        true => None,
+        false => Some(install()?),
+    };
     let receiver = Receiver::open(builder, &plan.nic, local)?;
-    // A signal while the NIC is opened, which may wait for an address, ends the process: nothing has to be restored.
-    let stop = StopFlag::install().context("install signal handlers")?;
+    let stop = early.map_or_else(install, Ok)?;
     if let Some(warning) = kernels_end::unreachable(tap) {
         note(warning);
     }

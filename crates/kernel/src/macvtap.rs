@@ -168,11 +168,9 @@ impl MacvtapOptions {
         let mut made = Interface::by_name(NAME)?;
         // Received frames go to the queues, but the kernel's IPv6 would send some on the interface.
         made.quiet_ipv6();
-        if let Some(bytes) = facts.gso_max_size.min(facts.gso_ipv4_max_size)
-            && bytes > LEGACY_GSO_MAX_SIZE
-        {
+        if facts.gso_limit() > LEGACY_GSO_MAX_SIZE {
             // It has the limit of the lower interface for IPv6 only. The kernel may refuse it: then packets are shorter.
-            let _ = made.set_gso_max_size(bytes);
+            let _ = made.set_gso_max_size(facts.gso_limit());
         }
         made.set_up()?;
         self.open_queues(made, Some)

@@ -11,9 +11,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 
 use self::rtnetlink::{
-    IFF_UP, IFLA_ADDRESS, IFLA_GRO_IPV4_MAX_SIZE, IFLA_GRO_MAX_SIZE, IFLA_GSO_IPV4_MAX_SIZE,
-    IFLA_GSO_MAX_SIZE, IFLA_IFNAME, IFLA_MTU, IFLA_NET_NS_FD, IFLA_TXQLEN, LinkMessage,
-    RTM_DELLINK, RTM_GETLINK, RTM_NEWLINK,
+    IFF_UP, IFLA_ADDRESS, IFLA_GSO_IPV4_MAX_SIZE, IFLA_GSO_MAX_SIZE, IFLA_IFNAME, IFLA_MTU,
+    IFLA_NET_NS_FD, IFLA_TXQLEN, LinkMessage, RTM_DELLINK, RTM_GETLINK, RTM_NEWLINK,
 };
 use crate::netlink::{NetlinkError, NetlinkSocket, Request};
 pub use macvtap::{MacvtapMode, NewMacvtap};
@@ -61,17 +60,25 @@ const ETHERNET_LEN: u32 = 18;
 impl InterfaceFacts {
     /// Returns the bytes up to which the kernel merges received packets (GRO), of both families.
     pub fn max_merged_packet(&self) -> u32 {
-        let limit = |limit: Option<u32>| limit.unwrap_or(LEGACY_GSO_MAX_SIZE);
-        limit(self.gro_max_size).min(limit(self.gro_ipv4_max_size))
+        of_both(self.gro_max_size, self.gro_ipv4_max_size)
+    }
+
+    /// Returns the bytes from which on the kernel cuts super-packets before it passes them to the interface, of both families.
+    pub(crate) fn gso_limit(&self) -> u32 {
+        of_both(self.gso_max_size, self.gso_ipv4_max_size)
     }
 
     /// Returns the bytes of the longest IP packet that the kernel passes to the interface as a super-packet, of both families.
     pub fn max_super_packet(&self) -> u32 {
-        let limit = |limit: Option<u32>| limit.unwrap_or(LEGACY_GSO_MAX_SIZE);
-        let limit = limit(self.gso_max_size).min(limit(self.gso_ipv4_max_size));
         // linux v6.18 net/core/dev.c `gso_features_check`: the length with Ethernet header must be smaller.
-        limit.saturating_sub(ETHERNET_LEN + 1)
+        self.gso_limit().saturating_sub(ETHERNET_LEN + 1)
     }
+}
+
+/// Returns the smaller one of the limits of two address families.
+fn of_both(v6: Option<u32>, v4: Option<u32>) -> u32 {
+    let limit = |limit: Option<u32>| limit.unwrap_or(LEGACY_GSO_MAX_SIZE);
+    limit(v6).min(limit(v4))
 }
 
 impl Interface {
@@ -177,18 +184,6 @@ impl Interface {
         let request = self.request().u32(IFLA_GSO_MAX_SIZE, bytes);
         let request = request.u32(IFLA_GSO_IPV4_MAX_SIZE, bytes);
         self.change("set gso_max_size of", request)
-    }
-
-    /// Sets the size in bytes up to which the kernel merges packets that the interface receives (GRO), for both families (Linux
-    /// 6.3 and later).
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` for more than Linux supports.
-    pub fn set_gro_max_size(&mut self, bytes: u32) -> Result<(), NetlinkError> {
-        let request = self.request().u32(IFLA_GRO_MAX_SIZE, bytes);
-        let request = request.u32(IFLA_GRO_IPV4_MAX_SIZE, bytes);
-        self.change("set gro_max_size of", request)
     }
 
     /// Renames the interface.

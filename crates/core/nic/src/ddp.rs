@@ -64,7 +64,8 @@ impl DdpTable {
         self.predicted = flow.and_then(|flow| self.others.remove_entry(&flow));
     }
 
-    /// Prepares the predicted range for the next frame, of at most `room` bytes of payload; returns how many of its bytes [`posted`](Self::posted) returns.
+    /// Prepares the predicted range for the next frame, of at most `room` bytes of payload; returns how many of its bytes
+    /// [`posted`](Self::posted) returns.
     pub(crate) fn post(&mut self, room: usize) -> usize {
         let predicted = self.predicted.as_mut();
         predicted.map_or(0, |(_, ranges)| ranges.postable(room))
@@ -144,8 +145,8 @@ impl Nic {
         self.ddp.others.remove(flow);
     }
 
-    /// Posts at most `room` of the next bytes of the predicted range before the memory of `queue`; returns their number. None if payload of the queue
-    /// has linear bytes, or is copied by a device.
+    /// Posts at most `room` of the next bytes of the predicted range before the memory of `queue`; returns their number. None if
+    /// payload of the queue has linear bytes, or is copied by a device.
     pub(crate) fn post_direct(&mut self, queue: usize, room: usize) -> usize {
         let is_staged = self.queues.get(queue).is_none_or(RxQueue::is_staged);
         match is_staged || self.linear_bytes(queue) > 0 {

@@ -10,8 +10,8 @@ use devmem_linux::netif::{GSO_MAX_SIZE, Interface};
 use devmem_linux::packet::{PacketOptions, Station};
 use devmem_linux::test_util::{in_netns, skip};
 use devmem_tcp::{
-    BoundRx, Direction, Dmabuf, Errno, ErrorKind, FrameSink, LinkState, Listener, Netdev, RxBatch,
-    Setup,
+    BoundRx, Direction, Dmabuf, Errno, ErrorKind, FrameSink, LinkState, Listener, Netdev,
+    NetdevBuilder, RxBatch, Setup,
 };
 
 use crate::peer::{Addresses, Host, PATIENCE, V4, V6};
@@ -173,7 +173,7 @@ fn packets_are_super_packets_in_both_directions() {
 
 /// Sets the length from which on the kernel cuts super-packets to each of the interfaces. Returns whether this kernel can have
 /// longer ones than the length field of IP; if not, the test is skipped.
-pub fn set_big_tcp(test: &str, ends: [(&mut Interface, u32); 2]) -> bool {
+fn set_big_tcp(test: &str, ends: [(&mut Interface, u32); 2]) -> bool {
     let is_big = Interface::kernel_has_big_tcp().expect("a loopback interface");
     if !is_big {
         skip(test, "BIG TCP", "Linux before 6.3");
@@ -195,7 +195,7 @@ pub fn set_big_tcp(test: &str, ends: [(&mut Interface, u32); 2]) -> bool {
 }
 
 /// Sends a stream of `bytes` each way; returns the bytes of the longest received frame, and of the longest sent one.
-pub fn longest_frames(
+fn longest_frames(
     addresses: Addresses,
     bytes: usize,
     open: impl FnOnce(Box<dyn FrameSink>) -> Netdev,
@@ -210,30 +210,38 @@ pub fn longest_frames(
     [&longest[0], &longest[1]].map(|longest| longest.load(Ordering::Relaxed))
 }
 
+/// Checks that packets are as long as the interfaces are set to, in both directions and of both families.
+pub fn check_lengths(test: &str, open: impl Fn(Addresses, Box<dyn FrameSink>) -> Netdev) {
+    for addresses in [V4, V6] {
+        let (mut near, mut far) = veth(addresses, 1500);
+        if !set_big_tcp(test, [(&mut near, GSO_MAX_SIZE), (&mut far, 300_000)]) {
+            return;
+        }
+        let [received, sent] = longest_frames(addresses, 32 << 20, |sink| open(addresses, sink));
+        // As long as the windows permit.
+        assert!(
+            (100_000..GSO_MAX_SIZE as usize).contains(&received),
+            "{received} bytes"
+        );
+        assert!((100_000..300_000).contains(&sent), "{sent} bytes");
+        near.delete().expect("our namespace");
+    }
+}
+
+/// Returns a builder of our end that shows its frames.
+fn builder((_, ours, len): Addresses, sink: Box<dyn FrameSink>) -> NetdevBuilder {
+    let builder = Netdev::builder(LINK).expect("a link");
+    let builder = builder.address(&format!("{ours}/{len}"));
+    builder.expect("an address").capture(sink)
+}
+
 #[test]
 fn packets_are_as_long_as_the_interfaces_are_set_to() {
     const TEST: &str = "packet::packets_are_as_long_as_the_interfaces_are_set_to";
     in_netns(TEST, || {
-        for addresses in [V4, V6] {
-            let (mut near, mut far) = veth(addresses, 1500);
-            if !set_big_tcp(TEST, [(&mut near, GSO_MAX_SIZE), (&mut far, 300_000)]) {
-                return;
-            }
-            let (_, ours, len) = addresses;
-            let [received, sent] = longest_frames(addresses, 32 << 20, |sink| {
-                let builder = Netdev::builder(LINK).expect("a link");
-                let builder = builder.address(&format!("{ours}/{len}"));
-                let builder = builder.expect("an address").capture(sink);
-                builder.open().expect("it is up")
-            });
-            // As long as the windows permit.
-            assert!(
-                (100_000..GSO_MAX_SIZE as usize).contains(&received),
-                "{received} bytes"
-            );
-            assert!((100_000..300_000).contains(&sent), "{sent} bytes");
-            near.delete().expect("our namespace");
-        }
+        check_lengths(TEST, |addresses, sink| {
+            builder(addresses, sink).open().expect("it is up")
+        });
     });
 }
 
@@ -246,13 +254,10 @@ fn an_impaired_link_cuts_packets_of_any_length() {
             if !set_big_tcp(TEST, [(&mut near, GSO_MAX_SIZE), (&mut far, GSO_MAX_SIZE)]) {
                 return;
             }
-            let (_, ours, len) = addresses;
             let longest = longest_frames(addresses, 2 << 20, |sink| {
-                let builder = Netdev::builder(LINK).expect("a link");
-                let builder = builder.address(&format!("{ours}/{len}"));
-                let builder = builder.expect("an address").capture(sink);
                 let impairment = "delay=1ms".parse().expect("an impairment");
-                builder.impair(impairment).open().expect("it is up")
+                let builder = builder(addresses, sink).impair(impairment);
+                builder.open().expect("it is up")
             });
             assert_eq!(longest, [14 + 1500; 2]);
             near.delete().expect("our namespace");

@@ -34,9 +34,9 @@ pub(super) const IFLA_NET_NS_FD: u16 = 28;
 const IFLA_XDP: u16 = 43;
 const IFLA_XDP_ATTACHED: u16 = 2;
 pub(super) const IFLA_GSO_MAX_SIZE: u16 = 41;
-pub(super) const IFLA_GRO_MAX_SIZE: u16 = 58;
+const IFLA_GRO_MAX_SIZE: u16 = 58;
 pub(super) const IFLA_GSO_IPV4_MAX_SIZE: u16 = 63;
-pub(super) const IFLA_GRO_IPV4_MAX_SIZE: u16 = 64;
+const IFLA_GRO_IPV4_MAX_SIZE: u16 = 64;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 /// `VETH_INFO_PEER` (linux include/uapi/linux/veth.h): an `ifinfomsg` and the peer's attributes.
@@ -71,9 +71,7 @@ const LINK_NAMES: Names = Names(&[
     (IFLA_LINKINFO, "linkinfo", Names::NONE),
     (IFLA_NET_NS_FD, "net-ns-fd", Names::NONE),
     (IFLA_GSO_MAX_SIZE, "gso-max-size", Names::NONE),
-    (IFLA_GRO_MAX_SIZE, "gro-max-size", Names::NONE),
     (IFLA_GSO_IPV4_MAX_SIZE, "gso-ipv4-max-size", Names::NONE),
-    (IFLA_GRO_IPV4_MAX_SIZE, "gro-ipv4-max-size", Names::NONE),
 ]);
 const ADDRESS_NAMES: Names = Names(&[
     (IFA_ADDRESS, "address", Names::NONE),

@@ -79,17 +79,24 @@ fn through_tap(subcommand: &str, line: &str) -> Finished {
     start_command(command).finish()
 }
 
-#[test]
-fn a_file_of_pythons_server_arrives_unchanged() {
-    const TEST: &str = "a_file_of_pythons_server_arrives_unchanged";
-    if !has(TEST, "python3") {
+/// Runs `body` in a network namespace in which Python's server serves a folder; it gets the folder, and the bytes of the file in it.
+fn with_python(test: &str, body: impl FnOnce(&Path, &[u8])) {
+    if !has(test, "python3") {
         return;
     }
-    in_netns(TEST, || {
+    in_netns(test, || {
         let folder = tempfile::tempdir().unwrap();
         let file = repeating(251, 9, FILE_BYTES);
         fs::write(folder.path().join("file"), &file).unwrap();
         let _server = Killed::python(folder.path());
+        body(folder.path(), &file);
+    });
+}
+
+#[test]
+fn a_file_of_pythons_server_arrives_unchanged() {
+    const TEST: &str = "a_file_of_pythons_server_arrives_unchanged";
+    with_python(TEST, |folder, file| {
         let json = load("http://10.77.0.1:8000/file --verify").json();
         assert_eq!(json["bytes"], FILE_BYTES, "{json}");
         assert_eq!(json["to"], "memory", "{json}");
@@ -101,7 +108,7 @@ fn a_file_of_pythons_server_arrives_unchanged() {
         let moved = json["moved_bytes"].as_u64().unwrap();
         assert!((1..FILE_BYTES as u64 / 2).contains(&moved), "{json}");
 
-        let copy = folder.path().join("copy");
+        let copy = folder.join("copy");
         let to = copy.display();
         let json = load(&format!(
             "http://10.77.0.1:8000/file --to {to} --verify --mem-size 1M"
@@ -121,7 +128,7 @@ fn a_file_of_pythons_server_arrives_unchanged() {
         let mut model = (header.len() as u64).to_le_bytes().to_vec();
         model.extend_from_slice(header.as_bytes());
         model.extend_from_slice(&[7; 16]);
-        fs::write(folder.path().join("m.safetensors"), &model).unwrap();
+        fs::write(folder.join("m.safetensors"), &model).unwrap();
         let json = load("http://10.77.0.1:8000/m.safetensors").json();
         let places: Vec<_> = (0..2)
             .map(|n| json["tensors"][n]["offset"].clone())
@@ -150,14 +157,7 @@ fn a_file_of_pythons_server_arrives_unchanged() {
 #[test]
 fn the_bytes_go_to_the_memory_or_the_file_that_to_names() {
     const TEST: &str = "the_bytes_go_to_the_memory_or_the_file_that_to_names";
-    if !has(TEST, "python3") {
-        return;
-    }
-    in_netns(TEST, || {
-        let folder = tempfile::tempdir().unwrap();
-        let file = repeating(251, 9, FILE_BYTES);
-        fs::write(folder.path().join("file"), &file).unwrap();
-        let _server = Killed::python(folder.path());
+    with_python(TEST, |folder, file| {
         let load = |options: &str| {
             let mut command = tool();
             command.args("load --peer-addr 10.77.0.1/24 --json --verify".split(' '));
@@ -169,7 +169,7 @@ fn the_bytes_go_to_the_memory_or_the_file_that_to_names() {
             for variable in ["DEVMEM_LIBCUDA", "DEVMEM_LIBAMDHIP"] {
                 command.env(variable, built_library("libdevmem_gpu_stub.so"));
             }
-            command.current_dir(folder.path());
+            command.current_dir(folder);
             start_command(command).finish()
         };
         let sum = load("").json()["crc32c"].clone();
@@ -189,16 +189,9 @@ fn the_bytes_go_to_the_memory_or_the_file_that_to_names() {
             assert_everything_home(&json);
         }
         for name in ["copy", "cuda"] {
-            assert!(
-                fs::read(folder.path().join(name)).unwrap() == file,
-                "{name}"
-            );
+            assert!(fs::read(folder.join(name)).unwrap() == file, "{name}");
         }
-        assert_eq!(
-            fs::read_dir(folder.path()).unwrap().count(),
-            3,
-            "no other file"
-        );
+        assert_eq!(fs::read_dir(folder).unwrap().count(), 3, "no other file");
         load("--to cuda:7").failed_with(1, "GPU");
         load("--to nosuch/copy").failed_with(1, "make its folder: mkdir -p nosuch");
     });

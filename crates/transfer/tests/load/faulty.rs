@@ -28,7 +28,7 @@ fn every_piece_arrives_over_any_number_of_connections() {
         || {
             for addresses in [V4, V6] {
                 let file = Arc::new(pattern(FILE_BYTES));
-                let world = World::new(addresses);
+                let world = World::far(addresses);
                 let served = Arc::clone(&file);
                 let server = Server::start(move |asked, out| good(asked, &served, out));
                 for (connections, piece_bytes) in
@@ -36,9 +36,12 @@ fn every_piece_arrives_over_any_number_of_connections() {
                 {
                     let loader = loader(&world)
                         .connections(connections)
-                        .piece_bytes(piece_bytes);
+                        .piece_bytes(piece_bytes)
+                        .pipeline(2);
                     let before = server.requests();
-                    let loaded = world.load_all(&server.url(addresses.host), &file, &loader);
+                    let url = server.url(addresses.host);
+                    let (loaded, together) = world.load_counted(&url, &file, &loader);
+                    assert_eq!(together > 1, connections > 1);
                     let pieces = (FILE_BYTES as u64).div_ceil(piece_bytes);
                     assert_eq!((loaded.pieces, loaded.repeated), (pieces, 0));
                     assert_eq!(

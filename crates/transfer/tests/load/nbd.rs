@@ -59,9 +59,15 @@ fn load_all(world: &World, url: &str, expected: &[u8]) {
             .connections(connections)
             .piece_bytes(piece_bytes)
             .pipeline(window);
-        let loaded = loader.load(&export, &[part], &mut |_| ControlFlow::Continue(()));
+        let mut together = 0;
+        let loaded = loader.load(&export, &[part], &mut |sofar| {
+            together = together.max(sofar.connections);
+            ControlFlow::Continue(())
+        });
         let loaded = loaded.expect("it loads");
         assert_eq!((loaded.broken, loaded.repeated), (0, 0));
+        let is_many = export.takes_many_connections() && connections > 1;
+        assert_eq!(together > 1, is_many, "{loaded:?}");
         assert!(
             memory.slice(0..expected.len()).to_vec() == expected,
             "{url}"
@@ -80,7 +86,7 @@ fn load_from(test: &str, program: &str, export: &str, serve: impl Fn(&Path) -> C
         let expected = sparse_file(&path);
         let mut command = serve(&path);
         let _server = start(command.stderr(Stdio::null()), PORT);
-        let world = World::new(V4);
+        let world = World::far(V4);
         load_all(&world, &format!("nbd://{}/{export}", V4.host), &expected);
         world.end();
     });
@@ -163,6 +169,49 @@ fn a_server_that_was_started_again_after_it_was_opened_gets_a_new_connection() {
     });
 }
 
+#[test]
+fn a_server_that_is_killed_and_started_again_in_the_middle_sends_the_rest() {
+    const TEST: &str =
+        "nbd::a_server_that_is_killed_and_started_again_in_the_middle_sends_the_rest";
+    if !has(TEST, "nbdkit", "--version") {
+        return;
+    }
+    in_netns(TEST, || {
+        let folder = tempfile::tempdir().expect("there is room");
+        let path = folder.path().join("disk");
+        let expected = sparse_file(&path);
+        let serve = || {
+            let mut command = Command::new("nbdkit");
+            // Slowly, so that no reply is whole in the buffers of the server's kernel when the server is killed.
+            let options = "--foreground --readonly --filter=rate file";
+            command.args(options.split(' ')).arg(&path);
+            start(command.arg("rate=200M"), PORT)
+        };
+        let mut server = Some(serve());
+        let world = World::new(V4);
+        let url = format!("nbd://{}/", V4.host).parse().unwrap();
+        let export = NbdExport::open(&world.nic, url).expect("it is there");
+        let memory = memory_for(EXPORT_BYTES);
+        let part = whole(&memory, EXPORT_BYTES);
+        let loader = Loader::new(&world.nic).piece_bytes(1 << 20);
+        let mut is_first = true;
+        let loaded = loader.load(&export, &[part], &mut |sofar| {
+            if sofar.bytes > EXPORT_BYTES as u64 / 3 && is_first {
+                is_first = false;
+                // The old one must be gone before the new one has its port.
+                server.take().expect("it runs").kill();
+                server = Some(serve());
+            }
+            ControlFlow::Continue(())
+        });
+        let loaded = loaded.expect("it goes on");
+        assert!(loaded.broken > 0 && loaded.repeated > 0, "{loaded:?}");
+        assert!(memory.slice(0..EXPORT_BYTES).to_vec() == expected);
+        drop(server);
+        world.end();
+    });
+}
+
 /// An nbd-server in the background, killed at the end.
 pub struct Daemon(std::path::PathBuf);
 
@@ -212,7 +261,7 @@ fn an_export_of_nbd_server_arrives() {
         let path = folder.path().join("disk");
         let expected = sparse_file(&path);
         let _server = Daemon::nbd_server(folder.path(), &path, "readonly = true\n");
-        let world = World::new(V4);
+        let world = World::far(V4);
         load_all(&world, &format!("nbd://{}/disk", V4.host), &expected);
         world.end();
     });

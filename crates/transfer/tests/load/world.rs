@@ -9,6 +9,9 @@ use devmem_transfer::load::{HttpFile, HttpRequest, LoadError, Loaded, Loader, Pa
 /// Size of the bound memory: less than most files, so that tokens must come back.
 const BOUND_BYTES: usize = 4 << 20;
 
+/// A link with a round trip that is longer than those of servers nearby.
+const FAR: &str = "delay=2ms";
+
 /// Addresses of the host and of the NIC.
 #[derive(Clone, Copy, Debug)]
 pub struct Addresses {
@@ -44,9 +47,16 @@ impl World {
         Self::of(on_tap(addresses).impair(impairment), addresses.ours)
     }
 
-    /// A world with a NIC of several shards.
-    pub fn sharded(addresses: Addresses, shards: u16) -> Self {
-        Self::of(on_tap(addresses).shards(shards), addresses.ours)
+    /// A world far from its servers: a load uses all of its connections from the start.
+    pub fn far(addresses: Addresses) -> Self {
+        Self::impaired(addresses, FAR)
+    }
+
+    /// A world far from its servers, with a NIC of several shards.
+    pub fn far_and_sharded(addresses: Addresses, shards: u16) -> Self {
+        let far = FAR.parse().expect("an impairment");
+        let builder = on_tap(addresses).impair(far).shards(shards);
+        Self::of(builder, addresses.ours)
     }
 
     /// A world with a packet socket on one end of a veth pair. The kernel has the host's address at the other end.
@@ -81,18 +91,28 @@ impl World {
     /// Loads a whole file and compares every byte.
     #[track_caller]
     pub fn load_all(&self, url: &str, expected: &[u8], loader: &Loader) -> Loaded {
+        self.load_counted(url, expected, loader).0
+    }
+
+    /// Loads a whole file and compares every byte. Also returns how many connections were open together.
+    #[track_caller]
+    pub fn load_counted(&self, url: &str, expected: &[u8], loader: &Loader) -> (Loaded, usize) {
         let file = self.open(url).expect("the file is there");
         assert_eq!(file.size(), Some(expected.len() as u64));
         let memory = memory_for(expected.len());
         let part = whole(&memory, expected.len());
-        let loaded = loader.load(&file, &[part], &mut |_| ControlFlow::Continue(()));
+        let mut together = 0;
+        let loaded = loader.load(&file, &[part], &mut |sofar| {
+            together = together.max(sofar.connections);
+            ControlFlow::Continue(())
+        });
         let loaded = loaded.expect("it loads");
         assert_eq!(loaded.bytes, expected.len() as u64);
         assert!(
             memory.slice(0..expected.len()).to_vec() == expected,
             "{url}"
         );
-        loaded
+        (loaded, together)
     }
 
     /// Ends the world: all bound memory must have been returned.

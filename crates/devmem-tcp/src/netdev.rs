@@ -1,5 +1,6 @@
 //! A NIC and its TCP/IP stack.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
@@ -98,6 +99,18 @@ impl Netdev {
         Ok(Self {
             backend: Backend::Kernel(kernel::Nic::by_name(name)?),
         })
+    }
+
+    /// Opens the kernel's interface of the route to `peer`, as [`kernel`](Self::kernel) does: for connections to it, no privilege is needed.
+    ///
+    /// # Errors
+    /// [`OpenError::NoRoute`] if there is no route.
+    pub fn kernel_to(peer: IpAddr) -> Result<Self, OpenError> {
+        let name = devmem_linux::netif::route_interface(peer);
+        Self::kernel(&name.map_err(|error| OpenError::NoRoute {
+            peer,
+            source: io::Error::new(io::ErrorKind::NetworkUnreachable, error),
+        })?)
     }
 
     /// Returns the name of the kernel's interface; `None` for a NIC in user space.

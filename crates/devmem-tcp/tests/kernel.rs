@@ -2,6 +2,7 @@
 //! mends it, and memory of the kernel's exporters serves.
 
 use std::io::{self, Read, Write};
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,6 +78,26 @@ fn an_interface_has_its_name_and_its_addresses() {
     assert_eq!(lo.interface(), Some("lo"));
     assert!(lo.addresses().iter().all(|address| address.is_loopback()));
     assert_eq!(lo.drops(), [], "a loopback drops nothing");
+}
+
+#[test]
+fn the_interface_of_a_route_is_found() {
+    let to_itself = Netdev::kernel_to(Ipv4Addr::LOCALHOST.into()).unwrap();
+    assert_eq!(to_itself.interface(), Some("lo"));
+}
+
+#[test]
+fn an_address_without_a_route_is_an_error() {
+    in_netns("an_address_without_a_route_is_an_error", || {
+        let error = Netdev::kernel_to(Ipv4Addr::new(192, 0, 2, 1).into()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NetworkUnreachable);
+        let text = error.to_string();
+        assert!(
+            text.starts_with("there is no route to 192.0.2.1: ")
+                && text.ends_with("`ip route get 192.0.2.1` asks for the same one"),
+            "{text}"
+        );
+    });
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod refusal;
 mod verdict;
 
 use std::io;
+use std::net::IpAddr;
 
 use devmem_uapi::DmabufId;
 
@@ -43,6 +44,14 @@ pub enum OpenError {
     NoInterface {
         /// The name.
         name: String,
+        /// The error of the kernel.
+        source: io::Error,
+    },
+    /// The kernel has no route to an address.
+    #[error("there is no route to {peer}: {source}\n  `ip route get {peer}` asks for the same one")]
+    NoRoute {
+        /// The address.
+        peer: IpAddr,
         /// The error of the kernel.
         source: io::Error,
     },

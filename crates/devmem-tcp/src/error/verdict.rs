@@ -164,6 +164,7 @@ impl OpenError {
         match self {
             Self::Link(_) | Self::Address { .. } | Self::NoAddress => INVALID,
             Self::NoInterface { .. } => (ErrorKind::NotFound, Errno::ENODEV),
+            Self::NoRoute { .. } => (ErrorKind::NetworkUnreachable, Errno::ENETUNREACH),
             Self::Unix { source, .. }
             | Self::UnixListen { source, .. }
             | Self::System { source, .. } => of_io(source),

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use devmem_tcp::{BoundRx, Dmabuf as Memory, Errno, ErrorKind};
 use devmem_transfer::load::{
-    Checkpoint, CheckpointError, HttpRequest, LoadError, Loader, Tensor as Placed, Url, UrlError,
+    Checkpoint, CheckpointError, HttpRequest, LoadError, Loader, Origin, Tensor as Placed, Url,
+    UrlError,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -26,38 +27,31 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Bytes that a NIC in user space receives into, if the caller does not say.
 const BIND_BYTES: usize = 64 << 20;
 
-/// Loads the tensors of the safetensors file, or of the shards of the `*.index.json`, at `url` (http) over `nic`, with range
+/// Loads the tensors of the safetensors file, or of the shards of the `*.index.json`, at `url` (http or s3) over `nic`, with range
 /// requests over several connections. Returns them by name; they share one memory on `device`: "cpu", "cuda:N", "hip:N" or
-/// "vulkan:N".
+/// "vulkan:N". Without `nic`, the kernel's sockets are used, on the interface of the route to the server, and payload passes through
+/// host memory.
 ///
 /// The call binds `bind` bytes to the NIC for its own time: 64 MiB in user space by default, none with a NIC of the
 /// kernel. With 0 it uses what the caller has bound for `nic.plan_receive((address, 0))`; without a binding payload passes
-/// through host memory. `headers` are fields of each request, as Authorization. A type that this package has no name for becomes bytes.
+/// through host memory. `headers` are fields of each request, as Authorization; the proxy of the
+/// environment is used (http_proxy, all_proxy, no_proxy). A type that this package has no name for becomes bytes.
 #[pyfunction]
-#[pyo3(signature = (url, nic, *, device="cpu", bind=None, connections=4, headers=None))]
+#[pyo3(signature = (url, nic=None, *, device="cpu", bind=None, connections=4, headers=None))]
 pub(crate) fn load_safetensors<'py>(
     py: Python<'py>,
     url: &str,
-    nic: &Bound<'py, Netdev>,
+    nic: Option<&Bound<'py, Netdev>>,
     device: &str,
     bind: Option<usize>,
     connections: usize,
     headers: Option<Vec<(String, String)>>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let nic = nic.get().get(py)?;
+    let nic = nic.map(|nic| nic.get().get(py)).transpose()?;
     let device = Device::named(device)?;
-    let bind = bind.unwrap_or(match nic.interface() {
-        None => BIND_BYTES,
-        Some(_) => 0,
-    });
-    let mut request = HttpRequest::new(url.parse::<Url>().map_err(of_url)?);
-    for (name, value) in headers.unwrap_or_default() {
-        request = request.field(&name, &value).map_err(of_url)?;
-    }
+    let request = request_of(url, headers.unwrap_or_default()).map_err(of_url)?;
     let mut raised = None;
     let loaded = released(py, || {
-        let _bound = bind_for(&nic, bind, device)?;
-        let loader = Loader::new(&nic).connections(connections);
         let mut looked = Instant::now();
         let mut look = || {
             if looked.elapsed() < LOOK {
@@ -72,6 +66,20 @@ pub(crate) fn load_safetensors<'py>(
                 Some(Ok(())) | None => ControlFlow::Continue(()),
             }
         };
+        let nic = match nic {
+            Some(nic) => nic,
+            None => {
+                let origin = Origin::Http(request.clone());
+                let found = origin.kernel_nic(&mut look);
+                found.map_err(CheckpointError::from)?
+            }
+        };
+        let bind = bind.unwrap_or(match nic.interface() {
+            None => BIND_BYTES,
+            Some(_) => 0,
+        });
+        let _bound = bind_for(&nic, bind, device)?;
+        let loader = Loader::new(&nic).connections(connections);
         let checkpoint = Checkpoint::open_while(&loader, request, &mut look)?;
         let memory = device.alloc(checkpoint.memory_bytes())?;
         let loaded = checkpoint.load(&loader, &memory, &mut |_| look());
@@ -90,6 +98,17 @@ pub(crate) fn load_safetensors<'py>(
         all.set_item(tensor.name, Tensor::make(py, view)?)?;
     }
     Ok(all)
+}
+
+/// Returns the request for a URL.
+fn request_of(url: &str, headers: Vec<(String, String)>) -> Result<HttpRequest, UrlError> {
+    let request = match url.starts_with("s3://") {
+        true => HttpRequest::s3_object(url)?,
+        false => HttpRequest::new(url.parse::<Url>()?),
+    };
+    let mut headers = headers.iter();
+    let request = headers.try_fold(request, |request, (name, value)| request.field(name, value))?;
+    request.proxy_from_env()
 }
 
 /// Binds `bytes` for connections from the NIC's first address, for the time of a load.
@@ -158,6 +177,7 @@ fn verdict(error: &LoadError) -> (ErrorKind, Errno) {
     match error {
         LoadError::Url(_) => (ErrorKind::InvalidInput, Errno::EINVAL),
         LoadError::Connect { source, .. } => (source.kind(), source.errno()),
+        LoadError::Route(source) => (source.kind(), source.errno()),
         LoadError::Recv(source) => (source.kind(), source.errno()),
         LoadError::Send(source) => (source.kind(), source.errno()),
         LoadError::Gather(source) => (source.kind(), source.errno()),

@@ -52,6 +52,10 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_arguments):
         pass
 
+    def translate_path(self, path):
+        """Whatever folder, bucket or host is asked for, the file is the same."""
+        return super().translate_path("/" + path.rsplit("/", 1)[-1])
+
 
 @pytest.fixture
 def server(tmp_path):
@@ -67,6 +71,25 @@ def server(tmp_path):
 
 def test_a_checkpoint_is_loaded_over_the_sockets_of_the_kernel(server):
     check(load_safetensors(f"{server}/model.safetensors", Netdev.kernel("lo")))
+
+
+def test_without_a_nic_the_interface_of_the_route_is_used(server, monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    check(load_safetensors(f"{server}/model.safetensors"))
+    with pytest.raises(OSError, match="no_such_host.invalid"):
+        load_safetensors("http://no_such_host.invalid/model.safetensors")
+    with pytest.raises(devmem_tcp.DevmemError, match="is no safetensors file"):
+        load_safetensors(f"{server}/wrong.safetensors")
+
+
+def test_the_proxy_and_the_object_store_of_the_environment_are_used(server, monkeypatch):
+    for name in ["no_proxy", "NO_PROXY", "http_proxy", "all_proxy", "ALL_PROXY"]:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server)
+    tensors = load_safetensors("s3://folder/model.safetensors")
+    check(tensors)
+    monkeypatch.setenv("http_proxy", server)
+    check(load_safetensors("http://192.0.2.1/model.safetensors"))
 
 
 def test_what_cannot_be_loaded_is_an_error_with_its_cause(server):

@@ -59,10 +59,7 @@ pub(crate) fn resolve(
     port: u16,
     go_on: &mut GoOn<'_>,
 ) -> Result<Vec<SocketAddr>, LoadError> {
-    let found = match host.parse::<IpAddr>() {
-        Ok(ip) => vec![SocketAddr::new(ip, port)],
-        Err(_) => look_up(host, port, go_on)?,
-    };
+    let found = addresses(host, port, go_on)?;
     let ours = nic.addresses();
     let is_ours = |address: &&SocketAddr| ours.iter().any(|ip| ip.is_ipv4() == address.is_ipv4());
     let usable: Vec<_> = found.iter().filter(is_ours).copied().collect();
@@ -72,6 +69,21 @@ pub(crate) fn resolve(
             address: first.ip(),
         }),
         _ => Ok(usable),
+    }
+}
+
+/// Returns the addresses of a host, in the order of the system's resolver.
+///
+/// # Errors
+/// [`LoadError::Resolve`] if there is none, [`LoadError::Cancelled`].
+pub(crate) fn addresses(
+    host: &str,
+    port: u16,
+    go_on: &mut GoOn<'_>,
+) -> Result<Vec<SocketAddr>, LoadError> {
+    match host.parse::<IpAddr>() {
+        Ok(ip) => Ok(vec![SocketAddr::new(ip, port)]),
+        Err(_) => look_up(host, port, go_on),
     }
 }
 
@@ -94,7 +106,7 @@ fn look_up(host: &str, port: u16, go_on: &mut GoOn<'_>) -> Result<Vec<SocketAddr
         ask(go_on)?;
         match told.recv_timeout(SLICE) {
             Ok(Ok(found)) if !found.is_empty() => return Ok(found),
-            Ok(Ok(_)) => return Err(failed(io::ErrorKind::AddrNotAvailable.into())),
+            Ok(Ok(_)) => return Err(no_address(host)),
             Ok(Err(error)) => return Err(failed(error)),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
@@ -129,10 +141,15 @@ pub(crate) fn connect(
             Err(source) => failure = Some(LoadError::Connect { address, source }),
         }
     }
-    Err(failure.unwrap_or_else(|| LoadError::Resolve {
-        host: String::new(),
+    Err(failure.unwrap_or_else(|| no_address("the server")))
+}
+
+/// The error of a host whose list of addresses is empty.
+pub(crate) fn no_address(host: &str) -> LoadError {
+    LoadError::Resolve {
+        host: host.to_owned(),
         source: io::ErrorKind::AddrNotAvailable.into(),
-    }))
+    }
 }
 
 /// Waits for the outcome of an attempt.

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
-use devmem_tcp::{ConnectError, GatherError, RecvError, SendError};
+use devmem_tcp::{ConnectError, GatherError, OpenError, RecvError, SendError};
 
 use super::http::UrlError;
 use crate::parallel::ranges::Overlap;
@@ -71,6 +71,9 @@ pub enum LoadError {
         /// Its first address.
         address: IpAddr,
     },
+    /// The kernel has no interface for connections to the host.
+    #[error(transparent)]
+    Route(#[from] OpenError),
     /// No connection could be made.
     #[error("connect to {address}: {source}")]
     Connect {

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use devmem_tcp::Netdev;
 
-use super::dial::GoOn;
+use super::dial::{self, GoOn};
 use super::error::LoadError;
 use super::http::{HttpFile, HttpRequest, UrlError};
 use super::nbd::{NbdExport, NbdUrl};
@@ -41,6 +41,27 @@ impl Origin {
             Self::Http(request) => request.url().host(),
             Self::Nbd(url) => url.host(),
         }
+    }
+
+    /// Opens the kernel's interface of the route to the server, or to its proxy: a NIC for callers that have none and need none.
+    /// Payload passes through host memory on it, until memory is bound to it. `go_on` is asked at least every 100 ms.
+    ///
+    /// # Errors
+    /// The host is not found, [`LoadError::Route`] if there is no route to it, [`LoadError::Cancelled`].
+    pub fn kernel_nic(&self, go_on: &mut GoOn<'_>) -> Result<Netdev, LoadError> {
+        let (host, port) = match self {
+            Self::Http(request) => (request.next_hop().host(), request.next_hop().port()),
+            Self::Nbd(url) => (url.host(), url.port()),
+        };
+        let addresses = dial::addresses(host, port, go_on)?;
+        let mut failure = None;
+        for address in addresses {
+            match Netdev::kernel_to(address.ip()) {
+                Ok(nic) => return Ok(nic),
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        Err(failure.map_or_else(|| dial::no_address(host), LoadError::Route))
     }
 
     /// Opens it.

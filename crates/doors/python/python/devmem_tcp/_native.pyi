@@ -274,7 +274,7 @@ class _Connecting:
 
 def load_safetensors(
     url: str,
-    nic: Netdev,
+    nic: Netdev | None = None,
     *,
     device: str = "cpu",
     bind: int | None = None,

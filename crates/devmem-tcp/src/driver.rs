@@ -95,7 +95,7 @@ pub(crate) struct Core {
     /// When the leader's sleep times out; `None` if it is awake or has been woken.
     sleeps_until: Option<Instant>,
     /// When a call last polled after which the application is likely to call again: one that may wait, or any call of a
-    /// program without eventfds. `None` if it left polling to the background thread.
+    /// program that waits for no eventfd. `None` if it left polling to the background thread.
     pub(crate) last_foreground: Option<Instant>,
     /// The background thread sleeps without a tick: a thread that leaves a call must wake it.
     pub(crate) background_sleeps: bool,
@@ -196,10 +196,10 @@ impl Core {
         }
     }
 
-    /// Notes that a call with the limit `limit` polls. After a call that must not wait, a program with eventfds may sleep until
-    /// one of them is readable, and only the background thread can make it so.
+    /// Notes that a call with the limit `limit` polls. After a call that must not wait, a program may sleep until an eventfd
+    /// is readable, and only the background thread can make it so.
     fn note_foreground(&mut self, limit: WaitLimit, now: Instant) {
-        if limit != WaitLimit::Never || self.signals.is_empty() {
+        if limit != WaitLimit::Never || !self.signals.is_awaited() {
             self.last_foreground = Some(now);
         }
     }
@@ -578,14 +578,14 @@ impl Driver {
     }
 
     /// Leaves without a result. A non-blocking caller may wait for an fd of its sockets, so the background thread leads until it
-    /// returns; if no fd was requested, the caller polls, and a wake-up at each attempt would cost it more than the attempt. In virtual time, such a call advances the clock by one step. Returns as [`leave`](Self::leave).
+    /// returns; if it cannot wait for an fd, it polls, and a wake-up at each attempt would cost it more than the attempt. In virtual time, such a call advances the clock by one step. Returns as [`leave`](Self::leave).
     fn leave_unready(&self, core: &mut Core, reason: NotReady) -> bool {
         if core.clock.is_virtual() {
             if let Some(deadline) = core.next_deadline() {
                 core.clock.jump_to(deadline);
             }
         } else {
-            core.background_wanted |= reason == NotReady::WouldBlock && !core.signals.is_empty();
+            core.background_wanted |= reason == NotReady::WouldBlock && core.signals.is_awaited();
         }
         self.leave(core)
     }

@@ -101,8 +101,10 @@ struct TaskFd {
 }
 
 impl TaskFd {
-    fn fire(&mut self) {
+    /// Writes to it if it is armed. `awaited` is [`Signals::awaited`].
+    fn fire(&mut self, awaited: &mut usize) {
         if std::mem::take(&mut self.is_armed) {
+            *awaited -= 1;
             set(self.fd.as_fd());
         }
     }
@@ -122,6 +124,8 @@ struct SocketSignals {
 #[derive(Debug, Default)]
 pub(crate) struct Signals {
     sockets: HashMap<SocketKey, SocketSignals>,
+    /// Number of eventfds that a program may be waiting for: readiness fds, and task signals while they are armed.
+    awaited: usize,
     /// Sockets with an armed send signal that were writable when it was armed: they lack memory, which all sockets share.
     lacking_memory: Vec<SocketKey>,
     /// Signals that were armed since [`Signals::tell_armed`]. Their attempt may empty a queue, and the call that it makes may
@@ -144,6 +148,7 @@ impl Signals {
             fd: new_eventfd(0)?,
             is_readable: false,
         });
+        self.awaited += 1;
         // A new fd does not become unreadable.
         let _ = readiness.update(ready);
         Ok(Arc::clone(&readiness.fd))
@@ -176,7 +181,9 @@ impl Signals {
         let Some(task) = &mut socket.tasks[signal as usize] else {
             return;
         };
-        task.is_armed = true;
+        if !std::mem::replace(&mut task.is_armed, true) {
+            self.awaited += 1;
+        }
         if signal != TaskSignal::Send {
             self.just_armed.push((of, signal));
         } else if ready.intersects(signal.interest())
@@ -199,7 +206,7 @@ impl Signals {
             if let Some(task) = task
                 && ready.intersects(signal.interest())
             {
-                task.fire();
+                task.fire(&mut self.awaited);
             }
         }
         change
@@ -213,14 +220,14 @@ impl Signals {
                 && let Some(task) = &mut socket.tasks[signal as usize]
                 && ready(of).intersects(signal.interest())
             {
-                task.fire();
+                task.fire(&mut self.awaited);
             }
         }
     }
 
-    /// Returns whether no eventfd was requested.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.sockets.is_empty()
+    /// Returns whether a program may be waiting for an eventfd.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.awaited > 0
     }
 
     /// Returns whether a task waits for memory to send from.
@@ -237,7 +244,7 @@ impl Signals {
             if let Some(socket) = self.sockets.get_mut(of) {
                 socket.lacks_memory = false;
                 if let Some(task) = &mut socket.tasks[TaskSignal::Send as usize] {
-                    task.fire();
+                    task.fire(&mut self.awaited);
                 }
             }
             false
@@ -246,8 +253,12 @@ impl Signals {
 
     /// Forgets a closed socket.
     pub(crate) fn forget(&mut self, of: SocketKey) {
-        let socket = self.sockets.remove(&of);
-        if socket.is_some_and(|socket| socket.lacks_memory) {
+        let Some(socket) = self.sockets.remove(&of) else {
+            return;
+        };
+        let armed = socket.tasks.iter().flatten().filter(|task| task.is_armed);
+        self.awaited -= armed.count() + usize::from(socket.readiness.is_some());
+        if socket.lacks_memory {
             self.lacking_memory.retain(|other| *other != of);
         }
     }
@@ -322,6 +333,31 @@ mod tests {
         let both = Readiness::READABLE | Readiness::WRITABLE;
         assert_eq!(signals.tell(of[7], both), ReadinessChange::Other);
         assert_eq!((told(&receive), told(&send)), (vec![0; 100], expected));
+    }
+
+    #[test]
+    fn readiness_fds_and_armed_signals_are_awaited() {
+        let (mut signals, of) = (Signals::default(), sockets(2));
+        assert!(!signals.is_awaited());
+        for signal in [TaskSignal::Receive, TaskSignal::Send] {
+            let fds = armed(&mut signals, &of, signal);
+            signals.arm(of[0], signal, Readiness::NONE);
+            drop(fds);
+        }
+        assert_eq!(signals.awaited, 4, "arming twice is arming once");
+        let both = Readiness::READABLE | Readiness::WRITABLE;
+        for _ in 0..2 {
+            assert_eq!(signals.tell(of[0], both), ReadinessChange::Other);
+            assert_eq!(signals.awaited, 2);
+        }
+        for _ in 0..2 {
+            signals.readiness_fd(of[0], both).expect("an eventfd");
+            assert_eq!(signals.awaited, 3);
+        }
+        signals.forget(of[1]);
+        assert_eq!(signals.awaited, 1);
+        signals.forget(of[0]);
+        assert!(!signals.is_awaited());
     }
 
     #[test]

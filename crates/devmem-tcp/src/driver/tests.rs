@@ -175,7 +175,7 @@ fn the_background_thread_leads_once_a_call_has_made_a_readiness_fd_unreadable() 
 }
 
 #[test]
-fn a_call_that_would_block_wakes_the_background_thread_only_for_programs_with_an_fd() {
+fn a_call_that_would_block_wakes_the_background_thread_only_for_programs_that_may_wait_for_an_fd() {
     let (mut stack, _) = flooded(0);
     let socket = listen(&mut stack, 1);
     let driver = Driver::new(vec![stack], Clock::real(), Vec::new()).expect("eventfds");
@@ -186,6 +186,19 @@ fn a_call_that_would_block_wakes_the_background_thread_only_for_programs_with_an
         is_background_woken(&driver)
     };
     assert!(!attempt() && !attempt(), "the program polls");
+    let signal = TaskSignal::Send;
+    let fd = driver.lock().task_fd(AT, socket, signal);
+    let _fd = fd.expect("an eventfd");
+    assert!(!attempt(), "the fd tells nothing before it is armed");
+    driver.lock().arm(AT, socket, signal);
+    assert!(
+        attempt() && attempt(),
+        "the program may wait for the signal"
+    );
+    let writable = signal.interest();
+    let change = driver.lock().signals.tell((AT, socket), writable);
+    assert_eq!(change, ReadinessChange::Other);
+    assert!(!attempt(), "the signal was given");
     driver.readiness_fd(AT, socket).expect("an eventfd");
     assert!(is_background_woken(&driver), "it keeps the fd up to date");
     assert!(attempt(), "the program may wait for the fd");

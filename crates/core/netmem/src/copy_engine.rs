@@ -66,6 +66,16 @@ pub trait CopyEngine: Send + Sync {
     ///
     /// [`DeviceError`] of the device.
     fn write(&self, to: DeviceAt<'_>, bytes: &[u8]) -> Result<(), DeviceError>;
+
+    /// Has the device compute the CRC-32C of `len` bytes of its memory, and waits. `None`, so that the caller reads the bytes back: the device has
+    /// no code for it, or cannot use it for these bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`] of the device.
+    fn crc32c(&self, _from: DeviceAt<'_>, _len: usize) -> Result<Option<u32>, DeviceError> {
+        Ok(None)
+    }
 }
 
 impl fmt::Debug for dyn CopyEngine {

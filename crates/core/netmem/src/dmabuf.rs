@@ -350,7 +350,7 @@ impl Dmabuf {
         MemoryObserver(Arc::downgrade(&self.memory))
     }
 
-    fn check_range(&self, range: &Range<usize>) -> Result<(usize, usize), OutOfBounds> {
+    pub(crate) fn check_range(&self, range: &Range<usize>) -> Result<(usize, usize), OutOfBounds> {
         let len = range.end.checked_sub(range.start).ok_or(OutOfBounds {
             offset: range.start,
             len: 0,

@@ -61,6 +61,7 @@
 mod checksum;
 mod copy_engine;
 mod cpu_view;
+mod crc32c;
 mod dma_port;
 mod dmabuf;
 #[cfg(any(test, feature = "test-util"))]
@@ -94,6 +95,7 @@ pub use copy_engine::{
     Pinned,
 };
 pub use cpu_view::{CopyError, CpuView};
+pub use crc32c::RangeCrc32c;
 pub use devmem_uapi::DmabufId;
 pub use dma_port::{BufSpan, DmaPort};
 pub use dmabuf::{Chunks, CpuAccess, DeviceSlice, Dmabuf, DmabufError, Exporter, MemoryObserver};

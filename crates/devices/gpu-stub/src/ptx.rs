@@ -1,7 +1,7 @@
 //! An interpreter of the PTX that this project gives to GPUs ("Parallel Thread Execution ISA"): one function, parameters of 8 bytes, and
 //! the instructions below. A text with any other one is refused, so that nothing else gets into the code unseen.
 
-use std::collections::HashMap;
+mod parse;
 
 /// An address that the function must not access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,31 +18,30 @@ pub(crate) struct Grid {
 /// Number of a register.
 type Reg = usize;
 
-/// An instruction.
+/// An operand that may be a constant.
+#[derive(Clone, Copy, Debug)]
+enum Operand {
+    Register(Reg),
+    Constant(u64),
+}
+
+/// An instruction: where the result goes, then the operands.
 #[derive(Clone, Debug)]
 enum Op {
     /// ld.param.u64: the parameter of a number.
     Param(Reg, usize),
     /// mov.u32 of a special register.
     Special(Reg, Special),
-    /// cvta.to.global.u64, and cvt.u64.u32: global addresses are as they are, registers keep u32 as u64.
-    Same(Reg, Reg),
-    /// mul.wide.u32.
-    MulWide(Reg, Reg, Reg),
-    /// add.u64.
-    Add(Reg, Reg, Reg),
-    /// shl.b64 by a constant.
-    Shl(Reg, Reg, u32),
-    /// setp.ge.u64.
-    Ge(Reg, Reg, Reg),
-    /// bra, if the register is set or there is none.
-    Branch(Option<Reg>, String),
-    /// ld.global.f32.
-    Load(Reg, Reg),
-    /// st.global.f32: address, value.
+    /// A calculation with one operand.
+    Unary(Unary, Reg, Operand),
+    /// A calculation with two operands.
+    Binary(Binary, Reg, Reg, Operand),
+    /// bra to an instruction, if the register is set or there is none.
+    Branch(Option<Reg>, usize),
+    /// ld.global.f32, and ld.global.v4.u32: adjacent words.
+    Load(Vec<Reg>, Reg),
+    /// st.global.f32, and st.global.u32: address, value.
     Store(Reg, Reg),
-    /// add.rn.f32.
-    AddFloats(Reg, Reg, Reg),
     /// ret.
     Return,
 }
@@ -55,53 +54,55 @@ enum Special {
     Threads,
 }
 
+#[derive(Clone, Copy, Debug)]
+enum Unary {
+    /// cvta.to.global.u64, cvt.u64.u32, and mov.u32: global addresses are as they are, registers keep u32 as u64.
+    Same,
+    /// brev.b32.
+    Reverse,
+    /// not.b32.
+    Not,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Binary {
+    /// mul.wide.u32.
+    MulWide,
+    /// mul.lo.u64.
+    MulLow,
+    /// add.u64.
+    Add,
+    /// sub.u32.
+    Sub,
+    /// shl.b64.
+    Shl,
+    /// shl.b32.
+    ShlWord,
+    /// shr.s32.
+    ShrSigned,
+    /// and.b32.
+    And,
+    /// xor.b32.
+    Xor,
+    /// setp.ge.u64.
+    GreaterOrEqual,
+    /// setp.ne.u64, and setp.ne.u32.
+    NotEqual,
+    /// add.rn.f32.
+    AddFloats,
+}
+
 /// A function.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     entry: String,
     parameters: Vec<String>,
-    registers: HashMap<String, Reg>,
+    /// How many registers it has.
+    registers: usize,
     code: Vec<Op>,
-    labels: HashMap<String, usize>,
 }
 
 impl Program {
-    /// Reads a text; `None` if something is not understood.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let lines = text
-            .lines()
-            .map(|line| line.split("//").next().unwrap_or_default());
-        let text = lines.collect::<Vec<_>>().join(" ");
-        let (head, body) = text.split_once('{')?;
-        let body = body.trim().strip_suffix('}')?;
-        let words: Vec<_> = head.split_whitespace().take(6).collect();
-        let [".version", "6.0", ".target", "sm_50", ".address_size", "64"] = words[..] else {
-            return None;
-        };
-        let (_, head) = head.split_once(".visible .entry ")?;
-        let (entry, parameters) = head.trim().strip_suffix(')')?.split_once('(')?;
-        let parameters = parameters.split(',');
-        let parameters =
-            parameters.map(|it| Some(it.trim().strip_prefix(".param .u64 ")?.to_owned()));
-        let mut program = Self {
-            entry: entry.to_owned(),
-            parameters: parameters.collect::<Option<_>>()?,
-            registers: HashMap::new(),
-            code: Vec::new(),
-            labels: HashMap::new(),
-        };
-        let (statements, rest) = body.rsplit_once(';')?;
-        for statement in statements.split(';') {
-            program.statement(statement.trim())?;
-        }
-        let is_target = |op: &Op| match op {
-            Op::Branch(_, label) => program.labels.contains_key(label),
-            _ => true,
-        };
-        let ends = matches!(program.code.last(), Some(Op::Return | Op::Branch(None, _)));
-        (rest.trim().is_empty() && ends && program.code.iter().all(is_target)).then_some(program)
-    }
-
     /// The name of the function.
     pub(crate) fn entry(&self) -> &str {
         &self.entry
@@ -110,60 +111,6 @@ impl Program {
     /// How many parameters it has.
     pub(crate) fn parameters(&self) -> usize {
         self.parameters.len()
-    }
-
-    fn statement(&mut self, text: &str) -> Option<()> {
-        if let Some((label, text)) = text.split_once(':') {
-            self.labels.insert(label.trim().to_owned(), self.code.len());
-            return self.statement(text.trim());
-        }
-        let (name, operands) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
-        let operands: Vec<&str> = operands.split(',').map(str::trim).collect();
-        let op = match (name, &operands[..]) {
-            (".reg", [declared]) => return self.declare(declared),
-            ("ld.param.u64", [to, from]) => {
-                let name = bracketed(from)?;
-                let number = self.parameters.iter().position(|it| it == name)?;
-                Op::Param(self.reg(to)?, number)
-            }
-            ("mov.u32", [to, from]) => Op::Special(self.reg(to)?, special(from)?),
-            ("cvta.to.global.u64" | "cvt.u64.u32", [to, from]) => {
-                Op::Same(self.reg(to)?, self.reg(from)?)
-            }
-            ("mul.wide.u32", [to, a, b]) => Op::MulWide(self.reg(to)?, self.reg(a)?, self.reg(b)?),
-            ("add.u64", [to, a, b]) => Op::Add(self.reg(to)?, self.reg(a)?, self.reg(b)?),
-            ("shl.b64", [to, a, by]) => Op::Shl(self.reg(to)?, self.reg(a)?, by.parse().ok()?),
-            ("setp.ge.u64", [to, a, b]) => Op::Ge(self.reg(to)?, self.reg(a)?, self.reg(b)?),
-            ("bra", [to]) => Op::Branch(None, (*to).to_owned()),
-            (guard, [branch]) if guard.starts_with('@') => {
-                let to = branch.strip_prefix("bra ")?.trim();
-                Op::Branch(Some(self.reg(&guard[1..])?), to.to_owned())
-            }
-            ("ld.global.f32", [to, from]) => Op::Load(self.reg(to)?, self.reg(bracketed(from)?)?),
-            ("st.global.f32", [to, from]) => Op::Store(self.reg(bracketed(to)?)?, self.reg(from)?),
-            ("add.rn.f32", [to, a, b]) => Op::AddFloats(self.reg(to)?, self.reg(a)?, self.reg(b)?),
-            ("ret", [""]) => Op::Return,
-            _ => return None,
-        };
-        self.code.push(op);
-        Some(())
-    }
-
-    /// `.reg .b64 %rd<10>` declares %rd0 to %rd9.
-    fn declare(&mut self, declared: &str) -> Option<()> {
-        let (kind, names) = declared.split_once(' ')?;
-        let (prefix, count) = names.trim().strip_suffix('>')?.split_once('<')?;
-        let count: usize = count.parse().ok()?;
-        let is_known = [".pred", ".b32", ".b64", ".f32"].contains(&kind);
-        for number in 0..count {
-            let next = self.registers.len();
-            self.registers.insert(format!("{prefix}{number}"), next);
-        }
-        is_known.then_some(())
-    }
-
-    fn reg(&self, name: &str) -> Option<Reg> {
-        self.registers.get(name).copied()
     }
 
     /// Runs all threads, one after another. `access` reads a word of 4 bytes, or writes one.
@@ -188,7 +135,7 @@ impl Program {
         arguments: &[u64],
         access: impl Fn(u64, Option<u32>) -> Result<u32, Fault>,
     ) -> Result<(), Fault> {
-        let mut regs = vec![0_u64; self.registers.len()];
+        let mut regs = vec![0_u64; self.registers];
         let mut at = 0;
         while let Some(op) = self.code.get(at) {
             at += 1;
@@ -202,24 +149,25 @@ impl Program {
                         Special::Threads => grid.threads,
                     });
                 }
-                Op::Same(to, from) => regs[to] = regs[from],
-                // Both fit into 32 bits.
-                Op::MulWide(to, a, b) => regs[to] = regs[a] * regs[b],
-                Op::Add(to, a, b) => regs[to] = regs[a].wrapping_add(regs[b]),
-                Op::Shl(to, a, by) => regs[to] = regs[a].checked_shl(by).unwrap_or(0),
-                Op::Ge(to, a, b) => regs[to] = u64::from(regs[a] >= regs[b]),
-                Op::Branch(guard, ref label) => {
+                Op::Unary(kind, to, of) => regs[to] = kind.of(of.value(&regs)),
+                Op::Binary(kind, to, a, b) => regs[to] = kind.of(regs[a], b.value(&regs)),
+                Op::Branch(guard, to) => {
                     if guard.is_none_or(|guard| regs[guard] != 0) {
-                        at = self.labels[label];
+                        at = to;
                     }
                 }
-                Op::Load(to, address) => regs[to] = access(regs[address], None)?.into(),
+                Op::Load(ref to, from) => {
+                    let words = (regs[from]..).step_by(4).zip(to);
+                    // The whole of an access is aligned to its size.
+                    if !regs[from].is_multiple_of(4 * to.len() as u64) {
+                        return Err(Fault);
+                    }
+                    for (address, to) in words {
+                        regs[*to] = access(address, None)?.into();
+                    }
+                }
                 Op::Store(address, from) => {
                     access(regs[address], Some(regs[from] as u32))?;
-                }
-                Op::AddFloats(to, a, b) => {
-                    let float = |reg: Reg| f32::from_bits(regs[reg] as u32);
-                    regs[to] = (float(a) + float(b)).to_bits().into();
                 }
                 Op::Return => break,
             }
@@ -228,16 +176,109 @@ impl Program {
     }
 }
 
-fn bracketed(text: &str) -> Option<&str> {
-    text.strip_prefix('[')?.strip_suffix(']')
+impl Operand {
+    fn value(self, regs: &[u64]) -> u64 {
+        match self {
+            Self::Register(reg) => regs[reg],
+            Self::Constant(value) => value,
+        }
+    }
 }
 
-fn special(name: &str) -> Option<Special> {
-    Some(match name {
-        "%ctaid.x" => Special::Block,
-        "%nctaid.x" => Special::Blocks,
-        "%tid.x" => Special::Thread,
-        "%ntid.x" => Special::Threads,
-        _ => return None,
-    })
+impl Unary {
+    fn of(self, value: u64) -> u64 {
+        match self {
+            Self::Same => value,
+            Self::Reverse => (value as u32).reverse_bits().into(),
+            Self::Not => (!(value as u32)).into(),
+        }
+    }
+}
+
+impl Binary {
+    fn of(self, a: u64, b: u64) -> u64 {
+        // What instructions for words see of their operands.
+        let (word, other) = (a as u32, b as u32);
+        match self {
+            // Both fit into 32 bits.
+            Self::MulWide => a * b,
+            Self::MulLow => a.wrapping_mul(b),
+            Self::Add => a.wrapping_add(b),
+            Self::Sub => word.wrapping_sub(other).into(),
+            Self::Shl => a.checked_shl(other).unwrap_or(0),
+            Self::ShlWord => word.checked_shl(other).unwrap_or(0).into(),
+            // A longer shift leaves 32 copies of the sign.
+            Self::ShrSigned => (word.cast_signed() >> other.min(31)).cast_unsigned().into(),
+            Self::And => (word & other).into(),
+            Self::Xor => (word ^ other).into(),
+            Self::GreaterOrEqual => (a >= b).into(),
+            Self::NotEqual => (a != b).into(),
+            Self::AddFloats => {
+                let sum = f32::from_bits(word) + f32::from_bits(other);
+                sum.to_bits().into()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CRC32C: &str = include_str!("../../cuda/src/crc32c.ptx");
+
+    #[test]
+    fn the_texts_for_gpus_are_understood_and_no_other_instruction() {
+        assert!(Program::parse(include_str!("../../cuda/src/add.ptx")).is_some());
+        assert!(Program::parse(CRC32C).is_some());
+        for (known, other) in [
+            ("xor.b32", "or.b32"),
+            ("shr.s32", "shr.u32"),
+            ("ld.global.v4", "ld.global.v2"),
+            ("sm_50", "sm_90"),
+            ("bra CHUNK", "bra NOWHERE"),
+            ("32;", "-1;"),
+            ("%rd9", "%rd10"),
+        ] {
+            assert!(CRC32C.contains(known), "{known}");
+            let text = CRC32C.replace(known, other);
+            assert!(Program::parse(&text).is_none(), "{other}");
+        }
+    }
+
+    /// Runs the program on 32 bytes of zeros; returns their checksum.
+    fn sum_of_zeros(text: &str, chunks: u64) -> Result<u32, Fault> {
+        let program = Program::parse(text).expect("it is understood");
+        let grid = Grid {
+            blocks: 1,
+            threads: 1,
+        };
+        let sum = std::cell::Cell::new(0);
+        program.run(grid, &[0x100, chunks, 32, 1], |address, written| {
+            match (address, written) {
+                (0x100, Some(value)) => sum.set(value),
+                (0x200..0x220, None) => {}
+                _ => return Err(Fault),
+            }
+            Ok(0)
+        })?;
+        Ok(sum.get())
+    }
+
+    #[test]
+    fn a_wrong_bit_of_the_polynomial_is_another_checksum() {
+        // RFC 3720 B.4.
+        let right = sum_of_zeros(CRC32C, 0x200).expect("inside");
+        assert_eq!(right, 0x8a91_36aa);
+        for bit in 0..32 {
+            let wrong = format!("{:#x}", 0x1edc_6f41 ^ 1 << bit);
+            let text = CRC32C.replace("0x1edc6f41;", &format!("{wrong};"));
+            assert_ne!(sum_of_zeros(&text, 0x200), Ok(right), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn words_that_are_not_aligned_as_a_whole_are_a_fault() {
+        assert_eq!(sum_of_zeros(CRC32C, 0x204), Err(Fault));
+    }
 }

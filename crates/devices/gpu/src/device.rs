@@ -11,6 +11,7 @@ use netmem::{
 use crate::allocation::{Allocation, PAGE_BYTES};
 use crate::driver::{Driver, Platform, Version};
 use crate::error::GpuError;
+use crate::sys::chunk_sums::ChunkSums;
 use crate::sys::context::{Context, initialise};
 use crate::sys::copies::{CopyKind, RawCopy};
 use crate::sys::lanes::Lanes;
@@ -25,6 +26,8 @@ pub struct Device {
 /// The copy engine of a device.
 pub(crate) struct Engine {
     pub(crate) lanes: Arc<Lanes>,
+    /// The code that computes checksums, once it was loaded. Lock order: before those of the lanes.
+    pub(crate) chunk_sums: Mutex<Option<Arc<ChunkSums>>>,
 }
 
 /// Facts about a device.
@@ -83,7 +86,8 @@ impl Device {
             return Ok(Self { engine });
         }
         let lanes = Arc::new(Lanes::new(Context::open(driver, ordinal)?)?);
-        let engine = Arc::new(Engine { lanes });
+        let chunk_sums = Mutex::default();
+        let engine = Arc::new(Engine { lanes, chunk_sums });
         open.push((library, ordinal, Arc::downgrade(&engine)));
         Ok(Self { engine })
     }
@@ -194,6 +198,11 @@ impl CopyEngine for Engine {
         }
         let (memory, offset) = self.device_side(to).ok_or_else(out_of_range)?;
         memory.write(offset, bytes)
+    }
+
+    fn crc32c(&self, from: DeviceAt<'_>, len: usize) -> Result<Option<u32>, DeviceError> {
+        let (memory, offset) = self.device_side(from).ok_or_else(out_of_range)?;
+        self.crc32c_at(memory, offset, len)
     }
 }
 

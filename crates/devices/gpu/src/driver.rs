@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-pub use crate::sys::adder::{AddKernel, KernelFunctions, KernelNames, RawFunction, RawModule};
 pub use crate::sys::copies::{CopyBatch, RawCopy};
 pub use crate::sys::driver::Driver;
 pub use crate::sys::export::Export;
@@ -10,6 +9,7 @@ pub use crate::sys::functions::{
     AllocationExport, DevicePtr, Function, Functions, MemExport, Name, Names, RawDevice, RawEvent,
     RawStream, SUCCESS, Status,
 };
+pub use crate::sys::kernel::{Kernel, KernelFunctions, KernelNames, RawFunction, RawModule};
 pub use crate::sys::library::Library;
 
 /// What all libraries have.

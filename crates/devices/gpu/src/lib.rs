@@ -6,7 +6,8 @@
 //! - [`Allocation`] is memory of a device: an [`Exporter`](netmem::Exporter) whose dma-buf a kernel NIC can be bound to. It is
 //!   freed when the last of its users is dropped, in any order. Memory of other libraries is adopted, with its dma-buf or without;
 //!   [`Allocation::revoke`] ends all copies before its owner frees it.
-//! - [`Adder`] adds vectors of floats on the device, where the vendor's crate has device code for it: what an all-reduce needs.
+//! - [`Adder`] adds vectors of floats on the device, where the vendor's crate has device code for it: what an all-reduce needs. The device
+//!   also computes the CRC-32C of its memory ([`CopyEngine::crc32c`](netmem::CopyEngine::crc32c)), where there is code for that.
 //! - [`Driver`](driver::Driver) is the library of a vendor: a table of the functions that all have, and what differs.
 //!   `devmem-cuda` and `devmem-hip` implement it. [`GpuError`] names the call that failed, its error and what to do.
 //!
@@ -15,9 +16,11 @@
 //! errors, and frees nothing.
 //!
 //! In the walks of ARCHITECTURE.md, the crate does the copies of a staged packet, on the way in and on the way out. It knows
-//! no packets. The only kernel that it launches is the addition of an [`Adder`]; it does not import memory of other processes.
+//! no packets. It launches two kernels, the addition of an [`Adder`] and the checksums of a memory's chunks; it does not import memory of other
+//! processes.
 
 mod allocation;
+mod crc32c;
 mod device;
 pub mod driver;
 mod error;

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use devmem_gpu::LoadError;
 use devmem_gpu::driver::{
-    AddKernel, CopyBatch, DevicePtr, Driver, Export, Functions, KernelFunctions, Library, Loaded,
+    CopyBatch, DevicePtr, Driver, Export, Functions, Kernel, KernelFunctions, Library, Loaded,
     Name, Opened, Pointer, PointerKind, RawDevice, SUCCESS, Status, Version,
 };
 use netmem::DeviceError;
@@ -52,20 +52,18 @@ const INVALID_VALUE: Status = 1;
 /// Status of a driver that has the batched copy and does not support it for this memory.
 const NOT_SUPPORTED: Status = 801;
 
-/// The addition of floats in PTX, which the driver compiles for the GPU: version 6.0 of the language is that of CUDA 9.0, and sm_50 are the
-/// oldest GPUs that CUDA 12 knows.
-const ADD: &CStr =
-    match CStr::from_bytes_with_nul(concat!(include_str!("../add.ptx"), "\0").as_bytes()) {
-        Ok(text) => text,
-        Err(_) => panic!("the text has no NUL but the last byte"),
-    };
+/// The kernels in PTX, which the driver compiles for the GPU: version 6.0 of the language is that of CUDA 9.0, and sm_50 are the oldest GPUs that
+/// CUDA 12 knows.
+const ADD: &CStr = terminated(concat!(include_str!("../add.ptx"), "\0"));
+const CRC32C: &CStr = terminated(concat!(include_str!("../crc32c.ptx"), "\0"));
 
 /// The loaded driver.
 pub(crate) struct Cuda {
     loaded: Loaded,
     own: Own,
     batch: Option<BatchCopy>,
-    add: AddKernel,
+    add: Kernel,
+    crc32c: Kernel,
 }
 
 impl Cuda {
@@ -89,21 +87,27 @@ impl Cuda {
         // SAFETY: the function of this name has these parameters since CUDA 12.0.
         let find = unsafe { std::mem::transmute::<*mut c_void, Find>(found) };
         let versioned = |name| find_versioned(find, name).ok_or_else(|| library.lacks(name));
+        // SAFETY: (1) `Library` is never unloaded; (2) cuda.h declares the functions as the table does.
+        let functions = unsafe { KernelFunctions::find(&KERNEL_NAMES, versioned) }?;
         Ok(Cuda {
             loaded: Loaded {
                 platform: &PLATFORM,
-                // SAFETY: (1) `Library` is never unloaded; (2) cuda.h declares the functions as the table does.
+                // SAFETY: as above.
                 functions: unsafe { Functions::find(&NAMES, versioned) }?,
                 version,
             },
             // SAFETY: as above.
             own: unsafe { Own::find(&OWN_NAMES, versioned) }?,
             batch: BatchCopy::find(find),
-            add: AddKernel {
-                // SAFETY: as above.
-                functions: unsafe { KernelFunctions::find(&KERNEL_NAMES, versioned) }?,
+            add: Kernel {
+                functions,
                 image: ADD,
                 entry: c"devmem_add_f32",
+            },
+            crc32c: Kernel {
+                functions,
+                image: CRC32C,
+                entry: c"devmem_crc32c",
             },
         })
     }
@@ -120,7 +124,8 @@ impl Cuda {
 }
 
 // SAFETY: (1) the functions are those of the library that `load` has opened, and `Library` is never unloaded; (2) and (3) see
-// the methods; (4) `load` has found the functions, cuModuleLoadData takes PTX that ends with a NUL, and the text of `ADD` shows what it does.
+// the methods; (4) `load` has found the functions, cuModuleLoadData takes PTX that ends with a NUL, and the texts of `ADD` and
+// `CRC32C` show what they do.
 unsafe impl Driver for Cuda {
     fn loaded(&self) -> &Loaded {
         &self.loaded
@@ -221,12 +226,24 @@ unsafe impl Driver for Cuda {
         }
     }
 
-    fn add_kernel(&self) -> Option<&AddKernel> {
+    fn add_kernel(&self) -> Option<&Kernel> {
         Some(&self.add)
+    }
+
+    fn crc32c_kernel(&self) -> Option<&Kernel> {
+        Some(&self.crc32c)
     }
 
     fn remedy(&self, call: &str, code: i32) -> &'static str {
         remedy::remedy(call, code)
+    }
+}
+
+/// Returns a text that ends with a NUL, for the driver.
+const fn terminated(text: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(text.as_bytes()) {
+        Ok(text) => text,
+        Err(_) => panic!("the text has no NUL but the last byte"),
     }
 }
 

@@ -4,6 +4,7 @@
 mod added;
 mod adopted;
 mod allocations;
+mod checksums;
 mod copies;
 mod drivers;
 mod hip;

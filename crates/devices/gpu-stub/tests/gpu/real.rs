@@ -94,6 +94,17 @@ fn vectors_are_added_as_the_cpu_adds_them() {
     }
 }
 
+/// More than one start, and blocks for each of the GPU's processors.
+#[test]
+fn checksums_of_the_gpu_are_those_of_the_cpu() {
+    for device in gpus("checksums_of_the_gpu_are_those_of_the_cpu") {
+        let by_device = super::checksums::check(&device, &[4096, 100_000_003, 1_100_000_001]);
+        let is_nvidia = device.platform() == Api::Cuda.platform();
+        // Of 4096 bytes from an unaligned one on, there is no whole chunk.
+        assert_eq!(by_device, if is_nvidia { 2 + 5 + 5 } else { 0 });
+    }
+}
+
 #[test]
 fn memory_is_exported_where_the_driver_can() {
     for device in gpus("memory_is_exported_where_the_driver_can") {

@@ -7,10 +7,10 @@ use std::ffi::c_int;
 
 use netmem::{DeviceError, DeviceState};
 
-use super::adder::AddKernel;
 use super::copies::CopyBatch;
 use super::export::Export;
 use super::functions::{DevicePtr, NOT_INITIALIZED, RawDevice, SUCCESS, Status};
+use super::kernel::Kernel;
 use crate::driver::{Loaded, Opened, Pointer, is_fatal};
 
 /// The library of a vendor.
@@ -21,8 +21,9 @@ use crate::driver::{Loaded, Opened, Pointer, is_fatal};
 ///
 /// (1) The functions of [`loaded`](Self::loaded) and [`mem_export`](Self::mem_export) are those of the vendor, and their library
 /// is never unloaded. (2) [`copy_batch`](Self::copy_batch) starts the copies of its argument, and no others. (3)
-/// [`pointer`](Self::pointer) returns what the library says. (4) The functions of [`add_kernel`](Self::add_kernel) are those of the vendor, its
-/// image is device code that the library takes, and the entry does what [`AddKernel::entry`] says.
+/// [`pointer`](Self::pointer) returns what the library says. (4) The functions of [`add_kernel`](Self::add_kernel) and
+/// [`crc32c_kernel`](Self::crc32c_kernel) are those of the vendor, their images are device code that the library takes, and the entries do what
+/// these methods and [`Kernel::entry`] say.
 pub unsafe trait Driver: Send + Sync {
     /// Returns what all libraries have.
     fn loaded(&self) -> &Loaded;
@@ -97,8 +98,16 @@ pub unsafe trait Driver: Send + Sync {
         Ok(false)
     }
 
-    /// Returns the device code that adds floats; `None`: the vendor's crate has none.
-    fn add_kernel(&self) -> Option<&AddKernel> {
+    /// Returns the device code that adds floats; `None`: the vendor's crate has none. It takes the addresses of the sums and of the summands, and
+    /// the number of floats, adds each summand to the sum of the same number, and accesses nothing else.
+    fn add_kernel(&self) -> Option<&Kernel> {
+        None
+    }
+
+    /// Returns the device code that computes CRC-32Cs; `None`: the vendor's crate has none. It takes the addresses of the sums, of 4 bytes each, and
+    /// of the chunks, a multiple of 16; the bytes of a chunk, a multiple of 16 and at least 16; and the number of chunks. It writes the CRC-32C of each
+    /// chunk to the sum of the same number, and accesses nothing else.
+    fn crc32c_kernel(&self) -> Option<&Kernel> {
         None
     }
 

@@ -191,7 +191,7 @@ impl DeviceMemory {
     }
 
     /// Returns the address of `len` bytes at `offset`, if they are inside.
-    pub(super) fn at(&self, offset: usize, len: usize) -> Option<u64> {
+    pub(crate) fn at(&self, offset: usize, len: usize) -> Option<u64> {
         let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
         is_inside.then(|| self.address + offset as u64)
     }

@@ -4,11 +4,13 @@
 
 pub(crate) mod adder;
 mod adopt;
+pub(crate) mod chunk_sums;
 pub(crate) mod context;
 pub(crate) mod copies;
 pub(crate) mod driver;
 pub(crate) mod export;
 pub(crate) mod functions;
+pub(crate) mod kernel;
 pub(crate) mod lane;
 pub(crate) mod lanes;
 pub(crate) mod library;

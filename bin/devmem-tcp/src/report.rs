@@ -28,6 +28,11 @@ pub use load::{LoadReport, TensorRow};
 pub use send::{SendReport, Sending};
 pub use store::StoreReport;
 
+/// Returns the name of what has computed a checksum: a device, or else the CPU.
+pub fn checksum_on(device: Option<String>) -> String {
+    device.unwrap_or_else(|| "cpu".to_owned())
+}
+
 /// The report of `demo` and `recv`. The field names are those of the JSON and must not change.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct RunReport {

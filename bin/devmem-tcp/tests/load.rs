@@ -160,8 +160,11 @@ fn the_bytes_go_to_the_memory_or_the_file_that_to_names() {
     with_python(TEST, |folder, file| {
         let load = |options: &str| {
             let mut command = tool();
-            command.args("load --peer-addr 10.77.0.1/24 --json --verify".split(' '));
+            command.args("load --peer-addr 10.77.0.1/24 --json".split(' '));
             command.arg("http://10.77.0.1:8000/file");
+            if !options.contains("--verify") {
+                command.arg("--verify");
+            }
             command.args(options.split_whitespace());
             command
                 .env_remove("http_proxy")
@@ -173,21 +176,24 @@ fn the_bytes_go_to_the_memory_or_the_file_that_to_names() {
             start_command(command).finish()
         };
         let sum = load("").json()["crc32c"].clone();
-        for (options, name) in [
-            ("--to memory", "memory"),
-            ("--to anonymous", "anonymous"),
-            ("--to cuda:1", "cuda:1"),
-            ("--to hip:0 --memory anonymous", "hip:0"),
-            ("--to memory --memory cuda:0", "memory"),
-            ("--to cuda:0 --memory cuda:1", "cuda:0"),
-            ("--to memfd:copy", "copy"),
-            ("--to ./cuda", "./cuda"),
+        for (options, name, checksum_on) in [
+            ("--to memory", "memory", "cpu"),
+            ("--to anonymous", "anonymous", "cpu"),
+            ("--to cuda:1", "cuda:1", "cuda:1"),
+            ("--to hip:0 --memory anonymous", "hip:0", "cpu"),
+            ("--to memory --memory cuda:0", "memory", "cuda:0"),
+            ("--to cuda:0 --memory cuda:1", "cuda:0", "cuda:0"),
+            ("--to memfd:copy", "copy", "cpu"),
+            ("--to ./cuda", "./cuda", "cpu"),
         ] {
             let json = load(options).json();
             assert_eq!(json["to"], name, "{options}: {json}");
             assert_eq!(json["crc32c"], sum, "{options}: {json}");
+            assert_eq!(json["checksum_on"], checksum_on, "{options}: {json}");
             assert_everything_home(&json);
         }
+        let json = load("--to cuda:0 --verify=xxh3").json();
+        assert_eq!(json["checksum_on"], "cpu", "{json}");
         for name in ["copy", "cuda"] {
             assert!(fs::read(folder.join(name)).unwrap() == file, "{name}");
         }
@@ -270,8 +276,8 @@ fn an_object_of_a_store_that_checks_signatures_is_loaded() {
     });
 }
 
-/// Answers every request with the whole file of 4 bytes and this checksum.
-fn serve_with_checksum(checksum: &'static str) {
+/// Answers every request with a whole file of zeros and this checksum.
+fn serve_with_checksum(bytes: usize, checksum: &'static str) {
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 8000)).unwrap();
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
@@ -281,10 +287,10 @@ fn serve_with_checksum(checksum: &'static str) {
                 .is_some_and(|line| line.is_ok_and(|line| !line.is_empty()))
             {}
             let head = format!(
-                "HTTP/1.0 200 OK\r\nContent-Length: 4\r\nx-goog-hash: crc32c={checksum}\r\n\r\n"
+                "HTTP/1.0 200 OK\r\nContent-Length: {bytes}\r\nx-goog-hash: crc32c={checksum}\r\n\r\n"
             );
             // The client may have ended the connection.
-            let _ = (&stream).write_all(&[head.as_bytes(), &[0; 4]].concat());
+            let _ = (&stream).write_all(&[head.as_bytes(), &vec![0; bytes]].concat());
         }
     });
 }
@@ -292,7 +298,7 @@ fn serve_with_checksum(checksum: &'static str) {
 #[test]
 fn a_wrong_checksum_is_a_failure() {
     in_netns("a_wrong_checksum_is_a_failure", || {
-        serve_with_checksum("AAAAAQ==");
+        serve_with_checksum(4, "AAAAAQ==");
         let failed = load("http://10.77.0.1:8000/file --verify");
         failed.failed_with(1, "another checksum than the server's file");
     });
@@ -302,9 +308,38 @@ fn a_wrong_checksum_is_a_failure() {
 fn the_checksum_of_the_server_is_compared() {
     in_netns("the_checksum_of_the_server_is_compared", || {
         // Of four zero bytes: 48674bc7.
-        serve_with_checksum("SGdLxw==");
+        serve_with_checksum(4, "SGdLxw==");
         let json = load("http://10.77.0.1:8000/file --verify").json();
         assert_eq!(json["crc32c_matches"], true, "{json}");
+        assert_eq!(json["checksum_on"], "cpu", "{json}");
+        let json = load("http://10.77.0.1:8000/file").json();
+        assert_eq!(json["checksum_on"], serde_json::Value::Null, "{json}");
+    });
+}
+
+#[test]
+fn a_gpu_computes_the_checksum_that_the_server_has_sent() {
+    const TEST: &str = "a_gpu_computes_the_checksum_that_the_server_has_sent";
+    in_netns(TEST, || {
+        // Of 20,000 zero bytes: 21618b6b.
+        serve_with_checksum(20_000, "IWGLaw==");
+        let load = |plan: &str| {
+            let mut command = tool();
+            command.args("load --peer-addr 10.77.0.1/24 --json --verify --to cuda:0".split(' '));
+            command.arg("http://10.77.0.1:8000/file");
+            command.env_remove("http_proxy").env("STUB_GPU", plan);
+            command.env("DEVMEM_LIBCUDA", built_library("libdevmem_gpu_stub.so"));
+            start_command(command).finish()
+        };
+        let json = load("devices=1").json();
+        assert_eq!(json["checksum_on"], "cuda:0", "{json}");
+        assert_eq!(json["crc32c"], "21618b6b", "{json}");
+        assert_eq!(json["crc32c_matches"], true, "{json}");
+        // A driver that does not take the code.
+        let json = load("fail=cuModuleLoadData:218").json();
+        assert_eq!(json["checksum_on"], "cpu", "{json}");
+        assert_eq!(json["crc32c_matches"], true, "{json}");
+        load("fail=cuLaunchKernel:1").failed_with(1, "compute the checksum of the memory");
     });
 }
 

@@ -284,7 +284,7 @@ pub use devmem_uapi::{DmabufId, Errno};
 pub use netmem::{
     Chunks, CopyEngine, CopyError, CpuAccess, CpuView, DeviceError, DeviceSlice, DeviceState,
     Dmabuf, DmabufError, Exporter, Fence, GeometryError, InUse, InUseReason, Lane, LentMemory,
-    MemoryObserver, NiovSize, OutOfBounds, PageKind,
+    MemoryObserver, NiovSize, OutOfBounds, PageKind, RangeCrc32c,
 };
 pub use nic::{Impairment, LinkState};
 pub use steer::RxQueueId;

@@ -12,7 +12,7 @@ use tool::size::Size;
 pub enum ChecksumKind {
     /// CRC-32C, as object stores use it
     Crc32c,
-    /// XXH3 of 64 bits, as `xxhsum -H3` computes it: the fastest
+    /// XXH3 of 64 bits, as `xxhsum -H3` computes it: the fastest on a CPU
     Xxh3,
 }
 
@@ -49,8 +49,9 @@ pub struct Load {
     /// Add a field to the HTTP requests, such as "Authorization: Bearer TOKEN"; may be repeated
     #[arg(long, value_name = "NAME: VALUE")]
     pub header: Vec<String>,
-    /// Compute a checksum of the loaded bytes where they landed, CRC-32C unless --verify=xxh3; a CRC-32C is compared with the
-    /// server's, if it sends one
+    /// Compute a checksum of the loaded bytes at their place, CRC-32C unless --verify=xxh3; a CRC-32C is compared with the
+    /// server's, if it sends one. An NVIDIA GPU computes the CRC-32C of its memory; XXH3 is one sequential chain, so the CPU
+    /// reads all bytes back for it, as for a CRC-32C of other memory and of files
     #[arg(
         long,
         value_name = "SUM",

@@ -13,14 +13,14 @@ use devmem_tcp::{ErrorKind, Purpose};
 use crate::args::ChecksumKind;
 use crate::client::Client;
 use crate::plan::{LoadJob, LoadPlan, NicPlan};
-use crate::report::LoadReport;
+use crate::report::{LoadReport, checksum_on};
 use contents::Contents;
 pub use target::Target;
 use tool::output::{Failure, note};
 use tool::parse::OutputArgs;
 use tool::progress::Progress;
 use tool::signals::StopFlag;
-use transfer::load::{Crc32c, LoadError, Loader, Origin, Url, Xxh3};
+use transfer::load::{LoadError, Loader, Origin, Url, Xxh3};
 
 /// Loads by `plan`.
 ///
@@ -59,10 +59,9 @@ pub struct LoadedTarget {
 
 impl LoadedTarget {
     fn add_crc32c(&mut self) -> Result<(), Failure> {
-        let mut sum = Crc32c::default();
-        self.target.read_back(self.size, |bytes| sum.add(bytes))?;
-        let sum = sum.value();
+        let (sum, device) = self.target.crc32c(self.size)?;
         self.report.crc32c = Some(format!("{sum:08x}"));
+        self.report.checksum_on = Some(checksum_on(device));
         self.report.crc32c_matches = self.theirs.map(|theirs| theirs == sum);
         Ok(())
     }
@@ -70,6 +69,7 @@ impl LoadedTarget {
     fn add_xxh3(&mut self) -> Result<(), Failure> {
         let mut sum = Xxh3::default();
         self.target.read_back(self.size, |bytes| sum.add(bytes))?;
+        self.report.checksum_on = Some(checksum_on(None));
         self.report.xxh3 = Some(format!("{:016x}", sum.value()));
         Ok(())
     }

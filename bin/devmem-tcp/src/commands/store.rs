@@ -10,7 +10,7 @@ use devmem_tcp::{Dmabuf, Netdev, Purpose};
 use super::load;
 use crate::client::Client;
 use crate::plan::StorePlan;
-use crate::report::{Circumstances, StoreReport};
+use crate::report::{Circumstances, StoreReport, checksum_on};
 use tool::memory::PAGE_BYTES;
 use tool::output::{Failure, note};
 use tool::progress::Progress;
@@ -77,9 +77,11 @@ pub fn run(plan: &StorePlan) -> Result<(), Failure> {
     report.set_stored(&stored, used, filling);
     if plan.verify {
         let nic = &client.nic;
-        let (file, stored) = verify(plan, &export, &memory, nic, &mut input, &stop)?;
+        let (stored, device) = loaded_back(plan, &export, &memory, nic, &input, &stop)?;
+        let file = input.crc32c().context("read the file again")?;
         report.crc32c = Some(format!("{file:08x}"));
         report.crc32c_matches = Some(file == stored);
+        report.checksum_on = Some(checksum_on(device));
     }
     let unused = bound.finish();
     report.circumstances = Circumstances::of(&unused.nic, &memory, local.ip(), nic.impairment);
@@ -129,27 +131,31 @@ fn failure(error: StoreError, url: &NbdUrl, stop: &StopFlag) -> Failure {
     }
 }
 
-/// Loads the stored bytes back through `memory`. Returns the checksums of the file and of the export.
-fn verify(
+/// Loads the stored bytes back through `memory`. Returns their checksum, and the device that has computed it; `None`: the CPU.
+fn loaded_back(
     plan: &StorePlan,
     export: &NbdExport,
     memory: &Dmabuf,
     nic: &Netdev,
-    input: &mut Input,
+    input: &Input,
     stop: &StopFlag,
-) -> Result<(u32, u32), Failure> {
+) -> Result<(u32, Option<String>), Failure> {
     let loader = Loader::new(nic)
         .connections(usize::from(plan.connections))
         .piece_bytes(plan.piece_bytes)
         .pipeline(WINDOW);
     let progress = Progress::bytes("verifying", input.bytes());
-    let mut stored = Crc32c::default();
+    let (mut stored, mut device) = (Crc32c::default(), None);
     let range = target(plan.at, input.bytes())?;
     let read = loader.read_through(
         export,
         range,
         memory,
-        &mut |bytes| stored.add(bytes),
+        &mut |range| {
+            // The last bytes may be too few for the device.
+            device = stored.add_memory(memory, range)?.or_else(|| device.take());
+            Ok(())
+        },
         &mut |sofar| {
             progress.at(sofar.bytes);
             stop.go_on()
@@ -157,8 +163,5 @@ fn verify(
     );
     read.map_err(|error| load::failure(error, &Origin::Nbd(plan.url.clone()), stop))?;
     progress.finish();
-    Ok((
-        input.crc32c().context("read the file again")?,
-        stored.value(),
-    ))
+    Ok((stored.value(), device))
 }

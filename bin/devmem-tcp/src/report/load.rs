@@ -61,6 +61,8 @@ pub struct LoadReport {
     pub crc32c: Option<String>,
     /// Whether the server sent the same checksum; `null` if it sent none, or none was computed.
     pub crc32c_matches: Option<bool>,
+    /// What computed the checksum: a device, which computes over its memory, such as `cuda:0`, or `cpu`; `null` without `--verify`.
+    pub checksum_on: Option<String>,
     /// XXH3 of 64 bits of the loaded bytes in hexadecimal, if it was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub xxh3: Option<String>,
@@ -178,10 +180,15 @@ impl LoadReport {
                 Some(false) => "NOT as the server says",
                 None => "the server sent none to compare",
             };
-            row(f, "CRC-32C", format_args!("{sum}, {judged}"))?;
+            let on = self.checksum_on.as_deref().unwrap_or_default();
+            row(
+                f,
+                "CRC-32C",
+                format_args!("{sum}, {judged}; computed on {on}"),
+            )?;
         }
         if let Some(sum) = &self.xxh3 {
-            row(f, "XXH3", format_args!("{sum}"))?;
+            row(f, "XXH3", format_args!("{sum}; computed on cpu"))?;
         }
         match (self.verified_bytes, self.bad_bytes) {
             (Some(_), Some(0)) => row(f, "verified", format_args!("every byte, in device memory"))?,

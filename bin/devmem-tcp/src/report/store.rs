@@ -51,6 +51,8 @@ pub struct StoreReport {
     pub crc32c: Option<String>,
     /// Whether the bytes that were loaded back have the same checksum; `null` without `--verify`.
     pub crc32c_matches: Option<bool>,
+    /// What computed the checksum of the bytes that were loaded back: a device, which computes over its memory, such as `cuda:0`, or `cpu`; `null` without `--verify`.
+    pub checksum_on: Option<String>,
     /// The device memory for chunks, and the link.
     #[serde(flatten)]
     pub circumstances: Circumstances,
@@ -116,7 +118,12 @@ impl fmt::Display for StoreReport {
                 Some(true) => "of the file and of the export",
                 Some(false) | None => "of the file, and NOT of the export",
             };
-            row(f, "CRC-32C", format_args!("{sum}, {judged}"))?;
+            let on = self.checksum_on.as_deref().unwrap_or_default();
+            row(
+                f,
+                "CRC-32C",
+                format_args!("{sum}, {judged}; computed on {on}"),
+            )?;
         }
         write!(f, "{}", self.circumstances)
     }

@@ -11,7 +11,7 @@ use crate::dmabuf::{CpuAccess, Dmabuf, Exporter};
 use crate::memory::{Memory, OutOfBounds};
 
 /// Bytes that are copied at a time where a copy takes more than one: they fit into the second-level cache.
-const BLOCK_BYTES: usize = 256 << 10;
+pub(crate) const BLOCK_BYTES: usize = 256 << 10;
 
 /// Why bytes were not copied to or from device memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

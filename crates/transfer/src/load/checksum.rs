@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::hash::Hasher as _;
+use std::ops::Range;
 
+use devmem_tcp::{CopyError, Dmabuf, RangeCrc32c};
 use twox_hash::XxHash3_64;
 
 /// A CRC-32C (RFC 3720 B.4) of bytes that are added in order.
@@ -13,6 +15,23 @@ impl Crc32c {
     /// Adds the next bytes.
     pub fn add(&mut self, bytes: &[u8]) {
         self.0 = crc32c::crc32c_append(self.0, bytes);
+    }
+
+    /// Adds the bytes of a range of device memory, without a copy to the host if the device can compute ([`Dmabuf::crc32c`]). Returns the device
+    /// that has computed; `None`: the CPU.
+    ///
+    /// # Errors
+    ///
+    /// [`CopyError`]: the range is not inside the memory, or the device fails.
+    pub fn add_memory(
+        &mut self,
+        memory: &Dmabuf,
+        range: Range<usize>,
+    ) -> Result<Option<String>, CopyError> {
+        let len = range.len();
+        let RangeCrc32c { value, device } = memory.crc32c(range)?;
+        self.0 = crc32c::crc32c_combine(self.0, value, len);
+        Ok(device)
     }
 
     /// Returns the checksum of all bytes so far.
@@ -73,6 +92,21 @@ mod tests {
                 assert_eq!(sum.value(), expected, "{} bytes", bytes.len());
             }
         }
+    }
+
+    #[test]
+    fn bytes_in_memory_follow_those_before_them() {
+        let memory = Dmabuf::anonymous(8192).unwrap();
+        memory.copy_in(100, b"device memory").unwrap();
+        let mut sum = Crc32c::default();
+        for (range, bytes) in [(100..107, &b""[..]), (50..50, b""), (107..113, b" TCP")] {
+            assert_eq!(sum.add_memory(&memory, range), Ok(None));
+            sum.add(bytes);
+        }
+        assert_eq!(sum.value(), crc32c::crc32c(b"device memory TCP"));
+        let before = sum;
+        assert!(sum.add_memory(&memory, 8000..8193).is_err());
+        assert_eq!(sum, before);
     }
 
     /// RFC 3720 B.4.

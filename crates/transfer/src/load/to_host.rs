@@ -5,7 +5,7 @@ use std::io;
 use std::ops::{ControlFlow, Range};
 use std::os::unix::fs::FileExt;
 
-use devmem_tcp::{Dmabuf, GatherError};
+use devmem_tcp::{CopyError, Dmabuf, GatherError};
 
 use super::error::LoadError;
 use super::landing::Landed;
@@ -13,9 +13,6 @@ use super::loader::{Loaded, Loader};
 use super::part::Part;
 use super::source::Source;
 use crate::parallel::Progress;
-
-/// Bytes that are copied to host memory at a time; they fit the first-level cache.
-const BLOCK_BYTES: usize = 32 << 10;
 
 impl Loader {
     /// Loads a range of `source` into a file, whose first byte is the first one of the range. Holes of the source are not
@@ -43,22 +40,21 @@ impl Loader {
         self.deliver(source, &[range], &mut write, progress)
     }
 
-    /// Loads a range of `source` and hands its bytes to `look`, in order. They pass through `memory`, as many at a time as it
-    /// has room for.
+    /// Loads a range of `source` through `memory`, as many bytes at a time as it has room for, in order. `look` gets the range of `memory`
+    /// that has them.
     ///
     /// # Errors
-    /// As [`load`](Self::load).
+    /// As [`load`](Self::load); those of `look`.
     pub fn read_through(
         &self,
         source: impl Into<Source>,
         range: Range<u64>,
         memory: &Dmabuf,
-        look: &mut dyn FnMut(&[u8]),
+        look: &mut dyn FnMut(Range<usize>) -> Result<(), CopyError>,
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<(), LoadError> {
         let source = source.into();
         let total = range.end.saturating_sub(range.start);
-        let mut block = vec![0; BLOCK_BYTES];
         let mut start = range.start;
         while start < range.end {
             let end = range.end.min(start.saturating_add(memory.size() as u64));
@@ -78,11 +74,7 @@ impl Loader {
             })?;
             // Fits: it is at most the size of the memory.
             let len = usize::try_from(end - start).unwrap_or(memory.size());
-            for at in (0..len).step_by(BLOCK_BYTES) {
-                let bytes = &mut block[..(len - at).min(BLOCK_BYTES)];
-                memory.copy_out(at, bytes).map_err(GatherError::from)?;
-                look(bytes);
-            }
+            look(0..len).map_err(GatherError::from)?;
             start = end;
         }
         Ok(())

@@ -13,6 +13,7 @@ use tool::memory::{MemoryKind, PAGE_BYTES};
 use tool::output::Failure;
 use tool::pattern::BLOCK_BYTES;
 use tool::size::Size;
+use transfer::load::Crc32c;
 
 /// The open target.
 pub enum Target {
@@ -67,6 +68,27 @@ impl Target {
             Self::Memory(memory, _) => Some(memory),
             Self::File(..) => None,
         }
+    }
+
+    /// Returns the CRC-32C of the first `size` bytes, and the device that has computed it; `None`: the CPU.
+    ///
+    /// # Errors
+    ///
+    /// The target cannot be read, or the device fails.
+    pub fn crc32c(&self, size: u64) -> Result<(u32, Option<String>), Failure> {
+        let mut sum = Crc32c::default();
+        let device = match self {
+            Self::Memory(memory, _) => {
+                let size = usize::try_from(size).context("an offset in memory")?;
+                let added = sum.add_memory(memory, 0..size);
+                added.context("compute the checksum of the memory")?
+            }
+            Self::File(..) => {
+                self.read_back(size, |bytes| sum.add(bytes))?;
+                None
+            }
+        };
+        Ok((sum.value(), device))
     }
 
     /// Hands the first `size` bytes to `look`, in blocks.

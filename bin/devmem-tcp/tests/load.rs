@@ -68,15 +68,23 @@ fn store(line: &str) -> Finished {
     through_tap("store", line)
 }
 
-/// Runs a subcommand without the proxy that this machine may have.
 fn through_tap(subcommand: &str, line: &str) -> Finished {
+    start_command(on_stub(subcommand, line, "devices=2")).finish()
+}
+
+/// Returns a subcommand without the proxy that this machine may have, and with the stub as the libraries of all GPUs, which behaves by `plan`.
+fn on_stub(subcommand: &str, line: &str, plan: &str) -> Command {
     let mut command = tool();
     command.args([subcommand, "--peer-addr", "10.77.0.1/24", "--json"]);
     command.args(line.split_whitespace());
     for variable in ["http_proxy", "all_proxy", "ALL_PROXY"] {
         command.env_remove(variable);
     }
-    start_command(command).finish()
+    command.env("STUB_GPU", plan);
+    for variable in ["DEVMEM_LIBCUDA", "DEVMEM_LIBAMDHIP"] {
+        command.env(variable, built_library("libdevmem_gpu_stub.so"));
+    }
+    command
 }
 
 /// Runs `body` in a network namespace in which Python's server serves a folder; it gets the folder, and the bytes of the file in it.
@@ -159,23 +167,12 @@ fn the_bytes_go_to_the_memory_or_the_file_that_to_names() {
     const TEST: &str = "the_bytes_go_to_the_memory_or_the_file_that_to_names";
     with_python(TEST, |folder, file| {
         let load = |options: &str| {
-            let mut command = tool();
-            command.args("load --peer-addr 10.77.0.1/24 --json".split(' '));
-            command.arg("http://10.77.0.1:8000/file");
-            if !options.contains("--verify") {
-                command.arg("--verify");
-            }
-            command.args(options.split_whitespace());
-            command
-                .env_remove("http_proxy")
-                .env("STUB_GPU", "devices=2");
-            for variable in ["DEVMEM_LIBCUDA", "DEVMEM_LIBAMDHIP"] {
-                command.env(variable, built_library("libdevmem_gpu_stub.so"));
-            }
+            let line = format!("http://10.77.0.1:8000/file {options}");
+            let mut command = on_stub("load", &line, "devices=2");
             command.current_dir(folder);
             start_command(command).finish()
         };
-        let sum = load("").json()["crc32c"].clone();
+        let sum = load("--verify").json()["crc32c"].clone();
         for (options, name, checksum_on) in [
             ("--to memory", "memory", "cpu"),
             ("--to anonymous", "anonymous", "cpu"),
@@ -186,7 +183,7 @@ fn the_bytes_go_to_the_memory_or_the_file_that_to_names() {
             ("--to memfd:copy", "copy", "cpu"),
             ("--to ./cuda", "./cuda", "cpu"),
         ] {
-            let json = load(options).json();
+            let json = load(&format!("{options} --verify")).json();
             assert_eq!(json["to"], name, "{options}: {json}");
             assert_eq!(json["crc32c"], sum, "{options}: {json}");
             assert_eq!(json["checksum_on"], checksum_on, "{options}: {json}");
@@ -323,14 +320,8 @@ fn a_gpu_computes_the_checksum_that_the_server_has_sent() {
     in_netns(TEST, || {
         // Of 20,000 zero bytes: 21618b6b.
         serve_with_checksum(20_000, "IWGLaw==");
-        let load = |plan: &str| {
-            let mut command = tool();
-            command.args("load --peer-addr 10.77.0.1/24 --json --verify --to cuda:0".split(' '));
-            command.arg("http://10.77.0.1:8000/file");
-            command.env_remove("http_proxy").env("STUB_GPU", plan);
-            command.env("DEVMEM_LIBCUDA", built_library("libdevmem_gpu_stub.so"));
-            start_command(command).finish()
-        };
+        let line = "http://10.77.0.1:8000/file --to cuda:0 --verify";
+        let load = |plan: &str| start_command(on_stub("load", line, plan)).finish();
         let json = load("devices=1").json();
         assert_eq!(json["checksum_on"], "cuda:0", "{json}");
         assert_eq!(json["crc32c"], "21618b6b", "{json}");
@@ -404,11 +395,16 @@ fn a_file_is_stored_in_an_export_over_a_bad_link() {
         assert_eq!(json["durable"], true, "{json}");
         assert_eq!(json["copied_completions"], 0, "{json}");
         assert_eq!(json["crc32c_matches"], true, "{json}");
+        assert_eq!(json["checksum_on"], "cpu", "{json}");
         let stored = fs::read(&disk).unwrap();
         assert!(stored[64 << 10..][..3 << 20] == bytes, "{json}");
         let is_old = |byte: &u8| *byte == 0xee;
         assert!(stored[..64 << 10].iter().all(is_old));
         assert!(stored[(3 << 20) + (64 << 10)..].iter().all(is_old));
+
+        let json = store(&format!("{line} --memory cuda:0")).json();
+        assert_eq!(json["crc32c_matches"], true, "{json}");
+        assert_eq!(json["checksum_on"], "cuda:0", "{json}");
 
         let json = store(&format!(
             "{from} nbd://10.77.0.1/disk --fua --connections 1"

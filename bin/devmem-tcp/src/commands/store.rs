@@ -10,7 +10,7 @@ use devmem_tcp::{Dmabuf, Netdev, Purpose};
 use super::load;
 use crate::client::Client;
 use crate::plan::StorePlan;
-use crate::report::{Circumstances, StoreReport, checksum_on};
+use crate::report::{Circumstances, StoreReport};
 use tool::memory::PAGE_BYTES;
 use tool::output::{Failure, note};
 use tool::progress::Progress;
@@ -76,12 +76,9 @@ pub fn run(plan: &StorePlan) -> Result<(), Failure> {
     };
     report.set_stored(&stored, used, filling);
     if plan.verify {
-        let nic = &client.nic;
-        let (stored, device) = loaded_back(plan, &export, &memory, nic, &input, &stop)?;
+        let (stored, device) = loaded_back(plan, &export, &memory, &client.nic, &input, &stop)?;
         let file = input.crc32c().context("read the file again")?;
-        report.crc32c = Some(format!("{file:08x}"));
-        report.crc32c_matches = Some(file == stored);
-        report.checksum_on = Some(checksum_on(device));
+        report.set_verified(file, stored, device);
     }
     let unused = bound.finish();
     report.circumstances = Circumstances::of(&unused.nic, &memory, local.ip(), nic.impairment);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{Circumstances, per_gb, rate_row, row, summary_row};
+use super::{Circumstances, checksum_on, per_gb, rate_row, row, summary_row};
 use tool::progress::gbit_per_s;
 use tool::size::Size;
 use transfer::store::Stored;
@@ -73,6 +73,13 @@ impl StoreReport {
         self.repeated = stored.repeated;
         self.sends = stored.sends;
         self.copied_completions = stored.copied_sends;
+    }
+
+    /// Sets the checksums of the file and of the bytes that were loaded back, which `device` has computed, or else the CPU.
+    pub fn set_verified(&mut self, file: u32, stored: u32, device: Option<String>) {
+        self.crc32c = Some(format!("{file:08x}"));
+        self.crc32c_matches = Some(file == stored);
+        self.checksum_on = Some(checksum_on(device));
     }
 
     /// Returns the error of a run with a wrong result; `None` if the result is correct.

@@ -24,6 +24,8 @@
 //!
 //! [`Device::adder`] loads a small kernel that adds vectors of floats on the GPU, as the steps of an all-reduce do.
 //!
+//! [`Dmabuf::crc32c`](crate::Dmabuf::crc32c) has the GPU compute the checksum of its memory.
+//!
 //! [`Allocation::adopt`] takes memory that another library has allocated, such as a tensor of PyTorch,
 //! [`Allocation::adopt_from_owner`] also keeps the tensor, and [`Allocation::into_dmabuf`] makes a [`Dmabuf`](crate::Dmabuf) of it.
 //! [`Allocation::adopt_exported`] takes it with the dma-buf that the other library has made; [`locate`] tells which device it is on;

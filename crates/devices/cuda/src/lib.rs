@@ -10,8 +10,8 @@
 //! what other vendors do in another way; the rest is `devmem-gpu`.
 //!
 //! In the walks of ARCHITECTURE.md, the crate does the copies of a staged packet, on the way in and on the way out. It knows
-//! no packets. The only kernel that it launches adds vectors of floats ([`Device::adder`]): PTX, which the driver compiles for the GPU that is
-//! there. It does not import memory of other processes.
+//! no packets. The kernels that it launches add vectors of floats ([`Device::adder`]) and compute CRC-32Cs (`Dmabuf::crc32c`): PTX, which the
+//! driver compiles for the GPU that is there. It does not import memory of other processes.
 
 mod remedy;
 mod sys;

@@ -94,14 +94,22 @@ fn vectors_are_added_as_the_cpu_adds_them() {
     }
 }
 
-/// More than one start, and blocks for each of the GPU's processors.
 #[test]
 fn checksums_of_the_gpu_are_those_of_the_cpu() {
     for device in gpus("checksums_of_the_gpu_are_those_of_the_cpu") {
-        let by_device = super::checksums::check(&device, &[4096, 100_000_003, 1_100_000_001]);
         let is_nvidia = device.platform() == Api::Cuda.platform();
+        let by_device = super::checksums::check(&device, &[0, 1, 4096, 1_000_003]);
         // Of 4096 bytes from an unaligned one on, there is no whole chunk.
-        assert_eq!(by_device, if is_nvidia { 2 + 5 + 5 } else { 0 });
+        assert_eq!(by_device, if is_nvidia { 2 + 5 } else { 0 });
+        // The kernel is started for 1 GiB at a time.
+        let mut bytes = vec![7; (1 << 30) + (4 << 20)];
+        bytes[1 << 30..][..10].copy_from_slice(b"next start");
+        let memory = memory(&device, bytes.len());
+        memory.copy_in(0, &bytes).expect("copied");
+        let range = 1..bytes.len() - 2;
+        let sum = memory.crc32c(range.clone()).expect("inside");
+        assert_eq!(sum.value, crc32c::crc32c(&bytes[range]));
+        assert_eq!(sum.device.is_some(), is_nvidia);
     }
 }
 

@@ -11,8 +11,8 @@ use super::kernel::Module;
 use super::lanes::Lanes;
 use super::memory::{DeviceMemory, out_of_range};
 
-/// Bytes of a chunk. One thread computes its sum, so a GPU with 270,000 threads at a time, as the largest have, is full at 1 GiB, and one with 40,000
-/// at 160 MiB; the sums are one byte for 1,024.
+/// Bytes of a chunk, of which one thread computes the sum: a GPU with 132 processors of 2,048 threads is full from 1 GiB on. The sums are 1/1024 of the
+/// bytes.
 pub(crate) const CHUNK_BYTES: usize = 4096;
 
 /// Of the address of the first chunk: a thread reads 16 bytes at a time.

@@ -174,13 +174,13 @@ impl LoadReport {
             "copies",
             format_args!("{arrival}, 1 more of {moved:.1} % of the bytes, to their place"),
         )?;
+        let on = self.checksum_on.as_deref().unwrap_or_default();
         if let Some(sum) = &self.crc32c {
             let judged = match self.crc32c_matches {
                 Some(true) => "as the server says",
                 Some(false) => "NOT as the server says",
                 None => "the server sent none to compare",
             };
-            let on = self.checksum_on.as_deref().unwrap_or_default();
             row(
                 f,
                 "CRC-32C",
@@ -188,7 +188,7 @@ impl LoadReport {
             )?;
         }
         if let Some(sum) = &self.xxh3 {
-            row(f, "XXH3", format_args!("{sum}; computed on cpu"))?;
+            row(f, "XXH3", format_args!("{sum}; computed on {on}"))?;
         }
         match (self.verified_bytes, self.bad_bytes) {
             (Some(_), Some(0)) => row(f, "verified", format_args!("every byte, in device memory"))?,

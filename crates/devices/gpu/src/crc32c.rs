@@ -83,7 +83,10 @@ impl Engine {
         }
         // A child by fork(2) gets its error before a lock that it may have inherited locked.
         drop(self.lanes.enter()?);
-        let Some((code, room)) = usable(self.chunk_sums(cut.chunks.min(CHUNKS_MAX)))? else {
+        let Some(code) = if_possible(self.chunk_sums())?.flatten() else {
+            return Ok(None);
+        };
+        let Some(room) = if_possible(code.room(cut.chunks.min(CHUNKS_MAX)))? else {
             return Ok(None);
         };
         let mut sum = read(memory, offset, cut.head, 0)?;
@@ -95,14 +98,12 @@ impl Engine {
                 .into_iter()
                 .fold(sum, |sum, next| ADVANCE.combine(sum, next));
         }
+        // In bounds: the tail is a part of the range.
         read(memory, offset + len - cut.tail, cut.tail, sum).map(Some)
     }
 
-    /// Returns the code, which the first call loads, and room for the sums of `chunks`; `None`: there is no code for the vendor.
-    fn chunk_sums(
-        &self,
-        chunks: usize,
-    ) -> Result<Option<(Arc<ChunkSums>, DeviceMemory)>, DeviceError> {
+    /// Returns the code, which the first call loads; `None`: there is none for the vendor.
+    fn chunk_sums(&self) -> Result<Option<Arc<ChunkSums>>, DeviceError> {
         let mut loaded = self
             .chunk_sums
             .lock()
@@ -110,10 +111,7 @@ impl Engine {
         if loaded.is_none() {
             *loaded = ChunkSums::load(&self.lanes)?.map(Arc::new);
         }
-        let Some(code) = loaded.as_ref() else {
-            return Ok(None);
-        };
-        Ok(Some((Arc::clone(code), code.room(chunks)?)))
+        Ok(loaded.clone())
     }
 }
 
@@ -127,11 +125,11 @@ fn read(memory: &DeviceMemory, offset: usize, len: usize, sum: u32) -> Result<u3
     Ok(crc32c::crc32c_append(sum, &bytes))
 }
 
-/// Returns `None` for an error of a preparation after which the device can be used.
-fn usable<T>(prepared: Result<Option<T>, DeviceError>) -> Result<Option<T>, DeviceError> {
+/// Returns what was prepared; `None` after an error, unless the device cannot be used any more.
+fn if_possible<T>(prepared: Result<T, DeviceError>) -> Result<Option<T>, DeviceError> {
     match prepared {
         Err(error) if error.state == DeviceState::Usable => Ok(None),
-        prepared => prepared,
+        prepared => prepared.map(Some),
     }
 }
 

@@ -79,7 +79,7 @@ impl Target {
         let mut sum = Crc32c::default();
         let device = match self {
             Self::Memory(memory, _) => {
-                let size = usize::try_from(size).context("an offset in memory")?;
+                let size = usize::try_from(size).context("the size of the memory")?;
                 let added = sum.add_memory(memory, 0..size);
                 added.context("compute the checksum of the memory")?
             }

@@ -38,7 +38,8 @@ pub struct Store {
     /// Have the server acknowledge each write only when it is on storage, instead of a flush at the end (FUA)
     #[arg(long)]
     pub fua: bool,
-    /// Load the bytes back into device memory, and compare their CRC-32C with that of the file
+    /// Load the bytes back into device memory, and compare their CRC-32C, which an NVIDIA GPU computes of its memory, with that
+    /// of the file
     #[arg(long)]
     pub verify: bool,
     #[command(flatten)]

@@ -43,9 +43,10 @@ pub struct Load {
     /// Most simultaneous connections; fewer are used while more are not faster
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub connections: u16,
-    /// Bytes of one request; a broken connection loses at most its unfinished pieces
-    #[arg(long, value_name = "SIZE", default_value = "16M")]
-    pub piece: Size,
+    /// Bytes of one request: 16M by default, 1M from an NBD server, whose first one is 4M; a broken connection loses at most its
+    /// unfinished pieces
+    #[arg(long, value_name = "SIZE")]
+    pub piece: Option<Size>,
     /// Add a field to the HTTP requests, such as "Authorization: Bearer TOKEN"; may be repeated
     #[arg(long, value_name = "NAME: VALUE")]
     pub header: Vec<String>,

@@ -99,9 +99,10 @@ pub fn transfer(
     job: &LoadJob,
     stop: &StopFlag,
 ) -> Result<LoadedTarget, Failure> {
-    let loader = Loader::new(&client.nic)
-        .connections(usize::from(job.connections))
-        .piece_bytes(job.piece_bytes);
+    let mut loader = Loader::new(&client.nic).connections(usize::from(job.connections));
+    if let Some(bytes) = job.piece_bytes {
+        loader = loader.piece_bytes(bytes);
+    }
     let contents = Contents::open(job, &loader, stop)?;
     let size = contents.memory_bytes();
     note(format_args!("loading {}", contents.name()));

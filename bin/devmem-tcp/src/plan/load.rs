@@ -16,8 +16,6 @@ use tool::size::Size;
 
 /// Smallest `--piece`.
 const MIN_PIECE: Size = Size(4 << 10);
-/// `--piece` of the demo.
-const PIECE: Size = Size(16 << 20);
 
 /// A run of `load`.
 #[derive(Clone, Debug)]
@@ -47,8 +45,8 @@ pub struct LoadJob {
     pub range: Option<Range<u64>>,
     /// Number of simultaneous connections.
     pub connections: u16,
-    /// Bytes of one request.
-    pub piece_bytes: u64,
+    /// Bytes of one request; `None`: those of the loader.
+    pub piece_bytes: Option<u64>,
 }
 
 /// Where loaded bytes go.
@@ -79,7 +77,7 @@ impl LoadJob {
             target: LoadTarget::Memory(None),
             range: None,
             connections,
-            piece_bytes: PIECE.0,
+            piece_bytes: None,
         })
     }
 }
@@ -132,7 +130,7 @@ impl LoadPlan {
             output,
         } = args;
         let Client { link, nic, kernel } = Client::new(&link, &nic)?;
-        let piece_bytes = check_piece(piece)?;
+        let piece_bytes = piece.map(check_piece).transpose()?;
         let job = LoadJob {
             origin: origin(&url, &header, &link)?,
             target: target(to)?,

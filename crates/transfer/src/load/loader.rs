@@ -10,7 +10,7 @@ use super::error::LoadError;
 use super::landing::{Landed, Landing, Take, Targets};
 use super::part::{Layout, Part};
 use super::run::Run;
-use super::source::Source;
+use super::source::{PieceLengths, Source};
 use crate::parallel::ranges::{piece_bytes, sorted_apart, unaligned};
 use crate::parallel::{Pieces, Progress, Settings, settable};
 
@@ -67,13 +67,13 @@ impl Loaded {
 }
 
 impl Loader {
-    /// Returns a loader with up to 4 connections, pieces of 16 MiB and 2 requests at a time on each connection, or more if pieces are
-    /// short. A load begins with one connection if one thread serves all of them and the round trip is shorter than a millisecond.
+    /// Returns a loader with up to 4 connections, pieces of 16 MiB, or 1 MiB from NBD servers, and 2 requests at a time on each connection, or
+    /// more if pieces are short. A load begins with one connection if one thread serves all of them and the round trip is shorter than a millisecond.
     /// While it waits for bytes, it tries twice as many, and uses them if they are faster.
     pub fn new(nic: &Netdev) -> Self {
         Self {
             nic: nic.clone(),
-            settings: Settings::new(16 << 20),
+            settings: Settings::new(),
         }
     }
 
@@ -165,16 +165,22 @@ impl Loader {
             let end = last.end;
             return Err(LoadError::PastEnd { end, size });
         }
-        let (longest, block) = source.piece_limits();
+        let PieceLengths {
+            longest,
+            block,
+            usual,
+            first,
+        } = source.piece_lengths();
         if let Some(&Range { start, end }) = unaligned(&ranges, block) {
             return Err(LoadError::Unaligned { start, end, block });
         }
-        let piece_bytes = piece_bytes(self.settings.piece_bytes(), block, longest);
+        let wanted = self.settings.piece_bytes(usual);
         let connections = match source.takes_many_connections() {
             true => self.settings.connections(),
             false => 1,
         };
-        let pieces = Pieces::new(ranges, piece_bytes);
+        let pieces = Pieces::new(ranges, piece_bytes(wanted, block, longest))
+            .with_long_piece(piece_bytes(first, block, longest));
         Run::new(self, source, pieces, landing, connections)?.run(progress)
     }
 }

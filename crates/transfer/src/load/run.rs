@@ -20,6 +20,8 @@ pub(super) struct Run<'a> {
     loader: &'a Loader,
     source: &'a Source,
     pieces: Pieces,
+    /// Requests in flight on one connection.
+    window: usize,
     landing: Landing<'a>,
     slots: Slots<Connection>,
     active: Active,
@@ -44,6 +46,7 @@ impl<'a> Run<'a> {
         Ok(Self {
             loader,
             source,
+            window: loader.settings.window(pieces.piece_bytes()),
             pieces,
             landing,
             slots: Slots::new(connections, loader.settings.attempts()),
@@ -147,7 +150,7 @@ impl<'a> Run<'a> {
         // failure requests are sent one by one, until a piece is whole (RFC 9112 9.3.2).
         let window = match has_failed {
             true => 1,
-            false => self.loader.settings.window(),
+            false => self.window,
         };
         if !is_worth_a_packet(connection.session.outstanding(), window) {
             return Ok(());
@@ -163,10 +166,10 @@ impl<'a> Run<'a> {
     }
 
     fn connect(&mut self, index: usize, progress: &mut Report<'_>) -> Result<(), LoadError> {
-        let Loader { nic, settings } = self.loader;
+        let nic = &self.loader.nic;
         let sofar = self.progress();
         let mut go_on = || progress(sofar);
-        match self.source.connect(nic, settings.window(), &mut go_on) {
+        match self.source.connect(nic, self.window, &mut go_on) {
             Ok((stream, session)) => {
                 self.loaded.connections += 1;
                 let round_trip = stream.tcp_info().map(|info| info.min_rtt);

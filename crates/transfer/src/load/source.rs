@@ -10,6 +10,29 @@ use super::http::{HttpFile, HttpSession};
 use super::nbd::NbdExport;
 use super::session::Session;
 
+/// Length of a piece of a file, by default: each has a head, and its first packet is copied to its place.
+const HTTP_PIECE_BYTES: u64 = 16 << 20;
+/// Length of a piece of an export, by default. Servers read a piece whole before they send it: while they read one of 16 MiB they send
+/// nothing for milliseconds, and its bytes have left the cache before they are sent.
+const NBD_PIECE_BYTES: u64 = 1 << 20;
+/// Length of the first piece of an export, at least. qemu-nbd allocates memory for each request. glibc's malloc(3) returns such a block to
+/// the kernel until it has freed a larger one once (mallopt(3), `M_MMAP_THRESHOLD` and `M_TRIM_THRESHOLD`), and page faults
+/// take more of the server's time then than its reads and sends. After one request of this length it keeps the memory of up to 16 of 1 MiB.
+const NBD_FIRST_BYTES: u64 = 4 << 20;
+
+/// Lengths of the pieces of a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PieceLengths {
+    /// Longest one that can be requested.
+    pub(crate) longest: u64,
+    /// Every range must be a multiple of it.
+    pub(crate) block: u64,
+    /// Length if none is set.
+    pub(crate) usual: u64,
+    /// Length of the first one, at least.
+    pub(crate) first: u64,
+}
+
 /// A source of bytes at offsets.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -81,11 +104,21 @@ impl Source {
         }
     }
 
-    /// Returns the longest piece that can be requested, and the number that every range must be a multiple of.
-    pub(crate) fn piece_limits(&self) -> (u64, u64) {
+    /// Returns the lengths of pieces.
+    pub(crate) fn piece_lengths(&self) -> PieceLengths {
         match self {
-            Self::Http(_) => (u64::MAX, 1),
-            Self::Nbd(export) => (export.max_bytes(), export.block_bytes()),
+            Self::Http(_) => PieceLengths {
+                longest: u64::MAX,
+                block: 1,
+                usual: HTTP_PIECE_BYTES,
+                first: 0,
+            },
+            Self::Nbd(export) => PieceLengths {
+                longest: export.max_bytes(),
+                block: export.block_bytes(),
+                usual: NBD_PIECE_BYTES,
+                first: NBD_FIRST_BYTES,
+            },
         }
     }
 

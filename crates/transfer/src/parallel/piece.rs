@@ -30,7 +30,8 @@ pub(crate) struct Pieces {
     /// Pieces of broken connections, by their start.
     returned: BTreeMap<u64, Piece>,
     piece_bytes: u64,
-    /// A piece ends at a multiple of it, or where its range ends.
+    /// Length of one piece that is longer, and is still to be cut off a range that has room for it.
+    long_piece: Option<u64>,
     total: u64,
     done: u64,
     finished: u64,
@@ -45,11 +46,23 @@ impl Pieces {
             ranges: ranges.into(),
             returned: BTreeMap::new(),
             piece_bytes: piece_bytes.max(1),
+            long_piece: None,
             total,
             done: 0,
             finished: 0,
             repeated: 0,
         }
+    }
+
+    /// Makes the first piece `bytes` long, if that is more than the others have, and if a range is as long.
+    pub(crate) fn with_long_piece(mut self, bytes: u64) -> Self {
+        self.long_piece = Some(bytes).filter(|bytes| *bytes > self.piece_bytes);
+        self
+    }
+
+    /// Returns the length of the pieces.
+    pub(crate) fn piece_bytes(&self) -> u64 {
+        self.piece_bytes
     }
 
     /// Returns the next piece without taking it: one that was given back before a new one.
@@ -58,10 +71,12 @@ impl Pieces {
             return Some(*piece);
         }
         let range = self.ranges.front()?;
-        let end = range.start.saturating_add(self.piece_bytes).min(range.end);
+        let room = range.end - range.start;
+        let long = self.long_piece.filter(|bytes| *bytes <= room);
+        let len = long.unwrap_or(self.piece_bytes).min(room);
         Some(Piece {
             start: range.start,
-            end,
+            end: range.start + len,
         })
     }
 
@@ -71,6 +86,9 @@ impl Pieces {
             return Some(piece);
         }
         let piece = self.peek()?;
+        if piece.len() > self.piece_bytes {
+            self.long_piece = None;
+        }
         let range = self.ranges.front_mut()?;
         range.start = piece.end;
         if range.is_empty() {
@@ -139,6 +157,20 @@ mod tests {
         assert_eq!(all(&mut pieces), [(0, 10), (10, 20), (20, 25), (100, 105)]);
         assert!(pieces.peek().is_none());
         assert!(!pieces.is_done());
+    }
+
+    #[test]
+    fn one_piece_is_longer_if_a_range_is_long_enough() {
+        let ranges = || vec![0..15, 100..145];
+        let mut pieces = Pieces::new(ranges(), 10).with_long_piece(30);
+        assert_eq!(
+            all(&mut pieces),
+            [(0, 10), (10, 15), (100, 130), (130, 140), (140, 145)]
+        );
+        for not_longer in [0, 10, 46] {
+            let mut pieces = Pieces::new(ranges(), 10).with_long_piece(not_longer);
+            assert_eq!(all(&mut pieces).len(), 7);
+        }
     }
 
     #[test]

@@ -17,7 +17,8 @@ const WINDOWS: std::ops::RangeInclusive<usize> = 2..=64;
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     connections: usize,
-    piece_bytes: u64,
+    /// `None`: as many as the kind of server needs.
+    piece_bytes: Option<u64>,
     /// Requests in flight on one connection; `None`: as many as the length of a piece needs.
     window: Option<usize>,
     idle_limit: Duration,
@@ -26,10 +27,10 @@ pub(crate) struct Settings {
 
 impl Settings {
     /// Returns settings with 4 connections, and as many requests in flight as the length of a piece needs.
-    pub(crate) fn new(piece_bytes: u64) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             connections: 4,
-            piece_bytes,
+            piece_bytes: None,
             window: None,
             idle_limit: Duration::from_secs(30),
             attempts: 8,
@@ -40,14 +41,15 @@ impl Settings {
         self.connections
     }
 
-    pub(crate) fn piece_bytes(&self) -> u64 {
-        self.piece_bytes
+    /// Returns the length of a piece: `usual` if none is set.
+    pub(crate) fn piece_bytes(&self, usual: u64) -> u64 {
+        self.piece_bytes.unwrap_or(usual)
     }
 
-    /// Returns the number of requests in flight on one connection.
-    pub(crate) fn window(&self) -> usize {
+    /// Returns the number of requests for pieces of `piece_bytes` in flight on one connection.
+    pub(crate) fn window(&self, piece_bytes: u64) -> usize {
         self.window.unwrap_or_else(|| {
-            let needed = IN_FLIGHT_BYTES.div_ceil(self.piece_bytes);
+            let needed = IN_FLIGHT_BYTES.div_ceil(piece_bytes.max(1));
             let needed = usize::try_from(needed).unwrap_or(usize::MAX);
             needed.clamp(*WINDOWS.start(), *WINDOWS.end())
         })
@@ -66,7 +68,7 @@ impl Settings {
     }
 
     pub(crate) fn set_piece_bytes(&mut self, bytes: u64) {
-        self.piece_bytes = bytes.max(MIN_PIECE_BYTES);
+        self.piece_bytes = Some(bytes.max(MIN_PIECE_BYTES));
     }
 
     pub(crate) fn set_window(&mut self, requests: usize) {
@@ -136,10 +138,10 @@ mod tests {
             (64 << 10, 64),
             (4 << 10, 64),
         ] {
-            let mut settings = Settings::new(piece_bytes);
-            assert_eq!(settings.window(), window, "{piece_bytes}");
+            let mut settings = Settings::new();
+            assert_eq!(settings.window(piece_bytes), window, "{piece_bytes}");
             settings.set_window(3);
-            assert_eq!(settings.window(), 3);
+            assert_eq!(settings.window(piece_bytes), 3);
         }
     }
 }

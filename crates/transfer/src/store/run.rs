@@ -219,7 +219,8 @@ impl<'a> Run<'a> {
             Ok((stream, is_structured)) => {
                 self.stored.connections += 1;
                 let host = export.url().host();
-                let (acknowledge, window) = (self.job.acknowledge, storer.settings.window());
+                let window = storer.settings.window(self.pieces.piece_bytes());
+                let acknowledge = self.job.acknowledge;
                 let session = Session::new(host, is_structured, acknowledge, window);
                 let connection = Connection::new(stream, session, since);
                 self.slots.put(index, connection);

@@ -54,6 +54,9 @@ pub struct Stored {
     pub copied_sends: u64,
 }
 
+/// Length of a piece, by default.
+const PIECE_BYTES: u64 = 1 << 20;
+
 /// Stores bytes of device memory in an export of an NBD server, over several connections.
 ///
 /// The payload is sent from the memory where it lies. It must not change before the store returns.
@@ -69,7 +72,7 @@ settable!(Storer);
 impl Storer {
     /// Returns a storer with 4 connections, pieces of 1 MiB, 16 requests in flight on each connection, and a flush at the end.
     pub fn new(nic: &Netdev) -> Self {
-        let mut settings = Settings::new(1 << 20);
+        let mut settings = Settings::new();
         settings.set_window(16);
         Self {
             nic: nic.clone(),
@@ -220,7 +223,7 @@ impl Storer {
         if let Some(&Range { start, end }) = unaligned(&ranges, block) {
             return Err(StoreError::Unaligned { start, end, block });
         }
-        let wanted = self.settings.piece_bytes();
+        let wanted = self.settings.piece_bytes(PIECE_BYTES);
         let piece = piece_bytes(wanted, export.preferred_bytes(), export.max_bytes());
         Ok((ranges, piece))
     }

@@ -287,6 +287,11 @@ impl PacketSocket {
         self.mtu
     }
 
+    /// Returns [`InterfaceFacts::max_super_packet`].
+    pub fn max_super_packet(&self) -> u32 {
+        self.max_super_packet
+    }
+
     /// Returns the descriptor, non-blocking, and for [`Station::Shared`] the hold of the ports, which must live as long. Each
     /// read and write is one packet after a virtio-net header of 10 bytes.
     pub fn into_parts(self) -> (OwnedFd, Option<HeldPorts>) {

@@ -1,13 +1,13 @@
 //! `devmem-tcp wire` between two hosts: kernels in network namespaces, or one of our stacks on a UNIX socket.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener};
 use std::thread;
 
 use crate::common::{LIMIT, Running, connect, repeating, run, start};
 use devmem_linux::netif::Interface;
 use devmem_linux::netns::{self, NetNs};
-use devmem_linux::test_util::in_netns;
+use devmem_linux::test_util::{in_netns, skip};
 use rustix::process::{Signal, kill_process};
 
 /// Creates a second network namespace.
@@ -41,11 +41,27 @@ fn join_ends(ends: &str, other: &NetNs, options: &str) -> Running {
 
 /// Makes a veth pair in the calling thread's namespace. The kernel has the address at one end; the other is `far`.
 fn veth(address: [u8; 4]) -> Interface {
+    let [_, far] = veth_pair(&[address.into()]);
+    far
+}
+
+/// As [`veth`], with several addresses; returns both ends.
+fn veth_pair(addresses: &[IpAddr]) -> [Interface; 2] {
     let (mut near, mut far) = Interface::create_veth_pair("near", "far").unwrap();
+    far.quiet_ipv6();
     near.set_up().unwrap();
     far.set_up().unwrap();
-    near.add_address(address.into(), 24).unwrap();
-    far
+    for &address in addresses {
+        let prefix = if address.is_ipv4() { 24 } else { 64 };
+        near.add_address(address, prefix).unwrap();
+    }
+    [near, far]
+}
+
+/// The addresses of host 1 or 2.
+fn addresses(host: u8) -> [IpAddr; 2] {
+    let v6 = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, host.into());
+    [Ipv4Addr::new(10, 0, 0, host).into(), v6.into()]
 }
 
 #[test]
@@ -85,11 +101,69 @@ fn a_cable_between_two_veth_pairs_cuts_super_packets_and_impairs_their_segments(
     );
 }
 
+/// A cable without impairments between two pairs whose kernels make super-packets of up to 300,000 bytes; the interface behind
+/// the far end of the second one takes super-packets of less than `limit` bytes. Returns the report after a transfer over IPv4 and one over
+/// IPv6; `None` where the kernel has no such packets.
+fn pass_big_tcp(test: &str, limit: u32) -> Option<serde_json::Value> {
+    const BYTES: usize = 16_000_000;
+    if !Interface::kernel_has_big_tcp().unwrap() {
+        skip(test, "BIG TCP", "Linux before 6.3");
+        return None;
+    }
+    // A sender with BBR has as long packets as it sends in a millisecond.
+    std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", "reno").unwrap();
+    let other = another_host();
+    let [mut near, _far] = veth_pair(&addresses(1));
+    near.set_gso_max_size(300_000).unwrap();
+    let set_up = || veth_pair(&addresses(2))[1].set_gso_max_size(limit);
+    other.run(set_up).unwrap().unwrap();
+    let wire = join_ends("--a packet:far --b packet:far", &other, "");
+    for address in addresses(2) {
+        transfer_to((address, 5201).into(), &other, &repeating(251, 0, BYTES));
+    }
+    kill_process(wire.pid(), Signal::TERM).unwrap();
+    let json = wire.finish().json();
+    for way in ["a_to_b", "b_to_a"] {
+        assert_eq!(json[way]["refused"], 0, "{json}");
+    }
+    Some(json)
+}
+
+#[test]
+fn super_packets_of_any_length_pass_whole_where_the_other_interface_takes_them() {
+    let test = "wire::super_packets_of_any_length_pass_whole_where_the_other_interface_takes_them";
+    in_netns(test, || {
+        let Some(json) = pass_big_tcp(test, 300_000) else {
+            return;
+        };
+        let longest = json["a_to_b"]["longest_super"].as_u64().unwrap();
+        assert!((100_000..300_000).contains(&longest), "{json}");
+    });
+}
+
+#[test]
+fn super_packets_are_cut_where_they_are_longer_than_the_other_interface_takes() {
+    let test = "wire::super_packets_are_cut_where_they_are_longer_than_the_other_interface_takes";
+    in_netns(test, || {
+        let Some(json) = pass_big_tcp(test, 30_000) else {
+            return;
+        };
+        let way = &json["a_to_b"];
+        let longest = way["longest_super"].as_u64().unwrap();
+        assert!(longest < 30_000, "{json}");
+        let count = |name: &str| way[name].as_u64().unwrap();
+        // Both transfers, in segments of at most 1,448 bytes after the first packets.
+        assert!(count("offered") - count("super_packets") > 10_000, "{json}");
+    });
+}
+
 /// Sends `bytes` from this namespace to `other`, kernel to kernel, and asserts that they arrive.
 fn transfer(other: &NetNs, bytes: &[u8]) {
-    let listener = other
-        .run(|| TcpListener::bind("10.0.0.2:5201").unwrap())
-        .unwrap();
+    transfer_to(SocketAddr::from(([10, 0, 0, 2], 5201)), other, bytes);
+}
+
+fn transfer_to(address: SocketAddr, other: &NetNs, bytes: &[u8]) {
+    let listener = other.run(|| TcpListener::bind(address).unwrap()).unwrap();
     let received = thread::scope(|scope| {
         let receiver = scope.spawn(|| {
             let (mut stream, _) = listener.accept().unwrap();
@@ -98,7 +172,7 @@ fn transfer(other: &NetNs, bytes: &[u8]) {
             stream.read_to_end(&mut received).unwrap();
             received
         });
-        let mut stream = connect("10.0.0.2:5201".parse().unwrap());
+        let mut stream = connect(address);
         stream.write_all(bytes).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
         receiver.join().unwrap()

@@ -189,7 +189,14 @@ impl UnixPort {
 
     /// Returns whether both ends allow super-packets and partial checksums.
     pub fn offloads(&self) -> bool {
-        self.ours.offloads && self.hello().is_some_and(|theirs| theirs.offloads)
+        self.super_packet_mtu().is_some()
+    }
+
+    /// Returns the bytes of the longest IP packet that the segments of a super-packet may be: the MTU of the peer. `None` unless both
+    /// ends allow super-packets.
+    pub fn super_packet_mtu(&self) -> Option<u16> {
+        let theirs = self.hello().filter(|theirs| theirs.offloads)?;
+        self.ours.offloads.then_some(theirs.mtu)
     }
 
     /// Returns whether there are connections whose hello has not arrived.

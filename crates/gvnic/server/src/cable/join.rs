@@ -4,21 +4,26 @@ use std::time::{Duration, Instant as Clock};
 
 use anyhow::Context;
 use devmem_linux::netns::NetNs;
-use nic::{Conditioner, FrameCutter, Impairment, WireHello, Written, complete_checksum};
+use nic::{
+    BIG_PACKET_LEN, Conditioner, FrameCutter, Impairment, WireHello, Written, complete_checksum,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use wire::Instant;
+use wire::{EthernetHeader, Instant, Network, RxHeaders, segment_headers_len};
 
-use gve::{ChecksumState, Gso, Offload};
+use gve::{ChecksumState, Gso, GsoKind, Offload};
 
 use super::report::LaneReport;
-use crate::nic::{FRAME_BUFFER_BYTES, OpenPort, read_failed};
+use crate::nic::{OpenPort, read_failed};
 use crate::plan::{WireEnd, WirePort};
 use tool::counters::Lane as Counted;
 use tool::output::Failure;
 
 /// Maximum number of frames read from one end before the other end is read.
 const BATCH_FRAMES: usize = 64;
+
+/// Length of a buffer for any frame, plus one byte to detect longer ones.
+const BUFFER_BYTES: usize = BIG_PACKET_LEN + EthernetHeader::TAGGED_LEN + 1;
 
 /// Both directions of a cable.
 #[derive(Debug)]
@@ -41,8 +46,12 @@ struct CableLane {
     waits: bool,
     /// Frames lost at the receiving end: not connected, interface down, or out of memory.
     refused: u64,
-    /// Super-packets that cannot be segmented.
-    uncut: u64,
+    /// Super-packets that cannot be segmented, and frames longer than [`BUFFER_BYTES`].
+    unfit: u64,
+    /// Super-packets that were passed on whole.
+    whole: u64,
+    /// Bytes of the longest of them.
+    longest: usize,
 }
 
 /// Opens one end: a UNIX socket, or an interface in its network namespace; a TAP is set up if an address is given.
@@ -52,7 +61,7 @@ struct CableLane {
 /// The interface or the socket cannot be opened.
 pub fn open(end: &WireEnd, mtu: u16) -> Result<OpenPort, Failure> {
     // Impairment needs single frames. The kernel segments super-packets before it passes them to a TAP without
-    // offloads; super-packets from sockets are segmented here.
+    // offloads; super-packets from sockets are segmented here, unless the cable is perfect and the other end takes them.
     let cuts = !matches!(end.port, WirePort::Tap { .. });
     let ours = WireHello {
         offloads: cuts,
@@ -80,7 +89,7 @@ impl Cable {
             ends,
             lanes: [CableLane::new(impairment), CableLane::new(other)],
             start: Clock::now(),
-            incoming: vec![0; FRAME_BUFFER_BYTES].into_boxed_slice(),
+            incoming: vec![0; BUFFER_BYTES].into_boxed_slice(),
         }
     }
 
@@ -102,10 +111,12 @@ impl Cable {
     pub fn step(&mut self, limit: Duration) -> Result<(), Failure> {
         let room = self.sleep(limit)?;
         let now = self.now();
-        for (index, end) in self.ends.iter_mut().enumerate() {
+        for end in &mut self.ends {
             end.serve(now);
-            self.lanes[index].take_in(end, &mut self.incoming, now)?;
         }
+        let ([a, b], [there, back]) = (&mut self.ends, &mut self.lanes);
+        there.take_in(a, b, &mut self.incoming, now)?;
+        back.take_in(b, a, &mut self.incoming, now)?;
         let now = self.now();
         let [a, b] = &mut self.ends;
         for ((lane, to), room) in self.lanes.iter_mut().zip([b, a]).zip(room) {
@@ -172,13 +183,16 @@ impl CableLane {
             outgoing: Vec::new(),
             waits: false,
             refused: 0,
-            uncut: 0,
+            unfit: 0,
+            whole: 0,
+            longest: 0,
         }
     }
 
     fn take_in(
         &mut self,
         from: &mut OpenPort,
+        to: &mut OpenPort,
         buffer: &mut [u8],
         now: Instant,
     ) -> Result<(), Failure> {
@@ -187,11 +201,14 @@ impl CableLane {
             let Some((len, offload)) = read else {
                 break;
             };
-            let Some(frame) = buffer.get_mut(..len) else {
+            let Some(frame) = buffer.get_mut(..len).filter(|_| len < BUFFER_BYTES) else {
+                self.unfit += 1;
                 continue;
             };
             if let Some(gso) = offload.gso {
-                self.take_in_super(frame, gso, now);
+                if !self.pass_whole(frame, gso, offload.checksum, to, now) {
+                    self.take_in_super(frame, gso, now);
+                }
                 continue;
             }
             if matches!(offload.checksum, ChecksumState::Partial(_)) {
@@ -202,13 +219,43 @@ impl CableLane {
         Ok(())
     }
 
+    /// Writes a super-packet to the receiving end as it is, behind all frames before it. Returns whether it has: the cable is perfect, no
+    /// frame waits, and the receiving end takes super-packets of this length.
+    fn pass_whole(
+        &mut self,
+        frame: &[u8],
+        gso: Gso,
+        checksum: ChecksumState,
+        to: &mut OpenPort,
+        now: Instant,
+    ) -> bool {
+        let is_partial = matches!(checksum, ChecksumState::Partial(_));
+        if !self.conditioner.impairment().is_none() || !is_partial {
+            return false;
+        }
+        let Some((head_len, offload)) = whole_offload(frame, gso, to) else {
+            return false;
+        };
+        if !self.waits {
+            self.let_out(to, now);
+        }
+        let is_next = !self.waits && self.conditioner.is_empty();
+        // An interface refuses a long one for which it finds no memory.
+        if !is_next || to.write(frame, head_len, offload) != Written::Done {
+            return false;
+        }
+        self.whole += 1;
+        self.longest = self.longest.max(frame.len());
+        true
+    }
+
     /// Segments a super-packet, and applies the impairment to each segment.
     fn take_in_super(&mut self, frame: &[u8], gso: Gso, now: Instant) {
         let conditioner = &mut self.conditioner;
         let cut = self
             .cutter
             .cut(frame, gso.size, |segment| conditioner.push(segment, now));
-        self.uncut += u64::from(cut.is_err());
+        self.unfit += u64::from(cut.is_err());
     }
 
     /// Writes the frames that are due to the receiving end, first a frame that had to wait for room.
@@ -231,12 +278,39 @@ impl CableLane {
         let lane = Counted::from(self.conditioner.stats());
         LaneReport {
             lane: Counted {
-                delivered: lane.delivered - self.refused - u64::from(self.waits),
+                offered: lane.offered + self.whole,
+                delivered: lane.delivered - self.refused - u64::from(self.waits) + self.whole,
                 ..lane
             },
-            refused: self.refused + self.uncut,
+            refused: self.refused + self.unfit,
+            super_packets: self.whole,
+            longest_super: self.longest,
         }
     }
+}
+
+/// Returns the length of the headers of a super-packet of TCP, and how the receiver cuts it; `None` if the end `to` does not take it
+/// whole.
+fn whole_offload(frame: &[u8], gso: Gso, to: &OpenPort) -> Option<(usize, Offload)> {
+    let limits = to.super_packets()?;
+    let headers = RxHeaders::parse(frame, frame.len()).ok()?;
+    headers.tcp()?;
+    let kind = match headers.network {
+        Network::Ipv4(_) => GsoKind::Tcp4,
+        Network::Ipv6(_) => GsoKind::Tcp6,
+        Network::Arp | Network::Other => return None,
+    };
+    let ethernet = headers.ethernet.header_len();
+    let segment_headers = segment_headers_len(frame.get(..headers.header_len)?);
+    let segment = (segment_headers + usize::from(gso.size.get())).checked_sub(ethernet)?;
+    // Bytes behind the packet would become payload.
+    let is_exact = headers.header_len + headers.payload_len == frame.len();
+    let fits = frame.len() - ethernet <= limits.longest && segment <= limits.mtu;
+    let offload = Offload {
+        checksum: headers.tx_checksum().into(),
+        gso: Some(Gso { kind, ..gso }),
+    };
+    (is_exact && fits).then_some((headers.header_len, offload))
 }
 
 #[cfg(test)]

@@ -11,5 +11,5 @@ mod report;
 mod serve;
 mod wire;
 
-pub use port::{FRAME_BUFFER_BYTES, OpenPort, read_failed};
+pub use port::{OpenPort, read_failed};
 pub use serve::serve;

@@ -8,7 +8,10 @@ use anyhow::Context;
 use devmem_linux::packet::{self, PacketOptions, Presence, Station};
 use devmem_linux::tap::{TapOffloads, TapOptions, VnetHeader as TapHeader};
 use gve::{Offload, WireFeatures};
-use nic::{MAX_FRAME_LEN, UnixPort, UnixPortEvent, VnetFd, VnetHeaderLen, WireHello, Written};
+use nic::{
+    MAX_FRAME_LEN, MAX_PACKET_LEN, UnixPort, UnixPortEvent, VnetFd, VnetHeaderLen, WireHello,
+    Written,
+};
 use rustix::io::Errno;
 use tool::output::{Failure, note};
 use vfio_user::{ListenError, SocketFile};
@@ -50,11 +53,21 @@ pub struct TapPort {
 pub struct PacketPort {
     fd: VnetFd,
     index: u32,
+    super_packets: SuperPacketLimits,
     /// When to ask for the state of the interface. `None` while it is up: the socket reports when it goes down, but not when
     /// it is removed after that.
     look_at: Option<Instant>,
     /// The interface was removed.
     gone: bool,
+}
+
+/// Limits of the super-packets that an end takes whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SuperPacketLimits {
+    /// Bytes of the longest super-packet, without the Ethernet header.
+    pub longest: usize,
+    /// Bytes of the longest IP packet that the segments may be.
+    pub mtu: usize,
 }
 
 /// One end of a UNIX wire.
@@ -152,7 +165,24 @@ impl OpenPort {
         }
     }
 
-    /// Reads one frame into `frame`, a buffer of [`FRAME_BUFFER_BYTES`]. `None` if there is no frame.
+    /// Returns the limits of the super-packets that the other end takes; `None` if it takes none. Those of an interface are
+    /// from the time when it was opened.
+    pub fn super_packets(&self) -> Option<SuperPacketLimits> {
+        match self {
+            // A cable opens it without offloads.
+            Self::Tap(_) => None,
+            Self::Packet(port) => Some(port.super_packets),
+            Self::Unix(end) => {
+                let mtu = end.port.super_packet_mtu()?;
+                Some(SuperPacketLimits {
+                    longest: MAX_PACKET_LEN,
+                    mtu: mtu.into(),
+                })
+            }
+        }
+    }
+
+    /// Reads one frame into `frame`, whose last byte is for the detection of longer frames. `None` if there is no frame.
     ///
     /// # Errors
     ///
@@ -210,11 +240,17 @@ impl PacketPort {
             }
         })?;
         let index = socket.index();
+        let bytes = |limit| usize::try_from(limit).unwrap_or(usize::MAX);
+        let super_packets = SuperPacketLimits {
+            longest: bytes(socket.max_super_packet()),
+            mtu: bytes(socket.mtu()),
+        };
         let (fd, _no_ports) = socket.into_parts();
         let fd = VnetFd::new(fd, VnetHeaderLen::Ten);
         Ok(Self {
             fd,
             index,
+            super_packets,
             look_at: None,
             gone: false,
         })

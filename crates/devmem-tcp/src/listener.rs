@@ -89,17 +89,20 @@ impl UserListening {
         }
     }
 
-    /// Accepts a connection that is pending on any shard. The shards take turns to be first.
+    /// Accepts a connection that is pending on any shard. The shards take turns to be first. An error of one of them is returned if no
+    /// other one has a connection.
     fn accept_on_any(&self) -> Result<(Arc<Inner>, SocketAddr), AcceptError> {
         let turn = self.accepts.fetch_add(1, Ordering::Relaxed);
+        let mut failed = AcceptError::WouldBlock;
         for n in 0..self.sockets.len() {
             let inner = &self.sockets[turn.wrapping_add(n) % self.sockets.len()];
             match accept_on(inner, WaitLimit::Never) {
+                Ok(accepted) => return Ok(accepted),
                 Err(AcceptError::WouldBlock) => {}
-                result => return result,
+                Err(error) => failed = error,
             }
         }
-        Err(AcceptError::WouldBlock)
+        Err(failed)
     }
 
     fn readiness_fd(&self) -> io::Result<BorrowedFd<'_>> {
@@ -175,7 +178,8 @@ impl Listener {
     ///
     /// # Errors
     /// [`AcceptError::WouldBlock`] if none is pending and the listener is non-blocking; [`AcceptError::TimedOut`] if none
-    /// arrived within the timeout.
+    /// arrived within the timeout; with `ENETDOWN` ([`Refusal::errno`](crate::Refusal::errno)) if the link has ended for good
+    /// ([`LinkState::Gone`](crate::LinkState::Gone)) and all connections from before are accepted.
     pub fn accept(&self) -> Result<(Stream, SocketAddr), AcceptError> {
         let (socket, peer) = match &self.socket {
             ListenSocket::User(listening) => {

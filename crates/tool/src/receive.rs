@@ -6,12 +6,13 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use devmem_linux::cpu;
 use devmem_tcp::{
-    AcceptError, BoundRx, Dmabuf, Frag, Listener, RecvError, RxBatch, RxFrag, Stream,
+    AcceptError, BoundRx, Dmabuf, Errno, Frag, Listener, RecvError, RxBatch, RxFrag, Stream,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -308,6 +309,13 @@ impl<'a> Transfer<'a> {
                 Ok(())
             }
             Err(AcceptError::WouldBlock | AcceptError::TimedOut) => Ok(()),
+            // The link has ended for good: the connections end, too, and then `Task::watch` may say what happened.
+            Err(error) if error.errno() == Errno::ENETDOWN => {
+                if self.active.is_empty() {
+                    thread::sleep(LOOK_AROUND);
+                }
+                Ok(())
+            }
             Err(error) => Err(Failure::from(anyhow::Error::from(error).context("accept"))),
         }
     }

@@ -338,10 +338,11 @@ impl Stack {
     }
 
     /// Ends the connections to peers behind the link, which is gone for good: retransmissions would go on for minutes. Those
-    /// between two local addresses do not need it.
+    /// between two local addresses do not need it. Listening sockets accept what is queued, and then fail.
     pub(crate) fn end_connections_of_link(&mut self, now: Instant) {
         let routes = self.network.routes();
         let is_behind = |it: &ConnectionSocket| !routes.is_ours(it.tuple.src_ip);
+        self.sockets.end_listeners();
         for slot in self.sockets.connections(is_behind) {
             let Some(mut connection) = self.sockets.connection_at(slot) else {
                 continue;

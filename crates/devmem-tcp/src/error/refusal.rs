@@ -321,20 +321,39 @@ macro_rules! from_stack {
 }
 
 from_stack!(
-    AcceptError,
     BindTargetError,
     BindTxError,
     DontneedError,
-    ListenError,
     PlaceError,
     ShutdownError
 );
+
+#[doc(hidden)]
+impl From<stack::AcceptError> for Refusal {
+    fn from(error: stack::AcceptError) -> Self {
+        match error {
+            stack::AcceptError::LinkGone => Self::ended(TcpError::LinkGone),
+            _ => Self::of_stack(error.errno(), &error),
+        }
+    }
+}
+
+#[doc(hidden)]
+impl From<stack::ListenError> for Refusal {
+    fn from(error: stack::ListenError) -> Self {
+        match error {
+            stack::ListenError::LinkGone => Self::ended(TcpError::LinkGone),
+            _ => Self::of_stack(error.errno(), &error),
+        }
+    }
+}
 
 #[doc(hidden)]
 impl From<stack::ConnectError> for Refusal {
     fn from(error: stack::ConnectError) -> Self {
         let refusal = Self::of_stack(error.errno(), &error);
         match error {
+            stack::ConnectError::LinkGone => Self::ended(TcpError::LinkGone),
             stack::ConnectError::Route(_) => refusal.with_remedy(
                 "connect to an address in a network of this NIC, or name a router with `NetdevBuilder::gateway`",
             ),

@@ -399,6 +399,22 @@ fn a_link_whose_interface_was_removed_is_gone() {
         let ended = ours.recv(&mut RxBatch::with_capacity(1)).unwrap_err();
         assert_eq!(ended.errno(), Errno::ENETDOWN, "{ended}");
         drop(ours);
+        // New ones fail at once, with the same error.
+        let refused = receiver.listener.accept().unwrap_err();
+        assert_eq!(
+            (refused.errno(), refused.to_string()),
+            (Errno::ENETDOWN, ended.to_string())
+        );
+        let refused = receiver.netdev.connect((V4.0, 5201)).unwrap_err();
+        assert_eq!(
+            (refused.errno(), refused.to_string()),
+            (Errno::ENETDOWN, ended.to_string())
+        );
+        let refused = receiver.netdev.listen((V4.1, 5202)).unwrap_err();
+        assert_eq!(
+            (refused.errno(), refused.to_string()),
+            (Errno::ENETDOWN, ended.to_string())
+        );
         // Another interface of the same name is another interface.
         let _pair = veth(V4, 1500);
         std::thread::sleep(Duration::from_millis(250));

@@ -274,9 +274,14 @@ impl Network {
         self.was_up = is_up;
     }
 
+    /// Returns whether the link has ended for good.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.nic.link_state() == LinkState::Gone
+    }
+
     /// Returns true once, when the link has ended for good.
     pub(crate) fn take_gone(&mut self) -> bool {
-        self.nic.link_state() == LinkState::Gone && !std::mem::replace(&mut self.was_gone, true)
+        self.is_gone() && !std::mem::replace(&mut self.was_gone, true)
     }
 }
 

@@ -50,6 +50,9 @@ impl Stack {
         backlog: usize,
         options: &tcp::ConnectionOptions,
     ) -> Result<SocketId, ListenError> {
+        if self.network.is_gone() {
+            return Err(ListenError::LinkGone);
+        }
         let mut local: BindAddr = local.into();
         let (ip, limit) = (local.address.ip(), self.sockets.limit());
         if !ip.is_unspecified() && !self.network.routes().may_bind(ip) {
@@ -158,6 +161,9 @@ impl Stack {
             return Err(ConnectError::PortZero(remote));
         }
         let route = self.network.routes().route(remote.ip())?;
+        if self.network.is_gone() && !self.network.routes().is_ours(remote.ip()) {
+            return Err(ConnectError::LinkGone);
+        }
         if self.sockets.is_full() {
             return Err(ConnectError::TooManySockets {
                 limit: self.sockets.limit(),
@@ -263,7 +269,10 @@ impl Stack {
             let (_, remote) = connection.addresses();
             return Ok((id, remote));
         }
-        Err(AcceptError::WouldBlock)
+        match &*self.sockets.get(listener)? {
+            SocketKind::Listener(queue) if queue.is_link_gone() => Err(AcceptError::LinkGone),
+            _ => Err(AcceptError::WouldBlock),
+        }
     }
 
     fn pop_accepted(&mut self, listener: SocketId) -> Result<Option<SocketId>, AcceptError> {

@@ -268,6 +268,9 @@ pub enum ListenError {
         /// How many there may be.
         limit: usize,
     },
+    /// The link has ended for good: no peer can connect any more.
+    #[error("{}", TcpError::LinkGone)]
+    LinkGone,
 }
 
 impl ListenError {
@@ -277,6 +280,7 @@ impl ListenError {
             Self::AddrInUse(_) | Self::NoFreePort => Errno::EADDRINUSE,
             Self::AddrNotAvailable(_) | Self::PortNotOurs(_) => Errno::EADDRNOTAVAIL,
             Self::TooManySockets { .. } => Errno::ENFILE,
+            Self::LinkGone => connection_errno(TcpError::LinkGone),
         }
     }
 }
@@ -319,6 +323,9 @@ pub enum ConnectError {
         /// How many there may be.
         limit: usize,
     },
+    /// The link to the peer has ended for good.
+    #[error("{}", TcpError::LinkGone)]
+    LinkGone,
 }
 
 impl ConnectError {
@@ -333,6 +340,7 @@ impl ConnectError {
             | Self::OtherShard(_)
             | Self::PortsExhausted(_) => Errno::EADDRNOTAVAIL,
             Self::TooManySockets { .. } => Errno::ENFILE,
+            Self::LinkGone => connection_errno(TcpError::LinkGone),
         }
     }
 }
@@ -353,6 +361,9 @@ pub enum AcceptError {
         /// The socket.
         id: SocketId,
     },
+    /// No connection is waiting, and the link has ended for good: no peer can connect any more.
+    #[error("{}", TcpError::LinkGone)]
+    LinkGone,
 }
 
 impl AcceptError {
@@ -362,6 +373,7 @@ impl AcceptError {
             Self::BadSocket(bad) => bad.errno(),
             Self::WouldBlock => Errno::EAGAIN,
             Self::NotListening { .. } => Errno::EINVAL,
+            Self::LinkGone => connection_errno(TcpError::LinkGone),
         }
     }
 }

@@ -20,6 +20,8 @@ pub(crate) struct Listener {
     accepted: VecDeque<SocketId>,
     accepted_ever: u64,
     backlog: usize,
+    /// The link has ended for good.
+    link_gone: bool,
     /// Link limits for repeated SYN-ACKs.
     pub(crate) link: LinkLimits,
 }
@@ -39,6 +41,7 @@ impl Listener {
             accepted: VecDeque::new(),
             accepted_ever: 0,
             backlog,
+            link_gone: false,
             link,
         }
     }
@@ -60,7 +63,19 @@ impl Listener {
 
     /// Returns what the listener is ready for.
     pub(crate) fn readiness(&self) -> Readiness {
-        (Readiness::ACCEPTABLE | Readiness::READABLE).when(!self.accepted.is_empty())
+        // Accepting does not wait when the link has ended: it returns the error.
+        (Readiness::ACCEPTABLE | Readiness::READABLE)
+            .when(!self.accepted.is_empty() || self.link_gone)
+    }
+
+    /// Notes that the link has ended for good.
+    pub(crate) fn on_link_gone(&mut self) {
+        self.link_gone = true;
+    }
+
+    /// Returns whether the link has ended for good.
+    pub(crate) fn is_link_gone(&self) -> bool {
+        self.link_gone
     }
 
     /// Returns the total number of connections that were added to the accept queue.

@@ -373,6 +373,22 @@ impl Sockets {
         found.map(|(id, _)| id.slot()).collect()
     }
 
+    /// Notes at each listener that the link has ended for good.
+    pub(crate) fn end_listeners(&mut self) {
+        let found = self.table.iter().filter_map(|(id, slot)| match slot.kind {
+            SocketKind::Listener(_) => Some(id.slot()),
+            SocketKind::Connection(_) | SocketKind::TimeWait(_) => None,
+        });
+        let listeners: Vec<u32> = found.collect();
+        for slot in listeners {
+            if let Some(mut socket) = self.at_mut(slot)
+                && let SocketKind::Listener(listener) = &mut *socket
+            {
+                listener.on_link_gone();
+            }
+        }
+    }
+
     /// Releases the four-tuple of a connection, and keeps the reason of its failure.
     pub(crate) fn forget_name(&mut self, slot: u32) {
         let entry = self.table.entry_mut(slot);

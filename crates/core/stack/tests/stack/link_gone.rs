@@ -3,12 +3,12 @@
 use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
 
-use devmem_uapi::MsgFlags;
+use devmem_uapi::{Errno, MsgFlags};
 use netsim::Side;
 use nic::{Nic, NicConfig, WireLink, WireOptions};
 use stack::{
-    AcceptError, RecvError, RecvMsg, Secret, SendError, SendMsg, SocketId, Stack, StackConfig,
-    Stopped,
+    AcceptError, ConnectError, ListenError, Readiness, RecvError, RecvMsg, Secret, SendError,
+    SendMsg, SocketId, Stack, StackConfig, Stopped,
 };
 use tcp::TcpError;
 use wire::Instant;
@@ -130,7 +130,7 @@ fn connections_of_a_link_that_is_gone_end_at_once_after_what_had_arrived() {
 
     // Nobody is told.
     assert_eq!(ours.stats().tx_packets, sent);
-    // Between two local addresses nothing has changed, and the listener goes on.
+    // Between two local addresses nothing has changed.
     send(ours, looped, b"still here").unwrap();
     // One poll sends it, the next one receives it.
     for _ in 0..2 {
@@ -138,7 +138,53 @@ fn connections_of_a_link_that_is_gone_end_at_once_after_what_had_arrived() {
         ours.poll(now);
     }
     assert_eq!(receive(ours, accepted).unwrap().0, b"still here");
-    assert!(matches!(ours.accept(here), Err(AcceptError::WouldBlock)));
+    assert_eq!(ours.accept(here), Err(AcceptError::LinkGone));
+}
+
+#[test]
+fn what_needs_a_link_that_is_gone_fails_at_once() {
+    let mut world = World::new();
+    let any = SocketAddr::new([0, 0, 0, 0].into(), PORT);
+    let here = world.ours.listen(any, 4).unwrap();
+    let other = SocketAddr::new(any.ip(), PORT + 1);
+    let idle = world.ours.listen(other, 4).unwrap();
+    let to_us = SocketAddr::new(Side::A.ipv4(), PORT);
+    let theirs = world.theirs.connect(to_us, world.now).unwrap();
+    world.run();
+    send(&mut world.theirs, theirs, b"last words").unwrap();
+    let World {
+        mut ours,
+        mut theirs,
+        now,
+    } = world;
+    theirs.flush(now);
+    drop(theirs);
+    assert!(ours.take_events().all(|id| id != idle));
+    ours.poll(now);
+
+    // A thread that waits for connections is woken.
+    assert!(ours.take_events().any(|id| id == idle));
+    let ready = ours.readiness(idle).unwrap();
+    assert!(ready.contains(Readiness::ACCEPTABLE | Readiness::READABLE));
+    assert_eq!(ours.accept(idle), Err(AcceptError::LinkGone));
+    // What had arrived is accepted first.
+    let (accepted, _) = ours.accept(here).unwrap();
+    assert_eq!(receive(&mut ours, accepted).unwrap().0, b"last words");
+    assert_eq!(ours.accept(here), Err(AcceptError::LinkGone));
+    let them = SocketAddr::new(Side::B.ipv4(), PORT);
+    assert_eq!(ours.connect(them, now), Err(ConnectError::LinkGone));
+    let other = SocketAddr::new(any.ip(), PORT + 2);
+    assert_eq!(ours.listen(other, 4), Err(ListenError::LinkGone));
+    assert_eq!(ListenError::LinkGone.errno(), Errno::ENETDOWN);
+    // The listener is still there for this host.
+    let connected = ours.connect(to_us, now).unwrap();
+    for _ in 0..4 {
+        ours.poll(now);
+    }
+    assert_eq!(
+        ours.accept(here).unwrap().1,
+        ours.local_addr(connected).unwrap()
+    );
 }
 
 #[test]

@@ -20,6 +20,8 @@ const PORT: u16 = 5201;
 struct World {
     stack: Stack,
     now: Instant,
+    /// The other end of the wire, without which the link would be gone.
+    _far: WireLink,
 }
 
 struct NoMessages;
@@ -41,7 +43,7 @@ impl World {
 
     /// Returns a world in which each poll receives at most `packets`.
     fn with_poll_budget(packets: usize) -> Self {
-        let (link, _) = WireLink::pair(WireOptions::default()).unwrap();
+        let (link, far) = WireLink::pair(WireOptions::default()).unwrap();
         let nic = Nic::new(Box::new(link), NicConfig::default()).unwrap();
         let config = StackConfig {
             poll_budget: packets,
@@ -50,6 +52,7 @@ impl World {
         Self {
             stack: Stack::new(nic, config).unwrap(),
             now: Instant::ZERO,
+            _far: far,
         }
     }
 

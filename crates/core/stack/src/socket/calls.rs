@@ -269,7 +269,7 @@ impl Stack {
             let (_, remote) = connection.addresses();
             return Ok((id, remote));
         }
-        match &*self.sockets.get(listener)? {
+        match self.sockets.get(listener)? {
             SocketKind::Listener(queue) if queue.is_link_gone() => Err(AcceptError::LinkGone),
             _ => Err(AcceptError::WouldBlock),
         }

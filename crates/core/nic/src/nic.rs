@@ -580,11 +580,7 @@ impl Nic {
     /// Returns when [`poll_rx`](Self::poll_rx) has work without an event on the descriptor: when the link has, or at once
     /// if a packet to this NIC itself is queued or a frame has crossed from another shard, or soon if a device is copying.
     pub fn next_due(&self) -> Option<Instant> {
-        let has_crossed = self
-            .crossing
-            .as_ref()
-            .is_some_and(|it| it.may_have_frames());
-        if self.looped.len() > 0 || has_crossed {
+        if self.looped.len() > 0 || self.has_crossed() {
             return Some(Instant::ZERO);
         }
         let is_copying = !self.landing.is_empty() || self.tx_stage.len() > 0;
@@ -597,9 +593,21 @@ impl Nic {
         self.link.is_up()
     }
 
-    /// Returns the state of the link.
+    /// Returns the state of the link. It is [`LinkState::Gone`] only after the packets that have arrived: until
+    /// [`poll_rx`](Self::poll_rx) has returned those that devices are copying, and those that have crossed from another shard, it
+    /// is [`LinkState::Down`].
     pub fn link_state(&self) -> LinkState {
-        self.link.state()
+        match self.link.state() {
+            LinkState::Gone if !self.landing.is_empty() || self.has_crossed() => LinkState::Down,
+            state => state,
+        }
+    }
+
+    /// Returns whether frames from other shards may wait.
+    fn has_crossed(&self) -> bool {
+        self.crossing
+            .as_ref()
+            .is_some_and(|it| it.may_have_frames())
     }
 
     pub(crate) fn rx_queue_count(&self) -> u16 {

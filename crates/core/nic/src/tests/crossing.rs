@@ -221,3 +221,18 @@ fn all_shards_learn_from_arp_and_neighbour_discovery_and_one_answers() {
     assert_eq!((stats.received, stats.copies), (0, 2));
     finish(shards);
 }
+
+#[test]
+fn a_link_is_gone_after_the_frames_that_crossed() {
+    let mut shards = shards();
+    let segment = segment_of(&shards, 1, b"from the other shard");
+    shards[0].link.scatter(segment.frame(), PARTIAL);
+    assert!(shards[0].receive().is_none(), "it crosses");
+    shards[1].link.lock().gone = true;
+    assert_eq!(shards[1].nic.link_state(), LinkState::Down);
+    let packet = shards[1].receive().unwrap();
+    assert!(shards[1].receive().is_none(), "there are no more");
+    assert_eq!(shards[1].nic.link_state(), LinkState::Gone);
+    shards[1].nic.recycle(packet.payload);
+    finish(shards);
+}

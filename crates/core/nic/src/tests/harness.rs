@@ -46,6 +46,8 @@ pub(super) struct Script {
     pub(super) takes_bytes: usize,
     pub(super) refuses: bool,
     pub(super) up: bool,
+    /// It will never be up again.
+    pub(super) gone: bool,
     pub(super) rx_fails: usize,
     pub(super) posted_spans: Vec<usize>,
 }
@@ -101,6 +103,7 @@ impl ScriptedLink {
             takes_bytes: usize::MAX,
             refuses: false,
             up: true,
+            gone: false,
             rx_fails: 0,
             posted_spans: Vec::new(),
         }));
@@ -182,7 +185,16 @@ impl Link for ScriptedLink {
     }
 
     fn is_up(&self) -> bool {
-        self.script.lock().unwrap().up
+        self.state() == LinkState::Up
+    }
+
+    fn state(&self) -> LinkState {
+        let script = self.script.lock().unwrap();
+        match (script.gone, script.up) {
+            (true, _) => LinkState::Gone,
+            (false, true) => LinkState::Up,
+            (false, false) => LinkState::Down,
+        }
     }
 }
 

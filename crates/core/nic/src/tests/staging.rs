@@ -123,6 +123,22 @@ fn payload_is_delivered_when_its_copy_is_done_and_not_before() {
 }
 
 #[test]
+fn a_link_is_gone_after_the_packets_that_a_device_is_copying() {
+    let mut staged = Staged::new(FakePace::OnDemand, 65_536);
+    let sent = pattern(1, 5000);
+    staged.scatter(&tcp(&sent));
+    assert!(staged.bench.receive().is_none(), "the device is copying");
+    staged.bench.link.lock().gone = true;
+    assert_eq!(staged.bench.nic.link_state(), LinkState::Down);
+    staged.device.run();
+    let packet = staged.bench.receive().expect("the copy is done");
+    assert_eq!(staged.bench.nic.link_state(), LinkState::Gone);
+    assert_eq!(staged.read(&packet.payload), sent);
+    staged.bench.nic.recycle(packet.payload);
+    staged.finish();
+}
+
+#[test]
 fn the_packets_of_a_poll_are_one_batch_and_neighbours_one_copy() {
     let mut staged = Staged::new(FakePace::OnDemand, 65_536);
     for seed in 0..44 {

@@ -1,6 +1,8 @@
 //! Network interfaces of this machine: find, set up, read. Uses route netlink for both IP versions, so that neither the `ip`
 //! command nor files under /sys are needed (in a new network namespace, /sys still shows the old one).
 
+#[cfg(test)]
+mod bridge;
 mod macvtap;
 mod rtnetlink;
 mod watch;

@@ -9,6 +9,8 @@ mod hold;
 #[cfg(test)]
 mod machine;
 mod spread;
+#[cfg(test)]
+mod tests;
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -458,8 +460,9 @@ fn join(socket: BorrowedFd<'_>, index: u32, mac: [u8; 6], groups: &[[u8; 6]]) ->
     for group in groups {
         join(Membership::Multicast, *group)?;
     }
-    // A driver that cannot filter by a second address refuses it, or the kernel makes it promiscuous by itself.
-    join(Membership::Unicast, mac).or_else(|_| join(Membership::Promiscuous, mac))
+    // The kernel makes an interface promiscuous whose driver cannot filter by a second address, until the socket is closed (linux
+    // v6.18 net/core/dev.c `__dev_set_rx_mode`). It does not ask the driver before it takes the address (`dev_uc_add`).
+    join(Membership::Unicast, mac)
 }
 
 /// Makes the buffers large; without CAP_NET_ADMIN as large as `net.core.rmem_max` and `wmem_max` allow. Smaller buffers cost

@@ -26,10 +26,14 @@ pub(super) const IFLA_ADDRESS: u16 = 1;
 pub(super) const IFLA_IFNAME: u16 = 3;
 pub(super) const IFLA_MTU: u16 = 4;
 const IFLA_LINK: u16 = 5;
+#[cfg(test)]
+pub(super) const IFLA_MASTER: u16 = 10;
 pub(super) const IFLA_TXQLEN: u16 = 13;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_STATS64: u16 = 23;
 pub(super) const IFLA_NET_NS_FD: u16 = 28;
+#[cfg(test)]
+const IFLA_PROMISCUITY: u16 = 30;
 /// `IFLA_XDP`, and `IFLA_XDP_ATTACHED` in it: `XDP_ATTACHED_NONE` is 0.
 const IFLA_XDP: u16 = 43;
 const IFLA_XDP_ATTACHED: u16 = 2;
@@ -130,6 +134,12 @@ impl<'a> LinkMessage<'a> {
         self.attributes.nested(IFLA_LINKINFO)?.text(IFLA_INFO_KIND)
     }
 
+    /// Returns how many users want all frames of the interface.
+    #[cfg(test)]
+    pub(super) fn promiscuity(&self) -> Option<u32> {
+        self.attributes.u32(IFLA_PROMISCUITY)
+    }
+
     pub(super) fn has_xdp_program(&self) -> bool {
         let xdp = self.attributes.nested(IFLA_XDP);
         let mode = xdp.and_then(|xdp| xdp.u8(IFLA_XDP_ATTACHED));
@@ -191,6 +201,15 @@ pub(super) fn create_veth_pair(name: &str, peer: &str) -> Request {
                     p.text(IFLA_IFNAME, peer)
                 })
             })
+        })
+}
+
+#[cfg(test)]
+pub(super) fn create_bridge(name: &str) -> Request {
+    link_request(RTM_NEWLINK, F_CREATE_EXCL, LinkBody::default())
+        .text(IFLA_IFNAME, name)
+        .nested(IFLA_LINKINFO, |info| {
+            info.attribute(IFLA_INFO_KIND, b"bridge")
         })
 }
 

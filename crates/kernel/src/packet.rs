@@ -84,7 +84,8 @@ impl SharedStation {
 
 impl PacketOptions {
     /// Opens the socket. It gets no frames that this machine sends, and none of VLANs: the kernel removes their tags, so that
-    /// they could not be told from others.
+    /// they could not be told from others. In place of one that it would get without the tag, a [`Station::Own`] or
+    /// [`Station::Cable`] gets 12 bytes, its addresses, which can be counted.
     ///
     /// As [`Station::Own`] it gets the frames to our MAC address and to multicast addresses. As [`Station::Shared`] it gets the
     /// TCP segments to our ports, the errors of ICMP, and answers to questions for MAC addresses; programs of this machine

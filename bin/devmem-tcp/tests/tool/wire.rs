@@ -7,6 +7,7 @@ use std::thread;
 use crate::common::{LIMIT, Running, connect, repeating, run, start};
 use devmem_linux::netif::Interface;
 use devmem_linux::netns::{self, NetNs};
+use devmem_linux::packet::{PacketOptions, Station};
 use devmem_linux::test_util::{in_netns, skip};
 use rustix::process::{Signal, kill_process};
 
@@ -155,6 +156,32 @@ fn super_packets_are_cut_where_they_are_longer_than_the_other_interface_takes() 
         // Both transfers, in segments of at most 1,448 bytes after the first packets.
         assert!(count("offered") - count("super_packets") > 10_000, "{json}");
     });
+}
+
+#[test]
+fn a_cable_counts_frames_of_a_vlan_and_does_not_pass_them_on() {
+    in_netns(
+        "wire::a_cable_counts_frames_of_a_vlan_and_does_not_pass_them_on",
+        || {
+            let other = another_host();
+            let [near, _far] = veth_pair(&addresses(1));
+            other.run(|| veth_pair(&addresses(2))).unwrap();
+            let wire = join_ends("--a packet:far --b packet:far", &other, "");
+            let options = PacketOptions {
+                interface: near.name().to_owned(),
+                station: Station::Cable,
+            };
+            let (socket, _) = options.open().unwrap().into_parts();
+            let vlan_5 = [0x81, 0, 0, 5];
+            let frame = [&[0; 10][..], &[0xff; 6], &[2; 6], &vlan_5, &[0x88; 48]].concat();
+            rustix::io::write(&socket, &frame).unwrap();
+            // Behind it.
+            transfer(&other, b"untagged");
+            kill_process(wire.pid(), Signal::TERM).unwrap();
+            let json = wire.finish().json();
+            assert_eq!(json["a_to_b"]["refused"], 1, "{json}");
+        },
+    );
 }
 
 /// Sends `bytes` from this namespace to `other`, kernel to kernel, and asserts that they arrive.

@@ -557,5 +557,8 @@ fn frames_of_a_vlan_are_not_received() {
             assert!(start.elapsed() < PATIENCE, "no reply");
         }
         assert_eq!(netdev.link_state(), LinkState::Up);
+        let mut drops = netdev.drops();
+        drops.retain(|(name, _)| *name == "rx_vlan");
+        assert_eq!(drops, [("rx_vlan", 1)]);
     });
 }

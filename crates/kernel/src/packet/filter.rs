@@ -36,6 +36,8 @@ const VLAN_ID_MASK: u32 = 0x0fff;
 const GROUP_BIT: u32 = 1;
 /// More than the length of any packet: nothing is cut off.
 const WHOLE_PACKET: u32 = u32::MAX;
+/// Bytes of the two addresses of a frame. No other frame of a packet socket is shorter than its Ethernet header.
+const ADDRESSES: u32 = 12;
 
 /// Offsets in an untagged Ethernet frame: EtherType (IEEE 802.3), ARP operation (RFC 826), fields of IPv4 (RFC 791 3.1) and
 /// IPv6 (RFC 8200 3). The port is behind the IPv4 header, at its offset from the index register.
@@ -71,17 +73,24 @@ const DISCOVERY_TYPES: [u32; 3] = [134, 135, 136];
 /// Destination unreachable, packet too big (RFC 4443 3), neighbour advertisement (RFC 4861 4.4).
 const ICMPV6_TYPES: [u32; 3] = [1, 2, 136];
 
-/// Returns a program that accepts untagged frames to `mac` and to multicast addresses.
+/// Returns a program that accepts untagged frames to `mac` and to multicast addresses, and of tagged ones the addresses, so that
+/// they are counted.
 pub(super) fn own_address(mac: [u8; 6]) -> Vec<Instruction> {
     let to_a_group = Test::of(LOAD_BYTE, 0).masked(GROUP_BIT).is(GROUP_BIT);
-    accept_any(&[vec![UNTAGGED, to_a_group], to(mac)])
+    let [untagged, first, second] = to(mac);
+    let mut program = accept(&[vec![untagged, to_a_group], vec![untagged, first, second]]);
+    for tests in [&[to_a_group][..], &[first, second]] {
+        program.extend(alternative(tests, [instruction(RETURN, ADDRESSES)]));
+    }
+    program.extend(nothing());
+    program
 }
 
 /// Returns a program that accepts what the station `mac` needs to get addresses: messages to DHCP clients, advertisements of
 /// routers, and ARP and neighbour discovery, which tell whether an address is in use.
 pub(super) fn auto(mac: [u8; 6]) -> Vec<Instruction> {
     let to_a_group = Test::of(LOAD_BYTE, 0).masked(GROUP_BIT).is(GROUP_BIT);
-    let alternatives: Vec<_> = [vec![UNTAGGED, to_a_group], to(mac)]
+    let alternatives: Vec<_> = [vec![UNTAGGED, to_a_group], to(mac).to_vec()]
         .into_iter()
         .flat_map(|to_us| {
             let arp = Test::of(LOAD_HALF, ETHERTYPE).is(ETHERTYPE_ARP);
@@ -110,9 +119,11 @@ pub(super) fn auto(mac: [u8; 6]) -> Vec<Instruction> {
     accept_any(&alternatives)
 }
 
-/// Returns a program that accepts untagged frames.
+/// Returns a program that accepts untagged frames, and of tagged ones the addresses.
 pub(super) fn untagged() -> Vec<Instruction> {
-    accept_any(&[vec![UNTAGGED]])
+    let mut program = accept(&[vec![UNTAGGED]]);
+    program.push(instruction(RETURN, ADDRESSES));
+    program
 }
 
 /// Returns a program that accepts what a stack needs that shares `mac` and addresses with the kernel: TCP segments to its
@@ -183,8 +194,8 @@ pub(super) fn shared_address(mac: [u8; 6], station: &SharedStation) -> Vec<Instr
 const UNTAGGED: Test = Test::of(LOAD_WORD, VLAN_TAG).masked(VLAN_ID_MASK).is(0);
 
 /// Returns the tests of an untagged frame to `mac`.
-fn to([a, b, c, d, e, f]: [u8; 6]) -> Vec<Test> {
-    vec![
+fn to([a, b, c, d, e, f]: [u8; 6]) -> [Test; 3] {
+    [
         UNTAGGED,
         Test::of(LOAD_WORD, 0).is(u32::from_be_bytes([a, b, c, d])),
         Test::of(LOAD_HALF, 4).is(u32::from_be_bytes([0, 0, e, f])),
@@ -256,10 +267,15 @@ impl Test {
 /// Returns a program that accepts a packet for which all tests of one of the `alternatives` are true. An alternative has at
 /// most 255 instructions.
 fn accept_any(alternatives: &[Vec<Test>]) -> Vec<Instruction> {
-    let alternative = |tests: &Vec<Test>| alternative(tests, [instruction(RETURN, WHOLE_PACKET)]);
-    let mut program: Vec<_> = alternatives.iter().flat_map(alternative).collect();
+    let mut program = accept(alternatives);
     program.extend(nothing());
     program
+}
+
+/// Returns the part of such a program before what happens to other packets.
+fn accept(alternatives: &[Vec<Test>]) -> Vec<Instruction> {
+    let alternative = |tests: &Vec<Test>| alternative(tests, [instruction(RETURN, WHOLE_PACKET)]);
+    alternatives.iter().flat_map(alternative).collect()
 }
 
 /// Returns a program that accepts what `filter` does, without packets that this machine sends. Before Linux 6.2 a group of
@@ -314,12 +330,17 @@ mod tests {
     use super::*;
 
     fn accepts(program: &[Instruction], frame: &[u8], vlan_tag: u32) -> bool {
+        accepted(program, frame, vlan_tag) == WHOLE_PACKET
+    }
+
+    /// Returns how many bytes a socket gets at most.
+    fn accepted(program: &[Instruction], frame: &[u8], vlan_tag: u32) -> u32 {
         let packet = Packet {
             frame,
             vlan_tag,
             kind: 0,
         };
-        machine::run(program, packet) != 0
+        machine::run(program, packet)
     }
 
     const OURS: [u8; 6] = [2, 0, 0x10, 0x20, 0x30, 0x40];
@@ -342,21 +363,28 @@ mod tests {
         for byte in 0..6 {
             let mut mac = OURS;
             mac[byte] ^= 0x80;
-            assert!(!accepts(&program, &frame_to(mac), 0), "{mac:x?}");
+            for vlan in [0, 1] {
+                assert_eq!(accepted(&program, &frame_to(mac), vlan), 0, "{mac:x?}");
+            }
         }
         assert!(!accepts(&program, &OURS[..5], 0), "a frame of five bytes");
     }
 
     #[test]
-    fn frames_of_a_vlan_are_rejected_and_priority_tags_are_not() {
+    fn of_frames_of_a_vlan_only_the_addresses_are_accepted_and_priority_tags_are_none() {
         const PRIORITY_7: u32 = 7 << 13;
-        let program = own_address(OURS);
-        for mac in [OURS, [0xff; 6]] {
-            for vlan in [1, 100, 0xfff] {
-                assert!(!accepts(&program, &frame_to(mac), vlan));
-                assert!(!accepts(&program, &frame_to(mac), PRIORITY_7 | vlan));
+        for program in [own_address(OURS), untagged()] {
+            for mac in [OURS, [0xff; 6]] {
+                for vlan in [1, 100, 0xfff] {
+                    assert_eq!(accepted(&program, &frame_to(mac), vlan), ADDRESSES);
+                    let tag = PRIORITY_7 | vlan;
+                    assert_eq!(accepted(&program, &frame_to(mac), tag), ADDRESSES);
+                }
+                assert!(accepts(&program, &frame_to(mac), PRIORITY_7));
             }
-            assert!(accepts(&program, &frame_to(mac), PRIORITY_7));
+        }
+        for program in [auto(OURS), shared_address(OURS, &station())] {
+            assert_eq!(accepted(&program, &frame_to(OURS), 1), 0);
         }
     }
 

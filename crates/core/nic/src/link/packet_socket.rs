@@ -46,7 +46,8 @@ pub struct PacketLinkOptions {
 /// A packet socket that is bound to one interface.
 ///
 /// The socket is opened and configured by the caller (PACKET_VNET_HDR, PACKET_IGNORE_OUTGOING, a filter by our MAC address;
-/// non-blocking), because that needs privileges. Packets are read and written as those of a TAP.
+/// non-blocking), because that needs privileges. The filter shortens frames of VLANs, whose tag cannot be seen, to less than an
+/// Ethernet header. Packets are read and written as those of a TAP.
 pub struct PacketLink {
     fd: VnetFd,
     options: PacketLinkOptions,
@@ -153,6 +154,10 @@ impl Link for PacketLink {
 
     fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<LinkReceived> {
         match self.fd.receive(posted) {
+            Ok((frame_len, _)) if frame_len < EthernetHeader::LEN => {
+                self.look_again(now);
+                Ok(LinkReceived::Dropped(DropReason::RxVlan))
+            }
             Ok((frame_len, header)) => {
                 self.look_again(now);
                 let meta = header.offload().into();

@@ -46,7 +46,8 @@ struct CableLane {
     waits: bool,
     /// Frames lost at the receiving end: not connected, interface down, or out of memory.
     refused: u64,
-    /// Super-packets that cannot be segmented, and frames longer than [`BUFFER_BYTES`].
+    /// Super-packets that cannot be segmented, frames longer than [`BUFFER_BYTES`], and what a packet socket gets in place of a frame of
+    /// a VLAN.
     unfit: u64,
     /// Super-packets that were passed on whole.
     whole: u64,
@@ -201,7 +202,8 @@ impl CableLane {
             let Some((len, offload)) = read else {
                 break;
             };
-            let Some(frame) = buffer.get_mut(..len).filter(|_| len < BUFFER_BYTES) else {
+            let is_frame = (EthernetHeader::LEN..BUFFER_BYTES).contains(&len);
+            let Some(frame) = buffer.get_mut(..len).filter(|_| is_frame) else {
                 self.unfit += 1;
                 continue;
             };

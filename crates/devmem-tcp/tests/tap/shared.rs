@@ -222,42 +222,59 @@ fn our_ports_and_the_kernels_work_at_one_address_without_a_reset() {
 fn a_stream_goes_on_without_a_reset_after_the_shared_interface_was_down() {
     in_netns(
         "shared::a_stream_goes_on_without_a_reset_after_the_shared_interface_was_down",
-        || {
-            const BYTES: usize = 1 << 20;
-            let far_side = pair(V4);
-            let watch = Watch::new();
-            let netdev = open(&far_side, V4).expect("the ports are free");
-            let receiver = Receiver::new(netdev.clone(), V4);
-            let local = receiver.listener().local_addr().expect("it listens");
-            let mut theirs = TcpStream::connect(local).expect("it listens");
-            let (mut ours, _) = receiver.listener().accept().expect("a connection");
-            ours.set_timeout(Some(PATIENCE));
-            let far = |change: fn(&mut Interface)| {
-                let changed =
-                    far_side.run(|| change(&mut Interface::by_name("far").expect("there")));
-                changed.expect("root of both");
-            };
-            far(|far| far.set_down().expect("our namespace"));
-            await_state(&netdev, LinkState::Down);
-            // Sent while the interface is down: the kernel repeats it until it arrives.
-            let sending = std::thread::spawn(move || {
-                theirs.write_all(&expected(0, BYTES)).expect("it is read");
-                theirs.shutdown(Shutdown::Write).expect("open");
-                theirs.read_to_end(&mut Vec::new()).expect("our end");
-            });
-            far(|far| far.set_up().expect("our namespace"));
-            await_state(&netdev, LinkState::Up);
-            assert_eq!(sender::receive_all(&mut ours, receiver.memory()), BYTES);
-            drop(ours);
-            sending.join().expect("the sender");
-            // The rule that hides the ports is there, too.
-            receiver.receive(4, BYTES);
-            let (segments, resets) = watch.segments_and_resets(V4.1);
-            assert!(segments > 50, "{segments}");
-            assert_eq!(resets, 0);
-            receiver.finish();
-        },
+        || flap(V4),
     );
+}
+
+#[test]
+fn over_ipv6_it_goes_on_when_the_shared_interface_has_its_address_again() {
+    in_netns(
+        "shared::over_ipv6_it_goes_on_when_the_shared_interface_has_its_address_again",
+        || flap(V6),
+    );
+}
+
+/// Sets the interface of our NIC down while a stream is open, and up again.
+fn flap(addresses: Addresses) {
+    const BYTES: usize = 1 << 20;
+    let (_, address, len) = addresses;
+    let address: IpAddr = address.parse().expect("an address");
+    let far_side = pair(addresses);
+    let watch = Watch::new();
+    let netdev = open(&far_side, addresses).expect("the ports are free");
+    let receiver = Receiver::new(netdev.clone(), addresses);
+    let local = receiver.listener().local_addr().expect("it listens");
+    let mut theirs = TcpStream::connect(local).expect("it listens");
+    let (mut ours, _) = receiver.listener().accept().expect("a connection");
+    ours.set_timeout(Some(PATIENCE));
+    let far = |change: &(dyn Fn(&mut Interface) + Sync)| {
+        let changed = far_side.run(|| change(&mut Interface::by_name("far").expect("there")));
+        changed.expect("root of both");
+    };
+    far(&|far| far.set_down().expect("our namespace"));
+    await_state(&netdev, LinkState::Down);
+    // Sent while the interface is down: the kernel repeats it until it arrives.
+    let sending = std::thread::spawn(move || {
+        theirs.write_all(&expected(0, BYTES)).expect("it is read");
+        theirs.shutdown(Shutdown::Write).expect("open");
+        theirs.read_to_end(&mut Vec::new()).expect("our end");
+    });
+    far(&|far| {
+        far.set_up().expect("our namespace");
+        // An interface that goes down loses its addresses of IPv6 (linux Documentation/networking/ip-sysctl.rst
+        // `keep_addr_on_down`). The program that configured it adds them again.
+        far.add_address(address, len).expect("our namespace");
+    });
+    await_state(&netdev, LinkState::Up);
+    assert_eq!(sender::receive_all(&mut ours, receiver.memory()), BYTES);
+    drop(ours);
+    sending.join().expect("the sender");
+    // The rule that hides the ports is there, too.
+    receiver.receive(4, BYTES);
+    let (segments, resets) = watch.segments_and_resets(addresses.1);
+    assert!(segments > 50, "{segments}");
+    assert_eq!(resets, 0);
+    receiver.finish();
 }
 
 #[test]

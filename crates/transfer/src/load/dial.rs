@@ -21,6 +21,11 @@ pub(crate) const SLICE: Duration = Duration::from_millis(100);
 /// Asked whether a wait goes on, at least every 100 ms.
 pub type GoOn<'a> = dyn FnMut() -> ControlFlow<()> + 'a;
 
+/// The [`GoOn`] of a wait that is never cancelled.
+pub(crate) fn always() -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
 /// Asks.
 ///
 /// # Errors

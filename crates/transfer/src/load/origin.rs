@@ -1,6 +1,5 @@
 //! What a URL names: a file of an HTTP server, an object of an S3-compatible store, or an export of an NBD server.
 
-use std::ops::ControlFlow;
 use std::str::FromStr;
 
 use devmem_tcp::Netdev;
@@ -69,7 +68,7 @@ impl Origin {
     /// # Errors
     /// The host is not found or does not answer, or does not have it.
     pub fn open(&self, nic: &Netdev) -> Result<Source, LoadError> {
-        self.open_while(nic, &mut || ControlFlow::Continue(()))
+        self.open_while(nic, &mut dial::always)
     }
 
     /// As [`open`](Self::open), while `go_on` says so. It is asked at least every 100 ms.

@@ -9,7 +9,7 @@ use std::ops::{ControlFlow, Range};
 
 use devmem_tcp::Dmabuf;
 
-use super::dial::GoOn;
+use super::dial::{self, GoOn};
 use super::error::LoadError;
 use super::http::{HttpFile, HttpRequest, UrlError};
 use super::loader::{Loaded, Loader};
@@ -124,7 +124,7 @@ impl Checkpoint {
     /// # Errors
     /// A file cannot be read, or is not what its name says.
     pub fn open(loader: &Loader, request: HttpRequest) -> Result<Self, CheckpointError> {
-        Self::open_while(loader, request, &mut || ControlFlow::Continue(()))
+        Self::open_while(loader, request, &mut dial::always)
     }
 
     /// As [`open`](Self::open), while `go_on` says so. It is asked at least every 100 ms.

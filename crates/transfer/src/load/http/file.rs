@@ -2,7 +2,6 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -46,7 +45,7 @@ impl HttpFile {
     /// # Errors
     /// The host is not found or does not answer, or the server refuses.
     pub fn open(nic: &Netdev, request: HttpRequest) -> Result<Self, LoadError> {
-        Self::open_while(nic, request, &mut || ControlFlow::Continue(()))
+        Self::open_while(nic, request, &mut dial::always)
     }
 
     /// As [`open`](Self::open), while `go_on` says so. It is asked at least every 100 ms.

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use devmem_tcp::{Netdev, RecvError, Stream};
@@ -59,7 +58,7 @@ impl NbdExport {
     /// # Errors
     /// The host is not found or does not answer, or has no such export.
     pub fn open(nic: &Netdev, url: NbdUrl) -> Result<Self, LoadError> {
-        Self::open_while(nic, url, &mut || ControlFlow::Continue(()))
+        Self::open_while(nic, url, &mut dial::always)
     }
 
     /// As [`open`](Self::open), while `go_on` says so. It is asked at least every 100 ms.
@@ -83,10 +82,10 @@ impl NbdExport {
     /// # Errors
     /// The server does not answer, or lists none.
     pub fn list(nic: &Netdev, url: &NbdUrl) -> Result<Vec<String>, LoadError> {
-        let mut go_on = || ControlFlow::Continue(());
-        let addresses = dial::resolve(nic, &url.host, url.port, &mut go_on)?;
-        let mut stream = dial::connect(nic, &addresses, &mut go_on)?;
-        Talk::begin(&mut stream, &url.host, &mut go_on)?.list()
+        let go_on = &mut dial::always;
+        let addresses = dial::resolve(nic, &url.host, url.port, go_on)?;
+        let mut stream = dial::connect(nic, &addresses, go_on)?;
+        Talk::begin(&mut stream, &url.host, go_on)?.list()
     }
 
     /// Returns the number of bytes.

@@ -262,7 +262,8 @@ fn flap(addresses: Addresses) {
     far(&|far| {
         far.set_up().expect("our namespace");
         // An interface that goes down loses its addresses of IPv6 (linux Documentation/networking/ip-sysctl.rst
-        // `keep_addr_on_down`). The program that configured it adds them again.
+        // `keep_addr_on_down`). The program that configured it adds them again, and with them the kernel would answer our segments
+        // with resets, were the ports not hidden from it.
         far.add_address(address, len).expect("our namespace");
     });
     await_state(&netdev, LinkState::Up);

@@ -159,6 +159,45 @@ fn super_packets_are_cut_where_they_are_longer_than_the_other_interface_takes() 
 }
 
 #[test]
+fn super_packets_to_and_from_a_unix_socket_pass_whole_up_to_64_kib() {
+    let test = "wire::super_packets_to_and_from_a_unix_socket_pass_whole_up_to_64_kib";
+    in_netns(test, || {
+        const BYTES: usize = 4_000_000;
+        let [mut near, _far] = veth_pair(&addresses(1));
+        if Interface::kernel_has_big_tcp().unwrap() {
+            near.set_gso_max_size(300_000).unwrap();
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("wire");
+        let socket = socket.display();
+        let ends = format!("--a unix-listen:{socket} --b packet:far");
+        let mut wire = start(&format!("wire --json {ends}"));
+        wire.until("are connected");
+        let link = format!("--link unix:{socket} --addr 10.0.0.2/24");
+        let listener = TcpListener::bind("10.0.0.1:5201").unwrap();
+        let receiver = thread::spawn(move || received_by(&listener));
+        run(&format!(
+            "send --json {link} 10.0.0.1 5201 --bytes {BYTES} -v 251"
+        ))
+        .json();
+        assert!(receiver.join().unwrap() == repeating(251, 0, BYTES));
+        let mut recv = start(&format!("recv --json {link} -l -p 5201 -v 251"));
+        recv.until("listening on");
+        let mut stream = connect(SocketAddr::from(([10, 0, 0, 2], 5201)));
+        stream.write_all(&repeating(251, 0, BYTES)).unwrap();
+        drop(stream);
+        let received = recv.finish().json();
+        assert_eq!(received["bytes"], BYTES, "{received}");
+        kill_process(wire.pid(), Signal::TERM).unwrap();
+        let json = wire.finish().json();
+        for way in ["a_to_b", "b_to_a"] {
+            let longest = json[way]["longest_super"].as_u64().unwrap();
+            assert!((10_000..65_550).contains(&longest), "{json}");
+        }
+    });
+}
+
+#[test]
 fn a_cable_counts_frames_of_a_vlan_and_does_not_pass_them_on() {
     in_netns(
         "wire::a_cable_counts_frames_of_a_vlan_and_does_not_pass_them_on",
@@ -192,13 +231,7 @@ fn transfer(other: &NetNs, bytes: &[u8]) {
 fn transfer_to(address: SocketAddr, other: &NetNs, bytes: &[u8]) {
     let listener = other.run(|| TcpListener::bind(address).unwrap()).unwrap();
     let received = thread::scope(|scope| {
-        let receiver = scope.spawn(|| {
-            let (mut stream, _) = listener.accept().unwrap();
-            stream.set_read_timeout(Some(LIMIT)).unwrap();
-            let mut received = Vec::new();
-            stream.read_to_end(&mut received).unwrap();
-            received
-        });
+        let receiver = scope.spawn(|| received_by(&listener));
         let mut stream = connect(address);
         stream.write_all(bytes).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
@@ -210,6 +243,15 @@ fn transfer_to(address: SocketAddr, other: &NetNs, bytes: &[u8]) {
         received.len(),
         bytes.len()
     );
+}
+
+/// Returns what the next connection sends.
+fn received_by(listener: &TcpListener) -> Vec<u8> {
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut received = Vec::new();
+    stream.read_to_end(&mut received).unwrap();
+    received
 }
 
 #[test]
@@ -282,13 +324,7 @@ fn our_stack_reaches_a_kernel_host_over_an_impaired_cable() {
             ));
             wire.until("are connected");
             let listener = TcpListener::bind("10.0.0.2:5201").unwrap();
-            let receiver = thread::spawn(move || {
-                let (mut stream, _) = listener.accept().unwrap();
-                stream.set_read_timeout(Some(LIMIT)).unwrap();
-                let mut received = Vec::new();
-                stream.read_to_end(&mut received).unwrap();
-                received
-            });
+            let receiver = thread::spawn(move || received_by(&listener));
             let sent = run(&format!(
                 "send --json --link unix:{socket} --addr 10.0.0.1/24 10.0.0.2 5201 --bytes 2000000 -v 251"
             ));

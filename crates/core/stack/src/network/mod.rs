@@ -274,14 +274,15 @@ impl Network {
         self.was_up = is_up;
     }
 
-    /// Returns whether the link has ended for good.
+    /// Returns whether the link has ended for good. It stays so while late frames of other shards arrive.
     pub(crate) fn is_gone(&self) -> bool {
-        self.nic.link_state() == LinkState::Gone
+        self.was_gone || self.nic.link_state() == LinkState::Gone
     }
 
     /// Returns true once, when the link has ended for good.
     pub(crate) fn take_gone(&mut self) -> bool {
-        self.is_gone() && !std::mem::replace(&mut self.was_gone, true)
+        let is_gone = self.nic.link_state() == LinkState::Gone;
+        is_gone && !std::mem::replace(&mut self.was_gone, true)
     }
 }
 

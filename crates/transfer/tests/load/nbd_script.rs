@@ -3,8 +3,8 @@
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use devmem_linux::test_util::in_netns;
@@ -340,6 +340,48 @@ fn a_server_without_option_go_and_structured_replies_is_read_over_one_connection
         let refused = durable.store(&export, &memory_for(SIZE), &[part], &mut go_on);
         let refused = refused.unwrap_err().to_string();
         assert!(refused.contains("FUA"), "{refused}");
+        world.end();
+    });
+}
+
+#[test]
+fn the_first_piece_of_an_export_is_longer_than_the_others() {
+    const TEST: &str = "nbd_script::the_first_piece_of_an_export_is_longer_than_the_others";
+    const MIB: usize = 1 << 20;
+    const LONG: usize = 6 * MIB + 5;
+    in_netns(TEST, || {
+        let world = World::new(V4);
+        let disk = Arc::new(pattern(LONG));
+        let lens = Arc::new(Mutex::new(Vec::new()));
+        let (served, asked) = (Arc::clone(&disk), Arc::clone(&lens));
+        let (port, _) = serve(move |_, peer| {
+            let go = peer.up_to_go(UNSUPPORTED)?;
+            peer.answer(go, INFO, &export(LONG as u64, 0))?;
+            peer.answer(go, ACK, &[])?;
+            loop {
+                let (cookie, at, len) = peer.request()?;
+                if len == 0 {
+                    // The end.
+                    return Ok(());
+                }
+                asked.lock().unwrap().push(len);
+                peer.say(&[&simple(cookie, 0), &served[at..at + len]])?;
+            }
+        });
+        let export = open(&world, port).expect("it is there");
+        let load = |loader: Loader| {
+            let memory = memory_for(LONG);
+            let part = whole(&memory, LONG);
+            let loaded = loader.load(&export, &[part], &mut |_| ControlFlow::Continue(()));
+            loaded.expect("it loads");
+            assert!(memory.slice(0..LONG).to_vec() == *disk);
+            std::mem::take(&mut *lens.lock().unwrap())
+        };
+        let loader = || Loader::new(&world.nic);
+        assert_eq!(load(loader()), [4 * MIB, MIB, MIB, 5]);
+        let pieces = load(loader().piece_bytes(MIB as u64 / 2));
+        assert_eq!(pieces, [4 * MIB, MIB / 2, MIB / 2, MIB / 2, MIB / 2, 5]);
+        assert_eq!(load(loader().piece_bytes(8 * MIB as u64)), [LONG]);
         world.end();
     });
 }

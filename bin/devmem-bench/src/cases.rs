@@ -61,11 +61,20 @@ pub enum ReceivePath {
     Bare(Placement),
     /// The library of this workspace, over a TAP.
     Ours(NiovSize),
-    /// The library of this workspace, over a packet socket on one end of a veth pair.
-    OursOverPacket,
+    /// The library of this workspace, over one end of a veth pair.
+    OursOverVeth(VethLink),
     /// smoltcp over a TAP with a device of this benchmark.
     #[cfg(feature = "bench-smoltcp")]
     Smoltcp,
+}
+
+/// What the library of this workspace opens on one end of a veth pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VethLink {
+    /// A packet socket.
+    Packet,
+    /// A macvtap interface.
+    Macvtap,
 }
 
 /// Layout of the bare receiver's payload memory.
@@ -91,7 +100,7 @@ impl ReceivePath {
     pub fn uses_veth(self) -> bool {
         matches!(
             self,
-            Self::KernelCopy | Self::KernelDirect | Self::OursOverPacket
+            Self::KernelCopy | Self::KernelDirect | Self::OursOverVeth(_)
         )
     }
 }
@@ -215,7 +224,13 @@ const OURS_4K: RxCase = case(
 const OURS_PACKET: RxCase = case(
     "ours/packet",
     "this receiver over a packet socket and veth",
-    ReceivePath::OursOverPacket,
+    ReceivePath::OursOverVeth(VethLink::Packet),
+);
+
+const OURS_MACVTAP: RxCase = case(
+    "ours/macvtap",
+    "this receiver over a macvtap interface and veth",
+    ReceivePath::OursOverVeth(VethLink::Macvtap),
 );
 
 /// Every row, in the order of the table.
@@ -227,6 +242,7 @@ pub const CASES: &[RxCase] = &[
     OURS,
     OURS_4K,
     OURS_PACKET,
+    OURS_MACVTAP,
     #[cfg(feature = "bench-smoltcp")]
     case(
         "smoltcp",
@@ -238,10 +254,13 @@ pub const CASES: &[RxCase] = &[
     one_core(READV, "readv/1core"),
     one_core(OURS, "ours/1core"),
     one_core(OURS_PACKET, "ours/packet/1core"),
+    one_core(OURS_MACVTAP, "ours/macvtap/1core"),
     big_tcp(KERNEL_COPY, "kernel-copy/big-tcp"),
     big_tcp(OURS_PACKET, "ours/packet/big-tcp"),
+    big_tcp(OURS_MACVTAP, "ours/macvtap/big-tcp"),
     one_core(big_tcp(KERNEL_DIRECT, ""), "kernel-direct/1core/big-tcp"),
     one_core(big_tcp(OURS_PACKET, ""), "ours/packet/1core/big-tcp"),
+    one_core(big_tcp(OURS_MACVTAP, ""), "ours/macvtap/1core/big-tcp"),
     bbr(KERNEL_COPY, "kernel-copy/bbr"),
     bbr(READV, "readv/bbr"),
     bbr(OURS, "ours/bbr"),
@@ -294,7 +313,7 @@ impl report::Case for RxCase {
     fn maps_memory(&self) -> bool {
         !matches!(
             self.receiver,
-            ReceivePath::Ours(_) | ReceivePath::OursOverPacket
+            ReceivePath::Ours(_) | ReceivePath::OursOverVeth(_)
         )
     }
 }

@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use devmem_tcp::{Dmabuf, Netdev, RxBatch};
 use netmem::NiovSize;
 
+use super::cases::VethLink;
 use super::meter::{Meter, MeterReading, SILENCE};
 use super::network::{TAP, VETH};
 use super::sender::{PORT, PREFIX, RECEIVER, SENDER, Starter};
@@ -23,8 +24,12 @@ pub fn on_tap(mtu: u16) -> Result<Netdev> {
 }
 
 /// Opens the receiver's NIC on the near end of a veth pair.
-pub fn on_veth(mtu: u16) -> Result<Netdev> {
-    let nic = Netdev::builder(&format!("packet:{VETH}"))?
+pub fn on_veth(link: VethLink, mtu: u16) -> Result<Netdev> {
+    let kind = match link {
+        VethLink::Packet => "packet",
+        VethLink::Macvtap => "macvtap",
+    };
+    let nic = Netdev::builder(&format!("{kind}:{VETH}"))?
         .address(&with_prefix(RECEIVER))?
         .mtu(mtu);
     Ok(nic.open()?)

@@ -39,6 +39,14 @@ const SUBJECT: Subject = Subject {
             "ours/packet/1core/big-tcp",
             &["kernel-direct/1core/big-tcp"],
         ),
+        ("ours/macvtap", &["ours"]),
+        ("ours/macvtap", &["kernel-copy"]),
+        ("ours/macvtap/1core", &["kernel-direct/1core"]),
+        ("ours/macvtap/big-tcp", &["kernel-copy/big-tcp"]),
+        (
+            "ours/macvtap/1core/big-tcp",
+            &["kernel-direct/1core/big-tcp"],
+        ),
         ("ours/1core", &["readv/1core"]),
         ("ours/1core", &["kernel-copy/1core"]),
         ("ours/1core", &["kernel-direct/1core"]),
@@ -129,7 +137,7 @@ fn run_once(bench: &Bench<RxCase>, case: &RxCase) -> Result<Sample> {
     let _veth = match home {
         Home::OfItsOwn => {
             let near = match case.receiver {
-                ReceivePath::OursOverPacket => NearEnd::Bare,
+                ReceivePath::OursOverVeth(_) => NearEnd::Bare,
                 _ => NearEnd::Kernel,
             };
             let namespace = sender.namespace()?;
@@ -174,8 +182,8 @@ fn receive(bench: &Bench<RxCase>, case: &RxCase, starter: Starter) -> Result<Met
             let nic = ours::on_tap(bench.plan.mtu)?;
             ours::receive(nic, memory, niov, starter)
         }
-        ReceivePath::OursOverPacket => {
-            let nic = ours::on_veth(bench.plan.mtu)?;
+        ReceivePath::OursOverVeth(link) => {
+            let nic = ours::on_veth(link, bench.plan.mtu)?;
             ours::receive(nic, memory, NiovSize::DEFAULT, starter)
         }
         #[cfg(feature = "bench-smoltcp")]

@@ -161,7 +161,10 @@ fn a_stream_to_ourselves_has_only_packets_that_can_be_received() {
             });
             nic.send_all(stream, BYTES, 1 << 20);
             assert_eq!(receiving.join().expect("the receiver"), BYTES);
-            assert_eq!(nic.netdev.drops(), []);
+            let mut drops = nic.netdev.drops();
+            // A thread that had to wait for a processor may make its peer send again.
+            drops.retain(|(reason, _)| *reason != "tcp_duplicate");
+            assert_eq!(drops, []);
         },
     );
 }

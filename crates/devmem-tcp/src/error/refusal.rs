@@ -328,25 +328,22 @@ from_stack!(
     ShutdownError
 );
 
-#[doc(hidden)]
-impl From<stack::AcceptError> for Refusal {
-    fn from(error: stack::AcceptError) -> Self {
-        match error {
-            stack::AcceptError::LinkGone => Self::ended(TcpError::LinkGone),
-            _ => Self::of_stack(error.errno(), &error),
+/// As `from_stack!`, for errors that may be the end of the link.
+macro_rules! from_stack_on_link {
+    ($($error:ident),*) => {$(
+        #[doc(hidden)]
+        impl From<stack::$error> for Refusal {
+            fn from(error: stack::$error) -> Self {
+                match error {
+                    stack::$error::LinkGone => Self::ended(TcpError::LinkGone),
+                    _ => Self::of_stack(error.errno(), &error),
+                }
+            }
         }
-    }
+    )*};
 }
 
-#[doc(hidden)]
-impl From<stack::ListenError> for Refusal {
-    fn from(error: stack::ListenError) -> Self {
-        match error {
-            stack::ListenError::LinkGone => Self::ended(TcpError::LinkGone),
-            _ => Self::of_stack(error.errno(), &error),
-        }
-    }
-}
+from_stack_on_link!(AcceptError, ListenError);
 
 #[doc(hidden)]
 impl From<stack::ConnectError> for Refusal {

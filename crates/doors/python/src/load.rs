@@ -102,9 +102,10 @@ pub(crate) fn load_safetensors<'py>(
 
 /// Returns the request for a URL.
 fn request_of(url: &str, headers: Vec<(String, String)>) -> Result<HttpRequest, UrlError> {
-    let request = match url.starts_with("s3://") {
-        true => HttpRequest::s3_object(url)?,
-        false => HttpRequest::new(url.parse::<Url>()?),
+    let request = match url.parse()? {
+        Origin::Http(request) => request,
+        // Not http: an error that says so.
+        _ => HttpRequest::new(url.parse::<Url>()?),
     };
     let mut headers = headers.iter();
     let request = headers.try_fold(request, |request, (name, value)| request.field(name, value))?;

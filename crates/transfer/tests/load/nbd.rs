@@ -11,7 +11,7 @@ use devmem_transfer::load::{LoadError, Loader, NbdExport, Part};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::process::{has, start, until_listening};
-use crate::world::{V4, World, memory_for, pattern, whole};
+use crate::world::{V4, World, load_counted, memory_for, pattern, whole};
 
 const PORT: u16 = 10_809;
 const EXPORT_BYTES: usize = 12 << 20;
@@ -59,12 +59,7 @@ fn load_all(world: &World, url: &str, expected: &[u8]) {
             .connections(connections)
             .piece_bytes(piece_bytes)
             .pipeline(window);
-        let mut together = 0;
-        let loaded = loader.load(&export, &[part], &mut |sofar| {
-            together = together.max(sofar.connections);
-            ControlFlow::Continue(())
-        });
-        let loaded = loaded.expect("it loads");
+        let (loaded, together) = load_counted(&loader, &export, part);
         assert_eq!((loaded.broken, loaded.repeated), (0, 0));
         let is_many = export.takes_many_connections() && connections > 1;
         assert_eq!(together > 1, is_many, "{loaded:?}");
@@ -146,25 +141,42 @@ fn the_connection_that_opened_an_export_loads_it_from_a_server_of_one_client() {
 fn a_server_that_was_started_again_after_it_was_opened_gets_a_new_connection() {
     const TEST: &str =
         "nbd::a_server_that_was_started_again_after_it_was_opened_gets_a_new_connection";
-    if !has(TEST, "nbdkit", "--version") {
+    with_nbdkit(TEST, (&[], &[]), |world, export, expected, restart| {
+        restart();
+        load_once(world, export, expected);
+    });
+}
+
+/// Opens an export of nbdkit, with filters and their `parameters`, in a network namespace; `body` gets the export, its bytes, and a function that kills the
+/// server and starts it again.
+fn with_nbdkit(
+    test: &str,
+    (filters, parameters): (&[&str], &[&str]),
+    body: impl FnOnce(&World, &NbdExport, &[u8], &mut dyn FnMut()),
+) {
+    if !has(test, "nbdkit", "--version") {
         return;
     }
-    in_netns(TEST, || {
+    in_netns(test, || {
         let folder = tempfile::tempdir().expect("there is room");
         let path = folder.path().join("disk");
         let expected = sparse_file(&path);
         let serve = || {
             let mut command = Command::new("nbdkit");
-            let options = ["--foreground", "--readonly", "file"];
-            start(command.args(options).arg(&path), PORT)
+            command.args(["--foreground", "--readonly"]);
+            command.args(filters).arg("file").arg(&path);
+            start(command.args(parameters), PORT)
         };
-        let server = serve();
+        let mut server = Some(serve());
         let world = World::new(V4);
         let url = format!("nbd://{}/", V4.host).parse().unwrap();
         let export = NbdExport::open(&world.nic, url).expect("it is there");
-        server.kill();
-        let _server = serve();
-        load_once(&world, &export, &expected);
+        body(&world, &export, &expected, &mut || {
+            // The old one must be gone before the new one has its port.
+            server.take().expect("it runs").kill();
+            server = Some(serve());
+        });
+        drop(server);
         world.end();
     });
 }
@@ -173,42 +185,22 @@ fn a_server_that_was_started_again_after_it_was_opened_gets_a_new_connection() {
 fn a_server_that_is_killed_and_started_again_in_the_middle_sends_the_rest() {
     const TEST: &str =
         "nbd::a_server_that_is_killed_and_started_again_in_the_middle_sends_the_rest";
-    if !has(TEST, "nbdkit", "--version") {
-        return;
-    }
-    in_netns(TEST, || {
-        let folder = tempfile::tempdir().expect("there is room");
-        let path = folder.path().join("disk");
-        let expected = sparse_file(&path);
-        let serve = || {
-            let mut command = Command::new("nbdkit");
-            // Slowly, so that no reply is whole in the buffers of the server's kernel when the server is killed.
-            let options = "--foreground --readonly --filter=rate file";
-            command.args(options.split(' ')).arg(&path);
-            start(command.arg("rate=200M"), PORT)
-        };
-        let mut server = Some(serve());
-        let world = World::new(V4);
-        let url = format!("nbd://{}/", V4.host).parse().unwrap();
-        let export = NbdExport::open(&world.nic, url).expect("it is there");
+    // Slowly, so that no reply is whole in the buffers of the server's kernel when the server is killed.
+    let slowly: (&[&str], &[&str]) = (&["--filter=rate"], &["rate=200M"]);
+    with_nbdkit(TEST, slowly, |world, export, expected, restart| {
         let memory = memory_for(EXPORT_BYTES);
         let part = whole(&memory, EXPORT_BYTES);
         let loader = Loader::new(&world.nic).piece_bytes(1 << 20);
         let mut is_first = true;
-        let loaded = loader.load(&export, &[part], &mut |sofar| {
-            if sofar.bytes > EXPORT_BYTES as u64 / 3 && is_first {
-                is_first = false;
-                // The old one must be gone before the new one has its port.
-                server.take().expect("it runs").kill();
-                server = Some(serve());
+        let loaded = loader.load(export, &[part], &mut |sofar| {
+            if sofar.bytes > EXPORT_BYTES as u64 / 3 && std::mem::take(&mut is_first) {
+                restart();
             }
             ControlFlow::Continue(())
         });
         let loaded = loaded.expect("it goes on");
         assert!(loaded.broken > 0 && loaded.repeated > 0, "{loaded:?}");
-        assert!(memory.slice(0..EXPORT_BYTES).to_vec() == expected);
-        drop(server);
-        world.end();
+        assert!(memory.slice(0..EXPORT_BYTES).to_vec() == *expected);
     });
 }
 

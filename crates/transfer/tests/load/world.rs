@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use devmem_linux::netif::Interface;
 use devmem_tcp::{BoundRx, Dmabuf, Netdev, NetdevBuilder};
-use devmem_transfer::load::{HttpFile, HttpRequest, LoadError, Loaded, Loader, Part};
+use devmem_transfer::load::{HttpFile, HttpRequest, LoadError, Loaded, Loader, Part, Source};
 
 /// Size of the bound memory: less than most files, so that tokens must come back.
 const BOUND_BYTES: usize = 4 << 20;
@@ -101,12 +101,7 @@ impl World {
         assert_eq!(file.size(), Some(expected.len() as u64));
         let memory = memory_for(expected.len());
         let part = whole(&memory, expected.len());
-        let mut together = 0;
-        let loaded = loader.load(&file, &[part], &mut |sofar| {
-            together = together.max(sofar.connections);
-            ControlFlow::Continue(())
-        });
-        let loaded = loaded.expect("it loads");
+        let (loaded, together) = load_counted(loader, &file, part);
         assert_eq!(loaded.bytes, expected.len() as u64);
         assert!(
             memory.slice(0..expected.len()).to_vec() == expected,
@@ -131,6 +126,17 @@ fn on_tap(addresses: Addresses) -> NetdevBuilder {
         .and_then(|builder| builder.address(&format!("{ours}/{len}")))
         .and_then(|builder| builder.peer_address(&format!("{host}/{len}")));
     builder.expect("a link and its addresses")
+}
+
+/// Loads a part. Also returns how many connections were open together.
+#[track_caller]
+pub fn load_counted(loader: &Loader, source: impl Into<Source>, part: Part) -> (Loaded, usize) {
+    let mut together = 0;
+    let loaded = loader.load(source, &[part], &mut |sofar| {
+        together = together.max(sofar.connections);
+        ControlFlow::Continue(())
+    });
+    (loaded.expect("it loads"), together)
 }
 
 /// Memory for `len` bytes.

@@ -38,6 +38,13 @@ fn stack(side: Side, link: WireLink, poll_budget: usize) -> Stack {
 }
 
 impl World {
+    /// Returns our stack, and the time, when theirs has sent what was queued and has gone.
+    fn left(self) -> (Stack, Instant) {
+        let mut theirs = self.theirs;
+        theirs.flush(self.now);
+        (self.ours, self.now)
+    }
+
     fn new() -> Self {
         Self::with_poll_budget(64)
     }
@@ -152,13 +159,7 @@ fn what_needs_a_link_that_is_gone_fails_at_once() {
     let theirs = world.theirs.connect(to_us, world.now).unwrap();
     world.run();
     send(&mut world.theirs, theirs, b"last words").unwrap();
-    let World {
-        mut ours,
-        mut theirs,
-        now,
-    } = world;
-    theirs.flush(now);
-    drop(theirs);
+    let (mut ours, now) = world.left();
     assert!(ours.take_events().all(|id| id != idle));
     ours.poll(now);
 
@@ -199,13 +200,7 @@ fn packets_that_had_arrived_are_received_first_also_by_several_polls() {
     for (number, (_, theirs)) in (0..).zip(&sockets) {
         send(&mut world.theirs, *theirs, &[number; 10]).unwrap();
     }
-    let World {
-        mut ours,
-        mut theirs,
-        now,
-    } = world;
-    theirs.flush(now);
-    drop(theirs);
+    let (mut ours, now) = world.left();
     for _ in 0..CONNECTIONS {
         ours.poll(now);
     }

@@ -112,6 +112,16 @@ impl RxBatch {
         self.items.len()
     }
 
+    /// Frees the room for further frags, as `Vec::shrink_to_fit` does: for batches that a program keeps. It is made again when the
+    /// batch is received into.
+    pub fn shrink_to_fit(&mut self) {
+        self.items.shrink_to_fit();
+        self.host.truncate(self.linear_bytes);
+        self.host.shrink_to_fit();
+        self.control = Vec::new();
+        self.ranges.shrink_to_fit();
+    }
+
     /// Returns whether there is no frag, as before the first receive and at the end of the stream.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()

@@ -170,6 +170,18 @@ impl Netdev {
         crate::open::pair(impairment)
     }
 
+    /// Returns whether the NIC is one of a [`pair`](Self::pair): then only calls move its clock, and a thread that polls in the
+    /// background would move it at random.
+    pub fn is_in_virtual_time(&self) -> bool {
+        match &self.backend {
+            Backend::User(nic) => {
+                let entered = nic.first().shared.driver.enter();
+                entered.is_ok_and(|core| core.clock.is_virtual())
+            }
+            Backend::Kernel(_) => false,
+        }
+    }
+
     /// Returns a plan of the NIC settings that steer TCP to `local` into device memory. Changes nothing.
     pub fn plan_receive(&self, local: SocketAddr) -> ReceivePlan {
         ReceivePlan::new(self.clone(), local)

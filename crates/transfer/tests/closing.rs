@@ -1,0 +1,220 @@
+//! Descriptors of closed endpoints and of connections that never became one, over the kernel's loopback, where each connection has one. The
+//! program makes no further call. A separate binary, because it counts the descriptors and threads of the whole process.
+
+#[allow(dead_code, reason = "the other tests use the rest")]
+#[path = "exchange/world.rs"]
+mod world;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use devmem_tcp::Netdev;
+use devmem_transfer::exchange::{
+    Closing, Endpoint, Engine, Fabric, Hello, Listener, Options, Record, TICKET_BYTES,
+};
+
+use world::{connect, host};
+
+/// Time after which a test that waits has failed.
+const PATIENCE: Duration = Duration::from_secs(100);
+
+/// One test counts at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Counts the entries of a folder of this process.
+fn count(of: &str) -> usize {
+    std::fs::read_dir(format!("/proc/self/{of}"))
+        .unwrap()
+        .count()
+}
+
+/// Waits until as many descriptors and threads are left as `before`, and `more` descriptors.
+fn wait_for(before: [usize; 2], more: usize) {
+    let expected = [before[0] + more, before[1]];
+    let start = Instant::now();
+    loop {
+        let now = counts();
+        if now == expected {
+            return;
+        }
+        assert!(
+            start.elapsed() < PATIENCE,
+            "descriptors and threads: {now:?}, not {expected:?}"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn counts() -> [usize; 2] {
+    ["fd", "task"].map(count)
+}
+
+fn fabric(engine: Engine) -> Fabric {
+    let options = Options {
+        engine,
+        ..Options::default()
+    };
+    Fabric::open(Netdev::kernel("lo").unwrap(), options).unwrap()
+}
+
+/// A peer that keeps its ends open, made of ordinary sockets.
+struct Peer(Vec<TcpStream>);
+
+impl Peer {
+    /// Connects, and says a hello that names `named` data connections, of which the first `made` ones are made.
+    fn new(fabric: &Fabric, listener: &Listener, named: u16, made: usize) -> Self {
+        let ticket: [u8; TICKET_BYTES] = listener.ticket().to_bytes();
+        let port = u16::from_le_bytes(ticket[54..56].try_into().unwrap());
+        let mut control = TcpStream::connect(fabric.address()).unwrap();
+        let ip = control.local_addr().unwrap().ip();
+        let to = SocketAddr::new(fabric.address().ip(), port);
+        let data: Vec<_> = (0..made).map(|_| TcpStream::connect(to).unwrap()).collect();
+        let hello = Hello {
+            cookie: u64::from_le_bytes(ticket[12..20].try_into().unwrap()),
+            streams: named,
+            chunk: 4096,
+        };
+        let mut said = Record::Hello(hello).encode().to_vec();
+        for stream in 0..named {
+            let made = data.get(usize::from(stream));
+            let nowhere = SocketAddr::new(ip, 1 + stream);
+            let local = made.map_or(nowhere, |data| data.local_addr().unwrap());
+            said.extend(Record::Address { stream, local }.encode());
+        }
+        control.write_all(&said).unwrap();
+        Self(std::iter::once(control).chain(data).collect())
+    }
+
+    fn accepted(&self, listener: &Listener) -> Endpoint {
+        let start = Instant::now();
+        loop {
+            if let Some(endpoint) = listener.poll().unwrap() {
+                return endpoint;
+            }
+            assert!(start.elapsed() < PATIENCE, "{} connections", self.0.len());
+        }
+    }
+}
+
+#[test]
+fn a_closed_endpoint_whose_peer_stays_has_no_descriptor_after_the_promised_time() {
+    let _alone = alone();
+    for engine in [Engine::Calls, Engine::Thread] {
+        for closing in [Closing::Linger, Closing::Now] {
+            let fabric = fabric(engine);
+            let listener = fabric.listen().unwrap();
+            let before = counts();
+            let peer = Peer::new(&fabric, &listener, 2, 2);
+            let endpoint = peer.accepted(&listener);
+            endpoint.notify(b"the last words").unwrap();
+            endpoint.close(closing);
+            wait_for(before, peer.0.len());
+            let mut said = Vec::new();
+            (&peer.0[0]).read_to_end(&mut said).unwrap();
+            let expected = [Record::Ready, Record::Notify { len: 14 }].map(Record::encode);
+            let expected = [&expected.concat(), &b"the last words"[..]].concat();
+            assert!(said.starts_with(&expected), "{engine:?}, {closing:?}");
+        }
+    }
+}
+
+#[test]
+fn an_endpoint_dropped_with_operations_in_flight_has_no_descriptor_after_the_promised_time() {
+    let _alone = alone();
+    let fabric = fabric(Engine::Calls);
+    let listener = fabric.listen().unwrap();
+    let before = counts();
+    let mut peer = Peer::new(&fabric, &listener, 1, 1);
+    let endpoint = peer.accepted(&listener);
+    let len = 64 << 20;
+    let (_, region) = host(&fabric, vec![1; len]);
+    let room = Record::Posted {
+        op: 1,
+        part: 0,
+        len: len as u64,
+        tag: 0,
+    };
+    peer.0[0].write_all(&room.encode()).unwrap();
+    endpoint.send(&region, 0..len, 0, 1).unwrap();
+    while endpoint.stats().sent_bytes == 0 {
+        endpoint.progress();
+    }
+    drop(endpoint);
+    assert_eq!(region.users(), 0);
+    wait_for(before, peer.0.len());
+}
+
+#[test]
+fn an_endpoint_that_broke_has_no_descriptor_although_the_program_keeps_it() {
+    let _alone = alone();
+    let fabric = fabric(Engine::Calls);
+    let listener = fabric.listen().unwrap();
+    let before = counts();
+    let mut peer = Peer::new(&fabric, &listener, 1, 1);
+    let endpoint = peer.accepted(&listener);
+    peer.0[0].write_all(&[0xff; 64]).unwrap();
+    while endpoint.cause().is_none() {
+        endpoint.progress();
+    }
+    wait_for(before, peer.0.len());
+}
+
+#[test]
+fn half_made_connections_go_with_their_listener_their_peers_and_their_dials() {
+    const PEERS: usize = 20;
+    let _alone = alone();
+    let fabric = fabric(Engine::Calls);
+    let listener = fabric.listen().unwrap();
+    let before = counts();
+    let half_made = |listener: &Listener| -> Vec<Peer> {
+        let made = (0..PEERS).map(|number| Peer::new(&fabric, listener, 3, number % 3));
+        let made: Vec<_> = made.collect();
+        let connections: usize = made.iter().map(|peer| peer.0.len()).sum();
+        let start = Instant::now();
+        while count("fd") < before[0] + 2 * connections {
+            assert!(listener.poll().unwrap().is_none());
+            assert!(start.elapsed() < PATIENCE, "{:?}", counts());
+        }
+        made
+    };
+    // The peers leave, and the program makes no further call.
+    drop(half_made(&listener));
+    wait_for(before, 0);
+    // The listener is dropped, and the peers stay.
+    let peers = half_made(&listener);
+    drop(listener);
+    let kept: usize = peers.iter().map(|peer| peer.0.len()).sum();
+    assert_eq!(count("fd"), before[0] + kept);
+    drop(peers);
+    wait_for(before, 0);
+    // A dial is given up.
+    let listener = fabric.listen().unwrap();
+    let dials: Vec<_> = (0..PEERS)
+        .map(|_| fabric.dial(&listener.ticket()).unwrap())
+        .collect();
+    drop(dials);
+    wait_for(before, 0);
+}
+
+/// The thread that closes connections ends with the fabric, which a plugin needs before it is unmapped.
+#[test]
+fn a_dropped_fabric_leaves_neither_descriptors_nor_threads() {
+    let _alone = alone();
+    let before = counts();
+    let (a, b) = (fabric(Engine::Calls), fabric(Engine::Calls));
+    for _ in 0..10 {
+        let (ours, theirs) = connect(&a, &b);
+        ours.close(Closing::Linger);
+        theirs.close(Closing::Linger);
+    }
+    let listener = b.listen().unwrap();
+    let peer = Peer::new(&b, &listener, 1, 0);
+    assert!(listener.poll().unwrap().is_none());
+    drop((listener, a, b));
+    assert_eq!(counts(), [before[0] + peer.0.len(), before[1]]);
+}

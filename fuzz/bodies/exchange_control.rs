@@ -18,6 +18,8 @@ const CHUNK: u64 = 4096;
 const BYTES: usize = 32 << 10;
 /// A byte that nobody sends.
 const GUARD: u8 = 0xee;
+/// The number that stands for the key of the published region.
+const GIVEN: u64 = 3;
 /// Maximum number of records.
 const MAX_RECORDS: usize = 64;
 /// Turns of the endpoint after the last record.
@@ -70,9 +72,10 @@ pub fn run(data: &[u8]) {
     };
     control.set_nonblocking(true);
     payload.set_nonblocking(true);
-    let (buffers, _published) = post(&fabric, &endpoint);
+    let (buffers, published) = post(&fabric, &endpoint);
+    let key = endpoint.publish(&published).expect("random numbers");
     let mut ended = [0; 3];
-    for bytes in records(data) {
+    for bytes in records(data, key.0) {
         // The endpoint may have closed the connection.
         let _ = control.write(&bytes);
         let _ = payload.write(&[1; 3000]);
@@ -128,8 +131,8 @@ fn turn(endpoint: &Endpoint, ended: &mut [u32; 3]) {
     }
 }
 
-/// Returns the records, each with the bytes that follow it.
-fn records(mut data: &[u8]) -> Vec<Vec<u8>> {
+/// Returns the records, each with the bytes that follow it. `key` is that of the published region.
+fn records(mut data: &[u8], key: u64) -> Vec<Vec<u8>> {
     let mut records = Vec::new();
     while records.len() < MAX_RECORDS {
         if let [0x80..=0xff, rest @ ..] = data {
@@ -145,7 +148,7 @@ fn records(mut data: &[u8]) -> Vec<Vec<u8>> {
             let Some((short, rest)) = data.split_first_chunk() else {
                 break;
             };
-            let record = record(*short);
+            let record = record(*short, key);
             let behind = record.inline_bytes().min(INLINE_BYTES);
             records.push([record.encode().as_slice(), &vec![1; behind]].concat());
             data = rest;
@@ -154,9 +157,11 @@ fn records(mut data: &[u8]) -> Vec<Vec<u8>> {
     records
 }
 
-fn record([kind, fields @ ..]: [u8; 8]) -> Record {
+fn record([kind, fields @ ..]: [u8; 8], key: u64) -> Record {
     let number = |at: usize| NUMBERS[usize::from(fields[at]) % NUMBERS.len()];
     let (op, offset, len, total) = (number(0), number(1), number(2), number(3));
+    // A key that the peer was given, or one that it guesses.
+    let named = |number| if number == GIVEN { key } else { number };
     let (part, tag) = (fields[4] % 4, number(6) as u32);
     let carrier = match fields[5] % 4 {
         3 => Carrier::Control,
@@ -173,14 +178,14 @@ fn record([kind, fields @ ..]: [u8; 8]) -> Record {
             total,
         },
         3 => Record::Put {
-            key: op,
+            key: named(op),
             carrier,
             offset,
             len,
         },
         4 => Record::Get {
             op,
-            key: number(3),
+            key: named(total),
             offset,
             len,
         },

@@ -123,14 +123,19 @@
 //! ```
 //!
 //! A put is a message to a published region instead of a part; its record carries the region's key, and the *receiver*
-//! checks key, range and permission. A get asks the peer for such a message. A notification waits at the receiver until all
+//! checks key, range and permission. The key is a random number that one endpoint accepts ([`Endpoint::publish`]). A get asks the peer for such a message. A notification waits at the receiver until all
 //! chunks that were announced before it are in place.
 //!
 //! # What the peer cannot do
 //!
 //! No number of the peer sizes an allocation. An unknown or impossible record, a chunk of the wrong length, for nothing that
 //! was posted, or outside of what was, breaks the endpoint with a cause that names it, and the peer is told. When more is
-//! announced than an endpoint keeps in mind, it stops reading records, and TCP stops the peer.
+//! announced than an endpoint keeps in mind, it stops reading records, and TCP stops the peer: 4,096 chunks, 256 gets, or 1,024
+//! notifications or 1 MiB of them, those counted that the program has not taken. What a turn does is bounded, too, in bytes and in records,
+//! so that no call lasts as long as the peer sends.
+//!
+//! A connection that is not part of an endpoint is closed after 30 seconds, when its peer has closed, when there are more than 4,096 of
+//! its kind, or when the listener that it names is dropped. Of each hello only connections from its own address are taken.
 //!
 //! # Progress
 //!
@@ -147,11 +152,12 @@
 //!
 //! # What it does not do
 //!
-//! It does not reconnect, encrypt or authenticate: whoever sees a ticket can connect, and every endpoint of a fabric can
-//! reach every published region of it. Only the side that accepts receives into bound device memory; payload for the
+//! It does not reconnect, encrypt or authenticate: whoever sees a ticket can connect. Only the side that accepts receives into bound device memory; payload for the
 //! side that connects arrives in host memory and is copied. Messages are not ordered with puts.
 
 mod accept;
+mod arrivals;
+mod budget;
 mod control;
 mod core;
 mod cut;
@@ -161,8 +167,11 @@ mod endpoint;
 mod engine;
 mod error;
 mod fabric;
+mod keeper;
+mod keys;
 mod linger;
 mod matching;
+mod notifications;
 mod operations;
 mod placing;
 mod record;
@@ -179,7 +188,8 @@ pub use dial::Dial;
 pub use endpoint::{Closing, Endpoint, Part};
 pub use engine::Engine;
 pub use error::{
-    Cause, ConnectError, FabricError, PostError, RegionInUse, RegisterError, StreamName, Violation,
+    Cause, ConnectError, FabricError, PostError, PublishError, RegionInUse, RegisterError,
+    StreamName, Violation,
 };
 pub use fabric::{
     DEFAULT_CHUNK, DEFAULT_STREAMS, Fabric, MAX_CHUNK, MAX_STREAMS, MIN_CHUNK, Options, Placement,

@@ -26,11 +26,17 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Counts the entries of a folder of this process.
-fn count(of: &str) -> usize {
-    std::fs::read_dir(format!("/proc/self/{of}"))
-        .unwrap()
-        .count()
+/// Counts the descriptors of this process.
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Counts the threads of this process that close connections.
+fn threads() -> usize {
+    let all = std::fs::read_dir("/proc/self/task").unwrap();
+    // One that ends meanwhile has no name.
+    let names = all.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|name| name.trim() == "devmem-closing").count()
 }
 
 /// Waits until as many descriptors and threads are left as `before`, and `more` descriptors.
@@ -51,7 +57,7 @@ fn wait_for(before: [usize; 2], more: usize) {
 }
 
 fn counts() -> [usize; 2] {
-    ["fd", "task"].map(count)
+    [descriptors(), threads()]
 }
 
 fn fabric(engine: Engine) -> Fabric {
@@ -176,7 +182,7 @@ fn half_made_connections_go_with_their_listener_their_peers_and_their_dials() {
         let made: Vec<_> = made.collect();
         let connections: usize = made.iter().map(|peer| peer.0.len()).sum();
         let start = Instant::now();
-        while count("fd") < before[0] + 2 * connections {
+        while descriptors() < before[0] + 2 * connections {
             assert!(listener.poll().unwrap().is_none());
             assert!(start.elapsed() < PATIENCE, "{:?}", counts());
         }
@@ -189,7 +195,7 @@ fn half_made_connections_go_with_their_listener_their_peers_and_their_dials() {
     let peers = half_made(&listener);
     drop(listener);
     let kept: usize = peers.iter().map(|peer| peer.0.len()).sum();
-    assert_eq!(count("fd"), before[0] + kept);
+    assert_eq!(descriptors(), before[0] + kept);
     drop(peers);
     wait_for(before, 0);
     // A dial is given up.

@@ -232,18 +232,18 @@ impl Arrivals {
         self.introduced.push_back(new);
     }
 
-    /// Closes what belongs to peers that have closed: until they have an answer they have nothing more to say.
+    /// Closes what belongs to peers that have closed. Until they have an answer they say nothing more, so nothing is read: in virtual time that
+    /// would move the clock.
     fn look_for_peers(&mut self) {
         for _ in 0..self.introduced.len().min(TURN) {
-            let Some(mut it) = self.introduced.pop_front() else {
+            let Some(it) = self.introduced.pop_front() else {
                 return;
             };
-            match it.control.next() {
-                Ok(None) if !it.control.has_ended() => self.introduced.push_back(it),
-                Ok(_) | Err(_) => {
-                    self.strangers += 1;
-                    self.drop_streams(&it.addresses);
-                }
+            if is_open(&it.control.stream) {
+                self.introduced.push_back(it);
+            } else {
+                self.strangers += 1;
+                self.drop_streams(&it.addresses);
             }
         }
     }

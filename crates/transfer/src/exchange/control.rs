@@ -11,6 +11,9 @@ use super::record::{INLINE_BYTES, RECORD_BYTES, Record};
 /// Bytes of received records that are kept. A record fits in with what follows it.
 const INPUT_BYTES: usize = 16 << 10;
 
+/// As many bytes of a peer that has not introduced itself: nothing follows its records.
+const HELLO_BYTES: usize = 16 * RECORD_BYTES;
+
 const _: () = assert!(RECORD_BYTES + INLINE_BYTES <= INPUT_BYTES);
 
 /// Queued bytes from which on no operation is begun.
@@ -30,8 +33,10 @@ pub(super) struct Control {
     /// Bytes to send from `sent` on.
     out: Vec<u8>,
     sent: usize,
-    /// Of [`INPUT_BYTES`]; the bytes of `unread` are received and not decoded.
-    input: Box<[u8]>,
+    /// Made at the first read; the bytes of `unread` are received and not decoded.
+    input: Vec<u8>,
+    /// Length of it.
+    input_bytes: usize,
     unread: Range<usize>,
     /// The bytes in `input` that follow the record that was returned last.
     inline: Range<usize>,
@@ -41,18 +46,25 @@ pub(super) struct Control {
 }
 
 impl Control {
+    /// Makes the control stream of a peer that has not introduced itself.
     pub(super) fn new(mut stream: Stream) -> Self {
         stream.set_nonblocking(true);
         Self {
             stream,
             out: Vec::new(),
             sent: 0,
-            input: vec![0; INPUT_BYTES].into(),
+            input: Vec::new(),
+            input_bytes: HELLO_BYTES,
             unread: 0..0,
             inline: 0..0,
             is_drained: false,
             ended: false,
         }
+    }
+
+    /// From now on the stream is part of an endpoint, and bytes may follow records.
+    pub(super) fn begin(&mut self) {
+        self.input_bytes = INPUT_BYTES;
     }
 
     /// Queues a record that no bytes follow.
@@ -152,7 +164,14 @@ impl Control {
             return Ok(false);
         }
         let have = self.unread.len();
-        self.input.copy_within(self.unread.clone(), 0);
+        if self.input.len() < self.input_bytes {
+            // Not resized, which would touch all of it.
+            let mut input = vec![0; self.input_bytes];
+            input[..have].copy_from_slice(&self.input[self.unread.clone()]);
+            self.input = input;
+        } else {
+            self.input.copy_within(self.unread.clone(), 0);
+        }
         self.unread = 0..have;
         self.inline = 0..0;
         match self.stream.read(&mut self.input[have..]) {
@@ -163,7 +182,7 @@ impl Control {
             }
             Ok(bytes) => {
                 self.unread.end += bytes;
-                self.is_drained = self.unread.end < INPUT_BYTES;
+                self.is_drained = self.unread.end < self.input.len();
                 Ok(true)
             }
             Err(error) if is_not_now(&error) => Ok(false),

@@ -1,18 +1,20 @@
 //! The engine of one endpoint: moves records and chunks between its operations and its connections. Never waits.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use devmem_tcp::{Interest, Watch};
 
+use super::budget::{Budget, TURN_BYTES};
 use super::control::Control;
 use super::cut::{Cut, cut_message, cut_notification};
 use super::data::{DataStream, Expected, Owner, Progress};
 use super::engine::Engine;
 use super::error::{Cause, Violation};
 use super::fabric::{FabricInner, Placement};
+use super::keys::Keys;
 use super::linger::Lingering;
 use super::matching::Room;
+use super::notifications::Notifications;
 use super::operations::{Active, Announced, Destination, Event, Operations, Purpose};
 use super::record::{Carrier, INLINE_BYTES, Record};
 use super::region::{RegionKey, Span};
@@ -20,16 +22,13 @@ use super::region::{RegionKey, Span};
 /// Longest notification.
 pub const MAX_NOTIFY_BYTES: usize = INLINE_BYTES;
 
-/// Bytes sent, or received from one stream, from which on a turn ends, so that it is short.
-pub(super) const TURN_BYTES: usize = 1 << 20;
-
 /// Turns in a row that do nothing, after each of which the connections are looked at for a peer that is gone.
 const LOOK_TURNS: u32 = 32;
 
-/// Announced chunks, unanswered gets and notifications from which on no further records are read: TCP stops the peer.
+/// Announced chunks and unanswered gets from which on no further records are read: TCP stops the peer. The limits of notifications are those of
+/// [`Notifications`].
 const MAX_ANNOUNCED: usize = 4096;
 const MAX_ANSWERS: usize = 256;
-const MAX_NOTIFICATIONS: usize = 256;
 
 /// The connections of an endpoint.
 pub(super) struct Wires {
@@ -37,11 +36,13 @@ pub(super) struct Wires {
     pub(super) data: Vec<DataStream>,
 }
 
-/// A notification that waits for the puts before it.
-struct Notification {
-    /// Number of chunks announced before it.
-    after: u64,
-    bytes: Vec<u8>,
+impl Wires {
+    /// Returns the data streams, beginning with another one in each turn: what they may do in it is bounded.
+    fn in_turn(&mut self, turn: usize) -> impl Iterator<Item = &mut DataStream> {
+        let first = turn.checked_rem(self.data.len()).unwrap_or(0);
+        let (last, first) = self.data.split_at_mut(first);
+        first.iter_mut().chain(last)
+    }
 }
 
 /// What an endpoint has moved.
@@ -66,19 +67,24 @@ pub(super) struct Core {
     announced: u64,
     /// Announced chunks that have not arrived.
     outstanding: usize,
-    notifications: VecDeque<Notification>,
+    notifications: Notifications,
+    /// The regions that the peer may name.
+    pub(super) keys: Keys,
     /// The control stream brings nothing more. Bytes that were announced may still arrive.
     ending: Option<Cause>,
     broken: Option<Arc<Cause>>,
     stats: EndpointStats,
     /// Reused in every turn.
     progress: Progress,
+    /// Counts turns.
+    turns: usize,
     /// Turns in a row that did nothing.
     idle_turns: u32,
 }
 
 impl Core {
-    pub(super) fn new(fabric: Arc<FabricInner>, wires: Wires, chunk: usize) -> Self {
+    pub(super) fn new(fabric: Arc<FabricInner>, mut wires: Wires, chunk: usize) -> Self {
+        wires.control.begin();
         Self {
             fabric,
             wires: Some(wires),
@@ -86,11 +92,13 @@ impl Core {
             chunk,
             announced: 0,
             outstanding: 0,
-            notifications: VecDeque::new(),
+            notifications: Notifications::default(),
+            keys: Keys::default(),
             ending: None,
             broken: None,
             stats: EndpointStats::default(),
             progress: Progress::default(),
+            turns: 0,
             idle_turns: 0,
         }
     }
@@ -108,6 +116,17 @@ impl Core {
         self.wires
             .as_ref()
             .is_none_or(|wires| wires.control.has_room())
+    }
+
+    /// Takes the next event. Returns also whether records of the peer are read again, because it was a notification.
+    pub(super) fn next_event(&mut self) -> (Option<Event>, bool) {
+        let event = self.ops.events.pop_front();
+        let Some(Event::Notified { bytes }) = &event else {
+            return (event, false);
+        };
+        let was_full = !self.notifications.has_room();
+        self.notifications.on_taken(bytes.len());
+        (event, was_full && self.notifications.has_room())
     }
 
     /// Posts a receive. Its records leave with what is sent next, or in the next turn: often that is one packet. If turns
@@ -168,7 +187,7 @@ impl Core {
 
     /// Queues a notification behind the puts before it.
     pub(super) fn notify(&mut self, bytes: Vec<u8>) {
-        self.ops.active.push_back(Active::Notify(bytes));
+        self.ops.notify(bytes);
         self.after_post(Ok(()));
     }
 
@@ -202,7 +221,7 @@ impl Core {
                 Ok(())
             }
             Err(cause) => {
-                self.read_records()?;
+                self.read_records(Budget::last_records())?;
                 self.ending.get_or_insert(cause);
                 Ok(())
             }
@@ -212,13 +231,14 @@ impl Core {
     /// Makes one turn. Returns whether it did something.
     pub(super) fn turn(&mut self) -> bool {
         self.progress.worked = false;
+        self.turns = self.turns.wrapping_add(1);
         let turned = self.try_turn().and_then(|()| self.look_for_peer());
         self.settle(turned);
         self.progress.worked
     }
 
     fn try_turn(&mut self) -> Result<(), Cause> {
-        self.read_records()?;
+        self.read_records(Budget::records())?;
         self.try_push()?;
         self.pull()?;
         // What was sent may have made room for further chunks, and received records may have answers.
@@ -271,7 +291,7 @@ impl Core {
             return;
         };
         // The peer may have said why before its connections ended. An error here comes second, and does not count.
-        let _ = self.read_records();
+        let _ = self.read_records(Budget::last_records());
         let cause = self.ending.take().unwrap_or(cause);
         self.break_with(cause);
     }
@@ -288,7 +308,8 @@ impl Core {
         self.broken = Some(Arc::clone(&cause));
         self.ops.events.push_back(Event::Broken(cause));
         self.ops.fail_all();
-        self.notifications.clear();
+        self.notifications.drop_waiting();
+        self.keys.clear();
         self.outstanding = 0;
         self.fabric.board.linger(Lingering::new(wires));
     }
@@ -302,7 +323,7 @@ impl Core {
         self.ending.is_none()
             && self.outstanding < MAX_ANNOUNCED
             && self.ops.answers() < MAX_ANSWERS
-            && self.notifications.len() < MAX_NOTIFICATIONS
+            && self.notifications.has_room()
     }
 
     /// Adds what must happen before another turn can do something.
@@ -327,15 +348,16 @@ impl Core {
         })
     }
 
-    /// Handles the records that have arrived.
-    fn read_records(&mut self) -> Result<(), Cause> {
-        while self.reads_records() {
+    /// Handles the records that have arrived, as far as the budget goes. What it leaves counts as work: there may be nothing to wait for.
+    fn read_records(&mut self, mut budget: Budget) -> Result<(), Cause> {
+        while self.reads_records() && budget.left() > 0 {
             let Some(wires) = &mut self.wires else {
                 return Ok(());
             };
             match wires.control.next() {
                 Ok(Some(record)) => {
                     self.progress.worked = true;
+                    budget.spend(record.inline_bytes());
                     self.on_record(record)?;
                 }
                 Ok(None) if wires.control.has_ended() => self.ending = Some(Cause::PeerClosed),
@@ -428,7 +450,7 @@ impl Core {
         len: u64,
         permits: impl Fn(super::region::Access) -> bool,
     ) -> Result<Span, Cause> {
-        let region = self.fabric.published(RegionKey(key));
+        let region = self.keys.find(RegionKey(key));
         let region = region.filter(|region| permits(region.access));
         let range = usize::try_from(offset)
             .ok()
@@ -471,10 +493,8 @@ impl Core {
 
     fn on_notify(&mut self) {
         if let Some(wires) = &self.wires {
-            self.notifications.push_back(Notification {
-                after: self.announced,
-                bytes: wires.control.inline().to_vec(),
-            });
+            let bytes = wires.control.inline().to_vec();
+            self.notifications.add(self.announced, bytes);
         }
     }
 
@@ -487,12 +507,7 @@ impl Core {
             .iter()
             .filter_map(DataStream::first_expected)
             .min();
-        while let Some(first) = self.notifications.front()
-            && missing.is_none_or(|missing| missing >= first.after)
-        {
-            let Some(Notification { bytes, .. }) = self.notifications.pop_front() else {
-                return;
-            };
+        while let Some(bytes) = self.notifications.next_ready(missing) {
             self.progress.worked = true;
             self.ops.events.push_back(Event::Notified { bytes });
         }
@@ -501,6 +516,7 @@ impl Core {
     /// Cuts active messages into chunks, sends the records, and then the chunks.
     fn try_push(&mut self) -> Result<(), Cause> {
         let until = self.stats.sent_bytes.saturating_add(TURN_BYTES as u64);
+        let mut budget = Budget::payload();
         loop {
             if self.ending.is_none() {
                 self.cut()?;
@@ -510,8 +526,8 @@ impl Core {
                 return Ok(());
             };
             let before = self.progress.sent.len();
-            for stream in &mut wires.data {
-                stream.push(&self.fabric.nic, &mut self.progress)?;
+            for stream in wires.in_turn(self.turns) {
+                stream.push(&self.fabric.nic, &mut budget, &mut self.progress)?;
             }
             let sent = self.progress.sent.len() > before;
             for (op, bytes) in self.progress.sent.drain(..) {
@@ -535,23 +551,21 @@ impl Core {
             let op = match first {
                 Active::Notify(bytes) => {
                     cut_notification(&mut wires.control, bytes)?;
-                    self.ops.active.pop_front();
+                    self.ops.finish_active();
                     continue;
                 }
                 Active::Message(op) => *op,
             };
             let Some(message) = self.ops.outgoing_mut(op) else {
-                self.ops.active.pop_front();
+                self.ops.finish_active();
                 continue;
             };
             match cut_message(op, message, wires, self.chunk, &self.fabric.nic)? {
                 Cut::Copied(bytes) => {
                     self.progress.sent.push((op, bytes));
-                    self.ops.active.pop_front();
+                    self.ops.finish_active();
                 }
-                Cut::Whole => {
-                    self.ops.active.pop_front();
-                }
+                Cut::Whole => self.ops.finish_active(),
                 Cut::Part => {}
                 Cut::NoRoom => break,
             }
@@ -565,12 +579,13 @@ impl Core {
             return Ok(());
         };
         let pool = self.fabric.pool_memory();
+        let mut budget = Budget::payload();
         let mut pulled = Ok(());
-        for stream in &mut wires.data {
+        for stream in wires.in_turn(self.turns) {
             if self.fabric.options.placement == Placement::Direct {
                 stream.place(&self.fabric.nic);
             }
-            pulled = stream.pull(pool, TURN_BYTES, &mut self.progress);
+            pulled = stream.pull(pool, &mut budget, &mut self.progress);
             if pulled.is_err() {
                 break;
             }

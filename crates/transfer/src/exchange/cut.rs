@@ -3,8 +3,9 @@
 
 use devmem_tcp::Netdev;
 
+use super::budget::TURN_BYTES;
 use super::control::Control;
-use super::core::{TURN_BYTES, Wires};
+use super::core::Wires;
 use super::error::Cause;
 use super::operations::{Destination, Outgoing};
 use super::record::{Carrier, INLINE_BYTES, Record};

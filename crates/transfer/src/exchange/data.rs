@@ -8,6 +8,7 @@ use devmem_tcp::{
     Completions, Dmabuf, Interest, Netdev, RecvError, RxBatch, SendError, SendId, Stream, Watch,
 };
 
+use super::budget::{Budget, TURN_BYTES};
 use super::control::is_not_now;
 use super::error::{Cause, StreamName};
 use super::placing::Placing;
@@ -15,6 +16,10 @@ use super::region::{BATCH_FRAGS, Gone, HostMemory, Source, Span, Target, gather}
 
 /// Bytes copied at once from device memory that the NIC cannot send from.
 const COPY_BYTES: usize = 64 << 10;
+
+/// Zero-copy sends that are not complete from which on nothing more is sent. A peer decides how many bytes TCP takes at a time: if it is one,
+/// each of them would be a send of its own to remember.
+const MAX_FLIGHT: usize = 4096;
 
 /// A chunk that is being sent.
 struct Outgoing {
@@ -103,6 +108,10 @@ impl DataStream {
         self.queued
     }
 
+    fn can_push(&self) -> bool {
+        !self.out.is_empty() && self.flight.len() < MAX_FLIGHT
+    }
+
     /// Returns whether bytes wait for TCP, or TCP still needs bytes.
     pub(super) fn is_sending(&self) -> bool {
         !self.out.is_empty() || !self.flight.is_empty()
@@ -122,7 +131,7 @@ impl DataStream {
     pub(super) fn watch(&self, watches: &mut Vec<Watch>) {
         let wants = [
             (Interest::Receive, !self.expected.is_empty()),
-            (Interest::Send, !self.out.is_empty()),
+            (Interest::Send, self.can_push()),
             (Interest::Complete, !self.flight.is_empty()),
         ];
         let wants = wants.into_iter().filter(|(_, is_wanted)| *is_wanted);
@@ -146,9 +155,17 @@ impl DataStream {
         self.expected.front().map(|expected| expected.number)
     }
 
-    /// Sends what TCP takes, and collects what it has finished with.
-    pub(super) fn push(&mut self, nic: &Netdev, progress: &mut Progress) -> Result<(), Cause> {
-        while let Some(first) = self.out.front_mut() {
+    /// Sends what TCP takes, as far as the budget goes, and collects what it has finished with.
+    pub(super) fn push(
+        &mut self,
+        nic: &Netdev,
+        budget: &mut Budget,
+        progress: &mut Progress,
+    ) -> Result<(), Cause> {
+        while let Some(first) = self.out.front_mut()
+            && self.flight.len() < MAX_FLIGHT
+            && budget.left() > 0
+        {
             let source = first.span.source(first.sent, nic);
             // TCP reads the bytes where they are, and reports when it no longer needs them.
             let is_kept = matches!(source, Source::Bound(..));
@@ -184,6 +201,7 @@ impl DataStream {
                 break;
             }
             progress.worked = true;
+            budget.spend(bytes);
             if !is_kept {
                 progress.sent.push((first.op, bytes));
             }
@@ -236,16 +254,16 @@ impl DataStream {
         self.placing.stop(&mut self.stream);
     }
 
-    /// Receives up to `budget` bytes of the announced chunks to their places. `pool` is the memory bound for receiving.
+    /// Receives bytes of the announced chunks to their places, as far as the budget goes. `pool` is the memory bound for receiving.
     pub(super) fn pull(
         &mut self,
         pool: Option<&Dmabuf>,
-        budget: usize,
+        budget: &mut Budget,
         progress: &mut Progress,
     ) -> Result<(), Cause> {
-        let mut left = budget;
+        let mut left = TURN_BYTES;
         while let Some(first) = self.expected.front()
-            && left > 0
+            && left.min(budget.left()) > 0
         {
             let want = (first.span.len() - self.arrived).min(left);
             let target = first.span.target(self.arrived);
@@ -273,6 +291,7 @@ impl DataStream {
                 None => break,
             };
             progress.worked = true;
+            budget.spend(bytes);
             left -= bytes;
             self.arrived += bytes;
             let is_whole = self.arrived == first.span.len();
@@ -297,12 +316,15 @@ impl DataStream {
         let _ = self.stream.set_linger(Some(Duration::ZERO));
     }
 
-    /// Receives and drops bytes of an endpoint that closes. Returns whether the peer has ended its direction.
-    pub(super) fn discard(&mut self) -> bool {
+    /// Receives and drops bytes of an endpoint that closes, as far as the budget goes. Returns whether the peer has ended its direction.
+    pub(super) fn discard(&mut self, budget: &mut Budget) -> bool {
         loop {
+            if budget.left() == 0 {
+                return false;
+            }
             match self.stream.recv(&mut self.batch) {
                 Ok(0) => return true,
-                Ok(_) => {}
+                Ok(bytes) => budget.spend(bytes),
                 Err(RecvError::WouldBlock | RecvError::TimedOut) => return false,
                 Err(_ended) => return true,
             }

@@ -9,12 +9,12 @@ use devmem_tcp::Watch;
 
 use super::core::{Core, EndpointStats, MAX_NOTIFY_BYTES, Wires};
 use super::engine::Engine;
-use super::error::{Cause, PostError};
+use super::error::{Cause, PostError, PublishError};
 use super::fabric::FabricInner;
 use super::linger::Lingering;
 use super::operations::{Event, MAX_PARTS};
 use super::record::Record;
-use super::region::{Region, RegionKey};
+use super::region::{Access, Region, RegionKey};
 
 /// One part of a receive: room for one message.
 #[derive(Clone, Debug)]
@@ -167,6 +167,23 @@ impl Endpoint {
         Ok(())
     }
 
+    /// Lets the peer of this endpoint put into a region or get from it, as the region's [`Access`] says, and returns the key by which it
+    /// names the region. No other endpoint accepts the key. It is valid until the last handle of the region is dropped; the same region has the
+    /// same key again.
+    ///
+    /// # Errors
+    /// [`PublishError`]: the region is private, or one of another fabric.
+    pub fn publish(&self, region: &Region) -> Result<RegionKey, PublishError> {
+        if !region.is_of(self.fabric.id) {
+            return Err(PublishError::OtherFabric);
+        }
+        if region.inner().access == Access::PRIVATE {
+            return Err(PublishError::Private);
+        }
+        let key = self.core().keys.publish(region.inner());
+        key.map_err(PublishError::System)
+    }
+
     /// Posts a put: copies bytes to `offset` of a region that the peer has published. Puts are not ordered among each other.
     ///
     /// # Errors
@@ -217,6 +234,9 @@ impl Endpoint {
             return Err(PostError::NotifyTooLong { bytes: bytes.len() });
         }
         let mut core = self.room_to_send()?;
+        if !core.ops.has_room_to_notify() {
+            return Err(PostError::Full);
+        }
         core.notify(bytes.to_vec());
         self.tell(core);
         Ok(())
@@ -230,7 +250,8 @@ impl Endpoint {
         }
     }
 
-    /// Moves what can be moved without waiting, at most a few MiB. Returns whether it moved anything.
+    /// Moves what can be moved without waiting: at most a few MiB and a few hundred records, whatever the peer sends. Returns whether it
+    /// moved anything; if so, more may be there.
     pub fn progress(&self) -> bool {
         self.fabric.board.step_lingering();
         let mut core = self.core();
@@ -239,9 +260,15 @@ impl Endpoint {
         worked
     }
 
-    /// Returns the next event.
+    /// Returns the next event. A program that does not take them stops a peer that notifies it: see [`Event::Notified`].
     pub fn next_event(&self) -> Option<Event> {
-        self.core().ops.events.pop_front()
+        let board = &self.fabric.board;
+        let (event, reads_again) = self.core().next_event();
+        if reads_again && board.engine == Engine::Thread {
+            // It does not watch for records that it would not read.
+            board.poller.wake();
+        }
+        event
     }
 
     /// Makes progress until there is an event, for `at_most`; `None`: there was none in that time. Spins for a short time, then

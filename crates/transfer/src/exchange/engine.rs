@@ -4,11 +4,14 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use devmem_tcp::{Netdev, Poller, Watch};
 
+use super::arrivals::Arrivals;
+use super::budget::Budget;
 use super::endpoint::Shared;
+use super::keeper::Keeper;
 use super::linger::Lingering;
 
 /// Longest sleep of the thread: bounds the delay of a missed wake-up.
@@ -17,10 +20,14 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 /// Longest sleep while connections of closed endpoints linger: their ends are not watched.
 const LINGER_TICK: Duration = Duration::from_millis(10);
 
+/// Time between the thread's looks at connections that are not part of an endpoint.
+const ARRIVALS_TICK: Duration = Duration::from_millis(100);
+
 /// What makes progress with the endpoints of a fabric.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Engine {
-    /// Calls of the program: [`Endpoint::progress`](super::Endpoint::progress), or waiting for an event.
+    /// Calls of the program: [`Endpoint::progress`](super::Endpoint::progress), or waiting for an event. Only closing connections needs
+    /// no call: in real time a thread that exists for it does that.
     #[default]
     Calls,
     /// Also a thread of the fabric. Operations go on while the program does something else, and it sleeps in
@@ -34,18 +41,26 @@ pub(super) struct Board {
     pub(super) poller: Poller,
     /// Endpoints that the thread serves. Locked during its turns, before the locks of the endpoints.
     endpoints: Mutex<Vec<Arc<Shared>>>,
-    /// Connections of closed endpoints. Locked last.
+    /// Connections that are not part of an endpoint. Locked before the connections of closed ones.
+    arrivals: Mutex<Arrivals>,
+    /// Connections of closed endpoints. Locked last, apart from the state of the keeper.
     lingering: Mutex<Vec<Lingering>>,
+    pub(super) keeper: Keeper,
+    /// Only calls move the clock: no thread may poll.
+    is_virtual: bool,
     is_closing: AtomicBool,
 }
 
 impl Board {
-    pub(super) fn new(nic: &Netdev, engine: Engine) -> io::Result<Arc<Self>> {
+    pub(super) fn new(nic: &Netdev, engine: Engine, arrivals: Arrivals) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             engine,
             poller: Poller::new(nic)?,
             endpoints: Mutex::default(),
+            arrivals: Mutex::new(arrivals),
             lingering: Mutex::default(),
+            keeper: Keeper::default(),
+            is_virtual: nic.is_in_virtual_time(),
             is_closing: AtomicBool::new(false),
         }))
     }
@@ -71,13 +86,25 @@ impl Board {
         }
     }
 
+    pub(super) fn arrivals(&self) -> MutexGuard<'_, Arrivals> {
+        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has connections closed in time, although the program may make no further call.
+    pub(super) fn keep(self: &Arc<Self>) {
+        match self.engine {
+            Engine::Thread => self.poller.wake(),
+            Engine::Calls if self.is_virtual => {}
+            Engine::Calls => self.keeper.start(self),
+        }
+    }
+
     /// Keeps the connections of a closed endpoint until the peer has closed them.
-    pub(super) fn linger(&self, lingering: Lingering) {
+    pub(super) fn linger(self: &Arc<Self>, lingering: Lingering) {
         let all = self.lingering.lock();
         all.unwrap_or_else(PoisonError::into_inner).push(lingering);
-        self.step_lingering();
-        if self.engine == Engine::Thread {
-            self.poller.wake();
+        if self.step_lingering() > 0 {
+            self.keep();
         }
     }
 
@@ -86,7 +113,12 @@ impl Board {
         let Ok(mut all) = self.lingering.try_lock() else {
             return 1;
         };
-        all.retain_mut(|lingering| !lingering.step());
+        let mut budget = Budget::payload();
+        all.retain_mut(|lingering| !lingering.step(&mut budget));
+        if budget.left() == 0 && !all.is_empty() {
+            // One that sends all the time must not use up the next turn, too.
+            all.rotate_left(1);
+        }
         all.len()
     }
 
@@ -103,11 +135,17 @@ impl Board {
 
     fn run(&self) {
         let mut watches = Vec::new();
+        let (mut looked, mut half_made) = (Instant::now(), 0);
         while !self.is_closing.load(Ordering::Acquire) {
             let worked = self.turn(&mut watches);
-            let at_most = match self.step_lingering() {
-                0 => LONGEST_SLEEP,
-                _ => LINGER_TICK,
+            if looked.elapsed() >= ARRIVALS_TICK {
+                half_made = self.arrivals().tidy(Instant::now());
+                looked = Instant::now();
+            }
+            let at_most = match (self.step_lingering(), half_made) {
+                (0, 0) => LONGEST_SLEEP,
+                (0, _) => ARRIVALS_TICK,
+                (_, _) => LINGER_TICK,
             };
             if !worked && self.poller.wait(&watches, at_most).is_err() {
                 // Without descriptors or memory the thread polls.

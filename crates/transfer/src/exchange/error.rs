@@ -273,6 +273,25 @@ pub struct RegionInUse {
     pub(super) operations: usize,
 }
 
+/// Why a region was not published.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PublishError {
+    /// The region permits nothing.
+    #[error(
+        "the region permits neither puts nor gets; register the memory with `Access::PUBLIC`, or with one of the two"
+    )]
+    Private,
+    /// The region belongs to another fabric.
+    #[error(
+        "the region belongs to another fabric; register the memory with the fabric of the endpoint"
+    )]
+    OtherFabric,
+    /// The system has no random numbers.
+    #[error("getrandom failed: {0}")]
+    System(std::io::Error),
+}
+
 /// Why an operation was not taken. The state has not changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

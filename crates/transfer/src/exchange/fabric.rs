@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use devmem_tcp::{BindTxError, BoundRx, Dmabuf, Netdev, Setup};
 
-use super::accept::{Arrivals, Listener};
+use super::accept::Listener;
+use super::arrivals::Arrivals;
 use super::dial::Dial;
 use super::engine::{Board, Engine, ProgressThread};
 use super::error::{ConnectError, FabricError, RegisterError};
-use super::region::{
-    Access, Device, Kind, Memory, NewRegion, Region, RegionInner, RegionKey, identity,
-};
+use super::keys;
+use super::region::{Access, Device, Kind, Memory, NewRegion, Region, identity};
 use super::ticket::Ticket;
 
 /// Most data streams of an endpoint.
@@ -103,8 +103,6 @@ pub(super) struct FabricInner {
     pub(super) options: Options,
     pub(super) control_address: SocketAddr,
     pub(super) data_address: SocketAddr,
-    /// Locked before the locks of `board`.
-    pub(super) arrivals: Mutex<Arrivals>,
     regions: Mutex<Regions>,
     pub(super) board: Arc<Board>,
     thread: Option<ProgressThread>,
@@ -114,16 +112,14 @@ pub(super) struct FabricInner {
 
 #[derive(Default)]
 struct Regions {
-    published: HashMap<RegionKey, Weak<RegionInner>>,
     by_identity: HashMap<(u64, u64), Weak<Device>>,
     devices: Vec<Weak<Device>>,
-    next: u64,
 }
 
 /// A NIC for exchanging messages. Clones are handles of the same fabric.
 #[derive(Clone)]
 pub struct Fabric {
-    inner: Arc<FabricInner>,
+    pub(super) inner: Arc<FabricInner>,
 }
 
 impl fmt::Debug for Fabric {
@@ -167,7 +163,8 @@ impl Fabric {
             what: "starting the progress engine",
             source,
         };
-        let board = Board::new(&nic, options.engine).map_err(started)?;
+        let arrivals = Arrivals::new(control, data);
+        let board = Board::new(&nic, options.engine, arrivals).map_err(started)?;
         let thread = match options.engine {
             Engine::Calls => None,
             Engine::Thread => Some(ProgressThread::start(&board).map_err(started)?),
@@ -177,7 +174,6 @@ impl Fabric {
             options,
             control_address,
             data_address,
-            arrivals: Mutex::new(Arrivals::new(control, data)),
             regions: Mutex::default(),
             board,
             thread,
@@ -237,7 +233,8 @@ impl Fabric {
     }
 
     /// Lets the connections of closed endpoints go on. Endpoints, listeners and dials do this, too, whenever they make
-    /// progress. Returns how many closed endpoints still have connections.
+    /// progress, and in real time a thread that exists as long as such connections do. Returns how many closed endpoints still have
+    /// connections.
     pub fn progress(&self) -> usize {
         self.inner.board.step_lingering()
     }
@@ -281,23 +278,16 @@ fn bind(nic: &Netdev, pool: &Pool, data: SocketAddr) -> Result<BoundPool, Fabric
 }
 
 fn random() -> Result<u64, FabricError> {
-    let mut bytes = [0; 8];
-    let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    got.map_err(|errno| FabricError::System {
+    keys::random().map_err(|source| FabricError::System {
         what: "getrandom",
-        source: errno.into(),
-    })?;
-    Ok(u64::from_le_bytes(bytes))
+        source,
+    })
 }
 
 impl FabricInner {
     /// Returns the memory in which the payload of accepted endpoints arrives.
     pub(super) fn pool_memory(&self) -> Option<&Dmabuf> {
         self.pool.as_ref().map(|pool| &pool.memory)
-    }
-
-    pub(super) fn arrivals(&self) -> MutexGuard<'_, Arrivals> {
-        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn regions(&self) -> MutexGuard<'_, Regions> {
@@ -311,10 +301,8 @@ impl FabricInner {
         access: Access,
     ) -> Result<Region, RegisterError> {
         let mut regions = self.regions();
-        regions.next += 1;
         let new = NewRegion {
             access,
-            key: RegionKey(regions.next),
             fabric: self.id,
         };
         let kind = match memory {
@@ -323,20 +311,7 @@ impl FabricInner {
             Memory::Device(memory) => Kind::Device(regions.device(memory)),
             Memory::Fd(fd) => Kind::Device(regions.import(fd)?),
         };
-        let region = Region::new(kind, range, new)?;
-        if access != Access::PRIVATE {
-            regions
-                .published
-                .retain(|_, region| region.strong_count() > 0);
-            let weak = Arc::downgrade(region.inner());
-            regions.published.insert(region.key(), weak);
-        }
-        Ok(region)
-    }
-
-    /// Returns a region that a peer names.
-    pub(super) fn published(&self, key: RegionKey) -> Option<Arc<RegionInner>> {
-        self.regions().published.get(&key).and_then(Weak::upgrade)
+        Region::new(kind, range, new)
     }
 }
 
@@ -381,5 +356,6 @@ impl Drop for FabricInner {
         while self.board.step_lingering() > 0 {
             std::thread::sleep(Duration::from_micros(200));
         }
+        self.board.keeper.stop();
     }
 }

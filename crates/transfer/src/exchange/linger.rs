@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::budget::Budget;
 use super::control::Control;
 use super::core::Wires;
 use super::data::DataStream;
@@ -32,8 +33,8 @@ impl Lingering {
         }
     }
 
-    /// Makes progress. Returns whether the connections can be dropped.
-    pub(super) fn step(&mut self) -> bool {
+    /// Makes progress, as far as the budget goes. Returns whether the connections can be dropped.
+    pub(super) fn step(&mut self, budget: &mut Budget) -> bool {
         if !self.is_shut
             && self
                 .control
@@ -49,13 +50,16 @@ impl Lingering {
         }
         // `next` stops at bytes that are no record; they are dropped with the connection.
         let control_ended = loop {
+            if budget.left() == 0 {
+                break false;
+            }
             match self.control.next() {
-                Ok(Some(_)) => {}
+                Ok(Some(record)) => budget.spend(record.inline_bytes()),
                 Ok(None) => break self.control.has_ended(),
                 Err(_) => break true,
             }
         };
-        self.data.retain_mut(|data| !data.discard());
+        self.data.retain_mut(|data| !data.discard(budget));
         self.is_shut && control_ended && self.data.is_empty() || Instant::now() >= self.until
     }
 }

@@ -17,6 +17,9 @@ pub const MAX_RECEIVES: usize = 256;
 /// Most sends, puts and gets that are not done, per endpoint.
 pub const MAX_SENDS: usize = 2048;
 
+/// Most notifications that are not sent, per endpoint.
+pub(super) const MAX_NOTIFIES: usize = 256;
+
 /// Most parts that a peer may have posted.
 const MAX_ROOMS: usize = MAX_RECEIVES * MAX_PARTS;
 
@@ -45,7 +48,8 @@ pub enum Event {
         /// The operation.
         user: u64,
     },
-    /// A notification of the peer, whose earlier puts are in place.
+    /// A notification of the peer, whose earlier puts are in place. When about a thousand of them, or 1 MiB, were not taken, nothing more is
+    /// read from the peer, neither records nor what they announce, until half of them were.
     Notified {
         /// What the peer has sent.
         bytes: Vec<u8>,
@@ -159,6 +163,8 @@ pub(super) struct Operations {
     receives: BTreeMap<u64, Receive>,
     matcher: Matcher,
     pub(super) active: VecDeque<Active>,
+    /// Notifications among `active`: a peer that takes nothing keeps them there.
+    notifies: usize,
     /// Answers to gets among `outgoing`.
     answers: usize,
     /// Name of the next operation. Never used again: 2^64 operations take centuries.
@@ -178,6 +184,23 @@ impl Operations {
 
     pub(super) fn has_room_to_receive(&self) -> bool {
         self.receives.len() < MAX_RECEIVES
+    }
+
+    pub(super) fn has_room_to_notify(&self) -> bool {
+        self.notifies < MAX_NOTIFIES
+    }
+
+    /// Adds a notification behind what is active.
+    pub(super) fn notify(&mut self, bytes: Vec<u8>) {
+        self.notifies += 1;
+        self.active.push_back(Active::Notify(bytes));
+    }
+
+    /// Takes out the first active one, which is announced.
+    pub(super) fn finish_active(&mut self) {
+        if let Some(Active::Notify(_)) = self.active.pop_front() {
+            self.notifies -= 1;
+        }
     }
 
     /// Returns how many gets of the peer are not answered.
@@ -405,13 +428,14 @@ impl Operations {
         self.events.extend(events);
         self.matcher = Matcher::default();
         self.active.clear();
+        self.notifies = 0;
         self.answers = 0;
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::region::{Access, Buffer, Kind, NewRegion, Region, RegionKey};
+    use super::super::region::{Access, Buffer, Kind, NewRegion, Region};
     use super::*;
 
     const CHUNK: u64 = 4096;
@@ -419,7 +443,6 @@ mod tests {
     fn span(len: usize) -> Span {
         let new = NewRegion {
             access: Access::PRIVATE,
-            key: RegionKey(1),
             fabric: 1,
         };
         let kind = Kind::Host(Buffer::new(vec![0; len]));

@@ -110,7 +110,7 @@ pub enum Memory<'a> {
     Landing(Arc<dyn Landing>),
 }
 
-/// What the peer may do with a region. Sends and receives of this side need no permission.
+/// What a peer may do with a region whose key it was given. Sends and receives of this side need no permission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     /// The peer may write to it.
@@ -132,7 +132,8 @@ impl Access {
     };
 }
 
-/// Names a published region to the peer. Plain data: send it by any means.
+/// Names a region to the peer of the endpoint that [published](super::Endpoint::publish) it: 64 random bits, which no other endpoint
+/// accepts. Plain data: send it by any means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RegionKey(pub u64);
 
@@ -211,7 +212,6 @@ pub(super) struct RegionInner {
     base: usize,
     len: usize,
     pub(super) access: Access,
-    pub(super) key: RegionKey,
     /// Identifies the fabric.
     fabric: u64,
     /// Operations that use it.
@@ -227,7 +227,7 @@ pub struct Region {
 impl fmt::Debug for Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Region")
-            .field("key", &self.inner.key)
+            .field("access", &self.inner.access)
             .field("len", &self.inner.len)
             .field("users", &self.users())
             .finish_non_exhaustive()
@@ -237,7 +237,6 @@ impl fmt::Debug for Region {
 /// What a new region is made of.
 pub(super) struct NewRegion {
     pub(super) access: Access,
-    pub(super) key: RegionKey,
     pub(super) fabric: u64,
 }
 
@@ -263,7 +262,6 @@ impl Region {
                 base: range.start,
                 len: range.len(),
                 access: new.access,
-                key: new.key,
                 fabric: new.fabric,
                 users: AtomicUsize::new(0),
             }),
@@ -277,11 +275,6 @@ impl Region {
     /// Returns the number of bytes.
     pub fn size(&self) -> usize {
         self.inner.len
-    }
-
-    /// Returns the name by which the peer puts into the region and gets from it.
-    pub fn key(&self) -> RegionKey {
-        self.inner.key
     }
 
     /// Returns the number of operations that use the region, of this side and of peers.
@@ -309,9 +302,14 @@ impl Region {
         }
     }
 
+    /// Returns whether the region belongs to a fabric.
+    pub(super) fn is_of(&self, fabric: u64) -> bool {
+        self.inner.fabric == fabric
+    }
+
     /// Returns the bytes of `range` for an operation of a fabric.
     pub(super) fn span(&self, fabric: u64, range: Range<usize>) -> Result<Span, PostError> {
-        if self.inner.fabric != fabric {
+        if !self.is_of(fabric) {
             return Err(PostError::OtherFabric);
         }
         Span::new(&self.inner, range.clone()).ok_or(PostError::OutOfBounds {
@@ -331,7 +329,7 @@ pub(super) struct Span {
 
 impl fmt::Debug for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Span({:?}, {}+{})", self.region.key, self.at, self.len)
+        write!(f, "Span({}+{} of {})", self.at, self.len, self.region.len)
     }
 }
 
@@ -478,8 +476,8 @@ pub(super) enum Target<'a> {
     Landing(&'a dyn Landing, usize),
 }
 
-/// Copies a batch, whose device frags are in `pool`, to the beginning of `target`, in stream order; a landing takes the batch itself, and
-/// leaves an empty one.
+/// Copies a batch, whose device frags are in `pool`, to the beginning of `target`, in stream order; a landing takes device frags with the
+/// batch itself, and leaves an empty one.
 pub(super) fn gather(
     batch: &mut RxBatch,
     bytes: usize,
@@ -491,10 +489,7 @@ pub(super) fn gather(
             .gather_into(memory, *at)
             .map(drop)
             .map_err(|error| Cause::Copy(error.into())),
-        Target::Landing(place, at) => {
-            let taken = std::mem::replace(batch, RxBatch::with_capacity(BATCH_FRAGS));
-            place.land(*at, taken).map_err(|Gone| Cause::MemoryGone)
-        }
+        Target::Landing(place, at) => land(batch, &**place, *at).map_err(|Gone| Cause::MemoryGone),
         Target::Host(memory, range) => {
             let mut copied = Ok(());
             let range = range.start..range.start + bytes;
@@ -506,6 +501,24 @@ pub(super) fn gather(
             copied
         }
     }
+}
+
+/// Hands a batch to a landing, which keeps it. A peer that sends single bytes must not make each of them cost a whole batch of host memory.
+fn land(batch: &mut RxBatch, place: &dyn Landing, mut at: usize) -> Result<(), Gone> {
+    if batch.device_bytes() == 0 {
+        for frag in &*batch {
+            if let Frag::Linear(bytes) = frag {
+                place.land_bytes(at, bytes)?;
+                at += bytes.len();
+            }
+        }
+        return Ok(());
+    }
+    let mut taken = std::mem::replace(batch, RxBatch::with_capacity(BATCH_FRAGS));
+    if taken.len() < BATCH_FRAGS / 4 {
+        taken.shrink_to_fit();
+    }
+    place.land(at, taken)
 }
 
 /// Copies the frags of a batch to host memory that is as long as they are.

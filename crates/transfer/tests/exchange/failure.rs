@@ -9,9 +9,10 @@ use std::time::Duration;
 use devmem_tcp::Netdev;
 use devmem_transfer::exchange::{
     Access, Carrier, Cause, Closing, Event, Fabric, Gone, HostMemory, INLINE_BYTES, Memory, Record,
-    TICKET_BYTES, Ticket, Violation,
+    Ticket, Violation,
 };
 
+use crate::by_hand::ByHand;
 use crate::world::{
     IDLE_TURNS, connect, device, host, options, pair, pair_with_pool, part, pattern, run,
 };
@@ -54,14 +55,15 @@ fn operations_on_a_broken_endpoint_are_taken_and_fail() {
     let (ours, theirs) = connect(&a, &b);
     drop(theirs);
     let (_, region) = host(&a, vec![1; 100]);
+    let key = ours.publish(&region).unwrap();
     while ours.cause().is_none() {
         ours.progress();
     }
     assert!(matches!(ours.next_event(), Some(Event::Broken(_))));
     ours.send(&region, 0..100, 1, 1).unwrap();
     ours.receive(&[part(&region, 0..100, 1)], 2).unwrap();
-    ours.put(&region, 0..0, region.key(), 0, 3).unwrap();
-    ours.get(region.key(), 0, &region, 0..0, 4).unwrap();
+    ours.put(&region, 0..0, key, 0, 3).unwrap();
+    ours.get(key, 0, &region, 0..0, 4).unwrap();
     let failed: Vec<_> = std::iter::from_fn(|| ours.next_event()).collect();
     let users: Vec<_> = failed
         .iter()
@@ -243,26 +245,12 @@ fn strangers_are_closed_and_endpoints_connect_all_the_same() {
     drop((silent, ours, theirs));
 }
 
-/// A peer that speaks the protocol by hand, to break it.
 #[test]
 fn a_record_that_names_nothing_breaks_the_endpoint() {
-    let (a, b) = Netdev::pair("seed=7".parse().unwrap()).unwrap();
+    let (nic, b) = Netdev::pair("seed=7".parse().unwrap()).unwrap();
     let b = Fabric::open(b, options()).unwrap();
     let listener = b.listen().unwrap();
-    let ticket: [u8; TICKET_BYTES] = listener.ticket().to_bytes();
-    let cookie = u64::from_le_bytes(ticket[12..20].try_into().unwrap());
-    let data_port = u16::from_le_bytes(ticket[54..56].try_into().unwrap());
-    let mut control = a.connect(b.address()).unwrap();
-    let data = a.connect((b.address().ip(), data_port)).unwrap();
-    let hello = Record::Hello(devmem_transfer::exchange::Hello {
-        cookie,
-        streams: 1,
-        chunk: 4096,
-    });
-    let address = Record::Address {
-        stream: 0,
-        local: data.local_addr().unwrap(),
-    };
+    let (mut peer, theirs) = ByHand::connect(&nic, &b, &listener, 1);
     let chunk = Record::Chunk {
         op: 1,
         part: 0,
@@ -271,15 +259,7 @@ fn a_record_that_names_nothing_breaks_the_endpoint() {
         len: 10,
         total: 10,
     };
-    for record in [hello, address] {
-        control.write_all(&record.encode()).unwrap();
-    }
-    let theirs = loop {
-        if let Some(endpoint) = listener.poll().unwrap() {
-            break endpoint;
-        }
-    };
-    control.write_all(&chunk.encode()).unwrap();
+    peer.say(chunk, &[]);
     while theirs.cause().is_none() {
         theirs.progress();
     }
@@ -289,7 +269,7 @@ fn a_record_that_names_nothing_breaks_the_endpoint() {
         "{cause}"
     );
     let mut answers = [0; 128];
-    control.read_exact(&mut answers).unwrap();
+    peer.control.read_exact(&mut answers).unwrap();
     let answers = answers
         .as_chunks::<64>()
         .0

@@ -1,9 +1,11 @@
 //! Exchange: two fabrics in one process, over wires with and without faults.
 
+mod by_hand;
 mod descriptors;
 mod engine;
 mod failure;
 mod fuzz_replay;
+mod hostile;
 mod kernel_nic;
 mod landing;
 mod messages;

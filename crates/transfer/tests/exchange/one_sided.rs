@@ -12,9 +12,9 @@ fn a_notification_arrives_after_the_puts_before_it() {
         let bytes = pattern(seed, 200_000);
         let (_, source) = host(&a, bytes.clone());
         let (buffer, target) = host(&b, vec![0; 250_000]);
-        ours.put(&source, 0..150_000, target.key(), 50_000, 1)
-            .unwrap();
-        ours.put(&source, 150_000..200_000, target.key(), 200_000, 2)
+        let key = theirs.publish(&target).unwrap();
+        ours.put(&source, 0..150_000, key, 50_000, 1).unwrap();
+        ours.put(&source, 150_000..200_000, key, 200_000, 2)
             .unwrap();
         let text = pattern(seed, 50 + seed as usize * 7);
         ours.notify(&text).unwrap();
@@ -52,11 +52,12 @@ fn a_get_fetches_from_host_and_device_memory() {
     let (_, from_host) = host(&b, bytes.clone());
     let (_memory, from_device) = device(&b, &bytes);
     let (buffer, target) = host(&a, vec![0; 120_000]);
-    ours.get(from_host.key(), 1000, &target, 0..60_000, 1)
+    let [from_host, from_device] =
+        [&from_host, &from_device].map(|region| theirs.publish(region).unwrap());
+    ours.get(from_host, 1000, &target, 0..60_000, 1).unwrap();
+    ours.get(from_device, 61_000, &target, 60_000..119_000, 2)
         .unwrap();
-    ours.get(from_device.key(), 61_000, &target, 60_000..119_000, 2)
-        .unwrap();
-    ours.get(from_device.key(), 0, &target, 5..5, 3).unwrap();
+    ours.get(from_device, 0, &target, 5..5, 3).unwrap();
     let (of_a, _) = run(&ours, &theirs, 3, 0);
     assert!(
         of_a.iter().all(|event| matches!(event, Event::Got { .. })),
@@ -115,7 +116,8 @@ fn a_put_outside_of_the_region_or_without_permission_writes_nothing() {
         let (_, source) = host(&a, vec![1; 100]);
         let buffer = Buffer::new(vec![0; 100]);
         let target = b.register(Memory::Host(buffer.clone()), access).unwrap();
-        ours.put(&source, 0..100, target.key(), offset, 1).unwrap();
+        let key = theirs.publish(&target).unwrap();
+        ours.put(&source, 0..100, key, offset, 1).unwrap();
         run(&ours, &theirs, 1, 1);
         assert!(theirs.cause().is_some(), "offset {offset}");
         buffer.with(|got| assert_eq!(*got, [0; 100]));
@@ -128,7 +130,7 @@ fn a_region_that_was_dropped_can_no_longer_be_named() {
     let (ours, theirs) = connect(&a, &b);
     let (_, source) = host(&a, vec![1; 100]);
     let (buffer, target) = host(&b, vec![0; 100]);
-    let key = target.key();
+    let key = theirs.publish(&target).unwrap();
     target.deregister().unwrap();
     ours.put(&source, 0..100, key, 0, 1).unwrap();
     run(&ours, &theirs, 1, 1);

@@ -14,7 +14,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use devmem_tcp::Dmabuf;
-use devmem_transfer::exchange::{Buffer, Closing, Endpoint, Event, Fabric, Options, Pool, Region};
+use devmem_transfer::exchange::{
+    Buffer, Closing, Endpoint, Event, Fabric, Options, Pool, Region, RegionKey,
+};
 
 use crate::world::{IDLE_TURNS, connect, device, host, pair_of, part, pattern, run};
 
@@ -159,20 +161,27 @@ struct Posted<'a> {
     _source: Bytes,
     target: Bytes,
     regions: [Region; 2],
+    /// Of the region that the other side names, if it does.
+    key: RegionKey,
 }
 
 impl<'a> Posted<'a> {
-    fn new(op: &'a Op, user: u64, seed: u64, fabrics: &[Fabric; 2]) -> Self {
+    fn new(op: &'a Op, user: u64, seed: u64, fabrics: &[Fabric; 2], ends: [&Endpoint; 2]) -> Self {
         let sent = pattern(seed ^ (user << 32), op.len);
         let (from, to) = (&fabrics[op.from], &fabrics[1 - op.from]);
         let padded = [&sent[..], &[0]].concat();
         let (source, source_region) = Bytes::register(op.source, from, padded);
         let untouched = vec![UNTOUCHED; op.len + MARGIN];
         let (target, target_region) = Bytes::register(op.target, to, untouched);
+        let published = match op.kind {
+            Kind::Get => ends[op.from].publish(&source_region),
+            _ => ends[1 - op.from].publish(&target_region),
+        };
         Self {
             op,
             user,
             sent,
+            key: published.unwrap(),
             _source: source,
             target,
             regions: [source_region, target_region],
@@ -190,8 +199,8 @@ impl<'a> Posted<'a> {
             (Kind::Message, false) => {
                 endpoint.receive(&[part(target, 0..len + MARGIN, op.tag)], user)
             }
-            (Kind::Put, true) => endpoint.put(source, 0..len, target.key(), 0, user),
-            (Kind::Get, false) => endpoint.get(source.key(), 0, target, 0..len, user),
+            (Kind::Put, true) => endpoint.put(source, 0..len, self.key, 0, user),
+            (Kind::Get, false) => endpoint.get(self.key, 0, target, 0..len, user),
             (Kind::Notify, true) => endpoint.notify(&self.sent[..len.min(4096)]),
             (Kind::Put | Kind::Notify, false) | (Kind::Get, true) => Ok(()),
         };
@@ -270,7 +279,7 @@ fn live(world: &World) {
     let ends = [&of_a, &of_b];
     let posted = (0..).zip(&world.ops);
     let posted: Vec<_> = posted
-        .map(|(user, op)| Posted::new(op, user, world.seed, &fabrics))
+        .map(|(user, op)| Posted::new(op, user, world.seed, &fabrics, ends))
         .collect();
 
     post_all(&posted, ends, Dice(!world.seed));

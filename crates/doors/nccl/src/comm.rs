@@ -11,6 +11,7 @@ use transfer::exchange::{
 
 use crate::failure::{Code, Failure, code_of};
 use crate::numbers::Table;
+use crate::state;
 use crate::unpack::{Arrival, Unpacker};
 
 static COMMS: Table<Comm> = Table::new();
@@ -26,6 +27,7 @@ pub(crate) const MAX_RECVS: usize = MAX_PARTS;
 
 /// A connection to another rank, in one direction.
 pub(crate) struct Comm {
+    context: u64,
     /// Index of the NIC.
     device: usize,
     direction: Direction,
@@ -112,6 +114,7 @@ pub(crate) struct Wanted {
 impl Comm {
     /// Adds a communicator and returns its number.
     pub(crate) fn add(
+        context: u64,
         device: usize,
         direction: Direction,
         fabric: Fabric,
@@ -120,6 +123,7 @@ impl Comm {
     ) -> Result<u64, Failure> {
         let empty = fabric.register(Memory::Host(Buffer::new(Vec::new())), Access::PRIVATE)?;
         let comm = Self {
+            context,
             device,
             direction,
             unpacker,
@@ -132,13 +136,7 @@ impl Comm {
                 is_told: false,
             }),
         };
-        let full = || {
-            Failure::new(
-                Code::Internal,
-                "the plugin has used up its numbers; restart the process",
-            )
-        };
-        COMMS.insert(comm).ok_or_else(full)
+        COMMS.insert(comm).ok_or_else(state::full)
     }
 
     pub(crate) fn fabric(&self) -> &Fabric {
@@ -433,6 +431,11 @@ pub(crate) fn close(number: u64) -> Result<(), Failure> {
         moved.sent_bytes, moved.received_bytes, moved.received_by_device
     ));
     Ok(())
+}
+
+/// Closes the communicators of a context: NCCL, which ends it, names them no more.
+pub(crate) fn end_context(context: u64) {
+    drop(COMMS.remove_if(|comm| comm.context == context));
 }
 
 /// Closes everything, when the library is unloaded.

@@ -2,7 +2,7 @@
 //!
 //! NCCL loads it with `dlopen` and takes one of the structures `ncclNetPlugin_v8` to `ncclNetPlugin_v12`, whose functions
 //! are those of `ffi/`, the only unsafe code here. All versions share one implementation: `state` (devices and contexts),
-//! `comm` (connections and requests), `memory` (registered memory), `gpu` (memory of GPUs), `unpack` (lists for NCCL's kernels). The
+//! `dials` (connections in the making), `comm` (connections and requests), `memory` (registered memory), `gpu` (memory of GPUs), `unpack` (lists for NCCL's kernels). The
 //! transfers are those of `devmem_transfer::exchange`.
 //!
 //! A pointer that NCCL gets from this library is a number, looked up in every call: a wrong or closed one is an error, not
@@ -19,6 +19,7 @@
 
 mod comm;
 mod config;
+mod dials;
 mod failure;
 mod ffi;
 mod gpu;

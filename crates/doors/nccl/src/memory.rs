@@ -12,6 +12,7 @@ use crate::ffi::gpu::{Exported, GpuRange};
 use crate::ffi::host::{HostRange, Ordered};
 use crate::gpu::{self, Share};
 use crate::numbers::Table;
+use crate::state;
 
 static MEMORIES: Table<Registration> = Table::new();
 
@@ -47,13 +48,7 @@ enum Regions {
 
 impl Registration {
     fn add(self) -> Result<u64, Failure> {
-        let full = || {
-            Failure::new(
-                Code::Internal,
-                "the plugin has used up its numbers; restart the process",
-            )
-        };
-        MEMORIES.insert(self).ok_or_else(full)
+        MEMORIES.insert(self).ok_or_else(state::full)
     }
 
     /// Returns the region, and the range of it that begins at the address `data`.

@@ -59,6 +59,11 @@ impl<T> Table<T> {
         objects.by_number.remove(&number)
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        let objects = self.objects.read().unwrap_or_else(PoisonError::into_inner);
+        objects.by_number.is_empty()
+    }
+
     /// Takes out the objects for which `is_done` says so.
     pub(crate) fn remove_if(&self, is_done: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);

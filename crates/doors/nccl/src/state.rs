@@ -1,12 +1,13 @@
-//! Devices, contexts, and the connections in the making.
+//! Devices, contexts, and listeners.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use devmem_tcp::{Dmabuf, Netdev};
-use transfer::exchange::{Dial, Fabric, Listener, Options, Placement, Pool, TICKET_BYTES, Ticket};
+use transfer::exchange::{Fabric, Listener, Options, Placement, Pool, TICKET_BYTES};
 
 use crate::comm::{Comm, Direction};
 use crate::config::{Backend, Config, Unpack};
+use crate::dials;
 use crate::failure::{Code, Failure};
 use crate::gpu;
 use crate::numbers::Table;
@@ -18,10 +19,10 @@ static CONFIG: OnceLock<Config> = OnceLock::new();
 static STATE: Mutex<State> = Mutex::new(State {
     fabrics: Vec::new(),
     contexts: 0,
+    last_context: NO_CONTEXT,
 });
 
 static LISTENERS: Table<Listening> = Table::new();
-static DIALS: Table<Dialling> = Table::new();
 
 /// The context of versions without contexts.
 pub(crate) const NO_CONTEXT: u64 = 0;
@@ -31,6 +32,8 @@ struct State {
     fabrics: Vec<Option<Opened>>,
     /// Contexts that are not finalized.
     contexts: u64,
+    /// Number of the context that was begun last.
+    last_context: u64,
 }
 
 /// An opened device.
@@ -46,16 +49,6 @@ struct Listening {
     listener: Listener,
     device: usize,
 }
-
-struct Dialling {
-    context: u64,
-    device: usize,
-    dial: Mutex<Dial>,
-}
-
-/// Where a handle keeps the number of the attempt that it began: behind the ticket. NCCL keeps the bytes of the handle between
-/// two calls of `connect`.
-const DIAL_AT: usize = TICKET_BYTES - size_of::<u64>();
 
 fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -84,22 +77,28 @@ pub(crate) fn init() -> Result<&'static Config, Failure> {
     Ok(config)
 }
 
-/// Begins a context, and opens every device, so that a wrong setting is found before anything connects.
-pub(crate) fn begin_context(number: u64) -> Result<(), Failure> {
+/// Begins a context, and opens every device, so that a wrong setting is found before anything connects. Returns its number, which no other
+/// one has: ranks in one process give the same number of their communicator.
+pub(crate) fn begin_context() -> Result<u64, Failure> {
     let config = init()?;
-    state().contexts += 1;
+    let mut state = state();
+    state.contexts += 1;
+    state.last_context += 1;
+    let number = state.last_context;
+    drop(state);
     for device in 0..config.devices.len() {
         if let Err(failure) = opened(device) {
             end_context(number);
             return Err(failure);
         }
     }
-    Ok(())
+    Ok(number)
 }
 
-/// Ends a context: drops connections in the making, and with the last context the devices, which restores their settings.
+/// Ends a context: drops its connections, also those in the making, and with the last context the devices, which restores their settings.
 pub(crate) fn end_context(context: u64) {
-    drop(DIALS.remove_if(|dial| dial.context == context));
+    dials::end_context(context);
+    crate::comm::end_context(context);
     drop(LISTENERS.remove_if(|listening| listening.context == context));
     let mut state = state();
     state.contexts = state.contexts.saturating_sub(1);
@@ -116,7 +115,7 @@ pub(crate) fn end_context(context: u64) {
 
 /// Drops everything, when the library is unloaded.
 pub(crate) fn unload() {
-    drop(DIALS.remove_if(|_| true));
+    dials::unload();
     drop(LISTENERS.remove_if(|_| true));
     crate::comm::unload();
     crate::memory::unload();
@@ -191,7 +190,13 @@ fn open(config: &Config, device: usize, backend: &Backend) -> Result<Opened, Fai
     Ok(Opened { fabric, bounce })
 }
 
-fn full() -> Failure {
+/// Returns the fabric of a device.
+pub(crate) fn fabric(device: usize) -> Result<Fabric, Failure> {
+    Ok(opened(device)?.fabric)
+}
+
+/// A table has given all of its numbers.
+pub(crate) fn full() -> Failure {
     Failure::new(
         Code::Internal,
         "the plugin has used up its numbers; restart the process",
@@ -212,46 +217,6 @@ pub(crate) fn listen(
         device,
     };
     LISTENERS.insert(listening).ok_or_else(full)
-}
-
-/// Connects a little further. Returns the communicator when it is there.
-pub(crate) fn connect(
-    context: u64,
-    device: usize,
-    handle: &mut [u8; TICKET_BYTES],
-) -> Result<Option<u64>, Failure> {
-    let mut number = [0; size_of::<u64>()];
-    number.copy_from_slice(&handle[DIAL_AT..]);
-    let mut number = u64::from_le_bytes(number);
-    if number == 0 {
-        let ticket = Ticket::from_bytes(handle);
-        let ticket = ticket.map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
-        let dial = Mutex::new(opened(device)?.fabric.dial(&ticket)?);
-        let dialling = Dialling {
-            context,
-            device,
-            dial,
-        };
-        number = DIALS.insert(dialling).ok_or_else(full)?;
-        handle[DIAL_AT..].copy_from_slice(&number.to_le_bytes());
-    }
-    let dialling = DIALS
-        .get(number)
-        .ok_or_else(|| Failure::no_such("handle"))?;
-    let mut dial = dialling.dial.lock().unwrap_or_else(PoisonError::into_inner);
-    let polled = dial.poll();
-    if matches!(polled, Ok(None)) {
-        return Ok(None);
-    }
-    // The attempt is over: the same handle may begin another one.
-    drop(DIALS.remove(number));
-    handle[DIAL_AT..].fill(0);
-    let Some(endpoint) = polled? else {
-        return Ok(None);
-    };
-    let fabric = opened(dialling.device)?.fabric;
-    let device = dialling.device;
-    Comm::add(device, Direction::Send, fabric, endpoint, None).map(Some)
 }
 
 /// A communicator that was accepted.
@@ -283,7 +248,15 @@ pub(crate) fn accept(listening: u64, reader: Reader) -> Result<Option<Accepted>,
     let bounce = bounce.filter(|_| reader == Reader::Kernels);
     let unpacker = bounce.map(|bounce| Unpacker::new(&bounce)).transpose()?;
     let handle = unpacker.as_ref().map(Unpacker::handle);
-    let number = Comm::add(device, Direction::Receive, fabric, endpoint, unpacker)?;
+    let context = listening.context;
+    let number = Comm::add(
+        context,
+        device,
+        Direction::Receive,
+        fabric,
+        endpoint,
+        unpacker,
+    )?;
     Ok(Some(Accepted { number, handle }))
 }
 

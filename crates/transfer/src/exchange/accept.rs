@@ -88,6 +88,9 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.fabric.board.arrivals().close(self.cookie);
+        let board = &self.fabric.board;
+        if !board.is_forked() {
+            board.arrivals().close(self.cookie);
+        }
     }
 }

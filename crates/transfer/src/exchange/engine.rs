@@ -48,6 +48,8 @@ pub(super) struct Board {
     pub(super) keeper: Keeper,
     /// Only calls move the clock: no thread may poll.
     is_virtual: bool,
+    /// The process that has opened the fabric.
+    process: u32,
     is_closing: AtomicBool,
 }
 
@@ -61,6 +63,7 @@ impl Board {
             lingering: Mutex::default(),
             keeper: Keeper::default(),
             is_virtual: nic.is_in_virtual_time(),
+            process: std::process::id(),
             is_closing: AtomicBool::new(false),
         }))
     }
@@ -84,6 +87,12 @@ impl Board {
             self.endpoints()
                 .retain(|other| !Arc::ptr_eq(other, endpoint));
         }
+    }
+
+    /// Returns whether this is a child of fork(2). The threads of the fabric do not exist there, but may have held locks; and the connections
+    /// belong to the parent.
+    pub(super) fn is_forked(&self) -> bool {
+        self.process != std::process::id()
     }
 
     pub(super) fn arrivals(&self) -> MutexGuard<'_, Arrivals> {

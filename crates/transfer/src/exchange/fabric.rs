@@ -351,6 +351,11 @@ impl Regions {
 impl Drop for FabricInner {
     /// Waits, for at most two seconds, until the peers of closed endpoints have closed, too.
     fn drop(&mut self) {
+        if self.board.is_forked() {
+            // Not dropped: that would wait for the end of a thread that does not exist here.
+            std::mem::forget(self.thread.take());
+            return;
+        }
         // The thread has no handle of the fabric: it serves no endpoint any more.
         drop(self.thread.take());
         while self.board.step_lingering() > 0 {

@@ -10,6 +10,7 @@ use super::kernels::NetDeviceHandle;
 use super::{device, number, pointer, write};
 use crate::comm;
 use crate::config::Unpack;
+use crate::dials;
 use crate::failure::{Code, Failure, finish};
 use crate::state::{self, NO_CONTEXT, Reader};
 use crate::unpack;
@@ -100,7 +101,7 @@ pub(super) unsafe extern "C" fn connect_v11(
         unsafe { write(sending, pointer(None)) }?;
         // SAFETY: NCCL gives the 128 bytes of the handle, and keeps them between the calls.
         let handle = unsafe { bytes(handle) }?;
-        let made = state::connect(number(context), device(dev)?, handle)?;
+        let made = dials::connect(number(context), device(dev)?, handle)?;
         // SAFETY: as above.
         unsafe { write(sending, pointer(made)) }
     })

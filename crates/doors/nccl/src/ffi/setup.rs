@@ -34,18 +34,16 @@ pub(super) unsafe extern "C" fn init_v10(log: Option<LogFn>, _profiler: *mut c_v
 
 pub(super) unsafe extern "C" fn init_v11(
     context: *mut *mut c_void,
-    comm_id: u64,
+    _comm_id: u64,
     _config: *mut c_void,
     log: Option<LogFn>,
     _profiler: *mut c_void,
 ) -> c_int {
     log::set(log);
     finish("init", || {
-        // Any number but that of versions without contexts.
-        let id = (comm_id & (u64::MAX >> 1)) + 1;
-        begin_context(id)?;
+        let number = begin_context()?;
         // SAFETY: NCCL gives room for the context.
-        unsafe { write(context, pointer(Some(id))) }
+        unsafe { write(context, pointer(Some(number))) }
     })
 }
 

@@ -289,16 +289,17 @@ fn tells_cause() {
     );
 }
 
-/// The first rank dies in the middle of messages: those of the second one that TCP has not taken yet fail, and so does its receive.
+/// The first rank dies in the middle of messages: each send of the second one is done or fails, and its receive fails. Which of the sends are
+/// done is the scheduler's choice: from none (the bytes have arrived, but their last acknowledgement was never sent) to all that have room. The
+/// dead rank has posted room for half of them.
 pub fn killed_in_transfer(rank: &Rank) {
-    // More than the buffers of TCP at both ends hold.
     const MESSAGES: usize = 24;
     let link = rank.link("link");
     let len = 4 << 20;
     let bytes = pattern(0, len);
     if rank.number == 0 {
         let mut to = rank.buffer(link.from, vec![GUARD; len]);
-        let receives: Vec<_> = (0..MESSAGES)
+        let receives: Vec<_> = (0..MESSAGES / 2)
             .map(|_| rank.receive(link.from, &mut to, len, 1))
             .collect();
         rank.meet("posted");
@@ -323,9 +324,9 @@ pub fn killed_in_transfer(rank: &Rank) {
             })
         })
         .collect();
-    let done = ends.iter().take_while(|code| **code == 0).count();
-    assert!((1..MESSAGES).contains(&done), "{done} sends are done");
-    assert_eq!(ends[done..], vec![REMOTE; MESSAGES - done]);
+    let (done, failed): (Vec<i32>, Vec<i32>) = ends.iter().partition(|code| **code == 0);
+    assert!(done.len() <= MESSAGES / 2, "half had no room: {ends:?}");
+    assert!(failed.iter().all(|code| *code == REMOTE), "{ends:?}");
     assert_eq!(rank.fails(receiving), REMOTE);
     assert!(to.bytes.iter().all(|byte| *byte == GUARD));
     tells_cause();

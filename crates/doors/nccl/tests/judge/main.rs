@@ -1,9 +1,11 @@
 //! A judge of NCCL network plugins: loads one by its symbols, and has two ranks, which are processes, exchange messages.
 //!
 //! `NCCL_JUDGE_PLUGIN=/path/libnccl-net-x.so` judges another plugin, where the devices are its own matter. The cases with GPUs are left out
-//! then: they are about settings of this plugin, and need a driver that it loads from a file.
+//! then: they are about settings of this plugin, and need a driver that it loads from a file. So are those about descriptors, which speak
+//! this plugin's protocol.
 
 mod cases;
+mod descriptors;
 mod gpu;
 mod kernel_nic;
 mod loaded;
@@ -323,6 +325,7 @@ fn main() -> ExitCode {
     }
     let mut tests = trials![
         // The longest ones first.
+        descriptors::an_abandoned_attempt_is_closed_and_can_be_begun_again,
         a_killed_peer_with_its_stack_fails_the_requests,
         ranks_on_a_tap,
         ranks_on_packet_sockets,
@@ -333,6 +336,10 @@ fn main() -> ExitCode {
         a_killed_peer_fails_the_requests,
         every_version_connects_and_moves_messages,
         every_version_connects_to_itself_and_refuses_alike,
+        descriptors::a_closed_communicator_keeps_none_although_its_peer_stays,
+        descriptors::a_closed_listener_keeps_none_of_what_was_half_made,
+        descriptors::a_finalized_plugin_keeps_none,
+        descriptors::a_handle_of_another_network_says_that_the_peer_has_no_plugin,
         gpu::every_version_moves_memory_of_gpus,
         gpu::memory_of_gpus_survives_loss_and_reordering,
         gpu::memory_without_a_dmabuf_is_registered_by_its_address,
@@ -354,7 +361,7 @@ fn main() -> ExitCode {
     ];
     if roles::setting(roles::PLUGIN).is_some() {
         tests.retain(|test| {
-            !["gpu::", "unpack::"]
+            !["gpu::", "unpack::", "descriptors::"]
                 .iter()
                 .any(|of| test.name().starts_with(of))
         });

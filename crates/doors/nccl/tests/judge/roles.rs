@@ -6,6 +6,7 @@ use std::time::Duration;
 use gvnic_server::plan::{WireEnd, WirePlan, WirePort};
 
 use crate::cases;
+use crate::descriptors;
 use crate::gpu;
 use crate::loaded::{Plugin, WARNINGS};
 use crate::rank::{self, Rank};
@@ -65,6 +66,7 @@ fn rank() {
             rank::until("the cable", || folder().join(end).exists().then_some(()));
         }
     }
+    let before = descriptors::count();
     let plugin = Plugin::load(&plugin(), version);
     let plugin = plugin.unwrap_or_else(|code| panic!("init: {code}; {:?}", WARNINGS.lock()));
     let rank = Rank::new(plugin, rank, &folder());
@@ -86,6 +88,7 @@ fn rank() {
         case => match gpu::CASES
             .iter()
             .chain(unpack::CASES)
+            .chain(descriptors::CASES)
             .find(|(name, _)| *name == case)
         {
             Some((_, play)) => play(&rank),
@@ -93,6 +96,7 @@ fn rank() {
         },
     }
     rank.plugin.unload().expect("finalize and dlclose");
+    descriptors::check_unloaded(&case, version, before);
 }
 
 /// A plugin whose settings are wrong.

@@ -323,7 +323,8 @@ fn a_peer_that_never_reads_holds_the_memory_and_gets_it_all_when_it_does() {
             nic.fill(0);
             let mut ours = host.connect(&nic);
             let theirs = host.accept();
-            // Until window and send buffer are full.
+            // Until window and send buffer are full: nothing is taken, and what was taken last is not acknowledged. On a busy machine the
+            // first alone may also be true in between.
             ours.set_timeout(Some(Duration::from_millis(300)));
             let mut sent = 0;
             let mut last = None;
@@ -335,14 +336,19 @@ fn a_peer_that_never_reads_holds_the_memory_and_gets_it_all_when_it_does() {
                         sent += id.bytes();
                         last = Some(id);
                     }
-                    Err(SendError::TimedOut) => break,
+                    Err(SendError::TimedOut) => {
+                        let last = last.expect("some was sent");
+                        match ours.completions().wait(last) {
+                            Ok(_) => {}
+                            Err(CompletionError::TimedOut) => break,
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
                     Err(error) => panic!("{error}"),
                 }
             }
             let last = last.expect("some was sent");
-            let held = ours.completions().wait(last);
-            assert!(matches!(held, Err(CompletionError::TimedOut)), "{held:?}");
-            assert!(tx.in_flight() > 0);
+            assert!(tx.in_flight() > 0, "after {sent} bytes");
             ours.shutdown_write().expect("open");
             let reading = std::thread::spawn(move || {
                 // The ring was sent over and over, as it is.
@@ -367,7 +373,8 @@ fn a_peer_that_vanishes_ends_by_the_user_timeout() {
     in_netns("a_peer_that_vanishes_ends_by_the_user_timeout", || {
         let (host, nic) = Host::with_nic(V4, |builder| {
             let mut tcp = TcpOptions::default();
-            tcp.user_timeout = Some(Duration::from_millis(1500));
+            // Longer than a busy machine keeps a thread from its processor.
+            tcp.user_timeout = Some(Duration::from_secs(10));
             builder.tcp(tcp)
         });
         let tx = nic.netdev.bind_tx(&nic.ring).expect("bound");

@@ -10,6 +10,7 @@ use devmem_linux::netif::Interface;
 use devmem_linux::netns::{self, NetNs};
 use devmem_linux::test_util::in_netns;
 use devmem_tcp::{Dmabuf, ErrorKind as Kind, LinkState, Netdev, OpenError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, eth, ipproto, socket_with};
@@ -114,7 +115,7 @@ fn tcp_source_and_flags(frame: &[u8]) -> Option<(IpAddr, u8)> {
     (protocol == TCP).then_some((from, flags))
 }
 
-/// Pings an address; returns the number of answers within a moment.
+/// Pings an address; returns the number of answers until a moment after the first one.
 fn pings(to: IpAddr) -> usize {
     use rustix::net::{SendFlags, sendto};
     // Where the message begins in what is read, and the types of request and answer (RFC 792, RFC 4443 4).
@@ -133,13 +134,23 @@ fn pings(to: IpAddr) -> usize {
     let request = [request, 0, 0xf7, 0xff, 0, 0, 0, 0];
     let to = SocketAddr::new(to, 0);
     sendto(&socket, &request, SendFlags::empty(), &to).expect("sent");
-    std::thread::sleep(Duration::from_millis(300));
     let mut packet = [0; 256];
     let mut answers = 0;
-    while let Ok(len) = rustix::io::read(&socket, &mut packet[..]) {
-        answers += usize::from(packet[..len].get(at) == Some(&answer));
+    loop {
+        // Other messages come to the socket, too.
+        let patience = match answers {
+            0 => PATIENCE,
+            _ => Duration::from_millis(300),
+        };
+        let patience = Timespec::try_from(patience).expect("a time");
+        let mut readable = [PollFd::new(&socket, PollFlags::IN)];
+        if poll(&mut readable, Some(&patience)).expect("it is open") == 0 {
+            return answers;
+        }
+        while let Ok(len) = rustix::io::read(&socket, &mut packet[..]) {
+            answers += usize::from(packet[..len].get(at) == Some(&answer));
+        }
     }
-    answers
 }
 
 /// A stream from the peer's kernel to our port.

@@ -433,6 +433,10 @@ pub(crate) fn close(number: u64) -> Result<(), Failure> {
     Ok(())
 }
 
+pub(crate) fn is_empty() -> bool {
+    COMMS.is_empty()
+}
+
 /// Closes the communicators of a context: NCCL, which ends it, names them no more.
 pub(crate) fn end_context(context: u64) {
     drop(COMMS.remove_if(|comm| comm.context == context));

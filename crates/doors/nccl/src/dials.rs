@@ -2,9 +2,7 @@
 //! has not asked about for a while is closed; if it does ask again, the handle begins another one.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use transfer::exchange::{BadTicket, Dial, TICKET_BYTES, Ticket};
 
@@ -12,18 +10,13 @@ use crate::comm::{Comm, Direction};
 use crate::failure::{Code, Failure};
 use crate::numbers::Table;
 use crate::state;
-
-/// Time between two looks for attempts that are abandoned, and looks without a call after which one is. Counted, not measured: a process
-/// that was stopped for a while has abandoned nothing.
-const TICK: Duration = Duration::from_secs(1);
-const ABANDONED_AFTER: u32 = 30;
+use crate::watch::{self, ABANDONED_AFTER};
 
 /// Where a handle keeps the number of the attempt that it began: behind the ticket. NCCL keeps the bytes of the handle between
 /// two calls of `connect`.
 const DIAL_AT: usize = TICKET_BYTES - size_of::<u64>();
 
 static DIALS: Table<Dialling> = Table::new();
-static WATCH: Watch = Watch::new();
 
 struct Dialling {
     context: u64,
@@ -90,7 +83,7 @@ fn begin(
     };
     let number = DIALS.insert(dialling).ok_or_else(state::full)?;
     handle[DIAL_AT..].copy_from_slice(&number.to_le_bytes());
-    WATCH.start();
+    watch::start();
     let dialling = DIALS.get(number);
     Ok((number, dialling.ok_or_else(|| Failure::no_such("handle"))?))
 }
@@ -111,6 +104,10 @@ fn not_of_this_plugin(bad: BadTicket) -> Failure {
     Failure::new(Code::Usage, text)
 }
 
+pub(crate) fn is_empty() -> bool {
+    DIALS.is_empty()
+}
+
 /// Gives up the attempts of a context.
 pub(crate) fn end_context(context: u64) {
     drop(DIALS.remove_if(|dial| dial.context == context));
@@ -118,97 +115,13 @@ pub(crate) fn end_context(context: u64) {
 
 /// Gives up everything, when the library is unloaded.
 pub(crate) fn unload() {
-    if WATCH.is_forked() {
-        // The thread does not exist in a child of fork(2), but may have held a lock; and the connections belong to the parent.
-        return;
-    }
-    WATCH.stop();
     drop(DIALS.remove_if(|_| true));
 }
 
-/// The thread that closes abandoned attempts. It exists while there are attempts.
-struct Watch {
-    state: Mutex<Watching>,
-    /// Notified when the library is unloaded.
-    stopped: Condvar,
-    /// The process that has started the thread; 0: none.
-    process: AtomicU32,
-}
-
-struct Watching {
-    /// Of a thread that runs, or has ended. It is joined before the library is unmapped.
-    thread: Option<JoinHandle<()>>,
-    is_running: bool,
-    is_stopped: bool,
-}
-
-impl Watch {
-    const fn new() -> Self {
-        let state = Watching {
-            thread: None,
-            is_running: false,
-            is_stopped: false,
-        };
-        Self {
-            state: Mutex::new(state),
-            stopped: Condvar::new(),
-            process: AtomicU32::new(0),
-        }
-    }
-
-    fn is_forked(&self) -> bool {
-        ![0, std::process::id()].contains(&self.process.load(Ordering::Relaxed))
-    }
-
-    fn state(&self) -> MutexGuard<'_, Watching> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Starts the thread, unless it runs.
-    fn start(&'static self) {
-        let mut state = self.state();
-        if state.is_running || state.is_stopped {
-            return;
-        }
-        self.process.store(std::process::id(), Ordering::Relaxed);
-        if let Some(ended) = state.thread.take() {
-            // An error is a panic of the thread, which has been printed already.
-            let _ = ended.join();
-        }
-        let started = std::thread::Builder::new()
-            .name("devmem-dials".to_owned())
-            .spawn(move || self.run());
-        // Without a thread, abandoned attempts stay until the next one starts it.
-        state.thread = started.ok();
-        state.is_running = state.thread.is_some();
-    }
-
-    fn run(&self) {
-        loop {
-            let is_abandoned =
-                |dial: &Dialling| dial.looks.fetch_add(1, Ordering::Relaxed) >= ABANDONED_AFTER;
-            drop(DIALS.remove_if(is_abandoned));
-            let mut state = self.state();
-            // Asked under the lock: `start` comes after the attempt that it is for.
-            if state.is_stopped || DIALS.is_empty() {
-                state.is_running = false;
-                return;
-            }
-            let goes_on = |state: &mut Watching| !state.is_stopped;
-            let waited = self.stopped.wait_timeout_while(state, TICK, goes_on);
-            drop(waited);
-        }
-    }
-
-    fn stop(&self) {
-        let mut state = self.state();
-        state.is_stopped = true;
-        let thread = state.thread.take();
-        drop(state);
-        self.stopped.notify_all();
-        if let Some(thread) = thread {
-            // As in `start`.
-            let _ = thread.join();
-        }
-    }
+/// Counts a look of the watch, and gives up what is abandoned. Returns whether attempts are left.
+pub(crate) fn look() -> bool {
+    let is_abandoned =
+        |dial: &Dialling| dial.looks.fetch_add(1, Ordering::Relaxed) >= ABANDONED_AFTER;
+    drop(DIALS.remove_if(is_abandoned));
+    !DIALS.is_empty()
 }

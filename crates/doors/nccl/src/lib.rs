@@ -6,7 +6,7 @@
 //! transfers are those of `devmem_transfer::exchange`.
 //!
 //! A pointer that NCCL gets from this library is a number, looked up in every call: a wrong or closed one is an error, not
-//! an access to freed memory. No function waits for the network, and no panic crosses into C. A call that fails says so once in NCCL's
+//! an access to freed memory. What NCCL is done with is closed without a further call: by the exchange, or by `watch`. No function waits for the network, and no panic crosses into C. A call that fails says so once in NCCL's
 //! log, with a reason and a remedy.
 //!
 //! # What it does not do
@@ -27,5 +27,6 @@ mod memory;
 mod numbers;
 mod state;
 mod unpack;
+mod watch;
 
 pub use ffi::abi;

@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use devmem_tcp::{Dmabuf, Netdev};
 use transfer::exchange::{Fabric, Listener, Options, Placement, Pool, TICKET_BYTES};
 
-use crate::comm::{Comm, Direction};
+use crate::comm::{self, Comm, Direction};
 use crate::config::{Backend, Config, Unpack};
 use crate::dials;
 use crate::failure::{Code, Failure};
 use crate::gpu;
 use crate::numbers::Table;
 use crate::unpack::{Bounce, Unpacker};
+use crate::watch::{self, ABANDONED_AFTER};
 
 /// The settings; the same as long as the library is loaded, because the properties lead into them.
 static CONFIG: OnceLock<Config> = OnceLock::new();
@@ -19,6 +20,7 @@ static CONFIG: OnceLock<Config> = OnceLock::new();
 static STATE: Mutex<State> = Mutex::new(State {
     fabrics: Vec::new(),
     contexts: 0,
+    idle_looks: 0,
     last_context: NO_CONTEXT,
 });
 
@@ -32,6 +34,8 @@ struct State {
     fabrics: Vec<Option<Opened>>,
     /// Contexts that are not finalized.
     contexts: u64,
+    /// Looks of the watch since a device was used.
+    idle_looks: u32,
     /// Number of the context that was begun last.
     last_context: u64,
 }
@@ -98,7 +102,7 @@ pub(crate) fn begin_context() -> Result<u64, Failure> {
 /// Ends a context: drops its connections, also those in the making, and with the last context the devices, which restores their settings.
 pub(crate) fn end_context(context: u64) {
     dials::end_context(context);
-    crate::comm::end_context(context);
+    comm::end_context(context);
     drop(LISTENERS.remove_if(|listening| listening.context == context));
     let mut state = state();
     state.contexts = state.contexts.saturating_sub(1);
@@ -113,11 +117,35 @@ pub(crate) fn end_context(context: u64) {
     drop(fabrics);
 }
 
+/// Closes devices that nothing has used for a while, in versions that do not say when they are done; later they are opened again. Returns
+/// whether this has to be looked at again.
+pub(crate) fn look() -> bool {
+    let mut state = state();
+    if state.contexts > 0 || state.fabrics.is_empty() {
+        return false;
+    }
+    state.idle_looks += 1;
+    if !LISTENERS.is_empty() || !dials::is_empty() || !comm::is_empty() {
+        state.idle_looks = 0;
+    }
+    if state.idle_looks <= ABANDONED_AFTER {
+        return true;
+    }
+    let fabrics = std::mem::take(&mut state.fabrics);
+    drop(state);
+    drop(fabrics);
+    false
+}
+
 /// Drops everything, when the library is unloaded.
 pub(crate) fn unload() {
+    if watch::is_forked() {
+        return;
+    }
+    watch::stop();
     dials::unload();
     drop(LISTENERS.remove_if(|_| true));
-    crate::comm::unload();
+    comm::unload();
     crate::memory::unload();
     // At the exit of the process another thread may hold the lock.
     if let Ok(mut state) = STATE.try_lock() {
@@ -150,6 +178,7 @@ fn opened(device: usize) -> Result<Opened, Failure> {
         )
     })?;
     let mut state = state();
+    state.idle_looks = 0;
     if state.fabrics.len() < config.devices.len() {
         state.fabrics.resize(config.devices.len(), None);
     }
@@ -158,6 +187,9 @@ fn opened(device: usize) -> Result<Opened, Failure> {
     }
     let opened = open(config, device, &wanted.backend)?;
     state.fabrics[device] = Some(opened.clone());
+    if state.contexts == 0 {
+        watch::start();
+    }
     Ok(opened)
 }
 

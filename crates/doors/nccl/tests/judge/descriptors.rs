@@ -20,6 +20,7 @@ pub const CASES: &[(&str, Case)] = &[
     ("fd_abandoned", abandoned),
     ("fd_unloaded", unloaded),
     ("fd_foreign_handle", foreign_handle),
+    ("fd_idle", idle),
 ];
 
 /// Connections of a case that makes many.
@@ -42,6 +43,15 @@ pub fn an_abandoned_attempt_is_closed_and_can_be_begun_again() {
     std::thread::scope(|scope| {
         for version in VERSIONS {
             scope.spawn(move || single("fd_abandoned", version));
+        }
+    });
+}
+
+/// Versions 8 to 10 have no `finalize`. Takes as long as the plugin waits for another call.
+pub fn a_plugin_without_an_end_keeps_none_when_it_is_idle() {
+    std::thread::scope(|scope| {
+        for version in [8, 9, 10] {
+            scope.spawn(move || single("fd_idle", version));
         }
     });
 }
@@ -242,6 +252,19 @@ fn unloaded(rank: &Rank) {
 pub fn check_unloaded(case: &str, version: u32, before: usize) {
     if case.starts_with("fd_") && version >= 11 {
         assert_eq!(count(), before, "{case}: descriptors after dlclose");
+    }
+}
+
+/// The last communicator is closed, and no further call is made. The device is opened again when it is needed.
+fn idle(rank: &Rank) {
+    let before = count();
+    for _ in 0..2 {
+        let (mut handle, listening) = rank.plugin.listen(0).expect("listen");
+        let link = connect(rank, &mut handle, listening);
+        rank.close(link);
+        rank.plugin.close_listen(listening).expect("closeListen");
+        assert!(count() > before, "the device stays for a while");
+        wait_for(before, "idle");
     }
 }
 

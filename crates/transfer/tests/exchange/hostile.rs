@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use devmem_tcp::{Netdev, Stream};
 use devmem_transfer::exchange::{
@@ -217,6 +217,10 @@ fn a_flood_on_one_connection_leaves_turns_to_the_others() {
                 peer.control.write_all(&flood).unwrap();
             }
         });
+        let start = Instant::now();
+        while flooded.stats().received_bytes == 0 && start.elapsed() < PATIENCE {
+            std::thread::yield_now();
+        }
         let (_, source) = host(&honest, vec![1; 6000]);
         let (_, target) = host(&fabric, vec![0; 6000]);
         let outcome = (0..20).try_for_each(|number| {
@@ -234,7 +238,7 @@ fn a_flood_on_one_connection_leaves_turns_to_the_others() {
         outcome.unwrap();
     });
     assert!(flooded.cause().is_none(), "{:?}", flooded.cause());
-    assert!(flooded.stats().received_bytes > 0);
+    assert!(flooded.stats().received_bytes > 0, "the flood never began");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The keys that an endpoint has given out: by which its peer, and no other one, names regions of this side.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::sync::{Arc, Weak};
 
@@ -23,8 +24,8 @@ impl Keys {
         }
         loop {
             let key = RegionKey(random()?);
-            if !self.regions.contains_key(&key) {
-                self.regions.insert(key, Arc::downgrade(region));
+            if let Entry::Vacant(free) = self.regions.entry(key) {
+                free.insert(Arc::downgrade(region));
                 return Ok(key);
             }
         }

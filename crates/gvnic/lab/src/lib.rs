@@ -35,6 +35,7 @@ pub mod nics;
 pub mod pair;
 pub mod plan;
 pub mod qemu;
+pub mod resolve;
 pub mod scratch;
 pub mod selftests;
 pub mod servers;

@@ -232,57 +232,36 @@ fn attempt(
     output: &mut dyn Output,
 ) -> Result<Attempt, Failure> {
     let folder = Scratch::new()?;
-    let start = Instant::now();
-    folder.write("initrd", &build_initramfs(kit, plan, job)?)?;
-    let image = image_to_start(kit, accel);
-    let packed = start.elapsed();
-    let mut servers = Servers::default();
-    plan.nics.serve(folder.folder(), &mut servers)?;
-    plan.shares.serve(folder.folder(), &mut servers)?;
-    let served = start.elapsed();
     let listener =
         UnixListener::bind(folder.path("control")).context("create the control socket")?;
-    let log_path = folder.path("kernel.log");
-    let qemu = Running::start(kit, &image, plan, job, accel, &folder)?;
+    let mut guest = Guest::start(accel, kit, plan, job, &folder)?;
     // A debugger may stop the guest at any time, for as long as it likes.
-    let silence = silence.filter(|_| plan.debugger.is_none());
-    let mut guest = Guest {
-        qemu,
-        servers,
-        start,
-        life: SignOfLife::of(log_path.clone(), silence),
-        is_silent: false,
-        log: log_path.clone(),
-        stop: plan.stop.clone(),
-    };
+    guest.life = SignOfLife::of(
+        guest.log.clone(),
+        silence.filter(|_| plan.debugger.is_none()),
+    );
     let ended = guest.converse(&listener, plan, job, output);
-    let Guest {
-        mut qemu,
-        mut servers,
-        is_silent,
-        ..
-    } = guest;
     // A guest that did not send its last frame will not power off by itself.
-    qemu.end(if ended.is_ok() {
+    guest.qemu.end(if ended.is_ok() {
         POWER_OFF_LIMIT
     } else {
         Duration::ZERO
     });
-    servers.stop();
-    let log = klog::read(&log_path);
+    guest.servers.stop();
+    let log = klog::read(&guest.log);
     if let Some(kept) = &plan.log {
         fs::write(kept, &log).with_context(|| format!("write {}", kept.display()))?;
     }
-    if ended.is_err() && accel == Accel::Kvm && qemu.lost_kvm() {
+    if ended.is_err() && accel == Accel::Kvm && guest.qemu.lost_kvm() {
         return Ok(Attempt::KvmFailed);
     }
     let said = match ended {
         Ok(said) => said,
         Err(failure) => {
             if !plan.stop.is_set() {
-                tell_end_of_log(&log, &qemu.said());
+                tell_end_of_log(&log, &guest.qemu.said());
             }
-            return match is_silent {
+            return match guest.is_silent {
                 true => Ok(Attempt::Silent(failure)),
                 false => Err(failure),
             };
@@ -291,8 +270,8 @@ fn attempt(
     Ok(Attempt::Ended(RunReport {
         exit_code: said.exit_code,
         boot_s: said.ready.as_secs_f64(),
-        boot: said.boot_report(packed, served),
-        total_s: start.elapsed().as_secs_f64(),
+        boot: said.boot_report(guest.packed, guest.served),
+        total_s: guest.start.elapsed().as_secs_f64(),
         accel,
         boot_retries: 0,
         kernel_complaints: klog::complaints(&log),
@@ -422,6 +401,9 @@ struct Guest {
     qemu: Running,
     servers: Servers,
     start: Instant,
+    /// When its files were packed, and when its servers had started.
+    packed: Duration,
+    served: Duration,
     life: SignOfLife,
     /// It gave no sign of life while booting.
     is_silent: bool,
@@ -431,6 +413,37 @@ struct Guest {
 }
 
 impl Guest {
+    /// Packs the guest's files and starts its servers and QEMU, which find their sockets in `folder`.
+    fn start(
+        accel: Accel,
+        kit: &Kit,
+        plan: &MachinePlan,
+        job: &Job,
+        folder: &Scratch,
+    ) -> Result<Self, Failure> {
+        let start = Instant::now();
+        folder.write("initrd", &build_initramfs(kit, plan, job)?)?;
+        let image = image_to_start(kit, accel);
+        let packed = start.elapsed();
+        let mut servers = Servers::default();
+        plan.nics.serve(folder.folder(), &mut servers)?;
+        plan.shares.serve(folder.folder(), &mut servers)?;
+        let served = start.elapsed();
+        let log = folder.path("kernel.log");
+        let qemu = Running::start(kit, &image, plan, job, accel, folder)?;
+        Ok(Self {
+            qemu,
+            servers,
+            start,
+            packed,
+            served,
+            life: SignOfLife::of(log.clone(), None),
+            is_silent: false,
+            log,
+            stop: plan.stop.clone(),
+        })
+    }
+
     /// Receives frames from the guest until the last one.
     fn converse(
         &mut self,

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use devmem_linux::netif;
 use devmem_linux::netns::NetNs;
-use devmem_linux::test_util::skip;
+use devmem_linux::test_util::{GuestHas, skip_outside_guest};
 use devmem_tcp::{
     BindError, Dmabuf, Frag, Netdev, Placement, RxBatch, RxQueueId, SendError, Stream,
 };
@@ -140,9 +140,9 @@ fn on_both(test: &str, scenario: fn(&World, &mut Seen)) {
     let (mut user, mut kernel) = (Seen::default(), Seen::default());
     scenario(&World::user(), &mut user);
     match World::kernel() {
-        None => skip(
+        None => skip_outside_guest(
             test,
-            "nic",
+            GuestHas::Nic,
             "DEVMEM_TEST_NIC names no NIC: user space alone",
         ),
         Some(world) => {

@@ -169,14 +169,7 @@ pub fn machine(args: MachineArgs) -> Result<MachinePlan, Failure> {
         memory_mib.ok_or_else(|| Failure::usage(format!("--memory {memory}: 256M or more")))?;
     check("--cpus", cpus, MAX_CPUS)?;
     check("--queues", queues, MAX_QUEUES)?;
-    if nics > MAX_NICS {
-        return Err(Failure::usage(format!("--nics {nics}: 0 to {MAX_NICS}")));
-    }
-    if wire.is_some() && nics != 1 {
-        return Err(Failure::usage(
-            "--wire is for --nics 1: two NICs are connected to each other",
-        ));
-    }
+    check_nics(nics, wire.as_deref())?;
     if let Some(impair) = &impair {
         parse_impairment(impair)?;
     }
@@ -210,6 +203,18 @@ pub fn machine(args: MachineArgs) -> Result<MachinePlan, Failure> {
         silence_limit: SILENCE_LIMIT,
         stop: StopFlag::install().context("install signal handlers")?,
     })
+}
+
+fn check_nics(nics: u8, wire: Option<&str>) -> Result<(), Failure> {
+    if nics > MAX_NICS {
+        return Err(Failure::usage(format!("--nics {nics}: 0 to {MAX_NICS}")));
+    }
+    if wire.is_some() && nics != 1 {
+        return Err(Failure::usage(
+            "--wire is for --nics 1: two NICs are connected to each other",
+        ));
+    }
+    Ok(())
 }
 
 /// Returns the smallest machine, without NICs: for a guest that only shows that it starts.

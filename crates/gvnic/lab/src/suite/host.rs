@@ -118,20 +118,7 @@ pub fn run(
     job: impl Fn(&MachinePlan, Vec<String>) -> Job,
 ) -> Result<(), Failure> {
     let start = Instant::now();
-    let mut groups = Vec::new();
-    for group in &plan.groups {
-        let ran = run_group(kit, plan, *group, &job);
-        // If no guest has run yet, none will.
-        let has_run = groups
-            .iter()
-            .any(|group: &GroupReport| group.accel.is_some());
-        groups.push(match ran {
-            Err(failure) if has_run && !plan.machine.stop.is_set() => {
-                GroupReport::lost(plan, *group, &failure)
-            }
-            ran => ran?,
-        });
-    }
+    let groups = run_groups(kit, plan, &job)?;
     let all = || groups.iter().flat_map(|group: &GroupReport| &group.rows);
     let count = |verdict| all().filter(|row| row.verdict == verdict).count();
     let rate = |name: &str| all().find(|row| row.row == name)?.mb_per_s;
@@ -176,7 +163,30 @@ pub fn run(
     if plan.json {
         print_json(&report)?;
     }
-    match report {
+    judge(&report)
+}
+
+/// Runs each group. Once a guest has run, a group whose guest fails is a failed group, and the next ones run.
+fn run_groups(
+    kit: &Kit,
+    plan: &TestPlan,
+    job: &impl Fn(&MachinePlan, Vec<String>) -> Job,
+) -> Result<Vec<GroupReport>, Failure> {
+    let mut groups: Vec<GroupReport> = Vec::new();
+    for group in &plan.groups {
+        let has_run = groups.iter().any(|group| group.accel.is_some());
+        groups.push(match run_group(kit, plan, *group, job) {
+            Err(failure) if has_run && !plan.machine.stop.is_set() => {
+                GroupReport::lost(plan, *group, &failure)
+            }
+            ran => ran?,
+        });
+    }
+    Ok(groups)
+}
+
+fn judge(report: &TestReport) -> Result<(), Failure> {
+    match *report {
         TestReport {
             passed: 0,
             failed: 0,

@@ -209,6 +209,9 @@ fn command_line(plan: &MachinePlan, accel: Accel) -> String {
         // by the current clock. If that is still the jiffies, and the other processor waits with interrupts off for the
         // switch to the next clock, nobody counts jiffies (linux kernel/time/clocksource.c watchdog_check_skew).
         line.push_str(" tsc=nowatchdog");
+        // On a busy machine an emulated processor may get no time for longer than the 20 s after which the kernel reports a
+        // soft lockup, which would fail the run; 120 s.
+        line.push_str(" watchdog_thresh=60");
     }
     if plan.debugger.is_some() {
         // The addresses of symbols are those of the image.
@@ -306,10 +309,15 @@ mod tests {
     }
 
     #[test]
-    fn only_an_emulated_guest_has_no_watchdog_of_its_clock() {
+    fn only_an_emulated_guest_has_no_watchdog_of_its_clock_and_a_patient_one_of_its_processors() {
         let plan = plan(&[]).unwrap().machine;
-        assert!(command_line(&plan, Accel::Tcg).contains(" tsc=nowatchdog "));
-        assert!(!command_line(&plan, Accel::Kvm).contains("nowatchdog"));
+        let emulated = command_line(&plan, Accel::Tcg);
+        assert!(
+            emulated.contains(" tsc=nowatchdog watchdog_thresh=60 "),
+            "{emulated}"
+        );
+        let by_kvm = command_line(&plan, Accel::Kvm);
+        assert!(!by_kvm.contains("watchdog"), "{by_kvm}");
     }
 
     #[test]

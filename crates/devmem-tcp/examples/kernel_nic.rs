@@ -59,9 +59,10 @@ impl Listening {
 
 #[test]
 fn a_nic_of_the_kernel_is_set_up_and_restored() {
+    use devmem_linux::test_util::{GuestHas, skip_outside_guest};
     let Ok(interface) = std::env::var("DEVMEM_TEST_NIC") else {
-        println!("SKIP kernel_nic: DEVMEM_TEST_NIC names no NIC of the kernel");
-        return;
+        let test = "a_nic_of_the_kernel_is_set_up_and_restored";
+        return skip_outside_guest(test, GuestHas::Nic, "DEVMEM_TEST_NIC names no NIC");
     };
     drop(Listening::on(&interface).unwrap());
 }

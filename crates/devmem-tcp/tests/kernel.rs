@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use devmem_linux::netif::Interface;
-use devmem_linux::test_util::{in_netns, skip};
+use devmem_linux::test_util::{GuestHas, in_netns, skip_outside_guest};
 use devmem_tcp::{
     BindError, BindTxError, ConnectOptions, CpuAccess, DeviceMemoryError, Dmabuf, EarlyCookie,
     EarlyData, Errno, ErrorKind, Exporter, Frag, Netdev, OpenError, Placement, RecvError, RxBatch,
@@ -49,13 +49,21 @@ fn can_try_to_bind(test: &str) -> bool {
     let uid_map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     let initial = uid_map.split_whitespace().eq(["0", "0", "4294967295"]);
     if !initial || !rustix::process::geteuid().is_root() {
-        skip(test, "kernel", "needs root of the initial user namespace");
+        skip_outside_guest(
+            test,
+            GuestHas::Kernel,
+            "needs root of the initial user namespace",
+        );
         return false;
     }
     let family = devmem_linux::netlink::GenericSocket::open(devmem_uapi::netdev::FAMILY_NAME);
     let knows = family.is_ok_and(|socket| socket.family().has(devmem_uapi::netdev::CMD_BIND_TX));
     if !knows {
-        skip(test, "kernel", "this kernel has no bind-rx or no bind-tx");
+        skip_outside_guest(
+            test,
+            GuestHas::Kernel,
+            "this kernel has no bind-rx or no bind-tx",
+        );
     }
     knows
 }
@@ -207,7 +215,7 @@ fn a_memory_file_becomes_a_udmabuf_or_the_error_says_how_it_could() {
     match memory.exporter() {
         None => {
             assert!(error.to_string().contains("/dev/udmabuf"), "{error}");
-            skip(TEST, "udmabuf", &error.to_string());
+            skip_outside_guest(TEST, GuestHas::Udmabuf, &error.to_string());
         }
         Some(_) => {
             assert_eq!(error.errno(), Errno::EOPNOTSUPP, "{error}");
@@ -228,7 +236,7 @@ fn made(test: &str, memory: Result<Dmabuf, DeviceMemoryError>) -> Option<Dmabuf>
                 error.to_string().contains("\n  "),
                 "without remedy: {error}"
             );
-            skip(test, "udmabuf", &error.to_string());
+            skip_outside_guest(test, GuestHas::Udmabuf, &error.to_string());
             None
         }
     }
@@ -333,7 +341,11 @@ fn connect_with_data_uses_fast_open_of_the_kernel() {
     in_netns(TEST, || {
         let modes = |modes| std::fs::write("/proc/sys/net/ipv4/tcp_fastopen", modes);
         if modes("0").is_err() {
-            return skip(TEST, "kernel", "net.ipv4.tcp_fastopen cannot be changed");
+            return skip_outside_guest(
+                TEST,
+                GuestHas::Kernel,
+                "net.ipv4.tcp_fastopen cannot be changed",
+            );
         }
         Interface::by_name("lo").unwrap().set_up().unwrap();
         let lo = Netdev::kernel("lo").unwrap();

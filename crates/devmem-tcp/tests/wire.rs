@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use devmem_linux::test_util::skip;
+use devmem_linux::test_util::{GuestHas, skip_outside_guest};
 use devmem_tcp::{Dmabuf, Frag, Netdev, NetdevBuilder, RxBatch, Stream};
 
 /// Far longer than anything here takes: a test that waits this long has failed.
@@ -120,7 +120,7 @@ fn device_memory_with_a_file_and_without_one_arrives_in_bound_memory() {
     match devmem_tcp::udmabuf(6 * MIB) {
         // A dma-buf is not passed on: it is copied as memory without a file is.
         Ok(dmabuf) => memories.push(dmabuf),
-        Err(refused) => skip(TEST, "udmabuf", &refused.to_string()),
+        Err(refused) => skip_outside_guest(TEST, GuestHas::Udmabuf, &refused.to_string()),
     }
     let place = Place::new();
     let (listening, joining) = ends(&place);

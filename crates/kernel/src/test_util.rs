@@ -16,9 +16,13 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use crate::netif::Interface;
 use crate::{netns, probe};
 
+mod guest;
+
+pub use guest::{GuestHas, skip_outside_guest};
+
 /// Environment variable of the inner run: the name of the test that runs in the namespace.
 const INNER: &str = "DEVMEM_TEST_IN_NETNS";
-/// Environment variable: a comma-separated list of requirements for which no test may be skipped: `tun`, `kernel`, `gpu`.
+/// Environment variable: a comma-separated list of requirements for which no test may be skipped: `tun`, `nic`, `kernel`, `udmabuf`, `cuda`.
 const REQUIRE: &str = "DEVMEM_REQUIRE";
 /// Environment variable that makes some tests move gigabytes.
 const SLOW: &str = "DEVMEM_SLOW";

@@ -11,7 +11,7 @@ use devmem_linux::errors::CauseKind;
 use devmem_linux::ethtool::{Ethtool, InstalledRule, Rings, RssContext};
 use devmem_linux::netdev::{KernelRxQueueId, Netdev, QueueUser};
 use devmem_linux::nic_setup::{Flow, NicSetup, QueueChoice, SetupRequest};
-use devmem_linux::test_util::skip;
+use devmem_linux::test_util::{GuestHas, skip_outside_guest};
 use devmem_uapi::Errno;
 
 const SIZE: usize = 8 << 20;
@@ -20,7 +20,7 @@ const SIZE: usize = 8 << 20;
 fn nic(test: &str) -> Option<String> {
     let name = env::var("DEVMEM_TEST_NIC").ok();
     if name.is_none() {
-        skip(test, "nic", "DEVMEM_TEST_NIC is not set");
+        skip_outside_guest(test, GuestHas::Nic, "DEVMEM_TEST_NIC is not set");
     }
     name
 }
@@ -122,7 +122,7 @@ fn the_cpu_can_access_a_udmabuf() {
     const TEST: &str = "the_cpu_can_access_a_udmabuf";
     let memory = match DmabufFd::udmabuf(SIZE) {
         Ok(memory) => memory,
-        Err(error) => return skip(TEST, "udmabuf", &error.to_string()),
+        Err(error) => return skip_outside_guest(TEST, GuestHas::Udmabuf, &error.to_string()),
     };
     let access = memory.cpu_view(CpuAccess::ReadWrite).unwrap();
     access.copy_in(SIZE - 4, b"last").unwrap();
@@ -142,7 +142,7 @@ fn a_udmabuf_is_writable_and_cannot_be_opened_again_for_reading() {
     const TEST: &str = "a_udmabuf_is_writable_and_cannot_be_opened_again_for_reading";
     let memory = match DmabufFd::udmabuf(SIZE) {
         Ok(memory) => memory,
-        Err(error) => return skip(TEST, "udmabuf", &error.to_string()),
+        Err(error) => return skip_outside_guest(TEST, GuestHas::Udmabuf, &error.to_string()),
     };
     let flags = rustix::fs::fcntl_getfl(&memory).unwrap();
     assert!(flags.contains(rustix::fs::OFlags::RDWR), "{flags:?}");

@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 
 use devmem_linux::ethtool::{Ethtool, Feature, InstalledRule, NTUPLE, Rings, RssContext};
 use devmem_linux::netns::NetNs;
-use devmem_linux::test_util::skip;
+use devmem_linux::test_util::{GuestHas, skip_outside_guest};
 use rustix::net::{self, AddressFamily, SocketType, sockopt};
 
 use super::{LIMIT, Running, start};
@@ -54,7 +54,7 @@ impl Nic {
     pub fn take(test: &str) -> Option<Self> {
         static ALONE: Mutex<()> = Mutex::new(());
         let Ok(name) = env::var("DEVMEM_TEST_NIC") else {
-            skip(test, "nic", "DEVMEM_TEST_NIC is not set");
+            skip_outside_guest(test, GuestHas::Nic, "DEVMEM_TEST_NIC is not set");
             return None;
         };
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -52,17 +52,14 @@ impl Rx {
             .netdev()
             .map_err(|error| Refusal::no_family(nic.name(), "bind-rx", &error))?;
         let claim = RxClaim::take(memory, size, holder(nic, &queues));
-        if let Err(in_use) = &claim
-            && !nic.has_bound_one_of(&queues)
-        {
-            return Err(BindError::InUse(in_use.clone()));
-        }
-        // If this process has bound one of the queues, the kernel refuses with EEXIST, which is more specific than "memory in
-        // use".
+        // What the kernel has against the queues comes before our refusal of the memory, as in user space.
+        let claim = claim.map_err(|in_use| match netdev.refusal_of_queues(&queues) {
+            Some(refused) => Refusal::from(refused).into(),
+            None => BindError::InUse(in_use),
+        })?;
         let binding = netdev
             .bind_rx_sized(fd, &queues, wanted)
             .map_err(Refusal::from)?;
-        let claim = claim.map_err(BindError::InUse)?;
         let lent = NetIovs {
             nic: Arc::clone(nic),
             id: binding.id(),

@@ -80,13 +80,6 @@ impl Nic {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether one of the queues is bound by this process, through this handle of the interface.
-    pub(super) fn has_bound_one_of(&self, queues: &[KernelRxQueueId]) -> bool {
-        let known = self.known();
-        let mut bound = known.bound.iter().flat_map(|(_, queues)| queues);
-        bound.any(|queue| queues.contains(queue))
-    }
-
     /// Returns the memory of a binding, if it has not been freed.
     pub(crate) fn memory(&self, dmabuf: DmabufId) -> Option<Dmabuf> {
         let known = self.known();

@@ -12,7 +12,7 @@ use devmem_linux::ethtool::{Ethtool, InstalledRule, NTUPLE, Rings, RssContext};
 use devmem_linux::netif;
 use devmem_linux::netns::NetNs;
 use devmem_linux::nic_setup;
-use devmem_linux::test_util::skip;
+use devmem_linux::test_util::{GuestHas, skip_outside_guest};
 use devmem_tcp::{BoundRx, Dmabuf, Frag, Listener, Netdev, RxBatch, Setup, Stream};
 
 pub const PORT: u16 = 5201;
@@ -41,14 +41,14 @@ impl Bench {
     /// As `new`, at another of the NIC's addresses.
     pub fn with_ip(test: &str, wanted: fn(&IpAddr) -> bool) -> Option<Self> {
         let Ok(name) = env::var("DEVMEM_TEST_NIC") else {
-            skip(test, "nic", "DEVMEM_TEST_NIC names no NIC");
+            skip_outside_guest(test, GuestHas::Nic, "DEVMEM_TEST_NIC names no NIC");
             return None;
         };
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let nic = Netdev::kernel(&name).expect("DEVMEM_TEST_NIC names an interface");
         let addresses = nic.addresses();
         let Some(ip) = addresses.into_iter().find(wanted) else {
-            skip(test, "nic", "the NIC has no address of the kind");
+            skip_outside_guest(test, GuestHas::Nic, "the NIC has no address of the kind");
             return None;
         };
         let peer = env::var("DEVMEM_TEST_PEER").unwrap_or("peer".to_owned());

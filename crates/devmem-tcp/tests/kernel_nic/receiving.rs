@@ -2,7 +2,9 @@
 
 use std::net::IpAddr;
 
-use devmem_linux::test_util::{is_victim, kill_victim, wait_to_be_killed};
+use devmem_linux::test_util::{
+    GuestHas, is_victim, kill_victim, skip_outside_guest, wait_to_be_killed,
+};
 use devmem_tcp::{Dmabuf, Errno, NiovSize, Placement, RecvError, RxBatch, RxQueueId};
 
 use crate::bench::{Bench, collect, receive_all, write};
@@ -61,7 +63,7 @@ fn a_memory_file_is_bound_and_its_mapping_sees_the_bytes() {
     let bound = match bench.nic.bind_rx(&memory, setup.queues()) {
         Ok(bound) => bound,
         Err(error) if memory.exporter().is_none() => {
-            return devmem_linux::test_util::skip(TEST, "udmabuf", &error.to_string());
+            return skip_outside_guest(TEST, GuestHas::Udmabuf, &error.to_string());
         }
         Err(error) => panic!("{error}"),
     };
@@ -296,7 +298,7 @@ fn two_queues_share_the_flows() {
     };
     let receiver = match bench.nic.plan_receive(bench.address()).queues(2).commands() {
         Ok(_) => bench.receiver(2),
-        Err(error) => return devmem_linux::test_util::skip(TEST, "nic", &error.to_string()),
+        Err(error) => return skip_outside_guest(TEST, GuestHas::Nic, &error.to_string()),
     };
     for number in 0..8u8 {
         let (peer, mut stream) = receiver.connection(&bench);
@@ -383,11 +385,19 @@ fn a_queue_that_is_bound_is_not_bound_again_and_is_free_afterwards() {
     let queues = receiver.setup.queues();
     let again = bench.nic.bind_rx(&receiver.memory, queues).unwrap_err();
     assert_eq!(again.errno(), Errno::EEXIST, "{again}");
+    // A queue that does not exist is refused before memory that is in use.
+    let past = || {
+        let past = bench.nic.bind_rx(&receiver.memory, &[RxQueueId(4095)]);
+        past.unwrap_err().errno()
+    };
+    assert_eq!(past(), Errno::EINVAL);
     // Memory has one binding at a time, over all queues.
-    let past = |memory| bench.nic.bind_rx(memory, &[RxQueueId(4095)]).unwrap_err();
-    assert_eq!(past(&receiver.memory).errno(), Errno::EBUSY);
+    let mut others = [1, 2].map(RxQueueId).into_iter();
+    let free = others.find(|queue| !queues.contains(queue)).unwrap();
+    let elsewhere = bench.nic.bind_rx(&receiver.memory, &[free]).unwrap_err();
+    assert_eq!(elsewhere.errno(), Errno::EBUSY, "{elsewhere}");
     let unbound = receiver.bound.unbind();
-    assert_eq!(past(&receiver.memory).errno(), Errno::EINVAL);
+    assert_eq!(past(), Errno::EINVAL);
     let bound = bench.nic.bind_rx(&receiver.memory, queues).unwrap();
     drop(bound);
     println!("{:?}", unbound.net_iovs());

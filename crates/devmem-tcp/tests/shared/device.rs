@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use devmem_linux::netif;
 use devmem_linux::netns::NetNs;
-use devmem_linux::test_util::skip;
+use devmem_linux::test_util::{GuestHas, skip_outside_guest};
 use devmem_tcp::{
     BindError, Dmabuf, Frag, Netdev, Placement, RxBatch, RxQueueId, SendError, Stream,
 };
@@ -24,6 +24,15 @@ use crate::world::{PATIENCE, Seen, pattern, receive};
 
 const PORT: u16 = 5202;
 const MEMORY_BYTES: usize = 16 << 20;
+/// Lists of queues that no NIC binds, whatever the memory.
+const WRONG_QUEUES: [(&str, &[RxQueueId]); 3] = [
+    ("no queue", &[]),
+    ("no such queue", &[RxQueueId(999)]),
+    (
+        "one that exists and one that does not",
+        &[RxQueueId(1), RxQueueId(999)],
+    ),
+];
 
 /// A NIC that supports device memory, and a program at the other end of its link.
 struct World {
@@ -131,9 +140,9 @@ fn on_both(test: &str, scenario: fn(&World, &mut Seen)) {
     let (mut user, mut kernel) = (Seen::default(), Seen::default());
     scenario(&World::user(), &mut user);
     match World::kernel() {
-        None => skip(
+        None => skip_outside_guest(
             test,
-            "nic",
+            GuestHas::Nic,
             "DEVMEM_TEST_NIC names no NIC: user space alone",
         ),
         Some(world) => {
@@ -204,13 +213,48 @@ fn a_bound_queue_is_refused_and_free_once_it_is_unbound() {
             let bound = world.nic.bind_rx(&memory, setup.queues()).unwrap();
             let again = world.nic.bind_rx(&memory, setup.queues());
             seen.refusal("bound already", again, BindError::errno);
-            let past = world.nic.bind_rx(&memory, &[RxQueueId(999)]);
-            seen.refusal("no such queue", past, BindError::errno);
-            let none = world.nic.bind_rx(&memory, &[]);
-            seen.refusal("no queue", none, BindError::errno);
+            for (what, queues) in WRONG_QUEUES {
+                let wrong = world.nic.bind_rx(&memory, queues);
+                seen.refusal(what, wrong, BindError::errno);
+            }
             drop(bound);
             let after = world.nic.bind_rx(&memory, setup.queues());
             seen.note("afterwards", after.is_ok());
+        },
+    );
+}
+
+/// Memory that is bound already, on this NIC and then on another one.
+#[test]
+fn what_is_wrong_with_the_queues_is_said_before_that_the_memory_is_in_use() {
+    on_both(
+        "what_is_wrong_with_the_queues_is_said_before_that_the_memory_is_in_use",
+        |world, seen| {
+            let memory = world.memory();
+            let bind = |queues: &[RxQueueId]| world.nic.bind_rx(&memory, queues);
+            let elsewhere = Netdev::user("mem:shared-elsewhere", "10.77.1.2/24").unwrap();
+            let there = elsewhere.plan_receive((Ipv4Addr::new(10, 77, 1, 2), PORT).into());
+            let there = there.apply().unwrap();
+            let bound_there = elsewhere.bind_rx(&memory, there.queues()).unwrap();
+            seen.refusal("without split", bind(&[RxQueueId(1)]), BindError::errno);
+            let setup = world.nic.plan_receive(world.address()).apply().unwrap();
+            for (what, queues) in WRONG_QUEUES {
+                seen.refusal(what, bind(queues), BindError::errno);
+            }
+            seen.refusal("lent to another", bind(setup.queues()), BindError::errno);
+            drop(bound_there);
+            let _bound = bind(setup.queues()).unwrap();
+            for (what, queues) in WRONG_QUEUES {
+                seen.refusal(what, bind(queues), BindError::errno);
+            }
+            let taken = setup.queues()[0];
+            let mut others = [1, 2].map(RxQueueId).into_iter();
+            let free = others.find(|queue| *queue != taken).unwrap();
+            seen.refusal("a free queue", bind(&[free]), BindError::errno);
+            seen.refusal("a taken one, too", bind(&[free, taken]), BindError::errno);
+            let other = world.memory();
+            let again = world.nic.bind_rx(&other, &[taken]);
+            seen.refusal("a taken queue, free memory", again, BindError::errno);
         },
     );
 }

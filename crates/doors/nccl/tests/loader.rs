@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use devmem_linux::dmabuf::{CpuAccess, DmabufFd};
-use devmem_linux::test_util::{built_library, skip};
+use devmem_linux::test_util::{GuestHas, built_library, skip_outside_guest};
 use nccl_load::{Plugin, PluginError, Request, Tested};
 
 /// Far longer than anything here takes.
@@ -81,7 +81,7 @@ fn a_message_crosses_from_dma_buf_to_dma_buf() {
             "{refused}"
         );
         match DmabufFd::udmabuf(8192) {
-            Err(refused) => skip(TEST, "udmabuf", &refused.to_string()),
+            Err(refused) => skip_outside_guest(TEST, GuestHas::Udmabuf, &refused.to_string()),
             Ok(memory) => {
                 let view = memory.cpu_view(CpuAccess::Write).unwrap();
                 view.copy_in(0, &[7; 3000]).unwrap();

@@ -15,33 +15,10 @@ use std::time::Duration;
 use anyhow::Context;
 use devmem_linux::helper::Helper;
 
+use super::resolve::{Package, resolve, write_status};
 use tool::output::Failure;
 use tool::progress::Progress;
 
-/// Dependencies of QEMU, the kernel and the guest's tools that are only needed for installing them on a machine.
-const NOT_NEEDED: &[&str] = &[
-    "adduser",
-    "base-passwd",
-    "cpio",
-    "debconf",
-    "dracut",
-    "dracut-core",
-    "dracut-install",
-    "e2fsprogs",
-    "initramfs-tools",
-    "initramfs-tools-core",
-    "initramfs-tools-bin",
-    "ipxe-qemu",
-    "klibc-utils",
-    "kmod",
-    "linux-base",
-    "login.defs",
-    "logsave",
-    "mount",
-    "passwd",
-    "systemd",
-    "udev",
-];
 /// Paths of Debian's archive keys; if there are none, apt's default is used.
 const KEYRINGS: &[&str] = &[
     "/usr/share/keyrings/debian-archive-keyring.pgp",
@@ -63,15 +40,7 @@ pub struct AptSource {
 #[derive(Debug)]
 pub struct Apt {
     folder: PathBuf,
-    target: String,
-}
-
-/// A package to fetch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Package {
-    name: String,
-    version: String,
-    bytes: u64,
+    suites: Vec<String>,
 }
 
 impl Apt {
@@ -98,7 +67,7 @@ impl Apt {
         write_configuration(folder, &mirror, &source.suites).context("configure apt")?;
         let apt = Self {
             folder: folder.to_owned(),
-            target: source.suites.last().cloned().unwrap_or_default(),
+            suites: source.suites.clone(),
         };
         let progress = Progress::unknown("reading the lists of packages");
         // apt retries for many seconds; retries are used only if they may help, that is, if there is a network.
@@ -165,24 +134,13 @@ impl Apt {
             .collect())
     }
 
-    fn resolve(&self, wanted: &[&str]) -> Result<Vec<Package>, Failure> {
-        let mut command = self.apt_get(["-q", "-y", "--print-uris", "-t", &self.target, "install"]);
-        let output = command.args(wanted).output().context("run apt-get")?;
-        if !output.status.success() {
-            let said = last_words(&output.stderr);
-            return Err(Failure::unsupported(format!(
-                "{} has no {}: {said}",
-                self.target,
-                wanted.join(", ")
-            ))
-            .with_remedy("choose another release with --suite"));
-        }
-        let text = String::from_utf8_lossy(&output.stdout);
-        let packages: Vec<Package> = text.lines().filter_map(parse_uri_line).collect();
-        Ok(packages
-            .into_iter()
-            .filter(|package| !NOT_NEEDED.contains(&package.name.as_str()))
-            .collect())
+    /// Returns the packages that are fetched for `wanted`.
+    ///
+    /// # Errors
+    ///
+    /// As [`resolve`].
+    pub fn resolve(&self, wanted: &[&str]) -> Result<Vec<Package>, Failure> {
+        resolve(self.apt_get([]), &self.suites, wanted)
     }
 
     fn apt_get<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Command {
@@ -221,19 +179,6 @@ fn no_lists(source: &AptSource, said: &str) -> Failure {
         false => Failure::unsupported(format!("cannot read the package lists of {suites}: {said}"))
             .with_remedy("choose another archive with --mirror, or another release with --suite"),
     }
-}
-
-/// Parses a line of `--print-uris`: `'URI' NAME_VERSION_ARCH.deb BYTES HASH`.
-fn parse_uri_line(line: &str) -> Option<Package> {
-    let (_uri, rest) = line.strip_prefix('\'')?.split_once("' ")?;
-    let mut words = rest.split_whitespace();
-    let mut parts = words.next()?.strip_suffix(".deb")?.split('_');
-    Some(Package {
-        name: parts.next()?.to_owned(),
-        // The colon after an epoch is escaped in file names.
-        version: parts.next()?.replace("%3a", ":"),
-        bytes: words.next()?.parse().ok()?,
-    })
 }
 
 /// Returns the archive from which apt gets the release of this machine. `empty` is an empty folder for the package lists,
@@ -284,7 +229,7 @@ fn write_configuration(folder: &Path, mirror: &str, suites: &[String]) -> std::i
     ] {
         fs::create_dir_all(folder.join(part))?;
     }
-    fs::write(folder.join("status"), "")?;
+    write_status(folder)?;
     let keyring = KEYRINGS.iter().find(|path| Path::new(path).exists());
     let signed = keyring
         .map(|path| format!("Signed-By: {path}\n"))
@@ -372,7 +317,7 @@ fn run(
 }
 
 /// Returns the error lines in the output of apt, or else its last lines.
-fn last_words(said: &[u8]) -> String {
+pub(crate) fn last_words(said: &[u8]) -> String {
     let text = String::from_utf8_lossy(said);
     let errors: Vec<&str> = text
         .lines()
@@ -396,18 +341,6 @@ fn folder_bytes(folder: &Path) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_line_of_uris_is_parsed_with_its_epoch() {
-        let line = "'http://archive/pool/q.deb' qemu-system-x86_1%3a11.1.3+ds-1_amd64.deb 10377056 SHA256:ab";
-        let package = parse_uri_line(line).unwrap();
-        assert_eq!(package.name, "qemu-system-x86");
-        assert_eq!(package.version, "1:11.1.3+ds-1");
-        assert_eq!(package.bytes, 10_377_056);
-        for other in ["Reading package lists...", "'x' y", "'x' a_b_c.deb", ""] {
-            assert_eq!(parse_uri_line(other), None, "{other}");
-        }
-    }
 
     #[test]
     fn errors_without_a_network_are_distinguished_from_temporary_ones() {

@@ -76,6 +76,8 @@ pub struct Fetch {
 }
 
 /// Show which QEMU, kernel and tools a guest would use, without fetching anything
+///
+/// Whether KVM works is tried with a guest, once after this machine was started: `runs by` is what a run decides.
 #[derive(Debug, Args)]
 pub struct Status {
     #[command(flatten)]

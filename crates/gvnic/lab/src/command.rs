@@ -1,9 +1,12 @@
 //! `devmem-tcp lab`: guests in which the kernel runs device memory TCP.
 
-use crate::accel;
+use serde::Serialize;
+
+use crate::accel::{self, Accel, RunsBy};
 use crate::args::{Exchange, Fetch, Lab, LabCommand, Run, Selftests, Shell, Status, Test};
 use crate::kit::{self, Kit};
-use crate::machine::{self, Debugger, DebuggerStart, Output, PassOn, RunReport};
+use crate::machine::{self, Debugger, DebuggerStart, RunReport};
+use crate::pass_on::{Output, PassOn};
 use crate::plan::{self as plan, LabRunPlan};
 use crate::selftests;
 use crate::selftests::host::SelftestPlan;
@@ -65,28 +68,52 @@ fn show(kit: &Kit, output: &OutputArgs) -> Result<(), Failure> {
     for (name, place) in &kit.programs {
         say!("program  {name} ({})", place.display());
     }
-    let runs_by = match () {
-        () if !accel::kvm_usable() => "software emulation (no /dev/kvm for this user)",
-        () if accel::kvm_found_broken(kit) => "software emulation (KVM could not run a guest here)",
-        () => "KVM",
-    };
-    say!("runs by  {runs_by}");
+    let by = decision(kit)?;
+    say!("runs by  {by}");
     if output.json {
-        print_json(kit)?;
+        print_json(&Shown {
+            kit,
+            accel: by.accel(),
+            runs_by: by.to_string(),
+        })?;
     }
     Ok(())
 }
 
+/// The parts of a guest, and how guests are run.
+#[derive(Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    kit: &'a Kit,
+    accel: Accel,
+    runs_by: String,
+}
+
+/// Returns how guests are run, as the next run will decide. Whether KVM works is tried with a guest, once after a boot of this
+/// machine.
+fn decision(kit: &Kit) -> Result<RunsBy, Failure> {
+    if accel::is_to_be_tried(kit) {
+        note("trying KVM with a guest, once");
+        let machine = plan::bare_machine()?;
+        let job = plan::job(&machine, vec!["true".to_owned()]);
+        if let Err(failure) = machine::run(kit, &machine, &job, &mut PassOn::default()) {
+            note(format_args!("the guest failed: {failure}"));
+        }
+    }
+    accel::decide(Accel::Auto, kit)
+}
+
 /// Output of the command to stderr, because stdout is for the JSON.
-struct ToStderr;
+#[derive(Default)]
+struct ToStderr(PassOn);
 
 impl Output for ToStderr {
     fn stdout(&mut self, bytes: &[u8]) -> std::io::Result<()> {
-        PassOn.stderr(bytes)
+        self.0.stderr(bytes)
     }
 
     fn stderr(&mut self, bytes: &[u8]) -> std::io::Result<()> {
-        PassOn.stderr(bytes)
+        self.0.stderr(bytes)
     }
 }
 
@@ -95,9 +122,9 @@ fn run_command(args: Run) -> Result<(), Failure> {
     let kit = parts(&mut plan)?;
     tell_about_debugger(&plan);
     let mut output: Box<dyn Output> = if plan.json {
-        Box::new(ToStderr)
+        Box::<ToStderr>::default()
     } else {
-        Box::new(PassOn)
+        Box::<PassOn>::default()
     };
     let outcome = machine::run(&kit, &plan.machine, &plan.job, output.as_mut())?;
     if plan.json {
@@ -133,7 +160,7 @@ fn shell(args: Shell) -> Result<(), Failure> {
     let kit = parts(&mut plan)?;
     tell_about_debugger(&plan);
     note("starting a guest; `exit` or Ctrl-D ends it");
-    let outcome = machine::run(&kit, &plan.machine, &plan.job, &mut PassOn)?;
+    let outcome = machine::run(&kit, &plan.machine, &plan.job, &mut PassOn::default())?;
     for line in &outcome.kernel_complaints {
         note(format_args!("the guest's kernel log: {line}"));
     }

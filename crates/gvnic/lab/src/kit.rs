@@ -12,6 +12,7 @@ use super::apt::{self, Apt, AptSource};
 use super::cache::{Cache, Manifest};
 use super::elf::Packaged;
 use super::kernel::{Kernel, installed_kernel, named_kernel, packaged_kernel};
+use super::resolve::with_bases;
 use super::shares::Virtiofsd;
 use tool::output::{Failure, note};
 
@@ -332,7 +333,7 @@ pub fn virtiofsd(options: &KitOptions) -> Result<Virtiofsd, Failure> {
 
 fn suites(options: &KitOptions) -> Result<Vec<String>, Failure> {
     match &options.suites {
-        Some(suites) => Ok(suites.clone()),
+        Some(suites) => Ok(with_bases(suites)),
         None => default_suites(),
     }
 }

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use super::pass_on::escaped;
+
 /// Markers of kernel warnings and errors. `Call Trace:` follows most of them, but also appears alone.
 const COMPLAINTS: &[&str] = &[
     "WARNING:",
@@ -54,8 +56,8 @@ pub fn complaints(log: &str) -> Vec<String> {
     for line in log.lines() {
         let Some(text) = message(line) else { continue };
         let complains = COMPLAINTS.iter().any(|mark| text.contains(mark));
-        if complains && !found.iter().any(|seen| seen == text) && found.len() < MAX_COMPLAINTS {
-            found.push(text.to_owned());
+        if complains && !found.contains(&escaped(text)) && found.len() < MAX_COMPLAINTS {
+            found.push(escaped(text));
         }
     }
     found

@@ -15,6 +15,7 @@
 pub mod accel;
 pub mod apt;
 pub mod args;
+pub mod boot;
 pub mod cache;
 mod command;
 pub mod conversation;
@@ -33,8 +34,10 @@ pub mod klog;
 pub mod machine;
 pub mod nics;
 pub mod pair;
+pub mod pass_on;
 pub mod plan;
 pub mod qemu;
+pub mod resolve;
 pub mod scratch;
 pub mod selftests;
 pub mod servers;

@@ -1,7 +1,7 @@
 //! One guest, from start to power-off: the NIC servers, QEMU, and the data from the control port.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -11,7 +11,8 @@ use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
-use super::accel::{self, Accel};
+use super::accel::{self, Accel, RunsBy};
+use super::boot::{self, SignOfLife};
 use super::conversation::{BootTimes, Conversation, Word};
 use super::disks::Disk;
 use super::frame;
@@ -21,6 +22,7 @@ use super::kernel::{BOOT_OPTIONS, ExtraDriver};
 use super::kit::Kit;
 use super::klog;
 use super::nics::NicsPlan;
+use super::pass_on::{Output, escaped};
 use super::qemu::Running;
 use super::scratch::Scratch;
 use super::servers::Servers;
@@ -77,6 +79,8 @@ pub struct MachinePlan {
     pub debugger: Option<Debugger>,
     /// Parameters to append to the kernel's command line.
     pub append: String,
+    /// Time without a sign of life after which a boot is started again.
+    pub silence_limit: Duration,
     /// Set by a signal to end the run.
     pub stop: StopFlag,
 }
@@ -121,6 +125,8 @@ pub struct RunReport {
     pub total_s: f64,
     /// How instructions were executed.
     pub accel: Accel,
+    /// How often the guest was started again because it gave no sign of life while booting.
+    pub boot_retries: u32,
     /// Warnings and errors in the kernel's log.
     pub kernel_complaints: Vec<String>,
     /// Files that could not be copied from the guest, and why.
@@ -146,30 +152,6 @@ pub struct BootReport {
     pub nics_s: f64,
 }
 
-/// Destination of the command's output.
-pub trait Output: Send {
-    /// Takes bytes of standard output.
-    fn stdout(&mut self, bytes: &[u8]) -> io::Result<()>;
-    /// Takes bytes of standard error.
-    fn stderr(&mut self, bytes: &[u8]) -> io::Result<()>;
-}
-
-/// Output to stdout and stderr of this process.
-#[derive(Debug)]
-pub struct PassOn;
-
-impl Output for PassOn {
-    fn stdout(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let mut stdout = io::stdout().lock();
-        stdout.write_all(bytes)?;
-        stdout.flush()
-    }
-
-    fn stderr(&mut self, bytes: &[u8]) -> io::Result<()> {
-        io::stderr().lock().write_all(bytes)
-    }
-}
-
 /// Runs `job` in a guest.
 ///
 /// # Errors
@@ -181,33 +163,36 @@ pub fn run(
     job: &Job,
     output: &mut dyn Output,
 ) -> Result<RunReport, Failure> {
-    let forced = match plan.accel {
-        Accel::Kvm if !accel::kvm_usable() => {
-            return Err(Failure::unsupported("/dev/kvm cannot be opened")
-                .with_remedy("use --accel tcg, which works everywhere"));
-        }
-        Accel::Kvm => true,
-        Accel::Auto if accel::kvm_usable() && !accel::kvm_found_broken(kit) => false,
-        Accel::Auto | Accel::Tcg => {
-            return run_by(Accel::Tcg, kit, plan, job, output)?
-                .context("KVM failed")
-                .map_err(Into::into);
-        }
-    };
+    let by = accel::decide(plan.accel, kit)?;
+    if by != RunsBy::Kvm {
+        let outcome = run_by(Accel::Tcg, kit, plan, job, output)?;
+        return Ok(outcome.context("KVM failed")?);
+    }
     if let Some(outcome) = run_by(Accel::Kvm, kit, plan, job, output)? {
+        accel::remember(accel::KvmRecord::Works, kit);
         return Ok(outcome);
     }
-    if forced {
+    if plan.accel == Accel::Kvm {
         return Err(Failure::unsupported("KVM cannot run this guest here")
             .with_remedy("use --accel tcg, which works everywhere"));
     }
-    accel::remember_broken_kvm(kit);
-    note("KVM cannot run this guest here; using software emulation");
+    accel::remember(accel::KvmRecord::IsBroken, kit);
+    let by = RunsBy::EmulationWithoutKvm;
+    note(format_args!("the guest runs by {by}"));
     let outcome = run_by(Accel::Tcg, kit, plan, job, output)?;
     Ok(outcome.context("KVM failed")?)
 }
 
-/// Runs `job` in one guest; returns `None` if KVM failed.
+/// How an attempt to run a guest ended.
+enum Attempt {
+    Ended(RunReport),
+    /// KVM failed before the command started.
+    KvmFailed,
+    /// The guest gave no sign of life while booting.
+    Silent(Failure),
+}
+
+/// Runs `job` in one guest; returns `None` if KVM failed. A guest that gives no sign of life while booting is started again.
 fn run_by(
     accel: Accel,
     kit: &Kit,
@@ -215,64 +200,93 @@ fn run_by(
     job: &Job,
     output: &mut dyn Output,
 ) -> Result<Option<RunReport>, Failure> {
-    let folder = Scratch::new()?;
     let start = Instant::now();
-    fs::write(folder.path("initrd"), build_initramfs(kit, plan, job)?)?;
-    let image = image_to_start(kit, accel);
-    let packed = start.elapsed();
-    let mut servers = Servers::default();
-    plan.nics.serve(folder.folder(), &mut servers)?;
-    plan.shares.serve(folder.folder(), &mut servers)?;
-    let served = start.elapsed();
+    let mut retries = 0;
+    loop {
+        // The last attempt has all the time of a boot: a machine may be that busy.
+        let silence = (retries < boot::RETRIES_MAX).then_some(plan.silence_limit);
+        match attempt(accel, kit, plan, job, silence, output)? {
+            Attempt::KvmFailed => return Ok(None),
+            Attempt::Silent(failure) => {
+                retries += 1;
+                note(format_args!("{failure}; starting it again"));
+            }
+            Attempt::Ended(report) => {
+                return Ok(Some(RunReport {
+                    boot_retries: retries,
+                    total_s: start.elapsed().as_secs_f64(),
+                    ..report
+                }));
+            }
+        }
+    }
+}
+
+/// Runs `job` in one guest, whose boot is given up after `silence` without a sign of life.
+fn attempt(
+    accel: Accel,
+    kit: &Kit,
+    plan: &MachinePlan,
+    job: &Job,
+    silence: Option<Duration>,
+    output: &mut dyn Output,
+) -> Result<Attempt, Failure> {
+    let folder = Scratch::new()?;
     let listener =
         UnixListener::bind(folder.path("control")).context("create the control socket")?;
-    let log_path = folder.path("kernel.log");
-    let qemu = Running::start(kit, &image, plan, job, accel, &folder)?;
-    let mut guest = Guest {
-        qemu,
-        servers,
-        start,
-        log: log_path.clone(),
-        stop: plan.stop.clone(),
-    };
+    let mut guest = Guest::start(accel, kit, plan, job, &folder)?;
+    // A debugger may stop the guest at any time, for as long as it likes.
+    guest.life = SignOfLife::of(
+        guest.log.clone(),
+        silence.filter(|_| plan.debugger.is_none()),
+    );
     let ended = guest.converse(&listener, plan, job, output);
-    let Guest {
-        mut qemu,
-        mut servers,
-        ..
-    } = guest;
     // A guest that did not send its last frame will not power off by itself.
-    qemu.end(if ended.is_ok() {
+    guest.qemu.end(if ended.is_ok() {
         POWER_OFF_LIMIT
     } else {
         Duration::ZERO
     });
-    servers.stop();
-    let log = klog::read(&log_path);
+    guest.servers.stop();
+    let log = klog::read(&guest.log);
     if let Some(kept) = &plan.log {
         fs::write(kept, &log).with_context(|| format!("write {}", kept.display()))?;
     }
-    if ended.is_err() && accel == Accel::Kvm && qemu.stands_still() {
-        return Ok(None);
+    if ended.is_err() && accel == Accel::Kvm && guest.qemu.lost_kvm() {
+        return Ok(Attempt::KvmFailed);
     }
-    let said = ended.inspect_err(|_| {
-        if plan.stop.is_set() {
-            return;
+    let said = match ended {
+        Ok(said) => said,
+        Err(failure) => {
+            if !plan.stop.is_set() {
+                tell_end_of_log(&log, &guest.qemu.said());
+            }
+            return match guest.is_silent {
+                true => Ok(Attempt::Silent(failure)),
+                false => Err(failure),
+            };
         }
-        let (tail, qemu_said) = (klog::tail(&log, LOG_TAIL_LINES), qemu.said());
-        note(format_args!(
-            "the end of the guest's kernel log:\n{tail}\n{qemu_said}"
-        ));
-    })?;
-    Ok(Some(RunReport {
+    };
+    Ok(Attempt::Ended(RunReport {
         exit_code: said.exit_code,
         boot_s: said.ready.as_secs_f64(),
-        boot: said.boot_report(packed, served),
-        total_s: start.elapsed().as_secs_f64(),
+        boot: said.boot_report(guest.packed, guest.served),
+        total_s: guest.start.elapsed().as_secs_f64(),
         accel,
+        boot_retries: 0,
         kernel_complaints: klog::complaints(&log),
         missing_files: said.missing_files,
     }))
+}
+
+/// Shows the end of the log of a guest that failed, and what QEMU said. The guest has written the log.
+fn tell_end_of_log(log: &str, qemu_said: &str) {
+    let tail = klog::tail(log, LOG_TAIL_LINES);
+    let tail = match tail.trim().is_empty() {
+        true => "the guest's kernel has logged nothing".to_owned(),
+        false => format!("the end of the guest's kernel log:\n{tail}"),
+    };
+    note(escaped(&format!("{tail}\n{qemu_said}")).trim_end());
 }
 
 /// Returns the kernel that QEMU starts: unpacked, except with KVM, where the guest unpacks it as fast as this machine.
@@ -387,12 +401,49 @@ struct Guest {
     qemu: Running,
     servers: Servers,
     start: Instant,
+    /// When its files were packed, and when its servers had started.
+    packed: Duration,
+    served: Duration,
+    life: SignOfLife,
+    /// It gave no sign of life while booting.
+    is_silent: bool,
     /// The kernel's log.
     log: PathBuf,
     stop: StopFlag,
 }
 
 impl Guest {
+    /// Packs the guest's files and starts its servers and QEMU, which find their sockets in `folder`.
+    fn start(
+        accel: Accel,
+        kit: &Kit,
+        plan: &MachinePlan,
+        job: &Job,
+        folder: &Scratch,
+    ) -> Result<Self, Failure> {
+        let start = Instant::now();
+        folder.write("initrd", &build_initramfs(kit, plan, job)?)?;
+        let image = image_to_start(kit, accel);
+        let packed = start.elapsed();
+        let mut servers = Servers::default();
+        plan.nics.serve(folder.folder(), &mut servers)?;
+        plan.shares.serve(folder.folder(), &mut servers)?;
+        let served = start.elapsed();
+        let log = folder.path("kernel.log");
+        let qemu = Running::start(kit, &image, plan, job, accel, folder)?;
+        Ok(Self {
+            qemu,
+            servers,
+            start,
+            packed,
+            served,
+            life: SignOfLife::of(log.clone(), None),
+            is_silent: false,
+            log,
+            stop: plan.stop.clone(),
+        })
+    }
+
     /// Receives frames from the guest until the last one.
     fn converse(
         &mut self,
@@ -423,7 +474,8 @@ impl Guest {
             let Some((kind, payload)) = frame else {
                 return Err(self.ended_early(conversation.is_ready()));
             };
-            let word = conversation.take(kind, &payload).map_err(Failure::failed)?;
+            let word = conversation.take(kind, &payload);
+            let word = word.map_err(|said| Failure::failed(escaped(&said)))?;
             match word {
                 Word::Ready(times) => {
                     said.ready = self.start.elapsed();
@@ -446,7 +498,7 @@ impl Guest {
                         file.write_all(bytes).context("write a file of --get")?;
                     }
                 }
-                Word::FileMissing(why) => said.missing_files.push(why),
+                Word::FileMissing(why) => said.missing_files.push(escaped(&why)),
                 Word::Exit => {}
                 Word::Bye(exit_code) => return Ok(Said { exit_code, ..said }),
             }
@@ -455,10 +507,10 @@ impl Guest {
 
     /// Returns the error for a guest that ended before its last frame, with the reason from the kernel's log.
     fn ended_early(&mut self, ready: bool) -> Failure {
-        if let Some(said) = self.qemu.own_error(QEMU_END_LIMIT) {
-            return Failure::failed(said);
+        if self.qemu.has_failed(QEMU_END_LIMIT) {
+            return self.qemu.why_it_ended();
         }
-        let reason = klog::last_message(&klog::read(&self.log));
+        let reason = klog::last_message(&klog::read(&self.log)).map(|said| escaped(&said));
         let reason = reason.unwrap_or_else(|| "its log does not have the reason".to_owned());
         match ready {
             true => Failure::failed(format!("the guest ended before its command did: {reason}"))
@@ -514,6 +566,12 @@ impl Guest {
                 }
             }
             self.check_alive()?;
+            if !ready && self.life.is_missing() {
+                self.is_silent = true;
+                return Err(Failure::failed(
+                    "the guest gives no sign of life while booting",
+                ));
+            }
             if left.is_some_and(|left| start.elapsed() >= left) {
                 return Err(match ready {
                     false => Failure::failed(format!(
@@ -534,9 +592,9 @@ impl Guest {
             return Err(Failure::failed(said));
         }
         match self.qemu.ended() {
-            None if self.qemu.stands_still() => Err(Failure::failed("the guest is stopped")),
+            None if self.qemu.lost_kvm() => Err(Failure::failed("the guest is stopped")),
             None => Ok(()),
-            Some(status) => Err(Failure::failed(format!("QEMU ended: {status}"))),
+            Some(_) => Err(self.qemu.why_it_ended()),
         }
     }
 }
@@ -550,3 +608,6 @@ fn create_file(plan: &MachinePlan, place: usize) -> Result<File, Failure> {
     let file = File::create(path).with_context(|| format!("--get: write {}", path.display()))?;
     Ok(file)
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::job::Job;
 use crate::kit::Kit;
-use crate::machine::{self, MachinePlan, Output, RunReport};
+use crate::machine::{self, MachinePlan, RunReport};
+use crate::pass_on::Output;
 use crate::scratch::Scratch;
 use tool::output::Failure;
 

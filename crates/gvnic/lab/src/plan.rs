@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 
+use crate::accel::Accel;
 use crate::args::{DeviceArgs, KitArgs, MachineArgs, PluginArgs, Run, Shell};
+use crate::boot::SILENCE_LIMIT;
 use crate::disks::Disk;
 use crate::initramfs::default_place;
 use crate::job::{GuestNic, Job};
@@ -17,6 +19,7 @@ use crate::shares::{Share, Shares};
 use tool::output::Failure;
 use tool::parse::{check_mtu, parse_impairment};
 use tool::signals::StopFlag;
+use tool::size::Size;
 
 /// Minimum memory of a guest.
 const MIN_MEMORY: u64 = 256 << 20;
@@ -166,14 +169,7 @@ pub fn machine(args: MachineArgs) -> Result<MachinePlan, Failure> {
         memory_mib.ok_or_else(|| Failure::usage(format!("--memory {memory}: 256M or more")))?;
     check("--cpus", cpus, MAX_CPUS)?;
     check("--queues", queues, MAX_QUEUES)?;
-    if nics > MAX_NICS {
-        return Err(Failure::usage(format!("--nics {nics}: 0 to {MAX_NICS}")));
-    }
-    if wire.is_some() && nics != 1 {
-        return Err(Failure::usage(
-            "--wire is for --nics 1: two NICs are connected to each other",
-        ));
-    }
+    check_nics(nics, wire.as_deref())?;
     if let Some(impair) = &impair {
         parse_impairment(impair)?;
     }
@@ -204,7 +200,42 @@ pub fn machine(args: MachineArgs) -> Result<MachinePlan, Failure> {
         disks: Vec::new(),
         debugger: None,
         append,
+        silence_limit: SILENCE_LIMIT,
         stop: StopFlag::install().context("install signal handlers")?,
+    })
+}
+
+fn check_nics(nics: u8, wire: Option<&str>) -> Result<(), Failure> {
+    if nics > MAX_NICS {
+        return Err(Failure::usage(format!("--nics {nics}: 0 to {MAX_NICS}")));
+    }
+    if wire.is_some() && nics != 1 {
+        return Err(Failure::usage(
+            "--wire is for --nics 1: two NICs are connected to each other",
+        ));
+    }
+    Ok(())
+}
+
+/// Returns the smallest machine, without NICs: for a guest that only shows that it starts.
+///
+/// # Errors
+///
+/// Signals cannot be handled.
+pub fn bare_machine() -> Result<MachinePlan, Failure> {
+    machine(MachineArgs {
+        accel: Accel::Auto,
+        cpus: 1,
+        memory: Size(2 * MIN_MEMORY),
+        nics: 0,
+        queues: 1,
+        mtu: 1500,
+        wire: None,
+        impair: None,
+        capture: None,
+        log: None,
+        nic_program: None,
+        append: String::new(),
     })
 }
 

@@ -1,6 +1,8 @@
 //! QEMU: command line and process.
 
-use std::fs::{self, File};
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -8,12 +10,18 @@ use std::time::Duration;
 use anyhow::Context;
 use devmem_linux::helper::Helper;
 
-use super::accel::{Accel, KVM_GAVE_UP};
+use super::accel::{Accel, KVM_FAILED};
 use super::job::{CONTROL_PORT, INIT_PATH, Job};
 use super::kit::Kit;
 use super::machine::{Debugger, DebuggerStart, MachinePlan};
+use super::pass_on::escaped;
 use super::scratch::Scratch;
 use tool::output::Failure;
+
+/// Signal number of a process that was killed by force.
+const SIGKILL: i32 = 9;
+/// Maximum bytes of QEMU's output that are read.
+const SAID_BYTES_MAX: u64 = 64 << 10;
 
 /// A running QEMU.
 #[derive(Debug)]
@@ -73,30 +81,57 @@ impl Running {
         }
     }
 
-    /// Waits at most `limit` for QEMU to end; returns a message if it ended with an error, such as for a disk in use. A guest
-    /// that powers off or panics ends QEMU without one.
-    pub fn own_error(&mut self, limit: Duration) -> Option<String> {
-        let status = self.child.wait_at_most(limit).ok().flatten()?;
-        let said = fs::read(&self.said).unwrap_or_default();
-        let said = String::from_utf8_lossy(&said);
-        let lines: Vec<&str> = said
-            .lines()
-            .filter(|line| !line.contains("warning:"))
-            .collect();
-        (!status.success()).then(|| format!("QEMU ended ({status}): {}", lines.join(": ")))
+    /// Waits at most `limit` for QEMU to end; returns whether it ended with an error, such as for a disk in use. A guest that
+    /// powers off or panics ends QEMU without one.
+    pub fn has_failed(&mut self, limit: Duration) -> bool {
+        let status = self.child.wait_at_most(limit).ok().flatten();
+        status.is_some_and(|status| !status.success())
     }
 
-    /// Returns whether KVM has failed and the guest is stopped.
-    pub fn stands_still(&self) -> bool {
-        fs::read(&self.said).is_ok_and(|said| String::from_utf8_lossy(&said).contains(KVM_GAVE_UP))
+    /// Returns the error for a QEMU that has ended, with what it said.
+    pub fn why_it_ended(&mut self) -> Failure {
+        let said = self.read_said();
+        let lines: Vec<&str> = said
+            .lines()
+            .filter(|line| !line.trim().is_empty() && !line.contains("warning:"))
+            .collect();
+        let said = match lines.is_empty() {
+            true => "it said nothing".to_owned(),
+            false => lines.join(": "),
+        };
+        let status = self.ended();
+        let how = status.map_or_else(|| "exit status unknown".to_owned(), |it| it.to_string());
+        let failure = Failure::failed(format!("QEMU ended ({how}): {said}"));
+        match status.and_then(|status| status.signal()) {
+            // Of the kernel, if there is no memory; or of a person.
+            Some(SIGKILL) => failure.with_remedy(
+                "if this machine or its control group has no memory left (`dmesg` says so), give the guest less with --memory",
+            ),
+            _ => failure,
+        }
+    }
+
+    /// Returns whether KVM has failed: the guest is stopped, or QEMU has ended.
+    pub fn lost_kvm(&self) -> bool {
+        let said = self.read_said();
+        KVM_FAILED.iter().any(|words| said.contains(words))
+    }
+
+    fn read_said(&self) -> String {
+        let mut said = Vec::new();
+        if let Ok(file) = File::open(&self.said) {
+            // What was read before an error is as good.
+            let _ = file.take(SAID_BYTES_MAX).read_to_end(&mut said);
+        }
+        escaped(&String::from_utf8_lossy(&said))
     }
 
     /// Returns the output on stderr, for error messages.
     pub fn said(&self) -> String {
-        let said = fs::read(&self.said).unwrap_or_default();
+        let said = self.read_said();
         match said.is_empty() {
             true => String::new(),
-            false => format!("output of QEMU: {}", String::from_utf8_lossy(&said).trim()),
+            false => format!("output of QEMU: {}", said.trim()),
         }
     }
 }
@@ -111,11 +146,10 @@ fn arguments(
 ) {
     let memory = plan.memory_mib;
     let path = |name: &str| folder.path(name).to_string_lossy().into_owned();
-    let accel = match accel {
+    let how = match accel {
         Accel::Kvm => "kvm",
         Accel::Auto | Accel::Tcg => "tcg,thread=multi,tb-size=512",
     };
-    // no_timer_check: on a busy machine the emulated timer may be late, and the kernel would panic.
     command.args([
         "-nodefaults",
         "-no-user-config",
@@ -123,14 +157,7 @@ fn arguments(
         "none",
         "-no-reboot",
     ]);
-    command.args([
-        "-accel",
-        accel,
-        "-cpu",
-        "max",
-        "-smp",
-        &plan.cpus.to_string(),
-    ]);
+    command.args(["-accel", how, "-cpu", "max", "-smp", &plan.cpus.to_string()]);
     command.args([
         "-m",
         &format!("{memory}M"),
@@ -146,7 +173,7 @@ fn arguments(
         "-initrd",
         &path("initrd"),
         "-append",
-        &command_line(plan),
+        &command_line(plan, accel),
     ]);
     command.args([
         "-chardev",
@@ -168,7 +195,7 @@ fn arguments(
 }
 
 /// Returns the kernel's command line.
-fn command_line(plan: &MachinePlan) -> String {
+fn command_line(plan: &MachinePlan, accel: Accel) -> String {
     let mut line = format!(
         "console=ttyS0,115200 panic=-1 quiet loglevel=7 mitigations=off rdinit={INIT_PATH}"
     );
@@ -176,6 +203,16 @@ fn command_line(plan: &MachinePlan) -> String {
     line.push_str(" cryptomgr.notests=1");
     // On a busy machine the emulated timer may be late, and the kernel would panic.
     line.push_str(" no_timer_check");
+    if accel != Accel::Kvm {
+        // QEMU has one time stamp counter for all emulated processors: there is nothing to watch. Linux 7.3's watchdog hangs
+        // about 1 of 50 boots. It runs on one processor with interrupts off until the other has answered, for a limited time
+        // by the current clock. If that is still the jiffies, and the other processor waits with interrupts off for the
+        // switch to the next clock, nobody counts jiffies (linux kernel/time/clocksource.c watchdog_check_skew).
+        line.push_str(" tsc=nowatchdog");
+        // On a busy machine an emulated processor may get no time for longer than the 20 s after which the kernel reports a
+        // soft lockup, which would fail the run; 120 s.
+        line.push_str(" watchdog_thresh=60");
+    }
     if plan.debugger.is_some() {
         // The addresses of symbols are those of the image.
         line.push_str(" nokaslr");
@@ -253,12 +290,34 @@ mod tests {
                 .args(["-c", script])
                 .stderr(File::create(&said).unwrap());
             let child = Helper::start(&mut command).unwrap();
-            Running { child, said }.own_error(Duration::from_secs(20))
+            let mut qemu = Running { child, said };
+            let has_failed = qemu.has_failed(Duration::from_secs(20));
+            has_failed.then(|| qemu.why_it_ended().to_string())
         };
         let script = "echo 'x: warning: none' >&2; echo 'the disk is in use' >&2; exit 1";
         let said = error_of(script).unwrap();
         assert_eq!(said, "QEMU ended (exit status: 1): the disk is in use");
+        let said = error_of("printf '\\033[2Jx\\n' >&2; exit 2").unwrap();
+        assert_eq!(said, "QEMU ended (exit status: 2): \\u{1b}[2Jx");
+        let said = error_of("kill -9 $$").unwrap();
+        assert!(
+            said.contains("(signal: 9 (SIGKILL)): it said nothing"),
+            "{said}"
+        );
+        assert!(said.contains("--memory"), "{said}");
         assert_eq!(error_of("echo terminating >&2"), None);
+    }
+
+    #[test]
+    fn only_an_emulated_guest_has_no_watchdog_of_its_clock_and_a_patient_one_of_its_processors() {
+        let plan = plan(&[]).unwrap().machine;
+        let emulated = command_line(&plan, Accel::Tcg);
+        assert!(
+            emulated.contains(" tsc=nowatchdog watchdog_thresh=60 "),
+            "{emulated}"
+        );
+        let by_kvm = command_line(&plan, Accel::Kvm);
+        assert!(!by_kvm.contains("watchdog"), "{by_kvm}");
     }
 
     #[test]

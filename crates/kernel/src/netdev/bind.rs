@@ -58,7 +58,7 @@ impl std::error::Error for BindError {}
 /// An attachment of a dma-buf to a NIC. It lasts as long as this value: the netlink socket that created it
 /// *is* the binding, and the kernel unbinds when the socket is closed, also by a crash.
 #[derive(Debug)]
-struct NetlinkBinding {
+pub(super) struct NetlinkBinding {
     id: DmabufId,
     /// Not used again, only kept open.
     _netlink: GenericSocket,
@@ -153,18 +153,7 @@ impl Netdev {
         rx_page_size: Option<u32>,
     ) -> Result<BoundRx, BindError> {
         let request = |socket: &GenericSocket, index: u32| {
-            let fd = dmabuf.as_raw_fd();
-            let request = bind_request(socket, uapi::CMD_BIND_RX, index, fd)
-                .with(rx_page_size, |request, bytes| {
-                    request.u32(uapi::A_DMABUF_RX_PAGE_SIZE, bytes)
-                });
-            queues.iter().fold(request, |request, queue| {
-                request.nested(uapi::A_DMABUF_QUEUES, |entry| {
-                    entry
-                        .u32(uapi::A_QUEUE_ID, queue.0)
-                        .u32(uapi::A_QUEUE_TYPE, uapi::QUEUE_TYPE_RX)
-                })
-            })
+            rx_request(socket, index, dmabuf.as_raw_fd(), queues, rx_page_size)
         };
         match self.bind("bind-rx", request) {
             Ok(binding) => Ok(BoundRx {
@@ -194,7 +183,7 @@ impl Netdev {
     }
 
     /// Sends a bind request over a new socket.
-    fn bind(
+    pub(super) fn bind(
         &self,
         what: &str,
         request: impl FnOnce(&GenericSocket, u32) -> Request,
@@ -210,7 +199,7 @@ impl Netdev {
     }
 
     /// Finds the cause of a refused binding from the current state of the interface.
-    fn explain(
+    pub(super) fn explain(
         &mut self,
         operation: Operation,
         queues: &[KernelRxQueueId],
@@ -229,7 +218,7 @@ impl Netdev {
         }
     }
 
-    fn facts(&mut self, queues: &[KernelRxQueueId], error: &NetlinkError) -> Facts {
+    pub(super) fn facts(&mut self, queues: &[KernelRxQueueId], error: &NetlinkError) -> Facts {
         let ethtool = Ethtool::with_index(&self.name, self.index);
         let (driver, rings) = match ethtool {
             Ok(mut ethtool) => (ethtool.driver().ok(), ethtool.rings().ok()),
@@ -311,7 +300,28 @@ fn judge(
 }
 
 /// A descriptor that is never open.
-const NEVER_OPEN: RawFd = -1;
+pub(super) const NEVER_OPEN: RawFd = -1;
+
+/// Encodes a request of bind-rx.
+pub(super) fn rx_request(
+    socket: &GenericSocket,
+    index: u32,
+    dmabuf: RawFd,
+    queues: &[KernelRxQueueId],
+    rx_page_size: Option<u32>,
+) -> Request {
+    let request = bind_request(socket, uapi::CMD_BIND_RX, index, dmabuf)
+        .with(rx_page_size, |request, bytes| {
+            request.u32(uapi::A_DMABUF_RX_PAGE_SIZE, bytes)
+        });
+    queues.iter().fold(request, |request, queue| {
+        request.nested(uapi::A_DMABUF_QUEUES, |entry| {
+            entry
+                .u32(uapi::A_QUEUE_ID, queue.0)
+                .u32(uapi::A_QUEUE_TYPE, uapi::QUEUE_TYPE_RX)
+        })
+    })
+}
 
 fn bind_request(socket: &GenericSocket, command: u8, index: u32, dmabuf: RawFd) -> Request {
     socket

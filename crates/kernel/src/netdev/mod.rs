@@ -5,6 +5,7 @@
 
 mod bind;
 mod queue;
+mod refusal;
 mod stats;
 
 use devmem_uapi::{IfIndex, netdev as uapi};

@@ -12,6 +12,7 @@ use devmem_linux::ethtool::{
 use devmem_linux::netdev::{DriverSupport, KernelRxQueueId, Netdev, QueueKind};
 use devmem_linux::netif::{self, Interface};
 use devmem_linux::tap::TapOptions;
+use devmem_linux::test_util::{GuestHas, skip_outside_guest};
 use devmem_uapi::{Errno, IfIndex};
 use rustix::io::Errno as RawErrno;
 
@@ -138,7 +139,7 @@ fn bind_without_privilege_names_the_privilege() {
         let dropped = rustix::thread::set_thread_res_uid(nobody, nobody, nobody);
         if let Err(errno) = dropped {
             // In a namespace that maps only one user, there is no other user.
-            return devmem_linux::test_util::skip(TEST, "kernel", &errno.to_string());
+            return skip_outside_guest(TEST, GuestHas::Kernel, &errno.to_string());
         }
         let mut lo = Netdev::by_name("lo").unwrap();
         let error = lo
@@ -317,7 +318,7 @@ fn an_interface_lists_its_addresses_and_no_others() {
             interface.quiet_ipv6();
             match interface.add_address(address, prefix) {
                 Err(error) if address.is_ipv6() => {
-                    return devmem_linux::test_util::skip(TEST, "kernel", &error.to_string());
+                    return skip_outside_guest(TEST, GuestHas::Kernel, &error.to_string());
                 }
                 other => other.unwrap(),
             }

@@ -10,7 +10,7 @@ use devmem_linux::socket::{
     Content, ErrorQueue, FragReturns, HostRoom, RecvBuffer, RecvError, SendError, TxSource,
     bind_to_device, enable_zerocopy, recv_into, send_dmabuf,
 };
-use devmem_linux::test_util::skip;
+use devmem_linux::test_util::{GuestHas, skip_outside_guest};
 use devmem_uapi::{DmabufId, Errno, FragToken, MsgFlags, ZerocopyId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, send};
@@ -34,7 +34,7 @@ fn require_devmem(test: &str) -> bool {
     nobodys.push(FragToken(1));
     match nobodys.flush(socket.as_fd()) {
         Err(error) if error.errno == Errno::ENOPROTOOPT => {
-            skip(test, "kernel", &error.to_string());
+            skip_outside_guest(test, GuestHas::Kernel, &error.to_string());
             false
         }
         _ => true,

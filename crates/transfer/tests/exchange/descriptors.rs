@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 
+use devmem_linux::test_util::{GuestHas, skip_outside_guest};
 use devmem_transfer::exchange::{Access, Event, Memory, RegisterError};
 
 use crate::world::{connect, host, pair, part, pattern, run};
@@ -11,8 +12,8 @@ fn a_descriptor_may_be_closed_after_the_registration() {
     let dmabuf = match devmem_tcp::udmabuf(64 << 10) {
         Ok(dmabuf) => dmabuf,
         Err(error) => {
-            println!("SKIP no dma-buf can be made here: {error}");
-            return;
+            let test = "descriptors::a_descriptor_may_be_closed_after_the_registration";
+            return skip_outside_guest(test, GuestHas::Udmabuf, &error.to_string());
         }
     };
     let (a, b) = pair("seed=1");

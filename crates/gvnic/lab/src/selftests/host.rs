@@ -15,7 +15,8 @@ use super::tree::Tree;
 use super::{MIN_MEMORY_MIB, ProgramEnd, ROOT, TREE};
 use crate::job::{Job, SELFTESTS_PATH};
 use crate::kit::Kit;
-use crate::machine::{self, MachinePlan, Output};
+use crate::machine::{self, MachinePlan};
+use crate::pass_on::{Output, PassOn};
 use crate::suite::Verdict;
 
 /// Exit codes of timeout(1) for a program that exceeded its limit: it ended on SIGTERM, or was killed.
@@ -61,6 +62,8 @@ struct SelftestReport {
     failed: usize,
     skipped: usize,
     kernel: String,
+    /// How often a guest was started again because it gave no sign of life while booting.
+    boot_retries: u32,
     kernel_complaints: Vec<String>,
     programs: Vec<ProgramReport>,
 }
@@ -83,6 +86,7 @@ pub fn run(
     let mut collector =
         ProgramCollector::new(&tree.programs, plan.transcript.as_ref(), print_case)?;
     let mut kernel_complaints = Vec::new();
+    let mut boot_retries = 0;
     while !collector.left.is_empty() {
         let before = collector.left.len();
         note(format_args!("{before} programs: starting a guest"));
@@ -99,7 +103,10 @@ pub fn run(
             &mut collector,
         );
         match outcome {
-            Ok(outcome) => kernel_complaints.extend(outcome.kernel_complaints),
+            Ok(outcome) => {
+                kernel_complaints.extend(outcome.kernel_complaints);
+                boot_retries += outcome.boot_retries;
+            }
             // No program has run, so the failure is not one of the first program.
             Err(failure) if collector.programs.is_empty() => return Err(failure),
             Err(failure) => collector.lose_one(&failure.to_string()),
@@ -108,15 +115,27 @@ pub fn run(
             return Err(Failure::failed("the guest ran none of the programs"));
         }
     }
-    report(kit, plan, collector.programs, kernel_complaints)
+    let ended = Ended {
+        programs: collector.programs,
+        kernel_complaints,
+        boot_retries,
+    };
+    report(kit, plan, ended)
 }
 
-fn report(
-    kit: &Kit,
-    plan: &SelftestPlan,
+/// What all guests of a run have reported.
+struct Ended {
     programs: Vec<ProgramReport>,
     kernel_complaints: Vec<String>,
-) -> Result<(), Failure> {
+    boot_retries: u32,
+}
+
+fn report(kit: &Kit, plan: &SelftestPlan, ended: Ended) -> Result<(), Failure> {
+    let Ended {
+        programs,
+        kernel_complaints,
+        boot_retries,
+    } = ended;
     let count = |verdict| {
         let cases = programs.iter().flat_map(|program| &program.cases);
         cases.filter(|case| case.verdict == verdict).count()
@@ -126,6 +145,7 @@ fn report(
         failed: count(Verdict::Failed),
         skipped: count(Verdict::Skipped),
         kernel: kit.kernel.release.clone(),
+        boot_retries,
         kernel_complaints,
         programs,
     };
@@ -161,6 +181,7 @@ struct ProgramCollector {
     since: Instant,
     /// Shows a case of a program at once; tests show nothing.
     show: fn(&str, &CaseReport),
+    passed_on: PassOn,
 }
 
 impl ProgramCollector {
@@ -179,6 +200,7 @@ impl ProgramCollector {
             transcript: transcript.map(create).transpose()?,
             since: Instant::now(),
             show,
+            passed_on: PassOn::default(),
         })
     }
 
@@ -300,7 +322,7 @@ impl Output for ProgramCollector {
     }
 
     fn stderr(&mut self, bytes: &[u8]) -> io::Result<()> {
-        machine::PassOn.stderr(bytes)
+        self.passed_on.stderr(bytes)
     }
 }
 

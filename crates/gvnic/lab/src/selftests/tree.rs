@@ -17,6 +17,22 @@ const NEEDED: &[&str] = &[
     "Documentation/netlink/specs",
     "tools/testing/selftests/net/lib.sh",
 ];
+/// Files that every program loads, with the folders of [`NEEDED`] that they stand for.
+const LOADED: &[(&str, &str)] = &[
+    (
+        "tools/testing/selftests/drivers/net/lib/py/__init__.py",
+        "tools/testing/selftests/drivers/net",
+    ),
+    (
+        "tools/testing/selftests/net/lib/py/__init__.py",
+        "tools/testing/selftests/net/lib",
+    ),
+    ("tools/net/ynl/pyynl/lib/__init__.py", "tools/net/ynl/pyynl"),
+    (
+        "Documentation/netlink/specs/netdev.yaml",
+        "Documentation/netlink/specs",
+    ),
+];
 /// The default programs: tests for one NIC and a remote end in which a gVNIC can pass test cases. gve has no combined
 /// channels, so ntuple.py and rss_drv.py are not here; stats.py makes it dereference NULL.
 const DEFAULT: &[&str] = &[
@@ -59,11 +75,9 @@ impl Tree {
             ))
             .with_remedy("give the top folder of a Linux source tree, 6.14 or later"));
         }
+        check_is_complete(folder)?;
         let programs = match names {
-            [] => {
-                let default = DEFAULT.iter().filter(|name| tests.join(name).is_file());
-                default.map(|name| (*name).to_owned()).collect()
-            }
+            [] => default_programs(folder)?,
             names => names
                 .iter()
                 .map(|name| find(&tests, name))
@@ -84,6 +98,51 @@ impl Tree {
         // Some versions of Linux do not have all of them.
         parts.filter(|(from, _)| from.exists()).collect()
     }
+}
+
+/// Returns the default programs that exist in a source tree.
+fn default_programs(folder: &Path) -> Result<Vec<String>, Failure> {
+    let tests = folder.join(TESTS);
+    let found = DEFAULT.iter().filter(|name| tests.join(name).is_file());
+    let found: Vec<_> = found.map(|name| (*name).to_owned()).collect();
+    match found.is_empty() {
+        false => Ok(found),
+        true => Err(Failure::usage(format!(
+            "--tree {}: it has none of the default programs ({}, ...)",
+            folder.display(),
+            DEFAULT[0]
+        ))
+        .with_remedy("name the programs to run, or give a newer source tree")),
+    }
+}
+
+/// Checks that a source tree has what every program loads.
+fn check_is_complete(folder: &Path) -> Result<(), Failure> {
+    let missing = LOADED
+        .iter()
+        .filter(|(file, _)| !folder.join(file).is_file());
+    let missing: Vec<_> = missing.collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let shown = folder.display();
+    let files: Vec<_> = missing.iter().map(|(file, _)| *file).collect();
+    let folders: Vec<_> = missing.iter().map(|(_, folder)| *folder).collect();
+    let what = format!(
+        "--tree {shown}: the source tree is incomplete: it lacks {}",
+        files.join(", ")
+    );
+    let remedy = match folder.join(".git").exists() {
+        true => format!(
+            "if it is a sparse checkout of Linux 6.14 or later: git -C {shown} sparse-checkout add {}",
+            folders.join(" ")
+        ),
+        false => format!(
+            "copy from a source tree of Linux 6.14 or later, or give it whole: {}",
+            folders.join(" ")
+        ),
+    };
+    Err(Failure::usage(what).with_remedy(remedy))
 }
 
 /// Returns the path of a program below `tests`.
@@ -115,10 +174,17 @@ mod tests {
             "drivers/net/hw/x.sh",
         ] {
             let path = scratch.path().join(TESTS).join(file);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, "").unwrap();
+            write(&path);
+        }
+        for (file, _) in LOADED {
+            write(&scratch.path().join(file));
         }
         scratch
+    }
+
+    fn write(path: &Path) {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, "").unwrap();
     }
 
     #[test]
@@ -135,6 +201,36 @@ mod tests {
         for wrong in ["nothing", "../ping.py", "drivers/net"] {
             assert!(open(&[wrong]).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn an_incomplete_tree_is_refused_with_what_it_lacks_and_how_to_get_it() {
+        for (file, part) in LOADED {
+            let tree = tree();
+            std::fs::remove_file(tree.path().join(file)).unwrap();
+            let refused = || Tree::open(tree.path(), &[]).unwrap_err().to_string();
+            let said = refused();
+            assert!(said.contains(&format!("it lacks {file}")), "{said}");
+            assert!(said.contains(&format!("give it whole: {part}")), "{said}");
+            write(&tree.path().join(".git"));
+            let said = refused();
+            assert!(
+                said.contains(&format!("sparse-checkout add {part}")),
+                "{said}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_tree_without_a_default_program_is_refused() {
+        let tree = tree();
+        for name in ["ping.py", "hw/devmem.py"] {
+            let path = tree.path().join(TESTS).join("drivers/net").join(name);
+            std::fs::remove_file(path).unwrap();
+        }
+        let said = Tree::open(tree.path(), &[]).unwrap_err().to_string();
+        assert!(said.contains("none of the default programs"), "{said}");
+        assert!(Tree::open(tree.path(), &["x".to_owned()]).is_ok());
     }
 
     #[test]

@@ -13,7 +13,8 @@ use super::{
 use crate::accel::Accel;
 use crate::job::{Job, ROWS_PATH};
 use crate::kit::Kit;
-use crate::machine::{self, MachinePlan, Output, RunReport};
+use crate::machine::{self, MachinePlan, RunReport};
+use crate::pass_on::{Output, PassOn};
 use crate::scratch::Scratch;
 use crate::selftests::{MIN_MEMORY_MIB, ROOT};
 use tool::output::{Failure, note, print_json};
@@ -47,6 +48,8 @@ pub(super) struct GroupReport {
     accel: Option<Accel>,
     /// Of two guests, the longer time.
     boot_s: f64,
+    /// How often a guest was started again because it gave no sign of life while booting.
+    boot_retries: u32,
     total_s: f64,
     kernel_complaints: Vec<String>,
     pub(super) rows: Vec<RowReport>,
@@ -58,9 +61,20 @@ impl GroupReport {
             group,
             accel: None,
             boot_s: 0.0,
+            boot_retries: 0,
             total_s: 0.0,
             kernel_complaints: Vec::new(),
             rows: Vec::new(),
+        }
+    }
+
+    /// Returns the results of a group whose guest failed before any row: all have.
+    fn lost(plan: &TestPlan, group: Group, failure: &Failure) -> Self {
+        let rows = missing_rows(&wanted_rows(plan, group), &[], &failure.to_string());
+        rows.iter().for_each(print_row);
+        Self {
+            rows,
+            ..Self::new(group)
         }
     }
 
@@ -68,6 +82,7 @@ impl GroupReport {
     pub(super) fn add_run(&mut self, run: RunReport) {
         self.accel = Some(run.accel);
         self.boot_s = self.boot_s.max(run.boot_s);
+        self.boot_retries += run.boot_retries;
         self.total_s = self.total_s.max(run.total_s);
         self.kernel_complaints.extend(run.kernel_complaints);
     }
@@ -84,6 +99,8 @@ struct TestReport {
     qemu: String,
     kernel: String,
     seconds: f64,
+    /// How often a guest was started again because it gave no sign of life while booting.
+    boot_retries: u32,
     /// Rate of device memory divided by that of an ordinary socket, for streams without verification.
     #[serde(skip_serializing_if = "Option::is_none")]
     devmem_rx_to_plain: Option<f64>,
@@ -101,10 +118,7 @@ pub fn run(
     job: impl Fn(&MachinePlan, Vec<String>) -> Job,
 ) -> Result<(), Failure> {
     let start = Instant::now();
-    let mut groups = Vec::new();
-    for group in &plan.groups {
-        groups.push(run_group(kit, plan, *group, &job)?);
-    }
+    let groups = run_groups(kit, plan, &job)?;
     let all = || groups.iter().flat_map(|group: &GroupReport| &group.rows);
     let count = |verdict| all().filter(|row| row.verdict == verdict).count();
     let rate = |name: &str| all().find(|row| row.row == name)?.mb_per_s;
@@ -128,12 +142,19 @@ pub fn run(
         qemu: kit.qemu.version.clone(),
         kernel: kit.kernel.release.clone(),
         seconds: start.elapsed().as_secs_f64(),
+        boot_retries: groups.iter().map(|group| group.boot_retries).sum(),
         groups,
     };
     note(format_args!(
         "{} passed, {} failed, {} skipped, in {:.0} s",
         report.passed, report.failed, report.skipped, report.seconds
     ));
+    if report.boot_retries > 0 {
+        note(format_args!(
+            "guests that gave no sign of life while booting, and were started again: {}",
+            report.boot_retries
+        ));
+    }
     if let Some(ratio) = report.devmem_rx_to_plain {
         note(format_args!(
             "devmem rx runs at {ratio:.1}x the rate of an ordinary socket"
@@ -142,7 +163,30 @@ pub fn run(
     if plan.json {
         print_json(&report)?;
     }
-    match report {
+    judge(&report)
+}
+
+/// Runs each group. Once a guest has run, a group whose guest fails is a failed group, and the next ones run.
+fn run_groups(
+    kit: &Kit,
+    plan: &TestPlan,
+    job: &impl Fn(&MachinePlan, Vec<String>) -> Job,
+) -> Result<Vec<GroupReport>, Failure> {
+    let mut groups: Vec<GroupReport> = Vec::new();
+    for group in &plan.groups {
+        let has_run = groups.iter().any(|group| group.accel.is_some());
+        groups.push(match run_group(kit, plan, *group, job) {
+            Err(failure) if has_run && !plan.machine.stop.is_set() => {
+                GroupReport::lost(plan, *group, &failure)
+            }
+            ran => ran?,
+        });
+    }
+    Ok(groups)
+}
+
+fn judge(report: &TestReport) -> Result<(), Failure> {
+    match *report {
         TestReport {
             passed: 0,
             failed: 0,
@@ -354,6 +398,7 @@ pub(super) struct Collector {
     wanted: Vec<&'static str>,
     /// Called with each row.
     show: fn(&RowReport),
+    passed_on: PassOn,
 }
 
 impl Collector {
@@ -370,6 +415,7 @@ impl Collector {
             guest,
             wanted,
             show,
+            passed_on: PassOn::default(),
         }
     }
 
@@ -451,7 +497,7 @@ impl Output for Collector {
     }
 
     fn stderr(&mut self, bytes: &[u8]) -> io::Result<()> {
-        machine::PassOn.stderr(bytes)
+        self.passed_on.stderr(bytes)
     }
 }
 

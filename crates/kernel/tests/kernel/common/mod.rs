@@ -2,7 +2,7 @@
 
 use devmem_linux::netlink::{GenericSocket, NetlinkSocket, Request};
 use devmem_linux::probe;
-use devmem_linux::test_util::{in_netns, skip};
+use devmem_linux::test_util::{GuestHas, in_netns, skip_outside_guest};
 
 const RTM_NEWLINK: u16 = 16;
 const F_CREATE_EXCL: u16 = 0x400 | 0x200;
@@ -54,7 +54,7 @@ pub fn rename(index: u32, name: &str) {
 /// fails if `DEVMEM_REQUIRE` contains `kernel`.
 pub fn in_kernel(test: &str, body: impl FnOnce()) {
     if let Some(reason) = missing() {
-        return skip(test, "kernel", &reason);
+        return skip_outside_guest(test, GuestHas::Kernel, &reason);
     }
     in_netns(test, body);
 }
@@ -64,7 +64,11 @@ pub fn in_kernel_as_root(test: &str, body: impl FnOnce()) {
     let uid_map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     let initial = uid_map.split_whitespace().eq(["0", "0", "4294967295"]);
     if !initial || !rustix::process::geteuid().is_root() {
-        return skip(test, "kernel", "needs root of the initial user namespace");
+        return skip_outside_guest(
+            test,
+            GuestHas::Kernel,
+            "needs root of the initial user namespace",
+        );
     }
     in_kernel(test, body);
 }

@@ -7,6 +7,7 @@ use devmem_tcp::{Netdev, StreamStats};
 
 use super::dial::GoOn;
 use super::error::LoadError;
+use super::http::{HttpFile, HttpRequest};
 use super::landing::{Landed, Landing, Take, Targets};
 use super::part::{Layout, Part};
 use super::run::Run;
@@ -123,6 +124,18 @@ impl Loader {
         let ranges = sorted_apart(ranges.iter().cloned()).map_err(super::PartError::from)?;
         let take: &mut Take<'_> = take;
         self.run(&source.into(), ranges, Landing::Caller(take), progress)
+    }
+
+    /// Opens a file, whose server has the limit of this loader for each answer.
+    ///
+    /// # Errors
+    /// Those of [`HttpFile::open_while`].
+    pub(crate) fn open_file(
+        &self,
+        request: HttpRequest,
+        go_on: &mut GoOn<'_>,
+    ) -> Result<HttpFile, LoadError> {
+        HttpFile::open_within(&self.nic, request, self.settings.idle_limit(), go_on)
     }
 
     /// Loads `len` bytes of `source` from `start` on into host memory, for what the CPU must read.

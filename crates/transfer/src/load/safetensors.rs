@@ -251,7 +251,7 @@ impl Checkpoint {
         end: &mut u64,
         go_on: &mut GoOn<'_>,
     ) -> Result<(), CheckpointError> {
-        let file = HttpFile::open_while(loader.nic(), request, go_on)?;
+        let file = loader.open_file(request, go_on)?;
         let name = file.request().url().to_string();
         let Some(size) = file.size() else {
             return Err(CheckpointError::NoSize { file: name });

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::CheckpointError;
 use crate::load::dial::GoOn;
-use crate::load::http::{HttpFile, HttpRequest};
+use crate::load::http::HttpRequest;
 use crate::load::loader::Loader;
 use crate::load::source::Source;
 
@@ -33,7 +33,7 @@ pub(super) fn of(
     request: HttpRequest,
     go_on: &mut GoOn<'_>,
 ) -> Result<Vec<Shard>, CheckpointError> {
-    let file = HttpFile::open_while(loader.nic(), request, go_on)?;
+    let file = loader.open_file(request, go_on)?;
     let name = file.request().url().to_string();
     let wrong = |problem: String| CheckpointError::Index {
         file: name.clone(),

@@ -1,6 +1,5 @@
 //! A NIC of the kernel for `recv` and `send`: memory, address and queues.
 
-use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Context;
@@ -8,7 +7,7 @@ use devmem_tcp::{Dmabuf, Netdev, NiovSize, RxQueueId};
 
 use crate::plan::{KernelPlan, LinkPlan};
 use tool::memory::MemoryKind;
-use tool::output::{Failure, note};
+use tool::output::{Failure, note, print_line};
 
 /// The heap that exists on all machines with dma-heaps.
 const HEAP: &str = "system";
@@ -113,9 +112,8 @@ pub fn prepared_queues(nic: &Netdev, plan: &KernelPlan) -> Result<Vec<RxQueueId>
 /// If the NIC cannot be set up.
 pub fn dry_run(nic: &Netdev, local: SocketAddr, queues: u16) -> Result<(), Failure> {
     let commands = nic.plan_receive(local).queues(queues).commands()?;
-    let mut stdout = std::io::stdout().lock();
     for command in commands {
-        writeln!(stdout, "{command}").context("write to stdout")?;
+        print_line(command)?;
     }
     Ok(())
 }

@@ -179,8 +179,12 @@ fn origin(text: &str, fields: &[String], link: &LinkPlan) -> Result<Origin, Fail
             let port = object.url().port();
             format!("{text} with AWS_ENDPOINT_URL=http://HOST:{port}")
         }
-        Origin::Http(file) => format!("http://HOST:{}{}", file.url().port(), file.url().target()),
-        Origin::Nbd(url) => format!("nbd://HOST:{}/{}", url.port(), url.export()),
+        Origin::Http(file) => format!(
+            "http://HOST:{}{}",
+            file.url().port(),
+            file.url().shown_target()
+        ),
+        Origin::Nbd(url) => format!("nbd://HOST:{}/{}", url.port(), url.encoded_export()),
         _ => text.to_owned(),
     };
     check_host("load", origin.host(), &again, link)?;

@@ -254,3 +254,67 @@ fn an_nbd_handshake_byte_by_byte_ends_an_open() {
         },
     );
 }
+
+#[test]
+fn the_texts_of_a_server_have_nothing_that_a_terminal_obeys() {
+    const HOSTILE: &str = "a\u{9b}31m\u{202e}b\u{2066}";
+    const TEST: &str = "hostile::the_texts_of_a_server_have_nothing_that_a_terminal_obeys";
+    in_netns(TEST, || {
+        let world = World::new(V4);
+        let check = |error: String, of: &str| {
+            let first = error.lines().next().unwrap_or_default();
+            assert!(!error.contains("\x1b"), "{of}: {error:?}");
+            assert!(error.contains("\\u{9b}31m\\u{202e}b"), "{of}: {error:?}");
+            let is_obeyed = |c| devmem_tcp::text::is_unprintable(c) && c != '\n';
+            assert!(!error.contains(is_obeyed), "{of}: {error:?}");
+            assert!(error.lines().count() <= 2, "{of}: {error:?}");
+            assert!(!first.is_empty(), "{of}");
+        };
+        for field in [
+            "Location",
+            "Content-Encoding",
+            "Transfer-Encoding",
+            "Content-Range",
+        ] {
+            let server = Server::start(move |_, out| {
+                write!(out, "HTTP/1.1 302 Found\r\n{field}: {HOSTILE}\r\n\r\n")?;
+                Ok(After::Close)
+            });
+            let error = world.open(&server.url(V4.host)).expect_err(field);
+            check(error.to_string(), field);
+        }
+        let file = pattern(FILE_BYTES);
+        let server = Server::start(move |asked, out| match asked.range == Some(0..1) {
+            true => good(asked, &file, out),
+            false => {
+                out.write_all(PART)?;
+                write!(out, "ETag: \"{HOSTILE}\"\r\nContent-Length: 10000\r\n\r\n")?;
+                Ok(After::Close)
+            }
+        });
+        let opened = world.open(&server.url(V4.host)).expect("it opens");
+        let part = whole(&memory_for(FILE_BYTES), FILE_BYTES);
+        let loaded = Loader::new(&world.nic).load(&opened, &[part], &mut guarded());
+        check(loaded.expect_err("it has changed").to_string(), "ETag");
+        // The refusal of an NBD server, with what seems to be a remedy.
+        let (port, _) = serve(|_, peer| {
+            let go = peer.up_to_go(ACK)?;
+            let text = format!("\x1b[2J{HOSTILE}\n  run this as root");
+            peer.answer(go, 1 << 31 | 2, text.as_bytes())
+        });
+        check(
+            open(&world, port)
+                .expect_err("refused")
+                .to_string()
+                .replace("\\u{1b}[2J", ""),
+            "NBD",
+        );
+        let url = "nbd://host/%1b%c2%9b31m%e2%80%aeb";
+        let url: devmem_transfer::load::NbdUrl = url.parse().expect("a URL");
+        assert!(
+            !url.to_string().contains(devmem_tcp::text::is_unprintable),
+            "{url}"
+        );
+        world.end();
+    });
+}

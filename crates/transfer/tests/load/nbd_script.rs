@@ -57,14 +57,14 @@ impl Peer {
         Ok((option, data))
     }
 
-    fn answer(&mut self, option: u32, kind: u32, data: &[u8]) -> io::Result<()> {
+    pub fn answer(&mut self, option: u32, kind: u32, data: &[u8]) -> io::Result<()> {
         let len = data.len() as u32;
         let head = [option, kind, len].map(u32::to_be_bytes).concat();
         self.say(&[&0x0003_e889_0455_65a9_u64.to_be_bytes(), &head, data])
     }
 
     /// Negotiates up to the answer to the request for an export; returns the number of the last option.
-    fn up_to_go(&mut self, structured: u32) -> io::Result<u32> {
+    pub fn up_to_go(&mut self, structured: u32) -> io::Result<u32> {
         self.greet()?;
         let (option, _) = self.option()?;
         assert_eq!(option, OPT_STRUCTURED_REPLY);

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use devmem_tcp::text::printable;
 use devmem_tcp::{Netdev, RecvError, RxBatch, Stream};
 
 use super::head::{self, Head, HeadError};
@@ -162,6 +163,7 @@ impl HttpFile {
         }
         match (&self.found.version, &head.version) {
             (Some(then), Some(now)) if then != now => {
+                let (then, now) = (printable(then), printable(now));
                 changed(format!("its version was {then} and is {now}"))
             }
             _ => Ok(()),

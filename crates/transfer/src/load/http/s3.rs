@@ -1,6 +1,7 @@
 //! Objects of S3 and compatible stores: `s3://BUCKET/KEY`.
 
 use super::request::HttpRequest;
+use super::secret::shown;
 use super::sigv4::{S3Credentials, encoded_bytes, region};
 use super::url::{Url, UrlError};
 
@@ -42,7 +43,7 @@ fn address(text: &str, variable: impl Fn(&str) -> Option<String>) -> Result<Url,
         !bucket.is_empty() && bucket.bytes().all(is_bucket) && !key.is_empty()
     });
     let (bucket, key) = name.ok_or_else(|| UrlError::Malformed {
-        text: text.chars().take(100).collect(),
+        text: shown(text),
         problem: "write s3://BUCKET/KEY",
     })?;
     let key = encoded_bytes(key.as_bytes(), "/");

@@ -152,7 +152,7 @@ fn encoded(text: &str, kept: &str) -> String {
 }
 
 /// Returns text with all bytes percent-encoded but letters, digits, `-._~` and those in `kept`.
-pub(super) fn encoded_bytes(bytes: &[u8], kept: &str) -> String {
+pub(crate) fn encoded_bytes(bytes: &[u8], kept: &str) -> String {
     let mut out = String::with_capacity(bytes.len());
     for &byte in bytes {
         let is_plain = byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);

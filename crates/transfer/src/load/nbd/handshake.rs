@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
+use devmem_tcp::text::printable;
 use devmem_tcp::{RecvError, RxBatch, Stream};
 
 use super::{FIXED_NEWSTYLE, NO_ZEROES};
@@ -240,7 +241,7 @@ impl<'a> Talk<'a> {
     }
 
     fn refused(&self, kind: u32, export: &str, text: &[u8]) -> LoadError {
-        let said: String = String::from_utf8_lossy(text).chars().take(200).collect();
+        let said = printable(&String::from_utf8_lossy(text));
         let problem = match kind {
             REP_ERR_UNKNOWN => format!("there is no export {export:?}"),
             REP_ERR_TLS_REQD => "it requires TLS, whose bytes the CPU must decrypt".to_owned(),

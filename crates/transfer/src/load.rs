@@ -62,5 +62,5 @@ pub use loader::{Loaded, Loader};
 pub use nbd::{NbdExport, NbdUrl};
 pub use origin::Origin;
 pub use part::Part;
-pub use safetensors::{Checkpoint, CheckpointError, HeaderError, Tensor};
+pub use safetensors::{Checkpoint, CheckpointError, CheckpointLimit, HeaderError, Tensor};
 pub use source::Source;

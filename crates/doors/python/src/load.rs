@@ -166,7 +166,9 @@ impl From<CheckpointError> for Error {
             | CheckpointError::Index { .. }
             | CheckpointError::Twice { .. }
             | CheckpointError::Missing { .. } => (ErrorKind::InvalidInput, Errno::EINVAL),
-            CheckpointError::TooLarge => (ErrorKind::OutOfResources, Errno::ENOMEM),
+            CheckpointError::TooLarge | CheckpointError::Limit { .. } => {
+                (ErrorKind::OutOfResources, Errno::ENOMEM)
+            }
             _ => (ErrorKind::Other, Errno::EIO),
         };
         Self::library(kind, errno.0, error.to_string())

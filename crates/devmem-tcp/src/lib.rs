@@ -284,7 +284,7 @@ pub use devmem_uapi::{DmabufId, Errno, text};
 pub use netmem::{
     Chunks, CopyEngine, CopyError, CpuAccess, CpuView, DeviceError, DeviceSlice, DeviceState,
     Dmabuf, DmabufError, Exporter, Fence, GeometryError, InUse, InUseReason, Lane, LentMemory,
-    MemoryObserver, NiovSize, OutOfBounds, PageKind, RangeCrc32c,
+    MemoryObserver, NiovSize, NoRoom, OutOfBounds, PageKind, RangeCrc32c, RoomHolder, check_room,
 };
 pub use nic::{Impairment, LinkState};
 pub use steer::RxQueueId;

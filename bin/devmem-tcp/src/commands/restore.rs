@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use anyhow::Context;
 use devmem_linux::nic_setup::{
     Leftover, RestoreReport, Standing, StateError, StateFault, restore_from_state_file, state_files,
 };

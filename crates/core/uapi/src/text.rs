@@ -49,6 +49,14 @@ pub fn printable(text: &str) -> String {
     }
 }
 
+/// Returns a text of this program, which may have some from outside, as [`PrintableLines`] writes it.
+pub fn printable_lines(text: String) -> String {
+    match text.contains(|c| is_unprintable(c) && c != '\n') {
+        true => PrintableLines(text).to_string(),
+        false => text,
+    }
+}
+
 /// Returns whether a terminal obeys a character or does not show it: control characters (C0, DEL, C1), line and paragraph
 /// separators, and the format characters of Unicode (general category Cf), those that change the direction of text among them.
 pub fn is_unprintable(c: char) -> bool {

@@ -4,6 +4,7 @@ mod chunks;
 mod date;
 mod file;
 mod head;
+mod profile;
 mod proxy;
 mod request;
 mod s3;

@@ -3,7 +3,7 @@
 use std::ops::{ControlFlow, Range};
 use std::time::Duration;
 
-use devmem_tcp::{Netdev, StreamStats};
+use devmem_tcp::{Netdev, StreamStats, check_room};
 
 use super::dial::GoOn;
 use super::error::LoadError;
@@ -149,6 +149,7 @@ impl Loader {
         len: u32,
         go_on: &mut GoOn<'_>,
     ) -> Result<Vec<u8>, LoadError> {
+        check_room(len as usize)?;
         let mut bytes = vec![0; len as usize];
         let mut take = |landed: Landed<'_>| {
             // Zeros are there already.

@@ -61,6 +61,17 @@ impl HttpRequest {
         self
     }
 
+    /// Returns whether requests are signed.
+    pub(crate) fn is_signed(&self) -> bool {
+        self.signer.is_some()
+    }
+
+    /// Replaces user and password of the URL.
+    pub(crate) fn with_credentials(mut self, user: &str, password: &str) -> Self {
+        self.url.set_credentials(user, password);
+        self
+    }
+
     /// Adds a field, such as `Authorization`.
     ///
     /// # Errors

@@ -87,6 +87,26 @@ impl Url {
         }
     }
 
+    /// Returns the user, decoded, if the URL names one.
+    pub fn user(&self) -> Option<&str> {
+        let credentials = self.credentials.as_deref()?;
+        let user = credentials.split(':').next().unwrap_or_default();
+        (!user.is_empty()).then_some(user)
+    }
+
+    /// Returns whether the URL has a password.
+    pub(crate) fn has_password(&self) -> bool {
+        let password = self
+            .credentials
+            .as_deref()
+            .and_then(|it| it.split_once(':'));
+        password.is_some_and(|(_, password)| !password.is_empty())
+    }
+
+    pub(crate) fn set_credentials(&mut self, user: &str, password: &str) {
+        self.credentials = Some(format!("{user}:{password}"));
+    }
+
     pub(crate) fn credentials(&self) -> Option<&str> {
         self.credentials.as_deref()
     }

@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use devmem_tcp::text::Printable;
+
 use super::http::{HttpRequest, UrlError};
 
 /// Longest file of secrets.
@@ -62,7 +64,7 @@ pub fn read_secret(path: &Path) -> Result<String, SecretError> {
     let is_stdin = path.as_os_str() == "-";
     let place = match is_stdin {
         true => "standard input".to_owned(),
-        false => path.display().to_string(),
+        false => Printable(path.display()).to_string(),
     };
     let text = match is_stdin {
         true => limited(io::stdin().lock()),
@@ -101,7 +103,7 @@ impl HttpRequest {
 
     /// Adds a field that is written as `NAME: VALUE`, as [`field`](Self::field).
     fn field_line(self, text: &str, place: &str, line: usize) -> Result<Self, SecretError> {
-        let place = place.to_owned();
+        let place = Printable(place).to_string();
         let Some((name, value)) = text.split_once(':') else {
             return Err(SecretError::Field { place, line });
         };

@@ -44,13 +44,13 @@ fn main() -> ExitCode {
     exit(program, ended)
 }
 
-/// Parses the command line. A refused one is printed by clap, which shows values as they are: text with what a terminal obeys is printed
+/// Parses the command line. A refused one is printed by clap, which shows arguments as they are; if one has what a terminal obeys,
 /// by our own output.
 fn command_line() -> Cli {
     Cli::try_parse().unwrap_or_else(|refused| {
-        let text = refused.render().to_string();
-        if text.contains(|c| is_unprintable(c) && c != '\n') {
-            tell(text);
+        let mut args = std::env::args_os();
+        if args.any(|arg| arg.to_string_lossy().contains(is_unprintable)) {
+            tell(refused.render());
             std::process::exit(refused.exit_code());
         }
         refused.exit()

@@ -445,8 +445,11 @@ fn no_error_of_a_command_line_shows_a_secret_or_what_a_terminal_obeys() {
     refused(&["http://host/f"], Some("me:s3cret"));
     let shown = refused(&["http://host/\x1b[2J\u{202e}"], None);
     assert!(shown.contains("\\u{1b}[2J\\u{202e}"), "{shown}");
-    let shown = refused(&["http://host/f", "--piece", "\x1b[2J"], None);
-    assert!(shown.contains("\\u{1b}[2J"), "{shown}");
+    let shown = refused(
+        &["http://host/f", "--piece", "\x1b[2J\u{9b}2J\u{202e}"],
+        None,
+    );
+    assert!(shown.contains("\\u{9b}2J\\u{202e}"), "{shown}");
 }
 
 fn qemu_nbd(disk: &Path, options: &str) -> Killed {

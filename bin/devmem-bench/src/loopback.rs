@@ -161,7 +161,10 @@ impl Bench {
             .address("10.77.0.2/24")?
             .open()?;
         let local = SocketAddr::new(nic.addresses()[0], super::sender::PORT);
-        let (source, target) = (kind.allocate(size)?, kind.allocate(size)?);
+        let (source, target) = (
+            kind.allocate(size, "--size")?,
+            kind.allocate(size, "--size")?,
+        );
         let pattern = PositionPattern::new(SEED);
         let mut block = vec![0; CHUNK];
         for at in (0..size).step_by(CHUNK) {

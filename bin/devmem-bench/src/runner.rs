@@ -13,6 +13,7 @@ use super::chart::{Chart, PlotArgs};
 use super::plan::Plan;
 use super::report::{Case, Report, Settings, Subject};
 use super::sample::{Sample, quietest};
+use tool::memory::MEM_SIZE;
 use tool::output::{Failure, note, print_json, tell};
 use tool::terminal;
 
@@ -143,7 +144,7 @@ impl<'a, C> Bench<'a, C> {
         };
         Ok(Self {
             plan,
-            memory: plan.memory.allocate(plan.mem_bytes)?,
+            memory: plan.memory.allocate(plan.mem_bytes, MEM_SIZE)?,
             receiver_cpu,
             sender_cpu,
             softirq_threads: softirq_threads(),

@@ -9,6 +9,7 @@ use crate::kernel;
 use crate::kernels_end;
 use crate::plan::{KernelPlan, LinkPlan, NicPlan, TapPlan};
 use crate::receiver::{BoundNic, open_nic};
+use tool::memory::MEM_SIZE;
 use tool::output::{Failure, note};
 
 /// A NIC without bound memory.
@@ -125,7 +126,7 @@ impl<'a> Client<'a> {
     /// The refusal of the exporter.
     pub fn allocate(&self, bytes: usize) -> Result<Dmabuf, Failure> {
         match self.memory {
-            Memory::User(_, plan) => plan.memory.allocate(bytes),
+            Memory::User(_, plan) => plan.memory.allocate(bytes, MEM_SIZE),
             Memory::Kernel(_, plan) => kernel::memory(plan.memory, bytes, plan.niov),
         }
     }

@@ -1,14 +1,13 @@
 //! A NIC of the kernel for `recv` and `send`: memory, address and queues.
 
-use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Context;
 use devmem_tcp::{Dmabuf, Netdev, NiovSize, RxQueueId};
 
 use crate::plan::{KernelPlan, LinkPlan};
-use tool::memory::MemoryKind;
-use tool::output::{Failure, note};
+use tool::memory::{MEM_SIZE, MemoryKind};
+use tool::output::{Failure, note, print_line};
 
 /// The heap that exists on all machines with dma-heaps.
 const HEAP: &str = "system";
@@ -25,11 +24,12 @@ pub fn memory(
     niov: Option<NiovSize>,
 ) -> Result<Dmabuf, Failure> {
     if let Some(kind) = kind {
-        return kind.allocate(bytes);
+        return kind.allocate(bytes, MEM_SIZE);
     }
+    let got = || format!("get device memory for {MEM_SIZE}");
     if niov.is_some_and(|niov| niov.bytes() > rustix::param::page_size()) {
         // Uses huge pages, if any are reserved; bind-rx fails if the pages are not large enough.
-        return Ok(Dmabuf::memfd(bytes).context("get device memory")?);
+        return Ok(Dmabuf::memfd(bytes).with_context(got)?);
     }
     let made = devmem_tcp::udmabuf(bytes).or_else(|refused| {
         let memory = devmem_tcp::dma_heap(HEAP, bytes).map_err(|_| refused)?;
@@ -38,7 +38,7 @@ pub fn memory(
         ));
         Ok::<_, devmem_tcp::DeviceMemoryError>(memory)
     });
-    Ok(made.context("get device memory")?)
+    Ok(made.with_context(got)?)
 }
 
 /// Returns the address to listen on: the requested one, or the NIC's first, preferably IPv4.
@@ -113,9 +113,8 @@ pub fn prepared_queues(nic: &Netdev, plan: &KernelPlan) -> Result<Vec<RxQueueId>
 /// If the NIC cannot be set up.
 pub fn dry_run(nic: &Netdev, local: SocketAddr, queues: u16) -> Result<(), Failure> {
     let commands = nic.plan_receive(local).queues(queues).commands()?;
-    let mut stdout = std::io::stdout().lock();
     for command in commands {
-        writeln!(stdout, "{command}").context("write to stdout")?;
+        print_line(command)?;
     }
     Ok(())
 }

@@ -24,9 +24,10 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Cli, Command};
+use devmem_tcp::text::is_unprintable;
 use gvnic_server::plan::{GvnicPlan, WirePlan};
 use plan::{DemoPlan, ExchangePlan, LoadPlan, RecvPlan, SendPlan, StorePlan};
-use tool::output::{Exit, Failure};
+use tool::output::{Exit, Failure, tell};
 
 fn main() -> ExitCode {
     // The process has one thread here, which `demo` needs to enter a user namespace.
@@ -35,12 +36,25 @@ fn main() -> ExitCode {
     }
     let (program, ended) = match ncdevmem::flags_by_name(std::env::args_os()) {
         Some(flags) => (ncdevmem::NAME, ncdevmem::run(flags)),
-        None => match Cli::parse().command {
+        None => match command_line().command {
             Command::Ncdevmem(args) => (ncdevmem::NAME, ncdevmem::run(args.flags)),
             command => ("devmem-tcp", run(command)),
         },
     };
     exit(program, ended)
+}
+
+/// Parses the command line. A refused one is printed by clap, which shows arguments as they are; if one has what a terminal obeys,
+/// by our own output.
+fn command_line() -> Cli {
+    Cli::try_parse().unwrap_or_else(|refused| {
+        let mut args = std::env::args_os();
+        if args.any(|arg| arg.to_string_lossy().contains(is_unprintable)) {
+            tell(refused.render());
+            std::process::exit(refused.exit_code());
+        }
+        refused.exit()
+    })
 }
 
 fn exit(program: &str, ended: Result<(), Failure>) -> ExitCode {

@@ -12,6 +12,7 @@ use devmem_tcp::{
 use crate::kernel;
 use crate::plan::{KernelPlan, NicPlan};
 use crate::report::{QueueRow, RunReport};
+use tool::memory::MEM_SIZE;
 use tool::output::{Failure, note};
 use tool::receive::{Task, Totals, Transfer};
 use tool::spread::Spread;
@@ -43,7 +44,7 @@ impl BoundNic {
         local: SocketAddr,
     ) -> Result<Self, Failure> {
         let nic = open_nic(builder, plan)?;
-        let memory = plan.memory.allocate(plan.mem_bytes)?;
+        let memory = plan.memory.allocate(plan.mem_bytes, MEM_SIZE)?;
         Self::bind(nic, memory, plan, local)
     }
 

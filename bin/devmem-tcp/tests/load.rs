@@ -336,6 +336,122 @@ fn a_gpu_computes_the_checksum_that_the_server_has_sent() {
 
 /// Returns whether qemu-nbd is here; if not, prints that the test is skipped.
 /// Serves `disk` as the export "disk".
+/// Answers every request with four zeros, and returns a request's head for each.
+fn serve_and_listen() -> std::sync::mpsc::Receiver<String> {
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 8000)).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let lines = BufReader::new(&stream).lines().map_while(Result::ok);
+            let head: Vec<_> = lines.take_while(|line| !line.is_empty()).collect();
+            // The client may have ended the connection, and the test may be over.
+            let _ = (&stream).write_all(b"HTTP/1.0 200 OK\r\nContent-Length: 4\r\n\r\n\0\0\0\0");
+            let _ = tell.send(head.join("\n"));
+        }
+    });
+    told
+}
+
+#[test]
+fn secrets_come_from_files_or_the_environment_and_are_not_shown() {
+    const TEST: &str = "secrets_come_from_files_or_the_environment_and_are_not_shown";
+    in_netns(TEST, || {
+        let heads = serve_and_listen();
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs::write(&path, text).unwrap();
+            path.display().to_string()
+        };
+        let fields = file("fields", "# of the hub\nX-Api-Key: s3cret-1\n");
+        let password = file("password", "s3cret-2\n");
+        let mut command = on_stub(
+            "load",
+            "http://me@10.77.0.1:8000/file?token=s3cret-3",
+            "devices=0",
+        );
+        command.args([
+            "--header",
+            &format!("@{fields}"),
+            "--password-file",
+            &password,
+        ]);
+        let done = start_command(command).finish();
+        let json = done.json();
+        assert_eq!(
+            json["url"], "http://10.77.0.1:8000/file?token=...",
+            "{json}"
+        );
+        let shown = format!("{json}{}", done.stderr);
+        assert!(!shown.contains("s3cret"), "{shown}");
+        let head = heads.recv().unwrap();
+        assert!(
+            head.starts_with("GET /file?token=s3cret-3 HTTP/1.1"),
+            "{head}"
+        );
+        assert!(head.contains("\nX-Api-Key: s3cret-1"), "{head}");
+        // me:s3cret-2
+        assert!(
+            head.contains("\nAuthorization: Basic bWU6czNjcmV0LTI="),
+            "{head}"
+        );
+
+        let mut command = on_stub("load", "http://10.77.0.1:8000/file", "devices=0");
+        command.env("DEVMEM_HEADERS", "A: s3cret-4");
+        command
+            .env("DEVMEM_USER", "me")
+            .env("DEVMEM_PASSWORD", "s3cret-2");
+        start_command(command).finish().json();
+        let is_new = |head: &String| !head.contains("X-Api-Key");
+        let head = heads.iter().find(is_new).unwrap();
+        assert!(
+            head.contains("\nA: s3cret-4") && head.contains("bWU6czNjcmV0LTI="),
+            "{head}"
+        );
+    });
+}
+
+#[test]
+fn no_error_of_a_command_line_shows_a_secret_or_what_a_terminal_obeys() {
+    let refused = |args: &[&str], proxy: Option<&str>| {
+        let mut command = tool();
+        command
+            .args(["load", "--peer-addr", "10.77.0.1/24"])
+            .args(args);
+        command.env_remove("http_proxy");
+        if let Some(proxy) = proxy {
+            command.env("http_proxy", proxy);
+        }
+        let failed = start_command(command).finish();
+        assert_eq!(failed.code, Some(2), "{}", failed.stderr);
+        assert!(!failed.stderr.contains("s3cret"), "{}", failed.stderr);
+        assert!(!failed.stderr.contains('\x1b'), "{}", failed.stderr);
+        failed.stderr
+    };
+    refused(&["http://me:s3cret@host:port/file"], None);
+    refused(&["ftp://me:s3cret@host/file?sig=s3cret"], None);
+    refused(&["http://127.0.0.1/file?token=s3cret"], None);
+    refused(&["nbd://me:s3cret@host/disk"], None);
+    refused(
+        &[
+            "http://host/f",
+            "--header",
+            "Authorization Bearer s3cret: x",
+        ],
+        None,
+    );
+    refused(&["http://host/f", "--header", "Authorization s3cret"], None);
+    refused(&["http://host/f"], Some("http://me:s3cret@proxy:port"));
+    refused(&["http://host/f"], Some("me:s3cret"));
+    let shown = refused(&["http://host/\x1b[2J\u{202e}"], None);
+    assert!(shown.contains("\\u{1b}[2J\\u{202e}"), "{shown}");
+    let shown = refused(
+        &["http://host/f", "--piece", "\x1b[2J\u{9b}2J\u{202e}"],
+        None,
+    );
+    assert!(shown.contains("\\u{9b}2J\\u{202e}"), "{shown}");
+}
+
 fn qemu_nbd(disk: &Path, options: &str) -> Killed {
     let mut command = Command::new("qemu-nbd");
     command.args("--format raw --persistent --shared 8 --export-name disk".split(' '));

@@ -280,11 +280,11 @@ pub use stream::Stream;
 pub use tcp_info::{TcpInfo, TcpState};
 pub use tcp_options::{Congestion, Ecn, Keepalive, TcpOptions};
 
-pub use devmem_uapi::{DmabufId, Errno};
+pub use devmem_uapi::{DmabufId, Errno, text};
 pub use netmem::{
     Chunks, CopyEngine, CopyError, CpuAccess, CpuView, DeviceError, DeviceSlice, DeviceState,
     Dmabuf, DmabufError, Exporter, Fence, GeometryError, InUse, InUseReason, Lane, LentMemory,
-    MemoryObserver, NiovSize, OutOfBounds, PageKind, RangeCrc32c,
+    MemoryObserver, NiovSize, NoRoom, OutOfBounds, PageKind, RangeCrc32c, RoomHolder, check_room,
 };
 pub use nic::{Impairment, LinkState};
 pub use steer::RxQueueId;

@@ -5,6 +5,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use devmem_uapi::text::Printable;
+
 /// Longest interface name: IFNAMSIZ less its NUL (linux include/uapi/linux/if.h).
 const MAX_IFNAME: usize = 15;
 
@@ -69,7 +71,8 @@ pub enum LinkSpec {
 /// A text that cannot be parsed as a link.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{text}' names no link: {why}\n  write tap:NAME (a TAP interface, NAME at most 15 bytes), packet:NAME or macvtap:NAME (an Ethernet interface), unix:PATH (the socket of an emulated NIC, or of another process), unix-listen:PATH (the same, listening) or mem:NAME (a wire inside this process)"
+    "'{}' names no link: {why}\n  write tap:NAME (a TAP interface, NAME at most 15 bytes), packet:NAME or macvtap:NAME (an Ethernet interface), unix:PATH (the socket of an emulated NIC, or of another process), unix-listen:PATH (the same, listening) or mem:NAME (a wire inside this process)",
+    Printable(.text)
 )]
 pub struct LinkSpecError {
     text: String,

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use devmem_linux::netlink::NetlinkError;
 use devmem_uapi::Errno;
+use devmem_uapi::text::PrintableLines;
 use nic::{
     Crossing, CrossingWakeup, Impaired, Impairment, Link, Nic, NicConfig, WireLink, WireOptions,
 };
@@ -94,7 +95,7 @@ impl std::fmt::Debug for OnWarning {
 
 /// Prints a warning to stderr; a closed stderr is no reason to fail.
 fn print_warning(text: &str) {
-    let _ = writeln!(io::stderr(), "devmem-tcp: {text}");
+    let _ = writeln!(io::stderr(), "devmem-tcp: {}", PrintableLines(text));
 }
 
 impl NetdevBuilder {

@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod tests;
 
+use devmem_uapi::text::Printable;
 use std::ffi::{c_int, c_uint};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -240,19 +241,19 @@ pub enum TapError {
         errno: Errno,
     },
     /// The process may not attach: that needs CAP_NET_ADMIN in the network namespace, or ownership of the persistent TAP.
-    #[error("no permission to attach to TAP {name}")]
+    #[error("no permission to attach to TAP {name}", name = Printable(.name))]
     NotAdmin {
         /// The interface.
         name: String,
     },
     /// Another process uses the interface's queue.
-    #[error("TAP {name} is in use by another process")]
+    #[error("TAP {name} is in use by another process", name = Printable(.name))]
     Busy {
         /// The interface.
         name: String,
     },
     /// The interface of that name is not a TAP, or differs in multi-queue.
-    #[error("{name} exists and is not a TAP with the requested queues")]
+    #[error("{name} exists and is not a TAP with the requested queues", name = Printable(.name))]
     Mismatch {
         /// The interface.
         name: String,
@@ -272,7 +273,7 @@ pub enum TapError {
         limit: u16,
     },
     /// A set-up call was refused.
-    #[error("{call} on TAP {name}: {errno}")]
+    #[error("{call} on TAP {name}: {errno}", name = Printable(.name))]
     Call {
         /// The interface.
         name: String,

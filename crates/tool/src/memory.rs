@@ -7,10 +7,12 @@ use anyhow::Context;
 use devmem_tcp::{Dmabuf, cuda, hip};
 
 use crate::output::Failure;
-use crate::size::Size;
 
 /// Bytes of a page: device memory is allocated in them.
 pub const PAGE_BYTES: usize = 4096;
+
+/// The option for the size of device memory, for its errors.
+pub const MEM_SIZE: &str = "--mem-size";
 
 /// Kind of device memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,41 +42,26 @@ impl MemoryKind {
         }
     }
 
-    /// Allocates memory of this kind.
+    /// Allocates memory of this kind for what `option` asks for: the option that the user changes if there is not enough. Memory is
+    /// touched when it is allocated, and `bytes` may be the choice of a peer: more than this process may use is refused.
     ///
     /// # Errors
     ///
     /// The refusal of the exporter or the device, with its remedy.
-    pub fn allocate(self, bytes: usize) -> Result<Dmabuf, Failure> {
+    pub fn allocate(self, bytes: usize, option: &str) -> Result<Dmabuf, Failure> {
+        let of = |what: &str| format!("get {what} for {option}");
         let memory = match self {
             Self::Vulkan(ordinal) => return vulkan(ordinal, bytes),
-            Self::Anonymous => Dmabuf::anonymous(bytes).context("get device memory"),
-            Self::Udmabuf => devmem_tcp::udmabuf(bytes).context("get device memory"),
-            Self::Cuda(ordinal) => cuda::alloc(ordinal, bytes).context("get memory of the GPU"),
-            Self::Hip(ordinal) => hip::alloc(ordinal, bytes).context("get memory of the GPU"),
+            Self::Anonymous => Dmabuf::anonymous(bytes).with_context(|| of("device memory")),
+            Self::Udmabuf => devmem_tcp::udmabuf(bytes).with_context(|| of("device memory")),
+            Self::Cuda(ordinal) => {
+                cuda::alloc(ordinal, bytes).with_context(|| of("memory of the GPU"))
+            }
+            Self::Hip(ordinal) => {
+                hip::alloc(ordinal, bytes).with_context(|| of("memory of the GPU"))
+            }
         };
         Ok(memory?)
-    }
-
-    /// Refuses a size that this machine has no memory for: memory is touched when it is allocated, and `bytes` may be the
-    /// choice of a peer.
-    ///
-    /// # Errors
-    ///
-    /// There is not enough. Memory of GPUs is not checked: the driver refuses by itself.
-    pub fn check_free(self, bytes: usize) -> Result<(), Failure> {
-        if !self.is_mapped() {
-            return Ok(());
-        }
-        let text = std::fs::read_to_string("/proc/meminfo");
-        match available(&text.unwrap_or_default()) {
-            Some(free) if bytes as u64 > free => {
-                let (size, free) = (Size(bytes as u64), Size(free));
-                let text = format!("{size} do not fit into the free memory of {free}");
-                Err(Failure::failed(text))
-            }
-            _ => Ok(()),
-        }
     }
 }
 
@@ -90,15 +77,6 @@ fn vulkan(_ordinal: u32, _bytes: usize) -> Result<Dmabuf, Failure> {
     Err(Failure::unsupported(text).with_remedy(
         "the Debian package has it; `cargo build --release -p devmem-tcp-cli --features vulkan` builds it",
     ))
-}
-
-/// Returns the free bytes by the text of /proc/meminfo (proc_meminfo(5)).
-fn available(text: &str) -> Option<u64> {
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
 }
 
 impl fmt::Display for MemoryKind {
@@ -137,16 +115,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn free_memory_is_read_and_too_much_is_refused() {
-        let text = "MemTotal:       100 kB\nMemAvailable:    7 kB\n";
-        assert_eq!(available(text), Some(7 * 1024));
-        assert_eq!(available("MemTotal: 1 kB\n"), None);
-        let refused = MemoryKind::Anonymous.check_free(usize::MAX / 2);
+    fn more_memory_than_there_is_is_refused_with_the_option_that_asks_for_it() {
+        // More than any machine has, and less than an address space.
+        let refused = MemoryKind::Anonymous.allocate(1 << 46, "--mem-size");
         let refused = refused.unwrap_err().to_string();
         assert!(
-            refused.contains("do not fit into the free memory"),
+            refused.starts_with("get device memory for --mem-size: "),
             "{refused}"
         );
+        assert!(refused.contains("; ask for less"), "{refused}");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use devmem_linux::netlink::NetlinkError;
 use devmem_linux::netns::NetnsError;
 use devmem_linux::tap::TapError;
 use devmem_tcp::ErrorKind;
+use devmem_tcp::text::{Printable, PrintableLines, is_unprintable};
 use rustix::io::Errno;
 
 /// Writes a line to stderr as [`tell`] does, with the arguments of `format!`.
@@ -139,10 +140,10 @@ impl fmt::Display for Failure {
                 said = said + separator + first;
             }
         }
-        write!(f, "{said}")?;
+        write!(f, "{}", Printable(said))?;
         match (&self.remedy, hints.is_empty()) {
-            (_, false) => write!(f, "; {}", hints.join("; ")),
-            (Some(remedy), true) => write!(f, "; {remedy}"),
+            (_, false) => write!(f, "; {}", Printable(hints.join("; "))),
+            (Some(remedy), true) => write!(f, "; {}", Printable(remedy)),
             (None, true) => Ok(()),
         }
     }
@@ -192,8 +193,13 @@ fn judge(cause: &(dyn std::error::Error + 'static)) -> Option<(Exit, Option<&'st
 }
 
 /// Writes text to stderr. Ignores write errors (a closed pipe, a full disk), where `eprintln!` would panic. While output is
-/// held, the text is kept for later.
+/// held, the text is kept for later. What a terminal would obey is escaped: any text may have some from outside.
 pub fn tell(text: impl fmt::Display) {
+    draw(PrintableLines(text));
+}
+
+/// As [`tell`], for text of this program alone: it may have control sequences.
+pub(crate) fn draw(text: impl fmt::Display) {
     let text = text.to_string();
     match &mut *held() {
         Some(lines) => lines.push(&text),
@@ -271,14 +277,23 @@ pub fn note(text: impl fmt::Display) {
     say!("{program}: {text}");
 }
 
-/// Prints a line to stdout.
+/// Prints a line, or several, to stdout. What a terminal would obey is escaped, as by [`tell`].
 ///
 /// # Errors
 ///
 /// Writing to stdout failed: a closed pipe or a full disk.
 pub fn print_line(text: impl fmt::Display) -> anyhow::Result<()> {
+    print_text(format_args!("{text}\n"))
+}
+
+/// As [`print_line`], without a line end behind the text.
+///
+/// # Errors
+///
+/// As [`print_line`].
+pub fn print_text(text: impl fmt::Display) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
-    let printed = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
+    let printed = write!(stdout, "{}", PrintableLines(text)).and_then(|()| stdout.flush());
     printed.context("write to stdout")
 }
 
@@ -288,7 +303,24 @@ pub fn print_line(text: impl fmt::Display) -> anyhow::Result<()> {
 ///
 /// As [`print_line`].
 pub fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
-    Ok(print_line(serde_json::to_string(value)?)?)
+    Ok(print_line(printable_json(&serde_json::to_string(value)?))?)
+}
+
+/// Escapes in JSON what [`tell`] escapes in text. Such characters are in strings only, and JSON has an escape for each.
+fn printable_json(json: &str) -> String {
+    let mut printable = String::with_capacity(json.len());
+    for c in json.chars() {
+        match is_unprintable(c) {
+            false => printable.push(c),
+            true => {
+                let mut units = [0; 2];
+                for unit in c.encode_utf16(&mut units) {
+                    printable.push_str(&format!("\\u{unit:04x}"));
+                }
+            }
+        }
+    }
+    printable
 }
 
 #[cfg(test)]
@@ -304,6 +336,21 @@ mod tests {
         assert_eq!(held.last(9).len(), 3);
         drop(held);
         assert!(super::held().is_none());
+    }
+
+    #[test]
+    fn no_output_has_what_a_terminal_obeys() {
+        let hostile = "a\x1b]0;x\x07\u{9b}31m\u{202e}b";
+        let shown = Failure::failed(hostile).with_remedy(hostile).to_string();
+        let escaped = "a\\u{1b}]0;x\\u{7}\\u{9b}31m\\u{202e}b";
+        assert_eq!(shown, format!("{escaped}; {escaped}"));
+        let held = hold();
+        note(hostile);
+        assert_eq!(held.last(1), [format!("devmem-tcp: {escaped}")]);
+        drop(held);
+        let json = printable_json(&serde_json::to_string(hostile).unwrap());
+        assert!(!json.contains(is_unprintable), "{json}");
+        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), hostile);
     }
 
     #[test]

@@ -4,9 +4,10 @@ use std::cell::Cell;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use crate::output::{note, say, tell};
+use crate::output::{draw, note, say};
 use crate::size::Size;
 use crate::terminal;
+use devmem_tcp::text::Printable;
 
 /// Time between two updates: short enough for smooth progress, at no noticeable cost.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -150,13 +151,13 @@ impl Progress {
         self.drawn.set(Some(Instant::now()));
         let width = terminal::width(std::io::stderr()).unwrap_or(USUAL_WIDTH);
         let text = self.shape.text(position, rate, width);
-        tell(format_args!("{CLEAR}{text}"));
+        draw(format_args!("{CLEAR}{}", Printable(text)));
     }
 
     /// Prints a line above the bar.
     pub fn line(&self, line: impl std::fmt::Display) {
         if self.drawn.take().is_some() {
-            tell(CLEAR);
+            draw(CLEAR);
         }
         say!("{line}");
     }
@@ -164,7 +165,7 @@ impl Progress {
     /// Removes the bar.
     pub fn finish(self) {
         if self.drawn.get().is_some() {
-            tell(CLEAR);
+            draw(CLEAR);
         }
     }
 }

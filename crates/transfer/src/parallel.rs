@@ -6,6 +6,7 @@
 )]
 
 mod idle;
+mod pace;
 mod piece;
 pub(crate) mod ranges;
 pub(crate) mod retry;
@@ -13,6 +14,7 @@ mod settings;
 mod slots;
 
 pub(crate) use idle::{Connected, Idle, turn_all};
+pub(crate) use pace::Pace;
 pub(crate) use piece::{Piece, Pieces};
 pub(crate) use settings::{Settings, settable};
 pub(crate) use slots::{Failed, Slots, is_not_ready};

@@ -14,6 +14,8 @@ mod checkpoint;
 mod faulty;
 #[path = "load/fuzz_replay.rs"]
 mod fuzz_replay;
+#[path = "load/hostile.rs"]
+mod hostile;
 #[path = "load/nbd.rs"]
 mod nbd;
 #[path = "load/nbd_script.rs"]

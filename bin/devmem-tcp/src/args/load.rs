@@ -26,7 +26,7 @@ pub enum ChecksumKind {
 #[derive(Debug, Args)]
 #[command(after_long_help = LOAD_EXAMPLES)]
 pub struct Load {
-    /// http://HOST:PORT/PATH, with user:password@ before HOST if the server asks for them, s3://BUCKET/KEY, or
+    /// http://HOST:PORT/PATH, with user@ before HOST if the server asks for a password (--password-file), s3://BUCKET/KEY, or
     /// nbd://HOST:PORT/EXPORT; the port is 80 or 10809 if it is left out
     #[arg(value_name = "URL")]
     pub url: String,
@@ -47,9 +47,16 @@ pub struct Load {
     /// unfinished pieces
     #[arg(long, value_name = "SIZE")]
     pub piece: Option<Size>,
-    /// Add a field to the HTTP requests, such as "Authorization: Bearer TOKEN"; may be repeated
-    #[arg(long, value_name = "NAME: VALUE")]
+    /// Add a field to the HTTP requests; may be repeated. @FILE adds those of a file, one a line, and @- those of standard input:
+    /// arguments are shown to all users of the machine (`ps`), so a file is the place for "Authorization: Bearer TOKEN"
+    #[arg(long, value_name = "NAME: VALUE|@FILE")]
     pub header: Vec<String>,
+    /// Send the password in the first line of a file, - for standard input, with the HTTP requests; the user is that of the URL, or of --user
+    #[arg(long, value_name = "FILE")]
+    pub password_file: Option<PathBuf>,
+    /// User of the HTTP server, if the URL names none
+    #[arg(long, value_name = "USER")]
+    pub user: Option<String>,
     /// Compute a checksum of the loaded bytes at their place, CRC-32C unless --verify=xxh3; a CRC-32C is compared with the
     /// server's, if it sends one. An NVIDIA GPU computes the CRC-32C of its memory; XXH3 is one sequential chain, so the CPU
     /// reads all bytes back for it, as for a CRC-32C of other memory and of files
@@ -70,7 +77,16 @@ pub struct Load {
 
 const LOAD_EXAMPLES: &str = "\
 The proxy of the variables http_proxy and all_proxy is used, except for the hosts of no_proxy. s3:// uses the variables of
-Amazon's tools: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, AWS_ENDPOINT_URL (http only).
+Amazon's tools: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, AWS_ENDPOINT_URL (http only), and their
+files ~/.aws/credentials and ~/.aws/config with AWS_PROFILE.
+
+Secrets: the arguments of a program, its URL among them, are visible in the list of processes. Keep secrets in files (--header @FILE,
+--password-file) or in the environment: DEVMEM_HEADERS (fields, one a line), DEVMEM_USER and DEVMEM_PASSWORD. No
+message or report shows a password, or the value of a query parameter that may be one. After a redirect to another host or port
+only harmless fields are sent there: Accept, User-Agent, If-*.
+
+A connection must bring 4 KiB of payload in 30 seconds, or the rest of its requests; otherwise it is made again, 8 times in a row at
+most. Responses without payload do not count, however many bytes they have.
 
 Examples:
   devmem-tcp load --peer-addr 10.77.0.1/24 http://10.77.0.1:8000/model.safetensors

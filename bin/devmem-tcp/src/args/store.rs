@@ -49,7 +49,8 @@ pub struct Store {
 }
 
 const STORE_EXAMPLES: &str = "\
-Half of --mem-size is for chunks, and half is bound for receiving replies, and the bytes of --verify.
+Half of --mem-size is for chunks, and half is bound for receiving replies, and the bytes of --verify. The server must take 4 KiB of payload or
+answer a request in 30 seconds; otherwise the connection is made again, 8 times in a row at most.
 
 Examples:
   devmem-tcp store --peer-addr 10.77.0.1/24 disk.img nbd://10.77.0.1/disk --verify

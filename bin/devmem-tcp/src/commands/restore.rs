@@ -1,16 +1,14 @@
 //! `devmem-tcp restore`: restores the settings that a crashed run left changed.
 
-use std::io::Write;
 use std::path::Path;
 
-use anyhow::Context;
 use devmem_linux::nic_setup::{
     Leftover, RestoreReport, Standing, StateError, StateFault, restore_from_state_file, state_files,
 };
 use serde::Serialize;
 
 use crate::args;
-use tool::output::{Failure, note, print_json};
+use tool::output::{Failure, note, print_json, print_line};
 
 /// Result of one interface. The field names are those of the JSON and must not change.
 #[derive(Debug, Serialize)]
@@ -104,9 +102,8 @@ fn list(args: &args::Restore, leftovers: &[Leftover], judged: Judged) -> Result<
     if leftovers.is_empty() && judged == Judged::All {
         note("nothing is left to restore");
     }
-    let mut stdout = std::io::stdout().lock();
     for leftover in leftovers {
-        writeln!(stdout, "{}", description(leftover)).context("write to stdout")?;
+        print_line(description(leftover))?;
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ use crate::receiver::with_mtu;
 use crate::report::{Circumstances, SendReport, Sending};
 use tool::capture::{self, Capture};
 use tool::display::Display;
-use tool::memory::MemoryKind;
+use tool::memory::{MEM_SIZE, MemoryKind};
 use tool::output::{Failure, note};
 use tool::pattern::RepeatingPattern;
 use tool::sender::pattern_of;
@@ -128,7 +128,7 @@ impl End {
                         backend: "user",
                         link: plan.link.tap.link.to_string(),
                         nic: builder.impair(plan.impairment).open()?,
-                        memory: memory.allocate(plan.mem_bytes)?,
+                        memory: memory.allocate(plan.mem_bytes, MEM_SIZE)?,
                     }
                 }
                 Backend::Kernel(name) => Self {

@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use transfer::load::{HttpRequest, Origin};
+use transfer::load::{HttpRequest, Origin, SecretError, password_of, read_secret};
 
 use super::link::users_alone;
 use super::{KernelPlan, LinkPlan, NicPlan, check_connections};
@@ -125,6 +125,8 @@ impl LoadPlan {
             connections,
             piece,
             header,
+            password_file,
+            user,
             verify,
             nic,
             output,
@@ -132,7 +134,15 @@ impl LoadPlan {
         let Client { link, nic, kernel } = Client::new(&link, &nic)?;
         let piece_bytes = piece.map(check_piece).transpose()?;
         let job = LoadJob {
-            origin: origin(&url, &header, &link)?,
+            origin: origin(
+                &url,
+                &Secrets {
+                    header,
+                    password_file,
+                    user,
+                },
+                &link,
+            )?,
             target: target(to)?,
             range: range.as_deref().map(parse_range).transpose()?,
             connections: check_connections(connections)?,
@@ -172,21 +182,39 @@ fn target(to: PathBuf) -> Result<LoadTarget, Failure> {
     }
 }
 
-fn origin(text: &str, fields: &[String], link: &LinkPlan) -> Result<Origin, Failure> {
+/// What the server needs to see.
+#[derive(Debug)]
+struct Secrets {
+    header: Vec<String>,
+    password_file: Option<PathBuf>,
+    user: Option<String>,
+}
+
+fn origin(text: &str, secrets: &Secrets, link: &LinkPlan) -> Result<Origin, Failure> {
     let origin: Origin = text.parse().map_err(Failure::usage)?;
     let again = match &origin {
         Origin::Http(object) if text.starts_with("s3:") => {
             let port = object.url().port();
             format!("{text} with AWS_ENDPOINT_URL=http://HOST:{port}")
         }
-        Origin::Http(file) => format!("http://HOST:{}{}", file.url().port(), file.url().target()),
-        Origin::Nbd(url) => format!("nbd://HOST:{}/{}", url.port(), url.export()),
+        Origin::Http(file) => format!(
+            "http://HOST:{}{}",
+            file.url().port(),
+            file.url().shown_target()
+        ),
+        Origin::Nbd(url) => format!("nbd://HOST:{}/{}", url.port(), url.encoded_export()),
         _ => text.to_owned(),
     };
     check_host("load", origin.host(), &again, link)?;
     match origin {
-        Origin::Http(request) => with_fields(request, fields).map(Origin::Http),
-        _ if !fields.is_empty() => Err(Failure::usage("--header: NBD has no such fields")),
+        Origin::Http(request) => {
+            let is_object = text.starts_with("s3:");
+            secrets.add_to(request, is_object).map(Origin::Http)
+        }
+        _ if !secrets.header.is_empty() => Err(Failure::usage("--header: NBD has no such fields")),
+        _ if secrets.has_password() => Err(Failure::usage(
+            "--password-file and --user: NBD has no passwords",
+        )),
         other => Ok(other),
     }
 }
@@ -215,17 +243,59 @@ pub(super) fn check_host(
     )))
 }
 
-/// Adds the fields, and the proxy of the environment.
-fn with_fields(mut request: HttpRequest, fields: &[String]) -> Result<HttpRequest, Failure> {
-    for field in fields {
-        let (name, value) = field.split_once(':').ok_or_else(|| {
-            Failure::usage("--header: there is no colon").with_remedy("write \"NAME: VALUE\"")
-        })?;
-        let added = request.field(name.trim(), value.trim());
-        request = added.map_err(|error| Failure::usage(format!("--header: {error}")))?;
+impl Secrets {
+    fn has_password(&self) -> bool {
+        self.password_file.is_some() || self.user.is_some()
     }
-    let proxied = request.proxy_from_env();
-    proxied.map_err(|error| Failure::usage(format!("the proxy of the environment: {error}")))
+
+    /// Adds the fields and the password to a request, those of the environment, and its proxy.
+    fn add_to(&self, request: HttpRequest, is_object: bool) -> Result<HttpRequest, Failure> {
+        if is_object && self.has_password() {
+            let text = "--password-file and --user: requests of s3:// are signed with keys";
+            let remedy = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE";
+            return Err(Failure::usage(text).with_remedy(remedy));
+        }
+        let mut request = request;
+        for field in &self.header {
+            request = with_header(request, field)?;
+        }
+        if let Some(file) = &self.password_file {
+            let text = read_secret(file).map_err(of_option("--password-file"))?;
+            let added = request.with_password(self.user.as_deref(), password_of(&text));
+            request = added.map_err(of_option("--password-file"))?;
+        } else if self.user.is_some() && std::env::var_os("DEVMEM_PASSWORD").is_none() {
+            let remedy = "name its file: --password-file FILE, or set DEVMEM_PASSWORD";
+            return Err(Failure::usage("--user: there is no password").with_remedy(remedy));
+        }
+        let request = request.secrets_from_env(self.user.as_deref());
+        let proxied = request
+            .map_err(of_option("the environment"))?
+            .proxy_from_env();
+        proxied.map_err(|error| Failure::usage(format!("the proxy of the environment: {error}")))
+    }
+}
+
+/// Adds the field of a `--header`, or those of the file that it names.
+fn with_header(request: HttpRequest, header: &str) -> Result<HttpRequest, Failure> {
+    if let Some(file) = header.strip_prefix('@') {
+        let text = read_secret(Path::new(file)).map_err(of_option("--header"))?;
+        return request
+            .fields_of(&text, file)
+            .map_err(of_option("--header"));
+    }
+    let (name, value) = header.split_once(':').ok_or_else(|| {
+        Failure::usage("--header: there is no colon").with_remedy("write \"NAME: VALUE\", or @FILE")
+    })?;
+    let added = request.field(name.trim(), value.trim());
+    added.map_err(|error| Failure::usage(format!("--header: {error}")))
+}
+
+/// Returns the failure of an option that names a secret.
+fn of_option(option: &str) -> impl FnOnce(SecretError) -> Failure {
+    move |error| match error {
+        SecretError::Read { .. } => Failure::failed(format!("{option}: {error}")),
+        error => Failure::usage(format!("{option}: {error}")),
+    }
 }
 
 /// Parses `A-B`.

@@ -64,7 +64,7 @@ impl StorePlan {
             return Err(Failure::usage(text).with_remedy("write nbd://HOST/EXPORT"));
         }
         let url: NbdUrl = url.parse().map_err(Failure::usage)?;
-        let again = format!("nbd://HOST:{}/{}", url.port(), url.export());
+        let again = format!("nbd://HOST:{}/{}", url.port(), url.encoded_export());
         let command = format!("store {}", file.display());
         check_host(&command, url.host(), &again, &link)?;
         Ok(Self {

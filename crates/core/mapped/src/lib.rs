@@ -17,6 +17,8 @@
 //!
 //! [`Process`] and [`PerProcess`] are here because they need a page that the kernel zeroes in a child by fork(2).
 //!
+//! [`check_room`] tells before memory is touched whether the control groups and the machine have it.
+//!
 //! The crate knows no packets, pools, windows or policies: its users decide which code may access which bytes.
 
 mod copy;
@@ -25,6 +27,7 @@ mod file;
 mod kinds;
 mod mapping;
 mod process;
+mod room;
 mod vectors;
 
 pub use dma_right::DmaRight;
@@ -34,6 +37,7 @@ pub use mapping::{Mapping, Span};
 #[cfg(any(test, feature = "test-util"))]
 pub use process::in_child;
 pub use process::{PerProcess, Process};
+pub use room::{NoRoom, RoomHolder, check_room};
 pub use vectors::{MAX_IOVECS, readv, writev};
 
 /// Alignment of every mapping, so that it can have huge pages (x86-64 and arm64 PMD size).

@@ -40,6 +40,9 @@ pub enum DmabufError {
         /// Error of mmap.
         source: io::Error,
     },
+    /// The control group or the machine has less memory. Nothing was touched: the kernel would have killed the process.
+    #[error(transparent)]
+    NoRoom(#[from] mapped::NoRoom),
     /// There were not enough free pages.
     #[error(
         "touching {size} bytes of mapped memory failed: {source}; the machine or its cgroup \

@@ -107,7 +107,7 @@ pub use gather::DeviceGather;
 pub use lent::LentMemory;
 #[cfg(any(test, feature = "test-util"))]
 pub use mapped::in_child;
-pub use mapped::{PerProcess, Process};
+pub use mapped::{NoRoom, PerProcess, Process, RoomHolder, check_room};
 pub use memory::OutOfBounds;
 pub use net_iov::{GeometryError, NetIovArea, NiovSize};
 pub use netmem::Netmem;

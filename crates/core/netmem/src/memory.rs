@@ -70,6 +70,7 @@ impl Memory {
     pub(crate) fn anonymous(size: usize, access: MemoryAccess) -> Result<Self, DmabufError> {
         check_size(size)?;
         let region = map(size, Commit::Now)?;
+        mapped::check_room(size)?;
         // Refused where transparent huge pages are not configured; base pages work, slower.
         let _ = region.advise(Advice::Huge);
         populate(&region)?;
@@ -100,6 +101,7 @@ impl Memory {
     pub(crate) fn pinned(size: usize, engine: &dyn CopyEngine) -> Result<Self, DmabufError> {
         check_size(size)?;
         let region = map(size, Commit::Now)?;
+        mapped::check_room(size)?;
         // Refused where transparent huge pages are not configured; base pages work, slower.
         let _ = region.advise(Advice::Huge);
         populate(&region)?;
@@ -152,6 +154,10 @@ impl Memory {
     fn memfd_with(size: usize, flags: MemfdFlags) -> Result<Self, DmabufError> {
         let file = sealed_file(size, flags)?;
         let region = map_file(MappableFile::memfd(file.as_fd()), size)?;
+        // Reserved huge pages count against no limit of memory.
+        if !flags.contains(MemfdFlags::HUGETLB) {
+            mapped::check_room(size)?;
+        }
         populate(&region)?;
         // Refused before Linux 6.1 and for hugetlb; base pages work, slower.
         let _ = region.advise(Advice::Collapse);

@@ -24,6 +24,7 @@ mod ids;
 mod limits;
 pub mod netdev;
 pub mod sockopt;
+pub mod text;
 pub mod udmabuf;
 
 pub use cmsg::{

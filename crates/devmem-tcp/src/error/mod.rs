@@ -13,6 +13,7 @@ use std::io;
 use std::net::IpAddr;
 
 use devmem_uapi::DmabufId;
+use devmem_uapi::text::Printable;
 
 pub use bind::{BindError, BindTxError, DeviceMemoryError, GatherError, PlaceError};
 pub use kind::ErrorKind;
@@ -31,7 +32,8 @@ pub enum OpenError {
     Link(#[from] LinkSpecError),
     /// The text is not an address with a prefix length.
     #[error(
-        "'{text}' is not an address with a prefix length\n  write it as 10.77.0.2/24 or fd77::2/64"
+        "'{}' is not an address with a prefix length\n  write it as 10.77.0.2/24 or fd77::2/64",
+        Printable(.text)
     )]
     Address {
         /// The text.
@@ -39,7 +41,8 @@ pub enum OpenError {
     },
     /// The kernel has no such interface.
     #[error(
-        "there is no interface {name}: {source}\n  `ip link` lists those of this network namespace"
+        "there is no interface {}: {source}\n  `ip link` lists those of this network namespace",
+        Printable(.name)
     )]
     NoInterface {
         /// The name.
@@ -60,7 +63,7 @@ pub enum OpenError {
     NoAddress,
     /// Nothing listens at the other end of a UNIX wire, or its hello is invalid.
     #[error(
-        "the wire at {}: {source}\n  start its other end first, which takes one peer at a time: a NIC with the link unix-listen:PATH, or devmem-tcp nic --wire unix-listen:PATH", path.display()
+        "the wire at {}: {source}\n  start its other end first, which takes one peer at a time: a NIC with the link unix-listen:PATH, or devmem-tcp nic --wire unix-listen:PATH", Printable(.path.display())
     )]
     Unix {
         /// The path of the socket.
@@ -70,7 +73,7 @@ pub enum OpenError {
     },
     /// The listening end of a UNIX wire carries super-packets and payload by reference, and an impaired end does not.
     #[error(
-        "the wire at {}: the listening end refuses this one, which takes no super-packets because of its impairment\n  let the impaired end listen (unix-listen:PATH) and the other one connect, or impair both", path.display()
+        "the wire at {}: the listening end refuses this one, which takes no super-packets because of its impairment\n  let the impaired end listen (unix-listen:PATH) and the other one connect, or impair both", Printable(.path.display())
     )]
     UnixRefused {
         /// The path of the socket.
@@ -78,7 +81,7 @@ pub enum OpenError {
     },
     /// The socket of a UNIX wire cannot be made.
     #[error(
-        "cannot listen at {}: {source}\n  if another process listens there, choose another path, or connect to it with unix:PATH", path.display()
+        "cannot listen at {}: {source}\n  if another process listens there, choose another path, or connect to it with unix:PATH", Printable(.path.display())
     )]
     UnixListen {
         /// The path of the socket.
@@ -88,7 +91,8 @@ pub enum OpenError {
     },
     /// Two NICs are on this wire already.
     #[error(
-        "the in-memory wire '{name}' already joins two NICs\n  choose another name, or drop one of its NICs"
+        "the in-memory wire '{}' already joins two NICs\n  choose another name, or drop one of its NICs",
+        Printable(.name)
     )]
     WireTaken {
         /// The name of the wire.
@@ -112,7 +116,8 @@ pub enum OpenError {
 /// The NIC is an interface of the kernel: there is no software NIC to read or change.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{interface} is an interface of the kernel, not a software NIC of this process\n  use ethtool: `ethtool -g {interface}`, `ethtool -x {interface}`, `ethtool -n {interface}`"
+    "{0} is an interface of the kernel, not a software NIC of this process\n  use ethtool: `ethtool -g {0}`, `ethtool -x {0}`, `ethtool -n {0}`",
+    Printable(.interface)
 )]
 pub struct KernelNic {
     /// The interface.
@@ -268,7 +273,7 @@ pub enum RecvError {
     #[error(transparent)]
     Release(#[from] ReleaseError),
     /// The kernel's control messages do not match the byte count: some bytes are lost, and the connection is unusable.
-    #[error("recv on {interface}: {problem}\n  close the connection; its bytes are not complete")]
+    #[error("recv on {}: {problem}\n  close the connection; its bytes are not complete", Printable(.interface))]
     Lost {
         /// The interface.
         interface: String,

@@ -9,12 +9,14 @@ use devmem_linux::netlink::NetlinkError;
 use devmem_linux::nic_setup::{ApplyError, PlanError, StateError, StepError};
 use devmem_linux::tap::TapError;
 use devmem_uapi::Errno;
+use devmem_uapi::text::printable_lines;
 use steer::RxQueueId;
 use tcp::TcpError;
 
 use super::ErrorKind;
 
-/// A refusal of the kernel or of the user-space stack. `Display` prints the reason, then the remedy on further lines.
+/// A refusal of the kernel or of the user-space stack. `Display` prints the reason, then the remedy on further lines. Both may have names
+/// and messages from outside, in which what a terminal obeys is escaped.
 ///
 /// The same refusal has the same kind and the same errno on both backends.
 pub struct Refusal {
@@ -74,7 +76,7 @@ impl Refusal {
 impl Refusal {
     pub(crate) fn new(kind: ErrorKind, errno: Errno, reason: impl Into<String>) -> Self {
         let facts = Facts {
-            reason: reason.into(),
+            reason: printable_lines(reason.into()),
             ..Facts::default()
         };
         Self {
@@ -85,7 +87,8 @@ impl Refusal {
     }
 
     pub(crate) fn with_remedy(mut self, remedy: impl Into<String>) -> Self {
-        self.facts.remedy = Some(remedy.into()).filter(|remedy| !remedy.is_empty());
+        let remedy = printable_lines(remedy.into());
+        self.facts.remedy = Some(remedy).filter(|remedy| !remedy.is_empty());
         self
     }
 

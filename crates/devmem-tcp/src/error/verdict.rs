@@ -290,9 +290,10 @@ impl DeviceMemoryError {
 
 fn of_memory(error: &DmabufError) -> Verdict {
     match error {
-        DmabufError::Map { .. } | DmabufError::Populate { .. } | DmabufError::Memfd { .. } => {
-            (ErrorKind::OutOfResources, Errno::ENOMEM)
-        }
+        DmabufError::NoRoom(_)
+        | DmabufError::Map { .. }
+        | DmabufError::Populate { .. }
+        | DmabufError::Memfd { .. } => (ErrorKind::OutOfResources, Errno::ENOMEM),
         _ => INVALID,
     }
 }

@@ -9,6 +9,7 @@ use cabi::Answer;
 use devmem_posix::{BindRxError, BindTxError};
 use devmem_tcp::OpenError;
 use devmem_uapi::Errno;
+use devmem_uapi::text::PrintableLines;
 use netmem::{CopyError, DeviceState, InUse, InUseReason};
 
 /// Why a call failed.
@@ -53,11 +54,13 @@ fn store(name: &'static str, failure: Failure) -> Errno {
     errno
 }
 
-/// Returns the text of `dmt_error`; empty if no call of this thread has failed.
+/// Returns the text of `dmt_error`; empty if no call of this thread has failed. Programs print it, so what a terminal would obey is
+/// escaped.
 pub(crate) fn last_text() -> String {
     LAST.with(|last| {
         let last = last.borrow();
-        last.as_ref().map(FailedCall::to_string).unwrap_or_default()
+        let text = last.as_ref().map(|call| PrintableLines(call).to_string());
+        text.unwrap_or_default()
     })
 }
 

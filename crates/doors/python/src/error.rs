@@ -6,7 +6,7 @@ use devmem_tcp::{
     AcceptError, BindError, BindTxError, CompletionError, ConnectError, CopyError,
     DeviceMemoryError, DmabufError, Errno, ErrorKind, Forked, GatherError, GeometryError,
     LinkSpecError, ListenError, OpenError, RecvError, ReleaseError, SendError, SetupError,
-    ShutdownError, cuda::GpuError, vulkan::VulkanError,
+    ShutdownError, cuda::GpuError, text::PrintableLines, vulkan::VulkanError,
 };
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
@@ -72,12 +72,14 @@ impl Error {
         )
     }
 
+    /// An error of the library. Its text may have some from outside, and tracebacks go to terminals: what a terminal would obey is
+    /// escaped.
     pub(crate) fn library(kind: ErrorKind, errno: i32, text: String) -> Self {
         Self::Library {
             kind: name_of(kind),
             is_timeout: kind == ErrorKind::TimedOut,
             errno,
-            text,
+            text: PrintableLines(text).to_string(),
         }
     }
 }
@@ -114,8 +116,8 @@ impl From<Error> for PyErr {
             Error::Library {
                 kind, errno, text, ..
             } => Python::attach(|py| raised(py, kind, errno, &text).unwrap_or_else(|error| error)),
-            Error::Value(text) => PyValueError::new_err(text),
-            Error::Buffer(text) => PyBufferError::new_err(text),
+            Error::Value(text) => PyValueError::new_err(PrintableLines(text).to_string()),
+            Error::Buffer(text) => PyBufferError::new_err(PrintableLines(text).to_string()),
             Error::Python(error) => error,
         }
     }

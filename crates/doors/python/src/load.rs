@@ -2,12 +2,13 @@
 
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use devmem_tcp::{BoundRx, Dmabuf as Memory, Errno, ErrorKind};
 use devmem_transfer::load::{
-    Checkpoint, CheckpointError, HttpRequest, LoadError, Loader, Origin, Tensor as Placed, Url,
-    UrlError,
+    Checkpoint, CheckpointError, HttpRequest, LoadError, Loader, Origin, SecretError,
+    Tensor as Placed, Url, UrlError, password_of, read_secret,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -34,10 +35,16 @@ const BIND_BYTES: usize = 64 << 20;
 ///
 /// The call binds `bind` bytes to the NIC for its own time: 64 MiB in user space by default, none with a NIC of the
 /// kernel. With 0 it uses what the caller has bound for `nic.plan_receive((address, 0))`; without a binding payload passes
-/// through host memory. `headers` are fields of each request, as Authorization; the proxy of the
-/// environment is used (http_proxy, all_proxy, no_proxy). A type that this package has no name for becomes bytes.
+/// through host memory. `headers` are fields of each request, as pairs of name and value, and `headers_file` names a file with further ones,
+/// one a line. `password`, or the first line of `password_file`, is sent for `user` or the user of the URL. The environment may have them, too:
+/// DEVMEM_HEADERS, DEVMEM_USER, DEVMEM_PASSWORD, and for s3 what Amazon's tools use. The proxy of the environment is used
+/// (http_proxy, all_proxy, no_proxy). A type that this package has no name for becomes bytes.
 #[pyfunction]
-#[pyo3(signature = (url, nic=None, *, device="cpu", bind=None, connections=4, headers=None))]
+#[pyo3(signature = (
+    url, nic=None, *, device="cpu", bind=None, connections=4, headers=None, headers_file=None, user=None, password=None,
+    password_file=None
+))]
+#[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
 pub(crate) fn load_safetensors<'py>(
     py: Python<'py>,
     url: &str,
@@ -46,10 +53,21 @@ pub(crate) fn load_safetensors<'py>(
     bind: Option<usize>,
     connections: usize,
     headers: Option<Vec<(String, String)>>,
+    headers_file: Option<PathBuf>,
+    user: Option<String>,
+    password: Option<String>,
+    password_file: Option<PathBuf>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let nic = nic.map(|nic| nic.get().get(py)).transpose()?;
     let device = Device::named(device)?;
-    let request = request_of(url, headers.unwrap_or_default()).map_err(of_url)?;
+    let secrets = Secrets {
+        headers: headers.unwrap_or_default(),
+        headers_file,
+        user,
+        password,
+        password_file,
+    };
+    let request = secrets.request(url)?;
     let mut raised = None;
     let loaded = released(py, || {
         let mut looked = Instant::now();
@@ -100,16 +118,56 @@ pub(crate) fn load_safetensors<'py>(
     Ok(all)
 }
 
-/// Returns the request for a URL.
-fn request_of(url: &str, headers: Vec<(String, String)>) -> Result<HttpRequest, UrlError> {
-    let request = match url.parse()? {
-        Origin::Http(request) => request,
-        // Not http: an error that says so.
-        _ => HttpRequest::new(url.parse::<Url>()?),
-    };
-    let mut headers = headers.iter();
-    let request = headers.try_fold(request, |request, (name, value)| request.field(name, value))?;
-    request.proxy_from_env()
+/// What the server needs to see.
+struct Secrets {
+    headers: Vec<(String, String)>,
+    headers_file: Option<PathBuf>,
+    user: Option<String>,
+    password: Option<String>,
+    password_file: Option<PathBuf>,
+}
+
+impl Secrets {
+    /// Returns the request for a URL.
+    fn request(self, url: &str) -> Result<HttpRequest, Error> {
+        let request = match url.parse().map_err(of_url)? {
+            Origin::Http(request) => request,
+            // Not http: an error that says so.
+            _ => HttpRequest::new(url.parse::<Url>().map_err(of_url)?),
+        };
+        let mut headers = self.headers.iter();
+        let with_headers =
+            headers.try_fold(request, |request, (name, value)| request.field(name, value));
+        let mut request = with_headers.map_err(of_url)?;
+        if let Some(file) = &self.headers_file {
+            let text = read_secret(file)?;
+            request = request.fields_of(&text, &file.to_string_lossy())?;
+        }
+        let of_file = self.password_file.as_deref().map(read_secret).transpose()?;
+        let of_file = of_file.as_deref().map(password_of);
+        if let Some(password) = self.password.as_deref().or(of_file) {
+            request = request.with_password(self.user.as_deref(), password)?;
+        }
+        let request = request.secrets_from_env(self.user.as_deref())?;
+        request.proxy_from_env().map_err(of_url)
+    }
+}
+
+impl From<SecretError> for Error {
+    fn from(error: SecretError) -> Self {
+        match &error {
+            SecretError::Read { source, .. } => {
+                let kind = match source.kind() {
+                    std::io::ErrorKind::NotFound => ErrorKind::NotFound,
+                    std::io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
+                    _ => ErrorKind::InvalidInput,
+                };
+                let errno = source.raw_os_error().unwrap_or(Errno::EINVAL.0);
+                Self::library(kind, errno, error.to_string())
+            }
+            _ => Self::library(ErrorKind::InvalidInput, Errno::EINVAL.0, error.to_string()),
+        }
+    }
 }
 
 /// Binds `bytes` for connections from the NIC's first address, for the time of a load.
@@ -166,7 +224,9 @@ impl From<CheckpointError> for Error {
             | CheckpointError::Index { .. }
             | CheckpointError::Twice { .. }
             | CheckpointError::Missing { .. } => (ErrorKind::InvalidInput, Errno::EINVAL),
-            CheckpointError::TooLarge => (ErrorKind::OutOfResources, Errno::ENOMEM),
+            CheckpointError::TooLarge | CheckpointError::Limit { .. } => {
+                (ErrorKind::OutOfResources, Errno::ENOMEM)
+            }
             _ => (ErrorKind::Other, Errno::EIO),
         };
         Self::library(kind, errno.0, error.to_string())
@@ -182,6 +242,7 @@ fn verdict(error: &LoadError) -> (ErrorKind, Errno) {
         LoadError::Recv(source) => (source.kind(), source.errno()),
         LoadError::Send(source) => (source.kind(), source.errno()),
         LoadError::Gather(source) => (source.kind(), source.errno()),
+        LoadError::NoRoom(_) => (ErrorKind::OutOfResources, Errno::ENOMEM),
         LoadError::Resolve { .. } | LoadError::NoFamily { .. } => {
             (ErrorKind::HostUnreachable, Errno::EHOSTUNREACH)
         }

@@ -118,6 +118,53 @@ def test_what_cannot_be_loaded_is_an_error_with_its_cause(server):
         load_safetensors("http://127.0.0.1:9/x", nic)
 
 
+@pytest.fixture
+def heads(tmp_path):
+    """A server that keeps the heads of requests, and refuses them with a text that a terminal would obey."""
+    seen = []
+
+    class Refusing(Quiet):
+        def do_GET(self):
+            seen.append(self.headers)
+            self.send_response(302)
+            self.send_header("Location", "http://me:s3cret@other:port/\x9b31m?sig=s3cret")
+            self.end_headers()
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}", seen
+        server.shutdown()
+
+
+def test_secrets_come_from_files_or_the_environment_and_are_not_shown(heads, tmp_path, monkeypatch):
+    host, seen = heads
+    (tmp_path / "fields").write_text("# of the hub\nX-Api-Key: s3cret-1\n")
+    (tmp_path / "password").write_text("s3cret-2\n")
+    with pytest.raises(devmem_tcp.DevmemError) as refused:
+        load_safetensors(
+            f"http://me@{host}/model.safetensors",
+            headers=[("A", "s3cret-3")],
+            headers_file=tmp_path / "fields",
+            password_file=str(tmp_path / "password"),
+        )
+    assert "s3cret" not in str(refused.value)
+    # C1, by which some terminals begin a control sequence.
+    assert "\x9b" not in str(refused.value)
+    assert (seen[0]["A"], seen[0]["X-Api-Key"]) == ("s3cret-3", "s3cret-1")
+    basic = "Basic bWU6czNjcmV0LTI="
+    assert seen[0]["Authorization"] == basic
+    monkeypatch.setenv("DEVMEM_HEADERS", "A: s3cret-4")
+    monkeypatch.setenv("DEVMEM_PASSWORD", "s3cret-2")
+    with pytest.raises(devmem_tcp.DevmemError):
+        load_safetensors(f"http://{host}/model.safetensors", user="me")
+    assert (seen[-1]["A"], seen[-1]["Authorization"]) == ("s3cret-4", basic)
+    monkeypatch.delenv("DEVMEM_PASSWORD")
+    with pytest.raises(devmem_tcp.DevmemError, match="a password and no user"):
+        load_safetensors(f"http://{host}/model.safetensors", password="s3cret")
+    with pytest.raises(FileNotFoundError):
+        load_safetensors(f"http://{host}/model.safetensors", headers_file=tmp_path / "none")
+
+
 def test_a_signal_ends_a_load_that_waits_for_its_server():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/m.safetensors"

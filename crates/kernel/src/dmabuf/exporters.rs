@@ -11,7 +11,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use serde::Serialize;
 
-use super::{DmabufFd, ExportError, Exporter, export_error};
+use super::{DmabufFd, ExportError, Exporter, export_error, no_room};
 use crate::sys;
 
 /// Size in bytes of the common huge page on x86-64, and on arm64 with 4 KiB pages.
@@ -74,6 +74,8 @@ impl DmabufFd {
         let failed =
             |call| move |errno| export_error(Exporter::Udmabuf, rounded as u64, call, errno);
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        // The exporter allocates and pins all of its pages.
+        mapped::check_room(rounded).map_err(no_room)?;
         let memfd = memfd_create(c"devmem-udmabuf", flags).map_err(failed("memfd_create"))?;
         ftruncate(&memfd, rounded as u64).map_err(failed("ftruncate"))?;
         fcntl_add_seals(&memfd, SealFlags::SHRINK).map_err(failed("F_ADD_SEALS"))?;

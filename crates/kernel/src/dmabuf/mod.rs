@@ -20,7 +20,7 @@ use serde::Serialize;
 pub use access::{AccessError, CpuAccess, CpuView};
 pub use exporters::{UdmabufLimits, dma_heaps, udmabuf_limits};
 
-use crate::errors::{Cause, Operation};
+use crate::errors::{Cause, CauseKind, Operation};
 
 /// The source of a dma-buf.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -124,6 +124,23 @@ impl DmabufFd {
 impl AsFd for DmabufFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// The error of a udmabuf that the process has no memory for.
+fn no_room(refused: mapped::NoRoom) -> ExportError {
+    let text = refused.to_string();
+    let (message, hint) = text.split_once('\n').unwrap_or((&text, ""));
+    ExportError {
+        exporter: Exporter::Udmabuf,
+        bytes: refused.bytes,
+        call: "allocate its pages",
+        errno: Errno::ENOMEM,
+        cause: Box::new(Cause {
+            kind: CauseKind::NoResources,
+            message: message.to_owned(),
+            hint: Some(hint.trim().to_owned()),
+        }),
     }
 }
 

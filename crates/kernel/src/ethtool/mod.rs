@@ -13,6 +13,7 @@ mod rss;
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use devmem_uapi::text::Printable;
 use devmem_uapi::{Errno, IfIndex};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
@@ -74,7 +75,7 @@ pub enum EthtoolError {
         errno: Errno,
     },
     /// The rule table is full.
-    #[error("add a flow rule to {interface}: its rule table is full ({size} rules)")]
+    #[error("add a flow rule to {interface}: its rule table is full ({size} rules)", interface = Printable(.interface))]
     RuleTableFull {
         /// The interface.
         interface: String,

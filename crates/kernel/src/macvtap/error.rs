@@ -1,5 +1,6 @@
 //! Why a macvtap interface could not be opened.
 
+use devmem_uapi::text::Printable;
 use rustix::io::Errno;
 
 use crate::netlink::NetlinkError;
@@ -25,7 +26,7 @@ pub enum MacvtapError {
     #[error(transparent)]
     Interface(#[from] PacketError),
     /// The macvtap interface exists, and a setting for a new one was requested.
-    #[error("{interface} is a macvtap interface already, and its {option} is not changed")]
+    #[error("{interface} is a macvtap interface already, and its {option} is not changed", interface = Printable(.interface))]
     Exists {
         /// The interface.
         interface: String,
@@ -33,7 +34,7 @@ pub enum MacvtapError {
         option: &'static str,
     },
     /// The MTU is larger than that of the lower interface.
-    #[error("an MTU of {mtu} bytes: that of {interface} is {limit}")]
+    #[error("an MTU of {mtu} bytes: that of {interface} is {limit}", interface = Printable(.interface))]
     Mtu {
         /// The lower interface.
         interface: String,
@@ -43,7 +44,7 @@ pub enum MacvtapError {
         limit: u32,
     },
     /// A MAC address was requested for an interface that has that of its lower interface.
-    #[error("in mode passthru the MAC address is that of {interface}")]
+    #[error("in mode passthru the MAC address is that of {interface}", interface = Printable(.interface))]
     PassthruMac {
         /// The lower interface.
         interface: String,
@@ -74,7 +75,7 @@ pub enum MacvtapError {
         errno: Errno,
     },
     /// A set-up call was refused.
-    #[error("{call} on a macvtap interface of {interface}: {errno}")]
+    #[error("{call} on a macvtap interface of {interface}: {errno}", interface = Printable(.interface))]
     Call {
         /// The interface.
         interface: String,

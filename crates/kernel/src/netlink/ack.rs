@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 
+use devmem_uapi::text::printable;
 use rustix::io::Errno;
 
 use super::attr::{Attributes, align};
@@ -48,7 +49,7 @@ pub(super) fn outcome(
     };
     let said = extended_ack(message).unwrap_or(Attributes::new(&[]));
     Some(Err(NetlinkError {
-        text: said.text(ATTR_TEXT).map(str::to_owned),
+        text: said.text(ATTR_TEXT).map(printable),
         attribute: bad_attribute(said, sent),
         ..NetlinkError::new(what, errno)
     }))

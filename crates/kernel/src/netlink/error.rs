@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use devmem_uapi::text::Printable;
 use rustix::io::Errno;
 
 /// Why a netlink request failed: the operation, the errno, and the kernel's message.
@@ -61,9 +62,14 @@ impl NetlinkError {
 impl fmt::Display for NetlinkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let errno = devmem_uapi::Errno(self.errno.raw_os_error());
-        write!(f, "{}: {errno} ({})", self.what, errno.describe())?;
+        write!(
+            f,
+            "{}: {errno} ({})",
+            Printable(&self.what),
+            errno.describe()
+        )?;
         match self.kernel_words() {
-            Some(words) => write!(f, " (kernel: {words})"),
+            Some(words) => write!(f, " (kernel: {})", Printable(words)),
             None => Ok(()),
         }
     }

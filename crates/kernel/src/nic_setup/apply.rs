@@ -3,6 +3,7 @@
 use std::mem;
 
 use devmem_uapi::Errno;
+use devmem_uapi::text::Printable;
 
 use super::plan::{SetupPlan, Step, rules_for};
 use super::restore::RestoreReport;
@@ -14,7 +15,7 @@ use crate::netdev::KernelRxQueueId;
 
 /// Why a NIC could not be set up. The changes made before the error were undone; see `restored`.
 #[derive(Debug, thiserror::Error)]
-#[error("prepare {interface}: {why}")]
+#[error("prepare {interface}: {why}", interface = Printable(.interface))]
 pub struct ApplyError {
     /// The interface.
     pub interface: String,

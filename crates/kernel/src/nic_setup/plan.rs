@@ -1,5 +1,6 @@
 //! The planned changes of a set-up.
 
+use devmem_uapi::text::Printable;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -18,7 +19,7 @@ pub enum PlanError {
     #[error(transparent)]
     Read(#[from] EthtoolError),
     /// The driver lacks something that device memory needs.
-    #[error("{interface} ({driver}) cannot be prepared: {}", missing.join("; "))]
+    #[error("{interface} ({driver}) cannot be prepared: {}", missing.join("; "), interface = Printable(.interface))]
     Unsupported {
         /// The interface.
         interface: String,
@@ -43,7 +44,7 @@ pub enum PlanError {
         used: Vec<(KernelRxQueueId, QueueUser)>,
     },
     /// A requested queue cannot be used.
-    #[error("queue {queue} of {interface}: {why}")]
+    #[error("queue {queue} of {interface}: {why}", interface = Printable(.interface))]
     BadQueue {
         /// The interface.
         interface: String,

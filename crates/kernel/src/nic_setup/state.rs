@@ -9,6 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use devmem_uapi::IfIndex;
+use devmem_uapi::text::Printable;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +27,7 @@ const RECORD_BYTES_MAX: u64 = 4 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// A running process has set the interface up.
-    #[error("{interface} is in use by another devmem-tcp process{}", pid_words(.pid))]
+    #[error("{interface} is in use by another devmem-tcp process{}", pid_words(.pid), interface = Printable(.interface))]
     Busy {
         /// The interface, or the file.
         interface: String,
@@ -34,7 +35,7 @@ pub enum StateError {
         pid: Option<u32>,
     },
     /// A process crashed and left the interface changed.
-    #[error("{interface} was left changed by a crashed process: `devmem-tcp restore` restores it ({})", path.display())]
+    #[error("{interface} was left changed by a crashed process: `devmem-tcp restore` restores it ({})", Printable(.path.display()), interface = Printable(.interface))]
     Leftover {
         /// The interface.
         interface: String,
@@ -42,7 +43,7 @@ pub enum StateError {
         path: PathBuf,
     },
     /// No folder for state files.
-    #[error("the folder of state files {}: {source}", path.display())]
+    #[error("the folder of state files {}: {source}", Printable(.path.display()))]
     Folder {
         /// Its path.
         path: PathBuf,
@@ -50,7 +51,7 @@ pub enum StateError {
         source: io::Error,
     },
     /// Other users can write to the folder of state files.
-    #[error("the folder of state files {}: {fault}{}", path.display(), fault.remedy(path))]
+    #[error("the folder of state files {}: {fault}{}", Printable(.path.display()), fault.remedy(path))]
     FolderNotOurs {
         /// The folder.
         path: PathBuf,
@@ -58,7 +59,7 @@ pub enum StateError {
         fault: StateFault,
     },
     /// The file could not be read or written.
-    #[error("state file {}: {source}", path.display())]
+    #[error("state file {}: {source}", Printable(.path.display()))]
     File {
         /// The file.
         path: PathBuf,
@@ -66,7 +67,7 @@ pub enum StateError {
         source: io::Error,
     },
     /// The file is not a valid state file, or is from another boot or network namespace.
-    #[error("state file {}: {fault}{}", path.display(), fault.remedy(path))]
+    #[error("state file {}: {fault}{}", Printable(.path.display()), fault.remedy(path))]
     NotOurs {
         /// The file.
         path: PathBuf,

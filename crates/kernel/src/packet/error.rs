@@ -1,5 +1,6 @@
 //! Why a packet socket could not be opened.
 
+use devmem_uapi::text::Printable;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
@@ -27,7 +28,7 @@ pub enum PacketError {
         errno: Errno,
     },
     /// There is no such interface in this network namespace.
-    #[error("there is no interface {interface}")]
+    #[error("there is no interface {interface}", interface = Printable(.interface))]
     NoInterface {
         /// Its name.
         interface: String,
@@ -35,13 +36,13 @@ pub enum PacketError {
         source: NetlinkError,
     },
     /// Frames of the interface have no Ethernet header.
-    #[error("{interface} is not an Ethernet interface")]
+    #[error("{interface} is not an Ethernet interface", interface = Printable(.interface))]
     NotEthernet {
         /// Its name.
         interface: String,
     },
     /// The interface is down.
-    #[error("{interface} is down")]
+    #[error("{interface} is down", interface = Printable(.interface))]
     Down {
         /// Its name.
         interface: String,
@@ -56,7 +57,7 @@ pub enum PacketError {
         ports: RangeInclusive<u16>,
     },
     /// The address to share is not one of the interface.
-    #[error("{interface} does not have the address {address}")]
+    #[error("{interface} does not have the address {address}", interface = Printable(.interface))]
     NotItsAddress {
         /// The interface.
         interface: String,
@@ -85,7 +86,7 @@ pub enum PacketError {
     #[error(transparent)]
     NotHidden(NetlinkError),
     /// A set-up call was refused.
-    #[error("{call} on a packet socket for {interface}: {errno}")]
+    #[error("{call} on a packet socket for {interface}: {errno}", interface = Printable(.interface))]
     Call {
         /// The interface.
         interface: String,

@@ -6,9 +6,6 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use std::io::Write;
-
-use anyhow::Context;
 use clap::Args;
 use devmem_linux::doctor::{Check, CheckState, Doctor, NicVerdict};
 use devmem_linux::netif::InterfaceFacts;
@@ -16,7 +13,7 @@ use devmem_linux::probe::{Probe, Verdict};
 use devmem_linux::{macvtap, packet};
 use serde::Serialize;
 
-use crate::output::{Failure, print_json};
+use crate::output::{Failure, print_json, print_text};
 use crate::parse::OutputArgs;
 use crate::terminal;
 use table::Unsupported;
@@ -91,13 +88,10 @@ pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
             None => Unsupported::InOneLine,
         };
         let mut text = diagnosis.table(unsupported);
-        let mut stdout = std::io::stdout().lock();
-        if let Some(width) = terminal::width(&stdout) {
+        if let Some(width) = terminal::width(std::io::stdout()) {
             text = terminal::fold(&text, width, table::INDENT);
         }
-        stdout
-            .write_all(text.as_bytes())
-            .context("write to stdout")?;
+        print_text(text)?;
     }
     match diagnosis.ready {
         true => Ok(()),

@@ -9,7 +9,7 @@ use devmem_tcp::{Interest, RecvError, RxBatch, Stream, StreamStats};
 use super::error::LoadError;
 use super::landing::Landing;
 use super::session::{Fault, Next, Session};
-use crate::parallel::{Connected, is_not_ready, retry};
+use crate::parallel::{Connected, Pace, Piece, is_not_ready, retry};
 
 /// Most frags of one receive.
 const BATCH_FRAGS: usize = 1024;
@@ -29,8 +29,8 @@ pub(crate) struct Connection {
     text: Vec<u8>,
     /// The bytes of the source for which the NIC was last told where they belong.
     direct: Range<u64>,
-    /// Time of the last byte, or of the first request after none was awaited.
-    heard: Instant,
+    /// Its payload so far, since a request is awaited.
+    pace: Pace,
     /// Payload bytes that were placed.
     pub(crate) placed: u64,
     /// Payload bytes of its whole pieces.
@@ -61,7 +61,7 @@ impl Connection {
             batch: RxBatch::with_capacity(BATCH_FRAGS),
             text: Vec::new(),
             direct: 0..0,
-            heard: Instant::now(),
+            pace: Pace::new(Instant::now()),
             placed: 0,
             whole: 0,
         }
@@ -76,7 +76,7 @@ impl Connection {
         let mut heard = false;
         // The NIC has to know where payload belongs before it arrives, so the headers before it are read at once.
         for _ in 0..=HEADERS_AT_ONCE {
-            let received = self.step(landing)?;
+            let received = self.step(landing, now)?;
             let has_bytes = received.is_some_and(|bytes| bytes > 0);
             heard |= has_bytes;
             self.place_next(landing);
@@ -85,27 +85,30 @@ impl Connection {
                 break;
             }
         }
-        if heard || !self.session.is_waiting() {
-            self.heard = now;
+        if !self.session.is_waiting() {
+            self.pace.restart(now);
         }
         Ok(heard)
     }
 
     /// Receives once. Returns the number of bytes, `None` if there are none yet.
-    fn step(&mut self, landing: &mut Landing<'_>) -> Result<Option<usize>, Fault> {
-        match self.session.next() {
-            Next::Nothing => Ok(Some(0)),
-            Next::Text(most) => self.read_text(most),
-            Next::Header(len) => self.read_header(len),
-            Next::Payload { at, len } => self.read_payload(at, len, landing),
+    fn step(&mut self, landing: &mut Landing<'_>, now: Instant) -> Result<Option<usize>, Fault> {
+        let received = match self.session.next() {
+            Next::Nothing => return Ok(Some(0)),
+            Next::Text(most) => return self.read_text(most),
+            Next::Header(len) => return self.read_header(len),
+            Next::Payload { at, len } => self.read_payload(at, len, landing)?,
             Next::Zeros { at, len } => {
                 landing.zeros(at, len)?;
                 self.placed += len;
                 self.session.on_bytes(len)?;
-                Ok(Some(to_usize(len)))
+                Some(to_usize(len))
             }
-            Next::Skip(len) => self.skip(len),
-        }
+            // Of a file that was sent whole: it ends.
+            Next::Skip(len) => self.skip(len)?,
+        };
+        self.pace.add(received.unwrap_or(0) as u64, now);
+        Ok(received)
     }
 
     /// Tells the NIC where the next payload belongs, if that is what comes next.
@@ -124,9 +127,24 @@ impl Connection {
         }
     }
 
-    /// Returns how long a response has been awaited in vain until `now`.
-    pub(crate) fn silence(&self, now: Instant) -> Duration {
-        now.saturating_duration_since(self.heard)
+    /// Returns a piece that has become whole, once.
+    pub(crate) fn completed(&mut self, now: Instant) -> Option<Piece> {
+        let piece = self.session.completed()?;
+        self.whole += piece.len();
+        self.pace.restart(now);
+        Some(piece)
+    }
+
+    /// Checks that requested payload comes: heads, trailers and empty chunks are no progress.
+    ///
+    /// # Errors
+    /// Too little came within `limit`.
+    pub(crate) fn check_pace(&self, now: Instant, limit: Duration) -> Result<(), Fault> {
+        if !self.session.is_waiting() {
+            return Ok(());
+        }
+        let checked = self.pace.check(now, limit);
+        checked.map_err(|slow| Fault::Broken(format!("the server sent {slow}")))
     }
 
     /// Ends the connection and returns what it has counted during the load.

@@ -15,6 +15,8 @@ use super::error::LoadError;
 
 /// Time limit of one attempt to connect: a SYN and its repetitions after 1 and 3 seconds.
 const CONNECT_LIMIT: Duration = Duration::from_secs(7);
+/// Most addresses of one host that are tried: a resolver may return thousands.
+const MAX_ADDRESSES: usize = 16;
 /// Longest wait without a question whether to go on.
 pub(crate) const SLICE: Duration = Duration::from_millis(100);
 
@@ -121,7 +123,7 @@ fn look_up(host: &str, port: u16, go_on: &mut GoOn<'_>) -> Result<Vec<SocketAddr
     }
 }
 
-/// Connects to the first of `addresses` that answers.
+/// Connects to the first of `addresses` that answers, of the first 16.
 ///
 /// # Errors
 /// The error of the last one; [`LoadError::Cancelled`].
@@ -131,7 +133,7 @@ pub(crate) fn connect(
     go_on: &mut GoOn<'_>,
 ) -> Result<Stream, LoadError> {
     let mut failure = None;
-    for &address in addresses {
+    for &address in addresses.iter().take(MAX_ADDRESSES) {
         let begun = nic.begin_connect(address, &ConnectOptions::new());
         let connected = match begun {
             Ok(connecting) => finish(connecting, go_on)?,

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
-use devmem_tcp::{ConnectError, GatherError, OpenError, RecvError, SendError};
+use devmem_tcp::{ConnectError, GatherError, NoRoom, OpenError, RecvError, SendError};
 
 use super::http::UrlError;
 use crate::parallel::ranges::Overlap;
@@ -173,6 +173,9 @@ pub enum LoadError {
         /// The last failure.
         cause: String,
     },
+    /// This process may not use as much host memory as a description has.
+    #[error("read the description of the checkpoint: {0}")]
+    NoRoom(#[from] NoRoom),
     /// The caller ended the load.
     #[error("the load was cancelled")]
     Cancelled,

@@ -3,10 +3,11 @@
 use std::ops::{ControlFlow, Range};
 use std::time::Duration;
 
-use devmem_tcp::{Netdev, StreamStats};
+use devmem_tcp::{Netdev, StreamStats, check_room};
 
 use super::dial::GoOn;
 use super::error::LoadError;
+use super::http::{HttpFile, HttpRequest};
 use super::landing::{Landed, Landing, Take, Targets};
 use super::part::{Layout, Part};
 use super::run::Run;
@@ -125,6 +126,18 @@ impl Loader {
         self.run(&source.into(), ranges, Landing::Caller(take), progress)
     }
 
+    /// Opens a file, whose server has the limit of this loader for each answer.
+    ///
+    /// # Errors
+    /// Those of [`HttpFile::open_while`].
+    pub(crate) fn open_file(
+        &self,
+        request: HttpRequest,
+        go_on: &mut GoOn<'_>,
+    ) -> Result<HttpFile, LoadError> {
+        HttpFile::open_within(&self.nic, request, self.settings.idle_limit(), go_on)
+    }
+
     /// Loads `len` bytes of `source` from `start` on into host memory, for what the CPU must read.
     ///
     /// # Errors
@@ -136,6 +149,7 @@ impl Loader {
         len: u32,
         go_on: &mut GoOn<'_>,
     ) -> Result<Vec<u8>, LoadError> {
+        check_room(len as usize)?;
         let mut bytes = vec![0; len as usize];
         let mut take = |landed: Landed<'_>| {
             // Zeros are there already.

@@ -193,22 +193,18 @@ impl<'a> Run<'a> {
         let turned = connection.turn(&mut self.landing, now);
         let limit = self.loader.settings.idle_limit();
         let mut has_progress = false;
-        while let Some(piece) = connection.session.completed() {
-            connection.whole += piece.len();
+        while let Some(piece) = connection.completed(now) {
             self.pieces.finish(piece);
             has_progress = true;
         }
-        let is_silent = connection.session.is_waiting() && connection.silence(now) > limit;
+        let has_pace = connection.check_pace(now, limit);
         if has_progress {
             self.slots.progressed(index);
         }
-        let fault = match turned {
-            Ok(_) if is_silent => Fault::Broken(format!("the server sent nothing for {limit:?}")),
-            Ok(heard) => return Ok(heard),
-            Err(fault) => fault,
-        };
-        self.fault(index, fault)?;
-        Ok(true)
+        match turned.and_then(|heard| has_pace.map(|()| heard)) {
+            Ok(heard) => Ok(heard),
+            Err(fault) => self.fault(index, fault).map(|()| true),
+        }
     }
 
     /// Ends a connection after a fault.

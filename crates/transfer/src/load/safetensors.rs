@@ -1,6 +1,8 @@
 //! Checkpoints in the safetensors format: where each tensor is in its file, and its place in one device memory.
 
 mod header;
+mod json;
+mod limits;
 mod shards;
 
 use std::collections::BTreeSet;
@@ -16,8 +18,10 @@ use super::loader::{Loaded, Loader};
 use super::part::Part;
 use super::source::Source;
 use crate::parallel::Progress;
-use header::Header;
 pub use header::HeaderError;
+use header::{Header, Unparsed};
+use limits::Budget;
+pub use limits::CheckpointLimit;
 
 /// Alignment of every tensor in device memory: that of CUDA's allocations, enough for all loads and stores of GPUs.
 const ALIGNMENT: u64 = 256;
@@ -88,6 +92,16 @@ pub enum CheckpointError {
         /// URL of the file.
         file: String,
     },
+    /// The description of the checkpoint is too large to be read into host memory.
+    #[error(
+        "the checkpoint with {file} is too large to be described: {source}\n  load its files one by one"
+    )]
+    Limit {
+        /// URL of the file with which it is too large.
+        file: String,
+        /// The limit.
+        source: CheckpointLimit,
+    },
     /// The tensors need more memory than there is in this address space.
     #[error(
         "the tensors do not fit into memory\n  load the file to a file: its tensors need not fit then"
@@ -117,6 +131,13 @@ struct CheckpointFile {
     places: Vec<(Range<u64>, Range<usize>)>,
 }
 
+/// What is still free while the files are added.
+struct Room {
+    /// End of the last place.
+    end: u64,
+    budget: Budget,
+}
+
 impl Checkpoint {
     /// Opens the checkpoint: reads the header of the file, or of each shard that the index names, and gives every tensor a
     /// place. The shards lie beside the index.
@@ -141,18 +162,22 @@ impl Checkpoint {
             tensors: Vec::new(),
             memory_bytes: 0,
         };
-        let mut end = 0;
+        let mut room = Room {
+            end: 0,
+            budget: Budget::new(),
+        };
         if request.url().file_name().ends_with(".json") {
             for shard in shards::of(loader, request, go_on)? {
                 let file = shard.request.url().to_string();
                 let added = checkpoint.tensors.len();
-                checkpoint.add(loader, shard.request, &mut end, go_on)?;
+                checkpoint.add(loader, shard.request, &mut room, go_on)?;
                 checkpoint.check_added(added, &shard.tensors, &file)?;
             }
+            checkpoint.check_names()?;
         } else {
-            checkpoint.add(loader, request, &mut end, go_on)?;
+            checkpoint.add(loader, request, &mut room, go_on)?;
         }
-        let pages = end.max(1).checked_next_multiple_of(PAGE_BYTES);
+        let pages = room.end.max(1).checked_next_multiple_of(PAGE_BYTES);
         let bytes = pages.and_then(|bytes| usize::try_from(bytes).ok());
         checkpoint.memory_bytes = bytes.ok_or(CheckpointError::TooLarge)?;
         Ok(checkpoint)
@@ -219,21 +244,16 @@ impl Checkpoint {
         Ok(all)
     }
 
-    /// Checks that the tensors from number `added` on, those of one file, have names of their own, and that the file has those
-    /// that the index says it has.
+    /// Checks that the tensors from number `added` on, those of one file, are those that the index says it has.
     fn check_added(
         &self,
         added: usize,
         expected: &BTreeSet<String>,
         file: &str,
     ) -> Result<(), CheckpointError> {
-        let (before, new) = self.tensors.split_at(added);
+        let new = &self.tensors[added..];
         let names: BTreeSet<_> = new.iter().map(|tensor| &tensor.name).collect();
         let file = file.to_owned();
-        if let Some(twice) = before.iter().find(|tensor| names.contains(&tensor.name)) {
-            let name = header::shortened(&twice.name);
-            return Err(CheckpointError::Twice { name, file });
-        }
         match expected.iter().find(|name| !names.contains(name)) {
             Some(missing) => {
                 let name = header::shortened(missing);
@@ -243,15 +263,35 @@ impl Checkpoint {
         }
     }
 
-    /// Adds a file, whose first tensor is placed after `end`.
+    /// Checks that the tensors of all files have different names.
+    fn check_names(&self) -> Result<(), CheckpointError> {
+        let mut order: Vec<_> = (0..self.tensors.len()).collect();
+        let name = |index: usize| self.tensors[index].name.as_str();
+        order.sort_unstable_by_key(|&index| (name(index), index));
+        let twice = order.windows(2).find(|pair| name(pair[0]) == name(pair[1]));
+        let Some(&[_, second]) = twice else {
+            return Ok(());
+        };
+        let mut end = 0;
+        let found = self.files.iter().find(|found| {
+            end += found.places.len();
+            second < end
+        });
+        Err(CheckpointError::Twice {
+            name: header::shortened(name(second)),
+            file: found.map_or_else(String::new, |found| found.file.request().url().to_string()),
+        })
+    }
+
+    /// Adds a file, whose first tensor is placed after those of the files before.
     fn add(
         &mut self,
         loader: &Loader,
         request: HttpRequest,
-        end: &mut u64,
+        room: &mut Room,
         go_on: &mut GoOn<'_>,
     ) -> Result<(), CheckpointError> {
-        let file = HttpFile::open_while(loader.nic(), request, go_on)?;
+        let file = loader.open_file(request, go_on)?;
         let name = file.request().url().to_string();
         let Some(size) = file.size() else {
             return Err(CheckpointError::NoSize { file: name });
@@ -264,13 +304,26 @@ impl Checkpoint {
         let source = Source::from(&file);
         let length = loader.read(&source, 0, header::LENGTH_BYTES, go_on)?;
         let text_len = header::text_len(&length, size).map_err(wrong)?;
+        let beyond = |source| CheckpointError::Limit {
+            file: name.clone(),
+            source,
+        };
+        room.budget.take_header(text_len).map_err(beyond)?;
         let text_start = u64::from(header::LENGTH_BYTES);
         let data_start = text_start + u64::from(text_len);
         let text = loader.read(&source, text_start, text_len, go_on)?;
-        let header = Header::parse(&text, size - data_start).map_err(wrong)?;
+        let most = room.budget.tensors();
+        let header = Header::parse(&text, size - data_start, most, go_on);
+        drop(text);
+        let header = header.map_err(|unparsed| match unparsed {
+            Unparsed::Wrong(source) => wrong(source),
+            Unparsed::TooMany => beyond(CheckpointLimit::Tensors),
+            Unparsed::Cancelled => CheckpointError::Load(LoadError::Cancelled),
+        })?;
+        room.budget.take_tensors(header.tensors.len());
         let mut places = Vec::with_capacity(header.tensors.len());
         for tensor in header.tensors {
-            let place = placed(&tensor.data, end).ok_or(CheckpointError::TooLarge)?;
+            let place = placed(&tensor.data, &mut room.end).ok_or(CheckpointError::TooLarge)?;
             // Inside the file, which the header was checked against.
             let source = data_start + tensor.data.start..data_start + tensor.data.end;
             places.push((source, place.clone()));
@@ -297,7 +350,7 @@ fn placed(data: &Range<u64>, end: &mut u64) -> Option<Range<usize>> {
 #[cfg(feature = "test-util")]
 pub(crate) fn fuzz(data: &[u8]) {
     // The names become URLs.
-    if let Ok(names) = shards::names(data) {
+    if let Ok(names) = shards::names(data, &mut dial::always) {
         assert!(names.keys().all(|name| !name.contains(['/', ':', '?'])));
     }
     let (length, rest) = data.split_at(data.len().min(8));
@@ -305,7 +358,7 @@ pub(crate) fn fuzz(data: &[u8]) {
         return;
     };
     let (text, tensors) = rest.split_at(len as usize);
-    let Ok(header) = Header::parse(text, tensors.len() as u64) else {
+    let Ok(header) = Header::parse(text, tensors.len() as u64, 1000, &mut dial::always) else {
         return;
     };
     let mut end = 0;

@@ -104,8 +104,10 @@ macro_rules! settable {
                 self
             }
 
-            /// Sets the time after which a connection whose server does not answer counts as broken; 30 s by default. A flush of
-            /// an NBD server must be done in that time.
+            /// Sets the time in which each connection must move 4 KiB of payload, or what is left of a request, to count as one
+            /// that works; 30 s by default. Only payload counts: a server that sends heads, informational responses, trailers or
+            /// empty chunks without an end is given up, and one that sends a byte now and then. The answer to the request that
+            /// opens a file of a checkpoint must come in that time, and a flush of an NBD server must be done.
             #[must_use]
             pub fn idle_limit(mut self, limit: Duration) -> Self {
                 self.settings.set_idle_limit(limit);

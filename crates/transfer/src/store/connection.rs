@@ -14,7 +14,7 @@ use super::session::{Fault, Session, Write};
 use super::supply::Supplied;
 use crate::load::LoadError;
 use crate::load::nbd::Request;
-use crate::parallel::{Connected, is_not_ready, retry};
+use crate::parallel::{Connected, Pace, is_not_ready, retry};
 
 /// Most bytes of one send: its completion makes a sleeping thread look for room again.
 const SEND_BYTES: usize = 256 << 10;
@@ -36,8 +36,8 @@ pub(crate) struct Connection {
     flights: BTreeMap<u64, Flight>,
     /// Sends of acknowledged pieces that may be incomplete, and their chunks.
     leaving: VecDeque<(SendId, usize)>,
-    /// Time of the last progress.
-    heard: Instant,
+    /// Its payload and replies so far, since a reply is awaited.
+    pace: Pace,
 }
 
 impl Connected for Connection {
@@ -94,14 +94,14 @@ impl Connection {
             outgoing: VecDeque::new(),
             flights: BTreeMap::new(),
             leaving: VecDeque::new(),
-            heard: Instant::now(),
+            pace: Pace::new(Instant::now()),
         }
     }
 
     /// Queues a request, which the session accepts.
     pub(crate) fn request(&mut self, write: Write, supplied: Supplied, requested: Moment) {
         if !self.session.is_waiting() {
-            self.heard = Instant::now();
+            self.pace.restart(Instant::now());
         }
         let (cookie, header) = self.session.request(write);
         let Supplied { places, chunk, .. } = supplied;
@@ -130,18 +130,21 @@ impl Connection {
         completed.map_err(|error| Fault::Broken(error.to_string()))?;
         let mut moved = self.send(tx)?;
         moved |= self.receive()?;
-        if moved {
-            self.heard = Instant::now();
-        }
         Ok(moved)
     }
 
-    /// Returns how long a reply has been awaited without any progress.
-    pub(crate) fn silence(&self) -> Duration {
-        match self.session.is_waiting() {
-            true => self.heard.elapsed(),
-            false => Duration::ZERO,
+    /// Checks that the server takes payload or answers: a part of a reply is no progress.
+    ///
+    /// # Errors
+    /// It did neither within `limit`.
+    pub(crate) fn check_pace(&self, limit: Duration) -> Result<(), Fault> {
+        if !self.session.is_waiting() {
+            return Ok(());
         }
+        let checked = self.pace.check(Instant::now(), limit);
+        checked.map_err(|slow| {
+            Fault::Broken(format!("the server answered no request and took {slow}"))
+        })
     }
 
     /// Sends until there is no more room. Returns whether anything was sent.
@@ -173,6 +176,7 @@ impl Connection {
                     Err(error) => return Err(of_send(error)),
                 };
                 advance(places, id.bytes());
+                self.pace.add(id.bytes() as u64, Instant::now());
                 if let Some(flight) = self.flights.get_mut(cookie) {
                     flight.last = Some(id);
                     flight.is_sent = places.is_empty();
@@ -223,6 +227,7 @@ impl Connection {
         if let (Some(last), Some(chunk)) = (flight.last, flight.chunk) {
             self.leaving.push_back((last, chunk));
         }
+        self.pace.restart(Instant::now());
         let requested = flight.requested;
         Ok(Some(Acknowledged { write, requested }))
     }

@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use devmem_tcp::Dmabuf;
+use devmem_tcp::text::Printable;
 
 use super::supply::Filled;
 use crate::load::Crc32c;
@@ -57,7 +58,7 @@ impl Input {
     /// # Errors
     /// It cannot be read at any offset.
     pub fn open(path: &Path) -> Result<Self, InputError> {
-        let name = path.display().to_string();
+        let name = Printable(path.display()).to_string();
         let opened = File::open(path).and_then(|file| Ok((file.metadata()?, file)));
         let (kind, mut file) = match opened {
             Ok(opened) => opened,

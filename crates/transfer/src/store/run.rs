@@ -267,11 +267,13 @@ impl<'a> Run<'a> {
         };
         let turned = connection.turn(&self.lanes[index].tx);
         let limit = self.job.storer.settings.idle_limit();
-        let is_silent = connection.silence() > limit;
-        let fault = match self.take_acknowledged(index).and(turned) {
-            Ok(_) if is_silent => {
-                Fault::Broken(format!("the server answered nothing for {limit:?}"))
-            }
+        let acknowledged = self.take_acknowledged(index);
+        let open = self.slots.get(index);
+        let has_pace = open.map_or(Ok(()), |open| open.check_pace(limit));
+        let fault = match acknowledged
+            .and(turned)
+            .and_then(|moved| has_pace.map(|()| moved))
+        {
             Ok(moved) => return Ok(moved),
             Err(fault) => fault,
         };

@@ -127,3 +127,82 @@ fn a_file_of_another_format_is_refused() {
         world.end();
     });
 }
+
+/// Most memory that this process had so far, in KiB (proc_pid_status(5)).
+fn peak_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("it is there");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let digits = line.and_then(|line| line.trim().strip_suffix("kB"));
+    digits
+        .and_then(|digits| digits.trim().parse().ok())
+        .expect("a number")
+}
+
+#[test]
+fn a_thousand_files_with_long_headers_are_refused_and_take_little_memory() {
+    const TEST: &str =
+        "checkpoint::a_thousand_files_with_long_headers_are_refused_and_take_little_memory";
+    const HEADER_BYTES: usize = 70_000_000;
+    in_netns(TEST, || {
+        // Each text is another one, so that all would be kept.
+        let mut header = r#"{"__metadata__":{"":"""#.to_owned();
+        let mut number = 0;
+        while header.len() < HEADER_BYTES {
+            number += 1;
+            header.push_str(&format!(r#","{number:x}":"""#));
+        }
+        header.push_str("}}");
+        let file = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
+        drop(header);
+        let name = |n| format!(r#""{n}":"{n}.safetensors""#);
+        let names: Vec<_> = (0..1000).map(name).collect();
+        let index = format!(r#"{{"weight_map":{{{}}}}}"#, names.join(",")).into_bytes();
+        let server = Server::start(move |asked, out| match asked.target() {
+            "/i.json" => good(asked, &index, out),
+            _ => good(asked, &file, out),
+        });
+        let world = World::new(V4);
+        let before = peak_kib();
+        let url = format!("http://{}:{}/i.json", V4.host, server.port);
+        let request = HttpRequest::new(url.parse().unwrap());
+        let refused = Checkpoint::open(&Loader::new(&world.nic), request).unwrap_err();
+        // The first file is read, and lacks a tensor of the index.
+        assert!(refused.to_string().contains("has no tensor"), "{refused}");
+        let grown = peak_kib() - before;
+        assert!(grown < 200 << 10, "{grown} KiB");
+        world.end();
+    });
+}
+
+#[test]
+fn the_headers_of_all_files_have_one_limit() {
+    in_netns(
+        "checkpoint::the_headers_of_all_files_have_one_limit",
+        || {
+            // Two of them are longer than all may be.
+            let blanks = " ".repeat(70_000_000);
+            let file = |name: &str| {
+                let header = format!(
+                    r#"{{"{name}":{{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}}}{blanks}"#
+                );
+                let length = (header.len() as u64).to_le_bytes();
+                [&length[..], header.as_bytes(), b"x"].concat()
+            };
+            let files = [file("a"), file("b")];
+            let index = br#"{"weight_map":{"a":"0.safetensors","b":"1.safetensors"}}"#;
+            let server = Server::start(move |asked, out| match asked.target() {
+                "/0.safetensors" => good(asked, &files[0], out),
+                "/1.safetensors" => good(asked, &files[1], out),
+                _ => good(asked, index, out),
+            });
+            let world = World::new(V4);
+            let url = format!("http://{}:{}/i.json", V4.host, server.port);
+            let request = HttpRequest::new(url.parse().unwrap());
+            let refused = Checkpoint::open(&Loader::new(&world.nic), request).unwrap_err();
+            let expected = "more than 128000000 bytes together";
+            assert!(refused.to_string().contains(expected), "{refused}");
+            assert!(refused.to_string().contains("/1.safetensors"), "{refused}");
+            world.end();
+        },
+    );
+}

@@ -13,11 +13,11 @@ use devmem_transfer::store::{Durability, Storer};
 
 use crate::world::{V4, World, memory_for, pattern, whole};
 
-const SIZE: usize = 100_000;
+pub const SIZE: usize = 100_000;
 const GREETING: &[u8] = b"NBDMAGICIHAVEOPT\0\x03";
 const OPT_EXPORT_NAME: u32 = 1;
 const OPT_STRUCTURED_REPLY: u32 = 8;
-const ACK: u32 = 1;
+pub const ACK: u32 = 1;
 const INFO: u32 = 3;
 const UNSUPPORTED: u32 = 1 << 31 | 1;
 const HAS_FLAGS: u16 = 1;
@@ -26,24 +26,24 @@ const EIO: u32 = 5;
 const ESHUTDOWN: u32 = 108;
 
 /// One connection of a server.
-struct Peer(TcpStream);
+pub struct Peer(pub TcpStream);
 
 impl Peer {
-    fn read<const N: usize>(&mut self) -> io::Result<[u8; N]> {
+    pub fn read<const N: usize>(&mut self) -> io::Result<[u8; N]> {
         let mut bytes = [0; N];
         self.0.read_exact(&mut bytes).map(|()| bytes)
     }
 
-    fn u32(&mut self) -> io::Result<u32> {
+    pub fn u32(&mut self) -> io::Result<u32> {
         self.read().map(u32::from_be_bytes)
     }
 
-    fn say(&mut self, parts: &[&[u8]]) -> io::Result<()> {
+    pub fn say(&mut self, parts: &[&[u8]]) -> io::Result<()> {
         self.0.write_all(&parts.concat())
     }
 
     /// Greets, and reads the client's flags.
-    fn greet(&mut self) -> io::Result<()> {
+    pub fn greet(&mut self) -> io::Result<()> {
         self.say(&[GREETING])?;
         self.u32().map(drop)
     }
@@ -57,14 +57,14 @@ impl Peer {
         Ok((option, data))
     }
 
-    fn answer(&mut self, option: u32, kind: u32, data: &[u8]) -> io::Result<()> {
+    pub fn answer(&mut self, option: u32, kind: u32, data: &[u8]) -> io::Result<()> {
         let len = data.len() as u32;
         let head = [option, kind, len].map(u32::to_be_bytes).concat();
         self.say(&[&0x0003_e889_0455_65a9_u64.to_be_bytes(), &head, data])
     }
 
     /// Negotiates up to the answer to the request for an export; returns the number of the last option.
-    fn up_to_go(&mut self, structured: u32) -> io::Result<u32> {
+    pub fn up_to_go(&mut self, structured: u32) -> io::Result<u32> {
         self.greet()?;
         let (option, _) = self.option()?;
         assert_eq!(option, OPT_STRUCTURED_REPLY);
@@ -73,7 +73,7 @@ impl Peer {
     }
 
     /// Negotiates an export of `SIZE` bytes.
-    fn negotiate(
+    pub fn negotiate(
         &mut self,
         structured: u32,
         flags: u16,
@@ -88,7 +88,7 @@ impl Peer {
     }
 
     /// Reads a request; returns its cookie, and its range.
-    fn request(&mut self) -> io::Result<(u64, usize, usize)> {
+    pub fn request(&mut self) -> io::Result<(u64, usize, usize)> {
         let _magic_and_flags: [u8; 8] = self.read()?;
         let cookie = u64::from_be_bytes(self.read()?);
         let at = u64::from_be_bytes(self.read()?) as usize;
@@ -109,7 +109,7 @@ fn blocks(sizes: [u32; 3]) -> Vec<u8> {
     [&[0, 3][..], &sizes.map(u32::to_be_bytes).concat()].concat()
 }
 
-fn simple(cookie: u64, error: u32) -> Vec<u8> {
+pub fn simple(cookie: u64, error: u32) -> Vec<u8> {
     [
         &0x6744_6698_u32.to_be_bytes()[..],
         &error.to_be_bytes(),
@@ -119,7 +119,7 @@ fn simple(cookie: u64, error: u32) -> Vec<u8> {
 }
 
 /// A chunk of a structured reply; `rest` is not its payload where `len` says otherwise.
-fn chunk(cookie: u64, (last, kind): (u16, u16), len: u32, rest: &[&[u8]]) -> Vec<u8> {
+pub fn chunk(cookie: u64, (last, kind): (u16, u16), len: u32, rest: &[&[u8]]) -> Vec<u8> {
     let magic = 0x668e_33ef_u32.to_be_bytes();
     let kinds = [last, kind].map(u16::to_be_bytes).concat();
     [
@@ -143,7 +143,7 @@ fn hole(cookie: u64, last: u16, at: usize, len: u32) -> Vec<u8> {
 }
 
 /// Runs `script` for each connection, with its number; returns the port and the number of connections so far.
-fn serve(
+pub fn serve(
     script: impl Fn(usize, &mut Peer) -> io::Result<()> + Send + Sync + 'static,
 ) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a free port");
@@ -168,7 +168,7 @@ fn serve(
     (port, connections)
 }
 
-fn open(world: &World, port: u16) -> Result<NbdExport, LoadError> {
+pub fn open(world: &World, port: u16) -> Result<NbdExport, LoadError> {
     let url = format!("nbd://{}:{port}/disk", V4.host);
     NbdExport::open(&world.nic, url.parse().expect("a URL"))
 }

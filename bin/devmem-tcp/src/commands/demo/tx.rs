@@ -20,7 +20,7 @@ use crate::receiver::with_mtu;
 use crate::report::{RunReport, Sending};
 use tool::capture::{self, Capture};
 use tool::display::Display;
-use tool::memory::PAGE_BYTES;
+use tool::memory::{MEM_SIZE, PAGE_BYTES};
 use tool::output::Failure;
 use tool::peer::Peer;
 use tool::progress::gbit_per_s;
@@ -112,7 +112,7 @@ pub fn send_all(
     // At least two chunks: one is written while the other is in flight.
     let ring = (RING_BYTES / connections).max(2 * plan.write_size);
     let size = (ring * connections).next_multiple_of(PAGE_BYTES);
-    let memory = plan.nic.memory.allocate(size)?;
+    let memory = plan.nic.memory.allocate(size, MEM_SIZE)?;
     let tx = nic.bind_tx(&memory)?;
     let all_bytes = AtomicU64::new(0);
     thread::scope(|scope| {

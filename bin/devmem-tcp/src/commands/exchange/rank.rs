@@ -194,7 +194,7 @@ fn pool(kind: MemoryKind) -> Result<Option<Pool>> {
     if kind == MemoryKind::Anonymous {
         return Ok(None);
     }
-    let memory = kind.allocate(POOL_BYTES);
+    let memory = kind.allocate(POOL_BYTES, "what is received");
     let memory = memory.map_err(|failure| anyhow::anyhow!("{failure}"))?;
     Ok(Some(Pool { memory, queues: 1 }))
 }

@@ -54,8 +54,12 @@ impl Vectors {
             }),
             MemoryKind::Cuda(ordinal) => Ok(on_gpu(ordinal, vector, block)?),
             MemoryKind::Udmabuf | MemoryKind::Hip(_) | MemoryKind::Vulkan(_) => Ok(Self::Device {
-                vector: kind.allocate(vector.next_multiple_of(PAGE_BYTES))?,
-                block: kind.allocate(block.next_multiple_of(PAGE_BYTES))?,
+                vector: kind
+                    .allocate(vector.next_multiple_of(PAGE_BYTES), "the vector (--bytes)")?,
+                block: kind.allocate(
+                    block.next_multiple_of(PAGE_BYTES),
+                    "a block of the vector (--bytes)",
+                )?,
                 adder: None,
             }),
         }

@@ -38,11 +38,9 @@ impl Target {
                 let too_large =
                     || Failure::failed(format!("{} do not fit into memory", Size(size)));
                 let bytes = bytes.ok_or_else(too_large)?;
-                kind.check_free(bytes).map_err(|failure| {
-                    failure.with_remedy("--to FILE needs no memory for the file")
-                })?;
                 let name = chosen.map_or_else(|| "memory".to_owned(), |kind| kind.to_string());
-                let memory = kind.allocate(bytes)?;
+                let memory =
+                    kind.allocate(bytes, "all bytes (--to FILE needs no memory for them)")?;
                 Ok(Self::Memory(memory, name))
             }
             LoadTarget::File(path) => {

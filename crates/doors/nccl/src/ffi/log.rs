@@ -5,6 +5,8 @@
 use std::ffi::{CString, c_int};
 use std::sync::{PoisonError, RwLock};
 
+use devmem_tcp::text::PrintableLines;
+
 use super::abi::{LOG_FLAGS, LOG_INFO, LOG_WARN, LogFn};
 
 static LOG: RwLock<Option<LogFn>> = RwLock::new(None);
@@ -28,8 +30,8 @@ fn write(level: c_int, text: &str) {
     let Some(log) = *LOG.read().unwrap_or_else(PoisonError::into_inner) else {
         return;
     };
-    // A NUL ends the text early.
-    let text = CString::new(text.split('\0').next().unwrap_or_default());
+    // It may have text from outside; NULs are escaped, too.
+    let text = CString::new(PrintableLines(text).to_string());
     let Ok(text) = text else {
         return;
     };

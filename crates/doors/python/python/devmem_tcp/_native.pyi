@@ -1,6 +1,7 @@
 """The extension module. Its names are imported from `devmem_tcp`."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
+from os import PathLike
 from typing import Any, Protocol, TypeAlias, final
 
 from typing_extensions import Buffer as Buffer
@@ -280,6 +281,10 @@ def load_safetensors(
     bind: int | None = None,
     connections: int = 4,
     headers: Sequence[tuple[str, str]] | None = None,
+    headers_file: str | PathLike[str] | None = None,
+    user: str | None = None,
+    password: str | None = None,
+    password_file: str | PathLike[str] | None = None,
 ) -> dict[str, Tensor]: ...
 def _receive_all(stream: Stream, max_bytes: int) -> int: ...
 def _end() -> None: ...

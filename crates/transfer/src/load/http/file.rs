@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use devmem_tcp::text::printable;
 use devmem_tcp::{Netdev, RecvError, RxBatch, Stream};
 
 use super::head::{self, Head, HeadError};
@@ -19,7 +20,7 @@ use crate::parallel::retry;
 const MAX_REDIRECTS: usize = 10;
 /// Most attempts if the server is busy or breaks the connection.
 const ATTEMPTS: u32 = 4;
-/// How long to wait for the head of the response.
+/// How long to wait for the whole head of the response, if no other limit is set.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
 /// A file of an HTTP server, as it was when it was opened. Cloning it is cheap.
@@ -57,11 +58,21 @@ impl HttpFile {
         request: HttpRequest,
         go_on: &mut GoOn<'_>,
     ) -> Result<Self, LoadError> {
+        Self::open_within(nic, request, ANSWER_LIMIT, go_on)
+    }
+
+    /// As [`open_while`](Self::open_while), with another time limit for each answer.
+    pub(crate) fn open_within(
+        nic: &Netdev,
+        request: HttpRequest,
+        limit: Duration,
+        go_on: &mut GoOn<'_>,
+    ) -> Result<Self, LoadError> {
         let mut request = request;
         for _ in 0..MAX_REDIRECTS {
             let hop = request.next_hop();
             let addresses = dial::resolve(nic, hop.host(), hop.port(), go_on)?;
-            let head = ask(nic, &request, &addresses, go_on)?;
+            let head = ask(nic, &request, &addresses, limit, go_on)?;
             let found = Found::of(request, addresses, &head);
             match head.status {
                 200 | 206 => return Ok(found.into()),
@@ -152,6 +163,7 @@ impl HttpFile {
         }
         match (&self.found.version, &head.version) {
             (Some(then), Some(now)) if then != now => {
+                let (then, now) = (printable(then), printable(now));
                 changed(format!("its version was {then} and is {now}"))
             }
             _ => Ok(()),
@@ -201,12 +213,13 @@ fn ask(
     nic: &Netdev,
     request: &HttpRequest,
     addresses: &[SocketAddr],
+    limit: Duration,
     go_on: &mut GoOn<'_>,
 ) -> Result<Head, LoadError> {
     let mut failures = 0;
     loop {
         let stream = dial::connect(nic, addresses, go_on)?;
-        let (cause, wait) = match head_of_first_byte(stream, request, go_on)? {
+        let (cause, wait) = match head_of_first_byte(stream, request, limit, go_on)? {
             Ok(head) if !matches!(head.status, 408 | 429 | 500..=599) => return Ok(head),
             Ok(head) if failures + 1 == ATTEMPTS => return Ok(head),
             Ok(head) => (String::new(), head.retry_after),
@@ -225,6 +238,7 @@ fn ask(
 fn head_of_first_byte(
     mut stream: Stream,
     request: &HttpRequest,
+    limit: Duration,
     go_on: &mut GoOn<'_>,
 ) -> Result<Result<Head, String>, LoadError> {
     stream.set_timeout(Some(dial::SLICE));
@@ -238,14 +252,15 @@ fn head_of_first_byte(
     let start = Instant::now();
     loop {
         dial::ask(go_on)?;
+        // Also of a server that sends a head in small pieces, or informational responses without an end.
+        if start.elapsed() >= limit {
+            return Ok(Err(format!("no answer within {limit:?}")));
+        }
         // All of these bytes may be copied: the body is one byte, or not wanted.
         let received = match stream.recv_at_most(&mut batch, head::MAX_HEAD_BYTES) {
             Ok(0) => return Ok(Err("the server closed the connection".to_owned())),
             Ok(received) => received,
-            Err(RecvError::TimedOut) if start.elapsed() < ANSWER_LIMIT => continue,
-            Err(RecvError::TimedOut) => {
-                return Ok(Err(format!("no answer within {ANSWER_LIMIT:?}")));
-            }
+            Err(RecvError::TimedOut) => continue,
             Err(RecvError::Refused(error)) => return Ok(Err(error.to_string())),
             Err(error) => return Err(error.into()),
         };

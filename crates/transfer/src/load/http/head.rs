@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use httparse::Status;
 
+use devmem_tcp::text::printable;
+
 use super::date;
 use crate::load::base64;
 
@@ -71,7 +73,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, HeadError> {
     };
     let mut head = Head {
         status: response.code.unwrap_or_default(),
-        reason: response.reason.unwrap_or_default().to_owned(),
+        reason: printable(response.reason.unwrap_or_default()),
         is_persistent: response.version == Some(1),
         ..Head::default()
     };
@@ -89,14 +91,14 @@ impl Head {
             "content-length" => self.take_length(text)?,
             "transfer-encoding" => match text.eq_ignore_ascii_case("chunked") {
                 true => self.is_chunked = true,
-                false => return Err(HeadError::Coding(text.to_owned())),
+                false => return Err(HeadError::Coding(beginning(text))),
             },
             "content-encoding" if !text.is_empty() && !text.eq_ignore_ascii_case("identity") => {
-                return Err(HeadError::Coding(text.to_owned()));
+                return Err(HeadError::Coding(beginning(text)));
             }
             "content-range" => {
                 let range = content_range(text);
-                let wrong = || HeadError::Field("Content-Range", text.to_owned());
+                let wrong = || HeadError::Field("Content-Range", beginning(text));
                 self.range = Some(range.ok_or_else(wrong)?);
             }
             "connection" => {
@@ -134,7 +136,7 @@ impl Head {
 
     /// Takes a Content-Length; equal ones may be repeated, also in one field (RFC 9112 6.3).
     fn take_length(&mut self, text: &str) -> Result<(), HeadError> {
-        let wrong = || HeadError::Field("Content-Length", text.to_owned());
+        let wrong = || HeadError::Field("Content-Length", beginning(text));
         for digits in text.split(',').map(str::trim) {
             let length = decimal(digits).ok_or_else(wrong)?;
             if self
@@ -147,6 +149,11 @@ impl Head {
         }
         Ok(())
     }
+}
+
+/// Returns the beginning of a value for a message, which quotes it.
+fn beginning(text: &str) -> String {
+    text.chars().take(100).collect()
 }
 
 /// Parses a checksum in base64, the high byte first.

@@ -19,6 +19,20 @@ const OURS: [&str; 6] = [
     "accept-encoding",
 ];
 
+/// Fields that another origin may see after a redirect: what the client can take, and which version. All others stay with the origin that they
+/// were meant for, whatever their names: keys and tokens have countless ones.
+const HARMLESS: [&str; 9] = [
+    "accept",
+    "accept-charset",
+    "accept-language",
+    "if-match",
+    "if-modified-since",
+    "if-none-match",
+    "if-range",
+    "if-unmodified-since",
+    "user-agent",
+];
+
 /// A file to request: its URL, and what the server needs to see.
 #[derive(Clone)]
 pub struct HttpRequest {
@@ -47,23 +61,35 @@ impl HttpRequest {
         self
     }
 
+    /// Returns whether requests are signed.
+    pub(crate) fn is_signed(&self) -> bool {
+        self.signer.is_some()
+    }
+
+    /// Replaces user and password of the URL.
+    pub(crate) fn with_credentials(mut self, user: &str, password: &str) -> Self {
+        self.url.set_credentials(user, password);
+        self
+    }
+
     /// Adds a field, such as `Authorization`.
     ///
     /// # Errors
     /// The name or the value has a character that would end the field, or the loader sets the field itself.
     pub fn field(mut self, name: &str, value: &str) -> Result<Self, UrlError> {
-        let is_name = !name.is_empty()
-            && name
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte));
+        let is_name = !name.is_empty() && name.chars().all(is_name_char);
         let is_value = value
             .bytes()
             .all(|byte| byte == b'\t' || byte >= b' ' && byte != 0x7f);
         let is_ours = OURS.iter().any(|ours| ours.eq_ignore_ascii_case(name));
         if !is_name || !is_value || is_ours {
             return Err(UrlError::Malformed {
-                // Not the value, which may be a secret.
-                text: name.chars().take(100).collect(),
+                // Neither the value, which may be a secret, nor what was to be one.
+                text: name
+                    .split(|c: char| !is_name_char(c))
+                    .next()
+                    .unwrap_or_default()
+                    .to_owned(),
                 problem: match is_ours {
                     true => "the loader sets this field itself",
                     false => "not the name and value of a field",
@@ -99,19 +125,21 @@ impl HttpRequest {
         self.proxy().unwrap_or(&self.url)
     }
 
-    /// Returns the request for the place that the server redirects to. Credentials are sent to the same host, unless the place
-    /// has others, and not to another one.
+    /// Returns the request for the place that the server redirects to. Fields and credentials are sent to the same origin, unless
+    /// the place has others; another one gets harmless fields only.
     pub(crate) fn redirected(&self, url: Url) -> Self {
         let mut request = self.clone();
         let mut url = url;
-        if url.is_same_host(&self.url) {
+        if url.has_same_origin(&self.url) {
             url.keep_credentials(&self.url);
         } else {
             request.signer = None;
-            let secrets = ["authorization", "cookie", "proxy-authorization"];
-            request
-                .fields
-                .retain(|(name, _)| !secrets.iter().any(|s| s.eq_ignore_ascii_case(name)));
+            let is_harmless = |name: &str| {
+                HARMLESS
+                    .iter()
+                    .any(|known| known.eq_ignore_ascii_case(name))
+            };
+            request.fields.retain(|(name, _)| is_harmless(name));
         }
         request.url = url;
         request
@@ -123,7 +151,7 @@ impl HttpRequest {
         let proxy = self.proxy();
         let mut text = match proxy {
             None => format!("GET {target} HTTP/1.1\r\n"),
-            Some(_) => format!("GET {} HTTP/1.1\r\n", self.url),
+            Some(_) => format!("GET {} HTTP/1.1\r\n", self.url.for_proxy()),
         };
         let mut line = |name: &str, value: &str| {
             text += name;
@@ -132,11 +160,20 @@ impl HttpRequest {
             text += "\r\n";
         };
         line("Host", &host);
-        line(
-            "User-Agent",
-            concat!("devmem-tcp/", env!("CARGO_PKG_VERSION")),
-        );
-        line("Accept", "*/*");
+        let has = |name: &str| {
+            self.fields
+                .iter()
+                .any(|(own, _)| own.eq_ignore_ascii_case(name))
+        };
+        if !has("User-Agent") {
+            line(
+                "User-Agent",
+                concat!("devmem-tcp/", env!("CARGO_PKG_VERSION")),
+            );
+        }
+        if !has("Accept") {
+            line("Accept", "*/*");
+        }
         // Compressed bytes would be compressed in device memory.
         line("Accept-Encoding", "identity");
         if let Some(piece) = piece {
@@ -147,10 +184,9 @@ impl HttpRequest {
         for (name, value) in signed.iter().flatten() {
             line(name, value);
         }
-        let has_own = |(name, _): &&(String, String)| name.eq_ignore_ascii_case("authorization");
         if let Some(credentials) = self.url.credentials()
             && signed.is_none()
-            && self.fields.iter().find(has_own).is_none()
+            && !has("Authorization")
         {
             let basic = base64::encode(credentials.as_bytes());
             line("Authorization", &format!("Basic {basic}"));
@@ -165,6 +201,11 @@ impl HttpRequest {
         text += "\r\n";
         out.extend_from_slice(text.as_bytes());
     }
+}
+
+/// Returns whether a character may be part of the name of a field (RFC 9110 5.6.2).
+fn is_name_char(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c)
 }
 
 /// Without the values of the fields, which may be secrets.
@@ -265,16 +306,24 @@ mod tests {
     fn credentials_are_not_sent_to_another_host() {
         let first = request("http://me:pw@host/x").field("Authorization", "secret");
         let first = first
-            .and_then(|request| request.field("X-Any", "kept"))
+            .and_then(|request| request.field("X-Any", "s3cret"))
+            .and_then(|request| request.field("X-Api-Key", "s3cret"))
+            .and_then(|request| request.field("PRIVATE-TOKEN", "s3cret"))
+            .and_then(|request| request.field("X-Amz-Security-Token", "s3cret"))
+            .and_then(|request| request.field("Accept-Token", "s3cret"))
+            .and_then(|request| request.field("If-Match", "kept"))
             .unwrap();
         let same = text(&first.redirected("http://host/y".parse().unwrap()), None);
         assert!(same.contains("secret") && same.contains("kept"), "{same}");
-        let other = text(&first.redirected("http://other/y".parse().unwrap()), None);
-        assert!(
-            !other.contains("secret") && !other.contains("Basic"),
-            "{other}"
-        );
-        assert!(other.contains("kept"), "{other}");
+        assert!(same.contains("X-Any: s3cret"), "{same}");
+        for place in ["http://other/y", "http://host:81/y", "http://host.other/y"] {
+            let other = text(&first.redirected(place.parse().unwrap()), None);
+            let is_secret = ["secret", "s3cret", "Basic"]
+                .iter()
+                .any(|it| other.contains(it));
+            assert!(!is_secret, "{other}");
+            assert!(other.contains("If-Match: kept"), "{other}");
+        }
         assert!(!format!("{first:?}").contains("secret"));
     }
 
@@ -286,6 +335,21 @@ mod tests {
         assert!(first.contains("SignedHeaders=host;range;x-amz-content-sha256;x-amz-date"));
         let other = text(&signed.redirected("http://other/y".parse().unwrap()), None);
         assert!(!other.contains("Authorization"), "{other}");
+    }
+
+    #[test]
+    fn what_was_to_be_a_value_is_not_shown_as_a_name() {
+        let refused = request("http://host/").field("Authorization Bearer s3cret", "x");
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.starts_with("\"Authorization\""), "{refused}");
+    }
+
+    #[test]
+    fn a_proxy_is_asked_for_the_whole_query() {
+        let mut request = request("http://host/x?token=s3cret");
+        request.proxy = environment(&[("http_proxy", "proxy:3128")]);
+        assert!(text(&request, None).starts_with("GET http://host/x?token=s3cret HTTP/1.1"));
+        assert!(!format!("{request:?}").contains("s3cret"));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Objects of S3 and compatible stores: `s3://BUCKET/KEY`.
 
+use super::profile::Profile;
 use super::request::HttpRequest;
+use super::secret::shown;
 use super::sigv4::{S3Credentials, encoded_bytes, region};
 use super::url::{Url, UrlError};
 
@@ -24,8 +26,9 @@ impl HttpRequest {
         text: &str,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, UrlError> {
-        let request = Self::new(address(text, &variable)?);
-        Ok(match S3Credentials::from(variable) {
+        let profile = Profile::find(&variable)?;
+        let request = Self::new(address(text, &variable, &profile)?);
+        Ok(match S3Credentials::from(&variable, &profile) {
             Some(credentials) => request.sign_s3(credentials),
             None => request,
         })
@@ -33,7 +36,11 @@ impl HttpRequest {
 }
 
 /// Returns the URL of an object.
-fn address(text: &str, variable: impl Fn(&str) -> Option<String>) -> Result<Url, UrlError> {
+fn address(
+    text: &str,
+    variable: &impl Fn(&str) -> Option<String>,
+    profile: &Profile,
+) -> Result<Url, UrlError> {
     let name = text
         .strip_prefix(SCHEME)
         .and_then(|name| name.split_once('/'));
@@ -42,7 +49,7 @@ fn address(text: &str, variable: impl Fn(&str) -> Option<String>) -> Result<Url,
         !bucket.is_empty() && bucket.bytes().all(is_bucket) && !key.is_empty()
     });
     let (bucket, key) = name.ok_or_else(|| UrlError::Malformed {
-        text: text.chars().take(100).collect(),
+        text: shown(text),
         problem: "write s3://BUCKET/KEY",
     })?;
     let key = encoded_bytes(key.as_bytes(), "/");
@@ -51,7 +58,7 @@ fn address(text: &str, variable: impl Fn(&str) -> Option<String>) -> Result<Url,
     match endpoint {
         Some(endpoint) => format!("{}/{bucket}/{key}", endpoint.trim_end_matches('/')).parse(),
         None => {
-            let region = region(variable);
+            let region = region(variable, profile);
             format!("http://{bucket}.s3.{region}.amazonaws.com/{key}").parse()
         }
     }
@@ -64,7 +71,7 @@ mod tests {
     fn url(text: &str, set: &[(&str, &str)]) -> Result<String, UrlError> {
         let find = |name: &str| set.iter().find(|(key, _)| *key == name);
         let variable = |name: &str| find(name).map(|(_, value)| (*value).to_owned());
-        Ok(address(text, variable)?.to_string())
+        Ok(address(text, &variable, &Profile::default())?.to_string())
     }
 
     #[test]

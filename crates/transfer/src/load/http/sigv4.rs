@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use hmac_sha256::{HMAC, Hash};
 
+use super::profile::Profile;
 use super::url::{Url, decoded_bytes};
 use crate::parallel::Piece;
 
@@ -44,18 +45,32 @@ impl S3Credentials {
     }
 
     /// Returns the credentials of the environment: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, and
-    /// the region `AWS_REGION` or `AWS_DEFAULT_REGION`. `None` without a key.
+    /// the region `AWS_REGION` or `AWS_DEFAULT_REGION`; without them those of the profile `AWS_PROFILE` in the files of Amazon's tools
+    /// (`~/.aws/credentials` and `~/.aws/config`). `None` without a key.
     pub fn from_env() -> Option<Self> {
-        Self::from(|name| std::env::var(name).ok())
+        let variable = |name: &str| std::env::var(name).ok();
+        Self::from(&variable, &Profile::find(&variable).ok()?)
     }
 
-    pub(super) fn from(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
+    pub(super) fn from(
+        variable: &impl Fn(&str) -> Option<String>,
+        profile: &Profile,
+    ) -> Option<Self> {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+        // A key is not mixed with the secret of another place.
+        let (access_key, secret_key, session_token) = match set("AWS_ACCESS_KEY_ID") {
+            Some(key) => (key, set("AWS_SECRET_ACCESS_KEY")?, set("AWS_SESSION_TOKEN")),
+            None => (
+                profile.get("aws_access_key_id")?,
+                profile.get("aws_secret_access_key")?,
+                profile.get("aws_session_token"),
+            ),
+        };
         Some(Self {
-            access_key: set("AWS_ACCESS_KEY_ID")?,
-            secret_key: set("AWS_SECRET_ACCESS_KEY")?,
-            session_token: set("AWS_SESSION_TOKEN"),
-            region: region(variable),
+            access_key,
+            secret_key,
+            session_token,
+            region: region(variable, profile),
         })
     }
 
@@ -105,11 +120,12 @@ impl S3Credentials {
     }
 }
 
-/// Returns the region of the environment.
-pub(super) fn region(variable: impl Fn(&str) -> Option<String>) -> String {
+/// Returns the region of the environment or of the profile.
+pub(super) fn region(variable: &impl Fn(&str) -> Option<String>, profile: &Profile) -> String {
     let names = ["AWS_REGION", "AWS_DEFAULT_REGION"];
     let mut set = names.into_iter().filter_map(variable);
     let region = set.find(|region| !region.is_empty());
+    let region = region.or_else(|| profile.get("region"));
     region.unwrap_or_else(|| DEFAULT_REGION.to_owned())
 }
 
@@ -152,7 +168,7 @@ fn encoded(text: &str, kept: &str) -> String {
 }
 
 /// Returns text with all bytes percent-encoded but letters, digits, `-._~` and those in `kept`.
-pub(super) fn encoded_bytes(bytes: &[u8], kept: &str) -> String {
+pub(crate) fn encoded_bytes(bytes: &[u8], kept: &str) -> String {
     let mut out = String::with_capacity(bytes.len());
     for &byte in bytes {
         let is_plain = byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
@@ -296,7 +312,8 @@ mod tests {
     fn the_environment_names_keys_and_region() {
         let of = |set: &[(&str, &str)]| {
             let find = |name: &str| set.iter().find(|(key, _)| *key == name);
-            S3Credentials::from(|name| find(name).map(|(_, value)| (*value).to_owned()))
+            let variable = |name: &str| find(name).map(|(_, value)| (*value).to_owned());
+            S3Credentials::from(&variable, &Profile::find(&variable).unwrap())
         };
         assert_eq!(of(&[("AWS_ACCESS_KEY_ID", "a")]), None);
         let keys = [("AWS_ACCESS_KEY_ID", "a"), ("AWS_SECRET_ACCESS_KEY", "b")];

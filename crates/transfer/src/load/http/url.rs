@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::secret::{shown, shown_target};
+
 /// Longest URL: servers refuse longer request lines.
 const MAX_URL_BYTES: usize = 8 << 10;
 const HTTP_PORT: u16 = 80;
@@ -62,6 +64,16 @@ impl Url {
         &self.target
     }
 
+    /// Returns path and query for messages: without the values that may be secret.
+    pub fn shown_target(&self) -> String {
+        shown_target(&self.target)
+    }
+
+    /// Returns the URL without user and password for the request line of a proxy, with all of its query.
+    pub(crate) fn for_proxy(&self) -> String {
+        format!("http://{}{}", self.authority(), self.target)
+    }
+
     /// Returns the last part of the path, which is the name of the file; empty if the path ends with a slash.
     pub fn file_name(&self) -> &str {
         let path = self.target.split('?').next().unwrap_or_default();
@@ -73,6 +85,26 @@ impl Url {
         if self.credentials.is_none() {
             self.credentials.clone_from(&other.credentials);
         }
+    }
+
+    /// Returns the user, decoded, if the URL names one.
+    pub fn user(&self) -> Option<&str> {
+        let credentials = self.credentials.as_deref()?;
+        let user = credentials.split(':').next().unwrap_or_default();
+        (!user.is_empty()).then_some(user)
+    }
+
+    /// Returns whether the URL has a password.
+    pub(crate) fn has_password(&self) -> bool {
+        let password = self
+            .credentials
+            .as_deref()
+            .and_then(|it| it.split_once(':'));
+        password.is_some_and(|(_, password)| !password.is_empty())
+    }
+
+    pub(crate) fn set_credentials(&mut self, user: &str, password: &str) {
+        self.credentials = Some(format!("{user}:{password}"));
     }
 
     pub(crate) fn credentials(&self) -> Option<&str> {
@@ -120,8 +152,8 @@ impl Url {
         })
     }
 
-    /// Returns whether both URLs name the same host and port.
-    pub(crate) fn is_same_host(&self, other: &Self) -> bool {
+    /// Returns whether both URLs have the same origin: host and port. There is one scheme.
+    pub(crate) fn has_same_origin(&self, other: &Self) -> bool {
         self.host.eq_ignore_ascii_case(&other.host) && self.port == other.port
     }
 }
@@ -130,11 +162,9 @@ impl FromStr for Url {
     type Err = UrlError;
 
     fn from_str(text: &str) -> Result<Self, UrlError> {
-        let scheme = || UrlError::Scheme {
-            text: shortened(text),
-        };
+        let scheme = || UrlError::Scheme { text: shown(text) };
         let bad = |problem| UrlError::Malformed {
-            text: shortened(text),
+            text: shown(text),
             problem,
         };
         check_text(text)?;
@@ -170,9 +200,10 @@ impl FromStr for Url {
 }
 
 impl fmt::Display for Url {
-    /// Writes the URL without user and password.
+    /// Writes the URL for people: without user and password, and without the values of a query that may be secret, as those of
+    /// signed URLs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}{}", self.authority(), self.target)
+        write!(f, "http://{}{}", self.authority(), self.shown_target())
     }
 }
 
@@ -192,12 +223,8 @@ pub(crate) fn check_text(text: &str) -> Result<(), UrlError> {
     } else {
         return Ok(());
     };
-    let text = shortened(text);
+    let text = shown(text);
     Err(UrlError::Malformed { text, problem })
-}
-
-fn shortened(text: &str) -> String {
-    text.chars().take(100).collect()
 }
 
 fn has_scheme(text: &str) -> bool {
@@ -336,7 +363,7 @@ mod tests {
             ("", "http://host:81/a/b/c?q"),
             ("x:y/z", ""),
         ] {
-            let joined = base.join(reference).map(|url| url.to_string());
+            let joined = base.join(reference).map(|url| url.for_proxy());
             assert_eq!(joined.unwrap_or_default(), expected, "{reference}");
         }
         assert_eq!(base.join("https://host/"), Err(UrlError::Encrypted));

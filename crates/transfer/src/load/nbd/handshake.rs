@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
+use devmem_tcp::text::printable;
 use devmem_tcp::{RecvError, RxBatch, Stream};
 
 use super::{FIXED_NEWSTYLE, NO_ZEROES};
@@ -34,8 +35,10 @@ const MAX_ANSWER_BYTES: u32 = 64 << 10;
 const MAX_EXPORTS: usize = 1000;
 /// Most answers to one option.
 const MAX_ANSWERS: usize = 2 * MAX_EXPORTS;
-/// How long to wait for each answer.
+/// How long to wait for each part of an answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// How long the whole negotiation may take: one answer after the other.
+const NEGOTIATION_LIMIT: Duration = Duration::from_secs(30);
 /// What a server that names no sizes must support (the section "Block size constraints").
 const DEFAULT_MAX_BYTES: u32 = 32 << 20;
 const DEFAULT_PREFERRED: u32 = 4096;
@@ -61,6 +64,7 @@ pub(super) struct Talk<'a> {
     stream: &'a mut Stream,
     batch: RxBatch,
     host: &'a str,
+    begun: Instant,
     go_on: &'a mut GoOn<'a>,
 }
 
@@ -86,6 +90,7 @@ impl<'a> Talk<'a> {
             stream,
             batch,
             host,
+            begun: Instant::now(),
             go_on,
         };
         if talk.u64()? != NBD_MAGIC {
@@ -236,7 +241,7 @@ impl<'a> Talk<'a> {
     }
 
     fn refused(&self, kind: u32, export: &str, text: &[u8]) -> LoadError {
-        let said: String = String::from_utf8_lossy(text).chars().take(200).collect();
+        let said = printable(&String::from_utf8_lossy(text));
         let problem = match kind {
             REP_ERR_UNKNOWN => format!("there is no export {export:?}"),
             REP_ERR_TLS_REQD => "it requires TLS, whose bytes the CPU must decrypt".to_owned(),
@@ -271,12 +276,15 @@ impl<'a> Talk<'a> {
         let start = Instant::now();
         while filled < out.len() {
             dial::ask(self.go_on)?;
+            // Also of a server that sends a byte now and then.
+            if start.elapsed() >= ANSWER_LIMIT || self.begun.elapsed() >= NEGOTIATION_LIMIT {
+                return Err(self.broken("the server does not answer in time"));
+            }
             let most = out.len() - filled;
             match self.stream.recv_at_most(&mut self.batch, most) {
                 Ok(0) => return Err(self.broken("the server closed the connection")),
                 Ok(_) => filled += self.batch.copy_to(&mut out[filled..])?,
-                Err(RecvError::TimedOut) if start.elapsed() < ANSWER_LIMIT => {}
-                Err(RecvError::TimedOut) => return Err(self.broken("the server does not answer")),
+                Err(RecvError::TimedOut) => {}
                 Err(RecvError::Refused(error)) => return Err(self.broken(&error.to_string())),
                 Err(error) => return Err(error.into()),
             }

@@ -9,7 +9,7 @@ use crate::load::session::{Fault, Next, Session};
 use crate::parallel::Piece;
 
 /// Most separate ranges of one read that wait for those between them. Servers send chunks in order.
-const MAX_RANGES: usize = 10_000;
+const MAX_RANGES: usize = 1024;
 
 /// The session of one connection.
 #[derive(Debug)]

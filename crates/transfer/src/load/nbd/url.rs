@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::load::http::{UrlError, url as url_parts};
+use crate::load::http::secret::shown;
+use crate::load::http::{UrlError, encoded_bytes, url as url_parts};
 
 /// The registered port.
 const NBD_PORT: u16 = 10_809;
@@ -31,15 +32,18 @@ impl NbdUrl {
     pub fn export(&self) -> &str {
         &self.export
     }
+
+    /// Returns the name of the export as part of a URL: percent-encoded, so that a terminal shows it.
+    pub fn encoded_export(&self) -> String {
+        encoded_bytes(self.export.as_bytes(), "/@:+,=~")
+    }
 }
 
 impl FromStr for NbdUrl {
     type Err = UrlError;
 
     fn from_str(text: &str) -> Result<Self, UrlError> {
-        let scheme = || UrlError::Scheme {
-            text: text.chars().take(100).collect(),
-        };
+        let scheme = || UrlError::Scheme { text: shown(text) };
         url_parts::check_text(text)?;
         let (name, rest) = text.split_once("://").ok_or_else(scheme)?;
         match name.to_ascii_lowercase().as_str() {
@@ -48,7 +52,7 @@ impl FromStr for NbdUrl {
             _ => return Err(scheme()),
         }
         let bad = |problem| UrlError::Malformed {
-            text: text.chars().take(100).collect(),
+            text: shown(text),
             problem,
         };
         let (place, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -65,9 +69,10 @@ impl fmt::Display for NbdUrl {
             true => format!("[{}]", self.host),
             false => self.host.clone(),
         };
+        let export = self.encoded_export();
         match self.port {
-            NBD_PORT => write!(f, "nbd://{host}/{}", self.export),
-            port => write!(f, "nbd://{host}:{port}/{}", self.export),
+            NBD_PORT => write!(f, "nbd://{host}/{export}"),
+            port => write!(f, "nbd://{host}:{port}/{export}"),
         }
     }
 }
@@ -87,6 +92,10 @@ mod tests {
             let url: NbdUrl = text.parse().unwrap();
             assert_eq!((url.host(), url.port(), url.export()), (host, port, export));
         }
+        let hostile: NbdUrl = "nbd://host/a%1b[2J%0a%c2%9b/b".parse().unwrap();
+        assert_eq!(hostile.to_string(), "nbd://host/a%1B%5B2J%0A%C2%9B/b");
+        let refused = "nbd://me:s3cret@host/x".parse::<NbdUrl>().unwrap_err();
+        assert!(!refused.to_string().contains("s3cret"), "{refused}");
         assert_eq!("nbds://host/".parse::<NbdUrl>(), Err(UrlError::Encrypted));
         for text in [
             "http://host/",

@@ -1,11 +1,14 @@
 //! The header of a safetensors file: 8 bytes with the length of a JSON object that names the tensors and their bytes.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+
+use super::json::{self, JsonError};
+use super::limits::MAX_DIMENSIONS;
+use crate::load::dial::GoOn;
 
 /// Bytes of the length.
 pub(crate) const LENGTH_BYTES: u32 = 8;
@@ -49,7 +52,7 @@ pub enum HeaderError {
         length: u64,
     },
     /// The header is not the expected JSON.
-    #[error("its header is invalid: {0}")]
+    #[error("its header is invalid: {}", JsonError::text(.0))]
     Json(serde_json::Error),
     /// The bytes of a tensor lie outside of the file, leave a gap or overlap others.
     #[error(
@@ -87,6 +90,22 @@ pub enum HeaderError {
     },
 }
 
+/// Why a header was not parsed.
+#[derive(Debug)]
+pub(crate) enum Unparsed {
+    Wrong(HeaderError),
+    /// It has more tensors than were allowed.
+    TooMany,
+    /// The caller does not go on.
+    Cancelled,
+}
+
+impl From<HeaderError> for Unparsed {
+    fn from(error: HeaderError) -> Self {
+        Self::Wrong(error)
+    }
+}
+
 /// Checks that a file of `size` bytes has room for the length of its header.
 ///
 /// # Errors
@@ -119,40 +138,55 @@ pub(crate) fn text_len(length: &[u8], size: u64) -> Result<u32, HeaderError> {
 }
 
 impl Header {
-    /// Parses the JSON of a file with `data_bytes` bytes after it.
+    /// Parses the JSON of a file of at most `most` tensors, with `data_bytes` bytes after it, while `go_on` says so.
     ///
     /// # Errors
     /// It is not the header of such a file: every byte must belong to exactly one tensor.
-    pub(crate) fn parse(text: &[u8], data_bytes: u64) -> Result<Self, HeaderError> {
-        let Entries(mut tensors) = serde_json::from_slice(text).map_err(HeaderError::Json)?;
+    pub(crate) fn parse(
+        text: &[u8],
+        data_bytes: u64,
+        most: usize,
+        go_on: &mut GoOn<'_>,
+    ) -> Result<Self, Unparsed> {
+        let mut is_too_many = false;
+        let entries = Entries {
+            most,
+            is_too_many: &mut is_too_many,
+        };
+        let parsed = json::parse_with(entries, text, go_on);
+        let mut tensors = parsed.map_err(|error| match error {
+            JsonError::Cancelled => Unparsed::Cancelled,
+            JsonError::Invalid(_) if is_too_many => Unparsed::TooMany,
+            JsonError::Invalid(error) => Unparsed::Wrong(HeaderError::Json(error)),
+        })?;
         tensors.sort_by_key(|tensor| (tensor.data.start, tensor.data.end));
         let mut end = 0;
         for tensor in &tensors {
             let Range { start, end: last } = tensor.data;
             if start != end || last < start || last > data_bytes {
-                return Err(HeaderError::Place {
+                return Err(Unparsed::Wrong(HeaderError::Place {
                     name: shortened(&tensor.name),
                     start,
                     end: last,
                     expected: end,
                     size: data_bytes,
-                });
+                }));
             }
             if bytes_of(&tensor.dtype, &tensor.shape) != Some(last - start) {
-                return Err(HeaderError::Shape {
+                return Err(Unparsed::Wrong(HeaderError::Shape {
                     name: shortened(&tensor.name),
                     dtype: shortened(&tensor.dtype),
                     bytes: last - start,
-                });
+                }));
             }
             end = last;
         }
         match end == data_bytes {
             true => Ok(Self { tensors }),
-            false => Err(HeaderError::Unused {
+            false => Err(Unparsed::Wrong(HeaderError::Unused {
                 end,
                 size: data_bytes,
-            }),
+            })),
         }
     }
 }
@@ -178,63 +212,140 @@ fn bytes_of(dtype: &str, shape: &[u64]) -> Option<u64> {
     bits.is_multiple_of(8).then_some(bits / 8)
 }
 
-/// The tensors as they are listed.
-struct Entries(Vec<Described>);
+/// Parses the tensors as they are listed, at most so many.
+struct Entries<'a> {
+    most: usize,
+    is_too_many: &'a mut bool,
+}
 
 /// The value of one name.
 #[derive(Deserialize)]
 struct Entry {
     dtype: String,
-    shape: Vec<u64>,
+    shape: Shape,
     data_offsets: (u64, u64),
 }
 
-impl<'de> Deserialize<'de> for Entries {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(EntriesVisitor)
+/// The dimensions of a tensor.
+struct Shape(Vec<u64>);
+
+/// Text that is checked and not kept: a server chooses how much there is of it.
+struct Metadata;
+
+impl<'de> DeserializeSeed<'de> for Entries<'_> {
+    type Value = Vec<Described>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_map(self)
     }
 }
 
-struct EntriesVisitor;
-
-impl<'de> Visitor<'de> for EntriesVisitor {
-    type Value = Entries;
+impl<'de> Visitor<'de> for Entries<'_> {
+    type Value = Vec<Described>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object of tensors")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
-        let mut names = BTreeSet::new();
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vec<Described>, A::Error> {
+        let mut has_metadata = false;
         let mut tensors = Vec::new();
         while let Some(name) = map.next_key::<String>()? {
-            if !names.insert(name.clone()) {
-                let name = shortened(&name);
-                return Err(serde::de::Error::custom(format!("{name:?} is there twice")));
-            }
             if name == METADATA {
-                map.next_value::<BTreeMap<String, String>>()?;
+                if std::mem::replace(&mut has_metadata, true) {
+                    return Err(twice(METADATA));
+                }
+                map.next_value::<Metadata>()?;
                 continue;
+            }
+            if tensors.len() >= self.most {
+                *self.is_too_many = true;
+                return Err(A::Error::custom("too many tensors"));
             }
             let entry: Entry = map.next_value()?;
             tensors.push(Described {
                 name,
                 dtype: entry.dtype,
-                shape: entry.shape,
+                shape: entry.shape.0,
                 data: entry.data_offsets.0..entry.data_offsets.1,
             });
         }
-        Ok(Entries(tensors))
+        let mut names: Vec<_> = tensors.iter().map(|tensor| &tensor.name).collect();
+        names.sort_unstable();
+        match names.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(pair) => Err(twice(pair[0])),
+            None => Ok(tensors),
+        }
+    }
+}
+
+fn twice<E: serde::de::Error>(name: &str) -> E {
+    let name = shortened(name);
+    E::custom(format!("{name:?} is there twice"))
+}
+
+impl<'de> Deserialize<'de> for Shape {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Dimensions;
+
+        impl<'de> Visitor<'de> for Dimensions {
+            type Value = Shape;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a list of at most {MAX_DIMENSIONS} dimensions")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Shape, A::Error> {
+                let mut shape = Vec::new();
+                while let Some(dimension) = list.next_element()? {
+                    if shape.len() == MAX_DIMENSIONS {
+                        return Err(A::Error::invalid_length(MAX_DIMENSIONS + 1, &self));
+                    }
+                    shape.push(dimension);
+                }
+                // Most are kept for the whole load.
+                shape.shrink_to_fit();
+                Ok(Shape(shape))
+            }
+        }
+
+        deserializer.deserialize_seq(Dimensions)
+    }
+}
+
+impl<'de> Deserialize<'de> for Metadata {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Texts;
+
+        impl<'de> Visitor<'de> for Texts {
+            type Value = Metadata;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Metadata, A::Error> {
+                while map.next_entry::<String, String>()?.is_some() {}
+                Ok(Metadata)
+            }
+        }
+
+        deserializer.deserialize_map(Texts)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::load::dial::always;
 
     fn parse(text: &str, data_bytes: u64) -> Result<Vec<String>, String> {
-        let header = Header::parse(text.as_bytes(), data_bytes);
-        let header = header.map_err(|error| error.to_string())?;
+        let header = Header::parse(text.as_bytes(), data_bytes, 4, &mut always);
+        let header = header.map_err(|stopped| match stopped {
+            Unparsed::Wrong(error) => error.to_string(),
+            Unparsed::TooMany => "it has too many tensors".to_owned(),
+            Unparsed::Cancelled => "it was cancelled".to_owned(),
+        })?;
         Ok(header
             .tensors
             .into_iter()
@@ -294,6 +405,28 @@ mod tests {
         for text in ["", "[]", "{", "{\"a\":1}", &"[".repeat(10_000)] {
             assert!(parse(text, 0).is_err());
         }
+    }
+
+    #[test]
+    fn a_header_has_limits_that_no_text_is_kept_beyond() {
+        let one = |shape: &str| {
+            format!(r#"{{"a":{{"dtype":"U8","shape":[{shape}1],"data_offsets":[0,1]}}}}"#)
+        };
+        assert_eq!(parse(&one(&"1,".repeat(63)), 1).unwrap(), ["a"]);
+        let refused = parse(&one(&"1,".repeat(64)), 1).unwrap_err();
+        assert!(refused.contains("at most 64 dimensions"), "{refused}");
+        let empty =
+            |n: usize| format!(r#""{n}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#);
+        let many = |n| format!("{{{}}}", (0..n).map(empty).collect::<Vec<_>>().join(","));
+        assert_eq!(parse(&many(4), 0).unwrap().len(), 4);
+        assert_eq!(parse(&many(5), 0).unwrap_err(), "it has too many tensors");
+        // The text of an error is short, however long the text of the server is, and quoted.
+        let long = format!(r#"{{"a":"\u009b{}"}}"#, "x".repeat(100_000));
+        let refused = parse(&long, 0).unwrap_err();
+        assert!(
+            refused.len() < 300 && refused.contains("\\u{9b}xx"),
+            "{refused}"
+        );
     }
 
     #[test]

@@ -29,6 +29,7 @@ mod addresses;
 mod bind_addr;
 mod binding;
 mod binding_tx;
+mod claims;
 mod config;
 mod connection;
 mod demux;
@@ -56,6 +57,10 @@ pub use binding::{
     BindRx, BindRxError, BindingInfo, BoundMemory, QueueOwner, RxPart, UnbindRxError,
 };
 pub use binding_tx::{BindTx, BindTxError};
+pub use claims::{
+    AddressCheck, AddressConflict, AddressConflicts, ConflictOutcome, DEFEND_INTERVAL, PROBE_WAIT,
+    PROBES,
+};
 pub use config::{
     MAX_BACKLOG, MAX_ORPHANS, MAX_SOCKETS, POLL_BUDGET, POLL_BYTES, RCV_BUF_MAX, SEND_MEMORY_BYTES,
     StackConfig,
@@ -70,7 +75,7 @@ pub use neighbor::{
 pub use path_mtu::PathMtus;
 pub use ports::{EPHEMERAL_FIRST, LocalPorts};
 pub use random::Secret;
-pub use route::{AddressError, LentAddress, RouteError};
+pub use route::{AddressError, LentAddress, NetworkRoute, RouteError, check_address};
 pub use socket::error::connection_errno;
 pub use socket::error::{
     AcceptError, BadSocket, ConnectError, DontneedError, ETOOSMALL, ListenError, OptionError,

@@ -9,6 +9,7 @@ use steer::RxQueueId;
 use thiserror::Error;
 use wire::{FourTuple, Instant};
 
+use crate::claims::{AddressCheck, Claims};
 use crate::config::{POLL_BYTES, StackConfig};
 use crate::drops::DropReason;
 use crate::icmp::Icmp;
@@ -149,6 +150,8 @@ impl Stack {
             ifindex,
             addresses,
             lent,
+            address_check,
+            conflicts,
             local_ports,
             gateways,
             point_to_point,
@@ -162,9 +165,14 @@ impl Stack {
             path_mtus,
         } = config;
         let mut routes = Routes::new(nic.mac(), &addresses, &gateways)?;
-        for lent in lent {
-            routes.add(nic.mac(), lent)?;
+        let configured = match (point_to_point, address_check) {
+            (Some(_), _) | (_, AddressCheck::Never) => Vec::new(),
+            (None, _) => routes.all_addresses().collect(),
+        };
+        if address_check == AddressCheck::AskFirst && !configured.is_empty() {
+            routes.doubt_all();
         }
+        let claims = Claims::new(address_check, configured, conflicts);
         let sharing = match nic.link_caps().lends {
             true => SendSharing::Shared,
             false => SendSharing::Private,
@@ -173,13 +181,14 @@ impl Stack {
         if mtu < least {
             return Err(StackError::Mtu { mtu, least });
         }
-        Ok(Self {
+        let mut stack = Self {
             memory: StackMemory::new(nic.channels().rx.into(), send_memory_bytes, sharing)?,
             network: Network::new(
                 nic,
                 ifindex,
                 routes.with_any_local(any_local),
                 point_to_point,
+                claims,
                 secret.key("neighbors"),
                 path_mtus,
             ),
@@ -192,7 +201,11 @@ impl Stack {
             pause: false,
             last_burst: Burst::Over,
             last_poll: Instant::ZERO,
-        })
+        };
+        for lent in &lent {
+            stack.network.add_address(lent, Instant::ZERO)?;
+        }
+        Ok(stack)
     }
 
     /// Receives up to [`StackConfig::poll_budget`] packets or [`POLL_BYTES`] of payload (eight times as much if a timer is due,
@@ -238,6 +251,7 @@ impl Stack {
         if burst != Burst::GoesOn && self.network.take_gone() {
             self.end_connections_of_link(now);
         }
+        self.give_up_addresses(now);
         self.last_burst = burst;
         self.flush_arrivals(burst, now);
         let Self {
@@ -251,6 +265,7 @@ impl Stack {
         self.fire_timers(now);
         self.visit_starved(FlushScope::All, now);
         self.network.poll_neighbors(now);
+        self.network.poll_claims(now);
         self.fail_unresolved(now);
         self.network.flush_tx(now);
         self.fail_untransmitted(now);

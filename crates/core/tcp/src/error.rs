@@ -29,6 +29,9 @@ pub enum TcpError {
     /// The link to the peer has ended for good (ENETDOWN).
     #[error("the link has ended, and no packet of the peer can arrive any more")]
     LinkGone,
+    /// Another station of the link has the local address of the connection (EADDRNOTAVAIL).
+    #[error("another station of the network uses the address of this NIC, which has given it up")]
+    AddressTaken,
     /// This side aborted the connection (ECONNABORTED).
     #[error("connection aborted")]
     Aborted,

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 
 use anyhow::Context;
@@ -57,7 +58,7 @@ fn on_tap(plan: &RecvPlan) -> Result<(), Failure> {
     let install = || StopFlag::install().context("install signal handlers");
     // While the NIC waits for an address, a signal ends the process: nothing has to be restored. With an address it is open at once,
     // and a sender may connect before the next line.
-    let early = match tap.ours.address.is_unspecified() {
+    let early = match tap.is_auto() {
         true => None,
         false => Some(install()?),
     };
@@ -66,7 +67,7 @@ fn on_tap(plan: &RecvPlan) -> Result<(), Failure> {
     if let Some(warning) = kernels_end::unreachable(tap) {
         note(warning);
     }
-    let report = RunReport::of("user", link, &plan.nic, local.ip());
+    let report = RunReport::of("user", link, &plan.nic, main_address(&receiver));
     let received = receive(plan, &stop, receiver, output, report, capture.as_ref());
     capture::finish(capture, received)
 }
@@ -94,6 +95,17 @@ fn on_kernel(name: &str, plan: &RecvPlan) -> Result<(), Failure> {
     let receiver = Receiver::on_kernel(nic, &plan.kernel, local)?;
     let report = RunReport::of("kernel", name.to_owned(), &plan.nic, local.ip());
     receive(plan, &stop, receiver, output, report, None)
+}
+
+/// Returns the address that the receiver listens on, or if that is any, the one that peers are most likely to use.
+fn main_address(receiver: &Receiver) -> IpAddr {
+    let local = receiver.local_addr().ip();
+    let addresses = receiver.nic().addresses();
+    let v4 = addresses.iter().find(|ip| ip.is_ipv4()).copied();
+    match local.is_unspecified() {
+        true => v4.or(addresses.first().copied()).unwrap_or(local),
+        false => local,
+    }
 }
 
 /// Prints where the receiver listens.

@@ -330,7 +330,12 @@ impl Stack {
         let Ok(Some(mut connection)) = self.sockets.connection_mut(owner) else {
             return;
         };
-        let disposition = connection.conn.on_unreachable(Unreachable::Host, quoted);
+        let ip = connection.next_hop;
+        let what = Unreachable::NextHop {
+            ip,
+            is_router: ip != connection.tuple.src_ip,
+        };
+        let disposition = connection.conn.on_unreachable(what, quoted);
         let (state, holder) = settle(&mut connection, now);
         drop(connection);
         self.note(disposition);

@@ -75,7 +75,9 @@ pub use neighbor::{
 pub use path_mtu::PathMtus;
 pub use ports::{EPHEMERAL_FIRST, LocalPorts};
 pub use random::Secret;
-pub use route::{AddressError, LentAddress, NetworkRoute, RouteError, check_address};
+pub use route::{
+    AddressError, LentAddress, NetworkRoute, RouteError, check_address, check_gateway,
+};
 pub use socket::error::connection_errno;
 pub use socket::error::{
     AcceptError, BadSocket, ConnectError, DontneedError, ETOOSMALL, ListenError, OptionError,

@@ -414,6 +414,15 @@ fn is_link_local(ip: IpAddr) -> bool {
     }
 }
 
+/// Checks that `gateway` can be the router of an interface with the address `ip`: a host on its link.
+///
+/// # Errors
+/// As for the configuration of a stack.
+pub fn check_gateway(ip: IpAddr, prefix_len: u8, gateway: IpAddr) -> Result<(), AddressError> {
+    let any = MacAddr([2, 0, 0, 0, 0, 1]);
+    Routes::new(any, &[(ip, prefix_len)], &[gateway]).map(|_| ())
+}
+
 /// Returns the link-local address of an interface: fe80::/64 and the modified EUI-64 of its MAC
 /// address.
 pub(crate) fn link_local(mac: MacAddr) -> Ipv6Addr {

@@ -123,6 +123,16 @@ impl Refusal {
             TcpError::HostUnreachable | TcpError::NetUnreachable => {
                 "check the addresses, the prefix lengths and the gateway of both sides"
             }
+            TcpError::NextHopSilent {
+                is_router: true, ..
+            } => {
+                "correct the address of the router (`NetdevBuilder::gateway`, --gateway), or check that it is up and on this link"
+            }
+            TcpError::NextHopSilent {
+                is_router: false, ..
+            } => {
+                "check that the host is up, on this link and has this address, and the prefix length of the NIC's own"
+            }
             TcpError::ProtocolUnreachable => "give the address of a host that speaks TCP",
             TcpError::LinkGone => {
                 "the other end of the wire has left, or the interface was removed: open the NIC again when it is back"

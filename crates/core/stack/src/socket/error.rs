@@ -495,7 +495,7 @@ pub const fn connection_errno(error: TcpError) -> Errno {
         TcpError::Reset => Errno::ECONNRESET,
         TcpError::BrokenPipe => Errno::EPIPE,
         TcpError::TimedOut => Errno::ETIMEDOUT,
-        TcpError::HostUnreachable => Errno::EHOSTUNREACH,
+        TcpError::HostUnreachable | TcpError::NextHopSilent { .. } => Errno::EHOSTUNREACH,
         TcpError::NetUnreachable => Errno::ENETUNREACH,
         TcpError::ProtocolUnreachable => Errno::ENOPROTOOPT,
         TcpError::LinkGone => Errno::ENETDOWN,

@@ -133,8 +133,12 @@ impl NetdevBuilder {
     /// of them at least, and for the routers that they name, unless [`gateway`](Self::gateway) names one. It needs a packet or
     /// macvtap link on which the NIC has its own MAC address. [`open`](Self::open) waits for the addresses, 30 seconds at most.
     /// The lease is renewed as long as the NIC is open, and given back when it is closed. If the server takes the address back, or
-    /// no server or router renews an address in time, its connections fail, and another address is requested: listen on `0.0.0.0`
-    /// or `[::]` to receive there, too. [`Netdev::addresses`] returns the current ones.
+    /// no server or router renews an address in time, its connections fail, and another address is requested: listen on `[::]`
+    /// to receive there, too, on the addresses of both families. [`Netdev::addresses`] returns the current ones.
+    ///
+    /// [`open`](Self::open) refuses an address that this machine has itself, or another station: on packet and macvtap links and on a TAP
+    /// that exists, it asks first, which takes 0.3 s. If another station takes the address later, its sockets fail with EADDRNOTAVAIL
+    /// ([`Netdev::address_conflicts`]).
     ///
     /// # Errors
     /// [`OpenError::Address`] if the text is neither. The address cannot be that of one host: that of the network or its broadcast
@@ -186,7 +190,8 @@ impl NetdevBuilder {
         self
     }
 
-    /// Sends packets for other networks through this router; at most one router per address family is used.
+    /// Sends packets for other networks through this router; at most one router per address family is used. It is in the network of an
+    /// address, or anywhere on the link if one has the prefix length 32 (IPv6: 128).
     pub fn gateway(mut self, router: IpAddr) -> Self {
         self.gateways.push(router);
         self

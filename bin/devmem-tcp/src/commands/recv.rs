@@ -14,7 +14,7 @@ use crate::backend::{self, Backend};
 use crate::kernel;
 use crate::kernels_end;
 use crate::plan::{Destination, RecvPlan};
-use crate::receiver::{LinkWatch, Receiver};
+use crate::receiver::{AddressWatch, LinkWatch, Receiver};
 use crate::report::RunReport;
 use tool::capture::{self, Capture};
 use tool::display::Display;
@@ -135,6 +135,7 @@ fn receive(
         .then(|| format!("recv  {local} over {}", report.link));
     let display = RefCell::new(Display::start(title, None, &receiver.nic(), stop)?);
     let mut link = LinkWatch::new(receiver.nic(), &plan.link.tap.link);
+    let mut addresses = AddressWatch::new(receiver.nic());
     let mut intervals = plan.interval.map(Intervals::new);
     let totals = receiver.run(Task {
         connections: plan.connections,
@@ -153,6 +154,9 @@ fn receive(
                 .and_then(|intervals| intervals.line(&sofar));
             let mut display = display.borrow_mut();
             if let Some(line) = ended {
+                display.line(line);
+            }
+            for line in addresses.lines() {
                 display.line(line);
             }
             display.receiving(view);

@@ -460,8 +460,8 @@ fn on_a_network_that_has_only_a_router_a_receiver_listens_on_the_addresses_that_
         let link = "packet:far,mac=02:00:00:aa:bb:cc";
         let mut recv = start(&format!("recv --link {link} --addr auto --json -l -v 7"));
         recv.until("listening on [::]:5201");
-        recv.until("address of this NIC: 2001:db8:1:0:0:ff:feaa:bbcc");
-        let to = "[2001:db8:1:0:0:ff:feaa:bbcc]:5201".parse().unwrap();
+        recv.until("address of this NIC: 2001:db8:1::ff:feaa:bbcc");
+        let to = "[2001:db8:1::ff:feaa:bbcc]:5201".parse().unwrap();
         send(to, &repeating(7, 0, 7_000_000));
         let json = recv.finish().json();
         router.kill().unwrap();

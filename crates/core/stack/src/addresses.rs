@@ -64,8 +64,10 @@ impl Stack {
                 drop(connection);
                 self.serve(slot, Burst::GoesOn, now);
             }
+            let is_homeless = self.network.is_homeless();
+            let is_over = |local: IpAddr| local == ip || is_homeless;
             self.sockets
-                .end_listeners(ListenerEnd::AddressTaken, |local| local == ip);
+                .end_listeners(ListenerEnd::AddressTaken, is_over);
         }
     }
 }

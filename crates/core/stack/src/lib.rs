@@ -19,8 +19,7 @@
 //!
 //! - It has no thread and no clock, and no call blocks: the owner calls [`Stack::poll`] and passes the time.
 //! - It does not forward, fragment or reassemble IP packets, speak UDP, or send ICMP errors.
-//! - IPv6: no duplicate address detection, no router or prefix discovery (addresses and gateways
-//!   are configured), no multicast listener reports.
+//! - IPv6: no router or prefix discovery (addresses and routes are configured), no multicast listener reports.
 //! - It does not send host memory without a copy, even with MSG_ZEROCOPY. Device memory is never copied.
 
 #![forbid(unsafe_code)]

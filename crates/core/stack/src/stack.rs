@@ -9,7 +9,7 @@ use steer::RxQueueId;
 use thiserror::Error;
 use wire::{FourTuple, Instant};
 
-use crate::claims::{AddressCheck, Claims};
+use crate::claims::{AddressCheck, AddressConflicts, Claims};
 use crate::config::{POLL_BYTES, StackConfig};
 use crate::drops::DropReason;
 use crate::icmp::Icmp;
@@ -165,19 +165,16 @@ impl Stack {
             path_mtus,
         } = config;
         let mut routes = Routes::new(nic.mac(), &addresses, &gateways)?;
-        let configured = match (point_to_point, address_check) {
-            (Some(_), _) | (_, AddressCheck::Never) => Vec::new(),
-            (None, _) => routes.all_addresses().collect(),
+        let claims = match point_to_point {
+            None => claims(address_check, &mut routes, conflicts),
+            Some(_) => Claims::new(AddressCheck::Never, [], conflicts),
         };
-        if address_check == AddressCheck::AskFirst && !configured.is_empty() {
-            routes.doubt_all();
-        }
-        let claims = Claims::new(address_check, configured, conflicts);
         let sharing = match nic.link_caps().lends {
             true => SendSharing::Shared,
             false => SendSharing::Private,
         };
-        let (mtu, least) = (nic.mtu(), least_mtu(&routes));
+        let all = routes.all_addresses().chain(lent.iter().map(|it| it.ip));
+        let (mtu, least) = (nic.mtu(), least_mtu(all));
         if mtu < least {
             return Err(StackError::Mtu { mtu, least });
         }
@@ -505,12 +502,24 @@ impl Stack {
     }
 }
 
+/// Returns the claims to the addresses of `routes`, which are not used yet if other stations are asked first.
+fn claims(check: AddressCheck, routes: &mut Routes, conflicts: AddressConflicts) -> Claims {
+    let addresses: Vec<IpAddr> = match check {
+        AddressCheck::Never => Vec::new(),
+        _ => routes.all_addresses().collect(),
+    };
+    if check == AddressCheck::AskFirst {
+        routes.doubt_all();
+    }
+    Claims::new(check, addresses, conflicts)
+}
+
 /// Smallest MTU of a link for IPv6, in bytes (RFC 8200 5).
 pub const MIN_IPV6_MTU: u16 = 1280;
 
 /// Returns the smallest MTU that the address families allow (for IPv4: RFC 791 3.2 and linux).
-fn least_mtu(routes: &Routes) -> u16 {
-    if routes.addresses().any(|ip| ip.is_ipv6()) {
+fn least_mtu(mut addresses: impl Iterator<Item = IpAddr>) -> u16 {
+    if addresses.any(|ip| ip.is_ipv6()) {
         MIN_IPV6_MTU
     } else {
         576

@@ -83,7 +83,7 @@ pub(crate) struct LeaseKeeper {
 /// What came of waiting for addresses.
 pub(crate) enum Outcome {
     /// There is an address at least.
-    Acquired(Acquired),
+    Acquired(Box<Acquired>),
     /// There was none within the time. What was offered, and why it was not usable.
     Nothing(Vec<String>),
 }
@@ -122,10 +122,10 @@ pub(crate) fn acquire(
             return Ok(Outcome::Nothing(conversation.unusable()));
         }
         if is_over || conversation.is_settled(&addresses, now) {
-            return Ok(Outcome::Acquired(Acquired {
+            return Ok(Outcome::Acquired(Box::new(Acquired {
                 conversation,
                 addresses,
-            }));
+            })));
         }
         // Whether the clients are settled depends on the time, too.
         let pause = Duration::from_millis(100);

@@ -41,7 +41,7 @@ impl NetdevBuilder {
         let own = OwnAddresses::except(self.replaced_interface().map(str::to_owned));
         let outcome = lease::acquire(port, own, families, random, PATIENCE);
         match outcome.map_err(OpenError::system("poll"))? {
-            Outcome::Acquired(acquired) => Ok(Some(acquired)),
+            Outcome::Acquired(acquired) => Ok(Some(*acquired)),
             Outcome::Nothing(offered) => Err(self.no_address(&offered).into()),
         }
     }

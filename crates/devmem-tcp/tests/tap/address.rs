@@ -352,6 +352,14 @@ fn an_address_in_use_that_another_station_takes_is_defended_and_then_lost_with_a
             let error = ours.read(&mut bytes).expect_err("it was given up");
             assert!(error.to_string().contains("another station"), "{error}");
             assert!(netdev.addresses().is_empty());
+            let lines: Vec<_> = netdev
+                .address_conflicts()
+                .iter()
+                .map(ToString::to_string)
+                .collect();
+            let station = "the station 02:00:00:00:00:77 uses our address 10.77.0.2";
+            let expected = [", which was announced again", ", which is given up"];
+            assert_eq!(lines, expected.map(|end| format!("{station}{end}")));
         },
     );
 }

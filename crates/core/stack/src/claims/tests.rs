@@ -1,5 +1,6 @@
 //! Tests of the claims to addresses.
 
+use super::conflicts::KEPT_CONFLICTS;
 use super::*;
 
 const OURS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 77, 0, 2));

@@ -11,7 +11,7 @@ use wire::{
 use super::Network;
 use crate::claims::{AddressConflict, AddressConflicts, ClaimAction, ConflictOutcome};
 use crate::drops::DropReason;
-use crate::route::{AddressError, LentAddress};
+use crate::route::{AddressError, LentAddress, is_link_local};
 
 impl Network {
     /// Adds a local address with its routes, or changes them. The caller has asked whether another station has it; nobody has
@@ -23,6 +23,7 @@ impl Network {
     ) -> Result<(), AddressError> {
         let mac = self.nic.mac();
         self.routes.add(mac, lent)?;
+        self.is_lent_to = true;
         if self.point_to_point.is_some() {
             return Ok(());
         }
@@ -85,6 +86,11 @@ impl Network {
             self.routes.remove(conflict.ip);
         }
         lost
+    }
+
+    /// Returns whether there is no address but link-local ones, and none will come.
+    pub(crate) fn is_homeless(&self) -> bool {
+        !self.is_lent_to && self.routes.addresses().all(is_link_local)
     }
 
     /// Returns whether an address is local, or is to be so.

@@ -49,6 +49,8 @@ pub(crate) struct Network {
     neighbors: Neighbors<WaitingPacket>,
     /// Claims to the addresses of `routes`. None on a point-to-point link.
     claims: Claims,
+    /// Addresses are lent: another one may come when one is lost.
+    is_lent_to: bool,
     /// Path MTUs that connections have discovered.
     path_mtus: PathMtus,
     drops: Drops,
@@ -80,6 +82,7 @@ impl Network {
             routes,
             point_to_point,
             claims,
+            is_lent_to: false,
             neighbors: Neighbors::new(neighbor_key),
             path_mtus,
             drops: Drops::default(),

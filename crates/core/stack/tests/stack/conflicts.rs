@@ -6,8 +6,8 @@ use std::time::Duration;
 use netsim::{RawPeer, RawSegment, Side};
 use nic::{Nic, NicConfig, WireLink, WireOptions};
 use stack::{
-    AcceptError, AddressCheck, AddressConflict, ConflictOutcome, PROBE_WAIT, PROBES, Secret, Stack,
-    StackConfig,
+    AcceptError, AddressCheck, AddressConflict, ConflictOutcome, LentAddress, PROBE_WAIT, PROBES,
+    Secret, Stack, StackConfig, StackError,
 };
 use tcp::TcpError;
 use wire::{
@@ -315,6 +315,47 @@ fn an_address_in_use_is_defended_once_and_then_given_up_with_its_sockets() {
             assert_ne!(said(&frame), Said::Has(ip));
         }
     }
+}
+
+#[test]
+fn a_listener_on_all_addresses_ends_with_the_last_one_unless_another_may_be_lent() {
+    for is_lent in [false, true] {
+        let mut peer = RawPeer::with(|_, config| {
+            config.addresses = vec![(Side::B.ipv4(), 24)];
+            if is_lent {
+                config.lent = vec![LentAddress::new(Side::B.ipv4(), 24)];
+            }
+        });
+        peer.poll();
+        let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), PORT);
+        let listener = peer.stack.listen(any, 4).unwrap();
+        peer.send(&claim(Side::B.ipv4()));
+        assert_eq!(peer.stack.accept(listener), Err(AcceptError::WouldBlock));
+        peer.send(&claim(Side::B.ipv4()));
+        let expected = match is_lent {
+            true => AcceptError::WouldBlock,
+            false => AcceptError::AddressTaken,
+        };
+        assert_eq!(peer.stack.accept(listener), Err(expected));
+    }
+}
+
+#[test]
+fn a_small_mtu_is_refused_for_ipv6_also_before_the_address_is_used() {
+    let (near, _far) = WireLink::pair(WireOptions::default()).unwrap();
+    let nic = NicConfig {
+        mtu: 1279,
+        ..NicConfig::default()
+    };
+    let nic = Nic::new(Box::new(near), nic).unwrap();
+    let config = StackConfig {
+        address_check: AddressCheck::AskFirst,
+        ..StackConfig::new(Side::A.ipv6(), 64, Secret::from_seed(1))
+    };
+    assert!(matches!(
+        Stack::new(nic, config),
+        Err(StackError::Mtu { least: 1280, .. })
+    ));
 }
 
 #[test]

@@ -156,9 +156,8 @@ fn receive(
             if let Some(line) = ended {
                 display.line(line);
             }
-            for line in addresses.lines() {
-                display.line(line);
-            }
+            let conflicts = addresses.lines().into_iter();
+            conflicts.for_each(|line| display.line(line));
             display.receiving(view);
             if view.sofar.open == 0 {
                 link.check(&report.link)?;

@@ -1,6 +1,6 @@
 //! The NIC of `load` and `store`, which connect to a server: opened first, and bound to memory when the server is known.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use devmem_tcp::{Dmabuf, Netdev, Purpose};
 
@@ -85,6 +85,10 @@ impl<'a> Client<'a> {
     /// The NIC has no address of the first server's IP version.
     pub fn local(&self, servers: &[SocketAddr]) -> Result<SocketAddr, Failure> {
         match (self.memory, servers) {
+            // What the network gives; of the IP version of the server.
+            (Memory::User(address, _), [SocketAddr::V6(_), ..]) if address.is_unspecified() => {
+                Ok(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0))
+            }
             (Memory::User(address, _) | Memory::Kernel(Some(address), _), _) => {
                 Ok(SocketAddr::new(address, 0))
             }

@@ -290,6 +290,38 @@ impl LinkWatch {
     }
 }
 
+/// Looks from time to time whether another station uses an address of a NIC.
+#[derive(Debug)]
+pub struct AddressWatch {
+    nic: Netdev,
+    last: Instant,
+    told: usize,
+}
+
+impl AddressWatch {
+    /// Returns a watch of `nic`.
+    pub fn new(nic: Netdev) -> Self {
+        Self {
+            nic,
+            last: Instant::now(),
+            told: 0,
+        }
+    }
+
+    /// Returns a line for each conflict since the last look.
+    pub fn lines(&mut self) -> Vec<String> {
+        if self.last.elapsed() < LinkWatch::INTERVAL {
+            return Vec::new();
+        }
+        self.last = Instant::now();
+        let all = self.nic.address_conflicts();
+        let new = all.iter().skip(self.told).map(ToString::to_string);
+        let lines = new.collect();
+        self.told = all.len();
+        lines
+    }
+}
+
 /// Opens a NIC of ours.
 ///
 /// # Errors

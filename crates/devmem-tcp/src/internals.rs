@@ -1,11 +1,13 @@
 //! Access to the user-space stack for the other crates of this workspace. Not part of the API: it changes without notice.
 
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
+use devmem_uapi::Errno;
 use nic::Nic;
 use stack::Stack;
 
-use crate::error::{KernelNic, NoSoftwareNic, OpenError};
+use crate::error::{KernelNic, NoSoftwareNic, OpenError, Refusal};
 use crate::netdev::{Backend, Netdev};
 use crate::open::NetdevBuilder;
 
@@ -16,6 +18,23 @@ use crate::open::NetdevBuilder;
 /// As [`NetdevBuilder::open`].
 pub fn into_shards(builder: NetdevBuilder) -> Result<Vec<(Stack, Vec<OwnedFd>)>, OpenError> {
     builder.into_shards()
+}
+
+/// Checks that a NIC may have the address `ip` in a network with this prefix length: it is that of one host.
+///
+/// # Errors
+/// What the address is, and the remedy.
+pub fn check_address(ip: IpAddr, prefix_len: u8) -> Result<(), Refusal> {
+    stack::check_address(ip, prefix_len).map_err(|error| Refusal::of_stack(Errno::EINVAL, &error))
+}
+
+/// Checks that `gateway` can be the router of a NIC with the address `ip`.
+///
+/// # Errors
+/// What is wrong with it, and the remedy.
+pub fn check_gateway(ip: IpAddr, prefix_len: u8, gateway: IpAddr) -> Result<(), Refusal> {
+    stack::check_gateway(ip, prefix_len, gateway)
+        .map_err(|error| Refusal::of_stack(Errno::EINVAL, &error))
 }
 
 /// The body of the fuzz target `dhcp`.

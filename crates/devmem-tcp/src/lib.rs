@@ -196,6 +196,7 @@ mod bound_tx;
 mod capture;
 mod choice;
 mod clock;
+mod conflicts;
 mod connect;
 mod connecting;
 #[cfg(feature = "cuda")]
@@ -252,6 +253,7 @@ pub use bound_target::BoundTarget;
 pub use bound_tx::BoundTx;
 pub use capture::{Direction, FramePayload, FrameSink};
 pub use choice::{BackendKind, Choice, Purpose};
+pub use conflicts::AddressConflict;
 pub use connect::ConnectOptions;
 pub use connecting::Connecting;
 pub use early::{EarlyCookie, EarlyData};

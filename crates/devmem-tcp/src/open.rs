@@ -1,6 +1,7 @@
 //! Opening a user-space NIC: link, addresses and sizes.
 
 mod auto;
+mod claim;
 mod link;
 mod macvtap;
 mod memory;
@@ -21,7 +22,9 @@ use nic::{
     Crossing, CrossingWakeup, Impaired, Impairment, Link, Nic, NicConfig, WireLink, WireOptions,
 };
 use rustix::rand::{GetRandomFlags, getrandom};
-use stack::{LentAddress, LocalPorts, PathMtus, Secret, Stack, StackConfig};
+use stack::{
+    AddressCheck, AddressConflicts, LentAddress, LocalPorts, PathMtus, Secret, Stack, StackConfig,
+};
 use wire::MacAddr;
 
 use crate::capture::{Capture, FrameSink};
@@ -33,6 +36,8 @@ use crate::link_spec::LinkSpec;
 use crate::netdev::{IFINDEX, Netdev};
 use crate::shards::{Shared, UserShard};
 use crate::tcp_options::{Keepalive, TcpOptions};
+pub(crate) use claim::own_addresses;
+use link::OpenedLinks;
 pub use macvtap::MacvtapMode;
 use parse::{parse_mac, parse_ports, parse_prefix};
 
@@ -51,6 +56,8 @@ struct Identity {
     mac: MacAddr,
     secret: Secret,
     path_mtus: PathMtus,
+    conflicts: AddressConflicts,
+    address_check: AddressCheck,
     /// Addresses that servers and routers lend.
     lent: Vec<LentAddress>,
 }
@@ -127,15 +134,24 @@ impl NetdevBuilder {
     /// of them at least, and for the routers that they name, unless [`gateway`](Self::gateway) names one. It needs a packet or
     /// macvtap link on which the NIC has its own MAC address. [`open`](Self::open) waits for the addresses, 30 seconds at most.
     /// The lease is renewed as long as the NIC is open, and given back when it is closed. If the server takes the address back, or
-    /// no server or router renews an address in time, its connections fail, and another address is requested: listen on `0.0.0.0`
-    /// or `[::]` to receive there, too. [`Netdev::addresses`] returns the current ones.
+    /// no server or router renews an address in time, its connections fail, and another address is requested: listen on `[::]`
+    /// to receive there, too, on the addresses of both families. [`Netdev::addresses`] returns the current ones.
+    ///
+    /// [`open`](Self::open) refuses an address that this machine has itself, or another station: on packet and macvtap links and on a TAP
+    /// that exists, it asks first, which takes 0.3 s. If another station takes the address later, its sockets fail with EADDRNOTAVAIL
+    /// ([`Netdev::address_conflicts`]).
     ///
     /// # Errors
-    /// [`OpenError::Address`] if the text is neither.
+    /// [`OpenError::Address`] if the text is neither. The address cannot be that of one host: that of the network or its broadcast
+    /// address, a multicast, loopback or unspecified one.
     pub fn address(mut self, text: &str) -> Result<Self, OpenError> {
         match text {
             "auto" => self.auto = true,
-            _ => self.addresses.push(parse_prefix(text)?),
+            _ => {
+                let (ip, prefix_len) = parse_prefix(text)?;
+                stack::check_address(ip, prefix_len).map_err(invalid)?;
+                self.addresses.push((ip, prefix_len));
+            }
         }
         Ok(self)
     }
@@ -145,7 +161,9 @@ impl NetdevBuilder {
     /// # Errors
     /// [`OpenError::Address`] if the text is not an address with a prefix length.
     pub fn peer_address(mut self, text: &str) -> Result<Self, OpenError> {
-        self.peers.push(parse_prefix(text)?);
+        let (ip, prefix_len) = parse_prefix(text)?;
+        stack::check_address(ip, prefix_len).map_err(invalid)?;
+        self.peers.push((ip, prefix_len));
         Ok(self)
     }
 
@@ -173,7 +191,8 @@ impl NetdevBuilder {
         self
     }
 
-    /// Sends packets for other networks through this router; at most one router per address family is used.
+    /// Sends packets for other networks through this router; at most one router per address family is used. It is in the network of an
+    /// address, or anywhere on the link if one has the prefix length 32 (IPv6: 128).
     pub fn gateway(mut self, router: IpAddr) -> Self {
         self.gateways.push(router);
         self
@@ -278,12 +297,12 @@ impl NetdevBuilder {
     pub fn open(mut self) -> Result<Netdev, OpenError> {
         let mut on_warning = std::mem::replace(&mut self.on_warning, OnWarning(Box::new(|_| {})));
         let warning = self.unreachable_tap();
-        let (stacks, lease) = self.into_stacks()?;
+        // The shards share times of path MTUs, so their clocks have the same origin.
+        let clock = Clock::real();
+        let (stacks, lease) = self.into_stacks(&clock)?;
         if let Some(warning) = warning {
             (on_warning.0)(&warning);
         }
-        // The shards share times of path MTUs, so their clocks have the same origin.
-        let clock = Clock::real();
         let drivers = stacks
             .into_iter()
             .map(|(stack, fds)| Driver::new(vec![stack], clock.clone(), fds))
@@ -310,12 +329,17 @@ impl NetdevBuilder {
             let reason = "the address auto is not for this stack, which nothing renews leases for; give an address";
             return Err(invalid(reason).into());
         }
-        let (stacks, _no_lease) = self.into_stacks()?;
+        // The caller's clock begins a moment later. What is due is due later by as much.
+        let (stacks, _no_lease) = self.into_stacks(&Clock::real())?;
         Ok(stacks)
     }
 
-    /// Opens the queues of the link and returns a stack on each, and the address if one is to be lent.
-    fn into_stacks(mut self) -> Result<(Vec<QueueStack>, Option<Acquired>), OpenError> {
+    /// Opens the queues of the link and returns a stack on each, and the address if one is to be lent. Waits until the stacks have
+    /// their addresses.
+    fn into_stacks(
+        mut self,
+        clock: &Clock,
+    ) -> Result<(Vec<QueueStack>, Option<Acquired>), OpenError> {
         if let Some(keepalive) = self.tcp.options.keepalive {
             Keepalive::from(keepalive).check()?;
         }
@@ -339,12 +363,19 @@ impl NetdevBuilder {
             );
         }
         self.check_shards()?;
-        let (links, port) = self.open_links(mac)?;
+        self.check_own_addresses()?;
+        let OpenedLinks {
+            links,
+            port,
+            created,
+        } = self.open_links(mac)?;
         let lease = self.acquire(port)?;
         let identity = Identity {
             mac: self.mac.unwrap_or(mac),
             secret,
             path_mtus: PathMtus::default(),
+            conflicts: AddressConflicts::default(),
+            address_check: self.address_check(created),
             lent: lease.as_ref().map_or_else(Vec::new, Acquired::addresses),
         };
         let crossings = match self.shards {
@@ -363,6 +394,7 @@ impl NetdevBuilder {
             }
             stacks.push((self.stack(link, &identity, crossing)?, fds));
         }
+        self.await_addresses(&mut stacks, clock)?;
         Ok((stacks, lease))
     }
 
@@ -431,6 +463,8 @@ impl NetdevBuilder {
             gateways: self.gateways.clone(),
             tcp: self.tcp.clone(),
             path_mtus: identity.path_mtus.clone(),
+            conflicts: identity.conflicts.clone(),
+            address_check: identity.address_check,
             ..config
         };
         Ok(Stack::new(nic, config).map_err(invalid)?)
@@ -469,6 +503,8 @@ pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError
             mac: MacAddr([2, 0, 0, 0, 0, number]),
             secret: Secret::from_seed(seed),
             path_mtus: PathMtus::default(),
+            conflicts: AddressConflicts::default(),
+            address_check: AddressCheck::Announce,
             lent: Vec::new(),
         };
         stacks.push(builder.stack(link, &identity, None)?);

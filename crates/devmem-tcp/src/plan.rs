@@ -1,7 +1,7 @@
 //! The NIC settings that receiving into device memory needs: plan, apply, restore.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, PoisonError, Weak};
 
 use devmem_uapi::Errno;
@@ -327,10 +327,14 @@ fn refused(error: impl fmt::Display) -> Refusal {
     Refusal::of_stack(Errno::EINVAL, &error)
 }
 
-/// Returns one rule for each peer, or one for all.
+/// Returns one rule for each peer, or one for all. The unspecified IPv6 address covers both families, as for listeners.
 fn rules(flows: &Flows, action: RuleAction) -> Vec<NtupleRule> {
     let Flows { local, peers } = flows;
     let to_local = rule(*local, action);
+    if peers.is_empty() && local.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
+        let v4 = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), local.port());
+        return vec![to_local, rule(v4, action)];
+    }
     let from = |peer: &SocketAddr| {
         let mut rule = to_local;
         rule.src_ip = IpMatch::exact(peer.ip());

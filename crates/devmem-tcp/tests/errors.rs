@@ -7,9 +7,10 @@ use devmem_tcp::{
     BindError, Dmabuf, Errno, ErrorKind, LinkSpec, Netdev, OpenError, RecvError, RxBatch, RxQueueId,
 };
 
-/// One error of each of several operations, with its kind.
-fn samples() -> Vec<(Box<dyn Error>, ErrorKind)> {
-    let nic = Netdev::user("mem:errors", "10.77.0.2/24").unwrap();
+/// One error of each of several operations, with its kind. `wire` is the name of a wire that no other test has: two NICs on one
+/// wire cannot have the same address.
+fn samples(wire: &str) -> Vec<(Box<dyn Error>, ErrorKind)> {
+    let nic = Netdev::user(&format!("mem:{wire}"), "10.77.0.2/24").unwrap();
     let memory = Dmabuf::anonymous(4 << 20).unwrap();
     let lo = Netdev::kernel("lo").unwrap();
     let local = "10.77.0.2:5201".parse().unwrap();
@@ -63,7 +64,7 @@ fn samples() -> Vec<(Box<dyn Error>, ErrorKind)> {
 
 #[test]
 fn every_error_has_its_kind_behind_a_box_and_a_remedy_below_the_reason() {
-    for (error, kind) in samples() {
+    for (error, kind) in samples("errors-1") {
         assert_eq!(ErrorKind::of(&*error), Some(kind), "{error}");
         let text = error.to_string();
         let (reason, remedy) = text.split_once("\n  ").unwrap_or_else(|| panic!("{text}"));
@@ -74,7 +75,7 @@ fn every_error_has_its_kind_behind_a_box_and_a_remedy_below_the_reason() {
 
 #[test]
 fn debug_prints_the_text_of_display_so_that_main_shows_the_remedy() {
-    for (error, _) in samples() {
+    for (error, _) in samples("errors-2") {
         assert_eq!(format!("{error:?}"), error.to_string());
     }
     // What the runtime prints for `fn main() -> Result<(), Box<dyn Error>>`.

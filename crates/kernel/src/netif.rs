@@ -307,7 +307,22 @@ pub fn interfaces() -> Result<Vec<(u32, String, bool)>, NetlinkError> {
 pub fn addresses(index: u32) -> Result<Vec<IpAddr>, NetlinkError> {
     let what = format!("list the addresses of interface {index}");
     let list = rtnetlink::list_addresses(index);
-    NetlinkSocket::route()?.dump(&what, &list, |reply| rtnetlink::address(&reply, index))
+    NetlinkSocket::route()?.dump(&what, &list, |reply| {
+        let (of, address) = rtnetlink::address(&reply)?;
+        (of == index).then_some(address)
+    })
+}
+
+/// Lists the addresses of all interfaces of the calling thread's network namespace, each with the index of its interface.
+///
+/// # Errors
+///
+/// The error of the kernel.
+pub fn all_addresses() -> Result<Vec<(u32, IpAddr)>, NetlinkError> {
+    let list = rtnetlink::list_addresses(0);
+    NetlinkSocket::route()?.dump("list the addresses of this machine", &list, |reply| {
+        rtnetlink::address(&reply)
+    })
 }
 
 /// Returns the interface of the route to `destination` in the calling thread's network namespace.
@@ -362,7 +377,7 @@ pub(crate) fn fuzz_replies(message: &crate::netlink::NetlinkMessage<'_>) {
         );
     }
     let _ = rtnetlink::sighting(message, 1);
-    let _ = rtnetlink::address(message, 1);
+    let _ = rtnetlink::address(message);
     let _ = rtnetlink::route_interface(message);
 }
 
@@ -387,6 +402,9 @@ mod tests {
         if !all.is_empty() {
             assert!(all.iter().all(|address| address.is_loopback()), "{all:?}");
         }
+        let of_all = all_addresses().unwrap();
+        let is_there = |address: &IpAddr| of_all.contains(&(index, *address));
+        assert!(all.iter().all(is_there), "{all:?} in {of_all:?}");
         assert_eq!(addresses(u32::MAX).unwrap_or_default(), [] as [IpAddr; 0]);
     }
 

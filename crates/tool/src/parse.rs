@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use clap::Args;
+use devmem_tcp::internals::check_address;
 use nic::Impairment;
 use serde::Serialize;
 
@@ -65,9 +66,13 @@ impl FromStr for Prefix {
         let address: IpAddr = address.parse().map_err(|_| wrong())?;
         let len: u8 = len.parse().map_err(|_| wrong())?;
         let longest = if address.is_ipv4() { 32 } else { 128 };
-        if len > longest || address.is_unspecified() || address.is_multicast() {
+        if len > longest {
             return Err(wrong());
         }
+        check_address(address, len).map_err(|refusal| {
+            Failure::usage(format!("{text}: {}", refusal.reason()))
+                .with_remedy(refusal.remedy().unwrap_or_default())
+        })?;
         Ok(Self { address, len })
     }
 }

@@ -23,14 +23,14 @@ pub struct LinkArgs {
     #[arg(long, value_name = "LINK", default_value = DEFAULT_LINK)]
     pub link: String,
     /// Our address with its prefix length, IPv4 or IPv6 [default: 10.77.0.2/24], or auto on packet:NAME and macvtap:NAME: an IPv4
-    /// address of a DHCP server, and an IPv6 one in a prefix of a router. With the kernel's stack: an address of the interface, with or without prefix length
+    /// address of a DHCP server, and an IPv6 one in a prefix of a router. No other station, nor this machine, may have it. With the kernel's stack: an address of the interface, with or without prefix length
     /// [default: its first]
     #[arg(long, value_name = "ADDR/LEN")]
     pub addr: Option<String>,
     /// Add this address to the kernel's end of the TAP, and bring that up
     #[arg(long, value_name = "ADDR/LEN")]
     pub peer_addr: Option<String>,
-    /// Router to all other networks
+    /// Router to all other networks, in the network of --addr, or anywhere on the link if that is ADDR/32 (IPv6: ADDR/128)
     #[arg(long, value_name = "ADDR")]
     pub gateway: Option<IpAddr>,
     /// Shards of our NIC, 1 to 64: stacks that receive at the same time on different cores, each with a queue of the link and an equal

@@ -146,7 +146,7 @@ pub fn failure(error: LoadError, origin: &Origin, stop: &StopFlag) -> Failure {
     let (text, remedy) = match &error {
         LoadError::Cancelled if stop.is_set() => return Failure::failed("interrupted"),
         LoadError::Connect { address, source } => match source.kind() {
-            ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable => (
+            ErrorKind::NetworkUnreachable => (
                 format!("there is no route to {}", address.ip()),
                 "--gateway ADDR names the router to other networks".to_owned(),
             ),

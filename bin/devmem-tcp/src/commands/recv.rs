@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 
 use anyhow::Context;
@@ -13,7 +14,7 @@ use crate::backend::{self, Backend};
 use crate::kernel;
 use crate::kernels_end;
 use crate::plan::{Destination, RecvPlan};
-use crate::receiver::{LinkWatch, Receiver};
+use crate::receiver::{AddressWatch, LinkWatch, Receiver};
 use crate::report::RunReport;
 use tool::capture::{self, Capture};
 use tool::display::Display;
@@ -57,7 +58,7 @@ fn on_tap(plan: &RecvPlan) -> Result<(), Failure> {
     let install = || StopFlag::install().context("install signal handlers");
     // While the NIC waits for an address, a signal ends the process: nothing has to be restored. With an address it is open at once,
     // and a sender may connect before the next line.
-    let early = match tap.ours.address.is_unspecified() {
+    let early = match tap.is_auto() {
         true => None,
         false => Some(install()?),
     };
@@ -66,7 +67,7 @@ fn on_tap(plan: &RecvPlan) -> Result<(), Failure> {
     if let Some(warning) = kernels_end::unreachable(tap) {
         note(warning);
     }
-    let report = RunReport::of("user", link, &plan.nic, local.ip());
+    let report = RunReport::of("user", link, &plan.nic, main_address(&receiver));
     let received = receive(plan, &stop, receiver, output, report, capture.as_ref());
     capture::finish(capture, received)
 }
@@ -96,6 +97,17 @@ fn on_kernel(name: &str, plan: &RecvPlan) -> Result<(), Failure> {
     receive(plan, &stop, receiver, output, report, None)
 }
 
+/// Returns the address that the receiver listens on, or if that is any, the one that peers are most likely to use.
+fn main_address(receiver: &Receiver) -> IpAddr {
+    let local = receiver.local_addr().ip();
+    let addresses = receiver.nic().addresses();
+    let v4 = addresses.iter().find(|ip| ip.is_ipv4()).copied();
+    match local.is_unspecified() {
+        true => v4.or(addresses.first().copied()).unwrap_or(local),
+        false => local,
+    }
+}
+
 /// Prints where the receiver listens.
 fn tell_address(receiver: &Receiver, link: &str) {
     let local = receiver.local_addr();
@@ -123,6 +135,7 @@ fn receive(
         .then(|| format!("recv  {local} over {}", report.link));
     let display = RefCell::new(Display::start(title, None, &receiver.nic(), stop)?);
     let mut link = LinkWatch::new(receiver.nic(), &plan.link.tap.link);
+    let mut addresses = AddressWatch::new(receiver.nic());
     let mut intervals = plan.interval.map(Intervals::new);
     let totals = receiver.run(Task {
         connections: plan.connections,
@@ -143,6 +156,8 @@ fn receive(
             if let Some(line) = ended {
                 display.line(line);
             }
+            let conflicts = addresses.lines().into_iter();
+            conflicts.for_each(|line| display.line(line));
             display.receiving(view);
             if view.sofar.open == 0 {
                 link.check(&report.link)?;

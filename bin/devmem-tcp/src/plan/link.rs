@@ -1,7 +1,8 @@
 //! The stack of a run, and its link.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+use devmem_tcp::internals::{check_address, check_gateway};
 use devmem_tcp::{LinkSpec, Netdev, NetdevBuilder};
 
 use tool::parse::{Prefix, check_interface_name, check_pair, parse_tap};
@@ -73,13 +74,11 @@ impl LinkPlan {
         if let Some(peers) = peers {
             check_pair(ours, peers)?;
         }
-        if let Some(gateway) = gateway.filter(|gateway| !ours.contains(*gateway)) {
-            return Err(Failure::usage(format!(
-                "--gateway {gateway} is not in the network {ours}"
-            )));
+        if let Some(gateway) = *gateway {
+            check_router(ours, gateway)?;
         }
         let (link, options) = parse_link(link)?;
-        check_address(&link, addr.as_deref())?;
+        check_presence(&link, addr.as_deref())?;
         if *shards != 1 && matches!(link, LinkSpec::Unix(_) | LinkSpec::UnixListen(_)) {
             let text = format!("--shards {shards}: {link} has one queue, and so one shard");
             return Err(Failure::usage(text)
@@ -107,9 +106,18 @@ impl LinkPlan {
 }
 
 impl TapPlan {
-    /// Returns the address to listen on: for an address of a DHCP server, any.
+    /// Returns whether our addresses are those that the network gives.
+    pub fn is_auto(&self) -> bool {
+        self.ours.address.is_unspecified()
+    }
+
+    /// Returns the address to listen on: for addresses that the network gives, any of both IP versions.
     pub fn local(&self, port: u16) -> SocketAddr {
-        SocketAddr::new(self.ours.address, port)
+        let ip = match self.is_auto() {
+            true => Ipv6Addr::UNSPECIFIED.into(),
+            false => self.ours.address,
+        };
+        SocketAddr::new(ip, port)
     }
 
     /// Returns a builder for our NIC on the link.
@@ -122,7 +130,7 @@ impl TapPlan {
             Some(options) => format!("{},{options}", self.link),
             None => self.link.to_string(),
         };
-        let ours = match self.ours.address.is_unspecified() {
+        let ours = match self.is_auto() {
             true => AUTO.to_owned(),
             false => self.ours.to_string(),
         };
@@ -144,13 +152,44 @@ impl TapPlan {
             .gateway
             .is_some_and(|gateway| gateway.is_ipv4() == host.is_ipv4());
         // What the network gives is known later.
-        let is_auto = self.ours.address.is_unspecified();
-        is_auto || by_gateway || self.ours.contains(host)
+        self.is_auto() || by_gateway || self.ours.contains(host)
     }
 }
 
+/// Refuses a router that our NIC cannot have.
+fn check_router(ours: Prefix, gateway: IpAddr) -> Result<(), Failure> {
+    let Prefix { address, len } = ours;
+    let is_alone = len == bits(address);
+    let is_near = ours.contains(gateway) || is_link_local(gateway) && address.is_ipv6();
+    if !is_alone && !is_near && !address.is_unspecified() {
+        let text = format!("--gateway {gateway} is not in the network {ours}");
+        return Err(Failure::usage(text).with_remedy(format!(
+            "if the router is on the link but outside of the network of our address, write --addr {address}/{}",
+            bits(address)
+        )));
+    }
+    let checked = match address.is_unspecified() {
+        // The network is known later. It is a host in any case.
+        true => check_address(gateway, bits(gateway)),
+        false => check_gateway(address, len, gateway),
+    };
+    checked.map_err(|refusal| {
+        Failure::usage(format!("--gateway {gateway}: {}", refusal.reason()))
+            .with_remedy(refusal.remedy().unwrap_or_default())
+    })
+}
+
+/// Returns the number of bits of an address of this IP version.
+fn bits(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
 /// Refuses `--addr` where it does not fit the link, and its absence where there is no default.
-fn check_address(link: &LinkSpec, addr: Option<&str>) -> Result<(), Failure> {
+fn check_presence(link: &LinkSpec, addr: Option<&str>) -> Result<(), Failure> {
     match addr {
         None if is_on_lan(link) => {
             let text = format!("--link {link} needs --addr ADDR/LEN, or --addr auto");
@@ -228,7 +267,7 @@ fn addresses(
     let ours = match bare {
         Some(address) => Prefix {
             address,
-            len: if address.is_ipv4() { 32 } else { 128 },
+            len: bits(address),
         },
         None => text.parse()?,
     };

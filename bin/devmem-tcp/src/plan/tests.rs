@@ -45,10 +45,7 @@ fn an_invalid_option_is_named_in_the_error() {
             "--addr 10.77.0.2/33",
             "is not an address with a prefix length",
         ),
-        (
-            "--addr 224.0.0.1/24",
-            "is not an address with a prefix length",
-        ),
+        ("--addr 224.0.0.1/24", "224.0.0.1 is a multicast address"),
         ("--peer-addr 10.78.0.1/24", "are not in the same network"),
         ("--peer-addr fd77::1/64", "are not in the same network"),
         (
@@ -126,7 +123,7 @@ fn a_packet_link_needs_an_address_and_has_no_kernels_end() {
     let error = recv("--addr auto").expect_err("a TAP");
     assert!(error.contains("--addr auto is for"), "{error}");
     let plan = recv("--link packet:eth0 --addr auto --gateway 10.0.0.1").unwrap();
-    assert_eq!(plan.link.tap.local(5201).to_string(), "0.0.0.0:5201");
+    assert_eq!(plan.link.tap.local(5201).to_string(), "[::]:5201");
     let plan = recv("--link macvtap:eth0,mode=private --addr 10.0.0.2/24").unwrap();
     assert_eq!(plan.link.tap.link.to_string(), "macvtap:eth0");
     assert_eq!(plan.link.tap.options.as_deref(), Some("mode=private"));
@@ -169,6 +166,85 @@ fn options_that_only_our_nic_supports_are_found() {
     for (line, expected) in cases {
         assert_eq!(recv(line).unwrap().kernel.users_alone, expected, "{line}");
     }
+}
+
+#[test]
+fn an_address_that_no_host_can_have_is_a_usage_error_that_says_what_it_is() {
+    for (line, text) in [
+        (
+            "--addr 10.77.0.0/24",
+            "10.77.0.0 is the address of the network 10.77.0.0/24",
+        ),
+        (
+            "--addr 10.77.0.255/24",
+            "10.77.0.255 is the broadcast address",
+        ),
+        ("--addr 255.255.255.255/32", "is the broadcast address"),
+        ("--addr 224.0.0.1/24", "224.0.0.1 is a multicast address"),
+        ("--addr 127.0.0.1/8", "127.0.0.1 is a loopback address"),
+        ("--addr 0.0.0.0/24", "0.0.0.0 is the unspecified address"),
+        ("--addr ::1/128", "::1 is a loopback address"),
+        ("--addr ff02::1/64", "ff02::1 is a multicast address"),
+        (
+            "--addr fd77::/64",
+            "fd77:: is the address of the network fd77::/64",
+        ),
+        (
+            "--peer-addr 10.77.0.255/24",
+            "10.77.0.255 is the broadcast address",
+        ),
+        (
+            "--gateway 10.77.0.255",
+            "10.77.0.255 is the broadcast address of the network",
+        ),
+        (
+            "--gateway 10.77.0.0",
+            "10.77.0.0 is the address of the network",
+        ),
+        (
+            "--gateway 10.77.0.2",
+            "10.77.0.2 is an address of this interface",
+        ),
+    ] {
+        for link in [
+            "tap:dm0",
+            "packet:eth0",
+            "macvtap:eth0",
+            "unix:/run/x",
+            "unix-listen:/run/x",
+        ] {
+            let is_for_tap = line.starts_with("--peer");
+            if is_for_tap && link != "tap:dm0" {
+                continue;
+            }
+            let address = if line.contains("--addr") {
+                ""
+            } else {
+                "--addr 10.77.0.2/24"
+            };
+            let line = format!("--link {link} {address} {line}");
+            let error = recv(&line).expect_err(&line);
+            assert!(error.contains(text), "{line}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_router_may_be_outside_of_an_address_without_a_network() {
+    for line in [
+        "--addr 10.156.0.18/32 --gateway 10.156.0.1",
+        "--addr 203.0.113.7/32 --gateway 100.64.0.1",
+        "--addr 10.0.0.0/31 --gateway 10.0.0.1",
+        "--addr 2001:db8::5/128 --gateway fe80::1",
+        "--addr 2001:db8::5/64 --gateway fe80::1",
+        "--link packet:eth0 --addr auto --gateway 10.156.0.1",
+        "--link packet:eth0 --addr auto --gateway fe80::1",
+    ] {
+        assert!(recv(line).is_ok(), "{line}: {:?}", recv(line).err());
+    }
+    let error = recv("--addr 10.77.0.2/24 --gateway 10.156.0.1").expect_err("elsewhere");
+    assert!(error.ends_with("write --addr 10.77.0.2/32"), "{error}");
+    assert!(recv("--link packet:eth0 --addr auto --gateway 224.0.0.1").is_err());
 }
 
 #[test]

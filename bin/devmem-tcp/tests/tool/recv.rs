@@ -429,6 +429,49 @@ fn a_receiver_gets_its_address_from_a_dhcp_server() {
 }
 
 #[test]
+fn on_a_network_that_has_only_a_router_a_receiver_listens_on_the_addresses_that_it_prints() {
+    const TEST: &str = "recv::on_a_network_that_has_only_a_router_a_receiver_listens_on_the_addresses_that_it_prints";
+    in_netns(TEST, || {
+        if !has(TEST, "radvd") {
+            return;
+        }
+        let (mut near, mut far) = Interface::create_veth_pair("near", "far").unwrap();
+        far.quiet_ipv6();
+        near.set_up().unwrap();
+        far.set_up().unwrap();
+        for (address, prefix) in [("fe80::1", 64), ("2001:db8:1::1", 64)] {
+            near.add_address(address.parse().unwrap(), prefix).unwrap();
+        }
+        std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let config = "interface near { AdvSendAdvert on; MinRtrAdvInterval 3; MaxRtrAdvInterval 4; \
+                      prefix 2001:db8:7::/64 { AdvValidLifetime 0; AdvPreferredLifetime 0; }; \
+                      prefix 2001:db8:1::/64 { AdvValidLifetime 1800; AdvPreferredLifetime 900; }; };";
+        std::fs::write(path("radvd.conf"), config).unwrap();
+        let mut router = Command::new("radvd")
+            .args(["--nodaemon", "--logmethod", "none", "--config"])
+            .arg(path("radvd.conf"))
+            .arg("--pidfile")
+            .arg(path("radvd.pid"))
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let link = "packet:far,mac=02:00:00:aa:bb:cc";
+        let mut recv = start(&format!("recv --link {link} --addr auto --json -l -v 7"));
+        recv.until("listening on [::]:5201");
+        recv.until("address of this NIC: 2001:db8:1::ff:feaa:bbcc");
+        let to = "[2001:db8:1::ff:feaa:bbcc]:5201".parse().unwrap();
+        send(to, &repeating(7, 0, 7_000_000));
+        let json = recv.finish().json();
+        router.kill().unwrap();
+        router.wait().unwrap();
+        assert_all_right(&json, 7_000_000);
+        assert_eq!(json["ip_version"], 6);
+    });
+}
+
+#[test]
 fn a_signal_ends_a_run_that_waits_for_an_address() {
     in_netns(
         "recv::a_signal_ends_a_run_that_waits_for_an_address",

@@ -247,6 +247,12 @@ impl Nic {
         self.crossing.as_ref().is_none_or(|it| it.owns(tuple))
     }
 
+    /// Returns whether this is the first shard, or the only one.
+    pub fn is_first_shard(&self) -> bool {
+        let crossing = self.crossing.as_ref();
+        crossing.is_none_or(|it| it.shard() == ShardId(0))
+    }
+
     /// Returns the counters of frames that crossed between shards; all 0 without shards.
     pub fn crossing_stats(&self) -> CrossingStats {
         self.crossing

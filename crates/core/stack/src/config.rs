@@ -3,6 +3,7 @@ use std::net::IpAddr;
 
 use devmem_uapi::IfIndex;
 
+use crate::claims::{AddressCheck, AddressConflicts};
 use crate::path_mtu::PathMtus;
 use crate::ports::LocalPorts;
 use crate::random::Secret;
@@ -43,6 +44,10 @@ pub struct StackConfig {
     pub addresses: Vec<(IpAddr, u8)>,
     /// Local addresses that may be removed while the stack runs.
     pub lent: Vec<LentAddress>,
+    /// What the stack does before it uses its addresses. Not those of `lent`, which somebody has asked about.
+    pub address_check: AddressCheck,
+    /// Conflicts about the addresses, which the shards of one NIC share.
+    pub conflicts: AddressConflicts,
     /// The TCP ports of this stack at its addresses.
     pub local_ports: LocalPorts,
     /// Next hops of packets to addresses that no prefix covers; at most one per family is used.
@@ -76,6 +81,8 @@ impl StackConfig {
             ifindex: IfIndex(1),
             addresses: vec![(address, prefix_len)],
             lent: Vec::new(),
+            address_check: AddressCheck::default(),
+            conflicts: AddressConflicts::default(),
             local_ports: LocalPorts::All,
             gateways: Vec::new(),
             point_to_point: None,

@@ -15,7 +15,7 @@ use crate::memory::StackMemory;
 use crate::network::{Egress, Network, SegmentOwner, headers_for};
 use crate::socket::sockets::{ConnectionMut, Sockets};
 use crate::socket::sockopt::SocketSettings;
-use crate::socket::{ConnectionSocket, Holder, SocketId, SocketKind, TimeWaitSocket};
+use crate::socket::{ConnectionSocket, Holder, ListenerEnd, SocketId, SocketKind, TimeWaitSocket};
 use crate::stack::{Burst, FlushScope};
 use crate::window::{Ask, Promise, Windows};
 
@@ -330,7 +330,12 @@ impl Stack {
         let Ok(Some(mut connection)) = self.sockets.connection_mut(owner) else {
             return;
         };
-        let disposition = connection.conn.on_unreachable(Unreachable::Host, quoted);
+        let ip = connection.next_hop;
+        let what = Unreachable::NextHop {
+            ip,
+            is_router: ip != connection.tuple.src_ip,
+        };
+        let disposition = connection.conn.on_unreachable(what, quoted);
         let (state, holder) = settle(&mut connection, now);
         drop(connection);
         self.note(disposition);
@@ -342,12 +347,12 @@ impl Stack {
     pub(crate) fn end_connections_of_link(&mut self, now: Instant) {
         let routes = self.network.routes();
         let is_behind = |it: &ConnectionSocket| !routes.is_ours(it.tuple.src_ip);
-        self.sockets.end_listeners();
+        self.sockets.end_listeners(ListenerEnd::LinkGone, |_| true);
         for slot in self.sockets.connections(is_behind) {
             let Some(mut connection) = self.sockets.connection_at(slot) else {
                 continue;
             };
-            connection.conn.on_link_gone();
+            connection.conn.on_unusable(TcpError::LinkGone);
             drop(connection);
             self.serve(slot, Burst::GoesOn, now);
         }

@@ -209,6 +209,15 @@ impl Icmp {
         ip: &Ipv6Header,
         message: &Icmpv6<'_>,
     ) -> Option<IcmpError> {
+        let is_discovery = matches!(
+            message,
+            Icmpv6::NeighborSolicitation(_) | Icmpv6::NeighborAdvertisement(_)
+        );
+        // Another station that has a local address says so from that address.
+        let is_forged = cx.origin != Origin::Loop && cx.network.routes().is_ours(ip.src.into());
+        if is_forged && !is_discovery {
+            return cx.ignore(DropReason::IpMartianSource);
+        }
         let (kind, quoted) = match *message {
             Icmpv6::EchoRequest(echo) => {
                 let from = cx.network.station(ethernet.src);
@@ -228,7 +237,8 @@ impl Icmp {
                 return None;
             }
             Icmpv6::NeighborAdvertisement(advertisement) => {
-                cx.network.on_advertisement(&advertisement, cx.now);
+                cx.network
+                    .on_advertisement(ethernet.src, &advertisement, cx.origin, cx.now);
                 return None;
             }
             Icmpv6::EchoReply(_) | Icmpv6::Other { .. } => {

@@ -19,8 +19,7 @@
 //!
 //! - It has no thread and no clock, and no call blocks: the owner calls [`Stack::poll`] and passes the time.
 //! - It does not forward, fragment or reassemble IP packets, speak UDP, or send ICMP errors.
-//! - IPv6: no duplicate address detection, no router or prefix discovery (addresses and gateways
-//!   are configured), no multicast listener reports.
+//! - IPv6: no router or prefix discovery (addresses and routes are configured), no multicast listener reports.
 //! - It does not send host memory without a copy, even with MSG_ZEROCOPY. Device memory is never copied.
 
 #![forbid(unsafe_code)]
@@ -29,6 +28,7 @@ mod addresses;
 mod bind_addr;
 mod binding;
 mod binding_tx;
+mod claims;
 mod config;
 mod connection;
 mod demux;
@@ -56,6 +56,10 @@ pub use binding::{
     BindRx, BindRxError, BindingInfo, BoundMemory, QueueOwner, RxPart, UnbindRxError,
 };
 pub use binding_tx::{BindTx, BindTxError};
+pub use claims::{
+    AddressCheck, AddressConflict, AddressConflicts, ConflictOutcome, DEFEND_INTERVAL, PROBE_WAIT,
+    PROBES,
+};
 pub use config::{
     MAX_BACKLOG, MAX_ORPHANS, MAX_SOCKETS, POLL_BUDGET, POLL_BYTES, RCV_BUF_MAX, SEND_MEMORY_BYTES,
     StackConfig,
@@ -70,7 +74,9 @@ pub use neighbor::{
 pub use path_mtu::PathMtus;
 pub use ports::{EPHEMERAL_FIRST, LocalPorts};
 pub use random::Secret;
-pub use route::{AddressError, LentAddress, RouteError};
+pub use route::{
+    AddressError, LentAddress, NetworkRoute, RouteError, check_address, check_gateway,
+};
 pub use socket::error::connection_errno;
 pub use socket::error::{
     AcceptError, BadSocket, ConnectError, DontneedError, ETOOSMALL, ListenError, OptionError,

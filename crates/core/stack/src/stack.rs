@@ -9,6 +9,7 @@ use steer::RxQueueId;
 use thiserror::Error;
 use wire::{FourTuple, Instant};
 
+use crate::claims::{AddressCheck, AddressConflicts, Claims};
 use crate::config::{POLL_BYTES, StackConfig};
 use crate::drops::DropReason;
 use crate::icmp::Icmp;
@@ -149,6 +150,8 @@ impl Stack {
             ifindex,
             addresses,
             lent,
+            address_check,
+            conflicts,
             local_ports,
             gateways,
             point_to_point,
@@ -162,24 +165,27 @@ impl Stack {
             path_mtus,
         } = config;
         let mut routes = Routes::new(nic.mac(), &addresses, &gateways)?;
-        for lent in lent {
-            routes.add(nic.mac(), lent)?;
-        }
+        let claims = match point_to_point {
+            None => claims(address_check, &mut routes, conflicts),
+            Some(_) => Claims::new(AddressCheck::Never, [], conflicts),
+        };
         let sharing = match nic.link_caps().lends {
             true => SendSharing::Shared,
             false => SendSharing::Private,
         };
-        let (mtu, least) = (nic.mtu(), least_mtu(&routes));
+        let all = routes.all_addresses().chain(lent.iter().map(|it| it.ip));
+        let (mtu, least) = (nic.mtu(), least_mtu(all));
         if mtu < least {
             return Err(StackError::Mtu { mtu, least });
         }
-        Ok(Self {
+        let mut stack = Self {
             memory: StackMemory::new(nic.channels().rx.into(), send_memory_bytes, sharing)?,
             network: Network::new(
                 nic,
                 ifindex,
                 routes.with_any_local(any_local),
                 point_to_point,
+                claims,
                 secret.key("neighbors"),
                 path_mtus,
             ),
@@ -192,7 +198,11 @@ impl Stack {
             pause: false,
             last_burst: Burst::Over,
             last_poll: Instant::ZERO,
-        })
+        };
+        for lent in &lent {
+            stack.network.add_address(lent, Instant::ZERO)?;
+        }
+        Ok(stack)
     }
 
     /// Receives up to [`StackConfig::poll_budget`] packets or [`POLL_BYTES`] of payload (eight times as much if a timer is due,
@@ -238,6 +248,7 @@ impl Stack {
         if burst != Burst::GoesOn && self.network.take_gone() {
             self.end_connections_of_link(now);
         }
+        self.give_up_addresses(now);
         self.last_burst = burst;
         self.flush_arrivals(burst, now);
         let Self {
@@ -251,6 +262,7 @@ impl Stack {
         self.fire_timers(now);
         self.visit_starved(FlushScope::All, now);
         self.network.poll_neighbors(now);
+        self.network.poll_claims(now);
         self.fail_unresolved(now);
         self.network.flush_tx(now);
         self.fail_untransmitted(now);
@@ -490,12 +502,24 @@ impl Stack {
     }
 }
 
+/// Returns the claims to the addresses of `routes`, which are not used yet if other stations are asked first.
+fn claims(check: AddressCheck, routes: &mut Routes, conflicts: AddressConflicts) -> Claims {
+    let addresses: Vec<IpAddr> = match check {
+        AddressCheck::Never => Vec::new(),
+        _ => routes.all_addresses().collect(),
+    };
+    if check == AddressCheck::AskFirst {
+        routes.doubt_all();
+    }
+    Claims::new(check, addresses, conflicts)
+}
+
 /// Smallest MTU of a link for IPv6, in bytes (RFC 8200 5).
 pub const MIN_IPV6_MTU: u16 = 1280;
 
 /// Returns the smallest MTU that the address families allow (for IPv4: RFC 791 3.2 and linux).
-fn least_mtu(routes: &Routes) -> u16 {
-    if routes.addresses().any(|ip| ip.is_ipv6()) {
+fn least_mtu(mut addresses: impl Iterator<Item = IpAddr>) -> u16 {
+    if addresses.any(|ip| ip.is_ipv6()) {
         MIN_IPV6_MTU
     } else {
         576

@@ -571,14 +571,14 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Ends the connection because its link is gone for good. What was received stays readable, as after a RST of the peer; without an
-    /// error if both FINs were sent.
-    pub fn on_link_gone(&mut self) {
+    /// Ends the connection because no packet can be sent any more: its link is gone for good, or its address is lost. What was
+    /// received stays readable, as after a RST of the peer; without an error if both FINs were sent.
+    pub fn on_unusable(&mut self, error: TcpError) {
         let is_over = matches!(
             self.state(),
             StateKind::Closing | StateKind::LastAck | StateKind::TimeWait
         );
-        self.end(Next::Closed((!is_over).then_some(TcpError::LinkGone)));
+        self.end(Next::Closed((!is_over).then_some(error)));
     }
 
     /// Returns whether a segment of ours with this sequence number may be in flight.

@@ -1,5 +1,7 @@
 //! Errors that end a connection.
 
+use std::net::IpAddr;
+
 use thiserror::Error;
 
 /// Error of a connection that has ended.
@@ -20,6 +22,14 @@ pub enum TcpError {
     /// An ICMP error: the peer is unreachable (EHOSTUNREACH).
     #[error("no route to host")]
     HostUnreachable,
+    /// The peer, or the router to it, does not answer the question for its hardware address (EHOSTUNREACH).
+    #[error("{} {ip} does not answer {}", if *is_router { "the router" } else { "the host" }, question(*ip))]
+    NextHopSilent {
+        /// The host on the link.
+        ip: IpAddr,
+        /// It is the router to the peer.
+        is_router: bool,
+    },
     /// An ICMP error: the peer's network is unreachable (ENETUNREACH).
     #[error("network is unreachable")]
     NetUnreachable,
@@ -29,6 +39,9 @@ pub enum TcpError {
     /// The link to the peer has ended for good (ENETDOWN).
     #[error("the link has ended, and no packet of the peer can arrive any more")]
     LinkGone,
+    /// Another station of the link has the local address of the connection (EADDRNOTAVAIL).
+    #[error("another station of the network uses the address of this NIC, which has given it up")]
+    AddressTaken,
     /// This side aborted the connection (ECONNABORTED).
     #[error("connection aborted")]
     Aborted,
@@ -44,13 +57,28 @@ pub enum TcpError {
     },
 }
 
-/// What is unreachable, by an ICMP error (RFC 1122 3.2.2.1; linux `icmp_err_convert`).
+/// Returns the name of the question for a hardware address.
+fn question(ip: IpAddr) -> &'static str {
+    match ip {
+        IpAddr::V4(_) => "ARP",
+        IpAddr::V6(_) => "neighbour discovery",
+    }
+}
+
+/// What is unreachable, by an ICMP error (RFC 1122 3.2.2.1; linux `icmp_err_convert`), or because a host on the link is silent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Unreachable {
     /// The network, also if it is prohibited.
     Net,
     /// The host, also if it is prohibited, or the hop limit was exceeded.
     Host,
+    /// This host on the link, which is the peer, or the router to it.
+    NextHop {
+        /// Its address.
+        ip: IpAddr,
+        /// It is the router to the peer.
+        is_router: bool,
+    },
     /// The protocol TCP at the host.
     Protocol,
     /// The port.
@@ -62,6 +90,7 @@ impl From<Unreachable> for TcpError {
         match what {
             Unreachable::Net => TcpError::NetUnreachable,
             Unreachable::Host => TcpError::HostUnreachable,
+            Unreachable::NextHop { ip, is_router } => TcpError::NextHopSilent { ip, is_router },
             Unreachable::Protocol => TcpError::ProtocolUnreachable,
             Unreachable::Port => TcpError::Refused,
         }

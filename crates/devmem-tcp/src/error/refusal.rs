@@ -126,9 +126,22 @@ impl Refusal {
             TcpError::HostUnreachable | TcpError::NetUnreachable => {
                 "check the addresses, the prefix lengths and the gateway of both sides"
             }
+            TcpError::NextHopSilent {
+                is_router: true, ..
+            } => {
+                "correct the address of the router (`NetdevBuilder::gateway`, --gateway), or check that it is up and on this link"
+            }
+            TcpError::NextHopSilent {
+                is_router: false, ..
+            } => {
+                "check that the host is up, on this link and has this address, and the prefix length of the NIC's own"
+            }
             TcpError::ProtocolUnreachable => "give the address of a host that speaks TCP",
             TcpError::LinkGone => {
                 "the other end of the wire has left, or the interface was removed: open the NIC again when it is back"
+            }
+            TcpError::AddressTaken => {
+                "give this NIC an address that no other station has, or stop the other one"
             }
             TcpError::Aborted => "connect again",
             TcpError::DeviceFailed { .. } => {
@@ -331,22 +344,26 @@ from_stack!(
     ShutdownError
 );
 
-/// As `from_stack!`, for errors that may be the end of the link.
-macro_rules! from_stack_on_link {
-    ($($error:ident),*) => {$(
-        #[doc(hidden)]
-        impl From<stack::$error> for Refusal {
-            fn from(error: stack::$error) -> Self {
-                match error {
-                    stack::$error::LinkGone => Self::ended(TcpError::LinkGone),
-                    _ => Self::of_stack(error.errno(), &error),
-                }
-            }
+#[doc(hidden)]
+impl From<stack::ListenError> for Refusal {
+    fn from(error: stack::ListenError) -> Self {
+        match error {
+            stack::ListenError::LinkGone => Self::ended(TcpError::LinkGone),
+            _ => Self::of_stack(error.errno(), &error),
         }
-    )*};
+    }
 }
 
-from_stack_on_link!(AcceptError, ListenError);
+#[doc(hidden)]
+impl From<stack::AcceptError> for Refusal {
+    fn from(error: stack::AcceptError) -> Self {
+        match error {
+            stack::AcceptError::LinkGone => Self::ended(TcpError::LinkGone),
+            stack::AcceptError::AddressTaken => Self::ended(TcpError::AddressTaken),
+            _ => Self::of_stack(error.errno(), &error),
+        }
+    }
+}
 
 #[doc(hidden)]
 impl From<stack::ConnectError> for Refusal {

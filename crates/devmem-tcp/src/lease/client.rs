@@ -1,12 +1,16 @@
 //! A DHCP client without I/O: from a request for an address to its renewals and its release (RFC 2131 4.4).
 //!
-//! Times are since the client began. Frames come in by [`Client::on_reply`] and [`Client::on_address_in_use`], and go out by
+//! Times are since the client began. Frames come in by [`Client::on_reply`] and [`Client::on_sighting`], and go out by
 //! [`Client::poll`].
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use super::message::{Reply, ReplyKind, Request, RequestKind};
+use stack::NetworkRoute;
+
+use super::defence::{Defence, Sighting};
+use super::message::{ClasslessRoute, Reply, ReplyKind, Request, RequestKind};
+use super::offer::{Unusable, UnusableOffer};
 
 /// First wait for a reply, and how often it doubles (RFC 2131 4.1: 4, 8, 16, 32, 64 s, each with up to a second more or less).
 const FIRST_WAIT: Duration = Duration::from_secs(4);
@@ -27,11 +31,11 @@ const MIN_LEASE: u32 = 10;
 const FOREVER: u32 = u32::MAX;
 
 /// An address that a server has lent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Lease {
     pub(super) address: Ipv4Addr,
     pub(super) prefix: u8,
-    pub(super) gateway: Option<Ipv4Addr>,
+    pub(super) routes: Vec<NetworkRoute>,
     server: Ipv4Addr,
     /// MAC address of the server, or of the relay that its messages come from.
     server_mac: [u8; 6],
@@ -41,7 +45,7 @@ pub(super) struct Lease {
 }
 
 /// What happened to the address of this client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// It has this one.
     Bound(Lease),
@@ -60,7 +64,7 @@ pub(super) enum Output {
     Probe(Ipv4Addr),
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum State {
     /// Begins to look for servers at the deadline.
     Waiting,
@@ -100,6 +104,9 @@ pub(super) struct Client {
     asked_at: Duration,
     /// Refusals since the last lease.
     refusals: u32,
+    /// The latest offer that was not taken since the last lease.
+    unusable: Option<UnusableOffer>,
+    defence: Defence,
     change: Option<Change>,
 }
 
@@ -114,6 +121,8 @@ impl Client {
             deadline: Duration::ZERO,
             asked_at: Duration::ZERO,
             refusals: 0,
+            unusable: None,
+            defence: Defence::default(),
             change: None,
         }
     }
@@ -138,7 +147,7 @@ impl Client {
         if now < self.deadline {
             return None;
         }
-        match self.state {
+        match self.state.clone() {
             State::Waiting => {
                 self.xid = self.next_random() as u32;
                 Some(self.discover(0, now))
@@ -154,9 +163,10 @@ impl Client {
                 None
             }
             State::Probing(lease, probes) => {
+                let address = lease.address;
                 self.state = State::Probing(lease, probes + 1);
                 self.deadline = now + PROBE_WAIT;
-                Some(Output::Probe(lease.address))
+                Some(Output::Probe(address))
             }
             State::Bound(lease) => {
                 self.xid = self.next_random() as u32;
@@ -164,7 +174,7 @@ impl Client {
                 None
             }
             State::Renewing(lease) if now < lease.rebind_at => {
-                let request = self.more_time(lease, lease.rebind_at, now);
+                let request = self.more_time(lease.address, lease.rebind_at, now);
                 Some(Output::ToServer(request, lease))
             }
             State::Renewing(lease) => {
@@ -172,11 +182,11 @@ impl Client {
                 None
             }
             State::Rebinding(lease) if now < lease.ends_at => {
-                let request = self.more_time(lease, lease.ends_at, now);
+                let request = self.more_time(lease.address, lease.ends_at, now);
                 Some(Output::Broadcast(request))
             }
             State::Rebinding(lease) => {
-                self.lose(lease, now);
+                self.lose(lease.address, now);
                 None
             }
             State::Ended => None,
@@ -188,14 +198,20 @@ impl Client {
         now >= self.deadline && !matches!(self.state, State::Ended)
     }
 
-    /// Takes a message of a server, which came from the station `from`.
-    pub(super) fn on_reply(&mut self, reply: &Reply, from: [u8; 6], now: Duration) {
-        if reply.xid != self.xid || reply.mac != self.mac {
+    /// Returns whether a message is an answer to the latest of this client.
+    pub(super) fn expects(&self, reply: &Reply) -> bool {
+        reply.xid == self.xid && reply.mac == self.mac
+    }
+
+    /// Takes a message of a server, which came from the station `from`. No address of `own`, which this machine has itself, is
+    /// accepted.
+    pub(super) fn on_reply(&mut self, reply: &Reply, from: [u8; 6], own: &[IpAddr], now: Duration) {
+        if !self.expects(reply) {
             return;
         }
-        match (self.state, reply.kind) {
+        match (self.state.clone(), reply.kind) {
             (State::Selecting(_), ReplyKind::Offer) => {
-                if let Some(lease) = self.lease(reply, from) {
+                if let Some(lease) = self.judge(reply, from, own) {
                     let Lease {
                         address, server, ..
                     } = lease;
@@ -206,7 +222,7 @@ impl Client {
             (State::Requesting(offer, _), ReplyKind::Ack) => {
                 let fits =
                     |lease: &Lease| (lease.address, lease.server) == (offer.address, offer.server);
-                if let Some(lease) = self.lease(reply, from).filter(fits) {
+                if let Some(lease) = self.judge(reply, from, own).filter(fits) {
                     self.state = State::Probing(lease, 0);
                     self.deadline = now;
                 }
@@ -215,32 +231,55 @@ impl Client {
                 self.refuse(now);
             }
             (State::Renewing(old), ReplyKind::Ack) if reply.server == Some(old.server) => {
-                self.extend(old, reply, from);
+                self.extend(old.address, reply, from);
             }
-            (State::Rebinding(old), ReplyKind::Ack) => self.extend(old, reply, from),
+            (State::Rebinding(old), ReplyKind::Ack) => self.extend(old.address, reply, from),
             (State::Renewing(old), ReplyKind::Nak) if reply.server == Some(old.server) => {
-                self.lose(old, now);
+                self.lose(old.address, now);
             }
-            (State::Rebinding(old), ReplyKind::Nak) => self.lose(old, now),
+            (State::Rebinding(old), ReplyKind::Nak) => self.lose(old.address, now),
             _ => {}
         }
     }
 
-    /// Notes that another station has an address; returns the message to the server, if it is the one that was lent just now.
-    pub(super) fn on_address_in_use(&mut self, address: Ipv4Addr, now: Duration) -> Option<Output> {
-        let State::Probing(lease, _) = self.state else {
-            return None;
+    /// Notes that another station has an address, or asks about it; returns the message to the server if the lent one is given up.
+    ///
+    /// An address in use is given up at the second conflict within ten seconds. The stack defends it at the first one.
+    pub(super) fn on_sighting(
+        &mut self,
+        address: Ipv4Addr,
+        what: Sighting,
+        now: Duration,
+    ) -> Option<Output> {
+        let lease = match &self.state {
+            State::Probing(lease, _) if lease.address == address => lease.clone(),
+            State::Bound(lease) | State::Renewing(lease) | State::Rebinding(lease)
+                if lease.address == address
+                    && what == Sighting::Claim
+                    && self.defence.is_lost(now) =>
+            {
+                self.change = Some(Change::Lost(address));
+                lease.clone()
+            }
+            _ => return None,
         };
-        if lease.address != address {
-            return None;
-        }
         let declined = Request {
             requested: Some(address),
             server: Some(lease.server),
             ..self.message(RequestKind::Decline)
         };
+        self.unusable = Some(UnusableOffer {
+            server: Some(lease.server),
+            address,
+            why: Unusable::InUse,
+        });
         self.begin_again(DECLINED_WAIT, now);
         Some(Output::Broadcast(declined))
+    }
+
+    /// Returns the latest offer that was not taken since the last lease.
+    pub(super) fn unusable(&self) -> Option<&UnusableOffer> {
+        self.unusable.as_ref()
     }
 
     /// Ends the client; returns the message that returns its address, if it has one.
@@ -277,12 +316,12 @@ impl Client {
     }
 
     /// Returns a request for more time, and plans the next one: after half of the time until `end`.
-    fn more_time(&mut self, lease: Lease, end: Duration, now: Duration) -> Request {
+    fn more_time(&mut self, address: Ipv4Addr, end: Duration, now: Duration) -> Request {
         let wait = (end.saturating_sub(now) / 2).max(RENEWAL_WAIT);
         self.deadline = (now + wait).min(end);
         self.asked_at = now;
         Request {
-            current: Some(lease.address),
+            current: Some(address),
             ..self.message(RequestKind::Request)
         }
     }
@@ -298,40 +337,54 @@ impl Client {
         }
     }
 
-    /// Returns the lease of a reply; `None` if it lacks something, or if no host can use it.
-    fn lease(&self, reply: &Reply, from: [u8; 6]) -> Option<Lease> {
-        let Reply {
-            address,
-            server,
-            mask,
-            router,
-            lease,
-            t1,
-            t2,
-            ..
-        } = *reply;
-        let server = server.filter(|server| is_host(*server))?;
-        let prefix = prefix_of(mask?)?;
-        if !is_host(address) || !is_host_in(address, prefix) {
-            return None;
-        }
-        let on_link = |router: &Ipv4Addr| {
-            let differs = (router.to_bits() ^ address.to_bits()).leading_zeros();
-            is_host(*router) && *router != address && differs >= u32::from(prefix)
+    /// Returns the lease of a reply, and notes why there is none.
+    fn judge(&mut self, reply: &Reply, from: [u8; 6], own: &[IpAddr]) -> Option<Lease> {
+        let lease = match own.contains(&reply.address.into()) {
+            true => Err(Unusable::Own),
+            false => self.lease(reply, from),
         };
-        let seconds = lease.filter(|seconds| *seconds >= MIN_LEASE)?;
-        let (renew, rebind) = match (t1, t2) {
+        match lease {
+            Ok(lease) => Some(lease),
+            Err(why) => {
+                self.unusable = Some(UnusableOffer {
+                    server: reply.server,
+                    address: reply.address,
+                    why,
+                });
+                None
+            }
+        }
+    }
+
+    /// Returns the lease of a reply, unless it lacks something, or no host can use it.
+    fn lease(&self, reply: &Reply, from: [u8; 6]) -> Result<Lease, Unusable> {
+        let address = reply.address;
+        let server = reply.server.ok_or(Unusable::NoServer)?;
+        if stack::check_address(server.into(), 32).is_err() {
+            return Err(Unusable::BadServer(server));
+        }
+        if server == address {
+            return Err(Unusable::OfServer);
+        }
+        let mask = reply.mask.ok_or(Unusable::NoMask)?;
+        let prefix = prefix_of(mask).ok_or(Unusable::BadMask(mask))?;
+        stack::check_address(address.into(), prefix).map_err(Unusable::NoHost)?;
+        let seconds = reply.lease.ok_or(Unusable::NoTime)?;
+        if seconds < MIN_LEASE {
+            return Err(Unusable::ShortTime(seconds));
+        }
+        let (renew, rebind) = match (reply.t1, reply.t2) {
             (Some(t1), Some(t2)) if 0 < t1 && t1 < t2 && t2 < seconds => (t1, t2),
             _ => (seconds / 2, seconds - seconds / 8),
         };
-        let at = |seconds: u32| match lease {
-            Some(FOREVER) => Duration::MAX,
-            _ => self.asked_at + Duration::from_secs(seconds.into()),
+        let at = |time: u32| match seconds {
+            FOREVER => Duration::MAX,
+            _ => self.asked_at + Duration::from_secs(time.into()),
         };
-        Some(Lease {
+        Ok(Lease {
             address,
             prefix,
-            gateway: router.filter(on_link),
+            routes: routes(reply, prefix),
             server,
             server_mac: from,
             renew_at: at(renew),
@@ -341,22 +394,23 @@ impl Client {
     }
 
     /// Takes an answer to a request for more time.
-    fn extend(&mut self, old: Lease, reply: &Reply, from: [u8; 6]) {
-        let same = |lease: &Lease| lease.address == old.address;
-        if let Some(lease) = self.lease(reply, from).filter(same) {
+    fn extend(&mut self, address: Ipv4Addr, reply: &Reply, from: [u8; 6]) {
+        let lease = self.lease(reply, from).ok();
+        if let Some(lease) = lease.filter(|lease| lease.address == address) {
             self.bind(lease);
         }
     }
 
     fn bind(&mut self, lease: Lease) {
-        self.state = State::Bound(lease);
+        self.state = State::Bound(lease.clone());
         self.deadline = lease.renew_at;
         self.refusals = 0;
+        self.unusable = None;
         self.change = Some(Change::Bound(lease));
     }
 
-    fn lose(&mut self, lease: Lease, now: Duration) {
-        self.change = Some(Change::Lost(lease.address));
+    fn lose(&mut self, address: Ipv4Addr, now: Duration) {
+        self.change = Some(Change::Lost(address));
         self.begin_again(Duration::ZERO, now);
     }
 
@@ -395,10 +449,38 @@ impl Lease {
     }
 }
 
-/// Returns whether an address can be that of one host.
-fn is_host(ip: Ipv4Addr) -> bool {
-    let first = ip.octets()[0];
-    first != 0 && first < 224 && !ip.is_loopback()
+/// Returns the routes of a reply whose routers are on the link: in the network of the address, covered by another of the routes, or
+/// anywhere if the address has no network, as clouds lend them.
+fn routes(reply: &Reply, prefix: u8) -> Vec<NetworkRoute> {
+    let through_router = reply.router.map(|router| ClasslessRoute {
+        network: Ipv4Addr::UNSPECIFIED,
+        prefix: 0,
+        router,
+    });
+    let told = match &reply.routes {
+        Some(routes) => routes.as_slice(),
+        None => through_router.as_slice(),
+    };
+    let is_in = |ip: Ipv4Addr, network: Ipv4Addr, prefix: u8| {
+        (ip.to_bits() ^ network.to_bits()).leading_zeros() >= u32::from(prefix)
+    };
+    let is_on_link = |router: Ipv4Addr| {
+        let by_route = |it: &ClasslessRoute| {
+            it.router.is_unspecified() && is_in(router, it.network, it.prefix)
+        };
+        prefix == 32 || is_in(router, reply.address, prefix) || told.iter().any(by_route)
+    };
+    let is_usable = |it: &&ClasslessRoute| {
+        let is_host = stack::check_address(it.router.into(), 32).is_ok();
+        let is_other = is_host && it.router != reply.address && is_on_link(it.router);
+        it.router.is_unspecified() || is_other
+    };
+    let route = |it: &ClasslessRoute| NetworkRoute {
+        network: it.network.into(),
+        prefix_len: it.prefix,
+        router: (!it.router.is_unspecified()).then_some(it.router.into()),
+    };
+    told.iter().filter(is_usable).map(route).collect()
 }
 
 /// Returns the prefix length of a mask; `None` for a mask with gaps, or of length 0.
@@ -406,13 +488,6 @@ fn prefix_of(mask: Ipv4Addr) -> Option<u8> {
     let bits = mask.to_bits();
     let ones = bits.leading_ones();
     (ones > 0 && ones == bits.count_ones()).then_some(ones as u8)
-}
-
-/// Returns whether an address is neither the first nor the last of its network, which are no hosts' (RFC 3021 for /31).
-fn is_host_in(ip: Ipv4Addr, prefix: u8) -> bool {
-    let host_bits = u32::MAX.checked_shr(prefix.into()).unwrap_or(0);
-    let host = ip.to_bits() & host_bits;
-    prefix >= 31 || host != 0 && host != host_bits
 }
 
 #[cfg(test)]

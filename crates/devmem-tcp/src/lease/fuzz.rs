@@ -1,12 +1,14 @@
 //! Body of the fuzz target `dhcp`: the clients of a host among hostile stations.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use wire::ChecksumState;
+use wire::{ChecksumState, MacAddr};
 
-use super::autoconf::{self, Advertisement, Autoconf};
+use super::advertisement::Advertisement;
+use super::autoconf::{self, Autoconf};
 use super::client::{Change, Client, Output};
+use super::defence::Sighting;
 use super::message::{Reply, Request};
 use super::port::{Heard, understand};
 
@@ -16,6 +18,9 @@ const MESSAGE: u8 = 1;
 const IN_USE: u8 = 2;
 const ADVERTISEMENT: u8 = 4;
 const KINDS: u8 = 5;
+
+/// The address of this machine.
+const OWN: [IpAddr; 1] = [IpAddr::V4(Ipv4Addr::new(10, 0, 0, 9))];
 
 const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 
@@ -51,7 +56,7 @@ pub(crate) fn dhcp(mut bytes: &[u8]) {
         }
         match kind % KINDS {
             FRAME => {
-                let heard = understand(event, ChecksumState::Verified);
+                let heard = understand(event, ChecksumState::Verified, MacAddr(MAC));
                 hear(&mut client, &mut autoconf, heard, now);
             }
             MESSAGE => {
@@ -65,7 +70,7 @@ pub(crate) fn dhcp(mut bytes: &[u8]) {
             }
             IN_USE => {
                 let address = event.first_chunk::<4>().copied().unwrap_or_default();
-                let heard = Some(Heard::InUse(IpAddr::from(address)));
+                let heard = Some(Heard::Sighting(IpAddr::from(address), Sighting::Claim));
                 hear(&mut client, &mut autoconf, heard, now);
             }
             ADVERTISEMENT => {
@@ -78,10 +83,16 @@ pub(crate) fn dhcp(mut bytes: &[u8]) {
         if let Some(Change::Bound(lease)) = client.take_change() {
             assert!(!lease.address.is_unspecified() && !lease.address.is_multicast());
             assert!((1..=32).contains(&lease.prefix));
+            assert!(!OWN.contains(&lease.address.into()));
         }
-        if let Some(autoconf::Change::Configured(ours)) = autoconf.take_change() {
-            assert!(!ours.address.is_unicast_link_local() && !ours.address.is_multicast());
+        let mut changes = 0;
+        while let Some(change) = autoconf.take_change() {
+            changes += 1;
+            if let autoconf::Change::Configured(ours) = change {
+                assert!(!ours.address.is_unicast_link_local() && !ours.address.is_multicast());
+            }
         }
+        assert!(changes < 20, "memory is bounded");
     }
     let _ = client.release();
 }
@@ -105,10 +116,12 @@ fn fields(message: &mut [u8]) -> (Option<&mut [u8]>, Option<&mut [u8]>) {
 fn hear(client: &mut Client, autoconf: &mut Autoconf, heard: Option<Heard>, now: Duration) {
     match heard {
         Some(Heard::Router(told, from)) => autoconf.on_advertisement(&told, from, now),
-        Some(Heard::InUse(IpAddr::V6(address))) => autoconf.on_address_in_use(address),
-        Some(Heard::Reply(reply, from)) => client.on_reply(&reply, from, now),
-        Some(Heard::InUse(IpAddr::V4(address))) => {
-            let _ = client.on_address_in_use(address, now);
+        Some(Heard::Sighting(IpAddr::V6(address), what)) => {
+            autoconf.on_sighting(address, what, now)
+        }
+        Some(Heard::Reply(reply, from)) => client.on_reply(&reply, from, &OWN, now),
+        Some(Heard::Sighting(IpAddr::V4(address), what)) => {
+            let _ = client.on_sighting(address, what, now);
         }
         Some(Heard::Nothing) | None => {}
     }

@@ -37,6 +37,8 @@ mod option {
     pub const MAX_LEN: u8 = 57;
     pub const T1: u8 = 58;
     pub const T2: u8 = 59;
+    /// RFC 3442.
+    pub const CLASSLESS_ROUTES: u8 = 121;
     pub const END: u8 = 255;
 }
 
@@ -99,6 +101,8 @@ impl Request {
         if matches!(kind, RequestKind::Discover | RequestKind::Request) {
             let wanted = [
                 option::SUBNET_MASK,
+                // Before the option that it replaces (RFC 3442).
+                option::CLASSLESS_ROUTES,
                 option::ROUTER,
                 option::LEASE_TIME,
                 option::T1,
@@ -124,8 +128,16 @@ pub(super) enum ReplyKind {
     Nak,
 }
 
-/// A message of a server, as it says; nothing is checked but its form.
+/// A route of a message: packets to the network are for the router, or if that is 0.0.0.0, for hosts on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ClasslessRoute {
+    pub(super) network: Ipv4Addr,
+    pub(super) prefix: u8,
+    pub(super) router: Ipv4Addr,
+}
+
+/// A message of a server, as it says; nothing is checked but its form.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reply {
     pub(super) kind: ReplyKind,
     pub(super) xid: u32,
@@ -134,6 +146,8 @@ pub(super) struct Reply {
     pub(super) server: Option<Ipv4Addr>,
     pub(super) mask: Option<Ipv4Addr>,
     pub(super) router: Option<Ipv4Addr>,
+    /// They replace `router`, also if there are none among them for all networks (RFC 3442). As many as a message has room for.
+    pub(super) routes: Option<Vec<ClasslessRoute>>,
     /// Times in seconds.
     pub(super) lease: Option<u32>,
     pub(super) t1: Option<u32>,
@@ -167,6 +181,7 @@ impl Reply {
             server: address(option::SERVER),
             mask: address(option::SUBNET_MASK),
             router: address(option::ROUTER),
+            routes: classless_routes(&options.all(option::CLASSLESS_ROUTES)),
             lease: seconds(option::LEASE_TIME),
             t1: seconds(option::T1),
             t2: seconds(option::T2),
@@ -176,6 +191,28 @@ impl Reply {
 
 fn first_address(bytes: &[u8]) -> Option<Ipv4Addr> {
     bytes.first_chunk::<4>().copied().map(Ipv4Addr::from)
+}
+
+/// Parses the value of option 121 (RFC 3442): for each route the length of its prefix, the bytes of the network that are not
+/// zero by that, and the router. `None` for an empty or malformed one.
+fn classless_routes(mut value: &[u8]) -> Option<Vec<ClasslessRoute>> {
+    let mut routes = Vec::new();
+    while let [prefix, rest @ ..] = value {
+        if *prefix > 32 {
+            return None;
+        }
+        let (significant, rest) = rest.split_at_checked(usize::from(prefix.div_ceil(8)))?;
+        let mut network = [0; 4];
+        network[..significant.len()].copy_from_slice(significant);
+        let (router, rest) = rest.split_first_chunk::<4>()?;
+        routes.push(ClasslessRoute {
+            network: network.into(),
+            prefix: *prefix,
+            router: (*router).into(),
+        });
+        value = rest;
+    }
+    (!routes.is_empty()).then_some(routes)
 }
 
 /// The options of a message: behind the cookie, and in the fields for names if the message says so.
@@ -201,23 +238,39 @@ impl<'a> Options<'a> {
     fn find(&self, code: u8) -> Option<&'a [u8]> {
         self.areas.iter().find_map(|area| find(area, code))
     }
+
+    /// Returns the values of all options `code`, one behind the other: a value of more than 255 bytes is divided (RFC 3396).
+    fn all(&self, code: u8) -> Vec<u8> {
+        let values = self.areas.iter().flat_map(|area| options(area));
+        let of_code = values.filter(|(found, _)| *found == code);
+        of_code
+            .flat_map(|(_, value)| value.iter().copied())
+            .collect()
+    }
 }
 
-/// Returns the value of the first option `code`, up to the end of the options or the first that does not fit.
-fn find(mut area: &[u8], code: u8) -> Option<&[u8]> {
-    loop {
-        area = match *area {
-            [option::PAD, ref rest @ ..] => rest,
-            [option::END, ..] | [] | [_] => return None,
-            [found, len, ref rest @ ..] => {
-                let (value, rest) = rest.split_at_checked(len.into())?;
-                if found == code {
-                    return Some(value);
+/// Returns the value of the first option `code`.
+fn find(area: &[u8], code: u8) -> Option<&[u8]> {
+    options(area)
+        .find(|(found, _)| *found == code)
+        .map(|(_, value)| value)
+}
+
+/// Iterates over options, up to the end of the options or the first that does not fit.
+fn options(mut area: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
+    std::iter::from_fn(move || {
+        loop {
+            match *area {
+                [option::PAD, ref rest @ ..] => area = rest,
+                [option::END, ..] | [] | [_] => return None,
+                [code, len, ref rest @ ..] => {
+                    let (value, rest) = rest.split_at_checked(len.into())?;
+                    area = rest;
+                    return Some((code, value));
                 }
-                rest
             }
-        };
-    }
+        }
+    })
 }
 
 #[cfg(test)]
@@ -285,6 +338,63 @@ pub(super) mod tests {
         assert_eq!((read.kind, read.xid, read.mac), (ReplyKind::Offer, 9, MAC));
         assert_eq!(read.server, Some([10, 0, 0, 1].into()));
         assert_eq!((read.lease, read.mask), (Some(256), None));
+    }
+
+    #[test]
+    fn option_121_is_requested_before_option_3_and_read_also_in_pieces() {
+        let request = Request {
+            kind: RequestKind::Discover,
+            xid: 1,
+            mac: MAC,
+            current: None,
+            requested: None,
+            server: None,
+        };
+        let bytes = request.emit();
+        let wanted = find(&bytes[OPTIONS..], option::PARAMETERS).unwrap();
+        let place = |code| wanted.iter().position(|it| *it == code).unwrap();
+        assert!(place(121) < place(3), "{wanted:?}");
+
+        let value = [
+            &[0, 10, 0, 0, 1][..],
+            &[25, 10, 1, 2, 128, 10, 0, 0, 2],
+            &[32, 10, 0, 0, 1, 0, 0, 0, 0],
+            &[8, 172, 10, 0, 0, 3],
+        ]
+        .concat();
+        let route = |network: [u8; 4], prefix, router: [u8; 4]| ClasslessRoute {
+            network: network.into(),
+            prefix,
+            router: router.into(),
+        };
+        let expected = vec![
+            route([0; 4], 0, [10, 0, 0, 1]),
+            route([10, 1, 2, 128], 25, [10, 0, 0, 2]),
+            route([10, 0, 0, 1], 32, [0; 4]),
+            route([172, 0, 0, 0], 8, [10, 0, 0, 3]),
+        ];
+        for cut in 0..value.len() {
+            let (first, second) = value.split_at(cut);
+            let bytes = reply(
+                9,
+                MAC,
+                [10, 0, 0, 7],
+                &[(53, &[5]), (121, first), (3, &[9, 9, 9, 9]), (121, second)],
+            );
+            let read = Reply::parse(&bytes).unwrap();
+            assert_eq!(read.routes.as_ref(), Some(&expected), "{cut}");
+        }
+        // What is cut short, or has an impossible prefix, is not read at all.
+        for bad in [
+            &[][..],
+            &[0],
+            &[0, 10, 0, 0],
+            &[33, 1, 2, 3, 4, 5, 6, 7, 8, 9],
+            &[24, 10, 1],
+        ] {
+            let bytes = reply(9, MAC, [10, 0, 0, 7], &[(53, &[5]), (121, bad)]);
+            assert_eq!(Reply::parse(&bytes).unwrap().routes, None, "{bad:?}");
+        }
     }
 
     #[test]

@@ -5,13 +5,17 @@
 //! [`client::Client`] and [`autoconf::Autoconf`] decide, without I/O; [`port::LeasePort`] exchanges frames on a socket beside that
 //! of the link.
 
+mod advertisement;
 mod autoconf;
 mod client;
+mod defence;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 #[cfg(test)]
 mod fuzz_replay;
 mod message;
+mod offer;
+mod own;
 mod port;
 
 use std::net::IpAddr;
@@ -21,11 +25,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use stack::LentAddress;
+use stack::{LentAddress, NetworkRoute};
 
 use crate::driver::{Driver, StackIndex, set};
 use autoconf::Autoconf;
 use client::Client;
+pub(crate) use own::OwnAddresses;
 use port::Heard;
 pub(crate) use port::LeasePort;
 
@@ -45,7 +50,7 @@ pub(crate) enum Families {
 }
 
 /// What happened to an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum News {
     /// The host has it, or other facts about it.
     Has(LentAddress),
@@ -58,6 +63,7 @@ struct Conversation {
     client: Client,
     autoconf: Option<Autoconf>,
     port: LeasePort,
+    own: OwnAddresses,
     begin: Instant,
 }
 
@@ -74,16 +80,26 @@ pub(crate) struct LeaseKeeper {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Acquires addresses; `random` makes the numbers of the messages unpredictable. `None` if there is none within that time.
+/// What came of waiting for addresses.
+pub(crate) enum Outcome {
+    /// There is an address at least.
+    Acquired(Box<Acquired>),
+    /// There was none within the time. What was offered, and why it was not usable.
+    Nothing(Vec<String>),
+}
+
+/// Acquires addresses; `random` makes the numbers of the messages unpredictable. None of `own`, the addresses of this machine, is
+/// accepted from a server.
 ///
 /// # Errors
 /// poll(2) fails.
 pub(crate) fn acquire(
     port: LeasePort,
+    own: OwnAddresses,
     families: Families,
     random: u64,
     at_most: Duration,
-) -> rustix::io::Result<Option<Acquired>> {
+) -> rustix::io::Result<Outcome> {
     let mac = port.mac().0;
     let mut conversation = Conversation {
         client: Client::new(mac, random),
@@ -92,23 +108,24 @@ pub(crate) fn acquire(
             Families::Both => Some(Autoconf::new(mac)),
         },
         port,
+        own,
         begin: Instant::now(),
     };
     let mut addresses = Vec::new();
     loop {
         while let Some(news) = conversation.news() {
-            note(&mut addresses, news);
+            note(&mut addresses, &news);
         }
         let now = conversation.begin.elapsed();
         let is_over = now >= at_most;
         if is_over && addresses.is_empty() {
-            return Ok(None);
+            return Ok(Outcome::Nothing(conversation.unusable()));
         }
         if is_over || conversation.is_settled(&addresses, now) {
-            return Ok(Some(Acquired {
+            return Ok(Outcome::Acquired(Box::new(Acquired {
                 conversation,
                 addresses,
-            }));
+            })));
         }
         // Whether the clients are settled depends on the time, too.
         let pause = Duration::from_millis(100);
@@ -117,14 +134,19 @@ pub(crate) fn acquire(
 }
 
 /// Notes what happened in the list of addresses; returns whether that is a change.
-fn note(addresses: &mut Vec<LentAddress>, news: News) -> bool {
-    let before = addresses.clone();
-    let (News::Has(LentAddress { ip, .. }) | News::Lost(ip)) = news;
-    addresses.retain(|address| address.ip != ip);
-    if let News::Has(address) = news {
-        addresses.push(address);
-    }
-    *addresses != before
+fn note(addresses: &mut Vec<LentAddress>, news: &News) -> bool {
+    let ip = match news {
+        News::Has(address) => address.ip,
+        News::Lost(ip) => *ip,
+    };
+    let at = addresses.iter().position(|address| address.ip == ip);
+    let before = at.map(|at| addresses.remove(at));
+    let now = match news {
+        News::Has(address) => Some(address),
+        News::Lost(_) => None,
+    };
+    addresses.extend(now.cloned());
+    before.as_ref() != now
 }
 
 /// Returns the address of a DHCP server.
@@ -182,23 +204,26 @@ impl Conversation {
         for _ in 0..ARRIVED_FRAMES {
             match self.port.receive() {
                 None => return,
-                Some(Heard::Reply(reply, from)) => self.client.on_reply(&reply, from, now),
+                Some(Heard::Reply(reply, from)) if self.client.expects(&reply) => {
+                    let own = self.own.list(now);
+                    self.client.on_reply(&reply, from, own, now);
+                }
                 Some(Heard::Router(told, from)) => {
                     if let Some(autoconf) = &mut self.autoconf {
                         autoconf.on_advertisement(&told, from, now);
                     }
                 }
-                Some(Heard::InUse(IpAddr::V4(address))) => {
-                    if let Some(output) = self.client.on_address_in_use(address, now) {
+                Some(Heard::Sighting(IpAddr::V4(address), what)) => {
+                    if let Some(output) = self.client.on_sighting(address, what, now) {
                         self.port.send(&output);
                     }
                 }
-                Some(Heard::InUse(IpAddr::V6(address))) => {
+                Some(Heard::Sighting(IpAddr::V6(address), what)) => {
                     if let Some(autoconf) = &mut self.autoconf {
-                        autoconf.on_address_in_use(address);
+                        autoconf.on_sighting(address, what, now);
                     }
                 }
-                Some(Heard::Nothing) => {}
+                Some(Heard::Reply(..) | Heard::Nothing) => {}
             }
         }
     }
@@ -207,23 +232,27 @@ impl Conversation {
     fn news(&mut self) -> Option<News> {
         let v4 = self.client.take_change().map(|change| match change {
             client::Change::Bound(lease) => News::Has(LentAddress {
-                ip: lease.address.into(),
-                prefix_len: lease.prefix,
-                gateway: lease.gateway.map(IpAddr::V4),
+                routes: lease.routes,
+                ..LentAddress::new(lease.address.into(), lease.prefix)
             }),
             client::Change::Lost(address) => News::Lost(address.into()),
         });
         let autoconf = self.autoconf.as_mut();
         v4.or_else(|| {
             Some(match autoconf?.take_change()? {
-                autoconf::Change::Configured(ours) => News::Has(LentAddress {
-                    ip: ours.address.into(),
-                    prefix_len: ours.prefix,
-                    gateway: ours.router.map(IpAddr::V6),
-                }),
+                autoconf::Change::Configured(ours) => News::Has(of_router(&ours)),
                 autoconf::Change::Expired(address) => News::Lost(address.into()),
             })
         })
+    }
+
+    /// Returns what the network offered that gave no address.
+    fn unusable(&self) -> Vec<String> {
+        let v4 = self.client.unusable().map(ToString::to_string);
+        let v6 = self.autoconf.as_ref().and_then(Autoconf::unusable);
+        v4.into_iter()
+            .chain(v6.map(|why| why.to_string()))
+            .collect()
     }
 
     /// Returns whether a program need not wait for more addresses.
@@ -234,6 +263,15 @@ impl Conversation {
             .as_ref()
             .is_none_or(|autoconf| autoconf.is_settled(now));
         has(true) && v6_is_settled || has(false) && now >= DHCP_WAIT
+    }
+}
+
+fn of_router(ours: &autoconf::Configured) -> LentAddress {
+    let route = |router| NetworkRoute::default_through(IpAddr::V6(router));
+    LentAddress {
+        is_deprecated: ours.is_deprecated,
+        routes: ours.router.map(route).into_iter().collect(),
+        ..LentAddress::new(ours.address.into(), ours.prefix)
     }
 }
 
@@ -261,8 +299,8 @@ impl Acquired {
             // An error of poll(2) means that the kernel has no memory: nothing is renewed, and the address is returned.
             while let Ok(false) = conversation.turn(Some(&watched), LONGEST_SLEEP) {
                 while let Some(news) = conversation.news() {
-                    if note(&mut addresses, news) {
-                        shards.iter().for_each(|shard| tell(news, shard));
+                    if note(&mut addresses, &news) {
+                        shards.iter().for_each(|shard| tell(&news, shard));
                     }
                 }
             }
@@ -274,11 +312,11 @@ impl Acquired {
 }
 
 /// Changes an address of the stack of a shard.
-fn tell(news: News, shard: &Driver) {
+fn tell(news: &News, shard: &Driver) {
     let told = shard.with(StackIndex(0), |stack, now| match news {
         News::Has(address) => stack.add_address(address, now),
         News::Lost(address) => {
-            stack.remove_address(address, now);
+            stack.remove_address(*address, now);
             Ok(())
         }
     });
@@ -326,11 +364,10 @@ mod tests {
     fn without_a_server_there_is_no_address_after_the_time_limit() {
         let (port, network) = port();
         let limit = Duration::from_millis(20);
-        assert!(
-            acquire(port, Families::Ipv4, 1, limit)
-                .expect("poll works")
-                .is_none()
-        );
+        assert!(matches!(
+            acquire(port, OwnAddresses::none(), Families::Ipv4, 1, limit),
+            Ok(Outcome::Nothing(offered)) if offered.is_empty()
+        ));
         let mut frame = [0; 2048];
         let len = read(&network, &mut frame).expect("a discovery");
         let frame = &frame[10..len];
@@ -347,10 +384,9 @@ mod tests {
             write(&network, &vec![0xff; len]).expect("room");
         }
         let limit = Duration::from_millis(20);
-        assert!(
-            acquire(port, Families::Ipv4, 1, limit)
-                .expect("poll works")
-                .is_none()
-        );
+        assert!(matches!(
+            acquire(port, OwnAddresses::none(), Families::Ipv4, 1, limit),
+            Ok(Outcome::Nothing(offered)) if offered.is_empty()
+        ));
     }
 }

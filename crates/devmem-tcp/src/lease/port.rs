@@ -10,8 +10,10 @@ use wire::{
     VnetHeader, emit_arp_frame, emit_frame_headers, fill_checksum, protocol, solicited_node,
 };
 
-use super::autoconf::{self, Advertisement};
+use super::advertisement::Advertisement;
+use super::autoconf;
 use super::client::Output;
+use super::defence::Sighting;
 use super::message::{Reply, Request};
 
 /// Ports of DHCP (RFC 2131 4.1).
@@ -37,8 +39,8 @@ pub(super) enum Heard {
     Reply(Reply, [u8; 6]),
     /// An advertisement of the router with that link-local address.
     Router(Advertisement, Ipv6Addr),
-    /// A station has the address.
-    InUse(IpAddr),
+    /// Another station has the address, or is about to take it.
+    Sighting(IpAddr, Sighting),
     /// Nothing of interest.
     Nothing,
 }
@@ -156,7 +158,7 @@ impl LeasePort {
         let (len, header) = self.fd.read(&mut self.frame[..]).ok()??;
         let frame = self.frame.get(..len)?;
         let judged = header.offload().checksum;
-        Some(understand(frame, judged).unwrap_or(Heard::Nothing))
+        Some(understand(frame, judged, self.mac).unwrap_or(Heard::Nothing))
     }
 }
 
@@ -166,18 +168,21 @@ impl AsFd for LeasePort {
     }
 }
 
-/// Parses a frame; `None` if it is malformed, or not for a client.
-pub(super) fn understand(frame: &[u8], checksum: ChecksumState) -> Option<Heard> {
+/// Parses a frame; `None` if it is malformed, not for a client, or from the station `mac` itself.
+pub(super) fn understand(frame: &[u8], checksum: ChecksumState, mac: MacAddr) -> Option<Heard> {
     let headers = RxHeaders::parse(frame, frame.len()).ok()?;
+    if headers.ethernet.src == mac {
+        return None;
+    }
     let rest = frame.get(headers.header_len..)?;
     if headers.network == Network::Arp {
         let arp = ArpPacket::parse(rest.get(..ARP_LEN)?).ok()?;
         // A station that asks without an address is about to take the target (RFC 5227 2.1.1).
-        let claimed = match arp.sender_ip.is_unspecified() {
-            true => arp.target_ip,
-            false => arp.sender_ip,
+        let (ip, what) = match arp.sender_ip.is_unspecified() {
+            true => (arp.target_ip, Sighting::Question),
+            false => (arp.sender_ip, Sighting::Claim),
         };
-        return Some(Heard::InUse(claimed.into()));
+        return Some(Heard::Sighting(ip.into(), what));
     }
     if let (Network::Ipv6(ip), Transport::Other(protocol::ICMPV6)) =
         (headers.network, headers.transport)
@@ -198,10 +203,12 @@ pub(super) fn understand(frame: &[u8], checksum: ChecksumState) -> Option<Heard>
 /// Parses a message of ICMPv6; its checksum is always there, because routers and hosts compute it themselves.
 fn understand_v6(ip: &Ipv6Header, message: &[u8]) -> Option<Heard> {
     match Icmpv6::parse(ip, message).ok()? {
-        Icmpv6::NeighborAdvertisement(told) => Some(Heard::InUse(told.target.into())),
+        Icmpv6::NeighborAdvertisement(told) => {
+            Some(Heard::Sighting(told.target.into(), Sighting::Claim))
+        }
         // Another station is about to take the address (RFC 4862 5.4.3).
         Icmpv6::NeighborSolicitation(asked) if ip.src.is_unspecified() => {
-            Some(Heard::InUse(asked.target.into()))
+            Some(Heard::Sighting(asked.target.into(), Sighting::Question))
         }
         // RFC 4861 6.1.2: from the link, so not forwarded.
         Icmpv6::Other {

@@ -6,7 +6,7 @@ use devmem_uapi::Errno;
 
 use super::{NetdevBuilder, invalid, random_bytes};
 use crate::error::{ErrorKind, OpenError, Refusal};
-use crate::lease::{self, Acquired, Families, LeasePort};
+use crate::lease::{self, Acquired, Families, LeasePort, Outcome, OwnAddresses};
 use crate::link_spec::LinkSpec;
 
 /// How long an open waits for addresses: three messages of a client, of which the network may lose some.
@@ -38,20 +38,32 @@ impl NetdevBuilder {
             Some(mtu) if mtu < stack::MIN_IPV6_MTU => Families::Ipv4,
             _ => Families::Both,
         };
-        let acquired = lease::acquire(port, families, random, PATIENCE);
-        let acquired = acquired.map_err(OpenError::system("poll"))?;
-        let Some(acquired) = acquired else {
-            let seconds = PATIENCE.as_secs();
-            let reason = format!(
-                "no DHCP server and no router gave an address on {} within {seconds} s",
-                self.link
-            );
-            let remedy = "give a free address of the network with its prefix length, such as 10.0.0.77/24, or \
-                          check that the network has a DHCP server and admits this MAC address";
-            return Err(Refusal::new(ErrorKind::TimedOut, Errno::ETIMEDOUT, reason)
-                .with_remedy(remedy)
-                .into());
+        let own = OwnAddresses::except(self.replaced_interface().map(str::to_owned));
+        let outcome = lease::acquire(port, own, families, random, PATIENCE);
+        match outcome.map_err(OpenError::system("poll"))? {
+            Outcome::Acquired(acquired) => Ok(Some(*acquired)),
+            Outcome::Nothing(offered) => Err(self.no_address(&offered).into()),
+        }
+    }
+
+    /// Returns the error of an open that got no address; `offered` tells what was not usable.
+    fn no_address(&self, offered: &[String]) -> Refusal {
+        let seconds = PATIENCE.as_secs();
+        let mut reason = format!(
+            "no DHCP server and no router gave an address on {} within {seconds} s",
+            self.link
+        );
+        let check = match offered {
+            [] => "check that the network has a DHCP server and admits this MAC address",
+            offered => {
+                reason.push_str(": ");
+                reason.push_str(&offered.join(", and "));
+                "correct what the server or the router offers"
+            }
         };
-        Ok(Some(acquired))
+        let remedy = format!(
+            "give a free address of the network with its prefix length, such as 10.0.0.77/24, or {check}"
+        );
+        Refusal::new(ErrorKind::TimedOut, Errno::ETIMEDOUT, reason).with_remedy(remedy)
     }
 }

@@ -18,8 +18,15 @@ use crate::error::{ErrorKind, OpenError, Refusal};
 use crate::lease::LeasePort;
 use crate::link_spec::LinkSpec;
 
-/// The queues of the link, and a socket to get addresses if it is needed.
-pub(super) type OpenedLinks = (Vec<Box<dyn Link>>, Option<LeasePort>);
+/// An open link.
+pub(super) struct OpenedLinks {
+    /// A queue of it for each shard.
+    pub(super) links: Vec<Box<dyn Link>>,
+    /// A socket to get addresses, if it is needed.
+    pub(super) port: Option<LeasePort>,
+    /// It is a TAP that did not exist before.
+    pub(super) created: bool,
+}
 
 impl NetdevBuilder {
     /// Opens the link of a NIC with the MAC address `mac`: a queue of it for each shard.
@@ -27,9 +34,13 @@ impl NetdevBuilder {
         let offloads = self.impairment.is_none();
         let mtu = self.mtu.unwrap_or(DEFAULT_MTU);
         self.check_auto()?;
-        let mut port = None;
+        let (mut port, mut created) = (None, false);
         let links = match &self.link {
-            LinkSpec::Tap(name) => boxed(self.open_tap(name, mtu, offloads)?),
+            LinkSpec::Tap(name) => {
+                let (links, is_new) = self.open_tap(name, mtu, offloads)?;
+                created = is_new;
+                boxed(links)
+            }
             LinkSpec::Packet(name) => {
                 let sharing = match &self.ports {
                     Some(ports) => Sharing::Ports(ports.clone()),
@@ -64,7 +75,11 @@ impl NetdevBuilder {
             LinkSpec::UnixListen(path) => boxed([unix::listen(path, wire_hello(mtu, offloads))?]),
             LinkSpec::Memory(name) => boxed(memory::links(name, self.shards, mtu, offloads)?),
         };
-        Ok((links, port))
+        Ok(OpenedLinks {
+            links,
+            port,
+            created,
+        })
     }
 
     /// Returns whether TCP may send super-packets that are longer than an IP header can say.
@@ -74,8 +89,14 @@ impl NetdevBuilder {
             .is_none_or(|most| most > nic::LEGACY_SUPER_PAYLOAD)
     }
 
-    /// Opens the TAP and sets up the kernel's end of it: MTU, addresses, up. Returns a link for each shard.
-    fn open_tap(&self, name: &str, mtu: u16, offloads: bool) -> Result<Vec<TapLink>, OpenError> {
+    /// Opens the TAP and sets up the kernel's end of it: MTU, addresses, up. Returns a link for each shard, and whether the
+    /// TAP did not exist before.
+    fn open_tap(
+        &self,
+        name: &str,
+        mtu: u16,
+        offloads: bool,
+    ) -> Result<(Vec<TapLink>, bool), OpenError> {
         // Without segmentation offload no packet is longer than the MTU.
         let big_tcp = offloads && Interface::kernel_has_big_tcp().unwrap_or(false);
         let tap = TapOptions {
@@ -100,12 +121,12 @@ impl NetdevBuilder {
             // The kernel passes no longer ones to a TAP (linux v6.18 drivers/net/tun.c leaves tso_max_size at 64 KiB).
             max_rx_packet: nic::MAX_PACKET_LEN,
         };
+        let created = tap.created();
         let links = of_shards(tap.into_queues(), self.shards)
             .into_iter()
             .map(|queues| TapLink::new(queues, options));
-        links
-            .collect::<Result<_, _>>()
-            .map_err(OpenError::system("epoll"))
+        let links = links.collect::<Result<_, _>>();
+        Ok((links.map_err(OpenError::system("epoll"))?, created))
     }
 
     /// Returns a warning if the TAP does not exist yet and the kernel's end gets no address.

@@ -42,6 +42,15 @@ pub struct Server {
 impl Server {
     /// Starts a server that lends an address for 20 s, to be renewed after one.
     pub fn start() -> Self {
+        Self::lending(FIRST, "10.77.0.255", &ROUTER)
+    }
+
+    /// As [`start`](Self::start), with these options beside those of every offer, sent to this address.
+    fn lending(
+        mut address: Ipv4Addr,
+        broadcast: &'static str,
+        options: &'static [(u8, &'static [u8])],
+    ) -> Self {
         let socket = UdpSocket::bind(("0.0.0.0", 67)).expect("root of this namespace");
         socket.set_broadcast(true).expect("it is open");
         let heard = Arc::new(Mutex::new(Vec::new()));
@@ -50,7 +59,6 @@ impl Server {
         let refused = Arc::clone(&refuses);
         std::thread::spawn(move || {
             let mut buffer = [0; 1500];
-            let mut address = FIRST;
             loop {
                 let (len, _) = socket.recv_from(&mut buffer).expect("it is open");
                 let request = &buffer[..len];
@@ -66,8 +74,8 @@ impl Server {
                     REQUEST => ACK,
                     _ => continue,
                 };
-                let reply = reply(request, answer, address);
-                socket.send_to(&reply, ("10.77.0.255", 68)).expect("sent");
+                let reply = reply(request, answer, address, options);
+                socket.send_to(&reply, (broadcast, 68)).expect("sent");
             }
         });
         Self { heard, refuses }
@@ -107,20 +115,23 @@ fn option(message: &[u8], code: u8) -> Option<&[u8]> {
     None
 }
 
-fn reply(request: &[u8], kind: u8, address: Ipv4Addr) -> Vec<u8> {
+/// The network and the router of an address.
+const ROUTER: [(u8, &[u8]); 2] = [(1, &[255, 255, 255, 0]), (3, &[10, 77, 0, 1])];
+
+fn reply(request: &[u8], kind: u8, address: Ipv4Addr, options: &[(u8, &[u8])]) -> Vec<u8> {
     let mut reply = request[..240].to_vec();
     reply[0] = 2;
     reply[16..20].copy_from_slice(&address.octets());
-    for (code, value) in [
-        (53, &[kind][..]),
+    let kind = [kind];
+    let common: [(u8, &[u8]); 5] = [
+        (53, &kind),
         (54, &[10, 77, 0, 1]),
-        (1, &[255, 255, 255, 0]),
-        (3, &[10, 77, 0, 1]),
         (51, &[0, 0, 0, 20]),
         (58, &[0, 0, 0, 1]),
         (59, &[0, 0, 0, 15]),
-    ] {
-        reply.extend_from_slice(&[code, value.len() as u8]);
+    ];
+    for (code, value) in common.iter().chain(options) {
+        reply.extend_from_slice(&[*code, value.len() as u8]);
         reply.extend_from_slice(value);
     }
     reply.push(255);
@@ -174,14 +185,21 @@ fn an_address_is_lent_renewed_and_returned_on_a_macvtap_link() {
 /// Advertises the prefix fd77::/64, valid for `seconds`, from the kernel's end, ten times a second, until the returned value is
 /// set or the test ends.
 fn advertise(near: &mut Interface, seconds: u16) -> Arc<AtomicBool> {
-    // A default router for half an hour; the prefix is on the link and for addresses.
-    let mut message = [0; 48];
-    message[0] = 134;
-    (message[6], message[7]) = (0x07, 0x08);
-    (message[16], message[17], message[18], message[19]) = (3, 4, 64, 0xc0);
-    message[22..24].copy_from_slice(&seconds.to_be_bytes());
-    message[26..28].copy_from_slice(&seconds.to_be_bytes());
-    (message[32], message[33]) = (0xfd, 0x77);
+    advertise_all(near, &[(0x77, seconds, seconds)])
+}
+
+/// As [`advertise`], for the prefixes fdNN::/64, each valid and preferred for so many seconds.
+fn advertise_all(near: &mut Interface, prefixes: &[(u8, u16, u16)]) -> Arc<AtomicBool> {
+    // A default router for half an hour; the prefixes are on the link and for addresses.
+    let mut message = vec![134, 0, 0, 0, 0, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0];
+    for (number, valid, preferred) in prefixes {
+        let mut option = [0; 32];
+        option[..4].copy_from_slice(&[3, 4, 64, 0xc0]);
+        option[6..8].copy_from_slice(&valid.to_be_bytes());
+        option[10..12].copy_from_slice(&preferred.to_be_bytes());
+        option[16..18].copy_from_slice(&[0xfd, *number]);
+        message.extend_from_slice(&option);
+    }
     let router = "fe80::1".parse().expect("an address");
     near.add_address(router, 64).expect("our namespace");
     let flags = SocketFlags::CLOEXEC;
@@ -333,13 +351,114 @@ fn an_address_that_another_station_has_is_declined() {
     in_netns(
         "lease::an_address_that_another_station_has_is_declined",
         || {
-            let (mut near, _far) = veth(V4, 1500);
-            near.add_address(FIRST.into(), 24).expect("our namespace");
+            let _pair = veth(V4, 1500);
+            // Another station at the end of the server.
+            let other = Netdev::user("packet:near", &format!("{FIRST}/24"));
+            let _other = other.expect("nobody has it");
             let server = Server::start();
             // It waits for ten seconds before it asks again; the test does not.
             std::thread::spawn(|| open("packet:far", |builder| builder));
             server.await_messages(DECLINE, 1);
             assert_eq!(server.heard_in_turn(), [DISCOVER, REQUEST, DECLINE]);
+        },
+    );
+}
+
+#[test]
+fn an_address_of_this_machine_is_not_taken_from_a_server() {
+    in_netns(
+        "lease::an_address_of_this_machine_is_not_taken_from_a_server",
+        || {
+            let (_near, mut far) = veth(V4, 1500);
+            far.add_address(FIRST.into(), 32).expect("our namespace");
+            let server = Server::start();
+            // It goes on asking for 30 seconds; the test does not wait for the end.
+            std::thread::spawn(|| open("packet:far", |builder| builder));
+            server.await_messages(DISCOVER, 2);
+            assert_eq!(server.heard_in_turn(), [DISCOVER]);
+        },
+    );
+}
+
+/// Connects from an address of the server to one behind its router; the kernel has the routes.
+fn reaches_through_router(options: &'static [(u8, &'static [u8])]) {
+    let (_near, _far) = veth(("10.156.0.1", "", 32), 1500);
+    let mut lo = Interface::by_name("lo").expect("it exists");
+    lo.add_address([192, 0, 2, 9].into(), 32)
+        .expect("our namespace");
+    let lent = Ipv4Addr::new(10, 156, 0, 18);
+    // The server has no route to broadcast by without one.
+    for route in [
+        "route add 10.156.0.18/32 dev near",
+        "route add default dev near",
+    ] {
+        let status = Command::new("ip").args(route.split(' ')).status();
+        assert!(status.expect("ip runs").success(), "{route}");
+    }
+    let _server = Server::lending(lent, "255.255.255.255", options);
+    let netdev = open("packet:far", |builder| builder).expect("a server answers");
+    assert_eq!(netdev.addresses(), [IpAddr::V4(lent)]);
+    let listener = std::net::TcpListener::bind("192.0.2.9:0").expect("a free port");
+    let to = listener.local_addr().expect("it listens");
+    let _ours = netdev.connect(to).expect("there is a route");
+    let (_, from) = listener.accept().expect("a connection");
+    assert_eq!(from.ip(), lent);
+}
+
+#[test]
+fn an_address_without_a_network_comes_with_a_router_beside_it() {
+    in_netns(
+        "lease::an_address_without_a_network_comes_with_a_router_beside_it",
+        || reaches_through_router(&[(1, &[255; 4]), (3, &[10, 156, 0, 1])]),
+    );
+}
+
+#[test]
+fn routes_of_option_121_replace_the_router_of_option_3() {
+    in_netns(
+        "lease::routes_of_option_121_replace_the_router_of_option_3",
+        || {
+            // Nobody answers at the router of option 3.
+            reaches_through_router(&[
+                (1, &[255, 255, 255, 0]),
+                (3, &[10, 156, 0, 99]),
+                (121, &[24, 192, 0, 2, 10, 156, 0, 1]),
+            ]);
+        },
+    );
+}
+
+#[test]
+fn a_live_prefix_gives_an_address_behind_one_that_is_dead_and_one_that_is_deprecated() {
+    in_netns(
+        "lease::a_live_prefix_gives_an_address_behind_one_that_is_dead_and_one_that_is_deprecated",
+        || {
+            let (mut near, _far, _server) = veth_with_server();
+            for prefix in ["fd88::1", "fd89::1"] {
+                near.add_address(prefix.parse().expect("an address"), 64)
+                    .expect("our namespace");
+            }
+            advertise_all(
+                &mut near,
+                &[(0x77, 0, 0), (0x88, 1800, 0), (0x89, 1800, 900)],
+            );
+            let netdev = open("packet:far", |builder| builder.mac(MAC)).expect("both answer");
+            let of = |prefix: &str| -> IpAddr {
+                let address = OF_ROUTER.replace("fd77", prefix);
+                address.parse().expect("an address")
+            };
+            let addresses = netdev.addresses();
+            assert!(addresses.contains(&of("fd88")) && addresses.contains(&of("fd89")));
+            assert!(!addresses.contains(&of("fd77")), "{addresses:?}");
+            // New connections come from the one that is not deprecated, also to the network of the other.
+            for host in ["fd88::1", "fd89::1"] {
+                let host: IpAddr = host.parse().expect("an address");
+                let listener = std::net::TcpListener::bind((host, 0)).expect("a free port");
+                let to = listener.local_addr().expect("it listens");
+                let _ours = netdev.connect(to).expect("there is a route");
+                let (_, from) = listener.accept().expect("a connection");
+                assert_eq!(from.ip(), of("fd89"));
+            }
         },
     );
 }

@@ -8,6 +8,7 @@
     reason = "a send takes a list of ranges"
 )]
 
+mod address;
 mod direct;
 mod ecn;
 mod lease;

@@ -256,14 +256,15 @@ pub(super) fn create_address(index: u32, address: IpAddr, prefix: u8) -> Request
 
 /// Returns a request for the addresses of the interface `index`. Linux before 4.20, which has no strict checking, lists those
 /// of all interfaces.
+/// Lists the addresses of an interface, or with the index 0 of all.
 pub(super) fn list_addresses(index: u32) -> Request {
     let body: AddressBody = [0, index];
     Request::new(RTM_GETADDR, F_DUMP, body.as_bytes())
 }
 
-/// Parses an address of the interface `index`; `None` if the reply is about something else.
-pub(super) fn address(reply: &NetlinkMessage<'_>, index: u32) -> Option<IpAddr> {
-    let ([_, found], attributes) = reply.split::<AddressBody>()?;
+/// Parses an address with the index of its interface; `None` if the reply is about something else.
+pub(super) fn address(reply: &NetlinkMessage<'_>) -> Option<(u32, IpAddr)> {
+    let ([_, index], attributes) = reply.split::<AddressBody>()?;
     // IFA_LOCAL is the interface's address; on point-to-point links IFA_ADDRESS is the peer's.
     let local = attributes.find(IFA_LOCAL);
     let bytes = local.or_else(|| attributes.find(IFA_ADDRESS))?.value;
@@ -271,7 +272,7 @@ pub(super) fn address(reply: &NetlinkMessage<'_>, index: u32) -> Option<IpAddr> 
         4 => <[u8; 4]>::try_from(bytes).ok()?.into(),
         _ => <[u8; 16]>::try_from(bytes).ok()?.into(),
     };
-    (found == index).then_some(address)
+    Some((index, address))
 }
 
 pub(super) fn get_route(destination: IpAddr) -> Request {

@@ -29,8 +29,16 @@ impl Network {
             Ok(arp) => arp,
             Err(reason) => return self.drops.count(reason),
         };
+        let (sender, target) = (arp.sender_ip.into(), arp.target_ip.into());
+        if self.claims_address(sender) {
+            return self.on_claimed(sender, arp.sender_mac, origin, now);
+        }
+        let is_probe = arp.sender_ip.is_unspecified();
+        if is_probe && self.on_probed(target, arp.sender_mac, origin, now) {
+            return;
+        }
         self.learn_of_arp(ethernet, &arp, now);
-        let is_for_us = origin != Origin::Copy && self.routes.is_ours(arp.target_ip.into());
+        let is_for_us = origin != Origin::Copy && self.routes.is_ours(target);
         if arp.op == ArpOperation::REQUEST && is_for_us {
             let ethernet = self.ethernet(arp.sender_mac, EtherType::ARP);
             let reply = arp.reply(self.mac());
@@ -64,7 +72,8 @@ impl Network {
             };
         }
         match sender_ip.into() {
-            sender if self.routes.is_ours(sender) => Err(DropReason::AddressConflict),
+            // A conflict is valid.
+            sender if self.claims_address(sender) => Ok(()),
             sender if self.routes.is_martian_source(sender) => Err(DropReason::ArpInvalid),
             sender if !self.routes.is_on_link(sender) => Err(DropReason::ArpInvalid),
             _ => Ok(()),

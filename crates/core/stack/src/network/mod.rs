@@ -3,6 +3,7 @@
 //! This module does not access sockets. Connections with an unreachable neighbour are kept in a list for the stack.
 
 mod arp;
+mod claiming;
 mod ndp;
 mod tx;
 
@@ -19,6 +20,7 @@ use steer::RxQueueId;
 use tcp::{LinkLimits, SegmentDrop, SeqNum, SuperPayload, UnfitPayload};
 use wire::{FourTuple, Instant, MacAddr};
 
+use crate::claims::Claims;
 use crate::drops::{DropReason, Drops};
 use crate::neighbor::Neighbors;
 use crate::path_mtu::PathMtus;
@@ -45,6 +47,10 @@ pub(crate) struct Network {
     routes: Routes,
     point_to_point: Option<MacAddr>,
     neighbors: Neighbors<WaitingPacket>,
+    /// Claims to the addresses of `routes`. None on a point-to-point link.
+    claims: Claims,
+    /// Addresses are lent: another one may come when one is lost.
+    is_lent_to: bool,
     /// Path MTUs that connections have discovered.
     path_mtus: PathMtus,
     drops: Drops,
@@ -66,6 +72,7 @@ impl Network {
         ifindex: IfIndex,
         routes: Routes,
         point_to_point: Option<MacAddr>,
+        claims: Claims,
         neighbor_key: [u8; 16],
         path_mtus: PathMtus,
     ) -> Self {
@@ -74,6 +81,8 @@ impl Network {
             ifindex,
             routes,
             point_to_point,
+            claims,
+            is_lent_to: false,
             neighbors: Neighbors::new(neighbor_key),
             path_mtus,
             drops: Drops::default(),
@@ -159,10 +168,6 @@ impl Network {
         &self.routes
     }
 
-    pub(crate) fn routes_mut(&mut self) -> &mut Routes {
-        &mut self.routes
-    }
-
     pub(crate) fn mac(&self) -> MacAddr {
         self.nic.mac()
     }
@@ -226,7 +231,11 @@ impl Network {
 
     /// Returns the time of the next request for a neighbour, or of the NIC's next work.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let deadlines = [self.neighbors.next_deadline(), self.nic.next_due()];
+        let deadlines = [
+            self.neighbors.next_deadline(),
+            self.claims.next_deadline(),
+            self.nic.next_due(),
+        ];
         deadlines.into_iter().flatten().min()
     }
 
@@ -241,7 +250,7 @@ impl Network {
         }
         // A router sends on through another interface. Interfaces of Linux take super-packets of 64 KiB unless they are
         // configured for longer ones (gso_max_size), and the router would cut a longer one to packets of the MTU.
-        if !self.routes.is_on_link(peer) {
+        if self.routes.next_hop(peer) != Ok(peer) {
             return LinkLimits::new(mss, LEGACY_SUPER_PAYLOAD);
         }
         let headers = match peer {
@@ -259,13 +268,16 @@ impl Network {
         }
     }
 
-    /// Announces the local addresses when the link comes up; clears the neighbour table when it goes down.
+    /// Asks about the local addresses, and announces them, when the link comes up; clears the neighbour table when it goes down.
     pub(crate) fn watch_link(&mut self, now: Instant) {
         let is_up = self.nic.is_up();
-        if is_up && !self.was_up && self.point_to_point.is_none() {
-            self.announce(now);
+        if is_up && !self.was_up {
+            self.claims.on_link_up(now);
+            // Before the answers to what has arrived.
+            self.poll_claims(now);
         }
         if !is_up && self.was_up {
+            self.claims.on_link_down();
             let waited = self.neighbors.clear();
             waited
                 .iter()

@@ -22,6 +22,16 @@ impl Network {
         now: Instant,
     ) {
         let NeighborSolicitation { target, source_mac } = *asked;
+        if self.station(from).is_none() {
+            // The link has returned a frame of this station.
+            return self.drops.count(DropReason::IcmpInvalid);
+        }
+        if self.claims_address(peer.into()) {
+            return self.on_claimed(peer.into(), from, origin, now);
+        }
+        if peer.is_unspecified() && self.on_probed(target.into(), from, origin, now) {
+            return;
+        }
         if !self.routes.is_ours(target.into()) {
             return self.drops.count(DropReason::IcmpIgnored);
         }
@@ -74,8 +84,14 @@ impl Network {
         }
     }
 
-    /// Learns the hardware address in an advertisement (RFC 4861 7.2.5).
-    pub(crate) fn on_advertisement(&mut self, told: &NeighborAdvertisement, now: Instant) {
+    /// Learns the hardware address in an advertisement (RFC 4861 7.2.5), which the station `from` has sent.
+    pub(crate) fn on_advertisement(
+        &mut self,
+        from: MacAddr,
+        told: &NeighborAdvertisement,
+        origin: Origin,
+        now: Instant,
+    ) {
         let NeighborAdvertisement {
             target,
             target_mac,
@@ -84,14 +100,13 @@ impl Network {
             router: _,
         } = *told;
         let target = IpAddr::V6(target);
-        if self.routes.is_ours(target) {
-            // Another station claims a local address (it is only defended by replies to solicitations), or the link has
-            // returned an advertisement of this stack.
-            let is_our_own = target_mac == Some(self.mac());
-            return self.drops.count(match is_our_own {
-                true => DropReason::IcmpInvalid,
-                false => DropReason::AddressConflict,
-            });
+        if self.claims_address(target) {
+            // Or the link has returned an advertisement of this stack.
+            let other = target_mac.unwrap_or(from);
+            return match other == self.mac() || from == self.mac() {
+                true => self.drops.count(DropReason::IcmpInvalid),
+                false => self.on_claimed(target, other, origin, now),
+            };
         }
         let mac = target_mac.or_else(|| self.neighbors.peek(target));
         let Some(mac) = mac.and_then(|mac| self.station(mac)) else {

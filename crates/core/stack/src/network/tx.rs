@@ -113,6 +113,8 @@ impl Network {
         };
         let owner = SegmentOwner::Answer(from);
         match self.routes.next_hop(tuple.src_ip) {
+            // It may have been lost since the SYN.
+            Ok(_) if !self.routes.may_bind(tuple.dst_ip) => self.drops.count(DropReason::NoRoute),
             Ok(next_hop) => self.send_segment(tuple, egress(next_hop), owner, segment, now),
             Err(_) => self.drops.count(DropReason::NoRoute),
         }
@@ -289,35 +291,6 @@ impl Network {
             _ => return,
         };
         self.send_frame(head, now);
-    }
-
-    /// Announces the local addresses: gratuitous ARP (RFC 5227 3), unsolicited advertisements (RFC 4861 7.2.6).
-    pub(crate) fn announce(&mut self, now: Instant) {
-        let mac = self.mac();
-        let ours: Vec<IpAddr> = self.routes.addresses().collect();
-        for ip in ours {
-            let head = match ip {
-                IpAddr::V4(ip) => {
-                    let ethernet = self.ethernet(MacAddr::BROADCAST, EtherType::ARP);
-                    HeadBuf::with(|out| {
-                        emit_arp_frame(&ethernet, &ArpPacket::request(mac, ip, ip), out)
-                    })
-                }
-                IpAddr::V6(target) => {
-                    let all_nodes = std::net::Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-                    let group = MacAddr::for_ipv6_multicast(all_nodes);
-                    let told = wire::NeighborAdvertisement {
-                        target,
-                        target_mac: Some(mac),
-                        router: false,
-                        solicited: false,
-                        overrides: true,
-                    };
-                    HeadBuf::with(|out| told.emit_frame(mac, group, target, all_nodes, out))
-                }
-            };
-            self.send_frame(head, now);
-        }
     }
 }
 

@@ -15,7 +15,7 @@ use super::error::{
     AcceptError, BadSocket, ConnectError, DontneedError, ListenError, OptionError, RecvError,
     ShutdownError,
 };
-use super::listener::Listener;
+use super::listener::{Listener, ListenerEnd};
 use super::recvmsg::{RecvCall, RecvMsg, RecvOutcome, Stopped, recvmsg};
 use super::sockopt::{OptionName, SocketOption};
 use super::timestamps::{ArrivalTimes, Timestamping};
@@ -270,7 +270,11 @@ impl Stack {
             return Ok((id, remote));
         }
         match self.sockets.get(listener)? {
-            SocketKind::Listener(queue) if queue.is_link_gone() => Err(AcceptError::LinkGone),
+            SocketKind::Listener(queue) => Err(match queue.end() {
+                Some(ListenerEnd::LinkGone) => AcceptError::LinkGone,
+                Some(ListenerEnd::AddressTaken) => AcceptError::AddressTaken,
+                None => AcceptError::WouldBlock,
+            }),
             _ => Err(AcceptError::WouldBlock),
         }
     }

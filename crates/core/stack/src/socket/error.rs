@@ -364,6 +364,9 @@ pub enum AcceptError {
     /// No connection is waiting, and the link has ended for good: no peer can connect any more.
     #[error("{}", TcpError::LinkGone)]
     LinkGone,
+    /// No connection is waiting, and another station has the address.
+    #[error("{}", TcpError::AddressTaken)]
+    AddressTaken,
 }
 
 impl AcceptError {
@@ -374,6 +377,7 @@ impl AcceptError {
             Self::WouldBlock => Errno::EAGAIN,
             Self::NotListening { .. } => Errno::EINVAL,
             Self::LinkGone => connection_errno(TcpError::LinkGone),
+            Self::AddressTaken => connection_errno(TcpError::AddressTaken),
         }
     }
 }
@@ -491,10 +495,11 @@ pub const fn connection_errno(error: TcpError) -> Errno {
         TcpError::Reset => Errno::ECONNRESET,
         TcpError::BrokenPipe => Errno::EPIPE,
         TcpError::TimedOut => Errno::ETIMEDOUT,
-        TcpError::HostUnreachable => Errno::EHOSTUNREACH,
+        TcpError::HostUnreachable | TcpError::NextHopSilent { .. } => Errno::EHOSTUNREACH,
         TcpError::NetUnreachable => Errno::ENETUNREACH,
         TcpError::ProtocolUnreachable => Errno::ENOPROTOOPT,
         TcpError::LinkGone => Errno::ENETDOWN,
+        TcpError::AddressTaken => Errno::EADDRNOTAVAIL,
         TcpError::Aborted => Errno::ECONNABORTED,
         TcpError::DeviceFailed { .. } => Errno::EIO,
     }
@@ -599,6 +604,7 @@ mod tests {
             (TcpError::NetUnreachable, Errno::ENETUNREACH),
             (TcpError::ProtocolUnreachable, Errno::ENOPROTOOPT),
             (TcpError::LinkGone, Errno::ENETDOWN),
+            (TcpError::AddressTaken, Errno::EADDRNOTAVAIL),
             (TcpError::Aborted, Errno::ECONNABORTED),
         ] {
             assert_eq!(connection_errno(error), errno);

@@ -10,6 +10,15 @@ use super::SocketId;
 use super::readiness::Readiness;
 use super::sockopt::SocketSettings;
 
+/// Why no peer can connect to a listener any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ListenerEnd {
+    /// The link has ended for good.
+    LinkGone,
+    /// Another station has the address.
+    AddressTaken,
+}
+
 /// A listener.
 #[derive(Debug)]
 pub(crate) struct Listener {
@@ -20,8 +29,7 @@ pub(crate) struct Listener {
     accepted: VecDeque<SocketId>,
     accepted_ever: u64,
     backlog: usize,
-    /// The link has ended for good.
-    link_gone: bool,
+    end: Option<ListenerEnd>,
     /// Link limits for repeated SYN-ACKs.
     pub(crate) link: LinkLimits,
 }
@@ -41,7 +49,7 @@ impl Listener {
             accepted: VecDeque::new(),
             accepted_ever: 0,
             backlog,
-            link_gone: false,
+            end: None,
             link,
         }
     }
@@ -63,19 +71,19 @@ impl Listener {
 
     /// Returns what the listener is ready for.
     pub(crate) fn readiness(&self) -> Readiness {
-        // Accepting does not wait when the link has ended: it returns the error.
+        // Accepting does not wait when no peer can connect: it returns the error.
         (Readiness::ACCEPTABLE | Readiness::READABLE)
-            .when(!self.accepted.is_empty() || self.link_gone)
+            .when(!self.accepted.is_empty() || self.end.is_some())
     }
 
-    /// Notes that the link has ended for good.
-    pub(crate) fn on_link_gone(&mut self) {
-        self.link_gone = true;
+    /// Notes that no peer can connect any more.
+    pub(crate) fn on_end(&mut self, end: ListenerEnd) {
+        self.end.get_or_insert(end);
     }
 
-    /// Returns whether the link has ended for good.
-    pub(crate) fn is_link_gone(&self) -> bool {
-        self.link_gone
+    /// Returns why no peer can connect any more.
+    pub(crate) fn end(&self) -> Option<ListenerEnd> {
+        self.end
     }
 
     /// Returns the total number of connections that were added to the accept queue.

@@ -32,6 +32,7 @@ use crate::window::Promise;
 use error::{BadSocket, DontneedError};
 use errqueue::ErrQueue;
 use listener::Listener;
+pub(crate) use listener::ListenerEnd;
 use readiness::Readiness;
 use sendmsg::SourceMemory;
 use sockets::{Pollable, Snapshot};

@@ -10,7 +10,7 @@ use tcp::StateKind;
 use wire::{FourTuple, Instant};
 
 use super::error::BadSocket;
-use super::listener::Listener;
+use super::listener::{Listener, ListenerEnd};
 use super::readiness::Readiness;
 use super::table::{SocketId, SocketTable};
 use super::work::{Work, WorkLists, WorkMarks};
@@ -374,17 +374,17 @@ impl Sockets {
     }
 
     /// Notes at each listener that the link has ended for good.
-    pub(crate) fn end_listeners(&mut self) {
+    pub(crate) fn end_listeners(&mut self, end: ListenerEnd, of: impl Fn(IpAddr) -> bool) {
         let found = self.table.iter().filter_map(|(id, slot)| match slot.kind {
-            SocketKind::Listener(_) => Some(id.slot()),
-            SocketKind::Connection(_) | SocketKind::TimeWait(_) => None,
+            SocketKind::Listener(ref listener) if of(listener.local.ip()) => Some(id.slot()),
+            SocketKind::Listener(_) | SocketKind::Connection(_) | SocketKind::TimeWait(_) => None,
         });
         let listeners: Vec<u32> = found.collect();
         for slot in listeners {
             if let Some(mut socket) = self.at_mut(slot)
                 && let SocketKind::Listener(listener) = &mut *socket
             {
-                listener.on_link_gone();
+                listener.on_end(end);
             }
         }
     }

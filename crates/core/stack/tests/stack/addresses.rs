@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use devmem_uapi::MsgFlags;
 use netsim::{Door as _, PairConfig, Side};
-use stack::{AddressError, LentAddress, SendMsg};
+use stack::{AddressError, LentAddress, NetworkRoute, SendMsg};
 use tcp::TcpError;
 
 use crate::scenarios::Pair;
@@ -13,11 +13,18 @@ use crate::scenarios::common::PORT;
 /// Another address of the second stack, in the network of both.
 const LENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 77, 0, 99));
 
-fn lent(gateway: Option<IpAddr>) -> LentAddress {
+fn lent(router: Option<IpAddr>) -> LentAddress {
+    address(LENT, 24, router)
+}
+
+/// An address with its default router.
+fn address(ip: IpAddr, prefix_len: u8, router: Option<IpAddr>) -> LentAddress {
     LentAddress {
-        ip: LENT,
-        prefix_len: 24,
-        gateway,
+        routes: router
+            .map(NetworkRoute::default_through)
+            .into_iter()
+            .collect(),
+        ..LentAddress::new(ip, prefix_len)
     }
 }
 
@@ -27,7 +34,7 @@ fn connections_of_an_address_that_was_removed_are_aborted_and_those_of_others_ar
     let now = pair.now();
     let any = SocketAddr::new([0, 0, 0, 0].into(), PORT);
     let listener = pair.b.listen(any, 4).unwrap();
-    pair.b.stack_mut().add_address(lent(None), now).unwrap();
+    pair.b.stack_mut().add_address(&lent(None), now).unwrap();
     let ends = [LENT, Side::B.ipv4()].map(|ip| {
         let now = pair.now();
         let client = pair.a.connect(SocketAddr::new(ip, PORT), now).unwrap();
@@ -56,7 +63,7 @@ fn connections_of_an_address_that_was_removed_are_aborted_and_those_of_others_ar
     assert!(!pair.b.stack_mut().addresses().any(|ip| ip == LENT));
     // It can come back.
     let now = pair.now();
-    pair.b.stack_mut().add_address(lent(None), now).unwrap();
+    pair.b.stack_mut().add_address(&lent(None), now).unwrap();
     let again = pair.a.connect(SocketAddr::new(LENT, PORT), now).unwrap();
     pair.run_until_idle().unwrap();
     assert_eq!(pair.a.stack_mut().take_error(again), Ok(None));
@@ -70,17 +77,14 @@ fn an_address_that_no_host_can_have_and_a_router_elsewhere_are_refused() {
     let before: Vec<_> = stack.addresses().collect();
     let router: IpAddr = "192.0.2.1".parse().unwrap();
     assert_eq!(
-        stack.add_address(lent(Some(router)), now),
+        stack.add_address(&lent(Some(router)), now),
         Err(AddressError::GatewayOffLink { gateway: router })
     );
     let group = "224.0.0.1".parse().unwrap();
-    let address = LentAddress {
-        ip: group,
-        ..lent(None)
-    };
+    let kind = "a multicast address";
     assert_eq!(
-        stack.add_address(address, now),
-        Err(AddressError::NotUnicast { ip: group })
+        stack.add_address(&address(group, 24, None), now),
+        Err(AddressError::NotUnicast { ip: group, kind })
     );
     assert_eq!(stack.addresses().collect::<Vec<_>>(), before);
 }
@@ -90,32 +94,26 @@ fn a_router_comes_and_goes_with_the_address_whose_network_it_is_in() {
     let mut pair = Pair::new(&PairConfig::default());
     let far = SocketAddr::new("203.0.113.5".parse().unwrap(), PORT);
     let now = pair.now();
-    let address = LentAddress {
-        ip: "172.16.0.5".parse().unwrap(),
-        prefix_len: 24,
-        gateway: Some("172.16.0.1".parse().unwrap()),
-    };
+    let router = "172.16.0.1".parse().unwrap();
+    let lent = address("172.16.0.5".parse().unwrap(), 24, Some(router));
     assert!(pair.b.stack_mut().connect(far, now).is_err(), "no route");
     let stack = pair.b.stack_mut();
-    stack.add_address(address, now).unwrap();
+    stack.add_address(&lent, now).unwrap();
     let id = stack.connect(far, now).unwrap();
     stack.abort(id).unwrap();
-    stack.remove_address(address.ip, now);
+    stack.remove_address(lent.ip, now);
     assert!(stack.connect(far, now).is_err(), "no route any more");
     // The router of an IPv6 address has a link-local one.
     let far = SocketAddr::new("2001:db8::5".parse().unwrap(), PORT);
-    let address = LentAddress {
-        ip: "fd88::5".parse().unwrap(),
-        prefix_len: 64,
-        gateway: Some("fe80::1".parse().unwrap()),
-    };
-    stack.add_address(address, now).unwrap();
+    let lent = address(
+        "fd88::5".parse().unwrap(),
+        64,
+        Some("fe80::1".parse().unwrap()),
+    );
+    stack.add_address(&lent, now).unwrap();
     let id = stack.connect(far, now).unwrap();
     stack.abort(id).unwrap();
-    let without = LentAddress {
-        gateway: None,
-        ..address
-    };
-    stack.add_address(without, now).unwrap();
+    let without = address(lent.ip, 64, None);
+    stack.add_address(&without, now).unwrap();
     assert!(stack.connect(far, now).is_err(), "the router has left");
 }

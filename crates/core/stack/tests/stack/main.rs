@@ -6,6 +6,7 @@ mod scenarios;
 
 mod addresses;
 mod bind;
+mod conflicts;
 mod fast_open;
 mod flood;
 mod frames;

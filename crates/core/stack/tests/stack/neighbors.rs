@@ -182,7 +182,7 @@ fn arp_of_another_operation_or_about_a_group_is_refused() {
 }
 
 #[test]
-fn arp_that_claims_our_address_is_a_conflict_and_changes_nothing() {
+fn arp_that_claims_our_address_is_a_conflict_and_changes_no_neighbour() {
     let mut peer = confirmed();
     for op in [ArpOperation::REQUEST, ArpOperation::REPLY] {
         for target_ip in [v4(Side::A), v4(Side::B)] {
@@ -191,8 +191,21 @@ fn arp_that_claims_our_address_is_a_conflict_and_changes_nothing() {
                 target_mac: OTHER,
                 ..ArpPacket::request(OTHER, v4(Side::B), target_ip)
             };
-            let frame = arp(&packet, MacAddr::BROADCAST);
-            refused(&mut peer, &frame, "address_conflict");
+            peer.forget();
+            let before = (
+                count(&peer, "address_conflict"),
+                peer.stack.stats().neighbors,
+            );
+            peer.send(&arp(&packet, MacAddr::BROADCAST));
+            let after = (
+                count(&peer, "address_conflict"),
+                peer.stack.stats().neighbors,
+            );
+            assert_eq!(after, (before.0 + 1, before.1));
+            let frame = peer.receive().expect("it is defended");
+            let announced = ArpPacket::request(Side::B.mac(), v4(Side::B), v4(Side::B));
+            assert_eq!(ArpPacket::parse(&frame[14..]), Ok(announced));
+            peer.run_for(stack::DEFEND_INTERVAL);
         }
     }
     let request = ArpPacket::request(Side::A.mac(), v4(Side::A), v4(Side::B));
@@ -351,15 +364,21 @@ fn a_solicited_advertisement_to_a_group_is_refused() {
 }
 
 #[test]
-fn an_advertisement_of_our_address_is_a_conflict_and_changes_nothing() {
+fn an_advertisement_of_our_address_is_a_conflict_and_is_defended() {
     let mut peer = confirmed();
     let target = v6(Side::B);
     let ours = |mac| NeighborAdvertisement {
         target,
         ..told(mac)
     };
-    let frame = advertisement(&ours(OTHER), target);
-    refused(&mut peer, &frame, "address_conflict");
+    peer.forget();
+    peer.send(&advertisement(&ours(OTHER), target));
+    assert_eq!(count(&peer, "address_conflict"), 1);
+    let defended = peer.receive().expect("an advertisement");
+    assert_eq!(
+        (&defended[62..78], defended[54]),
+        (&target.octets()[..], 136)
+    );
     // An advertisement of the stack that the link returns is no conflict.
     let frame = advertisement(&ours(Side::B.mac()), target);
     refused(&mut peer, &frame, "icmp_invalid");

@@ -5,7 +5,13 @@ const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const SERVER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 const OURS: [u8; 4] = [10, 0, 0, 7];
 const SERVER: [u8; 4] = [10, 0, 0, 1];
+/// An address of this machine.
+const OWN: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 66));
 const OTHER_SERVER: [u8; 4] = [10, 0, 0, 2];
+
+fn default_route(router: [u8; 4]) -> NetworkRoute {
+    NetworkRoute::default_through(Ipv4Addr::from(router).into())
+}
 
 type Options<'a> = Vec<(u8, &'a [u8])>;
 
@@ -62,7 +68,7 @@ impl Bench {
 
     fn reply_with(&mut self, bytes: &[u8]) {
         let reply = Reply::parse(bytes).expect("well formed");
-        self.client.on_reply(&reply, SERVER_MAC, self.now);
+        self.client.on_reply(&reply, SERVER_MAC, &[OWN], self.now);
     }
 
     fn offer(&mut self) {
@@ -110,7 +116,7 @@ fn an_address_is_discovered_requested_and_probed() {
     let mut bench = Bench::new();
     let lease = bench.bind();
     assert_eq!((lease.address, lease.prefix), (OURS.into(), 24));
-    assert_eq!(lease.gateway, Some(SERVER.into()));
+    assert_eq!(lease.routes, [default_route(SERVER)]);
     assert_eq!(lease.server(), (SERVER.into(), SERVER_MAC));
 }
 
@@ -229,8 +235,9 @@ fn an_address_of_another_station_is_declined() {
     bench.ack();
     assert_eq!(bench.next(), Output::Probe(OURS.into()));
     let other = Ipv4Addr::new(10, 0, 0, 8);
-    assert_eq!(bench.client.on_address_in_use(other, bench.now), None);
-    let said = bench.client.on_address_in_use(OURS.into(), bench.now);
+    let sighting = Sighting::Claim;
+    assert_eq!(bench.client.on_sighting(other, sighting, bench.now), None);
+    let said = bench.client.on_sighting(OURS.into(), sighting, bench.now);
     let Some(Output::Broadcast(declined)) = said else {
         panic!("{said:?}");
     };
@@ -271,26 +278,68 @@ fn replies_to_others_and_offers_that_no_host_can_use_are_ignored() {
     let others = [0, 0, 0, 0, 0, 5];
     bench.reply_with(&reply(xid ^ 1, MAC, OURS, &good));
     bench.reply_with(&reply(xid, others, OURS, &good));
-    for address in [
-        [0, 0, 0, 0],
-        [127, 0, 0, 1],
-        [224, 0, 0, 1],
-        [10, 0, 0, 0],
-        [10, 0, 0, 255],
+    assert_eq!(bench.client.unusable(), None, "not for this client");
+    let why = |bench: &Bench| {
+        bench
+            .client
+            .unusable()
+            .map(ToString::to_string)
+            .unwrap_or_default()
+    };
+    for (address, text) in [
+        (
+            [0, 0, 0, 0],
+            "10.0.0.1 offered 0.0.0.0: 0.0.0.0 is the unspecified address",
+        ),
+        ([127, 0, 0, 1], "is a loopback address"),
+        ([224, 0, 0, 1], "is a multicast address"),
+        ([255, 255, 255, 255], "is the broadcast address"),
+        ([10, 0, 0, 0], "10.0.0.0 is the address of the network"),
+        ([10, 0, 0, 255], "10.0.0.255 is the broadcast address"),
+        (
+            [10, 0, 0, 66],
+            "offered 10.0.0.66, which this machine has itself",
+        ),
+        (SERVER, "offered 10.0.0.1, its own address"),
     ] {
         bench.reply_with(&reply(xid, MAC, address, &good));
+        assert!(why(&bench).contains(text), "{}", why(&bench));
     }
-    for (at, bad) in [
-        (1, &[0, 0, 0, 0][..]),
-        (1, &[10, 0]),
-        (2, &[0, 0, 0, 0]),
-        (2, &[255, 0, 255, 0]),
-        (3, &[0, 0, 0, 0]),
-        (3, &[0, 0, 0, 9]),
+    for (at, bad, text) in [
+        (
+            1,
+            &[0, 0, 0, 0][..],
+            "as 0.0.0.0, which no host can have (option 54)",
+        ),
+        (
+            1,
+            &[224, 0, 0, 1],
+            "as 224.0.0.1, which no host can have (option 54)",
+        ),
+        (
+            1,
+            &[10, 0],
+            "offered 10.0.0.7 without its own address (option 54)",
+        ),
+        (2, &[0, 0, 0, 0], "with the subnet mask 0.0.0.0"),
+        (
+            2,
+            &[255, 0, 255, 0],
+            "with the subnet mask 255.0.255.0, which is none (option 1)",
+        ),
+        (2, &[255], "without a subnet mask (option 1)"),
+        (3, &[0, 0, 0, 0], "for 0 s, too short"),
+        (
+            3,
+            &[0, 0, 0, 9],
+            "for 9 s, too short to be renewed (option 51)",
+        ),
+        (3, &[0], "without a time (option 51)"),
     ] {
         let mut options = good.clone();
         options[at].1 = bad;
         bench.reply_with(&reply(xid, MAC, OURS, &options));
+        assert!(why(&bench).contains(text), "{}", why(&bench));
     }
     assert!(matches!(bench.client.state, State::Selecting(1)));
     bench.reply_with(&reply(xid, MAC, OURS, &good));
@@ -325,7 +374,7 @@ fn absurd_times_and_routers_are_replaced_and_a_lease_may_have_no_end() {
     ]);
     assert_eq!(odd.renew_at - bench.client.asked_at, secs(1800));
     assert_eq!(odd.rebind_at - bench.client.asked_at, secs(3150));
-    assert_eq!(odd.gateway, None);
+    assert_eq!(odd.routes, []);
     let own = with(&vec![
         hour,
         (58, &[0, 0, 0, 9]),
@@ -333,10 +382,98 @@ fn absurd_times_and_routers_are_replaced_and_a_lease_may_have_no_end() {
         (3, &OURS),
     ]);
     assert_eq!(own.renew_at - bench.client.asked_at, secs(9));
-    assert_eq!(own.gateway, None);
+    assert_eq!(own.routes, []);
     let endless = with(&vec![(51, &[255; 4])]);
     assert_eq!(
         (endless.renew_at, endless.ends_at),
         (Duration::MAX, Duration::MAX)
     );
+}
+
+#[test]
+fn an_address_of_this_machine_is_not_taken_from_a_server_that_offered_another() {
+    let mut bench = Bench::new();
+    bench.broadcast(RequestKind::Discover);
+    bench.offer();
+    bench.broadcast(RequestKind::Request);
+    let xid = bench.client.xid;
+    let ack: Options<'_> = vec![
+        (53, &[5]),
+        (54, &SERVER),
+        (1, &[255, 255, 255, 0]),
+        (51, &[0, 0, 14, 16]),
+    ];
+    for address in [[10, 0, 0, 66], [10, 0, 0, 8]] {
+        bench.reply_with(&reply(xid, MAC, address, &ack));
+        assert!(matches!(bench.client.state, State::Requesting(..)));
+    }
+    bench.ack();
+    assert!(matches!(bench.client.state, State::Probing(..)));
+}
+
+#[test]
+fn an_address_in_use_is_declined_at_the_second_conflict_within_ten_seconds() {
+    let mut bench = Bench::new();
+    bench.bind();
+    let ours = Ipv4Addr::from(OURS);
+    let (now, claim) = (bench.now, Sighting::Claim);
+    // The stack answers questions, and defends the address at the first claim.
+    for (at, what) in [
+        (0, Sighting::Question),
+        (1, Sighting::Question),
+        (2, claim),
+        (20, claim),
+    ] {
+        assert_eq!(bench.client.on_sighting(ours, what, now + secs(at)), None);
+    }
+    let said = bench.client.on_sighting(ours, claim, now + secs(25));
+    let Some(Output::Broadcast(declined)) = said else {
+        panic!("{said:?}");
+    };
+    assert_eq!(declined.kind, RequestKind::Decline);
+    assert_eq!(bench.client.take_change(), Some(Change::Lost(ours)));
+    assert_eq!(bench.client.deadline(), now + secs(25) + DECLINED_WAIT);
+    bench.broadcast(RequestKind::Discover);
+}
+
+#[test]
+fn option_121_replaces_option_3_and_a_router_may_be_outside_of_the_network() {
+    let client = Client::new(MAC, 7);
+    let routes = |mask: [u8; 4], more: &[(u8, &[u8])]| {
+        let base: [(u8, &[u8]); 4] = [(53, &[5]), (54, &SERVER), (1, &mask), (51, &[0, 0, 14, 16])];
+        let bytes = reply(0, MAC, OURS, &[&base[..], more].concat());
+        let reply = Reply::parse(&bytes).expect("well formed");
+        client.lease(&reply, SERVER_MAC).expect("usable").routes
+    };
+    let route = |network: [u8; 4], prefix_len, router: Option<[u8; 4]>| NetworkRoute {
+        network: Ipv4Addr::from(network).into(),
+        prefix_len,
+        router: router.map(|router| Ipv4Addr::from(router).into()),
+    };
+    let (net, alone) = ([255, 255, 255, 0], [255; 4]);
+    let far = [10, 156, 0, 1];
+    assert_eq!(routes(net, &[(3, &SERVER)]), [default_route(SERVER)]);
+    // Only the routes of option 121 count, also where they lead nowhere else.
+    let default_by_121 = [&[0][..], &OTHER_SERVER].concat();
+    assert_eq!(
+        routes(net, &[(3, &SERVER), (121, &default_by_121)]),
+        [default_route(OTHER_SERVER)]
+    );
+    let other_net = [&[24, 192, 0, 2][..], &OTHER_SERVER].concat();
+    assert_eq!(
+        routes(net, &[(3, &SERVER), (121, &other_net)]),
+        [route([192, 0, 2, 0], 24, Some(OTHER_SERVER))]
+    );
+    // As clouds lend them: no network, and the router beside it.
+    assert_eq!(routes(alone, &[(3, &far)]), [default_route(far)]);
+    let on_link = [&[32][..], &far, &[0; 4], &[0], &far].concat();
+    let expected = [route(far, 32, None), default_route(far)];
+    assert_eq!(routes(alone, &[(121, &on_link)]), expected);
+    assert_eq!(routes(net, &[(121, &on_link)]), expected);
+    // Elsewhere a router outside of the network cannot be one, nor can this host, nor no host.
+    for router in [far, OURS, [224, 0, 0, 1], [127, 0, 0, 1]] {
+        let value = [&[0][..], &router].concat();
+        assert_eq!(routes(net, &[(121, &value), (3, &SERVER)]), []);
+        assert_eq!(routes(net, &[(3, &router)]), []);
+    }
 }

@@ -1,0 +1,174 @@
+//! Frames about the local addresses: questions whether another station has them, announcements, and conflicts.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use nic::{HeadBuf, Origin};
+use wire::{
+    ArpPacket, EtherType, Instant, MacAddr, NeighborAdvertisement, NeighborSolicitation,
+    emit_arp_frame, solicited_node,
+};
+
+use super::Network;
+use crate::claims::{AddressConflict, AddressConflicts, ClaimAction, ConflictOutcome};
+use crate::drops::DropReason;
+use crate::route::{AddressError, LentAddress, is_link_local};
+
+impl Network {
+    /// Adds a local address with its routes, or changes them. The caller has asked whether another station has it; nobody has
+    /// asked about the link-local address that may come with it.
+    pub(crate) fn add_address(
+        &mut self,
+        lent: &LentAddress,
+        now: Instant,
+    ) -> Result<(), AddressError> {
+        let mac = self.nic.mac();
+        self.routes.add(mac, lent)?;
+        self.is_lent_to = true;
+        if self.point_to_point.is_some() {
+            return Ok(());
+        }
+        self.claims.hold(lent.ip);
+        let added: Vec<IpAddr> = self.routes.all_addresses().collect();
+        for ip in added {
+            self.claims.use_and_ask(ip, now);
+        }
+        self.claims.announce_all(now);
+        self.poll_claims(now);
+        Ok(())
+    }
+
+    /// Removes a local address, and the routes that were added with it.
+    pub(crate) fn remove_address(&mut self, ip: IpAddr) {
+        self.routes.remove(ip);
+        self.claims.remove(ip);
+    }
+
+    /// Sends what is due for the local addresses, and uses those that no other station has.
+    pub(crate) fn poll_claims(&mut self, now: Instant) {
+        while let Some(action) = self.claims.poll(now) {
+            // The shards of a NIC are one station.
+            let speaks = self.nic.is_first_shard();
+            match action {
+                ClaimAction::Probe(ip) if speaks => self.probe(ip, now),
+                ClaimAction::Announce(ip) if speaks => self.announce(ip, now),
+                ClaimAction::Use(ip) => {
+                    self.routes.trust(ip);
+                    if speaks {
+                        self.announce(ip, now);
+                    }
+                }
+                ClaimAction::Probe(_) | ClaimAction::Announce(_) => {}
+            }
+        }
+    }
+
+    /// Returns whether an address is not used yet because other stations are asked about it.
+    pub(crate) fn is_checking_addresses(&self) -> bool {
+        self.claims.is_checking()
+    }
+
+    /// Uses all addresses from now on; those that were not asked about are asked about meanwhile.
+    pub(crate) fn use_addresses_now(&mut self) {
+        for ip in self.claims.use_now() {
+            self.routes.trust(ip);
+        }
+    }
+
+    /// Returns the conflicts about the addresses of this NIC.
+    pub(crate) fn conflicts(&self) -> &AddressConflicts {
+        self.claims.conflicts()
+    }
+
+    /// Stops the use of addresses that other stations have; returns these conflicts.
+    pub(crate) fn take_lost(&mut self) -> Vec<AddressConflict> {
+        let lost = self.claims.take_lost();
+        for conflict in &lost {
+            self.routes.remove(conflict.ip);
+        }
+        lost
+    }
+
+    /// Returns whether there is no address but link-local ones, and none will come.
+    pub(crate) fn is_homeless(&self) -> bool {
+        !self.is_lent_to && self.routes.addresses().all(is_link_local)
+    }
+
+    /// Returns whether an address is local, or is to be so.
+    pub(crate) fn claims_address(&self, ip: IpAddr) -> bool {
+        self.routes.is_ours(ip) || self.claims.has(ip)
+    }
+
+    /// The station `by` uses a local address: defends it, or gives it up. The shard that has received the frame does so for all.
+    pub(crate) fn on_claimed(&mut self, ip: IpAddr, by: MacAddr, origin: Origin, now: Instant) {
+        self.drops.count(DropReason::AddressConflict);
+        if origin == Origin::Copy {
+            return;
+        }
+        if self.claims.on_claimed(ip, by, now) == Some(ConflictOutcome::Defended) {
+            self.announce(ip, now);
+        }
+    }
+
+    /// The station `by` asks whether another one has an address. Returns whether this stack asks, too: then it is used by neither.
+    pub(crate) fn on_probed(
+        &mut self,
+        ip: IpAddr,
+        by: MacAddr,
+        origin: Origin,
+        now: Instant,
+    ) -> bool {
+        let is_conflict = origin != Origin::Copy && self.claims.on_probed(ip, by, now).is_some();
+        if is_conflict {
+            self.drops.count(DropReason::AddressConflict);
+        }
+        is_conflict
+    }
+
+    /// Asks whether another station has an address: an ARP probe (RFC 5227 2.1.1), or a solicitation from the unspecified address
+    /// (RFC 4862 5.4.2).
+    fn probe(&mut self, ip: IpAddr, now: Instant) {
+        let mac = self.nic.mac();
+        let head = match ip {
+            IpAddr::V4(target) => {
+                let probe = ArpPacket::request(mac, Ipv4Addr::UNSPECIFIED, target);
+                let ethernet = self.ethernet(MacAddr::BROADCAST, EtherType::ARP);
+                HeadBuf::with(|out| emit_arp_frame(&ethernet, &probe, out))
+            }
+            IpAddr::V6(target) => {
+                let group = solicited_node(target);
+                let asked = NeighborSolicitation {
+                    target,
+                    source_mac: None,
+                };
+                let to = MacAddr::for_ipv6_multicast(group);
+                HeadBuf::with(|out| asked.emit_frame(mac, to, Ipv6Addr::UNSPECIFIED, group, out))
+            }
+        };
+        self.send_frame(head, now);
+    }
+
+    /// Announces a local address: gratuitous ARP (RFC 5227 2.3), an unsolicited advertisement (RFC 4861 7.2.6).
+    fn announce(&mut self, ip: IpAddr, now: Instant) {
+        let mac = self.nic.mac();
+        let head = match ip {
+            IpAddr::V4(ip) => {
+                let ethernet = self.ethernet(MacAddr::BROADCAST, EtherType::ARP);
+                let announced = ArpPacket::request(mac, ip, ip);
+                HeadBuf::with(|out| emit_arp_frame(&ethernet, &announced, out))
+            }
+            IpAddr::V6(target) => {
+                let all_nodes = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+                let group = MacAddr::for_ipv6_multicast(all_nodes);
+                let told = NeighborAdvertisement {
+                    target,
+                    target_mac: Some(mac),
+                    router: false,
+                    solicited: false,
+                    overrides: true,
+                };
+                HeadBuf::with(|out| told.emit_frame(mac, group, target, all_nodes, out))
+            }
+        };
+        self.send_frame(head, now);
+    }
+}

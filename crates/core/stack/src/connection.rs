@@ -134,6 +134,7 @@ impl Stack {
             tokens: Default::default(),
             options: SocketSettings::new(options),
             errors: Default::default(),
+            lent_places: None,
             last_sent: None,
             next_ident: None,
             write_low: (options.snd_buf_max / 3).max(1),

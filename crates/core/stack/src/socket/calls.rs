@@ -313,6 +313,7 @@ impl Stack {
             tokens,
             options,
             ..
+            lent_places,
         } = &mut *connection;
         let mut home = |payload| network.recycle(payload);
         let call = RecvCall {
@@ -321,6 +322,7 @@ impl Stack {
             tokens,
             flags,
             merge: options.merge_frags,
+            lent_places: lent_places.as_deref_mut(),
             home: &mut home,
         };
         let mut outcome = match recvmsg(conn.recv_queue(), call) {

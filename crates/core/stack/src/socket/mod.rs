@@ -26,7 +26,7 @@ use smallvec::SmallVec;
 use tcp::{Connection, SeqNum, StateKind, TcpError, TimeWait};
 use wire::{FourTuple, Instant};
 
-use crate::direct::Placing;
+use crate::direct::{LentPlaces, Placing};
 use crate::pressure::PressureMarks;
 use crate::window::Promise;
 use error::{BadSocket, DontneedError};
@@ -70,6 +70,8 @@ pub(crate) struct ConnectionSocket {
     pub(crate) is_old: bool,
     /// Where the next bytes belong, if its program has said so.
     pub(crate) placing: Option<Placing>,
+    /// Frags in its places that are lent. `None`: it was given no place yet.
+    pub(crate) lent_places: Option<Box<LentPlaces>>,
     pub(crate) tokens: TokenTable<Held>,
     pub(crate) options: SocketSettings,
     /// Zero-copy sends, complete or not.
@@ -246,7 +248,11 @@ impl ConnectionSocket {
     ) -> Result<u32, DontneedError> {
         Ok(self
             .tokens
-            .release(ranges, |held| held.release(&mut home))?)
+            .release(ranges, |held| held.release(&mut home))?;
+        if let Some(lent) = &mut self.lent_places {
+            lent.forget(ranges);
+        }
+        Ok(freed)
     }
 
     /// Returns whether the NIC, or the queue of a neighbour, still holds packets of a send that the peer has

@@ -154,6 +154,11 @@ impl<P: Payload> Connection<P> {
     }
 
     /// Returns the payload that can be read; it stays after the connection is closed.
+    /// Returns the payloads that can be read, in order.
+    pub fn unread(&self) -> impl Iterator<Item = &P> + '_ {
+        self.queue.iter()
+    }
+
     pub fn recv_queue(&mut self) -> &mut RecvQueue<P> {
         &mut self.queue
     }

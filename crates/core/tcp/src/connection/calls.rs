@@ -33,10 +33,11 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Returns whether an ACK is pending, due or not.
-    pub fn is_ack_pending(&self) -> bool {
+    /// Returns whether an ACK is pending that leaves when the link is empty: by [`Connection::on_drained`] or
+    /// [`Connection::on_idle`]. One that waits for an answer of the program is none.
+    pub fn has_ack_for_link(&self) -> bool {
         match &self.state {
-            ConnectionState::Synchronized(synchronized) => synchronized.receiver.is_ack_pending(),
+            ConnectionState::Synchronized(synchronized) => synchronized.receiver.has_ack_for_link(),
             _ => false,
         }
     }
@@ -153,12 +154,12 @@ impl<P: Payload> Connection<P> {
         self.queue.len()
     }
 
-    /// Returns the payload that can be read; it stays after the connection is closed.
     /// Returns the payloads that can be read, in order.
     pub fn unread(&self) -> impl Iterator<Item = &P> + '_ {
         self.queue.iter()
     }
 
+    /// Returns the payload that can be read; it stays after the connection is closed.
     pub fn recv_queue(&mut self) -> &mut RecvQueue<P> {
         &mut self.queue
     }

@@ -10,6 +10,7 @@ use tcp::{Connection, Segment, SeqNum, StateKind, TcpError, Unreachable};
 use wire::{FourTuple, Instant};
 
 use crate::Stack;
+use crate::demux::TupleOwner;
 use crate::direct::Placing;
 use crate::memory::StackMemory;
 use crate::network::{Egress, Network, SegmentOwner, headers_for};
@@ -297,8 +298,12 @@ impl Stack {
         kind: IcmpErrorKind,
         now: Instant,
     ) -> bool {
-        let Some(slot) = self.sockets.names().connection(tuple) else {
-            return false;
+        let slot = match (self.sockets.lookup(tuple), kind) {
+            (Some(TupleOwner::Connection(slot)), _) => slot,
+            (Some(TupleOwner::Listener(slot)), IcmpErrorKind::Unreachable(what)) => {
+                return self.half_open_unreachable(slot, tuple, what, quoted);
+            }
+            _ => return false,
         };
         let Some(mut connection) = self.sockets.connection_at(slot) else {
             return false;
@@ -331,6 +336,24 @@ impl Stack {
         let Ok(Some(mut connection)) = self.sockets.connection_mut(owner) else {
             return;
         };
+    /// Passes an ICMP error about a SYN-ACK on to the listener; returns whether the half-open connection is there.
+    fn half_open_unreachable(
+        &mut self,
+        slot: u32,
+        tuple: &FourTuple,
+        what: Unreachable,
+        quoted: SeqNum,
+    ) -> bool {
+        let Some(mut listener) = self.sockets.listener_at(slot) else {
+            return false;
+        };
+        let half_open = &mut listener.half_open;
+        let is_there = half_open.on_unreachable(&crate::rx::endpoints(tuple), what, quoted);
+        let next = half_open.next_timer();
+        listener.arm(next);
+        is_there
+    }
+
         let disposition = connection.conn.on_unreachable(Unreachable::Host, quoted);
         let (state, holder) = settle(&mut connection, now);
         drop(connection);

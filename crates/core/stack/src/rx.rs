@@ -282,9 +282,10 @@ impl Stack {
             true => tcp::AcceptQueue::Full,
             false => listener.accept_queue(),
         };
+        let path = self.network.path(tuple.src_ip, now);
         let facts = tcp::Incoming {
             link,
-            path_mss: self.network.path_mss(tuple.src_ip, now),
+            path_mss: path.map(|path| path.mss),
             accept_queue,
             iss_floor,
         };
@@ -310,6 +311,7 @@ impl Stack {
                 };
                 if let Some(mut connection) = self.sockets.connection_at(accepted) {
                     let windows = &mut self.memory.windows;
+                    connection.routers_fragment = path.is_some_and(|path| path.routers_fragment);
                     connection.note_arrival(accepted, queue.index(), arrived, windows);
                     connection.note_first_time(now);
                 }

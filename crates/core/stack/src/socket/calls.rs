@@ -170,14 +170,16 @@ impl Stack {
             });
         }
         let tuple = self.name_connection(local, route.source, remote)?;
+        let known = self.network.path(remote.ip(), now);
         let path = NewPath {
             endpoints: crate::rx::endpoints(&tuple),
             link: self.network.link_limits(remote.ip()),
-            path_mss: self.network.path_mss(remote.ip(), now),
+            path_mss: known.map(|path| path.mss),
         };
         let conn = self.tcp.connect(&path, options, early, now);
         let mut connection = self.connection_socket(conn, tuple, route.next_hop, Holder::Program);
         connection.options = super::sockopt::SocketSettings::new(options);
+        connection.routers_fragment = known.is_some_and(|path| path.routers_fragment);
         connection.write_low = connection.options.write_low();
         let id = self.sockets.insert_connection(connection);
         self.stats.connects += 1;
@@ -311,18 +313,18 @@ impl Stack {
         let ConnectionSocket {
             conn,
             tokens,
+            lent_places,
             options,
             ..
-            lent_places,
         } = &mut *connection;
         let mut home = |payload| network.recycle(payload);
         let call = RecvCall {
             msg,
             sink,
             tokens,
+            lent_places: lent_places.as_deref_mut(),
             flags,
             merge: options.merge_frags,
-            lent_places: lent_places.as_deref_mut(),
             home: &mut home,
         };
         let mut outcome = match recvmsg(conn.recv_queue(), call) {

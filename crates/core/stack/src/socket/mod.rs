@@ -78,6 +78,8 @@ pub(crate) struct ConnectionSocket {
     pub(crate) errors: ErrQueue,
     /// Kind of memory of the last bytes in the send queue: packets do not mix the kinds.
     pub(crate) last_sent: Option<SourceMemory>,
+    /// Packets have DF clear: the path has links that carry less than the smallest packets of TCP.
+    pub(crate) routers_fragment: bool,
     /// Identification of the next packet, if routers may fragment them.
     pub(crate) next_ident: Option<u16>,
     /// Free bytes of the send queue at which the socket is writable (linux: a third of the buffer).

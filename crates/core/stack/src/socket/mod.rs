@@ -240,6 +240,7 @@ impl ConnectionSocket {
             | Readiness::WRITE_CLOSED.when(write_closed)
             | Readiness::ERROR.when(has_error)
             | Readiness::ERROR_QUEUE.when(self.errors.has_entries())
+            | Readiness::URGENT.when(self.has_urgent())
     }
 
     /// Takes tokens back; passes each net_iov to `home`.
@@ -248,7 +249,7 @@ impl ConnectionSocket {
         ranges: &[DmabufToken],
         mut home: impl FnMut(Netmem),
     ) -> Result<u32, DontneedError> {
-        Ok(self
+        let freed = self
             .tokens
             .release(ranges, |held| held.release(&mut home))?;
         if let Some(lent) = &mut self.lent_places {
@@ -310,6 +311,12 @@ impl ConnectionSocket {
     /// Returns how many bytes lie before the urgent byte; `None` if there is none, or it was read.
     pub(crate) fn until_urgent(&self) -> Option<u64> {
         self.urgent?.checked_sub(self.read)
+    }
+
+    /// Returns whether the urgent byte can be read (linux `TCP_URG_VALID`).
+    fn has_urgent(&self) -> bool {
+        let before = self.until_urgent();
+        before.is_some_and(|before| before < self.conn.readable_len() as u64)
     }
 
     /// Adds the timestamps of sends that are due to the error queue.

@@ -17,3 +17,4 @@ mod own;
 mod path_mtu;
 mod pressure;
 mod shards;
+mod urgent;

@@ -10,6 +10,7 @@
 
 mod direct;
 mod ecn;
+mod interactive;
 mod lease;
 mod macvtap;
 mod packet;

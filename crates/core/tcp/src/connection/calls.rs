@@ -521,6 +521,7 @@ impl<P: Payload> Connection<P> {
         info.readable = self.queue.len();
         info.segs_in = self.segs_in;
         info.segs_out = self.segs_out;
+        info.data_segs_out = self.data_segs_out;
         info
     }
 }

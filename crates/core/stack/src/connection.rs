@@ -65,6 +65,11 @@ impl ConnectionSocket {
         self.is_old = true;
     }
 
+    /// Takes over what an earlier connection discovered about the path.
+    pub(crate) fn take_path(&mut self, path: Option<PathMtu>) {
+        self.routers_fragment = path.is_some_and(|path| path.routers_fragment);
+    }
+
     /// Returns the identification of a packet that routers may fragment, and those of the packets of a super-packet after
     /// it; `None`: they must not. It begins at the low bits of a sequence number, which is not predictable.
     fn identify(&mut self, segment: &Segment<FragList>) -> Option<u16> {

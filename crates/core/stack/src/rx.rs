@@ -272,10 +272,8 @@ impl Stack {
             return;
         };
         let half_open = listener.half_open.len();
-        let space = self
-            .memory
-            .windows
-            .newcomer(queue.index(), free, link.mss, half_open);
+        let windows = &mut self.memory.windows;
+        let space = windows.newcomer(queue.index(), free, link.mss, half_open);
         let space = space.min(listener.options.rcv_buf);
         listener.half_open.set_rcv_space(space);
         let accept_queue = match is_full {
@@ -310,8 +308,8 @@ impl Stack {
                     return;
                 };
                 if let Some(mut connection) = self.sockets.connection_at(accepted) {
+                    connection.take_path(path);
                     let windows = &mut self.memory.windows;
-                    connection.routers_fragment = path.is_some_and(|path| path.routers_fragment);
                     connection.note_arrival(accepted, queue.index(), arrived, windows);
                     connection.note_first_time(now);
                 }

@@ -179,7 +179,7 @@ impl Stack {
         let conn = self.tcp.connect(&path, options, early, now);
         let mut connection = self.connection_socket(conn, tuple, route.next_hop, Holder::Program);
         connection.options = super::sockopt::SocketSettings::new(options);
-        connection.routers_fragment = known.is_some_and(|path| path.routers_fragment);
+        connection.take_path(known);
         connection.write_low = connection.options.write_low();
         let id = self.sockets.insert_connection(connection);
         self.stats.connects += 1;

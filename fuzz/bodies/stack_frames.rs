@@ -218,6 +218,7 @@ impl World {
             ack,
             flags,
             window: u16::from(window) << 8,
+            urgent: 0,
             options: TcpOptions {
                 mss: is_syn.then_some(u16::from(window) * 8),
                 window_scale: (is_syn && which & 8 != 0).then_some(window % 15),

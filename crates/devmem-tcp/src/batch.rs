@@ -6,10 +6,8 @@ use devmem_uapi::{
     CmsgSink, DevmemCmsg, DmabufCmsg, DmabufId, DmabufToken, FragToken, MAX_DONTNEED_FRAGS,
     MAX_DONTNEED_TOKENS, NoSpace,
 };
-use netmem::{CpuAccess, Dmabuf};
 
-use crate::error::{GatherError, ReleaseError};
-use crate::gather::Gather;
+use crate::error::ReleaseError;
 use crate::socket::Socket;
 
 /// One piece of received data, in stream order.
@@ -210,109 +208,6 @@ impl RxBatch {
             .collect()
     }
 
-    /// Copies all bytes, in stream order and without gaps, to `target` at `offset`, device to device in one pass.
-    /// Returns the number of bytes. Memory of a GPU is copied by the GPU: see [`start_gather`](Self::start_gather).
-    ///
-    /// `target` is written as by [`Dmabuf::copy_from`]. It should not be bound for receiving: the copy would overwrite
-    /// payload that a NIC wrote there.
-    ///
-    /// # Errors
-    /// [`GatherError::DoesNotFit`] if the bytes do not fit, [`GatherError::Gone`] if the memory of a frag is no longer bound.
-    /// After an error, the bytes before the failing frag may have been copied.
-    pub fn gather_into(&self, target: &Dmabuf, offset: usize) -> Result<usize, GatherError> {
-        self.start_gather(target, offset)?.wait()
-    }
-
-    /// As [`gather_into`](Self::gather_into), without waiting for copies that a GPU does: those between memory of one GPU.
-    /// The batch keeps its frags until the result is dropped, which waits. Other copies are done when this returns.
-    ///
-    /// # Errors
-    /// As [`gather_into`](Self::gather_into).
-    pub fn start_gather(&self, target: &Dmabuf, offset: usize) -> Result<Gather<'_>, GatherError> {
-        let needed = self.device_bytes() + self.linear_bytes();
-        if target.size().saturating_sub(offset) < needed {
-            return Err(GatherError::DoesNotFit {
-                needed,
-                offset,
-                size: target.size(),
-            });
-        }
-        let mut gather = Gather::new(needed);
-        // One CPU access to the target, and one to the memory of each run of frags of the same binding.
-        let to = target.cpu_view(CpuAccess::Write)?;
-        let mut at = offset;
-        let mut items = &self.items[..];
-        while let Some(first) = items.first() {
-            let run = items
-                .iter()
-                .take_while(|item| item.dmabuf() == first.dmabuf());
-            let (run, rest) = items.split_at(run.count());
-            items = rest;
-            let Some(dmabuf) = first.dmabuf() else {
-                for item in run {
-                    to.copy_in(at, item.linear(&self.host))?;
-                    at += item.len();
-                }
-                continue;
-            };
-            let memory = self.memory_of(dmabuf)?;
-            let len: usize = run.iter().map(Item::len).sum();
-            if memory.is_same(target) && are_at(run, at) {
-                // Placed directly: see `RecvHalf::place_next`.
-                at += len;
-                continue;
-            }
-            let ranges = run
-                .iter()
-                .map(|item| item.start()..item.start() + item.len());
-            if let Some(copies) = target.gather_from(&memory, ranges, at)? {
-                gather.push(copies);
-                at += len;
-                continue;
-            }
-            let from = memory.cpu_view(CpuAccess::Read)?;
-            for item in run {
-                to.copy_from(&from, item.start(), at, item.len())?;
-                at += item.len();
-            }
-            from.end()?;
-        }
-        to.end()?;
-        Ok(gather)
-    }
-
-    /// Copies the first bytes of the batch, in stream order, to `out` in host memory: as many as fit, or as there are.
-    /// Returns their number.
-    ///
-    /// # Errors
-    /// As [`gather_into`](Self::gather_into), except that everything fits.
-    pub fn copy_to(&self, out: &mut [u8]) -> Result<usize, GatherError> {
-        let mut done = 0;
-        for item in &self.items {
-            let Some(room) = out.get_mut(done..).filter(|room| !room.is_empty()) else {
-                break;
-            };
-            let len = item.len().min(room.len());
-            let room = &mut room[..len];
-            match item.dmabuf() {
-                None => room.copy_from_slice(&item.linear(&self.host)[..len]),
-                Some(dmabuf) => self.memory_of(dmabuf)?.copy_out(item.start(), room)?,
-            }
-            done += len;
-        }
-        Ok(done)
-    }
-
-    /// Returns the memory of a binding of which the batch has frags, also after its unbinding.
-    ///
-    /// # Errors
-    /// [`GatherError::Gone`] if the batch has no frag of that binding, or holds none any more; the NIC belongs to another process.
-    pub fn memory_of(&self, dmabuf: DmabufId) -> Result<Dmabuf, GatherError> {
-        let owner = self.owner.as_ref();
-        let memory = owner.map(|owner| owner.memory(dmabuf)).transpose()?;
-        memory.flatten().ok_or(GatherError::Gone { dmabuf })
-    }
-
     /// Returns the number of frags in device memory.
     pub(crate) fn device_frags(&self) -> usize {
         self.devices().count()
@@ -326,17 +221,8 @@ impl RxBatch {
     }
 }
 
-/// Returns whether the items lie at `at` of their memory, one after another.
-fn are_at(items: &[Item], mut at: usize) -> bool {
-    items.iter().all(|item| {
-        let is_there = item.start() == at;
-        at += item.len();
-        is_there
-    })
-}
-
 impl Item {
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match self {
             Self::Device(device) => device.len as usize,
             Self::Linear(range) => range.len(),
@@ -344,7 +230,7 @@ impl Item {
     }
 
     /// Returns the binding of its memory; `None` for host memory.
-    fn dmabuf(&self) -> Option<DmabufId> {
+    pub(crate) fn dmabuf(&self) -> Option<DmabufId> {
         match self {
             Self::Device(device) => Some(device.dmabuf),
             Self::Linear(_) => None,
@@ -352,7 +238,7 @@ impl Item {
     }
 
     /// Returns the offset of its first byte in that memory.
-    fn start(&self) -> usize {
+    pub(crate) fn start(&self) -> usize {
         match self {
             Self::Device(device) => device.range().start,
             Self::Linear(range) => range.start,
@@ -360,14 +246,14 @@ impl Item {
     }
 
     /// Returns its bytes if they are in host memory, else an empty slice.
-    fn linear<'a>(&self, host: &'a [u8]) -> &'a [u8] {
+    pub(crate) fn linear<'a>(&self, host: &'a [u8]) -> &'a [u8] {
         match self {
             Self::Device(_) => &[],
             Self::Linear(range) => &host[range.clone()],
         }
     }
 
-    fn token(self) -> Option<FragToken> {
+    pub(crate) fn token(self) -> Option<FragToken> {
         match self {
             Self::Device(device) => Some(device.token),
             Self::Linear(_) => None,
@@ -511,7 +397,7 @@ impl RxBatch {
 }
 
 /// Merges consecutive tokens into ranges.
-fn merge_tokens(tokens: impl Iterator<Item = FragToken>, ranges: &mut Vec<DmabufToken>) {
+pub(crate) fn merge_tokens(tokens: impl Iterator<Item = FragToken>, ranges: &mut Vec<DmabufToken>) {
     ranges.clear();
     for token in tokens {
         match ranges.last_mut() {

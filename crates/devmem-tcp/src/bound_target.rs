@@ -39,6 +39,7 @@ impl BoundTarget {
         let _bindings = nic.lock_bindings();
         nic.align_dmabuf_ids()?;
         let shards = nic.shards().iter();
+        shards.clone().for_each(|shard| shard.shared.note_target());
         let shards = shards.map(|shard| ShardTarget::bind(shard, memory));
         let shards: Vec<_> = shards.collect::<Result<_, PlaceError>>()?;
         let id = same_id(shards.iter().map(|bound| bound.id))?;
@@ -110,8 +111,9 @@ fn kernel_places_nothing() -> Refusal {
 impl RecvHalf {
     /// Says where the next bytes of the stream belong: in `ranges` of `target`, one after another, from the first byte that was
     /// not received yet. A user-space NIC then receives them there, without a copy of its own, as far as it can. Bytes that
-    /// were queued before this call, or arrived out of order, lie in the bound memory; those of a packet that the NIC did not expect
-    /// were copied to their place, or lie in the bound memory, too.
+    /// were queued before this call stay where they are: in the bound memory, or in the ranges of an earlier call. Those that arrive out of
+    /// order lie in the bound memory; those of a packet that the NIC did not expect were copied to their place, or lie in
+    /// the bound memory, too.
     ///
     /// Receive as usual, range by range ([`recv_at_most`](Self::recv_at_most)), and pass each batch to
     /// [`RxBatch::gather_into`](crate::RxBatch::gather_into) with its place: it copies only what is not there. Bytes behind the last
@@ -120,9 +122,13 @@ impl RecvHalf {
     /// Until a byte of a range was received, the NIC may write anything to it. If a range shall be used for something else before
     /// all of it was received, end this first: by a call without ranges, or by dropping the stream.
     ///
+    /// So the ranges must not have bytes of the target that are still needed. These are, for any stream of the NIC: bytes that
+    /// have arrived in the ranges of an earlier call and were not received (where the new ranges have them at the
+    /// same place, they may stay); those in batches that were neither gathered nor released; ranges that another stream is filling.
+    ///
     /// # Errors
     /// [`PlaceError`]: the stream is not established, or has ended; the target is bound to another NIC; a range is not inside
-    /// it.
+    /// it; a byte is in two of the ranges, or is still needed. The earlier call stays in effect then.
     pub fn place_next(
         &mut self,
         target: &BoundTarget,
@@ -139,7 +145,16 @@ impl RecvHalf {
                 .with_remedy("bind it with `bind_target` of the NIC of the stream")
                 .into());
         }
-        let id = target.id;
+        let (id, at) = (target.id, inner.at);
+        let elsewhere = inner
+            .shared
+            .find_in_stacks(at, |stack, is_ours| match is_ours {
+                true => None,
+                false => stack.places_in_use(&target.memory, ranges),
+            });
+        if let Some(found) = elsewhere {
+            return Err(stack::PlaceError::InUse(found).into());
+        }
         Ok(inner.with(|stack| stack.place_next(inner.socket, id, ranges))??)
     }
 }

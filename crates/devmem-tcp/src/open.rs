@@ -123,7 +123,7 @@ impl NetdevBuilder {
             linear_bytes: 0,
             impairment: Impairment::NONE,
             capture: None,
-            tcp: tcp::Config::default(),
+            tcp: TcpOptions::default().into(),
             on_warning: OnWarning(Box::new(print_warning)),
         }
     }

@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -47,6 +47,8 @@ struct ShardGroup {
     lease: Option<LeaseKeeper>,
     /// Held while memory is bound, so that all shards give it the same id. Lock order: before the locks of the drivers.
     binding: Mutex<()>,
+    /// A memory was bound as a target: streams may receive into it directly.
+    has_targets: AtomicBool,
 }
 
 impl Shared {
@@ -71,6 +73,7 @@ impl Shared {
             shards,
             lease,
             binding: Mutex::default(),
+            has_targets: AtomicBool::new(false),
         });
         let shared = |(number, (driver, _)): (u16, &(Arc<Driver>, _))| {
             Arc::new(Self {
@@ -81,6 +84,29 @@ impl Shared {
             })
         };
         Ok((0..).zip(&group.shards).map(shared).collect())
+    }
+
+    /// Notes that a memory is a target from now on.
+    pub(crate) fn note_target(&self) {
+        self.group.has_targets.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether a memory was ever bound as a target.
+    pub(crate) fn has_targets(&self) -> bool {
+        self.group.has_targets.load(Ordering::Relaxed)
+    }
+
+    /// Asks the stack with index `at` of each shard until one has an answer. Must not be called in a child of fork(2).
+    pub(crate) fn find_in_stacks<T>(
+        &self,
+        at: StackIndex,
+        mut ask: impl FnMut(&Stack, bool) -> Option<T>,
+    ) -> Option<T> {
+        let mut shards = self.group.shards.iter();
+        shards.find_map(|(driver, _)| {
+            let is_ours = Arc::ptr_eq(driver, &self.driver);
+            ask(&driver.lock().stacks[at.0], is_ours)
+        })
     }
 
     /// Polls until the connections of dropped streams of all shards are closed: see [`Driver::linger`].

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{Shutdown, SocketAddr};
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -10,7 +11,7 @@ use std::time::Duration;
 use devmem_uapi::{DmabufId, DmabufToken, Errno, MsgFlags};
 use netmem::{Dmabuf, MemoryObserver};
 use rustix::event::epoll::EventFlags;
-use stack::{OptionName, Readiness, SendMsg, SocketId, SocketOption, Stack};
+use stack::{OptionName, PlaceInUse, Readiness, SendMsg, SocketId, SocketOption, Stack};
 use steer::RxQueueId;
 
 use crate::batch::{BatchSink, Item, RxBatch};
@@ -518,6 +519,29 @@ impl Inner {
     fn set_option(&self, option: SocketOption) -> io::Result<()> {
         let set = self.with(|stack| stack.set_option(self.socket, option))?;
         set.map_err(|error| Refusal::from(error).into())
+    }
+
+    /// Returns bytes of `place` that some stream of the NIC still needs, the frags `gathered` of this one aside.
+    pub(crate) fn place_in_use(
+        &self,
+        memory: &Dmabuf,
+        place: &Range<usize>,
+        gathered: &[DmabufToken],
+    ) -> Option<PlaceInUse> {
+        let ranges = std::slice::from_ref(place);
+        self.shared
+            .find_in_stacks(self.at, |stack, is_ours| match is_ours {
+                true => stack.place_in_use(memory, place.clone(), self.socket, gathered),
+                false => stack.places_in_use(memory, ranges),
+            })
+    }
+
+    /// Notes that the bytes of lent frags were gathered.
+    pub(crate) fn note_gathered(&self, tokens: &[DmabufToken]) {
+        let mut core = self.shared.driver.lock();
+        // Refused only after the socket was closed, and this keeps it open.
+        let noted = core.stacks[self.at.0].gathered(self.socket, tokens);
+        debug_assert!(noted.is_ok(), "{noted:?}");
     }
 
     /// Returns the memory of a binding, if it has not been freed. Must not be called in a child of fork(2).

@@ -72,7 +72,7 @@ pub struct TcpOptions {
     pub user_timeout: Option<Duration>,
     /// Largest number of unacknowledged bytes in the send queue (SO_SNDBUF), 8 MiB by default.
     pub send_buffer: usize,
-    /// Largest receive window in bytes (SO_RCVBUF), 6 MiB by default. The memory of the bound queue limits it, too.
+    /// Largest receive window in bytes (SO_RCVBUF), 32 MiB by default, as in Linux since 6.16 (`tcp_rmem`). The memory of the bound queue limits it, too.
     pub receive_buffer: u32,
     /// Congestion control.
     pub congestion: Congestion,
@@ -106,7 +106,7 @@ impl Default for TcpOptions {
             keepalive: None,
             user_timeout: options.user_timeout,
             send_buffer: options.snd_buf_max,
-            receive_buffer: options.rcv_buf_max,
+            receive_buffer: stack::RCV_BUF_MAX,
             congestion: Congestion::default(),
             ecn: Ecn::default(),
             pacing,

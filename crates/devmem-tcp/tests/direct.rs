@@ -5,13 +5,17 @@
     reason = "a place is a list of ranges"
 )]
 
+#[path = "direct/overlap.rs"]
+mod overlap;
+
 use std::io::Write;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::Duration;
 
 use devmem_tcp::{
-    BoundRx, BoundTarget, Dmabuf, ErrorKind, Frag, Netdev, PlaceError, RxBatch, Setup, Stream,
+    BoundRx, BoundTarget, Dmabuf, ErrorKind, Frag, Listener, Netdev, PlaceError, RxBatch, Setup,
+    Stream,
 };
 use netmem::{FakeDevice, FakePace};
 
@@ -22,6 +26,8 @@ const TARGET_BYTES: usize = 1 << 20;
 /// Two NICs and a connection; the receiver has a target beside its bound memory.
 struct Bench {
     nic: Netdev,
+    other: Netdev,
+    listener: Listener,
     /// `None` while a thread has it.
     sender: Option<Stream>,
     receiver: Stream,
@@ -41,12 +47,16 @@ impl Bench {
         let bound = nic.bind_rx(&memory, setup.queues()).expect("bound");
         let place = Dmabuf::anonymous(TARGET_BYTES).expect("memory");
         let target = nic.bind_target(&place).expect("bound");
-        let listener = nic.listen(address).expect("the port is free");
+        let mut listener = nic.listen(address).expect("the port is free");
         let sender = other.connect(address).expect("the listener is there");
         let (mut receiver, _) = listener.accept().expect("it connected");
         receiver.set_timeout(Some(PATIENCE));
+        // From here on, a call that waits for a connection lets virtual time pass.
+        listener.set_timeout(Some(Duration::from_millis(5)));
         Self {
             nic,
+            other,
+            listener,
             sender: Some(sender),
             receiver,
             memory,

@@ -231,6 +231,10 @@ impl Dmabuf {
         }
     }
 
+    pub(crate) fn of(memory: Arc<Memory>) -> Self {
+        Dmabuf { memory }
+    }
+
     pub(crate) fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }

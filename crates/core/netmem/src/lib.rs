@@ -121,4 +121,4 @@ pub use provider::{OpaqueProvider, contract};
 pub use rx_claim::{InUse, InUseReason, RxClaim};
 pub use sharing::{MAX_PEER_BYTES, PeerMemory, PeerMemoryError, ShareableMemory};
 pub use staging::{CopiesInFlight, StagedCopies};
-pub use tx_memory::{TxMemory, TxSend};
+pub use tx_memory::{TxMemory, TxObserver, TxSend};

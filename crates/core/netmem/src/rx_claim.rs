@@ -132,6 +132,17 @@ impl RxClaim {
         Ok(Self { entry })
     }
 
+    /// Returns whether some of `memory` is bound for receiving now.
+    pub fn is_bound(memory: &Dmabuf) -> bool {
+        let range = 0..memory.size();
+        let entries = ENTRIES.get();
+        let entries = entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bound = entries
+            .iter()
+            .filter(|entry| entry.is_bound.load(Ordering::Acquire));
+        bound.any(|entry| entry.covers(memory.memory(), &range))
+    }
+
     /// Sets the function that counts the net_iovs of the binding that are not home. It is called after the claim was
     /// dropped, when the memory is to be bound again, and must not bind memory itself. Only the first call has an effect.
     pub fn lent_by(&self, count: impl Fn() -> usize + Send + Sync + 'static) {

@@ -7,7 +7,7 @@
 //! and every frag of the send holds a reference to it, also after it was cut, shared or queued (send queue, neighbour
 //! queue, NIC). When only the [`TxSend`] is left, no frag can read the bytes any more.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use devmem_uapi::DmabufId;
 
@@ -35,6 +35,23 @@ pub struct TxMemory {
 #[derive(Debug)]
 pub struct TxSend {
     shared: Arc<PoolShared>,
+}
+
+/// Tells whether a send still has frags, without keeping any.
+#[derive(Debug, Clone)]
+pub struct TxObserver(Weak<PoolShared>);
+
+impl TxObserver {
+    /// Returns whether neither a frag nor the [`TxSend`] is left.
+    pub fn is_over(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+
+    /// Returns whether frags may be left, and are of the memory of `dmabuf`.
+    pub fn is_in(&self, dmabuf: &Dmabuf) -> bool {
+        let shared = self.0.upgrade();
+        shared.is_some_and(|shared| Arc::ptr_eq(shared.area().memory(), dmabuf.memory()))
+    }
 }
 
 impl TxMemory {
@@ -68,6 +85,11 @@ impl TxMemory {
     /// Returns the number of bytes.
     pub fn size(&self) -> usize {
         self.size
+    }
+
+    /// Returns a handle to the memory.
+    pub fn dmabuf(&self) -> Dmabuf {
+        Dmabuf::of(Arc::clone(self.provider.area().memory()))
     }
 
     /// Returns the size of each net_iov: the largest that divides the memory.
@@ -107,6 +129,11 @@ impl Drop for TxMemory {
 }
 
 impl TxSend {
+    /// Returns an observer of the frags of this send.
+    pub fn observer(&self) -> TxObserver {
+        TxObserver(Arc::downgrade(&self.shared))
+    }
+
     /// Appends `len` bytes at `offset` of the memory to `list`, without copying them.
     ///
     /// # Errors

@@ -280,6 +280,8 @@ pub struct RawSegment<'a> {
     pub flags: TcpFlags,
     /// Window field.
     pub window: u16,
+    /// Urgent pointer.
+    pub urgent: u16,
     /// Options.
     pub options: wire::TcpOptions,
     /// Payload.
@@ -293,6 +295,7 @@ impl Default for RawSegment<'_> {
             ack: 0,
             flags: TcpFlags::ACK,
             window: 65_535,
+            urgent: 0,
             options: wire::TcpOptions::default(),
             payload: &[],
         }
@@ -306,6 +309,7 @@ pub fn tcp_frame(from: SocketAddr, to: SocketAddr, segment: &RawSegment<'_>) -> 
         ack,
         flags,
         window,
+        urgent,
         options,
         payload,
     } = *segment;
@@ -323,7 +327,7 @@ pub fn tcp_frame(from: SocketAddr, to: SocketAddr, segment: &RawSegment<'_>) -> 
         ack,
         flags,
         window,
-        urgent: 0,
+        urgent,
         options,
         header_len: TcpHeader::LEN,
     };

@@ -20,6 +20,7 @@ use thiserror::Error;
 
 use crate::Stack;
 use crate::binding_tx::TxBinding;
+use crate::direct::Placements;
 use crate::memory::StackMemory;
 use crate::network::Network;
 use crate::socket::error::UnknownBinding;
@@ -105,6 +106,14 @@ pub enum BindRxError {
     /// binding hands out the net_iovs of the other.
     #[error(transparent)]
     InUse(#[from] InUse),
+    /// The memory is a target, in which programs choose where bytes are received.
+    #[error(
+        "the memory is bound as a target (dma-buf {target}), in which streams receive directly; bind other memory for receiving"
+    )]
+    IsTarget {
+        /// The binding as a target.
+        target: DmabufId,
+    },
     /// The NIC could not restart the queue.
     #[error("rx queue {queue} could not be restarted with the dma-buf's memory: {source}")]
     Restart {
@@ -143,7 +152,7 @@ impl BindRxError {
             | Self::Threshold { .. } => Errno::EINVAL,
             Self::UnknownInterface { .. } => Errno::ENODEV,
             Self::QueueTaken { .. } => Errno::EEXIST,
-            Self::InUse(_) => Errno::EBUSY,
+            Self::InUse(_) | Self::IsTarget { .. } => Errno::EBUSY,
             Self::Restart { source, .. } => match source {
                 RestartError::NoSuchQueue { .. } => Errno::EINVAL,
                 _ => Errno::ENOMEM,
@@ -186,6 +195,8 @@ pub(crate) struct Bindings {
     pub(crate) sending: BTreeMap<DmabufId, TxBinding>,
     /// Memory in which received payload is placed directly; see `direct.rs`.
     pub(crate) targets: BTreeMap<DmabufId, TxMemory>,
+    /// Places that connections were given in targets.
+    pub(crate) placements: Placements,
     last: u32,
 }
 
@@ -490,6 +501,10 @@ impl StackMemory {
             .queues
             .iter()
             .try_for_each(|&queue| validate_queue(queue, network.nic()))?;
+        let mut targets = self.bindings.targets.iter();
+        if let Some((&target, _)) = targets.find(|(_, it)| it.dmabuf().is_same(&request.dmabuf)) {
+            return Err(BindRxError::IsTarget { target });
+        }
         // Declared before `restarted`: if a queue fails, the claim is dropped after the queues are back on host memory.
         let claim = match memory {
             Some(memory) => memory,

@@ -10,20 +10,23 @@ use tcp::{Connection, Segment, SeqNum, StateKind, TcpError, Unreachable};
 use wire::{FourTuple, Instant};
 
 use crate::Stack;
+use crate::demux::TupleOwner;
 use crate::direct::Placing;
 use crate::memory::StackMemory;
 use crate::network::{Egress, Network, SegmentOwner, headers_for};
+use crate::path_mtu::PathMtu;
 use crate::socket::sockets::{ConnectionMut, Sockets};
 use crate::socket::sockopt::SocketSettings;
 use crate::socket::{ConnectionSocket, Holder, ListenerEnd, SocketId, SocketKind, TimeWaitSocket};
 use crate::stack::{Burst, FlushScope};
 use crate::window::{Ask, Promise, Windows};
 
-/// Smallest path MTU that is accepted from an ICMP error over IPv4 (linux `ip_rt_min_pmtu`). A smaller one is
-/// probably an attack.
+/// Smallest size to which an ICMP error reduces packets over IPv4 (linux `ip_rt_min_pmtu`): a smaller one is
+/// probably an attack. If it is genuine, routers have to fragment the packets (linux locks the path MTU, and clears DF).
 const MIN_PMTU_V4: u32 = 552;
 
-/// Minimum MTU of a link with IPv6 (RFC 8200 5); an error with a smaller one is ignored (RFC 8201 4).
+/// Minimum MTU of a link with IPv6 (RFC 8200 5); an error with a smaller one is discarded (RFC 8201 4): links with less fragment
+/// and reassemble below IPv6.
 const MIN_PMTU_V6: u32 = 1280;
 
 /// Timeouts in a row, of a connection that used Fast Open, after which the path is taken for one that drops its packets
@@ -62,10 +65,15 @@ impl ConnectionSocket {
         self.is_old = true;
     }
 
+    /// Takes over what an earlier connection discovered about the path.
+    pub(crate) fn take_path(&mut self, path: Option<PathMtu>) {
+        self.routers_fragment = path.is_some_and(|path| path.routers_fragment);
+    }
+
     /// Returns the identification of a packet that routers may fragment, and those of the packets of a super-packet after
     /// it; `None`: they must not. It begins at the low bits of a sequence number, which is not predictable.
     fn identify(&mut self, segment: &Segment<FragList>) -> Option<u16> {
-        if !self.options.may_fragment {
+        if !self.options.may_fragment && !self.routers_fragment {
             return None;
         }
         let ident = self.next_ident.unwrap_or(segment.seq.0 as u16);
@@ -131,10 +139,12 @@ impl Stack {
             urgent: None,
             is_old: false,
             placing: None,
+            lent_places: None,
             tokens: Default::default(),
             options: SocketSettings::new(options),
             errors: Default::default(),
             last_sent: None,
+            routers_fragment: false,
             next_ident: None,
             write_low: (options.snd_buf_max / 3).max(1),
             read_shutdown: false,
@@ -296,22 +306,28 @@ impl Stack {
         kind: IcmpErrorKind,
         now: Instant,
     ) -> bool {
-        let Some(slot) = self.sockets.names().connection(tuple) else {
-            return false;
+        let slot = match (self.sockets.lookup(tuple), kind) {
+            (Some(TupleOwner::Connection(slot)), _) => slot,
+            (Some(TupleOwner::Listener(slot)), IcmpErrorKind::Unreachable(what)) => {
+                return self.half_open_unreachable(slot, tuple, what, quoted);
+            }
+            _ => return false,
         };
         let Some(mut connection) = self.sockets.connection_at(slot) else {
             return false;
         };
         match kind {
             IcmpErrorKind::TooBig { mtu } => {
-                let Some(mtu) = believable_mtu(tuple.src_ip, mtu) else {
+                let Some(path) = believable_path(tuple.src_ip, mtu) else {
                     return false;
                 };
-                let mss = mtu - headers_for(tuple.src_ip);
-                let is_believed = connection.conn.on_mtu(mss, quoted, now);
+                let is_believed = connection.conn.on_mtu(path.mss, quoted, now);
+                if is_believed {
+                    connection.routers_fragment |= path.routers_fragment;
+                }
                 drop(connection);
                 if is_believed {
-                    self.network.note_path_mss(tuple.src_ip, mss, now);
+                    self.network.note_path(tuple.src_ip, path, now);
                 }
                 self.serve(slot, Burst::GoesOn, now);
                 is_believed
@@ -323,6 +339,24 @@ impl Stack {
                 true
             }
         }
+    }
+
+    /// Passes an ICMP error about a SYN-ACK on to the listener; returns whether the half-open connection is there.
+    fn half_open_unreachable(
+        &mut self,
+        slot: u32,
+        tuple: &FourTuple,
+        what: Unreachable,
+        quoted: SeqNum,
+    ) -> bool {
+        let Some(mut listener) = self.sockets.listener_at(slot) else {
+            return false;
+        };
+        let half_open = &mut listener.half_open;
+        let is_there = half_open.on_unreachable(&crate::rx::endpoints(tuple), what, quoted);
+        let next = half_open.next_timer();
+        listener.arm(next);
+        is_there
     }
 
     /// Handles a connection with a neighbour that does not answer, as an unreachable host.
@@ -498,18 +532,22 @@ fn settle(connection: &mut ConnectionMut<'_>, now: Instant) -> (StateKind, Holde
     (connection.conn.state(), connection.holder)
 }
 
-/// Returns the path MTU of an ICMP error if it is acceptable.
-fn believable_mtu(peer: IpAddr, told: Option<u32>) -> Option<u16> {
-    let least = if peer.is_ipv4() {
-        MIN_PMTU_V4
-    } else {
-        MIN_PMTU_V6
+/// Returns what an ICMP error says about a path, if it is acceptable.
+fn believable_path(peer: IpAddr, told: Option<u32>) -> Option<PathMtu> {
+    let least = match peer {
+        IpAddr::V4(_) => MIN_PMTU_V4,
+        IpAddr::V6(_) => MIN_PMTU_V6,
     };
-    match told {
-        Some(mtu) if peer.is_ipv6() && mtu < least => None,
-        // Routers older than RFC 1191 report no MTU: assume the smallest.
-        told => Some(u16::try_from(told.unwrap_or(least).max(least)).unwrap_or(u16::MAX)),
+    // Routers older than RFC 1191 report no MTU: assume less than the smallest.
+    let is_less = told.is_none_or(|mtu| mtu < least);
+    if peer.is_ipv6() && told.is_some() && is_less {
+        return None;
     }
+    let mtu = u16::try_from(told.unwrap_or(least).max(least)).unwrap_or(u16::MAX);
+    Some(PathMtu {
+        mss: mtu - headers_for(peer),
+        routers_fragment: peer.is_ipv4() && is_less,
+    })
 }
 
 #[cfg(test)]
@@ -517,16 +555,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn absurd_path_mtus_are_not_accepted() {
+    fn absurd_path_mtus_are_not_accepted_and_below_the_smallest_one_routers_fragment() {
         let (v4, v6) = (
             IpAddr::from([10, 0, 0, 1]),
             IpAddr::from([0x2001, 0, 0, 0, 0, 0, 0, 1]),
         );
-        assert_eq!(believable_mtu(v4, Some(1400)), Some(1400));
-        assert_eq!(believable_mtu(v4, Some(68)), Some(552));
-        assert_eq!(believable_mtu(v4, None), Some(552));
-        assert_eq!(believable_mtu(v4, Some(1 << 20)), Some(u16::MAX));
-        assert_eq!(believable_mtu(v6, Some(1280)), Some(1280));
-        assert_eq!(believable_mtu(v6, Some(1279)), None);
+        let path =
+            |peer, told| believable_path(peer, told).map(|path| (path.mss, path.routers_fragment));
+        assert_eq!(path(v4, Some(1400)), Some((1360, false)));
+        assert_eq!(path(v4, Some(552)), Some((512, false)));
+        assert_eq!(path(v4, Some(551)), Some((512, true)));
+        assert_eq!(path(v4, Some(68)), Some((512, true)));
+        assert_eq!(path(v4, None), Some((512, true)));
+        assert_eq!(path(v4, Some(1 << 20)), Some((u16::MAX - 40, false)));
+        assert_eq!(path(v6, Some(1280)), Some((1220, false)));
+        assert_eq!(path(v6, Some(1279)), None);
+        assert_eq!(path(v6, None), Some((1220, false)));
     }
 }

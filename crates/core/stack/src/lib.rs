@@ -64,7 +64,7 @@ pub use config::{
     MAX_BACKLOG, MAX_ORPHANS, MAX_SOCKETS, POLL_BUDGET, POLL_BYTES, RCV_BUF_MAX, SEND_MEMORY_BYTES,
     StackConfig,
 };
-pub use direct::{BindTargetError, PlaceError};
+pub use direct::{BindTargetError, PlaceError, PlaceInUse, PlaceUse};
 pub use drops::DropReason;
 pub use neighbor::{
     ANSWER_BROADCASTS_PER_SECOND, ANSWER_UNICASTS_PER_SECOND, LOCK_TIME, MAX_ANSWERS_HELD,

@@ -15,8 +15,17 @@ const BELIEVED: Duration = Duration::from_secs(600);
 /// Maximum number of entries. Peers create entries, and so do attackers that can forge ICMP for an existing connection.
 const MAX_PATHS: usize = 1024;
 
-/// Segment sizes of paths by peer, each with the time of the entry.
-type Known = HashMap<IpAddr, (u16, Instant)>;
+/// What is known about a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PathMtu {
+    /// Maximum segment size.
+    pub(crate) mss: u16,
+    /// Some links of the path carry less: routers fragment the packets, which must have DF clear.
+    pub(crate) routers_fragment: bool,
+}
+
+/// Paths by peer, each with the time of the entry.
+type Known = HashMap<IpAddr, (PathMtu, Instant)>;
 
 /// The path MTUs that the connections of a NIC have discovered. Clones share them: the shards of a NIC do.
 ///
@@ -33,8 +42,8 @@ impl PathMtus {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that segments to `peer` are limited to `mss` bytes.
-    pub(crate) fn note(&self, peer: IpAddr, mss: u16, now: Instant) {
+    /// Notes what was discovered about the path to `peer`.
+    pub(crate) fn note(&self, peer: IpAddr, path: PathMtu, now: Instant) {
         let mut known = self.known();
         if known.len() >= MAX_PATHS && !known.contains_key(&peer) {
             known.retain(|_, (_, told)| now.saturating_since(*told) < BELIEVED);
@@ -42,13 +51,13 @@ impl PathMtus {
                 return;
             }
         }
-        known.insert(peer, (mss, now));
+        known.insert(peer, (path, now));
     }
 
-    /// Returns the maximum segment size of the path to `peer`, if there is an entry.
-    pub(crate) fn get(&self, peer: IpAddr, now: Instant) -> Option<u16> {
-        let (mss, told) = *self.known().get(&peer)?;
-        (now.saturating_since(told) < BELIEVED).then_some(mss)
+    /// Returns what is known about the path to `peer`, if there is an entry.
+    pub(crate) fn get(&self, peer: IpAddr, now: Instant) -> Option<PathMtu> {
+        let (path, told) = *self.known().get(&peer)?;
+        (now.saturating_since(told) < BELIEVED).then_some(path)
     }
 }
 
@@ -56,13 +65,20 @@ impl PathMtus {
 mod tests {
     use super::*;
 
+    const fn path(mss: u16) -> PathMtu {
+        PathMtu {
+            mss,
+            routers_fragment: mss == 512,
+        }
+    }
+
     #[test]
     fn shards_that_share_the_paths_begin_with_what_one_has_discovered() {
         let one = PathMtus::default();
         let other = one.clone();
         let (peer, now) = (IpAddr::from([10, 0, 0, 1]), Instant::from_millis(1));
-        one.note(peer, 1160, now);
-        assert_eq!(other.get(peer, now), Some(1160));
+        one.note(peer, path(512), now);
+        assert_eq!(other.get(peer, now), Some(path(512)));
     }
 
     #[test]
@@ -70,13 +86,13 @@ mod tests {
         let paths = PathMtus::default();
         let peer = |n: u32| IpAddr::from(n.to_be_bytes());
         let at = |secs: u64| Instant::from_millis(secs * 1000);
-        paths.note(peer(1), 1160, at(5));
-        assert_eq!(paths.get(peer(1), at(604)), Some(1160));
+        paths.note(peer(1), path(1160), at(5));
+        assert_eq!(paths.get(peer(1), at(604)), Some(path(1160)));
         assert_eq!(paths.get(peer(1), at(605)), None);
         assert_eq!(paths.get(peer(2), at(6)), None);
-        (0..5000).for_each(|n| paths.note(peer(n), 500, at(600)));
+        (0..5000).for_each(|n| paths.note(peer(n), path(500), at(600)));
         assert_eq!(paths.known().len(), MAX_PATHS);
-        paths.note(peer(9000), 600, at(1300));
+        paths.note(peer(9000), path(600), at(1300));
         assert_eq!(paths.known().len(), 1, "the old ones made room");
     }
 }

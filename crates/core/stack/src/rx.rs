@@ -273,19 +273,18 @@ impl Stack {
             return;
         };
         let half_open = listener.half_open.len();
-        let space = self
-            .memory
-            .windows
-            .newcomer(queue.index(), free, link.mss, half_open);
+        let windows = &mut self.memory.windows;
+        let space = windows.newcomer(queue.index(), free, link.mss, half_open);
         let space = space.min(listener.options.rcv_buf);
         listener.half_open.set_rcv_space(space);
         let accept_queue = match is_full {
             true => tcp::AcceptQueue::Full,
             false => listener.accept_queue(),
         };
+        let path = self.network.path(tuple.src_ip, now);
         let facts = tcp::Incoming {
             link,
-            path_mss: self.network.path_mss(tuple.src_ip, now),
+            path_mss: path.map(|path| path.mss),
             accept_queue,
             iss_floor,
         };
@@ -310,6 +309,7 @@ impl Stack {
                     return;
                 };
                 if let Some(mut connection) = self.sockets.connection_at(accepted) {
+                    connection.take_path(path);
                     let windows = &mut self.memory.windows;
                     connection.note_arrival(accepted, queue.index(), arrived, windows);
                     connection.note_first_time(now);

@@ -5,25 +5,22 @@
 //! that it has received together: it covers all of those of its connection, and the ACKs of several connections are sent in a row, so
 //! that the code of the peer that a TAP runs for each of them is in the cache. The stack calls [`AckPolicy::on_drained`] when it has emptied the link, and
 //! pending ACKs are sent then. Soon after one that covered many bytes they wait for the next poll, which sends them if it receives
-//! nothing ([`DRAINED_INTERVAL`], [`AckPolicy::on_idle`]). So RFC 9293 3.8.6.3's
+//! nothing (`DRAINED_INTERVAL`, [`AckPolicy::on_idle`]). A small request that the program has always answered is acknowledged with
+//! the answer (`interactive.rs`). So RFC 9293 3.8.6.3's
 //! "every second segment" holds whenever the link is not saturated, and its limit of 500 ms always.
+
+mod interactive;
+mod when_drained;
 
 use core::fmt;
 use core::time::Duration;
 
 use wire::Instant;
 
-use crate::config::{ACK_BYTES_MAX, AckConfig, ConnectionConfig, DEFAULT_MSS, DELAYED_ACK};
+use crate::config::{ConnectionConfig, DEFAULT_MSS, DELAYED_ACK};
 use crate::ecn::Haste;
 
-/// In this time after an ACK of at least [`BULK_BYTES`], an empty link alone makes no ACK due: the next poll decides. A receiver that
-/// is about as fast as the sender empties the link after almost every packet, so that it would acknowledge every second one; in
-/// this time a fast sender sends about as much as one ACK may cover. The ACK leaves after it if there is no other poll.
-const DRAINED_INTERVAL: Duration = Duration::from_micros(100);
-
-/// An ACK of so many bytes, half a super-packet, belongs to a bulk transfer. Senders with a small congestion window wait for ACKs of
-/// less.
-const BULK_BYTES: usize = 32 << 10;
+pub(crate) use when_drained::WhenDrained;
 
 /// Decides when the next ACK is sent.
 #[derive(Debug)]
@@ -82,6 +79,8 @@ pub struct AckFacts {
     pub window: u32,
     /// Size of the peer's full segments, in bytes.
     pub rcv_mss: u16,
+    /// Most bytes of a segment that we have allowed the peer to send.
+    pub mss: u16,
 }
 
 /// When an ACK is sent.
@@ -126,6 +125,9 @@ pub trait AckStyle: fmt::Debug + Send {
     /// The ECN field of arriving data calls for a fast ACK.
     fn on_mark(&mut self, haste: Haste) -> AckTime;
 
+    /// Returns whether a pending ACK is sent when the link is empty, or soon after.
+    fn waits_for_link(&self) -> bool;
+
     /// The stack has emptied the link.
     fn on_drained(&mut self) -> AckTime;
 
@@ -143,100 +145,6 @@ pub trait AckStyle: fmt::Debug + Send {
 
     /// Returns whether ACKs are quick, as TCP_QUICKACK reports it.
     fn is_quick(&self) -> bool;
-}
-
-/// Sends ACKs when the link is empty: more waiting would gain nothing, and bulk transfers, which keep the link busy, need
-/// few ACKs.
-#[derive(Debug)]
-pub(crate) struct WhenDrained {
-    /// Number of segments left that are acknowledged one by one.
-    quick: u8,
-    delay: Duration,
-    bytes: Option<u32>,
-    last_arrival: Instant,
-    /// Time of the last ACK, if it covered at least [`BULK_BYTES`].
-    bulk_ack: Option<Instant>,
-}
-
-impl WhenDrained {
-    pub(crate) fn new(config: &AckConfig) -> WhenDrained {
-        let AckConfig {
-            delay,
-            quick,
-            bytes,
-            invalid_interval: _,
-        } = *config;
-        WhenDrained {
-            quick,
-            delay,
-            bytes,
-            last_arrival: Instant::ZERO,
-            bulk_ack: None,
-        }
-    }
-
-    /// Returns after how many bytes an ACK is due. With a quarter of the window, the sender can go on while the ACK travels;
-    /// RFC 9293 3.8.6.3 asks for an ACK for every second segment.
-    fn threshold(&self, facts: AckFacts) -> usize {
-        let bulk = self.bytes.unwrap_or(ACK_BYTES_MAX.min(facts.window / 4));
-        (bulk as usize).max(2 * usize::from(facts.rcv_mss))
-    }
-}
-
-impl AckStyle for WhenDrained {
-    fn on_awaited_open(&mut self, _: AckFacts, _: Instant) -> AckTime {
-        AckTime::Now
-    }
-
-    fn on_data(&mut self, facts: AckFacts, now: Instant) -> AckTime {
-        self.last_arrival = now;
-        let quick = self.quick > 0 && !facts.push;
-        if quick {
-            self.quick -= 1;
-        }
-        match facts.unacked >= self.threshold(facts) {
-            _ if quick => AckTime::Now,
-            true => AckTime::AfterBurst,
-            false => AckTime::Within(self.delay),
-        }
-    }
-
-    fn on_fin(&mut self) -> AckTime {
-        AckTime::Now
-    }
-
-    fn on_notable(&mut self, _: AckFacts) {}
-
-    fn on_mark(&mut self, haste: Haste) -> AckTime {
-        match haste {
-            Haste::Marked => AckTime::Now,
-            Haste::No | Haste::Repeated => AckTime::Unchanged,
-        }
-    }
-
-    fn on_drained(&mut self) -> AckTime {
-        let next = self.bulk_ack.map(|at| at + DRAINED_INTERVAL);
-        match next.filter(|next| self.last_arrival < *next) {
-            Some(next) => AckTime::By(next),
-            None => AckTime::Now,
-        }
-    }
-
-    fn on_read(&mut self, _: AckFacts) -> AckTime {
-        AckTime::Unchanged
-    }
-
-    fn on_data_sent(&mut self, _: Instant) {}
-
-    fn on_ack_sent(&mut self, _: AckDelay, facts: AckFacts, now: Instant) {
-        self.bulk_ack = (facts.unacked >= BULK_BYTES).then_some(now);
-    }
-
-    fn set_quick(&mut self, _: bool) {}
-
-    fn is_quick(&self) -> bool {
-        true
-    }
 }
 
 impl AckPolicy {
@@ -300,6 +208,7 @@ impl AckPolicy {
             unacked: self.unacked,
             window,
             rcv_mss: self.rcv_mss,
+            mss: self.mss,
         }
     }
 
@@ -350,9 +259,14 @@ impl AckPolicy {
 
     /// Nothing has arrived since the link was empty: an ACK that was held back then becomes due.
     pub(crate) fn on_idle(&mut self) {
-        if self.is_pending() && self.style.on_drained() != AckTime::Unchanged {
+        if self.waits_for_link() {
             self.due = AckDue::Now;
         }
+    }
+
+    /// Returns whether an ACK is pending that leaves when the link is empty: one that waits for an answer of the program does not.
+    pub(crate) fn waits_for_link(&self) -> bool {
+        self.is_pending() && self.style.waits_for_link()
     }
 
     /// Makes an ACK due at once.

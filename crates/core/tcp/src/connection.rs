@@ -35,6 +35,7 @@ pub struct Connection<P> {
     soft_error: Option<TcpError>,
     segs_in: u64,
     segs_out: u64,
+    data_segs_out: u64,
     /// The peer's SYN had payload, which was accepted.
     opened_with_data: bool,
     /// Fast Open of an active open, if it was asked for.
@@ -199,6 +200,7 @@ impl<P: Payload> Connection<P> {
             soft_error: None,
             segs_in: 0,
             segs_out: 0,
+            data_segs_out: 0,
             opened_with_data: false,
             early: None,
             write_waits: false,
@@ -478,7 +480,12 @@ impl<P: Payload> Connection<P> {
             },
         };
         if let Some(segment) = &segment {
-            self.segs_out += segment.gso_segments() as u64;
+            let packets = segment.gso_segments() as u64;
+            self.segs_out += packets;
+            self.data_segs_out += match segment.payload.is_empty() {
+                true => 0,
+                false => packets,
+            };
         }
         segment
     }

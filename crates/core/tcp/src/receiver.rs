@@ -174,6 +174,11 @@ impl<P: Payload> Receiver<P> {
         self.ack.on_awaited_open(self.outstanding(), now);
     }
 
+    /// Returns whether an ACK is pending that leaves when the link is empty.
+    pub(crate) fn has_ack_for_link(&self) -> bool {
+        self.ack.waits_for_link()
+    }
+
     /// The link is empty: pending ACKs become due, except soon after others.
     pub(crate) fn on_drained(&mut self) {
         self.ack.on_drained();

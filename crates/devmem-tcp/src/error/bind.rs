@@ -128,9 +128,30 @@ pub enum GatherError {
         /// The binding.
         dmabuf: DmabufId,
     },
+    /// The copy would overwrite received bytes that are still needed.
+    #[error("bytes {start} to {end} of the target {used}")]
+    InUse {
+        /// First of these bytes.
+        start: usize,
+        /// End of these bytes.
+        end: usize,
+        /// What they are needed for, and a remedy.
+        used: String,
+    },
     /// A range is outside its memory, or the memory cannot be synchronised for CPU access.
     #[error(transparent)]
     Copy(#[from] CopyError),
+}
+
+impl GatherError {
+    /// `used` says what the bytes are needed for, and behind a semicolon what to do.
+    pub(crate) fn in_use(bytes: std::ops::Range<usize>, used: &str) -> Self {
+        Self::InUse {
+            start: bytes.start,
+            end: bytes.end,
+            used: used.replacen("; ", "\n  ", 1),
+        }
+    }
 }
 
 impl From<netmem::OutOfBounds> for GatherError {

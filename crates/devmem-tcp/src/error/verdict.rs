@@ -343,6 +343,7 @@ impl GatherError {
         match self {
             Self::Forked(_) => FORKED,
             Self::DoesNotFit { .. } | Self::Gone { .. } => INVALID,
+            Self::InUse { .. } => (ErrorKind::of_errno(Errno::EBUSY), Errno::EBUSY),
             Self::Copy(netmem::CopyError::OutOfBounds(_)) => INVALID,
             Self::Copy(netmem::CopyError::Sync { errno }) => (ErrorKind::of_errno(*errno), *errno),
             Self::Copy(netmem::CopyError::Device(error)) => match error.state {

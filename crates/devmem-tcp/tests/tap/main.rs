@@ -11,6 +11,7 @@
 mod address;
 mod direct;
 mod ecn;
+mod interactive;
 mod lease;
 mod macvtap;
 mod packet;

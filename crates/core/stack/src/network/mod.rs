@@ -23,7 +23,7 @@ use wire::{FourTuple, Instant, MacAddr};
 use crate::claims::Claims;
 use crate::drops::{DropReason, Drops};
 use crate::neighbor::Neighbors;
-use crate::path_mtu::PathMtus;
+use crate::path_mtu::{PathMtu, PathMtus};
 use crate::route::Routes;
 use crate::socket::SocketId;
 use tx::WaitingPacket;
@@ -197,14 +197,14 @@ impl Network {
         (self.neighbors.known(), self.neighbors.questions())
     }
 
-    /// Returns the maximum segment size of the path to `peer`, if an earlier connection discovered one.
-    pub(crate) fn path_mss(&self, peer: IpAddr, now: Instant) -> Option<u16> {
+    /// Returns what an earlier connection discovered about the path to `peer`.
+    pub(crate) fn path(&self, peer: IpAddr, now: Instant) -> Option<PathMtu> {
         self.path_mtus.get(peer, now)
     }
 
-    /// Notes that segments to `peer` are limited to `mss` bytes.
-    pub(crate) fn note_path_mss(&mut self, peer: IpAddr, mss: u16, now: Instant) {
-        self.path_mtus.note(peer, mss, now);
+    /// Notes what a connection discovered about the path to `peer`.
+    pub(crate) fn note_path(&mut self, peer: IpAddr, path: PathMtu, now: Instant) {
+        self.path_mtus.note(peer, path, now);
     }
 
     /// Sends packets that wait in the NIC's queues.

@@ -170,14 +170,16 @@ impl Stack {
             });
         }
         let tuple = self.name_connection(local, route.source, remote)?;
+        let known = self.network.path(remote.ip(), now);
         let path = NewPath {
             endpoints: crate::rx::endpoints(&tuple),
             link: self.network.link_limits(remote.ip()),
-            path_mss: self.network.path_mss(remote.ip(), now),
+            path_mss: known.map(|path| path.mss),
         };
         let conn = self.tcp.connect(&path, options, early, now);
         let mut connection = self.connection_socket(conn, tuple, route.next_hop, Holder::Program);
         connection.options = super::sockopt::SocketSettings::new(options);
+        connection.take_path(known);
         connection.write_low = connection.options.write_low();
         let id = self.sockets.insert_connection(connection);
         self.stats.connects += 1;
@@ -315,6 +317,7 @@ impl Stack {
         let ConnectionSocket {
             conn,
             tokens,
+            lent_places,
             options,
             ..
         } = &mut *connection;
@@ -323,6 +326,7 @@ impl Stack {
             msg,
             sink,
             tokens,
+            lent_places: lent_places.as_deref_mut(),
             flags,
             merge: options.merge_frags,
             home: &mut home,

@@ -26,7 +26,7 @@ use smallvec::SmallVec;
 use tcp::{Connection, SeqNum, StateKind, TcpError, TimeWait};
 use wire::{FourTuple, Instant};
 
-use crate::direct::Placing;
+use crate::direct::{LentPlaces, Placing};
 use crate::pressure::PressureMarks;
 use crate::window::Promise;
 use error::{BadSocket, DontneedError};
@@ -71,12 +71,16 @@ pub(crate) struct ConnectionSocket {
     pub(crate) is_old: bool,
     /// Where the next bytes belong, if its program has said so.
     pub(crate) placing: Option<Placing>,
+    /// Frags in its places that are lent. `None`: it was given no place yet.
+    pub(crate) lent_places: Option<Box<LentPlaces>>,
     pub(crate) tokens: TokenTable<Held>,
     pub(crate) options: SocketSettings,
     /// Zero-copy sends, complete or not.
     pub(crate) errors: ErrQueue,
     /// Kind of memory of the last bytes in the send queue: packets do not mix the kinds.
     pub(crate) last_sent: Option<SourceMemory>,
+    /// Packets have DF clear: the path has links that carry less than the smallest packets of TCP.
+    pub(crate) routers_fragment: bool,
     /// Identification of the next packet, if routers may fragment them.
     pub(crate) next_ident: Option<u16>,
     /// Free bytes of the send queue at which the socket is writable (linux: a third of the buffer).
@@ -237,6 +241,7 @@ impl ConnectionSocket {
             | Readiness::WRITE_CLOSED.when(write_closed)
             | Readiness::ERROR.when(has_error)
             | Readiness::ERROR_QUEUE.when(self.errors.has_entries())
+            | Readiness::URGENT.when(self.has_urgent())
     }
 
     /// Takes tokens back; passes each net_iov to `home`.
@@ -245,9 +250,13 @@ impl ConnectionSocket {
         ranges: &[DmabufToken],
         mut home: impl FnMut(Netmem),
     ) -> Result<u32, DontneedError> {
-        Ok(self
+        let freed = self
             .tokens
-            .release(ranges, |held| held.release(&mut home))?)
+            .release(ranges, |held| held.release(&mut home))?;
+        if let Some(lent) = &mut self.lent_places {
+            lent.forget(ranges);
+        }
+        Ok(freed)
     }
 
     /// Returns whether the NIC, or the queue of a neighbour, still holds packets of a send that the peer has
@@ -303,6 +312,12 @@ impl ConnectionSocket {
     /// Returns how many bytes lie before the urgent byte; `None` if there is none, or it was read.
     pub(crate) fn until_urgent(&self) -> Option<u64> {
         self.urgent?.checked_sub(self.read)
+    }
+
+    /// Returns whether the urgent byte can be read (linux `TCP_URG_VALID`).
+    fn has_urgent(&self) -> bool {
+        let before = self.until_urgent();
+        before.is_some_and(|before| before < self.conn.readable_len() as u64)
     }
 
     /// Adds the timestamps of sends that are due to the error queue.

@@ -23,6 +23,8 @@ impl Readiness {
     pub const ERROR: Self = Self(1 << 5);
     /// The error queue is not empty (POLLERR).
     pub const ERROR_QUEUE: Self = Self(1 << 6);
+    /// The byte that the peer last called urgent has arrived, and was not read (POLLPRI).
+    pub const URGENT: Self = Self(1 << 7);
 
     /// Returns whether all flags of `other` are set.
     pub const fn contains(self, other: Self) -> bool {
@@ -62,7 +64,7 @@ impl std::ops::BitOr for Readiness {
 
 impl fmt::Debug for Readiness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const NAMES: [&str; 7] = [
+        const NAMES: [&str; 8] = [
             "readable",
             "writable",
             "acceptable",
@@ -70,6 +72,7 @@ impl fmt::Debug for Readiness {
             "write closed",
             "error",
             "error queue",
+            "urgent",
         ];
         let set = NAMES
             .iter()

@@ -10,6 +10,7 @@ use wire::Instant;
 use super::Held;
 use super::error::RecvError;
 use super::token_table::{MAX_TOKENS, TokenTable};
+use crate::direct::LentPlaces;
 
 /// Destination of the bytes of a [`recvmsg`](crate::Stack::recvmsg), and their maximum number.
 #[derive(Debug)]
@@ -70,6 +71,8 @@ pub(crate) struct RecvCall<'a, 'm> {
     pub(crate) msg: &'a mut RecvMsg<'m>,
     pub(crate) sink: &'a mut dyn CmsgSink,
     pub(crate) tokens: &'a mut TokenTable<Held>,
+    /// Notes frags in places that the program has chosen.
+    pub(crate) lent_places: Option<&'a mut LentPlaces>,
     pub(crate) flags: MsgFlags,
     /// Adjacent frags share one control message and one token.
     pub(crate) merge: bool,
@@ -360,6 +363,9 @@ impl Delivery<'_, '_> {
         match self.call.tokens.issue(held) {
             Ok(token) => {
                 cmsg.frag_token = token;
+                if let Some(places) = &mut self.call.lent_places {
+                    places.on_lent(&cmsg);
+                }
                 self.push(DevmemCmsg::Dmabuf(cmsg));
             }
             Err(_) => debug_assert!(false, "room in the token table was asked before"),

@@ -530,12 +530,12 @@ impl Sockets {
         slot.is_some_and(|slot| slot.marks.work.clear(work))
     }
 
-    /// Enters a connection into the list [`Work::HeldAck`], if it has an ACK to send.
+    /// Enters a connection into the list [`Work::HeldAck`], if it has an ACK that leaves when the link is empty.
     pub(crate) fn hold_ack(&mut self, slot: u32) {
         let Some(Slot { kind, marks }) = self.table.at_mut(slot) else {
             return;
         };
-        if matches!(kind, SocketKind::Connection(it) if it.conn.is_ack_pending()) {
+        if matches!(kind, SocketKind::Connection(it) if it.conn.has_ack_for_link()) {
             self.agenda.work.add(Work::HeldAck, slot, &mut marks.work);
         }
     }

@@ -7,6 +7,7 @@ use super::{Pair, Sink, Source};
 use devmem_uapi::MsgFlags;
 use netmem::NiovSize;
 use netsim::{Door as _, Keep, PairConfig, Pattern, Progress, Side};
+use stack::{Secret, StackConfig};
 use steer::RxQueueId;
 
 const QUEUE: RxQueueId = RxQueueId(0);
@@ -271,4 +272,51 @@ fn connections_that_all_keep_their_tokens_stall_and_all_resume() {
     pair.b.close(listener).unwrap();
     assert!(drops(&pair.a).is_empty(), "{:?}", drops(&pair.a));
     pair.finish();
+}
+
+/// Sends `total` bytes over 300 Mbit/s with a round trip of 200 ms, which hold 7.5 MB, and returns the milliseconds.
+fn long_fat_path(tcp: &tcp::Config, total: u64) -> u64 {
+    let mut config = PairConfig {
+        impairment: Some("rate=300mbit,delay=100ms,limit=8000".parse().unwrap()),
+        wire_frames: 16_384,
+        ..PairConfig::default()
+    };
+    config.tcp = tcp.clone();
+    config.tcp.options.snd_buf_max = 64 << 20;
+    let mut pair = Pair::new(&config);
+    let id = pair.bind(Side::B, 64 << 20, NiovSize::DEFAULT, &[0]);
+    let (receiver, sender) = pair.connect(Side::B, Side::B.ipv4(), PORT);
+    let tx = pair.bind_tx(Side::A, 32 << 20);
+    let (memory, pattern) = (pair.dmabuf(Side::A, tx).clone(), Pattern::new(3));
+    let mut source = super::DeviceSource::new(&mut pair.a, sender, tx, &memory, pattern, total);
+    drop(memory);
+    let mut sink = Sink::new(receiver, pattern).with_memory(id, pair.dmabuf(Side::B, id));
+    let start = pair.now();
+    let ran = pair.run(|pair| source.run(&mut pair.a).and(sink.run(&mut pair.b)));
+    assert!(ran.is_ok(), "{ran:?}, dropped {:?}", drops(&pair.b));
+    let took = pair.now().saturating_since(start).as_millis() as u64;
+    drop((source, sink));
+    pair.a.close(sender).unwrap();
+    pair.b.close(receiver).unwrap();
+    pair.finish();
+    took
+}
+
+#[test]
+fn the_default_window_fills_a_long_fat_path_and_six_mebibytes_do_not() {
+    const TOTAL: u64 = 64 << 20;
+    // 1.8 s on the wire, and ten round trips of slow start.
+    let whole = long_fat_path(
+        &StackConfig::new(Side::B.ipv4(), 24, Secret::from_seed(1)).tcp,
+        TOTAL,
+    );
+    assert!(whole < 3900, "{whole} ms");
+    let mut small = tcp::Config::default();
+    small.options.rcv_buf_max = 6 << 20;
+    let limited = long_fat_path(&small, TOTAL);
+    println!("{whole} ms, with a window of 6 MiB {limited} ms");
+    assert!(
+        limited > whole + 100,
+        "{limited} ms with 6 MiB, {whole} ms with the default"
+    );
 }

@@ -18,3 +18,4 @@ mod own;
 mod path_mtu;
 mod pressure;
 mod shards;
+mod urgent;

@@ -147,3 +147,39 @@ fn a_router_that_names_an_absurd_size_does_little_harm() {
     assert_eq!(v6.mss(), 1220);
     v6.peer.stack.abort(v6.id).unwrap();
 }
+
+#[test]
+fn below_the_smallest_packets_of_ipv4_routers_fragment_also_those_of_later_connections() {
+    for (mtu, fragments) in [
+        (551, true),
+        (120, true),
+        (68, true),
+        (0, true),
+        (552, false),
+        (576, false),
+    ] {
+        let mut flow = UnderWay::new(false);
+        flow.too_big(flow.seq, mtu);
+        let (again, _) = flow.peer.receive_tcp().expect("sent again");
+        assert_eq!(may_fragment(&again), fragments, "{mtu}");
+        flow.peer.stack.abort(flow.id).unwrap();
+        flow.peer.forget();
+        // The next connection to that peer.
+        let id = flow
+            .peer
+            .stack
+            .connect(flow.ends.0, flow.peer.now())
+            .unwrap();
+        flow.peer.poll();
+        let (syn, _) = flow.peer.receive_tcp().expect("a SYN");
+        assert_eq!(may_fragment(&syn), fragments, "{mtu}");
+        flow.peer.stack.abort(id).unwrap();
+    }
+}
+
+fn may_fragment(headers: &wire::RxHeaders) -> bool {
+    let wire::Network::Ipv4(ip) = &headers.network else {
+        panic!("not over IPv4");
+    };
+    !ip.dont_fragment
+}

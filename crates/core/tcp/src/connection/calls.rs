@@ -33,10 +33,11 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Returns whether an ACK is pending, due or not.
-    pub fn is_ack_pending(&self) -> bool {
+    /// Returns whether an ACK is pending that leaves when the link is empty: by [`Connection::on_drained`] or
+    /// [`Connection::on_idle`]. One that waits for an answer of the program is none.
+    pub fn has_ack_for_link(&self) -> bool {
         match &self.state {
-            ConnectionState::Synchronized(synchronized) => synchronized.receiver.is_ack_pending(),
+            ConnectionState::Synchronized(synchronized) => synchronized.receiver.has_ack_for_link(),
             _ => false,
         }
     }
@@ -151,6 +152,11 @@ impl<P: Payload> Connection<P> {
     #[must_use]
     pub fn readable_len(&self) -> usize {
         self.queue.len()
+    }
+
+    /// Returns the payloads that can be read, in order.
+    pub fn unread(&self) -> impl Iterator<Item = &P> + '_ {
+        self.queue.iter()
     }
 
     /// Returns the payload that can be read; it stays after the connection is closed.
@@ -515,6 +521,7 @@ impl<P: Payload> Connection<P> {
         info.readable = self.queue.len();
         info.segs_in = self.segs_in;
         info.segs_out = self.segs_out;
+        info.data_segs_out = self.data_segs_out;
         info
     }
 }

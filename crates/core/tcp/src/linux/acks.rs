@@ -78,6 +78,10 @@ impl AckStyle for LinuxAcks {
         }
     }
 
+    fn waits_for_link(&self) -> bool {
+        false
+    }
+
     fn on_drained(&mut self) -> AckTime {
         AckTime::Unchanged
     }
@@ -219,6 +223,7 @@ mod tests {
             unacked,
             window: 65_535,
             rcv_mss: 1000,
+            mss: 1460,
         }
     }
 

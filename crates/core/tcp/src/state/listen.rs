@@ -11,6 +11,7 @@ use wire::{Instant, TcpOptions, Timestamps};
 
 use crate::config::{Config, ConnectionConfig, ConnectionOptions, LinkLimits, SynCookies};
 use crate::connection::Connection;
+use crate::error::Unreachable;
 use crate::fast_open::{FastOpenListener, Judgement, Opening};
 use crate::isn::{Endpoints, IsnGenerator};
 use crate::options::TimestampClock;
@@ -141,6 +142,9 @@ impl<P: Payload> SynBacklog<P> {
     }
 
     /// Processes a segment that belongs to no connection (RFC 9293 3.10.7.2).
+    ///
+    /// A SYN with FIN is dropped, as by Linux (`tcp_rcv_state_process`): no TCP opens and closes a connection with one segment since
+    /// T/TCP (RFC 6247), but scanners do to pass filters that look for a SYN alone. RFC 9293 would process the FIN later.
     pub fn on_segment(
         &mut self,
         endpoints: &Endpoints,
@@ -154,9 +158,29 @@ impl<P: Payload> SynBacklog<P> {
         match (segment.control, segment.ack) {
             (Control::Rst, _) => ListenOutcome::Dropped(SegmentDrop::NoConnection),
             (_, Some(ack)) => self.on_stray_ack(endpoints, ack, segment, incoming, now),
+            (Control::Syn, None) if segment.fin_after_syn => {
+                ListenOutcome::Dropped(SegmentDrop::SynFin)
+            }
             (Control::Syn, None) => self.on_syn(endpoints, segment, incoming, now),
             (Control::None | Control::Fin, None) => ListenOutcome::Dropped(SegmentDrop::NoAck),
         }
+    }
+
+    /// Takes an ICMP error about the SYN-ACK with sequence number `quoted`; returns whether there is such a half-open connection.
+    /// It ends if the peer's host or network is unreachable (linux `tcp_req_err`); a prohibited port or protocol may be
+    /// the answer of a firewall to a forged SYN, and the SYN-ACK is repeated.
+    pub fn on_unreachable(
+        &mut self,
+        endpoints: &Endpoints,
+        what: Unreachable,
+        quoted: SeqNum,
+    ) -> bool {
+        let half_open = self.half_open.get(endpoints);
+        let is_about_it = half_open.is_some_and(|it| it.iss() == quoted);
+        if is_about_it && matches!(what, Unreachable::Net | Unreachable::Host) {
+            self.remove(endpoints);
+        }
+        is_about_it
     }
 
     /// Begins a handshake, or opens the connection at once (Fast Open). Where that is not allowed, payload of the SYN is

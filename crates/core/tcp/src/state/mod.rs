@@ -187,6 +187,8 @@ segment_drops! {
     OldAck => "tcp_old_ack",
     /// A SYN in a synchronized state (RFC 5961 4.2).
     UnexpectedSyn => "tcp_unexpected_syn",
+    /// A SYN with FIN to a listener (linux `SKB_DROP_REASON_TCP_FLAGS`).
+    SynFin => "tcp_syn_fin",
     /// A RST in the window whose sequence number is not RCV.NXT (RFC 5961 3.2).
     InexactRst => "tcp_inexact_rst",
     /// A RST outside the window.

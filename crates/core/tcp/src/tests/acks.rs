@@ -3,6 +3,8 @@
 use core::time::Duration;
 use std::sync::Arc;
 
+use netmem::Payload;
+
 use super::harness::*;
 use crate::*;
 
@@ -93,7 +95,7 @@ fn an_ack_that_was_held_back_leaves_when_the_link_stays_empty() {
     expect_nothing!(t);
     t.conn.on_idle();
     expect!(t, ack: 42_001);
-    assert!(!t.conn.is_ack_pending());
+    assert!(!t.conn.has_ack_for_link());
 }
 
 #[test]
@@ -281,4 +283,149 @@ fn the_ack_of_the_handshake_does_not_wait_for_a_write_otherwise() {
     send!(t, seq: 0, control: Control::Syn, mss: Some(1000));
     expect!(t, seq: 1, ack: 1);
     expect_nothing!(t);
+}
+
+/// The peer sends a request of 8 bytes, and the stack empties the link. Returns whether that drew an ACK.
+fn request(t: &mut Trace, seq: &mut u32) -> bool {
+    t.conn.set_rcv_space(10_000);
+    send!(t, seq: *seq, len: 8, push: true);
+    *seq += 8;
+    t.read();
+    t.conn.on_read();
+    t.conn.on_drained();
+    t.conn.on_idle();
+    let acked = t.poll();
+    acked.is_some_and(|ack| ack.payload.is_empty() && ack.ack.is_some())
+}
+
+/// The program answers with 8 bytes, which acknowledge everything and arrive.
+fn answer(t: &mut Trace, seq: u32) {
+    let from = t.peer.ack.unwrap();
+    t.write(8);
+    expect!(t, seq: from, len: 8, ack: seq);
+    t.peer.ack = Some(from + 8);
+}
+
+/// Requests, each answered within `delay_ms`; returns how many of them drew an ACK of their own.
+fn exchange(t: &mut Trace, seq: &mut u32, count: u32, delay_ms: u64) -> u32 {
+    let mut acks = 0;
+    for _ in 0..count {
+        acks += u32::from(request(t, seq));
+        t.advance(delay_ms);
+        answer(t, *seq);
+        t.advance(1);
+    }
+    acks
+}
+
+#[test]
+fn small_requests_that_are_answered_draw_no_ack_of_their_own() {
+    for delay_ms in [0, 1, 39] {
+        let (mut t, mut seq) = (established(), 1);
+        assert_eq!(exchange(&mut t, &mut seq, 5200, delay_ms), 1, "{delay_ms}");
+    }
+    let (mut t, mut seq) = (established(), 1);
+    assert_eq!(
+        exchange(&mut t, &mut seq, 100, 40),
+        100,
+        "later than a delayed ACK"
+    );
+}
+
+#[test]
+fn a_held_ack_leaves_after_the_delay_and_the_next_ones_at_once() {
+    let (mut t, mut seq) = (established(), 1);
+    exchange(&mut t, &mut seq, 10, 1);
+    assert!(!request(&mut t, &mut seq));
+    assert_eq!(t.run_timer(), 40);
+    expect!(t, ack: seq);
+    expect_nothing!(t);
+    // Pushes that nobody answers.
+    for _ in 0..10 {
+        t.advance(100);
+        assert!(request(&mut t, &mut seq));
+    }
+    // Answers make it interactive again.
+    t.advance(1);
+    answer(&mut t, seq);
+    assert_eq!(exchange(&mut t, &mut seq, 100, 1), 2);
+}
+
+#[test]
+fn a_second_push_without_an_answer_to_the_first_is_acknowledged_at_once() {
+    let (mut t, mut seq) = (established(), 1);
+    exchange(&mut t, &mut seq, 10, 1);
+    assert!(!request(&mut t, &mut seq));
+    t.advance(1);
+    for _ in 0..10 {
+        assert!(request(&mut t, &mut seq));
+        t.advance(1);
+    }
+}
+
+#[test]
+fn a_request_in_two_writes_of_a_sender_with_nagles_algorithm_never_waits_for_the_delay() {
+    let (mut t, mut seq) = (established(), 1);
+    for _ in 0..100 {
+        assert!(request(&mut t, &mut seq), "its second part waits for this");
+        t.advance(1);
+        request(&mut t, &mut seq);
+        answer(&mut t, seq);
+        t.advance(1);
+    }
+}
+
+#[test]
+fn after_requests_in_one_write_such_a_sender_waits_a_few_times_at_most() {
+    let (mut t, mut seq) = (established(), 1);
+    let mut waits = 0;
+    for _ in 0..100 {
+        exchange(&mut t, &mut seq, 1, 1);
+        if !request(&mut t, &mut seq) {
+            waits += 1;
+            assert_eq!(t.run_timer(), 40);
+            expect!(t, ack: seq);
+        }
+        t.advance(1);
+        request(&mut t, &mut seq);
+        answer(&mut t, seq);
+    }
+    assert!(waits <= 1, "{waits} of 100");
+}
+
+#[test]
+fn full_segments_pushes_without_psh_and_gaps_are_not_held() {
+    let (mut t, mut seq) = (established(), 1);
+    exchange(&mut t, &mut seq, 10, 1);
+    send!(t, seq: seq, len: 8);
+    t.conn.on_drained();
+    expect!(t, ack: seq + 8);
+    answer(&mut t, seq + 8);
+    seq += 8;
+    exchange(&mut t, &mut seq, 10, 1);
+    send!(t, seq: seq, len: 1000, push: true);
+    t.conn.on_drained();
+    expect!(t, ack: seq + 1000);
+    seq += 1000;
+    answer(&mut t, seq);
+    exchange(&mut t, &mut seq, 10, 1);
+    send!(t, seq: seq + 8, len: 8, push: true);
+    assert!(t.poll().is_some(), "a gap");
+}
+
+#[test]
+fn tcp_quickack_shows_and_ends_the_interactive_mode() {
+    let (mut t, mut seq) = (established(), 1);
+    assert!(t.conn.has_quick_acks());
+    exchange(&mut t, &mut seq, 10, 1);
+    assert!(!t.conn.has_quick_acks());
+    assert!(!request(&mut t, &mut seq));
+    t.conn.set_quick_acks(true);
+    expect!(t, ack: seq);
+    assert!(t.conn.has_quick_acks());
+    t.conn.set_quick_acks(false);
+    t.advance(100);
+    assert!(!request(&mut t, &mut seq));
+    assert_eq!(t.run_timer(), 40);
+    expect!(t, ack: seq);
 }

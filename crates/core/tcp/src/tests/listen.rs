@@ -592,3 +592,75 @@ fn a_cookie_has_no_room_for_accecn() {
     asking.set_ace(0b111);
     assert_eq!(stage.syn_ack(1, asking).ace(), 0);
 }
+
+#[test]
+fn a_syn_with_fin_is_dropped_and_counted() {
+    let mut stage = listening(4, &plain());
+    let both = || Segment {
+        fin_after_syn: true,
+        ..syn()
+    };
+    let outcome = stage.send(1, both());
+    assert!(
+        matches!(outcome, ListenOutcome::Dropped(SegmentDrop::SynFin)),
+        "{outcome:?}"
+    );
+    assert!(stage.backlog.is_empty());
+    // Nor does it draw a cookie from a listener that is full.
+    let mut full = listening(0, &plain());
+    let outcome = full.send(1, both());
+    assert!(
+        matches!(outcome, ListenOutcome::Dropped(SegmentDrop::SynFin)),
+        "{outcome:?}"
+    );
+    stage.syn_ack(1, syn());
+}
+
+#[test]
+fn an_unreachable_host_or_network_ends_a_half_open_connection() {
+    for what in [Unreachable::Host, Unreachable::Net] {
+        let mut stage = listening(4, &plain());
+        let syn_ack = stage.syn_ack(1, syn());
+        let other = stage.syn_ack(2, syn());
+        let forged = stage
+            .backlog
+            .on_unreachable(&endpoints(1), what, syn_ack.seq + 1);
+        assert!(!forged, "no such packet was sent");
+        assert!(
+            !stage
+                .backlog
+                .on_unreachable(&endpoints(3), what, syn_ack.seq)
+        );
+        assert_eq!(stage.backlog.len(), 2);
+        assert!(
+            stage
+                .backlog
+                .on_unreachable(&endpoints(1), what, syn_ack.seq)
+        );
+        assert_eq!(stage.backlog.len(), 1);
+        let outcome = stage.send(1, ack_of(&syn_ack, 0));
+        assert!(
+            !matches!(outcome, ListenOutcome::Accepted(..)),
+            "{outcome:?}"
+        );
+        // Only the other one is repeated.
+        stage.now = stage.backlog.next_timer().unwrap();
+        let (ends, again) = stage.backlog.poll_send(test_link(MSS), stage.now).unwrap();
+        assert_eq!((ends, again.seq), (endpoints(2), other.seq));
+        assert!(stage.backlog.poll_send(test_link(MSS), stage.now).is_none());
+    }
+}
+
+#[test]
+fn a_port_or_protocol_that_is_unreachable_leaves_a_half_open_connection_alone() {
+    for what in [Unreachable::Port, Unreachable::Protocol] {
+        let mut stage = listening(4, &plain());
+        let syn_ack = stage.syn_ack(1, syn());
+        assert!(
+            stage
+                .backlog
+                .on_unreachable(&endpoints(1), what, syn_ack.seq)
+        );
+        stage.accepted(1, ack_of(&syn_ack, 0));
+    }
+}

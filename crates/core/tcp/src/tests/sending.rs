@@ -31,6 +31,7 @@ fn a_long_write_leaves_as_one_segment_to_be_cut() {
     }
     assert_eq!(sent, 5500);
     assert_eq!(t.conn.info().segs_out, 8, "SYN, ACK and six packets");
+    assert_eq!(t.conn.info().data_segs_out, 6);
 }
 
 #[test]

@@ -115,6 +115,7 @@ impl Table {
         let is_readable = is_ended || (has(Readiness::READABLE) && self.has_low_water(sock));
         (ev::IN | ev::RDNORM).when(is_readable)
             | (ev::OUT | ev::WRNORM).when(has(Readiness::WRITABLE))
+            | ev::PRI.when(has(Readiness::URGENT))
             | ev::RDHUP.when(has(Readiness::READ_CLOSED))
             | ev::HUP.when(is_closed)
             | ev::ERR.when(ready.intersects(Readiness::ERROR | Readiness::ERROR_QUEUE))

@@ -1,0 +1,135 @@
+//! The default rules: ACKs leave when the link is empty, or with an answer.
+
+use core::time::Duration;
+
+use wire::Instant;
+
+use super::interactive::Interactive;
+use super::{AckDelay, AckFacts, AckStyle, AckTime};
+use crate::config::{ACK_BYTES_MAX, AckConfig};
+use crate::ecn::Haste;
+
+/// In this time after an ACK of at least [`BULK_BYTES`], an empty link alone makes no ACK due: the next poll decides. A receiver that
+/// is about as fast as the sender empties the link after almost every packet, so that it would acknowledge every second one; in
+/// this time a fast sender sends about as much as one ACK may cover. The ACK leaves after it if there is no other poll.
+const DRAINED_INTERVAL: Duration = Duration::from_micros(100);
+
+/// An ACK of so many bytes, half a super-packet, belongs to a bulk transfer. Senders with a small congestion window wait for ACKs of
+/// less.
+const BULK_BYTES: usize = 32 << 10;
+
+/// Sends ACKs when the link is empty: more waiting would gain nothing, and bulk transfers, which keep the link busy, need
+/// few ACKs. A small request that the program usually answers at once is acknowledged with the answer
+/// ([`Interactive`]).
+#[derive(Debug)]
+pub(crate) struct WhenDrained {
+    /// Number of segments left that are acknowledged one by one.
+    quick: u8,
+    delay: Duration,
+    bytes: Option<u32>,
+    last_arrival: Instant,
+    /// Time of the last ACK, if it covered at least [`BULK_BYTES`].
+    bulk_ack: Option<Instant>,
+    interactive: Interactive,
+}
+
+impl WhenDrained {
+    pub(crate) fn new(config: &AckConfig) -> WhenDrained {
+        let AckConfig {
+            delay,
+            quick,
+            bytes,
+            invalid_interval: _,
+        } = *config;
+        WhenDrained {
+            quick,
+            delay,
+            bytes,
+            last_arrival: Instant::ZERO,
+            bulk_ack: None,
+            interactive: Interactive::new(delay),
+        }
+    }
+
+    /// Returns after how many bytes an ACK is due. With a quarter of the window, the sender can go on while the ACK travels;
+    /// RFC 9293 3.8.6.3 asks for an ACK for every second segment.
+    fn threshold(&self, facts: AckFacts) -> usize {
+        let bulk = self.bytes.unwrap_or(ACK_BYTES_MAX.min(facts.window / 4));
+        (bulk as usize).max(2 * usize::from(facts.rcv_mss))
+    }
+}
+
+impl AckStyle for WhenDrained {
+    fn on_awaited_open(&mut self, _: AckFacts, _: Instant) -> AckTime {
+        AckTime::Now
+    }
+
+    fn on_data(&mut self, facts: AckFacts, now: Instant) -> AckTime {
+        self.last_arrival = now;
+        let is_request = facts.push && facts.unacked == facts.len && facts.len < facts.mss.into();
+        self.interactive.on_data(is_request, now);
+        let quick = self.quick > 0 && !facts.push;
+        if quick {
+            self.quick -= 1;
+        }
+        match facts.unacked >= self.threshold(facts) {
+            _ if quick => AckTime::Now,
+            true => AckTime::AfterBurst,
+            false => AckTime::Within(self.delay),
+        }
+    }
+
+    fn on_fin(&mut self) -> AckTime {
+        AckTime::Now
+    }
+
+    fn on_notable(&mut self, _: AckFacts) {
+        self.interactive.stop();
+    }
+
+    fn on_mark(&mut self, haste: Haste) -> AckTime {
+        match haste {
+            Haste::Marked => AckTime::Now,
+            Haste::No | Haste::Repeated => AckTime::Unchanged,
+        }
+    }
+
+    fn waits_for_link(&self) -> bool {
+        !self.interactive.holds_ack()
+    }
+
+    fn on_drained(&mut self) -> AckTime {
+        if self.interactive.holds_ack() {
+            return AckTime::Unchanged;
+        }
+        let next = self.bulk_ack.map(|at| at + DRAINED_INTERVAL);
+        match next.filter(|next| self.last_arrival < *next) {
+            Some(next) => AckTime::By(next),
+            None => AckTime::Now,
+        }
+    }
+
+    fn on_read(&mut self, _: AckFacts) -> AckTime {
+        AckTime::Unchanged
+    }
+
+    fn on_data_sent(&mut self, now: Instant) {
+        self.interactive.on_data_sent(now);
+    }
+
+    fn on_ack_sent(&mut self, delay: AckDelay, facts: AckFacts, now: Instant) {
+        self.interactive.on_ack_sent(delay == AckDelay::Over);
+        self.bulk_ack = (facts.unacked >= BULK_BYTES).then_some(now);
+    }
+
+    fn set_quick(&mut self, quick: bool) {
+        match quick {
+            true => self.interactive.stop(),
+            false => self.interactive.start(),
+        }
+    }
+
+    fn is_quick(&self) -> bool {
+        !self.interactive.is_on()
+    }
+}

@@ -1,12 +1,13 @@
 //! A UNIX wire whose two ends share memory: payload crosses it by reference, and is copied once, by the receiving NIC.
 //!
-//! A frame is sent as its headers and a list of ranges of memory files ([`record`]). The other end has mapped these files for
-//! reading; its NIC reads the headers first, and then copies the payload to the memory of the right queue, or to the place that
+//! A frame is sent as its headers and a list of ranges of memory files ([`record`]). These are memory of this link, which no other
+//! peer gets ([`own_memory`]), and memory that its program has marked as shared: the other end maps whole files, and so no other
+//! file of this process reaches it. It has mapped these files for reading; its NIC reads the headers first, and then copies the payload to the memory of the right queue, or to the place that
 //! the program chose. So no prediction is needed, and no byte is ever misplaced.
 //!
 //! The sender holds the memory of a frame until the receiver has let go of it ([`outgoing`]), as a NIC holds it until its
 //! DMA is done; the receiver tells so in memory that the sender has mapped ([`incoming`]). TCP holds it in addition until it is
-//! acknowledged. Payload in memory without a file is copied to memory of this link first. Short frames are sent as on any
+//! acknowledged. All other payload is copied to memory of this link first. Short frames are sent as on any
 //! UNIX wire.
 //!
 //! What a peer can do: it may change bytes while they are copied, which changes the received bytes and nothing else (`mapped`
@@ -16,14 +17,16 @@
 
 mod incoming;
 mod outgoing;
+mod own_memory;
 mod record;
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use ::wire::{EthernetHeader, Instant, VnetHeader};
-use netmem::{FragList, Payload};
+use netmem::{FragList, HostProvider, Payload};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -84,6 +87,19 @@ impl SharedWire {
         })
     }
 
+    /// Makes memory of `bytes` for the send queues of the stack, which the other end can read: also what was not sent yet.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub(super) fn share_send_memory(&mut self, bytes: usize) -> io::Result<()> {
+        self.outgoing.share_send_memory(bytes)
+    }
+
+    /// Returns that memory.
+    pub(super) fn send_memory(&self) -> Option<&Arc<HostProvider>> {
+        self.outgoing.send_memory()
+    }
+
     /// Sends one frame completely or not at all.
     ///
     /// # Errors
@@ -96,6 +112,9 @@ impl SharedWire {
         }
         if frame.payload.len() < MIN_REFERENCE || !self.outgoing.is_ready() {
             return self.send_inline(frame);
+        }
+        if !self.outgoing.has_slot() {
+            return Ok(LinkSent::Busy);
         }
         let payload = match self.outgoing.is_private(frame.payload, frame.port) {
             false => Some(frame.payload.share(0, frame.payload.len())),
@@ -140,10 +159,7 @@ impl SharedWire {
             }
         }
         let Some(held) = self.outgoing.emit(frame, payload, &mut self.record) else {
-            return match self.outgoing.is_full() {
-                true => Ok(LinkSent::Busy),
-                false => self.send_inline(frame),
-            };
+            return self.send_inline(frame);
         };
         let sent = send_packet(socket, &self.record, None);
         match sent {
@@ -314,5 +330,7 @@ fn receive_packet(
     Ok((got.bytes, file))
 }
 
+#[cfg(test)]
+mod reach_tests;
 #[cfg(test)]
 mod tests;

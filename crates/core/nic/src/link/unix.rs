@@ -6,9 +6,11 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::wire::Instant;
+use netmem::HostProvider;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::SocketFlags;
@@ -29,6 +31,10 @@ const REFUSED_LIMIT: Duration = Duration::from_millis(100);
 
 /// Time between two such tries.
 const REFUSED_PAUSE: Duration = Duration::from_millis(1);
+
+/// Memory for send queues that the other end reads: enough for 32 connections that fill theirs. What does not fit is copied.
+/// Pages are allocated when they are first used.
+const SEND_MEMORY_BYTES: usize = 64 << 20;
 
 /// One end of a UNIX wire.
 ///
@@ -118,6 +124,19 @@ impl UnixLink {
             sends: true,
             receives: true,
         })
+    }
+
+    /// Lets the other end read the send queues of this NIC where they are, in memory of this link: what the program has sent needs
+    /// one copy less. The other end can also read what TCP has not sent yet, and what connections of the NIC to itself send. It can
+    /// read none of what was sent before, to another peer. Has no effect where payload does not cross by reference.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub fn share_send_memory(&mut self) -> io::Result<()> {
+        match &mut self.inner {
+            Inner::Frames(_) => Ok(()),
+            Inner::Shared { wire, .. } => wire.share_send_memory(SEND_MEMORY_BYTES),
+        }
     }
 
     fn receive_once(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<LinkReceived> {
@@ -268,6 +287,13 @@ impl Link for UnixLink {
 
     fn tells_of_room(&self) -> bool {
         self.ready.awaits_room()
+    }
+
+    fn send_memory(&self) -> Option<&Arc<HostProvider>> {
+        match &self.inner {
+            Inner::Frames(_) => None,
+            Inner::Shared { wire, .. } => wire.send_memory(),
+        }
     }
 
     fn is_up(&self) -> bool {

@@ -3,6 +3,8 @@
 mod captured;
 mod conditioner;
 mod cut;
+#[cfg(test)]
+mod descriptor_tests;
 mod hello;
 mod impaired;
 mod impairment;
@@ -10,7 +12,6 @@ mod macvtap;
 mod packet_socket;
 mod shared;
 mod socket_events;
-mod socket_file;
 mod tap;
 mod unix;
 mod unix_listen;

@@ -18,8 +18,8 @@ use crate::connection::IcmpErrorKind;
 use crate::drops::DropReason;
 use crate::memory::SendPools;
 use crate::network::Network;
-use crate::rate_limit::RateLimit;
 use crate::route::{Destination, is_unicast};
+use nic::RateLimit;
 
 /// Echo requests answered per second, and errors passed on per second (linux `icmp_msgs_per_sec`).
 ///

@@ -13,7 +13,8 @@
 //! What a peer can do: it may change bytes while they are copied, which changes the received bytes and nothing else (`mapped`
 //! copies each byte once); name ranges or files that do not exist, which drops the frame; send files that may get shorter, or
 //! anything else that is no record, which ends the wire; not let go of memory, which keeps at most [`outgoing::SLOTS`] frames
-//! in use until the wire ends.
+//! in use until the wire ends. Descriptors that come with a packet are closed in another thread unless they are memory files, because
+//! closing may wait, and one call takes a few records of files only.
 
 mod incoming;
 mod outgoing;
@@ -22,16 +23,14 @@ mod record;
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use ::wire::{EthernetHeader, Instant, VnetHeader};
 use netmem::{FragList, HostProvider, Payload};
+use peer_socket::{PeerFds, PeerSocket, ReceivedPacket, receive};
 use rustix::io::Errno;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use super::vnet_fd::FrameWriter;
 use super::{
@@ -54,6 +53,9 @@ const LONGEST_FRAME: usize = SHARED_PACKET_LEN + EthernetHeader::TAGGED_LEN;
 /// Bytes of the longest packet on the socket: an inline frame with its virtio-net header. One more, to detect longer ones.
 const PACKET_BYTES: usize = VnetHeader::LEN + MAX_FRAME_LEN + 1;
 
+/// Records about files that one call receives: each of them may map memory, which takes some tens of microseconds.
+const RX_FILES: usize = 8;
+
 /// Descriptors of one packet.
 const PACKET_FDS: usize = 1;
 
@@ -75,10 +77,10 @@ impl SharedWire {
     ///
     /// # Errors
     /// There is no memory for what both ends map.
-    pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
+    pub(super) fn new(socket: Arc<PeerSocket>) -> io::Result<Self> {
         const { assert!(MAX_RECORD <= PACKET_BYTES) };
         Ok(Self {
-            socket: VnetFd::new(socket, VnetHeaderLen::Ten),
+            socket: VnetFd::of_socket(socket, VnetHeaderLen::Ten),
             writer: FrameWriter::default(),
             outgoing: Outgoing::new()?,
             incoming: Incoming::new()?,
@@ -217,8 +219,12 @@ impl SharedWire {
         // A full socket delays what is to be announced to the next call. An end that has left need not know it, and what it has
         // sent before is received.
         let _ = self.announce();
-        loop {
-            let (len, file) = match receive_packet(self.socket.as_fd(), &mut self.packet) {
+        // What is left in the socket then makes it readable, so that the caller comes back after its other work.
+        for _ in 0..RX_FILES {
+            let mut parts = [IoSliceMut::new(&mut self.packet)];
+            let ReceivedPacket {
+                bytes: len, fds, ..
+            } = match receive(&self.socket, &mut parts) {
                 Ok(received) => received,
                 Err(Errno::AGAIN) => return Ok(LinkReceived::None),
                 Err(error) => return Err(error.into()),
@@ -234,7 +240,7 @@ impl SharedWire {
                     let meta = header.offload().into();
                     return Ok(LinkReceived::Frame { meta });
                 }
-                Packet::File(record) => self.on_file(record, file, posted)?,
+                Packet::File(record) => self.on_file(record, &fds, posted)?,
                 Packet::Frame(record) => {
                     let received = self.incoming.lend(&record, posted.lent);
                     let lent = received.and_then(|()| land(&record, posted));
@@ -246,20 +252,21 @@ impl SharedWire {
                 Packet::Bad => return Ok(LinkReceived::Dropped(DropReason::RxBadReference)),
             }
         }
+        Ok(LinkReceived::None)
     }
 
     fn on_file(
         &mut self,
         record: FileRecord,
-        file: Option<OwnedFd>,
+        fds: &PeerFds,
         posted: &Posted<'_>,
     ) -> io::Result<()> {
-        let accepted = match (record, file) {
+        let accepted = match (record, fds.first()) {
             (FileRecord::Memory { region, size }, Some(file)) => {
-                self.incoming.map(region, &file, size, posted.port)
+                self.incoming.map(region, file, size, posted.port)
             }
             (FileRecord::Revoked { region }, _) => self.incoming.unmap(region),
-            (FileRecord::Releases, Some(file)) => self.outgoing.map_releases(&file),
+            (FileRecord::Releases, Some(file)) => self.outgoing.map_releases(file),
             (FileRecord::Memory { .. } | FileRecord::Releases, None) => None,
         };
         accepted.ok_or_else(|| Errno::NETDOWN.into())
@@ -304,30 +311,6 @@ fn send_packet(
             Err(error) => return Err(error.into()),
         }
     }
-}
-
-/// Receives one packet and the descriptor that came with it. Further descriptors are closed.
-fn receive_packet(
-    socket: BorrowedFd<'_>,
-    packet: &mut [u8],
-) -> Result<(usize, Option<OwnedFd>), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_FDS))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let got = loop {
-        let mut parts = [IoSliceMut::new(packet)];
-        match recvmsg(socket, &mut parts, &mut control, flags) {
-            Err(Errno::INTR) => {}
-            got => break got?,
-        }
-    };
-    let mut file = None;
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(mut fds) = message {
-            file = fds.next();
-        }
-    }
-    Ok((got.bytes, file))
 }
 
 #[cfg(test)]

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use ::wire::Instant;
 use netmem::HostProvider;
+use peer_socket::{PeerSocket, SocketFile};
 use rustix::event::epoll;
 
-use super::socket_file::SocketFile;
+use super::hello::listen_at;
 use super::unix::caps_of;
+use super::unix_port::BACKLOG;
 use super::{
     Link, LinkCaps, LinkReceived, LinkSent, LinkState, Posted, TxFrame, UnixLink, UnixPort,
     WireHello,
@@ -38,7 +40,7 @@ pub struct UnixListenLink {
     has_refused: bool,
     /// Readable when the listener is, while there is no peer, or when the peer's link is.
     ready: OwnedFd,
-    listener: OwnedFd,
+    listener: Arc<PeerSocket>,
     refuse_at: Instant,
     /// When to look for hellos.
     look_at: Instant,
@@ -58,9 +60,9 @@ impl UnixListenLink {
             needs_offloads: ours.offloads,
             ..ours
         };
-        let (listener, file) = SocketFile::bind(path)?;
+        let (listener, file) = listen_at(path, BACKLOG)?;
         let ready = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let again = listener.try_clone()?;
+        let again = Arc::clone(&listener);
         let link = Self {
             port: UnixPort::listen(listener, ours),
             ours,

@@ -7,19 +7,18 @@ use std::sync::Arc;
 use ::wire::MacAddr;
 use netmem::{Dmabuf, DmabufId, FragList, HostProvider, NiovSize, PagePool, PoolConfig, TxMemory};
 use rustix::fs::fstat;
-use rustix::net::SocketFlags;
 
 use super::record::{FileRecord, Packet};
-use super::tests::{HELLO, NOW, OURS, packet_v4};
+use super::tests::{HELLO, NOW, OURS, packet_v4, receive_packet};
 use super::*;
-use crate::link::hello::connect_to;
+use crate::link::hello::{HELLO_LIMIT, connect_to};
 use crate::{Nic, NicConfig, UnixListenLink};
 
 const LEN: usize = 100_000;
 
 /// A peer that is no NIC.
 struct Spy {
-    socket: OwnedFd,
+    socket: Option<PeerSocket>,
     /// Of each file that it got.
     files: Vec<OwnedFd>,
     frames: usize,
@@ -28,22 +27,29 @@ struct Spy {
 impl Spy {
     /// Connects, and is ready for frames by reference.
     fn join(path: &Path, nic: &mut Nic) -> Self {
-        let socket = connect_to(path, SocketFlags::NONBLOCK).unwrap();
+        let socket = connect_to(path, HELLO, HELLO_LIMIT).unwrap();
         HELLO.send_to(&socket).unwrap();
         for _ in 0..3 {
             assert!(nic.poll_rx(NOW).is_none());
         }
         assert!(nic.is_up(), "the peer is accepted");
         let mut hello = [0; 100];
-        receive_packet(socket.as_fd(), &mut hello).unwrap();
+        receive_packet(&socket, &mut hello).unwrap();
         let mut spy = Self {
-            socket,
+            socket: Some(socket),
             files: Vec::new(),
             frames: 0,
         };
         let releases = Incoming::new().unwrap();
         let (file, record) = releases.unannounced().unwrap();
-        assert!(send_packet(spy.socket.as_fd(), &record.emit(), Some(file)).unwrap());
+        assert!(
+            send_packet(
+                spy.socket.as_ref().unwrap().as_fd(),
+                &record.emit(),
+                Some(file)
+            )
+            .unwrap()
+        );
         assert!(nic.poll_rx(NOW).is_none());
         spy.read();
         spy
@@ -51,7 +57,10 @@ impl Spy {
 
     fn read(&mut self) {
         let mut bytes = vec![0; PACKET_BYTES];
-        while let Ok((len, file)) = receive_packet(self.socket.as_fd(), &mut bytes) {
+        let Some(socket) = &self.socket else {
+            return;
+        };
+        while let Ok((len, file)) = receive_packet(socket, &mut bytes) {
             match Packet::parse(&bytes[..len]) {
                 Packet::Frame(_) => self.frames += 1,
                 Packet::File(FileRecord::Memory { .. }) => self.files.extend(file),
@@ -124,7 +133,7 @@ fn the_second_peer_finds_nothing_of_the_first_and_nobody_what_was_not_sent() {
     assert!(first.count(*b"SENT-ONE") > 1000);
     assert_eq!((first.frames, first.count(*b"UNSENT-1")), (2, 0));
     // It keeps what it has mapped.
-    drop(std::mem::replace(&mut first.socket, memfd()));
+    first.socket = None;
     assert!(nic.poll_rx(NOW).is_none());
 
     let mut second = Spy::join(&path, &mut nic);
@@ -137,10 +146,6 @@ fn the_second_peer_finds_nothing_of_the_first_and_nobody_what_was_not_sent() {
     for word in [b"HOST-TWO", b"SENT-TWO", b"UNSENT-2"] {
         assert_eq!(first.count(*word), 0, "the first peer reads {word:?}");
     }
-}
-
-fn memfd() -> OwnedFd {
-    rustix::fs::memfd_create("none", rustix::fs::MemfdFlags::CLOEXEC).unwrap()
 }
 
 #[test]
@@ -160,7 +165,7 @@ fn send_memory_is_of_one_peer_and_what_waits_in_it_is_copied_for_the_next() {
     send_host(&mut nic, &mut pool, *b"HOST-ONE");
     assert!(first.count(*b"HOST-ONE") > 1000);
     assert!(first.count(*b"UNSENT-1") > 1000, "as its program was told");
-    drop(std::mem::replace(&mut first.socket, memfd()));
+    first.socket = None;
     assert!(nic.poll_rx(NOW).is_none());
 
     let mut second = Spy::join(&path, &mut nic);

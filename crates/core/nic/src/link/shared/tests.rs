@@ -346,6 +346,15 @@ fn what_was_sent_before_the_peer_left_is_received() {
     assert!(!peer.is_up());
 }
 
+/// Receives one packet and the file that came with it.
+pub(super) fn receive_packet(
+    socket: impl AsFd,
+    packet: &mut [u8],
+) -> Result<(usize, Option<OwnedFd>), Errno> {
+    let got = peer_socket::receive(socket, &mut [IoSliceMut::new(packet)])?;
+    Ok((got.bytes, got.fds.into_vec().pop()))
+}
+
 /// A NIC whose peer is this test.
 struct Raw {
     nic: Nic,
@@ -500,7 +509,9 @@ fn a_file_that_may_get_shorter_or_is_no_memory_ends_the_wire() {
     for region in 0..outgoing::REGIONS as u32 {
         raw.send(&memory(region, long), Some(&good));
     }
-    assert!(raw.nic.poll_rx(NOW).is_none());
+    for _ in 0..outgoing::REGIONS.div_ceil(RX_FILES) {
+        assert!(raw.nic.poll_rx(NOW).is_none());
+    }
     assert!(raw.nic.is_up());
     raw.send(&memory(outgoing::REGIONS as u32, long), Some(&good));
     raw.expect_down("more files than there are places");
@@ -516,6 +527,29 @@ fn a_file_that_may_get_shorter_or_is_no_memory_ends_the_wire() {
     raw.send(&releases, Some(&file(4096, SealFlags::SHRINK)));
     raw.send(&releases, Some(&file(4096, SealFlags::SHRINK)));
     raw.expect_down("a second file for what was let go of");
+}
+
+#[test]
+fn records_of_files_take_turns_with_all_else() {
+    const PAIRS: usize = 40;
+    let mut raw = Raw::new();
+    let good = file(1 << 30, SealFlags::SHRINK);
+    for _ in 0..PAIRS {
+        raw.send(&memory(0, 1 << 30), Some(&good));
+        raw.send(&FileRecord::Revoked { region: 0 }.emit(), None);
+    }
+    // A frame behind them: dropped, and counted.
+    raw.send(&[0xc0; 40], None);
+    let is_counted = |nic: &Nic| nic.drops().get(DropReason::RxBadReference) == 1;
+    let mut turns = 0;
+    while !is_counted(&raw.nic) {
+        assert!(raw.nic.poll_rx(NOW).is_none());
+        turns += 1;
+        assert!(turns < 1000, "the frame is received in the end");
+    }
+    // A receive and the next one, after which it goes on.
+    assert_eq!(turns, (2 * PAIRS).div_ceil(RX_FILES) + 1);
+    assert!(raw.nic.is_up());
 }
 
 #[test]
@@ -553,7 +587,7 @@ fn a_revoked_region_is_not_named_any_more_but_its_frags_stay_valid() {
     assert!(raw.nic.poll_rx(NOW).is_none());
     let releases = loop {
         let mut packet = [0; 100];
-        let (len, file) = receive_packet(raw.peer.as_fd(), &mut packet).unwrap();
+        let (len, file) = receive_packet(&raw.peer, &mut packet).unwrap();
         if packet[..len] == FileRecord::Releases.emit() {
             break file.unwrap();
         }
@@ -589,7 +623,7 @@ fn the_other_end_gets_files_that_it_can_only_read() {
     let mut ours = nic_on(a, OURS);
     let mut packet_bytes = [0; 100];
     assert!(ours.poll_rx(NOW).is_none());
-    let (_, releases) = receive_packet(peer.as_fd(), &mut packet_bytes).unwrap();
+    let (_, releases) = receive_packet(&peer, &mut packet_bytes).unwrap();
     let raw = Raw { nic: ours, peer };
     raw.send(&FileRecord::Releases.emit(), releases.as_ref());
     let mut ours = raw.nic;
@@ -597,7 +631,7 @@ fn the_other_end_gets_files_that_it_can_only_read() {
     let memory = Dmabuf::shared_memfd(MIB).unwrap();
     let (_bound, _send, payload) = device(&memory, 60_000, 1);
     ours.transmit(packet(Family::V4, payload), NOW).unwrap();
-    let (len, file) = receive_packet(raw.peer.as_fd(), &mut packet_bytes).unwrap();
+    let (len, file) = receive_packet(&raw.peer, &mut packet_bytes).unwrap();
     let size = MIB as u64;
     assert_eq!(
         packet_bytes[..len],

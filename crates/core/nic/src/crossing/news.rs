@@ -111,13 +111,13 @@ fn question(digest: u64) -> u64 {
 
 fn told(digest: u64, claim: u64, now: Instant) -> u64 {
     let time = (now.as_millis() / TIME_STEP_MS) % (1 << (TIME_BITS - 1));
-    (digest ^ claim) >> TIME_BITS << TIME_BITS | time << 1
+    ((digest ^ claim) >> TIME_BITS << TIME_BITS) | (time << 1)
 }
 
 /// How long ago something was told, in milliseconds, if it was the same as `new`.
 fn age_of(old: u64, new: u64) -> Option<u64> {
     let is_same = old & QUESTION == 0 && old >> TIME_BITS == new >> TIME_BITS && old != 0;
-    let steps = |place: u64| place % (1 << TIME_BITS) >> 1;
+    let steps = |place: u64| (place % (1 << TIME_BITS)) >> 1;
     let age = steps(new).wrapping_sub(steps(old)) % (1 << (TIME_BITS - 1));
     is_same.then_some(age * TIME_STEP_MS)
 }

@@ -245,3 +245,25 @@ fn addresses(
     };
     Ok((ours, Some(ours.address)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unix_wire_has_one_option_and_any_other_comma_is_of_its_path() {
+        for kind in ["unix", "unix-listen"] {
+            let parse = |path: &str| {
+                let (link, options) = parse_link(&format!("{kind}:{path}")).expect("a link");
+                (link.to_string(), options)
+            };
+            let option = Some(SHARE_SEND.to_owned());
+            assert_eq!(parse("/run/w"), (format!("{kind}:/run/w"), None));
+            assert_eq!(parse("/run/a,b"), (format!("{kind}:/run/a,b"), None));
+            assert_eq!(
+                parse("/run/a,b,share=send"),
+                (format!("{kind}:/run/a,b"), option)
+            );
+        }
+    }
+}

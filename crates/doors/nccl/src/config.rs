@@ -249,6 +249,19 @@ mod tests {
     }
 
     #[test]
+    fn what_waits_to_be_sent_is_shared_only_if_that_is_written() {
+        let shares = |text: Option<&str>| {
+            let get =
+                |name: &str| (name == "NCCL_DEVMEM_SHARE").then(|| text.map(str::to_owned))?;
+            Config::read(get).map(|config| config.shares_send_memory)
+        };
+        assert!(!shares(None).unwrap() && !shares(Some("none")).unwrap());
+        assert!(shares(Some("send")).unwrap());
+        let refused = shares(Some("yes")).unwrap_err();
+        assert_eq!(refused.code, Code::Usage);
+    }
+
+    #[test]
     fn what_names_no_device_is_refused_with_what_to_write() {
         for text in [
             "eth1",

@@ -2,6 +2,7 @@
 //!
 //! Input: the greeting (12 bytes), one byte of set-up, then packets: two bytes of length, one of flags, the packet.
 
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 
 use nic::{Nic, NicConfig, UnixLink, WireHello};
@@ -47,7 +48,7 @@ pub fn run(data: &[u8]) {
             .set_nonblocking(true)
             .expect("a socket can be non-blocking");
     }
-    let link = UnixLink::new(ours.into(), known, theirs).expect("an epoll");
+    let link = UnixLink::new(OwnedFd::from(ours), known, theirs).expect("an epoll");
     let small = NicConfig {
         host_mem_bytes: 1 << 20,
         ..NicConfig::default()

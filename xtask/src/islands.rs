@@ -12,6 +12,7 @@ const ISLANDS: &[&str] = &[
     "crates/core/mapped/src/mapping/lent.rs",
     "crates/core/mapped/src/process.rs",
     "crates/core/mapped/src/vectors.rs",
+    "crates/core/peer-socket/src/rights.rs",
     "crates/kernel/src/sys/",
     "crates/gvnic/vfio-user/src/eventfd.rs",
     "crates/devices/gpu/src/sys/",

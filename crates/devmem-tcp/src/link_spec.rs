@@ -51,12 +51,14 @@ pub enum LinkSpec {
     ///
     /// Between two NICs of this library, such as those of two processes, the wire shares memory, unless one of them is impaired:
     /// payload crosses it by reference, in super-packets of up to 512 KiB, and is copied once by the receiving NIC, straight to the
-    /// memory or the place where it belongs. For that, each process maps memory of the other one for reading: its host memory
-    /// for sending, and the whole of each device memory that is a memory file ([`Dmabuf::memfd`](crate::Dmabuf::memfd)) and
-    /// was sent from. Other device memory, dma-bufs among it, is copied before it is sent.
+    /// memory or the place where it belongs. For that, each process maps memory of the other one for reading: memory of the wire, to
+    /// which payload is copied before it is sent. There is nothing in it but what was sent to this process, and the next one gets
+    /// another one. No other memory of the program can be read, unless it asks for it:
     ///
-    /// The other process can read all of such a memory, not only what was sent, and may keep its mapping as long as it likes, also when the
-    /// memory is not bound any more. Keep what it shall not see in another memory.
+    /// - Device memory that was made by [`Dmabuf::shared_memfd`](crate::Dmabuf::shared_memfd) is read where it is, without that copy. The
+    ///   other process can read all of it, not only what was sent, and may keep its mapping as long as it likes.
+    /// - With [`NetdevBuilder::share_send_memory`](crate::NetdevBuilder::share_send_memory), in text `unix-listen:PATH,share=send`, so are
+    ///   bytes that the program sends from its own memory.
     ///
     /// An impaired end takes no super-packets. If it connects to a listening end that is not impaired, it is refused, with an error;
     /// the listening end counts the drop `rx_peer_refused`. Let the impaired end listen, or impair both.

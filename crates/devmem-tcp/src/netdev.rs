@@ -52,10 +52,19 @@ pub(crate) enum Backend {
     Kernel(Arc<kernel::Nic>),
 }
 
-/// Returns whether options may follow the link after a comma; a path may contain commas.
-fn takes_options(link: &str) -> bool {
-    let kinds = ["tap:", "packet:", "macvtap:"];
-    kinds.iter().any(|kind| link.starts_with(kind))
+/// The option of a UNIX wire with which the other end may read the send queues.
+const SHARE_SEND: &str = "share=send";
+
+/// Splits a link from the options that follow it after a comma, if there are any. A path may contain commas, so that a UNIX wire has
+/// an option only if the text ends as one.
+fn split_options(text: &str) -> Option<(&str, &str)> {
+    let is_one_of = |kinds: &[&str]| kinds.iter().any(|kind| text.starts_with(kind));
+    if is_one_of(&["unix:", "unix-listen:"]) {
+        let last = text.rsplit_once(',');
+        return last.filter(|(_, option)| *option == SHARE_SEND);
+    }
+    let first = text.split_once(',');
+    first.filter(|_| is_one_of(&["tap:", "packet:", "macvtap:"]))
 }
 
 impl Netdev {
@@ -146,13 +155,13 @@ impl Netdev {
     /// Returns a builder for a user-space NIC on `link`, which is a [`LinkSpec`](crate::LinkSpec). After `tap:NAME`,
     /// `packet:NAME` and `macvtap:NAME`, options may follow, each after a comma: `mac=02:00:00:00:00:02` as for [`NetdevBuilder::mac`],
     /// `ports=5201-5210` as for [`NetdevBuilder::share_ports`], `mode=private` as for
-    /// [`NetdevBuilder::macvtap_mode`], and for a TAP addresses of the kernel's end as for [`NetdevBuilder::peer_address`].
+    /// [`NetdevBuilder::macvtap_mode`], and for a TAP addresses of the kernel's end as for [`NetdevBuilder::peer_address`]. After
+    /// `unix:PATH` and `unix-listen:PATH` `,share=send` may follow, as [`NetdevBuilder::share_send_memory`].
     ///
     /// # Errors
     /// [`OpenError::Link`] or [`OpenError::Address`] if the text cannot be parsed.
     pub fn builder(link: &str) -> Result<NetdevBuilder, OpenError> {
-        let Some((link, options)) = link.split_once(',').filter(|(link, _)| takes_options(link))
-        else {
+        let Some((link, options)) = split_options(link) else {
             return Ok(NetdevBuilder::new(link.parse()?));
         };
         let builder = NetdevBuilder::new(link.parse()?);

@@ -76,6 +76,8 @@ pub struct NetdevBuilder {
     /// The TCP ports of a NIC that shares the addresses of an interface.
     ports: Option<RangeInclusive<u16>>,
     macvtap_mode: Option<MacvtapMode>,
+    /// The other end of a UNIX wire may read the send queues.
+    shares_send_memory: bool,
     /// `None`: that of the link, or [`DEFAULT_MTU`].
     mtu: Option<u16>,
     rx_queues: u16,
@@ -116,6 +118,7 @@ impl NetdevBuilder {
             mac: None,
             ports: None,
             macvtap_mode: None,
+            shares_send_memory: false,
             mtu: None,
             rx_queues: DEFAULT_RX_QUEUES,
             tap_queues: 1,
@@ -173,6 +176,7 @@ impl NetdevBuilder {
             Some(("mac", mac)) => Ok(self.mac(parse_mac(mac)?)),
             Some(("ports", ports)) => Ok(self.share_ports(parse_ports(ports)?)),
             Some(("mode", mode)) => Ok(self.macvtap_mode(MacvtapMode::parse(mode)?)),
+            Some(("share", "send")) => Ok(self.share_send_memory()),
             _ if matches!(self.link, LinkSpec::Tap(_)) => self.peer_address(text),
             _ => {
                 let reason = format!("'{text}' is not an option of {}", self.link);
@@ -225,6 +229,19 @@ impl NetdevBuilder {
     /// Sets the mode of the macvtap interface that a macvtap link makes, [`MacvtapMode::Bridge`] by default.
     pub fn macvtap_mode(mut self, mode: MacvtapMode) -> Self {
         self.macvtap_mode = Some(mode);
+        self
+    }
+
+    /// Lets the process at the other end of a UNIX wire read the send queues of this NIC where they are: bytes that the program sends
+    /// from its own memory cross the wire with one copy less.
+    ///
+    /// The other process can then read whatever the program has passed to a send on any connection of this NIC while that process is
+    /// connected: also before TCP sends it, if it is never sent, and if it is for this NIC itself. It can read nothing from
+    /// before it has connected, and nothing of what goes to the next process. Without this the other end can read what was
+    /// sent to it, and device memory that was marked for it ([`Dmabuf::shared_memfd`](crate::Dmabuf::shared_memfd)). Has no effect while the
+    /// wire does not share memory, as one that is impaired.
+    pub fn share_send_memory(mut self) -> Self {
+        self.shares_send_memory = true;
         self
     }
 
@@ -361,6 +378,14 @@ impl NetdevBuilder {
             return Err(
                 invalid("only a macvtap link has a mode; open macvtap:NAME,mode=bridge").into(),
             );
+        }
+        if self.shares_send_memory
+            && !matches!(self.link, LinkSpec::Unix(_) | LinkSpec::UnixListen(_))
+        {
+            return Err(invalid(
+                "only the other end of a UNIX wire can read send queues; open unix:PATH or unix-listen:PATH, or do not share them",
+            )
+            .into());
         }
         self.check_shards()?;
         self.check_own_addresses()?;

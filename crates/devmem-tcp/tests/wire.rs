@@ -318,3 +318,78 @@ fn a_process_that_is_killed_gives_way_to_the_next_one() {
         }
     }
 }
+
+/// Returns how many times `word` is in the memory files of this process, at even places: what it could give to a peer.
+fn in_memory_files(word: [u8; 8]) -> usize {
+    let is_file = |path: &Path| {
+        let target = std::fs::read_link(path).unwrap_or_default();
+        target.to_string_lossy().starts_with("/memfd:devmem-tcp")
+    };
+    let fds = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let paths = fds.map(|fd| fd.path()).filter(|path| is_file(path));
+    let count = |path: PathBuf| {
+        // Other tests of this process close theirs meanwhile.
+        let bytes = std::fs::read(path).unwrap_or_default();
+        let words = bytes.as_chunks::<8>().0;
+        words.iter().filter(|found| **found == word).count()
+    };
+    paths.map(count).sum()
+}
+
+#[test]
+fn nothing_that_was_sent_to_one_peer_is_in_a_file_that_the_next_one_could_get() {
+    for options in ["", ",share=send"] {
+        let place = Place::new();
+        let link = format!("{}{options}", place.socket().display());
+        let listening = end("unix-listen", Path::new(&link), 1).open().unwrap();
+        let memory = Dmabuf::memfd(MIB).unwrap();
+        let mut words = [*b"TO-PEER1", *b"TO-PEER2"];
+        for word in &mut words {
+            // Not those of the last round.
+            word[2] += options.len() as u8;
+            let joining = end("unix", &place.socket(), 2).open().unwrap();
+            let (receiver, sender) = {
+                let listener = listening.listen((addresses()[0], PORT)).unwrap();
+                let joined = joining.connect((addresses()[0], PORT)).unwrap();
+                (joined, listener.accept().unwrap().0)
+            };
+            let (mut sender, mut receiver) = (sender, receiver);
+            let text = word.repeat(MIB / 8 / 2);
+            let got = thread::scope(|scope| {
+                scope.spawn(|| {
+                    sender.write_all(&text).unwrap();
+                    memory.copy_in(0, &text).unwrap();
+                    send_device(&listening, &mut sender, &memory, text.len());
+                });
+                let mut got = vec![0; 2 * text.len()];
+                receiver.read_exact(&mut got).unwrap();
+                got
+            });
+            assert!(got == text.repeat(2));
+            // What a program has in memory with a file is not given to a peer, unless it is marked as shared.
+            memory.copy_in(0, &vec![0; MIB]).unwrap();
+        }
+        assert_eq!(
+            in_memory_files(words[0]),
+            0,
+            "of the first peer, with '{options}'"
+        );
+    }
+}
+
+#[test]
+fn only_a_unix_wire_shares_what_waits_to_be_sent() {
+    for link in ["mem:no-send-memory", "tap:dm0"] {
+        let nic = Netdev::builder(link)
+            .unwrap()
+            .address("10.77.9.1/24")
+            .unwrap();
+        let refused = nic.share_send_memory().open().unwrap_err().to_string();
+        assert!(refused.contains("unix:PATH"), "{refused}");
+    }
+    // A path may contain commas.
+    let place = Place::new();
+    let socket = place.0.path().join("a,b");
+    let _nic = end("unix-listen", &socket, 1).open().unwrap();
+    assert!(socket.exists());
+}

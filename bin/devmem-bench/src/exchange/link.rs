@@ -22,8 +22,10 @@ pub enum Link {
     Tap,
     /// A UNIX socket for each rank; a cable process forwards packets
     Unix,
-    /// A UNIX socket between the ranks, which share memory
+    /// A UNIX socket between the ranks, which let each other read what they are about to send
     Shared,
+    /// The same, with what they send copied to memory of the wire, as without asking for more
+    Copied,
     /// A veth pair between two network namespaces: for the kernel's stacks, or with a packet socket at each end
     Veth,
 }
@@ -66,15 +68,19 @@ pub fn open_nic(link: Link, side: Side, socket: Option<&Path>) -> Result<Netdev>
             let nic = Netdev::builder(&format!("unix:{}", socket.display()))?;
             nic.address(&format!("10.78.0.{host}/24"))?
         }
-        (Link::Shared, Some(socket)) => {
+        (Link::Shared | Link::Copied, Some(socket)) => {
             let end = match side {
                 Side::Active => "unix",
                 Side::Passive => "unix-listen",
             };
             let nic = Netdev::builder(&format!("{end}:{}", socket.display()))?;
-            nic.address(&format!("10.78.0.{host}/24"))?
+            let nic = nic.address(&format!("10.78.0.{host}/24"))?;
+            match link {
+                Link::Shared => nic.share_send_memory(),
+                _ => nic,
+            }
         }
-        (Link::Unix | Link::Shared, None) => bail!("the link has no socket"),
+        (Link::Unix | Link::Shared | Link::Copied, None) => bail!("the link has no socket"),
         (Link::Veth, _) => {
             let end = match side {
                 Side::Active => FAR_VETH,

@@ -32,7 +32,8 @@ const SECONDS: std::ops::RangeInclusive<f64> = 0.05..=60.0;
 /// devmem-transfer; `device` sends from and receives into device memory; `stream` does the same as `ours` with one TCP connection of
 /// the same stack on the same link. All rows use four buffers in turn. `tap` is a TAP for each process, between which the kernel
 /// forwards; `veth` is a packet socket for each process, on the two ends of a veth pair; `unix` is a UNIX socket for each process
-/// and a cable process between them; `shared` is a UNIX socket between the processes, which share memory (`device/shared` uses memory files). `sockets/veth` is an exchange made for this benchmark over the kernel's TCP and a veth pair: each message is cut into
+/// and a cable process between them; `shared` is a UNIX socket between the processes, which let each other read what they send from (`device/shared` uses memory files
+/// that are marked as shared); `copied` is the same without asking for that: what is sent is copied to memory of the wire first. `sockets/veth` is an exchange made for this benchmark over the kernel's TCP and a veth pair: each message is cut into
 /// pieces for four connections, and the thread polls, as NCCL's own transport does. Every repetition runs all rows one
 /// after another.
 #[derive(Debug, Args)]

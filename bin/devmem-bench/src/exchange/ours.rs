@@ -25,7 +25,7 @@ pub enum Place {
     Host,
     /// Sent without a copy. The passive side receives into device memory, too.
     Device,
-    /// The same in memory files, which another process can map.
+    /// The same in memory files that the other process may map.
     File,
 }
 
@@ -35,7 +35,7 @@ impl Place {
         let bytes = bytes.next_multiple_of(HUGE_PAGE);
         Ok(match self {
             Self::Host | Self::Device => Dmabuf::anonymous(bytes)?,
-            Self::File => Dmabuf::memfd(bytes)?,
+            Self::File => Dmabuf::shared_memfd(bytes)?,
         })
     }
 }

@@ -191,7 +191,7 @@ fn connect(args: &RankArgs) -> Result<Box<dyn Messages>> {
     let nic = || open_nic(args.link, args.side, socket);
     let device = match args.link {
         Link::Shared => Place::File,
-        Link::Tap | Link::Unix | Link::Veth => Place::Device,
+        Link::Tap | Link::Unix | Link::Veth | Link::Copied => Place::Device,
     };
     Ok(match (args.kind, args.side) {
         (Kind::Ours, Side::Passive) => Box::new(Ours::accept(nic()?, bytes, Place::Host)?),

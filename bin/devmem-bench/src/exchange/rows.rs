@@ -83,6 +83,9 @@ pub const ROWS: &[Row] = &[
     rate("ours/shared", Kind::Ours, Link::Shared),
     rate("device/shared", Kind::Device, Link::Shared),
     rate("stream/shared", Kind::Stream, Link::Shared),
+    rate("ours/copied", Kind::Ours, Link::Copied),
+    rate("device/copied", Kind::Device, Link::Copied),
+    rate("stream/copied", Kind::Stream, Link::Copied),
     rate("ours/unix", Kind::Ours, Link::Unix),
     rate("stream/unix", Kind::Stream, Link::Unix),
     round_trip("ours/8", Kind::Ours, Link::Tap, 8),
@@ -105,6 +108,8 @@ pub const PAIRS: &[(&str, &str)] = &[
     ("device/veth", "sockets/veth"),
     ("ours/shared", "stream/shared"),
     ("ours/shared", "sockets/veth"),
+    ("ours/shared", "ours/copied"),
+    ("device/shared", "device/copied"),
     ("device/shared", "sockets/veth"),
     ("ours/8", "stream/8"),
     ("shared/ours/8", "shared/stream/8"),
@@ -128,11 +133,11 @@ pub fn run(row: &Row, time: Duration, cpus: (usize, usize), stop: &StopFlag) -> 
     let folder = tempfile::tempdir().context("create a folder for sockets")?;
     let cable = match row.link {
         Link::Unix => Some(Cable::start(folder.path(), cpus.1, stop)?),
-        Link::Tap | Link::Veth | Link::Shared => None,
+        Link::Tap | Link::Veth | Link::Shared | Link::Copied => None,
     };
     let socket = |side| match row.link {
         Link::Unix => Some(end_of(folder.path(), side)),
-        Link::Shared => Some(folder.path().join("wire")),
+        Link::Shared | Link::Copied => Some(folder.path().join("wire")),
         Link::Tap | Link::Veth => None,
     };
     let start = |side, cpu| start_rank(row, side, time, cpu, socket(side));
@@ -142,7 +147,7 @@ pub fn run(row: &Row, time: Duration, cpus: (usize, usize), stop: &StopFlag) -> 
             let namespace = NetNs::open(&format!("pid:{}", active.id()))?;
             Some(Veth::new(&namespace, NearEnd::Kernel, MTU, None)?)
         }
-        Link::Tap | Link::Unix | Link::Shared => None,
+        Link::Tap | Link::Unix | Link::Shared | Link::Copied => None,
     };
     let mut passive = start(Side::Passive, cpus.0)?;
     let contact = passive.hear(stop).map_err(|failure| anyhow!("{failure}"))?;

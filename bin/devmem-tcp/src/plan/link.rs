@@ -10,6 +10,9 @@ use tool::parse::{Prefix, check_interface_name, check_pair, parse_tap};
 use crate::args::{BackendChoice, DEFAULT_LINK, LinkArgs};
 use tool::output::Failure;
 
+/// The option of a UNIX wire with which the other end may read the send queues.
+const SHARE_SEND: &str = "share=send";
+
 /// Our default address on a TAP.
 const TAP_ADDRESS: &str = "10.77.0.2/24";
 
@@ -209,17 +212,25 @@ fn is_on_lan(link: &LinkSpec) -> bool {
     matches!(link, LinkSpec::Packet(_) | LinkSpec::Macvtap(_))
 }
 
-/// Parses `tap:NAME`, `packet:NAME` or `macvtap:NAME` with or without options, `unix:PATH` or `unix-listen:PATH`.
+fn is_unix(text: &str) -> bool {
+    text.starts_with("unix:") || text.starts_with("unix-listen:")
+}
+
+/// Parses `tap:NAME`, or `packet:NAME`, `macvtap:NAME`, `unix:PATH` or `unix-listen:PATH` with or without options.
 fn parse_link(text: &str) -> Result<(LinkSpec, Option<String>), Failure> {
     let (bare, options) = match text.split_once(',') {
         Some((bare, options)) if bare.parse().is_ok_and(|link| is_on_lan(&link)) => {
             (bare, Some(options.to_owned()))
         }
+        // A path may contain commas.
+        Some(_) if is_unix(text) => match text.rsplit_once(',') {
+            Some((bare, SHARE_SEND)) => (bare, Some(SHARE_SEND.to_owned())),
+            _ => (text, None),
+        },
         _ => (text, None),
     };
     match bare.parse() {
-        Ok(link @ (LinkSpec::Unix(_) | LinkSpec::UnixListen(_))) => Ok((link, None)),
-        Ok(link) if is_on_lan(&link) => Ok((link, options)),
+        Ok(link) if is_on_lan(&link) || is_unix(text) => Ok((link, options)),
         _ => parse_tap("--link", text)
             .map(|name| (LinkSpec::Tap(name), None))
             .map_err(|failure| {
@@ -272,4 +283,26 @@ fn addresses(
         None => text.parse()?,
     };
     Ok((ours, Some(ours.address)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unix_wire_has_one_option_and_any_other_comma_is_of_its_path() {
+        for kind in ["unix", "unix-listen"] {
+            let parse = |path: &str| {
+                let (link, options) = parse_link(&format!("{kind}:{path}")).expect("a link");
+                (link.to_string(), options)
+            };
+            let option = Some(SHARE_SEND.to_owned());
+            assert_eq!(parse("/run/w"), (format!("{kind}:/run/w"), None));
+            assert_eq!(parse("/run/a,b"), (format!("{kind}:/run/a,b"), None));
+            assert_eq!(
+                parse("/run/a,b,share=send"),
+                (format!("{kind}:/run/a,b"), option)
+            );
+        }
+    }
 }

@@ -13,13 +13,16 @@
 #![allow(unsafe_code)]
 
 #[cfg(all(target_arch = "x86_64", not(any(miri, devmem_word_copies))))]
-pub(crate) use assembly::{forward, load, store};
+pub(crate) use assembly::{ALIGNMENT, forward, load, store};
 #[cfg(not(all(target_arch = "x86_64", not(any(miri, devmem_word_copies)))))]
-pub(crate) use words::{forward, load, store};
+pub(crate) use words::{ALIGNMENT, forward, load, store};
 
 #[cfg(all(target_arch = "x86_64", not(any(miri, devmem_word_copies))))]
 mod assembly {
     use std::arch::asm;
+
+    /// Alignment of the beginning and the end of memory that is copied: its bytes alone are accessed.
+    pub(crate) const ALIGNMENT: usize = 1;
 
     /// Bytes from which the string instruction is used: it writes whole cache lines without reading them first.
     const STRING_BYTES: usize = 4096;
@@ -135,6 +138,10 @@ mod words {
 
     const WORD: usize = size_of::<usize>();
 
+    /// Alignment of the beginning and the end of memory that is copied: the whole words of its bytes are accessed, and there may be
+    /// something else in front of the first byte, or nothing.
+    pub(crate) const ALIGNMENT: usize = WORD;
+
     /// Number of mapped bytes that [`forward`] moves at once, through a buffer.
     const STEP: usize = 256;
 
@@ -218,6 +225,8 @@ mod words {
 #[cfg(test)]
 mod tests {
     use super::words;
+
+    const _: () = assert!(words::ALIGNMENT == size_of::<usize>());
 
     type Load = unsafe fn(*const u8, &mut [u8]);
     type Store = unsafe fn(&[u8], *mut u8);

@@ -12,7 +12,7 @@
 //! - [`DmaRight`] is the right of a NIC to access memory that the stack may not read; other crates require it as an
 //!   argument.
 //!
-//! [`readv`] and [`writev`] let the kernel move bytes between a file and mapped memory: the scatter read and gather
+//! [`readv`], [`receive`] and [`writev`] let the kernel move bytes between a file and mapped memory: the scatter read and gather
 //! write in step 1 of a received segment and step 6 of a send (ARCHITECTURE.md).
 //!
 //! [`Process`] and [`PerProcess`] are here because they need a page that the kernel zeroes in a child by fork(2).
@@ -38,7 +38,7 @@ pub use mapping::{Mapping, Span};
 pub use process::in_child;
 pub use process::{PerProcess, Process};
 pub use room::{NoRoom, RoomHolder, check_room};
-pub use vectors::{MAX_IOVECS, readv, writev};
+pub use vectors::{MAX_IOVECS, readv, receive, writev};
 
 /// Alignment of every mapping, so that it can have huge pages (x86-64 and arm64 PMD size).
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;

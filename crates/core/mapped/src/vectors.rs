@@ -1,11 +1,11 @@
 //! Scatter reads and gather writes between a file and mapped memory.
 //!
-// UNSAFETY: readv(2) and writev(2) have pointers as arguments. rustix and std offer both calls for slices only, and there
-// can be no slice of mapped memory.
+// UNSAFETY: readv(2), recvmsg(2) and writev(2) have pointers as arguments. rustix and std offer these calls for slices only, and
+// there can be no slice of mapped memory.
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use smallvec::SmallVec;
 
@@ -64,6 +64,64 @@ pub fn readv<'a>(
     // and `spill` are borrowed mutably; the mappings of the spans are borrowed for 'a, their ranges are inside
     // (invariant of `Span`), and no reference points into them.
     retry(|| unsafe { libc::syscall(libc::SYS_readv, fd.as_raw_fd(), vecs.as_ptr(), vecs.len()) })
+}
+
+/// Bytes of a control message with as many descriptors as one packet can have (linux include/net/scm.h `SCM_MAX_FD`). The kernel
+/// would close those without room in the call, which may wait.
+const CONTROL_BYTES: usize = 16 + 4 * 253 + 4;
+
+/// Where the kernel writes control messages, aligned as these are.
+#[repr(C, align(8))]
+struct Control([u8; CONTROL_BYTES]);
+
+/// As [`readv`], for a packet of a socket; never waits. Descriptors that came with it are appended to `fds`.
+///
+/// # Errors
+/// As recvmsg(2), and as [`readv`].
+pub fn receive<'a>(
+    socket: BorrowedFd<'_>,
+    head: &mut [u8],
+    spans: impl Iterator<Item = Span<'a>>,
+    spill: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+) -> io::Result<usize> {
+    let mut io = IoVecs::default();
+    io.push(head.as_mut_ptr(), head.len())?;
+    io.push_spans(spans)?;
+    io.push(spill.as_mut_ptr(), spill.len())?;
+    let mut control = Control([0; CONTROL_BYTES]);
+    // SAFETY: all fields are integers and pointers, for which zeros are values.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = io.0.as_mut_ptr();
+    message.msg_iovlen = io.0.len() as _;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = CONTROL_BYTES as _;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    let fd = socket.as_raw_fd();
+    // SAFETY: (1) the buffers are as in `readv`; (2) `control` has as many bytes as the message says, and outlives it.
+    let received = retry(|| unsafe { libc::recvmsg(fd, &raw mut message, flags) as libc::c_long })?;
+    // SAFETY: the kernel has filled in `message`, whose control messages are in `control`.
+    let mut next = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+    while !next.is_null() {
+        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR return headers that are whole and aligned in `control`.
+        let header = unsafe { next.read() };
+        if (header.cmsg_level, header.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+            // SAFETY: the header is in `control`, see above.
+            let data = unsafe { libc::CMSG_DATA(next) }.cast::<libc::c_int>();
+            let bytes = (next.addr() + header.cmsg_len as usize).saturating_sub(data.addr());
+            for at in 0..bytes / size_of::<libc::c_int>() {
+                // SAFETY: the kernel has written as many descriptors as the length says, all inside of `control`.
+                let raw = unsafe { data.add(at) };
+                // SAFETY: as above; they need not be aligned.
+                let raw = unsafe { raw.read_unaligned() };
+                // SAFETY: the kernel has made the descriptor for this call, and nothing else knows it.
+                fds.push(unsafe { OwnedFd::from_raw_fd(raw) });
+            }
+        }
+        // SAFETY: both are as the kernel has left them.
+        next = unsafe { libc::CMSG_NXTHDR(&raw const message, next) };
+    }
+    Ok(received)
 }
 
 /// Writes once from `head`, then `spans`. Retries after EINTR. Returns the number of bytes.

@@ -1,7 +1,7 @@
 //! The capability to move bytes of memory that the stack may not read: the equivalent of a NIC's DMA engine.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use mapped::DmaRight;
 
@@ -80,6 +80,22 @@ impl DmaPort {
         spill: &mut [u8],
     ) -> io::Result<usize> {
         region::readv(fd, head, tail.iter().map(BufSpan::span), spill)
+    }
+
+    /// As [`readv`](Self::readv), for a packet of a socket: descriptors that came with it are appended to `fds`. Never waits.
+    ///
+    /// # Errors
+    ///
+    /// As recvmsg(2) (EINTR is retried); `ArgumentListTooLong` for too many spans.
+    pub fn receive(
+        &self,
+        socket: BorrowedFd<'_>,
+        head: &mut [u8],
+        tail: &[BufSpan<'_>],
+        spill: &mut [u8],
+        fds: &mut Vec<OwnedFd>,
+    ) -> io::Result<usize> {
+        region::receive(socket, head, tail.iter().map(BufSpan::span), spill, fds)
     }
 
     /// Writes one packet to `fd`: `head`, then the payload. Returns the number of bytes.

@@ -190,6 +190,20 @@ impl Dmabuf {
         Memory::memfd(size).map(Self::new)
     }
 
+    /// Allocates memory with a file as [`memfd`](Self::memfd) does, but never in hugetlb pages, and marks it as shared: the other end
+    /// of a UNIX wire that it is sent on maps the file, and reads the payload where it is.
+    ///
+    /// The process at the other end can then read **all** of the memory, not only what is sent, and keep it mapped for as long as
+    /// it likes, as can each later one that the memory is sent to. Put nothing into it that they shall not read. Payload in
+    /// any other memory is copied to memory of the wire before it crosses.
+    ///
+    /// # Errors
+    ///
+    /// [`DmabufError`] when the size is not a positive multiple of 4096 or memory is short.
+    pub fn shared_memfd(size: usize) -> Result<Self, DmabufError> {
+        Memory::shared_memfd(size).map(Self::new)
+    }
+
     /// Maps the memory of `exporter`, which is called before and after each access of the CPU. Memory with a copy engine is
     /// not mapped: each access copies it, and waits. Memory that the exporter has mapped itself is used where it is.
     ///

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
 use mapped::UnmappableFile;
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{MemfdFlags, Mode, SealFlags};
 
 use crate::copy_engine::{CopyEngine, DeviceAt, HostAt, HostWindow, Pinned};
 use crate::dmabuf::{DmabufError, Exporter};
@@ -52,12 +52,28 @@ enum Body {
     },
 }
 
+/// Which processes may map a memory file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum FileUse {
+    /// This one and its children.
+    Private,
+    /// Also those that a link sends it to: all of the memory, for as long as they like.
+    Shared,
+}
+
+/// The file that the memory is a mapping of.
+#[derive(Debug)]
+struct MemoryFile {
+    fd: OwnedFd,
+    usage: FileUse,
+}
+
 /// One run of memory. It stays allocated while an `Arc` of it exists.
 #[derive(Debug)]
 pub(crate) struct Memory {
     body: Body,
     access: MemoryAccess,
-    file: Option<OwnedFd>,
+    file: Option<MemoryFile>,
     /// The exporter of the memory to devices, which is called before and after each access of the CPU.
     exporter: OnceLock<Arc<dyn Exporter>>,
     /// Determined on first use: the kernel walks the page tables of the whole process for it, which takes longer
@@ -121,11 +137,21 @@ impl Memory {
     pub(crate) fn memfd(size: usize) -> Result<Self, DmabufError> {
         check_size(size)?;
         if size.is_multiple_of(HUGE_PAGE_BYTES)
-            && let Ok(memory) = Self::memfd_with(size, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB)
+            && let Ok(memory) = Self::memfd_with(
+                size,
+                MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
+                FileUse::Private,
+            )
         {
             return Ok(memory);
         }
-        Self::memfd_with(size, MemfdFlags::empty())
+        Self::memfd_with(size, MemfdFlags::empty(), FileUse::Private)
+    }
+
+    /// As [`memfd`](Self::memfd), for other processes to map: never in hugetlb pages, which they do not accept.
+    pub(crate) fn shared_memfd(size: usize) -> Result<Self, DmabufError> {
+        check_size(size)?;
+        Self::memfd_with(size, MemfdFlags::empty(), FileUse::Shared)
     }
 
     /// Maps a memfd with a sealed size as host memory, in base pages, which are allocated when they are first touched.
@@ -133,10 +159,14 @@ impl Memory {
         check_size(size)?;
         let file = sealed_file(size, MemfdFlags::empty())?;
         let region = map_file(MappableFile::memfd(file.as_fd()), size)?;
+        for_owner_only(&file)?;
         // This mapping stays the only one that can write, also if another process opens the file again (Linux 5.1).
         let _ = rustix::fs::fcntl_add_seals(&file, SealFlags::FUTURE_WRITE);
         Ok(Memory {
-            file: Some(file),
+            file: Some(MemoryFile {
+                fd: file,
+                usage: FileUse::Shared,
+            }),
             page_kind: OnceLock::from(PageKind::Base),
             ..Self::mapped(region, MemoryAccess::Host)
         })
@@ -151,8 +181,11 @@ impl Memory {
         })
     }
 
-    fn memfd_with(size: usize, flags: MemfdFlags) -> Result<Self, DmabufError> {
+    fn memfd_with(size: usize, flags: MemfdFlags, usage: FileUse) -> Result<Self, DmabufError> {
         let file = sealed_file(size, flags)?;
+        if usage == FileUse::Shared {
+            for_owner_only(&file)?;
+        }
         let region = map_file(MappableFile::memfd(file.as_fd()), size)?;
         // Reserved huge pages count against no limit of memory.
         if !flags.contains(MemfdFlags::HUGETLB) {
@@ -162,7 +195,7 @@ impl Memory {
         // Refused before Linux 6.1 and for hugetlb; base pages work, slower.
         let _ = region.advise(Advice::Collapse);
         Ok(Memory {
-            file: Some(file),
+            file: Some(MemoryFile { fd: file, usage }),
             ..Self::mapped(region, MemoryAccess::Device)
         })
     }
@@ -286,13 +319,15 @@ impl Memory {
     pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
         match self.exporter.get() {
             Some(exporter) => exporter.as_fd(),
-            None => self.file.as_ref().map(AsFd::as_fd),
+            None => self.file.as_ref().map(|file| file.fd.as_fd()),
         }
     }
 
-    /// Returns the file that other processes can map: the memory file of this process, or else the exporter's.
+    /// Returns the file that other processes may map: a memory file that was made for that.
     pub(crate) fn shareable_file(&self) -> Option<BorrowedFd<'_>> {
-        self.files().next()
+        let file = self.file.as_ref();
+        let shared = file.filter(|file| file.usage == FileUse::Shared);
+        shared.map(|file| file.fd.as_fd())
     }
 
     /// Returns all files of the memory: the one that it is a mapping of, and its exporter's dma-buf.
@@ -300,7 +335,7 @@ impl Memory {
         let exported = self.exporter.get().and_then(|exporter| exporter.as_fd());
         self.file
             .as_ref()
-            .map(AsFd::as_fd)
+            .map(|file| file.fd.as_fd())
             .into_iter()
             .chain(exported)
     }
@@ -376,6 +411,16 @@ fn sealed_file(size: usize, flags: MemfdFlags) -> Result<OwnedFd, DmabufError> {
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)
         .map_err(failed("F_ADD_SEALS"))?;
     Ok(file)
+}
+
+/// Keeps processes of other users, which a link passes the file to for reading, from opening it again for writing. A memory
+/// file begins with all permissions for everybody (linux mm/shmem.c `__shmem_file_setup`).
+fn for_owner_only(file: &OwnedFd) -> Result<(), DmabufError> {
+    let changed = rustix::fs::fchmod(file, Mode::RUSR | Mode::WUSR);
+    changed.map_err(|errno| DmabufError::Memfd {
+        step: "fchmod",
+        source: errno.into(),
+    })
 }
 
 fn map(size: usize, commit: Commit) -> Result<MemoryRegion, DmabufError> {

@@ -36,7 +36,9 @@ pub enum PeerMemoryError {
     },
 }
 
-/// The memory of a frag, as a file that another process can map.
+/// The memory of a frag, as a file that another process may map: memory that its program has marked as shared
+/// ([`Dmabuf::shared_memfd`](crate::Dmabuf::shared_memfd)), or host memory that a link has made for its peer
+/// ([`HostProvider::shareable`](crate::HostProvider::shareable)).
 #[derive(Clone, Copy, Debug)]
 pub struct ShareableMemory<'m> {
     memory: &'m Arc<Memory>,
@@ -99,7 +101,7 @@ impl PeerMemory {
 }
 
 impl DmaPort {
-    /// Returns the memory of a frag, if it has a file.
+    /// Returns the memory of a frag, if another process may map it.
     pub fn shareable<'f>(&self, frag: &'f Frag) -> Option<ShareableMemory<'f>> {
         let memory = frag.netmem().memory_handle();
         let file = memory.shareable_file()?;

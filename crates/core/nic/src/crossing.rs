@@ -7,15 +7,19 @@
 //! memory of that shard only.
 //!
 //! ARP and neighbour discovery have no flow: the shard that received such a frame answers it, the others get a copy
-//! ([`Origin::Copy`](crate::Origin)) and learn the same.
+//! ([`Origin::Copy`](crate::Origin)) and learn the same, if it tells them anything ([`news`]). Copies have places of their own:
+//! however many there are, none is in the way of a frame.
 
 mod mailbox;
+mod news;
 
 use std::io;
 use std::os::fd::BorrowedFd;
 
 use steer::{ShardId, shard_of};
-use wire::{FourTuple, Icmpv4, Icmpv6, Network, Quoted, RxHeaders, Transport, protocol};
+use wire::{
+    ArpPacket, FourTuple, Icmpv4, Icmpv6, Instant, Network, Quoted, RxHeaders, Transport, protocol,
+};
 
 use crate::drops::{DropReason, Drops};
 use crate::link::VnetMeta;
@@ -23,10 +27,14 @@ use crate::nic::Nic;
 use crate::packet::Origin;
 use crate::place::{Landed, Place};
 use mailbox::{Mailbox, Sender};
+use news::{News, NewsDesk, Verdict};
 
 /// Frames that may wait for one shard; at most 16 MiB of super-packets. Beyond that they are dropped
 /// ([`DropReason::RxCrossingFull`]).
 const MAILBOX_FRAMES: usize = 256;
+
+/// Copies that may wait for one shard.
+const MAILBOX_COPIES: usize = 64;
 
 /// A frame on its way to another shard.
 #[derive(Debug)]
@@ -55,6 +63,10 @@ pub struct CrossingStats {
     pub received: u64,
     /// Copies that this shard got, to learn from.
     pub copies: u64,
+    /// Frames of ARP and neighbour discovery of which this shard told no other one, because they knew it.
+    pub known: u64,
+    /// Frames of ARP and neighbour discovery of which this shard told no other one, or not all, because there were too many.
+    pub limited: u64,
 }
 
 /// One shard's part of the exchange of frames.
@@ -62,20 +74,29 @@ pub struct CrossingStats {
 pub struct Crossing {
     shard: ShardId,
     mailbox: Mailbox<CrossingFrame>,
+    copies: Mailbox<CrossingFrame>,
     /// By shard; `None` for this one.
-    others: Vec<Option<Sender<CrossingFrame>>>,
+    others: Vec<Option<OtherShard>>,
+    desk: NewsDesk,
     /// The mailbox had the last turn.
     had_turn: bool,
     stats: CrossingStats,
 }
 
+/// The ways to another shard.
+#[derive(Clone, Debug)]
+struct OtherShard {
+    frames: Sender<CrossingFrame>,
+    copies: Sender<CrossingFrame>,
+}
+
 /// The shard that handles a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Course {
+enum Course {
     /// This one.
     Here,
     /// This one, and all others learn from it.
-    HereAndCopies,
+    HereAndCopies(News),
     /// Another one.
     To(ShardId),
 }
@@ -89,20 +110,33 @@ impl Crossing {
         let mailboxes = (0..shards)
             .map(|_| Mailbox::new(MAILBOX_FRAMES, wakeup))
             .collect::<io::Result<Vec<_>>>()?;
-        let senders: Vec<_> = mailboxes.iter().map(|(_, sender)| sender.clone()).collect();
-        let part = |(number, mailbox): (u16, Mailbox<_>)| {
-            let mut others: Vec<_> = senders.iter().cloned().map(Some).collect();
+        let copies = mailboxes
+            .iter()
+            .map(|(mailbox, _)| mailbox.beside(MAILBOX_COPIES))
+            .collect::<io::Result<Vec<_>>>()?;
+        let ways = mailboxes.iter().zip(&copies);
+        let ways: Vec<_> = ways
+            .map(|((_, frames), (_, copies))| OtherShard {
+                frames: frames.clone(),
+                copies: copies.clone(),
+            })
+            .collect();
+        let mailboxes = mailboxes.into_iter().zip(copies);
+        let parts = (0..shards).zip(mailboxes).zip(NewsDesk::group(shards));
+        let part = |((number, ((mailbox, _), (copies, _))), desk)| {
+            let mut others: Vec<_> = ways.iter().cloned().map(Some).collect();
             others[usize::from(number)] = None;
             Self {
                 shard: ShardId(number),
                 mailbox,
+                copies,
                 others,
+                desk,
                 had_turn: false,
                 stats: CrossingStats::default(),
             }
         };
-        let mailboxes = mailboxes.into_iter().map(|(mailbox, _)| mailbox);
-        Ok((0..shards).zip(mailboxes).map(part).collect())
+        Ok(parts.map(part).collect())
     }
 
     /// Returns the number of this shard.
@@ -131,9 +165,14 @@ impl Crossing {
     }
 
     /// Returns the shard that handles a frame with these headers; `message` returns the bytes after them.
-    pub(crate) fn course(&self, headers: &RxHeaders, message: impl FnOnce() -> Vec<u8>) -> Course {
+    fn course(&self, headers: &RxHeaders, message: impl FnOnce() -> Vec<u8>) -> Course {
         let flow = match (headers.network, headers.transport) {
-            (Network::Arp, _) => return Course::HereAndCopies,
+            (Network::Arp, _) => {
+                return match ArpPacket::parse(&message()) {
+                    Ok(arp) => Course::HereAndCopies(News::of_arp(&arp)),
+                    Err(_) => Course::Here,
+                };
+            }
             (_, Transport::Tcp(_)) => headers.four_tuple(),
             (Network::Ipv4(_), Transport::Other(protocol::ICMP)) => {
                 quoted_v4(&message()).as_ref().map(sent_tuple)
@@ -141,10 +180,10 @@ impl Crossing {
             (Network::Ipv6(ip), Transport::Other(protocol::ICMPV6)) => {
                 let message = message();
                 match Icmpv6::parse(&ip, &message) {
-                    Ok(Icmpv6::NeighborSolicitation(_) | Icmpv6::NeighborAdvertisement(_)) => {
-                        return Course::HereAndCopies;
-                    }
-                    Ok(parsed) => quoted_v6(&parsed).as_ref().map(sent_tuple),
+                    Ok(parsed) => match News::of_icmpv6(&ip, headers.ethernet.src, &parsed) {
+                        Some(news) => return Course::HereAndCopies(news),
+                        None => quoted_v6(&parsed).as_ref().map(sent_tuple),
+                    },
                     Err(_) => None,
                 }
             }
@@ -159,30 +198,47 @@ impl Crossing {
     /// Passes a frame to the shard of its flow.
     pub(crate) fn send(&mut self, to: ShardId, frame: CrossingFrame, drops: &mut Drops) {
         let sender = self.others.get(to.index()).and_then(Option::as_ref);
-        match sender.map(|sender| sender.send(frame)) {
+        match sender.map(|sender| sender.frames.send(frame)) {
             Some(Ok(())) => self.stats.sent += 1,
             // The frame is lost, as in a full queue of hardware. TCP sends it again.
             Some(Err(_)) | None => drops.count(DropReason::RxCrossingFull),
         }
     }
 
-    /// Passes a copy of a frame to all other shards.
-    pub(crate) fn send_copies(&mut self, bytes: &[u8], meta: VnetMeta, drops: &mut Drops) {
-        for sender in self.others.iter().flatten() {
-            let copy = CrossingFrame {
-                bytes: bytes.to_vec(),
-                meta,
-                origin: Origin::Copy,
-            };
-            if sender.send(copy).is_err() {
-                drops.count(DropReason::RxCrossingFull);
-            }
+    /// Returns whether the other shards are to be told of a piece of news.
+    fn are_to_be_told(&mut self, news: News, now: Instant) -> bool {
+        match self.desk.judge(news, now) {
+            Verdict::Tell => return true,
+            Verdict::Known => self.stats.known += 1,
+            Verdict::Limited => self.stats.limited += 1,
         }
+        false
+    }
+
+    /// Passes a copy of a frame to all other shards.
+    fn send_copies(&mut self, news: News, bytes: &[u8], meta: VnetMeta) {
+        let copy = || CrossingFrame {
+            bytes: bytes.to_vec(),
+            meta,
+            origin: Origin::Copy,
+        };
+        let others = self.others.iter().flatten();
+        let missed = others.filter(|other| other.copies.send(copy()).is_err());
+        if missed.count() > 0 {
+            self.desk.take_back(news);
+            self.stats.limited += 1;
+        }
+    }
+
+    /// Notes a frame that this shard sends.
+    pub(crate) fn note_sent(&self, head: &[u8]) {
+        self.desk.note_sent(head);
     }
 
     /// Returns the next frame that has crossed to this shard.
     pub(crate) fn receive(&mut self) -> Option<CrossingFrame> {
-        let frame = self.mailbox.receive()?;
+        let copy = self.copies.receive();
+        let frame = copy.or_else(|| self.mailbox.receive())?;
         match frame.origin {
             Origin::Copy => self.stats.copies += 1,
             Origin::Link | Origin::Loop => self.stats.received += 1,
@@ -198,7 +254,7 @@ impl Crossing {
 
     /// Returns whether frames may wait.
     pub(crate) fn may_have_frames(&self) -> bool {
-        self.mailbox.may_have_items()
+        self.mailbox.may_have_items() || self.copies.may_have_items()
     }
 }
 
@@ -295,8 +351,10 @@ impl Nic {
         let meta = landed.meta;
         match course {
             Course::Here => {}
-            Course::HereAndCopies => {
-                crossing.send_copies(&gather(0..landed.frame_len), meta, &mut self.drops);
+            Course::HereAndCopies(news) => {
+                if crossing.are_to_be_told(news, self.last_poll) {
+                    crossing.send_copies(news, &gather(0..landed.frame_len), meta);
+                }
             }
             Course::To(shard) => {
                 let frame = CrossingFrame {

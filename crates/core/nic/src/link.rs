@@ -3,6 +3,8 @@
 mod captured;
 mod conditioner;
 mod cut;
+#[cfg(test)]
+mod descriptor_tests;
 mod hello;
 mod impaired;
 mod impairment;
@@ -10,7 +12,6 @@ mod macvtap;
 mod packet_socket;
 mod shared;
 mod socket_events;
-mod socket_file;
 mod tap;
 mod unix;
 mod unix_listen;
@@ -19,16 +20,16 @@ mod vnet_fd;
 mod wire;
 
 use std::io;
+use std::num::NonZeroU16;
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
-
-use std::num::NonZeroU16;
+use std::sync::Arc;
 
 use ::wire::{
     ChecksumState, EtherType, EthernetHeader, Gso, GsoKind, Instant, MAX_HEADER_LEN, Offload,
     TxChecksum,
 };
-use netmem::{BufSpan, DmaPort, FragList, Payload};
+use netmem::{BufSpan, DmaPort, FragList, HostProvider, Payload};
 
 use crate::drops::DropReason;
 use crate::packet::RxPacket;
@@ -168,6 +169,12 @@ pub trait Link: Send {
         None
     }
 
+    /// Returns memory for payload to be sent that the other end of the link reads where it is, if the program has asked to share it:
+    /// frames from it need no copy. It is another one after the other end has changed, so ask before each use.
+    fn send_memory(&self) -> Option<&Arc<HostProvider>> {
+        None
+    }
+
     /// Called with each packet that the NIC accepted from this link, before the next receive. For links that observe.
     fn accepted(&mut self, _packet: &RxPacket) {}
 }
@@ -215,6 +222,10 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn impairment_stats(&self) -> Option<ImpairedStats> {
         (**self).impairment_stats()
+    }
+
+    fn send_memory(&self) -> Option<&Arc<HostProvider>> {
+        (**self).send_memory()
     }
 
     fn accepted(&mut self, packet: &RxPacket) {

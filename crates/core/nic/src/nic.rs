@@ -78,7 +78,7 @@ pub struct Nic {
     pub(crate) crossing: Option<Box<Crossing>>,
     rx_full: u64,
     /// Time of the last poll.
-    last_poll: Instant,
+    pub(crate) last_poll: Instant,
     pub(crate) drops: Drops,
     /// The last receive found the link down, and counted it.
     link_failed: bool,
@@ -363,6 +363,11 @@ impl Nic {
     /// # Errors
     /// [`TransmitError`]: the packet was dropped, and counted under its [`DropReason`].
     pub fn transmit(&mut self, packet: TxPacket, now: Instant) -> Result<(), TransmitError> {
+        if let Some(crossing) = &self.crossing
+            && packet.payload.is_empty()
+        {
+            crossing.note_sent(packet.head.as_slice());
+        }
         if !self.tx_stage.takes(&packet) {
             return self.transmit_from_host(packet, now);
         }

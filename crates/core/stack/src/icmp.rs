@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use netmem::{FragList, PagePool, Payload};
+use netmem::{FragList, Payload};
 use nic::{HeadBuf, Origin, TxPacket};
 use tcp::Unreachable;
 use wire::{
@@ -16,9 +16,10 @@ use wire::{
 use crate::Stack;
 use crate::connection::IcmpErrorKind;
 use crate::drops::DropReason;
+use crate::memory::SendPools;
 use crate::network::Network;
-use crate::rate_limit::RateLimit;
 use crate::route::{Destination, is_unicast};
+use nic::RateLimit;
 
 /// Echo requests answered per second, and errors passed on per second (linux `icmp_msgs_per_sec`).
 ///
@@ -46,7 +47,7 @@ pub(crate) struct Icmp {
 struct IcmpContext<'a> {
     network: &'a mut Network,
     /// Host memory for replies.
-    send_pool: &'a mut PagePool,
+    send_pools: &'a mut SendPools,
     origin: Origin,
     now: Instant,
 }
@@ -90,7 +91,7 @@ impl Stack {
     fn icmp_parts(&mut self, origin: Origin, now: Instant) -> (&mut Icmp, IcmpContext<'_>) {
         let cx = IcmpContext {
             network: &mut self.network,
-            send_pool: &mut self.memory.send_pool,
+            send_pools: &mut self.memory.send_pools,
             origin,
             now,
         };
@@ -260,7 +261,7 @@ impl Icmp {
     ) {
         let IcmpContext {
             network,
-            send_pool,
+            send_pools,
             origin: _,
             now,
         } = cx;
@@ -287,7 +288,7 @@ impl Icmp {
             }
             _ => return,
         };
-        let Some(payload) = FragList::from_host_bytes(send_pool, reply) else {
+        let Some(payload) = send_pools.copy(reply) else {
             return network.count(DropReason::TxNoMemory);
         };
         let ethernet = network.ethernet(MacAddr::default(), ethertype);

@@ -42,7 +42,6 @@ mod path_mtu;
 mod ports;
 mod pressure;
 mod random;
-mod rate_limit;
 mod route;
 mod rx;
 mod slot_heap;

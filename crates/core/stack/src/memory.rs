@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use netmem::{HostProvider, NiovSize, PagePool, PoolConfig};
+use netmem::{FragList, HostProvider, NiovSize, PagePool, PoolConfig, PoolStats};
 
 use crate::binding::Bindings;
 use crate::pressure::Pressure;
 use crate::stack::StackError;
 use crate::window::Windows;
 
-/// Changed by binding, by granting windows and by relieving pressure. Sockets only take memory from `send_pool`.
+/// Changed by binding, by granting windows and by relieving pressure. Sockets only take memory from `send_pools`.
 pub(crate) struct StackMemory {
     /// Receive memory promised to peers.
     pub(crate) windows: Windows,
@@ -17,50 +17,115 @@ pub(crate) struct StackMemory {
     pub(crate) pressure: Pressure,
     pub(crate) bindings: Bindings,
     /// Host memory for payload to be sent.
-    pub(crate) send_pool: PagePool,
+    pub(crate) send_pools: SendPools,
     /// Most bytes of it that one connection uses.
     pub(crate) host_send_buffer: usize,
 }
 
-/// Most host bytes in the send queue of a connection whose peer copies them from here. The sender writes them, and the peer
-/// reads them soon after: fewer bytes in between stay in the processor's cache. In two of three pairs of runs an exchange of
-/// messages of 4 MiB was faster with 2 MiB than with 8 MiB, by 11 to 31 % (`devmem-bench exchange`, row ours/shared).
-const SHARED_SEND_BUFFER: usize = 2 << 20;
+/// Most host bytes in the send queue of a connection on a link whose other end copies payload from memory of this end. The sender
+/// writes them, and the peer reads them soon after: fewer bytes in between stay in the processor's cache. In two of three pairs
+/// of runs an exchange of messages of 4 MiB was faster with 2 MiB than with 8 MiB, by 11 to 31 % (`devmem-bench exchange`, row
+/// ours/shared).
+const LENDING_SEND_BUFFER: usize = 2 << 20;
+
+/// Whether frames cross the link with their payload in memory of the sender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lending {
+    No,
+    Yes,
+}
 
 impl StackMemory {
     /// Returns the memory state of a NIC with `queues` receive queues, and allocates `send_bytes` of host memory.
     pub(crate) fn new(
         queues: usize,
         send_bytes: usize,
-        sharing: SendSharing,
+        lending: Lending,
     ) -> Result<Self, StackError> {
         Ok(Self {
             windows: Windows::new(queues),
             pressure: Pressure::default(),
             bindings: Bindings::default(),
-            send_pool: send_pool(send_bytes, sharing)?,
-            host_send_buffer: match sharing {
-                SendSharing::Private => usize::MAX,
-                SendSharing::Shared => SHARED_SEND_BUFFER,
+            send_pools: SendPools::new(send_bytes, lending)?,
+            host_send_buffer: match lending {
+                Lending::No => usize::MAX,
+                Lending::Yes => LENDING_SEND_BUFFER,
             },
         })
     }
 }
 
-/// Whether the other end of the link maps the host memory for sending.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SendSharing {
-    /// It does not.
-    Private,
-    /// It does, and copies the payload from there.
-    Shared,
+/// Host memory for payload to be sent: the stack's own, and the link's, if its peer may read what waits to be sent.
+pub(crate) struct SendPools {
+    own: PagePool,
+    /// The memory of the link's peer. It is left when the peer has changed: what is queued in it stays until it is
+    /// acknowledged, and the link copies it for the next peer.
+    peers: Option<PeerPool>,
 }
 
-fn send_pool(bytes: usize, sharing: SendSharing) -> Result<PagePool, StackError> {
-    let provider = match sharing {
-        SendSharing::Private => HostProvider::new(bytes, NiovSize::MIN),
-        SendSharing::Shared => HostProvider::shareable(bytes, NiovSize::DEFAULT),
-    };
-    let provider = provider.map_err(|source| StackError::SendMemory { bytes, source })?;
-    Ok(PagePool::create(Arc::new(provider), PoolConfig::default())?)
+struct PeerPool {
+    provider: Arc<HostProvider>,
+    pool: PagePool,
+}
+
+impl SendPools {
+    fn new(bytes: usize, lending: Lending) -> Result<Self, StackError> {
+        // One page holds one piece that is copied, so that a frame has few of them.
+        let niov_size = match lending {
+            Lending::No => NiovSize::MIN,
+            Lending::Yes => NiovSize::DEFAULT,
+        };
+        let provider = HostProvider::new(bytes, niov_size)
+            .map_err(|source| StackError::SendMemory { bytes, source })?;
+        Ok(Self {
+            own: PagePool::create(Arc::new(provider), PoolConfig::default())?,
+            peers: None,
+        })
+    }
+
+    /// Uses the memory `theirs` of the link's peer from now on; `None`: it has none.
+    pub(crate) fn follow_peer(&mut self, theirs: Option<&Arc<HostProvider>>) {
+        let is_same = match (&self.peers, theirs) {
+            (Some(peers), Some(theirs)) => Arc::ptr_eq(&peers.provider, theirs),
+            (None, None) => true,
+            _ => false,
+        };
+        if is_same {
+            return;
+        }
+        self.peers = theirs.and_then(|provider| {
+            let provider = Arc::clone(provider);
+            // Refused only with a wrong configuration; without it the stack's own memory is used.
+            let pool = PagePool::create(provider.clone(), PoolConfig::default()).ok()?;
+            Some(PeerPool { provider, pool })
+        });
+    }
+
+    /// Copies bytes for the peer of the link; `None` if there is no room.
+    pub(crate) fn copy_for_peer(&mut self, bytes: &[u8]) -> Option<FragList> {
+        let peers = self.peers.as_mut();
+        peers
+            .and_then(|peers| FragList::from_host_bytes(&mut peers.pool, bytes))
+            .or_else(|| self.copy(bytes))
+    }
+
+    /// Copies bytes to the stack's own memory; `None` if there is no room.
+    pub(crate) fn copy(&mut self, bytes: &[u8]) -> Option<FragList> {
+        FragList::from_host_bytes(&mut self.own, bytes)
+    }
+
+    /// Returns the counters of the stack's own memory, with what is in use of the peer's.
+    pub(crate) fn stats(&self) -> PoolStats {
+        let own = self.own.stats();
+        let peers = self.peers.as_ref().map(|peers| peers.pool.stats());
+        PoolStats {
+            outstanding: own.outstanding + peers.map_or(0, |peers| peers.outstanding),
+            ..own
+        }
+    }
+
+    /// Returns whether there is memory.
+    pub(crate) fn has_room(&self) -> bool {
+        self.own.available_niovs() > 0
+    }
 }

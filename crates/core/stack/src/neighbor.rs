@@ -26,11 +26,11 @@ use std::time::Duration;
 use wire::{Instant, MacAddr};
 
 use crate::random::KeyedState;
-use crate::rate_limit::RateLimit;
 use held::Held;
 pub use known::LOCK_TIME;
 use known::{Asking, Known};
 pub(crate) use known::{Change, Claim, Learnt, NotBelieved};
+use nic::RateLimit;
 
 /// Maximum number of known neighbours (linux `gc_thresh3` is 1024).
 pub const MAX_NEIGHBORS: usize = 1024;

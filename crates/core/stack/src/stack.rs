@@ -13,7 +13,7 @@ use crate::claims::{AddressCheck, AddressConflicts, Claims};
 use crate::config::{POLL_BYTES, StackConfig};
 use crate::drops::DropReason;
 use crate::icmp::Icmp;
-use crate::memory::{SendSharing, StackMemory};
+use crate::memory::{Lending, StackMemory};
 use crate::network::Network;
 use crate::route::{AddressError, Routes};
 use crate::socket::SocketId;
@@ -169,9 +169,9 @@ impl Stack {
             None => claims(address_check, &mut routes, conflicts),
             Some(_) => Claims::new(AddressCheck::Never, [], conflicts),
         };
-        let sharing = match nic.link_caps().lends {
-            true => SendSharing::Shared,
-            false => SendSharing::Private,
+        let lending = match nic.link_caps().lends {
+            true => Lending::Yes,
+            false => Lending::No,
         };
         let all = routes.all_addresses().chain(lent.iter().map(|it| it.ip));
         let (mtu, least) = (nic.mtu(), least_mtu(all));
@@ -179,7 +179,7 @@ impl Stack {
             return Err(StackError::Mtu { mtu, least });
         }
         let mut stack = Self {
-            memory: StackMemory::new(nic.channels().rx.into(), send_memory_bytes, sharing)?,
+            memory: StackMemory::new(nic.channels().rx.into(), send_memory_bytes, lending)?,
             network: Network::new(
                 nic,
                 ifindex,
@@ -407,12 +407,12 @@ impl Stack {
 
     /// Returns the counters of the host memory for payload to be sent.
     pub fn send_pool_stats(&self) -> netmem::PoolStats {
-        self.memory.send_pool.stats()
+        self.memory.send_pools.stats()
     }
 
     /// Returns whether there is host memory for payload to be sent: sends that found none can be retried.
     pub fn has_send_memory(&self) -> bool {
-        self.memory.send_pool.available_niovs() > 0
+        self.memory.send_pools.has_room()
     }
 
     /// Returns how many bytes of the memory of `queue` are set aside for windows of peers that are not idle: promised

@@ -71,8 +71,14 @@ impl NetdevBuilder {
                 port = opened.port;
                 boxed(opened.links)
             }
-            LinkSpec::Unix(path) => boxed([unix::join(path, wire_hello(mtu, offloads))?]),
-            LinkSpec::UnixListen(path) => boxed([unix::listen(path, wire_hello(mtu, offloads))?]),
+            LinkSpec::Unix(path) => {
+                let ours = wire_hello(mtu, offloads);
+                boxed([unix::join(path, ours, self.shares_send_memory)?])
+            }
+            LinkSpec::UnixListen(path) => {
+                let ours = wire_hello(mtu, offloads);
+                boxed([unix::listen(path, ours, self.shares_send_memory)?])
+            }
             LinkSpec::Memory(name) => boxed(memory::links(name, self.shards, mtu, offloads)?),
         };
         Ok(OpenedLinks {

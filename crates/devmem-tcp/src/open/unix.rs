@@ -6,9 +6,15 @@ use nic::{NeedsOffloads, UnixLink, UnixListenLink, WireHello};
 
 use crate::error::OpenError;
 
-/// Connects to the end of a wire that listens at `path`.
-pub(super) fn join(path: &Path, ours: WireHello) -> Result<UnixLink, OpenError> {
-    UnixLink::join(path, ours).map_err(|source| {
+/// Connects to the end of a wire that listens at `path`. The other end may read the send queues if `shares` is set.
+pub(super) fn join(path: &Path, ours: WireHello, shares: bool) -> Result<UnixLink, OpenError> {
+    let joined = UnixLink::join(path, ours).and_then(|mut link| {
+        if shares {
+            link.share_send_memory()?;
+        }
+        Ok(link)
+    });
+    joined.map_err(|source| {
         let path = path.to_owned();
         match source
             .get_ref()
@@ -20,10 +26,19 @@ pub(super) fn join(path: &Path, ours: WireHello) -> Result<UnixLink, OpenError> 
     })
 }
 
-/// Listens at `path`.
-pub(super) fn listen(path: &Path, ours: WireHello) -> Result<UnixListenLink, OpenError> {
-    UnixListenLink::at(path, ours).map_err(|source| OpenError::UnixListen {
+/// Listens at `path`. Each peer may read the send queues while it is the peer if `shares` is set.
+pub(super) fn listen(
+    path: &Path,
+    ours: WireHello,
+    shares: bool,
+) -> Result<UnixListenLink, OpenError> {
+    let refused = |source| OpenError::UnixListen {
         path: path.to_owned(),
         source,
-    })
+    };
+    let mut link = UnixListenLink::at(path, ours).map_err(refused)?;
+    if shares {
+        link.share_send_memory();
+    }
+    Ok(link)
 }

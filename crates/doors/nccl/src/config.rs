@@ -28,6 +28,8 @@ pub(crate) struct Config {
     pub(crate) unpack: Unpack,
     /// Whether NCCL may use its protocol LL128.
     pub(crate) ll128: Ll128,
+    /// Whether the other end of a UNIX wire may read what waits to be sent.
+    pub(crate) shares_send_memory: bool,
 }
 
 /// A NIC that NCCL may use.
@@ -81,6 +83,7 @@ impl Config {
             queues: number(&get, "NCCL_DEVMEM_QUEUES", 1)?,
             gpu: GpuChoice::read(&get)?,
             ll128: Ll128::of(&get("NCCL_PROTO").unwrap_or_default()),
+            shares_send_memory: shares_send_memory(&get("NCCL_DEVMEM_SHARE").unwrap_or_default())?,
         })
     }
 
@@ -105,6 +108,17 @@ impl Config {
                 self.queues
             ),
         }
+    }
+}
+
+fn shares_send_memory(text: &str) -> Result<bool, Failure> {
+    match text.trim() {
+        "" | "none" => Ok(false),
+        "send" => Ok(true),
+        _ => Err(Failure::new(
+            Code::Usage,
+            format!("NCCL_DEVMEM_SHARE is '{text}'; write send, or unset it"),
+        )),
     }
 }
 
@@ -232,6 +246,19 @@ mod tests {
                 .iter()
                 .all(|device| device.pci_path.is_none())
         );
+    }
+
+    #[test]
+    fn what_waits_to_be_sent_is_shared_only_if_that_is_written() {
+        let shares = |text: Option<&str>| {
+            let get =
+                |name: &str| (name == "NCCL_DEVMEM_SHARE").then(|| text.map(str::to_owned))?;
+            Config::read(get).map(|config| config.shares_send_memory)
+        };
+        assert!(!shares(None).unwrap() && !shares(Some("none")).unwrap());
+        assert!(shares(Some("send")).unwrap());
+        let refused = shares(Some("yes")).unwrap_err();
+        assert_eq!(refused.code, Code::Usage);
     }
 
     #[test]

@@ -196,7 +196,14 @@ fn opened(device: usize) -> Result<Opened, Failure> {
 fn open(config: &Config, device: usize, backend: &Backend) -> Result<Opened, Failure> {
     let nic = match backend {
         Backend::Kernel(interface) => Netdev::kernel(interface)?,
-        Backend::User { link, address } => Netdev::user(link, address)?,
+        Backend::User { link, address } => {
+            let nic = Netdev::builder(link)?.address(address)?;
+            let is_unix = link.starts_with("unix:") || link.starts_with("unix-listen:");
+            match config.shares_send_memory && is_unix {
+                true => nic.share_send_memory().open()?,
+                false => nic.open()?,
+            }
+        }
     };
     let bounce = match config.unpack {
         Unpack::ByKernels => Some(Bounce::new(gpu::ordinal(config)?, config.pool)?),

@@ -115,7 +115,8 @@ fn open(
 #[pymethods]
 impl Netdev {
     /// Opens a NIC in user space on `link`: "tap:NAME", "packet:NAME", "macvtap:NAME", "unix:PATH", "unix-listen:PATH" or "mem:NAME". `addresses`:
-    /// one or more, as "10.77.0.2/24" or "auto". `shards`: stacks of the NIC that receive at the same time on different cores; not on
+    /// one or more, as "10.77.0.2/24" or "auto". With ",share=send" after the path of a "unix:" or "unix-listen:" link the other process
+    /// may read what waits to be sent, which saves a copy. `shards`: stacks of the NIC that receive at the same time on different cores; not on
     /// a "unix:" link.
     #[staticmethod]
     #[pyo3(signature = (link, *addresses, gateway=None, mtu=None, queues=None, shards=1))]

@@ -372,6 +372,14 @@ impl Dmabuf {
         Self::make(py, memory)
     }
 
+    /// Allocates memory with a file descriptor, and marks it as shared: sent on a "unix:" link, it crosses without a copy of the
+    /// sender, and the other process can read all of it, not only what is sent, for as long as it likes.
+    #[staticmethod]
+    fn shared_memfd(py: Python<'_>, nbytes: usize) -> PyResult<Py<Self>> {
+        let memory = released(py, || Memory::shared_memfd(nbytes).map_err(Error::from))?;
+        Self::make(py, memory)
+    }
+
     /// Allocates a dma-buf of ordinary memory, through /dev/udmabuf. For both kinds of NIC.
     #[staticmethod]
     fn udmabuf(py: Python<'_>, nbytes: usize) -> PyResult<Py<Self>> {

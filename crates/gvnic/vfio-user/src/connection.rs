@@ -1,27 +1,20 @@
 //! The socket of one client: receives messages with descriptors, sends replies. Never blocks.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
+use peer_socket::{PeerSocket, receive};
 use rustix::io::Errno;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendFlags, recvmsg, sendmsg,
-};
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
 use crate::bus::Bus;
-use crate::closing::{ClientFds, ClientSocket};
+use crate::closing::ClientFds;
 use crate::device::Device;
 use crate::message::{Body, Header, MAX_MESSAGE_BYTES, MAX_MESSAGE_FDS};
 use crate::session::{Breach, Message, Session, SessionStats, body_len};
 
 /// Maximum number of messages processed in one call, so that a busy client does not starve the wire.
 const BATCH_MESSAGES: usize = 128;
-
-/// Maximum number of descriptors in one recvmsg (linux include/net/scm.h). The buffer has room for all of them: without
-/// room, the kernel would close them in the call, which may block.
-const SCM_MAX_FD: usize = 253;
 
 /// Reason why a client is gone.
 #[derive(Debug, thiserror::Error)]
@@ -43,7 +36,7 @@ pub enum Gone {
 /// A connected client.
 #[derive(Debug)]
 pub(crate) struct ClientConnection {
-    socket: ClientSocket<OwnedFd>,
+    socket: PeerSocket,
     session: Session,
     /// The message being received.
     buffer: Box<[u8]>,
@@ -58,9 +51,9 @@ pub(crate) struct ClientConnection {
 
 impl ClientConnection {
     /// Returns the connection of a client on a non-blocking stream socket.
-    pub(crate) fn new(socket: OwnedFd) -> Self {
+    pub(crate) fn new(socket: PeerSocket) -> Self {
         Self {
-            socket: ClientSocket::new(socket),
+            socket,
             session: Session::default(),
             buffer: vec![0; MAX_MESSAGE_BYTES].into_boxed_slice(),
             filled: 0,
@@ -72,7 +65,7 @@ impl ClientConnection {
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.socket.get().as_fd()
+        self.socket.as_fd()
     }
 
     /// True while there are replies to send.
@@ -131,24 +124,15 @@ impl ClientConnection {
 
     /// Reads once, up to `wanted` bytes of the message; returns false if nothing is available.
     fn receive(&mut self, wanted: usize) -> Result<bool, Gone> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX_FD))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut parts = [IoSliceMut::new(&mut self.buffer[self.filled..wanted])];
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let got = match recvmsg(self.socket.get(), &mut parts, &mut control, flags) {
+        let got = match receive(&self.socket, &mut parts) {
             Ok(got) => got,
             Err(Errno::AGAIN) => return Ok(false),
-            Err(Errno::INTR) => return Ok(true),
             Err(Errno::CONNRESET) => return Err(self.left()),
             Err(errno) => return Err(errno.into()),
         };
-        // The kernel has closed descriptors that did not fit the buffer.
-        self.too_many_fds |= got.flags.contains(ReturnFlags::CTRUNC);
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(fds) = message {
-                self.fds.extend(fds);
-            }
-        }
+        self.too_many_fds |= got.lacks_fds;
+        self.fds.extend(got.fds);
         if self.fds.len() > MAX_MESSAGE_FDS {
             self.too_many_fds = true;
             self.fds = ClientFds::default();
@@ -173,7 +157,7 @@ impl ClientConnection {
             let parts = [IoSlice::new(&self.out[self.sent..])];
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             match sendmsg(
-                self.socket.get(),
+                &self.socket,
                 &parts,
                 &mut SendAncillaryBuffer::default(),
                 flags,

@@ -27,7 +27,6 @@ mod pci;
 mod regions;
 mod server;
 mod session;
-mod socket_file;
 mod windows;
 
 pub use bus::Bus;
@@ -37,7 +36,6 @@ pub use irqs::{Irqs, IrqsError};
 pub use message::{Command, MAX_MESSAGE_FDS, MAX_TRANSFER_BYTES};
 pub use pci::{Msix, PciConfig, PciIdentity};
 pub use regions::{CONFIG_REGION, REGION_COUNT, Region};
-pub use server::{Event, Interest, Server, ServerStats};
+pub use server::{Event, Interest, Server, ServerError, ServerStats};
 pub use session::{Breach, Session, SessionStats};
-pub use socket_file::{ListenError, SocketFile};
 pub use windows::{DmaError, DmaWindows, MapError, MapRequest, Protection};

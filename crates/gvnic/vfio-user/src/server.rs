@@ -2,17 +2,32 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::sync::Arc;
 
+use peer_socket::{Descriptors, ListenOptions, PeerSocket, SocketFile};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, SocketType};
 
 use crate::bus::Bus;
-use crate::closing::ClientSocket;
 use crate::connection::{ClientConnection, Gone};
 use crate::device::Device;
 use crate::session::SessionStats;
-use crate::socket_file::{ListenError, SocketFile, lacks_resources};
+
+/// Clients that wait to be accepted; that of std's listeners.
+const BACKLOG: i32 = 128;
+
+/// Reason why a server cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// It cannot listen.
+    #[error(transparent)]
+    Listen(#[from] peer_socket::ListenError),
+    /// Interrupts cannot be raised.
+    #[error("interrupts cannot be raised: io_setup: {0}")]
+    Interrupts(io::Error),
+}
 
 /// Event to poll for on a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +68,7 @@ pub struct ServerStats {
 /// The server of one device. Dropping it disconnects the client and removes the socket file.
 #[derive(Debug)]
 pub struct Server {
-    listener: ClientSocket<UnixListener>,
+    listener: Arc<PeerSocket>,
     file: SocketFile,
     client: Option<ClientConnection>,
     /// The last client could not be accepted.
@@ -68,17 +83,18 @@ impl Server {
     /// Everyone with write permission on the socket file can use the device; the umask applies to the file.
     ///
     /// # Errors
-    /// See [`ListenError`].
-    pub fn listen(path: &Path, device: &impl Device) -> Result<Self, ListenError> {
+    /// See [`ServerError`].
+    pub fn listen(path: &Path, device: &impl Device) -> Result<Self, ServerError> {
         let bus = Bus::new(device.vectors());
-        let bus = bus.map_err(|errno| ListenError::Interrupts(errno.into()))?;
-        let (listener, file) = SocketFile::bind(path, |path| {
-            let listener = UnixListener::bind(path)?;
-            listener.set_nonblocking(true)?;
-            Ok(listener)
-        })?;
+        let bus = bus.map_err(|errno| ServerError::Interrupts(errno.into()))?;
+        let options = ListenOptions {
+            kind: SocketType::STREAM,
+            backlog: BACKLOG,
+            descriptors: Descriptors::Taken,
+        };
+        let (listener, file) = SocketFile::listen(path, options)?;
         Ok(Self {
-            listener: ClientSocket::new(listener),
+            listener,
             file,
             client: None,
             accept_failed: false,
@@ -121,7 +137,7 @@ impl Server {
             };
             (client.fd(), interest)
         });
-        let listener = (!self.accept_failed).then(|| self.listener.get().as_fd());
+        let listener = (!self.accept_failed).then(|| self.listener.as_fd());
         (listener, client)
     }
 
@@ -138,7 +154,7 @@ impl Server {
             return None;
         }
         if let Some(client) = &self.client {
-            match new_client(self.listener.get(), client.fd()) {
+            match new_client(&self.listener, client.fd()) {
                 NewClient::None => return None,
                 // Unread messages of the old client are discarded. The next call accepts the next client.
                 NewClient::Next => {
@@ -148,25 +164,22 @@ impl Server {
                 NewClient::Second => {}
             }
         }
-        let stream = match self.listener.get().accept() {
-            Ok((stream, _)) => stream,
-            Err(error) if lacks_resources(self.listener.get(), &error) => {
+        let stream = match self.listener.accept(SocketFlags::NONBLOCK) {
+            Ok(stream) => stream,
+            Err(error) if lacks_resources(&self.listener, error) => {
                 self.accept_failed = true;
-                return Some(Event::NotAccepted(error));
+                return Some(Event::NotAccepted(error.into()));
             }
             Err(_) => return None,
         };
         if self.client.is_some() {
-            drop(ClientSocket::new(stream));
+            drop(stream);
             self.stats.refused_clients += 1;
             return Some(Event::Refused);
         }
-        if let Err(error) = stream.set_nonblocking(true) {
-            return Some(Event::NotAccepted(error));
-        }
         self.stats.clients += 1;
         device.reset(&mut self.bus);
-        self.client = Some(ClientConnection::new(stream.into()));
+        self.client = Some(ClientConnection::new(stream));
         Some(Event::Joined)
     }
 
@@ -187,6 +200,16 @@ impl Server {
     }
 }
 
+/// Returns whether accept(2) on a non-blocking listener failed with `error`, for lack of descriptors or memory, while a
+/// connection waits. Without these resources the system call fails before it checks for a connection.
+fn lacks_resources(listener: &PeerSocket, error: Errno) -> bool {
+    if matches!(error, Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) {
+        return false;
+    }
+    let mut fds = [PollFd::new(listener, PollFlags::IN)];
+    matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..))
+}
+
 /// State of the listening socket and the client's socket, checked together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NewClient {
@@ -202,7 +225,7 @@ enum NewClient {
 ///
 /// In the other order, a client that disconnects and reconnects in between would be taken for a second client. poll(2)
 /// checks descriptors in the order of its array (linux fs/select.c `do_poll`).
-fn new_client(listener: &UnixListener, client: BorrowedFd<'_>) -> NewClient {
+fn new_client(listener: &PeerSocket, client: BorrowedFd<'_>) -> NewClient {
     let mut fds = [
         PollFd::new(listener, PollFlags::IN),
         PollFd::from_borrowed_fd(client, PollFlags::empty()),

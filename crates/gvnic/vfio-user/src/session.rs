@@ -2,11 +2,12 @@
 
 use std::os::fd::AsFd;
 
+use peer_socket::is_memory;
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use crate::bus::Bus;
-use crate::closing::{ClientFds, is_memory};
+use crate::closing::ClientFds;
 use crate::device::Device;
 use crate::message::{
     Body, Command, DeviceInfo, DmaMap, DmaUnmap, Header, IrqInfo, MAJOR, MAX_MESSAGE_FDS,

@@ -205,9 +205,11 @@ fn fabric(args: &DemoRank, link: &str, wire: u16, host: u16, pool: Option<Pool>)
         true => format!("fd77:0:0:{wire:x}::{host}/64"),
         false => format!("10.77.{wire}.{host}/24"),
     };
+    // Both ends are ranks of this demonstration: either may read what the other one is about to send.
     let nic = Netdev::builder(link)?
         .address(&address)?
         .mtu(args.mtu)
+        .share_send_memory()
         .open()?;
     let options = Options {
         streams: STREAMS,

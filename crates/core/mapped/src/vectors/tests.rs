@@ -77,3 +77,59 @@ fn a_failing_descriptor_gives_its_error() {
         0
     );
 }
+
+#[test]
+#[cfg_attr(miri, ignore = "recvmsg")]
+fn a_packet_is_received_as_by_readv_with_all_its_descriptors() {
+    use rustix::net::{
+        AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
+        SocketType, sendmsg, socketpair,
+    };
+    use std::io::IoSlice;
+    use std::mem::MaybeUninit;
+
+    let mapping = mapping(BASE_PAGE_BYTES);
+    let kind = SocketType::SEQPACKET;
+    let (to, from) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+    let mut last = 0;
+    for count in [0, 1, 3, 252, 253] {
+        let files = vec![from.as_fd(); count];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if count > 0 {
+            assert!(control.push(SendAncillaryMessage::ScmRights(&files)));
+        }
+        let packet = [IoSlice::new(b"headSPANspill")];
+        sendmsg(&to, &packet, &mut control, SendFlags::NOSIGNAL).unwrap();
+        let (mut head, mut spill, mut fds) = ([0; 4], [0; 8], Vec::new());
+        let span = mapping.span(8, 4).unwrap();
+        let got = receive(
+            from.as_fd(),
+            &mut head,
+            [span].into_iter(),
+            &mut spill,
+            &mut fds,
+        );
+        assert_eq!((got.unwrap(), &head, &spill), (13, b"head", b"spill\0\0\0"));
+        assert_eq!(bytes(&mapping, 8, 4), b"SPAN");
+        assert_eq!(fds.len(), count);
+        for fd in &fds {
+            assert!(
+                rustix::io::fcntl_getfd(fd)
+                    .unwrap()
+                    .contains(rustix::io::FdFlags::CLOEXEC)
+            );
+            last = last.max(fd.as_raw_fd());
+        }
+    }
+    assert!(last > 200, "they were open at the same time");
+    let (mut head, mut fds) = ([0; 4], Vec::new());
+    let none = receive(
+        from.as_fd(),
+        &mut head,
+        std::iter::empty(),
+        &mut [],
+        &mut fds,
+    );
+    assert_eq!(none.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+}

@@ -1,12 +1,13 @@
 //! Host pages: the memory of a queue without a binding.
 
+use std::fmt;
 use std::sync::Arc;
 
 use devmem_uapi::DmabufId;
 
 use super::{Chunked, Stock};
 use crate::copy_engine::CopyEngine;
-use crate::dmabuf::DmabufError;
+use crate::dmabuf::{DmabufError, MemoryObserver};
 use crate::memory::Memory;
 use crate::net_iov::{NetIovArea, NiovSize};
 
@@ -26,7 +27,8 @@ impl HostProvider {
         Self::of(Memory::lazy(bytes)?, niov_size)
     }
 
-    /// Maps `bytes` of host memory in pages of `niov_size` that another process can map, too: a memory file.
+    /// Maps `bytes` of host memory in pages of `niov_size` that another process may map, too: a memory file, for a link
+    /// that passes it to one peer. The link alone knows it, by its [`observer`](Self::observer).
     ///
     /// # Errors
     ///
@@ -48,12 +50,25 @@ impl HostProvider {
         Self::of(Memory::pinned(bytes, engine)?, niov_size)
     }
 
+    /// Returns an observer of the memory, which does not keep it.
+    pub fn observer(&self) -> MemoryObserver {
+        MemoryObserver::of(self.stock.area.memory())
+    }
+
     fn of(memory: Memory, niov_size: NiovSize) -> Result<Self, DmabufError> {
         let bytes = memory.size();
         let area = NetIovArea::cut(Arc::new(memory), 0, bytes, niov_size)?;
         Ok(HostProvider {
             stock: Stock::new(area),
         })
+    }
+}
+
+impl fmt::Debug for HostProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostProvider")
+            .field("bytes", &self.stock.area.memory().size())
+            .finish_non_exhaustive()
     }
 }
 

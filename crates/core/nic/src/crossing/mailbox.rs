@@ -42,6 +42,8 @@ pub(super) struct Mailbox<T> {
 pub(super) struct Sender<T> {
     items: SyncSender<T>,
     bell: Arc<Bell>,
+    /// Rung as well: that of the mailbox whose descriptor wakes the reader.
+    main: Option<Arc<Bell>>,
 }
 
 /// Tells the reader that there may be items.
@@ -68,6 +70,7 @@ impl<T> Clone for Sender<T> {
         Self {
             items: self.items.clone(),
             bell: Arc::clone(&self.bell),
+            main: self.main.clone(),
         }
     }
 }
@@ -77,6 +80,9 @@ impl<T> Sender<T> {
     pub(super) fn send(&self, item: T) -> Result<(), Refused> {
         self.items.try_send(item).map_err(|_| Refused)?;
         self.bell.ring();
+        if let Some(main) = &self.main {
+            main.ring();
+        }
         Ok(())
     }
 }
@@ -104,8 +110,17 @@ impl<T> Mailbox<T> {
         let sender = Sender {
             items: sender,
             bell,
+            main: None,
         };
         Ok((mailbox, sender))
+    }
+
+    /// Returns a mailbox of other items for the same reader, who has one descriptor for both: an item in it makes that of this
+    /// mailbox readable.
+    pub(super) fn beside<U>(&self, capacity: usize) -> io::Result<(Mailbox<U>, Sender<U>)> {
+        let (mailbox, sender) = Mailbox::new(capacity, CrossingWakeup::None)?;
+        let main = Some(Arc::clone(&self.bell));
+        Ok((mailbox, Sender { main, ..sender }))
     }
 
     /// Returns the next item. Costs one load if nothing was sent.

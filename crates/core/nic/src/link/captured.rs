@@ -2,9 +2,10 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use ::wire::Instant;
-use netmem::FragList;
+use netmem::{FragList, HostProvider};
 use steer::RxQueueId;
 
 use super::{ImpairedStats, Link, LinkCaps, LinkReceived, LinkSent, LinkState, Posted, TxFrame};
@@ -106,6 +107,10 @@ impl<L: Link, S: FrameSink> Link for Captured<L, S> {
             });
         }
         Ok(sent)
+    }
+
+    fn send_memory(&self) -> Option<&Arc<HostProvider>> {
+        self.inner.send_memory()
     }
 
     fn accepted(&mut self, packet: &RxPacket) {

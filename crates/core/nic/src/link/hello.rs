@@ -1,16 +1,17 @@
 //! The first packet in each direction of a UNIX wire: the hello.
 
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
+use peer_socket::{
+    Descriptors, ListenError, ListenOptions, PeerSocket, SocketFile, connect, receive,
+};
 use rustix::io::Errno;
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect,
-    listen, recv, send, socket_with,
-};
+use rustix::net::{SendFlags, SocketType, send};
 
 /// Maximum time between connecting and the hello.
 pub const HELLO_LIMIT: Duration = Duration::from_secs(5);
@@ -123,35 +124,37 @@ impl WireHello {
     pub(super) fn receive_from(socket: impl AsFd) -> HelloOutcome {
         // One byte longer than a hello, to detect longer packets.
         let mut packet = [0; Self::LEN + 1];
-        match recv(socket, &mut packet[..], RecvFlags::DONTWAIT) {
-            Err(Errno::AGAIN | Errno::INTR) => HelloOutcome::NotYet,
-            Ok((len, _)) => {
-                Self::parse(&packet[..len]).map_or(HelloOutcome::Other, HelloOutcome::Hello)
+        match receive(socket, &mut [IoSliceMut::new(&mut packet)]) {
+            Err(Errno::AGAIN) => HelloOutcome::NotYet,
+            Ok(got) => {
+                Self::parse(&packet[..got.bytes]).map_or(HelloOutcome::Other, HelloOutcome::Hello)
             }
             Err(_) => HelloOutcome::Other,
         }
     }
 }
 
-/// Returns a socket for one end of a UNIX wire.
-fn wire_socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
-    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+/// Listens at `path`, where it creates a file; up to `backlog` connections wait to be accepted.
+pub(super) fn listen_at(
+    path: &Path,
+    backlog: i32,
+) -> Result<(Arc<PeerSocket>, SocketFile), ListenError> {
+    let options = ListenOptions {
+        kind: SocketType::SEQPACKET,
+        backlog,
+        descriptors: Descriptors::Refused,
+    };
+    SocketFile::listen(path, options)
 }
 
-/// Returns a non-blocking socket that listens at `path` and creates that file; up to `backlog` connections wait to be
-/// accepted.
-pub(super) fn listen_at(path: &Path, backlog: i32) -> io::Result<OwnedFd> {
-    let socket = wire_socket(SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)?;
-    bind(&socket, &SocketAddrUnix::new(path)?)?;
-    listen(&socket, backlog)?;
-    Ok(socket)
-}
-
-/// Connects to the end of a UNIX wire that listens at `path`; the end that connects has to send its hello first. With
-/// `NONBLOCK` in `flags` it fails if the queue of the listener is full.
-pub(super) fn connect_to(path: &Path, flags: SocketFlags) -> Result<OwnedFd, Errno> {
-    let socket = wire_socket(flags | SocketFlags::CLOEXEC)?;
-    connect(&socket, &SocketAddrUnix::new(path)?)?;
+/// Connects to the end of a UNIX wire that listens at `path`, waiting for room in its queue for `limit` at most. The end that
+/// connects has to send its hello, `ours`, first. The socket takes descriptors if this end shares memory.
+pub(super) fn connect_to(path: &Path, ours: WireHello, limit: Duration) -> io::Result<PeerSocket> {
+    let mut socket = connect(path, SocketType::SEQPACKET, limit)?;
+    if ours.shares_memory {
+        // The other end may send files right after its hello.
+        socket.take_descriptors()?;
+    }
     Ok(socket)
 }
 

@@ -1,34 +1,36 @@
 //! A UNIX wire whose two ends share memory: payload crosses it by reference, and is copied once, by the receiving NIC.
 //!
-//! A frame is sent as its headers and a list of ranges of memory files ([`record`]). The other end has mapped these files for
-//! reading; its NIC reads the headers first, and then copies the payload to the memory of the right queue, or to the place that
+//! A frame is sent as its headers and a list of ranges of memory files ([`record`]). These are memory of this link, which no other
+//! peer gets ([`own_memory`]), and memory that its program has marked as shared: the other end maps whole files, and so no other
+//! file of this process reaches it. It has mapped these files for reading; its NIC reads the headers first, and then copies the payload to the memory of the right queue, or to the place that
 //! the program chose. So no prediction is needed, and no byte is ever misplaced.
 //!
 //! The sender holds the memory of a frame until the receiver has let go of it ([`outgoing`]), as a NIC holds it until its
 //! DMA is done; the receiver tells so in memory that the sender has mapped ([`incoming`]). TCP holds it in addition until it is
-//! acknowledged. Payload in memory without a file is copied to memory of this link first. Short frames are sent as on any
+//! acknowledged. All other payload is copied to memory of this link first. Short frames are sent as on any
 //! UNIX wire.
 //!
 //! What a peer can do: it may change bytes while they are copied, which changes the received bytes and nothing else (`mapped`
 //! copies each byte once); name ranges or files that do not exist, which drops the frame; send files that may get shorter, or
 //! anything else that is no record, which ends the wire; not let go of memory, which keeps at most [`outgoing::SLOTS`] frames
-//! in use until the wire ends.
+//! in use until the wire ends. Descriptors that come with a packet are closed in another thread unless they are memory files, because
+//! closing may wait, and one call takes a few records of files only.
 
 mod incoming;
 mod outgoing;
+mod own_memory;
 mod record;
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 use ::wire::{EthernetHeader, Instant, VnetHeader};
-use netmem::{FragList, Payload};
+use netmem::{FragList, HostProvider, Payload};
+use peer_socket::{PeerFds, PeerSocket, ReceivedPacket, receive};
 use rustix::io::Errno;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use super::vnet_fd::FrameWriter;
 use super::{
@@ -51,6 +53,9 @@ const LONGEST_FRAME: usize = SHARED_PACKET_LEN + EthernetHeader::TAGGED_LEN;
 /// Bytes of the longest packet on the socket: an inline frame with its virtio-net header. One more, to detect longer ones.
 const PACKET_BYTES: usize = VnetHeader::LEN + MAX_FRAME_LEN + 1;
 
+/// Records about files that one call receives: each of them may map memory, which takes some tens of microseconds.
+const RX_FILES: usize = 8;
+
 /// Descriptors of one packet.
 const PACKET_FDS: usize = 1;
 
@@ -72,16 +77,29 @@ impl SharedWire {
     ///
     /// # Errors
     /// There is no memory for what both ends map.
-    pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
+    pub(super) fn new(socket: Arc<PeerSocket>) -> io::Result<Self> {
         const { assert!(MAX_RECORD <= PACKET_BYTES) };
         Ok(Self {
-            socket: VnetFd::new(socket, VnetHeaderLen::Ten),
+            socket: VnetFd::of_socket(socket, VnetHeaderLen::Ten),
             writer: FrameWriter::default(),
             outgoing: Outgoing::new()?,
             incoming: Incoming::new()?,
             packet: vec![0; PACKET_BYTES].into_boxed_slice(),
             record: Vec::new(),
         })
+    }
+
+    /// Makes memory of `bytes` for the send queues of the stack, which the other end can read: also what was not sent yet.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub(super) fn share_send_memory(&mut self, bytes: usize) -> io::Result<()> {
+        self.outgoing.share_send_memory(bytes)
+    }
+
+    /// Returns that memory.
+    pub(super) fn send_memory(&self) -> Option<&Arc<HostProvider>> {
+        self.outgoing.send_memory()
     }
 
     /// Sends one frame completely or not at all.
@@ -96,6 +114,9 @@ impl SharedWire {
         }
         if frame.payload.len() < MIN_REFERENCE || !self.outgoing.is_ready() {
             return self.send_inline(frame);
+        }
+        if !self.outgoing.has_slot() {
+            return Ok(LinkSent::Busy);
         }
         let payload = match self.outgoing.is_private(frame.payload, frame.port) {
             false => Some(frame.payload.share(0, frame.payload.len())),
@@ -140,10 +161,7 @@ impl SharedWire {
             }
         }
         let Some(held) = self.outgoing.emit(frame, payload, &mut self.record) else {
-            return match self.outgoing.is_full() {
-                true => Ok(LinkSent::Busy),
-                false => self.send_inline(frame),
-            };
+            return self.send_inline(frame);
         };
         let sent = send_packet(socket, &self.record, None);
         match sent {
@@ -201,8 +219,12 @@ impl SharedWire {
         // A full socket delays what is to be announced to the next call. An end that has left need not know it, and what it has
         // sent before is received.
         let _ = self.announce();
-        loop {
-            let (len, file) = match receive_packet(self.socket.as_fd(), &mut self.packet) {
+        // What is left in the socket then makes it readable, so that the caller comes back after its other work.
+        for _ in 0..RX_FILES {
+            let mut parts = [IoSliceMut::new(&mut self.packet)];
+            let ReceivedPacket {
+                bytes: len, fds, ..
+            } = match receive(&self.socket, &mut parts) {
                 Ok(received) => received,
                 Err(Errno::AGAIN) => return Ok(LinkReceived::None),
                 Err(error) => return Err(error.into()),
@@ -218,7 +240,7 @@ impl SharedWire {
                     let meta = header.offload().into();
                     return Ok(LinkReceived::Frame { meta });
                 }
-                Packet::File(record) => self.on_file(record, file, posted)?,
+                Packet::File(record) => self.on_file(record, &fds, posted)?,
                 Packet::Frame(record) => {
                     let received = self.incoming.lend(&record, posted.lent);
                     let lent = received.and_then(|()| land(&record, posted));
@@ -230,20 +252,21 @@ impl SharedWire {
                 Packet::Bad => return Ok(LinkReceived::Dropped(DropReason::RxBadReference)),
             }
         }
+        Ok(LinkReceived::None)
     }
 
     fn on_file(
         &mut self,
         record: FileRecord,
-        file: Option<OwnedFd>,
+        fds: &PeerFds,
         posted: &Posted<'_>,
     ) -> io::Result<()> {
-        let accepted = match (record, file) {
+        let accepted = match (record, fds.first()) {
             (FileRecord::Memory { region, size }, Some(file)) => {
-                self.incoming.map(region, &file, size, posted.port)
+                self.incoming.map(region, file, size, posted.port)
             }
             (FileRecord::Revoked { region }, _) => self.incoming.unmap(region),
-            (FileRecord::Releases, Some(file)) => self.outgoing.map_releases(&file),
+            (FileRecord::Releases, Some(file)) => self.outgoing.map_releases(file),
             (FileRecord::Memory { .. } | FileRecord::Releases, None) => None,
         };
         accepted.ok_or_else(|| Errno::NETDOWN.into())
@@ -290,29 +313,7 @@ fn send_packet(
     }
 }
 
-/// Receives one packet and the descriptor that came with it. Further descriptors are closed.
-fn receive_packet(
-    socket: BorrowedFd<'_>,
-    packet: &mut [u8],
-) -> Result<(usize, Option<OwnedFd>), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_FDS))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let got = loop {
-        let mut parts = [IoSliceMut::new(packet)];
-        match recvmsg(socket, &mut parts, &mut control, flags) {
-            Err(Errno::INTR) => {}
-            got => break got?,
-        }
-    };
-    let mut file = None;
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(mut fds) = message {
-            file = fds.next();
-        }
-    }
-    Ok((got.bytes, file))
-}
-
+#[cfg(test)]
+mod reach_tests;
 #[cfg(test)]
 mod tests;

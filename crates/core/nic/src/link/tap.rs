@@ -3,8 +3,10 @@
 use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use ::wire::{EtherType, EthernetHeader, Instant, protocol};
+use peer_socket::PeerSocket;
 use rustix::event::epoll;
 use rustix::io::Errno;
 
@@ -107,14 +109,27 @@ impl TapLink {
         };
         let with_header = |fd| VnetFd::new(fd, options.vnet_header);
         Ok(Self {
-            fds: fds.into_iter().map(with_header).collect(),
-            options: options.bounded(),
             any,
+            ..Self::of_queues(fds.into_iter().map(with_header).collect(), options)
+        })
+    }
+
+    /// Returns a link over a connected socket, whose packets are as those of a TAP.
+    pub(super) fn of_socket(socket: Arc<PeerSocket>, options: TapOptions) -> Self {
+        let socket = VnetFd::of_socket(socket, options.vnet_header);
+        Self::of_queues(vec![socket], options)
+    }
+
+    fn of_queues(fds: Vec<VnetFd>, options: TapOptions) -> Self {
+        Self {
+            fds,
+            options: options.bounded(),
+            any: None,
             first: 0,
             read: 0,
             up: true,
             writer: FrameWriter::default(),
-        })
+        }
     }
 
     /// Makes `queue`, which had a frame, the first to be read; the next one if it has had its turn.

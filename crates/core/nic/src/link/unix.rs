@@ -4,14 +4,15 @@
 //! is a [`WireHello`], which tells what the peer may send; the end that connects sends its hello first.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::wire::Instant;
+use netmem::HostProvider;
+use peer_socket::PeerSocket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::{Errno, ioctl_fionbio};
-use rustix::net::SocketFlags;
 
 use super::hello::{
     HELLO_LIMIT, HelloOutcome, NeedsOffloads, NoHello, WireHello, connect_to, set_wire_buffers,
@@ -30,6 +31,10 @@ const REFUSED_LIMIT: Duration = Duration::from_millis(100);
 /// Time between two such tries.
 const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 
+/// Memory for send queues that the other end reads: enough for 32 connections that fill theirs. What does not fit is copied.
+/// Pages are allocated when they are first used.
+const SEND_MEMORY_BYTES: usize = 64 << 20;
+
 /// One end of a UNIX wire.
 ///
 /// When the peer has closed its end, the link is gone ([`LinkState::Gone`]), after what the peer has sent before. Sending on it raises no SIGPIPE, whatever the
@@ -40,7 +45,7 @@ pub struct UnixLink {
     /// Not readable after the peer has left, unlike the socket.
     ready: SocketEvents,
     /// The socket again, to change its registration in `ready`.
-    socket: OwnedFd,
+    socket: Arc<PeerSocket>,
     /// The peer takes frames.
     sends: bool,
     /// There may be frames of the peer.
@@ -62,13 +67,13 @@ enum Inner {
 
 impl UnixLink {
     /// Connects to the end that listens at `path`, sends the hello `ours` and waits for the answer, at most for
-    /// [`HELLO_LIMIT`].
+    /// [`HELLO_LIMIT`] each.
     ///
     /// # Errors
     /// The connection fails; `TimedOut` without an answer; [`NoHello`] if the answer is not a hello; [`NeedsOffloads`] if the
     /// listening end refuses this one; and as [`new`](Self::new).
     pub fn join(path: &Path, ours: WireHello) -> io::Result<Self> {
-        let socket = connect_to_listener(path)?;
+        let socket = connect_to_listener(path, ours)?;
         ours.send_to(&socket)?;
         let limit = Timespec::try_from(HELLO_LIMIT).map_err(io::Error::other)?;
         let mut fds = [PollFd::new(&socket, PollFlags::IN)];
@@ -81,7 +86,6 @@ impl UnixLink {
         if theirs.refuses(ours) {
             return Err(io::Error::new(io::ErrorKind::Unsupported, NeedsOffloads));
         }
-        ioctl_fionbio(&socket, true)?;
         Self::new(socket, ours, theirs)
     }
 
@@ -90,10 +94,15 @@ impl UnixLink {
     ///
     /// # Errors
     /// The system has no descriptor left for the epoll instance, or no memory for what the ends share.
-    pub fn new(socket: OwnedFd, ours: WireHello, theirs: WireHello) -> io::Result<Self> {
+    pub fn new(
+        socket: impl Into<PeerSocket>,
+        ours: WireHello,
+        theirs: WireHello,
+    ) -> io::Result<Self> {
+        let socket = Arc::new(socket.into());
         let ready = SocketEvents::of(&socket)?;
         set_wire_buffers(socket.as_fd());
-        let again = socket.try_clone()?;
+        let again = Arc::clone(&socket);
         let offloads = ours.offloads && theirs.offloads;
         let inner = match offloads && ours.shares_memory && theirs.shares_memory {
             true => Inner::Shared {
@@ -108,7 +117,7 @@ impl UnixLink {
                     mtu: ours.mtu,
                     ..TapOptions::default()
                 };
-                Inner::Frames(TapLink::new(vec![again], options)?)
+                Inner::Frames(TapLink::of_socket(again, options))
             }
         };
         Ok(Self {
@@ -118,6 +127,19 @@ impl UnixLink {
             sends: true,
             receives: true,
         })
+    }
+
+    /// Lets the other end read the send queues of this NIC where they are, in memory of this link: what the program has sent needs
+    /// one copy less. The other end can also read what TCP has not sent yet, and what connections of the NIC to itself send. It can
+    /// read none of what was sent before, to another peer. Has no effect where payload does not cross by reference.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub fn share_send_memory(&mut self) -> io::Result<()> {
+        match &mut self.inner {
+            Inner::Frames(_) => Ok(()),
+            Inner::Shared { wire, .. } => wire.share_send_memory(SEND_MEMORY_BYTES),
+        }
     }
 
     fn receive_once(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<LinkReceived> {
@@ -173,11 +195,14 @@ fn shared_caps(ours: WireHello) -> LinkCaps {
 }
 
 /// Connects to `path`, also if its listener is just being made.
-fn connect_to_listener(path: &Path) -> Result<OwnedFd, Errno> {
+fn connect_to_listener(path: &Path, ours: WireHello) -> io::Result<PeerSocket> {
     let start = std::time::Instant::now();
     loop {
-        match connect_to(path, SocketFlags::empty()) {
-            Err(Errno::CONNREFUSED) if start.elapsed() < REFUSED_LIMIT => {
+        match connect_to(path, ours, HELLO_LIMIT) {
+            Err(error)
+                if error.kind() == io::ErrorKind::ConnectionRefused
+                    && start.elapsed() < REFUSED_LIMIT =>
+            {
                 std::thread::sleep(REFUSED_PAUSE);
             }
             done => return done,
@@ -268,6 +293,13 @@ impl Link for UnixLink {
 
     fn tells_of_room(&self) -> bool {
         self.ready.awaits_room()
+    }
+
+    fn send_memory(&self) -> Option<&Arc<HostProvider>> {
+        match &self.inner {
+            Inner::Frames(_) => None,
+            Inner::Shared { wire, .. } => wire.send_memory(),
+        }
     }
 
     fn is_up(&self) -> bool {

@@ -3,13 +3,17 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::wire::Instant;
+use netmem::HostProvider;
+use peer_socket::{PeerSocket, SocketFile};
 use rustix::event::epoll;
 
-use super::socket_file::SocketFile;
+use super::hello::listen_at;
 use super::unix::caps_of;
+use super::unix_port::BACKLOG;
 use super::{
     Link, LinkCaps, LinkReceived, LinkSent, LinkState, Posted, TxFrame, UnixLink, UnixPort,
     WireHello,
@@ -36,10 +40,11 @@ pub struct UnixListenLink {
     has_refused: bool,
     /// Readable when the listener is, while there is no peer, or when the peer's link is.
     ready: OwnedFd,
-    listener: OwnedFd,
+    listener: Arc<PeerSocket>,
     refuse_at: Instant,
     /// When to look for hellos.
     look_at: Instant,
+    shares_send_memory: bool,
     _file: SocketFile,
 }
 
@@ -55,9 +60,9 @@ impl UnixListenLink {
             needs_offloads: ours.offloads,
             ..ours
         };
-        let (listener, file) = SocketFile::bind(path)?;
+        let (listener, file) = listen_at(path, BACKLOG)?;
         let ready = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let again = listener.try_clone()?;
+        let again = Arc::clone(&listener);
         let link = Self {
             port: UnixPort::listen(listener, ours),
             ours,
@@ -67,10 +72,16 @@ impl UnixListenLink {
             listener: again,
             refuse_at: Instant::ZERO,
             look_at: Instant::ZERO,
+            shares_send_memory: false,
             _file: file,
         };
         link.watch(link.listener.as_fd())?;
         Ok(link)
+    }
+
+    /// Lets each peer read the send queues of this NIC while it is the peer: see [`UnixLink::share_send_memory`].
+    pub fn share_send_memory(&mut self) {
+        self.shares_send_memory = true;
     }
 
     fn watch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
@@ -102,7 +113,10 @@ impl UnixListenLink {
             self.has_refused = true;
             return Ok(());
         }
-        let peer = UnixLink::new(socket, self.ours, theirs)?;
+        let mut peer = UnixLink::new(socket, self.ours, theirs)?;
+        if self.shares_send_memory {
+            peer.share_send_memory()?;
+        }
         if let Some(fd) = peer.poll_fd() {
             self.watch(fd)?;
         }
@@ -159,6 +173,10 @@ impl Link for UnixListenLink {
 
     fn tells_of_room(&self) -> bool {
         self.peer.as_ref().is_some_and(UnixLink::tells_of_room)
+    }
+
+    fn send_memory(&self) -> Option<&Arc<HostProvider>> {
+        self.peer.as_ref()?.send_memory()
     }
 
     fn next_due(&self) -> Option<Instant> {

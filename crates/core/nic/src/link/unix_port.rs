@@ -5,15 +5,16 @@
 mod tests;
 
 use std::fmt;
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::wire::{Instant, VnetHeader};
+use peer_socket::{ListenError, PeerSocket, SocketFile};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, accept_with};
+use rustix::net::SocketFlags;
 
 use super::hello::{
     HELLO_LIMIT, HelloOutcome, NeedsOffloads, WireHello, connect_to, listen_at, set_wire_buffers,
@@ -25,10 +26,9 @@ const RETRY: Duration = Duration::from_millis(200);
 /// Maximum number of connections that are accepted in one call.
 const BATCH_ENDS: usize = 16;
 /// Connections that the kernel queues until they are accepted: as many as one call accepts.
-const BACKLOG: i32 = BATCH_ENDS as i32;
+pub(super) const BACKLOG: i32 = BATCH_ENDS as i32;
 /// Maximum number of connections without a hello; the oldest is closed first.
 const MAX_SILENT: usize = 8;
-const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
 /// Result of writing a frame to one end of a wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +116,7 @@ pub struct UnixPort {
 enum ConnectMode {
     /// It accepts connections.
     Listen {
-        listener: OwnedFd,
+        listener: Arc<PeerSocket>,
         /// Set after accept(2) has failed for lack of descriptors or memory: the time of the next attempt. The listener
         /// stays readable, so polling it would return at once.
         accept_after: Option<Instant>,
@@ -140,22 +140,23 @@ struct Peer {
 /// A connection without a hello.
 #[derive(Debug)]
 struct Silent {
-    socket: OwnedFd,
+    socket: PeerSocket,
     since: Instant,
 }
 
 impl UnixPort {
-    /// Returns a listening socket for [`listen`](Self::listen), with a file at `path` that remains when the socket is
-    /// closed.
+    /// Returns a port that waits for its peer at `path` and sends it the hello `ours`, and the file of its socket, which is
+    /// removed with it. Replaces a file whose listener is gone.
     ///
     /// # Errors
-    /// As socket(2), bind(2) and listen(2); `AddrInUse` if the file exists.
-    pub fn bind(path: &Path) -> io::Result<OwnedFd> {
-        listen_at(path, BACKLOG)
+    /// As [`SocketFile::listen`].
+    pub fn listen_at(path: &Path, ours: WireHello) -> Result<(Self, SocketFile), ListenError> {
+        let (listener, file) = listen_at(path, BACKLOG)?;
+        Ok((Self::listen(listener, ours), file))
     }
 
-    /// Returns a port that waits for its peer on a socket of [`bind`](Self::bind) and sends it the hello `ours`.
-    pub fn listen(listener: OwnedFd, ours: WireHello) -> Self {
+    /// Returns a port that waits for its peer on a listening socket and sends it the hello `ours`.
+    pub(super) fn listen(listener: Arc<PeerSocket>, ours: WireHello) -> Self {
         let mode = ConnectMode::Listen {
             listener,
             accept_after: None,
@@ -245,7 +246,7 @@ impl UnixPort {
             {
                 *at = now + RETRY;
                 // If the connection fails, the wire stays down until the next attempt.
-                let made = connect_to(path, SocketFlags::NONBLOCK).ok();
+                let made = connect_to(path, self.ours, Duration::ZERO).ok();
                 let greeted = made.filter(|socket| self.ours.send_to(socket).is_ok());
                 self.silent
                     .extend(greeted.map(|socket| Silent { socket, since: now }));
@@ -279,7 +280,7 @@ impl UnixPort {
         }
     }
 
-    fn accept_one(&mut self, now: Instant, notify: Notify<'_>) -> Option<OwnedFd> {
+    fn accept_one(&mut self, now: Instant, notify: Notify<'_>) -> Option<PeerSocket> {
         let ConnectMode::Listen {
             listener,
             accept_after,
@@ -290,7 +291,7 @@ impl UnixPort {
         if accept_after.is_some_and(|until| until > now) {
             return None;
         }
-        let accepted = accept_with(&*listener, FLAGS);
+        let accepted = listener.accept(SocketFlags::NONBLOCK);
         if let Err(error) = accepted
             && has_to_wait(listener.as_fd(), error)
         {
@@ -348,7 +349,10 @@ impl UnixPort {
     }
 
     /// Makes a connection the peer.
-    fn join(&mut self, socket: OwnedFd, hello: WireHello, notify: Notify<'_>) {
+    fn join(&mut self, mut socket: PeerSocket, hello: WireHello, notify: Notify<'_>) {
+        if self.ours.shares_memory && hello.shares_memory && socket.take_descriptors().is_err() {
+            return;
+        }
         // As the listening end, answer the hello; as the connecting end, our hello was sent before.
         let is_greeted = match self.mode {
             ConnectMode::Listen { .. } => self.ours.send_to(&socket).is_ok(),
@@ -363,16 +367,18 @@ impl UnixPort {
                 ours: self.ours.mtu,
             });
         }
-        let socket = VnetFd::new(socket, VnetHeaderLen::Ten);
-        self.peer = Some(Peer { socket, hello });
+        self.peer = Some(Peer {
+            socket: VnetFd::of_socket(Arc::new(socket), VnetHeaderLen::Ten),
+            hello,
+        });
     }
 
     /// Takes the socket of the peer, on which the hellos were exchanged, and its hello, for a link of a NIC. The port has no
     /// peer then: call [`serve`](Self::serve) again when that link has gone down, and meanwhile
     /// [`refuse_others`](Self::refuse_others).
-    pub fn take_peer(&mut self) -> Option<(OwnedFd, WireHello)> {
+    pub fn take_peer(&mut self) -> Option<(PeerSocket, WireHello)> {
         let Peer { socket, hello } = self.peer.take()?;
-        Some((socket.into_fd(), hello))
+        Some((socket.into_socket()?, hello))
     }
 
     /// Closes connections that wait while the peer was taken.

@@ -2,9 +2,11 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use ::wire::VnetHeader;
 use netmem::{DmaPort, FragList};
+use peer_socket::{PeerSocket, close_aside, receive};
 use rustix::io::Errno;
 
 use super::{LinkSent, MAX_FRAME_LEN, Posted, TxFrame};
@@ -33,22 +35,48 @@ impl VnetHeaderLen {
 /// to a buffer in between.
 #[derive(Debug)]
 pub struct VnetFd {
-    fd: OwnedFd,
+    file: VnetFile,
     header: VnetHeaderLen,
 }
 
+#[derive(Debug)]
+enum VnetFile {
+    /// A queue of a TAP.
+    Queue(OwnedFd),
+    /// A UNIX wire.
+    Socket(Arc<PeerSocket>),
+}
+
 impl VnetFd {
-    /// Wraps a descriptor; its packets begin with a header of that length.
+    /// Wraps the descriptor of a queue; its packets begin with a header of that length.
     pub const fn new(fd: OwnedFd, header: VnetHeaderLen) -> Self {
-        Self { fd, header }
+        let file = VnetFile::Queue(fd);
+        Self { file, header }
     }
 
-    /// Returns the descriptor.
-    pub(super) fn into_fd(self) -> OwnedFd {
-        self.fd
+    /// Wraps a connected socket.
+    pub const fn of_socket(socket: Arc<PeerSocket>, header: VnetHeaderLen) -> Self {
+        let file = VnetFile::Socket(socket);
+        Self { file, header }
     }
 
-    /// Reads one packet into memory of a NIC, by one readv: the frame's first bytes into `posted.head`, the next into the
+    /// Returns the socket.
+    pub(super) fn into_socket(self) -> Option<PeerSocket> {
+        match self.file {
+            VnetFile::Queue(_) => None,
+            VnetFile::Socket(socket) => Arc::into_inner(socket),
+        }
+    }
+
+    /// Returns whether descriptors may come with a packet. They would be closed by a call that reads it without taking them.
+    fn may_get_descriptors(&self) -> bool {
+        match &self.file {
+            VnetFile::Queue(_) => false,
+            VnetFile::Socket(socket) => socket.may_have_descriptors(),
+        }
+    }
+
+    /// Reads one packet into memory of a NIC, by one readv, or recvmsg where descriptors may come with it: the frame's first bytes into `posted.head`, the next into the
     /// spans, the rest into the spill. Returns the length of the frame and its header. A packet shorter than the
     /// virtio-net header is returned as an empty frame with the default header.
     ///
@@ -57,9 +85,17 @@ impl VnetFd {
     pub fn receive(&self, posted: &mut Posted<'_>) -> io::Result<(usize, VnetHeader)> {
         let vnet_len = self.header.bytes();
         let head = posted.head.with_vnet(vnet_len, posted.predicted_header);
-        let read = posted
-            .port
-            .readv(self.fd.as_fd(), head, posted.spans, posted.spill)?;
+        let (port, spans) = (posted.port, posted.spans);
+        let read = match self.may_get_descriptors() {
+            false => port.readv(self.as_fd(), head, spans, posted.spill)?,
+            true => {
+                let mut fds = Vec::new();
+                let read = port.receive(self.as_fd(), head, spans, posted.spill, &mut fds);
+                // Their files are of no use here.
+                close_aside(fds);
+                read?
+            }
+        };
         if read == 0 {
             return Err(Errno::NETDOWN.into());
         }
@@ -86,7 +122,7 @@ impl VnetFd {
         let room = &mut head[..self.header.bytes()];
         room.fill(0);
         header.emit(room);
-        port.writev(self.fd.as_fd(), head, payload).map(|_| ())
+        port.writev(self.as_fd(), head, payload).map(|_| ())
     }
 
     /// Reads one packet, its frame into `frame`, by one readv. Returns the length of the frame and its header; `None` for
@@ -99,10 +135,11 @@ impl VnetFd {
         let mut room = [0; VnetHeaderLen::Twelve.bytes()];
         let header = &mut room[..self.header.bytes()];
         let vnet_len = header.len();
-        let read = rustix::io::readv(
-            &self.fd,
-            &mut [IoSliceMut::new(header), IoSliceMut::new(frame)],
-        )?;
+        let mut parts = [IoSliceMut::new(header), IoSliceMut::new(frame)];
+        let read = match self.may_get_descriptors() {
+            false => rustix::io::readv(self, &mut parts)?,
+            true => receive(self, &mut parts)?.bytes,
+        };
         let header = VnetHeader::parse(&room).unwrap_or_default();
         Ok(read.checked_sub(vnet_len).map(|len| (len, header)))
     }
@@ -118,13 +155,16 @@ impl VnetFd {
             IoSlice::new(&room[..self.header.bytes()]),
             IoSlice::new(frame),
         ];
-        rustix::io::writev(&self.fd, &parts).map(|_| ())
+        rustix::io::writev(self, &parts).map(|_| ())
     }
 }
 
 impl AsFd for VnetFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        match &self.file {
+            VnetFile::Queue(fd) => fd.as_fd(),
+            VnetFile::Socket(socket) => socket.as_fd(),
+        }
     }
 }
 

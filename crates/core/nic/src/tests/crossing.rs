@@ -222,6 +222,123 @@ fn all_shards_learn_from_arp_and_neighbour_discovery_and_one_answers() {
     finish(shards);
 }
 
+/// A request of a host for an address that is not this NIC's.
+fn arp_of(number: u16) -> Vec<u8> {
+    let [high, low] = number.to_be_bytes();
+    let request = ArpPacket {
+        op: ArpOperation::REQUEST,
+        sender_mac: MacAddr([2, 0, 1, 0, high, low]),
+        sender_ip: Ipv4Addr::new(10, 0, high, low),
+        target_mac: MacAddr::default(),
+        target_ip: Ipv4Addr::new(10, 0, 0, 77),
+    };
+    let ethernet = EthernetHeader {
+        src: request.sender_mac,
+        dst: MacAddr([0xff; 6]),
+        ethertype: EtherType::ARP,
+        ..tcp(&[]).ethernet()
+    };
+    let mut frame = vec![0; 64];
+    let len = emit_arp_frame(&ethernet, &request, &mut frame);
+    frame.truncate(len);
+    frame
+}
+
+/// An advertisement of a host in the same way.
+fn advertisement_of(number: u16) -> Vec<u8> {
+    let mac = MacAddr([2, 0, 2, 0, (number >> 8) as u8, number as u8]);
+    let target = std::net::Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 1, number);
+    let said = wire::NeighborAdvertisement {
+        target,
+        target_mac: Some(mac),
+        router: false,
+        solicited: false,
+        overrides: true,
+    };
+    let mut frame = vec![0; 128];
+    let all_nodes = "ff02::1".parse().unwrap();
+    let group = MacAddr([0x33, 0x33, 0, 0, 0, 1]);
+    let len = said.emit_frame(mac, group, target, all_nodes, &mut frame);
+    frame.truncate(len);
+    frame
+}
+
+#[test]
+fn a_flood_of_arp_or_neighbour_discovery_crosses_as_news_and_is_in_no_frames_way() {
+    for flood in [arp_of, advertisement_of] {
+        let mut shards = shards();
+        // Each host ten times, and more hosts than the limit allows.
+        for number in (0..600).flat_map(|number| [number; 10]) {
+            shards[0].link.scatter(flood(number), VnetMeta::default());
+            shards[0].receive();
+        }
+        let told = shards[0].nic.crossing_stats();
+        assert_eq!(told.known + told.limited, 6000 - PLACES as u64, "{told:?}");
+        let segment = segment_of(&shards, 1, b"honest");
+        for _ in 0..MAILBOX {
+            shards[0].link.scatter(segment.frame(), PARTIAL);
+            assert!(shards[0].receive().is_none());
+        }
+        assert_eq!(
+            shards[0].dropped(DropReason::RxCrossingFull),
+            0,
+            "all of them cross"
+        );
+        let mut received = 0;
+        while let Some(packet) = shards[1].receive() {
+            received += usize::from(packet.origin == Origin::Link);
+            shards[1].nic.recycle(packet.payload);
+        }
+        assert_eq!(received, MAILBOX);
+        assert_eq!(shards[1].nic.crossing_stats().copies, PLACES as u64);
+        finish(shards);
+    }
+}
+
+/// Frames, and copies, that may wait for one shard.
+const MAILBOX: usize = 256;
+const PLACES: usize = 64;
+
+#[test]
+fn an_answer_crosses_to_the_shard_that_has_asked_also_during_a_flood() {
+    let mut shards = shards();
+    let flood = |shards: &mut [Bench; 2]| {
+        for number in 1000..2000 {
+            shards[0].link.scatter(arp_of(number), VnetMeta::default());
+            shards[0].receive();
+        }
+        while shards[1].receive().is_some() {}
+    };
+    flood(&mut shards);
+    let question = ArpPacket {
+        op: ArpOperation::REQUEST,
+        sender_mac: OUR_MAC,
+        sender_ip: Ipv4Addr::new(10, 0, 0, 2),
+        target_mac: MacAddr::default(),
+        target_ip: Ipv4Addr::new(10, 0, 0, 5),
+    };
+    let ethernet = EthernetHeader {
+        src: OUR_MAC,
+        dst: MacAddr([0xff; 6]),
+        ethertype: EtherType::ARP,
+        ..tcp(&[]).ethernet()
+    };
+    let head = HeadBuf::with(|out| emit_arp_frame(&ethernet, &question, out));
+    let packet = TxPacket {
+        head,
+        payload: netmem::FragList::new(),
+        checksum: None,
+        gso_size: 0,
+    };
+    shards[1].nic.transmit(packet, wire::Instant::ZERO).unwrap();
+    flood(&mut shards);
+    shards[0].link.scatter(arp_of(5), VnetMeta::default());
+    assert!(shards[0].receive().is_some());
+    let copy = shards[1].receive().expect("the answer crosses");
+    assert_eq!(copy.origin, Origin::Copy);
+    finish(shards);
+}
+
 #[test]
 fn a_link_is_gone_after_the_frames_that_crossed() {
     let mut shards = shards();

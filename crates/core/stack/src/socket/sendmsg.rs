@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use devmem_uapi::{DmabufId, MsgFlags, UIO_MAXIOV, ZerocopyId};
-use netmem::{FragList, PagePool, Payload, TxSend};
+use netmem::{FragList, Payload, TxSend};
 use tcp::{Push, StateKind};
 
 use super::cmsg::{TxSource, parse_tx};
@@ -15,6 +15,7 @@ use super::{ConnectionSocket, SocketId};
 use crate::Stack;
 use crate::binding::Bindings;
 use crate::binding_tx::{EgressRoutes, TxBinding};
+use crate::memory::SendPools;
 
 /// The bytes and control messages of a [`sendmsg`](crate::Stack::sendmsg).
 #[derive(Debug, Clone, Copy)]
@@ -108,7 +109,7 @@ pub struct Sending {
 
 /// The parts of the stack that a send needs.
 struct SendContext<'a> {
-    pool: &'a mut PagePool,
+    pools: &'a mut SendPools,
     host_send_buffer: usize,
     bindings: &'a Bindings,
     egress: EgressRoutes<'a>,
@@ -160,8 +161,11 @@ impl Stack {
         let mut connection = sockets
             .connection_mut(id)?
             .ok_or(SendError::NotConnected { id })?;
+        memory
+            .send_pools
+            .follow_peer(network.nic().link().send_memory());
         let context = SendContext {
-            pool: &mut memory.send_pool,
+            pools: &mut memory.send_pools,
             host_send_buffer: memory.host_send_buffer,
             bindings: &memory.bindings,
             egress: EgressRoutes {
@@ -247,7 +251,7 @@ fn send_host(
     flags: MsgFlags,
 ) -> Result<usize, SendError> {
     let SendContext {
-        pool,
+        pools,
         host_send_buffer,
         sending,
         ..
@@ -272,7 +276,7 @@ fn send_host(
         let Some(piece) = rest.get(..n).filter(|piece| !piece.is_empty()) else {
             break Some(SendError::WouldBlock);
         };
-        let Some(payload) = FragList::from_host_bytes(pool, piece) else {
+        let Some(payload) = pools.copy_for_peer(piece) else {
             break Some(SendError::NoMemory);
         };
         let is_full = sent + n == cut && n < rest.len();

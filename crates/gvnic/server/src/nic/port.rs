@@ -12,9 +12,9 @@ use nic::{
     MAX_FRAME_LEN, MAX_PACKET_LEN, UnixPort, UnixPortEvent, VnetFd, VnetHeaderLen, WireHello,
     Written,
 };
+use peer_socket::{ListenError, SocketFile};
 use rustix::io::Errno;
 use tool::output::{Failure, note};
-use vfio_user::{ListenError, SocketFile};
 use wire::{Instant, VnetHeader};
 
 use crate::plan::WirePort;
@@ -303,18 +303,16 @@ pub fn read_failed(errno: Errno) -> Failure {
 impl UnixEnd {
     /// Listens at `path`.
     fn listen(path: &Path, ours: WireHello) -> Result<Self, Failure> {
-        let (listener, file) = SocketFile::bind(path, UnixPort::bind).map_err(|error| {
+        let (port, file) = UnixPort::listen_at(path, ours).map_err(|error| {
             let remedy = match error {
                 ListenError::InUse { .. } => "choose another path, or connect to it with unix:PATH",
                 ListenError::NotASocket { .. } => "choose another path, or move that file away",
-                ListenError::System { .. } | ListenError::Interrupts(_) => {
-                    "choose a new path in a folder that you may write to"
-                }
+                ListenError::System { .. } => "choose a new path in a folder that you may write to",
             };
             Failure::failed(format!("unix-listen: {error}")).with_remedy(remedy)
         })?;
         Ok(Self {
-            port: UnixPort::listen(listener, ours),
+            port,
             file: Some(file),
         })
     }

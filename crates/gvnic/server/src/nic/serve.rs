@@ -8,9 +8,10 @@ use anyhow::Context;
 use devmem_linux::cpu;
 use gve::Knobs;
 use nic::WireHello;
+use peer_socket::ListenError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use vfio_user::{Event, Interest, ListenError, Server};
+use vfio_user::{Event, Interest, Server, ServerError};
 
 use super::control::{Control, ControlCommand};
 use super::gvnic::Gvnic;
@@ -88,20 +89,23 @@ fn open_capture(plan: &GvnicPlan) -> Result<Option<Capture>, Failure> {
     path.map(|path| Capture::create(path, "gvnic")).transpose()
 }
 
-fn refused(error: ListenError) -> Failure {
+fn refused(error: ServerError) -> Failure {
+    let error = match error {
+        ServerError::Listen(error) => error,
+        ServerError::Interrupts(ref source) => return no_interrupts(&error, source),
+    };
     let remedy = match &error {
         ListenError::InUse { .. } => "end that process, or choose another --socket",
         ListenError::NotASocket { .. } => "choose another --socket, or move that file away",
         ListenError::System { .. } => {
             "--socket must be a new path of at most 107 bytes, in a folder that you may write to"
         }
-        ListenError::Interrupts(source) => return no_interrupts(&error, source),
     };
     Failure::failed(format!("--socket: {error}")).with_remedy(remedy)
 }
 
 /// Returns the error, with its remedy, that asynchronous I/O, which raises interrupts, is not available.
-fn no_interrupts(error: &ListenError, source: &io::Error) -> Failure {
+fn no_interrupts(error: &ServerError, source: &io::Error) -> Failure {
     match Errno::from_io_error(source) {
         Some(Errno::AGAIN) => Failure::failed(error).with_remedy(
             "other processes use all contexts for asynchronous I/O: raise the limit with `sysctl fs.aio-max-nr=1048576`",

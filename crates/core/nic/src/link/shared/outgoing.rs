@@ -8,15 +8,13 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use ::wire::{Instant, VnetHeader};
-use mapped::{DmaRight, MapAccess, Mapping};
-use netmem::{
-    BufSpan, DmaPort, Frag, FragList, HostProvider, MemoryObserver, Netmem, NiovSize, PagePool,
-    Payload, PoolConfig, ShareableMemory,
-};
+use mapped::{MapAccess, Mapping};
+use netmem::{DmaPort, Frag, FragList, HostProvider, MemoryObserver, Payload, ShareableMemory};
 use rustix::fs::{Mode, OFlags, open};
 
 use super::super::{LentUntil, TxFrame};
 use super::incoming::map_releases;
+use super::own_memory::{SendMemory, Stage};
 use super::record::{FileRecord, FrameFields, MAX_HEAD, MAX_PIECES, PieceRecord, emit_frame};
 
 /// Frames that the other end may have at a time.
@@ -25,15 +23,15 @@ pub(super) const SLOTS: usize = 256;
 /// Files that the other end may have at a time. Payload in further ones is copied to memory of this link.
 pub(super) const REGIONS: usize = 64;
 
+/// Regions of the memory of this link: the last ones.
+const STAGE_REGION: usize = REGIONS - 1;
+const SEND_REGION: usize = REGIONS - 2;
+
 /// Bytes of host memory that the other end may keep until its program has read them. Beyond that it has to copy the
 /// payload at once, so that programs that do not read cannot use up the host memory of this end.
-const KEEP_BYTES: usize = 16 << 20;
+pub(super) const KEEP_BYTES: usize = 16 << 20;
 
-/// Memory for payload in memory without a file: a few of the longest super-packets.
-const STAGE_BYTES: usize = 4 << 20;
-const STAGE_NIOV: usize = 64 << 10;
-
-/// Memories without a file, or with one that the other end does not accept, that are remembered.
+/// Memories that are marked as shared and have a file that the other end does not accept, that are remembered.
 const KNOWN_PRIVATE: usize = 16;
 
 /// Time after which the other end's memory is looked at without an event, while it has frames: a program may wait for the
@@ -46,7 +44,7 @@ pub(super) enum Found {
     Yes,
     /// It has to get this file first.
     New(Offer),
-    /// It cannot map some of it.
+    /// It cannot map some of it, or shall not.
     Private,
 }
 
@@ -80,26 +78,17 @@ pub(super) struct Outgoing {
     free_slots: Vec<u16>,
     next_number: u32,
     kept_bytes: usize,
-    /// A frame was refused for lack of a slot.
+    /// A frame was refused for lack of a slot, since the last look at the slots.
     is_full: bool,
     /// Pieces of the payload that was found last.
     pieces: Vec<PieceRecord>,
-    stage: PagePool,
-    /// The memory of `stage`. The last region is its.
-    stage_memory: Option<MemoryObserver>,
+    stage: Stage,
+    /// Memory for the send queues of the stack, if its program has asked to share it.
+    send_memory: Option<SendMemory>,
 }
 
 impl Outgoing {
     pub(super) fn new() -> io::Result<Self> {
-        let niov_size = NiovSize::new(STAGE_NIOV).map_err(io::Error::other)?;
-        let stage = HostProvider::shareable(STAGE_BYTES, niov_size).map_err(io::Error::other)?;
-        let stage = PagePool::create(Arc::new(stage), PoolConfig::default());
-        let mut stage = stage.map_err(io::Error::other)?;
-        let port = stage.dma_port(DmaRight::of_a_nic());
-        let first = stage.alloc().map(|page| Frag::new(page, 0, 1));
-        let memory = first.as_ref().and_then(|frag| port.shareable(frag));
-        let stage_memory = memory.map(|memory| memory.observer());
-        drop(first);
         Ok(Self {
             regions: (0..REGIONS).map(|_| None).collect(),
             last_region: 0,
@@ -112,9 +101,19 @@ impl Outgoing {
             kept_bytes: 0,
             is_full: false,
             pieces: Vec::new(),
-            stage,
-            stage_memory,
+            stage: Stage::new()?,
+            send_memory: None,
         })
+    }
+
+    /// Makes memory of `bytes` for the send queues of the stack, which the other end can read.
+    pub(super) fn share_send_memory(&mut self, bytes: usize) -> io::Result<()> {
+        self.send_memory = Some(SendMemory::new(bytes)?);
+        Ok(())
+    }
+
+    pub(super) fn send_memory(&self) -> Option<&Arc<HostProvider>> {
+        self.send_memory.as_ref().map(SendMemory::provider)
     }
 
     /// Maps the file in which the other end says what it has let go of. `None`: it is not acceptable, or the second one.
@@ -128,6 +127,7 @@ impl Outgoing {
 
     /// Takes back the memory of frames that the other end has let go of.
     pub(super) fn collect(&mut self) {
+        self.is_full = false;
         let Some(releases) = self.releases.as_ref().filter(|_| !self.held.is_empty()) else {
             return;
         };
@@ -154,6 +154,12 @@ impl Outgoing {
         });
     }
 
+    /// Returns whether the other end can get one more frame.
+    pub(super) fn has_slot(&mut self) -> bool {
+        self.is_full = self.free_slots.is_empty();
+        !self.is_full
+    }
+
     /// Returns whether the last frame was refused for lack of a slot.
     pub(super) fn is_full(&self) -> bool {
         self.is_full
@@ -169,47 +175,40 @@ impl Outgoing {
         self.releases.is_some()
     }
 
-    /// Returns whether the other end cannot map some of a payload.
+    /// Returns whether the other end cannot map some of a payload, or shall not.
     pub(super) fn is_private(&self, payload: &FragList, port: &DmaPort) -> bool {
-        payload.iter().any(|frag| match port.shareable(frag) {
+        payload.iter().any(|frag| match self.reachable(frag, port) {
             Some(memory) => self.private.iter().any(|it| memory.is_observed_by(it)),
             None => true,
         })
     }
 
-    /// Copies a payload to memory that the other end can map; `None` if there is no room.
-    pub(super) fn stage(&mut self, payload: &FragList, port: &DmaPort) -> Option<FragList> {
-        let mut copy = FragList::with_capacity(payload.len().div_ceil(STAGE_NIOV));
-        let mut page: Option<(Netmem, usize)> = None;
-        for frag in payload {
-            let mut done = 0;
-            while done < frag.len() {
-                let (to, at) = match page.take() {
-                    Some(page) => page,
-                    None => (self.stage.alloc()?, 0),
-                };
-                let len = (STAGE_NIOV - at).min(frag.len() - done);
-                // At most a frag, whose offset and length are u32.
-                let span = frag.span();
-                let span = BufSpan {
-                    offset: span.offset + done as u32,
-                    len: len as u32,
-                    ..span
-                };
-                port.copy(span, &to, at as u32);
-                copy.push_merge(Frag::new(to.share(), at as u32, len as u32));
-                done += len;
-                page = (at + len < STAGE_NIOV).then_some((to, at + len));
-            }
+    /// Returns the memory of a frag if the other end may have all of it: memory that its program has marked as shared, or memory
+    /// of this link. Host memory of another link is for the peer of that one, also of a link to an earlier peer.
+    fn reachable<'f>(&self, frag: &'f Frag, port: &DmaPort) -> Option<ShareableMemory<'f>> {
+        let memory = port.shareable(frag)?;
+        (!memory.is_host() || self.own_region(&memory).is_some()).then_some(memory)
+    }
+
+    /// Returns the region of memory of this link.
+    fn own_region(&self, memory: &ShareableMemory<'_>) -> Option<usize> {
+        let is_for_sends = || self.send_memory.as_ref().is_some_and(|it| it.is(memory));
+        match self.stage.is(memory) {
+            true => Some(STAGE_REGION),
+            false => is_for_sends().then_some(SEND_REGION),
         }
-        Some(copy)
+    }
+
+    /// Copies a payload to memory of this link; `None` if there is no room.
+    pub(super) fn stage(&mut self, payload: &FragList, port: &DmaPort) -> Option<FragList> {
+        self.stage.copy(payload, port)
     }
 
     /// Finds the files of a payload.
     pub(super) fn find(&mut self, payload: &FragList, port: &DmaPort) -> Found {
         self.pieces.clear();
         for frag in payload {
-            let Some(memory) = port.shareable(frag) else {
+            let Some(memory) = self.reachable(frag, port) else {
                 return Found::Private;
             };
             match self.region_of(memory) {
@@ -242,13 +241,11 @@ impl Outgoing {
     }
 
     fn offer(&self, memory: ShareableMemory<'_>) -> Option<Offer> {
-        let is_stage = self.stage_memory.as_ref();
-        let is_stage = is_stage.is_some_and(|stage| memory.is_observed_by(stage));
-        let region = match is_stage {
-            true => REGIONS - 1,
-            false => {
+        let region = match self.own_region(&memory) {
+            Some(own) => own,
+            None => {
                 let free = self.regions.iter().position(Option::is_none)?;
-                Some(free).filter(|free| *free < REGIONS - 1)?
+                Some(free).filter(|free| *free < SEND_REGION)?
             }
         };
         // The other end shall read the memory only. A description of its own has the access rights of its open(2).
@@ -292,28 +289,24 @@ impl Outgoing {
         }
     }
 
-    /// Writes the packet of a frame whose payload was found to `out`. `None`: it has too many pieces, or there is no slot
-    /// ([`is_full`](Self::is_full)).
+    /// Writes the packet of a frame whose payload was found to `out`. There is a slot ([`has_slot`](Self::has_slot)). `None`: it
+    /// has too many pieces.
     pub(super) fn emit(
         &mut self,
         frame: &TxFrame<'_>,
         payload: FragList,
         out: &mut Vec<u8>,
     ) -> Option<Held> {
-        self.is_full = self.free_slots.is_empty();
         if self.pieces.len() > MAX_PIECES || frame.head.len() > MAX_HEAD {
             return None;
         }
         let slot = self.free_slots.pop()?;
-        // Device memory is given back as soon as possible: its program waits for it. So is that of the stage, which is small.
-        let is_kept = frame.payload.iter().all(|frag| {
-            let memory = frame.port.shareable(frag);
-            memory.is_some_and(|memory| memory.is_host())
-        });
-        let until = match is_kept && self.kept_bytes + payload.len() <= KEEP_BYTES {
-            true => LentUntil::Read,
-            false => LentUntil::Copied,
-        };
+        // What comes from device memory is copied there at once, and its program waits for it.
+        let until =
+            match !frame.payload.is_unreadable() && self.kept_bytes + payload.len() <= KEEP_BYTES {
+                true => LentUntil::Read,
+                false => LentUntil::Copied,
+            };
         let number = self.next_number;
         // 0 is what an unused slot has.
         self.next_number = number.checked_add(1).unwrap_or(1);

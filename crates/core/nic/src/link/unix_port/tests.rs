@@ -18,23 +18,34 @@ fn at(ms: u64) -> Instant {
 }
 
 /// A folder with the socket of a wire; dropping it removes both.
-struct WireFolder(TempDir);
+struct WireFolder {
+    _file: SocketFile,
+    folder: TempDir,
+}
 
 impl WireFolder {
     fn socket(&self) -> PathBuf {
-        self.0.path().join("wire")
+        socket_in(&self.folder)
     }
+}
+
+fn socket_in(folder: &TempDir) -> PathBuf {
+    folder.path().join("wire")
 }
 
 /// Returns a port that listens, and the folder of its socket.
 fn listen() -> (UnixPort, WireFolder) {
-    let folder = WireFolder(tempfile::tempdir().unwrap());
-    let listener = UnixPort::bind(&folder.socket()).unwrap();
-    (UnixPort::listen(listener, HELLO), folder)
+    listen_with(HELLO)
 }
 
-fn join(folder: &WireFolder) -> OwnedFd {
-    connect_to(&folder.socket(), FLAGS).unwrap()
+fn listen_with(hello: WireHello) -> (UnixPort, WireFolder) {
+    let folder = tempfile::tempdir().unwrap();
+    let (port, _file) = UnixPort::listen_at(&socket_in(&folder), hello).unwrap();
+    (port, WireFolder { _file, folder })
+}
+
+fn join(folder: &WireFolder) -> PeerSocket {
+    connect_to(&folder.socket(), HELLO, HELLO_LIMIT).unwrap()
 }
 
 /// Serves a port and ignores its events.
@@ -42,12 +53,12 @@ fn serve(port: &mut UnixPort, now: Instant) {
     port.serve(now, &mut |_| {});
 }
 
-fn send_hello(socket: &OwnedFd) {
+fn send_hello(socket: &PeerSocket) {
     send(socket, &HELLO.emit(), SendFlags::NOSIGNAL).unwrap();
 }
 
 /// Returns a port that listens, a connection that has become its peer, and the folder of its socket.
-fn joined() -> (UnixPort, OwnedFd, WireFolder) {
+fn joined() -> (UnixPort, PeerSocket, WireFolder) {
     let (mut port, folder) = listen();
     let greeting = join(&folder);
     send_hello(&greeting);
@@ -56,7 +67,7 @@ fn joined() -> (UnixPort, OwnedFd, WireFolder) {
 }
 
 /// Returns the next packet; `None` if there is none, 0 bytes if the connection is closed.
-fn next(socket: &OwnedFd) -> Option<Vec<u8>> {
+fn next(socket: &PeerSocket) -> Option<Vec<u8>> {
     let mut packet = [0; 64];
     match recv(socket, &mut packet[..], RecvFlags::DONTWAIT) {
         Ok((len, _)) => Some(packet[..len].to_vec()),
@@ -162,7 +173,7 @@ fn the_connecting_end_reconnects_if_the_listener_sends_no_hello() {
     let ConnectMode::Listen { listener, .. } = &listening.mode else {
         panic!("the port listens")
     };
-    let silent = accept_with(listener, FLAGS).unwrap();
+    let silent = listener.accept(SocketFlags::NONBLOCK).unwrap();
     assert_eq!(
         next(&silent),
         Some(HELLO.emit().to_vec()),
@@ -179,13 +190,12 @@ fn the_connecting_end_reconnects_if_the_listener_sends_no_hello() {
 
 #[test]
 fn a_refused_end_is_told_once_and_tries_again_later() {
-    let folder = WireFolder(tempfile::tempdir().unwrap());
     let needing = WireHello {
         offloads: true,
         needs_offloads: true,
         ..HELLO
     };
-    let mut listening = UnixPort::listen(UnixPort::bind(&folder.socket()).unwrap(), needing);
+    let (mut listening, folder) = listen_with(needing);
     let mut port = UnixPort::connect(&folder.socket(), HELLO);
     let mut events = Vec::new();
     let mut now = at(0);

@@ -4,7 +4,7 @@ use wire::Instant;
 
 /// A token bucket. An action costs `1 / rate` seconds; the bucket refills as time passes.
 #[derive(Debug)]
-pub(crate) struct RateLimit {
+pub struct RateLimit {
     /// Cost of one action.
     cost_ns: u64,
     /// Capacity of the bucket.
@@ -15,7 +15,7 @@ pub(crate) struct RateLimit {
 
 impl RateLimit {
     /// Returns a full bucket that allows `per_second` actions a second, and `burst` at once.
-    pub(crate) const fn new(per_second: u64, burst: u64) -> Self {
+    pub const fn new(per_second: u64, burst: u64) -> Self {
         let cost_ns = 1_000_000_000 / per_second;
         Self {
             cost_ns,
@@ -25,7 +25,7 @@ impl RateLimit {
     }
 
     /// Returns whether one more action is allowed, and counts it.
-    pub(crate) fn allow(&mut self, now: Instant) -> bool {
+    pub fn allow(&mut self, now: Instant) -> bool {
         // Shifted by a burst, so that the bucket is full when the clock starts.
         let now = now.as_nanos().saturating_add(self.burst_ns);
         let next = self.spent_until.max(now - self.burst_ns) + self.cost_ns;

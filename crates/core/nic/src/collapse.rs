@@ -62,8 +62,8 @@ impl Nic {
 
     /// Returns and resets the greatest demand of all memories. Costs one load per queue.
     pub fn take_memory_demand(&mut self) -> MemoryDemand {
-        let mut greatest = self.host.take_demand();
-        for queue in &mut self.queues {
+        let mut greatest = self.rx.host.take_demand();
+        for queue in &mut self.rx.queues {
             greatest = greatest.max(queue.fill_mut().take_demand());
         }
         greatest
@@ -116,15 +116,15 @@ impl Nic {
 
     fn fill_of(&self, memory: RxMemory) -> Option<&Fill> {
         match memory {
-            RxMemory::Queue(queue) => Some(self.queues.get(queue.index())?.fill()),
-            RxMemory::Host => Some(&self.host),
+            RxMemory::Queue(queue) => Some(self.rx.queues.get(queue.index())?.fill()),
+            RxMemory::Host => Some(&self.rx.host),
         }
     }
 
     fn fill_of_mut(&mut self, memory: RxMemory) -> Option<&mut Fill> {
         match memory {
-            RxMemory::Queue(queue) => Some(self.queues.get_mut(queue.index())?.fill_mut()),
-            RxMemory::Host => Some(&mut self.host),
+            RxMemory::Queue(queue) => Some(self.rx.queues.get_mut(queue.index())?.fill_mut()),
+            RxMemory::Host => Some(&mut self.rx.host),
         }
     }
 }

@@ -18,10 +18,10 @@ use steer::{ShardId, shard_of};
 use wire::{FourTuple, Icmpv4, Icmpv6, Network, Quoted, RxHeaders, Transport, protocol};
 
 use crate::drops::{DropReason, Drops};
+use crate::frame::RxFrame;
 use crate::link::VnetMeta;
 use crate::nic::Nic;
 use crate::packet::Origin;
-use crate::place::{Landed, Place};
 use mailbox::{Mailbox, Sender};
 
 /// Frames that may wait for one shard; at most 16 MiB of super-packets. Beyond that they are dropped
@@ -131,7 +131,7 @@ impl Crossing {
     }
 
     /// Returns the shard that handles a frame with these headers; `message` returns the bytes after them.
-    pub(crate) fn course(&self, headers: &RxHeaders, message: impl FnOnce() -> Vec<u8>) -> Course {
+    fn course(&self, headers: &RxHeaders, message: impl FnOnce() -> Vec<u8>) -> Course {
         let flow = match (headers.network, headers.transport) {
             (Network::Arp, _) => return Course::HereAndCopies,
             (_, Transport::Tcp(_)) => headers.four_tuple(),
@@ -157,7 +157,7 @@ impl Crossing {
     }
 
     /// Passes a frame to the shard of its flow.
-    pub(crate) fn send(&mut self, to: ShardId, frame: CrossingFrame, drops: &mut Drops) {
+    fn send(&mut self, to: ShardId, frame: CrossingFrame, drops: &mut Drops) {
         let sender = self.others.get(to.index()).and_then(Option::as_ref);
         match sender.map(|sender| sender.send(frame)) {
             Some(Ok(())) => self.stats.sent += 1,
@@ -167,7 +167,7 @@ impl Crossing {
     }
 
     /// Passes a copy of a frame to all other shards.
-    pub(crate) fn send_copies(&mut self, bytes: &[u8], meta: VnetMeta, drops: &mut Drops) {
+    fn send_copies(&mut self, bytes: &[u8], meta: VnetMeta, drops: &mut Drops) {
         for sender in self.others.iter().flatten() {
             let copy = CrossingFrame {
                 bytes: bytes.to_vec(),
@@ -178,6 +178,35 @@ impl Crossing {
                 drops.count(DropReason::RxCrossingFull);
             }
         }
+    }
+
+    /// Passes a frame of another shard's flow on to it, and copies of frames that all shards learn from to all. Returns whether
+    /// another shard goes on with the frame.
+    pub(crate) fn takes(
+        &mut self,
+        frame: &RxFrame<'_>,
+        headers: &RxHeaders,
+        drops: &mut Drops,
+    ) -> bool {
+        if frame.origin != Origin::Link {
+            return false;
+        }
+        let end = headers.header_len + headers.payload_len;
+        let course = self.course(headers, || frame.gather(headers.header_len..end));
+        let whole = || frame.gather(0..frame.len);
+        match course {
+            Course::Here => {}
+            Course::HereAndCopies => self.send_copies(&whole(), frame.meta, drops),
+            Course::To(shard) => {
+                let crossing = CrossingFrame {
+                    bytes: whole(),
+                    meta: frame.meta,
+                    origin: Origin::Link,
+                };
+                self.send(shard, crossing, drops);
+            }
+        }
+        matches!(course, Course::To(_))
     }
 
     /// Returns the next frame that has crossed to this shard.
@@ -253,54 +282,5 @@ impl Nic {
             .as_ref()
             .map(|it| it.stats())
             .unwrap_or_default()
-    }
-
-    /// Receives a frame that arrived at another shard.
-    pub(crate) fn receive_crossed(&mut self) -> Option<Landed> {
-        let CrossingFrame {
-            bytes,
-            meta,
-            origin,
-        } = self.crossing.as_mut()?.receive()?;
-        self.buffers.frame = bytes;
-        Some(Landed {
-            frame_len: self.buffers.frame.len(),
-            meta,
-            place: Place::Frame,
-            origin,
-        })
-    }
-
-    /// Passes a frame of another shard's flow on, and copies of frames that all shards learn from. Returns whether this shard
-    /// goes on with the frame.
-    pub(crate) fn keeps(&mut self, landed: &Landed, headers: &RxHeaders) -> bool {
-        let Some(crossing) = self.crossing.as_mut() else {
-            return true;
-        };
-        if landed.origin != Origin::Link {
-            return true;
-        }
-        let gather = |range| {
-            let (buffers, queues) = (&self.buffers, &self.queues);
-            landed.gather(range, buffers, &self.ddp, queues, self.host.port())
-        };
-        let end = headers.header_len + headers.payload_len;
-        let course = crossing.course(headers, || gather(headers.header_len..end));
-        let meta = landed.meta;
-        match course {
-            Course::Here => {}
-            Course::HereAndCopies => {
-                crossing.send_copies(&gather(0..landed.frame_len), meta, &mut self.drops);
-            }
-            Course::To(shard) => {
-                let frame = CrossingFrame {
-                    bytes: gather(0..landed.frame_len),
-                    meta,
-                    origin: Origin::Link,
-                };
-                crossing.send(shard, frame, &mut self.drops);
-            }
-        }
-        !matches!(course, Course::To(_))
     }
 }

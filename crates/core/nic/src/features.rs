@@ -217,11 +217,9 @@ impl Nic {
                 &self.config,
             )?);
         }
-        self.queues.truncate(usize::from(rx));
-        self.queues.extend(added);
+        self.rx.set_queues(rx, added);
         self.note_sharing();
         self.steering.rss.table = table;
-        self.predicted.queue = self.predicted.queue.min(self.queues.len() - 1);
         Ok(())
     }
 
@@ -301,7 +299,8 @@ impl Nic {
     }
 
     fn last_bound_queue(&self) -> Option<RxQueueId> {
-        self.queues
+        self.rx
+            .queues
             .iter()
             .rev()
             .find(|queue| queue.dmabuf_id().is_some())

@@ -127,7 +127,7 @@ impl Nic {
         choice: ProviderChoice,
     ) -> Result<(), RestartError> {
         let queues = self.rx_queue_count();
-        let Some(target) = self.queues.get_mut(queue.index()) else {
+        let Some(target) = self.rx.queues.get_mut(queue.index()) else {
             return Err(RestartError::NoSuchQueue { queue, queues });
         };
         let mut new = QueueMemory::allocate(choice, &self.config)?;
@@ -151,11 +151,12 @@ impl Nic {
     /// Divides each provider's memory equally among its queues: a queue advertises receive windows for its share only.
     pub(crate) fn note_sharing(&mut self) {
         let providers: Vec<_> = self
+            .rx
             .queues
             .iter()
             .map(|queue| Arc::clone(&queue.memory.provider))
             .collect();
-        for queue in &mut self.queues {
+        for queue in &mut self.rx.queues {
             let mine = Arc::clone(&queue.memory.provider);
             let sharers = providers
                 .iter()

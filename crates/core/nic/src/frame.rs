@@ -1,0 +1,352 @@
+//! A received frame, and access to its bytes wherever they are.
+
+use std::ops::Range;
+
+use netmem::{BufSpan, DmaPort, Frag, FragList};
+use smallvec::SmallVec;
+use steer::RxQueueId;
+use wire::{ParseError, RxHeaders};
+
+use crate::drops::DropReason;
+use crate::features::VerifyChecksums;
+use crate::link::{LentUntil, MAX_FRAME_LEN, VnetMeta};
+use crate::packet::Origin;
+use crate::rx::RxSide;
+use crate::rx_checksum::{self, ChecksumVerdict};
+
+/// What has arrived, before somebody looks at its bytes.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    /// Bytes of the frame.
+    pub(crate) len: usize,
+    pub(crate) body: Body,
+    pub(crate) meta: VnetMeta,
+    pub(crate) origin: Origin,
+}
+
+/// Where the bytes of a frame are.
+#[derive(Debug)]
+pub(crate) enum Body {
+    /// In the buffers of the receive side and in posted memory.
+    Posted(PostedBody),
+    /// In the buffer for whole frames.
+    Whole,
+    /// The first `head_len` bytes, the headers, are in the header buffer, the others in the memory that they were sent from.
+    Lent {
+        head_len: usize,
+        frags: FragList,
+        until: LentUntil,
+    },
+}
+
+/// A frame in memory that was posted for it. In this order: the header buffer, the place that the predicted connection has
+/// chosen, the run of net_iovs that the predicted queue had posted, and the spill buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PostedBody {
+    pub(crate) queue: RxQueueId,
+    /// Bytes of the frame for the header buffer.
+    pub(crate) head_len: usize,
+    /// Free bytes before the run.
+    pub(crate) headroom: usize,
+    direct_end: usize,
+    run_end: usize,
+}
+
+impl PostedBody {
+    pub(crate) fn new(
+        queue: RxQueueId,
+        head_len: usize,
+        headroom: usize,
+        direct_bytes: usize,
+        run_bytes: usize,
+    ) -> Self {
+        let direct_end = head_len + direct_bytes;
+        Self {
+            queue,
+            head_len,
+            headroom,
+            direct_end,
+            run_end: direct_end + run_bytes,
+        }
+    }
+
+    /// Returns which bytes of the frame are at the place that the predicted connection has chosen.
+    pub(crate) fn direct(&self) -> Range<usize> {
+        self.head_len..self.direct_end
+    }
+
+    /// Returns which bytes of the frame are in the posted run of the queue.
+    pub(crate) fn run(&self) -> Range<usize> {
+        self.direct_end..self.run_end
+    }
+}
+
+/// Contiguous bytes of a frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Piece<'a> {
+    /// In a host buffer of the NIC.
+    Host(&'a [u8]),
+    /// In network memory.
+    Span(BufSpan<'a>),
+}
+
+/// Pieces of a frame: header buffer, posted net_iovs, spill.
+pub(crate) type Pieces<'a> = SmallVec<[Piece<'a>; 22]>;
+
+impl Piece<'_> {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Piece::Host(bytes) => bytes.len(),
+            Piece::Span(span) => span.len as usize,
+        }
+    }
+
+    /// Copies the piece to `out`, which has the same length.
+    fn copy_out(&self, out: &mut [u8], port: &DmaPort) {
+        match self {
+            Piece::Host(bytes) => out.copy_from_slice(bytes),
+            Piece::Span(span) => port.copy_out(*span, 0, out),
+        }
+    }
+
+    /// Copies `range` of the piece, no longer than `to`, to its start.
+    fn copy_in(&self, range: Range<usize>, to: BufSpan<'_>, port: &DmaPort) {
+        match self {
+            Piece::Host(bytes) => port.copy_in(to.netmem, to.offset, &bytes[range]),
+            Piece::Span(span) => port.copy(within(*span, range), to.netmem, to.offset),
+        }
+    }
+}
+
+/// Returns `range` of a span; the range is inside.
+fn within(span: BufSpan<'_>, range: Range<usize>) -> BufSpan<'_> {
+    // Inside the span, whose offset and length are u32.
+    BufSpan {
+        offset: span.offset + range.start as u32,
+        len: range.len() as u32,
+        ..span
+    }
+}
+
+/// Returns `range` of the bytes that frags have in order.
+pub(crate) fn spans_of<'a>(
+    frags: impl IntoIterator<Item = &'a Frag>,
+    range: Range<usize>,
+) -> impl Iterator<Item = BufSpan<'a>> {
+    let placed = frags.into_iter().scan(0, |at, frag| {
+        let start = *at;
+        *at += frag.len();
+        Some((start, frag))
+    });
+    let before_end = placed.take_while(move |(start, _)| *start < range.end);
+    before_end.filter_map(move |(start, frag)| {
+        let (from, to) = (range.start.max(start), range.end.min(start + frag.len()));
+        (from < to).then(|| within(frag.span(), from - start..to - start))
+    })
+}
+
+/// A received frame with all its bytes. What is not taken by [`place`](Self::place) stays where it is, and is posted for the
+/// next frame.
+#[derive(Debug)]
+pub(crate) struct RxFrame<'a> {
+    pub(crate) rx: &'a mut RxSide,
+    pub(crate) len: usize,
+    pub(crate) body: Body,
+    pub(crate) meta: VnetMeta,
+    pub(crate) origin: Origin,
+}
+
+impl<'a> RxFrame<'a> {
+    pub(crate) fn new(rx: &'a mut RxSide, arrival: Arrival) -> Self {
+        let Arrival {
+            len,
+            body,
+            meta,
+            origin,
+        } = arrival;
+        Self {
+            rx,
+            len,
+            body,
+            meta,
+            origin,
+        }
+    }
+
+    /// Returns the bytes of the frame that begin in host memory, at least `len` of them if [`fetch`](Self::fetch) has them.
+    fn head(&self, len: usize) -> &[u8] {
+        match self.body {
+            Body::Whole => &self.rx.whole,
+            Body::Posted(_) | Body::Lent { .. } => self.rx.head.frame(len),
+        }
+    }
+
+    /// Returns how many bytes at the start of the frame are contiguous in host memory.
+    fn head_len(&self) -> usize {
+        match &self.body {
+            Body::Posted(posted) => posted.head_len.min(self.len),
+            Body::Whole => self.len,
+            Body::Lent { head_len, .. } => *head_len,
+        }
+    }
+
+    /// Returns the pieces of `range` of the frame.
+    pub(crate) fn pieces(&self, range: Range<usize>) -> Pieces<'_> {
+        let mut pieces = Pieces::new();
+        let head = range.start..range.end.min(self.head_len());
+        let behind = range.start.max(head.end)..range.end;
+        if !head.is_empty() {
+            pieces.extend(self.head(head.end).get(head).map(Piece::Host));
+        }
+        if behind.is_empty() {
+            return pieces;
+        }
+        match &self.body {
+            Body::Whole => {}
+            Body::Lent {
+                head_len, frags, ..
+            } => {
+                let wanted = behind.start - head_len..behind.end - head_len;
+                pieces.extend(spans_of(frags, wanted).map(Piece::Span));
+            }
+            Body::Posted(posted) => self.add_posted(posted, behind, &mut pieces),
+        }
+        pieces
+    }
+
+    /// Adds the pieces of `range`, which begins behind the header buffer.
+    fn add_posted<'b>(&'b self, body: &PostedBody, range: Range<usize>, pieces: &mut Pieces<'b>) {
+        let (direct, run) = (overlap(&range, body.direct()), overlap(&range, body.run()));
+        pieces.extend(self.rx.ddp.posted(direct).map(Piece::Span));
+        if let Some(fill) = self.rx.posted_fill(body.queue) {
+            pieces.extend(fill.spans_within(body.headroom, run).map(Piece::Span));
+        }
+        let end = body.run().end;
+        let spilled = range.start.max(end)..range.end;
+        if !spilled.is_empty() {
+            let spilled = self.rx.spill.get(spilled.start - end..spilled.end - end);
+            pieces.extend(spilled.map(Piece::Host));
+        }
+    }
+
+    /// Parses the headers.
+    pub(crate) fn parse(&mut self) -> Result<RxHeaders, DropReason> {
+        let mut have = self.head_len();
+        loop {
+            match RxHeaders::parse(self.head(have), self.len) {
+                Ok(headers) => return self.check_length(headers),
+                // `have` grows in every round, up to the longest headers.
+                Err(ParseError::NeedMore { need })
+                    if matches!(self.body, Body::Posted(_))
+                        && need > have
+                        && need <= self.len.min(self.rx.head.capacity()) =>
+                {
+                    // Headers that are longer than predicted go on in posted memory.
+                    let more = self.gather(have..need);
+                    self.rx.head.write(have, &more);
+                    have = need;
+                }
+                Err(error) => return Err(self.drop_reason(error)),
+            }
+        }
+    }
+
+    /// Returns the headers if the frame may have its length: a frame that no plain packet fills is a super-packet of TCP without
+    /// padding.
+    fn check_length(&self, headers: RxHeaders) -> Result<RxHeaders, DropReason> {
+        let end = headers.header_len + headers.payload_len;
+        let is_whole = end == self.len && headers.tcp().is_some();
+        match self.len > MAX_FRAME_LEN && !(is_whole && self.meta.gso_size > 0) {
+            true => Err(DropReason::RxOversize),
+            false => Ok(headers),
+        }
+    }
+
+    fn drop_reason(&self, error: ParseError) -> DropReason {
+        match error {
+            _ if self.len < wire::EthernetHeader::LEN => DropReason::RxRunt,
+            // The headers that the sender has sent end too early; the payload is not looked at for them.
+            ParseError::NeedMore { .. } if matches!(self.body, Body::Lent { .. }) => {
+                DropReason::RxTruncated
+            }
+            // RxHeaders::parse does not parse ARP, so BadArp does not occur.
+            ParseError::Truncated | ParseError::BadArp => DropReason::RxTruncated,
+            ParseError::BadVersion | ParseError::BadHeaderLength | ParseError::BadTotalLength => {
+                DropReason::RxBadIpHeader
+            }
+            ParseError::BadIpChecksum => DropReason::RxBadIpChecksum,
+            ParseError::BadTcpOffset | ParseError::BadTcpOptions(_) => DropReason::RxBadTcpHeader,
+            ParseError::BadUdpLength => DropReason::RxBadUdpHeader,
+            ParseError::ExtensionHeaders | ParseError::NeedMore { .. } => {
+                DropReason::RxBadExtensionHeaders
+            }
+        }
+    }
+
+    /// Verifies the transport checksum, as far as the settings say so.
+    pub(crate) fn verify(
+        &self,
+        headers: &RxHeaders,
+        policy: VerifyChecksums,
+    ) -> Result<ChecksumVerdict, DropReason> {
+        let verdict = rx_checksum::judge(headers, self.meta.checksum, policy);
+        if verdict == ChecksumVerdict::Compute {
+            let l4 = headers.l4_offset().unwrap_or(headers.header_len);
+            let covered = l4..headers.header_len + headers.payload_len;
+            if !rx_checksum::is_right(headers, &self.pieces(covered), self.rx.host.port()) {
+                return Err(DropReason::RxBadChecksum);
+            }
+        }
+        Ok(verdict)
+    }
+
+    /// Returns a copy of `range` of the frame.
+    pub(crate) fn gather(&self, range: Range<usize>) -> Vec<u8> {
+        let mut out = vec![0; range.len()];
+        let mut rest = &mut out[..];
+        for piece in self.pieces(range) {
+            // The pieces cover the range, or less if posted memory was short.
+            let Some((room, behind)) = rest.split_at_mut_checked(piece.len()) else {
+                break;
+            };
+            piece.copy_out(room, self.rx.host.port());
+            rest = behind;
+        }
+        out
+    }
+
+    /// Copies `range` of the frame to `frags`, from their byte `at` on.
+    pub(crate) fn copy(&self, range: Range<usize>, frags: &FragList, at: usize) {
+        let room = at..at + range.len();
+        let mut targets = spans_of(frags, room);
+        let Some(mut target) = targets.next() else {
+            return;
+        };
+        for piece in self.pieces(range) {
+            let mut done = 0;
+            while done < piece.len() {
+                if target.len == 0 {
+                    let Some(next) = targets.next() else { return };
+                    target = next;
+                }
+                let len = (piece.len() - done).min(target.len as usize);
+                piece.copy_in(done..done + len, target, self.rx.host.port());
+                done += len;
+                target = within(target, len..target.len as usize);
+            }
+        }
+    }
+
+    /// Moves the frame to the buffer for whole frames: nothing of it is in posted memory any more.
+    pub(crate) fn bounce(&mut self) {
+        self.rx.whole = self.gather(0..self.len);
+        self.body = Body::Whole;
+    }
+}
+
+/// Returns what two ranges have in common; empty, and inside `other`, if that is nothing. Relative to `other`.
+fn overlap(range: &Range<usize>, other: Range<usize>) -> Range<usize> {
+    let start = range.start.clamp(other.start, other.end);
+    let end = range.end.clamp(start, other.end);
+    start - other.start..end - other.start
+}

@@ -4,9 +4,9 @@
 //! TAP, a packet socket, a macvtap interface, an in-memory wire, a UNIX socket, and wrappers that impair or capture) and
 //! [`RxPacket`] (validated headers in host memory, payload in the queue's memory).
 //!
-//! In the walk of a received segment this crate is steps 1 to 3: a queue keeps a run of net_iovs
-//! posted (`RxQueue::posted`), the link fills it (`Link::receive`), and a wrong prediction of the header length
-//! or the queue is corrected (`header_split::settle`, `RxQueue::place`). In the walk of a send it is
+//! In the walk of a received segment this crate is steps 1 to 3: a queue keeps a run of net_iovs posted, the link fills it
+//! (`RxSide::receive`, `Link::receive`), and the frame with its bytes (`RxFrame`) is parsed, steered and placed
+//! (`RxFrame::place`), which corrects a wrong prediction of the header length or the queue. In the walk of a send it is
 //! step 6: checksums and segmentation that the link does not do, then `Link::send`.
 //!
 //! Cost of wrong predictions: the link places payload before the NIC can parse the frame, so header length and queue

@@ -122,12 +122,12 @@ impl Nic {
             .count_many(DropReason::RxLinkFull, self.link.take_lost(now));
         for _ in 0..RX_DROP_BUDGET {
             if let Some(conveyed) = self.rx.landing.pop() {
-                return Some(self.landed(conveyed));
+                return Some(self.copied(conveyed));
             }
             let Some(arrival) = self.next_arrival(now) else {
                 self.rx.landing.submit();
                 let conveyed = self.rx.landing.pop()?;
-                return Some(self.landed(conveyed));
+                return Some(self.copied(conveyed));
             };
             match self.accept(arrival) {
                 Ok(None) => {}
@@ -146,7 +146,7 @@ impl Nic {
     }
 
     /// Returns a packet whose payload has been copied by a device; without payload if the device has failed.
-    fn landed(&mut self, conveyed: Conveyed<RxPacket>) -> RxPacket {
+    fn copied(&mut self, conveyed: Conveyed<RxPacket>) -> RxPacket {
         let Conveyed { packet, failed } = conveyed;
         let Some(error) = failed else { return packet };
         self.drops.count(DropReason::RxDeviceFailed);

@@ -193,7 +193,7 @@ impl RxFrame<'_> {
             return FragList::new();
         };
         let mut payload = std::mem::take(frags);
-        drop(payload.split_off_front(skip));
+        payload.trim_front(skip);
         // Without padding.
         payload.truncate(len);
         let queue = &mut self.rx.queues[queue.index()];

@@ -213,7 +213,9 @@ impl RxSide {
         let (head_len, mut lent) = (body.head_len, FragList::new());
         let queue = self.queues.get(body.queue.index())?;
         let mut spans = Spans::new();
-        spans.extend(self.ddp.posted(0..body.direct().len()));
+        if !body.direct().is_empty() {
+            spans.extend(self.ddp.posted(0..body.direct().len()));
+        }
         if !body.run().is_empty() {
             spans.extend(queue.posted_fill().spans(body.headroom));
         }

@@ -18,9 +18,7 @@ use steer::{ShardId, shard_of};
 use wire::{FourTuple, Icmpv4, Icmpv6, Network, Quoted, RxHeaders, Transport, protocol};
 
 use crate::drops::{DropReason, Drops};
-use crate::frame::RxFrame;
 use crate::link::VnetMeta;
-use crate::nic::Nic;
 use crate::packet::Origin;
 use mailbox::{Mailbox, Sender};
 
@@ -131,7 +129,7 @@ impl Crossing {
     }
 
     /// Returns the shard that handles a frame with these headers; `message` returns the bytes after them.
-    fn course(&self, headers: &RxHeaders, message: impl FnOnce() -> Vec<u8>) -> Course {
+    pub(crate) fn course(&self, headers: &RxHeaders, message: impl FnOnce() -> Vec<u8>) -> Course {
         let flow = match (headers.network, headers.transport) {
             (Network::Arp, _) => return Course::HereAndCopies,
             (_, Transport::Tcp(_)) => headers.four_tuple(),
@@ -157,7 +155,7 @@ impl Crossing {
     }
 
     /// Passes a frame to the shard of its flow.
-    fn send(&mut self, to: ShardId, frame: CrossingFrame, drops: &mut Drops) {
+    pub(crate) fn send(&mut self, to: ShardId, frame: CrossingFrame, drops: &mut Drops) {
         let sender = self.others.get(to.index()).and_then(Option::as_ref);
         match sender.map(|sender| sender.send(frame)) {
             Some(Ok(())) => self.stats.sent += 1,
@@ -167,7 +165,7 @@ impl Crossing {
     }
 
     /// Passes a copy of a frame to all other shards.
-    fn send_copies(&mut self, bytes: &[u8], meta: VnetMeta, drops: &mut Drops) {
+    pub(crate) fn send_copies(&mut self, bytes: &[u8], meta: VnetMeta, drops: &mut Drops) {
         for sender in self.others.iter().flatten() {
             let copy = CrossingFrame {
                 bytes: bytes.to_vec(),
@@ -178,35 +176,6 @@ impl Crossing {
                 drops.count(DropReason::RxCrossingFull);
             }
         }
-    }
-
-    /// Passes a frame of another shard's flow on to it, and copies of frames that all shards learn from to all. Returns whether
-    /// another shard goes on with the frame.
-    pub(crate) fn takes(
-        &mut self,
-        frame: &RxFrame<'_>,
-        headers: &RxHeaders,
-        drops: &mut Drops,
-    ) -> bool {
-        if frame.origin != Origin::Link {
-            return false;
-        }
-        let end = headers.header_len + headers.payload_len;
-        let course = self.course(headers, || frame.gather(headers.header_len..end));
-        let whole = || frame.gather(0..frame.len);
-        match course {
-            Course::Here => {}
-            Course::HereAndCopies => self.send_copies(&whole(), frame.meta, drops),
-            Course::To(shard) => {
-                let crossing = CrossingFrame {
-                    bytes: whole(),
-                    meta: frame.meta,
-                    origin: Origin::Link,
-                };
-                self.send(shard, crossing, drops);
-            }
-        }
-        matches!(course, Course::To(_))
     }
 
     /// Returns the next frame that has crossed to this shard.
@@ -261,26 +230,4 @@ fn quoted_v6(message: &Icmpv6<'_>) -> Option<Quoted> {
         _ => return None,
     };
     (quoted.protocol == protocol::TCP).then_some(quoted)
-}
-
-/// The part of a NIC that is one shard of several.
-impl Nic {
-    /// Makes this NIC one shard of several: frames of flows that other shards have are passed on to them. Must be called before
-    /// the first frame.
-    pub fn join(&mut self, crossing: Crossing) {
-        self.crossing = Some(Box::new(crossing));
-    }
-
-    /// Returns whether this shard has the flow of packets with this four-tuple; true without shards.
-    pub fn owns(&self, tuple: &FourTuple) -> bool {
-        self.crossing.as_ref().is_none_or(|it| it.owns(tuple))
-    }
-
-    /// Returns the counters of frames that crossed between shards; all 0 without shards.
-    pub fn crossing_stats(&self) -> CrossingStats {
-        self.crossing
-            .as_ref()
-            .map(|it| it.stats())
-            .unwrap_or_default()
-    }
 }

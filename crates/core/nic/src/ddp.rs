@@ -21,8 +21,7 @@ use std::ops::Range;
 use netmem::{BufSpan, FragList, OutOfBounds, Payload, TxSend};
 use wire::{FourTuple, RxHeaders};
 
-use crate::frame::spans_of;
-use crate::nic::Nic;
+use crate::pieces::spans_of;
 use ranges::DdpRanges;
 
 /// The ranges of all connections that have one.
@@ -120,21 +119,8 @@ impl DdpTable {
         ranges.map(|ranges| ranges.take(len)).unwrap_or_default()
     }
 
-    fn remove(&mut self, flow: &FourTuple) {
-        if self.is_predicted(flow) {
-            self.predicted = None;
-        }
-        self.others.remove(flow);
-    }
-}
-
-impl Nic {
-    /// Places the payload of a connection from sequence number `seq` on in `ranges` of a memory, one after another. Replaces
-    /// earlier ranges of the connection.
-    ///
-    /// # Errors
-    /// A range is not inside the memory; then nothing has changed.
-    pub fn ddp_add(
+    /// See [`Nic::ddp_add`](crate::Nic::ddp_add).
+    pub(crate) fn add(
         &mut self,
         flow: FourTuple,
         seq: u32,
@@ -142,24 +128,24 @@ impl Nic {
         ranges: Vec<Range<usize>>,
     ) -> Result<(), OutOfBounds> {
         let ranges = DdpRanges::new(seq, memory, ranges)?;
-        let ddp = &mut self.rx.ddp;
-        ddp.remove(&flow);
-        ddp.others.insert(flow, ranges);
+        self.remove(&flow);
+        self.others.insert(flow, ranges);
         // Its next packet is the likely one: somebody waits for it.
-        ddp.predict_flow(Some(flow));
+        self.predict_flow(Some(flow));
         Ok(())
     }
 
-    /// Tells that the next byte of a connection has the sequence number `seq`, and that `left` bytes of its ranges are still to
-    /// be filled.
-    pub fn ddp_resync(&mut self, flow: &FourTuple, seq: u32, left: usize) {
-        if let Some(ranges) = self.rx.ddp.get_mut(flow) {
+    /// See [`Nic::ddp_resync`](crate::Nic::ddp_resync).
+    pub(crate) fn resync(&mut self, flow: &FourTuple, seq: u32, left: usize) {
+        if let Some(ranges) = self.get_mut(flow) {
             ranges.resync(seq, left);
         }
     }
 
-    /// Forgets the range of a connection: from now on no packet changes its bytes.
-    pub fn ddp_del(&mut self, flow: &FourTuple) {
-        self.rx.ddp.remove(flow);
+    pub(crate) fn remove(&mut self, flow: &FourTuple) {
+        if self.is_predicted(flow) {
+            self.predicted = None;
+        }
+        self.others.remove(flow);
     }
 }

@@ -2,148 +2,17 @@
 
 use std::ops::Range;
 
-use netmem::{BufSpan, DmaPort, Frag, FragList};
-use smallvec::SmallVec;
-use steer::RxQueueId;
+use netmem::FragList;
 use wire::{ParseError, RxHeaders};
 
+use crate::arrival::{Arrival, Body, PostedBody};
 use crate::drops::DropReason;
 use crate::features::VerifyChecksums;
-use crate::link::{LentUntil, MAX_FRAME_LEN, VnetMeta};
+use crate::link::{MAX_FRAME_LEN, VnetMeta};
 use crate::packet::Origin;
+use crate::pieces::{Piece, Pieces, spans_of, within};
 use crate::rx::RxSide;
 use crate::rx_checksum::{self, ChecksumVerdict};
-
-/// What has arrived, before somebody looks at its bytes.
-#[derive(Debug)]
-pub(crate) struct Arrival {
-    /// Bytes of the frame.
-    pub(crate) len: usize,
-    pub(crate) body: Body,
-    pub(crate) meta: VnetMeta,
-    pub(crate) origin: Origin,
-}
-
-/// Where the bytes of a frame are.
-#[derive(Debug)]
-pub(crate) enum Body {
-    /// In the buffers of the receive side and in posted memory.
-    Posted(PostedBody),
-    /// In the buffer for whole frames.
-    Whole,
-    /// The first `head_len` bytes, the headers, are in the header buffer, the others in the memory that they were sent from.
-    Lent {
-        head_len: usize,
-        frags: FragList,
-        until: LentUntil,
-    },
-}
-
-/// A frame in memory that was posted for it. In this order: the header buffer, the place that the predicted connection has
-/// chosen, the run of net_iovs that the predicted queue had posted, and the spill buffer.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PostedBody {
-    pub(crate) queue: RxQueueId,
-    /// Bytes of the frame for the header buffer.
-    pub(crate) head_len: usize,
-    /// Free bytes before the run.
-    pub(crate) headroom: usize,
-    direct_end: usize,
-    run_end: usize,
-}
-
-impl PostedBody {
-    pub(crate) fn new(
-        queue: RxQueueId,
-        head_len: usize,
-        headroom: usize,
-        direct_bytes: usize,
-        run_bytes: usize,
-    ) -> Self {
-        let direct_end = head_len + direct_bytes;
-        Self {
-            queue,
-            head_len,
-            headroom,
-            direct_end,
-            run_end: direct_end + run_bytes,
-        }
-    }
-
-    /// Returns which bytes of the frame are at the place that the predicted connection has chosen.
-    pub(crate) fn direct(&self) -> Range<usize> {
-        self.head_len..self.direct_end
-    }
-
-    /// Returns which bytes of the frame are in the posted run of the queue.
-    pub(crate) fn run(&self) -> Range<usize> {
-        self.direct_end..self.run_end
-    }
-}
-
-/// Contiguous bytes of a frame.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Piece<'a> {
-    /// In a host buffer of the NIC.
-    Host(&'a [u8]),
-    /// In network memory.
-    Span(BufSpan<'a>),
-}
-
-/// Pieces of a frame: header buffer, posted net_iovs, spill.
-pub(crate) type Pieces<'a> = SmallVec<[Piece<'a>; 22]>;
-
-impl Piece<'_> {
-    pub(crate) fn len(&self) -> usize {
-        match self {
-            Piece::Host(bytes) => bytes.len(),
-            Piece::Span(span) => span.len as usize,
-        }
-    }
-
-    /// Copies the piece to `out`, which has the same length.
-    fn copy_out(&self, out: &mut [u8], port: &DmaPort) {
-        match self {
-            Piece::Host(bytes) => out.copy_from_slice(bytes),
-            Piece::Span(span) => port.copy_out(*span, 0, out),
-        }
-    }
-
-    /// Copies `range` of the piece, no longer than `to`, to its start.
-    fn copy_in(&self, range: Range<usize>, to: BufSpan<'_>, port: &DmaPort) {
-        match self {
-            Piece::Host(bytes) => port.copy_in(to.netmem, to.offset, &bytes[range]),
-            Piece::Span(span) => port.copy(within(*span, range), to.netmem, to.offset),
-        }
-    }
-}
-
-/// Returns `range` of a span; the range is inside.
-fn within(span: BufSpan<'_>, range: Range<usize>) -> BufSpan<'_> {
-    // Inside the span, whose offset and length are u32.
-    BufSpan {
-        offset: span.offset + range.start as u32,
-        len: range.len() as u32,
-        ..span
-    }
-}
-
-/// Returns `range` of the bytes that frags have in order.
-pub(crate) fn spans_of<'a>(
-    frags: impl IntoIterator<Item = &'a Frag>,
-    range: Range<usize>,
-) -> impl Iterator<Item = BufSpan<'a>> {
-    let placed = frags.into_iter().scan(0, |at, frag| {
-        let start = *at;
-        *at += frag.len();
-        Some((start, frag))
-    });
-    let before_end = placed.take_while(move |(start, _)| *start < range.end);
-    before_end.filter_map(move |(start, frag)| {
-        let (from, to) = (range.start.max(start), range.end.min(start + frag.len()));
-        (from < to).then(|| within(frag.span(), from - start..to - start))
-    })
-}
 
 /// A received frame with all its bytes. What is not taken by [`place`](Self::place) stays where it is, and is posted for the
 /// next frame.

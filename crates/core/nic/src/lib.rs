@@ -30,6 +30,7 @@
 
 #![forbid(unsafe_code)]
 
+mod arrival;
 mod collapse;
 mod config;
 mod conveyor;
@@ -43,8 +44,10 @@ mod link;
 mod loopback;
 mod nic;
 mod packet;
+mod pieces;
 mod place;
 mod queue_mgmt;
+mod restart_error;
 mod rx;
 mod rx_checksum;
 mod rx_queue;
@@ -68,7 +71,8 @@ pub use fill::{MemoryDemand, MemoryLevel, RxSpace};
 pub use link::*;
 pub use nic::Nic;
 pub use packet::{FailedTx, HeadBuf, Origin, Placed, RxPacket, TxPacket};
-pub use queue_mgmt::{ProviderChoice, RestartError};
+pub use queue_mgmt::ProviderChoice;
+pub use restart_error::RestartError;
 pub use rx_queue::RxQueueInfo;
 pub use staging::StagingStats;
 pub use stats::{RxQueueStats, TxStats};

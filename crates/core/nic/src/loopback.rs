@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use netmem::Payload;
 use wire::{EthernetHeader, MacAddr};
 
-use crate::frame::{Arrival, Body};
+use crate::arrival::{Arrival, Body};
 use crate::link::{HeaderBuf, LentUntil, VnetMeta};
 use crate::packet::{Origin, TxPacket};
 

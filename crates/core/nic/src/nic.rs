@@ -1,24 +1,33 @@
 //! The device: receive, transmit, and the memory in between.
 
+mod ddp;
+mod pressure;
+mod restart;
+mod settings;
+mod shard;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
-use netmem::{FragList, Netmem, PoolStats};
+use netmem::{CopyEngine, FragList, Netmem, PoolStats};
 use steer::{Rss, Rules, RxQueueId, Selected, Steering};
 use wire::{EthernetHeader, Instant, MacAddr, RxHeaders};
 
+use crate::arrival::Arrival;
 use crate::config::{NicConfig, NicError};
 use crate::conveyor::Conveyed;
 use crate::crossing::Crossing;
 use crate::drops::{DropReason, Drops};
 use crate::features::{Features, Rings, default_table};
 use crate::fill::RxSpace;
-use crate::frame::{Arrival, RxFrame};
+use crate::frame::RxFrame;
 use crate::link::{Link, LinkCaps, LinkState, MAX_FRAME_LEN};
 use crate::loopback::{self, LoopQueue, Turn};
 use crate::packet::{FailedTx, Origin, Placed, RxPacket, TxPacket};
+use crate::restart_error::RestartError;
 use crate::rx::RxSide;
 use crate::rx_queue::{RxQueue, RxQueueInfo};
 use crate::staging::StagingStats;
@@ -40,16 +49,16 @@ const VLAN_ID_MASK: u16 = 0x0fff;
 pub struct Nic {
     link: Box<dyn Link>,
     caps: LinkCaps,
-    pub(crate) config: NicConfig,
-    pub(crate) rings: Rings,
-    pub(crate) features: Features,
-    pub(crate) steering: Steering,
+    config: NicConfig,
+    rings: Rings,
+    features: Features,
+    steering: Steering,
     /// The RSS table was set by a caller and no longer follows the number of queues.
-    pub(crate) rss_configured: bool,
-    pub(crate) rx: RxSide,
-    pub(crate) tx: TxQueue,
-    pub(crate) looped: LoopQueue,
-    pub(crate) tx_stage: TxStage,
+    rss_configured: bool,
+    rx: RxSide,
+    tx: TxQueue,
+    looped: LoopQueue,
+    tx_stage: TxStage,
     /// Sent packets whose payload a device failed to copy, for [`Nic::take_failed_tx`].
     failed_tx: VecDeque<FailedTx>,
     /// The other shards, if there are any.
@@ -57,7 +66,7 @@ pub struct Nic {
     rx_full: u64,
     /// Time of the last poll.
     last_poll: Instant,
-    pub(crate) drops: Drops,
+    drops: Drops,
 }
 
 impl fmt::Debug for Nic {
@@ -310,6 +319,15 @@ impl Nic {
         self.tx
             .room()
             .saturating_sub(self.looped.len() + self.tx_stage.len())
+    }
+
+    /// Allocates the host memory that is needed to send from memory of the device of `engine`. The NIC keeps it for all later
+    /// bindings.
+    ///
+    /// # Errors
+    /// [`RestartError`]: there is no memory, or the device does not accept it.
+    pub fn prepare_tx(&mut self, engine: &Arc<dyn CopyEngine>) -> Result<(), RestartError> {
+        self.tx_stage.prepare(engine)
     }
 
     /// Removes a packet that was not sent because a device failed to copy its payload. Its connection cannot continue.

@@ -4,8 +4,6 @@ use netmem::{DeviceError, FragList, Payload};
 use steer::RxQueueId;
 use wire::{FourTuple, RxHeaders, TxChecksum};
 
-use crate::staging::is_remote;
-
 /// A received packet: validated headers, and the payload in host or device memory.
 #[derive(Debug)]
 pub struct RxPacket {
@@ -158,4 +156,9 @@ impl TxPacket {
     pub fn frame_len(&self) -> usize {
         self.head.as_slice().len() + self.payload.len()
     }
+}
+
+/// Returns whether the bytes are in memory that the CPU cannot access.
+pub(crate) fn is_remote(payload: &FragList) -> bool {
+    !payload.is_empty() && payload.copy_engine().is_some()
 }

@@ -10,8 +10,9 @@ use steer::RxQueueId;
 use steer::header_split::{self, HdsConfig, Split, WhyWhole};
 use wire::RxHeaders;
 
+use crate::arrival::{Body, PostedBody};
 use crate::drops::DropReason;
-use crate::frame::{Body, PostedBody, RxFrame};
+use crate::frame::RxFrame;
 use crate::link::LentUntil;
 use crate::rx_queue::RxQueue;
 use crate::staging::start_of;
@@ -28,7 +29,7 @@ impl RxFrame<'_> {
         let mut payload = headers.header_len..headers.header_len + headers.payload_len;
         let target = self.rx.queue(queue).ok_or(DropReason::RxNoQueue)?;
         if !is_split(headers, target, hds) {
-            let frags = self.to_host(payload)?;
+            let frags = self.copy_to_host(payload)?;
             self.rx.queues[queue.index()].stats.whole += 1;
             return Ok(frags);
         }
@@ -36,14 +37,14 @@ impl RxFrame<'_> {
         self.count_prediction(payload.start + linear, queue);
         let mut frags = FragList::new();
         if linear > 0 {
-            let copied = self.to_host(payload.start..payload.start + linear)?;
+            let copied = self.copy_to_host(payload.start..payload.start + linear)?;
             frags.extend(copied.into_iter().map(Frag::into_linear));
         } else {
-            frags = self.to_chosen_place(headers, payload.clone(), queue);
+            frags = self.place_as_chosen(headers, payload.clone(), queue);
         }
         payload.start += frags.len();
         if !payload.is_empty() {
-            let placed = self.to_queue(payload, queue);
+            let placed = self.place_in_queue(payload, queue);
             let placed = placed.and_then(|placed| self.stage(placed, queue));
             frags.append(placed.ok_or(DropReason::RxNoBuffers)?);
         }
@@ -66,7 +67,7 @@ impl RxFrame<'_> {
     }
 
     /// Copies `range` of the frame to host memory, which the stack may read.
-    fn to_host(&mut self, range: Range<usize>) -> Result<FragList, DropReason> {
+    fn copy_to_host(&mut self, range: Range<usize>) -> Result<FragList, DropReason> {
         let frags = self.rx.host.reserve(range.len(), 0);
         let frags = frags.ok_or(DropReason::RxNoHostBuffers)?;
         self.copy(range, &frags, 0);
@@ -75,7 +76,7 @@ impl RxFrame<'_> {
 
     /// Takes the first bytes of a payload, as far as its connection has chosen a place for them. They are there already if the
     /// connection and its headers were predicted correctly.
-    fn to_chosen_place(
+    fn place_as_chosen(
         &mut self,
         headers: &RxHeaders,
         payload: Range<usize>,
@@ -112,7 +113,7 @@ impl RxFrame<'_> {
     }
 
     /// Takes `range` of the frame in memory that the queue receives into; `None` if there is not enough.
-    fn to_queue(&mut self, range: Range<usize>, queue: RxQueueId) -> Option<FragList> {
+    fn place_in_queue(&mut self, range: Range<usize>, queue: RxQueueId) -> Option<FragList> {
         let is_readable = self.rx.queue(queue)?.is_readable();
         match &self.body {
             Body::Posted(posted) if posted.queue == queue && range.end > posted.head_len => {

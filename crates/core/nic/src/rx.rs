@@ -4,16 +4,17 @@ use netmem::{FragList, Lane};
 use steer::RxQueueId;
 use wire::{Instant, RxHeaders};
 
+use crate::arrival::{Arrival, Body, PostedBody};
 use crate::config::NicConfig;
 use crate::conveyor::Conveyor;
 use crate::crossing::CrossingFrame;
 use crate::ddp::DdpTable;
 use crate::drops::{DropReason, Drops};
 use crate::fill::{ALIGN, Fill, MAX_PAYLOAD, MIN_GOOD_PAYLOAD, RxSpace, Spans};
-use crate::frame::{Arrival, Body, PostedBody};
 use crate::link::{HeaderBuf, Link, LinkCaps, LinkReceived, Posted};
 use crate::packet::{Origin, RxPacket};
-use crate::queue_mgmt::{ProviderChoice, QueueMemory, RestartError};
+use crate::queue_mgmt::{ProviderChoice, QueueMemory};
+use crate::restart_error::RestartError;
 use crate::rx_checksum::ChecksumVerdict;
 use crate::rx_queue::RxQueue;
 

@@ -5,7 +5,8 @@ use steer::RxQueueId;
 
 use crate::config::NicConfig;
 use crate::fill::Fill;
-use crate::queue_mgmt::{ProviderChoice, QueueMemory, RestartError};
+use crate::queue_mgmt::{ProviderChoice, QueueMemory};
+use crate::restart_error::RestartError;
 use crate::stats::RxQueueStats;
 
 /// A receive queue with the memory it fills.

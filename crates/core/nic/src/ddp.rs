@@ -1,6 +1,6 @@
 //! Direct data placement: payload of a connection goes to a place that its program chose, not to the queue's memory.
 //!
-//! A program knows where the next bytes of a stream belong. [`Nic::ddp_add`] tells the NIC: the sequence number of the
+//! A program knows where the next bytes of a stream belong. [`Nic::ddp_add`](crate::Nic::ddp_add) tells the NIC: the sequence number of the
 //! first of these bytes, and ranges of memory. The payload of a segment that begins at that number is placed there; frags of the
 //! ranges take the place of frags of the queue's memory, so that above the NIC nothing differs.
 //!
@@ -11,7 +11,7 @@
 //! TCP has delivered its bytes.
 //!
 //! The connection decides whether the payload counts. It may drop a segment that was placed, or receive one that was
-//! not: [`Nic::ddp_resync`] says after each segment where the next byte belongs.
+//! not: [`Nic::ddp_resync`](crate::Nic::ddp_resync) says after each segment where the next byte belongs.
 
 mod ranges;
 

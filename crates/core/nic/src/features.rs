@@ -109,7 +109,7 @@ pub struct Channels {
     pub max_rx: u16,
 }
 
-/// Error of [`Nic::set_rings`].
+/// Error of [`Nic::set_rings`](crate::Nic::set_rings).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SetRingsError {
     /// Header split cannot be switched off while device memory is bound.
@@ -123,7 +123,7 @@ pub enum SetRingsError {
     TxPackets(u32),
 }
 
-/// Error of [`Nic::set_channels`].
+/// Error of [`Nic::set_channels`](crate::Nic::set_channels).
 #[derive(Debug, thiserror::Error)]
 pub enum SetChannelsError {
     /// The number of queues is out of range.

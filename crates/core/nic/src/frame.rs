@@ -42,7 +42,7 @@ impl<'a> RxFrame<'a> {
         }
     }
 
-    /// Returns the bytes of the frame that begin in host memory, at least `len` of them if [`fetch`](Self::fetch) has them.
+    /// Returns the first bytes of the frame, at most `len` of them unless the whole frame is in host memory.
     fn head(&self, len: usize) -> &[u8] {
         match self.body {
             Body::Whole => &self.rx.whole,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use devmem_uapi::DmabufId;
 
 use super::{Chunked, Stock};
-use crate::copy_engine::CopyEngine;
-use crate::dmabuf::DmabufError;
+use crate::device::CopyEngine;
+use crate::errors::DmabufError;
 use crate::memory::Memory;
 use crate::net_iov::{NetIovArea, NiovSize};
 

@@ -76,9 +76,11 @@ fn poll(nic: &mut Nic) {
     // Each call that returns nothing has dropped some packets, or none is left.
     for _ in 0..=MAX_PACKETS {
         while let Some(packet) = nic.poll_rx(Instant::ZERO) {
-            let placed: usize = packet.payload.iter().map(netmem::Frag::len).sum();
-            assert_eq!(placed + packet.unplaced, packet.headers.payload_len);
-            nic.recycle(packet.payload);
+            if let Some(frags) = packet.payload.frags() {
+                let placed: usize = frags.iter().map(netmem::Frag::len).sum();
+                assert_eq!(placed, packet.headers.payload_len);
+            }
+            nic.recycle(packet.payload.into_frags());
         }
     }
 }

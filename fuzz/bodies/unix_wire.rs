@@ -67,10 +67,16 @@ pub fn run(data: &[u8]) {
             received += 1;
             let headers = packet.headers;
             assert_eq!(
-                packet.payload.iter().map(netmem::Frag::len).sum::<usize>(),
+                packet
+                    .payload
+                    .frags()
+                    .unwrap()
+                    .iter()
+                    .map(netmem::Frag::len)
+                    .sum::<usize>(),
                 headers.payload_len
             );
-            nic.recycle(packet.payload);
+            nic.recycle(packet.payload.into_frags());
         }
     }
     let dropped: u64 = nic.drops().iter().map(|(_, count)| count).sum();

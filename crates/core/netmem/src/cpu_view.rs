@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use devmem_uapi::Errno;
 
-use crate::copy_engine::{DeviceCopy, DeviceError, Lane};
-use crate::dmabuf::{CpuAccess, Dmabuf, Exporter};
+use crate::device::{CpuAccess, DeviceCopy, DeviceError, Exporter, Lane};
 use crate::memory::{Memory, OutOfBounds};
 
 /// Bytes that are copied at a time where a copy takes more than one: they fit into the second-level cache.
@@ -44,7 +43,7 @@ impl CopyError {
 
 /// An access of the CPU to device memory; it ends when the view is dropped.
 ///
-/// Each copying method of [`Dmabuf`] begins and ends an access. For many copies in a row, one view calls the
+/// Each copying method of [`Dmabuf`](crate::Dmabuf) begins and ends an access. For many copies in a row, one view calls the
 /// exporter only once. Without an exporter both cost nothing.
 #[must_use = "the access ends when this is dropped"]
 pub struct CpuView<'a> {
@@ -52,17 +51,6 @@ pub struct CpuView<'a> {
     /// The exporter to call at the end.
     exporter: Option<&'a Arc<dyn Exporter>>,
     access: CpuAccess,
-}
-
-impl Dmabuf {
-    /// Begins an access of the CPU: the writes of devices become visible to it.
-    ///
-    /// # Errors
-    ///
-    /// [`CopyError::Sync`] when the exporter cannot synchronise.
-    pub fn cpu_view(&self, access: CpuAccess) -> Result<CpuView<'_>, CopyError> {
-        CpuView::of(self.memory(), access)
-    }
 }
 
 impl<'a> CpuView<'a> {

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use crate::cpu_view::{BLOCK_BYTES, CopyError};
-use crate::dmabuf::{CpuAccess, Dmabuf};
+use crate::device::CpuAccess;
+use crate::dmabuf::Dmabuf;
 
 /// The CRC-32C (RFC 3720 12.1) of a range of device memory.
 #[derive(Clone, PartialEq, Eq, Debug)]

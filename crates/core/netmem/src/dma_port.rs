@@ -5,35 +5,13 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use mapped::DmaRight;
 
+use crate::buf_span::BufSpan;
 use crate::checksum;
 use crate::frag::Frag;
 use crate::frag_list::FragList;
 use crate::netmem::Netmem;
 use crate::page_pool::PagePool;
-use crate::region::{self, RegionSpan};
-
-/// A range of network memory: free memory for a received packet, or the bytes of a frag.
-#[derive(Clone, Copy, Debug)]
-pub struct BufSpan<'a> {
-    /// The memory.
-    pub netmem: &'a Netmem,
-    /// Offset of the range in it, in bytes.
-    pub offset: u32,
-    /// Bytes of the range.
-    pub len: u32,
-}
-
-impl<'a> BufSpan<'a> {
-    fn span(&self) -> RegionSpan<'a> {
-        self.netmem.span(self.offset, self.len as usize)
-    }
-}
-
-impl<'a> From<&'a Frag> for BufSpan<'a> {
-    fn from(frag: &'a Frag) -> Self {
-        frag.span()
-    }
-}
+use crate::region;
 
 /// The right to move bytes in and out of any network memory, readable or not.
 ///

@@ -1,14 +1,13 @@
 //! Device memory for its owner, the application: allocating, filling and reading it, and binding it to a NIC.
 
-use std::any::Any;
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
 
-use crate::copy_engine::{CopyEngine, DeviceError};
 use crate::cpu_view::{CopyError, CpuView};
-use crate::lent::LentMemory;
+use crate::device::{CopyEngine, CpuAccess, Exporter};
+use crate::errors::DmabufError;
 use crate::memory::{Memory, MemoryAccess, OutOfBounds};
 use crate::page_kind::PageKind;
 
@@ -17,144 +16,6 @@ mod streams;
 mod tests;
 
 pub use streams::Chunks;
-
-/// Why device memory could not be created.
-#[derive(Debug, thiserror::Error)]
-pub enum DmabufError {
-    /// The size is 0 or not a multiple of the page.
-    #[error(
-        "{size} bytes of device memory: the size must be a positive multiple of 4096; round it up"
-    )]
-    Size {
-        /// The requested size in bytes.
-        size: usize,
-    },
-    /// The address space or the memory was refused.
-    #[error(
-        "mapping {size} bytes of memory failed: {source}; ask for less, or raise the limits: \
-         address space (ulimit -v), vm.overcommit_memory, memory.max of the cgroup"
-    )]
-    Map {
-        /// The size asked for, in bytes.
-        size: usize,
-        /// Error of mmap.
-        source: io::Error,
-    },
-    /// The control group or the machine has less memory. Nothing was touched: the kernel would have killed the process.
-    #[error(transparent)]
-    NoRoom(#[from] mapped::NoRoom),
-    /// There were not enough free pages.
-    #[error(
-        "touching {size} bytes of mapped memory failed: {source}; the machine or its cgroup \
-         (memory.max) has less free memory than that: ask for less"
-    )]
-    Populate {
-        /// The size asked for, in bytes.
-        size: usize,
-        /// Error of madvise.
-        source: io::Error,
-    },
-    /// A file in memory could not be created.
-    #[error("{step} of a memory file failed: {source}; anonymous device memory needs no file")]
-    Memfd {
-        /// The call that failed.
-        step: &'static str,
-        /// Its error.
-        source: io::Error,
-    },
-    /// The exporter has no file descriptor that could be mapped.
-    #[error("the exporter of the memory has no file descriptor; it cannot be mapped for the CPU")]
-    NoFile,
-    /// The exporter's file is shorter than its size, or could become shorter: an access would end the process (SIGBUS).
-    #[error("the memory of the exporter cannot be mapped: {0}")]
-    File(mapped::UnmappableFile),
-    /// The exporter has mapped more or fewer bytes than its size.
-    #[error("the exporter of {size} bytes of memory has mapped {mapped} of them; it is faulty")]
-    Lent {
-        /// The exporter's size in bytes.
-        size: usize,
-        /// The mapped bytes.
-        mapped: usize,
-    },
-    /// The memory cannot be cut into net_iovs.
-    #[error(transparent)]
-    Geometry(#[from] crate::GeometryError),
-    /// A device refused the memory.
-    #[error(transparent)]
-    Device(#[from] crate::DeviceError),
-}
-
-/// Operations of an exporter of device memory (linux include/linux/dma-buf.h, struct dma_buf_ops).
-///
-/// An implementation is not trusted: before its memory is mapped, the file is checked to be a dma-buf or a memfd
-/// sealed against shrinking, and to have the size.
-#[doc(alias = "dma_buf_ops")]
-pub trait Exporter: Any + Send + Sync {
-    /// Returns the number of bytes.
-    fn size(&self) -> usize;
-
-    /// Returns the file descriptor of the memory for the kernel and other processes, if there is one.
-    fn as_fd(&self) -> Option<BorrowedFd<'_>>;
-
-    /// Returns the file descriptor of the memory for a NIC of the kernel, if there is one: [`as_fd`](Self::as_fd), with the
-    /// reason why an export failed.
-    ///
-    /// # Errors
-    ///
-    /// The device's library does not export the memory.
-    fn as_dmabuf(&self) -> Result<Option<BorrowedFd<'_>>, DeviceError> {
-        Ok(self.as_fd())
-    }
-
-    /// Makes the device's writes visible to the CPU.
-    ///
-    /// # Errors
-    ///
-    /// When the exporter's synchronisation fails.
-    fn begin_cpu_access(&self, access: CpuAccess) -> io::Result<()>;
-
-    /// Makes the CPU's writes visible to the device.
-    ///
-    /// # Errors
-    ///
-    /// When the exporter's synchronisation fails.
-    fn end_cpu_access(&self, access: CpuAccess) -> io::Result<()>;
-
-    /// Returns the engine of memory that the CPU cannot map. Such memory is never mapped: every access copies it.
-    fn copy_engine(&self) -> Option<Arc<dyn CopyEngine>> {
-        None
-    }
-
-    /// Returns the memory as the device's library has mapped it for the CPU, if it has: coherent, and as long as
-    /// [`size`](Self::size). Otherwise the file is mapped. Called once, for memory without a copy engine.
-    fn mapping(&self) -> Option<LentMemory> {
-        None
-    }
-
-    /// Returns the engine that gathers the memory: also of memory that the CPU can access, but reads slowly.
-    fn gather_engine(&self) -> Option<Arc<dyn CopyEngine>> {
-        self.copy_engine()
-    }
-}
-
-impl std::fmt::Debug for dyn Exporter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Exporter")
-            .field("size", &self.size())
-            .finish_non_exhaustive()
-    }
-}
-
-/// Kind of an access by the CPU (DMA_BUF_SYNC_READ, _WRITE).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum CpuAccess {
-    /// Reading only.
-    Read,
-    /// Writing only.
-    Write,
-    /// Reading and writing.
-    ReadWrite,
-}
 
 /// Device memory of this process: a handle that is cheap to clone. The memory is unmapped when the
 /// last handle is dropped *and* the last net_iov of a NIC that uses it is home.
@@ -171,6 +32,20 @@ pub struct Dmabuf {
 }
 
 impl Dmabuf {
+    /// Begins an access of the CPU: the writes of devices become visible to it.
+    ///
+    /// # Errors
+    ///
+    /// [`CopyError::Sync`] when the exporter cannot synchronise.
+    pub fn cpu_view(&self, access: CpuAccess) -> Result<CpuView<'_>, CopyError> {
+        CpuView::of(self.memory(), access)
+    }
+
+    /// Returns the engine that copies the memory, if the CPU cannot access it.
+    pub fn copy_engine(&self) -> Option<&Arc<dyn CopyEngine>> {
+        self.memory().engine()
+    }
+
     /// Allocates anonymous memory, in huge pages if the machine has them, and touches every page.
     ///
     /// # Errors

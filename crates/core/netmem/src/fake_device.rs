@@ -6,11 +6,13 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::copy_engine::{
+use crate::device::{
     CopyEngine, DeviceAt, DeviceCopy, DeviceError, DeviceState, Fence, HostAt, HostWindow, Lane,
     Pinned,
 };
-use crate::dmabuf::{CpuAccess, Dmabuf, DmabufError, Exporter};
+use crate::device::{CpuAccess, Exporter};
+use crate::dmabuf::Dmabuf;
+use crate::errors::DmabufError;
 use crate::region::{Commit, MemoryRegion, RegionSpan};
 
 /// The error of a [`FakeDevice`] that [`FakeDevice::lose`] was called for.

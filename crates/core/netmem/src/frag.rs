@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use devmem_uapi::DmabufId;
 
-use crate::dma_port::BufSpan;
+use crate::buf_span::BufSpan;
 use crate::netmem::Netmem;
 use crate::region::RegionSpan;
 
@@ -207,5 +207,11 @@ impl Frag {
             self.offset + range.start as u32,
             (range.end - range.start) as u32,
         )
+    }
+}
+
+impl<'a> From<&'a Frag> for BufSpan<'a> {
+    fn from(frag: &'a Frag) -> Self {
+        frag.span()
     }
 }

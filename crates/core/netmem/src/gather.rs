@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::copy_engine::{CopyEngine, DeviceCopy, DeviceError, Fence, Lane};
 use crate::cpu_view::CopyError;
+use crate::device::{CopyEngine, DeviceCopy, DeviceError, Fence, Lane};
 use crate::dmabuf::Dmabuf;
 
 /// Copies within the memory of a device that were started together. Dropping it waits until they are done.

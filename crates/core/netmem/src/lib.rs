@@ -58,12 +58,16 @@
 
 #![forbid(unsafe_code)]
 
+mod buf_span;
 mod checksum;
-mod copy_engine;
+#[cfg(any(test, feature = "test-util"))]
+pub mod contract;
 mod cpu_view;
 mod crc32c;
+mod device;
 mod dma_port;
 mod dmabuf;
+mod errors;
 #[cfg(any(test, feature = "test-util"))]
 mod fake_device;
 mod frag;
@@ -90,15 +94,17 @@ mod staging;
 mod sync;
 mod tx_memory;
 
-pub use copy_engine::{
-    CopyEngine, DeviceAt, DeviceCopy, DeviceError, DeviceState, Fence, HostAt, HostWindow, Lane,
-    Pinned,
-};
+pub use buf_span::BufSpan;
 pub use cpu_view::{CopyError, CpuView};
 pub use crc32c::RangeCrc32c;
+pub use device::{
+    CopyEngine, CpuAccess, DeviceAt, DeviceCopy, DeviceError, DeviceState, Exporter, Fence, HostAt,
+    HostWindow, Lane, Pinned,
+};
 pub use devmem_uapi::DmabufId;
-pub use dma_port::{BufSpan, DmaPort};
-pub use dmabuf::{Chunks, CpuAccess, DeviceSlice, Dmabuf, DmabufError, Exporter, MemoryObserver};
+pub use dma_port::DmaPort;
+pub use dmabuf::{Chunks, DeviceSlice, Dmabuf, MemoryObserver};
+pub use errors::{DmabufError, GeometryError};
 #[cfg(any(test, feature = "test-util"))]
 pub use fake_device::{FAKE_LOST, FakeDevice, FakePace};
 pub use frag::{Frag, Unreadable};
@@ -109,15 +115,15 @@ pub use lent::LentMemory;
 pub use mapped::in_child;
 pub use mapped::{NoRoom, PerProcess, Process, RoomHolder, check_room};
 pub use memory::OutOfBounds;
-pub use net_iov::{GeometryError, NetIovArea, NiovSize};
+pub use net_iov::{NetIovArea, NiovSize};
 pub use netmem::Netmem;
 pub use page_kind::PageKind;
 pub use page_pool::PagePool;
 pub use payload::Payload;
 pub use pool_types::{PoolConfig, PoolError, PoolId, PoolStats};
-pub use provider::{DmabufProvider, HostProvider, MemoryProvider};
 #[cfg(any(test, feature = "test-util"))]
-pub use provider::{OpaqueProvider, contract};
+pub use provider::OpaqueProvider;
+pub use provider::{DmabufProvider, HostProvider, MemoryProvider};
 pub use rx_claim::{InUse, InUseReason, RxClaim};
 pub use sharing::{MAX_PEER_BYTES, PeerMemory, PeerMemoryError, ShareableMemory};
 pub use staging::{CopiesInFlight, StagedCopies};

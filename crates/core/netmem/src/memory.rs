@@ -7,8 +7,9 @@ use std::sync::{Arc, OnceLock};
 use mapped::UnmappableFile;
 use rustix::fs::{MemfdFlags, Mode, SealFlags};
 
-use crate::copy_engine::{CopyEngine, DeviceAt, HostAt, HostWindow, Pinned};
-use crate::dmabuf::{DmabufError, Exporter};
+use crate::device::Exporter;
+use crate::device::{CopyEngine, DeviceAt, HostAt, HostWindow, Pinned};
+use crate::errors::DmabufError;
 use crate::lent::LentMemory;
 use crate::page_kind::{self, PageKind};
 use crate::region::{

@@ -3,11 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::copy_engine::CopyEngine;
+use crate::device::CopyEngine;
 use crate::dmabuf::Dmabuf;
+use crate::errors::GeometryError;
 use crate::memory::Memory;
-use crate::return_ring::NO_INDEX;
 use crate::sync::{AtomicU32, Ordering, fence};
+
+/// No net_iov: the end of a list.
+pub(crate) const NO_INDEX: u32 = u32::MAX;
 
 /// The size of a net_iov: a power of two from 4 KiB to 2 MiB.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -66,60 +69,6 @@ impl fmt::Display for NiovSize {
             kib => write!(f, "{} MiB", kib >> 10),
         }
     }
-}
-
-/// Why memory cannot be cut into net_iovs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum GeometryError {
-    /// The net_iov size is not a power of two from 4 KiB to 2 MiB.
-    #[error("a net_iov of {bytes} bytes: take a power of two from 4096 to 2097152")]
-    NiovSize {
-        /// The requested size.
-        bytes: usize,
-    },
-    /// The area has no bytes.
-    #[error("an area of 0 bytes holds no net_iov: take at least one ({niov} bytes)")]
-    Empty {
-        /// The net_iov size in bytes.
-        niov: usize,
-    },
-    /// The length of the area is not a multiple of the net_iov size.
-    #[error(
-        "an area of {len} bytes is not a multiple of the net_iov size {niov}: take {remedy} bytes, \
-         or smaller net_iovs"
-    )]
-    Length {
-        /// The length of the area in bytes.
-        len: usize,
-        /// The net_iov size in bytes.
-        niov: usize,
-        /// The next larger multiple.
-        remedy: usize,
-    },
-    /// The area does not begin at a multiple of the net_iov size in its dma-buf.
-    #[error("an area at offset {base} does not begin at a multiple of the net_iov size {niov}")]
-    Base {
-        /// The offset of the area in the dma-buf.
-        base: usize,
-        /// The net_iov size in bytes.
-        niov: usize,
-    },
-    /// The area ends after the end of the dma-buf.
-    #[error("an area of {len} bytes at offset {base} ends after a dma-buf of {size} bytes")]
-    PastEnd {
-        /// The offset of the area in the dma-buf.
-        base: usize,
-        /// The length of the area in bytes.
-        len: usize,
-        /// The size of the dma-buf in bytes.
-        size: usize,
-    },
-    /// The area has more net_iovs than a u32 can count.
-    #[error("{count} net_iovs are more than 4294967294: take larger net_iovs")]
-    Count {
-        /// Number of net_iovs.
-        count: usize,
-    },
 }
 
 /// One contiguous run of net_iovs, with the number of owners of each.

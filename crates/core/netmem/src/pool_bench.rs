@@ -13,7 +13,8 @@ use std::time::Instant;
 
 use devmem_uapi::DmabufId;
 
-use crate::dmabuf::{Dmabuf, DmabufError};
+use crate::dmabuf::Dmabuf;
+use crate::errors::DmabufError;
 use crate::net_iov::NiovSize;
 use crate::netmem::Netmem;
 use crate::page_pool::PagePool;

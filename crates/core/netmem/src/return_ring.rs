@@ -12,11 +12,8 @@
 //! Closing is another swap, to a mark: a push that came before it is in the list that the closing thread gets, and a later
 //! push sees the mark and is refused. Refused net_iovs, for either reason, go to the provider.
 
-use crate::net_iov::NetIov;
+use crate::net_iov::{NO_INDEX, NetIov};
 use crate::sync::{AtomicU64, Ordering};
-
-/// No net_iov: the end of a list.
-pub(crate) const NO_INDEX: u32 = u32::MAX;
 
 /// A list of net_iovs, as its length and the first index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -216,7 +216,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use super::*;
-    use crate::dmabuf::{CpuAccess, Exporter};
+    use crate::device::{CpuAccess, Exporter};
 
     const NIOV: NiovSize = NiovSize::MIN;
 

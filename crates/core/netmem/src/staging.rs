@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::copy_engine::{CopyEngine, DeviceCopy, DeviceError, Fence, Lane};
+use crate::device::{CopyEngine, DeviceCopy, DeviceError, Fence, Lane};
 use crate::dma_port::DmaPort;
 use crate::frag::Frag;
 use crate::frag_list::FragList;

@@ -12,10 +12,11 @@ use std::sync::{Arc, Weak};
 use devmem_uapi::DmabufId;
 
 use crate::dmabuf::Dmabuf;
+use crate::errors::GeometryError;
 use crate::frag::Frag;
 use crate::frag_list::FragList;
 use crate::memory::{Memory, MemoryAccess, OutOfBounds};
-use crate::net_iov::{GeometryError, NetIovArea, NiovSize};
+use crate::net_iov::{NetIovArea, NiovSize};
 use crate::netmem::Netmem;
 use crate::payload::Payload;
 use crate::pool_shared::PoolShared;

@@ -123,7 +123,8 @@ fn measure(payload_len: usize, niov_bytes: usize, rx_queues: u16) -> Result<f64,
             nic.recycle(
                 std::hint::black_box(packet)
                     .expect("a frame is always there")
-                    .payload,
+                    .payload
+                    .into_frags(),
             );
         }
         runs.push(start.elapsed().as_nanos() as f64 / f64::from(PACKETS_PER_RUN));

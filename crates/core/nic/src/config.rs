@@ -6,7 +6,7 @@ use wire::MacAddr;
 
 use crate::features::{Features, MAX_RX_QUEUES, MAX_TX_PACKETS, Rings, TcpDataSplit};
 use crate::link::LinkCaps;
-use crate::queue_mgmt::RestartError;
+use crate::restart_error::RestartError;
 
 /// Maximum of [`NicConfig::linear_bytes`].
 pub const MAX_LINEAR_BYTES: usize = 4096;

@@ -23,9 +23,7 @@ use wire::{
 
 use crate::drops::{DropReason, Drops};
 use crate::link::VnetMeta;
-use crate::nic::Nic;
 use crate::packet::Origin;
-use crate::place::{Landed, Place};
 use mailbox::{Mailbox, Sender};
 use news::{News, NewsDesk, Verdict};
 
@@ -92,7 +90,7 @@ struct OtherShard {
 
 /// The shard that handles a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Course {
+pub(crate) enum Course {
     /// This one.
     Here,
     /// This one, and all others learn from it.
@@ -165,7 +163,7 @@ impl Crossing {
     }
 
     /// Returns the shard that handles a frame with these headers; `message` returns the bytes after them.
-    fn course(&self, headers: &RxHeaders, message: impl FnOnce() -> Vec<u8>) -> Course {
+    pub(crate) fn course(&self, headers: &RxHeaders, message: impl FnOnce() -> Vec<u8>) -> Course {
         let flow = match (headers.network, headers.transport) {
             (Network::Arp, _) => {
                 return match ArpPacket::parse(&message()) {
@@ -206,7 +204,7 @@ impl Crossing {
     }
 
     /// Returns whether the other shards are to be told of a piece of news.
-    fn are_to_be_told(&mut self, news: News, now: Instant) -> bool {
+    pub(crate) fn are_to_be_told(&mut self, news: News, now: Instant) -> bool {
         match self.desk.judge(news, now) {
             Verdict::Tell => return true,
             Verdict::Known => self.stats.known += 1,
@@ -216,7 +214,7 @@ impl Crossing {
     }
 
     /// Passes a copy of a frame to all other shards.
-    fn send_copies(&mut self, news: News, bytes: &[u8], meta: VnetMeta) {
+    pub(crate) fn send_copies(&mut self, news: News, bytes: &[u8], meta: VnetMeta) {
         let copy = || CrossingFrame {
             bytes: bytes.to_vec(),
             meta,
@@ -288,83 +286,4 @@ fn quoted_v6(message: &Icmpv6<'_>) -> Option<Quoted> {
         _ => return None,
     };
     (quoted.protocol == protocol::TCP).then_some(quoted)
-}
-
-/// The part of a NIC that is one shard of several.
-impl Nic {
-    /// Makes this NIC one shard of several: frames of flows that other shards have are passed on to them. Must be called before
-    /// the first frame.
-    pub fn join(&mut self, crossing: Crossing) {
-        self.crossing = Some(Box::new(crossing));
-    }
-
-    /// Returns whether this shard has the flow of packets with this four-tuple; true without shards.
-    pub fn owns(&self, tuple: &FourTuple) -> bool {
-        self.crossing.as_ref().is_none_or(|it| it.owns(tuple))
-    }
-
-    /// Returns whether this is the first shard, or the only one.
-    pub fn is_first_shard(&self) -> bool {
-        let crossing = self.crossing.as_ref();
-        crossing.is_none_or(|it| it.shard() == ShardId(0))
-    }
-
-    /// Returns the counters of frames that crossed between shards; all 0 without shards.
-    pub fn crossing_stats(&self) -> CrossingStats {
-        self.crossing
-            .as_ref()
-            .map(|it| it.stats())
-            .unwrap_or_default()
-    }
-
-    /// Receives a frame that arrived at another shard.
-    pub(crate) fn receive_crossed(&mut self) -> Option<Landed> {
-        let CrossingFrame {
-            bytes,
-            meta,
-            origin,
-        } = self.crossing.as_mut()?.receive()?;
-        self.buffers.frame = bytes;
-        Some(Landed {
-            frame_len: self.buffers.frame.len(),
-            meta,
-            place: Place::Frame,
-            origin,
-        })
-    }
-
-    /// Passes a frame of another shard's flow on, and copies of frames that all shards learn from. Returns whether this shard
-    /// goes on with the frame.
-    pub(crate) fn keeps(&mut self, landed: &Landed, headers: &RxHeaders) -> bool {
-        let Some(crossing) = self.crossing.as_mut() else {
-            return true;
-        };
-        if landed.origin != Origin::Link {
-            return true;
-        }
-        let gather = |range| {
-            let (buffers, queues) = (&self.buffers, &self.queues);
-            landed.gather(range, buffers, &self.ddp, queues, self.host.port())
-        };
-        let end = headers.header_len + headers.payload_len;
-        let course = crossing.course(headers, || gather(headers.header_len..end));
-        let meta = landed.meta;
-        match course {
-            Course::Here => {}
-            Course::HereAndCopies(news) => {
-                if crossing.are_to_be_told(news, self.last_poll) {
-                    crossing.send_copies(news, &gather(0..landed.frame_len), meta);
-                }
-            }
-            Course::To(shard) => {
-                let frame = CrossingFrame {
-                    bytes: gather(0..landed.frame_len),
-                    meta,
-                    origin: Origin::Link,
-                };
-                crossing.send(shard, frame, &mut self.drops);
-            }
-        }
-        !matches!(course, Course::To(_))
-    }
 }

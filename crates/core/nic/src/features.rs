@@ -2,13 +2,10 @@
 //! bound to a queue.
 
 use steer::{
-    HdsConfig, HeaderSplit, IndirectionTable, IndirectionTableError, NtupleRule, Rss, RuleError,
-    RuleLocation, Rules, RxQueueId,
+    HdsConfig, HeaderSplit, IndirectionTable, IndirectionTableError, RuleError, RxQueueId,
 };
 
-use crate::nic::Nic;
-use crate::queue_mgmt::{ProviderChoice, RestartError};
-use crate::rx_queue::RxQueue;
+use crate::restart_error::RestartError;
 
 /// Maximum number of RX queues of a NIC.
 pub const MAX_RX_QUEUES: u16 = 64;
@@ -112,7 +109,7 @@ pub struct Channels {
     pub max_rx: u16,
 }
 
-/// Error of [`Nic::set_rings`].
+/// Error of [`Nic::set_rings`](crate::Nic::set_rings).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SetRingsError {
     /// Header split cannot be switched off while device memory is bound.
@@ -126,7 +123,7 @@ pub enum SetRingsError {
     TxPackets(u32),
 }
 
-/// Error of [`Nic::set_channels`].
+/// Error of [`Nic::set_channels`](crate::Nic::set_channels).
 #[derive(Debug, thiserror::Error)]
 pub enum SetChannelsError {
     /// The number of queues is out of range.
@@ -149,162 +146,4 @@ pub enum SetChannelsError {
     /// There is no memory for another queue.
     #[error("no memory for another rx queue: {0}")]
     Memory(#[from] RestartError),
-}
-
-impl Nic {
-    /// Returns the rings.
-    pub fn rings(&self) -> Rings {
-        self.rings
-    }
-
-    /// Sets the rings.
-    ///
-    /// # Errors
-    /// [`SetRingsError`]: a length out of range, or header split switched off while device memory is bound (linux
-    /// net/ethtool/rings.c ethnl_set_rings).
-    pub fn set_rings(&mut self, rings: Rings) -> Result<(), SetRingsError> {
-        let Rings {
-            tx_packets,
-            tcp_data_split,
-            hds_thresh,
-        } = rings;
-        if tx_packets == 0 || tx_packets > MAX_TX_PACKETS {
-            return Err(SetRingsError::TxPackets(tx_packets));
-        }
-        if let Some(queue) = self.last_bound_queue() {
-            if tcp_data_split != TcpDataSplit::Enabled {
-                return Err(SetRingsError::SplitNeeded(queue));
-            }
-            if hds_thresh != 0 {
-                return Err(SetRingsError::ThreshNeeded(queue));
-            }
-        }
-        self.rings = rings;
-        self.tx.set_limit(tx_packets);
-        Ok(())
-    }
-
-    /// Returns the number of queues.
-    pub fn channels(&self) -> Channels {
-        Channels {
-            rx: self.rx_queue_count(),
-            max_rx: MAX_RX_QUEUES,
-        }
-    }
-
-    /// Sets the number of RX queues; the remaining queues keep running.
-    ///
-    /// # Errors
-    /// [`SetChannelsError`]; nothing has changed.
-    pub fn set_channels(&mut self, rx: u16) -> Result<(), SetChannelsError> {
-        if rx == 0 || rx > MAX_RX_QUEUES {
-            return Err(SetChannelsError::Count(rx));
-        }
-        if let Some(queue) = self.last_bound_queue().filter(|queue| queue.0 >= rx) {
-            return Err(SetChannelsError::Bound { rx, queue });
-        }
-        self.steering.rules.check(rx)?;
-        let table = match self.rss_configured {
-            true => self.steering.rss.table.clone(),
-            false => default_table(rx),
-        };
-        table.check(rx)?;
-        let mut added = Vec::new();
-        for id in self.rx_queue_count()..rx {
-            added.push(RxQueue::new(
-                RxQueueId(id),
-                ProviderChoice::Host,
-                &self.config,
-            )?);
-        }
-        self.queues.truncate(usize::from(rx));
-        self.queues.extend(added);
-        self.note_sharing();
-        self.steering.rss.table = table;
-        self.predicted.queue = self.predicted.queue.min(self.queues.len() - 1);
-        Ok(())
-    }
-
-    /// Returns the features.
-    pub fn features(&self) -> Features {
-        Features {
-            ntuple: self.steering.ntuple,
-            ..self.features
-        }
-    }
-
-    /// Sets the features. If a feature is on that the link lacks, this NIC does the work.
-    pub fn set_features(&mut self, features: Features) {
-        self.steering.ntuple = features.ntuple;
-        self.features = features;
-    }
-
-    /// Returns key, table and hash types of receive side scaling.
-    pub fn rss(&self) -> &Rss {
-        &self.steering.rss
-    }
-
-    /// Sets receive side scaling.
-    ///
-    /// # Errors
-    /// The table names a queue that does not exist.
-    pub fn set_rss(&mut self, rss: Rss) -> Result<(), IndirectionTableError> {
-        rss.table.check(self.rx_queue_count())?;
-        self.steering.rss = rss;
-        self.rss_configured = true;
-        Ok(())
-    }
-
-    /// Restores the default table, which distributes packets over all queues and follows their number.
-    pub fn reset_rss_table(&mut self) {
-        self.steering.rss.table = default_table(self.rx_queue_count());
-        self.rss_configured = false;
-    }
-
-    /// Returns true if the RSS table was set by [`set_rss`](Self::set_rss).
-    pub fn rss_is_configured(&self) -> bool {
-        self.rss_configured
-    }
-
-    /// Returns the flow rules.
-    pub fn rules(&self) -> &Rules {
-        &self.steering.rules
-    }
-
-    /// Inserts a flow rule at `location`, or at the first free location; returns the location.
-    ///
-    /// # Errors
-    /// [`RuleError`]: the table is full, the rule malformed, or its queue does not exist.
-    pub fn insert_rule(
-        &mut self,
-        location: Option<RuleLocation>,
-        rule: NtupleRule,
-    ) -> Result<RuleLocation, RuleError> {
-        let queues = self.rx_queue_count();
-        if let Some(queue) = rule.queue().filter(|queue| queue.0 >= queues) {
-            let location = location.unwrap_or(RuleLocation(0));
-            return Err(RuleError::NoSuchQueue {
-                location,
-                queue,
-                queues,
-            });
-        }
-        self.steering.rules.insert(location, rule)
-    }
-
-    /// Removes the flow rule at `location`.
-    ///
-    /// # Errors
-    /// [`RuleError::NoRule`].
-    pub fn remove_rule(&mut self, location: RuleLocation) -> Result<NtupleRule, RuleError> {
-        self.steering.rules.remove(location)
-    }
-
-    fn last_bound_queue(&self) -> Option<RxQueueId> {
-        self.queues
-            .iter()
-            .rev()
-            .find(|queue| queue.dmabuf_id().is_some())
-            .map(RxQueue::id)
-    }
 }

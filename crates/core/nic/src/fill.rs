@@ -50,32 +50,6 @@ const MAX_SPANS: usize = 56;
 /// queues of the binding cannot use what is posted.
 const POSTED_PARTS: usize = 16;
 
-/// A piece of a frame.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Piece<'a> {
-    /// In a host buffer of the NIC.
-    Host(&'a [u8]),
-    /// In pool memory.
-    Span(BufSpan<'a>),
-}
-
-impl Piece<'_> {
-    pub(crate) fn len(&self) -> usize {
-        match self {
-            Piece::Host(bytes) => bytes.len(),
-            Piece::Span(span) => span.len as usize,
-        }
-    }
-
-    /// Copies the piece to `out`, which has the same length.
-    pub(crate) fn copy_to(&self, out: &mut [u8], port: &DmaPort) {
-        match self {
-            Piece::Host(bytes) => out.copy_from_slice(bytes),
-            Piece::Span(span) => port.copy_out(*span, 0, out),
-        }
-    }
-}
-
 /// A page pool and the run of its net_iovs that is being filled.
 ///
 /// Packets are placed one after another, aligned; each frag holds a reference to its net_iov. The last frag in a net_iov
@@ -160,7 +134,7 @@ impl Fill {
     }
 
     /// Returns the offset in the first net_iov at which the next payload starts, with `headroom` free bytes before it.
-    fn start(&self, headroom: usize) -> usize {
+    pub(crate) fn start(&self, headroom: usize) -> usize {
         (self.used + headroom).next_multiple_of(ALIGN)
     }
 
@@ -287,58 +261,13 @@ impl Fill {
             })
     }
 
-    /// Returns `len` posted bytes, from `skip` bytes after the next start, as frags.
-    ///
-    /// The caller has posted that many; otherwise the list is shorter.
-    pub(crate) fn take(&mut self, skip: usize, len: usize, headroom: usize) -> FragList {
-        self.take_at(self.start(headroom) + skip, len)
-    }
-
-    /// Copies `moved` into the headroom before the next start, and returns it and the posted bytes after it as frags of
-    /// `len` bytes in total.
-    pub(crate) fn take_behind(&mut self, moved: &[u8], len: usize, headroom: usize) -> FragList {
-        let Some(at) = self.start(headroom).checked_sub(moved.len()) else {
-            return FragList::default();
-        };
-        if let Some(first) = self.run.front() {
-            self.port.copy_in(first, at as u32, moved);
-        }
-        self.take_at(at, len)
-    }
-
-    /// Copies `pieces`, `len` bytes in total, to the next start; `None` if there is not enough memory.
-    pub(crate) fn place(&mut self, pieces: &[Piece<'_>], len: usize) -> Option<FragList> {
-        if len == 0 {
-            return Some(FragList::default());
-        }
-        if self.post(len, 0) < len {
+    /// Extends the run to `want` bytes from the next start; returns false if there is not enough memory.
+    pub(crate) fn extend(&mut self, want: usize, headroom: usize) -> bool {
+        let is_enough = self.post(want, headroom) >= want;
+        if !is_enough {
             self.demand = MemoryDemand::Short;
-            return None;
         }
-        let start = self.start(0);
-        let mut at = start;
-        for &piece in pieces {
-            self.write(at, piece);
-            at += piece.len();
-        }
-        debug_assert_eq!(at - start, len, "the pieces are as long as announced");
-        Some(self.take_at(start, len))
-    }
-
-    /// Copies `bytes` to the posted memory, from `skip` bytes after the next start; `None` if there is not enough memory.
-    pub(crate) fn write_behind(
-        &mut self,
-        skip: usize,
-        bytes: &[u8],
-        headroom: usize,
-    ) -> Option<()> {
-        let want = skip + bytes.len();
-        if self.post(want, headroom) < want {
-            self.demand = MemoryDemand::Short;
-            return None;
-        }
-        self.write(self.start(headroom) + skip, Piece::Host(bytes));
-        Some(())
+        is_enough
     }
 
     /// Returns `len` bytes of memory, as frags, without writing them; `None` if there is not enough.
@@ -348,46 +277,31 @@ impl Fill {
         if len == 0 {
             return Some(FragList::default());
         }
-        let posted = self.post(len, 0);
-        if posted < len {
-            self.demand = MemoryDemand::Short;
+        if !self.extend(len, 0) {
             return None;
         }
-        let skip = near
-            .checked_sub(self.start(0))
-            .filter(|&skip| skip < NEAR_BYTES);
-        let skip = skip.filter(|skip| skip + len <= posted);
-        Some(self.take(skip.unwrap_or(0), len, 0))
+        let start = self.start(0);
+        let skip = near.checked_sub(start).filter(|&skip| skip < NEAR_BYTES);
+        let skip = skip.filter(|skip| skip + len <= self.posted_bytes(0));
+        Some(self.take(start + skip.unwrap_or(0), len))
     }
 
-    /// Copies one piece to offset `at` of the run.
-    fn write(&self, at: usize, piece: Piece<'_>) {
-        let mut done = 0;
-        while done < piece.len() {
-            let (index, offset) = ((at + done) / self.niov_size, (at + done) % self.niov_size);
-            let Some(target) = self.run.get(index) else {
-                return;
-            };
-            let len = (self.niov_size - offset).min(piece.len() - done);
-            match piece {
-                Piece::Host(bytes) => {
-                    self.port
-                        .copy_in(target, offset as u32, &bytes[done..done + len]);
-                }
-                Piece::Span(span) => {
-                    let from = BufSpan {
-                        netmem: span.netmem,
-                        offset: span.offset + done as u32,
-                        len: len as u32,
-                    };
-                    self.port.copy(from, target, offset as u32);
-                }
-            }
-            done += len;
+    /// Copies `bytes` to memory of their own; `None` if there is not enough.
+    pub(crate) fn copy_of(&mut self, bytes: &[u8]) -> Option<FragList> {
+        let frags = self.reserve(bytes.len(), 0)?;
+        let mut rest = bytes;
+        for frag in &frags {
+            let (part, behind) = rest.split_at_checked(frag.len())?;
+            self.port.copy_in(frag.netmem(), frag.offset(), part);
+            rest = behind;
         }
+        Some(frags)
     }
 
-    fn take_at(&mut self, mut at: usize, len: usize) -> FragList {
+    /// Returns `len` posted bytes, from offset `at` of the run on, as frags.
+    ///
+    /// The caller has posted that many; otherwise the list is shorter.
+    pub(crate) fn take(&mut self, mut at: usize, len: usize) -> FragList {
         while at >= self.niov_size {
             at -= self.niov_size;
             self.retire();

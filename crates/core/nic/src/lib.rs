@@ -4,9 +4,9 @@
 //! TAP, a packet socket, a macvtap interface, an in-memory wire, a UNIX socket, and wrappers that impair or capture) and
 //! [`RxPacket`] (validated headers in host memory, payload in the queue's memory).
 //!
-//! In the walk of a received segment this crate is steps 1 to 3: a queue keeps a run of net_iovs
-//! posted (`RxQueue::posted`), the link fills it (`Link::receive`), and a wrong prediction of the header length
-//! or the queue is corrected (`header_split::settle`, `RxQueue::place`). In the walk of a send it is
+//! In the walk of a received segment this crate is steps 1 to 3: a queue keeps a run of net_iovs posted, the link fills it
+//! (`RxSide::receive`, `Link::receive`), and the frame with its bytes (`RxFrame`) is parsed, steered and placed
+//! (`RxFrame::place`), which corrects a wrong prediction of the header length or the queue. In the walk of a send it is
 //! step 6: checksums and segmentation that the link does not do, then `Link::send`.
 //!
 //! Cost of wrong predictions: the link places payload before the NIC can parse the frame, so header length and queue
@@ -30,6 +30,7 @@
 
 #![forbid(unsafe_code)]
 
+mod arrival;
 mod collapse;
 mod config;
 mod conveyor;
@@ -38,13 +39,17 @@ mod ddp;
 mod drops;
 mod features;
 mod fill;
+mod frame;
 mod link;
 mod loopback;
 mod nic;
 mod packet;
+mod pieces;
 mod place;
 mod queue_mgmt;
 mod rate_limit;
+mod restart_error;
+mod rx;
 mod rx_checksum;
 mod rx_queue;
 mod staging;
@@ -66,9 +71,10 @@ pub use features::{
 pub use fill::{MemoryDemand, MemoryLevel, RxSpace};
 pub use link::*;
 pub use nic::Nic;
-pub use packet::{FailedTx, HeadBuf, Origin, RxPacket, TxPacket};
-pub use queue_mgmt::{ProviderChoice, RestartError};
+pub use packet::{FailedTx, HeadBuf, Origin, Placed, RxPacket, TxPacket};
+pub use queue_mgmt::ProviderChoice;
 pub use rate_limit::RateLimit;
+pub use restart_error::RestartError;
 pub use rx_queue::RxQueueInfo;
 pub use staging::StagingStats;
 pub use stats::{RxQueueStats, TxStats};

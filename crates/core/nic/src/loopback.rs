@@ -10,9 +10,9 @@ use std::collections::VecDeque;
 use netmem::Payload;
 use wire::{EthernetHeader, MacAddr};
 
-use crate::link::{LentUntil, VnetMeta};
+use crate::arrival::{Arrival, Body};
+use crate::link::{HeaderBuf, LentUntil, VnetMeta};
 use crate::packet::{Origin, TxPacket};
-use crate::place::{Landed, Place, RxBuffers};
 
 /// Which source is asked first for the next received packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -63,9 +63,9 @@ pub(crate) fn is_own(mac: MacAddr, packet: &TxPacket) -> bool {
 }
 
 impl TxPacket {
-    /// Returns the packet as a received frame. The payload stays in `buffers.lent` until it is placed or dropped.
-    pub(crate) fn land(self, buffers: &mut RxBuffers) -> Landed {
-        let frame_len = self.frame_len();
+    /// Returns the packet as a received frame, its headers in `buffer`.
+    pub(crate) fn arrive(self, buffer: &mut HeaderBuf) -> Arrival {
+        let len = self.frame_len();
         let TxPacket {
             head,
             payload,
@@ -73,18 +73,18 @@ impl TxPacket {
             gso_size,
         } = self;
         let head = head.as_slice();
-        buffers.head.write(0, head);
+        buffer.write(0, head);
         let is_super = gso_size > 0 && payload.len() > usize::from(gso_size);
-        buffers.lent = payload;
-        Landed {
-            frame_len,
+        Arrival {
+            len,
+            body: Body::Lent {
+                head_len: head.len(),
+                frags: payload,
+                until: LentUntil::Copied,
+            },
             meta: VnetMeta {
                 gso_size: if is_super { gso_size } else { 0 },
                 checksum: checksum.into(),
-            },
-            place: Place::Sender {
-                head_len: head.len(),
-                until: LentUntil::Copied,
             },
             origin: Origin::Loop,
         }

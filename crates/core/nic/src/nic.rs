@@ -1,44 +1,39 @@
 //! The device: receive, transmit, and the memory in between.
 
-mod receive;
+mod ddp;
+mod pressure;
+mod restart;
+mod settings;
+mod shard;
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
-use netmem::{FragList, Lane, Netmem, Payload, PoolStats};
+use netmem::{CopyEngine, FragList, Netmem, Payload, PoolStats};
 use steer::{Rss, Rules, RxQueueId, Selected, Steering};
 use wire::{EthernetHeader, Instant, MacAddr, RxHeaders};
 
+use crate::arrival::Arrival;
 use crate::config::{NicConfig, NicError};
-use crate::conveyor::{Conveyed, Conveyor};
+use crate::conveyor::Conveyed;
 use crate::crossing::Crossing;
-use crate::ddp::DdpTable;
 use crate::drops::{DropReason, Drops};
 use crate::features::{Features, Rings, default_table};
-use crate::fill::{ALIGN, Fill, MAX_PAYLOAD, MIN_GOOD_PAYLOAD, Piece, RxSpace};
+use crate::fill::RxSpace;
+use crate::frame::RxFrame;
 use crate::link::{Link, LinkCaps, LinkState, MAX_FRAME_LEN};
 use crate::loopback::{self, LoopQueue, Turn};
-use crate::packet::{FailedTx, Origin, RxPacket, TxPacket};
-use crate::place::{Landed, RxBuffers};
-use crate::queue_mgmt::{ProviderChoice, QueueMemory};
-use crate::rx_checksum::{self, ChecksumVerdict};
+use crate::packet::{FailedTx, Origin, Placed, RxPacket, TxPacket};
+use crate::restart_error::RestartError;
+use crate::rx::RxSide;
 use crate::rx_queue::{RxQueue, RxQueueInfo};
-use crate::staging::{StagingStats, is_remote};
+use crate::staging::StagingStats;
 use crate::stats::{RxQueueStats, TxStats};
 use crate::tx_queue::{Offloads, TransmitError, TxContext, TxQueue};
 use crate::tx_stage::TxStage;
-
-/// Shortest headers of a packet that is split: Ethernet, IPv4 and TCP without options.
-pub(crate) const MIN_SPLIT_HEADER: usize = 14 + 20 + 20;
-
-/// Longest headers that are predicted; the parser finds longer ones. The difference to
-/// [`MIN_SPLIT_HEADER`] is the maximum headroom.
-const MAX_PREDICTED_HEADER: usize = MIN_SPLIT_HEADER + 128;
-
-/// The first prediction: TCP over IPv4 with timestamps.
-const FIRST_PREDICTED_HEADER: usize = MIN_SPLIT_HEADER + 12;
 
 /// Frames that [`Nic::poll_rx`] drops in a row before it returns `None`: during a flood of bad frames its caller must
 /// still get to its other work.
@@ -54,34 +49,24 @@ const VLAN_ID_MASK: u16 = 0x0fff;
 pub struct Nic {
     link: Box<dyn Link>,
     caps: LinkCaps,
-    pub(crate) config: NicConfig,
-    pub(crate) rings: Rings,
-    pub(crate) features: Features,
-    pub(crate) steering: Steering,
+    config: NicConfig,
+    rings: Rings,
+    features: Features,
+    steering: Steering,
     /// The RSS table was set by a caller and no longer follows the number of queues.
-    pub(crate) rss_configured: bool,
-    pub(crate) queues: Vec<RxQueue>,
-    /// Host memory for linear bytes and for packets that are not split.
-    pub(crate) host: Fill,
-    pub(crate) buffers: RxBuffers,
-    pub(crate) predicted: Prediction,
-    pub(crate) tx: TxQueue,
-    pub(crate) looped: LoopQueue,
-    /// Where the next payload of some connections goes.
-    pub(crate) ddp: DdpTable,
-    /// Received packets while devices copy their payload.
-    pub(crate) landing: Conveyor<RxPacket>,
-    pub(crate) tx_stage: TxStage,
+    rss_configured: bool,
+    rx: RxSide,
+    tx: TxQueue,
+    looped: LoopQueue,
+    tx_stage: TxStage,
     /// Sent packets whose payload a device failed to copy, for [`Nic::take_failed_tx`].
     failed_tx: VecDeque<FailedTx>,
     /// The other shards, if there are any.
     pub(crate) crossing: Option<Box<Crossing>>,
     rx_full: u64,
     /// Time of the last poll.
-    pub(crate) last_poll: Instant,
-    pub(crate) drops: Drops,
-    /// The last receive found the link down, and counted it.
-    link_failed: bool,
+    last_poll: Instant,
+    drops: Drops,
 }
 
 impl fmt::Debug for Nic {
@@ -89,32 +74,18 @@ impl fmt::Debug for Nic {
         let Self {
             caps,
             config,
-            queues,
+            rx,
             drops,
             ..
         } = self;
         f.debug_struct("Nic")
             .field("link", caps)
             .field("config", config)
-            .field("queues", queues)
+            .field("queues", &rx.queues)
             .field("drops", drops)
             .finish_non_exhaustive()
     }
 }
-
-/// Prediction for the next frame: the same queue and header length as the last frame with payload.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Prediction {
-    /// Index of the queue; the queue exists.
-    pub(crate) queue: usize,
-    /// Bytes of the headers, [`MIN_SPLIT_HEADER`] to [`MAX_PREDICTED_HEADER`].
-    header_len: usize,
-    /// Number of packets for which memory for the longest ones of the link is posted; 0: for [`MAX_PAYLOAD`] bytes.
-    big_left: u16,
-}
-
-/// Packets with payload after a long one, one with more than [`MAX_PAYLOAD`] bytes, during which another is expected.
-const BIG_EXPECTED: u16 = 1024;
 
 impl Nic {
     /// Creates a NIC on `link`.
@@ -125,14 +96,8 @@ impl Nic {
         let caps = link.caps();
         config.check(&caps)?;
         let NicConfig {
-            rx_queues,
-            linear_bytes,
-            rings,
-            ..
+            rx_queues, rings, ..
         } = config;
-        let queue = |id| RxQueue::new(RxQueueId(id), ProviderChoice::Host, &config);
-        let queues = (0..rx_queues).map(queue).collect::<Result<Vec<_>, _>>()?;
-        let host = QueueMemory::allocate(ProviderChoice::Host, &config)?.fill;
         Ok(Self {
             link,
             caps,
@@ -144,25 +109,15 @@ impl Nic {
                 ntuple: config.features.ntuple,
             },
             rss_configured: false,
-            queues,
-            host,
-            buffers: RxBuffers::new(linear_bytes, &caps),
-            predicted: Prediction {
-                queue: 0,
-                header_len: FIRST_PREDICTED_HEADER,
-                big_left: 0,
-            },
+            rx: RxSide::new(&config, caps)?,
             tx: TxQueue::new(rings.tx_packets),
             looped: LoopQueue::default(),
-            ddp: DdpTable::default(),
-            landing: Conveyor::new(Lane::In),
             tx_stage: TxStage::new(),
             failed_tx: VecDeque::new(),
             crossing: None,
             rx_full: 0,
             last_poll: Instant::ZERO,
             drops: Drops::default(),
-            link_failed: false,
             config,
         })
     }
@@ -175,30 +130,22 @@ impl Nic {
         self.drops
             .count_many(DropReason::RxLinkFull, self.link.take_lost(now));
         for _ in 0..RX_DROP_BUDGET {
-            if let Some(conveyed) = self.landing.pop() {
-                return Some(self.landed(conveyed));
+            if let Some(conveyed) = self.rx.landing.pop() {
+                return Some(self.copied(conveyed));
             }
-            let Some(landed) = self.next_landed(now) else {
-                self.landing.submit();
-                let conveyed = self.landing.pop()?;
-                return Some(self.landed(conveyed));
+            let Some(arrival) = self.next_arrival(now) else {
+                self.rx.landing.submit();
+                let conveyed = self.rx.landing.pop()?;
+                return Some(self.copied(conveyed));
             };
-            let accepted = self.accept(&landed);
-            // The payload has been copied or dropped, so the sender's memory is free now.
-            drop(std::mem::take(&mut self.buffers.lent));
-            match accepted {
+            match self.accept(arrival) {
                 Ok(None) => {}
                 Ok(Some(packet)) => {
                     if packet.origin == Origin::Link {
                         self.link.accepted(&packet);
                     }
-                    let queue = &self.queues[packet.queue.index()];
-                    if queue.is_staged() && is_remote(&packet.payload) {
-                        self.landing.push_staged(packet);
-                    } else if self.landing.is_empty() {
+                    if let Some(packet) = self.rx.pass(packet) {
                         return Some(packet);
-                    } else {
-                        self.landing.push(packet);
                     }
                 }
                 Err(reason) => self.drops.count(reason),
@@ -208,153 +155,87 @@ impl Nic {
     }
 
     /// Returns a packet whose payload has been copied by a device; without payload if the device has failed.
-    fn landed(&mut self, conveyed: Conveyed<RxPacket>) -> RxPacket {
+    fn copied(&mut self, conveyed: Conveyed<RxPacket>) -> RxPacket {
         let Conveyed { packet, failed } = conveyed;
         let Some(error) = failed else { return packet };
         self.drops.count(DropReason::RxDeviceFailed);
         RxPacket {
-            payload: FragList::default(),
-            unplaced: packet.payload.len(),
-            failed: Some(Box::new(error)),
+            payload: Placed::Failed(Box::new(error)),
             ..packet
         }
     }
 
-    /// Returns the next frame. The link and the queue of packets to this NIC itself take turns while both have frames.
+    /// Returns what arrives next. The link and the queue of packets to this NIC itself take turns while both have frames.
     ///
     /// While the host memory of a queue is full of payload that a device is copying, nothing is read: the link keeps it.
-    fn next_landed(&mut self, now: Instant) -> Option<Landed> {
-        let headroom = self.predicted.header_len - MIN_SPLIT_HEADER;
-        let payload = self.payload_room();
-        if !self.landing.is_empty()
-            && !self
-                .queues
-                .iter_mut()
-                .all(|queue| queue.is_open(payload, headroom))
-        {
+    fn next_arrival(&mut self, now: Instant) -> Option<Arrival> {
+        if !self.rx.is_open() {
             self.rx_full += 1;
             return None;
         }
         let is_crossing_turn = self.crossing.as_mut().is_some_and(|it| it.take_turn());
-        let crossed = is_crossing_turn.then(|| self.receive_crossed()).flatten();
+        let crossed = is_crossing_turn.then(|| self.crossed()).flatten();
         if crossed.is_some() {
             return crossed;
         }
-        let landed = match self.looped.take_turn() {
-            Turn::Loop => self.receive_looped().or_else(|| self.receive(now)),
-            Turn::Link => self.receive(now).or_else(|| self.receive_looped()),
+        let arrival = match self.looped.take_turn() {
+            Turn::Loop => self.looped().or_else(|| self.received(now)),
+            Turn::Link => self.received(now).or_else(|| self.looped()),
         };
-        landed.or_else(|| self.receive_crossed())
+        arrival.or_else(|| self.crossed())
     }
 
-    fn receive_looped(&mut self) -> Option<Landed> {
+    fn received(&mut self, now: Instant) -> Option<Arrival> {
+        self.rx.receive(&mut *self.link, &mut self.drops, now)
+    }
+
+    fn looped(&mut self) -> Option<Arrival> {
         let packet = self.looped.pop()?;
-        Some(packet.land(&mut self.buffers))
+        Some(packet.arrive(&mut self.rx.head))
     }
 
-    /// Validates a landed frame, selects its queue and moves its payload into the memory of that queue. `None`: the frame has
-    /// crossed to the shard of its flow.
-    fn accept(&mut self, landed: &Landed) -> Result<Option<RxPacket>, DropReason> {
-        if landed.frame_len > self.caps.max_rx_frame() {
+    /// Returns a frame that arrived at another shard.
+    fn crossed(&mut self) -> Option<Arrival> {
+        let frame = self.crossing.as_mut()?.receive()?;
+        Some(self.rx.crossed(frame))
+    }
+
+    /// Validates a frame, selects its queue and places its payload. `None`: the frame has crossed to the shard of its flow.
+    fn accept(&mut self, arrival: Arrival) -> Result<Option<RxPacket>, DropReason> {
+        let mut frame = RxFrame::new(&mut self.rx, arrival);
+        if frame.len > self.caps.max_rx_frame() {
             return Err(DropReason::RxOversize);
         }
-        let headers = landed.parse(&mut self.buffers, &self.ddp, &self.queues)?;
-        self.filter(&headers.ethernet)?;
-        if !self.keeps(landed, &headers) {
+        let headers = frame.parse()?;
+        filter(&headers.ethernet, self.config.mac)?;
+        if let Some(crossing) = &mut self.crossing
+            && crossing.takes(&frame, &headers, &mut self.drops, self.last_poll)
+        {
             return Ok(None);
         }
-        let verdict = self.check(landed, &headers)?;
-        let queue = self.select_queue(&headers)?;
-        let payload = match self.place(landed, &headers, queue.index()) {
-            Ok(payload) => payload,
+        let verdict = frame.verify(&headers, self.features.rx_checksum)?;
+        let queue = select_queue(&self.steering, frame.rx.queues.len(), &headers)?;
+        let payload = match frame.place(&headers, queue, &self.rings.hds()) {
+            Ok(frags) => Placed::Whole(frags),
             Err(reason @ (DropReason::RxNoBuffers | DropReason::RxNoHostBuffers))
                 if headers.tcp().is_some() =>
             {
                 self.drops.count(reason);
-                return Ok(Some(unplaced(queue, headers, landed)));
+                Placed::Unplaced
             }
             Err(reason) => return Err(reason),
         };
-        let segments = segments(headers.payload_len, landed.meta.gso_size);
-        let origin = landed.origin;
-        if origin == Origin::Link && headers.payload_len > 0 && headers.tcp().is_some() {
-            self.predict(queue, &headers);
-            self.predict_flow(&headers);
-        }
-        let stats = &mut self.queues[queue.index()].stats;
-        stats.packets += 1;
-        stats.bytes += headers.payload_len as u64;
-        stats.segments += u64::from(segments);
-        stats.checksum_verified += u64::from(verdict == ChecksumVerdict::Compute);
-        stats.checksum_trusted += u64::from(verdict == ChecksumVerdict::Trusted);
-        Ok(Some(RxPacket {
+        let packet = RxPacket {
             queue,
+            segments: segments(headers.payload_len, frame.meta.gso_size),
+            origin: frame.origin,
             headers,
             payload,
-            unplaced: 0,
-            failed: None,
-            segments,
-            origin,
-        }))
-    }
-
-    fn filter(&self, ethernet: &EthernetHeader) -> Result<(), DropReason> {
-        if ethernet.dst != self.config.mac && !ethernet.dst.is_multicast() {
-            return Err(DropReason::RxNotForUs);
-        }
-        match ethernet.vlan {
-            Some(control) if control & VLAN_ID_MASK != 0 => Err(DropReason::RxVlan),
-            _ => Ok(()),
-        }
-    }
-
-    fn check(&self, landed: &Landed, headers: &RxHeaders) -> Result<ChecksumVerdict, DropReason> {
-        let verdict = rx_checksum::judge(headers, landed.meta.checksum, self.features.rx_checksum);
-        if verdict == ChecksumVerdict::Compute {
-            let l4 = headers.l4_offset().unwrap_or(headers.header_len);
-            let posted = landed.posted_fill(&self.queues);
-            let covered = l4..headers.header_len + headers.payload_len;
-            let pieces = landed.pieces(covered, &self.buffers, &self.ddp, posted);
-            if !rx_checksum::is_right(headers, &pieces, self.host.port()) {
-                return Err(DropReason::RxBadChecksum);
-            }
-        }
-        Ok(verdict)
-    }
-
-    fn select_queue(&self, headers: &RxHeaders) -> Result<RxQueueId, DropReason> {
-        if self.queues.len() == 1 && self.steering.rules.is_empty() {
-            // Every packet goes to the only queue; no hash is needed.
-            return Ok(RxQueueId(0));
-        }
-        match self.steering.select_queue(headers) {
-            Selected::Queue { queue, .. } if queue.index() < self.queues.len() => Ok(queue),
-            Selected::Queue { .. } => Err(DropReason::RxNoQueue),
-            Selected::Drop(_) => Err(DropReason::RxRuleDrop),
-        }
-    }
-
-    fn predict(&mut self, queue: RxQueueId, headers: &RxHeaders) {
-        let header_len = headers
-            .header_len
-            .clamp(MIN_SPLIT_HEADER, MAX_PREDICTED_HEADER);
-        let big_left = match headers.payload_len > MAX_PAYLOAD {
-            true => BIG_EXPECTED,
-            false => self.predicted.big_left.saturating_sub(1),
         };
-        self.predicted = Prediction {
-            queue: queue.index(),
-            header_len,
-            big_left,
-        };
-    }
-
-    /// Returns how many payload bytes of each packet stay in host memory: 0 if the memory of `queue` is readable.
-    pub(crate) fn linear_bytes(&self, queue: usize) -> usize {
-        match self.queues.get(queue) {
-            Some(queue) if !queue.is_readable() => self.config.linear_bytes,
-            _ => 0,
+        if let Placed::Whole(_) = packet.payload {
+            self.rx.note(&packet, verdict);
         }
+        Ok(Some(packet))
     }
 
     /// Sends a packet, or queues it until the link has room; a packet from this NIC to itself does not pass the link. The
@@ -430,7 +311,7 @@ impl Nic {
         let offloads = self.offloads();
         let context = TxContext {
             link: &mut *self.link,
-            port: self.host.port(),
+            port: self.rx.host.port(),
             drops: &mut self.drops,
             offloads,
             now,
@@ -445,6 +326,15 @@ impl Nic {
             .saturating_sub(self.looped.len() + self.tx_stage.len())
     }
 
+    /// Allocates the host memory that is needed to send from memory of the device of `engine`. The NIC keeps it for all later
+    /// bindings.
+    ///
+    /// # Errors
+    /// [`RestartError`]: there is no memory, or the device does not accept it.
+    pub fn prepare_tx(&mut self, engine: &Arc<dyn CopyEngine>) -> Result<(), RestartError> {
+        self.tx_stage.prepare(engine)
+    }
+
     /// Removes a packet that was not sent because a device failed to copy its payload. Its connection cannot continue.
     pub fn take_failed_tx(&mut self) -> Option<FailedTx> {
         self.failed_tx.pop_front()
@@ -453,8 +343,8 @@ impl Nic {
     /// Returns the counters of payload that devices copy.
     pub fn staging_stats(&self) -> StagingStats {
         StagingStats {
-            rx_batches: self.landing.batches,
-            rx_bytes: self.landing.bytes,
+            rx_batches: self.rx.landing.batches,
+            rx_bytes: self.rx.landing.bytes,
             rx_full: self.rx_full,
             tx_batches: self.tx_stage.conveyor.batches,
             tx_bytes: self.tx_stage.conveyor.bytes,
@@ -482,63 +372,41 @@ impl Nic {
     /// As [`Nic::recycle`], for one handle.
     pub fn recycle_netmem(&mut self, netmem: Netmem) {
         let pool = netmem.pool_id();
-        let mut fills = self.queues.iter_mut().map(RxQueue::fill_mut);
+        let mut fills = self.rx.queues.iter_mut().map(RxQueue::fill_mut);
         match fills.find(|fill| fill.pool().id() == pool) {
             Some(fill) => fill.recycle(netmem),
-            None => self.host.recycle(netmem),
+            None => self.rx.host.recycle(netmem),
         }
     }
 
     /// Copies bytes that are to be sent into host memory of this NIC; `None` if there is not enough.
     pub fn host_payload(&mut self, bytes: &[u8]) -> Option<FragList> {
-        self.host.place(&[Piece::Host(bytes)], bytes.len())
+        self.rx.host.copy_of(bytes)
     }
 
     /// Returns the free memory of `queue`; all 0 for a queue that does not exist.
     pub fn rx_space(&mut self, queue: RxQueueId) -> RxSpace {
-        let Some(target) = self.queues.get_mut(queue.index()) else {
-            return RxSpace::default();
-        };
-        let space = target.fill_mut().space();
-        match self.linear_bytes(queue.index()) {
-            0 => space,
-            linear => RxSpace {
-                bytes: space.bytes.min(self.linear_limit(linear)),
-                ..space
-            },
-        }
-    }
-
-    /// Returns the payload bytes of one queue whose linear bytes fit into the free host memory, for packets of at least
-    /// [`MIN_GOOD_PAYLOAD`] bytes.
-    fn linear_limit(&mut self, linear_bytes: usize) -> usize {
-        let users = self
-            .queues
-            .iter()
-            .filter(|queue| !queue.is_readable())
-            .count();
-        let host_bytes = self.host.space().bytes / users.max(1);
-        host_bytes / linear_bytes.next_multiple_of(ALIGN) * MIN_GOOD_PAYLOAD
+        self.rx.space(queue)
     }
 
     /// Returns facts about one queue.
     pub fn queue_info(&self, queue: RxQueueId) -> Option<RxQueueInfo> {
-        self.queues.get(queue.index()).map(RxQueue::info)
+        self.rx.queue(queue).map(RxQueue::info)
     }
 
     /// Returns the counters of one queue.
     pub fn queue_stats(&self, queue: RxQueueId) -> Option<RxQueueStats> {
-        self.queues.get(queue.index()).map(RxQueue::stats)
+        self.rx.queue(queue).map(RxQueue::stats)
     }
 
     /// Returns the counters of one queue's page pool.
     pub fn pool_stats(&self, queue: RxQueueId) -> Option<PoolStats> {
-        self.queues.get(queue.index()).map(RxQueue::pool_stats)
+        self.rx.queue(queue).map(RxQueue::pool_stats)
     }
 
     /// Returns the counters of the page pool for linear bytes and packets that are not split.
     pub fn host_pool_stats(&self) -> PoolStats {
-        self.host.pool().stats()
+        self.rx.host.pool().stats()
     }
 
     /// Returns the counters of the transmit side.
@@ -588,7 +456,7 @@ impl Nic {
         if self.looped.len() > 0 || self.has_crossed() {
             return Some(Instant::ZERO);
         }
-        let is_copying = !self.landing.is_empty() || self.tx_stage.len() > 0;
+        let is_copying = !self.rx.landing.is_empty() || self.tx_stage.len() > 0;
         let copied = is_copying.then(|| self.last_poll + COPY_POLL);
         [self.link.next_due(), copied].into_iter().flatten().min()
     }
@@ -603,7 +471,7 @@ impl Nic {
     /// is [`LinkState::Down`].
     pub fn link_state(&self) -> LinkState {
         match self.link.state() {
-            LinkState::Gone if !self.landing.is_empty() || self.has_crossed() => LinkState::Down,
+            LinkState::Gone if !self.rx.landing.is_empty() || self.has_crossed() => LinkState::Down,
             state => state,
         }
     }
@@ -617,20 +485,34 @@ impl Nic {
 
     pub(crate) fn rx_queue_count(&self) -> u16 {
         // At most MAX_RX_QUEUES.
-        self.queues.len() as u16
+        self.rx.queues.len() as u16
     }
 }
 
-/// Returns a packet without its payload, for which there was no memory.
-fn unplaced(queue: RxQueueId, headers: RxHeaders, landed: &Landed) -> RxPacket {
-    RxPacket {
-        queue,
-        payload: FragList::default(),
-        unplaced: headers.payload_len,
-        failed: None,
-        segments: segments(headers.payload_len, landed.meta.gso_size),
-        origin: landed.origin,
-        headers,
+/// Returns an error for a frame that is not for this NIC.
+fn filter(ethernet: &EthernetHeader, mac: MacAddr) -> Result<(), DropReason> {
+    if ethernet.dst != mac && !ethernet.dst.is_multicast() {
+        return Err(DropReason::RxNotForUs);
+    }
+    match ethernet.vlan {
+        Some(control) if control & VLAN_ID_MASK != 0 => Err(DropReason::RxVlan),
+        _ => Ok(()),
+    }
+}
+
+fn select_queue(
+    steering: &Steering,
+    queues: usize,
+    headers: &RxHeaders,
+) -> Result<RxQueueId, DropReason> {
+    if queues == 1 && steering.rules.is_empty() {
+        // Every packet goes to the only queue; no hash is needed.
+        return Ok(RxQueueId(0));
+    }
+    match steering.select_queue(headers) {
+        Selected::Queue { queue, .. } if queue.index() < queues => Ok(queue),
+        Selected::Queue { .. } => Err(DropReason::RxNoQueue),
+        Selected::Drop(_) => Err(DropReason::RxRuleDrop),
     }
 }
 

@@ -11,17 +11,47 @@ pub struct RxPacket {
     pub queue: RxQueueId,
     /// The headers.
     pub headers: RxHeaders,
-    /// `headers.payload_len` bytes, linear bytes first; empty if `unplaced` is not 0.
-    pub payload: FragList,
-    /// Payload length if there was no memory for the payload, otherwise 0. Such a packet is counted as dropped, but TCP
-    /// processes its headers: its ACK is valid, and the window can be reduced.
-    pub unplaced: usize,
-    /// Why a device did not copy the payload; then `unplaced` is its length. The connection cannot continue.
-    pub failed: Option<Box<DeviceError>>,
+    /// What became of its payload.
+    pub payload: Placed,
     /// Number of segments that the sender's TCP made: more than 1 for a super-packet.
     pub segments: u16,
     /// Source of the packet.
     pub origin: Origin,
+}
+
+/// What became of the payload of a received packet.
+#[derive(Debug)]
+pub enum Placed {
+    /// All `headers.payload_len` bytes, linear bytes first.
+    Whole(FragList),
+    /// There was no memory for it. The packet is counted as dropped, but TCP processes its headers: its ACK is valid, and the
+    /// window can be reduced.
+    Unplaced,
+    /// A device did not copy it. The connection cannot continue.
+    Failed(Box<DeviceError>),
+}
+
+impl Placed {
+    /// Returns the payload, if it is whole.
+    pub fn frags(&self) -> Option<&FragList> {
+        match self {
+            Self::Whole(frags) => Some(frags),
+            Self::Unplaced | Self::Failed(_) => None,
+        }
+    }
+
+    /// Returns the payload; none unless it is whole.
+    pub fn into_frags(self) -> FragList {
+        match self {
+            Self::Whole(frags) => frags,
+            Self::Unplaced | Self::Failed(_) => FragList::new(),
+        }
+    }
+
+    /// Returns whether there is payload in memory that the CPU cannot access.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.frags().is_some_and(is_remote)
+    }
 }
 
 /// Source of a received packet.
@@ -126,4 +156,9 @@ impl TxPacket {
     pub fn frame_len(&self) -> usize {
         self.head.as_slice().len() + self.payload.len()
     }
+}
+
+/// Returns whether the bytes are in memory that the CPU cannot access.
+pub(crate) fn is_remote(payload: &FragList) -> bool {
+    !payload.is_empty() && payload.copy_engine().is_some()
 }

@@ -5,12 +5,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use mapped::DmaRight;
-use netmem::{DmabufError, HostProvider, MemoryProvider, PagePool, PoolConfig, PoolError};
-use steer::RxQueueId;
+use netmem::{HostProvider, MemoryProvider, PagePool, PoolConfig};
 
 use crate::config::NicConfig;
 use crate::fill::{Fill, MAX_PAYLOAD};
-use crate::nic::Nic;
+use crate::restart_error::RestartError;
 use crate::staging::Ring;
 
 /// Source of a queue's memory.
@@ -29,28 +28,6 @@ impl fmt::Debug for ProviderChoice {
             Self::Provider(provider) => write!(f, "Provider({:?})", provider.dmabuf_id()),
         }
     }
-}
-
-/// Error of [`Nic::restart_queue`]; the queue keeps its memory.
-#[derive(Debug, thiserror::Error)]
-pub enum RestartError {
-    /// There is no such queue.
-    #[error("rx queue {queue} of {queues} does not exist")]
-    NoSuchQueue {
-        /// The requested queue.
-        queue: RxQueueId,
-        /// Number of queues.
-        queues: u16,
-    },
-    /// There is no host memory for the queue.
-    #[error("no host memory for the queue: {0}")]
-    HostMemory(#[from] DmabufError),
-    /// The provider refuses the pool.
-    #[error("the memory provider refuses: {0}")]
-    Pool(#[from] PoolError),
-    /// The provider has no free net_iov, so the queue could not receive anything.
-    #[error("the memory provider has no net_iov left")]
-    Empty,
 }
 
 /// A queue's page pool with its posted net_iovs, and the pool's provider.
@@ -99,7 +76,7 @@ impl QueueMemory {
     }
 
     /// Posts the first run.
-    fn start(&mut self) -> Result<(), RestartError> {
+    pub(crate) fn start(&mut self) -> Result<(), RestartError> {
         match self.fill.post(MAX_PAYLOAD, 0) {
             0 => Err(RestartError::Empty),
             _ => Ok(()),
@@ -107,64 +84,10 @@ impl QueueMemory {
     }
 
     /// Returns the posted net_iovs to the pool. Frags in use stay valid and return to the pool when they are dropped.
-    fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         self.fill.stop();
         if let Some(ring) = &mut self.ring {
             ring.fill.stop();
-        }
-    }
-}
-
-impl Nic {
-    /// Gives a queue other memory. The other queues keep running; frags of the old memory that are in use
-    /// stay valid, and the old memory is freed when the last of them is dropped.
-    ///
-    /// # Errors
-    /// [`RestartError`]: the queue continues with its old memory.
-    pub fn restart_queue(
-        &mut self,
-        queue: RxQueueId,
-        choice: ProviderChoice,
-    ) -> Result<(), RestartError> {
-        let queues = self.rx_queue_count();
-        let Some(target) = self.queues.get_mut(queue.index()) else {
-            return Err(RestartError::NoSuchQueue { queue, queues });
-        };
-        let mut new = QueueMemory::allocate(choice, &self.config)?;
-        target.memory.stop();
-        match new.start() {
-            Ok(()) => {
-                let old = std::mem::replace(&mut target.memory, new);
-                drop(old);
-                self.note_sharing();
-                Ok(())
-            }
-            Err(error) => {
-                // `stop` has returned the posted net_iovs to the pool, so this finds them.
-                let restarted = target.memory.start();
-                debug_assert!(restarted.is_ok() || target.fill().pool().available_niovs() == 0);
-                Err(error)
-            }
-        }
-    }
-
-    /// Divides each provider's memory equally among its queues: a queue advertises receive windows for its share only.
-    pub(crate) fn note_sharing(&mut self) {
-        let providers: Vec<_> = self
-            .queues
-            .iter()
-            .map(|queue| Arc::clone(&queue.memory.provider))
-            .collect();
-        for queue in &mut self.queues {
-            let mine = Arc::clone(&queue.memory.provider);
-            let sharers = providers
-                .iter()
-                .filter(|other| Arc::ptr_eq(other, &mine))
-                .count();
-            queue
-                .memory
-                .fill
-                .set_share(mine.area().count() as usize / sharers.max(1));
         }
     }
 }

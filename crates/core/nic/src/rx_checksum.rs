@@ -4,7 +4,7 @@ use netmem::DmaPort;
 use wire::{Checksum, ChecksumState, Network, RxHeaders, Transport, UdpHeader};
 
 use crate::features::VerifyChecksums;
-use crate::fill::Piece;
+use crate::pieces::Piece;
 
 /// What to do about a packet's transport checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,11 +1,12 @@
 //! One receive queue: its memory, its posted net_iovs and its counters.
 
-use netmem::{DmabufId, FragList, PoolId, PoolStats};
+use netmem::{DmabufId, PoolId, PoolStats};
 use steer::RxQueueId;
 
 use crate::config::NicConfig;
-use crate::fill::{Fill, Piece, Spans};
-use crate::queue_mgmt::{ProviderChoice, QueueMemory, RestartError};
+use crate::fill::Fill;
+use crate::queue_mgmt::{ProviderChoice, QueueMemory};
+use crate::restart_error::RestartError;
 use crate::stats::RxQueueStats;
 
 /// A receive queue with the memory it fills.
@@ -93,22 +94,6 @@ impl RxQueue {
             .ring
             .as_mut()
             .is_none_or(|ring| ring.has_room(payload, headroom))
-    }
-
-    /// Posts memory for `room` bytes of payload, after `headroom` free bytes, or as much as there is; returns the number of bytes
-    /// that [`add_posted`](Self::add_posted) adds.
-    pub(crate) fn post(&mut self, room: usize, headroom: usize) -> usize {
-        self.posted_fill_mut().post_spans(room, headroom)
-    }
-
-    /// Adds the posted memory to `spans`.
-    pub(crate) fn add_posted<'a>(&'a self, headroom: usize, spans: &mut Spans<'a>) {
-        spans.extend(self.posted_fill().spans(headroom));
-    }
-
-    /// Copies pieces of a frame, `len` bytes in total, into this queue's memory; `None` if there is not enough.
-    pub(crate) fn place(&mut self, pieces: &[Piece<'_>], len: usize) -> Option<FragList> {
-        self.posted_fill_mut().place(pieces, len)
     }
 
     pub(crate) fn info(&self) -> RxQueueInfo {

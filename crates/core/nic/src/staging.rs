@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use mapped::DmaRight;
-use netmem::{CopyEngine, FragList, HostProvider, NiovSize, PagePool, Payload, PoolConfig};
+use netmem::{CopyEngine, FragList, HostProvider, NiovSize, PagePool, PoolConfig};
 
 use crate::fill::{Fill, MAX_PAYLOAD};
-use crate::queue_mgmt::RestartError;
+use crate::restart_error::RestartError;
 
 /// Bytes of pinned host memory for each queue, and for sending. A device needs some tens of microseconds for a batch; more
 /// than a link delivers in that time is not needed, and little memory stays in the processor's cache.
@@ -65,9 +65,4 @@ pub struct StagingStats {
 /// Returns the offset of the first byte in its net_iov.
 pub(crate) fn start_of(payload: &FragList) -> usize {
     payload.first().map_or(0, |frag| frag.offset() as usize)
-}
-
-/// Returns whether the bytes are in memory that the CPU cannot access.
-pub(crate) fn is_remote(payload: &FragList) -> bool {
-    !payload.is_empty() && payload.copy_engine().is_some()
 }

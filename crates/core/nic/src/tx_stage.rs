@@ -6,10 +6,9 @@ use std::sync::Arc;
 use netmem::{CopyEngine, Lane, NiovSize, Payload};
 
 use crate::conveyor::{Conveyed, Conveyor};
-use crate::nic::Nic;
-use crate::packet::TxPacket;
-use crate::queue_mgmt::RestartError;
-use crate::staging::{Ring, is_remote};
+use crate::packet::{TxPacket, is_remote};
+use crate::restart_error::RestartError;
+use crate::staging::Ring;
 
 /// Packets on their way to the transmit queue: those with payload in a device, and all packets behind them.
 #[derive(Debug)]
@@ -28,6 +27,18 @@ impl TxStage {
             waiting: VecDeque::new(),
             conveyor: Conveyor::new(Lane::Out),
         }
+    }
+
+    /// Allocates the host memory that is needed to send from memory of the device of `engine`, if there is none.
+    pub(crate) fn prepare(&mut self, engine: &Arc<dyn CopyEngine>) -> Result<(), RestartError> {
+        if !self
+            .rings
+            .iter()
+            .any(|ring| Arc::ptr_eq(&ring.engine, engine))
+        {
+            self.rings.push(Ring::new(engine, NiovSize::DEFAULT)?);
+        }
+        Ok(())
     }
 
     /// Returns the number of packets.
@@ -80,20 +91,5 @@ impl TxStage {
         self.load();
         self.conveyor.submit();
         self.conveyor.pop()
-    }
-}
-
-impl Nic {
-    /// Allocates the host memory that is needed to send from memory of the device of `engine`. The NIC keeps it for all later
-    /// bindings.
-    ///
-    /// # Errors
-    /// [`RestartError`]: there is no memory, or the device does not accept it.
-    pub fn prepare_tx(&mut self, engine: &Arc<dyn CopyEngine>) -> Result<(), RestartError> {
-        let rings = &mut self.tx_stage.rings;
-        if !rings.iter().any(|ring| Arc::ptr_eq(&ring.engine, engine)) {
-            rings.push(Ring::new(engine, NiovSize::DEFAULT)?);
-        }
-        Ok(())
     }
 }

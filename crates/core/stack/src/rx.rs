@@ -1,7 +1,7 @@
 //! Received packets: finds the connection or listener, and passes the segment to it.
 
 use netmem::{FragList, Payload};
-use nic::{Origin, RxPacket};
+use nic::{Origin, Placed, RxPacket};
 use steer::RxQueueId;
 use tcp::{Control, Disposition, ListenOutcome, Segment, SeqNum};
 use wire::{
@@ -23,8 +23,8 @@ pub(crate) struct ReceivedSegment {
     pub(crate) from: Option<MacAddr>,
     pub(crate) queue: RxQueueId,
     pub(crate) segment: Segment<FragList>,
-    /// Payload bytes that found no memory. If there are any, the segment has no payload.
-    pub(crate) unplaced: usize,
+    /// Its payload found no memory: the segment is here without it.
+    pub(crate) is_unplaced: bool,
     /// The urgent pointer, if it is significant.
     pub(crate) urgent: Option<u16>,
 }
@@ -34,18 +34,16 @@ impl Stack {
     pub(crate) fn receive(&mut self, packet: RxPacket, now: Instant) {
         match packet.headers.network {
             Network::Arp => {
-                self.network.receive_arp(
-                    &packet.headers.ethernet,
-                    &packet.payload,
-                    packet.origin,
-                    now,
-                );
-                self.network.recycle(packet.payload);
+                let payload = packet.payload.into_frags();
+                let ethernet = &packet.headers.ethernet;
+                self.network
+                    .receive_arp(ethernet, &payload, packet.origin, now);
+                self.network.recycle(payload);
             }
             Network::Ipv4(_) | Network::Ipv6(_) => self.receive_ip(packet, now),
             Network::Other => self
                 .network
-                .drop_packet(packet.payload, DropReason::UnhandledProtocol),
+                .drop_packet(packet.payload.into_frags(), DropReason::UnhandledProtocol),
         }
     }
 
@@ -55,11 +53,14 @@ impl Stack {
             queue,
             headers,
             payload,
-            unplaced,
-            failed,
             segments,
             origin,
         } = packet;
+        let (payload, is_unplaced, failed) = match payload {
+            Placed::Whole(frags) => (frags, false, None),
+            Placed::Unplaced => (FragList::new(), true, None),
+            Placed::Failed(error) => (FragList::new(), true, Some(error)),
+        };
         let (Some(src), Some(dst)) = (headers.src_ip(), headers.dst_ip()) else {
             return self
                 .network
@@ -97,7 +98,7 @@ impl Stack {
                                 from: self.network.station(headers.ethernet.src),
                                 queue,
                                 segment,
-                                unplaced,
+                                is_unplaced,
                                 urgent,
                             },
                             now,
@@ -142,7 +143,7 @@ impl Stack {
             Some(TupleOwner::Connection(slot)) => self.connection_segment(slot, incoming, now),
             // The peer sends the payload again; there is no connection yet. The NIC has counted the drop. A SYN counts
             // without its payload.
-            _ if incoming.unplaced > 0 && incoming.segment.control != Control::Syn => {}
+            _ if incoming.is_unplaced && incoming.segment.control != Control::Syn => {}
             Some(TupleOwner::Listener(slot)) => self.listener_segment(slot, incoming, None, now),
             None => self.refuse(incoming, now),
         }
@@ -155,7 +156,7 @@ impl Stack {
             from,
             segment,
             queue: _,
-            unplaced: _,
+            is_unplaced: _,
             urgent: _,
         } = incoming;
         let reset = Segment::reset_for(&segment, segment.payload.len());
@@ -173,7 +174,7 @@ impl Stack {
             from,
             queue,
             segment,
-            unplaced,
+            is_unplaced,
             urgent,
         } = incoming;
         let Some(mut socket) = self.sockets.at_mut(slot) else {
@@ -192,9 +193,9 @@ impl Stack {
                 );
                 connection.note_time(segment.seq, segment.payload.len(), now);
                 connection.note_urgent(segment.seq, urgent);
-                let disposition = match unplaced {
-                    0 => connection.conn.on_segment(segment, now),
-                    _ => connection.conn.on_unplaced(segment, now),
+                let disposition = match is_unplaced {
+                    false => connection.conn.on_segment(segment, now),
+                    true => connection.conn.on_unplaced(segment, now),
                 };
                 if disposition.established {
                     learned = connection.conn.take_learned();
@@ -221,7 +222,7 @@ impl Stack {
                     from,
                     queue,
                     segment,
-                    unplaced,
+                    is_unplaced,
                     urgent,
                 },
                 Some(iss),

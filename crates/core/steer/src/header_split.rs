@@ -1,7 +1,6 @@
 //! Header split: headers to host memory, payload elsewhere.
 //!
-//! [`decide`] returns the split point of a packet. A NIC that must post buffers before it can parse
-//! predicts the split point; [`settle`] tells which bytes a wrong prediction put in the wrong place.
+//! [`decide`] returns the split point of a packet.
 
 use wire::{RxHeaders, Transport};
 
@@ -63,31 +62,6 @@ pub fn decide(headers: &RxHeaders, config: &HdsConfig) -> Split {
         return Split::Whole(WhyWhole::BelowThreshold);
     }
     Split::At(headers.header_len)
-}
-
-/// Comparison of a predicted split point with the actual one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub enum Settle {
-    /// All bytes are in the right place.
-    Exact,
-    /// This many header bytes were written to payload memory, before the payload: the frag starts later.
-    HeaderLonger(usize),
-    /// This many payload bytes were written to the header buffer, after the headers: they must be moved
-    /// in front of the rest of the payload.
-    HeaderShorter(usize),
-}
-
-/// Compares the `predicted` header length with the `actual` one, for a frame of `frame_len` bytes,
-/// which may end before the predicted split point.
-#[inline]
-pub fn settle(predicted: usize, actual: usize, frame_len: usize) -> Settle {
-    let (cut, actual) = (predicted.min(frame_len), actual.min(frame_len));
-    match actual.cmp(&cut) {
-        std::cmp::Ordering::Equal => Settle::Exact,
-        std::cmp::Ordering::Greater => Settle::HeaderLonger(actual - cut),
-        std::cmp::Ordering::Less => Settle::HeaderShorter(cut - actual),
-    }
 }
 
 #[cfg(test)]
@@ -158,21 +132,5 @@ mod tests {
                 "threshold {thresh}"
             );
         }
-    }
-
-    #[test]
-    fn a_wrong_prediction_is_reported_with_its_difference() {
-        assert_eq!(settle(66, 66, 1514), Settle::Exact);
-        assert_eq!(settle(66, 78, 1514), Settle::HeaderLonger(12));
-        assert_eq!(settle(66, 54, 1514), Settle::HeaderShorter(12));
-    }
-
-    #[test]
-    fn a_frame_that_ends_before_the_predicted_split_has_only_its_bytes() {
-        assert_eq!(settle(66, 54, 54), Settle::Exact, "an ACK without options");
-        assert_eq!(settle(66, 54, 55), Settle::HeaderShorter(1));
-        assert_eq!(settle(66, 54, 60), Settle::HeaderShorter(6));
-        assert_eq!(settle(66, 66, 66), Settle::Exact);
-        assert_eq!(settle(0, 0, 0), Settle::Exact);
     }
 }

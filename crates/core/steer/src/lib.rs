@@ -2,8 +2,7 @@
 //!
 //! Key types: [`Steering`] (selects the queue of a packet: ntuple rules first, then the RSS
 //! indirection table), [`NtupleRule`] and [`HdsConfig`] (when payload is split from its headers). In
-//! the walk of a received segment, `header_split::settle` is part of step 2 and
-//! `Steering::select_queue` is step 3.
+//! the walk of a received segment, `Steering::select_queue` is step 3.
 //!
 //! [`shard_of`] selects which of several NIC halves has a flow.
 //!
@@ -21,7 +20,7 @@ mod steering;
 #[cfg(test)]
 mod testing;
 
-pub use header_split::{HdsConfig, HeaderSplit, Settle, Split, WhyWhole};
+pub use header_split::{HdsConfig, HeaderSplit, Split, WhyWhole};
 pub use ids::{RxQueueId, TxQueueId};
 pub use ntuple::{
     DEFAULT_RULES, FlowType, IpMatch, NtupleRule, PortMatch, QueueRange, RuleAction, RuleError,

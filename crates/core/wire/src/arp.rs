@@ -5,7 +5,8 @@ use std::net::Ipv4Addr;
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::{EtherType, MacAddr, ParseError};
+use crate::ethernet::{EtherType, MacAddr};
+use crate::parse_error::ParseError;
 
 /// Bytes of an ARP packet for IPv4 over Ethernet.
 pub const ARP_LEN: usize = 28;

@@ -1,6 +1,8 @@
 //! The ECN field of IP headers (RFC 3168 5), CE marking, and CWR, the one TCP flag that segmentation treats differently.
 
-use crate::{EtherType, EthernetHeader, Ipv4Header, TcpFlags};
+use crate::ethernet::{EtherType, EthernetHeader};
+use crate::ipv4::Ipv4Header;
+use crate::tcp::TcpFlags;
 
 /// Offset of the control bits in a TCP header (RFC 9293 3.1).
 const TCP_FLAGS: usize = 13;

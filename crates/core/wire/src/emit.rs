@@ -2,10 +2,15 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::{
-    ARP_LEN, ArpPacket, Checksum, EthernetHeader, Ipv4Header, Ipv6Header, TcpHeader,
-    jumbo::JumboPayload, protocol,
-};
+use crate::arp::{ARP_LEN, ArpPacket};
+use crate::checksum::Checksum;
+use crate::ethernet::EthernetHeader;
+use crate::ipv4::Ipv4Header;
+use crate::ipv6::Ipv6Header;
+use crate::jumbo::JumboPayload;
+use crate::protocol;
+use crate::tcp::TcpHeader;
+use crate::tx_checksum::TxChecksum;
 
 /// Hop limit and TTL of what we send (IANA "IP Time To Live", RFC 1700).
 const DEFAULT_TTL: u8 = 64;
@@ -177,16 +182,6 @@ impl IpRepr {
             }
         }
     }
-}
-
-/// Start of the bytes that a NIC sums for checksum offload, and position of the checksum field
-/// (`csum_start` and `csum_offset` of a virtio-net header, VIRTIO 1.2 5.1.6.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TxChecksum {
-    /// First byte of the frame to sum: the transport header.
-    pub start: u16,
-    /// Offset of the checksum field from `start`.
-    pub offset: u16,
 }
 
 /// Returns start and position of the checksum of a TCP frame with `head_len` bytes of headers, of which `tcp` is the last.

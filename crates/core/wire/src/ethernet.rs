@@ -6,7 +6,7 @@ use std::str::FromStr;
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::ParseError;
+use crate::parse_error::ParseError;
 
 /// A 48-bit hardware address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

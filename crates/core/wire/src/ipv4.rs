@@ -5,7 +5,8 @@ use std::net::Ipv4Addr;
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::{ParseError, checksum};
+use crate::checksum::checksum;
+use crate::parse_error::ParseError;
 
 /// An IPv4 header. Options are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,9 +5,9 @@ use std::net::Ipv6Addr;
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::ParseError;
+use crate::head::Head;
+use crate::parse_error::ParseError;
 use crate::protocol;
-use crate::rx_headers::Head;
 
 /// Maximum number of extension headers in one packet (RFC 8504 5.3 lets hosts limit it); more are an error.
 pub const MAX_EXTENSION_HEADERS: usize = 8;

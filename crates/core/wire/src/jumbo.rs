@@ -3,7 +3,11 @@
 use zerocopy::byteorder::network_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::{EtherType, EthernetHeader, Ipv4Header, Ipv6Header, ParseError, protocol};
+use crate::ethernet::{EtherType, EthernetHeader};
+use crate::ipv4::Ipv4Header;
+use crate::ipv6::Ipv6Header;
+use crate::parse_error::ParseError;
+use crate::protocol;
 
 /// Type of the jumbo payload option; its high bits forbid skipping it as unknown (RFC 2675 2).
 const JUMBO_PAYLOAD: u8 = 0xc2;

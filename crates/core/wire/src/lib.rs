@@ -20,16 +20,19 @@ mod ecn;
 mod emit;
 mod ethernet;
 mod fast_open;
+mod head;
 mod icmp;
 mod ipv4;
 mod ipv6;
 mod jumbo;
+mod parse_error;
 pub mod protocol;
 mod rx_headers;
 mod segmentation;
 mod tcp;
 mod tcp_options;
 mod time;
+mod tx_checksum;
 mod udp;
 mod vnet;
 
@@ -38,7 +41,7 @@ pub use arp::{ARP_LEN, ArpOperation, ArpPacket};
 pub use checksum::{Checksum, checksum};
 pub use ecn::{Ecn, Marking, has_cwr, mark_ce};
 pub use emit::{
-    IpRepr, TxChecksum, emit_arp_frame, emit_frame_headers, emit_tcp_frame_headers, fill_checksum,
+    IpRepr, emit_arp_frame, emit_frame_headers, emit_tcp_frame_headers, fill_checksum,
     tcp_tx_checksum,
 };
 pub use ethernet::{EtherType, EthernetHeader, MacAddr, MacAddrParseError};
@@ -50,10 +53,12 @@ pub use icmp::{
 pub use ipv4::Ipv4Header;
 pub use ipv6::{Ipv6Header, MAX_EXTENSION_HEADERS, MAX_EXTENSION_LEN};
 pub use jumbo::{segment_headers_len, shorten_big_headers};
-pub use rx_headers::{FourTuple, MAX_HEADER_LEN, Network, ParseError, RxHeaders, Transport};
+pub use parse_error::ParseError;
+pub use rx_headers::{FourTuple, MAX_HEADER_LEN, Network, RxHeaders, Transport};
 pub use segmentation::SegmentHeaders;
 pub use tcp::{TcpFlags, TcpHeader};
 pub use tcp_options::{MAX_WINDOW_SCALE, SackBlocks, TcpOptions, TcpOptionsError, Timestamps};
 pub use time::Instant;
+pub use tx_checksum::TxChecksum;
 pub use udp::UdpHeader;
 pub use vnet::{ChecksumState, Gso, GsoKind, Offload, VnetHeader};

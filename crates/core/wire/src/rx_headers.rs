@@ -2,12 +2,18 @@
 
 use std::net::IpAddr;
 
+use crate::arp::ARP_LEN;
+use crate::ecn::Ecn;
+use crate::ethernet::{EtherType, EthernetHeader};
+use crate::head::Head;
+use crate::ipv4::Ipv4Header;
+use crate::ipv6::Ipv6Header;
 use crate::ipv6::{ExtensionHeaders, MAX_EXTENSION_LEN};
 use crate::jumbo::JumboPayload;
-use crate::{
-    ARP_LEN, Ecn, EtherType, EthernetHeader, Ipv4Header, Ipv6Header, TcpHeader, TcpOptionsError,
-    UdpHeader, protocol,
-};
+use crate::parse_error::ParseError;
+use crate::protocol;
+use crate::tcp::TcpHeader;
+use crate::udp::UdpHeader;
 
 /// Bytes of the longest headers that [`RxHeaders::parse`] accepts: a tagged frame with bounded
 /// IPv6 extension headers and all TCP options.
@@ -17,48 +23,6 @@ const _: () = assert!(
     MAX_HEADER_LEN >= EthernetHeader::TAGGED_LEN + Ipv4Header::MAX_LEN + TcpHeader::MAX_LEN
         && MAX_HEADER_LEN >= EthernetHeader::TAGGED_LEN + ARP_LEN
 );
-
-/// Reason to reject the headers of a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ParseError {
-    /// `head` ends inside the headers, but the frame is longer: pass more of it.
-    #[error("the headers need at least {need} bytes")]
-    NeedMore {
-        /// Minimum length of `head` for the next attempt.
-        need: usize,
-    },
-    /// The frame, or the packet by its own length field, ends inside a header; or the frame ends
-    /// before the packet does.
-    #[error("truncated")]
-    Truncated,
-    /// The IP version differs from the EtherType.
-    #[error("wrong IP version")]
-    BadVersion,
-    /// The IPv4 header length is below 5 words.
-    #[error("IPv4 header length below 20 bytes")]
-    BadHeaderLength,
-    /// The IPv4 total length is smaller than the header.
-    #[error("IPv4 total length smaller than the header")]
-    BadTotalLength,
-    /// The IPv4 header checksum is wrong.
-    #[error("wrong IPv4 header checksum")]
-    BadIpChecksum,
-    /// The IPv6 extension headers are too many, too long, malformed, or not allowed.
-    #[error("IPv6 extension headers not acceptable")]
-    ExtensionHeaders,
-    /// The TCP data offset is below 5 words or past the end of the packet.
-    #[error("TCP data offset not within the segment")]
-    BadTcpOffset,
-    /// The TCP options are malformed.
-    #[error("malformed TCP options: {0}")]
-    BadTcpOptions(#[from] TcpOptionsError),
-    /// The UDP length is smaller than the header or larger than the packet.
-    #[error("UDP length not within the packet")]
-    BadUdpLength,
-    /// The ARP packet is not for IPv4 over Ethernet.
-    #[error("ARP not about IPv4 over Ethernet")]
-    BadArp,
-}
 
 /// Network layer of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,69 +202,6 @@ impl RxHeaders {
         match self.l4_offset() {
             Some(l4) => Some(l4 + field),
             None => None,
-        }
-    }
-}
-
-/// The first bytes of a frame or packet, and its end.
-#[derive(Clone, Copy)]
-pub(crate) struct Head<'a> {
-    bytes: &'a [u8],
-    end: usize,
-}
-
-impl<'a> Head<'a> {
-    #[inline]
-    pub(crate) fn new(bytes: &'a [u8], end: usize) -> Self {
-        Self {
-            bytes: &bytes[..bytes.len().min(end)],
-            end,
-        }
-    }
-
-    /// Returns `len` bytes at `at`; the error tells whether the head or the whole frame is too short.
-    #[inline]
-    pub(crate) fn slice(self, at: usize, len: usize) -> Result<&'a [u8], ParseError> {
-        let need = at.saturating_add(len);
-        match self.bytes.get(at..need) {
-            Some(bytes) => Ok(bytes),
-            None if need > self.end => Err(ParseError::Truncated),
-            None => Err(ParseError::NeedMore { need }),
-        }
-    }
-
-    #[inline]
-    pub(crate) fn array<const N: usize>(self, at: usize) -> Result<[u8; N], ParseError> {
-        match self.slice(at, N)?.first_chunk() {
-            Some(bytes) => Ok(*bytes),
-            None => Err(ParseError::Truncated),
-        }
-    }
-
-    /// Returns whether more than `len` bytes of the frame start at `at`.
-    #[inline]
-    fn is_longer_than(self, at: usize, len: usize) -> bool {
-        self.end.saturating_sub(at) > len
-    }
-
-    /// Returns itself if the packet at `at` is longer than `longest`, the most that its length field can say: then it ends with the
-    /// frame.
-    #[inline]
-    fn big_packet(self, at: usize, longest: usize) -> Result<Self, ParseError> {
-        match self.is_longer_than(at, longest) {
-            true => Ok(self),
-            false => Err(ParseError::BadTotalLength),
-        }
-    }
-
-    /// Limits the end to that of a packet of `len` bytes at `at`.
-    #[inline]
-    fn packet(self, at: usize, len: usize) -> Result<Self, ParseError> {
-        let end = at.saturating_add(len);
-        if end > self.end {
-            Err(ParseError::Truncated)
-        } else {
-            Ok(Self::new(self.bytes, end))
         }
     }
 }

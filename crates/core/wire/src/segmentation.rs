@@ -1,9 +1,11 @@
 //! Headers of the segments of a super-packet. Every NIC here that segments uses this code; it does not touch payload.
 
-use crate::{
-    Checksum, Ipv6Header, Network, RxHeaders, TcpFlags, TcpHeader, Transport, TxChecksum, checksum,
-    protocol,
-};
+use crate::checksum::{Checksum, checksum};
+use crate::ipv6::Ipv6Header;
+use crate::protocol;
+use crate::rx_headers::{Network, RxHeaders, Transport};
+use crate::tcp::{TcpFlags, TcpHeader};
+use crate::tx_checksum::TxChecksum;
 
 /// Offset of the TCP sequence number in its header (RFC 9293 3.1).
 const TCP_SEQ: usize = 4;

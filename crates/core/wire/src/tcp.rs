@@ -3,7 +3,8 @@
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::{ParseError, TcpOptions};
+use crate::parse_error::ParseError;
+use crate::tcp_options::TcpOptions;
 
 bitflags::bitflags! {
     /// Control bits of a TCP header.

@@ -1,6 +1,6 @@
 //! UDP headers, for steering and checksum verification.
 
-use crate::ParseError;
+use crate::parse_error::ParseError;
 
 /// A UDP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,9 @@ use std::num::NonZeroU16;
 use zerocopy::byteorder::native_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::{ParseError, TxChecksum, has_cwr};
+use crate::ecn::has_cwr;
+use crate::parse_error::ParseError;
+use crate::tx_checksum::TxChecksum;
 
 /// State of a frame's transport checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

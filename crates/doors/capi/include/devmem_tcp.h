@@ -100,9 +100,10 @@ typedef struct dmt_nic dmt_nic;
 /* Returns the version of the library that the program runs with, to compare with DMT_VERSION, that of its header. */
 int dmt_version(void);
 
-/* Opens a stack on LINK: "tap:NAME", or "mem:NAME", an in-memory wire to the next stack that is opened with the same name, or
- * "unix-listen:PATH" and "unix:PATH", the two ends of a wire between two processes. With ",share=send" after PATH the other process can
- * read all bytes that are passed to a send while it is connected, also those that are never sent, which saves a copy.
+/* Opens a stack on LINK: "tap:NAME"; "packet:NAME" or "macvtap:NAME", on the Ethernet interface NAME; "unix-listen:PATH" and
+ * "unix:PATH", the two ends of a wire between two processes; or "mem:NAME", an in-memory wire to the next stack that is opened with
+ * the same name. With ",share=send" after PATH the other process can read all bytes that are passed to a send while it is connected,
+ * also those that are never sent, which saves a copy.
  * SETTINGS is a list of name=value, separated by commas: address=10.0.0.2/24 (required, may be repeated),
  * peer=10.0.0.1/24 (address of the kernel's end of a TAP), gateway=IP, mtu=BYTES (576 to 65535), rx_queues=N.
  *

@@ -1,5 +1,8 @@
 //! The device: its state, and the entry points other than BAR accesses and frames.
 
+mod adminq;
+mod bar0;
+
 use std::time::Duration;
 
 use gve_defs::device_option::RSS_LUT_ENTRIES;
@@ -7,9 +10,6 @@ use gve_defs::pci::{DOORBELL_BAR, REGISTER_BAR};
 use steer::{HashTypes, IndirectionTable, Rss, Rules, Steering};
 use wire::Instant;
 
-use crate::adminq::Adminq;
-use crate::adminq::report::StatsArea;
-use crate::bar0::Registers;
 use crate::config::{Config, ConfigError, FLOW_RULES, Knobs};
 use crate::env::Env;
 use crate::notify::Notify;
@@ -17,6 +17,9 @@ use crate::rx::{RxContext, RxQueue};
 use crate::stats::{DeviceStats, RxQueueStats, Stats, TxQueueStats};
 use crate::tx::TxQueue;
 use crate::tx_offload::TxScratch;
+use adminq::Adminq;
+use adminq::report::StatsArea;
+use bar0::Registers;
 
 /// State of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

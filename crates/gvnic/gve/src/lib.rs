@@ -16,8 +16,6 @@
 
 #![forbid(unsafe_code)]
 
-mod adminq;
-mod bar0;
 mod bar2;
 mod config;
 mod device;
@@ -34,6 +32,7 @@ mod testing;
 mod tx;
 mod tx_desc;
 mod tx_offload;
+mod tx_packet;
 
 pub use config::{Config, ConfigError, Knobs, MAX_MTU, MAX_QUEUE_PAIRS, MIN_MTU};
 pub use device::{Gve, LinkState};

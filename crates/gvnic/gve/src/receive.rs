@@ -11,7 +11,7 @@ use crate::rx::{RxContext, RxOutcome};
 use crate::rx_frame::{self, PacketFacts, RxPacket};
 use crate::segment::{HeaderCopy, Segmenter, finish_checksum, is_kind};
 use crate::stats::DropReason;
-use crate::tx::MAX_PACKET;
+use crate::tx_packet::MAX_PACKET;
 
 /// Queue of a frame.
 struct Chosen {

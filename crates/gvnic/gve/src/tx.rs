@@ -11,15 +11,14 @@ use zerocopy::IntoBytes;
 use crate::env::{BadAddress, Env, GuestMemory, GuestRange, TxOutcome};
 use crate::ring::{Completions, GenerationWord, Ring, RingWindow};
 use crate::stats::TxQueueStats;
-use crate::tx_desc::{TsoContext, TxBuffer, TxDesc};
+use crate::tx_desc::{TxBuffer, TxDesc};
 use crate::tx_offload::{self, Refused, TxScratch};
+use crate::tx_packet::{MAX_PACKET, TxPacket};
 
 /// Maximum descriptors of one packet, contexts included. Enough for a packet of 64 KiB in 45 fragments (the maximum in
 /// Linux) with two buffers each; fewer than the entries of the smallest ring, so that a packet without an end is
 /// detected.
 const MAX_DESCS: u16 = 128;
-/// Maximum bytes of a packet: an IP packet and a tagged Ethernet header.
-pub(crate) const MAX_PACKET: u32 = 65_535 + EthernetHeader::TAGGED_LEN as u32;
 
 /// Parameters of a queue.
 #[derive(Clone, Copy, Debug)]
@@ -47,25 +46,6 @@ pub(crate) struct TxQueue {
     blocked: bool,
     /// Number of segments of the packet at `head` that were already sent.
     segments_sent: usize,
-}
-
-/// A packet by its descriptors; its buffers are in [`TxScratch::ranges`].
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct TxPacket {
-    /// Number of its descriptors.
-    descs: u16,
-    /// Number of buffers among them.
-    buffers: u16,
-    /// Tag of its last buffer.
-    tag: u16,
-    /// Bytes of its buffers.
-    pub(crate) len: u32,
-    /// Its checksum must be completed.
-    pub(crate) checksum: bool,
-    /// It is a super-packet.
-    pub(crate) tso: Option<TsoContext>,
-    /// Its descriptors are invalid.
-    malformed: bool,
 }
 
 /// Contents of the ring at its head.

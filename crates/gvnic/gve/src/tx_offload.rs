@@ -9,8 +9,8 @@ use crate::env::{
     Env, GuestMemory, GuestRange, TxFrame, TxOutcome, TxPayload, WireFeatures, append_ranges,
 };
 use crate::segment::{Segmenter, finish_checksum, kind_of};
-use crate::tx::{MAX_PACKET, TxPacket};
 use crate::tx_desc::TsoContext;
+use crate::tx_packet::{MAX_PACKET, TxPacket};
 
 /// Working memory for one packet, reused for the next.
 #[derive(Debug)]

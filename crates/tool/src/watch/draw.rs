@@ -105,10 +105,10 @@ fn draw_memory(frame: &mut Frame<'_>, area: Rect, memory: &Memory, queues: &[Que
     let in_use: Option<u64> = pools.map(|pool| pool.outstanding).reduce(|a, b| a + b);
     let places = match in_use.map(|in_use| in_use.min(away)) {
         Some(in_use) => format!(
-            "{home} home, {} in page pools, {in_use} in packets or lent",
+            "{home} free, {} in page pools, {in_use} in packets or lent",
             away - in_use
         ),
-        None => format!("{home} home, {away} in page pools, packets or lent"),
+        None => format!("{home} free, {away} in page pools, packets or lent"),
     };
     let net_iovs = format!("net_iovs  {total} of {}: {places}", Size(niov_bytes));
     let tokens = format!("tokens    {tokens_lent} lent, {tokens_returned} returned");
@@ -120,7 +120,7 @@ fn draw_memory(frame: &mut Frame<'_>, area: Rect, memory: &Memory, queues: &[Que
     let share = away as f64 / total.max(1) as f64;
     let gauge = Gauge::default()
         .ratio(share.clamp(0.0, 1.0))
-        .label(format!("{:.0} % of the memory not home", share * 100.0))
+        .label(format!("{:.0} % of the memory in use", share * 100.0))
         .gauge_style(Color::Green);
     frame.render_widget(gauge, bar);
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::{DeviceSlice, Dmabuf};
 use crate::cpu_view::{CopyError, CpuView};
-use crate::dmabuf::CpuAccess;
+use crate::device::CpuAccess;
 
 /// Bytes that are copied at a time: they fit into the second-level cache.
 const BLOCK_BYTES: usize = 256 << 10;

@@ -2,6 +2,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
 
 use super::*;
+use crate::lent::LentMemory;
 
 const MIB: usize = 1 << 20;
 

@@ -6,7 +6,8 @@ use devmem_uapi::DmabufId;
 
 use super::{Chunked, Stock};
 use crate::dmabuf::Dmabuf;
-use crate::net_iov::{GeometryError, NetIovArea, NiovSize};
+use crate::errors::GeometryError;
+use crate::net_iov::{NetIovArea, NiovSize};
 
 /// The net_iovs of one binding. It serves every queue of the binding, with one pool each,
 /// and keeps the memory mapped until the last net_iov is home.

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use devmem_uapi::DmabufId;
 
 use super::{Chunked, Stock};
-use crate::copy_engine::CopyEngine;
-use crate::dmabuf::{DmabufError, MemoryObserver};
+use crate::device::CopyEngine;
+use crate::dmabuf::MemoryObserver;
+use crate::errors::DmabufError;
 use crate::memory::Memory;
 use crate::net_iov::{NetIovArea, NiovSize};
 

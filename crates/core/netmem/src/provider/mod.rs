@@ -1,8 +1,6 @@
 //! Sources of memory for page pools.
 
 mod chunks;
-#[cfg(any(test, feature = "test-util"))]
-pub mod contract;
 mod dmabuf;
 mod host;
 #[cfg(any(test, feature = "test-util"))]

@@ -3,7 +3,8 @@
 use devmem_uapi::DmabufId;
 
 use super::{Chunked, Stock};
-use crate::dmabuf::{Dmabuf, DmabufError};
+use crate::dmabuf::Dmabuf;
+use crate::errors::DmabufError;
 use crate::memory::{Memory, MemoryAccess};
 use crate::net_iov::{NetIovArea, NiovSize};
 

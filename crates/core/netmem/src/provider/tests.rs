@@ -4,6 +4,7 @@ use std::sync::Arc;
 use devmem_uapi::DmabufId;
 
 use super::*;
+use crate::contract;
 use crate::dma_port::DmaPort;
 use crate::{
     BufSpan, Dmabuf, DmabufError, Frag, FragList, GeometryError, NiovSize, PagePool, PoolConfig,

@@ -28,7 +28,7 @@ const TELL_AGAIN_MS: u64 = 1000;
 
 /// What a frame says of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct News {
+pub(crate) struct News {
     /// The neighbour, or the address that it wants to have.
     about: IpAddr,
     /// Its hardware address, and all else that distinguishes two claims.

@@ -114,10 +114,11 @@ impl<L: Link, S: FrameSink> Link for Captured<L, S> {
     }
 
     fn accepted(&mut self, packet: &RxPacket) {
+        let none = FragList::new();
         self.sink.payload(&FramePayload {
             queue: Some(packet.queue),
             header_len: packet.headers.header_len,
-            frags: &packet.payload,
+            frags: packet.payload.frags().unwrap_or(&none),
         });
     }
 

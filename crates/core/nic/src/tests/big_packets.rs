@@ -39,8 +39,8 @@ fn spilled_of(bench: &mut Bench, packet: &Tcp, how: Delivery) -> u64 {
         received.segments as usize,
         packet.payload.len().div_ceil(1448)
     );
-    assert!(all_in(&received.payload, 1));
-    assert!(bench.read(&received.payload) == packet.payload);
+    assert!(all_in(received.payload.frags().unwrap(), 1));
+    assert!(bench.read(received.payload.frags().unwrap()) == packet.payload);
     let after = bench.nic.queue_stats(Q1).unwrap();
     assert_eq!(after.split - before.split, 1);
     after.spilled_bytes - before.spilled_bytes

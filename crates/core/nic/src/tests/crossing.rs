@@ -63,9 +63,12 @@ fn a_segment_crosses_to_the_memory_of_the_shard_of_its_flow() {
             assert_eq!(shards[1].nic.next_due(), Some(wire::Instant::ZERO));
             let packet = shards[1].receive().expect("it crossed");
             assert_eq!((packet.origin, packet.queue), (Origin::Link, Q1));
-            assert!(all_in(&packet.payload, 1));
-            assert_eq!(shards[1].read(&packet.payload), segment.payload);
-            shards[1].nic.recycle(packet.payload);
+            assert!(all_in(packet.payload.frags().unwrap(), 1));
+            assert_eq!(
+                shards[1].read(packet.payload.frags().unwrap()),
+                segment.payload
+            );
+            shards[1].nic.recycle(packet.payload.into_frags());
             assert!(shards[1].receive().is_none() && !is_told(&shards[1]));
             assert_eq!(shards[1].nic.next_due(), None);
         }
@@ -83,7 +86,7 @@ fn a_segment_of_the_shards_own_flow_does_not_cross() {
     let mut shards = shards();
     let segment = segment_of(&shards, 0, &pattern(1, 1448));
     let packet = shards[0].pass(&segment);
-    shards[0].nic.recycle(packet.payload);
+    shards[0].nic.recycle(packet.payload.into_frags());
     assert!(shards[1].receive().is_none());
     assert_eq!(shards[0].nic.crossing_stats(), CrossingStats::default());
     finish(shards);
@@ -115,7 +118,7 @@ fn frames_beyond_a_full_mailbox_are_dropped_and_counted() {
     let mut received = 0;
     while let Some(packet) = shards[1].receive() {
         received += 1;
-        shards[1].nic.recycle(packet.payload);
+        shards[1].nic.recycle(packet.payload.into_frags());
     }
     assert_eq!(received, 256);
     assert_eq!(shards[0].dropped(DropReason::RxCrossingFull), FRAMES - 256);
@@ -140,7 +143,7 @@ fn the_link_and_the_mailbox_are_read_in_turn() {
     let crossed: Vec<_> = (0..8)
         .map(|_| {
             let packet = shards[0].receive().unwrap();
-            shards[0].nic.recycle(packet.payload);
+            shards[0].nic.recycle(packet.payload.into_frags());
             shards[0].nic.crossing_stats().received
         })
         .collect();
@@ -287,7 +290,7 @@ fn a_flood_of_arp_or_neighbour_discovery_crosses_as_news_and_is_in_no_frames_way
         let mut received = 0;
         while let Some(packet) = shards[1].receive() {
             received += usize::from(packet.origin == Origin::Link);
-            shards[1].nic.recycle(packet.payload);
+            shards[1].nic.recycle(packet.payload.into_frags());
         }
         assert_eq!(received, MAILBOX);
         assert_eq!(shards[1].nic.crossing_stats().copies, PLACES as u64);
@@ -350,6 +353,6 @@ fn a_link_is_gone_after_the_frames_that_crossed() {
     let packet = shards[1].receive().unwrap();
     assert!(shards[1].receive().is_none(), "there are no more");
     assert_eq!(shards[1].nic.link_state(), LinkState::Gone);
-    shards[1].nic.recycle(packet.payload);
+    shards[1].nic.recycle(packet.payload.into_frags());
     finish(shards);
 }

@@ -57,7 +57,7 @@ impl Direct {
         };
         self.bench.link.deliver(segment.frame(), meta, delivery);
         let packet = self.bench.receive().expect("the segment arrives");
-        assert_eq!(self.read(&packet.payload), segment.payload);
+        assert_eq!(self.read(packet.payload.frags().unwrap()), segment.payload);
         packet
     }
 
@@ -114,10 +114,16 @@ fn a_predicted_flow_is_received_at_its_place_and_not_copied() {
     drop(direct.bench.pass(&segment(0, 1, 6)));
     direct.add(&first, 4097..4097 + 100_000);
     let one = direct.pass(&first, Delivery::Scatter);
-    assert_eq!(in_target(&one.payload), (vec![4097..64_097], 0));
+    assert_eq!(
+        in_target(one.payload.frags().unwrap()),
+        (vec![4097..64_097], 0)
+    );
     // The second packet goes on behind the end of the range.
     let two = direct.pass(&segment(0, 60_007, 60_000), Delivery::Scatter);
-    assert_eq!(in_target(&two.payload), (vec![64_097..104_097], 20_000));
+    assert_eq!(
+        in_target(two.payload.frags().unwrap()),
+        (vec![64_097..104_097], 20_000)
+    );
     let stats = direct.stats();
     assert_eq!(
         (stats.direct_bytes, stats.direct_copied_bytes),
@@ -125,7 +131,7 @@ fn a_predicted_flow_is_received_at_its_place_and_not_copied() {
     );
     // Full: later packets lie in the memory of the queue.
     let three = direct.pass(&segment(0, 120_007, 1000), Delivery::Scatter);
-    assert_eq!(in_target(&three.payload), (vec![], 1000));
+    assert_eq!(in_target(three.payload.frags().unwrap()), (vec![], 1000));
     drop((one, two, three));
     direct.bench.finish();
 }
@@ -143,7 +149,7 @@ fn super_packets_longer_than_their_length_field_are_received_at_their_place() {
     // The first one comes unexpected: memory is posted for its first 65,535 bytes.
     direct.add(&segment(0, 7, 1), 0..700_000);
     let one = direct.pass(&segment(0, 7, 300_000), Delivery::Scatter);
-    let (ranges, elsewhere) = in_target(&one.payload);
+    let (ranges, elsewhere) = in_target(one.payload.frags().unwrap());
     assert_eq!((ranges, elsewhere), (vec![0..65_535], 300_000 - 65_535));
     let spilled = direct.stats().spilled_bytes;
     assert_eq!(spilled, elsewhere as u64);
@@ -151,11 +157,14 @@ fn super_packets_longer_than_their_length_field_are_received_at_their_place() {
     direct.bench.nic.ddp_del(&flow(&segment(0, 7, 1)));
     direct.add(&segment(0, 300_007, 1), 300_000..1_000_000);
     let two = direct.pass(&segment(0, 300_007, 500_000), Delivery::Scatter);
-    assert_eq!(in_target(&two.payload), (vec![300_000..800_000], 0));
+    assert_eq!(
+        in_target(two.payload.frags().unwrap()),
+        (vec![300_000..800_000], 0)
+    );
     // Its end is behind that of the range.
     let three = direct.pass(&segment(0, 800_007, 500_000), Delivery::Scatter);
     assert_eq!(
-        in_target(&three.payload),
+        in_target(three.payload.frags().unwrap()),
         (vec![800_000..1_000_000], 300_000)
     );
     let stats = direct.stats();
@@ -187,12 +196,21 @@ fn a_wrong_predicted_flow_costs_one_copy_to_the_place_of_the_right_one() {
     direct.add(&segment(1, 0, 1), 300_000..500_000);
     // `ddp_add` predicts flow 1.
     let one = direct.pass(&segment(0, 0, 50_000), Delivery::Scatter);
-    assert_eq!(in_target(&one.payload), (vec![0..50_000], 0));
+    assert_eq!(
+        in_target(one.payload.frags().unwrap()),
+        (vec![0..50_000], 0)
+    );
     assert_eq!(direct.stats().direct_copied_bytes, 50_000);
     let two = direct.pass(&segment(1, 0, 50_000), Delivery::Scatter);
-    assert_eq!(in_target(&two.payload), (vec![300_000..350_000], 0));
+    assert_eq!(
+        in_target(two.payload.frags().unwrap()),
+        (vec![300_000..350_000], 0)
+    );
     // What was placed first is still there, although the second packet was read behind it.
-    assert_eq!(direct.read(&one.payload), segment(0, 0, 50_000).payload);
+    assert_eq!(
+        direct.read(one.payload.frags().unwrap()),
+        segment(0, 0, 50_000).payload
+    );
     assert_eq!(direct.stats().direct_copied_bytes, 100_000);
     drop((one, two));
     direct.bench.finish();
@@ -207,7 +225,10 @@ fn the_rest_of_a_packet_that_was_not_predicted_stays_where_it_is() {
     drop(direct.pass(&segment(1, 18, 5000), Delivery::Scatter));
     let before = direct.stats();
     let packet = direct.pass(&segment(0, 0, 5000), Delivery::Scatter);
-    assert_eq!(in_target(&packet.payload), (vec![0..700], 4300));
+    assert_eq!(
+        in_target(packet.payload.frags().unwrap()),
+        (vec![0..700], 4300)
+    );
     let after = direct.stats();
     let copied = after.direct_copied_bytes - before.direct_copied_bytes;
     assert_eq!(
@@ -226,13 +247,16 @@ fn a_packet_of_a_flow_without_a_place_is_copied_to_the_memory_of_the_queue() {
     // The range ends within the packet, whose rest lies in the memory of the queue already.
     direct.add(&segment(0, 0, 1), 0..10_000);
     let packet = direct.pass(&segment(1, 0, 50_000), Delivery::Scatter);
-    assert_eq!(in_target(&packet.payload), (vec![], 50_000));
+    assert_eq!(in_target(packet.payload.frags().unwrap()), (vec![], 50_000));
     assert_eq!(direct.stats().misdirected_bytes, 10_000);
     // A packet out of order has no place either.
     let late = direct.pass(&segment(0, 60_000, 5000), Delivery::Scatter);
-    assert_eq!(in_target(&late.payload), (vec![], 5000));
+    assert_eq!(in_target(late.payload.frags().unwrap()), (vec![], 5000));
     let right = direct.pass(&segment(0, 0, 5000), Delivery::Scatter);
-    assert_eq!(in_target(&right.payload), (vec![0..5000], 0));
+    assert_eq!(
+        in_target(right.payload.frags().unwrap()),
+        (vec![0..5000], 0)
+    );
     drop((packet, late, right));
     direct.bench.finish();
 }
@@ -247,14 +271,20 @@ fn the_connection_decides_where_the_next_byte_belongs() {
     // TCP has dropped it.
     direct.bench.nic.ddp_resync(&flow, first.seq, 4000);
     let again = direct.pass(&first, Delivery::Scatter);
-    assert_eq!(in_target(&again.payload), (vec![0..1000], 0));
+    assert_eq!(
+        in_target(again.payload.frags().unwrap()),
+        (vec![0..1000], 0)
+    );
     // TCP has received 500 bytes more, out of order.
     direct.bench.nic.ddp_resync(&flow, 1400, 2500);
     let next = direct.pass(&segment(0, 1400, 1000), Delivery::Scatter);
-    assert_eq!(in_target(&next.payload), (vec![1500..2500], 0));
+    assert_eq!(
+        in_target(next.payload.frags().unwrap()),
+        (vec![1500..2500], 0)
+    );
     direct.bench.nic.ddp_del(&flow);
     let rest = direct.pass(&segment(0, 2400, 1000), Delivery::Scatter);
-    assert_eq!(in_target(&rest.payload), (vec![], 1000));
+    assert_eq!(in_target(rest.payload.frags().unwrap()), (vec![], 1000));
     drop((again, next, rest));
     direct.bench.finish();
 }
@@ -265,7 +295,7 @@ fn ranges_are_filled_one_after_another_also_again() {
     drop(direct.bench.pass(&segment(0, 0, 1)));
     let ranges = [900_000..900_003, 0..10_000, 20_000..20_000, 50_000..60_000];
     direct.add_all(&segment(0, 1, 1), ranges.to_vec());
-    let placed = |packet: &RxPacket| in_target(&packet.payload);
+    let placed = |packet: &RxPacket| in_target(packet.payload.frags().unwrap());
     let one = direct.pass(&segment(0, 1, 5003), Delivery::Scatter);
     assert_eq!(placed(&one), (vec![900_000..900_003, 0..5000], 0));
     // TCP goes back into the first range.
@@ -288,11 +318,15 @@ fn tiny_ranges_are_posted_a_few_at_a_time_and_nothing_is_lost() {
     let ranges = (0..1000).map(|number| 100 * number..100 * number + 10);
     direct.add_all(&segment(0, 1, 1), ranges.collect());
     let packet = direct.pass(&segment(0, 1, 9000), Delivery::Scatter);
-    let (ranges, elsewhere) = in_target(&packet.payload);
+    let (ranges, elsewhere) = in_target(packet.payload.frags().unwrap());
     assert_eq!((ranges.len(), elsewhere), (32, 9000 - 320));
     assert_eq!(direct.bench.link.lock().posted_spans.len(), 32 + 2);
     let whole = direct.pass(&segment(0, 321, 9000), Delivery::Whole);
-    assert_eq!(in_target(&whole.payload).1, 0, "a copy has no such limit");
+    assert_eq!(
+        in_target(whole.payload.frags().unwrap()).1,
+        0,
+        "a copy has no such limit"
+    );
     drop((packet, whole));
     direct.bench.finish();
 }
@@ -310,7 +344,7 @@ fn a_range_outside_of_the_memory_is_refused() {
         );
     }
     let packet = direct.pass(&segment, Delivery::Scatter);
-    assert_eq!(in_target(&packet.payload), (vec![], 100));
+    assert_eq!(in_target(packet.payload.frags().unwrap()), (vec![], 100));
     drop(packet);
     direct.bench.finish();
 }
@@ -391,7 +425,7 @@ proptest! {
                     sent.options = TcpOptions { sack, ..timestamps() };
                     let delivery = if scatters { Delivery::Scatter } else { Delivery::Whole };
                     let packet = direct.pass(&sent, delivery);
-                    let (ranges, elsewhere) = in_target(&packet.payload);
+                    let (ranges, elsewhere) = in_target(packet.payload.frags().unwrap());
                     let place = places[number].as_mut().filter(|_| gap == 0);
                     let direct_len = place.as_ref().map_or(0, |place| place.len().min(len));
                     prop_assert_eq!(elsewhere, len - direct_len);
@@ -413,7 +447,7 @@ proptest! {
                 }
             }
             for (packet, sent) in &held {
-                prop_assert_eq!(&direct.read(&packet.payload), sent);
+                prop_assert_eq!(&direct.read(packet.payload.frags().unwrap()), sent);
             }
         }
         drop(held);

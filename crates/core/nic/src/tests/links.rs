@@ -50,8 +50,8 @@ fn bytes(payload: &netmem::FragList) -> Vec<u8> {
 fn receive_all(nic: &mut Nic, now: Instant) -> Vec<u8> {
     let mut all = Vec::new();
     while let Some(packet) = nic.poll_rx(now) {
-        all.extend(bytes(&packet.payload));
-        nic.recycle(packet.payload);
+        all.extend(bytes(packet.payload.frags().unwrap()));
+        nic.recycle(packet.payload.into_frags());
     }
     all
 }
@@ -70,8 +70,11 @@ fn a_wire_carries_super_packets_with_offloads_and_segments_without() {
         peer.transmit(tx, NOW).unwrap();
         let first = ours.poll_rx(NOW).unwrap();
         assert_eq!(first.segments, if offload { 42 } else { 1 });
-        assert_eq!(first.payload.len(), if offload { 60_000 } else { 1448 });
-        let mut all = bytes(&first.payload);
+        assert_eq!(
+            first.payload.frags().unwrap().len(),
+            if offload { 60_000 } else { 1448 }
+        );
+        let mut all = bytes(first.payload.frags().unwrap());
         all.extend(receive_all(&mut ours, NOW));
         assert_eq!(all, segment.payload);
         let stats = ours.queue_stats(Q0).unwrap();
@@ -221,7 +224,10 @@ fn the_ends_of_a_wire_work_on_two_threads() {
         )];
         rustix::event::poll(&mut fds, None).unwrap();
         while let Some(packet) = ours.poll_rx(NOW) {
-            assert_eq!(bytes(&packet.payload), pattern(received, 1000));
+            assert_eq!(
+                bytes(packet.payload.frags().unwrap()),
+                pattern(received, 1000)
+            );
             received += 1;
         }
     }
@@ -474,7 +480,7 @@ fn a_capture_has_whole_frames_and_the_payload_goes_to_device_memory() {
         let segment = tcp(&pattern(len, len));
         script.deliver(segment.frame(), PARTIAL, delivery);
         let packet = nic.poll_rx(NOW).unwrap();
-        assert_eq!(packet.payload.is_unreadable(), len > 0);
+        assert_eq!(packet.payload.frags().unwrap().is_unreadable(), len > 0);
         expected.push((Direction::Rx, segment.frame()));
     }
     // More than fits into the queue, so that a part is in the spill buffer.
@@ -546,12 +552,18 @@ fn a_tap_scatters_super_packets_straight_into_device_memory() {
             let vnet = [&NEEDS_CSUM_TCP4_1448[..], &vec![0; pad]].concat();
             write_frame(&kernel[0], &vnet, &segment.frame());
             let packet = nic.poll_rx(NOW).unwrap();
-            assert_eq!((packet.segments, packet.payload.frag_count()), (45, 1));
-            let frag = packet.payload.first().unwrap();
+            assert_eq!(
+                (
+                    packet.segments,
+                    packet.payload.frags().unwrap().frag_count()
+                ),
+                (45, 1)
+            );
+            let frag = packet.payload.frags().unwrap().first().unwrap();
             let mut got = vec![0; frag.len()];
             device.device_read(frag.dmabuf_offset() as usize, &mut got);
             assert_eq!(got, segment.payload);
-            nic.recycle(packet.payload);
+            nic.recycle(packet.payload.into_frags());
         }
         let stats = nic.queue_stats(Q0).unwrap();
         assert_eq!(
@@ -631,7 +643,7 @@ fn a_tap_is_read_from_all_queues() {
     assert!(readable(&nic));
     let mut got = Vec::new();
     for _ in 0..3 {
-        got.push(bytes(&nic.poll_rx(NOW).unwrap().payload));
+        got.push(bytes(nic.poll_rx(NOW).unwrap().payload.frags().unwrap()));
     }
     assert_eq!(got, [0, 1, 2].map(|queue| pattern(queue, 100)));
     assert!(nic.poll_rx(NOW).is_none());
@@ -646,7 +658,7 @@ fn a_tap_queue_that_always_has_frames_does_not_keep_the_others_from_being_read()
     write_frame(&kernel[1], &NEEDS_CSUM_TCP4_1448, &tcp(b"other").frame());
     let before = (0..1000).position(|_| {
         write_frame(&kernel[0], &NEEDS_CSUM_TCP4_1448, &busy);
-        bytes(&nic.poll_rx(NOW).unwrap().payload) == b"other"
+        bytes(nic.poll_rx(NOW).unwrap().payload.frags().unwrap()) == b"other"
     });
     assert_eq!(before, Some(64));
 }
@@ -748,7 +760,10 @@ fn jitter_and_loss_together_lose_and_reorder_whole_segments_only() {
         now = now + Duration::from_micros(50);
         while let Some(packet) = ours.poll_rx(now) {
             let seq = packet.headers.tcp().unwrap().seq;
-            assert_eq!(bytes(&packet.payload), pattern(seq as usize, 1000));
+            assert_eq!(
+                bytes(packet.payload.frags().unwrap()),
+                pattern(seq as usize, 1000)
+            );
             seen.insert(seq);
         }
     }
@@ -861,7 +876,7 @@ fn a_unix_wire_carries_super_packets_only_if_both_ends_accept_them() {
         let first = ours.poll_rx(NOW).unwrap();
         let whole = one && other;
         assert_eq!(first.segments, if whole { 42 } else { 1 });
-        let mut all = bytes(&first.payload);
+        let mut all = bytes(first.payload.frags().unwrap());
         all.extend(receive_all(&mut ours, NOW));
         assert_eq!(all, segment.payload);
         let stats = ours.queue_stats(Q0).unwrap();
@@ -906,7 +921,7 @@ fn a_full_unix_wire_polls_readable_when_it_has_room_again_and_not_before() {
     let mut got = 0;
     while let Some(packet) = ours.poll_rx(NOW) {
         got += 1;
-        ours.recycle(packet.payload);
+        ours.recycle(packet.payload.into_frags());
     }
     assert!(readable(), "now there is");
     assert_eq!(peer.flush_tx(NOW), 0);

@@ -46,12 +46,15 @@ fn a_packet_to_ourselves_is_copied_once_to_the_queues_memory_and_freed() {
             (Origin::Loop, len.div_ceil(1448))
         );
         assert!(
-            all_in(&packet.payload, 1),
+            all_in(packet.payload.frags().unwrap(), 1),
             "in the queue's memory, not the sender's"
         );
-        assert_eq!(bench.read(&packet.payload), pattern(1, 65_000)[..len]);
+        assert_eq!(
+            bench.read(packet.payload.frags().unwrap()),
+            pattern(1, 65_000)[..len]
+        );
         assert_eq!(memory.in_flight(), 0, "the sender's memory is free");
-        bench.nic.recycle(packet.payload);
+        bench.nic.recycle(packet.payload.into_frags());
     }
     assert!(bench.receive().is_none());
     assert!(bench.link.lock().sent.is_empty(), "the link saw nothing");
@@ -128,7 +131,10 @@ fn a_full_loop_queue_and_full_queue_memory_drop_and_count() {
         0,
         "the memory of the dropped packet is free"
     );
-    assert!(kept.iter().all(|packet| packet.payload.len() == 65_000));
+    assert!(
+        kept.iter()
+            .all(|packet| packet.payload.frags().unwrap().len() == 65_000)
+    );
     drop(kept);
     bench.finish();
 }

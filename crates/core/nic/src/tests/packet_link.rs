@@ -160,7 +160,7 @@ fn room_in_a_full_socket_is_reported_by_a_descriptor_that_frames_do_not_make_rea
     }
     assert!(!is_readable(&room) && !is_readable(&frames));
     while let Some(packet) = ours.poll_rx(NOW) {
-        ours.recycle(packet.payload);
+        ours.recycle(packet.payload.into_frags());
     }
     assert!(is_readable(&room) && !is_readable(&frames));
     assert_eq!(peer.flush_tx(NOW), 0);

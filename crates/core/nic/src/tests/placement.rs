@@ -13,9 +13,9 @@ fn a_flow_of_super_packets_lies_in_one_frag_each_and_moves_no_byte() {
     bench.pass(&segment);
     for _ in 0..1000 {
         let packet = bench.pass(&segment);
-        assert_eq!(packet.payload.frag_count(), 1);
-        assert!(all_in(&packet.payload, 1));
-        bench.nic.recycle(packet.payload);
+        assert_eq!(packet.payload.frags().unwrap().frag_count(), 1);
+        assert!(all_in(packet.payload.frags().unwrap(), 1));
+        bench.nic.recycle(packet.payload.into_frags());
     }
     let stats = bench.nic.queue_stats(Q1).unwrap();
     assert_eq!((stats.packets, stats.split, stats.placed), (1001, 1001, 1));
@@ -35,7 +35,8 @@ fn small_packets_share_a_net_iov_aligned_to_cache_lines() {
         .map(|i| bench.pass(&tcp(&pattern(i, 1448))))
         .collect();
     for pair in packets.windows(2) {
-        let [first, second] = [&pair[0], &pair[1]].map(|packet| packet.payload.first().unwrap());
+        let [first, second] =
+            [&pair[0], &pair[1]].map(|packet| packet.payload.frags().unwrap().first().unwrap());
         assert!(first.netmem().is_same(second.netmem()));
         assert_eq!(second.offset() % 64, 0);
         assert_eq!(second.offset() - first.offset(), 1472);
@@ -56,9 +57,12 @@ fn a_longer_header_than_predicted_moves_nothing_in_device_memory() {
         ..tcp(&pattern(1, 5000))
     };
     let packet = bench.pass(&longer);
-    assert_eq!(packet.payload.frag_count(), 1);
+    assert_eq!(packet.payload.frags().unwrap().frag_count(), 1);
     // The payload starts after the header bytes that landed in device memory.
-    assert_eq!(packet.payload.first().unwrap().offset() % 64, 20);
+    assert_eq!(
+        packet.payload.frags().unwrap().first().unwrap().offset() % 64,
+        20
+    );
     assert_eq!(bench.nic.queue_stats(Q1).unwrap().header_longer, 1);
     // Now the length is predicted.
     bench.pass(&longer);
@@ -75,8 +79,11 @@ fn a_shorter_header_than_predicted_moves_a_few_bytes_into_the_headroom() {
         options: TcpOptions::default(),
         ..tcp(&pattern(1, 5000))
     });
-    assert_eq!(packet.payload.frag_count(), 1);
-    assert_eq!(packet.payload.first().unwrap().offset() % 64, 64 - 12);
+    assert_eq!(packet.payload.frags().unwrap().frag_count(), 1);
+    assert_eq!(
+        packet.payload.frags().unwrap().first().unwrap().offset() % 64,
+        64 - 12
+    );
     assert_eq!(bench.nic.queue_stats(Q1).unwrap().header_shorter, 1);
     drop(packet);
     bench.finish();
@@ -116,7 +123,7 @@ fn payload_that_landed_in_the_header_buffer_is_copied_to_device_memory() {
             options: TcpOptions::default(),
             ..tcp(&pattern(1, len))
         });
-        assert!(all_in(&packet.payload, 1));
+        assert!(all_in(packet.payload.frags().unwrap(), 1));
         // The next prediction is long again.
         bench.pass(&tcp(&pattern(2, 100)));
     }
@@ -135,14 +142,14 @@ fn a_wrong_predicted_queue_is_corrected_and_counted() {
         for (port, id) in [(5201, 1), (5202, 2), (5202, 2), (5201, 1)] {
             let packet = bench.pass(&to(port, round));
             assert!(
-                all_in(&packet.payload, id),
+                all_in(packet.payload.frags().unwrap(), id),
                 "port {port} lands in dma-buf {id}"
             );
-            bench.nic.recycle(packet.payload);
+            bench.nic.recycle(packet.payload.into_frags());
         }
         let packet = bench.pass(&to(80, round));
         assert!(
-            !packet.payload.is_unreadable(),
+            !packet.payload.frags().unwrap().is_unreadable(),
             "not steered: ordinary bytes"
         );
     }
@@ -165,13 +172,13 @@ fn a_wrong_predicted_queue_without_memory_loses_nothing() {
         ..tcp(&pattern(1, 65_160))
     };
     let packet = bench.pass(&other);
-    assert!(all_in(&packet.payload, 2));
+    assert!(all_in(packet.payload.frags().unwrap(), 2));
     // Packets for queue 1 are dropped until memory is home; an ACK without payload needs none.
     bench.pass(&tcp(&[]));
     bench.link.scatter(tcp(&pattern(2, 1000)).frame(), PARTIAL);
     assert!(bench.receive().is_none());
     assert_eq!(bench.dropped(DropReason::RxNoBuffers), 1);
-    bench.nic.recycle(held.payload);
+    bench.nic.recycle(held.payload.into_frags());
     bench.pass(&tcp(&pattern(3, 65_160)));
     drop(packet);
     bench.finish();
@@ -202,6 +209,8 @@ fn the_linear_option_leaves_the_first_bytes_in_host_memory() {
         });
         let linear: usize = packet
             .payload
+            .frags()
+            .unwrap()
             .iter()
             .filter(|frag| frag.is_linear())
             .map(|f| f.len())
@@ -210,21 +219,30 @@ fn the_linear_option_leaves_the_first_bytes_in_host_memory() {
         assert!(
             packet
                 .payload
+                .frags()
+                .unwrap()
                 .iter()
                 .all(|frag| frag.is_linear() == frag.is_readable())
         );
         assert!(
-            packet.payload.first().unwrap().is_linear(),
+            packet.payload.frags().unwrap().first().unwrap().is_linear(),
             "linear bytes come first"
         );
-        bench.nic.recycle(packet.payload);
+        bench.nic.recycle(packet.payload.into_frags());
     }
     // Readable packets have no linear part.
     let packet = bench.pass(&Tcp {
         dst_port: 80,
         ..tcp(&pattern(1, 5000))
     });
-    assert!(packet.payload.iter().all(|frag| !frag.is_linear()));
+    assert!(
+        packet
+            .payload
+            .frags()
+            .unwrap()
+            .iter()
+            .all(|frag| !frag.is_linear())
+    );
     let stats = bench.nic.queue_stats(Q1).unwrap();
     assert_eq!(stats.linear_bytes, 100 * 6 + 99 + 1 + 100 + 100);
     drop(packet);
@@ -296,10 +314,17 @@ fn packets_that_cannot_be_split_go_to_host_memory_only() {
         for (name, frame) in whole_frames() {
             bench.link.deliver(frame.clone(), UNVERIFIED, delivery);
             let packet = bench.receive().unwrap_or_else(|| panic!("{name} arrives"));
-            assert!(!packet.payload.is_unreadable(), "{name} is readable");
+            assert!(
+                !packet.payload.frags().unwrap().is_unreadable(),
+                "{name} is readable"
+            );
             let headers = packet.headers;
             let expected = &frame[headers.header_len..headers.header_len + headers.payload_len];
-            assert_eq!(bench.read(&packet.payload), expected, "{name}");
+            assert_eq!(
+                bench.read(packet.payload.frags().unwrap()),
+                expected,
+                "{name}"
+            );
         }
         assert_eq!(bench.nic.rx_space(Q1), before);
         assert_eq!(bench.nic.queue_stats(Q0).unwrap().whole, 5);
@@ -330,8 +355,8 @@ fn a_frame_in_host_memory_is_copied_once_to_the_right_queue() {
             .link
             .deliver(segment.frame(), UNVERIFIED, Delivery::Whole);
         let packet = bench.receive().unwrap();
-        assert_eq!(bench.read(&packet.payload), segment.payload);
-        assert_eq!(packet.payload.is_unreadable(), port != 80);
+        assert_eq!(bench.read(packet.payload.frags().unwrap()), segment.payload);
+        assert_eq!(packet.payload.frags().unwrap().is_unreadable(), port != 80);
     }
     assert_eq!(
         bench.nic.queue_stats(Q1).unwrap().placed,
@@ -351,7 +376,7 @@ fn with_header_split_off_the_payload_of_a_device_queue_goes_to_host_memory() {
     };
     bench.nic.set_rings(rings).unwrap();
     let packet = bench.pass(&tcp(&pattern(0, 2000)));
-    assert!(!packet.payload.is_unreadable());
+    assert!(!packet.payload.frags().unwrap().is_unreadable());
     drop(packet);
     bench.finish();
 }
@@ -368,7 +393,7 @@ fn padding_of_short_frames_is_not_payload() {
     frame.resize(60, 0xee);
     bench.link.scatter(frame, UNVERIFIED);
     let packet = bench.receive().unwrap();
-    assert_eq!(bench.read(&packet.payload), b"abc");
+    assert_eq!(bench.read(packet.payload.frags().unwrap()), b"abc");
     assert_eq!(bench.nic.queue_stats(Q1).unwrap().checksum_verified, 1);
     drop(packet);
     bench.finish();
@@ -392,7 +417,10 @@ fn super_packets_have_their_number_of_segments() {
             },
         );
         let packet = bench.receive().unwrap();
-        assert_eq!((packet.segments, packet.payload.len()), (segments, len));
+        assert_eq!(
+            (packet.segments, packet.payload.frags().unwrap().len()),
+            (segments, len)
+        );
     }
     bench.finish();
 }
@@ -426,7 +454,7 @@ fn four_kib_net_iovs_are_filled_in_runs() {
     );
     bench.pass(&tcp(&pattern(0, 65_160)));
     let packet = bench.pass(&tcp(&pattern(1, 65_160)));
-    let frags: Vec<_> = packet.payload.iter().collect();
+    let frags: Vec<_> = packet.payload.frags().unwrap().iter().collect();
     assert_eq!(frags.len(), 16, "each starts in a fresh net_iov");
     for pair in frags.windows(2) {
         assert!(

@@ -24,13 +24,13 @@ fn memory_is_freed_when_its_last_frag_is_dropped() {
     let packet = bench.receive().unwrap();
     bench.nic.restart_queue(Q1, ProviderChoice::Host).unwrap();
     drop((provider, dmabuf));
-    let frag = packet.payload.first().unwrap();
+    let frag = packet.payload.frags().unwrap().first().unwrap();
     assert_eq!((frag.dmabuf_id(), frag.len()), (Some(DmabufId(9)), 1000));
     assert!(!observer.is_freed());
     // The queue already runs on host memory.
     let host = bench.pass(&tcp(&pattern(4, 1000)));
-    assert!(!host.payload.is_unreadable());
-    bench.nic.recycle(packet.payload);
+    assert!(!host.payload.frags().unwrap().is_unreadable());
+    bench.nic.recycle(packet.payload.into_frags());
     assert!(observer.is_freed());
     drop(host);
     bench.finish();
@@ -51,7 +51,8 @@ fn a_restart_does_not_affect_other_queues() {
         ..tcp(&pattern(1, 100))
     });
     assert_eq!(bench.nic.queue_info(Q2).unwrap(), info);
-    let [one, two] = [&first, &second].map(|packet| packet.payload.first().unwrap());
+    let [one, two] =
+        [&first, &second].map(|packet| packet.payload.frags().unwrap().first().unwrap());
     assert!(
         one.netmem().is_same(two.netmem()),
         "it goes on filling the same net_iov"
@@ -135,7 +136,7 @@ fn a_failed_restart_leaves_the_queue_with_the_memory_it_had() {
     assert_eq!(error.to_string(), "rx queue 2 of 2 does not exist");
     assert_eq!(bench.nic.queue_info(Q1).unwrap(), info);
     let packet = bench.pass(&tcp(&pattern(1, 65_160)));
-    assert!(all_in(&packet.payload, 1));
+    assert!(all_in(packet.payload.frags().unwrap(), 1));
     drop((held, packet));
     bench.finish();
 }
@@ -154,7 +155,7 @@ fn a_queue_out_of_memory_can_be_restarted_and_recovers() {
     assert!(bench.receive().is_none());
     bench.nic.restart_queue(Q1, ProviderChoice::Host).unwrap();
     let packet = bench.pass(&tcp(&pattern(3, 65_160)));
-    assert!(!packet.payload.is_unreadable());
+    assert!(!packet.payload.frags().unwrap().is_unreadable());
     drop((held, packet));
     bench.finish();
 }
@@ -284,7 +285,7 @@ fn added_channels_have_host_memory_and_are_in_the_table() {
         );
         let packet = nic.poll_rx(NOW).unwrap();
         seen[packet.queue.index()] = true;
-        nic.recycle(packet.payload);
+        nic.recycle(packet.payload.into_frags());
     }
     assert_eq!(seen, [true; 4]);
     assert!((0..4).all(|queue| nic.queue_info(RxQueueId(queue)).unwrap().readable));

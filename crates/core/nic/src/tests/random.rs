@@ -141,7 +141,7 @@ fn take(bench: &mut Bench, step: Step, held: &mut Vec<Held>) {
                 Some(packet) => {
                     assert_eq!(packet.queue.0, sent.dst_port.saturating_sub(5200));
                     held.push(Held {
-                        payload: packet.payload,
+                        payload: packet.payload.into_frags(),
                         expected: sent.payload,
                     });
                 }

@@ -18,7 +18,7 @@ fn fill(bench: &mut Bench, bytes: usize, mut next: impl FnMut(usize) -> usize) -
         let packet = bench
             .receive()
             .unwrap_or_else(|| panic!("{sent} of {bytes} bytes fit"));
-        held.push(packet.payload);
+        held.push(packet.payload.into_frags());
         sent += len;
     }
     held
@@ -93,7 +93,8 @@ fn advertised_space_suffices_for_alternating_super_packets_and_short_ones() {
                 bench
                     .receive()
                     .expect("the advertised space suffices")
-                    .payload,
+                    .payload
+                    .into_frags(),
             );
             promised -= len;
         }
@@ -112,11 +113,11 @@ fn after_a_small_packet_super_packets_are_in_one_net_iov_again() {
     let mut straddling = 0;
     for round in 0..100 {
         let tail = bench.pass(&tcp(&pattern(round, 6016)));
-        bench.nic.recycle(tail.payload);
+        bench.nic.recycle(tail.payload.into_frags());
         for _ in 0..16 {
             let packet = bench.pass(&whole);
-            straddling += packet.payload.frag_count() - 1;
-            bench.nic.recycle(packet.payload);
+            straddling += packet.payload.frags().unwrap().frag_count() - 1;
+            bench.nic.recycle(packet.payload.into_frags());
         }
     }
     // Only the first after each small one.
@@ -167,7 +168,7 @@ fn space_falls_with_held_payload_and_recovers() {
         last = now;
     }
     for packet in held {
-        bench.nic.recycle(packet.payload);
+        bench.nic.recycle(packet.payload.into_frags());
     }
     let after = bench.nic.rx_space(Q1);
     assert_eq!(after.free_niovs, empty.free_niovs);

@@ -116,9 +116,9 @@ fn payload_is_delivered_when_its_copy_is_done_and_not_before() {
     assert!(due > NOW);
     staged.device.run();
     let packet = staged.bench.receive().expect("the copy is done");
-    assert_eq!(staged.read(&packet.payload), sent);
+    assert_eq!(staged.read(packet.payload.frags().unwrap()), sent);
     assert_eq!(staged.bench.nic.next_due(), None);
-    staged.bench.nic.recycle(packet.payload);
+    staged.bench.nic.recycle(packet.payload.into_frags());
     staged.finish();
 }
 
@@ -133,8 +133,8 @@ fn a_link_is_gone_after_the_packets_that_a_device_is_copying() {
     staged.device.run();
     let packet = staged.bench.receive().expect("the copy is done");
     assert_eq!(staged.bench.nic.link_state(), LinkState::Gone);
-    assert_eq!(staged.read(&packet.payload), sent);
-    staged.bench.nic.recycle(packet.payload);
+    assert_eq!(staged.read(packet.payload.frags().unwrap()), sent);
+    staged.bench.nic.recycle(packet.payload.into_frags());
     staged.finish();
 }
 
@@ -154,7 +154,10 @@ fn the_packets_of_a_poll_are_one_batch_and_neighbours_one_copy() {
     staged.device.run();
     for seed in 0..44 {
         let packet = staged.bench.receive().unwrap();
-        assert_eq!(staged.read(&packet.payload), pattern(seed, 1448));
+        assert_eq!(
+            staged.read(packet.payload.frags().unwrap()),
+            pattern(seed, 1448)
+        );
     }
     let stats = staged.bench.nic.staging_stats();
     assert_eq!((stats.rx_batches, stats.rx_bytes), (1, 44 * 1448));
@@ -201,11 +204,11 @@ fn every_length_header_and_delivery_arrives_byte_for_byte() {
                 staged.bench.link.deliver(sent.frame(), UNVERIFIED, how);
                 let packet = staged.receive().expect("the segment arrives");
                 assert_eq!(
-                    staged.read(&packet.payload),
+                    staged.read(packet.payload.frags().unwrap()),
                     sent.payload,
                     "{seed}, {len} bytes"
                 );
-                staged.bench.nic.recycle(packet.payload);
+                staged.bench.nic.recycle(packet.payload.into_frags());
             }
             assert_eq!(staged.bench.nic.drops().total(), 0);
             staged.finish();
@@ -238,8 +241,11 @@ fn a_slow_device_stops_the_reading_and_nothing_is_lost() {
             }
         };
         assert_eq!(packet.headers.tcp().unwrap().seq, seed as u32, "in order");
-        assert_eq!(staged.read(&packet.payload), pattern(seed, 60_000));
-        staged.bench.nic.recycle(packet.payload);
+        assert_eq!(
+            staged.read(packet.payload.frags().unwrap()),
+            pattern(seed, 60_000)
+        );
+        staged.bench.nic.recycle(packet.payload.into_frags());
     }
     assert_eq!(staged.bench.nic.drops().total(), 0);
     staged.finish();
@@ -252,8 +258,8 @@ fn short_device_memory_leaves_the_packet_without_payload() {
     loop {
         staged.scatter(&tcp(&pattern(1, 60_000)));
         let packet = (0..10).find_map(|_| staged.bench.nic.poll_rx(NOW)).unwrap();
-        if packet.unplaced > 0 {
-            assert_eq!((packet.unplaced, packet.failed), (60_000, None));
+        if packet.payload.frags().is_none() {
+            assert!(matches!(packet.payload, Placed::Unplaced));
             break;
         }
         kept.push(packet.payload);
@@ -262,6 +268,13 @@ fn short_device_memory_leaves_the_packet_without_payload() {
     assert_eq!(staged.bench.dropped(DropReason::RxNoBuffers), 1);
     drop(kept);
     staged.finish();
+}
+
+fn failure(packet: &RxPacket) -> Option<&netmem::DeviceError> {
+    match &packet.payload {
+        Placed::Failed(error) => Some(error),
+        Placed::Whole(_) | Placed::Unplaced => None,
+    }
 }
 
 #[test]
@@ -275,19 +288,18 @@ fn a_lost_device_fails_packets_of_its_memory_only() {
     assert!(staged.bench.nic.poll_rx(NOW).is_none());
     staged.device.lose();
     let lost = staged.bench.nic.poll_rx(NOW).expect("its headers");
-    assert_eq!(lost.failed.as_deref(), Some(&FAKE_LOST));
-    assert_eq!((lost.unplaced, lost.payload.len()), (4, 0));
+    assert_eq!(failure(&lost), Some(&FAKE_LOST));
+    assert_eq!(lost.headers.payload_len, 4);
     let kept = staged
         .bench
         .nic
         .poll_rx(NOW)
         .expect("the other queue's packet");
-    assert!(kept.failed.is_none());
-    assert_eq!(kept.payload.len(), 11);
+    assert_eq!(kept.payload.frags().unwrap().len(), 11);
     // A later packet fails when its copy is submitted.
     staged.scatter(&tcp(b"late"));
     let late = staged.bench.nic.poll_rx(NOW).expect("its headers");
-    assert_eq!(late.failed.as_deref(), Some(&FAKE_LOST));
+    assert_eq!(failure(&late), Some(&FAKE_LOST));
     assert_eq!(staged.bench.dropped(DropReason::RxDeviceFailed), 2);
     drop((lost, kept, late));
     staged.finish();
@@ -305,7 +317,10 @@ fn a_queue_is_restarted_and_a_nic_dropped_while_the_device_copies() {
         .unwrap();
     staged.device.run();
     let packet = staged.bench.receive().expect("it was received before");
-    assert_eq!(staged.read(&packet.payload), pattern(1, 3000));
+    assert_eq!(
+        staged.read(packet.payload.frags().unwrap()),
+        pattern(1, 3000)
+    );
     drop(packet);
     staged.finish();
 
@@ -447,7 +462,10 @@ fn a_packet_to_ourselves_goes_from_device_to_device() {
     staged.bench.nic.transmit(packet, NOW).unwrap();
     let packet = staged.receive().expect("the packet is received");
     assert_eq!(packet.origin, Origin::Loop);
-    assert_eq!(staged.read(&packet.payload), segment.payload);
+    assert_eq!(
+        staged.read(packet.payload.frags().unwrap()),
+        segment.payload
+    );
     assert_eq!(memory.in_flight(), 0);
     drop(packet);
     staged.finish();
@@ -460,12 +478,12 @@ fn small_payloads_are_moved_together_by_the_device() {
     // Alternating with long packets, so that each short one keeps a net_iov.
     for seed in 0..20 {
         staged.scatter(&tcp(&pattern(seed, 100)));
-        waiting.append(staged.receive().unwrap().payload);
+        waiting.append(staged.receive().unwrap().payload.into_frags());
         staged.scatter(&Tcp {
             flags: TcpFlags::ACK,
             ..tcp(&pattern(seed, 64_000))
         });
-        let long = staged.receive().unwrap().payload;
+        let long = staged.receive().unwrap().payload.into_frags();
         staged.bench.nic.recycle(long);
     }
     let before = staged.read(&waiting);

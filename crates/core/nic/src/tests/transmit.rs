@@ -17,7 +17,7 @@ fn packet(bench: &mut Bench, segment: &Tcp, gso_size: u16) -> TxPacket {
 
 /// Device memory that holds `bytes`, as received.
 fn device_payload(bench: &mut Bench, bytes: &[u8]) -> netmem::FragList {
-    bench.pass(&tcp(bytes)).payload
+    bench.pass(&tcp(bytes)).payload.into_frags()
 }
 
 fn plain_bench() -> Bench {

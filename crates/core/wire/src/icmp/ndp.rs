@@ -4,7 +4,10 @@ use std::net::Ipv6Addr;
 
 use super::v6::pseudo_header;
 use super::{IcmpError, store_checksum};
-use crate::{EtherType, EthernetHeader, IpRepr, Ipv6Header, MacAddr, emit_frame_headers, protocol};
+use crate::emit::{IpRepr, emit_frame_headers};
+use crate::ethernet::{EtherType, EthernetHeader, MacAddr};
+use crate::ipv6::Ipv6Header;
+use crate::protocol;
 
 pub(super) const SOLICITATION: u8 = 135;
 pub(super) const ADVERTISEMENT: u8 = 136;

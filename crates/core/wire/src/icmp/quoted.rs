@@ -2,9 +2,10 @@
 
 use std::net::IpAddr;
 
+use crate::head::Head;
+use crate::ipv4::Ipv4Header;
 use crate::ipv6::ExtensionHeaders;
-use crate::rx_headers::Head;
-use crate::{Ipv4Header, Ipv6Header};
+use crate::ipv6::Ipv6Header;
 
 /// The packet that an ICMP error quotes. It is not trusted: a receiver first checks that `seq` is
 /// among the sequence numbers in flight (RFC 5927 4.1).

@@ -1,7 +1,7 @@
 //! ICMP for IPv4 (RFC 792).
 
 use super::{Echo, EchoKind, HEADER_LEN, IcmpError, Quoted, store_checksum};
-use crate::{Checksum, checksum};
+use crate::checksum::{Checksum, checksum};
 
 const ECHO_REPLY: u8 = 0;
 const DESTINATION_UNREACHABLE: u8 = 3;

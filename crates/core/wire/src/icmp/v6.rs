@@ -6,7 +6,9 @@ use super::{
     Echo, EchoKind, HEADER_LEN, IcmpError, NeighborAdvertisement, NeighborSolicitation, Quoted,
     ndp, store_checksum,
 };
-use crate::{Checksum, Ipv6Header, protocol};
+use crate::checksum::Checksum;
+use crate::ipv6::Ipv6Header;
+use crate::protocol;
 
 const DESTINATION_UNREACHABLE: u8 = 1;
 const PACKET_TOO_BIG: u8 = 2;

@@ -168,7 +168,7 @@ fn device(memory: &Dmabuf, len: usize, seed: usize) -> (TxMemory, TxSend, FragLi
 
 fn receive(nic: &mut Nic) -> RxPacket {
     let packet = nic.poll_rx(NOW).expect("a packet arrives");
-    assert_eq!(packet.unplaced, 0);
+    assert!(packet.payload.frags().is_some());
     packet
 }
 
@@ -201,13 +201,13 @@ fn device_memory_crosses_by_reference_or_by_a_copy_and_is_held_until_it_was_copi
                 let received = receive(&mut peer);
                 assert_eq!(received.headers.payload_len, len, "{family:?}");
                 assert_eq!(received.segments as usize, len.div_ceil(1440));
-                assert_eq!(bytes(&received.payload), pattern(len, len));
+                assert_eq!(bytes(received.payload.frags().unwrap()), pattern(len, len));
                 assert_eq!(q0(&peer).kept, 0, "its program waits for the memory");
                 // The next polls find that it was copied.
                 assert!(peer.poll_rx(NOW).is_none());
                 assert!(ours.poll_rx(NOW).is_none());
                 assert!(send.is_over());
-                peer.recycle(received.payload);
+                peer.recycle(received.payload.into_frags());
             }
         }
     }
@@ -219,7 +219,7 @@ fn host_memory_stays_at_the_sender_until_it_was_read_and_its_peer_may_read_less_
     let sent = pattern(1, 300_000);
     let payload = FragList::from_host_bytes(&mut pool, &sent).unwrap();
     ours.transmit(packet(Family::V4, payload), NOW).unwrap();
-    let mut received = receive(&mut peer).payload;
+    let mut received = receive(&mut peer).payload.into_frags();
     assert_eq!((q0(&peer).kept, q0(&peer).kept_bytes), (1, 300_000));
     assert!(!received.is_unreadable());
     let first = received.split_off_front(1000);
@@ -245,7 +245,10 @@ fn short_payload_crosses_in_the_socket() {
         let payload = FragList::from_host_bytes(&mut pool, &pattern(len, len)).unwrap();
         ours.transmit(packet(Family::V6, payload), NOW).unwrap();
         pool.assert_all_home();
-        assert_eq!(bytes(&receive(&mut peer).payload), pattern(len, len));
+        assert_eq!(
+            bytes(receive(&mut peer).payload.frags().unwrap()),
+            pattern(len, len)
+        );
     }
     assert_eq!(q0(&peer).kept, 0);
 }
@@ -270,7 +273,7 @@ fn a_peer_that_reads_nothing_gets_as_many_frames_as_there_are_slots() {
     let mut got = 0;
     while ours.flush_tx(NOW) > 0 || got <= sent {
         let received = receive(&mut peer);
-        peer.recycle(received.payload);
+        peer.recycle(received.payload.into_frags());
         got += 1;
     }
     for nic in [&mut peer, &mut ours] {
@@ -312,7 +315,10 @@ fn the_files_of_freed_memory_are_revoked_and_further_files_are_accepted() {
         let (bound, _, payload) = device(&memory, 5000, number);
         ours.transmit(packet(Family::V4, payload), NOW).unwrap();
         let received = receive(&mut peer);
-        assert_eq!(bytes(&received.payload), pattern(number, 5000));
+        assert_eq!(
+            bytes(received.payload.frags().unwrap()),
+            pattern(number, 5000)
+        );
         for nic in [&mut peer, &mut ours] {
             assert!(nic.poll_rx(NOW).is_none());
         }
@@ -330,7 +336,10 @@ fn the_files_of_freed_memory_are_revoked_and_further_files_are_accepted() {
     let last = Dmabuf::shared_memfd(MIB).unwrap();
     let (_bound, _, payload) = device(&last, 500_000, 1);
     ours.transmit(packet(Family::V4, payload), NOW).unwrap();
-    assert_eq!(bytes(&receive(&mut peer).payload), pattern(1, 500_000));
+    assert_eq!(
+        bytes(receive(&mut peer).payload.frags().unwrap()),
+        pattern(1, 500_000)
+    );
 }
 
 #[test]
@@ -341,7 +350,10 @@ fn what_was_sent_before_the_peer_left_is_received() {
     ours.transmit(packet(Family::V4, payload), NOW).unwrap();
     // It has not told anything yet.
     drop(ours);
-    assert_eq!(bytes(&receive(&mut peer).payload), b"the last words");
+    assert_eq!(
+        bytes(receive(&mut peer).payload.frags().unwrap()),
+        b"the last words"
+    );
     assert!(peer.poll_rx(NOW).is_none());
     assert!(!peer.is_up());
 }
@@ -579,10 +591,13 @@ fn a_revoked_region_is_not_named_any_more_but_its_frags_stay_valid() {
     raw.send(&FileRecord::Revoked { region: 0 }.emit(), None);
     raw.send(&out, None);
     raw.expect_bad("revoked");
-    assert_eq!(bytes(&received.payload), pattern(5, 8192)[64..5064]);
+    assert_eq!(
+        bytes(received.payload.frags().unwrap()),
+        pattern(5, 8192)[64..5064]
+    );
     // The sender may change it at any time: other bytes arrive, and nothing worse.
     rustix::io::pwrite(&file, &[9; 8192], 0).unwrap();
-    assert_eq!(bytes(&received.payload), [9; 5000]);
+    assert_eq!(bytes(received.payload.frags().unwrap()), [9; 5000]);
     drop(received);
     assert!(raw.nic.poll_rx(NOW).is_none());
     let releases = loop {

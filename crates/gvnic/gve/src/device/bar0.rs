@@ -6,7 +6,7 @@ use gve_defs::registers::{
 };
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::adminq::Adminq;
+use super::adminq::Adminq;
 use crate::device::{Gve, LinkState, Requests};
 use crate::env::{Env, GuestAddr};
 

@@ -1,4 +1,4 @@
-//! Memory of a device that the CPU cannot access, and the device's engine that copies it.
+//! What the library of a device offers: memory that it exports, and an engine that copies memory which the CPU cannot access.
 //!
 //! The NIC reads payload for such memory into host memory that the device can access (it is *pinned*), and asks the engine
 //! to copy it to the device; to send, it asks for the opposite. The engine copies while the NIC does other work:
@@ -7,10 +7,83 @@
 use std::any::Any;
 use std::fmt;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use crate::dmabuf::{Dmabuf, Exporter};
+use crate::lent::LentMemory;
 use crate::region::MemoryRegion;
+
+/// Operations of an exporter of device memory (linux include/linux/dma-buf.h, struct dma_buf_ops).
+///
+/// An implementation is not trusted: before its memory is mapped, the file is checked to be a dma-buf or a memfd
+/// sealed against shrinking, and to have the size.
+#[doc(alias = "dma_buf_ops")]
+pub trait Exporter: Any + Send + Sync {
+    /// Returns the number of bytes.
+    fn size(&self) -> usize;
+
+    /// Returns the file descriptor of the memory for the kernel and other processes, if there is one.
+    fn as_fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Returns the file descriptor of the memory for a NIC of the kernel, if there is one: [`as_fd`](Self::as_fd), with the
+    /// reason why an export failed.
+    ///
+    /// # Errors
+    ///
+    /// The device's library does not export the memory.
+    fn as_dmabuf(&self) -> Result<Option<BorrowedFd<'_>>, DeviceError> {
+        Ok(self.as_fd())
+    }
+
+    /// Makes the device's writes visible to the CPU.
+    ///
+    /// # Errors
+    ///
+    /// When the exporter's synchronisation fails.
+    fn begin_cpu_access(&self, access: CpuAccess) -> io::Result<()>;
+
+    /// Makes the CPU's writes visible to the device.
+    ///
+    /// # Errors
+    ///
+    /// When the exporter's synchronisation fails.
+    fn end_cpu_access(&self, access: CpuAccess) -> io::Result<()>;
+
+    /// Returns the engine of memory that the CPU cannot map. Such memory is never mapped: every access copies it.
+    fn copy_engine(&self) -> Option<Arc<dyn CopyEngine>> {
+        None
+    }
+
+    /// Returns the memory as the device's library has mapped it for the CPU, if it has: coherent, and as long as
+    /// [`size`](Self::size). Otherwise the file is mapped. Called once, for memory without a copy engine.
+    fn mapping(&self) -> Option<LentMemory> {
+        None
+    }
+
+    /// Returns the engine that gathers the memory: also of memory that the CPU can access, but reads slowly.
+    fn gather_engine(&self) -> Option<Arc<dyn CopyEngine>> {
+        self.copy_engine()
+    }
+}
+
+impl std::fmt::Debug for dyn Exporter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Exporter")
+            .field("size", &self.size())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Kind of an access by the CPU (DMA_BUF_SYNC_READ, _WRITE).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CpuAccess {
+    /// Reading only.
+    Read,
+    /// Writing only.
+    Write,
+    /// Reading and writing.
+    ReadWrite,
+}
 
 /// Registration of host memory with a device. Dropping it waits until no copy uses the memory any more, and ends it.
 pub type Pinned = Box<dyn Any + Send + Sync>;
@@ -218,12 +291,5 @@ pub enum DeviceState {
 impl From<DeviceError> for io::Error {
     fn from(error: DeviceError) -> Self {
         io::Error::other(error)
-    }
-}
-
-impl Dmabuf {
-    /// Returns the engine that copies the memory, if the CPU cannot access it.
-    pub fn copy_engine(&self) -> Option<&Arc<dyn CopyEngine>> {
-        self.memory().engine()
     }
 }

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::thread;
 
-use super::MemoryProvider;
-use crate::copy_engine::{CopyEngine, Lane};
+use crate::device::{CopyEngine, Lane};
 use crate::dma_port::DmaPort;
+use crate::provider::MemoryProvider;
 use crate::staging::StagedCopies;
 use crate::{Frag, FragList, HostProvider, Netmem, PagePool, PoolConfig};
 

@@ -1,0 +1,125 @@
+//! Why device memory cannot be made, or cut into net_iovs.
+
+use std::io;
+
+use crate::device::DeviceError;
+
+/// Why device memory could not be created.
+#[derive(Debug, thiserror::Error)]
+pub enum DmabufError {
+    /// The size is 0 or not a multiple of the page.
+    #[error(
+        "{size} bytes of device memory: the size must be a positive multiple of 4096; round it up"
+    )]
+    Size {
+        /// The requested size in bytes.
+        size: usize,
+    },
+    /// The address space or the memory was refused.
+    #[error(
+        "mapping {size} bytes of memory failed: {source}; ask for less, or raise the limits: \
+         address space (ulimit -v), vm.overcommit_memory, memory.max of the cgroup"
+    )]
+    Map {
+        /// The size asked for, in bytes.
+        size: usize,
+        /// Error of mmap.
+        source: io::Error,
+    },
+    /// The control group or the machine has less memory. Nothing was touched: the kernel would have killed the process.
+    #[error(transparent)]
+    NoRoom(#[from] mapped::NoRoom),
+    /// There were not enough free pages.
+    #[error(
+        "touching {size} bytes of mapped memory failed: {source}; the machine or its cgroup \
+         (memory.max) has less free memory than that: ask for less"
+    )]
+    Populate {
+        /// The size asked for, in bytes.
+        size: usize,
+        /// Error of madvise.
+        source: io::Error,
+    },
+    /// A file in memory could not be created.
+    #[error("{step} of a memory file failed: {source}; anonymous device memory needs no file")]
+    Memfd {
+        /// The call that failed.
+        step: &'static str,
+        /// Its error.
+        source: io::Error,
+    },
+    /// The exporter has no file descriptor that could be mapped.
+    #[error("the exporter of the memory has no file descriptor; it cannot be mapped for the CPU")]
+    NoFile,
+    /// The exporter's file is shorter than its size, or could become shorter: an access would end the process (SIGBUS).
+    #[error("the memory of the exporter cannot be mapped: {0}")]
+    File(mapped::UnmappableFile),
+    /// The exporter has mapped more or fewer bytes than its size.
+    #[error("the exporter of {size} bytes of memory has mapped {mapped} of them; it is faulty")]
+    Lent {
+        /// The exporter's size in bytes.
+        size: usize,
+        /// The mapped bytes.
+        mapped: usize,
+    },
+    /// The memory cannot be cut into net_iovs.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// A device refused the memory.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+/// Why memory cannot be cut into net_iovs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum GeometryError {
+    /// The net_iov size is not a power of two from 4 KiB to 2 MiB.
+    #[error("a net_iov of {bytes} bytes: take a power of two from 4096 to 2097152")]
+    NiovSize {
+        /// The requested size.
+        bytes: usize,
+    },
+    /// The area has no bytes.
+    #[error("an area of 0 bytes holds no net_iov: take at least one ({niov} bytes)")]
+    Empty {
+        /// The net_iov size in bytes.
+        niov: usize,
+    },
+    /// The length of the area is not a multiple of the net_iov size.
+    #[error(
+        "an area of {len} bytes is not a multiple of the net_iov size {niov}: take {remedy} bytes, \
+         or smaller net_iovs"
+    )]
+    Length {
+        /// The length of the area in bytes.
+        len: usize,
+        /// The net_iov size in bytes.
+        niov: usize,
+        /// The next larger multiple.
+        remedy: usize,
+    },
+    /// The area does not begin at a multiple of the net_iov size in its dma-buf.
+    #[error("an area at offset {base} does not begin at a multiple of the net_iov size {niov}")]
+    Base {
+        /// The offset of the area in the dma-buf.
+        base: usize,
+        /// The net_iov size in bytes.
+        niov: usize,
+    },
+    /// The area ends after the end of the dma-buf.
+    #[error("an area of {len} bytes at offset {base} ends after a dma-buf of {size} bytes")]
+    PastEnd {
+        /// The offset of the area in the dma-buf.
+        base: usize,
+        /// The length of the area in bytes.
+        len: usize,
+        /// The size of the dma-buf in bytes.
+        size: usize,
+    },
+    /// The area has more net_iovs than a u32 can count.
+    #[error("{count} net_iovs are more than 4294967294: take larger net_iovs")]
+    Count {
+        /// Number of net_iovs.
+        count: usize,
+    },
+}

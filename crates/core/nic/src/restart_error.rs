@@ -1,0 +1,26 @@
+//! Why a queue cannot have the memory that it was to get.
+
+use netmem::{DmabufError, PoolError};
+use steer::RxQueueId;
+
+/// Error of [`Nic::restart_queue`](crate::Nic::restart_queue); the queue keeps its memory.
+#[derive(Debug, thiserror::Error)]
+pub enum RestartError {
+    /// There is no such queue.
+    #[error("rx queue {queue} of {queues} does not exist")]
+    NoSuchQueue {
+        /// The requested queue.
+        queue: RxQueueId,
+        /// Number of queues.
+        queues: u16,
+    },
+    /// There is no host memory for the queue.
+    #[error("no host memory for the queue: {0}")]
+    HostMemory(#[from] DmabufError),
+    /// The provider refuses the pool.
+    #[error("the memory provider refuses: {0}")]
+    Pool(#[from] PoolError),
+    /// The provider has no free net_iov, so the queue could not receive anything.
+    #[error("the memory provider has no net_iov left")]
+    Empty,
+}

@@ -36,6 +36,8 @@ const TOP_NOTES: &str = "\
 `devmem-tcp demo` shows a transfer and needs no set-up; `devmem-tcp doctor` shows what this machine supports.
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 not supported on this machine.
+SIGINT (Ctrl-C), SIGTERM and SIGHUP end a run with its report, and with 1 if anything was left to do;
+`recv --keep-listening` without an open connection, `nic` and `wire` have no other end: 0.
 Results for programs go to stdout (--json), messages for people to stderr.
 Sizes take K, M, G, T (times 1024) or kB, MB, GB, TB (times 1000).";
 
@@ -180,7 +182,8 @@ pub enum DemoLink {
 ///
 /// Our stack listens on an address of a TAP interface, which is created if it does not exist. With --if, the kernel's stack
 /// listens on an interface with a NIC that supports device memory; the NIC is set up first, and its previous settings are
-/// restored at the end. The command ends with statistics when all connections have ended, or on SIGINT, SIGTERM or SIGHUP.
+/// restored at the end. The command ends with statistics when all connections have ended, or on SIGINT, SIGTERM or SIGHUP: then with
+/// exit status 1, unless it keeps listening and no connection is open.
 #[derive(Debug, Args)]
 #[command(after_long_help = RECV_EXAMPLES)]
 pub struct Recv {
@@ -261,7 +264,7 @@ Examples:
 /// Our stack connects from an address of a TAP interface, which is created if it does not exist. With --if, the kernel's
 /// stack connects through an interface with a NIC that supports device memory. The bytes are written to a ring of chunks in
 /// device memory and sent from there without a copy; a chunk is reused only when its send is complete. The command ends with
-/// statistics when the peer has acknowledged everything, or on SIGINT, SIGTERM or SIGHUP.
+/// statistics when the peer has acknowledged everything, or, with exit status 1, on SIGINT, SIGTERM or SIGHUP.
 #[derive(Debug, Args)]
 #[command(after_long_help = SEND_EXAMPLES)]
 pub struct Send {

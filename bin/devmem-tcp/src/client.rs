@@ -10,6 +10,7 @@ use crate::kernels_end;
 use crate::plan::{KernelPlan, LinkPlan, NicPlan, TapPlan};
 use crate::receiver::{BoundNic, open_nic};
 use tool::output::{Failure, note};
+use tool::signals::StopFlag;
 
 /// A NIC without bound memory.
 #[derive(Debug)]
@@ -42,10 +43,11 @@ impl<'a> Client<'a> {
         nic: &'a NicPlan,
         kernel: &'a KernelPlan,
         purpose: Purpose,
+        stop: &StopFlag,
     ) -> Result<Self, Failure> {
         match backend::choose(link, kernel.users_alone, purpose)? {
             Backend::User => {
-                let opened = Self::on_link(&link.tap, nic)?;
+                let opened = Self::on_link(&link.tap, nic, stop)?;
                 if let Some(warning) = kernels_end::unreachable(&link.tap) {
                     note(warning);
                 }
@@ -68,9 +70,9 @@ impl<'a> Client<'a> {
     /// # Errors
     ///
     /// The link is not available.
-    pub fn on_link(tap: &TapPlan, nic: &'a NicPlan) -> Result<Self, Failure> {
+    pub fn on_link(tap: &TapPlan, nic: &'a NicPlan, stop: &StopFlag) -> Result<Self, Failure> {
         Ok(Self {
-            nic: open_nic(tap.builder()?, nic)?,
+            nic: open_nic(tap.builder()?, nic, stop)?,
             backend: "user",
             link: tap.link.to_string(),
             memory: Memory::User(tap.ours.address, nic),

@@ -16,6 +16,7 @@ use devmem_tcp::QueueStats;
 
 use crate::args::Direction;
 use crate::plan::NicPlan;
+use tool::output::Failure;
 use tool::progress::gbit_per_s;
 use tool::receive::Totals;
 use tool::size::Size;
@@ -33,6 +34,15 @@ pub fn checksum_on(device: Option<String>) -> String {
     device.unwrap_or_else(|| "cpu".to_owned())
 }
 
+/// Returns the end of a run whose report is printed: a wrong result, else a signal that has cut the run short.
+pub fn verdict(complaint: Option<impl fmt::Display>, interrupted: bool) -> Result<(), Failure> {
+    match complaint {
+        Some(complaint) => Err(Failure::failed(complaint)),
+        None if interrupted => Err(Failure::interrupted()),
+        None => Ok(()),
+    }
+}
+
 /// The report of `demo` and `recv`. The field names are those of the JSON and must not change.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct RunReport {
@@ -42,8 +52,12 @@ pub struct RunReport {
     pub direction: Direction,
     /// The link: `tap:NAME` or `wire`.
     pub link: String,
+    /// A signal has ended the run before its end.
+    pub interrupted: bool,
     /// Connections that the peer ended with a FIN.
     pub connections: u64,
+    /// Connections that failed, or that a signal has cut off.
+    pub broken: u64,
     /// Payload bytes received.
     pub bytes: u64,
     /// Of those, verified bytes that are correct. `null` if no bytes were verified.
@@ -135,7 +149,9 @@ impl RunReport {
 
     /// Sets what was received.
     pub fn set_received(&mut self, totals: &Totals) {
+        self.interrupted = totals.is_interrupted;
         self.connections = totals.connections;
+        self.broken = totals.broken;
         self.bytes = totals.device_bytes + totals.linear_bytes;
         self.verified_bytes = totals.verified;
         self.bad_bytes = totals.verified.map(|_| totals.bad);
@@ -164,7 +180,8 @@ impl RunReport {
                 place.unwrap_or_default()
             ));
         }
-        if let Some(complaint) = self.sending.and_then(|sending| sending.complaint()) {
+        let unsent = self.sending.filter(|_| !self.interrupted);
+        if let Some(complaint) = unsent.and_then(|sending| sending.complaint()) {
             return Some(complaint);
         }
         if let Some(complaint) = not_home(self.net_iovs_home, self.net_iovs_total) {
@@ -193,6 +210,9 @@ impl fmt::Display for RunReport {
             Direction::Rx | Direction::Both | Direction::Loopback => "received",
         };
         summary_row(f, name, self.bytes, &self.link, self.connections)?;
+        if self.broken > 0 {
+            row(f, "broken", format_args!("{}", connections(self.broken)))?;
+        }
         self.verified_row(f)?;
         rate_row(f, self.gbit_per_s, self.seconds)?;
         if let Some(sending) = &self.sending {
@@ -255,15 +275,16 @@ fn summary_row(
     name: &str,
     bytes: u64,
     link: &str,
-    connections: u64,
+    count: u64,
 ) -> fmt::Result {
-    let size = Size(bytes);
-    let plural = if connections == 1 { "" } else { "s" };
-    row(
-        f,
-        name,
-        format_args!("{size} over {link}, {connections} connection{plural}"),
-    )
+    let (size, connections) = (Size(bytes), connections(count));
+    row(f, name, format_args!("{size} over {link}, {connections}"))
+}
+
+/// Returns a number of connections in words.
+pub fn connections(count: u64) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} connection{plural}")
 }
 
 fn rate_row(f: &mut fmt::Formatter<'_>, gbit_per_s: f64, seconds: f64) -> fmt::Result {

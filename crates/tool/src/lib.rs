@@ -10,6 +10,7 @@
 
 mod active_time;
 pub mod capture;
+pub mod connect;
 pub mod counters;
 pub mod display;
 pub mod doctor;

@@ -37,15 +37,22 @@ pub enum Exit {
     Command(u8),
 }
 
+impl Exit {
+    /// Returns the number for exit(2).
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Failed => 1,
+            Self::Usage => 2,
+            Self::Unsupported => 3,
+            Self::Command(code) => code,
+        }
+    }
+}
+
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
-        Self::from(match exit {
-            Exit::Done => 0,
-            Exit::Failed => 1,
-            Exit::Usage => 2,
-            Exit::Unsupported => 3,
-            Exit::Command(code) => code,
-        })
+        Self::from(exit.code())
     }
 }
 
@@ -96,6 +103,11 @@ impl Failure {
             error: anyhow::anyhow!("{text}"),
             remedy: None,
         }
+    }
+
+    /// Returns the failure of a run that a signal, or the user of the live view, has cut short: see [`crate::signals`].
+    pub fn interrupted() -> Self {
+        Self::failed("interrupted")
     }
 
     /// Adds a remedy.
@@ -265,10 +277,14 @@ pub fn set_program(name: &'static str) {
     let _ = PROGRAM.set(name);
 }
 
+/// Returns the name that notes begin with.
+pub(crate) fn program() -> &'static str {
+    PROGRAM.get().unwrap_or(&"devmem-tcp")
+}
+
 /// Prints a note to stderr, after the program's name.
 pub fn note(text: impl fmt::Display) {
-    let program = PROGRAM.get().unwrap_or(&"devmem-tcp");
-    say!("{program}: {text}");
+    say!("{}: {text}", program());
 }
 
 /// Prints a line to stdout.

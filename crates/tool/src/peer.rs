@@ -1,8 +1,9 @@
 //! A helper process of this program that reports in lines of text.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -41,7 +42,7 @@ impl Peer {
     pub fn start(name: impl Into<String>, command: &mut Command) -> Result<Self, Failure> {
         let name = name.into();
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = Helper::start(command).with_context(|| format!("start the {name}"))?;
+        let mut child = start_apart(command).with_context(|| format!("start the {name}"))?;
         let says = child.take_stdout().map(OwnedFd::from);
         Self::new(name, child, says)
     }
@@ -54,7 +55,7 @@ impl Peer {
     pub fn start_noting(name: impl Into<String>, command: &mut Command) -> Result<Self, Failure> {
         let name = name.into();
         command.stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = Helper::start(command).with_context(|| format!("start the {name}"))?;
+        let mut child = start_apart(command).with_context(|| format!("start the {name}"))?;
         let says = child.take_stderr().map(OwnedFd::from);
         Self::new(name, child, says)
     }
@@ -113,7 +114,7 @@ impl Peer {
                 .with_context(|| format!("wait for the {name}"))?
         {
             if stop.is_set() {
-                return Err(Failure::failed("interrupted"));
+                return Err(Failure::interrupted());
             }
             if start.elapsed() > LINE_LIMIT {
                 return Err(Failure::failed(format!(
@@ -124,7 +125,7 @@ impl Peer {
         let mut line = String::new();
         let read = self.says.read_line(&mut line);
         match read.with_context(|| format!("read the output of the {name}"))? {
-            0 if stop.is_set() => Err(Failure::failed("interrupted")),
+            0 if stop.is_set() => Err(Failure::interrupted()),
             0 => Err(failure(name, &mut self.child)),
             _ => Ok(line),
         }
@@ -158,6 +159,16 @@ impl Peer {
             Err(_ended) => Err(failure(name, &mut self.child)),
         }
     }
+}
+
+/// Starts a helper in a process group of its own, so that Ctrl-C in the terminal, which signals the group of this process, does not end
+/// it before this process has made its report.
+///
+/// # Errors
+///
+/// As [`Helper::start`].
+pub fn start_apart(command: &mut Command) -> io::Result<Helper> {
+    Helper::start(command.process_group(0))
 }
 
 /// Returns an error with the last output of a failed helper process.

@@ -126,8 +126,10 @@ pub enum Go {
 pub struct Totals {
     /// Connections that the peer ended with a FIN.
     pub connections: u64,
-    /// Connections that failed.
+    /// Connections that failed, or were open when the run was stopped.
     pub broken: u64,
+    /// The run was stopped before its end: a connection was open, or expected.
+    pub is_interrupted: bool,
     /// Payload bytes in device memory.
     pub device_bytes: u64,
     /// Payload bytes in host memory.
@@ -251,6 +253,8 @@ impl<'a> Transfer<'a> {
                 totals: &self.totals,
             };
             if (self.task.watch)(&view)? == Go::Stop {
+                // A receiver that keeps listening has no other end.
+                self.totals.is_interrupted = !self.active.is_empty() || !self.task.keep_listening;
                 break;
             }
             if self.may_accept() {

@@ -21,13 +21,15 @@ const FIN_STEP: Duration = Duration::from_millis(5);
 /// Maximum time from the acknowledgement of our FIN until the peer's. A peer may keep its half of the stream open; but one
 /// that ends it after our NIC is gone gets no acknowledgement, and its port stays in use for minutes.
 const FIN_LIMIT: Duration = Duration::from_millis(500);
+/// Maximum time that a run goes on after its caller has ended it, for the peer to take what is queued.
+const STOP_LIMIT: Duration = Duration::from_millis(500);
 /// Frags of one receive; received bytes are discarded.
 const BATCH_FRAGS: usize = 64;
 
 /// Statistics of sending, over one connection or several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendStats {
-    /// Payload bytes.
+    /// Payload bytes that the peer has acknowledged.
     pub bytes: u64,
     /// Zero-copy sends.
     pub sends: u64,
@@ -41,6 +43,8 @@ pub struct SendStats {
     pub sending: Duration,
     /// CPU time of generating or reading the bytes and of writing them to device memory.
     pub filling: Duration,
+    /// The caller has ended the run before all bytes were acknowledged.
+    pub is_interrupted: bool,
 }
 
 impl SendStats {
@@ -53,6 +57,7 @@ impl SendStats {
         self.elapsed = self.elapsed.max(other.elapsed);
         self.sending += other.sending;
         self.filling += other.filling;
+        self.is_interrupted |= other.is_interrupted;
     }
 }
 
@@ -64,6 +69,12 @@ pub struct Transmit<'a> {
     block: Vec<u8>,
     /// CPU time of [`SendStats::filling`].
     filling: Duration,
+    /// The source has ended, and all of its bytes are queued.
+    is_queued: bool,
+    /// The peer has acknowledged all queued bytes.
+    is_acknowledged: bool,
+    /// When the caller has ended the run.
+    stopped: Option<Instant>,
 }
 
 impl<'a> Transmit<'a> {
@@ -85,39 +96,73 @@ impl<'a> Transmit<'a> {
             ring: SendRing::new(sending, tx, region, chunk)?,
             block: vec![0; chunk],
             filling: Duration::ZERO,
+            is_queued: false,
+            is_acknowledged: false,
+            stopped: None,
         })
     }
 
-    /// Sends all of `source` and waits until the peer has acknowledged it. Calls `go_on` at least
-    /// every 100 ms; if it returns false, the run ends with the bytes that are queued by then.
+    /// Sends all of `source` and waits until the peer has acknowledged it. Calls `go_on` at least every 100 ms. When it
+    /// returns false, no more bytes are queued, and the peer has half a second to acknowledge those that are.
     ///
     /// # Errors
     ///
-    /// An error of the source or the connection.
+    /// An error of the source or the connection, unless `go_on` returns false by then.
     pub fn run(
         mut self,
         source: &mut Source,
         go_on: &mut dyn FnMut(&Transmit<'_>) -> bool,
     ) -> Result<SendStats, Failure> {
         let (start, clock) = (Instant::now(), cpu::thread_cpu_time());
-        self.feed(source, go_on)?;
-        self.repeat(go_on, |ring| ring.flush())?;
-        let ended = self.ring.sender_mut().shutdown();
-        ended.context("end the stream")?;
-        self.repeat(go_on, |ring| Ok(ring.finish()?))?;
+        let mut ran = self.send_all(source, go_on);
         let elapsed = start.elapsed();
-        self.wait_for_the_peer(go_on)?;
+        if ran.is_ok() && self.is_acknowledged {
+            ran = self.wait_for_the_peer(go_on);
+        }
+        if let Err(failure) = ran {
+            // What was sent until a signal is reported whatever became of the connection: the peer may have had the same signal.
+            if go_on(&self) {
+                return Err(failure);
+            }
+            self.stopped.get_or_insert_with(Instant::now);
+        }
         let counts = self.ring.sender().completions().counts()?;
         let used = cpu::thread_cpu_time().saturating_sub(clock);
         Ok(SendStats {
-            bytes: self.ring.sent_bytes(),
+            bytes: self.acknowledged(),
             sends: counts.sent,
             completions: counts.complete,
             copied: counts.copied,
             elapsed,
             sending: used.saturating_sub(self.filling),
             filling: self.filling,
+            is_interrupted: self.stopped.is_some() && !(self.is_queued && self.is_acknowledged),
         })
+    }
+
+    /// Sends until all bytes are acknowledged, or `go_on` returns false.
+    fn send_all(
+        &mut self,
+        source: &mut Source,
+        go_on: &mut dyn FnMut(&Transmit<'_>) -> bool,
+    ) -> Result<(), Failure> {
+        self.feed(source, go_on)?;
+        let is_flushed = self.repeat(go_on, |ring| ring.flush())?;
+        // The rest of a chunk that was not queued is not sent any more: nothing can follow the end of the stream.
+        let ended = self.ring.sender_mut().shutdown();
+        ended.context("end the stream")?;
+        self.is_acknowledged = is_flushed && self.repeat(go_on, |ring| Ok(ring.finish()?))?;
+        Ok(())
+    }
+
+    /// Returns the payload bytes that the peer has acknowledged.
+    fn acknowledged(&self) -> u64 {
+        let sent = self.ring.sent_bytes();
+        match self.tcp_info() {
+            // Linux also counts the SYN and the FIN.
+            Some(info) if !self.is_acknowledged => info.bytes_acked.min(sent),
+            _ => sent,
+        }
     }
 
     /// Queues `source` until it ends or `go_on` returns false. Calls `go_on` at least every 100 ms.
@@ -130,7 +175,11 @@ impl<'a> Transmit<'a> {
         source: &mut Source,
         go_on: &mut dyn FnMut(&Transmit<'_>) -> bool,
     ) -> Result<(), Failure> {
-        while go_on(self) {
+        loop {
+            if !go_on(self) {
+                self.stopped.get_or_insert_with(Instant::now);
+                return Ok(());
+            }
             let Self { ring, block, .. } = self;
             let mut slot = match ring.next_slot() {
                 Ok(slot) => slot,
@@ -146,10 +195,12 @@ impl<'a> Transmit<'a> {
             match next {
                 Next::Bytes(len) => slot.send(len).map_err(failed)?,
                 Next::Later => {}
-                Next::End => break,
+                Next::End => {
+                    self.is_queued = true;
+                    return Ok(());
+                }
             }
         }
-        Ok(())
     }
 
     /// Returns the payload bytes that were queued so far.
@@ -172,15 +223,15 @@ impl<'a> Transmit<'a> {
         self.receiving.tcp_info()
     }
 
-    /// Repeats `step` until it is done within the timeout, or `go_on` returns false.
+    /// Repeats `step` until it is done within the timeout, or `go_on` returns false. Returns whether it is done.
     fn repeat(
         &mut self,
         go_on: &mut dyn FnMut(&Transmit<'_>) -> bool,
         step: fn(&mut SendRing<'a>) -> io::Result<()>,
-    ) -> Result<(), Failure> {
+    ) -> Result<bool, Failure> {
         loop {
             match step(&mut self.ring) {
-                Ok(()) => return Ok(()),
+                Ok(()) => return Ok(true),
                 Err(error)
                     if matches!(
                         error.kind(),
@@ -188,10 +239,19 @@ impl<'a> Transmit<'a> {
                     ) => {}
                 Err(error) => return Err(failed(error)),
             }
-            if !go_on(self) {
-                return Ok(());
+            if self.is_over(go_on) {
+                return Ok(false);
             }
         }
+    }
+
+    /// Returns whether the caller has ended the run, and the time after that has passed.
+    fn is_over(&mut self, go_on: &mut dyn FnMut(&Transmit<'_>) -> bool) -> bool {
+        if go_on(self) {
+            return false;
+        }
+        let stopped = self.stopped.get_or_insert_with(Instant::now);
+        stopped.elapsed() >= STOP_LIMIT
     }
 
     /// Waits until the peer has acknowledged the end of the stream. Completions alone do not prove that the peer has the
@@ -222,7 +282,7 @@ impl<'a> Transmit<'a> {
                     return Err(error.context("the connection failed").into());
                 }
             }
-            if !go_on(self) {
+            if self.is_over(go_on) {
                 return Ok(());
             }
         }

@@ -14,7 +14,7 @@ use crate::kernel;
 use crate::kernels_end;
 use crate::plan::{Destination, RecvPlan};
 use crate::receiver::{LinkWatch, Receiver};
-use crate::report::RunReport;
+use crate::report::{RunReport, connections, verdict};
 use tool::capture::{self, Capture};
 use tool::display::Display;
 use tool::intervals::Intervals;
@@ -54,15 +54,9 @@ fn on_tap(plan: &RecvPlan) -> Result<(), Failure> {
         builder = builder.capture(Box::new(capture.clone()));
     }
     let local = tap.local(plan.port);
-    let install = || StopFlag::install().context("install signal handlers");
-    // While the NIC waits for an address, a signal ends the process: nothing has to be restored. With an address it is open at once,
-    // and a sender may connect before the next line.
-    let early = match tap.ours.address.is_unspecified() {
-        true => None,
-        false => Some(install()?),
-    };
-    let receiver = Receiver::open(builder, &plan.nic, local)?;
-    let stop = early.map_or_else(install, Ok)?;
+    // Before the NIC is open: a sender may connect at once.
+    let stop = StopFlag::install().context("install signal handlers")?;
+    let receiver = Receiver::open(builder, &plan.nic, local, &stop)?;
     if let Some(warning) = kernels_end::unreachable(tap) {
         note(warning);
     }
@@ -166,14 +160,9 @@ fn receive(
     report.set_received(&totals);
     receiver.finish(&mut report);
     plan.form.print(&report)?;
-    match report.complaint() {
-        Some(complaint) => Err(Failure::failed(complaint)),
-        None if totals.broken > 0 && !stop.is_set() => Err(Failure::failed(format!(
-            "{} connections failed",
-            totals.broken
-        ))),
-        None => Ok(()),
-    }
+    let failed = (totals.broken > 0 && !stop.is_set())
+        .then(|| format!("{} failed", connections(totals.broken)));
+    verdict(report.complaint().or(failed), report.interrupted)
 }
 
 /// Returns the line of `--keep-listening` for a connection that has ended.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use devmem_tcp::{Impairment, QueueStats};
 use serde::Serialize;
@@ -25,6 +26,8 @@ pub struct LoadReport {
     pub to: String,
     /// The tensors of a checkpoint and their places; `null` for other files.
     pub tensors: Option<Vec<TensorRow>>,
+    /// A signal has ended the load before its end.
+    pub interrupted: bool,
     /// Loaded bytes.
     pub bytes: u64,
     /// Time from the first request for them to the last byte, in seconds.
@@ -106,7 +109,7 @@ impl From<&Tensor> for TensorRow {
 
 impl LoadReport {
     /// Sets the outcome of a load that used `cpu` time.
-    pub fn set_loaded(&mut self, loaded: &Loaded, cpu: std::time::Duration) {
+    pub fn set_loaded(&mut self, loaded: &Loaded, cpu: Duration) {
         self.bytes = loaded.bytes;
         self.seconds = loaded.elapsed.as_secs_f64();
         self.gbit_per_s = gbit_per_s(loaded.bytes, loaded.elapsed);
@@ -119,6 +122,22 @@ impl LoadReport {
         self.linear_bytes = loaded.stats.linear_bytes;
         self.device_frags = loaded.stats.device_frags;
         self.tokens_returned = loaded.stats.tokens_returned;
+    }
+
+    /// Sets the outcome of a load that a signal has ended after `bytes` bytes and `elapsed` time, by the counters of the NIC's
+    /// queues.
+    pub fn set_interrupted(&mut self, bytes: u64, elapsed: Duration, queues: &[QueueStats]) {
+        self.interrupted = true;
+        self.bytes = bytes;
+        self.seconds = elapsed.as_secs_f64();
+        self.gbit_per_s = gbit_per_s(bytes, elapsed);
+        for queue in queues {
+            // Queue 0 receives into host memory.
+            match queue.queue.0 {
+                0 => self.linear_bytes += queue.bytes,
+                _ => self.device_bytes += queue.bytes,
+            }
+        }
     }
 
     /// Sets how many bytes were copied to their place, by the counters of the NIC's queues and [`Self::set_loaded`].

@@ -19,6 +19,8 @@ pub struct SendReport {
     pub link: String,
     /// The peer's address.
     pub to: SocketAddr,
+    /// A signal has ended the run before all bytes were acknowledged.
+    pub interrupted: bool,
     /// Payload bytes, all acknowledged.
     pub bytes: u64,
     /// Time from the first byte until the last was acknowledged, in seconds.
@@ -86,12 +88,28 @@ impl Sending {
 }
 
 impl SendReport {
-    /// Converts the statistics of a sender.
-    pub fn set_sent(&mut self, sent: &SendStats) {
-        self.bytes = sent.bytes;
-        self.seconds = sent.elapsed.as_secs_f64();
-        self.gbit_per_s = gbit_per_s(sent.bytes, sent.elapsed);
-        self.sending = Sending::of(sent);
+    /// Returns the report of what was sent to `to`, without its circumstances.
+    pub fn of(backend: &'static str, link: String, to: SocketAddr, sent: &SendStats) -> Self {
+        Self {
+            backend,
+            link,
+            to,
+            interrupted: sent.is_interrupted,
+            bytes: sent.bytes,
+            seconds: sent.elapsed.as_secs_f64(),
+            gbit_per_s: gbit_per_s(sent.bytes, sent.elapsed),
+            sending: Sending::of(sent),
+            chunk_bytes: 0,
+            circumstances: Circumstances::default(),
+        }
+    }
+
+    /// Returns the error of an incomplete run that nobody has interrupted.
+    pub fn complaint(&self) -> Option<String> {
+        match self.interrupted {
+            true => None,
+            false => self.sending.complaint(),
+        }
     }
 }
 

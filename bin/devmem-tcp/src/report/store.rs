@@ -21,6 +21,8 @@ pub struct StoreReport {
     pub file: String,
     /// The export.
     pub url: String,
+    /// A signal has ended the store, or the verification, before its end.
+    pub interrupted: bool,
     /// Bytes that the server has acknowledged.
     pub bytes: u64,
     /// Bytes among them that were not sent, because they are zeros.

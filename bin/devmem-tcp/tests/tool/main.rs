@@ -14,6 +14,7 @@ mod nic;
 mod recv;
 mod restore;
 mod send;
+mod signals;
 mod vulkan;
 #[cfg(feature = "watch")]
 mod watch;

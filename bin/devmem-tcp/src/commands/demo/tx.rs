@@ -77,17 +77,23 @@ pub fn run(
     }
     let mut report = RunReport::of("user", link.to_owned(), &plan.nic, plan.ours.address);
     report.direction = Direction::Tx;
+    report.interrupted = sent.is_interrupted;
     report.connections = u64::from(plan.connections);
     report.bytes = sent.bytes;
     report.seconds = sent.elapsed.as_secs_f64();
     report.gbit_per_s = gbit_per_s(sent.bytes, sent.elapsed);
     report.device_bytes = sent.bytes;
     report.sending = Some(Sending::of(&sent));
-    if !stop.is_set() {
-        let received: VerifiedBytes = peer.hear_json(stop)?;
-        report.verified_bytes = Some(received.good);
-        report.bad_bytes = Some(received.bad);
-        report.first_bad = received.first_bad;
+    if !sent.is_interrupted {
+        match peer.hear_json::<VerifiedBytes>(stop) {
+            Err(_) if stop.is_set() => report.interrupted = true,
+            received => {
+                let received = received?;
+                report.verified_bytes = Some(received.good);
+                report.bad_bytes = Some(received.bad);
+                report.first_bad = received.first_bad;
+            }
+        }
     }
     report.mtu = nic.mtu();
     report.undelivered = Undelivered::of(nic.drops());

@@ -86,7 +86,7 @@ fn a_kernels_end_without_an_address_is_warned_of_with_the_command_that_adds_one(
         recv.until("listening on");
         signal(&recv, Signal::TERM);
         let finished = recv.finish();
-        assert_eq!(finished.json()["bytes"], 0);
+        assert_eq!(finished.interrupted_json()["bytes"], 0);
 
         let recv = start_recv("-k --json");
         signal(&recv, Signal::TERM);

@@ -1,5 +1,6 @@
 //! The command line as text and numbers; `plan.rs` validates it.
 
+mod helper;
 mod kernel;
 mod link;
 mod load;
@@ -15,6 +16,7 @@ use tool::parse::OutputArgs;
 use tool::size::Size;
 use tool::stock::StockServer;
 
+pub use helper::{DemoRank, DemoReceiver, DemoSender, HelperCli, HelperCommand};
 pub use kernel::{Ncdevmem, Restore};
 pub use link::{BackendChoice, DEFAULT_LINK, LinkArgs};
 pub use load::{ChecksumKind, Load};
@@ -56,12 +58,6 @@ pub enum Command {
     Doctor(DoctorArgs),
     Restore(Restore),
     Ncdevmem(Ncdevmem),
-    #[command(name = "__sender", hide = true)]
-    DemoSender(DemoSender),
-    #[command(name = "__receiver", hide = true)]
-    DemoReceiver(DemoReceiver),
-    #[command(name = "__rank", hide = true)]
-    DemoRank(DemoRank),
 }
 
 /// Demonstrate device memory TCP between a kernel socket and our stack, and verify every byte
@@ -372,62 +368,4 @@ pub struct NicArgs {
 pub struct PacketdrillPath {
     #[command(flatten)]
     pub output: OutputArgs,
-}
-
-/// The demo's receiver: listens, reports that it listens, checks the pattern, and reports the result.
-#[derive(Debug, Args)]
-pub struct DemoReceiver {
-    #[arg(long)]
-    pub listen: std::net::SocketAddr,
-    #[arg(long)]
-    pub connections: u16,
-    #[arg(long)]
-    pub cpu: Option<usize>,
-}
-
-/// The demo's sender: connects and sends the pattern.
-#[derive(Debug, Args)]
-pub struct DemoSender {
-    #[arg(long)]
-    pub to: std::net::SocketAddr,
-    #[arg(long)]
-    pub bytes: u64,
-    #[arg(long)]
-    pub connections: u16,
-    #[arg(long)]
-    pub write_size: usize,
-    #[arg(long)]
-    pub congestion: String,
-    #[arg(long)]
-    pub cpu: Option<usize>,
-}
-
-/// A rank of the demo's exchange: connects to its neighbours in the ring, runs the collectives and reports the times.
-#[derive(Debug, Args)]
-pub struct DemoRank {
-    #[arg(long)]
-    pub rank: u16,
-    #[arg(long)]
-    pub ranks: u16,
-    /// Number of floats of the vector
-    #[arg(long)]
-    pub floats: usize,
-    #[arg(long)]
-    pub rounds: usize,
-    /// Kind of memory of the vector
-    #[arg(long)]
-    pub memory: MemoryKind,
-    /// Socket of the wire from the previous rank, to connect to
-    #[arg(long)]
-    pub left: PathBuf,
-    /// Socket of the wire to the next rank, to connect to
-    #[arg(long)]
-    pub right: PathBuf,
-    /// Listen on the socket of the wire to the next rank: there is no cable
-    #[arg(long)]
-    pub listen: bool,
-    #[arg(long)]
-    pub ipv6: bool,
-    #[arg(long)]
-    pub mtu: u16,
 }

@@ -6,6 +6,7 @@ mod common;
 
 mod backend;
 mod cli;
+mod completion;
 mod demo;
 mod doctor;
 mod gpu;

@@ -270,7 +270,7 @@ impl<'a> Transmit<'a> {
                 Ok(_) => {}
                 // Checked before the receive, so that the receive would have reported an error. Kernel sockets do not
                 // provide this; there the bytes are acknowledged, and the kernel sends the FIN by itself.
-                Err(RecvError::WouldBlock | RecvError::TimedOut) => {
+                Err(RecvError::WouldBlock | RecvError::TimedOut { .. }) => {
                     if state.is_none_or(|state| state == TcpState::FinWait2)
                         && acknowledged.get_or_insert_with(Instant::now).elapsed() >= FIN_LIMIT
                     {

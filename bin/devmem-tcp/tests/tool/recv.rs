@@ -222,6 +222,24 @@ fn a_signal_during_a_transfer_ends_the_run_and_all_net_iovs_return() {
 }
 
 #[test]
+fn a_receiver_that_keeps_all_of_its_memory_says_why_it_stalls() {
+    const TEST: &str = "recv::a_receiver_that_keeps_all_of_its_memory_says_why_it_stalls";
+    in_netns(TEST, || {
+        let mut recv = start_recv("--mem-size 1M --keep-tokens 100000 --json");
+        let mut stream = connect(recv_addr());
+        std::thread::spawn(move || {
+            let _ends_with_the_receiver = stream.write_all(&repeating(7, 0, 70_000_000));
+        });
+        recv.until(" of 16 net_iovs of dma-buf ");
+        signal(&recv, Signal::INT);
+        let finished = recv.finish();
+        let text = "are lent to the program; keep fewer frags (--keep-tokens), or bind more memory (--mem-size)";
+        assert!(finished.stderr.contains(text), "{}", finished.stderr);
+        assert_everything_home(&finished.interrupted_json());
+    });
+}
+
+#[test]
 fn a_reset_during_a_transfer_is_a_failure_and_all_net_iovs_return() {
     in_netns(
         "recv::a_reset_during_a_transfer_is_a_failure_and_all_net_iovs_return",

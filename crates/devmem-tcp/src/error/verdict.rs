@@ -232,7 +232,7 @@ impl RecvError {
         match self {
             Self::Forked(_) => FORKED,
             Self::WouldBlock => WOULD_BLOCK,
-            Self::TimedOut => TIMED_OUT,
+            Self::TimedOut { .. } => TIMED_OUT,
             Self::Misplaced { .. } => (ErrorKind::Misplaced, Errno::EFAULT),
             Self::Lost { .. } => (ErrorKind::DataLost, Errno::EPROTO),
             Self::Release(error) => error.verdict(),

@@ -242,8 +242,8 @@ fn head_of_first_byte(
         let received = match stream.recv_at_most(&mut batch, head::MAX_HEAD_BYTES) {
             Ok(0) => return Ok(Err("the server closed the connection".to_owned())),
             Ok(received) => received,
-            Err(RecvError::TimedOut) if start.elapsed() < ANSWER_LIMIT => continue,
-            Err(RecvError::TimedOut) => {
+            Err(RecvError::TimedOut { .. }) if start.elapsed() < ANSWER_LIMIT => continue,
+            Err(RecvError::TimedOut { .. }) => {
                 return Ok(Err(format!("no answer within {ANSWER_LIMIT:?}")));
             }
             Err(RecvError::Refused(error)) => return Ok(Err(error.to_string())),

@@ -275,8 +275,10 @@ impl<'a> Talk<'a> {
             match self.stream.recv_at_most(&mut self.batch, most) {
                 Ok(0) => return Err(self.broken("the server closed the connection")),
                 Ok(_) => filled += self.batch.copy_to(&mut out[filled..])?,
-                Err(RecvError::TimedOut) if start.elapsed() < ANSWER_LIMIT => {}
-                Err(RecvError::TimedOut) => return Err(self.broken("the server does not answer")),
+                Err(RecvError::TimedOut { .. }) if start.elapsed() < ANSWER_LIMIT => {}
+                Err(RecvError::TimedOut { .. }) => {
+                    return Err(self.broken("the server does not answer"));
+                }
                 Err(RecvError::Refused(error)) => return Err(self.broken(&error.to_string())),
                 Err(error) => return Err(error.into()),
             }

@@ -55,6 +55,7 @@ impl<'a> Client<'a> {
             }
             Backend::Kernel(name) => {
                 let nic = Netdev::kernel(&name)?;
+                kernel::check_support(&name, purpose)?;
                 Ok(Self {
                     nic,
                     backend: "kernel",

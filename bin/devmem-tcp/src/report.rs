@@ -17,7 +17,7 @@ use devmem_tcp::QueueStats;
 use crate::args::Direction;
 use crate::plan::NicPlan;
 use tool::output::Failure;
-use tool::progress::gbit_per_s;
+use tool::rate::Rate;
 use tool::receive::Totals;
 use tool::size::Size;
 use tool::spread::Spread;
@@ -71,9 +71,12 @@ pub struct RunReport {
     /// Payload bits per second, in 10^9.
     pub gbit_per_s: f64,
     /// CPU time of receiving, without verification and output, in seconds per 10^9 bytes.
-    pub recv_cpu_s_per_gb: f64,
+    pub recv_cpu_s_per_gb: Option<f64>,
     /// CPU time of verification and output, in seconds per 10^9 bytes.
-    pub check_cpu_s_per_gb: f64,
+    pub check_cpu_s_per_gb: Option<f64>,
+    /// The payload was written to a file.
+    #[serde(skip)]
+    pub is_written: bool,
     /// Bytes in device memory.
     pub device_bytes: u64,
     /// Bytes in host memory.
@@ -166,7 +169,7 @@ impl RunReport {
     /// Sets the times and rates.
     pub fn set_times(&mut self, elapsed: Duration, receiving: Duration, checking: Duration) {
         self.seconds = elapsed.as_secs_f64();
-        self.gbit_per_s = gbit_per_s(self.bytes, elapsed);
+        self.gbit_per_s = Rate::of(self.bytes, elapsed).gbit_per_s();
         self.recv_cpu_s_per_gb = per_gb(receiving, self.bytes);
         self.check_cpu_s_per_gb = per_gb(checking, self.bytes);
     }
@@ -195,11 +198,22 @@ impl RunReport {
     }
 }
 
-fn per_gb(time: Duration, bytes: u64) -> f64 {
-    if bytes == 0 {
-        0.0
-    } else {
-        time.as_secs_f64() / (bytes as f64 / 1e9)
+/// Fewest bytes of which the CPU time per byte says anything: that of fewer is the time of beginning and ending a run.
+const FEWEST_BYTES: u64 = 1_000_000;
+
+/// Returns CPU time in seconds per 10^9 bytes; `None` for too few bytes.
+fn per_gb(time: Duration, bytes: u64) -> Option<f64> {
+    (bytes >= FEWEST_BYTES).then(|| time.as_secs_f64() / (bytes as f64 / 1e9))
+}
+
+/// Returns the text of such a figure, and of a second one with what it is for.
+fn cpu_text(cost: Option<f64>, second: Option<(Option<f64>, &str)>) -> String {
+    match (cost, second) {
+        (Some(cost), Some((Some(second), what))) => {
+            format!("{cost:.3} s/GB, and {second:.3} s/GB {what}")
+        }
+        (Some(cost), _) => format!("{cost:.3} s/GB"),
+        (None, _) => "no figure for less than 1 MB".to_owned(),
     }
 }
 
@@ -242,12 +256,15 @@ impl RunReport {
     }
 
     fn receiving_rows(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cpu = (self.recv_cpu_s_per_gb, self.check_cpu_s_per_gb);
-        row(
-            f,
-            "receiver CPU",
-            format_args!("{:.3} s/GB, and {:.3} s/GB to check", cpu.0, cpu.1),
-        )?;
+        let what = match (self.verified_bytes.is_some(), self.is_written) {
+            (true, true) => Some("to check and to write"),
+            (true, false) => Some("to check"),
+            (false, true) => Some("to write"),
+            (false, false) => None,
+        };
+        let second = what.map(|what| (self.check_cpu_s_per_gb, what));
+        let cpu = cpu_text(self.recv_cpu_s_per_gb, second);
+        row(f, "receiver CPU", format_args!("{cpu}"))?;
         placed_row(f, self.device_bytes, self.linear_bytes)?;
         let (frags, back) = (self.device_frags, self.tokens_returned);
         row(f, "frags", format_args!("{frags} lent, {back} returned"))?;
@@ -288,7 +305,7 @@ pub fn connections(count: u64) -> String {
 }
 
 fn rate_row(f: &mut fmt::Formatter<'_>, gbit_per_s: f64, seconds: f64) -> fmt::Result {
-    let rate = format_args!("{gbit_per_s:.1} Gbit/s for {seconds:.2} s");
+    let rate = format_args!("{} for {seconds:.2} s", Rate(gbit_per_s * 1e9));
     row(f, "rate", rate)
 }
 

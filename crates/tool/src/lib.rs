@@ -24,6 +24,7 @@ pub mod peer;
 pub mod progress;
 #[cfg(any(test, feature = "test-util"))]
 pub mod pty;
+pub mod rate;
 pub mod receive;
 pub mod sender;
 pub mod signals;

@@ -145,8 +145,8 @@ impl fmt::Display for Failure {
                     hints.push(hint.to_owned());
                 }
             }
-            // Some errors include the text of their source, so that text is not repeated.
-            if !said.contains(first) {
+            // Some errors include the text of their source, or the words for its errno, so that text is not repeated.
+            if !said.contains(first) && !names_errno(&said, cause) {
                 let separator = if said.is_empty() { "" } else { ": " };
                 said = said + separator + first;
             }
@@ -171,6 +171,20 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
             remedy: remedy.map(str::to_owned),
         }
     }
+}
+
+/// Returns whether `said` has the words for the errno of `cause`: `EBUSY (device or resource busy)` says what
+/// `Device or resource busy (os error 16)` does.
+fn names_errno(said: &str, cause: &(dyn std::error::Error + 'static)) -> bool {
+    let number = cause
+        .downcast_ref::<io::Error>()
+        .and_then(io::Error::raw_os_error);
+    let number = number.or_else(|| {
+        cause
+            .downcast_ref::<Errno>()
+            .map(|errno| errno.raw_os_error())
+    });
+    number.is_some_and(|number| said.contains(&devmem_uapi::Errno(number).describe().to_string()))
 }
 
 /// Returns the exit code and the remedy of a known error.
@@ -355,6 +369,16 @@ mod tests {
         let source = std::io::Error::other("it is gone\n  look for it");
         let failure = Failure::from(Open { source });
         assert_eq!(failure.to_string(), "open x: it is gone; look for it");
+    }
+
+    #[test]
+    fn an_errno_that_was_named_is_not_repeated_in_words() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("move macvtap: EBUSY (device or resource busy)")]
+        struct Busy(#[source] std::io::Error);
+        let busy = Busy(std::io::Error::from_raw_os_error(16));
+        let text = Failure::from(busy).to_string();
+        assert_eq!(text, "move macvtap: EBUSY (device or resource busy)");
     }
 
     #[test]

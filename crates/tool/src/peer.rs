@@ -12,7 +12,7 @@ use anyhow::Context;
 use devmem_linux::helper::Helper;
 use serde::de::DeserializeOwned;
 
-use crate::output::Failure;
+use crate::output::{Exit, Failure};
 use crate::signals::StopFlag;
 use crate::source::is_readable;
 
@@ -171,7 +171,8 @@ pub fn start_apart(command: &mut Command) -> io::Result<Helper> {
     Helper::start(command.process_group(0))
 }
 
-/// Returns an error with the last output of a failed helper process.
+/// Returns an error with the last output of a failed helper process, and its exit code if that says that this machine does not support
+/// the run.
 pub fn failure(name: &str, child: &mut Helper) -> Failure {
     let mut said = String::new();
     if let Some(stderr) = child.take_stderr() {
@@ -183,5 +184,11 @@ pub fn failure(name: &str, child: &mut Helper) -> Failure {
         .iter()
         .find_map(|prefix| said.strip_prefix(prefix))
         .unwrap_or(said);
-    Failure::failed(format!("the {name} failed: {said}"))
+    let failure = Failure::failed(format!("the {name} failed: {said}"));
+    // It has closed its output.
+    let code = child.wait().ok().and_then(|status| status.code());
+    match code == Some(Exit::Unsupported.code().into()) {
+        true => failure.ending_with(Exit::Unsupported),
+        false => failure,
+    }
 }

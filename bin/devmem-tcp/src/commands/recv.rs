@@ -20,7 +20,7 @@ use tool::display::Display;
 use tool::intervals::Intervals;
 use tool::output::{Failure, note};
 use tool::pattern::{Expected, RepeatingPattern};
-use tool::progress::gbit_per_s;
+use tool::rate::Rate;
 use tool::receive::{Ended, Go, Task};
 use tool::signals::StopFlag;
 use tool::size::Size;
@@ -84,6 +84,7 @@ fn on_kernel(name: &str, plan: &RecvPlan) -> Result<(), Failure> {
     if plan.kernel.dry_run {
         return kernel::dry_run(&nic, local, plan.kernel.queues);
     }
+    kernel::check_support(name, Purpose::Receive)?;
     let output = open_output(plan.output.as_ref())?;
     let receiver = Receiver::on_kernel(nic, &plan.kernel, local)?;
     let report = RunReport::of("kernel", name.to_owned(), &plan.nic, local.ip());
@@ -158,6 +159,7 @@ fn receive(
     display.finish();
 
     report.set_received(&totals);
+    report.is_written = plan.output.is_some();
     receiver.finish(&mut report);
     plan.form.print(&report)?;
     let failed = (totals.broken > 0 && !stop.is_set())
@@ -173,18 +175,14 @@ fn connection_line(ended: &Ended) -> String {
         elapsed,
         bad_bytes,
     } = *ended;
-    let (size, rate, seconds) = (
-        Size(bytes),
-        gbit_per_s(bytes, elapsed),
-        elapsed.as_secs_f64(),
-    );
+    let (size, rate, seconds) = (Size(bytes), Rate::of(bytes, elapsed), elapsed.as_secs_f64());
     let verified = match bad_bytes {
         None => String::new(),
         Some(0) => ", every byte verified".to_owned(),
         Some(bad) => format!(", {bad} bytes BAD"),
     };
     let line = format!(
-        "{:>13}  {size} from {peer}, {rate:.1} Gbit/s for {seconds:.2} s{verified}",
+        "{:>13}  {size} from {peer}, {rate} for {seconds:.2} s{verified}",
         "connection"
     );
     match terminal::width(io::stderr()) {

@@ -140,12 +140,16 @@ impl End {
                         memory: memory.allocate(plan.mem_bytes)?,
                     }
                 }
-                Backend::Kernel(name) => Self {
-                    backend: "kernel",
-                    nic: Netdev::kernel(&name)?,
-                    memory: kernel::memory(plan.memory, plan.mem_bytes, None)?,
-                    link: name,
-                },
+                Backend::Kernel(name) => {
+                    let nic = Netdev::kernel(&name)?;
+                    kernel::check_support(&name, Purpose::Send)?;
+                    Self {
+                        backend: "kernel",
+                        nic,
+                        memory: kernel::memory(plan.memory, plan.mem_bytes, None)?,
+                        link: name,
+                    }
+                }
             },
         )
     }

@@ -1,7 +1,9 @@
 //! The stack of a run, and its link.
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 
+use devmem_linux::packet::SharedStation;
 use devmem_tcp::{LinkSpec, Netdev, NetdevBuilder};
 
 use tool::parse::{Prefix, check_interface_name, check_pair, parse_tap};
@@ -35,6 +37,8 @@ pub struct TapPlan {
     pub link: LinkSpec,
     /// Options of the link, as the library takes them after a comma.
     pub options: Option<String>,
+    /// The ports that the link shares with the kernel: no other is ours.
+    pub shared_ports: Option<RangeInclusive<u16>>,
     /// Our address; the unspecified one, with a prefix of length 0, for one that a DHCP server lends.
     pub ours: Prefix,
     /// The address for the kernel's end.
@@ -79,6 +83,7 @@ impl LinkPlan {
             )));
         }
         let (link, options) = parse_link(link)?;
+        let shared_ports = shared_ports(&link, options.as_deref())?;
         check_address(&link, addr.as_deref())?;
         if *shards != 1 && matches!(link, LinkSpec::Unix(_) | LinkSpec::UnixListen(_)) {
             let text = format!("--shards {shards}: {link} has one queue, and so one shard");
@@ -97,6 +102,7 @@ impl LinkPlan {
             tap: TapPlan {
                 link,
                 options,
+                shared_ports,
                 ours,
                 peers,
                 gateway: *gateway,
@@ -188,6 +194,26 @@ fn parse_link(text: &str) -> Result<(LinkSpec, Option<String>), Failure> {
                     "write tap:NAME, packet:NAME or macvtap:NAME, the interface's name of at most 15 bytes, unix:PATH or unix-listen:PATH",
                 )
             }),
+    }
+}
+
+/// Validates the options of a link, and returns the ports that it shares with the kernel, if it does.
+fn shared_ports(
+    link: &LinkSpec,
+    options: Option<&str>,
+) -> Result<Option<RangeInclusive<u16>>, Failure> {
+    let Some(options) = options else {
+        return Ok(None);
+    };
+    let builder = Netdev::builder(&format!("{link},{options}"));
+    let builder = builder.map_err(|error| Failure::usage(format!("--link: {error}")))?;
+    let ports = builder.shared_ports();
+    let most = SharedStation::MAX_PORTS;
+    match ports.clone().map_or(0, Iterator::count) {
+        count if count > most => Err(Failure::usage(format!(
+            "--link: {options} are {count} ports, and at most {most} can be shared"
+        ))),
+        _ => Ok(ports),
     }
 }
 

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 
 use serde::Serialize;
 
-use super::{Circumstances, per_gb, rate_row, row};
-use tool::progress::gbit_per_s;
+use super::{Circumstances, cpu_text, per_gb, rate_row, row};
+use tool::rate::Rate;
 use tool::size::Size;
 use tool::transmit::SendStats;
 
@@ -47,9 +47,9 @@ pub struct Sending {
     /// Of those, sends that were reported as copied.
     pub copied_completions: u64,
     /// CPU time of sending, without that of generating or reading the bytes, in seconds per 10^9 bytes.
-    pub send_cpu_s_per_gb: f64,
+    pub send_cpu_s_per_gb: Option<f64>,
     /// CPU time of generating or reading the bytes and of writing them to device memory, in seconds per 10^9 bytes.
-    pub fill_cpu_s_per_gb: f64,
+    pub fill_cpu_s_per_gb: Option<f64>,
 }
 
 impl Sending {
@@ -73,11 +73,8 @@ impl Sending {
     /// Writes its rows of a table.
     pub(super) fn rows(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (send, fill) = (self.send_cpu_s_per_gb, self.fill_cpu_s_per_gb);
-        row(
-            f,
-            "sender CPU",
-            format_args!("{send:.3} s/GB, and {fill:.3} s/GB to fill"),
-        )?;
+        let cpu = cpu_text(send, Some((fill, "to fill")));
+        row(f, "sender CPU", format_args!("{cpu}"))?;
         let (sends, done, copied) = (self.sends, self.completions, self.copied_completions);
         row(
             f,
@@ -97,7 +94,7 @@ impl SendReport {
             interrupted: sent.is_interrupted,
             bytes: sent.bytes,
             seconds: sent.elapsed.as_secs_f64(),
-            gbit_per_s: gbit_per_s(sent.bytes, sent.elapsed),
+            gbit_per_s: Rate::of(sent.bytes, sent.elapsed).gbit_per_s(),
             sending: Sending::of(sent),
             chunk_bytes: 0,
             circumstances: Circumstances::default(),

@@ -34,6 +34,13 @@ fn the_kernel_backend_on_an_unsupported_interface_is_refused_with_the_missing_fe
             let refused = run(line);
             assert_eq!(refused.code, Some(3), "{line}: {}", refused.stderr);
             assert_eq!(refused.stdout, b"", "{line}");
+            // The NIC before the memory.
+            assert_said(&refused, "k0 cannot ");
+            assert!(
+                !refused.stderr.contains("udmabuf"),
+                "{line}: {}",
+                refused.stderr
+            );
         }
         run("recv --backend kernel --if nosuch0").failed_with(1, "there is no interface nosuch0");
     });

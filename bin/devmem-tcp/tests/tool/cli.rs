@@ -28,6 +28,22 @@ fn wrong_usage_ends_with_2_and_one_line_that_names_the_option() {
             "send 10.77.0.1 --link eth0",
             "--link \"eth0\" is not a link",
         ),
+        (
+            "recv --link packet:eth0,ports=5210-5201 --addr 10.0.0.2/24",
+            "--link: '5210-5201' is not a range of ports: its first port is above its last; write it as 5201-5210",
+        ),
+        (
+            "send --link packet:eth0,ports=0-7 --addr 10.0.0.2/24 10.0.0.1",
+            "--link: '0-7': port 0 is no port",
+        ),
+        (
+            "load --link packet:eth0,ports=1-9000 --addr 10.0.0.2/24 http://10.0.0.1/x",
+            "9000 ports, and at most 256 can be shared",
+        ),
+        (
+            "recv --link packet:eth0,ports=5201-5210 --addr 10.0.0.2/24 -p 80",
+            "--port 80 is not one of the ports 5201-5210 that --link leaves to us",
+        ),
         ("wire --a tap:x --b tap:x", "the same end"),
         ("lab run --nics 9 -- true", "--nics 9: 0 to 8"),
         (
@@ -81,6 +97,10 @@ fn an_invalid_destination_is_refused_with_the_correct_command() {
         (
             "send 127.0.0.1 --peer-addr 10.77.0.7/24",
             "send --peer-addr 10.77.0.7/24 10.77.0.7",
+        ),
+        (
+            "send localhost --link packet:eth0 --addr 10.0.0.2/24",
+            "localhost is the kernel's loopback interface; packet:eth0 reaches other hosts; to reach this one, send over a TAP: ",
         ),
         (
             "send example.org:80",

@@ -23,7 +23,7 @@ use tool::display::Display;
 use tool::memory::PAGE_BYTES;
 use tool::output::Failure;
 use tool::peer::Peer;
-use tool::progress::gbit_per_s;
+use tool::rate::Rate;
 use tool::sender::{Share, pattern_of, shares};
 use tool::signals::StopFlag;
 use tool::source::{Made, Source};
@@ -81,7 +81,7 @@ pub fn run(
     report.connections = u64::from(plan.connections);
     report.bytes = sent.bytes;
     report.seconds = sent.elapsed.as_secs_f64();
-    report.gbit_per_s = gbit_per_s(sent.bytes, sent.elapsed);
+    report.gbit_per_s = Rate::of(sent.bytes, sent.elapsed).gbit_per_s();
     report.device_bytes = sent.bytes;
     report.sending = Some(Sending::of(&sent));
     if !sent.is_interrupted {

@@ -5,6 +5,7 @@ mod kernel;
 mod link;
 mod load;
 mod store;
+mod tcp;
 
 use std::path::PathBuf;
 
@@ -21,6 +22,7 @@ pub use kernel::{Ncdevmem, Restore};
 pub use link::{BackendChoice, DEFAULT_LINK, LinkArgs};
 pub use load::{ChecksumKind, Load};
 pub use store::Store;
+pub use tcp::{BufferArgs, CongestionChoice, TcpArgs};
 
 /// Device memory TCP: receive TCP payload straight into device memory.
 ///
@@ -82,7 +84,7 @@ pub struct Demo {
     #[arg(
         long,
         conflicts_with_all = ["direction", "connections", "link", "write_size", "congestion", "capture", "watch", "queues",
-            "niov", "mem_size"]
+            "niov", "mem_size", "send_buffer", "receive_buffer", "pacing"]
     )]
     pub exchange: bool,
     /// Load a file from a stock server, the first one that is installed or the named one, over a TAP or --link packet
@@ -114,7 +116,7 @@ pub struct Demo {
     /// Bytes per send call of the sender
     #[arg(long, value_name = "SIZE", default_value = "1M")]
     pub write_size: Size,
-    /// Congestion control of the sender's kernel socket
+    /// Congestion control of the sender: of its kernel socket, or with --direction tx and loopback of our stack (cubic, reno)
     #[arg(long, value_name = "NAME", default_value = "cubic")]
     pub congestion: String,
     /// Write every packet, payload included, to FILE for Wireshark, with comments: queue, split, net_iovs, tokens. If the disk
@@ -125,6 +127,8 @@ pub struct Demo {
     /// end the run
     #[arg(long)]
     pub watch: bool,
+    #[command(flatten)]
+    pub buffers: BufferArgs,
     #[command(flatten)]
     pub nic: NicArgs,
     #[command(flatten)]

@@ -53,11 +53,8 @@ pub fn check_support(name: &str, purpose: Purpose) -> Result<(), Failure> {
         Purpose::Receive => ("bind_rx", "receive into"),
         Purpose::Send => ("bind_tx", "send from"),
     };
-    let checks = doctor.nics.iter().flat_map(|nic| &nic.checks);
-    let missing = checks
-        .filter(|found| found.name == check && found.state == CheckState::Missing)
-        .next();
-    match missing {
+    let mut checks = doctor.nics.iter().flat_map(|nic| &nic.checks);
+    match checks.find(|found| found.name == check && found.state == CheckState::Missing) {
         None => Ok(()),
         Some(missing) => {
             let text = format!("{name} cannot {what} device memory: {}", missing.found);

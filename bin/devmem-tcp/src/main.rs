@@ -75,8 +75,8 @@ fn run(command: Command) -> Result<(), Failure> {
 
 fn run_helper(command: HelperCommand) -> Result<(), Failure> {
     match command {
-        HelperCommand::DemoReceiver(args) => commands::receiver::run(&args),
-        HelperCommand::DemoSender(args) => commands::sender::run(&args),
-        HelperCommand::DemoRank(args) => commands::exchange::run_rank(&args),
+        HelperCommand::Receiver(args) => commands::receiver::run(&args),
+        HelperCommand::Sender(args) => commands::sender::run(&args),
+        HelperCommand::Rank(args) => commands::exchange::run_rank(&args),
     }
 }

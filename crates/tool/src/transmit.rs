@@ -16,7 +16,7 @@ use crate::source::{Next, Source};
 
 /// Maximum length of one wait; signals are checked between waits.
 const LOOK_AROUND: Duration = Duration::from_millis(100);
-/// Maximum length of one wait for the peer's FIN; the acknowledgement of ours is checked between waits.
+/// Maximum length of one wait for the acknowledgement of our FIN and for the peer's; TCP's statistics are read between waits.
 const FIN_STEP: Duration = Duration::from_millis(5);
 /// Maximum time from the acknowledgement of our FIN until the peer's. A peer may keep its half of the stream open; but one
 /// that ends it after our NIC is gone gets no acknowledgement, and its port stays in use for minutes.
@@ -45,6 +45,46 @@ pub struct SendStats {
     pub filling: Duration,
     /// The caller has ended the run before all bytes were acknowledged.
     pub is_interrupted: bool,
+    /// What TCP did and measured.
+    pub path: PathStats,
+}
+
+/// What TCP did and measured, over one connection or several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathStats {
+    /// Packets that were sent again.
+    pub retransmitted_packets: u64,
+    /// Bytes of payload that were sent again.
+    pub retransmitted_bytes: u64,
+    /// Timeouts of the retransmission timer.
+    pub timeouts: u64,
+    /// Smoothed round-trip time at the end; of several connections the longest.
+    pub rtt: Duration,
+    /// Shortest round-trip time seen.
+    pub min_rtt: Duration,
+}
+
+impl PathStats {
+    fn of(info: &TcpInfo) -> Self {
+        Self {
+            retransmitted_packets: info.total_retrans,
+            retransmitted_bytes: info.bytes_retrans,
+            timeouts: info.total_rto,
+            rtt: info.rtt,
+            min_rtt: info.min_rtt,
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.retransmitted_packets += other.retransmitted_packets;
+        self.retransmitted_bytes += other.retransmitted_bytes;
+        self.timeouts += other.timeouts;
+        self.rtt = self.rtt.max(other.rtt);
+        self.min_rtt = match self.min_rtt.is_zero() {
+            true => other.min_rtt,
+            false => self.min_rtt.min(other.min_rtt),
+        };
+    }
 }
 
 impl SendStats {
@@ -58,6 +98,7 @@ impl SendStats {
         self.sending += other.sending;
         self.filling += other.filling;
         self.is_interrupted |= other.is_interrupted;
+        self.path.add(&other.path);
     }
 }
 
@@ -75,6 +116,9 @@ pub struct Transmit<'a> {
     is_acknowledged: bool,
     /// When the caller has ended the run.
     stopped: Option<Instant>,
+    /// What TCP has told last.
+    path: PathStats,
+    bytes_acked: u64,
 }
 
 impl<'a> Transmit<'a> {
@@ -99,6 +143,8 @@ impl<'a> Transmit<'a> {
             is_queued: false,
             is_acknowledged: false,
             stopped: None,
+            path: PathStats::default(),
+            bytes_acked: 0,
         })
     }
 
@@ -116,6 +162,7 @@ impl<'a> Transmit<'a> {
         let (start, clock) = (Instant::now(), cpu::thread_cpu_time());
         let mut ran = self.send_all(source, go_on);
         let elapsed = start.elapsed();
+        self.note_path();
         if ran.is_ok() && self.is_acknowledged {
             ran = self.wait_for_the_peer(go_on);
         }
@@ -136,6 +183,7 @@ impl<'a> Transmit<'a> {
             elapsed,
             sending: used.saturating_sub(self.filling),
             filling: self.filling,
+            path: self.path,
             is_interrupted: self.stopped.is_some() && !(self.is_queued && self.is_acknowledged),
         })
     }
@@ -151,17 +199,30 @@ impl<'a> Transmit<'a> {
         // The rest of a chunk that was not queued is not sent any more: nothing can follow the end of the stream.
         let ended = self.ring.sender_mut().shutdown();
         ended.context("end the stream")?;
+        self.note_path();
+        self.ring.sender_mut().set_timeout(Some(FIN_STEP));
         self.is_acknowledged = is_flushed && self.repeat(go_on, |ring| Ok(ring.finish()?))?;
         Ok(())
+    }
+
+    /// Keeps what TCP tells now: a connection that both sides have ended tells nothing any more.
+    fn note_path(&mut self) {
+        let info = self.tcp_info();
+        let has_ended =
+            |info: &TcpInfo| matches!(info.state, TcpState::Closed | TcpState::TimeWait);
+        if let Some(info) = info.filter(|info| !has_ended(info)) {
+            self.path = PathStats::of(&info);
+            self.bytes_acked = info.bytes_acked;
+        }
     }
 
     /// Returns the payload bytes that the peer has acknowledged.
     fn acknowledged(&self) -> u64 {
         let sent = self.ring.sent_bytes();
-        match self.tcp_info() {
+        match self.is_acknowledged {
+            true => sent,
             // Linux also counts the SYN and the FIN.
-            Some(info) if !self.is_acknowledged => info.bytes_acked.min(sent),
-            _ => sent,
+            false => self.bytes_acked.min(sent),
         }
     }
 
@@ -239,6 +300,7 @@ impl<'a> Transmit<'a> {
                     ) => {}
                 Err(error) => return Err(failed(error)),
             }
+            self.note_path();
             if self.is_over(go_on) {
                 return Ok(false);
             }

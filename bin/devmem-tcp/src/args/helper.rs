@@ -18,11 +18,11 @@ pub struct HelperCli {
 #[derive(Debug, Subcommand)]
 pub enum HelperCommand {
     #[command(name = "__sender")]
-    DemoSender(DemoSender),
+    Sender(DemoSender),
     #[command(name = "__receiver")]
-    DemoReceiver(DemoReceiver),
+    Receiver(DemoReceiver),
     #[command(name = "__rank")]
-    DemoRank(DemoRank),
+    Rank(DemoRank),
 }
 
 impl HelperCli {

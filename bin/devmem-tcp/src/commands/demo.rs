@@ -112,7 +112,8 @@ fn into_our_memory(
     } else {
         link.to_owned()
     };
-    let mut builder = Netdev::builder(&spec)?.address(&plan.ours.to_string())?;
+    let builder = Netdev::builder(&spec)?.address(&plan.ours.to_string())?;
+    let mut builder = builder.tcp(plan.tcp.clone());
     if link == TAP {
         builder = builder.peer_address(&plan.peers.to_string())?;
     }
@@ -335,18 +336,18 @@ impl SenderHandle {
 fn wire_end(plan: &DemoPlan, spec: &str) -> Result<Netdev, Failure> {
     let builder = Netdev::builder(spec)?.address(&plan.peers.to_string())?;
     // The receiving end impairs both directions.
-    let builder = with_mtu(builder, plan.nic.mtu).tcp(sender_tcp(plan.connections));
+    let builder = with_mtu(builder, plan.nic.mtu).tcp(sender_tcp(plan));
     Ok(builder.open()?)
 }
 
 /// TCP options of our stack as a sender: its connections share the host memory of one NIC.
-fn sender_tcp(connections: u16) -> TcpOptions {
+fn sender_tcp(plan: &DemoPlan) -> TcpOptions {
     /// Half of the default host memory of a NIC; the rest is for headers and for receiving.
     const SEND_BYTES: usize = 8 << 20;
     /// Room for two super-packets: one in flight, and the next.
     const LEAST_BYTES: usize = 128 << 10;
-    let mut tcp = TcpOptions::default();
-    let share = (SEND_BYTES / usize::from(connections)).max(LEAST_BYTES);
+    let mut tcp = plan.tcp.clone();
+    let share = (SEND_BYTES / usize::from(plan.connections)).max(LEAST_BYTES);
     tcp.send_buffer = tcp.send_buffer.min(share);
     tcp
 }

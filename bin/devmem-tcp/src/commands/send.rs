@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 
 use anyhow::Context;
 use devmem_linux::cpu;
-use devmem_tcp::{BoundTx, ConnectError, Dmabuf, ErrorKind, Netdev, Purpose, Stream, TcpOptions};
+use devmem_tcp::{BoundTx, ConnectError, Dmabuf, ErrorKind, Netdev, Purpose, Stream};
 
 use crate::backend::{self, Backend};
 use crate::kernel;
@@ -124,7 +124,7 @@ impl End {
         Ok(
             match backend::choose(&plan.link, plan.users_alone, Purpose::Send)? {
                 Backend::User => {
-                    let mut tcp = TcpOptions::default();
+                    let mut tcp = plan.link.tap.tcp.clone();
                     tcp.ecn = plan.ecn;
                     let memory = plan.memory.unwrap_or(MemoryKind::Anonymous);
                     let builder = plan.link.tap.builder()?.tcp(tcp);

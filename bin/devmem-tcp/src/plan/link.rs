@@ -4,10 +4,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use devmem_linux::packet::SharedStation;
-use devmem_tcp::{LinkSpec, Netdev, NetdevBuilder};
+use devmem_tcp::{LinkSpec, Netdev, NetdevBuilder, TcpOptions};
 
 use tool::parse::{Prefix, check_interface_name, check_pair, parse_tap};
 
+use super::tcp::tcp_options;
 use crate::args::{BackendChoice, DEFAULT_LINK, LinkArgs};
 use tool::output::Failure;
 
@@ -47,6 +48,8 @@ pub struct TapPlan {
     pub gateway: Option<IpAddr>,
     /// Shards of our NIC.
     pub shards: u16,
+    /// Options of its TCP.
+    pub tcp: TcpOptions,
 }
 
 impl LinkPlan {
@@ -59,6 +62,7 @@ impl LinkPlan {
             peer_addr,
             gateway,
             shards,
+            tcp,
         } = args;
         let backend = match (backend, interface) {
             (Some(BackendChoice::Kernel), None) => {
@@ -107,6 +111,7 @@ impl LinkPlan {
                 peers,
                 gateway: *gateway,
                 shards: *shards,
+                tcp: tcp_options(tcp)?,
             },
         })
     }
@@ -132,7 +137,8 @@ impl TapPlan {
             true => AUTO.to_owned(),
             false => self.ours.to_string(),
         };
-        let mut builder = Netdev::builder(&link)?.address(&ours)?.shards(self.shards);
+        let builder = Netdev::builder(&link)?.address(&ours)?.shards(self.shards);
+        let mut builder = builder.tcp(self.tcp.clone());
         // `kernels_end` warns also of interfaces that exist already, and names the options of the tool.
         builder = builder.on_warning(|_| {});
         if let Some(peers) = self.peers {
@@ -234,7 +240,8 @@ pub(super) fn users_alone(
         ("--impair", impair != super::UNIMPAIRED),
     ];
     let mut all = common.iter().chain(others);
-    all.find(|(_, given)| *given).map(|(option, _)| *option)
+    let given = all.find(|(_, given)| *given).map(|(option, _)| *option);
+    given.or_else(|| super::tcp::given(&link.tcp))
 }
 
 /// Returns our address on a TAP, and the requested address of the kernel's `interface`.

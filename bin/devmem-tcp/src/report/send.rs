@@ -50,6 +50,16 @@ pub struct Sending {
     pub send_cpu_s_per_gb: Option<f64>,
     /// CPU time of generating or reading the bytes and of writing them to device memory, in seconds per 10^9 bytes.
     pub fill_cpu_s_per_gb: Option<f64>,
+    /// Packets that TCP sent again.
+    pub retransmitted_packets: u64,
+    /// Bytes of payload that TCP sent again.
+    pub retransmitted_bytes: u64,
+    /// Timeouts of the retransmission timer.
+    pub timeouts: u64,
+    /// Smoothed round-trip time at the end, in microseconds.
+    pub rtt_us: f64,
+    /// Shortest round-trip time, in microseconds.
+    pub min_rtt_us: f64,
 }
 
 impl Sending {
@@ -61,6 +71,11 @@ impl Sending {
             copied_completions: sent.copied,
             send_cpu_s_per_gb: per_gb(sent.sending, sent.bytes),
             fill_cpu_s_per_gb: per_gb(sent.filling, sent.bytes),
+            retransmitted_packets: sent.path.retransmitted_packets,
+            retransmitted_bytes: sent.path.retransmitted_bytes,
+            timeouts: sent.path.timeouts,
+            rtt_us: sent.path.rtt.as_secs_f64() * 1e6,
+            min_rtt_us: sent.path.min_rtt.as_secs_f64() * 1e6,
         }
     }
 
@@ -80,6 +95,22 @@ impl Sending {
             f,
             "sends",
             format_args!("{sends}, {done} complete, {copied} copied"),
+        )?;
+        let (again, bytes, timeouts) = (
+            self.retransmitted_packets,
+            Size(self.retransmitted_bytes),
+            self.timeouts,
+        );
+        row(
+            f,
+            "sent again",
+            format_args!("{again} packets, {bytes}; {timeouts} timeouts"),
+        )?;
+        let (rtt, shortest) = (self.rtt_us / 1e3, self.min_rtt_us / 1e3);
+        row(
+            f,
+            "round trip",
+            format_args!("{rtt:.3} ms, at least {shortest:.3} ms"),
         )
     }
 }

@@ -222,6 +222,28 @@ fn a_signal_during_a_transfer_ends_the_run_and_all_net_iovs_return() {
 }
 
 #[test]
+fn the_receive_buffer_limits_the_window_that_the_peer_sees() {
+    const TEST: &str = "recv::the_receive_buffer_limits_the_window_that_the_peer_sees";
+    in_netns(TEST, || {
+        let windows = ["", "--receive-buffer 32K"].map(|options| {
+            let recv = start_recv(&format!("-v 7 --json {options}"));
+            let mut stream = connect(recv_addr());
+            let mut longest = 0;
+            for _ in 0..40 {
+                stream.write_all(&repeating(7, 0, 70_000)).unwrap();
+                let info = devmem_linux::socket::TcpInfo::of(stream.as_fd()).unwrap();
+                longest = longest.max(info.snd_wnd());
+            }
+            drop(stream);
+            assert_all_right(&recv.finish().json(), 2_800_000);
+            longest
+        });
+        assert!(windows[0] > 64 << 10, "{windows:?}");
+        assert!(windows[1] <= 32 << 10, "{windows:?}");
+    });
+}
+
+#[test]
 fn a_receiver_that_keeps_all_of_its_memory_says_why_it_stalls() {
     const TEST: &str = "recv::a_receiver_that_keeps_all_of_its_memory_says_why_it_stalls";
     in_netns(TEST, || {

@@ -64,5 +64,6 @@ fn tap(plan: &DemoPlan, link: &str) -> Result<TapPlan, Failure> {
         peers: (link == TAP).then_some(plan.peers),
         gateway: None,
         shards: 1,
+        tcp: plan.tcp.clone(),
     })
 }

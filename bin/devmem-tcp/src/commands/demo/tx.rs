@@ -47,6 +47,7 @@ pub fn run(
     let capture = Capture::open(plan.capture.as_deref(), link)?;
     let mut builder = Netdev::builder(link)?
         .address(&plan.ours.to_string())?
+        .tcp(plan.tcp.clone())
         .impair(plan.nic.impairment);
     if link == TAP {
         builder = builder.peer_address(&plan.peers.to_string())?;

@@ -221,6 +221,47 @@ fn a_signal_during_a_transfer_ends_the_run_and_all_net_iovs_return() {
     );
 }
 
+/// Makes a persistent interface of the TUN driver by ip(8).
+fn tuntap(arguments: &str) -> bool {
+    let mut command = Command::new("ip");
+    command.args(["tuntap", "add"]).args(arguments.split(' '));
+    command.status().is_ok_and(|status| status.success())
+}
+
+#[test]
+fn a_tap_of_several_queues_works_with_one_and_other_interfaces_are_named() {
+    const TEST: &str =
+        "recv::a_tap_of_several_queues_works_with_one_and_other_interfaces_are_named";
+    if !has(TEST, "ip") {
+        return;
+    }
+    in_netns(TEST, || {
+        assert!(tuntap("name dm0 mode tap multi_queue"));
+        let recv = start_recv("-v 7 --json");
+        send(recv_addr(), &repeating(7, 0, 700_000));
+        assert_all_right(&recv.finish().json(), 700_000);
+
+        assert!(tuntap("name one mode tap") && tuntap("name tun mode tun"));
+        for (line, text) in [
+            (
+                "recv --link tap:one --shards 4",
+                "one is a TAP with one queue, and 4 were requested; use one queue (--shards 1), or make the TAP with several: \
+                 ip tuntap add NAME mode tap multi_queue",
+            ),
+            (
+                "recv --link tap:tun",
+                "tun is a TUN, which has no Ethernet frames; name another interface, or make it as a TAP",
+            ),
+            (
+                "recv --link tap:lo",
+                "lo exists and is not a TAP; name another interface",
+            ),
+        ] {
+            crate::common::run(line).failed_with(1, text);
+        }
+    });
+}
+
 #[test]
 fn the_receive_buffer_limits_the_window_that_the_peer_sees() {
     const TEST: &str = "recv::the_receive_buffer_limits_the_window_that_the_peer_sees";

@@ -40,7 +40,10 @@ cc /tmp/open.c $(pkg-config --cflags --libs devmemtcp) -o /tmp/open
 for page in man1/devmem-tcp.1 man1/devmem-tcp-recv.1 man1/devmem-bench.1 man3/devmemtcp.3; do
     gzip -dc "/usr/share/man/$page.gz" | grep -q '^\.TH'
 done
-test -s /usr/share/bash-completion/completions/devmem-tcp
+# The tests of the tool run the completions of all shells; here the installed file of the shell that every Debian has.
+bash -c '. /usr/share/bash-completion/completions/devmem-tcp
+    COMP_WORDS=(devmem-tcp recv --lis) COMP_CWORD=2
+    _devmem__tcp devmem-tcp --lis recv && test "${COMPREPLY[*]}" = --listen'
 test -s /usr/share/zsh/vendor-completions/_devmem-tcp
 test -s /usr/share/fish/vendor_completions.d/devmem-tcp.fish
 dpkg --remove devmem-tcp

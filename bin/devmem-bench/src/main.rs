@@ -56,15 +56,28 @@ enum What {
     Pool(pool::PoolArgs),
     Load(load::LoadArgs),
     Exchange(exchange::ExchangeArgs),
-    #[command(name = "__sender", hide = true)]
+}
+
+/// A process that a benchmark starts. A program of its own and no hidden command, which a misspelt one would be told to be
+/// similar to.
+#[derive(Debug, Parser)]
+#[command(name = PROGRAM)]
+struct HelperCli {
+    #[command(subcommand)]
+    what: Helper,
+}
+
+#[derive(Debug, Subcommand)]
+enum Helper {
+    #[command(name = "__sender")]
     Sender(sender::SenderArgs),
-    #[command(name = "__receiver", hide = true)]
+    #[command(name = "__receiver")]
     Receiver(receiver::ReceiverArgs),
     /// The cable of `lossy` and `exchange`.
-    #[command(name = "__cable", hide = true)]
+    #[command(name = "__cable")]
     Cable(lossy::CableArgs),
     /// A rank of `exchange`.
-    #[command(name = "__rank", hide = true)]
+    #[command(name = "__rank")]
     Rank(exchange::RankArgs),
 }
 
@@ -73,7 +86,13 @@ const PROGRAM: &str = "devmem-bench";
 
 fn main() -> ExitCode {
     tool::output::set_program(PROGRAM);
-    let exit = match run(Cli::parse().what) {
+    let first = std::env::args_os().nth(1);
+    let name = first.as_deref().and_then(|name| name.to_str());
+    let ended = match name.is_some_and(Helper::has_subcommand) {
+        true => run_helper(HelperCli::parse().what),
+        false => run(Cli::parse().what),
+    };
+    let exit = match ended {
         Ok(()) => Exit::Done,
         Err(failure) => failure.report(PROGRAM),
     };
@@ -90,9 +109,14 @@ fn run(what: What) -> Result<(), Failure> {
         What::Pool(args) => pool::run(&args),
         What::Load(args) => load::run(&args),
         What::Exchange(args) => exchange::run(&args),
-        What::Rank(args) => Ok(exchange::run_rank(&args)?),
-        What::Sender(args) => Ok(sender::run(&args)?),
-        What::Cable(args) => lossy::run_cable(args),
-        What::Receiver(args) => Ok(receiver::run(&args)?),
+    }
+}
+
+fn run_helper(what: Helper) -> Result<(), Failure> {
+    match what {
+        Helper::Rank(args) => Ok(exchange::run_rank(&args)?),
+        Helper::Sender(args) => Ok(sender::run(&args)?),
+        Helper::Cable(args) => lossy::run_cable(args),
+        Helper::Receiver(args) => Ok(receiver::run(&args)?),
     }
 }

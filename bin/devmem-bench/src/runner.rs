@@ -15,6 +15,7 @@ use super::report::{Case, Report, Settings, Subject};
 use super::sample::{Sample, quietest};
 use tool::memory::MEM_SIZE;
 use tool::output::{Failure, note, print_json, tell};
+use tool::signals::StopFlag;
 use tool::terminal;
 
 /// Minimum number of repetitions for a meaningful range.
@@ -45,13 +46,19 @@ pub fn run<C: Case>(
     let bench = Bench::new(plan)?;
     let rows = plan.cases.iter().map(Case::row_name);
     let mut report = Report::new(bench.settings(), subject, rows);
+    let stop = StopFlag::install().context("install signal handlers")?;
     for repetition in 1..=plan.repetitions {
         for (row, case) in plan.cases.iter().enumerate() {
             match quietest(|| run_once(&bench, case)) {
+                // It may have disturbed the row, and ends the processes of the other end.
+                _ if stop.is_set() => break,
                 Ok(sample) => report.add(row, sample),
                 // The other rows run nevertheless: the machine may lack only the congestion control of this row.
                 Err(error) => report.fail(row, format!("{error:#}")),
             }
+        }
+        if stop.is_set() {
+            break;
         }
         note(format_args!(
             "repetition {repetition} of {} done",
@@ -65,6 +72,7 @@ pub fn run<C: Case>(
     }
     plan.plot.write(&chart)?;
     match report.rows_without_samples() {
+        _ if stop.is_set() => Err(Failure::interrupted()),
         0 => Ok(()),
         failed => Err(anyhow!("{failed} rows have no figures").into()),
     }

@@ -1,9 +1,11 @@
 //! The command line as text and numbers; `plan.rs` validates it.
 
+mod helper;
 mod kernel;
 mod link;
 mod load;
 mod store;
+mod tcp;
 
 use std::path::PathBuf;
 
@@ -15,10 +17,12 @@ use tool::parse::OutputArgs;
 use tool::size::Size;
 use tool::stock::StockServer;
 
+pub use helper::{DemoRank, DemoReceiver, DemoSender, HelperCli, HelperCommand};
 pub use kernel::{Ncdevmem, Restore};
 pub use link::{BackendChoice, DEFAULT_LINK, LinkArgs};
 pub use load::{ChecksumKind, Load};
 pub use store::Store;
+pub use tcp::{BufferArgs, CongestionChoice, TcpArgs};
 
 /// Device memory TCP: receive TCP payload straight into device memory.
 ///
@@ -36,6 +40,8 @@ const TOP_NOTES: &str = "\
 `devmem-tcp demo` shows a transfer and needs no set-up; `devmem-tcp doctor` shows what this machine supports.
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 not supported on this machine.
+SIGINT (Ctrl-C), SIGTERM and SIGHUP end a run with its report, and with 1 if anything was left to do;
+`recv --keep-listening` without an open connection, `nic` and `wire` have no other end: 0.
 Results for programs go to stdout (--json), messages for people to stderr.
 Sizes take K, M, G, T (times 1024) or kB, MB, GB, TB (times 1000).";
 
@@ -54,12 +60,6 @@ pub enum Command {
     Doctor(DoctorArgs),
     Restore(Restore),
     Ncdevmem(Ncdevmem),
-    #[command(name = "__sender", hide = true)]
-    DemoSender(DemoSender),
-    #[command(name = "__receiver", hide = true)]
-    DemoReceiver(DemoReceiver),
-    #[command(name = "__rank", hide = true)]
-    DemoRank(DemoRank),
 }
 
 /// Demonstrate device memory TCP between a kernel socket and our stack, and verify every byte
@@ -84,7 +84,7 @@ pub struct Demo {
     #[arg(
         long,
         conflicts_with_all = ["direction", "connections", "link", "write_size", "congestion", "capture", "watch", "queues",
-            "niov", "mem_size"]
+            "niov", "mem_size", "send_buffer", "receive_buffer", "pacing"]
     )]
     pub exchange: bool,
     /// Load a file from a stock server, the first one that is installed or the named one, over a TAP or --link packet
@@ -116,7 +116,7 @@ pub struct Demo {
     /// Bytes per send call of the sender
     #[arg(long, value_name = "SIZE", default_value = "1M")]
     pub write_size: Size,
-    /// Congestion control of the sender's kernel socket
+    /// Congestion control of the sender: of its kernel socket, or with --direction tx and loopback of our stack (cubic, reno)
     #[arg(long, value_name = "NAME", default_value = "cubic")]
     pub congestion: String,
     /// Write every packet, payload included, to FILE for Wireshark, with comments: queue, split, net_iovs, tokens. If the disk
@@ -127,6 +127,8 @@ pub struct Demo {
     /// end the run
     #[arg(long)]
     pub watch: bool,
+    #[command(flatten)]
+    pub buffers: BufferArgs,
     #[command(flatten)]
     pub nic: NicArgs,
     #[command(flatten)]
@@ -180,7 +182,8 @@ pub enum DemoLink {
 ///
 /// Our stack listens on an address of a TAP interface, which is created if it does not exist. With --if, the kernel's stack
 /// listens on an interface with a NIC that supports device memory; the NIC is set up first, and its previous settings are
-/// restored at the end. The command ends with statistics when all connections have ended, or on SIGINT, SIGTERM or SIGHUP.
+/// restored at the end. The command ends with statistics when all connections have ended, or on SIGINT, SIGTERM or SIGHUP: then with
+/// exit status 1, unless it keeps listening and no connection is open.
 #[derive(Debug, Args)]
 #[command(after_long_help = RECV_EXAMPLES)]
 pub struct Recv {
@@ -261,7 +264,7 @@ Examples:
 /// Our stack connects from an address of a TAP interface, which is created if it does not exist. With --if, the kernel's
 /// stack connects through an interface with a NIC that supports device memory. The bytes are written to a ring of chunks in
 /// device memory and sent from there without a copy; a chunk is reused only when its send is complete. The command ends with
-/// statistics when the peer has acknowledged everything, or on SIGINT, SIGTERM or SIGHUP.
+/// statistics when the peer has acknowledged everything, or, with exit status 1, on SIGINT, SIGTERM or SIGHUP.
 #[derive(Debug, Args)]
 #[command(after_long_help = SEND_EXAMPLES)]
 pub struct Send {
@@ -369,62 +372,4 @@ pub struct NicArgs {
 pub struct PacketdrillPath {
     #[command(flatten)]
     pub output: OutputArgs,
-}
-
-/// The demo's receiver: listens, reports that it listens, checks the pattern, and reports the result.
-#[derive(Debug, Args)]
-pub struct DemoReceiver {
-    #[arg(long)]
-    pub listen: std::net::SocketAddr,
-    #[arg(long)]
-    pub connections: u16,
-    #[arg(long)]
-    pub cpu: Option<usize>,
-}
-
-/// The demo's sender: connects and sends the pattern.
-#[derive(Debug, Args)]
-pub struct DemoSender {
-    #[arg(long)]
-    pub to: std::net::SocketAddr,
-    #[arg(long)]
-    pub bytes: u64,
-    #[arg(long)]
-    pub connections: u16,
-    #[arg(long)]
-    pub write_size: usize,
-    #[arg(long)]
-    pub congestion: String,
-    #[arg(long)]
-    pub cpu: Option<usize>,
-}
-
-/// A rank of the demo's exchange: connects to its neighbours in the ring, runs the collectives and reports the times.
-#[derive(Debug, Args)]
-pub struct DemoRank {
-    #[arg(long)]
-    pub rank: u16,
-    #[arg(long)]
-    pub ranks: u16,
-    /// Number of floats of the vector
-    #[arg(long)]
-    pub floats: usize,
-    #[arg(long)]
-    pub rounds: usize,
-    /// Kind of memory of the vector
-    #[arg(long)]
-    pub memory: MemoryKind,
-    /// Socket of the wire from the previous rank, to connect to
-    #[arg(long)]
-    pub left: PathBuf,
-    /// Socket of the wire to the next rank, to connect to
-    #[arg(long)]
-    pub right: PathBuf,
-    /// Listen on the socket of the wire to the next rank: there is no cable
-    #[arg(long)]
-    pub listen: bool,
-    #[arg(long)]
-    pub ipv6: bool,
-    #[arg(long)]
-    pub mtu: u16,
 }

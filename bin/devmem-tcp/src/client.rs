@@ -11,6 +11,7 @@ use crate::plan::{KernelPlan, LinkPlan, NicPlan, TapPlan};
 use crate::receiver::{BoundNic, open_nic};
 use tool::memory::MEM_SIZE;
 use tool::output::{Failure, note};
+use tool::signals::StopFlag;
 
 /// A NIC without bound memory.
 #[derive(Debug)]
@@ -43,10 +44,11 @@ impl<'a> Client<'a> {
         nic: &'a NicPlan,
         kernel: &'a KernelPlan,
         purpose: Purpose,
+        stop: &StopFlag,
     ) -> Result<Self, Failure> {
         match backend::choose(link, kernel.users_alone, purpose)? {
             Backend::User => {
-                let opened = Self::on_link(&link.tap, nic)?;
+                let opened = Self::on_link(&link.tap, nic, stop)?;
                 if let Some(warning) = kernels_end::unreachable(&link.tap) {
                     note(warning);
                 }
@@ -54,6 +56,7 @@ impl<'a> Client<'a> {
             }
             Backend::Kernel(name) => {
                 let nic = Netdev::kernel(&name)?;
+                kernel::check_support(&name, purpose)?;
                 Ok(Self {
                     nic,
                     backend: "kernel",
@@ -69,9 +72,9 @@ impl<'a> Client<'a> {
     /// # Errors
     ///
     /// The link is not available.
-    pub fn on_link(tap: &TapPlan, nic: &'a NicPlan) -> Result<Self, Failure> {
+    pub fn on_link(tap: &TapPlan, nic: &'a NicPlan, stop: &StopFlag) -> Result<Self, Failure> {
         Ok(Self {
-            nic: open_nic(tap.builder()?, nic)?,
+            nic: open_nic(tap.builder()?, nic, stop)?,
             backend: "user",
             link: tap.link.to_string(),
             memory: Memory::User(tap.ours.address, nic),

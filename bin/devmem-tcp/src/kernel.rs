@@ -3,7 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Context;
-use devmem_tcp::{Dmabuf, Netdev, NiovSize, RxQueueId};
+use devmem_linux::doctor::{CheckState, Doctor};
+use devmem_tcp::{Dmabuf, Netdev, NiovSize, Purpose, RxQueueId};
 
 use crate::plan::{KernelPlan, LinkPlan};
 use tool::memory::{MEM_SIZE, MemoryKind};
@@ -39,6 +40,29 @@ pub fn memory(
         Ok::<_, devmem_tcp::DeviceMemoryError>(memory)
     });
     Ok(made.with_context(got)?)
+}
+
+/// Refuses an interface that does not support device memory, before memory for it is made.
+///
+/// # Errors
+///
+/// Its driver does not support it.
+pub fn check_support(name: &str, purpose: Purpose) -> Result<(), Failure> {
+    let doctor = Doctor::examine(Some(name)).with_context(|| format!("examine {name}"))?;
+    let (check, what) = match purpose {
+        Purpose::Receive => ("bind_rx", "receive into"),
+        Purpose::Send => ("bind_tx", "send from"),
+    };
+    let mut checks = doctor.nics.iter().flat_map(|nic| &nic.checks);
+    match checks.find(|found| found.name == check && found.state == CheckState::Missing) {
+        None => Ok(()),
+        Some(missing) => {
+            let text = format!("{name} cannot {what} device memory: {}", missing.found);
+            Err(Failure::unsupported(text).with_remedy(format!(
+                "`devmem-tcp doctor {name}` lists what it lacks; without --backend kernel our stack runs on any machine"
+            )))
+        }
+    }
 }
 
 /// Returns the address to listen on: the requested one, or the NIC's first, preferably IPv4.

@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Cli, Command};
+use args::{Cli, Command, HelperCli, HelperCommand};
 use devmem_tcp::text::is_unprintable;
 use gvnic_server::plan::{GvnicPlan, WirePlan};
 use plan::{DemoPlan, ExchangePlan, LoadPlan, RecvPlan, SendPlan, StorePlan};
@@ -33,6 +33,9 @@ fn main() -> ExitCode {
     // The process has one thread here, which `demo` needs to enter a user namespace.
     if let Some(ended) = lab::guest::run_by_name(std::env::args_os()) {
         return exit("devmem-tcp", ended);
+    }
+    if let Some(helper) = HelperCli::of_this_process() {
+        return exit("devmem-tcp", run_helper(helper.command));
     }
     let (program, ended) = match ncdevmem::flags_by_name(std::env::args_os()) {
         Some(flags) => (ncdevmem::NAME, ncdevmem::run(flags)),
@@ -81,8 +84,13 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Doctor(args) => tool::doctor::run(&args),
         Command::Restore(args) => commands::restore::run(&args),
         Command::Ncdevmem(args) => ncdevmem::run(args.flags),
-        Command::DemoReceiver(args) => commands::receiver::run(&args),
-        Command::DemoSender(args) => commands::sender::run(&args),
-        Command::DemoRank(args) => commands::exchange::run_rank(&args),
+    }
+}
+
+fn run_helper(command: HelperCommand) -> Result<(), Failure> {
+    match command {
+        HelperCommand::Receiver(args) => commands::receiver::run(&args),
+        HelperCommand::Sender(args) => commands::sender::run(&args),
+        HelperCommand::Rank(args) => commands::exchange::run_rank(&args),
     }
 }

@@ -8,6 +8,7 @@ mod load;
 mod recv;
 mod send;
 mod store;
+mod tcp;
 #[cfg(test)]
 mod tests;
 

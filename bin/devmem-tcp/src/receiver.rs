@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use devmem_tcp::{
     BoundRx, Dmabuf, LinkSpec, LinkState, Listener, NetIovCount, Netdev, NetdevBuilder,
     ReceivePlan, Setup, Unbound,
@@ -15,6 +16,7 @@ use crate::report::{QueueRow, RunReport};
 use tool::memory::MEM_SIZE;
 use tool::output::{Failure, note};
 use tool::receive::{Task, Totals, Transfer};
+use tool::signals::StopFlag;
 use tool::spread::Spread;
 use tool::undelivered::Undelivered;
 
@@ -42,8 +44,9 @@ impl BoundNic {
         builder: NetdevBuilder,
         plan: &NicPlan,
         local: SocketAddr,
+        stop: &StopFlag,
     ) -> Result<Self, Failure> {
-        let nic = open_nic(builder, plan)?;
+        let nic = open_nic(builder, plan, stop)?;
         let memory = plan.memory.allocate(plan.mem_bytes, MEM_SIZE)?;
         Self::bind(nic, memory, plan, local)
     }
@@ -152,8 +155,9 @@ impl Receiver {
         builder: NetdevBuilder,
         plan: &NicPlan,
         local: SocketAddr,
+        stop: &StopFlag,
     ) -> Result<Self, Failure> {
-        let bound = BoundNic::open(builder, plan, local)?;
+        let bound = BoundNic::open(builder, plan, local, stop)?;
         let listener = bound.nic.listen(local)?;
         Ok(Self { listener, bound })
     }
@@ -327,13 +331,27 @@ impl AddressWatch {
 /// # Errors
 ///
 /// The link is not available.
-pub fn open_nic(builder: NetdevBuilder, plan: &NicPlan) -> Result<Netdev, Failure> {
-    let nic = with_mtu(builder, plan.mtu)
+pub fn open_nic(
+    builder: NetdevBuilder,
+    plan: &NicPlan,
+    stop: &StopFlag,
+) -> Result<Netdev, Failure> {
+    let builder = with_mtu(builder, plan.mtu)
         // Queue 0 receives into host memory.
         .rx_queues(plan.queues + 1)
         .linear_bytes(plan.linear_bytes)
         .impair(plan.impairment);
-    Ok(nic.open()?)
+    open_until_signal(builder, stop)
+}
+
+/// Opens a NIC of ours, which may wait for an address. A signal ends the process meanwhile: nothing has to be restored.
+///
+/// # Errors
+///
+/// The link is not available.
+pub fn open_until_signal(builder: NetdevBuilder, stop: &StopFlag) -> Result<Netdev, Failure> {
+    let opened = stop.or_exit(|| builder.open());
+    Ok(opened.context("watch for signals")??)
 }
 
 /// Sets the MTU, if one was requested.

@@ -16,7 +16,8 @@ use devmem_tcp::QueueStats;
 
 use crate::args::Direction;
 use crate::plan::NicPlan;
-use tool::progress::gbit_per_s;
+use tool::output::Failure;
+use tool::rate::Rate;
 use tool::receive::Totals;
 use tool::size::Size;
 use tool::spread::Spread;
@@ -33,6 +34,15 @@ pub fn checksum_on(device: Option<String>) -> String {
     device.unwrap_or_else(|| "cpu".to_owned())
 }
 
+/// Returns the end of a run whose report is printed: a wrong result, else a signal that has cut the run short.
+pub fn verdict(complaint: Option<impl fmt::Display>, interrupted: bool) -> Result<(), Failure> {
+    match complaint {
+        Some(complaint) => Err(Failure::failed(complaint)),
+        None if interrupted => Err(Failure::interrupted()),
+        None => Ok(()),
+    }
+}
+
 /// The report of `demo` and `recv`. The field names are those of the JSON and must not change.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct RunReport {
@@ -42,8 +52,12 @@ pub struct RunReport {
     pub direction: Direction,
     /// The link: `tap:NAME` or `wire`.
     pub link: String,
+    /// A signal has ended the run before its end.
+    pub interrupted: bool,
     /// Connections that the peer ended with a FIN.
     pub connections: u64,
+    /// Connections that failed, or that a signal has cut off.
+    pub broken: u64,
     /// Payload bytes received.
     pub bytes: u64,
     /// Of those, verified bytes that are correct. `null` if no bytes were verified.
@@ -57,9 +71,12 @@ pub struct RunReport {
     /// Payload bits per second, in 10^9.
     pub gbit_per_s: f64,
     /// CPU time of receiving, without verification and output, in seconds per 10^9 bytes.
-    pub recv_cpu_s_per_gb: f64,
+    pub recv_cpu_s_per_gb: Option<f64>,
     /// CPU time of verification and output, in seconds per 10^9 bytes.
-    pub check_cpu_s_per_gb: f64,
+    pub check_cpu_s_per_gb: Option<f64>,
+    /// The payload was written to a file.
+    #[serde(skip)]
+    pub is_written: bool,
     /// Bytes in device memory.
     pub device_bytes: u64,
     /// Bytes in host memory.
@@ -135,7 +152,9 @@ impl RunReport {
 
     /// Sets what was received.
     pub fn set_received(&mut self, totals: &Totals) {
+        self.interrupted = totals.is_interrupted;
         self.connections = totals.connections;
+        self.broken = totals.broken;
         self.bytes = totals.device_bytes + totals.linear_bytes;
         self.verified_bytes = totals.verified;
         self.bad_bytes = totals.verified.map(|_| totals.bad);
@@ -150,7 +169,7 @@ impl RunReport {
     /// Sets the times and rates.
     pub fn set_times(&mut self, elapsed: Duration, receiving: Duration, checking: Duration) {
         self.seconds = elapsed.as_secs_f64();
-        self.gbit_per_s = gbit_per_s(self.bytes, elapsed);
+        self.gbit_per_s = Rate::of(self.bytes, elapsed).gbit_per_s();
         self.recv_cpu_s_per_gb = per_gb(receiving, self.bytes);
         self.check_cpu_s_per_gb = per_gb(checking, self.bytes);
     }
@@ -164,7 +183,8 @@ impl RunReport {
                 place.unwrap_or_default()
             ));
         }
-        if let Some(complaint) = self.sending.and_then(|sending| sending.complaint()) {
+        let unsent = self.sending.filter(|_| !self.interrupted);
+        if let Some(complaint) = unsent.and_then(|sending| sending.complaint()) {
             return Some(complaint);
         }
         if let Some(complaint) = not_home(self.net_iovs_home, self.net_iovs_total) {
@@ -178,11 +198,22 @@ impl RunReport {
     }
 }
 
-fn per_gb(time: Duration, bytes: u64) -> f64 {
-    if bytes == 0 {
-        0.0
-    } else {
-        time.as_secs_f64() / (bytes as f64 / 1e9)
+/// Fewest bytes of which the CPU time per byte says anything: that of fewer is the time of beginning and ending a run.
+const FEWEST_BYTES: u64 = 1_000_000;
+
+/// Returns CPU time in seconds per 10^9 bytes; `None` for too few bytes.
+fn per_gb(time: Duration, bytes: u64) -> Option<f64> {
+    (bytes >= FEWEST_BYTES).then(|| time.as_secs_f64() / (bytes as f64 / 1e9))
+}
+
+/// Returns the text of such a figure, and of a second one with what it is for.
+fn cpu_text(cost: Option<f64>, second: Option<(Option<f64>, &str)>) -> String {
+    match (cost, second) {
+        (Some(cost), Some((Some(second), what))) => {
+            format!("{cost:.3} s/GB, and {second:.3} s/GB {what}")
+        }
+        (Some(cost), _) => format!("{cost:.3} s/GB"),
+        (None, _) => "no figure for less than 1 MB".to_owned(),
     }
 }
 
@@ -193,6 +224,9 @@ impl fmt::Display for RunReport {
             Direction::Rx | Direction::Both | Direction::Loopback => "received",
         };
         summary_row(f, name, self.bytes, &self.link, self.connections)?;
+        if self.broken > 0 {
+            row(f, "broken", format_args!("{}", connections(self.broken)))?;
+        }
         self.verified_row(f)?;
         rate_row(f, self.gbit_per_s, self.seconds)?;
         if let Some(sending) = &self.sending {
@@ -222,12 +256,15 @@ impl RunReport {
     }
 
     fn receiving_rows(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cpu = (self.recv_cpu_s_per_gb, self.check_cpu_s_per_gb);
-        row(
-            f,
-            "receiver CPU",
-            format_args!("{:.3} s/GB, and {:.3} s/GB to check", cpu.0, cpu.1),
-        )?;
+        let what = match (self.verified_bytes.is_some(), self.is_written) {
+            (true, true) => Some("to check and to write"),
+            (true, false) => Some("to check"),
+            (false, true) => Some("to write"),
+            (false, false) => None,
+        };
+        let second = what.map(|what| (self.check_cpu_s_per_gb, what));
+        let cpu = cpu_text(self.recv_cpu_s_per_gb, second);
+        row(f, "receiver CPU", format_args!("{cpu}"))?;
         placed_row(f, self.device_bytes, self.linear_bytes)?;
         let (frags, back) = (self.device_frags, self.tokens_returned);
         row(f, "frags", format_args!("{frags} lent, {back} returned"))?;
@@ -255,19 +292,20 @@ fn summary_row(
     name: &str,
     bytes: u64,
     link: &str,
-    connections: u64,
+    count: u64,
 ) -> fmt::Result {
-    let size = Size(bytes);
-    let plural = if connections == 1 { "" } else { "s" };
-    row(
-        f,
-        name,
-        format_args!("{size} over {link}, {connections} connection{plural}"),
-    )
+    let (size, connections) = (Size(bytes), connections(count));
+    row(f, name, format_args!("{size} over {link}, {connections}"))
+}
+
+/// Returns a number of connections in words.
+pub fn connections(count: u64) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} connection{plural}")
 }
 
 fn rate_row(f: &mut fmt::Formatter<'_>, gbit_per_s: f64, seconds: f64) -> fmt::Result {
-    let rate = format_args!("{gbit_per_s:.1} Gbit/s for {seconds:.2} s");
+    let rate = format_args!("{} for {seconds:.2} s", Rate(gbit_per_s * 1e9));
     row(f, "rate", rate)
 }
 

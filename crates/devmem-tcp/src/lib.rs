@@ -259,8 +259,8 @@ pub use connecting::Connecting;
 pub use early::{EarlyCookie, EarlyData};
 pub use error::{
     AcceptError, BindError, BindTxError, CompletionError, ConnectError, DeviceMemoryError,
-    ErrorKind, Forked, GatherError, ListenError, Misplacement, OpenError, PlaceError, RecvError,
-    Refusal, ReleaseError, SendError, SetupError, ShutdownError,
+    ErrorKind, Forked, GatherError, HeldMemory, HeldUnit, ListenError, Misplacement, OpenError,
+    PlaceError, RecvError, Refusal, ReleaseError, SendError, SetupError, ShutdownError,
 };
 pub use gather::Gather;
 pub use kernel::{dma_heap, import, udmabuf};

@@ -226,6 +226,11 @@ impl NetdevBuilder {
         self
     }
 
+    /// Returns the ports of [`share_ports`](Self::share_ports), also if the link has named them: `packet:eth0,ports=5201-5210`.
+    pub fn shared_ports(&self) -> Option<RangeInclusive<u16>> {
+        self.ports.clone()
+    }
+
     /// Sets the mode of the macvtap interface that a macvtap link makes, [`MacvtapMode::Bridge`] by default.
     pub fn macvtap_mode(mut self, mode: MacvtapMode) -> Self {
         self.macvtap_mode = Some(mode);

@@ -11,7 +11,7 @@ use steer::RxQueueId;
 
 use crate::batch::RxBatch;
 use crate::driver::WaitLimit;
-use crate::error::RecvError;
+use crate::error::{HeldMemory, RecvError};
 use crate::socket::{RecvRequest, Socket};
 use crate::tcp_info::TcpInfo;
 
@@ -223,6 +223,13 @@ impl RecvHalf {
     /// Returns the state and measurements of the connection; `None` if it no longer exists.
     pub fn tcp_info(&self) -> Option<TcpInfo> {
         self.socket.tcp_info()
+    }
+
+    /// Returns who holds the memory that packets of this connection are received into, if less than a quarter of it is free: the peer
+    /// may not send more then. `None` while enough is free. For programs that poll or await; a receive that times out has it in its
+    /// error. Visits everything that is held, so it is not for every turn of a loop.
+    pub fn held_memory(&self) -> Option<HeldMemory> {
+        self.socket.held_memory()
     }
 
     /// Returns an fd for poll and epoll: see [`Stream::readiness_fd`](crate::Stream::readiness_fd).

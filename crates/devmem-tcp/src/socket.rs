@@ -18,7 +18,8 @@ use crate::batch::{BatchSink, Item, RxBatch};
 use crate::connect::ConnectOptions;
 use crate::driver::{Idling, NotReady, StackIndex, Wait, WaitLimit};
 use crate::error::{
-    ConnectError, ErrorKind, Forked, RecvError, Refusal, ReleaseError, SendError, ShutdownError,
+    ConnectError, ErrorKind, Forked, HeldMemory, RecvError, Refusal, ReleaseError, SendError,
+    ShutdownError,
 };
 use crate::kernel;
 use crate::recv_half::Placement;
@@ -81,17 +82,41 @@ impl Socket {
         batch: &mut RxBatch,
         request: RecvRequest,
     ) -> Result<usize, RecvError> {
-        match self {
+        let received = match self {
             Self::User(inner) => inner.recv(batch, request),
             Self::Kernel(socket) => batch.fill(socket, request),
-        }
+        };
+        received.map_err(|error| self.with_cause(error))
     }
 
     pub(crate) fn read(&self, out: &mut [u8], limit: WaitLimit) -> Result<usize, RecvError> {
         self.check()?;
-        match self {
+        let read = match self {
             Self::User(inner) => inner.read(out, limit),
             Self::Kernel(socket) => socket.read(out, limit),
+        };
+        read.map_err(|error| self.with_cause(error))
+    }
+
+    /// Adds to a timeout who holds the memory that the peer's bytes need.
+    fn with_cause(&self, error: RecvError) -> RecvError {
+        match error {
+            RecvError::TimedOut { .. } => RecvError::TimedOut {
+                held: self.held_memory().map(Box::new),
+            },
+            error => error,
+        }
+    }
+
+    /// Returns who holds the memory that the connection receives into; `None` while enough is free.
+    pub(crate) fn held_memory(&self) -> Option<HeldMemory> {
+        self.check().ok()?;
+        match self {
+            Self::User(inner) => {
+                let holders = inner.with(|stack| stack.memory_holders(inner.socket));
+                holders.ok()?.ok().flatten().map(HeldMemory::of_stack)
+            }
+            Self::Kernel(socket) => socket.held_memory(),
         }
     }
 

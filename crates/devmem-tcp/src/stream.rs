@@ -11,7 +11,7 @@ use steer::RxQueueId;
 
 use crate::batch::RxBatch;
 use crate::bound_tx::BoundTx;
-use crate::error::{RecvError, SendError, ShutdownError};
+use crate::error::{HeldMemory, RecvError, SendError, ShutdownError};
 use crate::recv_half::{Placement, RecvHalf, StreamStats};
 use crate::send::{Completions, SendId};
 use crate::send_half::SendHalf;
@@ -236,6 +236,11 @@ impl Stream {
     /// Returns the counters of the stream.
     pub fn stats(&self) -> StreamStats {
         self.recv.stats()
+    }
+
+    /// Returns who holds the memory that the connection receives into: see [`RecvHalf::held_memory`].
+    pub fn held_memory(&self) -> Option<HeldMemory> {
+        self.recv.held_memory()
     }
 
     /// Returns the state and measurements of the connection: Linux' `TCP_INFO`, or the same fields of the user-space stack.

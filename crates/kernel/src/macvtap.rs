@@ -67,10 +67,13 @@ pub struct Macvtap {
     pub hold: MacvtapHold,
 }
 
-/// Keeps a macvtap interface ready to receive. Dropping it removes an interface that was made.
+/// Keeps a macvtap interface ready to receive. Dropping it removes an interface that was made, and gives one that existed its queue
+/// length back.
 #[derive(Debug)]
 pub struct MacvtapHold {
     made: Option<Interface>,
+    /// The queue of an interface that existed.
+    _lengthened: Option<Lengthened>,
     /// The memberships in multicast groups end with the socket.
     _groups: Option<OwnedFd>,
 }
@@ -81,6 +84,31 @@ impl Drop for MacvtapHold {
             // Fails if it is gone already, together with its lower interface.
             let _ = made.delete();
         }
+    }
+}
+
+/// An interface whose queue takes more packets than before. A queue of 500, the default, loses acknowledgements of a fast sender.
+#[derive(Debug)]
+struct Lengthened {
+    interface: Interface,
+    before: u32,
+}
+
+impl Lengthened {
+    /// Makes the queue of `name` long enough. `None` if it is, or if only root may: then it stays as it is.
+    fn queue_of(name: &str) -> Result<Option<Self>, MacvtapError> {
+        let mut interface = Interface::by_name(name)?;
+        let before = interface.tx_queue_len()?;
+        let wanted = tap::TX_QUEUE_PACKETS;
+        let is_longer = before < wanted && interface.set_tx_queue_len(wanted).is_ok();
+        Ok(is_longer.then_some(Self { interface, before }))
+    }
+}
+
+impl Drop for Lengthened {
+    fn drop(&mut self) {
+        // Fails if the interface is gone, which leaves nothing to restore.
+        let _ = self.interface.set_tx_queue_len(self.before);
     }
 }
 
@@ -143,7 +171,12 @@ impl MacvtapOptions {
                 interface: self.interface.clone(),
                 option,
             }),
-            None => self.open_queues(found, |_it| None),
+            None => {
+                let lengthened = Lengthened::queue_of(&self.interface)?;
+                let mut opened = self.open_queues(found, |_it| None)?;
+                opened.hold._lengthened = lengthened;
+                Ok(opened)
+            }
         }
     }
 
@@ -172,6 +205,8 @@ impl MacvtapOptions {
             // It has the limit of the lower interface for IPv6 only. The kernel may refuse it: then packets are shorter.
             let _ = made.set_gso_max_size(facts.gso_limit());
         }
+        // Before its queue is opened, which takes the length from here.
+        made.set_tx_queue_len(tap::TX_QUEUE_PACKETS)?;
         made.set_up()?;
         self.open_queues(made, Some)
     }
@@ -188,6 +223,7 @@ impl MacvtapOptions {
         let watches = watches.collect::<Result<_, _>>()?;
         let mut hold = MacvtapHold {
             made: owned(interface),
+            _lengthened: None,
             _groups: None,
         };
         if !self.multicast.is_empty() {

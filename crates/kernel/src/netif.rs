@@ -18,6 +18,7 @@ use self::rtnetlink::{
 };
 use crate::netlink::{NetlinkError, NetlinkSocket, Request};
 pub use macvtap::{MacvtapMode, NewMacvtap};
+pub use rtnetlink::TunKind;
 pub use watch::{InterfaceWatch, Presence, Sighting};
 
 /// An interface, named by its index in the network namespace where it was looked up.
@@ -165,6 +166,28 @@ impl Interface {
     pub fn set_down(&mut self) -> Result<(), NetlinkError> {
         let request = rtnetlink::link_flags(self.index, 0, IFF_UP);
         self.change("set down", request)
+    }
+
+    /// Returns how many packets it queues.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` if the interface was removed.
+    pub fn tx_queue_len(&mut self) -> Result<u32, NetlinkError> {
+        let what = format!("read the queue length of {}", self.name);
+        let get = rtnetlink::link(RTM_GETLINK, self.index);
+        read_link(&mut self.socket, &what, get, |link| link.tx_queue_len())
+    }
+
+    /// Returns what this is for the TUN driver; `None` if it belongs to another driver.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` if the interface was removed.
+    pub fn tun_kind(&mut self) -> Result<Option<TunKind>, NetlinkError> {
+        let what = format!("read the kind of {}", self.name);
+        let get = rtnetlink::link(RTM_GETLINK, self.index);
+        read_link(&mut self.socket, &what, get, |link| Some(link.tun()))
     }
 
     /// Sets the largest IP packet, in bytes.

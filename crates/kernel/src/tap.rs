@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 
-use crate::netif::Interface;
+use crate::netif::{Interface, TunKind};
 use crate::netlink::NetlinkError;
 use crate::sys::tun::{self, IFNAMSIZ};
 
@@ -35,7 +35,7 @@ const MAX_QUEUES: u16 = 256;
 
 /// Packets that the kernel's end of a TAP queues for us; it drops further ones. The windows of a thousand connections hold
 /// more packets than the kernel's default, 500 or 1,000. The queue itself takes 8 bytes per packet.
-const TX_QUEUE_PACKETS: u32 = 10_000;
+pub(crate) const TX_QUEUE_PACKETS: u32 = 10_000;
 
 /// Offloads that the kernel may use for packets that it sends to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,9 +115,11 @@ impl TapOptions {
                 limit: MAX_QUEUES,
             });
         }
-        let existed = Interface::by_name(name).is_ok();
+        let existing = Interface::by_name(name).ok();
+        let kind = existing.map(|mut interface| interface.tun_kind().ok().flatten());
         let mut flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR;
-        if *queues > 1 {
+        // One queue of a TAP that can have several works as a TAP with one.
+        if *queues > 1 || kind == Some(Some(TunKind::MultiQueueTap)) {
             flags |= IFF_MULTI_QUEUE;
         }
         if *napi {
@@ -128,7 +130,7 @@ impl TapOptions {
         for _ in 0..*queues {
             let fd = open_tun()?;
             let bytes = tun::set_iff(fd.as_fd(), got.as_bytes(), flags)
-                .map_err(|errno| TapError::attach(&got, errno))?;
+                .map_err(|errno| TapError::attach(&got, errno, kind.flatten(), *queues))?;
             got = name_of(&bytes);
             set_up_queue(&fd, *offloads, *vnet_header).map_err(|(call, errno)| TapError::Call {
                 name: got.clone(),
@@ -139,7 +141,7 @@ impl TapOptions {
         }
         Ok(Tap {
             name: got,
-            created: !existed,
+            created: kind.is_none(),
             queues: fds,
             vnet_header: *vnet_header,
         })
@@ -252,11 +254,25 @@ pub enum TapError {
         /// The interface.
         name: String,
     },
-    /// The interface of that name is not a TAP, or differs in multi-queue.
-    #[error("{name} exists and is not a TAP with the requested queues", name = Printable(.name))]
-    Mismatch {
+    /// The interface of that name is not a TAP.
+    #[error("{name} exists and is not a TAP", name = Printable(.name))]
+    NotATap {
         /// The interface.
         name: String,
+    },
+    /// The interface of that name is a TUN: it has IP packets and no Ethernet frames.
+    #[error("{name} is a TUN, which has no Ethernet frames", name = Printable(.name))]
+    Tun {
+        /// The interface.
+        name: String,
+    },
+    /// The TAP was made for one queue, and several were requested.
+    #[error("{name} is a TAP with one queue, and {queues} were requested", name = Printable(.name))]
+    OneQueue {
+        /// The interface.
+        name: String,
+        /// The requested value.
+        queues: u16,
     },
     /// The interface name is invalid.
     #[error("{name:?} cannot be an interface name: 1 to 15 bytes, no slash, colon or white space")]
@@ -285,12 +301,22 @@ pub enum TapError {
 }
 
 impl TapError {
-    fn attach(name: &str, errno: Errno) -> Self {
+    /// The error of attaching one of `queues` queues to an interface of this `kind`.
+    fn attach(name: &str, errno: Errno, kind: Option<TunKind>, queues: u16) -> Self {
         let name = name.to_owned();
         match errno {
             Errno::PERM | Errno::ACCESS => Self::NotAdmin { name },
             Errno::BUSY => Self::Busy { name },
-            Errno::INVAL => Self::Mismatch { name },
+            Errno::INVAL => match kind {
+                Some(TunKind::Tun) => Self::Tun { name },
+                Some(TunKind::Tap) if queues > 1 => Self::OneQueue { name, queues },
+                Some(TunKind::Tap | TunKind::MultiQueueTap) => Self::Call {
+                    name,
+                    call: "TUNSETIFF",
+                    errno,
+                },
+                None => Self::NotATap { name },
+            },
             errno => Self::Call {
                 name,
                 call: "TUNSETIFF",
@@ -325,8 +351,14 @@ impl TapError {
             Self::Busy { .. } => Some(
                 "stop the other process, or name another TAP; `fuser /dev/net/tun` lists users",
             ),
-            Self::Mismatch { .. } => Some(
-                "choose another interface, or create the TAP with the same multi_queue setting",
+            Self::NotATap { .. } => {
+                Some("name another interface, or one that does not exist: it is created")
+            }
+            Self::Tun { .. } => {
+                Some("name another interface, or make it as a TAP: ip tuntap add NAME mode tap")
+            }
+            Self::OneQueue { .. } => Some(
+                "use one queue (--shards 1), or make the TAP with several: ip tuntap add NAME mode tap multi_queue",
             ),
             Self::BadName { .. } | Self::Queues { .. } | Self::Call { .. } => None,
         }

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use crate::progress::gbit_per_s;
-use crate::size::Size;
-
+use crate::rate::{Rate, RateUnit};
 use crate::receive::Sofar;
+use crate::size::{Size, SizeUnit};
 
 /// Divides the time of receiving into intervals. Like that time, they do not include the time between connections.
 #[derive(Debug)]
@@ -14,6 +13,8 @@ pub struct Intervals {
     /// Start of the current interval, and the bytes received before it.
     start: Duration,
     bytes: u64,
+    /// Units of the columns: those that fit the first interval with bytes.
+    units: Option<(SizeUnit, RateUnit)>,
 }
 
 impl Intervals {
@@ -23,6 +24,7 @@ impl Intervals {
             every,
             start: Duration::ZERO,
             bytes: 0,
+            units: None,
         }
     }
 
@@ -36,11 +38,15 @@ impl Intervals {
             return None;
         }
         let times = format!("{:.1}-{:.1} s", self.start.as_secs_f64(), end.as_secs_f64());
-        let rate = gbit_per_s(bytes, length);
+        let (size, rate) = (Size(bytes), Rate::of(bytes, length));
         self.start = end;
         self.bytes = sofar.bytes;
-        let size = Size(bytes).to_string();
-        Some(format!("{times:>13}  {size:>10}  {rate:.1} Gbit/s"))
+        if bytes > 0 {
+            self.units.get_or_insert((size.unit(), rate.unit()));
+        }
+        let (of_size, of_rate) = self.units.unwrap_or((size.unit(), rate.unit()));
+        let (size, rate) = (size.in_unit(of_size), rate.in_unit(of_rate));
+        Some(format!("{times:>13}  {size:>10}  {rate}"))
     }
 }
 
@@ -69,7 +75,7 @@ mod tests {
         // A connection that sends nothing has a line, too.
         assert_eq!(
             intervals.line(&sofar(1, 125, 1000, 2000)).unwrap(),
-            "    1.0-2.0 s         0 B  0.0 Gbit/s"
+            "    1.0-2.0 s       0 MiB  0.0 Gbit/s"
         );
     }
 

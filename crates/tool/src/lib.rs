@@ -10,6 +10,7 @@
 
 mod active_time;
 pub mod capture;
+pub mod connect;
 pub mod counters;
 pub mod display;
 pub mod doctor;
@@ -23,6 +24,7 @@ pub mod peer;
 pub mod progress;
 #[cfg(any(test, feature = "test-util"))]
 pub mod pty;
+pub mod rate;
 pub mod receive;
 pub mod sender;
 pub mod signals;

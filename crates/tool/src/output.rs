@@ -38,15 +38,22 @@ pub enum Exit {
     Command(u8),
 }
 
+impl Exit {
+    /// Returns the number for exit(2).
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Failed => 1,
+            Self::Usage => 2,
+            Self::Unsupported => 3,
+            Self::Command(code) => code,
+        }
+    }
+}
+
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
-        Self::from(match exit {
-            Exit::Done => 0,
-            Exit::Failed => 1,
-            Exit::Usage => 2,
-            Exit::Unsupported => 3,
-            Exit::Command(code) => code,
-        })
+        Self::from(exit.code())
     }
 }
 
@@ -99,6 +106,11 @@ impl Failure {
         }
     }
 
+    /// Returns the failure of a run that a signal, or the user of the live view, has cut short: see [`crate::signals`].
+    pub fn interrupted() -> Self {
+        Self::failed("interrupted")
+    }
+
     /// Adds a remedy.
     #[must_use]
     pub fn with_remedy(mut self, remedy: impl Into<String>) -> Self {
@@ -134,8 +146,8 @@ impl fmt::Display for Failure {
                     hints.push(hint.to_owned());
                 }
             }
-            // Some errors include the text of their source, so that text is not repeated.
-            if !said.contains(first) {
+            // Some errors include the text of their source, or the words for its errno, so that text is not repeated.
+            if !said.contains(first) && !names_errno(&said, cause) {
                 let separator = if said.is_empty() { "" } else { ": " };
                 said = said + separator + first;
             }
@@ -160,6 +172,20 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
             remedy: remedy.map(str::to_owned),
         }
     }
+}
+
+/// Returns whether `said` has the words for the errno of `cause`: `EBUSY (device or resource busy)` says what
+/// `Device or resource busy (os error 16)` does.
+fn names_errno(said: &str, cause: &(dyn std::error::Error + 'static)) -> bool {
+    let number = cause
+        .downcast_ref::<io::Error>()
+        .and_then(io::Error::raw_os_error);
+    let number = number.or_else(|| {
+        cause
+            .downcast_ref::<Errno>()
+            .map(|errno| errno.raw_os_error())
+    });
+    number.is_some_and(|number| said.contains(&devmem_uapi::Errno(number).describe().to_string()))
 }
 
 /// Returns the exit code and the remedy of a known error.
@@ -271,10 +297,14 @@ pub fn set_program(name: &'static str) {
     let _ = PROGRAM.set(name);
 }
 
+/// Returns the name that notes begin with.
+pub(crate) fn program() -> &'static str {
+    PROGRAM.get().unwrap_or(&"devmem-tcp")
+}
+
 /// Prints a note to stderr, after the program's name.
 pub fn note(text: impl fmt::Display) {
-    let program = PROGRAM.get().unwrap_or(&"devmem-tcp");
-    say!("{program}: {text}");
+    say!("{}: {text}", program());
 }
 
 /// Prints a line, or several, to stdout. What a terminal would obey is escaped, as by [`tell`].
@@ -386,6 +416,16 @@ mod tests {
         let source = std::io::Error::other("it is gone\n  look for it");
         let failure = Failure::from(Open { source });
         assert_eq!(failure.to_string(), "open x: it is gone; look for it");
+    }
+
+    #[test]
+    fn an_errno_that_was_named_is_not_repeated_in_words() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("move macvtap: EBUSY (device or resource busy)")]
+        struct Busy(#[source] std::io::Error);
+        let busy = Busy(std::io::Error::from_raw_os_error(16));
+        let text = Failure::from(busy).to_string();
+        assert_eq!(text, "move macvtap: EBUSY (device or resource busy)");
     }
 
     #[test]

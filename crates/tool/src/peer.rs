@@ -1,8 +1,9 @@
 //! A helper process of this program that reports in lines of text.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use anyhow::Context;
 use devmem_linux::helper::Helper;
 use serde::de::DeserializeOwned;
 
-use crate::output::Failure;
+use crate::output::{Exit, Failure};
 use crate::signals::StopFlag;
 use crate::source::is_readable;
 
@@ -41,7 +42,7 @@ impl Peer {
     pub fn start(name: impl Into<String>, command: &mut Command) -> Result<Self, Failure> {
         let name = name.into();
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = Helper::start(command).with_context(|| format!("start the {name}"))?;
+        let mut child = start_apart(command).with_context(|| format!("start the {name}"))?;
         let says = child.take_stdout().map(OwnedFd::from);
         Self::new(name, child, says)
     }
@@ -54,7 +55,7 @@ impl Peer {
     pub fn start_noting(name: impl Into<String>, command: &mut Command) -> Result<Self, Failure> {
         let name = name.into();
         command.stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = Helper::start(command).with_context(|| format!("start the {name}"))?;
+        let mut child = start_apart(command).with_context(|| format!("start the {name}"))?;
         let says = child.take_stderr().map(OwnedFd::from);
         Self::new(name, child, says)
     }
@@ -113,7 +114,7 @@ impl Peer {
                 .with_context(|| format!("wait for the {name}"))?
         {
             if stop.is_set() {
-                return Err(Failure::failed("interrupted"));
+                return Err(Failure::interrupted());
             }
             if start.elapsed() > LINE_LIMIT {
                 return Err(Failure::failed(format!(
@@ -124,7 +125,7 @@ impl Peer {
         let mut line = String::new();
         let read = self.says.read_line(&mut line);
         match read.with_context(|| format!("read the output of the {name}"))? {
-            0 if stop.is_set() => Err(Failure::failed("interrupted")),
+            0 if stop.is_set() => Err(Failure::interrupted()),
             0 => Err(failure(name, &mut self.child)),
             _ => Ok(line),
         }
@@ -160,7 +161,18 @@ impl Peer {
     }
 }
 
-/// Returns an error with the last output of a failed helper process.
+/// Starts a helper in a process group of its own, so that Ctrl-C in the terminal, which signals the group of this process, does not end
+/// it before this process has made its report.
+///
+/// # Errors
+///
+/// As [`Helper::start`].
+pub fn start_apart(command: &mut Command) -> io::Result<Helper> {
+    Helper::start(command.process_group(0))
+}
+
+/// Returns an error with the last output of a failed helper process, and its exit code if that says that this machine does not support
+/// the run.
 pub fn failure(name: &str, child: &mut Helper) -> Failure {
     let mut said = String::new();
     if let Some(stderr) = child.take_stderr() {
@@ -172,5 +184,11 @@ pub fn failure(name: &str, child: &mut Helper) -> Failure {
         .iter()
         .find_map(|prefix| said.strip_prefix(prefix))
         .unwrap_or(said);
-    Failure::failed(format!("the {name} failed: {said}"))
+    let failure = Failure::failed(format!("the {name} failed: {said}"));
+    // It has closed its output.
+    let code = child.wait().ok().and_then(|status| status.code());
+    match code == Some(Exit::Unsupported.code().into()) {
+        true => failure.ending_with(Exit::Unsupported),
+        false => failure,
+    }
 }

@@ -24,6 +24,8 @@ use crate::pattern::{BLOCK_BYTES, Expected, Verifier};
 const BATCH_FRAGS: usize = 1024;
 /// Maximum length of one wait. Between waits, signals and a failed sender are checked for.
 const LOOK_AROUND: Duration = Duration::from_millis(100);
+/// Silence after which a note says that the memory is used up, if it is.
+const STALL: Duration = Duration::from_secs(3);
 /// Time to poll all connections in turn before sleeping.
 const SPIN: Duration = Duration::from_micros(50);
 
@@ -126,8 +128,10 @@ pub enum Go {
 pub struct Totals {
     /// Connections that the peer ended with a FIN.
     pub connections: u64,
-    /// Connections that failed.
+    /// Connections that failed, or were open when the run was stopped.
     pub broken: u64,
+    /// The run was stopped before its end: a connection was open, or expected.
+    pub is_interrupted: bool,
     /// Payload bytes in device memory.
     pub device_bytes: u64,
     /// Payload bytes in host memory.
@@ -210,6 +214,8 @@ pub struct Transfer<'a> {
     time: ActiveTime,
     clock_start: Duration,
     totals: Totals,
+    /// A note has said that the memory is used up.
+    stall_noted: bool,
 }
 
 impl fmt::Debug for Transfer<'_> {
@@ -234,6 +240,7 @@ impl<'a> Transfer<'a> {
             time: ActiveTime::default(),
             clock_start,
             totals: Totals::default(),
+            stall_noted: false,
         }
     }
 
@@ -251,12 +258,15 @@ impl<'a> Transfer<'a> {
                 totals: &self.totals,
             };
             if (self.task.watch)(&view)? == Go::Stop {
+                // A receiver that keeps listening has no other end.
+                self.totals.is_interrupted = !self.active.is_empty() || !self.task.keep_listening;
                 break;
             }
             if self.may_accept() {
                 self.accept(listener)?;
             }
             self.receive(listener)?;
+            self.note_stall();
         }
         while let Some(connection) = self.active.pop() {
             self.totals.broken += 1;
@@ -266,6 +276,20 @@ impl<'a> Transfer<'a> {
         self.totals.receiving = used.saturating_sub(self.totals.checking);
         self.totals.elapsed = self.time.to_last_byte();
         Ok(self.totals)
+    }
+
+    /// Says once who holds the memory, if nothing arrives because it is used up.
+    fn note_stall(&mut self) {
+        let silence = self.time.until(Instant::now()) - self.time.to_last_byte();
+        if self.stall_noted || silence < STALL {
+            return;
+        }
+        let mut streams = self.active.iter().map(|connection| &connection.stream);
+        if let Some(held) = streams.find_map(Stream::held_memory) {
+            let remedy = "keep fewer frags (--keep-tokens), or bind more memory (--mem-size)";
+            note(format_args!("no data for {STALL:?}: {held}; {remedy}"));
+            self.stall_noted = true;
+        }
     }
 
     fn sofar(&self) -> Sofar {
@@ -374,7 +398,7 @@ impl<'a> Transfer<'a> {
         let connection = &mut self.active[index];
         let received = match connection.stream.recv(&mut connection.batch) {
             Ok(received) => received,
-            Err(RecvError::WouldBlock | RecvError::TimedOut) => return Ok(false),
+            Err(RecvError::WouldBlock | RecvError::TimedOut { .. }) => return Ok(false),
             Err(error) => {
                 let peer = connection.peer;
                 note(format_args!("the connection from {peer} failed: {error}"));

@@ -1,4 +1,8 @@
 //! SIGINT, SIGTERM and SIGHUP end a run cleanly: loops check the flags of this module.
+//!
+//! One rule for all commands that transfer: a signal ends the run, the report of what was done until then is printed, and the
+//! exit status is 1, with the error `interrupted`, if anything was left to do ([`Failure::interrupted`]). A service without an end
+//! of its own, such as a receiver that keeps listening while no connection is open, has left nothing to do: 0.
 
 use std::fs;
 use std::io::{self, Read};
@@ -7,10 +11,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::{process, thread};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
+use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+
+use crate::output::{Exit, Failure, program};
 
 /// Returns the signals that end a run. SIGHUP is one of them, so that NIC settings are restored when the terminal closes,
 /// unless it was ignored when the process started (nohup(1)).
@@ -55,6 +63,35 @@ impl StopFlag {
     /// Returns whether the run is to end.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
+    }
+
+    /// Returns the result of `wait`, which does not look at this flag. If a signal arrives meanwhile, the process ends at once with
+    /// [`Failure::interrupted`]: for waits before anything is to be restored or reported.
+    ///
+    /// # Errors
+    ///
+    /// socketpair(2), sigaction(2) or the start of a thread failed.
+    pub fn or_exit<T>(&self, wait: impl FnOnce() -> T) -> io::Result<T> {
+        let watched = SignalPipe::open()?;
+        let (done, is_done) = UnixStream::pair()?;
+        thread::scope(|scope| {
+            let watch = move || {
+                if matches!(watched.wait_readable(is_done.as_fd()), Ok(false)) {
+                    exit_now(&Failure::interrupted());
+                }
+            };
+            thread::Builder::new()
+                .name("signals".into())
+                .spawn_scoped(scope, watch)?;
+            // A signal from before the pipe.
+            if self.is_set() {
+                exit_now(&Failure::interrupted());
+            }
+            let result = wait();
+            // Also after a panic of `wait`.
+            drop(done);
+            Ok(result)
+        })
     }
 
     /// As [`is_set`](Self::is_set), for functions that ask whether to go on.
@@ -123,37 +160,30 @@ impl Signals {
     }
 }
 
-/// [`StopFlag`] for loops that sleep in poll(2): a pipe that becomes readable.
+/// A pipe that becomes readable on the first signal.
 #[derive(Debug)]
-pub struct StopPipe {
+struct SignalPipe {
     reader: UnixStream,
-    _flag: StopFlag,
+    handlers: Vec<SigId>,
 }
 
-impl StopPipe {
-    /// Installs handlers for the signals that end a run, as [`StopFlag::install`] does.
-    ///
-    /// # Errors
-    ///
-    /// socketpair(2) or sigaction(2) failed.
-    pub fn install() -> io::Result<Self> {
-        let flag = StopFlag::install()?;
+impl SignalPipe {
+    fn open() -> io::Result<Self> {
         let (reader, writer) = UnixStream::pair()?;
-        for signal in ending() {
-            signal_hook::low_level::pipe::register(signal, writer.try_clone()?)?;
-        }
-        Ok(Self {
+        let mut pipe = Self {
             reader,
-            _flag: flag,
-        })
+            handlers: Vec::new(),
+        };
+        for signal in ending() {
+            let writer = writer.try_clone()?;
+            pipe.handlers
+                .push(signal_hook::low_level::pipe::register(signal, writer)?);
+        }
+        Ok(pipe)
     }
 
     /// Waits until `socket` is readable; returns false after a signal, now or earlier.
-    ///
-    /// # Errors
-    ///
-    /// poll(2) failed.
-    pub fn wait_readable(&self, socket: BorrowedFd<'_>) -> io::Result<bool> {
+    fn wait_readable(&self, socket: BorrowedFd<'_>) -> io::Result<bool> {
         loop {
             let mut fds = [
                 PollFd::from_borrowed_fd(self.reader.as_fd(), PollFlags::IN),
@@ -167,6 +197,51 @@ impl StopPipe {
             }
         }
     }
+}
+
+impl Drop for SignalPipe {
+    fn drop(&mut self) {
+        for handler in self.handlers.drain(..) {
+            signal_hook::low_level::unregister(handler);
+        }
+    }
+}
+
+/// [`StopFlag`] for loops that sleep in poll(2): a pipe that becomes readable.
+#[derive(Debug)]
+pub struct StopPipe {
+    pipe: SignalPipe,
+    _flag: StopFlag,
+}
+
+impl StopPipe {
+    /// Installs handlers for the signals that end a run, as [`StopFlag::install`] does.
+    ///
+    /// # Errors
+    ///
+    /// socketpair(2) or sigaction(2) failed.
+    pub fn install() -> io::Result<Self> {
+        let flag = StopFlag::install()?;
+        Ok(Self {
+            pipe: SignalPipe::open()?,
+            _flag: flag,
+        })
+    }
+
+    /// Waits until `socket` is readable; returns false after a signal, now or earlier.
+    ///
+    /// # Errors
+    ///
+    /// poll(2) failed.
+    pub fn wait_readable(&self, socket: BorrowedFd<'_>) -> io::Result<bool> {
+        self.pipe.wait_readable(socket)
+    }
+}
+
+/// Ends the process with `failure`, from any thread.
+fn exit_now(failure: &Failure) -> ! {
+    failure.report(program());
+    process::exit(Exit::Failed.code().into())
 }
 
 #[cfg(test)]

@@ -57,24 +57,50 @@ fn unit(suffix: &str) -> Option<u64> {
     }
 }
 
-impl fmt::Display for Size {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const UNITS: [(&str, u64); 4] = [
-            ("TiB", 1 << 40),
-            ("GiB", 1 << 30),
-            ("MiB", 1 << 20),
-            ("KiB", 1 << 10),
-        ];
-        let exact = UNITS
-            .iter()
-            .find(|(_, unit)| self.0 >= *unit && self.0.is_multiple_of(*unit));
-        let near = UNITS.iter().find(|(_, unit)| self.0 >= *unit);
-        match (exact, near) {
-            (Some((name, unit)), _) => write!(f, "{} {name}", self.0 / unit),
+/// A unit of byte counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SizeUnit {
+    name: &'static str,
+    bytes: u64,
+}
+
+const UNITS: [SizeUnit; 5] = [
+    unit_of("TiB", 40),
+    unit_of("GiB", 30),
+    unit_of("MiB", 20),
+    unit_of("KiB", 10),
+    unit_of("B", 0),
+];
+
+const fn unit_of(name: &'static str, shift: u32) -> SizeUnit {
+    SizeUnit {
+        name,
+        bytes: 1 << shift,
+    }
+}
+
+impl Size {
+    /// Returns the largest unit of which this is one or more.
+    pub fn unit(self) -> SizeUnit {
+        let fits = |unit: &&SizeUnit| self.0 >= unit.bytes;
+        *UNITS.iter().find(fits).unwrap_or(&UNITS[4])
+    }
+
+    /// Returns this in a unit, as all numbers of a column have: a whole number, or two digits after the point.
+    pub fn in_unit(self, unit: SizeUnit) -> String {
+        let SizeUnit { name, bytes } = unit;
+        match self.0 % bytes {
+            0 => format!("{} {name}", self.0 / bytes),
             // Two digits are enough for people; the rounding of f64 does not matter.
-            (None, Some((name, unit))) => write!(f, "{:.2} {name}", self.0 as f64 / *unit as f64),
-            (None, None) => write!(f, "{} B", self.0),
+            _ => format!("{:.2} {name}", self.0 as f64 / bytes as f64),
         }
+    }
+}
+
+impl fmt::Display for Size {
+    /// Writes it in the unit that fits.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.in_unit(self.unit()))
     }
 }
 
@@ -112,11 +138,21 @@ mod tests {
     }
 
     #[test]
+    fn the_sizes_of_a_column_have_one_unit() {
+        let unit = Size(125 << 20).unit();
+        assert_eq!(Size(3 << 30).in_unit(unit), "3072 MiB");
+        assert_eq!(Size(1 << 10).in_unit(unit), "0.00 MiB");
+        assert_eq!(Size(0).in_unit(unit), "0 MiB");
+    }
+
+    #[test]
     fn sizes_are_shown_in_the_largest_unit_that_fits() {
         for (bytes, text) in [
             (5 << 30, "5 GiB"),
             (65536, "64 KiB"),
             (1500, "1.46 KiB"),
+            (101_836 << 10, "99.45 MiB"),
+            (1_200_080 << 10, "1.14 GiB"),
             (12, "12 B"),
             (0, "0 B"),
         ] {

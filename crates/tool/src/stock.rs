@@ -13,6 +13,7 @@ use devmem_linux::helper::Helper;
 
 use crate::output::Failure;
 use crate::pattern::PositionPattern;
+use crate::peer::start_apart;
 use crate::signals::StopFlag;
 
 /// Name of the served file, and of the export.
@@ -203,7 +204,7 @@ impl StockServer {
         // Some servers also open it by its name.
         let stderr = File::options().append(true).create(true).open(&errors);
         command.stderr(stderr.context("create a file")?);
-        let server = Helper::start(&mut command).with_context(|| format!("start {program}"))?;
+        let server = start_apart(&mut command).with_context(|| format!("start {program}"))?;
         let mut server = RunningServer(server);
         let start = Instant::now();
         let at = self.address(host);
@@ -218,7 +219,7 @@ impl StockServer {
                 return Err(Failure::failed(format!("{program} ended: {last}")));
             }
             if stop.is_set() {
-                return Err(Failure::failed("interrupted"));
+                return Err(Failure::interrupted());
             }
             if start.elapsed() > START_LIMIT {
                 return Err(Failure::failed(format!(

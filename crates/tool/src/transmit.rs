@@ -16,18 +16,20 @@ use crate::source::{Next, Source};
 
 /// Maximum length of one wait; signals are checked between waits.
 const LOOK_AROUND: Duration = Duration::from_millis(100);
-/// Maximum length of one wait for the peer's FIN; the acknowledgement of ours is checked between waits.
+/// Maximum length of one wait for the acknowledgement of our FIN and for the peer's; TCP's statistics are read between waits.
 const FIN_STEP: Duration = Duration::from_millis(5);
 /// Maximum time from the acknowledgement of our FIN until the peer's. A peer may keep its half of the stream open; but one
 /// that ends it after our NIC is gone gets no acknowledgement, and its port stays in use for minutes.
 const FIN_LIMIT: Duration = Duration::from_millis(500);
+/// Maximum time that a run goes on after its caller has ended it, for the peer to take what is queued.
+const STOP_LIMIT: Duration = Duration::from_millis(500);
 /// Frags of one receive; received bytes are discarded.
 const BATCH_FRAGS: usize = 64;
 
 /// Statistics of sending, over one connection or several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendStats {
-    /// Payload bytes.
+    /// Payload bytes that the peer has acknowledged.
     pub bytes: u64,
     /// Zero-copy sends.
     pub sends: u64,
@@ -41,6 +43,48 @@ pub struct SendStats {
     pub sending: Duration,
     /// CPU time of generating or reading the bytes and of writing them to device memory.
     pub filling: Duration,
+    /// The caller has ended the run before all bytes were acknowledged.
+    pub is_interrupted: bool,
+    /// What TCP did and measured.
+    pub path: PathStats,
+}
+
+/// What TCP did and measured, over one connection or several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathStats {
+    /// Packets that were sent again.
+    pub retransmitted_packets: u64,
+    /// Bytes of payload that were sent again.
+    pub retransmitted_bytes: u64,
+    /// Timeouts of the retransmission timer.
+    pub timeouts: u64,
+    /// Smoothed round-trip time at the end; of several connections the longest.
+    pub rtt: Duration,
+    /// Shortest round-trip time seen.
+    pub min_rtt: Duration,
+}
+
+impl PathStats {
+    fn of(info: &TcpInfo) -> Self {
+        Self {
+            retransmitted_packets: info.total_retrans,
+            retransmitted_bytes: info.bytes_retrans,
+            timeouts: info.total_rto,
+            rtt: info.rtt,
+            min_rtt: info.min_rtt,
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.retransmitted_packets += other.retransmitted_packets;
+        self.retransmitted_bytes += other.retransmitted_bytes;
+        self.timeouts += other.timeouts;
+        self.rtt = self.rtt.max(other.rtt);
+        self.min_rtt = match self.min_rtt.is_zero() {
+            true => other.min_rtt,
+            false => self.min_rtt.min(other.min_rtt),
+        };
+    }
 }
 
 impl SendStats {
@@ -53,6 +97,8 @@ impl SendStats {
         self.elapsed = self.elapsed.max(other.elapsed);
         self.sending += other.sending;
         self.filling += other.filling;
+        self.is_interrupted |= other.is_interrupted;
+        self.path.add(&other.path);
     }
 }
 
@@ -64,6 +110,15 @@ pub struct Transmit<'a> {
     block: Vec<u8>,
     /// CPU time of [`SendStats::filling`].
     filling: Duration,
+    /// The source has ended, and all of its bytes are queued.
+    is_queued: bool,
+    /// The peer has acknowledged all queued bytes.
+    is_acknowledged: bool,
+    /// When the caller has ended the run.
+    stopped: Option<Instant>,
+    /// What TCP has told last.
+    path: PathStats,
+    bytes_acked: u64,
 }
 
 impl<'a> Transmit<'a> {
@@ -85,39 +140,90 @@ impl<'a> Transmit<'a> {
             ring: SendRing::new(sending, tx, region, chunk)?,
             block: vec![0; chunk],
             filling: Duration::ZERO,
+            is_queued: false,
+            is_acknowledged: false,
+            stopped: None,
+            path: PathStats::default(),
+            bytes_acked: 0,
         })
     }
 
-    /// Sends all of `source` and waits until the peer has acknowledged it. Calls `go_on` at least
-    /// every 100 ms; if it returns false, the run ends with the bytes that are queued by then.
+    /// Sends all of `source` and waits until the peer has acknowledged it. Calls `go_on` at least every 100 ms. When it
+    /// returns false, no more bytes are queued, and the peer has half a second to acknowledge those that are.
     ///
     /// # Errors
     ///
-    /// An error of the source or the connection.
+    /// An error of the source or the connection, unless `go_on` returns false by then.
     pub fn run(
         mut self,
         source: &mut Source,
         go_on: &mut dyn FnMut(&Transmit<'_>) -> bool,
     ) -> Result<SendStats, Failure> {
         let (start, clock) = (Instant::now(), cpu::thread_cpu_time());
-        self.feed(source, go_on)?;
-        self.repeat(go_on, |ring| ring.flush())?;
-        let ended = self.ring.sender_mut().shutdown();
-        ended.context("end the stream")?;
-        self.repeat(go_on, |ring| Ok(ring.finish()?))?;
+        let mut ran = self.send_all(source, go_on);
         let elapsed = start.elapsed();
-        self.wait_for_the_peer(go_on)?;
+        self.note_path();
+        if ran.is_ok() && self.is_acknowledged {
+            ran = self.wait_for_the_peer(go_on);
+        }
+        if let Err(failure) = ran {
+            // What was sent until a signal is reported whatever became of the connection: the peer may have had the same signal.
+            if go_on(&self) {
+                return Err(failure);
+            }
+            self.stopped.get_or_insert_with(Instant::now);
+        }
         let counts = self.ring.sender().completions().counts()?;
         let used = cpu::thread_cpu_time().saturating_sub(clock);
         Ok(SendStats {
-            bytes: self.ring.sent_bytes(),
+            bytes: self.acknowledged(),
             sends: counts.sent,
             completions: counts.complete,
             copied: counts.copied,
             elapsed,
             sending: used.saturating_sub(self.filling),
             filling: self.filling,
+            path: self.path,
+            is_interrupted: self.stopped.is_some() && !(self.is_queued && self.is_acknowledged),
         })
+    }
+
+    /// Sends until all bytes are acknowledged, or `go_on` returns false.
+    fn send_all(
+        &mut self,
+        source: &mut Source,
+        go_on: &mut dyn FnMut(&Transmit<'_>) -> bool,
+    ) -> Result<(), Failure> {
+        self.feed(source, go_on)?;
+        let is_flushed = self.repeat(go_on, |ring| ring.flush())?;
+        // The rest of a chunk that was not queued is not sent any more: nothing can follow the end of the stream.
+        let ended = self.ring.sender_mut().shutdown();
+        ended.context("end the stream")?;
+        self.note_path();
+        self.ring.sender_mut().set_timeout(Some(FIN_STEP));
+        self.is_acknowledged = is_flushed && self.repeat(go_on, |ring| Ok(ring.finish()?))?;
+        Ok(())
+    }
+
+    /// Keeps what TCP tells now: a connection that both sides have ended tells nothing any more.
+    fn note_path(&mut self) {
+        let info = self.tcp_info();
+        let has_ended =
+            |info: &TcpInfo| matches!(info.state, TcpState::Closed | TcpState::TimeWait);
+        if let Some(info) = info.filter(|info| !has_ended(info)) {
+            self.path = PathStats::of(&info);
+            self.bytes_acked = info.bytes_acked;
+        }
+    }
+
+    /// Returns the payload bytes that the peer has acknowledged.
+    fn acknowledged(&self) -> u64 {
+        let sent = self.ring.sent_bytes();
+        match self.is_acknowledged {
+            true => sent,
+            // Linux also counts the SYN and the FIN.
+            false => self.bytes_acked.min(sent),
+        }
     }
 
     /// Queues `source` until it ends or `go_on` returns false. Calls `go_on` at least every 100 ms.
@@ -130,7 +236,11 @@ impl<'a> Transmit<'a> {
         source: &mut Source,
         go_on: &mut dyn FnMut(&Transmit<'_>) -> bool,
     ) -> Result<(), Failure> {
-        while go_on(self) {
+        loop {
+            if !go_on(self) {
+                self.stopped.get_or_insert_with(Instant::now);
+                return Ok(());
+            }
             let Self { ring, block, .. } = self;
             let mut slot = match ring.next_slot() {
                 Ok(slot) => slot,
@@ -146,10 +256,12 @@ impl<'a> Transmit<'a> {
             match next {
                 Next::Bytes(len) => slot.send(len).map_err(failed)?,
                 Next::Later => {}
-                Next::End => break,
+                Next::End => {
+                    self.is_queued = true;
+                    return Ok(());
+                }
             }
         }
-        Ok(())
     }
 
     /// Returns the payload bytes that were queued so far.
@@ -172,15 +284,15 @@ impl<'a> Transmit<'a> {
         self.receiving.tcp_info()
     }
 
-    /// Repeats `step` until it is done within the timeout, or `go_on` returns false.
+    /// Repeats `step` until it is done within the timeout, or `go_on` returns false. Returns whether it is done.
     fn repeat(
         &mut self,
         go_on: &mut dyn FnMut(&Transmit<'_>) -> bool,
         step: fn(&mut SendRing<'a>) -> io::Result<()>,
-    ) -> Result<(), Failure> {
+    ) -> Result<bool, Failure> {
         loop {
             match step(&mut self.ring) {
-                Ok(()) => return Ok(()),
+                Ok(()) => return Ok(true),
                 Err(error)
                     if matches!(
                         error.kind(),
@@ -188,10 +300,20 @@ impl<'a> Transmit<'a> {
                     ) => {}
                 Err(error) => return Err(failed(error)),
             }
-            if !go_on(self) {
-                return Ok(());
+            self.note_path();
+            if self.is_over(go_on) {
+                return Ok(false);
             }
         }
+    }
+
+    /// Returns whether the caller has ended the run, and the time after that has passed.
+    fn is_over(&mut self, go_on: &mut dyn FnMut(&Transmit<'_>) -> bool) -> bool {
+        if go_on(self) {
+            return false;
+        }
+        let stopped = self.stopped.get_or_insert_with(Instant::now);
+        stopped.elapsed() >= STOP_LIMIT
     }
 
     /// Waits until the peer has acknowledged the end of the stream. Completions alone do not prove that the peer has the
@@ -210,7 +332,7 @@ impl<'a> Transmit<'a> {
                 Ok(_) => {}
                 // Checked before the receive, so that the receive would have reported an error. Kernel sockets do not
                 // provide this; there the bytes are acknowledged, and the kernel sends the FIN by itself.
-                Err(RecvError::WouldBlock | RecvError::TimedOut) => {
+                Err(RecvError::WouldBlock | RecvError::TimedOut { .. }) => {
                     if state.is_none_or(|state| state == TcpState::FinWait2)
                         && acknowledged.get_or_insert_with(Instant::now).elapsed() >= FIN_LIMIT
                     {
@@ -222,7 +344,7 @@ impl<'a> Transmit<'a> {
                     return Err(error.context("the connection failed").into());
                 }
             }
-            if !go_on(self) {
+            if self.is_over(go_on) {
                 return Ok(());
             }
         }

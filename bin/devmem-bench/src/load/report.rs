@@ -8,7 +8,7 @@ use super::rows::{Kind, LoadReading, PAIRS, Row};
 use crate::chart::{Bar, Chart, Series};
 use crate::meter::MeterReading;
 use crate::sample::spread;
-use tool::progress::gbit_per_s;
+use tool::rate::Rate;
 use tool::size::Size;
 
 /// The report. The field names are those of the JSON.
@@ -55,7 +55,9 @@ impl LoadReport {
             cpu,
         } = meter;
         if let Some(figures) = self.rows.iter_mut().find(|other| other.name == row.name) {
-            figures.gbit_per_s.push(gbit_per_s(bytes, elapsed));
+            figures
+                .gbit_per_s
+                .push(Rate::of(bytes, elapsed).gbit_per_s());
             let gigabytes = bytes as f64 / 1e9;
             figures.cpu_s_per_gb.push(cpu.as_secs_f64() / gigabytes);
             let server = server.as_secs_f64() / gigabytes;

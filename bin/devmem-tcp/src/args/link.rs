@@ -4,6 +4,8 @@ use std::net::IpAddr;
 
 use clap::{Args, ValueEnum};
 
+use super::TcpArgs;
+
 /// The default of `--link`.
 pub const DEFAULT_LINK: &str = "tap:dm0";
 
@@ -37,6 +39,8 @@ pub struct LinkArgs {
     /// part of the device memory. Each connection is on one of them. Not on unix:PATH, and not with --capture
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub shards: u16,
+    #[command(flatten)]
+    pub tcp: TcpArgs,
 }
 
 /// Values of `--backend`.

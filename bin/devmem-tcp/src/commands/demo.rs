@@ -17,7 +17,7 @@ use devmem_tcp::{Netdev, TcpOptions};
 use crate::args::{DemoLink, Direction};
 use crate::plan::DemoPlan;
 use crate::receiver::{Receiver, with_mtu};
-use crate::report::{RunReport, Sending};
+use crate::report::{RunReport, Sending, verdict};
 use tool::capture::{self, Capture};
 use tool::display::Display;
 use tool::output::{Failure, note, print_json};
@@ -68,17 +68,17 @@ pub fn run(plan: &DemoPlan) -> Result<(), Failure> {
         if plan.form.json {
             print_json(&report)?;
         }
-        return judge(plan, &report, &stop);
+        return judge(plan, &report);
     }
     let rx = one(Direction::Rx)?;
-    let rx_judged = judge(plan, &rx, &stop);
+    let rx_judged = judge(plan, &rx);
     // The JSON is printed even if one direction failed.
     let tx = rx_judged.and_then(|()| one(Direction::Tx));
     if plan.form.json {
         let tx = tx.as_ref().ok();
         print_json(&serde_json::json!({ "direction": "both", "rx": rx, "tx": tx }))?;
     }
-    judge(plan, &tx?, &stop)
+    judge(plan, &tx?)
 }
 
 /// Runs in one direction and prints the table.
@@ -112,7 +112,8 @@ fn into_our_memory(
     } else {
         link.to_owned()
     };
-    let mut builder = Netdev::builder(&spec)?.address(&plan.ours.to_string())?;
+    let builder = Netdev::builder(&spec)?.address(&plan.ours.to_string())?;
+    let mut builder = builder.tcp(plan.tcp.clone());
     if link == TAP {
         builder = builder.peer_address(&plan.peers.to_string())?;
     }
@@ -122,7 +123,7 @@ fn into_our_memory(
         capture.set_net_iovs(plan.nic.niov.bytes());
         builder = builder.capture(Box::new(capture.clone()));
     }
-    let mut receiver = Receiver::open(builder, &plan.nic, local)?;
+    let mut receiver = Receiver::open(builder, &plan.nic, local, stop)?;
     let mut sender = match direction {
         Direction::Loopback => SenderHandle::start_thread(
             plan,
@@ -143,10 +144,9 @@ fn into_our_memory(
         }
     };
     let totals = receive(&mut receiver, plan, &mut sender, stop, capture.as_ref())?;
-    let sent = if stop.is_set() {
-        None
-    } else {
-        sender.finish()?
+    let sent = match totals.is_interrupted {
+        true => None,
+        false => sender.finish()?,
     };
     let mut report = RunReport::of("user", link.to_owned(), &plan.nic, plan.ours.address);
     report.direction = direction;
@@ -157,16 +157,15 @@ fn into_our_memory(
     Ok(report)
 }
 
-fn judge(plan: &DemoPlan, report: &RunReport, stop: &StopFlag) -> Result<(), Failure> {
-    match report.complaint() {
-        Some(complaint) => Err(Failure::failed(complaint)),
-        None if stop.is_set() => Err(Failure::failed("interrupted")),
-        None if report.verified_bytes != Some(plan.bytes) => Err(Failure::failed(format!(
+fn judge(plan: &DemoPlan, report: &RunReport) -> Result<(), Failure> {
+    verdict(report.complaint(), report.interrupted)?;
+    match report.verified_bytes == Some(plan.bytes) {
+        true => Ok(()),
+        false => Err(Failure::failed(format!(
             "{} bytes were requested and {} received",
             plan.bytes,
             report.verified_bytes.unwrap_or(report.bytes)
         ))),
-        None => Ok(()),
     }
 }
 
@@ -337,18 +336,18 @@ impl SenderHandle {
 fn wire_end(plan: &DemoPlan, spec: &str) -> Result<Netdev, Failure> {
     let builder = Netdev::builder(spec)?.address(&plan.peers.to_string())?;
     // The receiving end impairs both directions.
-    let builder = with_mtu(builder, plan.nic.mtu).tcp(sender_tcp(plan.connections));
+    let builder = with_mtu(builder, plan.nic.mtu).tcp(sender_tcp(plan));
     Ok(builder.open()?)
 }
 
 /// TCP options of our stack as a sender: its connections share the host memory of one NIC.
-fn sender_tcp(connections: u16) -> TcpOptions {
+fn sender_tcp(plan: &DemoPlan) -> TcpOptions {
     /// Half of the default host memory of a NIC; the rest is for headers and for receiving.
     const SEND_BYTES: usize = 8 << 20;
     /// Room for two super-packets: one in flight, and the next.
     const LEAST_BYTES: usize = 128 << 10;
-    let mut tcp = TcpOptions::default();
-    let share = (SEND_BYTES / usize::from(connections)).max(LEAST_BYTES);
+    let mut tcp = plan.tcp.clone();
+    let share = (SEND_BYTES / usize::from(plan.connections)).max(LEAST_BYTES);
     tcp.send_buffer = tcp.send_buffer.min(share);
     tcp
 }
@@ -368,7 +367,7 @@ fn start_process(plan: &DemoPlan, to: SocketAddr, cpu: Option<usize>) -> Result<
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
-    Ok(Helper::start(&mut command).context("start the sender")?)
+    Ok(peer::start_apart(&mut command).context("start the sender")?)
 }
 
 /// Sends over one of our stacks, one thread per connection.

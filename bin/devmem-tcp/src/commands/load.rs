@@ -13,7 +13,7 @@ use devmem_tcp::{ErrorKind, Purpose};
 use crate::args::ChecksumKind;
 use crate::client::Client;
 use crate::plan::{LoadJob, LoadPlan, NicPlan};
-use crate::report::{LoadReport, checksum_on};
+use crate::report::{LoadReport, checksum_on, verdict};
 use contents::Contents;
 pub use target::Target;
 use tool::output::{Failure, note};
@@ -35,11 +35,10 @@ pub fn run(plan: &LoadPlan) -> Result<(), Failure> {
         job,
         ..
     } = plan;
-    let client = Client::open(link, nic, kernel, Purpose::Receive)?;
-    // A signal while the NIC is opened, which may wait for an address, ends the process: nothing is changed yet.
     let stop = StopFlag::install().context("install signal handlers")?;
+    let client = Client::open(link, nic, kernel, Purpose::Receive, &stop)?;
     let mut loaded = transfer(&client, nic, job, &stop)?;
-    match plan.verify {
+    match plan.verify.filter(|_| !loaded.report.interrupted) {
         Some(ChecksumKind::Crc32c) => loaded.add_crc32c()?,
         Some(ChecksumKind::Xxh3) => loaded.add_xxh3()?,
         None => {}
@@ -81,18 +80,15 @@ impl LoadedTarget {
     /// The result is wrong.
     pub fn end(&self, form: OutputArgs) -> Result<(), Failure> {
         form.print(&self.report)?;
-        match self.report.complaint() {
-            Some(complaint) => Err(Failure::failed(complaint)),
-            None => Ok(()),
-        }
+        verdict(self.report.complaint(), self.report.interrupted)
     }
 }
 
-/// Does one job. All connections have ended afterwards, and the memory is not bound any more.
+/// Does one job, or a part of it until a signal. All connections have ended afterwards, and the memory is not bound any more.
 ///
 /// # Errors
 ///
-/// A failed step.
+/// A failed step, or a signal before the first byte was requested.
 pub fn transfer(
     client: &Client<'_>,
     nic: &NicPlan,
@@ -113,13 +109,18 @@ pub fn transfer(
     let target = Target::open(&job.target, nic.memory, size)?;
     let progress = Progress::transfer(Some(contents.bytes()));
     let (start, clock) = (Instant::now(), cpu::process_cpu_time());
+    let mut bytes = 0;
     let loaded = contents.load(&loader, &target, &mut |sofar| {
-        progress.transferred(sofar.bytes, start.elapsed());
+        bytes = sofar.bytes;
+        progress.transferred(bytes, start.elapsed());
         stop.go_on()
     });
     let used = cpu::process_cpu_time().saturating_sub(clock);
     progress.finish();
-    let loaded = loaded.map_err(|error| failure(error, &job.origin, stop))?;
+    let loaded = match loaded {
+        Err(LoadError::Cancelled) if stop.is_set() => None,
+        loaded => Some(loaded.map_err(|error| failure(error, &job.origin, stop))?),
+    };
 
     let mut report = LoadReport {
         backend: client.backend,
@@ -130,7 +131,10 @@ pub fn transfer(
         serves_ranges: contents.serves_ranges(),
         ..LoadReport::default()
     };
-    report.set_loaded(&loaded, used);
+    match &loaded {
+        Some(loaded) => report.set_loaded(loaded, used),
+        None => report.set_interrupted(bytes, start.elapsed(), &client.nic.queue_stats()),
+    }
     report.set_moved(&client.nic.queue_stats());
     report.set_unused(&bound.finish(), local.ip(), nic.impairment);
     Ok(LoadedTarget {
@@ -144,7 +148,7 @@ pub fn transfer(
 /// Returns the error of a load, with the next command.
 pub fn failure(error: LoadError, origin: &Origin, stop: &StopFlag) -> Failure {
     let (text, remedy) = match &error {
-        LoadError::Cancelled if stop.is_set() => return Failure::failed("interrupted"),
+        LoadError::Cancelled if stop.is_set() => return Failure::interrupted(),
         LoadError::Connect { address, source } => match source.kind() {
             ErrorKind::NetworkUnreachable => (
                 format!("there is no route to {}", address.ip()),

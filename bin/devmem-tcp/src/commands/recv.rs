@@ -15,13 +15,13 @@ use crate::kernel;
 use crate::kernels_end;
 use crate::plan::{Destination, RecvPlan};
 use crate::receiver::{AddressWatch, LinkWatch, Receiver};
-use crate::report::RunReport;
+use crate::report::{RunReport, connections, verdict};
 use tool::capture::{self, Capture};
 use tool::display::Display;
 use tool::intervals::Intervals;
 use tool::output::{Failure, note};
 use tool::pattern::{Expected, RepeatingPattern};
-use tool::progress::gbit_per_s;
+use tool::rate::Rate;
 use tool::receive::{Ended, Go, Task};
 use tool::signals::StopFlag;
 use tool::size::Size;
@@ -55,15 +55,9 @@ fn on_tap(plan: &RecvPlan) -> Result<(), Failure> {
         builder = builder.capture(Box::new(capture.clone()));
     }
     let local = tap.local(plan.port);
-    let install = || StopFlag::install().context("install signal handlers");
-    // While the NIC waits for an address, a signal ends the process: nothing has to be restored. With an address it is open at once,
-    // and a sender may connect before the next line.
-    let early = match tap.is_auto() {
-        true => None,
-        false => Some(install()?),
-    };
-    let receiver = Receiver::open(builder, &plan.nic, local)?;
-    let stop = early.map_or_else(install, Ok)?;
+    // Before the NIC is open: a sender may connect at once.
+    let stop = StopFlag::install().context("install signal handlers")?;
+    let receiver = Receiver::open(builder, &plan.nic, local, &stop)?;
     if let Some(warning) = kernels_end::unreachable(tap) {
         note(warning);
     }
@@ -91,6 +85,7 @@ fn on_kernel(name: &str, plan: &RecvPlan) -> Result<(), Failure> {
     if plan.kernel.dry_run {
         return kernel::dry_run(&nic, local, plan.kernel.queues);
     }
+    kernel::check_support(name, Purpose::Receive)?;
     let output = open_output(plan.output.as_ref())?;
     let receiver = Receiver::on_kernel(nic, &plan.kernel, local)?;
     let report = RunReport::of("kernel", name.to_owned(), &plan.nic, local.ip());
@@ -179,16 +174,12 @@ fn receive(
     display.finish();
 
     report.set_received(&totals);
+    report.is_written = plan.output.is_some();
     receiver.finish(&mut report);
     plan.form.print(&report)?;
-    match report.complaint() {
-        Some(complaint) => Err(Failure::failed(complaint)),
-        None if totals.broken > 0 && !stop.is_set() => Err(Failure::failed(format!(
-            "{} connections failed",
-            totals.broken
-        ))),
-        None => Ok(()),
-    }
+    let failed = (totals.broken > 0 && !stop.is_set())
+        .then(|| format!("{} failed", connections(totals.broken)));
+    verdict(report.complaint().or(failed), report.interrupted)
 }
 
 /// Returns the line of `--keep-listening` for a connection that has ended.
@@ -199,18 +190,14 @@ fn connection_line(ended: &Ended) -> String {
         elapsed,
         bad_bytes,
     } = *ended;
-    let (size, rate, seconds) = (
-        Size(bytes),
-        gbit_per_s(bytes, elapsed),
-        elapsed.as_secs_f64(),
-    );
+    let (size, rate, seconds) = (Size(bytes), Rate::of(bytes, elapsed), elapsed.as_secs_f64());
     let verified = match bad_bytes {
         None => String::new(),
         Some(0) => ", every byte verified".to_owned(),
         Some(bad) => format!(", {bad} bytes BAD"),
     };
     let line = format!(
-        "{:>13}  {size} from {peer}, {rate:.1} Gbit/s for {seconds:.2} s{verified}",
+        "{:>13}  {size} from {peer}, {rate} for {seconds:.2} s{verified}",
         "connection"
     );
     match terminal::width(io::stderr()) {

@@ -7,15 +7,16 @@ use std::os::fd::AsFd;
 
 use anyhow::Context;
 use devmem_linux::cpu;
-use devmem_tcp::{ConnectError, Dmabuf, ErrorKind, Netdev, Purpose, Stream, TcpOptions};
+use devmem_tcp::{BoundTx, ConnectError, Dmabuf, ErrorKind, Netdev, Purpose, Stream};
 
 use crate::backend::{self, Backend};
 use crate::kernel;
 use crate::kernels_end;
 use crate::plan::{Input, SendPlan};
-use crate::receiver::with_mtu;
-use crate::report::{Circumstances, SendReport, Sending};
+use crate::receiver::{open_until_signal, with_mtu};
+use crate::report::{Circumstances, SendReport, verdict};
 use tool::capture::{self, Capture};
+use tool::connect::connect_until_signal;
 use tool::display::Display;
 use tool::memory::{MEM_SIZE, MemoryKind};
 use tool::output::{Failure, note};
@@ -23,7 +24,7 @@ use tool::pattern::RepeatingPattern;
 use tool::sender::pattern_of;
 use tool::signals::StopFlag;
 use tool::source::{Made, Source};
-use tool::transmit::Transmit;
+use tool::transmit::{SendStats, Transmit};
 
 /// Sends by `plan`.
 ///
@@ -33,31 +34,56 @@ use tool::transmit::Transmit;
 pub fn run(plan: &SendPlan) -> Result<(), Failure> {
     let file = open_input(&plan.input)?;
     let capture = Capture::open(plan.capture.as_deref(), &plan.link.tap.link.to_string())?;
-    let sent = End::open(plan, capture.as_ref()).and_then(|end| send(plan, file, end));
+    let stop = StopFlag::install().context("install signal handlers")?;
+    let sent = End::open(plan, capture.as_ref(), &stop);
+    let sent = sent.and_then(|end| send(plan, file, end, &stop));
     capture::finish(capture, sent)
 }
 
 /// Sends over an open NIC and prints the report.
-fn send(plan: &SendPlan, file: Option<File>, end: End) -> Result<(), Failure> {
-    let (nic, memory) = (&end.nic, &end.memory);
-    let tx = nic.bind_tx(memory)?;
-    let to = plan.to;
+fn send(plan: &SendPlan, file: Option<File>, end: End, stop: &StopFlag) -> Result<(), Failure> {
+    let (nic, to) = (&end.nic, plan.to);
+    let tx = nic.bind_tx(&end.memory)?;
     let warning = kernels_end::unreachable(&plan.link.tap);
     if let Some(warning) = warning.filter(|_| end.backend == "user") {
         note(warning);
     }
-    let mut stream = nic.connect(to).map_err(|error| not_connected(to, error))?;
-    // A signal before, while the NIC waits for an address or for the peer, ends the process: nothing has to be restored.
-    let stop = StopFlag::install().context("install signal handlers")?;
-    let (mut source, total) = source(&plan.input, file, &stream)?;
-    note(format_args!("sending to {to} over {}", end.link));
+    let connected = connect_until_signal(nic, to, stop);
+    let sent = match connected.map_err(|error| not_connected(to, error))? {
+        Some(stream) => {
+            note(format_args!("sending to {to} over {}", end.link));
+            transmit(plan, file, &end, &tx, stream, stop)?
+        }
+        None => SendStats {
+            is_interrupted: true,
+            ..SendStats::default()
+        },
+    };
+    let report = SendReport {
+        chunk_bytes: plan.chunk as u64,
+        circumstances: Circumstances::of(nic, &end.memory, to.ip(), plan.impairment),
+        ..SendReport::of(end.backend, end.link, to, &sent)
+    };
+    plan.form.print(&report)?;
+    verdict(report.complaint(), report.interrupted)
+}
 
+/// Sends the input over a connection.
+fn transmit(
+    plan: &SendPlan,
+    file: Option<File>,
+    end: &End,
+    tx: &BoundTx,
+    mut stream: Stream,
+    stop: &StopFlag,
+) -> Result<SendStats, Failure> {
+    let (mut source, total) = source(&plan.input, file, &stream)?;
     let title = plan
         .watch
-        .then(|| format!("send  to {to} over {}", end.link));
-    let mut display = Display::start(title, total, nic, &stop)?;
+        .then(|| format!("send  to {} over {}", plan.to, end.link));
+    let mut display = Display::start(title, total, &end.nic, stop)?;
     let (start, clock) = (std::time::Instant::now(), cpu::process_cpu_time());
-    let transmit = Transmit::new(&mut stream, &tx, 0..memory.size(), plan.chunk)?;
+    let transmit = Transmit::new(&mut stream, tx, 0..end.memory.size(), plan.chunk)?;
     let sent = transmit.run(&mut source, &mut |transmit| {
         display.sending(0, transmit.bytes(), start.elapsed(), transmit);
         !stop.is_set()
@@ -67,25 +93,7 @@ fn send(plan: &SendPlan, file: Option<File>, end: End) -> Result<(), Failure> {
     let mut sent = sent?;
     // Includes the library's thread, which sends while this one waits for input.
     sent.sending = used.saturating_sub(sent.filling);
-
-    let mut report = SendReport {
-        backend: end.backend,
-        link: end.link,
-        to,
-        bytes: 0,
-        seconds: 0.0,
-        gbit_per_s: 0.0,
-        sending: Sending::default(),
-        chunk_bytes: plan.chunk as u64,
-        circumstances: Circumstances::of(nic, memory, to.ip(), plan.impairment),
-    };
-    report.set_sent(&sent);
-    plan.form.print(&report)?;
-    match report.sending.complaint() {
-        _ if stop.is_set() => Err(Failure::failed("interrupted")),
-        Some(complaint) => Err(Failure::failed(complaint)),
-        None => Ok(()),
-    }
+    Ok(sent)
 }
 
 /// Returns the error of a failed connect, with the next command.
@@ -112,11 +120,11 @@ struct End {
 }
 
 impl End {
-    fn open(plan: &SendPlan, capture: Option<&Capture>) -> Result<Self, Failure> {
+    fn open(plan: &SendPlan, capture: Option<&Capture>, stop: &StopFlag) -> Result<Self, Failure> {
         Ok(
             match backend::choose(&plan.link, plan.users_alone, Purpose::Send)? {
                 Backend::User => {
-                    let mut tcp = TcpOptions::default();
+                    let mut tcp = plan.link.tap.tcp.clone();
                     tcp.ecn = plan.ecn;
                     let memory = plan.memory.unwrap_or(MemoryKind::Anonymous);
                     let builder = plan.link.tap.builder()?.tcp(tcp);
@@ -124,19 +132,24 @@ impl End {
                     if let Some(capture) = capture {
                         builder = builder.capture(Box::new(capture.clone()));
                     }
+                    let builder = builder.impair(plan.impairment);
                     Self {
                         backend: "user",
                         link: plan.link.tap.link.to_string(),
-                        nic: builder.impair(plan.impairment).open()?,
+                        nic: open_until_signal(builder, stop)?,
                         memory: memory.allocate(plan.mem_bytes, MEM_SIZE)?,
                     }
                 }
-                Backend::Kernel(name) => Self {
-                    backend: "kernel",
-                    nic: Netdev::kernel(&name)?,
-                    memory: kernel::memory(plan.memory, plan.mem_bytes, None)?,
-                    link: name,
-                },
+                Backend::Kernel(name) => {
+                    let nic = Netdev::kernel(&name)?;
+                    kernel::check_support(&name, Purpose::Send)?;
+                    Self {
+                        backend: "kernel",
+                        nic,
+                        memory: kernel::memory(plan.memory, plan.mem_bytes, None)?,
+                        link: name,
+                    }
+                }
             },
         )
     }

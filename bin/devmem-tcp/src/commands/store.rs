@@ -10,14 +10,14 @@ use devmem_tcp::{Dmabuf, Netdev, Purpose};
 use super::load;
 use crate::client::Client;
 use crate::plan::StorePlan;
-use crate::report::{Circumstances, StoreReport};
+use crate::report::{Circumstances, StoreReport, verdict};
 use tool::memory::PAGE_BYTES;
 use tool::output::{Failure, note};
 use tool::progress::Progress;
 use tool::signals::StopFlag;
 use tool::size::Size;
 use transfer::load::{Crc32c, Loader, NbdUrl, Origin};
-use transfer::store::{Durability, Input, NbdExport, StoreError, Storer};
+use transfer::store::{Durability, Input, NbdExport, StoreError, Stored, Storer};
 
 /// Requests in flight on a connection.
 const WINDOW: usize = 16;
@@ -32,9 +32,8 @@ pub fn run(plan: &StorePlan) -> Result<(), Failure> {
     let StorePlan {
         link, nic, kernel, ..
     } = plan;
-    let client = Client::open(link, nic, kernel, Purpose::Send)?;
-    // A signal while the NIC is opened, which may wait for an address, ends the process: nothing is changed yet.
     let stop = StopFlag::install().context("install signal handlers")?;
+    let client = Client::open(link, nic, kernel, Purpose::Send, &stop)?;
     let export = NbdExport::open_while(&client.nic, plan.url.clone(), &mut || stop.go_on());
     let export = export.map_err(|error| failure(error.into(), &plan.url, &stop))?;
     // One half of the memory is bound for receiving, the other has the chunks.
@@ -45,28 +44,10 @@ pub fn run(plan: &StorePlan) -> Result<(), Failure> {
     let memory = client.allocate(chunk_bytes(plan, input.bytes(), half))?;
     note(format_args!("storing {} in {}", input.name(), export.url()));
 
-    let storer = storer(plan, &client.nic);
-    let range = target(plan.at, input.bytes())?;
-    let progress = Progress::transfer(Some(input.bytes()));
-    let (start, clock) = (Instant::now(), cpu::process_cpu_time());
-    let mut filling = Duration::ZERO;
-    let mut fill = |target: Range<u64>, place| {
-        let before = cpu::thread_cpu_time();
-        let range = target.start - range.start..target.end - range.start;
-        let filled = input.fill(range, &memory, place);
-        filling += cpu::thread_cpu_time().saturating_sub(before);
-        filled
-    };
-    let ranges = std::slice::from_ref(&range);
-    let stored = storer.store_from(&export, &memory, ranges, &mut fill, &mut |sofar| {
-        progress.transferred(sofar.bytes, start.elapsed());
-        stop.go_on()
-    });
-    let used = cpu::process_cpu_time().saturating_sub(clock);
-    progress.finish();
-    let stored = stored.map_err(|error| failure(error, &plan.url, &stop))?;
-
+    let outcome = transfer(plan, &client.nic, &mut input, &export, &memory, &stop)?;
+    let stored = outcome.stored;
     let mut report = StoreReport {
+        interrupted: outcome.interrupted,
         file: input.name().to_owned(),
         url: export.url().to_string(),
         durable: stored.flushes > 0 || plan.durability == Durability::EachWrite,
@@ -74,11 +55,16 @@ pub fn run(plan: &StorePlan) -> Result<(), Failure> {
         link: client.link.clone(),
         ..StoreReport::default()
     };
-    report.set_stored(&stored, used, filling);
-    if plan.verify {
-        let (stored, device) = loaded_back(plan, &export, &memory, &client.nic, &input, &stop)?;
-        let file = input.crc32c().context("read the file again")?;
-        report.set_verified(file, stored, device);
+    report.set_stored(&stored, outcome.used, outcome.filling);
+    if plan.verify && !outcome.interrupted {
+        match loaded_back(plan, &export, &memory, &client.nic, &input, &stop) {
+            Err(_) if stop.is_set() => report.interrupted = true,
+            read => {
+                let (stored, device) = read?;
+                let file = input.crc32c().context("read the file again")?;
+                report.set_verified(file, stored, device);
+            }
+        }
     }
     let unused = bound.finish();
     report.circumstances = Circumstances::of(&unused.nic, &memory, local.ip(), nic.impairment);
@@ -88,8 +74,71 @@ pub fn run(plan: &StorePlan) -> Result<(), Failure> {
             let remedy = "unless one of them was changed meanwhile, look at the server's log";
             Err(Failure::failed(complaint).with_remedy(remedy))
         }
-        None => Ok(()),
+        None => verdict(None::<&str>, report.interrupted),
     }
+}
+
+/// What was stored.
+struct Outcome {
+    stored: Stored,
+    /// A signal has ended it.
+    interrupted: bool,
+    /// CPU time, and that of reading the file.
+    used: Duration,
+    filling: Duration,
+}
+
+/// Stores the file through `memory`, or a part of it until a signal.
+///
+/// # Errors
+///
+/// A failed step.
+fn transfer(
+    plan: &StorePlan,
+    nic: &Netdev,
+    input: &mut Input,
+    export: &NbdExport,
+    memory: &Dmabuf,
+    stop: &StopFlag,
+) -> Result<Outcome, Failure> {
+    let range = target(plan.at, input.bytes())?;
+    let progress = Progress::transfer(Some(input.bytes()));
+    let (start, clock) = (Instant::now(), cpu::process_cpu_time());
+    let mut filling = Duration::ZERO;
+    let mut fill = |target: Range<u64>, place| {
+        let before = cpu::thread_cpu_time();
+        let range = target.start - range.start..target.end - range.start;
+        let filled = input.fill(range, memory, place);
+        filling += cpu::thread_cpu_time().saturating_sub(before);
+        filled
+    };
+    let ranges = std::slice::from_ref(&range);
+    let stored = storer(plan, nic).store_from(export, memory, ranges, &mut fill, &mut |sofar| {
+        progress.transferred(sofar.bytes, start.elapsed());
+        stop.go_on()
+    });
+    let used = cpu::process_cpu_time().saturating_sub(clock);
+    progress.finish();
+    let (stored, interrupted) = match stored {
+        Err(StoreError::Cancelled { acknowledged, .. }) if stop.is_set() => {
+            let stored = Stored {
+                bytes: acknowledged,
+                elapsed: start.elapsed(),
+                ..Stored::default()
+            };
+            (stored, true)
+        }
+        stored => (
+            stored.map_err(|error| failure(error, &plan.url, stop))?,
+            false,
+        ),
+    };
+    Ok(Outcome {
+        stored,
+        interrupted,
+        used,
+        filling,
+    })
 }
 
 fn storer(plan: &StorePlan, nic: &Netdev) -> Storer {
@@ -120,9 +169,7 @@ fn chunk_bytes(plan: &StorePlan, bytes: u64, most: usize) -> usize {
 /// Returns the error of a store, with the next command.
 fn failure(error: StoreError, url: &NbdUrl, stop: &StopFlag) -> Failure {
     match error {
-        StoreError::Cancelled { .. } if stop.is_set() => {
-            Failure::failed(format!("interrupted: {error}"))
-        }
+        StoreError::Cancelled { .. } if stop.is_set() => Failure::interrupted(),
         StoreError::Export(error) => load::failure(error, &Origin::Nbd(url.clone()), stop),
         error => error.into(),
     }

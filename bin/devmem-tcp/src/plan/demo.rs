@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
+use devmem_tcp::{Congestion, TcpOptions};
 use tool::parse::{OutputArgs, Prefix, to_usize};
 
+use super::tcp::with_buffers;
 use super::{NicPlan, check_connections};
-use crate::args::{self, DemoLink, Direction};
+use crate::args::{self, BufferArgs, DemoLink, Direction};
 use tool::output::Failure;
 use tool::size::Size;
 use tool::stock::StockServer;
@@ -38,6 +40,8 @@ pub struct DemoPlan {
     pub write_size: usize,
     /// Congestion control of the kernel sender.
     pub congestion: String,
+    /// Options of our TCP.
+    pub tcp: TcpOptions,
     /// File of the packet capture.
     pub capture: Option<PathBuf>,
     /// Show the transfer live on the terminal.
@@ -67,6 +71,7 @@ impl DemoPlan {
             congestion,
             capture,
             watch,
+            buffers,
             nic,
             output,
         } = args;
@@ -77,10 +82,7 @@ impl DemoPlan {
             true => ("fd77::2/64".parse()?, "fd77::1/64".parse()?),
             false => ("10.77.0.2/24".parse()?, "10.77.0.1/24".parse()?),
         };
-        let write_size = to_usize("--write-size", write_size)?;
-        if !(1..=64 << 20).contains(&write_size) {
-            return Err(Failure::usage("--write-size: must be 1 byte to 64M"));
-        }
+        let write_size = check_write_size(write_size)?;
         if capture.is_some() && !matches!(direction, Direction::Rx | Direction::Tx) {
             return Err(Failure::usage(
                 "--capture takes --direction rx or tx: one link, which the packets of loopback do not pass",
@@ -100,6 +102,7 @@ impl DemoPlan {
                 "--load takes --link tap or packet: a stock server uses the kernel's TCP",
             ));
         }
+        let tcp = our_tcp(&buffers, direction, &congestion)?;
         Ok(Self {
             load,
             direction,
@@ -110,10 +113,38 @@ impl DemoPlan {
             link,
             write_size,
             congestion,
+            tcp,
             capture,
             watch,
             nic: NicPlan::new(&nic, 0, ours.address, 1)?,
             form: output,
         })
     }
+}
+
+fn check_write_size(size: Size) -> Result<usize, Failure> {
+    let bytes = to_usize("--write-size", size)?;
+    match (1..=64 << 20).contains(&bytes) {
+        true => Ok(bytes),
+        false => Err(Failure::usage("--write-size: must be 1 byte to 64M")),
+    }
+}
+
+/// Returns the options of our TCP; the congestion control is that of the sender, if our stack is the sender and has it.
+fn our_tcp(
+    buffers: &BufferArgs,
+    direction: Direction,
+    congestion: &str,
+) -> Result<TcpOptions, Failure> {
+    let mut tcp = with_buffers(buffers)?;
+    tcp.congestion = match (direction, congestion) {
+        (_, "reno") => Congestion::Reno,
+        (_, "cubic") | (Direction::Rx | Direction::Both, _) => Congestion::Cubic,
+        (Direction::Tx | Direction::Loopback, name) => {
+            return Err(Failure::usage(format!(
+                "--congestion {name}: our stack, which sends in this direction, has cubic and reno"
+            )));
+        }
+    };
+    Ok(tcp)
 }

@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use devmem_tcp::LinkSpec;
+
 use super::LinkPlan;
 use crate::args::BackendChoice;
 use tool::output::Failure;
@@ -53,6 +55,13 @@ fn on_the_loopback(text: &str, link: &LinkPlan) -> Failure {
     if link.backend == BackendChoice::Kernel {
         return failure
             .with_remedy("give an address that is reached through the interface of --if");
+    }
+    if !matches!(link.tap.link, LinkSpec::Tap(_)) {
+        let name = &link.tap.link;
+        return failure.with_remedy(format!(
+            "{name} reaches other hosts; to reach this one, send over a TAP: devmem-tcp send --link tap:dm0 --addr 10.77.0.2/24 \
+             --peer-addr 10.77.0.1/24 10.77.0.1"
+        ));
     }
     let theirs = link.tap.peers.unwrap_or_else(|| link.tap.ours.neighbour());
     failure.with_remedy(format!(

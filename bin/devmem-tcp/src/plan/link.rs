@@ -1,12 +1,15 @@
 //! The stack of a run, and its link.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
 
+use devmem_linux::packet::SharedStation;
 use devmem_tcp::internals::{check_address, check_gateway};
-use devmem_tcp::{LinkSpec, Netdev, NetdevBuilder};
+use devmem_tcp::{LinkSpec, Netdev, NetdevBuilder, TcpOptions};
 
 use tool::parse::{Prefix, check_interface_name, check_pair, parse_tap};
 
+use super::tcp::tcp_options;
 use crate::args::{BackendChoice, DEFAULT_LINK, LinkArgs};
 use tool::output::Failure;
 
@@ -39,6 +42,8 @@ pub struct TapPlan {
     pub link: LinkSpec,
     /// Options of the link, as the library takes them after a comma.
     pub options: Option<String>,
+    /// The ports that the link shares with the kernel: no other is ours.
+    pub shared_ports: Option<RangeInclusive<u16>>,
     /// Our address; the unspecified one, with a prefix of length 0, for one that a DHCP server lends.
     pub ours: Prefix,
     /// The address for the kernel's end.
@@ -47,6 +52,8 @@ pub struct TapPlan {
     pub gateway: Option<IpAddr>,
     /// Shards of our NIC.
     pub shards: u16,
+    /// Options of its TCP.
+    pub tcp: TcpOptions,
 }
 
 impl LinkPlan {
@@ -59,6 +66,7 @@ impl LinkPlan {
             peer_addr,
             gateway,
             shards,
+            tcp,
         } = args;
         let backend = match (backend, interface) {
             (Some(BackendChoice::Kernel), None) => {
@@ -81,6 +89,7 @@ impl LinkPlan {
             check_router(ours, gateway)?;
         }
         let (link, options) = parse_link(link)?;
+        let shared_ports = shared_ports(&link, options.as_deref())?;
         check_presence(&link, addr.as_deref())?;
         if *shards != 1 && matches!(link, LinkSpec::Unix(_) | LinkSpec::UnixListen(_)) {
             let text = format!("--shards {shards}: {link} has one queue, and so one shard");
@@ -99,10 +108,12 @@ impl LinkPlan {
             tap: TapPlan {
                 link,
                 options,
+                shared_ports,
                 ours,
                 peers,
                 gateway: *gateway,
                 shards: *shards,
+                tcp: tcp_options(tcp)?,
             },
         })
     }
@@ -137,7 +148,8 @@ impl TapPlan {
             true => AUTO.to_owned(),
             false => self.ours.to_string(),
         };
-        let mut builder = Netdev::builder(&link)?.address(&ours)?.shards(self.shards);
+        let builder = Netdev::builder(&link)?.address(&ours)?.shards(self.shards);
+        let mut builder = builder.tcp(self.tcp.clone());
         // `kernels_end` warns also of interfaces that exist already, and names the options of the tool.
         builder = builder.on_warning(|_| {});
         if let Some(peers) = self.peers {
@@ -241,6 +253,26 @@ fn parse_link(text: &str) -> Result<(LinkSpec, Option<String>), Failure> {
     }
 }
 
+/// Validates the options of a link, and returns the ports that it shares with the kernel, if it does.
+fn shared_ports(
+    link: &LinkSpec,
+    options: Option<&str>,
+) -> Result<Option<RangeInclusive<u16>>, Failure> {
+    let Some(options) = options else {
+        return Ok(None);
+    };
+    let builder = Netdev::builder(&format!("{link},{options}"));
+    let builder = builder.map_err(|error| Failure::usage(format!("--link: {error}")))?;
+    let ports = builder.shared_ports();
+    let most = SharedStation::MAX_PORTS;
+    match ports.clone().map_or(0, Iterator::count) {
+        count if count > most => Err(Failure::usage(format!(
+            "--link: {options} are {count} ports, and at most {most} can be shared"
+        ))),
+        _ => Ok(ports),
+    }
+}
+
 /// Returns the first given option that only our NIC supports, if any: of the link, of the NIC (MTU and impairment), or
 /// of the `others`, each with whether it was given.
 pub(super) fn users_alone(
@@ -258,7 +290,8 @@ pub(super) fn users_alone(
         ("--impair", impair != super::UNIMPAIRED),
     ];
     let mut all = common.iter().chain(others);
-    all.find(|(_, given)| *given).map(|(option, _)| *option)
+    let given = all.find(|(_, given)| *given).map(|(option, _)| *option);
+    given.or_else(|| super::tcp::given(&link.tcp))
 }
 
 /// Returns our address on a TAP, and the requested address of the kernel's `interface`.

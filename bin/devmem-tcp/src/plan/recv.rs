@@ -100,10 +100,17 @@ pub enum Destination {
     File(PathBuf),
 }
 
-/// Refuses port 0, with which the kernel would choose one.
-fn check_port(port: u16) -> Result<(), Failure> {
-    match port {
-        0 => Err(Failure::usage("--port 0: the sender must know the port")),
+/// Refuses port 0, with which the kernel would choose one, and a port that a shared link leaves to the kernel.
+fn check_port(port: u16, link: &LinkPlan) -> Result<(), Failure> {
+    match &link.tap.shared_ports {
+        _ if port == 0 => Err(Failure::usage("--port 0: the sender must know the port")),
+        Some(ours) if !ours.contains(&port) => {
+            let (first, last) = (ours.start(), ours.end());
+            let text = format!(
+                "--port {port} is not one of the ports {first}-{last} that --link leaves to us"
+            );
+            Err(Failure::usage(text).with_remedy("name one of them, or change ports= of --link"))
+        }
         _ => Ok(()),
     }
 }
@@ -140,7 +147,7 @@ impl RecvPlan {
             output,
         } = args;
         let link = LinkPlan::new(&link)?;
-        check_port(port)?;
+        check_port(port, &link)?;
         let connections = check_connections(connections)?;
         check_period(validate)?;
         let several = connections > 1 || keep_listening;

@@ -2,14 +2,15 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use devmem_tcp::{Impairment, QueueStats};
 use serde::Serialize;
 
-use super::{Circumstances, not_home, per_gb, placed_row, rate_row, row, summary_row};
+use super::{Circumstances, cpu_text, not_home, per_gb, placed_row, rate_row, row, summary_row};
 use crate::receiver::Unused;
 use tool::pattern::Verifier;
-use tool::progress::gbit_per_s;
+use tool::rate::Rate;
 use transfer::load::{Loaded, Tensor};
 
 /// The report of `load`. The field names are those of the JSON and must not change.
@@ -25,6 +26,8 @@ pub struct LoadReport {
     pub to: String,
     /// The tensors of a checkpoint and their places; `null` for other files.
     pub tensors: Option<Vec<TensorRow>>,
+    /// A signal has ended the load before its end.
+    pub interrupted: bool,
     /// Loaded bytes.
     pub bytes: u64,
     /// Time from the first request for them to the last byte, in seconds.
@@ -32,7 +35,7 @@ pub struct LoadReport {
     /// Loaded bits per second, in 10^9.
     pub gbit_per_s: f64,
     /// CPU time of receiving and of moving the bytes to their place, in seconds per 10^9 bytes.
-    pub load_cpu_s_per_gb: f64,
+    pub load_cpu_s_per_gb: Option<f64>,
     /// Connections that were made.
     pub connections: u64,
     /// Connections that broke.
@@ -106,10 +109,10 @@ impl From<&Tensor> for TensorRow {
 
 impl LoadReport {
     /// Sets the outcome of a load that used `cpu` time.
-    pub fn set_loaded(&mut self, loaded: &Loaded, cpu: std::time::Duration) {
+    pub fn set_loaded(&mut self, loaded: &Loaded, cpu: Duration) {
         self.bytes = loaded.bytes;
         self.seconds = loaded.elapsed.as_secs_f64();
-        self.gbit_per_s = gbit_per_s(loaded.bytes, loaded.elapsed);
+        self.gbit_per_s = Rate::of(loaded.bytes, loaded.elapsed).gbit_per_s();
         self.load_cpu_s_per_gb = per_gb(cpu, loaded.bytes);
         self.connections = loaded.connections;
         self.broken = loaded.broken;
@@ -119,6 +122,22 @@ impl LoadReport {
         self.linear_bytes = loaded.stats.linear_bytes;
         self.device_frags = loaded.stats.device_frags;
         self.tokens_returned = loaded.stats.tokens_returned;
+    }
+
+    /// Sets the outcome of a load that a signal has ended after `bytes` bytes and `elapsed` time, by the counters of the NIC's
+    /// queues.
+    pub fn set_interrupted(&mut self, bytes: u64, elapsed: Duration, queues: &[QueueStats]) {
+        self.interrupted = true;
+        self.bytes = bytes;
+        self.seconds = elapsed.as_secs_f64();
+        self.gbit_per_s = Rate::of(bytes, elapsed).gbit_per_s();
+        for queue in queues {
+            // Queue 0 receives into host memory.
+            match queue.queue.0 {
+                0 => self.linear_bytes += queue.bytes,
+                _ => self.device_bytes += queue.bytes,
+            }
+        }
     }
 
     /// Sets how many bytes were copied to their place, by the counters of the NIC's queues and [`Self::set_loaded`].
@@ -218,10 +237,11 @@ impl fmt::Display for LoadReport {
         }
         rate_row(f, self.gbit_per_s, self.seconds)?;
         let cpu = self.load_cpu_s_per_gb;
+        let cpu = cpu_text(cpu, None);
         row(
             f,
             "CPU",
-            format_args!("{cpu:.3} s/GB to receive and to move to its place"),
+            format_args!("{cpu} to receive and to move to its place"),
         )?;
         let (pieces, repeated, broken) = (self.pieces, self.repeated, self.broken);
         let ranges = if self.serves_ranges {

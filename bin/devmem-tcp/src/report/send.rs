@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 
 use serde::Serialize;
 
-use super::{Circumstances, per_gb, rate_row, row};
-use tool::progress::gbit_per_s;
+use super::{Circumstances, cpu_text, per_gb, rate_row, row};
+use tool::rate::Rate;
 use tool::size::Size;
 use tool::transmit::SendStats;
 
@@ -19,6 +19,8 @@ pub struct SendReport {
     pub link: String,
     /// The peer's address.
     pub to: SocketAddr,
+    /// A signal has ended the run before all bytes were acknowledged.
+    pub interrupted: bool,
     /// Payload bytes, all acknowledged.
     pub bytes: u64,
     /// Time from the first byte until the last was acknowledged, in seconds.
@@ -45,9 +47,19 @@ pub struct Sending {
     /// Of those, sends that were reported as copied.
     pub copied_completions: u64,
     /// CPU time of sending, without that of generating or reading the bytes, in seconds per 10^9 bytes.
-    pub send_cpu_s_per_gb: f64,
+    pub send_cpu_s_per_gb: Option<f64>,
     /// CPU time of generating or reading the bytes and of writing them to device memory, in seconds per 10^9 bytes.
-    pub fill_cpu_s_per_gb: f64,
+    pub fill_cpu_s_per_gb: Option<f64>,
+    /// Packets that TCP sent again.
+    pub retransmitted_packets: u64,
+    /// Bytes of payload that TCP sent again.
+    pub retransmitted_bytes: u64,
+    /// Timeouts of the retransmission timer.
+    pub timeouts: u64,
+    /// Smoothed round-trip time at the end, in microseconds.
+    pub rtt_us: f64,
+    /// Shortest round-trip time, in microseconds.
+    pub min_rtt_us: f64,
 }
 
 impl Sending {
@@ -59,6 +71,11 @@ impl Sending {
             copied_completions: sent.copied,
             send_cpu_s_per_gb: per_gb(sent.sending, sent.bytes),
             fill_cpu_s_per_gb: per_gb(sent.filling, sent.bytes),
+            retransmitted_packets: sent.path.retransmitted_packets,
+            retransmitted_bytes: sent.path.retransmitted_bytes,
+            timeouts: sent.path.timeouts,
+            rtt_us: sent.path.rtt.as_secs_f64() * 1e6,
+            min_rtt_us: sent.path.min_rtt.as_secs_f64() * 1e6,
         }
     }
 
@@ -71,27 +88,56 @@ impl Sending {
     /// Writes its rows of a table.
     pub(super) fn rows(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (send, fill) = (self.send_cpu_s_per_gb, self.fill_cpu_s_per_gb);
-        row(
-            f,
-            "sender CPU",
-            format_args!("{send:.3} s/GB, and {fill:.3} s/GB to fill"),
-        )?;
+        let cpu = cpu_text(send, Some((fill, "to fill")));
+        row(f, "sender CPU", format_args!("{cpu}"))?;
         let (sends, done, copied) = (self.sends, self.completions, self.copied_completions);
         row(
             f,
             "sends",
             format_args!("{sends}, {done} complete, {copied} copied"),
+        )?;
+        let (again, bytes, timeouts) = (
+            self.retransmitted_packets,
+            Size(self.retransmitted_bytes),
+            self.timeouts,
+        );
+        row(
+            f,
+            "sent again",
+            format_args!("{again} packets, {bytes}; {timeouts} timeouts"),
+        )?;
+        let (rtt, shortest) = (self.rtt_us / 1e3, self.min_rtt_us / 1e3);
+        row(
+            f,
+            "round trip",
+            format_args!("{rtt:.3} ms, at least {shortest:.3} ms"),
         )
     }
 }
 
 impl SendReport {
-    /// Converts the statistics of a sender.
-    pub fn set_sent(&mut self, sent: &SendStats) {
-        self.bytes = sent.bytes;
-        self.seconds = sent.elapsed.as_secs_f64();
-        self.gbit_per_s = gbit_per_s(sent.bytes, sent.elapsed);
-        self.sending = Sending::of(sent);
+    /// Returns the report of what was sent to `to`, without its circumstances.
+    pub fn of(backend: &'static str, link: String, to: SocketAddr, sent: &SendStats) -> Self {
+        Self {
+            backend,
+            link,
+            to,
+            interrupted: sent.is_interrupted,
+            bytes: sent.bytes,
+            seconds: sent.elapsed.as_secs_f64(),
+            gbit_per_s: Rate::of(sent.bytes, sent.elapsed).gbit_per_s(),
+            sending: Sending::of(sent),
+            chunk_bytes: 0,
+            circumstances: Circumstances::default(),
+        }
+    }
+
+    /// Returns the error of an incomplete run that nobody has interrupted.
+    pub fn complaint(&self) -> Option<String> {
+        match self.interrupted {
+            true => None,
+            false => self.sending.complaint(),
+        }
     }
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{Circumstances, checksum_on, per_gb, rate_row, row, summary_row};
-use tool::progress::gbit_per_s;
+use super::{Circumstances, checksum_on, cpu_text, per_gb, rate_row, row, summary_row};
+use tool::rate::Rate;
 use tool::size::Size;
 use transfer::store::Stored;
 
@@ -21,6 +21,8 @@ pub struct StoreReport {
     pub file: String,
     /// The export.
     pub url: String,
+    /// A signal has ended the store, or the verification, before its end.
+    pub interrupted: bool,
     /// Bytes that the server has acknowledged.
     pub bytes: u64,
     /// Bytes among them that were not sent, because they are zeros.
@@ -30,9 +32,9 @@ pub struct StoreReport {
     /// Stored bits per second, in 10^9.
     pub gbit_per_s: f64,
     /// CPU time of sending, in seconds per 10^9 bytes.
-    pub store_cpu_s_per_gb: f64,
+    pub store_cpu_s_per_gb: Option<f64>,
     /// CPU time of reading the file and writing its bytes to device memory, in seconds per 10^9 bytes.
-    pub fill_cpu_s_per_gb: f64,
+    pub fill_cpu_s_per_gb: Option<f64>,
     /// Connections that were made.
     pub connections: u64,
     /// Connections that broke.
@@ -64,7 +66,7 @@ impl StoreReport {
         self.bytes = stored.bytes;
         self.unsent_bytes = stored.unsent_bytes;
         self.seconds = stored.elapsed.as_secs_f64();
-        self.gbit_per_s = gbit_per_s(stored.bytes, stored.elapsed);
+        self.gbit_per_s = Rate::of(stored.bytes, stored.elapsed).gbit_per_s();
         self.store_cpu_s_per_gb = per_gb(used.saturating_sub(filling), stored.bytes);
         self.fill_cpu_s_per_gb = per_gb(filling, stored.bytes);
         self.connections = stored.connections;
@@ -102,11 +104,8 @@ impl fmt::Display for StoreReport {
         }
         rate_row(f, self.gbit_per_s, self.seconds)?;
         let (send, fill) = (self.store_cpu_s_per_gb, self.fill_cpu_s_per_gb);
-        row(
-            f,
-            "sender CPU",
-            format_args!("{send:.3} s/GB, and {fill:.3} s/GB to read the file"),
-        )?;
+        let cpu = cpu_text(send, Some((fill, "to read the file")));
+        row(f, "sender CPU", format_args!("{cpu}"))?;
         let (pieces, repeated, broken) = (self.pieces, self.repeated, self.broken);
         row(
             f,

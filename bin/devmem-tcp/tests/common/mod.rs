@@ -43,6 +43,21 @@ impl Finished {
     #[track_caller]
     pub fn json(&self) -> Value {
         assert_eq!(self.code, Some(0), "{}", self.stderr);
+        self.object()
+    }
+
+    /// Asserts that a signal has cut the run short, and returns the JSON object that it printed nevertheless.
+    #[track_caller]
+    pub fn interrupted_json(&self) -> Value {
+        self.failed_with(1, "interrupted");
+        let json = self.object();
+        assert_eq!(json["interrupted"], true, "{json}");
+        json
+    }
+
+    /// Returns the one JSON object on stdout.
+    #[track_caller]
+    fn object(&self) -> Value {
         let text = std::str::from_utf8(&self.stdout).expect("JSON is text");
         assert_eq!(text.lines().count(), 1, "one object on one line: {text}");
         serde_json::from_str(text).expect("stdout is JSON")

@@ -7,56 +7,90 @@ use std::process::Stdio;
 
 use crate::common::run;
 
+/// Invalid command lines, and what their error says.
+const WRONG_USAGE: &[(&str, &str)] = &[
+    ("demo --bytes 0", "--bytes 0"),
+    ("demo --connections 0", "--connections 0"),
+    ("demo --impair loss=2", "--impair: "),
+    ("recv --link eth0", "--link \"eth0\" is not a link"),
+    ("recv -o - --json", "both write to stdout"),
+    ("recv --niov 3K", "--niov: "),
+    (
+        "send 10.78.0.1",
+        "10.78.0.1 is not in the network 10.77.0.2/24",
+    ),
+    ("send 10.77.0.1 --chunk 0", "--chunk 0"),
+    ("send 10.77.0.1 --chunk 17M", "--chunk 17 MiB"),
+    ("send 10.77.0.1 --mem-size 5000", "--mem-size"),
+    ("send 10.77.0.1 --bytes 1K -v 1", "--validate 1: 2 to 256"),
+    (
+        "send 10.77.0.1 --link eth0",
+        "--link \"eth0\" is not a link",
+    ),
+    (
+        "recv --link packet:eth0,ports=5210-5201 --addr 10.0.0.2/24",
+        "--link: '5210-5201' is not a range of ports: its first port is above its last; write it as 5201-5210",
+    ),
+    (
+        "send --link packet:eth0,ports=0-7 --addr 10.0.0.2/24 10.0.0.1",
+        "--link: '0-7': port 0 is no port",
+    ),
+    (
+        "load --link packet:eth0,ports=1-9000 --addr 10.0.0.2/24 http://10.0.0.1/x",
+        "9000 ports, and at most 256 can be shared",
+    ),
+    (
+        "recv --link packet:eth0,ports=5201-5210 --addr 10.0.0.2/24 -p 80",
+        "--port 80 is not one of the ports 5201-5210 that --link leaves to us",
+    ),
+    (
+        "send 10.77.0.1 --send-buffer 1K",
+        "--send-buffer 1 KiB: 4 KiB to 1 GiB",
+    ),
+    (
+        "recv --receive-buffer 2G",
+        "--receive-buffer 2 GiB: 4 KiB to 1 GiB",
+    ),
+    (
+        "demo --direction tx --congestion bbr",
+        "--congestion bbr: our stack, which sends in this direction, has cubic and reno",
+    ),
+    (
+        "load --backend kernel --if lo --pacing http://10.77.0.1/x",
+        "--pacing: only the user backend supports it",
+    ),
+    ("wire --a tap:x --b tap:x", "the same end"),
+    ("lab run --nics 9 -- true", "--nics 9: 0 to 8"),
+    (
+        "lab run --memory 1M -- true",
+        "--memory 1 MiB: 256M or more",
+    ),
+    ("lab run --wire tap:x -- true", "--wire is for --nics 1"),
+    ("lab run --env A -- true", "is not NAME=VALUE"),
+    ("lab run --get tmp -- true", "must be an absolute path"),
+    (
+        "lab run --put /nonexistent -- true",
+        "is neither a file nor a folder",
+    ),
+    ("recv --backend kernel", "--backend kernel needs --if NAME"),
+    (
+        "recv --backend kernel --if lo --mtu 9000",
+        "--mtu: only the user backend supports it",
+    ),
+    (
+        "recv --backend user --if lo",
+        "--if: the user backend does not",
+    ),
+    ("send 10.77.0.1 --backend kernel", "--backend kernel needs"),
+    (
+        "send 10.78.0.1 --gateway 10.79.0.1",
+        "--gateway 10.79.0.1 is not in the network",
+    ),
+];
+
 #[test]
 fn wrong_usage_ends_with_2_and_one_line_that_names_the_option() {
-    let cases = [
-        ("demo --bytes 0", "--bytes 0"),
-        ("demo --connections 0", "--connections 0"),
-        ("demo --impair loss=2", "--impair: "),
-        ("recv --link eth0", "--link \"eth0\" is not a link"),
-        ("recv -o - --json", "both write to stdout"),
-        ("recv --niov 3K", "--niov: "),
-        (
-            "send 10.78.0.1",
-            "10.78.0.1 is not in the network 10.77.0.2/24",
-        ),
-        ("send 10.77.0.1 --chunk 0", "--chunk 0"),
-        ("send 10.77.0.1 --chunk 17M", "--chunk 17 MiB"),
-        ("send 10.77.0.1 --mem-size 5000", "--mem-size"),
-        ("send 10.77.0.1 --bytes 1K -v 1", "--validate 1: 2 to 256"),
-        (
-            "send 10.77.0.1 --link eth0",
-            "--link \"eth0\" is not a link",
-        ),
-        ("wire --a tap:x --b tap:x", "the same end"),
-        ("lab run --nics 9 -- true", "--nics 9: 0 to 8"),
-        (
-            "lab run --memory 1M -- true",
-            "--memory 1 MiB: 256M or more",
-        ),
-        ("lab run --wire tap:x -- true", "--wire is for --nics 1"),
-        ("lab run --env A -- true", "is not NAME=VALUE"),
-        ("lab run --get tmp -- true", "must be an absolute path"),
-        (
-            "lab run --put /nonexistent -- true",
-            "is neither a file nor a folder",
-        ),
-        ("recv --backend kernel", "--backend kernel needs --if NAME"),
-        (
-            "recv --backend kernel --if lo --mtu 9000",
-            "--mtu: only the user backend supports it",
-        ),
-        (
-            "recv --backend user --if lo",
-            "--if: the user backend does not",
-        ),
-        ("send 10.77.0.1 --backend kernel", "--backend kernel needs"),
-        (
-            "send 10.78.0.1 --gateway 10.79.0.1",
-            "--gateway 10.79.0.1 is not in the network",
-        ),
-    ];
-    for (line, text) in cases {
+    for (line, text) in WRONG_USAGE {
         let finished = run(line);
         finished.failed_with(2, text);
         assert_eq!(
@@ -81,6 +115,10 @@ fn an_invalid_destination_is_refused_with_the_correct_command() {
         (
             "send 127.0.0.1 --peer-addr 10.77.0.7/24",
             "send --peer-addr 10.77.0.7/24 10.77.0.7",
+        ),
+        (
+            "send localhost --link packet:eth0 --addr 10.0.0.2/24",
+            "localhost is the kernel's loopback interface; packet:eth0 reaches other hosts; to reach this one, send over a TAP: ",
         ),
         (
             "send example.org:80",

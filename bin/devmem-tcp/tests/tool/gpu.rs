@@ -78,7 +78,7 @@ fn a_gpu_that_is_missing_or_full_is_an_error_with_the_remedy() {
             .args(line.split_whitespace())
             .env(variable, "/missing");
         let failed = start_command(command).finish();
-        failed.failed_with(1, "/missing cannot be loaded: ");
+        failed.failed_with(3, "/missing cannot be loaded: ");
     }
 }
 

@@ -6,6 +6,7 @@ mod common;
 
 mod backend;
 mod cli;
+mod completion;
 mod demo;
 mod doctor;
 mod gpu;
@@ -14,6 +15,7 @@ mod nic;
 mod recv;
 mod restore;
 mod send;
+mod signals;
 mod vulkan;
 #[cfg(feature = "watch")]
 mod watch;

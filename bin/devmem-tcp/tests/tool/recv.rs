@@ -214,11 +214,92 @@ fn a_signal_during_a_transfer_ends_the_run_and_all_net_iovs_return() {
             let mut stream = connect(recv_addr());
             stream.write_all(&repeating(7, 0, 7_000_000)).unwrap();
             signal(&recv, Signal::INT);
-            let json = recv.finish().json();
+            let json = recv.finish().interrupted_json();
             assert_eq!(json["bad_bytes"], 0);
             assert_everything_home(&json);
         },
     );
+}
+
+/// Makes a persistent interface of the TUN driver by ip(8).
+fn tuntap(arguments: &str) -> bool {
+    let mut command = Command::new("ip");
+    command.args(["tuntap", "add"]).args(arguments.split(' '));
+    command.status().is_ok_and(|status| status.success())
+}
+
+#[test]
+fn a_tap_of_several_queues_works_with_one_and_other_interfaces_are_named() {
+    const TEST: &str =
+        "recv::a_tap_of_several_queues_works_with_one_and_other_interfaces_are_named";
+    if !has(TEST, "ip") {
+        return;
+    }
+    in_netns(TEST, || {
+        assert!(tuntap("name dm0 mode tap multi_queue"));
+        let recv = start_recv("-v 7 --json");
+        send(recv_addr(), &repeating(7, 0, 700_000));
+        assert_all_right(&recv.finish().json(), 700_000);
+
+        assert!(tuntap("name one mode tap") && tuntap("name tun mode tun"));
+        for (line, text) in [
+            (
+                "recv --link tap:one --shards 4",
+                "one is a TAP with one queue, and 4 were requested; use one queue (--shards 1), or make the TAP with several: \
+                 ip tuntap add NAME mode tap multi_queue",
+            ),
+            (
+                "recv --link tap:tun",
+                "tun is a TUN, which has no Ethernet frames; name another interface, or make it as a TAP",
+            ),
+            (
+                "recv --link tap:lo",
+                "lo exists and is not a TAP; name another interface",
+            ),
+        ] {
+            crate::common::run(line).failed_with(1, text);
+        }
+    });
+}
+
+#[test]
+fn the_receive_buffer_limits_the_window_that_the_peer_sees() {
+    const TEST: &str = "recv::the_receive_buffer_limits_the_window_that_the_peer_sees";
+    in_netns(TEST, || {
+        let windows = ["", "--receive-buffer 32K"].map(|options| {
+            let recv = start_recv(&format!("-v 7 --json {options}"));
+            let mut stream = connect(recv_addr());
+            let mut longest = 0;
+            for _ in 0..40 {
+                stream.write_all(&repeating(7, 0, 70_000)).unwrap();
+                let info = devmem_linux::socket::TcpInfo::of(stream.as_fd()).unwrap();
+                longest = longest.max(info.snd_wnd());
+            }
+            drop(stream);
+            assert_all_right(&recv.finish().json(), 2_800_000);
+            longest
+        });
+        assert!(windows[0] > 64 << 10, "{windows:?}");
+        assert!(windows[1] <= 32 << 10, "{windows:?}");
+    });
+}
+
+#[test]
+fn a_receiver_that_keeps_all_of_its_memory_says_why_it_stalls() {
+    const TEST: &str = "recv::a_receiver_that_keeps_all_of_its_memory_says_why_it_stalls";
+    in_netns(TEST, || {
+        let mut recv = start_recv("--mem-size 1M --keep-tokens 100000 --json");
+        let mut stream = connect(recv_addr());
+        std::thread::spawn(move || {
+            let _ends_with_the_receiver = stream.write_all(&repeating(7, 0, 70_000_000));
+        });
+        recv.until(" of 16 net_iovs of dma-buf ");
+        signal(&recv, Signal::INT);
+        let finished = recv.finish();
+        let text = "are lent to the program; keep fewer frags (--keep-tokens), or bind more memory (--mem-size)";
+        assert!(finished.stderr.contains(text), "{}", finished.stderr);
+        assert_everything_home(&finished.interrupted_json());
+    });
 }
 
 #[test]
@@ -233,7 +314,7 @@ fn a_reset_during_a_transfer_is_a_failure_and_all_net_iovs_return() {
             rustix::net::sockopt::set_socket_linger(&stream, Some(std::time::Duration::ZERO))
                 .unwrap();
             drop(stream);
-            recv.finish().failed_with(1, "1 connections failed");
+            recv.finish().failed_with(1, "1 connection failed");
         },
     );
 }
@@ -489,7 +570,7 @@ fn a_signal_ends_a_run_that_waits_for_an_address() {
                 let running = start(&format!("{line} --link packet:far --addr auto"));
                 server.recv_from(&mut [0; 1500]).unwrap();
                 signal(&running, Signal::INT);
-                assert_eq!(running.finish().code, None, "{line}");
+                running.finish().failed_with(1, "devmem-tcp: interrupted");
                 // Its repetitions.
                 server.set_nonblocking(true).unwrap();
                 while server.recv_from(&mut [0; 1500]).is_ok() {}

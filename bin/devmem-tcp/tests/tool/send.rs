@@ -106,7 +106,17 @@ fn every_byte_of_a_small_ring_is_correct_over_an_impaired_link() {
             let host = Host::new(V4);
             for impair in ["loss=1%,seed=3", "reorder=2%,dup=1%,delay=1ms,seed=4"] {
                 let options = format!("--chunk 10000 --mem-size 64K --impair {impair}");
-                send_repeating(&host, 2_000_000, &options);
+                let json = send_repeating(&host, 2_000_000, &options);
+                assert!(json["rtt_us"].as_f64() > Some(0.0), "{json}");
+                assert!(
+                    json["min_rtt_us"].as_f64() <= json["rtt_us"].as_f64(),
+                    "{json}"
+                );
+                if impair.starts_with("loss") {
+                    // A lossy path can be told from a slow peer.
+                    assert!(json["retransmitted_packets"].as_u64() > Some(0), "{json}");
+                    assert!(json["retransmitted_bytes"].as_u64() > Some(0), "{json}");
+                }
             }
         },
     );
@@ -267,6 +277,23 @@ fn after_sigint_the_queued_bytes_are_sent_and_reported() {
                 assert!(bytes == repeating(7, 0, bytes.len()));
                 let json: Value = serde_json::from_slice(&finished.stdout).unwrap();
                 assert_all_sent(&json, bytes.len());
+            }
+        },
+    );
+}
+
+#[test]
+fn the_options_of_tcp_are_those_of_the_connection() {
+    in_netns(
+        "send::the_options_of_tcp_are_those_of_the_connection",
+        || {
+            let host = Host::new(V4);
+            for options in [
+                "--congestion reno --pacing",
+                "--send-buffer 16K",
+                "--congestion cubic",
+            ] {
+                send_repeating(&host, 300_000, options);
             }
         },
     );

@@ -63,7 +63,7 @@ fn a_demo_is_shown_live_until_q() {
     assert!(demo.pty.is_raw());
     for text in [
         "devmem-tcp demo  into device memory, 10.77.0.2:5201",
-        "Gbit/s now",
+        "bit/s now",
         " of 900 GiB",
         "net_iovs  4096 of 64 KiB: ",
         " in page pools, ",

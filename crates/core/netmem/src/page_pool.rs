@@ -107,6 +107,11 @@ impl PagePool {
         Arc::ptr_eq(netmem.pool().area(), self.shared.area())
     }
 
+    /// Returns the number of net_iovs of the memory that the pool allocates from, which other pools may share.
+    pub fn niov_count(&self) -> u32 {
+        self.shared.area().count()
+    }
+
     /// Returns one net_iov; `None` when cache, ring and provider are empty.
     #[inline]
     pub fn alloc(&mut self) -> Option<Netmem> {

@@ -82,6 +82,7 @@ pub use socket::error::{
     RecvError, SendError, ShutdownError, UnknownBinding,
 };
 pub use socket::errqueue::MAX_ZEROCOPY_SENDS;
+pub use socket::holders::MemoryHolders;
 pub use socket::readiness::Readiness;
 pub use socket::recvmsg::{RecvMsg, RecvOutcome, Stopped};
 pub use socket::sendmsg::{SendMsg, Sending};

@@ -26,10 +26,10 @@ pub(super) fn of_gpu(error: &GpuError) -> Verdict {
         GpuError::NoDevice { .. } => NO_DEVICE,
         GpuError::NoAddition { .. } => CANNOT,
         GpuError::Call(error) if error.state == DeviceState::Forked => FORKED,
-        // cuda.h CUresult and hip_runtime_api.h hipError_t have the same numbers: out of memory, no device, not supported.
+        // cuda.h CUresult and hip_runtime_api.h hipError_t have the same numbers: out of memory, no device at all, not supported.
         GpuError::Call(error) => match error.code {
             2 => NO_MEMORY,
-            100 => NO_DEVICE,
+            100 => NO_DRIVER,
             801 => CANNOT,
             _ => FAILED,
         },

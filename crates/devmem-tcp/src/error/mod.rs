@@ -4,6 +4,7 @@
 
 mod bind;
 mod device;
+mod held_memory;
 mod kind;
 mod misplacement;
 mod refusal;
@@ -16,6 +17,7 @@ use devmem_uapi::DmabufId;
 use devmem_uapi::text::Printable;
 
 pub use bind::{BindError, BindTxError, DeviceMemoryError, GatherError, PlaceError};
+pub use held_memory::{HeldMemory, HeldUnit};
 pub use kind::ErrorKind;
 pub use misplacement::Misplacement;
 pub use refusal::Refusal;
@@ -255,8 +257,11 @@ pub enum RecvError {
     #[error("no data to receive yet")]
     WouldBlock,
     /// No data arrived within the timeout.
-    #[error("no data arrived within the timeout")]
-    TimedOut,
+    #[error("{}", held_memory::timed_out(.held.as_deref()))]
+    TimedOut {
+        /// Who holds the memory that the connection receives into, if little of it is free: then the peer may not send more.
+        held: Option<Box<HeldMemory>>,
+    },
     /// Under [`Placement::Strict`](crate::Placement::Strict): the next bytes are in host memory. They are still
     /// queued.
     #[error("{}", misplacement::words(*.bytes, .cause.as_deref()))]
@@ -371,7 +376,18 @@ macro_rules! from_not_ready {
     )*};
 }
 
-from_not_ready!(AcceptError, CompletionError, RecvError, SendError);
+from_not_ready!(AcceptError, CompletionError, SendError);
+
+/// A timeout without its cause, which [`Socket`](crate::socket::Socket) finds.
+impl From<NotReady> for RecvError {
+    fn from(reason: NotReady) -> Self {
+        match reason {
+            NotReady::WouldBlock => Self::WouldBlock,
+            NotReady::TimedOut => Self::TimedOut { held: None },
+            NotReady::Forked(forked) => Self::Forked(forked),
+        }
+    }
+}
 
 macro_rules! from_stack {
     ($($error:ident: $($inner:ident),*;)*) => {$($(

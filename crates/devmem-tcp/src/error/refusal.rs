@@ -232,9 +232,11 @@ impl From<TapError> for Refusal {
             TapError::Device { errno } => (ErrorKind::PermissionDenied, Some(*errno)),
             TapError::NotAdmin { .. } => (ErrorKind::PermissionDenied, None),
             TapError::Busy { .. } => (ErrorKind::InUse, None),
-            TapError::Mismatch { .. } | TapError::BadName { .. } | TapError::Queues { .. } => {
-                (ErrorKind::InvalidInput, None)
-            }
+            TapError::NotATap { .. }
+            | TapError::Tun { .. }
+            | TapError::OneQueue { .. }
+            | TapError::BadName { .. }
+            | TapError::Queues { .. } => (ErrorKind::InvalidInput, None),
             TapError::Call { errno, .. } => {
                 let errno = *errno;
                 let kind = ErrorKind::of_errno(Errno(errno.raw_os_error()));

@@ -90,6 +90,14 @@ macro_rules! errors {
                 if let Some(refusal) = error.downcast_ref::<Refusal>() {
                     return Some(refusal.kind());
                 }
+                #[cfg(any(feature = "cuda", feature = "hip"))]
+                if let Some(error) = error.downcast_ref::<super::device::GpuError>() {
+                    return Some(super::device::of_gpu(error).0);
+                }
+                #[cfg(feature = "vulkan")]
+                if let Some(error) = error.downcast_ref::<devmem_vulkan::VulkanError>() {
+                    return Some(super::device::of_vulkan(error).0);
+                }
                 $(
                     if let Some(error) = error.downcast_ref::<$error>() {
                         return Some(error.kind());
@@ -232,7 +240,7 @@ impl RecvError {
         match self {
             Self::Forked(_) => FORKED,
             Self::WouldBlock => WOULD_BLOCK,
-            Self::TimedOut => TIMED_OUT,
+            Self::TimedOut { .. } => TIMED_OUT,
             Self::Misplaced { .. } => (ErrorKind::Misplaced, Errno::EFAULT),
             Self::Lost { .. } => (ErrorKind::DataLost, Errno::EPROTO),
             Self::Release(error) => error.verdict(),

@@ -69,6 +69,8 @@ impl Rx {
         let mut known = nic.known();
         known.memories.retain(|_, memory| !memory.is_freed());
         known.memories.insert(binding.id(), memory.observer());
+        let net_iovs = memory.size() / size.bytes();
+        known.net_iovs.insert(binding.id(), net_iovs);
         let concerned = known.prepared.iter().filter_map(std::sync::Weak::upgrade);
         let prepared: Vec<_> = concerned
             .filter(|setup| setup.queues().iter().any(|queue| queues.contains(queue)))
@@ -113,16 +115,18 @@ impl Drop for Rx {
             return;
         }
         let id = self.id();
-        self.nic.known().bound.retain(|(bound, _)| *bound != id);
+        let mut known = self.nic.known();
+        known.bound.retain(|(bound, _)| *bound != id);
+        known.net_iovs.remove(&id);
     }
 }
 
 /// The net_iovs of a binding, counted by the page pools of the kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct NetIovs {
-    nic: Arc<Nic>,
-    id: DmabufId,
-    total: usize,
+    pub(super) nic: Arc<Nic>,
+    pub(super) id: DmabufId,
+    pub(super) total: usize,
 }
 
 impl NetIovs {
@@ -133,6 +137,12 @@ impl NetIovs {
             total: self.total,
             home: self.total.saturating_sub(out),
         }
+    }
+
+    /// Returns whether less than a quarter of them is free, as far as the kernel tells.
+    pub(super) fn are_scarce(&self) -> Option<bool> {
+        let free = self.total.saturating_sub(self.lent()?);
+        Some(free < self.total / 4)
     }
 
     /// Counts those that are not home; `None` if the kernel does not report page pools.

@@ -41,6 +41,7 @@ impl Socket {
             rcv_space: kernel.rcv_space(),
             total_retrans: kernel.total_retrans().into(),
             retransmits: kernel.retransmits(),
+            total_rto: kernel.total_rto().into(),
             probes: kernel.probes(),
             pacing_rate: kernel.pacing_rate(),
             delivered: kernel.delivered(),

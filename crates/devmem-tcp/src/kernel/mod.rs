@@ -7,6 +7,7 @@
 mod bind;
 mod completions;
 mod exporters;
+mod held;
 mod info;
 mod misplaced;
 mod nic;

@@ -34,6 +34,10 @@ pub(super) struct Known {
     pub(super) memories: HashMap<DmabufId, MemoryObserver>,
     /// RX bindings and their queues.
     pub(super) bound: Vec<(DmabufId, Vec<KernelRxQueueId>)>,
+    /// Number of net_iovs of each RX binding.
+    pub(super) net_iovs: HashMap<DmabufId, usize>,
+    /// Sockets that have lent frags.
+    pub(super) lenders: Vec<Weak<Socket>>,
     /// Set-ups that are not restored yet.
     pub(super) prepared: Vec<Weak<Prepared>>,
     /// Sockets that have made zero-copy sends.

@@ -200,6 +200,7 @@ impl RxBatch {
         request: RecvRequest,
     ) -> Result<usize, RecvError> {
         let received = socket.recv(self, request);
+        socket.count_lent(self.device_frags());
         self.owner = Some(crate::socket::Socket::Kernel(Arc::clone(socket)));
         received
     }

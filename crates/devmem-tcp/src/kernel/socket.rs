@@ -29,6 +29,8 @@ pub(crate) struct Socket {
     /// Shared only with [`Leaving`](super::send::Leaving).
     pub(super) fd: Arc<OwnedFd>,
     pub(super) nic: Arc<Nic>,
+    /// Frags lent to the program so far, and those that it has returned.
+    lent: AtomicU64,
     returned: AtomicU64,
     /// Tokens to return; the list is kept to reuse its allocation. Locked last.
     returns: Mutex<FragReturns>,
@@ -49,6 +51,7 @@ impl Socket {
         Arc::new(Self {
             fd: Arc::new(fd),
             nic: Arc::clone(nic),
+            lent: AtomicU64::new(0),
             returned: AtomicU64::new(0),
             returns: Mutex::default(),
             sends: Mutex::default(),
@@ -100,6 +103,19 @@ impl Socket {
     /// Returns the number of frags returned so far.
     pub(crate) fn returned(&self) -> u64 {
         self.returned.load(Ordering::Relaxed)
+    }
+
+    /// Counts frags that were lent to the program.
+    pub(super) fn count_lent(self: &Arc<Self>, frags: usize) {
+        if frags > 0 && self.lent.fetch_add(frags as u64, Ordering::Relaxed) == 0 {
+            self.nic.known().lenders.push(Arc::downgrade(self));
+        }
+    }
+
+    /// Returns the number of frags that the program has and has not returned.
+    pub(super) fn outstanding(&self) -> u64 {
+        let returned = self.returned();
+        self.lent.load(Ordering::Relaxed).saturating_sub(returned)
     }
 
     /// Sends bytes of host memory; the kernel copies them.

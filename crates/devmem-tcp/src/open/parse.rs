@@ -39,18 +39,26 @@ pub(super) fn parse_mac(text: &str) -> Result<[u8; 6], OpenError> {
     })
 }
 
-/// Parses a range of ports: one number, or two with a hyphen between them.
+/// Parses a range of ports: one number, or two with a hyphen between them, the lower one first.
 pub(super) fn parse_ports(text: &str) -> Result<RangeInclusive<u16>, OpenError> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
-    match (first.parse(), last.parse()) {
-        (Ok(first), Ok(last)) => Ok(first..=last),
-        _ => {
-            let reason = format!("'{text}' is not a range of ports");
-            Err(Refusal::new(ErrorKind::InvalidInput, Errno::EINVAL, reason)
-                .with_remedy("write it as 5201-5210")
-                .into())
-        }
-    }
+    let (reason, remedy) = match (first.parse::<u16>(), last.parse::<u16>()) {
+        (Ok(0), Ok(_)) => (
+            format!("'{text}': port 0 is no port"),
+            "write a range from 1 on, as 5201-5210".to_owned(),
+        ),
+        (Ok(first), Ok(last)) if first > last => (
+            format!("'{text}' is not a range of ports: its first port is above its last"),
+            format!("write it as {last}-{first}"),
+        ),
+        (Ok(first), Ok(last)) => return Ok(first..=last),
+        _ => (
+            format!("'{text}' is not a range of ports"),
+            "write it as 5201-5210".to_owned(),
+        ),
+    };
+    let refusal = Refusal::new(ErrorKind::InvalidInput, Errno::EINVAL, reason);
+    Err(refusal.with_remedy(remedy).into())
 }
 
 #[cfg(test)]

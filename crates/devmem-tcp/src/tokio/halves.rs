@@ -17,7 +17,7 @@ use crate::bound_target::BoundTarget;
 use crate::bound_tx::BoundTx;
 use crate::driver::{NotReady, WaitLimit};
 use crate::early::EarlyData;
-use crate::error::{ConnectError, PlaceError, RecvError, SendError, ShutdownError};
+use crate::error::{ConnectError, HeldMemory, PlaceError, RecvError, SendError, ShutdownError};
 use crate::recv_half::{Placement, StreamStats};
 use crate::send::{SendId, advance, length};
 use crate::signals::TaskSignal;
@@ -130,6 +130,12 @@ impl RecvHalf {
     /// Returns the counters.
     pub fn stats(&self) -> StreamStats {
         self.half.stats()
+    }
+
+    /// Returns who holds the memory that the connection receives into: see
+    /// [`RecvHalf::held_memory`](crate::RecvHalf::held_memory).
+    pub fn held_memory(&self) -> Option<HeldMemory> {
+        self.half.held_memory()
     }
 
     /// Returns the address of the peer.

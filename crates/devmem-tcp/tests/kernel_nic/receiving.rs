@@ -277,7 +277,7 @@ fn a_receiver_that_keeps_everything_starves_and_recovers() {
         match stream.recv(&mut batch) {
             Ok(0) => break,
             Ok(bytes) => received += bytes,
-            Err(RecvError::TimedOut) => break,
+            Err(RecvError::TimedOut { .. }) => break,
             Err(error) => panic!("{error}"),
         }
         kept.extend(batch.take());

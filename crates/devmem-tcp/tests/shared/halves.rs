@@ -68,7 +68,7 @@ fn each_direction_has_a_timeout() {
         sender.set_read_timeout(Some(SOON));
         sender.set_write_timeout(None);
         let refused = sender.recv(&mut RxBatch::with_capacity(1)).unwrap_err();
-        seen.note("read", matches!(refused, RecvError::TimedOut));
+        seen.note("read", matches!(refused, RecvError::TimedOut { .. }));
         let refused = sender.read(&mut [0]).unwrap_err();
         seen.note("read as io::Read", refused.kind());
         sender.set_read_timeout(None);

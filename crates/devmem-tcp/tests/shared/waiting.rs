@@ -32,7 +32,7 @@ fn a_wait_for_nothing_would_block_or_times_out() {
             seen.note("errno", refused.errno());
             receiver.set_timeout(Some(SOON));
             let refused = receiver.recv(&mut batch).unwrap_err();
-            seen.note("timed out", matches!(refused, RecvError::TimedOut));
+            seen.note("timed out", matches!(refused, RecvError::TimedOut { .. }));
             seen.note("words", refused);
             let mut listener = world.listen();
             listener.set_nonblocking(true);

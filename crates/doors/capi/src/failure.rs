@@ -3,14 +3,17 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::error::Error;
+use std::ffi::c_int;
 use std::fmt;
 
 use cabi::Answer;
-use devmem_posix::{BindRxError, BindTxError};
+use devmem_posix::{BindRxError, BindTxError, MemoryHolders};
 use devmem_tcp::OpenError;
 use devmem_uapi::Errno;
 use devmem_uapi::text::PrintableLines;
 use netmem::{CopyError, DeviceState, InUse, InUseReason};
+
+use crate::stacks;
 
 /// Why a call failed.
 #[derive(Debug)]
@@ -18,6 +21,16 @@ pub(crate) struct Failure {
     errno: Errno,
     /// The reason and the remedy; `None` if the errno says everything.
     reason: Option<Cow<'static, str>>,
+    /// Of a receive that found nothing: the socket, to find the reason when it is asked for.
+    receiver: Option<Receiver>,
+}
+
+/// A socket that has received nothing.
+#[derive(Debug)]
+struct Receiver {
+    /// The number of its stack.
+    stack: usize,
+    fd: c_int,
 }
 
 /// A call and why it failed.
@@ -69,6 +82,16 @@ impl Failure {
         Self {
             errno,
             reason: Some(reason.into()),
+            receiver: None,
+        }
+    }
+
+    /// A receive on `fd` of the stack with this number that failed.
+    pub(crate) fn of_receive(errno: Errno, stack: usize, fd: c_int) -> Self {
+        let is_empty = errno == Errno::EAGAIN;
+        Self {
+            receiver: is_empty.then_some(Receiver { stack, fd }),
+            ..Self::from(errno)
         }
     }
 
@@ -138,7 +161,36 @@ impl From<Errno> for Failure {
         Self {
             errno,
             reason: None,
+            receiver: None,
         }
+    }
+}
+
+impl Receiver {
+    /// Returns who holds the memory that the peer's bytes need, if little of it is free now.
+    fn reason(&self) -> Option<String> {
+        let stack = stacks::stack(self.stack).ok()?;
+        let holders = stack.posix().call(|table| table.memory_holders(self.fd))?;
+        let MemoryHolders {
+            dmabuf,
+            niovs,
+            lent,
+            lent_by_others,
+            unread,
+        } = holders;
+        let all = lent + lent_by_others;
+        let others = match lent_by_others {
+            0 => String::new(),
+            others => format!(", {lent} by this socket and {others} by others"),
+        };
+        let unread = match unread {
+            0 => String::new(),
+            unread => format!("; {unread} hold bytes that it has not received"),
+        };
+        Some(format!(
+            "no data: {all} of {niovs} net_iovs of the binding with id {dmabuf} are lent to the program{others}{unread}; return \
+             their frags (SO_DEVMEM_DONTNEED), or bind more memory: until then the peer may not send more"
+        ))
     }
 }
 
@@ -205,7 +257,14 @@ impl From<BindTxError> for Failure {
 impl fmt::Display for FailedCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, failure } = self;
-        let Failure { errno, reason } = failure;
+        let Failure {
+            errno,
+            reason,
+            receiver,
+        } = failure;
+        if let Some(reason) = receiver.as_ref().and_then(Receiver::reason) {
+            return write!(f, "{name}: {errno}: {reason}");
+        }
         match (reason, *errno) {
             (Some(reason), errno) => write!(f, "{name}: {errno}: {reason}"),
             (None, Errno::EBADF) => write!(

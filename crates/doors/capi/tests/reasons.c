@@ -5,6 +5,7 @@
  * SPDX-License-Identifier: MIT OR Apache-2.0 */
 #define _POSIX_C_SOURCE 200809L /* setenv, which C99 lacks */
 #include <stdlib.h>
+#include <sys/time.h>
 
 #include "every_call.h"
 
@@ -191,6 +192,46 @@ static void later_failures(dmt_stack *stack)
 	REASON("dmt_socket: EBADF: the stack is NULL, closed or was never created");
 }
 
+/* A receive that finds nothing because the program keeps all frags says so. */
+static void kept_frags(void)
+{
+	dmt_stack *sender = dmt_open("mem:kept", "address=10.77.0.1/24,rx_queues=1"),
+		  *receiver = dmt_open("mem:kept", "address=10.77.0.2/24,rx_queues=1");
+	dmt_memory *memory = dmt_memory_new(1 << 20);
+	int listener = dmt_socket(receiver, AF_INET, SOCK_STREAM, 0), from = dmt_socket(sender, AF_INET, SOCK_STREAM, 0), to;
+	static char bytes[2 << 20], control[64 << 10], linear[4096];
+	struct timeval soon = { .tv_usec = 500000 };
+	uint32_t id;
+
+	ours.sin_family = AF_INET;
+	ours.sin_port = htons(5201);
+	inet_pton(AF_INET, "10.77.0.2", &ours.sin_addr);
+	WORKS(dmt_bind_rx(receiver, memory, &id));
+	WORKS(dmt_bind(receiver, listener, (struct sockaddr *)&ours, sizeof(ours)));
+	WORKS(dmt_listen(receiver, listener, 1));
+	WORKS(dmt_connect(sender, from, (struct sockaddr *)&ours, sizeof(ours)));
+	to = dmt_accept(receiver, listener, NULL, NULL);
+	WORKS(dmt_setsockopt(receiver, to, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof(soon)));
+	EXPECT(EAGAIN, dmt_recv(receiver, to, some, 1, 0));
+	REASON("dmt_recv: EAGAIN: ");
+	/* More than the memory has room for: it is queued, and not sent. */
+	WORKS(dmt_send(sender, from, bytes, sizeof(bytes), MSG_DONTWAIT));
+	for (;;) {
+		struct iovec iov = { .iov_base = linear, .iov_len = sizeof(bytes) };
+		struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control,
+				      .msg_controllen = sizeof(control) };
+
+		if (dmt_recvmsg(receiver, to, &msg, MSG_SOCK_DEVMEM) <= 0)
+			break;
+	}
+	REASON("dmt_recvmsg: EAGAIN: no data: 1");
+	REASON(" of 16 net_iovs of the binding with id ");
+	REASON("are lent to the program; return their frags (SO_DEVMEM_DONTNEED), or bind more memory");
+	WORKS(dmt_stack_close(receiver));
+	WORKS(dmt_stack_close(sender));
+	WORKS(dmt_memory_free(memory));
+}
+
 /* The reason names the call that failed. */
 static void every_call_of_no_stack(void)
 {
@@ -227,6 +268,7 @@ int main(int argc, char **argv)
 		gpu_memory();
 		kernel_nics();
 		later_failures(stack);
+	kept_frags();
 		every_call_of_no_stack();
 		WORKS(dmt_stack_close(stack));
 	}

@@ -64,7 +64,7 @@ mod waiter;
 
 pub use posix::{Limit, PollFd, Posix, SpliceArgs, splice_flag};
 pub use real_time::{Engine, RealTime};
-pub use stack::{BindRxError, BindTxError};
+pub use stack::{BindRxError, BindTxError, MemoryHolders};
 pub use table::{
     EpollEvent, FD_BASE, Patience, Received, RecvArgs, SendArgs, Settings, Table, names_dmabuf,
 };

@@ -3,7 +3,7 @@
 import errno
 
 import pytest
-from conftest import ADDRESS, Wire
+from conftest import ADDRESS, Wire, send_in_thread
 
 import devmem_tcp
 from devmem_tcp import DevmemError, Dmabuf, Netdev
@@ -28,6 +28,28 @@ def test_the_text_is_that_of_the_library_and_the_remedy_says_what_to_type():
     assert isinstance(error, devmem_tcp.NotFoundError) and error.errno in (errno.ENODEV, errno.ENOENT)
     assert error.strerror.startswith("there is no interface nosuch0")
     assert error.remedy == "`ip link` lists those of this network namespace"
+
+
+def test_a_timeout_says_that_the_program_keeps_the_memory():
+    wire = Wire(Dmabuf.anonymous(1 << 20))
+    sender, receiver = wire.connect()
+    sending = send_in_thread(sender, bytes(1 << 21))
+    receiver.settimeout(0.5)
+    kept = []
+    with pytest.raises(devmem_tcp.TimedOutError) as raised:
+        while True:
+            kept.append(receiver.recv())
+    text = raised.value.strerror
+    assert text.startswith("no data arrived within the timeout: 1"), text
+    assert " of 16 net_iovs of dma-buf " in text and " are lent to the program" in text
+    assert raised.value.remedy.startswith("release the batches, or drop the frags and tensors")
+    for batch in kept:
+        batch.release()
+    receiver.settimeout(60)
+    assert len(receiver.recv()) > 0
+    receiver.close()
+    sending.join()
+    wire.close()
 
 
 @pytest.mark.parametrize(

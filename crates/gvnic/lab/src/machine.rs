@@ -586,7 +586,7 @@ impl Guest {
 
     fn check_alive(&mut self) -> Result<(), Failure> {
         if self.stop.is_set() {
-            return Err(Failure::failed("interrupted"));
+            return Err(Failure::interrupted());
         }
         if let Some(said) = self.servers.ended() {
             return Err(Failure::failed(said));

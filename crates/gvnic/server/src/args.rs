@@ -38,7 +38,7 @@ pub struct WireArgs {
     /// Impairments of the cable, in both directions; see below
     #[arg(long, value_name = "LIST", default_value = "none")]
     pub impair: String,
-    /// End after this many seconds; without it on SIGINT, SIGTERM or SIGHUP
+    /// End after this many seconds; without it on SIGINT, SIGTERM or SIGHUP, which are exit status 1 before that time
     #[arg(long, value_name = "N")]
     pub seconds: Option<u64>,
     /// Format of the result.
@@ -103,7 +103,7 @@ pub struct NicArgs {
     /// For tests: request a reset from the driver after every N delivered frames; 0 for none
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub reset_every: u32,
-    /// End when the first virtual machine has disconnected
+    /// End when the first virtual machine has disconnected; a signal before that is exit status 1
     #[arg(long)]
     pub once: bool,
     /// For tests: read commands from standard input, one per line: reset, link up, link down, stats (JSON on stdout),

@@ -46,5 +46,8 @@ pub fn run(plan: &WirePlan) -> Result<(), Failure> {
     if plan.json {
         print_json(&report)?;
     }
-    Ok(())
+    match plan.limit {
+        Some(limit) if cable.elapsed() < limit => Err(Failure::interrupted()),
+        _ => Ok(()),
+    }
 }

@@ -34,7 +34,7 @@ impl fmt::Display for CheckState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Good => "good",
-            Self::Mendable => "mendable",
+            Self::Mendable => "fixable",
             Self::Missing => "missing",
             Self::Unknown => "unknown",
         })

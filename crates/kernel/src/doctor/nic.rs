@@ -44,8 +44,10 @@ pub struct NicFacts {
     pub verdict: NicVerdict,
 }
 
-/// Name of the check for sending from device memory.
+/// Names of checks: for receiving into device memory, for sending from it, and whether the interface is up.
+const BIND_RX: &str = "bind_rx";
 const BIND_TX: &str = "bind_tx";
+const UP: &str = "up";
 
 impl NicFacts {
     pub(super) fn examine(name: &str, index: u32, up: bool) -> Self {
@@ -55,15 +57,11 @@ impl NicFacts {
         let mut queues = Vec::new();
         match netdev {
             Ok(mut netdev) => {
-                checks.push(support("bind_rx", netdev.probe_bind_rx()));
+                checks.push(support(BIND_RX, netdev.probe_bind_rx()));
                 checks.push(support(BIND_TX, netdev.probe_bind_tx()));
                 queues = netdev.rx_queues().unwrap_or_default();
             }
-            Err(error) => checks.push(Check::new(
-                "bind_rx",
-                CheckState::Missing,
-                error.to_string(),
-            )),
+            Err(error) => checks.push(Check::new(BIND_RX, CheckState::Missing, error.to_string())),
         }
         let mut driver = None;
         let mut known = None;
@@ -74,6 +72,7 @@ impl NicFacts {
             checks.extend(settings(name, &mut ethtool, known));
         }
         checks.push(xdp(name, index));
+        drop_vain_remedies(&mut checks);
         let taken = queues.iter().filter_map(|(id, user)| Some((*id, (*user)?)));
         Self {
             name: name.to_owned(),
@@ -84,6 +83,21 @@ impl NicFacts {
             driver,
             known,
             checks,
+        }
+    }
+}
+
+/// Drops the remedies for the queues and settings of a NIC whose driver cannot receive into device memory: they would change nothing.
+fn drop_vain_remedies(checks: &mut [Check]) {
+    let is_missing = |check: &Check| check.name == BIND_RX && check.state == CheckState::Missing;
+    if !checks.iter().any(is_missing) {
+        return;
+    }
+    let is_setting = |check: &&mut Check| ![UP, BIND_RX].contains(&check.name);
+    for check in checks.iter_mut().filter(is_setting) {
+        check.remedy = None;
+        if check.state == CheckState::Mendable {
+            check.state = CheckState::Missing;
         }
     }
 }
@@ -105,9 +119,9 @@ fn verdict(checks: &[Check]) -> NicVerdict {
 
 fn link(name: &str, up: bool) -> Check {
     match up {
-        true => Check::new("up", CheckState::Good, "up"),
+        true => Check::new(UP, CheckState::Good, "up"),
         false => {
-            Check::new("up", CheckState::Mendable, "down").remedy(format!("ip link set {name} up"))
+            Check::new(UP, CheckState::Mendable, "down").remedy(format!("ip link set {name} up"))
         }
     }
 }
@@ -274,6 +288,26 @@ mod tests {
 
     fn check(name: &'static str, state: CheckState) -> Check {
         Check::new(name, state, "")
+    }
+
+    #[test]
+    fn remedies_that_change_nothing_are_not_offered() {
+        let check = |name, state| Check::new(name, state, "found").remedy("command");
+        let of = |bind_rx| {
+            let mut checks = vec![
+                check(UP, CheckState::Mendable),
+                check(BIND_RX, bind_rx),
+                check("rx_queues", CheckState::Mendable),
+            ];
+            drop_vain_remedies(&mut checks);
+            let [up, _, queues] = &checks[..] else {
+                panic!("three checks")
+            };
+            assert!(up.remedy.is_some(), "it helps the user backend, too");
+            (queues.state, queues.remedy.is_some())
+        };
+        assert_eq!(of(CheckState::Missing), (CheckState::Missing, false));
+        assert_eq!(of(CheckState::Good), (CheckState::Mendable, true));
     }
 
     #[test]

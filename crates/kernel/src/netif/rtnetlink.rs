@@ -43,6 +43,9 @@ pub(super) const IFLA_GSO_IPV4_MAX_SIZE: u16 = 63;
 const IFLA_GRO_IPV4_MAX_SIZE: u16 = 64;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
+/// Attributes of the data of a TUN or TAP interface (linux include/uapi/linux/if_link.h).
+const IFLA_TUN_TYPE: u16 = 3;
+const IFLA_TUN_MULTI_QUEUE: u16 = 7;
 /// `VETH_INFO_PEER` (linux include/uapi/linux/veth.h): an `ifinfomsg` and the peer's attributes.
 const VETH_INFO_PEER: u16 = 1;
 /// `IFLA_MACVLAN_MODE`.
@@ -64,6 +67,20 @@ const ARPHRD_ETHER: u16 = 1;
 const AF_UNSPEC: u8 = 0;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
+
+/// `IFF_TUN` (linux include/uapi/linux/if_tun.h).
+const TUN_TYPE_TUN: u8 = 1;
+
+/// An interface of the TUN driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TunKind {
+    /// Of IP packets.
+    Tun,
+    /// Of Ethernet frames, with one queue.
+    Tap,
+    /// Of Ethernet frames, with as many queues as descriptors are attached.
+    MultiQueueTap,
+}
 
 /// Attribute names, for errors.
 const LINK_NAMES: Names = Names(&[
@@ -132,6 +149,23 @@ impl<'a> LinkMessage<'a> {
     /// Returns the kind of a virtual interface: `veth`, `macvtap`.
     pub(super) fn kind(&self) -> Option<&'a str> {
         self.attributes.nested(IFLA_LINKINFO)?.text(IFLA_INFO_KIND)
+    }
+
+    /// Returns how many packets the interface queues.
+    pub(super) fn tx_queue_len(&self) -> Option<u32> {
+        self.attributes.u32(IFLA_TXQLEN)
+    }
+
+    /// Returns what a TUN or TAP interface is; `None` for another interface.
+    pub(super) fn tun(&self) -> Option<TunKind> {
+        let info = self.attributes.nested(IFLA_LINKINFO)?;
+        let data = info.nested(IFLA_INFO_DATA);
+        let byte = |kind| data.and_then(|data| data.u8(kind));
+        (info.text(IFLA_INFO_KIND)? == "tun").then(|| match byte(IFLA_TUN_TYPE) {
+            Some(TUN_TYPE_TUN) => TunKind::Tun,
+            _ if byte(IFLA_TUN_MULTI_QUEUE) == Some(1) => TunKind::MultiQueueTap,
+            _ => TunKind::Tap,
+        })
     }
 
     /// Returns how many users want all frames of the interface.

@@ -71,6 +71,7 @@ fields! {
     rcv_ooopack: u32 at 224, "Out-of-order packets received.";
     snd_wnd: u32 at 228, "Send window, advertised by the peer, bytes.";
     rcv_wnd: u32 at 232, "Receive window, advertised to the peer, bytes.";
+    total_rto: u16 at 240, "Retransmission timeouts since the connection was opened (Linux 6.7; 0 before).";
 }
 
 impl TcpInfo {

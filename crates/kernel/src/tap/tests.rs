@@ -39,16 +39,24 @@ fn a_tap_with_no_queue_or_too_many_is_refused() {
 
 #[test]
 fn every_errno_of_attaching_has_a_cause() {
+    let tap = Some(TunKind::Tap);
     let cases = [
-        (Errno::PERM, "no permission to attach to TAP dm0"),
-        (Errno::BUSY, "TAP dm0 is in use by another process"),
+        (Errno::PERM, tap, "no permission to attach to TAP dm0"),
+        (Errno::BUSY, tap, "TAP dm0 is in use by another process"),
+        (Errno::INVAL, None, "dm0 exists and is not a TAP"),
         (
             Errno::INVAL,
-            "dm0 exists and is not a TAP with the requested queues",
+            Some(TunKind::Tun),
+            "dm0 is a TUN, which has no Ethernet frames",
+        ),
+        (
+            Errno::INVAL,
+            tap,
+            "dm0 is a TAP with one queue, and 4 were requested",
         ),
     ];
-    for (errno, text) in cases {
-        let error = TapError::attach("dm0", errno);
+    for (errno, kind, text) in cases {
+        let error = TapError::attach("dm0", errno, kind, 4);
         assert_eq!(error.to_string(), text);
         assert!(error.remedy().is_some());
     }

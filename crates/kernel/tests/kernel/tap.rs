@@ -3,10 +3,11 @@
 use std::net::{IpAddr, TcpListener};
 use std::os::fd::AsFd;
 
-use devmem_linux::netif::Interface;
+use devmem_linux::macvtap::MacvtapOptions;
+use devmem_linux::netif::{Interface, MacvtapMode, NewMacvtap};
 use devmem_linux::netns::NetNs;
 use devmem_linux::tap::{TapError, TapOffloads, TapOptions, VnetHeader};
-use devmem_linux::test_util::in_netns;
+use devmem_linux::test_util::{in_netns, skip};
 use rustix::io::Errno;
 
 /// `EtherType` of ARP.
@@ -135,7 +136,7 @@ fn attaching_to_a_tap_in_use_is_busy_and_to_another_interface_a_mismatch() {
             let busy = TapOptions::new("dm0").open().unwrap_err();
             assert_eq!(busy, TapError::Busy { name: "dm0".into() });
             let other = TapOptions::new("lo").open().unwrap_err();
-            assert_eq!(other, TapError::Mismatch { name: "lo".into() });
+            assert_eq!(other, TapError::NotATap { name: "lo".into() });
 
             tap.set_persistent(true).unwrap();
             drop(tap);
@@ -240,4 +241,34 @@ fn a_veth_pair_carries_tcp_between_two_namespaces() {
             assert!(connected.unwrap());
         },
     );
+}
+
+#[test]
+fn the_queue_of_a_macvtap_is_long_while_it_is_open_and_as_before_afterwards() {
+    const TEST: &str =
+        "tap::the_queue_of_a_macvtap_is_long_while_it_is_open_and_as_before_afterwards";
+    in_netns(TEST, || {
+        let (mut lower, mut other) = Interface::create_veth_pair("lower", "other").unwrap();
+        lower.set_up().unwrap();
+        other.set_up().unwrap();
+        let here = NetNs::current().unwrap();
+        let made = lower.create_macvtap(&NewMacvtap {
+            name: "mv0",
+            namespace: here.as_fd(),
+            mode: MacvtapMode::Bridge,
+            mac: None,
+            mtu: None,
+        });
+        if let Err(error) = made {
+            return skip(TEST, "macvtap", &error.to_string());
+        }
+        let mut interface = Interface::by_name("mv0").unwrap();
+        interface.set_up().unwrap();
+        let before = interface.tx_queue_len().unwrap();
+        let opened = MacvtapOptions::new("mv0").open().unwrap();
+        assert_eq!(interface.tx_queue_len(), Ok(10_000));
+        drop(opened);
+        assert_eq!(interface.tx_queue_len(), Ok(before));
+        assert!(before < 10_000, "{before}");
+    });
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::progress::gbit_per_s;
+use crate::rate::Rate;
 use crate::size::Size;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -66,10 +66,10 @@ fn draw_top(frame: &mut Frame<'_>, area: Rect, sample: &Sample) {
         "   q ends".dim(),
     ]);
     let now = Line::from(vec![
-        Span::styled(format!("{:.1} Gbit/s", rate / 1e9), Style::new().bold()),
+        Span::styled(Rate(*rate).to_string(), Style::new().bold()),
         format!(
-            " now, {:.1} Gbit/s on average, {} in {}",
-            gbit_per_s(*bytes, *average),
+            " now, {} on average, {} in {}",
+            Rate::of(*bytes, *average),
             Size(*bytes),
             seconds(*elapsed)
         )

@@ -281,7 +281,7 @@ impl DataStream {
                         released.map_err(|error| Cause::of_stream(self.name, error))?;
                         Some((bytes, from_device))
                     }
-                    Err(RecvError::WouldBlock | RecvError::TimedOut) => None,
+                    Err(RecvError::WouldBlock | RecvError::TimedOut { .. }) => None,
                     Err(error) => return Err(Cause::of_stream(self.name, error)),
                 },
             };
@@ -325,7 +325,7 @@ impl DataStream {
             match self.stream.recv(&mut self.batch) {
                 Ok(0) => return true,
                 Ok(bytes) => budget.spend(bytes),
-                Err(RecvError::WouldBlock | RecvError::TimedOut) => return false,
+                Err(RecvError::WouldBlock | RecvError::TimedOut { .. }) => return false,
                 Err(_ended) => return true,
             }
         }

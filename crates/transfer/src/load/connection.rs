@@ -264,7 +264,7 @@ fn to_usize(len: u64) -> usize {
 /// Returns `None` if there are no bytes yet.
 fn none_yet<T>(error: RecvError) -> Result<Option<T>, Fault> {
     match error {
-        RecvError::WouldBlock | RecvError::TimedOut => Ok(None),
+        RecvError::WouldBlock | RecvError::TimedOut { .. } => Ok(None),
         error => Err(broken(error)),
     }
 }

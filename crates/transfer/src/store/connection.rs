@@ -198,7 +198,7 @@ impl Connection {
         let received = match self.stream.recv_at_most(&mut self.batch, missing) {
             Ok(0) => return Err(self.session.on_end()),
             Ok(received) => received,
-            Err(RecvError::WouldBlock | RecvError::TimedOut) => return Ok(false),
+            Err(RecvError::WouldBlock | RecvError::TimedOut { .. }) => return Ok(false),
             Err(error) => return Err(of_receive(error)),
         };
         self.text.resize(received, 0);

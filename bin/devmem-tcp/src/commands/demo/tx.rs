@@ -23,7 +23,7 @@ use tool::display::Display;
 use tool::memory::{MEM_SIZE, PAGE_BYTES};
 use tool::output::Failure;
 use tool::peer::Peer;
-use tool::progress::gbit_per_s;
+use tool::rate::Rate;
 use tool::sender::{Share, pattern_of, shares};
 use tool::signals::StopFlag;
 use tool::source::{Made, Source};
@@ -47,6 +47,7 @@ pub fn run(
     let capture = Capture::open(plan.capture.as_deref(), link)?;
     let mut builder = Netdev::builder(link)?
         .address(&plan.ours.to_string())?
+        .tcp(plan.tcp.clone())
         .impair(plan.nic.impairment);
     if link == TAP {
         builder = builder.peer_address(&plan.peers.to_string())?;
@@ -77,17 +78,23 @@ pub fn run(
     }
     let mut report = RunReport::of("user", link.to_owned(), &plan.nic, plan.ours.address);
     report.direction = Direction::Tx;
+    report.interrupted = sent.is_interrupted;
     report.connections = u64::from(plan.connections);
     report.bytes = sent.bytes;
     report.seconds = sent.elapsed.as_secs_f64();
-    report.gbit_per_s = gbit_per_s(sent.bytes, sent.elapsed);
+    report.gbit_per_s = Rate::of(sent.bytes, sent.elapsed).gbit_per_s();
     report.device_bytes = sent.bytes;
     report.sending = Some(Sending::of(&sent));
-    if !stop.is_set() {
-        let received: VerifiedBytes = peer.hear_json(stop)?;
-        report.verified_bytes = Some(received.good);
-        report.bad_bytes = Some(received.bad);
-        report.first_bad = received.first_bad;
+    if !sent.is_interrupted {
+        match peer.hear_json::<VerifiedBytes>(stop) {
+            Err(_) if stop.is_set() => report.interrupted = true,
+            received => {
+                let received = received?;
+                report.verified_bytes = Some(received.good);
+                report.bad_bytes = Some(received.bad);
+                report.first_bad = received.first_bad;
+            }
+        }
     }
     report.mtu = nic.mtu();
     report.undelivered = Undelivered::of(nic.drops());

@@ -1,6 +1,6 @@
 //! Memory pressure: how much memory is free, and moving small frags together.
 
-use netmem::{FragList, Netmem};
+use netmem::{FragList, Netmem, PagePool};
 use steer::RxQueueId;
 
 use super::Nic;
@@ -18,6 +18,11 @@ impl Nic {
     /// Returns the free bytes of `memory`; 0 of 0 for a queue that does not exist.
     pub fn memory_level(&self, memory: RxMemory) -> MemoryLevel {
         self.fill_of(memory).map(Fill::level).unwrap_or_default()
+    }
+
+    /// Returns the page pool of `memory`, to ask which net_iovs are its own; `None` for a queue that does not exist.
+    pub fn page_pool(&self, memory: RxMemory) -> Option<&PagePool> {
+        self.fill_of(memory).map(Fill::pool)
     }
 
     /// Returns and resets the greatest demand of all memories. Costs one load per queue.

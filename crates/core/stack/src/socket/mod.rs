@@ -6,6 +6,7 @@ mod early;
 pub(crate) mod error;
 pub(crate) mod errqueue;
 mod free_map;
+pub(crate) mod holders;
 pub(crate) mod listener;
 mod queries;
 pub(crate) mod readiness;
@@ -126,6 +127,11 @@ impl Held {
                 self.0.push(netmem);
             }
         }
+    }
+
+    /// Iterates over the net_iovs.
+    pub(crate) fn netmems(&self) -> impl Iterator<Item = &Netmem> {
+        self.0.iter()
     }
 
     /// Passes each net_iov to `home`, which gives it back.

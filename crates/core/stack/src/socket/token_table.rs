@@ -115,6 +115,11 @@ impl<H> TokenTable<H> {
             .for_each(home);
     }
 
+    /// Iterates over the lent frags.
+    pub(crate) fn held(&self) -> impl Iterator<Item = &H> {
+        self.slots.iter().flatten()
+    }
+
     /// Returns the number of lent frags.
     pub(crate) fn outstanding(&self) -> usize {
         self.outstanding

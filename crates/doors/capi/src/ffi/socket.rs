@@ -16,17 +16,17 @@ use crate::stacks;
 
 type Socklen = *mut socklen_t;
 
-/// Defines functions that look up the stack and make a call on it.
+/// Defines functions that look up the stack and make a call on it; `$number` is that of the stack.
 macro_rules! calls {
-    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty = |$posix:ident| $body:expr;)*) => {
+    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty = |$posix:ident $(, $number:ident)?| $body:expr;)*) => {
         $($(#[$doc])*
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(stack: *mut DmtStack $(, $arg: $ty)*) -> $ret {
             finish(stringify!($name), || {
+                $(let $number = stack.addr();)?
                 let stack = stacks::stack(stack.addr())?;
                 let $posix = stack.posix();
-                let outcome: Result<_, Errno> = $body;
-                outcome.map_err(Failure::from)
+                $body.map_err(Failure::from)
             })
         })*
     };
@@ -38,6 +38,13 @@ macro_rules! pass {
         // SAFETY: the header requires of each pointer what the libc function of the same name requires, which is the
         // contract of `cabi::call`.
         unsafe { $call }
+    };
+}
+
+/// Calls a function of `cabi::call` that receives on `$fd` of the stack `$stack`.
+macro_rules! receive {
+    ($stack:ident, $fd:ident, $call:expr) => {
+        pass!($call).map_err(|errno: Errno| Failure::of_receive(errno, $stack, $fd))
     };
 }
 
@@ -66,23 +73,23 @@ calls! {
     fn dmt_getpeername(fd: c_int, address: *mut sockaddr, len: Socklen) -> c_int = |posix|
         pass!(call::name(posix, fd, SocketEnd::Peer, address, len));
     /// read(2).
-    fn dmt_read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t = |posix|
-        pass!(call::read_file(posix, fd, buf, len));
+    fn dmt_read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t = |posix, stack|
+        receive!(stack, fd, call::read_file(posix, fd, buf, len));
     /// readv(2).
-    fn dmt_readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t = |posix|
-        pass!(call::readv(posix, fd, iov, count));
+    fn dmt_readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t = |posix, stack|
+        receive!(stack, fd, call::readv(posix, fd, iov, count));
     /// recv(2).
-    fn dmt_recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t = |posix|
-        pass!(call::recv(posix, fd, buf, len, flags));
+    fn dmt_recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t = |posix, stack|
+        receive!(stack, fd, call::recv(posix, fd, buf, len, flags));
     /// recvfrom(2); a stream returns no address.
     fn dmt_recvfrom(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int, address: *mut sockaddr, room: Socklen)
-        -> ssize_t = |posix| {
+        -> ssize_t = |posix, stack| {
             let _ = (address, room);
-            pass!(call::recv(posix, fd, buf, len, flags))
+            receive!(stack, fd, call::recv(posix, fd, buf, len, flags))
         };
     /// recvmsg(2).
-    fn dmt_recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t = |posix|
-        pass!(call::recvmsg(posix, fd, msg, flags));
+    fn dmt_recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t = |posix, stack|
+        receive!(stack, fd, call::recvmsg(posix, fd, msg, flags));
     /// write(2).
     fn dmt_write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t = |posix|
         pass!(call::write_file(posix, fd, buf, len));

@@ -166,6 +166,14 @@ impl Table {
         self.tell_with(fd, received, control, flags)
     }
 
+    /// Returns who holds the memory that a connection receives into; `None` while a quarter of it is free, and for other files.
+    pub fn memory_holders(&mut self, fd: i32) -> Option<stack::MemoryHolders> {
+        let SockState::Connected(id) = self.sock(fd).ok()?.state else {
+            return None;
+        };
+        self.stack.memory_holders(id).ok().flatten()
+    }
+
     /// Receives the data that is available, as part of a call that may receive more. [`Table::tell_with`] adds the control
     /// messages that a call reports once.
     ///

@@ -81,7 +81,11 @@ pub fn serve(plan: &GvnicPlan) -> Result<(), Failure> {
         true => print_json(&report),
         false => Ok(()),
     };
-    capture::finish(capture, served.and(printed))
+    let ended = match plan.once && !service.over {
+        true => Err(Failure::interrupted()),
+        false => Ok(()),
+    };
+    capture::finish(capture, served.and(printed).and(ended))
 }
 
 fn open_capture(plan: &GvnicPlan) -> Result<Option<Capture>, Failure> {

@@ -260,7 +260,7 @@ fn head_of_first_byte(
         let received = match stream.recv_at_most(&mut batch, head::MAX_HEAD_BYTES) {
             Ok(0) => return Ok(Err("the server closed the connection".to_owned())),
             Ok(received) => received,
-            Err(RecvError::TimedOut) => continue,
+            Err(RecvError::TimedOut { .. }) => continue,
             Err(RecvError::Refused(error)) => return Ok(Err(error.to_string())),
             Err(error) => return Err(error.into()),
         };

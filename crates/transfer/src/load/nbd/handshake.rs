@@ -284,7 +284,7 @@ impl<'a> Talk<'a> {
             match self.stream.recv_at_most(&mut self.batch, most) {
                 Ok(0) => return Err(self.broken("the server closed the connection")),
                 Ok(_) => filled += self.batch.copy_to(&mut out[filled..])?,
-                Err(RecvError::TimedOut) => {}
+                Err(RecvError::TimedOut { .. }) => {}
                 Err(RecvError::Refused(error)) => return Err(self.broken(&error.to_string())),
                 Err(error) => return Err(error.into()),
             }

@@ -9,22 +9,11 @@
 
 #![forbid(unsafe_code)]
 
+mod completions;
+
 use std::path::Path;
 use std::process::ExitCode;
 use std::{env, fs, io};
-
-use clap::CommandFactory;
-use clap_complete::Shell;
-
-// The folder of an inline module is where its files are searched.
-#[path = "../src"]
-mod tool_sources {
-    #[expect(
-        unused_imports,
-        reason = "the tool names more of it than its command line"
-    )]
-    pub mod args;
-}
 
 fn main() -> ExitCode {
     let Some(folder) = env::args_os().nth(1) else {
@@ -41,14 +30,8 @@ fn main() -> ExitCode {
 }
 
 fn write(folder: &Path) -> io::Result<()> {
-    // `help COMMAND` would have a page for each command, with the text of that command's page.
-    let mut command = tool_sources::args::Cli::command().disable_help_subcommand(true);
-    command = command.mut_subcommand("lab", |lab| lab.disable_help_subcommand(true));
-    let (man, completions) = (folder.join("man"), folder.join("completions"));
+    completions::write(&folder.join("completions"))?;
+    let man = folder.join("man");
     fs::create_dir_all(&man)?;
-    fs::create_dir_all(&completions)?;
-    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-        clap_complete::generate_to(shell, &mut command, "devmem-tcp", &completions)?;
-    }
-    clap_mangen::generate_to(command, &man)
+    clap_mangen::generate_to(completions::command(), &man)
 }

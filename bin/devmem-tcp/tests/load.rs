@@ -195,7 +195,7 @@ fn the_bytes_go_to_the_memory_or_the_file_that_to_names() {
             assert!(fs::read(folder.join(name)).unwrap() == file, "{name}");
         }
         assert_eq!(fs::read_dir(folder).unwrap().count(), 3, "no other file");
-        load("--to cuda:7").failed_with(3, "GPU");
+        load("--to cuda:7").failed_with(1, "this process sees 2");
         load("--to nosuch/copy").failed_with(1, "make its folder: mkdir -p nosuch");
     });
 }

@@ -225,7 +225,7 @@ mod tests {
         ] {
             assert!(text.contains(part), "{text}");
         }
-        assert_eq!(report.chart().bars.len(), 11);
+        assert_eq!(report.chart().bars.len(), 14);
     }
 
     #[test]

@@ -105,7 +105,7 @@ fn a_nonblocking_send_queues_as_much_as_fits() {
         "a_nonblocking_send_queues_as_much_as_fits",
         |world, seen| {
             let (mut sender, mut receiver) = world.connection();
-            let all = bytes(16 << 20);
+            let all = bytes(64 << 20);
             sender.set_nonblocking(true);
             let id = sender.send_host(&all).unwrap();
             seen.note("some", id.bytes() > 0);

@@ -356,12 +356,12 @@ fn ports_that_cannot_be_shared_are_refused() {
             (
                 "packet:far,ports=0",
                 "10.77.0.2/24",
-                "ports 0-0: a range has 1 to 256",
+                "'0': port 0 is no port",
             ),
             (
                 "packet:far,ports=9-3",
                 "10.77.0.2/24",
-                "ports 9-3: a range has 1 to 256",
+                "'9-3' is not a range of ports: its first port is above its last",
             ),
             (
                 "packet:far,ports=x",

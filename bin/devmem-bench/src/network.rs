@@ -27,7 +27,8 @@ pub fn open_tap(mtu: u16, packets: Packets) -> Result<VnetFd> {
         ..TapOptions::new(TAP)
     };
     let tap = options.open()?;
-    tap.set_up_interface(mtu, &[(IpAddr::V4(SENDER), PREFIX)])?;
+    // Nothing is restored of an interface that was just made.
+    drop(tap.set_up_interface(mtu, &[(IpAddr::V4(SENDER), PREFIX)])?);
     let fd = tap
         .into_queues()
         .pop()

@@ -367,31 +367,7 @@ impl NetdevBuilder {
         }
         let (random_mac, secret) = random_identity()?;
         let mac = self.mac.unwrap_or(random_mac);
-        if !mac.is_unicast() {
-            return Err(invalid(
-                "the MAC address is not that of one station; its first byte must be even",
-            )
-            .into());
-        }
-        if self.ports.is_some() && !matches!(self.link, LinkSpec::Packet(_)) {
-            return Err(invalid(
-                "only a NIC on a packet link shares addresses and ports; open packet:NAME",
-            )
-            .into());
-        }
-        if self.macvtap_mode.is_some() && !matches!(self.link, LinkSpec::Macvtap(_)) {
-            return Err(
-                invalid("only a macvtap link has a mode; open macvtap:NAME,mode=bridge").into(),
-            );
-        }
-        if self.shares_send_memory
-            && !matches!(self.link, LinkSpec::Unix(_) | LinkSpec::UnixListen(_))
-        {
-            return Err(invalid(
-                "only the other end of a UNIX wire can read send queues; open unix:PATH or unix-listen:PATH, or do not share them",
-            )
-            .into());
-        }
+        self.check_options(mac)?;
         self.check_shards()?;
         self.check_own_addresses()?;
         let OpenedLinks {
@@ -426,6 +402,25 @@ impl NetdevBuilder {
         }
         self.await_addresses(&mut stacks, clock)?;
         Ok((stacks, lease))
+    }
+
+    /// Checks the MAC address, and the options that only some links have.
+    fn check_options(&self, mac: MacAddr) -> Result<(), Refusal> {
+        let is_packet = matches!(self.link, LinkSpec::Packet(_));
+        let is_macvtap = matches!(self.link, LinkSpec::Macvtap(_));
+        let is_unix = matches!(self.link, LinkSpec::Unix(_) | LinkSpec::UnixListen(_));
+        let reason = if !mac.is_unicast() {
+            "the MAC address is not that of one station; its first byte must be even"
+        } else if self.ports.is_some() && !is_packet {
+            "only a NIC on a packet link shares addresses and ports; open packet:NAME"
+        } else if self.macvtap_mode.is_some() && !is_macvtap {
+            "only a macvtap link has a mode; open macvtap:NAME,mode=bridge"
+        } else if self.shares_send_memory && !is_unix {
+            "only the other end of a UNIX wire can read send queues; open unix:PATH or unix-listen:PATH, or do not share them"
+        } else {
+            return Ok(());
+        };
+        Err(invalid(reason))
     }
 
     /// Checks whether the NIC can have as many shards.

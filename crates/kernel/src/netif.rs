@@ -260,6 +260,16 @@ impl Interface {
         }
     }
 
+    /// Removes an address from the interface.
+    ///
+    /// # Errors
+    ///
+    /// `EADDRNOTAVAIL` if the interface does not have it.
+    pub fn remove_address(&mut self, address: IpAddr, prefix: u8) -> Result<(), NetlinkError> {
+        let request = rtnetlink::delete_address(self.index, address, prefix);
+        self.change(&format!("remove address {address}/{prefix} from"), request)
+    }
+
     /// Moves the interface into another network namespace, where it is down and has no addresses. This handle cannot be used
     /// with it any more.
     ///

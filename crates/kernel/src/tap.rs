@@ -7,6 +7,8 @@
 mod tests;
 
 use devmem_uapi::text::Printable;
+mod set_up;
+
 use std::ffi::{c_int, c_uint};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,6 +19,8 @@ use rustix::io::Errno;
 use crate::netif::{Interface, TunKind};
 use crate::netlink::NetlinkError;
 use crate::sys::tun::{self, IFNAMSIZ};
+
+pub use set_up::TapSetUp;
 
 /// Where TUN devices are opened.
 const TUN_PATH: &std::ffi::CStr = c"/dev/net/tun";
@@ -183,7 +187,8 @@ impl Tap {
     }
 
     /// Sets up the kernel's end: MTU in bytes, a queue that is long enough for the windows of many connections, IPv6 without
-    /// automatic traffic, addresses with their prefix lengths, and sets it up.
+    /// automatic traffic, addresses with their prefix lengths, and sets it up. An interface that existed before has its former
+    /// settings again when the returned value is dropped.
     ///
     /// # Errors
     ///
@@ -192,15 +197,10 @@ impl Tap {
         &self,
         mtu: u16,
         addresses: &[(IpAddr, u8)],
-    ) -> Result<(), NetlinkError> {
-        let mut interface = self.interface()?;
-        interface.set_mtu(u32::from(mtu))?;
-        interface.set_tx_queue_len(TX_QUEUE_PACKETS)?;
-        interface.quiet_ipv6();
-        for (address, prefix) in addresses {
-            interface.add_address(*address, *prefix)?;
-        }
-        interface.set_up()
+    ) -> Result<TapSetUp, NetlinkError> {
+        let mut set_up = TapSetUp::of(self.interface()?, self.created)?;
+        set_up.apply(mtu, addresses)?;
+        Ok(set_up)
     }
 
     /// Sets whether the interface remains when its descriptors are closed.

@@ -41,80 +41,82 @@ impl Stack {
                 self.network.recycle(payload);
             }
             Network::Ipv4(_) | Network::Ipv6(_) => self.receive_ip(packet, now),
-            Network::Other => self
-                .network
-                .drop_packet(packet.payload.into_frags(), DropReason::UnhandledProtocol),
+            Network::Other => self.drop_packet(packet, DropReason::UnhandledProtocol),
         }
     }
 
     /// Checks the addresses and protocol of an IP packet, and passes it on.
     fn receive_ip(&mut self, packet: RxPacket, now: Instant) {
-        let RxPacket {
-            queue,
-            headers,
-            payload,
-            segments,
-            origin,
-        } = packet;
-        let (payload, is_unplaced, failed) = match payload {
-            Placed::Whole(frags) => (frags, false, None),
-            Placed::Unplaced => (FragList::new(), true, None),
-            Placed::Failed(error) => (FragList::new(), true, Some(error)),
-        };
+        let (headers, origin) = (&packet.headers, packet.origin);
         let (Some(src), Some(dst)) = (headers.src_ip(), headers.dst_ip()) else {
-            return self
-                .network
-                .drop_packet(payload, DropReason::UnhandledProtocol);
+            return self.drop_packet(packet, DropReason::UnhandledProtocol);
         };
         let destination = self.network.routes().destination(dst);
-        // Duplicate address detection sends solicitations from the unspecified address (RFC 4862 5.4.2), and advertisements from the
-        // address that two stations have.
-        let may_be_discovery = (src.is_unspecified() || self.network.routes().is_ours(src))
-            && matches!(headers.transport, Transport::Other(protocol::ICMPV6));
+        // Duplicate address detection sends solicitations from the unspecified address (RFC 4862 5.4.2).
+        let is_solicitation =
+            src.is_unspecified() && matches!(headers.transport, Transport::Other(protocol::ICMPV6));
         if destination == Destination::Other {
-            return self.network.drop_packet(payload, DropReason::IpNotForUs);
+            return self.drop_packet(packet, DropReason::IpNotForUs);
         }
         // A local source address is valid in packets that were sent to this host by itself, and forged in others.
         let is_own = origin == Origin::Loop && self.network.routes().is_ours(src);
-        if self.network.routes().is_martian_source(src) && !is_own && !may_be_discovery {
-            return self
-                .network
-                .drop_packet(payload, DropReason::IpMartianSource);
+        if self.network.routes().is_martian_source(src) && !is_own && !is_solicitation {
+            return self.drop_packet(packet, DropReason::IpMartianSource);
         }
         match headers.transport {
             Transport::Tcp(tcp) => {
                 let is_single =
                     destination == Destination::Ours && !headers.ethernet.dst.is_multicast();
                 match headers.four_tuple().filter(|_| is_single) {
-                    Some(tuple) => {
-                        if let Some(error) = failed {
-                            return self.device_failed(&tuple, *error, now);
-                        }
-                        let urgent = tcp.flags.contains(TcpFlags::URG).then_some(tcp.urgent);
-                        let segment = into_segment(&tcp, headers.ecn(), segments, payload);
-                        self.receive_tcp(
-                            ReceivedSegment {
-                                tuple,
-                                from: self.network.station(headers.ethernet.src),
-                                queue,
-                                segment,
-                                is_unplaced,
-                                urgent,
-                            },
-                            now,
-                        );
-                    }
-                    None => self
-                        .network
-                        .drop_packet(payload, DropReason::TcpGroupDestination),
+                    Some(tuple) => self.receive_tcp_packet(tuple, &tcp, packet, now),
+                    None => self.drop_packet(packet, DropReason::TcpGroupDestination),
                 }
             }
-            Transport::Other(number) => self.receive_other(number, &headers, payload, origin, now),
-            Transport::Udp(_) | Transport::None => {
-                self.network.drop_packet(payload, DropReason::IpNoProtocol)
+            Transport::Other(number) => {
+                let (headers, payload) = (packet.headers, packet.payload.into_frags());
+                self.receive_other(number, &headers, payload, origin, now);
             }
-            Transport::Fragment => self.network.drop_packet(payload, DropReason::IpFragment),
+            Transport::Udp(_) | Transport::None => {
+                self.drop_packet(packet, DropReason::IpNoProtocol);
+            }
+            Transport::Fragment => self.drop_packet(packet, DropReason::IpFragment),
         }
+    }
+
+    fn drop_packet(&mut self, packet: RxPacket, reason: DropReason) {
+        self.network
+            .drop_packet(packet.payload.into_frags(), reason);
+    }
+
+    /// Passes on a TCP segment that is for this host alone.
+    fn receive_tcp_packet(
+        &mut self,
+        tuple: FourTuple,
+        tcp: &TcpHeader,
+        packet: RxPacket,
+        now: Instant,
+    ) {
+        let RxPacket {
+            queue,
+            headers,
+            payload,
+            segments,
+            origin: _,
+        } = packet;
+        let (payload, is_unplaced) = match payload {
+            Placed::Whole(frags) => (frags, false),
+            Placed::Unplaced => (FragList::new(), true),
+            Placed::Failed(error) => return self.device_failed(&tuple, *error, now),
+        };
+        let incoming = ReceivedSegment {
+            tuple,
+            from: self.network.station(headers.ethernet.src),
+            queue,
+            segment: into_segment(tcp, headers.ecn(), segments, payload),
+            is_unplaced,
+            urgent: tcp.flags.contains(TcpFlags::URG).then_some(tcp.urgent),
+        };
+        self.receive_tcp(incoming, now);
     }
 
     fn receive_other(

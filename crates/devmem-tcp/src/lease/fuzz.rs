@@ -80,21 +80,26 @@ pub(crate) fn dhcp(mut bytes: &[u8]) {
             }
             _ => {}
         }
-        if let Some(Change::Bound(lease)) = client.take_change() {
-            assert!(!lease.address.is_unspecified() && !lease.address.is_multicast());
-            assert!((1..=32).contains(&lease.prefix));
-            assert!(!OWN.contains(&lease.address.into()));
-        }
-        let mut changes = 0;
-        while let Some(change) = autoconf.take_change() {
-            changes += 1;
-            if let autoconf::Change::Configured(ours) = change {
-                assert!(!ours.address.is_unicast_link_local() && !ours.address.is_multicast());
-            }
-        }
-        assert!(changes < 20, "memory is bounded");
+        check_changes(&mut client, &mut autoconf);
     }
     let _ = client.release();
+}
+
+/// Checks the addresses that the clients have.
+fn check_changes(client: &mut Client, autoconf: &mut Autoconf) {
+    if let Some(Change::Bound(lease)) = client.take_change() {
+        assert!(!lease.address.is_unspecified() && !lease.address.is_multicast());
+        assert!((1..=32).contains(&lease.prefix));
+        assert!(!OWN.contains(&lease.address.into()));
+    }
+    let mut changes = 0;
+    while let Some(change) = autoconf.take_change() {
+        changes += 1;
+        if let autoconf::Change::Configured(ours) = change {
+            assert!(!ours.address.is_unicast_link_local() && !ours.address.is_multicast());
+        }
+    }
+    assert!(changes < 20, "memory is bounded");
 }
 
 /// Notes the number of a message that the client sends.

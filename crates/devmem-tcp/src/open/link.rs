@@ -3,10 +3,11 @@
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use devmem_linux::netif::Interface;
 use devmem_linux::netlink::NetlinkError;
-use devmem_linux::tap::{Tap, TapOffloads, TapOptions, VnetHeader};
+use devmem_linux::tap::{Tap, TapOffloads, TapOptions, TapSetUp, VnetHeader};
 use devmem_uapi::Errno;
 use nic::{Captured, Impaired, Impairment, Link, TapLink, VnetHeaderLen, WireHello};
 use wire::MacAddr;
@@ -114,8 +115,8 @@ impl NetdevBuilder {
         }
         .open()
         .map_err(Refusal::from)?;
-        self.set_up_interface(&tap, mtu)
-            .map_err(|error| refused_set_up(name, error))?;
+        let set_up = self.set_up_interface(&tap, mtu);
+        let set_up = Arc::new(set_up.map_err(|error| refused_set_up(name, error))?);
         let options = nic::TapOptions {
             vnet_header: VnetHeaderLen::Ten,
             offloads,
@@ -131,6 +132,7 @@ impl NetdevBuilder {
         let links = of_shards(tap.into_queues(), self.shards)
             .into_iter()
             .map(|queues| TapLink::new(queues, options));
+        let links = links.map(|link| link.map(|link| link.keeping(Arc::clone(&set_up))));
         let links = links.collect::<Result<_, _>>();
         Ok((links.map_err(OpenError::system("epoll"))?, created))
     }
@@ -151,12 +153,12 @@ impl NetdevBuilder {
         ))
     }
 
-    fn set_up_interface(&self, tap: &Tap, mtu: u16) -> Result<(), NetlinkError> {
+    fn set_up_interface(&self, tap: &Tap, mtu: u16) -> Result<Option<TapSetUp>, NetlinkError> {
         // An interface that existed before is used as it is.
         if !tap.created() && self.peers.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
-        tap.set_up_interface(mtu, &self.peers)
+        tap.set_up_interface(mtu, &self.peers).map(Some)
     }
 
     /// Puts the conditioner and the capture around the link of the shard `number`.

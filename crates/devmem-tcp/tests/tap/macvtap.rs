@@ -236,8 +236,8 @@ fn frames_that_a_queue_has_no_room_for_are_counted() {
             // Our answer, a reset, means that the kernel knows our MAC address.
             TcpStream::connect(("10.77.0.2", 9)).expect_err("nothing listens");
             let closed = gate.lock().expect("nobody panics with it");
-            // A queue of the kernel has room for 500. What is in it counts against the buffer of its sender, too.
-            for _ in 0..20 {
+            // The queue has room for 10,000. What is in it counts against the buffer of its sender, too.
+            for _ in 0..130 {
                 let from = UdpSocket::bind(("10.77.0.1", 0)).expect("the kernel's end");
                 from.set_nonblocking(true).expect("it is open");
                 for _ in 0..100 {

@@ -17,6 +17,7 @@ pub(super) const RTM_NEWLINK: u16 = 16;
 pub(super) const RTM_DELLINK: u16 = 17;
 pub(super) const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
+const RTM_DELADDR: u16 = 21;
 const RTM_GETADDR: u16 = 22;
 const RTM_GETROUTE: u16 = 26;
 /// `NLM_F_CREATE` and `NLM_F_EXCL`: create the object; fail if it exists.
@@ -277,12 +278,21 @@ fn link_request(kind: u16, flags: u16, body: LinkBody) -> Request {
 
 /// Returns a request that adds an address; an IPv6 address without duplicate address detection.
 pub(super) fn create_address(index: u32, address: IpAddr, prefix: u8) -> Request {
-    let (family, flags, bytes) = match address {
+    address_request(RTM_NEWADDR, F_CREATE_EXCL, index, address, prefix)
+}
+
+/// Returns a request that removes an address.
+pub(super) fn delete_address(index: u32, address: IpAddr, prefix: u8) -> Request {
+    address_request(RTM_DELADDR, 0, index, address, prefix)
+}
+
+fn address_request(kind: u16, flags: u16, index: u32, address: IpAddr, prefix: u8) -> Request {
+    let (family, of_address, bytes) = match address {
         IpAddr::V4(v4) => (AF_INET, 0, v4.octets().to_vec()),
         IpAddr::V6(v6) => (AF_INET6, IFA_F_NODAD, v6.octets().to_vec()),
     };
-    let body: AddressBody = [u32::from_ne_bytes([family, prefix, flags, 0]), index];
-    Request::new(RTM_NEWADDR, F_CREATE_EXCL, body.as_bytes())
+    let body: AddressBody = [u32::from_ne_bytes([family, prefix, of_address, 0]), index];
+    Request::new(kind, flags, body.as_bytes())
         .named(ADDRESS_NAMES)
         .attribute(IFA_LOCAL, &bytes)
         .attribute(IFA_ADDRESS, &bytes)

@@ -4,7 +4,7 @@ use std::net::{IpAddr, TcpListener};
 use std::os::fd::AsFd;
 
 use devmem_linux::macvtap::MacvtapOptions;
-use devmem_linux::netif::{Interface, MacvtapMode, NewMacvtap};
+use devmem_linux::netif::{self, Interface, MacvtapMode, NewMacvtap};
 use devmem_linux::netns::NetNs;
 use devmem_linux::tap::{TapError, TapOffloads, TapOptions, VnetHeader};
 use devmem_linux::test_util::{in_netns, skip};
@@ -270,5 +270,40 @@ fn the_queue_of_a_macvtap_is_long_while_it_is_open_and_as_before_afterwards() {
         drop(opened);
         assert_eq!(interface.tx_queue_len(), Ok(before));
         assert!(before < 10_000, "{before}");
+    });
+}
+
+#[test]
+fn a_tap_that_existed_has_its_settings_back_when_it_is_closed() {
+    const TEST: &str = "tap::a_tap_that_existed_has_its_settings_back_when_it_is_closed";
+    in_netns(TEST, || {
+        let tap = TapOptions::new("dm0").open().expect("a TAP");
+        tap.set_persistent(true).expect("our own");
+        drop(tap);
+        let mut interface = Interface::by_name("dm0").expect("it is persistent");
+        let kept = IpAddr::from([10, 77, 0, 1]);
+        interface.add_address(kept, 24).expect("our namespace");
+        interface.set_mtu(1400).expect("our namespace");
+        interface.set_tx_queue_len(77).expect("our namespace");
+        let before = interface.facts().expect("it exists");
+        assert!(!before.up);
+
+        let added = IpAddr::from([10, 78, 0, 1]);
+        let tap = TapOptions::new("dm0").open().expect("it exists");
+        let set_up = tap.set_up_interface(9000, &[(kept, 24), (added, 24)]);
+        let set_up = set_up.expect("our namespace");
+        let facts = interface.facts().expect("it exists");
+        assert_eq!((facts.mtu, facts.up), (9000, true));
+        assert_eq!(interface.tx_queue_len(), Ok(10_000));
+        let addresses = |interface: &Interface| {
+            let all = netif::addresses(interface.index()).expect("it exists");
+            all.into_iter().filter(IpAddr::is_ipv4).collect::<Vec<_>>()
+        };
+        assert_eq!(addresses(&interface), [kept, added]);
+
+        drop(set_up);
+        assert_eq!(interface.facts().expect("it exists"), before);
+        assert_eq!(interface.tx_queue_len(), Ok(77));
+        assert_eq!(addresses(&interface), [kept]);
     });
 }

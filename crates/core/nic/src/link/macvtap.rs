@@ -48,8 +48,6 @@ pub struct MacvtapLink {
     ask_at: Option<Instant>,
     /// Lost frames that [`Link::take_lost`] has not returned yet.
     lost: u64,
-    /// Values that end with the link.
-    kept: Option<Box<dyn Send>>,
 }
 
 impl fmt::Debug for MacvtapLink {
@@ -80,7 +78,6 @@ impl MacvtapLink {
             read_at: Instant::ZERO,
             ask_at: None,
             lost: 0,
-            kept: None,
         };
         link.look(Look::Ask);
         Ok(link)
@@ -89,7 +86,7 @@ impl MacvtapLink {
     /// Drops `value` when the link is dropped, after its queues were closed.
     #[must_use]
     pub fn keeping(mut self, value: impl Send + 'static) -> Self {
-        self.kept = Some(Box::new(value));
+        self.tap = self.tap.keeping(value);
         self
     }
 

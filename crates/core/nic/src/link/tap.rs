@@ -1,5 +1,6 @@
 //! A TAP device: a link to the kernel's network stack.
 
+use std::fmt;
 use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -75,6 +76,17 @@ pub struct TapLink {
     read: usize,
     up: bool,
     writer: FrameWriter,
+    kept: Kept,
+}
+
+/// A value that ends with a link, after its descriptors.
+#[derive(Default)]
+struct Kept(Option<Box<dyn Send>>);
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Kept").field(&self.0.is_some()).finish()
+    }
 }
 
 /// Frames that are read from one of several queues before the next one is read, so that a queue that always has frames does not
@@ -129,7 +141,15 @@ impl TapLink {
             read: 0,
             up: true,
             writer: FrameWriter::default(),
+            kept: Kept::default(),
         }
+    }
+
+    /// Drops `value` when the link is dropped, after its queues were closed.
+    #[must_use]
+    pub fn keeping(mut self, value: impl Send + 'static) -> Self {
+        self.kept = Kept(Some(Box::new(value)));
+        self
     }
 
     /// Makes `queue`, which had a frame, the first to be read; the next one if it has had its turn.

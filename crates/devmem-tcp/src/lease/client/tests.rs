@@ -264,6 +264,57 @@ fn an_address_is_returned_once() {
     assert_eq!(bench.client.poll(Duration::MAX), None);
 }
 
+/// Addresses that an offer cannot have, and what is said of them.
+const BAD_ADDRESSES: [([u8; 4], &str); 8] = [
+    (
+        [0, 0, 0, 0],
+        "10.0.0.1 offered 0.0.0.0: 0.0.0.0 is the unspecified address",
+    ),
+    ([127, 0, 0, 1], "is a loopback address"),
+    ([224, 0, 0, 1], "is a multicast address"),
+    ([255, 255, 255, 255], "is the broadcast address"),
+    ([10, 0, 0, 0], "10.0.0.0 is the address of the network"),
+    ([10, 0, 0, 255], "10.0.0.255 is the broadcast address"),
+    (
+        [10, 0, 0, 66],
+        "offered 10.0.0.66, which this machine has itself",
+    ),
+    (SERVER, "offered 10.0.0.1, its own address"),
+];
+
+/// Options of an offer, by their index, that it cannot have.
+const BAD_OPTIONS: [(usize, &[u8], &str); 9] = [
+    (
+        1,
+        &[0, 0, 0, 0],
+        "as 0.0.0.0, which no host can have (option 54)",
+    ),
+    (
+        1,
+        &[224, 0, 0, 1],
+        "as 224.0.0.1, which no host can have (option 54)",
+    ),
+    (
+        1,
+        &[10, 0],
+        "offered 10.0.0.7 without its own address (option 54)",
+    ),
+    (2, &[0, 0, 0, 0], "with the subnet mask 0.0.0.0"),
+    (
+        2,
+        &[255, 0, 255, 0],
+        "with the subnet mask 255.0.255.0, which is none (option 1)",
+    ),
+    (2, &[255], "without a subnet mask (option 1)"),
+    (3, &[0, 0, 0, 0], "for 0 s, too short"),
+    (
+        3,
+        &[0, 0, 0, 9],
+        "for 9 s, too short to be renewed (option 51)",
+    ),
+    (3, &[0], "without a time (option 51)"),
+];
+
 #[test]
 fn replies_to_others_and_offers_that_no_host_can_use_are_ignored() {
     let mut bench = Bench::new();
@@ -286,56 +337,11 @@ fn replies_to_others_and_offers_that_no_host_can_use_are_ignored() {
             .map(ToString::to_string)
             .unwrap_or_default()
     };
-    for (address, text) in [
-        (
-            [0, 0, 0, 0],
-            "10.0.0.1 offered 0.0.0.0: 0.0.0.0 is the unspecified address",
-        ),
-        ([127, 0, 0, 1], "is a loopback address"),
-        ([224, 0, 0, 1], "is a multicast address"),
-        ([255, 255, 255, 255], "is the broadcast address"),
-        ([10, 0, 0, 0], "10.0.0.0 is the address of the network"),
-        ([10, 0, 0, 255], "10.0.0.255 is the broadcast address"),
-        (
-            [10, 0, 0, 66],
-            "offered 10.0.0.66, which this machine has itself",
-        ),
-        (SERVER, "offered 10.0.0.1, its own address"),
-    ] {
+    for (address, text) in BAD_ADDRESSES {
         bench.reply_with(&reply(xid, MAC, address, &good));
         assert!(why(&bench).contains(text), "{}", why(&bench));
     }
-    for (at, bad, text) in [
-        (
-            1,
-            &[0, 0, 0, 0][..],
-            "as 0.0.0.0, which no host can have (option 54)",
-        ),
-        (
-            1,
-            &[224, 0, 0, 1],
-            "as 224.0.0.1, which no host can have (option 54)",
-        ),
-        (
-            1,
-            &[10, 0],
-            "offered 10.0.0.7 without its own address (option 54)",
-        ),
-        (2, &[0, 0, 0, 0], "with the subnet mask 0.0.0.0"),
-        (
-            2,
-            &[255, 0, 255, 0],
-            "with the subnet mask 255.0.255.0, which is none (option 1)",
-        ),
-        (2, &[255], "without a subnet mask (option 1)"),
-        (3, &[0, 0, 0, 0], "for 0 s, too short"),
-        (
-            3,
-            &[0, 0, 0, 9],
-            "for 9 s, too short to be renewed (option 51)",
-        ),
-        (3, &[0], "without a time (option 51)"),
-    ] {
+    for (at, bad, text) in BAD_OPTIONS {
         let mut options = good.clone();
         options[at].1 = bad;
         bench.reply_with(&reply(xid, MAC, OURS, &options));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use devmem_linux::packet::{self, PacketOptions, Presence, Station};
-use devmem_linux::tap::{TapOffloads, TapOptions, VnetHeader as TapHeader};
+use devmem_linux::tap::{TapOffloads, TapOptions, TapSetUp, VnetHeader as TapHeader};
 use gve::{Offload, WireFeatures};
 use nic::{
     MAX_FRAME_LEN, MAX_PACKET_LEN, UnixPort, UnixPortEvent, VnetFd, VnetHeaderLen, WireHello,
@@ -46,6 +46,8 @@ pub enum OpenPort {
 pub struct TapPort {
     fd: VnetFd,
     offloads: bool,
+    /// Restores an interface that existed before.
+    _set_up: Option<TapSetUp>,
 }
 
 /// A packet socket that gets all frames of an interface. The kernel merges packets to super-packets.
@@ -97,12 +99,16 @@ impl OpenPort {
                     ..TapOptions::new(name)
                 };
                 let tap = options.open()?;
-                if let Some(address) = address {
-                    tap.set_up_interface(mtu, &[(address.address, address.len)])?;
-                }
+                let addresses = address.map(|address| [(address.address, address.len)]);
+                let set_up = addresses.map(|addresses| tap.set_up_interface(mtu, &addresses));
+                let set_up = set_up.transpose()?;
                 let fd = tap.into_queues().pop().context("a TAP without a queue")?;
                 let fd = VnetFd::new(fd, VnetHeaderLen::Ten);
-                Self::Tap(TapPort { fd, offloads })
+                Self::Tap(TapPort {
+                    fd,
+                    offloads,
+                    _set_up: set_up,
+                })
             }
             WirePort::Packet { name } => Self::Packet(PacketPort::open(name)?),
             WirePort::Listen(path) => Self::Unix(UnixEnd::listen(path, ours)?),

@@ -1,7 +1,7 @@
 //! Threads that share a driver: the lock on a link that always has another frame, and the background thread.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::sync::atomic::AtomicU64;
 
 use devmem_uapi::MsgFlags;
@@ -264,6 +264,33 @@ fn a_waiter_naps_while_a_stream_arrives_and_not_after_a_send_of_the_program() {
     let send = |stack: &mut Stack, _| stack.sendmsg(socket, &message, MsgFlags::empty()).ok();
     driver.wait_for(wait, send).expect("room");
     assert_eq!(pause(), Pause::Yield);
+}
+
+#[test]
+fn a_waiter_does_not_nap_while_connections_begin_and_end() {
+    let (driver, listener) = with_one_to_accept();
+    let wait = wait(listener, WaitLimit::Forever);
+    let pause_after_packets = |packets| {
+        let mut core = driver.lock();
+        core.received += packets;
+        core.pause(wait, Duration::from_micros(1), Duration::MAX, &mut None)
+    };
+    assert_eq!(pause_after_packets(0), Pause::Yield, "one has begun");
+    let end = |call: &dyn Fn(&mut Stack)| {
+        assert!(matches!(pause_after_packets(1000), Pause::Nap(_)));
+        call(&mut driver.lock().stacks[0]);
+        assert_eq!(pause_after_packets(0), Pause::Yield);
+        assert_eq!(pause_after_packets(100), Pause::Yield);
+    };
+    let (socket, _) = driver.lock().stacks[0].accept(listener).expect("one");
+    end(&|stack| stack.shutdown(socket, Shutdown::Write).expect("open"));
+    end(&|stack| stack.close(socket).expect("open"));
+    let here = SocketAddr::from(([10, 77, 0, 2], 1));
+    end(&|stack| {
+        stack
+            .connect(here, Instant::from_millis(2))
+            .expect("a route");
+    });
 }
 
 #[test]

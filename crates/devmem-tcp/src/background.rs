@@ -54,7 +54,7 @@ fn run(driver: &Weak<Driver>) {
 }
 
 /// Polls and leads if the application does not poll; otherwise sleeps for a tick, or until it is woken.
-fn step(driver: &Driver) {
+pub(crate) fn step(driver: &Driver) {
     let Some(mut core) = driver.lock_in_background() else {
         driver.rest_in_background(driver.blind_rest());
         return;
@@ -72,6 +72,7 @@ fn step(driver: &Driver) {
         .is_none_or(|last| now.saturating_since(last) >= AWAY_AFTER);
     if !away || driver.has_callers() {
         let Some(rest) = driver.rest(&mut core, now) else {
+            driver.stay_awake();
             driver.poll(&mut core);
             return;
         };
@@ -79,7 +80,10 @@ fn step(driver: &Driver) {
         driver.rest_in_background(rest);
         return;
     }
-    if !driver.poll(&mut core) {
+    driver.stay_awake();
+    // If the link is empty and nothing waits for another look at it, the sleep ends at once if a packet has come meanwhile. A second
+    // poll would take the lock that the threads need which this one has just woken.
+    if !driver.poll(&mut core) || !core.wants_flush() {
         drop(driver.lead_in_background(core));
     }
 }

@@ -14,6 +14,7 @@
 //! Two user-space NICs on a virtual-time wire share one driver. Any waiting thread polls both, and the clock advances to the
 //! next deadline when neither has work.
 
+mod behind;
 mod fds;
 mod leftovers;
 mod rest;
@@ -40,6 +41,7 @@ use crate::home::Home;
 use crate::signals::{ReadinessChange, Signals, TaskSignal};
 use crate::spin::{Pause, Spin};
 use crate::watchers::Watchers;
+use behind::BackgroundRest;
 use fds::sleep_on;
 pub(crate) use fds::{clear, set, sleep_until_readable};
 use leftovers::Leftovers;
@@ -236,6 +238,7 @@ pub(crate) struct Driver {
     links: Vec<OwnedFd>,
     /// Ends the sleep of the background thread.
     wake_background: OwnedFd,
+    background_rest: BackgroundRest,
     /// Ends the sleep of a leader that is a thread of the application.
     wake_leader: OwnedFd,
     closing: AtomicBool,
@@ -270,10 +273,10 @@ impl Drop for Caller<'_> {
     fn drop(&mut self) {
         self.driver
             .callers
-            .fetch_sub(self.may_wait.into(), Ordering::Relaxed);
+            .fetch_sub(self.may_wait.into(), Ordering::SeqCst);
         // Only now: the background thread rests for a tick if it finds a caller, or the lock taken.
         if self.wakes_background {
-            set(self.driver.wake_background.as_fd());
+            self.driver.wake_background_from_rest();
         }
     }
 }
@@ -309,6 +312,7 @@ impl Driver {
             changed: Condvar::new(),
             links,
             wake_background: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
+            background_rest: BackgroundRest::default(),
             wake_leader: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             closing: AtomicBool::new(false),
             callers: AtomicUsize::new(0),
@@ -339,18 +343,9 @@ impl Driver {
         self.core.lock()
     }
 
-    /// Locks the state for the background thread, after threads that wait for it; `None` while another thread holds the lock
-    /// and an application thread polls, so that the background thread never delays it.
-    pub(crate) fn lock_in_background(&self) -> Option<MutexGuard<'_, Core>> {
-        match self.has_callers() {
-            true => self.core.try_lock(),
-            false => Some(self.core.lock_behind_waiting()),
-        }
-    }
-
     /// Returns whether a thread of the application is inside a call that may wait.
     pub(crate) fn has_callers(&self) -> bool {
-        self.callers.load(Ordering::Relaxed) > 0
+        self.callers.load(Ordering::SeqCst) > 0
     }
 
     /// Runs `call` on one stack and wakes the threads that wait for its effects. Does nothing in a child of fork(2).
@@ -366,7 +361,7 @@ impl Driver {
         let wakes_background = core.take_background_wanted() || self.rests_too_long(&mut core);
         drop(core);
         if wakes_background {
-            set(self.wake_background.as_fd());
+            self.wake_background_from_rest();
         }
         Ok(result)
     }
@@ -440,7 +435,7 @@ impl Driver {
         let ready = core.stacks[at.0].readiness(socket).unwrap_or_default();
         let fd = core.signals.readiness_fd((at, socket), ready)?;
         drop(core);
-        set(self.wake_background.as_fd());
+        self.wake_background_from_rest();
         Ok(fd)
     }
 
@@ -638,24 +633,6 @@ impl Driver {
         let me = std::thread::current().id();
         core.waiters.retain(|waiter| waiter.thread.id() != me);
         core
-    }
-
-    /// Sleeps as leader in the background thread, until a link is readable, a deadline is reached or a call wakes it.
-    pub(crate) fn lead_in_background<'a>(
-        &'a self,
-        mut core: MutexGuard<'a, Core>,
-    ) -> MutexGuard<'a, Core> {
-        core.leader = Leader::Background;
-        let mut core = self.sleep_on_links(core, &self.wake_background, LONGEST_SLEEP);
-        if core.leader == Leader::Background {
-            core.leader = Leader::Nobody;
-        }
-        core
-    }
-
-    /// Sleeps in the background thread without leading, at most `at_most` or until it is woken.
-    pub(crate) fn rest_in_background(&self, at_most: Duration) {
-        sleep_on(&self.wake_background, &[], at_most);
     }
 
     /// Releases the lock and sleeps until a link or `wake` is readable, for at most `at_most` or until the next deadline.

@@ -7,7 +7,7 @@
 //!
 //! A receiver that is faster than its sender spins between all packets, which costs as much as receiving them. While a stream
 //! arrives, and the program sends nothing that the peer may answer, it naps instead: a short time by the clock, in which packets
-//! gather, as a NIC does that delays its interrupts.
+//! gather, as a NIC does that delays its interrupts. Many short connections are no stream: their peers wait for each step.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const PATIENCE: u32 = 4;
 /// After that, one of this many sleeps is preceded by a spin, to test whether it finds work.
 const PROBE_EVERY: u32 = 16;
 
-/// Packets since the program last sent something from which on a stream arrives: 16 MiB over a link with super-packets. The last
+/// Packets since the last turn from which on a stream arrives: 16 MiB over a link with super-packets. The last
 /// packets of a stream are found one nap later.
 const STREAM_PACKETS: u64 = 256;
 
@@ -37,8 +37,8 @@ const QUICK_YIELD: Duration = Duration::from_micros(5);
 pub(crate) struct Spin {
     /// Sleeps since a spin last found work.
     sleeps: u32,
-    /// Sends of the program when `stream_began` was noted.
-    sends: u64,
+    /// Turns when `stream_began` was noted.
+    turns: u64,
     /// Packets that were received before the stream.
     stream_began: u64,
 }
@@ -59,8 +59,8 @@ pub(crate) enum Pause {
 pub(crate) struct Traffic {
     /// Packets that were received.
     pub(crate) received: u64,
-    /// Calls of the program that sent something.
-    pub(crate) sends: u64,
+    /// How often program or peer have done what the other one follows up ([`Stack::turns`](stack::Stack::turns)).
+    pub(crate) turns: u64,
     /// The link passes memory of the sender on, which is little, so that it stays in the cache: the sender would wait for the
     /// end of a nap. On the wire between two processes the rate was a fifth lower.
     pub(crate) lends: bool,
@@ -69,8 +69,8 @@ pub(crate) struct Traffic {
 impl Spin {
     /// Returns what to do after `idle` without work.
     pub(crate) fn pause(&mut self, idle: Duration, traffic: Traffic) -> Pause {
-        if self.sends != traffic.sends {
-            self.sends = traffic.sends;
+        if self.turns != traffic.turns {
+            self.turns = traffic.turns;
             self.stream_began = traffic.received;
         }
         let naps = !traffic.lends && traffic.received - self.stream_began >= STREAM_PACKETS;
@@ -115,7 +115,7 @@ mod tests {
         let mut spin = Spin::default();
         let traffic = Traffic {
             received: STREAM_PACKETS,
-            sends: 0,
+            turns: 0,
             lends: false,
         };
         assert_eq!(spin.pause(us(0), traffic), Pause::Yield);
@@ -135,11 +135,11 @@ mod tests {
         let mut spin = Spin::default();
         let mut traffic = Traffic {
             received: 0,
-            sends: 0,
+            turns: 0,
             lends: false,
         };
         for _ in 0..100 {
-            traffic.sends += 1;
+            traffic.turns += 1;
             assert_eq!(spin.pause(us(0), traffic), Pause::Yield);
             traffic.received += STREAM_PACKETS - 1;
             assert_eq!(spin.pause(us(1), traffic), Pause::Yield);

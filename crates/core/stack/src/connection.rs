@@ -116,6 +116,7 @@ impl Stack {
             listener.push(id);
         }
         self.stats.accepts += 1;
+        self.turns += 1;
         Some(id.slot())
     }
 

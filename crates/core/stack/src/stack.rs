@@ -122,8 +122,8 @@ pub struct Stack {
     pub(crate) tcp: TcpSetup,
     pub(crate) stats: StackStats,
     poll_budget: usize,
-    /// Calls that have queued bytes to send.
-    pub(crate) sends: u64,
+    /// See [`Stack::turns`].
+    pub(crate) turns: u64,
     /// The current poll receives no more: see [`AfterPlacing`](crate::direct::AfterPlacing).
     pub(crate) pause: bool,
     /// How the last poll ended.
@@ -194,7 +194,7 @@ impl Stack {
             tcp: TcpSetup::new(tcp, &secret),
             stats: StackStats::default(),
             poll_budget: poll_budget.max(1),
-            sends: 0,
+            turns: 0,
             pause: false,
             last_burst: Burst::Over,
             last_poll: Instant::ZERO,
@@ -307,9 +307,10 @@ impl Stack {
         self.check_readiness();
     }
 
-    /// Returns how many calls have queued bytes to send.
-    pub fn sends(&self) -> u64 {
-        self.sends
+    /// Returns how often the program or a peer has done what the other one is likely to follow up at once: bytes that a call has
+    /// queued to send, connections that have begun, and those that the program has ended.
+    pub fn turns(&self) -> u64 {
+        self.turns
     }
 
     /// Returns when [`Stack::poll`] was called last; [`Instant::ZERO`] before the first time.

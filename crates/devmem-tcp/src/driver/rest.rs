@@ -54,7 +54,7 @@ impl Core {
         if wait.idling == Idling::Spin || lends {
             let traffic = Traffic {
                 received: self.received,
-                sends: stack.sends(),
+                turns: stack.turns(),
                 lends,
             };
             return self.spin.pause(idle, traffic);

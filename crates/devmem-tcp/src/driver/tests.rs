@@ -1,7 +1,7 @@
 //! Threads that share a driver: the lock on a link that always has another frame, and the background thread.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::sync::atomic::AtomicU64;
 
 use devmem_uapi::MsgFlags;
@@ -19,6 +19,7 @@ const AT: StackIndex = StackIndex(0);
 /// A link with a number of frames to receive, of a protocol that the stack drops.
 struct Flood {
     left: Arc<AtomicU64>,
+    looks: Arc<AtomicU64>,
 }
 
 impl Link for Flood {
@@ -37,6 +38,7 @@ impl Link for Flood {
     }
 
     fn receive(&mut self, posted: &mut Posted<'_>, _now: Instant) -> io::Result<LinkReceived> {
+        self.looks.fetch_add(1, Ordering::Relaxed);
         let left = self.left.load(Ordering::Relaxed);
         if left == 0 {
             return Ok(LinkReceived::None);
@@ -57,13 +59,20 @@ impl Link for Flood {
 
 /// Returns a stack with `frames` to receive, and the number that is left of them.
 fn flooded(frames: u64) -> (Stack, Arc<AtomicU64>) {
-    let left = Arc::new(AtomicU64::new(frames));
+    let (stack, left, _) = watched_flood(frames);
+    (stack, left)
+}
+
+/// As [`flooded`], with the number of looks for a frame.
+fn watched_flood(frames: u64) -> (Stack, Arc<AtomicU64>, Arc<AtomicU64>) {
+    let (left, looks) = (Arc::new(AtomicU64::new(frames)), Arc::default());
     let link = Flood {
         left: Arc::clone(&left),
+        looks: Arc::clone(&looks),
     };
     let nic = Nic::new(Box::new(link), NicConfig::default()).expect("a NIC");
     let config = StackConfig::new([10, 77, 0, 2].into(), 24, Secret::from_seed(1));
-    (Stack::new(nic, config).expect("a stack"), left)
+    (Stack::new(nic, config).expect("a stack"), left, looks)
 }
 
 fn listen(stack: &mut Stack, port: u16) -> SocketId {
@@ -219,6 +228,46 @@ fn the_background_thread_of_a_program_with_an_fd_still_leads_after_a_call_that_m
 }
 
 #[test]
+fn a_background_thread_that_is_awake_is_not_woken() {
+    let (driver, listener) = with_one_to_accept();
+    driver.stay_awake();
+    driver.readiness_fd(AT, listener).expect("an eventfd");
+    assert!(!is_background_woken(&driver), "it sees the new fd");
+    assert!(!accept_wakes_background(&driver, listener));
+    assert_eq!(driver.lock().last_foreground, None, "it is to lead");
+    let attempt = || {
+        let attempted = driver.wait_for(wait(listener, WaitLimit::Never), |_, _| None::<()>);
+        assert_eq!(attempted, Err(NotReady::WouldBlock));
+        is_background_woken(&driver)
+    };
+    assert!(!attempt());
+    // It looks, and a thread that waits for the lock meanwhile comes too late.
+    drop(driver.lock_in_background().expect("nobody holds it"));
+    assert!(attempt(), "it may rest");
+    driver.rest_in_background(Duration::ZERO);
+    assert!(!attempt(), "the rest is over");
+    // It finds the lock taken by a thread that may wait.
+    let core = driver.lock();
+    driver.callers.store(1, Ordering::SeqCst);
+    assert!(driver.lock_in_background().is_none());
+    driver.callers.store(0, Ordering::SeqCst);
+    drop(core);
+    assert!(attempt());
+}
+
+#[test]
+fn the_background_thread_looks_at_an_empty_link_once_before_it_sleeps() {
+    let (stack, left, looks) = watched_flood(1);
+    let driver = Driver::new(vec![stack], Clock::real(), Vec::new()).expect("eventfds");
+    // Its sleep ends at once.
+    driver.close();
+    crate::background::step(&driver);
+    assert_eq!(left.load(Ordering::Relaxed), 0);
+    assert_eq!(looks.load(Ordering::Relaxed), 2, "a frame, and none");
+    assert!(!is_background_woken(&driver), "it slept");
+}
+
+#[test]
 fn a_call_that_leaves_something_to_send_wakes_the_background_thread() {
     let (driver, _) = with_one_to_accept();
     let now = driver.now();
@@ -264,6 +313,33 @@ fn a_waiter_naps_while_a_stream_arrives_and_not_after_a_send_of_the_program() {
     let send = |stack: &mut Stack, _| stack.sendmsg(socket, &message, MsgFlags::empty()).ok();
     driver.wait_for(wait, send).expect("room");
     assert_eq!(pause(), Pause::Yield);
+}
+
+#[test]
+fn a_waiter_does_not_nap_while_connections_begin_and_end() {
+    let (driver, listener) = with_one_to_accept();
+    let wait = wait(listener, WaitLimit::Forever);
+    let pause_after_packets = |packets| {
+        let mut core = driver.lock();
+        core.received += packets;
+        core.pause(wait, Duration::from_micros(1), Duration::MAX, &mut None)
+    };
+    assert_eq!(pause_after_packets(0), Pause::Yield, "one has begun");
+    let end = |call: &dyn Fn(&mut Stack)| {
+        assert!(matches!(pause_after_packets(1000), Pause::Nap(_)));
+        call(&mut driver.lock().stacks[0]);
+        assert_eq!(pause_after_packets(0), Pause::Yield);
+        assert_eq!(pause_after_packets(100), Pause::Yield);
+    };
+    let (socket, _) = driver.lock().stacks[0].accept(listener).expect("one");
+    end(&|stack| stack.shutdown(socket, Shutdown::Write).expect("open"));
+    end(&|stack| stack.close(socket).expect("open"));
+    let here = SocketAddr::from(([10, 77, 0, 2], 1));
+    end(&|stack| {
+        stack
+            .connect(here, Instant::from_millis(2))
+            .expect("a route");
+    });
 }
 
 #[test]

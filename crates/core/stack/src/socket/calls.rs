@@ -183,6 +183,7 @@ impl Stack {
         connection.write_low = connection.options.write_low();
         let id = self.sockets.insert_connection(connection);
         self.stats.connects += 1;
+        self.turns += 1;
         if let Ok(mut socket) = self.sockets.get_mut(id) {
             socket.touch();
         }
@@ -525,6 +526,8 @@ impl Stack {
             connection.conn.shutdown_write();
         }
         connection.touch();
+        drop(connection);
+        self.turns += 1;
         Ok(())
     }
 
@@ -585,6 +588,7 @@ impl Stack {
         connection.touch();
         drop(connection);
         sockets.orphan(id);
+        self.turns += 1;
     }
 }
 

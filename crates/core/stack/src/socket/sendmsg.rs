@@ -180,7 +180,7 @@ impl Stack {
         }
         if matches!(sent, Ok(1..)) {
             connection.touch();
-            self.sends += 1;
+            self.turns += 1;
         }
         sent
     }

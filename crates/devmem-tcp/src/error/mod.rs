@@ -378,7 +378,7 @@ macro_rules! from_not_ready {
 
 from_not_ready!(AcceptError, CompletionError, SendError);
 
-/// A timeout without its cause, which [`Socket`](crate::socket::Socket) finds.
+/// A timeout without its cause, which the socket finds.
 impl From<NotReady> for RecvError {
     fn from(reason: NotReady) -> Self {
         match reason {

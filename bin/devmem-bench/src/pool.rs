@@ -1,10 +1,12 @@
 //! `bench pool`: measures the page pool as the kernel's benchmark measures the kernel's.
 
+mod cycles;
+
 use std::fs;
 
 use clap::Args;
+use cycles::{BenchConfig, BenchRow};
 use devmem_linux::cpu;
-use netmem::pool_bench::{self, BenchConfig, BenchRow};
 use serde::Serialize;
 
 use super::chart::{Bar, Chart, PlotArgs, Series};
@@ -58,7 +60,7 @@ pub fn run(args: &PoolArgs) -> Result<(), Failure> {
         repetitions: args.reps,
         ..BenchConfig::default()
     };
-    let rows = pool_bench::run(config)?
+    let rows = cycles::run(config)?
         .iter()
         .map(|row| PoolRow::new(row, clock_mhz))
         .collect();

@@ -11,7 +11,7 @@ mod table;
 pub use table::cause;
 
 use crate::ethtool::DataSplit;
-use crate::netdev::{KernelRxQueueId, QueueUser};
+use crate::queue_id::{KernelRxQueueId, QueueUser};
 
 /// The operation that the kernel refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -42,6 +42,7 @@ pub mod nftables;
 pub mod nic_setup;
 pub mod packet;
 pub mod probe;
+mod queue_id;
 pub mod small_file;
 pub mod socket;
 

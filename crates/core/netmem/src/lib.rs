@@ -82,7 +82,6 @@ mod netmem;
 mod page_kind;
 mod page_pool;
 mod payload;
-pub mod pool_bench;
 mod pool_shared;
 mod pool_types;
 mod provider;

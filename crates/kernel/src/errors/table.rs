@@ -5,7 +5,7 @@ use devmem_uapi::Errno;
 use super::{Cause, CauseKind, Facts, Operation};
 use crate::drivers;
 use crate::ethtool::DataSplit;
-use crate::netdev::{KernelRxQueueId, QueueUser};
+use crate::queue_id::{KernelRxQueueId, QueueUser};
 
 /// Returns the cause of an errno of `operation` under `facts`.
 pub fn cause(operation: Operation, errno: Errno, facts: &Facts) -> Cause {

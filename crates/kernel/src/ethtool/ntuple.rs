@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::layout::{FLOW_UNION_LEN, FlowSpec, RxClassifier, TcpSpec};
 use super::{Ethtool, EthtoolError};
-use crate::netdev::KernelRxQueueId;
+use crate::queue_id::KernelRxQueueId;
 use crate::sys::ethtool::{RXNFC_LEN, RXNFC_RULE_LOCATIONS, command};
 
 /// `TCP_V4_FLOW`, `TCP_V6_FLOW`.

@@ -9,25 +9,14 @@ mod refusal;
 mod stats;
 
 use devmem_uapi::{IfIndex, netdev as uapi};
-use serde::{Deserialize, Serialize};
 
+pub use crate::queue_id::{KernelRxQueueId, QueueUser};
 pub use bind::{BindError, BoundRx, BoundTx, DriverSupport};
-pub use queue::{QueueInfo, QueueKind, QueueUser};
+pub use queue::{QueueInfo, QueueKind};
 pub use stats::{PagePool, PagePoolStats, QueueStats};
 
 use crate::netif::Interface;
 use crate::netlink::{GenericSocket, Names, NetlinkError};
-
-/// Number of an RX queue of a kernel interface, as netlink and ethtool have it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct KernelRxQueueId(pub u32);
-
-impl std::fmt::Display for KernelRxQueueId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(f)
-    }
-}
 
 /// Attribute names, for errors.
 const DMABUF_NAMES: Names = Names(&[

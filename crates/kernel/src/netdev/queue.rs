@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::{KernelRxQueueId, Netdev, QUEUE_NAMES};
 use crate::netlink::NetlinkError;
 use crate::netlink::attr::Attributes;
+use crate::queue_id::QueueUser;
 
 /// Direction of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -31,35 +32,6 @@ impl QueueKind {
         match self {
             Self::Rx => uapi::QUEUE_TYPE_RX,
             Self::Tx => uapi::QUEUE_TYPE_TX,
-        }
-    }
-}
-
-/// The user of a queue's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum QueueUser {
-    /// Device memory is bound to it.
-    Dmabuf(#[serde(serialize_with = "id_number")] DmabufId),
-    /// An io_uring receives into its own memory.
-    IoUring,
-    /// An AF_XDP socket receives into its own memory.
-    Xsk,
-    /// It is leased to another netdev.
-    Lease,
-}
-
-fn id_number<S: serde::Serializer>(id: &DmabufId, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u32(id.0)
-}
-
-impl std::fmt::Display for QueueUser {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Dmabuf(id) => write!(f, "dma-buf {id}"),
-            Self::IoUring => f.write_str("an io_uring"),
-            Self::Xsk => f.write_str("an AF_XDP socket"),
-            Self::Lease => f.write_str("a lease to another netdev"),
         }
     }
 }

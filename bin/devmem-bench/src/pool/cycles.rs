@@ -11,15 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use devmem_uapi::DmabufId;
-
-use crate::dmabuf::Dmabuf;
-use crate::errors::DmabufError;
-use crate::net_iov::NiovSize;
-use crate::netmem::Netmem;
-use crate::page_pool::PagePool;
-use crate::pool_types::{PoolConfig, PoolError};
-use crate::provider::{DmabufProvider, HostProvider, MemoryProvider};
+use anyhow::Result;
+use netmem::{
+    Dmabuf, DmabufId, DmabufProvider, HostProvider, MemoryProvider, Netmem, NiovSize, PagePool,
+    PoolConfig,
+};
 
 /// Net_iovs per pool: more than a cache holds, so that the slow case gets past it.
 const NIOVS: usize = 4096;
@@ -108,17 +104,6 @@ impl Default for BenchConfig {
     }
 }
 
-/// Why there is no report.
-#[derive(Debug, thiserror::Error)]
-pub enum BenchError {
-    /// No memory.
-    #[error(transparent)]
-    Memory(#[from] DmabufError),
-    /// No pool.
-    #[error(transparent)]
-    Pool(#[from] PoolError),
-}
-
 /// The loops that are timed, in the order of the report.
 const CASES: [(BenchCase, BenchMemory); 8] = [
     (BenchCase::EmptyLoop, BenchMemory::None),
@@ -135,12 +120,11 @@ const CASES: [(BenchCase, BenchMemory); 8] = [
 ///
 /// # Errors
 ///
-/// [`BenchError`] when the 16 MiB of memory for each pool cannot be had.
-pub fn run(config: BenchConfig) -> Result<Vec<BenchRow>, BenchError> {
+/// When the 16 MiB of memory for each pool cannot be had.
+pub fn run(config: BenchConfig) -> Result<Vec<BenchRow>> {
     let bytes = NIOVS * NiovSize::MIN.bytes();
     let dmabuf = Dmabuf::anonymous(bytes)?;
-    let net_iovs =
-        DmabufProvider::new(&dmabuf, DmabufId(1), NiovSize::MIN).map_err(DmabufError::from)?;
+    let net_iovs = DmabufProvider::new(&dmabuf, DmabufId(1), NiovSize::MIN)?;
     let mut host = pool(Arc::new(HostProvider::new(bytes, NiovSize::MIN)?))?;
     let mut net_iov = pool(Arc::new(net_iovs))?;
     let mut figures = CASES.map(|_| Vec::with_capacity(config.repetitions));
@@ -161,8 +145,8 @@ pub fn run(config: BenchConfig) -> Result<Vec<BenchRow>, BenchError> {
         .collect())
 }
 
-fn pool(provider: Arc<dyn MemoryProvider>) -> Result<PagePool, PoolError> {
-    PagePool::create(provider, PoolConfig::default())
+fn pool(provider: Arc<dyn MemoryProvider>) -> Result<PagePool> {
+    Ok(PagePool::create(provider, PoolConfig::default())?)
 }
 
 fn row((case, memory): (BenchCase, BenchMemory), figures: &mut [f64]) -> BenchRow {

@@ -231,22 +231,6 @@ fn slow_path(pool: &mut PagePool, held: &mut Vec<Netmem>, elements: usize) {
     }
 }
 
-/// Returns the rate of the x86 time stamp counter, to express nanoseconds in cycles: half the
-/// BogoMIPS of /proc/cpuinfo, which the kernel derives from it (linux init/calibrate.c lpj_fine).
-pub fn tsc_hz() -> Option<f64> {
-    if !cfg!(target_arch = "x86_64") {
-        return None;
-    }
-    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").ok()?;
-    tsc_hz_of(&cpuinfo)
-}
-
-fn tsc_hz_of(cpuinfo: &str) -> Option<f64> {
-    let line = cpuinfo.lines().find(|line| line.starts_with("bogomips"))?;
-    let bogomips: f64 = line.split_once(':')?.1.trim().parse().ok()?;
-    (bogomips > 0.0).then_some(bogomips * 5e5)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -289,15 +273,5 @@ mod tests {
         assert!(pool.stats().alloc_slow - before.alloc_slow >= (NIOVS / 64 - 4) as u64);
         assert!(pool.stats().recycle_cache_full > before.recycle_cache_full);
         pool.assert_all_home();
-    }
-
-    #[test]
-    fn the_tsc_rate_is_half_the_bogomips() {
-        assert_eq!(
-            tsc_hz_of("cpu MHz : 3100.1\nbogomips\t: 5192.24\n"),
-            Some(2_596_120_000.0)
-        );
-        assert_eq!(tsc_hz_of("bogomips: none"), None);
-        assert_eq!(tsc_hz_of(""), None);
     }
 }

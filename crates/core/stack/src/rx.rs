@@ -52,15 +52,16 @@ impl Stack {
             return self.drop_packet(packet, DropReason::UnhandledProtocol);
         };
         let destination = self.network.routes().destination(dst);
-        // Duplicate address detection sends solicitations from the unspecified address (RFC 4862 5.4.2).
-        let is_solicitation =
-            src.is_unspecified() && matches!(headers.transport, Transport::Other(protocol::ICMPV6));
+        // Duplicate address detection sends solicitations from the unspecified address (RFC 4862 5.4.2), and advertisements from the
+        // address that two stations have.
+        let may_be_discovery = (src.is_unspecified() || self.network.routes().is_ours(src))
+            && matches!(headers.transport, Transport::Other(protocol::ICMPV6));
         if destination == Destination::Other {
             return self.drop_packet(packet, DropReason::IpNotForUs);
         }
         // A local source address is valid in packets that were sent to this host by itself, and forged in others.
         let is_own = origin == Origin::Loop && self.network.routes().is_ours(src);
-        if self.network.routes().is_martian_source(src) && !is_own && !is_solicitation {
+        if self.network.routes().is_martian_source(src) && !is_own && !may_be_discovery {
             return self.drop_packet(packet, DropReason::IpMartianSource);
         }
         match headers.transport {

@@ -1,7 +1,7 @@
 //! When ACKs are sent.
 //!
 //! An ACK without data costs a packet here and work at the sender, so in a bulk transfer without loss one
-//! ACK covers up to [`ACK_BYTES_MAX`] bytes, or a quarter of the window. Such an ACK is sent when the stack has passed on the packets
+//! ACK covers up to [`ACK_BYTES_MAX`](crate::config::ACK_BYTES_MAX) bytes, or a quarter of the window. Such an ACK is sent when the stack has passed on the packets
 //! that it has received together: it covers all of those of its connection, and the ACKs of several connections are sent in a row, so
 //! that the code of the peer that a TAP runs for each of them is in the cache. The stack calls [`AckPolicy::on_drained`] when it has emptied the link, and
 //! pending ACKs are sent then. Soon after one that covered many bytes they wait for the next poll, which sends them if it receives

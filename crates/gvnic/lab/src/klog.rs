@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use super::pass_on::escaped;
+use devmem_uapi::text::Printable;
 
 /// Markers of kernel warnings and errors. `Call Trace:` follows most of them, but also appears alone.
 const COMPLAINTS: &[&str] = &[
@@ -56,8 +56,9 @@ pub fn complaints(log: &str) -> Vec<String> {
     for line in log.lines() {
         let Some(text) = message(line) else { continue };
         let complains = COMPLAINTS.iter().any(|mark| text.contains(mark));
-        if complains && !found.contains(&escaped(text)) && found.len() < MAX_COMPLAINTS {
-            found.push(escaped(text));
+        let shown = Printable(text).to_string();
+        if complains && !found.contains(&shown) && found.len() < MAX_COMPLAINTS {
+            found.push(shown);
         }
     }
     found

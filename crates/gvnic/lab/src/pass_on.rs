@@ -5,6 +5,8 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use devmem_uapi::text::is_unprintable;
+
 /// Destination of the command's output.
 pub trait Output: Send {
     /// Takes bytes of standard output.
@@ -84,16 +86,13 @@ impl Escape {
     }
 }
 
-/// Returns `text` with its control characters escaped, except ends of lines, tabs and carriage returns. So are the characters
-/// that change the direction of the text around them.
+/// Returns `text` as a terminal may have it, with its lines and columns: ends of lines, tabs and carriage returns stay.
 pub fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
-        let turns_text = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        match c {
-            '\n' | '\t' | '\r' => safe.push(c),
-            c if c.is_control() || turns_text => safe.extend(c.escape_unicode()),
-            c => safe.push(c),
+        match is_unprintable(c) && !matches!(c, '\n' | '\t' | '\r') {
+            true => safe.extend(c.escape_unicode()),
+            false => safe.push(c),
         }
     }
     safe

@@ -214,6 +214,25 @@ fn device_memory_crosses_by_reference_or_by_a_copy_and_is_held_until_it_was_copi
 }
 
 #[test]
+fn payload_beside_the_headers_of_a_frame_is_received_with_the_rest() {
+    let (mut ours, mut peer, mut pool) = nics_with_send_memory();
+    let sent = pattern(1, 60_000);
+    let whole = FragList::from_host_bytes(&mut pool, &sent).unwrap();
+    let TxPacket { head, payload, .. } = packet(Family::V4, whole);
+    let mut with_payload = head.as_slice().to_vec();
+    with_payload.extend_from_slice(&sent[..6]);
+    let odd = TxPacket {
+        head: HeadBuf::from_slice(&with_payload).unwrap(),
+        payload: payload.share(6, sent.len() - 6),
+        ..packet(Family::V4, payload)
+    };
+    ours.transmit(odd, NOW).unwrap();
+    let received = receive(&mut peer);
+    assert_eq!(received.headers.payload_len, sent.len());
+    assert_eq!(bytes(received.payload.frags().unwrap()), sent);
+}
+
+#[test]
 fn host_memory_stays_at_the_sender_until_it_was_read_and_its_peer_may_read_less_than_all() {
     let (mut ours, mut peer, mut pool) = nics_with_send_memory();
     let sent = pattern(1, 300_000);

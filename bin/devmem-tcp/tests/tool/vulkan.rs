@@ -48,14 +48,14 @@ fn a_machine_without_vulkan_loader_or_driver_is_told_what_to_install() {
         start_command(command).finish()
     };
     let text = "/missing cannot be loaded: ";
-    run_with("DEVMEM_LIBVULKAN").failed_with(1, text);
+    run_with("DEVMEM_LIBVULKAN").failed_with(3, text);
     let remedy =
         "install the Vulkan loader (Debian: libvulkan1), or name its file in DEVMEM_LIBVULKAN";
-    run_with("DEVMEM_LIBVULKAN").failed_with(1, remedy);
+    run_with("DEVMEM_LIBVULKAN").failed_with(3, remedy);
     if has_vulkan(TEST) {
         let text =
             "vkCreateInstance failed: VK_ERROR_INCOMPATIBLE_DRIVER (-9); install a Vulkan driver";
-        run_with("VK_DRIVER_FILES").failed_with(1, text);
+        run_with("VK_DRIVER_FILES").failed_with(3, text);
     }
 }
 

@@ -93,19 +93,21 @@ fn notifications_that_nobody_takes_stop_the_peer_and_go_on_when_they_are_taken()
     }
 }
 
-#[test]
-fn a_thread_reads_on_when_notifications_were_taken() {
-    let nic = |address| Netdev::user("mem:hostile-notify", address).unwrap();
+/// Returns the NIC of a hostile peer, and a fabric at the other end of the wire `link`, with a thread.
+fn with_thread(link: &str) -> (Netdev, Fabric) {
+    let nic = |address| Netdev::user(link, address).unwrap();
     let (a, b) = (nic("10.77.0.1/24"), nic("10.77.0.2/24"));
     let engine = Engine::Thread;
-    let fabric = Fabric::open(
-        b,
-        Options {
-            engine,
-            ..options()
-        },
-    )
-    .unwrap();
+    let options = Options {
+        engine,
+        ..options()
+    };
+    (a, Fabric::open(b, options).unwrap())
+}
+
+#[test]
+fn a_thread_reads_on_when_notifications_were_taken() {
+    let (a, fabric) = with_thread("mem:hostile-notify");
     let listener = fabric.listen().unwrap();
     let (mut peer, endpoint) = ByHand::connect(&a, &fabric, &listener, 1);
     const NUMBER: usize = 10_000;
@@ -183,17 +185,7 @@ fn a_turn_ends_under_puts_of_one_byte() {
 /// One connection is flooded as fast as another processor can; the messages of another one of the same fabric arrive all the same.
 #[test]
 fn a_flood_on_one_connection_leaves_turns_to_the_others() {
-    let nic = |address| Netdev::user("mem:hostile-fair", address).unwrap();
-    let (a, b) = (nic("10.77.0.1/24"), nic("10.77.0.2/24"));
-    let engine = Engine::Thread;
-    let fabric = Fabric::open(
-        b,
-        Options {
-            engine,
-            ..options()
-        },
-    )
-    .unwrap();
+    let (a, fabric) = with_thread("mem:hostile-fair");
     let listener = fabric.listen().unwrap();
     let (mut peer, flooded) = ByHand::connect(&a, &fabric, &listener, 1);
     let (_, region) = host(&fabric, vec![0; 8]);
@@ -201,7 +193,7 @@ fn a_flood_on_one_connection_leaves_turns_to_the_others() {
     let honest = Fabric::open(
         a,
         Options {
-            engine,
+            engine: Engine::Thread,
             ..options()
         },
     )

@@ -9,8 +9,8 @@ use devmem_linux::helper::Helper;
 use devmem_linux::netdev::Netdev;
 
 use super::devmem::{
-    Bound, DmabufKind, Habit, MEMORY_BYTES, NIC, RxReport, Steering, Stream, bind, memory, pair,
-    receive, require_rx, rx, tx,
+    Bound, DmabufKind, Habit, MEMORY_BYTES, NIC, RxReport, Steering, Stream, bind, memory, nic,
+    pair, receive, require_rx, rx, tx,
 };
 use super::nic_rows::require_feature;
 use super::rows::{Context, Row, Seen, program};
@@ -348,15 +348,20 @@ fn netem(context: &Context) -> anyhow::Result<Seen> {
 
 /// Receives from a device that leaves the first bytes of each packet in host memory, and sometimes a whole packet, which a
 /// bound queue drops and TCP retransmits.
-///
-/// GRO is off, because it merges a packet with all payload in host memory into a packet with payload in device memory, and
-/// recvmsg returns `ENODEV` for the merged packet (linux net/ipv4/tcp.c `tcp_recvmsg_dmabuf`). A NIC without linear bytes has
-/// no such packets.
 fn linear(context: &Context) -> anyhow::Result<Seen> {
-    program(&["ethtool", "-K", NIC, "gro", "off"])?;
-    let seen = linear_streams(context);
-    program(&["ethtool", "-K", NIC, "gro", "on"])?;
-    seen
+    without_gro(|| linear_streams(context))
+}
+
+/// Runs `work` while the kernel merges no packets of the NIC.
+///
+/// GRO merges a packet with all payload in host memory into a packet with payload in device memory, and recvmsg returns
+/// `ENODEV` for the merged packet (linux net/ipv4/tcp.c `tcp_recvmsg_dmabuf`). Whether it does depends on which packets one
+/// poll of the driver finds. A NIC without linear bytes has no such packets.
+pub fn without_gro<T>(work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+    program(&["ethtool", "-K", nic(), "gro", "off"])?;
+    let done = work();
+    program(&["ethtool", "-K", nic(), "gro", "on"])?;
+    done
 }
 
 /// Receives one stream without coalescing by the NIC, and one with it.

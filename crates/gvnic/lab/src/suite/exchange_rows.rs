@@ -8,6 +8,7 @@ use anyhow::{Context as _, ensure};
 use nccl_load::Plugin;
 
 use super::devmem;
+use super::devmem_rows;
 use super::exchange::{self, Buffers, CommPair, Meeting, NicSettings, ReceivedBytes};
 use super::rows::{Context, Row, Seen, Skip};
 use super::traffic::Rate;
@@ -76,12 +77,16 @@ pub const LOSS_ROWS: &[Row] = &[
 
 pub const KNOB_ROWS: &[Row] = &[
     (KNOBS_ROW, |context| {
-        play(context, KNOBS_ROW, Landing::Mixed, |rank| {
-            rank.messages(&SOME)
+        devmem_rows::without_gro(|| {
+            play(context, KNOBS_ROW, Landing::Mixed, |rank| {
+                rank.messages(&SOME)
+            })
         })
     }),
     (KNOBS_MANY_ROW, |context| {
-        play(context, KNOBS_MANY_ROW, Landing::Mixed, |rank| rank.many())
+        devmem_rows::without_gro(|| {
+            play(context, KNOBS_MANY_ROW, Landing::Mixed, |rank| rank.many())
+        })
     }),
 ];
 

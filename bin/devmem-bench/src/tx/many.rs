@@ -27,7 +27,7 @@ pub fn send<C>(
     let before = cpu::process_cpu_time();
     let poller = Poller::new(&nic)?;
     let connect = |key| -> Result<Stream> {
-        let mut stream = nic.connect(SocketAddr::from((SENDER, PORT)))?;
+        let stream = nic.connect(SocketAddr::from((SENDER, PORT)))?;
         stream.set_nonblocking(true);
         poller.add(key, &stream.watch(Interest::Send))?;
         Ok(stream)

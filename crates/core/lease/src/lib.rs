@@ -6,7 +6,8 @@
 //! for them) and [`LeaseKeeper`] (the thread that renews them, and reports each [`News`]). Inside, `Client` (DHCP, RFC 2131) and
 //! `Autoconf` (RFC 4862) decide without I/O, so all their times are tested in virtual time.
 //!
-//! In the walk of one address it comes first: what it acquires are the addresses that a stack begins with.
+//! The clients have a socket beside that of the link, and a thread; a stack only adds and removes addresses. So the addresses are
+//! known before the stack begins, programs can listen on them as on any others, and the stack needs neither UDP nor router discovery.
 //!
 //! # What it does not do
 //!

@@ -355,7 +355,6 @@ fn early_data_that_cannot_be_sent_is_refused_before_anything_is() {
             .remedy()
             .is_some_and(|remedy| remedy.contains("bind_tx"))
     );
-    let listener = listener;
     listener.set_nonblocking(true);
     assert!(listener.accept().is_err(), "no SYN was sent");
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use devmem_uapi::Errno;
 
 use super::{NetdevBuilder, invalid, random_bytes};
-use crate::error::{ErrorKind, OpenError, Refusal};
+use crate::error::{Error, ErrorKind};
 use crate::lease::{self, Acquired, Families, LeasePort, Outcome, OwnAddresses};
 use crate::link_spec::LinkSpec;
 
@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 impl NetdevBuilder {
     /// Refuses the address `auto` where there is no DHCP server, or the address is that of the kernel.
-    pub(super) fn check_auto(&self) -> Result<(), OpenError> {
+    pub(super) fn check_auto(&self) -> Result<(), Error> {
         let has_lan = matches!(self.link, LinkSpec::Packet(_) | LinkSpec::Macvtap(_));
         let reason = match self.auto {
             true if !has_lan => {
@@ -29,7 +29,7 @@ impl NetdevBuilder {
     }
 
     /// Waits for addresses on `port`.
-    pub(super) fn acquire(&self, port: Option<LeasePort>) -> Result<Option<Acquired>, OpenError> {
+    pub(super) fn acquire(&self, port: Option<LeasePort>) -> Result<Option<Acquired>, Error> {
         let Some(port) = port else {
             return Ok(None);
         };
@@ -40,14 +40,14 @@ impl NetdevBuilder {
         };
         let own = OwnAddresses::except(self.replaced_interface().map(str::to_owned));
         let outcome = lease::acquire(port, own, families, random, PATIENCE);
-        match outcome.map_err(OpenError::system("poll"))? {
+        match outcome.map_err(Error::system("poll"))? {
             Outcome::Acquired(acquired) => Ok(Some(*acquired)),
             Outcome::Nothing(offered) => Err(self.no_address(&offered).into()),
         }
     }
 
     /// Returns the error of an open that got no address; `offered` tells what was not usable.
-    fn no_address(&self, offered: &[String]) -> Refusal {
+    fn no_address(&self, offered: &[String]) -> Error {
         let seconds = PATIENCE.as_secs();
         let mut reason = format!(
             "no DHCP server and no router gave an address on {} within {seconds} s",
@@ -64,6 +64,6 @@ impl NetdevBuilder {
         let remedy = format!(
             "give a free address of the network with its prefix length, such as 10.0.0.77/24, or {check}"
         );
-        Refusal::new(ErrorKind::TimedOut, Errno::ETIMEDOUT, reason).with_remedy(remedy)
+        Error::new(ErrorKind::TimedOut, Errno::ETIMEDOUT, reason).with_remedy(remedy)
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 
-use devmem_tcp::{BoundTarget, Dmabuf, GatherError, Netdev, RxBatch};
+use devmem_tcp::{BoundTarget, Dmabuf, Netdev, RxBatch};
 
 use super::error::LoadError;
 use super::part::Layout;
@@ -130,7 +130,7 @@ impl Landing<'_> {
             // Fits: the part fits into its memory.
             let bytes = usize::try_from(len).map_err(|_| LoadError::Unasked { at })?;
             let filled = place.memory.fill(place.offset..place.offset + bytes, 0);
-            filled.map_err(GatherError::from)?;
+            filled.map_err(|error| LoadError::Gather(error.into()))?;
             at = at.saturating_add(len);
             left -= len;
         }

@@ -261,7 +261,7 @@ fn head_of_first_byte(
             Ok(0) => return Ok(Err("the server closed the connection".to_owned())),
             Ok(received) => received,
             Err(RecvError::TimedOut { .. }) => continue,
-            Err(RecvError::Refused(error)) => return Ok(Err(error.to_string())),
+            Err(RecvError::Failed(error)) => return Ok(Err(error.to_string())),
             Err(error) => return Err(error.into()),
         };
         let before = text.len();

@@ -285,7 +285,7 @@ impl<'a> Talk<'a> {
                 Ok(0) => return Err(self.broken("the server closed the connection")),
                 Ok(_) => filled += self.batch.copy_to(&mut out[filled..])?,
                 Err(RecvError::TimedOut { .. }) => {}
-                Err(RecvError::Refused(error)) => return Err(self.broken(&error.to_string())),
+                Err(RecvError::Failed(error)) => return Err(self.broken(&error.to_string())),
                 Err(error) => return Err(error.into()),
             }
         }

@@ -213,7 +213,6 @@ mod home;
 #[doc(hidden)]
 pub mod internals;
 mod kernel;
-mod lease;
 mod limit;
 mod link_spec;
 mod listener;

@@ -3,12 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use devmem_uapi::DmabufId;
+use devmem_uapi::{DmabufId, Errno};
 use netmem::Dmabuf;
 use stack::BindTx;
 
 use crate::driver::StackIndex;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind, Remedy};
 use crate::kernel;
 use crate::netdev::{Backend, IFINDEX, Netdev};
 use crate::shards::{Shared, UserNic, UserShard, same_id};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use devmem_uapi::{DmabufId, DmabufToken};
+use devmem_uapi::{DmabufId, DmabufToken, Errno};
 use netmem::{CopyError, CpuAccess, CpuView, DeviceGather, Dmabuf, Fence, RxClaim};
 
 use crate::batch::{Item, RxBatch, merge_tokens};

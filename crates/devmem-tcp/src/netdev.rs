@@ -1,6 +1,5 @@
 //! A NIC and its TCP/IP stack.
 
-use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;

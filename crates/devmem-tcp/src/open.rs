@@ -15,7 +15,6 @@ use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use devmem_linux::netlink::NetlinkError;
 use devmem_uapi::Errno;
 use devmem_uapi::text::PrintableLines;
 use lease::Acquired;

@@ -10,7 +10,7 @@ use devmem_uapi::{CmsgWriter, DmabufId, Errno, MsgFlags, UIO_MAXIOV, cmsg_space}
 use stack::{SendMsg, SocketOption, Stack};
 
 use crate::bound_tx::{Binding, BoundTx};
-use crate::driver::{NotReady, WaitLimit};
+use crate::driver::WaitLimit;
 use crate::error::{Error, ErrorKind};
 use crate::limit::CallLimit;
 use crate::send_half::SendHalf;

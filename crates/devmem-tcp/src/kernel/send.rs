@@ -242,12 +242,15 @@ impl Socket {
             drop(sends);
             match not_yet {
                 NotYet::Never(error) => return Err(error),
-                NotYet::Room => self.wait(deadline, PollFlags::OUT)?,
+                NotYet::Room => self
+                    .wait(deadline, PollFlags::OUT)
+                    .map_err(Error::no_room)?,
                 NotYet::Reports => {
                     // Reading reported completions makes room at once; if there are none, later ones will.
                     let _ = self.collect();
                     if self.sends().set.complete() == unread {
-                        self.wait_for_completions(deadline, unread)?;
+                        self.wait_for_completions(deadline, unread)
+                            .map_err(Error::no_room)?;
                     }
                 }
             }
@@ -337,7 +340,8 @@ impl Socket {
         let deadline = Deadline::of(limit);
         while self.collect()? < end {
             let known = self.sends().set.complete();
-            self.wait_for_completions(deadline, known)?;
+            self.wait_for_completions(deadline, known)
+                .map_err(Error::not_complete)?;
         }
         Ok(())
     }

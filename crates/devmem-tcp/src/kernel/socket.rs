@@ -126,7 +126,9 @@ impl Socket {
             match send(&*self.fd, bytes, flags) {
                 Ok(taken) => return Ok(taken),
                 Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::AGAIN) => self.wait(deadline, PollFlags::OUT)?,
+                Err(rustix::io::Errno::AGAIN) => self
+                    .wait(deadline, PollFlags::OUT)
+                    .map_err(Error::no_room)?,
                 Err(errno) => return Err(self.send_error(Errno(errno.raw_os_error()))),
             }
         }

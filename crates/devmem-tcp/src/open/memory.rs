@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
+use devmem_uapi::Errno;
 use netmem::PerProcess;
 use nic::{CablePlug, WireLink, WireOptions};
 

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use ::tokio::sync::Notify;
 
 use super::signal::{Signal, Try};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::send::{Completion, SendId};
 use crate::signals::TaskSignal;
 
@@ -74,7 +74,8 @@ impl Completions {
                 result => Some(result),
             }
         };
-        self.signal.wait(self.collected(), attempt).await?
+        let next = self.signal.wait(self.collected(), attempt).await;
+        next.map_err(Error::not_complete)?
     }
 
     /// Returns the reports of [`next`](Self::next) as a stream, for the combinators of the crates `futures` and
@@ -96,7 +97,8 @@ impl Completions {
                 result => Some(result),
             }
         };
-        self.signal.wait(self.collected(), attempt).await?
+        let done = self.signal.wait(self.collected(), attempt).await;
+        done.map_err(Error::not_complete)?
     }
 
     /// Arms the signal before the attempt after which a task waits.

@@ -17,7 +17,7 @@ use crate::bound_target::BoundTarget;
 use crate::bound_tx::BoundTx;
 use crate::driver::{NotReady, WaitLimit};
 use crate::early::EarlyData;
-use crate::error::{Error, HeldMemory, RecvError};
+use crate::error::{Error, ErrorKind, HeldMemory, RecvError};
 use crate::recv_half::{Placement, StreamStats};
 use crate::send::{SendId, advance, length};
 use crate::signals::TaskSignal;
@@ -178,7 +178,8 @@ impl SendHalf {
             Err(error) if error.kind() == ErrorKind::WouldBlock => None,
             result => Some(result),
         };
-        Poll::Ready(ready!(self.poll_with(cx, attempt))?)
+        let sent = ready!(self.poll_with(cx, attempt));
+        Poll::Ready(sent.map_err(Error::no_room)?)
     }
 
     /// Sends a range of bytes of host memory as [`SendHalf::send_host`](crate::SendHalf::send_host) does: as many as can be queued,
@@ -195,7 +196,8 @@ impl SendHalf {
             Err(error) if error.kind() == ErrorKind::WouldBlock => None,
             result => Some(result),
         };
-        poll_fn(|cx| self.poll_with(cx, attempt)).await?
+        let sent = poll_fn(|cx| self.poll_with(cx, attempt)).await;
+        sent.map_err(Error::no_room)?
     }
 
     /// Sends as [`send_host`](Self::send_host) does, until all bytes are queued. Not cancel-safe, as [`send_all`](Self::send_all).
@@ -285,7 +287,8 @@ impl SendHalf {
                         Err(error) if error.kind() == ErrorKind::WouldBlock => None,
                         result => Some(result),
                     };
-                    queued += poll_fn(|cx| self.poll_with(cx, attempt)).await??;
+                    let written = poll_fn(|cx| self.poll_with(cx, attempt)).await;
+                    queued += written.map_err(Error::no_room)??;
                 }
                 Ok(begun.with_bytes(queued))
             }

@@ -8,7 +8,7 @@ use ::tokio::sync::Notify;
 use super::Stream;
 use super::signal::{Signal, Try};
 use crate::early::EarlyCookie;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 
 /// A listening socket. Dropping it closes it: further connections are refused, accepted ones stay open.
 #[derive(Debug)]
@@ -51,7 +51,8 @@ impl Listener {
             // The readiness fd needs no arming.
             Try::Again => None,
         };
-        let accepted = self.signal.wait(&self.taken, attempt).await?;
+        let accepted = self.signal.wait(&self.taken, attempt).await;
+        let accepted = accepted.map_err(Error::no_connection)?;
         // More connections may be pending, but one fd event wakes only one task.
         self.taken.notify_waiters();
         let (stream, peer) = accepted?;

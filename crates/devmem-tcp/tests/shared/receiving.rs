@@ -1,6 +1,6 @@
 //! What arrives, and how connections end.
 
-use std::io::{ErrorKind, Write};
+use std::io::{self, Write};
 
 use devmem_tcp::{Errno, ErrorKind, Frag, Placement, RecvError, RxBatch};
 
@@ -187,7 +187,7 @@ fn a_peer_that_drops_unread_bytes_resets_the_connection() {
                     break error.kind();
                 }
             };
-            let over = [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe].contains(&kind);
+            let over = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe].contains(&kind);
             seen.note("over", over);
         },
     );

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use devmem_tcp::Error;
+use devmem_tcp::ErrorKind;
 
 use crate::world::{PATIENCE, on_both, pattern, receive};
 

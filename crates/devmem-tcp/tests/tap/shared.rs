@@ -9,7 +9,7 @@ use std::time::Duration;
 use devmem_linux::netif::Interface;
 use devmem_linux::netns::{self, NetNs};
 use devmem_linux::test_util::in_netns;
-use devmem_tcp::{Dmabuf, Error, ErrorKind, ErrorKind as Kind, LinkState, Netdev};
+use devmem_tcp::{Dmabuf, Error, ErrorKind as Kind, LinkState, Netdev};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;

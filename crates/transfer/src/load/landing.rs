@@ -105,7 +105,9 @@ impl Landing<'_> {
         match self {
             Self::Memory(layout, _) => {
                 let place = layout.place(at).ok_or(LoadError::Unasked { at })?;
-                batch.gather_into(place.memory, place.offset)?;
+                batch
+                    .gather_into(place.memory, place.offset)
+                    .map_err(LoadError::Gather)?;
                 Ok(())
             }
             Self::Caller(take) => take(Landed::Frags { at, batch }).map_err(LoadError::Caller),

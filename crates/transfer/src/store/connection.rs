@@ -299,7 +299,7 @@ fn of_receive(error: RecvError) -> Fault {
 fn of_send(error: devmem_tcp::Error) -> Fault {
     match retry::may_help(error.kind()) {
         true => Fault::Broken(format!("send a payload: {error}")),
-        false => Fault::Fatal(StoreError::Send(error)),
+        false => Fault::Fatal(super::error::StoreError::Send(error)),
     }
 }
 

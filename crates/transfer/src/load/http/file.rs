@@ -266,7 +266,9 @@ fn head_of_first_byte(
         };
         let before = text.len();
         text.resize(before + received, 0);
-        batch.copy_to(&mut text[before..])?;
+        batch
+            .copy_to(&mut text[before..])
+            .map_err(LoadError::Gather)?;
         let found = final_head(&mut text).map_err(|error| LoadError::Invalid {
             host: request.url().authority(),
             problem: error.to_string(),

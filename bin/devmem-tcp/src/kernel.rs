@@ -37,7 +37,7 @@ pub fn memory(
         note(format_args!(
             "using device memory of the dma-heap {HEAP}: udmabuf cannot provide this size"
         ));
-        Ok::<_, devmem_tcp::DeviceMemoryError>(memory)
+        Ok::<_, devmem_tcp::Error>(memory)
     });
     Ok(made.with_context(got)?)
 }

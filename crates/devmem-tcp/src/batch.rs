@@ -7,7 +7,7 @@ use devmem_uapi::{
     MAX_DONTNEED_TOKENS, NoSpace,
 };
 
-use crate::error::ReleaseError;
+use crate::error::Error;
 use crate::socket::Socket;
 
 /// One piece of received data, in stream order.
@@ -154,9 +154,9 @@ impl RxBatch {
     /// and 1,024 frags per call. Returns the number of frags freed.
     ///
     /// # Errors
-    /// [`ReleaseError::Missing`] if fewer frags were freed than the batch held: the program returned some of their tokens
+    /// [`Error::Missing`] if fewer frags were freed than the batch held: the program returned some of their tokens
     /// without the library.
-    pub fn release(&mut self) -> Result<usize, ReleaseError> {
+    pub fn release(&mut self) -> Result<usize, Error> {
         self.linear_bytes = 0;
         let Some(owner) = self.owner.take() else {
             self.items.clear();
@@ -185,7 +185,9 @@ impl RxBatch {
         if freed == lent {
             Ok(freed)
         } else {
-            Err(ReleaseError::Missing { lent, freed })
+            let reason = format!("only {freed} of {lent} frags could be returned");
+            Err(Error::invalid(reason)
+                .with_remedy("their tokens were returned before, without the library"))
         }
     }
 

@@ -9,7 +9,7 @@ use netmem::{Dmabuf, MemoryProvider, NiovSize};
 use stack::{BindRx, BoundMemory, RxPart};
 use steer::RxQueueId;
 
-use crate::error::{BindError, ErrorKind, Refusal};
+use crate::error::{BindError, Error, ErrorKind};
 use crate::kernel::{self, NetIovs};
 use crate::netdev::{Backend, IFINDEX, Netdev};
 use crate::plan::UserSettings;
@@ -192,13 +192,13 @@ impl ShardRx {
 }
 
 /// Divides `size` bytes into ranges of whole net_iovs, one for each shard.
-fn parts(size: usize, niov_size: NiovSize, shards: usize) -> Result<Vec<Range<usize>>, Refusal> {
+fn parts(size: usize, niov_size: NiovSize, shards: usize) -> Result<Vec<Range<usize>>, Error> {
     let niovs = size / niov_size.bytes();
     if niovs < shards && shards > 1 {
         let reason = format!(
             "{size} bytes have fewer net_iovs of {niov_size} than the NIC has shards ({shards})"
         );
-        let refusal = Refusal::new(ErrorKind::InvalidInput, Errno::EINVAL, reason);
+        let refusal = Error::new(ErrorKind::InvalidInput, Errno::EINVAL, reason);
         let least = shards * niov_size.bytes();
         return Err(
             refusal.with_remedy(format!("bind at least {least} bytes, or smaller net_iovs"))

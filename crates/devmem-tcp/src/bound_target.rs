@@ -6,7 +6,7 @@ use std::ops::Range;
 use devmem_uapi::{DmabufId, Errno};
 use netmem::Dmabuf;
 
-use crate::error::{ErrorKind, PlaceError, Refusal};
+use crate::error::{Error, ErrorKind, Remedy};
 use crate::netdev::{Backend, Netdev};
 use crate::recv_half::RecvHalf;
 use crate::shards::{UserShard, same_id};
@@ -32,7 +32,7 @@ struct ShardTarget {
 }
 
 impl BoundTarget {
-    pub(crate) fn bind(netdev: &Netdev, memory: &Dmabuf) -> Result<Self, PlaceError> {
+    pub(crate) fn bind(netdev: &Netdev, memory: &Dmabuf) -> Result<Self, Error> {
         let Backend::User(nic) = &netdev.backend else {
             return Err(kernel_places_nothing().into());
         };
@@ -41,7 +41,7 @@ impl BoundTarget {
         let shards = nic.shards().iter();
         shards.clone().for_each(|shard| shard.shared.note_target());
         let shards = shards.map(|shard| ShardTarget::bind(shard, memory));
-        let shards: Vec<_> = shards.collect::<Result<_, PlaceError>>()?;
+        let shards: Vec<_> = shards.collect::<Result<_, Error>>()?;
         let id = same_id(shards.iter().map(|bound| bound.id))?;
         Ok(Self {
             shards,
@@ -70,7 +70,7 @@ impl BoundTarget {
 }
 
 impl ShardTarget {
-    fn bind(shard: &UserShard, memory: &Dmabuf) -> Result<Self, PlaceError> {
+    fn bind(shard: &UserShard, memory: &Dmabuf) -> Result<Self, Error> {
         let id = shard.with(|stack, _| stack.bind_target(memory))??;
         shard.note_memory(id, memory.observer());
         Ok(Self {
@@ -102,10 +102,10 @@ impl fmt::Debug for BoundTarget {
 }
 
 /// The refusal by a NIC of the kernel.
-fn kernel_places_nothing() -> Refusal {
+fn kernel_places_nothing() -> Error {
     let reason = "a NIC of the kernel receives into the memory that is bound to its queues, and nowhere else";
-    let refusal = Refusal::new(ErrorKind::Unsupported, Errno::EOPNOTSUPP, reason);
-    refusal.with_remedy("copy what was received with `RxBatch::gather_into`")
+    let refusal = Error::new(ErrorKind::Unsupported, Errno::EOPNOTSUPP, reason);
+    refusal.with_remedy(Remedy::GatherInstead)
 }
 
 impl RecvHalf {
@@ -127,22 +127,22 @@ impl RecvHalf {
     /// same place, they may stay); those in batches that were neither gathered nor released; ranges that another stream is filling.
     ///
     /// # Errors
-    /// [`PlaceError`]: the stream is not established, or has ended; the target is bound to another NIC; a range is not inside
+    /// [`Error`]: the stream is not established, or has ended; the target is bound to another NIC; a range is not inside
     /// it; a byte is in two of the ranges, or is still needed. The earlier call stays in effect then.
     pub fn place_next(
         &mut self,
         target: &BoundTarget,
         ranges: &[Range<usize>],
-    ) -> Result<(), PlaceError> {
+    ) -> Result<(), Error> {
         self.socket.check()?;
         let Socket::User(inner) = &self.socket else {
             return Err(kernel_places_nothing().into());
         };
         if !target.is_at(&self.socket) {
             let reason = "the target is bound to another NIC";
-            let refusal = Refusal::new(ErrorKind::InvalidInput, Errno::EINVAL, reason);
+            let refusal = Error::new(ErrorKind::InvalidInput, Errno::EINVAL, reason);
             return Err(refusal
-                .with_remedy("bind it with `bind_target` of the NIC of the stream")
+                .with_remedy(Remedy::BindTargetToStreamsNic)
                 .into());
         }
         let (id, at) = (target.id, inner.at);
@@ -168,7 +168,7 @@ impl Stream {
         &mut self,
         target: &BoundTarget,
         ranges: &[Range<usize>],
-    ) -> Result<(), PlaceError> {
+    ) -> Result<(), Error> {
         self.split().0.place_next(target, ranges)
     }
 }

@@ -3,12 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use devmem_uapi::DmabufId;
+use devmem_uapi::{DmabufId, Errno};
 use netmem::Dmabuf;
 use stack::BindTx;
 
 use crate::driver::StackIndex;
-use crate::error::BindTxError;
+use crate::error::{Error, ErrorKind, Remedy};
 use crate::kernel;
 use crate::netdev::{Backend, IFINDEX, Netdev};
 use crate::shards::{Shared, UserNic, UserShard, same_id};
@@ -43,7 +43,7 @@ struct ShardTx {
 }
 
 impl BoundTx {
-    pub(crate) fn bind(netdev: &Netdev, memory: &Dmabuf) -> Result<Self, BindTxError> {
+    pub(crate) fn bind(netdev: &Netdev, memory: &Dmabuf) -> Result<Self, Error> {
         let (binding, id) = match &netdev.backend {
             Backend::User(nic) => {
                 let binding = UserTx::bind(nic, memory)?;
@@ -110,7 +110,7 @@ impl UserTx {
     }
 
     /// Binds on the stacks of `nic`.
-    fn bind(nic: &UserNic, memory: &Dmabuf) -> Result<Self, BindTxError> {
+    fn bind(nic: &UserNic, memory: &Dmabuf) -> Result<Self, Error> {
         let _bindings = nic.lock_bindings();
         nic.align_dmabuf_ids()?;
         let bind = |shard: &UserShard| {
@@ -128,9 +128,21 @@ impl UserTx {
             .shards()
             .iter()
             .map(bind)
-            .collect::<Result<_, BindTxError>>()?;
+            .collect::<Result<_, Error>>()?;
         let id = same_id(shards.iter().map(|bound| bound.id))?;
         Ok(Self { shards, id })
+    }
+}
+
+impl BoundTx {
+    /// The error for a stream of another NIC.
+    pub(crate) fn is_elsewhere(&self) -> Error {
+        let reason = format!(
+            "dma-buf {} is bound to another NIC than the stream's",
+            self.id()
+        );
+        Error::new(ErrorKind::InvalidInput, Errno::ENODEV, reason)
+            .with_remedy(Remedy::BindToStreamsNic)
     }
 }
 

@@ -10,7 +10,7 @@ use stack::{SendMsg, SocketId, SocketOption, Stack};
 use crate::bound_tx::BoundTx;
 use crate::connect::ConnectOptions;
 use crate::driver::WaitLimit;
-use crate::error::{ConnectError, Refusal, SendError};
+use crate::error::Error;
 use crate::kernel;
 use crate::netdev::{Backend, Netdev};
 use crate::resolve::each_in_turn;
@@ -66,11 +66,11 @@ impl EarlyData<'_> {
     }
 
     /// Refuses what could not be sent on connections of `nic`, before anything is.
-    fn check(&self, nic: &Netdev) -> Result<(), SendError> {
+    fn check(&self, nic: &Netdev) -> Result<(), Error> {
         match self {
             Self::Host(_) => Ok(()),
             Self::Device(tx, _) if !tx.is_on(nic) => {
-                Err(SendError::OtherNetdev { dmabuf: tx.id() })
+                Err(tx.is_elsewhere())
             }
             Self::Device(tx, ranges) => check_ranges(tx, ranges),
         }
@@ -82,7 +82,7 @@ impl EarlyData<'_> {
     }
 
     /// Queues the bytes behind the first `taken`, which the SYN had. Returns the id of all.
-    fn send_rest(&self, stream: &mut Stream, taken: usize) -> Result<SendId, SendError> {
+    fn send_rest(&self, stream: &mut Stream, taken: usize) -> Result<SendId, Error> {
         let begun = self.begun(taken);
         match self {
             Self::Host(bytes) => {
@@ -147,7 +147,7 @@ impl Netdev {
         address: impl ToSocketAddrs,
         options: &ConnectOptions,
         data: EarlyData<'_>,
-    ) -> Result<(Stream, SendId), ConnectError> {
+    ) -> Result<(Stream, SendId), Error> {
         let (mut stream, taken) = each_in_turn(address, |address| {
             let (stream, taken) = self.begin_with_data(address, options, data)?;
             stream.socket().await_connected(options)?;
@@ -163,7 +163,7 @@ impl Netdev {
         address: SocketAddr,
         options: &ConnectOptions,
         data: EarlyData<'_>,
-    ) -> Result<(Stream, usize), ConnectError> {
+    ) -> Result<(Stream, usize), Error> {
         self.check()?;
         data.check(self).map_err(not_sent)?;
         let (socket, taken) = match (&self.backend, data) {
@@ -192,7 +192,7 @@ impl UserShard {
         address: SocketAddr,
         options: &ConnectOptions,
         data: EarlyData<'_>,
-    ) -> Result<(Arc<Inner>, usize), ConnectError> {
+    ) -> Result<(Arc<Inner>, usize), Error> {
         let begin = |stack: &mut Stack, now| {
             let tcp = stack.tcp_config().options;
             let cookie = options.cookie.in_stack();
@@ -241,16 +241,9 @@ fn fill_syn(
 }
 
 /// Converts the error of a send that belongs to a connect.
-pub(crate) fn not_sent(error: SendError) -> ConnectError {
-    match error {
-        SendError::Forked(forked) => ConnectError::Forked(forked),
-        SendError::Refused(refusal) => ConnectError::Refused(refusal),
-        SendError::WouldBlock | SendError::TimedOut => ConnectError::TimedOut,
-        error @ SendError::OtherNetdev { .. } => {
-            let text = error.to_string();
-            let reason = text.lines().next().unwrap_or_default();
-            let refusal = Refusal::new(error.kind(), error.errno(), reason);
-            ConnectError::Refused(refusal.with_remedy(error.remedy().unwrap_or_default()))
-        }
+pub(crate) fn not_sent(error: Error) -> Error {
+    match error.kind().is_not_ready() {
+        true => Error::no_answer(),
+        false => error,
     }
 }

@@ -4,10 +4,11 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 use devmem_uapi::Errno;
+use devmem_uapi::text::Printable;
 use nic::Nic;
 use stack::Stack;
 
-use crate::error::{KernelNic, NoSoftwareNic, OpenError, Refusal};
+use crate::error::Error;
 use crate::netdev::{Backend, Netdev};
 use crate::open::NetdevBuilder;
 
@@ -16,7 +17,7 @@ use crate::open::NetdevBuilder;
 ///
 /// # Errors
 /// As [`NetdevBuilder::open`].
-pub fn into_shards(builder: NetdevBuilder) -> Result<Vec<(Stack, Vec<OwnedFd>)>, OpenError> {
+pub fn into_shards(builder: NetdevBuilder) -> Result<Vec<(Stack, Vec<OwnedFd>)>, Error> {
     builder.into_shards()
 }
 
@@ -24,17 +25,17 @@ pub fn into_shards(builder: NetdevBuilder) -> Result<Vec<(Stack, Vec<OwnedFd>)>,
 ///
 /// # Errors
 /// What the address is, and the remedy.
-pub fn check_address(ip: IpAddr, prefix_len: u8) -> Result<(), Refusal> {
-    stack::check_address(ip, prefix_len).map_err(|error| Refusal::of_stack(Errno::EINVAL, &error))
+pub fn check_address(ip: IpAddr, prefix_len: u8) -> Result<(), Error> {
+    stack::check_address(ip, prefix_len).map_err(|error| Error::of_stack(Errno::EINVAL, &error))
 }
 
 /// Checks that `gateway` can be the router of a NIC with the address `ip`.
 ///
 /// # Errors
 /// What is wrong with it, and the remedy.
-pub fn check_gateway(ip: IpAddr, prefix_len: u8, gateway: IpAddr) -> Result<(), Refusal> {
+pub fn check_gateway(ip: IpAddr, prefix_len: u8, gateway: IpAddr) -> Result<(), Error> {
     stack::check_gateway(ip, prefix_len, gateway)
-        .map_err(|error| Refusal::of_stack(Errno::EINVAL, &error))
+        .map_err(|error| Error::of_stack(Errno::EINVAL, &error))
 }
 
 /// Sets all settings of TCP.
@@ -47,11 +48,14 @@ pub fn with_tcp_config(builder: NetdevBuilder, config: tcp::Config) -> NetdevBui
 ///
 /// # Errors
 /// This is an interface of the kernel, or this process is a fork of the one that opened the NIC.
-pub fn with_nic<T>(netdev: &Netdev, call: impl FnOnce(&mut Nic) -> T) -> Result<T, NoSoftwareNic> {
+pub fn with_nic<T>(netdev: &Netdev, call: impl FnOnce(&mut Nic) -> T) -> Result<T, Error> {
     match &netdev.backend {
         Backend::User(nic) => Ok(nic.first().with(|stack, _| call(stack.nic_mut()))?),
-        Backend::Kernel(nic) => Err(NoSoftwareNic::Kernel(KernelNic {
-            interface: nic.name().to_owned(),
-        })),
+        Backend::Kernel(nic) => {
+            let name = Printable(nic.name());
+            let reason = format!("{name} is an interface of the kernel, not a software NIC of this process");
+            let remedy = format!("use ethtool: `ethtool -g {name}`, `ethtool -x {name}`, `ethtool -n {name}`");
+            Err(Error::of_errno(Errno::EOPNOTSUPP, reason).with_remedy(remedy))
+        }
     }
 }

@@ -126,16 +126,17 @@
 //!
 //! # Errors
 //!
-//! Each operation has an error type. All of them have a kind for programs ([`ErrorKind`]), a remedy for people, the errno of
-//! the same refusal by Linux, and become a [`std::io::Error`] by `?`. `Debug` prints the same text as `Display`: reason and
-//! remedy, also when `main` returns the error.
+//! Calls return an [`Error`]: a kind for programs ([`ErrorKind`]), the errno of the same refusal by Linux, a reason and a
+//! [`Remedy`] for people. [`RecvError`] and [`BindError`] have variants that programs act on. All of them become a
+//! [`std::io::Error`] by `?`, and an [`Error`]. `Debug` prints the same text as `Display`, reason and remedy, also when `main`
+//! returns the error; `{:#?}` prints the fields.
 //!
 //! ```
 //! use devmem_tcp::{ErrorKind, Netdev};
 //!
 //! let error = Netdev::kernel("nosuch0").unwrap_err();
 //! assert_eq!(error.kind(), ErrorKind::NotFound);
-//! assert_eq!(error.remedy().as_deref(), Some("`ip link` lists those of this network namespace"));
+//! assert_eq!(error.remedy(), Some("`ip link` lists those of this network namespace".into()));
 //! ```
 //!
 //! # Without any network
@@ -179,7 +180,7 @@
 //! # After fork
 //!
 //! A NIC and everything made from it belong to the process that opened it. In a child of fork(2), every call on them fails
-//! at once ([`Forked`], EOWNERDEAD), dropping them has no effect, and the child may open other NICs: see [`Netdev`].
+//! at once ([`ErrorKind::Forked`], EOWNERDEAD), dropping them has no effect, and the child may open other NICs: see [`Netdev`].
 //!
 //! # Either backend
 //!
@@ -259,13 +260,11 @@ pub use connect::ConnectOptions;
 pub use connecting::Connecting;
 pub use early::{EarlyCookie, EarlyData};
 pub use error::{
-    AcceptError, BindError, BindTxError, CompletionError, ConnectError, DeviceMemoryError,
-    ErrorKind, Forked, GatherError, HeldMemory, HeldUnit, ListenError, Misplacement, OpenError,
-    PlaceError, RecvError, Refusal, ReleaseError, SendError, SetupError, ShutdownError,
+    BindError, Error, ErrorKind, HeldMemory, HeldUnit, Misplacement, RecvError, Remedy,
 };
 pub use gather::Gather;
 pub use kernel::{dma_heap, import, udmabuf};
-pub use link_spec::{LinkSpec, LinkSpecError};
+pub use link_spec::LinkSpec;
 pub use listener::Listener;
 pub use netdev::Netdev;
 pub use open::{MacvtapMode, NetdevBuilder};

@@ -11,9 +11,9 @@ use devmem_uapi::Errno;
 use rustix::event::{PollFd, PollFlags, epoll};
 use stack::SocketId;
 
-use crate::driver::{WaitLimit, sleep_until_readable};
+use crate::driver::{NotReady, WaitLimit, sleep_until_readable};
 use crate::early::EarlyCookie;
-use crate::error::{AcceptError, ErrorKind, Refusal};
+use crate::error::{Error, ErrorKind};
 use crate::kernel::Listening;
 use crate::limit::CallLimit;
 use crate::socket::{Inner, Socket};
@@ -62,13 +62,13 @@ impl UserListening {
     ) -> io::Result<()> {
         for inner in &self.sockets {
             let changed = inner.with(|stack| change(stack, inner.socket))?;
-            changed.map_err(Refusal::from)?;
+            changed.map_err(Error::from)?;
         }
         Ok(())
     }
 
     /// Accepts a connection of any shard.
-    fn accept(&self, limit: WaitLimit) -> Result<(Arc<Inner>, SocketAddr), AcceptError> {
+    fn accept(&self, limit: WaitLimit) -> Result<(Arc<Inner>, SocketAddr), Error> {
         if let [only] = &self.sockets[..] {
             return accept_on(only, limit);
         }
@@ -77,11 +77,11 @@ impl UserListening {
         let started = driver.now();
         loop {
             match self.accept_on_any() {
-                Err(AcceptError::WouldBlock) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 result => return result,
             }
             if let Some(reason) = limit.over(started, driver.now()) {
-                return Err(reason.into());
+                return Err(Error::no_connection(reason));
             }
             // While this thread sleeps, the background threads of the shards keep the fd up to date.
             let fd = self.readiness_fd().map_err(cannot_wait)?;
@@ -92,14 +92,14 @@ impl UserListening {
 
     /// Accepts a connection that is pending on any shard. The shards take turns to be first. An error of one of them is returned if no
     /// other one has a connection.
-    fn accept_on_any(&self) -> Result<(Arc<Inner>, SocketAddr), AcceptError> {
+    fn accept_on_any(&self) -> Result<(Arc<Inner>, SocketAddr), Error> {
         let turn = self.accepts.fetch_add(1, Ordering::Relaxed);
-        let mut failed = AcceptError::WouldBlock;
+        let mut failed = Error::no_connection(NotReady::WouldBlock);
         for n in 0..self.sockets.len() {
             let inner = &self.sockets[turn.wrapping_add(n) % self.sockets.len()];
             match accept_on(inner, WaitLimit::Never) {
                 Ok(accepted) => return Ok(accepted),
-                Err(AcceptError::WouldBlock) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => failed = error,
             }
         }
@@ -125,10 +125,10 @@ impl UserListening {
 }
 
 /// The fd of all shards cannot be created.
-fn cannot_wait(error: io::Error) -> AcceptError {
+fn cannot_wait(error: io::Error) -> Error {
     let errno = error.raw_os_error().map_or(Errno::ENOMEM, Errno);
     let reason = format!("cannot wait for connections of several shards: {error}");
-    let refusal = Refusal::new(ErrorKind::of_errno(errno), errno, reason);
+    let refusal = Error::new(ErrorKind::of_errno(errno), errno, reason);
     let remedy = "the process may be out of file descriptors: see `ulimit -n`";
     refusal.with_remedy(remedy).caused_by(error).into()
 }
@@ -137,11 +137,11 @@ fn cannot_wait(error: io::Error) -> AcceptError {
 fn accept_on(
     inner: &Arc<Inner>,
     limit: WaitLimit,
-) -> Result<(Arc<Inner>, SocketAddr), AcceptError> {
+) -> Result<(Arc<Inner>, SocketAddr), Error> {
     let (accepted, peer) = inner.wait(limit, |stack, _| match stack.accept(inner.socket) {
         Err(stack::AcceptError::WouldBlock) => None,
         result => Some(result),
-    })??;
+    }).map_err(Error::no_connection)??;
     let accepted = Inner::new(Arc::clone(&inner.shared), inner.at, accepted);
     Ok((accepted, peer))
 }
@@ -178,10 +178,10 @@ impl Listener {
     /// is on the shard of its addresses and ports ([`Stream::shard`]).
     ///
     /// # Errors
-    /// [`AcceptError::WouldBlock`] if none is pending and the listener is non-blocking; [`AcceptError::TimedOut`] if none
-    /// arrived within the timeout; with `ENETDOWN` ([`Refusal::errno`](crate::Refusal::errno)) if the link has ended for good
+    /// [`Error::WouldBlock`] if none is pending and the listener is non-blocking; [`Error::TimedOut`] if none
+    /// arrived within the timeout; with `ENETDOWN` ([`Error::errno`](crate::Error::errno)) if the link has ended for good
     /// ([`LinkState::Gone`](crate::LinkState::Gone)) and all connections from before are accepted.
-    pub fn accept(&self) -> Result<(Stream, SocketAddr), AcceptError> {
+    pub fn accept(&self) -> Result<(Stream, SocketAddr), Error> {
         let (socket, peer) = match &self.socket {
             ListenSocket::User(listening) => {
                 let (accepted, peer) = listening.accept(self.limit.get())?;
@@ -205,7 +205,7 @@ impl Listener {
             ListenSocket::User(listening) => {
                 let inner = listening.first();
                 let local = inner.with(|stack| stack.local_addr(inner.socket))?;
-                Ok(local.map_err(Refusal::from)?)
+                Ok(local.map_err(Error::from)?)
             }
             ListenSocket::Kernel(listening) => {
                 listening.nic().check()?;

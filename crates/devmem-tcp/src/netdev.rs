@@ -1,11 +1,10 @@
 //! A NIC and its TCP/IP stack.
 
-use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
-use devmem_uapi::IfIndex;
+use devmem_uapi::{Errno, IfIndex};
 use netmem::{Dmabuf, NiovSize};
 use nic::{Impairment, LinkState};
 use stack::Stack;
@@ -16,15 +15,13 @@ use crate::bound_target::BoundTarget;
 use crate::bound_tx::BoundTx;
 use crate::connect::ConnectOptions;
 use crate::connecting::Connecting;
-use crate::error::{
-    BindError, BindTxError, ConnectError, Forked, ListenError, OpenError, PlaceError,
-};
+use crate::error::{BindError, Error, Forked};
 use crate::kernel;
 use crate::listener::{ListenSocket, Listener, UserListening};
 use crate::open::NetdevBuilder;
 use crate::plan::ReceivePlan;
 use crate::queue_stats::QueueStats;
-use crate::resolve::{each_in_turn, resolve};
+use crate::resolve::{each_in_turn, not_an_address, resolve};
 use crate::shards::{BACKLOG, UserNic, UserShard};
 use crate::socket::Socket;
 use crate::stream::Stream;
@@ -104,8 +101,8 @@ impl Netdev {
     /// ```
     ///
     /// # Errors
-    /// [`OpenError::NoInterface`] if there is no such interface.
-    pub fn kernel(name: &str) -> Result<Self, OpenError> {
+    /// [`Error::NoInterface`] if there is no such interface.
+    pub fn kernel(name: &str) -> Result<Self, Error> {
         Ok(Self {
             backend: Backend::Kernel(kernel::Nic::by_name(name)?),
         })
@@ -114,12 +111,13 @@ impl Netdev {
     /// Opens the kernel's interface of the route to `peer`, as [`kernel`](Self::kernel) does: for connections to it, no privilege is needed.
     ///
     /// # Errors
-    /// [`OpenError::NoRoute`] if there is no route.
-    pub fn kernel_to(peer: IpAddr) -> Result<Self, OpenError> {
+    /// [`Error::NoRoute`] if there is no route.
+    pub fn kernel_to(peer: IpAddr) -> Result<Self, Error> {
         let name = devmem_linux::netif::route_interface(peer);
-        Self::kernel(&name.map_err(|error| OpenError::NoRoute {
-            peer,
-            source: io::Error::new(io::ErrorKind::NetworkUnreachable, error),
+        Self::kernel(&name.map_err(|error| {
+            Error::of_errno(Errno::ENETUNREACH, format!("there is no route to {peer}: {error}"))
+                .with_remedy(format!("`ip route get {peer}` asks for the same one"))
+                .caused_by(error)
         })?)
     }
 
@@ -147,9 +145,9 @@ impl Netdev {
     /// ```
     ///
     /// # Errors
-    /// [`OpenError::Link`] or [`OpenError::Address`] if a text cannot be parsed; otherwise the reason why the link cannot
+    /// [`Error::Link`] or [`Error::Address`] if a text cannot be parsed; otherwise the reason why the link cannot
     /// be opened.
-    pub fn user(link: &str, address: &str) -> Result<Self, OpenError> {
+    pub fn user(link: &str, address: &str) -> Result<Self, Error> {
         Self::builder(link)?.address(address)?.open()
     }
 
@@ -160,8 +158,8 @@ impl Netdev {
     /// `unix:PATH` and `unix-listen:PATH` `,share=send` may follow, as [`NetdevBuilder::share_send_memory`].
     ///
     /// # Errors
-    /// [`OpenError::Link`] or [`OpenError::Address`] if the text cannot be parsed.
-    pub fn builder(link: &str) -> Result<NetdevBuilder, OpenError> {
+    /// [`Error::Link`] or [`Error::Address`] if the text cannot be parsed.
+    pub fn builder(link: &str) -> Result<NetdevBuilder, Error> {
         let Some((link, options)) = split_options(link) else {
             return Ok(NetdevBuilder::new(link.parse()?));
         };
@@ -176,7 +174,7 @@ impl Netdev {
     ///
     /// # Errors
     /// Memory or file descriptors for the queues cannot be allocated.
-    pub fn pair(impairment: Impairment) -> Result<(Self, Self), OpenError> {
+    pub fn pair(impairment: Impairment) -> Result<(Self, Self), Error> {
         crate::open::pair(impairment)
     }
 
@@ -231,7 +229,7 @@ impl Netdev {
     ///
     /// # Errors
     /// The kernel's refusals, also in user space, each with its errno and a remedy.
-    pub fn bind_tx(&self, memory: &Dmabuf) -> Result<BoundTx, BindTxError> {
+    pub fn bind_tx(&self, memory: &Dmabuf) -> Result<BoundTx, Error> {
         self.check()?;
         BoundTx::bind(self, memory)
     }
@@ -240,9 +238,9 @@ impl Netdev {
     /// ([`RecvHalf::place_next`](crate::RecvHalf::place_next)). Needs no queue and no privilege.
     ///
     /// # Errors
-    /// [`PlaceError`], of the kind `Unsupported` for a NIC of the kernel, which receives into bound memory only, and for memory
+    /// [`Error`], of the kind `Unsupported` for a NIC of the kernel, which receives into bound memory only, and for memory
     /// that the CPU cannot write, as that of most GPUs.
-    pub fn bind_target(&self, memory: &Dmabuf) -> Result<BoundTarget, PlaceError> {
+    pub fn bind_target(&self, memory: &Dmabuf) -> Result<BoundTarget, Error> {
         self.check()?;
         BoundTarget::bind(self, memory)
     }
@@ -250,11 +248,11 @@ impl Netdev {
     /// Listens for connections to `address`; port 0 selects a free port.
     ///
     /// # Errors
-    /// [`ListenError::Address`] if `address` cannot be resolved; otherwise the port is in use, or the address is not one of
+    /// [`Error::Address`] if `address` cannot be resolved; otherwise the port is in use, or the address is not one of
     /// this NIC.
-    pub fn listen(&self, address: impl ToSocketAddrs) -> Result<Listener, ListenError> {
+    pub fn listen(&self, address: impl ToSocketAddrs) -> Result<Listener, Error> {
         self.check()?;
-        let address = resolve(address).map_err(ListenError::Address)?;
+        let address = resolve(address).map_err(not_an_address)?;
         let socket = match &self.backend {
             Backend::User(nic) => ListenSocket::User(UserListening::new(nic.listen(address)?)),
             Backend::Kernel(nic) => {
@@ -268,21 +266,21 @@ impl Netdev {
     /// tried in turn, as by std.
     ///
     /// # Errors
-    /// [`ConnectError::Address`] if `address` cannot be resolved; otherwise there is no route, or the peer refused, reset or
+    /// [`Error::Address`] if `address` cannot be resolved; otherwise there is no route, or the peer refused, reset or
     /// did not answer.
-    pub fn connect(&self, address: impl ToSocketAddrs) -> Result<Stream, ConnectError> {
+    pub fn connect(&self, address: impl ToSocketAddrs) -> Result<Stream, Error> {
         self.connect_with(address, &ConnectOptions::new())
     }
 
     /// Connects to `address` within `at_most`.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect); [`ConnectError::TimedOut`] if the connection is not established within that time.
+    /// As [`connect`](Self::connect); [`Error::TimedOut`] if the connection is not established within that time.
     pub fn connect_timeout(
         &self,
         address: SocketAddr,
         at_most: Duration,
-    ) -> Result<Stream, ConnectError> {
+    ) -> Result<Stream, Error> {
         self.connect_with(address, &ConnectOptions::new().timeout(at_most))
     }
 
@@ -294,7 +292,7 @@ impl Netdev {
         &self,
         address: impl ToSocketAddrs,
         options: &ConnectOptions,
-    ) -> Result<Stream, ConnectError> {
+    ) -> Result<Stream, Error> {
         self.check()?;
         each_in_turn(address, |address| {
             let socket = match &self.backend {
@@ -316,7 +314,7 @@ impl Netdev {
         &self,
         address: SocketAddr,
         options: &ConnectOptions,
-    ) -> Result<Connecting, ConnectError> {
+    ) -> Result<Connecting, Error> {
         self.begin_stream(address, options).map(Connecting::new)
     }
 
@@ -325,7 +323,7 @@ impl Netdev {
         &self,
         address: SocketAddr,
         options: &ConnectOptions,
-    ) -> Result<Stream, ConnectError> {
+    ) -> Result<Stream, Error> {
         self.check()?;
         let socket = match &self.backend {
             Backend::User(nic) => Socket::User(nic.begin_connect(address, options)?),

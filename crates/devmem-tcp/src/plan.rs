@@ -11,7 +11,7 @@ use steer::{
     RuleLocation, RxQueueId,
 };
 
-use crate::error::{Refusal, SetupError};
+use crate::error::Error;
 use crate::kernel::{self, Prepared};
 use crate::netdev::{Backend, Netdev};
 use crate::restore::{Drift, RestoreReport};
@@ -70,7 +70,7 @@ impl ReceivePlan {
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`](crate::ErrorKind) if the interface does not support a setting.
-    pub fn commands(&self) -> Result<Vec<String>, SetupError> {
+    pub fn commands(&self) -> Result<Vec<String>, Error> {
         self.netdev.check()?;
         match &self.netdev.backend {
             Backend::User(_) => Ok(self.to_string().lines().map(str::to_owned).collect()),
@@ -85,7 +85,7 @@ impl ReceivePlan {
     ///
     /// # Errors
     /// The NIC has too few queues, or refuses a setting. Settings that were already made are restored.
-    pub fn apply(self) -> Result<Setup, SetupError> {
+    pub fn apply(self) -> Result<Setup, Error> {
         let Self {
             netdev,
             flows,
@@ -173,7 +173,7 @@ pub(crate) struct UserSettings {
 }
 
 impl UserSettings {
-    fn apply(shard: &UserShard, flows: &Flows, queues: u16) -> Result<Arc<Self>, SetupError> {
+    fn apply(shard: &UserShard, flows: &Flows, queues: u16) -> Result<Arc<Self>, Error> {
         let applied = shard.with(|stack, _| apply(stack.nic_mut(), flows, queues))??;
         let settings = Arc::new(Self {
             shard: shard.clone(),
@@ -271,10 +271,10 @@ impl Applied {
     }
 }
 
-fn apply(nic: &mut Nic, flows: &Flows, wanted: u16) -> Result<Applied, SetupError> {
+fn apply(nic: &mut Nic, flows: &Flows, wanted: u16) -> Result<Applied, Error> {
     let channels = nic.channels().rx;
     if wanted == 0 || wanted >= channels {
-        return Err(SetupError::Queues { wanted, channels });
+        return Err(no_such_queues(wanted, channels));
     }
     let first = channels - wanted;
     let mut applied = Applied {
@@ -292,7 +292,7 @@ fn apply(nic: &mut Nic, flows: &Flows, wanted: u16) -> Result<Applied, SetupErro
 }
 
 /// Makes the settings one by one, and records each rule for its later removal.
-fn make(nic: &mut Nic, flows: &Flows, first: u16, applied: &mut Applied) -> Result<(), SetupError> {
+fn make(nic: &mut Nic, flows: &Flows, first: u16, applied: &mut Applied) -> Result<(), Error> {
     nic.set_rings(Rings {
         tcp_data_split: TcpDataSplit::Enabled,
         hds_thresh: 0,
@@ -322,9 +322,18 @@ fn make(nic: &mut Nic, flows: &Flows, first: u16, applied: &mut Applied) -> Resu
     Ok(())
 }
 
+/// Too many queues or none: queue 0 always uses host memory, so at most `channels - 1` can use device memory.
+pub(crate) fn no_such_queues(wanted: u16, channels: u16) -> Error {
+    let most = channels.saturating_sub(1);
+    Error::invalid(format!(
+        "{wanted} queues cannot take device memory: the NIC has {channels} and keeps queue 0"
+    ))
+    .with_remedy(format!("ask for 1 to {most}, or open the NIC with more queues"))
+}
+
 /// The software NIC refuses a setting, usually because a binding depends on the current one.
-fn refused(error: impl fmt::Display) -> Refusal {
-    Refusal::of_stack(Errno::EINVAL, &error)
+fn refused(error: impl fmt::Display) -> Error {
+    Error::of_stack(Errno::EINVAL, &error)
 }
 
 /// Returns one rule for each peer, or one for all. The unspecified IPv6 address covers both families, as for listeners.

@@ -10,8 +10,8 @@ use devmem_uapi::{CmsgWriter, DmabufId, Errno, MsgFlags, UIO_MAXIOV, cmsg_space}
 use stack::{SendMsg, SocketOption, Stack};
 
 use crate::bound_tx::{Binding, BoundTx};
-use crate::driver::{NotReady, WaitLimit};
-use crate::error::{CompletionError, ErrorKind, Refusal, SendError};
+use crate::driver::WaitLimit;
+use crate::error::{Error, ErrorKind};
 use crate::limit::CallLimit;
 use crate::send_half::SendHalf;
 use crate::socket::{Inner, Socket};
@@ -171,8 +171,8 @@ fn send_ranges(
     how_much: HowMuch,
     limit: WaitLimit,
     sent: impl Fn() -> u64,
-    mut once: impl FnMut(&[Range<usize>], WaitLimit) -> Result<usize, SendError>,
-) -> Result<SendId, SendError> {
+    mut once: impl FnMut(&[Range<usize>], WaitLimit) -> Result<usize, Error>,
+) -> Result<SendId, Error> {
     let first = sent();
     let total = length(ranges);
     let mut bytes = 0;
@@ -185,7 +185,7 @@ fn send_ranges(
         let limit = if fits_only { WaitLimit::Never } else { limit };
         let taken = match once(now, limit) {
             Ok(taken) => taken,
-            Err(SendError::WouldBlock) if fits_only => break,
+            Err(error) if fits_only && error.kind() == ErrorKind::WouldBlock => break,
             Err(error) => return Err(error),
         };
         bytes += taken;
@@ -212,7 +212,7 @@ pub(crate) fn device_control(dmabuf: DmabufId) -> [u8; CONTROL_BYTES] {
 }
 
 /// Refuses ranges outside the memory before any of them is sent, as the user-space stack does.
-pub(crate) fn check_ranges(tx: &BoundTx, ranges: &[Range<usize>]) -> Result<(), SendError> {
+pub(crate) fn check_ranges(tx: &BoundTx, ranges: &[Range<usize>]) -> Result<(), Error> {
     let size = tx.memory().size();
     let bad = |range: &&Range<usize>| range.start > range.end || range.end > size;
     match ranges.iter().find(bad) {
@@ -229,7 +229,7 @@ pub(crate) fn check_ranges(tx: &BoundTx, ranges: &[Range<usize>]) -> Result<(), 
 
 impl Inner {
     /// Queues as many bytes as there is room for, at least one.
-    fn send_zerocopy(&self, message: &SendMsg<'_>, limit: WaitLimit) -> Result<usize, SendError> {
+    fn send_zerocopy(&self, message: &SendMsg<'_>, limit: WaitLimit) -> Result<usize, Error> {
         let sent = self.wait(limit, |stack, _| {
             match stack.sendmsg(self.socket, message, MsgFlags::ZEROCOPY) {
                 // All connections share the memory for copies; an ACK on any of them can free some.
@@ -246,7 +246,7 @@ impl Inner {
                 }
             }
         });
-        Ok(sent??)
+        sent.map_err(Error::no_room)?.map_err(Error::from)
     }
 
     /// Notes that SO_ZEROCOPY is set, and that a SYN had `bytes` of device memory.
@@ -256,7 +256,7 @@ impl Inner {
         sends.sent += u64::from(bytes > 0);
     }
 
-    fn enable_zerocopy(&self) -> Result<(), SendError> {
+    fn enable_zerocopy(&self) -> Result<(), Error> {
         if self.sends().enabled {
             return Ok(());
         }
@@ -270,7 +270,7 @@ impl Inner {
     }
 
     /// Calls [`collect`](Self::collect) with the stack locked.
-    fn collect_now(&self) -> Result<u64, CompletionError> {
+    fn collect_now(&self) -> Result<u64, Error> {
         let collect = |stack: &mut Stack, _| self.collect(stack);
         Ok(self.shared.driver.with(self.at, collect)??)
     }
@@ -282,11 +282,11 @@ impl SendHalf {
     /// [`completions`](Self::completions) reports that the send is complete. [`send_all`](Self::send_all) queues all.
     ///
     /// # Errors
-    /// [`SendError::WouldBlock`] if nothing could be queued and the stream is non-blocking; [`SendError::TimedOut`] if nothing
-    /// could be queued within the timeout; [`SendError::OtherNetdev`] if the memory is bound to another NIC; a range is
+    /// [`Error::WouldBlock`] if nothing could be queued and the stream is non-blocking; [`Error::TimedOut`] if nothing
+    /// could be queued within the timeout; [`Error::OtherNetdev`] if the memory is bound to another NIC; a range is
     /// outside the memory; the connection has ended. After an error some bytes may be queued: [`Completions::wait_all`]
     /// waits for them.
-    pub fn send(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, SendError> {
+    pub fn send(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, Error> {
         self.send_device(tx, ranges, HowMuch::WhatFits)
     }
 
@@ -295,7 +295,7 @@ impl SendHalf {
     /// # Errors
     /// As [`send`](Self::send), also after some bytes were queued. A program that goes on after `WouldBlock` or `TimedOut` needs to
     /// know how many those were: it calls `send`.
-    pub fn send_all(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, SendError> {
+    pub fn send_all(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, Error> {
         self.send_device(tx, ranges, HowMuch::All)
     }
 
@@ -304,7 +304,7 @@ impl SendHalf {
         tx: &BoundTx,
         ranges: &[Range<usize>],
         how_much: HowMuch,
-    ) -> Result<SendId, SendError> {
+    ) -> Result<SendId, Error> {
         self.socket.check()?;
         let limit = self.limit.get();
         match (&self.socket, &tx.binding) {
@@ -326,7 +326,7 @@ impl SendHalf {
                     socket.send_device(bound, now, limit)
                 })
             }
-            _ => Err(SendError::OtherNetdev { dmabuf: tx.id() }),
+            _ => Err(tx.is_elsewhere()),
         }
     }
 
@@ -340,7 +340,7 @@ impl SendHalf {
         &mut self,
         bytes: &Arc<[u8]>,
         range: Range<usize>,
-    ) -> Result<SendId, SendError> {
+    ) -> Result<SendId, Error> {
         self.send_host_range(bytes, range, HowMuch::WhatFits)
     }
 
@@ -348,7 +348,7 @@ impl SendHalf {
     ///
     /// # Errors
     /// As [`send_all`](Self::send_all).
-    pub fn send_host_all(&mut self, bytes: &Arc<[u8]>) -> Result<SendId, SendError> {
+    pub fn send_host_all(&mut self, bytes: &Arc<[u8]>) -> Result<SendId, Error> {
         self.send_host_range(bytes, 0..bytes.len(), HowMuch::All)
     }
 
@@ -357,7 +357,7 @@ impl SendHalf {
         bytes: &Arc<[u8]>,
         range: Range<usize>,
         how_much: HowMuch,
-    ) -> Result<SendId, SendError> {
+    ) -> Result<SendId, Error> {
         self.socket.check()?;
         let Some(wanted) = bytes.get(range.clone()) else {
             return Err(outside(range, bytes.len()));
@@ -386,10 +386,10 @@ impl SendHalf {
 }
 
 /// The error for a range that the host bytes do not have.
-fn outside(range: Range<usize>, len: usize) -> SendError {
+fn outside(range: Range<usize>, len: usize) -> Error {
     let Range { start, end } = range;
     let reason = format!("bytes {start} to {end} are not inside the {len} bytes to send");
-    Refusal::new(ErrorKind::InvalidInput, Errno::EFAULT, reason)
+    Error::new(ErrorKind::InvalidInput, Errno::EFAULT, reason)
         .with_remedy("send a range inside the bytes")
         .into()
 }
@@ -415,9 +415,9 @@ impl Completions {
     /// Waits until `id` and every earlier send are complete.
     ///
     /// # Errors
-    /// [`CompletionError::WouldBlock`] if they are not complete and the handle is non-blocking; [`CompletionError::TimedOut`]
+    /// [`Error::WouldBlock`] if they are not complete and the handle is non-blocking; [`Error::TimedOut`]
     /// if they did not complete within the timeout.
-    pub fn wait(&self, id: SendId) -> Result<(), CompletionError> {
+    pub fn wait(&self, id: SendId) -> Result<(), Error> {
         self.wait_until(id.end)
     }
 
@@ -425,7 +425,7 @@ impl Completions {
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
-    pub fn wait_all(&self) -> Result<(), CompletionError> {
+    pub fn wait_all(&self) -> Result<(), Error> {
         self.socket.check()?;
         let sent = match &self.socket {
             Socket::User(inner) => inner.sends().sent,
@@ -438,7 +438,7 @@ impl Completions {
     ///
     /// # Errors
     /// The error queue of the socket cannot be read.
-    pub fn is_complete(&self, id: SendId) -> Result<bool, CompletionError> {
+    pub fn is_complete(&self, id: SendId) -> Result<bool, Error> {
         self.socket.check()?;
         let through = match &self.socket {
             Socket::User(inner) => inner.collect_now()?,
@@ -451,7 +451,7 @@ impl Completions {
     ///
     /// # Errors
     /// The error queue of the socket cannot be read.
-    pub fn try_next(&self) -> Result<Option<Completion>, CompletionError> {
+    pub fn try_next(&self) -> Result<Option<Completion>, Error> {
         self.socket.check()?;
         let (first, end) = match &self.socket {
             Socket::User(inner) => {
@@ -470,7 +470,7 @@ impl Completions {
     ///
     /// # Errors
     /// The error queue of the socket cannot be read.
-    pub fn pending(&self) -> Result<u64, CompletionError> {
+    pub fn pending(&self) -> Result<u64, Error> {
         let counts = self.counts()?;
         Ok(counts.sent - counts.complete)
     }
@@ -479,7 +479,7 @@ impl Completions {
     ///
     /// # Errors
     /// The error queue of the socket cannot be read.
-    pub fn counts(&self) -> Result<SendCounts, CompletionError> {
+    pub fn counts(&self) -> Result<SendCounts, Error> {
         self.socket.check()?;
         match &self.socket {
             Socket::User(inner) => {
@@ -515,7 +515,7 @@ impl Completions {
         &self.socket
     }
 
-    fn wait_until(&self, end: u64) -> Result<(), CompletionError> {
+    fn wait_until(&self, end: u64) -> Result<(), Error> {
         self.socket.check()?;
         let inner = match &self.socket {
             Socket::User(inner) => inner,
@@ -525,7 +525,7 @@ impl Completions {
             Ok(complete) => (complete >= end).then_some(Ok(())),
             Err(error) => Some(Err(error)),
         });
-        done.map_err(|reason: NotReady| CompletionError::from(reason))??;
+        done.map_err(Error::not_complete)??;
         Ok(())
     }
 }

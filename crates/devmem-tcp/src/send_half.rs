@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
 
 use crate::driver::WaitLimit;
-use crate::error::ShutdownError;
+use crate::error::Error;
 use crate::limit::CallLimit;
 use crate::send::Completions;
 use crate::send_signal::SendSignal;
@@ -49,11 +49,11 @@ impl SendHalf {
     ///
     /// # Errors
     /// The connection is not established, or not any more.
-    pub fn shutdown_write(&self) -> Result<(), ShutdownError> {
+    pub fn shutdown_write(&self) -> Result<(), Error> {
         self.socket.shutdown(Shutdown::Write)
     }
 
-    /// Makes calls return [`WouldBlock`](crate::SendError::WouldBlock) instead of waiting. Overrides an earlier
+    /// Makes calls return [`WouldBlock`](crate::Error::WouldBlock) instead of waiting. Overrides an earlier
     /// [`set_timeout`](Self::set_timeout).
     pub fn set_nonblocking(&self, nonblocking: bool) {
         self.limit.set_nonblocking(nonblocking);

@@ -20,7 +20,7 @@ use wire::Instant;
 use crate::background::Background;
 use crate::connect::ConnectOptions;
 use crate::driver::{Driver, StackIndex, WaitLimit};
-use crate::error::{ConnectError, ErrorKind, Forked, ListenError, Refusal};
+use crate::error::{Error, ErrorKind, Forked};
 use crate::plan::UserSettings;
 use crate::socket::{Inner, merging_frags};
 
@@ -164,13 +164,13 @@ impl Drop for ShardGroup {
 }
 
 /// Returns the id that all shards have given a binding.
-pub(crate) fn same_id(ids: impl IntoIterator<Item = DmabufId>) -> Result<DmabufId, Refusal> {
+pub(crate) fn same_id(ids: impl IntoIterator<Item = DmabufId>) -> Result<DmabufId, Error> {
     let mut ids = ids.into_iter();
     let first = ids.next().unwrap_or(DmabufId(0));
     match ids.all(|id| id == first) {
         true => Ok(first),
         // Only after four billion bindings, when ids are used again.
-        false => Err(Refusal::new(
+        false => Err(Error::new(
             ErrorKind::OutOfResources,
             Errno::ENOSPC,
             "the shards have no free id of a binding in common",
@@ -204,7 +204,7 @@ impl UserShard {
         self.shared.driver.with(self.at, call)
     }
 
-    fn listen(&self, address: SocketAddr) -> Result<Arc<Inner>, ListenError> {
+    fn listen(&self, address: SocketAddr) -> Result<Arc<Inner>, Error> {
         let listen = |stack: &mut Stack, _| {
             let listener = stack.listen(address, BACKLOG)?;
             Ok::<_, stack::ListenError>(merging_frags(stack, listener))
@@ -218,7 +218,7 @@ impl UserShard {
         &self,
         address: SocketAddr,
         options: &ConnectOptions,
-    ) -> Result<Arc<Inner>, ConnectError> {
+    ) -> Result<Arc<Inner>, Error> {
         let connect = |stack: &mut Stack, now| {
             let tcp = stack.tcp_config().options;
             let socket = stack.connect_from(options.source, address, &tcp, now)?;
@@ -329,7 +329,7 @@ impl UserNic {
         &self,
         address: SocketAddr,
         options: &ConnectOptions,
-    ) -> Result<Arc<Inner>, ConnectError> {
+    ) -> Result<Arc<Inner>, Error> {
         self.shard_for(address, options)?
             .begin_connect(address, options)
     }
@@ -339,21 +339,21 @@ impl UserNic {
         &self,
         address: SocketAddr,
         options: &ConnectOptions,
-    ) -> Result<Arc<Inner>, ConnectError> {
+    ) -> Result<Arc<Inner>, Error> {
         let inner = self.begin_connect(address, options)?;
         let connected = inner.connected(WaitLimit::within(options.timeout));
-        connected.ok_or(ConnectError::TimedOut)??;
+        connected.ok_or_else(Error::no_answer)??;
         Ok(inner)
     }
 
     /// Listens on all shards; returns a socket of each.
-    pub(crate) fn listen(&self, address: SocketAddr) -> Result<Vec<Arc<Inner>>, ListenError> {
+    pub(crate) fn listen(&self, address: SocketAddr) -> Result<Vec<Arc<Inner>>, Error> {
         let mut attempts = 1;
         loop {
             let first = self.first().listen(address)?;
             let mut chosen = address;
             let local = first.with(|stack| stack.local_addr(first.socket))?;
-            chosen.set_port(local.map_err(Refusal::from)?.port());
+            chosen.set_port(local.map_err(Error::from)?.port());
             let mut sockets = vec![first];
             let others = self.shards[1..].iter().map(|shard| shard.listen(chosen));
             match others.collect::<Result<Vec<_>, _>>() {

@@ -17,10 +17,7 @@ use steer::RxQueueId;
 use crate::batch::{BatchSink, Item, RxBatch};
 use crate::connect::ConnectOptions;
 use crate::driver::{Idling, NotReady, StackIndex, Wait, WaitLimit};
-use crate::error::{
-    ConnectError, ErrorKind, Forked, HeldMemory, RecvError, Refusal, ReleaseError, SendError,
-    ShutdownError,
-};
+use crate::error::{Error, Forked, HeldMemory, RecvError, Remedy};
 use crate::kernel;
 use crate::recv_half::Placement;
 use crate::send::Sends;
@@ -89,7 +86,12 @@ impl Socket {
         received.map_err(|error| self.with_cause(error))
     }
 
-    pub(crate) fn read(&self, out: &mut [u8], limit: WaitLimit) -> Result<usize, RecvError> {
+    /// Reads bytes that are in host memory; `None` if the next ones are in device memory.
+    pub(crate) fn read(
+        &self,
+        out: &mut [u8],
+        limit: WaitLimit,
+    ) -> Result<Option<usize>, RecvError> {
         self.check()?;
         let read = match self {
             Self::User(inner) => inner.read(out, limit),
@@ -120,7 +122,7 @@ impl Socket {
         }
     }
 
-    pub(crate) fn write(&self, bytes: &[u8], limit: WaitLimit) -> Result<usize, SendError> {
+    pub(crate) fn write(&self, bytes: &[u8], limit: WaitLimit) -> Result<usize, Error> {
         self.check()?;
         match self {
             Self::User(inner) => inner.write(bytes, limit),
@@ -128,7 +130,7 @@ impl Socket {
         }
     }
 
-    pub(crate) fn shutdown(&self, how: Shutdown) -> Result<(), ShutdownError> {
+    pub(crate) fn shutdown(&self, how: Shutdown) -> Result<(), Error> {
         self.check()?;
         match self {
             Self::User(inner) => inner.shutdown(how),
@@ -142,8 +144,8 @@ impl Socket {
         match self {
             Self::User(inner) => {
                 let taken = inner.with(|stack| stack.take_error(inner.socket))?;
-                let taken = taken.map_err(Refusal::from)?;
-                Ok(taken.map(|error| Refusal::ended(error).into()))
+                let taken = taken.map_err(Error::from)?;
+                Ok(taken.map(|error| Error::ended(error).into()))
             }
             Self::Kernel(socket) => Ok(socket.take_error()?.map(io::Error::from)),
         }
@@ -154,7 +156,7 @@ impl Socket {
         match self {
             Self::User(inner) => {
                 let peer = inner.with(|stack| stack.peer_addr(inner.socket))?;
-                let peer = peer.map_err(Refusal::from)?;
+                let peer = peer.map_err(Error::from)?;
                 peer.ok_or_else(|| io::ErrorKind::NotConnected.into())
             }
             Self::Kernel(socket) => socket.peer_addr(),
@@ -166,7 +168,7 @@ impl Socket {
         match self {
             Self::User(inner) => {
                 let local = inner.with(|stack| stack.local_addr(inner.socket))?;
-                Ok(local.map_err(Refusal::from)?)
+                Ok(local.map_err(Error::from)?)
             }
             Self::Kernel(socket) => socket.local_addr(),
         }
@@ -235,7 +237,7 @@ impl Socket {
         match self {
             Self::User(inner) => {
                 let option = inner.with(|stack| stack.option(inner.socket, OptionName::NoDelay))?;
-                Ok(option.map_err(Refusal::from)? == SocketOption::NoDelay(true))
+                Ok(option.map_err(Error::from)? == SocketOption::NoDelay(true))
             }
             Self::Kernel(socket) => socket.nodelay(),
         }
@@ -262,9 +264,8 @@ impl Socket {
             }
             Self::User(_) => {
                 let reason = "a user-space NIC never blocks in the drop of a stream";
-                let remedy = "call `Netdev::close` at the end, which waits for all streams, or set a linger time of 0 or none";
-                let refusal = Refusal::new(ErrorKind::Unsupported, Errno::EOPNOTSUPP, reason);
-                Err(refusal.with_remedy(remedy).into())
+                let refused = Error::of_errno(Errno::EOPNOTSUPP, reason);
+                Err(refused.with_remedy(Remedy::CloseNic).into())
             }
             Self::Kernel(socket) => socket.set_linger(linger),
         }
@@ -290,7 +291,7 @@ impl Socket {
     }
 
     /// Returns the outcome of a connect, `None` while it is in progress. Never waits.
-    pub(crate) fn connected(&self) -> Option<Result<(), ConnectError>> {
+    pub(crate) fn connected(&self) -> Option<Result<(), Error>> {
         match self {
             Self::User(inner) => inner.connected(WaitLimit::Never),
             Self::Kernel(socket) => match socket.nic().check() {
@@ -301,11 +302,11 @@ impl Socket {
     }
 
     /// Waits until the connection is established or TCP gives up, within the time of the options.
-    pub(crate) fn await_connected(&self, options: &ConnectOptions) -> Result<(), ConnectError> {
+    pub(crate) fn await_connected(&self, options: &ConnectOptions) -> Result<(), Error> {
         match self {
             Self::User(inner) => {
                 let connected = inner.connected(WaitLimit::within(options.timeout));
-                connected.ok_or(ConnectError::TimedOut)?
+                connected.ok_or_else(Error::no_answer)?
             }
             Self::Kernel(socket) => socket.await_connected(options),
         }
@@ -415,12 +416,12 @@ impl Inner {
     }
 
     /// Returns tokens to the stack. Returns the number of frags freed.
-    pub(crate) fn dontneed(&self, tokens: &[DmabufToken]) -> Result<usize, ReleaseError> {
+    pub(crate) fn dontneed(&self, tokens: &[DmabufToken]) -> Result<usize, Error> {
         self.shared
             .driver
             .with(self.at, |stack, _| stack.dontneed(self.socket, tokens))?
             .map(|freed| freed as usize)
-            .map_err(ReleaseError::from)
+            .map_err(Error::from)
     }
 
     /// Returns the fd that is readable while this socket is ready.
@@ -450,16 +451,14 @@ impl Inner {
     #[cfg(feature = "tokio")]
     pub(crate) fn assert_real_time(&self) -> io::Result<()> {
         if self.shared.driver.enter()?.clock.is_virtual() {
-            return Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                "in virtual time only calls move the clock, and a task would wait for ever\n  use a wire in real time, \
-                 as `Netdev::user(\"mem:NAME\", ...)`",
-            ));
+            let reason = "in virtual time only calls move the clock, and a task would wait for ever";
+            let refused = Error::of_errno(Errno::EOPNOTSUPP, reason);
+            return Err(refused.with_remedy(Remedy::RealTime).into());
         }
         Ok(())
     }
 
-    fn shutdown(&self, how: Shutdown) -> Result<(), ShutdownError> {
+    fn shutdown(&self, how: Shutdown) -> Result<(), Error> {
         let shutdown = |stack: &mut stack::Stack, _| stack.shutdown(self.socket, how);
         Ok(self.shared.driver.with(self.at, shutdown)??)
     }
@@ -480,7 +479,7 @@ impl Inner {
     }
 
     /// Waits for the outcome of a connect; `None` if the limit is reached first.
-    pub(crate) fn connected(&self, limit: WaitLimit) -> Option<Result<(), ConnectError>> {
+    pub(crate) fn connected(&self, limit: WaitLimit) -> Option<Result<(), Error>> {
         let connected = |stack: &mut stack::Stack, _| connect_result(stack, self.socket);
         self.wait(limit, connected).ok()
     }
@@ -523,8 +522,8 @@ impl Inner {
         received.map(|outcome| outcome.bytes)
     }
 
-    /// Reads bytes that are in host memory.
-    fn read(&self, out: &mut [u8], limit: WaitLimit) -> Result<usize, RecvError> {
+    /// Reads bytes that are in host memory; `None` if the next ones are in device memory.
+    fn read(&self, out: &mut [u8], limit: WaitLimit) -> Result<Option<usize>, RecvError> {
         let read = self.wait(limit, |stack, _| {
             let mut items = Vec::new();
             let mut sink = BatchSink::new(&mut items, 0);
@@ -534,11 +533,14 @@ impl Inner {
                 result => Some(result),
             }
         });
-        Ok(read??.bytes)
+        match read? {
+            Err(stack::RecvError::Unreadable { .. }) => Ok(None),
+            read => Ok(Some(read?.bytes)),
+        }
     }
 
     /// Sends bytes of host memory, by a copy.
-    fn write(&self, bytes: &[u8], limit: WaitLimit) -> Result<usize, SendError> {
+    fn write(&self, bytes: &[u8], limit: WaitLimit) -> Result<usize, Error> {
         let sent = self.wait(limit, |stack, _| {
             match stack.sendmsg(self.socket, &SendMsg::new(bytes), MsgFlags::empty()) {
                 // All connections share the memory for sending; an ACK on any of them can free some.
@@ -546,7 +548,7 @@ impl Inner {
                 result => Some(result),
             }
         });
-        Ok(sent??)
+        sent.map_err(Error::no_room)?.map_err(Error::from)
     }
 
     /// Calls `call` with the stack.
@@ -556,7 +558,7 @@ impl Inner {
 
     fn set_option(&self, option: SocketOption) -> io::Result<()> {
         let set = self.with(|stack| stack.set_option(self.socket, option))?;
-        set.map_err(|error| Refusal::from(error).into())
+        set.map_err(|error| Error::from(error).into())
     }
 
     /// Returns bytes of `place` that some stream of the NIC still needs, the frags `gathered` of this one aside.
@@ -611,16 +613,14 @@ impl Drop for Inner {
 }
 
 /// Returns the outcome of a connect, `None` while it is in progress.
-fn connect_result(stack: &mut stack::Stack, socket: SocketId) -> Option<Result<(), ConnectError>> {
+fn connect_result(stack: &mut stack::Stack, socket: SocketId) -> Option<Result<(), Error>> {
     let ready = match stack.readiness(socket) {
         Ok(ready) => ready,
-        Err(error) => return Some(Err(ConnectError::Ended(error.into()))),
+        Err(error) => return Some(Err(error.into())),
     };
     if ready.contains(Readiness::ERROR) {
         let error = stack.take_error(socket).ok().flatten();
-        return Some(Err(error.map_or(ConnectError::TimedOut, |error| {
-            ConnectError::Ended(Refusal::ended(error))
-        })));
+        return Some(Err(error.map_or_else(Error::no_answer, Error::ended)));
     }
     ready.contains(Readiness::WRITABLE).then_some(Ok(()))
 }

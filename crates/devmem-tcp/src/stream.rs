@@ -11,7 +11,7 @@ use steer::RxQueueId;
 
 use crate::batch::RxBatch;
 use crate::bound_tx::BoundTx;
-use crate::error::{HeldMemory, RecvError, SendError, ShutdownError};
+use crate::error::{Error, HeldMemory, RecvError};
 use crate::recv_half::{Placement, RecvHalf, StreamStats};
 use crate::send::{Completions, SendId};
 use crate::send_half::SendHalf;
@@ -108,7 +108,7 @@ impl Stream {
     ///
     /// # Errors
     /// As [`SendHalf::send`].
-    pub fn send(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, SendError> {
+    pub fn send(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, Error> {
         self.send.send(tx, ranges)
     }
 
@@ -116,7 +116,7 @@ impl Stream {
     ///
     /// # Errors
     /// As [`SendHalf::send_all`].
-    pub fn send_all(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, SendError> {
+    pub fn send_all(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, Error> {
         self.send.send_all(tx, ranges)
     }
 
@@ -128,7 +128,7 @@ impl Stream {
         &mut self,
         bytes: &Arc<[u8]>,
         range: Range<usize>,
-    ) -> Result<SendId, SendError> {
+    ) -> Result<SendId, Error> {
         self.send.send_host(bytes, range)
     }
 
@@ -136,7 +136,7 @@ impl Stream {
     ///
     /// # Errors
     /// As [`SendHalf::send_all`].
-    pub fn send_host_all(&mut self, bytes: &Arc<[u8]>) -> Result<SendId, SendError> {
+    pub fn send_host_all(&mut self, bytes: &Arc<[u8]>) -> Result<SendId, Error> {
         self.send.send_host_all(bytes)
     }
 
@@ -157,7 +157,7 @@ impl Stream {
     ///
     /// # Errors
     /// The connection is not established, or not any more.
-    pub fn shutdown_write(&self) -> Result<(), ShutdownError> {
+    pub fn shutdown_write(&self) -> Result<(), Error> {
         self.send.shutdown_write()
     }
 

@@ -102,7 +102,7 @@ fn a_timeout_names_the_net_iovs_that_the_program_keeps_and_the_remedy() {
         small.bound.id()
     );
     assert!(text.starts_with(&begin), "{text}");
-    let remedy = error.remedy().unwrap();
+    let remedy = error.remedy().unwrap().to_string();
     assert!(
         remedy.starts_with("release the batches, or drop the frags and tensors"),
         "{remedy}"

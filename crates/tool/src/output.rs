@@ -10,7 +10,7 @@ use anyhow::Context;
 use devmem_linux::netlink::NetlinkError;
 use devmem_linux::netns::NetnsError;
 use devmem_linux::tap::TapError;
-use devmem_tcp::ErrorKind;
+use devmem_tcp::{ErrorKind, Remedy};
 use devmem_tcp::text::{Printable, PrintableLines, is_unprintable};
 use rustix::io::Errno;
 
@@ -109,6 +109,13 @@ impl Failure {
     /// Returns the failure of a run that a signal, or the user of the live view, has cut short: see [`crate::signals`].
     pub fn interrupted() -> Self {
         Self::failed("interrupted")
+    }
+
+    /// Adds the remedy of an error of the library.
+    #[must_use]
+    pub fn with_remedy_of(mut self, remedy: Option<Remedy>) -> Self {
+        self.remedy = remedy.map(|remedy| remedy.to_string());
+        self
     }
 
     /// Adds a remedy.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use devmem_linux::cpu;
 use devmem_tcp::{
-    AcceptError, BoundRx, Dmabuf, Errno, Frag, Listener, RecvError, RxBatch, RxFrag, Stream,
+    BoundRx, Dmabuf, Errno, Frag, Listener, RecvError, RxBatch, RxFrag, Stream,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -332,7 +332,7 @@ impl<'a> Transfer<'a> {
                 });
                 Ok(())
             }
-            Err(AcceptError::WouldBlock | AcceptError::TimedOut) => Ok(()),
+            Err(error) if error.kind().is_not_ready() => Ok(()),
             // The link has ended for good: the connections end, too, and then `Task::watch` may say what happened.
             Err(error) if error.errno() == Errno::ENETDOWN => {
                 if self.active.is_empty() {

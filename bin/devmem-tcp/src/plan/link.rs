@@ -190,7 +190,7 @@ fn check_router(ours: Prefix, gateway: IpAddr) -> Result<(), Failure> {
     };
     checked.map_err(|refusal| {
         Failure::usage(format!("--gateway {gateway}: {}", refusal.reason()))
-            .with_remedy(refusal.remedy().unwrap_or_default())
+            .with_remedy_of(refusal.remedy())
     })
 }
 

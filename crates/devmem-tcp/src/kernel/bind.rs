@@ -13,7 +13,7 @@ use super::exporters::dmabuf_of;
 use super::nic::Nic;
 use super::setup::Prepared;
 use crate::bound::NetIovCount;
-use crate::error::{BindError, BindTxError, Refusal};
+use crate::error::{BindError, Error, Remedy};
 
 /// Memory bound to RX queues. The fields are dropped in this order: unbind the queues, allow binding the memory again, restore
 /// the settings of the queues. So the order in which the program drops its values does not matter.
@@ -33,9 +33,10 @@ impl Rx {
         queues: &[RxQueueId],
         size: Option<NiovSize>,
     ) -> Result<(Self, NiovSize), BindError> {
-        let dmabuf = dmabuf_of(memory).map_err(Refusal::from)?;
-        let dmabuf = dmabuf.ok_or(BindError::Anonymous)?;
-        let fd = dmabuf.as_dmabuf()?.ok_or(BindError::Anonymous)?;
+        let dmabuf = dmabuf_of(memory).map_err(Error::from)?;
+        let dmabuf = dmabuf.ok_or_else(anonymous)?;
+        let fd = dmabuf.as_dmabuf().map_err(Error::not_exported)?;
+        let fd = fd.ok_or_else(anonymous)?;
         let queues: Vec<_> = queues
             .iter()
             .map(|id| KernelRxQueueId(id.0.into()))
@@ -50,16 +51,16 @@ impl Rx {
         };
         let mut netdev = nic
             .netdev()
-            .map_err(|error| Refusal::no_family(nic.name(), "bind-rx", &error))?;
+            .map_err(|error| Error::no_family(nic.name(), "bind-rx", &error))?;
         let claim = RxClaim::take(memory, size, holder(nic, &queues));
         // What the kernel has against the queues comes before our refusal of the memory, as in user space.
         let claim = claim.map_err(|in_use| match netdev.refusal_of_queues(&queues) {
-            Some(refused) => Refusal::from(refused).into(),
+            Some(refused) => BindError::Failed(refused.into()),
             None => BindError::InUse(in_use),
         })?;
         let binding = netdev
             .bind_rx_sized(fd, &queues, wanted)
-            .map_err(Refusal::from)?;
+            .map_err(Error::from)?;
         let lent = NetIovs {
             nic: Arc::clone(nic),
             id: binding.id(),
@@ -98,6 +99,12 @@ impl Rx {
             total: memory.size() / size.bytes(),
         }
     }
+}
+
+/// Anonymous memory has no file descriptor. The errno is the kernel's for a descriptor that is not a dma-buf.
+fn anonymous() -> Error {
+    Error::invalid("anonymous memory is not a dma-buf and cannot be bound to a NIC of the kernel")
+        .with_remedy(Remedy::ExportableMemory)
 }
 
 /// Returns the names of the queues, for the refusal of a second binding of the same memory.
@@ -166,14 +173,15 @@ pub(crate) struct Tx {
 }
 
 impl Tx {
-    pub(crate) fn bind(nic: &Arc<Nic>, memory: &Dmabuf) -> Result<Self, BindTxError> {
-        let dmabuf = dmabuf_of(memory).map_err(Refusal::from)?;
-        let dmabuf = dmabuf.ok_or(BindTxError::Anonymous)?;
-        let fd = dmabuf.as_dmabuf()?.ok_or(BindTxError::Anonymous)?;
+    pub(crate) fn bind(nic: &Arc<Nic>, memory: &Dmabuf) -> Result<Self, Error> {
+        let dmabuf = dmabuf_of(memory).map_err(Error::from)?;
+        let dmabuf = dmabuf.ok_or_else(anonymous)?;
+        let fd = dmabuf.as_dmabuf().map_err(Error::not_exported)?;
+        let fd = fd.ok_or_else(anonymous)?;
         let mut netdev = nic
             .netdev()
-            .map_err(|error| Refusal::no_family(nic.name(), "bind-tx", &error))?;
-        let binding = netdev.bind_tx(fd).map_err(Refusal::from)?;
+            .map_err(|error| Error::no_family(nic.name(), "bind-tx", &error))?;
+        let binding = netdev.bind_tx(fd).map_err(Error::from)?;
         Ok(Self {
             binding,
             nic: Arc::clone(nic),

@@ -21,7 +21,7 @@ use super::wait::Deadline;
 use crate::connect::ConnectOptions;
 use crate::driver::WaitLimit;
 use crate::early::EarlyCookie;
-use crate::error::{AcceptError, ConnectError, ErrorKind, ListenError, Refusal};
+use crate::error::{Error, ErrorKind};
 
 /// Descriptors are non-blocking: calls wait in poll(2), within the limit of their stream.
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
@@ -45,7 +45,7 @@ impl Listening {
         nic: &Arc<Nic>,
         address: SocketAddr,
         backlog: usize,
-    ) -> Result<Self, ListenError> {
+    ) -> Result<Self, Error> {
         let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
         let open = || {
             let fd = tcp_socket(address.ip())?;
@@ -58,7 +58,7 @@ impl Listening {
         let fd = opened.map_err(|errno| match Errno(errno.raw_os_error()) {
             Errno::EADDRINUSE => stack::ListenError::AddrInUse(address).into(),
             Errno::EADDRNOTAVAIL => stack::ListenError::AddrNotAvailable(address.ip()).into(),
-            errno => ListenError::Refused(refused(nic, "listen", Operation::Socket, errno)),
+            errno => refused(nic, "listen", Operation::Socket, errno),
         })?;
         Ok(Self {
             fd,
@@ -69,7 +69,7 @@ impl Listening {
     pub(crate) fn accept(
         &self,
         limit: WaitLimit,
-    ) -> Result<(Arc<Socket>, SocketAddr), AcceptError> {
+    ) -> Result<(Arc<Socket>, SocketAddr), Error> {
         let deadline = Deadline::of(limit);
         loop {
             match acceptfrom_with(&self.fd, FLAGS) {
@@ -82,13 +82,15 @@ impl Listening {
                     }
                 }
                 Err(RawErrno::AGAIN) => {
-                    deadline.wait(self.fd.as_fd(), PollFlags::IN)?;
+                    deadline
+                        .wait(self.fd.as_fd(), PollFlags::IN)
+                        .map_err(Error::no_connection)?;
                 }
                 Err(errno) if concerns_one_connection(errno) => {}
                 Err(errno) => {
                     let errno = Errno(errno.raw_os_error());
                     let refused = refused(&self.nic, "accept", Operation::Socket, errno);
-                    return Err(AcceptError::Refused(refused));
+                    return Err(refused);
                 }
             }
         }
@@ -133,7 +135,7 @@ fn server_modes() -> Option<u32> {
 }
 
 /// Sets TCP_FASTOPEN_NO_COOKIE.
-fn set_early_cookie(nic: &Nic, fd: BorrowedFd<'_>, cookie: EarlyCookie) -> Result<(), Refusal> {
+fn set_early_cookie(nic: &Nic, fd: BorrowedFd<'_>, cookie: EarlyCookie) -> Result<(), Error> {
     let set = match cookie {
         EarlyCookie::Needed => devmem_linux::socket::demand_fast_open_cookie(fd),
         EarlyCookie::NotNeeded => devmem_linux::socket::allow_fast_open_without_cookie(fd),
@@ -142,9 +144,9 @@ fn set_early_cookie(nic: &Nic, fd: BorrowedFd<'_>, cookie: EarlyCookie) -> Resul
 }
 
 /// The kernel's settings forbid TCP Fast Open.
-fn no_fast_open(nic: &Nic) -> Refusal {
+fn no_fast_open(nic: &Nic) -> Error {
     let name = nic.name();
-    Refusal::new(
+    Error::new(
         ErrorKind::Unsupported,
         Errno::EOPNOTSUPP,
         format!("TCP Fast Open on {name} is switched off: net.ipv4.tcp_fastopen"),
@@ -175,7 +177,7 @@ impl Socket {
         nic: &Arc<Nic>,
         address: SocketAddr,
         options: &ConnectOptions,
-    ) -> Result<Arc<Self>, ConnectError> {
+    ) -> Result<Arc<Self>, Error> {
         let socket = Self::begin_connect(nic, address, options)?;
         socket.await_connected(options)?;
         Ok(socket)
@@ -186,7 +188,7 @@ impl Socket {
         nic: &Arc<Nic>,
         address: SocketAddr,
         options: &ConnectOptions,
-    ) -> Result<Arc<Self>, ConnectError> {
+    ) -> Result<Arc<Self>, Error> {
         let fd = unconnected(nic, address, options)?;
         match connect(&fd, &address) {
             // An interrupted connect continues in the background (connect(2)).
@@ -201,10 +203,10 @@ impl Socket {
         address: SocketAddr,
         options: &ConnectOptions,
         bytes: &[u8],
-    ) -> Result<(Arc<Self>, usize), ConnectError> {
+    ) -> Result<(Arc<Self>, usize), Error> {
         let fd = unconnected(nic, address, options)?;
         if options.cookie == EarlyCookie::NotNeeded {
-            set_early_cookie(nic, fd.as_fd(), options.cookie).map_err(ConnectError::Refused)?;
+            set_early_cookie(nic, fd.as_fd(), options.cookie)?;
         }
         let flags =
             SendFlags::from_bits_retain(MSG_FASTOPEN) | SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
@@ -212,22 +214,22 @@ impl Socket {
             Ok(taken) => taken,
             // The SYN asks for a cookie.
             Err(RawErrno::INPROGRESS | RawErrno::INTR) => 0,
-            Err(RawErrno::OPNOTSUPP) => return Err(ConnectError::Refused(no_fast_open(nic))),
+            Err(RawErrno::OPNOTSUPP) => return Err(no_fast_open(nic)),
             Err(errno) => return Err(connect_error(nic, errno)),
         };
         Ok((Self::new(fd, nic), taken))
     }
 
     /// Waits until the connection is established or TCP gives up.
-    pub(crate) fn await_connected(&self, options: &ConnectOptions) -> Result<(), ConnectError> {
+    pub(crate) fn await_connected(&self, options: &ConnectOptions) -> Result<(), Error> {
         let deadline = Deadline::of(WaitLimit::within(options.timeout));
         let waited = deadline.wait(self.fd.as_fd(), PollFlags::OUT);
-        waited.map_err(|_| ConnectError::TimedOut)?;
+        waited.map_err(|_| Error::no_answer())?;
         self.connect_result()
     }
 
     /// Returns the outcome of a completed connect.
-    fn connect_result(&self) -> Result<(), ConnectError> {
+    fn connect_result(&self) -> Result<(), Error> {
         match sockopt::socket_error(&*self.fd) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(errno)) | Err(errno) => Err(connect_error(&self.nic, errno)),
@@ -235,7 +237,7 @@ impl Socket {
     }
 
     /// Returns the outcome of a connect, `None` while it is in progress.
-    pub(crate) fn connected_now(&self) -> Option<Result<(), ConnectError>> {
+    pub(crate) fn connected_now(&self) -> Option<Result<(), Error>> {
         use rustix::event::{PollFd, Timespec, poll};
         let mut fds = [PollFd::new(&*self.fd, PollFlags::OUT)];
         let at_once = Timespec {
@@ -254,7 +256,7 @@ fn unconnected(
     nic: &Nic,
     address: SocketAddr,
     options: &ConnectOptions,
-) -> Result<OwnedFd, ConnectError> {
+) -> Result<OwnedFd, Error> {
     let ended = |errno| connect_error(nic, errno);
     let fd = tcp_socket(address.ip()).map_err(ended)?;
     // Device memory can be sent only through the interface that it is bound to.
@@ -263,7 +265,7 @@ fn unconnected(
         Ok(()) | Err(Errno::EPERM) => {}
         Err(errno) => {
             let refused = refused(nic, "connect", Operation::Socket, errno);
-            return Err(ConnectError::Refused(refused));
+            return Err(refused);
         }
     }
     if let Some(source) = options.source {
@@ -272,11 +274,11 @@ fn unconnected(
     Ok(fd)
 }
 
-fn connect_error(nic: &Nic, errno: RawErrno) -> ConnectError {
+fn connect_error(nic: &Nic, errno: RawErrno) -> Error {
     let errno = Errno(errno.raw_os_error());
     match end_of_connection(errno) {
-        Some(end) => ConnectError::Ended(Refusal::ended(end)),
-        None => ConnectError::Refused(refused(nic, "connect", Operation::Socket, errno)),
+        Some(end) => Error::ended(end),
+        None => refused(nic, "connect", Operation::Socket, errno),
     }
 }
 

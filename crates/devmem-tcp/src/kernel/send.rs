@@ -20,7 +20,7 @@ use super::pieces::Pieces;
 use super::socket::{Socket, end_of_connection};
 use super::wait::Deadline;
 use crate::driver::WaitLimit;
-use crate::error::{CompletionError, Refusal, SendError};
+use crate::error::Error;
 use crate::send::SendCounts;
 
 /// The zero-copy sends of one socket.
@@ -143,7 +143,7 @@ enum NotYet {
     Room,
     /// Completions: there are too many unreported sends.
     Reports,
-    Never(SendError),
+    Never(Error),
 }
 
 impl Socket {
@@ -158,7 +158,7 @@ impl Socket {
     }
 
     /// Sets SO_ZEROCOPY, once.
-    pub(crate) fn enable_zerocopy(self: &Arc<Self>) -> Result<(), SendError> {
+    pub(crate) fn enable_zerocopy(self: &Arc<Self>) -> Result<(), Error> {
         let mut sends = self.sends();
         if sends.enabled {
             return Ok(());
@@ -177,7 +177,7 @@ impl Socket {
         tx: &Tx,
         all: &[Range<usize>],
         limit: WaitLimit,
-    ) -> Result<usize, SendError> {
+    ) -> Result<usize, Error> {
         let ranges: Vec<Range<u64>> = all
             .iter()
             .map(|range| range.start as u64..range.end as u64)
@@ -207,7 +207,7 @@ impl Socket {
         bytes: &Arc<[u8]>,
         range: Range<usize>,
         limit: WaitLimit,
-    ) -> Result<usize, SendError> {
+    ) -> Result<usize, Error> {
         let zerocopy = SendFlags::from_bits_retain(MsgFlags::ZEROCOPY.bits());
         let flags = zerocopy | SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         self.send_counted(limit, |socket, _| {
@@ -224,7 +224,7 @@ impl Socket {
         &self,
         limit: WaitLimit,
         attempt: impl Fn(&Self, &mut Pieces) -> Result<(usize, Kept), NotYet>,
-    ) -> Result<usize, SendError> {
+    ) -> Result<usize, Error> {
         let deadline = Deadline::of(limit);
         loop {
             let mut sends = self.sends();
@@ -242,12 +242,15 @@ impl Socket {
             drop(sends);
             match not_yet {
                 NotYet::Never(error) => return Err(error),
-                NotYet::Room => self.wait(deadline, PollFlags::OUT)?,
+                NotYet::Room => self
+                    .wait(deadline, PollFlags::OUT)
+                    .map_err(Error::no_room)?,
                 NotYet::Reports => {
                     // Reading reported completions makes room at once; if there are none, later ones will.
                     let _ = self.collect();
                     if self.sends().set.complete() == unread {
-                        self.wait_for_completions(deadline, unread)?;
+                        self.wait_for_completions(deadline, unread)
+                            .map_err(Error::no_room)?;
                     }
                 }
             }
@@ -270,8 +273,8 @@ impl Socket {
                 if errno != Errno::ENOBUFS && end_of_connection(errno).is_none() =>
             {
                 let name = self.nic.name();
-                let refusal = Refusal::of_kernel(&format!("send on {name}"), errno, &cause);
-                NotYet::Never(SendError::Refused(refusal.on(name)))
+                let refusal = Error::of_kernel(&format!("send on {name}"), errno, &cause);
+                NotYet::Never(refusal.on(name))
             }
             other => self.not_yet(other.errno()),
         }
@@ -296,7 +299,7 @@ impl Socket {
     }
 
     /// Reads the error queue until it is empty. Returns the number of sends that are complete without a gap.
-    pub(crate) fn collect(&self) -> Result<u64, CompletionError> {
+    pub(crate) fn collect(&self) -> Result<u64, Error> {
         let mut sends = self.sends();
         #[cfg(feature = "tokio")]
         let before = sends.set.complete();
@@ -307,13 +310,13 @@ impl Socket {
         }
         collected.map_err(|error| {
             let refused = self.refused("read completions", Operation::Socket, error.errno);
-            CompletionError::Refused(refused)
+            refused
         })?;
         Ok(sends.set.through())
     }
 
     /// Reads the error queue and returns the counts of the sends.
-    pub(crate) fn counts(&self) -> Result<SendCounts, CompletionError> {
+    pub(crate) fn counts(&self) -> Result<SendCounts, Error> {
         self.collect()?;
         let sends = self.sends();
         Ok(SendCounts {
@@ -324,7 +327,7 @@ impl Socket {
     }
 
     /// Returns the sends that became complete since the last call: first and end.
-    pub(crate) fn tell(&self) -> Result<(u64, u64), CompletionError> {
+    pub(crate) fn tell(&self) -> Result<(u64, u64), Error> {
         let end = self.collect()?;
         let mut sends = self.sends();
         let first = sends.told;
@@ -333,11 +336,12 @@ impl Socket {
     }
 
     /// Waits until all sends before `end` are complete.
-    pub(crate) fn wait_until(&self, end: u64, limit: WaitLimit) -> Result<(), CompletionError> {
+    pub(crate) fn wait_until(&self, end: u64, limit: WaitLimit) -> Result<(), Error> {
         let deadline = Deadline::of(limit);
         while self.collect()? < end {
             let known = self.sends().set.complete();
-            self.wait_for_completions(deadline, known)?;
+            self.wait_for_completions(deadline, known)
+                .map_err(Error::not_complete)?;
         }
         Ok(())
     }

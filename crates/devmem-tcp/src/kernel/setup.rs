@@ -10,7 +10,7 @@ use devmem_linux::nic_setup::{
 use steer::RxQueueId;
 
 use super::nic::Nic;
-use crate::error::{Refusal, SetupError};
+use crate::error::Error;
 use crate::home::Home;
 use crate::plan::Flows;
 
@@ -78,7 +78,7 @@ impl Nic {
     }
 }
 
-fn plan(nic: &Nic, flows: &Flows, queues: u16) -> Result<SetupPlan, SetupError> {
+fn plan(nic: &Nic, flows: &Flows, queues: u16) -> Result<SetupPlan, Error> {
     let Flows { local, peers } = flows;
     let to_local = Flow::to(*local);
     let from = |peer: &SocketAddr| Flow {
@@ -95,11 +95,11 @@ fn plan(nic: &Nic, flows: &Flows, queues: u16) -> Result<SetupPlan, SetupError> 
         },
         state_folder: None,
     };
-    Ok(NicSetup::plan(&request).map_err(Refusal::from)?)
+    Ok(NicSetup::plan(&request).map_err(Error::from)?)
 }
 
 /// Returns the planned changes as commands. Changes nothing.
-pub(crate) fn commands(nic: &Nic, flows: &Flows, queues: u16) -> Result<Vec<String>, SetupError> {
+pub(crate) fn commands(nic: &Nic, flows: &Flows, queues: u16) -> Result<Vec<String>, Error> {
     Ok(plan(nic, flows, queues)?.commands())
 }
 
@@ -108,18 +108,15 @@ pub(crate) fn prepare(
     nic: &Arc<Nic>,
     flows: &Flows,
     queues: u16,
-) -> Result<(Arc<Prepared>, Vec<RxQueueId>), SetupError> {
+) -> Result<(Arc<Prepared>, Vec<RxQueueId>), Error> {
     let applied = plan(nic, flows, queues)?.apply();
-    let setup = applied.map_err(Refusal::from)?;
+    let setup = applied.map_err(Error::from)?;
     let ids = setup.queues().iter().map(|queue| {
         // No NIC has more queues than a u16 can count.
         u16::try_from(queue.0).map(RxQueueId)
     });
     let Ok(ids) = ids.collect::<Result<Vec<_>, _>>() else {
-        return Err(SetupError::Queues {
-            wanted: queues,
-            channels: u16::MAX,
-        });
+        return Err(crate::plan::no_such_queues(queues, u16::MAX));
     };
     let prepared = Arc::new(Prepared {
         home: Home::here(),

@@ -14,7 +14,7 @@ use devmem_uapi::Errno;
 use stack::Stack;
 
 use crate::driver::{Idling, NotReady, Wait, WaitLimit};
-use crate::error::{ErrorKind, Forked, Refusal};
+use crate::error::{Error, ErrorKind, Forked, Remedy};
 use crate::kernel;
 use crate::netdev::{Backend, Netdev};
 use crate::shards::UserShard;
@@ -214,7 +214,7 @@ impl Poller {
 
 impl UserWaits {
     /// Returns the socket that `watch` names on this shard.
-    fn on_shard(&self, watch: &Watch) -> Result<UserWatch, Refusal> {
+    fn on_shard(&self, watch: &Watch) -> Result<UserWatch, Error> {
         let stack = StackIdentity::of(&self.shard.shared, self.shard.at);
         watch.on_stack(stack).ok_or_else(elsewhere)
     }
@@ -261,20 +261,20 @@ impl Drop for UserWaits {
     }
 }
 
-fn several_shards() -> Refusal {
-    let refusal = Refusal::new(
+fn several_shards() -> Error {
+    let refusal = Error::new(
         ErrorKind::InvalidInput,
         Errno::EINVAL,
         "a poller waits for streams of one shard, and this NIC has several",
     );
-    refusal.with_remedy("make a poller for each NIC that `Netdev::shards` returns")
+    refusal.with_remedy(Remedy::PollerForEachShard)
 }
 
-fn elsewhere() -> Refusal {
-    let refusal = Refusal::new(
+fn elsewhere() -> Error {
+    let refusal = Error::new(
         ErrorKind::InvalidInput,
         Errno::EINVAL,
         "a watched stream is on another shard than the poller, or on another NIC",
     );
-    refusal.with_remedy("watch it with a poller of its shard, which `Stream::shard` returns")
+    refusal.with_remedy(Remedy::PollerOfItsShard)
 }

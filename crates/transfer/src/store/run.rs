@@ -79,7 +79,7 @@ impl<'a> Run<'a> {
     ) -> Result<Self, StoreError> {
         let lane = |_| {
             Ok(Lane {
-                tx: job.storer.nic.bind_tx(memory)?,
+                tx: job.storer.nic.bind_tx(memory).map_err(StoreError::Bind)?,
                 stuck: Vec::new(),
             })
         };

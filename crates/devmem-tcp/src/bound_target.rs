@@ -141,9 +141,7 @@ impl RecvHalf {
         if !target.is_at(&self.socket) {
             let reason = "the target is bound to another NIC";
             let refusal = Error::new(ErrorKind::InvalidInput, Errno::EINVAL, reason);
-            return Err(refusal
-                .with_remedy(Remedy::BindTargetToStreamsNic)
-                .into());
+            return Err(refusal.with_remedy(Remedy::BindTargetToStreamsNic).into());
         }
         let (id, at) = (target.id, inner.at);
         let elsewhere = inner

@@ -69,9 +69,7 @@ impl EarlyData<'_> {
     fn check(&self, nic: &Netdev) -> Result<(), Error> {
         match self {
             Self::Host(_) => Ok(()),
-            Self::Device(tx, _) if !tx.is_on(nic) => {
-                Err(tx.is_elsewhere())
-            }
+            Self::Device(tx, _) if !tx.is_on(nic) => Err(tx.is_elsewhere()),
             Self::Device(tx, ranges) => check_ranges(tx, ranges),
         }
     }

@@ -286,8 +286,10 @@ impl RxBatch {
 }
 
 fn does_not_fit(needed: usize, offset: usize, size: usize) -> Error {
-    Error::invalid(format!("{needed} bytes do not fit at offset {offset} of {size} bytes"))
-        .with_remedy("gather at a smaller offset or into larger memory")
+    Error::invalid(format!(
+        "{needed} bytes do not fit at offset {offset} of {size} bytes"
+    ))
+    .with_remedy("gather at a smaller offset or into larger memory")
 }
 
 /// The memory of a frag was freed: its token was returned without the library.
@@ -299,5 +301,8 @@ fn gone(dmabuf: DmabufId) -> Error {
 /// The copy would overwrite received bytes that are still needed; `used` says for what.
 fn in_use(bytes: Range<usize>, used: &str) -> Error {
     let Range { start, end } = bytes;
-    Error::of_stack(Errno::EBUSY, &format_args!("bytes {start} to {end} of the target {used}"))
+    Error::of_stack(
+        Errno::EBUSY,
+        &format_args!("bytes {start} to {end} of the target {used}"),
+    )
 }

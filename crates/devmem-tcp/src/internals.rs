@@ -53,8 +53,11 @@ pub fn with_nic<T>(netdev: &Netdev, call: impl FnOnce(&mut Nic) -> T) -> Result<
         Backend::User(nic) => Ok(nic.first().with(|stack, _| call(stack.nic_mut()))?),
         Backend::Kernel(nic) => {
             let name = Printable(nic.name());
-            let reason = format!("{name} is an interface of the kernel, not a software NIC of this process");
-            let remedy = format!("use ethtool: `ethtool -g {name}`, `ethtool -x {name}`, `ethtool -n {name}`");
+            let reason =
+                format!("{name} is an interface of the kernel, not a software NIC of this process");
+            let remedy = format!(
+                "use ethtool: `ethtool -g {name}`, `ethtool -x {name}`, `ethtool -n {name}`"
+            );
             Err(Error::of_errno(Errno::EOPNOTSUPP, reason).with_remedy(remedy))
         }
     }

@@ -86,7 +86,7 @@ impl FromStr for LinkSpec {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-let refuse = |why| Err(no_link(text, why));
+        let refuse = |why| Err(no_link(text, why));
         let Some((kind, name)) = text.split_once(':') else {
             return refuse("there is no kind before a colon");
         };

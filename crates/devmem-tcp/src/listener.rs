@@ -134,14 +134,13 @@ fn cannot_wait(error: io::Error) -> Error {
 }
 
 /// Accepts a connection on the listening socket of one shard.
-fn accept_on(
-    inner: &Arc<Inner>,
-    limit: WaitLimit,
-) -> Result<(Arc<Inner>, SocketAddr), Error> {
-    let (accepted, peer) = inner.wait(limit, |stack, _| match stack.accept(inner.socket) {
-        Err(stack::AcceptError::WouldBlock) => None,
-        result => Some(result),
-    }).map_err(Error::no_connection)??;
+fn accept_on(inner: &Arc<Inner>, limit: WaitLimit) -> Result<(Arc<Inner>, SocketAddr), Error> {
+    let (accepted, peer) = inner
+        .wait(limit, |stack, _| match stack.accept(inner.socket) {
+            Err(stack::AcceptError::WouldBlock) => None,
+            result => Some(result),
+        })
+        .map_err(Error::no_connection)??;
     let accepted = Inner::new(Arc::clone(&inner.shared), inner.at, accepted);
     Ok((accepted, peer))
 }

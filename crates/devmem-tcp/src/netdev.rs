@@ -115,9 +115,12 @@ impl Netdev {
     pub fn kernel_to(peer: IpAddr) -> Result<Self, Error> {
         let name = devmem_linux::netif::route_interface(peer);
         Self::kernel(&name.map_err(|error| {
-            Error::of_errno(Errno::ENETUNREACH, format!("there is no route to {peer}: {error}"))
-                .with_remedy(format!("`ip route get {peer}` asks for the same one"))
-                .caused_by(error)
+            Error::of_errno(
+                Errno::ENETUNREACH,
+                format!("there is no route to {peer}: {error}"),
+            )
+            .with_remedy(format!("`ip route get {peer}` asks for the same one"))
+            .caused_by(error)
         })?)
     }
 
@@ -276,11 +279,7 @@ impl Netdev {
     ///
     /// # Errors
     /// As [`connect`](Self::connect); [`Error::TimedOut`] if the connection is not established within that time.
-    pub fn connect_timeout(
-        &self,
-        address: SocketAddr,
-        at_most: Duration,
-    ) -> Result<Stream, Error> {
+    pub fn connect_timeout(&self, address: SocketAddr, at_most: Duration) -> Result<Stream, Error> {
         self.connect_with(address, &ConnectOptions::new().timeout(at_most))
     }
 

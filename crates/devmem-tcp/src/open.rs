@@ -356,10 +356,7 @@ impl NetdevBuilder {
 
     /// Opens the queues of the link and returns a stack on each, and the address if one is to be lent. Waits until the stacks have
     /// their addresses.
-    fn into_stacks(
-        mut self,
-        clock: &Clock,
-    ) -> Result<(Vec<QueueStack>, Option<Acquired>), Error> {
+    fn into_stacks(mut self, clock: &Clock) -> Result<(Vec<QueueStack>, Option<Acquired>), Error> {
         if let Some(keepalive) = self.tcp.options.keepalive {
             Keepalive::from(keepalive).check()?;
         }
@@ -533,8 +530,7 @@ pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), Error> {
     }
     let driver = Driver::new(stacks, Clock::Virtual(wire::Instant::ZERO), Vec::new())
         .map_err(Error::system("eventfd"))?;
-    let shared =
-        Shared::group(vec![driver], None).map_err(Error::system("starting a thread"))?;
+    let shared = Shared::group(vec![driver], None).map_err(Error::system("starting a thread"))?;
     let end = |index| {
         Netdev::of_shards(shared.iter().map(|shared| UserShard {
             shared: Arc::clone(shared),

@@ -328,7 +328,9 @@ pub(crate) fn no_such_queues(wanted: u16, channels: u16) -> Error {
     Error::invalid(format!(
         "{wanted} queues cannot take device memory: the NIC has {channels} and keeps queue 0"
     ))
-    .with_remedy(format!("ask for 1 to {most}, or open the NIC with more queues"))
+    .with_remedy(format!(
+        "ask for 1 to {most}, or open the NIC with more queues"
+    ))
 }
 
 /// The software NIC refuses a setting, usually because a binding depends on the current one.

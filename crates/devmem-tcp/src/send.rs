@@ -336,11 +336,7 @@ impl SendHalf {
     ///
     /// # Errors
     /// As [`send`](Self::send).
-    pub fn send_host(
-        &mut self,
-        bytes: &Arc<[u8]>,
-        range: Range<usize>,
-    ) -> Result<SendId, Error> {
+    pub fn send_host(&mut self, bytes: &Arc<[u8]>, range: Range<usize>) -> Result<SendId, Error> {
         self.send_host_range(bytes, range, HowMuch::WhatFits)
     }
 

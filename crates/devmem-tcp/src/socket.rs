@@ -451,7 +451,8 @@ impl Inner {
     #[cfg(feature = "tokio")]
     pub(crate) fn assert_real_time(&self) -> io::Result<()> {
         if self.shared.driver.enter()?.clock.is_virtual() {
-            let reason = "in virtual time only calls move the clock, and a task would wait for ever";
+            let reason =
+                "in virtual time only calls move the clock, and a task would wait for ever";
             let refused = Error::of_errno(Errno::EOPNOTSUPP, reason);
             return Err(refused.with_remedy(Remedy::RealTime).into());
         }

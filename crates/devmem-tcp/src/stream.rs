@@ -124,11 +124,7 @@ impl Stream {
     ///
     /// # Errors
     /// As [`SendHalf::send`].
-    pub fn send_host(
-        &mut self,
-        bytes: &Arc<[u8]>,
-        range: Range<usize>,
-    ) -> Result<SendId, Error> {
+    pub fn send_host(&mut self, bytes: &Arc<[u8]>, range: Range<usize>) -> Result<SendId, Error> {
         self.send.send_host(bytes, range)
     }
 

@@ -8,7 +8,10 @@ use std::os::fd::AsFd;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use devmem_tcp::{BoundRx, Dmabuf, ErrorKind, Frag, Listener, Netdev, Placement, RecvError, Remedy, RxBatch, Setup, Stream};
+use devmem_tcp::{
+    BoundRx, Dmabuf, ErrorKind, Frag, Listener, Netdev, Placement, RecvError, Remedy, RxBatch,
+    Setup, Stream,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use common::pattern;

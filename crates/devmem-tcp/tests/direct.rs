@@ -13,7 +13,9 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::Duration;
 
-use devmem_tcp::{BoundRx, BoundTarget, Dmabuf, Error, ErrorKind, Frag, Listener, Netdev, RxBatch, Setup, Stream};
+use devmem_tcp::{
+    BoundRx, BoundTarget, Dmabuf, Error, ErrorKind, Frag, Listener, Netdev, RxBatch, Setup, Stream,
+};
 use netmem::{FakeDevice, FakePace};
 
 /// Far longer than anything here takes: a test that waits this long has failed.

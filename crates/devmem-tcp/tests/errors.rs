@@ -3,7 +3,10 @@
 use std::error::Error as StdError;
 use std::io;
 
-use devmem_tcp::{BindError, Dmabuf, Errno, Error, ErrorKind, LinkSpec, Netdev, RecvError, Remedy, RxBatch, RxQueueId};
+use devmem_tcp::{
+    BindError, Dmabuf, Errno, Error, ErrorKind, LinkSpec, Netdev, RecvError, Remedy, RxBatch,
+    RxQueueId,
+};
 
 /// One error of each of several operations, with its kind. `wire` is the name of a wire that no other test has: two NICs on one
 /// wire cannot have the same address.
@@ -127,7 +130,12 @@ fn an_error_comes_back_out_of_an_io_error_with_its_fields() {
 fn the_fields_are_shown_by_alternate_debug() {
     let missing = Netdev::kernel("nosuch0").unwrap_err();
     let fields = format!("{missing:#?}");
-    for part in ["kind: NotFound", "errno: ENODEV", "remedy: Some", "source: Some"] {
+    for part in [
+        "kind: NotFound",
+        "errno: ENODEV",
+        "remedy: Some",
+        "source: Some",
+    ] {
         assert!(fields.contains(part), "{fields}");
     }
 }

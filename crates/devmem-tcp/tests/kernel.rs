@@ -9,7 +9,10 @@ use std::time::Duration;
 
 use devmem_linux::netif::Interface;
 use devmem_linux::test_util::{GuestHas, in_netns, skip_outside_guest};
-use devmem_tcp::{BindError, ConnectOptions, CpuAccess, Dmabuf, EarlyCookie, EarlyData, Errno, Error, ErrorKind, Exporter, Frag, Netdev, Placement, RecvError, Remedy, RxBatch, RxQueueId};
+use devmem_tcp::{
+    BindError, ConnectOptions, CpuAccess, Dmabuf, EarlyCookie, EarlyData, Errno, Error, ErrorKind,
+    Exporter, Frag, Netdev, Placement, RecvError, Remedy, RxBatch, RxQueueId,
+};
 
 const SIZE: usize = 1 << 20;
 

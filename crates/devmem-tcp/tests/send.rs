@@ -9,7 +9,10 @@ mod common;
 use std::io::Write;
 use std::time::Duration;
 
-use devmem_tcp::{ConnectOptions, Dmabuf, EarlyCookie, EarlyData, Errno, ErrorKind, Frag, Netdev, Remedy, RxBatch, SendId, Stream};
+use devmem_tcp::{
+    ConnectOptions, Dmabuf, EarlyCookie, EarlyData, Errno, ErrorKind, Frag, Netdev, Remedy,
+    RxBatch, SendId, Stream,
+};
 
 use common::pattern;
 

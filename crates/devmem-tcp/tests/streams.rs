@@ -7,7 +7,10 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use devmem_tcp::{BoundRx, ConnectOptions, Dmabuf, ErrorKind, Frag, Listener, Netdev, NetdevBuilder, NiovSize, Placement, RxBatch, RxQueueId, SendRing, Stream};
+use devmem_tcp::{
+    BoundRx, ConnectOptions, Dmabuf, ErrorKind, Frag, Listener, Netdev, NetdevBuilder, NiovSize,
+    Placement, RxBatch, RxQueueId, SendRing, Stream,
+};
 
 const LOCAL: &str = "10.77.0.2:5201";
 /// Far longer than anything here takes: a test that waits this long has failed.

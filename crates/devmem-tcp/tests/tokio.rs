@@ -11,7 +11,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use devmem_tcp::tokio::{Listener, Stream};
-use devmem_tcp::{ConnectOptions, Dmabuf, ErrorKind, Frag, Keepalive, Netdev, Placement, RecvError, RxBatch};
+use devmem_tcp::{
+    ConnectOptions, Dmabuf, ErrorKind, Frag, Keepalive, Netdev, Placement, RecvError, RxBatch,
+};
 use tokio::io::AsyncWriteExt;
 use tokio::runtime::{Builder, Runtime};
 

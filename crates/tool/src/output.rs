@@ -10,8 +10,8 @@ use anyhow::Context;
 use devmem_linux::netlink::NetlinkError;
 use devmem_linux::netns::NetnsError;
 use devmem_linux::tap::TapError;
-use devmem_tcp::{ErrorKind, Remedy};
 use devmem_tcp::text::{Printable, PrintableLines, is_unprintable};
+use devmem_tcp::{ErrorKind, Remedy};
 use rustix::io::Errno;
 
 /// Writes a line to stderr as [`tell`] does, with the arguments of `format!`.

@@ -11,9 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use devmem_linux::cpu;
-use devmem_tcp::{
-    BoundRx, Dmabuf, Errno, Frag, Listener, RecvError, RxBatch, RxFrag, Stream,
-};
+use devmem_tcp::{BoundRx, Dmabuf, Errno, Frag, Listener, RecvError, RxBatch, RxFrag, Stream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::active_time::ActiveTime;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use devmem_linux::cpu;
-use devmem_tcp::{Interest, Poller, RxBatch, ErrorKind, Stream};
+use devmem_tcp::{ErrorKind, Interest, Poller, RxBatch, Stream};
 
 use super::cases::TxCase;
 use super::ours::{next, open_nic};

@@ -211,11 +211,7 @@ impl Error {
         Self::not_ready(reason, "no connection is pending", timed_out)
     }
 
-    fn not_ready(
-        reason: NotReady,
-        would_block: &'static str,
-        timed_out: &'static str,
-    ) -> Self {
+    fn not_ready(reason: NotReady, would_block: &'static str, timed_out: &'static str) -> Self {
         match reason {
             NotReady::WouldBlock => Self::brief(ErrorKind::WouldBlock, Errno::EAGAIN, would_block),
             NotReady::TimedOut => Self::brief(ErrorKind::TimedOut, Errno::EAGAIN, timed_out),

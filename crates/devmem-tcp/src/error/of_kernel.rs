@@ -165,4 +165,3 @@ impl From<ApplyError> for Error {
             .caused_by(*error.why)
     }
 }
-

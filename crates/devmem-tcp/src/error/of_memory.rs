@@ -47,9 +47,7 @@ impl Error {
     pub(crate) fn not_exported(error: DeviceError) -> Self {
         let verdict = match error.state {
             DeviceState::Forked => FORKED,
-            DeviceState::Usable | DeviceState::Lost => {
-                (ErrorKind::Unsupported, Errno::EOPNOTSUPP)
-            }
+            DeviceState::Usable | DeviceState::Lost => (ErrorKind::Unsupported, Errno::EOPNOTSUPP),
         };
         let mut told = Self::of_device(verdict, &error);
         let reason = &mut told.facts_mut().reason;
@@ -181,8 +179,8 @@ impl Error {
 
 #[cfg(all(test, feature = "cuda", feature = "vulkan"))]
 mod tests {
-    use devmem_vulkan::VulkanError;
     use super::*;
+    use devmem_vulkan::VulkanError;
 
     fn failed(code: i32) -> DeviceError {
         DeviceError {

@@ -34,30 +34,30 @@ impl Error {
 
 /// Returns what to do about the end of a connection; of a silent next hop, about one that is no router.
 fn remedy_of(error: TcpError) -> &'static str {
-        match error {
-            TcpError::Refused => "start the listener at the peer, or correct the address or port",
-            TcpError::Reset | TcpError::BrokenPipe => {
-                "the peer's program ended or closed the connection early: its own messages may say why"
-            }
-            TcpError::TimedOut => NO_ANSWER,
-            TcpError::HostUnreachable | TcpError::NetUnreachable => {
-                "check the addresses, the prefix lengths and the gateway of both sides"
-            }
-            TcpError::NextHopSilent { .. } => {
-                "check that the host is up, on this link and has this address, and the prefix length of the NIC's own"
-            }
-            TcpError::ProtocolUnreachable => "give the address of a host that speaks TCP",
-            TcpError::LinkGone => {
-                "the other end of the wire has left, or the interface was removed: open the NIC again when it is back"
-            }
-            TcpError::AddressTaken => {
-                "give this NIC an address that no other station has, or stop the other one"
-            }
-            TcpError::Aborted => "connect again",
-            TcpError::DeviceFailed { .. } => {
-                "read what the device's driver reports (`dmesg`, for NVIDIA lines with Xid), and restart the program"
-            }
+    match error {
+        TcpError::Refused => "start the listener at the peer, or correct the address or port",
+        TcpError::Reset | TcpError::BrokenPipe => {
+            "the peer's program ended or closed the connection early: its own messages may say why"
         }
+        TcpError::TimedOut => NO_ANSWER,
+        TcpError::HostUnreachable | TcpError::NetUnreachable => {
+            "check the addresses, the prefix lengths and the gateway of both sides"
+        }
+        TcpError::NextHopSilent { .. } => {
+            "check that the host is up, on this link and has this address, and the prefix length of the NIC's own"
+        }
+        TcpError::ProtocolUnreachable => "give the address of a host that speaks TCP",
+        TcpError::LinkGone => {
+            "the other end of the wire has left, or the interface was removed: open the NIC again when it is back"
+        }
+        TcpError::AddressTaken => {
+            "give this NIC an address that no other station has, or stop the other one"
+        }
+        TcpError::Aborted => "connect again",
+        TcpError::DeviceFailed { .. } => {
+            "read what the device's driver reports (`dmesg`, for NVIDIA lines with Xid), and restart the program"
+        }
+    }
 }
 
 #[doc(hidden)]
@@ -169,4 +169,3 @@ impl From<stack::SendError> for Error {
         }
     }
 }
-

@@ -41,11 +41,7 @@ pub(crate) struct Listening {
 
 impl Listening {
     /// Listens on `address`, not only on this interface, because its addresses may belong to a bond or a VLAN above it.
-    pub(crate) fn new(
-        nic: &Arc<Nic>,
-        address: SocketAddr,
-        backlog: usize,
-    ) -> Result<Self, Error> {
+    pub(crate) fn new(nic: &Arc<Nic>, address: SocketAddr, backlog: usize) -> Result<Self, Error> {
         let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
         let open = || {
             let fd = tcp_socket(address.ip())?;
@@ -66,10 +62,7 @@ impl Listening {
         })
     }
 
-    pub(crate) fn accept(
-        &self,
-        limit: WaitLimit,
-    ) -> Result<(Arc<Socket>, SocketAddr), Error> {
+    pub(crate) fn accept(&self, limit: WaitLimit) -> Result<(Arc<Socket>, SocketAddr), Error> {
         let deadline = Deadline::of(limit);
         loop {
             match acceptfrom_with(&self.fd, FLAGS) {
@@ -252,11 +245,7 @@ impl Socket {
 }
 
 /// Returns a socket that connects through the interface.
-fn unconnected(
-    nic: &Nic,
-    address: SocketAddr,
-    options: &ConnectOptions,
-) -> Result<OwnedFd, Error> {
+fn unconnected(nic: &Nic, address: SocketAddr, options: &ConnectOptions) -> Result<OwnedFd, Error> {
     let ended = |errno| connect_error(nic, errno);
     let fd = tcp_socket(address.ip()).map_err(ended)?;
     // Device memory can be sent only through the interface that it is bound to.

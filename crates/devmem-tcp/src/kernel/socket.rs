@@ -68,10 +68,7 @@ impl Socket {
 
     /// Returns frags of a batch to the kernel, merged into ranges, in as few calls as its limits allow. Returns the number of
     /// frags that it freed.
-    pub(crate) fn release(
-        &self,
-        tokens: impl Iterator<Item = FragToken>,
-    ) -> Result<usize, Error> {
+    pub(crate) fn release(&self, tokens: impl Iterator<Item = FragToken>) -> Result<usize, Error> {
         let freed = self.give_back(tokens);
         let count = match &freed {
             Ok(freed) => freed.freed,

@@ -54,10 +54,8 @@ pub(super) fn links(
     };
     let pair = |_| WireLink::pair(options);
     let pairs: std::io::Result<Vec<_>> = (0..queues).map(pair).collect();
-    let (ours, theirs): (Vec<_>, Vec<_>) = pairs
-        .map_err(Error::system("eventfd"))?
-        .into_iter()
-        .unzip();
+    let (ours, theirs): (Vec<_>, Vec<_>) =
+        pairs.map_err(Error::system("eventfd"))?.into_iter().unzip();
     if let Some(first) = ours.first() {
         let wire = NamedWire {
             cable: first.cable(),

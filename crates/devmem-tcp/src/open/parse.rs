@@ -10,8 +10,11 @@ use crate::error::Error;
 /// Parses an address with its prefix length.
 pub(super) fn parse_prefix(text: &str) -> Result<(IpAddr, u8), Error> {
     let refuse = || {
-        Error::invalid(format!("'{}' is not an address with a prefix length", Printable(text)))
-            .with_remedy("write it as 10.77.0.2/24 or fd77::2/64")
+        Error::invalid(format!(
+            "'{}' is not an address with a prefix length",
+            Printable(text)
+        ))
+        .with_remedy("write it as 10.77.0.2/24 or fd77::2/64")
     };
     let (address, prefix) = text.split_once('/').ok_or_else(refuse)?;
     let address: IpAddr = address.parse().map_err(|_| refuse())?;

@@ -37,11 +37,7 @@ pub(super) fn join(path: &Path, ours: WireHello, shares: bool) -> Result<UnixLin
 }
 
 /// Listens at `path`. Each peer may read the send queues while it is the peer if `shares` is set.
-pub(super) fn listen(
-    path: &Path,
-    ours: WireHello,
-    shares: bool,
-) -> Result<UnixListenLink, Error> {
+pub(super) fn listen(path: &Path, ours: WireHello, shares: bool) -> Result<UnixListenLink, Error> {
     let refused = |error| {
         let path = Printable(path.display());
         Error::of_io(format!("cannot listen at {path}: {error}"), error).with_remedy(

@@ -156,11 +156,7 @@ impl SendHalf {
     ///
     /// # Errors
     /// As [`SendHalf::send`](crate::SendHalf::send). [`Error::WouldBlock`] if the runtime is shutting down.
-    pub async fn send(
-        &mut self,
-        tx: &BoundTx,
-        ranges: &[Range<usize>],
-    ) -> Result<SendId, Error> {
+    pub async fn send(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, Error> {
         poll_fn(|cx| self.poll_send(cx, tx, ranges)).await
     }
 

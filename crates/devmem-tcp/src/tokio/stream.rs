@@ -188,11 +188,7 @@ impl Stream {
     ///
     /// # Errors
     /// As [`SendHalf::send`].
-    pub async fn send(
-        &mut self,
-        tx: &BoundTx,
-        ranges: &[Range<usize>],
-    ) -> Result<SendId, Error> {
+    pub async fn send(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, Error> {
         self.send.send(tx, ranges).await
     }
 

@@ -139,10 +139,7 @@ fn reply(request: &[u8], kind: u8, address: Ipv4Addr, options: &[(u8, &[u8])]) -
 }
 
 /// Opens our NIC on `link` with an address of the server.
-fn open(
-    link: &str,
-    change: impl FnOnce(NetdevBuilder) -> NetdevBuilder,
-) -> Result<Netdev, Error> {
+fn open(link: &str, change: impl FnOnce(NetdevBuilder) -> NetdevBuilder) -> Result<Netdev, Error> {
     change(Netdev::builder(link)?.address("auto")?).open()
 }
 

@@ -30,7 +30,9 @@ use std::time::Duration;
 
 use devmem_linux::netif::Interface;
 use devmem_linux::test_util::in_netns;
-use devmem_tcp::{Direction, Dmabuf, ErrorKind, FrameSink, Netdev, NetdevBuilder, RecvError, RxBatch, TcpOptions};
+use devmem_tcp::{
+    Direction, Dmabuf, ErrorKind, FrameSink, Netdev, NetdevBuilder, RecvError, RxBatch, TcpOptions,
+};
 
 use peer::{Host, PATIENCE, V4, V6, check_all};
 use sender::{TAP, expected, first_wrong};

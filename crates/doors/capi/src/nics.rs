@@ -117,7 +117,8 @@ impl KernelNic {
     /// Binds a memory for sending, and returns the id of the binding.
     pub(crate) fn bind_tx(&self, memory: &Dmabuf) -> Result<u32, Failure> {
         let bound = self.netdev.bind_tx(memory);
-        let bound = bound.map_err(|error| Failure::of_bind(error.errno(), &error, error.remedy()))?;
+        let bound =
+            bound.map_err(|error| Failure::of_bind(error.errno(), &error, error.remedy()))?;
         Ok(self.insert(bound.id().0, KernelBinding::Tx(bound)))
     }
 

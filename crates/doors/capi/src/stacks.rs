@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use devmem_posix::{Engine, FD_BASE, Settings};
-use devmem_tcp::devmem_tcp::Error;
 use devmem_uapi::Errno;
 use netmem::Dmabuf;
 

@@ -5,9 +5,7 @@ use std::io::Write as _;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use devmem_tcp::{
-    BoundTx, Completions, Interest, RecvError, RxBatch, SendCounts, SendId, Stream,
-};
+use devmem_tcp::{BoundTx, Completions, Interest, RecvError, RxBatch, SendCounts, SendId, Stream};
 
 use super::ledger::Moment;
 use super::session::{Fault, Session, Write};

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use std::vec;
 
-use devmem_tcp::{Error, ConnectOptions, Connecting, Netdev, SendSignal, Stream};
+use devmem_tcp::{ConnectOptions, Connecting, Error, Netdev, SendSignal, Stream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::no_address;
@@ -130,7 +130,10 @@ impl Attempt {
     fn outcome(&mut self) -> Option<Result<Stream, Error>> {
         self.signal.arm();
         match self.connecting.try_finish() {
-            Ok(None) if self.began.elapsed() >= CONNECT_LIMIT => Some(Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into())),
+            Ok(None) if self.began.elapsed() >= CONNECT_LIMIT => Some(Err(std::io::Error::from(
+                std::io::ErrorKind::TimedOut,
+            )
+            .into())),
             Ok(None) => None,
             Ok(Some(stream)) => Some(Ok(stream)),
             Err(error) => Some(Err(error)),

@@ -154,7 +154,7 @@ impl RxBatch {
     /// and 1,024 frags per call. Returns the number of frags freed.
     ///
     /// # Errors
-    /// [`Error::Missing`] if fewer frags were freed than the batch held: the program returned some of their tokens
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if fewer frags were freed than the batch held: the program returned some of their tokens
     /// without the library.
     pub fn release(&mut self) -> Result<usize, Error> {
         self.linear_bytes = 0;

@@ -34,7 +34,7 @@ struct ShardTarget {
 impl BoundTarget {
     pub(crate) fn bind(netdev: &Netdev, memory: &Dmabuf) -> Result<Self, Error> {
         let Backend::User(nic) = &netdev.backend else {
-            return Err(kernel_places_nothing().into());
+            return Err(kernel_places_nothing());
         };
         let _bindings = nic.lock_bindings();
         nic.align_dmabuf_ids()?;
@@ -127,7 +127,7 @@ impl RecvHalf {
     /// same place, they may stay); those in batches that were neither gathered nor released; ranges that another stream is filling.
     ///
     /// # Errors
-    /// [`Error`]: the stream is not established, or has ended; the target is bound to another NIC; a range is not inside
+    /// The stream is not established, or has ended; the target is bound to another NIC; a range is not inside
     /// it; a byte is in two of the ranges, or is still needed. The earlier call stays in effect then.
     pub fn place_next(
         &mut self,
@@ -136,12 +136,12 @@ impl RecvHalf {
     ) -> Result<(), Error> {
         self.socket.check()?;
         let Socket::User(inner) = &self.socket else {
-            return Err(kernel_places_nothing().into());
+            return Err(kernel_places_nothing());
         };
         if !target.is_at(&self.socket) {
             let reason = "the target is bound to another NIC";
             let refusal = Error::new(ErrorKind::InvalidInput, Errno::EINVAL, reason);
-            return Err(refusal.with_remedy(Remedy::BindTargetToStreamsNic).into());
+            return Err(refusal.with_remedy(Remedy::BindTargetToStreamsNic));
         }
         let (id, at) = (target.id, inner.at);
         let elsewhere = inner

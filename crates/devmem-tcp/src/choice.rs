@@ -48,7 +48,7 @@ impl Choice {
     /// is probed with requests that cannot succeed, not derived from the version.
     ///
     /// # Errors
-    /// [`Error::NoInterface`] if there is no such interface.
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such interface.
     pub fn examine(interface: &str, purpose: Purpose) -> Result<Self, Error> {
         let doctor = Doctor::examine(Some(interface))
             .map_err(|error| Error::no_interface(interface, error))?;
@@ -125,7 +125,7 @@ impl Netdev {
     /// The two NICs have different addresses: [`addresses`](Self::addresses) returns those of the chosen one.
     ///
     /// # Errors
-    /// [`Error::NoInterface`] if there is no such interface; otherwise the reason why the user-space NIC, if chosen, cannot
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such interface; otherwise the reason why the user-space NIC, if chosen, cannot
     /// be opened.
     pub fn auto(
         interface: &str,

@@ -154,8 +154,8 @@ impl RxBatch {
     /// in it are moved, also where both overlap.
     ///
     /// # Errors
-    /// [`Error::DoesNotFit`] if the bytes do not fit, [`Error::InUse`] if the copy would overwrite received bytes that
-    /// are still needed, [`Error::Gone`] if the memory of a frag is no longer bound: then nothing was copied.
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the bytes do not fit, [`ErrorKind::InUse`](crate::ErrorKind::InUse) if the copy would overwrite received bytes that
+    /// are still needed, [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the memory of a frag is no longer bound: then nothing was copied.
     /// After another error, the bytes before the failing frag may have been copied.
     pub fn gather_into(&self, target: &Dmabuf, offset: usize) -> Result<usize, Error> {
         self.start_gather(target, offset)?.wait()
@@ -221,7 +221,7 @@ impl RxBatch {
     /// Returns the memory of a binding of which the batch has frags, also after its unbinding.
     ///
     /// # Errors
-    /// [`Error::Gone`] if the batch has no frag of that binding, or holds none any more; the NIC belongs to another process.
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the batch has no frag of that binding, or holds none any more; the NIC belongs to another process.
     pub fn memory_of(&self, dmabuf: DmabufId) -> Result<Dmabuf, Error> {
         let owner = self.owner.as_ref();
         let memory = owner.map(|owner| owner.memory(dmabuf)).transpose()?;

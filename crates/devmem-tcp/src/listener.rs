@@ -130,7 +130,7 @@ fn cannot_wait(error: io::Error) -> Error {
     let reason = format!("cannot wait for connections of several shards: {error}");
     let refusal = Error::new(ErrorKind::of_errno(errno), errno, reason);
     let remedy = "the process may be out of file descriptors: see `ulimit -n`";
-    refusal.with_remedy(remedy).caused_by(error).into()
+    refusal.with_remedy(remedy).caused_by(error)
 }
 
 /// Accepts a connection on the listening socket of one shard.
@@ -177,7 +177,7 @@ impl Listener {
     /// is on the shard of its addresses and ports ([`Stream::shard`]).
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] if none is pending and the listener is non-blocking; [`Error::TimedOut`] if none
+    /// [`ErrorKind::WouldBlock`](crate::ErrorKind::WouldBlock) if none is pending and the listener is non-blocking; [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut) if none
     /// arrived within the timeout; with `ENETDOWN` ([`Error::errno`](crate::Error::errno)) if the link has ended for good
     /// ([`LinkState::Gone`](crate::LinkState::Gone)) and all connections from before are accepted.
     pub fn accept(&self) -> Result<(Stream, SocketAddr), Error> {

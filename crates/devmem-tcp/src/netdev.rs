@@ -34,7 +34,7 @@ use crate::stream::Stream;
 /// for a round trip, for 500 ms at most. [`close`](Self::close) waits as long as the program wants, and tells the outcome.
 ///
 /// A `Netdev` and everything made from it belong to the process that opened it. In a child of fork(2), every call that can
-/// fail returns its `Forked` error ([`Forked`], EOWNERDEAD) at once, other calls return nothing or 0, and
+/// fail returns an error of the kind [`Forked`](crate::ErrorKind::Forked) (EOWNERDEAD) at once, other calls return nothing or 0, and
 /// dropping a handle has no effect: bindings, settings and connections stay with the parent. The child may open other NICs.
 /// Descriptors are close-on-exec. A child that does not call exec(2) keeps its copies of them until it exits; until then a
 /// TAP, a kernel socket or a binding to a kernel NIC stays open even if the parent closes it.
@@ -101,7 +101,7 @@ impl Netdev {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoInterface`] if there is no such interface.
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such interface.
     pub fn kernel(name: &str) -> Result<Self, Error> {
         Ok(Self {
             backend: Backend::Kernel(kernel::Nic::by_name(name)?),
@@ -111,7 +111,7 @@ impl Netdev {
     /// Opens the kernel's interface of the route to `peer`, as [`kernel`](Self::kernel) does: for connections to it, no privilege is needed.
     ///
     /// # Errors
-    /// [`Error::NoRoute`] if there is no route.
+    /// [`ErrorKind::NetworkUnreachable`](crate::ErrorKind::NetworkUnreachable) if there is no route.
     pub fn kernel_to(peer: IpAddr) -> Result<Self, Error> {
         let name = devmem_linux::netif::route_interface(peer);
         Self::kernel(&name.map_err(|error| {
@@ -148,7 +148,7 @@ impl Netdev {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Link`] or [`Error::Address`] if a text cannot be parsed; otherwise the reason why the link cannot
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if a text cannot be parsed; otherwise the reason why the link cannot
     /// be opened.
     pub fn user(link: &str, address: &str) -> Result<Self, Error> {
         Self::builder(link)?.address(address)?.open()
@@ -161,7 +161,7 @@ impl Netdev {
     /// `unix:PATH` and `unix-listen:PATH` `,share=send` may follow, as [`NetdevBuilder::share_send_memory`].
     ///
     /// # Errors
-    /// [`Error::Link`] or [`Error::Address`] if the text cannot be parsed.
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the text cannot be parsed.
     pub fn builder(link: &str) -> Result<NetdevBuilder, Error> {
         let Some((link, options)) = split_options(link) else {
             return Ok(NetdevBuilder::new(link.parse()?));
@@ -241,7 +241,7 @@ impl Netdev {
     /// ([`RecvHalf::place_next`](crate::RecvHalf::place_next)). Needs no queue and no privilege.
     ///
     /// # Errors
-    /// [`Error`], of the kind `Unsupported` for a NIC of the kernel, which receives into bound memory only, and for memory
+    /// Of the kind `Unsupported` for a NIC of the kernel, which receives into bound memory only, and for memory
     /// that the CPU cannot write, as that of most GPUs.
     pub fn bind_target(&self, memory: &Dmabuf) -> Result<BoundTarget, Error> {
         self.check()?;
@@ -251,7 +251,7 @@ impl Netdev {
     /// Listens for connections to `address`; port 0 selects a free port.
     ///
     /// # Errors
-    /// [`Error::Address`] if `address` cannot be resolved; otherwise the port is in use, or the address is not one of
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if `address` cannot be resolved; otherwise the port is in use, or the address is not one of
     /// this NIC.
     pub fn listen(&self, address: impl ToSocketAddrs) -> Result<Listener, Error> {
         self.check()?;
@@ -269,7 +269,7 @@ impl Netdev {
     /// tried in turn, as by std.
     ///
     /// # Errors
-    /// [`Error::Address`] if `address` cannot be resolved; otherwise there is no route, or the peer refused, reset or
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if `address` cannot be resolved; otherwise there is no route, or the peer refused, reset or
     /// did not answer.
     pub fn connect(&self, address: impl ToSocketAddrs) -> Result<Stream, Error> {
         self.connect_with(address, &ConnectOptions::new())
@@ -278,7 +278,7 @@ impl Netdev {
     /// Connects to `address` within `at_most`.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect); [`Error::TimedOut`] if the connection is not established within that time.
+    /// As [`connect`](Self::connect); [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut) if the connection is not established within that time.
     pub fn connect_timeout(&self, address: SocketAddr, at_most: Duration) -> Result<Stream, Error> {
         self.connect_with(address, &ConnectOptions::new().timeout(at_most))
     }

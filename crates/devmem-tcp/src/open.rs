@@ -143,7 +143,7 @@ impl NetdevBuilder {
     /// ([`Netdev::address_conflicts`]).
     ///
     /// # Errors
-    /// [`Error::Address`] if the text is neither. The address cannot be that of one host: that of the network or its broadcast
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the text is neither. The address cannot be that of one host: that of the network or its broadcast
     /// address, a multicast, loopback or unspecified one.
     pub fn address(mut self, text: &str) -> Result<Self, Error> {
         match text {
@@ -160,7 +160,7 @@ impl NetdevBuilder {
     /// Adds an address to the kernel's end of a TAP. Without one, a TAP interface that already exists is used as it is.
     ///
     /// # Errors
-    /// [`Error::Address`] if the text is not an address with a prefix length.
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the text is not an address with a prefix length.
     pub fn peer_address(mut self, text: &str) -> Result<Self, Error> {
         let (ip, prefix_len) = parse_prefix(text)?;
         stack::check_address(ip, prefix_len).map_err(invalid)?;
@@ -179,9 +179,7 @@ impl NetdevBuilder {
             _ => {
                 let reason = format!("'{text}' is not an option of {}", self.link);
                 let remedy = "write packet:eth0,mac=02:00:00:00:00:02, packet:eth0,ports=5201-5210 or macvtap:eth0,mode=private";
-                Err(Error::new(ErrorKind::InvalidInput, Errno::EINVAL, reason)
-                    .with_remedy(remedy)
-                    .into())
+                Err(Error::new(ErrorKind::InvalidInput, Errno::EINVAL, reason).with_remedy(remedy))
             }
         }
     }
@@ -347,7 +345,7 @@ impl NetdevBuilder {
     pub(crate) fn into_shards(self) -> Result<Vec<QueueStack>, Error> {
         if self.auto {
             let reason = "the address auto is not for this stack, which nothing renews leases for; give an address";
-            return Err(invalid(reason).into());
+            return Err(invalid(reason));
         }
         // The caller's clock begins a moment later. What is due is due later by as much.
         let (stacks, _no_lease) = self.into_stacks(&Clock::real())?;
@@ -486,7 +484,7 @@ impl NetdevBuilder {
             address_check: identity.address_check,
             ..config
         };
-        Ok(Stack::new(nic, config).map_err(invalid)?)
+        Stack::new(nic, config).map_err(invalid)
     }
 }
 

@@ -282,8 +282,8 @@ impl SendHalf {
     /// [`completions`](Self::completions) reports that the send is complete. [`send_all`](Self::send_all) queues all.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] if nothing could be queued and the stream is non-blocking; [`Error::TimedOut`] if nothing
-    /// could be queued within the timeout; [`Error::OtherNetdev`] if the memory is bound to another NIC; a range is
+    /// [`ErrorKind::WouldBlock`](crate::ErrorKind::WouldBlock) if nothing could be queued and the stream is non-blocking; [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut) if nothing
+    /// could be queued within the timeout; [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the memory is bound to another NIC; a range is
     /// outside the memory; the connection has ended. After an error some bytes may be queued: [`Completions::wait_all`]
     /// waits for them.
     pub fn send(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, Error> {
@@ -387,7 +387,6 @@ fn outside(range: Range<usize>, len: usize) -> Error {
     let reason = format!("bytes {start} to {end} are not inside the {len} bytes to send");
     Error::new(ErrorKind::InvalidInput, Errno::EFAULT, reason)
         .with_remedy("send a range inside the bytes")
-        .into()
 }
 
 /// Reports when sends of a stream are complete: the peer has acknowledged every byte, and the NIC has finished with every
@@ -411,7 +410,7 @@ impl Completions {
     /// Waits until `id` and every earlier send are complete.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] if they are not complete and the handle is non-blocking; [`Error::TimedOut`]
+    /// [`ErrorKind::WouldBlock`](crate::ErrorKind::WouldBlock) if they are not complete and the handle is non-blocking; [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut)
     /// if they did not complete within the timeout.
     pub fn wait(&self, id: SendId) -> Result<(), Error> {
         self.wait_until(id.end)

@@ -95,7 +95,7 @@ fn plan(nic: &Nic, flows: &Flows, queues: u16) -> Result<SetupPlan, Error> {
         },
         state_folder: None,
     };
-    Ok(NicSetup::plan(&request).map_err(Error::from)?)
+    NicSetup::plan(&request).map_err(Error::from)
 }
 
 /// Returns the planned changes as commands. Changes nothing.

@@ -28,7 +28,7 @@ impl NetdevBuilder {
             }
             _ => return Ok(()),
         };
-        Err(invalid(reason).into())
+        Err(invalid(reason))
     }
 
     /// Waits for addresses on `port`.
@@ -51,7 +51,7 @@ impl NetdevBuilder {
         let outcome = lease::acquire(port, own, families, random, PATIENCE);
         match outcome.map_err(Error::system("poll"))? {
             Outcome::Acquired(acquired) => Ok(Some(*acquired)),
-            Outcome::Nothing(offered) => Err(self.no_address(&offered).into()),
+            Outcome::Nothing(offered) => Err(self.no_address(&offered)),
         }
     }
 

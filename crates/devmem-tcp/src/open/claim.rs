@@ -42,9 +42,7 @@ impl NetdevBuilder {
         let taken = |(ip, _): &&(IpAddr, u8)| self.peers.iter().any(|(peer, _)| peer == ip);
         if let Some((ip, _)) = self.addresses.iter().find(taken) {
             let reason = format!("both ends of {} would have the address {ip}", self.link);
-            return Err(invalid(reason)
-                .with_remedy("give them two addresses of one network")
-                .into());
+            return Err(invalid(reason).with_remedy("give them two addresses of one network"));
         }
         match &self.link {
             LinkSpec::Packet(_) if self.ports.is_some() => return Ok(()),
@@ -55,7 +53,7 @@ impl NetdevBuilder {
             let is_replaced = self.replaced_interface() == Some(&interface);
             let is_taken = self.addresses.iter().any(|(ours, _)| *ours == ip);
             if is_taken && !is_replaced {
-                return Err(self.own_address(ip, &interface).into());
+                return Err(self.own_address(ip, &interface));
             }
         }
         Ok(())
@@ -114,7 +112,7 @@ impl NetdevBuilder {
                 .iter()
                 .find(|it| it.outcome != ConflictOutcome::Defended)
             {
-                return Err(self.taken(conflict).into());
+                return Err(self.taken(conflict));
             }
             let is_late = now.saturating_since(start) >= PATIENCE;
             if is_late || first.nic().link_state() != LinkState::Up {

@@ -44,8 +44,7 @@ impl MacvtapMode {
             _ => {
                 let reason = format!("'{text}' is not a mode of a macvtap interface");
                 Err(Error::new(ErrorKind::InvalidInput, Errno::EINVAL, reason)
-                    .with_remedy("write mode=bridge, mode=private, mode=vepa or mode=passthru")
-                    .into())
+                    .with_remedy("write mode=bridge, mode=private, mode=vepa or mode=passthru"))
             }
         }
     }
@@ -193,5 +192,4 @@ fn refused(name: &str, error: MacvtapError) -> Error {
         .with_remedy(error.remedy().unwrap_or_default())
         .on(name)
         .caused_by(io::Error::from(error.errno()))
-        .into()
 }

@@ -137,5 +137,4 @@ pub(super) fn refused(name: &str, error: PacketError) -> Error {
         .with_remedy(error.remedy().unwrap_or_default())
         .on(name)
         .caused_by(io::Error::from(error.errno()))
-        .into()
 }

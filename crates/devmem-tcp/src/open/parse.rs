@@ -37,9 +37,7 @@ pub(super) fn parse_mac(text: &str) -> Result<[u8; 6], Error> {
     let mac = bytes.and_then(|bytes| bytes.try_into().ok());
     mac.ok_or_else(|| {
         let reason = format!("'{text}' is not a MAC address");
-        Error::invalid(reason)
-            .with_remedy("write it as 02:00:00:00:00:02")
-            .into()
+        Error::invalid(reason).with_remedy("write it as 02:00:00:00:00:02")
     })
 }
 
@@ -62,7 +60,7 @@ pub(super) fn parse_ports(text: &str) -> Result<RangeInclusive<u16>, Error> {
         ),
     };
     let refusal = Error::invalid(reason);
-    Err(refusal.with_remedy(remedy).into())
+    Err(refusal.with_remedy(remedy))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 # Usage: check-machine.sh [OPTIONS of `lab run`]    DEVMEM_TCP: the program; PORT: a free port for the debugger
 set -euo pipefail
 
-tool=${DEVMEM_TCP:-target/release/devmem-tcp} port=${PORT:-41234}
+tool=${DEVMEM_TCP:-${CARGO_TARGET_DIR:-target}/release/devmem-tcp} port=${PORT:-41234}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 

@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # Sourced by the scripts of this folder, in the root of the repository.
 #
 # Builds go to $target, as cargo's do; what a release consists of goes to $dist, with its bill of materials and checksums.
@@ -31,7 +32,7 @@ bill_of_materials() {
 
 # Writes the checksums of all files of the release: `sha256sum --check SHA256SUMS` in that folder checks them.
 checksums() (
-    cd "$dist"
+    cd "$dist" || exit
     rm -f SHA256SUMS
     sha256sum -- * >.sums
     mv .sums SHA256SUMS

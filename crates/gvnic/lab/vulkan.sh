@@ -16,6 +16,7 @@ fetch() {
     mkdir -p "$folder"/{lists/partial,archives/partial,root}
     local keys=/usr/share/keyrings/debian-archive-keyring.gpg archive
     # The archive from which this machine gets its own release has the others, too.
+    # shellcheck disable=SC2016 # apt expands
     archive=$(apt-get -o "Dir::State::Lists=$folder/lists" indextargets --no-release-info \
         --format '$(RELEASE) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' |
         awk -v own="$(. /etc/os-release && echo "${VERSION_CODENAME:-}")" '$1 == own && $2 == "main" && !n++ { print $3 }')

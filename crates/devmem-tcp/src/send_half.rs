@@ -2,13 +2,17 @@
 
 use std::io;
 use std::net::{Shutdown, SocketAddr};
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::backend::Socket;
+use crate::bound_tx::BoundTx;
+use crate::completions::Completions;
 use crate::driver::WaitLimit;
-use crate::error::ShutdownError;
-use crate::send::Completions;
+use crate::error::{SendError, ShutdownError};
+use crate::send_id::SendId;
 use crate::send_signal::SendSignal;
-use crate::socket::Socket;
 use crate::tcp_info::TcpInfo;
 
 /// The sending half of a [`Stream`](crate::Stream), from [`Stream::into_split`](crate::Stream::into_split) or
@@ -27,6 +31,28 @@ impl SendHalf {
             socket,
             limit: WaitLimit::Forever,
         }
+    }
+
+    /// Sends ranges of bound device memory in the given order, without a copy. Waits until all bytes are queued. The bytes
+    /// must not change until [`completions`](Self::completions) reports that the send is complete.
+    ///
+    /// # Errors
+    /// [`SendError::WouldBlock`] if nothing could be queued and the stream is non-blocking; [`SendError::TimedOut`] if nothing
+    /// could be queued within the timeout; [`SendError::OtherNetdev`] if the memory is bound to another NIC; a range is
+    /// outside the memory; the connection has ended. After an error some bytes may be queued: [`Completions::wait_all`]
+    /// waits for them.
+    pub fn send(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, SendError> {
+        self.socket.send(tx.binding(), ranges, self.limit)
+    }
+
+    /// Sends bytes of host memory with `MSG_ZEROCOPY`. The library keeps them until they are sent, and
+    /// [`completions`](Self::completions) reports when that is. The kernel sends them from where they are; the user-space
+    /// stack copies them and reports the send as copied.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn send_host(&mut self, bytes: &Arc<[u8]>) -> Result<SendId, SendError> {
+        self.socket.send_host(bytes, self.limit)
     }
 
     /// Returns a handle that reports when sends are complete. It may outlive the stream, so that a program can drop the

@@ -14,11 +14,12 @@ use crate::batch::RxBatch;
 use crate::bound_target::BoundTarget;
 use crate::bound_tx::BoundTx;
 use crate::connect::ConnectOptions;
-use crate::early::{EarlyData, not_sent};
+use crate::early::EarlyData;
 use crate::error::{ConnectError, PlaceError, RecvError, SendError, ShutdownError};
 use crate::netdev::Netdev;
 use crate::recv_half::StreamStats;
-use crate::send::SendId;
+use crate::send_id::SendId;
+use crate::syn_data::not_sent;
 use crate::tcp_info::TcpInfo;
 
 /// A TCP connection of a [`Netdev`].

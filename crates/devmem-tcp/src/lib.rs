@@ -216,7 +216,6 @@ mod interest;
 #[doc(hidden)]
 pub mod internals;
 mod kernel;
-mod lease;
 mod link_spec;
 mod listener;
 #[cfg(all(test, devmem_loom))]

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use lease::LeaseKeeper;
 use stack::Stack;
 use steer::{RxQueueId, ShardId};
 
 use super::settings::ShardSettings;
 use crate::background::Background;
 use crate::driver::{Driver, StackIndex};
-use crate::lease::LeaseKeeper;
 
 /// One shard's driver, and what keeps the other shards alive: frames of its flows may arrive there. Every handle of the
 /// shard has it.

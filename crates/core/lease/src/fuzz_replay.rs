@@ -9,5 +9,5 @@ mod kept;
 
 #[test]
 fn kept_inputs_of_dhcp_do_not_panic() {
-    kept::replay("dhcp", super::fuzz::dhcp);
+    kept::replay("dhcp", crate::fuzz::dhcp);
 }

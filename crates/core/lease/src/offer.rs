@@ -7,16 +7,16 @@ use stack::AddressError;
 
 /// An offer of a DHCP server that the client did not take.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct UnusableOffer {
+pub(crate) struct UnusableOffer {
     /// The server as the offer names it.
-    pub(super) server: Option<Ipv4Addr>,
-    pub(super) address: Ipv4Addr,
-    pub(super) why: Unusable,
+    pub(crate) server: Option<Ipv4Addr>,
+    pub(crate) address: Ipv4Addr,
+    pub(crate) why: Unusable,
 }
 
 /// What an offer lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Unusable {
+pub(crate) enum Unusable {
     NoServer,
     BadServer(Ipv4Addr),
     /// The server lends its own address.
@@ -71,7 +71,7 @@ impl fmt::Display for UnusableOffer {
 
 /// Why the advertisements of routers give no address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum UnusableAdvertisement {
+pub(crate) enum UnusableAdvertisement {
     /// There is no prefix for addresses, and hosts are told to use DHCPv6.
     Managed,
     /// There is no prefix for addresses.

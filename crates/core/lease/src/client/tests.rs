@@ -1,5 +1,5 @@
-use super::super::message::tests::reply;
 use super::*;
+use crate::message::tests::reply;
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const SERVER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];

@@ -2,10 +2,10 @@
 
 use std::net::Ipv6Addr;
 
-use super::offer::UnusableAdvertisement;
+use crate::offer::UnusableAdvertisement;
 
 /// Length of the prefixes: the rest of an address is an EUI-64.
-pub(super) const PREFIX_LEN: u8 = 64;
+pub(crate) const PREFIX_LEN: u8 = 64;
 /// Most options of an advertisement that are looked at.
 const MAX_OPTIONS: usize = 64;
 /// Most prefixes that are taken from one.
@@ -13,31 +13,31 @@ const MAX_PREFIXES: usize = 16;
 
 /// A router advertisement.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Advertisement {
+pub(crate) struct Advertisement {
     /// Seconds for which the router is a default router; 0 if it is none.
-    pub(super) lifetime: u16,
+    pub(crate) lifetime: u16,
     /// The prefixes for addresses.
-    pub(super) prefixes: Vec<Prefix>,
+    pub(crate) prefixes: Vec<Prefix>,
     /// Why there is no address to be made, if there is none.
-    pub(super) unusable: Option<UnusableAdvertisement>,
+    pub(crate) unusable: Option<UnusableAdvertisement>,
 }
 
 /// A prefix for addresses, with its lifetimes in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Prefix {
+pub(crate) struct Prefix {
     /// The first 64 bits of addresses.
-    pub(super) bits: u64,
-    pub(super) is_on_link: bool,
-    pub(super) valid: u32,
-    pub(super) preferred: u32,
+    pub(crate) bits: u64,
+    pub(crate) is_on_link: bool,
+    pub(crate) valid: u32,
+    pub(crate) preferred: u32,
 }
 
 impl Advertisement {
     /// Type of the message (RFC 4861 4.2).
-    pub(super) const KIND: u8 = 134;
+    pub(crate) const KIND: u8 = 134;
 
     /// Parses a message of this type; `None` if it is malformed.
-    pub(super) fn parse(message: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(message: &[u8]) -> Option<Self> {
         const OPTIONS: usize = 16;
         const MANAGED: u8 = 0x80;
         let flags = *message.get(5)?;

@@ -9,7 +9,7 @@ use stack::DEFEND_INTERVAL;
 
 /// What another station says about an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sighting {
+pub(crate) enum Sighting {
     /// It has it.
     Claim,
     /// It asks whether somebody has it, because it is about to use it.
@@ -18,13 +18,13 @@ pub(super) enum Sighting {
 
 /// The conflicts about an address in use.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Defence {
+pub(crate) struct Defence {
     defended_at: Option<Duration>,
 }
 
 impl Defence {
     /// Notes a conflict; returns whether it ends the use of the address.
-    pub(super) fn is_lost(&mut self, now: Duration) -> bool {
+    pub(crate) fn is_lost(&mut self, now: Duration) -> bool {
         let is_recent = |at: Duration| now.saturating_sub(at) < DEFEND_INTERVAL;
         let is_lost = self.defended_at.is_some_and(is_recent);
         self.defended_at = (!is_lost).then_some(now);

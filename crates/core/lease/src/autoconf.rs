@@ -4,15 +4,15 @@
 //! number: a flood of advertisements has no effect on memory. One router is enough for a NIC.
 
 #[cfg(test)]
-pub(super) mod tests;
+pub(crate) mod tests;
 
 use std::collections::VecDeque;
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
-use super::advertisement::{Advertisement, PREFIX_LEN, Prefix};
-use super::defence::{Defence, Sighting};
-use super::offer::UnusableAdvertisement;
+use crate::advertisement::{Advertisement, PREFIX_LEN, Prefix};
+use crate::defence::{Defence, Sighting};
+use crate::offer::UnusableAdvertisement;
 
 /// Messages to routers before the first advertisement, and the wait after each (RFC 4861 10).
 const SOLICITATIONS: u32 = 3;
@@ -30,18 +30,18 @@ const MAX_ADDRESSES: usize = 8;
 
 /// An address of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Configured {
-    pub(super) address: Ipv6Addr,
+pub(crate) struct Configured {
+    pub(crate) address: Ipv6Addr,
     /// Length of the prefix that is on the link.
-    pub(super) prefix: u8,
+    pub(crate) prefix: u8,
     /// It is valid, but new connections use another one if there is one.
-    pub(super) is_deprecated: bool,
-    pub(super) router: Option<Ipv6Addr>,
+    pub(crate) is_deprecated: bool,
+    pub(crate) router: Option<Ipv6Addr>,
 }
 
 /// What happened to an address of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(crate) enum Change {
     /// It has this one, or other facts about it.
     Configured(Configured),
     /// Its life has ended.
@@ -50,7 +50,7 @@ pub(super) enum Change {
 
 /// A message to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Output {
+pub(crate) enum Output {
     /// To all routers: asks for an advertisement.
     Solicitation,
     /// The question whether a station has the address.
@@ -81,7 +81,7 @@ struct Address {
 
 /// The configuration of one host.
 #[derive(Debug)]
-pub(super) struct Autoconf {
+pub(crate) struct Autoconf {
     mac: [u8; 6],
     /// Routers were asked so many times since there was an address.
     solicited: u32,
@@ -97,7 +97,7 @@ pub(super) struct Autoconf {
 }
 
 impl Autoconf {
-    pub(super) fn new(mac: [u8; 6]) -> Self {
+    pub(crate) fn new(mac: [u8; 6]) -> Self {
         Self {
             mac,
             solicited: 0,
@@ -111,7 +111,7 @@ impl Autoconf {
     }
 
     /// Returns when [`poll`](Self::poll) is to be called, at the latest.
-    pub(super) fn deadline(&self) -> Duration {
+    pub(crate) fn deadline(&self) -> Duration {
         let router = self.router.map_or(Duration::MAX, |(_, until)| until);
         let addresses = self.addresses.iter().map(Address::deadline).min();
         let addresses = addresses.unwrap_or(Duration::MAX);
@@ -119,22 +119,22 @@ impl Autoconf {
     }
 
     /// Returns whether [`take_change`](Self::take_change) returns something.
-    pub(super) fn has_change(&self) -> bool {
+    pub(crate) fn has_change(&self) -> bool {
         !self.changes.is_empty()
     }
 
     /// Returns what has changed; call again until there is nothing.
-    pub(super) fn take_change(&mut self) -> Option<Change> {
+    pub(crate) fn take_change(&mut self) -> Option<Change> {
         self.changes.pop_front()
     }
 
     /// Returns why the latest advertisement gave no address.
-    pub(super) fn unusable(&self) -> Option<UnusableAdvertisement> {
+    pub(crate) fn unusable(&self) -> Option<UnusableAdvertisement> {
         self.unusable
     }
 
     /// Returns whether there is an address, or none is to be expected soon.
-    pub(super) fn is_settled(&self, now: Duration) -> bool {
+    pub(crate) fn is_settled(&self, now: Duration) -> bool {
         let is_asking = |address: &Address| matches!(address.stage, Stage::Probing(_));
         match self.addresses.is_empty() {
             true => self.has_heard || now >= ROUTER_WAIT,
@@ -143,7 +143,7 @@ impl Autoconf {
     }
 
     /// Returns the message that is due, if there is one. Call again until [`deadline`](Self::deadline) is in the future.
-    pub(super) fn poll(&mut self, now: Duration) -> Option<Output> {
+    pub(crate) fn poll(&mut self, now: Duration) -> Option<Output> {
         if self.router.is_some_and(|(_, until)| now >= until) {
             self.router = None;
             self.tell_all();
@@ -197,7 +197,7 @@ impl Autoconf {
     }
 
     /// Takes an advertisement of the router `from`, its link-local address.
-    pub(super) fn on_advertisement(&mut self, told: &Advertisement, from: Ipv6Addr, now: Duration) {
+    pub(crate) fn on_advertisement(&mut self, told: &Advertisement, from: Ipv6Addr, now: Duration) {
         self.has_heard = true;
         self.solicit_at = Duration::MAX;
         self.unusable = told.unusable;
@@ -245,7 +245,7 @@ impl Autoconf {
 
     /// Notes that another station has an address, or asks about it. One in use is given up at the second conflict within ten
     /// seconds; the stack defends it at the first one.
-    pub(super) fn on_sighting(&mut self, ip: Ipv6Addr, what: Sighting, now: Duration) {
+    pub(crate) fn on_sighting(&mut self, ip: Ipv6Addr, what: Sighting, now: Duration) {
         let Some(address) = self.addresses.iter_mut().find(|address| address.ip == ip) else {
             return;
         };

@@ -45,7 +45,7 @@ mod option {
 /// Kind of a message of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum RequestKind {
+pub(crate) enum RequestKind {
     Discover = 1,
     Request = 3,
     Decline = 4,
@@ -54,21 +54,21 @@ pub(super) enum RequestKind {
 
 /// A message of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Request {
-    pub(super) kind: RequestKind,
-    pub(super) xid: u32,
-    pub(super) mac: [u8; 6],
+pub(crate) struct Request {
+    pub(crate) kind: RequestKind,
+    pub(crate) xid: u32,
+    pub(crate) mac: [u8; 6],
     /// The address in use, while a lease is renewed or released.
-    pub(super) current: Option<Ipv4Addr>,
+    pub(crate) current: Option<Ipv4Addr>,
     /// The address that is asked for, or declined.
-    pub(super) requested: Option<Ipv4Addr>,
+    pub(crate) requested: Option<Ipv4Addr>,
     /// The server that the message is for.
-    pub(super) server: Option<Ipv4Addr>,
+    pub(crate) server: Option<Ipv4Addr>,
 }
 
 impl Request {
     /// Returns the bytes of the message.
-    pub(super) fn emit(&self) -> Vec<u8> {
+    pub(crate) fn emit(&self) -> Vec<u8> {
         let Self {
             kind,
             xid,
@@ -122,7 +122,7 @@ const MAX_REPLY: u16 = 1472;
 
 /// Kind of a message of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ReplyKind {
+pub(crate) enum ReplyKind {
     Offer,
     Ack,
     Nak,
@@ -130,33 +130,33 @@ pub(super) enum ReplyKind {
 
 /// A route of a message: packets to the network are for the router, or if that is 0.0.0.0, for hosts on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ClasslessRoute {
-    pub(super) network: Ipv4Addr,
-    pub(super) prefix: u8,
-    pub(super) router: Ipv4Addr,
+pub(crate) struct ClasslessRoute {
+    pub(crate) network: Ipv4Addr,
+    pub(crate) prefix: u8,
+    pub(crate) router: Ipv4Addr,
 }
 
 /// A message of a server, as it says; nothing is checked but its form.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Reply {
-    pub(super) kind: ReplyKind,
-    pub(super) xid: u32,
-    pub(super) mac: [u8; 6],
-    pub(super) address: Ipv4Addr,
-    pub(super) server: Option<Ipv4Addr>,
-    pub(super) mask: Option<Ipv4Addr>,
-    pub(super) router: Option<Ipv4Addr>,
+pub(crate) struct Reply {
+    pub(crate) kind: ReplyKind,
+    pub(crate) xid: u32,
+    pub(crate) mac: [u8; 6],
+    pub(crate) address: Ipv4Addr,
+    pub(crate) server: Option<Ipv4Addr>,
+    pub(crate) mask: Option<Ipv4Addr>,
+    pub(crate) router: Option<Ipv4Addr>,
     /// They replace `router`, also if there are none among them for all networks (RFC 3442). As many as a message has room for.
-    pub(super) routes: Option<Vec<ClasslessRoute>>,
+    pub(crate) routes: Option<Vec<ClasslessRoute>>,
     /// Times in seconds.
-    pub(super) lease: Option<u32>,
-    pub(super) t1: Option<u32>,
-    pub(super) t2: Option<u32>,
+    pub(crate) lease: Option<u32>,
+    pub(crate) t1: Option<u32>,
+    pub(crate) t2: Option<u32>,
 }
 
 impl Reply {
     /// Parses a message; `None` if it is no reply of DHCP, or malformed.
-    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let is_reply = *bytes.first()? == BOOTREPLY && bytes.get(1..3)? == ETHERNET;
         if !is_reply || bytes.get(COOKIE..OPTIONS)? != MAGIC {
             return None;
@@ -274,11 +274,11 @@ fn options(mut area: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// Builds a reply with options after the fixed part.
-    pub(in super::super) fn reply(
+    pub(crate) fn reply(
         xid: u32,
         mac: [u8; 6],
         address: [u8; 4],

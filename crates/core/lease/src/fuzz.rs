@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use wire::{ChecksumState, MacAddr};
 
-use super::advertisement::Advertisement;
-use super::autoconf::{self, Autoconf};
-use super::client::{Change, Client, Output};
-use super::defence::Sighting;
-use super::message::{Reply, Request};
-use super::port::{Heard, understand};
+use crate::advertisement::Advertisement;
+use crate::autoconf::{self, Autoconf};
+use crate::client::{Change, Client, Output};
+use crate::defence::Sighting;
+use crate::message::{Reply, Request};
+use crate::port::{Heard, understand};
 
 /// Kind of an event, modulo their number.
 const FRAME: u8 = 0;
@@ -31,7 +31,7 @@ const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 /// # Panics
 ///
 /// If a client sends without end, or has an address that no host can have.
-pub(crate) fn dhcp(mut bytes: &[u8]) {
+pub fn dhcp(mut bytes: &[u8]) {
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
     let mut client = Client::new(MAC, 7);
     let mut autoconf = Autoconf::new(MAC);

@@ -10,11 +10,11 @@ use wire::{
     VnetHeader, emit_arp_frame, emit_frame_headers, fill_checksum, protocol, solicited_node,
 };
 
-use super::advertisement::Advertisement;
-use super::autoconf;
-use super::client::Output;
-use super::defence::Sighting;
-use super::message::{Reply, Request};
+use crate::advertisement::Advertisement;
+use crate::autoconf;
+use crate::client::Output;
+use crate::defence::Sighting;
+use crate::message::{Reply, Request};
 
 /// Ports of DHCP (RFC 2131 4.1).
 const CLIENT: u16 = 68;
@@ -26,7 +26,7 @@ const MAX_HEADERS: usize = 64;
 
 /// A socket of one station for DHCP, router discovery, and what tells that an address is in use.
 #[derive(Debug)]
-pub(crate) struct LeasePort {
+pub struct LeasePort {
     fd: VnetFd,
     mac: MacAddr,
     frame: Box<[u8; MAX_FRAME]>,
@@ -34,7 +34,7 @@ pub(crate) struct LeasePort {
 
 /// What a received frame says.
 #[derive(Debug)]
-pub(super) enum Heard {
+pub(crate) enum Heard {
     /// A message of a server, from that station.
     Reply(Reply, [u8; 6]),
     /// An advertisement of the router with that link-local address.
@@ -47,7 +47,7 @@ pub(super) enum Heard {
 
 impl LeasePort {
     /// Wraps a packet socket with a virtio-net header of 10 bytes.
-    pub(crate) fn new(socket: OwnedFd, mac: MacAddr) -> Self {
+    pub fn new(socket: OwnedFd, mac: MacAddr) -> Self {
         Self {
             fd: VnetFd::new(socket, VnetHeaderLen::Ten),
             mac,
@@ -55,12 +55,12 @@ impl LeasePort {
         }
     }
 
-    pub(super) fn mac(&self) -> MacAddr {
+    pub(crate) fn mac(&self) -> MacAddr {
         self.mac
     }
 
     /// Sends a frame of the autoconfiguration. It may be lost, as any frame.
-    pub(super) fn send_v6(&self, output: autoconf::Output) {
+    pub(crate) fn send_v6(&self, output: autoconf::Output) {
         let mut frame = vec![0; MAX_FRAME];
         let len = match output {
             autoconf::Output::Solicitation => self.solicitation(&mut frame),
@@ -97,7 +97,7 @@ impl LeasePort {
     }
 
     /// Sends a frame of DHCP. It may be lost, as any frame: the client sends again what is not answered.
-    pub(super) fn send(&self, output: &Output) {
+    pub(crate) fn send(&self, output: &Output) {
         let frame = match output {
             Output::Probe(address) => {
                 let probe = ArpPacket::request(self.mac, Ipv4Addr::UNSPECIFIED, *address);
@@ -154,7 +154,7 @@ impl LeasePort {
     }
 
     /// Takes a frame that has arrived; `None` if there is none.
-    pub(super) fn receive(&mut self) -> Option<Heard> {
+    pub(crate) fn receive(&mut self) -> Option<Heard> {
         let (len, header) = self.fd.read(&mut self.frame[..]).ok()??;
         let frame = self.frame.get(..len)?;
         let judged = header.offload().checksum;
@@ -169,7 +169,7 @@ impl AsFd for LeasePort {
 }
 
 /// Parses a frame; `None` if it is malformed, not for a client, or from the station `mac` itself.
-pub(super) fn understand(frame: &[u8], checksum: ChecksumState, mac: MacAddr) -> Option<Heard> {
+pub(crate) fn understand(frame: &[u8], checksum: ChecksumState, mac: MacAddr) -> Option<Heard> {
     let headers = RxHeaders::parse(frame, frame.len()).ok()?;
     if headers.ethernet.src == mac {
         return None;

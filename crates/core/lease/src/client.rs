@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use stack::NetworkRoute;
 
-use super::defence::{Defence, Sighting};
-use super::message::{ClasslessRoute, Reply, ReplyKind, Request, RequestKind};
-use super::offer::{Unusable, UnusableOffer};
+use crate::defence::{Defence, Sighting};
+use crate::message::{ClasslessRoute, Reply, ReplyKind, Request, RequestKind};
+use crate::offer::{Unusable, UnusableOffer};
 
 /// First wait for a reply, and how often it doubles (RFC 2131 4.1: 4, 8, 16, 32, 64 s, each with up to a second more or less).
 const FIRST_WAIT: Duration = Duration::from_secs(4);
@@ -32,10 +32,10 @@ const FOREVER: u32 = u32::MAX;
 
 /// An address that a server has lent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Lease {
-    pub(super) address: Ipv4Addr,
-    pub(super) prefix: u8,
-    pub(super) routes: Vec<NetworkRoute>,
+pub(crate) struct Lease {
+    pub(crate) address: Ipv4Addr,
+    pub(crate) prefix: u8,
+    pub(crate) routes: Vec<NetworkRoute>,
     server: Ipv4Addr,
     /// MAC address of the server, or of the relay that its messages come from.
     server_mac: [u8; 6],
@@ -46,7 +46,7 @@ pub(super) struct Lease {
 
 /// What happened to the address of this client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(crate) enum Change {
     /// It has this one.
     Bound(Lease),
     /// It may no longer use this one.
@@ -55,7 +55,7 @@ pub(super) enum Change {
 
 /// A frame to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Output {
+pub(crate) enum Output {
     /// A message of DHCP to all stations, from the address of the lease if there is one.
     Broadcast(Request),
     /// A message of DHCP to the server of the lease.
@@ -93,7 +93,7 @@ struct Offer {
 
 /// A client for one address.
 #[derive(Debug)]
-pub(super) struct Client {
+pub(crate) struct Client {
     mac: [u8; 6],
     random: u64,
     xid: u32,
@@ -112,7 +112,7 @@ pub(super) struct Client {
 
 impl Client {
     /// Returns a client of the station `mac`; `random` makes its numbers unpredictable.
-    pub(super) fn new(mac: [u8; 6], random: u64) -> Self {
+    pub(crate) fn new(mac: [u8; 6], random: u64) -> Self {
         Self {
             mac,
             random,
@@ -128,22 +128,22 @@ impl Client {
     }
 
     /// Returns when [`poll`](Self::poll) is to be called, at the latest.
-    pub(super) fn deadline(&self) -> Duration {
+    pub(crate) fn deadline(&self) -> Duration {
         self.deadline
     }
 
     /// Returns whether [`take_change`](Self::take_change) returns something.
-    pub(super) fn has_change(&self) -> bool {
+    pub(crate) fn has_change(&self) -> bool {
         self.change.is_some()
     }
 
     /// Returns what has changed since the last call.
-    pub(super) fn take_change(&mut self) -> Option<Change> {
+    pub(crate) fn take_change(&mut self) -> Option<Change> {
         self.change.take()
     }
 
     /// Returns the frame that is due, if there is one. Call again until there is none.
-    pub(super) fn poll(&mut self, now: Duration) -> Option<Output> {
+    pub(crate) fn poll(&mut self, now: Duration) -> Option<Output> {
         if now < self.deadline {
             return None;
         }
@@ -194,18 +194,18 @@ impl Client {
     }
 
     /// Returns whether [`poll`](Self::poll) has to be called now.
-    pub(super) fn is_due(&self, now: Duration) -> bool {
+    pub(crate) fn is_due(&self, now: Duration) -> bool {
         now >= self.deadline && !matches!(self.state, State::Ended)
     }
 
     /// Returns whether a message is an answer to the latest of this client.
-    pub(super) fn expects(&self, reply: &Reply) -> bool {
+    pub(crate) fn expects(&self, reply: &Reply) -> bool {
         reply.xid == self.xid && reply.mac == self.mac
     }
 
     /// Takes a message of a server, which came from the station `from`. No address of `own`, which this machine has itself, is
     /// accepted.
-    pub(super) fn on_reply(&mut self, reply: &Reply, from: [u8; 6], own: &[IpAddr], now: Duration) {
+    pub(crate) fn on_reply(&mut self, reply: &Reply, from: [u8; 6], own: &[IpAddr], now: Duration) {
         if !self.expects(reply) {
             return;
         }
@@ -245,7 +245,7 @@ impl Client {
     /// Notes that another station has an address, or asks about it; returns the message to the server if the lent one is given up.
     ///
     /// An address in use is given up at the second conflict within ten seconds. The stack defends it at the first one.
-    pub(super) fn on_sighting(
+    pub(crate) fn on_sighting(
         &mut self,
         address: Ipv4Addr,
         what: Sighting,
@@ -278,12 +278,12 @@ impl Client {
     }
 
     /// Returns the latest offer that was not taken since the last lease.
-    pub(super) fn unusable(&self) -> Option<&UnusableOffer> {
+    pub(crate) fn unusable(&self) -> Option<&UnusableOffer> {
         self.unusable.as_ref()
     }
 
     /// Ends the client; returns the message that returns its address, if it has one.
-    pub(super) fn release(&mut self) -> Option<Output> {
+    pub(crate) fn release(&mut self) -> Option<Output> {
         let (State::Bound(lease) | State::Renewing(lease) | State::Rebinding(lease)) =
             std::mem::replace(&mut self.state, State::Ended)
         else {
@@ -444,7 +444,7 @@ impl Client {
 
 impl Lease {
     /// Returns the address of the server, and the MAC address to send to.
-    pub(super) fn server(&self) -> (Ipv4Addr, [u8; 6]) {
+    pub(crate) fn server(&self) -> (Ipv4Addr, [u8; 6]) {
         (self.server, self.server_mac)
     }
 }

@@ -12,9 +12,9 @@ stage=$PWD/target/package
 rm -rf "$stage"
 mkdir -p "$stage"
 
-cargo build --release --package devmem-tcp-cli --package devmem-bench --package devmem-tcp-c --features devmem-tcp-cli/watch,devmem-tcp-cli/vulkan,devmem-tcp-c/vulkan
+cargo build --release --package devmem-tcp-cli --package devmem-bench --package devmem-lab-tests --package devmem-tcp-c --features devmem-tcp-cli/watch,devmem-tcp-cli/vulkan,devmem-tcp-c/vulkan
 cargo run --quiet --package devmem-tcp-cli --example dist "$stage"
-cp packaging/devmem-bench.1 "$stage/man/"
+cp packaging/*.1 "$stage/man/"
 DESTDIR=$stage/c crates/doors/capi/install.sh /usr
 cargo deb --quiet --package devmem-tcp-cli --no-build --strip
 ls target/debian/devmem-tcp_*.deb

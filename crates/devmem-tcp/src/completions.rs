@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::backend::Socket;
 use crate::driver::WaitLimit;
 use crate::error::CompletionError;
+use crate::limit::CallLimit;
 use crate::send_id::{Completion, SendCounts, SendId};
 
 /// Reports when sends of a stream are complete: the peer has acknowledged every byte, and the NIC has finished with every
@@ -16,12 +17,15 @@ use crate::send_id::{Completion, SendCounts, SendId};
 #[derive(Debug)]
 pub struct Completions {
     socket: Socket,
-    limit: WaitLimit,
+    limit: CallLimit,
 }
 
 impl Completions {
     pub(crate) fn new(socket: Socket, limit: WaitLimit) -> Self {
-        Self { socket, limit }
+        Self {
+            socket,
+            limit: CallLimit::new(limit),
+        }
     }
 
     /// Waits until `id` and every earlier send are complete.
@@ -30,7 +34,7 @@ impl Completions {
     /// [`CompletionError::WouldBlock`] if they are not complete and the handle is non-blocking; [`CompletionError::TimedOut`]
     /// if they did not complete within the timeout.
     pub fn wait(&self, id: SendId) -> Result<(), CompletionError> {
-        self.socket.wait_until(id.end(), self.limit)
+        self.socket.wait_until(id.end(), self.limit.get())
     }
 
     /// Waits until every send so far is complete.
@@ -39,7 +43,7 @@ impl Completions {
     /// As [`wait`](Self::wait).
     pub fn wait_all(&self) -> Result<(), CompletionError> {
         self.socket.check()?;
-        self.socket.wait_until(self.socket.sent(), self.limit)
+        self.socket.wait_until(self.socket.sent(), self.limit.get())
     }
 
     /// Returns whether `id` is complete. Never waits.
@@ -77,8 +81,8 @@ impl Completions {
     }
 
     /// Sets how long [`wait`](Self::wait) waits; `None` waits forever.
-    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
-        self.limit = WaitLimit::within(timeout);
+    pub fn set_timeout(&self, timeout: Option<Duration>) {
+        self.limit.set_timeout(timeout);
     }
 
     /// Returns the stream's fd for poll and epoll: see [`Stream::readiness_fd`](crate::Stream::readiness_fd). Methods of this handle, and methods of the

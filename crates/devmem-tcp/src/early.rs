@@ -7,8 +7,9 @@ use crate::bound_tx::BoundTx;
 use crate::connect::ConnectOptions;
 use crate::driver::WaitLimit;
 use crate::error::{ConnectError, SendError};
-use crate::netdev::{Netdev, resolve};
+use crate::netdev::Netdev;
 use crate::ranges::{advance, check_ranges, length};
+use crate::resolve::each_in_turn;
 use crate::send_id::SendId;
 use crate::stream::Stream;
 use crate::syn_data::{SynData, not_sent};
@@ -75,7 +76,7 @@ impl EarlyData<'_> {
             Self::Device(tx, ranges) => {
                 let mut rest = ranges.to_vec();
                 advance(&mut rest, taken);
-                Ok(begun.through(stream.send(tx, &rest)?))
+                Ok(begun.through(stream.send_all(tx, &rest)?))
             }
         }
     }
@@ -127,9 +128,11 @@ impl Netdev {
         options: &ConnectOptions,
         data: EarlyData<'_>,
     ) -> Result<(Stream, SendId), ConnectError> {
-        let address = resolve(address).map_err(ConnectError::Address)?;
-        let (mut stream, taken) = self.begin_with_data(address, options, data)?;
-        stream.socket().await_connected(options)?;
+        let (mut stream, taken) = each_in_turn(address, |address| {
+            let (stream, taken) = self.begin_with_data(address, options, data)?;
+            stream.socket().await_connected(options)?;
+            Ok((stream, taken))
+        })?;
         let sent = data.send_rest(&mut stream, taken);
         Ok((stream, sent.map_err(not_sent)?))
     }

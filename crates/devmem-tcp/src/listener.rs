@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::backend::Listening;
 use crate::driver::WaitLimit;
 use crate::error::AcceptError;
+use crate::limit::CallLimit;
 use crate::stream::Stream;
 use crate::syn_data::EarlyCookie;
 
@@ -15,14 +16,14 @@ use crate::syn_data::EarlyCookie;
 #[derive(Debug)]
 pub struct Listener {
     socket: Listening,
-    limit: WaitLimit,
+    limit: CallLimit,
 }
 
 impl Listener {
     pub(crate) fn new(socket: Listening) -> Self {
         Self {
             socket,
-            limit: WaitLimit::Forever,
+            limit: CallLimit::new(WaitLimit::Forever),
         }
     }
 
@@ -44,7 +45,7 @@ impl Listener {
     /// arrived within the timeout; with `ENETDOWN` ([`Refusal::errno`](crate::Refusal::errno)) if the link has ended for good
     /// ([`LinkState::Gone`](crate::LinkState::Gone)) and all connections from before are accepted.
     pub fn accept(&self) -> Result<(Stream, SocketAddr), AcceptError> {
-        let (socket, peer) = self.socket.accept(self.limit)?;
+        let (socket, peer) = self.socket.accept(self.limit.get())?;
         Ok((Stream::new(socket), peer))
     }
 
@@ -92,14 +93,14 @@ impl Listener {
 
     /// Makes [`accept`](Self::accept) return `WouldBlock` instead of waiting. Overrides an earlier
     /// [`set_timeout`](Self::set_timeout).
-    pub fn set_nonblocking(&mut self, nonblocking: bool) {
-        self.limit = WaitLimit::of_nonblocking(nonblocking);
+    pub fn set_nonblocking(&self, nonblocking: bool) {
+        self.limit.set_nonblocking(nonblocking);
     }
 
     /// Sets how long [`accept`](Self::accept) waits; `None` waits forever. Overrides an earlier
     /// [`set_nonblocking`](Self::set_nonblocking).
-    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
-        self.limit = WaitLimit::within(timeout);
+    pub fn set_timeout(&self, timeout: Option<Duration>) {
+        self.limit.set_timeout(timeout);
     }
 
     /// Returns an fd for poll and epoll that is readable while a connection is pending. With a kernel NIC it is the socket;

@@ -19,6 +19,7 @@ use crate::listener::Listener;
 use crate::open::NetdevBuilder;
 use crate::plan::ReceivePlan;
 use crate::queue_stats::QueueStats;
+use crate::resolve::{each_in_turn, resolve};
 use crate::stream::Stream;
 use crate::{kernel, user};
 
@@ -225,7 +226,8 @@ impl Netdev {
         Ok(Listener::new(self.nic.listen(address)?))
     }
 
-    /// Connects to `address` and waits until the connection is established or TCP gives up.
+    /// Connects to `address` and waits until the connection is established or TCP gives up. Of several addresses of a name, each is
+    /// tried in turn, as by std.
     ///
     /// # Errors
     /// [`ConnectError::Address`] if `address` cannot be resolved; otherwise there is no route, or the peer refused, reset or
@@ -246,7 +248,7 @@ impl Netdev {
         self.connect_with(address, &ConnectOptions::new().timeout(at_most))
     }
 
-    /// Connects to `address` as [`connect`](Self::connect) does, with options: source address, timeout.
+    /// Connects to `address` as [`connect`](Self::connect) does, with options: source address, timeout (for each address of a name).
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
@@ -256,10 +258,11 @@ impl Netdev {
         options: &ConnectOptions,
     ) -> Result<Stream, ConnectError> {
         self.nic.check()?;
-        let address = resolve(address).map_err(ConnectError::Address)?;
-        let stream = self.begin_stream(address, options)?;
-        stream.socket().await_connected(options)?;
-        Ok(stream)
+        each_in_turn(address, |address| {
+            let stream = self.begin_stream(address, options)?;
+            stream.socket().await_connected(options)?;
+            Ok(stream)
+        })
     }
 
     /// Begins to connect to `address`, and returns at once. The timeout of the options does not count: drop the attempt to
@@ -376,10 +379,4 @@ impl Netdev {
     pub fn addresses(&self) -> Vec<IpAddr> {
         self.nic.addresses()
     }
-}
-
-pub(crate) fn resolve(address: impl ToSocketAddrs) -> std::io::Result<SocketAddr> {
-    let no_address =
-        || std::io::Error::new(std::io::ErrorKind::InvalidInput, "the name has no address");
-    address.to_socket_addrs()?.next().ok_or_else(no_address)
 }

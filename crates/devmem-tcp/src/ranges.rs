@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use devmem_uapi::{DmabufId, UIO_MAXIOV};
 
+use crate::driver::WaitLimit;
 use crate::error::SendError;
 use crate::send_id::SendId;
 
@@ -29,12 +30,29 @@ pub(crate) fn length(ranges: &[Range<usize>]) -> usize {
         .fold(0, |sum: usize, range| sum.saturating_add(range.len()))
 }
 
-/// Calls `once` with the remaining ranges until all bytes are queued, or until it would block after some were. `sent` returns
-/// the number of zero-copy sends so far.
+/// How much of its ranges a send queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HowMuch {
+    /// What there is room for; it waits only for the first byte.
+    WhatFits,
+    /// All of them.
+    All,
+}
+
+/// How much of its ranges a send queues, and how long it waits for room.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HowToSend {
+    pub(crate) how_much: HowMuch,
+    pub(crate) limit: WaitLimit,
+}
+
+/// Calls `once` with the remaining ranges until it has queued as many bytes as `how` says. `sent` returns the number of
+/// zero-copy sends so far.
 pub(crate) fn send_ranges(
     ranges: &[Range<usize>],
+    how: HowToSend,
     sent: impl Fn() -> u64,
-    mut once: impl FnMut(&[Range<usize>]) -> Result<usize, SendError>,
+    mut once: impl FnMut(&[Range<usize>], WaitLimit) -> Result<usize, SendError>,
 ) -> Result<SendId, SendError> {
     let first = sent();
     let total = length(ranges);
@@ -44,9 +62,15 @@ pub(crate) fn send_ranges(
     while bytes < total {
         let now = rest.as_deref().unwrap_or(ranges);
         let now = &now[..now.len().min(UIO_MAXIOV)];
-        let taken = match once(now) {
+        let fits_only = how.how_much == HowMuch::WhatFits && bytes > 0;
+        let limit = if fits_only {
+            WaitLimit::Never
+        } else {
+            how.limit
+        };
+        let taken = match once(now, limit) {
             Ok(taken) => taken,
-            Err(SendError::WouldBlock | SendError::TimedOut) if bytes > 0 => break,
+            Err(SendError::WouldBlock) if fits_only => break,
             Err(error) => return Err(error),
         };
         bytes += taken;

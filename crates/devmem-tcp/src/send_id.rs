@@ -18,8 +18,8 @@ impl SendId {
         Self { first, end, bytes }
     }
 
-    /// Returns the number of bytes queued: all of them, or fewer if the stream is non-blocking or has a timeout. Then the
-    /// caller must send the rest.
+    /// Returns the number of bytes queued. After [`SendHalf::send`](crate::SendHalf::send) these may be fewer than the ranges have:
+    /// send the rest then.
     pub fn bytes(self) -> usize {
         self.bytes
     }

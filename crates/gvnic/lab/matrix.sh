@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs `devmem-tcp lab test` with the kernels of several Debian releases, and prints the results as a table in Markdown.
 #
-# Usage: matrix.sh [OPTIONS of `lab test`]    DEVMEM_TCP: the program; SUITES: the releases
+# Usage: matrix.sh [OPTIONS of `lab test`]    DEVMEM_TCP: the tool, beside devmem-lab; SUITES: the releases
 set -euo pipefail
 
 tool=${DEVMEM_TCP:-target/release/devmem-tcp}

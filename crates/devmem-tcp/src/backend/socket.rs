@@ -18,10 +18,11 @@ use super::nic::kernel_places_nothing;
 use crate::connect::ConnectOptions;
 use crate::driver::WaitLimit;
 use crate::error::{
-    CompletionError, ConnectError, Forked, HeldMemory, PlaceError, RecvError, ReleaseError,
-    SendError, ShutdownError,
+    CompletionError, ConnectError, Forked, HeldMemory, PlaceError, RecvError, Refusal,
+    ReleaseError, SendError, ShutdownError,
 };
 use crate::frags::Frags;
+use crate::ranges::HowToSend;
 use crate::recv_request::RecvRequest;
 use crate::send_id::{SendCounts, SendId};
 use crate::signals::TaskSignal;
@@ -180,14 +181,14 @@ impl Socket {
         &self,
         tx: &Tx,
         ranges: &[Range<usize>],
-        limit: WaitLimit,
+        how: HowToSend,
     ) -> Result<SendId, SendError> {
         match (self.here()?, tx) {
             (Self::User(socket), Tx::User(tx)) if tx.is_at(socket.shard()) => {
-                socket.send(tx, ranges, limit)
+                socket.send(tx, ranges, how)
             }
             (Self::Kernel(socket), Tx::Kernel(tx)) if tx.is_on(socket.nic()) => {
-                socket.send(tx, ranges, limit)
+                socket.send(tx, ranges, how)
             }
             _ => Err(SendError::OtherNetdev { dmabuf: tx.id() }),
         }
@@ -197,9 +198,10 @@ impl Socket {
     pub(crate) fn send_host(
         &self,
         bytes: &Arc<[u8]>,
-        limit: WaitLimit,
+        range: &Range<usize>,
+        how: HowToSend,
     ) -> Result<SendId, SendError> {
-        each!(self.here()?, socket => socket.send_host(bytes, limit))
+        each!(self.here()?, socket => socket.send_host(bytes, range, how))
     }
 
     /// Sends what waits for further sends to fill a packet.
@@ -261,6 +263,12 @@ impl Socket {
 impl Socket {
     pub(crate) fn shutdown(&self, how: Shutdown) -> Result<(), ShutdownError> {
         each!(self.here()?, socket => socket.shutdown(how))
+    }
+
+    /// Returns the pending error of the connection and clears it.
+    pub(crate) fn take_error(&self) -> io::Result<Option<io::Error>> {
+        let taken: Option<Refusal> = each!(self.here()?, socket => socket.take_error())?;
+        Ok(taken.map(io::Error::from))
     }
 
     pub(crate) fn peer_addr(&self) -> io::Result<SocketAddr> {

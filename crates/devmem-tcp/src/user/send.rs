@@ -10,7 +10,7 @@ use super::bind::Tx;
 use super::socket::Socket;
 use crate::driver::WaitLimit;
 use crate::error::{CompletionError, SendError};
-use crate::ranges::send_ranges;
+use crate::ranges::{HowToSend, send_ranges};
 use crate::send_id::{SendCounts, SendId};
 
 /// Bytes of the control message that names a dma-buf.
@@ -58,30 +58,28 @@ impl Socket {
         &self,
         tx: &Tx,
         ranges: &[Range<usize>],
-        limit: WaitLimit,
+        how: HowToSend,
     ) -> Result<SendId, SendError> {
         self.enable_zerocopy()?;
         let control = device_control(tx.id());
-        send_ranges(
-            ranges,
-            || self.sent(),
-            |now| self.send_zerocopy(&SendMsg::device(now, &control), limit),
-        )
+        let sent = || self.sent();
+        send_ranges(ranges, how, sent, |now, limit| {
+            self.send_zerocopy(&SendMsg::device(now, &control), limit)
+        })
     }
 
     /// Sends bytes of host memory with `MSG_ZEROCOPY`; the stack copies them.
     pub(crate) fn send_host(
         &self,
         bytes: &Arc<[u8]>,
-        limit: WaitLimit,
+        range: &Range<usize>,
+        how: HowToSend,
     ) -> Result<SendId, SendError> {
         self.enable_zerocopy()?;
-        let all = 0..bytes.len();
-        send_ranges(
-            std::slice::from_ref(&all),
-            || self.sent(),
-            |now| self.send_zerocopy(&SendMsg::new(&bytes[now[0].clone()]), limit),
-        )
+        let sent = || self.sent();
+        send_ranges(std::slice::from_ref(range), how, sent, |now, limit| {
+            self.send_zerocopy(&SendMsg::new(&bytes[now[0].clone()]), limit)
+        })
     }
 
     /// Queues as many bytes as there is room for, at least one.

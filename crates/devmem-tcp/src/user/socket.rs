@@ -107,6 +107,13 @@ impl Socket {
         Ok(self.with(|stack, id| stack.shutdown(id, how))??)
     }
 
+    /// Returns the pending error of the connection and clears it.
+    pub(crate) fn take_error(&self) -> io::Result<Option<Refusal>> {
+        let taken = self.with(|stack, id| stack.take_error(id))?;
+        let taken = taken.map_err(Refusal::from)?;
+        Ok(taken.map(Refusal::ended))
+    }
+
     pub(crate) fn peer_addr(&self) -> io::Result<SocketAddr> {
         let peer = self.with(|stack, id| stack.peer_addr(id))?;
         let peer = peer.map_err(Refusal::from)?;

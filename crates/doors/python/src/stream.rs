@@ -356,7 +356,7 @@ impl Stream {
 
     /// Ends the sending direction: a FIN follows the queued bytes. Receiving is still possible.
     fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
-        let shut = self.send.with(py, |half| half.shutdown())?;
+        let shut = self.send.with(py, |half| half.shutdown_write())?;
         Ok(shut.map_err(Error::from)?)
     }
 

@@ -4,7 +4,8 @@
 //! Steps of a run: `kit` (finds or fetches QEMU, `kernel` and tools) -> `initramfs` (the guest's files) -> `nics` and `shares`
 //! (start their `servers`) -> `machine` (runs the guest with `qemu`, and receives output over the control port) -> `klog`
 //! (checks the kernel's log). In the guest, `guest` is process 1; `job`, `frame` and `conversation` are the protocol between
-//! host and guest. `pair` runs two guests on one wire. `suite` has the acceptance tests; `selftests` runs the kernel's own.
+//! host and guest. `pair` runs two guests on one wire. The acceptance tests, and what runs the kernel's own, are the program
+//! `devmem-lab`, which is built on this crate; `command` hands their commands over to it.
 //!
 //! Key types: [`kit::Kit`] (QEMU, kernel and tools), [`machine::MachinePlan`] (configuration of a guest), [`job::Job`]
 //! (what the guest runs). The lab changes nothing on this machine outside its cache folder and a temporary folder.
@@ -24,6 +25,7 @@ pub mod elf;
 pub mod frame;
 #[cfg(test)]
 mod fuzz_replay;
+pub mod group;
 pub mod guest;
 mod image;
 pub mod initramfs;
@@ -39,10 +41,8 @@ pub mod plan;
 pub mod qemu;
 pub mod resolve;
 pub mod scratch;
-pub mod selftests;
 pub mod servers;
 pub mod shares;
-pub mod suite;
 mod vmlinux;
 
 pub use command::run;

@@ -17,7 +17,7 @@ use super::conversation::{BootTimes, Conversation, Word};
 use super::disks::Disk;
 use super::frame;
 use super::initramfs::Initramfs;
-use super::job::{INIT_PATH, JOB_PATH, Job, ROWS_PATH, SELFTESTS_PATH, TOOL_PATH};
+use super::job::{INIT_PATH, JOB_PATH, Job, TOOL_PATH};
 use super::kernel::{BOOT_OPTIONS, ExtraDriver};
 use super::kit::Kit;
 use super::klog;
@@ -45,6 +45,8 @@ const LOOK: Duration = Duration::from_millis(5);
 const SHELL_SETTINGS: &[u8] = b"for name in /usr/local/bin/*; do alias ${name##*/}=$name; done
 PS1='\\w \\$ '
 ";
+/// Process 1: the tool with the word that makes it run [`crate::guest`]. What the kernel passes on follows the word.
+const INIT: &[u8] = b"#!/bin/devmem-tcp __guest\n";
 /// Maximum bytes of the guest's root file system: below the limit of the archive format.
 const INITRAMFS_MAX: usize = 2 << 30;
 /// Number of lines of the kernel's log in an error message.
@@ -53,6 +55,8 @@ const LOG_TAIL_LINES: usize = 25;
 /// Configuration of a guest.
 #[derive(Clone, Debug)]
 pub struct MachinePlan {
+    /// The tool: process 1 of the guest, and a program in it.
+    pub tool: PathBuf,
     /// How instructions are executed.
     pub accel: Accel,
     /// Virtual processors.
@@ -312,13 +316,10 @@ fn build_initramfs(kit: &Kit, plan: &MachinePlan, job: &Job) -> Result<Vec<u8>, 
         .program(Path::new("/bin/sh"), "/bin/sh")
         .context("pack the shell")?;
     archive.file("/etc/shrc", 0o644, SHELL_SETTINGS);
-    let me = std::env::current_exe().context("find the path of this program")?;
     archive
-        .program(&me, TOOL_PATH)
-        .context("pack this program")?;
-    for name in [INIT_PATH, ROWS_PATH, SELFTESTS_PATH] {
-        archive.link(name, Path::new(TOOL_PATH));
-    }
+        .program(&plan.tool, TOOL_PATH)
+        .with_context(|| format!("pack {}", plan.tool.display()))?;
+    archive.file(INIT_PATH, 0o755, INIT);
     if let Some(root) = &kit.tools {
         for (name, from) in &kit.programs {
             let place = format!("/usr/local/bin/{name}");

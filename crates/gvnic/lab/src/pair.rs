@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn the_guests_share_a_wire_and_the_processors_but_no_file() {
         let words = ["lab", "--cpus", "4", "--capture", "c.pcapng", "--log", "l"];
-        let machine = plan::machine(Line::parse_from(words).machine).unwrap();
+        let machine = plan::machine(Line::parse_from(words).machine, "/tool".into()).unwrap();
         let pair = Pair::new(&machine).unwrap();
         let [first, second] = &pair.machines;
         let wire = pair.wire.display();

@@ -4,12 +4,11 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 use devmem_uapi::Errno;
-use devmem_uapi::text::Printable;
 use nic::Nic;
 use stack::Stack;
 
 use crate::error::Error;
-use crate::netdev::{Backend, Netdev};
+use crate::netdev::Netdev;
 use crate::open::NetdevBuilder;
 
 /// Opens the link and returns the stack of each shard, for callers that poll the stacks themselves, and the fds to wait on for
@@ -49,16 +48,5 @@ pub fn with_tcp_config(builder: NetdevBuilder, config: tcp::Config) -> NetdevBui
 /// # Errors
 /// This is an interface of the kernel, or this process is a fork of the one that opened the NIC.
 pub fn with_nic<T>(netdev: &Netdev, call: impl FnOnce(&mut Nic) -> T) -> Result<T, Error> {
-    match &netdev.backend {
-        Backend::User(nic) => Ok(nic.first().with(|stack, _| call(stack.nic_mut()))?),
-        Backend::Kernel(nic) => {
-            let name = Printable(nic.name());
-            let reason =
-                format!("{name} is an interface of the kernel, not a software NIC of this process");
-            let remedy = format!(
-                "use ethtool: `ethtool -g {name}`, `ethtool -x {name}`, `ethtool -n {name}`"
-            );
-            Err(Error::of_errno(Errno::EOPNOTSUPP, reason).with_remedy(remedy))
-        }
-    }
+    netdev.nic().with_nic(call)
 }

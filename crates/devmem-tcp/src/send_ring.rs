@@ -8,9 +8,10 @@ use devmem_uapi::Errno;
 use netmem::{CopyError, Dmabuf};
 
 use crate::bound_tx::BoundTx;
+use crate::completions::Completions;
 use crate::error::{Error, ErrorKind};
-use crate::send::{Completions, SendId};
 use crate::send_half::SendHalf;
+use crate::send_id::SendId;
 
 /// Sends a stream of chunks from a region of bound device memory. A chunk is reused only when its send is complete, so the
 /// program never changes bytes that TCP may still need.
@@ -78,7 +79,7 @@ impl<'a> SendRing<'a> {
             );
             let refusal = Error::new(ErrorKind::InvalidInput, Errno::EINVAL, reason)
                 .with_remedy("give a region inside the memory with room for one chunk or more");
-            return Err(refusal);
+            return Err(refusal.into());
         }
         let completions = sending.completions();
         Ok(Self {
@@ -205,7 +206,7 @@ impl RingSlot<'_, '_> {
                 range.len()
             );
             let refusal = Error::new(ErrorKind::InvalidInput, Errno::EINVAL, reason);
-            return Err(refusal.with_remedy("send at most one chunk"));
+            return Err(refusal.with_remedy("send at most one chunk").into());
         }
         self.ring.unsent = range.start..range.start + len;
         match self.ring.send_rest() {

@@ -129,6 +129,17 @@ impl Error {
         Self::new(ErrorKind::of_errno(errno), errno, reason)
     }
 
+    /// Too many queues or none: queue 0 always uses host memory, so at most `channels - 1` can use device memory.
+    pub(crate) fn no_such_queues(wanted: u16, channels: u16) -> Self {
+        let most = channels.saturating_sub(1);
+        Self::invalid(format!(
+            "{wanted} queues cannot take device memory: the NIC has {channels} and keeps queue 0"
+        ))
+        .with_remedy(format!(
+            "ask for 1 to {most}, or open the NIC with more queues"
+        ))
+    }
+
     fn brief(kind: ErrorKind, errno: Errno, reason: &'static str) -> Self {
         let why = Why::Brief(reason);
         Self { kind, errno, why }

@@ -191,7 +191,6 @@ fn outside(range: Range<usize>, len: usize) -> Error {
     let reason = format!("bytes {start} to {end} are not inside the {len} bytes to send");
     Error::new(ErrorKind::InvalidInput, Errno::EFAULT, reason)
         .with_remedy("send a range inside the bytes")
-        .into()
 }
 
 impl io::Write for SendHalf {

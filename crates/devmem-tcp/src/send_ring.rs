@@ -79,7 +79,7 @@ impl<'a> SendRing<'a> {
             );
             let refusal = Error::new(ErrorKind::InvalidInput, Errno::EINVAL, reason)
                 .with_remedy("give a region inside the memory with room for one chunk or more");
-            return Err(refusal.into());
+            return Err(refusal);
         }
         let completions = sending.completions();
         Ok(Self {
@@ -206,7 +206,7 @@ impl RingSlot<'_, '_> {
                 range.len()
             );
             let refusal = Error::new(ErrorKind::InvalidInput, Errno::EINVAL, reason);
-            return Err(refusal.with_remedy("send at most one chunk").into());
+            return Err(refusal.with_remedy("send at most one chunk"));
         }
         self.ring.unsent = range.start..range.start + len;
         match self.ring.send_rest() {

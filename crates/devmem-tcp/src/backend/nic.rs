@@ -108,7 +108,7 @@ impl Nic {
     pub(crate) fn bind_target(&self, memory: &Dmabuf) -> Result<Target, Error> {
         match self.here()? {
             Self::User(nic) => nic.bind_target(memory),
-            Self::Kernel(_) => Err(kernel_places_nothing().into()),
+            Self::Kernel(_) => Err(kernel_places_nothing()),
         }
     }
 

@@ -333,10 +333,8 @@ impl Socket {
         if sends.set.complete() > before {
             self.collected.notify_waiters();
         }
-        collected.map_err(|error| {
-            let refused = self.refused("read completions", Operation::Socket, error.errno);
-            refused
-        })?;
+        collected
+            .map_err(|error| self.refused("read completions", Operation::Socket, error.errno))?;
         Ok(sends.set.through())
     }
 

@@ -124,5 +124,5 @@ fn plan(nic: &Nic, flows: &Flows, queues: u16) -> Result<SetupPlan, Error> {
         },
         state_folder: None,
     };
-    Ok(NicSetup::plan(&request).map_err(Error::from)?)
+    NicSetup::plan(&request).map_err(Error::from)
 }

@@ -290,7 +290,7 @@ fn cannot_wait(error: io::Error) -> Error {
     let reason = format!("cannot wait for connections of several shards: {error}");
     let refusal = Error::new(ErrorKind::of_errno(errno), errno, reason);
     let remedy = "the process may be out of file descriptors: see `ulimit -n`";
-    refusal.with_remedy(remedy).caused_by(error).into()
+    refusal.with_remedy(remedy).caused_by(error)
 }
 
 /// Accepts a connection on the listening socket of one shard.

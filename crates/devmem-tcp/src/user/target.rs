@@ -86,7 +86,7 @@ impl Socket {
         if !target.is_at(shard) {
             let reason = "the target is bound to another NIC";
             let refusal = Error::new(ErrorKind::InvalidInput, Errno::EINVAL, reason);
-            return Err(refusal.with_remedy(Remedy::BindTargetToStreamsNic).into());
+            return Err(refusal.with_remedy(Remedy::BindTargetToStreamsNic));
         }
         let elsewhere = shard.find_in_stacks(|stack, is_ours| match is_ours {
             true => None,

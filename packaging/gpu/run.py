@@ -156,10 +156,10 @@ def doctor(run: Run) -> dict:
     # Its status tells about the NICs: few machines with a GPU have one that the kernel can use.
     if not done.stdout:
         raise Failed(tail(done.stderr))
-    gpus = json.loads(done.stdout)["gpus"]
-    if "cuda:0" not in json.dumps(gpus):
-        raise Failed(f"there is no cuda:0 in {json.dumps(gpus)}")
-    return {"gpus": gpus}
+    devices = json.loads(done.stdout)["devices"]
+    if not any((device["name"], device["state"]) == ("cuda", "good") for device in devices):
+        raise Failed(f"no GPU of NVIDIA is good: {json.dumps(devices)}")
+    return {"devices": devices}
 
 
 @step("real", 120, "the tests of the engine on this GPU: copies, gathers, sums, checksums, exports, adopted memory")
@@ -257,10 +257,10 @@ def safetensors(run: Run) -> dict:
 
 @step("judge", 60, "our judge of the plugin moves memory of the GPU in every version of the interface")
 def judge(run: Run) -> dict:
-    words = ["gpu::every_version_moves_memory_of_gpus", "gpu::registrations_are_counted"]
-    done = run.command(HERE / "tests/judge", *words, NCCL_JUDGE_REAL_GPU="1", RUST_BACKTRACE="0")
+    test = "gpu::every_version_moves_memory_of_gpus"
+    done = run.command(HERE / "tests/judge", test, NCCL_JUDGE_REAL_GPU="1", RUST_BACKTRACE="0")
     closing = re.search(r"test result: .*? (\d+) passed; (\d+) failed", done.stdout)
-    if done.returncode != 0 or not closing or closing[1] != "2":
+    if done.returncode != 0 or not closing or closing[1] != "1":
         raise Failed(tail(done.stdout + done.stderr, 4000))
     return {"passed": int(closing[1])}
 

@@ -1,6 +1,6 @@
-//! A DHCP client among hostile stations: see `lease/fuzz.rs` of the crate.
+//! A DHCP client among hostile stations: see `fuzz.rs` of the crate `lease`.
 
 /// Checks the input.
 pub fn run(data: &[u8]) {
-    devmem_tcp::internals::fuzz_dhcp(data);
+    lease::fuzz::dhcp(data);
 }

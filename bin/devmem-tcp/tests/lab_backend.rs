@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::lab::{Nic, OURS, PEERS, connect, peer, receive_all, send, settings};
-use common::{LIMIT, Running, assert_all_right, repeating, run, start};
+use common::{LIMIT, Running, assert_all_right, hang_up, repeating, run, start};
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
@@ -175,7 +175,8 @@ fn signals_and_kill_9_leave_a_nic_that_is_or_can_be_restored() {
     let Some(nic) = Nic::take("signals_and_kill_9_leave_a_nic_that_is_or_can_be_restored") else {
         return;
     };
-    for (port, signal) in (5420..).zip([Signal::INT, Signal::TERM, Signal::HUP]) {
+    let signals = [Signal::INT, Signal::TERM].into_iter().chain(hang_up());
+    for (port, signal) in (5420..).zip(signals) {
         let recv = recv(&nic, port, "");
         let stream = connect(OURS[0], PEERS[0], port);
         assert_ne!(settings(&nic.name), nic.before, "it was set up");

@@ -37,12 +37,6 @@ pub fn check_gateway(ip: IpAddr, prefix_len: u8, gateway: IpAddr) -> Result<(), 
         .map_err(|error| Refusal::of_stack(Errno::EINVAL, &error))
 }
 
-/// The body of the fuzz target `dhcp`.
-#[cfg(fuzzing)]
-pub fn fuzz_dhcp(bytes: &[u8]) {
-    crate::lease::fuzz::dhcp(bytes);
-}
-
 /// Sets all settings of TCP.
 pub fn with_tcp_config(builder: NetdevBuilder, config: tcp::Config) -> NetdevBuilder {
     builder.tcp_config(config)

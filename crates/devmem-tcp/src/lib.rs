@@ -212,7 +212,6 @@ mod home;
 #[doc(hidden)]
 pub mod internals;
 mod kernel;
-mod lease;
 mod link_spec;
 mod listener;
 #[cfg(all(test, devmem_loom))]

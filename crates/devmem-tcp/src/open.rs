@@ -18,6 +18,7 @@ use std::sync::Arc;
 use devmem_linux::netlink::NetlinkError;
 use devmem_uapi::Errno;
 use devmem_uapi::text::PrintableLines;
+use lease::Acquired;
 use nic::{
     Crossing, CrossingWakeup, Impaired, Impairment, Link, Nic, NicConfig, WireLink, WireOptions,
 };
@@ -31,12 +32,10 @@ use crate::capture::{Capture, FrameSink};
 use crate::clock::Clock;
 use crate::driver::{Driver, StackIndex};
 use crate::error::{ErrorKind, OpenError, Refusal};
-use crate::lease::Acquired;
 use crate::link_spec::LinkSpec;
 use crate::netdev::{IFINDEX, Netdev};
 use crate::shards::{Shared, UserShard};
 use crate::tcp_options::{Keepalive, TcpOptions};
-pub(crate) use claim::own_addresses;
 use link::OpenedLinks;
 pub use macvtap::MacvtapMode;
 use parse::{parse_mac, parse_ports, parse_prefix};
@@ -331,7 +330,7 @@ impl NetdevBuilder {
             .collect::<Result<Vec<_>, _>>()
             .map_err(OpenError::system("eventfd"))?;
         let failed = |error| OpenError::system("starting a thread")(error);
-        let lease = lease.map(|lease| lease.keep(drivers.clone()));
+        let lease = lease.map(|lease| auto::keep(lease, drivers.clone()));
         let lease = lease.transpose().map_err(failed)?;
         let shards = Shared::group(drivers, lease).map_err(failed)?;
         let shard = |shared| UserShard {
@@ -382,7 +381,9 @@ impl NetdevBuilder {
             path_mtus: PathMtus::default(),
             conflicts: AddressConflicts::default(),
             address_check: self.address_check(created),
-            lent: lease.as_ref().map_or_else(Vec::new, Acquired::addresses),
+            lent: lease
+                .as_ref()
+                .map_or_else(Vec::new, |it| it.addresses().to_vec()),
         };
         let crossings = match self.shards {
             1 => Vec::new(),

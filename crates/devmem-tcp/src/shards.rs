@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use devmem_uapi::{DmabufId, Errno};
+use lease::LeaseKeeper;
 use netmem::MemoryObserver;
 use stack::Stack;
 use steer::ShardId;
@@ -20,7 +21,6 @@ use crate::background::Background;
 use crate::connect::ConnectOptions;
 use crate::driver::{Driver, StackIndex, WaitLimit};
 use crate::error::{ConnectError, ErrorKind, Forked, ListenError, Refusal};
-use crate::lease::LeaseKeeper;
 use crate::plan::UserSettings;
 use crate::socket::{Inner, merging_frags};
 

@@ -7,8 +7,8 @@
 //! - [`netdev::Netdev`] binds the memory to its queues ([`netdev::BoundRx`], [`netdev::BoundTx`]),
 //! - [`socket`] receives, returns frags, sends, and reads completions;
 //!
-//! [`errors::cause`] explains a refusal of the kernel, and [`doctor::Doctor`] finds what a machine lacks. In the walk of
-//! a bind (ARCHITECTURE.md) this crate is the kernel's half: `NicSetup::apply`, then `Netdev::bind_rx`. Changes are
+//! [`errors::cause`] explains a refusal of the kernel, and [`doctor::Doctor`] finds what a machine lacks. A bind is
+//! `NicSetup::apply`, then `Netdev::bind_rx`. Changes are
 //! undone by dropping a value: dropping a binding unbinds, dropping a set-up restores.
 //!
 //! For the user-space backend, around its stack:

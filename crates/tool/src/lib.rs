@@ -2,8 +2,7 @@
 //!
 //! Key types: [`output::Failure`] (an error with its exit code and remedy), [`signals::StopFlag`] (set by a signal that
 //! ends the run), [`receive::Transfer`] (receives connections into device memory) and [`transmit::Transmit`] (sends a stream
-//! from a ring of device memory). It has no part in the walks of
-//! ARCHITECTURE.md, and defines one command, [`doctor`].
+//! from a ring of device memory). It defines one command, [`doctor`].
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stderr, clippy::print_stdout)]

@@ -13,6 +13,7 @@ use std::time::Duration;
 use devmem_linux::probe;
 use devmem_linux::test_util::{skip, wait_or_kill};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Signal;
 use serde_json::Value;
 
 /// Time limit of a run, for a slow and shared machine.
@@ -193,6 +194,15 @@ pub fn start_recv(options: &str) -> Running {
     let mut recv = start(&format!("recv --peer-addr 10.77.0.1/24 -l {options}"));
     recv.until("listening on");
     recv
+}
+
+/// SIGHUP, unless these tests were started with it ignored, because then the tool ignores it, too.
+pub fn hang_up() -> Option<Signal> {
+    let status = std::fs::read_to_string("/proc/self/status").expect("proc is mounted");
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    let ignored = mask.expect("the kernel prints the mask") & 1 == 1;
+    (!ignored).then_some(Signal::HUP)
 }
 
 /// Address on which [`start_recv`] listens.

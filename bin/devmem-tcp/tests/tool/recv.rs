@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{
     LIMIT, Running, assert_all_right, assert_everything_home, assert_nothing_dropped, comments,
-    connect, recv_addr, repeating, run, start, start_recv,
+    connect, hang_up, recv_addr, repeating, run, start, start_recv,
 };
 use devmem_linux::macvtap::{self, MacvtapMode, MacvtapOptions};
 use devmem_linux::netif::Interface;
@@ -40,14 +40,6 @@ fn read_to_end(stream: &mut TcpStream) {
 
 fn signal(running: &Running, signal: Signal) {
     kill_process(running.pid(), signal).unwrap();
-}
-
-/// SIGHUP, unless these tests were started with it ignored, because then the tool ignores it, too.
-fn hang_up() -> Option<Signal> {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let ignored = u64::from_str_radix(mask.unwrap().trim(), 16).unwrap() & 1 == 1;
-    (!ignored).then_some(Signal::HUP)
 }
 
 /// Returns whether `command` can be run; if not, prints that the test is skipped.

@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use crate::common::{
-    Finished, LIMIT, Running, connect, has_tap, recv_addr, repeating, start, start_command,
-    start_recv, tool,
+    Finished, LIMIT, Running, connect, hang_up, has_tap, recv_addr, repeating, start,
+    start_command, start_recv, tool,
 };
 use devmem_linux::test_util::{in_netns, skip};
 use rustix::process::{Signal, kill_process, kill_process_group};
@@ -94,7 +94,7 @@ fn a_recv_that_waits_or_has_a_connection_is_interrupted_and_one_that_keeps_liste
     const TEST: &str = "signals::a_recv_that_waits_or_has_a_connection_is_interrupted_and_one_that_keeps_listening_is_done";
     in_netns(TEST, || {
         let recv = start_recv("--json");
-        kill_process(recv.pid(), Signal::HUP).unwrap();
+        kill_process(recv.pid(), hang_up().unwrap_or(Signal::TERM)).unwrap();
         assert_eq!(recv.finish().interrupted_json()["broken"], 0);
 
         let recv = start_recv("-k --json");

@@ -1,19 +1,26 @@
 //! Memory under pressure: connections give up payload, so that there is always memory for payload in order.
 //!
-//! The memory that a connection holds is counted in whole net_iovs: one byte out of order occupies a
-//! net_iov of 64 KiB. There are three measures; each is taken only if the one before was not enough
-//! (ARCHITECTURE.md, "Memory under pressure"):
+//! Windows are counted in bytes, memory in net_iovs: if a peer sends one byte, leaves a gap, and sends the next byte, each
+//! byte occupies a whole net_iov (64 KiB) until the gap is filled. And a queue may be bound to other memory after windows
+//! were advertised. So limits on windows alone do not keep memory free. Each measure is taken only if those before it were
+//! not enough:
 //!
-//! 1. *collapse*: if less than three quarters of the memory is free, payload in sparse net_iovs is moved
-//!    together. Nothing is lost.
-//! 2. *hoarders*: if less than a quarter is free, connections that have held payload out of order for two
-//!    seconds, and delivered less than a quarter of as much in that time, give it up.
-//! 3. *prune*: if memory is short, payload out of order is given up until a quarter is free, highest
-//!    sequence numbers first. Connections that hold the most beyond what they delivered come first. They may
-//!    not hold payload out of order again until three eighths are free.
+//! | Less free than | Measure | Costs |
+//! |---|---|---|
+//! | three quarters | *collapse*: what waits in net_iovs that are filled to less than a quarter is moved to net_iovs that small frags share | a copy of a few bytes, by the NIC; nothing is lost |
+//! | a quarter | *hoarders*: a connection that has held payload out of order for two seconds, and delivered less than a quarter of as much meanwhile, gives it up | the peer sends it again |
+//! | a sixteenth, or two of the longest packets | *prune*: payload out of order is given up until a quarter is free, highest sequence numbers first. Connections that hold the most beyond what they delivered come first. They hold nothing out of order until three eighths are free | the peer sends it again |
+//! | nothing | *withdraw*: a segment in order is dropped and answered by a window of 0 until there is room ([`tcp::Connection::on_unplaced`]) | the peer asks now and then |
+//!
+//! Only memory that the application has not seen is moved: a frag under a token keeps its offset. Payload that an ACK has covered
+//! is never given up. Payload that SACK has reported may be (RFC 2018 8: SACK is advice); no later SACK block names it.
 //!
 //! None of this costs time per packet. A connection enters the list of holders at the end of a burst that
-//! leaves payload in it.
+//! leaves payload in it, and net_iovs are counted when a mark is reached.
+//!
+//! Tokens are not limited: each keeps its whole net_iov. A reader that keeps as many tokens as there are net_iovs has
+//! all of them, and no other connection of the queue receives anything until it gives some back, as with the kernel. Readers that must not
+//! affect each other need separate queues and bindings.
 
 use std::time::Duration;
 

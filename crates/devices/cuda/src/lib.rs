@@ -9,8 +9,9 @@
 //! with this crate needs no CUDA to be built, and runs without a GPU. The crate has the names of the driver's functions and
 //! what other vendors do in another way; the rest is `devmem-gpu`.
 //!
-//! In the walks of ARCHITECTURE.md, the crate does the copies of a staged packet, on the way in and on the way out. It knows
-//! no packets. The kernels that it launches add vectors of floats ([`Device::adder`]) and compute CRC-32Cs (`Dmabuf::crc32c`): PTX, which the
+//! The crate copies packets between the ring of a queue and the memory of the device, in both directions
+//! (`crates/core/nic/DECISIONS.md`, "Memory that the CPU cannot access"). It knows no headers.
+//! The kernels that it launches add vectors of floats ([`Device::adder`]) and compute CRC-32Cs (`Dmabuf::crc32c`): PTX, which the
 //! driver compiles for the GPU that is there. It does not import memory of other processes.
 
 mod remedy;

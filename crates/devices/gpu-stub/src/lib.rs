@@ -12,7 +12,7 @@
 //! with EFAULT. The bytes are in a memory file that only the copies and functions here use. A copy is done when a later
 //! event of its stream has been queried as often as the plan says, or is waited for.
 //!
-//! It stands in no walk of ARCHITECTURE.md. It does not show that the libraries of the vendors have the same
+//! It does not show that the libraries of the vendors have the same
 //! parameters, nor their timing.
 
 mod calls;

@@ -15,8 +15,9 @@
 //! a GPU. Any thread may call anything; each call selects the device and restores the thread's own. After fork(2), a child gets
 //! errors, and frees nothing.
 //!
-//! In the walks of ARCHITECTURE.md, the crate does the copies of a staged packet, on the way in and on the way out. It knows
-//! no packets. It launches two kernels, the addition of an [`Adder`] and the checksums of a memory's chunks; it does not import memory of other
+//! The crate copies packets between the ring of a queue and the memory of the device, in both directions
+//! (`crates/core/nic/DECISIONS.md`, "Memory that the CPU cannot access"). It knows no headers.
+//! It launches two kernels, the addition of an [`Adder`] and the checksums of a memory's chunks; it does not import memory of other
 //! processes.
 
 mod allocation;

@@ -14,8 +14,9 @@
 //! permits them): Linux attaches the memory statically (net/core/devmem.c), for which amdgpu moves it to host memory
 //! (amdgpu_dma_buf.c), while the GPU goes on to use its own.
 //!
-//! In the walks of ARCHITECTURE.md, the crate does the copies of a staged packet, on the way in and on the way out. It knows
-//! no packets. It does not launch kernels, and does not import memory of other processes.
+//! The crate copies packets between the ring of a queue and the memory of the device, in both directions
+//! (`crates/core/nic/DECISIONS.md`, "Memory that the CPU cannot access"). It knows no headers.
+//! It does not launch kernels, and does not import memory of other processes.
 
 mod remedy;
 mod sys;

@@ -10,7 +10,8 @@
 //! The loader is loaded at run time (`libvulkan.so.1`, or the file that `DEVMEM_LIBVULKAN` names), by dlopen. Any thread may
 //! call anything. After fork(2), a child gets errors, and frees nothing.
 //!
-//! In the walks of ARCHITECTURE.md, the crate does the copies of a staged packet, and those of a gather. It knows no packets.
+//! The crate copies packets between the ring of a queue and the memory of the device, in both directions
+//! (`crates/core/nic/DECISIONS.md`, "Memory that the CPU cannot access"), and gathers frags. It knows no headers.
 //! It does not run shaders, does not draw, and does not import memory of other processes.
 
 mod allocation;

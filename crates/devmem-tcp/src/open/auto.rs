@@ -1,12 +1,15 @@
 //! The address `auto` of a NIC that is opened: addresses from a DHCP server and from routers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use devmem_uapi::Errno;
+use lease::{Acquired, Families, LeaseKeeper, LeasePort, News, Outcome, OwnAddresses};
 
+use super::claim::own_addresses;
 use super::{NetdevBuilder, invalid, random_bytes};
+use crate::driver::{Driver, StackIndex};
 use crate::error::{ErrorKind, OpenError, Refusal};
-use crate::lease::{self, Acquired, Families, LeasePort, Outcome, OwnAddresses};
 use crate::link_spec::LinkSpec;
 
 /// How long an open waits for addresses: three messages of a client, of which the network may lose some.
@@ -38,7 +41,13 @@ impl NetdevBuilder {
             Some(mtu) if mtu < stack::MIN_IPV6_MTU => Families::Ipv4,
             _ => Families::Both,
         };
-        let own = OwnAddresses::except(self.replaced_interface().map(str::to_owned));
+        let replaced = self.replaced_interface().map(str::to_owned);
+        let own = OwnAddresses::new(move || {
+            // It has worked when the options were checked. If it fails, the kernel has no memory.
+            let addresses = own_addresses().ok()?.into_iter();
+            let others = addresses.filter(|(interface, _)| Some(interface) != replaced.as_ref());
+            Some(others.map(|(_, ip)| ip).collect())
+        });
         let outcome = lease::acquire(port, own, families, random, PATIENCE);
         match outcome.map_err(OpenError::system("poll"))? {
             Outcome::Acquired(acquired) => Ok(Some(*acquired)),
@@ -66,4 +75,25 @@ impl NetdevBuilder {
         );
         Refusal::new(ErrorKind::TimedOut, Errno::ETIMEDOUT, reason).with_remedy(remedy)
     }
+}
+
+/// Starts to renew the addresses of a NIC, and changes those of the stacks of its shards with them.
+pub(super) fn keep(acquired: Acquired, shards: Vec<Arc<Driver>>) -> std::io::Result<LeaseKeeper> {
+    LeaseKeeper::start(acquired, move |news| {
+        shards.iter().for_each(|shard| tell(news, shard));
+    })
+}
+
+/// Changes an address of the stack of a shard.
+fn tell(news: &News, shard: &Driver) {
+    let told = shard.with(StackIndex(0), |stack, now| match news {
+        News::Has(address) => stack.add_address(address, now),
+        News::Lost(address) => {
+            stack.remove_address(*address, now);
+            Ok(())
+        }
+    });
+    // The clients accept only addresses of hosts, and routers on the link. The other error is that of a child of fork(2), which
+    // has no threads.
+    debug_assert!(!matches!(told, Ok(Err(_))), "{news:?}");
 }

@@ -156,7 +156,7 @@ fn sleep(stacks: &[QueueStack], clock: &Clock) {
 }
 
 /// Returns the addresses of this network namespace, each with the name of its interface.
-pub(crate) fn own_addresses() -> Result<Vec<(String, IpAddr)>, OpenError> {
+pub(super) fn own_addresses() -> Result<Vec<(String, IpAddr)>, OpenError> {
     let read =
         || -> Result<_, NetlinkError> { Ok((netif::all_addresses()?, netif::interfaces()?)) };
     let (addresses, interfaces) = read().map_err(|error| {

@@ -9,6 +9,7 @@ use devmem_linux::netif::Interface;
 use devmem_linux::netlink::NetlinkError;
 use devmem_linux::tap::{Tap, TapOffloads, TapOptions, TapSetUp, VnetHeader};
 use devmem_uapi::Errno;
+use lease::LeasePort;
 use nic::{Captured, Impaired, Impairment, Link, TapLink, VnetHeaderLen, WireHello};
 use wire::MacAddr;
 
@@ -16,7 +17,6 @@ use super::macvtap::{self, MacvtapSettings};
 use super::packet::{self, Sharing};
 use super::{DEFAULT_MTU, NetdevBuilder, memory, unix};
 use crate::error::{ErrorKind, OpenError, Refusal};
-use crate::lease::LeasePort;
 use crate::link_spec::LinkSpec;
 
 /// An open link.

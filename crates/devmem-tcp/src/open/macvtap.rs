@@ -8,6 +8,7 @@ use devmem_linux::macvtap::{self, MacvtapError, MacvtapOptions};
 use devmem_linux::netif::{InterfaceWatch, Sighting};
 use devmem_linux::tap::TapOffloads;
 use devmem_uapi::Errno;
+use lease::LeasePort;
 use nic::{
     InterfaceReports, InterfaceStatus, Look, MacvtapLink, TapLink, TapOptions, VnetHeaderLen,
 };
@@ -16,7 +17,6 @@ use wire::MacAddr;
 use super::link::of_shards;
 use super::packet;
 use crate::error::{ErrorKind, OpenError, Refusal};
-use crate::lease::LeasePort;
 
 /// Which other stations of this machine a NIC on a macvtap link reaches, beside the network of its interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -10,11 +10,11 @@ use devmem_linux::packet::{
     self, PacketError, PacketGroup, PacketOptions, PacketSocket, Presence, SharedStation, Station,
 };
 use devmem_uapi::Errno;
+use lease::LeasePort;
 use nic::{InterfaceStatus, LinkState, PacketLink, PacketLinkOptions};
 use wire::MacAddr;
 
 use crate::error::{ErrorKind, OpenError, Refusal};
-use crate::lease::LeasePort;
 
 /// The addresses of a NIC on a packet link.
 #[derive(Clone, Debug)]

@@ -188,18 +188,14 @@ impl Stack {
         let mut learned = None;
         let disposition = match &mut *socket {
             SocketKind::Connection(connection) => {
-                connection.note_arrival(
-                    slot,
-                    queue.index(),
-                    segment.payload.len(),
-                    &mut self.memory.windows,
-                );
-                connection.note_time(segment.seq, segment.payload.len(), now);
+                let (len, windows) = (segment.payload.len(), &mut self.memory.windows);
+                connection.note_arrival(slot, queue.index(), len, windows);
+                connection.note_time(segment.seq, len, now);
                 connection.note_urgent(segment.seq, urgent);
-                let settings = &connection.options.tcp;
+                let (conn, settings) = (&mut connection.conn, &connection.options.tcp);
                 let disposition = match is_unplaced {
-                    false => connection.conn.on_segment(segment, settings, now),
-                    true => connection.conn.on_unplaced(segment, settings, now),
+                    false => conn.on_segment(segment, settings, now),
+                    true => conn.on_unplaced(segment, settings, now),
                 };
                 if disposition.established {
                     learned = connection.conn.take_learned();

@@ -174,7 +174,9 @@ impl SocketSettings {
             OptionName::Cork => SocketOption::Cork(self.tcp.cork),
             OptionName::RcvBuf => SocketOption::RcvBuf(self.tcp.rcv_buf_max),
             OptionName::SndBuf => SocketOption::SndBuf(self.snd_buf),
-            OptionName::NotsentLowat => SocketOption::NotsentLowat(self.tcp.notsent_lowat.unwrap_or(0)),
+            OptionName::NotsentLowat => {
+                SocketOption::NotsentLowat(self.tcp.notsent_lowat.unwrap_or(0))
+            }
             OptionName::Tos => SocketOption::Tos(self.tos),
             OptionName::Timestamping => SocketOption::Timestamping(self.timestamping),
             OptionName::Congestion => SocketOption::Congestion(self.tcp.congestion),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use netmem::Payload;
 use wire::{Ecn, Instant};
 
-use crate::test_config::{TestConfig, test_link};
+use crate::test_config::{TestConfig, endpoints, test_link};
 use crate::test_payload::{Bytes, live_runs};
 use crate::test_random::Random;
 use crate::test_socket::TestSocket;
@@ -98,10 +98,7 @@ impl Network {
         let mut rng = Random::new(seed);
         let now = Instant::from_millis(1000);
         let isns = IsnGenerator::new([seed as u8; 16]);
-        let endpoints = Endpoints {
-            local: ([10, 0, 0, 1], 80).into(),
-            remote: ([10, 0, 0, 2], 9).into(),
-        };
+        let endpoints = endpoints(9);
         let mut backlog = SynBacklog::new(
             Arc::clone(&config.shared),
             config.settings.rcv_space_initial,

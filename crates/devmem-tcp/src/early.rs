@@ -12,7 +12,8 @@ use crate::connect::ConnectOptions;
 use crate::driver::WaitLimit;
 use crate::error::{ConnectError, Refusal, SendError};
 use crate::kernel;
-use crate::netdev::{Backend, Netdev, resolve};
+use crate::netdev::{Backend, Netdev};
+use crate::resolve::each_in_turn;
 use crate::send::{SendId, advance, check_ranges, device_control, length};
 use crate::shards::UserShard;
 use crate::socket::{Inner, Socket, merging_frags};
@@ -95,7 +96,7 @@ impl EarlyData<'_> {
             Self::Device(tx, ranges) => {
                 let mut rest = ranges.to_vec();
                 advance(&mut rest, taken);
-                Ok(begun.through(stream.send(tx, &rest)?))
+                Ok(begun.through(stream.send_all(tx, &rest)?))
             }
         }
     }
@@ -147,9 +148,11 @@ impl Netdev {
         options: &ConnectOptions,
         data: EarlyData<'_>,
     ) -> Result<(Stream, SendId), ConnectError> {
-        let address = resolve(address).map_err(ConnectError::Address)?;
-        let (mut stream, taken) = self.begin_with_data(address, options, data)?;
-        stream.socket().await_connected(options)?;
+        let (mut stream, taken) = each_in_turn(address, |address| {
+            let (stream, taken) = self.begin_with_data(address, options, data)?;
+            stream.socket().await_connected(options)?;
+            Ok((stream, taken))
+        })?;
         let sent = data.send_rest(&mut stream, taken);
         Ok((stream, sent.map_err(not_sent)?))
     }

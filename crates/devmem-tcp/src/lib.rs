@@ -93,7 +93,7 @@
 //! # /*
 //! let mut stream = nic.connect("10.77.0.1:5201")?;
 //! # */
-//! let id = stream.send(&tx, &[0..4096, 65536..131072])?;        // ranges of the bound memory, no copy
+//! let id = stream.send_all(&tx, &[0..4096, 65536..131072])?;    // ranges of the bound memory, no copy
 //! stream.completions().wait(id)?;                               // only now may those bytes change
 //! memory.fill(0..131072, 9)?;
 //! stream.shutdown_write()?;
@@ -212,6 +212,7 @@ mod home;
 #[doc(hidden)]
 pub mod internals;
 mod kernel;
+mod limit;
 mod link_spec;
 mod listener;
 #[cfg(all(test, devmem_loom))]
@@ -222,6 +223,7 @@ mod plan;
 mod poller;
 mod queue_stats;
 mod recv_half;
+mod resolve;
 mod restore;
 mod send;
 mod send_half;

@@ -15,6 +15,7 @@ use crate::driver::{WaitLimit, sleep_until_readable};
 use crate::early::EarlyCookie;
 use crate::error::{AcceptError, ErrorKind, Refusal};
 use crate::kernel::Listening;
+use crate::limit::CallLimit;
 use crate::socket::{Inner, Socket};
 use crate::stream::Stream;
 
@@ -149,14 +150,14 @@ fn accept_on(
 #[derive(Debug)]
 pub struct Listener {
     socket: ListenSocket,
-    limit: WaitLimit,
+    limit: CallLimit,
 }
 
 impl Listener {
     pub(crate) fn new(socket: ListenSocket) -> Self {
         Self {
             socket,
-            limit: WaitLimit::Forever,
+            limit: CallLimit::new(WaitLimit::Forever),
         }
     }
 
@@ -183,12 +184,12 @@ impl Listener {
     pub fn accept(&self) -> Result<(Stream, SocketAddr), AcceptError> {
         let (socket, peer) = match &self.socket {
             ListenSocket::User(listening) => {
-                let (accepted, peer) = listening.accept(self.limit)?;
+                let (accepted, peer) = listening.accept(self.limit.get())?;
                 (Socket::User(accepted), peer)
             }
             ListenSocket::Kernel(listening) => {
                 listening.nic().check()?;
-                let (socket, peer) = listening.accept(self.limit)?;
+                let (socket, peer) = listening.accept(self.limit.get())?;
                 (Socket::Kernel(socket), peer)
             }
         };
@@ -277,14 +278,14 @@ impl Listener {
 
     /// Makes [`accept`](Self::accept) return `WouldBlock` instead of waiting. Overrides an earlier
     /// [`set_timeout`](Self::set_timeout).
-    pub fn set_nonblocking(&mut self, nonblocking: bool) {
-        self.limit = WaitLimit::of_nonblocking(nonblocking);
+    pub fn set_nonblocking(&self, nonblocking: bool) {
+        self.limit.set_nonblocking(nonblocking);
     }
 
     /// Sets how long [`accept`](Self::accept) waits; `None` waits forever. Overrides an earlier
     /// [`set_nonblocking`](Self::set_nonblocking).
-    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
-        self.limit = WaitLimit::within(timeout);
+    pub fn set_timeout(&self, timeout: Option<Duration>) {
+        self.limit.set_timeout(timeout);
     }
 
     /// Returns an fd for poll and epoll that is readable while a connection is pending. With a kernel NIC it is the socket;

@@ -24,6 +24,7 @@ use crate::listener::{ListenSocket, Listener, UserListening};
 use crate::open::NetdevBuilder;
 use crate::plan::ReceivePlan;
 use crate::queue_stats::QueueStats;
+use crate::resolve::{each_in_turn, resolve};
 use crate::shards::{BACKLOG, UserNic, UserShard};
 use crate::socket::Socket;
 use crate::stream::Stream;
@@ -263,7 +264,8 @@ impl Netdev {
         Ok(Listener::new(socket))
     }
 
-    /// Connects to `address` and waits until the connection is established or TCP gives up.
+    /// Connects to `address` and waits until the connection is established or TCP gives up. Of several addresses of a name, each is
+    /// tried in turn, as by std.
     ///
     /// # Errors
     /// [`ConnectError::Address`] if `address` cannot be resolved; otherwise there is no route, or the peer refused, reset or
@@ -284,7 +286,7 @@ impl Netdev {
         self.connect_with(address, &ConnectOptions::new().timeout(at_most))
     }
 
-    /// Connects to `address` as [`connect`](Self::connect) does, with options: source address, timeout.
+    /// Connects to `address` as [`connect`](Self::connect) does, with options: source address, timeout (for each address of a name).
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
@@ -294,12 +296,15 @@ impl Netdev {
         options: &ConnectOptions,
     ) -> Result<Stream, ConnectError> {
         self.check()?;
-        let address = resolve(address).map_err(ConnectError::Address)?;
-        let socket = match &self.backend {
-            Backend::User(nic) => Socket::User(nic.connect(address, options)?),
-            Backend::Kernel(nic) => Socket::Kernel(kernel::Socket::connect(nic, address, options)?),
-        };
-        Ok(Stream::new(socket))
+        each_in_turn(address, |address| {
+            let socket = match &self.backend {
+                Backend::User(nic) => Socket::User(nic.connect(address, options)?),
+                Backend::Kernel(nic) => {
+                    Socket::Kernel(kernel::Socket::connect(nic, address, options)?)
+                }
+            };
+            Ok(Stream::new(socket))
+        })
     }
 
     /// Begins to connect to `address`, and returns at once. The timeout of the options does not count: drop the attempt to
@@ -485,9 +490,3 @@ impl Netdev {
 
 /// Interface index of a stack's only interface, in the stack's own numbering.
 pub(crate) const IFINDEX: IfIndex = IfIndex(1);
-
-pub(crate) fn resolve(address: impl ToSocketAddrs) -> std::io::Result<SocketAddr> {
-    let no_address =
-        || std::io::Error::new(std::io::ErrorKind::InvalidInput, "the name has no address");
-    address.to_socket_addrs()?.next().ok_or_else(no_address)
-}

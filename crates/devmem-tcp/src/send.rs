@@ -6,12 +6,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use devmem_uapi::{CmsgWriter, DmabufId, MsgFlags, UIO_MAXIOV, cmsg_space};
+use devmem_uapi::{CmsgWriter, DmabufId, Errno, MsgFlags, UIO_MAXIOV, cmsg_space};
 use stack::{SendMsg, SocketOption, Stack};
 
 use crate::bound_tx::{Binding, BoundTx};
 use crate::driver::{NotReady, WaitLimit};
-use crate::error::{CompletionError, SendError};
+use crate::error::{CompletionError, ErrorKind, Refusal, SendError};
+use crate::limit::CallLimit;
 use crate::send_half::SendHalf;
 use crate::socket::{Inner, Socket};
 
@@ -30,8 +31,7 @@ pub struct SendId {
 }
 
 impl SendId {
-    /// Returns the number of bytes queued: all of them, or fewer if the stream is non-blocking or has a timeout. Then the
-    /// caller must send the rest.
+    /// Returns the number of bytes queued. After [`SendHalf::send`] these may be fewer than the ranges have: send the rest then.
     pub fn bytes(self) -> usize {
         self.bytes
     }
@@ -155,12 +155,23 @@ pub(crate) fn length(ranges: &[Range<usize>]) -> usize {
         .fold(0, |sum: usize, range| sum.saturating_add(range.len()))
 }
 
-/// Calls `once` with the remaining ranges until all bytes are queued, or until it would block after some were. `sent` returns
-/// the number of zero-copy sends so far.
+/// How much of its ranges a send queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HowMuch {
+    /// What there is room for; it waits only for the first byte.
+    WhatFits,
+    /// All of them.
+    All,
+}
+
+/// Calls `once` with the remaining ranges until it has queued as many bytes as `how_much` says. `sent` returns the number of
+/// zero-copy sends so far.
 fn send_ranges(
     ranges: &[Range<usize>],
+    how_much: HowMuch,
+    limit: WaitLimit,
     sent: impl Fn() -> u64,
-    mut once: impl FnMut(&[Range<usize>]) -> Result<usize, SendError>,
+    mut once: impl FnMut(&[Range<usize>], WaitLimit) -> Result<usize, SendError>,
 ) -> Result<SendId, SendError> {
     let first = sent();
     let total = length(ranges);
@@ -170,9 +181,11 @@ fn send_ranges(
     while bytes < total {
         let now = rest.as_deref().unwrap_or(ranges);
         let now = &now[..now.len().min(UIO_MAXIOV)];
-        let taken = match once(now) {
+        let fits_only = how_much == HowMuch::WhatFits && bytes > 0;
+        let limit = if fits_only { WaitLimit::Never } else { limit };
+        let taken = match once(now, limit) {
             Ok(taken) => taken,
-            Err(SendError::WouldBlock | SendError::TimedOut) if bytes > 0 => break,
+            Err(SendError::WouldBlock) if fits_only => break,
             Err(error) => return Err(error),
         };
         bytes += taken;
@@ -264,8 +277,9 @@ impl Inner {
 }
 
 impl SendHalf {
-    /// Sends ranges of bound device memory in the given order, without a copy. Waits until all bytes are queued. The bytes
-    /// must not change until [`completions`](Self::completions) reports that the send is complete.
+    /// Sends ranges of bound device memory in the given order, without a copy: as many bytes as can be queued, at least one, waiting
+    /// for room if there is none. [`SendId::bytes`] returns their number. They must not change until
+    /// [`completions`](Self::completions) reports that the send is complete. [`send_all`](Self::send_all) queues all.
     ///
     /// # Errors
     /// [`SendError::WouldBlock`] if nothing could be queued and the stream is non-blocking; [`SendError::TimedOut`] if nothing
@@ -273,14 +287,33 @@ impl SendHalf {
     /// outside the memory; the connection has ended. After an error some bytes may be queued: [`Completions::wait_all`]
     /// waits for them.
     pub fn send(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, SendError> {
+        self.send_device(tx, ranges, HowMuch::WhatFits)
+    }
+
+    /// Sends ranges of bound device memory as [`send`](Self::send) does, and waits until all bytes are queued.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send), also after some bytes were queued. A program that goes on after `WouldBlock` or `TimedOut` needs to
+    /// know how many those were: it calls `send`.
+    pub fn send_all(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, SendError> {
+        self.send_device(tx, ranges, HowMuch::All)
+    }
+
+    fn send_device(
+        &self,
+        tx: &BoundTx,
+        ranges: &[Range<usize>],
+        how_much: HowMuch,
+    ) -> Result<SendId, SendError> {
         self.socket.check()?;
+        let limit = self.limit.get();
         match (&self.socket, &tx.binding) {
             (Socket::User(inner), Binding::User(bound)) if bound.is_at(&inner.shared, inner.at) => {
                 inner.enable_zerocopy()?;
                 let control = device_control(tx.id());
                 let sent = || inner.sends().sent;
-                send_ranges(ranges, sent, |now| {
-                    inner.send_zerocopy(&SendMsg::device(now, &control), self.limit)
+                send_ranges(ranges, how_much, limit, sent, |now, limit| {
+                    inner.send_zerocopy(&SendMsg::device(now, &control), limit)
                 })
             }
             (Socket::Kernel(socket), Binding::Kernel(bound))
@@ -289,42 +322,76 @@ impl SendHalf {
                 check_ranges(tx, ranges)?;
                 socket.enable_zerocopy()?;
                 let sent = || socket.sent();
-                send_ranges(ranges, sent, |now| {
-                    socket.send_device(bound, now, self.limit)
+                send_ranges(ranges, how_much, limit, sent, |now, limit| {
+                    socket.send_device(bound, now, limit)
                 })
             }
             _ => Err(SendError::OtherNetdev { dmabuf: tx.id() }),
         }
     }
 
-    /// Sends bytes of host memory with `MSG_ZEROCOPY`. The library keeps them until they are sent, and
-    /// [`completions`](Self::completions) reports when that is. The kernel sends them from where they are; the user-space
-    /// stack copies them and reports the send as copied.
+    /// Sends a range of bytes of host memory with `MSG_ZEROCOPY`: as many of them as can be queued, at least one. The library keeps
+    /// them until they are sent, and [`completions`](Self::completions) reports when that is. The kernel sends them from where
+    /// they are; the user-space stack copies them and reports the send as copied.
     ///
     /// # Errors
     /// As [`send`](Self::send).
-    pub fn send_host(&mut self, bytes: &Arc<[u8]>) -> Result<SendId, SendError> {
+    pub fn send_host(
+        &mut self,
+        bytes: &Arc<[u8]>,
+        range: Range<usize>,
+    ) -> Result<SendId, SendError> {
+        self.send_host_range(bytes, range, HowMuch::WhatFits)
+    }
+
+    /// Sends bytes of host memory as [`send_host`](Self::send_host) does, and waits until all are queued.
+    ///
+    /// # Errors
+    /// As [`send_all`](Self::send_all).
+    pub fn send_host_all(&mut self, bytes: &Arc<[u8]>) -> Result<SendId, SendError> {
+        self.send_host_range(bytes, 0..bytes.len(), HowMuch::All)
+    }
+
+    fn send_host_range(
+        &self,
+        bytes: &Arc<[u8]>,
+        range: Range<usize>,
+        how_much: HowMuch,
+    ) -> Result<SendId, SendError> {
         self.socket.check()?;
-        let all = 0..bytes.len();
-        let ranges = std::slice::from_ref(&all);
+        let Some(wanted) = bytes.get(range.clone()) else {
+            return Err(outside(range, bytes.len()));
+        };
+        let limit = self.limit.get();
+        let end = range.start + wanted.len();
+        let ranges = std::slice::from_ref(&range);
         match &self.socket {
             Socket::User(inner) => {
                 inner.enable_zerocopy()?;
                 let sent = || inner.sends().sent;
-                send_ranges(ranges, sent, |now| {
+                send_ranges(ranges, how_much, limit, sent, |now, limit| {
                     let rest = &bytes[now[0].clone()];
-                    inner.send_zerocopy(&SendMsg::new(rest), self.limit)
+                    inner.send_zerocopy(&SendMsg::new(rest), limit)
                 })
             }
             Socket::Kernel(socket) => {
                 socket.enable_zerocopy()?;
                 let sent = || socket.sent();
-                send_ranges(ranges, sent, |now| {
-                    socket.send_host(bytes, now[0].start, self.limit)
+                send_ranges(ranges, how_much, limit, sent, |now, limit| {
+                    socket.send_host(bytes, now[0].start..end, limit)
                 })
             }
         }
     }
+}
+
+/// The error for a range that the host bytes do not have.
+fn outside(range: Range<usize>, len: usize) -> SendError {
+    let Range { start, end } = range;
+    let reason = format!("bytes {start} to {end} are not inside the {len} bytes to send");
+    Refusal::new(ErrorKind::InvalidInput, Errno::EFAULT, reason)
+        .with_remedy("send a range inside the bytes")
+        .into()
 }
 
 /// Reports when sends of a stream are complete: the peer has acknowledged every byte, and the NIC has finished with every
@@ -334,12 +401,15 @@ impl SendHalf {
 #[derive(Debug)]
 pub struct Completions {
     socket: Socket,
-    limit: WaitLimit,
+    limit: CallLimit,
 }
 
 impl Completions {
     pub(crate) fn new(socket: Socket, limit: WaitLimit) -> Self {
-        Self { socket, limit }
+        Self {
+            socket,
+            limit: CallLimit::new(limit),
+        }
     }
 
     /// Waits until `id` and every earlier send are complete.
@@ -426,8 +496,8 @@ impl Completions {
     }
 
     /// Sets how long [`wait`](Self::wait) waits; `None` waits forever.
-    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
-        self.limit = WaitLimit::within(timeout);
+    pub fn set_timeout(&self, timeout: Option<Duration>) {
+        self.limit.set_timeout(timeout);
     }
 
     /// Returns the stream's fd for poll and epoll: see [`Stream::readiness_fd`](crate::Stream::readiness_fd). Methods of this handle, and methods of the
@@ -449,9 +519,9 @@ impl Completions {
         self.socket.check()?;
         let inner = match &self.socket {
             Socket::User(inner) => inner,
-            Socket::Kernel(socket) => return socket.wait_until(end, self.limit),
+            Socket::Kernel(socket) => return socket.wait_until(end, self.limit.get()),
         };
-        let done = inner.wait(self.limit, |stack, _| match inner.collect(stack) {
+        let done = inner.wait(self.limit.get(), |stack, _| match inner.collect(stack) {
             Ok(complete) => (complete >= end).then_some(Ok(())),
             Err(error) => Some(Err(error)),
         });

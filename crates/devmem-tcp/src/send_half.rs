@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::driver::WaitLimit;
 use crate::error::ShutdownError;
+use crate::limit::CallLimit;
 use crate::send::Completions;
 use crate::send_signal::SendSignal;
 use crate::socket::Socket;
@@ -18,21 +19,21 @@ use crate::tcp_info::TcpInfo;
 #[derive(Debug)]
 pub struct SendHalf {
     pub(crate) socket: Socket,
-    pub(crate) limit: WaitLimit,
+    pub(crate) limit: CallLimit,
 }
 
 impl SendHalf {
     pub(crate) fn new(socket: Socket) -> Self {
         Self {
             socket,
-            limit: WaitLimit::Forever,
+            limit: CallLimit::new(WaitLimit::Forever),
         }
     }
 
     /// Returns a handle that reports when sends are complete. It may outlive the stream, so that a program can drop the
     /// stream and then wait until its memory is free. It takes over the current timeout or non-blocking mode.
     pub fn completions(&self) -> Completions {
-        Completions::new(self.socket.clone(), self.limit)
+        Completions::new(self.socket.clone(), self.limit.get())
     }
 
     /// Returns an fd that tells when a send that found the queue full can be repeated. A program that never waits in a call
@@ -48,19 +49,19 @@ impl SendHalf {
     ///
     /// # Errors
     /// The connection is not established, or not any more.
-    pub fn shutdown(&mut self) -> Result<(), ShutdownError> {
+    pub fn shutdown_write(&self) -> Result<(), ShutdownError> {
         self.socket.shutdown(Shutdown::Write)
     }
 
     /// Makes calls return [`WouldBlock`](crate::SendError::WouldBlock) instead of waiting. Overrides an earlier
     /// [`set_timeout`](Self::set_timeout).
-    pub fn set_nonblocking(&mut self, nonblocking: bool) {
-        self.limit = WaitLimit::of_nonblocking(nonblocking);
+    pub fn set_nonblocking(&self, nonblocking: bool) {
+        self.limit.set_nonblocking(nonblocking);
     }
 
     /// Sets how long a call waits; `None` waits forever. Overrides an earlier [`set_nonblocking`](Self::set_nonblocking).
-    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
-        self.limit = WaitLimit::within(timeout);
+    pub fn set_timeout(&self, timeout: Option<Duration>) {
+        self.limit.set_timeout(timeout);
     }
 
     /// Sends small segments at once (TCP_NODELAY).
@@ -94,15 +95,27 @@ impl SendHalf {
     }
 }
 
+impl SendHalf {
+    /// Writes as [`io::Write`] does.
+    pub(crate) fn write_shared(&self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(self.socket.write(bytes, self.limit.get())?)
+    }
+
+    /// Flushes as [`io::Write`] does.
+    pub(crate) fn flush_shared(&self) -> io::Result<()> {
+        self.socket.flush()
+    }
+}
+
 impl io::Write for SendHalf {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Ok(self.socket.write(bytes, self.limit)?)
+        self.write_shared(bytes)
     }
 
     /// Sends what waits for further writes to fill a packet. Without a further call it leaves after about a millisecond, or up to 4 ms
     /// right after a long stream. What Nagle's algorithm holds back still waits.
     fn flush(&mut self) -> io::Result<()> {
-        self.socket.flush()
+        self.flush_shared()
     }
 }
 

@@ -136,6 +136,19 @@ impl Socket {
         }
     }
 
+    /// Returns the pending error of the connection and clears it.
+    pub(crate) fn take_error(&self) -> io::Result<Option<io::Error>> {
+        self.check()?;
+        match self {
+            Self::User(inner) => {
+                let taken = inner.with(|stack| stack.take_error(inner.socket))?;
+                let taken = taken.map_err(Refusal::from)?;
+                Ok(taken.map(|error| Refusal::ended(error).into()))
+            }
+            Self::Kernel(socket) => Ok(socket.take_error()?.map(io::Error::from)),
+        }
+    }
+
     pub(crate) fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.check()?;
         match self {

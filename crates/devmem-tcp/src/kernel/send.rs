@@ -201,17 +201,17 @@ impl Socket {
         })
     }
 
-    /// Queues as many of `bytes` from `from` on as there is room for, without a copy. Keeps them until the send is complete.
+    /// Queues as many bytes of the range of `bytes` as there is room for, without a copy. Keeps them until the send is complete.
     pub(crate) fn send_host(
         &self,
         bytes: &Arc<[u8]>,
-        from: usize,
+        range: Range<usize>,
         limit: WaitLimit,
     ) -> Result<usize, SendError> {
         let zerocopy = SendFlags::from_bits_retain(MsgFlags::ZEROCOPY.bits());
         let flags = zerocopy | SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         self.send_counted(limit, |socket, _| {
-            let taken = send(&*socket.fd, &bytes[from..], flags)
+            let taken = send(&*socket.fd, &bytes[range.clone()], flags)
                 .map_err(|errno| socket.not_yet(Errno(errno.raw_os_error())))?;
             let _bytes = Arc::clone(bytes);
             Ok((taken, Kept::Bytes { _bytes }))

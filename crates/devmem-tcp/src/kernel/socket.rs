@@ -163,6 +163,15 @@ impl Socket {
         })
     }
 
+    /// Returns the pending error of the connection and clears it.
+    pub(crate) fn take_error(&self) -> io::Result<Option<Refusal>> {
+        let pending = sockopt::socket_error(&*self.fd)?.err();
+        let refused = |errno: rustix::io::Errno| {
+            self.refused("connection", Operation::Socket, Errno(errno.raw_os_error()))
+        };
+        Ok(pending.map(refused))
+    }
+
     pub(crate) fn peer_addr(&self) -> io::Result<SocketAddr> {
         let address = getpeername(&*self.fd)?.ok_or(io::ErrorKind::NotConnected)?;
         Ok(SocketAddr::try_from(address)?)

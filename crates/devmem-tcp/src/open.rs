@@ -352,7 +352,7 @@ impl NetdevBuilder {
     /// Opens the queues of the link and returns a stack on each, and the address if one is to be lent. Waits until the stacks have
     /// their addresses.
     fn into_stacks(mut self, clock: &Clock) -> Result<(Vec<QueueStack>, Option<Acquired>), Error> {
-        if let Some(keepalive) = self.tcp.options.keepalive {
+        if let Some(keepalive) = self.tcp.settings.keepalive {
             Keepalive::from(keepalive).check()?;
         }
         let (random_mac, secret) = random_identity()?;

@@ -24,11 +24,7 @@
 //!
 //! let memory = Dmabuf::anonymous(64 << 20)?;                    // huge pages if the machine has them
 //! let nic = Netdev::user("mem:doc", "10.77.0.2/24")?;           // on a TAP: "tap:dm0,10.77.0.1/24"
-//! let setup = nic.plan_receive("10.77.0.2:5201".parse()?)       // header split, RSS and flow rules
-//!     .queues(1)
-//!     .apply()?;                                                // restored when it and `rx` are dropped
-//! let rx = nic.bind_rx(&memory, setup.queues())?;               // unbound when dropped
-//! let listener = nic.listen("10.77.0.2:5201")?;
+//! let (listener, rx) = nic.listen_into("10.77.0.2:5201", &memory)?; // sets the NIC up, binds the memory; undone with `rx`
 //! # let peer = peer();
 //! let (mut stream, _peer) = listener.accept()?;
 //!
@@ -53,6 +49,9 @@
 //! # assert_eq!(net_iovs.home, net_iovs.total);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! [`Netdev::listen_into`] makes four steps, which can be made alone: [`Netdev::plan_receive`] and [`ReceivePlan::apply`] set the NIC up
+//! (header split, RSS, flow rules), [`Netdev::bind_rx`] binds the memory, [`Netdev::listen`] listens.
 //!
 //! [`RxBatch::take`] moves frags out of the batch as owned [`RxFrag`]s; each returns its memory when it is dropped.
 //! [`RxBatch::gather_into`] copies a batch into contiguous memory, device to device, in one pass. A program that knows where the next
@@ -192,6 +191,7 @@
 mod backend;
 mod background;
 mod batch;
+mod bind_options;
 mod bound;
 mod bound_target;
 mod bound_tx;
@@ -257,6 +257,7 @@ mod sync {
 }
 
 pub use batch::{Frag, Gather, Iter, RxBatch, RxFrag};
+pub use bind_options::BindOptions;
 pub use bound::{BoundRx, Unbound};
 pub use bound_target::BoundTarget;
 pub use bound_tx::BoundTx;

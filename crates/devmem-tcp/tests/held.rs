@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use devmem_tcp::{
+use devmem_tcp::{BindOptions, 
     BoundRx, Dmabuf, ErrorKind, HeldMemory, HeldUnit, Listener, Netdev, NiovSize, RecvError,
     RxBatch, RxFrag, Setup, Stream,
 };
@@ -33,7 +33,7 @@ impl Small {
         let memory = Dmabuf::anonymous(1 << 20).unwrap();
         let niov = NiovSize::new(64 << 10).unwrap();
         let bound = receiver
-            .bind_rx_sized(&memory, setup.queues(), niov)
+            .bind_rx_with(&memory, setup.queues(), BindOptions::new().niov_size(niov))
             .unwrap();
         let listener = receiver.listen(LOCAL).unwrap();
         listener.set_timeout(Some(PATIENCE));

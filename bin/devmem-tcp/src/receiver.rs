@@ -5,9 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use devmem_tcp::{BindOptions, 
-    BoundRx, Dmabuf, LinkSpec, LinkState, Listener, NetIovCount, Netdev, NetdevBuilder,
-    ReceivePlan, Setup, Unbound,
+use devmem_tcp::{
+    BindOptions, BoundRx, Dmabuf, LinkSpec, LinkState, Listener, Netdev, NetdevBuilder,
+    ReceivePlan, Setup, Unbound, stats::NetIovCount,
 };
 
 use crate::kernel;
@@ -63,7 +63,11 @@ impl BoundNic {
         local: SocketAddr,
     ) -> Result<Self, Failure> {
         let setup = nic.plan_receive(local).queues(plan.queues).apply()?;
-        let bound = nic.bind_rx_with(&memory, setup.queues(), BindOptions::new().niov_size(plan.niov))?;
+        let bound = nic.bind_rx_with(
+            &memory,
+            setup.queues(),
+            BindOptions::new().niov_size(plan.niov),
+        )?;
         Ok(Self {
             bound,
             setup: Some(setup),

@@ -3,9 +3,10 @@
 use std::io::Write;
 use std::time::Duration;
 
-use devmem_tcp::{BindOptions, 
-    BoundRx, Dmabuf, ErrorKind, HeldMemory, HeldUnit, Listener, Netdev, NiovSize, RecvError,
-    RxBatch, RxFrag, Setup, Stream,
+use devmem_tcp::{
+    BindOptions, BoundRx, Dmabuf, ErrorKind, Listener, Netdev, NiovSize, RecvError, RxBatch,
+    RxFrag, Setup, Stream,
+    memory::{HeldMemory, HeldUnit},
 };
 
 const LOCAL: &str = "10.77.0.2:5201";

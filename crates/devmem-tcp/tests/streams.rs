@@ -7,9 +7,9 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use devmem_tcp::{BindOptions, 
-    BoundRx, ConnectOptions, Dmabuf, ErrorKind, Frag, Listener, Netdev, NetdevBuilder, NiovSize,
-    Placement, RxBatch, RxQueueId, SendRing, Stream,
+use devmem_tcp::{
+    BindOptions, BoundRx, ConnectOptions, Dmabuf, ErrorKind, Frag, Listener, Netdev, NetdevBuilder,
+    NiovSize, Placement, RxBatch, RxQueueId, SendRing, Stream,
 };
 
 const LOCAL: &str = "10.77.0.2:5201";
@@ -122,7 +122,9 @@ fn frags_that_touch_are_one_frag_with_one_token() {
     let memory = Dmabuf::anonymous(1 << 20).unwrap();
     let setup = nic.plan_receive(local()).apply().unwrap();
     let page = NiovSize::new(4096).unwrap();
-    let bound = nic.bind_rx_with(&memory, setup.queues(), BindOptions::new().niov_size(page)).unwrap();
+    let bound = nic
+        .bind_rx_with(&memory, setup.queues(), BindOptions::new().niov_size(page))
+        .unwrap();
     let listener = nic.listen(LOCAL).unwrap();
     let mut sender = sender.connect(LOCAL).unwrap();
     let (mut receiver, _) = listener.accept().unwrap();

@@ -87,7 +87,10 @@ fn net_iovs_of_another_size_are_bound_or_refused_by_name() {
     let memory = crate::bench::memory();
     let setup = bench.nic.plan_receive(bench.address()).apply().unwrap();
     let size = NiovSize::new(16 << 10).unwrap();
-    match bench.nic.bind_rx_with(&memory, setup.queues(), BindOptions::new().niov_size(size)) {
+    match bench
+        .nic
+        .bind_rx_with(&memory, setup.queues(), BindOptions::new().niov_size(size))
+    {
         Ok(bound) => assert_eq!(bound.niov_size(), size),
         Err(error) => {
             let known = [Errno::EINVAL, Errno::EOPNOTSUPP, Errno::ERANGE];

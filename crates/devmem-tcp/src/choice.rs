@@ -110,7 +110,7 @@ impl Netdev {
     /// Returns the NIC and the choice with its reason.
     ///
     /// ```
-    /// use devmem_tcp::{BackendKind, Dmabuf, Netdev, Purpose};
+    /// use devmem_tcp::{choice::{BackendKind, Purpose}, Dmabuf, Netdev};
     ///
     /// let user = Netdev::builder("mem:auto")?.address("10.77.0.2/24")?;   // "tap:dm0" is a TAP interface
     /// let (nic, choice) = Netdev::auto("lo", Purpose::Receive, user)?;    // lo has no device memory; eth1 may

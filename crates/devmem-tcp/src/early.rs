@@ -91,7 +91,7 @@ impl Netdev {
     /// later SYNs carry as much as fits one packet beside it, about
     /// 1,400 bytes with an MTU of 1,500. The rest follows as of [`Stream::send`], and so does everything if the peer
     /// does not allow Fast Open ([`Listener::set_fast_open`](crate::Listener::set_fast_open)) or the path drops such packets.
-    /// [`TcpInfo::syn_data_acked`](crate::TcpInfo::syn_data_acked) says whether the peer accepted bytes of the SYN.
+    /// [`TcpInfo::syn_data_acked`](crate::tcp::TcpInfo::syn_data_acked) says whether the peer accepted bytes of the SYN.
     ///
     /// **Requests that may not be repeated must not be sent so.** If the network duplicates the SYN, or the peer
     /// restarts, the peer's program can receive the bytes of the SYN on two connections (RFC 7413 2.1). That also holds

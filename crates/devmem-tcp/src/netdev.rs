@@ -4,11 +4,12 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use devmem_uapi::Errno;
-use netmem::{Dmabuf, NiovSize};
+use netmem::Dmabuf;
 use nic::{Impairment, LinkState};
 use steer::RxQueueId;
 
 use crate::backend::Nic;
+use crate::bind_options::BindOptions;
 use crate::bound::BoundRx;
 use crate::bound_target::BoundTarget;
 use crate::bound_tx::BoundTx;
@@ -187,18 +188,56 @@ impl Netdev {
         BoundRx::bind(&self.nic, memory, queues, None)
     }
 
-    /// Binds `memory` to RX queues with net_iovs of `niov_size`. A kernel before Linux 7.3 supports only one page; later
-    /// ones what the driver supports (`rx-page-size`), and each contiguous piece of the memory must be a multiple of it.
+    /// Binds `memory` to RX queues as [`bind_rx`](Self::bind_rx) does, with options.
     ///
     /// # Errors
     /// As [`bind_rx`](Self::bind_rx).
-    pub fn bind_rx_sized(
+    pub fn bind_rx_with(
         &self,
         memory: &Dmabuf,
         queues: &[RxQueueId],
-        niov_size: NiovSize,
+        options: BindOptions,
     ) -> Result<BoundRx, BindError> {
-        BoundRx::bind(&self.nic, memory, queues, Some(niov_size))
+        self.check()?;
+        BoundRx::bind(self, memory, queues, options.niov_size)
+    }
+
+    /// Listens for connections to `address`, and receives their payload into `memory`: sets the NIC up with one queue for device
+    /// memory ([`plan_receive`](Self::plan_receive)), binds the memory to it ([`bind_rx`](Self::bind_rx)) and listens
+    /// ([`listen`](Self::listen)). Call these for more queues or other options. With the binding the settings are restored.
+    ///
+    /// ```
+    /// use devmem_tcp::{Dmabuf, Netdev, RxBatch};
+    /// use std::io::Write;
+    ///
+    /// let (a, b) = Netdev::pair("seed=1".parse()?)?;
+    /// let memory = Dmabuf::anonymous(4 << 20)?;
+    /// let (listener, rx) = b.listen_into("10.77.0.2:0", &memory)?;
+    /// a.connect(listener.local_addr()?)?.write_all(b"into the memory")?;
+    /// let (mut stream, _peer) = listener.accept()?;
+    /// let mut batch = RxBatch::with_capacity(8);
+    /// stream.recv(&mut batch)?;
+    /// assert_eq!(batch.device_bytes(), 15);
+    /// # drop((batch, stream, listener, rx));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As those calls.
+    pub fn listen_into(
+        &self,
+        address: impl ToSocketAddrs,
+        memory: &Dmabuf,
+    ) -> Result<(Listener, BoundRx), Error> {
+        let address = resolve(address).map_err(not_an_address)?;
+        // Nobody knows a port yet that this call selects; connections to any other are steered before the first is accepted.
+        let early = (address.port() == 0).then(|| self.listen(address));
+        let early = early.transpose()?;
+        let local = early.as_ref().map_or(Ok(address), Listener::local_addr)?;
+        let setup = self.plan_receive(local).apply()?;
+        let bound = self.bind_rx(memory, setup.queues())?;
+        let listener = early.map_or_else(|| self.listen(local), Ok)?;
+        Ok((listener, bound))
     }
 
     /// Binds `memory` for sending: streams of this NIC may send any ranges of it. Needs no queue and no privilege.

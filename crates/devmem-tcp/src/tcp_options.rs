@@ -52,7 +52,7 @@ pub enum Ecn {
 /// Settings of TCP with which the connections of a user-space NIC begin. The defaults are Linux' where Linux has one.
 ///
 /// ```
-/// use devmem_tcp::{Ecn, Netdev, TcpOptions};
+/// use devmem_tcp::{Netdev, tcp::{Ecn, TcpOptions}};
 ///
 /// let mut tcp = TcpOptions::default();
 /// tcp.ecn = Ecn::Request;

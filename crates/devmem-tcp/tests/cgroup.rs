@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use devmem_linux::test_util::skip;
-use devmem_tcp::{Dmabuf, DmabufError, Error, ErrorKind};
+use devmem_tcp::{Dmabuf, Error, ErrorKind, memory::DmabufError};
 
 const TEST: &str = "memory_that_a_control_group_does_not_allow_is_refused_with_its_limit";
 /// Names the group to the process inside of it.

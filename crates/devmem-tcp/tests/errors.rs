@@ -183,10 +183,10 @@ fn both_backends_end_a_connection_with_the_same_error() {
 
 #[test]
 fn keepalive_without_pauses_is_refused_when_the_nic_is_opened() {
-    let mut tcp = devmem_tcp::TcpOptions::default();
-    tcp.keepalive = Some(devmem_tcp::Keepalive {
+    let mut tcp = devmem_tcp::tcp::TcpOptions::default();
+    tcp.keepalive = Some(devmem_tcp::tcp::Keepalive {
         idle: std::time::Duration::ZERO,
-        ..devmem_tcp::Keepalive::default()
+        ..devmem_tcp::tcp::Keepalive::default()
     });
     let builder = Netdev::builder("mem:errors-keepalive").unwrap();
     let builder = builder.address("10.77.0.2/24").unwrap().tcp(tcp);

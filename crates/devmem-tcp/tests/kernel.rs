@@ -10,8 +10,9 @@ use std::time::Duration;
 use devmem_linux::netif::Interface;
 use devmem_linux::test_util::{GuestHas, in_netns, skip_outside_guest};
 use devmem_tcp::{
-    BindError, ConnectOptions, CpuAccess, Dmabuf, EarlyCookie, EarlyData, Errno, Error, ErrorKind,
-    Exporter, Frag, Netdev, Placement, RecvError, Remedy, RxBatch, RxQueueId,
+    BindError, ConnectOptions, Dmabuf, EarlyCookie, EarlyData, Errno, Error, ErrorKind, Frag,
+    Netdev, Placement, RecvError, Remedy, RxBatch, RxQueueId,
+    memory::{CpuAccess, Exporter},
 };
 
 const SIZE: usize = 1 << 20;
@@ -200,7 +201,10 @@ fn anonymous_memory_is_not_a_dma_buf_and_the_error_names_the_alternatives() {
     let error = lo.bind_rx(&memory, &[RxQueueId(1)]).unwrap_err();
     assert_eq!(error.remedy(), Some(Remedy::ExportableMemory), "{error:?}");
     assert_eq!(error.errno(), Errno::EINVAL);
-    assert!(error.to_string().contains("devmem_tcp::udmabuf"), "{error}");
+    assert!(
+        error.to_string().contains("devmem_tcp::memory::udmabuf"),
+        "{error}"
+    );
     let error = lo.bind_tx(&memory).unwrap_err();
     assert_eq!(error.remedy(), Some(Remedy::ExportableMemory), "{error:?}");
 }
@@ -245,8 +249,8 @@ fn made(test: &str, memory: Result<Dmabuf, Error>) -> Option<Dmabuf> {
 fn memory_of_the_kernels_exporters_serves_the_user_space_stack() {
     const TEST: &str = "memory_of_the_kernels_exporters_serves_the_user_space_stack";
     for (number, memory) in [
-        devmem_tcp::udmabuf(4 << 20),
-        devmem_tcp::dma_heap("system", 4 << 20),
+        devmem_tcp::memory::udmabuf(4 << 20),
+        devmem_tcp::memory::dma_heap("system", 4 << 20),
     ]
     .into_iter()
     .enumerate()
@@ -271,7 +275,10 @@ fn memory_of_the_kernels_exporters_serves_the_user_space_stack() {
         };
         assert_eq!(memory.slice(range).to_vec(), b"into a dma-buf");
         let imported = memory.as_fd().unwrap().try_clone_to_owned().unwrap();
-        assert_eq!(devmem_tcp::import(imported).unwrap().size(), memory.size());
+        assert_eq!(
+            devmem_tcp::memory::import(imported).unwrap().size(),
+            memory.size()
+        );
         drop((batch, receiver, sender, listener));
         let count = bound.unbind().net_iovs();
         assert_eq!(count.home, count.total);
@@ -281,7 +288,7 @@ fn memory_of_the_kernels_exporters_serves_the_user_space_stack() {
 #[test]
 fn a_descriptor_that_is_not_a_dma_buf_is_not_imported() {
     let file = std::fs::File::open("/dev/null").unwrap();
-    let error = devmem_tcp::import(file.into()).unwrap_err();
+    let error = devmem_tcp::memory::import(file.into()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
 }
 

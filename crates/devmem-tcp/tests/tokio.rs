@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use devmem_tcp::tokio::{Listener, Stream};
 use devmem_tcp::{
-    ConnectOptions, Dmabuf, ErrorKind, Frag, Keepalive, Netdev, Placement, RecvError, RxBatch,
+    ConnectOptions, Dmabuf, ErrorKind, Frag, Netdev, Placement, RecvError, RxBatch, tcp::Keepalive,
 };
 use tokio::io::AsyncWriteExt;
 use tokio::runtime::{Builder, Runtime};

@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use devmem_linux::cpu;
-use devmem_tcp::{BoundTx, RecvError, RecvHalf, RxBatch, SendRing, Stream, TcpInfo, TcpState};
+use devmem_tcp::{
+    BoundTx, RecvError, RecvHalf, RxBatch, SendRing, Stream,
+    tcp::{TcpInfo, TcpState},
+};
 
 use crate::output::Failure;
 use crate::source::{Next, Source};

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 
 use anyhow::Context;
 use devmem_linux::cpu;
-use devmem_tcp::{BoundTx, Dmabuf, ErrorKind, Netdev, Purpose, Stream};
+use devmem_tcp::{BoundTx, Dmabuf, ErrorKind, Netdev, Stream, choice::Purpose};
 
 use crate::backend::{self, Backend};
 use crate::kernel;

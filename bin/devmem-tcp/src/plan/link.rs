@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use devmem_linux::packet::SharedStation;
 use devmem_tcp::internals::{check_address, check_gateway};
-use devmem_tcp::{LinkSpec, Netdev, NetdevBuilder, TcpOptions};
+use devmem_tcp::{LinkSpec, Netdev, NetdevBuilder, tcp::TcpOptions};
 
 use tool::parse::{Prefix, check_interface_name, check_pair, parse_tap};
 

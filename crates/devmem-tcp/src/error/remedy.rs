@@ -80,7 +80,7 @@ impl fmt::Display for Remedy {
                  capture"
             }
             Self::ExportableMemory => {
-                "make it with `devmem_tcp::udmabuf`, `devmem_tcp::dma_heap` or `Dmabuf::memfd`"
+                "make it with `devmem_tcp::memory::udmabuf`, `devmem_tcp::memory::dma_heap` or `Dmabuf::memfd`"
             }
             Self::BindToStreamsNic => {
                 "bind the memory to the stream's NIC, too, with its `bind_tx`, and send from that binding"

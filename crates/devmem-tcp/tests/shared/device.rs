@@ -73,8 +73,8 @@ impl World {
     fn memory(&self) -> Dmabuf {
         match self.peer {
             Peer::User(_) => Dmabuf::anonymous(MEMORY_BYTES).unwrap(),
-            Peer::Kernel(_) => devmem_tcp::dma_heap("system", MEMORY_BYTES)
-                .or_else(|_| devmem_tcp::udmabuf(MEMORY_BYTES))
+            Peer::Kernel(_) => devmem_tcp::memory::dma_heap("system", MEMORY_BYTES)
+                .or_else(|_| devmem_tcp::memory::udmabuf(MEMORY_BYTES))
                 .unwrap(),
         }
     }

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use devmem_tcp::{ConnectOptions, ErrorKind, Keepalive, RecvError, RxBatch};
+use devmem_tcp::{ConnectOptions, ErrorKind, RecvError, RxBatch, tcp::Keepalive};
 
 use crate::world::{PATIENCE, collect, on_both, pattern};
 

@@ -6,7 +6,10 @@ use std::os::fd::AsFd;
 
 use devmem_linux::socket::TcpInfo;
 use devmem_linux::test_util::in_netns;
-use devmem_tcp::{Dmabuf, Ecn, Netdev, RxBatch, TcpOptions};
+use devmem_tcp::{
+    Dmabuf, Netdev, RxBatch,
+    tcp::{Ecn, TcpOptions},
+};
 
 use crate::peer::{Host, PATIENCE, V4, V6, check_all};
 use crate::sender::{expected, receive_all};

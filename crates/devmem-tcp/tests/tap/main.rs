@@ -31,7 +31,9 @@ use std::time::Duration;
 use devmem_linux::netif::Interface;
 use devmem_linux::test_util::in_netns;
 use devmem_tcp::{
-    Direction, Dmabuf, ErrorKind, FrameSink, Netdev, NetdevBuilder, RecvError, RxBatch, TcpOptions,
+    Dmabuf, ErrorKind, Netdev, NetdevBuilder, RecvError, RxBatch,
+    capture::{Direction, FrameSink},
+    tcp::TcpOptions,
 };
 
 use peer::{Host, PATIENCE, V4, V6, check_all};

@@ -71,7 +71,7 @@ macro_rules! from_error {
 
 from_error! {
     devmem_tcp::Error => Code::System,
-    devmem_tcp::DmabufError => Code::System,
+    devmem_tcp::memory::DmabufError => Code::System,
     devmem_tcp::cuda::GpuError => Code::Cuda,
     FabricError => Code::System,
     ConnectError => Code::Remote,

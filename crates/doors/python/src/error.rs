@@ -2,10 +2,7 @@
 
 use std::io;
 
-use devmem_tcp::{
-    BindError, CopyError, DmabufError, Errno, ErrorKind, GeometryError, RecvError, Remedy,
-    cuda::GpuError, text::PrintableLines, vulkan::VulkanError,
-};
+use devmem_tcp::{BindError, cuda::GpuError, Errno, ErrorKind, memory::{CopyError, DmabufError, GeometryError}, RecvError, Remedy, text::PrintableLines, vulkan::VulkanError};
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;

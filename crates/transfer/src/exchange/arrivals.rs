@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use devmem_tcp::{Stream, TcpState};
+use devmem_tcp::{Stream, tcp::TcpState};
 use rustix::io::Errno;
 
 use super::control::Control;

@@ -342,7 +342,7 @@ impl Regions {
             what: "dup",
             source,
         })?;
-        let device = Arc::new(Device::new(devmem_tcp::import(ours)?));
+        let device = Arc::new(Device::new(devmem_tcp::memory::import(ours)?));
         self.by_identity.insert(identity, Arc::downgrade(&device));
         Ok(device)
     }

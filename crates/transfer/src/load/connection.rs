@@ -4,7 +4,7 @@ use std::io::Write;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use devmem_tcp::{Interest, RecvError, RxBatch, Stream, StreamStats};
+use devmem_tcp::{Interest, RecvError, RxBatch, Stream, stats::StreamStats};
 
 use super::error::LoadError;
 use super::landing::Landing;

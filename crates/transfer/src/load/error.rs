@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
-use devmem_tcp::{Error, NoRoom, RecvError};
+use devmem_tcp::{Error, RecvError, memory::NoRoom};
 
 use super::http::UrlError;
 use crate::parallel::ranges::Overlap;

@@ -5,7 +5,7 @@ use std::io;
 use std::ops::{ControlFlow, Range};
 use std::os::unix::fs::FileExt;
 
-use devmem_tcp::{CopyError, Dmabuf};
+use devmem_tcp::{Dmabuf, memory::CopyError};
 
 use super::error::LoadError;
 use super::landing::Landed;

@@ -5,7 +5,9 @@ use std::io::Write as _;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use devmem_tcp::{BoundTx, Completions, Interest, RecvError, RxBatch, SendCounts, SendId, Stream};
+use devmem_tcp::{
+    BoundTx, Completions, Interest, RecvError, RxBatch, SendId, Stream, stats::SendCounts,
+};
 
 use super::ledger::Moment;
 use super::session::{Fault, Session, Write};

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use devmem_tcp::{BoundTx, Dmabuf, SendCounts};
+use devmem_tcp::{BoundTx, Dmabuf, stats::SendCounts};
 
 use super::connection::{Acknowledged, Connection};
 use super::error::{Operation, StoreError};

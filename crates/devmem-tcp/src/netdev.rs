@@ -198,8 +198,7 @@ impl Netdev {
         queues: &[RxQueueId],
         options: BindOptions,
     ) -> Result<BoundRx, BindError> {
-        self.check()?;
-        BoundRx::bind(self, memory, queues, options.niov_size)
+        BoundRx::bind(&self.nic, memory, queues, options.niov_size)
     }
 
     /// Listens for connections to `address`, and receives their payload into `memory`: sets the NIC up with one queue for device

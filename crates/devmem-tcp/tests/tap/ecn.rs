@@ -70,7 +70,7 @@ fn marks_reduce_the_window_of_either_side_and_change_no_byte() {
 
 #[test]
 fn ecn_is_used_if_one_side_requests_and_the_other_accepts_it() {
-    use devmem_tcp::Ecn::{Accept, Off, Request};
+    use devmem_tcp::tcp::Ecn::{Accept, Off, Request};
     in_netns(
         "ecn::ecn_is_used_if_one_side_requests_and_the_other_accepts_it",
         || {

@@ -21,8 +21,8 @@ use tool::spread::Spread;
 use tool::undelivered::Undelivered;
 
 /// Time limit for the kernel to release unused memory, for which it checks once per second.
-const LETTING_GO: Duration = Duration::from_secs(3);
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const RELEASE_LIMIT: Duration = Duration::from_secs(3);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A NIC with device memory bound to its queues. The fields are dropped in their order.
 #[derive(Debug)]
@@ -367,11 +367,11 @@ fn when_home(nic: &Netdev, unbound: &Unbound) -> NetIovCount {
     let start = Instant::now();
     loop {
         let count = unbound.net_iovs();
-        let may_change = nic.interface().is_some() && start.elapsed() < LETTING_GO;
+        let may_change = nic.interface().is_some() && start.elapsed() < RELEASE_LIMIT;
         if count.home == count.total || !may_change {
             return count;
         }
-        thread::sleep(LOOK_AGAIN);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -402,7 +402,7 @@ mod tests {
         drop(peer);
         let failure = loop {
             match watch.check("packet:looks-like-an-interface") {
-                Ok(()) => thread::sleep(LOOK_AGAIN),
+                Ok(()) => thread::sleep(POLL_INTERVAL),
                 Err(failure) => break failure,
             }
         };

@@ -31,7 +31,7 @@ const PATH: &str = "/usr/local/bin:/bin:/sbin:/usr/bin:/usr/sbin:/lab/busybox";
 const CARRIER_LIMIT: Duration = Duration::from_secs(5);
 /// Maximum time until a NIC or a port appears.
 const NIC_LIMIT: Duration = Duration::from_secs(20);
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The folder of virtio console ports.
 const PORTS: &str = "/sys/class/virtio-ports";
 /// Exit code of a command that could not be started, as in a shell.
@@ -193,7 +193,7 @@ fn wait_for_carrier(name: &str) {
     let start = Instant::now();
     let up = || fs::read_to_string(&path).is_ok_and(|text| text.trim() == "1");
     while !up() && start.elapsed() < CARRIER_LIMIT {
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -463,6 +463,6 @@ fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> anyhow::Resul
         if start.elapsed() > NIC_LIMIT {
             return Err(anyhow!("{what} did not appear in time"));
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
 }

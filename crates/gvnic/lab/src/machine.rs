@@ -40,7 +40,7 @@ const QEMU_END_LIMIT: Duration = Duration::from_secs(1);
 /// Maximum time to read the rest of a frame; signals are not checked meanwhile.
 const FRAME_LIMIT: Duration = Duration::from_secs(60);
 /// Time between two checks of the control socket.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Start-up file of the interactive shell, which is busybox's, because it has line editing.
 const SHELL_SETTINGS: &[u8] = b"for name in /usr/local/bin/*; do alias ${name##*/}=$name; done
 PS1='\\w \\$ '
@@ -529,7 +529,7 @@ impl Guest {
     fn accept(&mut self, listener: &UnixListener) -> Result<UnixStream, Failure> {
         let start = Instant::now();
         loop {
-            let soon = Timespec::try_from(LOOK).context("a short time")?;
+            let soon = Timespec::try_from(POLL_INTERVAL).context("a short time")?;
             let mut fds = [PollFd::new(listener, PollFlags::IN)];
             // A signal interrupts it, and is checked below.
             if poll(&mut fds, Some(&soon)).is_ok_and(|ready| ready > 0) {

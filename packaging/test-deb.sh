@@ -51,6 +51,7 @@ dpkg --remove devmem-tcp
 test ! -e /usr/bin/devmem-tcp
 INSIDE
 # A mount namespace, so that nothing is left mounted whatever happens.
+# shellcheck disable=SC2016 # the inner shell expands
 unshare --mount sh -c '
     mount --rbind /dev "$0/dev" && mount -t proc proc "$0/proc" && mount -t sysfs sysfs "$0/sys" &&
     exec chroot "$0" sh /tmp/inside' "$folder/root"

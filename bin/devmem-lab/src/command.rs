@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use lab::args::{Exchange, MachineArgs, Selftests, Test};
 use lab::group::Group;
 use lab::kit::{self, Kit};
-use lab::machine::MachinePlan;
+use lab::machine_plan::MachinePlan;
 use lab::plan;
 use tool::beside;
 use tool::output::Failure;

@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use lab::kit::Kit;
-use lab::machine::{self, MachinePlan};
+use lab::machine;
+use lab::machine_plan::MachinePlan;
 use lab::pass_on::{Output, PassOn};
 use lab::plan;
 use serde::Serialize;

@@ -7,7 +7,7 @@
 //! host and guest. `pair` runs two guests on one wire. The acceptance tests, and what runs the kernel's own, are the program
 //! `devmem-lab`, which is built on this crate; `command` hands their commands over to it.
 //!
-//! Key types: [`kit::Kit`] (QEMU, kernel and tools), [`machine::MachinePlan`] (configuration of a guest), [`job::Job`]
+//! Key types: [`kit::Kit`] (QEMU, kernel and tools), [`machine_plan::MachinePlan`] (configuration of a guest), [`job::Job`]
 //! (what the guest runs). The lab changes nothing on this machine outside its cache folder and a temporary folder.
 
 #![forbid(unsafe_code)]
@@ -15,6 +15,7 @@
 
 pub mod accel;
 pub mod apt;
+mod apt_errors;
 pub mod args;
 pub mod boot;
 pub mod cache;
@@ -34,6 +35,7 @@ pub mod kernel;
 pub mod kit;
 pub mod klog;
 pub mod machine;
+pub mod machine_plan;
 pub mod nics;
 pub mod pair;
 pub mod pass_on;

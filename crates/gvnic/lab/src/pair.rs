@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::job::Job;
 use crate::kit::Kit;
-use crate::machine::{self, MachinePlan, RunReport};
+use crate::machine::{self, RunReport};
+use crate::machine_plan::MachinePlan;
 use crate::pass_on::Output;
 use crate::scratch::Scratch;
 use tool::output::Failure;

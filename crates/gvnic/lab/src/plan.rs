@@ -13,7 +13,7 @@ use crate::disks::Disk;
 use crate::initramfs::default_place;
 use crate::job::{GuestNic, Job};
 use crate::kit::KitOptions;
-use crate::machine::{Debugger, DebuggerStart, MachinePlan};
+use crate::machine_plan::{Debugger, DebuggerStart, MachinePlan};
 use crate::nics::NicsPlan;
 use crate::shares::{Share, Shares};
 use tool::beside::this_program;

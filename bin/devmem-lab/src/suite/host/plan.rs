@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use lab::group::Group;
-use lab::machine::MachinePlan;
+use lab::machine_plan::MachinePlan;
 
 use crate::places::PROGRAM_PATH;
 use crate::suite::{devmem_rows, load_rows, rows};

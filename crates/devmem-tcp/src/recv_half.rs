@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,22 +12,14 @@ use std::time::Duration;
 use devmem_uapi::{Errno, MsgFlags};
 use steer::RxQueueId;
 
+use crate::backend::Socket;
 use crate::batch::RxBatch;
+use crate::bound_target::BoundTarget;
 use crate::driver::WaitLimit;
-use crate::error::{HeldMemory, RecvError};
+use crate::error::{HeldMemory, PlaceError, RecvError};
 use crate::limit::CallLimit;
-use crate::socket::{RecvRequest, Socket};
+use crate::recv_request::{Placement, RecvRequest};
 use crate::tcp_info::TcpInfo;
-
-/// How a stream treats bytes that did not land in device memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Placement {
-    /// Deliver them in order as [`Frag::Linear`](crate::Frag::Linear).
-    #[default]
-    Mixed,
-    /// Return [`RecvError::Misplaced`] with the cause. The bytes stay queued: switch to `Mixed` to receive them.
-    Strict,
-}
 
 /// Counters of what a stream has received and returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -145,7 +138,7 @@ impl RecvHalf {
             return Ok(0);
         }
         let request = self.request(max_bytes, MsgFlags::empty());
-        let received = self.socket.recv(batch, request);
+        let received = batch.fill(&self.socket, request);
         if !batch.is_empty() {
             self.counters.count(batch);
         }
@@ -211,7 +204,7 @@ impl RecvHalf {
         let mut left = copied;
         while left > 0 {
             request.max_bytes = left;
-            let received = self.socket.recv(batch, request)?;
+            let received = batch.fill(&self.socket, request)?;
             let Counters {
                 device_bytes,
                 linear_bytes,
@@ -239,7 +232,7 @@ impl RecvHalf {
         out: &mut [u8],
     ) -> Result<usize, RecvError> {
         let batch = batch.get_or_insert_with(|| RxBatch::with_capacity(PEEK_FRAGS));
-        let peeked = self.socket.recv(batch, request);
+        let peeked = batch.fill(&self.socket, request);
         // Peeking lends frags, too, which are returned at once.
         let lent = batch.device_frags() as u64;
         let copied = peeked.and_then(|_| Ok(batch.copy_to(out)?));
@@ -248,6 +241,34 @@ impl RecvHalf {
             .fetch_add(lent, Ordering::Relaxed);
         batch.release()?;
         copied
+    }
+
+    /// Says where the next bytes of the stream belong: in `ranges` of `target`, one after another, from the first byte that was
+    /// not received yet. A user-space NIC then receives them there, without a copy of its own, as far as it can. Bytes that
+    /// were queued before this call stay where they are: in the bound memory, or in the ranges of an earlier call. Those that arrive out of
+    /// order lie in the bound memory; those of a packet that the NIC did not expect were copied to their place, or lie in
+    /// the bound memory, too.
+    ///
+    /// Receive as usual, range by range ([`recv_at_most`](Self::recv_at_most)), and pass each batch to
+    /// [`RxBatch::gather_into`](crate::RxBatch::gather_into) with its place: it copies only what is not there. Bytes behind the last
+    /// range go to the bound memory. The call replaces an earlier one; without ranges it only ends that.
+    ///
+    /// Until a byte of a range was received, the NIC may write anything to it. To use a range for something else before
+    /// all of it was received, end this first: by a call without ranges, or by dropping the stream.
+    ///
+    /// So the ranges must not have bytes of the target that are still needed. These are, for any stream of the NIC: bytes that
+    /// have arrived in the ranges of an earlier call and were not received (where the new ranges have them at the
+    /// same place, they may stay); those in batches that were neither gathered nor released; ranges that another stream is filling.
+    ///
+    /// # Errors
+    /// [`PlaceError`]: the stream is not established, or has ended; the target is bound to another NIC; a range is not inside
+    /// it; a byte is in two of the ranges, or is still needed. The earlier call stays in effect then.
+    pub fn place_next(
+        &mut self,
+        target: &BoundTarget,
+        ranges: &[Range<usize>],
+    ) -> Result<(), PlaceError> {
+        self.socket.place_next(target.binding(), ranges)
     }
 
     fn lock_copying(&self) -> MutexGuard<'_, Option<RxBatch>> {

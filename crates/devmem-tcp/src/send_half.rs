@@ -2,14 +2,21 @@
 
 use std::io;
 use std::net::{Shutdown, SocketAddr};
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
+use devmem_uapi::Errno;
+
+use crate::backend::Socket;
+use crate::bound_tx::BoundTx;
+use crate::completions::Completions;
 use crate::driver::WaitLimit;
-use crate::error::ShutdownError;
+use crate::error::{ErrorKind, Refusal, SendError, ShutdownError};
 use crate::limit::CallLimit;
-use crate::send::Completions;
+use crate::ranges::{HowMuch, HowToSend};
+use crate::send_id::SendId;
 use crate::send_signal::SendSignal;
-use crate::socket::Socket;
 use crate::tcp_info::TcpInfo;
 
 /// The sending half of a [`Stream`](crate::Stream), from [`Stream::into_split`](crate::Stream::into_split) or
@@ -27,6 +34,81 @@ impl SendHalf {
         Self {
             socket,
             limit: CallLimit::new(WaitLimit::Forever),
+        }
+    }
+
+    /// Sends ranges of bound device memory in the given order, without a copy: as many bytes as can be queued, at least one, waiting
+    /// for room if there is none. [`SendId::bytes`] returns their number. They must not change until
+    /// [`completions`](Self::completions) reports that the send is complete. [`send_all`](Self::send_all) queues all.
+    ///
+    /// # Errors
+    /// [`SendError::WouldBlock`] if nothing could be queued and the stream is non-blocking; [`SendError::TimedOut`] if nothing
+    /// could be queued within the timeout; [`SendError::OtherNetdev`] if the memory is bound to another NIC; a range is
+    /// outside the memory; the connection has ended. After an error some bytes may be queued: [`Completions::wait_all`]
+    /// waits for them.
+    pub fn send(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, SendError> {
+        self.send_device(tx, ranges, HowMuch::WhatFits)
+    }
+
+    /// Sends ranges of bound device memory as [`send`](Self::send) does, and waits until all bytes are queued.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send), also after some bytes were queued. A program that goes on after `WouldBlock` or `TimedOut` needs to
+    /// know how many those were: it calls `send`.
+    pub fn send_all(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, SendError> {
+        self.send_device(tx, ranges, HowMuch::All)
+    }
+
+    fn send_device(
+        &self,
+        tx: &BoundTx,
+        ranges: &[Range<usize>],
+        how_much: HowMuch,
+    ) -> Result<SendId, SendError> {
+        let how = self.how_to_send(how_much);
+        self.socket.send(tx.binding(), ranges, how)
+    }
+
+    /// Sends a range of bytes of host memory with `MSG_ZEROCOPY`: as many of them as can be queued, at least one. The library keeps
+    /// them until they are sent, and [`completions`](Self::completions) reports when that is. The kernel sends them from where
+    /// they are; the user-space stack copies them and reports the send as copied.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn send_host(
+        &mut self,
+        bytes: &Arc<[u8]>,
+        range: Range<usize>,
+    ) -> Result<SendId, SendError> {
+        self.send_host_range(bytes, range, HowMuch::WhatFits)
+    }
+
+    /// Sends bytes of host memory as [`send_host`](Self::send_host) does, and waits until all are queued.
+    ///
+    /// # Errors
+    /// As [`send_all`](Self::send_all).
+    pub fn send_host_all(&mut self, bytes: &Arc<[u8]>) -> Result<SendId, SendError> {
+        self.send_host_range(bytes, 0..bytes.len(), HowMuch::All)
+    }
+
+    fn send_host_range(
+        &self,
+        bytes: &Arc<[u8]>,
+        range: Range<usize>,
+        how_much: HowMuch,
+    ) -> Result<SendId, SendError> {
+        self.socket.check()?;
+        if bytes.get(range.clone()).is_none() {
+            return Err(outside(range, bytes.len()));
+        }
+        let how = self.how_to_send(how_much);
+        self.socket.send_host(bytes, &range, how)
+    }
+
+    fn how_to_send(&self, how_much: HowMuch) -> HowToSend {
+        HowToSend {
+            how_much,
+            limit: self.limit.get(),
         }
     }
 
@@ -105,6 +187,15 @@ impl SendHalf {
     pub(crate) fn flush_shared(&self) -> io::Result<()> {
         self.socket.flush()
     }
+}
+
+/// The error for a range that the host bytes do not have.
+fn outside(range: Range<usize>, len: usize) -> SendError {
+    let Range { start, end } = range;
+    let reason = format!("bytes {start} to {end} are not inside the {len} bytes to send");
+    Refusal::new(ErrorKind::InvalidInput, Errno::EFAULT, reason)
+        .with_remedy("send a range inside the bytes")
+        .into()
 }
 
 impl io::Write for SendHalf {

@@ -9,14 +9,17 @@ use std::time::Duration;
 
 use steer::RxQueueId;
 
+use crate::backend::Socket;
 use crate::batch::RxBatch;
+use crate::bound_target::BoundTarget;
 use crate::bound_tx::BoundTx;
-use crate::error::{HeldMemory, RecvError, SendError, ShutdownError};
-use crate::recv_half::{Placement, RecvHalf, StreamStats};
-use crate::send::{Completions, SendId};
+use crate::completions::Completions;
+use crate::error::{HeldMemory, PlaceError, RecvError, SendError, ShutdownError};
+use crate::recv_half::{RecvHalf, StreamStats};
+use crate::recv_request::Placement;
 use crate::send_half::SendHalf;
+use crate::send_id::SendId;
 use crate::send_signal::SendSignal;
-use crate::socket::Socket;
 use crate::tcp_info::TcpInfo;
 use crate::tcp_options::Keepalive;
 
@@ -102,6 +105,18 @@ impl Stream {
     /// As [`RecvHalf::peek`].
     pub fn peek(&mut self, out: &mut [u8]) -> Result<usize, RecvError> {
         self.recv.peek(out)
+    }
+
+    /// Says where the next bytes of the stream belong: see [`RecvHalf::place_next`].
+    ///
+    /// # Errors
+    /// As [`RecvHalf::place_next`].
+    pub fn place_next(
+        &mut self,
+        target: &BoundTarget,
+        ranges: &[Range<usize>],
+    ) -> Result<(), PlaceError> {
+        self.recv.place_next(target, ranges)
     }
 
     /// Sends ranges of bound device memory, what fits into the send queue: see [`SendHalf::send`].

@@ -18,8 +18,10 @@ use crate::bound_tx::BoundTx;
 use crate::driver::{NotReady, WaitLimit};
 use crate::early::EarlyData;
 use crate::error::{ConnectError, HeldMemory, PlaceError, RecvError, SendError, ShutdownError};
-use crate::recv_half::{Placement, StreamStats};
-use crate::send::{SendId, advance, length};
+use crate::ranges::{advance, length};
+use crate::recv_half::StreamStats;
+use crate::recv_request::Placement;
+use crate::send_id::SendId;
 use crate::signals::TaskSignal;
 
 /// The receiving half of an asynchronous [`Stream`](super::Stream).

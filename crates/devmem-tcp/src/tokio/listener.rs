@@ -7,8 +7,8 @@ use ::tokio::sync::Notify;
 
 use super::Stream;
 use super::signal::{Signal, Try};
-use crate::early::EarlyCookie;
 use crate::error::AcceptError;
+use crate::syn_data::EarlyCookie;
 
 /// A listening socket. Dropping it closes it: further connections are refused, accepted ones stay open.
 #[derive(Debug)]

@@ -12,17 +12,18 @@ use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use ::tokio::net::{ToSocketAddrs, lookup_host};
 
 use super::{Completions, RecvHalf, SendHalf, eyeballs};
+use crate::backend::Socket;
 use crate::batch::RxBatch;
 use crate::bound_target::BoundTarget;
 use crate::bound_tx::BoundTx;
 use crate::connect::ConnectOptions;
-use crate::early::{EarlyData, not_sent};
+use crate::early::EarlyData;
 use crate::error::{ConnectError, PlaceError, RecvError, SendError, ShutdownError};
 use crate::netdev::Netdev;
 use crate::recv_half::StreamStats;
 use crate::resolve::in_turns;
-use crate::send::SendId;
-use crate::socket::Socket;
+use crate::send_id::SendId;
+use crate::syn_data::not_sent;
 use crate::tcp_info::TcpInfo;
 use crate::tcp_options::Keepalive;
 

@@ -4,12 +4,12 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use devmem_uapi::{DmabufId, DmabufToken};
+use devmem_uapi::{DmabufId, TokenRanges};
 use netmem::{CopyError, CpuAccess, CpuView, DeviceGather, Dmabuf, Fence, RxClaim};
 
-use crate::batch::{Item, RxBatch, merge_tokens};
+use super::RxBatch;
 use crate::error::GatherError;
-use crate::socket::Socket;
+use crate::frags::Item;
 
 /// Copies of the frags of a batch to contiguous memory, by a GPU: see [`RxBatch::start_gather`]. Dropping it waits.
 #[must_use = "dropping it waits for the copies"]
@@ -126,7 +126,7 @@ impl Run<'_> {
         let Some(memory) = &self.memory else {
             let mut at = self.at;
             for item in self.items {
-                to.copy_in(at, item.linear(&batch.host))?;
+                to.copy_in(at, item.linear(&batch.frags.host))?;
                 at += item.len();
             }
             return Ok(None);
@@ -207,14 +207,14 @@ impl RxBatch {
     /// As [`gather_into`](Self::gather_into), except that everything fits.
     pub fn copy_to(&self, out: &mut [u8]) -> Result<usize, GatherError> {
         let mut done = 0;
-        for item in &self.items {
+        for item in &self.frags.items {
             let Some(room) = out.get_mut(done..).filter(|room| !room.is_empty()) else {
                 break;
             };
             let len = item.len().min(room.len());
             let room = &mut room[..len];
             match item.dmabuf() {
-                None => room.copy_from_slice(&item.linear(&self.host)[..len]),
+                None => room.copy_from_slice(&item.linear(&self.frags.host)[..len]),
                 Some(dmabuf) => self.memory_of(dmabuf)?.copy_out(item.start(), room)?,
             }
             done += len;
@@ -235,9 +235,8 @@ impl RxBatch {
     /// Returns the runs of frags of the same memory; the first byte belongs at `offset`.
     fn runs(&self, offset: usize) -> Result<Vec<Run<'_>>, GatherError> {
         let mut at = offset;
-        let runs = self
-            .items
-            .chunk_by(|one, next| one.dmabuf() == next.dmabuf());
+        let items = &self.frags.items;
+        let runs = items.chunk_by(|one, next| one.dmabuf() == next.dmabuf());
         let runs = runs.map(|items| {
             let dmabuf = items.first().and_then(Item::dmabuf);
             let memory = dmabuf.map(|dmabuf| self.memory_of(dmabuf)).transpose()?;
@@ -260,12 +259,9 @@ impl RxBatch {
             let used = "are bound for receiving, and a NIC writes any packets there; gather into other memory";
             return Err(GatherError::in_use(start..end, used));
         }
-        let Some(Socket::User(owner)) = &self.owner else {
+        let Some(owner) = self.owner.as_ref().filter(|owner| owner.has_targets()) else {
             return Ok(());
         };
-        if !owner.shared.has_targets() {
-            return Ok(());
-        }
         let found = owner.place_in_use(target, place, &self.lent_tokens());
         found.map_or(Ok(()), |found| {
             Err(GatherError::in_use(found.range, &found.used.to_string()))
@@ -274,17 +270,12 @@ impl RxBatch {
 
     /// Tells the stack that frags which were received at a place may be overwritten, because they were gathered.
     fn note_gathered(&self) {
-        if let Some(Socket::User(owner)) = &self.owner
-            && owner.shared.has_targets()
-        {
+        if let Some(owner) = self.owner.as_ref().filter(|owner| owner.has_targets()) {
             owner.note_gathered(&self.lent_tokens());
         }
     }
 
-    fn lent_tokens(&self) -> Vec<DmabufToken> {
-        let mut ranges = Vec::new();
-        let tokens = self.items.iter().cloned().filter_map(Item::token);
-        merge_tokens(tokens, &mut ranges);
-        ranges
+    fn lent_tokens(&self) -> TokenRanges {
+        self.frags.tokens().collect()
     }
 }

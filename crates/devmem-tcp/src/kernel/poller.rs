@@ -1,26 +1,30 @@
-//! What a poller needs of the kernel, for a NIC of the kernel: an epoll set of the sockets that it was told of, and an eventfd that
-//! ends a wait.
+//! Waiting for several sockets of the kernel: an epoll set of the sockets that a poller was told of, and an eventfd that ends a wait.
 
 use std::collections::HashMap;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::sync::{Mutex, PoisonError};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 
-use super::READY_MAX;
-use super::watch::{KernelWatch, OpenSocket};
+use super::nic::Nic;
+use super::open::Listening;
+use super::socket::Socket;
+use super::wait::poll_for;
 use crate::driver::{clear, set};
-use crate::kernel;
+use crate::error::Forked;
+use crate::interest::{Interest, READY_MAX};
 
 /// Stands for the eventfd that ends a wait. No fd has this number.
 const WAKE: u64 = u64::MAX;
 
+/// Waits for sockets of an interface.
 #[derive(Debug)]
-pub(super) struct KernelSet {
+pub(crate) struct Poller {
+    nic: Arc<Nic>,
     epoll: OwnedFd,
     wake: OwnedFd,
     watches: Mutex<Watches>,
@@ -29,48 +33,120 @@ pub(super) struct KernelSet {
 #[derive(Debug, Default)]
 struct Watches {
     /// The watches of each fd in the set.
-    by_fd: HashMap<RawFd, Vec<(u64, KernelWatch)>>,
+    by_fd: HashMap<RawFd, Vec<(u64, Watch)>>,
     fds: HashMap<u64, RawFd>,
 }
 
-impl KernelSet {
-    pub(super) fn new() -> io::Result<Self> {
+/// A socket to wait for. It is not kept open.
+#[derive(Clone, Debug)]
+pub(crate) struct Watch {
+    socket: Watched,
+    events: PollFlags,
+}
+
+#[derive(Clone, Debug)]
+enum Watched {
+    Connection(Weak<Socket>),
+    Listener(Weak<Listening>),
+}
+
+/// A socket that is kept open for a wait.
+enum OpenSocket {
+    Connection(Arc<Socket>),
+    Listener(Arc<Listening>),
+}
+
+impl Watch {
+    /// Returns the socket, unless it was closed.
+    fn open(&self) -> Option<OpenSocket> {
+        match &self.socket {
+            Watched::Connection(socket) => socket.upgrade().map(OpenSocket::Connection),
+            Watched::Listener(socket) => socket.upgrade().map(OpenSocket::Listener),
+        }
+    }
+}
+
+impl AsFd for OpenSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Connection(socket) => socket.fd(),
+            Self::Listener(listening) => listening.fd(),
+        }
+    }
+}
+
+impl Socket {
+    /// Names the socket to a poller.
+    pub(crate) fn watch(self: &Arc<Self>, interest: Interest) -> Watch {
+        Watch {
+            socket: Watched::Connection(Arc::downgrade(self)),
+            events: interest.poll_flags(),
+        }
+    }
+}
+
+impl Listening {
+    /// Names the socket to a poller.
+    pub(crate) fn watch(self: &Arc<Self>) -> Watch {
+        Watch {
+            socket: Watched::Listener(Arc::downgrade(self)),
+            events: PollFlags::IN,
+        }
+    }
+}
+
+impl Nic {
+    /// Returns a poller for sockets of the interface.
+    pub(crate) fn poller(self: &Arc<Self>) -> io::Result<Poller> {
         let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let data = epoll::EventData::new_u64(WAKE);
         epoll::add(&epoll, &wake, data, epoll::EventFlags::IN)?;
-        Ok(Self {
+        Ok(Poller {
+            nic: Arc::clone(self),
             epoll,
             wake,
             watches: Mutex::default(),
         })
     }
+}
+
+impl Poller {
+    /// Fails in a child of fork(2).
+    pub(crate) fn check(&self) -> Result<(), Forked> {
+        self.nic.check()
+    }
 
     /// Ends a wait, or the next one.
-    pub(super) fn wake(&self) {
+    pub(crate) fn wake(&self) {
         set(self.wake.as_fd());
     }
 
-    pub(super) fn add(&self, key: u64, watch: KernelWatch) -> io::Result<()> {
-        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Watches a socket, under a key that replaces an earlier one.
+    pub(crate) fn add(&self, key: u64, watch: &Watch) -> io::Result<()> {
+        let mut watches = self.watches();
         watches.remove(&self.epoll, key);
-        watches.add(&self.epoll, key, watch)
+        watches.add(&self.epoll, key, watch.clone())
     }
 
-    pub(super) fn remove(&self, key: u64) {
-        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
-        watches.remove(&self.epoll, key);
+    /// Ends the watch with this key, if there is one.
+    pub(crate) fn remove(&self, key: u64) {
+        self.watches().remove(&self.epoll, key);
+    }
+
+    fn watches(&self) -> MutexGuard<'_, Watches> {
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for at most `at_most`; a signal or [`wake`](Self::wake) ends the wait early. Appends the keys of sockets that are ready.
-    pub(super) fn wait(&self, keys: &mut Vec<u64>, at_most: Duration) -> io::Result<()> {
+    pub(crate) fn wait_ready(&self, keys: &mut Vec<u64>, at_most: Duration) -> io::Result<()> {
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); READY_MAX];
         let limit = timespec(at_most);
         let (events, _) = match epoll::wait(&self.epoll, &mut events, Some(&limit)) {
             Err(Errno::INTR) => return Ok(()),
             waited => waited?,
         };
-        let watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        let watches = self.watches();
         for event in events {
             let (data, flags) = (event.data.u64(), event.flags);
             match RawFd::try_from(data) {
@@ -82,18 +158,23 @@ impl KernelSet {
         Ok(())
     }
 
-    /// Waits for `sockets`, each for its events, and for [`wake`](Self::wake). Returns whether one was ready in time.
-    pub(super) fn poll(
+    /// Waits for the sockets of `watches`, and for [`wake`](Self::wake). Returns whether one was ready in time; a socket that was closed
+    /// is.
+    pub(crate) fn wait<'a>(
         &self,
-        sockets: &[(OpenSocket, PollFlags)],
+        watches: impl Iterator<Item = &'a Watch>,
         at_most: Duration,
     ) -> io::Result<bool> {
+        let open = watches.map(|watch| Some((watch.open()?, watch.events)));
+        let Some(sockets) = open.collect::<Option<Vec<_>>>() else {
+            return Ok(true);
+        };
         let wake = PollFd::new(&self.wake, PollFlags::IN);
         let sockets = sockets.iter();
         let mut fds: Vec<_> = std::iter::once(wake)
             .chain(sockets.map(|(socket, events)| PollFd::new(socket, *events)))
             .collect();
-        let ready = kernel::poll_for(&mut fds, at_most)?;
+        let ready = poll_for(&mut fds, at_most)?;
         if !fds[0].revents().is_empty() {
             clear(self.wake.as_fd());
         }
@@ -102,7 +183,7 @@ impl KernelSet {
 }
 
 impl Watches {
-    fn add(&mut self, epoll: &OwnedFd, key: u64, watch: KernelWatch) -> io::Result<()> {
+    fn add(&mut self, epoll: &OwnedFd, key: u64, watch: Watch) -> io::Result<()> {
         let Some(socket) = watch.open() else {
             return Ok(());
         };
@@ -163,7 +244,7 @@ fn data_of(fd: RawFd) -> epoll::EventData {
     epoll::EventData::new_u64(fd.unsigned_abs().into())
 }
 
-fn events_of(watches: &[(u64, KernelWatch)]) -> epoll::EventFlags {
+fn events_of(watches: &[(u64, Watch)]) -> epoll::EventFlags {
     let none = epoll::EventFlags::empty();
     let each = watches.iter().map(|(_, watch)| flags_of(watch.events));
     each.fold(none, epoll::EventFlags::union)

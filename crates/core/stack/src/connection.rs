@@ -12,9 +12,9 @@ use wire::{FourTuple, Instant};
 use crate::Stack;
 use crate::demux::TupleOwner;
 use crate::direct::Placing;
-use crate::memory::StackMemory;
 use crate::network::{Egress, Network, SegmentOwner, headers_for};
 use crate::path_mtu::PathMtu;
+use crate::socket::agenda::Mark;
 use crate::socket::sockets::{ConnectionMut, Sockets};
 use crate::socket::sockopt::SocketSettings;
 use crate::socket::{ConnectionSocket, Holder, ListenerEnd, SocketId, SocketKind, TimeWaitSocket};
@@ -177,19 +177,18 @@ impl Stack {
             Burst::Drained => connection.conn.on_drained(),
             Burst::Over => connection.conn.on_idle(),
         }
-        let StackMemory {
-            windows, pressure, ..
-        } = &mut self.memory;
+        let windows = &mut self.memory.windows;
         if connection.is_receiving() {
             update_window(slot, &mut connection, windows, &mut self.network);
-            pressure.note_holder(slot, &mut connection);
+            if connection.unread() > 0 {
+                connection.mark(Mark::Holder);
+            }
         } else {
             windows.release(slot, &mut connection.promise);
         }
         send_all(&mut connection, &mut self.network, scope, now);
         let (state, holder) = settle(&mut connection, now);
         drop(connection);
-        pressure.forget_holders(&mut self.sockets);
         self.follow_end(slot, state, holder);
     }
 
@@ -466,7 +465,7 @@ fn send_all(
     while network.nic().tx_room() > 0 {
         if scope == FlushScope::Full && connection.conn.may_gather(now) {
             // The next poll sends it, together with what is queued until then.
-            connection.touch();
+            connection.mark(Mark::Touched);
             return;
         }
         let Some(segment) = connection.conn.poll_send(now) else {
@@ -481,7 +480,7 @@ fn send_all(
         network.send_segment(&connection.tuple, egress, owner, segment, now);
     }
     // The link is busy: the rest stays in the send queue until the next poll.
-    connection.touch();
+    connection.mark(Mark::Touched);
 }
 
 /// Grants a connection its receive window.
@@ -528,8 +527,11 @@ fn settle(connection: &mut ConnectionMut<'_>, now: Instant) -> (StateKind, Holde
     let acked = connection.acked_offset();
     connection.errors.collect(acked);
     connection.note_times(now);
-    connection.note_draining();
-    connection.note_unsent();
+    if connection.is_draining() {
+        connection.mark(Mark::Draining);
+    }
+    let has_unsent = connection.conn.sent_offset() < connection.conn.pushed_offset();
+    connection.set_mark(Mark::Unsent, has_unsent);
     (connection.conn.state(), connection.holder)
 }
 

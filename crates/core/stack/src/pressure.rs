@@ -15,8 +15,8 @@
 //! Only memory that the application has not seen is moved: a frag under a token keeps its offset. Payload that an ACK has covered
 //! is never given up. Payload that SACK has reported may be (RFC 2018 8: SACK is advice); no later SACK block names it.
 //!
-//! None of this costs time per packet. A connection enters the list of holders at the end of a burst that
-//! leaves payload in it, and net_iovs are counted when a mark is reached.
+//! None of this costs time per packet. A connection is marked as a holder ([`Mark::Holder`]) at the end of a burst that
+//! leaves payload in it, and net_iovs are counted when a mark of the table is reached.
 //!
 //! Tokens are not limited: each keeps its whole net_iov. A reader that keeps as many tokens as there are net_iovs has
 //! all of them, and no other connection of the queue receives anything until it gives some back, as with the kernel. Readers that must not
@@ -32,6 +32,7 @@ use wire::Instant;
 use crate::memory::StackMemory;
 use crate::network::Network;
 use crate::socket::ConnectionSocket;
+use crate::socket::agenda::Mark;
 use crate::socket::sockets::Sockets;
 
 /// Minimum and maximum time between two looks at memory that is not short. A look that frees nothing doubles
@@ -52,8 +53,6 @@ const HOARD_DIVISOR: u64 = 4;
 /// State between two looks at the memory.
 #[derive(Debug)]
 pub(crate) struct Pressure {
-    /// Slots of connections that may hold payload, each listed once.
-    holders: Vec<u32>,
     next_look: Instant,
     interval: Duration,
     usage: NiovUsage,
@@ -62,7 +61,6 @@ pub(crate) struct Pressure {
 impl Default for Pressure {
     fn default() -> Self {
         Self {
-            holders: Vec::new(),
             next_look: Instant::ZERO,
             interval: *LOOK_INTERVAL.start(),
             usage: NiovUsage::default(),
@@ -71,15 +69,6 @@ impl Default for Pressure {
 }
 
 impl Pressure {
-    /// Enters the connection in `slot` into the list of holders if a burst has left payload in it.
-    /// [`Pressure::forget_holders`] bounds the list.
-    pub(crate) fn note_holder(&mut self, slot: u32, connection: &mut ConnectionSocket) {
-        if !connection.marks.is_holder && connection.unread() > 0 {
-            connection.marks.is_holder = true;
-            self.holders.push(slot);
-        }
-    }
-
     /// Sets the time of the next check; a check that freed nothing doubles the interval.
     fn schedule_look(&mut self, was_in_vain: bool, now: Instant) {
         let (shortest, longest) = (*LOOK_INTERVAL.start(), *LOOK_INTERVAL.end());
@@ -94,8 +83,6 @@ impl Pressure {
 /// State of a connection under pressure.
 #[derive(Debug, Default)]
 pub(crate) struct PressureMarks {
-    /// Is in the list of holders.
-    is_holder: bool,
     /// Bytes that it had delivered in order when memory was last short.
     delivered_at_shortage: u64,
     /// Time at which it was first seen to hold payload out of order, and bytes delivered by then.
@@ -121,13 +108,6 @@ struct PruneTarget {
 }
 
 impl Pressure {
-    /// Removes closed connections and those that hold nothing, if the list has become long.
-    pub(crate) fn forget_holders(&mut self, sockets: &mut Sockets) {
-        if self.holders.len() > 2 * sockets.len() + 64 {
-            self.holders.retain(|&slot| is_holder(sockets, slot));
-        }
-    }
-
     /// Moves payload in sparse net_iovs of `memory` together, of connections with up to `limit` payloads in all.
     fn collapse(
         &mut self,
@@ -136,9 +116,10 @@ impl Pressure {
         sockets: &mut Sockets,
         network: &mut Network,
     ) {
-        let Self { holders, usage, .. } = self;
-        holders.retain(|&slot| is_holder(sockets, slot));
+        let usage = &mut self.usage;
         usage.clear();
+        find_holders(sockets);
+        let mut holders = sockets.take(Mark::Holder);
         let (mut visited, mut payloads) = (0, 0);
         for &slot in holders.iter() {
             if payloads >= limit {
@@ -160,6 +141,7 @@ impl Pressure {
             }
         }
         holders.rotate_left(visited);
+        sockets.reuse(Mark::Holder, holders);
     }
 }
 
@@ -167,7 +149,7 @@ impl StackMemory {
     /// Makes connections give up memory if too little is free.
     pub(crate) fn relieve(&mut self, sockets: &mut Sockets, network: &mut Network, now: Instant) {
         let demand = network.take_memory_demand();
-        if self.pressure.holders.is_empty()
+        if !sockets.any(Mark::Holder)
             || demand == MemoryDemand::None && now < self.pressure.next_look
         {
             return;
@@ -211,7 +193,8 @@ impl StackMemory {
     ) -> bool {
         let PruneTarget { memory, victims } = target;
         let mut ranked = Vec::new();
-        for &slot in &self.pressure.holders {
+        let holders = sockets.take(Mark::Holder);
+        for &slot in &holders {
             let Some(mut connection) = sockets.connection_at(slot) else {
                 continue;
             };
@@ -224,6 +207,7 @@ impl StackMemory {
                 ranked.push((connection.kept_beyond_delivered(kept, victims), slot));
             }
         }
+        sockets.reuse(Mark::Holder, holders);
         ranked.sort_unstable_by_key(|&(excess, _)| std::cmp::Reverse(excess));
         let before = network.nic().memory_level(memory).free_bytes;
         for (_, slot) in ranked {
@@ -283,18 +267,23 @@ impl ConnectionSocket {
     }
 }
 
-/// Returns whether the socket in `slot` is a connection that holds payload; otherwise clears its mark.
-fn is_holder(sockets: &mut Sockets, slot: u32) -> bool {
-    let Some(mut connection) = sockets.connection_at(slot) else {
-        return false;
-    };
-    // A slot is listed twice if a closed connection had it before; only one entry counts.
-    let has_payload = connection.unread() > 0;
-    connection.marks.is_holder &= has_payload;
-    if connection.conn.out_of_order_len() == 0 {
-        connection.marks.holds_since = None;
+/// Leaves the mark of holders to the connections that hold payload.
+fn find_holders(sockets: &mut Sockets) {
+    let mut listed = sockets.take(Mark::Holder);
+    for slot in listed.drain(..) {
+        if !sockets.clear(Mark::Holder, slot) {
+            continue;
+        }
+        let Some(mut connection) = sockets.connection_at(slot) else {
+            continue;
+        };
+        let has_payload = connection.unread() > 0;
+        connection.set_mark(Mark::Holder, has_payload);
+        if connection.conn.out_of_order_len() == 0 {
+            connection.marks.holds_since = None;
+        }
     }
-    connection.marks.is_holder
+    sockets.reuse(Mark::Holder, listed);
 }
 
 /// Returns the bytes of `memory`, in whole net_iovs, that a connection holds by payload out of order.

@@ -14,6 +14,7 @@ use crate::direct::{AfterPlacing, Placing};
 use crate::drops::DropReason;
 use crate::route::Destination;
 use crate::socket::SocketKind;
+use crate::socket::agenda::Mark;
 use crate::stack::Burst;
 
 /// A received TCP segment with its four-tuple and its origin.
@@ -239,7 +240,7 @@ impl Stack {
     pub(crate) fn follow(&mut self, slot: u32, disposition: Disposition, now: Instant) {
         self.note(disposition);
         if let Some(mut socket) = self.sockets.at_mut(slot) {
-            socket.note_arrivals();
+            socket.mark(Mark::Arrivals);
         }
         if disposition.reply || disposition.closed {
             self.serve(slot, Burst::GoesOn, now);

@@ -17,8 +17,8 @@ use crate::memory::{Lending, StackMemory};
 use crate::network::Network;
 use crate::route::{AddressError, Routes};
 use crate::socket::SocketId;
+use crate::socket::agenda::Mark;
 use crate::socket::sockets::Sockets;
-use crate::socket::work::Work;
 use crate::tcp_setup::TcpSetup;
 
 /// Maximum number of connections per queue and poll that are offered a larger window after memory was given back.
@@ -331,21 +331,21 @@ impl Stack {
     /// Returns whether there is work now: a socket call queued something, the link was busy, or a poll ended before
     /// the link was empty. Packets for a busy link whose file descriptor becomes writable do not count.
     pub fn wants_flush(&self) -> bool {
-        self.sockets.any(Work::Touched) && !self.network.is_held_up()
+        self.sockets.any(Mark::Touched) && !self.network.is_held_up()
             || self.last_burst == Burst::GoesOn
-            || self.sockets.any(Work::HeldAck)
+            || self.sockets.any(Mark::HeldAck)
             || self.memory.windows.any_to_visit()
             || self.network.wants_flush()
     }
 
     /// Returns whether a connection has bytes that were never sent: they wait for an ACK, a timer, or the next poll.
     pub fn has_unsent(&self) -> bool {
-        self.sockets.any_unsent()
+        self.sockets.any(Mark::Unsent)
     }
 
     /// Returns whether [`Stack::take_events`] will return any. An expired timer may change a socket without sending.
     pub fn has_events(&self) -> bool {
-        self.sockets.has_events()
+        self.sockets.any(Mark::Event)
     }
 
     /// Returns the sockets whose readiness has changed since the last call.
@@ -431,13 +431,13 @@ impl Stack {
         if burst != Burst::GoesOn {
             self.sockets.release_held_acks();
         }
-        let mut arrived = self.sockets.take(Work::Arrivals);
+        let mut arrived = self.sockets.take(Mark::Arrivals);
         for slot in arrived.drain(..) {
-            if self.sockets.unmark(Work::Arrivals, slot) {
+            if self.sockets.clear(Mark::Arrivals, slot) {
                 self.serve_arrivals(slot, burst, now);
             }
         }
-        self.sockets.reuse(Work::Arrivals, arrived);
+        self.sockets.reuse(Mark::Arrivals, arrived);
     }
 
     /// Serves a connection that received segments; an ACK that is not sent yet waits for the link to be empty.
@@ -450,14 +450,14 @@ impl Stack {
 
     /// Polls every touched connection for segments to send.
     fn flush_touched(&mut self, scope: FlushScope, now: Instant) {
-        let mut touched = self.sockets.take(Work::Touched);
+        let mut touched = self.sockets.take(Mark::Touched);
         for slot in touched.drain(..) {
-            if self.sockets.unmark(Work::Touched, slot) {
+            if self.sockets.clear(Mark::Touched, slot) {
                 self.serve_within(slot, Burst::GoesOn, scope, now);
             }
         }
         // Sockets touched in the meantime wait for the link.
-        self.sockets.reuse(Work::Touched, touched);
+        self.sockets.reuse(Mark::Touched, touched);
     }
 
     /// Compares the readiness of every socket with what was reported of it, in debug builds: a difference means that a

@@ -104,13 +104,11 @@ pub(crate) struct Promise {
     queue: usize,
     /// Memory set aside, in bytes of the NIC's figure.
     memory: u64,
-    /// It is in a [`Share`] of its queue, unless it has become idle.
-    is_counted: bool,
     packing: Packing,
     /// Payload of the longest packet that has arrived, in bytes.
     longest: u64,
-    /// Number of the period in which it last received something or was promised something new; `None` before the
-    /// first [`Windows::grant`].
+    /// Number of the period in which it last received something or was promised something new. It counts in the [`Share`] of
+    /// that period. `None` before the first [`Windows::grant`], and after [`Windows::release`].
     active_in: Option<u64>,
     /// The peer has sent something since the promise was last raised: it wants to send.
     asked: bool,
@@ -131,7 +129,6 @@ impl Promise {
         Self {
             queue,
             memory: 0,
-            is_counted: false,
             packing: Packing::new(),
             longest: 0,
             active_in: None,
@@ -344,9 +341,7 @@ impl QueuePromises {
     /// Takes `promise` out of its share; returns its memory.
     fn take(&mut self, promise: &mut Promise, period: u64) -> u64 {
         let memory = std::mem::take(&mut promise.memory);
-        if std::mem::take(&mut promise.is_counted)
-            && let Some(share) = self.share_of(promise, period)
-        {
+        if let Some(share) = self.share_of(promise, period) {
             share.memory -= memory;
             share.connections -= 1;
         }
@@ -359,7 +354,6 @@ impl QueuePromises {
         if let Some(share) = self.share_of(promise, period) {
             share.memory += memory;
             share.connections += 1;
-            promise.is_counted = true;
         }
     }
 
@@ -522,6 +516,7 @@ impl Windows {
         };
         queue.delist(slot, promise);
         queue.take(promise, period);
+        promise.active_in = None;
     }
 
     /// Moves a promise to the queue on which packets of the connection arrive now.
@@ -529,9 +524,10 @@ impl Windows {
     /// The peer keeps its window, even if the other queue has less room: until it is used up, more may be promised
     /// there than the memory can take.
     pub(crate) fn migrate(&mut self, slot: u32, promise: &mut Promise, queue: usize) {
-        let memory = promise.memory;
+        let (memory, active_in) = (promise.memory, promise.active_in);
         self.release(slot, promise);
         promise.queue = queue;
+        promise.active_in = active_in;
         let period = self.period;
         if let Some(queue) = self.queue(queue) {
             queue.put(promise, memory, period);

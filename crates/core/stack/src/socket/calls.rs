@@ -11,6 +11,7 @@ use tcp::StateKind;
 use wire::{FourTuple, Instant};
 use zerocopy::FromBytes;
 
+use super::agenda::Mark;
 use super::error::{
     AcceptError, BadSocket, ConnectError, DontneedError, ListenError, OptionError, RecvError,
     ShutdownError,
@@ -185,7 +186,7 @@ impl Stack {
         self.stats.connects += 1;
         self.turns += 1;
         if let Ok(mut socket) = self.sockets.get_mut(id) {
-            socket.touch();
+            socket.mark(Mark::Touched);
         }
         Ok(id)
     }
@@ -350,7 +351,7 @@ impl Stack {
                 connection.conn.on_read();
             }
             // The window may grow, and memory for windows of other connections may become free.
-            connection.touch();
+            connection.mark(Mark::Touched);
         }
         outcome
     }
@@ -393,7 +394,7 @@ impl Stack {
         };
         let freed = connection.dontneed(ranges, |netmem| network.recycle_netmem(netmem))?;
         if freed > 0 {
-            connection.touch();
+            connection.mark(Mark::Touched);
         }
         Ok(freed)
     }
@@ -446,7 +447,7 @@ impl Stack {
             SocketKind::Listener(listener) => listener.options.set(option)?,
             SocketKind::TimeWait(_) => return Err(BadSocket(id).into()),
         }
-        socket.touch();
+        socket.mark(Mark::Touched);
         Ok(())
     }
 
@@ -497,7 +498,7 @@ impl Stack {
     pub fn set_quick_acks(&mut self, id: SocketId, quick: bool) -> Result<(), BadSocket> {
         if let Some(mut connection) = self.sockets.connection_mut(id)? {
             connection.conn.set_quick_acks(quick);
-            connection.touch();
+            connection.mark(Mark::Touched);
         }
         Ok(())
     }
@@ -525,7 +526,7 @@ impl Stack {
         if how != Shutdown::Read {
             connection.conn.shutdown_write();
         }
-        connection.touch();
+        connection.mark(Mark::Touched);
         drop(connection);
         self.turns += 1;
         Ok(())
@@ -585,7 +586,7 @@ impl Stack {
             Ending::Orderly if !is_one_too_many => connection.conn.close(),
             Ending::Orderly | Ending::Reset => connection.conn.abort(),
         }
-        connection.touch();
+        connection.mark(Mark::Touched);
         drop(connection);
         sockets.orphan(id);
         self.turns += 1;

@@ -31,8 +31,6 @@ pub(crate) struct ErrQueue {
     noted: u64,
     /// Sends with timestamps to be taken.
     pub(crate) stamps: Stamps,
-    /// The socket is in the list of those with acknowledged sends that the NIC still holds.
-    pub(crate) is_draining: bool,
 }
 
 /// One entry of the error queue.
@@ -76,7 +74,6 @@ impl Default for ErrQueue {
             done: VecDeque::new(),
             noted: 0,
             stamps: Stamps::default(),
-            is_draining: false,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Sockets: connections and listeners with the state of the socket interface.
 
+pub(crate) mod agenda;
 mod calls;
 pub(crate) mod cmsg;
 mod early;
@@ -17,7 +18,6 @@ pub(crate) mod sockopt;
 pub(crate) mod table;
 pub(crate) mod timestamps;
 pub(crate) mod token_table;
-pub(crate) mod work;
 
 use std::net::{IpAddr, SocketAddr};
 

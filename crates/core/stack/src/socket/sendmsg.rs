@@ -8,6 +8,7 @@ use devmem_uapi::{DmabufId, MsgFlags, UIO_MAXIOV, ZerocopyId};
 use netmem::{FragList, Payload, TxSend};
 use tcp::{Push, StateKind};
 
+use super::agenda::Mark;
 use super::cmsg::{TxSource, parse_tx};
 use super::error::SendError;
 use super::errqueue::SendMemory;
@@ -179,7 +180,7 @@ impl Stack {
             connection.conn.push_boundary();
         }
         if matches!(sent, Ok(1..)) {
-            connection.touch();
+            connection.mark(Mark::Touched);
             self.turns += 1;
         }
         sent

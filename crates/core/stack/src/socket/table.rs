@@ -111,6 +111,12 @@ impl<S> SocketTable<S> {
         }
     }
 
+    /// Returns the id of the socket in `slot`.
+    pub(crate) fn id(&self, slot: u32) -> Option<SocketId> {
+        let &(generation, _) = self.slots.get(slot as usize)?;
+        Some(SocketId { slot, generation })
+    }
+
     /// Returns the socket in `slot`.
     pub(crate) fn at(&self, slot: u32) -> Option<&S> {
         self.slots.get(slot as usize).map(|(_, socket)| socket)

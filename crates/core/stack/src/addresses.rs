@@ -17,7 +17,7 @@ impl Stack {
     /// # Errors
     /// [`AddressError`]; nothing has changed then.
     pub fn add_address(&mut self, lent: &LentAddress, now: Instant) -> Result<(), AddressError> {
-        self.network.add_address(lent, now)
+        self.network.add_address(&mut self.nic, lent, now)
     }
 
     /// Removes a local address, and the routes that were added with it. Connections from and to it fail with

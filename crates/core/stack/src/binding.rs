@@ -237,14 +237,14 @@ impl Bindings {
 
 /// Queues that were restarted on device memory. Unless it is committed, `Drop` restarts them on host memory.
 struct Restarted<'n> {
-    network: &'n mut Network,
+    nic: &'n mut Nic,
     done: Vec<RxQueueId>,
 }
 
 impl<'n> Restarted<'n> {
-    fn none(network: &'n mut Network) -> Self {
+    fn none(nic: &'n mut Nic) -> Self {
         Self {
-            network,
+            nic,
             done: Vec::new(),
         }
     }
@@ -255,8 +255,7 @@ impl<'n> Restarted<'n> {
         provider: &Arc<dyn MemoryProvider>,
     ) -> Result<(), BindRxError> {
         let taken = self
-            .network
-            .nic()
+            .nic
             .queue_info(queue)
             .filter(|info| info.dmabuf.is_some() || !info.readable);
         if let Some(info) = taken {
@@ -267,7 +266,7 @@ impl<'n> Restarted<'n> {
             });
         }
         let choice = ProviderChoice::Provider(Arc::clone(provider));
-        self.network
+        self.nic
             .restart_queue(queue, choice)
             .map_err(|source| BindRxError::Restart { queue, source })?;
         self.done.push(queue);
@@ -283,7 +282,7 @@ impl<'n> Restarted<'n> {
 impl Drop for Restarted<'_> {
     fn drop(&mut self) {
         for queue in self.done.drain(..).rev() {
-            let undone = self.network.restart_queue(queue, ProviderChoice::Host);
+            let undone = self.nic.restart_queue(queue, ProviderChoice::Host);
             debug_assert!(
                 undone.is_ok(),
                 "a queue had host memory a moment ago: {undone:?}"
@@ -419,7 +418,8 @@ impl Stack {
             range,
             memory: None,
         };
-        self.memory.bind_rx(request, part, &mut self.network)
+        self.memory
+            .bind_rx(request, part, &self.network, &mut self.nic)
     }
 
     /// As [`Stack::bind_rx`], to a part of the memory: other shards of the NIC bind the other parts. Returns the claim
@@ -432,7 +432,9 @@ impl Stack {
         request: BindRx,
         part: RxPart,
     ) -> Result<(DmabufId, Arc<BoundMemory>), BindRxError> {
-        let id = self.memory.bind_rx(request, part, &mut self.network)?;
+        let id = self
+            .memory
+            .bind_rx(request, part, &self.network, &mut self.nic)?;
         let binding = self.memory.bindings.by_id.get(&id);
         let memory = binding.map(|binding| Arc::clone(&binding.claim));
         Ok((id, memory.ok_or(BindRxError::NoId)?))
@@ -454,7 +456,7 @@ impl Stack {
     /// # Errors
     /// [`UnbindRxError`]; with [`UnbindRxError::Restart`] the binding stays.
     pub fn unbind_rx(&mut self, id: DmabufId) -> Result<(), UnbindRxError> {
-        self.memory.unbind_rx(id, &mut self.network)
+        self.memory.unbind_rx(id, &mut self.nic)
     }
 
     /// Returns the memory provider of a binding, which counts its net_iovs, also after the binding has ended.
@@ -490,9 +492,10 @@ impl StackMemory {
         &mut self,
         request: BindRx,
         part: RxPart,
-        network: &mut Network,
+        network: &Network,
+        nic: &mut Nic,
     ) -> Result<DmabufId, BindRxError> {
-        request.validate(network.ifindex(), network.nic())?;
+        request.validate(network.ifindex, nic)?;
         let id = self.bindings.next_id().ok_or(BindRxError::NoId)?;
         let RxPart { range, memory } = part;
         let provider = DmabufProvider::with_range(&request.dmabuf, range, id, request.niov_size)?;
@@ -500,7 +503,7 @@ impl StackMemory {
         request
             .queues
             .iter()
-            .try_for_each(|&queue| validate_queue(queue, network.nic()))?;
+            .try_for_each(|&queue| validate_queue(queue, nic))?;
         let mut targets = self.bindings.targets.iter();
         if let Some((&target, _)) = targets.find(|(_, it)| it.dmabuf().is_same(&request.dmabuf)) {
             return Err(BindRxError::IsTarget { target });
@@ -517,13 +520,13 @@ impl StackMemory {
             niov_size,
             queues,
         } = request;
-        let mut restarted = Restarted::none(network);
+        let mut restarted = Restarted::none(nic);
         for queue in queues {
             restarted.restart(queue, &provider)?;
         }
         let queues = restarted.commit();
-        for queue in &queues {
-            self.windows.restarted(queue.index());
+        for &queue in &queues {
+            self.windows.restarted(queue);
         }
         self.bindings.insert(
             id,
@@ -538,13 +541,13 @@ impl StackMemory {
         Ok(id)
     }
 
-    fn unbind_rx(&mut self, id: DmabufId, network: &mut Network) -> Result<(), UnbindRxError> {
+    fn unbind_rx(&mut self, id: DmabufId, nic: &mut Nic) -> Result<(), UnbindRxError> {
         let binding = self.bindings.by_id.get_mut(&id);
         let binding = binding.ok_or(UnknownBinding(id))?;
         while let Some(&queue) = binding.queues.last() {
-            let restarted = network.restart_queue(queue, ProviderChoice::Host);
+            let restarted = nic.restart_queue(queue, ProviderChoice::Host);
             restarted.map_err(|source| UnbindRxError::Restart { queue, source })?;
-            self.windows.restarted(queue.index());
+            self.windows.restarted(queue);
             binding.queues.pop();
         }
         self.bindings.by_id.remove(&id);

@@ -131,14 +131,14 @@ impl Stack {
     /// # Errors
     /// [`BindTxError`]. Nothing has changed then.
     pub fn bind_tx(&mut self, request: BindTx) -> Result<DmabufId, BindTxError> {
-        let netmem_tx = self.network.nic().features().netmem_tx;
-        request.validate(self.network.ifindex(), netmem_tx)?;
+        let netmem_tx = self.nic.features().netmem_tx;
+        request.validate(self.network.ifindex, netmem_tx)?;
         let bindings = &mut self.memory.bindings;
         let id = bindings.next_id().ok_or(BindTxError::NoId)?;
         let BindTx { ifindex, dmabuf } = request;
         let memory = TxMemory::new(&dmabuf, id)?;
         if let Some(engine) = dmabuf.copy_engine() {
-            let prepared = self.network.nic_for_settings().prepare_tx(engine);
+            let prepared = self.nic.prepare_tx(engine);
             prepared.map_err(|error| BindTxError::Staging(error.to_string()))?;
         }
         bindings.insert_tx(id, TxBinding { ifindex, memory });

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use netmem::{DeviceError, FragList};
-use nic::RxMemory;
+use nic::{Nic, RxMemory};
 use steer::RxQueueId;
 use tcp::{Connection, Segment, SeqNum, StateKind, TcpError, Unreachable};
 use wire::{FourTuple, Instant};
@@ -15,7 +15,7 @@ use crate::direct::Placing;
 use crate::network::{Egress, Network, SegmentOwner, headers_for};
 use crate::path_mtu::PathMtu;
 use crate::socket::agenda::Mark;
-use crate::socket::sockets::{ConnectionMut, Sockets};
+use crate::socket::sockets::ConnectionMut;
 use crate::socket::sockopt::SocketSettings;
 use crate::socket::{ConnectionSocket, Holder, ListenerEnd, SocketId, SocketKind, TimeWaitSocket};
 use crate::stack::{Burst, FlushScope};
@@ -50,7 +50,7 @@ impl ConnectionSocket {
     pub(crate) fn note_arrival(
         &mut self,
         slot: u32,
-        queue: usize,
+        queue: RxQueueId,
         len: usize,
         windows: &mut Windows,
     ) {
@@ -133,7 +133,7 @@ impl Stack {
             tuple,
             is_named: true,
             next_hop,
-            promise: Promise::new(0),
+            promise: Promise::new(RxQueueId::default()),
             marks: Default::default(),
             read: 0,
             arrival_times: Default::default(),
@@ -170,7 +170,7 @@ impl Stack {
         now: Instant,
     ) {
         let Some(mut connection) = self.sockets.connection_at(slot) else {
-            return serve_time_wait(slot, &mut self.sockets, &mut self.network, now);
+            return self.serve_time_wait(slot, now);
         };
         match burst {
             Burst::GoesOn => {}
@@ -179,14 +179,20 @@ impl Stack {
         }
         let windows = &mut self.memory.windows;
         if connection.is_receiving() {
-            update_window(slot, &mut connection, windows, &mut self.network);
+            update_window(slot, &mut connection, windows, &mut self.nic);
             if connection.unread() > 0 {
                 connection.mark(Mark::Holder);
             }
         } else {
             windows.release(slot, &mut connection.promise);
         }
-        send_all(&mut connection, &mut self.network, scope, now);
+        send_all(
+            &mut connection,
+            &mut self.network,
+            &mut self.nic,
+            scope,
+            now,
+        );
         let (state, holder) = settle(&mut connection, now);
         drop(connection);
         self.follow_end(slot, state, holder);
@@ -226,7 +232,7 @@ impl Stack {
     /// Releases the four-tuple of a connection for another connection.
     pub(crate) fn forget_name(&mut self, slot: u32) {
         if let Some(mut connection) = self.sockets.connection_at(slot) {
-            Placing::end(&mut connection, &mut self.network);
+            Placing::end(&mut connection, &mut self.nic);
         }
         match self.sockets.at(slot) {
             Some(SocketKind::Connection(_)) => self.sockets.forget_name(slot),
@@ -293,7 +299,7 @@ impl Stack {
             }
             SocketKind::Listener(_) => {
                 drop(socket);
-                repeat_syn_acks(slot, &mut self.sockets, &mut self.network, now);
+                self.repeat_syn_acks(slot, now);
             }
         }
     }
@@ -327,7 +333,7 @@ impl Stack {
                 }
                 drop(connection);
                 if is_believed {
-                    self.network.note_path(tuple.src_ip, path, now);
+                    self.path_mtus.note(tuple.src_ip, path, now);
                 }
                 self.serve(slot, Burst::GoesOn, now);
                 is_believed
@@ -394,8 +400,10 @@ impl Stack {
 
     /// Ends the connections of packets that were not sent because a device could not copy their payload.
     pub(crate) fn fail_untransmitted(&mut self, now: Instant) {
-        while let Some((tuple, error)) = self.network.pop_untransmitted() {
-            self.device_failed(&tuple, error, now);
+        while let Some(failed) = self.nic.take_failed_tx() {
+            if let Some(tuple) = failed.four_tuple() {
+                self.device_failed(&tuple.reversed(), failed.error, now);
+            }
         }
     }
 
@@ -415,42 +423,38 @@ impl Stack {
         drop(connection);
         self.serve(slot, Burst::GoesOn, now);
     }
-}
 
-/// Sends the reply of a connection in TIME-WAIT, and arms its timer.
-fn serve_time_wait(slot: u32, sockets: &mut Sockets, network: &mut Network, now: Instant) {
-    let Some(mut socket) = sockets.at_mut(slot) else {
-        return;
-    };
-    let SocketKind::TimeWait(time_wait) = &mut *socket else {
-        return;
-    };
-    let (tuple, next_hop) = (time_wait.tuple, time_wait.next_hop);
-    if let Some(segment) = time_wait.state.poll_send(now) {
-        let (egress, owner) = (Egress::to(next_hop), SegmentOwner::Answer(None));
-        network.send_segment(&tuple, egress, owner, segment, now);
-    }
-    let deadline = time_wait.state.deadline().max(now + TIMER_GRANULARITY);
-    socket.arm(Some(deadline));
-}
-
-/// Sends the SYN-ACKs of a listener that are due, and arms its timer.
-fn repeat_syn_acks(slot: u32, sockets: &mut Sockets, network: &mut Network, now: Instant) {
-    loop {
-        let Some(mut listener) = sockets.listener_at(slot) else {
+    /// Sends the reply of a connection in TIME-WAIT, and arms its timer.
+    fn serve_time_wait(&mut self, slot: u32, now: Instant) {
+        let Some(mut socket) = self.sockets.at_mut(slot) else {
             return;
         };
-        let link = listener.link;
-        let Some((endpoints, segment)) = listener.half_open.poll_send(link, now) else {
-            let next = listener.half_open.next_timer();
-            return listener.arm(next);
+        let SocketKind::TimeWait(time_wait) = &mut *socket else {
+            return;
         };
-        let (options, tuple) = (
-            listener.options,
-            crate::stack::four_tuple(endpoints.local, endpoints.remote),
-        );
-        drop(listener);
-        network.send_syn_ack(&tuple, None, &options, segment, now);
+        let (tuple, egress) = (time_wait.tuple, Egress::to(time_wait.next_hop));
+        if let Some(segment) = time_wait.state.poll_send(now) {
+            let owner = SegmentOwner::Answer(None);
+            self.network
+                .send_segment(&mut self.nic, &tuple, egress, owner, segment, now);
+        }
+        let deadline = time_wait.state.deadline().max(now + TIMER_GRANULARITY);
+        socket.arm(Some(deadline));
+    }
+
+    /// Sends the SYN-ACKs of a listener that are due, and arms its timer.
+    fn repeat_syn_acks(&mut self, slot: u32, now: Instant) {
+        let Some(mut listener) = self.sockets.listener_at(slot) else {
+            return;
+        };
+        let (link, options) = (listener.link, listener.options);
+        while let Some((endpoints, segment)) = listener.half_open.poll_send(link, now) {
+            let tuple = crate::stack::four_tuple(endpoints.local, endpoints.remote);
+            self.network
+                .send_syn_ack(&mut self.nic, &tuple, None, &options, segment, now);
+        }
+        let next = listener.half_open.next_timer();
+        listener.arm(next);
     }
 }
 
@@ -458,11 +462,12 @@ fn repeat_syn_acks(slot: u32, sockets: &mut Sockets, network: &mut Network, now:
 fn send_all(
     connection: &mut ConnectionMut<'_>,
     network: &mut Network,
+    nic: &mut Nic,
     scope: FlushScope,
     now: Instant,
 ) {
     let owner = SegmentOwner::Connection(connection.id());
-    while network.nic().tx_room() > 0 {
+    while nic.tx_room() > 0 {
         if scope == FlushScope::Full && connection.conn.may_gather(now) {
             // The next poll sends it, together with what is queued until then.
             connection.mark(Mark::Touched);
@@ -477,7 +482,7 @@ fn send_all(
             hop_limit: connection.options.hop_limit,
             ident: connection.identify(&segment),
         };
-        network.send_segment(&connection.tuple, egress, owner, segment, now);
+        network.send_segment(nic, &connection.tuple, egress, owner, segment, now);
     }
     // The link is busy: the rest stays in the send queue until the next poll.
     connection.mark(Mark::Touched);
@@ -488,11 +493,10 @@ fn update_window(
     slot: u32,
     connection: &mut ConnectionSocket,
     windows: &mut Windows,
-    network: &mut Network,
+    nic: &mut Nic,
 ) {
-    let queue = RxQueueId(u16::try_from(connection.promise.queue()).unwrap_or(u16::MAX));
-    let free = network.rx_space(queue).bytes as u64;
-    let nic = network.nic();
+    let queue = connection.promise.queue();
+    let free = nic.rx_space(queue).bytes as u64;
     connection.relax(nic, RxMemory::Queue(queue));
     let ask = Ask {
         outstanding: connection.conn.rcv_outstanding().into(),

@@ -10,11 +10,11 @@ use std::ops::Range;
 
 use devmem_uapi::{DmabufId, Errno};
 use netmem::{Dmabuf, GeometryError, RxClaim, TxMemory};
+use nic::Nic;
 use thiserror::Error;
 
 use crate::Stack;
 use crate::binding::Bindings;
-use crate::network::Network;
 use crate::socket::error::{BadSocket, UnknownBinding};
 use crate::socket::{ConnectionSocket, SocketId};
 
@@ -143,18 +143,17 @@ impl Placing {
     }
 
     /// Tells the NIC where the next byte of the connection belongs, or that its range is full.
-    pub(crate) fn follow(connection: &mut ConnectionSocket, network: &mut Network) -> AfterPlacing {
+    pub(crate) fn follow(connection: &mut ConnectionSocket, nic: &mut Nic) -> AfterPlacing {
         let Some(end) = connection.placing.as_ref().map(|placing| placing.end) else {
             return AfterPlacing::GoOn;
         };
         let delivered = connection.delivered();
         let left = end.saturating_sub(delivered);
-        let nic = network.nic_for_settings();
         match (connection.conn.rcv_nxt(), usize::try_from(left)) {
             (Some(seq), Ok(left)) if left > 0 => nic.ddp_resync(&connection.tuple, seq.0, left),
             (Some(_), _) if delivered == end => nic.ddp_del(&connection.tuple),
             _ => {
-                Self::end(connection, network);
+                Self::end(connection, nic);
                 return AfterPlacing::Pause;
             }
         }
@@ -162,9 +161,9 @@ impl Placing {
     }
 
     /// Ends the placement of a connection, if there is one: no later packet changes the bytes of the range.
-    pub(crate) fn end(connection: &mut ConnectionSocket, network: &mut Network) {
+    pub(crate) fn end(connection: &mut ConnectionSocket, nic: &mut Nic) {
         if connection.placing.take().is_some() {
-            network.nic_for_settings().ddp_del(&connection.tuple);
+            nic.ddp_del(&connection.tuple);
         }
     }
 }
@@ -218,7 +217,7 @@ impl Stack {
         check_distinct(ranges)?;
         self.check_place(id, target, ranges)?;
         let Self {
-            network,
+            nic,
             sockets,
             memory,
             ..
@@ -232,7 +231,7 @@ impl Stack {
         let len = total_len(target_memory, ranges)?;
         let mut connection = sockets.connection_mut(id)?.ok_or(BadSocket(id))?;
         let seq = connection.conn.rcv_nxt().ok_or(PlaceError::NotConnected)?;
-        Placing::end(&mut connection, network);
+        Placing::end(&mut connection, nic);
         let unread = connection.conn.readable_len();
         if unread < len {
             connection.placing = Some(Placing {
@@ -245,7 +244,6 @@ impl Stack {
             let (flow, rest) = (connection.tuple, behind(ranges, unread).collect());
             let frags = target_memory.begin();
             placements.add(id, target, frags.observer(), ranges);
-            let nic = network.nic_for_settings();
             let added = nic.ddp_add(flow, seq.0, frags, rest);
             debug_assert!(added.is_ok(), "the ranges were checked: {added:?}");
         }
@@ -257,11 +255,9 @@ impl Stack {
     /// # Errors
     /// [`BadSocket`], also of a listener.
     pub fn stop_placing(&mut self, id: SocketId) -> Result<(), BadSocket> {
-        let Self {
-            network, sockets, ..
-        } = self;
+        let Self { nic, sockets, .. } = self;
         let mut connection = sockets.connection_mut(id)?.ok_or(BadSocket(id))?;
-        Placing::end(&mut connection, network);
+        Placing::end(&mut connection, nic);
         Ok(())
     }
 }

@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use netmem::{FragList, Payload};
-use nic::{HeadBuf, Origin, TxPacket};
+use nic::{HeadBuf, Nic, Origin, RateLimit, TxPacket};
 use tcp::Unreachable;
 use wire::{
     Echo, EchoKind, EtherType, EthernetHeader, FourTuple, Icmpv4, Icmpv6, Instant, IpRepr,
@@ -19,7 +19,6 @@ use crate::drops::DropReason;
 use crate::memory::SendPools;
 use crate::network::Network;
 use crate::route::{Destination, is_unicast};
-use nic::RateLimit;
 
 /// Echo requests answered per second, and errors passed on per second (linux `icmp_msgs_per_sec`).
 ///
@@ -45,6 +44,7 @@ pub(crate) struct Icmp {
 
 /// The parts of the stack that handle a message.
 struct IcmpContext<'a> {
+    nic: &'a mut Nic,
     network: &'a mut Network,
     /// Host memory for replies.
     send_pools: &'a mut SendPools,
@@ -90,6 +90,7 @@ impl Stack {
 
     fn icmp_parts(&mut self, origin: Origin, now: Instant) -> (&mut Icmp, IcmpContext<'_>) {
         let cx = IcmpContext {
+            nic: &mut self.nic,
             network: &mut self.network,
             send_pools: &mut self.memory.send_pools,
             origin,
@@ -101,11 +102,11 @@ impl Stack {
     /// Passes an error on to the connection of the packet that it quotes.
     fn on_icmp_error(&mut self, error: IcmpError, now: Instant) {
         if !self.icmp.error_limit.allow(now) {
-            return self.network.count(DropReason::IcmpRateLimited);
+            return self.network.drops.count(DropReason::IcmpRateLimited);
         }
         let IcmpError { kind, quoted } = error;
         let Some(quoted) = quoted.filter(|quoted| quoted.protocol == protocol::TCP) else {
-            return self.network.count(DropReason::IcmpIgnored);
+            return self.network.drops.count(DropReason::IcmpIgnored);
         };
         // The quoted packet was sent by this stack: its source is the local address.
         let tuple = FourTuple {
@@ -115,7 +116,7 @@ impl Stack {
             dst_port: quoted.src_port,
         };
         if !self.connection_icmp(&tuple, tcp::SeqNum(quoted.seq), kind, now) {
-            self.network.count(DropReason::IcmpNoConnection);
+            self.network.drops.count(DropReason::IcmpNoConnection);
         }
     }
 }
@@ -233,13 +234,24 @@ impl Icmp {
                 (IcmpErrorKind::Unreachable(Unreachable::Host), quoted)
             }
             Icmpv6::NeighborSolicitation(solicitation) => {
-                cx.network
-                    .on_solicitation(ethernet.src, ip.src, &solicitation, cx.origin, cx.now);
+                cx.network.on_solicitation(
+                    cx.nic,
+                    ethernet.src,
+                    ip.src,
+                    &solicitation,
+                    cx.origin,
+                    cx.now,
+                );
                 return None;
             }
             Icmpv6::NeighborAdvertisement(advertisement) => {
-                cx.network
-                    .on_advertisement(ethernet.src, &advertisement, cx.origin, cx.now);
+                cx.network.on_advertisement(
+                    cx.nic,
+                    ethernet.src,
+                    &advertisement,
+                    cx.origin,
+                    cx.now,
+                );
                 return None;
             }
             Icmpv6::EchoReply(_) | Icmpv6::Other { .. } => {
@@ -260,20 +272,21 @@ impl Icmp {
         echo: &Echo<'_>,
     ) {
         let IcmpContext {
+            nic,
             network,
             send_pools,
             origin: _,
             now,
         } = cx;
         if network.routes().destination(local) != Destination::Ours {
-            return network.count(DropReason::IcmpIgnored);
+            return network.drops.count(DropReason::IcmpIgnored);
         }
         if !is_unicast(peer) {
             // Only neighbour discovery may have an unspecified source (RFC 4443 2.2, RFC 4291 2.5.2).
-            return network.count(DropReason::IpMartianSource);
+            return network.drops.count(DropReason::IpMartianSource);
         }
         if !self.echo_limit.allow(now) {
-            return network.count(DropReason::IcmpRateLimited);
+            return network.drops.count(DropReason::IcmpRateLimited);
         }
         let reply = &mut self.reply;
         reply.resize(echo.message_len(), 0);
@@ -289,7 +302,7 @@ impl Icmp {
             _ => return,
         };
         let Some(payload) = send_pools.copy(reply) else {
-            return network.count(DropReason::TxNoMemory);
+            return network.drops.count(DropReason::TxNoMemory);
         };
         let ethernet = network.ethernet(MacAddr::default(), ethertype);
         let head =
@@ -300,14 +313,14 @@ impl Icmp {
             checksum: None,
             gso_size: 0,
         };
-        network.output(peer, from, packet, now);
+        network.output(nic, peer, from, packet, now);
     }
 }
 
 impl IcmpContext<'_> {
     /// Counts a message that is not used.
     fn ignore(self, reason: DropReason) -> Option<IcmpError> {
-        self.network.count(reason);
+        self.network.drops.count(reason);
         None
     }
 }

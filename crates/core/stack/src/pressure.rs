@@ -29,8 +29,8 @@ use nic::{MemoryDemand, Nic, NiovUsage, RxMemory};
 use tcp::{KeptPayload, SegmentDrop};
 use wire::Instant;
 
+use crate::drops::Drops;
 use crate::memory::StackMemory;
-use crate::network::Network;
 use crate::socket::ConnectionSocket;
 use crate::socket::agenda::Mark;
 use crate::socket::sockets::Sockets;
@@ -109,13 +109,7 @@ struct PruneTarget {
 
 impl Pressure {
     /// Moves payload in sparse net_iovs of `memory` together, of connections with up to `limit` payloads in all.
-    fn collapse(
-        &mut self,
-        memory: RxMemory,
-        limit: usize,
-        sockets: &mut Sockets,
-        network: &mut Network,
-    ) {
+    fn collapse(&mut self, memory: RxMemory, limit: usize, sockets: &mut Sockets, nic: &mut Nic) {
         let usage = &mut self.usage;
         usage.clear();
         find_holders(sockets);
@@ -129,7 +123,7 @@ impl Pressure {
             if let Some(mut connection) = sockets.connection_at(slot) {
                 connection.conn.for_each_waiting(|payload| {
                     payloads += 1;
-                    network.nic().measure(memory, payload, usage);
+                    nic.measure(memory, payload, usage);
                 });
             }
         }
@@ -137,7 +131,7 @@ impl Pressure {
             if let Some(mut connection) = sockets.connection_at(slot) {
                 connection
                     .conn
-                    .for_each_waiting(|payload| network.collapse(memory, payload, usage));
+                    .for_each_waiting(|payload| nic.collapse(memory, payload, usage));
             }
         }
         holders.rotate_left(visited);
@@ -147,18 +141,24 @@ impl Pressure {
 
 impl StackMemory {
     /// Makes connections give up memory if too little is free.
-    pub(crate) fn relieve(&mut self, sockets: &mut Sockets, network: &mut Network, now: Instant) {
-        let demand = network.take_memory_demand();
+    pub(crate) fn relieve(
+        &mut self,
+        sockets: &mut Sockets,
+        nic: &mut Nic,
+        drops: &mut Drops,
+        now: Instant,
+    ) {
+        let demand = nic.take_memory_demand();
         if !sockets.any(Mark::Holder)
             || demand == MemoryDemand::None && now < self.pressure.next_look
         {
             return;
         }
         let (mut any_tried, mut any_freed) = (false, false);
-        for memory in network.nic().rx_memories() {
-            let level = network.nic().memory_level(memory);
+        for memory in nic.rx_memories() {
+            let level = nic.memory_level(memory);
             if level.has_free(3, 4) {
-                network.note_memory_look(memory);
+                nic.note_memory_look(memory);
                 continue;
             }
             any_tried = true;
@@ -166,9 +166,9 @@ impl StackMemory {
                 MemoryDemand::Short => usize::MAX,
                 MemoryDemand::None | MemoryDemand::Look => LOOK_PAYLOADS,
             };
-            self.pressure.collapse(memory, limit, sockets, network);
-            any_freed |= network.nic().memory_level(memory).free_bytes > level.free_bytes;
-            let level = network.nic().memory_level(memory);
+            self.pressure.collapse(memory, limit, sockets, nic);
+            any_freed |= nic.memory_level(memory).free_bytes > level.free_bytes;
+            let level = nic.memory_level(memory);
             let victims = match (level.is_short(), level.has_free(1, 4)) {
                 (true, _) => Some(Victims::All),
                 (false, false) => Some(Victims::Hoarders),
@@ -176,9 +176,9 @@ impl StackMemory {
             };
             if let Some(victims) = victims {
                 let target = PruneTarget { memory, victims };
-                any_freed |= self.prune(target, sockets, network, now);
+                any_freed |= self.prune(target, sockets, nic, drops, now);
             }
-            network.note_memory_look(memory);
+            nic.note_memory_look(memory);
         }
         self.pressure.schedule_look(any_tried && !any_freed, now);
     }
@@ -188,7 +188,8 @@ impl StackMemory {
         &mut self,
         target: PruneTarget,
         sockets: &mut Sockets,
-        network: &mut Network,
+        nic: &mut Nic,
+        drops: &mut Drops,
         now: Instant,
     ) -> bool {
         let PruneTarget { memory, victims } = target;
@@ -202,25 +203,25 @@ impl StackMemory {
             if victims == Victims::Hoarders && !is_hoarder {
                 continue;
             }
-            let kept = kept_bytes(&connection, memory, network.nic(), &mut self.pressure.usage);
+            let kept = kept_bytes(&connection, memory, nic, &mut self.pressure.usage);
             if kept > 0 {
                 ranked.push((connection.kept_beyond_delivered(kept, victims), slot));
             }
         }
         sockets.reuse(Mark::Holder, holders);
         ranked.sort_unstable_by_key(|&(excess, _)| std::cmp::Reverse(excess));
-        let before = network.nic().memory_level(memory).free_bytes;
+        let before = nic.memory_level(memory).free_bytes;
         for (_, slot) in ranked {
-            if target.is_relieved(network.nic()) {
+            if target.is_relieved(nic) {
                 break;
             }
             if let Some(mut connection) = sockets.connection_at(slot) {
-                let pruned = prune_one(&mut connection, target, network);
+                let pruned = prune_one(&mut connection, target, nic, drops);
                 let until = connection.delivered() + pruned;
                 self.windows.revoke(&mut connection.promise, until);
             }
         }
-        network.nic().memory_level(memory).free_bytes > before
+        nic.memory_level(memory).free_bytes > before
     }
 }
 
@@ -317,14 +318,19 @@ impl PruneTarget {
 }
 
 /// Makes one connection give up payload out of order until `target` is relieved; returns the number of bytes.
-fn prune_one(connection: &mut ConnectionSocket, target: PruneTarget, network: &mut Network) -> u64 {
+fn prune_one(
+    connection: &mut ConnectionSocket,
+    target: PruneTarget,
+    nic: &mut Nic,
+    drops: &mut Drops,
+) -> u64 {
     let held = connection.conn.out_of_order_len();
-    while !target.is_relieved(network.nic()) {
+    while !target.is_relieved(nic) {
         let Some(payload) = connection.conn.prune() else {
             break;
         };
-        network.recycle(payload);
-        network.count_segment(SegmentDrop::OfoQueuePrune);
+        nic.recycle(payload);
+        drops.count_segment(SegmentDrop::OfoQueuePrune);
     }
     connection.conn.set_kept_payload(KeptPayload::InOrder);
     connection.marks.is_in_order_only = true;

@@ -38,8 +38,8 @@ impl Stack {
                 let payload = packet.payload.into_frags();
                 let ethernet = &packet.headers.ethernet;
                 self.network
-                    .receive_arp(ethernet, &payload, packet.origin, now);
-                self.network.recycle(payload);
+                    .receive_arp(&mut self.nic, ethernet, &payload, packet.origin, now);
+                self.nic.recycle(payload);
             }
             Network::Ipv4(_) | Network::Ipv6(_) => self.receive_ip(packet, now),
             Network::Other => self.drop_packet(packet, DropReason::UnhandledProtocol),
@@ -86,8 +86,8 @@ impl Stack {
     }
 
     fn drop_packet(&mut self, packet: RxPacket, reason: DropReason) {
-        self.network
-            .drop_packet(packet.payload.into_frags(), reason);
+        self.network.drops.count(reason);
+        self.nic.recycle(packet.payload.into_frags());
     }
 
     /// Passes on a TCP segment that is for this host alone.
@@ -136,9 +136,9 @@ impl Stack {
             (Network::Ipv6(ip), protocol::ICMPV6) => {
                 self.receive_icmpv6(&headers.ethernet, &ip, &payload, origin, now)
             }
-            _ => self.network.count(DropReason::IpNoProtocol),
+            _ => self.network.drops.count(DropReason::IpNoProtocol),
         }
-        self.network.recycle(payload);
+        self.nic.recycle(payload);
     }
 
     /// Finds the connection or listener of a segment; a miss is answered by a RST.
@@ -164,10 +164,11 @@ impl Stack {
             urgent: _,
         } = incoming;
         let reset = Segment::reset_for(&segment, segment.payload.len());
-        self.network
-            .drop_packet(segment.payload, DropReason::TcpNoSocket);
+        self.network.drops.count(DropReason::TcpNoSocket);
+        self.nic.recycle(segment.payload);
         if let Some(reset) = reset {
-            self.network.send_control(&tuple, from, reset, now);
+            self.network
+                .send_control(&mut self.nic, &tuple, from, reset, now);
         }
     }
 
@@ -191,7 +192,7 @@ impl Stack {
             SocketKind::Connection(connection) => {
                 connection.note_arrival(
                     slot,
-                    queue.index(),
+                    queue,
                     segment.payload.len(),
                     &mut self.memory.windows,
                 );
@@ -204,7 +205,7 @@ impl Stack {
                 if disposition.established {
                     learned = connection.conn.take_learned();
                 }
-                let after = Placing::follow(connection, &mut self.network);
+                let after = Placing::follow(connection, &mut self.nic);
                 self.pause |= after == AfterPlacing::Pause;
                 disposition
             }
@@ -250,7 +251,7 @@ impl Stack {
     /// Counts a dropped segment. Other changes are reported when the connection's guard is dropped.
     pub(crate) fn note(&mut self, disposition: Disposition) {
         if let Some(reason) = disposition.drop {
-            self.network.count_segment(reason);
+            self.network.drops.count_segment(reason);
         }
     }
 
@@ -269,9 +270,9 @@ impl Stack {
             segment,
             ..
         } = incoming;
-        let free = self.network.rx_free(queue.index());
+        let free = self.nic.rx_space(queue).bytes as u64;
         let (link, is_full) = (
-            self.network.link_limits(tuple.src_ip),
+            self.network.link_limits(&self.nic, tuple.src_ip),
             self.sockets.is_full(),
         );
         let Some(mut listener) = self.sockets.listener_at(slot) else {
@@ -279,14 +280,14 @@ impl Stack {
         };
         let half_open = listener.half_open.len();
         let windows = &mut self.memory.windows;
-        let space = windows.newcomer(queue.index(), free, link.mss, half_open);
+        let space = windows.newcomer(queue, free, link.mss, half_open);
         let space = space.min(listener.options.rcv_buf);
         listener.half_open.set_rcv_space(space);
         let accept_queue = match is_full {
             true => tcp::AcceptQueue::Full,
             false => listener.accept_queue(),
         };
-        let path = self.network.path(tuple.src_ip, now);
+        let path = self.path_mtus.get(tuple.src_ip, now);
         let facts = tcp::Incoming {
             link,
             path_mss: path.map(|path| path.mss),
@@ -301,13 +302,13 @@ impl Stack {
         listener.arm(next);
         drop(listener);
         match outcome {
-            ListenOutcome::Dropped(reason) => self.network.count_segment(reason),
+            ListenOutcome::Dropped(reason) => self.network.drops.count_segment(reason),
             ListenOutcome::Reply(reply, reason) => {
                 reason
                     .into_iter()
-                    .for_each(|reason| self.network.count_segment(reason));
+                    .for_each(|reason| self.network.drops.count_segment(reason));
                 self.network
-                    .send_syn_ack(&tuple, from, &options, reply, now);
+                    .send_syn_ack(&mut self.nic, &tuple, from, &options, reply, now);
             }
             ListenOutcome::Accepted(conn, disposition) => {
                 let Some(accepted) = self.accepted(slot, *conn, tuple) else {
@@ -316,7 +317,7 @@ impl Stack {
                 if let Some(mut connection) = self.sockets.connection_at(accepted) {
                     connection.take_path(path);
                     let windows = &mut self.memory.windows;
-                    connection.note_arrival(accepted, queue.index(), arrived, windows);
+                    connection.note_arrival(accepted, queue, arrived, windows);
                     connection.note_first_time(now);
                 }
                 self.follow(accepted, disposition, now);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use netmem::{DmabufError, PoolError};
-use nic::{Nic, RxSpace};
+use nic::{LinkState, Nic, RxSpace};
 use steer::RxQueueId;
 use thiserror::Error;
 use wire::{FourTuple, Instant};
@@ -15,6 +15,7 @@ use crate::drops::DropReason;
 use crate::icmp::Icmp;
 use crate::memory::{Lending, StackMemory};
 use crate::network::Network;
+use crate::path_mtu::PathMtus;
 use crate::route::{AddressError, Routes};
 use crate::socket::SocketId;
 use crate::socket::agenda::Mark;
@@ -115,17 +116,24 @@ pub(crate) enum FlushScope {
 ///
 /// Socket calls change state and send nothing; the next [`Stack::poll`] or [`Stack::flush`] sends.
 pub struct Stack {
+    pub(crate) nic: Nic,
     pub(crate) network: Network,
     pub(crate) sockets: Sockets,
     pub(crate) memory: StackMemory,
     pub(crate) icmp: Icmp,
     pub(crate) tcp: TcpSetup,
+    /// Path MTUs that connections have discovered.
+    pub(crate) path_mtus: PathMtus,
     pub(crate) stats: StackStats,
     poll_budget: usize,
     /// See [`Stack::turns`].
     pub(crate) turns: u64,
     /// The current poll receives no more: see [`AfterPlacing`](crate::direct::AfterPlacing).
     pub(crate) pause: bool,
+    /// Packets in the NIC's queues, because the link was busy.
+    tx_waiting: usize,
+    /// The link has ended for good, and the connections were told.
+    was_link_gone: bool,
     /// How the last poll ended.
     last_burst: Burst,
     last_poll: Instant,
@@ -134,7 +142,7 @@ pub struct Stack {
 impl fmt::Debug for Stack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Stack")
-            .field("nic", self.network.nic())
+            .field("nic", &self.nic)
             .field("stats", &self.stats())
             .finish_non_exhaustive()
     }
@@ -181,26 +189,29 @@ impl Stack {
         let mut stack = Self {
             memory: StackMemory::new(nic.channels().rx.into(), send_memory_bytes, lending)?,
             network: Network::new(
-                nic,
+                nic.mac(),
                 ifindex,
                 routes.with_any_local(any_local),
                 point_to_point,
                 claims,
                 secret.key("neighbors"),
-                path_mtus,
             ),
+            nic,
             sockets: Sockets::new(max_sockets, max_orphans, local_ports, &secret),
             icmp: Icmp::new(),
             tcp: TcpSetup::new(tcp, &secret),
+            path_mtus,
             stats: StackStats::default(),
             poll_budget: poll_budget.max(1),
             turns: 0,
             pause: false,
+            tx_waiting: 0,
+            was_link_gone: false,
             last_burst: Burst::Over,
             last_poll: Instant::ZERO,
         };
         for lent in &lent {
-            stack.network.add_address(lent, Instant::ZERO)?;
+            stack.add_address(lent, Instant::ZERO)?;
         }
         Ok(stack)
     }
@@ -220,7 +231,7 @@ impl Stack {
         self.last_poll = now;
         self.pause = false;
         self.memory.windows.advance(now);
-        self.network.watch_link(now);
+        self.network.watch_link(&mut self.nic, now);
         let sent_before = self.network.tx_packets();
         let (mut received, mut bytes, mut polls) = (0, 0, 0);
         let mut burst = Burst::GoesOn;
@@ -231,7 +242,7 @@ impl Stack {
                 polls = whole;
                 self.flush_arrivals(Burst::GoesOn, now);
             }
-            let Some(packet) = self.network.poll_rx(now) else {
+            let Some(packet) = self.nic.poll_rx(now) else {
                 burst = match received {
                     0 => Burst::Over,
                     _ => Burst::Drained,
@@ -245,7 +256,10 @@ impl Stack {
         }
         self.stats.rx_packets += received as u64;
         // After all packets that had arrived.
-        if burst != Burst::GoesOn && self.network.take_gone() {
+        if burst != Burst::GoesOn
+            && self.nic.link_state() == LinkState::Gone
+            && !std::mem::replace(&mut self.was_link_gone, true)
+        {
             self.end_connections_of_link(now);
         }
         self.give_up_addresses(now);
@@ -255,16 +269,17 @@ impl Stack {
             memory,
             sockets,
             network,
+            nic,
             ..
         } = self;
-        memory.relieve(sockets, network, now);
+        memory.relieve(sockets, nic, &mut network.drops, now);
         self.flush_touched(FlushScope::All, now);
         self.fire_timers(now);
         self.visit_starved(FlushScope::All, now);
-        self.network.poll_neighbors(now);
-        self.network.poll_claims(now);
+        self.network.poll_neighbors(&mut self.nic, now);
+        self.network.poll_claims(&mut self.nic, now);
         self.fail_unresolved(now);
-        self.network.flush_tx(now);
+        self.tx_waiting = self.nic.flush_tx(now);
         self.fail_untransmitted(now);
         let drained = self.sockets.drain_sends();
         self.check_readiness();
@@ -302,7 +317,7 @@ impl Stack {
         self.flush_touched(scope, now);
         self.visit_starved(scope, now);
         self.fail_unresolved(now);
-        self.network.flush_tx(now);
+        self.tx_waiting = self.nic.flush_tx(now);
         self.sockets.drain_sends();
         self.check_readiness();
     }
@@ -324,18 +339,24 @@ impl Stack {
         if self.wants_flush() {
             return Some(self.last_poll);
         }
-        let deadlines = [self.sockets.next_timer(), self.network.next_deadline()];
+        let deadlines = [
+            self.sockets.next_timer(),
+            self.network.next_deadline(),
+            self.nic.next_due(),
+        ];
         deadlines.into_iter().flatten().min()
     }
 
     /// Returns whether there is work now: a socket call queued something, the link was busy, or a poll ended before
     /// the link was empty. Packets for a busy link whose file descriptor becomes writable do not count.
     pub fn wants_flush(&self) -> bool {
-        self.sockets.any(Mark::Touched) && !self.network.is_held_up()
+        let told_of_room = self.nic.is_told_of_room();
+        let is_held_up = || told_of_room && self.nic.tx_room() == 0;
+        self.sockets.any(Mark::Touched) && !is_held_up()
             || self.last_burst == Burst::GoesOn
             || self.sockets.any(Mark::HeldAck)
             || self.memory.windows.any_to_visit()
-            || self.network.wants_flush()
+            || self.tx_waiting > 0 && !told_of_room
     }
 
     /// Returns whether a connection has bytes that were never sent: they wait for an ACK, a timer, or the next poll.
@@ -357,13 +378,13 @@ impl Stack {
     /// Returns all counters of dropped packets with their stable names: those of the NIC, the stack and the
     /// connections.
     pub fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        let nic = self.network.nic().drops().iter();
-        nic.chain(self.network.drops().iter())
+        let nic = self.nic.drops().iter();
+        nic.chain(self.network.drops.iter())
     }
 
     /// Returns the number of packets that the stack dropped for `reason`.
     pub fn dropped(&self, reason: DropReason) -> u64 {
-        self.network.drops().get(reason)
+        self.network.drops.get(reason)
     }
 
     /// Returns the counters.
@@ -387,18 +408,18 @@ impl Stack {
 
     /// Returns the NIC, to read its settings and counters.
     pub fn nic(&self) -> &Nic {
-        self.network.nic()
+        &self.nic
     }
 
     /// Returns the NIC, to change its settings. Only [`Stack::bind_rx`] and [`Stack::unbind_rx`] restart queues
     /// with bound memory.
     pub fn nic_mut(&mut self) -> &mut Nic {
-        self.network.nic_for_settings()
+        &mut self.nic
     }
 
     /// Returns the free receive memory of `queue`.
     pub fn rx_space(&mut self, queue: RxQueueId) -> RxSpace {
-        self.network.rx_space(queue)
+        self.nic.rx_space(queue)
     }
 
     /// Returns the local addresses, including the link-local one.
@@ -419,7 +440,7 @@ impl Stack {
     /// Returns how many bytes of the memory of `queue` are set aside for windows of peers that are not idle: promised
     /// and not yet received.
     pub fn promised(&self, queue: RxQueueId) -> u64 {
-        self.memory.windows.promised(queue.index())
+        self.memory.windows.promised(queue)
     }
 
     /// Polls every connection that received segments since it was served for segments to send. When the link is empty, delayed
@@ -480,6 +501,11 @@ impl Stack {
         }
     }
 
+    /// Returns whether the link has ended for good. It stays so while late frames of other shards arrive.
+    pub(crate) fn is_link_gone(&self) -> bool {
+        self.was_link_gone || self.nic.link_state() == LinkState::Gone
+    }
+
     fn fire_timers(&mut self, now: Instant) {
         while let Some(slot) = self.sockets.pop_due(now) {
             self.on_timer(slot, now);
@@ -488,9 +514,9 @@ impl Stack {
 
     /// Offers a larger window to connections that got too little, on queues where memory was given back.
     fn visit_starved(&mut self, scope: FlushScope, now: Instant) {
-        for queue in 0..self.memory.windows.queues() {
+        for queue in self.memory.windows.queues() {
             if self.memory.windows.has_starved(queue) {
-                let free = self.network.rx_free(queue);
+                let free = self.nic.rx_space(queue).bytes as u64;
                 self.memory.windows.note_free(queue, free);
             }
             for _ in 0..STARVED_BUDGET {

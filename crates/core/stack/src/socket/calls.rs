@@ -51,7 +51,7 @@ impl Stack {
         backlog: usize,
         options: &tcp::ConnectionOptions,
     ) -> Result<SocketId, ListenError> {
-        if self.network.is_gone() {
+        if self.is_link_gone() {
             return Err(ListenError::LinkGone);
         }
         let mut local: BindAddr = local.into();
@@ -73,7 +73,7 @@ impl Stack {
         }
         let backlog = backlog.clamp(1, MAX_BACKLOG);
         // A listener for both families repeats SYN-ACKs with the MSS of IPv6, which is smaller and fits both.
-        let link = self.network.link_limits(ip);
+        let link = self.network.link_limits(&self.nic, ip);
         let half_open = self.tcp.backlog(options, backlog);
         let listener = Listener::new(local.address, half_open, backlog, link, options);
         self.sockets
@@ -162,7 +162,7 @@ impl Stack {
             return Err(ConnectError::PortZero(remote));
         }
         let route = self.network.routes().route(remote.ip())?;
-        if self.network.is_gone() && !self.network.routes().is_ours(remote.ip()) {
+        if self.is_link_gone() && !self.network.routes().is_ours(remote.ip()) {
             return Err(ConnectError::LinkGone);
         }
         if self.sockets.is_full() {
@@ -171,10 +171,10 @@ impl Stack {
             });
         }
         let tuple = self.name_connection(local, route.source, remote)?;
-        let known = self.network.path(remote.ip(), now);
+        let known = self.path_mtus.get(remote.ip(), now);
         let path = NewPath {
             endpoints: crate::rx::endpoints(&tuple),
-            link: self.network.link_limits(remote.ip()),
+            link: self.network.link_limits(&self.nic, remote.ip()),
             path_mss: known.map(|path| path.mss),
         };
         let conn = self.tcp.connect(&path, options, early, now);
@@ -212,7 +212,7 @@ impl Stack {
                 return Err(ConnectError::PortNotOurs(port));
             }
             let tuple = tuple_for(port);
-            if !self.network.nic().owns(&tuple) {
+            if !self.nic.owns(&tuple) {
                 return Err(ConnectError::OtherShard(port));
             }
             return match self.sockets.names().is_free(&tuple) {
@@ -220,7 +220,7 @@ impl Stack {
                 false => Err(ConnectError::PortsExhausted(remote)),
             };
         }
-        let nic = self.network.nic();
+        let nic = &self.nic;
         self.sockets
             .choose_port(source, remote, |tuple| nic.owns(tuple))
             .map(tuple_for)
@@ -242,7 +242,7 @@ impl Stack {
             false => Ok(local.ip()),
         };
         let tuple = |ip| four_tuple(SocketAddr::new(ip, local.port()), remote);
-        source.is_ok_and(|ip| self.network.nic().owns(&tuple(ip)))
+        source.is_ok_and(|ip| self.nic.owns(&tuple(ip)))
     }
 
     /// Returns the TCP configuration of new connections and listeners.
@@ -307,9 +307,7 @@ impl Stack {
         sink: &mut dyn CmsgSink,
         flags: MsgFlags,
     ) -> Result<RecvOutcome, RecvError> {
-        let Self {
-            network, sockets, ..
-        } = self;
+        let Self { nic, sockets, .. } = self;
         let mut connection = sockets
             .connection_mut(id)?
             .ok_or(RecvError::NotConnected { id })?;
@@ -323,7 +321,7 @@ impl Stack {
             options,
             ..
         } = &mut *connection;
-        let mut home = |payload| network.recycle(payload);
+        let mut home = |payload| nic.recycle(payload);
         let call = RecvCall {
             msg,
             sink,
@@ -362,8 +360,7 @@ impl Stack {
     /// [`BadSocket`], also of a listener.
     pub fn rx_queue(&mut self, id: SocketId) -> Result<RxQueueId, BadSocket> {
         let connection = self.sockets.connection_mut(id)?.ok_or(BadSocket(id))?;
-        let queue = connection.promise.queue();
-        Ok(RxQueueId(u16::try_from(queue).unwrap_or(u16::MAX)))
+        Ok(connection.promise.queue())
     }
 
     /// Takes the oldest range of completed zero-copy sends from the error queue, as MSG_ERRQUEUE does, without a
@@ -385,14 +382,12 @@ impl Stack {
     /// # Errors
     /// [`DontneedError`], and nothing was freed.
     pub fn dontneed(&mut self, id: SocketId, ranges: &[DmabufToken]) -> Result<u32, DontneedError> {
-        let Self {
-            network, sockets, ..
-        } = self;
+        let Self { nic, sockets, .. } = self;
         // A listener is a TCP socket, too, but has no tokens.
         let Some(mut connection) = sockets.connection_mut(id)? else {
             return Ok(0);
         };
-        let freed = connection.dontneed(ranges, |netmem| network.recycle_netmem(netmem))?;
+        let freed = connection.dontneed(ranges, |netmem| nic.recycle_netmem(netmem))?;
         if freed > 0 {
             connection.mark(Mark::Touched);
         }
@@ -571,16 +566,14 @@ impl Stack {
 
     fn end_connection(&mut self, id: SocketId, ending: Ending) {
         let is_one_too_many = self.sockets.has_all_orphans();
-        let Self {
-            network, sockets, ..
-        } = self;
+        let Self { nic, sockets, .. } = self;
         let Ok(Some(mut connection)) = sockets.connection_mut(id) else {
             return;
         };
         connection
             .tokens
-            .release_all(|held| held.release(|netmem| network.recycle_netmem(netmem)));
-        Placing::end(&mut connection, network);
+            .release_all(|held| held.release(|netmem| nic.recycle_netmem(netmem)));
+        Placing::end(&mut connection, nic);
         connection.error = None;
         match ending {
             Ending::Orderly if !is_one_too_many => connection.conn.close(),

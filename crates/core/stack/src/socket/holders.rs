@@ -65,7 +65,7 @@ impl Stack {
     /// [`BadSocket`], also of a listener.
     pub fn memory_holders(&mut self, id: SocketId) -> Result<Option<MemoryHolders>, BadSocket> {
         let memory = RxMemory::Queue(self.rx_queue(id)?);
-        let nic = self.network.nic();
+        let nic = &self.nic;
         let MemoryLevel {
             free_bytes,
             share_bytes,

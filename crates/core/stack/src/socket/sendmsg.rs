@@ -157,21 +157,20 @@ impl Stack {
             sockets,
             memory,
             network,
+            nic,
             ..
         } = self;
         let mut connection = sockets
             .connection_mut(id)?
             .ok_or(SendError::NotConnected { id })?;
-        memory
-            .send_pools
-            .follow_peer(network.nic().link().send_memory());
+        memory.send_pools.follow_peer(nic.link().send_memory());
         let context = SendContext {
             pools: &mut memory.send_pools,
             host_send_buffer: memory.host_send_buffer,
             bindings: &memory.bindings,
             egress: EgressRoutes {
                 routes: network.routes(),
-                ifindex: network.ifindex(),
+                ifindex: network.ifindex,
             },
             sending,
         };

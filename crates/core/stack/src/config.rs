@@ -2,12 +2,14 @@
 use std::net::IpAddr;
 
 use devmem_uapi::IfIndex;
+use netmem::{DmabufError, PoolError};
+use thiserror::Error;
 
 use crate::claims::{AddressCheck, AddressConflicts};
 use crate::path_mtu::PathMtus;
 use crate::ports::LocalPorts;
 use crate::random::Secret;
-use crate::route::LentAddress;
+use crate::route::{AddressError, LentAddress};
 use wire::MacAddr;
 
 /// Packets taken from the NIC in one [`Stack::poll`](crate::Stack::poll) (linux
@@ -102,4 +104,35 @@ impl StackConfig {
             path_mtus: PathMtus::default(),
         }
     }
+}
+
+/// Why a stack could not be created.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StackError {
+    /// An address or gateway is invalid.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// The host memory for sending could not be allocated.
+    #[error("{bytes} bytes of host memory for sending: {source}")]
+    SendMemory {
+        /// Requested size.
+        bytes: usize,
+        /// Cause.
+        source: DmabufError,
+    },
+    /// The page pool for sending could not be created.
+    #[error(transparent)]
+    SendPool(#[from] PoolError),
+    /// The NIC's MTU is too small for IP.
+    #[error(
+        "an MTU of {mtu} bytes is less than the {least} that hosts must take; use a link with a \
+         larger one"
+    )]
+    Mtu {
+        /// MTU of the NIC.
+        mtu: u16,
+        /// Minimum MTU.
+        least: u16,
+    },
 }

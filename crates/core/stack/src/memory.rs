@@ -5,8 +5,8 @@ use std::sync::Arc;
 use netmem::{FragList, HostProvider, NiovSize, PagePool, PoolConfig, PoolStats};
 
 use crate::binding::Bindings;
+use crate::config::StackError;
 use crate::pressure::Pressure;
-use crate::stack::StackError;
 use crate::window::Windows;
 
 /// Changed by binding, by granting windows and by relieving pressure. Sockets only take memory from `send_pools`.

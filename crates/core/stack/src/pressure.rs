@@ -26,14 +26,14 @@ use std::time::Duration;
 
 use netmem::NiovSize;
 use nic::{MemoryDemand, Nic, NiovUsage, RxMemory};
-use tcp::{KeptPayload, SegmentDrop};
+use tcp::SegmentDrop;
 use wire::Instant;
 
 use crate::drops::Drops;
-use crate::memory::StackMemory;
-use crate::socket::ConnectionSocket;
 use crate::socket::agenda::Mark;
+use crate::socket::connection::ConnectionSocket;
 use crate::socket::sockets::Sockets;
+use crate::window::Windows;
 
 /// Minimum and maximum time between two looks at memory that is not short. A look that frees nothing doubles
 /// the time, because the memory is in use for good reason.
@@ -42,13 +42,6 @@ const LOOK_INTERVAL: std::ops::RangeInclusive<Duration> =
 
 /// Maximum number of payloads that one such look visits; the next look continues with the next connections.
 const LOOK_PAYLOADS: usize = 32 * 1024;
-
-/// Time after which a connection that holds payload out of order, and delivers little, counts as a hoarder.
-/// Longer than an ordinary retransmission timeout (RFC 6298 2.4: at least 1 s).
-const HOARD_TIME: Duration = Duration::from_secs(2);
-
-/// Divisor: a connection that delivers `held / 4` in [`HOARD_TIME`] is no hoarder.
-const HOARD_DIVISOR: u64 = 4;
 
 /// State between two looks at the memory.
 #[derive(Debug)]
@@ -78,17 +71,6 @@ impl Pressure {
         };
         self.next_look = now + self.interval;
     }
-}
-
-/// State of a connection under pressure.
-#[derive(Debug, Default)]
-pub(crate) struct PressureMarks {
-    /// Bytes that it had delivered in order when memory was last short.
-    delivered_at_shortage: u64,
-    /// Time at which it was first seen to hold payload out of order, and bytes delivered by then.
-    holds_since: Option<(Instant, u64)>,
-    /// It may not hold payload out of order at present.
-    is_in_order_only: bool,
 }
 
 /// Connections that give up payload out of order.
@@ -139,19 +121,18 @@ impl Pressure {
     }
 }
 
-impl StackMemory {
+impl Pressure {
     /// Makes connections give up memory if too little is free.
     pub(crate) fn relieve(
         &mut self,
+        windows: &mut Windows,
         sockets: &mut Sockets,
         nic: &mut Nic,
         drops: &mut Drops,
         now: Instant,
     ) {
         let demand = nic.take_memory_demand();
-        if !sockets.any(Mark::Holder)
-            || demand == MemoryDemand::None && now < self.pressure.next_look
-        {
+        if !sockets.any(Mark::Holder) || demand == MemoryDemand::None && now < self.next_look {
             return;
         }
         let (mut any_tried, mut any_freed) = (false, false);
@@ -166,7 +147,7 @@ impl StackMemory {
                 MemoryDemand::Short => usize::MAX,
                 MemoryDemand::None | MemoryDemand::Look => LOOK_PAYLOADS,
             };
-            self.pressure.collapse(memory, limit, sockets, nic);
+            self.collapse(memory, limit, sockets, nic);
             any_freed |= nic.memory_level(memory).free_bytes > level.free_bytes;
             let level = nic.memory_level(memory);
             let victims = match (level.is_short(), level.has_free(1, 4)) {
@@ -176,17 +157,18 @@ impl StackMemory {
             };
             if let Some(victims) = victims {
                 let target = PruneTarget { memory, victims };
-                any_freed |= self.prune(target, sockets, nic, drops, now);
+                any_freed |= self.prune(target, windows, sockets, nic, drops, now);
             }
             nic.note_memory_look(memory);
         }
-        self.pressure.schedule_look(any_tried && !any_freed, now);
+        self.schedule_look(any_tried && !any_freed, now);
     }
 
     /// Makes connections give up payload out of order; returns whether that freed any memory.
     fn prune(
         &mut self,
         target: PruneTarget,
+        windows: &mut Windows,
         sockets: &mut Sockets,
         nic: &mut Nic,
         drops: &mut Drops,
@@ -203,9 +185,13 @@ impl StackMemory {
             if victims == Victims::Hoarders && !is_hoarder {
                 continue;
             }
-            let kept = kept_bytes(&connection, memory, nic, &mut self.pressure.usage);
+            let kept = kept_bytes(&connection, memory, nic, &mut self.usage);
             if kept > 0 {
-                ranked.push((connection.kept_beyond_delivered(kept, victims), slot));
+                let excess = kept.saturating_sub(connection.delivered_since_shortage());
+                if victims == Victims::All {
+                    connection.note_shortage();
+                }
+                ranked.push((excess, slot));
             }
         }
         sockets.reuse(Mark::Holder, holders);
@@ -218,53 +204,10 @@ impl StackMemory {
             if let Some(mut connection) = sockets.connection_at(slot) {
                 let pruned = prune_one(&mut connection, target, nic, drops);
                 let until = connection.delivered() + pruned;
-                self.windows.revoke(&mut connection.promise, until);
+                windows.revoke(&mut connection.promise, until);
             }
         }
         nic.memory_level(memory).free_bytes > before
-    }
-}
-
-impl ConnectionSocket {
-    /// Returns the total number of payload bytes that became readable in order.
-    pub(crate) fn delivered(&self) -> u64 {
-        self.read + self.conn.readable_len() as u64
-    }
-
-    /// Allows it to hold payload out of order again if three eighths of the memory are free.
-    pub(crate) fn relax(&mut self, nic: &Nic, memory: RxMemory) {
-        if self.marks.is_in_order_only && nic.memory_level(memory).has_free(3, 8) {
-            self.marks.is_in_order_only = false;
-            self.conn.set_kept_payload(KeptPayload::All);
-        }
-    }
-
-    /// Returns whether it has held payload out of order for [`HOARD_TIME`] and delivered little in that time.
-    fn is_hoarder(&mut self, now: Instant) -> bool {
-        let (held, delivered) = (self.conn.out_of_order_len() as u64, self.delivered());
-        if held == 0 {
-            self.marks.holds_since = None;
-            return false;
-        }
-        let (since, before) = *self.marks.holds_since.get_or_insert((now, delivered));
-        if now.saturating_since(since) < HOARD_TIME {
-            return false;
-        }
-        let is_hoarder = delivered.saturating_sub(before) < held / HOARD_DIVISOR;
-        if !is_hoarder {
-            self.marks.holds_since = Some((now, delivered));
-        }
-        is_hoarder
-    }
-
-    /// Returns the bytes of memory that it holds beyond those delivered since memory was last short.
-    fn kept_beyond_delivered(&mut self, kept: u64, victims: Victims) -> u64 {
-        let delivered = self.delivered();
-        let lately = delivered.saturating_sub(self.marks.delivered_at_shortage);
-        if victims == Victims::All {
-            self.marks.delivered_at_shortage = delivered;
-        }
-        kept.saturating_sub(lately)
     }
 }
 
@@ -280,9 +223,7 @@ fn find_holders(sockets: &mut Sockets) {
         };
         let has_payload = connection.unread() > 0;
         connection.set_mark(Mark::Holder, has_payload);
-        if connection.conn.out_of_order_len() == 0 {
-            connection.marks.holds_since = None;
-        }
+        connection.note_order();
     }
     sockets.reuse(Mark::Holder, listed);
 }
@@ -332,8 +273,6 @@ fn prune_one(
         nic.recycle(payload);
         drops.count_segment(SegmentDrop::OfoQueuePrune);
     }
-    connection.conn.set_kept_payload(KeptPayload::InOrder);
-    connection.marks.is_in_order_only = true;
-    connection.marks.holds_since = None;
+    connection.hold_in_order_only();
     (held - connection.conn.out_of_order_len()) as u64
 }

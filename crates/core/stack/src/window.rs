@@ -23,7 +23,7 @@
 //! - *reserve*: an eighth of the memory is given only to connections that ask, by sending or probing, and
 //!   would otherwise get less than four segments.
 //! - *turns*: a connection that got less than it can use is considered again when it can get twice as much
-//!   ([`WORTHWHILE_FACTOR`]): the one that needs the least memory first, and of equals the one that waited longest.
+//!   ([`queue::WORTHWHILE_FACTOR`]): the one that needs the least memory first, and of equals the one that waited longest.
 //! - *no retreat*: a promise is not taken back (RFC 9293 3.8.6: a receiver should not shrink its window).
 //! - *packing*: small packets take more memory than their payload; a connection with small packets is promised
 //!   fewer bytes of the same memory.

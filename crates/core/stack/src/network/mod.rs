@@ -19,7 +19,7 @@ use crate::claims::Claims;
 use crate::drops::{DropReason, Drops};
 use crate::neighbor::Neighbors;
 use crate::route::Routes;
-use crate::socket::SocketId;
+use crate::socket::id::SocketId;
 use tx::WaitingPacket;
 pub(crate) use tx::{Egress, SegmentOwner};
 

@@ -14,7 +14,7 @@ use wire::{
 use super::Network;
 use crate::drops::DropReason;
 use crate::neighbor::{HoldOutcome, NeighborAction, Purpose};
-use crate::socket::SocketId;
+use crate::socket::id::SocketId;
 use crate::socket::sockopt::SocketSettings;
 
 /// A packet that waits until the hardware address of its next hop is resolved.

@@ -7,10 +7,10 @@ use netmem::{Frag, FragList, Payload};
 use tcp::RecvQueue;
 use wire::Instant;
 
-use super::Held;
+use super::connection::PlacedFrags;
 use super::error::RecvError;
+use super::token_memory::TokenMemory;
 use super::token_table::{MAX_TOKENS, TokenTable};
-use crate::direct::LentPlaces;
 
 /// Destination of the bytes of a [`recvmsg`](crate::Stack::recvmsg), and their maximum number.
 #[derive(Debug)]
@@ -70,9 +70,9 @@ pub struct RecvOutcome {
 pub(crate) struct RecvCall<'a, 'm> {
     pub(crate) msg: &'a mut RecvMsg<'m>,
     pub(crate) sink: &'a mut dyn CmsgSink,
-    pub(crate) tokens: &'a mut TokenTable<Held>,
+    pub(crate) tokens: &'a mut TokenTable<TokenMemory>,
     /// Notes frags in places that the program has chosen.
-    pub(crate) lent_places: Option<&'a mut LentPlaces>,
+    pub(crate) placed_frags: Option<&'a mut PlacedFrags>,
     pub(crate) flags: MsgFlags,
     /// Adjacent frags share one control message and one token.
     pub(crate) merge: bool,
@@ -163,7 +163,7 @@ impl RecvCursor<'_> {
 /// A control message that adjacent frags can still be added to.
 struct OpenCmsg {
     cmsg: DmabufCmsg,
-    held: Held,
+    memory: TokenMemory,
 }
 
 impl OpenCmsg {
@@ -329,7 +329,7 @@ impl Delivery<'_, '_> {
             && let Some(merged) = open.cmsg.frag_size.checked_add(size)
         {
             open.cmsg.frag_size = merged;
-            open.held.keep(cursor.take(len));
+            open.memory.keep(cursor.take(len));
             self.bytes += len;
             return Ok(());
         }
@@ -348,22 +348,22 @@ impl Delivery<'_, '_> {
             dmabuf_id: id,
             flags: 0,
         };
-        let mut held = Held::default();
-        held.keep(cursor.take(len));
-        self.open = Some(OpenCmsg { cmsg, held });
+        let mut memory = TokenMemory::default();
+        memory.keep(cursor.take(len));
+        self.open = Some(OpenCmsg { cmsg, memory });
         self.bytes += len;
         Ok(())
     }
 
     /// Issues the token of the open control message, and pushes the message. Room for both was checked before.
     fn flush(&mut self) {
-        let Some(OpenCmsg { mut cmsg, held }) = self.open.take() else {
+        let Some(OpenCmsg { mut cmsg, memory }) = self.open.take() else {
             return;
         };
-        match self.call.tokens.issue(held) {
+        match self.call.tokens.issue(memory) {
             Ok(token) => {
                 cmsg.frag_token = token;
-                if let Some(places) = &mut self.call.lent_places {
+                if let Some(places) = &mut self.call.placed_frags {
                     places.on_lent(&cmsg);
                 }
                 self.push(DevmemCmsg::Dmabuf(cmsg));

@@ -10,41 +10,18 @@ use tcp::StateKind;
 use wire::{FourTuple, Instant};
 
 use super::agenda::{Agenda, Mark, Marks};
+use super::connection::{ConnectionSocket, Holder};
 use super::error::BadSocket;
+use super::id::SocketId;
+use super::kind::{SocketKind, TimeWaitSocket};
 use super::listener::{Listener, ListenerEnd};
-use super::readiness::Readiness;
-use super::table::{SocketId, SocketTable};
-use super::{ConnectionSocket, Holder, SocketKind, TimeWaitSocket};
-use crate::Secret;
+use super::readiness::{Pollable, Snapshot};
+use super::table::SocketTable;
 use crate::bind_addr::BindAddr;
 use crate::demux::{AddrInUse, Demux, TupleOwner};
 use crate::ports::{EphemeralPorts, LocalPorts};
-use crate::stack::four_tuple;
-
-/// The state of a socket that programs wait for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Snapshot {
-    pub(crate) readiness: Readiness,
-    /// Total number of bytes or connections received: a program that waits for edges is notified if it grows.
-    pub(crate) arrivals: u64,
-    /// Total number of entries of the error queue.
-    pub(crate) error_arrivals: u64,
-}
-
-impl Snapshot {
-    /// The state of a new socket.
-    pub(crate) const NONE: Self = Self {
-        readiness: Readiness::NONE,
-        arrivals: 0,
-        error_arrivals: 0,
-    };
-}
-
-/// A type that a [`SocketMut`] may give access to.
-pub(crate) trait Pollable {
-    /// Returns the state that a program may wait for; `None` if no program has the socket's id.
-    fn snapshot(&self) -> Option<Snapshot>;
-}
+use crate::random::Secret;
+use crate::tuple::four_tuple;
 
 /// One slot of the table.
 #[derive(Debug)]

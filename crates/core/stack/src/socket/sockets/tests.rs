@@ -7,11 +7,11 @@ use nic::{Nic, NicConfig, WireLink, WireOptions};
 use wire::Instant;
 
 use super::super::recvmsg::RecvMsg;
-use super::super::sendmsg::SendMsg;
 use super::super::sockopt::SocketOption;
 use super::super::timestamps::{StampIds, Timestamping};
 use super::*;
-use crate::{Secret, Stack, StackConfig};
+use crate::socket::readiness::Readiness;
+use crate::{Secret, SendMsg, Stack, StackConfig};
 
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const PORT: u16 = 5201;

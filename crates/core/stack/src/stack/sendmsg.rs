@@ -6,17 +6,17 @@ use std::ops::Range;
 
 use devmem_uapi::{DmabufId, MsgFlags, UIO_MAXIOV, ZerocopyId};
 use netmem::{FragList, Payload, TxSend};
-use tcp::{Push, StateKind};
+use tcp::StateKind;
 
-use super::agenda::Mark;
-use super::cmsg::{TxSource, parse_tx};
-use super::error::SendError;
-use super::errqueue::SendMemory;
-use super::{ConnectionSocket, SocketId};
-use crate::Stack;
-use crate::binding::Bindings;
-use crate::binding_tx::{EgressRoutes, TxBinding};
+use super::Stack;
+use crate::binding::{Bindings, EgressRoutes, TxBinding};
 use crate::memory::SendPools;
+use crate::socket::agenda::Mark;
+use crate::socket::cmsg::{TxSource, parse_tx};
+use crate::socket::connection::{ConnectionSocket, SourceMemory};
+use crate::socket::error::SendError;
+use crate::socket::errqueue::SendMemory;
+use crate::socket::id::SocketId;
 
 /// The bytes and control messages of a [`sendmsg`](crate::Stack::sendmsg).
 #[derive(Debug, Clone, Copy)]
@@ -89,13 +89,6 @@ impl<'a> SendMsg<'a> {
     pub const fn control(&self) -> &'a [u8] {
         self.control
     }
-}
-
-/// Kind of memory that bytes are sent from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SourceMemory {
-    Host,
-    Device,
 }
 
 /// A send that takes several calls because the send queue was full (a blocking sendmsg). It has one zero-copy id and one
@@ -427,31 +420,6 @@ fn outcome(sent: usize, refused: Option<SendError>) -> Result<usize, SendError> 
     match refused {
         Some(error) if sent == 0 => Err(error),
         _ => Ok(sent),
-    }
-}
-
-impl ConnectionSocket {
-    /// Returns whether `times` the unsent bytes are below TCP_NOTSENT_LOWAT (linux `__sk_stream_memory_free`).
-    pub(crate) fn has_unsent_room(&self, times: u64) -> bool {
-        let Some(lowat) = self.options.notsent_limit() else {
-            return true;
-        };
-        self.conn.info().notsent_bytes.saturating_mul(times) < u64::from(lowat)
-    }
-
-    /// Queues a piece, after a boundary if the bytes before are in another kind of memory; returns the stream offset after
-    /// it, or `None` if the send queue is full.
-    fn queue(&mut self, piece: FragList, memory: SourceMemory, more: bool) -> Option<u64> {
-        if self
-            .last_sent
-            .replace(memory)
-            .is_some_and(|last| last != memory)
-        {
-            self.conn.push_boundary();
-        }
-        self.conn
-            .send_admitted(piece, if more { Push::Later } else { Push::Now })
-            .ok()
     }
 }
 

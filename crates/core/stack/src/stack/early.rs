@@ -4,9 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use wire::Instant;
 
-use super::error::{BadSocket, ConnectError};
-use super::{SocketId, SocketKind};
-use crate::Stack;
+use super::Stack;
+use crate::socket::error::{BadSocket, ConnectError};
+use crate::socket::id::SocketId;
+use crate::socket::kind::SocketKind;
 use crate::tcp_setup::EarlyCookie;
 
 impl Stack {

@@ -4,11 +4,12 @@ use std::net::SocketAddr;
 
 use tcp::TcpError;
 
-use super::error::BadSocket;
-use super::readiness::Readiness;
-use super::{SocketId, SocketKind};
-use crate::Stack;
+use super::Stack;
 use crate::bind_addr::BindAddr;
+use crate::socket::error::BadSocket;
+use crate::socket::id::SocketId;
+use crate::socket::kind::SocketKind;
+use crate::socket::readiness::Readiness;
 
 impl Stack {
     /// Returns how many payload bytes are queued and not acknowledged (SIOCOUTQ); 0 for a listener.
@@ -104,5 +105,18 @@ impl Stack {
     /// [`BadSocket`].
     pub fn readiness(&self, id: SocketId) -> Result<Readiness, BadSocket> {
         Ok(self.sockets.get(id)?.readiness())
+    }
+
+    /// Returns how many unread bytes lie before the byte that the peer last called urgent; `None` if there is no such byte.
+    ///
+    /// Urgent bytes stay in the stream, as RFC 6093 6 recommends (SO_OOBINLINE).
+    ///
+    /// # Errors
+    /// [`BadSocket`].
+    pub fn until_urgent(&self, id: SocketId) -> Result<Option<u64>, BadSocket> {
+        Ok(match self.sockets.get(id)? {
+            SocketKind::Connection(connection) => connection.until_urgent(),
+            SocketKind::Listener(_) | SocketKind::TimeWait(_) => None,
+        })
     }
 }

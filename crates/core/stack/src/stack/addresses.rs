@@ -5,11 +5,12 @@ use std::net::IpAddr;
 use tcp::TcpError;
 use wire::Instant;
 
-use crate::Stack;
+use super::Stack;
+use super::poll::Burst;
 use crate::claims::{AddressConflict, AddressConflicts};
 use crate::route::{AddressError, LentAddress};
-use crate::socket::{ConnectionSocket, ListenerEnd};
-use crate::stack::Burst;
+use crate::socket::connection::ConnectionSocket;
+use crate::socket::listener::ListenerEnd;
 
 impl Stack {
     /// Adds a local address that no other station has, or changes its prefix and routes; announces all addresses to the link.

@@ -2,31 +2,29 @@
 
 use std::net::{IpAddr, Shutdown, SocketAddr};
 
-use devmem_uapi::{
-    CmsgSink, DmabufToken, MsgFlags, OffenderFamily, SCM_TIMESTAMPING_LEN, SockExtendedErr,
-    ZerocopyRange, cmsg_space,
-};
+use devmem_uapi::{CmsgSink, DmabufToken, MsgFlags, ZerocopyRange};
 use steer::RxQueueId;
 use tcp::StateKind;
 use wire::{FourTuple, Instant};
 use zerocopy::FromBytes;
 
-use super::agenda::Mark;
-use super::error::{
+use super::Stack;
+use crate::bind_addr::BindAddr;
+use crate::config::MAX_BACKLOG;
+use crate::socket::agenda::Mark;
+use crate::socket::connection::{ConnectionSocket, Holder};
+use crate::socket::error::{
     AcceptError, BadSocket, ConnectError, DontneedError, ListenError, OptionError, RecvError,
     ShutdownError,
 };
-use super::listener::{Listener, ListenerEnd};
-use super::recvmsg::{RecvCall, RecvMsg, RecvOutcome, Stopped, recvmsg};
-use super::sockopt::{OptionName, SocketOption};
-use super::timestamps::{ArrivalTimes, Timestamping};
-use super::{ConnectionSocket, Holder, SocketId, SocketKind};
-use crate::Stack;
-use crate::bind_addr::BindAddr;
-use crate::config::MAX_BACKLOG;
-use crate::direct::Placing;
-use crate::stack::four_tuple;
+use crate::socket::id::SocketId;
+use crate::socket::kind::SocketKind;
+use crate::socket::listener::{Listener, ListenerEnd};
+use crate::socket::recvmsg::{RecvCall, RecvMsg, RecvOutcome, recvmsg};
+use crate::socket::sockopt::{OptionName, SocketOption};
+use crate::socket::timestamps::{ArrivalTimes, Timestamping};
 use crate::tcp_setup::{EarlyCookie, NewPath};
+use crate::tuple::{endpoints, four_tuple};
 
 impl Stack {
     /// Listens on `local`: a local address, or the unspecified address for all local addresses of the family (IPv6: of
@@ -173,13 +171,13 @@ impl Stack {
         let tuple = self.name_connection(local, route.source, remote)?;
         let known = self.path_mtus.get(remote.ip(), now);
         let path = NewPath {
-            endpoints: crate::rx::endpoints(&tuple),
+            endpoints: endpoints(&tuple),
             link: self.network.link_limits(&self.nic, remote.ip()),
             path_mss: known.map(|path| path.mss),
         };
         let conn = self.tcp.connect(&path, options, early, now);
         let mut connection = self.connection_socket(conn, tuple, route.next_hop, Holder::Program);
-        connection.options = super::sockopt::SocketSettings::new(options);
+        connection.options = crate::socket::sockopt::SocketSettings::new(options);
         connection.take_path(known);
         connection.write_low = connection.options.write_low();
         let id = self.sockets.insert_connection(connection);
@@ -317,7 +315,7 @@ impl Stack {
         let ConnectionSocket {
             conn,
             tokens,
-            lent_places,
+            placed_frags,
             options,
             ..
         } = &mut *connection;
@@ -326,7 +324,7 @@ impl Stack {
             msg,
             sink,
             tokens,
-            lent_places: lent_places.as_deref_mut(),
+            placed_frags: placed_frags.as_deref_mut(),
             flags,
             merge: options.merge_frags,
             home: &mut home,
@@ -573,7 +571,7 @@ impl Stack {
         connection
             .tokens
             .release_all(|held| held.release(|netmem| nic.recycle_netmem(netmem)));
-        Placing::end(&mut connection, nic);
+        connection.end_place(nic);
         connection.error = None;
         match ending {
             Ending::Orderly if !is_one_too_many => connection.conn.close(),
@@ -591,54 +589,4 @@ impl Stack {
 enum Ending {
     Orderly,
     Reset,
-}
-
-impl ConnectionSocket {
-    /// Reports the oldest entry of the error queue.
-    fn recv_error(&mut self, sink: &mut dyn CmsgSink) -> Result<RecvOutcome, RecvError> {
-        let (family, address_len) = match self.tuple.dst_ip {
-            IpAddr::V4(_) => (OffenderFamily::Ip, 16),
-            IpAddr::V6(_) => (OffenderFamily::Ipv6, 28),
-        };
-        let time = match self.errors.is_time() {
-            true => cmsg_space(SCM_TIMESTAMPING_LEN),
-            false => 0,
-        };
-        match self.errors.report(family, sink) {
-            None => Err(RecvError::ErrorQueueEmpty),
-            Some(Ok(())) => Ok(RecvOutcome {
-                bytes: 0,
-                host_bytes: 0,
-                arrived: None,
-                stopped: Stopped::ErrorQueue,
-            }),
-            Some(Err(_)) => Err(RecvError::NoControlSpace {
-                need: time + cmsg_space(size_of::<SockExtendedErr>() + address_len),
-            }),
-        }
-    }
-
-    /// Returns the result of a receive from an empty queue: the error of the connection, the end of the stream, or
-    /// `WouldBlock`.
-    fn end_of_queue(&mut self) -> Result<RecvOutcome, RecvError> {
-        if let Some(error) = self.take_error() {
-            return Err(RecvError::Connection(error));
-        }
-        let is_over = match self.conn.state() {
-            StateKind::SynSent | StateKind::SynReceived => false,
-            StateKind::Established | StateKind::FinWait1 | StateKind::FinWait2 => {
-                self.read_shutdown
-            }
-            _ => true,
-        };
-        match is_over {
-            true => Ok(RecvOutcome {
-                bytes: 0,
-                host_bytes: 0,
-                arrived: None,
-                stopped: Stopped::Eof,
-            }),
-            false => Err(RecvError::WouldBlock),
-        }
-    }
 }

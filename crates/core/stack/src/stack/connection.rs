@@ -6,19 +6,23 @@ use std::time::Duration;
 use netmem::{DeviceError, FragList};
 use nic::{Nic, RxMemory};
 use steer::RxQueueId;
-use tcp::{Connection, Segment, SeqNum, StateKind, TcpError, Unreachable};
+use tcp::{Connection, SeqNum, StateKind, TcpError, Unreachable};
 use wire::{FourTuple, Instant};
 
-use crate::Stack;
+use super::Stack;
+use super::poll::{Burst, FlushScope};
 use crate::demux::TupleOwner;
-use crate::direct::Placing;
+use crate::icmp::IcmpErrorKind;
 use crate::network::{Egress, Network, SegmentOwner, headers_for};
 use crate::path_mtu::PathMtu;
 use crate::socket::agenda::Mark;
+use crate::socket::connection::{ConnectionSocket, Holder};
+use crate::socket::id::SocketId;
+use crate::socket::kind::{SocketKind, TimeWaitSocket};
+use crate::socket::listener::ListenerEnd;
 use crate::socket::sockets::ConnectionMut;
 use crate::socket::sockopt::SocketSettings;
-use crate::socket::{ConnectionSocket, Holder, ListenerEnd, SocketId, SocketKind, TimeWaitSocket};
-use crate::stack::{Burst, FlushScope};
+use crate::tuple::{endpoints, four_tuple};
 use crate::window::{Ask, Promise, Windows};
 
 /// Smallest size to which an ICMP error reduces packets over IPv4 (linux `ip_rt_min_pmtu`): a smaller one is
@@ -35,63 +39,6 @@ const BLACK_HOLE_TIMEOUTS: u8 = 2;
 
 /// Minimum time from now for which a timer is armed.
 const TIMER_GRANULARITY: Duration = Duration::from_micros(1);
-
-/// Meaning of an ICMP error for the segment that it quotes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum IcmpErrorKind {
-    /// The packet was too big for a link with this MTU; `None`: the router did not report the MTU.
-    TooBig { mtu: Option<u32> },
-    /// The packet could not be delivered.
-    Unreachable(Unreachable),
-}
-
-impl ConnectionSocket {
-    /// Notes that a segment with `len` bytes of payload arrived on `queue`.
-    pub(crate) fn note_arrival(
-        &mut self,
-        slot: u32,
-        queue: RxQueueId,
-        len: usize,
-        windows: &mut Windows,
-    ) {
-        if self.promise.queue() != queue {
-            windows.migrate(slot, &mut self.promise, queue);
-        }
-        if len > 0 {
-            windows.note_packet(&mut self.promise, len);
-        } else if self.is_receiving() && self.conn.is_rcv_window_shut() && self.is_old {
-            self.promise.note_probe();
-        }
-        self.is_old = true;
-    }
-
-    /// Takes over what an earlier connection discovered about the path.
-    pub(crate) fn take_path(&mut self, path: Option<PathMtu>) {
-        self.routers_fragment = path.is_some_and(|path| path.routers_fragment);
-    }
-
-    /// Returns the identification of a packet that routers may fragment, and those of the packets of a super-packet after
-    /// it; `None`: they must not. It begins at the low bits of a sequence number, which is not predictable.
-    fn identify(&mut self, segment: &Segment<FragList>) -> Option<u16> {
-        if !self.options.may_fragment && !self.routers_fragment {
-            return None;
-        }
-        let ident = self.next_ident.unwrap_or(segment.seq.0 as u16);
-        let packets = u16::try_from(segment.gso_segments()).unwrap_or(u16::MAX);
-        self.next_ident = Some(ident.wrapping_add(packets));
-        Some(ident)
-    }
-
-    /// Returns whether the peer may still send payload.
-    fn is_receiving(&self) -> bool {
-        let state = self.conn.state();
-        use StateKind::{Established, FinWait1, FinWait2, SynReceived, SynSent};
-        matches!(
-            state,
-            SynSent | SynReceived | Established | FinWait1 | FinWait2
-        )
-    }
-}
 
 impl Stack {
     /// Creates the socket of a connection that a listener has opened, in the accept queue of the listener.
@@ -134,13 +81,13 @@ impl Stack {
             is_named: true,
             next_hop,
             promise: Promise::new(RxQueueId::default()),
-            marks: Default::default(),
+            relief: Default::default(),
             read: 0,
             arrival_times: Default::default(),
             urgent: None,
             is_old: false,
-            placing: None,
-            lent_places: None,
+            place: None,
+            placed_frags: None,
             tokens: Default::default(),
             options: SocketSettings::new(options),
             errors: Default::default(),
@@ -232,7 +179,7 @@ impl Stack {
     /// Releases the four-tuple of a connection for another connection.
     pub(crate) fn forget_name(&mut self, slot: u32) {
         if let Some(mut connection) = self.sockets.connection_at(slot) {
-            Placing::end(&mut connection, &mut self.nic);
+            connection.end_place(&mut self.nic);
         }
         match self.sockets.at(slot) {
             Some(SocketKind::Connection(_)) => self.sockets.forget_name(slot),
@@ -359,7 +306,7 @@ impl Stack {
             return false;
         };
         let half_open = &mut listener.half_open;
-        let is_there = half_open.on_unreachable(&crate::rx::endpoints(tuple), what, quoted);
+        let is_there = half_open.on_unreachable(&endpoints(tuple), what, quoted);
         let next = half_open.next_timer();
         listener.arm(next);
         is_there
@@ -449,7 +396,7 @@ impl Stack {
         };
         let (link, options) = (listener.link, listener.options);
         while let Some((endpoints, segment)) = listener.half_open.poll_send(link, now) {
-            let tuple = crate::stack::four_tuple(endpoints.local, endpoints.remote);
+            let tuple = four_tuple(endpoints.local, endpoints.remote);
             self.network
                 .send_syn_ack(&mut self.nic, &tuple, None, &options, segment, now);
         }

@@ -8,14 +8,14 @@ use wire::{
     Ecn, FourTuple, Instant, MacAddr, Network, RxHeaders, TcpFlags, TcpHeader, Transport, protocol,
 };
 
-use crate::Stack;
+use super::Stack;
+use super::poll::Burst;
 use crate::demux::TupleOwner;
-use crate::direct::{AfterPlacing, Placing};
 use crate::drops::DropReason;
 use crate::route::Destination;
-use crate::socket::SocketKind;
 use crate::socket::agenda::Mark;
-use crate::stack::Burst;
+use crate::socket::kind::SocketKind;
+use crate::tuple::endpoints;
 
 /// A received TCP segment with its four-tuple and its origin.
 pub(crate) struct ReceivedSegment {
@@ -205,8 +205,7 @@ impl Stack {
                 if disposition.established {
                     learned = connection.conn.take_learned();
                 }
-                let after = Placing::follow(connection, &mut self.nic);
-                self.pause |= after == AfterPlacing::Pause;
+                self.pause |= connection.advance_place(&mut self.nic);
                 disposition
             }
             SocketKind::TimeWait(time_wait) => time_wait.state.on_segment(&segment, now),
@@ -362,13 +361,5 @@ fn without_payload(segment: &Segment<FragList>) -> Segment<FragList> {
     Segment {
         payload: FragList::default(),
         ..*segment
-    }
-}
-
-/// Returns the endpoints of a four-tuple of received packets.
-pub(crate) fn endpoints(tuple: &FourTuple) -> tcp::Endpoints {
-    tcp::Endpoints {
-        local: std::net::SocketAddr::new(tuple.dst_ip, tuple.dst_port),
-        remote: std::net::SocketAddr::new(tuple.src_ip, tuple.src_port),
     }
 }

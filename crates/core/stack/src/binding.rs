@@ -1,9 +1,9 @@
 //! bind-rx: dma-bufs attached to receive queues, and their ids.
 //!
-//! The steps of a bind: the request is checked in the kernel's order (ABI.md 2), the memory is divided into
+//! The steps of a bind: the request is checked in the kernel's order (linux net/core/netdev-genl.c), the memory is divided into
 //! net_iovs, the queues are restarted one by one, the binding is entered into the table. If a step fails, the
 //! earlier ones are undone. After an unbind, the memory is freed when its last net_iov has been given back.
-//! Until then it cannot be bound again: two bindings would lend the same bytes ([`RxClaim`]).
+//! Until then it cannot be bound again: two bindings would hand out the same bytes ([`RxClaim`]).
 
 mod tx;
 
@@ -105,7 +105,7 @@ pub enum BindRxError {
         /// The binding that has it.
         by: QueueOwner,
     },
-    /// The memory is bound already, or some of it is still lent from an earlier binding. Linux accepts this, and each
+    /// The memory is bound already, or some of it is still in use from an earlier binding. Linux accepts this, and each
     /// binding hands out the net_iovs of the other.
     #[error(transparent)]
     InUse(#[from] InUse),
@@ -391,13 +391,13 @@ impl BoundMemory {
         let providers = Providers::default();
         let counted = Arc::clone(&providers);
         claim.lent_by(move || {
-            let lent = |provider: Arc<dyn MemoryProvider>| {
+            let in_use = |provider: Arc<dyn MemoryProvider>| {
                 let all = provider.area().count();
                 all.saturating_sub(provider.free_niovs()) as usize
             };
             let providers = counted.lock().unwrap_or_else(PoisonError::into_inner);
             let provided = providers.iter().filter_map(Weak::upgrade);
-            provided.map(lent).sum()
+            provided.map(in_use).sum()
         });
         Ok(Arc::new(Self {
             _claim: claim,

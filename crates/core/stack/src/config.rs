@@ -60,7 +60,7 @@ pub struct StackConfig {
     /// Every unicast address is local, and may be bound (linux: `ip route add local` for all addresses). For
     /// test programs that choose local addresses later.
     pub any_local: bool,
-    /// Configuration of connections. The NIC's MTU overrides `mss`.
+    /// Configuration of new connections and listeners.
     pub tcp: tcp::Config,
     /// Source of all values that peers must not guess: 16 random bytes, or a seed in a simulation.
     pub secret: Secret,

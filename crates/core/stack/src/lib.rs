@@ -39,6 +39,7 @@ mod placement;
 mod ports;
 mod pressure;
 mod random;
+mod received;
 mod route;
 mod slot_heap;
 mod socket;

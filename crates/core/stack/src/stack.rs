@@ -24,7 +24,7 @@ use crate::claims::{AddressCheck, AddressConflicts, Claims};
 use crate::config::{StackConfig, StackError};
 use crate::drops::DropReason;
 use crate::icmp::Icmp;
-use crate::memory::{Lending, StackMemory};
+use crate::memory::{Crossing, StackMemory};
 use crate::network::Network;
 use crate::path_mtu::PathMtus;
 use crate::route::Routes;
@@ -127,9 +127,9 @@ impl Stack {
             None => claims(address_check, &mut routes, conflicts),
             Some(_) => Claims::new(AddressCheck::Never, [], conflicts),
         };
-        let lending = match nic.link_caps().lends {
-            true => Lending::Yes,
-            false => Lending::No,
+        let crossing = match nic.link_caps().lends {
+            true => Crossing::InPlace,
+            false => Crossing::Copied,
         };
         let all = routes.all_addresses().chain(lent.iter().map(|it| it.ip));
         let (mtu, least) = (nic.mtu(), least_mtu(all));
@@ -137,7 +137,7 @@ impl Stack {
             return Err(StackError::Mtu { mtu, least });
         }
         let mut stack = Self {
-            memory: StackMemory::new(nic.channels().rx.into(), send_memory_bytes, lending)?,
+            memory: StackMemory::new(nic.channels().rx.into(), send_memory_bytes, crossing)?,
             network: Network::new(
                 nic.mac(),
                 ifindex,

@@ -8,9 +8,9 @@ use std::net::{IpAddr, SocketAddr};
 use devmem_uapi::{
     CmsgSink, DmabufToken, OffenderFamily, SCM_TIMESTAMPING_LEN, SockExtendedErr, cmsg_space,
 };
-use netmem::{FragList, Netmem};
+use netmem::{FragList, Netmem, Payload};
 use steer::RxQueueId;
-use tcp::{Connection, Push, Segment, SeqNum, StateKind, TcpError};
+use tcp::{Connection, Disposition, Push, Segment, SeqNum, StateKind, TcpError};
 use wire::{FourTuple, Instant};
 
 use super::error::{DontneedError, RecvError};
@@ -22,6 +22,7 @@ use super::timestamps::ArrivalTimes;
 use super::token_memory::TokenMemory;
 use super::token_table::TokenTable;
 use crate::path_mtu::PathMtu;
+use crate::received::ReceivedSegment;
 use crate::window::{Promise, Windows};
 pub(crate) use place::{Place, PlacedFrags, behind, range_of};
 use relief::Relief;
@@ -154,12 +155,6 @@ impl ConnectionSocket {
         Ok(freed)
     }
 
-    /// Returns whether the NIC, or the queue of a neighbour, still holds packets of a send that the peer has
-    /// acknowledged, or that will not be acknowledged because the connection has ended.
-    pub(crate) fn is_draining(&self) -> bool {
-        self.errors.is_held_below(self.acked_offset())
-    }
-
     /// Returns the stream offset at which the send queue begins.
     pub(crate) fn acked_offset(&self) -> u64 {
         match self.conn.state() {
@@ -170,10 +165,7 @@ impl ConnectionSocket {
     }
 
     /// Notes the arrival time of the payload of a segment, `len` bytes from `seq` on, before TCP processes it.
-    pub(crate) fn note_time(&mut self, seq: SeqNum, len: usize, now: Instant) {
-        if !self.options.timestamping.received || len == 0 {
-            return;
-        }
+    fn note_time(&mut self, seq: SeqNum, len: usize, now: Instant) {
         let in_order = self.read + self.conn.readable_len() as u64;
         let Some(start) = self.position_of(seq) else {
             return;
@@ -194,10 +186,7 @@ impl ConnectionSocket {
 
     /// Notes the urgent pointer of a segment from `seq` on, before TCP processes it: the byte before the one that it points to
     /// is urgent (linux `tcp_check_urg`; RFC 6093 3.1 describes it). The byte stays in the stream.
-    pub(crate) fn note_urgent(&mut self, seq: SeqNum, pointer: Option<u16>) {
-        let Some(pointer) = pointer.filter(|pointer| *pointer > 0) else {
-            return;
-        };
+    fn note_urgent(&mut self, seq: SeqNum, pointer: u16) {
         let position = self.position_of(seq + usize::from(pointer - 1));
         if let Some(position) = position.filter(|position| *position >= self.read) {
             self.urgent = Some(position);
@@ -217,9 +206,6 @@ impl ConnectionSocket {
 
     /// Adds the timestamps of sends that are due to the error queue.
     pub(crate) fn note_times(&mut self, now: Instant) {
-        if self.errors.stamps.is_empty() {
-            return;
-        }
         let sent = self.conn.sent_offset();
         let acked = match self.conn.state() {
             // After an orderly end, all bytes are acknowledged.
@@ -241,6 +227,35 @@ impl ConnectionSocket {
     /// Returns the total number of payload bytes that became readable in order.
     pub(crate) fn delivered(&self) -> u64 {
         self.read + self.conn.readable_len() as u64
+    }
+
+    /// Processes a segment; notes what TCP does not know of it.
+    pub(crate) fn on_segment(
+        &mut self,
+        slot: u32,
+        incoming: ReceivedSegment,
+        windows: &mut Windows,
+        now: Instant,
+    ) -> Disposition {
+        let ReceivedSegment {
+            queue,
+            segment,
+            is_unplaced,
+            urgent,
+            ..
+        } = incoming;
+        let len = segment.payload.len();
+        self.note_arrival(slot, queue, len, windows);
+        if self.options.timestamping.received && len > 0 {
+            self.note_time(segment.seq, len, now);
+        }
+        if let Some(pointer) = urgent.filter(|pointer| *pointer > 0) {
+            self.note_urgent(segment.seq, pointer);
+        }
+        match is_unplaced {
+            false => self.conn.on_segment(segment, now),
+            true => self.conn.on_unplaced(segment, now),
+        }
     }
 
     /// Notes that a segment with `len` bytes of payload arrived on `queue`.

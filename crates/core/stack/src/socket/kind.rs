@@ -27,6 +27,38 @@ pub(crate) struct TimeWaitSocket {
 }
 
 impl SocketKind {
+    /// Returns the connection, if it is one.
+    pub(crate) fn connection(&self) -> Option<&ConnectionSocket> {
+        match self {
+            Self::Connection(connection) => Some(connection),
+            Self::Listener(_) | Self::TimeWait(_) => None,
+        }
+    }
+
+    /// As [`SocketKind::connection`], to change it.
+    pub(super) fn connection_mut(&mut self) -> Option<&mut ConnectionSocket> {
+        match self {
+            Self::Connection(connection) => Some(connection),
+            Self::Listener(_) | Self::TimeWait(_) => None,
+        }
+    }
+
+    /// Returns the listener, if it is one.
+    pub(crate) fn listener(&self) -> Option<&Listener> {
+        match self {
+            Self::Listener(listener) => Some(listener),
+            Self::Connection(_) | Self::TimeWait(_) => None,
+        }
+    }
+
+    /// As [`SocketKind::listener`], to change it.
+    pub(super) fn listener_mut(&mut self) -> Option<&mut Listener> {
+        match self {
+            Self::Listener(listener) => Some(listener),
+            Self::Connection(_) | Self::TimeWait(_) => None,
+        }
+    }
+
     /// Returns what the socket is ready for.
     pub(crate) fn readiness(&self) -> Readiness {
         match self {

@@ -1,4 +1,4 @@
-//! recvmsg: delivers payload in order, copied to the iovec or as tokens in control messages (ABI.md 3).
+//! recvmsg: delivers payload in order, copied to the iovec or as tokens in control messages (linux net/ipv4/tcp.c `tcp_recvmsg_dmabuf`).
 //!
 //! Reading and peeking differ in [`RecvCursor`] only, control buffers and typed batches in [`CmsgSink`] only.
 

@@ -124,20 +124,6 @@ fn guard<'a, T: Pollable>(
     })
 }
 
-fn connection(kind: &mut SocketKind) -> Option<&mut ConnectionSocket> {
-    match kind {
-        SocketKind::Connection(connection) => Some(connection),
-        SocketKind::Listener(_) | SocketKind::TimeWait(_) => None,
-    }
-}
-
-fn listener(kind: &mut SocketKind) -> Option<&mut Listener> {
-    match kind {
-        SocketKind::Listener(listener) => Some(listener),
-        SocketKind::Connection(_) | SocketKind::TimeWait(_) => None,
-    }
-}
-
 /// All sockets of a stack.
 pub(crate) struct Sockets {
     table: SocketTable<Slot>,
@@ -235,13 +221,14 @@ impl Sockets {
 
     /// Returns whether a connection that no program holds waits for acknowledgements: of data, or of its FIN.
     pub(crate) fn has_unacknowledged_orphan(&self) -> bool {
-        self.table.iter().any(|(_, slot)| match &slot.kind {
-            SocketKind::Connection(connection) => {
-                matches!(connection.holder, Holder::Nobody)
-                    && connection.conn.state() != StateKind::FinWait2
-            }
-            SocketKind::Listener(_) | SocketKind::TimeWait(_) => false,
-        })
+        let is_one = |it: &ConnectionSocket| {
+            it.holder == Holder::Nobody && it.conn.state() != StateKind::FinWait2
+        };
+        let mut connections = self
+            .table
+            .iter()
+            .filter_map(|(_, slot)| slot.kind.connection());
+        connections.any(is_one)
     }
 
     /// Returns whether the maximum number of orphaned connections is reached.
@@ -309,25 +296,20 @@ impl Sockets {
 
     /// Returns the slots of the connections that `wanted` returns true for.
     pub(crate) fn connections(&self, wanted: impl Fn(&ConnectionSocket) -> bool) -> Vec<u32> {
-        let is_wanted = |socket: &SocketKind| match socket {
-            SocketKind::Connection(connection) => wanted(connection),
-            SocketKind::Listener(_) | SocketKind::TimeWait(_) => false,
-        };
-        let found = self.table.iter().filter(|(_, slot)| is_wanted(&slot.kind));
+        let found = self
+            .table
+            .iter()
+            .filter(|(_, slot)| slot.kind.connection().is_some_and(&wanted));
         found.map(|(id, _)| id.slot()).collect()
     }
 
     /// Notes at each listener that the link has ended for good.
     pub(crate) fn end_listeners(&mut self, end: ListenerEnd, of: impl Fn(IpAddr) -> bool) {
-        let found = self.table.iter().filter_map(|(id, slot)| match slot.kind {
-            SocketKind::Listener(ref listener) if of(listener.local.ip()) => Some(id.slot()),
-            SocketKind::Listener(_) | SocketKind::Connection(_) | SocketKind::TimeWait(_) => None,
-        });
-        let listeners: Vec<u32> = found.collect();
+        let is_one = |slot: &Slot| slot.kind.listener().is_some_and(|it| of(it.local.ip()));
+        let found = self.table.iter().filter(|(_, slot)| is_one(slot));
+        let listeners: Vec<u32> = found.map(|(id, _)| id.slot()).collect();
         for slot in listeners {
-            if let Some(mut socket) = self.at_mut(slot)
-                && let SocketKind::Listener(listener) = &mut *socket
-            {
+            if let Some(mut listener) = self.listener_at(slot) {
                 listener.on_end(end);
             }
         }
@@ -336,8 +318,8 @@ impl Sockets {
     /// Releases the four-tuple of a connection, and keeps the reason of its failure.
     pub(crate) fn forget_name(&mut self, slot: u32) {
         let entry = self.table.entry_mut(slot);
-        let Some(mut connection) =
-            entry.and_then(|(id, slot)| guard(id, slot, &mut self.agenda, connection))
+        let Some(mut connection) = entry
+            .and_then(|(id, slot)| guard(id, slot, &mut self.agenda, SocketKind::connection_mut))
         else {
             return;
         };
@@ -392,6 +374,20 @@ impl Sockets {
         self.table.get(id).map(|slot| &slot.kind)
     }
 
+    /// Returns the connection with this id; `None` if the socket is not a connection.
+    pub(crate) fn connection(&self, id: SocketId) -> Result<Option<&ConnectionSocket>, BadSocket> {
+        Ok(self.get(id)?.connection())
+    }
+
+    /// Returns access to the listener with this id; `None` if the socket is not a listener.
+    pub(crate) fn listener_mut(
+        &mut self,
+        id: SocketId,
+    ) -> Result<Option<SocketMut<'_, Listener>>, BadSocket> {
+        let slot = self.table.get_mut(id)?;
+        Ok(guard(id, slot, &mut self.agenda, SocketKind::listener_mut))
+    }
+
     /// Returns the socket in `slot`.
     pub(crate) fn at(&self, slot: u32) -> Option<&SocketKind> {
         self.table.at(slot).map(|slot| &slot.kind)
@@ -409,7 +405,12 @@ impl Sockets {
         id: SocketId,
     ) -> Result<Option<ConnectionMut<'_>>, BadSocket> {
         let slot = self.table.get_mut(id)?;
-        Ok(guard(id, slot, &mut self.agenda, connection))
+        Ok(guard(
+            id,
+            slot,
+            &mut self.agenda,
+            SocketKind::connection_mut,
+        ))
     }
 
     /// Returns access to the socket in `slot`.
@@ -421,13 +422,13 @@ impl Sockets {
     /// Returns access to the connection in `slot`, if it is one.
     pub(crate) fn connection_at(&mut self, slot: u32) -> Option<ConnectionMut<'_>> {
         let (id, slot) = self.table.entry_mut(slot)?;
-        guard(id, slot, &mut self.agenda, connection)
+        guard(id, slot, &mut self.agenda, SocketKind::connection_mut)
     }
 
     /// Returns access to the listener in `slot`, if it is one.
     pub(crate) fn listener_at(&mut self, slot: u32) -> Option<SocketMut<'_, Listener>> {
         let (id, slot) = self.table.entry_mut(slot)?;
-        guard(id, slot, &mut self.agenda, listener)
+        guard(id, slot, &mut self.agenda, SocketKind::listener_mut)
     }
 
     /// Returns the sockets whose readiness has changed since the last call.
@@ -469,7 +470,10 @@ impl Sockets {
         let Some(Slot { kind, marks, .. }) = self.table.at_mut(slot) else {
             return;
         };
-        if matches!(kind, SocketKind::Connection(it) if it.conn.has_ack_for_link()) {
+        if kind
+            .connection()
+            .is_some_and(|it| it.conn.has_ack_for_link())
+        {
             self.agenda.add(Mark::HeldAck, slot, marks);
         }
     }
@@ -498,8 +502,9 @@ impl Sockets {
             {
                 let acked = connection.acked_offset();
                 any |= connection.errors.collect(acked);
-                let is_draining = connection.is_draining();
-                connection.set_mark(Mark::Draining, is_draining);
+                if connection.errors.is_held_below(acked) {
+                    connection.mark(Mark::Draining);
+                }
             }
         }
         self.reuse(Mark::Draining, draining);

@@ -1,4 +1,4 @@
-//! SocketSettings of a socket.
+//! The options of a socket.
 
 use std::time::Duration;
 

@@ -6,7 +6,6 @@ use tcp::TcpError;
 use wire::Instant;
 
 use super::Stack;
-use super::poll::Burst;
 use crate::claims::{AddressConflict, AddressConflicts};
 use crate::route::{AddressError, LentAddress};
 use crate::socket::connection::ConnectionSocket;
@@ -26,14 +25,8 @@ impl Stack {
     pub fn remove_address(&mut self, ip: IpAddr, now: Instant) {
         self.network.remove_address(ip);
         let from_it = |connection: &ConnectionSocket| connection.tuple.dst_ip == ip;
-        for slot in self.sockets.connections(from_it) {
-            let Some(mut connection) = self.sockets.connection_at(slot) else {
-                continue;
-            };
-            connection.conn.fail(TcpError::Aborted);
-            drop(connection);
-            self.serve(slot, Burst::GoesOn, now);
-        }
+        let slots = self.sockets.connections(from_it);
+        self.end_connections(slots, |conn| conn.fail(TcpError::Aborted), now);
     }
 
     /// Returns whether an address is not used yet because other stations are asked whether they have it
@@ -57,14 +50,8 @@ impl Stack {
     pub(crate) fn give_up_addresses(&mut self, now: Instant) {
         for AddressConflict { ip, .. } in self.network.take_lost() {
             let from_it = |connection: &ConnectionSocket| connection.tuple.dst_ip == ip;
-            for slot in self.sockets.connections(from_it) {
-                let Some(mut connection) = self.sockets.connection_at(slot) else {
-                    continue;
-                };
-                connection.conn.on_unusable(TcpError::AddressTaken);
-                drop(connection);
-                self.serve(slot, Burst::GoesOn, now);
-            }
+            let slots = self.sockets.connections(from_it);
+            self.end_connections(slots, |conn| conn.on_unusable(TcpError::AddressTaken), now);
             let is_homeless = self.network.is_homeless();
             let is_over = |local: IpAddr| local == ip || is_homeless;
             self.sockets

@@ -84,10 +84,8 @@ impl Stack {
     /// # Errors
     /// [`BadSocket`], also if the socket is a connection.
     pub fn set_backlog(&mut self, id: SocketId, backlog: usize) -> Result<(), BadSocket> {
-        match &mut *self.sockets.get_mut(id)? {
-            SocketKind::Listener(listener) => listener.set_backlog(backlog.clamp(1, MAX_BACKLOG)),
-            SocketKind::Connection(_) | SocketKind::TimeWait(_) => return Err(BadSocket(id)),
-        }
+        let mut listener = self.sockets.listener_mut(id)?.ok_or(BadSocket(id))?;
+        listener.set_backlog(backlog.clamp(1, MAX_BACKLOG));
         Ok(())
     }
 
@@ -271,26 +269,22 @@ impl Stack {
             let (_, remote) = connection.addresses();
             return Ok((id, remote));
         }
-        match self.sockets.get(listener)? {
-            SocketKind::Listener(queue) => Err(match queue.end() {
-                Some(ListenerEnd::LinkGone) => AcceptError::LinkGone,
-                Some(ListenerEnd::AddressTaken) => AcceptError::AddressTaken,
-                None => AcceptError::WouldBlock,
-            }),
-            _ => Err(AcceptError::WouldBlock),
-        }
+        let queue = self.sockets.get(listener)?.listener();
+        Err(match queue.and_then(Listener::end) {
+            Some(ListenerEnd::LinkGone) => AcceptError::LinkGone,
+            Some(ListenerEnd::AddressTaken) => AcceptError::AddressTaken,
+            None => AcceptError::WouldBlock,
+        })
     }
 
     fn pop_accepted(&mut self, listener: SocketId) -> Result<Option<SocketId>, AcceptError> {
-        match &mut *self.sockets.get_mut(listener)? {
-            SocketKind::Listener(queue) => Ok(queue.pop()),
-            SocketKind::Connection(_) | SocketKind::TimeWait(_) => {
-                Err(AcceptError::NotListening { id: listener })
-            }
+        match self.sockets.listener_mut(listener)? {
+            Some(mut queue) => Ok(queue.pop()),
+            None => Err(AcceptError::NotListening { id: listener }),
         }
     }
 
-    /// Receives payload in order into `msg` and `sink`; ABI.md 3 describes `flags`. MSG_WAITALL and MSG_DONTWAIT have
+    /// Receives payload in order into `msg` and `sink`. MSG_WAITALL and MSG_DONTWAIT have
     /// no effect, because no call blocks: [`RecvOutcome::stopped`] tells a blocking caller whether to wait for more.
     ///
     /// A net_iov with bytes that were received as tokens stays in use until [`Stack::dontneed`]: a reader that keeps
@@ -462,7 +456,7 @@ impl Stack {
     /// # Errors
     /// [`BadSocket`].
     pub fn set_user_mss(&mut self, id: SocketId, mss: Option<u16>) -> Result<(), BadSocket> {
-        if let SocketKind::Listener(listener) = &mut *self.sockets.get_mut(id)? {
+        if let Some(mut listener) = self.sockets.listener_mut(id)? {
             listener.half_open.set_user_mss(mss);
         }
         Ok(())
@@ -473,10 +467,8 @@ impl Stack {
     /// # Errors
     /// [`BadSocket`].
     pub fn has_quick_acks(&self, id: SocketId) -> Result<Option<bool>, BadSocket> {
-        Ok(match self.sockets.get(id)? {
-            SocketKind::Connection(connection) => Some(connection.conn.has_quick_acks()),
-            SocketKind::Listener(_) | SocketKind::TimeWait(_) => None,
-        })
+        let connection = self.sockets.connection(id)?;
+        Ok(connection.map(|it| it.conn.has_quick_acks()))
     }
 
     /// Returns whether every unicast address counts as local (`StackConfig::any_local`).

@@ -101,14 +101,14 @@ impl Stack {
         }
     }
 
-    /// Grants a connection its window, sends its segments, arms its timer, and handles its end.
-    ///
-    /// When the link is empty, a delayed ACK is sent, too.
-    pub(crate) fn serve(&mut self, slot: u32, burst: Burst, now: Instant) {
-        self.serve_within(slot, burst, FlushScope::All, now);
+    /// Serves a connection at once; further packets may follow in this burst.
+    pub(super) fn serve(&mut self, slot: u32, now: Instant) {
+        self.serve_within(slot, Burst::GoesOn, FlushScope::All, now);
     }
 
-    /// As [`Stack::serve`]; sends what `scope` includes.
+    /// Grants a connection its window, sends of its segments what `scope` includes, arms its timer, and handles its end.
+    ///
+    /// When the link is empty, a delayed ACK is sent, too.
     pub(crate) fn serve_within(
         &mut self,
         slot: u32,
@@ -140,13 +140,13 @@ impl Stack {
             scope,
             now,
         );
-        let (state, holder) = settle(&mut connection, now);
+        let (state, holder) = finish(&mut connection, now);
         drop(connection);
-        self.follow_end(slot, state, holder);
+        self.end_if_over(slot, state, holder);
     }
 
     /// Removes a closed connection; reduces one in TIME-WAIT without a program to a [`TimeWaitSocket`].
-    fn follow_end(&mut self, slot: u32, state: StateKind, holder: Holder) {
+    fn end_if_over(&mut self, slot: u32, state: StateKind, holder: Holder) {
         match (state, holder) {
             (StateKind::Closed, _) => self.on_closed(slot),
             (StateKind::TimeWait, Holder::Nobody) => self.keep_time_wait_only(slot),
@@ -232,8 +232,8 @@ impl Stack {
                 if after == Some(BLACK_HOLE_TIMEOUTS) && before != after {
                     self.tcp.fast_open.on_black_hole(now);
                 }
-                self.note(disposition);
-                self.serve(slot, Burst::GoesOn, now);
+                self.network.drops.count_segment(disposition.drop);
+                self.serve(slot, now);
             }
             SocketKind::TimeWait(time_wait) => {
                 let deadline = time_wait.state.deadline();
@@ -282,11 +282,12 @@ impl Stack {
                 if is_believed {
                     self.path_mtus.note(tuple.src_ip, path, now);
                 }
-                self.serve(slot, Burst::GoesOn, now);
+                self.serve(slot, now);
                 is_believed
             }
             IcmpErrorKind::Unreachable(what) => {
                 let disposition = connection.conn.on_unreachable(what, quoted);
+                connection.mark(Mark::Arrivals);
                 drop(connection);
                 self.follow(slot, disposition, now);
                 true
@@ -323,10 +324,10 @@ impl Stack {
             is_router: ip != connection.tuple.src_ip,
         };
         let disposition = connection.conn.on_unreachable(what, quoted);
-        let (state, holder) = settle(&mut connection, now);
+        let (state, holder) = finish(&mut connection, now);
         drop(connection);
-        self.note(disposition);
-        self.follow_end(owner.slot(), state, holder);
+        self.network.drops.count_segment(disposition.drop);
+        self.end_if_over(owner.slot(), state, holder);
     }
 
     /// Ends the connections to peers behind the link, which is gone for good: retransmissions would go on for minutes. Those
@@ -335,13 +336,24 @@ impl Stack {
         let routes = self.network.routes();
         let is_behind = |it: &ConnectionSocket| !routes.is_ours(it.tuple.src_ip);
         self.sockets.end_listeners(ListenerEnd::LinkGone, |_| true);
-        for slot in self.sockets.connections(is_behind) {
+        let slots = self.sockets.connections(is_behind);
+        self.end_connections(slots, |conn| conn.on_unusable(TcpError::LinkGone), now);
+    }
+
+    /// Ends connections, and sends what they may still send.
+    pub(super) fn end_connections(
+        &mut self,
+        slots: impl IntoIterator<Item = u32>,
+        end: impl Fn(&mut Connection<FragList>),
+        now: Instant,
+    ) {
+        for slot in slots {
             let Some(mut connection) = self.sockets.connection_at(slot) else {
                 continue;
             };
-            connection.conn.on_unusable(TcpError::LinkGone);
+            end(&mut connection.conn);
             drop(connection);
-            self.serve(slot, Burst::GoesOn, now);
+            self.serve(slot, now);
         }
     }
 
@@ -356,19 +368,12 @@ impl Stack {
 
     /// Ends a connection because a device could not copy its payload.
     pub(crate) fn device_failed(&mut self, tuple: &FourTuple, error: DeviceError, now: Instant) {
-        let Some(slot) = self.sockets.names().connection(tuple) else {
-            return;
-        };
-        let Some(mut connection) = self.sockets.connection_at(slot) else {
-            return;
-        };
         let DeviceError {
             call, name, code, ..
         } = error;
         let error = TcpError::DeviceFailed { call, name, code };
-        connection.conn.fail(error);
-        drop(connection);
-        self.serve(slot, Burst::GoesOn, now);
+        let slot = self.sockets.names().connection(tuple);
+        self.end_connections(slot, |conn| conn.fail(error), now);
     }
 
     /// Sends the reply of a connection in TIME-WAIT, and arms its timer.
@@ -461,11 +466,11 @@ fn update_window(
         .set_rcv_space(u32::try_from(space).unwrap_or(u32::MAX));
 }
 
-/// Arms the timer of a connection, and collects its completed sends; returns its state and holder.
+/// Arms the timer of a connection, and notes what has become of its sends; returns its state and holder.
 ///
 /// A deadline that has passed already is armed for just after `now`, so that the next poll handles it and this
 /// poll ends.
-fn settle(connection: &mut ConnectionMut<'_>, now: Instant) -> (StateKind, Holder) {
+fn finish(connection: &mut ConnectionMut<'_>, now: Instant) -> (StateKind, Holder) {
     let soon = now + TIMER_GRANULARITY;
     let armed = connection.armed().filter(|&armed| armed < soon);
     // An armed deadline that is due is not moved: otherwise the timer of a socket that is touched in every poll
@@ -475,11 +480,13 @@ fn settle(connection: &mut ConnectionMut<'_>, now: Instant) -> (StateKind, Holde
         _ => next.max(soon),
     });
     connection.arm(next);
-    let acked = connection.acked_offset();
-    connection.errors.collect(acked);
-    connection.note_times(now);
-    if connection.is_draining() {
-        connection.mark(Mark::Draining);
+    if connection.errors.has_unfinished() {
+        let acked = connection.acked_offset();
+        connection.errors.collect(acked);
+        connection.note_times(now);
+        if connection.errors.is_held_below(acked) {
+            connection.mark(Mark::Draining);
+        }
     }
     let has_unsent = connection.conn.sent_offset() < connection.conn.pushed_offset();
     connection.set_mark(Mark::Unsent, has_unsent);

@@ -7,7 +7,6 @@ use wire::Instant;
 use super::Stack;
 use crate::socket::error::{BadSocket, ConnectError};
 use crate::socket::id::SocketId;
-use crate::socket::kind::SocketKind;
 use crate::tcp_setup::EarlyCookie;
 
 impl Stack {
@@ -61,12 +60,8 @@ impl Stack {
         id: SocketId,
         change: impl FnOnce(&mut tcp::FastOpenListener),
     ) -> Result<(), BadSocket> {
-        match &mut *self.sockets.get_mut(id)? {
-            SocketKind::Listener(listener) => {
-                listener.half_open.fast_open_mut().map(change);
-                Ok(())
-            }
-            SocketKind::Connection(_) | SocketKind::TimeWait(_) => Err(BadSocket(id)),
-        }
+        let mut listener = self.sockets.listener_mut(id)?.ok_or(BadSocket(id))?;
+        listener.half_open.fast_open_mut().map(change);
+        Ok(())
     }
 }

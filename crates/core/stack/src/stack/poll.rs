@@ -190,19 +190,16 @@ impl Stack {
         }
         let mut arrived = self.sockets.take(Mark::Arrivals);
         for slot in arrived.drain(..) {
-            if self.sockets.clear(Mark::Arrivals, slot) {
-                self.serve_arrivals(slot, burst, now);
+            if !self.sockets.clear(Mark::Arrivals, slot) {
+                continue;
+            }
+            self.serve_within(slot, burst, FlushScope::All, now);
+            // An ACK that was not sent waits for the link to be empty.
+            if burst != Burst::Over {
+                self.sockets.hold_ack(slot);
             }
         }
         self.sockets.reuse(Mark::Arrivals, arrived);
-    }
-
-    /// Serves a connection that received segments; an ACK that is not sent yet waits for the link to be empty.
-    fn serve_arrivals(&mut self, slot: u32, burst: Burst, now: Instant) {
-        self.serve(slot, burst, now);
-        if burst != Burst::Over {
-            self.sockets.hold_ack(slot);
-        }
     }
 
     /// Polls every touched connection for segments to send.

@@ -6,6 +6,7 @@ use tcp::TcpError;
 
 use super::Stack;
 use crate::bind_addr::BindAddr;
+use crate::socket::connection::ConnectionSocket;
 use crate::socket::error::BadSocket;
 use crate::socket::id::SocketId;
 use crate::socket::kind::SocketKind;
@@ -17,10 +18,8 @@ impl Stack {
     /// # Errors
     /// [`BadSocket`].
     pub fn unacked_len(&self, id: SocketId) -> Result<usize, BadSocket> {
-        Ok(match self.sockets.get(id)? {
-            SocketKind::Connection(connection) => connection.conn.unacked_len(),
-            SocketKind::Listener(_) | SocketKind::TimeWait(_) => 0,
-        })
+        let connection = self.sockets.connection(id)?;
+        Ok(connection.map_or(0, |it| it.conn.unacked_len()))
     }
 
     /// Returns the total number of bytes received in order, or of connections at a listener. If it grows, there is
@@ -59,10 +58,7 @@ impl Stack {
     /// # Errors
     /// [`BadSocket`].
     pub fn info(&self, id: SocketId) -> Result<Option<tcp::Info>, BadSocket> {
-        Ok(match self.sockets.get(id)? {
-            SocketKind::Connection(connection) => Some(connection.conn.info()),
-            SocketKind::Listener(_) | SocketKind::TimeWait(_) => None,
-        })
+        Ok(self.sockets.connection(id)?.map(|it| it.conn.info()))
     }
 
     /// Returns the local address.
@@ -82,10 +78,7 @@ impl Stack {
     /// # Errors
     /// [`BadSocket`].
     pub fn peer_addr(&self, id: SocketId) -> Result<Option<SocketAddr>, BadSocket> {
-        Ok(match self.sockets.get(id)? {
-            SocketKind::Connection(connection) => Some(connection.addresses().1),
-            SocketKind::Listener(_) | SocketKind::TimeWait(_) => None,
-        })
+        Ok(self.sockets.connection(id)?.map(|it| it.addresses().1))
     }
 
     /// Returns the number of tokens of a socket that have not been given back.
@@ -93,10 +86,8 @@ impl Stack {
     /// # Errors
     /// [`BadSocket`].
     pub fn tokens_outstanding(&self, id: SocketId) -> Result<usize, BadSocket> {
-        Ok(match self.sockets.get(id)? {
-            SocketKind::Connection(connection) => connection.tokens.outstanding(),
-            SocketKind::Listener(_) | SocketKind::TimeWait(_) => 0,
-        })
+        let connection = self.sockets.connection(id)?;
+        Ok(connection.map_or(0, |it| it.tokens.outstanding()))
     }
 
     /// Returns what a socket is ready for.
@@ -114,9 +105,7 @@ impl Stack {
     /// # Errors
     /// [`BadSocket`].
     pub fn until_urgent(&self, id: SocketId) -> Result<Option<u64>, BadSocket> {
-        Ok(match self.sockets.get(id)? {
-            SocketKind::Connection(connection) => connection.until_urgent(),
-            SocketKind::Listener(_) | SocketKind::TimeWait(_) => None,
-        })
+        let connection = self.sockets.connection(id)?;
+        Ok(connection.and_then(ConnectionSocket::until_urgent))
     }
 }

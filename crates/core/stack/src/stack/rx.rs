@@ -2,33 +2,17 @@
 
 use netmem::{FragList, Payload};
 use nic::{Origin, Placed, RxPacket};
-use steer::RxQueueId;
 use tcp::{Control, Disposition, ListenOutcome, Segment, SeqNum};
-use wire::{
-    Ecn, FourTuple, Instant, MacAddr, Network, RxHeaders, TcpFlags, TcpHeader, Transport, protocol,
-};
+use wire::{FourTuple, Instant, Network, RxHeaders, TcpFlags, TcpHeader, Transport, protocol};
 
 use super::Stack;
-use super::poll::Burst;
 use crate::demux::TupleOwner;
 use crate::drops::DropReason;
+use crate::received::{ReceivedSegment, into_segment};
 use crate::route::Destination;
 use crate::socket::agenda::Mark;
 use crate::socket::kind::SocketKind;
 use crate::tuple::endpoints;
-
-/// A received TCP segment with its four-tuple and its origin.
-pub(crate) struct ReceivedSegment {
-    pub(crate) tuple: FourTuple,
-    /// Station that sent the frame; `None`: this host, or not the address of a station.
-    pub(crate) from: Option<MacAddr>,
-    pub(crate) queue: RxQueueId,
-    pub(crate) segment: Segment<FragList>,
-    /// Its payload found no memory: the segment is here without it.
-    pub(crate) is_unplaced: bool,
-    /// The urgent pointer, if it is significant.
-    pub(crate) urgent: Option<u16>,
-}
 
 impl Stack {
     /// Handles one packet from the NIC.
@@ -70,7 +54,7 @@ impl Stack {
                 let is_single =
                     destination == Destination::Ours && !headers.ethernet.dst.is_multicast();
                 match headers.four_tuple().filter(|_| is_single) {
-                    Some(tuple) => self.receive_tcp_packet(tuple, &tcp, packet, now),
+                    Some(tuple) => self.receive_tcp(tuple, &tcp, packet, now),
                     None => self.drop_packet(packet, DropReason::TcpGroupDestination),
                 }
             }
@@ -90,14 +74,9 @@ impl Stack {
         self.nic.recycle(packet.payload.into_frags());
     }
 
-    /// Passes on a TCP segment that is for this host alone.
-    fn receive_tcp_packet(
-        &mut self,
-        tuple: FourTuple,
-        tcp: &TcpHeader,
-        packet: RxPacket,
-        now: Instant,
-    ) {
+    /// Makes a segment of a TCP packet that is for this host alone, and passes it to its connection or listener; a miss is answered
+    /// by a RST.
+    fn receive_tcp(&mut self, tuple: FourTuple, tcp: &TcpHeader, packet: RxPacket, now: Instant) {
         let RxPacket {
             queue,
             headers,
@@ -118,7 +97,14 @@ impl Stack {
             is_unplaced,
             urgent: tcp.flags.contains(TcpFlags::URG).then_some(tcp.urgent),
         };
-        self.receive_tcp(incoming, now);
+        match self.sockets.lookup(&tuple) {
+            Some(TupleOwner::Connection(slot)) => self.connection_segment(slot, incoming, now),
+            // The peer sends the payload again; there is no connection yet. The NIC has counted the drop. A SYN counts
+            // without its payload.
+            _ if is_unplaced && incoming.segment.control != Control::Syn => {}
+            Some(TupleOwner::Listener(slot)) => self.listener_segment(slot, incoming, None, now),
+            None => self.refuse(incoming, now),
+        }
     }
 
     fn receive_other(
@@ -141,27 +127,13 @@ impl Stack {
         self.nic.recycle(payload);
     }
 
-    /// Finds the connection or listener of a segment; a miss is answered by a RST.
-    fn receive_tcp(&mut self, incoming: ReceivedSegment, now: Instant) {
-        match self.sockets.lookup(&incoming.tuple) {
-            Some(TupleOwner::Connection(slot)) => self.connection_segment(slot, incoming, now),
-            // The peer sends the payload again; there is no connection yet. The NIC has counted the drop. A SYN counts
-            // without its payload.
-            _ if incoming.is_unplaced && incoming.segment.control != Control::Syn => {}
-            Some(TupleOwner::Listener(slot)) => self.listener_segment(slot, incoming, None, now),
-            None => self.refuse(incoming, now),
-        }
-    }
-
     /// Answers a segment without a connection or listener by a RST.
     fn refuse(&mut self, incoming: ReceivedSegment, now: Instant) {
         let ReceivedSegment {
             tuple,
             from,
             segment,
-            queue: _,
-            is_unplaced: _,
-            urgent: _,
+            ..
         } = incoming;
         let reset = Segment::reset_for(&segment, segment.payload.len());
         self.network.drops.count(DropReason::TcpNoSocket);
@@ -172,85 +144,45 @@ impl Stack {
         }
     }
 
-    /// Passes a segment to its connection and follows the disposition.
+    /// Passes a segment to its connection and follows the disposition. Work that is not urgent is done at the end of the burst.
     fn connection_segment(&mut self, slot: u32, incoming: ReceivedSegment, now: Instant) {
-        let ReceivedSegment {
-            tuple,
-            from,
-            queue,
-            segment,
-            is_unplaced,
-            urgent,
-        } = incoming;
         let Some(mut socket) = self.sockets.at_mut(slot) else {
             return;
         };
         // A SYN may open a new connection between the same endpoints, if this one is in TIME-WAIT.
-        let syn = (segment.control == Control::Syn).then(|| without_payload(&segment));
-        let mut learned = None;
+        let again = incoming.syn();
         let disposition = match &mut *socket {
             SocketKind::Connection(connection) => {
-                connection.note_arrival(
-                    slot,
-                    queue,
-                    segment.payload.len(),
-                    &mut self.memory.windows,
-                );
-                connection.note_time(segment.seq, segment.payload.len(), now);
-                connection.note_urgent(segment.seq, urgent);
-                let disposition = match is_unplaced {
-                    false => connection.conn.on_segment(segment, now),
-                    true => connection.conn.on_unplaced(segment, now),
-                };
-                if disposition.established {
-                    learned = connection.conn.take_learned();
+                let windows = &mut self.memory.windows;
+                let disposition = connection.on_segment(slot, incoming, windows, now);
+                if disposition.established
+                    && let Some(learned) = connection.conn.take_learned()
+                {
+                    let peer = connection.tuple.src_ip;
+                    self.tcp.fast_open.learn(peer, &learned);
                 }
                 self.pause |= connection.advance_place(&mut self.nic);
                 disposition
             }
-            SocketKind::TimeWait(time_wait) => time_wait.state.on_segment(&segment, now),
+            SocketKind::TimeWait(time_wait) => time_wait.state.on_segment(&incoming.segment, now),
             SocketKind::Listener(_) => return,
         };
+        socket.mark(Mark::Arrivals);
         drop(socket);
-        if let Some(learned) = learned {
-            self.tcp.fast_open.learn(tuple.src_ip, &learned);
-        }
-        if let (Some(iss), Some(segment)) = (disposition.reopen, syn)
-            && let Some(listener) = self.sockets.names().listener(&tuple)
+        if let (Some(iss), Some(syn)) = (disposition.reopen, again)
+            && let Some(listener) = self.sockets.names().listener(&syn.tuple)
         {
             self.forget_name(slot);
-            return self.listener_segment(
-                listener,
-                ReceivedSegment {
-                    tuple,
-                    from,
-                    queue,
-                    segment,
-                    is_unplaced,
-                    urgent,
-                },
-                Some(iss),
-                now,
-            );
+            return self.listener_segment(listener, syn, Some(iss), now);
         }
         self.follow(slot, disposition, now);
     }
 
-    /// Follows the disposition of a segment. Work that is not urgent is done at the end of the burst.
-    pub(crate) fn follow(&mut self, slot: u32, disposition: Disposition, now: Instant) {
-        self.note(disposition);
-        if let Some(mut socket) = self.sockets.at_mut(slot) {
-            socket.mark(Mark::Arrivals);
-        }
+    /// Counts a segment that was dropped, and serves the connection at once if a reply is due, or it has ended.
+    pub(super) fn follow(&mut self, slot: u32, disposition: Disposition, now: Instant) {
+        self.network.drops.count_segment(disposition.drop);
         if disposition.reply || disposition.closed {
-            self.serve(slot, Burst::GoesOn, now);
-        }
-    }
-
-    /// Counts a dropped segment. Other changes are reported when the connection's guard is dropped.
-    pub(crate) fn note(&mut self, disposition: Disposition) {
-        if let Some(reason) = disposition.drop {
-            self.network.drops.count_segment(reason);
+            self.serve(slot, now);
         }
     }
 
@@ -303,9 +235,7 @@ impl Stack {
         match outcome {
             ListenOutcome::Dropped(reason) => self.network.drops.count_segment(reason),
             ListenOutcome::Reply(reply, reason) => {
-                reason
-                    .into_iter()
-                    .for_each(|reason| self.network.drops.count_segment(reason));
+                self.network.drops.count_segment(reason);
                 self.network
                     .send_syn_ack(&mut self.nic, &tuple, from, &options, reply, now);
             }
@@ -318,48 +248,10 @@ impl Stack {
                     let windows = &mut self.memory.windows;
                     connection.note_arrival(accepted, queue, arrived, windows);
                     connection.note_first_time(now);
+                    connection.mark(Mark::Arrivals);
                 }
                 self.follow(accepted, disposition, now);
             }
         }
-    }
-}
-
-/// Returns the segment of a TCP header and its payload.
-fn into_segment(tcp: &TcpHeader, ecn: Ecn, packets: u16, payload: FragList) -> Segment<FragList> {
-    let TcpHeader {
-        seq,
-        ack,
-        flags,
-        window,
-        options,
-        src_port: _,
-        dst_port: _,
-        urgent: _,
-        header_len: _,
-    } = *tcp;
-    let has = |flag| flags.contains(flag);
-    Segment {
-        seq: SeqNum(seq),
-        ack: has(TcpFlags::ACK).then_some(SeqNum(ack)),
-        control: Control::from_flags(has(TcpFlags::SYN), has(TcpFlags::FIN), has(TcpFlags::RST)),
-        fin_after_syn: has(TcpFlags::SYN) && has(TcpFlags::FIN),
-        push: has(TcpFlags::PSH),
-        ece: has(TcpFlags::ECE),
-        cwr: has(TcpFlags::CWR),
-        ae: has(TcpFlags::AE),
-        ecn,
-        window,
-        options,
-        payload,
-        gso_size: 0,
-        packets,
-    }
-}
-
-fn without_payload(segment: &Segment<FragList>) -> Segment<FragList> {
-    Segment {
-        payload: FragList::default(),
-        ..*segment
     }
 }

@@ -1,4 +1,4 @@
-//! sendmsg: sends host memory of the caller, which is copied, or ranges of device memory, which are not (ABI.md 5).
+//! sendmsg: sends host memory of the caller, which is copied, or ranges of device memory, which are not.
 //!
 //! A packet never has both host and device bytes: the send queue gets a boundary between them.
 
@@ -156,7 +156,9 @@ impl Stack {
         let mut connection = sockets
             .connection_mut(id)?
             .ok_or(SendError::NotConnected { id })?;
-        memory.send_pools.follow_peer(nic.link().send_memory());
+        memory
+            .send_pools
+            .use_memory_of_peer(nic.link().send_memory());
         let context = SendContext {
             pools: &mut memory.send_pools,
             host_send_buffer: memory.host_send_buffer,
@@ -222,8 +224,11 @@ fn sendmsg(
         (TxSource::Devmem(dmabuf), Iovec::Device(ranges)) => {
             let binding = judge_device(socket, &cx, dmabuf, ranges, flags)?;
             can_send(id, socket)?;
-            let lent = cx.sending.number.and_then(|id| socket.errors.lend(id));
-            let send = lent.unwrap_or_else(|| binding.memory.begin());
+            let begun = cx
+                .sending
+                .number
+                .and_then(|id| socket.errors.take_memory(id));
+            let send = begun.unwrap_or_else(|| binding.memory.begin());
             send_device(socket, send, cx.sending, ranges, flags)
         }
         // An address must not be taken for an offset, nor an offset for an address.
@@ -384,7 +389,7 @@ fn send_device(
     }
     match sending.end {
         _ if sent > 0 => sending.queued(socket, Some(SendMemory::Device(send)), end),
-        // Nothing was queued: the memory goes back to the error queue, which had lent it.
+        // Nothing was queued: the memory goes back to the error queue.
         Some(end) => sending.queued(socket, Some(SendMemory::Device(send)), end),
         None => {}
     }

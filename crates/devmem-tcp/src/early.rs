@@ -191,7 +191,7 @@ impl UserShard {
         data: EarlyData<'_>,
     ) -> Result<(Arc<Inner>, usize), ConnectError> {
         let begin = |stack: &mut Stack, now| {
-            let tcp = stack.tcp_config().options;
+            let tcp = stack.tcp_config().settings;
             let cookie = options.cookie.in_stack();
             let id = stack.connect_early(options.source, address, &tcp, cookie, now)?;
             let id = merging_frags(stack, id);

@@ -361,7 +361,7 @@ impl NetdevBuilder {
         mut self,
         clock: &Clock,
     ) -> Result<(Vec<QueueStack>, Option<Acquired>), OpenError> {
-        if let Some(keepalive) = self.tcp.options.keepalive {
+        if let Some(keepalive) = self.tcp.settings.keepalive {
             Keepalive::from(keepalive).check()?;
         }
         let (random_mac, secret) = random_identity()?;

@@ -220,7 +220,7 @@ impl UserShard {
         options: &ConnectOptions,
     ) -> Result<Arc<Inner>, ConnectError> {
         let connect = |stack: &mut Stack, now| {
-            let tcp = stack.tcp_config().options;
+            let tcp = stack.tcp_config().settings;
             let socket = stack.connect_from(options.source, address, &tcp, now)?;
             Ok::<_, stack::ConnectError>(merging_frags(stack, socket))
         };

@@ -60,8 +60,6 @@ pub(crate) struct ConnectionSocket {
     pub(crate) routers_fragment: bool,
     /// Identification of the next packet, if routers may fragment them.
     pub(crate) next_ident: Option<u16>,
-    /// Free bytes of the send queue at which the socket is writable (linux: a third of the buffer).
-    pub(crate) write_low: usize,
     /// The program has shut down reading.
     pub(crate) read_shutdown: bool,
     pub(crate) holder: Holder,
@@ -89,11 +87,36 @@ pub(crate) enum Holder {
 }
 
 impl ConnectionSocket {
-    /// Limits the send queue to `most` bytes, if the option SO_SNDBUF allows more. Bytes that are queued already stay.
-    pub(crate) fn limit_send_buffer(&mut self, most: usize) {
-        let bytes = self.options.send_buffer().min(most);
-        self.conn.set_snd_buf(bytes);
-        self.write_low = self.options.write_low().min((bytes / 3).max(1));
+    pub(crate) fn new(
+        conn: Connection<FragList>,
+        options: SocketSettings,
+        tuple: FourTuple,
+        next_hop: IpAddr,
+        holder: Holder,
+    ) -> Self {
+        Self {
+            conn,
+            tuple,
+            is_named: true,
+            next_hop,
+            promise: Promise::new(RxQueueId::default()),
+            relief: Relief::default(),
+            read: 0,
+            arrival_times: ArrivalTimes::default(),
+            urgent: None,
+            is_old: false,
+            place: None,
+            placed_frags: None,
+            tokens: TokenTable::default(),
+            options,
+            errors: ErrQueue::default(),
+            last_sent: None,
+            routers_fragment: false,
+            next_ident: None,
+            read_shutdown: false,
+            holder,
+            error: None,
+        }
     }
 
     /// Returns the local address and that of the peer.
@@ -116,7 +139,7 @@ impl ConnectionSocket {
     }
 
     pub(super) fn readiness(&self) -> Readiness {
-        let (conn, state) = (&self.conn, self.conn.state());
+        let (conn, settings, state) = (&self.conn, &self.options.tcp, self.conn.state());
         let is_over = matches!(state, StateKind::Closed | StateKind::TimeWait);
         let is_opening = matches!(state, StateKind::SynSent | StateKind::SynReceived);
         let has_error = self.error.is_some();
@@ -129,7 +152,9 @@ impl ConnectionSocket {
             !is_opening && !matches!(state, StateKind::Established | StateKind::CloseWait);
         Readiness::READABLE.when(conn.readable_len() > 0 || read_closed || has_error)
             | Readiness::WRITABLE.when(
-                !is_opening && conn.write_room() >= self.write_low && self.has_unsent_room(2)
+                !is_opening
+                    && conn.write_room(settings) >= self.options.write_low()
+                    && conn.has_unsent_room(2, settings)
                     || write_closed
                     || has_error,
             )
@@ -253,8 +278,8 @@ impl ConnectionSocket {
             self.note_urgent(segment.seq, pointer);
         }
         match is_unplaced {
-            false => self.conn.on_segment(segment, now),
-            true => self.conn.on_unplaced(segment, now),
+            false => self.conn.on_segment(segment, &self.options.tcp, now),
+            true => self.conn.on_unplaced(segment, &self.options.tcp, now),
         }
     }
 
@@ -352,14 +377,6 @@ impl ConnectionSocket {
         }
     }
 
-    /// Returns whether `times` the unsent bytes are below TCP_NOTSENT_LOWAT (linux `__sk_stream_memory_free`).
-    pub(crate) fn has_unsent_room(&self, times: u64) -> bool {
-        let Some(lowat) = self.options.notsent_limit() else {
-            return true;
-        };
-        self.conn.info().notsent_bytes.saturating_mul(times) < u64::from(lowat)
-    }
-
     /// Queues a piece, after a boundary if the bytes before are in another kind of memory; returns the stream offset after
     /// it, or `None` if the send queue is full.
     pub(crate) fn queue(
@@ -376,7 +393,7 @@ impl ConnectionSocket {
             self.conn.push_boundary();
         }
         self.conn
-            .send_admitted(piece, if more { Push::Later } else { Push::Now })
+            .send(piece, if more { Push::Later } else { Push::Now })
             .ok()
     }
 

@@ -52,11 +52,8 @@ impl Stack {
         let Some(SocketKind::Listener(from)) = self.sockets.at(listener) else {
             return None;
         };
-        let options = from.options;
-        let mut connection = self.connection_socket(conn, tuple, next_hop, Holder::AcceptQueue);
-        connection.write_low = options.write_low();
-        options.apply(&mut connection.conn);
-        connection.options = options;
+        let connection =
+            ConnectionSocket::new(conn, from.options, tuple, next_hop, Holder::AcceptQueue);
         // The lookup that led to the listener found no connection.
         let id = self.sockets.insert_connection(connection);
         if let Some(mut listener) = self.sockets.listener_at(listener) {
@@ -65,40 +62,6 @@ impl Stack {
         self.stats.accepts += 1;
         self.turns += 1;
         Some(id.slot())
-    }
-
-    pub(crate) fn connection_socket(
-        &self,
-        conn: Connection<FragList>,
-        tuple: FourTuple,
-        next_hop: IpAddr,
-        holder: Holder,
-    ) -> ConnectionSocket {
-        let options = &self.tcp.config().options;
-        ConnectionSocket {
-            conn,
-            tuple,
-            is_named: true,
-            next_hop,
-            promise: Promise::new(RxQueueId::default()),
-            relief: Default::default(),
-            read: 0,
-            arrival_times: Default::default(),
-            urgent: None,
-            is_old: false,
-            place: None,
-            placed_frags: None,
-            tokens: Default::default(),
-            options: SocketSettings::new(options),
-            errors: Default::default(),
-            last_sent: None,
-            routers_fragment: false,
-            next_ident: None,
-            write_low: (options.snd_buf_max / 3).max(1),
-            read_shutdown: false,
-            holder,
-            error: None,
-        }
     }
 
     /// Serves a connection at once; further packets may follow in this burst.
@@ -226,7 +189,7 @@ impl Stack {
         match &mut *socket {
             SocketKind::Connection(connection) => {
                 let before = connection.conn.early_timeouts();
-                let disposition = connection.conn.on_timer(now);
+                let disposition = connection.conn.on_timer(&connection.options.tcp, now);
                 let after = connection.conn.early_timeouts();
                 drop(socket);
                 if after == Some(BLACK_HOLE_TIMEOUTS) && before != after {
@@ -274,9 +237,10 @@ impl Stack {
                 let Some(path) = believable_path(tuple.src_ip, mtu) else {
                     return false;
                 };
-                let is_believed = connection.conn.on_mtu(path.mss, quoted, now);
+                let it = &mut *connection;
+                let is_believed = it.conn.on_mtu(path.mss, quoted, &it.options.tcp, now);
                 if is_believed {
-                    connection.routers_fragment |= path.routers_fragment;
+                    it.routers_fragment |= path.routers_fragment;
                 }
                 drop(connection);
                 if is_believed {
@@ -400,7 +364,7 @@ impl Stack {
             return;
         };
         let (link, options) = (listener.link, listener.options);
-        while let Some((endpoints, segment)) = listener.half_open.poll_send(link, now) {
+        while let Some((endpoints, segment)) = listener.half_open.poll_send(link, &options.tcp, now) {
             let tuple = four_tuple(endpoints.local, endpoints.remote);
             self.network
                 .send_syn_ack(&mut self.nic, &tuple, None, &options, segment, now);
@@ -420,21 +384,22 @@ fn send_all(
 ) {
     let owner = SegmentOwner::Connection(connection.id());
     while nic.tx_room() > 0 {
-        if scope == FlushScope::Full && connection.conn.may_gather(now) {
+        let it = &mut **connection;
+        if scope == FlushScope::Full && it.conn.may_gather(&it.options.tcp, now) {
             // The next poll sends it, together with what is queued until then.
             connection.mark(Mark::Touched);
             return;
         }
-        let Some(segment) = connection.conn.poll_send(now) else {
+        let Some(segment) = it.conn.poll_send(&it.options.tcp, now) else {
             return;
         };
         let egress = Egress {
-            next_hop: connection.next_hop,
-            tos: connection.options.tos,
-            hop_limit: connection.options.hop_limit,
-            ident: connection.identify(&segment),
+            next_hop: it.next_hop,
+            tos: it.options.tos,
+            hop_limit: it.options.hop_limit,
+            ident: it.identify(&segment),
         };
-        network.send_segment(nic, &connection.tuple, egress, owner, segment, now);
+        network.send_segment(nic, &it.tuple, egress, owner, segment, now);
     }
     // The link is busy: the rest stays in the send queue until the next poll.
     connection.mark(Mark::Touched);
@@ -452,7 +417,7 @@ fn update_window(
     connection.relax(nic, RxMemory::Queue(queue));
     let ask = Ask {
         outstanding: connection.conn.rcv_outstanding().into(),
-        most: u64::from(connection.options.rcv_buf).saturating_sub(connection.unread()),
+        most: u64::from(connection.options.tcp.rcv_buf_max).saturating_sub(connection.unread()),
         delivered: connection.delivered(),
         mss: nic.mtu() - headers_for(connection.tuple.src_ip),
     };
@@ -461,9 +426,10 @@ fn update_window(
     }
     let granted = windows.grant(slot, &mut connection.promise, free, ask);
     let space = granted + connection.conn.out_of_order_len() as u64;
+    let space = u32::try_from(space).unwrap_or(u32::MAX);
     connection
         .conn
-        .set_rcv_space(u32::try_from(space).unwrap_or(u32::MAX));
+        .set_rcv_space(space, &connection.options.tcp);
 }
 
 /// Arms the timer of a connection, and notes what has become of its sends; returns its state and holder.

@@ -58,7 +58,8 @@ impl Stack {
     /// # Errors
     /// [`BadSocket`].
     pub fn info(&self, id: SocketId) -> Result<Option<tcp::Info>, BadSocket> {
-        Ok(self.sockets.connection(id)?.map(|it| it.conn.info()))
+        let connection = self.sockets.connection(id)?;
+        Ok(connection.map(|it| it.conn.info(&it.options.tcp)))
     }
 
     /// Returns the local address.

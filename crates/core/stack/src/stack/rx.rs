@@ -212,20 +212,20 @@ impl Stack {
         let half_open = listener.half_open.len();
         let windows = &mut self.memory.windows;
         let space = windows.newcomer(queue, free, link.mss, half_open);
-        let space = space.min(listener.options.rcv_buf);
         listener.half_open.set_rcv_space(space);
         let accept_queue = match is_full {
             true => tcp::AcceptQueue::Full,
             false => listener.accept_queue(),
         };
         let path = self.path_mtus.get(tuple.src_ip, now);
+        let (arrived, options) = (segment.payload.len(), listener.options);
         let facts = tcp::Incoming {
+            settings: &options.tcp,
             link,
             path_mss: path.map(|path| path.mss),
             accept_queue,
             iss_floor,
         };
-        let (arrived, options) = (segment.payload.len(), listener.options);
         let outcome = listener
             .half_open
             .on_segment(&endpoints(&tuple), segment, facts, now);

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use netmem::{DeviceError, FragList};
 use nic::{Nic, RxMemory};
-use steer::RxQueueId;
 use tcp::{Connection, SeqNum, StateKind, TcpError, Unreachable};
 use wire::{FourTuple, Instant};
 
@@ -21,9 +20,8 @@ use crate::socket::id::SocketId;
 use crate::socket::kind::{SocketKind, TimeWaitSocket};
 use crate::socket::listener::ListenerEnd;
 use crate::socket::sockets::ConnectionMut;
-use crate::socket::sockopt::SocketSettings;
 use crate::tuple::{endpoints, four_tuple};
-use crate::window::{Ask, Promise, Windows};
+use crate::window::{Ask, Windows};
 
 /// Smallest size to which an ICMP error reduces packets over IPv4 (linux `ip_rt_min_pmtu`): a smaller one is
 /// probably an attack. If it is genuine, routers have to fragment the packets (linux locks the path MTU, and clears DF).
@@ -364,7 +362,8 @@ impl Stack {
             return;
         };
         let (link, options) = (listener.link, listener.options);
-        while let Some((endpoints, segment)) = listener.half_open.poll_send(link, &options.tcp, now) {
+        while let Some((endpoints, segment)) = listener.half_open.poll_send(link, &options.tcp, now)
+        {
             let tuple = four_tuple(endpoints.local, endpoints.remote);
             self.network
                 .send_syn_ack(&mut self.nic, &tuple, None, &options, segment, now);

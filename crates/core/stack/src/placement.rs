@@ -224,7 +224,7 @@ impl Writing<'_> {
     }
 
     fn named(&self, at: &GivenPlace, connection: &ConnectionSocket) -> Option<Range<usize>> {
-        let place = connection.place.as_ref();
+        let place = connection.reader.place();
         let place = place.filter(|it| it.target == at.target && !self.is_replaced(at))?;
         let mut rest = place.rest(connection.delivered());
         rest.find_map(|range| overlap(self.ranges, &range))
@@ -250,7 +250,7 @@ impl Writing<'_> {
             true => self.gathered,
             false => &[],
         };
-        let mut lent = connection.placed_frags.as_ref()?.of(at.target, except);
+        let mut lent = connection.reader.lent_of(at.target, except);
         lent.find_map(|range| overlap(self.ranges, range))
     }
 }

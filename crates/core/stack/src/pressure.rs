@@ -203,8 +203,7 @@ impl Pressure {
             }
             if let Some(mut connection) = sockets.connection_at(slot) {
                 let pruned = prune_one(&mut connection, target, nic, drops);
-                let until = connection.delivered() + pruned;
-                windows.revoke(&mut connection.promise, until);
+                connection.note_pruned(pruned, windows);
             }
         }
         nic.memory_level(memory).free_bytes > before
@@ -273,6 +272,5 @@ fn prune_one(
         nic.recycle(payload);
         drops.count_segment(SegmentDrop::OfoQueuePrune);
     }
-    connection.hold_in_order_only();
     (held - connection.conn.out_of_order_len()) as u64
 }

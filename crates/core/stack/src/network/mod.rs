@@ -18,15 +18,11 @@ use wire::{Instant, MacAddr};
 use crate::claims::Claims;
 use crate::drops::{DropReason, Drops};
 use crate::neighbor::Neighbors;
+use crate::path_mtu::headers_for;
 use crate::route::Routes;
 use crate::socket::id::SocketId;
 use tx::WaitingPacket;
 pub(crate) use tx::{Egress, SegmentOwner};
-
-/// Bytes of IP and TCP header without options, over IPv4.
-const HEADERS_V4: u16 = 40;
-/// Bytes of IP and TCP header without options, over IPv6.
-const HEADERS_V6: u16 = 60;
 
 /// Maximum bytes of IP and TCP header over IPv4, with TCP options.
 const MAX_HEADERS_V4: usize = 20 + 60;
@@ -151,14 +147,5 @@ impl Network {
                 .for_each(|_| self.drops.count(DropReason::NeighborFailed));
         }
         self.was_up = is_up;
-    }
-}
-
-/// Returns the bytes of IP and TCP header without options.
-pub(crate) fn headers_for(peer: IpAddr) -> u16 {
-    if peer.is_ipv4() {
-        HEADERS_V4
-    } else {
-        HEADERS_V6
     }
 }

@@ -1,70 +1,47 @@
 //! A connection with the state that its program and the stack keep for it.
 
+mod memory;
 mod place;
-mod relief;
+mod reader;
+mod writer;
 
 use std::net::{IpAddr, SocketAddr};
 
-use devmem_uapi::{
-    CmsgSink, DmabufToken, OffenderFamily, SCM_TIMESTAMPING_LEN, SockExtendedErr, cmsg_space,
-};
-use netmem::{FragList, Netmem, Payload};
+use devmem_uapi::{CmsgSink, OffenderFamily, SCM_TIMESTAMPING_LEN, SockExtendedErr, cmsg_space};
+use netmem::{FragList, Payload};
+use nic::Nic;
 use steer::RxQueueId;
-use tcp::{Connection, Disposition, Push, Segment, SeqNum, StateKind, TcpError};
+use tcp::{Connection, Disposition, StateKind, TcpError};
 use wire::{FourTuple, Instant};
 
-use super::error::{DontneedError, RecvError};
-use super::errqueue::ErrQueue;
+use super::error::RecvError;
 use super::readiness::{Pollable, Readiness, Snapshot};
-use super::recvmsg::{RecvOutcome, Stopped};
+use super::recvmsg::{RecvCall, RecvOutcome, Stopped};
 use super::sockopt::SocketSettings;
-use super::timestamps::ArrivalTimes;
-use super::token_memory::TokenMemory;
-use super::token_table::TokenTable;
-use crate::path_mtu::PathMtu;
 use crate::received::ReceivedSegment;
-use crate::window::{Promise, Windows};
-pub(crate) use place::{Place, PlacedFrags, behind, range_of};
-use relief::Relief;
+use crate::window::Windows;
+use memory::ReceiveMemory;
+pub(crate) use place::{PlacedFrags, behind, range_of};
+use reader::Reader;
+use writer::Writer;
+pub(crate) use writer::acked_offset;
 
 /// A connection with the state that its program and the stack keep for it.
 #[derive(Debug)]
 pub(crate) struct ConnectionSocket {
     pub(crate) conn: Connection<FragList>,
-    /// The four-tuple of received packets: the peer is the source.
-    pub(crate) tuple: FourTuple,
-    /// The connection still has its four-tuple.
-    pub(crate) is_named: bool,
-    pub(crate) next_hop: IpAddr,
-    pub(crate) promise: Promise,
-    pub(crate) relief: Relief,
-    /// Total payload bytes read by its program.
-    pub(crate) read: u64,
-    /// Arrival times of unread bytes, if enabled.
-    pub(crate) arrival_times: ArrivalTimes,
-    /// Position in the stream of the byte that the peer last called urgent, until it is read.
-    pub(crate) urgent: Option<u64>,
-    /// A segment has arrived already. The first one only completes the handshake, and is no probe.
-    pub(crate) is_old: bool,
-    /// Where the next bytes belong, if its program has said so.
-    pub(crate) place: Option<Place>,
-    /// Frags in its places that are lent. `None`: it was given no place yet.
-    pub(crate) placed_frags: Option<Box<PlacedFrags>>,
-    pub(crate) tokens: TokenTable<TokenMemory>,
+    pub(crate) reader: Reader,
+    pub(crate) writer: Writer,
+    pub(crate) memory: ReceiveMemory,
     pub(crate) options: SocketSettings,
-    /// Zero-copy sends, complete or not.
-    pub(crate) errors: ErrQueue,
-    /// Kind of memory of the last bytes in the send queue: packets do not mix the kinds.
-    pub(crate) last_sent: Option<SourceMemory>,
-    /// Packets have DF clear: the path has links that carry less than the smallest packets of TCP.
-    pub(crate) routers_fragment: bool,
-    /// Identification of the next packet, if routers may fragment them.
-    pub(crate) next_ident: Option<u16>,
-    /// The program has shut down reading.
-    pub(crate) read_shutdown: bool,
-    pub(crate) holder: Holder,
+    /// The four-tuple of received packets: the peer is the source.
+    tuple: FourTuple,
+    /// The connection still has its four-tuple.
+    is_named: bool,
+    next_hop: IpAddr,
+    holder: Holder,
     /// Why the connection failed, until a call has reported it.
-    pub(crate) error: Option<TcpError>,
+    error: Option<TcpError>,
 }
 
 /// Kind of memory that bytes are sent from.
@@ -96,27 +73,48 @@ impl ConnectionSocket {
     ) -> Self {
         Self {
             conn,
+            reader: Reader::default(),
+            writer: Writer::default(),
+            memory: ReceiveMemory::new(),
+            options,
             tuple,
             is_named: true,
             next_hop,
-            promise: Promise::new(RxQueueId::default()),
-            relief: Relief::default(),
-            read: 0,
-            arrival_times: ArrivalTimes::default(),
-            urgent: None,
-            is_old: false,
-            place: None,
-            placed_frags: None,
-            tokens: TokenTable::default(),
-            options,
-            errors: ErrQueue::default(),
-            last_sent: None,
-            routers_fragment: false,
-            next_ident: None,
-            read_shutdown: false,
             holder,
             error: None,
         }
+    }
+
+    /// Returns the four-tuple of received packets: the peer is the source.
+    pub(crate) fn tuple(&self) -> &FourTuple {
+        &self.tuple
+    }
+
+    /// Returns the host on the link that packets are sent to.
+    pub(crate) fn next_hop(&self) -> IpAddr {
+        self.next_hop
+    }
+
+    /// Returns whether the connection still has its four-tuple.
+    pub(crate) fn is_named(&self) -> bool {
+        self.is_named
+    }
+
+    /// Gives the four-tuple up, and keeps the reason of a failure; returns whether the connection had it.
+    pub(super) fn forget_name(&mut self) -> bool {
+        if self.is_named {
+            self.error = self.conn.error();
+        }
+        std::mem::take(&mut self.is_named)
+    }
+
+    pub(crate) fn holder(&self) -> Holder {
+        self.holder
+    }
+
+    /// Sets the holder.
+    pub(crate) fn hand_to(&mut self, holder: Holder) {
+        self.holder = holder;
     }
 
     /// Returns the local address and that of the peer.
@@ -147,10 +145,14 @@ impl ConnectionSocket {
             state,
             StateKind::CloseWait | StateKind::Closing | StateKind::LastAck
         );
-        let read_closed = is_over || peer_finished || self.read_shutdown;
+        let read_closed = is_over || peer_finished || self.reader.is_shut_down();
         let write_closed =
             !is_opening && !matches!(state, StateKind::Established | StateKind::CloseWait);
-        Readiness::READABLE.when(conn.readable_len() > 0 || read_closed || has_error)
+        let readable = conn.readable_len();
+        // linux `TCP_URG_VALID`
+        let until_urgent = self.reader.until_urgent();
+        let has_urgent = until_urgent.is_some_and(|before| before < readable as u64);
+        Readiness::READABLE.when(readable > 0 || read_closed || has_error)
             | Readiness::WRITABLE.when(
                 !is_opening
                     && conn.write_room(settings) >= self.options.write_low()
@@ -161,97 +163,8 @@ impl ConnectionSocket {
             | Readiness::READ_CLOSED.when(read_closed)
             | Readiness::WRITE_CLOSED.when(write_closed)
             | Readiness::ERROR.when(has_error)
-            | Readiness::ERROR_QUEUE.when(self.errors.has_entries())
-            | Readiness::URGENT.when(self.has_urgent())
-    }
-
-    /// Takes tokens back; passes each net_iov to `home`.
-    pub(crate) fn dontneed(
-        &mut self,
-        ranges: &[DmabufToken],
-        mut home: impl FnMut(Netmem),
-    ) -> Result<u32, DontneedError> {
-        let freed = self
-            .tokens
-            .release(ranges, |held| held.release(&mut home))?;
-        if let Some(lent) = &mut self.placed_frags {
-            lent.forget(ranges);
-        }
-        Ok(freed)
-    }
-
-    /// Returns the stream offset at which the send queue begins.
-    pub(crate) fn acked_offset(&self) -> u64 {
-        match self.conn.state() {
-            // The send queue is empty.
-            StateKind::Closed | StateKind::TimeWait => u64::MAX,
-            _ => self.conn.acked_offset(),
-        }
-    }
-
-    /// Notes the arrival time of the payload of a segment, `len` bytes from `seq` on, before TCP processes it.
-    fn note_time(&mut self, seq: SeqNum, len: usize, now: Instant) {
-        let in_order = self.read + self.conn.readable_len() as u64;
-        let Some(start) = self.position_of(seq) else {
-            return;
-        };
-        let behind = start.saturating_add(len as u64);
-        if behind > in_order {
-            self.arrival_times.note(start.max(in_order)..behind, now);
-        }
-    }
-
-    /// Returns the position in the stream of the byte numbered `seq`.
-    fn position_of(&self, seq: SeqNum) -> Option<u64> {
-        let in_order = self.read + self.conn.readable_len() as u64;
-        // Relative to RCV.NXT; valid segments are less than half of the sequence space away.
-        let ahead = |nxt: SeqNum| i64::from(seq.0.wrapping_sub(nxt.0).cast_signed());
-        in_order.checked_add_signed(self.conn.rcv_nxt().map(ahead)?)
-    }
-
-    /// Notes the urgent pointer of a segment from `seq` on, before TCP processes it: the byte before the one that it points to
-    /// is urgent (linux `tcp_check_urg`; RFC 6093 3.1 describes it). The byte stays in the stream.
-    fn note_urgent(&mut self, seq: SeqNum, pointer: u16) {
-        let position = self.position_of(seq + usize::from(pointer - 1));
-        if let Some(position) = position.filter(|position| *position >= self.read) {
-            self.urgent = Some(position);
-        }
-    }
-
-    /// Returns how many bytes lie before the urgent byte; `None` if there is none, or it was read.
-    pub(crate) fn until_urgent(&self) -> Option<u64> {
-        self.urgent?.checked_sub(self.read)
-    }
-
-    /// Returns whether the urgent byte can be read (linux `TCP_URG_VALID`).
-    fn has_urgent(&self) -> bool {
-        let before = self.until_urgent();
-        before.is_some_and(|before| before < self.conn.readable_len() as u64)
-    }
-
-    /// Adds the timestamps of sends that are due to the error queue.
-    pub(crate) fn note_times(&mut self, now: Instant) {
-        let sent = self.conn.sent_offset();
-        let acked = match self.conn.state() {
-            // After an orderly end, all bytes are acknowledged.
-            StateKind::TimeWait => u64::MAX,
-            StateKind::Closed if self.conn.error().is_none() => u64::MAX,
-            _ => self.conn.acked_offset(),
-        };
-        self.errors.note_times(sent, acked, now);
-    }
-
-    /// Notes the arrival time of payload in the segment that completed the handshake.
-    pub(crate) fn note_first_time(&mut self, now: Instant) {
-        let arrived = self.conn.readable_len() as u64;
-        if self.options.timestamping.received && arrived > 0 {
-            self.arrival_times.note(0..arrived, now);
-        }
-    }
-
-    /// Returns the total number of payload bytes that became readable in order.
-    pub(crate) fn delivered(&self) -> u64 {
-        self.read + self.conn.readable_len() as u64
+            | Readiness::ERROR_QUEUE.when(self.writer.errors.has_entries())
+            | Readiness::URGENT.when(has_urgent)
     }
 
     /// Processes a segment; notes what TCP does not know of it.
@@ -269,64 +182,61 @@ impl ConnectionSocket {
             urgent,
             ..
         } = incoming;
+        let Self {
+            conn,
+            reader,
+            memory,
+            options,
+            ..
+        } = self;
         let len = segment.payload.len();
-        self.note_arrival(slot, queue, len, windows);
-        if self.options.timestamping.received && len > 0 {
-            self.note_time(segment.seq, len, now);
+        memory.note_arrival(conn, slot, queue, len, windows);
+        if options.timestamping.received && len > 0 {
+            reader.note_time(conn, segment.seq, len, now);
         }
         if let Some(pointer) = urgent.filter(|pointer| *pointer > 0) {
-            self.note_urgent(segment.seq, pointer);
+            reader.note_urgent(conn, segment.seq, pointer);
         }
         match is_unplaced {
-            false => self.conn.on_segment(segment, &self.options.tcp, now),
-            true => self.conn.on_unplaced(segment, &self.options.tcp, now),
+            false => conn.on_segment(segment, &options.tcp, now),
+            true => conn.on_unplaced(segment, &options.tcp, now),
         }
     }
 
-    /// Notes that a segment with `len` bytes of payload arrived on `queue`.
-    pub(crate) fn note_arrival(
+    /// Notes the segment that has completed the handshake, with `len` bytes of payload.
+    pub(crate) fn note_first(
         &mut self,
         slot: u32,
         queue: RxQueueId,
         len: usize,
         windows: &mut Windows,
+        now: Instant,
     ) {
-        if self.promise.queue() != queue {
-            windows.migrate(slot, &mut self.promise, queue);
+        self.memory
+            .note_arrival(&self.conn, slot, queue, len, windows);
+        if self.options.timestamping.received {
+            self.reader.note_first_time(&self.conn, now);
         }
-        if len > 0 {
-            windows.note_packet(&mut self.promise, len);
-        } else if self.is_receiving() && self.conn.is_rcv_window_shut() && self.is_old {
-            self.promise.note_probe();
-        }
-        self.is_old = true;
     }
 
-    /// Takes over what an earlier connection discovered about the path.
-    pub(crate) fn take_path(&mut self, path: Option<PathMtu>) {
-        self.routers_fragment = path.is_some_and(|path| path.routers_fragment);
-    }
-
-    /// Returns the identification of a packet that routers may fragment, and those of the packets of a super-packet after
-    /// it; `None`: they must not. It begins at the low bits of a sequence number, which is not predictable.
-    pub(crate) fn identify(&mut self, segment: &Segment<FragList>) -> Option<u16> {
-        if !self.options.may_fragment && !self.routers_fragment {
-            return None;
+    /// Delivers payload to the program, or the end of the stream, or the error of the connection.
+    pub(crate) fn receive(&mut self, call: RecvCall<'_, '_>) -> Result<RecvOutcome, RecvError> {
+        match self.reader.receive(&mut self.conn, call) {
+            Err(RecvError::WouldBlock) => self.end_of_queue(),
+            other => other,
         }
-        let ident = self.next_ident.unwrap_or(segment.seq.0 as u16);
-        let packets = u16::try_from(segment.gso_segments()).unwrap_or(u16::MAX);
-        self.next_ident = Some(ident.wrapping_add(packets));
-        Some(ident)
     }
 
-    /// Returns whether the peer may still send payload.
-    pub(crate) fn is_receiving(&self) -> bool {
-        let state = self.conn.state();
-        use StateKind::{Established, FinWait1, FinWait2, SynReceived, SynSent};
-        matches!(
-            state,
-            SynSent | SynReceived | Established | FinWait1 | FinWait2
-        )
+    /// Returns the result of a receive from an empty queue: the error of the connection, the end of the stream, or
+    /// `WouldBlock`.
+    fn end_of_queue(&mut self) -> Result<RecvOutcome, RecvError> {
+        match self.take_error() {
+            Some(error) => Err(RecvError::Connection(error)),
+            None if self.reader.is_at_end(self.conn.state()) => {
+                Ok(RecvOutcome::without_bytes(Stopped::Eof))
+            }
+            None => Err(RecvError::WouldBlock),
+        }
     }
 
     /// Reports the oldest entry of the error queue.
@@ -335,71 +245,39 @@ impl ConnectionSocket {
             IpAddr::V4(_) => (OffenderFamily::Ip, 16),
             IpAddr::V6(_) => (OffenderFamily::Ipv6, 28),
         };
-        let time = match self.errors.is_time() {
+        let errors = &mut self.writer.errors;
+        let time = match errors.is_time() {
             true => cmsg_space(SCM_TIMESTAMPING_LEN),
             false => 0,
         };
-        match self.errors.report(family, sink) {
+        match errors.report(family, sink) {
             None => Err(RecvError::ErrorQueueEmpty),
-            Some(Ok(())) => Ok(RecvOutcome {
-                bytes: 0,
-                host_bytes: 0,
-                arrived: None,
-                stopped: Stopped::ErrorQueue,
-            }),
+            Some(Ok(())) => Ok(RecvOutcome::without_bytes(Stopped::ErrorQueue)),
             Some(Err(_)) => Err(RecvError::NoControlSpace {
                 need: time + cmsg_space(size_of::<SockExtendedErr>() + address_len),
             }),
         }
     }
 
-    /// Returns the result of a receive from an empty queue: the error of the connection, the end of the stream, or
-    /// `WouldBlock`.
-    pub(crate) fn end_of_queue(&mut self) -> Result<RecvOutcome, RecvError> {
-        if let Some(error) = self.take_error() {
-            return Err(RecvError::Connection(error));
-        }
-        let is_over = match self.conn.state() {
-            StateKind::SynSent | StateKind::SynReceived => false,
-            StateKind::Established | StateKind::FinWait1 | StateKind::FinWait2 => {
-                self.read_shutdown
-            }
-            _ => true,
-        };
-        match is_over {
-            true => Ok(RecvOutcome {
-                bytes: 0,
-                host_bytes: 0,
-                arrived: None,
-                stopped: Stopped::Eof,
-            }),
-            false => Err(RecvError::WouldBlock),
-        }
-    }
-
-    /// Queues a piece, after a boundary if the bytes before are in another kind of memory; returns the stream offset after
-    /// it, or `None` if the send queue is full.
-    pub(crate) fn queue(
-        &mut self,
-        piece: FragList,
-        memory: SourceMemory,
-        more: bool,
-    ) -> Option<u64> {
-        if self
-            .last_sent
-            .replace(memory)
-            .is_some_and(|last| last != memory)
-        {
-            self.conn.push_boundary();
-        }
-        self.conn
-            .send(piece, if more { Push::Later } else { Push::Now })
-            .ok()
+    /// Returns the total number of payload bytes that became readable in order.
+    pub(crate) fn delivered(&self) -> u64 {
+        self.reader.delivered(&self.conn)
     }
 
     /// Returns the bytes that are not read yet, in order or out of order.
     pub(crate) fn unread(&self) -> u64 {
         (self.conn.readable_len() + self.conn.out_of_order_len()) as u64
+    }
+
+    /// Tells the NIC where the next byte belongs, if it has a place; returns whether the first bytes behind the place have arrived.
+    #[must_use]
+    pub(crate) fn advance_place(&mut self, nic: &mut Nic) -> bool {
+        self.reader.advance_place(&self.conn, &self.tuple, nic)
+    }
+
+    /// Ends the placement of the connection, if there is one.
+    pub(crate) fn end_place(&mut self, nic: &mut Nic) {
+        self.reader.end_place(&self.tuple, nic);
     }
 }
 
@@ -408,7 +286,7 @@ impl Pollable for ConnectionSocket {
         (self.holder == Holder::Program).then(|| Snapshot {
             readiness: self.readiness(),
             arrivals: self.delivered(),
-            error_arrivals: self.errors.noted(),
+            error_arrivals: self.writer.errors.noted(),
         })
     }
 }

@@ -80,7 +80,7 @@ impl SocketKind {
     /// Returns the total number of entries of the error queue.
     pub(crate) fn error_arrivals(&self) -> u64 {
         match self {
-            Self::Connection(connection) => connection.errors.noted(),
+            Self::Connection(connection) => connection.writer.errors.noted(),
             Self::Listener(_) | Self::TimeWait(_) => 0,
         }
     }

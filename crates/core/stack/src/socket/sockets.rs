@@ -222,7 +222,7 @@ impl Sockets {
     /// Returns whether a connection that no program holds waits for acknowledgements: of data, or of its FIN.
     pub(crate) fn has_unacknowledged_orphan(&self) -> bool {
         let is_one = |it: &ConnectionSocket| {
-            it.holder == Holder::Nobody && it.conn.state() != StateKind::FinWait2
+            it.holder() == Holder::Nobody && it.conn.state() != StateKind::FinWait2
         };
         let mut connections = self
             .table
@@ -241,7 +241,7 @@ impl Sockets {
         let Ok(Some(mut connection)) = self.connection_mut(id) else {
             return;
         };
-        connection.holder = Holder::Nobody;
+        connection.hand_to(Holder::Nobody);
         connection.set_mark(Mark::Event, false);
         drop(connection);
         self.orphans += 1;
@@ -250,7 +250,7 @@ impl Sockets {
 
     /// Adds a connection. The caller has checked [`Sockets::is_full`], and that the four-tuple is free.
     pub(crate) fn insert_connection(&mut self, connection: ConnectionSocket) -> SocketId {
-        let tuple = connection.tuple;
+        let tuple = *connection.tuple();
         let id = self.insert(SocketKind::Connection(Box::new(connection)));
         let inserted = self.demux.insert(tuple, id.slot());
         debug_assert!(inserted.is_ok(), "it was free");
@@ -323,9 +323,8 @@ impl Sockets {
         else {
             return;
         };
-        if std::mem::take(&mut connection.is_named) {
-            self.demux.remove(&connection.tuple);
-            connection.error = connection.conn.error();
+        if connection.forget_name() {
+            self.demux.remove(connection.tuple());
         }
     }
 
@@ -346,10 +345,10 @@ impl Sockets {
         self.agenda.remove(slot, marks);
         match &kind {
             SocketKind::Connection(connection) => {
-                if connection.is_named {
-                    self.demux.remove(&connection.tuple);
+                if connection.is_named() {
+                    self.demux.remove(connection.tuple());
                 }
-                if let Holder::Nobody = connection.holder {
+                if connection.holder() == Holder::Nobody {
                     self.orphans -= 1;
                 }
             }
@@ -500,11 +499,10 @@ impl Sockets {
             if self.clear(Mark::Draining, slot)
                 && let Some(mut connection) = self.connection_at(slot)
             {
-                let acked = connection.acked_offset();
-                any |= connection.errors.collect(acked);
-                if connection.errors.is_held_below(acked) {
-                    connection.mark(Mark::Draining);
-                }
+                let ConnectionSocket { conn, writer, .. } = &mut *connection;
+                any |= writer.collect(conn);
+                let is_draining = writer.is_draining(conn);
+                connection.set_mark(Mark::Draining, is_draining);
             }
         }
         self.reuse(Mark::Draining, draining);

@@ -24,7 +24,7 @@ impl Stack {
     /// [`TcpError::Aborted`]. Their resets are the last packets from the address.
     pub fn remove_address(&mut self, ip: IpAddr, now: Instant) {
         self.network.remove_address(ip);
-        let from_it = |connection: &ConnectionSocket| connection.tuple.dst_ip == ip;
+        let from_it = |connection: &ConnectionSocket| connection.tuple().dst_ip == ip;
         let slots = self.sockets.connections(from_it);
         self.end_connections(slots, |conn| conn.fail(TcpError::Aborted), now);
     }
@@ -49,7 +49,7 @@ impl Stack {
     /// Ends the use of addresses that other stations have. Nothing is sent from them any more, so peers are not told.
     pub(crate) fn give_up_addresses(&mut self, now: Instant) {
         for AddressConflict { ip, .. } in self.network.take_lost() {
-            let from_it = |connection: &ConnectionSocket| connection.tuple.dst_ip == ip;
+            let from_it = |connection: &ConnectionSocket| connection.tuple().dst_ip == ip;
             let slots = self.sockets.connections(from_it);
             self.end_connections(slots, |conn| conn.on_unusable(TcpError::AddressTaken), now);
             let is_homeless = self.network.is_homeless();

@@ -20,9 +20,9 @@ use crate::socket::error::{
 use crate::socket::id::SocketId;
 use crate::socket::kind::SocketKind;
 use crate::socket::listener::{Listener, ListenerEnd};
-use crate::socket::recvmsg::{RecvCall, RecvMsg, RecvOutcome, recvmsg};
+use crate::socket::recvmsg::{RecvCall, RecvMsg, RecvOutcome};
 use crate::socket::sockopt::{OptionName, SocketOption, SocketSettings};
-use crate::socket::timestamps::{ArrivalTimes, Timestamping};
+use crate::socket::timestamps::Timestamping;
 use crate::tcp_setup::{EarlyCookie, NewPath};
 use crate::tuple::{endpoints, four_tuple};
 
@@ -177,7 +177,7 @@ impl Stack {
         let options = SocketSettings::new(settings);
         let mut connection =
             ConnectionSocket::new(conn, options, tuple, route.next_hop, Holder::Program);
-        connection.take_path(known);
+        connection.writer.take_path(known);
         let id = self.sockets.insert_connection(connection);
         self.stats.connects += 1;
         self.turns += 1;
@@ -265,7 +265,7 @@ impl Stack {
             let Ok(Some(mut connection)) = self.sockets.connection_mut(id) else {
                 continue;
             };
-            connection.holder = Holder::Program;
+            connection.hand_to(Holder::Program);
             let (_, remote) = connection.addresses();
             return Ok((id, remote));
         }
@@ -306,40 +306,16 @@ impl Stack {
         if flags.contains(MsgFlags::ERRQUEUE) {
             return connection.recv_error(sink);
         }
-        let ConnectionSocket {
-            conn,
-            tokens,
-            placed_frags,
-            options,
-            ..
-        } = &mut *connection;
-        let mut home = |payload| nic.recycle(payload);
         let call = RecvCall {
             msg,
             sink,
-            tokens,
-            placed_frags: placed_frags.as_deref_mut(),
             flags,
-            merge: options.merge_frags,
-            home: &mut home,
+            merge: connection.options.merge_frags,
+            home: &mut |payload| nic.recycle(payload),
         };
-        let mut outcome = match recvmsg(conn.recv_queue(), call) {
-            Err(RecvError::WouldBlock) => connection.end_of_queue(),
-            other => other,
-        };
-        if let Ok(outcome) = &mut outcome {
-            let read = connection.read..connection.read + outcome.bytes as u64;
-            outcome.arrived = connection.arrival_times.of(read);
-        }
-        if let Ok(outcome) = &outcome
-            && !flags.contains(MsgFlags::PEEK)
-        {
-            connection.read += outcome.bytes as u64;
-            let read = connection.read;
-            connection.arrival_times.forget(read);
-            if connection.conn.readable_len() == 0 {
-                connection.conn.on_read();
-            }
+        let is_peek = call.is_peek();
+        let outcome = connection.receive(call);
+        if outcome.is_ok() && !is_peek {
             // The window may grow, and memory for windows of other connections may become free.
             connection.mark(Mark::Touched);
         }
@@ -352,7 +328,7 @@ impl Stack {
     /// [`BadSocket`], also of a listener.
     pub fn rx_queue(&mut self, id: SocketId) -> Result<RxQueueId, BadSocket> {
         let connection = self.sockets.connection_mut(id)?.ok_or(BadSocket(id))?;
-        Ok(connection.promise.queue())
+        Ok(connection.memory.queue())
     }
 
     /// Takes the oldest range of completed zero-copy sends from the error queue, as MSG_ERRQUEUE does, without a
@@ -365,7 +341,11 @@ impl Stack {
             .sockets
             .connection_mut(id)?
             .ok_or(RecvError::NotConnected { id })?;
-        connection.errors.pop().ok_or(RecvError::ErrorQueueEmpty)
+        connection
+            .writer
+            .errors
+            .pop()
+            .ok_or(RecvError::ErrorQueueEmpty)
     }
 
     /// Gives frags back by their tokens (SO_DEVMEM_DONTNEED); returns how many were freed. If it is fewer than given,
@@ -379,7 +359,9 @@ impl Stack {
         let Some(mut connection) = sockets.connection_mut(id)? else {
             return Ok(0);
         };
-        let freed = connection.dontneed(ranges, |netmem| nic.recycle_netmem(netmem))?;
+        let freed = connection
+            .reader
+            .dontneed(ranges, |netmem| nic.recycle_netmem(netmem))?;
         if freed > 0 {
             connection.mark(Mark::Touched);
         }
@@ -422,13 +404,13 @@ impl Stack {
                 }
                 if let SocketOption::Timestamping(Timestamping { ids, received, .. }) = option {
                     if !received {
-                        connection.arrival_times = ArrivalTimes::default();
+                        connection.reader.forget_times();
                     }
                     let (acked, queued) = (
                         connection.conn.acked_offset(),
                         connection.conn.pushed_offset(),
                     );
-                    connection.errors.stamps.number(ids, acked, queued);
+                    connection.writer.errors.stamps.number(ids, acked, queued);
                 }
             }
             SocketKind::Listener(listener) => listener.options.set(option)?,
@@ -506,7 +488,7 @@ impl Stack {
             });
         }
         if how != Shutdown::Write {
-            connection.read_shutdown = true;
+            connection.reader.shut_down();
         }
         if how != Shutdown::Read {
             connection.conn.shutdown_write();
@@ -561,10 +543,10 @@ impl Stack {
             return;
         };
         connection
-            .tokens
-            .release_all(|held| held.release(|netmem| nic.recycle_netmem(netmem)));
+            .reader
+            .release_tokens(|netmem| nic.recycle_netmem(netmem));
         connection.end_place(nic);
-        connection.error = None;
+        connection.take_error();
         match ending {
             Ending::Orderly if !is_one_too_many => connection.conn.close(),
             Ending::Orderly | Ending::Reset => connection.conn.abort(),

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use netmem::{DeviceError, FragList};
-use nic::{Nic, RxMemory};
+use nic::Nic;
 use tcp::{Connection, SeqNum, StateKind, TcpError, Unreachable};
 use wire::{FourTuple, Instant};
 
@@ -12,8 +12,8 @@ use super::Stack;
 use super::poll::{Burst, FlushScope};
 use crate::demux::TupleOwner;
 use crate::icmp::IcmpErrorKind;
-use crate::network::{Egress, Network, SegmentOwner, headers_for};
-use crate::path_mtu::PathMtu;
+use crate::network::{Egress, Network, SegmentOwner};
+use crate::path_mtu::{PathMtu, headers_for};
 use crate::socket::agenda::Mark;
 use crate::socket::connection::{ConnectionSocket, Holder};
 use crate::socket::id::SocketId;
@@ -21,7 +21,6 @@ use crate::socket::kind::{SocketKind, TimeWaitSocket};
 use crate::socket::listener::ListenerEnd;
 use crate::socket::sockets::ConnectionMut;
 use crate::tuple::{endpoints, four_tuple};
-use crate::window::{Ask, Windows};
 
 /// Smallest size to which an ICMP error reduces packets over IPv4 (linux `ip_rt_min_pmtu`): a smaller one is
 /// probably an attack. If it is genuine, routers have to fragment the packets (linux locks the path MTU, and clears DF).
@@ -85,14 +84,8 @@ impl Stack {
             Burst::Drained => connection.conn.on_drained(),
             Burst::Over => connection.conn.on_idle(),
         }
-        let windows = &mut self.memory.windows;
-        if connection.is_receiving() {
-            update_window(slot, &mut connection, windows, &mut self.nic);
-            if connection.unread() > 0 {
-                connection.mark(Mark::Holder);
-            }
-        } else {
-            windows.release(slot, &mut connection.promise);
+        if connection.update_window(slot, &mut self.memory.windows, &mut self.nic) {
+            connection.mark(Mark::Holder);
         }
         send_all(
             &mut connection,
@@ -125,8 +118,8 @@ impl Stack {
             return;
         };
         connection.arm(None);
-        self.memory.windows.release(slot, &mut connection.promise);
-        let holder = connection.holder;
+        connection.memory.release(slot, &mut self.memory.windows);
+        let holder = connection.holder();
         let is_success = connection.conn.is_early_success();
         drop(connection);
         if is_success {
@@ -157,16 +150,16 @@ impl Stack {
         let Some(state) = connection.conn.time_wait() else {
             return;
         };
-        if !connection.is_named {
+        if !connection.is_named() {
             // A new connection has the four-tuple, and receives all its segments.
             drop(connection);
             return self.remove(slot);
         }
-        self.memory.windows.release(slot, &mut connection.promise);
+        connection.memory.release(slot, &mut self.memory.windows);
         let time_wait = TimeWaitSocket {
             state,
-            tuple: connection.tuple,
-            next_hop: connection.next_hop,
+            tuple: *connection.tuple(),
+            next_hop: connection.next_hop(),
         };
         drop(connection);
         self.sockets.keep_time_wait_only(slot, time_wait);
@@ -175,7 +168,7 @@ impl Stack {
     /// Removes a socket from the table. Its tokens must have been released.
     pub(crate) fn remove(&mut self, slot: u32) {
         if let Some(SocketKind::Connection(mut connection)) = self.sockets.remove(slot) {
-            self.memory.windows.release(slot, &mut connection.promise);
+            connection.memory.release(slot, &mut self.memory.windows);
         }
     }
 
@@ -238,7 +231,7 @@ impl Stack {
                 let it = &mut *connection;
                 let is_believed = it.conn.on_mtu(path.mss, quoted, &it.options.tcp, now);
                 if is_believed {
-                    it.routers_fragment |= path.routers_fragment;
+                    it.writer.note_path(&path);
                 }
                 drop(connection);
                 if is_believed {
@@ -280,10 +273,10 @@ impl Stack {
         let Ok(Some(mut connection)) = self.sockets.connection_mut(owner) else {
             return;
         };
-        let ip = connection.next_hop;
+        let ip = connection.next_hop();
         let what = Unreachable::NextHop {
             ip,
-            is_router: ip != connection.tuple.src_ip,
+            is_router: ip != connection.tuple().src_ip,
         };
         let disposition = connection.conn.on_unreachable(what, quoted);
         let (state, holder) = finish(&mut connection, now);
@@ -296,7 +289,7 @@ impl Stack {
     /// between two local addresses do not need it. Listening sockets accept what is queued, and then fail.
     pub(crate) fn end_connections_of_link(&mut self, now: Instant) {
         let routes = self.network.routes();
-        let is_behind = |it: &ConnectionSocket| !routes.is_ours(it.tuple.src_ip);
+        let is_behind = |it: &ConnectionSocket| !routes.is_ours(it.tuple().src_ip);
         self.sockets.end_listeners(ListenerEnd::LinkGone, |_| true);
         let slots = self.sockets.connections(is_behind);
         self.end_connections(slots, |conn| conn.on_unusable(TcpError::LinkGone), now);
@@ -393,42 +386,15 @@ fn send_all(
             return;
         };
         let egress = Egress {
-            next_hop: it.next_hop,
+            next_hop: it.next_hop(),
             tos: it.options.tos,
             hop_limit: it.options.hop_limit,
-            ident: it.identify(&segment),
+            ident: it.writer.identify(it.options.may_fragment, &segment),
         };
-        network.send_segment(nic, &it.tuple, egress, owner, segment, now);
+        network.send_segment(nic, it.tuple(), egress, owner, segment, now);
     }
     // The link is busy: the rest stays in the send queue until the next poll.
     connection.mark(Mark::Touched);
-}
-
-/// Grants a connection its receive window.
-fn update_window(
-    slot: u32,
-    connection: &mut ConnectionSocket,
-    windows: &mut Windows,
-    nic: &mut Nic,
-) {
-    let queue = connection.promise.queue();
-    let free = nic.rx_space(queue).bytes as u64;
-    connection.relax(nic, RxMemory::Queue(queue));
-    let ask = Ask {
-        outstanding: connection.conn.rcv_outstanding().into(),
-        most: u64::from(connection.options.tcp.rcv_buf_max).saturating_sub(connection.unread()),
-        delivered: connection.delivered(),
-        mss: nic.mtu() - headers_for(connection.tuple.src_ip),
-    };
-    if free >= u64::from(ask.mss) {
-        connection.conn.restore_rcv_window();
-    }
-    let granted = windows.grant(slot, &mut connection.promise, free, ask);
-    let space = granted + connection.conn.out_of_order_len() as u64;
-    let space = u32::try_from(space).unwrap_or(u32::MAX);
-    connection
-        .conn
-        .set_rcv_space(space, &connection.options.tcp);
 }
 
 /// Arms the timer of a connection, and notes what has become of its sends; returns its state and holder.
@@ -445,17 +411,17 @@ fn finish(connection: &mut ConnectionMut<'_>, now: Instant) -> (StateKind, Holde
         _ => next.max(soon),
     });
     connection.arm(next);
-    if connection.errors.has_unfinished() {
-        let acked = connection.acked_offset();
-        connection.errors.collect(acked);
-        connection.note_times(now);
-        if connection.errors.is_held_below(acked) {
+    if connection.writer.errors.has_unfinished() {
+        let ConnectionSocket { conn, writer, .. } = &mut **connection;
+        writer.collect(conn);
+        writer.note_times(conn, now);
+        if writer.is_draining(conn) {
             connection.mark(Mark::Draining);
         }
     }
     let has_unsent = connection.conn.sent_offset() < connection.conn.pushed_offset();
     connection.set_mark(Mark::Unsent, has_unsent);
-    (connection.conn.state(), connection.holder)
+    (connection.conn.state(), connection.holder())
 }
 
 /// Returns what an ICMP error says about a path, if it is acceptable.

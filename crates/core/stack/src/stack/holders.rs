@@ -9,7 +9,6 @@ use nic::{MemoryLevel, RxMemory};
 use super::Stack;
 use crate::socket::error::BadSocket;
 use crate::socket::id::SocketId;
-use crate::socket::token_memory::TokenMemory;
 
 /// Divisor: the holders are of interest when less than a quarter of the memory is free, because windows are small then.
 const FREE_PARTS: usize = 4;
@@ -88,7 +87,7 @@ impl Stack {
                 true => Holder::Lent,
                 false => Holder::LentByOther,
             };
-            for netmem in connection.tokens.held().flat_map(TokenMemory::netmems) {
+            for netmem in connection.reader.lent() {
                 holders.add(netmem, lent);
             }
             connection.conn.for_each_waiting(|payload| {

@@ -6,7 +6,6 @@ use tcp::TcpError;
 
 use super::Stack;
 use crate::bind_addr::BindAddr;
-use crate::socket::connection::ConnectionSocket;
 use crate::socket::error::BadSocket;
 use crate::socket::id::SocketId;
 use crate::socket::kind::SocketKind;
@@ -88,7 +87,7 @@ impl Stack {
     /// [`BadSocket`].
     pub fn tokens_outstanding(&self, id: SocketId) -> Result<usize, BadSocket> {
         let connection = self.sockets.connection(id)?;
-        Ok(connection.map_or(0, |it| it.tokens.outstanding()))
+        Ok(connection.map_or(0, |it| it.reader.tokens_outstanding()))
     }
 
     /// Returns what a socket is ready for.
@@ -107,6 +106,6 @@ impl Stack {
     /// [`BadSocket`].
     pub fn until_urgent(&self, id: SocketId) -> Result<Option<u64>, BadSocket> {
         let connection = self.sockets.connection(id)?;
-        Ok(connection.and_then(ConnectionSocket::until_urgent))
+        Ok(connection.and_then(|it| it.reader.until_urgent()))
     }
 }

@@ -158,7 +158,7 @@ impl Stack {
                 if disposition.established
                     && let Some(learned) = connection.conn.take_learned()
                 {
-                    let peer = connection.tuple.src_ip;
+                    let peer = connection.tuple().src_ip;
                     self.tcp.fast_open.learn(peer, &learned);
                 }
                 self.pause |= connection.advance_place(&mut self.nic);
@@ -244,10 +244,9 @@ impl Stack {
                     return;
                 };
                 if let Some(mut connection) = self.sockets.connection_at(accepted) {
-                    connection.take_path(path);
+                    connection.writer.take_path(path);
                     let windows = &mut self.memory.windows;
-                    connection.note_arrival(accepted, queue, arrived, windows);
-                    connection.note_first_time(now);
+                    connection.note_first(accepted, queue, arrived, windows, now);
                     connection.mark(Mark::Arrivals);
                 }
                 self.follow(accepted, disposition, now);

@@ -6,14 +6,14 @@ use std::ops::Range;
 
 use devmem_uapi::{DmabufId, MsgFlags, UIO_MAXIOV, ZerocopyId};
 use netmem::{FragList, Payload, TxSend};
-use tcp::StateKind;
+use tcp::{Push, StateKind};
 
 use super::Stack;
 use crate::binding::{Bindings, EgressRoutes, TxBinding};
 use crate::memory::SendPools;
 use crate::socket::agenda::Mark;
 use crate::socket::cmsg::{TxSource, parse_tx};
-use crate::socket::connection::{ConnectionSocket, SourceMemory};
+use crate::socket::connection::{ConnectionSocket, SourceMemory, acked_offset};
 use crate::socket::error::SendError;
 use crate::socket::errqueue::SendMemory;
 use crate::socket::id::SocketId;
@@ -187,18 +187,18 @@ impl Stack {
             return;
         };
         if let Some(number) = number {
-            connection.errors.finish(number);
-            let acked = connection.acked_offset();
-            connection.errors.collect(acked);
+            let ConnectionSocket { conn, writer, .. } = &mut *connection;
+            writer.errors.finish(number);
+            writer.collect(conn);
         }
         // As in Linux (`tcp_tx_timestamp`), the last packet gets timestamps if it is still queued; if it has been sent
         // already, only that of its acknowledgement.
-        if let Some(end) = end.filter(|end| *end > connection.acked_offset()) {
+        if let Some(end) = end.filter(|end| *end > acked_offset(&connection.conn)) {
             let is_unsent = end > connection.conn.sent_offset();
             let mut wanted = connection.options.timestamping;
             wanted.scheduled &= is_unsent;
             wanted.sent &= is_unsent;
-            connection.errors.stamps.push(end, wanted);
+            connection.writer.errors.stamps.push(end, wanted);
         }
     }
 }
@@ -227,7 +227,7 @@ fn sendmsg(
             let begun = cx
                 .sending
                 .number
-                .and_then(|id| socket.errors.take_memory(id));
+                .and_then(|id| socket.writer.errors.take_memory(id));
             let send = begun.unwrap_or_else(|| binding.memory.begin());
             send_device(socket, send, cx.sending, ranges, flags)
         }
@@ -257,7 +257,7 @@ fn send_host(
     socket.options.limit_send_buffer(host_send_buffer);
     // Without SO_ZEROCOPY the flag has no effect on host memory (linux `tcp_sendmsg_locked`).
     let reports = flags.contains(MsgFlags::ZEROCOPY) && socket.options.zerocopy;
-    if reports && sending.number.is_none() && !socket.errors.has_room() {
+    if reports && sending.number.is_none() && !socket.writer.errors.has_room() {
         return Err(SendError::TooManySends);
     }
     let admitted = socket.conn.admit(host.len(), &socket.options.tcp);
@@ -277,7 +277,9 @@ fn send_host(
         };
         let is_full = sent + n == cut && n < rest.len();
         let more = !is_full && (n < rest.len() || flags.contains(MsgFlags::MORE));
-        let Some(behind) = socket.queue(payload, SourceMemory::Host, more) else {
+        let push = if more { Push::Later } else { Push::Now };
+        let ConnectionSocket { conn, writer, .. } = &mut *socket;
+        let Some(behind) = writer.queue(conn, payload, SourceMemory::Host, push) else {
             break Some(SendError::WouldBlock);
         };
         if is_full {
@@ -311,8 +313,8 @@ impl Sending {
         self.end = Some(end);
         match (memory, self.number) {
             (None, _) => {}
-            (Some(memory), Some(number)) => socket.errors.go_on(number, memory, end),
-            (Some(memory), None) => self.number = Some(socket.errors.begin(memory, end)),
+            (Some(memory), Some(number)) => socket.writer.errors.go_on(number, memory, end),
+            (Some(memory), None) => self.number = Some(socket.writer.errors.begin(memory, end)),
         }
     }
 }
@@ -337,7 +339,7 @@ fn judge_device<'b>(
     if !socket.options.zerocopy {
         return Err(SendError::ZerocopyOff);
     }
-    let binding = cx.bindings.tx(dmabuf, &cx.egress, socket.tuple.src_ip)?;
+    let binding = cx.bindings.tx(dmabuf, &cx.egress, socket.tuple().src_ip)?;
     for range in ranges {
         let (offset, len) = (range.start, range.len());
         if range.start > range.end || binding.memory.check(offset, len).is_err() {
@@ -349,7 +351,7 @@ fn judge_device<'b>(
             });
         }
     }
-    if cx.sending.number.is_none() && !socket.errors.has_room() {
+    if cx.sending.number.is_none() && !socket.writer.errors.has_room() {
         return Err(SendError::TooManySends);
     }
     Ok(binding)
@@ -380,7 +382,9 @@ fn send_device(
             break;
         }
         let more = sent + len < total || flags.contains(MsgFlags::MORE);
-        let Some(behind) = socket.queue(piece, SourceMemory::Device, more) else {
+        let push = if more { Push::Later } else { Push::Now };
+        let ConnectionSocket { conn, writer, .. } = &mut *socket;
+        let Some(behind) = writer.queue(conn, piece, SourceMemory::Device, push) else {
             break;
         };
         (sent, end) = (sent + len, behind);

@@ -12,7 +12,7 @@ use netmem::{Dmabuf, RxClaim, TxMemory};
 use super::Stack;
 use crate::binding::Bindings;
 use crate::placement::{BindTargetError, PlaceError, PlaceInUse, Writing};
-use crate::socket::connection::{Place, behind};
+use crate::socket::connection::behind;
 use crate::socket::error::{BadSocket, UnknownBinding};
 use crate::socket::id::SocketId;
 
@@ -80,14 +80,8 @@ impl Stack {
         connection.end_place(nic);
         let unread = connection.conn.readable_len();
         if unread < len {
-            connection.place = Some(Place {
-                target,
-                ranges: ranges.to_vec(),
-                end: connection.read + len as u64,
-            });
-            let lent = connection.placed_frags.get_or_insert_default();
-            lent.watch(target);
-            let (flow, rest) = (connection.tuple, behind(ranges, unread).collect());
+            connection.reader.set_place(target, ranges, len);
+            let (flow, rest) = (*connection.tuple(), behind(ranges, unread).collect());
             let frags = target_memory.begin();
             places.add(id, target, frags.observer(), ranges);
             let added = nic.ddp_add(flow, seq.0, frags, rest);
@@ -148,9 +142,7 @@ impl Stack {
     /// [`BadSocket`], also of a listener.
     pub fn gathered(&mut self, id: SocketId, tokens: &[DmabufToken]) -> Result<(), BadSocket> {
         let mut connection = self.sockets.connection_mut(id)?.ok_or(BadSocket(id))?;
-        if let Some(lent) = &mut connection.placed_frags {
-            lent.forget(tokens);
-        }
+        connection.reader.note_gathered(tokens);
         Ok(())
     }
 

@@ -3,9 +3,6 @@
 use std::ops::Range;
 
 use devmem_uapi::{DmabufCmsg, DmabufId, DmabufToken, FragToken};
-use nic::Nic;
-
-use super::ConnectionSocket;
 
 /// The place of a connection: its rest is at the NIC.
 #[derive(Debug)]
@@ -29,35 +26,6 @@ impl Place {
     }
 }
 
-impl ConnectionSocket {
-    /// Tells the NIC where the next byte of the connection belongs, or that its place is full. Returns whether the first bytes behind
-    /// the place have arrived: the program may tell from them where the next ones belong.
-    #[must_use]
-    pub(crate) fn advance_place(&mut self, nic: &mut Nic) -> bool {
-        let Some(end) = self.place.as_ref().map(|place| place.end) else {
-            return false;
-        };
-        let delivered = self.delivered();
-        let left = end.saturating_sub(delivered);
-        match (self.conn.rcv_nxt(), usize::try_from(left)) {
-            (Some(seq), Ok(left)) if left > 0 => nic.ddp_resync(&self.tuple, seq.0, left),
-            (Some(_), _) if delivered == end => nic.ddp_del(&self.tuple),
-            _ => {
-                self.end_place(nic);
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Ends the placement of a connection, if there is one: no later packet changes the bytes of its place.
-    pub(crate) fn end_place(&mut self, nic: &mut Nic) {
-        if self.place.take().is_some() {
-            nic.ddp_del(&self.tuple);
-        }
-    }
-}
-
 /// Frags of targets that are lent, and whose bytes were not gathered yet.
 #[derive(Debug, Default)]
 pub(crate) struct PlacedFrags {
@@ -67,7 +35,7 @@ pub(crate) struct PlacedFrags {
 }
 
 impl PlacedFrags {
-    pub(crate) fn watch(&mut self, target: DmabufId) {
+    pub(super) fn watch(&mut self, target: DmabufId) {
         if !self.targets.contains(&target) {
             self.targets.push(target);
         }
@@ -82,12 +50,12 @@ impl PlacedFrags {
     }
 
     /// Forgets frags that were released or gathered.
-    pub(crate) fn forget(&mut self, tokens: &[DmabufToken]) {
+    pub(super) fn forget(&mut self, tokens: &[DmabufToken]) {
         self.lent.retain(|(token, _, _)| !is_named(*token, tokens));
     }
 
     /// Returns the bytes that are lent of `target`, frags of `except` aside.
-    pub(crate) fn of(
+    pub(super) fn of(
         &self,
         target: DmabufId,
         except: &[DmabufToken],

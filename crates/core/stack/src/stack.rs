@@ -2,15 +2,19 @@
 
 mod addresses;
 mod bindings;
-mod calls;
-mod connection;
-mod early;
+mod close;
+mod connect;
+mod failures;
 mod holders;
 mod icmp;
+mod listen;
+mod options;
 mod poll;
 mod queries;
+mod receive;
 mod rx;
 mod sendmsg;
+mod serve;
 mod targets;
 
 use std::fmt;

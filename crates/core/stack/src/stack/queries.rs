@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use steer::RxQueueId;
 use tcp::TcpError;
 
 use super::Stack;
@@ -107,5 +108,14 @@ impl Stack {
     pub fn until_urgent(&self, id: SocketId) -> Result<Option<u64>, BadSocket> {
         let connection = self.sockets.connection(id)?;
         Ok(connection.and_then(|it| it.reader.until_urgent()))
+    }
+
+    /// Returns the RX queue on which the last segment of a connection arrived; queue 0 before the first one.
+    ///
+    /// # Errors
+    /// [`BadSocket`], also of a listener.
+    pub fn rx_queue(&mut self, id: SocketId) -> Result<RxQueueId, BadSocket> {
+        let connection = self.sockets.connection_mut(id)?.ok_or(BadSocket(id))?;
+        Ok(connection.memory.queue())
     }
 }

@@ -2,7 +2,7 @@
 
 use netmem::{FragList, Payload};
 use nic::{Origin, Placed, RxPacket};
-use tcp::{Control, Disposition, ListenOutcome, Segment, SeqNum};
+use tcp::{Connection, Control, Disposition, ListenOutcome, Segment, SeqNum};
 use wire::{FourTuple, Instant, Network, RxHeaders, TcpFlags, TcpHeader, Transport, protocol};
 
 use super::Stack;
@@ -11,6 +11,7 @@ use crate::drops::DropReason;
 use crate::received::{ReceivedSegment, into_segment};
 use crate::route::Destination;
 use crate::socket::agenda::Mark;
+use crate::socket::connection::{ConnectionSocket, Holder};
 use crate::socket::kind::SocketKind;
 use crate::tuple::endpoints;
 
@@ -252,5 +253,28 @@ impl Stack {
                 self.follow(accepted, disposition, now);
             }
         }
+    }
+
+    /// Creates the socket of a connection that a listener has opened, in the accept queue of the listener.
+    pub(crate) fn accepted(
+        &mut self,
+        listener: u32,
+        conn: Connection<FragList>,
+        tuple: FourTuple,
+    ) -> Option<u32> {
+        let next_hop = self.network.routes().next_hop(tuple.src_ip).ok()?;
+        let Some(SocketKind::Listener(from)) = self.sockets.at(listener) else {
+            return None;
+        };
+        let connection =
+            ConnectionSocket::new(conn, from.options, tuple, next_hop, Holder::AcceptQueue);
+        // The lookup that led to the listener found no connection.
+        let id = self.sockets.insert_connection(connection);
+        if let Some(mut listener) = self.sockets.listener_at(listener) {
+            listener.push(id);
+        }
+        self.stats.accepts += 1;
+        self.turns += 1;
+        Some(id.slot())
     }
 }

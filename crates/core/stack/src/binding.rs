@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use devmem_uapi::{DmabufId, Errno, IfIndex};
 use netmem::{
-    Dmabuf, DmabufProvider, GeometryError, InUse, MemoryProvider, NiovSize, RxClaim, TxMemory,
+    Dmabuf, DmabufProvider, FragSource, GeometryError, InUse, MemoryProvider, NiovSize, RxClaim,
 };
 use nic::{Nic, ProviderChoice, RestartError, TcpDataSplit};
 use steer::RxQueueId;
@@ -197,7 +197,7 @@ pub(crate) struct Bindings {
     /// Bindings for sending; see `binding_tx.rs`.
     pub(crate) sending: BTreeMap<DmabufId, TxBinding>,
     /// Memory in which received payload is placed directly; see `direct.rs`.
-    pub(crate) targets: BTreeMap<DmabufId, TxMemory>,
+    pub(crate) targets: BTreeMap<DmabufId, FragSource>,
     /// Places that connections were given in targets.
     pub(crate) places: GivenPlaces,
     pub(crate) last: u32,
@@ -254,7 +254,7 @@ impl Bindings {
         self.sending.insert(id, binding);
     }
 
-    pub(crate) fn insert_target(&mut self, id: DmabufId, memory: TxMemory) {
+    pub(crate) fn insert_target(&mut self, id: DmabufId, memory: FragSource) {
         self.last = id.0;
         self.targets.insert(id, memory);
     }

@@ -9,7 +9,7 @@ use crate::claims::{AddressCheck, AddressConflicts};
 use crate::path_mtu::PathMtus;
 use crate::ports::LocalPorts;
 use crate::random::Secret;
-use crate::route::{AddressError, LentAddress};
+use crate::route::{AddressError, LeasedAddress};
 use wire::MacAddr;
 
 /// Packets taken from the NIC in one [`Stack::poll`](crate::Stack::poll) (linux
@@ -45,8 +45,8 @@ pub struct StackConfig {
     /// Local addresses, each with the length of its on-link prefix.
     pub addresses: Vec<(IpAddr, u8)>,
     /// Local addresses that may be removed while the stack runs.
-    pub lent: Vec<LentAddress>,
-    /// What the stack does before it uses its addresses. Not those of `lent`, which somebody has asked about.
+    pub leased: Vec<LeasedAddress>,
+    /// What the stack does before it uses its addresses. Not those of `leased`, which somebody has asked about.
     pub address_check: AddressCheck,
     /// Conflicts about the addresses, which the shards of one NIC share.
     pub conflicts: AddressConflicts,
@@ -82,7 +82,7 @@ impl StackConfig {
         Self {
             ifindex: IfIndex(1),
             addresses: vec![(address, prefix_len)],
-            lent: Vec::new(),
+            leased: Vec::new(),
             address_check: AddressCheck::default(),
             conflicts: AddressConflicts::default(),
             local_ports: LocalPorts::All,

@@ -72,7 +72,7 @@ pub use placement::{BindTargetError, PlaceError, PlaceInUse, PlaceUse};
 pub use ports::{EPHEMERAL_FIRST, LocalPorts};
 pub use random::Secret;
 pub use route::{
-    AddressError, LentAddress, NetworkRoute, RouteError, check_address, check_gateway,
+    AddressError, LeasedAddress, NetworkRoute, RouteError, check_address, check_gateway,
 };
 pub use socket::error::connection_errno;
 pub use socket::error::{

@@ -8,7 +8,7 @@ use std::fmt;
 use std::ops::Range;
 
 use devmem_uapi::{DmabufId, DmabufToken, Errno};
-use netmem::{Dmabuf, Frag, GeometryError, TxObserver};
+use netmem::{Dmabuf, Frag, GeometryError, UseObserver};
 use thiserror::Error;
 
 use crate::socket::connection::{ConnectionSocket, range_of};
@@ -157,7 +157,7 @@ pub(crate) struct GivenPlaces(Vec<GivenPlace>);
 pub(crate) struct GivenPlace {
     pub(crate) socket: SocketId,
     target: DmabufId,
-    frags: TxObserver,
+    frags: UseObserver,
     ranges: Vec<Range<usize>>,
 }
 
@@ -167,7 +167,7 @@ impl GivenPlaces {
         &mut self,
         socket: SocketId,
         target: DmabufId,
-        frags: TxObserver,
+        frags: UseObserver,
         ranges: &[Range<usize>],
     ) {
         self.0.retain(|placement| !placement.frags.is_over());

@@ -111,7 +111,7 @@ impl Stack {
         let StackConfig {
             ifindex,
             addresses,
-            lent,
+            leased,
             address_check,
             conflicts,
             local_ports,
@@ -135,7 +135,7 @@ impl Stack {
             true => Crossing::InPlace,
             false => Crossing::Copied,
         };
-        let all = routes.all_addresses().chain(lent.iter().map(|it| it.ip));
+        let all = routes.all_addresses().chain(leased.iter().map(|it| it.ip));
         let (mtu, least) = (nic.mtu(), least_mtu(all));
         if mtu < least {
             return Err(StackError::Mtu { mtu, least });
@@ -164,8 +164,8 @@ impl Stack {
             last_burst: Burst::Over,
             last_poll: Instant::ZERO,
         };
-        for lent in &lent {
-            stack.add_address(lent, Instant::ZERO)?;
+        for leased in &leased {
+            stack.add_address(leased, Instant::ZERO)?;
         }
         Ok(stack)
     }

@@ -4,7 +4,7 @@
 //! receive bindings, as in the kernel; an id of the wrong kind is refused.
 
 use devmem_uapi::{Errno, IfIndex};
-use netmem::{Dmabuf, GeometryError, TxMemory};
+use netmem::{Dmabuf, FragSource, GeometryError};
 use thiserror::Error;
 
 use crate::route::Routes;
@@ -63,7 +63,7 @@ impl BindTxError {
 #[derive(Debug)]
 pub(crate) struct TxBinding {
     pub(crate) ifindex: IfIndex,
-    pub(crate) memory: TxMemory,
+    pub(crate) memory: FragSource,
 }
 
 impl BindTx {
@@ -106,7 +106,7 @@ mod tests {
 
     fn bindings() -> Bindings {
         let mut bindings = Bindings::default();
-        let memory = TxMemory::new(&Dmabuf::anonymous(4096).unwrap(), DmabufId(1)).unwrap();
+        let memory = FragSource::new(&Dmabuf::anonymous(4096).unwrap(), DmabufId(1)).unwrap();
         bindings.insert_tx(
             DmabufId(1),
             TxBinding {

@@ -11,7 +11,7 @@ use wire::{
 use super::Network;
 use crate::claims::{AddressConflict, AddressConflicts, ClaimAction, ConflictOutcome};
 use crate::drops::DropReason;
-use crate::route::{AddressError, LentAddress, is_link_local};
+use crate::route::{AddressError, LeasedAddress, is_link_local};
 
 impl Network {
     /// Adds a local address with its routes, or changes them. The caller has asked whether another station has it; nobody has
@@ -19,15 +19,15 @@ impl Network {
     pub(crate) fn add_address(
         &mut self,
         nic: &mut Nic,
-        lent: &LentAddress,
+        leased: &LeasedAddress,
         now: Instant,
     ) -> Result<(), AddressError> {
-        self.routes.add(self.mac, lent)?;
-        self.is_lent_to = true;
+        self.routes.add(self.mac, leased)?;
+        self.has_leases = true;
         if self.point_to_point.is_some() {
             return Ok(());
         }
-        self.claims.hold(lent.ip);
+        self.claims.hold(leased.ip);
         let added: Vec<IpAddr> = self.routes.all_addresses().collect();
         for ip in added {
             self.claims.use_and_ask(ip, now);
@@ -90,7 +90,7 @@ impl Network {
 
     /// Returns whether there is no address but link-local ones, and none will come.
     pub(crate) fn is_homeless(&self) -> bool {
-        !self.is_lent_to && self.routes.addresses().all(is_link_local)
+        !self.has_leases && self.routes.addresses().all(is_link_local)
     }
 
     /// Returns whether an address is local, or is to be so.

@@ -40,8 +40,8 @@ pub(crate) struct Network {
     neighbors: Neighbors<WaitingPacket>,
     /// Claims to the addresses of `routes`. None on a point-to-point link.
     claims: Claims,
-    /// Addresses are lent: another one may come when one is lost.
-    is_lent_to: bool,
+    /// Addresses are leased: another one may come when one is lost.
+    has_leases: bool,
     /// Counters of packets that were dropped here, or by a caller.
     pub(crate) drops: Drops,
     /// Packets passed to the NIC.
@@ -67,7 +67,7 @@ impl Network {
             routes,
             point_to_point,
             claims,
-            is_lent_to: false,
+            has_leases: false,
             neighbors: Neighbors::new(neighbor_key),
             drops: Drops::default(),
             tx_packets: 0,

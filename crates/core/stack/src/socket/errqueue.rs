@@ -2,14 +2,14 @@
 //!
 //! A send is complete when its memory will not be read any more: the peer has acknowledged all bytes, so that the send
 //! queue has dropped them, and the NIC has finished all packets with them, including retransmissions. Both hold frags
-//! of the send, so it is complete when no frag is left ([`TxSend::is_over`]).
+//! of the send, so it is complete when no frag is left ([`FragUse::is_over`]).
 
 use std::collections::VecDeque;
 
 use devmem_uapi::{
     CmsgSink, NoSpace, OffenderFamily, SockExtendedErr, TxStamp, ZerocopyId, ZerocopyRange,
 };
-use netmem::TxSend;
+use netmem::FragUse;
 use wire::Instant;
 
 use super::timestamps::Stamps;
@@ -57,8 +57,8 @@ struct UnfinishedSend {
 #[derive(Debug)]
 pub(crate) enum SendMemory {
     /// Device memory.
-    Device(TxSend),
-    /// Device memory; the sendmsg that continues the send has its [`TxSend`] at the moment, from [`ErrQueue::take_memory`] to
+    Device(FragUse),
+    /// Device memory; the sendmsg that continues the send has its [`FragUse`] at the moment, from [`ErrQueue::take_memory`] to
     /// [`ErrQueue::go_on`].
     InCall,
     /// A copy in the stack's host memory. As in Linux, it is complete when the peer has acknowledged it: programs also
@@ -106,7 +106,7 @@ impl ErrQueue {
     }
 
     /// Takes the device memory of a send that continues, to make more frags; `None` if it has none.
-    pub(crate) fn take_memory(&mut self, id: ZerocopyId) -> Option<TxSend> {
+    pub(crate) fn take_memory(&mut self, id: ZerocopyId) -> Option<FragUse> {
         let send = self.entry(id)?;
         match std::mem::replace(&mut send.memory, SendMemory::InCall) {
             SendMemory::Device(memory) => Some(memory),
@@ -246,15 +246,15 @@ impl ErrQueue {
 #[cfg(test)]
 mod tests {
     use devmem_uapi::DmabufId;
-    use netmem::{Dmabuf, FragList, TxMemory};
+    use netmem::{Dmabuf, FragList, FragSource};
 
     use super::*;
 
-    fn memory() -> TxMemory {
-        TxMemory::new(&Dmabuf::anonymous(8192).unwrap(), DmabufId(1)).unwrap()
+    fn memory() -> FragSource {
+        FragSource::new(&Dmabuf::anonymous(8192).unwrap(), DmabufId(1)).unwrap()
     }
 
-    fn send(queue: &mut ErrQueue, memory: &TxMemory, end: u64) -> FragList {
+    fn send(queue: &mut ErrQueue, memory: &FragSource, end: u64) -> FragList {
         let send = memory.begin();
         let frags = send.frags(0, 100).unwrap();
         let id = queue.begin(SendMemory::Device(send), end);

@@ -1,4 +1,4 @@
-//! Changes of the local addresses while the stack runs: a DHCP server lends them for a time, and another station may have them.
+//! Changes of the local addresses while the stack runs: they are leased for a time, and another station may have them.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use wire::Instant;
 
 use super::Stack;
 use crate::claims::{AddressConflict, AddressConflicts};
-use crate::route::{AddressError, LentAddress};
+use crate::route::{AddressError, LeasedAddress};
 use crate::socket::connection::ConnectionSocket;
 use crate::socket::listener::ListenerEnd;
 
@@ -16,8 +16,12 @@ impl Stack {
     ///
     /// # Errors
     /// [`AddressError`]; nothing has changed then.
-    pub fn add_address(&mut self, lent: &LentAddress, now: Instant) -> Result<(), AddressError> {
-        self.network.add_address(&mut self.nic, lent, now)
+    pub fn add_address(
+        &mut self,
+        leased: &LeasedAddress,
+        now: Instant,
+    ) -> Result<(), AddressError> {
+        self.network.add_address(&mut self.nic, leased, now)
     }
 
     /// Removes a local address, and the routes that were added with it. Connections from and to it fail with

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use devmem_uapi::DmabufId;
-use netmem::{MemoryProvider, TxMemory};
+use netmem::{FragSource, MemoryProvider};
 
 use super::Stack;
 use crate::binding::{
@@ -116,7 +116,7 @@ impl Stack {
         let bindings = &mut self.memory.bindings;
         let id = bindings.next_id().ok_or(BindTxError::NoId)?;
         let BindTx { ifindex, dmabuf } = request;
-        let memory = TxMemory::new(&dmabuf, id)?;
+        let memory = FragSource::new(&dmabuf, id)?;
         if let Some(engine) = dmabuf.copy_engine() {
             let prepared = self.nic.prepare_tx(engine);
             prepared.map_err(|error| BindTxError::Staging(error.to_string()))?;

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use devmem_uapi::{DmabufId, MsgFlags, UIO_MAXIOV, ZerocopyId};
-use netmem::{FragList, Payload, TxSend};
+use netmem::{FragList, FragUse, Payload};
 use tcp::{Push, StateKind};
 
 use super::Stack;
@@ -360,7 +360,7 @@ fn judge_device<'b>(
 /// Queues ranges of device memory as far as there is room.
 fn send_device(
     socket: &mut ConnectionSocket,
-    send: TxSend,
+    send: FragUse,
     sending: &mut Sending,
     ranges: &[Range<usize>],
     flags: MsgFlags,
@@ -400,7 +400,7 @@ fn send_device(
 
 /// Takes up to `room` bytes from the beginning of the ranges.
 fn next_piece(
-    send: &TxSend,
+    send: &FragUse,
     current: &mut Range<usize>,
     rest: &mut impl Iterator<Item = Range<usize>>,
     room: usize,

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use devmem_uapi::{DmabufId, DmabufToken};
-use netmem::{Dmabuf, RxClaim, TxMemory};
+use netmem::{Dmabuf, FragSource, RxClaim};
 
 use super::Stack;
 use crate::binding::Bindings;
@@ -30,7 +30,7 @@ impl Stack {
         }
         let bindings = &mut self.memory.bindings;
         let id = bindings.next_id().ok_or(BindTargetError::NoId)?;
-        bindings.insert_target(id, TxMemory::new(dmabuf, id)?);
+        bindings.insert_target(id, FragSource::new(dmabuf, id)?);
         Ok(id)
     }
 
@@ -176,7 +176,7 @@ impl Stack {
 }
 
 /// Returns the number of bytes of ranges, all of which are inside of the memory.
-fn total_len(target: &TxMemory, ranges: &[Range<usize>]) -> Result<usize, PlaceError> {
+fn total_len(target: &FragSource, ranges: &[Range<usize>]) -> Result<usize, PlaceError> {
     ranges.iter().try_fold(0_usize, |sum, range| {
         let len = range.end.checked_sub(range.start);
         let len = len.filter(|&len| target.check(range.start, len).is_ok());

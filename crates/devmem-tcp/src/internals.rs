@@ -7,8 +7,8 @@ use devmem_uapi::Errno;
 use nic::Nic;
 use stack::Stack;
 
-use crate::error::{KernelNic, NoSoftwareNic, OpenError, Refusal};
-use crate::netdev::{Backend, Netdev};
+use crate::error::{NoSoftwareNic, OpenError, Refusal};
+use crate::netdev::Netdev;
 use crate::open::NetdevBuilder;
 
 /// Opens the link and returns the stack of each shard, for callers that poll the stacks themselves, and the fds to wait on for
@@ -48,10 +48,5 @@ pub fn with_tcp_config(builder: NetdevBuilder, config: tcp::Config) -> NetdevBui
 /// # Errors
 /// This is an interface of the kernel, or this process is a fork of the one that opened the NIC.
 pub fn with_nic<T>(netdev: &Netdev, call: impl FnOnce(&mut Nic) -> T) -> Result<T, NoSoftwareNic> {
-    match &netdev.backend {
-        Backend::User(nic) => Ok(nic.first().with(|stack, _| call(stack.nic_mut()))?),
-        Backend::Kernel(nic) => Err(NoSoftwareNic::Kernel(KernelNic {
-            interface: nic.name().to_owned(),
-        })),
-    }
+    netdev.nic().with_nic(call)
 }

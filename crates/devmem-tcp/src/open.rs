@@ -33,9 +33,9 @@ use crate::clock::Clock;
 use crate::driver::{Driver, StackIndex};
 use crate::error::{ErrorKind, OpenError, Refusal};
 use crate::link_spec::LinkSpec;
-use crate::netdev::{IFINDEX, Netdev};
-use crate::shards::{Shared, UserShard};
+use crate::netdev::Netdev;
 use crate::tcp_options::{Keepalive, TcpOptions};
+use crate::user::{IFINDEX, Shard, Shared};
 use link::OpenedLinks;
 pub use macvtap::MacvtapMode;
 use parse::{parse_mac, parse_ports, parse_prefix};
@@ -333,10 +333,7 @@ impl NetdevBuilder {
         let lease = lease.map(|lease| auto::keep(lease, drivers.clone()));
         let lease = lease.transpose().map_err(failed)?;
         let shards = Shared::group(drivers, lease).map_err(failed)?;
-        let shard = |shared| UserShard {
-            shared,
-            at: StackIndex(0),
-        };
+        let shard = |shared| Shard::new(shared, StackIndex(0));
         Ok(Netdev::of_shards(shards.into_iter().map(shard)))
     }
 
@@ -540,10 +537,8 @@ pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError
     let shared =
         Shared::group(vec![driver], None).map_err(OpenError::system("starting a thread"))?;
     let end = |index| {
-        Netdev::of_shards(shared.iter().map(|shared| UserShard {
-            shared: Arc::clone(shared),
-            at: StackIndex(index),
-        }))
+        let shared = shared.iter().map(Arc::clone);
+        Netdev::of_shards(shared.map(|shared| Shard::new(shared, StackIndex(index))))
     };
     Ok((end(0), end(1)))
 }

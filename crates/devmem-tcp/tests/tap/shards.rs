@@ -148,7 +148,7 @@ fn streams_of_all_shards_go_on_after_the_interface_was_down() {
             let local = receiver.listener().local_addr().expect("it listens");
             let connect = |_| {
                 let theirs = TcpStream::connect(local).expect("it listens");
-                let (mut ours, _) = receiver.listener().accept().expect("a connection");
+                let (ours, _) = receiver.listener().accept().expect("a connection");
                 ours.set_timeout(Some(PATIENCE));
                 (ours, theirs)
             };
@@ -210,11 +210,12 @@ fn open(link: &str, (_, ours, len): Addresses, shards: u16) -> Netdev {
     netdev.expect("the interface is up")
 }
 
-/// Asserts that the NIC dropped no frame. (The stack ignores some ICMP, and TCP drops segments that were sent twice because
-/// others overtook them when they crossed.)
+/// Asserts that the NIC dropped no frame, apart from those for which a queue had no room: on a busy machine its reader waits for a processor.
+/// (The stack ignores some ICMP, and TCP drops segments that were sent twice because others overtook them when they crossed.)
 fn assert_nothing_lost(netdev: &Netdev) {
     let mut drops = netdev.drops();
-    drops.retain(|(reason, _)| reason.starts_with("rx_"));
+    let is_queue = |reason| ["rx_link_full", "rx_crossing_full"].contains(&reason);
+    drops.retain(|(reason, _)| reason.starts_with("rx_") && !is_queue(reason));
     assert_eq!(drops, []);
 }
 
@@ -223,7 +224,7 @@ fn receive_on_shards(netdev: &Netdev, addresses: Addresses) {
     const CONNECTIONS: usize = 16;
     const BYTES: usize = 400_000;
     let memory = Dmabuf::anonymous(16 << 20).expect("memory");
-    let mut listener = netdev.listen((addresses.1, 5201)).expect("a free port");
+    let listener = netdev.listen((addresses.1, 5201)).expect("a free port");
     listener.set_timeout(Some(PATIENCE));
     let local = listener.local_addr().expect("it listens");
     let setup = netdev.plan_receive(local).apply().expect("set up");

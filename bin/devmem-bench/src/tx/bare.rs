@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use devmem_linux::cpu;
 use devmem_uapi::DmabufId;
 use mapped::DmaRight;
-use netmem::{DmabufProvider, FragList, NiovSize, PagePool, PoolConfig, TxMemory};
+use netmem::{DmabufProvider, FragList, FragSource, NiovSize, PagePool, PoolConfig};
 use nic::{BIG_PACKET_LEN, MAX_PACKET_LEN, VnetFd};
 use wire::{
     ArpOperation, ArpPacket, Gso, GsoKind, MAX_HEADER_LEN, MacAddr, Network, Offload, RxHeaders,
@@ -37,7 +37,7 @@ const FRAME_MAX: usize = 2048;
 
 /// Sends all of the device memory repeatedly until the time has passed.
 pub fn send(bench: &Bench, packets: Packets) -> Result<SenderReport> {
-    let memory = TxMemory::new(&bench.memory, DmabufId(1))?;
+    let memory = FragSource::new(&bench.memory, DmabufId(1))?;
     // Only for the pool's `DmaPort`; nothing is allocated from the pool.
     let provider = DmabufProvider::new(&bench.memory, DmabufId(1), NiovSize::MAX)?;
     let pool = PagePool::create(Arc::new(provider), PoolConfig::default())?;

@@ -9,7 +9,7 @@
 //! A thread that polls receives for all sockets, also for those of other threads. When it has received [`TURN`] packets, it
 //! hands the lock to the threads that wait for it, so that they can take what was received (`handover.rs`).
 //!
-//! Each shard of a NIC has a driver (`user/nic.rs`).
+//! Each shard of a NIC has a driver (`shards.rs`).
 //!
 //! Two user-space NICs on a virtual-time wire share one driver. Any waiting thread polls both, and the clock advances to the
 //! next deadline when neither has work.

@@ -42,9 +42,7 @@ impl EarlyData<'_> {
     fn check(&self, nic: &Netdev) -> Result<(), Error> {
         match self {
             Self::Host(_) => Ok(()),
-            Self::Device(tx, _) if !tx.binding().is_on(nic.nic()) => {
-                Err(tx.binding().is_elsewhere())
-            }
+            Self::Device(tx, _) if !nic.nic().has(tx.binding()) => Err(tx.binding().is_elsewhere()),
             Self::Device(tx, ranges) => check_ranges(tx.id(), tx.memory().size(), ranges),
         }
     }

@@ -11,12 +11,12 @@ use nic::LinkState;
 use stack::AddressConflict;
 use steer::RxQueueId;
 
-use super::binding::{Rx, Target, Tx};
+use super::binding::{Rx, Target, Tx, kernel_places_nothing};
 use super::listening::Listening;
 use super::prepared::Prepared;
 use super::socket::Socket;
 use crate::connect::ConnectOptions;
-use crate::error::{BindError, Error, ErrorKind, Forked, Remedy};
+use crate::error::{BindError, Error, Forked};
 use crate::flows::Flows;
 use crate::queue_stats::QueueStats;
 use crate::syn_data::SynData;
@@ -49,6 +49,15 @@ impl Nic {
         match (self, other) {
             (Self::User(one), Self::User(other)) => one.is_same(other),
             (Self::Kernel(one), Self::Kernel(other)) => one.is_same(other),
+            _ => false,
+        }
+    }
+
+    /// Returns whether `tx` is bound to this NIC.
+    pub(crate) fn has(&self, tx: &Tx) -> bool {
+        match (self, tx) {
+            (Self::User(nic), Tx::User(tx)) => tx.is_on(nic),
+            (Self::Kernel(nic), Tx::Kernel(tx)) => tx.is_on(nic),
             _ => false,
         }
     }
@@ -220,13 +229,6 @@ impl Nic {
             .map(|nic| each!(nic, nic => nic.addresses()))
             .unwrap_or_default()
     }
-}
-
-/// The refusal of a target by a NIC of the kernel.
-pub(super) fn kernel_places_nothing() -> Error {
-    let reason = "a NIC of the kernel receives into the memory that is bound to its queues, and nowhere else";
-    let refusal = Error::new(ErrorKind::Unsupported, Errno::EOPNOTSUPP, reason);
-    refusal.with_remedy(Remedy::GatherInstead)
 }
 
 /// The NIC is an interface of the kernel: there is no software NIC to read or change.

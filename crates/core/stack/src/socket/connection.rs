@@ -204,6 +204,7 @@ impl ConnectionSocket {
         match self.take_error() {
             Some(error) => Err(RecvError::Connection(error)),
             None if self.reader.is_at_end(self.conn.state()) => {
+                self.conn.on_read();
                 Ok(RecvOutcome::without_bytes(Stopped::Eof))
             }
             None => Err(RecvError::WouldBlock),

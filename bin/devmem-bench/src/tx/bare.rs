@@ -31,7 +31,7 @@ const HEADERS: usize = 40;
 /// Longest payload of a super-packet without BIG TCP.
 const SHORT: usize = MAX_PACKET_LEN - HEADERS;
 /// Number of super-packets between two reads of the TAP.
-const LOOK_EVERY: u32 = 4;
+const PACKETS_PER_READ: u32 = 4;
 /// Size of a buffer for received frames, which have no payload.
 const FRAME_MAX: usize = 2048;
 
@@ -55,7 +55,7 @@ pub fn send(bench: &Bench, packets: Packets) -> Result<SenderReport> {
     };
     let (mut at, mut bytes) = (0, 0);
     while Instant::now() < end {
-        for _ in 0..LOOK_EVERY {
+        for _ in 0..PACKETS_PER_READ {
             let len = peer.wait_for_window(longest)?.min(memory.size());
             if at + len > memory.size() {
                 at = 0;

@@ -93,7 +93,7 @@ impl Network {
         !self.has_leases && self.routes.addresses().all(is_link_local)
     }
 
-    /// Returns whether an address is local, or is to be so.
+    /// Returns whether an address is local, or will be.
     pub(crate) fn claims_address(&self, ip: IpAddr) -> bool {
         self.routes.is_ours(ip) || self.claims.has(ip)
     }

@@ -43,7 +43,7 @@ impl Stack {
     /// [`Stack::sendmsg`] takes as much as the SYN has room for, from host or device memory. It takes none
     /// (`WouldBlock`) if the peer's cookie is not known yet; the SYN requests it then, for later connections.
     ///
-    /// The peer may see such a SYN twice: only requests that may be repeated should be sent so.
+    /// The peer may see such a SYN twice: send only idempotent requests this way.
     ///
     /// # Errors
     /// [`ConnectError`].

@@ -329,7 +329,7 @@ impl<P: Payload> Connection<P> {
                 true => synchronized.receiver.on_awaited_open(now),
                 false => synchronized.receiver.request_ack(),
             }
-            if has_crossed && self.config.shared.policy.reports_crossed_syns() {
+            if has_crossed && self.config.shared.tuning.reports_crossed_syns {
                 let receiver = &mut synchronized.receiver;
                 receiver.note_duplicate(segment.seq, segment.seq + 1);
             }

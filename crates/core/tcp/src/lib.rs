@@ -45,10 +45,8 @@ mod fast_open;
 mod info;
 mod isn;
 mod link;
-pub mod linux;
 mod options;
 mod pacing;
-pub mod policy;
 mod rack;
 mod reassembly;
 mod receiver;
@@ -72,6 +70,7 @@ mod test_socket;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod tuning;
 mod window;
 
 pub use config::{
@@ -97,4 +96,5 @@ pub use settings::{CongestionKind, Keepalive, Settings};
 pub use state::closing::TimeWait;
 pub use state::listen::{AcceptQueue, Incoming, ListenOutcome, SynBacklog};
 pub use state::{Disposition, SegmentDrop, StateKind};
+pub use tuning::{AckRules, SuperSegments, Tuning};
 pub use window::window_scale_for;

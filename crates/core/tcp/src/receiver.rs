@@ -32,7 +32,7 @@ pub(crate) struct Receiver<P> {
     reassembly: Reassembly<P>,
     max_segments: usize,
     kept: KeptPayload,
-    /// [`Policy::takes_beyond_window`](crate::policy::Policy::takes_beyond_window).
+    /// [`Tuning::takes_beyond_window`](crate::tuning::Tuning::takes_beyond_window).
     takes_beyond: bool,
     /// Sequence number of the peer's FIN, once it was seen, in order or not.
     fin: Option<SeqNum>,
@@ -128,7 +128,7 @@ impl<P: Payload> Receiver<P> {
             reassembly: Reassembly::new(max_segments),
             max_segments,
             kept: KeptPayload::All,
-            takes_beyond: cx.shared().policy.takes_beyond_window(),
+            takes_beyond: cx.shared().tuning.takes_beyond_window,
             fin: None,
             fin_received: false,
             dsack: None,

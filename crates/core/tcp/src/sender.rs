@@ -29,6 +29,7 @@ mod prr;
 mod rate;
 mod recovery;
 mod repair;
+mod skbs;
 mod space;
 #[cfg(test)]
 mod tests;
@@ -173,7 +174,7 @@ impl<P: Payload> Sender<P> {
         let shared = &config.shared;
         let path = PathMss::new(shared.mtu_probing);
         let mut writer = Writer::new();
-        if shared.policy.fills_super_segments() {
+        if shared.tuning.fills_super_segments {
             writer.note_pushes();
         }
         Sender {
@@ -196,7 +197,7 @@ impl<P: Payload> Sender<P> {
         let negotiated = &established.negotiated;
         self.packets.open(negotiated.snd_mss);
         self.flight.open(negotiated.sack, established.clock);
-        if cx.shared().policy.repeats_super_segments_apart() {
+        if cx.shared().tuning.repeats_super_segments_apart {
             self.flight.keep_apart();
         }
         self.space.open(established.window, established.seq);

@@ -177,8 +177,8 @@ impl<P: Payload> Connection<P> {
 
     /// Returns how many of `wanted` bytes a write may queue now.
     ///
-    /// At most [`Connection::write_room`] bytes, unless the policy
-    /// [fills super-segments](crate::policy::Policy::fills_super_segments). No new super-segment begins while
+    /// At most [`Connection::write_room`] bytes, unless the stack
+    /// [fills super-segments](crate::tuning::Tuning::fills_super_segments). No new super-segment begins while
     /// TCP_NOTSENT_LOWAT bytes are unsent.
     #[must_use]
     pub fn admit(&mut self, wanted: usize, settings: &Settings) -> usize {

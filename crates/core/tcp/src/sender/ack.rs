@@ -209,7 +209,7 @@ impl<P: Payload> Sender<P> {
             self.counters.reordering = self.counters.reordering.max(packets);
             self.counters.reord_seen = self.counters.reord_seen.saturating_add(1);
         }
-        if event.delivered.split && cx.shared().policy.takes_split_packets_for_reordering() {
+        if event.delivered.split && cx.shared().tuning.takes_split_packets_for_reordering {
             self.flight.on_needless_repair();
             self.counters.reord_seen = self.counters.reord_seen.saturating_add(1);
         }

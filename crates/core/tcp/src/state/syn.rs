@@ -43,9 +43,9 @@ impl SpaceOffer {
     /// If the first window were larger than the buffer, silly window avoidance would take it as the measure: with a buffer of
     /// less than a segment, no later gain would be large enough, and the window would stay closed (RFC 9293 3.8.6.2.2).
     pub(crate) fn new(space: u32, settings: &Settings, config: &ConnectionConfig) -> SpaceOffer {
-        let (policy, buffer) = (&config.shared.policy, settings.rcv_buf_max);
+        let (tuning, buffer) = (&config.shared.tuning, settings.rcv_buf_max);
         let space = space.min(buffer);
-        let window = policy.first_window(space, buffer, config.mss(settings));
+        let window = tuning.first_window(space, buffer, config.mss(settings));
         SpaceOffer {
             space,
             syn_window: window.min(MAX_UNSCALED_WINDOW) as u16,

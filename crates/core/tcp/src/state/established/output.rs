@@ -36,7 +36,7 @@ impl<P: Payload> Synchronized<P> {
         self.choose_bundling();
         if let Some(data) = self.sender.poll_data(cx) {
             let mut segment = self.data_segment(data, queue, now);
-            segment.push |= segment.gso_size > 0 && cx.shared().policy.pushes_super_segments();
+            segment.push |= segment.gso_size > 0 && cx.shared().tuning.pushes_super_segments;
             return Some(segment);
         }
         if self.receiver.is_ack_due(now) {

@@ -18,7 +18,7 @@ use wire::Instant;
 
 use crate::config::{DEFAULT_MSS, DELAYED_ACK};
 use crate::context::Context;
-use crate::ecn::Haste;
+use crate::ecn::echo::Haste;
 use crate::tuning::AckRules;
 use decision::{AckDelay, AckFacts, AckTime};
 use linux::LinuxAcks;

@@ -8,7 +8,7 @@ mod ecn;
 
 use core::time::Duration;
 
-use crate::fast_open::FastOpenConfig;
+use crate::fast_open::config::FastOpenConfig;
 use crate::settings::Settings;
 use crate::tuning::Tuning;
 

@@ -33,12 +33,13 @@
 
 #![forbid(unsafe_code)]
 
-mod accecn;
 mod ack_policy;
+mod chrono;
 pub mod config;
 mod congestion;
 mod connection;
 mod context;
+mod disposition;
 mod ecn;
 mod error;
 mod fast_open;
@@ -54,11 +55,13 @@ mod recv_queue;
 mod rtt;
 mod scoreboard;
 mod segment;
+mod segment_drop;
 mod send_queue;
 mod sender;
 mod seqnum;
 mod settings;
 mod state;
+mod state_kind;
 #[cfg(test)]
 mod test_config;
 #[cfg(test)]
@@ -73,28 +76,31 @@ mod timers;
 mod tuning;
 mod window;
 
+pub use chrono::{Busy, BusyTimes, Chrono};
 pub use config::{
     AckConfig, Config, ConnectionConfig, EcnConfig, EcnMode, EcnPolicy, SynCookies, TimerConfig,
 };
 pub use connection::{Connection, Push, SendError};
 pub use context::Context;
+pub use disposition::Disposition;
 pub use error::{TcpError, Unreachable};
 pub use fast_open::{
     ClientFail, FastOpenCache, FastOpenConfig, FastOpenKeys, FastOpenListener, FastOpenModes,
     FastOpenStart, Learned,
 };
-pub use info::{Busy, BusyTimes, CaState, Chrono, Info};
+pub use info::{CaState, Info};
 pub use isn::{Endpoints, IsnGenerator};
 pub use link::{LinkLimits, SuperPayload, UnfitPayload};
 pub use options::{Negotiated, TimestampClock};
 pub use receiver::KeptPayload;
 pub use recv_queue::RecvQueue;
 pub use segment::{Control, Segment};
+pub use segment_drop::SegmentDrop;
 pub use sender::{AckKind, DataSegment, Established, IncomingAck, Sender, TimerOutcome};
 pub use seqnum::SeqNum;
 pub use settings::{CongestionKind, Keepalive, Settings};
 pub use state::closing::TimeWait;
 pub use state::listen::{AcceptQueue, Incoming, ListenOutcome, SynBacklog};
-pub use state::{Disposition, SegmentDrop, StateKind};
+pub use state_kind::StateKind;
 pub use tuning::{AckRules, SuperSegments, Tuning};
 pub use window::window_scale_for;

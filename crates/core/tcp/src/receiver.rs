@@ -6,13 +6,13 @@ use wire::{Ecn, Instant, SackBlocks, TcpOptions, Timestamps};
 use crate::ack_policy::{AckPolicy, Arrival};
 use crate::config::EcnMode;
 use crate::context::Context;
-use crate::ecn::Echo;
+use crate::ecn::echo::Echo;
 use crate::options::{Negotiated, TsRecent};
 use crate::reassembly::{Reassembly, SeqRange};
 use crate::recv_queue::RecvQueue;
 use crate::segment::{Control, Segment};
+use crate::segment_drop::SegmentDrop;
 use crate::seqnum::SeqNum;
-use crate::state::SegmentDrop;
 use crate::window::RecvWindow;
 
 /// Bytes of receive buffer for each segment that may be kept, however short: about the host memory of a segment beside its

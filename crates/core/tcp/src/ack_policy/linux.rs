@@ -11,7 +11,7 @@ use wire::Instant;
 
 use super::decision::{AckDelay, AckFacts as Facts, AckTime};
 use crate::config::{DELAYED_ACK, QUICK_ACKS, RTO_MIN};
-use crate::ecn::Haste;
+use crate::ecn::echo::Haste;
 
 /// Longest time that an ACK is delayed (linux `TCP_DELACK_MAX`).
 const DELAYED_ACK_MAX: Duration = Duration::from_millis(200);

@@ -7,7 +7,7 @@ use wire::Instant;
 use super::decision::{AckDelay, AckFacts, AckTime};
 use super::interactive::Interactive;
 use crate::config::{ACK_BYTES_MAX, AckConfig};
-use crate::ecn::Haste;
+use crate::ecn::echo::Haste;
 
 /// In this time after an ACK of at least [`BULK_BYTES`], an empty link alone makes no ACK due: the next poll decides. A receiver that
 /// is about as fast as the sender empties the link after almost every packet, so that it would acknowledge every second one; in

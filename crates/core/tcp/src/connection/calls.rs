@@ -3,8 +3,9 @@
 use netmem::Payload;
 use wire::Instant;
 
-use super::{Connection, Push, SendError};
+use super::{Connection, ConnectionState, Push, SendError};
 use crate::context::Context;
+use crate::disposition::Next;
 use crate::error::TcpError;
 use crate::info::Info;
 use crate::receiver::KeptPayload;
@@ -14,7 +15,7 @@ use crate::seqnum::SeqNum;
 use crate::settings::Settings;
 use crate::state::closing::TimeWait;
 use crate::state::syn::EarlyClose;
-use crate::state::{ConnectionState, Next, StateKind};
+use crate::state_kind::StateKind;
 
 impl<P: Payload> Connection<P> {
     /// Makes a pending ACK due, because the stack has emptied the link; soon after an ACK of many bytes it waits for

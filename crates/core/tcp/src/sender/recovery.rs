@@ -14,7 +14,7 @@ mod tests;
 
 use wire::Instant;
 
-use super::ack::AckEvent;
+use super::event::AckEvent;
 use super::prr::{CatchUp, Prr, PrrInput};
 use crate::congestion::Prior;
 use crate::info::CaState;

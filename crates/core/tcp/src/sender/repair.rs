@@ -5,7 +5,7 @@ use netmem::Payload;
 use wire::Instant;
 
 use super::Sender;
-use super::ack::AckEvent;
+use super::event::AckEvent;
 use super::flight::Detected;
 use super::prr::{CatchUp, PrrInput};
 use super::recovery::{

@@ -12,17 +12,19 @@ use wire::{Instant, TcpOptions, Timestamps};
 use crate::config::{Config, ConnectionConfig, SynCookies};
 use crate::connection::Connection;
 use crate::context::Context;
+use crate::disposition::Disposition;
 use crate::error::Unreachable;
-use crate::fast_open::{FastOpenListener, Judgement, Opening};
+use crate::fast_open::{FastOpenListener, Judgement};
 use crate::isn::{Endpoints, IsnGenerator};
 use crate::link::LinkLimits;
 use crate::options::TimestampClock;
 use crate::segment::{Control, Segment};
+use crate::segment_drop::SegmentDrop;
 use crate::seqnum::SeqNum;
 use crate::settings::Settings;
 use crate::state::cookie::{CookieJar, granted_ecn, offered_options, ts_with_options};
+use crate::state::opening::Opening;
 use crate::state::syn::{Handshake, SpaceOffer, SynReceived, SynVerdict};
-use crate::state::{Disposition, SegmentDrop};
 
 /// How long after the last cookie was sent ACKs are checked for cookies (linux `TCP_SYNCOOKIE_VALID`).
 const COOKIES_VALID: Duration = Duration::from_secs(120);

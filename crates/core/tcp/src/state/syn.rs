@@ -5,17 +5,18 @@ use core::time::Duration;
 use netmem::Payload;
 use wire::{Instant, TcpOptions, Timestamps};
 
-use crate::accecn;
 use crate::config::{ConnectionConfig, EcnMode, MAX_UNSCALED_WINDOW};
 use crate::context::Context;
-use crate::ecn::{self, Agreed};
+use crate::ecn;
+use crate::ecn::accecn::negotiation;
+use crate::ecn::agreed::Agreed;
 use crate::error::TcpError;
 use crate::options::{Negotiated, TimestampClock, TsRecent, syn_ack_options, syn_options};
 use crate::receiver::ReceiverStart;
 use crate::segment::{Control, Segment};
+use crate::segment_drop::SegmentDrop;
 use crate::seqnum::SeqNum;
 use crate::settings::Settings;
-use crate::state::SegmentDrop;
 use crate::timers::HandshakeTimer;
 
 /// SYN-SENT: our SYN is sent.
@@ -425,7 +426,7 @@ impl SynReceived {
             && !self.timer.is_repeat()
         {
             // The option may be the reason why a SYN-ACK is lost (RFC 9768 3.2.3.2.2).
-            options.accecn = Some(accecn::first_option(&self.agreed));
+            options.accecn = Some(negotiation::first_option(&self.agreed));
         }
         let mut syn_ack = Segment {
             seq: self.iss,

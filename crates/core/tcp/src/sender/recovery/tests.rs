@@ -5,7 +5,7 @@ use wire::Instant;
 use super::*;
 use crate::congestion::Congestion;
 use crate::options::TimestampClock;
-use crate::scoreboard::Delivered;
+use crate::scoreboard::delivered::Delivered;
 use crate::settings::CongestionKind;
 
 impl Recovery {

@@ -5,12 +5,13 @@ use wire::Instant;
 
 use super::{SegmentVerdict, Synchronized};
 use crate::context::Context;
+use crate::disposition::{Disposition, Next};
 use crate::error::TcpError;
 use crate::receiver::AnnouncedAt;
 use crate::recv_queue::RecvQueue;
 use crate::segment::{Control, Segment};
 use crate::sender::{DataSegment, TimerOutcome};
-use crate::state::{Disposition, Next, StateKind};
+use crate::state_kind::StateKind;
 use crate::timers::{KeepaliveVerdict, earliest};
 
 impl<P: Payload> Synchronized<P> {

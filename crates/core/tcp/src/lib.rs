@@ -5,6 +5,8 @@
 //! - [`Segment`]: one TCP segment with its payload as a [`netmem::Payload`]: the input and the output of this crate.
 //! - [`Connection`]: RFC 9293's state machine with the receiving and the sending half. It takes segments, times and calls. A
 //!   [`Disposition`] says what the caller must do, and [`Connection::poll_send`] returns all segments to send.
+//! - [`Settings`]: what the program has set for a socket, which owns them; an argument of each event. [`Config`] is the stack's,
+//!   and [`Tuning`] the part of it in which stacks differ.
 //! - [`SynBacklog`]: the half-open connections of a listener, until each becomes a [`Connection`].
 //!
 //! # Its part of the walks
@@ -14,7 +16,7 @@
 //! [`RecvQueue`], from which the socket takes the payload. No byte is read or copied: payload is cut,
 //! moved and joined as a list of owned pieces.
 //!
-//! Send: `Connection::send` -> `Sender::push` -> `Connection::poll_send` -> `Sender::poll_data`,
+//! Send: `Connection::admit` -> `Connection::send` -> `Sender::push` -> `Connection::poll_send` -> `Sender::poll_data`,
 //! which returns a second owner of the bytes; the send queue keeps the first until they are acknowledged.
 //!
 //! # What it implements
@@ -46,6 +48,7 @@ mod fast_open;
 mod info;
 mod isn;
 mod link;
+mod listen;
 mod options;
 mod pacing;
 mod rack;
@@ -91,6 +94,7 @@ pub use fast_open::{
 pub use info::{CaState, Info};
 pub use isn::{Endpoints, IsnGenerator};
 pub use link::{LinkLimits, SuperPayload, UnfitPayload};
+pub use listen::{AcceptQueue, Incoming, ListenOutcome, SynBacklog};
 pub use options::{Negotiated, TimestampClock};
 pub use receiver::KeptPayload;
 pub use recv_queue::RecvQueue;
@@ -100,7 +104,6 @@ pub use sender::{AckKind, DataSegment, Established, IncomingAck, Sender, TimerOu
 pub use seqnum::SeqNum;
 pub use settings::{CongestionKind, Keepalive, Settings};
 pub use state::closing::TimeWait;
-pub use state::listen::{AcceptQueue, Incoming, ListenOutcome, SynBacklog};
 pub use state_kind::StateKind;
 pub use tuning::{AckRules, SuperSegments, Tuning};
 pub use window::window_scale_for;

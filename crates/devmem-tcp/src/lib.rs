@@ -188,14 +188,12 @@
 
 #![forbid(unsafe_code)]
 
-mod background;
 mod batch;
 mod bound;
 mod bound_target;
 mod bound_tx;
 mod capture;
 mod choice;
-mod clock;
 mod conflicts;
 mod connect;
 mod connecting;
@@ -205,7 +203,6 @@ mod driver;
 mod early;
 mod error;
 mod gather;
-mod handover;
 #[cfg(feature = "hip")]
 pub mod hip;
 mod home;
@@ -214,8 +211,6 @@ pub mod internals;
 mod kernel;
 mod link_spec;
 mod listener;
-#[cfg(all(test, devmem_loom))]
-mod loom_tests;
 mod netdev;
 mod open;
 mod plan;
@@ -230,7 +225,6 @@ mod send_signal;
 mod shards;
 mod signals;
 mod socket;
-mod spin;
 mod stream;
 mod tcp_info;
 mod tcp_options;
@@ -239,12 +233,6 @@ pub mod tokio;
 #[cfg(feature = "vulkan")]
 pub mod vulkan;
 mod watchers;
-
-/// What `handover` is made of. Its model in loom has other types.
-mod sync {
-    pub(crate) use std::sync::atomic::{AtomicUsize, Ordering};
-    pub(crate) use std::sync::{Mutex, MutexGuard};
-}
 
 pub use batch::{Frag, Iter, RxBatch, RxFrag};
 pub use bound::{BoundRx, NetIovCount, Unbound};

@@ -8,10 +8,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use devmem_uapi::Errno;
+use runtime::fds::sleep_until_readable;
 use rustix::event::{PollFd, PollFlags, epoll};
 use stack::SocketId;
 
-use crate::driver::{WaitLimit, sleep_until_readable};
+use crate::driver::{NotReady, WaitLimit};
 use crate::early::EarlyCookie;
 use crate::error::{AcceptError, ErrorKind, Refusal};
 use crate::kernel::Listening;
@@ -80,7 +81,7 @@ impl UserListening {
                 result => return result,
             }
             if let Some(reason) = limit.over(started, driver.now()) {
-                return Err(reason.into());
+                return Err(NotReady::from(reason).into());
             }
             // While this thread sleeps, the background threads of the shards keep the fd up to date.
             let fd = self.readiness_fd().map_err(cannot_wait)?;

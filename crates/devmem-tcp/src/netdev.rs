@@ -184,8 +184,8 @@ impl Netdev {
     pub fn is_in_virtual_time(&self) -> bool {
         match &self.backend {
             Backend::User(nic) => {
-                let entered = nic.first().shared.driver.enter();
-                entered.is_ok_and(|core| core.clock.is_virtual())
+                let driver = &nic.first().shared.driver;
+                driver.is_here() && driver.is_virtual()
             }
             Backend::Kernel(_) => false,
         }

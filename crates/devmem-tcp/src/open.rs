@@ -22,6 +22,7 @@ use lease::Acquired;
 use nic::{
     Crossing, CrossingWakeup, Impaired, Impairment, Link, Nic, NicConfig, WireLink, WireOptions,
 };
+use runtime::{Clock, keep_lease};
 use rustix::rand::{GetRandomFlags, getrandom};
 use stack::{
     AddressCheck, AddressConflicts, LentAddress, LocalPorts, PathMtus, Secret, Stack, StackConfig,
@@ -29,8 +30,7 @@ use stack::{
 use wire::MacAddr;
 
 use crate::capture::{Capture, FrameSink};
-use crate::clock::Clock;
-use crate::driver::{Driver, StackIndex};
+use crate::driver::{self, Driver, StackIndex};
 use crate::error::{ErrorKind, OpenError, Refusal};
 use crate::link_spec::LinkSpec;
 use crate::netdev::{IFINDEX, Netdev};
@@ -319,19 +319,20 @@ impl NetdevBuilder {
         let mut on_warning = std::mem::replace(&mut self.on_warning, OnWarning(Box::new(|_| {})));
         let warning = self.unreachable_tap();
         // The shards share times of path MTUs, so their clocks have the same origin.
-        let clock = Clock::real();
+        let clock = Clock::start();
         let (stacks, lease) = self.into_stacks(&clock)?;
         if let Some(warning) = warning {
             (on_warning.0)(&warning);
         }
         let drivers = stacks
             .into_iter()
-            .map(|(stack, fds)| Driver::new(vec![stack], clock.clone(), fds))
+            .map(|(stack, fds)| driver::in_real_time(stack, clock, fds))
             .collect::<Result<Vec<_>, _>>()
             .map_err(OpenError::system("eventfd"))?;
         let failed = |error| OpenError::system("starting a thread")(error);
-        let lease = lease.map(|lease| auto::keep(lease, drivers.clone()));
+        let lease = lease.map(|lease| keep_lease(lease, &drivers));
         let lease = lease.transpose().map_err(failed)?;
+        let drivers = drivers.into_iter().map(Driver::from).collect();
         let shards = Shared::group(drivers, lease).map_err(failed)?;
         let shard = |shared| UserShard {
             shared,
@@ -351,7 +352,7 @@ impl NetdevBuilder {
             return Err(invalid(reason).into());
         }
         // The caller's clock begins a moment later. What is due is due later by as much.
-        let (stacks, _no_lease) = self.into_stacks(&Clock::real())?;
+        let (stacks, _no_lease) = self.into_stacks(&Clock::start())?;
         Ok(stacks)
     }
 
@@ -535,8 +536,7 @@ pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError
         };
         stacks.push(builder.stack(link, &identity, None)?);
     }
-    let driver = Driver::new(stacks, Clock::Virtual(wire::Instant::ZERO), Vec::new())
-        .map_err(OpenError::system("eventfd"))?;
+    let driver = Driver::in_virtual_time(stacks);
     let shared =
         Shared::group(vec![driver], None).map_err(OpenError::system("starting a thread"))?;
     let end = |index| {

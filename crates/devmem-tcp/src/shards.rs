@@ -13,13 +13,13 @@ use std::time::Duration;
 use devmem_uapi::{DmabufId, Errno};
 use lease::LeaseKeeper;
 use netmem::MemoryObserver;
+use runtime::Background;
 use stack::Stack;
 use steer::ShardId;
 use wire::Instant;
 
-use crate::background::Background;
 use crate::connect::ConnectOptions;
-use crate::driver::{Driver, StackIndex, WaitLimit};
+use crate::driver::{Driver, StackIndex, Stacks, WaitLimit};
 use crate::error::{ConnectError, ErrorKind, Forked, ListenError, Refusal};
 use crate::plan::UserSettings;
 use crate::socket::{Inner, merging_frags};
@@ -33,7 +33,7 @@ const PORT_ATTEMPTS: usize = 16;
 /// One shard's driver, and what keeps the other shards alive: frames of its flows may arrive there. Every handle of the
 /// shard has it.
 pub(crate) struct Shared {
-    pub(crate) driver: Arc<Driver>,
+    pub(crate) driver: Driver,
     pub(crate) number: ShardId,
     group: Arc<ShardGroup>,
     /// The applied settings of receivers that are not restored yet. A binding of their queues keeps them.
@@ -42,7 +42,7 @@ pub(crate) struct Shared {
 
 /// All drivers of a NIC, with their background threads. Dropping it ends them.
 struct ShardGroup {
-    shards: Vec<(Arc<Driver>, Option<Background>)>,
+    shards: Vec<(Driver, Option<Background<Stacks>>)>,
     /// Renews the address of a NIC that has it from a DHCP server. Dropped last: the address is returned when nothing uses it.
     lease: Option<LeaseKeeper>,
     /// Held while memory is bound, so that all shards give it the same id. Lock order: before the locks of the drivers.
@@ -52,17 +52,13 @@ struct ShardGroup {
 }
 
 impl Shared {
-    /// Starts a background thread for each driver in real time. In virtual time there is none: calls advance the clock.
+    /// Starts the background thread of each driver.
     pub(crate) fn group(
-        drivers: Vec<Arc<Driver>>,
+        drivers: Vec<Driver>,
         lease: Option<LeaseKeeper>,
     ) -> std::io::Result<Vec<Arc<Self>>> {
-        let start = |driver: Arc<Driver>| {
-            let is_virtual = driver.lock().clock.is_virtual();
-            let background = match is_virtual {
-                true => None,
-                false => Some(Background::start(&driver)?),
-            };
+        let start = |driver: Driver| {
+            let background = driver.start_background()?;
             Ok((driver, background))
         };
         let shards = drivers
@@ -75,9 +71,9 @@ impl Shared {
             binding: Mutex::default(),
             has_targets: AtomicBool::new(false),
         });
-        let shared = |(number, (driver, _)): (u16, &(Arc<Driver>, _))| {
+        let shared = |(number, (driver, _)): (u16, &(Driver, _))| {
             Arc::new(Self {
-                driver: Arc::clone(driver),
+                driver: driver.clone(),
                 number: ShardId(number),
                 group: Arc::clone(&group),
                 setups: Mutex::default(),
@@ -104,7 +100,7 @@ impl Shared {
     ) -> Option<T> {
         let mut shards = self.group.shards.iter();
         shards.find_map(|(driver, _)| {
-            let is_ours = Arc::ptr_eq(driver, &self.driver);
+            let is_ours = driver.is(&self.driver);
             ask(&driver.lock().stacks[at.0], is_ours)
         })
     }
@@ -154,12 +150,7 @@ impl Drop for ShardGroup {
             return;
         }
         self.linger(LINGER, GRACE);
-        for (driver, background) in &mut self.shards {
-            driver.close();
-            if let Some(background) = background {
-                background.join();
-            }
-        }
+        self.shards.clear();
     }
 }
 

@@ -436,7 +436,8 @@ impl Inner {
     /// Fails in virtual time, where the clock stands still between calls.
     #[cfg(feature = "tokio")]
     pub(crate) fn assert_real_time(&self) -> io::Result<()> {
-        if self.shared.driver.enter()?.clock.is_virtual() {
+        self.shared.driver.check()?;
+        if self.shared.driver.is_virtual() {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 "in virtual time only calls move the clock, and a task would wait for ever\n  use a wire in real time, \

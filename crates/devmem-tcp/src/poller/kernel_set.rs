@@ -13,8 +13,8 @@ use rustix::io::Errno;
 
 use super::READY_MAX;
 use super::watch::{KernelWatch, OpenSocket};
-use crate::driver::{clear, set};
 use crate::kernel;
+use runtime::fds::{clear, set};
 
 /// Stands for the eventfd that ends a wait. No fd has this number.
 const WAKE: u64 = u64::MAX;

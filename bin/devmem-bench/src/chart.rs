@@ -1,5 +1,7 @@
 //! The figures of a benchmark as bars: in the terminal, and in an SVG file (`--plot`).
 
+#[cfg(test)]
+mod documented;
 mod svg;
 
 use std::fs;

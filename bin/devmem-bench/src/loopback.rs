@@ -12,11 +12,12 @@ use devmem_tcp::{BoundTx, Dmabuf, Frag, Netdev, RxBatch, Stream};
 use netmem::NiovSize;
 use serde::Serialize;
 
-use super::chart::{Bar, Chart, Series};
-use super::meter::SILENCE;
-use super::runner::FormArgs;
+use crate::chart::{Bar, Chart, Series};
+use crate::form::FormArgs;
+use crate::meter::SILENCE;
+use crate::repetitions::Repetitions;
 use tool::memory::MemoryKind;
-use tool::output::{Failure, note};
+use tool::output::Failure;
 use tool::pattern::{Expected, PositionPattern, Verifier};
 use tool::size::Size;
 
@@ -93,28 +94,27 @@ pub fn run(args: &LoopbackArgs) -> Result<(), Failure> {
             args.mem_size
         )));
     }
-    if args.reps == 0 || bytes == 0 {
-        return Err(Failure::usage("--reps and --bytes: 1 at least"));
+    if bytes == 0 {
+        return Err(Failure::usage("--bytes: 1 at least"));
     }
+    let repetitions = Repetitions::new("repetition", "--reps", args.reps as u64)?;
     if let Some(&cpu) = cpu::allowed_cpus().first() {
         cpu::pin_current_thread(cpu)?;
     }
     let mut bench = Bench::new(args.memory, size, niov)?;
     let verified_bytes = bench.verify()?;
     let mut samples = Vec::new();
-    for repetition in 1..=args.reps {
+    let measure = |_, (): &()| {
         let loopback = timed(bytes, || bench.transfer(bytes))?;
+        repetitions.check()?;
         let copy = timed(bytes, || bench.copy(bytes))?;
-        samples.push(Sample {
+        Ok(Sample {
             loopback_gb_per_cpu_s: loopback,
             copy_gb_per_cpu_s: copy,
             ratio: loopback / copy,
-        });
-        note(format_args!(
-            "repetition {repetition} of {} done",
-            args.reps
-        ));
-    }
+        })
+    };
+    let progress = repetitions.run(&[()], measure, |_, sample| samples.push(sample))?;
     let report = LoopbackReport {
         memory: args.memory.to_string(),
         page_kind: bench.source.page_kind().to_string(),
@@ -123,7 +123,7 @@ pub fn run(args: &LoopbackArgs) -> Result<(), Failure> {
         ratio: median(samples.iter().map(|sample| sample.ratio)),
         samples,
     };
-    args.form.print(&report, &report.chart())
+    args.form.print(progress, &report, &report.chart())
 }
 
 /// Returns the rate of `work` in 10^9 bytes per second of CPU time.
@@ -160,7 +160,7 @@ impl Bench {
         let nic = Netdev::builder("mem:bench-loopback")?
             .address("10.77.0.2/24")?
             .open()?;
-        let local = SocketAddr::new(nic.addresses()[0], super::sender::PORT);
+        let local = SocketAddr::new(nic.addresses()[0], crate::sender::PORT);
         let (source, target) = (
             kind.allocate(size, "--size")?,
             kind.allocate(size, "--size")?,

@@ -7,31 +7,30 @@
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod accounting;
-mod bare;
-mod cases;
 mod chart;
 mod connections;
 mod exchange;
-mod kernel_rx;
+mod form;
 mod load;
 mod loopback;
 mod lossy;
 mod meter;
 mod network;
-mod ours;
 mod plan;
 mod pool;
+mod processors;
 mod receiver;
+mod repetitions;
 mod report;
+mod row;
 mod runner;
 mod rx;
 mod sample;
 mod sender;
 mod shards;
-#[cfg(feature = "bench-smoltcp")]
-mod smoltcp;
 mod station;
 mod tx;
+mod wait_set;
 
 use std::process::ExitCode;
 

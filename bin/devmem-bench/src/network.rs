@@ -7,17 +7,31 @@ use std::os::fd::AsFd;
 use anyhow::{Context, Result};
 use devmem_linux::netif::Interface;
 use devmem_linux::netns::NetNs;
+use devmem_linux::probe;
 use devmem_linux::tap::TapOptions;
 use nic::{VnetFd, VnetHeaderLen};
 
-use super::sender::{PREFIX, RECEIVER, SENDER};
-use super::tx::cases::Packets;
+use crate::row::Packets;
+use crate::sender::{PREFIX, RECEIVER, SENDER};
+use tool::output::Failure;
 
 /// Name of the TAP.
 pub const TAP: &str = "dmbench";
 
 /// Name of the end of a veth pair in this network namespace.
 pub const VETH: &str = "dmbench0";
+
+/// Returns the error of a machine without TAPs before anything is measured: a run takes minutes.
+///
+/// # Errors
+///
+/// What such a machine lacks.
+pub fn require_tap() -> Result<(), Failure> {
+    match probe::tap_in_namespace() {
+        probe::Verdict::Works => Ok(()),
+        missing => Err(Failure::unsupported(missing)),
+    }
+}
 
 /// Creates a TAP with offloads and sets up the kernel's end of it for the sender. As in the library, the TAP has NAPI if it
 /// is used with large super-packets. The interface is removed with the file descriptor.

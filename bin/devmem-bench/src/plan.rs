@@ -5,8 +5,9 @@ use std::time::Duration;
 use clap::Args;
 use netmem::NiovSize;
 
-use super::chart::PlotArgs;
-use super::report::Case;
+use crate::form::FormArgs;
+use crate::repetitions::at_least_one;
+use crate::row::Case;
 use tool::memory::MemoryKind;
 use tool::output::Failure;
 use tool::size::Size;
@@ -39,11 +40,8 @@ pub struct MeasureArgs {
     /// List the rows and exit
     #[arg(long)]
     list: bool,
-    /// Print one JSON object to stdout at the end
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    plot: PlotArgs,
+    form: FormArgs,
 }
 
 /// A run of a benchmark with rows.
@@ -65,10 +63,8 @@ pub struct Plan<C> {
     pub cpus: Option<(usize, usize)>,
     /// Only list the rows.
     pub list: bool,
-    /// Print the JSON object.
-    pub json: bool,
-    /// File of the chart.
-    pub plot: PlotArgs,
+    /// Form of the report.
+    pub form: FormArgs,
 }
 
 impl<C: Case> Plan<C> {
@@ -87,12 +83,9 @@ impl<C: Case> Plan<C> {
             cpus,
             only,
             list,
-            json,
-            plot,
+            form,
         } = args;
-        if *reps == 0 {
-            return Err(Failure::usage("--reps 0: must be at least 1, better 5"));
-        }
+        at_least_one("--reps", *reps as u64)?;
         let time = Duration::try_from_secs_f64(*seconds)
             .ok()
             .filter(|time| TIMES.contains(time));
@@ -131,8 +124,7 @@ impl<C: Case> Plan<C> {
             memory: *memory,
             cpus,
             list: *list,
-            json: *json,
-            plot: plot.clone(),
+            form: form.clone(),
         })
     }
 }
@@ -198,7 +190,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::cases::{self, CASES};
+    use crate::rx::cases::{self, CASES};
 
     #[derive(Parser)]
     struct Line {

@@ -2,16 +2,18 @@
 
 mod cycles;
 
-use std::fs;
+use std::{fmt, fs};
 
 use clap::Args;
-use cycles::{BenchConfig, BenchRow};
+use cycles::{BenchCase, BenchMemory, CASES, Length, Pools};
 use devmem_linux::cpu;
 use serde::Serialize;
 
-use super::chart::{Bar, Chart, PlotArgs, Series};
-use super::runner::tell_report;
-use tool::output::{Failure, print_json};
+use crate::chart::{Bar, Chart, Series};
+use crate::form::FormArgs;
+use crate::repetitions::Repetitions;
+use crate::sample::spread;
+use tool::output::Failure;
 
 /// Measure the page pool: fast path, return ring and slow path, for host pages and net_iovs
 ///
@@ -22,11 +24,8 @@ pub struct PoolArgs {
     /// Repetitions of all cases
     #[arg(long, value_name = "N", default_value_t = 7)]
     reps: usize,
-    /// Print one JSON object to stdout at the end
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    plot: PlotArgs,
+    form: FormArgs,
 }
 
 #[derive(Debug, Serialize)]
@@ -55,26 +54,22 @@ pub fn run(args: &PoolArgs) -> Result<(), Failure> {
     if let Some(&cpu) = cpu::allowed_cpus().first() {
         cpu::pin_current_thread(cpu)?;
     }
+    let repetitions = Repetitions::new("repetition", "--reps", args.reps as u64)?;
+    let mut pools = Pools::new()?;
+    let mut figures = CASES.map(|_| Vec::with_capacity(args.reps));
+    let measure = |_, &(case, memory): &_| Ok(pools.time(case, memory, Length::default()));
+    let progress = repetitions.run(&CASES, measure, |row, time| figures[row].push(time))?;
     let clock_mhz = clock_mhz(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default());
-    let config = BenchConfig {
-        repetitions: args.reps,
-        ..BenchConfig::default()
-    };
-    let rows = cycles::run(config)?
-        .iter()
-        .map(|row| PoolRow::new(row, clock_mhz))
-        .collect();
+    let measured = CASES.iter().zip(&figures);
+    let measured = measured.filter(|(_, times)| !times.is_empty());
     let report = PoolReport {
         clock_mhz,
         repetitions: args.reps,
-        rows,
+        rows: measured
+            .map(|(&case, times)| PoolRow::new(case, times, clock_mhz))
+            .collect(),
     };
-    let chart = report.chart();
-    tell_report(&table(&report), &chart);
-    if args.json {
-        print_json(&report)?;
-    }
-    args.plot.write(&chart)
+    args.form.print(progress, &report, &report.chart())
 }
 
 impl PoolReport {
@@ -96,14 +91,12 @@ impl PoolReport {
 }
 
 impl PoolRow {
-    fn new(row: &BenchRow, clock_mhz: Option<f64>) -> Self {
-        let BenchRow {
-            case,
-            memory,
-            median_ns,
-            min_ns,
-            max_ns,
-        } = *row;
+    fn new(
+        (case, memory): (BenchCase, BenchMemory),
+        times: &[f64],
+        clock_mhz: Option<f64>,
+    ) -> Self {
+        let (min_ns, median_ns, max_ns) = spread(times);
         let median_cycles = clock_mhz.map(|mhz| median_ns * mhz / 1000.0);
         Self {
             case: case.to_string(),
@@ -116,25 +109,29 @@ impl PoolRow {
     }
 }
 
-fn table(report: &PoolReport) -> String {
-    let mut text = format!(
-        "{:<12} {:<8} {:>10} {:>26}\n",
-        "case", "memory", "cycles", "ns per element [min-max]"
-    );
-    for PoolRow {
-        case,
-        memory,
-        median_ns,
-        min_ns,
-        max_ns,
-        median_cycles,
-    } in &report.rows
-    {
-        let cycles = median_cycles.map_or_else(|| "-".to_owned(), |cycles| format!("{cycles:.1}"));
-        let range = format!("{median_ns:.2} [{min_ns:.2}-{max_ns:.2}]");
-        text += &format!("{case:<12} {memory:<8} {cycles:>10} {range:>26}\n");
+impl fmt::Display for PoolReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:<12} {:<8} {:>10} {:>26}",
+            "case", "memory", "cycles", "ns per element [min-max]"
+        )?;
+        for PoolRow {
+            case,
+            memory,
+            median_ns,
+            min_ns,
+            max_ns,
+            median_cycles,
+        } in &self.rows
+        {
+            let cycles = median_cycles.map(|cycles| format!("{cycles:.1}"));
+            let cycles = cycles.unwrap_or_else(|| "-".to_owned());
+            let range = format!("{median_ns:.2} [{min_ns:.2}-{max_ns:.2}]");
+            writeln!(f, "{case:<12} {memory:<8} {cycles:>10} {range:>26}")?;
+        }
+        Ok(())
     }
-    text
 }
 
 /// Parses the clock rate of the first processor.
@@ -166,11 +163,12 @@ mod tests {
             max_ns: 2.0,
             median_cycles: None,
         };
-        let text = table(&PoolReport {
+        let report = PoolReport {
             clock_mhz: None,
             repetitions: 1,
             rows: vec![row],
-        });
+        };
+        let text = report.to_string();
         assert_eq!(text.lines().count(), 2);
         assert!(
             text.ends_with("fast_path    host              -           1.50 [1.25-2.00]\n"),

@@ -14,9 +14,10 @@ use devmem_linux::{cpu, netns};
 use rustix::net::RecvFlags;
 use serde::{Deserialize, Serialize};
 
-use super::connections::{Connections, receive_from_kernel};
-use super::meter::{Meter, MeterReading, SILENCE};
-use super::sender::{Home, PORT, wait_for_sender};
+use crate::connections::Connections;
+use crate::meter::{Meter, MeterReading, SILENCE};
+use crate::sender::{Home, PORT, wait_for_sender};
+use crate::wait_set::receive_from_kernel;
 use tool::output::print_line;
 use tool::pattern::{Expected, Verifier};
 use tool::sender::pattern_of;

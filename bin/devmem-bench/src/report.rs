@@ -4,11 +4,11 @@ mod table;
 
 use std::fs;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-use super::chart::{Bar, Chart, Series};
-use super::sample::Sample;
-use tool::output::say;
+use crate::chart::{Bar, Chart, Series};
+use crate::row::RowName;
+use crate::sample::Sample;
 
 /// Settings of all rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -49,48 +49,11 @@ pub struct Subject {
     pub ratios: &'static [(&'static str, &'static [&'static str])],
 }
 
-/// Names of a row.
-#[derive(Clone, Debug)]
-pub struct RowName {
-    /// The name in tables, in JSON and for `--only`.
-    pub name: &'static str,
-    /// A description for people.
-    pub what: &'static str,
-    /// Differences from the plain form of the row; may be empty.
-    pub variant: String,
-}
-
-/// A row of a benchmark.
-pub trait Case: Copy {
-    /// Returns the row's names.
-    fn row_name(&self) -> RowName;
-
-    /// Returns whether the row needs a TAP; the others need only a network namespace.
-    fn uses_tap(&self) -> bool;
-
-    /// Returns whether the row accesses the device memory by the CPU.
-    fn maps_memory(&self) -> bool;
-}
-
-/// Lists rows on stderr.
-pub fn list<C: Case>(cases: &[C]) {
-    for case in cases {
-        let RowName {
-            name,
-            what,
-            variant,
-        } = case.row_name();
-        let separator = if variant.is_empty() { "" } else { ", " };
-        say!("{name:<26} {what}{separator}{variant}");
-    }
-}
-
 /// The report of a benchmark.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub struct Report {
     machine: Machine,
     settings: Settings,
-    #[serde(skip)]
     subject: Subject,
     rows: Vec<Row>,
 }
@@ -98,10 +61,30 @@ pub struct Report {
 /// The JSON object: samples, figures and ratios.
 #[derive(Serialize)]
 struct Whole<'a> {
-    #[serde(flatten)]
-    report: &'a Report,
+    machine: &'a Machine,
+    settings: &'a Settings,
+    rows: &'a [Row],
     figures: Vec<Figures>,
     ratios: Vec<Ratio>,
+}
+
+impl Serialize for Report {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self {
+            machine,
+            settings,
+            subject: _,
+            rows,
+        } = self;
+        let whole = Whole {
+            machine,
+            settings,
+            rows,
+            figures: rows.iter().filter_map(Row::figures).collect(),
+            ratios: self.ratios(),
+        };
+        whole.serialize(serializer)
+    }
 }
 
 /// The machine of the measurement.
@@ -223,16 +206,6 @@ impl Report {
         }
     }
 
-    /// Returns the JSON object.
-    pub fn json(&self) -> impl Serialize + '_ {
-        let figures = self.rows.iter().filter_map(Row::figures).collect();
-        Whole {
-            report: self,
-            figures,
-            ratios: self.ratios(),
-        }
-    }
-
     fn ratios(&self) -> Vec<Ratio> {
         let ratios = self.subject.ratios.iter();
         ratios
@@ -323,7 +296,8 @@ impl Machine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cases::CASES;
+    use crate::row::Case;
+    use crate::rx::cases::CASES;
 
     fn report() -> Report {
         let settings = Settings {
@@ -448,7 +422,7 @@ mod tests {
         let mut report = report();
         report.add(row("ours"), sample(100.0));
         report.add(row("kernel-copy"), sample(80.0));
-        let json: serde_json::Value = serde_json::to_value(report.json()).unwrap();
+        let json: serde_json::Value = serde_json::to_value(&report).unwrap();
         assert_eq!(json["rows"][row("ours")]["samples"][0]["gbit_per_s"], 100.0);
         assert_eq!(json["figures"][1]["name"], "ours");
         assert_eq!(json["ratios"][0]["gbit_per_s"], 1.25);

@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
-use super::accounting::Accounting;
-use super::meter::MeterReading;
-use super::sender::SenderReport;
+use crate::accounting::Accounting;
+use crate::meter::MeterReading;
+use crate::sender::SenderReport;
 
 /// Maximum number of tries of a run that other load disturbs.
 const TRIES: usize = 3;

@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 
-use super::connections::Connections;
+use crate::connections::Connections;
 use tool::output::print_line;
 use tool::sender::{Share, pattern_of, send};
 
@@ -323,11 +323,11 @@ pub fn wait_readable(fd: impl AsFd, limit: Duration) -> io::Result<bool> {
 
 /// Waits until `fd` is readable; fails if the sender is silent for too long.
 pub fn wait_for_sender(fd: impl AsFd) -> Result<()> {
-    if wait_readable(fd, super::meter::SILENCE)? {
+    if wait_readable(fd, crate::meter::SILENCE)? {
         return Ok(());
     }
     bail!(
         "no data from the sender for {} s",
-        super::meter::SILENCE.as_secs()
+        crate::meter::SILENCE.as_secs()
     )
 }

@@ -13,11 +13,12 @@ use devmem_linux::{cpu, netns};
 use devmem_tcp::{BoundTx, Dmabuf, Listener, Netdev, RxBatch, Stream};
 use serde::Serialize;
 
-use super::chart::{Bar, Chart, PlotArgs, Series};
-use super::meter::SILENCE;
-use super::network::{FAR_VETH, VETH};
-use super::runner::tell_report;
-use tool::output::{Failure, note, print_json};
+use crate::chart::{Bar, Chart, Series};
+use crate::form::FormArgs;
+use crate::meter::SILENCE;
+use crate::network::{FAR_VETH, VETH};
+use crate::repetitions::Repetitions;
+use tool::output::Failure;
 use tool::size::Size;
 
 /// Bytes of one send.
@@ -48,11 +49,8 @@ pub struct ShardsArgs {
     /// Size of the device memory of each stream
     #[arg(long, value_name = "SIZE", default_value = "32M")]
     mem_size: Size,
-    /// Print one JSON object to stdout at the end
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    plot: PlotArgs,
+    form: FormArgs,
 }
 
 /// A link between two NICs.
@@ -143,10 +141,8 @@ struct Case {
 pub fn run(args: &ShardsArgs) -> Result<(), Failure> {
     let bytes = usize::try_from(args.bytes.0).unwrap_or(usize::MAX);
     let memory = usize::try_from(args.mem_size.0).unwrap_or(usize::MAX);
-    if args.reps == 0 || bytes == 0 || args.shards < 2 {
-        return Err(Failure::usage(
-            "--reps and --bytes: 1 at least; --shards: 2 at least",
-        ));
+    if bytes == 0 || args.shards < 2 {
+        return Err(Failure::usage("--bytes: 1 at least; --shards: 2 at least"));
     }
     if !memory.is_multiple_of(CHUNK) || memory < 8 * CHUNK {
         return Err(Failure::usage("--mem-size: a multiple of 1M, 8M at least"));
@@ -158,6 +154,7 @@ pub fn run(args: &ShardsArgs) -> Result<(), Failure> {
             "--shards {wants}: this process may use {has} processors only"
         )));
     }
+    let repetitions = Repetitions::new("repetition", "--reps", args.reps as u64)?;
     args.link.prepare()?;
     let bench = Bench {
         link: args.link,
@@ -167,18 +164,18 @@ pub fn run(args: &ShardsArgs) -> Result<(), Failure> {
     };
     let before = load()?;
     let mut samples = Vec::new();
-    for repetition in 1..=args.reps {
-        let case = |streams, shards| bench.measure(Case { streams, shards });
-        samples.push(Sample {
+    let measure = |_, (): &()| {
+        let case = |streams, shards| {
+            repetitions.check()?;
+            bench.measure(Case { streams, shards })
+        };
+        Ok(Sample {
             alone: case(1, 1)?,
             one_shard: case(args.shards, 1)?,
             shards: case(args.shards, args.shards)?,
-        });
-        note(format_args!(
-            "repetition {repetition} of {} done",
-            args.reps
-        ));
-    }
+        })
+    };
+    let progress = repetitions.run(&[()], measure, |_, sample| samples.push(sample))?;
     let report = ShardsReport {
         shards: args.shards,
         link: args.link,
@@ -186,12 +183,7 @@ pub fn run(args: &ShardsArgs) -> Result<(), Failure> {
         load: [before, load()?],
         samples,
     };
-    let chart = report.chart();
-    tell_report(&report, &chart);
-    if args.json {
-        print_json(&report)?;
-    }
-    args.plot.write(&chart)
+    args.form.print(progress, &report, &report.chart())
 }
 
 /// Returns the load average of the machine over one minute.
@@ -228,7 +220,7 @@ impl Bench {
         };
         let [from, to] = self.link.ends();
         let (from, to) = (open(&from, "10.77.0.1/24")?, open(&to, "10.77.0.2/24")?);
-        let local = SocketAddr::new(to.addresses()[0], super::sender::PORT);
+        let local = SocketAddr::new(to.addresses()[0], crate::sender::PORT);
         let target = Dmabuf::anonymous(self.memory * usize::from(streams))?;
         let setup = to.plan_receive(local).apply()?;
         let rx = to.bind_rx(&target, setup.queues())?;

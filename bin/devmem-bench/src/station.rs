@@ -9,7 +9,7 @@ use wire::{
     TcpHeader, VnetHeader, emit_arp_frame, emit_tcp_frame_headers, tcp_tx_checksum,
 };
 
-use super::sender::RECEIVER;
+use crate::sender::RECEIVER;
 
 /// Hardware address of the station.
 pub const MAC: MacAddr = MacAddr([0x02, 0, 0, 0, 0x77, 0x02]);

@@ -4,10 +4,14 @@
 #[path = "../../devmem-tcp/tests/common/mod.rs"]
 mod common;
 
-use std::process::Command;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 
-use common::{has_tap, run};
+use ::tool::stock;
+use common::{has_tap, run, start_command, tool};
+use devmem_linux::cpu;
 use devmem_linux::test_util::skip;
+use rustix::process::{Signal, kill_process_group};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
@@ -239,7 +243,7 @@ fn a_machine_without_tun_is_refused_before_anything_is_measured() {
     let script = "mount -t tmpfs none /dev/net || exit 77; exec \"$0\" $1 --json";
     for benchmark in ["rx", "tx", "lossy", "exchange"] {
         let mut command = Command::new("unshare");
-        let tool = common::tool();
+        let tool = tool();
         command.args(["--mount", "--map-root-user", "sh", "-c", script]);
         command.arg(tool.get_program()).arg(benchmark);
         let Ok(output) = command.output() else {
@@ -256,4 +260,88 @@ fn a_machine_without_tun_is_refused_before_anything_is_measured() {
         assert!(!stderr.contains("repetition"), "{benchmark}: {stderr}");
         assert!(output.stdout.is_empty(), "{benchmark}");
     }
+}
+
+/// Starts a benchmark with more repetitions than it can finish, interrupts it after the first as a terminal does, and checks that it
+/// reports what was measured: a table with `text`, and JSON with samples at `path`.
+#[track_caller]
+fn is_reported_after_a_signal(line: &str, text: &str, path: &str) {
+    let mut command = tool();
+    command.args(line.split_whitespace()).arg("--json");
+    command.stdin(Stdio::null()).process_group(0);
+    let mut running = start_command(command);
+    running.until(" 1 of 999 done");
+    kill_process_group(running.pid(), Signal::INT).unwrap();
+    let finished = running.finish();
+    let json = finished.interrupted_json();
+    let samples = json.pointer(path).and_then(Value::as_array);
+    assert!(samples.is_some_and(|all| !all.is_empty()), "{path}: {json}");
+    assert!(finished.stderr.contains(text), "{}", finished.stderr);
+}
+
+#[test]
+fn an_interrupted_rx_reports_what_was_measured() {
+    if has_tap("an_interrupted_rx_reports_what_was_measured") {
+        let line = "rx --reps 999 --seconds 0.1 --mem-size 32M --only ours,kernel-copy";
+        is_reported_after_a_signal(line, "Gbit/s median", "/rows/0/samples");
+    }
+}
+
+#[test]
+fn an_interrupted_tx_reports_what_was_measured() {
+    if has_tap("an_interrupted_tx_reports_what_was_measured") {
+        let line = "tx --reps 999 --seconds 0.1 --mem-size 32M --only ours,kernel-send";
+        is_reported_after_a_signal(line, "Gbit/s median", "/rows/0/samples");
+    }
+}
+
+#[test]
+fn an_interrupted_lossy_reports_what_was_measured() {
+    if has_tap("an_interrupted_lossy_reports_what_was_measured") {
+        let line = "lossy --seeds 999 --seconds 0.1 --impair delay=1ms";
+        is_reported_after_a_signal(line, "every byte checked", "/rows/0/samples");
+    }
+}
+
+#[test]
+fn an_interrupted_exchange_reports_what_was_measured() {
+    if has_tap("an_interrupted_exchange_reports_what_was_measured") {
+        let line = "exchange --reps 999 --seconds 0.05 --only ours/shared";
+        is_reported_after_a_signal(line, "of CPU time per message", "/rows/0/gbit_per_s");
+    }
+}
+
+#[test]
+fn an_interrupted_load_reports_what_was_measured() {
+    const TEST: &str = "an_interrupted_load_reports_what_was_measured";
+    for program in ["nginx", "curl"] {
+        if stock::path_of(program).is_none() {
+            return skip(TEST, program, &format!("there is no {program} here"));
+        }
+    }
+    if has_tap(TEST) {
+        let line = "load --reps 999 --bytes 64M --only ours";
+        is_reported_after_a_signal(line, "repetitions, median", "/rows/0/gbit_per_s");
+    }
+}
+
+#[test]
+fn an_interrupted_loopback_reports_what_was_measured() {
+    let line = "loopback --reps 999 --bytes 8M --mem-size 8M";
+    is_reported_after_a_signal(line, "8 MiB verified", "/samples");
+}
+
+#[test]
+fn interrupted_shards_report_what_was_measured() {
+    const TEST: &str = "interrupted_shards_report_what_was_measured";
+    if cpu::allowed_cpus().len() < 2 {
+        return skip(TEST, "processors", "there is only one processor here");
+    }
+    let line = "shards --reps 999 --bytes 8M --mem-size 8M";
+    is_reported_after_a_signal(line, "2 streams, 2 shards", "/samples");
+}
+
+#[test]
+fn an_interrupted_pool_reports_what_was_measured() {
+    is_reported_after_a_signal("pool --reps 999", "slow_path", "/rows");
 }

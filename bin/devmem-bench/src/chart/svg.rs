@@ -100,7 +100,10 @@ fn texts(bar: &Bar, top: i32, scale: f64) -> [Text<'static, (i32, i32), String>;
     } = bar;
     let middle = top + BAR_HEIGHT / 2;
     let right = NAMES_WIDTH + (max.max(*value) * scale) as i32 + GAP;
-    let label = format!("{value:.1} [{min:.1}-{max:.1}]");
+    let label = match min < max {
+        true => format!("{value:.1} [{min:.1}-{max:.1}]"),
+        false => format!("{value:.1}"),
+    };
     [
         Text::new(name.clone(), (NAMES_WIDTH - GAP, middle), font(HPos::Right)),
         Text::new(label, (right, middle), font(HPos::Left)),

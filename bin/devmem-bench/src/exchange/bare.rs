@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use anyhow::{Context, Result};
 use devmem_tcp::{Netdev, Stream};
 
-use super::rank::{InTurn, Mark, Messages};
+use super::messages::{InTurn, Mark, Messages};
 
 /// A connection with buffers for each direction.
 pub struct Bare {

@@ -11,9 +11,11 @@ use devmem_tcp::Netdev;
 use tool::peer::Peer;
 use tool::signals::StopFlag;
 
-use super::rows::MTU;
 use crate::network::{FAR_VETH, VETH};
 use crate::sender::RECEIVER;
+
+/// MTU of all links.
+pub const MTU: u16 = 1500;
 
 /// A link between the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

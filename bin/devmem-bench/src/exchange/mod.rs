@@ -3,10 +3,12 @@
 
 mod bare;
 mod link;
+mod messages;
 mod ours;
 mod rank;
 mod report;
 mod rows;
+mod run;
 mod sockets;
 
 use std::time::Duration;
@@ -14,12 +16,14 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use devmem_linux::{cpu, netns};
-use tool::output::{Failure, note};
-use tool::signals::StopFlag;
+use tool::output::Failure;
 
-use super::runner::{FormArgs, first_two, require_tap};
+use crate::form::FormArgs;
+use crate::network::require_tap;
+use crate::processors::first_two;
+use crate::repetitions::Repetitions;
 use report::ExchangeReport;
-use rows::ROWS;
+use rows::{ROWS, Row};
 
 pub use rank::{RankArgs, run as run_rank};
 
@@ -63,9 +67,6 @@ pub fn run(args: &ExchangeArgs) -> Result<(), Failure> {
         only,
         form,
     } = args;
-    if *reps == 0 {
-        return Err(Failure::usage("--reps 0: must be at least 1, better 5"));
-    }
     if !SECONDS.contains(seconds) {
         return Err(Failure::usage(format_args!(
             "--seconds {seconds}: must be 0.05 to 60"
@@ -79,19 +80,18 @@ pub fn run(args: &ExchangeArgs) -> Result<(), Failure> {
         return Err(Failure::usage("--only: there is no such row")
             .with_remedy(format!("choose from {}", names.join(", "))));
     }
+    let repetitions = Repetitions::new("repetition", "--reps", *reps as u64)?;
     require_tap()?;
-    let stop = StopFlag::install().context("install signal handlers")?;
     // Before any thread is started, because an unprivileged caller also enters a user namespace.
     netns::enter_new()?;
     link::forward_packets()?;
     let cpus = first_two(&cpu::allowed_cpus())?;
     let mut report = ExchangeReport::new(&rows, *seconds, *reps);
-    for repetition in 1..=*reps {
-        for row in &rows {
-            let sample = rows::run(row, Duration::from_secs_f64(*seconds), cpus, &stop);
-            report.add(row, sample.with_context(|| row.name)?);
-        }
-        note(format_args!("repetition {repetition} of {reps} done"));
-    }
-    form.print(&report, &report.chart())
+    let time = Duration::from_secs_f64(*seconds);
+    let measure = |_, row: &&Row| {
+        let sample = run::run(row, time, cpus, repetitions.stop());
+        sample.with_context(|| row.name)
+    };
+    let progress = repetitions.run(&rows, measure, |row, sample| report.add(row, sample))?;
+    form.print(progress, &report, &report.chart())
 }

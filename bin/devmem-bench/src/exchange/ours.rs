@@ -10,7 +10,7 @@ use transfer::exchange::{
     TICKET_BYTES, Ticket,
 };
 
-use super::rank::{BUFFERS, Mark, Messages};
+use super::messages::{BUFFERS, Mark, Messages};
 
 /// Bytes of device memory in which payload arrives before it is copied to the buffers.
 const POOL_BYTES: usize = 64 << 20;

@@ -4,8 +4,10 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::rows::{Kind, PAIRS, Row, Sample, Work};
+use super::rows::{Kind, PAIRS, Row, Work};
+use super::run::Sample;
 use crate::chart::{Bar, Chart, Series};
+use crate::repetitions::OutOf;
 use crate::sample::spread;
 
 /// The report. The field names are those of the JSON.
@@ -74,30 +76,30 @@ impl ExchangeReport {
     }
 
     /// Adds a run of a row.
-    pub fn add(&mut self, row: &Row, sample: Sample) {
+    pub fn add(&mut self, row: usize, sample: Sample) {
         let Sample { active, passive } = sample;
-        let found = self
-            .rows
-            .iter_mut()
-            .find(|figures| figures.name == row.name);
-        if let Some(figures) = found {
-            let messages = active.messages as f64;
-            match row.work {
-                Work::Rate => {
-                    let bits = 8.0 * messages * row.bytes as f64;
-                    figures.gbit_per_s.push(bits / active.seconds / 1e9);
-                }
-                Work::RoundTrip => figures.round_trip_us.push(1e6 * active.seconds / messages),
+        let figures = &mut self.rows[row];
+        let messages = active.messages as f64;
+        match figures.row.work {
+            Work::Rate => {
+                let bits = 8.0 * messages * figures.message_bytes as f64;
+                figures.gbit_per_s.push(bits / active.seconds / 1e9);
             }
-            let cpu = active.cpu_seconds + passive.cpu_seconds;
-            figures.cpu_us_per_message.push(1e6 * cpu / messages);
+            Work::RoundTrip => figures.round_trip_us.push(1e6 * active.seconds / messages),
         }
+        let cpu = active.cpu_seconds + passive.cpu_seconds;
+        figures.cpu_us_per_message.push(1e6 * cpu / messages);
         self.load = load_of(&std::fs::read_to_string("/proc/loadavg").unwrap_or_default());
         self.ratios = self.compare();
     }
 
+    /// Returns the rows that were measured.
+    fn measured(&self) -> impl Iterator<Item = &Figures> {
+        self.rows.iter().filter(|row| !row.values().is_empty())
+    }
+
     fn compare(&self) -> Vec<Ratio> {
-        let row = |name: &str| self.rows.iter().find(|row| row.name == name);
+        let row = |name: &str| self.measured().find(|row| row.name == name);
         let pairs = PAIRS.iter().filter_map(|(ours, other)| {
             let (ours, other) = (row(ours)?, row(other)?);
             let cpu = |row: &Figures| spread(&row.cpu_us_per_message).1 / row.message_bytes as f64;
@@ -131,7 +133,7 @@ impl ExchangeReport {
                 },
             }
         };
-        let rows = self.rows.iter().filter(|row| row.row.work == work);
+        let rows = self.measured().filter(|row| row.row.work == work);
         Chart {
             title: title.to_owned(),
             unit,
@@ -148,12 +150,17 @@ fn load_of(loadavg: &str) -> f64 {
 
 impl fmt::Display for ExchangeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (seconds, repetitions, load) = (self.seconds, self.repetitions, self.load);
+        let (seconds, load) = (self.seconds, self.load);
+        let runs = |row: &Figures| row.values().len();
+        let repetitions = OutOf {
+            done: self.rows.iter().map(runs).max().unwrap_or(0),
+            wanted: self.repetitions,
+        };
         writeln!(
             f,
             "{repetitions} repetitions of {seconds} s, median (minimum to maximum), load {load:.1} at the end"
         )?;
-        for row in &self.rows {
+        for row in self.measured() {
             let (min, median, max) = spread(row.values());
             let cpu = spread(&row.cpu_us_per_message).1;
             let (name, unit) = match row.row.work {
@@ -196,7 +203,7 @@ mod tests {
     fn rates_and_round_trips_are_compared_with_the_other_row() {
         let rows: Vec<_> = ROWS.iter().collect();
         let mut report = ExchangeReport::new(&rows, 1.0, 1);
-        for row in ROWS {
+        for (index, row) in ROWS.iter().enumerate() {
             let one = RankReport {
                 messages: match row.kind {
                     Kind::Ours | Kind::Device => 200,
@@ -209,7 +216,7 @@ mod tests {
                 active: one,
                 passive: one,
             };
-            report.add(row, sample);
+            report.add(index, sample);
         }
         let expected = Ratio {
             row: "ours/tap",

@@ -10,8 +10,8 @@ use anyhow::{Context, Result, bail};
 use devmem_linux::cpu;
 
 use super::link::kernels_address;
-use super::rank::{InTurn, Mark, Messages};
-use crate::cases::CONGESTION;
+use super::messages::{InTurn, Mark, Messages};
+use crate::row::CONGESTION;
 
 /// Connections between two ranks.
 const CONNECTIONS: usize = 4;

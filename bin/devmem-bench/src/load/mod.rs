@@ -5,15 +5,16 @@ mod rows;
 mod server;
 mod tensors;
 
-use std::thread;
-
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use clap::Args;
 use devmem_linux::{cpu, netns};
 use netmem::Dmabuf;
 
-use super::plan::rows_named;
-use super::runner::{FormArgs, first_two, require_tap};
+use crate::form::FormArgs;
+use crate::network::require_tap;
+use crate::plan::rows_named;
+use crate::processors::{first_two, pinned};
+use crate::repetitions::Repetitions;
 use report::LoadReport;
 use rows::{ROWS, Row, Setting};
 use server::Files;
@@ -75,9 +76,6 @@ pub fn run(args: &LoadArgs) -> Result<(), Failure> {
         ROWS.iter().for_each(|row| say!("{}", row.name));
         return Ok(());
     }
-    if *reps == 0 {
-        return Err(Failure::usage("--reps 0: must be at least 1, better 5"));
-    }
     if !SIZES.contains(&bytes.0) || !bytes.0.is_multiple_of(PAGE_BYTES) {
         return Err(Failure::usage(format_args!(
             "--bytes {bytes}: a multiple of 4 KiB from 64M to 16G"
@@ -88,6 +86,7 @@ pub fn run(args: &LoadArgs) -> Result<(), Failure> {
         let missing = Failure::unsupported("there is no curl here");
         return Err(missing.with_remedy("apt install curl"));
     }
+    let repetitions = Repetitions::new("repetition", "--reps", *reps as u64)?;
     let rows = available(rows_named(only, ROWS, |row| row.name)?);
     require_tap()?;
     // Before any thread is started, because an unprivileged caller also enters a user namespace.
@@ -102,21 +101,12 @@ pub fn run(args: &LoadArgs) -> Result<(), Failure> {
         server_cpu,
     };
     let mut report = LoadReport::new(&rows, bytes.0, *reps);
-    for repetition in 1..=*reps {
-        for row in &rows {
-            // A separate thread, so that the pinning ends with the run.
-            let measured = thread::scope(|scope| {
-                let run = scope.spawn(|| {
-                    cpu::pin_current_thread(receiver_cpu).context("pin the receiver")?;
-                    rows::run(&setting, row.kind)
-                });
-                run.join().map_err(|_| anyhow!("the receiver panicked"))
-            })?;
-            report.add(row, measured.with_context(|| row.name)?);
-        }
-        note(format_args!("repetition {repetition} of {reps} done"));
-    }
-    form.print(&report, &report.chart())
+    let measure = |_, row: &Row| {
+        let measured = pinned(receiver_cpu, || rows::run(&setting, row.kind));
+        measured.with_context(|| row.name)
+    };
+    let progress = repetitions.run(&rows, measure, |row, reading| report.add(row, reading))?;
+    form.print(progress, &report, &report.chart())
 }
 
 /// Returns the rows whose programs this machine has, and notes the others.

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::rows::{Kind, LoadReading, PAIRS, Row};
 use crate::chart::{Bar, Chart, Series};
 use crate::meter::MeterReading;
+use crate::repetitions::OutOf;
 use crate::sample::spread;
 use tool::rate::Rate;
 use tool::size::Size;
@@ -47,22 +48,26 @@ impl LoadReport {
     }
 
     /// Adds a run of a row.
-    pub fn add(&mut self, row: &Row, reading: LoadReading) {
+    pub fn add(&mut self, row: usize, reading: LoadReading) {
         let LoadReading { meter, server } = reading;
         let MeterReading {
             bytes,
             elapsed,
             cpu,
         } = meter;
-        if let Some(figures) = self.rows.iter_mut().find(|other| other.name == row.name) {
-            figures
-                .gbit_per_s
-                .push(Rate::of(bytes, elapsed).gbit_per_s());
-            let gigabytes = bytes as f64 / 1e9;
-            figures.cpu_s_per_gb.push(cpu.as_secs_f64() / gigabytes);
-            let server = server.as_secs_f64() / gigabytes;
-            figures.server_s_per_gb.push(server);
-        }
+        let figures = &mut self.rows[row];
+        figures
+            .gbit_per_s
+            .push(Rate::of(bytes, elapsed).gbit_per_s());
+        let gigabytes = bytes as f64 / 1e9;
+        figures.cpu_s_per_gb.push(cpu.as_secs_f64() / gigabytes);
+        let server = server.as_secs_f64() / gigabytes;
+        figures.server_s_per_gb.push(server);
+    }
+
+    /// Returns the rows that were measured.
+    fn measured(&self) -> impl Iterator<Item = &Figures> {
+        self.rows.iter().filter(|row| !row.gbit_per_s.is_empty())
     }
 
     /// Returns the CPU times as a chart.
@@ -83,19 +88,24 @@ impl LoadReport {
         Chart {
             title: "load, CPU time of the receiving process per 10^9 bytes".to_owned(),
             unit: "s",
-            bars: self.rows.iter().map(bar).collect(),
+            bars: self.measured().map(bar).collect(),
         }
     }
 }
 
 impl fmt::Display for LoadReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (size, repetitions) = (Size(self.bytes), self.repetitions);
+        let size = Size(self.bytes);
+        let runs = |row: &Figures| row.gbit_per_s.len();
+        let repetitions = OutOf {
+            done: self.rows.iter().map(runs).max().unwrap_or(0),
+            wanted: self.repetitions,
+        };
         writeln!(
             f,
             "{size} in {repetitions} repetitions, median (minimum to maximum)"
         )?;
-        for row in &self.rows {
+        for row in self.measured() {
             let (rate, cpu) = (spread(&row.gbit_per_s), spread(&row.cpu_s_per_gb));
             let server = spread(&row.server_s_per_gb);
             writeln!(
@@ -105,7 +115,7 @@ impl fmt::Display for LoadReport {
             )?;
         }
         let median = |name: &str| {
-            let row = self.rows.iter().find(|row| row.name == name)?;
+            let row = self.measured().find(|row| row.name == name)?;
             Some((spread(&row.gbit_per_s).1, spread(&row.cpu_s_per_gb).1))
         };
         for &(ours, other) in PAIRS {
@@ -131,7 +141,7 @@ mod tests {
     #[test]
     fn ours_is_compared_with_the_others() {
         let mut report = LoadReport::new(ROWS, 1 << 30, 1);
-        for row in ROWS {
+        for (index, row) in ROWS.iter().enumerate() {
             let ours = matches!(row.kind, Kind::Ours(_));
             let meter = MeterReading {
                 bytes: 1_000_000_000,
@@ -139,7 +149,7 @@ mod tests {
                 cpu: Duration::from_millis(if ours { 250 } else { 500 }),
             };
             let server = Duration::from_millis(125);
-            report.add(row, LoadReading { meter, server });
+            report.add(index, LoadReading { meter, server });
         }
         let text = report.to_string();
         let expected = "ours runs at 2.00x the rate of curl, with 0.50x of its CPU time";

@@ -18,11 +18,11 @@ use tool::stock::StockServer;
 use transfer::load::{Checkpoint, HttpRequest, Loaded, Loader, Origin, Part};
 
 use super::server::{Files, Home, Server, Serving};
-use crate::bare;
 use crate::meter::MeterReading;
 use crate::network::{NearEnd, TAP, Veth, open_tap};
+use crate::row::Packets;
+use crate::rx::bare;
 use crate::sender::{PREFIX, RECEIVER, SENDER};
-use crate::tx::cases::Packets;
 
 /// Bytes of the memory that is bound for receiving.
 const BOUND_BYTES: usize = 256 << 20;

@@ -23,8 +23,8 @@ use gvnic_server::plan::WirePlan;
 use tempfile::TempDir;
 use tool::output::Failure;
 
-use super::super::receiver::ReceiverProcess;
-use super::super::sender::{PREFIX, RECEIVER, SENDER};
+use crate::receiver::ReceiverProcess;
+use crate::sender::{PREFIX, RECEIVER, SENDER};
 
 /// The TCP of the sender at the end of a cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,14 +16,17 @@ use devmem_tcp::{Dmabuf, TcpOptions};
 use nic::Impairment;
 use serde::Serialize;
 
-use super::receiver::{ReceiverProcess, Receiving};
-use super::runner::{FormArgs, first_two, require_tap};
-use super::sender::{Home, Mode, PORT, RECEIVER, SenderProcess, Sending};
+use crate::form::FormArgs;
+use crate::network::require_tap;
+use crate::processors::first_two;
+use crate::receiver::{ReceiverProcess, Receiving};
+use crate::repetitions::Repetitions;
+use crate::sender::{Home, Mode, PORT, RECEIVER, SenderProcess, Sending};
 use cable::{Cable, SenderTcp};
 pub use cable::{CableArgs, run as run_cable};
 use conduct::Conduct;
 use report::{LossyReport, Sample};
-use tool::output::{Failure, note};
+use tool::output::Failure;
 use tool::sender::pattern_of;
 use tool::source::{Made, Source};
 use tool::transmit::Transmit;
@@ -90,9 +93,7 @@ pub fn run(args: &LossyArgs) -> Result<(), Failure> {
         .filter(|time| (Duration::from_millis(100)..=Duration::from_secs(600)).contains(time))
         .ok_or_else(|| Failure::usage(format_args!("--seconds {}: 0.1 to 600", args.seconds)))?;
     let cables = cables(&args.impair)?;
-    if args.seeds == 0 {
-        return Err(Failure::usage("--seeds 0: must be at least 1, better 3"));
-    }
+    let seeds = Repetitions::new("seed", "--seeds", args.seeds)?;
     require_tap()?;
     // Before any thread is started, because an unprivileged caller also enters a user namespace.
     netns::enter_new()?;
@@ -104,23 +105,21 @@ pub fn run(args: &LossyArgs) -> Result<(), Failure> {
         cpus: first_two(&cpu::allowed_cpus())?,
     };
     let mut report = LossyReport::new(args.congestion, time, args.mtu, &cables);
-    for seed in 1..=args.seeds {
-        for (row, cable) in cables.iter().enumerate() {
-            let impairment = format!("{cable},seed={seed}");
-            let (kernel_bytes, kernel) = bench.run_once(SenderTcp::Kernel, &impairment)?;
-            let (our_bytes, ours) = bench.run_once(SenderTcp::Ours, &impairment)?;
-            let sample = Sample {
-                seed,
-                kernel_bytes,
-                our_bytes,
-                kernel,
-                ours,
-            };
-            report.add(row, sample);
-        }
-        note(format_args!("seed {seed} of {} done", args.seeds));
-    }
-    args.form.print(&report, &report.chart())
+    let measure = |seed, cable: &String| {
+        let impairment = format!("{cable},seed={seed}");
+        let (kernel_bytes, kernel) = bench.run_once(SenderTcp::Kernel, &impairment)?;
+        seeds.check()?;
+        let (our_bytes, ours) = bench.run_once(SenderTcp::Ours, &impairment)?;
+        Ok(Sample {
+            seed,
+            kernel_bytes,
+            our_bytes,
+            kernel,
+            ours,
+        })
+    };
+    let progress = seeds.run(&cables, measure, |row, sample| report.add(row, sample))?;
+    args.form.print(progress, &report, &report.chart())
 }
 
 /// Returns the requested cables, validated.

@@ -68,7 +68,7 @@ impl LossyReport {
 
     /// Returns the rates as a chart: two bars for each cable.
     pub fn chart(&self) -> Chart {
-        let bars = self.rows.iter().flat_map(|row| {
+        let bars = self.measured().flat_map(|row| {
             let bar = |who: &str, series, bytes: fn(&Sample) -> u64| {
                 let Rates { mean, min, max } = self.rates(row, bytes);
                 Bar {
@@ -92,6 +92,11 @@ impl LossyReport {
             unit: "Mbit/s",
             bars: bars.collect(),
         }
+    }
+
+    /// Returns the rows with samples.
+    fn measured(&self) -> impl Iterator<Item = &LossyRow> {
+        self.rows.iter().filter(|row| !row.samples.is_empty())
     }
 
     fn rates(&self, row: &LossyRow, bytes: fn(&Sample) -> u64) -> Rates {
@@ -118,7 +123,7 @@ impl fmt::Display for LossyReport {
             "{:<24} {:<24} {:>6}  cable",
             "kernel Mbit/s [min-max]", "ours Mbit/s [min-max]", "ratio"
         )?;
-        for row in rows {
+        for row in self.measured() {
             writeln!(
                 f,
                 "{:<24} {:<24} {:>6.2}  {}",
@@ -133,7 +138,7 @@ impl fmt::Display for LossyReport {
             "\n{:<24} {:<24}         all seeds: retransmitted/recoveries/probes/timeouts",
             "kernel", "ours"
         )?;
-        for row in rows {
+        for row in self.measured() {
             let sum = |of: fn(&Sample) -> Conduct| {
                 let mut sum = Conduct::default();
                 row.samples.iter().for_each(|sample| sum.add(of(sample)));

@@ -17,6 +17,8 @@ use netmem::{
     PoolConfig,
 };
 
+use crate::sample::spread;
+
 /// Net_iovs per pool: more than a cache holds, so that the slow case gets past it.
 const NIOVS: usize = 4096;
 
@@ -68,36 +70,18 @@ impl fmt::Display for BenchMemory {
     }
 }
 
-/// One figure of a report, in nanoseconds per element.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct BenchRow {
-    /// What was timed.
-    pub case: BenchCase,
-    /// On which memory.
-    pub memory: BenchMemory,
-    /// The median of the repetitions.
-    pub median_ns: f64,
-    /// The fastest repetition.
-    pub min_ns: f64,
-    /// The slowest repetition.
-    pub max_ns: f64,
-}
-
-/// How much to measure.
+/// How much of a case is timed at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct BenchConfig {
-    /// Repetitions, each of all cases; 5 or more tell the spread.
-    pub repetitions: usize,
-    /// Timed runs per repetition and case, of which the median is taken.
+pub struct Length {
+    /// Timed runs, of which the median is taken.
     pub runs: usize,
     /// Elements per run: enough to make reading the clock not count.
     pub elements: usize,
 }
 
-impl Default for BenchConfig {
+impl Default for Length {
     fn default() -> Self {
-        BenchConfig {
-            repetitions: 7,
+        Self {
             runs: 401,
             elements: 2 * NIOVS,
         }
@@ -105,7 +89,7 @@ impl Default for BenchConfig {
 }
 
 /// The loops that are timed, in the order of the report.
-const CASES: [(BenchCase, BenchMemory); 8] = [
+pub const CASES: [(BenchCase, BenchMemory); 8] = [
     (BenchCase::EmptyLoop, BenchMemory::None),
     (BenchCase::AtomicInc, BenchMemory::None),
     (BenchCase::FastPath, BenchMemory::Host),
@@ -116,77 +100,56 @@ const CASES: [(BenchCase, BenchMemory); 8] = [
     (BenchCase::SlowPath, BenchMemory::NetIov),
 ];
 
-/// Measures all cases. It takes the whole of one core for about a second with the default settings.
-///
-/// # Errors
-///
-/// When the 16 MiB of memory for each pool cannot be had.
-pub fn run(config: BenchConfig) -> Result<Vec<BenchRow>> {
-    let bytes = NIOVS * NiovSize::MIN.bytes();
-    let dmabuf = Dmabuf::anonymous(bytes)?;
-    let net_iovs = DmabufProvider::new(&dmabuf, DmabufId(1), NiovSize::MIN)?;
-    let mut host = pool(Arc::new(HostProvider::new(bytes, NiovSize::MIN)?))?;
-    let mut net_iov = pool(Arc::new(net_iovs))?;
-    let mut figures = CASES.map(|_| Vec::with_capacity(config.repetitions));
-    for _ in 0..config.repetitions.max(1) {
-        for (figures, (case, memory)) in figures.iter_mut().zip(CASES) {
-            let pool = if memory == BenchMemory::NetIov {
-                &mut net_iov
-            } else {
-                &mut host
-            };
-            figures.push(repetition(case, pool, config));
-        }
+/// The pools of both kinds of memory.
+pub struct Pools {
+    host: PagePool,
+    net_iov: PagePool,
+    held: Vec<Netmem>,
+    counter: AtomicU64,
+}
+
+impl Pools {
+    /// Allocates 16 MiB of memory for each pool.
+    ///
+    /// # Errors
+    ///
+    /// There is not so much memory.
+    pub fn new() -> Result<Self> {
+        let bytes = NIOVS * NiovSize::MIN.bytes();
+        let dmabuf = Dmabuf::anonymous(bytes)?;
+        let net_iovs = DmabufProvider::new(&dmabuf, DmabufId(1), NiovSize::MIN)?;
+        Ok(Self {
+            host: pool(Arc::new(HostProvider::new(bytes, NiovSize::MIN)?))?,
+            net_iov: pool(Arc::new(net_iovs))?,
+            held: Vec::with_capacity(NIOVS),
+            counter: AtomicU64::new(0),
+        })
     }
-    Ok(CASES
-        .into_iter()
-        .zip(&mut figures)
-        .map(|(what, figures)| row(what, figures))
-        .collect())
+
+    /// Returns the median time per element of the runs of one case, in nanoseconds.
+    pub fn time(&mut self, case: BenchCase, memory: BenchMemory, length: Length) -> f64 {
+        let Length { runs, elements } = length;
+        let pool = match memory {
+            BenchMemory::NetIov => &mut self.net_iov,
+            BenchMemory::Host | BenchMemory::None => &mut self.host,
+        };
+        let timed = (0..runs).map(|_| {
+            let start = Instant::now();
+            match case {
+                BenchCase::EmptyLoop => empty_loop(elements),
+                BenchCase::AtomicInc => atomic_inc(&self.counter, elements),
+                BenchCase::FastPath => fast_path(pool, elements),
+                BenchCase::ReturnRing => return_ring(pool, elements),
+                BenchCase::SlowPath => slow_path(pool, &mut self.held, elements),
+            }
+            start.elapsed().as_nanos() as f64 / elements as f64
+        });
+        spread(&timed.collect::<Vec<_>>()).1
+    }
 }
 
 fn pool(provider: Arc<dyn MemoryProvider>) -> Result<PagePool> {
     Ok(PagePool::create(provider, PoolConfig::default())?)
-}
-
-fn row((case, memory): (BenchCase, BenchMemory), figures: &mut [f64]) -> BenchRow {
-    let median_ns = median(figures);
-    let min_ns = figures.first().copied().unwrap_or(f64::NAN);
-    let max_ns = figures.last().copied().unwrap_or(f64::NAN);
-    BenchRow {
-        case,
-        memory,
-        median_ns,
-        min_ns,
-        max_ns,
-    }
-}
-
-/// Sorts the figures and returns the middle one.
-fn median(figures: &mut [f64]) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-/// Returns the median time per element of many runs of one case.
-fn repetition(case: BenchCase, pool: &mut PagePool, config: BenchConfig) -> f64 {
-    let elements = config.elements.max(1);
-    let counter = AtomicU64::new(0);
-    let mut held = Vec::with_capacity(NIOVS);
-    let mut timed: Vec<f64> = (0..config.runs.max(1))
-        .map(|_| {
-            let start = Instant::now();
-            match case {
-                BenchCase::EmptyLoop => empty_loop(elements),
-                BenchCase::AtomicInc => atomic_inc(&counter, elements),
-                BenchCase::FastPath => fast_path(pool, elements),
-                BenchCase::ReturnRing => return_ring(pool, elements),
-                BenchCase::SlowPath => slow_path(pool, &mut held, elements),
-            }
-            start.elapsed().as_nanos() as f64 / elements as f64
-        })
-        .collect();
-    median(&mut timed)
 }
 
 #[inline(never)]
@@ -236,25 +199,19 @@ mod tests {
     use super::*;
 
     #[test]
-    #[cfg_attr(miri, ignore = "long loops over what other tests cover")]
-    fn every_case_runs_and_has_a_row() {
-        let rows = run(BenchConfig {
-            repetitions: 2,
+    fn every_case_takes_time() {
+        let mut pools = Pools::new().unwrap();
+        let length = Length {
             runs: 3,
             elements: 300,
-        })
-        .unwrap();
-        assert_eq!(rows.len(), CASES.len());
-        for row in rows {
-            assert!(
-                row.min_ns <= row.median_ns && row.median_ns <= row.max_ns,
-                "{row:?}"
-            );
+        };
+        for (case, memory) in CASES {
+            let time = pools.time(case, memory, length);
+            assert!(time > 0.0, "{case} {memory}: {time}");
         }
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "long loops over what other tests cover")]
     fn the_cases_use_the_paths_in_their_names() {
         let bytes = NIOVS * NiovSize::MIN.bytes();
         let provider = Arc::new(HostProvider::new(bytes, NiovSize::MIN).unwrap());

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::repetitions::OutOf;
+
 use super::{End, Figures, Machine, Ratio, Report, Row, Settings, Spread};
 
 /// Widths of the first columns: the longest name of a row, and the usual ones of a ratio.
@@ -30,6 +32,11 @@ impl fmt::Display for Report {
             receiver_cpu,
             sender_cpu,
         } = &self.settings;
+        let runs = |row: &Row| row.samples.len() + row.errors.len();
+        let repetitions = OutOf {
+            done: self.rows.iter().map(runs).max().unwrap_or(0),
+            wanted: *repetitions,
+        };
         writeln!(
             f,
             "{repetitions} repetitions of {seconds} s, MTU {mtu}, {} MiB of {memory} memory ({page_kind}), receiver \

@@ -17,11 +17,11 @@ use wire::{
     TcpFlags, TcpHeader, TcpOptions, VnetHeader,
 };
 
-use super::super::network::open_tap;
-use super::super::runner::Bench;
-use super::super::sender::{PORT, RECEIVER, SENDER, SenderReport, wait_for_sender};
-use super::super::station::{MAC, emit_segment, send_arp};
-use super::cases::Packets;
+use crate::network::open_tap;
+use crate::row::Packets;
+use crate::runner::Bench;
+use crate::sender::{PORT, RECEIVER, SENDER, SenderReport, wait_for_sender};
+use crate::station::{MAC, emit_segment, send_arp};
 
 /// Our ports, a different one for each run, because the kernel may still have state of the last connection, which began with
 /// the same sequence number.
@@ -36,8 +36,7 @@ const LOOK_EVERY: u32 = 4;
 const FRAME_MAX: usize = 2048;
 
 /// Sends all of the device memory repeatedly until the time has passed.
-pub fn send<C>(bench: &Bench<'_, C>, packets: Packets, cpu: usize) -> Result<SenderReport> {
-    cpu::pin_current_thread(cpu).with_context(|| format!("pin to processor {cpu}"))?;
+pub fn send(bench: &Bench, packets: Packets) -> Result<SenderReport> {
     let memory = TxMemory::new(&bench.memory, DmabufId(1))?;
     // Only for the pool's `DmaPort`; nothing is allocated from the pool.
     let provider = DmabufProvider::new(&bench.memory, DmabufId(1), NiovSize::MAX)?;
@@ -46,10 +45,10 @@ pub fn send<C>(bench: &Bench<'_, C>, packets: Packets, cpu: usize) -> Result<Sen
     let write = |tap: &VnetFd, header: VnetHeader, head: &mut [u8], payload: &FragList| {
         tap.send(header, head, payload, &port)
     };
-    let mut peer = Peer::new(open_tap(bench.plan.mtu, packets)?, bench.plan.mtu, write);
+    let mut peer = Peer::new(open_tap(bench.mtu, packets)?, bench.mtu, write);
     let before = cpu::process_cpu_time();
     peer.connect()?;
-    let end = Instant::now() + bench.plan.time;
+    let end = Instant::now() + bench.time;
     let mut longest = match packets {
         Packets::Legacy => SHORT,
         Packets::Usual | Packets::Big => BIG_PACKET_LEN - HEADERS,

@@ -2,9 +2,8 @@
 
 use nic::BIG_PACKET_LEN;
 
-use super::super::cases::{CONGESTION, Cores, WRITE_BYTES};
-use super::super::connections::Connections;
-use super::super::report::{self, RowName};
+use crate::connections::Connections;
+use crate::row::{Case, Cores, Packets, RowName, WRITE_BYTES};
 
 /// One row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,17 +24,6 @@ pub struct TxCase {
     pub tuning: Tuning,
     /// The number of connections; `None`: one, with blocking calls at both ends.
     pub connections: Option<Connections>,
-}
-
-/// Size of super-packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Packets {
-    /// The sender's default: [`Packets::Legacy`] for the kernel, [`Packets::Big`] for the others.
-    Usual,
-    /// At most what the length field of IP can hold: less than 64 KiB.
-    Legacy,
-    /// [`BIG_PACKET_LEN`] with IP header (BIG TCP; Linux 6.3 and later).
-    Big,
 }
 
 /// Tuning of the receiving end, for any sender.
@@ -171,7 +159,7 @@ pub const MANY_CASES: &[TxCase] = &[
     many(OURS, 1000, "ours/1000"),
 ];
 
-impl report::Case for TxCase {
+impl Case for TxCase {
     fn row_name(&self) -> RowName {
         let mut parts = Vec::new();
         if self.cores == Cores::One {
@@ -211,15 +199,9 @@ impl report::Case for TxCase {
     }
 }
 
-impl TxCase {
-    /// Congestion control of the kernel's sender and of ours.
-    pub const CONGESTION: &'static str = CONGESTION;
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use report::Case as _;
 
     #[test]
     fn every_row_has_a_unique_name_and_its_differences() {

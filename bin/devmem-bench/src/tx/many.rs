@@ -3,25 +3,19 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use devmem_linux::cpu;
 use devmem_tcp::{Interest, Poller, RxBatch, SendError, Stream};
 
-use super::super::connections::Connections;
-use super::super::meter::SILENCE;
-use super::super::runner::Bench;
-use super::super::sender::{PORT, SENDER, SenderReport};
 use super::cases::TxCase;
 use super::ours::{next, open_nic};
+use crate::connections::Connections;
+use crate::meter::SILENCE;
+use crate::runner::Bench;
+use crate::sender::{PORT, SENDER, SenderReport};
 
 /// Sends all of the device memory repeatedly, each piece on the next connection that accepts bytes, until the time has passed.
-pub fn send<C>(
-    bench: &Bench<'_, C>,
-    case: &TxCase,
-    connections: Connections,
-    cpu: usize,
-) -> Result<SenderReport> {
-    cpu::pin_current_thread(cpu).with_context(|| format!("pin to processor {cpu}"))?;
+pub fn send(bench: &Bench, case: &TxCase, connections: Connections) -> Result<SenderReport> {
     let nic = open_nic(bench, case)?;
     let tx = nic.bind_tx(&bench.memory)?;
     let before = cpu::process_cpu_time();
@@ -34,7 +28,7 @@ pub fn send<C>(
     };
     let streams: Result<Vec<_>> = (0..connections.busy as u64).map(connect).collect();
     let mut streams = streams?;
-    let end = Instant::now() + bench.plan.time;
+    let end = Instant::now() + bench.time;
     let (mut bytes, mut range, mut ready) = (0, 0..case.write_bytes, Vec::new());
     while Instant::now() < end {
         poller.wait_ready(&mut ready, SILENCE)?;

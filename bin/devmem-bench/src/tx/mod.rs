@@ -1,26 +1,25 @@
 //! `bench tx`: this sender and the kernel's, each to a kernel receiver.
 
 mod bare;
-pub mod cases;
+mod cases;
 mod many;
 mod ours;
 
-use std::thread;
-
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use clap::Args;
 use nic::BIG_PACKET_LEN;
 
-use super::accounting::Accounting;
-use super::cases::Cores;
-use super::network::{NearEnd, Veth, steer_receiving};
-use super::plan::{MeasureArgs, Plan};
-use super::receiver::{ReceiverProcess, Receiving};
-use super::report::{self, End, Subject};
-use super::runner::{self, Bench};
-use super::sample::Sample;
-use super::sender::{Home, Mode, SenderProcess, SenderReport, Sending};
-use cases::{CASES, LOW_WATER, MANY_CASES, Packets, SendPath, Tuning, TxCase};
+use crate::accounting::Accounting;
+use crate::network::{NearEnd, Veth, steer_receiving};
+use crate::plan::MeasureArgs;
+use crate::processors::pinned;
+use crate::receiver::{ReceiverProcess, Receiving};
+use crate::report::{End, Subject};
+use crate::row::{CONGESTION, Packets};
+use crate::runner::{self, Bench};
+use crate::sample::Sample;
+use crate::sender::{Home, Mode, SenderProcess, SenderReport, Sending};
+use cases::{CASES, LOW_WATER, MANY_CASES, SendPath, Tuning, TxCase};
 use tool::output::Failure;
 
 /// The reported comparisons: ours with the faster of the kernel's two ways to send, and each of these with bare `writev`.
@@ -89,23 +88,18 @@ pub struct TxArgs {
 ///
 /// The network cannot be set up, or a row has no valid run.
 pub fn run(args: &TxArgs) -> Result<(), Failure> {
-    let (cases, subject) = match args.connections {
-        true => (MANY_CASES, MANY),
-        false => (CASES, SUBJECT),
-    };
-    let plan = Plan::new(&args.measure, cases)?;
-    if plan.list {
-        report::list(&plan.cases);
-        return Ok(());
+    let TxArgs {
+        measure,
+        connections,
+    } = args;
+    match connections {
+        true => runner::run(measure, MANY_CASES, MANY, run_once),
+        false => runner::run(measure, CASES, SUBJECT, run_once),
     }
-    runner::run(&plan, subject, run_once)
 }
 
-fn run_once(bench: &Bench<'_, TxCase>, case: &TxCase) -> Result<Sample> {
-    let sender_cpu = match case.cores {
-        Cores::Two => bench.sender_cpu,
-        Cores::One => bench.receiver_cpu,
-    };
+fn run_once(bench: &Bench, case: &TxCase) -> Result<Sample> {
+    let sender_cpu = bench.sender_cpu(case.cores);
     let receiving = match (case.connections, case.tuning) {
         (Some(connections), _) => Receiving::Many(connections),
         (None, Tuning::None | Tuning::Steering) => Receiving::ToTheEnd,
@@ -116,25 +110,22 @@ fn run_once(bench: &Bench<'_, TxCase>, case: &TxCase) -> Result<Sample> {
     steer_receiving(is_steered.then_some(bench.receiver_cpu))?;
     let receiver = ReceiverProcess::start(receiving, bench.receiver_cpu, Home::Shared)?;
     let before = Accounting::now(&bench.softirq_threads);
-    // A separate thread, so that the pinning ends with the run.
-    let sender = || match case.sender {
+    let sent = match case.sender {
         SendPath::Kernel | SendPath::KernelZerocopy => send_by_kernel(bench, case, sender_cpu),
-        SendPath::Bare => bare::send(bench, case.packets, sender_cpu),
-        SendPath::Ours => match case.connections {
-            Some(connections) => many::send(bench, case, connections, sender_cpu),
-            None => ours::send(bench, case, sender_cpu),
-        },
-    };
-    let sent = thread::scope(|scope| scope.spawn(sender).join())
-        .map_err(|_| anyhow!("the sender panicked"))??;
+        SendPath::Bare => pinned(sender_cpu, || bare::send(bench, case.packets)),
+        SendPath::Ours => pinned(sender_cpu, || match case.connections {
+            Some(connections) => many::send(bench, case, connections),
+            None => ours::send(bench, case),
+        }),
+    }?;
     let received = receiver.finish()?;
     let machine = Accounting::now(&bench.softirq_threads).since(before);
     Sample::new(received, sent, machine)
 }
 
-fn send_by_kernel(bench: &Bench<'_, TxCase>, case: &TxCase, cpu: usize) -> Result<SenderReport> {
+fn send_by_kernel(bench: &Bench, case: &TxCase, cpu: usize) -> Result<SenderReport> {
     let sending = Sending {
-        congestion: TxCase::CONGESTION,
+        congestion: CONGESTION,
         write_bytes: case.write_bytes,
         source_bytes: bench.memory.size(),
         mode: match case.sender {
@@ -144,14 +135,9 @@ fn send_by_kernel(bench: &Bench<'_, TxCase>, case: &TxCase, cpu: usize) -> Resul
         connections: case.connections,
         offered: None,
     };
-    let mut sender = SenderProcess::start(sending, bench.plan.time, cpu, Home::OfItsOwn)?;
+    let mut sender = SenderProcess::start(sending, bench.time, cpu, Home::OfItsOwn)?;
     let longest = (case.packets == Packets::Big).then_some(BIG_PACKET_LEN);
-    let _veth = Veth::new(
-        &sender.namespace()?,
-        NearEnd::Kernel,
-        bench.plan.mtu,
-        longest,
-    )?;
+    let _veth = Veth::new(&sender.namespace()?, NearEnd::Kernel, bench.mtu, longest)?;
     sender.starter()?.go()?;
     sender.finish()
 }

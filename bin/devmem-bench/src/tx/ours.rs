@@ -4,20 +4,20 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use devmem_linux::cpu;
 use devmem_tcp::{Netdev, RxBatch, TcpOptions};
 
-use super::super::meter::SILENCE;
-use super::super::network::TAP;
-use super::super::runner::Bench;
-use super::super::sender::{PORT, PREFIX, RECEIVER, SENDER, SenderReport};
-use super::cases::{Packets, TxCase};
+use super::cases::TxCase;
+use crate::meter::SILENCE;
+use crate::network::TAP;
+use crate::row::Packets;
+use crate::runner::Bench;
+use crate::sender::{PORT, PREFIX, RECEIVER, SENDER, SenderReport};
 
 /// Sends all of the device memory repeatedly until the time has passed. The kernel's end of the TAP has the address that the
 /// sender has in the other rows.
-pub fn send<C>(bench: &Bench<'_, C>, case: &TxCase, cpu: usize) -> Result<SenderReport> {
-    cpu::pin_current_thread(cpu).with_context(|| format!("pin to processor {cpu}"))?;
+pub fn send(bench: &Bench, case: &TxCase) -> Result<SenderReport> {
     let write_bytes = case.write_bytes;
     let nic = open_nic(bench, case)?;
     let tx = nic.bind_tx(&bench.memory)?;
@@ -25,7 +25,7 @@ pub fn send<C>(bench: &Bench<'_, C>, case: &TxCase, cpu: usize) -> Result<Sender
     let mut stream = nic.connect(SocketAddr::from((SENDER, PORT)))?;
     stream.set_timeout(Some(SILENCE));
     let completions = stream.completions();
-    let end = Instant::now() + bench.plan.time;
+    let end = Instant::now() + bench.time;
     let mut bytes = 0;
     let mut range = 0..write_bytes;
     while Instant::now() < end {
@@ -45,7 +45,7 @@ pub fn send<C>(bench: &Bench<'_, C>, case: &TxCase, cpu: usize) -> Result<Sender
 }
 
 /// Opens the NIC, on a TAP.
-pub(super) fn open_nic<C>(bench: &Bench<'_, C>, case: &TxCase) -> Result<Netdev> {
+pub(super) fn open_nic(bench: &Bench, case: &TxCase) -> Result<Netdev> {
     let with_prefix = |address: Ipv4Addr| format!("{address}/{PREFIX}");
     let mut tcp = TcpOptions::default();
     if case.packets == Packets::Legacy {
@@ -54,7 +54,7 @@ pub(super) fn open_nic<C>(bench: &Bench<'_, C>, case: &TxCase) -> Result<Netdev>
     let builder = Netdev::builder(&format!("tap:{TAP}"))?
         .address(&with_prefix(RECEIVER))?
         .peer_address(&with_prefix(SENDER))?;
-    Ok(builder.mtu(bench.plan.mtu).tcp(tcp).open()?)
+    Ok(builder.mtu(bench.mtu).tcp(tcp).open()?)
 }
 
 /// Returns the piece after `range`, or the first one if no whole piece fits there.

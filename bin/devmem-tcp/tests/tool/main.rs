@@ -14,6 +14,7 @@ mod ncdevmem;
 mod nic;
 mod recv;
 mod restore;
+mod samples;
 mod send;
 mod signals;
 mod vulkan;

@@ -1,16 +1,30 @@
 """Each example is a program that checks itself."""
 
 import pathlib
+import re
 import subprocess
 import sys
 
 import pytest
 
-EXAMPLES = sorted((pathlib.Path(__file__).parent.parent / "examples").glob("*.py"))
+DOOR = pathlib.Path(__file__).parent.parent
+EXAMPLES = sorted((DOOR / "examples").glob("*.py"))
+GUIDE = DOOR.parent.parent.parent / "docs/src/guides/python.md"
+
+
+def output_of(example):
+    run = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=120)
+    assert (run.returncode, run.stderr) == (0, ""), run.stderr
+    return run.stdout
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_example(example):
-    run = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=120)
-    assert (run.returncode, run.stderr) == (0, ""), run.stderr
-    assert run.stdout
+    assert output_of(example)
+
+
+def test_the_sample_in_the_guide_is_what_the_example_prints():
+    sample = re.search("```text\n(.*)\n```", GUIDE.read_text())[1]
+    start, end = sample.split("...")
+    printed = output_of(DOOR / "examples" / "receive_array.py").rstrip()
+    assert printed.startswith(start) and printed.endswith(end), printed

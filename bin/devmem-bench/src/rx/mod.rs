@@ -1,24 +1,29 @@
 //! `bench rx`: this receiver compared with the kernel's, with bare `readv`, and with others.
 
-use std::thread;
+pub mod bare;
+pub mod cases;
+mod kernel;
+mod many;
+mod ours;
+#[cfg(feature = "bench-smoltcp")]
+mod smoltcp;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::Result;
 use clap::Args;
-use devmem_linux::cpu;
 use netmem::NiovSize;
 use nic::BIG_PACKET_LEN;
 
-use super::accounting::Accounting;
-use super::cases::{CASES, Cores, MANY_CASES, ReceivePath, RxCase, Steering};
-use super::meter::MeterReading;
-use super::network::{NearEnd, Veth, steer_receiving};
-use super::plan::{MeasureArgs, Plan};
-use super::report::{self, End, Subject};
-use super::runner::{self, Bench};
-use super::sample::Sample;
-use super::sender::{Home, SenderProcess, Starter};
-use super::tx::cases::Packets;
-use super::{bare, connections, kernel_rx, ours};
+use crate::accounting::Accounting;
+use crate::meter::MeterReading;
+use crate::network::{NearEnd, Veth, steer_receiving};
+use crate::plan::MeasureArgs;
+use crate::processors::pinned;
+use crate::report::{End, Subject};
+use crate::row::Packets;
+use crate::runner::{self, Bench};
+use crate::sample::Sample;
+use crate::sender::{Home, SenderProcess, Starter};
+use cases::{CASES, MANY_CASES, ReceivePath, RxCase, Steering};
 use tool::output::Failure;
 
 /// The reported comparisons: ours with bare `readv` and with the kernel.
@@ -108,23 +113,18 @@ pub struct RxArgs {
 ///
 /// The network cannot be set up, or a row has no valid run.
 pub fn run(args: &RxArgs) -> Result<(), Failure> {
-    let (cases, subject) = match args.connections {
-        true => (MANY_CASES, MANY),
-        false => (CASES, SUBJECT),
-    };
-    let plan = Plan::new(&args.measure, cases)?;
-    if plan.list {
-        report::list(&plan.cases);
-        return Ok(());
+    let RxArgs {
+        measure,
+        connections,
+    } = args;
+    match connections {
+        true => runner::run(measure, MANY_CASES, MANY, run_once),
+        false => runner::run(measure, CASES, SUBJECT, run_once),
     }
-    runner::run(&plan, subject, run_once)
 }
 
-fn run_once(bench: &Bench<RxCase>, case: &RxCase) -> Result<Sample> {
-    let sender_cpu = match case.cores {
-        Cores::Two => bench.sender_cpu,
-        Cores::One => bench.receiver_cpu,
-    };
+fn run_once(bench: &Bench, case: &RxCase) -> Result<Sample> {
+    let sender_cpu = bench.sender_cpu(case.cores);
     let home = if case.receiver.uses_veth() {
         Home::OfItsOwn
     } else {
@@ -133,7 +133,7 @@ fn run_once(bench: &Bench<RxCase>, case: &RxCase) -> Result<Sample> {
     let steered = case.steering == Steering::Sender;
     // Of both ends of a veth pair, because both are created here; the near end's packets come from that processor anyway.
     steer_receiving(steered.then_some(sender_cpu))?;
-    let mut sender = SenderProcess::start(case.sending(), bench.plan.time, sender_cpu, home)?;
+    let mut sender = SenderProcess::start(case.sending(), bench.time, sender_cpu, home)?;
     let _veth = match home {
         Home::OfItsOwn => {
             let near = match case.receiver {
@@ -142,51 +142,42 @@ fn run_once(bench: &Bench<RxCase>, case: &RxCase) -> Result<Sample> {
             };
             let namespace = sender.namespace()?;
             let longest = (case.packets == Packets::Big).then_some(BIG_PACKET_LEN);
-            Some(Veth::new(&namespace, near, bench.plan.mtu, longest)?)
+            Some(Veth::new(&namespace, near, bench.mtu, longest)?)
         }
         Home::Shared => None,
     };
     let starter = sender.starter()?;
     let before = Accounting::now(&bench.softirq_threads);
-    // A separate thread, so that the pinning ends with the run.
-    let received = thread::scope(|scope| {
-        let receiver = scope.spawn(|| {
-            cpu::pin_current_thread(bench.receiver_cpu).context("pin the receiver")?;
-            receive(bench, case, starter)
-        });
-        receiver
-            .join()
-            .map_err(|_| anyhow!("the receiver panicked"))
-    })?;
+    let received = pinned(bench.receiver_cpu, || receive(bench, case, starter));
     let machine = Accounting::now(&bench.softirq_threads).since(before);
     // The receiver's error takes precedence: the sender's is only a consequence.
     let received = received?;
     Sample::new(received, sender.finish()?, machine)
 }
 
-fn receive(bench: &Bench<RxCase>, case: &RxCase, starter: Starter) -> Result<MeterReading> {
+fn receive(bench: &Bench, case: &RxCase, starter: Starter) -> Result<MeterReading> {
     let memory = &bench.memory;
     match (case.receiver, case.connections) {
-        (ReceivePath::KernelCopy, Some(many)) => return connections::kernel(memory, many, starter),
+        (ReceivePath::KernelCopy, Some(many)) => return many::kernel(memory, many, starter),
         (_, Some(many)) => {
-            let nic = ours::on_tap(bench.plan.mtu)?;
-            return connections::ours(nic, memory, many, case.waiting, starter);
+            let nic = ours::on_tap(bench.mtu)?;
+            return many::ours(nic, memory, many, case.waiting, starter);
         }
         (_, None) => {}
     }
     match case.receiver {
-        ReceivePath::KernelCopy => kernel_rx::copy(memory, starter),
-        ReceivePath::KernelDirect => kernel_rx::direct(memory, starter),
-        ReceivePath::Bare(placement) => bare::receive(memory, placement, bench.plan.mtu, starter),
+        ReceivePath::KernelCopy => kernel::copy(memory, starter),
+        ReceivePath::KernelDirect => kernel::direct(memory, starter),
+        ReceivePath::Bare(placement) => bare::receive(memory, placement, bench.mtu, starter),
         ReceivePath::Ours(niov) => {
-            let nic = ours::on_tap(bench.plan.mtu)?;
+            let nic = ours::on_tap(bench.mtu)?;
             ours::receive(nic, memory, niov, starter)
         }
         ReceivePath::OursOverVeth(link) => {
-            let nic = ours::on_veth(link, bench.plan.mtu)?;
+            let nic = ours::on_veth(link, bench.mtu)?;
             ours::receive(nic, memory, NiovSize::DEFAULT, starter)
         }
         #[cfg(feature = "bench-smoltcp")]
-        ReceivePath::Smoltcp => super::smoltcp::receive(memory, bench.plan.mtu, starter),
+        ReceivePath::Smoltcp => smoltcp::receive(memory, bench.mtu, starter),
     }
 }

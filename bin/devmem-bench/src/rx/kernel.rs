@@ -10,8 +10,8 @@ use devmem_uapi::DmabufId;
 use mapped::DmaRight;
 use netmem::{BufSpan, Dmabuf, DmabufProvider, NiovSize, PagePool, PoolConfig};
 
-use super::meter::{Meter, MeterReading, SILENCE};
-use super::sender::{PORT, RECEIVER, Starter, wait_for_sender};
+use crate::meter::{Meter, MeterReading, SILENCE};
+use crate::sender::{PORT, RECEIVER, Starter, wait_for_sender};
 
 /// Bytes of one receive call.
 const CHUNK: usize = 256 << 10;

@@ -2,16 +2,9 @@
 
 use netmem::NiovSize;
 
-use super::connections::{Connections, Waiting};
-use super::report::{self, RowName};
-use super::sender::{Mode, Sending};
-use super::tx::cases::Packets;
-
-/// Default congestion control of the kernel's sender. BBR as the default would limit every row by its pacing timers.
-pub const CONGESTION: &str = "cubic";
-
-/// Default bytes per send call of the kernel's sender.
-pub const WRITE_BYTES: usize = 1 << 20;
+use crate::connections::Connections;
+use crate::row::{CONGESTION, Case, Cores, Packets, RowName, WRITE_BYTES};
+use crate::sender::{Mode, Sending};
 
 /// One row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +70,15 @@ pub enum VethLink {
     Macvtap,
 }
 
+/// How the thread waits for its streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// In epoll_wait(2), for the readiness fds of the streams.
+    Epoll,
+    /// With a [`Poller`](devmem_tcp::Poller), which polls the NIC.
+    Poller,
+}
+
 /// Layout of the bare receiver's payload memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
@@ -84,15 +86,6 @@ pub enum Placement {
     Contiguous,
     /// 17 pages of 4 KiB, picked at random.
     Scattered,
-}
-
-/// Number of processors of the two ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cores {
-    /// One each.
-    Two,
-    /// One for both.
-    One,
 }
 
 impl ReceivePath {
@@ -297,7 +290,7 @@ pub const MANY_CASES: &[RxCase] = &[
     steered(many(OURS, "", 1000, 0), "ours/1000/rps"),
 ];
 
-impl report::Case for RxCase {
+impl Case for RxCase {
     fn row_name(&self) -> RowName {
         RowName {
             name: self.name,

@@ -7,9 +7,9 @@ use devmem_tcp::{Dmabuf, Netdev, RxBatch};
 use netmem::NiovSize;
 
 use super::cases::VethLink;
-use super::meter::{Meter, MeterReading, SILENCE};
-use super::network::{TAP, VETH};
-use super::sender::{PORT, PREFIX, RECEIVER, SENDER, Starter};
+use crate::meter::{Meter, MeterReading, SILENCE};
+use crate::network::{TAP, VETH};
+use crate::sender::{PORT, PREFIX, RECEIVER, SENDER, Starter};
 
 /// Frags of one receive call.
 const BATCH_FRAGS: usize = 1024;

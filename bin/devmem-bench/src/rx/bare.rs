@@ -20,11 +20,11 @@ use wire::{
 };
 
 use super::cases::Placement;
-use super::meter::{Meter, MeterReading};
-use super::network::open_tap;
-use super::sender::{PORT, RECEIVER, Starter, wait_for_sender};
-use super::station::{MAC, emit_segment, send_arp};
-use super::tx::cases::Packets;
+use crate::meter::{Meter, MeterReading};
+use crate::network::open_tap;
+use crate::row::Packets;
+use crate::sender::{PORT, RECEIVER, Starter, wait_for_sender};
+use crate::station::{MAC, emit_segment, send_arp};
 
 /// Payload bytes after which an ACK is sent. Measured: 128 to 256 KiB cost least.
 const ACK_EVERY: u32 = 256 << 10;

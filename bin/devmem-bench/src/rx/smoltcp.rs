@@ -14,10 +14,10 @@ use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr};
 use wire::VnetHeader;
 
-use super::meter::{Meter, MeterReading, SILENCE};
-use super::network::open_tap;
-use super::sender::{PORT, PREFIX, RECEIVER, Starter, wait_readable};
-use super::tx::cases::Packets;
+use crate::meter::{Meter, MeterReading, SILENCE};
+use crate::network::open_tap;
+use crate::row::Packets;
+use crate::sender::{PORT, PREFIX, RECEIVER, Starter, wait_readable};
 
 /// Room for one super-packet with its headers.
 const FRAME_MAX: usize = 14 + 65_535;

@@ -114,6 +114,10 @@ impl Driven for Stacks {
             .tell_armed(|(at, socket)| stacks[at.0].readiness(socket).unwrap_or_default());
     }
 
+    fn has_events(&self) -> bool {
+        self.stacks.iter().any(Stack::has_events)
+    }
+
     fn awaits_fd(&self) -> bool {
         self.signals.is_awaited()
     }

@@ -18,11 +18,10 @@ use std::sync::Arc;
 use devmem_linux::netlink::NetlinkError;
 use devmem_uapi::Errno;
 use devmem_uapi::text::PrintableLines;
-use lease::Acquired;
 use nic::{
     Crossing, CrossingWakeup, Impaired, Impairment, Link, Nic, NicConfig, WireLink, WireOptions,
 };
-use runtime::{Clock, keep_lease};
+use runtime::{Clock, Opened, keep_lease};
 use rustix::rand::{GetRandomFlags, getrandom};
 use stack::{
     AddressCheck, AddressConflicts, LentAddress, LocalPorts, PathMtus, Secret, Stack, StackConfig,
@@ -318,13 +317,15 @@ impl NetdevBuilder {
     pub fn open(mut self) -> Result<Netdev, OpenError> {
         let mut on_warning = std::mem::replace(&mut self.on_warning, OnWarning(Box::new(|_| {})));
         let warning = self.unreachable_tap();
-        // The shards share times of path MTUs, so their clocks have the same origin.
-        let clock = Clock::start();
-        let (stacks, lease) = self.into_stacks(&clock)?;
+        let Opened {
+            shards,
+            clock,
+            lease,
+        } = self.open_stacks()?;
         if let Some(warning) = warning {
             (on_warning.0)(&warning);
         }
-        let drivers = stacks
+        let drivers = shards
             .into_iter()
             .map(|(stack, fds)| driver::in_real_time(stack, clock, fds))
             .collect::<Result<Vec<_>, _>>()
@@ -341,27 +342,15 @@ impl NetdevBuilder {
         Ok(Netdev::of_shards(shards.into_iter().map(shard)))
     }
 
-    /// Opens the link and returns the stack of each shard, for callers that poll the stacks themselves, and the fds to wait on for
-    /// its input.
+    /// Opens the queues of the link, with a stack on each, and waits until these have their addresses. For the C library, whose calls
+    /// are not those of this one.
     ///
     /// # Errors
-    /// As [`open`](Self::open); the NIC is to have the address `auto`.
-    pub(crate) fn into_shards(self) -> Result<Vec<QueueStack>, OpenError> {
-        if self.auto {
-            let reason = "the address auto is not for this stack, which nothing renews leases for; give an address";
-            return Err(invalid(reason).into());
-        }
-        // The caller's clock begins a moment later. What is due is due later by as much.
-        let (stacks, _no_lease) = self.into_stacks(&Clock::start())?;
-        Ok(stacks)
-    }
-
-    /// Opens the queues of the link and returns a stack on each, and the address if one is to be lent. Waits until the stacks have
-    /// their addresses.
-    fn into_stacks(
-        mut self,
-        clock: &Clock,
-    ) -> Result<(Vec<QueueStack>, Option<Acquired>), OpenError> {
+    /// As [`open`](Self::open).
+    #[doc(hidden)]
+    pub fn open_stacks(mut self) -> Result<Opened, OpenError> {
+        // The shards share times of path MTUs, so their clocks have the same origin.
+        let clock = Clock::start();
         if let Some(keepalive) = self.tcp.options.keepalive {
             Keepalive::from(keepalive).check()?;
         }
@@ -402,8 +391,12 @@ impl NetdevBuilder {
             }
             stacks.push((self.stack(link, &identity, crossing)?, fds));
         }
-        self.await_addresses(&mut stacks, clock)?;
-        Ok((stacks, lease))
+        self.await_addresses(&mut stacks, &clock)?;
+        Ok(Opened {
+            shards: stacks,
+            clock,
+            lease,
+        })
     }
 
     /// Checks the MAC address, and the options that only some links have.

@@ -12,6 +12,11 @@ impl Clock {
         Self(std::time::Instant::now())
     }
 
+    /// Returns how long it has run.
+    pub fn elapsed(&self) -> std::time::Duration {
+        self.0.elapsed()
+    }
+
     /// Returns the time.
     pub fn now(&self) -> Instant {
         // 2^64 ns are 584 years: the conversion only saturates past that.

@@ -17,6 +17,9 @@ pub trait Driven: Send {
     /// each poll that had work.
     fn tell_events(&mut self, calls: &mut Calls);
 
+    /// Returns whether there is something to tell.
+    fn has_events(&self) -> bool;
+
     /// Returns whether the program may be waiting for a file descriptor that [`tell_events`](Self::tell_events) makes ready.
     fn awaits_fd(&self) -> bool;
 }

@@ -197,7 +197,7 @@ impl<D: Driven> Driver<D> {
     pub(crate) fn poll(&self, core: &mut Core<D>) -> bool {
         let received = poll_stacks(core.driven.stacks_mut(), || self.now());
         core.received += received;
-        let worked = received > 0 || core.driven.stacks().iter().any(Stack::has_events);
+        let worked = received > 0 || core.driven.has_events();
         if worked {
             self.after_call(core);
         }

@@ -53,6 +53,7 @@ mod limit;
 mod linger;
 #[cfg(all(test, devmem_loom))]
 mod loom_tests;
+mod opened;
 mod spin;
 mod virtual_time;
 
@@ -63,6 +64,7 @@ pub use clock::Clock;
 pub use driven::Driven;
 pub use driver::{Driver, Guard};
 pub use limit::{Idling, NotReady, Wait, WaitLimit};
+pub use opened::Opened;
 pub use virtual_time::{VirtualDriver, VirtualGuard};
 
 /// What `handover` and `background_rest` are made of. Their model in loom has other types.

@@ -75,7 +75,7 @@ impl WaitLimit {
     }
 
     /// Returns when the wait times out.
-    pub(crate) fn end(self, started: Instant) -> Option<Instant> {
+    pub fn end(self, started: Instant) -> Option<Instant> {
         match self {
             Self::For(limit) => Some(started + limit),
             Self::Never | Self::Forever => None,

@@ -213,6 +213,8 @@ fn loom_a_call_wakes_the_background_thread_or_is_seen_before_its_rest() {
                 }
             }
         }
-        calls.map(|call| call.join().expect("no panic"));
+        for call in calls {
+            call.join().expect("no panic");
+        }
     });
 }

@@ -7,7 +7,6 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use stack::Stack;
 use wire::Instant;
 
 use crate::calls::{Calls, StackIndex};
@@ -116,7 +115,7 @@ impl<D: Driven> VirtualDriver<D> {
     fn poll(&self, core: &mut Core<D>) -> bool {
         let now = core.now;
         let received = poll_stacks(core.driven.stacks_mut(), || now);
-        let worked = received > 0 || core.driven.stacks().iter().any(Stack::has_events);
+        let worked = received > 0 || core.driven.has_events();
         if worked {
             self.after_call(core);
         }

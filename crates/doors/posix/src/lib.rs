@@ -2,9 +2,10 @@
 //! stack.
 //!
 //! Key types: [`Table`] (files over one [`stack::Stack`]; nothing in it waits), [`Posix`] (the same calls with
-//! blocking), and [`Waiter`] (how a thread waits, and the clock): [`VirtualTime`], which the thread of a test program
-//! advances, and [`RealTime`], where the background thread of an [`Engine`] polls the stack. The packetdrill door and the C
-//! library convert pointers and call [`Posix`].
+//! blocking), and [`Waiter`] (the owner of a table: how threads wait, and the clock): [`VirtualTime`], which the thread of a test
+//! program advances, and [`RealTime`], over the driver of the Rust library: a thread that waits polls the stack itself, spins and
+//! naps, and the background thread of an [`Engine`] polls while none waits. The packetdrill door and the C library convert pointers
+//! and call [`Posix`].
 //!
 //! For programs that are not written in Rust, this crate calls step 8 in the walk of a received segment, and step 1 in the
 //! walk of a send.
@@ -62,11 +63,12 @@ pub mod tcp_info;
 mod virtual_time;
 mod waiter;
 
-pub use posix::{Limit, PollFd, Posix, SpliceArgs, splice_flag};
+pub use posix::{PollFd, Posix, SpliceArgs, splice_flag};
 pub use real_time::{Engine, RealTime};
+pub use runtime::{Clock, Opened, WaitLimit};
 pub use stack::{BindRxError, BindTxError, MemoryHolders};
 pub use table::{
     EpollEvent, FD_BASE, Patience, Received, RecvArgs, SendArgs, Settings, Table, names_dmabuf,
 };
 pub use virtual_time::VirtualTime;
-pub use waiter::Waiter;
+pub use waiter::{Waiter, Waits};

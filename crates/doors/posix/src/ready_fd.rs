@@ -1,7 +1,6 @@
 //! File descriptors of the process that are readable while an epoll of the table has events, for a program's own event loop.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
 
 use devmem_uapi::Errno;
 use rustix::event::{EventfdFlags, eventfd};
@@ -11,9 +10,9 @@ use crate::posix::Posix;
 use crate::real_time::RealTime;
 use crate::table::Table;
 
-/// All such descriptors of a table. Lock order: after the table.
+/// All such descriptors of a table.
 #[derive(Debug, Default)]
-pub(crate) struct ReadyFds(Mutex<Vec<ReadyFd>>);
+pub(crate) struct ReadyFds(Vec<ReadyFd>);
 
 /// An eventfd whose counter is above 0 while the epoll has events.
 #[derive(Debug)]
@@ -49,12 +48,35 @@ impl ReadyFd {
 }
 
 impl ReadyFds {
+    fn of(&mut self, epfd: i32, serial: u64) -> rustix::io::Result<OwnedFd> {
+        let known = self
+            .0
+            .iter()
+            .find(|fd| fd.epfd == epfd && fd.serial == serial);
+        if let Some(known) = known {
+            return rustix::io::fcntl_dupfd_cloexec(&known.eventfd, 0);
+        }
+        let eventfd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        let given = rustix::io::fcntl_dupfd_cloexec(&eventfd, 0)?;
+        self.0.push(ReadyFd {
+            epfd,
+            serial,
+            eventfd,
+            is_readable: false,
+        });
+        Ok(given)
+    }
+}
+
+impl Table {
     /// Makes each descriptor readable if its epoll has events, otherwise not readable. That of a closed epoll becomes
-    /// readable and stays so: the program wakes, and its next call returns EBADF.
-    pub(crate) fn update(&self, table: &Table) {
-        let mut fds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        fds.retain_mut(|fd| match fd.has_events(table) {
+    /// readable and stays so: the program wakes, and its next call returns EBADF. Returns whether one is not readable any more.
+    pub(crate) fn update_ready_fds(&mut self) -> bool {
+        let mut fds = std::mem::take(&mut self.ready_fds.0);
+        let mut is_drained = false;
+        fds.retain_mut(|fd| match fd.has_events(self) {
             Some(readable) => {
+                is_drained |= fd.is_readable && !readable;
                 fd.set(readable);
                 true
             }
@@ -63,22 +85,13 @@ impl ReadyFds {
                 false
             }
         });
+        self.ready_fds.0 = fds;
+        is_drained
     }
 
-    fn of(&self, epfd: i32, serial: u64) -> rustix::io::Result<OwnedFd> {
-        let mut fds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = fds.iter().find(|fd| fd.epfd == epfd && fd.serial == serial) {
-            return rustix::io::fcntl_dupfd_cloexec(&known.eventfd, 0);
-        }
-        let eventfd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        let given = rustix::io::fcntl_dupfd_cloexec(&eventfd, 0)?;
-        fds.push(ReadyFd {
-            epfd,
-            serial,
-            eventfd,
-            is_readable: false,
-        });
-        Ok(given)
+    /// Returns whether the program has such a descriptor.
+    pub(crate) fn has_ready_fds(&self) -> bool {
+        !self.ready_fds.0.is_empty()
     }
 }
 
@@ -89,13 +102,15 @@ impl Posix<RealTime> {
     /// # Errors
     /// EBADF; EINVAL: not an epoll; EMFILE.
     pub fn epoll_fd(&self, epfd: i32) -> Result<OwnedFd, Errno> {
-        self.call(|table| {
+        let fd = self.call(|table| {
             let serial = table.patience(epfd)?.serial;
             if !table.is_epoll_fd(epfd)? {
                 return Err(Errno::EINVAL);
             }
-            let fd = self.waiter().ready_fds().of(epfd, serial);
+            let fd = table.ready_fds.of(epfd, serial);
             fd.map_err(|errno| Errno(errno.raw_os_error()))
-        })
+        })?;
+        self.waiter().expect_fd_waits();
+        Ok(fd)
     }
 }

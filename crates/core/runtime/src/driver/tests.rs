@@ -47,6 +47,10 @@ impl Driven for OneStack {
         }
     }
 
+    fn has_events(&self) -> bool {
+        self.stack.has_events()
+    }
+
     fn awaits_fd(&self) -> bool {
         self.fd.is_some()
     }

@@ -10,3 +10,10 @@ mod pipes;
 mod shared;
 mod table;
 mod threads;
+
+/// Starts the threads of a NIC with this stack.
+fn start(stack: stack::Stack) -> devmem_posix::Engine {
+    let nic = devmem_posix::Opened::of_one(stack, Vec::new());
+    let mut shards = devmem_posix::Engine::start(nic, Default::default).unwrap();
+    shards.pop().unwrap()
+}

@@ -362,9 +362,9 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Returns a stack with `count` listeners.
-    fn listening(count: u16) -> (Stack, Vec<SocketId>) {
-        let (link, _) = WireLink::pair(WireOptions::default()).expect("eventfds");
+    /// Returns a stack with `count` listeners, and the other end of its wire.
+    fn listening(count: u16) -> (Stack, Vec<SocketId>, WireLink) {
+        let (link, other) = WireLink::pair(WireOptions::default()).expect("eventfds");
         let nic = Nic::new(Box::new(link), NicConfig::default()).expect("a NIC");
         let config = StackConfig::new([10, 77, 0, 2].into(), 24, Secret::from_seed(1));
         let mut stack = Stack::new(nic, config).expect("a stack");
@@ -373,18 +373,18 @@ pub(crate) mod tests {
             stack.listen(address, 1).expect("a free port")
         };
         let listeners = (1..=count).map(listen).collect();
-        (stack, listeners)
+        (stack, listeners, other)
     }
 
     /// Returns `count` sockets of one stack.
     pub(crate) fn sockets(count: u16) -> Vec<(StackIndex, SocketId)> {
-        let (_, sockets) = listening(count);
+        let (_, sockets, _other) = listening(count);
         sockets.into_iter().map(|of| (StackIndex(0), of)).collect()
     }
 
     #[test]
     fn a_task_signal_is_awaited_while_it_is_armed_and_a_readiness_fd_always() {
-        let (stack, sockets) = listening(2);
+        let (stack, sockets, _other) = listening(2);
         let (at, mut stacks) = (StackIndex(0), Stacks::new(vec![stack]));
         let _signal = stacks.task_fd(at, sockets[0], TaskSignal::Send);
         assert!(!stacks.awaits_fd(), "it tells nothing before it is armed");

@@ -43,7 +43,7 @@ pub(crate) struct Shared {
 /// All drivers of a NIC, with their background threads. Dropping it ends them.
 struct ShardGroup {
     shards: Vec<(Driver, Option<Background<Stacks>>)>,
-    /// Renews the address of a NIC that has it from a DHCP server. Dropped last: the address is returned when nothing uses it.
+    /// Renews the address of a NIC that has it from a DHCP server.
     lease: Option<LeaseKeeper>,
     /// Held while memory is bound, so that all shards give it the same id. Lock order: before the locks of the drivers.
     binding: Mutex<()>,
@@ -150,7 +150,11 @@ impl Drop for ShardGroup {
             return;
         }
         self.linger(LINGER, GRACE);
-        self.shards.clear();
+        for (_, background) in &mut self.shards {
+            drop(background.take());
+        }
+        // While the links are open: the message that returns an address needs the interface.
+        drop(self.lease.take());
     }
 }
 

@@ -36,7 +36,7 @@ use crate::fds::{set, sleep_on};
 use crate::handover::HandoverMutex;
 use crate::limit::LONGEST_SLEEP;
 use crate::linger::Linger;
-use crate::spin::Spin;
+use crate::spin::{Pauses, Spin};
 use crate::sync::MutexGuard;
 use leftovers::Leftovers;
 use rest::Resting;
@@ -82,6 +82,7 @@ pub(crate) struct Core<D> {
     /// Number of packets that were received; a poll that had other work counts as one.
     received: u64,
     spin: Spin,
+    pauses: Pauses,
     resting: Resting,
 }
 
@@ -156,6 +157,7 @@ impl<D: Driven> Driver<D> {
                 background_wanted: false,
                 received: 0,
                 spin: Spin::default(),
+                pauses: Pauses::default(),
                 resting: Resting::default(),
             }),
             clock,
@@ -178,6 +180,11 @@ impl<D: Driven> Driver<D> {
     /// tokens.
     pub fn lock(&self) -> Guard<'_, D> {
         Guard(self.core.lock())
+    }
+
+    /// Returns what waiting threads have done so far when they found nothing.
+    pub fn pauses(&self) -> Pauses {
+        self.core.lock().pauses
     }
 
     /// Runs a call that does not wait, and wakes the threads that wait for its effects.

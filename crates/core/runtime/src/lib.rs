@@ -65,6 +65,7 @@ pub use driven::Driven;
 pub use driver::{Driver, Guard};
 pub use limit::{Idling, NotReady, Wait, WaitLimit};
 pub use opened::Opened;
+pub use spin::Pauses;
 pub use virtual_time::{VirtualDriver, VirtualGuard};
 
 /// What `handover` and `background_rest` are made of. Their model in loom has other types.

@@ -65,7 +65,7 @@ mod waiter;
 
 pub use posix::{PollFd, Posix, SpliceArgs, splice_flag};
 pub use real_time::{Engine, RealTime};
-pub use runtime::{Clock, Opened, WaitLimit};
+pub use runtime::{Clock, Opened, Pauses, WaitLimit};
 pub use stack::{BindRxError, BindTxError, MemoryHolders};
 pub use table::{
     EpollEvent, FD_BASE, Patience, Received, RecvArgs, SendArgs, Settings, Table, names_dmabuf,

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use lease::LeaseKeeper;
 use netmem::Process;
 use runtime::{
-    Awaited, Background, Calls, Driven, Driver, Guard, Idling, Opened, StackIndex, Wait, WaitLimit,
-    keep_lease,
+    Awaited, Background, Calls, Driven, Driver, Guard, Idling, Opened, Pauses, StackIndex, Wait,
+    WaitLimit, keep_lease,
 };
 use stack::Stack;
 use wire::Instant;
@@ -30,6 +30,11 @@ pub struct RealTime {
 }
 
 impl RealTime {
+    /// Returns what waiting threads have done so far when they found nothing.
+    pub fn pauses(&self) -> Pauses {
+        self.driver.pauses()
+    }
+
     /// Notes that the program may wait for a descriptor of the process from now on.
     pub(crate) fn expect_fd_waits(&self) {
         self.driver.expect_fd_waits();
@@ -180,5 +185,8 @@ impl Drop for Engine {
         }
         self.posix.call(Table::close_all);
         driver.linger(CLOSE_TIME, CLOSE_TIME);
+        drop(self.background.take());
+        // While the link is open: the message that returns an address needs the interface.
+        drop(self.lease.take());
     }
 }

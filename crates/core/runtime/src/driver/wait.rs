@@ -104,7 +104,9 @@ impl<D: Driven> Driver<D> {
             }
             let idle = now.saturating_since(*idle_since.get_or_insert(now));
             let left = wait.limit.left(started, now);
-            core = match core.pause(&self.clock, wait, idle, left, &mut rest) {
+            let pause = core.pause(&self.clock, wait, idle, left, &mut rest);
+            core.pauses.note(pause);
+            core = match pause {
                 // The peer, or a process that forwards its frames, may share this processor.
                 Pause::Yield => self.look_again(core, std::thread::yield_now),
                 Pause::Nap(nap) => self.look_again(core, || std::thread::sleep(nap)),

@@ -6,6 +6,7 @@ mod door;
 mod scenarios;
 
 mod fuzz_replay;
+mod idle;
 mod pipes;
 mod shared;
 mod table;

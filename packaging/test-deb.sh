@@ -26,6 +26,7 @@ dpkg --install /tmp/package.deb
 devmem-tcp --version
 devmem-tcp demo --bytes 64M
 devmem-tcp bench pool --reps 1
+devmem-tcp lab selftests --tree /nowhere 2>&1 | grep -q "^devmem-lab: .*/nowhere"
 pkg-config --modversion devmemtcp
 cat >/tmp/open.c <<'C'
 #include <devmem_tcp.h>
@@ -37,7 +38,7 @@ int main(void)
 C
 cc /tmp/open.c $(pkg-config --cflags --libs devmemtcp) -o /tmp/open
 /tmp/open
-for page in man1/devmem-tcp.1 man1/devmem-tcp-recv.1 man1/devmem-bench.1 man3/devmemtcp.3; do
+for page in man1/devmem-tcp.1 man1/devmem-tcp-recv.1 man1/devmem-bench.1 man1/devmem-lab.1 man3/devmemtcp.3; do
     gzip -dc "/usr/share/man/$page.gz" | grep -q '^\.TH'
 done
 # The tests of the tool run the completions of all shells; here the installed file of the shell that every Debian has.
@@ -50,6 +51,7 @@ dpkg --remove devmem-tcp
 test ! -e /usr/bin/devmem-tcp
 INSIDE
 # A mount namespace, so that nothing is left mounted whatever happens.
+# shellcheck disable=SC2016 # the inner shell expands
 unshare --mount sh -c '
     mount --rbind /dev "$0/dev" && mount -t proc proc "$0/proc" && mount -t sysfs sysfs "$0/sys" &&
     exec chroot "$0" sh /tmp/inside' "$folder/root"

@@ -174,10 +174,10 @@ impl Bench {
         let setup = nic.plan_receive(local).queues(1).apply()?;
         let rx = nic.bind_rx_sized(&target, setup.queues(), niov)?;
         let tx = nic.bind_tx(&source)?;
-        let mut listener = nic.listen(local)?;
+        let listener = nic.listen(local)?;
         listener.set_timeout(Some(SILENCE));
-        let mut sender = nic.connect(local)?;
-        let (mut receiver, _) = listener.accept()?;
+        let sender = nic.connect(local)?;
+        let (receiver, _) = listener.accept()?;
         sender.set_timeout(Some(SILENCE));
         receiver.set_timeout(Some(SILENCE));
         Ok(Self {

@@ -224,7 +224,7 @@ impl Bench {
         let target = Dmabuf::anonymous(self.memory * usize::from(streams))?;
         let setup = to.plan_receive(local).apply()?;
         let rx = to.bind_rx(&target, setup.queues())?;
-        let mut listener = to.listen(local)?;
+        let listener = to.listen(local)?;
         listener.set_timeout(Some(SILENCE));
         let lanes: Result<Vec<_>> = self
             .cpus
@@ -243,8 +243,8 @@ impl Bench {
         let source = Dmabuf::anonymous(self.memory)?;
         source.fill(0..self.memory, 1)?;
         let tx = from.bind_tx(&source)?;
-        let mut sender = from.connect(listener.local_addr()?)?;
-        let (mut receiver, _) = listener.accept()?;
+        let sender = from.connect(listener.local_addr()?)?;
+        let (receiver, _) = listener.accept()?;
         sender.set_timeout(Some(SILENCE));
         receiver.set_timeout(Some(SILENCE));
         Ok(Lane {

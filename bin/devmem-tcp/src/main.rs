@@ -31,9 +31,6 @@ use tool::output::{Exit, Failure, tell};
 
 fn main() -> ExitCode {
     // The process has one thread here, which `demo` needs to enter a user namespace.
-    if let Some(ended) = lab::guest::run_by_name(std::env::args_os()) {
-        return exit("devmem-tcp", ended);
-    }
     if let Some(helper) = HelperCli::of_this_process() {
         return exit("devmem-tcp", run_helper(helper.command));
     }
@@ -92,5 +89,6 @@ fn run_helper(command: HelperCommand) -> Result<(), Failure> {
         HelperCommand::Receiver(args) => commands::receiver::run(&args),
         HelperCommand::Sender(args) => commands::sender::run(&args),
         HelperCommand::Rank(args) => commands::exchange::run_rank(&args),
+        HelperCommand::Guest(_) => lab::guest::run(),
     }
 }

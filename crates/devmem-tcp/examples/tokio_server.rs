@@ -88,8 +88,7 @@ async fn each_connection_is_received_from() {
     let sender = Netdev::user("mem:tokio-server", "10.77.0.1/24").unwrap();
     let sending = tokio::spawn(async move {
         for _ in 0..4 {
-            let to = "10.77.0.2:5201".parse().unwrap();
-            let mut stream = Stream::connect(&sender, to).await.unwrap();
+            let mut stream = Stream::connect(&sender, "10.77.0.2:5201").await.unwrap();
             stream.write_all(&[7; 100_000]).await.unwrap();
         }
         sender

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use stack::{ConflictOutcome, Stack};
+use stack::ConflictOutcome;
 
-use crate::netdev::{Backend, Netdev};
+use crate::netdev::Netdev;
 
 /// Another station of the network has used an address of the NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,16 +36,12 @@ impl Netdev {
     /// answered by an announcement (RFC 5227), at the second one the address is given up, and sockets that use it fail with
     /// EADDRNOTAVAIL. Empty for an interface of the kernel, and in a child of fork(2).
     pub fn address_conflicts(&self) -> Vec<AddressConflict> {
-        let Backend::User(nic) = &self.backend else {
-            return Vec::new();
-        };
-        let conflicts = |stack: &mut Stack, _| stack.address_conflicts().since(0);
-        let all = nic.first().with(conflicts).unwrap_or_default();
         let told = |conflict: stack::AddressConflict| AddressConflict {
             address: conflict.ip,
             station: conflict.by.0,
             is_lost: conflict.outcome != ConflictOutcome::Defended,
         };
+        let all = self.nic().address_conflicts();
         all.into_iter().map(told).collect()
     }
 }

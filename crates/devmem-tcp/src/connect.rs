@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::early::EarlyCookie;
+use crate::syn_data::EarlyCookie;
 
 /// Options of [`Netdev::connect_with`](crate::Netdev::connect_with).
 ///

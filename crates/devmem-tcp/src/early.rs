@@ -2,43 +2,17 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::ops::Range;
-use std::sync::Arc;
-
-use devmem_uapi::MsgFlags;
-use stack::{SendMsg, SocketId, SocketOption, Stack};
 
 use crate::bound_tx::BoundTx;
 use crate::connect::ConnectOptions;
 use crate::driver::WaitLimit;
-use crate::error::{ConnectError, Refusal, SendError};
-use crate::kernel;
-use crate::netdev::{Backend, Netdev, resolve};
-use crate::send::{SendId, advance, check_ranges, device_control, length};
-use crate::shards::UserShard;
-use crate::socket::{Inner, Socket, merging_frags};
+use crate::error::{ConnectError, SendError};
+use crate::netdev::Netdev;
+use crate::ranges::{advance, check_ranges, length};
+use crate::resolve::each_in_turn;
+use crate::send_id::SendId;
 use crate::stream::Stream;
-
-/// Whether the payload of a SYN needs a cookie, by which a host recognises peers that it has spoken with (RFC 7413).
-///
-/// Without cookies, an attacker that forges source addresses can open connections with payload, and make the host answer
-/// to addresses that sent nothing. So a listener should accept them only on a network that nobody else can reach.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum EarlyCookie {
-    /// A SYN to a host whose cookie is not known requests it, and has no payload.
-    #[default]
-    Needed,
-    /// Every SYN may have payload (TCP_FASTOPEN_NO_COOKIE).
-    NotNeeded,
-}
-
-impl EarlyCookie {
-    fn in_stack(self) -> stack::EarlyCookie {
-        match self {
-            Self::Needed => stack::EarlyCookie::Needed,
-            Self::NotNeeded => stack::EarlyCookie::NotNeeded,
-        }
-    }
-}
+use crate::syn_data::{SynData, not_sent};
 
 /// Payload with which [`Netdev::connect_with_data`] opens a connection.
 #[derive(Clone, Copy, Debug)]
@@ -68,10 +42,17 @@ impl EarlyData<'_> {
     fn check(&self, nic: &Netdev) -> Result<(), SendError> {
         match self {
             Self::Host(_) => Ok(()),
-            Self::Device(tx, _) if !tx.is_on(nic) => {
+            Self::Device(tx, _) if !tx.binding().is_on(nic.nic()) => {
                 Err(SendError::OtherNetdev { dmabuf: tx.id() })
             }
-            Self::Device(tx, ranges) => check_ranges(tx, ranges),
+            Self::Device(tx, ranges) => check_ranges(tx.id(), tx.memory().size(), ranges),
+        }
+    }
+
+    fn for_syn(&self) -> SynData<'_> {
+        match self {
+            Self::Host(bytes) => SynData::Host(bytes),
+            Self::Device(tx, ranges) => SynData::Device(tx.id(), ranges),
         }
     }
 
@@ -95,7 +76,7 @@ impl EarlyData<'_> {
             Self::Device(tx, ranges) => {
                 let mut rest = ranges.to_vec();
                 advance(&mut rest, taken);
-                Ok(begun.through(stream.send(tx, &rest)?))
+                Ok(begun.through(stream.send_all(tx, &rest)?))
             }
         }
     }
@@ -147,9 +128,11 @@ impl Netdev {
         options: &ConnectOptions,
         data: EarlyData<'_>,
     ) -> Result<(Stream, SendId), ConnectError> {
-        let address = resolve(address).map_err(ConnectError::Address)?;
-        let (mut stream, taken) = self.begin_with_data(address, options, data)?;
-        stream.socket().await_connected(options)?;
+        let (mut stream, taken) = each_in_turn(address, |address| {
+            let (stream, taken) = self.begin_with_data(address, options, data)?;
+            stream.socket().await_connected(options)?;
+            Ok((stream, taken))
+        })?;
         let sent = data.send_rest(&mut stream, taken);
         Ok((stream, sent.map_err(not_sent)?))
     }
@@ -161,93 +144,11 @@ impl Netdev {
         options: &ConnectOptions,
         data: EarlyData<'_>,
     ) -> Result<(Stream, usize), ConnectError> {
-        self.check()?;
+        self.nic().check()?;
         data.check(self).map_err(not_sent)?;
-        let (socket, taken) = match (&self.backend, data) {
-            (Backend::User(nic), data) => {
-                let shard = nic.shard_for(address, options)?;
-                let (inner, taken) = shard.begin_with_data(address, options, data)?;
-                (Socket::User(inner), taken)
-            }
-            (Backend::Kernel(nic), EarlyData::Host(bytes)) => {
-                let begun = kernel::Socket::begin_with_data(nic, address, options, bytes)?;
-                (Socket::Kernel(begun.0), begun.1)
-            }
-            (Backend::Kernel(nic), EarlyData::Device(..)) => {
-                let socket = kernel::Socket::begin_connect(nic, address, options)?;
-                (Socket::Kernel(socket), 0)
-            }
-        };
+        let (socket, taken) = self
+            .nic()
+            .begin_with_data(address, options, data.for_syn())?;
         Ok((Stream::new(socket), taken))
-    }
-}
-
-impl UserShard {
-    /// Sends the SYN; returns how many bytes it has.
-    fn begin_with_data(
-        &self,
-        address: SocketAddr,
-        options: &ConnectOptions,
-        data: EarlyData<'_>,
-    ) -> Result<(Arc<Inner>, usize), ConnectError> {
-        let begin = |stack: &mut Stack, now| {
-            let tcp = stack.tcp_config().options;
-            let cookie = options.cookie.in_stack();
-            let id = stack.connect_early(options.source, address, &tcp, cookie, now)?;
-            let id = merging_frags(stack, id);
-            // Before the SYN leaves, at the end of this call.
-            fill_syn(stack, id, data)
-                .map(|taken| (id, taken))
-                .map_err(|error| {
-                    // Cannot fail: the socket was opened just now.
-                    let _ = stack.abort(id);
-                    not_sent(error.into())
-                })
-        };
-        let (id, taken) = self.with(begin)??;
-        let inner = Inner::new(Arc::clone(&self.shared), self.at, id);
-        if let EarlyData::Device(..) = data {
-            inner.note_early_send(taken);
-        }
-        Ok((inner, taken))
-    }
-}
-
-/// Queues as much of `data` as the SYN of `id` has room for: nothing if the peer's cookie is not known.
-fn fill_syn(
-    stack: &mut Stack,
-    id: SocketId,
-    data: EarlyData<'_>,
-) -> Result<usize, stack::SendError> {
-    let sent = match data {
-        data if data.is_empty() => Ok(0),
-        EarlyData::Host(bytes) => stack.sendmsg(id, &SendMsg::new(bytes), MsgFlags::empty()),
-        EarlyData::Device(tx, ranges) => {
-            let zerocopy = stack.set_option(id, SocketOption::Zerocopy(true));
-            // Cannot fail: the socket was opened just now.
-            debug_assert!(zerocopy.is_ok(), "{zerocopy:?}");
-            let control = device_control(tx.id());
-            let message = SendMsg::device(ranges, &control);
-            stack.sendmsg(id, &message, MsgFlags::ZEROCOPY)
-        }
-    };
-    match sent {
-        Err(stack::SendError::WouldBlock | stack::SendError::NoMemory) => Ok(0),
-        sent => sent,
-    }
-}
-
-/// Converts the error of a send that belongs to a connect.
-pub(crate) fn not_sent(error: SendError) -> ConnectError {
-    match error {
-        SendError::Forked(forked) => ConnectError::Forked(forked),
-        SendError::Refused(refusal) => ConnectError::Refused(refusal),
-        SendError::WouldBlock | SendError::TimedOut => ConnectError::TimedOut,
-        error @ SendError::OtherNetdev { .. } => {
-            let text = error.to_string();
-            let reason = text.lines().next().unwrap_or_default();
-            let refusal = Refusal::new(error.kind(), error.errno(), reason);
-            ConnectError::Refused(refusal.with_remedy(error.remedy().unwrap_or_default()))
-        }
     }
 }

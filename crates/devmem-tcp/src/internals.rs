@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use devmem_uapi::Errno;
 use nic::Nic;
 
-use crate::error::{KernelNic, NoSoftwareNic, Refusal};
-use crate::netdev::{Backend, Netdev};
+use crate::error::{NoSoftwareNic, Refusal};
+use crate::netdev::Netdev;
 use crate::open::NetdevBuilder;
 
 /// Checks that a NIC may have the address `ip` in a network with this prefix length: it is that of one host.
@@ -37,10 +37,5 @@ pub fn with_tcp_config(builder: NetdevBuilder, config: tcp::Config) -> NetdevBui
 /// # Errors
 /// This is an interface of the kernel, or this process is a fork of the one that opened the NIC.
 pub fn with_nic<T>(netdev: &Netdev, call: impl FnOnce(&mut Nic) -> T) -> Result<T, NoSoftwareNic> {
-    match &netdev.backend {
-        Backend::User(nic) => Ok(nic.first().with(|stack, _| call(stack.nic_mut()))?),
-        Backend::Kernel(nic) => Err(NoSoftwareNic::Kernel(KernelNic {
-            interface: nic.name().to_owned(),
-        })),
-    }
+    netdev.nic().with_nic(call)
 }

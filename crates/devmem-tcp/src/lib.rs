@@ -93,7 +93,7 @@
 //! # /*
 //! let mut stream = nic.connect("10.77.0.1:5201")?;
 //! # */
-//! let id = stream.send(&tx, &[0..4096, 65536..131072])?;        // ranges of the bound memory, no copy
+//! let id = stream.send_all(&tx, &[0..4096, 65536..131072])?;    // ranges of the bound memory, no copy
 //! stream.completions().wait(id)?;                               // only now may those bytes change
 //! memory.fill(0..131072, 9)?;
 //! stream.shutdown_write()?;
@@ -188,12 +188,14 @@
 
 #![forbid(unsafe_code)]
 
+mod backend;
 mod batch;
 mod bound;
 mod bound_target;
 mod bound_tx;
 mod capture;
 mod choice;
+mod completions;
 mod conflicts;
 mod connect;
 mod connecting;
@@ -202,69 +204,80 @@ pub mod cuda;
 mod driver;
 mod early;
 mod error;
-mod gather;
+mod flows;
+mod frags;
 #[cfg(feature = "hip")]
 pub mod hip;
 mod home;
+mod interest;
 #[doc(hidden)]
 pub mod internals;
 mod kernel;
+mod limit;
 mod link_spec;
 mod listener;
+mod net_iov_count;
 mod netdev;
 mod open;
 mod plan;
 mod poller;
 mod queue_stats;
+mod ranges;
 mod recv_half;
+mod recv_request;
+mod resolve;
 mod restore;
-mod send;
 mod send_half;
+mod send_id;
 mod send_ring;
 mod send_signal;
-mod shards;
 mod signals;
-mod socket;
 mod stream;
+mod syn_data;
 mod tcp_info;
 mod tcp_options;
 #[cfg(feature = "tokio")]
 pub mod tokio;
+mod user;
 #[cfg(feature = "vulkan")]
 pub mod vulkan;
 mod watchers;
 
-pub use batch::{Frag, Iter, RxBatch, RxFrag};
-pub use bound::{BoundRx, NetIovCount, Unbound};
+pub use batch::{Frag, Gather, Iter, RxBatch, RxFrag};
+pub use bound::{BoundRx, Unbound};
 pub use bound_target::BoundTarget;
 pub use bound_tx::BoundTx;
 pub use capture::{Direction, FramePayload, FrameSink};
 pub use choice::{BackendKind, Choice, Purpose};
+pub use completions::Completions;
 pub use conflicts::AddressConflict;
 pub use connect::ConnectOptions;
 pub use connecting::Connecting;
-pub use early::{EarlyCookie, EarlyData};
+pub use early::EarlyData;
 pub use error::{
     AcceptError, BindError, BindTxError, CompletionError, ConnectError, DeviceMemoryError,
     ErrorKind, Forked, GatherError, HeldMemory, HeldUnit, ListenError, Misplacement, OpenError,
     PlaceError, RecvError, Refusal, ReleaseError, SendError, SetupError, ShutdownError,
 };
-pub use gather::Gather;
+pub use interest::Interest;
 pub use kernel::{dma_heap, import, udmabuf};
 pub use link_spec::{LinkSpec, LinkSpecError};
 pub use listener::Listener;
+pub use net_iov_count::NetIovCount;
 pub use netdev::Netdev;
 pub use open::{MacvtapMode, NetdevBuilder};
 pub use plan::{ReceivePlan, Setup};
-pub use poller::{Interest, Poller, Watch};
+pub use poller::{Poller, Watch};
 pub use queue_stats::QueueStats;
-pub use recv_half::{Placement, RecvHalf, StreamStats};
+pub use recv_half::{RecvHalf, StreamStats};
+pub use recv_request::Placement;
 pub use restore::{Drift, RestoreReport};
-pub use send::{Completion, Completions, SendCounts, SendId};
 pub use send_half::SendHalf;
+pub use send_id::{Completion, SendCounts, SendId};
 pub use send_ring::{RingSlot, SendRing};
 pub use send_signal::SendSignal;
 pub use stream::Stream;
+pub use syn_data::EarlyCookie;
 
 pub use tcp_info::{TcpInfo, TcpState};
 pub use tcp_options::{Congestion, Ecn, Keepalive, TcpOptions};

@@ -2,31 +2,26 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::sync::Arc;
 use std::time::Duration;
 
-use devmem_uapi::IfIndex;
 use netmem::{Dmabuf, NiovSize};
 use nic::{Impairment, LinkState};
-use stack::Stack;
 use steer::RxQueueId;
 
+use crate::backend::Nic;
 use crate::bound::BoundRx;
 use crate::bound_target::BoundTarget;
 use crate::bound_tx::BoundTx;
 use crate::connect::ConnectOptions;
 use crate::connecting::Connecting;
-use crate::error::{
-    BindError, BindTxError, ConnectError, Forked, ListenError, OpenError, PlaceError,
-};
-use crate::kernel;
-use crate::listener::{ListenSocket, Listener, UserListening};
+use crate::error::{BindError, BindTxError, ConnectError, ListenError, OpenError, PlaceError};
+use crate::listener::Listener;
 use crate::open::NetdevBuilder;
 use crate::plan::ReceivePlan;
 use crate::queue_stats::QueueStats;
-use crate::shards::{BACKLOG, UserNic, UserShard};
-use crate::socket::Socket;
+use crate::resolve::{each_in_turn, resolve};
 use crate::stream::Stream;
+use crate::{kernel, user};
 
 /// A network device: a software NIC with a TCP/IP stack in this process ([`user`](Self::user)), or a network interface of
 /// the kernel with the kernel's TCP/IP stack ([`kernel`](Self::kernel)).
@@ -42,14 +37,7 @@ use crate::stream::Stream;
 /// TAP, a kernel socket or a binding to a kernel NIC stays open even if the parent closes it.
 #[derive(Clone, Debug)]
 pub struct Netdev {
-    pub(crate) backend: Backend,
-}
-
-/// The TCP/IP stack behind a [`Netdev`].
-#[derive(Clone, Debug)]
-pub(crate) enum Backend {
-    User(UserNic),
-    Kernel(Arc<kernel::Nic>),
+    nic: Nic,
 }
 
 /// The option of a UNIX wire with which the other end may read the send queues.
@@ -68,18 +56,13 @@ fn split_options(text: &str) -> Option<(&str, &str)> {
 }
 
 impl Netdev {
-    /// Fails in a child of fork(2).
-    pub(crate) fn check(&self) -> Result<(), Forked> {
-        match &self.backend {
-            Backend::User(nic) => nic.first().shared.driver.check(),
-            Backend::Kernel(nic) => nic.check(),
-        }
+    pub(crate) fn of_shards(shards: impl IntoIterator<Item = user::Shard>) -> Self {
+        let nic = Nic::User(user::Nic::new(shards));
+        Self { nic }
     }
 
-    pub(crate) fn of_shards(shards: impl IntoIterator<Item = UserShard>) -> Self {
-        Self {
-            backend: Backend::User(UserNic::new(shards)),
-        }
+    pub(crate) fn nic(&self) -> &Nic {
+        &self.nic
     }
 
     /// Opens the kernel's interface `name`, such as "eth1". Connections use the kernel's TCP. Binding memory for receiving
@@ -105,9 +88,8 @@ impl Netdev {
     /// # Errors
     /// [`OpenError::NoInterface`] if there is no such interface.
     pub fn kernel(name: &str) -> Result<Self, OpenError> {
-        Ok(Self {
-            backend: Backend::Kernel(kernel::Nic::by_name(name)?),
-        })
+        let nic = Nic::Kernel(kernel::Nic::by_name(name)?);
+        Ok(Self { nic })
     }
 
     /// Opens the kernel's interface of the route to `peer`, as [`kernel`](Self::kernel) does: for connections to it, no privilege is needed.
@@ -124,10 +106,7 @@ impl Netdev {
 
     /// Returns the name of the kernel's interface; `None` for a NIC in user space.
     pub fn interface(&self) -> Option<&str> {
-        match &self.backend {
-            Backend::User(_) => None,
-            Backend::Kernel(nic) => Some(nic.name()),
-        }
+        self.nic.interface()
     }
 
     /// Opens a user-space NIC on `link` (`tap:NAME`, `packet:NAME`, `macvtap:NAME`, `unix:PATH`,
@@ -182,18 +161,12 @@ impl Netdev {
     /// Returns whether the NIC is one of a [`pair`](Self::pair): then only calls move its clock, and a thread that polls in the
     /// background would move it at random.
     pub fn is_in_virtual_time(&self) -> bool {
-        match &self.backend {
-            Backend::User(nic) => {
-                let driver = &nic.first().shared.driver;
-                driver.is_here() && driver.is_virtual()
-            }
-            Backend::Kernel(_) => false,
-        }
+        self.nic.is_in_virtual_time()
     }
 
     /// Returns a plan of the NIC settings that steer TCP to `local` into device memory. Changes nothing.
     pub fn plan_receive(&self, local: SocketAddr) -> ReceivePlan {
-        ReceivePlan::new(self.clone(), local)
+        ReceivePlan::new(self.nic.clone(), local)
     }
 
     /// Binds `memory` to RX queues with net_iovs of the default size: 64 KiB in user space, one page in the kernel. For the
@@ -207,8 +180,7 @@ impl Netdev {
     /// [`BindError::InUse`] (EBUSY) if the memory is bound already, or if some of it is still lent from an earlier binding.
     /// Otherwise the kernel's refusals, also in user space, each with its errno and a remedy.
     pub fn bind_rx(&self, memory: &Dmabuf, queues: &[RxQueueId]) -> Result<BoundRx, BindError> {
-        self.check()?;
-        BoundRx::bind(self, memory, queues, None)
+        BoundRx::bind(&self.nic, memory, queues, None)
     }
 
     /// Binds `memory` to RX queues with net_iovs of `niov_size`. A kernel before Linux 7.3 supports only one page; later
@@ -222,8 +194,7 @@ impl Netdev {
         queues: &[RxQueueId],
         niov_size: NiovSize,
     ) -> Result<BoundRx, BindError> {
-        self.check()?;
-        BoundRx::bind(self, memory, queues, Some(niov_size))
+        BoundRx::bind(&self.nic, memory, queues, Some(niov_size))
     }
 
     /// Binds `memory` for sending: streams of this NIC may send any ranges of it. Needs no queue and no privilege.
@@ -231,8 +202,7 @@ impl Netdev {
     /// # Errors
     /// The kernel's refusals, also in user space, each with its errno and a remedy.
     pub fn bind_tx(&self, memory: &Dmabuf) -> Result<BoundTx, BindTxError> {
-        self.check()?;
-        BoundTx::bind(self, memory)
+        BoundTx::bind(&self.nic, memory)
     }
 
     /// Binds `memory` as a target: streams of this NIC can receive bytes of known length directly into any ranges of it
@@ -242,8 +212,7 @@ impl Netdev {
     /// [`PlaceError`], of the kind `Unsupported` for a NIC of the kernel, which receives into bound memory only, and for memory
     /// that the CPU cannot write, as that of most GPUs.
     pub fn bind_target(&self, memory: &Dmabuf) -> Result<BoundTarget, PlaceError> {
-        self.check()?;
-        BoundTarget::bind(self, memory)
+        BoundTarget::bind(&self.nic, memory)
     }
 
     /// Listens for connections to `address`; port 0 selects a free port.
@@ -252,18 +221,13 @@ impl Netdev {
     /// [`ListenError::Address`] if `address` cannot be resolved; otherwise the port is in use, or the address is not one of
     /// this NIC.
     pub fn listen(&self, address: impl ToSocketAddrs) -> Result<Listener, ListenError> {
-        self.check()?;
+        self.nic.check()?;
         let address = resolve(address).map_err(ListenError::Address)?;
-        let socket = match &self.backend {
-            Backend::User(nic) => ListenSocket::User(UserListening::new(nic.listen(address)?)),
-            Backend::Kernel(nic) => {
-                ListenSocket::Kernel(Arc::new(kernel::Listening::new(nic, address, BACKLOG)?))
-            }
-        };
-        Ok(Listener::new(socket))
+        Ok(Listener::new(self.nic.listen(address)?))
     }
 
-    /// Connects to `address` and waits until the connection is established or TCP gives up.
+    /// Connects to `address` and waits until the connection is established or TCP gives up. Of several addresses of a name, each is
+    /// tried in turn, as by std.
     ///
     /// # Errors
     /// [`ConnectError::Address`] if `address` cannot be resolved; otherwise there is no route, or the peer refused, reset or
@@ -284,7 +248,7 @@ impl Netdev {
         self.connect_with(address, &ConnectOptions::new().timeout(at_most))
     }
 
-    /// Connects to `address` as [`connect`](Self::connect) does, with options: source address, timeout.
+    /// Connects to `address` as [`connect`](Self::connect) does, with options: source address, timeout (for each address of a name).
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
@@ -293,13 +257,12 @@ impl Netdev {
         address: impl ToSocketAddrs,
         options: &ConnectOptions,
     ) -> Result<Stream, ConnectError> {
-        self.check()?;
-        let address = resolve(address).map_err(ConnectError::Address)?;
-        let socket = match &self.backend {
-            Backend::User(nic) => Socket::User(nic.connect(address, options)?),
-            Backend::Kernel(nic) => Socket::Kernel(kernel::Socket::connect(nic, address, options)?),
-        };
-        Ok(Stream::new(socket))
+        self.nic.check()?;
+        each_in_turn(address, |address| {
+            let stream = self.begin_stream(address, options)?;
+            stream.socket().await_connected(options)?;
+            Ok(stream)
+        })
     }
 
     /// Begins to connect to `address`, and returns at once. The timeout of the options does not count: drop the attempt to
@@ -315,19 +278,13 @@ impl Netdev {
         self.begin_stream(address, options).map(Connecting::new)
     }
 
-    /// Begins to connect; [`Socket::connected`] returns the outcome.
+    /// Begins to connect; `connected` of the socket returns the outcome.
     pub(crate) fn begin_stream(
         &self,
         address: SocketAddr,
         options: &ConnectOptions,
     ) -> Result<Stream, ConnectError> {
-        self.check()?;
-        let socket = match &self.backend {
-            Backend::User(nic) => Socket::User(nic.begin_connect(address, options)?),
-            Backend::Kernel(nic) => {
-                Socket::Kernel(kernel::Socket::begin_connect(nic, address, options)?)
-            }
-        };
+        let socket = self.nic.begin_connect(address, options)?;
         Ok(Stream::new(socket))
     }
 
@@ -347,37 +304,19 @@ impl Netdev {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn close(self, at_most: Duration) -> bool {
-        match &self.backend {
-            Backend::User(nic) if self.check().is_ok() => {
-                nic.first().shared.linger(at_most, at_most)
-            }
-            Backend::User(_) | Backend::Kernel(_) => true,
-        }
+        self.nic.close(at_most)
     }
 
     /// Returns the counters of each RX queue. For an interface of the kernel these are its driver's; empty if it has none,
     /// and in a child of fork(2).
     pub fn queue_stats(&self) -> Vec<QueueStats> {
-        match &self.backend {
-            Backend::User(nic) => {
-                let stats = |stack: &mut Stack, _| QueueStats::of_nic(stack.nic());
-                let of_shards = nic.shards().iter().filter_map(|it| it.with(stats).ok());
-                of_shards.reduce(QueueStats::add_all).unwrap_or_default()
-            }
-            Backend::Kernel(nic) => match nic.check() {
-                Ok(()) => nic.queue_stats(),
-                Err(_forked) => Vec::new(),
-            },
-        }
+        self.nic.queue_stats()
     }
 
     /// Returns the packets dropped so far by reason, without reasons that never occurred. For an interface of the kernel,
     /// these are the counters of its driver (`ip -s link` shows more). Empty in a child of fork(2).
     pub fn drops(&self) -> Vec<(&'static str, u64)> {
-        match &self.backend {
-            Backend::User(nic) => nic.drops(),
-            Backend::Kernel(nic) => nic.drops(),
-        }
+        self.nic.drops()
     }
 
     /// Returns how many received frames crossed to the shard of their connection from another one, where the link delivered
@@ -386,28 +325,13 @@ impl Netdev {
     /// connection to the shard that a secret hash selects, a packet link to that of the connection. 0 with one shard, for an
     /// interface of the kernel, and in a child of fork(2).
     pub fn crossed_frames(&self) -> u64 {
-        match &self.backend {
-            Backend::User(nic) => {
-                let crossed = |stack: &mut Stack, _| stack.nic().crossing_stats().received;
-                nic.shards()
-                    .iter()
-                    .filter_map(|it| it.with(crossed).ok())
-                    .sum()
-            }
-            Backend::Kernel(_) => 0,
-        }
+        self.nic.crossed_frames()
     }
 
     /// Returns the state of the link. For an interface of the kernel: whether it is up, and whether it still exists.
     /// [`LinkState::Gone`] in a child of fork(2).
     pub fn link_state(&self) -> LinkState {
-        match &self.backend {
-            Backend::User(nic) => {
-                let state = |stack: &mut Stack, _| stack.nic().link_state();
-                nic.first().with(state).unwrap_or(LinkState::Gone)
-            }
-            Backend::Kernel(nic) => nic.link_state(),
-        }
+        self.nic.link_state()
     }
 
     /// Returns the shards of a NIC in user space ([`NetdevBuilder::shards`]), each as a `Netdev`, for programs with one thread
@@ -433,61 +357,26 @@ impl Netdev {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn shards(&self) -> Vec<Self> {
-        match &self.backend {
-            Backend::User(nic) => {
-                let of_shard = |nic| Self {
-                    backend: Backend::User(nic),
-                };
-                nic.each().map(of_shard).collect()
-            }
-            Backend::Kernel(_) => vec![self.clone()],
-        }
+        self.nic
+            .shards()
+            .into_iter()
+            .map(|nic| Self { nic })
+            .collect()
     }
 
     /// Returns whether both are the same NIC, or the same shard of it.
     pub fn is_same(&self, other: &Self) -> bool {
-        match (&self.backend, &other.backend) {
-            (Backend::User(one), Backend::User(other)) => {
-                let (one, other) = (one.shards(), other.shards());
-                let mut pairs = one.iter().zip(other);
-                one.len() == other.len() && pairs.all(|(a, b)| a.is(&b.shared, b.at))
-            }
-            (Backend::Kernel(one), Backend::Kernel(other)) => one.is_same(other),
-            (Backend::User(_), Backend::Kernel(_)) | (Backend::Kernel(_), Backend::User(_)) => {
-                false
-            }
-        }
+        self.nic.is_same(&other.nic)
     }
 
     /// Returns the MTU, the size in bytes of the largest IP packet that is not a super-packet; 0 if the kernel's interface is
     /// gone, and in a child of fork(2).
     pub fn mtu(&self) -> u16 {
-        match &self.backend {
-            Backend::User(nic) => {
-                let mtu = |stack: &mut Stack, _| stack.nic().mtu();
-                nic.first().with(mtu).unwrap_or_default()
-            }
-            Backend::Kernel(nic) => nic.mtu(),
-        }
+        self.nic.mtu()
     }
 
-    /// Returns the addresses of the NIC. Empty for a user-space NIC in a child of fork(2).
+    /// Returns the addresses of the NIC. Empty in a child of fork(2).
     pub fn addresses(&self) -> Vec<IpAddr> {
-        match &self.backend {
-            Backend::User(nic) => {
-                let addresses = |stack: &mut Stack, _| stack.addresses().collect();
-                nic.first().with(addresses).unwrap_or_default()
-            }
-            Backend::Kernel(nic) => nic.addresses(),
-        }
+        self.nic.addresses()
     }
-}
-
-/// Interface index of a stack's only interface, in the stack's own numbering.
-pub(crate) const IFINDEX: IfIndex = IfIndex(1);
-
-pub(crate) fn resolve(address: impl ToSocketAddrs) -> std::io::Result<SocketAddr> {
-    let no_address =
-        || std::io::Error::new(std::io::ErrorKind::InvalidInput, "the name has no address");
-    address.to_socket_addrs()?.next().ok_or_else(no_address)
 }

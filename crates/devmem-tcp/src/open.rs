@@ -32,9 +32,9 @@ use crate::capture::{Capture, FrameSink};
 use crate::driver::{self, Driver, StackIndex};
 use crate::error::{ErrorKind, OpenError, Refusal};
 use crate::link_spec::LinkSpec;
-use crate::netdev::{IFINDEX, Netdev};
-use crate::shards::{Shared, UserShard};
+use crate::netdev::Netdev;
 use crate::tcp_options::{Keepalive, TcpOptions};
+use crate::user::{IFINDEX, Shard, Shared};
 use link::OpenedLinks;
 pub use macvtap::MacvtapMode;
 use parse::{parse_mac, parse_ports, parse_prefix};
@@ -335,10 +335,7 @@ impl NetdevBuilder {
         let lease = lease.transpose().map_err(failed)?;
         let drivers = drivers.into_iter().map(Driver::from).collect();
         let shards = Shared::group(drivers, lease).map_err(failed)?;
-        let shard = |shared| UserShard {
-            shared,
-            at: StackIndex(0),
-        };
+        let shard = |shared| Shard::new(shared, StackIndex(0));
         Ok(Netdev::of_shards(shards.into_iter().map(shard)))
     }
 
@@ -533,10 +530,8 @@ pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError
     let shared =
         Shared::group(vec![driver], None).map_err(OpenError::system("starting a thread"))?;
     let end = |index| {
-        Netdev::of_shards(shared.iter().map(|shared| UserShard {
-            shared: Arc::clone(shared),
-            at: StackIndex(index),
-        }))
+        let shared = shared.iter().map(Arc::clone);
+        Netdev::of_shards(shared.map(|shared| Shard::new(shared, StackIndex(index))))
     };
     Ok((end(0), end(1)))
 }

@@ -3,27 +3,23 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use devmem_uapi::MsgFlags;
+use devmem_uapi::{Errno, MsgFlags};
 use steer::RxQueueId;
 
+use crate::backend::Socket;
 use crate::batch::RxBatch;
+use crate::bound_target::BoundTarget;
 use crate::driver::WaitLimit;
-use crate::error::{HeldMemory, RecvError};
-use crate::socket::{RecvRequest, Socket};
+use crate::error::{HeldMemory, PlaceError, RecvError};
+use crate::limit::CallLimit;
+use crate::recv_request::{Placement, RecvRequest};
 use crate::tcp_info::TcpInfo;
-
-/// How a stream treats bytes that did not land in device memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Placement {
-    /// Deliver them in order as [`Frag::Linear`](crate::Frag::Linear).
-    #[default]
-    Mixed,
-    /// Return [`RecvError::Misplaced`] with the cause. The bytes stay queued: switch to `Mixed` to receive them.
-    Strict,
-}
 
 /// Counters of what a stream has received and returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,6 +66,24 @@ impl fmt::Display for StreamStats {
 /// Frags of one [`RecvHalf::peek`].
 const PEEK_FRAGS: usize = 16;
 
+/// The [`StreamStats`] of a stream that are counted here. A read through a shared reference counts, too.
+#[derive(Debug, Default)]
+struct Counters {
+    device_bytes: AtomicU64,
+    linear_bytes: AtomicU64,
+    device_frags: AtomicU64,
+    receives: AtomicU64,
+}
+
+impl Counters {
+    fn count(&mut self, batch: &RxBatch) {
+        *self.device_bytes.get_mut() += batch.device_bytes() as u64;
+        *self.linear_bytes.get_mut() += batch.linear_bytes() as u64;
+        *self.device_frags.get_mut() += batch.device_frags() as u64;
+        *self.receives.get_mut() += 1;
+    }
+}
+
 /// The receiving half of a [`Stream`](crate::Stream), from [`Stream::into_split`](crate::Stream::into_split) or
 /// [`Stream::split`](crate::Stream::split).
 ///
@@ -77,21 +91,22 @@ const PEEK_FRAGS: usize = 16;
 #[derive(Debug)]
 pub struct RecvHalf {
     pub(crate) socket: Socket,
-    pub(crate) limit: WaitLimit,
+    pub(crate) limit: CallLimit,
     placement: Placement,
-    stats: StreamStats,
-    /// Reused by every peek; empty in between.
-    peeked: Option<RxBatch>,
+    counters: Counters,
+    /// Reused by every peek, and by reads of bytes in device memory; empty in between. Locked as long as bytes are copied, so that
+    /// two threads that read do not get the same ones.
+    copying: Mutex<Option<RxBatch>>,
 }
 
 impl RecvHalf {
     pub(crate) fn new(socket: Socket) -> Self {
         Self {
             socket,
-            limit: WaitLimit::Forever,
+            limit: CallLimit::new(WaitLimit::Forever),
             placement: Placement::Mixed,
-            stats: StreamStats::default(),
-            peeked: None,
+            counters: Counters::default(),
+            copying: Mutex::new(None),
         }
     }
 
@@ -123,8 +138,10 @@ impl RecvHalf {
             return Ok(0);
         }
         let request = self.request(max_bytes, MsgFlags::empty());
-        let received = self.socket.recv(batch, request);
-        self.count(batch);
+        let received = batch.fill(&self.socket, request);
+        if !batch.is_empty() {
+            self.counters.count(batch);
+        }
         received
     }
 
@@ -139,39 +156,133 @@ impl RecvHalf {
         if out.is_empty() {
             return Ok(0);
         }
-        let mut batch = self
-            .peeked
-            .take()
-            .unwrap_or_else(|| RxBatch::with_capacity(PEEK_FRAGS));
         let mut request = self.request(out.len(), MsgFlags::PEEK);
         request.placement = Placement::Mixed;
-        let peeked = self.socket.recv(&mut batch, request);
+        self.copy_queued(&mut self.lock_copying(), request, out)
+    }
+
+    /// Reads as [`io::Read`] does.
+    pub(crate) fn read_shared(&self, out: &mut [u8]) -> Result<usize, RecvError> {
+        if out.is_empty() {
+            return Ok(0);
+        }
+        loop {
+            let read = match self.socket.read(out, self.limit.get()) {
+                Err(RecvError::Refused(refused)) if refused.errno() == Errno::EFAULT => {
+                    match self.read_device(out) {
+                        // Another thread has read the bytes meanwhile.
+                        Err(RecvError::WouldBlock) => continue,
+                        read => return read,
+                    }
+                }
+                read => read?,
+            };
+            let Counters {
+                linear_bytes,
+                receives,
+                ..
+            } = &self.counters;
+            linear_bytes.fetch_add(read as u64, Ordering::Relaxed);
+            receives.fetch_add(u64::from(read > 0), Ordering::Relaxed);
+            return Ok(read);
+        }
+    }
+
+    /// Reads bytes that are in device memory, by a copy. They are received only when they are copied: if the copy fails, they stay
+    /// queued.
+    fn read_device(&self, out: &mut [u8]) -> Result<usize, RecvError> {
+        let mut copying = self.lock_copying();
+        let mut request = RecvRequest {
+            placement: Placement::Mixed,
+            limit: WaitLimit::Never,
+            max_bytes: out.len(),
+            flags: MsgFlags::PEEK,
+        };
+        let copied = self.copy_queued(&mut copying, request, out)?;
+        let batch = copying.get_or_insert_with(|| RxBatch::with_capacity(PEEK_FRAGS));
+        request.flags = MsgFlags::empty();
+        let mut left = copied;
+        while left > 0 {
+            request.max_bytes = left;
+            let received = batch.fill(&self.socket, request)?;
+            let Counters {
+                device_bytes,
+                linear_bytes,
+                device_frags,
+                ..
+            } = &self.counters;
+            device_bytes.fetch_add(batch.device_bytes() as u64, Ordering::Relaxed);
+            linear_bytes.fetch_add(batch.linear_bytes() as u64, Ordering::Relaxed);
+            device_frags.fetch_add(batch.device_frags() as u64, Ordering::Relaxed);
+            batch.release()?;
+            left = left.saturating_sub(received);
+        }
+        let receives = u64::from(copied > 0);
+        self.counters
+            .receives
+            .fetch_add(receives, Ordering::Relaxed);
+        Ok(copied)
+    }
+
+    /// Copies queued bytes to `out` and leaves them queued.
+    fn copy_queued(
+        &self,
+        batch: &mut Option<RxBatch>,
+        request: RecvRequest,
+        out: &mut [u8],
+    ) -> Result<usize, RecvError> {
+        let batch = batch.get_or_insert_with(|| RxBatch::with_capacity(PEEK_FRAGS));
+        let peeked = batch.fill(&self.socket, request);
         // Peeking lends frags, too, which are returned at once.
         let lent = batch.device_frags() as u64;
         let copied = peeked.and_then(|_| Ok(batch.copy_to(out)?));
-        self.stats.device_frags += lent;
+        self.counters
+            .device_frags
+            .fetch_add(lent, Ordering::Relaxed);
         batch.release()?;
-        self.peeked = Some(batch);
         copied
+    }
+
+    /// Says where the next bytes of the stream belong: in `ranges` of `target`, one after another, from the first byte that was
+    /// not received yet. A user-space NIC then receives them there, without a copy of its own, as far as it can. Bytes that
+    /// were queued before this call stay where they are: in the bound memory, or in the ranges of an earlier call. Those that arrive out of
+    /// order lie in the bound memory; those of a packet that the NIC did not expect were copied to their place, or lie in
+    /// the bound memory, too.
+    ///
+    /// Receive as usual, range by range ([`recv_at_most`](Self::recv_at_most)), and pass each batch to
+    /// [`RxBatch::gather_into`](crate::RxBatch::gather_into) with its place: it copies only what is not there. Bytes behind the last
+    /// range go to the bound memory. The call replaces an earlier one; without ranges it only ends that.
+    ///
+    /// Until a byte of a range was received, the NIC may write anything to it. If a range shall be used for something else before
+    /// all of it was received, end this first: by a call without ranges, or by dropping the stream.
+    ///
+    /// So the ranges must not have bytes of the target that are still needed. These are, for any stream of the NIC: bytes that
+    /// have arrived in the ranges of an earlier call and were not received (where the new ranges have them at the
+    /// same place, they may stay); those in batches that were neither gathered nor released; ranges that another stream is filling.
+    ///
+    /// # Errors
+    /// [`PlaceError`]: the stream is not established, or has ended; the target is bound to another NIC; a range is not inside
+    /// it; a byte is in two of the ranges, or is still needed. The earlier call stays in effect then.
+    pub fn place_next(
+        &mut self,
+        target: &BoundTarget,
+        ranges: &[Range<usize>],
+    ) -> Result<(), PlaceError> {
+        self.socket.place_next(target.binding(), ranges)
+    }
+
+    fn lock_copying(&self) -> MutexGuard<'_, Option<RxBatch>> {
+        // A batch can be received into in any state, so a panic of another thread does not matter.
+        self.copying.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn request(&self, max_bytes: usize, flags: MsgFlags) -> RecvRequest {
         RecvRequest {
             placement: self.placement,
-            limit: self.limit,
+            limit: self.limit.get(),
             max_bytes,
             flags,
         }
-    }
-
-    fn count(&mut self, batch: &RxBatch) {
-        if batch.is_empty() {
-            return;
-        }
-        self.stats.device_bytes += batch.device_bytes() as u64;
-        self.stats.linear_bytes += batch.linear_bytes() as u64;
-        self.stats.device_frags += batch.device_frags() as u64;
-        self.stats.receives += 1;
     }
 
     /// Sets how to treat bytes that did not land in device memory; [`Placement::Mixed`] by default.
@@ -181,13 +292,13 @@ impl RecvHalf {
 
     /// Makes calls return [`WouldBlock`](RecvError::WouldBlock) instead of waiting. Overrides an earlier
     /// [`set_timeout`](Self::set_timeout).
-    pub fn set_nonblocking(&mut self, nonblocking: bool) {
-        self.limit = WaitLimit::of_nonblocking(nonblocking);
+    pub fn set_nonblocking(&self, nonblocking: bool) {
+        self.limit.set_nonblocking(nonblocking);
     }
 
     /// Sets how long a call waits; `None` waits forever. Overrides an earlier [`set_nonblocking`](Self::set_nonblocking).
-    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
-        self.limit = WaitLimit::within(timeout);
+    pub fn set_timeout(&self, timeout: Option<Duration>) {
+        self.limit.set_timeout(timeout);
     }
 
     /// Returns the address of the peer.
@@ -214,9 +325,18 @@ impl RecvHalf {
 
     /// Returns the counters.
     pub fn stats(&self) -> StreamStats {
+        let Counters {
+            device_bytes,
+            linear_bytes,
+            device_frags,
+            receives,
+        } = &self.counters;
         StreamStats {
+            device_bytes: device_bytes.load(Ordering::Relaxed),
+            linear_bytes: linear_bytes.load(Ordering::Relaxed),
+            device_frags: device_frags.load(Ordering::Relaxed),
             tokens_returned: self.socket.returned(),
-            ..self.stats
+            receives: receives.load(Ordering::Relaxed),
         }
     }
 
@@ -241,18 +361,11 @@ impl RecvHalf {
     }
 }
 
-/// Reads bytes that are in host memory: all of them, if no device memory is bound to the queue of the connection. If the next
-/// bytes are in device memory, the read fails with EFAULT, as in Linux, and they stay queued: receive them with
-/// [`recv`](RecvHalf::recv), or copy them with [`peek`](RecvHalf::peek).
+/// Reads bytes wherever they are. Those in device memory are copied, by the CPU or by the memory's engine; [`recv`](RecvHalf::recv)
+/// receives them without a copy. If the memory can be read by neither, the read fails with EFAULT and the bytes stay queued.
 impl io::Read for RecvHalf {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        if out.is_empty() {
-            return Ok(0);
-        }
-        let read = self.socket.read(out, self.limit)?;
-        self.stats.linear_bytes += read as u64;
-        self.stats.receives += u64::from(read > 0);
-        Ok(read)
+        Ok(self.read_shared(out)?)
     }
 }
 

@@ -8,9 +8,10 @@ use devmem_uapi::Errno;
 use netmem::{CopyError, Dmabuf};
 
 use crate::bound_tx::BoundTx;
+use crate::completions::Completions;
 use crate::error::{CompletionError, ErrorKind, Refusal, SendError};
-use crate::send::{Completions, SendId};
 use crate::send_half::SendHalf;
+use crate::send_id::SendId;
 
 /// Sends a stream of chunks from a region of bound device memory. A chunk is reused only when its send is complete, so the
 /// program never changes bytes that TCP may still need.

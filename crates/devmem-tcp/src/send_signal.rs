@@ -4,10 +4,11 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 
+use crate::backend::Socket;
 use crate::signals::TaskSignal;
-use crate::socket::{Inner, Socket};
+use crate::user;
 
 /// An fd that tells a program, which never blocks in a call, when it can repeat a send that found the queue full, from
 /// [`SendHalf::send_signal`](crate::SendHalf::send_signal); or when a connection attempt is over, from
@@ -36,24 +37,22 @@ use crate::socket::{Inner, Socket};
 #[derive(Debug)]
 pub struct SendSignal {
     /// The socket in user space, which arms the signal; none with a NIC of the kernel.
-    socket: Weak<Inner>,
+    socket: Weak<user::Socket>,
     fd: OwnedFd,
 }
 
 impl SendSignal {
     pub(crate) fn of(socket: &Socket) -> io::Result<Self> {
-        let fd = socket.task_signal(TaskSignal::Send)?;
-        let socket = match socket {
-            Socket::User(inner) => Arc::downgrade(inner),
-            Socket::Kernel(_) => Weak::new(),
-        };
-        Ok(Self { socket, fd })
+        Ok(Self {
+            fd: socket.task_signal(TaskSignal::Send)?,
+            socket: socket.armed(),
+        })
     }
 
     /// Arms the signal for one event. Does nothing in a child of fork(2).
     pub fn arm(&self) {
-        if let Some(inner) = self.socket.upgrade() {
-            inner.arm(TaskSignal::Send);
+        if let Some(socket) = self.socket.upgrade() {
+            socket.arm(TaskSignal::Send);
         }
     }
 }

@@ -9,21 +9,24 @@ use std::time::Duration;
 
 use steer::RxQueueId;
 
+use crate::backend::Socket;
 use crate::batch::RxBatch;
+use crate::bound_target::BoundTarget;
 use crate::bound_tx::BoundTx;
-use crate::error::{HeldMemory, RecvError, SendError, ShutdownError};
-use crate::recv_half::{Placement, RecvHalf, StreamStats};
-use crate::send::{Completions, SendId};
+use crate::completions::Completions;
+use crate::error::{HeldMemory, PlaceError, RecvError, SendError, ShutdownError};
+use crate::recv_half::{RecvHalf, StreamStats};
+use crate::recv_request::Placement;
 use crate::send_half::SendHalf;
+use crate::send_id::SendId;
 use crate::send_signal::SendSignal;
-use crate::socket::Socket;
 use crate::tcp_info::TcpInfo;
 use crate::tcp_options::Keepalive;
 
 /// A TCP connection of a [`Netdev`](crate::Netdev).
 ///
-/// [`recv`](Self::recv) receives into device memory, [`send`](Self::send) sends from device memory; [`Read`](io::Read) and
-/// [`Write`](io::Write) are for bytes in host memory. Dropping a stream sends a FIN after all queued data.
+/// [`recv`](Self::recv) receives into device memory, [`send`](Self::send) and [`send_all`](Self::send_all) send from device memory;
+/// [`Read`](io::Read) and [`Write`](io::Write) copy from and to host memory. Dropping a stream sends a FIN after all queued data.
 ///
 /// [`into_split`](Self::into_split) gives the two directions to two threads.
 #[derive(Debug)]
@@ -104,7 +107,19 @@ impl Stream {
         self.recv.peek(out)
     }
 
-    /// Sends ranges of bound device memory: see [`SendHalf::send`].
+    /// Says where the next bytes of the stream belong: see [`RecvHalf::place_next`].
+    ///
+    /// # Errors
+    /// As [`RecvHalf::place_next`].
+    pub fn place_next(
+        &mut self,
+        target: &BoundTarget,
+        ranges: &[Range<usize>],
+    ) -> Result<(), PlaceError> {
+        self.recv.place_next(target, ranges)
+    }
+
+    /// Sends ranges of bound device memory, what fits into the send queue: see [`SendHalf::send`].
     ///
     /// # Errors
     /// As [`SendHalf::send`].
@@ -112,12 +127,32 @@ impl Stream {
         self.send.send(tx, ranges)
     }
 
-    /// Sends bytes of host memory with `MSG_ZEROCOPY`: see [`SendHalf::send_host`].
+    /// Sends all bytes of ranges of bound device memory: see [`SendHalf::send_all`].
+    ///
+    /// # Errors
+    /// As [`SendHalf::send_all`].
+    pub fn send_all(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, SendError> {
+        self.send.send_all(tx, ranges)
+    }
+
+    /// Sends bytes of host memory with `MSG_ZEROCOPY`, what fits into the send queue: see [`SendHalf::send_host`].
     ///
     /// # Errors
     /// As [`SendHalf::send`].
-    pub fn send_host(&mut self, bytes: &Arc<[u8]>) -> Result<SendId, SendError> {
-        self.send.send_host(bytes)
+    pub fn send_host(
+        &mut self,
+        bytes: &Arc<[u8]>,
+        range: Range<usize>,
+    ) -> Result<SendId, SendError> {
+        self.send.send_host(bytes, range)
+    }
+
+    /// Sends all bytes of host memory with `MSG_ZEROCOPY`: see [`SendHalf::send_host_all`].
+    ///
+    /// # Errors
+    /// As [`SendHalf::send_all`].
+    pub fn send_host_all(&mut self, bytes: &Arc<[u8]>) -> Result<SendId, SendError> {
+        self.send.send_host_all(bytes)
     }
 
     /// Returns a handle that reports when sends are complete: see [`SendHalf::completions`].
@@ -137,8 +172,8 @@ impl Stream {
     ///
     /// # Errors
     /// The connection is not established, or not any more.
-    pub fn shutdown_write(&mut self) -> Result<(), ShutdownError> {
-        self.send.shutdown()
+    pub fn shutdown_write(&self) -> Result<(), ShutdownError> {
+        self.send.shutdown_write()
     }
 
     /// Sets how to treat bytes that did not land in device memory; [`Placement::Mixed`] by default.
@@ -147,26 +182,26 @@ impl Stream {
     }
 
     /// Makes calls of both directions return `WouldBlock` instead of waiting. Overrides earlier timeouts.
-    pub fn set_nonblocking(&mut self, nonblocking: bool) {
+    pub fn set_nonblocking(&self, nonblocking: bool) {
         self.recv.set_nonblocking(nonblocking);
         self.send.set_nonblocking(nonblocking);
     }
 
     /// Sets how long a call of either direction waits; `None` waits forever.
-    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
+    pub fn set_timeout(&self, timeout: Option<Duration>) {
         self.set_read_timeout(timeout);
         self.set_write_timeout(timeout);
     }
 
     /// Sets how long a receive waits; `None` waits forever.
     #[doc(alias = "SO_RCVTIMEO")]
-    pub fn set_read_timeout(&mut self, timeout: Option<Duration>) {
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) {
         self.recv.set_timeout(timeout);
     }
 
     /// Sets how long a send waits; `None` waits forever.
     #[doc(alias = "SO_SNDTIMEO")]
-    pub fn set_write_timeout(&mut self, timeout: Option<Duration>) {
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) {
         self.send.set_timeout(timeout);
     }
 
@@ -205,6 +240,15 @@ impl Stream {
     #[doc(alias = "SO_LINGER")]
     pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
         self.socket().set_linger(linger)
+    }
+
+    /// Returns the pending error of the connection and clears it (SO_ERROR): why it has ended, if a call has not returned that yet.
+    ///
+    /// # Errors
+    /// The NIC belongs to another process.
+    #[doc(alias = "SO_ERROR")]
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        self.socket().take_error()
     }
 
     /// Returns the address of the peer.
@@ -277,21 +321,40 @@ impl AsRawFd for Stream {
     }
 }
 
-/// Reads bytes that are in host memory, as [`RecvHalf`] does.
+/// Reads bytes wherever they are, as [`RecvHalf`] does.
 impl io::Read for Stream {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        self.recv.read(out)
+        (&*self).read(out)
     }
 }
 
+/// As with std's `TcpStream`, threads that share a stream can read it; each byte is read by one of them.
+impl io::Read for &Stream {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        Ok(self.recv.read_shared(out)?)
+    }
+}
+
+/// Writes bytes of host memory, by a copy.
 impl io::Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.send.write(bytes)
+        (&*self).write(bytes)
     }
 
     /// Sends what waits for further writes to fill a packet. Without a further call it leaves after about a millisecond, or up to 4 ms
     /// right after a long stream. What Nagle's algorithm holds back still waits.
     fn flush(&mut self) -> io::Result<()> {
-        self.send.flush()
+        (&*self).flush()
+    }
+}
+
+/// As with std's `TcpStream`, for threads that share a stream.
+impl io::Write for &Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.send.write_shared(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.send.flush_shared()
     }
 }

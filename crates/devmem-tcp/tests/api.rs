@@ -46,7 +46,7 @@ impl Bench {
             .apply()
             .unwrap();
         let bound = receiver.bind_rx(&memory, setup.queues()).unwrap();
-        let mut listener = receiver.listen(LOCAL).unwrap();
+        let listener = receiver.listen(LOCAL).unwrap();
         listener.set_timeout(Some(PATIENCE));
         Self {
             sender,
@@ -60,7 +60,7 @@ impl Bench {
 
     fn connection(&self) -> (Stream, Stream) {
         let sender = self.sender.connect(LOCAL).unwrap();
-        let (mut stream, peer) = self.listener.accept().unwrap();
+        let (stream, peer) = self.listener.accept().unwrap();
         assert_eq!(peer, sender.local_addr().unwrap());
         stream.set_timeout(Some(PATIENCE));
         (sender, stream)
@@ -372,7 +372,7 @@ fn only_payload_of_the_named_server_lands_in_device_memory() {
     let setup = setup.unwrap();
     let bound = client.bind_rx(&memory, setup.queues()).unwrap();
     for (address, expected) in [("10.77.0.1:80", 70_000), ("10.77.0.1:81", 0)] {
-        let mut listener = server.listen(address).unwrap();
+        let listener = server.listen(address).unwrap();
         listener.set_timeout(Some(PATIENCE));
         let mut stream = client.connect(address).unwrap();
         let (mut accepted, _) = listener.accept().unwrap();

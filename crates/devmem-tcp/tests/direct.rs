@@ -47,9 +47,9 @@ impl Bench {
         let bound = nic.bind_rx(&memory, setup.queues()).expect("bound");
         let place = Dmabuf::anonymous(TARGET_BYTES).expect("memory");
         let target = nic.bind_target(&place).expect("bound");
-        let mut listener = nic.listen(address).expect("the port is free");
+        let listener = nic.listen(address).expect("the port is free");
         let sender = other.connect(address).expect("the listener is there");
-        let (mut receiver, _) = listener.accept().expect("it connected");
+        let (receiver, _) = listener.accept().expect("it connected");
         receiver.set_timeout(Some(PATIENCE));
         // From here on, a call that waits for a connection lets virtual time pass.
         listener.set_timeout(Some(Duration::from_millis(5)));

@@ -38,7 +38,7 @@ impl World {
         let setup = plan.apply().unwrap();
         let rx = receiver.bind_rx(&memory, setup.queues()).unwrap();
         let tx = sender.bind_tx(&tx_memory).unwrap();
-        let mut listener = receiver.listen(LOCAL).unwrap();
+        let listener = receiver.listen(LOCAL).unwrap();
         listener.set_timeout(Some(PATIENCE));
         Self {
             sender,
@@ -53,8 +53,8 @@ impl World {
     }
 
     fn connection(&self) -> (Stream, Stream) {
-        let mut sender = self.sender.connect(LOCAL).unwrap();
-        let (mut receiver, _) = self.listener.accept().unwrap();
+        let sender = self.sender.connect(LOCAL).unwrap();
+        let (receiver, _) = self.listener.accept().unwrap();
         sender.set_timeout(Some(PATIENCE));
         receiver.set_timeout(Some(PATIENCE));
         (sender, receiver)
@@ -119,7 +119,7 @@ fn every_call_is_refused(world: World, streams: (Stream, Stream), mut batch: RxB
             .is_err_and(|error| error.errno() == dead),
     );
     check(
-        to.send_host(&vec![0; 9].into())
+        to.send_host_all(&vec![0; 9].into())
             .is_err_and(|error| error.errno() == dead),
     );
     check(

@@ -35,7 +35,7 @@ impl Small {
         let bound = receiver
             .bind_rx_sized(&memory, setup.queues(), niov)
             .unwrap();
-        let mut listener = receiver.listen(LOCAL).unwrap();
+        let listener = receiver.listen(LOCAL).unwrap();
         listener.set_timeout(Some(PATIENCE));
         Self {
             sender,
@@ -48,7 +48,7 @@ impl Small {
 
     fn connection(&self) -> (Stream, Stream) {
         let sender = self.sender.connect(LOCAL).unwrap();
-        let (mut stream, _) = self.listener.accept().unwrap();
+        let (stream, _) = self.listener.accept().unwrap();
         stream.set_timeout(Some(SOON));
         (sender, stream)
     }

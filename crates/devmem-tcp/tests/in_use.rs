@@ -26,7 +26,7 @@ impl World {
     fn on(sender: Netdev, receiver: Netdev, ip: &str) -> Self {
         let local = SocketAddr::new(ip.parse().unwrap(), PORT);
         let setup = receiver.plan_receive(local).apply().unwrap();
-        let mut listener = receiver.listen(local).unwrap();
+        let listener = receiver.listen(local).unwrap();
         listener.set_timeout(Some(PATIENCE));
         Self {
             sender,
@@ -64,8 +64,8 @@ impl World {
     }
 
     fn connection(&self) -> (Stream, Stream) {
-        let mut sender = self.sender.connect(self.local).unwrap();
-        let (mut receiver, _) = self.listener.accept().unwrap();
+        let sender = self.sender.connect(self.local).unwrap();
+        let (receiver, _) = self.listener.accept().unwrap();
         sender.set_timeout(Some(PATIENCE));
         receiver.set_timeout(Some(PATIENCE));
         (sender, receiver)
@@ -261,7 +261,7 @@ fn received_frags_are_sent_in_place_and_the_memory_is_bound_again() {
                 received += back.recv(&mut batch).unwrap();
                 held.extend(batch.take());
             }
-            let id = back.send(&tx, &ranges(&held)).unwrap();
+            let id = back.send_all(&tx, &ranges(&held)).unwrap();
             let mut echoed = 0;
             while echoed < bytes.len() {
                 echoed += there.recv(&mut batch).unwrap();

@@ -38,7 +38,7 @@ fn a_nic_sends_to_itself_from_device_memory_to_device_memory() {
         received
     });
     let id = sender
-        .send(&tx, &[0..1, 1..4095, 4095..4 << 20])
+        .send_all(&tx, &[0..1, 1..4095, 4095..4 << 20])
         .expect("queued");
     sender.completions().wait(id).expect("it completes");
     from.fill(0..4 << 20, 0xee).expect("inside");
@@ -140,7 +140,7 @@ fn a_lost_device_ends_its_connections_with_the_cause() {
         staged.devices[side].lose();
         let sent = staged
             .sender
-            .send(&staged.tx, &[0..1, 1..100_000])
+            .send_all(&staged.tx, &[0..1, 1..100_000])
             .expect("queued");
         let mut batch = RxBatch::with_capacity(128);
         let received = loop {

@@ -61,7 +61,7 @@ fn a_send_completes_and_its_bytes_may_change_then() {
             (received, receiver)
         });
         let id = sender
-            .send(&tx, &[0..100_000, 100_000..300_000])
+            .send_all(&tx, &[0..100_000, 100_000..300_000])
             .expect("queued");
         assert_eq!(id.bytes(), 300_000);
         let completions = sender.completions();
@@ -156,7 +156,7 @@ fn a_non_blocking_send_queues_as_much_as_fits() {
     assert!(matches!(refused, CompletionError::WouldBlock));
     let received = receive(&mut receiver, id.bytes());
     assert!(received == bytes[..id.bytes()]);
-    let mut completions = sender.completions();
+    let completions = sender.completions();
     completions.set_timeout(Some(Duration::from_secs(1)));
     completions.wait(id).expect("now it completes");
 }
@@ -201,7 +201,7 @@ fn a_range_outside_the_memory_is_refused_whole() {
     let memory = device(b"x");
     let tx = a.bind_tx(&memory).expect("bound");
     let refused = sender
-        .send(&tx, &[0..10, 4095..4097])
+        .send_all(&tx, &[0..10, 4095..4097])
         .expect_err("past the end");
     assert!(matches!(refused, SendError::Refused(refused) if refused.errno() == Errno::EFAULT));
     assert_eq!(sender.completions().pending().expect("alive"), 0);
@@ -355,7 +355,6 @@ fn early_data_that_cannot_be_sent_is_refused_before_anything_is() {
             .remedy()
             .is_some_and(|remedy| remedy.contains("bind_tx"))
     );
-    let mut listener = listener;
     listener.set_nonblocking(true);
     assert!(listener.accept().is_err(), "no SYN was sent");
 }

@@ -46,7 +46,7 @@ impl Bench {
                 .unwrap()
                 .queues(),
         );
-        let mut listener = receiver.listen(LOCAL).unwrap();
+        let listener = receiver.listen(LOCAL).unwrap();
         listener.set_timeout(Some(PATIENCE));
         Self {
             sender,
@@ -59,7 +59,7 @@ impl Bench {
 
     fn connection(&self, from: u16) -> (Stream, Stream) {
         let from = ConnectOptions::new().source(([10, 77, 0, 1], from).into());
-        let mut sender = self.sender.connect_with(LOCAL, &from).unwrap();
+        let sender = self.sender.connect_with(LOCAL, &from).unwrap();
         let (mut receiver, _) = self.listener.accept().unwrap();
         sender.set_timeout(Some(PATIENCE));
         receiver.set_timeout(Some(PATIENCE));
@@ -189,19 +189,83 @@ fn a_frame_is_peeked_and_received_by_its_length_across_packets() {
 }
 
 #[test]
-fn read_refuses_bytes_in_device_memory_and_leaves_them() {
+fn read_copies_bytes_out_of_device_memory() {
     let bench = Bench::new("read-device", 1);
-    let (mut sender, mut receiver) = bench.connection(40_000);
-    sender.write_all(b"in device memory").unwrap();
-    let refused = receiver.read(&mut [0; 4]).unwrap_err();
-    assert_eq!(refused.kind(), std::io::ErrorKind::InvalidInput);
-    assert!(refused.to_string().contains("`peek`"), "{refused}");
-    let mut batch = RxBatch::with_capacity(4);
-    assert_eq!(receiver.recv(&mut batch).unwrap(), 16);
+    let (sender, mut receiver) = bench.connection(40_000);
+    (&sender).write_all(b"in device memory").unwrap();
     let mut start = [0; 9];
-    assert_eq!(batch.copy_to(&mut start).unwrap(), 9);
+    (&receiver).read_exact(&mut start).unwrap();
     assert_eq!(&start, b"in device");
-    drop((batch, sender, receiver));
+    let mut batch = RxBatch::with_capacity(4);
+    assert_eq!(receiver.recv_at_most(&mut batch, 4).unwrap(), 4);
+    assert_eq!(batch.device_bytes(), 4, "a read takes only what it returns");
+    batch.release().unwrap();
+
+    let long: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
+    let (read, mut bytes) = (long.len(), Vec::new());
+    let writing = std::thread::spawn({
+        let long = long.clone();
+        move || (&sender).write_all(&long).map(|()| sender)
+    });
+    let rest = (&receiver).take(read as u64 + 3).read_to_end(&mut bytes);
+    assert_eq!(rest.unwrap(), read + 3);
+    assert!(bytes.starts_with(b"ory") && bytes[3..] == long);
+    let stats = receiver.stats();
+    assert_eq!(
+        (stats.device_bytes, stats.linear_bytes),
+        (read as u64 + 16, 0)
+    );
+    assert_eq!(stats.device_frags, stats.tokens_returned, "{stats}");
+    drop((batch, writing.join().unwrap().unwrap(), receiver));
+    bench.finish();
+}
+
+#[test]
+fn threads_that_share_a_stream_read_each_byte_once() {
+    const EACH: usize = 500_000;
+    let bench = Bench::new("read-shared", 1);
+    let (sender, receiver) = bench.connection(40_000);
+    let sums = std::thread::scope(|scope| {
+        let readers = [(); 2].map(|()| {
+            scope.spawn(|| {
+                let mut part = vec![0; EACH];
+                (&receiver).read_exact(&mut part).unwrap();
+                part.iter().map(|byte| u64::from(*byte)).sum::<u64>()
+            })
+        });
+        let bytes: Vec<u8> = (0..2 * EACH as u32).map(|n| (n % 251) as u8).collect();
+        (&sender).write_all(&bytes).unwrap();
+        let read: u64 = readers.map(|it| it.join().unwrap()).iter().sum();
+        let written: u64 = bytes.iter().map(|byte| u64::from(*byte)).sum();
+        [read, written]
+    });
+    assert_eq!(sums[0], sums[1]);
+    drop((sender, receiver));
+    bench.finish();
+}
+
+#[test]
+fn the_addresses_of_a_name_are_tried_in_turn() {
+    let bench = Bench::new("in-turn", 1);
+    let [silent, listening] = ["10.77.0.2:9", LOCAL].map(|at| at.parse().unwrap());
+    let addresses: [std::net::SocketAddr; 2] = [silent, listening];
+    let stream = bench.sender.connect(&addresses[..]).unwrap();
+    assert_eq!(stream.peer_addr().unwrap(), listening);
+    let (accepted, _) = bench.listener.accept().unwrap();
+    assert!(stream.take_error().unwrap().is_none());
+    // With an unread byte and no linger time, dropping it resets.
+    accepted.set_linger(Some(Duration::ZERO)).unwrap();
+    drop(accepted);
+    let refused = bench.sender.connect(&[silent, silent][..]).unwrap_err();
+    assert_eq!(refused.kind(), devmem_tcp::ErrorKind::ConnectionRefused);
+    let reset = loop {
+        if let Some(error) = stream.take_error().unwrap() {
+            break error;
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!(reset.kind(), std::io::ErrorKind::ConnectionReset);
+    drop(stream);
     bench.finish();
 }
 
@@ -324,7 +388,7 @@ fn a_receiver_that_keeps_its_tokens_takes_no_memory_from_one_on_another_queue() 
     let on = |queue: RxQueueId| {
         let connections = std::iter::repeat_with(|| {
             let sender = sender.connect(LOCAL).unwrap();
-            let (mut stream, _) = listener.accept().unwrap();
+            let (stream, _) = listener.accept().unwrap();
             stream.set_timeout(Some(PATIENCE));
             (sender, stream)
         });

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use devmem_tcp::tokio::{Listener, Stream};
 use devmem_tcp::{
-    AcceptError, ConnectError, Dmabuf, Frag, Netdev, Placement, RecvError, RxBatch, SendError,
+    AcceptError, ConnectError, ConnectOptions, Dmabuf, Frag, Keepalive, Netdev, Placement,
+    RecvError, RxBatch, SendError,
 };
 use tokio::io::AsyncWriteExt;
 use tokio::runtime::{Builder, Runtime};
@@ -480,15 +481,9 @@ fn the_kernels_sockets_are_awaited_in_the_same_way() {
             sender.write_all(&sent[..4_000_000]).await.expect("sent");
             let completions = sender.completions().expect("an fd");
             for piece in sent[4_000_000..].chunks(100_000) {
-                let mut rest: std::sync::Arc<[u8]> = piece.into();
-                loop {
-                    let id = sender.send_host(&rest).await.expect("sent");
-                    if id.bytes() == rest.len() {
-                        completions.wait(id).await.expect("acknowledged");
-                        break;
-                    }
-                    rest = rest[id.bytes()..].into();
-                }
+                let id = sender.send_host_all(&piece.into()).await.expect("sent");
+                assert_eq!(id.bytes(), piece.len());
+                completions.wait(id).await.expect("acknowledged");
             }
             completions.wait_all().await.expect("acknowledged");
             assert_eq!(completions.get_ref().pending().expect("open"), 0);
@@ -513,14 +508,22 @@ fn the_kernels_completions_come_while_the_peer_reads_late() {
         let bytes: std::sync::Arc<[u8]> = pattern(1 << 20).into();
         let mut queued = 0;
         while is_ready(&mut Box::pin(async {
-            queued += sender.send_host(&bytes).await.expect("room").bytes();
+            queued += sender
+                .send_host(&bytes, 0..1 << 20)
+                .await
+                .expect("room")
+                .bytes();
         }))
         .await
         {}
         let completions = sender.completions().expect("an fd");
         let sending = async {
             // There is room again, and everything completes, only because the other task reads.
-            queued += sender.send_host(&bytes).await.expect("room").bytes();
+            queued += sender
+                .send_host(&bytes, 0..1 << 20)
+                .await
+                .expect("room")
+                .bytes();
             sender.shutdown_write().expect("open");
             completions.wait_all().await.expect("acknowledged");
         };
@@ -541,10 +544,53 @@ fn virtual_time_is_refused() {
         let (_a, b) = Netdev::pair("".parse().expect("no impairment")).expect("a pair");
         let error = Listener::new(b.listen(to()).expect("free")).expect_err("virtual time");
         assert_eq!(error.kind(), std::io::ErrorKind::Unsupported);
-        let mut listener = b
+        let listener = b
             .listen((std::net::Ipv4Addr::new(10, 77, 0, 2), 0))
             .expect("free");
         listener.set_nonblocking(true);
         assert!(matches!(listener.accept(), Err(AcceptError::WouldBlock)));
+    });
+}
+
+#[test]
+fn a_task_reads_bytes_out_of_device_memory_and_has_the_options_of_tokio() {
+    run(async {
+        let (a, b) = nics("read-device");
+        let memory = Dmabuf::anonymous(4 << 20).expect("memory");
+        let plan = b.plan_receive(to()).queues(1);
+        let setup = plan.apply().expect("it has two queues");
+        let rx = b.bind_rx(&memory, setup.queues()).expect("bound");
+        let listener = Listener::new(b.listen(to()).expect("free")).expect("a runtime");
+        let from = ConnectOptions::new().source(([10, 77, 0, 1], 40_000).into());
+        // Nothing listens at the first address.
+        let peers = [([10, 77, 0, 2], 9).into(), to()];
+        let connecting = Stream::connect_with(&a, &peers[..], &from);
+        let (sender, accepted) = both(connecting, listener.accept()).await;
+        let (mut sender, (mut receiver, _)) = (sender.expect("open"), accepted.expect("open"));
+        sender.set_nodelay(true).expect("open");
+        assert!(sender.nodelay().expect("open"));
+        sender
+            .set_keepalive(Some(Keepalive::default()))
+            .expect("valid");
+        receiver.set_linger(Some(Duration::ZERO)).expect("open");
+
+        sender.write_all(&pattern(100_000)).await.expect("room");
+        sender.flush().await.expect("open");
+        let mut read = vec![0; 100_000];
+        let all = tokio::io::AsyncReadExt::read_exact(&mut receiver, &mut read);
+        all.await.expect("all of it");
+        assert!(read == pattern(100_000));
+        assert_eq!(receiver.stats().device_bytes, 100_000);
+        drop(receiver);
+        let reset = loop {
+            if let Some(error) = sender.take_error().expect("open") {
+                break error;
+            }
+            tokio::task::yield_now().await;
+        };
+        assert_eq!(reset.kind(), std::io::ErrorKind::ConnectionReset);
+        drop(sender);
+        let count = rx.unbind().net_iovs();
+        assert_eq!(count.home, count.total);
     });
 }

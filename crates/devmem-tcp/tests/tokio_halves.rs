@@ -131,7 +131,7 @@ fn completions_are_a_stream_that_ends_with_the_last_send() {
         let mut reports = near.completions().unwrap().into_stream();
         let mut ids = Vec::new();
         for len in [1usize, 1000, 300_000] {
-            ids.push(near.send_host(&vec![7; len].into()).await.unwrap());
+            ids.push(near.send_host_all(&vec![7; len].into()).await.unwrap());
         }
         let bytes: usize = ids.iter().map(|id| id.bytes()).sum();
         let sending = tokio::spawn(async move {

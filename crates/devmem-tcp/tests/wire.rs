@@ -58,7 +58,7 @@ fn addresses() -> [IpAddr; 2] {
 fn connect(listening: &Netdev, joining: &Netdev, address: IpAddr) -> (Stream, Stream) {
     let listener = listening.listen((address, PORT)).unwrap();
     let sender = joining.connect((address, PORT)).unwrap();
-    let (mut receiver, _) = listener.accept().unwrap();
+    let (receiver, _) = listener.accept().unwrap();
     receiver.set_timeout(Some(PATIENCE));
     (sender, receiver)
 }

@@ -3,7 +3,7 @@
 # header, the pkg-config file, the man page. With --uninstall, removes these files.
 #
 #   cargo build --release -p devmem-tcp-c
-#   [DESTDIR=FOLDER] crates/doors/capi/install.sh PREFIX [FOLDER of libdevmemtcp.a, target/release by default]
+#   [DESTDIR=FOLDER] crates/doors/capi/install.sh PREFIX [FOLDER of libdevmemtcp.a, release in cargo's target folder by default]
 #   [DESTDIR=FOLDER] crates/doors/capi/install.sh --uninstall PREFIX
 #
 # With DESTDIR everything is put below that folder and still says that it is in PREFIX, as packages are made.
@@ -22,7 +22,7 @@ if [ "${1:-}" = --uninstall ]; then
 	shift
 fi
 prefix=${1:?"usage: [DESTDIR=FOLDER] install.sh PREFIX [FOLDER of libdevmemtcp.a], or install.sh --uninstall PREFIX"}
-built=${2:-$here/../../../target/release}
+built=${2:-${CARGO_TARGET_DIR:-$here/../../../target}/release}
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' "$here/../../../Cargo.toml")
 soname=libdevmemtcp.so.0
 

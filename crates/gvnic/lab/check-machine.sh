@@ -4,7 +4,7 @@
 # Usage: check-machine.sh [OPTIONS of `lab run`]    DEVMEM_TCP: the program; PORT: a free port for the debugger
 set -euo pipefail
 
-tool=${DEVMEM_TCP:-target/release/devmem-tcp} port=${PORT:-41234}
+tool=${DEVMEM_TCP:-${CARGO_TARGET_DIR:-target}/release/devmem-tcp} port=${PORT:-41234}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
@@ -53,6 +53,7 @@ debug() {
     done
     printf '+$?#3f' >&3
     read -r -N 5 -t 20 reply <&3
+    # shellcheck disable=SC2016 # a dollar sign begins a message to gdb's server
     printf '+$D#44' >&3
     echo "$reply"
 }
@@ -64,5 +65,6 @@ debug >"$folder/debugger" &
 wait
 is "what the guest wrote to the shared folder" "$(cat "$folder/share/out")" "from the guest"
 is "what the guest wrote to its disk" "$(head -c 6 "$folder/raw")" second
+# shellcheck disable=SC2016 # as above
 is "what the debugger was told" "$(cat "$folder/debugger")" '+$T05'
 echo "shared folder, disks, debugger, processors, NICs, queues and parameters are those that were asked for"

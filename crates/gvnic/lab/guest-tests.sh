@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
-tool=${DEVMEM_TCP:-target/release/devmem-tcp} only_list=
+tool=${DEVMEM_TCP:-${CARGO_TARGET_DIR:-target}/release/devmem-tcp} only_list=
 if [ "${1:-}" = --list ]; then only_list=1 && shift; fi
 [ $# -gt 0 ] || set -- --workspace
 folder=$(mktemp -d)

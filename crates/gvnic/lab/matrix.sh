@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Runs `devmem-tcp lab test` with the kernels of several Debian releases, and prints the results as a table in Markdown.
 #
-# Usage: matrix.sh [OPTIONS of `lab test`]    DEVMEM_TCP: the program; SUITES: the releases
+# Usage: matrix.sh [OPTIONS of `lab test`]    DEVMEM_TCP: the tool, beside devmem-lab; SUITES: the releases
 set -euo pipefail
 
-tool=${DEVMEM_TCP:-target/release/devmem-tcp}
+tool=${DEVMEM_TCP:-${CARGO_TARGET_DIR:-target}/release/devmem-tcp}
 read -ra suites <<<"${SUITES:-bookworm trixie trixie,trixie-backports sid}"
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT

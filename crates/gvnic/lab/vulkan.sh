@@ -5,17 +5,18 @@
 # Usage: vulkan.sh PROGRAM[:FILTER]...    DEVMEM_TCP: the tool. Exit status 3: the packages of the driver cannot be fetched
 #
 # The packages are those of a Debian release whose driver exports dma-bufs (Mesa 24.1 or newer), with its C library: the programs
-# are started by its dynamic loader. They stay in target/vulkan-guest.
+# are started by its dynamic loader. They stay in vulkan-guest of cargo's target folder.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
-tool=${DEVMEM_TCP:-target/release/devmem-tcp} folder=$PWD/target/vulkan-guest
+tool=${DEVMEM_TCP:-${CARGO_TARGET_DIR:-target}/release/devmem-tcp} folder=$(realpath -m "${CARGO_TARGET_DIR:-target}")/vulkan-guest
 
 fetch() {
     rm -rf "$folder"
     mkdir -p "$folder"/{lists/partial,archives/partial,root}
     local keys=/usr/share/keyrings/debian-archive-keyring.gpg archive
     # The archive from which this machine gets its own release has the others, too.
+    # shellcheck disable=SC2016 # apt expands
     archive=$(apt-get -o "Dir::State::Lists=$folder/lists" indextargets --no-release-info \
         --format '$(RELEASE) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' |
         awk -v own="$(. /etc/os-release && echo "${VERSION_CODENAME:-}")" '$1 == own && $2 == "main" && !n++ { print $3 }')

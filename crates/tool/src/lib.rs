@@ -8,6 +8,7 @@
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod active_time;
+pub mod beside;
 pub mod capture;
 pub mod connect;
 pub mod counters;

@@ -197,7 +197,7 @@ impl<'a> Transmit<'a> {
         self.feed(source, go_on)?;
         let is_flushed = self.repeat(go_on, |ring| ring.flush())?;
         // The rest of a chunk that was not queued is not sent any more: nothing can follow the end of the stream.
-        let ended = self.ring.sender_mut().shutdown();
+        let ended = self.ring.sender_mut().shutdown_write();
         ended.context("end the stream")?;
         self.note_path();
         self.ring.sender_mut().set_timeout(Some(FIN_STEP));

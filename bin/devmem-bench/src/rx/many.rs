@@ -26,11 +26,11 @@ pub fn ours(
     let local = SocketAddr::from((RECEIVER, PORT));
     let setup = nic.plan_receive(local).queues(1).apply()?;
     let bound = nic.bind_rx(memory, setup.queues())?;
-    let mut listener = nic.listen(local)?;
+    let listener = nic.listen(local)?;
     listener.set_timeout(Some(SILENCE));
     starter.go().context("start the sender")?;
     let accept = || -> Result<Stream> {
-        let (mut stream, _) = listener.accept()?;
+        let (stream, _) = listener.accept()?;
         stream.set_nonblocking(true);
         if waiting == Waiting::Epoll {
             stream.readiness_fd()?;

@@ -49,7 +49,7 @@ pub fn receive(
     let local = SocketAddr::from((RECEIVER, PORT));
     let setup = nic.plan_receive(local).queues(1).apply()?;
     let bound = nic.bind_rx_sized(memory, setup.queues(), niov)?;
-    let mut listener = nic.listen(local)?;
+    let listener = nic.listen(local)?;
     listener.set_timeout(Some(SILENCE));
     starter.go().context("start the sender")?;
     let (mut stream, _) = listener.accept()?;

@@ -21,7 +21,7 @@ pub fn send(bench: &Bench, case: &TxCase, connections: Connections) -> Result<Se
     let before = cpu::process_cpu_time();
     let poller = Poller::new(&nic)?;
     let connect = |key| -> Result<Stream> {
-        let mut stream = nic.connect(SocketAddr::from((SENDER, PORT)))?;
+        let stream = nic.connect(SocketAddr::from((SENDER, PORT)))?;
         stream.set_nonblocking(true);
         poller.add(key, &stream.watch(Interest::Send))?;
         Ok(stream)

@@ -1,4 +1,4 @@
-//! The command lines of the processes that `demo` starts. They are a program of their own and not hidden commands, which the
+//! The command lines of the processes that `demo` and the lab start. They are a program of their own and not hidden commands, which the
 //! shells would complete, and which a misspelt command would be told to be similar to.
 
 use std::path::PathBuf;
@@ -23,6 +23,8 @@ pub enum HelperCommand {
     Receiver(DemoReceiver),
     #[command(name = "__rank")]
     Rank(DemoRank),
+    #[command(name = "__guest")]
+    Guest(LabGuest),
 }
 
 impl HelperCli {
@@ -90,4 +92,12 @@ pub struct DemoRank {
     pub ipv6: bool,
     #[arg(long)]
     pub mtu: u16,
+}
+
+/// Process 1 of a guest of the lab.
+#[derive(Debug, Args)]
+pub struct LabGuest {
+    /// The script that started it, and words of the kernel's command line that the kernel does not know
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub words: Vec<std::ffi::OsString>,
 }

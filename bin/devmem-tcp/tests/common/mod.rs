@@ -72,7 +72,12 @@ impl Finished {
             .stderr
             .lines()
             .filter(|line| {
-                let names = ["devmem-tcp: ", "devmem-bench: ", "ncdevmem: "];
+                let names = [
+                    "devmem-tcp: ",
+                    "devmem-bench: ",
+                    "devmem-lab: ",
+                    "ncdevmem: ",
+                ];
                 names.iter().any(|name| line.starts_with(name))
             })
             .collect();

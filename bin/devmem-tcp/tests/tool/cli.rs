@@ -274,22 +274,43 @@ fn install_script(text: &str, to: &Path) {
 }
 
 #[test]
-fn bench_without_its_program_ends_with_3_and_the_command_that_builds_it() {
+fn without_the_program_of_a_command_it_ends_with_3_and_the_command_that_builds_it() {
     let (_folder, copy) = tool_in_a_folder();
-    let mut command = std::process::Command::new(copy);
-    command.args(["bench", "rx"]);
-    let finished = crate::common::start_command(command).finish();
-    finished.failed_with(3, "cargo build --release --bin devmem-bench");
+    for (words, program) in [
+        ("bench rx", "devmem-bench"),
+        ("lab test --group nic", "devmem-lab"),
+        ("lab exchange", "devmem-lab"),
+        ("lab selftests --tree /linux", "devmem-lab"),
+    ] {
+        let mut command = std::process::Command::new(&copy);
+        command.args(words.split_whitespace());
+        let finished = crate::common::start_command(command).finish();
+        finished.failed_with(3, &format!("cargo build --release --bin {program}"));
+    }
 }
 
 #[test]
-fn bench_passes_all_arguments_to_its_program() {
+fn programs_of_commands_get_all_arguments_and_say_how_the_command_ended() {
     let (folder, copy) = tool_in_a_folder();
-    let program = folder.path().join("devmem-bench");
-    install_script("#!/bin/sh\necho \"$@\"\nexit 7\n", &program);
-    let mut command = std::process::Command::new(copy);
-    command.args(["bench", "rx", "--json", "--help", "-x"]);
-    let finished = crate::common::start_command(command).finish();
-    assert_eq!(finished.code, Some(7), "{}", finished.stderr);
-    assert_eq!(finished.stdout, b"rx --json --help -x\n");
+    for program in ["devmem-bench", "devmem-lab"] {
+        let program = folder.path().join(program);
+        install_script("#!/bin/sh\necho \"$@\"\nexit 7\n", &program);
+    }
+    for (words, passed_on) in [
+        ("bench rx --json --help -x", "rx --json --help -x\n"),
+        (
+            "lab test --group nic,knobs --json",
+            "test --group nic,knobs --json\n",
+        ),
+        (
+            "lab selftests --tree /linux ping",
+            "selftests --tree /linux ping\n",
+        ),
+    ] {
+        let mut command = std::process::Command::new(&copy);
+        command.args(words.split_whitespace());
+        let finished = crate::common::start_command(command).finish();
+        assert_eq!(finished.code, Some(7), "{}", finished.stderr);
+        assert_eq!(String::from_utf8_lossy(&finished.stdout), passed_on);
+    }
 }

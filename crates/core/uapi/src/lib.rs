@@ -2,7 +2,7 @@
 //!
 //! Both backends use them: the user-space stack implements the semantics, the kernel backend
 //! exchanges the bytes. Key types: [`DmabufCmsg`] (where one piece of payload lies),
-//! [`DmabufToken`] (a range of frags to give back) and [`CmsgWriter`] / [`CmsgIter`] (the control
+//! [`DmabufToken`] (a range of frags to give back), [`TokenRanges`] (all that are to be given back) and [`CmsgWriter`] / [`CmsgIter`] (the control
 //! buffer of sendmsg and recvmsg as bytes). Through [`CmsgSink`], the same recvmsg fills either a
 //! byte buffer or a typed batch.
 //!
@@ -17,6 +17,7 @@
 mod arch;
 mod cmsg;
 mod dmabuf;
+mod dontneed;
 mod errno;
 mod extended_err;
 mod flags;
@@ -31,6 +32,7 @@ pub use cmsg::{
     Cmsg, CmsgIter, CmsgSink, CmsgWriter, DevmemCmsg, NoSpace, cmsg_len, cmsg_space, space_for,
 };
 pub use dmabuf::{DmabufCmsg, DmabufToken};
+pub use dontneed::{Freed, TokenRanges};
 pub use errno::Errno;
 pub use extended_err::{
     OffenderFamily, SCM_TIMESTAMPING_LEN, SockExtendedErr, StampKind, TxStamp, ZerocopyRange,

@@ -12,8 +12,8 @@ use steer::RxQueueId;
 use super::exporters::dmabuf_of;
 use super::nic::Nic;
 use super::setup::Prepared;
-use crate::bound::NetIovCount;
-use crate::error::{BindError, BindTxError, Refusal};
+use crate::error::{BindError, BindTxError, Forked, Refusal};
+use crate::net_iov_count::NetIovCount;
 
 /// Memory bound to RX queues. The fields are dropped in this order: unbind the queues, allow binding the memory again, restore
 /// the settings of the queues. So the order in which the program drops its values does not matter.
@@ -21,18 +21,18 @@ use crate::error::{BindError, BindTxError, Refusal};
 pub(crate) struct Rx {
     binding: linux::BoundRx,
     _claim: RxClaim,
-    nic: Arc<Nic>,
+    net_iovs: NetIovs,
     _prepared: Vec<Arc<Prepared>>,
 }
 
-impl Rx {
-    /// Binds with net_iovs of `size`, one page by default. Returns the binding and the size.
-    pub(crate) fn bind(
-        nic: &Arc<Nic>,
+impl Nic {
+    /// Binds to RX queues with net_iovs of `size`, one page by default. Returns the binding and the size.
+    pub(crate) fn bind_rx(
+        self: &Arc<Self>,
         memory: &Dmabuf,
         queues: &[RxQueueId],
         size: Option<NiovSize>,
-    ) -> Result<(Self, NiovSize), BindError> {
+    ) -> Result<(Rx, NiovSize), BindError> {
         let dmabuf = dmabuf_of(memory).map_err(Refusal::from)?;
         let dmabuf = dmabuf.ok_or(BindError::Anonymous)?;
         let fd = dmabuf.as_dmabuf()?.ok_or(BindError::Anonymous)?;
@@ -48,10 +48,10 @@ impl Rx {
             Some(size) => size,
             None => NiovSize::new(page).unwrap_or_default(),
         };
-        let mut netdev = nic
+        let mut netdev = self
             .netdev()
-            .map_err(|error| Refusal::no_family(nic.name(), "bind-rx", &error))?;
-        let claim = RxClaim::take(memory, size, holder(nic, &queues));
+            .map_err(|error| Refusal::no_family(self.name(), "bind-rx", &error))?;
+        let claim = RxClaim::take(memory, size, holder(self, &queues));
         // What the kernel has against the queues comes before our refusal of the memory, as in user space.
         let claim = claim.map_err(|in_use| match netdev.refusal_of_queues(&queues) {
             Some(refused) => Refusal::from(refused).into(),
@@ -60,43 +60,58 @@ impl Rx {
         let binding = netdev
             .bind_rx_sized(fd, &queues, wanted)
             .map_err(Refusal::from)?;
-        let lent = NetIovs {
-            nic: Arc::clone(nic),
+        let net_iovs = NetIovs {
+            nic: Arc::clone(self),
             id: binding.id(),
             total: memory.size() / size.bytes(),
         };
+        let lent = net_iovs.clone();
         claim.lent_by(move || lent.lent().unwrap_or(0));
-        let mut known = nic.known();
+        let mut known = self.known();
         known.memories.retain(|_, memory| !memory.is_freed());
         known.memories.insert(binding.id(), memory.observer());
-        let net_iovs = memory.size() / size.bytes();
-        known.net_iovs.insert(binding.id(), net_iovs);
+        known.net_iovs.insert(binding.id(), net_iovs.total);
         let concerned = known.prepared.iter().filter_map(std::sync::Weak::upgrade);
         let prepared: Vec<_> = concerned
             .filter(|setup| setup.queues().iter().any(|queue| queues.contains(queue)))
             .collect();
         known.bound.push((binding.id(), queues));
         drop(known);
-        let rx = Self {
+        let rx = Rx {
             binding,
             _claim: claim,
-            nic: Arc::clone(nic),
+            net_iovs,
             _prepared: prepared,
         };
         Ok((rx, size))
     }
 
+    /// Binds for sending.
+    pub(crate) fn bind_tx(self: &Arc<Self>, memory: &Dmabuf) -> Result<Tx, BindTxError> {
+        let dmabuf = dmabuf_of(memory).map_err(Refusal::from)?;
+        let dmabuf = dmabuf.ok_or(BindTxError::Anonymous)?;
+        let fd = dmabuf.as_dmabuf()?.ok_or(BindTxError::Anonymous)?;
+        let mut netdev = self
+            .netdev()
+            .map_err(|error| Refusal::no_family(self.name(), "bind-tx", &error))?;
+        let binding = netdev.bind_tx(fd).map_err(Refusal::from)?;
+        Ok(Tx {
+            binding,
+            nic: Arc::clone(self),
+            size: memory.size(),
+            in_flight: Arc::default(),
+        })
+    }
+}
+
+impl Rx {
     pub(crate) fn id(&self) -> DmabufId {
         self.binding.id()
     }
 
     /// Returns a counter of the net_iovs, which also works after unbinding.
-    pub(crate) fn net_iovs(&self, memory: &Dmabuf, size: NiovSize) -> NetIovs {
-        NetIovs {
-            nic: Arc::clone(&self.nic),
-            id: self.id(),
-            total: memory.size() / size.bytes(),
-        }
+    pub(crate) fn net_iovs(&self) -> NetIovs {
+        self.net_iovs.clone()
     }
 }
 
@@ -108,14 +123,15 @@ fn holder(nic: &Nic, queues: &[KernelRxQueueId]) -> String {
 
 impl Drop for Rx {
     fn drop(&mut self) {
-        if self.nic.check().is_err() {
+        let nic = &self.net_iovs.nic;
+        if nic.check().is_err() {
             // In a child of fork(2): closing its copy of the netlink socket unbinds nothing, and the settings belong to the
             // parent.
             self._prepared.drain(..).for_each(std::mem::forget);
             return;
         }
-        let id = self.id();
-        let mut known = self.nic.known();
+        let id = self.binding.id();
+        let mut known = nic.known();
         known.bound.retain(|(bound, _)| *bound != id);
         known.net_iovs.remove(&id);
     }
@@ -162,31 +178,28 @@ impl NetIovs {
 pub(crate) struct Tx {
     binding: linux::BoundTx,
     nic: Arc<Nic>,
+    size: usize,
     in_flight: Arc<AtomicUsize>,
 }
 
 impl Tx {
-    pub(crate) fn bind(nic: &Arc<Nic>, memory: &Dmabuf) -> Result<Self, BindTxError> {
-        let dmabuf = dmabuf_of(memory).map_err(Refusal::from)?;
-        let dmabuf = dmabuf.ok_or(BindTxError::Anonymous)?;
-        let fd = dmabuf.as_dmabuf()?.ok_or(BindTxError::Anonymous)?;
-        let mut netdev = nic
-            .netdev()
-            .map_err(|error| Refusal::no_family(nic.name(), "bind-tx", &error))?;
-        let binding = netdev.bind_tx(fd).map_err(Refusal::from)?;
-        Ok(Self {
-            binding,
-            nic: Arc::clone(nic),
-            in_flight: Arc::default(),
-        })
-    }
-
     pub(crate) fn id(&self) -> DmabufId {
         self.binding.id()
     }
 
-    pub(crate) fn nic(&self) -> &Arc<Nic> {
-        &self.nic
+    /// Fails in a child of fork(2).
+    pub(crate) fn check(&self) -> Result<(), Forked> {
+        self.nic.check()
+    }
+
+    /// Returns whether the memory is bound to `nic`.
+    pub(crate) fn is_on(&self, nic: &Nic) -> bool {
+        self.nic.is_same(nic)
+    }
+
+    /// Returns the number of bytes of the memory.
+    pub(super) fn size(&self) -> usize {
+        self.size
     }
 
     pub(super) fn source(&self) -> TxSource<'_> {

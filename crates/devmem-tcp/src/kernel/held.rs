@@ -19,7 +19,7 @@ impl Socket {
         if all == 0 {
             return None;
         }
-        let queue = self.queue();
+        let queue = self.queue_id();
         let (dmabuf, total) = {
             let known = self.nic.known();
             // Of the connection's queue, if the driver tells it.

@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 
 use devmem_linux::netdev::QueueKind;
 use devmem_linux::socket::incoming_napi;
+use steer::RxQueueId;
 
 use super::socket::Socket;
 use crate::error::Misplacement;
@@ -34,7 +35,7 @@ impl Socket {
                 .map_or(again, |command| format!("restore the setting: {command}"));
             (drift.what, hint)
         } else if let Some(queue) = self
-            .queue()
+            .queue_id()
             .filter(|queue| !queues.iter().any(|q| q.0 == *queue))
         {
             let bound: Vec<_> = queues.iter().map(ToString::to_string).collect();
@@ -60,7 +61,12 @@ impl Socket {
     }
 
     /// Returns the RX queue on which the connection's packets arrive, if the driver reports it.
-    pub(crate) fn queue(&self) -> Option<u32> {
+    pub(crate) fn queue(&self) -> Option<RxQueueId> {
+        Some(RxQueueId(u16::try_from(self.queue_id()?).ok()?))
+    }
+
+    /// Returns the kernel's number of that queue.
+    pub(super) fn queue_id(&self) -> Option<u32> {
         let napi = incoming_napi(self.fd.as_fd())?;
         let queues = self.nic.netdev().ok()?.queues().ok()?;
         let ours = queues

@@ -20,8 +20,8 @@ use super::socket::{Socket, end_of_connection, refused};
 use super::wait::Deadline;
 use crate::connect::ConnectOptions;
 use crate::driver::WaitLimit;
-use crate::early::EarlyCookie;
-use crate::error::{AcceptError, ConnectError, ErrorKind, ListenError, Refusal};
+use crate::error::{AcceptError, ConnectError, ErrorKind, Forked, ListenError, Refusal};
+use crate::syn_data::{EarlyCookie, SynData};
 
 /// Descriptors are non-blocking: calls wait in poll(2), within the limit of their stream.
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
@@ -39,13 +39,13 @@ pub(crate) struct Listening {
     nic: Arc<Nic>,
 }
 
-impl Listening {
+impl Nic {
     /// Listens on `address`, not only on this interface, because its addresses may belong to a bond or a VLAN above it.
-    pub(crate) fn new(
-        nic: &Arc<Nic>,
+    pub(crate) fn listen(
+        self: &Arc<Self>,
         address: SocketAddr,
         backlog: usize,
-    ) -> Result<Self, ListenError> {
+    ) -> Result<Arc<Listening>, ListenError> {
         let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
         let open = || {
             let fd = tcp_socket(address.ip())?;
@@ -58,12 +58,60 @@ impl Listening {
         let fd = opened.map_err(|errno| match Errno(errno.raw_os_error()) {
             Errno::EADDRINUSE => stack::ListenError::AddrInUse(address).into(),
             Errno::EADDRNOTAVAIL => stack::ListenError::AddrNotAvailable(address.ip()).into(),
-            errno => ListenError::Refused(refused(nic, "listen", Operation::Socket, errno)),
+            errno => ListenError::Refused(refused(self, "listen", Operation::Socket, errno)),
         })?;
-        Ok(Self {
+        Ok(Arc::new(Listening {
             fd,
-            nic: Arc::clone(nic),
-        })
+            nic: Arc::clone(self),
+        }))
+    }
+
+    /// Begins to connect through the interface.
+    pub(crate) fn begin_connect(
+        self: &Arc<Self>,
+        address: SocketAddr,
+        options: &ConnectOptions,
+    ) -> Result<Arc<Socket>, ConnectError> {
+        let fd = unconnected(self, address, options)?;
+        match connect(&fd, &address) {
+            // An interrupted connect continues in the background (connect(2)).
+            Ok(()) | Err(RawErrno::INPROGRESS | RawErrno::INTR) => Ok(Socket::new(fd, self)),
+            Err(errno) => Err(connect_error(self, errno)),
+        }
+    }
+
+    /// Begins to connect with `data` in the SYN, as many bytes as fit (RFC 7413); returns their number. None of device memory: the
+    /// kernel copies the payload of a SYN.
+    pub(crate) fn begin_with_data(
+        self: &Arc<Self>,
+        address: SocketAddr,
+        options: &ConnectOptions,
+        data: SynData<'_>,
+    ) -> Result<(Arc<Socket>, usize), ConnectError> {
+        let SynData::Host(bytes) = data else {
+            return Ok((self.begin_connect(address, options)?, 0));
+        };
+        let fd = unconnected(self, address, options)?;
+        if options.cookie == EarlyCookie::NotNeeded {
+            set_early_cookie(self, fd.as_fd(), options.cookie).map_err(ConnectError::Refused)?;
+        }
+        let flags =
+            SendFlags::from_bits_retain(MSG_FASTOPEN) | SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let taken = match sendto(&fd, bytes, flags, &address) {
+            Ok(taken) => taken,
+            // The SYN asks for a cookie.
+            Err(RawErrno::INPROGRESS | RawErrno::INTR) => 0,
+            Err(RawErrno::OPNOTSUPP) => return Err(ConnectError::Refused(no_fast_open(self))),
+            Err(errno) => return Err(connect_error(self, errno)),
+        };
+        Ok((Socket::new(fd, self), taken))
+    }
+}
+
+impl Listening {
+    /// Fails in a child of fork(2).
+    pub(crate) fn check(&self) -> Result<(), Forked> {
+        self.nic.check()
     }
 
     pub(crate) fn accept(
@@ -117,10 +165,7 @@ impl Listening {
         Ok(set_early_cookie(&self.nic, self.fd.as_fd(), cookie)?)
     }
 
-    pub(crate) fn nic(&self) -> &Arc<Nic> {
-        &self.nic
-    }
-
+    /// Returns the socket itself.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -170,54 +215,6 @@ fn concerns_one_connection(errno: RawErrno) -> bool {
 }
 
 impl Socket {
-    /// Connects through the interface and waits until the connection is established or TCP gives up.
-    pub(crate) fn connect(
-        nic: &Arc<Nic>,
-        address: SocketAddr,
-        options: &ConnectOptions,
-    ) -> Result<Arc<Self>, ConnectError> {
-        let socket = Self::begin_connect(nic, address, options)?;
-        socket.await_connected(options)?;
-        Ok(socket)
-    }
-
-    /// Begins to connect.
-    pub(crate) fn begin_connect(
-        nic: &Arc<Nic>,
-        address: SocketAddr,
-        options: &ConnectOptions,
-    ) -> Result<Arc<Self>, ConnectError> {
-        let fd = unconnected(nic, address, options)?;
-        match connect(&fd, &address) {
-            // An interrupted connect continues in the background (connect(2)).
-            Ok(()) | Err(RawErrno::INPROGRESS | RawErrno::INTR) => Ok(Self::new(fd, nic)),
-            Err(errno) => Err(connect_error(nic, errno)),
-        }
-    }
-
-    /// Begins to connect with `bytes` in the SYN, as many as fit (RFC 7413); returns their number.
-    pub(crate) fn begin_with_data(
-        nic: &Arc<Nic>,
-        address: SocketAddr,
-        options: &ConnectOptions,
-        bytes: &[u8],
-    ) -> Result<(Arc<Self>, usize), ConnectError> {
-        let fd = unconnected(nic, address, options)?;
-        if options.cookie == EarlyCookie::NotNeeded {
-            set_early_cookie(nic, fd.as_fd(), options.cookie).map_err(ConnectError::Refused)?;
-        }
-        let flags =
-            SendFlags::from_bits_retain(MSG_FASTOPEN) | SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        let taken = match sendto(&fd, bytes, flags, &address) {
-            Ok(taken) => taken,
-            // The SYN asks for a cookie.
-            Err(RawErrno::INPROGRESS | RawErrno::INTR) => 0,
-            Err(RawErrno::OPNOTSUPP) => return Err(ConnectError::Refused(no_fast_open(nic))),
-            Err(errno) => return Err(connect_error(nic, errno)),
-        };
-        Ok((Self::new(fd, nic), taken))
-    }
-
     /// Waits until the connection is established or TCP gives up.
     pub(crate) fn await_connected(&self, options: &ConnectOptions) -> Result<(), ConnectError> {
         let deadline = Deadline::of(WaitLimit::within(options.timeout));

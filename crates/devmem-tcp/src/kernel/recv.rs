@@ -1,4 +1,4 @@
-//! Receiving from a socket of the kernel into a batch.
+//! Receiving from a socket of the kernel.
 
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -12,36 +12,41 @@ use rustix::net::RecvFlags;
 
 use super::socket::Socket;
 use super::wait::Deadline;
-use crate::batch::{Device, HOST_BYTES, Item, RxBatch};
 use crate::driver::WaitLimit;
 use crate::error::{RecvError, Refusal};
-use crate::recv_half::Placement;
-use crate::socket::RecvRequest;
+use crate::frags::{Device, Frags, HOST_BYTES, Item};
+use crate::recv_request::{Placement, RecvRequest};
 
 impl Socket {
-    /// Receives queued data; waits if there is none. The batch is empty.
+    /// Receives queued data into `frags`, which is empty; waits if there is none.
     pub(crate) fn recv(
-        &self,
-        batch: &mut RxBatch,
+        self: &Arc<Self>,
+        frags: &mut Frags,
         request: RecvRequest,
     ) -> Result<usize, RecvError> {
+        let received = self.receive(frags, request);
+        self.count_lent(frags.devices().count());
+        received
+    }
+
+    fn receive(&self, frags: &mut Frags, request: RecvRequest) -> Result<usize, RecvError> {
         let deadline = Deadline::of(request.limit);
         loop {
-            match self.try_recv(batch, request) {
+            match self.try_recv(frags, request) {
                 Ok(bytes) => return Ok(bytes),
                 Err(LinuxError::WouldBlock) => self.wait(deadline, PollFlags::IN)?,
                 Err(LinuxError::Interrupted) => {}
                 Err(LinuxError::Refused {
                     errno: Errno::EFAULT,
                     ..
-                }) if request.placement == Placement::Strict => return Err(self.misplaced(batch)),
+                }) if request.placement == Placement::Strict => return Err(self.misplaced(frags)),
                 Err(error) => return Err(self.recv_error(error)),
             }
         }
     }
 
-    fn try_recv(&self, batch: &mut RxBatch, request: RecvRequest) -> Result<usize, LinuxError> {
-        let buffers = batch.kernel_room(request.placement == Placement::Mixed);
+    fn try_recv(&self, frags: &mut Frags, request: RecvRequest) -> Result<usize, LinuxError> {
+        let buffers = room(frags, request.placement == Placement::Mixed);
         let max_bytes = buffers.max_bytes.min(request.max_bytes);
         let room = match request.placement {
             Placement::Mixed => {
@@ -70,7 +75,7 @@ impl Socket {
             })),
         }
         let bytes = received.bytes;
-        batch.linear_bytes = linear;
+        frags.linear_bytes = linear;
         Ok(bytes)
     }
 
@@ -112,8 +117,8 @@ impl Socket {
     }
 
     /// Returns the error for bytes in host memory under [`Placement::Strict`], with their number and cause. They stay queued.
-    fn misplaced(&self, batch: &mut RxBatch) -> RecvError {
-        let buffers = batch.kernel_room(true);
+    fn misplaced(&self, frags: &mut Frags) -> RecvError {
+        let buffers = room(frags, true);
         let flags = MsgFlags::DONTWAIT | MsgFlags::PEEK;
         let room = HostRoom::Buffer(buffers.host);
         let (bytes, split) = match recv_into(self.fd.as_fd(), room, buffers.control, flags) {
@@ -148,7 +153,7 @@ impl Socket {
     }
 }
 
-/// The buffers of a batch for a receive from a socket of the kernel.
+/// The buffers for a receive from a socket of the kernel.
 struct KernelRoom<'a> {
     items: &'a mut Vec<Item>,
     /// Empty if it was not requested.
@@ -170,38 +175,22 @@ const KERNEL_FRAG_BYTES: usize = 16 << 10;
 /// Room for a timestamp, which the application may have requested, in addition to the frags; less than a frag needs.
 const TIMESTAMP_BYTES: usize = 32;
 
-impl RxBatch {
-    /// Returns the buffers for a receive; the one for host bytes only if `with_host`.
-    fn kernel_room(&mut self, with_host: bool) -> KernelRoom<'_> {
-        let frags = self.max_frags.min(KERNEL_FRAGS_MAX);
-        let control = space_for(frags) + TIMESTAMP_BYTES;
-        if self.control.len() != control {
-            self.control = vec![0; control];
-        }
-        let max_bytes = (frags * KERNEL_FRAG_BYTES).clamp(KERNEL_BYTES.start, KERNEL_BYTES.end);
-        if with_host && self.host.len() < max_bytes {
-            // `vec!` uses zeroed pages of the system without writing to them; `resize` would write to them.
-            self.host = vec![0; max_bytes];
-        }
-        KernelRoom {
-            items: &mut self.items,
-            host: if with_host { &mut self.host } else { &mut [] },
-            control: &mut self.control,
-            max_bytes,
-        }
+/// Returns the buffers for a receive; the one for host bytes only if `with_host`.
+fn room(frags: &mut Frags, with_host: bool) -> KernelRoom<'_> {
+    let max_frags = frags.max_frags.min(KERNEL_FRAGS_MAX);
+    let control = space_for(max_frags) + TIMESTAMP_BYTES;
+    if frags.control.len() != control {
+        frags.control = vec![0; control];
     }
-}
-
-impl RxBatch {
-    /// Receives from a socket of the kernel, which then is the owner of the batch.
-    pub(crate) fn fill(
-        &mut self,
-        socket: &Arc<Socket>,
-        request: RecvRequest,
-    ) -> Result<usize, RecvError> {
-        let received = socket.recv(self, request);
-        socket.count_lent(self.device_frags());
-        self.owner = Some(crate::socket::Socket::Kernel(Arc::clone(socket)));
-        received
+    let max_bytes = (max_frags * KERNEL_FRAG_BYTES).clamp(KERNEL_BYTES.start, KERNEL_BYTES.end);
+    if with_host && frags.host.len() < max_bytes {
+        // `vec!` uses zeroed pages of the system without writing to them; `resize` would write to them.
+        frags.host = vec![0; max_bytes];
+    }
+    KernelRoom {
+        items: &mut frags.items,
+        host: if with_host { &mut frags.host } else { &mut [] },
+        control: &mut frags.control,
+        max_bytes,
     }
 }

@@ -21,7 +21,8 @@ use super::socket::{Socket, end_of_connection};
 use super::wait::Deadline;
 use crate::driver::WaitLimit;
 use crate::error::{CompletionError, Refusal, SendError};
-use crate::send::SendCounts;
+use crate::ranges::{HowToSend, check_ranges, send_ranges};
+use crate::send_id::{SendCounts, SendId};
 
 /// The zero-copy sends of one socket.
 #[derive(Debug, Default)]
@@ -158,7 +159,7 @@ impl Socket {
     }
 
     /// Sets SO_ZEROCOPY, once.
-    pub(crate) fn enable_zerocopy(self: &Arc<Self>) -> Result<(), SendError> {
+    fn enable_zerocopy(self: &Arc<Self>) -> Result<(), SendError> {
         let mut sends = self.sends();
         if sends.enabled {
             return Ok(());
@@ -171,8 +172,37 @@ impl Socket {
         Ok(())
     }
 
+    /// Sends ranges of bound memory, without a copy.
+    pub(crate) fn send(
+        self: &Arc<Self>,
+        tx: &Tx,
+        ranges: &[Range<usize>],
+        how: HowToSend,
+    ) -> Result<SendId, SendError> {
+        check_ranges(tx.id(), tx.size(), ranges)?;
+        self.enable_zerocopy()?;
+        let sent = || self.sent();
+        send_ranges(ranges, how, sent, |now, limit| {
+            self.send_device(tx, now, limit)
+        })
+    }
+
+    /// Sends bytes of host memory without a copy. Keeps them until the send is complete.
+    pub(crate) fn send_host(
+        self: &Arc<Self>,
+        bytes: &Arc<[u8]>,
+        range: &Range<usize>,
+        how: HowToSend,
+    ) -> Result<SendId, SendError> {
+        self.enable_zerocopy()?;
+        let sent = || self.sent();
+        send_ranges(std::slice::from_ref(range), how, sent, |now, limit| {
+            self.send_some(bytes, now[0].clone(), limit)
+        })
+    }
+
     /// Queues as many bytes of `ranges` as there is room for, at least one. Uses at most the first 1,024 ranges.
-    pub(crate) fn send_device(
+    fn send_device(
         &self,
         tx: &Tx,
         all: &[Range<usize>],
@@ -201,17 +231,17 @@ impl Socket {
         })
     }
 
-    /// Queues as many of `bytes` from `from` on as there is room for, without a copy. Keeps them until the send is complete.
-    pub(crate) fn send_host(
+    /// Queues as many bytes of the range of `bytes` as there is room for.
+    fn send_some(
         &self,
         bytes: &Arc<[u8]>,
-        from: usize,
+        range: Range<usize>,
         limit: WaitLimit,
     ) -> Result<usize, SendError> {
         let zerocopy = SendFlags::from_bits_retain(MsgFlags::ZEROCOPY.bits());
         let flags = zerocopy | SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         self.send_counted(limit, |socket, _| {
-            let taken = send(&*socket.fd, &bytes[from..], flags)
+            let taken = send(&*socket.fd, &bytes[range.clone()], flags)
                 .map_err(|errno| socket.not_yet(Errno(errno.raw_os_error())))?;
             let _bytes = Arc::clone(bytes);
             Ok((taken, Kept::Bytes { _bytes }))

@@ -1,21 +1,20 @@
 //! Settings of a kernel interface for a receiver.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use devmem_linux::netdev::KernelRxQueueId;
-use devmem_linux::nic_setup::{
-    Drift, Flow, NicSetup, QueueChoice, RestoreReport, SetupPlan, SetupRequest,
-};
+use devmem_linux::nic_setup::{Flow, NicSetup, QueueChoice, SetupPlan, SetupRequest};
 use steer::RxQueueId;
 
 use super::nic::Nic;
-use crate::error::{Refusal, SetupError};
+use crate::error::{Forked, Refusal, SetupError};
+use crate::flows::Flows;
 use crate::home::Home;
-use crate::plan::Flows;
+use crate::restore::{Drift, RestoreReport};
 
 /// Applied settings. The previous ones are restored when the set-up and every binding of its queues are dropped. In a child of
-/// fork(2) they belong to the parent: all methods return nothing, and dropping it changes nothing.
+/// fork(2) they belong to the parent, and dropping it changes nothing.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     home: Home,
@@ -25,41 +24,40 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
+    /// Fails in a child of fork(2).
+    pub(crate) fn check(&self) -> Result<(), Forked> {
+        self.home.check()
+    }
+
     pub(super) fn queues(&self) -> &[KernelRxQueueId] {
         &self.queues
     }
 
+    fn setup(&self) -> MutexGuard<'_, Option<NicSetup>> {
+        self.setup.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Restores the previous settings now and returns a report.
     pub(crate) fn restore(&self) -> RestoreReport {
-        if !self.home.is_here() {
-            return RestoreReport::default();
-        }
-        let setup = self
-            .setup
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        setup.map(NicSetup::restore).unwrap_or_default()
+        let setup = self.setup().take();
+        setup
+            .map(|setup| setup.restore().into())
+            .unwrap_or_default()
     }
 
     /// Returns the settings that have changed since; none if the NIC cannot be read.
     pub(crate) fn drifts(&self) -> Vec<Drift> {
-        if !self.home.is_here() {
-            return Vec::new();
-        }
-        let mut setup = self.setup.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut setup = self.setup();
         let drifts = setup
             .as_mut()
             .map(|setup| setup.verify().unwrap_or_default());
-        drifts.unwrap_or_default()
+        let drifts = drifts.into_iter().flatten();
+        drifts.map(Drift::from).collect()
     }
 
     /// Returns the changes as commands.
     pub(crate) fn changes(&self) -> Vec<String> {
-        if !self.home.is_here() {
-            return Vec::new();
-        }
-        let setup = self.setup.lock().unwrap_or_else(PoisonError::into_inner);
+        let setup = self.setup();
         setup.as_ref().map(NicSetup::changes).unwrap_or_default()
     }
 }
@@ -75,6 +73,40 @@ impl Nic {
         prepared
             .iter()
             .find_map(|setup| setup.drifts().into_iter().next())
+    }
+
+    /// Returns the planned changes as commands. Changes nothing.
+    pub(crate) fn commands(&self, flows: &Flows, queues: u16) -> Result<Vec<String>, SetupError> {
+        Ok(plan(self, flows, queues)?.commands())
+    }
+
+    /// Applies the settings. Returns them and the chosen queues.
+    pub(crate) fn prepare(
+        &self,
+        flows: &Flows,
+        queues: u16,
+    ) -> Result<(Arc<Prepared>, Vec<RxQueueId>), SetupError> {
+        let applied = plan(self, flows, queues)?.apply();
+        let setup = applied.map_err(Refusal::from)?;
+        let ids = setup.queues().iter().map(|queue| {
+            // No NIC has more queues than a u16 can count.
+            u16::try_from(queue.0).map(RxQueueId)
+        });
+        let Ok(ids) = ids.collect::<Result<Vec<_>, _>>() else {
+            return Err(SetupError::Queues {
+                wanted: queues,
+                channels: u16::MAX,
+            });
+        };
+        let prepared = Arc::new(Prepared {
+            home: Home::here(),
+            queues: setup.queues().to_vec(),
+            setup: Mutex::new(Some(setup)),
+        });
+        let known = &mut self.known().prepared;
+        known.retain(|other| other.strong_count() > 0);
+        known.push(Arc::downgrade(&prepared));
+        Ok((prepared, ids))
     }
 }
 
@@ -96,38 +128,4 @@ fn plan(nic: &Nic, flows: &Flows, queues: u16) -> Result<SetupPlan, SetupError> 
         state_folder: None,
     };
     Ok(NicSetup::plan(&request).map_err(Refusal::from)?)
-}
-
-/// Returns the planned changes as commands. Changes nothing.
-pub(crate) fn commands(nic: &Nic, flows: &Flows, queues: u16) -> Result<Vec<String>, SetupError> {
-    Ok(plan(nic, flows, queues)?.commands())
-}
-
-/// Applies the settings. Returns them and the chosen queues.
-pub(crate) fn prepare(
-    nic: &Arc<Nic>,
-    flows: &Flows,
-    queues: u16,
-) -> Result<(Arc<Prepared>, Vec<RxQueueId>), SetupError> {
-    let applied = plan(nic, flows, queues)?.apply();
-    let setup = applied.map_err(Refusal::from)?;
-    let ids = setup.queues().iter().map(|queue| {
-        // No NIC has more queues than a u16 can count.
-        u16::try_from(queue.0).map(RxQueueId)
-    });
-    let Ok(ids) = ids.collect::<Result<Vec<_>, _>>() else {
-        return Err(SetupError::Queues {
-            wanted: queues,
-            channels: u16::MAX,
-        });
-    };
-    let prepared = Arc::new(Prepared {
-        home: Home::here(),
-        queues: setup.queues().to_vec(),
-        setup: Mutex::new(Some(setup)),
-    });
-    let known = &mut nic.known().prepared;
-    known.retain(|other| other.strong_count() > 0);
-    known.push(Arc::downgrade(&prepared));
-    Ok((prepared, ids))
 }

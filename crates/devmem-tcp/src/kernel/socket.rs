@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use devmem_linux::errors::Operation;
-use devmem_linux::socket::{DontneedError, FragReturns, Freed};
-use devmem_uapi::{Errno, FragToken};
+use devmem_linux::socket::{DontneedError, FragReturns};
+use devmem_uapi::{DmabufId, Errno, FragToken, Freed};
+use netmem::Dmabuf;
 use rustix::event::PollFlags;
 use rustix::event::epoll;
 use rustix::net::{SendFlags, getpeername, getsockname, send, shutdown, sockopt};
@@ -19,7 +20,9 @@ use super::nic::Nic;
 use super::send::Sends;
 use super::wait::Deadline;
 use crate::driver::{NotReady, WaitLimit};
-use crate::error::{Refusal, ReleaseError, SendError, ShutdownError};
+use crate::error::{Forked, Refusal, ReleaseError, SendError, ShutdownError};
+use crate::frags::Frags;
+use crate::signals::TaskSignal;
 use crate::tcp_options::Keepalive;
 
 /// The socket of a stream. It stays open until the stream and everything received from it are dropped, because closing a
@@ -62,13 +65,34 @@ impl Socket {
         })
     }
 
-    pub(crate) fn nic(&self) -> &Arc<Nic> {
+    pub(crate) fn nic(&self) -> &Nic {
         &self.nic
     }
 
-    /// Returns frags of a batch to the kernel, merged into ranges, in as few calls as its limits allow. Returns the number of
-    /// frags that it freed.
-    pub(crate) fn release(
+    /// Fails in a child of fork(2) of the process that opened the NIC.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), Forked> {
+        self.nic.check()
+    }
+
+    /// Returns the memory of a binding, if it has not been freed.
+    pub(crate) fn memory(&self, dmabuf: DmabufId) -> Option<Dmabuf> {
+        self.nic.memory(dmabuf)
+    }
+
+    /// Returns frags to the kernel, merged into ranges, in as few calls as its limits allow. Returns the number of frags that it
+    /// freed.
+    pub(crate) fn release(&self, frags: &mut Frags) -> Result<usize, ReleaseError> {
+        self.release_tokens(frags.items.drain(..).filter_map(|item| item.token()))
+    }
+
+    /// Returns one frag that was taken out of its batch.
+    pub(crate) fn release_one(&self, token: FragToken) {
+        // Frags are returned in `drop`, which cannot report an error.
+        let _ = self.release_tokens(std::iter::once(token));
+    }
+
+    fn release_tokens(
         &self,
         tokens: impl Iterator<Item = FragToken>,
     ) -> Result<usize, ReleaseError> {
@@ -163,6 +187,15 @@ impl Socket {
         })
     }
 
+    /// Returns the pending error of the connection and clears it.
+    pub(crate) fn take_error(&self) -> io::Result<Option<Refusal>> {
+        let pending = sockopt::socket_error(&*self.fd)?.err();
+        let refused = |errno: rustix::io::Errno| {
+            self.refused("connection", Operation::Socket, Errno(errno.raw_os_error()))
+        };
+        Ok(pending.map(refused))
+    }
+
     pub(crate) fn peer_addr(&self) -> io::Result<SocketAddr> {
         let address = getpeername(&*self.fd)?.ok_or(io::ErrorKind::NotConnected)?;
         Ok(SocketAddr::try_from(address)?)
@@ -211,11 +244,20 @@ impl Socket {
         &self.send_ended
     }
 
+    /// Returns a new descriptor that has an event at every change that `signal` stands for.
+    pub(crate) fn task_signal(&self, signal: TaskSignal) -> io::Result<OwnedFd> {
+        match signal {
+            TaskSignal::Receive => self.fd().try_clone_to_owned(),
+            TaskSignal::Send => Ok(self.edges(epoll::EventFlags::OUT)?),
+            TaskSignal::Complete => Ok(self.edges(epoll::EventFlags::ERR)?),
+        }
+    }
+
     /// Returns an epoll fd that becomes readable at each of `events` and at each entry of the error queue.
     ///
     /// tokio would treat an entry of the error queue of the socket itself as the permanent end of writing; the epoll fd hides
     /// it.
-    pub(crate) fn edges(&self, events: epoll::EventFlags) -> rustix::io::Result<OwnedFd> {
+    fn edges(&self, events: epoll::EventFlags) -> rustix::io::Result<OwnedFd> {
         let edges = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let data = epoll::EventData::new_u64(0);
         epoll::add(&edges, &*self.fd, data, events | epoll::EventFlags::ET)?;
@@ -227,14 +269,8 @@ impl Socket {
         &self.collected
     }
 
-    /// Returns the socket itself.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
-    }
-
-    /// Returns the socket itself.
-    pub(crate) fn readiness_fd(&self) -> io::Result<BorrowedFd<'_>> {
-        Ok(self.fd.as_fd())
     }
 }
 

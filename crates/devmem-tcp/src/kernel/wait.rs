@@ -101,7 +101,7 @@ fn timespec(time: Duration) -> Timespec {
 }
 
 /// Waits until one of `fds` is ready, for at most `at_most`. Returns how many are; none after a signal.
-pub(crate) fn poll_for(fds: &mut [PollFd<'_>], at_most: Duration) -> std::io::Result<usize> {
+pub(super) fn poll_for(fds: &mut [PollFd<'_>], at_most: Duration) -> std::io::Result<usize> {
     match poll(fds, Some(&timespec(at_most))) {
         Err(Errno::INTR) => Ok(0),
         polled => Ok(polled?),

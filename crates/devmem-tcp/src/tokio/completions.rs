@@ -10,7 +10,7 @@ use ::tokio::sync::Notify;
 
 use super::signal::{Signal, Try};
 use crate::error::CompletionError;
-use crate::send::{Completion, SendId};
+use crate::send_id::{Completion, SendId};
 use crate::signals::TaskSignal;
 
 /// Reports when sends of a stream are complete. Any number of tasks may wait at the same time, and it may outlive the stream.

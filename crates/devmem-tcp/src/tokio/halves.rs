@@ -1,7 +1,7 @@
 //! The halves of an asynchronous stream.
 
 use std::future::poll_fn;
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::pin::Pin;
@@ -18,8 +18,10 @@ use crate::bound_tx::BoundTx;
 use crate::driver::{NotReady, WaitLimit};
 use crate::early::EarlyData;
 use crate::error::{ConnectError, HeldMemory, PlaceError, RecvError, SendError, ShutdownError};
-use crate::recv_half::{Placement, StreamStats};
-use crate::send::{SendId, advance, length};
+use crate::ranges::{advance, length};
+use crate::recv_half::StreamStats;
+use crate::recv_request::Placement;
+use crate::send_id::SendId;
 use crate::signals::TaskSignal;
 
 /// The receiving half of an asynchronous [`Stream`](super::Stream).
@@ -101,25 +103,17 @@ impl RecvHalf {
         cx: &mut Context<'_>,
         mut call: impl FnMut(&mut crate::RecvHalf) -> Result<usize, RecvError>,
     ) -> Poll<Result<usize, RecvError>> {
-        let attempt = |half: &mut crate::RecvHalf| match call(half) {
-            Err(RecvError::WouldBlock) => None,
-            result => Some(result),
-        };
-        Poll::Ready(ready!(self.poll_attempt(cx, attempt))?)
-    }
-
-    fn poll_attempt<T>(
-        &mut self,
-        cx: &mut Context<'_>,
-        mut attempt: impl FnMut(&mut crate::RecvHalf) -> Option<T>,
-    ) -> Poll<Result<T, NotReady>> {
         let Self { half, signal } = self;
-        signal.poll(cx, |which| {
+        let received = ready!(signal.poll(cx, |which| {
             if which == Try::Again {
                 half.socket.arm(TaskSignal::Receive);
             }
-            attempt(half)
-        })
+            match call(half) {
+                Err(RecvError::WouldBlock) => None,
+                result => Some(result),
+            }
+        }));
+        Poll::Ready(received?)
     }
 
     /// Sets how to treat bytes that did not land in device memory.
@@ -189,17 +183,34 @@ impl SendHalf {
         Poll::Ready(ready!(self.poll_with(cx, attempt))?)
     }
 
-    /// Sends bytes of host memory as [`SendHalf::send_host`](crate::SendHalf::send_host) does: as many as can be queued, at
-    /// least one. Cancel-safe.
+    /// Sends a range of bytes of host memory as [`SendHalf::send_host`](crate::SendHalf::send_host) does: as many as can be queued,
+    /// at least one. Cancel-safe.
     ///
     /// # Errors
     /// As [`send`](Self::send).
-    pub async fn send_host(&mut self, bytes: &Arc<[u8]>) -> Result<SendId, SendError> {
-        let attempt = |half: &mut crate::SendHalf| match half.send_host(bytes) {
+    pub async fn send_host(
+        &mut self,
+        bytes: &Arc<[u8]>,
+        range: Range<usize>,
+    ) -> Result<SendId, SendError> {
+        let attempt = |half: &mut crate::SendHalf| match half.send_host(bytes, range.clone()) {
             Err(SendError::WouldBlock) => None,
             result => Some(result),
         };
         poll_fn(|cx| self.poll_with(cx, attempt)).await?
+    }
+
+    /// Sends as [`send_host`](Self::send_host) does, until all bytes are queued. Not cancel-safe, as [`send_all`](Self::send_all).
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub async fn send_host_all(&mut self, bytes: &Arc<[u8]>) -> Result<SendId, SendError> {
+        let mut id = self.send_host(bytes, 0..bytes.len()).await?;
+        while id.bytes() < bytes.len() {
+            let rest = id.bytes()..bytes.len();
+            id = id.through(self.send_host(bytes, rest).await?);
+        }
+        Ok(id)
     }
 
     /// Sends as [`send`](Self::send) does, until all bytes are queued. Not cancel-safe: when the future is dropped, a part of
@@ -241,8 +252,8 @@ impl SendHalf {
     ///
     /// # Errors
     /// The connection is not established, or not any more.
-    pub fn shutdown(&mut self) -> Result<(), ShutdownError> {
-        self.half.shutdown()
+    pub fn shutdown_write(&self) -> Result<(), ShutdownError> {
+        self.half.shutdown_write()
     }
 
     /// Returns the inner half, for the calls that never wait.
@@ -304,7 +315,7 @@ impl SendHalf {
     }
 }
 
-/// Reads bytes that are in host memory, as the blocking [`RecvHalf`](crate::RecvHalf) does.
+/// Reads bytes wherever they are, as the blocking [`RecvHalf`](crate::RecvHalf) does.
 impl AsyncRead for RecvHalf {
     fn poll_read(
         self: Pin<&mut Self>,
@@ -312,17 +323,9 @@ impl AsyncRead for RecvHalf {
         out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let room = out.initialize_unfilled();
-        let attempt = |half: &mut crate::RecvHalf| match half.read(room) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
-            result => Some(result),
-        };
-        match ready!(self.get_mut().poll_attempt(cx, attempt)) {
-            Ok(read) => {
-                out.advance(read?);
-                Poll::Ready(Ok(()))
-            }
-            Err(_shutting_down) => Poll::Ready(Err(io::ErrorKind::WouldBlock.into())),
-        }
+        let read = ready!(self.get_mut().poll_with(cx, |half| half.read_shared(room)))?;
+        out.advance(read);
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -332,7 +335,7 @@ impl AsyncWrite for SendHalf {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let attempt = |half: &mut crate::SendHalf| match half.write(bytes) {
+        let attempt = |half: &mut crate::SendHalf| match half.write_shared(bytes) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
             result => Some(result),
         };
@@ -342,12 +345,12 @@ impl AsyncWrite for SendHalf {
         }
     }
 
-    /// Does nothing: TCP sends written bytes by itself.
+    /// Sends what waits for further writes to fill a packet, as the blocking [`SendHalf`](crate::SendHalf) does. Never waits.
     fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+        Poll::Ready(self.half.flush_shared())
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(self.shutdown().map_err(io::Error::from))
+    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.shutdown_write().map_err(io::Error::from))
     }
 }

@@ -7,8 +7,8 @@ use ::tokio::sync::Notify;
 
 use super::Stream;
 use super::signal::{Signal, Try};
-use crate::early::EarlyCookie;
 use crate::error::AcceptError;
+use crate::syn_data::EarlyCookie;
 
 /// A listening socket. Dropping it closes it: further connections are refused, accepted ones stay open.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl Listener {
     ///
     /// # Panics
     /// If called outside a tokio runtime, or in one without I/O enabled.
-    pub fn new(mut listener: crate::Listener) -> io::Result<Self> {
+    pub fn new(listener: crate::Listener) -> io::Result<Self> {
         listener.assert_real_time()?;
         listener.set_nonblocking(true);
         let signal = Signal::new(listener.readiness_fd()?.try_clone_to_owned()?)?;
@@ -85,7 +85,7 @@ impl Listener {
 
     /// Returns the blocking listener.
     pub fn into_inner(self) -> crate::Listener {
-        let mut listener = self.listener;
+        let listener = self.listener;
         listener.set_nonblocking(false);
         listener
     }

@@ -35,6 +35,7 @@
 //! [`RxBatch`]: crate::RxBatch
 
 mod completions;
+mod eyeballs;
 mod halves;
 mod listener;
 mod signal;

@@ -6,25 +6,31 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use ::tokio::net::{ToSocketAddrs, lookup_host};
 
-use super::{Completions, RecvHalf, SendHalf};
+use super::{Completions, RecvHalf, SendHalf, eyeballs};
+use crate::backend::Socket;
 use crate::batch::RxBatch;
 use crate::bound_target::BoundTarget;
 use crate::bound_tx::BoundTx;
 use crate::connect::ConnectOptions;
-use crate::early::{EarlyData, not_sent};
+use crate::early::EarlyData;
 use crate::error::{ConnectError, PlaceError, RecvError, SendError, ShutdownError};
 use crate::netdev::Netdev;
 use crate::recv_half::StreamStats;
-use crate::send::SendId;
+use crate::resolve::in_turns;
+use crate::send_id::SendId;
+use crate::syn_data::not_sent;
 use crate::tcp_info::TcpInfo;
+use crate::tcp_options::Keepalive;
 
 /// A TCP connection of a [`Netdev`].
 ///
-/// [`recv`](Self::recv) receives into device memory, [`send`](Self::send) sends from device memory; [`AsyncRead`] and
-/// [`AsyncWrite`] are for bytes in host memory. Two tasks use the halves of [`into_split`](Self::into_split); one task that
+/// [`recv`](Self::recv) receives into device memory, [`send`](Self::send) and [`send_all`](Self::send_all) send from device memory;
+/// [`AsyncRead`] and [`AsyncWrite`] copy from and to host memory. Two tasks use the halves of [`into_split`](Self::into_split); one task that
 /// sends and receives at the same time can use [`poll_recv`](Self::poll_recv) and [`poll_send`](Self::poll_send): each direction
 /// has its own waker.
 #[derive(Debug)]
@@ -41,7 +47,7 @@ impl Stream {
     ///
     /// # Panics
     /// If called outside a tokio runtime, or in one without I/O enabled.
-    pub fn new(mut stream: crate::Stream) -> io::Result<Self> {
+    pub fn new(stream: crate::Stream) -> io::Result<Self> {
         stream.socket().assert_real_time()?;
         stream.set_nonblocking(true);
         let (recv, send) = stream.into_split();
@@ -54,13 +60,40 @@ impl Stream {
     /// Connects to `to` and waits until the connection is established or TCP gives up. Cancel-safe: dropping the future
     /// aborts the attempt.
     ///
+    /// Of several addresses of a name, the first one that answers: IPv6 and IPv4 in turn, each next one 250 ms after the one before, or
+    /// at once when that has failed (RFC 8305).
+    ///
     /// # Errors
     /// As [`Netdev::connect`].
     ///
     /// # Panics
-    /// If called outside a tokio runtime, or in one without I/O enabled.
-    pub async fn connect(nic: &Netdev, to: SocketAddr) -> Result<Self, ConnectError> {
-        let begun = nic.begin_stream(to, &ConnectOptions::new())?;
+    /// If called outside a tokio runtime, or in one without I/O enabled; for several addresses, in one without time enabled.
+    pub async fn connect(nic: &Netdev, to: impl ToSocketAddrs) -> Result<Self, ConnectError> {
+        Self::connect_with(nic, to, &ConnectOptions::new()).await
+    }
+
+    /// Connects as [`connect`](Self::connect) does, with options. Their timeout does not count: use `tokio::time::timeout`.
+    ///
+    /// # Errors
+    /// As [`Netdev::connect`].
+    ///
+    /// # Panics
+    /// As [`connect`](Self::connect).
+    pub async fn connect_with(
+        nic: &Netdev,
+        to: impl ToSocketAddrs,
+        options: &ConnectOptions,
+    ) -> Result<Self, ConnectError> {
+        let found = lookup_host(to).await.map_err(ConnectError::Address)?;
+        eyeballs::first_of(in_turns(found), |to| Self::connect_one(nic, to, options)).await
+    }
+
+    async fn connect_one(
+        nic: &Netdev,
+        to: SocketAddr,
+        options: &ConnectOptions,
+    ) -> Result<Self, ConnectError> {
+        let begun = nic.begin_stream(to, options)?;
         let mut stream = Self::new(begun).map_err(ConnectError::System)?;
         stream.send.connected().await?;
         Ok(stream)
@@ -181,8 +214,20 @@ impl Stream {
     ///
     /// # Errors
     /// As [`SendHalf::send`].
-    pub async fn send_host(&mut self, bytes: &Arc<[u8]>) -> Result<SendId, SendError> {
-        self.send.send_host(bytes).await
+    pub async fn send_host(
+        &mut self,
+        bytes: &Arc<[u8]>,
+        range: Range<usize>,
+    ) -> Result<SendId, SendError> {
+        self.send.send_host(bytes, range).await
+    }
+
+    /// Sends bytes of host memory until all are queued: see [`SendHalf::send_host_all`]. Not cancel-safe.
+    ///
+    /// # Errors
+    /// As [`SendHalf::send`].
+    pub async fn send_host_all(&mut self, bytes: &Arc<[u8]>) -> Result<SendId, SendError> {
+        self.send.send_host_all(bytes).await
     }
 
     /// Sends until all bytes are queued: see [`SendHalf::send_all`]. Not cancel-safe.
@@ -212,8 +257,8 @@ impl Stream {
     ///
     /// # Errors
     /// The connection is not established, or not any more.
-    pub fn shutdown_write(&mut self) -> Result<(), ShutdownError> {
-        self.send.shutdown()
+    pub fn shutdown_write(&self) -> Result<(), ShutdownError> {
+        self.send.shutdown_write()
     }
 
     /// Sets how to treat bytes that did not land in device memory.
@@ -227,6 +272,43 @@ impl Stream {
     /// The NIC belongs to another process.
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         self.send.half.set_nodelay(nodelay)
+    }
+
+    /// Returns whether small segments are sent at once.
+    ///
+    /// # Errors
+    /// The NIC belongs to another process.
+    pub fn nodelay(&self) -> io::Result<bool> {
+        self.socket().nodelay()
+    }
+
+    /// Probes the peer when it is silent: see [`Stream::set_keepalive`](crate::Stream::set_keepalive).
+    ///
+    /// # Errors
+    /// As [`Stream::set_keepalive`](crate::Stream::set_keepalive).
+    pub fn set_keepalive(&self, keepalive: Option<Keepalive>) -> io::Result<()> {
+        self.socket().set_keepalive(keepalive)
+    }
+
+    /// Sets what dropping the stream does: see [`Stream::set_linger`](crate::Stream::set_linger). With a time above zero the drop
+    /// blocks the thread of the runtime.
+    ///
+    /// # Errors
+    /// As [`Stream::set_linger`](crate::Stream::set_linger).
+    pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
+        self.socket().set_linger(linger)
+    }
+
+    /// Returns the pending error of the connection and clears it: see [`Stream::take_error`](crate::Stream::take_error).
+    ///
+    /// # Errors
+    /// The NIC belongs to another process.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        self.socket().take_error()
+    }
+
+    fn socket(&self) -> &Socket {
+        &self.recv.half.socket
     }
 
     /// Returns the address of the peer.
@@ -247,7 +329,7 @@ impl Stream {
 
     /// Returns the number of the shard that has the connection: see [`Netdev::shards`].
     pub fn shard(&self) -> usize {
-        self.recv.half.socket.shard()
+        self.socket().shard()
     }
 
     /// Returns the counters of the stream.
@@ -262,7 +344,7 @@ impl Stream {
 
     /// Returns the blocking stream.
     pub fn into_inner(self) -> crate::Stream {
-        let mut stream = crate::Stream {
+        let stream = crate::Stream {
             recv: self.recv.half,
             send: self.send.half,
         };
@@ -271,7 +353,7 @@ impl Stream {
     }
 }
 
-/// Reads bytes that are in host memory, as the blocking [`RecvHalf`](crate::RecvHalf) does.
+/// Reads bytes wherever they are, as the blocking [`RecvHalf`](crate::RecvHalf) does.
 impl AsyncRead for Stream {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -291,9 +373,9 @@ impl AsyncWrite for Stream {
         Pin::new(&mut self.send).poll_write(cx, bytes)
     }
 
-    /// Does nothing: TCP sends written bytes by itself.
-    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+    /// Sends what waits for further writes to fill a packet, as the blocking [`Stream`](crate::Stream) does. Never waits.
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.send).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

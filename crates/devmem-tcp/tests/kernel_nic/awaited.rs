@@ -91,7 +91,7 @@ fn a_full_send_queue_is_awaited_and_completions_wake_every_task() {
         memory.copy_in(0, &bytes).unwrap();
         let tx = bench.nic.bind_tx(&memory).unwrap();
         let listener = bench.listen_at_peer();
-        let to = (bench.peer_ip(), listener.local_addr().unwrap().port()).into();
+        let to = (bench.peer_ip(), listener.local_addr().unwrap().port());
         let mut stream = Stream::connect(&bench.nic, to).await.unwrap();
         let (peer, _) = listener.accept().unwrap();
 

@@ -99,7 +99,7 @@ impl Bench {
     pub fn connect_to_reader(&self) -> (Stream, JoinHandle<Vec<u8>>) {
         let listener = self.listen_at_peer();
         let to = (self.peer_ip(), listener.local_addr().unwrap().port());
-        let mut stream = self.nic.connect(to).unwrap();
+        let stream = self.nic.connect(to).unwrap();
         stream.set_timeout(Some(PATIENCE));
         (stream, read(listener.accept().unwrap().0))
     }
@@ -137,7 +137,7 @@ impl Bench {
         let setup = plan.apply().unwrap();
         assert_eq!(setup.queues().len(), usize::from(queues));
         let bound = self.nic.bind_rx(&memory, setup.queues()).unwrap();
-        let mut listener = self.nic.listen(self.address()).unwrap();
+        let listener = self.nic.listen(self.address()).unwrap();
         listener.set_timeout(Some(PATIENCE));
         Receiver {
             listener,
@@ -167,7 +167,7 @@ impl Receiver {
     /// A connection: an ordinary program's end, and ours.
     pub fn connection(&self, bench: &Bench) -> (TcpStream, Stream) {
         let peer = bench.connect_from_peer();
-        let (mut stream, _) = self.listener.accept().unwrap();
+        let (stream, _) = self.listener.accept().unwrap();
         stream.set_timeout(Some(PATIENCE));
         (peer, stream)
     }

@@ -22,9 +22,9 @@ fn device_memory_arrives_and_may_change_when_the_send_is_complete() {
     memory.copy_in(0, &bytes).unwrap();
     let tx = bench.nic.bind_tx(&memory).unwrap();
     let (mut stream, reader) = bench.connect_to_reader();
-    let mut completions = stream.completions();
+    let completions = stream.completions();
     completions.set_timeout(Some(PATIENCE));
-    let id = stream.send(&tx, &[0..memory.size()]).unwrap();
+    let id = stream.send_all(&tx, &[0..memory.size()]).unwrap();
     assert_eq!(id.bytes(), memory.size());
     completions.wait(id).unwrap();
     memory.fill(0..memory.size(), 0xff).unwrap();
@@ -48,7 +48,7 @@ fn chunks_of_three_bytes_and_many_ranges_keep_their_order() {
     let (mut stream, reader) = bench.connect_to_reader();
     // 3,000 ranges in one send, and host bytes between two sends.
     let ranges: Vec<_> = (0..3000).map(|i| i * 100..i * 100 + 3).collect();
-    let first = stream.send(&tx, &ranges).unwrap();
+    let first = stream.send_all(&tx, &ranges).unwrap();
     stream.write_all(b"host").unwrap();
     for start in (0..300).step_by(3) {
         let _id = stream.send(&tx, &[start..start + 3]).unwrap();

@@ -60,10 +60,10 @@ fn the_nic_sends_from_the_memory_of_a_device() {
     memory.copy_in(0, &bytes).unwrap();
     let tx = bench.nic.bind_tx(&memory).unwrap();
     let (mut stream, reader) = bench.connect_to_reader();
-    let mut completions = stream.completions();
+    let completions = stream.completions();
     completions.set_timeout(Some(PATIENCE));
     let whole = 0..memory.size();
-    let id = stream.send(&tx, std::slice::from_ref(&whole)).unwrap();
+    let id = stream.send_all(&tx, std::slice::from_ref(&whole)).unwrap();
     completions.wait(id).unwrap();
     assert_eq!((id.bytes(), tx.in_flight()), (memory.size(), 0));
     drop(stream);

@@ -102,7 +102,7 @@ impl World {
 
     /// Connects to the other end, which reads to the end of the stream.
     fn connect_to_reader(&self) -> (Stream, JoinHandle<Vec<u8>>) {
-        let (mut stream, reader) = match &self.peer {
+        let (stream, reader) = match &self.peer {
             Peer::User(nic) => {
                 let listener = nic.listen(("10.77.0.1", PORT)).unwrap();
                 let stream = self.nic.connect(("10.77.0.1", PORT)).unwrap();
@@ -307,9 +307,9 @@ fn device_memory_is_sent_without_a_copy() {
         memory.copy_in(0, &bytes).unwrap();
         let tx = world.nic.bind_tx(&memory).unwrap();
         let (mut stream, reader) = world.connect_to_reader();
-        let id = stream.send(&tx, &[5..6, 100..2_000_000]).unwrap();
+        let id = stream.send_all(&tx, &[5..6, 100..2_000_000]).unwrap();
         stream.write_all(b"host").unwrap();
-        let last = stream.send(&tx, &[2_000_000..4_000_000]).unwrap();
+        let last = stream.send_all(&tx, &[2_000_000..4_000_000]).unwrap();
         seen.note("queued", id.bytes() + last.bytes());
         let past = stream.send(&tx, &[0..1, MEMORY_BYTES - 1..MEMORY_BYTES + 1]);
         seen.refusal("past the end", past, SendError::errno);

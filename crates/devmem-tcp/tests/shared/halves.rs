@@ -79,7 +79,7 @@ fn each_direction_has_a_timeout() {
         seen.note("write", full.unwrap().kind());
         receiver.set_read_timeout(Some(PATIENCE));
         seen.note("other end", receiver.read(&mut [0]).unwrap());
-        let refused = sender.send_host(&block.into());
+        let refused = sender.send_host_all(&block.into());
         seen.note(
             "as send",
             matches!(refused, Err(SendError::TimedOut) | Ok(_)),

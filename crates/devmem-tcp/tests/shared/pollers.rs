@@ -118,7 +118,7 @@ fn a_poller_waits_for_data_for_completed_sends_for_room_and_for_the_end() {
             let complete = [sender.watch(Interest::Complete)];
             seen.note("nothing is complete", from.wait(&complete, SOON).unwrap());
             let completions = sender.completions();
-            let id = sender.send_host(&Arc::from([1; 100])).unwrap();
+            let id = sender.send_host_all(&Arc::from([1; 100])).unwrap();
             seen.note("data", to.wait(&data, PATIENCE).unwrap());
             seen.note("still data", to.wait(&data, PATIENCE).unwrap());
             receiver.read_exact(&mut [0; 100]).unwrap();

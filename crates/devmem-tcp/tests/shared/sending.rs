@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 use devmem_tcp::SendError;
 
@@ -22,7 +23,7 @@ fn a_send_completes_once_its_bytes_have_arrived() {
                 let received = receive(&mut receiver, 2_000_000);
                 (received, receiver)
             });
-            let id = sender.send_host(&sent).unwrap();
+            let id = sender.send_host_all(&sent).unwrap();
             seen.note("queued", id.bytes());
             let completions = sender.completions();
             completions.wait(id).unwrap();
@@ -47,10 +48,10 @@ fn completions_are_reported_once_and_in_order() {
             let (mut sender, mut receiver) = world.connection();
             let completions = sender.completions();
             seen.note("none", completions.try_next().unwrap().is_none());
-            let nothing = sender.send_host(&bytes(0)).unwrap();
+            let nothing = sender.send_host_all(&bytes(0)).unwrap();
             seen.note("of nothing", completions.is_complete(nothing).unwrap());
             let ids: Vec<_> = (0..3)
-                .map(|_| sender.send_host(&bytes(1000)).unwrap())
+                .map(|_| sender.send_host_all(&bytes(1000)).unwrap())
                 .collect();
             assert_eq!(receive(&mut receiver, 3000).len(), 3000);
             completions.wait_all().unwrap();
@@ -59,7 +60,7 @@ fn completions_are_reported_once_and_in_order() {
                 seen.note("told", told.contains(*id));
             }
             seen.note("again", completions.try_next().unwrap().is_none());
-            let later = sender.send_host(&bytes(1)).unwrap();
+            let later = sender.send_host_all(&bytes(1)).unwrap();
             assert_eq!(receive(&mut receiver, 1).len(), 1);
             completions.wait(later).unwrap();
             let told = completions.try_next().unwrap().unwrap();
@@ -73,7 +74,7 @@ fn completions_are_reported_once_and_in_order() {
 fn completions_outlive_their_stream() {
     on_both("completions_outlive_their_stream", |world, seen| {
         let (mut sender, mut receiver) = world.connection();
-        let id = sender.send_host(&bytes(100_000)).unwrap();
+        let id = sender.send_host_all(&bytes(100_000)).unwrap();
         let completions = sender.completions();
         drop(sender);
         let reader = std::thread::spawn(move || receive(&mut receiver, usize::MAX).len());
@@ -90,7 +91,7 @@ fn a_stream_dropped_with_sends_under_way_still_sends_them() {
         |world, seen| {
             let (mut sender, mut receiver) = world.connection();
             let sent = bytes(50_000);
-            let id = sender.send_host(&sent).unwrap();
+            let id = sender.send_host_all(&sent).unwrap();
             seen.note("queued", id.bytes());
             drop((sender, sent));
             let received = receive(&mut receiver, usize::MAX);
@@ -107,13 +108,13 @@ fn a_nonblocking_send_queues_as_much_as_fits() {
             let (mut sender, mut receiver) = world.connection();
             let all = bytes(64 << 20);
             sender.set_nonblocking(true);
-            let id = sender.send_host(&all).unwrap();
+            let id = sender.send_host(&all, 0..all.len()).unwrap();
             seen.note("some", id.bytes() > 0);
             seen.note("all", id.bytes() == all.len());
             // Nobody reads, so there is an end to it, however often the other end makes room for some more.
             let mut total = id.bytes();
             let (refused, last) = loop {
-                match sender.send_host(&all) {
+                match sender.send_host(&all, 0..all.len()) {
                     Ok(more) => total += more.bytes(),
                     Err(refused) => break (refused, sender.completions()),
                 }
@@ -129,11 +130,32 @@ fn a_nonblocking_send_queues_as_much_as_fits() {
             seen.note("write", kind);
             // Not looked at: when it completes. A loopback copies, and is done with the sender's bytes early.
             assert_eq!(receive(&mut receiver, total).len(), total);
-            let mut completions = last;
+            let completions = last;
             completions.set_timeout(Some(PATIENCE));
             completions.wait_all().unwrap();
             seen.note("the first", completions.is_complete(id).unwrap());
             seen.note("pending", completions.pending().unwrap());
+        },
+    );
+}
+
+#[test]
+fn a_blocking_send_waits_for_its_first_byte_and_send_all_for_its_last() {
+    on_both(
+        "a_blocking_send_waits_for_its_first_byte_and_send_all_for_its_last",
+        |world, seen| {
+            let (mut sender, mut receiver) = world.connection();
+            let all = bytes(64 << 20);
+            let first = sender.send_host(&all, 5..all.len()).unwrap().bytes();
+            seen.note("some", first > 0 && first < all.len() - 5);
+            sender.set_timeout(Some(Duration::from_millis(50)));
+            let refused = sender.send_host_all(&all).unwrap_err();
+            seen.note("not all", refused.errno());
+            // Behind them may be some of the second one.
+            let received = receive(&mut receiver, first);
+            assert!(received.starts_with(&all[5..5 + first]));
+            let outside = sender.send_host(&all, 1..all.len() + 1).unwrap_err();
+            seen.note("outside", outside.errno());
         },
     );
 }
@@ -145,7 +167,7 @@ fn copied_and_zero_copy_sends_keep_their_order() {
         |world, seen| {
             let (mut sender, mut receiver) = world.connection();
             sender.write_all(b"one ").unwrap();
-            let id = sender.send_host(&Arc::from(*b"two ")).unwrap();
+            let id = sender.send_host_all(&Arc::from(*b"two ")).unwrap();
             sender.write_all(b"three").unwrap();
             let text = String::from_utf8(receive(&mut receiver, 13)).unwrap();
             seen.note("received", text);
@@ -163,8 +185,8 @@ fn the_sends_of_a_connection_that_dies_complete() {
             sender.write_all(b"unread").unwrap();
             assert!(receiver_has_something(&mut receiver));
             sender.set_nonblocking(true);
-            let id = sender.send_host(&bytes(16 << 20)).unwrap();
-            let mut completions = sender.completions();
+            let id = sender.send_host(&bytes(16 << 20), 0..16 << 20).unwrap();
+            let completions = sender.completions();
             completions.set_timeout(Some(PATIENCE));
             // Closed with bytes unread, it resets.
             drop(receiver);

@@ -34,7 +34,7 @@ fn a_wait_for_nothing_would_block_or_times_out() {
             let refused = receiver.recv(&mut batch).unwrap_err();
             seen.note("timed out", matches!(refused, RecvError::TimedOut { .. }));
             seen.note("words", refused);
-            let mut listener = world.listen();
+            let listener = world.listen();
             listener.set_nonblocking(true);
             let refused = listener.accept().unwrap_err();
             seen.note("would block", matches!(refused, AcceptError::WouldBlock));

@@ -78,7 +78,7 @@ impl World {
 
     /// Listens on a free port.
     pub fn listen(&self) -> Listener {
-        let mut listener = self.receiver.listen(self.at(0)).unwrap();
+        let listener = self.receiver.listen(self.at(0)).unwrap();
         listener.set_timeout(Some(PATIENCE));
         listener
     }
@@ -86,8 +86,8 @@ impl World {
     /// A connection: the sender's end and the receiver's.
     pub fn connection(&self) -> (Stream, Stream) {
         let listener = self.listen();
-        let mut sender = self.sender.connect(listener.local_addr().unwrap()).unwrap();
-        let (mut receiver, peer) = listener.accept().unwrap();
+        let sender = self.sender.connect(listener.local_addr().unwrap()).unwrap();
+        let (receiver, peer) = listener.accept().unwrap();
         assert_eq!(peer, sender.local_addr().unwrap());
         assert_eq!(receiver.local_addr().unwrap(), sender.peer_addr().unwrap());
         sender.set_timeout(Some(PATIENCE));

@@ -93,7 +93,7 @@ fn receive_on_both(wire: &str, memory: Dmabuf) {
     const BYTES: usize = 3 << 20;
     let (sender, receiver) = nics(wire);
     let bound = bind(&receiver, &memory);
-    let mut listener = receiver.listen(LOCAL).unwrap();
+    let listener = receiver.listen(LOCAL).unwrap();
     listener.set_timeout(Some(PATIENCE));
     std::thread::scope(|scope| {
         for number in 0..2 * SHARDS {
@@ -165,7 +165,7 @@ fn a_reader_that_keeps_the_memory_of_its_shard_does_not_stop_the_other_shard() {
     let (sender, receiver) = nics("shards-keep");
     let memory = Dmabuf::anonymous(4 << 20).unwrap();
     let bound = bind(&receiver, &memory);
-    let mut listener = receiver.listen(LOCAL).unwrap();
+    let listener = receiver.listen(LOCAL).unwrap();
     listener.set_timeout(Some(PATIENCE));
     let [keeping, going] = [(); 2].map(|()| {
         let ours = sender.connect(LOCAL).unwrap();

@@ -305,7 +305,7 @@ fn a_reset_in_mid_send_frees_the_memory() {
             }
         };
         assert!(matches!(error, SendError::Refused(_)), "{error:?}");
-        let mut completions = ours.completions();
+        let completions = ours.completions();
         completions.set_timeout(Some(PATIENCE));
         completions
             .wait(first)
@@ -358,7 +358,7 @@ fn a_peer_that_never_reads_holds_the_memory_and_gets_it_all_when_it_does() {
                 theirs.read_to_end(&mut got).expect("our end");
                 got
             });
-            let mut completions = ours.completions();
+            let completions = ours.completions();
             completions.set_timeout(Some(PATIENCE));
             completions.wait(last).expect("it is read now");
             let got = reading.join().expect("the reader");
@@ -389,7 +389,7 @@ fn a_peer_that_vanishes_ends_by_the_user_timeout() {
         ours.set_timeout(Some(PATIENCE));
         let end = ours.recv(&mut RxBatch::with_capacity(4));
         assert!(matches!(end, Err(RecvError::Refused(_))), "{end:?}");
-        let mut completions = ours.completions();
+        let completions = ours.completions();
         completions.set_timeout(Some(PATIENCE));
         completions.wait(first).expect("the first send is complete");
         assert_eq!(tx.in_flight(), 0);

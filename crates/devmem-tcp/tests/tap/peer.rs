@@ -50,7 +50,7 @@ impl Host {
     pub fn connect(&self, nic: &Nic) -> Stream {
         let port = self.listener.local_addr().expect("it is bound").port();
         let to = SocketAddr::new(self.address, port);
-        let mut stream = nic.netdev.connect(to).expect("it listens");
+        let stream = nic.netdev.connect(to).expect("it listens");
         stream.set_timeout(Some(PATIENCE));
         stream
     }

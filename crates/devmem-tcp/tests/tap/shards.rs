@@ -148,7 +148,7 @@ fn streams_of_all_shards_go_on_after_the_interface_was_down() {
             let local = receiver.listener().local_addr().expect("it listens");
             let connect = |_| {
                 let theirs = TcpStream::connect(local).expect("it listens");
-                let (mut ours, _) = receiver.listener().accept().expect("a connection");
+                let (ours, _) = receiver.listener().accept().expect("a connection");
                 ours.set_timeout(Some(PATIENCE));
                 (ours, theirs)
             };
@@ -223,7 +223,7 @@ fn receive_on_shards(netdev: &Netdev, addresses: Addresses) {
     const CONNECTIONS: usize = 16;
     const BYTES: usize = 400_000;
     let memory = Dmabuf::anonymous(16 << 20).expect("memory");
-    let mut listener = netdev.listen((addresses.1, 5201)).expect("a free port");
+    let listener = netdev.listen((addresses.1, 5201)).expect("a free port");
     listener.set_timeout(Some(PATIENCE));
     let local = listener.local_addr().expect("it listens");
     let setup = netdev.plan_receive(local).apply().expect("set up");

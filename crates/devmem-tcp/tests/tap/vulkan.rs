@@ -37,7 +37,7 @@ fn received_bytes_are_in_the_memory_of_the_device_and_read_back_by_its_copies() 
         2 << 20,
         |nic, _, memory| {
             let target = vulkan::alloc(0, BYTES).expect("memory");
-            let mut listener = nic.netdev.listen((V4.1, 5201)).expect("a free port");
+            let listener = nic.netdev.listen((V4.1, 5201)).expect("a free port");
             listener.set_timeout(Some(PATIENCE));
             let local = listener.local_addr().expect("it listens");
             let setup = nic.netdev.plan_receive(local).apply().expect("set up");

@@ -26,7 +26,7 @@ fn an_address_after_the_name_makes_the_nic_reachable() {
         || {
             let (nic, warnings) = opened(Netdev::builder("tap:dm0,10.77.0.1/24").unwrap());
             assert!(warnings.is_empty(), "{warnings:?}");
-            let mut listener = nic.listen("10.77.0.2:5201").unwrap();
+            let listener = nic.listen("10.77.0.2:5201").unwrap();
             listener.set_timeout(Some(PATIENCE));
             let connecting = std::thread::spawn(|| {
                 TcpStream::connect("10.77.0.2:5201").and_then(|mut peer| peer.write_all(b"hello"))

@@ -1,21 +1,24 @@
 """Broadcasts the parameters of a model from one process to others, each with its own connection.
 
-    python broadcast.py          # over the loopback interface of the kernel: needs nothing
-    python broadcast.py --tap    # each worker has a NIC in user space and receives into device memory: needs root
+    python broadcast.py          # over UNIX sockets between NICs in user space: needs nothing
+    python broadcast.py --tap    # over TAPs, from the sockets of Python, as from any TCP peer: needs root
 
-The process that sends uses the sockets of Python: any TCP peer works.
+Each worker receives into device memory that is bound to its NIC.
 """
 
 import json
 import multiprocessing
 import socket
 import sys
+import tempfile
+from multiprocessing.context import SpawnProcess
 
 import numpy as np
 
-from devmem_tcp import BoundRx, Dmabuf, Netdev
+from devmem_tcp import Dmabuf, Listener, Netdev
 
 WORKERS = 3
+PORT = 5201
 PARAMETERS: dict[str, np.ndarray] = {
     "embedding": np.arange(64_000, dtype=np.float32).reshape(1000, 64),
     "bias": np.full(1000, 0.5, np.float64),
@@ -31,18 +34,20 @@ def parameters_message() -> bytes:
     return len(header).to_bytes(4, "big") + header + arrays
 
 
-def worker(number: int, port: int, tap: bool) -> None:
+def sender_of(number: int) -> str:
+    return f"10.79.{number}.1"
+
+
+def receiver_of(number: int) -> str:
+    return f"10.79.{number}.2"
+
+
+def worker(number: int, link: str) -> None:
     """Receives the parameters into device memory, and checks them there."""
-    bound: BoundRx | None = None
-    if tap:
-        nic = Netdev.user(f"tap:dmbc{number},10.79.{number}.1/24", f"10.79.{number}.2/24")
-        source = (f"10.79.{number}.2", 5201)
-        queue_memory = Dmabuf.anonymous(16 << 20)
-        bound = nic.plan_receive(source).bind(queue_memory)
-        stream = nic.connect((f"10.79.{number}.1", port), timeout=10, source=source)
-    else:
-        nic = Netdev.kernel("lo")
-        stream = nic.connect(("127.0.0.1", port), timeout=10)
+    nic = Netdev.user(link, f"{receiver_of(number)}/24")
+    source = (receiver_of(number), PORT)
+    bound = nic.plan_receive(source).bind(Dmabuf.anonymous(16 << 20))
+    stream = nic.connect((sender_of(number), PORT), timeout=10, source=source)
 
     length = bytearray(4)
     stream.recv_into(length)
@@ -62,28 +67,50 @@ def worker(number: int, port: int, tap: bool) -> None:
         at += sizes[name]
     stats = stream.stats
     print(f"worker {number}: {len(described)} arrays, {stats['device_bytes']} bytes received in device memory")
-    if bound is not None:
-        bound.close()
+    bound.close()
 
 
-def main() -> None:
-    tap = "--tap" in sys.argv[1:]
-    context = multiprocessing.get_context("spawn")
-    with socket.create_server(("", 0)) as server:
-        port = server.getsockname()[1]
-        workers = [context.Process(target=worker, args=(number, port, tap)) for number in range(WORKERS)]
-        for process in workers:
-            process.start()
-        message = parameters_message()
+def send_from_sockets(message: bytes) -> None:
+    """Sends to workers behind TAPs, whose ends in the kernel have the addresses of the sender."""
+    with socket.create_server(("", PORT)) as server:
+        workers = start([f"tap:dmbc{number},{sender_of(number)}/24" for number in range(WORKERS)])
         for _ in workers:
             connection, _peer = server.accept()
             with connection:
                 connection.sendall(message)
-        for process in workers:
-            process.join()
+        join(workers)
+
+
+def send_from_nics(message: bytes) -> None:
+    """Sends to workers at the other ends of UNIX sockets, from a NIC for each of them."""
+    with tempfile.TemporaryDirectory() as folder:
+        listeners: list[Listener] = []
+        for number in range(WORKERS):
+            nic = Netdev.user(f"unix-listen:{folder}/{number}", f"{sender_of(number)}/24")
+            listeners.append(nic.listen((sender_of(number), PORT)))
+        workers = start([f"unix:{folder}/{number}" for number in range(WORKERS)])
+        for listener in listeners:
+            stream, _peer = listener.accept()
+            with stream:
+                stream.sendall(message)
+        join(workers)
+
+
+def start(links: list[str]) -> list[SpawnProcess]:
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=worker, args=(number, link)) for number, link in enumerate(links)]
+    for process in workers:
+        process.start()
+    return workers
+
+
+def join(workers: list[SpawnProcess]) -> None:
+    for process in workers:
+        process.join()
     assert all(process.exitcode == 0 for process in workers)
-    print(f"{WORKERS} workers have all parameters")
+    print(f"{len(workers)} workers have all parameters")
 
 
 if __name__ == "__main__":
-    main()
+    send = send_from_sockets if "--tap" in sys.argv[1:] else send_from_nics
+    send(parameters_message())

@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::kept::{Kept, Layout, Run, State, was_released};
 use crate::raw::HostBytes;
 use crate::released::released;
+use crate::repr;
 use crate::source::Source;
 use crate::target::Target;
 use crate::tensor::{Shape, Tensor};
@@ -215,8 +216,7 @@ impl Batch {
         dtype: Option<&Bound<'py, PyAny>>,
         shape: Option<Shape>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let tensor = self.tensor(py, dtype, shape)?;
-        py.import("numpy")?.call_method1("from_dlpack", (tensor,))
+        Tensor::numpy(&self.tensor(py, dtype, shape)?)
     }
 
     /// Copies all bytes, in stream order and without gaps, to the beginning of `out`: a tensor, a Dmabuf, or a writable array
@@ -252,6 +252,20 @@ impl Batch {
             Ok(copy)
         })?;
         Ok(PyBytes::new(py, &copy))
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let state = self.with(py, |state| {
+            let (bytes, frags) = (state.bytes()?, state.frags()?.len());
+            let (bytes, frags) = (repr::count(bytes, "byte"), repr::count(frags, "frag"));
+            let place = match state {
+                State::Lent(_) => "lent",
+                State::Kept(_) => "kept by tensors",
+                State::Released => "released",
+            };
+            Ok(format!("{bytes} in {frags}, {place}"))
+        });
+        format!("<Batch {}>", state.as_deref().unwrap_or("released"))
     }
 
     fn __bytes__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {

@@ -9,6 +9,7 @@ use crate::closing::{Closing, Open};
 use crate::error::Error;
 use crate::netdev::Netdev;
 use crate::released::released;
+use crate::repr;
 use crate::tensor::{Dmabuf, niov_size, view_of};
 use crate::wait::Handle;
 
@@ -72,6 +73,11 @@ impl ReceivePlan {
     fn __str__(&self, py: Python<'_>) -> PyResult<String> {
         Ok(self.plan(py)?.to_string())
     }
+
+    fn __repr__(&self) -> String {
+        let queues = repr::count(self.queues.into(), "queue");
+        format!("<ReceivePlan {}, {queues}>", self.local)
+    }
 }
 
 /// Settings that were made.
@@ -98,6 +104,12 @@ impl Setup {
     /// Gives up the settings: they are undone when no binding needs them.
     fn close(&self, py: Python<'_>) {
         self.setup.close(py);
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let state = self.setup.with(py, |_setup| ());
+        let queues = |()| format!("queues {:?}", self.queues);
+        repr::of_handle("Setup", state.map(queues))
     }
 }
 
@@ -145,6 +157,7 @@ impl BoundRx {
         self.id
     }
 
+    /// The memory that is bound.
     #[getter]
     fn memory(&self, py: Python<'_>) -> Py<Dmabuf> {
         self.memory.clone_ref(py)
@@ -160,6 +173,15 @@ impl BoundRx {
     /// Unbinds. Frags and tensors stay valid.
     fn close(&self, py: Python<'_>) {
         self.bound.close(py);
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let state = self.bound.with(py, |bound| {
+            let count = bound.net_iovs();
+            let (id, free, total) = (self.id, count.home, count.total);
+            format!("id {id}, {free} of {total} net_iovs free")
+        });
+        repr::of_handle("BoundRx", state)
     }
 }
 
@@ -207,11 +229,13 @@ impl BoundTx {
 
 #[pymethods]
 impl BoundTx {
+    /// The id of the binding.
     #[getter]
     fn id(&self, py: Python<'_>) -> PyResult<u32> {
         Ok(self.get(py)?.id().0)
     }
 
+    /// The memory that is bound.
     #[getter]
     #[pyo3(name = "memory")]
     fn bound_memory(&self, py: Python<'_>) -> Py<Dmabuf> {
@@ -233,5 +257,13 @@ impl BoundTx {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         released(py, || drop(bound));
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let state = self.get(py).map(|bound| {
+            let in_flight = released(py, || bound.in_flight());
+            format!("id {}, {in_flight} in flight", bound.id().0)
+        });
+        repr::of_handle("BoundTx", state)
     }
 }

@@ -20,6 +20,7 @@ mod load;
 mod netdev;
 mod raw;
 mod released;
+mod repr;
 mod sent;
 mod source;
 mod stream;
@@ -58,6 +59,8 @@ mod _native {
 
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        use pyo3::types::PyModuleMethods;
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         crate::released::register(module)
     }
 }

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 
 use crate::closing::{Closing, Open};
 use crate::error::Error;
+use crate::repr;
 use crate::stream::Stream;
 use crate::wait::{Handle, Limit, Patience, Time, Timeout};
 
@@ -71,6 +72,7 @@ impl Listener {
         Ok(())
     }
 
+    /// Returns how long `accept` waits, in seconds.
     fn gettimeout(&self) -> Option<f64> {
         self.timeout().seconds()
     }
@@ -96,6 +98,7 @@ impl Listener {
         self.time == Time::Virtual
     }
 
+    /// Whether it is closed.
     #[getter]
     fn closed(&self) -> bool {
         self.listener.is_closed()
@@ -104,6 +107,12 @@ impl Listener {
     /// Closes it: further connections are refused, accepted ones stay open.
     fn close(&self, py: Python<'_>) {
         self.listener.close(py);
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let address = self.listener.with(py, |listener| listener.local_addr());
+        let state = address.and_then(|address| Ok(format!("on {}", address?)));
+        repr::of_handle("Listener", state)
     }
 
     fn __iter__(slf: Py<Self>) -> Py<Self> {

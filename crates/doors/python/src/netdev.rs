@@ -16,6 +16,7 @@ use crate::closing::{Closing, Open};
 use crate::error::Error;
 use crate::listener::Listener;
 use crate::released::released;
+use crate::repr;
 use crate::sent::Signal;
 use crate::stream::Stream;
 use crate::tensor::Dmabuf;
@@ -110,6 +111,14 @@ fn open(
         builder = builder.rx_queues(queues);
     }
     Ok(builder.open()?)
+}
+
+fn link_state(state: LinkState) -> &'static str {
+    match state {
+        LinkState::Up => "up",
+        LinkState::Down => "down",
+        LinkState::Gone => "gone",
+    }
 }
 
 #[pymethods]
@@ -263,16 +272,13 @@ impl Netdev {
         Ok(self.nic.with(py, |nic| nic.crossed_frames())?)
     }
 
-    /// "up", "down" or "gone".
+    /// The state of the link: "up", "down" or "gone".
     #[getter]
     fn link_state(&self, py: Python<'_>) -> PyResult<&'static str> {
-        Ok(match self.nic.with(py, |nic| nic.link_state())? {
-            LinkState::Up => "up",
-            LinkState::Down => "down",
-            LinkState::Gone => "gone",
-        })
+        Ok(link_state(self.nic.with(py, |nic| nic.link_state())?))
     }
 
+    /// The length of the longest IP packet.
     #[getter]
     fn mtu(&self, py: Python<'_>) -> PyResult<u16> {
         Ok(self.nic.with(py, |nic| nic.mtu())?)
@@ -302,6 +308,21 @@ impl Netdev {
         Ok(drops)
     }
 
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let state = self.nic.with(py, |nic| {
+            let name = nic.interface().unwrap_or("in user space").to_owned();
+            let addresses = nic
+                .addresses()
+                .into_iter()
+                .map(|address| address.to_string());
+            let link = link_state(nic.link_state());
+            let parts = [name, format!("link {link}")].into_iter().chain(addresses);
+            parts.collect::<Vec<_>>().join(", ")
+        });
+        repr::of_handle("Netdev", state)
+    }
+
+    /// Whether this handle is closed.
     #[getter]
     fn closed(&self) -> bool {
         self.nic.is_closed()

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 
 use crate::error::Error;
 use crate::released::released;
+use crate::repr;
 use crate::wait::{Handle, Limit, Patience, Time, Timeout};
 
 /// A send from bound memory: its bytes must not change until it is complete.
@@ -50,6 +51,15 @@ impl Sent {
             .completions
             .with(py, |completions| completions.is_complete(id))?;
         Ok(done.map_err(Error::from)?)
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let state = match self.done(py) {
+            Ok(true) => "complete",
+            Ok(false) => "in flight",
+            Err(_) => "failed",
+        };
+        format!("<Sent {}, {state}>", repr::count(self.bytes, "byte"))
     }
 }
 

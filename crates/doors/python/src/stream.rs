@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use devmem_tcp::{Placement, RecvError, RecvHalf, SendHalf, StreamStats};
+use devmem_tcp::{HeldUnit, Placement, RecvError, RecvHalf, SendHalf, StreamStats};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PySlice, PyTuple};
@@ -17,6 +17,7 @@ use crate::closing::Closing;
 use crate::error::Error;
 use crate::raw::{Foreign, Use};
 use crate::released::released;
+use crate::repr;
 use crate::sent::{Sent, Signal, limit_completions};
 use crate::target::Target;
 use crate::tensor::{Tensor, memory_of, view_of};
@@ -356,7 +357,7 @@ impl Stream {
 
     /// Ends the sending direction: a FIN follows the queued bytes. Receiving is still possible.
     fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
-        let shut = self.send.with(py, |half| half.shutdown())?;
+        let shut = self.send.with(py, |half| half.shutdown_write())?;
         Ok(shut.map_err(Error::from)?)
     }
 
@@ -401,6 +402,39 @@ impl Stream {
         let address = self.recv.with(py, |half| half.local_addr())?;
         let address = address.map_err(Error::from)?;
         Ok((address.ip().to_string(), address.port()))
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let ends = self
+            .recv
+            .with(py, |half| (half.local_addr(), half.peer_addr()));
+        let state = ends.and_then(|(local, peer)| Ok(format!("on {}, peer {}", local?, peer?)));
+        repr::of_handle("Stream", state)
+    }
+
+    /// Returns what holds the memory that the stream receives into; None while enough of it is free. A dict: dmabuf_id,
+    /// net_iovs (all of the memory), unit ("net_iovs" or "frags", which the following count), lent (to this program by this
+    /// stream), lent_by_others and unread.
+    fn held_memory<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let Some(held) = self.recv.with(py, |half| half.held_memory())? else {
+            return Ok(None);
+        };
+        let counts = PyDict::new(py);
+        counts.set_item("dmabuf_id", held.dmabuf.0)?;
+        let unit = match held.unit {
+            HeldUnit::Frags => "frags",
+            _ => "net_iovs",
+        };
+        counts.set_item("unit", unit)?;
+        for (name, count) in [
+            ("net_iovs", held.net_iovs),
+            ("lent", held.lent),
+            ("lent_by_others", held.lent_by_others),
+            ("unread", held.unread),
+        ] {
+            counts.set_item(name, count)?;
+        }
+        Ok(Some(counts))
     }
 
     /// The counters of what was received: device_bytes, linear_bytes, device_frags, tokens_returned, receives.

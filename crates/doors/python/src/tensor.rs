@@ -58,7 +58,7 @@ impl Tensor {
         view_of(slf).bytes()
     }
 
-    /// "cpu", "cuda:N", "hip:N" or "vulkan:N".
+    /// Where the memory is: "cpu", "cuda:N", "hip:N" or "vulkan:N".
     #[getter]
     fn device(slf: &Bound<'_, Self>) -> String {
         view_of(slf).source().place().device.name()
@@ -92,7 +92,9 @@ impl Tensor {
     }
 
     /// Returns the tensor as an array of numpy, without a copy.
-    fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+    pub(crate) fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        // Otherwise numpy says that DLPack is not supported.
+        view_of(slf).dtype().typestr()?;
         slf.py()
             .import("numpy")?
             .call_method1("from_dlpack", (slf,))

@@ -23,6 +23,11 @@ def test_example(example):
     assert output_of(example)
 
 
+def test_the_broadcast_is_received_in_device_memory():
+    counts = re.findall(r"(\d+) bytes received in device memory", output_of(DOOR / "examples" / "broadcast.py"))
+    assert len(counts) == 3 and all(int(count) > 200_000 for count in counts), counts
+
+
 def test_the_sample_in_the_guide_is_what_the_example_prints():
     sample = re.search("```text\n(.*)\n```", GUIDE.read_text())[1]
     start, end = sample.split("...")

@@ -1,5 +1,7 @@
 """Receiving: every byte is where the batch says, in every form in which it can be had."""
 
+import re
+
 import numpy as np
 import pytest
 from conftest import ADDRESS, PATIENCE, pattern, send_in_thread
@@ -197,3 +199,45 @@ def test_a_nic_with_shards_receives_on_each_of_them():
 def test_a_link_of_one_queue_refuses_shards_and_names_the_others():
     with pytest.raises(ValueError, match="(?s)its socket is one queue.*packet:NAME"):
         Netdev.user("unix:/tmp/no-such-wire", "10.77.0.2/24", shards=2)
+
+
+def test_handles_tell_their_state(wire):
+    assert repr(wire.receiver) == "<Netdev in user space, link up, 10.77.0.2>"
+    assert repr(wire.listener) == f"<Listener on {ADDRESS}>"
+    assert re.fullmatch(r"<BoundRx id \d+, \d+ of 64 net_iovs free>", repr(wire.bound))
+    assert repr(wire.receiver.plan_receive(ADDRESS)) == f"<ReceivePlan {ADDRESS}, 1 queue>"
+    sender, receiver = wire.connect()
+    assert re.fullmatch(rf"<Stream on {ADDRESS}, peer 10\.77\.0\.1:\d+>", repr(receiver))
+    sender.sendall(b"x" * 100)
+    batch = receiver.recv()
+    assert repr(batch) == "<Batch 100 bytes in 1 frag, lent>"
+    tensors = batch.tensors()
+    assert repr(batch) == "<Batch 100 bytes in 1 frag, kept by tensors>"
+    assert repr(tensors) == "[<Tensor (100,) uint8 on cpu>]"
+    batch.release()
+    assert repr(batch) == "<Batch released>"
+    with wire.sender.bind_tx(Dmabuf.anonymous(4096)) as tx:
+        assert re.fullmatch(r"<BoundTx id \d+, 0 in flight>", repr(tx))
+        sent = sender.send(tx, slice(0, 4096))
+        sent.wait(PATIENCE)
+        assert repr(sent) == "<Sent 4096 bytes, complete>"
+    assert repr(tx) == "<BoundTx closed>"
+    for handle in (sender, receiver):
+        handle.close()
+        assert repr(handle) == "<Stream closed>"
+
+
+def test_a_stream_that_keeps_its_memory_says_so(wire):
+    sender, receiver = wire.connect()
+    assert receiver.held_memory() is None
+    thread = send_in_thread(sender, pattern(8 << 20))
+    kept = []
+    while (held := receiver.held_memory()) is None:
+        kept.append(receiver.recv())
+    assert held["dmabuf_id"] == wire.bound.id and held["unit"] == "net_iovs", held
+    assert held["net_iovs"] == 64 and held["lent"] > 0 and held["lent_by_others"] == 0, held
+    for batch in kept:
+        batch.release()
+    for batch in receiver:
+        pass
+    thread.join(PATIENCE)

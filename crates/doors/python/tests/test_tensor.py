@@ -204,3 +204,10 @@ def memory_into(out):
     receiver, _ = listener.accept()
     sender.sendall(b"12345678")
     receiver.recv().gather(out=out)
+
+
+def test_numpy_has_no_bfloat16_and_the_error_says_so(memory):
+    brain = memory.view("bfloat16")
+    with pytest.raises(BufferError, match="numpy has no type bfloat16"):
+        brain.numpy()
+    assert brain.view("uint16").numpy().nbytes == memory.nbytes

@@ -15,6 +15,7 @@ use std::time::Duration;
 use anyhow::Context;
 use devmem_linux::helper::Helper;
 
+use super::apt_errors::last_words;
 use super::resolve::{Package, resolve, write_status};
 use tool::output::Failure;
 use tool::progress::Progress;
@@ -316,21 +317,6 @@ fn run(
     Err(last_words(&said))
 }
 
-/// Returns the error lines in the output of apt, or else its last lines.
-pub(crate) fn last_words(said: &[u8]) -> String {
-    let text = String::from_utf8_lossy(said);
-    let errors: Vec<&str> = text
-        .lines()
-        .filter(|line| line.starts_with("E: "))
-        .collect();
-    let lines = if errors.is_empty() {
-        text.lines().rev().take(1).collect()
-    } else {
-        errors
-    };
-    lines.join("; ").replace("E: ", "")
-}
-
 fn folder_bytes(folder: &Path) -> u64 {
     let entries = fs::read_dir(folder).into_iter().flatten();
     entries
@@ -358,14 +344,6 @@ mod tests {
         ] {
             assert!(!is_without_network(said), "{said}");
         }
-    }
-
-    #[test]
-    fn the_error_lines_of_apt_are_found() {
-        let said = b"W: slow\nE: no such package\nE: nor that\n";
-        assert_eq!(last_words(said), "no such package; nor that");
-        assert_eq!(last_words(b"something\nelse"), "else");
-        assert_eq!(last_words(b""), "");
     }
 
     #[test]

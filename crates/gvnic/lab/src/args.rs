@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::accel::Accel;
-use super::suite::Group;
+use super::group::Group;
 use tool::parse::OutputArgs;
 use tool::size::Size;
 

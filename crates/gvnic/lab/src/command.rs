@@ -3,18 +3,18 @@
 use serde::Serialize;
 
 use crate::accel::{self, Accel, RunsBy};
-use crate::args::{Exchange, Fetch, Lab, LabCommand, Run, Selftests, Shell, Status, Test};
+use crate::args::{Fetch, Lab, LabCommand, Run, Shell, Status};
 use crate::kit::{self, Kit};
-use crate::machine::{self, Debugger, DebuggerStart, RunReport};
+use crate::machine::{self, RunReport};
+use crate::machine_plan::{Debugger, DebuggerStart};
 use crate::pass_on::{Output, PassOn};
-use crate::plan::{self as plan, LabRunPlan};
-use crate::selftests;
-use crate::selftests::host::SelftestPlan;
-use crate::selftests::tree::Tree;
-use crate::suite::Group;
-use crate::suite::host::{self, TestPlan};
+use crate::plan::{self, LabRunPlan};
+use tool::beside;
 use tool::output::{Failure, note, print_json, say};
 use tool::parse::OutputArgs;
+
+/// The program with the acceptance tests.
+const TESTS: &str = "devmem-lab";
 
 /// Runs the subcommand.
 ///
@@ -27,10 +27,14 @@ pub fn run(args: Lab) -> Result<(), Failure> {
         LabCommand::Status(args) => status(args),
         LabCommand::Run(args) => run_command(args),
         LabCommand::Shell(args) => shell(args),
-        LabCommand::Test(args) => test(args),
-        LabCommand::Exchange(args) => exchange(args),
-        LabCommand::Selftests(args) => selftests(args),
+        LabCommand::Test(_) | LabCommand::Exchange(_) | LabCommand::Selftests(_) => hand_over(),
     }
+}
+
+/// Replaces this process by the program with the tests, which has these commands with the same options.
+fn hand_over() -> Result<(), Failure> {
+    // What follows `devmem-tcp lab`; the tool has no options before it.
+    beside::become_program(TESTS, std::env::args_os().skip(2))
 }
 
 fn fetch(args: Fetch) -> Result<(), Failure> {
@@ -165,66 +169,6 @@ fn shell(args: Shell) -> Result<(), Failure> {
         note(format_args!("the guest's kernel log: {line}"));
     }
     Ok(())
-}
-
-fn test(args: Test) -> Result<(), Failure> {
-    let options = plan::kit(args.guest.kit);
-    let kit = Kit::provide(&options)?;
-    let mut groups = match args.group.is_empty() {
-        true => Group::ALL.to_vec(),
-        false => args.group,
-    };
-    if args.long && !groups.contains(&Group::Long) {
-        groups.push(Group::Long);
-    }
-    let root = match groups.contains(&Group::Long) {
-        true => Some(kit::selftest_root(&options)?),
-        false => None,
-    };
-    let plan = TestPlan {
-        machine: plan::machine(args.guest.machine)?,
-        groups,
-        root,
-        plugin: plan::plugin(args.plugin)?,
-        bytes: args.bytes.0,
-        only: args.only,
-        json: args.output.json,
-    };
-    host::run(&kit, &plan, plan::job)
-}
-
-fn exchange(args: Exchange) -> Result<(), Failure> {
-    let plugin = plan::plugin(args.plugin)?.ok_or_else(|| {
-        Failure::unsupported("there is no plugin for NCCL on this machine").with_remedy(
-            "build it with `cargo build --release -p devmem-nccl`, or name one with --plugin FILE",
-        )
-    })?;
-    let kit = Kit::provide(&plan::kit(args.guest.kit))?;
-    let plan = TestPlan {
-        machine: plan::machine(args.guest.machine)?,
-        groups: vec![Group::Exchange],
-        root: None,
-        plugin: Some(plugin),
-        bytes: args.bytes.0,
-        only: None,
-        json: args.output.json,
-    };
-    host::run(&kit, &plan, plan::job)
-}
-
-fn selftests(args: Selftests) -> Result<(), Failure> {
-    let tree = Tree::open(&args.tree, &args.names)?;
-    let options = plan::kit(args.guest.kit);
-    let kit = Kit::provide(&options)?;
-    let plan = SelftestPlan {
-        machine: plan::machine(args.guest.machine)?,
-        root: kit::selftest_root(&options)?,
-        limit: args.limit,
-        before: args.before,
-        transcript: args.transcript,
-        json: args.output.json,
-    };
-    selftests::host::run(&kit, &tree, &plan, plan::job)
 }
 
 fn judge(plan: &LabRunPlan, outcome: &RunReport) -> Result<(), Failure> {

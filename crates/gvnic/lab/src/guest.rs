@@ -1,7 +1,6 @@
 //! Process 1 of the guest. Mounts the usual file systems, loads the driver, sets up the NICs, runs the command, sends its
 //! output and files to the host, and powers off.
 
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,7 +12,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
-use clap::Parser;
 use devmem_linux::netif::{Interface, interfaces};
 use devmem_linux::netns::{self, NetNs};
 use rustix::mount::{MountFlags, mount};
@@ -22,11 +20,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::conversation::BootTimes;
 use super::frame::{self, FrameKind, MAX_FRAME_BYTES};
-use super::job::{
-    CONTROL_PORT, GuestNic, INIT_PATH, JOB_PATH, Job, PEER_NETNS, ROWS_PATH, SELFTESTS_PATH,
-};
-use super::selftests::guest::{self as selftests, GuestSelftests};
-use super::suite::rows::{self, GuestTest};
+use super::job::{CONTROL_PORT, GuestNic, Job, PEER_NETNS};
 use tool::output::{Failure, note};
 
 /// `MODULE_INIT_COMPRESSED_FILE` (linux include/uapi/linux/module.h): the kernel unpacks it.
@@ -45,19 +39,18 @@ const NOT_STARTED: i32 = 127;
 /// Exit code of a command that a signal ended, minus the number of the signal, as in a shell.
 const SIGNALLED: i32 = 128;
 
-/// Runs process 1 or the acceptance tests, if this program was started in a guest under the path of one of them; returns
-/// `None` under any other name.
-pub fn run_by_name(arguments: impl Iterator<Item = OsString>) -> Option<Result<(), Failure>> {
-    let arguments: Vec<OsString> = arguments.collect();
-    match arguments.first()?.to_str()? {
-        INIT_PATH if std::process::id() == 1 => init(),
-        ROWS_PATH => Some(rows::run(&GuestTest::parse_from(arguments))),
-        SELFTESTS_PATH => Some(selftests::run(&GuestSelftests::parse_from(arguments))),
-        _ => None,
+/// Runs process 1 of a guest, and powers the guest off at the end.
+///
+/// # Errors
+///
+/// This process is not process 1.
+pub fn run() -> Result<(), Failure> {
+    match std::process::id() {
+        1 => init(),
+        _ => Err(Failure::usage("only a guest of the lab is started so")),
     }
 }
 
-/// Runs process 1, and powers the guest off at the end.
 fn init() -> ! {
     let mut times = BootTimes {
         init: uptime(),
@@ -133,15 +126,6 @@ fn open_control() -> anyhow::Result<File> {
         .with_context(|| format!("open {}", ports.display()))
 }
 
-/// Reads the job of this guest.
-///
-/// # Errors
-///
-/// There is no job: this is not a guest of the lab.
-pub fn read_job() -> anyhow::Result<Job> {
-    serde_json::from_slice(&fs::read(JOB_PATH)?).context("read the job")
-}
-
 /// Loads the driver of the NICs and sets up all NICs; the namespaces must exist.
 ///
 /// # Errors
@@ -214,7 +198,7 @@ fn wait_for_carrier(name: &str) {
 }
 
 fn work(control: &Mutex<File>, mut times: BootTimes) -> anyhow::Result<()> {
-    let job = read_job()?;
+    let job = Job::read()?;
     fs::create_dir_all("/dev/pts")?;
     // For programs that need a pseudo-terminal, and for perf, bpftrace and the kernel's own files. A kernel without one of
     // them has no folder to mount it on, and such programs say what they miss.
@@ -243,7 +227,7 @@ fn work(control: &Mutex<File>, mut times: BootTimes) -> anyhow::Result<()> {
     set_up_nics(&job)?;
     times.nics = uptime();
     say(control, FrameKind::Ready, times.to_text().as_bytes())?;
-    let code = run(control, &job)?;
+    let code = run_command(control, &job)?;
     for (index, path) in job.get.iter().enumerate() {
         send_file(control, index, path)?;
     }
@@ -327,7 +311,7 @@ fn find_by_mac(mac: [u8; 6]) -> Option<String> {
 }
 
 /// Runs the command, forwards its output, and returns its exit code.
-fn run(control: &Mutex<File>, job: &Job) -> anyhow::Result<i32> {
+fn run_command(control: &Mutex<File>, job: &Job) -> anyhow::Result<i32> {
     let (program, arguments) = job.command.split_first().context("there is no command")?;
     let mut command = Command::new(program);
     command.args(arguments).current_dir("/root").env_clear();

@@ -2,20 +2,15 @@
 
 use std::net::IpAddr;
 
+use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
 /// Path of the job in the guest.
 pub const JOB_PATH: &str = "/lab/job.json";
 /// Path of our program in the guest.
 pub const TOOL_PATH: &str = "/bin/devmem-tcp";
-/// Path of the same program as process 1.
+/// Path of process 1 in the guest: a script that starts the tool as [`crate::guest`].
 pub const INIT_PATH: &str = "/init";
-/// Path of the same program as the runner of the acceptance tests.
-pub const ROWS_PATH: &str = "/lab/rows";
-/// Path of the same program as the runner of the kernel's test programs.
-pub const SELFTESTS_PATH: &str = "/lab/selftests";
-/// Path of the plugin for NCCL in the guests that exchange.
-pub const PLUGIN_PATH: &str = "/lab/libnccl-net.so";
 /// The name of the control port; /sys/class/virtio-ports shows it.
 pub const CONTROL_PORT: &str = "devmem-tcp.lab";
 /// Network namespace of the first of two NICs in the guest.
@@ -40,6 +35,17 @@ pub struct Job {
     pub stdin: bool,
     /// The command is an interactive shell: it uses the console, not pipes.
     pub interactive: bool,
+}
+
+impl Job {
+    /// Reads the job of this guest.
+    ///
+    /// # Errors
+    ///
+    /// There is none: this is not a guest of the lab.
+    pub fn read() -> anyhow::Result<Self> {
+        serde_json::from_slice(&std::fs::read(JOB_PATH)?).context("read the job")
+    }
 }
 
 /// A folder of the host.

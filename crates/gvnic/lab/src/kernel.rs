@@ -17,6 +17,7 @@ pub const BOOT_OPTIONS: &[&str] = &[
     "CONFIG_VIRTIO_PCI=y",
     "CONFIG_DEVTMPFS=y",
     "CONFIG_SERIAL_8250_CONSOLE=y",
+    "CONFIG_BINFMT_SCRIPT=y",
 ];
 /// Option of the gVNIC driver, if it is not a module.
 const KERNEL_DRIVER: &str = "CONFIG_GVE=y";

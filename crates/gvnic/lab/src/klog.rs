@@ -79,7 +79,9 @@ pub fn last_message(log: &str) -> Option<String> {
     lines.find_map(|line| {
         let of_init = line.trim().strip_prefix("devmem-tcp: ");
         let of_kernel = message(line).filter(|text| text.contains("Kernel panic"));
-        of_init.or(of_kernel).map(str::to_owned)
+        of_init
+            .or(of_kernel)
+            .map(|said| Printable(said).to_string())
     })
 }
 

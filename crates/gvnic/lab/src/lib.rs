@@ -4,9 +4,10 @@
 //! Steps of a run: `kit` (finds or fetches QEMU, `kernel` and tools) -> `initramfs` (the guest's files) -> `nics` and `shares`
 //! (start their `servers`) -> `machine` (runs the guest with `qemu`, and receives output over the control port) -> `klog`
 //! (checks the kernel's log). In the guest, `guest` is process 1; `job`, `frame` and `conversation` are the protocol between
-//! host and guest. `pair` runs two guests on one wire. `suite` has the acceptance tests; `selftests` runs the kernel's own.
+//! host and guest. `pair` runs two guests on one wire. The acceptance tests, and what runs the kernel's own, are the program
+//! `devmem-lab`, which is built on this crate; `command` hands their commands over to it.
 //!
-//! Key types: [`kit::Kit`] (QEMU, kernel and tools), [`machine::MachinePlan`] (configuration of a guest), [`job::Job`]
+//! Key types: [`kit::Kit`] (QEMU, kernel and tools), [`machine_plan::MachinePlan`] (configuration of a guest), [`job::Job`]
 //! (what the guest runs). The lab changes nothing on this machine outside its cache folder and a temporary folder.
 
 #![forbid(unsafe_code)]
@@ -14,6 +15,7 @@
 
 pub mod accel;
 pub mod apt;
+mod apt_errors;
 pub mod args;
 pub mod boot;
 pub mod cache;
@@ -24,6 +26,7 @@ pub mod elf;
 pub mod frame;
 #[cfg(test)]
 mod fuzz_replay;
+pub mod group;
 pub mod guest;
 mod image;
 pub mod initramfs;
@@ -32,6 +35,7 @@ pub mod kernel;
 pub mod kit;
 pub mod klog;
 pub mod machine;
+pub mod machine_plan;
 pub mod nics;
 pub mod pair;
 pub mod pass_on;
@@ -39,10 +43,8 @@ pub mod plan;
 pub mod qemu;
 pub mod resolve;
 pub mod scratch;
-pub mod selftests;
 pub mod servers;
 pub mod shares;
-pub mod suite;
 mod vmlinux;
 
 pub use command::run;

@@ -8,25 +8,24 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use devmem_uapi::text::PrintableLines;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 use super::accel::{self, Accel, RunsBy};
 use super::boot::{self, SignOfLife};
 use super::conversation::{BootTimes, Conversation, Word};
-use super::disks::Disk;
 use super::frame;
 use super::initramfs::Initramfs;
-use super::job::{INIT_PATH, JOB_PATH, Job, ROWS_PATH, SELFTESTS_PATH, TOOL_PATH};
-use super::kernel::{BOOT_OPTIONS, ExtraDriver};
+use super::job::{INIT_PATH, JOB_PATH, Job, TOOL_PATH};
+use super::kernel::BOOT_OPTIONS;
 use super::kit::Kit;
 use super::klog;
-use super::nics::NicsPlan;
-use super::pass_on::{Output, escaped};
+use super::machine_plan::MachinePlan;
+use super::pass_on::Output;
 use super::qemu::Running;
 use super::scratch::Scratch;
 use super::servers::Servers;
-use super::shares::Shares;
 use super::vmlinux;
 use tool::output::{Failure, note};
 use tool::signals::StopFlag;
@@ -45,72 +44,12 @@ const LOOK: Duration = Duration::from_millis(5);
 const SHELL_SETTINGS: &[u8] = b"for name in /usr/local/bin/*; do alias ${name##*/}=$name; done
 PS1='\\w \\$ '
 ";
+/// Process 1: the tool with the word that makes it run [`crate::guest`]. What the kernel passes on follows the word.
+const INIT: &[u8] = b"#!/bin/devmem-tcp __guest\n";
 /// Maximum bytes of the guest's root file system: below the limit of the archive format.
 const INITRAMFS_MAX: usize = 2 << 30;
 /// Number of lines of the kernel's log in an error message.
 const LOG_TAIL_LINES: usize = 25;
-
-/// Configuration of a guest.
-#[derive(Clone, Debug)]
-pub struct MachinePlan {
-    /// How instructions are executed.
-    pub accel: Accel,
-    /// Virtual processors.
-    pub cpus: u16,
-    /// Memory in MiB.
-    pub memory_mib: u32,
-    /// Maximum length of a run.
-    pub limit: Option<Duration>,
-    /// Files and folders to copy into the guest: (path here, path in the guest).
-    pub put: Vec<(PathBuf, String)>,
-    /// Folders and files to copy into the guest without adding libraries: (path here, path in the guest).
-    pub trees: Vec<(PathBuf, String)>,
-    /// Files to copy from the guest: (path in the guest, path here).
-    pub get: Vec<(String, PathBuf)>,
-    /// File for the kernel's log.
-    pub log: Option<PathBuf>,
-    /// The NICs.
-    pub nics: NicsPlan,
-    /// Folders that the guest shares with this machine.
-    pub shares: Shares,
-    /// Disks, in the order of their names in the guest.
-    pub disks: Vec<Disk>,
-    /// Where a debugger can connect.
-    pub debugger: Option<Debugger>,
-    /// Parameters to append to the kernel's command line.
-    pub append: String,
-    /// Time without a sign of life after which a boot is started again.
-    pub silence_limit: Duration,
-    /// Set by a signal to end the run.
-    pub stop: StopFlag,
-}
-
-impl MachinePlan {
-    /// Returns the drivers that this guest needs and others do not.
-    pub fn extra_drivers(&self) -> Vec<ExtraDriver> {
-        let share = (!self.shares.folders.is_empty()).then_some(ExtraDriver::VirtioFs);
-        let disk = (!self.disks.is_empty()).then_some(ExtraDriver::VirtioBlk);
-        share.into_iter().chain(disk).collect()
-    }
-}
-
-/// Access for a debugger that speaks the remote protocol of gdb.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Debugger {
-    /// TCP port on the loopback address.
-    pub port: u16,
-    /// What the guest does until a debugger connects.
-    pub start: DebuggerStart,
-}
-
-/// What a guest does until a debugger connects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DebuggerStart {
-    /// It runs.
-    Runs,
-    /// Its processors are stopped.
-    Waits,
-}
 
 /// Result of a run.
 #[derive(Clone, Debug, Serialize)]
@@ -286,7 +225,7 @@ fn tell_end_of_log(log: &str, qemu_said: &str) {
         true => "the guest's kernel has logged nothing".to_owned(),
         false => format!("the end of the guest's kernel log:\n{tail}"),
     };
-    note(escaped(&format!("{tail}\n{qemu_said}")).trim_end());
+    note(format!("{tail}\n{qemu_said}").trim_end());
 }
 
 /// Returns the kernel that QEMU starts: unpacked, except with KVM, where the guest unpacks it as fast as this machine.
@@ -312,13 +251,10 @@ fn build_initramfs(kit: &Kit, plan: &MachinePlan, job: &Job) -> Result<Vec<u8>, 
         .program(Path::new("/bin/sh"), "/bin/sh")
         .context("pack the shell")?;
     archive.file("/etc/shrc", 0o644, SHELL_SETTINGS);
-    let me = std::env::current_exe().context("find the path of this program")?;
     archive
-        .program(&me, TOOL_PATH)
-        .context("pack this program")?;
-    for name in [INIT_PATH, ROWS_PATH, SELFTESTS_PATH] {
-        archive.link(name, Path::new(TOOL_PATH));
-    }
+        .program(&plan.tool, TOOL_PATH)
+        .with_context(|| format!("pack {}", plan.tool.display()))?;
+    archive.file(INIT_PATH, 0o755, INIT);
     if let Some(root) = &kit.tools {
         for (name, from) in &kit.programs {
             let place = format!("/usr/local/bin/{name}");
@@ -475,7 +411,7 @@ impl Guest {
                 return Err(self.ended_early(conversation.is_ready()));
             };
             let word = conversation.take(kind, &payload);
-            let word = word.map_err(|said| Failure::failed(escaped(&said)))?;
+            let word = word.map_err(|said| Failure::failed(PrintableLines(said)))?;
             match word {
                 Word::Ready(times) => {
                     said.ready = self.start.elapsed();
@@ -498,7 +434,7 @@ impl Guest {
                         file.write_all(bytes).context("write a file of --get")?;
                     }
                 }
-                Word::FileMissing(why) => said.missing_files.push(escaped(&why)),
+                Word::FileMissing(why) => said.missing_files.push(PrintableLines(why).to_string()),
                 Word::Exit => {}
                 Word::Bye(exit_code) => return Ok(Said { exit_code, ..said }),
             }
@@ -510,7 +446,7 @@ impl Guest {
         if self.qemu.has_failed(QEMU_END_LIMIT) {
             return self.qemu.why_it_ended();
         }
-        let reason = klog::last_message(&klog::read(&self.log)).map(|said| escaped(&said));
+        let reason = klog::last_message(&klog::read(&self.log));
         let reason = reason.unwrap_or_else(|| "its log does not have the reason".to_owned());
         match ready {
             true => Failure::failed(format!("the guest ended before its command did: {reason}"))

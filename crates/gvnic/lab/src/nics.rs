@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use devmem_linux::helper::Helper;
 use tool::output::Failure;
 
 use super::servers::Servers;
@@ -30,8 +29,8 @@ pub struct NicsPlan {
     pub wire: Option<String>,
     /// More options for every server.
     pub options: Vec<String>,
-    /// A program other than this one to serve them.
-    pub program: Option<PathBuf>,
+    /// The tool that serves them.
+    pub program: PathBuf,
 }
 
 impl NicsPlan {
@@ -71,10 +70,7 @@ impl NicsPlan {
 
     /// Returns the command that serves NIC `index`.
     fn command(&self, index: usize, folder: &Path) -> Command {
-        let mut command = match &self.program {
-            Some(program) => Command::new(program),
-            None => Helper::this_program(),
-        };
+        let mut command = Command::new(&self.program);
         command
             .arg("nic")
             .arg("--wire")

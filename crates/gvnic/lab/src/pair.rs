@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::job::Job;
 use crate::kit::Kit;
-use crate::machine::{self, MachinePlan, RunReport};
+use crate::machine::{self, RunReport};
+use crate::machine_plan::MachinePlan;
 use crate::pass_on::Output;
 use crate::scratch::Scratch;
 use tool::output::Failure;
@@ -99,7 +100,7 @@ mod tests {
     #[test]
     fn the_guests_share_a_wire_and_the_processors_but_no_file() {
         let words = ["lab", "--cpus", "4", "--capture", "c.pcapng", "--log", "l"];
-        let machine = plan::machine(Line::parse_from(words).machine).unwrap();
+        let machine = plan::machine(Line::parse_from(words).machine, "/tool".into()).unwrap();
         let pair = Pair::new(&machine).unwrap();
         let [first, second] = &pair.machines;
         let wire = pair.wire.display();

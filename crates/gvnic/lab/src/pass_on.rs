@@ -5,7 +5,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use devmem_uapi::text::is_unprintable;
+use devmem_uapi::text::PrintableLines;
 
 /// Destination of the command's output.
 pub trait Output: Send {
@@ -65,7 +65,7 @@ impl Escape {
                     let (valid, after) = rest.split_at(error.valid_up_to());
                     let Some(invalid) = error.error_len() else {
                         self.begun = after.to_vec();
-                        text.push_str(&escaped(&String::from_utf8_lossy(valid)));
+                        push_printable(&mut text, &String::from_utf8_lossy(valid));
                         break;
                     };
                     let (invalid, after) = after.split_at(invalid);
@@ -76,7 +76,7 @@ impl Escape {
                     )
                 }
             };
-            text.push_str(&escaped(valid));
+            push_printable(&mut text, valid);
             invalid
                 .iter()
                 .for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
@@ -86,16 +86,14 @@ impl Escape {
     }
 }
 
-/// Returns `text` as a terminal may have it, with its lines and columns: ends of lines, tabs and carriage returns stay.
-pub fn escaped(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        match is_unprintable(c) && !matches!(c, '\n' | '\t' | '\r') {
-            true => safe.extend(c.escape_unicode()),
-            false => safe.push(c),
+/// Adds text as a terminal may have it. A command may return its carriage, as progress bars do, unlike a message of this program.
+fn push_printable(shown: &mut String, text: &str) {
+    for (at, part) in text.split('\r').enumerate() {
+        if at > 0 {
+            shown.push('\r');
         }
+        shown.push_str(&PrintableLines(part).to_string());
     }
-    safe
 }
 
 #[cfg(test)]

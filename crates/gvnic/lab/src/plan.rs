@@ -13,9 +13,10 @@ use crate::disks::Disk;
 use crate::initramfs::default_place;
 use crate::job::{GuestNic, Job};
 use crate::kit::KitOptions;
-use crate::machine::{Debugger, DebuggerStart, MachinePlan};
+use crate::machine_plan::{Debugger, DebuggerStart, MachinePlan};
 use crate::nics::NicsPlan;
 use crate::shares::{Share, Shares};
+use tool::beside::this_program;
 use tool::output::Failure;
 use tool::parse::{check_mtu, parse_impairment};
 use tool::signals::StopFlag;
@@ -57,7 +58,7 @@ impl LabRunPlan {
     ///
     /// An invalid value, with the name of its option.
     pub fn run(args: Run) -> Result<Self, Failure> {
-        let mut machine = machine(args.guest.machine)?;
+        let mut machine = machine(args.guest.machine, this_program()?)?;
         add_devices(&mut machine, args.devices)?;
         machine.limit = args.limit.map(Duration::from_secs);
         machine.put = args
@@ -94,7 +95,7 @@ impl LabRunPlan {
     ///
     /// As [`LabRunPlan::run`].
     pub fn shell(args: Shell) -> Result<Self, Failure> {
-        let mut machine = machine(args.guest.machine)?;
+        let mut machine = machine(args.guest.machine, this_program()?)?;
         add_devices(&mut machine, args.devices)?;
         machine.put = args
             .put
@@ -142,12 +143,12 @@ pub fn kit(args: KitArgs) -> KitOptions {
     }
 }
 
-/// Validates the options for the machine.
+/// Validates the options for the machine, in which `tool` works.
 ///
 /// # Errors
 ///
 /// A number is out of range.
-pub fn machine(args: MachineArgs) -> Result<MachinePlan, Failure> {
+pub fn machine(args: MachineArgs, tool: PathBuf) -> Result<MachinePlan, Failure> {
     let MachineArgs {
         accel,
         cpus,
@@ -177,6 +178,7 @@ pub fn machine(args: MachineArgs) -> Result<MachinePlan, Failure> {
     // The NICs have addresses of both IP versions.
     check_mtu(mtu, Ipv6Addr::UNSPECIFIED.into())?;
     Ok(MachinePlan {
+        tool: tool.clone(),
         accel,
         cpus,
         memory_mib,
@@ -194,7 +196,7 @@ pub fn machine(args: MachineArgs) -> Result<MachinePlan, Failure> {
             capture,
             wire,
             options: Vec::new(),
-            program: nic_program,
+            program: nic_program.unwrap_or_else(|| tool.clone()),
         },
         shares: Shares::default(),
         disks: Vec::new(),
@@ -223,7 +225,7 @@ fn check_nics(nics: u8, wire: Option<&str>) -> Result<(), Failure> {
 ///
 /// Signals cannot be handled.
 pub fn bare_machine() -> Result<MachinePlan, Failure> {
-    machine(MachineArgs {
+    let smallest = MachineArgs {
         accel: Accel::Auto,
         cpus: 1,
         memory: Size(2 * MIN_MEMORY),
@@ -236,7 +238,8 @@ pub fn bare_machine() -> Result<MachinePlan, Failure> {
         log: None,
         nic_program: None,
         append: String::new(),
-    })
+    };
+    machine(smallest, this_program()?)
 }
 
 fn check(option: &str, value: u16, most: u16) -> Result<(), Failure> {
@@ -322,7 +325,7 @@ pub fn plugin(args: PluginArgs) -> Result<Option<PathBuf>, Failure> {
             ))),
         };
     }
-    let me = std::env::current_exe().context("find the path of this program")?;
+    let me = this_program()?;
     let places = INSTALLED.map(PathBuf::from);
     let mut places = [me.with_file_name(BUILT)].into_iter().chain(places);
     Ok(places.find(|place| place.is_file()))

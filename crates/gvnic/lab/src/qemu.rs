@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use devmem_linux::helper::Helper;
+use devmem_uapi::text::PrintableLines;
 
 use super::accel::{Accel, KVM_FAILED};
 use super::job::{CONTROL_PORT, INIT_PATH, Job};
 use super::kit::Kit;
-use super::machine::{Debugger, DebuggerStart, MachinePlan};
-use super::pass_on::escaped;
+use super::machine_plan::{Debugger, DebuggerStart, MachinePlan};
 use super::scratch::Scratch;
 use tool::output::Failure;
 
@@ -123,7 +123,7 @@ impl Running {
             // What was read before an error is as good.
             let _ = file.take(SAID_BYTES_MAX).read_to_end(&mut said);
         }
-        escaped(&String::from_utf8_lossy(&said))
+        PrintableLines(String::from_utf8_lossy(&said)).to_string()
     }
 
     /// Returns the output on stderr, for error messages.

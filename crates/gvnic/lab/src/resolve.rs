@@ -7,6 +7,8 @@ use std::process::Command;
 use anyhow::Context;
 use tool::output::Failure;
 
+use crate::apt_errors::last_words;
+
 /// Dependencies of QEMU, the kernel and the guest's tools that are only needed for installing them on a machine. apt is
 /// told that they are installed: it neither fetches them nor needs a suite that has them, which experimental is not.
 const NOT_NEEDED: &[&str] = &[
@@ -108,7 +110,7 @@ pub fn resolve(
     let wanted = wanted.join(", ");
     let unmet = unmet_dependencies(&text);
     if unmet.is_empty() {
-        let said = super::apt::last_words(&output.stderr);
+        let said = last_words(&output.stderr);
         let said = format!("{target} has no {wanted}: {said}");
         return Err(Failure::unsupported(said).with_remedy("choose another release with --suite"));
     }

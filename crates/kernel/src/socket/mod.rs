@@ -17,7 +17,8 @@ mod send;
 mod tcp_info;
 
 pub use completions::{CompletionError, ErrorQueue};
-pub use dontneed::{DontneedError, FragReturns, Freed};
+pub use devmem_uapi::Freed;
+pub use dontneed::{DontneedError, FragReturns};
 pub use options::{
     allow_fast_open_without_cookie, bind_to_device, demand_fast_open_cookie, enable_zerocopy,
     incoming_napi, set_fast_open, set_receive_low_water,

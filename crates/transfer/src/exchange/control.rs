@@ -47,7 +47,7 @@ pub(super) struct Control {
 
 impl Control {
     /// Makes the control stream of a peer that has not introduced itself.
-    pub(super) fn new(mut stream: Stream) -> Self {
+    pub(super) fn new(stream: Stream) -> Self {
         stream.set_nonblocking(true);
         Self {
             stream,

@@ -86,7 +86,7 @@ pub(super) struct DataStream {
 }
 
 impl DataStream {
-    pub(super) fn new(mut stream: Stream, index: u16) -> Self {
+    pub(super) fn new(stream: Stream, index: u16) -> Self {
         stream.set_nonblocking(true);
         Self {
             completions: stream.completions(),

@@ -143,8 +143,8 @@ impl Fabric {
             .address
             .or_else(|| nic.addresses().into_iter().next());
         let any_port = SocketAddr::new(address.ok_or(FabricError::NoAddress)?, 0);
-        let mut control = nic.listen(any_port)?;
-        let mut data = nic.listen(any_port)?;
+        let control = nic.listen(any_port)?;
+        let data = nic.listen(any_port)?;
         let local = |listener: &devmem_tcp::Listener| {
             let local = listener.local_addr();
             local.map_err(|source| FabricError::System {

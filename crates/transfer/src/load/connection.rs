@@ -52,7 +52,7 @@ impl Connected for Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(mut stream: Stream, session: Box<dyn Session>) -> Self {
+    pub(crate) fn new(stream: Stream, session: Box<dyn Session>) -> Self {
         stream.set_nonblocking(true);
         Self {
             before: stream.stats(),

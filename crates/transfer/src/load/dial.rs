@@ -1,5 +1,7 @@
 //! Connecting to the host of a source. Every wait asks its caller whether it goes on.
 
+mod race;
+
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::ops::ControlFlow;
@@ -7,16 +9,11 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use devmem_tcp::{ConnectError, ConnectOptions, Connecting, Netdev, Stream};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use devmem_tcp::{Netdev, Stream};
 
+use self::race::Race;
 use super::error::LoadError;
 
-/// Time limit of one attempt to connect: a SYN and its repetitions after 1 and 3 seconds.
-const CONNECT_LIMIT: Duration = Duration::from_secs(7);
-/// Most addresses of one host that are tried: a resolver may return thousands.
-const MAX_ADDRESSES: usize = 16;
 /// Longest wait without a question whether to go on.
 pub(crate) const SLICE: Duration = Duration::from_millis(100);
 
@@ -123,32 +120,29 @@ fn look_up(host: &str, port: u16, go_on: &mut GoOn<'_>) -> Result<Vec<SocketAddr
     }
 }
 
-/// Connects to the first of `addresses` that answers, of the first 16.
+/// Connects to the first of `addresses` that answers, of the first 16: IPv6 and IPv4 in turn, each next one 250 ms after the one
+/// before, or at once when that has failed.
 ///
 /// # Errors
-/// The error of the last one; [`LoadError::Cancelled`].
+/// The error of the attempt that failed last; [`LoadError::Cancelled`].
 pub(crate) fn connect(
     nic: &Netdev,
     addresses: &[SocketAddr],
     go_on: &mut GoOn<'_>,
 ) -> Result<Stream, LoadError> {
-    let mut failure = None;
-    for &address in addresses.iter().take(MAX_ADDRESSES) {
-        let begun = nic.begin_connect(address, &ConnectOptions::new());
-        let connected = match begun {
-            Ok(connecting) => finish(connecting, go_on)?,
-            Err(source) => Err(source),
-        };
-        match connected {
-            Ok(stream) => {
-                // Requests are small and follow each other.
-                let _ = stream.set_nodelay(true);
-                return Ok(stream);
-            }
-            Err(source) => failure = Some(LoadError::Connect { address, source }),
+    let mut race = Race::new(nic, addresses);
+    loop {
+        if let Some(outcome) = race.poll() {
+            let stream = outcome?;
+            // Requests are small and follow each other.
+            let _ = stream.set_nodelay(true);
+            return Ok(stream);
+        }
+        ask(go_on)?;
+        if let Err(errno) = race.wait(SLICE) {
+            return Err(race.failed(errno));
         }
     }
-    Err(failure.unwrap_or_else(|| no_address("the server")))
 }
 
 /// The error of a host whose list of addresses is empty.
@@ -156,39 +150,5 @@ pub(crate) fn no_address(host: &str) -> LoadError {
     LoadError::Resolve {
         host: host.to_owned(),
         source: io::ErrorKind::AddrNotAvailable.into(),
-    }
-}
-
-/// Waits for the outcome of an attempt.
-///
-/// # Errors
-/// [`LoadError::Cancelled`].
-fn finish(
-    mut connecting: Connecting,
-    go_on: &mut GoOn<'_>,
-) -> Result<Result<Stream, ConnectError>, LoadError> {
-    let start = Instant::now();
-    let signal = match connecting.signal() {
-        Ok(signal) => signal,
-        Err(error) => return Ok(Err(ConnectError::System(error))),
-    };
-    loop {
-        signal.arm();
-        match connecting.try_finish() {
-            Ok(None) => {}
-            Ok(Some(stream)) => return Ok(Ok(stream)),
-            Err(error) => return Ok(Err(error)),
-        }
-        ask(go_on)?;
-        let left = CONNECT_LIMIT.saturating_sub(start.elapsed());
-        if left.is_zero() {
-            return Ok(Err(ConnectError::TimedOut));
-        }
-        let limit = Timespec::try_from(left.min(SLICE)).expect("a tenth of a second fits");
-        let mut fds = [PollFd::new(&signal, PollFlags::IN)];
-        match poll(&mut fds, Some(&limit)) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Ok(Err(ConnectError::System(errno.into()))),
-        }
     }
 }

@@ -80,7 +80,7 @@ pub(crate) struct Acknowledged {
 impl Connection {
     /// Takes over a connection. Dropping it resets it, unless it was [closed](Self::close): the server may still have
     /// requests that will be made again on another connection.
-    pub(crate) fn new(mut stream: Stream, session: Session, since: Moment) -> Self {
+    pub(crate) fn new(stream: Stream, session: Session, since: Moment) -> Self {
         stream.set_nonblocking(true);
         // Cannot fail: the NIC belongs to this process, which has just connected.
         let _ = stream.set_linger(Some(Duration::ZERO));

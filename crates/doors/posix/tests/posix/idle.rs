@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
 
+use devmem_posix::Engine;
 use devmem_posix::abi::{SOCK_STREAM, so};
-use devmem_posix::{Engine, RecvArgs};
 use devmem_uapi::{Errno, sockopt::SOL_SOCKET};
 use nic::{
     Link, LinkCaps, LinkReceived, LinkSent, MAX_PACKET_LEN, Nic, NicConfig, Posted, TxFrame,

@@ -41,6 +41,7 @@ from ._native import (
     Tensor,
     load_safetensors,
 )
+from ._native import __version__ as __version__
 from ._ring import SendRing
 
 __all__ = [

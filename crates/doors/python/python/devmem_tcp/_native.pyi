@@ -16,6 +16,8 @@ Address: TypeAlias = str | tuple[str, int]
 Dtype: TypeAlias = Any
 Shape: TypeAlias = int | Sequence[int]
 
+__version__: str
+
 class SupportsDlpack(Protocol):
     def __dlpack__(self) -> CapsuleType: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
@@ -32,32 +34,52 @@ Source: TypeAlias = Buffer | SupportsDlpack
 Target: TypeAlias = Tensor | Buffer | SupportsGpu
 
 class _Closing:
+    """A handle that has `close`."""
     def __enter__(self) -> Self: ...
     def __exit__(self, *_raised: object) -> None: ...
 
 class _Buffer:
+    """The part of a tensor that gives buffers: Python finds it as the base class."""
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __release_buffer__(self, buffer: memoryview, /) -> None: ...
 
 class Tensor(_Buffer):
+    """A contiguous array in memory of a device or of the host. It keeps its memory, and in received memory the tokens of its
+    frags: they are returned when the last tensor, array or view over them is gone.
+
+    numpy.asarray, numpy.from_dlpack, torch.from_dlpack and memoryview show the same bytes without a copy.
+    """
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """The dimensions."""
     @property
-    def dtype(self) -> str: ...
+    def dtype(self) -> str:
+        """The name of the type of the elements, as numpy and torch write it."""
     @property
-    def ndim(self) -> int: ...
+    def ndim(self) -> int:
+        """The number of dimensions."""
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """The number of bytes."""
     @property
-    def device(self) -> str: ...
+    def device(self) -> str:
+        """Where the memory is: "cpu", "cuda:N", "hip:N" or "vulkan:N"."""
     @property
-    def data_ptr(self) -> int: ...
+    def data_ptr(self) -> int:
+        """The address of the first byte: for the CPU, or for the libraries of the device. Vulkan memory that the CPU does not
+        access has none (AttributeError).
+        """
     @property
-    def offset(self) -> int: ...
-    def view(self, dtype: Dtype, shape: Shape | None = None) -> Tensor: ...
-    def numpy(self) -> numpy.typing.NDArray[Any]: ...
-    def tobytes(self) -> bytes: ...
-    def copy_from(self, source: Tensor | Source | SupportsGpu) -> None: ...
+    def offset(self) -> int:
+        """The offset of the first byte in its memory: in a Dmabuf the offset that `Stream.send` takes."""
+    def view(self, dtype: Dtype, shape: Shape | None = None) -> Tensor:
+        """Returns the same bytes with another type and shape; one dimension may be -1."""
+    def numpy(self) -> numpy.typing.NDArray[Any]:
+        """Returns the tensor as an array of numpy, without a copy."""
+    def tobytes(self) -> bytes:
+        """Returns a copy of the bytes."""
+    def copy_from(self, source: Tensor | Source | SupportsGpu) -> None:
+        """Copies the bytes of a tensor, an array or a buffer of the same length into this tensor."""
     def __len__(self) -> int: ...
     def __getitem__(self, part: slice, /) -> Tensor: ...
     def __dlpack__(
@@ -76,31 +98,53 @@ class Tensor(_Buffer):
 
 @final
 class Dmabuf(Tensor):
+    """Device memory: all of it as a tensor of bytes. It is bound to NICs for receiving and sending, and cut into views."""
     @staticmethod
-    def anonymous(nbytes: int) -> Dmabuf: ...
+    def anonymous(nbytes: int) -> Dmabuf:
+        """Allocates anonymous memory, in huge pages if the machine has them. For NICs in user space."""
     @staticmethod
-    def memfd(nbytes: int) -> Dmabuf: ...
+    def memfd(nbytes: int) -> Dmabuf:
+        """Allocates memory with a file descriptor. Bound to a NIC of the kernel, it becomes a udmabuf."""
     @staticmethod
-    def shared_memfd(nbytes: int) -> Dmabuf: ...
+    def shared_memfd(nbytes: int) -> Dmabuf:
+        """Allocates memory with a file descriptor, and marks it as shared: sent on a "unix:" link, it crosses without a copy of the
+        sender, and the other process can read all of it, not only what is sent, for as long as it likes.
+        """
     @staticmethod
-    def udmabuf(nbytes: int) -> Dmabuf: ...
+    def udmabuf(nbytes: int) -> Dmabuf:
+        """Allocates a dma-buf of ordinary memory, through /dev/udmabuf. For both kinds of NIC."""
     @staticmethod
-    def dma_heap(name: str, nbytes: int) -> Dmabuf: ...
+    def dma_heap(name: str, nbytes: int) -> Dmabuf:
+        """Allocates a dma-buf from a heap of the kernel, as "system". For both kinds of NIC."""
     @staticmethod
-    def cuda(nbytes: int, device: int = 0) -> Dmabuf: ...
+    def cuda(nbytes: int, device: int = 0) -> Dmabuf:
+        """Allocates memory of the NVIDIA GPU `device`, rounded up to whole pages. For both kinds of NIC."""
     @staticmethod
-    def hip(nbytes: int, device: int = 0) -> Dmabuf: ...
+    def hip(nbytes: int, device: int = 0) -> Dmabuf:
+        """Allocates memory of the AMD GPU `device`, rounded up to whole pages. For NICs in user space."""
     @staticmethod
-    def vulkan(nbytes: int, device: int = 0, *, mapped: bool = True) -> Dmabuf: ...
+    def vulkan(nbytes: int, device: int = 0, *, mapped: bool = True) -> Dmabuf:
+        """Allocates memory of the Vulkan device `device`, of any vendor, rounded up to whole pages: memory that the CPU accesses,
+        too, if the device has it, or with `mapped=False` memory that only the device accesses. For NICs in user space, and
+        for those of the kernel if the driver exports it.
+        """
     @staticmethod
-    def adopt(tensor: SupportsGpu) -> Dmabuf: ...
+    def adopt(tensor: SupportsGpu) -> Dmabuf:
+        """Takes memory of a GPU that another library has allocated: a tensor of torch, CuPy, jax or numba, which is kept as long as
+        the memory is used. Both show the same bytes. Waits until the library's work on the tensor is done. The tensor must be
+        contiguous, and whole pages of 4096 bytes. One that is read-only, as arrays of jax are, can be sent only.
+        """
     @staticmethod
-    def from_fd(fd: Any) -> Dmabuf: ...
-    def fileno(self) -> int: ...
-    def fill(self, byte: int) -> None: ...
+    def from_fd(fd: Any) -> Dmabuf:
+        """Takes a dma-buf of another library. The descriptor is duplicated: the caller closes its own."""
+    def fileno(self) -> int:
+        """Returns the file descriptor of the memory; -1 if it has none. It belongs to this object."""
+    def fill(self, byte: int) -> None:
+        """Sets every byte to `byte`."""
 
 @final
 class Netdev(_Closing):
+    """A NIC and its TCP/IP stack: in user space, or an interface of the kernel with the kernel's stack."""
     @staticmethod
     def user(
         link: str,
@@ -109,134 +153,248 @@ class Netdev(_Closing):
         mtu: int | None = None,
         queues: int | None = None,
         shards: int = 1,
-    ) -> Netdev: ...
+    ) -> Netdev:
+        """Opens a NIC in user space on `link`: "tap:NAME", "packet:NAME", "macvtap:NAME", "unix:PATH", "unix-listen:PATH" or "mem:NAME". `addresses`:
+        one or more, as "10.77.0.2/24" or "auto". With ",share=send" after the path of a "unix:" or "unix-listen:" link the other process
+        may read what waits to be sent, which saves a copy. `shards`: stacks of the NIC that receive at the same time on different cores; not on
+        a "unix:" link.
+        """
     @staticmethod
-    def kernel(name: str) -> Netdev: ...
+    def kernel(name: str) -> Netdev:
+        """Opens an interface of the kernel, as "eth1"."""
     @staticmethod
-    def pair(impair: str = "none") -> tuple[Netdev, Netdev]: ...
-    def plan_receive(self, address: Address, queues: int = 1) -> ReceivePlan: ...
-    def bind_rx(self, memory: Dmabuf, queues: Sequence[int], niov_size: int | None = None) -> BoundRx: ...
-    def bind_tx(self, memory: Dmabuf) -> BoundTx: ...
-    def listen(self, address: Address) -> Listener: ...
-    def connect(self, address: Address, timeout: float | None = None, source: Address | None = None) -> Stream: ...
-    def begin_connect(self, address: Address, source: Address | None = None) -> _Connecting: ...
-    def shards(self) -> list[Netdev]: ...
+    def pair(impair: str = "none") -> tuple[Netdev, Netdev]:
+        """Opens two NICs, 10.77.0.1 and 10.77.0.2, on a wire in memory and in virtual time, for tests without a network.
+        `impair`: as "loss=1%,seed=7".
+        """
+    def plan_receive(self, address: Address, queues: int = 1) -> ReceivePlan:
+        """The plan to receive TCP at `address` into device memory, with `queues` queues."""
+    def bind_rx(self, memory: Dmabuf, queues: Sequence[int], niov_size: int | None = None) -> BoundRx:
+        """Binds memory to RX queues, with net_iovs of `niov_size` bytes."""
+    def bind_tx(self, memory: Dmabuf) -> BoundTx:
+        """Binds memory for sending."""
+    def listen(self, address: Address) -> Listener:
+        """Listens for connections; port 0 selects a free one."""
+    def connect(self, address: Address, timeout: float | None = None, source: Address | None = None) -> Stream:
+        """Connects; gives up after `timeout` seconds. `source`: the local address."""
+    def begin_connect(self, address: Address, source: Address | None = None) -> _Connecting:
+        """Begins to connect, without waiting."""
+    def shards(self) -> list[Netdev]:
+        """The shards of the NIC, each as a NIC: for one thread per shard, which share nothing. A shard has the connections that a
+        hash of their addresses and ports selects, so every shard must listen.
+        """
     @property
-    def crossed_frames(self) -> int: ...
+    def crossed_frames(self) -> int:
+        """How many received frames crossed from the shard that received them to that of their connection."""
     @property
-    def link_state(self) -> str: ...
+    def link_state(self) -> str:
+        """The state of the link: "up", "down" or "gone"."""
     @property
-    def mtu(self) -> int: ...
+    def mtu(self) -> int:
+        """The length of the longest IP packet."""
     @property
-    def addresses(self) -> list[str]: ...
+    def addresses(self) -> list[str]:
+        """The addresses of the NIC."""
     @property
-    def interface(self) -> str | None: ...
+    def interface(self) -> str | None:
+        """The name of the kernel's interface; None in user space."""
     @property
-    def drops(self) -> dict[str, int]: ...
+    def drops(self) -> dict[str, int]:
+        """The dropped packets by reason."""
     @property
-    def closed(self) -> bool: ...
-    def close(self, timeout: float = 0.5) -> bool: ...
+    def closed(self) -> bool:
+        """Whether this handle is closed."""
+    def close(self, timeout: float = 0.5) -> bool:
+        """Waits until closed streams are closed on both sides, for `timeout` seconds, and gives up this handle. Returns whether all
+        are closed. Streams, bindings and tensors of the NIC keep working.
+        """
 
 @final
 class ReceivePlan:
-    def commands(self) -> list[str]: ...
-    def apply(self) -> Setup: ...
-    def bind(self, memory: Dmabuf, niov_size: int | None = None) -> BoundRx: ...
+    """The settings that receiving at an address needs; nothing changes until `apply` or `bind`."""
+    def commands(self) -> list[str]:
+        """The changes: commands of ethtool for an interface of the kernel."""
+    def apply(self) -> Setup:
+        """Makes the changes. They are undone when the result and all bindings of its queues are closed or collected."""
+    def bind(self, memory: Dmabuf, niov_size: int | None = None) -> BoundRx:
+        """Makes the changes, and binds `memory` to the queues. Closing the result undoes both."""
 
 @final
 class Setup(_Closing):
+    """Settings that were made."""
     @property
-    def queues(self) -> list[int]: ...
-    def changes(self) -> list[str]: ...
-    def close(self) -> None: ...
+    def queues(self) -> list[int]:
+        """The queues to bind memory to."""
+    def changes(self) -> list[str]:
+        """The changes that were made to an interface of the kernel, as commands."""
+    def close(self) -> None:
+        """Gives up the settings: they are undone when no binding needs them."""
 
 @final
 class BoundRx(_Closing):
+    """Memory that is bound to RX queues: payload lands in it. It is unbound when this is closed or collected: keep it."""
     @property
-    def id(self) -> int: ...
+    def id(self) -> int:
+        """The id of the binding, which each frag has."""
     @property
-    def memory(self) -> Dmabuf: ...
+    def memory(self) -> Dmabuf:
+        """The memory that is bound."""
     @property
-    def net_iovs(self) -> tuple[int, int]: ...
-    def close(self) -> None: ...
+    def net_iovs(self) -> tuple[int, int]:
+        """How many net_iovs the memory has, and how many are free: not posted, not in a packet, and not lent."""
+    def close(self) -> None:
+        """Unbinds. Frags and tensors stay valid."""
 
 @final
 class BoundTx(_Closing):
+    """Memory that is bound for sending. It is unbound when this is closed or collected: keep it."""
     @property
-    def id(self) -> int: ...
+    def id(self) -> int:
+        """The id of the binding."""
     @property
-    def memory(self) -> Dmabuf: ...
+    def memory(self) -> Dmabuf:
+        """The memory that is bound."""
     @property
-    def in_flight(self) -> int: ...
-    def close(self) -> None: ...
+    def in_flight(self) -> int:
+        """The number of incomplete sends from the memory, over all streams. At 0, all of it may be changed."""
+    def close(self) -> None:
+        """Unbinds. Sends that are queued go on."""
 
 @final
 class Listener(_Closing):
-    def accept(self) -> tuple[Stream, tuple[str, int]]: ...
-    def try_accept(self) -> tuple[Stream, tuple[str, int]] | None: ...
-    def settimeout(self, seconds: float | None) -> None: ...
-    def gettimeout(self) -> float | None: ...
-    def getsockname(self) -> tuple[str, int]: ...
-    def fileno(self) -> int: ...
+    """A listening socket. Iterating accepts."""
+    def accept(self) -> tuple[Stream, tuple[str, int]]:
+        """Waits for the next connection; returns its stream, and host and port of its peer."""
+    def try_accept(self) -> tuple[Stream, tuple[str, int]] | None:
+        """Accepts without waiting; None if no connection is pending."""
+    def settimeout(self, seconds: float | None) -> None:
+        """Sets how long `accept` waits, in seconds: None waits for ever, 0 never."""
+    def gettimeout(self) -> float | None:
+        """Returns how long `accept` waits, in seconds."""
+    def getsockname(self) -> tuple[str, int]:
+        """The address that it listens on: host and port."""
+    def fileno(self) -> int:
+        """A file descriptor that is readable while a connection is pending."""
     @property
-    def is_virtual(self) -> bool: ...
+    def is_virtual(self) -> bool:
+        """Whether the listener is in the virtual time of a `Netdev.pair`, where a task cannot wait for it."""
     @property
-    def closed(self) -> bool: ...
-    def close(self) -> None: ...
+    def closed(self) -> bool:
+        """Whether it is closed."""
+    def close(self) -> None:
+        """Closes it: further connections are refused, accepted ones stay open."""
     def __iter__(self) -> Self: ...
     def __next__(self) -> tuple[Stream, tuple[str, int]]: ...
     def __aiter__(self) -> AsyncIterator[Any]: ...
 
 @final
 class Stream(_Closing):
-    def recv(self, max_bytes: int | None = None, *, batch: Batch | None = None) -> Batch: ...
-    def try_recv(self, max_bytes: int | None = None) -> Batch | None: ...
-    def recv_into(self, out: Target) -> int: ...
-    def peek(self, nbytes: int) -> bytes: ...
-    def send(self, tx: BoundTx, *parts: Tensor | slice | tuple[int, int]) -> Sent: ...
-    def try_send(self, tx: BoundTx, start: int, end: int) -> Sent | None: ...
-    def sendall(self, data: Source) -> None: ...
-    def try_write(self, data: Source, offset: int = 0) -> int: ...
-    def wait_sent(self, timeout: float | None = None) -> None: ...
-    def shutdown(self) -> None: ...
-    def settimeout(self, seconds: float | None) -> None: ...
+    """A TCP connection. One thread may receive while another one sends.
+
+    Iterating receives: each batch is released by the step to the next one.
+    """
+    def recv(self, max_bytes: int | None = None, *, batch: Batch | None = None) -> Batch:
+        """Receives queued bytes; waits if there are none. The batch is false at the end of the stream. `batch` is an earlier
+        batch to release first.
+        """
+    def try_recv(self, max_bytes: int | None = None) -> Batch | None:
+        """Receives queued bytes without waiting; None if there are none."""
+    def recv_into(self, out: Target) -> int:
+        """Receives until `out` is full or the stream ends: copies the bytes to a tensor, a Dmabuf, or a writable array or buffer.
+        Returns the number of bytes.
+        """
+    def peek(self, nbytes: int) -> bytes:
+        """Returns a copy of the first queued bytes, `nbytes` at most, and leaves them queued; waits if there are none."""
+    def send(self, tx: BoundTx, *parts: Tensor | slice | tuple[int, int]) -> Sent:
+        """Sends parts of bound memory without a copy: tensors over it, slices, or pairs (start, end); all of it if none is given.
+        Waits until the bytes are queued. They must not change until `wait` of the result has returned.
+        """
+    def try_send(self, tx: BoundTx, start: int, end: int) -> Sent | None:
+        """Sends what fits of one range of bound memory, without waiting; None if nothing fits."""
+    def sendall(self, data: Source) -> None:
+        """Copies all bytes of a buffer, an array or a tensor to the send queue; waits for room."""
+    def try_write(self, data: Source, offset: int = 0) -> int:
+        """Copies what fits of a buffer, an array or a tensor from `offset` on, without waiting. Returns the number of bytes; 0 if
+        nothing fits.
+        """
+    def wait_sent(self, timeout: float | None = None) -> None:
+        """Waits until every send so far is complete."""
+    def shutdown(self) -> None:
+        """Ends the sending direction: a FIN follows the queued bytes. Receiving is still possible."""
+    def settimeout(self, seconds: float | None) -> None:
+        """Sets how long a call waits, in seconds: None waits for ever, 0 never. In virtual time, virtual seconds."""
     def gettimeout(self) -> float | None: ...
     def setblocking(self, blocking: bool) -> None: ...
-    def set_strict(self, strict: bool) -> None: ...
-    def set_nodelay(self, nodelay: bool) -> None: ...
-    def getpeername(self) -> tuple[str, int]: ...
-    def getsockname(self) -> tuple[str, int]: ...
+    def set_strict(self, strict: bool) -> None:
+        """Refuses bytes in host memory: receiving them is a MisplacedError with its cause, and they stay queued."""
+    def set_nodelay(self, nodelay: bool) -> None:
+        """Sends small segments at once (TCP_NODELAY)."""
+    def getpeername(self) -> tuple[str, int]:
+        """The address of the peer: host and port."""
+    def getsockname(self) -> tuple[str, int]:
+        """The local address: host and port."""
+    def held_memory(self) -> dict[str, int | str] | None:
+        """Returns what holds the memory that the stream receives into; None while enough of it is free. A dict: dmabuf_id,
+        net_iovs (all of the memory), unit ("net_iovs" or "frags", which the following count), lent (to this program by this
+        stream), lent_by_others and unread.
+        """
     @property
-    def stats(self) -> dict[str, int]: ...
-    def fileno(self) -> int: ...
-    def send_signal(self) -> _Signal: ...
+    def stats(self) -> dict[str, int]:
+        """The counters of what was received: device_bytes, linear_bytes, device_frags, tokens_returned, receives."""
+    def fileno(self) -> int:
+        """A file descriptor that is readable while bytes are queued or the stream has ended, for select and poll."""
+    def send_signal(self) -> _Signal:
+        """What tells when a send that found the queue full can be repeated."""
     @property
-    def is_virtual(self) -> bool: ...
+    def is_virtual(self) -> bool:
+        """Whether the stream is in the virtual time of a `Netdev.pair`, where a task cannot wait for it."""
     @property
     def closed(self) -> bool: ...
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Closes the stream: a FIN follows the queued bytes. Tensors over received bytes stay valid."""
     def __iter__(self) -> _Batches: ...
     def __aiter__(self) -> AsyncIterator[Batch]: ...
 
 @final
 class Sent:
+    """A send from bound memory: its bytes must not change until it is complete."""
     @property
-    def nbytes(self) -> int: ...
-    def wait(self, timeout: float | None = None) -> None: ...
-    def done(self) -> bool: ...
+    def nbytes(self) -> int:
+        """The number of bytes that were queued: all of them, or fewer if the stream has a timeout."""
+    def wait(self, timeout: float | None = None) -> None:
+        """Waits until the peer has acknowledged the bytes and the NIC has finished with them: they may change now. Sends
+        complete in order.
+        """
+    def done(self) -> bool:
+        """Returns whether the send is complete. Never waits."""
 
 @final
 class Batch:
+    """The bytes of one receive, in stream order: frags of device memory, which are lent until the batch is released or collected,
+    and bytes in host memory. It is true unless the stream has ended.
+
+    Tensors of a batch outlive it: they keep their frags, and while they do, that memory receives nothing else.
+    """
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """The number of bytes; 0 at the end of the stream."""
     @property
-    def device_bytes(self) -> int: ...
-    def tensors(self) -> list[Tensor]: ...
-    def tensor(self, dtype: Dtype | None = None, shape: Shape | None = None) -> Tensor: ...
-    def array(self, dtype: Dtype | None = None, shape: Shape | None = None) -> numpy.typing.NDArray[Any]: ...
-    def gather(self, out: Target | None = None) -> Any: ...
-    def tobytes(self) -> bytes: ...
-    def release(self) -> None: ...
+    def device_bytes(self) -> int:
+        """The number of bytes in device memory."""
+    def tensors(self) -> list[Tensor]:
+        """Returns the bytes as tensors of uint8, without a copy: one for each contiguous part."""
+    def tensor(self, dtype: Dtype | None = None, shape: Shape | None = None) -> Tensor:
+        """Returns all bytes as one tensor: without a copy if they are contiguous and aligned, else gathered."""
+    def array(self, dtype: Dtype | None = None, shape: Shape | None = None) -> numpy.typing.NDArray[Any]:
+        """Returns all bytes as one array of numpy, as `tensor` does."""
+    def gather(self, out: Target | None = None) -> Any:
+        """Copies all bytes, in stream order and without gaps, to the beginning of `out`: a tensor, a Dmabuf, or a writable array
+        or buffer. Returns their number. Without `out`, returns a new tensor on the same device.
+        """
+    def tobytes(self) -> bytes:
+        """Returns a copy of all bytes."""
+    def release(self) -> None:
+        """Returns the frags that no tensor keeps. The batch cannot be used any more. A second call does nothing."""
     def __bytes__(self) -> bytes: ...
     def __bool__(self) -> bool: ...
     def __len__(self) -> int: ...
@@ -246,34 +404,47 @@ class Batch:
 
 @final
 class Frag:
+    """One piece of a batch."""
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """The number of bytes."""
     @property
-    def offset(self) -> int | None: ...
+    def offset(self) -> int | None:
+        """The place of the first byte in the bound memory; None for bytes in host memory."""
     @property
-    def dmabuf_id(self) -> int | None: ...
+    def dmabuf_id(self) -> int | None:
+        """The id of the binding; None for bytes in host memory."""
     @property
-    def is_device(self) -> bool: ...
-    def tensor(self) -> Tensor: ...
+    def is_device(self) -> bool:
+        """Whether the bytes are in device memory."""
+    def tensor(self) -> Tensor:
+        """Returns the bytes as a tensor of uint8, without a copy. The batch must not be released yet."""
     def __len__(self) -> int: ...
 
 @final
 class _Batches:
+    """Iterator over the batches of a stream."""
     def __iter__(self) -> Self: ...
     def __next__(self) -> Batch: ...
 
 @final
 class _Signal:
-    def arm(self) -> None: ...
+    """A file descriptor with an edge when a call that would have blocked can be repeated."""
+    def arm(self) -> None:
+        """Arms it for one edge: before each attempt."""
     def fileno(self) -> int: ...
 
 @final
 class _Connecting:
-    def try_finish(self) -> Stream | None: ...
-    def signal(self) -> _Signal: ...
+    """A connection attempt."""
+    def try_finish(self) -> Stream | None:
+        """Returns the stream once the connection is established; None while it is not. Never waits."""
+    def signal(self) -> _Signal:
+        """What tells when there may be an outcome."""
     @property
     def is_virtual(self) -> bool: ...
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Gives up."""
 
 def load_safetensors(
     url: str,
@@ -287,7 +458,24 @@ def load_safetensors(
     user: str | None = None,
     password: str | None = None,
     password_file: str | PathLike[str] | None = None,
-) -> dict[str, Tensor]: ...
-def _receive_all(stream: Stream, max_bytes: int) -> int: ...
-def _end() -> None: ...
-def _forked() -> None: ...
+) -> dict[str, Tensor]:
+    """Loads the tensors of the safetensors file, or of the shards of the `*.index.json`, at `url` (http or s3) over `nic`, with range
+    requests over several connections. Returns them by name; they share one memory on `device`: "cpu", "cuda:N", "hip:N" or
+    "vulkan:N". Without `nic`, the kernel's sockets are used, on the interface of the route to the server, and payload passes through
+    host memory.
+
+    The call binds `bind` bytes to the NIC for its own time: 64 MiB in user space by default, none with a NIC of the
+    kernel. With 0 it uses what the caller has bound for `nic.plan_receive((address, 0))`; without a binding payload passes
+    through host memory. `headers` are fields of each request, as pairs of name and value, and `headers_file` names a file with further ones,
+    one a line. `password`, or the first line of `password_file`, is sent for `user` or the user of the URL. The environment may have them, too:
+    DEVMEM_HEADERS, DEVMEM_USER, DEVMEM_PASSWORD, and for s3 what Amazon's tools use. The proxy of the environment is used
+    (http_proxy, all_proxy, no_proxy). A type that this package has no name for becomes bytes.
+    """
+def _receive_all(stream: Stream, max_bytes: int) -> int:
+    """Receives up to the end of the stream in batches of at most `max_bytes`, and releases each: the loop of a program in Rust,
+    which the benchmark compares with that of a program in Python. Returns the number of bytes.
+    """
+def _end() -> None:
+    """What `atexit` calls: no other thread takes the lock after this."""
+def _forked() -> None:
+    """What `os.register_at_fork` calls in a child: the other threads are not there."""

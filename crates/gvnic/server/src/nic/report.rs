@@ -3,12 +3,12 @@
 use std::fmt;
 use std::time::Duration;
 
+use devmem_linux::cpu;
 use gve::{DeviceStats, RxQueueStats, TxQueueStats};
 use serde::Serialize;
 use vfio_user::{Server, ServerStats};
 
 use super::gvnic::Gvnic;
-use super::serve::cpu_seconds;
 use super::wire::WireStats;
 use crate::plan::GvnicPlan;
 use tool::counters::{Lane, counters};
@@ -115,7 +115,7 @@ impl NicReport {
             max_mtu: plan.max_mtu,
             impair: plan.impairment.to_string(),
             seconds: elapsed.as_secs_f64(),
-            cpu_seconds: cpu_seconds(),
+            cpu_seconds: cpu::process_cpu_time().as_secs_f64(),
             link_up: gvnic.gve().link() == gve::LinkState::Up,
             machine: Machine::new(server),
             frames: gvnic.wire().stats(),

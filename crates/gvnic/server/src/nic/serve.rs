@@ -5,7 +5,6 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant as Clock};
 
 use anyhow::Context;
-use devmem_linux::cpu;
 use gve::Knobs;
 use nic::WireHello;
 use peer_socket::ListenError;
@@ -332,9 +331,4 @@ impl Service<'_> {
             self.start.elapsed(),
         )
     }
-}
-
-/// Returns the CPU time of this process.
-pub fn cpu_seconds() -> f64 {
-    cpu::process_cpu_time().as_secs_f64()
 }

@@ -1,0 +1,394 @@
+//! Rows for device memory of the stock kernel with our gVNIC.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+use std::thread;
+
+use anyhow::{Context as _, bail, ensure};
+use devmem_linux::helper::Helper;
+use devmem_linux::netdev::Netdev;
+
+use super::devmem::bound::{Bound, DmabufKind, MEMORY_BYTES, Steering, bind, memory, require_rx};
+use super::devmem::receiving::{Habit, RxReport, Stream, receive, rx};
+use super::devmem::sending::tx;
+use super::nic::{NIC, require_feature, without_gro};
+use super::row::{Context, Row, Seen, program};
+use super::traffic::{self, Family, STUCK, Way, pair};
+use crate::places::PROGRAM_PATH;
+
+/// The first bound queue; queue 0 always stays with the driver.
+const QUEUE: u32 = 2;
+const OTHER_QUEUE: u32 = 3;
+/// Payload bytes of each packet that the device leaves in host memory in [`KNOB_ROWS`].
+pub const LINEAR_BYTES: usize = 64;
+
+pub const ROWS: &[Row] = &[
+    ("devmem rx, udmabuf, IPv4", |context| {
+        receive_all(context, Family::V4, DmabufKind::Udmabuf)
+    }),
+    ("devmem rx, udmabuf, IPv6", |context| {
+        receive_all(context, Family::V6, DmabufKind::Udmabuf)
+    }),
+    ("devmem rx, dma-heap", |context| {
+        receive_all(context, Family::V4, DmabufKind::Heap)
+    }),
+    ("devmem tx, IPv4", |context| send_all(context, Family::V4)),
+    ("devmem tx, IPv6", |context| send_all(context, Family::V6)),
+    ("devmem rx, two queues in one binding", two_queues),
+    ("devmem rx, two bindings at once", two_bindings),
+    ("devmem rx, no coalescing", no_coalescing),
+    ("devmem rx, starved and recovered", starvation),
+    ("queue 0 stays with the host", others_go_on),
+    ("devmem rx, unbound in mid-transfer", unbind),
+    ("devmem rx, killed in mid-transfer", kill),
+    ("refusals while bound", refusals),
+    ("devmem rx, guest's netem loses 5 %", netem),
+];
+
+pub const LOSS_ROWS: &[Row] = &[
+    ("bad wire: devmem rx", |context| {
+        receive_all(context, Family::V4, DmabufKind::Udmabuf)
+    }),
+    ("bad wire: devmem tx", |context| {
+        send_all(context, Family::V4)
+    }),
+];
+
+pub const KNOB_ROWS: &[Row] = &[("linear bytes and unsplit packets: devmem rx", linear)];
+
+pub const RESET_ROWS: &[Row] = &[
+    ("20 resets asked by the device: devmem rx", |context| {
+        through_resets(|| receive_all(context, Family::V4, DmabufKind::Udmabuf))
+    }),
+    ("20 resets asked by the device: devmem tx", |context| {
+        through_resets(|| send_all(context, Family::V4))
+    }),
+];
+
+/// Minimum number of resets in a row of [`RESET_ROWS`].
+const RESETS: u64 = 20;
+
+fn seen(report: &RxReport) -> Seen {
+    Seen {
+        detail: format!(
+            "{} MB correct in {} frags, {} B linear",
+            report.bytes / 1_000_000,
+            report.frags,
+            report.linear_bytes
+        ),
+        rate: Some(report.rate()),
+    }
+}
+
+fn receive_all(context: &Context, family: Family, kind: DmabufKind) -> anyhow::Result<Seen> {
+    let wanted = Stream::checked(context.bytes, Habit::Good);
+    let report = rx(context.network()?, family, kind, QUEUE, wanted)?;
+    ensure!(report.frags > 0, "no data was received into device memory");
+    Ok(seen(&report))
+}
+
+fn send_all(context: &Context, family: Family) -> anyhow::Result<Seen> {
+    let (rate, copied) = tx(context.network()?, family, context.bytes)?;
+    ensure!(copied == 0, "the kernel copied {copied} sends");
+    Ok(rate.into())
+}
+
+/// Receives several streams at once, on both queues of one binding.
+fn two_queues(context: &Context) -> anyhow::Result<Seen> {
+    let bound = Bound::new(DmabufKind::Udmabuf, &[QUEUE, OTHER_QUEUE])?;
+    at_once(context, &[(&bound, QUEUE), (&bound, OTHER_QUEUE)])
+}
+
+fn two_bindings(context: &Context) -> anyhow::Result<Seen> {
+    let first = Bound::new(DmabufKind::Udmabuf, &[QUEUE])?;
+    let second = Bound::new(DmabufKind::Heap, &[OTHER_QUEUE])?;
+    ensure!(
+        first.rx.id() != second.rx.id(),
+        "two bindings with one name"
+    );
+    at_once(context, &[(&first, QUEUE), (&second, OTHER_QUEUE)])
+}
+
+/// Receives one stream for each of `ends`, all at the same time.
+fn at_once(context: &Context, ends: &[(&Bound, u32)]) -> anyhow::Result<Seen> {
+    let mut steering = Steering::new(1)?;
+    let wanted = Stream::checked(context.bytes / 2, Habit::Good);
+    let mut streams = Vec::new();
+    for (bound, queue) in ends {
+        let listener = context.network()?.listen(Way::In, Family::V4)?;
+        steering.lead(listener.local_addr()?, *queue)?;
+        streams.push((pair(context.network()?, Way::In, &listener)?, *bound));
+    }
+    let frags = thread::scope(|scope| {
+        let running: Vec<_> = streams
+            .into_iter()
+            .map(|((sender, receiver), bound)| {
+                scope.spawn(move || traffic::send(sender, wanted.bytes));
+                scope.spawn(move || receive(&receiver, bound, wanted))
+            })
+            .collect();
+        let reports = running
+            .into_iter()
+            .map(traffic::join)
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        anyhow::Ok(
+            reports
+                .iter()
+                .map(|report| report.frags)
+                .collect::<Vec<_>>(),
+        )
+    })?;
+    let each = wanted.bytes / 1_000_000;
+    Ok(format!("{each} MB correct each, in {frags:?} frags").into())
+}
+
+fn no_coalescing(context: &Context) -> anyhow::Result<Seen> {
+    require_feature("rx-gro-hw")?;
+    program(&["ethtool", "-K", NIC, "rx-gro-hw", "off"])?;
+    let seen = receive_all(context, Family::V4, DmabufKind::Udmabuf);
+    program(&["ethtool", "-K", NIC, "rx-gro-hw", "on"])?;
+    seen
+}
+
+fn starvation(context: &Context) -> anyhow::Result<Seen> {
+    // Always more than the memory can hold.
+    let bytes = context.bytes.max(3 * MEMORY_BYTES as u64);
+    let wanted = Stream::checked(bytes, Habit::StarvesOnce);
+    let report = rx(
+        context.network()?,
+        Family::V4,
+        DmabufKind::Udmabuf,
+        QUEUE,
+        wanted,
+    )?;
+    let at = report.starved_at.context("it was never starved")?;
+    ensure!(at < bytes, "all data fitted in the memory");
+    Ok(format!(
+        "stalled after {} MB, then {} MB correct",
+        at / 1_000_000,
+        bytes / 1_000_000
+    )
+    .into())
+}
+
+/// Checks that a stream with no reader does not block streams on other queues.
+fn others_go_on(context: &Context) -> anyhow::Result<Seen> {
+    let mut steering = Steering::new(1)?;
+    let _bound = Bound::new(DmabufKind::Udmabuf, &[QUEUE])?;
+    let listener = context.network()?.listen(Way::In, Family::V4)?;
+    steering.lead(listener.local_addr()?, QUEUE)?;
+    let (sender, starved) = pair(context.network()?, Way::In, &listener)?;
+    let bytes = 4 * MEMORY_BYTES as u64;
+    thread::scope(|scope| {
+        let sending = scope.spawn(move || traffic::send(sender, bytes));
+        let stream =
+            context
+                .network()?
+                .stream(Way::In, Family::V4, context.few(), &Default::default());
+        // Closing resets the connection; an error of the sender is expected.
+        drop(starved);
+        let _ = sending.join();
+        Ok(stream?.into())
+    })
+}
+
+fn unbind(context: &Context) -> anyhow::Result<Seen> {
+    let part = context.few() / 2;
+    let mut steering = Steering::new(1)?;
+    let bound = Bound::new(DmabufKind::Udmabuf, &[QUEUE])?;
+    let listener = context.network()?.listen(Way::In, Family::V4)?;
+    steering.lead(listener.local_addr()?, QUEUE)?;
+    let (sender, receiver) = pair(context.network()?, Way::In, &listener)?;
+    thread::scope(|scope| {
+        let sending = scope.spawn(move || traffic::send(sender, 64 * part));
+        let report = receive(
+            &receiver,
+            &bound,
+            Stream::checked(64 * part, Habit::Leaves(part)),
+        );
+        drop(bound);
+        drop(receiver);
+        // Its receiver was closed.
+        let _ = sending.join();
+        report
+    })?;
+    drop(steering);
+    receive_all(context, Family::V4, DmabufKind::Udmabuf).context("bound again")
+}
+
+/// Kills a receiver process that holds frags.
+fn kill(context: &Context) -> anyhow::Result<Seen> {
+    require_rx(QUEUE)?;
+    let part = context.few() / 2;
+    let mut command = Command::new(PROGRAM_PATH);
+    command
+        .args(["__victim", "--bytes", &part.to_string()])
+        .stdout(Stdio::piped());
+    let mut victim = Helper::start(&mut command)?;
+    let mut said = BufReader::new(victim.take_stdout().context("it was piped")?);
+    let mut line = String::new();
+    said.read_line(&mut line)?;
+    let to: std::net::SocketAddr = line.trim().parse().context("the victim's address")?;
+    let sender = context.network()?.connect(Way::In, to)?;
+    let killed = thread::scope(|scope| {
+        let sending = scope.spawn(move || traffic::send(sender, 64 * part));
+        line.clear();
+        let half = said.read_line(&mut line);
+        victim.kill();
+        // Its receiver was closed.
+        let _ = sending.join();
+        half?;
+        anyhow::Ok(line.trim() == "half")
+    })?;
+    ensure!(killed, "the output of the victim was {line:?}");
+    // Its settings are still in effect; a new set-up replaces them.
+    clear_rules()?;
+    receive_all(context, Family::V4, DmabufKind::Udmabuf).context("after the kill")
+}
+
+fn clear_rules() -> anyhow::Result<()> {
+    let mut ethtool = devmem_linux::ethtool::Ethtool::by_name(NIC)?;
+    for rule in ethtool.rules()? {
+        ethtool.delete_rule(rule.location)?;
+    }
+    Ok(ethtool.reset_rss_table()?)
+}
+
+/// Runs the process that gets killed: receives `bytes` bytes of a stream, reports that, and keeps the frags.
+///
+/// # Errors
+///
+/// The stream could not be received.
+pub fn be_the_victim(bytes: u64) -> anyhow::Result<()> {
+    let mut steering = Steering::new(1)?;
+    let bound = Bound::new(DmabufKind::Udmabuf, &[QUEUE])?;
+    let address = traffic::address(1, Family::V4);
+    let listener = std::net::TcpListener::bind((address, 0))?;
+    let to = listener.local_addr()?;
+    steering.lead(to, QUEUE)?;
+    let mut stdout = std::io::stdout();
+    writeln!(stdout, "{to}")?;
+    let (stream, _) = listener.accept()?;
+    receive(
+        &stream,
+        &bound,
+        Stream::checked(u64::MAX, Habit::Leaves(bytes)),
+    )?;
+    writeln!(stdout, "half")?;
+    // Waits to be killed, for a bounded time.
+    thread::sleep(STUCK);
+    Ok(())
+}
+
+/// Checks the operations that the kernel refuses on a NIC with a binding, and their errors.
+fn refusals(_: &Context) -> anyhow::Result<Seen> {
+    let _steering = Steering::new(1)?;
+    let memory = memory(DmabufKind::Udmabuf)?;
+    let bound = bind(&memory, &[QUEUE])?;
+    let again = bind(&memory, &[QUEUE])
+        .err()
+        .context("a queue was bound twice")?;
+    let split = program(&["ethtool", "-G", NIC, "tcp-data-split", "off"]).err();
+    let split = split.context("header split could be switched off")?;
+    let fewer = program(&["ethtool", "-L", NIC, "rx", "1", "tx", "1"]).err();
+    fewer.context("the bound queue could be removed")?;
+    let user = Netdev::by_name(NIC)?
+        .rx_queues()?
+        .into_iter()
+        .find(|(id, _)| id.0 == QUEUE);
+    let user = user
+        .and_then(|(_, user)| user)
+        .context("the queue has no user")?;
+    drop(bound);
+    ensure!(
+        bind(&memory, &[QUEUE]).is_ok(),
+        "the queue is not free again"
+    );
+    Ok(format!("{again:#}; {split:#}; user {user:?}").into())
+}
+
+fn netem(context: &Context) -> anyhow::Result<Seen> {
+    let tc = |words: &[&str]| {
+        let inside = ["ip", "netns", "exec", "peer", "tc"];
+        program(&[&inside, words].concat())
+    };
+    let loss = ["netem", "loss", "5%", "limit", "10000"];
+    tc(&[&["qdisc", "add", "dev", "eth0", "root"][..], &loss].concat())?;
+    // netem drops whole TSO packets; the stream needs enough of them that some are dropped.
+    let bytes = context.few().max(16 << 20);
+    let wanted = Stream::checked(bytes, Habit::Good);
+    let report = rx(
+        context.network()?,
+        Family::V4,
+        DmabufKind::Udmabuf,
+        QUEUE,
+        wanted,
+    );
+    let statistics = tc(&["-s", "qdisc", "show", "dev", "eth0"]);
+    tc(&["qdisc", "del", "dev", "eth0", "root"])?;
+    let report = report?;
+    let statistics = statistics?;
+    let dropped = statistics
+        .split("dropped ")
+        .nth(1)
+        .and_then(|rest| rest.split([',', ' ']).next()?.parse::<u64>().ok());
+    let dropped = dropped.context("netem has no statistics")?;
+    ensure!(dropped > 0, "netem lost nothing");
+    Ok(Seen {
+        detail: format!("{}, {dropped} packets lost", seen(&report).detail),
+        rate: Some(report.rate()),
+    })
+}
+
+/// Receives from a device that leaves the first bytes of each packet in host memory, and sometimes a whole packet, which a
+/// bound queue drops and TCP retransmits.
+fn linear(context: &Context) -> anyhow::Result<Seen> {
+    without_gro(|| linear_streams(context))
+}
+
+/// Receives one stream without coalescing by the NIC, and one with it.
+fn linear_streams(context: &Context) -> anyhow::Result<Seen> {
+    let mut wanted = Stream::checked(context.bytes, Habit::Good);
+    // A packet with at most this much payload has no bytes in device memory: the kernel treats it as an ordinary one.
+    wanted.ordinary_max = LINEAR_BYTES;
+    let mut last = Seen::default();
+    for coalescing in ["off", "on"] {
+        program(&["ethtool", "-K", NIC, "rx-gro-hw", coalescing])?;
+        let network = context.network()?;
+        let report = rx(network, Family::V4, DmabufKind::Udmabuf, QUEUE, wanted)
+            .with_context(|| format!("with rx-gro-hw {coalescing}"))?;
+        ensure!(report.linear_bytes > 0, "no linear bytes");
+        last = seen(&report);
+    }
+    Ok(last)
+}
+
+/// Runs streams until there were enough resets of the device during them.
+fn through_resets(stream: impl Fn() -> anyhow::Result<Seen>) -> anyhow::Result<Seen> {
+    /// Each stream is long enough for several resets.
+    const MAX_STREAMS: u64 = 40;
+    let before = resets()?;
+    for streams in 1..=MAX_STREAMS {
+        stream().with_context(|| format!("stream {streams}"))?;
+        let seen = resets()?.saturating_sub(before);
+        if seen >= RESETS {
+            return Ok(format!("{seen} resets in {streams} streams, every byte correct").into());
+        }
+    }
+    bail!(
+        "{} resets in {MAX_STREAMS} streams",
+        resets()?.saturating_sub(before)
+    )
+}
+
+/// Returns the number of device resets by the driver.
+fn resets() -> anyhow::Result<u64> {
+    let text = program(&["ethtool", "-S", NIC])?;
+    let count = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("reset_cnt:"));
+    Ok(count
+        .context("ethtool -S has no reset_cnt")?
+        .trim()
+        .parse()?)
+}

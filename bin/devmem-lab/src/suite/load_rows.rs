@@ -1,0 +1,309 @@
+//! Rows for `devmem-tcp load` and `store` with the guest's kernel: a stock server at one NIC, device memory at the other.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use devmem_linux::helper::Helper;
+use devmem_linux::netns::NetNs;
+use lab::job::{PEER_NETNS, TOOL_PATH};
+use serde::Deserialize;
+
+use super::devmem::bound::require_rx;
+use super::row::{Context, Row, Seen, Skip};
+use super::traffic::{self, Family, Rate, STUCK};
+use tool::pattern::PositionPattern;
+use tool::signals::StopFlag;
+use tool::stock::{self, RunningServer, StockServer};
+
+/// The servers that the host copies into the guest.
+pub const SERVERS: [StockServer; 2] = [StockServer::Nginx, StockServer::QemuNbd];
+/// The queue of eth1 that is bound to find out whether the kernel can.
+const QUEUE: u32 = 2;
+/// Seed of the pattern in the served file.
+const SEED: u64 = 7;
+/// Where the server's files are.
+const FOLDER: &str = "/served";
+/// Where loaded files are put.
+const COPY: &str = "/loaded";
+/// Fewest bytes of a load whose server is restarted.
+const RESTART_BYTES: u64 = 64 << 20;
+/// Time between two looks at a running load.
+const LOOK: Duration = Duration::from_millis(5);
+
+pub const ROWS: &[Row] = &[
+    ("load from nginx, IPv4", |context| {
+        load(context, StockServer::Nginx, Family::V4, Loader::OursAtEth1)
+    }),
+    ("load from nginx, IPv6", |context| {
+        load(context, StockServer::Nginx, Family::V6, Loader::OursAtEth1)
+    }),
+    ("load from qemu-nbd", |context| {
+        load(
+            context,
+            StockServer::QemuNbd,
+            Family::V4,
+            Loader::OursAtEth1,
+        )
+    }),
+    ("load by the other NIC", |context| {
+        load(context, StockServer::Nginx, Family::V4, Loader::PeersAtEth0)
+    }),
+    ("store in qemu-nbd, and load back", store),
+    ("load from a server that is killed and restarted", restart),
+];
+
+pub const LOSS_ROWS: &[Row] = &[
+    ("bad wire: load from nginx", |context| {
+        load(context, StockServer::Nginx, Family::V4, Loader::OursAtEth1)
+    }),
+    ("bad wire: store in qemu-nbd, and load back", store),
+];
+
+/// Which NIC has the device memory. The server is at the other one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loader {
+    OursAtEth1,
+    PeersAtEth0,
+}
+
+impl Loader {
+    fn interface(self) -> &'static str {
+        match self {
+            Self::OursAtEth1 => "eth1",
+            Self::PeersAtEth0 => "eth0",
+        }
+    }
+
+    /// Returns the server's address.
+    fn host(self, family: Family) -> IpAddr {
+        match self {
+            Self::OursAtEth1 => traffic::address(0, family),
+            Self::PeersAtEth0 => traffic::address(1, family),
+        }
+    }
+
+    /// Returns the command that runs our program with the loader's NIC.
+    fn tool(self, subcommand: &str) -> Command {
+        let mut command = match self {
+            Self::OursAtEth1 => Command::new(TOOL_PATH),
+            Self::PeersAtEth0 => {
+                let mut inside = Command::new("ip");
+                inside.args(["netns", "exec", PEER_NETNS, TOOL_PATH]);
+                inside
+            }
+        };
+        command.args([subcommand, "--backend", "kernel", "--json"]);
+        command.args(["--if", self.interface()]);
+        command
+    }
+}
+
+/// The report of a load or a store, as far as it is looked at.
+#[derive(Debug, Deserialize)]
+struct Report {
+    backend: String,
+    bytes: u64,
+    seconds: f64,
+    broken: u64,
+    crc32c: Option<String>,
+    crc32c_matches: Option<bool>,
+    /// Received bytes in host memory; a store has none of these figures.
+    linear_bytes: Option<u64>,
+}
+
+impl Report {
+    /// Returns the report of a run that has succeeded.
+    fn of(output: &Output) -> anyhow::Result<Self> {
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(
+            output.status.success(),
+            "{}: {}",
+            output.status,
+            said.trim()
+        );
+        let report: Self = serde_json::from_slice(&output.stdout).context("parse the report")?;
+        ensure!(
+            report.backend == "kernel",
+            "the backend was {}",
+            report.backend
+        );
+        Ok(report)
+    }
+
+    fn seen(&self) -> Seen {
+        Seen::from(Rate {
+            bytes: self.bytes,
+            elapsed: Duration::from_secs_f64(self.seconds),
+        })
+    }
+}
+
+/// A running server, and the file that it serves.
+struct Served {
+    server: StockServer,
+    loader: Loader,
+    host: IpAddr,
+    running: Option<RunningServer>,
+    file: Vec<u8>,
+}
+
+impl Served {
+    fn start(
+        bytes: u64,
+        server: StockServer,
+        family: Family,
+        loader: Loader,
+    ) -> anyhow::Result<Self> {
+        if server.path().is_none() {
+            let program = server.program();
+            return Err(Skip(format!("this machine has no {program} for the guest")).into());
+        }
+        require_rx(QUEUE)?;
+        let mut file = vec![0; usize::try_from(bytes)?];
+        PositionPattern::new(SEED).fill(0, &mut file);
+        fs::create_dir_all(FOLDER)?;
+        File::create(path())?.write_all(&file)?;
+        let host = loader.host(family);
+        let mut served = Self {
+            server,
+            loader,
+            host,
+            running: None,
+            file,
+        };
+        served.restart()?;
+        Ok(served)
+    }
+
+    /// Starts the server again, in the network namespace that the loader is not in.
+    fn restart(&mut self) -> anyhow::Result<()> {
+        let stop = StopFlag::install()?;
+        let start = || {
+            let started = self.server.start(Path::new(FOLDER), self.host, &stop);
+            started.map_err(|failure| anyhow::anyhow!("{failure}"))
+        };
+        let running = match self.loader {
+            Loader::PeersAtEth0 => start()?,
+            Loader::OursAtEth1 => {
+                // In this thread: the server ends with the thread that starts it.
+                let ours = NetNs::current()?;
+                NetNs::open(PEER_NETNS)?.join()?;
+                let started = start();
+                ours.join()?;
+                started?
+            }
+        };
+        self.running = Some(running);
+        Ok(())
+    }
+
+    fn kill(&mut self) {
+        if let Some(running) = self.running.take() {
+            running.kill();
+        }
+    }
+
+    fn url(&self) -> String {
+        self.server.url(self.host)
+    }
+}
+
+fn path() -> PathBuf {
+    Path::new(FOLDER).join(stock::FILE)
+}
+
+/// Loads into a file, which is compared, and into device memory, whose checksum is compared with that of the file.
+fn load(
+    context: &Context,
+    server: StockServer,
+    family: Family,
+    loader: Loader,
+) -> anyhow::Result<Seen> {
+    let served = Served::start(context.bytes, server, family, loader)?;
+    let run = |to: &str| {
+        let mut command = loader.tool("load");
+        command.args([&served.url(), "--to", to, "--verify"]);
+        Report::of(&command.output()?)
+    };
+    let to_file = run(COPY).context("to a file")?;
+    ensure!(
+        fs::read(COPY)? == served.file,
+        "the bytes of the file differ"
+    );
+    let to_memory = run("memory").context("to memory")?;
+    ensure!(
+        to_memory.crc32c.is_some() && to_memory.crc32c == to_file.crc32c,
+        "{:?} in memory and {:?} in the file",
+        to_memory.crc32c,
+        to_file.crc32c
+    );
+    let linear = to_memory.linear_bytes;
+    ensure!(linear == Some(0), "{linear:?} bytes in host memory");
+    Ok(to_memory.seen())
+}
+
+/// Stores from device memory, and compares what the server's file has.
+fn store(context: &Context) -> anyhow::Result<Seen> {
+    let loader = Loader::OursAtEth1;
+    let served = Served::start(context.bytes, StockServer::QemuNbd, Family::V4, loader)?;
+    let source = served.file.iter().rev().copied().collect::<Vec<_>>();
+    fs::write(COPY, &source)?;
+    let mut command = loader.tool("store");
+    command.args([COPY, &served.url(), "--verify"]);
+    let report = Report::of(&command.output()?)?;
+    ensure!(report.crc32c_matches == Some(true), "{report:?}");
+    drop(served);
+    ensure!(
+        fs::read(path())? == source,
+        "the bytes of the export differ"
+    );
+    Ok(report.seen())
+}
+
+/// Kills the server when a part of the file has arrived, and starts it again.
+fn restart(context: &Context) -> anyhow::Result<Seen> {
+    let (server, loader) = (StockServer::Nginx, Loader::OursAtEth1);
+    // Enough that it is not over before the server is killed.
+    let bytes = context.bytes.max(RESTART_BYTES);
+    let mut served = Served::start(bytes, server, Family::V4, loader)?;
+    let _ = fs::remove_file(COPY);
+    let mut command = loader.tool("load");
+    command.args([&served.url(), "--to", COPY, "--piece", "1M"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = Helper::start(&mut command)?;
+    let start = Instant::now();
+    // The file is sparse before its bytes arrive.
+    while fs::metadata(COPY).map_or(0, |file| file.blocks() * 512) < bytes / 4 {
+        ensure!(
+            running.ended()?.is_none(),
+            "it ended before the server was killed"
+        );
+        ensure!(
+            start.elapsed() < STUCK,
+            "a quarter of the file did not arrive"
+        );
+        thread::sleep(LOOK);
+    }
+    served.kill();
+    served.restart()?;
+    let report = Report::of(&running.wait_with_output()?)?;
+    ensure!(report.broken > 0, "no connection broke");
+    ensure!(
+        fs::read(COPY)? == served.file,
+        "the bytes of the file differ"
+    );
+    Ok(Seen {
+        detail: format!(
+            "every byte correct after {} broken connections",
+            report.broken
+        ),
+        rate: None,
+    })
+}

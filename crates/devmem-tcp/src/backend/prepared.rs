@@ -1,0 +1,47 @@
+//! Applied settings of a receiver.
+
+use std::sync::Arc;
+
+use crate::restore::{Drift, RestoreReport};
+use crate::{kernel, user};
+
+/// Applied settings. Dropping it restores the previous ones, unless a binding needs them.
+#[derive(Debug)]
+pub(crate) enum Prepared {
+    /// No other process can change such a NIC, and restoring cannot fail.
+    User {
+        _prepared: user::Prepared,
+    },
+    Kernel(Arc<kernel::Prepared>),
+}
+
+impl Prepared {
+    /// Returns the settings of an interface of the kernel, in the process that made them.
+    fn of_kernel(&self) -> Option<&kernel::Prepared> {
+        match self {
+            Self::User { .. } => None,
+            Self::Kernel(prepared) => prepared.check().ok().map(|()| &**prepared),
+        }
+    }
+
+    /// Returns the changes to an interface of the kernel, as commands.
+    pub(crate) fn changes(&self) -> Vec<String> {
+        self.of_kernel()
+            .map(kernel::Prepared::changes)
+            .unwrap_or_default()
+    }
+
+    /// Returns the settings that have changed since.
+    pub(crate) fn drifts(&self) -> Vec<Drift> {
+        self.of_kernel()
+            .map(kernel::Prepared::drifts)
+            .unwrap_or_default()
+    }
+
+    /// Restores the previous settings of an interface of the kernel and returns a report.
+    pub(crate) fn restore(&self) -> RestoreReport {
+        self.of_kernel()
+            .map(kernel::Prepared::restore)
+            .unwrap_or_default()
+    }
+}

@@ -1,0 +1,179 @@
+//! The settings of the software NIC of a shard for a receiver.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use devmem_uapi::Errno;
+use nic::{Features, Nic, Rings, TcpDataSplit};
+use stack::Stack;
+use steer::{
+    FlowType, IndirectionTable, IpMatch, NtupleRule, PortMatch, QueueRange, Rss, RuleAction,
+    RuleLocation, RxQueueId,
+};
+
+use crate::driver::{Driver, StackIndex};
+use crate::error::{Refusal, SetupError};
+use crate::flows::Flows;
+
+/// The applied settings of a shard. Dropping it restores the previous ones.
+pub(super) struct ShardSettings {
+    driver: Driver,
+    at: StackIndex,
+    applied: Applied,
+}
+
+impl ShardSettings {
+    pub(super) fn apply(
+        driver: &Driver,
+        at: StackIndex,
+        flows: &Flows,
+        queues: u16,
+    ) -> Result<Arc<Self>, SetupError> {
+        let applied = driver.with(at, |stack, _| apply(stack.nic_mut(), flows, queues))??;
+        Ok(Arc::new(Self {
+            driver: driver.clone(),
+            at,
+            applied,
+        }))
+    }
+
+    /// Returns the queues for device memory.
+    pub(super) fn queues(&self) -> &[RxQueueId] {
+        &self.applied.queues
+    }
+
+    /// Returns whether a binding to `queues` of the stack with index `at` needs them.
+    pub(super) fn concern(&self, at: StackIndex, queues: &[RxQueueId]) -> bool {
+        self.at == at && queues.iter().any(|queue| self.queues().contains(queue))
+    }
+}
+
+impl fmt::Debug for ShardSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.applied.fmt(f)
+    }
+}
+
+impl Drop for ShardSettings {
+    fn drop(&mut self) {
+        let restore = |stack: &mut Stack, _| self.applied.restore(stack.nic_mut());
+        // In a child of fork(2) the settings belong to the parent.
+        let _ = self.driver.with(self.at, restore);
+    }
+}
+
+/// The rules that were added, and the previous values of changed settings.
+#[derive(Debug)]
+struct Applied {
+    queues: Vec<RxQueueId>,
+    rules: Vec<RuleLocation>,
+    rings: Rings,
+    rss: Rss,
+    features: Features,
+}
+
+impl Applied {
+    /// Restores the previous settings, the last one first. The NIC had each of them before and refuses none, except that
+    /// header split stays on while a queue is bound; a correct program unbinds first.
+    fn restore(&self, nic: &mut Nic) {
+        for location in self.rules.iter().rev() {
+            let _ = nic.remove_rule(*location);
+        }
+        let _ = nic.set_rss(self.rss.clone());
+        nic.set_features(self.features);
+        let _ = nic.set_rings(self.rings);
+    }
+}
+
+fn apply(nic: &mut Nic, flows: &Flows, wanted: u16) -> Result<Applied, SetupError> {
+    let channels = nic.channels().rx;
+    if wanted == 0 || wanted >= channels {
+        return Err(SetupError::Queues { wanted, channels });
+    }
+    let first = channels - wanted;
+    let mut applied = Applied {
+        queues: (first..channels).map(RxQueueId).collect(),
+        rules: Vec::new(),
+        rings: nic.rings(),
+        rss: nic.rss().clone(),
+        features: nic.features(),
+    };
+    let result = make(nic, flows, first, &mut applied);
+    if result.is_err() {
+        applied.restore(nic);
+    }
+    result.map(|()| applied)
+}
+
+/// Makes the settings one by one, and records each rule for its later removal.
+fn make(nic: &mut Nic, flows: &Flows, first: u16, applied: &mut Applied) -> Result<(), SetupError> {
+    nic.set_rings(Rings {
+        tcp_data_split: TcpDataSplit::Enabled,
+        hds_thresh: 0,
+        ..applied.rings
+    })
+    .map_err(refused)?;
+    let entries = applied.rss.table.entries().len();
+    let table = IndirectionTable::round_robin(entries, first).map_err(refused)?;
+    nic.set_rss(Rss {
+        table,
+        ..applied.rss.clone()
+    })
+    .map_err(refused)?;
+    nic.set_features(Features {
+        ntuple: true,
+        ..applied.features
+    });
+    let last = applied.queues.last().copied().unwrap_or(RxQueueId(first));
+    let action = match QueueRange::new(RxQueueId(first), last) {
+        Some(queues) if applied.queues.len() > 1 => RuleAction::Spread(queues),
+        _ => RuleAction::Queue(RxQueueId(first)),
+    };
+    for rule in rules(flows, action) {
+        let location = nic.insert_rule(None, rule);
+        applied.rules.push(location.map_err(refused)?);
+    }
+    Ok(())
+}
+
+/// The software NIC refuses a setting, usually because a binding depends on the current one.
+fn refused(error: impl fmt::Display) -> Refusal {
+    Refusal::of_stack(Errno::EINVAL, &error)
+}
+
+/// Returns one rule for each peer, or one for all. The unspecified IPv6 address covers both families, as for listeners.
+fn rules(flows: &Flows, action: RuleAction) -> Vec<NtupleRule> {
+    let Flows { local, peers } = flows;
+    let to_local = rule(*local, action);
+    if peers.is_empty() && local.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
+        let v4 = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), local.port());
+        return vec![to_local, rule(v4, action)];
+    }
+    let from = |peer: &SocketAddr| {
+        let mut rule = to_local;
+        rule.src_ip = IpMatch::exact(peer.ip());
+        rule.src_port = PortMatch::exact(peer.port());
+        rule
+    };
+    match peers.is_empty() {
+        true => vec![to_local],
+        false => peers.iter().map(from).collect(),
+    }
+}
+
+fn rule(local: SocketAddr, action: RuleAction) -> NtupleRule {
+    let flow = if local.is_ipv6() {
+        FlowType::Tcp6
+    } else {
+        FlowType::Tcp4
+    };
+    let mut rule = NtupleRule::any(flow, action);
+    if !local.ip().is_unspecified() {
+        rule.dst_ip = IpMatch::exact(local.ip());
+    }
+    if local.port() != 0 {
+        rule.dst_port = PortMatch::exact(local.port());
+    }
+    rule
+}

@@ -1,0 +1,24 @@
+#!/bin/sh
+# Builds the wheel of the Python package: for CPython 3.11 and all later versions (abi3), for Linux systems whose C library is as old
+# as this machine's, or older if Zig is its linker.
+#
+#   packaging/wheel.sh          writes dist/devmem_tcp-VERSION-cp311-abi3-manylinux_*.whl, its bill of materials and checksums;
+#                               prints the path
+#   packaging/wheel.sh --zig    for systems with glibc 2.28 or later (Debian 10, RHEL 8); fetches Zig from Python's index
+#
+# Needs cargo and python3 with venv; maturin comes from Python's index, into a virtual environment in the target folder.
+set -eu
+cd "$(dirname "$0")/.."
+. packaging/common.sh
+maturin=maturin
+[ "${1:-}" != --zig ] || { maturin='maturin[zig]' && set -- --zig --compatibility manylinux_2_28; }
+venv=$target/packaging-venv
+[ -x "$venv/bin/python" ] || python3 -m venv "$venv" || { echo "python3 cannot make a virtual environment: apt install python3-venv" >&2; exit 3; }
+"$venv/bin/python" -m pip install --quiet "$maturin>=1.7,<2" || { echo "pip cannot install $maturin" >&2; exit 3; }
+rm -f "$dist"/devmem_tcp-*.whl
+# Its own target folder: it is a workspace of its own, with other features of the same crates.
+PATH=$venv/bin:$PATH CARGO_TARGET_DIR=$target/python maturin build --quiet --release --strip --locked \
+    --manifest-path crates/doors/python/Cargo.toml --out "$dist" "$@"
+bill_of_materials crates/doors/python/Cargo.toml devmem_tcp-python
+checksums
+ls "$dist"/devmem_tcp-*.whl

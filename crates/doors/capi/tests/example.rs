@@ -84,8 +84,12 @@ const STRICT: [&str; 6] = [
 
 /// Compiles a program against the installed library, with further arguments of the compiler.
 fn compile(source: &str, name: &str, more: &[&str]) -> PathBuf {
-    let (lib, include) = (installed().join("lib"), installed().join("include"));
-    let program = installed().join(name);
+    compile_against(installed(), source, name, more)
+}
+
+fn compile_against(prefix: &Path, source: &str, name: &str, more: &[&str]) -> PathBuf {
+    let (lib, include) = (prefix.join("lib"), prefix.join("include"));
+    let program = prefix.join(name);
     let source = sources().join(source);
     let mut args: Vec<&OsStr> = STRICT.map(OsStr::new).to_vec();
     args.extend(["-o".as_ref(), program.as_os_str(), source.as_os_str()]);
@@ -263,9 +267,12 @@ fn a_c_program_has_an_address_of_a_dhcp_server_which_is_renewed_and_returned() {
     if !has_compiler() {
         return;
     }
-    let program = compile("tests/auto.c", "auto", &[]);
     let test = "a_c_program_has_an_address_of_a_dhcp_server_which_is_renewed_and_returned";
     in_netns(test, || {
+        // In a process of its own, which must not change what the other tests have installed.
+        let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("installed-for-auto");
+        install(&prefix, Path::new(""));
+        let program = compile_against(&prefix, "tests/auto.c", "auto", &[]);
         let (mut near, mut far) =
             Interface::create_veth_pair("near", "far").expect("our namespace");
         for end in [&mut near, &mut far] {
@@ -283,7 +290,7 @@ fn a_c_program_has_an_address_of_a_dhcp_server_which_is_renewed_and_returned() {
             .to_string();
         let said = std::thread::scope(|scope| {
             let args = ["packet:far", &port].map(OsStr::new);
-            let lib = installed().join("lib");
+            let lib = prefix.join("lib");
             let program = scope.spawn(move || run(&program, &args, &[("LD_LIBRARY_PATH", &lib)]));
             let (mut stream, _) = listener.accept().expect("the program connects");
             server.await_messages(dhcp_server::REQUEST, 2);

@@ -348,7 +348,7 @@ impl NetdevBuilder {
     pub fn open_stacks(mut self) -> Result<Opened, OpenError> {
         // The shards share times of path MTUs, so their clocks have the same origin.
         let clock = Clock::start();
-        if let Some(keepalive) = self.tcp.options.keepalive {
+        if let Some(keepalive) = self.tcp.settings.keepalive {
             Keepalive::from(keepalive).check()?;
         }
         let (random_mac, secret) = random_identity()?;

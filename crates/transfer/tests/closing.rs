@@ -31,12 +31,20 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Counts the threads of this process that close connections.
+/// Counts the threads of this process that close connections. One that was waited for may still be listed, but has begun to exit.
 fn threads() -> usize {
+    /// Linux include/linux/sched.h
+    const PF_EXITING: u64 = 4;
     let all = std::fs::read_dir("/proc/self/task").unwrap();
-    // One that ends meanwhile has no name.
-    let names = all.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
-    names.filter(|name| name.trim() == "devmem-closing").count()
+    // One that ends meanwhile cannot be read.
+    let all = all.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("stat")).ok());
+    let closes = |stat: &String| {
+        // proc_pid_stat(5): id, name in parentheses, state, four numbers and the terminal's group, flags.
+        let (name, rest) = stat.rsplit_once(") ").unwrap();
+        let flags: u64 = rest.split(' ').nth(6).unwrap().parse().unwrap();
+        name.ends_with("(devmem-closing") && flags & PF_EXITING == 0
+    };
+    all.filter(closes).count()
 }
 
 /// Waits until as many descriptors and threads are left as `before`, and `more` descriptors.
@@ -107,21 +115,43 @@ impl Peer {
     }
 }
 
+/// An endpoint whose peer stays.
+struct Met {
+    fabric: Fabric,
+    _listener: Listener,
+    peer: Peer,
+    endpoint: Endpoint,
+    /// Descriptors and threads before the peer came.
+    before: [usize; 2],
+}
+
+/// Accepts a peer with `streams` data connections.
+fn meet(engine: Engine, streams: u16) -> Met {
+    let fabric = fabric(engine);
+    let listener = fabric.listen().unwrap();
+    let before = counts();
+    let peer = Peer::new(&fabric, &listener, streams, streams.into());
+    let endpoint = peer.accepted(&listener);
+    Met {
+        fabric,
+        _listener: listener,
+        peer,
+        endpoint,
+        before,
+    }
+}
+
 #[test]
 fn a_closed_endpoint_whose_peer_stays_has_no_descriptor_after_the_promised_time() {
     let _alone = alone();
     for engine in [Engine::Calls, Engine::Thread] {
         for closing in [Closing::Linger, Closing::Now] {
-            let fabric = fabric(engine);
-            let listener = fabric.listen().unwrap();
-            let before = counts();
-            let peer = Peer::new(&fabric, &listener, 2, 2);
-            let endpoint = peer.accepted(&listener);
-            endpoint.notify(b"the last words").unwrap();
-            endpoint.close(closing);
-            wait_for(before, peer.0.len());
+            let met = meet(engine, 2);
+            met.endpoint.notify(b"the last words").unwrap();
+            met.endpoint.close(closing);
+            wait_for(met.before, met.peer.0.len());
             let mut said = Vec::new();
-            (&peer.0[0]).read_to_end(&mut said).unwrap();
+            (&met.peer.0[0]).read_to_end(&mut said).unwrap();
             let expected = [Record::Ready, Record::Notify { len: 14 }].map(Record::encode);
             let expected = [&expected.concat(), &b"the last words"[..]].concat();
             assert!(said.starts_with(&expected), "{engine:?}, {closing:?}");
@@ -132,42 +162,34 @@ fn a_closed_endpoint_whose_peer_stays_has_no_descriptor_after_the_promised_time(
 #[test]
 fn an_endpoint_dropped_with_operations_in_flight_has_no_descriptor_after_the_promised_time() {
     let _alone = alone();
-    let fabric = fabric(Engine::Calls);
-    let listener = fabric.listen().unwrap();
-    let before = counts();
-    let mut peer = Peer::new(&fabric, &listener, 1, 1);
-    let endpoint = peer.accepted(&listener);
+    let mut met = meet(Engine::Calls, 1);
     let len = 64 << 20;
-    let (_, region) = host(&fabric, vec![1; len]);
+    let (_, region) = host(&met.fabric, vec![1; len]);
     let room = Record::Posted {
         op: 1,
         part: 0,
         len: len as u64,
         tag: 0,
     };
-    peer.0[0].write_all(&room.encode()).unwrap();
-    endpoint.send(&region, 0..len, 0, 1).unwrap();
-    while endpoint.stats().sent_bytes == 0 {
-        endpoint.progress();
+    met.peer.0[0].write_all(&room.encode()).unwrap();
+    met.endpoint.send(&region, 0..len, 0, 1).unwrap();
+    while met.endpoint.stats().sent_bytes == 0 {
+        met.endpoint.progress();
     }
-    drop(endpoint);
+    drop(met.endpoint);
     assert_eq!(region.users(), 0);
-    wait_for(before, peer.0.len());
+    wait_for(met.before, met.peer.0.len());
 }
 
 #[test]
 fn an_endpoint_that_broke_has_no_descriptor_although_the_program_keeps_it() {
     let _alone = alone();
-    let fabric = fabric(Engine::Calls);
-    let listener = fabric.listen().unwrap();
-    let before = counts();
-    let mut peer = Peer::new(&fabric, &listener, 1, 1);
-    let endpoint = peer.accepted(&listener);
-    peer.0[0].write_all(&[0xff; 64]).unwrap();
-    while endpoint.cause().is_none() {
-        endpoint.progress();
+    let mut met = meet(Engine::Calls, 1);
+    met.peer.0[0].write_all(&[0xff; 64]).unwrap();
+    while met.endpoint.cause().is_none() {
+        met.endpoint.progress();
     }
-    wait_for(before, peer.0.len());
+    wait_for(met.before, met.peer.0.len());
 }
 
 #[test]

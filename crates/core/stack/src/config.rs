@@ -88,9 +88,9 @@ impl StackConfig {
             point_to_point: None,
             any_local: false,
             tcp: tcp::Config {
-                options: tcp::ConnectionOptions {
+                settings: tcp::Settings {
                     rcv_buf_max: RCV_BUF_MAX,
-                    ..tcp::ConnectionOptions::default()
+                    ..tcp::Settings::default()
                 },
                 ..tcp::Config::default()
             },

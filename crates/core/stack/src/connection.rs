@@ -46,6 +46,38 @@ pub(crate) enum IcmpErrorKind {
 }
 
 impl ConnectionSocket {
+    pub(crate) fn new(
+        conn: Connection<FragList>,
+        options: SocketSettings,
+        tuple: FourTuple,
+        next_hop: IpAddr,
+        holder: Holder,
+    ) -> Self {
+        Self {
+            conn,
+            tuple,
+            is_named: true,
+            next_hop,
+            promise: Promise::new(0),
+            marks: Default::default(),
+            read: 0,
+            arrival_times: Default::default(),
+            urgent: None,
+            is_old: false,
+            placing: None,
+            lent_places: None,
+            tokens: Default::default(),
+            options,
+            errors: Default::default(),
+            last_sent: None,
+            routers_fragment: false,
+            next_ident: None,
+            read_shutdown: false,
+            holder,
+            error: None,
+        }
+    }
+
     /// Notes that a segment with `len` bytes of payload arrived on `queue`.
     pub(crate) fn note_arrival(
         &mut self,
@@ -105,11 +137,8 @@ impl Stack {
         let Some(SocketKind::Listener(from)) = self.sockets.at(listener) else {
             return None;
         };
-        let options = from.options;
-        let mut connection = self.connection_socket(conn, tuple, next_hop, Holder::AcceptQueue);
-        connection.write_low = options.write_low();
-        options.apply(&mut connection.conn);
-        connection.options = options;
+        let connection =
+            ConnectionSocket::new(conn, from.options, tuple, next_hop, Holder::AcceptQueue);
         // The lookup that led to the listener found no connection.
         let id = self.sockets.insert_connection(connection);
         if let Some(mut listener) = self.sockets.listener_at(listener) {
@@ -118,40 +147,6 @@ impl Stack {
         self.stats.accepts += 1;
         self.turns += 1;
         Some(id.slot())
-    }
-
-    pub(crate) fn connection_socket(
-        &self,
-        conn: Connection<FragList>,
-        tuple: FourTuple,
-        next_hop: IpAddr,
-        holder: Holder,
-    ) -> ConnectionSocket {
-        let options = &self.tcp.config().options;
-        ConnectionSocket {
-            conn,
-            tuple,
-            is_named: true,
-            next_hop,
-            promise: Promise::new(0),
-            marks: Default::default(),
-            read: 0,
-            arrival_times: Default::default(),
-            urgent: None,
-            is_old: false,
-            placing: None,
-            lent_places: None,
-            tokens: Default::default(),
-            options: SocketSettings::new(options),
-            errors: Default::default(),
-            last_sent: None,
-            routers_fragment: false,
-            next_ident: None,
-            write_low: (options.snd_buf_max / 3).max(1),
-            read_shutdown: false,
-            holder,
-            error: None,
-        }
     }
 
     /// Grants a connection its window, sends its segments, arms its timer, and handles its end.
@@ -274,7 +269,7 @@ impl Stack {
         match &mut *socket {
             SocketKind::Connection(connection) => {
                 let before = connection.conn.early_timeouts();
-                let disposition = connection.conn.on_timer(now);
+                let disposition = connection.conn.on_timer(&connection.options.tcp, now);
                 let after = connection.conn.early_timeouts();
                 drop(socket);
                 if after == Some(BLACK_HOLE_TIMEOUTS) && before != after {
@@ -322,9 +317,10 @@ impl Stack {
                 let Some(path) = believable_path(tuple.src_ip, mtu) else {
                     return false;
                 };
-                let is_believed = connection.conn.on_mtu(path.mss, quoted, now);
+                let it = &mut *connection;
+                let is_believed = it.conn.on_mtu(path.mss, quoted, &it.options.tcp, now);
                 if is_believed {
-                    connection.routers_fragment |= path.routers_fragment;
+                    it.routers_fragment |= path.routers_fragment;
                 }
                 drop(connection);
                 if is_believed {
@@ -441,9 +437,10 @@ fn repeat_syn_acks(slot: u32, sockets: &mut Sockets, network: &mut Network, now:
         let Some(mut listener) = sockets.listener_at(slot) else {
             return;
         };
-        let link = listener.link;
-        let Some((endpoints, segment)) = listener.half_open.poll_send(link, now) else {
-            let next = listener.half_open.next_timer();
+        let it = &mut *listener;
+        let Some((endpoints, segment)) = it.half_open.poll_send(it.link, &it.options.tcp, now)
+        else {
+            let next = it.half_open.next_timer();
             return listener.arm(next);
         };
         let (options, tuple) = (
@@ -464,21 +461,22 @@ fn send_all(
 ) {
     let owner = SegmentOwner::Connection(connection.id());
     while network.nic().tx_room() > 0 {
-        if scope == FlushScope::Full && connection.conn.may_gather(now) {
+        let it = &mut **connection;
+        if scope == FlushScope::Full && it.conn.may_gather(&it.options.tcp, now) {
             // The next poll sends it, together with what is queued until then.
             connection.touch();
             return;
         }
-        let Some(segment) = connection.conn.poll_send(now) else {
+        let Some(segment) = it.conn.poll_send(&it.options.tcp, now) else {
             return;
         };
         let egress = Egress {
-            next_hop: connection.next_hop,
-            tos: connection.options.tos,
-            hop_limit: connection.options.hop_limit,
-            ident: connection.identify(&segment),
+            next_hop: it.next_hop,
+            tos: it.options.tos,
+            hop_limit: it.options.hop_limit,
+            ident: it.identify(&segment),
         };
-        network.send_segment(&connection.tuple, egress, owner, segment, now);
+        network.send_segment(&it.tuple, egress, owner, segment, now);
     }
     // The link is busy: the rest stays in the send queue until the next poll.
     connection.touch();
@@ -497,7 +495,7 @@ fn update_window(
     connection.relax(nic, RxMemory::Queue(queue));
     let ask = Ask {
         outstanding: connection.conn.rcv_outstanding().into(),
-        most: u64::from(connection.options.rcv_buf).saturating_sub(connection.unread()),
+        most: u64::from(connection.options.tcp.rcv_buf_max).saturating_sub(connection.unread()),
         delivered: connection.delivered(),
         mss: nic.mtu() - headers_for(connection.tuple.src_ip),
     };
@@ -506,9 +504,10 @@ fn update_window(
     }
     let granted = windows.grant(slot, &mut connection.promise, free, ask);
     let space = granted + connection.conn.out_of_order_len() as u64;
+    let space = u32::try_from(space).unwrap_or(u32::MAX);
     connection
         .conn
-        .set_rcv_space(u32::try_from(space).unwrap_or(u32::MAX));
+        .set_rcv_space(space, &connection.options.tcp);
 }
 
 /// Arms the timer of a connection, and collects its completed sends; returns its state and holder.

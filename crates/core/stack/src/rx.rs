@@ -188,17 +188,14 @@ impl Stack {
         let mut learned = None;
         let disposition = match &mut *socket {
             SocketKind::Connection(connection) => {
-                connection.note_arrival(
-                    slot,
-                    queue.index(),
-                    segment.payload.len(),
-                    &mut self.memory.windows,
-                );
-                connection.note_time(segment.seq, segment.payload.len(), now);
+                let (len, windows) = (segment.payload.len(), &mut self.memory.windows);
+                connection.note_arrival(slot, queue.index(), len, windows);
+                connection.note_time(segment.seq, len, now);
                 connection.note_urgent(segment.seq, urgent);
+                let (conn, settings) = (&mut connection.conn, &connection.options.tcp);
                 let disposition = match is_unplaced {
-                    false => connection.conn.on_segment(segment, now),
-                    true => connection.conn.on_unplaced(segment, now),
+                    false => conn.on_segment(segment, settings, now),
+                    true => conn.on_unplaced(segment, settings, now),
                 };
                 if disposition.established {
                     learned = connection.conn.take_learned();
@@ -279,20 +276,20 @@ impl Stack {
         let half_open = listener.half_open.len();
         let windows = &mut self.memory.windows;
         let space = windows.newcomer(queue.index(), free, link.mss, half_open);
-        let space = space.min(listener.options.rcv_buf);
         listener.half_open.set_rcv_space(space);
         let accept_queue = match is_full {
             true => tcp::AcceptQueue::Full,
             false => listener.accept_queue(),
         };
         let path = self.network.path(tuple.src_ip, now);
+        let (arrived, options) = (segment.payload.len(), listener.options);
         let facts = tcp::Incoming {
+            settings: &options.tcp,
             link,
             path_mss: path.map(|path| path.mss),
             accept_queue,
             iss_floor,
         };
-        let (arrived, options) = (segment.payload.len(), listener.options);
         let outcome = listener
             .half_open
             .on_segment(&endpoints(&tuple), segment, facts, now);

@@ -210,11 +210,12 @@ fn open(link: &str, (_, ours, len): Addresses, shards: u16) -> Netdev {
     netdev.expect("the interface is up")
 }
 
-/// Asserts that the NIC dropped no frame. (The stack ignores some ICMP, and TCP drops segments that were sent twice because
-/// others overtook them when they crossed.)
+/// Asserts that the NIC dropped no frame, apart from those for which a queue had no room: on a busy machine its reader waits for a processor.
+/// (The stack ignores some ICMP, and TCP drops segments that were sent twice because others overtook them when they crossed.)
 fn assert_nothing_lost(netdev: &Netdev) {
     let mut drops = netdev.drops();
-    drops.retain(|(reason, _)| reason.starts_with("rx_"));
+    let is_queue = |reason| ["rx_link_full", "rx_crossing_full"].contains(&reason);
+    drops.retain(|(reason, _)| reason.starts_with("rx_") && !is_queue(reason));
     assert_eq!(drops, []);
 }
 

@@ -48,8 +48,8 @@
 //! names one; Google's with the arguments of their runner (`run_all.py`: addresses, `-D CODE=host_unreachable` and others). A run
 //! counts if it passes on a Linux kernel, which has several tries, as it runs in real time: Linux's scripts of 7.3 on 7.3.4 (479
 //! of 483 runs pass), Google's on 6.18 (404 of 481). Of these, 456 of 479 (Linux's) and 377 of 404 (Google's) pass on
-//! this stack; the second table has the others. With `devmem=1` the same runs passed when that was last
-//! counted, without the runner's arguments. On 7.3.4, in the lab's guest, packetdrill
+//! this stack; the second table has the others. With `devmem=1` each of Google's 481 runs ends as without it, and Linux's
+//! did when they were last counted so. On 7.3.4, in the lab's guest, packetdrill
 //! had `--tolerance_usecs=14000`, as Linux's runner gives slow machines; on this stack it needs none.
 //!
 //! | Scripts | Runs that pass on Linux | Of these, on this stack |

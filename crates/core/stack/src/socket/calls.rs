@@ -17,7 +17,7 @@ use super::error::{
 };
 use super::listener::{Listener, ListenerEnd};
 use super::recvmsg::{RecvCall, RecvMsg, RecvOutcome, Stopped, recvmsg};
-use super::sockopt::{OptionName, SocketOption};
+use super::sockopt::{OptionName, SocketOption, SocketSettings};
 use super::timestamps::{ArrivalTimes, Timestamping};
 use super::{ConnectionSocket, Holder, SocketId, SocketKind};
 use crate::Stack;
@@ -35,11 +35,11 @@ impl Stack {
     /// # Errors
     /// [`ListenError`].
     pub fn listen(&mut self, local: SocketAddr, backlog: usize) -> Result<SocketId, ListenError> {
-        let options = self.tcp.config().options;
-        self.listen_with(local, backlog, &options)
+        let settings = self.tcp.config().settings;
+        self.listen_with(local, backlog, &settings)
     }
 
-    /// As [`Stack::listen`], with TCP options for the connections of this listener, and with socket options of the
+    /// As [`Stack::listen`], with settings of TCP for the connections of this listener, and with socket options of the
     /// address ([`BindAddr`]).
     ///
     /// # Errors
@@ -48,7 +48,7 @@ impl Stack {
         &mut self,
         local: impl Into<BindAddr>,
         backlog: usize,
-        options: &tcp::ConnectionOptions,
+        settings: &tcp::Settings,
     ) -> Result<SocketId, ListenError> {
         if self.network.is_gone() {
             return Err(ListenError::LinkGone);
@@ -73,8 +73,8 @@ impl Stack {
         let backlog = backlog.clamp(1, MAX_BACKLOG);
         // A listener for both families repeats SYN-ACKs with the MSS of IPv6, which is smaller and fits both.
         let link = self.network.link_limits(ip);
-        let half_open = self.tcp.backlog(options, backlog);
-        let listener = Listener::new(local.address, half_open, backlog, link, options);
+        let half_open = self.tcp.backlog(settings.rcv_space_initial, backlog);
+        let listener = Listener::new(local.address, half_open, backlog, link, settings);
         self.sockets
             .insert_listener(local, listener)
             .map_err(|_| ListenError::AddrInUse(local.address))
@@ -129,12 +129,12 @@ impl Stack {
     /// # Errors
     /// [`ConnectError`]. If the peer refuses or does not answer, the socket reports it later.
     pub fn connect(&mut self, remote: SocketAddr, now: Instant) -> Result<SocketId, ConnectError> {
-        let options = self.tcp.config().options;
-        self.connect_from(None, remote, &options, now)
+        let settings = self.tcp.config().settings;
+        self.connect_from(None, remote, &settings, now)
     }
 
     /// As [`Stack::connect`], with a local address (if the address is unspecified, or the port 0, the stack chooses it)
-    /// and TCP options for this connection.
+    /// and settings of TCP for this connection.
     ///
     /// # Errors
     /// [`ConnectError`].
@@ -142,10 +142,10 @@ impl Stack {
         &mut self,
         local: Option<SocketAddr>,
         remote: SocketAddr,
-        options: &tcp::ConnectionOptions,
+        settings: &tcp::Settings,
         now: Instant,
     ) -> Result<SocketId, ConnectError> {
-        self.open(local, remote, options, None, now)
+        self.open(local, remote, settings, None, now)
     }
 
     /// Opens a connection, with Fast Open if `early` says so.
@@ -153,7 +153,7 @@ impl Stack {
         &mut self,
         local: Option<SocketAddr>,
         remote: SocketAddr,
-        options: &tcp::ConnectionOptions,
+        settings: &tcp::Settings,
         early: Option<EarlyCookie>,
         now: Instant,
     ) -> Result<SocketId, ConnectError> {
@@ -176,11 +176,11 @@ impl Stack {
             link: self.network.link_limits(remote.ip()),
             path_mss: known.map(|path| path.mss),
         };
-        let conn = self.tcp.connect(&path, options, early, now);
-        let mut connection = self.connection_socket(conn, tuple, route.next_hop, Holder::Program);
-        connection.options = super::sockopt::SocketSettings::new(options);
+        let conn = self.tcp.connect(&path, settings, early, now);
+        let options = SocketSettings::new(settings);
+        let mut connection =
+            ConnectionSocket::new(conn, options, tuple, route.next_hop, Holder::Program);
         connection.take_path(known);
-        connection.write_low = connection.options.write_low();
         let id = self.sockets.insert_connection(connection);
         self.stats.connects += 1;
         self.turns += 1;
@@ -426,12 +426,12 @@ impl Stack {
         let mut socket = self.sockets.get_mut(id)?;
         match &mut *socket {
             SocketKind::Connection(connection) => {
+                let connection = &mut *connection;
                 connection.options.set(option)?;
-                connection.options.apply(&mut connection.conn);
+                connection.conn.on_settings(&connection.options.tcp);
                 if option == SocketOption::NoDelay(true) {
                     connection.conn.flush();
                 }
-                connection.write_low = connection.options.write_low();
                 if let SocketOption::Timestamping(Timestamping { ids, received, .. }) = option {
                     if !received {
                         connection.arrival_times = ArrivalTimes::default();
@@ -469,7 +469,7 @@ impl Stack {
     /// [`BadSocket`].
     pub fn set_user_mss(&mut self, id: SocketId, mss: Option<u16>) -> Result<(), BadSocket> {
         if let SocketKind::Listener(listener) = &mut *self.sockets.get_mut(id)? {
-            listener.half_open.set_user_mss(mss);
+            listener.options.tcp.user_mss = mss;
         }
         Ok(())
     }

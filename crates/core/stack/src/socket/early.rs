@@ -22,11 +22,11 @@ impl Stack {
         &mut self,
         local: Option<SocketAddr>,
         remote: SocketAddr,
-        options: &tcp::ConnectionOptions,
+        settings: &tcp::Settings,
         cookie: EarlyCookie,
         now: Instant,
     ) -> Result<SocketId, ConnectError> {
-        self.open(local, remote, options, Some(cookie), now)
+        self.open(local, remote, settings, Some(cookie), now)
     }
 
     /// Notes that a write waits until a connection is open: with some policies its data carries the last ACK of the handshake.

@@ -40,12 +40,12 @@ impl Listener {
         half_open: SynBacklog<FragList>,
         backlog: usize,
         link: LinkLimits,
-        config: &tcp::ConnectionOptions,
+        settings: &tcp::Settings,
     ) -> Self {
         Self {
             local,
             half_open,
-            options: SocketSettings::new(config),
+            options: SocketSettings::new(settings),
             accepted: VecDeque::new(),
             accepted_ever: 0,
             backlog,

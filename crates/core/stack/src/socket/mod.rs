@@ -84,8 +84,6 @@ pub(crate) struct ConnectionSocket {
     pub(crate) routers_fragment: bool,
     /// Identification of the next packet, if routers may fragment them.
     pub(crate) next_ident: Option<u16>,
-    /// Free bytes of the send queue at which the socket is writable (linux: a third of the buffer).
-    pub(crate) write_low: usize,
     /// The program has shut down reading.
     pub(crate) read_shutdown: bool,
     pub(crate) holder: Holder,
@@ -199,13 +197,6 @@ impl Pollable for Listener {
 }
 
 impl ConnectionSocket {
-    /// Limits the send queue to `most` bytes, if the option SO_SNDBUF allows more. Bytes that are queued already stay.
-    pub(crate) fn limit_send_buffer(&mut self, most: usize) {
-        let bytes = self.options.send_buffer().min(most);
-        self.conn.set_snd_buf(bytes);
-        self.write_low = self.options.write_low().min((bytes / 3).max(1));
-    }
-
     /// Returns the local address and that of the peer.
     pub(crate) fn addresses(&self) -> (SocketAddr, SocketAddr) {
         let FourTuple {
@@ -226,7 +217,7 @@ impl ConnectionSocket {
     }
 
     fn readiness(&self) -> Readiness {
-        let (conn, state) = (&self.conn, self.conn.state());
+        let (conn, settings, state) = (&self.conn, &self.options.tcp, self.conn.state());
         let is_over = matches!(state, StateKind::Closed | StateKind::TimeWait);
         let is_opening = matches!(state, StateKind::SynSent | StateKind::SynReceived);
         let has_error = self.error.is_some();
@@ -239,7 +230,9 @@ impl ConnectionSocket {
             !is_opening && !matches!(state, StateKind::Established | StateKind::CloseWait);
         Readiness::READABLE.when(conn.readable_len() > 0 || read_closed || has_error)
             | Readiness::WRITABLE.when(
-                !is_opening && conn.write_room() >= self.write_low && self.has_unsent_room(2)
+                !is_opening
+                    && conn.write_room(settings) >= self.options.write_low()
+                    && conn.has_unsent_room(2, settings)
                     || write_closed
                     || has_error,
             )

@@ -59,7 +59,9 @@ impl Stack {
     /// [`BadSocket`].
     pub fn info(&self, id: SocketId) -> Result<Option<tcp::Info>, BadSocket> {
         Ok(match self.sockets.get(id)? {
-            SocketKind::Connection(connection) => Some(connection.conn.info()),
+            SocketKind::Connection(connection) => {
+                Some(connection.conn.info(&connection.options.tcp))
+            }
             SocketKind::Listener(_) | SocketKind::TimeWait(_) => None,
         })
     }

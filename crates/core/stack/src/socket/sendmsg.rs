@@ -256,15 +256,13 @@ fn send_host(
         sending,
         ..
     } = cx;
-    socket.limit_send_buffer(host_send_buffer);
+    socket.options.limit_send_buffer(host_send_buffer);
     // Without SO_ZEROCOPY the flag has no effect on host memory (linux `tcp_sendmsg_locked`).
     let reports = flags.contains(MsgFlags::ZEROCOPY) && socket.options.zerocopy;
     if reports && sending.number.is_none() && !socket.errors.has_room() {
         return Err(SendError::TooManySends);
     }
-    let admitted = socket
-        .conn
-        .admit(host.len(), socket.options.notsent_limit());
+    let admitted = socket.conn.admit(host.len(), &socket.options.tcp);
     let (mut sent, mut end) = (0, 0);
     let refused = loop {
         let Some(rest) = host.get(sent..).filter(|rest| !rest.is_empty()) else {
@@ -372,8 +370,8 @@ fn send_device(
         .fold(0_usize, |sum, range| sum.saturating_add(range.len()));
     let mut rest = ranges.iter().cloned();
     // No memory of this host is used up.
-    socket.limit_send_buffer(usize::MAX);
-    let admitted = socket.conn.admit(total, socket.options.notsent_limit());
+    socket.options.limit_send_buffer(usize::MAX);
+    let admitted = socket.conn.admit(total, &socket.options.tcp);
     let mut current = 0..0;
     let (mut sent, mut end) = (0, 0);
     while sent < total {
@@ -431,14 +429,6 @@ fn outcome(sent: usize, refused: Option<SendError>) -> Result<usize, SendError> 
 }
 
 impl ConnectionSocket {
-    /// Returns whether `times` the unsent bytes are below TCP_NOTSENT_LOWAT (linux `__sk_stream_memory_free`).
-    pub(crate) fn has_unsent_room(&self, times: u64) -> bool {
-        let Some(lowat) = self.options.notsent_limit() else {
-            return true;
-        };
-        self.conn.info().notsent_bytes.saturating_mul(times) < u64::from(lowat)
-    }
-
     /// Queues a piece, after a boundary if the bytes before are in another kind of memory; returns the stream offset after
     /// it, or `None` if the send queue is full.
     fn queue(&mut self, piece: FragList, memory: SourceMemory, more: bool) -> Option<u64> {
@@ -450,7 +440,7 @@ impl ConnectionSocket {
             self.conn.push_boundary();
         }
         self.conn
-            .send_admitted(piece, if more { Push::Later } else { Push::Now })
+            .send(piece, if more { Push::Later } else { Push::Now })
             .ok()
     }
 }
@@ -460,11 +450,14 @@ fn can_send(id: SocketId, socket: &mut ConnectionSocket) -> Result<(), SendError
     if let Some(error) = socket.take_error() {
         return Err(SendError::Connection(error));
     }
-    match socket.conn.state() {
-        StateKind::Established | StateKind::CloseWait if socket.has_unsent_room(1) => Ok(()),
+    let (conn, settings) = (&socket.conn, &socket.options.tcp);
+    match conn.state() {
+        StateKind::Established | StateKind::CloseWait if conn.has_unsent_room(1, settings) => {
+            Ok(())
+        }
         StateKind::Established | StateKind::CloseWait => Err(SendError::WouldBlock),
         // The SYN takes payload (RFC 7413).
-        StateKind::SynSent if socket.conn.write_room() > 0 => Ok(()),
+        StateKind::SynSent if conn.write_room(settings) > 0 => Ok(()),
         StateKind::SynSent | StateKind::SynReceived => Err(SendError::WouldBlock),
         _ => Err(SendError::Shutdown { id }),
     }

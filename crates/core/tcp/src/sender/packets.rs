@@ -1,7 +1,8 @@
 //! How large packets and super-segments may be.
 
 use super::path::PathMss;
-use crate::config::{MIN_MSS, SuperPayload};
+use crate::config::MIN_MSS;
+use crate::link::SuperPayload;
 
 /// Largest window below which a packet may fill it, and not only half of it (linux `tcp_bound_to_half_wnd`).
 const TINY_WINDOW: u32 = 536;

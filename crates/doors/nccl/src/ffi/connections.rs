@@ -57,16 +57,9 @@ pub(super) unsafe extern "C" fn connect(
     sending: *mut *mut c_void,
     device_handle: *mut *mut c_void,
 ) -> c_int {
+    let context = pointer(Some(NO_CONTEXT));
     // SAFETY: as this function's.
-    unsafe {
-        connect_v11(
-            pointer(Some(NO_CONTEXT)),
-            dev,
-            handle,
-            sending,
-            device_handle,
-        )
-    }
+    unsafe { connect_v11(context, dev, handle, sending, device_handle) }
 }
 
 pub(super) unsafe extern "C" fn connect_v10(
@@ -77,15 +70,7 @@ pub(super) unsafe extern "C" fn connect_v10(
     device_handle: *mut *mut c_void,
 ) -> c_int {
     // SAFETY: as this function's.
-    unsafe {
-        connect_v11(
-            pointer(Some(NO_CONTEXT)),
-            dev,
-            handle,
-            sending,
-            device_handle,
-        )
-    }
+    unsafe { connect(dev, handle, sending, device_handle) }
 }
 
 /// The device handle belongs to other types of devices, and may hold garbage: it is left alone.

@@ -5,8 +5,8 @@
 use std::ffi::{c_int, c_void};
 
 use super::abi::{
-    CommonProperties, DEVICES_V9, DEVICES_V12, LogFn, POINTER_DMABUF, POINTER_HOST, PropertiesV8,
-    PropertiesV9, PropertiesV11, PropertiesV12,
+    CommonProperties, LogFn, POINTER_DMABUF, POINTER_HOST, PropertiesV8, PropertiesV9,
+    PropertiesV11, PropertiesV12,
 };
 use super::{device, log, number, pointer, write};
 use crate::comm::MAX_RECVS;
@@ -28,8 +28,8 @@ pub(super) unsafe extern "C" fn init(log: Option<LogFn>) -> c_int {
 }
 
 pub(super) unsafe extern "C" fn init_v10(log: Option<LogFn>, _profiler: *mut c_void) -> c_int {
-    log::set(log);
-    finish("init", || state::init().map(drop))
+    // SAFETY: as this function's.
+    unsafe { init(log) }
 }
 
 pub(super) unsafe extern "C" fn init_v11(
@@ -103,22 +103,27 @@ fn common(index: c_int) -> Result<CommonProperties, Failure> {
     })
 }
 
-fn v9(index: c_int) -> Result<PropertiesV9, Failure> {
-    let mut device = [0; DEVICES_V9];
-    device[0] = index;
-    Ok(PropertiesV9 {
-        common: common(index)?,
-        devices: 1,
-        device,
-        max_p2p_bytes: MAX_BYTES,
-        max_coll_bytes: MAX_BYTES,
-    })
+/// Properties of a device, as a version of the interface has them.
+pub(super) trait Properties: Sized {
+    fn of(index: c_int) -> Result<Self, Failure>;
 }
 
-pub(super) unsafe extern "C" fn properties_v8(index: c_int, out: *mut PropertiesV8) -> c_int {
-    finish("getProperties", || {
+pub(super) unsafe extern "C" fn properties<P: Properties>(index: c_int, out: *mut P) -> c_int {
+    // SAFETY: NCCL gives room for the properties of this version.
+    finish("getProperties", || unsafe { write(out, P::of(index)?) })
+}
+
+/// Returns the devices of a virtual device that has one.
+fn only<const DEVICES: usize>(index: c_int) -> [c_int; DEVICES] {
+    let mut devices = [0; DEVICES];
+    devices[0] = index;
+    devices
+}
+
+impl Properties for PropertiesV8 {
+    fn of(index: c_int) -> Result<Self, Failure> {
         let it = common(index)?;
-        let properties = PropertiesV8 {
+        Ok(Self {
             name: it.name,
             pci_path: it.pci_path,
             guid: it.guid,
@@ -131,45 +136,44 @@ pub(super) unsafe extern "C" fn properties_v8(index: c_int, out: *mut Properties
             max_recvs: it.max_recvs,
             device_type: it.device_type,
             device_version: it.device_version,
-        };
-        // SAFETY: NCCL gives room for the properties of this version.
-        unsafe { write(out, properties) }
-    })
+        })
+    }
 }
 
-pub(super) unsafe extern "C" fn properties_v9(index: c_int, out: *mut PropertiesV9) -> c_int {
-    // SAFETY: NCCL gives room for the properties of this version.
-    finish("getProperties", || unsafe { write(out, v9(index)?) })
-}
-
-pub(super) unsafe extern "C" fn properties_v11(index: c_int, out: *mut PropertiesV11) -> c_int {
-    finish("getProperties", || {
-        let properties = PropertiesV11 {
-            v9: v9(index)?,
-            max_multi_request: 1,
-        };
-        // SAFETY: NCCL gives room for the properties of this version.
-        unsafe { write(out, properties) }
-    })
-}
-
-pub(super) unsafe extern "C" fn properties_v12(index: c_int, out: *mut PropertiesV12) -> c_int {
-    finish("getProperties", || {
-        let mut device = [0; DEVICES_V12];
-        device[0] = index;
-        let properties = PropertiesV12 {
+impl Properties for PropertiesV9 {
+    fn of(index: c_int) -> Result<Self, Failure> {
+        Ok(Self {
             common: common(index)?,
             devices: 1,
-            device,
+            device: only(index),
+            max_p2p_bytes: MAX_BYTES,
+            max_coll_bytes: MAX_BYTES,
+        })
+    }
+}
+
+impl Properties for PropertiesV11 {
+    fn of(index: c_int) -> Result<Self, Failure> {
+        Ok(Self {
+            v9: PropertiesV9::of(index)?,
+            max_multi_request: 1,
+        })
+    }
+}
+
+impl Properties for PropertiesV12 {
+    fn of(index: c_int) -> Result<Self, Failure> {
+        Ok(Self {
+            common: common(index)?,
+            devices: 1,
+            device: only(index),
             max_p2p_bytes: MAX_BYTES,
             max_coll_bytes: MAX_BYTES,
             max_multi_request: 1,
             rail: -1,
             plane: -1,
-        };
-        // SAFETY: NCCL gives room for the properties of this version.
-        unsafe { write(out, properties) }
-    })
+        })
+    }
 }
 
 /// Called by the loader when the library is closed, or the process ends: no thread of ours may run code that is unmapped.

@@ -66,90 +66,68 @@ extern "C" fn load() {
 #[unsafe(link_section = ".init_array")]
 static LOAD: extern "C" fn() = load;
 
-#[allow(non_upper_case_globals, reason = "the name that NCCL looks up")]
-#[unsafe(no_mangle)]
-pub static ncclNetPlugin_v8: Exported<PluginV8> = Exported(PluginV8 {
-    name: NAME.as_ptr(),
-    init: setup::init,
-    devices: setup::devices,
-    get_properties: setup::properties_v8,
-    listen: connections::listen,
-    connect: connections::connect,
-    accept: connections::accept,
-    memory: MEMORY,
-    isend: transfers::isend_v8,
-    irecv: transfers::irecv_v8,
-    tail: tail(),
-});
+/// Exports the structure of each version: the fields that all have in common, and those that are given.
+macro_rules! plugins {
+    ($($name:ident: $plugin:ty { $($field:ident: $value:expr,)* })*) => {$(
+        #[allow(non_upper_case_globals, reason = "the name that NCCL looks up")]
+        #[unsafe(no_mangle)]
+        pub static $name: Exported<$plugin> = {
+            type Plugin = $plugin;
+            Exported(Plugin {
+                name: NAME.as_ptr(),
+                devices: setup::devices,
+                get_properties: setup::properties,
+                accept: connections::accept,
+                memory: MEMORY,
+                tail: tail(),
+                $($field: $value,)*
+            })
+        };
+    )*};
+}
 
-#[allow(non_upper_case_globals, reason = "the name that NCCL looks up")]
-#[unsafe(no_mangle)]
-pub static ncclNetPlugin_v9: Exported<PluginV9> = Exported(PluginV9 {
-    name: NAME.as_ptr(),
-    init: setup::init,
-    devices: setup::devices,
-    get_properties: setup::properties_v9,
-    listen: connections::listen,
-    connect: connections::connect,
-    accept: connections::accept,
-    memory: MEMORY,
-    isend: transfers::isend_v9,
-    irecv: transfers::irecv_v9,
-    tail: tail(),
-    make_v_device: null(),
-});
-
-#[allow(non_upper_case_globals, reason = "the name that NCCL looks up")]
-#[unsafe(no_mangle)]
-pub static ncclNetPlugin_v10: Exported<PluginV10> = Exported(PluginV10 {
-    name: NAME.as_ptr(),
-    init: setup::init_v10,
-    devices: setup::devices,
-    get_properties: setup::properties_v9,
-    listen: connections::listen,
-    connect: connections::connect_v10,
-    accept: connections::accept,
-    memory: MEMORY,
-    isend: transfers::isend_v10,
-    irecv: transfers::irecv_v10,
-    tail: tail(),
-    make_v_device: null(),
-});
-
-#[allow(non_upper_case_globals, reason = "the name that NCCL looks up")]
-#[unsafe(no_mangle)]
-pub static ncclNetPlugin_v11: Exported<PluginV11<PropertiesV11>> = Exported(PluginV11 {
-    name: NAME.as_ptr(),
-    init: setup::init_v11,
-    devices: setup::devices,
-    get_properties: setup::properties_v11,
-    listen: connections::listen_v11,
-    connect: connections::connect_v11,
-    accept: connections::accept,
-    memory: MEMORY,
-    isend: transfers::isend_v10,
-    irecv: transfers::irecv_v10,
-    tail: tail(),
-    make_v_device: null(),
-    finalize: setup::finalize,
-    set_net_attr: null(),
-});
-
-#[allow(non_upper_case_globals, reason = "the name that NCCL looks up")]
-#[unsafe(no_mangle)]
-pub static ncclNetPlugin_v12: Exported<PluginV11<PropertiesV12>> = Exported(PluginV11 {
-    name: NAME.as_ptr(),
-    init: setup::init_v11,
-    devices: setup::devices,
-    get_properties: setup::properties_v12,
-    listen: connections::listen_v11,
-    connect: connections::connect_v11,
-    accept: connections::accept,
-    memory: MEMORY,
-    isend: transfers::isend_v10,
-    irecv: transfers::irecv_v10,
-    tail: tail(),
-    make_v_device: null(),
-    finalize: setup::finalize,
-    set_net_attr: null(),
-});
+plugins! {
+    ncclNetPlugin_v8: PluginV8 {
+        init: setup::init,
+        listen: connections::listen,
+        connect: connections::connect,
+        isend: transfers::isend,
+        irecv: transfers::irecv,
+    }
+    ncclNetPlugin_v9: PluginV9 {
+        init: setup::init,
+        listen: connections::listen,
+        connect: connections::connect,
+        isend: transfers::isend,
+        irecv: transfers::irecv,
+        make_v_device: null(),
+    }
+    ncclNetPlugin_v10: PluginV10 {
+        init: setup::init_v10,
+        listen: connections::listen,
+        connect: connections::connect_v10,
+        isend: transfers::isend_v10,
+        irecv: transfers::irecv_v10,
+        make_v_device: null(),
+    }
+    ncclNetPlugin_v11: PluginV11<PropertiesV11> {
+        init: setup::init_v11,
+        listen: connections::listen_v11,
+        connect: connections::connect_v11,
+        isend: transfers::isend_v10,
+        irecv: transfers::irecv_v10,
+        make_v_device: null(),
+        finalize: setup::finalize,
+        set_net_attr: null(),
+    }
+    ncclNetPlugin_v12: PluginV11<PropertiesV12> {
+        init: setup::init_v11,
+        listen: connections::listen_v11,
+        connect: connections::connect_v11,
+        isend: transfers::isend_v10,
+        irecv: transfers::irecv_v10,
+        make_v_device: null(),
+        finalize: setup::finalize,
+        set_net_attr: null(),
+    }
+}

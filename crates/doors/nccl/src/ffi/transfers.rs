@@ -30,36 +30,47 @@ fn memory(
         .map(Some)
 }
 
-fn length(size: c_int) -> Result<usize, Failure> {
-    usize::try_from(size)
-        .map_err(|_| Failure::new(Code::Internal, format!("a message has {size} bytes")))
+/// Number of bytes, as a version of the interface has it: an `int` in version 8, a `size_t` since version 9.
+pub(super) trait Size: Copy {
+    /// Whether NCCL marks the receives that a GPU polls; without marks, it may poll any.
+    const HAS_MARKS: bool;
+
+    fn bytes(self) -> Result<usize, Failure>;
 }
 
-pub(super) unsafe extern "C" fn isend_v8(
+impl Size for c_int {
+    const HAS_MARKS: bool = false;
+
+    fn bytes(self) -> Result<usize, Failure> {
+        usize::try_from(self)
+            .map_err(|_| Failure::new(Code::Internal, format!("a message has {self} bytes")))
+    }
+}
+
+impl Size for usize {
+    const HAS_MARKS: bool = true;
+
+    fn bytes(self) -> Result<usize, Failure> {
+        Ok(self)
+    }
+}
+
+pub(super) unsafe extern "C" fn isend<S: Size>(
     communicator: *mut c_void,
     data: *mut c_void,
-    size: c_int,
+    size: S,
     tag: c_int,
     handle: *mut c_void,
     request: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: NCCL gives room for the request.
-    finish("isend", || unsafe {
-        isend(communicator, data, length(size)?, tag, handle, request)
-    })
-}
-
-pub(super) unsafe extern "C" fn isend_v9(
-    communicator: *mut c_void,
-    data: *mut c_void,
-    size: usize,
-    tag: c_int,
-    handle: *mut c_void,
-    request: *mut *mut c_void,
-) -> c_int {
-    // SAFETY: NCCL gives room for the request.
-    finish("isend", || unsafe {
-        isend(communicator, data, size, tag, handle, request)
+    finish("isend", || {
+        // SAFETY: NCCL gives room for the request.
+        unsafe { write(request, pointer(None)) }?;
+        let memory = memory(data, size.bytes()?, handle, Writing::Any)?;
+        let name = number(communicator);
+        let posted = comm::comm(name)?.send(name, memory, tag)?;
+        // SAFETY: as above.
+        unsafe { write(request, pointer(posted.map(|posted| posted.0))) }
     })
 }
 
@@ -72,84 +83,49 @@ pub(super) unsafe extern "C" fn isend_v10(
     _profiled: *mut c_void,
     request: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: NCCL gives room for the request.
-    finish("isend", || unsafe {
-        isend(communicator, data, size, tag, handle, request)
-    })
+    // SAFETY: as this function's.
+    unsafe { isend(communicator, data, size, tag, handle, request) }
 }
 
-/// # Safety
-/// `request` is null or leads to room for a pointer.
-unsafe fn isend(
+pub(super) unsafe extern "C" fn irecv<S: Size>(
     communicator: *mut c_void,
-    data: *mut c_void,
-    size: usize,
-    tag: c_int,
-    handle: *mut c_void,
-    request: *mut *mut c_void,
-) -> Result<(), Failure> {
-    // SAFETY: by the contract.
-    unsafe { write(request, pointer(None)) }?;
-    let memory = memory(data, size, handle, Writing::Any)?;
-    let name = number(communicator);
-    let posted = comm::comm(name)?.send(name, memory, tag)?;
-    // SAFETY: by the contract.
-    unsafe { write(request, pointer(posted.map(|posted| posted.0))) }
-}
-
-/// The arrays of a receive.
-struct Arrays<S> {
     parts: c_int,
     data: *mut *mut c_void,
     sizes: *mut S,
     tags: *mut c_int,
     handles: *mut *mut c_void,
-}
-
-pub(super) unsafe extern "C" fn irecv_v8(
-    communicator: *mut c_void,
-    parts: c_int,
-    data: *mut *mut c_void,
-    sizes: *mut c_int,
-    tags: *mut c_int,
-    handles: *mut *mut c_void,
     request: *mut *mut c_void,
 ) -> c_int {
-    let arrays = Arrays {
-        parts,
-        data,
-        sizes,
-        tags,
-        handles,
-    };
-    // This version has no mark: any receive may be polled by the GPU.
-    // SAFETY: NCCL gives arrays of `parts` elements, and room for the request.
-    finish("irecv", || unsafe {
-        irecv(communicator, arrays, length, Writing::Ordered, request)
-    })
-}
-
-pub(super) unsafe extern "C" fn irecv_v9(
-    communicator: *mut c_void,
-    parts: c_int,
-    data: *mut *mut c_void,
-    sizes: *mut usize,
-    tags: *mut c_int,
-    handles: *mut *mut c_void,
-    request: *mut *mut c_void,
-) -> c_int {
-    let arrays = Arrays {
-        parts,
-        data,
-        sizes,
-        tags,
-        handles,
-    };
     finish("irecv", || {
         // SAFETY: NCCL gives a pointer to a pointer.
-        let writing = unsafe { marked(request) };
-        // SAFETY: NCCL gives arrays of `parts` elements, and room for the request.
-        unsafe { irecv(communicator, arrays, Ok, writing, request) }
+        let writing = unsafe { marked::<S>(request) };
+        // SAFETY: the same pointer.
+        unsafe { write(request, pointer(None)) }?;
+        let parts = usize::try_from(parts).unwrap_or(0);
+        if !(1..=MAX_RECVS).contains(&parts) {
+            let text =
+                format!("a receive has {parts} parts; the properties allow 1 to {MAX_RECVS}");
+            return Err(Failure::new(Code::Internal, text));
+        }
+        let mut wanted = Vec::with_capacity(parts);
+        for index in 0..parts {
+            // SAFETY: NCCL gives arrays of `parts` elements.
+            let data = unsafe { element(data, index) }?;
+            // SAFETY: as above.
+            let size = unsafe { element(sizes, index) }?;
+            // SAFETY: as above.
+            let tag = unsafe { element(tags, index) }?;
+            // SAFETY: as above. Empty messages may have no handles.
+            let handle = unsafe { element(handles, index) }.unwrap_or(pointer(None));
+            wanted.push(Wanted {
+                region: memory(data, size.bytes()?, handle, writing)?,
+                tag,
+            });
+        }
+        let name = number(communicator);
+        let posted = comm::comm(name)?.receive(name, wanted)?;
+        // SAFETY: as above.
+        unsafe { write(request, pointer(posted.map(|posted| posted.0))) }
     })
 }
 
@@ -164,57 +140,20 @@ pub(super) unsafe extern "C" fn irecv_v10(
     request: *mut *mut c_void,
 ) -> c_int {
     // SAFETY: as this function's.
-    unsafe { irecv_v9(communicator, parts, data, sizes, tags, handles, request) }
+    unsafe { irecv(communicator, parts, data, sizes, tags, handles, request) }
 }
 
 /// Returns how to write, by the mark that NCCL leaves in the request.
 ///
 /// # Safety
 /// `request` is null or leads to a pointer.
-unsafe fn marked(request: *mut *mut c_void) -> Writing {
+unsafe fn marked<S: Size>(request: *mut *mut c_void) -> Writing {
     // SAFETY: by the contract.
     let request = unsafe { request.as_ref() };
-    match request.is_some_and(|request| request.addr() == OPTIONAL_MARK) {
+    match request.is_some_and(|request| request.addr() == OPTIONAL_MARK) || !S::HAS_MARKS {
         true => Writing::Ordered,
         false => Writing::Any,
     }
-}
-
-/// # Safety
-/// The arrays have `parts` elements, or are null; `request` is null or leads to room for a pointer.
-unsafe fn irecv<S: Copy>(
-    communicator: *mut c_void,
-    arrays: Arrays<S>,
-    length: impl Fn(S) -> Result<usize, Failure>,
-    writing: Writing,
-    request: *mut *mut c_void,
-) -> Result<(), Failure> {
-    // SAFETY: by the contract.
-    unsafe { write(request, pointer(None)) }?;
-    let parts = usize::try_from(arrays.parts).unwrap_or(0);
-    if !(1..=MAX_RECVS).contains(&parts) {
-        let text = format!("a receive has {parts} parts; the properties allow 1 to {MAX_RECVS}");
-        return Err(Failure::new(Code::Internal, text));
-    }
-    let mut wanted = Vec::with_capacity(parts);
-    for index in 0..parts {
-        // SAFETY: `index` is below the number of elements, by the contract.
-        let data = unsafe { element(arrays.data, index) }?;
-        // SAFETY: as above.
-        let size = unsafe { element(arrays.sizes, index) }?;
-        // SAFETY: as above.
-        let tag = unsafe { element(arrays.tags, index) }?;
-        // SAFETY: as above. Empty messages may have no handles.
-        let handle = unsafe { element(arrays.handles, index) }.unwrap_or(pointer(None));
-        wanted.push(Wanted {
-            region: memory(data, length(size)?, handle, writing)?,
-            tag,
-        });
-    }
-    let name = number(communicator);
-    let posted = comm::comm(name)?.receive(name, wanted)?;
-    // SAFETY: by the contract.
-    unsafe { write(request, pointer(posted.map(|posted| posted.0))) }
 }
 
 /// Reads an element of an array.

@@ -335,18 +335,7 @@ pub fn killed_in_transfer(rank: &Rank) {
 
 /// A rank connects to itself, with both ends polled by one thread.
 pub fn alone(rank: &Rank) {
-    let (mut handle, listening) = rank.plugin.listen(0).expect("listen");
-    let (mut to, mut from) = (None, None);
-    until("connecting to oneself", || {
-        if to.is_none() {
-            to = rank.plugin.connect(0, &mut handle).expect("connect");
-        }
-        if from.is_none() {
-            from = rank.plugin.accept(listening).expect("accept");
-        }
-        to.zip(from)
-    });
-    let (to, from) = (to.expect("connected"), from.expect("accepted"));
+    let Link { to, from } = rank.link_to_itself();
     let source = rank.buffer(to, pattern(1, 300_000));
     let mut target = rank.buffer(from, vec![0; 300_000]);
     let receiving = rank.receive(from, &mut target, 300_000, 0);
@@ -361,7 +350,6 @@ pub fn alone(rank: &Rank) {
             .is_none()
     );
     rank.close(Link { to, from });
-    rank.plugin.close_listen(listening).expect("closeListen");
 }
 
 /// What is refused, and with which code.
@@ -384,18 +372,7 @@ pub fn refusals(rank: &Rank) {
     );
     assert_eq!(rank.plugin.properties(1).map(drop), Err(4));
     assert_eq!(rank.plugin.properties(-1).map(drop), Err(4));
-    let (mut handle, listening) = rank.plugin.listen(0).expect("listen");
-    let (mut to, mut from) = (None, None);
-    until("connecting to oneself", || {
-        if to.is_none() {
-            to = rank.plugin.connect(0, &mut handle).expect("connect");
-        }
-        if from.is_none() {
-            from = rank.plugin.accept(listening).expect("accept");
-        }
-        to.zip(from)
-    });
-    let (to, from) = (to.expect("connected"), from.expect("accepted"));
+    let Link { to, from } = rank.link_to_itself();
     let mut bytes = vec![0; 100];
     assert_eq!(
         rank.plugin.register_as(to, &mut bytes, 2).map(drop),
@@ -426,5 +403,4 @@ pub fn refusals(rank: &Rank) {
     assert_eq!(refused.map(drop), Err(INTERNAL));
     rank.close(Link { to, from });
     assert_eq!(rank.plugin.close_send(to), Err(INTERNAL));
-    rank.plugin.close_listen(listening).expect("closeListen");
 }

@@ -9,8 +9,8 @@ use transfer::exchange::{Hello, Record};
 
 use crate::cases::USAGE;
 use crate::gpu::Case;
-use crate::loaded::{HANDLE_BYTES, Handle, Pointer, WARNINGS};
-use crate::rank::{Link, Rank, until};
+use crate::loaded::{HANDLE_BYTES, Handle, WARNINGS};
+use crate::rank::{Rank, until};
 use crate::{VERSIONS, Wire, judge, single};
 
 /// By their names.
@@ -187,23 +187,6 @@ fn half_made(rank: &Rank) {
     assert_eq!(count(), before);
 }
 
-/// Connects to a listener of this process.
-fn connect(rank: &Rank, handle: &mut Handle, listening: Pointer) -> Link {
-    let (mut to, mut from) = (None, None);
-    until("connecting to oneself", || {
-        if to.is_none() {
-            to = rank.plugin.connect(0, handle).expect("connect");
-        }
-        if from.is_none() {
-            from = rank.plugin.accept(listening).expect("accept");
-        }
-        Some(Link {
-            to: to?,
-            from: from?,
-        })
-    })
-}
-
 /// NCCL stops asking about attempts that it has begun.
 fn abandoned(rank: &Rank) {
     let before = opened(rank);
@@ -222,7 +205,7 @@ fn abandoned(rank: &Rank) {
     assert!(count() > before + MANY);
     wait_for(before, "abandoned");
     // Asked about again, it is begun again. The attempts above are closed, some of which the listener still finds.
-    let link = connect(rank, &mut handle, listening);
+    let link = rank.meet_at(&mut handle, || rank.plugin.accept(listening));
     rank.close(link);
     rank.plugin.close_listen(listening).expect("closeListen");
     wait_for(before, "closed");
@@ -232,7 +215,7 @@ fn abandoned(rank: &Rank) {
 fn unloaded(rank: &Rank) {
     let before = opened(rank);
     let (mut handle, listening) = rank.plugin.listen(0).expect("listen");
-    let link = connect(rank, &mut handle, listening);
+    let link = rank.meet_at(&mut handle, || rank.plugin.accept(listening));
     rank.plugin.close_send(link.to).expect("closeSend");
     let mut copy = handle.clone();
     let begun = rank.plugin.connect(0, &mut copy).expect("connect");
@@ -260,7 +243,7 @@ fn idle(rank: &Rank) {
     let before = count();
     for _ in 0..2 {
         let (mut handle, listening) = rank.plugin.listen(0).expect("listen");
-        let link = connect(rank, &mut handle, listening);
+        let link = rank.meet_at(&mut handle, || rank.plugin.accept(listening));
         rank.close(link);
         rank.plugin.close_listen(listening).expect("closeListen");
         assert!(count() > before, "the device stays for a while");

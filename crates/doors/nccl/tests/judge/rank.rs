@@ -99,22 +99,39 @@ impl Rank {
     ) -> Link {
         let (handle, listening) = self.plugin.listen(0).expect("listen");
         let theirs = self.exchange(name, &*handle);
-        let mut theirs: Handle = Box::new(theirs.try_into().expect("128 bytes"));
+        let mut theirs = Box::new(theirs.try_into().expect("128 bytes"));
+        let link = self.meet_at(&mut theirs, || accept(listening));
+        self.plugin.close_listen(listening).expect("closeListen");
+        link
+    }
+
+    /// Connects this rank to itself, in one direction.
+    pub fn link_to_itself(&self) -> Link {
+        let (mut handle, listening) = self.plugin.listen(0).expect("listen");
+        let link = self.meet_at(&mut handle, || self.plugin.accept(listening));
+        self.plugin.close_listen(listening).expect("closeListen");
+        link
+    }
+
+    /// Connects to the listener of `handle`, and accepts a connection: one thread polls both.
+    pub fn meet_at(
+        &self,
+        handle: &mut Handle,
+        mut accept: impl FnMut() -> Result<Option<Pointer>, Code>,
+    ) -> Link {
         let (mut to, mut from) = (None, None);
         until("connecting", || {
             if to.is_none() {
-                to = self.plugin.connect(0, &mut theirs).expect("connect");
+                to = self.plugin.connect(0, handle).expect("connect");
             }
             if from.is_none() {
-                from = accept(listening).expect("accept");
+                from = accept().expect("accept");
             }
-            to.zip(from)
-        });
-        self.plugin.close_listen(listening).expect("closeListen");
-        Link {
-            to: to.expect("connected"),
-            from: from.expect("accepted"),
-        }
+            Some(Link {
+                to: to?,
+                from: from?,
+            })
+        })
     }
 
     pub fn close(&self, link: Link) {

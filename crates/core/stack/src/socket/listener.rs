@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use netmem::FragList;
 use tcp::{AcceptQueue, LinkLimits, SynBacklog};
 
-use super::SocketId;
-use super::readiness::Readiness;
+use super::id::SocketId;
+use super::readiness::{Pollable, Readiness, Snapshot};
 use super::sockopt::SocketSettings;
 
 /// Why no peer can connect to a listener any more.
@@ -98,5 +98,15 @@ impl Listener {
 
     pub(crate) fn pop(&mut self) -> Option<SocketId> {
         self.accepted.pop_front()
+    }
+}
+
+impl Pollable for Listener {
+    fn snapshot(&self) -> Option<Snapshot> {
+        Some(Snapshot {
+            readiness: self.readiness(),
+            arrivals: self.accepted_ever(),
+            error_arrivals: 0,
+        })
     }
 }

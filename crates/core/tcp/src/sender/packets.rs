@@ -108,7 +108,7 @@ impl PacketSize {
         (mss < before).then_some(mss)
     }
 
-    /// Judges a timeout, the `timeouts`-th in a row but one, with `outstanding` bytes in flight: returns the new size if
+    /// Handles a timeout with `outstanding` bytes in flight, after `timeouts` earlier ones in a row: returns the new size if
     /// packets get smaller.
     pub(super) fn on_timeout(
         &mut self,

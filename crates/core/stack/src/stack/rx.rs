@@ -2,32 +2,18 @@
 
 use netmem::{FragList, Payload};
 use nic::{Origin, Placed, RxPacket};
-use steer::RxQueueId;
-use tcp::{Control, Disposition, ListenOutcome, Segment, SeqNum};
-use wire::{
-    Ecn, FourTuple, Instant, MacAddr, Network, RxHeaders, TcpFlags, TcpHeader, Transport, protocol,
-};
+use tcp::{Connection, Control, Disposition, ListenOutcome, Segment, SeqNum};
+use wire::{FourTuple, Instant, Network, RxHeaders, TcpFlags, TcpHeader, Transport, protocol};
 
-use crate::Stack;
+use super::Stack;
 use crate::demux::TupleOwner;
-use crate::direct::{AfterPlacing, Placing};
 use crate::drops::DropReason;
+use crate::received::{ReceivedSegment, into_segment};
 use crate::route::Destination;
-use crate::socket::SocketKind;
-use crate::stack::Burst;
-
-/// A received TCP segment with its four-tuple and its origin.
-pub(crate) struct ReceivedSegment {
-    pub(crate) tuple: FourTuple,
-    /// Station that sent the frame; `None`: this host, or not the address of a station.
-    pub(crate) from: Option<MacAddr>,
-    pub(crate) queue: RxQueueId,
-    pub(crate) segment: Segment<FragList>,
-    /// Its payload found no memory: the segment is here without it.
-    pub(crate) is_unplaced: bool,
-    /// The urgent pointer, if it is significant.
-    pub(crate) urgent: Option<u16>,
-}
+use crate::socket::agenda::Mark;
+use crate::socket::connection::{ConnectionSocket, Holder};
+use crate::socket::kind::SocketKind;
+use crate::tuple::endpoints;
 
 impl Stack {
     /// Handles one packet from the NIC.
@@ -37,8 +23,8 @@ impl Stack {
                 let payload = packet.payload.into_frags();
                 let ethernet = &packet.headers.ethernet;
                 self.network
-                    .receive_arp(ethernet, &payload, packet.origin, now);
-                self.network.recycle(payload);
+                    .receive_arp(&mut self.nic, ethernet, &payload, packet.origin, now);
+                self.nic.recycle(payload);
             }
             Network::Ipv4(_) | Network::Ipv6(_) => self.receive_ip(packet, now),
             Network::Other => self.drop_packet(packet, DropReason::UnhandledProtocol),
@@ -69,7 +55,7 @@ impl Stack {
                 let is_single =
                     destination == Destination::Ours && !headers.ethernet.dst.is_multicast();
                 match headers.four_tuple().filter(|_| is_single) {
-                    Some(tuple) => self.receive_tcp_packet(tuple, &tcp, packet, now),
+                    Some(tuple) => self.receive_tcp(tuple, &tcp, packet, now),
                     None => self.drop_packet(packet, DropReason::TcpGroupDestination),
                 }
             }
@@ -85,18 +71,13 @@ impl Stack {
     }
 
     fn drop_packet(&mut self, packet: RxPacket, reason: DropReason) {
-        self.network
-            .drop_packet(packet.payload.into_frags(), reason);
+        self.network.drops.count(reason);
+        self.nic.recycle(packet.payload.into_frags());
     }
 
-    /// Passes on a TCP segment that is for this host alone.
-    fn receive_tcp_packet(
-        &mut self,
-        tuple: FourTuple,
-        tcp: &TcpHeader,
-        packet: RxPacket,
-        now: Instant,
-    ) {
+    /// Makes a segment of a TCP packet that is for this host alone, and passes it to its connection or listener; a miss is answered
+    /// by a RST.
+    fn receive_tcp(&mut self, tuple: FourTuple, tcp: &TcpHeader, packet: RxPacket, now: Instant) {
         let RxPacket {
             queue,
             headers,
@@ -117,7 +98,14 @@ impl Stack {
             is_unplaced,
             urgent: tcp.flags.contains(TcpFlags::URG).then_some(tcp.urgent),
         };
-        self.receive_tcp(incoming, now);
+        match self.sockets.lookup(&tuple) {
+            Some(TupleOwner::Connection(slot)) => self.connection_segment(slot, incoming, now),
+            // The peer sends the payload again; there is no connection yet. The NIC has counted the drop. A SYN counts
+            // without its payload.
+            _ if is_unplaced && incoming.segment.control != Control::Syn => {}
+            Some(TupleOwner::Listener(slot)) => self.listener_segment(slot, incoming, None, now),
+            None => self.refuse(incoming, now),
+        }
     }
 
     fn receive_other(
@@ -135,21 +123,9 @@ impl Stack {
             (Network::Ipv6(ip), protocol::ICMPV6) => {
                 self.receive_icmpv6(&headers.ethernet, &ip, &payload, origin, now)
             }
-            _ => self.network.count(DropReason::IpNoProtocol),
+            _ => self.network.drops.count(DropReason::IpNoProtocol),
         }
-        self.network.recycle(payload);
-    }
-
-    /// Finds the connection or listener of a segment; a miss is answered by a RST.
-    fn receive_tcp(&mut self, incoming: ReceivedSegment, now: Instant) {
-        match self.sockets.lookup(&incoming.tuple) {
-            Some(TupleOwner::Connection(slot)) => self.connection_segment(slot, incoming, now),
-            // The peer sends the payload again; there is no connection yet. The NIC has counted the drop. A SYN counts
-            // without its payload.
-            _ if incoming.is_unplaced && incoming.segment.control != Control::Syn => {}
-            Some(TupleOwner::Listener(slot)) => self.listener_segment(slot, incoming, None, now),
-            None => self.refuse(incoming, now),
-        }
+        self.nic.recycle(payload);
     }
 
     /// Answers a segment without a connection or listener by a RST.
@@ -158,95 +134,56 @@ impl Stack {
             tuple,
             from,
             segment,
-            queue: _,
-            is_unplaced: _,
-            urgent: _,
+            ..
         } = incoming;
         let reset = Segment::reset_for(&segment, segment.payload.len());
-        self.network
-            .drop_packet(segment.payload, DropReason::TcpNoSocket);
+        self.network.drops.count(DropReason::TcpNoSocket);
+        self.nic.recycle(segment.payload);
         if let Some(reset) = reset {
-            self.network.send_control(&tuple, from, reset, now);
+            self.network
+                .send_control(&mut self.nic, &tuple, from, reset, now);
         }
     }
 
-    /// Passes a segment to its connection and follows the disposition.
+    /// Passes a segment to its connection and follows the disposition. Work that is not urgent is done at the end of the burst.
     fn connection_segment(&mut self, slot: u32, incoming: ReceivedSegment, now: Instant) {
-        let ReceivedSegment {
-            tuple,
-            from,
-            queue,
-            segment,
-            is_unplaced,
-            urgent,
-        } = incoming;
         let Some(mut socket) = self.sockets.at_mut(slot) else {
             return;
         };
         // A SYN may open a new connection between the same endpoints, if this one is in TIME-WAIT.
-        let syn = (segment.control == Control::Syn).then(|| without_payload(&segment));
-        let mut learned = None;
+        let again = incoming.syn();
         let disposition = match &mut *socket {
             SocketKind::Connection(connection) => {
-                let (len, windows) = (segment.payload.len(), &mut self.memory.windows);
-                connection.note_arrival(slot, queue.index(), len, windows);
-                connection.note_time(segment.seq, len, now);
-                connection.note_urgent(segment.seq, urgent);
-                let (conn, settings) = (&mut connection.conn, &connection.options.tcp);
-                let disposition = match is_unplaced {
-                    false => conn.on_segment(segment, settings, now),
-                    true => conn.on_unplaced(segment, settings, now),
-                };
-                if disposition.established {
-                    learned = connection.conn.take_learned();
+                let windows = &mut self.memory.windows;
+                let disposition = connection.on_segment(slot, incoming, windows, now);
+                if disposition.established
+                    && let Some(learned) = connection.conn.take_learned()
+                {
+                    let peer = connection.tuple().src_ip;
+                    self.tcp.fast_open.learn(peer, &learned);
                 }
-                let after = Placing::follow(connection, &mut self.network);
-                self.pause |= after == AfterPlacing::Pause;
+                self.pause |= connection.advance_place(&mut self.nic);
                 disposition
             }
-            SocketKind::TimeWait(time_wait) => time_wait.state.on_segment(&segment, now),
+            SocketKind::TimeWait(time_wait) => time_wait.state.on_segment(&incoming.segment, now),
             SocketKind::Listener(_) => return,
         };
+        socket.mark(Mark::Arrivals);
         drop(socket);
-        if let Some(learned) = learned {
-            self.tcp.fast_open.learn(tuple.src_ip, &learned);
-        }
-        if let (Some(iss), Some(segment)) = (disposition.reopen, syn)
-            && let Some(listener) = self.sockets.names().listener(&tuple)
+        if let (Some(iss), Some(syn)) = (disposition.reopen, again)
+            && let Some(listener) = self.sockets.names().listener(&syn.tuple)
         {
             self.forget_name(slot);
-            return self.listener_segment(
-                listener,
-                ReceivedSegment {
-                    tuple,
-                    from,
-                    queue,
-                    segment,
-                    is_unplaced,
-                    urgent,
-                },
-                Some(iss),
-                now,
-            );
+            return self.listener_segment(listener, syn, Some(iss), now);
         }
         self.follow(slot, disposition, now);
     }
 
-    /// Follows the disposition of a segment. Work that is not urgent is done at the end of the burst.
-    pub(crate) fn follow(&mut self, slot: u32, disposition: Disposition, now: Instant) {
-        self.note(disposition);
-        if let Some(mut socket) = self.sockets.at_mut(slot) {
-            socket.note_arrivals();
-        }
+    /// Counts a segment that was dropped, and serves the connection at once if a reply is due, or it has ended.
+    pub(super) fn follow(&mut self, slot: u32, disposition: Disposition, now: Instant) {
+        self.network.drops.count_segment(disposition.drop);
         if disposition.reply || disposition.closed {
-            self.serve(slot, Burst::GoesOn, now);
-        }
-    }
-
-    /// Counts a dropped segment. Other changes are reported when the connection's guard is dropped.
-    pub(crate) fn note(&mut self, disposition: Disposition) {
-        if let Some(reason) = disposition.drop {
-            self.network.count_segment(reason);
+            self.serve(slot, now);
         }
     }
 
@@ -265,9 +202,9 @@ impl Stack {
             segment,
             ..
         } = incoming;
-        let free = self.network.rx_free(queue.index());
+        let free = self.nic.rx_space(queue).bytes as u64;
         let (link, is_full) = (
-            self.network.link_limits(tuple.src_ip),
+            self.network.link_limits(&self.nic, tuple.src_ip),
             self.sockets.is_full(),
         );
         let Some(mut listener) = self.sockets.listener_at(slot) else {
@@ -275,13 +212,13 @@ impl Stack {
         };
         let half_open = listener.half_open.len();
         let windows = &mut self.memory.windows;
-        let space = windows.newcomer(queue.index(), free, link.mss, half_open);
+        let space = windows.newcomer(queue, free, link.mss, half_open);
         listener.half_open.set_rcv_space(space);
         let accept_queue = match is_full {
             true => tcp::AcceptQueue::Full,
             false => listener.accept_queue(),
         };
-        let path = self.network.path(tuple.src_ip, now);
+        let path = self.path_mtus.get(tuple.src_ip, now);
         let (arrived, options) = (segment.payload.len(), listener.options);
         let facts = tcp::Incoming {
             settings: &options.tcp,
@@ -297,73 +234,47 @@ impl Stack {
         listener.arm(next);
         drop(listener);
         match outcome {
-            ListenOutcome::Dropped(reason) => self.network.count_segment(reason),
+            ListenOutcome::Dropped(reason) => self.network.drops.count_segment(reason),
             ListenOutcome::Reply(reply, reason) => {
-                reason
-                    .into_iter()
-                    .for_each(|reason| self.network.count_segment(reason));
+                self.network.drops.count_segment(reason);
                 self.network
-                    .send_syn_ack(&tuple, from, &options, reply, now);
+                    .send_syn_ack(&mut self.nic, &tuple, from, &options, reply, now);
             }
             ListenOutcome::Accepted(conn, disposition) => {
                 let Some(accepted) = self.accepted(slot, *conn, tuple) else {
                     return;
                 };
                 if let Some(mut connection) = self.sockets.connection_at(accepted) {
-                    connection.take_path(path);
+                    connection.writer.take_path(path);
                     let windows = &mut self.memory.windows;
-                    connection.note_arrival(accepted, queue.index(), arrived, windows);
-                    connection.note_first_time(now);
+                    connection.note_first(accepted, queue, arrived, windows, now);
+                    connection.mark(Mark::Arrivals);
                 }
                 self.follow(accepted, disposition, now);
             }
         }
     }
-}
 
-/// Returns the segment of a TCP header and its payload.
-fn into_segment(tcp: &TcpHeader, ecn: Ecn, packets: u16, payload: FragList) -> Segment<FragList> {
-    let TcpHeader {
-        seq,
-        ack,
-        flags,
-        window,
-        options,
-        src_port: _,
-        dst_port: _,
-        urgent: _,
-        header_len: _,
-    } = *tcp;
-    let has = |flag| flags.contains(flag);
-    Segment {
-        seq: SeqNum(seq),
-        ack: has(TcpFlags::ACK).then_some(SeqNum(ack)),
-        control: Control::from_flags(has(TcpFlags::SYN), has(TcpFlags::FIN), has(TcpFlags::RST)),
-        fin_after_syn: has(TcpFlags::SYN) && has(TcpFlags::FIN),
-        push: has(TcpFlags::PSH),
-        ece: has(TcpFlags::ECE),
-        cwr: has(TcpFlags::CWR),
-        ae: has(TcpFlags::AE),
-        ecn,
-        window,
-        options,
-        payload,
-        gso_size: 0,
-        packets,
-    }
-}
-
-fn without_payload(segment: &Segment<FragList>) -> Segment<FragList> {
-    Segment {
-        payload: FragList::default(),
-        ..*segment
-    }
-}
-
-/// Returns the endpoints of a four-tuple of received packets.
-pub(crate) fn endpoints(tuple: &FourTuple) -> tcp::Endpoints {
-    tcp::Endpoints {
-        local: std::net::SocketAddr::new(tuple.dst_ip, tuple.dst_port),
-        remote: std::net::SocketAddr::new(tuple.src_ip, tuple.src_port),
+    /// Creates the socket of a connection that a listener has opened, in the accept queue of the listener.
+    pub(crate) fn accepted(
+        &mut self,
+        listener: u32,
+        conn: Connection<FragList>,
+        tuple: FourTuple,
+    ) -> Option<u32> {
+        let next_hop = self.network.routes().next_hop(tuple.src_ip).ok()?;
+        let Some(SocketKind::Listener(from)) = self.sockets.at(listener) else {
+            return None;
+        };
+        let connection =
+            ConnectionSocket::new(conn, from.options, tuple, next_hop, Holder::AcceptQueue);
+        // The lookup that led to the listener found no connection.
+        let id = self.sockets.insert_connection(connection);
+        if let Some(mut listener) = self.sockets.listener_at(listener) {
+            listener.push(id);
+        }
+        self.stats.accepts += 1;
+        self.turns += 1;
+        Some(id.slot())
     }
 }

@@ -8,9 +8,6 @@ use crate::calls::Leader;
 use crate::driven::Driven;
 use crate::driver::Driver;
 
-/// How often the thread checks whether the program still polls. While it does, the thread does nothing else.
-pub(crate) const TICK: Duration = Duration::from_millis(10);
-
 /// Time without a poll by the program after which this thread polls.
 const AWAY_AFTER: Duration = Duration::from_millis(2);
 

@@ -12,9 +12,11 @@ use stack::Stack;
 use wire::Instant;
 
 use super::{Core, Driver};
-use crate::background::TICK;
 use crate::calls::{Leader, StackIndex};
 use crate::driven::Driven;
+
+/// How often the background thread checks whether the program still polls. While it does, the thread does nothing else.
+pub(super) const TICK: Duration = Duration::from_millis(10);
 
 /// Time since the last poll after which a call polls that need not wait, or the background thread if something is left to send. A
 /// program that only sends, more often than the background thread takes over (`background.rs`), would otherwise receive no ACK

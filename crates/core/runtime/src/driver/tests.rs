@@ -10,9 +10,8 @@ use nic::{
 };
 use stack::{Readiness, Secret, SendMsg, SocketId, Stack, StackConfig};
 
-use super::leftovers::POLL_INTERVAL;
+use super::leftovers::{POLL_INTERVAL, TICK};
 use super::*;
-use crate::background::TICK;
 use crate::calls::{Awaited, Parked};
 use crate::limit::{Idling, NotReady, Wait, WaitLimit};
 use crate::spin::Pause;

@@ -55,6 +55,7 @@ mod linger;
 mod loom_tests;
 mod opened;
 mod spin;
+mod sync;
 mod virtual_time;
 
 pub use crate::lease::keep_lease;
@@ -67,9 +68,3 @@ pub use limit::{Idling, NotReady, Wait, WaitLimit};
 pub use opened::Opened;
 pub use spin::Pauses;
 pub use virtual_time::{VirtualDriver, VirtualGuard};
-
-/// What `handover` and `background_rest` are made of. Their model in loom has other types.
-mod sync {
-    pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
-    pub(crate) use std::sync::{Mutex, MutexGuard};
-}

@@ -55,7 +55,6 @@
 pub mod abi;
 mod options;
 mod posix;
-mod ready_fd;
 mod real_time;
 pub mod sockaddr;
 mod table;

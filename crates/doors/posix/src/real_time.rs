@@ -1,9 +1,11 @@
 //! Real time: threads that wait poll the stack themselves, as those of the Rust library do, and a thread in the background does while
 //! none waits.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use devmem_uapi::Errno;
 use lease::LeaseKeeper;
 use netmem::Process;
 use runtime::{
@@ -34,10 +36,18 @@ impl RealTime {
     pub fn pauses(&self) -> Pauses {
         self.driver.pauses()
     }
+}
 
-    /// Notes that the program may wait for a descriptor of the process from now on.
-    pub(crate) fn expect_fd_waits(&self) {
-        self.driver.expect_fd_waits();
+impl Posix<RealTime> {
+    /// Returns a file descriptor of the process that is readable while epoll_wait on `epfd` would return events. The caller
+    /// polls it, and neither reads nor writes it.
+    ///
+    /// # Errors
+    /// EBADF; EINVAL: not an epoll; EMFILE.
+    pub fn epoll_fd(&self, epfd: i32) -> Result<OwnedFd, Errno> {
+        let fd = self.call(|table| table.ready_fd(epfd))?;
+        self.waiter().driver.expect_fd_waits();
+        Ok(fd)
     }
 }
 

@@ -8,6 +8,7 @@ mod names;
 mod open;
 mod pipe;
 mod ready;
+mod ready_fd;
 mod receive;
 mod send;
 mod settings;
@@ -26,7 +27,6 @@ use steer::RxQueueId;
 use wire::Instant;
 
 use crate::options::Options;
-use crate::ready_fd::ReadyFds;
 use crate::sockaddr::Family;
 use epoll::Epoll;
 
@@ -34,6 +34,7 @@ pub(crate) use early::Begun;
 pub use epoll::EpollEvent;
 pub(crate) use hold::Hold;
 pub(crate) use pipe::PipeEnd;
+use ready_fd::ReadyFds;
 pub use receive::{Received, RecvArgs};
 pub(crate) use send::UnderWay;
 pub use send::{SendArgs, names_dmabuf};
@@ -65,7 +66,7 @@ pub struct Table {
     /// That number when waiting threads were last woken, in real time.
     changes_told: u64,
     /// Descriptors of the process.
-    pub(crate) ready_fds: ReadyFds,
+    ready_fds: ReadyFds,
     /// The time of the last call.
     clock: Instant,
 }

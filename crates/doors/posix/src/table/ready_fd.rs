@@ -5,10 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use devmem_uapi::Errno;
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::Table;
 use crate::abi::ev;
-use crate::posix::Posix;
-use crate::real_time::RealTime;
-use crate::table::Table;
 
 /// All such descriptors of a table.
 #[derive(Debug, Default)]
@@ -69,6 +67,19 @@ impl ReadyFds {
 }
 
 impl Table {
+    /// Returns a descriptor that is readable while epoll_wait on `epfd` would return events.
+    ///
+    /// # Errors
+    /// EBADF; EINVAL: not an epoll; EMFILE.
+    pub(crate) fn ready_fd(&mut self, epfd: i32) -> Result<OwnedFd, Errno> {
+        let serial = self.patience(epfd)?.serial;
+        if !self.is_epoll_fd(epfd)? {
+            return Err(Errno::EINVAL);
+        }
+        let fd = self.ready_fds.of(epfd, serial);
+        fd.map_err(|errno| Errno(errno.raw_os_error()))
+    }
+
     /// Makes each descriptor readable if its epoll has events, otherwise not readable. That of a closed epoll becomes
     /// readable and stays so: the program wakes, and its next call returns EBADF. Returns whether one is not readable any more.
     pub(crate) fn update_ready_fds(&mut self) -> bool {
@@ -92,25 +103,5 @@ impl Table {
     /// Returns whether the program has such a descriptor.
     pub(crate) fn has_ready_fds(&self) -> bool {
         !self.ready_fds.0.is_empty()
-    }
-}
-
-impl Posix<RealTime> {
-    /// Returns a file descriptor of the process that is readable while epoll_wait on `epfd` would return events. The caller
-    /// polls it, and neither reads nor writes it.
-    ///
-    /// # Errors
-    /// EBADF; EINVAL: not an epoll; EMFILE.
-    pub fn epoll_fd(&self, epfd: i32) -> Result<OwnedFd, Errno> {
-        let fd = self.call(|table| {
-            let serial = table.patience(epfd)?.serial;
-            if !table.is_epoll_fd(epfd)? {
-                return Err(Errno::EINVAL);
-            }
-            let fd = table.ready_fds.of(epfd, serial);
-            fd.map_err(|errno| Errno(errno.raw_os_error()))
-        })?;
-        self.waiter().expect_fd_waits();
-        Ok(fd)
     }
 }

@@ -42,7 +42,7 @@ impl EarlyData<'_> {
     fn check(&self, nic: &Netdev) -> Result<(), SendError> {
         match self {
             Self::Host(_) => Ok(()),
-            Self::Device(tx, _) if !tx.binding().is_on(nic.nic()) => {
+            Self::Device(tx, _) if !nic.nic().has(tx.binding()) => {
                 Err(SendError::OtherNetdev { dmabuf: tx.id() })
             }
             Self::Device(tx, ranges) => check_ranges(tx.id(), tx.memory().size(), ranges),

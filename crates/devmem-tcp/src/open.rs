@@ -7,6 +7,7 @@ mod macvtap;
 mod memory;
 mod packet;
 mod parse;
+mod queues;
 mod unix;
 
 use std::io::{self, Write};

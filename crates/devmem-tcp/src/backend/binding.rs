@@ -1,8 +1,8 @@
 //! Bindings of memory.
 
-use devmem_uapi::DmabufId;
+use devmem_uapi::{DmabufId, Errno};
 
-use super::nic::Nic;
+use crate::error::{ErrorKind, Refusal};
 use crate::net_iov_count::NetIovCount;
 use crate::{kernel, user};
 
@@ -51,15 +51,6 @@ impl Tx {
         each!(self, tx => tx.id())
     }
 
-    /// Returns whether the memory is bound to `nic`.
-    pub(crate) fn is_on(&self, nic: &Nic) -> bool {
-        match (self, nic) {
-            (Self::User(tx), Nic::User(nic)) => tx.is_on(nic),
-            (Self::Kernel(tx), Nic::Kernel(nic)) => tx.is_on(nic),
-            _ => false,
-        }
-    }
-
     /// Returns the number of incomplete sends from the memory; 0 in a child of fork(2).
     pub(crate) fn in_flight(&self) -> usize {
         match each!(self, tx => tx.check()) {
@@ -67,4 +58,11 @@ impl Tx {
             Err(_forked) => 0,
         }
     }
+}
+
+/// The refusal of a target by a NIC of the kernel.
+pub(super) fn kernel_places_nothing() -> Refusal {
+    let reason = "a NIC of the kernel receives into the memory that is bound to its queues, and nowhere else";
+    let refusal = Refusal::new(ErrorKind::Unsupported, Errno::EOPNOTSUPP, reason);
+    refusal.with_remedy("copy what was received with `RxBatch::gather_into`")
 }

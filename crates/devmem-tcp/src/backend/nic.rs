@@ -4,20 +4,19 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use devmem_uapi::Errno;
 use netmem::{Dmabuf, NiovSize};
 use nic::LinkState;
 use stack::AddressConflict;
 use steer::RxQueueId;
 
-use super::binding::{Rx, Target, Tx};
+use super::binding::{Rx, Target, Tx, kernel_places_nothing};
 use super::listening::Listening;
 use super::prepared::Prepared;
 use super::socket::Socket;
 use crate::connect::ConnectOptions;
 use crate::error::{
-    BindError, BindTxError, ConnectError, ErrorKind, Forked, KernelNic, ListenError, NoSoftwareNic,
-    PlaceError, Refusal, SetupError,
+    BindError, BindTxError, ConnectError, Forked, KernelNic, ListenError, NoSoftwareNic,
+    PlaceError, SetupError,
 };
 use crate::flows::Flows;
 use crate::queue_stats::QueueStats;
@@ -51,6 +50,15 @@ impl Nic {
         match (self, other) {
             (Self::User(one), Self::User(other)) => one.is_same(other),
             (Self::Kernel(one), Self::Kernel(other)) => one.is_same(other),
+            _ => false,
+        }
+    }
+
+    /// Returns whether `tx` is bound to this NIC.
+    pub(crate) fn has(&self, tx: &Tx) -> bool {
+        match (self, tx) {
+            (Self::User(nic), Tx::User(tx)) => tx.is_on(nic),
+            (Self::Kernel(nic), Tx::Kernel(tx)) => tx.is_on(nic),
             _ => false,
         }
     }
@@ -227,11 +235,4 @@ impl Nic {
             .map(|nic| each!(nic, nic => nic.addresses()))
             .unwrap_or_default()
     }
-}
-
-/// The refusal of a target by a NIC of the kernel.
-pub(super) fn kernel_places_nothing() -> Refusal {
-    let reason = "a NIC of the kernel receives into the memory that is bound to its queues, and nowhere else";
-    let refusal = Refusal::new(ErrorKind::Unsupported, Errno::EOPNOTSUPP, reason);
-    refusal.with_remedy("copy what was received with `RxBatch::gather_into`")
 }

@@ -13,8 +13,7 @@ use netmem::Dmabuf;
 use stack::PlaceInUse;
 use steer::RxQueueId;
 
-use super::binding::{Target, Tx};
-use super::nic::kernel_places_nothing;
+use super::binding::{Target, Tx, kernel_places_nothing};
 use crate::connect::ConnectOptions;
 use crate::driver::WaitLimit;
 use crate::error::{

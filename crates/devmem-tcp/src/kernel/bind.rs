@@ -11,7 +11,7 @@ use steer::RxQueueId;
 
 use super::exporters::dmabuf_of;
 use super::nic::Nic;
-use super::setup::Prepared;
+use super::prepared::Prepared;
 use crate::error::{BindError, BindTxError, Forked, Refusal};
 use crate::net_iov_count::NetIovCount;
 

@@ -218,14 +218,14 @@ impl Socket {
     /// Waits until the connection is established or TCP gives up.
     pub(crate) fn await_connected(&self, options: &ConnectOptions) -> Result<(), ConnectError> {
         let deadline = Deadline::of(WaitLimit::within(options.timeout));
-        let waited = deadline.wait(self.fd.as_fd(), PollFlags::OUT);
+        let waited = deadline.wait(self.fd(), PollFlags::OUT);
         waited.map_err(|_| ConnectError::TimedOut)?;
         self.connect_result()
     }
 
     /// Returns the outcome of a completed connect.
     fn connect_result(&self) -> Result<(), ConnectError> {
-        match sockopt::socket_error(&*self.fd) {
+        match sockopt::socket_error(&self.ledger.fd) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(errno)) | Err(errno) => Err(connect_error(&self.nic, errno)),
         }
@@ -234,7 +234,7 @@ impl Socket {
     /// Returns the outcome of a connect, `None` while it is in progress.
     pub(crate) fn connected_now(&self) -> Option<Result<(), ConnectError>> {
         use rustix::event::{PollFd, Timespec, poll};
-        let mut fds = [PollFd::new(&*self.fd, PollFlags::OUT)];
+        let mut fds = [PollFd::new(&self.ledger.fd, PollFlags::OUT)];
         let at_once = Timespec {
             tv_sec: 0,
             tv_nsec: 0,

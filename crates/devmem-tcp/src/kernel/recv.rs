@@ -1,8 +1,6 @@
 //! Receiving from a socket of the kernel.
 
 use std::ops::Range;
-use std::os::fd::AsFd;
-use std::sync::Arc;
 
 use devmem_linux::errors::Operation;
 use devmem_linux::socket::{Content, HostRoom, RecvError as LinuxError, RxFrag, recv_into};
@@ -19,11 +17,7 @@ use crate::recv_request::{Placement, RecvRequest};
 
 impl Socket {
     /// Receives queued data into `frags`, which is empty; waits if there is none.
-    pub(crate) fn recv(
-        self: &Arc<Self>,
-        frags: &mut Frags,
-        request: RecvRequest,
-    ) -> Result<usize, RecvError> {
+    pub(crate) fn recv(&self, frags: &mut Frags, request: RecvRequest) -> Result<usize, RecvError> {
         let received = self.receive(frags, request);
         self.count_lent(frags.devices().count());
         received
@@ -57,7 +51,7 @@ impl Socket {
             Placement::Strict => HostRoom::None { max_bytes },
         };
         let flags = request.flags | MsgFlags::DONTWAIT;
-        let received = recv_into(self.fd.as_fd(), room, buffers.control, flags)?;
+        let received = recv_into(self.fd(), room, buffers.control, flags)?;
         let mut linear = 0;
         match received.content {
             Content::End => {}
@@ -83,7 +77,7 @@ impl Socket {
     pub(crate) fn read(&self, out: &mut [u8], limit: WaitLimit) -> Result<usize, RecvError> {
         let deadline = Deadline::of(limit);
         loop {
-            match rustix::net::recv(&*self.fd, &mut *out, RecvFlags::DONTWAIT) {
+            match rustix::net::recv(&self.ledger.fd, &mut *out, RecvFlags::DONTWAIT) {
                 Ok((bytes, _)) => return Ok(bytes),
                 Err(rustix::io::Errno::AGAIN) => self.wait(deadline, PollFlags::IN)?,
                 Err(rustix::io::Errno::INTR) => {}
@@ -121,7 +115,7 @@ impl Socket {
         let buffers = room(frags, true);
         let flags = MsgFlags::DONTWAIT | MsgFlags::PEEK;
         let room = HostRoom::Buffer(buffers.host);
-        let (bytes, split) = match recv_into(self.fd.as_fd(), room, buffers.control, flags) {
+        let (bytes, split) = match recv_into(self.fd(), room, buffers.control, flags) {
             Ok(received) => match received.content {
                 Content::Devmem(frags) => {
                     let mut linear = 0;

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use devmem_linux::netif::Interface;
@@ -15,6 +14,7 @@ use wire::MacAddr;
 
 use super::macvtap::{self, MacvtapSettings};
 use super::packet::{self, Sharing};
+use super::queues::of_shards;
 use super::{DEFAULT_MTU, NetdevBuilder, memory, unix};
 use crate::error::{ErrorKind, OpenError, Refusal};
 use crate::link_spec::LinkSpec;
@@ -183,14 +183,6 @@ impl NetdevBuilder {
 fn boxed<L: Link + 'static>(links: impl IntoIterator<Item = L>) -> Vec<Box<dyn Link>> {
     let boxed = |link| -> Box<dyn Link> { Box::new(link) };
     links.into_iter().map(boxed).collect()
-}
-
-/// Divides the queues of an interface: one shard has all of them, each of several has one.
-pub(super) fn of_shards(queues: Vec<OwnedFd>, shards: u16) -> Vec<Vec<OwnedFd>> {
-    match shards {
-        1 => vec![queues],
-        _ => queues.into_iter().map(|queue| vec![queue]).collect(),
-    }
 }
 
 fn tap_offloads(offloads: bool) -> TapOffloads {

@@ -14,8 +14,8 @@ use nic::{
 };
 use wire::MacAddr;
 
-use super::link::of_shards;
 use super::packet;
+use super::queues::of_shards;
 use crate::error::{ErrorKind, OpenError, Refusal};
 
 /// Which other stations of this machine a NIC on a macvtap link reaches, beside the network of its interface.

@@ -7,6 +7,7 @@ use devmem_uapi::{CmsgWriter, DmabufId, MsgFlags, cmsg_space};
 use stack::{SendMsg, SocketOption, Stack};
 
 use super::bind::Tx;
+use super::sends::Sends;
 use super::socket::Socket;
 use crate::driver::WaitLimit;
 use crate::error::{CompletionError, SendError};
@@ -15,21 +16,6 @@ use crate::send_id::{SendCounts, SendId};
 
 /// Bytes of the control message that names a dma-buf.
 const CONTROL_BYTES: usize = cmsg_space(size_of::<DmabufId>());
-
-/// Progress of a socket's zero-copy sends. Each field counts sends since the socket was created; the kernel's 32-bit ids are
-/// the lower halves of these counts.
-#[derive(Debug, Default)]
-pub(super) struct Sends {
-    sent: u64,
-    /// Complete; sends complete in their order.
-    complete: u64,
-    /// Complete, and returned by [`Completions::try_next`](crate::Completions::try_next).
-    told: u64,
-    /// Complete, but the bytes were copied (`SO_EE_CODE_ZEROCOPY_COPIED`).
-    copied: u64,
-    /// SO_ZEROCOPY is set.
-    enabled: bool,
-}
 
 /// Returns the control message that names a dma-buf.
 pub(super) fn device_control(dmabuf: DmabufId) -> [u8; CONTROL_BYTES] {

@@ -12,7 +12,7 @@ use netmem::Dmabuf;
 use stack::{OptionName, SocketId, SocketOption, Stack};
 use steer::RxQueueId;
 
-use super::send::Sends;
+use super::sends::Sends;
 use super::shard::Shard;
 use crate::driver::{Idling, NotReady, Wait, WaitLimit};
 use crate::error::{ErrorKind, Forked, HeldMemory, Refusal, ShutdownError};

@@ -33,7 +33,7 @@
 //! | TCP_MD5SIG, TCP_AO_*, TCP_ULP (ENOENT), MPTCP | the protocol is not implemented |
 //! | TCP_REPAIR and relatives, TCP_SAVE_SYN, TCP_ZEROCOPY_RECEIVE, TCP_TX_DELAY, TCP_RTO_*, TCP_DELACK_MAX_US, TCP_THIN_LINEAR_TIMEOUTS | not implemented |
 //! | SO_ATTACH_FILTER and relatives, SO_LOCK_FILTER | there is no packet filter |
-//! | SO_BINDTODEVICE, SO_DONTROUTE, SO_INCOMING_CPU, SO_INCOMING_NAPI_ID, SO_BUSY_POLL | one interface without a name, one router at most, polled by one thread; SO_BINDTOIFINDEX takes 1 |
+//! | SO_BINDTODEVICE, SO_DONTROUTE, SO_INCOMING_CPU, SO_INCOMING_NAPI_ID, SO_BUSY_POLL | one interface without a name, one router at most, polled by the threads that wait; SO_BINDTOIFINDEX takes 1 |
 //! | SO_PEERCRED and relatives, SO_PASSCRED, SO_PEERSEC | a TCP peer has no credentials |
 //! | SO_MAX_PACING_RATE, SO_TXTIME, SO_RXQ_OVFL, SO_PEEK_OFF, SO_BUF_LOCK, SO_RESERVE_MEM, SO_TXREHASH | not implemented |
 //! | IP_MINTTL, IP_MTU, IP_RECVERR, IP_TRANSPARENT, IP_OPTIONS, IP_PKTINFO and relatives, and IPv6's | not implemented; IP_MTU_DISCOVER accepts DONT, WANT and DO, IPV6_MTU_DISCOVER WANT and DO, and path MTU discovery is always on; IP_FREEBIND is supported if every address is local (`any_local`) |

@@ -16,7 +16,6 @@ use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use devmem_linux::netlink::NetlinkError;
 use devmem_uapi::Errno;
 use devmem_uapi::text::PrintableLines;
 use nic::{
@@ -31,7 +30,7 @@ use wire::MacAddr;
 
 use crate::capture::{Capture, FrameSink};
 use crate::driver::{self, Driver, StackIndex};
-use crate::error::{ErrorKind, OpenError, Refusal};
+use crate::error::{Error, ErrorKind, Remedy};
 use crate::link_spec::LinkSpec;
 use crate::netdev::Netdev;
 use crate::tcp_options::{Keepalive, TcpOptions};
@@ -144,9 +143,9 @@ impl NetdevBuilder {
     /// ([`Netdev::address_conflicts`]).
     ///
     /// # Errors
-    /// [`OpenError::Address`] if the text is neither. The address cannot be that of one host: that of the network or its broadcast
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the text is neither. The address cannot be that of one host: that of the network or its broadcast
     /// address, a multicast, loopback or unspecified one.
-    pub fn address(mut self, text: &str) -> Result<Self, OpenError> {
+    pub fn address(mut self, text: &str) -> Result<Self, Error> {
         match text {
             "auto" => self.auto = true,
             _ => {
@@ -161,8 +160,8 @@ impl NetdevBuilder {
     /// Adds an address to the kernel's end of a TAP. Without one, a TAP interface that already exists is used as it is.
     ///
     /// # Errors
-    /// [`OpenError::Address`] if the text is not an address with a prefix length.
-    pub fn peer_address(mut self, text: &str) -> Result<Self, OpenError> {
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the text is not an address with a prefix length.
+    pub fn peer_address(mut self, text: &str) -> Result<Self, Error> {
         let (ip, prefix_len) = parse_prefix(text)?;
         stack::check_address(ip, prefix_len).map_err(invalid)?;
         self.peers.push((ip, prefix_len));
@@ -170,7 +169,7 @@ impl NetdevBuilder {
     }
 
     /// Applies an option that follows a link after a comma.
-    pub(crate) fn link_option(self, text: &str) -> Result<Self, OpenError> {
+    pub(crate) fn link_option(self, text: &str) -> Result<Self, Error> {
         match text.split_once('=') {
             Some(("mac", mac)) => Ok(self.mac(parse_mac(mac)?)),
             Some(("ports", ports)) => Ok(self.share_ports(parse_ports(ports)?)),
@@ -180,9 +179,7 @@ impl NetdevBuilder {
             _ => {
                 let reason = format!("'{text}' is not an option of {}", self.link);
                 let remedy = "write packet:eth0,mac=02:00:00:00:00:02, packet:eth0,ports=5201-5210 or macvtap:eth0,mode=private";
-                Err(Refusal::new(ErrorKind::InvalidInput, Errno::EINVAL, reason)
-                    .with_remedy(remedy)
-                    .into())
+                Err(Error::new(ErrorKind::InvalidInput, Errno::EINVAL, reason).with_remedy(remedy))
             }
         }
     }
@@ -315,7 +312,7 @@ impl NetdevBuilder {
     ///
     /// # Errors
     /// The link cannot be opened, or an option does not fit it. Each error names its reason and a remedy.
-    pub fn open(mut self) -> Result<Netdev, OpenError> {
+    pub fn open(mut self) -> Result<Netdev, Error> {
         let mut on_warning = std::mem::replace(&mut self.on_warning, OnWarning(Box::new(|_| {})));
         let warning = self.unreachable_tap();
         let Opened {
@@ -330,8 +327,8 @@ impl NetdevBuilder {
             .into_iter()
             .map(|(stack, fds)| driver::in_real_time(stack, clock, fds))
             .collect::<Result<Vec<_>, _>>()
-            .map_err(OpenError::system("eventfd"))?;
-        let failed = |error| OpenError::system("starting a thread")(error);
+            .map_err(Error::system("eventfd"))?;
+        let failed = |error| Error::system("starting a thread")(error);
         let lease = lease.map(|lease| keep_lease(lease, &drivers));
         let lease = lease.transpose().map_err(failed)?;
         let drivers = drivers.into_iter().map(Driver::from).collect();
@@ -346,7 +343,7 @@ impl NetdevBuilder {
     /// # Errors
     /// As [`open`](Self::open).
     #[doc(hidden)]
-    pub fn open_stacks(mut self) -> Result<Opened, OpenError> {
+    pub fn open_stacks(mut self) -> Result<Opened, Error> {
         // The shards share times of path MTUs, so their clocks have the same origin.
         let clock = Clock::start();
         if let Some(keepalive) = self.tcp.settings.keepalive {
@@ -376,7 +373,7 @@ impl NetdevBuilder {
         let crossings = match self.shards {
             1 => Vec::new(),
             shards => Crossing::group(shards, CrossingWakeup::Eventfd)
-                .map_err(OpenError::system("eventfd"))?,
+                .map_err(Error::system("eventfd"))?,
         };
         let mut crossings = crossings.into_iter();
         let mut stacks = Vec::new();
@@ -385,7 +382,7 @@ impl NetdevBuilder {
             let mut fds = link_fds(&*link)?;
             let crossing = crossings.next();
             if let Some(fd) = crossing.as_ref().and_then(Crossing::poll_fd) {
-                fds.push(fd.try_clone_to_owned().map_err(OpenError::system("dup"))?);
+                fds.push(fd.try_clone_to_owned().map_err(Error::system("dup"))?);
             }
             stacks.push((self.stack(link, &identity, crossing)?, fds));
         }
@@ -398,7 +395,7 @@ impl NetdevBuilder {
     }
 
     /// Checks the MAC address, and the options that only some links have.
-    fn check_options(&self, mac: MacAddr) -> Result<(), Refusal> {
+    fn check_options(&self, mac: MacAddr) -> Result<(), Error> {
         let is_packet = matches!(self.link, LinkSpec::Packet(_));
         let is_macvtap = matches!(self.link, LinkSpec::Macvtap(_));
         let is_unix = matches!(self.link, LinkSpec::Unix(_) | LinkSpec::UnixListen(_));
@@ -417,7 +414,7 @@ impl NetdevBuilder {
     }
 
     /// Checks whether the NIC can have as many shards.
-    fn check_shards(&self) -> Result<(), Refusal> {
+    fn check_shards(&self) -> Result<(), Error> {
         let reason = match (self.shards, &self.link) {
             (1, _) => return Ok(()),
             (0, _) => "a NIC has at least one shard".to_owned(),
@@ -432,10 +429,7 @@ impl NetdevBuilder {
             _ if self.capture.is_some() => "a capture needs a NIC with one shard".to_owned(),
             _ => return Ok(()),
         };
-        Err(invalid(reason).with_remedy(
-            "leave the shards at 1, or open packet:NAME, tap:NAME, macvtap:NAME or mem:NAME with neither `tap_queues` nor a \
-             capture",
-        ))
+        Err(invalid(reason).with_remedy(Remedy::OneShard))
     }
 }
 
@@ -445,7 +439,7 @@ impl NetdevBuilder {
         link: Box<dyn Link>,
         identity: &Identity,
         crossing: Option<Crossing>,
-    ) -> Result<Stack, OpenError> {
+    ) -> Result<Stack, Error> {
         let mut nic = Nic::new(
             link,
             NicConfig {
@@ -463,7 +457,7 @@ impl NetdevBuilder {
         let lent = identity.lent.first();
         let first = lent.map(|lent| (lent.ip, lent.prefix_len));
         let Some((address, prefix)) = self.addresses.first().copied().or(first) else {
-            return Err(OpenError::NoAddress);
+            return Err(Error::invalid("the NIC has no address").with_remedy(Remedy::GiveAddress));
         };
         let config = StackConfig::new(address, prefix, identity.secret);
         let local_ports = self
@@ -485,18 +479,18 @@ impl NetdevBuilder {
             address_check: identity.address_check,
             ..config
         };
-        Ok(Stack::new(nic, config).map_err(invalid)?)
+        Stack::new(nic, config).map_err(invalid)
     }
 }
 
 /// Opens two NICs on one in-memory wire in virtual time.
-pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError> {
+pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), Error> {
     let offload = impairment.is_none();
     let (left, right) = WireLink::pair(WireOptions {
         offload,
         ..WireOptions::default()
     })
-    .map_err(OpenError::system("eventfd"))?;
+    .map_err(Error::system("eventfd"))?;
     let mut stacks = Vec::new();
     for (number, link) in [(1u8, left), (2, right)] {
         let builder = NetdevBuilder::new(LinkSpec::Memory("pair".to_owned()))
@@ -528,8 +522,7 @@ pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError
         stacks.push(builder.stack(link, &identity, None)?);
     }
     let driver = Driver::in_virtual_time(stacks);
-    let shared =
-        Shared::group(vec![driver], None).map_err(OpenError::system("starting a thread"))?;
+    let shared = Shared::group(vec![driver], None).map_err(Error::system("starting a thread"))?;
     let end = |index| {
         let shared = shared.iter().map(Arc::clone);
         Netdev::of_shards(shared.map(|shared| Shard::new(shared, StackIndex(index))))
@@ -538,47 +531,30 @@ pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError
 }
 
 /// Duplicates the fds to wait on for input from the link and for room in it, as far as it has them.
-fn link_fds(link: &dyn Link) -> Result<Vec<OwnedFd>, OpenError> {
+fn link_fds(link: &dyn Link) -> Result<Vec<OwnedFd>, Error> {
     let fds = [link.poll_fd(), link.room_fd()].into_iter().flatten();
     fds.map(|fd| fd.try_clone_to_owned())
         .collect::<Result<_, _>>()
-        .map_err(OpenError::system("dup"))
+        .map_err(Error::system("dup"))
 }
 
 /// Returns a random locally administered unicast MAC address (IEEE 802, 48.2) and a random stack secret.
-fn random_identity() -> Result<(MacAddr, Secret), OpenError> {
+fn random_identity() -> Result<(MacAddr, Secret), Error> {
     let [a, b, c, d, e, secret @ ..] = random_bytes::<21>()?;
     Ok((MacAddr([0x02, a, b, c, d, e]), Secret::new(secret)))
 }
 
-fn random_bytes<const LEN: usize>() -> Result<[u8; LEN], OpenError> {
+fn random_bytes<const LEN: usize>() -> Result<[u8; LEN], Error> {
     let mut bytes = [0; LEN];
     let mut filled = 0;
     while filled < LEN {
         let got = getrandom(&mut bytes[filled..], GetRandomFlags::empty());
-        filled += got.map_err(OpenError::system("getrandom"))?;
+        filled += got.map_err(Error::system("getrandom"))?;
     }
     Ok(bytes)
 }
 
 /// An option that the link, the NIC or the stack refused.
-fn invalid(error: impl std::fmt::Display) -> Refusal {
-    Refusal::of_stack(Errno::EINVAL, &error)
-}
-
-impl OpenError {
-    /// The kernel has no interface `name`.
-    pub(crate) fn no_interface(name: &str, error: NetlinkError) -> Self {
-        Self::NoInterface {
-            name: name.to_owned(),
-            source: io::Error::new(io::ErrorKind::NotFound, error),
-        }
-    }
-
-    fn system<E: Into<std::io::Error>>(call: &'static str) -> impl FnOnce(E) -> Self {
-        move |source| Self::System {
-            call,
-            source: source.into(),
-        }
-    }
+fn invalid(error: impl std::fmt::Display) -> Error {
+    Error::of_stack(Errno::EINVAL, &error)
 }

@@ -2,7 +2,7 @@
 
 use devmem_uapi::{DmabufId, Errno};
 
-use crate::error::{ErrorKind, Refusal};
+use crate::error::{Error, ErrorKind, Remedy};
 use crate::net_iov_count::NetIovCount;
 use crate::{kernel, user};
 
@@ -51,6 +51,14 @@ impl Tx {
         each!(self, tx => tx.id())
     }
 
+    /// The error for a stream of another NIC.
+    pub(crate) fn is_elsewhere(&self) -> Error {
+        let id = self.id();
+        let reason = format!("dma-buf {id} is bound to another NIC than the stream's");
+        Error::new(ErrorKind::InvalidInput, Errno::ENODEV, reason)
+            .with_remedy(Remedy::BindToStreamsNic)
+    }
+
     /// Returns the number of incomplete sends from the memory; 0 in a child of fork(2).
     pub(crate) fn in_flight(&self) -> usize {
         match each!(self, tx => tx.check()) {
@@ -61,8 +69,8 @@ impl Tx {
 }
 
 /// The refusal of a target by a NIC of the kernel.
-pub(super) fn kernel_places_nothing() -> Refusal {
+pub(super) fn kernel_places_nothing() -> Error {
     let reason = "a NIC of the kernel receives into the memory that is bound to its queues, and nowhere else";
-    let refusal = Refusal::new(ErrorKind::Unsupported, Errno::EOPNOTSUPP, reason);
-    refusal.with_remedy("copy what was received with `RxBatch::gather_into`")
+    let refusal = Error::new(ErrorKind::Unsupported, Errno::EOPNOTSUPP, reason);
+    refusal.with_remedy(Remedy::GatherInstead)
 }

@@ -13,7 +13,7 @@ use nic::LinkState;
 
 use super::ledger::{Leaving, Ledger};
 use super::prepared::Prepared;
-use crate::error::{Forked, OpenError};
+use crate::error::{Error, Forked};
 use crate::home::Home;
 use crate::queue_stats::QueueStats;
 
@@ -47,9 +47,9 @@ pub(super) struct Known {
 
 impl Nic {
     /// Finds the interface `name`.
-    pub(crate) fn by_name(name: &str) -> Result<Arc<Self>, OpenError> {
+    pub(crate) fn by_name(name: &str) -> Result<Arc<Self>, Error> {
         let found = netif::Interface::by_name(name);
-        let found = found.map_err(|error| OpenError::no_interface(name, error))?;
+        let found = found.map_err(|error| Error::no_interface(name, error))?;
         Ok(Arc::new(Self {
             name: name.to_owned(),
             index: IfIndex(found.index()),

@@ -11,7 +11,7 @@ use rustix::net::RecvFlags;
 use super::socket::Socket;
 use super::wait::Deadline;
 use crate::driver::WaitLimit;
-use crate::error::{RecvError, Refusal};
+use crate::error::{Error, RecvError};
 use crate::frags::{Device, Frags, HOST_BYTES, Item};
 use crate::recv_request::{Placement, RecvRequest};
 
@@ -73,21 +73,23 @@ impl Socket {
         Ok(bytes)
     }
 
-    /// Reads bytes that are in host memory.
-    pub(crate) fn read(&self, out: &mut [u8], limit: WaitLimit) -> Result<usize, RecvError> {
+    /// Reads bytes that are in host memory; `None` if the next ones are in device memory.
+    pub(crate) fn read(
+        &self,
+        out: &mut [u8],
+        limit: WaitLimit,
+    ) -> Result<Option<usize>, RecvError> {
         let deadline = Deadline::of(limit);
         loop {
             match rustix::net::recv(&self.ledger.fd, &mut *out, RecvFlags::DONTWAIT) {
-                Ok((bytes, _)) => return Ok(bytes),
+                Ok((bytes, _)) => return Ok(Some(bytes)),
                 Err(rustix::io::Errno::AGAIN) => self.wait(deadline, PollFlags::IN)?,
                 Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::FAULT) => {
-                    return Err(RecvError::Refused(Refusal::in_device_memory()));
-                }
+                Err(rustix::io::Errno::FAULT) => return Ok(None),
                 Err(errno) => {
                     let errno = Errno(errno.raw_os_error());
                     let refused = self.refused("read", Operation::Recv, errno);
-                    return Err(RecvError::Refused(refused));
+                    return Err(RecvError::Failed(refused));
                 }
             }
         }
@@ -97,15 +99,15 @@ impl Socket {
         match error {
             LinuxError::WouldBlock | LinuxError::Interrupted => RecvError::WouldBlock,
             LinuxError::Refused { errno, .. } => {
-                RecvError::Refused(self.refused("recv", Operation::Recv, errno))
+                RecvError::Failed(self.refused("recv", Operation::Recv, errno))
             }
             LinuxError::Control { problem, tokens } => {
                 // The bytes are lost to the application, but their memory can still be returned.
                 let _ = self.give_back(tokens.into_iter());
-                RecvError::Lost {
-                    interface: self.nic.name().to_owned(),
-                    problem: problem.to_string(),
-                }
+                let name = self.nic.name();
+                let lost = Error::of_errno(Errno::EPROTO, format!("recv on {name}: {problem}"));
+                let remedy = "close the connection; its bytes are not complete";
+                RecvError::Failed(lost.with_remedy(remedy).on(name))
             }
         }
     }

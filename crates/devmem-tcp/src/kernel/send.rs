@@ -15,7 +15,7 @@ use super::sends::{InFlight, Kept, Sends};
 use super::socket::{Socket, end_of_connection};
 use super::wait::Deadline;
 use crate::driver::WaitLimit;
-use crate::error::{CompletionError, Refusal, SendError};
+use crate::error::Error;
 use crate::ranges::{HowToSend, check_ranges, send_ranges};
 use crate::send_id::{SendCounts, SendId};
 
@@ -25,7 +25,7 @@ enum NotYet {
     Room,
     /// Completions: there are too many unreported sends.
     Reports,
-    Never(SendError),
+    Never(Error),
 }
 
 impl Socket {
@@ -39,7 +39,7 @@ impl Socket {
     }
 
     /// Sets SO_ZEROCOPY, once.
-    fn enable_zerocopy(&self) -> Result<(), SendError> {
+    fn enable_zerocopy(&self) -> Result<(), Error> {
         let mut sends = self.sends();
         if sends.enabled {
             return Ok(());
@@ -57,7 +57,7 @@ impl Socket {
         tx: &Tx,
         ranges: &[Range<usize>],
         how: HowToSend,
-    ) -> Result<SendId, SendError> {
+    ) -> Result<SendId, Error> {
         check_ranges(tx.id(), tx.size(), ranges)?;
         self.enable_zerocopy()?;
         let sent = || self.sent();
@@ -72,7 +72,7 @@ impl Socket {
         bytes: &Arc<[u8]>,
         range: &Range<usize>,
         how: HowToSend,
-    ) -> Result<SendId, SendError> {
+    ) -> Result<SendId, Error> {
         self.enable_zerocopy()?;
         let sent = || self.sent();
         send_ranges(std::slice::from_ref(range), how, sent, |now, limit| {
@@ -81,12 +81,7 @@ impl Socket {
     }
 
     /// Queues as many bytes of `ranges` as there is room for, at least one. Uses at most the first 1,024 ranges.
-    fn send_device(
-        &self,
-        tx: &Tx,
-        all: &[Range<usize>],
-        limit: WaitLimit,
-    ) -> Result<usize, SendError> {
+    fn send_device(&self, tx: &Tx, all: &[Range<usize>], limit: WaitLimit) -> Result<usize, Error> {
         let ranges: Vec<Range<u64>> = all
             .iter()
             .map(|range| range.start as u64..range.end as u64)
@@ -116,7 +111,7 @@ impl Socket {
         bytes: &Arc<[u8]>,
         range: Range<usize>,
         limit: WaitLimit,
-    ) -> Result<usize, SendError> {
+    ) -> Result<usize, Error> {
         let zerocopy = SendFlags::from_bits_retain(MsgFlags::ZEROCOPY.bits());
         let flags = zerocopy | SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         self.send_counted(limit, |socket, _| {
@@ -133,7 +128,7 @@ impl Socket {
         &self,
         limit: WaitLimit,
         attempt: impl Fn(&Self, &mut Pieces) -> Result<(usize, Kept), NotYet>,
-    ) -> Result<usize, SendError> {
+    ) -> Result<usize, Error> {
         let deadline = Deadline::of(limit);
         loop {
             let mut sends = self.sends();
@@ -151,12 +146,15 @@ impl Socket {
             drop(sends);
             match not_yet {
                 NotYet::Never(error) => return Err(error),
-                NotYet::Room => self.wait(deadline, PollFlags::OUT)?,
+                NotYet::Room => self
+                    .wait(deadline, PollFlags::OUT)
+                    .map_err(Error::no_room)?,
                 NotYet::Reports => {
                     // Reading reported completions makes room at once; if there are none, later ones will.
                     let _ = self.collect();
                     if self.sends().set.complete() == unread {
-                        self.wait_for_completions(deadline, unread)?;
+                        self.wait_for_completions(deadline, unread)
+                            .map_err(Error::no_room)?;
                     }
                 }
             }
@@ -179,8 +177,8 @@ impl Socket {
                 if errno != Errno::ENOBUFS && end_of_connection(errno).is_none() =>
             {
                 let name = self.nic.name();
-                let refusal = Refusal::of_kernel(&format!("send on {name}"), errno, &cause);
-                NotYet::Never(SendError::Refused(refusal.on(name)))
+                let refusal = Error::of_kernel(&format!("send on {name}"), errno, &cause);
+                NotYet::Never(refusal.on(name))
             }
             other => self.not_yet(other.errno()),
         }
@@ -205,15 +203,14 @@ impl Socket {
     }
 
     /// Reads the error queue until it is empty. Returns the number of sends that are complete without a gap.
-    pub(crate) fn collect(&self) -> Result<u64, CompletionError> {
-        self.ledger.collect().map_err(|error| {
-            let refused = self.refused("read completions", Operation::Socket, error.errno);
-            CompletionError::Refused(refused)
-        })
+    pub(crate) fn collect(&self) -> Result<u64, Error> {
+        self.ledger
+            .collect()
+            .map_err(|error| self.refused("read completions", Operation::Socket, error.errno))
     }
 
     /// Reads the error queue and returns the counts of the sends.
-    pub(crate) fn counts(&self) -> Result<SendCounts, CompletionError> {
+    pub(crate) fn counts(&self) -> Result<SendCounts, Error> {
         self.collect()?;
         let sends = self.sends();
         Ok(SendCounts {
@@ -224,7 +221,7 @@ impl Socket {
     }
 
     /// Returns the sends that became complete since the last call: first and end.
-    pub(crate) fn tell(&self) -> Result<(u64, u64), CompletionError> {
+    pub(crate) fn tell(&self) -> Result<(u64, u64), Error> {
         let end = self.collect()?;
         let mut sends = self.sends();
         let first = sends.told;
@@ -233,11 +230,12 @@ impl Socket {
     }
 
     /// Waits until all sends before `end` are complete.
-    pub(crate) fn wait_until(&self, end: u64, limit: WaitLimit) -> Result<(), CompletionError> {
+    pub(crate) fn wait_until(&self, end: u64, limit: WaitLimit) -> Result<(), Error> {
         let deadline = Deadline::of(limit);
         while self.collect()? < end {
             let known = self.sends().set.complete();
-            self.wait_for_completions(deadline, known)?;
+            self.wait_for_completions(deadline, known)
+                .map_err(Error::not_complete)?;
         }
         Ok(())
     }

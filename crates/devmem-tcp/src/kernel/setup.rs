@@ -8,7 +8,7 @@ use steer::RxQueueId;
 
 use super::nic::Nic;
 use super::prepared::Prepared;
-use crate::error::{Refusal, SetupError};
+use crate::error::Error;
 use crate::flows::Flows;
 use crate::restore::Drift;
 
@@ -26,7 +26,7 @@ impl Nic {
     }
 
     /// Returns the planned changes as commands. Changes nothing.
-    pub(crate) fn commands(&self, flows: &Flows, queues: u16) -> Result<Vec<String>, SetupError> {
+    pub(crate) fn commands(&self, flows: &Flows, queues: u16) -> Result<Vec<String>, Error> {
         Ok(plan(self, flows, queues)?.commands())
     }
 
@@ -35,18 +35,15 @@ impl Nic {
         &self,
         flows: &Flows,
         queues: u16,
-    ) -> Result<(Arc<Prepared>, Vec<RxQueueId>), SetupError> {
+    ) -> Result<(Arc<Prepared>, Vec<RxQueueId>), Error> {
         let applied = plan(self, flows, queues)?.apply();
-        let setup = applied.map_err(Refusal::from)?;
+        let setup = applied.map_err(Error::from)?;
         let ids = setup.queues().iter().map(|queue| {
             // No NIC has more queues than a u16 can count.
             u16::try_from(queue.0).map(RxQueueId)
         });
         let Ok(ids) = ids.collect::<Result<Vec<_>, _>>() else {
-            return Err(SetupError::Queues {
-                wanted: queues,
-                channels: u16::MAX,
-            });
+            return Err(Error::no_such_queues(queues, u16::MAX));
         };
         let prepared = Prepared::new(setup);
         let known = &mut self.known().prepared;
@@ -56,7 +53,7 @@ impl Nic {
     }
 }
 
-fn plan(nic: &Nic, flows: &Flows, queues: u16) -> Result<SetupPlan, SetupError> {
+fn plan(nic: &Nic, flows: &Flows, queues: u16) -> Result<SetupPlan, Error> {
     let Flows { local, peers } = flows;
     let to_local = Flow::to(*local);
     let from = |peer: &SocketAddr| Flow {
@@ -73,5 +70,5 @@ fn plan(nic: &Nic, flows: &Flows, queues: u16) -> Result<SetupPlan, SetupError> 
         },
         state_folder: None,
     };
-    Ok(NicSetup::plan(&request).map_err(Refusal::from)?)
+    NicSetup::plan(&request).map_err(Error::from)
 }

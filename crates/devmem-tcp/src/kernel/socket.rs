@@ -20,7 +20,7 @@ use super::ledger::{Leaving, Ledger};
 use super::nic::Nic;
 use super::wait::Deadline;
 use crate::driver::{NotReady, WaitLimit};
-use crate::error::{Forked, Refusal, ReleaseError, SendError, ShutdownError};
+use crate::error::{Error, Forked};
 use crate::frags::Frags;
 use crate::signals::TaskSignal;
 use crate::tcp_options::Keepalive;
@@ -69,7 +69,7 @@ impl Socket {
 
     /// Returns frags to the kernel, merged into ranges, in as few calls as its limits allow. Returns the number of frags that it
     /// freed.
-    pub(crate) fn release(&self, frags: &mut Frags) -> Result<usize, ReleaseError> {
+    pub(crate) fn release(&self, frags: &mut Frags) -> Result<usize, Error> {
         self.release_tokens(frags.items.drain(..).filter_map(|item| item.token()))
     }
 
@@ -79,10 +79,7 @@ impl Socket {
         let _ = self.release_tokens(std::iter::once(token));
     }
 
-    fn release_tokens(
-        &self,
-        tokens: impl Iterator<Item = FragToken>,
-    ) -> Result<usize, ReleaseError> {
+    fn release_tokens(&self, tokens: impl Iterator<Item = FragToken>) -> Result<usize, Error> {
         let freed = self.give_back(tokens);
         let count = match &freed {
             Ok(freed) => freed.freed,
@@ -95,8 +92,8 @@ impl Socket {
             Err(error) => {
                 let name = self.nic.name();
                 let operation = format!("give frags back on {name}");
-                let refusal = Refusal::of_kernel(&operation, error.errno, &error.cause);
-                Err(ReleaseError::Refused(refusal.on(name)))
+                let refusal = Error::of_kernel(&operation, error.errno, &error.cause);
+                Err(refusal.on(name))
             }
         }
     }
@@ -129,14 +126,16 @@ impl Socket {
     }
 
     /// Sends bytes of host memory; the kernel copies them.
-    pub(crate) fn write(&self, bytes: &[u8], limit: WaitLimit) -> Result<usize, SendError> {
+    pub(crate) fn write(&self, bytes: &[u8], limit: WaitLimit) -> Result<usize, Error> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let deadline = Deadline::of(limit);
         loop {
             match send(&self.ledger.fd, bytes, flags) {
                 Ok(taken) => return Ok(taken),
                 Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::AGAIN) => self.wait(deadline, PollFlags::OUT)?,
+                Err(rustix::io::Errno::AGAIN) => self
+                    .wait(deadline, PollFlags::OUT)
+                    .map_err(Error::no_room)?,
                 Err(errno) => return Err(self.send_error(Errno(errno.raw_os_error()))),
             }
         }
@@ -152,16 +151,16 @@ impl Socket {
         Ok(())
     }
 
-    pub(super) fn send_error(&self, errno: Errno) -> SendError {
-        SendError::Refused(self.refused("send", Operation::Send, errno))
+    pub(super) fn send_error(&self, errno: Errno) -> Error {
+        self.refused("send", Operation::Send, errno)
     }
 
     /// Returns the error for a refused operation, with its cause; for the end of the connection that of both backends.
-    pub(super) fn refused(&self, what: &str, operation: Operation, errno: Errno) -> Refusal {
+    pub(super) fn refused(&self, what: &str, operation: Operation, errno: Errno) -> Error {
         refused(&self.nic, what, operation, errno)
     }
 
-    pub(crate) fn shutdown(&self, how: Shutdown) -> Result<(), ShutdownError> {
+    pub(crate) fn shutdown(&self, how: Shutdown) -> Result<(), Error> {
         let how = match how {
             Shutdown::Read => rustix::net::Shutdown::Read,
             Shutdown::Write => rustix::net::Shutdown::Write,
@@ -169,12 +168,12 @@ impl Socket {
         };
         shutdown(&self.ledger.fd, how).map_err(|errno| {
             let errno = Errno(errno.raw_os_error());
-            ShutdownError::Refused(self.refused("shut down", Operation::Socket, errno))
+            self.refused("shut down", Operation::Socket, errno)
         })
     }
 
     /// Returns the pending error of the connection and clears it.
-    pub(crate) fn take_error(&self) -> io::Result<Option<Refusal>> {
+    pub(crate) fn take_error(&self) -> io::Result<Option<Error>> {
         let pending = sockopt::socket_error(&self.ledger.fd)?.err();
         let refused = |errno: rustix::io::Errno| {
             self.refused("connection", Operation::Socket, Errno(errno.raw_os_error()))
@@ -266,10 +265,10 @@ impl Socket {
 }
 
 /// As [`Socket::refused`], before there is a socket.
-pub(super) fn refused(nic: &Nic, what: &str, operation: Operation, errno: Errno) -> Refusal {
+pub(super) fn refused(nic: &Nic, what: &str, operation: Operation, errno: Errno) -> Error {
     match end_of_connection(errno) {
-        Some(end) => Refusal::ended(end),
-        None => Refusal::of_call(nic.name(), what, operation, errno),
+        Some(end) => Error::ended(end),
+        None => Error::of_call(nic.name(), what, operation, errno),
     }
 }
 

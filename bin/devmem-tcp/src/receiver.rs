@@ -20,8 +20,8 @@ use tool::signals::StopFlag;
 use tool::spread::Spread;
 use tool::undelivered::Undelivered;
 
-/// Time limit for the kernel to release unused memory, for which it checks once per second.
-const LETTING_GO: Duration = Duration::from_secs(3);
+/// Longest wait for unused memory to be released.
+const RELEASE_LIMIT: Duration = Duration::from_secs(3);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// A NIC with device memory bound to its queues. The fields are dropped in their order.
@@ -114,7 +114,7 @@ impl BoundNic {
             nic,
         } = self;
         let niov_bytes = bound.niov_size().bytes() as u64;
-        let net_iovs = when_home(&nic, &bound.unbind());
+        let net_iovs = when_home(&bound.unbind());
         restore(setup);
         Unused {
             nic,
@@ -362,13 +362,13 @@ pub fn with_mtu(builder: NetdevBuilder, mtu: Option<u16>) -> NetdevBuilder {
     }
 }
 
-/// Returns the counts of net_iovs after unbinding. Waits for the kernel, which takes a moment to release them.
-fn when_home(nic: &Netdev, unbound: &Unbound) -> NetIovCount {
+/// Returns the counts of net_iovs after unbinding. Waits a moment for those that are still in use: the kernel releases them once a
+/// second, and a device may be copying a packet that came after the last connection, as a repeated segment does.
+fn when_home(unbound: &Unbound) -> NetIovCount {
     let start = Instant::now();
     loop {
         let count = unbound.net_iovs();
-        let may_change = nic.interface().is_some() && start.elapsed() < LETTING_GO;
-        if count.home == count.total || !may_change {
+        if count.home == count.total || start.elapsed() >= RELEASE_LIMIT {
             return count;
         }
         thread::sleep(LOOK_AGAIN);

@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context as _, ensure};
 use devmem_linux::ethtool::{DataSplit, Ethtool, NTUPLE, RingsChange};
 use devmem_linux::netif::Interface;
-use lab::guest;
+use lab::guest::command;
 use lab::job::{GuestNic, PEER_NETNS};
 use lab::klog;
 use tool::output::Failure;
@@ -133,7 +133,7 @@ fn run_one(program: &str, limit: u64) -> anyhow::Result<ProgramEnd> {
     let from = output.len().saturating_sub(OUTPUT_BYTES_MAX);
     Ok(ProgramEnd {
         program: program.to_owned(),
-        code: guest::code(status),
+        code: command::code(status),
         seconds: start.elapsed().as_secs_f64(),
         output: String::from_utf8_lossy(&output[from..]).into_owned(),
         complaint: None,

@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail, ensure};
 use devmem_linux::ethtool::Ethtool;
 use devmem_linux::netif::Interface;
 
-use lab::guest;
+use lab::guest::network::load_driver_and_set_up;
 use lab::job::Job;
 
 use super::nic::{NIC, require_feature, restore_addresses};
@@ -366,7 +366,7 @@ fn resets(context: &Context) -> anyhow::Result<Seen> {
 fn reload(context: &Context) -> anyhow::Result<Seen> {
     for _ in 0..2 {
         program(&["rmmod", "gve"])?;
-        guest::load_driver_and_set_up(&Job::read()?)?;
+        load_driver_and_set_up(&Job::read()?)?;
         carrier()?;
         both_ways(context)?;
     }

@@ -1,7 +1,7 @@
 //! The lab: a stock Linux guest in QEMU with our emulated gVNICs, in which the Linux kernel runs device memory TCP. It
 //! needs no root and runs on any machine.
 //!
-//! Steps of a run: `kit` (finds or fetches QEMU, `kernel` and tools) -> `initramfs` (the guest's files) -> `nics` and `shares`
+//! Steps of a run: `kit` (finds or fetches QEMU, `kernel` and tools) -> `guest_files` (an archive of them, by `initramfs`) -> `nics` and `shares`
 //! (start their `servers`) -> `machine` (runs the guest with `qemu`, and receives output over the control port) -> `klog`
 //! (checks the kernel's log). In the guest, `guest` is process 1; `job`, `frame` and `conversation` are the protocol between
 //! host and guest. `pair` runs two guests on one wire. The acceptance tests, and what runs the kernel's own, are the program
@@ -28,6 +28,7 @@ pub mod frame;
 mod fuzz_replay;
 pub mod group;
 pub mod guest;
+mod guest_files;
 mod image;
 pub mod initramfs;
 pub mod job;

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,8 @@ use super::accel::{self, Accel, RunsBy};
 use super::boot::{self, SignOfLife};
 use super::conversation::{BootTimes, Conversation, Word};
 use super::frame;
-use super::initramfs::Initramfs;
-use super::job::{INIT_PATH, JOB_PATH, Job, TOOL_PATH};
+use super::guest_files;
+use super::job::Job;
 use super::kernel::BOOT_OPTIONS;
 use super::kit::Kit;
 use super::klog;
@@ -40,14 +40,6 @@ const QEMU_END_LIMIT: Duration = Duration::from_secs(1);
 const FRAME_LIMIT: Duration = Duration::from_secs(60);
 /// Time between two checks of the control socket.
 const LOOK: Duration = Duration::from_millis(5);
-/// Start-up file of the interactive shell, which is busybox's, because it has line editing.
-const SHELL_SETTINGS: &[u8] = b"for name in /usr/local/bin/*; do alias ${name##*/}=$name; done
-PS1='\\w \\$ '
-";
-/// Process 1: the tool with the word that makes it run [`crate::guest`]. What the kernel passes on follows the word.
-const INIT: &[u8] = b"#!/bin/devmem-tcp __guest\n";
-/// Maximum bytes of the guest's root file system: below the limit of the archive format.
-const INITRAMFS_MAX: usize = 2 << 30;
 /// Number of lines of the kernel's log in an error message.
 const LOG_TAIL_LINES: usize = 25;
 
@@ -238,65 +230,6 @@ fn image_to_start(kit: &Kit, accel: Accel) -> PathBuf {
     unpacked.unwrap_or_else(|| image.clone())
 }
 
-/// Packs the guest's root file system.
-fn build_initramfs(kit: &Kit, plan: &MachinePlan, job: &Job) -> Result<Vec<u8>, Failure> {
-    // Half of the memory: while booting, the guest stores both the archive and the unpacked files.
-    let limit = usize::try_from(u64::from(plan.memory_mib) << 19).unwrap_or(usize::MAX);
-    let mut archive = Initramfs::new(limit.min(INITRAMFS_MAX));
-    archive
-        .copy(&kit.busybox, "/bin/busybox")
-        .context("pack busybox")?;
-    // The shell of this machine, because busybox's prefers its built-in commands to those in the path.
-    archive
-        .program(Path::new("/bin/sh"), "/bin/sh")
-        .context("pack the shell")?;
-    archive.file("/etc/shrc", 0o644, SHELL_SETTINGS);
-    archive
-        .program(&plan.tool, TOOL_PATH)
-        .with_context(|| format!("pack {}", plan.tool.display()))?;
-    archive.file(INIT_PATH, 0o755, INIT);
-    if let Some(root) = &kit.tools {
-        for (name, from) in &kit.programs {
-            let place = format!("/usr/local/bin/{name}");
-            archive
-                .packaged_program(root, from, &place)
-                .with_context(|| format!("pack {name}"))?;
-        }
-    }
-    let mut job = job.clone();
-    for module in kit.kernel.modules_for(&plan.extra_drivers()) {
-        let name = module
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
-        let place = format!("/lab/modules/{name}");
-        archive
-            .copy(module, &place)
-            .with_context(|| format!("pack {name}"))?;
-        job.modules.push(place);
-    }
-    for (from, to) in &plan.put {
-        archive
-            .put(from, to)
-            .with_context(|| format!("--put {}", from.display()))?;
-    }
-    for (from, to) in &plan.trees {
-        archive
-            .tree(from, to)
-            .with_context(|| format!("pack {}", from.display()))?;
-    }
-    archive.file(
-        "/etc/passwd",
-        0o644,
-        b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/tmp:/bin/sh\n",
-    );
-    archive.file("/etc/group", 0o644, b"root:x:0:\nnogroup:x:65534:\n");
-    archive.file("/etc/hosts", 0o644, b"127.0.0.1 localhost\n::1 localhost\n");
-    archive.file(JOB_PATH, 0o644, &serde_json::to_vec(&job)?);
-    Ok(archive.finish())
-}
-
 /// Data received from the guest.
 #[derive(Debug, Default)]
 struct Said {
@@ -358,7 +291,7 @@ impl Guest {
         folder: &Scratch,
     ) -> Result<Self, Failure> {
         let start = Instant::now();
-        folder.write("initrd", &build_initramfs(kit, plan, job)?)?;
+        folder.write("initrd", &guest_files::pack(kit, plan, job)?)?;
         let image = image_to_start(kit, accel);
         let packed = start.elapsed();
         let mut servers = Servers::default();

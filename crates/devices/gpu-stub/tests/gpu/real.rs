@@ -11,7 +11,7 @@ use super::adopted::{adopt, adopt_exported};
 use super::support::{Api, ten_bytes};
 
 /// Returns the first GPU of each vendor; prints why there is none.
-fn gpus(test: &str) -> Vec<Device> {
+pub(super) fn gpus(test: &str) -> Vec<Device> {
     let open = |api: Api| match api.open(0) {
         Ok(device) => Some(device),
         Err(error) => {
@@ -23,7 +23,7 @@ fn gpus(test: &str) -> Vec<Device> {
     Api::ALL.into_iter().filter_map(open).collect()
 }
 
-fn memory(device: &Device, size: usize) -> Dmabuf {
+pub(super) fn memory(device: &Device, size: usize) -> Dmabuf {
     device.alloc(size).expect("memory").into_dmabuf()
 }
 

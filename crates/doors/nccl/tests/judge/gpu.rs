@@ -32,15 +32,21 @@ const SYSTEM: Code = 2;
 
 const POOL_BYTES: usize = 4 << 20;
 
+/// Set where the GPU of the machine is to be used instead of the stub.
+const REAL: &str = "NCCL_JUDGE_REAL_GPU";
+
 /// Returns the settings of a rank with GPUs that behave by `plan`.
 pub fn with_gpus(plan: &str, pool: usize) -> Vec<(&'static str, String)> {
-    let library = built_library("libdevmem_gpu_stub.so");
-    vec![
-        ("DEVMEM_LIBCUDA", library.display().to_string()),
-        ("STUB_GPU", plan.to_owned()),
+    let mut settings = vec![
         ("NCCL_PROTO", "^LL128".to_owned()),
         ("NCCL_DEVMEM_POOL", pool.to_string()),
-    ]
+    ];
+    if roles::setting(REAL).is_none() {
+        let library = built_library("libdevmem_gpu_stub.so");
+        settings.push(("DEVMEM_LIBCUDA", library.display().to_string()));
+        settings.push(("STUB_GPU", plan.to_owned()));
+    }
+    settings
 }
 
 pub fn judge(case: &str, wire: Wire, version: u32, settings: &[(&'static str, String)]) {

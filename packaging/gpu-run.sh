@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# Proves on a machine with an NVIDIA GPU what the tests of this repository show on a stand-in for its driver.
+#
+#   packaging/gpu-run.sh build [--dev] [FOLDER]     the bundle, made here: no GPU is needed
+#   FOLDER/gpu-run.sh run [OPTIONS OF run.py]       every step, there: only Python 3.11 and the driver are needed
+#   FOLDER/gpu-run.sh stand-in LIBRARY [OPTIONS]    the same steps with the stand-in, LIBRARY (libdevmem_gpu_stub.so)
+#
+# FOLDER is gpu-run in the target folder. --dev bundles what `cargo build` and `cargo test` have built, without optimisation, for CI.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+
+# The oldest glibc of the packages (Debian 12); the machine with the GPU may be older than this one.
+glibc=2.36
+# Of the whole bundle: it is carried to the other machine.
+most_mib=40
+
+usage() {
+    sed -n '2,9s/^# \{0,1\}//p' "$here/gpu-run.sh" >&2
+    exit 2
+}
+
+# Prints the path of the test program $1 of package $2.
+test_program() {
+    cargo test "${@:3}" --package "$2" --test "$1" --no-run --message-format json 2>/dev/null |
+        python3 -c 'import json, sys
+for line in sys.stdin:
+    message = json.loads(line) if line.startswith("{") else {}
+    if message.get("executable") and message["target"]["name"] == sys.argv[1]:
+        print(message["executable"])' "$1"
+}
+
+build() {
+    local root profile=(--release) built=release folder
+    root=$(cd "$here/.." && pwd)
+    cd "$root"
+    local target=${CARGO_TARGET_DIR:-$root/target}
+    [ "${1:-}" = --dev ] && { profile=(); built=debug; shift; }
+    folder=${1:-$target/gpu-run}
+    cargo build "${profile[@]}" --bin devmem-tcp
+    cargo build "${profile[@]}" --package devmem-nccl --package devmem-bench
+    local gpu judge
+    gpu=$(test_program gpu devmem-gpu-stub "${profile[@]}")
+    judge=$(test_program judge devmem-nccl "${profile[@]}")
+    rm -rf "$folder"
+    mkdir -p "$folder"/{bin,tests,python}
+    cp "$target/$built/devmem-tcp" "$target/$built/devmem-bench" "$folder/bin/"
+    # Beside the judge, which looks for it there.
+    cp "$target/$built/libnccl_net_devmem.so" "$folder/tests/"
+    cp "$gpu" "$folder/tests/gpu"
+    cp "$judge" "$folder/tests/judge"
+    strip "$folder"/bin/* "$folder"/tests/*
+    cp packaging/gpu/*.py packaging/gpu-run.sh "$folder/"
+    python_package "$folder"
+    check "$folder"
+    echo "$folder"
+}
+
+# Unpacks the wheel: the other machine needs no pip.
+python_package() {
+    local maturin=${MATURIN:-maturin} wheels
+    command -v "$maturin" >/dev/null || {
+        echo "the bundle has no Python package: there is no maturin (pip install maturin, or name it in MATURIN)" >&2
+        return
+    }
+    wheels=$(mktemp -d)
+    CARGO_TARGET_DIR=${PYTHON_TARGET_DIR:-$target/python} "$maturin" build --release --strip --quiet \
+        --manifest-path crates/doors/python/Cargo.toml --out "$wheels"
+    python3 -m zipfile -e "$wheels"/*.whl "$1/python"
+    rm -r "$wheels"
+}
+
+# The bundle is small enough, and no part of it needs a newer C library.
+check() {
+    local size needs
+    size=$(du -sm "$1" | cut -f1)
+    [ "$size" -le $most_mib ] || { echo "the bundle has $size MiB, more than $most_mib" >&2; [ "$built" = debug ] || exit 1; }
+    needs=$(find "$1" -type f \( -perm -u+x -o -name '*.so*' \) ! -name '*.sh' -exec objdump -T {} + 2>/dev/null |
+        grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -1)
+    [ "$(printf '%s\n' "GLIBC_$glibc" "$needs" | sort -V | tail -1)" = "GLIBC_$glibc" ] || {
+        echo "the bundle needs $needs: build it on a machine with glibc $glibc (Debian 12)" >&2
+        exit 1
+    }
+}
+
+case ${1:-} in
+build)
+    shift
+    build "$@"
+    ;;
+run)
+    shift
+    exec python3 "$here/run.py" "$@"
+    ;;
+stand-in)
+    [ -f "${2:-}" ] || usage
+    DEVMEM_LIBCUDA=$(realpath "$2") DEVMEM_GPU_RUN=stand-in
+    export DEVMEM_LIBCUDA DEVMEM_GPU_RUN STUB_GPU=${STUB_GPU:-polls=2}
+    shift 2
+    exec python3 "$here/run.py" "$@"
+    ;;
+*) usage ;;
+esac

@@ -1,0 +1,118 @@
+"""NCCL itself over our plugin, two ranks on one GPU: nccl_steps.py PLUGIN BYTES.
+
+Each rank has its own NCCL_HOSTID, so NCCL takes them for two machines and uses its network. The same runs over NCCL's own sockets,
+for its bus bandwidth beside ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+RANKS = 2
+ROUNDS = 5
+
+
+def skip(reason: str):
+    print(reason)
+    sys.exit(77)
+
+
+def rank(number: int, port: int, count: int) -> None:
+    """One process: all-reduce and all-gather of known values, every element checked."""
+    import torch
+    import torch.distributed as dist
+
+    torch.cuda.set_device(0)
+    store = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("nccl", init_method=store, rank=number, world_size=RANKS)
+    elements = count // 4
+    base = torch.arange(elements, dtype=torch.float32, device="cuda") % 1024
+    seconds = []
+    for _ in range(ROUNDS):
+        vector = base * (number + 1)
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        dist.all_reduce(vector)
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begun)
+        # Whole numbers below 2^24: every sum is exact.
+        if not torch.equal(vector, base * sum(range(1, RANKS + 1))):
+            sys.exit(f"rank {number}: a wrong sum")
+    parts = [torch.empty_like(base) for _ in range(RANKS)]
+    dist.all_gather(parts, base + number)
+    if not all(torch.equal(part, base + at) for at, part in enumerate(parts)):
+        sys.exit(f"rank {number}: a wrong part")
+    dist.destroy_process_group()
+    best = min(seconds)
+    print(json.dumps({"busbw_gb_per_s": count / best / 1e9 * 2 * (RANKS - 1) / RANKS, "nccl": list(torch.cuda.nccl.version())}))
+
+
+def play(settings: dict[str, str], count: int, folder: Path, name: str) -> dict:
+    """Runs both ranks; returns the figures of the first and what NCCL's log says of the network."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    logs = [folder / f"{name}-{number}.log" for number in range(RANKS)]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, __file__, "--rank", str(number), str(port), str(count)],
+            env={
+                **os.environ,
+                "NCCL_HOSTID": f"devmem-{number}",
+                "NCCL_DEBUG": "INFO",
+                "NCCL_DEBUG_SUBSYS": "INIT,NET",
+                "NCCL_DEBUG_FILE": str(log),
+                # The loopback interface is NCCL's way to find the other rank, and that of its sockets.
+                "NCCL_SOCKET_IFNAME": "lo",
+                **settings,
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number, log in enumerate(logs)
+    ]
+    try:
+        ended = [process.communicate(timeout=40) for process in processes]
+    except subprocess.TimeoutExpired:
+        ended = [("", "it did not end in 40 s")] * RANKS
+    finally:
+        for process in processes:
+            process.kill()
+    log = "\n".join(path.read_text(errors="replace") for path in logs if path.exists())
+    if any(process.returncode for process in processes):
+        complaints = "\n".join(error[-700:] for _, error in ended)
+        warned = "\n".join(line for line in log.splitlines() if "WARN" in line or "devmem" in line.lower())
+        sys.exit(f"{name}: {complaints}\n{warned[-1200:] or log[-1200:]}")
+    networks = sorted(set(re.findall(r"Using network (\S+)", log)))
+    return {**json.loads(ended[0][0].strip().splitlines()[-1]), "network": networks}
+
+
+def main() -> None:
+    plugin, count = sys.argv[1], int(sys.argv[2])
+    try:
+        import torch
+    except ImportError:
+        skip("there is no torch, which brings NCCL")
+    if not torch.cuda.is_available():
+        skip("torch finds no CUDA here")
+    with tempfile.TemporaryDirectory() as folder:
+        ours = play({"NCCL_NET_PLUGIN": plugin, "NCCL_NET": "Devmem"}, count, Path(folder), "plugin")
+        if ours["network"] != ["Devmem"]:
+            sys.exit(f"NCCL used {ours['network']}, not our plugin")
+        theirs = play({"NCCL_NET_PLUGIN": "none", "NCCL_NET": "Socket"}, count, Path(folder), "sockets")
+    print(json.dumps({"plugin": ours, "sockets": theirs}))
+
+
+if sys.argv[1] == "--rank":
+    rank(*map(int, sys.argv[2:]))
+else:
+    main()

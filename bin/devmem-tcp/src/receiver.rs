@@ -22,7 +22,7 @@ use tool::undelivered::Undelivered;
 
 /// Longest wait for unused memory to be released.
 const RELEASE_LIMIT: Duration = Duration::from_secs(3);
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A NIC with device memory bound to its queues. The fields are dropped in their order.
 #[derive(Debug)]
@@ -371,7 +371,7 @@ fn when_home(unbound: &Unbound) -> NetIovCount {
         if count.home == count.total || start.elapsed() >= RELEASE_LIMIT {
             return count;
         }
-        thread::sleep(LOOK_AGAIN);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -402,7 +402,7 @@ mod tests {
         drop(peer);
         let failure = loop {
             match watch.check("packet:looks-like-an-interface") {
-                Ok(()) => thread::sleep(LOOK_AGAIN),
+                Ok(()) => thread::sleep(POLL_INTERVAL),
                 Err(failure) => break failure,
             }
         };

@@ -93,8 +93,8 @@ impl Netdev {
     /// does not allow Fast Open ([`Listener::set_fast_open`](crate::Listener::set_fast_open)) or the path drops such packets.
     /// [`TcpInfo::syn_data_acked`](crate::TcpInfo::syn_data_acked) says whether the peer accepted bytes of the SYN.
     ///
-    /// **Requests that may not be repeated must not be sent so.** If the network duplicates the SYN, or the peer
-    /// restarts, the peer's program can receive the bytes of the SYN on two connections (RFC 7413 2.1). That also holds
+    /// **Send only idempotent requests this way.** If the network duplicates the SYN, or the peer restarts, its
+    /// program can receive the bytes of the SYN twice, on two connections (RFC 7413 2.1). That also holds
     /// where this call fails: the peer may have acted on them.
     ///
     /// With a kernel NIC, ranges of device memory follow the handshake: the kernel copies the payload of a SYN, and cannot

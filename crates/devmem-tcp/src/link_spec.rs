@@ -52,8 +52,8 @@ pub enum LinkSpec {
     /// Between two NICs of this library, such as those of two processes, the wire shares memory, unless one of them is impaired:
     /// payload crosses it by reference, in super-packets of up to 512 KiB, and is copied once by the receiving NIC, straight to the
     /// memory or the place where it belongs. For that, each process maps memory of the other one for reading: memory of the wire, to
-    /// which payload is copied before it is sent. There is nothing in it but what was sent to this process, and the next one gets
-    /// another one. No other memory of the program can be read, unless it asks for it:
+    /// which payload is copied before it is sent. It contains only what was sent to this process; the next process that connects
+    /// gets new memory. No other memory of the program can be read, unless it asks for it:
     ///
     /// - Device memory that was made by [`Dmabuf::shared_memfd`](crate::Dmabuf::shared_memfd) is read where it is, without that copy. The
     ///   other process can read all of it, not only what was sent, and may keep its mapping as long as it likes.

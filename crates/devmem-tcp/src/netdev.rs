@@ -26,9 +26,9 @@ use crate::{kernel, user};
 /// A network device: a software NIC with a TCP/IP stack in this process ([`user`](Self::user)), or a network interface of
 /// the kernel with the kernel's TCP/IP stack ([`kernel`](Self::kernel)).
 ///
-/// Cloning is cheap: clones are handles of the same device. With the last handle of a user-space NIC, and of everything made
-/// from it, its stack ends. That drop blocks until the peers have acknowledged what dropped streams have sent: usually
-/// for a round trip, for 500 ms at most. [`close`](Self::close) waits as long as the program wants, and tells the outcome.
+/// Cloning is cheap: clones are handles of the same device. The stack of a user-space NIC ends when the last handle of it, and of
+/// everything made from it, is dropped. That drop waits until the peers have acknowledged what dropped streams have sent: usually one
+/// round trip, at most 500 ms. [`close`](Self::close) waits for a time of your choice, and returns whether all was acknowledged.
 ///
 /// A `Netdev` and everything made from it belong to the process that opened it. In a child of fork(2), every call that can
 /// fail returns its `Forked` error ([`Forked`], EOWNERDEAD) at once, other calls return nothing or 0, and

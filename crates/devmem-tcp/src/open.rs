@@ -24,7 +24,7 @@ use nic::{
 };
 use rustix::rand::{GetRandomFlags, getrandom};
 use stack::{
-    AddressCheck, AddressConflicts, LentAddress, LocalPorts, PathMtus, Secret, Stack, StackConfig,
+    AddressCheck, AddressConflicts, LeasedAddress, LocalPorts, PathMtus, Secret, Stack, StackConfig,
 };
 use wire::MacAddr;
 
@@ -58,7 +58,7 @@ struct Identity {
     conflicts: AddressConflicts,
     address_check: AddressCheck,
     /// Addresses that servers and routers lend.
-    lent: Vec<LentAddress>,
+    lent: Vec<LeasedAddress>,
 }
 
 /// Builder of a user-space NIC; [`open`](Self::open) opens it.
@@ -358,7 +358,7 @@ impl NetdevBuilder {
         mut self,
         clock: &Clock,
     ) -> Result<(Vec<QueueStack>, Option<Acquired>), OpenError> {
-        if let Some(keepalive) = self.tcp.options.keepalive {
+        if let Some(keepalive) = self.tcp.settings.keepalive {
             Keepalive::from(keepalive).check()?;
         }
         let (random_mac, secret) = random_identity()?;
@@ -482,7 +482,7 @@ impl NetdevBuilder {
             ifindex: IFINDEX,
             local_ports,
             addresses: self.addresses.clone(),
-            lent: identity.lent.clone(),
+            leased: identity.lent.clone(),
             gateways: self.gateways.clone(),
             tcp: self.tcp.clone(),
             path_mtus: identity.path_mtus.clone(),

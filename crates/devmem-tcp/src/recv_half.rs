@@ -253,7 +253,7 @@ impl RecvHalf {
     /// [`RxBatch::gather_into`](crate::RxBatch::gather_into) with its place: it copies only what is not there. Bytes behind the last
     /// range go to the bound memory. The call replaces an earlier one; without ranges it only ends that.
     ///
-    /// Until a byte of a range was received, the NIC may write anything to it. If a range shall be used for something else before
+    /// Until a byte of a range was received, the NIC may write anything to it. To use a range for something else before
     /// all of it was received, end this first: by a call without ranges, or by dropping the stream.
     ///
     /// So the ranges must not have bytes of the target that are still needed. These are, for any stream of the NIC: bytes that

@@ -95,17 +95,17 @@ impl TcpOptions {
 impl Default for TcpOptions {
     fn default() -> Self {
         let tcp::Config {
-            options,
+            settings,
             pacing,
             mtu_probing,
             max_gso_payload,
             ..
         } = tcp::Config::default();
         Self {
-            nodelay: options.nodelay,
+            nodelay: settings.nodelay,
             keepalive: None,
-            user_timeout: options.user_timeout,
-            send_buffer: options.snd_buf_max,
+            user_timeout: settings.user_timeout,
+            send_buffer: settings.snd_buf_max,
             receive_buffer: stack::RCV_BUF_MAX,
             congestion: Congestion::default(),
             ecn: Ecn::default(),
@@ -133,14 +133,14 @@ impl From<TcpOptions> for tcp::Config {
         } = ours;
         let base = Self::default();
         Self {
-            options: tcp::ConnectionOptions {
+            settings: tcp::Settings {
                 nodelay,
                 keepalive: keepalive.map(tcp::Keepalive::from),
                 user_timeout,
                 snd_buf_max: send_buffer,
                 rcv_buf_max: receive_buffer,
                 congestion: congestion.into(),
-                ..base.options
+                ..base.settings
             },
             ecn: tcp::EcnConfig {
                 policy: ecn.into(),

@@ -431,9 +431,9 @@ fn a_connection_that_times_out_wakes_its_waiting_tasks() {
                 syn_linear_timeouts: 0,
                 ..tcp::TimerConfig::default()
             },
-            options: tcp::ConnectionOptions {
+            settings: tcp::Settings {
                 syn_retries: 0,
-                ..tcp::ConnectionOptions::default()
+                ..tcp::Settings::default()
             },
             ..tcp::Config::default()
         };

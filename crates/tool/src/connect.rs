@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use crate::signals::StopFlag;
 
 /// Maximum length of one wait; signals are checked between waits.
-const LOOK_AROUND: Duration = Duration::from_millis(100);
+const WAIT_SLICE: Duration = Duration::from_millis(100);
 
 /// Connects to `to` as [`Netdev::connect`] does. `None` after a signal.
 ///
@@ -24,7 +24,7 @@ pub fn connect_until_signal(
 ) -> Result<Option<Stream>, ConnectError> {
     let mut connecting = nic.begin_connect(to, &ConnectOptions::new())?;
     let signal = connecting.signal().map_err(ConnectError::System)?;
-    let limit = Timespec::try_from(LOOK_AROUND).expect("a tenth of a second fits");
+    let limit = Timespec::try_from(WAIT_SLICE).expect("a tenth of a second fits");
     while !stop.is_set() {
         // Before the look, so that an outcome between look and wait ends the wait.
         signal.arm();

@@ -17,7 +17,8 @@ use core::time::Duration;
 
 use wire::Instant;
 
-use crate::config::{ConnectionConfig, DEFAULT_MSS, DELAYED_ACK};
+use crate::config::{DEFAULT_MSS, DELAYED_ACK};
+use crate::context::Context;
 use crate::ecn::Haste;
 
 pub(crate) use when_drained::WhenDrained;
@@ -148,14 +149,14 @@ pub trait AckStyle: fmt::Debug + Send {
 }
 
 impl AckPolicy {
-    pub(crate) fn new(config: &ConnectionConfig) -> AckPolicy {
-        let mss = config.mss();
+    pub(crate) fn new(cx: &Context<'_>) -> AckPolicy {
+        let mss = cx.config.mss(cx.settings);
         AckPolicy {
             due: AckDue::Never,
             unacked: 0,
             rcv_mss: DEFAULT_MSS.min(mss),
             mss,
-            style: config.shared.policy.ack_style(&config.shared.acks),
+            style: cx.shared().policy.ack_style(&cx.shared().acks),
         }
     }
 

@@ -38,11 +38,13 @@ mod ack_policy;
 pub mod config;
 mod congestion;
 mod connection;
+mod context;
 mod ecn;
 mod error;
 mod fast_open;
 mod info;
 mod isn;
+mod link;
 pub mod linux;
 mod options;
 mod pacing;
@@ -57,6 +59,7 @@ mod segment;
 mod send_queue;
 mod sender;
 mod seqnum;
+mod settings;
 mod state;
 #[cfg(test)]
 mod test_config;
@@ -65,15 +68,17 @@ mod test_payload;
 #[cfg(test)]
 mod test_random;
 #[cfg(test)]
+mod test_socket;
+#[cfg(test)]
 mod tests;
 mod timers;
 mod window;
 
 pub use config::{
-    AckConfig, Config, CongestionKind, ConnectionConfig, ConnectionOptions, EcnConfig, EcnMode,
-    EcnPolicy, Keepalive, LinkLimits, SuperPayload, SynCookies, TimerConfig, UnfitPayload,
+    AckConfig, Config, ConnectionConfig, EcnConfig, EcnMode, EcnPolicy, SynCookies, TimerConfig,
 };
 pub use connection::{Connection, Push, SendError};
+pub use context::Context;
 pub use error::{TcpError, Unreachable};
 pub use fast_open::{
     ClientFail, FastOpenCache, FastOpenConfig, FastOpenKeys, FastOpenListener, FastOpenModes,
@@ -81,14 +86,14 @@ pub use fast_open::{
 };
 pub use info::{Busy, BusyTimes, CaState, Chrono, Info};
 pub use isn::{Endpoints, IsnGenerator};
+pub use link::{LinkLimits, SuperPayload, UnfitPayload};
 pub use options::{Negotiated, TimestampClock};
 pub use receiver::KeptPayload;
 pub use recv_queue::RecvQueue;
 pub use segment::{Control, Segment};
-pub use sender::{
-    AckKind, AckOutcome, DataSegment, Established, IncomingAck, Sender, TimerOutcome,
-};
+pub use sender::{AckKind, DataSegment, Established, IncomingAck, Sender, TimerOutcome};
 pub use seqnum::SeqNum;
+pub use settings::{CongestionKind, Keepalive, Settings};
 pub use state::closing::TimeWait;
 pub use state::listen::{AcceptQueue, Incoming, ListenOutcome, SynBacklog};
 pub use state::{Disposition, SegmentDrop, StateKind};

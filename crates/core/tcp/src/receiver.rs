@@ -4,7 +4,8 @@ use netmem::Payload;
 use wire::{Ecn, Instant, SackBlocks, TcpOptions, Timestamps};
 
 use crate::ack_policy::{AckPolicy, Arrival};
-use crate::config::{ConnectionConfig, EcnMode};
+use crate::config::EcnMode;
+use crate::context::Context;
 use crate::ecn::Echo;
 use crate::options::{Negotiated, TsRecent};
 use crate::reassembly::{Reassembly, SeqRange};
@@ -102,7 +103,7 @@ impl ReceiverStart {
 
 impl<P: Payload> Receiver<P> {
     pub(crate) fn new(
-        config: &ConnectionConfig,
+        cx: &Context<'_>,
         negotiated: &Negotiated,
         start: ReceiverStart,
     ) -> Receiver<P> {
@@ -112,7 +113,7 @@ impl<P: Payload> Receiver<P> {
             space,
             ts_recent,
         } = start;
-        let max_segments = config.options.rcv_buf_max as usize / SEGMENT_CHARGE;
+        let max_segments = cx.settings.rcv_buf_max as usize / SEGMENT_CHARGE;
         let max_segments = max_segments.clamp(*MAX_SEGMENTS.start(), *MAX_SEGMENTS.end());
         Receiver {
             rcv_nxt,
@@ -121,20 +122,20 @@ impl<P: Payload> Receiver<P> {
                 rcv_nxt,
                 right_edge,
                 space,
-                config.mss(),
+                cx.config.mss(cx.settings),
                 negotiated.rcv_wscale,
             ),
             reassembly: Reassembly::new(max_segments),
             max_segments,
             kept: KeptPayload::All,
-            takes_beyond: config.shared.policy.takes_beyond_window(),
+            takes_beyond: cx.shared().policy.takes_beyond_window(),
             fin: None,
             fin_received: false,
             dsack: None,
             dsacks_out: 0,
             sack: negotiated.sack,
             ts_recent,
-            ack: AckPolicy::new(config),
+            ack: AckPolicy::new(cx),
             echo: Echo::new(negotiated.ecn == EcnMode::Classic),
         }
     }

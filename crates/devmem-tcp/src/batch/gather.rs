@@ -48,7 +48,7 @@ impl Gather<'_> {
         Ok(true)
     }
 
-    /// Returns the points in the GPU's lane at which the bytes are in their place, for streams that shall wait for them.
+    /// Returns the points in the GPU's lane at which the bytes are in their place, for streams that have to wait for them.
     pub fn fences(&self) -> impl Iterator<Item = Fence> + '_ {
         self.copies.iter().filter_map(DeviceGather::fence)
     }

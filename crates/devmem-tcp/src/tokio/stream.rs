@@ -100,7 +100,7 @@ impl Stream {
     }
 
     /// Connects to `to` with the first bytes of `data` in the SYN, and waits until the connection is established and all of
-    /// `data` is queued: see [`Netdev::connect_with_data`], also for the requests that must not be sent so. The timeout of
+    /// `data` is queued: see [`Netdev::connect_with_data`], which also says what must not be sent this way. The timeout of
     /// the options does not count: use `tokio::time::timeout`. Not cancel-safe: when the future is dropped, the peer may have
     /// received a part of `data`.
     ///

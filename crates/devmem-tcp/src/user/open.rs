@@ -73,7 +73,7 @@ impl Nic {
     ) -> Result<Arc<Socket>, ConnectError> {
         let shard = self.shard_for(address, options)?;
         let id = shard.with(|stack, now| {
-            let tcp = stack.tcp_config().options;
+            let tcp = stack.tcp_config().settings;
             let id = stack.connect_from(options.source, address, &tcp, now)?;
             Ok::<_, stack::ConnectError>(merging_frags(stack, id))
         })??;
@@ -93,7 +93,7 @@ impl Nic {
             EarlyCookie::NotNeeded => stack::EarlyCookie::NotNeeded,
         };
         let (id, taken) = shard.with(|stack, now| {
-            let tcp = stack.tcp_config().options;
+            let tcp = stack.tcp_config().settings;
             let id = stack.connect_early(options.source, address, &tcp, cookie, now)?;
             let id = merging_frags(stack, id);
             // Before the SYN leaves, at the end of this call.

@@ -106,9 +106,9 @@ impl Default for Flags {
             sysctls: None,
             given: BTreeSet::new(),
             tcp: tcp::Config {
-                options: tcp::ConnectionOptions {
+                settings: tcp::Settings {
                     snd_buf_max: WMEM_MAX,
-                    ..tcp::ConnectionOptions::default()
+                    ..tcp::Settings::default()
                 },
                 mtu_probing: false,
                 ..tcp::Config::default()
@@ -160,12 +160,12 @@ impl Flags {
             "pacing" => tcp.pacing = switch("pacing", value)?,
             "initial_cwnd" => tcp.initial_cwnd = number("initial_cwnd", value, 1, "1 to 65535")?,
             "rmem" => {
-                tcp.options.rcv_buf_max = number("rmem", value, 4096, "4096 bytes or more")?;
+                tcp.settings.rcv_buf_max = number("rmem", value, 4096, "4096 bytes or more")?;
                 self.given.insert("tcp_rmem");
             }
             "wmem" => {
                 let bytes: u32 = number("wmem", value, 4096, "4096 bytes or more")?;
-                tcp.options.snd_buf_max = bytes as usize;
+                tcp.settings.snd_buf_max = bytes as usize;
                 self.given.insert("tcp_wmem");
             }
             "seed" => self.seed = number("seed", value, 0, "a number")?,
@@ -249,8 +249,8 @@ mod tests {
             Flags::parse("mtu=1280, devmem=1,sack=0,congestion=reno,fin_timeout=5").unwrap();
         assert_eq!((flags.mtu, flags.devmem, flags.tso), (1280, true, true));
         assert!(!flags.tcp.sack && flags.tcp.timestamps);
-        assert_eq!(flags.tcp.options.congestion, tcp::CongestionKind::NewReno);
-        assert_eq!(flags.tcp.options.fin_wait_2_timeout.as_secs(), 5);
+        assert_eq!(flags.tcp.settings.congestion, tcp::CongestionKind::NewReno);
+        assert_eq!(flags.tcp.settings.fin_wait_2_timeout.as_secs(), 5);
         assert_eq!(flags.tcp.initial_cwnd, 10);
         let ecn = Flags::parse("tcp_ecn=1,tcp_ecn_fallback=0").unwrap().tcp;
         assert_eq!(

@@ -39,17 +39,17 @@ pub(crate) const SETTINGS: &[Setting] = settings! {
     "tcp_timestamps", "0 to 2", |c, _, v| put(&mut c.timestamps, number(v, 0, 2).map(|n: u8| n > 0));
     "tcp_window_scaling", "0 or 1", |c, _, v| switch(&mut c.window_scaling, v);
     "tcp_rmem", "three sizes in bytes", |c, _, v| sizes(v).map(|[_, start, most]| {
-        c.options.rcv_buf_max = most;
+        c.settings.rcv_buf_max = most;
         c.rcv_buf_start = start;
     }).is_some();
-    "tcp_wmem", "three sizes in bytes", |c, _, v| sizes(v).map(|[_, _, most]| c.options.snd_buf_max = most as usize).is_some();
-    "tcp_notsent_lowat", "0 to 4294967295", |c, _, v| put(&mut c.options.notsent_lowat, number(v, 0, u32::MAX).map(Some));
-    "tcp_congestion_control", "cubic or reno", |c, _, v| put(&mut c.options.congestion, congestion(v));
-    "tcp_syn_retries", "1 to 255", |c, _, v| put(&mut c.options.syn_retries, number(v, 1, 255));
+    "tcp_wmem", "three sizes in bytes", |c, _, v| sizes(v).map(|[_, _, most]| c.settings.snd_buf_max = most as usize).is_some();
+    "tcp_notsent_lowat", "0 to 4294967295", |c, _, v| put(&mut c.notsent_lowat, number(v, 0, u32::MAX).map(Some));
+    "tcp_congestion_control", "cubic or reno", |c, _, v| put(&mut c.settings.congestion, congestion(v));
+    "tcp_syn_retries", "1 to 255", |c, _, v| put(&mut c.settings.syn_retries, number(v, 1, 255));
     "tcp_syn_linear_timeouts", "0 to 127", |c, _, v| put(&mut c.timers.syn_linear_timeouts, number(v, 0, 127));
     "tcp_synack_retries", "1 to 255", |c, _, v| put(&mut c.timers.syn_ack_retries, number(v, 1, 255));
     "tcp_retries2", "1 to 255", |c, _, v| put(&mut c.timers.data_retries, number(v, 1, 255));
-    "tcp_fin_timeout", "seconds", |c, _, v| put(&mut c.options.fin_wait_2_timeout, number(v, 0, 65_535).map(Duration::from_secs));
+    "tcp_fin_timeout", "seconds", |c, _, v| put(&mut c.settings.fin_wait_2_timeout, number(v, 0, 65_535).map(Duration::from_secs));
     "tcp_slow_start_after_idle", "0 or 1", |c, _, v| switch(&mut c.slow_start_after_idle, v);
     "tcp_invalid_ratelimit", "milliseconds", |c, _, v| put(&mut c.acks.invalid_interval, millis(v));
     "tcp_rto_max_ms", "1000 to 120000", |c, _, v| put(&mut c.timers.rto_max, number(v, 1000, 120_000).map(Duration::from_millis));
@@ -241,10 +241,10 @@ mod tests {
         let config = sysctls.over(&base, linux, &none);
         assert!(!config.sack);
         assert_eq!(
-            (config.rcv_buf_start, config.options.rcv_buf_max),
+            (config.rcv_buf_start, config.settings.rcv_buf_max),
             (30_000, 9_000_000)
         );
-        assert_eq!(config.options.congestion, base.options.congestion);
+        assert_eq!(config.settings.congestion, base.settings.congestion);
         std::fs::write(folder.join("tcp_sack"), "1\n").unwrap();
         assert!(sysctls.over(&base, linux, &none).sack);
     }
@@ -263,7 +263,7 @@ mod tests {
         let flags = crate::Flags::parse("tcp_ecn=3,rmem=100000").unwrap();
         let config = flags.tcp_over(&sysctls);
         assert_eq!(Some(config.ecn.policy), EcnPolicy::from_sysctl(3));
-        assert_eq!(config.options.rcv_buf_max, 100_000);
+        assert_eq!(config.settings.rcv_buf_max, 100_000);
         assert!(!config.sack, "the flags do not give it");
     }
 

@@ -76,7 +76,7 @@ pub(crate) struct File {
     /// Epolls that watch it, by their index.
     watchers: Vec<usize>,
     /// State when the watchers were last woken.
-    told: ready::Told,
+    told: ready::Reported,
     /// A caller was told that there is no room (linux `SOCK_NOSPACE`): the next free space wakes the watchers.
     no_space: Cell<bool>,
     /// Number of calls that wait for it.
@@ -351,7 +351,7 @@ impl Table {
             nonblocking: flags & crate::abi::SOCK_NONBLOCK != 0,
             close_on_exec: flags & crate::abi::SOCK_CLOEXEC != 0,
             watchers: Vec::new(),
-            told: ready::Told::default(),
+            told: ready::Reported::default(),
             no_space: Cell::new(false),
             holders: 0,
             is_closed: false,

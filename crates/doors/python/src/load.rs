@@ -23,7 +23,7 @@ use crate::tensor::Tensor;
 use crate::view::View;
 
 /// How often a load looks for signals.
-const LOOK: Duration = Duration::from_millis(50);
+const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Bytes that a NIC in user space receives into, if the caller does not say.
 const BIND_BYTES: usize = 64 << 20;
@@ -72,7 +72,7 @@ pub(crate) fn load_safetensors<'py>(
     let loaded = released(py, || {
         let mut looked = Instant::now();
         let mut look = || {
-            if looked.elapsed() < LOOK {
+            if looked.elapsed() < SIGNAL_CHECK_INTERVAL {
                 return ControlFlow::Continue(());
             }
             looked = Instant::now();

@@ -64,12 +64,12 @@ impl Loader {
                 offset: 0,
             };
             let before = start - range.start;
-            self.load(source.clone(), &[part], &mut |sofar| {
-                let bytes = before + sofar.bytes;
+            self.load(source.clone(), &[part], &mut |so_far| {
+                let bytes = before + so_far.bytes;
                 progress(Progress {
                     bytes,
                     total,
-                    ..sofar
+                    ..so_far
                 })
             })?;
             // Fits: it is at most the size of the memory.

@@ -214,8 +214,8 @@ impl<'a> Run<'a> {
         let Job { storer, export, .. } = self.job;
         // The server accepts the connection after this moment.
         let since = self.ledger.moment();
-        let sofar = self.progress();
-        match export.dial(&storer.nic, &mut || progress(sofar)) {
+        let so_far = self.progress();
+        match export.dial(&storer.nic, &mut || progress(so_far)) {
             Ok((stream, is_structured)) => {
                 self.stored.connections += 1;
                 let host = export.url().host();

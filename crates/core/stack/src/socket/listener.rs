@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use netmem::FragList;
 use tcp::{AcceptQueue, LinkLimits, SynBacklog};
 
-use super::SocketId;
-use super::readiness::Readiness;
+use super::id::SocketId;
+use super::readiness::{Pollable, Readiness, Snapshot};
 use super::sockopt::SocketSettings;
 
 /// Why no peer can connect to a listener any more.
@@ -40,12 +40,12 @@ impl Listener {
         half_open: SynBacklog<FragList>,
         backlog: usize,
         link: LinkLimits,
-        config: &tcp::ConnectionOptions,
+        settings: &tcp::Settings,
     ) -> Self {
         Self {
             local,
             half_open,
-            options: SocketSettings::new(config),
+            options: SocketSettings::new(settings),
             accepted: VecDeque::new(),
             accepted_ever: 0,
             backlog,
@@ -98,5 +98,15 @@ impl Listener {
 
     pub(crate) fn pop(&mut self) -> Option<SocketId> {
         self.accepted.pop_front()
+    }
+}
+
+impl Pollable for Listener {
+    fn snapshot(&self) -> Option<Snapshot> {
+        Some(Snapshot {
+            readiness: self.readiness(),
+            arrivals: self.accepted_ever(),
+            error_arrivals: 0,
+        })
     }
 }

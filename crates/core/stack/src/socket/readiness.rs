@@ -82,6 +82,31 @@ impl fmt::Debug for Readiness {
     }
 }
 
+/// The state of a socket that programs wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Snapshot {
+    pub(crate) readiness: Readiness,
+    /// Total number of bytes or connections received: a program that waits for edges is notified if it grows.
+    pub(crate) arrivals: u64,
+    /// Total number of entries of the error queue.
+    pub(crate) error_arrivals: u64,
+}
+
+impl Snapshot {
+    /// The state of a new socket.
+    pub(crate) const NONE: Self = Self {
+        readiness: Readiness::NONE,
+        arrivals: 0,
+        error_arrivals: 0,
+    };
+}
+
+/// A type that a [`SocketMut`] may give access to.
+pub(crate) trait Pollable {
+    /// Returns the state that a program may wait for; `None` if no program has the socket's id.
+    fn snapshot(&self) -> Option<Snapshot>;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,18 +1,17 @@
 //! Calls of a connection's user: reading, writing, closing, options, and facts about the connection.
 
-use core::time::Duration;
-
 use netmem::Payload;
 use wire::Instant;
 
 use super::{Connection, Push, SendError};
-use crate::config::{CongestionKind, Keepalive};
+use crate::context::Context;
 use crate::error::TcpError;
 use crate::info::Info;
 use crate::receiver::KeptPayload;
 use crate::recv_queue::RecvQueue;
 use crate::sender::Sender;
 use crate::seqnum::SeqNum;
+use crate::settings::Settings;
 use crate::state::closing::TimeWait;
 use crate::state::syn::EarlyClose;
 use crate::state::{ConnectionState, Next, StateKind};
@@ -47,10 +46,10 @@ impl<P: Payload> Connection<P> {
     ///
     /// The right edge of the window never moves left, even if `bytes` is less than was promised (RFC 9293 3.8.6). If the
     /// window grows enough for an update, an ACK is due: call [`Connection::poll_send`].
-    pub fn set_rcv_space(&mut self, bytes: u32) {
+    pub fn set_rcv_space(&mut self, bytes: u32, settings: &Settings) {
         match &mut self.state {
             ConnectionState::Closed | ConnectionState::TimeWait(_) => {}
-            ConnectionState::SynSent(syn_sent) => syn_sent.set_space(&self.config, bytes),
+            ConnectionState::SynSent(syn_sent) => syn_sent.set_space(bytes, settings, &self.config),
             ConnectionState::SynReceived(syn_received) => syn_received.set_space(bytes),
             ConnectionState::Synchronized(synchronized) => {
                 synchronized.receiver.set_space(bytes, &self.queue)
@@ -166,10 +165,10 @@ impl<P: Payload> Connection<P> {
 
     /// Returns how many bytes [`Connection::send`] takes.
     #[must_use]
-    pub fn write_room(&self) -> usize {
+    pub fn write_room(&self, settings: &Settings) -> usize {
         match &self.state {
             ConnectionState::Synchronized(synchronized) if synchronized.kind().can_send() => {
-                synchronized.sender.room()
+                synchronized.sender.room(settings)
             }
             ConnectionState::SynSent(_) => self.early.as_ref().map_or(0, |early| early.room()),
             _ => 0,
@@ -180,45 +179,31 @@ impl<P: Payload> Connection<P> {
     ///
     /// At most [`Connection::write_room`] bytes, unless the policy
     /// [fills super-segments](crate::policy::Policy::fills_super_segments). No new super-segment begins while
-    /// `notsent_lowat` bytes (TCP_NOTSENT_LOWAT) are unsent.
+    /// TCP_NOTSENT_LOWAT bytes are unsent.
     #[must_use]
-    pub fn admit(&mut self, wanted: usize, notsent_lowat: Option<u32>) -> usize {
+    pub fn admit(&mut self, wanted: usize, settings: &Settings) -> usize {
         match &mut self.state {
             ConnectionState::Synchronized(synchronized) if synchronized.kind().can_send() => {
-                synchronized.sender.admit(wanted, notsent_lowat)
+                synchronized
+                    .sender
+                    .admit(wanted, settings, &self.config.shared)
             }
             // The payload of a SYN: no sender exists yet, and nothing is sent but this.
-            ConnectionState::SynSent(_) => wanted.min(self.write_room()),
+            ConnectionState::SynSent(_) => wanted.min(self.write_room(settings)),
             _ => 0,
         }
     }
 
-    /// Queues payload for sending; [`Connection::poll_send`] sends it as the windows allow.
+    /// Queues payload for sending; [`Connection::poll_send`] sends it as the windows allow. The send buffer is not checked:
+    /// [`Connection::admit`] says how much of a write it takes.
     ///
     /// Returns the stream offset behind the payload: once [`Connection::acked_offset`] reaches it, all of the payload is
     /// released.
     ///
     /// # Errors
     ///
-    /// There is no connection, or not enough room for the whole payload. The error returns the payload.
-    pub fn send(&mut self, payload: P, push: Push) -> Result<u64, SendError<P>> {
-        if let ConnectionState::Synchronized(synchronized) = &self.state
-            && synchronized.kind().can_send()
-        {
-            let room = synchronized.sender.room();
-            if payload.len() > room {
-                return Err(SendError::NoRoom { payload, room });
-            }
-        }
-        self.send_admitted(payload, push)
-    }
-
-    /// As [`Connection::send`], of bytes that [`Connection::admit`] admitted: the send buffer is not checked.
-    ///
-    /// # Errors
-    ///
     /// There is no connection. The error returns the payload.
-    pub fn send_admitted(&mut self, payload: P, push: Push) -> Result<u64, SendError<P>> {
+    pub fn send(&mut self, payload: P, push: Push) -> Result<u64, SendError<P>> {
         let synchronized = match &mut self.state {
             ConnectionState::SynSent(_) | ConnectionState::SynReceived(_) => {
                 return self.send_early(payload, push);
@@ -349,7 +334,7 @@ impl<P: Payload> Connection<P> {
                     self.end(Next::Abort(None));
                 } else {
                     synchronized.shutdown_write();
-                    synchronized.drop_reader(self.config.options.user_timeout);
+                    synchronized.drop_reader();
                 }
             }
             ConnectionState::Closed | ConnectionState::TimeWait(_) => {}
@@ -368,24 +353,13 @@ impl<P: Payload> Connection<P> {
         self.queue.clear();
     }
 
-    /// Changes the congestion control (TCP_CONGESTION); the congestion window stays.
-    pub fn set_congestion(&mut self, kind: CongestionKind) {
-        self.config.options.congestion = kind;
+    /// Takes changes of the settings that have an effect at once: the congestion control (TCP_CONGESTION), whose window stays,
+    /// probes of a silent peer (SO_KEEPALIVE and its three times), and TCP_CORK when it ends. The others count from the next
+    /// event on.
+    pub fn on_settings(&mut self, settings: &Settings) {
         if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.sender.set_congestion(kind);
-        }
-    }
-
-    /// Sets how often a SYN is repeated with doubling intervals (TCP_SYNCNT), also if it was sent already.
-    pub fn set_syn_retries(&mut self, retries: u8) {
-        self.config.options.syn_retries = retries;
-    }
-
-    /// Sends small segments at once, or gathers them (TCP_NODELAY).
-    pub fn set_nodelay(&mut self, nodelay: bool) {
-        self.config.options.nodelay = nodelay;
-        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.sender.set_nodelay(nodelay);
+            synchronized.sender.on_settings(settings);
+            synchronized.keepalive.on_setting(settings.keepalive);
         }
     }
 
@@ -399,30 +373,15 @@ impl<P: Payload> Connection<P> {
     /// Returns whether a caller that expects further sends soon may postpone [`poll_send`](Self::poll_send): it would send a
     /// part of a super-segment and nothing else, while a whole one is unacknowledged. Never with TCP_NODELAY.
     #[must_use]
-    pub fn may_gather(&self, now: Instant) -> bool {
+    pub fn may_gather(&self, settings: &Settings, now: Instant) -> bool {
+        let cx = Context::new(settings, &self.config, now);
         match &self.state {
             ConnectionState::Synchronized(synchronized) => {
                 self.reset.is_none()
                     && !synchronized.receiver.is_ack_due(now)
-                    && synchronized.sender.may_gather()
+                    && synchronized.sender.may_gather(&cx)
             }
             _ => false,
-        }
-    }
-
-    /// Holds small segments back until they are full, or lets them go (TCP_CORK).
-    pub fn set_cork(&mut self, corked: bool) {
-        self.config.options.cork = corked;
-        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.sender.set_cork(corked);
-        }
-    }
-
-    /// Sets how many bytes may be queued for sending (SO_SNDBUF).
-    pub fn set_snd_buf(&mut self, bytes: usize) {
-        self.config.options.snd_buf_max = bytes;
-        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.sender.set_snd_buf(bytes);
         }
     }
 
@@ -458,22 +417,6 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Switches probes of a silent peer on or off (SO_KEEPALIVE and its three times).
-    pub fn set_keepalive(&mut self, keepalive: Option<Keepalive>) {
-        self.config.options.keepalive = keepalive;
-        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.keepalive.configure(keepalive);
-        }
-    }
-
-    /// Bounds how long sent data may stay unacknowledged (TCP_USER_TIMEOUT, RFC 5482).
-    pub fn set_user_timeout(&mut self, timeout: Option<Duration>) {
-        self.config.options.user_timeout = timeout;
-        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.sender.set_user_timeout(timeout);
-        }
-    }
-
     /// Returns the state.
     #[must_use]
     pub fn state(&self) -> StateKind {
@@ -501,15 +444,31 @@ impl<P: Payload> Connection<P> {
         self.error
     }
 
+    /// Returns how many bytes are queued and were never sent (SIOCOUTQNSD).
+    #[must_use]
+    pub fn unsent_len(&self) -> u64 {
+        match &self.state {
+            ConnectionState::Synchronized(synchronized) => synchronized.sender.unsent(),
+            _ => 0,
+        }
+    }
+
+    /// Returns whether `times` the unsent bytes are below TCP_NOTSENT_LOWAT (linux `__sk_stream_memory_free`).
+    #[must_use]
+    pub fn has_unsent_room(&self, times: u64, settings: &Settings) -> bool {
+        let limit = self.config.shared.notsent_limit(settings);
+        limit.is_none_or(|lowat| self.unsent_len().saturating_mul(times) < lowat.into())
+    }
+
     /// Returns the facts of `TCP_INFO`.
     #[must_use]
-    pub fn info(&self) -> Info {
+    pub fn info(&self, settings: &Settings) -> Info {
         let mut info = Info::default();
         if let ConnectionState::Synchronized(synchronized) = &self.state {
             synchronized.info(&mut info);
         }
         info.state = self.state();
-        info.adv_mss = self.config.mss();
+        info.adv_mss = self.config.mss(settings);
         if let ConnectionState::Synchronized(synchronized) = &self.state {
             info.state = synchronized.shown_kind();
         }

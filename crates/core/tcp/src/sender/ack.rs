@@ -5,9 +5,10 @@ use wire::Instant;
 
 use super::recovery::Phase;
 use super::space::WindowUpdate;
-use super::{AckKind, AckOutcome, IncomingAck, Sender};
+use super::{AckKind, IncomingAck, Sender};
 use crate::accecn::DeliveryReport;
 use crate::congestion::Acked;
+use crate::context::Context;
 use crate::options::TimestampClock;
 use crate::rack::ProbeVerdict;
 use crate::scoreboard::Delivered;
@@ -50,34 +51,19 @@ impl AckEvent {
 
 impl<P: Payload> Sender<P> {
     /// Takes in an acknowledgement; what it frees is dropped, what it lets out is for [`Sender::poll_data`].
-    pub fn on_ack(&mut self, ack: &IncomingAck<'_>, now: Instant) -> AckOutcome {
+    pub fn on_ack(&mut self, ack: &IncomingAck<'_>, cx: &Context<'_>) -> AckKind {
         if self.is_one_way(ack) {
             self.space.note_seq(ack.seq);
-            return AckOutcome {
-                kind: AckKind::Duplicate,
-                newly_acked: 0,
-                writable: false,
-            };
+            return AckKind::Duplicate;
         }
         self.writer.forget_more();
         let kind = self.space.classify(ack.ack);
-        let mut outcome = AckOutcome {
-            kind,
-            newly_acked: 0,
-            writable: false,
-        };
-        if matches!(kind, AckKind::TooOld | AckKind::Future) {
-            return outcome;
+        if matches!(kind, AckKind::New | AckKind::Duplicate) {
+            let mut event = self.take_in(ack, cx.now);
+            self.count_delivered(ack, &mut event);
+            self.judge(&event, cx);
         }
-        let (acked_before, room_before) = (self.acked_offset(), self.room());
-        let mut event = self.take_in(ack, now);
-        self.count_delivered(ack, &mut event);
-        self.judge(&event);
-
-        outcome.newly_acked = (self.acked_offset() - acked_before) as usize;
-        let was_writable = self.writer.is_writable(room_before);
-        outcome.writable = !was_writable && self.writer.is_writable(self.room());
-        outcome
+        kind
     }
 
     /// Returns whether the ACK says nothing: the peer only sends, we have sent nothing and have nothing to send.
@@ -152,10 +138,10 @@ impl<P: Payload> Sender<P> {
     }
 
     /// Draws the conclusions: round-trip time, losses, windows, timers.
-    fn judge(&mut self, event: &AckEvent) {
+    fn judge(&mut self, event: &AckEvent, cx: &Context<'_>) {
         let rtt = self.flight.sample_rtt(event);
         if self.flight.has_sack() {
-            self.judge_by_rack(event);
+            self.judge_by_rack(event, cx);
         }
         let srtt = self.flight.rtt().srtt();
         let acked = Acked {
@@ -167,12 +153,12 @@ impl<P: Payload> Sender<P> {
             mss: self.mss(),
             now: event.now,
         };
-        self.recover(event, &acked);
+        self.recover(event, &acked, cx);
         if event.reopened {
             self.on_reopened(event);
         }
         self.rate.update_pacing(srtt);
-        self.after_ack(event.advanced, event.now);
+        self.after_ack(event.advanced, cx);
     }
 
     /// Ends the backoff of a peer that withdrew its window over data in flight and opens it again: the timeouts in
@@ -216,14 +202,14 @@ impl<P: Payload> Sender<P> {
         }
     }
 
-    fn judge_by_rack(&mut self, event: &AckEvent) {
+    fn judge_by_rack(&mut self, event: &AckEvent, cx: &Context<'_>) {
         self.flight.update_rack(event);
         if let Some(from) = event.delivered.reordered_from {
             let packets = self.flight.overtaken_by(from, self.mss());
             self.counters.reordering = self.counters.reordering.max(packets);
             self.counters.reord_seen = self.counters.reord_seen.saturating_add(1);
         }
-        if event.delivered.split && self.shared.policy.takes_split_packets_for_reordering() {
+        if event.delivered.split && cx.shared().policy.takes_split_packets_for_reordering() {
             self.flight.on_needless_repair();
             self.counters.reord_seen = self.counters.reord_seen.saturating_add(1);
         }

@@ -6,24 +6,27 @@
 use netmem::Payload;
 
 use super::Sender;
+use crate::config::Config;
+use crate::settings::Settings;
 
 /// Bookkeeping that Linux charges the send buffer for each super-segment (`tcp_stream_alloc_skb`: the `truesize` of an
 /// skb with MAX_TCP_HEADER bytes of headroom and no payload).
 const SKB_OVERHEAD: u64 = 896;
 
 impl<P: Payload> Sender<P> {
-    /// Returns how many of `wanted` bytes a write queues. `notsent_lowat`: TCP_NOTSENT_LOWAT.
-    pub fn admit(&mut self, wanted: usize, notsent_lowat: Option<u32>) -> usize {
-        let admitted = self.admissible(wanted, notsent_lowat);
+    /// Returns how many of `wanted` bytes a write queues.
+    pub fn admit(&mut self, wanted: usize, settings: &Settings, shared: &Config) -> usize {
+        let admitted = self.admissible(wanted, settings, shared);
         self.counters.chrono.writer_waits = admitted < wanted;
         admitted
     }
 
-    fn admissible(&mut self, wanted: usize, notsent_lowat: Option<u32>) -> usize {
-        let fills = self.shared.policy.fills_super_segments();
+    fn admissible(&mut self, wanted: usize, settings: &Settings, shared: &Config) -> usize {
+        let notsent_lowat = shared.notsent_limit(settings);
+        let fills = shared.policy.fills_super_segments();
         let room = match fills {
             true => wanted,
-            false => wanted.min(self.room()),
+            false => wanted.min(self.room(settings)),
         };
         if !fills && notsent_lowat.is_none() {
             return room;
@@ -32,19 +35,19 @@ impl<P: Payload> Sender<P> {
         let congestion = self.rate.cwnd().saturating_sub(self.flight.pipe());
         let admission = Admission {
             size_goal: self.size_goal(),
-            at_once: self.packets_at_once() * mss,
+            at_once: self.packets_at_once(shared) * mss,
             // Only whole segments leave while more is to follow.
             sendable: self.space.usable().min(congestion) / mss * mss,
             unsent: self.unsent(),
             used: self.writer.charged() as u64,
             buffer: match fills {
-                true => self.writer.snd_buf_max() as u64,
+                true => settings.snd_buf_max as u64,
                 false => u64::MAX,
             },
             notsent_lowat: notsent_lowat.map_or(u64::MAX, u64::from),
         };
         self.writer.forget_pushes_ahead();
-        let (policy, max_wnd) = (&self.shared.policy, self.space.max_wnd());
+        let (policy, max_wnd) = (&shared.policy, self.space.max_wnd());
         let writer = &mut self.writer;
         let has_push = |change: TailChange| match change {
             TailChange::Grew { admitted } => {

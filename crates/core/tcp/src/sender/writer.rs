@@ -1,12 +1,9 @@
-//! The writer's side: what is queued, and how the writer wants it to leave.
-
-use core::num::NonZeroU32;
-use core::time::Duration;
+//! The writer's side: what is queued, and what the writer has said of it.
 
 use netmem::Payload;
 
-use crate::config::ConnectionOptions;
 use crate::send_queue::{QueueShare, SendQueue};
+use crate::settings::Settings;
 
 /// Divisor: a full queue counts as writable again when buffer / divisor is free (linux `sk_stream_is_writeable`).
 const WRITABLE_DIVISOR: usize = 3;
@@ -31,18 +28,14 @@ struct Pushes {
     within: Vec<u64>,
 }
 
-/// The send queue and the writer's options. Changed by the writer's calls, and as bytes leave and are acknowledged.
+/// The send queue and what belongs to it. Changed by the writer's calls, and as bytes leave and are acknowledged.
 #[derive(Debug)]
 pub(super) struct Writer<P> {
     queue: SendQueue<P>,
-    snd_buf_max: usize,
-    user_timeout_ms: Option<NonZeroU32>,
     /// Bytes that get PSH, if a policy gives it to some within writes.
     pushes: Option<Box<Pushes>>,
     /// End of the last segment sent that was not full (Minshall's variant of Nagle's algorithm).
     small_end: u64,
-    nodelay: bool,
-    corked: bool,
     /// The stream ends behind what is queued.
     fin: bool,
     /// The writer announced more (MSG_MORE), and nothing has come from the peer since: small segments wait. Linux forgets
@@ -51,15 +44,11 @@ pub(super) struct Writer<P> {
 }
 
 impl<P: Payload> Writer<P> {
-    pub(super) fn new(options: &ConnectionOptions) -> Writer<P> {
+    pub(super) fn new() -> Writer<P> {
         Writer {
             queue: SendQueue::new(),
-            snd_buf_max: options.snd_buf_max,
-            user_timeout_ms: options.user_timeout.map(millis),
             pushes: None,
             small_end: 0,
-            nodelay: options.nodelay,
-            corked: options.cork,
             fin: false,
             expects_more: false,
         }
@@ -129,37 +118,9 @@ impl<P: Payload> Writer<P> {
         self.fin = true;
     }
 
-    pub(super) fn set_nodelay(&mut self, nodelay: bool) {
-        self.nodelay = nodelay;
-    }
-
-    pub(super) fn set_cork(&mut self, corked: bool) {
-        self.corked = corked;
-        self.expects_more &= corked;
-    }
-
-    pub(super) fn set_snd_buf(&mut self, bytes: usize) {
-        self.snd_buf_max = bytes;
-    }
-
-    pub(super) fn set_user_timeout(&mut self, timeout: Option<Duration>) {
-        self.user_timeout_ms = timeout.map(millis);
-    }
-
-    /// Returns the longest time without progress that the writer waits for the peer (RFC 5482).
-    pub(super) fn user_timeout(&self) -> Option<Duration> {
-        let millis = self.user_timeout_ms?;
-        Some(Duration::from_millis(millis.get().into()))
-    }
-
-    /// Forgets that the writer announced more: the peer has answered.
+    /// Forgets that the writer announced more: the peer has answered, or the writer has changed its mind.
     pub(super) fn forget_more(&mut self) {
         self.expects_more = false;
-    }
-
-    /// Returns the size of the send buffer.
-    pub(super) fn snd_buf_max(&self) -> usize {
-        self.snd_buf_max
     }
 
     /// Returns how much of the send buffer is used.
@@ -167,14 +128,14 @@ impl<P: Payload> Writer<P> {
         self.queue.charged()
     }
 
-    /// Returns how many bytes the send buffer still takes.
-    pub(super) fn room(&self) -> usize {
-        self.snd_buf_max.saturating_sub(self.queue.charged())
+    /// Returns how many bytes a send buffer of `snd_buf_max` bytes still takes.
+    pub(super) fn room(&self, snd_buf_max: usize) -> usize {
+        snd_buf_max.saturating_sub(self.queue.charged())
     }
 
-    /// Returns whether `room` is enough to wake a writer that waits.
-    pub(super) fn is_writable(&self, room: usize) -> bool {
-        room >= self.snd_buf_max / WRITABLE_DIVISOR
+    /// Returns whether the send buffer has enough room to wake a writer that waits.
+    pub(super) fn is_writable(&self, snd_buf_max: usize) -> bool {
+        self.room(snd_buf_max) >= snd_buf_max / WRITABLE_DIVISOR
     }
 
     pub(super) fn queued_len(&self) -> usize {
@@ -226,20 +187,20 @@ impl<P: Payload> Writer<P> {
     ///
     /// Not while the writer announces more; with Nagle's algorithm not while another small segment is unacknowledged
     /// (Minshall's variant: full segments in flight hold nothing back).
-    pub(super) fn may_send_small(&self, nxt: u64, len: u64, una: u64) -> bool {
+    pub(super) fn may_send_small(&self, settings: &Settings, nxt: u64, len: u64, una: u64) -> bool {
         if len < self.unsent(nxt) {
             // A boundary follows: nothing can be added.
             return true;
         }
-        let is_held = self.expects_more || self.corked;
-        !is_held && (self.nodelay || self.small_end <= una)
+        let is_held = self.expects_more || settings.cork;
+        !is_held && (settings.nodelay || self.small_end <= una)
     }
 
     /// Returns whether the writer permits that what is unsent waits for its next writes, where a super-segment has `longest`
     /// bytes: with Nagle's algorithm, and if its last write was shorter than that. A longer one is likely to be a whole
     /// message.
-    pub(super) fn may_gather(&self, longest: u64) -> bool {
-        let is_free = self.nodelay || self.fin || self.queue.has_boundaries();
+    pub(super) fn may_gather(&self, settings: &Settings, longest: u64) -> bool {
+        let is_free = settings.nodelay || self.fin || self.queue.has_boundaries();
         !is_free && (self.queue.last_len() as u64) < longest
     }
 
@@ -287,10 +248,4 @@ impl<P: Payload> Writer<P> {
         self.queue.clear(nxt.min(self.queue.end()));
         self.fin = fin_sent;
     }
-}
-
-/// Returns whole milliseconds, at least one: what `TCP_USER_TIMEOUT` counts in.
-fn millis(timeout: Duration) -> NonZeroU32 {
-    let millis = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
-    NonZeroU32::new(millis).unwrap_or(NonZeroU32::MIN)
 }

@@ -9,14 +9,17 @@ use core::time::Duration;
 use netmem::Payload;
 use wire::{Instant, TcpOptions, Timestamps};
 
-use crate::config::{Config, ConnectionConfig, ConnectionOptions, LinkLimits, SynCookies};
+use crate::config::{Config, ConnectionConfig, SynCookies};
 use crate::connection::Connection;
+use crate::context::Context;
 use crate::error::Unreachable;
 use crate::fast_open::{FastOpenListener, Judgement, Opening};
 use crate::isn::{Endpoints, IsnGenerator};
+use crate::link::LinkLimits;
 use crate::options::TimestampClock;
 use crate::segment::{Control, Segment};
 use crate::seqnum::SeqNum;
+use crate::settings::Settings;
 use crate::state::cookie::{CookieJar, granted_ecn, offered_options, ts_with_options};
 use crate::state::syn::{Handshake, SpaceOffer, SynReceived, SynVerdict};
 use crate::state::{Disposition, SegmentDrop};
@@ -31,7 +34,6 @@ const COOKIES_VALID: Duration = Duration::from_secs(120);
 #[derive(Debug)]
 pub struct SynBacklog<P> {
     shared: Arc<Config>,
-    options: ConnectionOptions,
     capacity: usize,
     isns: IsnGenerator,
     cookies: CookieJar,
@@ -46,7 +48,9 @@ pub struct SynBacklog<P> {
 
 /// Context of a segment to a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Incoming {
+pub struct Incoming<'a> {
+    /// Settings of the listener, which its connections inherit.
+    pub settings: &'a Settings,
     /// Limits of the link to this peer.
     pub link: LinkLimits,
     /// Largest payload of a packet that the path to this peer carries, if it is known to be less.
@@ -80,25 +84,25 @@ pub enum ListenOutcome<P> {
 }
 
 impl<P: Payload> SynBacklog<P> {
-    /// Returns an empty backlog of `capacity` half-open connections. `cookie_key` must be random.
+    /// Returns an empty backlog of `capacity` half-open connections; they offer `rcv_space` bytes, or less if the receive
+    /// buffer of the listener is smaller. `cookie_key` must be random.
     #[must_use]
     pub fn new(
         shared: Arc<Config>,
-        options: ConnectionOptions,
+        rcv_space: u32,
         capacity: usize,
         isns: IsnGenerator,
         cookie_key: [u8; 16],
     ) -> SynBacklog<P> {
         SynBacklog {
             shared,
-            options,
             capacity,
             isns,
             cookies: CookieJar::new(cookie_key),
             last_cookie: None,
             half_open: BTreeMap::new(),
             timers: BTreeSet::new(),
-            rcv_space: options.first_space(options.rcv_space_initial),
+            rcv_space,
             fast_open: None,
             payload: PhantomData,
         }
@@ -131,14 +135,9 @@ impl<P: Payload> SynBacklog<P> {
         self.half_open.is_empty()
     }
 
-    /// Sets the largest segment that new connections announce and send, if it is less than the link's (TCP_MAXSEG).
-    pub fn set_user_mss(&mut self, mss: Option<u16>) {
-        self.options.user_mss = mss;
-    }
-
     /// Sets the initial receive space of new connections. Each SYN-ACK promises at most 64 KiB of it.
     pub fn set_rcv_space(&mut self, bytes: u32) {
-        self.rcv_space = self.options.first_space(bytes);
+        self.rcv_space = bytes;
     }
 
     /// Processes a segment that belongs to no connection (RFC 9293 3.10.7.2).
@@ -149,7 +148,7 @@ impl<P: Payload> SynBacklog<P> {
         &mut self,
         endpoints: &Endpoints,
         segment: Segment<P>,
-        incoming: Incoming,
+        incoming: Incoming<'_>,
         now: Instant,
     ) -> ListenOutcome<P> {
         if self.half_open.contains_key(endpoints) {
@@ -189,25 +188,26 @@ impl<P: Payload> SynBacklog<P> {
         &mut self,
         endpoints: &Endpoints,
         syn: Segment<P>,
-        incoming: Incoming,
+        incoming: Incoming<'_>,
         now: Instant,
     ) -> ListenOutcome<P> {
         if incoming.accept_queue == AcceptQueue::Full {
             return ListenOutcome::Dropped(SegmentDrop::AcceptQueueFull);
         }
-        let config = self.config_for(endpoints, incoming);
+        let config = self.config_for(endpoints, incoming.link, incoming.path_mss);
+        let cx = Context::new(incoming.settings, &config, now);
         let is_full = self.half_open.len() >= self.capacity;
         if is_full && config.shared.syn_cookies == SynCookies::Never {
             return ListenOutcome::Dropped(SegmentDrop::SynBacklogFull);
         }
         if is_full || config.shared.syn_cookies == SynCookies::Always {
-            return ListenOutcome::Reply(self.cookie_reply(endpoints, &syn, &config, now), None);
+            return ListenOutcome::Reply(self.cookie_reply(endpoints, &syn, &cx), None);
         }
         let isn = self.isns.isn(endpoints, now);
         let iss = incoming.iss_floor.map_or(isn, |floor| isn.latest(floor));
         let clock = TimestampClock::new(config.timestamp_offset);
-        let offer = SpaceOffer::new(&config, self.rcv_space);
-        let mut half_open = SynReceived::new(&config, (iss, clock), &syn, offer, now);
+        let offer = SpaceOffer::new(self.rcv_space, cx.settings, cx.config);
+        let mut half_open = SynReceived::new((iss, clock), &syn, offer, &cx);
         let option = match self.judge_early(endpoints, &syn, &half_open, now) {
             Judgement::Handshake(option) => option,
             Judgement::Open(slot, option) => {
@@ -216,11 +216,11 @@ impl<P: Payload> SynBacklog<P> {
                     option,
                     slot,
                 };
-                let (connection, disposition) = Connection::open_early(&config, opening, syn, now);
+                let (connection, disposition) = Connection::open_early(opening, syn, &cx);
                 return ListenOutcome::Accepted(Box::new(connection), disposition);
             }
         };
-        let mut reply = half_open.poll_send(&config, now);
+        let mut reply = half_open.poll_send(&cx);
         if let Some(syn_ack) = &mut reply {
             syn_ack.options.fast_open = option;
         }
@@ -252,10 +252,11 @@ impl<P: Payload> SynBacklog<P> {
         &mut self,
         endpoints: &Endpoints,
         segment: Segment<P>,
-        incoming: Incoming,
+        incoming: Incoming<'_>,
         now: Instant,
     ) -> ListenOutcome<P> {
-        let config = self.config_for(endpoints, incoming);
+        let config = self.config_for(endpoints, incoming.link, incoming.path_mss);
+        let cx = Context::new(incoming.settings, &config, now);
         let Some(half_open) = self.half_open.get_mut(endpoints) else {
             return ListenOutcome::Dropped(SegmentDrop::NoConnection);
         };
@@ -263,14 +264,14 @@ impl<P: Payload> SynBacklog<P> {
             SynVerdict::Drop(reason) => ListenOutcome::Dropped(reason),
             SynVerdict::Repeat(reason) => {
                 half_open.repeat(&segment);
-                match half_open.poll_send(&config, now) {
+                match half_open.poll_send(&cx) {
                     Some(syn_ack) => ListenOutcome::Reply(syn_ack, Some(reason)),
                     None => ListenOutcome::Dropped(reason),
                 }
             }
             SynVerdict::Acknowledge(reason) => {
                 half_open.acknowledge();
-                match half_open.poll_send(&config, now) {
+                match half_open.poll_send(&cx) {
                     Some(ack) => ListenOutcome::Reply(ack, Some(reason)),
                     None => ListenOutcome::Dropped(reason),
                 }
@@ -284,34 +285,15 @@ impl<P: Payload> SynBacklog<P> {
             SynVerdict::Established(_) if incoming.accept_queue == AcceptQueue::Full => {
                 ListenOutcome::Dropped(SegmentDrop::AcceptQueueFull)
             }
-            SynVerdict::Established(_) if half_open.defers(&segment, &config) => {
+            SynVerdict::Established(_) if half_open.defers(&segment, incoming.settings) => {
                 ListenOutcome::Dropped(SegmentDrop::AcceptDeferred)
             }
             SynVerdict::Established(handshake) => {
                 self.remove(endpoints);
-                self.accept(&config, &handshake, segment, now)
+                accept(&handshake, segment, &cx)
             }
             SynVerdict::Simultaneous(_) => ListenOutcome::Dropped(SegmentDrop::UnexpectedSyn),
         }
-    }
-
-    /// Creates the connection, which then processes the segment of the last ACK.
-    fn accept(
-        &self,
-        config: &ConnectionConfig,
-        handshake: &Handshake,
-        segment: Segment<P>,
-        now: Instant,
-    ) -> ListenOutcome<P> {
-        let mut connection = Connection::from_handshake(config, handshake, now);
-        let disposition = connection.on_segment(segment, now);
-        ListenOutcome::Accepted(
-            Box::new(connection),
-            Disposition {
-                established: true,
-                ..disposition
-            },
-        )
     }
 
     /// Processes an ACK without a handshake: it has a cookie, or is a stray.
@@ -320,7 +302,7 @@ impl<P: Payload> SynBacklog<P> {
         endpoints: &Endpoints,
         ack: SeqNum,
         segment: Segment<P>,
-        incoming: Incoming,
+        incoming: Incoming<'_>,
         now: Instant,
     ) -> ListenOutcome<P> {
         let expected = self
@@ -336,7 +318,8 @@ impl<P: Payload> SynBacklog<P> {
         if incoming.accept_queue == AcceptQueue::Full {
             return ListenOutcome::Dropped(SegmentDrop::AcceptQueueFull);
         }
-        let config = self.config_for(endpoints, incoming);
+        let config = self.config_for(endpoints, incoming.link, incoming.path_mss);
+        let cx = Context::new(incoming.settings, &config, now);
         let syn = Segment::<P> {
             seq: irs,
             control: Control::Syn,
@@ -346,15 +329,10 @@ impl<P: Payload> SynBacklog<P> {
             ..Segment::default()
         };
         let clock = TimestampClock::new(config.timestamp_offset);
-        let half_open = SynReceived::new(
-            &config,
-            (iss, clock),
-            &syn,
-            SpaceOffer::new(&config, self.rcv_space),
-            now,
-        );
+        let offer = SpaceOffer::new(self.rcv_space, cx.settings, cx.config);
+        let half_open = SynReceived::new((iss, clock), &syn, offer, &cx);
         match half_open.on_segment(&segment, now) {
-            SynVerdict::Established(handshake) => self.accept(&config, &handshake, segment, now),
+            SynVerdict::Established(handshake) => accept(&handshake, segment, &cx),
             _ => reset_or_drop(&segment, SegmentDrop::BadCookie),
         }
     }
@@ -364,15 +342,15 @@ impl<P: Payload> SynBacklog<P> {
         &mut self,
         endpoints: &Endpoints,
         syn: &Segment<P>,
-        config: &ConnectionConfig,
-        now: Instant,
+        cx: &Context<'_>,
     ) -> Segment<P> {
+        let now = cx.now;
         self.last_cookie = Some(now);
         let mss = syn.options.mss.unwrap_or(crate::config::DEFAULT_MSS);
         let iss = self.cookies.bake(endpoints, syn.seq, mss, now);
-        let clock = TimestampClock::new(config.timestamp_offset);
+        let clock = TimestampClock::new(cx.config.timestamp_offset);
         // Without timestamps there is no field for the other options and for ECN.
-        let remembers = config.shared.timestamps && syn.options.timestamps.is_some();
+        let remembers = cx.shared().timestamps && syn.options.timestamps.is_some();
         let offered = match remembers {
             true => syn.options,
             false => TcpOptions {
@@ -389,50 +367,49 @@ impl<P: Payload> SynBacklog<P> {
             options: offered,
             ..Segment::default()
         };
-        let mut half_open = SynReceived::new(
-            config,
-            (iss, clock),
-            &syn,
-            SpaceOffer::new(config, self.rcv_space),
-            now,
-        );
-        let mut reply = half_open.poll_send(config, now).unwrap_or_default();
+        let offer = SpaceOffer::new(self.rcv_space, cx.settings, cx.config);
+        let mut half_open = SynReceived::new((iss, clock), &syn, offer, cx);
+        let mut reply = half_open.poll_send(cx).unwrap_or_default();
         if let Some(Timestamps { value, .. }) = &mut reply.options.timestamps {
             *value = ts_with_options(*value, &offered, reply.ece);
         }
         reply
     }
 
-    /// Returns the settings of a connection with this peer; its options are the listener's.
-    fn config_for(&self, endpoints: &Endpoints, incoming: Incoming) -> ConnectionConfig {
+    /// Returns what a connection with this peer begins with.
+    fn config_for(
+        &self,
+        endpoints: &Endpoints,
+        link: LinkLimits,
+        path_mss: Option<u16>,
+    ) -> ConnectionConfig {
         ConnectionConfig {
             shared: Arc::clone(&self.shared),
-            options: self.options,
-            link: incoming.link,
-            path_mss: incoming.path_mss,
+            link,
+            path_mss,
             timestamp_offset: self.isns.timestamp_offset(endpoints),
         }
     }
 
     /// Returns a SYN-ACK that is due for repetition. Call it until it returns `None`.
-    pub fn poll_send(&mut self, link: LinkLimits, now: Instant) -> Option<(Endpoints, Segment<P>)> {
+    pub fn poll_send(
+        &mut self,
+        link: LinkLimits,
+        settings: &Settings,
+        now: Instant,
+    ) -> Option<(Endpoints, Segment<P>)> {
         while let Some(&(due, endpoints)) = self.timers.first().filter(|(due, _)| *due <= now) {
             self.timers.remove(&(due, endpoints));
-            let incoming = Incoming {
-                link,
-                path_mss: None,
-                accept_queue: AcceptQueue::HasRoom,
-                iss_floor: None,
-            };
-            let config = self.config_for(&endpoints, incoming);
+            let config = self.config_for(&endpoints, link, None);
+            let cx = Context::new(settings, &config, now);
             let Some(half_open) = self.half_open.get_mut(&endpoints) else {
                 continue;
             };
-            if half_open.on_timer(&config, now).is_err() {
+            if half_open.on_timer(&cx).is_err() {
                 self.half_open.remove(&endpoints);
                 continue;
             }
-            let reply = half_open.poll_send(&config, now);
+            let reply = half_open.poll_send(&cx);
             let next = half_open.next_timer();
             self.arm(&endpoints, next);
             if let Some(syn_ack) = reply {
@@ -458,6 +435,23 @@ impl<P: Payload> SynBacklog<P> {
     fn arm(&mut self, endpoints: &Endpoints, due: Option<Instant>) {
         self.timers.extend(due.map(|due| (due, *endpoints)));
     }
+}
+
+/// Creates the connection, which then processes the segment of the last ACK.
+fn accept<P: Payload>(
+    handshake: &Handshake,
+    segment: Segment<P>,
+    cx: &Context<'_>,
+) -> ListenOutcome<P> {
+    let mut connection = Connection::from_handshake(handshake, cx);
+    let disposition = connection.on_segment(segment, cx.settings, cx.now);
+    ListenOutcome::Accepted(
+        Box::new(connection),
+        Disposition {
+            established: true,
+            ..disposition
+        },
+    )
 }
 
 fn reset_or_drop<P: Payload>(segment: &Segment<P>, reason: SegmentDrop) -> ListenOutcome<P> {

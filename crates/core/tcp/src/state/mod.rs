@@ -84,10 +84,6 @@ impl fmt::Display for StateKind {
 pub struct Disposition {
     /// The connection is open now: `connect` is done, `accept` may return it.
     pub established: bool,
-    /// There are more bytes to read, or the end of the stream.
-    pub readable: bool,
-    /// The send queue was full, and has room now.
-    pub writable: bool,
     /// The connection is CLOSED; `Connection::error` is the reason.
     pub closed: bool,
     /// `Connection::poll_send` may have a segment to send that must not wait for segments that were received together with this one.

@@ -163,7 +163,7 @@ fn ack_bytes_of_the_configuration_win() {
 #[test]
 fn a_super_packet_past_the_threshold_is_acknowledged_at_once() {
     let config = plain().with(|c| {
-        c.options.rcv_space_initial = 60_000;
+        c.settings.rcv_space_initial = 60_000;
     });
     let mut t = established_with(&config);
     send!(t, len: 30_000);

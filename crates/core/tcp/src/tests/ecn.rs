@@ -186,7 +186,7 @@ fn every_packet_is_ecn_capable_and_counts_the_marked_ones() {
 #[test]
 fn a_report_of_marks_reduces_the_window_once() {
     let mut t = established_with(&accurate().with(|c| {
-        c.options.snd_buf_max = 1 << 20;
+        c.settings.snd_buf_max = 1 << 20;
         c.shared_mut().ecn.accecn_option = false;
     }));
     t.write(40_000);

@@ -3,10 +3,10 @@
 use wire::Instant;
 
 use super::*;
-use crate::config::CongestionKind;
 use crate::congestion::Congestion;
 use crate::options::TimestampClock;
 use crate::scoreboard::Delivered;
+use crate::settings::CongestionKind;
 
 impl Recovery {
     /// Returns where the running or the last episode ends.

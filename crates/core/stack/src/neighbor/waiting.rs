@@ -8,7 +8,7 @@ use crate::random::KeyedState;
 /// Packets of one class in order of arrival. The number per neighbour and the total are bounded; a new packet replaces
 /// the oldest.
 #[derive(Debug)]
-pub(super) struct Held<P> {
+pub(super) struct Waiting<P> {
     /// By sequence of arrival.
     packets: BTreeMap<u64, (IpAddr, P)>,
     /// Numbers of the packets for each neighbour, in order.
@@ -18,7 +18,7 @@ pub(super) struct Held<P> {
     in_all: usize,
 }
 
-impl<P> Held<P> {
+impl<P> Waiting<P> {
     pub(super) fn new(hash: KeyedState, per_neighbor: usize, in_all: usize) -> Self {
         Self {
             packets: BTreeMap::new(),

@@ -3,16 +3,11 @@
 //! The NIC does not change: a binding gives the memory an id, under which sends name ranges of it. Ids are shared with
 //! receive bindings, as in the kernel; an id of the wrong kind is refused.
 
-use std::net::IpAddr;
-
-use devmem_uapi::{DmabufId, Errno, IfIndex};
-use netmem::{Dmabuf, GeometryError, TxMemory};
+use devmem_uapi::{Errno, IfIndex};
+use netmem::{Dmabuf, FragSource, GeometryError};
 use thiserror::Error;
 
-use crate::Stack;
-use crate::binding::Bindings;
 use crate::route::Routes;
-use crate::socket::error::{SendError, UnknownBinding};
 
 /// A request to bind a dma-buf for sending. It needs no privilege and no queue.
 #[derive(Debug, Clone)]
@@ -67,13 +62,13 @@ impl BindTxError {
 /// A dma-buf that is bound for sending.
 #[derive(Debug)]
 pub(crate) struct TxBinding {
-    ifindex: IfIndex,
-    pub(crate) memory: TxMemory,
+    pub(crate) ifindex: IfIndex,
+    pub(crate) memory: FragSource,
 }
 
 impl BindTx {
     /// Checks the request in the order of the kernel (linux net/core/netdev-genl.c `netdev_nl_bind_tx_doit`).
-    fn validate(&self, ours: IfIndex, netmem_tx: bool) -> Result<(), BindTxError> {
+    pub(crate) fn validate(&self, ours: IfIndex, netmem_tx: bool) -> Result<(), BindTxError> {
         let Self { ifindex, dmabuf: _ } = self;
         if *ifindex != ours {
             return Err(BindTxError::UnknownInterface {
@@ -89,35 +84,6 @@ impl BindTx {
     }
 }
 
-impl Bindings {
-    /// Returns the binding `id` if packets to `remote` leave through its interface (linux net/core/devmem.c
-    /// `net_devmem_get_binding`).
-    pub(crate) fn tx(
-        &self,
-        id: DmabufId,
-        egress: &EgressRoutes<'_>,
-        remote: IpAddr,
-    ) -> Result<&TxBinding, SendError> {
-        let Some(binding) = self.sending.get(&id) else {
-            return Err(match self.is_receiving(id) {
-                true => SendError::ReceiveBinding { dmabuf: id },
-                false => SendError::UnknownBinding { dmabuf: id },
-            });
-        };
-        let EgressRoutes { routes, ifindex } = *egress;
-        // Local addresses are reached through the same NIC, which supports device memory, unlike the kernel's loopback.
-        routes.route(remote).map_err(SendError::NoRoute)?;
-        if ifindex != binding.ifindex {
-            return Err(SendError::OtherDevice {
-                dmabuf: id,
-                bound: binding.ifindex,
-                egress: ifindex,
-            });
-        }
-        Ok(binding)
-    }
-}
-
 /// Routes of this stack, and the interface that they lead through.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EgressRoutes<'a> {
@@ -125,58 +91,13 @@ pub(crate) struct EgressRoutes<'a> {
     pub(crate) ifindex: IfIndex,
 }
 
-impl Stack {
-    /// Binds a dma-buf for sending: [`SendMsg::device`](crate::SendMsg::device) may name ranges of it.
-    ///
-    /// # Errors
-    /// [`BindTxError`]. Nothing has changed then.
-    pub fn bind_tx(&mut self, request: BindTx) -> Result<DmabufId, BindTxError> {
-        let netmem_tx = self.network.nic().features().netmem_tx;
-        request.validate(self.network.ifindex(), netmem_tx)?;
-        let bindings = &mut self.memory.bindings;
-        let id = bindings.next_id().ok_or(BindTxError::NoId)?;
-        let BindTx { ifindex, dmabuf } = request;
-        let memory = TxMemory::new(&dmabuf, id)?;
-        if let Some(engine) = dmabuf.copy_engine() {
-            let prepared = self.network.nic_for_settings().prepare_tx(engine);
-            prepared.map_err(|error| BindTxError::Staging(error.to_string()))?;
-        }
-        bindings.insert_tx(id, TxBinding { ifindex, memory });
-        Ok(id)
-    }
-
-    /// Removes a binding. Sends that are in progress continue; the memory is freed when the last of them is complete.
-    ///
-    /// # Errors
-    /// [`UnknownBinding`].
-    pub fn unbind_tx(&mut self, id: DmabufId) -> Result<(), UnknownBinding> {
-        self.memory
-            .bindings
-            .sending
-            .remove(&id)
-            .map(drop)
-            .ok_or(UnknownBinding(id))
-    }
-
-    /// Returns the number of sends from a binding that are not complete, of all sockets including closed ones; `None`
-    /// for an id that is not bound for sending. At 0 the program may change all of the memory.
-    pub fn sends_in_flight(&self, id: DmabufId) -> Option<usize> {
-        self.memory
-            .bindings
-            .sending
-            .get(&id)
-            .map(|binding| binding.memory.in_flight())
-    }
-
-    /// Returns the ids of the bindings for sending.
-    pub fn tx_bindings(&self) -> impl Iterator<Item = DmabufId> + '_ {
-        self.memory.bindings.sending.keys().copied()
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::Bindings;
     use super::*;
+    use std::net::IpAddr;
+
+    use devmem_uapi::DmabufId;
     use wire::MacAddr;
 
     fn ip(text: &str) -> IpAddr {
@@ -185,7 +106,7 @@ mod tests {
 
     fn bindings() -> Bindings {
         let mut bindings = Bindings::default();
-        let memory = TxMemory::new(&Dmabuf::anonymous(4096).unwrap(), DmabufId(1)).unwrap();
+        let memory = FragSource::new(&Dmabuf::anonymous(4096).unwrap(), DmabufId(1)).unwrap();
         bindings.insert_tx(
             DmabufId(1),
             TxBinding {

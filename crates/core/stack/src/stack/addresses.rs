@@ -1,38 +1,36 @@
-//! Changes of the local addresses while the stack runs: a DHCP server lends them for a time, and another station may have them.
+//! Changes of the local addresses while the stack runs: they are leased for a time, and another station may have them.
 
 use std::net::IpAddr;
 
 use tcp::TcpError;
 use wire::Instant;
 
-use crate::Stack;
+use super::Stack;
 use crate::claims::{AddressConflict, AddressConflicts};
-use crate::route::{AddressError, LentAddress};
-use crate::socket::{ConnectionSocket, ListenerEnd};
-use crate::stack::Burst;
+use crate::route::{AddressError, LeasedAddress};
+use crate::socket::connection::ConnectionSocket;
+use crate::socket::listener::ListenerEnd;
 
 impl Stack {
     /// Adds a local address that no other station has, or changes its prefix and routes; announces all addresses to the link.
     ///
     /// # Errors
     /// [`AddressError`]; nothing has changed then.
-    pub fn add_address(&mut self, lent: &LentAddress, now: Instant) -> Result<(), AddressError> {
-        self.network.add_address(lent, now)
+    pub fn add_address(
+        &mut self,
+        leased: &LeasedAddress,
+        now: Instant,
+    ) -> Result<(), AddressError> {
+        self.network.add_address(&mut self.nic, leased, now)
     }
 
     /// Removes a local address, and the routes that were added with it. Connections from and to it fail with
     /// [`TcpError::Aborted`]. Their resets are the last packets from the address.
     pub fn remove_address(&mut self, ip: IpAddr, now: Instant) {
         self.network.remove_address(ip);
-        let from_it = |connection: &ConnectionSocket| connection.tuple.dst_ip == ip;
-        for slot in self.sockets.connections(from_it) {
-            let Some(mut connection) = self.sockets.connection_at(slot) else {
-                continue;
-            };
-            connection.conn.fail(TcpError::Aborted);
-            drop(connection);
-            self.serve(slot, Burst::GoesOn, now);
-        }
+        let from_it = |connection: &ConnectionSocket| connection.tuple().dst_ip == ip;
+        let slots = self.sockets.connections(from_it);
+        self.end_connections(slots, |conn| conn.fail(TcpError::Aborted), now);
     }
 
     /// Returns whether an address is not used yet because other stations are asked whether they have it
@@ -55,15 +53,9 @@ impl Stack {
     /// Ends the use of addresses that other stations have. Nothing is sent from them any more, so peers are not told.
     pub(crate) fn give_up_addresses(&mut self, now: Instant) {
         for AddressConflict { ip, .. } in self.network.take_lost() {
-            let from_it = |connection: &ConnectionSocket| connection.tuple.dst_ip == ip;
-            for slot in self.sockets.connections(from_it) {
-                let Some(mut connection) = self.sockets.connection_at(slot) else {
-                    continue;
-                };
-                connection.conn.on_unusable(TcpError::AddressTaken);
-                drop(connection);
-                self.serve(slot, Burst::GoesOn, now);
-            }
+            let from_it = |connection: &ConnectionSocket| connection.tuple().dst_ip == ip;
+            let slots = self.sockets.connections(from_it);
+            self.end_connections(slots, |conn| conn.on_unusable(TcpError::AddressTaken), now);
             let is_homeless = self.network.is_homeless();
             let is_over = |local: IpAddr| local == ip || is_homeless;
             self.sockets

@@ -1,11 +1,11 @@
-//! Device memory bound for sending: frags are made by offset, nothing is allocated.
+//! Memory whose ranges a program names: frags are made by offset, nothing is allocated.
 //!
-//! A receive binding allocates net_iovs; a send binding does not. Frags of
-//! the same net_iov are made for any number of sends, at any byte (linux net/core/devmem.c
+//! Such memory is bound for sending, is a target of direct placement, or belongs to another process. Frags of
+//! the same net_iov are made for any number of uses, at any byte (linux net/core/devmem.c
 //! `net_devmem_get_niov_at`). What matters is when the last frag of
-//! one *send* has been dropped (linux `struct ubuf_info`). Each send therefore has a separate [`PoolShared`],
-//! and every frag of the send holds a reference to it, also after it was cut, shared or queued (send queue, neighbour
-//! queue, NIC). When only the [`TxSend`] is left, no frag can read the bytes any more.
+//! one *use* has been dropped: a send (linux `struct ubuf_info`), or a place. Each use therefore has a separate [`PoolShared`],
+//! and every frag of it holds a reference to that, also after it was cut, shared or queued (send queue, neighbour
+//! queue, NIC). When only the [`FragUse`] is left, no frag can reach the bytes any more.
 
 use std::sync::{Arc, Weak};
 
@@ -23,27 +23,27 @@ use crate::pool_shared::PoolShared;
 use crate::pool_types::PoolError;
 use crate::provider::MemoryProvider;
 
-/// A dma-buf bound for sending, cut into net_iovs as large as its size allows.
+/// Memory of which frags are made by offset, cut into net_iovs as large as its size allows.
 #[doc(alias = "net_devmem_dmabuf_binding")]
 #[derive(Debug)]
-pub struct TxMemory {
+pub struct FragSource {
     provider: Arc<dyn MemoryProvider>,
     size: usize,
 }
 
-/// One send from device memory: makes its frags, and tells when the last of them has been dropped.
+/// One use of such memory: makes its frags, and tells when the last of them has been dropped.
 #[doc(alias = "ubuf_info")]
 #[derive(Debug)]
-pub struct TxSend {
+pub struct FragUse {
     shared: Arc<PoolShared>,
 }
 
-/// Tells whether a send still has frags, without keeping any.
+/// Tells whether a use still has frags, without keeping any.
 #[derive(Debug, Clone)]
-pub struct TxObserver(Weak<PoolShared>);
+pub struct UseObserver(Weak<PoolShared>);
 
-impl TxObserver {
-    /// Returns whether neither a frag nor the [`TxSend`] is left.
+impl UseObserver {
+    /// Returns whether neither a frag nor the [`FragUse`] is left.
     pub fn is_over(&self) -> bool {
         self.0.strong_count() == 0
     }
@@ -55,7 +55,7 @@ impl TxObserver {
     }
 }
 
-impl TxMemory {
+impl FragSource {
     /// Cuts all of `dmabuf` into net_iovs; frags of them have the dma-buf id `id`.
     ///
     /// # Errors
@@ -77,8 +77,8 @@ impl TxMemory {
         // The binding's reference to each net_iov. So no frag is the only owner while others may be
         // made, which `NetIov::let_go` requires.
         area.slots().iter().for_each(|slot| slot.claim());
-        TxMemory {
-            provider: Arc::new(TxProvider { area, id }),
+        FragSource {
+            provider: Arc::new(SourceProvider { area, id }),
             size,
         }
     }
@@ -107,20 +107,20 @@ impl TxMemory {
         self.provider.area().memory().check(offset, len)
     }
 
-    /// Begins a send.
-    pub fn begin(&self) -> TxSend {
-        TxSend {
-            shared: PoolShared::of_send(Arc::clone(&self.provider)),
+    /// Begins a use.
+    pub fn begin(&self) -> FragUse {
+        FragUse {
+            shared: PoolShared::of_use(Arc::clone(&self.provider)),
         }
     }
 
-    /// Returns the number of sends that still have frags or a [`TxSend`].
+    /// Returns the number of uses that still have frags or a [`FragUse`].
     pub fn in_flight(&self) -> usize {
         Arc::strong_count(&self.provider) - 1
     }
 }
 
-impl Drop for TxMemory {
+impl Drop for FragSource {
     fn drop(&mut self) {
         for slot in self.provider.area().slots() {
             // Nothing was allocated, so the last owner has nothing to send home.
@@ -129,10 +129,10 @@ impl Drop for TxMemory {
     }
 }
 
-impl TxSend {
-    /// Returns an observer of the frags of this send.
-    pub fn observer(&self) -> TxObserver {
-        TxObserver(Arc::downgrade(&self.shared))
+impl FragUse {
+    /// Returns an observer of the frags of this use.
+    pub fn observer(&self) -> UseObserver {
+        UseObserver(Arc::downgrade(&self.shared))
     }
 
     /// Appends `len` bytes at `offset` of the memory to `list`, without copying them.
@@ -183,7 +183,7 @@ impl TxSend {
         Ok(list)
     }
 
-    /// Returns whether no frag of this send is left, so that the memory may be changed. All accesses through the frags, on
+    /// Returns whether no frag of this use is left, so that the memory may be changed. All accesses through the frags, on
     /// any thread, happened before.
     pub fn is_over(&mut self) -> bool {
         // Unlike `strong_count`, this synchronizes with the drops of the other references.
@@ -192,13 +192,13 @@ impl TxSend {
 }
 
 /// A provider without net_iovs to allocate: it holds the id of the memory, and keeps it mapped.
-struct TxProvider {
+struct SourceProvider {
     area: Arc<NetIovArea>,
     /// `None`: memory of another process.
     id: Option<DmabufId>,
 }
 
-impl MemoryProvider for TxProvider {
+impl MemoryProvider for SourceProvider {
     fn init(&self) -> Result<(), PoolError> {
         let reason = "memory bound for sending is not allocated from";
         Err(PoolError::Refused { reason })
@@ -238,11 +238,11 @@ mod tests {
     use super::*;
     use crate::dma_port::DmaPort;
 
-    fn memory(size: usize) -> (Dmabuf, TxMemory) {
+    fn memory(size: usize) -> (Dmabuf, FragSource) {
         let dmabuf = Dmabuf::anonymous(size).unwrap();
         let bytes: Vec<u8> = (0..size).map(|i| (i * 7 + i / 251) as u8).collect();
         dmabuf.copy_in(0, &bytes).unwrap();
-        let memory = TxMemory::new(&dmabuf, DmabufId(3)).unwrap();
+        let memory = FragSource::new(&dmabuf, DmabufId(3)).unwrap();
         (dmabuf, memory)
     }
 

@@ -2,13 +2,15 @@
 
 use std::net::SocketAddr;
 
+use steer::RxQueueId;
 use tcp::TcpError;
 
-use super::error::BadSocket;
-use super::readiness::Readiness;
-use super::{SocketId, SocketKind};
-use crate::Stack;
+use super::Stack;
 use crate::bind_addr::BindAddr;
+use crate::socket::error::BadSocket;
+use crate::socket::id::SocketId;
+use crate::socket::kind::SocketKind;
+use crate::socket::readiness::Readiness;
 
 impl Stack {
     /// Returns how many payload bytes are queued and not acknowledged (SIOCOUTQ); 0 for a listener.
@@ -16,10 +18,8 @@ impl Stack {
     /// # Errors
     /// [`BadSocket`].
     pub fn unacked_len(&self, id: SocketId) -> Result<usize, BadSocket> {
-        Ok(match self.sockets.get(id)? {
-            SocketKind::Connection(connection) => connection.conn.unacked_len(),
-            SocketKind::Listener(_) | SocketKind::TimeWait(_) => 0,
-        })
+        let connection = self.sockets.connection(id)?;
+        Ok(connection.map_or(0, |it| it.conn.unacked_len()))
     }
 
     /// Returns the total number of bytes received in order, or of connections at a listener. If it grows, there is
@@ -58,10 +58,8 @@ impl Stack {
     /// # Errors
     /// [`BadSocket`].
     pub fn info(&self, id: SocketId) -> Result<Option<tcp::Info>, BadSocket> {
-        Ok(match self.sockets.get(id)? {
-            SocketKind::Connection(connection) => Some(connection.conn.info()),
-            SocketKind::Listener(_) | SocketKind::TimeWait(_) => None,
-        })
+        let connection = self.sockets.connection(id)?;
+        Ok(connection.map(|it| it.conn.info(&it.options.tcp)))
     }
 
     /// Returns the local address.
@@ -81,10 +79,7 @@ impl Stack {
     /// # Errors
     /// [`BadSocket`].
     pub fn peer_addr(&self, id: SocketId) -> Result<Option<SocketAddr>, BadSocket> {
-        Ok(match self.sockets.get(id)? {
-            SocketKind::Connection(connection) => Some(connection.addresses().1),
-            SocketKind::Listener(_) | SocketKind::TimeWait(_) => None,
-        })
+        Ok(self.sockets.connection(id)?.map(|it| it.addresses().1))
     }
 
     /// Returns the number of tokens of a socket that have not been given back.
@@ -92,10 +87,8 @@ impl Stack {
     /// # Errors
     /// [`BadSocket`].
     pub fn tokens_outstanding(&self, id: SocketId) -> Result<usize, BadSocket> {
-        Ok(match self.sockets.get(id)? {
-            SocketKind::Connection(connection) => connection.tokens.outstanding(),
-            SocketKind::Listener(_) | SocketKind::TimeWait(_) => 0,
-        })
+        let connection = self.sockets.connection(id)?;
+        Ok(connection.map_or(0, |it| it.reader.tokens_outstanding()))
     }
 
     /// Returns what a socket is ready for.
@@ -104,5 +97,25 @@ impl Stack {
     /// [`BadSocket`].
     pub fn readiness(&self, id: SocketId) -> Result<Readiness, BadSocket> {
         Ok(self.sockets.get(id)?.readiness())
+    }
+
+    /// Returns how many unread bytes lie before the byte that the peer last called urgent; `None` if there is no such byte.
+    ///
+    /// Urgent bytes stay in the stream, as RFC 6093 6 recommends (SO_OOBINLINE).
+    ///
+    /// # Errors
+    /// [`BadSocket`].
+    pub fn until_urgent(&self, id: SocketId) -> Result<Option<u64>, BadSocket> {
+        let connection = self.sockets.connection(id)?;
+        Ok(connection.and_then(|it| it.reader.until_urgent()))
+    }
+
+    /// Returns the RX queue on which the last segment of a connection arrived; queue 0 before the first one.
+    ///
+    /// # Errors
+    /// [`BadSocket`], also of a listener.
+    pub fn rx_queue(&mut self, id: SocketId) -> Result<RxQueueId, BadSocket> {
+        let connection = self.sockets.connection_mut(id)?.ok_or(BadSocket(id))?;
+        Ok(connection.memory.queue())
     }
 }

@@ -6,9 +6,9 @@ use devmem_uapi::DmabufId;
 use netmem::{Netmem, PagePool};
 use nic::{MemoryLevel, RxMemory};
 
-use super::SocketId;
-use super::error::BadSocket;
-use crate::Stack;
+use super::Stack;
+use crate::socket::error::BadSocket;
+use crate::socket::id::SocketId;
 
 /// Divisor: the holders are of interest when less than a quarter of the memory is free, because windows are small then.
 const FREE_PARTS: usize = 4;
@@ -65,7 +65,7 @@ impl Stack {
     /// [`BadSocket`], also of a listener.
     pub fn memory_holders(&mut self, id: SocketId) -> Result<Option<MemoryHolders>, BadSocket> {
         let memory = RxMemory::Queue(self.rx_queue(id)?);
-        let nic = self.network.nic();
+        let nic = &self.nic;
         let MemoryLevel {
             free_bytes,
             share_bytes,
@@ -87,7 +87,7 @@ impl Stack {
                 true => Holder::Lent,
                 false => Holder::LentByOther,
             };
-            for netmem in connection.tokens.held().flat_map(super::Held::netmems) {
+            for netmem in connection.reader.lent() {
                 holders.add(netmem, lent);
             }
             connection.conn.for_each_waiting(|payload| {

@@ -1,21 +1,22 @@
-//! sendmsg: sends host memory of the caller, which is copied, or ranges of device memory, which are not (ABI.md 5).
+//! sendmsg: sends host memory of the caller, which is copied, or ranges of device memory, which are not.
 //!
 //! A packet never has both host and device bytes: the send queue gets a boundary between them.
 
 use std::ops::Range;
 
 use devmem_uapi::{DmabufId, MsgFlags, UIO_MAXIOV, ZerocopyId};
-use netmem::{FragList, Payload, TxSend};
+use netmem::{FragList, FragUse, Payload};
 use tcp::{Push, StateKind};
 
-use super::cmsg::{TxSource, parse_tx};
-use super::error::SendError;
-use super::errqueue::SendMemory;
-use super::{ConnectionSocket, SocketId};
-use crate::Stack;
-use crate::binding::Bindings;
-use crate::binding_tx::{EgressRoutes, TxBinding};
+use super::Stack;
+use crate::binding::{Bindings, EgressRoutes, TxBinding};
 use crate::memory::SendPools;
+use crate::socket::agenda::Mark;
+use crate::socket::cmsg::{TxSource, parse_tx};
+use crate::socket::connection::{ConnectionSocket, SourceMemory, acked_offset};
+use crate::socket::error::SendError;
+use crate::socket::errqueue::SendMemory;
+use crate::socket::id::SocketId;
 
 /// The bytes and control messages of a [`sendmsg`](crate::Stack::sendmsg).
 #[derive(Debug, Clone, Copy)]
@@ -90,13 +91,6 @@ impl<'a> SendMsg<'a> {
     }
 }
 
-/// Kind of memory that bytes are sent from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SourceMemory {
-    Host,
-    Device,
-}
-
 /// A send that takes several calls because the send queue was full (a blocking sendmsg). It has one zero-copy id and one
 /// set of timestamps. It begins empty, and cannot complete before [`Stack::finish_send`].
 #[derive(Debug, Default)]
@@ -156,6 +150,7 @@ impl Stack {
             sockets,
             memory,
             network,
+            nic,
             ..
         } = self;
         let mut connection = sockets
@@ -163,14 +158,14 @@ impl Stack {
             .ok_or(SendError::NotConnected { id })?;
         memory
             .send_pools
-            .follow_peer(network.nic().link().send_memory());
+            .use_memory_of_peer(nic.link().send_memory());
         let context = SendContext {
             pools: &mut memory.send_pools,
             host_send_buffer: memory.host_send_buffer,
             bindings: &memory.bindings,
             egress: EgressRoutes {
                 routes: network.routes(),
-                ifindex: network.ifindex(),
+                ifindex: network.ifindex,
             },
             sending,
         };
@@ -179,7 +174,7 @@ impl Stack {
             connection.conn.push_boundary();
         }
         if matches!(sent, Ok(1..)) {
-            connection.touch();
+            connection.mark(Mark::Touched);
             self.turns += 1;
         }
         sent
@@ -192,18 +187,18 @@ impl Stack {
             return;
         };
         if let Some(number) = number {
-            connection.errors.finish(number);
-            let acked = connection.acked_offset();
-            connection.errors.collect(acked);
+            let ConnectionSocket { conn, writer, .. } = &mut *connection;
+            writer.errors.finish(number);
+            writer.collect(conn);
         }
         // As in Linux (`tcp_tx_timestamp`), the last packet gets timestamps if it is still queued; if it has been sent
         // already, only that of its acknowledgement.
-        if let Some(end) = end.filter(|end| *end > connection.acked_offset()) {
+        if let Some(end) = end.filter(|end| *end > acked_offset(&connection.conn)) {
             let is_unsent = end > connection.conn.sent_offset();
             let mut wanted = connection.options.timestamping;
             wanted.scheduled &= is_unsent;
             wanted.sent &= is_unsent;
-            connection.errors.stamps.push(end, wanted);
+            connection.writer.errors.stamps.push(end, wanted);
         }
     }
 }
@@ -229,8 +224,11 @@ fn sendmsg(
         (TxSource::Devmem(dmabuf), Iovec::Device(ranges)) => {
             let binding = judge_device(socket, &cx, dmabuf, ranges, flags)?;
             can_send(id, socket)?;
-            let lent = cx.sending.number.and_then(|id| socket.errors.lend(id));
-            let send = lent.unwrap_or_else(|| binding.memory.begin());
+            let begun = cx
+                .sending
+                .number
+                .and_then(|id| socket.writer.errors.take_memory(id));
+            let send = begun.unwrap_or_else(|| binding.memory.begin());
             send_device(socket, send, cx.sending, ranges, flags)
         }
         // An address must not be taken for an offset, nor an offset for an address.
@@ -256,15 +254,13 @@ fn send_host(
         sending,
         ..
     } = cx;
-    socket.limit_send_buffer(host_send_buffer);
+    socket.options.limit_send_buffer(host_send_buffer);
     // Without SO_ZEROCOPY the flag has no effect on host memory (linux `tcp_sendmsg_locked`).
     let reports = flags.contains(MsgFlags::ZEROCOPY) && socket.options.zerocopy;
-    if reports && sending.number.is_none() && !socket.errors.has_room() {
+    if reports && sending.number.is_none() && !socket.writer.errors.has_room() {
         return Err(SendError::TooManySends);
     }
-    let admitted = socket
-        .conn
-        .admit(host.len(), socket.options.notsent_limit());
+    let admitted = socket.conn.admit(host.len(), &socket.options.tcp);
     let (mut sent, mut end) = (0, 0);
     let refused = loop {
         let Some(rest) = host.get(sent..).filter(|rest| !rest.is_empty()) else {
@@ -281,7 +277,9 @@ fn send_host(
         };
         let is_full = sent + n == cut && n < rest.len();
         let more = !is_full && (n < rest.len() || flags.contains(MsgFlags::MORE));
-        let Some(behind) = socket.queue(payload, SourceMemory::Host, more) else {
+        let push = if more { Push::Later } else { Push::Now };
+        let ConnectionSocket { conn, writer, .. } = &mut *socket;
+        let Some(behind) = writer.queue(conn, payload, SourceMemory::Host, push) else {
             break Some(SendError::WouldBlock);
         };
         if is_full {
@@ -315,8 +313,8 @@ impl Sending {
         self.end = Some(end);
         match (memory, self.number) {
             (None, _) => {}
-            (Some(memory), Some(number)) => socket.errors.go_on(number, memory, end),
-            (Some(memory), None) => self.number = Some(socket.errors.begin(memory, end)),
+            (Some(memory), Some(number)) => socket.writer.errors.go_on(number, memory, end),
+            (Some(memory), None) => self.number = Some(socket.writer.errors.begin(memory, end)),
         }
     }
 }
@@ -341,7 +339,7 @@ fn judge_device<'b>(
     if !socket.options.zerocopy {
         return Err(SendError::ZerocopyOff);
     }
-    let binding = cx.bindings.tx(dmabuf, &cx.egress, socket.tuple.src_ip)?;
+    let binding = cx.bindings.tx(dmabuf, &cx.egress, socket.tuple().src_ip)?;
     for range in ranges {
         let (offset, len) = (range.start, range.len());
         if range.start > range.end || binding.memory.check(offset, len).is_err() {
@@ -353,7 +351,7 @@ fn judge_device<'b>(
             });
         }
     }
-    if cx.sending.number.is_none() && !socket.errors.has_room() {
+    if cx.sending.number.is_none() && !socket.writer.errors.has_room() {
         return Err(SendError::TooManySends);
     }
     Ok(binding)
@@ -362,7 +360,7 @@ fn judge_device<'b>(
 /// Queues ranges of device memory as far as there is room.
 fn send_device(
     socket: &mut ConnectionSocket,
-    send: TxSend,
+    send: FragUse,
     sending: &mut Sending,
     ranges: &[Range<usize>],
     flags: MsgFlags,
@@ -372,8 +370,8 @@ fn send_device(
         .fold(0_usize, |sum, range| sum.saturating_add(range.len()));
     let mut rest = ranges.iter().cloned();
     // No memory of this host is used up.
-    socket.limit_send_buffer(usize::MAX);
-    let admitted = socket.conn.admit(total, socket.options.notsent_limit());
+    socket.options.limit_send_buffer(usize::MAX);
+    let admitted = socket.conn.admit(total, &socket.options.tcp);
     let mut current = 0..0;
     let (mut sent, mut end) = (0, 0);
     while sent < total {
@@ -384,14 +382,16 @@ fn send_device(
             break;
         }
         let more = sent + len < total || flags.contains(MsgFlags::MORE);
-        let Some(behind) = socket.queue(piece, SourceMemory::Device, more) else {
+        let push = if more { Push::Later } else { Push::Now };
+        let ConnectionSocket { conn, writer, .. } = &mut *socket;
+        let Some(behind) = writer.queue(conn, piece, SourceMemory::Device, push) else {
             break;
         };
         (sent, end) = (sent + len, behind);
     }
     match sending.end {
         _ if sent > 0 => sending.queued(socket, Some(SendMemory::Device(send)), end),
-        // Nothing was queued: the memory goes back to the error queue, which had lent it.
+        // Nothing was queued: the memory goes back to the error queue.
         Some(end) => sending.queued(socket, Some(SendMemory::Device(send)), end),
         None => {}
     }
@@ -400,7 +400,7 @@ fn send_device(
 
 /// Takes up to `room` bytes from the beginning of the ranges.
 fn next_piece(
-    send: &TxSend,
+    send: &FragUse,
     current: &mut Range<usize>,
     rest: &mut impl Iterator<Item = Range<usize>>,
     room: usize,
@@ -430,41 +430,19 @@ fn outcome(sent: usize, refused: Option<SendError>) -> Result<usize, SendError> 
     }
 }
 
-impl ConnectionSocket {
-    /// Returns whether `times` the unsent bytes are below TCP_NOTSENT_LOWAT (linux `__sk_stream_memory_free`).
-    pub(crate) fn has_unsent_room(&self, times: u64) -> bool {
-        let Some(lowat) = self.options.notsent_limit() else {
-            return true;
-        };
-        self.conn.info().notsent_bytes.saturating_mul(times) < u64::from(lowat)
-    }
-
-    /// Queues a piece, after a boundary if the bytes before are in another kind of memory; returns the stream offset after
-    /// it, or `None` if the send queue is full.
-    fn queue(&mut self, piece: FragList, memory: SourceMemory, more: bool) -> Option<u64> {
-        if self
-            .last_sent
-            .replace(memory)
-            .is_some_and(|last| last != memory)
-        {
-            self.conn.push_boundary();
-        }
-        self.conn
-            .send_admitted(piece, if more { Push::Later } else { Push::Now })
-            .ok()
-    }
-}
-
 /// Checks whether the connection accepts bytes to send.
 fn can_send(id: SocketId, socket: &mut ConnectionSocket) -> Result<(), SendError> {
     if let Some(error) = socket.take_error() {
         return Err(SendError::Connection(error));
     }
-    match socket.conn.state() {
-        StateKind::Established | StateKind::CloseWait if socket.has_unsent_room(1) => Ok(()),
+    let (conn, settings) = (&socket.conn, &socket.options.tcp);
+    match conn.state() {
+        StateKind::Established | StateKind::CloseWait if conn.has_unsent_room(1, settings) => {
+            Ok(())
+        }
         StateKind::Established | StateKind::CloseWait => Err(SendError::WouldBlock),
         // The SYN takes payload (RFC 7413).
-        StateKind::SynSent if socket.conn.write_room() > 0 => Ok(()),
+        StateKind::SynSent if conn.write_room(settings) > 0 => Ok(()),
         StateKind::SynSent | StateKind::SynReceived => Err(SendError::WouldBlock),
         _ => Err(SendError::Shutdown { id }),
     }
